@@ -1,0 +1,44 @@
+# Each target creates .venv if need be, installs what it needs, and runs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: oracle test slow lint types bench clean
+
+# The runtime alone, for `make oracle`; with the test tools, for the rest.
+$(VENV)/.runtime: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(INSTALL) -e .
+	touch $@
+
+$(VENV)/.test: $(VENV)/.runtime
+	$(INSTALL) -e ".[test]"
+	touch $@
+
+$(VENV)/.bench: $(VENV)/.runtime
+	$(INSTALL) -e ".[bench]"
+	touch $@
+
+oracle: $(VENV)/.runtime  ## evaluate every recorded case of independent implementations and compare
+	$(BIN)/atlas-ref check tests/data/peers
+
+test: $(VENV)/.test  ## the tests, warnings as errors
+	$(BIN)/python -m pytest -n auto
+
+slow: $(VENV)/.test  ## the longer proofs
+	$(BIN)/python -m pytest -n auto -m slow
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.test
+	$(BIN)/mypy
+
+bench: $(VENV)/.bench  ## speed, each figure beside the bare loop of the same run and its error
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,265 @@
+"""Conventions: every point on which the papers and the public implementations disagree, as data.
+
+One frozen model names each point and its legal values; presets say what a source or an implementation
+does. Specified, with the equations behind every value, in specs/conventions.md.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+
+from atlas_ref.newton_schulz import NewtonSchulz
+from atlas_ref.types import Frozen
+
+Rule = Literal["omega", "titans_lmm", "delta", "hebbian"]
+Level = Literal["projected", "token"]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+RULES: tuple[str, ...] = ("omega", "titans_lmm", "delta", "hebbian")
+
+
+class Convention(Frozen):
+    """One choice on every axis; the defaults are the preset `spec` of a rule at level projected (CONV-1).
+
+    What depends on the rule - newton_schulz, rate, gate - is settled by `resolve`.
+    """
+
+    gate: Literal["retain", "forget", "none"] = Field(
+        "retain", description="what the retain gate's value is: the share of M kept, the share forgotten, or no gate (r = 1)"
+    )
+    decay: Literal["after_error", "before_error"] = Field("after_error", description="whether the error uses M_ref or r_t M_ref")
+    gradient_scale: Finite | Literal["2/d_out"] = Field(
+        1.0, description="factor s of the gradient: 1 for the loss |e|^2 / 2, 2 for |e|^2, 2/d_out for its mean; any number"
+    )
+    rate: Literal["momentum", "memory", "both", "split", "none"] = Field(
+        "momentum", description="where the learning rate enters: (a, b) = (h, 1), (1, h), (h, h), (h, h'), (1, 1)"
+    )
+    momentum_sign: Literal["plus", "minus"] = Field(
+        "plus", description="S holds +gradient and M subtracts, or S holds the negative and M adds"
+    )
+    direction: Literal["descent", "ascent"] = Field(
+        "descent", description="ascent moves M the other way: an error of print, kept so that it can be named"
+    )
+    value_sign: Literal["minus", "plus"] = Field("minus", description="residual M phi - v, or M phi + v: an error of print, kept likewise")
+    read: Literal["after", "before", "chunk_start", "call_end"] = Field(
+        "after", description="the memory that y_t reads: M_t, M_(t-1), that of the span's start, or the last one (not causal)"
+    )
+    reference: Literal["running", "chunk_start", "call_start", "zero"] = Field(
+        "running", description="the memory in the error: M_(t-1), that of the span's start, that of the call's start, or zero"
+    )
+    span_origin: Literal["first", "multiple"] = Field(
+        "first", description="spans start at the first token, or at multiples of the span counted from 1"
+    )
+    window_at_boundary: Literal["recompute", "carry", "cut"] = Field(
+        "recompute", description="older window tokens after a span's start: new reference, residual of their own span, or dropped"
+    )
+    window_edge: Literal["truncate", "renormalise"] = Field(
+        "truncate", description="before the window is full: weights stay, or grow so that their sum stays"
+    )
+    order: Literal["window_then_momentum", "momentum_then_window"] = Field(
+        "window_then_momentum", description="which of the two sums is the inner one"
+    )
+    newton_schulz: NewtonSchulz | Literal["none"] = Field(
+        "none", description="settings of Newton-Schulz (Omega's default is an object with all defaults), or none"
+    )
+    query_scale: Finite | Literal["1/sqrt(d_in)"] = Field(1.0, description="factor of phi(q): 1 or 1/sqrt(d_in)")
+    q_norm: Literal["none", "l2", "rms"] = Field("none", description="norm of the query")
+    k_norm: Literal["none", "l2", "rms"] = Field("none", description="norm of the key")
+    norm_place: Literal["before_phi", "after_phi"] = Field("before_phi", description="whether norms come before or after the feature map")
+    layout: Literal["plain", "transposed"] = Field("plain", description="memory in files as d_out x d_phi, or as its transpose")
+
+    @property
+    def has_newton_schulz(self) -> bool:
+        return isinstance(self.newton_schulz, NewtonSchulz)
+
+    @property
+    def newton_schulz_settings(self) -> NewtonSchulz:
+        """The settings, where there is Newton-Schulz."""
+        if not isinstance(self.newton_schulz, NewtonSchulz):
+            raise ValueError("convention: newton_schulz is none")
+        return self.newton_schulz
+
+    @property
+    def argument(self) -> str:
+        """What Newton-Schulz is applied to; "S" without Newton-Schulz."""
+        return self.newton_schulz.argument if isinstance(self.newton_schulz, NewtonSchulz) else "S"
+
+    @property
+    def frozen_reference(self) -> bool:
+        return self.reference in ("chunk_start", "call_start")
+
+
+AXES: tuple[str, ...] = tuple(Convention.model_fields)
+NEWTON_SCHULZ_KEYS: tuple[str, ...] = tuple(NewtonSchulz.model_fields)
+
+_FLA = {"newton_schulz": "none", "layout": "transposed", "query_scale": "1/sqrt(d_in)"}
+
+#: What each preset changes in `spec`, with its source.
+PRESETS: dict[str, dict[str, Any]] = {
+    "spec": {},
+    "atlas-paper": {"rate": "memory"},
+    "atlas-table1": {"rate": "memory", "direction": "ascent"},
+    "atlas-eq40": {"rate": "momentum", "momentum_sign": "minus", "gate": "none", "reference": "chunk_start"},
+    "atlas-eq57": {"rate": "none", "momentum_sign": "minus"},
+    "titans-paper": {"gate": "forget", "momentum_sign": "minus", "gradient_scale": 2.0},
+    "ttl": {"rate": "memory", "gradient_scale": 2.0, "reference": "call_start", "read": "call_end"},
+    "atlas-mag": {
+        "rate": "memory",
+        "gradient_scale": 2.0,
+        "reference": "call_start",
+        "read": "call_end",
+        "newton_schulz": {"guard": "return", "transpose": "never"},
+    },
+    "atlas-rnn": {"rate": "memory", "read": "before", "reference": "call_start", "window_at_boundary": "carry", "newton_schulz": "none"},
+    "fla-delta": _FLA,
+    "fla-gated-delta": {**_FLA, "decay": "before_error"},
+    "fla-momentum-delta": {**_FLA, "rate": "split"},
+    "nl-hecate": {"gate": "forget", "momentum_sign": "minus", "q_norm": "l2", "k_norm": "l2"},
+}
+
+SOURCES: dict[str, str] = {
+    "spec": "the seed specifications' pseudo-code, per rule",
+    "atlas-paper": "Atlas (2505.23735) Eqs 32-33",
+    "atlas-table1": "Atlas Table 1 as printed",
+    "atlas-eq40": "Atlas Eqs 40-41",
+    "atlas-eq57": "Atlas Eqs 57-58",
+    "titans-paper": "Titans (2501.00663) Eqs 13-15",
+    "ttl": "the test-time-learning design document",
+    "atlas-mag": "Atlas-MAG_OmegaRule",
+    "atlas-rnn": "atlas-rnn",
+    "fla-delta": "flash-linear-attention, delta_rule",
+    "fla-gated-delta": "flash-linear-attention, gated_delta_rule",
+    "fla-momentum-delta": "flash-linear-attention, momentum_delta_rule",
+    "nl-hecate": "NL_Hecate, its Titans",
+}
+
+
+def resolve(value: str | Mapping[str, Any] | Convention, *, rule: str, level: str = "projected") -> Convention:
+    """The convention that a preset's name or a mapping of changes means for a rule (CONV-2).
+
+    Args:
+        value: a preset's name, or axes with values, where the key "preset" (default spec) says what they
+            change. A complete `Convention` is returned as it is.
+        rule: omega, titans_lmm, delta, hebbian, newton_schulz or feature_map.
+        level: at level token, the gate of titans_lmm, delta and hebbian is forget unless stated.
+
+    Raises:
+        ValueError: names the axis, what was found and its legal values.
+    """
+    if isinstance(value, Convention):
+        return value
+    asked: dict[str, Any] = {"preset": value} if isinstance(value, str) else dict(value)
+    name = asked.pop("preset", "spec")
+    if not isinstance(name, str) or name not in PRESETS:
+        raise ValueError(f"convention: preset {name!r} does not exist; presets are {', '.join(PRESETS)}")
+    preset = PRESETS[name]
+    for axis in asked:
+        if axis not in AXES:
+            raise ValueError(f"convention: axis {axis!r} does not exist; axes are {', '.join(AXES)}")
+    chosen = {**preset, **asked}
+    chosen["newton_schulz"] = _newton_schulz(preset.get("newton_schulz"), asked.get("newton_schulz"), rule)
+    if "rate" not in chosen:
+        chosen["rate"] = "both" if rule == "omega" and chosen["newton_schulz"] != "none" else "momentum"
+    if "gate" not in chosen:
+        chosen["gate"] = "forget" if level == "token" and rule != "omega" else "retain"
+    return _validated(chosen)
+
+
+def _newton_schulz(preset: Any, asked: Any, rule: str) -> Any:
+    """The object in force: the rule's default, changed by the preset, changed by the request."""
+    if rule not in ("omega", "newton_schulz"):
+        if asked not in (None, "none"):
+            raise ValueError(f"convention: newton_schulz is not part of {rule}; only none is possible")
+        return "none"
+    if asked == "none" or (asked is None and preset == "none"):
+        if rule == "newton_schulz":
+            raise ValueError("convention: newton_schulz none leaves the rule newton_schulz nothing to compute")
+        return "none"
+    if isinstance(asked, NewtonSchulz):
+        return asked.model_dump()
+    for part in (preset, asked):
+        if part is not None and part != "none" and not isinstance(part, Mapping):
+            raise ValueError(
+                f'convention: newton_schulz must be "none" or an object with keys {", ".join(NEWTON_SCHULZ_KEYS)}, found {part!r}'
+            )
+    chosen = {**(preset if isinstance(preset, Mapping) else {}), **(asked or {})}
+    try:
+        return NewtonSchulz.model_validate_json(json.dumps(chosen)).model_dump()
+    except ValidationError as error:
+        raise ValueError(f"convention: newton_schulz.{first_problem(error)}") from None
+
+
+#: Axes that take a number as well as a word, with what they take.
+_NUMBERS = {"gradient_scale": 'a finite number or "2/d_out"', "query_scale": '1 or "1/sqrt(d_in)"'}
+
+
+def _validated(chosen: dict[str, Any]) -> Convention:
+    for axis, legal in _NUMBERS.items():
+        value = chosen.get(axis, 1.0)
+        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if not (value == legal.split('"')[1] or (number and (axis == "gradient_scale" or value == 1))):
+            raise ValueError(f"convention: {axis} must be {legal}, found {value!r}")
+    try:
+        return Convention.model_validate_json(json.dumps(chosen))
+    except ValidationError as error:
+        raise ValueError(f"convention: {first_problem(error)}") from None
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"convention: {error}") from None
+
+
+def first_problem(error: ValidationError) -> str:
+    """The most telling problem of a validation in one line: where, what was found, what is needed."""
+    problems = error.errors(include_url=False)
+    problem = max(problems, key=lambda each: (each["type"] == "extra_forbidden", len(each["loc"])))
+    where = ".".join(str(part) for part in problem["loc"] if not (isinstance(part, str) and not part.isidentifier()))
+    where = f"{where}: " if where else ""
+    if problem["type"] == "extra_forbidden":
+        return f"{where}unknown key"
+    if problem["type"] == "missing":
+        return f"{where}missing"
+    text = problem["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    text = text[0].lower() + text[1:]
+    return f"{where}{text}" + ("" if isinstance(problem["input"], dict | list | tuple) else f", found {problem['input']!r}")
+
+
+def void_axes(
+    convention: Convention, *, rule: str, window: int = 1, span: int | None = None, tokens: int = 0, history: bool = False
+) -> dict[str, str]:
+    """Axes whose value cannot matter in this case, each with the reason (CONV-3).
+
+    Args:
+        history: whether initial window tokens are given, so that a boundary exists before the first token.
+    """
+    c = convention
+    void: dict[str, str] = {}
+    if rule in ("newton_schulz", "feature_map"):
+        return {axis: f"the rule {rule} has no such step" for axis in AXES if axis != "newton_schulz" or rule == "feature_map"}
+    if rule == "hebbian":
+        no_error = ["decay", "gradient_scale", "rate", "momentum_sign", "direction", "value_sign", "reference"]
+        void |= dict.fromkeys(no_error, "hebbian has no error and no rate")
+    if rule == "delta":
+        void["momentum_sign"] = "delta has no momentum"
+    if c.reference == "zero":
+        void["decay"] = "the reference is zero"
+    if c.reference != "chunk_start" and c.read != "chunk_start":
+        void["span_origin"] = "nothing is refreshed by spans"
+    if c.reference == "call_start":
+        void["span_origin"] = "the reference lasts the whole call"
+    if c.q_norm == "none" and c.k_norm == "none":
+        void["norm_place"] = "there is no norm"
+    if window == 1:
+        void |= dict.fromkeys(["window_at_boundary", "window_edge"], "the window is one token")
+        if rule != "omega":
+            void["order"] = "the window is one token of weight one"
+    elif c.order == "momentum_then_window":
+        void |= dict.fromkeys(["window_at_boundary", "window_edge"], "the window sums momenta")
+    elif not c.frozen_reference:
+        void["window_at_boundary"] = "the reference is not frozen"
+    elif not history and (c.reference == "call_start" or (span is not None and span >= tokens)):
+        void["window_at_boundary"] = "the first span covers the call"
+    return void

@@ -1,0 +1,234 @@
+"""Feature maps phi: what a key or a query becomes before it meets the memory.
+
+The same map with the same parameters acts on keys and queries. Each kind is one settings model and one
+function. Specified in specs/feature_maps.md.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from atlas_ref.types import Array, Frozen
+from tape import ops
+
+Parameters = Mapping[str, Array]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Identity(Frozen):
+    """phi(x) = x."""
+
+    kind: Literal["identity"] = "identity"
+
+
+class Linear(Frozen):
+    """phi(x) = W x, with W (d_phi, d_in)."""
+
+    kind: Literal["linear"] = "linear"
+
+
+class RandomFourier(Frozen):
+    """phi(x) = sqrt(2 / d_phi) cos(W x + b); rows of W drawn from N(0, 1 / bandwidth^2), b uniform on [0, 2 pi)."""
+
+    kind: Literal["random_fourier"] = "random_fourier"
+    bandwidth: Positive = 1.0
+
+
+class Elu(Frozen):
+    """phi(x) = elu(x) + 1, which is positive."""
+
+    kind: Literal["elu"] = "elu"
+
+
+class ResidualMlp(Frozen):
+    """phi(x) = x + W2 act(W1 x), with W1 (h, d_in) and W2 (d_in, h)."""
+
+    kind: Literal["residual_mlp"] = "residual_mlp"
+    activation: Literal["silu", "gelu"] = "silu"
+
+
+class Polynomial(Frozen):
+    """Each monomial up to `degree` once, weighted so that <phi(q), phi(k)> = sum_i coefficients[i] (q.k)^i."""
+
+    kind: Literal["polynomial"] = "polynomial"
+    degree: Annotated[int, Field(ge=1)] = 2
+    coefficients: tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _tuple(cls, data: Any) -> Any:
+        if isinstance(data, dict) and isinstance(data.get("coefficients"), list):
+            return {**data, "coefficients": tuple(data["coefficients"])}
+        return data
+
+    @model_validator(mode="after")
+    def _count(self) -> Polynomial:
+        if self.coefficients is not None and len(self.coefficients) != self.degree + 1:
+            raise ValueError(f"coefficients: {len(self.coefficients)} given, degree {self.degree} needs a_0 .. a_{self.degree}")
+        return self
+
+    def weights(self) -> tuple[float, ...]:
+        """a_0 .. a_degree; by default a_0 = 0 and a_i = 1/i!, the Taylor terms of exp."""
+        if self.coefficients is not None:
+            return self.coefficients
+        return (0.0, *(1.0 / math.factorial(i) for i in range(1, self.degree + 1)))
+
+
+class Monomials(Frozen):
+    """phi(x) = [x; x_i x_j for i <= j], without weights."""
+
+    kind: Literal["monomials"] = "monomials"
+    degree: Literal[2] = 2
+
+
+class Elementwise(Frozen):
+    """phi(x) = x + x^2 + ... + x^degree in each component: a sum, so d_phi = d_in."""
+
+    kind: Literal["elementwise"] = "elementwise"
+    degree: Annotated[int, Field(ge=1)] = 2
+
+
+class Sketch(Frozen):
+    """phi(x) = [x; vec(x x^T)] proj, with proj (d_in + d_in^2, d_phi) and vec row by row."""
+
+    kind: Literal["sketch"] = "sketch"
+    degree: Literal[2] = 2
+
+
+FeatureMap = Annotated[
+    Identity | Linear | RandomFourier | Elu | ResidualMlp | Polynomial | Monomials | Elementwise | Sketch, Field(discriminator="kind")
+]
+
+#: Tensors that each kind needs and their axes; in a case file they are in/phi/NAME, and in/proj for the sketch.
+TENSORS: dict[str, dict[str, str]] = {
+    "linear": {"W": "d_phi d_in"},
+    "random_fourier": {"W": "d_phi d_in", "b": "d_phi"},
+    "residual_mlp": {"W1": "hidden d_in", "W2": "d_in hidden"},
+    "sketch": {"proj": "d_sketch d_phi"},
+}
+
+IDENTITY = Identity()
+
+
+def apply(feature_map: FeatureMap, parameters: Parameters, x: Array) -> Array:
+    """phi(x) on the last axis.
+
+    Args:
+        parameters: the tensors that `TENSORS` lists for the kind, by name.
+        x (..., d_in): keys or queries.
+
+    Returns:
+        (..., d_phi).
+
+    Source: PHI-1 to PHI-9.
+    """
+    return _MAPS[feature_map.kind](feature_map, parameters, x)
+
+
+def _map_rows(x: Array, W: Array) -> Array:
+    return x @ ops.transpose(W)
+
+
+def _residual(f: ResidualMlp, p: Parameters, x: Array) -> Array:
+    activation = ops.silu if f.activation == "silu" else ops.gelu
+    return x + _map_rows(activation(_map_rows(x, p["W1"])), p["W2"])
+
+
+def _polynomial(f: Polynomial, p: Parameters, x: Array) -> Array:
+    parts = []
+    for indices, constants in _monomial_blocks(x.shape[-1], f.weights()):
+        weights = constants.astype(x.dtype)
+        product: Array = weights if len(indices) else ops.ones_like(x, shape=(*x.shape[:-1], 1)) * weights
+        for column in indices:
+            product = x[..., column] * product
+        parts.append(product)
+    return parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=-1)
+
+
+@functools.lru_cache(maxsize=64)
+def _monomial_blocks(d: int, coefficients: tuple[float, ...]) -> tuple[tuple[Any, Any], ...]:
+    """Per degree: index columns of the monomials in lexicographic order, and sqrt(a_i * multinomial)."""
+    blocks = []
+    for degree, a in enumerate(coefficients):
+        if degree == 0:
+            if a > 0:
+                blocks.append(((), np.array([math.sqrt(a)])))
+            continue
+        tuples = list(itertools.combinations_with_replacement(range(d), degree))
+        counts = [math.factorial(degree) // math.prod(math.factorial(t.count(i)) for i in set(t)) for t in tuples]
+        columns = tuple(np.array(tuples).T)
+        blocks.append((columns, np.sqrt(a * np.array(counts, dtype=float))))
+    return tuple(blocks)
+
+
+def _monomials(f: Monomials, p: Parameters, x: Array) -> Array:
+    i, j = np.triu_indices(x.shape[-1])
+    return ops.concatenate([x, x[..., i] * x[..., j]], axis=-1)
+
+
+def _elementwise(f: Elementwise, p: Parameters, x: Array) -> Array:
+    y = x
+    for _ in range(f.degree - 1):  # x + x (x + x (x + ...))
+        y = x + x * y
+    return y
+
+
+def _sketch(f: Sketch, p: Parameters, x: Array) -> Array:
+    square = ops.reshape(ops.outer(x, x), (*x.shape[:-1], x.shape[-1] ** 2))
+    return ops.concatenate([x, square], axis=-1) @ p["proj"]
+
+
+_MAPS: dict[str, Callable[[Any, Parameters, Array], Array]] = {
+    "identity": lambda f, p, x: x,
+    "linear": lambda f, p, x: _map_rows(x, p["W"]),
+    "random_fourier": lambda f, p, x: math.sqrt(2.0 / p["b"].shape[-1]) * ops.cos(_map_rows(x, p["W"]) + p["b"]),
+    "elu": lambda f, p, x: ops.elu(x) + 1.0,
+    "residual_mlp": _residual,
+    "polynomial": _polynomial,
+    "monomials": _monomials,
+    "elementwise": _elementwise,
+    "sketch": _sketch,
+}
+
+
+def d_phi(feature_map: FeatureMap, d_in: int, parameters: Parameters | None = None) -> int:
+    """Number of features of a map on d_in inputs; maps with tensors take it from them (PHI-10)."""
+    if feature_map.kind == "polynomial":
+        return sum(len(weights) for _, weights in _monomial_blocks(d_in, feature_map.weights()))
+    if feature_map.kind == "monomials":
+        return d_in + d_in * (d_in + 1) // 2
+    if feature_map.kind in ("linear", "random_fourier"):
+        return int((parameters or {})["W"].shape[0])
+    if feature_map.kind == "sketch":
+        return int((parameters or {})["proj"].shape[1])
+    return d_in
+
+
+def init(feature_map: FeatureMap, d_in: int, seed: int, *, features: int | None = None, hidden: int | None = None) -> dict[str, Array]:
+    """Tensors of a map, drawn from the counter-based generator Philox with `seed` (PHI-11).
+
+    Args:
+        d_in: inputs.
+        features: d_phi of linear, random_fourier and sketch; d_in when not given.
+        hidden: hidden units of residual_mlp; 4 d_in when not given.
+    """
+    draw = np.random.Generator(np.random.Philox(seed))
+    m, h = features or d_in, hidden or 4 * d_in
+    if feature_map.kind == "linear":
+        return {"W": draw.standard_normal((m, d_in)) / math.sqrt(d_in)}
+    if feature_map.kind == "random_fourier":
+        W = draw.standard_normal((m, d_in)) / feature_map.bandwidth
+        return {"W": W, "b": draw.uniform(0.0, 2.0 * math.pi, m)}
+    if feature_map.kind == "residual_mlp":
+        return {"W1": draw.standard_normal((h, d_in)) / math.sqrt(d_in), "W2": draw.standard_normal((d_in, h)) / math.sqrt(h)}
+    if feature_map.kind == "sketch":
+        rows = d_in + d_in * d_in
+        return {"proj": draw.standard_normal((rows, m)) / math.sqrt(rows)}
+    return {}

@@ -1,0 +1,285 @@
+"""Newton-Schulz: an odd polynomial of the singular values by matrix products alone.
+
+Specified in specs/newton_schulz.md.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field, field_validator
+
+from atlas_ref.types import Array, Frozen
+from tape import opaque, ops
+
+MUON = (3.4445, -4.7750, 2.0315)
+CUBIC = (1.5, -0.5, 0.0)
+LIMIT = (15 / 8, -10 / 8, 3 / 8)
+
+Coefficients = tuple[float, float, float]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class NewtonSchulz(Frozen):
+    """Settings of Newton-Schulz; each key is part of the contract, since variants differ by 27 to 50 % (NS-3).
+
+    Attributes:
+        coefficients: muon, cubic, polar_express, or explicit rows (a, b, c), one a step, the last repeated.
+        steps: number of polynomial steps, at least 1 (for none, set `newton_schulz` to none).
+        eps: added to, or floor of, the norm, see guard.
+        norm_factor: factor of the norm that divides.
+        guard: add (norm + eps), clamp (max(norm, eps)), return (the input itself below eps, else add).
+        transpose: tall (work on the transpose where rows exceed columns) or never; the same function.
+        scale: factor of the result: "1", "sqrt" of max(1, rows/columns), "norm" of the input.
+        argument: what the rule passes in and keeps: S, nesterov, written_back, accumulated (OMEGA-10).
+        lower_bound: smallest relative singular value that polar_express is made for.
+    """
+
+    coefficients: Literal["muon", "cubic", "polar_express"] | tuple[tuple[Number, Number, Number], ...] = "muon"
+    steps: Annotated[int, Field(ge=1)] = 5
+    eps: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1e-7
+    norm_factor: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    guard: Literal["add", "clamp", "return"] = "add"
+    transpose: Literal["tall", "never"] = "tall"
+    scale: Literal["1", "sqrt", "norm"] = "1"
+    argument: Literal["S", "nesterov", "written_back", "accumulated"] = "S"
+    lower_bound: Annotated[float, Field(gt=0, lt=1)] = 1e-3
+
+    @field_validator("coefficients", mode="before")
+    @classmethod
+    def _rows(cls, value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            if not value:
+                raise ValueError("explicit coefficients need at least one row [a, b, c]")
+            return tuple(tuple(row) if isinstance(row, list) else row for row in value)
+        return value
+
+    def __hash__(self) -> int:  # type: ignore[override]  # no arrays inside
+        return hash(tuple(self.__dict__.values()))
+
+
+@functools.lru_cache(maxsize=256)
+def coefficient_table(settings: NewtonSchulz) -> tuple[Coefficients, ...]:
+    """The rows (a, b, c) of every step, settings.steps of them (NS-4)."""
+    if settings.coefficients == "muon":
+        return (MUON,) * settings.steps
+    if settings.coefficients == "cubic":
+        return (CUBIC,) * settings.steps
+    if settings.coefficients == "polar_express":
+        return polar_express(settings.lower_bound, settings.steps)
+    rows = settings.coefficients
+    return tuple(rows[min(i, len(rows) - 1)] for i in range(settings.steps))
+
+
+@functools.lru_cache(maxsize=64)
+def polar_express(lower_bound: float, steps: int) -> tuple[Coefficients, ...]:
+    """Rows of odd quintics, each minimax for 1 on the interval that the ones before leave (NS-12).
+
+        p_i = argmin max_{x in [l_i, u_i]} |1 - p(x)|,   l_0 = lower_bound, u_0 = 1,
+        [l_{i+1}, u_{i+1}] = [1 - E_i, 1 + E_i]
+
+    Source: Amsel et al., The Polar Express (2505.16932), without its safety factor.
+    """
+    rows: list[Coefficients] = []
+    low, high = lower_bound, 1.0
+    for _ in range(steps):
+        if high - low < 1e-5:
+            rows.append(LIMIT)
+            continue
+        row, error = _minimax(low, high)
+        rows.append(row)
+        low, high = 1.0 - error, 1.0 + error
+    return tuple(rows)
+
+
+def _minimax(low: float, high: float) -> tuple[Coefficients, float]:
+    """The odd quintic that equioscillates about 1 at low < q < r < high, by exchange of q and r."""
+    q, r = (3 * low + high) / 4, (low + 3 * high) / 4
+    error = np.inf
+    for _ in range(200):
+        points = np.array([low, q, r, high])
+        signs = np.array([1.0, -1.0, 1.0, -1.0])  # p = 1 - E, 1 + E, 1 - E, 1 + E
+        system = np.stack([points, points**3, points**5, signs], axis=1)
+        a, b, c, new = np.linalg.solve(system, np.ones(4))
+        root = np.sqrt(9 * b * b - 20 * a * c)  # of p'(x) = a + 3 b x^2 + 5 c x^4
+        q, r = np.sqrt((-3 * b + np.array([-root, root])) / (10 * c))
+        if abs(error - new) <= 1e-16:
+            break
+        error = new
+    return (float(a), float(b), float(c)), float(new)
+
+
+def newton_schulz(S: Array, settings: NewtonSchulz) -> Array:
+    """Apply Newton-Schulz to each matrix of a batch.
+
+        X_0 = S / (norm_factor ||S||_F + eps),   A = X X^T,   X <- a X + (b A + c A^2) X
+
+    It is an odd polynomial p of the singular values, NS(S) = U p(sigma / (||S|| + eps)) V^T, not the polar factor.
+
+    Args:
+        S (..., d_out, d_phi): matrices.
+
+    Returns:
+        (..., d_out, d_phi), in the orientation of S. Zero where S is zero.
+
+    Source: Jordan et al., Muon; Atlas (2505.23735) Eq 32. NS-1 to NS-8; gradient NS-10.
+    """
+    return _block(settings)(S)
+
+
+def iterates(S: Array, settings: NewtonSchulz) -> list[Array]:
+    """X_0 .. X_n in the orientation of S, before scale and guard, in tape ops (NS-2)."""
+    rows, columns = S.shape[-2:]
+    tall = settings.transpose == "tall" and rows > columns
+    X = _normalised(S, settings)
+    X = ops.transpose(X) if tall else X
+    found = [X]
+    for a, b, c in coefficient_table(settings):
+        A = X @ ops.transpose(X)
+        X = a * X + (b * A + c * (A @ A)) @ X
+        found.append(X)
+    return [ops.transpose(X) for X in found] if tall else found
+
+
+def plain_newton_schulz(S: Array, settings: NewtonSchulz) -> Array:
+    """The same function written out in tape ops: the truth beside the opaque block, and its second derivative."""
+    X = iterates(S, settings)[-1] * _scale(S, settings)
+    if settings.guard == "return":
+        X = ops.where(ops.less(_frobenius(S), settings.eps), S, X)
+    return X
+
+
+def _frobenius(S: Array) -> Array:
+    return ops.norm(S, axis=(-2, -1), keepdims=True)
+
+
+def _normalised(S: Array, settings: NewtonSchulz) -> Array:
+    norm = settings.norm_factor * _frobenius(S)
+    size = ops.maximum(norm, settings.eps) if settings.guard == "clamp" else norm + settings.eps
+    return S / ops.where(ops.equal(size, 0.0), 1.0, size)
+
+
+def _scale(S: Array, settings: NewtonSchulz) -> Array:
+    if settings.scale == "norm":
+        return _frobenius(S)
+    return math.sqrt(max(1.0, S.shape[-2] / S.shape[-1])) if settings.scale == "sqrt" else 1.0
+
+
+# -- the opaque block: in place, in cache-sized groups, over threads -----------------------------------
+
+GROUP_BYTES = 256 * 1024
+THREAD_WORK = 2**22  # multiply-adds below which a second thread costs more than it saves
+
+
+@functools.lru_cache(maxsize=256)
+def _block(settings: NewtonSchulz) -> Callable[[Array], Array]:
+    def plain(S: Array) -> Array:
+        return plain_newton_schulz(S, settings)
+
+    def forward(S: Array) -> tuple[Array, Array]:
+        return _forward(S, settings), S
+
+    def backward(S: Array, g: Array) -> tuple[Array]:
+        return (_backward(S, g, settings),)
+
+    plain.__name__ = "newton_schulz"
+    return opaque(plain, forward, backward)
+
+
+def _forward(S: Array, settings: NewtonSchulz) -> Array:
+    rows, columns = S.shape[-2:]
+    tall = settings.transpose == "tall" and rows > columns
+    start = _normalised(S, settings)
+    X = np.array(start.swapaxes(-1, -2) if tall else start, order="C").reshape(-1, *((columns, rows) if tall else (rows, columns)))
+    table = coefficient_table(settings)
+    _in_groups(lambda part: _polynomial_steps(X[part], table), X)
+    X = X.reshape(*S.shape[:-2], *X.shape[-2:])
+    X = X.swapaxes(-1, -2) if tall else X
+    if settings.scale != "1":
+        X = X * _scale(S, settings)
+    if settings.guard == "return":
+        X = np.where(ops.less(_frobenius(S), settings.eps), S, X)
+    return X.astype(S.dtype, copy=False)
+
+
+def _polynomial_steps(X: Array, table: tuple[Coefficients, ...]) -> None:
+    """All steps on one group of matrices, in place, in buffers that stay in cache."""
+    n = X.shape[-2]
+    A = np.empty_like(X, shape=(*X.shape[:-1], n))
+    B = np.empty_like(A)
+    Y = np.empty_like(X)
+    for a, b, c in table:
+        np.matmul(X, X.swapaxes(-1, -2), out=A)
+        np.matmul(A, A, out=B)
+        B *= c
+        A *= b
+        B += A
+        np.matmul(B, X, out=Y)
+        X *= a
+        X += Y
+
+
+def _in_groups(work: Callable[[slice], None], X: Array) -> None:
+    """Run `work` over groups of matrices that fit a cache, on two threads where that pays.
+
+    Every matrix is computed alone, so the result does not depend on groups or threads.
+    """
+    count, rows, columns = X.shape
+    size = max(1, GROUP_BYTES // max(1, rows * columns * X.itemsize))
+    groups = [slice(i, i + size) for i in range(0, count, size)]
+    threads = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, len(groups))
+    if threads < 2 or count * rows * rows * columns < THREAD_WORK:
+        for group in groups:
+            work(group)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(work, groups))
+
+
+def _backward(S: Array, g: Array, settings: NewtonSchulz) -> Array:
+    """Cotangent of S: the steps are recomputed, then pulled back one by one (NS-10).
+
+    B = b A + c A^2,  dB = dY X^T,  dA = b dB + c (dB A + A dB),
+    dX = a dY + B dY + (dA + dA^T) X,  dS = dX / n - (norm_factor / n^2) <dX, S> S / ||S||
+    """
+    rows, columns = S.shape[-2:]
+    tall = settings.transpose == "tall" and rows > columns
+    scale = _scale(S, settings)
+    G = g * scale
+    kept = iterates(S, settings)
+    X = [x.swapaxes(-1, -2) for x in kept] if tall else kept
+    D = G.swapaxes(-1, -2) if tall else G
+    for (a, b, c), x in zip(reversed(coefficient_table(settings)), reversed(X[:-1]), strict=True):
+        xT = x.swapaxes(-1, -2)
+        A = x @ xT
+        dB = D @ xT
+        dA = b * dB + c * (dB @ A + A @ dB)
+        D = a * D + (b * A + c * (A @ A)) @ D + (dA + dA.swapaxes(-1, -2)) @ x
+    D = D.swapaxes(-1, -2) if tall else D
+    dS = _normalised_backward(S, D, settings)
+    norm = _frobenius(S)
+    if settings.scale == "norm":
+        safe = np.where(ops.equal(norm, 0.0), 1.0, norm)
+        dS = dS + np.sum(g * kept[-1], axis=(-2, -1), keepdims=True) * S / safe
+    if settings.guard == "return":
+        dS = np.where(ops.less(norm, settings.eps), g, dS)
+    return dS
+
+
+def _normalised_backward(S: Array, D: Array, settings: NewtonSchulz) -> Array:
+    norm = _frobenius(S)
+    f: Array = settings.norm_factor
+    size = f * norm + settings.eps
+    if settings.guard == "clamp":
+        size = ops.maximum(f * norm, settings.eps)
+        f = ops.where(ops.less(f * norm, settings.eps), 0.0, f)
+    size = np.where(ops.equal(size, 0.0), 1.0, size)
+    safe = np.where(ops.equal(norm, 0.0), 1.0, norm)
+    along = np.sum(D * S, axis=(-2, -1), keepdims=True)
+    return D / size - (f * along / (size * size)) * (S / safe)

@@ -1,0 +1,69 @@
+"""The published JSON Schema of a case's header, and the table of its tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from atlas_ref import feature_maps, window
+from atlas_ref.conventions import PRESETS, Convention
+from atlas_ref.oracle.case import KEY, Header
+from atlas_ref.oracle.tensors import PROJECTED, TOKEN
+
+
+def case_schema() -> dict[str, Any]:
+    """JSON Schema (2020-12) of the header; `x-tensors` lists names, axes, need and range of the tensors."""
+    header = Header.model_json_schema(by_alias=True)
+    axes = Convention.model_json_schema()
+    definitions = {**header.pop("$defs", {}), **axes.pop("$defs", {})}
+    properties = {name: _without_default(field) for name, field in axes["properties"].items()}
+    properties["newton_schulz"] = {"anyOf": [{"$ref": "#/$defs/NewtonSchulz"}, {"const": "none"}]}
+    definitions["Convention"] = {
+        "type": "object",
+        "additionalProperties": False,
+        "description": "axes with values; `preset` says what they change",
+        "properties": {"preset": {"enum": list(PRESETS)}, **properties},
+    }
+    header["properties"]["convention"] = {"anyOf": [{"enum": list(PRESETS)}, {"$ref": "#/$defs/Convention"}], "default": "spec"}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **header,
+        "title": f"the JSON object under the metadata key {KEY!r} of a case file, schema 1",
+        "$defs": definitions,
+        "x-tensors": tensor_table(),
+    }
+
+
+def _without_default(field: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in field.items() if key != "default"}
+
+
+def tensor_table() -> dict[str, dict[str, Any]]:
+    """Every input tensor: its axes, the rules that have it, the level, what stands in when absent, its range."""
+    table: dict[str, dict[str, Any]] = {}
+    for level, entries in (("projected", PROJECTED), ("token", TOKEN)):
+        for name, (rules, tensor) in entries.items():
+            dtype = "bool or uint8" if tensor.mask else "float64, float32, bfloat16 or float16"
+            table[name] = {"level": level, "rules": rules, "axes": tensor.axes, "need": tensor.need, "dtype": dtype}
+            table[name] |= {key: value for key, value in (("least", tensor.low), ("greatest", tensor.high)) if value is not None}
+    for kind, names in window.TENSORS.items():
+        for name, axes in names.items():
+            table[f"in/param/{name}"] = {"level": "token", "rules": "omega", "axes": axes, "need": f"window_weights {kind}"}
+    for kind, names in feature_maps.TENSORS.items():
+        for name, axes in names.items():
+            key = "in/proj" if name == "proj" else f"in/phi/{name}"
+            need = f"{table[key]['need']}, {kind}" if key in table else f"feature_map {kind}"
+            table[key] = {"rules": "omega feature_map", "axes": axes, "need": need}
+    for name, axes in (("in/G", "... d_out d_phi"), ("in/X_bar", "... d_out d_phi")):
+        table[name] = {"rules": "newton_schulz", "axes": axes, "need": "yes" if name == "in/G" else "no gradients"}
+    table["in/phi_bar"] = {"rules": "feature_map", "axes": "... d_phi", "need": "no gradients"}
+    return table
+
+
+def axis_values(axis: str) -> list[str]:
+    """The legal values of a convention axis in words, the default first."""
+    numbers = {"gradient_scale": ["1", "any number", "2/d_out"], "query_scale": ["1", "1/sqrt(d_in)"]}
+    if axis in numbers:
+        return numbers[axis]
+    if axis == "newton_schulz":
+        return ["an object (omega) or none", "none"]
+    return [str(value) for value in Convention.model_json_schema()["properties"][axis]["enum"]]

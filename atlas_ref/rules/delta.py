@@ -1,0 +1,194 @@
+"""Delta rule: gradient descent on one token's error, without momentum.
+
+    e_t = M_ref k_t - v_t
+    M_t = retain_t M_{t-1} - step_size_t e_t k_t^T
+    y_t = M_t q_t
+
+Specified in specs/delta.md. Source: Titans (2501.00663) Eq 34; MIRAS (2504.13173) Table 1.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, NamedTuple, Self
+
+import numpy as np
+from pydantic import Field, field_validator, model_validator
+
+from atlas_ref import gates
+from atlas_ref.conventions import Convention, resolve
+from atlas_ref.gates import Gates, GateSet
+from atlas_ref.rules import run
+from atlas_ref.types import Array, Dims, Frozen, Pulse
+from tape import ops
+
+GATES = ("retain", "step_size")
+Count = Annotated[int, Field(ge=1)]
+
+
+class Config(Frozen):
+    """Sizes and choices of a Delta memory (DELTA-1).
+
+    Attributes:
+        d_in, d_out: length of keys and queries; of values and reads.
+        d_model, heads: length of a token and number of heads, for level token.
+        span: tokens between refreshes of a frozen reference, or of the memory that read chunk_start reads.
+        per_dimension_gates: one gate per output dimension instead of one per head.
+        convention: a preset's name, a mapping of axes, or a `Convention`.
+    """
+
+    d_in: Count
+    d_out: Count
+    d_model: Count | None = None
+    heads: Count = 1
+    span: Count | None = None
+    per_dimension_gates: bool = False
+    convention: Convention = resolve("spec", rule="delta", level="token")
+
+    @field_validator("convention", mode="before")
+    @classmethod
+    def _resolve(cls, value: Any) -> Convention:
+        return resolve(value, rule="delta", level="token")
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        run.require_span(self.convention, self.span)
+        return self
+
+
+class Params(Frozen):
+    """What the outer loop learns: projections and gates (DELTA-2)."""
+
+    W_K: Annotated[Array, Dims("H d_in d_model")]
+    W_V: Annotated[Array, Dims("H d_out d_model")]
+    W_Q: Annotated[Array, Dims("H d_in d_model")]
+    gates: GateSet
+
+
+class State(Frozen):
+    """Everything that a split between two tokens must carry (DELTA-3).
+
+    Attributes:
+        M (..., d_out, d_in): memory.
+        reference (..., d_out, d_in): memory at the start of the span or call; None before the first token.
+        position: place of the next token in its span.
+    """
+
+    M: Annotated[Array, Dims("... d_out d_in")]
+    reference: Annotated[Array, Dims("... d_out d_in", optional=True)] = None
+    position: Annotated[int, Field(ge=0)] = 0
+
+
+def init(config: Config, seed: int) -> Params:
+    """Parameters drawn from the counter-based generator Philox with `seed`; gates start at their biases (GATES-6)."""
+    if config.d_model is None:
+        raise ValueError("init: config.d_model is needed for parameters")
+    draw = np.random.Generator(np.random.Philox(seed))
+    H, d_model = config.heads, config.d_model
+
+    def projection(rows: int) -> Array:
+        return draw.standard_normal((H, rows, d_model)) / np.sqrt(d_model)
+
+    return Params(
+        W_K=projection(config.d_in),
+        W_V=projection(config.d_out),
+        W_Q=projection(config.d_in),
+        gates=gates.init(
+            run.gate_names(GATES, config.convention),
+            heads=H,
+            d_in=config.d_in,
+            d_out=config.d_out,
+            per_dimension=config.per_dimension_gates,
+            forget=config.convention.gate == "forget",
+            draw=draw,
+        ),
+    )
+
+
+def start(config: Config, leading: tuple[int, ...] = (), *, M: Array = None) -> State:
+    """The state before the first token: M_0, zero unless given (DELTA-3)."""
+    M = np.zeros((*leading, config.d_out, config.d_in)) if M is None else M
+    return restart(config, State.trusted(M=M))
+
+
+def restart(config: Config, state: State) -> State:
+    """The same M at the start of a call, as at the start of a packed sequence."""
+    return State.trusted(M=state.M, reference=None, position=run.first_position(config))
+
+
+class Update(NamedTuple):
+    """What one write computes, in order; `state` is what it leaves."""
+
+    residual: Array
+    gradient: Array
+    M: Array
+    state: State
+
+
+def write(config: Config, state: State, k: Array, v: Array, gates: Gates) -> State:
+    """Move the memory by one token's error (DELTA-4 to DELTA-6).
+
+    Args:
+        k (..., d_in): the key after norms.
+        v (..., d_out): the value.
+        gates: this token's gates.
+
+    Reduces to: hebbian in the limit step_size -> 0 with v / step_size in place of v.
+
+    Source: Titans Eq 34; gated form with decay before_error; DELTA-4 to DELTA-6.
+    """
+    return update(config, state, k, v, gates).state
+
+
+def update(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Update:
+    """`write` with its intermediate values (DELTA-4 to DELTA-6)."""
+    convention = config.convention
+    M_ref = state.reference if convention.frozen_reference else state.M
+    if convention.reference == "zero":
+        M_ref = ops.zeros_like(state.M)
+    if convention.decay == "before_error" and gates.retain is not None:
+        M_ref = gates.retain * M_ref
+    target = v if convention.value_sign == "minus" else -v
+    residual = (M_ref @ ops.expand_dims(k, -1))[..., 0] - target  # (..., d_out)
+    s = 2.0 / config.d_out if isinstance(convention.gradient_scale, str) else convention.gradient_scale
+    gradient = ops.outer(residual if s == 1.0 else s * residual, k)  # (..., d_out, d_in)
+
+    if convention.rate == "both":
+        change = gates.step_size * (gates.step_size * gradient)
+    elif convention.rate == "split":
+        change = gates.step_size_memory * (gates.step_size * gradient)
+    else:
+        change = gradient if convention.rate == "none" else gates.step_size * gradient
+    kept = state.M if gates.retain is None else gates.retain * state.M
+    M = kept + change if convention.direction == "ascent" else kept - change
+    return Update(residual, gradient, M, state.replaced(M=M))
+
+
+def rest(config: Config, state: State, k: Array, v: Array) -> State:
+    """An inactive token: M stays (DELTA-8)."""
+    return state
+
+
+def read(config: Config, state: State, q: Array) -> Array:
+    """y = M q (DELTA-7).
+
+    Args:
+        q (..., d_in): the query after norms and scale.
+    """
+    return (state.M @ ops.expand_dims(q, -1))[..., 0]
+
+
+def step(config: Config, params: Params, state: State, x: Array, pulse: Pulse) -> tuple[State, Array]:
+    """One token: project, gate, write if the pulse is active, read.
+
+    Args:
+        x (B, d_model): tokens.
+        state: leading axes (B, H).
+
+    Returns:
+        state, y (B, H, d_out).
+    """
+    state, y = run.run_tokens(RULE, config, params, ops.expand_dims(x, -2), state, active=np.array([pulse.active]))
+    return state, y[..., 0, :]
+
+
+RULE = run.Rule(Config, GATES, restart, write, rest, read)

@@ -1,0 +1,159 @@
+"""Hebbian rule: the outer product of value and key is added; nothing is predicted and nothing corrected.
+
+    M_t = retain_t M_{t-1} + v_t k_t^T
+    y_t = M_t q_t
+
+Specified in specs/hebbian.md. It is a rule of its own: no gate values turn Delta into it (errata E-A26).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Self
+
+import numpy as np
+from pydantic import Field, field_validator, model_validator
+
+from atlas_ref import gates
+from atlas_ref.conventions import Convention, resolve
+from atlas_ref.gates import Gates, GateSet
+from atlas_ref.rules import run
+from atlas_ref.types import Array, Dims, Frozen, Pulse
+from tape import ops
+
+GATES = ("retain",)
+Count = Annotated[int, Field(ge=1)]
+
+
+class Config(Frozen):
+    """Sizes and choices of a Hebbian memory (HEBBIAN-1).
+
+    Attributes:
+        d_in, d_out: length of keys and queries; of values and reads.
+        d_model, heads: length of a token and number of heads, for level token.
+        span: tokens between refreshes of the memory that read chunk_start reads.
+        per_dimension_gates: one gate per output dimension instead of one per head.
+        convention: a preset's name, a mapping of axes, or a `Convention`.
+    """
+
+    d_in: Count
+    d_out: Count
+    d_model: Count | None = None
+    heads: Count = 1
+    span: Count | None = None
+    per_dimension_gates: bool = False
+    convention: Convention = resolve("spec", rule="hebbian", level="token")
+
+    @field_validator("convention", mode="before")
+    @classmethod
+    def _resolve(cls, value: Any) -> Convention:
+        return resolve(value, rule="hebbian", level="token")
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        run.require_span(self.convention, self.span)
+        return self
+
+
+class Params(Frozen):
+    """What the outer loop learns: projections and gates (HEBBIAN-2)."""
+
+    W_K: Annotated[Array, Dims("H d_in d_model")]
+    W_V: Annotated[Array, Dims("H d_out d_model")]
+    W_Q: Annotated[Array, Dims("H d_in d_model")]
+    gates: GateSet
+
+
+class State(Frozen):
+    """Everything that a split between two tokens must carry (HEBBIAN-3).
+
+    Attributes:
+        M (..., d_out, d_in): memory.
+        reference (..., d_out, d_in): memory at the start of the span or call; None before the first token.
+        position: place of the next token in its span.
+    """
+
+    M: Annotated[Array, Dims("... d_out d_in")]
+    reference: Annotated[Array, Dims("... d_out d_in", optional=True)] = None
+    position: Annotated[int, Field(ge=0)] = 0
+
+
+def init(config: Config, seed: int) -> Params:
+    """Parameters drawn from the counter-based generator Philox with `seed`; gates start at their biases (GATES-6)."""
+    if config.d_model is None:
+        raise ValueError("init: config.d_model is needed for parameters")
+    draw = np.random.Generator(np.random.Philox(seed))
+    H, d_model = config.heads, config.d_model
+
+    def projection(rows: int) -> Array:
+        return draw.standard_normal((H, rows, d_model)) / np.sqrt(d_model)
+
+    return Params(
+        W_K=projection(config.d_in),
+        W_V=projection(config.d_out),
+        W_Q=projection(config.d_in),
+        gates=gates.init(
+            run.gate_names(GATES, config.convention),
+            heads=H,
+            d_in=config.d_in,
+            d_out=config.d_out,
+            per_dimension=config.per_dimension_gates,
+            forget=config.convention.gate == "forget",
+            draw=draw,
+        ),
+    )
+
+
+def start(config: Config, leading: tuple[int, ...] = (), *, M: Array = None) -> State:
+    """The state before the first token: M_0, zero unless given (HEBBIAN-3)."""
+    M = np.zeros((*leading, config.d_out, config.d_in)) if M is None else M
+    return restart(config, State.trusted(M=M))
+
+
+def restart(config: Config, state: State) -> State:
+    """The same M at the start of a call, as at the start of a packed sequence."""
+    return State.trusted(M=state.M, reference=None, position=run.first_position(config))
+
+
+def write(config: Config, state: State, k: Array, v: Array, gates: Gates) -> State:
+    """Add the association of one token (HEBBIAN-4).
+
+    Args:
+        k (..., d_in): the key after norms.
+        v (..., d_out): the value.
+        gates: this token's gates; only retain is read.
+
+    Source: MIRAS (2504.13173) Table 1, dot-product bias; HEBBIAN-4.
+    """
+    kept = state.M if gates.retain is None else gates.retain * state.M
+    return state.replaced(M=kept + ops.outer(v, k))
+
+
+def rest(config: Config, state: State, k: Array, v: Array) -> State:
+    """An inactive token: M stays (HEBBIAN-6)."""
+    return state
+
+
+def read(config: Config, state: State, q: Array) -> Array:
+    """y = M q (HEBBIAN-5).
+
+    Args:
+        q (..., d_in): the query after norms and scale.
+    """
+    return (state.M @ ops.expand_dims(q, -1))[..., 0]
+
+
+def step(config: Config, params: Params, state: State, x: Array, pulse: Pulse) -> tuple[State, Array]:
+    """One token: project, gate, write if the pulse is active, read.
+
+    Args:
+        x (B, d_model): tokens.
+        state: leading axes (B, H).
+
+    Returns:
+        state, y (B, H, d_out).
+    """
+    state, y = run.run_tokens(RULE, config, params, ops.expand_dims(x, -2), state, active=np.array([pulse.active]))
+    return state, y[..., 0, :]
+
+
+RULE = run.Rule(Config, GATES, restart, write, rest, read)

@@ -1,0 +1,373 @@
+"""Omega: a memory that learns from a window of recent tokens, with Newton-Schulz on its momentum.
+
+    e[t,i] = M_ref phi(k_i) - v_i                                  i = t-c+1 .. t
+    g_t    = s sum_j gamma[t,j] e[t,t-j] phi(k_{t-j})^T
+    S_t    = momentum_t S_{t-1} + a_t g_t
+    U_t    = NewtonSchulz(S_t)
+    M_t    = retain_t M_{t-1} - b_t U_t
+    y_t    = M_t phi(q_t)
+
+Specified in specs/omega.md. Source: Atlas (2505.23735) Eqs 9, 10, 32, 33.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, NamedTuple, Self
+
+import numpy as np
+from pydantic import Field, field_validator, model_validator
+
+from atlas_ref import feature_maps, gates, window
+from atlas_ref.conventions import Convention, resolve
+from atlas_ref.feature_maps import IDENTITY, FeatureMap
+from atlas_ref.gates import Gates, GateSet
+from atlas_ref.newton_schulz import newton_schulz
+from atlas_ref.rules import run
+from atlas_ref.types import Array, Dims, Frozen, Pulse, check_array
+from atlas_ref.window import Uniform, WindowWeights
+from tape import ops
+
+GATES = ("retain", "momentum", "step_size")
+Count = Annotated[int, Field(ge=1)]
+
+
+class Config(Frozen):
+    """Sizes and choices of an Omega memory (OMEGA-1).
+
+    Attributes:
+        d_in, d_out: length of keys and queries; of values and reads.
+        d_model, heads: length of a token and number of heads, for level token.
+        window: c, tokens that the gradient looks at.
+        span: tokens between refreshes of a frozen reference, or of the memory that read chunk_start reads.
+        feature_map, features: phi, and its d_phi where the kind leaves it open.
+        window_weights: how window tokens are weighed at level token.
+        per_dimension_gates: one gate per output dimension instead of one per head.
+        convention: a preset's name, a mapping of axes, or a `Convention`.
+    """
+
+    d_in: Count
+    d_out: Count
+    d_model: Count | None = None
+    heads: Count = 1
+    window: Count = 8
+    span: Count | None = None
+    feature_map: FeatureMap = IDENTITY
+    features: Count | None = None
+    window_weights: WindowWeights = Uniform()
+    per_dimension_gates: bool = False
+    convention: Convention = resolve("spec", rule="omega")
+
+    @field_validator("convention", mode="before")
+    @classmethod
+    def _resolve(cls, value: Any) -> Convention:
+        return resolve(value, rule="omega", level="token")
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        run.require_span(self.convention, self.span)
+        if self.convention.order == "momentum_then_window" and self.convention.argument == "written_back":
+            raise ValueError("newton_schulz.argument: written_back is not defined for order momentum_then_window")
+        return self
+
+    @property
+    def d_phi(self) -> int:
+        if self.feature_map.kind in ("linear", "random_fourier", "sketch"):
+            return self.features or self.d_in
+        return feature_maps.d_phi(self.feature_map, self.d_in)
+
+
+class Params(Frozen):
+    """What the outer loop learns (OMEGA-2).
+
+    Attributes:
+        W_K (H, d_in, d_model), W_V (H, d_out, d_model), W_Q (H, d_in, d_model): projections.
+        gates: retain, momentum and step size.
+        phi: tensors of the feature map, by name.
+        window: tensors of the window weights, by name.
+    """
+
+    W_K: Annotated[Array, Dims("H d_in d_model")]
+    W_V: Annotated[Array, Dims("H d_out d_model")]
+    W_Q: Annotated[Array, Dims("H d_in d_model")]
+    gates: GateSet
+    phi: dict[str, Any] = {}
+    window: dict[str, Any] = {}
+
+    @field_validator("phi", "window")
+    @classmethod
+    def _arrays(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for name, array in value.items():
+            check_array(name, array, Dims("..."))
+        return value
+
+
+class State(Frozen):
+    """Everything that a split between two tokens must carry (OMEGA-3).
+
+    Attributes:
+        M (..., d_out, d_phi): memory.
+        S (..., d_out, d_phi): momentum; under momentum_then_window the momentum before the window sum.
+        keys (..., c, d_phi), values (..., c, d_out): the window, oldest first, zero rows where missing.
+        filled: tokens in the window.
+        reference (..., d_out, d_phi): memory at the start of the span or call; None before the first token.
+        position: place of the next token in its span.
+        residuals (..., c, d_out): under carry, the residual of each window token when it arrived.
+        momenta (..., c, d_out, d_phi): under momentum_then_window, the momentum of each window token.
+        token_gates (..., c): the weight that each window token brought, where tokens bring one.
+    """
+
+    M: Annotated[Array, Dims("... d_out d_phi")]
+    S: Annotated[Array, Dims("... d_out d_phi")]
+    keys: Annotated[Array, Dims("... c d_phi")]
+    values: Annotated[Array, Dims("... c d_out")]
+    filled: Annotated[int, Field(ge=0)] = 0
+    reference: Annotated[Array, Dims("... d_out d_phi", optional=True)] = None
+    position: Annotated[int, Field(ge=0)] = 0
+    residuals: Annotated[Array, Dims("... c d_out", optional=True)] = None
+    momenta: Annotated[Array, Dims("... c d_out d_phi", optional=True)] = None
+    token_gates: Annotated[Array, Dims("... c", optional=True)] = None
+
+
+def init(config: Config, seed: int) -> Params:
+    """Parameters drawn from the counter-based generator Philox with `seed`; gates start at their biases (GATES-6)."""
+    if config.d_model is None:
+        raise ValueError("init: config.d_model is needed for parameters")
+    draw = np.random.Generator(np.random.Philox(seed))
+    H, d_model = config.heads, config.d_model
+
+    def projection(rows: int) -> Array:
+        return draw.standard_normal((H, rows, d_model)) / np.sqrt(d_model)
+
+    return Params(
+        W_K=projection(config.d_in),
+        W_V=projection(config.d_out),
+        W_Q=projection(config.d_in),
+        gates=gates.init(
+            run.gate_names(GATES, config.convention),
+            heads=H,
+            d_in=config.d_in,
+            d_out=config.d_out,
+            per_dimension=config.per_dimension_gates,
+            forget=config.convention.gate == "forget",
+            draw=draw,
+        ),
+        phi=feature_maps.init(config.feature_map, config.d_in, seed, features=config.features),
+        window=window.init(config.window_weights, heads=H, window=config.window, d_model=d_model, draw=draw),
+    )
+
+
+def start(config: Config, leading: tuple[int, ...] = (), *, M: Array = None, S: Array = None) -> State:
+    """The state before the first token: M_0 and S_0 (zero unless given), an empty window (OMEGA-3)."""
+    shape = (*leading, config.d_out, config.d_phi)
+    M = np.zeros(shape) if M is None else M
+    S = ops.zeros_like(M) if S is None else S
+    return restart(config, State.trusted(M=M, S=S))
+
+
+def restart(config: Config, state: State) -> State:
+    """The same M and S with an empty window at the start of a call, as at the start of a packed sequence (WINDOW-11)."""
+    M, c = state.M, config.window
+    lead = M.shape[:-2]
+    keys = ops.zeros_like(M, shape=(*lead, c, M.shape[-1]))
+    values = ops.zeros_like(M, shape=(*lead, c, M.shape[-2]))
+    return State.trusted(
+        M=M,
+        S=state.S,
+        keys=keys,
+        values=values,
+        filled=0,
+        reference=None,
+        position=run.first_position(config),
+        residuals=values if _carries(config) else None,
+        momenta=ops.zeros_like(M, shape=(*lead, c, *M.shape[-2:])) if config.convention.order == "momentum_then_window" else None,
+        token_gates=None,
+    )
+
+
+def _carries(config: Config) -> bool:
+    c = config.convention
+    return c.window_at_boundary == "carry" and c.frozen_reference and config.window > 1 and c.order == "window_then_momentum"
+
+
+class Update(NamedTuple):
+    """What one write computes, in order; `state` is what it leaves."""
+
+    residual: Array
+    gradient: Array
+    S: Array
+    U: Array
+    M: Array
+    state: State
+
+
+def write(config: Config, state: State, k: Array, v: Array, gates: Gates) -> State:
+    """Push one token into the window and move the memory (OMEGA-4 to OMEGA-11).
+
+    Args:
+        k (..., d_phi): the key after norms and feature map.
+        v (..., d_out): the value.
+        gates: this token's gates; window_weights (..., c, 1), oldest first.
+
+    Reduces to: titans_lmm for c = 1, gamma = 1, no feature map, no Newton-Schulz; delta when momentum is also 0.
+
+    Source: Atlas Eqs 9, 10, 32, 33; OMEGA-4 to OMEGA-11.
+    """
+    return update(config, state, k, v, gates).state
+
+
+def update(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Update:
+    """`write` with its intermediate values (OMEGA-4 to OMEGA-11)."""
+    if config.convention.order == "momentum_then_window":
+        return _update_momentum_first(config, state, k, v, gates)
+    convention = config.convention
+    pushed = _push(config, state, k, v)
+    residual, residuals = _residual(config, pushed, gates.retain)  # (..., c, d_out)
+    weights = _weights(config, pushed, gates.window_weights)  # (..., c, 1)
+    gradient = (weights * residual).swapaxes(-1, -2) @ pushed.keys  # (..., d_out, d_phi)
+
+    a, b = _rates(convention.rate, gates)
+    step = _times(a, gradient) if convention.momentum_sign == "plus" else -_times(a, gradient)
+    S = step if gates.momentum is None else gates.momentum * state.S + step
+    U = _orthogonalised(config, S, gradient, gates)
+    M = _moved(config, state.M, U, b, gates)
+    kept = U if convention.argument == "written_back" else S
+    return Update(residual, gradient, S, U, M, pushed.replaced(M=M, S=kept, residuals=residuals))
+
+
+def _update_momentum_first(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Update:
+    """Order momentum_then_window (OMEGA-12).
+
+    Z_t = momentum_t Z_{t-1} + a_t s e_t phi_t^T,    S_t = sum_j gamma[t,j] Z_{t-j}
+    """
+    pushed = _push(config, state, k, v)
+    residual, _ = _residual(config, pushed, gates.retain)
+    newest = residual[..., -1, :]
+    gradient = _scale(config) * ops.outer(newest, k)
+    a, b = _rates(config.convention.rate, gates)
+    step = _times(a, gradient) if config.convention.momentum_sign == "plus" else -_times(a, gradient)
+    Z = step if gates.momentum is None else gates.momentum * state.S + step
+    momenta = _append_matrix(state.momenta, Z)
+    S = ops.sum(ops.expand_dims(gates.window_weights, -1) * momenta, axis=-3)
+    U = _orthogonalised(config, S, gradient, gates)
+    M = _moved(config, state.M, U, b, gates)
+    return Update(residual, gradient, S, U, M, pushed.replaced(M=M, S=Z, momenta=momenta))
+
+
+def rest(config: Config, state: State, k: Array, v: Array) -> State:
+    """An inactive token: it enters the window; M and S stay (OMEGA-14)."""
+    pushed = _push(config, state, k, v)
+    if state.momenta is not None:
+        return pushed.replaced(momenta=_append_matrix(state.momenta, state.S))
+    if state.residuals is not None:
+        return pushed.replaced(residuals=_residual(config, pushed, None)[1])
+    return pushed
+
+
+def read(config: Config, state: State, q: Array) -> Array:
+    """y = M phi(q), or NS(M) phi(q) where the accumulated argument is kept (OMEGA-13).
+
+    Args:
+        q (..., d_phi): the query after norms, feature map and scale.
+    """
+    M = state.M
+    if config.convention.argument == "accumulated":
+        M = newton_schulz(M, config.convention.newton_schulz_settings)
+    return (M @ ops.expand_dims(q, -1))[..., 0]
+
+
+def step(config: Config, params: Params, state: State, x: Array, pulse: Pulse) -> tuple[State, Array]:
+    """One token: project, gate, write if the pulse is active, read (OMEGA-15).
+
+    Args:
+        x (B, d_model): tokens.
+        state: leading axes (B, H).
+
+    Returns:
+        state, y (B, H, d_out).
+    """
+    state, y = run.run_tokens(RULE, config, params, ops.expand_dims(x, -2), state, active=np.array([pulse.active]))
+    return state, y[..., 0, :]
+
+
+# -- the parts of one write ---------------------------------------------------------------------------
+
+
+def _push(config: Config, state: State, k: Array, v: Array) -> State:
+    """The window with this token as its newest row (OMEGA-4)."""
+    filled = min(state.filled + 1, config.window)
+    return state.replaced(keys=ops.slide(state.keys, k), values=ops.slide(state.values, v), filled=filled)
+
+
+def _residual(config: Config, state: State, retain: Array) -> tuple[Array, Array]:
+    """Residuals of the window tokens under the reference, and under carry those stored at arrival (OMEGA-5, WINDOW-12)."""
+    convention = config.convention
+    if convention.reference == "running":
+        M_ref = state.M
+    elif convention.reference == "zero":
+        M_ref = ops.zeros_like(state.M)
+    else:
+        M_ref = state.reference
+    if convention.decay == "before_error":
+        M_ref = _times(retain, M_ref)
+    predicted = state.keys @ M_ref.swapaxes(-1, -2)  # (..., c, d_out)
+    residual = predicted - state.values if convention.value_sign == "minus" else predicted + state.values
+    if state.residuals is None:
+        return residual, None
+    stored = ops.slide(state.residuals, residual[..., -1, :])
+    return ops.where(_older(config, state), stored, residual), stored
+
+
+def _older(config: Config, state: State) -> Array:
+    """Plain booleans (c, 1): window rows whose token belongs to an older span (WINDOW-12)."""
+    lags = np.arange(config.window)[::-1]
+    return (lags > state.position)[:, None]
+
+
+def _weights(config: Config, state: State, weights: Array) -> Array:
+    s = _scale(config)
+    cut = config.convention.window_at_boundary == "cut" and config.convention.frozen_reference
+    if cut and state.position < config.window - 1:
+        weights = ops.where(_older(config, state), 0.0, weights)
+    return weights if s == 1.0 else s * weights
+
+
+def _scale(config: Config) -> float:
+    s = config.convention.gradient_scale
+    return 2.0 / config.d_out if isinstance(s, str) else s
+
+
+def _rates(rate: str, gates: Gates) -> tuple[Array, Array]:
+    """(a, b): the factor of the gradient in S and of the update in M; None stands for 1 (OMEGA-7)."""
+    h = gates.step_size
+    pairs = {"momentum": (h, None), "memory": (None, h), "both": (h, h), "split": (h, gates.step_size_memory), "none": (None, None)}
+    return pairs[rate]
+
+
+def _times(factor: Array, x: Array) -> Array:
+    return x if factor is None else factor * x
+
+
+def _orthogonalised(config: Config, S: Array, gradient: Array, gates: Gates) -> Array:
+    """U from S: Newton-Schulz of the argument that the convention names (OMEGA-9, OMEGA-10)."""
+    convention = config.convention
+    if not convention.has_newton_schulz or convention.argument == "accumulated":
+        return S
+    if convention.argument == "nesterov":
+        g = gradient if convention.momentum_sign == "plus" else -gradient
+        S = g if gates.momentum is None else g + gates.momentum * S
+    return newton_schulz(S, convention.newton_schulz_settings)
+
+
+def _moved(config: Config, M: Array, U: Array, b: Array, gates: Gates) -> Array:
+    """M_t from M_{t-1} and U_t, with the sign that momentum_sign and direction give (OMEGA-11)."""
+    convention = config.convention
+    kept = _times(gates.retain, M)
+    adds = (convention.momentum_sign == "minus") != (convention.direction == "ascent")
+    return kept + _times(b, U) if adds else kept - _times(b, U)
+
+
+def _append_matrix(momenta: Array, Z: Array) -> Array:
+    return ops.concatenate([momenta[..., 1:, :, :], ops.expand_dims(Z, -3)], axis=-3)
+
+
+RULE = run.Rule(Config, GATES, restart, write, rest, read)

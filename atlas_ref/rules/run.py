@@ -1,0 +1,276 @@
+"""A rule over a sequence: what every rule shares and none repeats.
+
+The axes gate, read, reference, layout, query_scale and norms live here, together with pulses, resets of
+packed sequences, spans and initial window contents. Specified in specs/conventions.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, NamedTuple, Self
+
+import numpy as np
+from pydantic import model_validator
+
+from atlas_ref import feature_maps, gates, window
+from atlas_ref.conventions import Convention
+from atlas_ref.gates import Gates
+from atlas_ref.types import Array, Dims, Frozen, check_array
+from tape import ops
+
+NORM_EPS = 1e-6
+
+
+class Rule(NamedTuple):
+    """What the driver needs of a rule; each rule module makes one."""
+
+    Config: Any
+    gates: tuple[str, ...]
+    restart: Callable[[Any, Any], Any]
+    write: Callable[[Any, Any, Array, Array, Gates], Any]
+    rest: Callable[[Any, Any, Array, Array], Any]
+    read: Callable[[Any, Any, Array], Array]
+
+
+class Tokens(Frozen):
+    """A projected sequence (CONV-22): keys, values, queries and gates of T tokens, with any leading axes.
+
+    Attributes:
+        k (..., T, d_in), v (..., T, d_out), q (..., T, d_in): before norms and feature map.
+        retain, momentum, step_size, step_size_memory: (..., T), or (..., T, d_out) for one per output
+            dimension; None where the rule or the convention has none.
+        window_weights (..., T, c): weight at t of token t - j.
+        window_gate (..., T): the weight that a token has at every lag; with both, their product counts.
+        active (T,): False where M and S stay; None for all True.
+        reset (T,): True where a packed sequence starts; None for nowhere.
+    """
+
+    k: Annotated[Array, Dims("... T d_in")]
+    v: Annotated[Array, Dims("... T d_out")]
+    q: Annotated[Array, Dims("... T d_in")]
+    retain: Any = None
+    momentum: Any = None
+    step_size: Any = None
+    step_size_memory: Any = None
+    window_weights: Annotated[Array, Dims("... T c", optional=True)] = None
+    window_gate: Annotated[Array, Dims("... T", optional=True)] = None
+    active: Any = None
+    reset: Any = None
+
+    @model_validator(mode="after")
+    def _check_gates(self) -> Self:
+        scalar, per_dimension = self.k.shape[:-1], self.v.shape
+        for name, high in (("retain", 1.0), ("momentum", 1.0), ("step_size", None), ("step_size_memory", None)):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            check_array(name, value, Dims("...", low=0.0, high=high))
+            if value.shape not in (scalar, per_dimension):
+                raise ValueError(f"{name}: shape {value.shape}, expected {scalar} or, one per output dimension, {per_dimension}")
+        for name in ("active", "reset"):
+            mask = getattr(self, name)
+            if mask is not None and (np.shape(mask) != (self.k.shape[-2],) or np.asarray(mask).dtype != np.bool_):
+                raise ValueError(
+                    f"{name}: {np.asarray(mask).dtype} of shape {np.shape(mask)}, expected bool of shape ({self.k.shape[-2]},)"
+                )
+        return self
+
+
+def run(rule: Rule, config: Any, tokens: Tokens, state: Any, *, phi: Mapping[str, Array] | None = None) -> tuple[Any, Array]:
+    """Drive a rule over a sequence (CONV-23).
+
+    At each token, in this order: a reset; the start of a span; the write, or for an inactive token the
+    entry into the window alone; the read.
+
+    Args:
+        state: from the rule's `start`, or from an earlier call, which this one then continues.
+        phi: tensors of the feature map, by name.
+
+    Returns:
+        state after the last token, y (..., T, d_out).
+    """
+    convention: Convention = config.convention
+    T = tokens.k.shape[-2]
+    keys = mapped(config, phi or {}, tokens.k, convention.k_norm)
+    queries = mapped(config, phi or {}, tokens.q, convention.q_norm)
+    if convention.query_scale != 1.0:
+        queries = queries * (1.0 / math.sqrt(tokens.q.shape[-1]))
+    sequence = [ops.moveaxis(each, -2, 0) for each in (keys, tokens.v, queries)]
+    per_token = _gates(config, tokens, state)
+    active = np.ones(T, bool) if tokens.active is None else np.asarray(tokens.active)
+    reset = np.zeros(T, bool) if tokens.reset is None else np.asarray(tokens.reset)
+    fresh = rule.restart(config, state) if reset.any() else None
+    spans = convention.frozen_reference or convention.read == "chunk_start"
+    reads: list[Array] = []
+    waiting: list[Array] = []  # queries that read the last memory of their packed sequence
+
+    for t, (k, v, q, gate) in enumerate(zip(*sequence, per_token, strict=True)):
+        if reset[t]:
+            reads += [rule.read(config, state, each) for each in waiting]
+            waiting, state = [], fresh
+        if spans and (state.reference is None or (state.position == 0 and _refreshes(convention))):
+            state = state.replaced(reference=state.M)
+        before = state
+        state = rule.write(config, state, k, v, gate) if active[t] else rule.rest(config, state, k, v)
+        if convention.read == "after":
+            reads.append(rule.read(config, state, q))
+        elif convention.read == "before":
+            reads.append(rule.read(config, before, q))
+        elif convention.read == "chunk_start":
+            reads.append(rule.read(config, before.replaced(M=before.reference), q))
+        else:
+            waiting.append(q)
+        if spans:
+            state = state.replaced(position=_next_position(config, state.position))
+    reads += [rule.read(config, state, each) for each in waiting]
+    return _with_token_gates(config, tokens, state), ops.stack(reads, axis=-2)
+
+
+def require_span(convention: Convention, span: int | None) -> None:
+    """Refuse a reference or a read at the start of spans without their length (CONV-10).
+
+    Raises:
+        ValueError: names the axis.
+    """
+    for axis in ("reference", "read"):
+        if getattr(convention, axis) == "chunk_start" and span is None and convention.reference != "call_start":
+            raise ValueError(f"span: {axis} chunk_start needs one")
+
+
+# -- spans --------------------------------------------------------------------------------------------
+
+
+def first_position(config: Any) -> int:
+    """Place of the first token in its span: 0, or 1 where spans start at multiples counted from 1 (CONV-11)."""
+    counted_from_one = config.convention.span_origin == "multiple" and config.convention.reference != "call_start"
+    return 1 % config.span if counted_from_one and config.span is not None else 0
+
+
+def _refreshes(convention: Convention) -> bool:
+    return convention.reference != "call_start"
+
+
+def _next_position(config: Any, position: int) -> int:
+    if config.convention.reference == "call_start":
+        return position + 1
+    return int((position + 1) % config.span)
+
+
+# -- keys, queries and gates of the whole sequence ----------------------------------------------------
+
+
+def normalised(x: Array, kind: str) -> Array:
+    """l2: x / sqrt(sum x^2 + 1e-6); rms: x / sqrt(mean x^2 + 1e-6); none: x (CONV-18)."""
+    if kind == "none":
+        return x
+    total = ops.sum(x * x, axis=-1, keepdims=True)
+    return x / ops.sqrt((total if kind == "l2" else total * (1.0 / x.shape[-1])) + NORM_EPS)
+
+
+def mapped(config: Any, phi: Mapping[str, Array], x: Array, norm: str) -> Array:
+    """Keys or queries as they meet the memory: norm, then feature map, or the other way round (CONV-18)."""
+    feature_map = getattr(config, "feature_map", feature_maps.IDENTITY)
+    if config.convention.norm_place == "before_phi":
+        return feature_maps.apply(feature_map, phi, normalised(x, norm))
+    return normalised(feature_maps.apply(feature_map, phi, x), norm)
+
+
+def _gates(config: Any, tokens: Tokens, state: Any) -> list[Gates]:
+    """One `Gates` per token, each gate a column that scales rows."""
+    T = tokens.k.shape[-2]
+    scalar = tokens.k.shape[:-1]
+
+    def columns(value: Array) -> Any:
+        if value is None:
+            return [None] * T
+        return ops.moveaxis(gates.as_column(value, per_dimension=value.shape != scalar), -3, 0)
+
+    retain = None if tokens.retain is None else gates.multiplier(tokens.retain, config.convention.gate)
+    weights = _window_weights(config, tokens, state)
+    parts = [columns(each) for each in (retain, tokens.momentum, tokens.step_size, tokens.step_size_memory)]
+    return [Gates(*each) for each in zip(*parts, weights, strict=True)]
+
+
+def _window_weights(config: Any, tokens: Tokens, state: Any) -> Any:
+    """Per token (..., c, 1), oldest first; 1/c each where the tokens state none; None for rules without a window."""
+    T, c = tokens.k.shape[-2], getattr(config, "window", None)
+    if c is None:
+        return [None] * T
+    weights = tokens.window_weights
+    if tokens.window_gate is not None:
+        before = None if state.token_gates is None else state.token_gates[..., 1:]
+        gate = window.gate_by_lag(tokens.window_gate, window=c, before=before)
+        weights = gate if weights is None else weights * gate
+    if weights is None:
+        weights = ops.ones_like(tokens.k, shape=(T, c)) * (1.0 / c)
+    if config.convention.window_edge == "renormalise" and c > 1 and config.convention.order == "window_then_momentum":
+        weights = window.renormalised(weights, _exists(tokens, state, c))
+    oldest_first = ops.expand_dims(ops.flip(weights, -1), -1)  # (..., T, c, 1)
+    return ops.moveaxis(oldest_first, -3, 0)
+
+
+def _exists(tokens: Tokens, state: Any, c: int) -> Array:
+    """Plain booleans (T, c): whether the token at each lag exists in its packed sequence."""
+    seen, counts = min(state.filled, c), []
+    reset = tokens.reset if tokens.reset is not None else np.zeros(tokens.k.shape[-2], bool)
+    for fresh in reset:
+        seen = 0 if fresh else seen
+        counts.append(seen)
+        seen += 1
+    return np.arange(c)[None, :] <= np.array(counts)[:, None]
+
+
+def _with_token_gates(config: Any, tokens: Tokens, state: Any) -> Any:
+    """The state with the weights that its window tokens brought, where tokens bring one."""
+    if tokens.window_gate is None:
+        return state
+    c, gate = config.window, tokens.window_gate
+    held = state.token_gates if state.token_gates is not None else ops.zeros_like(gate, shape=(*gate.shape[:-1], c))
+    if tokens.reset is not None and np.any(tokens.reset):
+        first = int(np.nonzero(tokens.reset)[0][-1])
+        held, gate = ops.zeros_like(held), gate[..., first:]
+    return state.replaced(token_gates=ops.concatenate([held, gate], axis=-1)[..., -c:])
+
+
+# -- level token --------------------------------------------------------------------------------------
+
+
+def gate_names(names: tuple[str, ...], convention: Convention) -> tuple[str, ...]:
+    """The gates that a rule computes under a convention."""
+    without = {"retain": convention.gate == "none", "step_size": convention.rate == "none"}
+    return tuple(name for name in names if not without.get(name, False))
+
+
+def project(config: Any, params: Any, x: Array) -> dict[str, Array]:
+    """Keys, values, queries, gates and window weights of tokens x (B, T, d_model) (CONV-24).
+
+    k = W_K x, v = W_V x, q = W_Q x per head; gates from [k; v] with k after a norm that precedes phi.
+    """
+    each = ops.expand_dims(x, 1)  # (B, 1, T, d_model)
+    k, v, q = (each @ ops.transpose(W) for W in (params.W_K, params.W_V, params.W_Q))
+    convention: Convention = config.convention
+    gated_key = normalised(k, convention.k_norm) if convention.norm_place == "before_phi" else k
+    made: dict[str, Array] = {"k": k, "v": v, "q": q, **gates.compute(params.gates, gated_key, v)}
+    weights = getattr(config, "window_weights", None)
+    if weights is not None:
+        static = window.by_lag(weights, params.window, window=config.window, heads=config.heads, kind=k.dtype)
+        made["window_gate"] = window.by_token(weights, params.window, x)
+        made["window_weights"] = static if static is None else static + ops.zeros_like(k, shape=(*k.shape[:-1], 1))
+    return made
+
+
+def run_tokens(
+    rule: Rule, config: Any, params: Any, x: Array, state: Any, *, active: Array | None = None, reset: Array | None = None
+) -> tuple[Any, Array]:
+    """Drive a rule over tokens: `project`, then `run`.
+
+    Args:
+        x (B, T, d_model): tokens.
+        state: leading axes (B, H).
+
+    Returns:
+        state, y (B, H, T, d_out).
+    """
+    made = project(config, params, x)
+    return run(rule, config, Tokens(**made, active=active, reset=reset), state, phi=getattr(params, "phi", {}))

@@ -1,0 +1,162 @@
+"""Frozen data with checked arrays: the base of every `Config`, `Params` and `State`.
+
+Array fields declare their shape in named dimensions:
+
+    class State(Frozen):
+        M: Annotated[Array, Dims("... d_out d_phi")]
+        S: Annotated[Array, Dims("... d_out d_phi")]
+
+Building one checks that every field is a floating or complex array (or a tape variable), that equal names
+mean equal sizes, and that every number is finite. Arrays are copied read-only. `trusted` and `replaced`
+skip all of that: they are for the inside of a loop, on values that were checked at its boundary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from tape.core import Array, plain, shape
+
+__all__ = ["Array", "Dims", "Frozen", "Pulse", "bind_dims"]
+
+
+@dataclass(frozen=True)
+class Dims:
+    """Shape of an array field in named dimensions, with an optional range.
+
+    Attributes:
+        names: such as "... d_out d_phi"; "..." stands for any leading axes, the same in every field that has
+            it; a number is an exact size.
+        low, high: inclusive bounds of every entry.
+        optional: whether None may stand in place of the array.
+    """
+
+    names: str
+    low: float | None = None
+    high: float | None = None
+    optional: bool = False
+
+
+class Frozen(BaseModel):
+    """Immutable validated data; equal when of the same type with bit-equal arrays."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, strict=True)
+
+    _dims: ClassVar[dict[str, Dims]] = {}
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        found = {name: [m for m in field.metadata if isinstance(m, Dims)] for name, field in cls.model_fields.items()}
+        cls._dims = {name: metadata[0] for name, metadata in found.items() if metadata}
+
+    @model_validator(mode="after")
+    def _check_arrays(self) -> Self:
+        sizes: dict[str, Any] = {}
+        for name, dims in type(self)._dims.items():
+            value = self.__dict__[name]
+            if value is None and dims.optional:
+                continue
+            check_array(name, value, dims)
+            bind_dims(name, shape(value), dims.names, sizes)
+            self.__dict__[name] = _read_only(value)
+        return self
+
+    @classmethod
+    def trusted(cls, **fields: Any) -> Self:
+        """Build without validation, from values that were validated before."""
+        self = cls.__new__(cls)
+        object.__setattr__(self, "__dict__", fields)
+        object.__setattr__(self, "__pydantic_fields_set__", fields.keys())
+        object.__setattr__(self, "__pydantic_extra__", None)
+        object.__setattr__(self, "__pydantic_private__", None)
+        return self
+
+    def replaced(self, **changes: Any) -> Self:
+        """The same with some fields changed, without validation."""
+        return self.trusted(**{**self.__dict__, **changes})
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and same_bits(self.__dict__, other.__dict__)
+
+    __hash__ = None  # type: ignore[assignment]  # arrays inside
+
+
+def check_array(name: str, value: Any, dims: Dims) -> None:
+    """Refuse what is not a finite floating or complex array within its range.
+
+    Raises:
+        ValueError: names the field, what was found and the rule it breaks.
+    """
+    bare = plain(value)
+    kind = getattr(bare, "dtype", None)
+    if kind is None:
+        raise ValueError(f"{name}: an array is needed, found {type(bare).__name__}")
+    if np.issubdtype(kind, np.integer) or kind.kind in "bOSUM":
+        raise ValueError(f"{name}: a floating or complex dtype is needed, found {kind}")
+    if not bool(np.isfinite(bare).all()):
+        where = tuple(int(i[0]) for i in np.nonzero(~np.isfinite(bare)))
+        raise ValueError(f"{name}: every entry must be finite, found {bare[where]} at {where}")
+    for bound, bad, word in ((dims.low, np.less, "at least"), (dims.high, np.greater, "at most")):
+        if bound is not None and bool(bad(np.real(bare), bound).any()):
+            where = tuple(int(i[0]) for i in np.nonzero(bad(np.real(bare), bound)))
+            raise ValueError(f"{name}: entries must be {word} {bound:g}, found {bare[where]} at {where}")
+
+
+def bind_dims(name: str, found: tuple[int, ...], names: str, sizes: dict[str, Any]) -> None:
+    """Match a shape with named dimensions, recording new names in `sizes`.
+
+    Raises:
+        ValueError: names the array, both shapes and, where a name was bound before, by which array.
+    """
+    words = names.split()
+    lead = len(found) - (len(words) - 1) if words[:1] == ["..."] else 0
+    fixed = words[1:] if words[:1] == ["..."] else words
+    if lead < 0 or (words[:1] != ["..."] and len(found) != len(words)):
+        raise ValueError(f"{name}: shape {found}, expected axes ({', '.join(words)})")
+    pairs: Iterator[tuple[str, Any]] = iter([("...", found[:lead])] if words[:1] == ["..."] else [])
+    for word, size in [*pairs, *zip(fixed, found[lead:], strict=True)]:
+        if word.isdigit():
+            if size != int(word):
+                raise ValueError(f"{name}: shape {found}, expected axes ({', '.join(words)}); found {size} where {word} is needed")
+            continue
+        bound, by = sizes.setdefault(word, (size, name))
+        if bound != size:
+            label = "leading axes" if word == "..." else word
+            raise ValueError(f"{name}: shape {found} makes {label} {size}, but {by} makes it {bound}")
+
+
+def _read_only(value: Array) -> Array:
+    if isinstance(value, np.ndarray) and value.flags.writeable:
+        value = value.copy()
+        value.flags.writeable = False
+    return value
+
+
+def same_bits(a: Any, b: Any) -> bool:
+    """Whether two nests of values agree in type and, for arrays, in dtype, shape and every bit."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same_bits(a[key], b[key]) for key in a)
+    if isinstance(a, tuple | list):
+        return len(a) == len(b) and all(same_bits(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, np.ndarray):
+        return bool(a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes())
+    return bool(a == b)
+
+
+class Pulse(Frozen):
+    """Whether a memory writes at this token.
+
+    Attributes:
+        step: number of the token, counted by whoever drives the memory.
+        active: True to write and read; False to read only (the token still enters the window).
+    """
+
+    step: int = 0
+    active: bool = True

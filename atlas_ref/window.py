@@ -1,0 +1,177 @@
+"""The window: the last c pairs that Omega looks at, and what each of them weighs.
+
+Rows run from the oldest token to the newest. A missing token is a row of zeros, which contributes nothing
+to any gradient. Weights are indexed by lag where users see them, [t, j] for token t - j.
+
+Specified in specs/window.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from atlas_ref.types import Array, Frozen
+from tape import ops
+
+
+class Uniform(Frozen):
+    """gamma[t, j] = 1 / c."""
+
+    kind: Literal["uniform"] = "uniform"
+
+
+class Ones(Frozen):
+    """gamma[t, j] = 1."""
+
+    kind: Literal["ones"] = "ones"
+
+
+class Decay(Frozen):
+    """gamma[t, j] = base^j."""
+
+    kind: Literal["decay"] = "decay"
+    base: Annotated[float, Field(gt=0, le=1)] = 0.95
+
+
+class Softmax(Frozen):
+    """gamma[t, j] = softmax(window_logits)[j], learned."""
+
+    kind: Literal["softmax"] = "softmax"
+
+
+class Gate(Frozen):
+    """gamma[t, j] = u[t - j] with u = sigmoid(W2 silu(W1 x + b1) + b2): each token brings its own weight."""
+
+    kind: Literal["gate"] = "gate"
+
+
+class Product(Frozen):
+    """The product of other kinds, lag by lag."""
+
+    kind: Literal["product"] = "product"
+    of: tuple[WindowWeights, ...]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _tuple(cls, data: Any) -> Any:
+        if isinstance(data, dict) and isinstance(data.get("of"), list):
+            return {**data, "of": tuple(data["of"])}
+        return data
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> Product:
+        if not self.of:
+            raise ValueError("of: a product needs at least one kind")
+        return self
+
+
+WindowWeights = Annotated[Uniform | Ones | Decay | Softmax | Gate | Product, Field(discriminator="kind")]
+Product.model_rebuild()
+
+#: Parameters that each kind needs and their axes; in a case file they are in/param/NAME.
+TENSORS: dict[str, dict[str, str]] = {
+    "softmax": {"window_logits": "H c"},
+    "gate": {"window_W1": "H hidden d_model", "window_b1": "H hidden", "window_W2": "H hidden", "window_b2": "H"},
+}
+
+
+def tensors(weights: WindowWeights) -> dict[str, str]:
+    """Names and axes of the parameters that a kind, or a product of kinds, needs."""
+    if weights.kind == "product":
+        return {name: axes for each in weights.of for name, axes in tensors(each).items()}
+    return TENSORS.get(weights.kind, {})
+
+
+def uses_gate(weights: WindowWeights) -> bool:
+    """Whether tokens bring their own weight, so that initial window tokens need theirs."""
+    return weights.kind == "gate" or (weights.kind == "product" and any(uses_gate(each) for each in weights.of))
+
+
+def init(weights: WindowWeights, *, heads: int, window: int, d_model: int, draw: Any, hidden: int = 16) -> dict[str, Array]:
+    """Parameters of a kind: logits 0 (uniform), a gate that starts at sigmoid(0) = 0.5 for every token (WINDOW-8)."""
+    shapes = {"H": heads, "c": window, "hidden": hidden, "d_model": d_model}
+    made: dict[str, Array] = {}
+    for name, axes in tensors(weights).items():
+        size = tuple(shapes[axis] for axis in axes.split())
+        made[name] = draw.standard_normal(size) / np.sqrt(d_model) if name == "window_W1" else np.zeros(size)
+    return made
+
+
+def by_lag(weights: WindowWeights, parameters: Mapping[str, Array], *, window: int, heads: int, kind: Any = float) -> Array | None:
+    """What the lag alone decides: the product of all kinds but gate, None where there is no other (WINDOW-3 to WINDOW-5).
+
+    Returns:
+        (1, 1, 1, c), or with learned logits (1, H, 1, c); `kind` is the dtype of constant rows.
+    """
+    if weights.kind == "product":
+        factors = [by_lag(each, parameters, window=window, heads=heads, kind=kind) for each in weights.of]
+        return _product([each for each in factors if each is not None])
+    if weights.kind == "gate":
+        return None
+    if weights.kind == "softmax":
+        return ops.reshape(ops.softmax(parameters["window_logits"]), (1, heads, 1, window))
+    if weights.kind == "decay":
+        row = weights.base ** np.arange(window, dtype=float)
+    else:
+        row = np.full(window, 1.0 / window if weights.kind == "uniform" else 1.0)
+    return row.astype(kind).reshape(1, 1, 1, window)
+
+
+def by_token(weights: WindowWeights, parameters: Mapping[str, Array], x: Array) -> Array | None:
+    """What the tokens bring: the product of all gates, (B, H, T); None where there is no gate (WINDOW-6)."""
+    if weights.kind == "product":
+        factors = [by_token(each, parameters, x) for each in weights.of]
+        return _product([each for each in factors if each is not None])
+    return token_gates(parameters, x) if weights.kind == "gate" else None
+
+
+def _product(factors: list[Array]) -> Array | None:
+    if not factors:
+        return None
+    product = factors[0]
+    for factor in factors[1:]:
+        product = product * factor
+    return product
+
+
+def token_gates(parameters: Mapping[str, Array], x: Array) -> Array:
+    """u = sigmoid(W2 silu(W1 x + b1) + b2), (B, T, d_model) -> (B, H, T) (WINDOW-6)."""
+    W1, b1 = parameters["window_W1"], parameters["window_b1"]
+    W2, b2 = parameters["window_W2"], parameters["window_b2"]
+    hidden = ops.silu(ops.expand_dims(x, 1) @ ops.transpose(W1) + ops.expand_dims(b1, -2))  # (B, H, T, hidden)
+    return ops.sigmoid((hidden @ ops.expand_dims(W2, -1))[..., 0] + ops.expand_dims(b2, -1))
+
+
+def gate_by_lag(gate: Array, *, window: int, before: Array | None = None) -> Array:
+    """gamma[t, j] = u[t - j]: each token keeps its gate at every lag; 0 where the token is missing (WINDOW-6).
+
+    Args:
+        gate (..., T): one weight per token.
+        before (..., n): weights of the initial window tokens, oldest first, n <= c - 1.
+
+    Returns:
+        (..., T, c).
+    """
+    T = gate.shape[-1]
+    given = [] if before is None else [before]
+    missing = window - 1 - (before.shape[-1] if before is not None else 0)
+    empty = [ops.zeros_like(gate, shape=(*gate.shape[:-1], missing))] if missing else []
+    padded = ops.concatenate([*empty, *given, gate], axis=-1) if window > 1 else gate
+    return ops.stack([padded[..., window - 1 - j : window - 1 - j + T] for j in range(window)], axis=-1)
+
+
+def renormalised(weights: Array, exists: Array) -> Array:
+    """Weights times (sum over all lags) / (sum over the lags that exist), factor 1 where the latter is 0 (WINDOW-10).
+
+    Args:
+        weights (..., T, c): by lag.
+        exists (T, c): plain booleans.
+    """
+    present = ops.sum(ops.where(exists, weights, 0.0), axis=-1, keepdims=True)
+    empty = ops.equal(present, 0.0)
+    whole = ops.sum(weights, axis=-1, keepdims=True)
+    return weights * ops.where(empty, 1.0, whole / ops.where(empty, 1.0, present))
