@@ -2,7 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Through the environment, so that the pins also hold where the package itself is built.
+export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
 .PHONY: oracle test slow lint types bench clean
 

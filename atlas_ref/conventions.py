@@ -7,7 +7,7 @@ does. Specified, with the equations behind every value, in specs/conventions.md.
 from __future__ import annotations
 
 import json
-import math
+import sys
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -158,7 +158,9 @@ def resolve(value: str | Mapping[str, Any] | Convention, *, rule: str, level: st
     if not isinstance(name, str) or name not in PRESETS:
         raise ValueError(f"convention: preset {name!r} does not exist; presets are {', '.join(PRESETS)}")
     preset = PRESETS[name]
-    for axis in asked:
+    for axis, wanted in asked.items():
+        if wanted is None:
+            raise ValueError(f"convention: {axis}: null is not a value")
         if axis not in AXES:
             raise ValueError(f"convention: axis {axis!r} does not exist; axes are {', '.join(AXES)}")
     chosen = {**preset, **asked}
@@ -201,7 +203,7 @@ _NUMBERS = {"gradient_scale": 'a finite number or "2/d_out"', "query_scale": '1 
 def _validated(chosen: dict[str, Any]) -> Convention:
     for axis, legal in _NUMBERS.items():
         value = chosen.get(axis, 1.0)
-        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
         if not (value == legal.split('"')[1] or (number and (axis == "gradient_scale" or value == 1))):
             raise ValueError(f"convention: {axis} must be {legal}, found {value!r}")
     try:
@@ -222,9 +224,36 @@ def first_problem(error: ValidationError) -> str:
         return f"{where}unknown key"
     if problem["type"] == "missing":
         return f"{where}missing"
-    text = problem["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    text = text[0].lower() + text[1:]
-    return f"{where}{text}" + ("" if isinstance(problem["input"], dict | list | tuple) else f", found {problem['input']!r}")
+    if problem["type"] == "union_tag_not_found":
+        return f"{where}kind: missing"
+    text = _plain_words(problem)
+    found = repr(problem["input"])
+    shown = isinstance(problem["input"], dict | list | tuple) or "found" in text
+    return f"{where}{text}" + ("" if shown else f", found {found if len(found) <= 60 else found[:57] + '...'}")
+
+
+def _plain_words(problem: Any) -> str:
+    """What pydantic calls a problem, in words that name no library."""
+    context = problem.get("ctx", {})
+    if problem["type"] == "union_tag_invalid":
+        return f"kind {context['tag']!r} does not exist; kinds are {context['expected_tags']}"
+    if problem["type"] in ("greater_than_equal", "less_than_equal"):
+        return f"must be at least {context['ge']:g}" if "ge" in context else f"must be at most {context['le']:g}"
+    text = str(problem["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    text = (
+        text.replace("Input should be a valid integer", "must be an integer")
+        .replace("Input should be", "must be")
+        .replace("a valid array", "a list")
+        .replace("a valid ", "a ")
+    )
+    return text[0].lower() + text[1:]
+
+
+def effective(convention: Convention, *, rule: str) -> Convention:
+    """The convention without a reference that nothing reads: hebbian has no error, so only read chunk_start needs one (HEBBIAN-5)."""
+    if rule == "hebbian" and convention.read != "chunk_start":
+        return convention.replaced(reference="running")
+    return convention
 
 
 def void_axes(
@@ -240,12 +269,17 @@ def void_axes(
     if rule in ("newton_schulz", "feature_map"):
         return {axis: f"the rule {rule} has no such step" for axis in AXES if axis != "newton_schulz" or rule == "feature_map"}
     if rule == "hebbian":
-        no_error = ["decay", "gradient_scale", "rate", "momentum_sign", "direction", "value_sign", "reference"]
+        no_error = ["decay", "gradient_scale", "rate", "momentum_sign", "direction", "value_sign"]
         void |= dict.fromkeys(no_error, "hebbian has no error and no rate")
+        if c.read != "chunk_start":
+            void["reference"] = "hebbian has no error, and no read needs a span"
+        c = effective(c, rule=rule)
     if rule == "delta":
         void["momentum_sign"] = "delta has no momentum"
     if c.reference == "zero":
         void["decay"] = "the reference is zero"
+    if c.gate == "none":
+        void["decay"] = "nothing decays"
     if c.reference != "chunk_start" and c.read != "chunk_start":
         void["span_origin"] = "nothing is refreshed by spans"
     if c.reference == "call_start":

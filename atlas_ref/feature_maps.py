@@ -19,6 +19,8 @@ from atlas_ref.types import Array, Frozen
 from tape import ops
 
 Parameters = Mapping[str, Array]
+#: 1/n! and a sum of powers lose all meaning in float64 long before the upper bound.
+Degree = Annotated[int, Field(ge=1, le=100)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -58,7 +60,7 @@ class Polynomial(Frozen):
     """Each monomial up to `degree` once, weighted so that <phi(q), phi(k)> = sum_i coefficients[i] (q.k)^i."""
 
     kind: Literal["polynomial"] = "polynomial"
-    degree: Annotated[int, Field(ge=1)] = 2
+    degree: Degree = 2
     coefficients: tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...] | None = None
 
     @model_validator(mode="before")
@@ -78,7 +80,7 @@ class Polynomial(Frozen):
         """a_0 .. a_degree; by default a_0 = 0 and a_i = 1/i!, the Taylor terms of exp."""
         if self.coefficients is not None:
             return self.coefficients
-        return (0.0, *(1.0 / math.factorial(i) for i in range(1, self.degree + 1)))
+        return (0.0, *(1 / math.factorial(i) for i in range(1, self.degree + 1)))
 
 
 class Monomials(Frozen):
@@ -92,7 +94,7 @@ class Elementwise(Frozen):
     """phi(x) = x + x^2 + ... + x^degree in each component: a sum, so d_phi = d_in."""
 
     kind: Literal["elementwise"] = "elementwise"
-    degree: Annotated[int, Field(ge=1)] = 2
+    degree: Degree = 2
 
 
 class Sketch(Frozen):
@@ -127,7 +129,7 @@ def apply(feature_map: FeatureMap, parameters: Parameters, x: Array) -> Array:
     Returns:
         (..., d_phi).
 
-    Source: PHI-1 to PHI-9.
+    Source: PHI-1 to PHI-10.
     """
     return _MAPS[feature_map.kind](feature_map, parameters, x)
 
@@ -139,6 +141,11 @@ def _map_rows(x: Array, W: Array) -> Array:
 def _residual(f: ResidualMlp, p: Parameters, x: Array) -> Array:
     activation = ops.silu if f.activation == "silu" else ops.gelu
     return x + _map_rows(activation(_map_rows(x, p["W1"])), p["W2"])
+
+
+def _elu(x: Array) -> Array:
+    positive = ops.greater(x, 0.0)  # ops.elu(x) + 1 would round exp(x) away below -37
+    return ops.where(positive, x + 1.0, ops.exp(ops.where(positive, 0.0, x)))
 
 
 def _polynomial(f: Polynomial, p: Parameters, x: Array) -> Array:
@@ -189,7 +196,7 @@ _MAPS: dict[str, Callable[[Any, Parameters, Array], Array]] = {
     "identity": lambda f, p, x: x,
     "linear": lambda f, p, x: _map_rows(x, p["W"]),
     "random_fourier": lambda f, p, x: math.sqrt(2.0 / p["b"].shape[-1]) * ops.cos(_map_rows(x, p["W"]) + p["b"]),
-    "elu": lambda f, p, x: ops.elu(x) + 1.0,
+    "elu": lambda f, p, x: _elu(x),
     "residual_mlp": _residual,
     "polynomial": _polynomial,
     "monomials": _monomials,
@@ -199,9 +206,9 @@ _MAPS: dict[str, Callable[[Any, Parameters, Array], Array]] = {
 
 
 def d_phi(feature_map: FeatureMap, d_in: int, parameters: Parameters | None = None) -> int:
-    """Number of features of a map on d_in inputs; maps with tensors take it from them (PHI-10)."""
+    """Number of features of a map on d_in inputs; maps with tensors take it from them (PHI-2 to PHI-10)."""
     if feature_map.kind == "polynomial":
-        return sum(len(weights) for _, weights in _monomial_blocks(d_in, feature_map.weights()))
+        return sum(math.comb(d_in + n - 1, n) for n, a in enumerate(feature_map.weights()) if n > 0 or a > 0)
     if feature_map.kind == "monomials":
         return d_in + d_in * (d_in + 1) // 2
     if feature_map.kind in ("linear", "random_fourier"):
@@ -212,7 +219,7 @@ def d_phi(feature_map: FeatureMap, d_in: int, parameters: Parameters | None = No
 
 
 def init(feature_map: FeatureMap, d_in: int, seed: int, *, features: int | None = None, hidden: int | None = None) -> dict[str, Array]:
-    """Tensors of a map, drawn from the counter-based generator Philox with `seed` (PHI-11).
+    """Tensors of a map, drawn from the counter-based generator Philox with `seed` (PHI-4).
 
     Args:
         d_in: inputs.

@@ -13,7 +13,7 @@ from pydantic import model_validator
 from atlas_ref.types import Array, Dims, Frozen
 from tape import ops
 
-#: Initial biases (GATES-6): sigmoid(3.0) = 0.953 kept per token, sigmoid(1.5) = 0.818, softplus(-4.6) = 0.010.
+#: Initial biases (GATES-8): sigmoid(3.0) = 0.953 kept per token, sigmoid(1.5) = 0.818, softplus(-4.6) = 0.010.
 INITIAL_BIAS = {"retain": 3.0, "forget": -3.0, "momentum": 1.5, "step_size": -4.6}
 
 GateKind = Literal["retain", "forget", "none"]
@@ -41,7 +41,7 @@ class Gates(NamedTuple):
 
 
 class GateParams(Frozen):
-    """One affine map per gate from the token's key and value (GATES-2).
+    """One affine map per gate from the token's key and value (GATES-6, GATES-7).
 
     Attributes:
         W (H, n, d_in + d_out): weights; n = 1 for one gate, n = d_out for one per output dimension.
@@ -68,7 +68,7 @@ class GateSet(Frozen):
 
 
 def init(names: tuple[str, ...], *, heads: int, d_in: int, d_out: int, per_dimension: bool, forget: bool, draw: Any) -> GateSet:
-    """Gates that start, whatever the token, at their initial biases up to small weights (GATES-6).
+    """Gates that start, whatever the token, at their initial biases up to small weights (GATES-8).
 
     Args:
         names: gates to make, of retain, momentum, step_size.
@@ -85,7 +85,7 @@ def init(names: tuple[str, ...], *, heads: int, d_in: int, d_out: int, per_dimen
 
 
 def compute(params: GateSet, k: Array, v: Array) -> dict[str, Array]:
-    """Gate values from the token's key and value (GATES-3).
+    """Gate values from the token's key and value (GATES-6, GATES-7).
 
         retain, momentum = sigmoid(W [k; v] + b),    step_size = softplus(W [k; v] + b)
 
@@ -109,7 +109,7 @@ def compute(params: GateSet, k: Array, v: Array) -> dict[str, Array]:
 
 
 def multiplier(value: Array, kind: GateKind) -> Array:
-    """The factor r of M from the gate's value: itself for retain, one minus it for forget (GATES-4)."""
+    """The factor r of M from the gate's value: itself for retain, one minus it for forget (GATES-2)."""
     return 1.0 - value if kind == "forget" else value
 
 

@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal, localcontext
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -21,13 +22,14 @@ from tape import opaque, ops
 MUON = (3.4445, -4.7750, 2.0315)
 CUBIC = (1.5, -0.5, 0.0)
 LIMIT = (15 / 8, -10 / 8, 3 / 8)
+DIGITS = 80
 
 Coefficients = tuple[float, float, float]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class NewtonSchulz(Frozen):
-    """Settings of Newton-Schulz; each key is part of the contract, since variants differ by 27 to 50 % (NS-3).
+    """Settings of Newton-Schulz; each key is part of the contract, since variants differ by 25 to 50 % (NS-2, NS-15).
 
     Attributes:
         coefficients: muon, cubic, polar_express, or explicit rows (a, b, c), one a step, the last repeated.
@@ -37,7 +39,7 @@ class NewtonSchulz(Frozen):
         guard: add (norm + eps), clamp (max(norm, eps)), return (the input itself below eps, else add).
         transpose: tall (work on the transpose where rows exceed columns) or never; the same function.
         scale: factor of the result: "1", "sqrt" of max(1, rows/columns), "norm" of the input.
-        argument: what the rule passes in and keeps: S, nesterov, written_back, accumulated (OMEGA-10).
+        argument: what the rule passes in and keeps: S, nesterov, written_back, accumulated (OMEGA-8).
         lower_bound: smallest relative singular value that polar_express is made for.
     """
 
@@ -66,7 +68,7 @@ class NewtonSchulz(Frozen):
 
 @functools.lru_cache(maxsize=256)
 def coefficient_table(settings: NewtonSchulz) -> tuple[Coefficients, ...]:
-    """The rows (a, b, c) of every step, settings.steps of them (NS-4)."""
+    """The rows (a, b, c) of every step, settings.steps of them (NS-3, NS-4)."""
     if settings.coefficients == "muon":
         return (MUON,) * settings.steps
     if settings.coefficients == "cubic":
@@ -79,7 +81,7 @@ def coefficient_table(settings: NewtonSchulz) -> tuple[Coefficients, ...]:
 
 @functools.lru_cache(maxsize=64)
 def polar_express(lower_bound: float, steps: int) -> tuple[Coefficients, ...]:
-    """Rows of odd quintics, each minimax for 1 on the interval that the ones before leave (NS-12).
+    """Rows of odd quintics, each minimax for 1 on the interval that the ones before leave (NS-5).
 
         p_i = argmin max_{x in [l_i, u_i]} |1 - p(x)|,   l_0 = lower_bound, u_0 = 1,
         [l_{i+1}, u_{i+1}] = [1 - E_i, 1 + E_i]
@@ -87,32 +89,43 @@ def polar_express(lower_bound: float, steps: int) -> tuple[Coefficients, ...]:
     Source: Amsel et al., The Polar Express (2505.16932), without its safety factor.
     """
     rows: list[Coefficients] = []
-    low, high = lower_bound, 1.0
-    for _ in range(steps):
-        if high - low < 1e-5:
-            rows.append(LIMIT)
-            continue
-        row, error = _minimax(low, high)
-        rows.append(row)
-        low, high = 1.0 - error, 1.0 + error
+    low, high = Decimal(lower_bound), Decimal(1)
+    with localcontext(prec=DIGITS - low.adjusted()):  # ill-conditioned on short intervals; 1 - E holds a tiny lower bound
+        for _ in range(steps):
+            if high - low < Decimal("1e-5"):
+                rows.append(LIMIT)
+                continue
+            (a, b, c), error = _minimax(low, high)
+            rows.append((float(a), float(b), float(c)))
+            low, high = 1 - error, 1 + error
     return tuple(rows)
 
 
-def _minimax(low: float, high: float) -> tuple[Coefficients, float]:
-    """The odd quintic that equioscillates about 1 at low < q < r < high, by exchange of q and r."""
+def _minimax(low: Decimal, high: Decimal) -> tuple[tuple[Decimal, Decimal, Decimal], Decimal]:
+    """The odd quintic that equioscillates about 1 at low < q < r < high, and its error, by exchange of q and r."""
     q, r = (3 * low + high) / 4, (low + 3 * high) / 4
-    error = np.inf
-    for _ in range(200):
-        points = np.array([low, q, r, high])
-        signs = np.array([1.0, -1.0, 1.0, -1.0])  # p = 1 - E, 1 + E, 1 - E, 1 + E
-        system = np.stack([points, points**3, points**5, signs], axis=1)
-        a, b, c, new = np.linalg.solve(system, np.ones(4))
-        root = np.sqrt(9 * b * b - 20 * a * c)  # of p'(x) = a + 3 b x^2 + 5 c x^4
-        q, r = np.sqrt((-3 * b + np.array([-root, root])) / (10 * c))
-        if abs(error - new) <= 1e-16:
-            break
-        error = new
-    return (float(a), float(b), float(c)), float(new)
+    while True:
+        # p = 1 - E, 1 + E, 1 - E, 1 + E at the four points
+        points = zip((low, q, r, high), (Decimal(1), Decimal(-1), Decimal(1), Decimal(-1)), strict=True)
+        a, b, c, error = _solve([[x, x**3, x**5, sign, Decimal(1)] for x, sign in points])
+        root = (9 * b * b - 20 * a * c).sqrt()  # of p'(x) = a + 3 b x^2 + 5 c x^4
+        before = q, r
+        q, r = ((-3 * b - root) / (10 * c)).sqrt(), ((-3 * b + root) / (10 * c)).sqrt()
+        if abs(q - before[0]) + abs(r - before[1]) <= Decimal("1e-40"):  # not E, which barely moves where low is tiny
+            return (a, b, c), error
+
+
+def _solve(rows: list[list[Decimal]]) -> list[Decimal]:
+    """Gauss-Jordan elimination with row exchange on an augmented system."""
+    n = len(rows)
+    for i in range(n):
+        pivot = max(range(i, n), key=lambda j: abs(rows[j][i]))
+        rows[i], rows[pivot] = rows[pivot], rows[i]
+        rows[i] = [x / rows[i][i] for x in rows[i]]
+        for j in range(n):
+            if j != i:
+                rows[j] = [x - rows[j][i] * y for x, y in zip(rows[j], rows[i], strict=True)]
+    return [row[n] for row in rows]
 
 
 def newton_schulz(S: Array, settings: NewtonSchulz) -> Array:
@@ -128,13 +141,13 @@ def newton_schulz(S: Array, settings: NewtonSchulz) -> Array:
     Returns:
         (..., d_out, d_phi), in the orientation of S. Zero where S is zero.
 
-    Source: Jordan et al., Muon; Atlas (2505.23735) Eq 32. NS-1 to NS-8; gradient NS-10.
+    Source: Jordan et al., Muon; Atlas (2505.23735) Eq 32. NS-1 to NS-9; gradient NS-20, NS-21.
     """
     return _block(settings)(S)
 
 
 def iterates(S: Array, settings: NewtonSchulz) -> list[Array]:
-    """X_0 .. X_n in the orientation of S, before scale and guard, in tape ops (NS-2)."""
+    """X_0 .. X_n in the orientation of S, before scale and guard, in tape ops (NS-1)."""
     rows, columns = S.shape[-2:]
     tall = settings.transpose == "tall" and rows > columns
     X = _normalised(S, settings)
@@ -243,7 +256,7 @@ def _in_groups(work: Callable[[slice], None], X: Array) -> None:
 
 
 def _backward(S: Array, g: Array, settings: NewtonSchulz) -> Array:
-    """Cotangent of S: the steps are recomputed, then pulled back one by one (NS-10).
+    """Cotangent of S: the steps are recomputed, then pulled back one by one (NS-20, NS-21).
 
     B = b A + c A^2,  dB = dY X^T,  dA = b dB + c (dB A + A dB),
     dX = a dY + B dY + (dA + dA^T) X,  dS = dX / n - (norm_factor / n^2) <dX, S> S / ||S||
@@ -282,4 +295,4 @@ def _normalised_backward(S: Array, D: Array, settings: NewtonSchulz) -> Array:
     size = np.where(ops.equal(size, 0.0), 1.0, size)
     safe = np.where(ops.equal(norm, 0.0), 1.0, norm)
     along = np.sum(D * S, axis=(-2, -1), keepdims=True)
-    return D / size - (f * along / (size * size)) * (S / safe)
+    return (D - (f * along / size) * (S / safe)) / size

@@ -63,7 +63,7 @@ class Frozen(BaseModel):
                 continue
             check_array(name, value, dims)
             bind_dims(name, shape(value), dims.names, sizes)
-            self.__dict__[name] = _read_only(value)
+            self.__dict__[name] = read_only(value)
         return self
 
     @classmethod
@@ -130,7 +130,8 @@ def bind_dims(name: str, found: tuple[int, ...], names: str, sizes: dict[str, An
             raise ValueError(f"{name}: shape {found} makes {label} {size}, but {by} makes it {bound}")
 
 
-def _read_only(value: Array) -> Array:
+def read_only(value: Array) -> Array:
+    """A copy that nobody can change; what is read-only already, or a variable, as it is."""
     if isinstance(value, np.ndarray) and value.flags.writeable:
         value = value.copy()
         value.flags.writeable = False

@@ -92,7 +92,7 @@ def uses_gate(weights: WindowWeights) -> bool:
 
 
 def init(weights: WindowWeights, *, heads: int, window: int, d_model: int, draw: Any, hidden: int = 16) -> dict[str, Array]:
-    """Parameters of a kind: logits 0 (uniform), a gate that starts at sigmoid(0) = 0.5 for every token (WINDOW-8)."""
+    """Parameters of a kind: logits 0 (uniform), a gate that starts at sigmoid(0) = 0.5 for every token (WINDOW-5, WINDOW-6)."""
     shapes = {"H": heads, "c": window, "hidden": hidden, "d_model": d_model}
     made: dict[str, Array] = {}
     for name, axes in tensors(weights).items():
@@ -165,7 +165,7 @@ def gate_by_lag(gate: Array, *, window: int, before: Array | None = None) -> Arr
 
 
 def renormalised(weights: Array, exists: Array) -> Array:
-    """Weights times (sum over all lags) / (sum over the lags that exist), factor 1 where the latter is 0 (WINDOW-10).
+    """Weights times (sum over all lags) / (sum over the lags that exist), factor 1 where the latter is 0 (WINDOW-9).
 
     Args:
         weights (..., T, c): by lag.

@@ -1,4 +1,4 @@
-"""The Wengert list: variables, the list they are recorded on, and the sweep that pulls cotangents back.
+"""The Wengert list: the list that variables are recorded on, and the sweep that pulls cotangents back.
 
 A differentiation opens one `Tape`. Every op on one of its variables appends one entry: the indices of
 its parents and, for each, a pullback. Index order is topological order, so the backward sweep is a loop
@@ -15,41 +15,66 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from threading import get_ident
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
-#: An array of any backend, a number, or a `Variable`: three kinds with no common base class.
-Array: TypeAlias = Any
+from tape.scatter import Collected, Scatter
+from tape.variable import Array, TapeError, Variable, dtype, plain, shape
+
+__all__ = [
+    "Array",
+    "Op",
+    "Pullback",
+    "Tape",
+    "TapeError",
+    "Variable",
+    "checking",
+    "defvjp",
+    "defvjp_joint",
+    "dtype",
+    "is_finished",
+    "plain",
+    "primitive",
+    "recording",
+    "sealed",
+    "shape",
+    "sweep",
+]
 
 #: Maps the cotangent of an entry's value to the cotangent of one parent (or, for a joint rule, of all).
 Pullback: TypeAlias = Callable[[Array], Any]
 
+#: Made when an op is recorded, from the value, the arguments one level down and the settings.
+Rule: TypeAlias = Callable[..., Pullback | Scatter]
+
+#: How a parent is reached: (its index, pullback), or for a joint rule (indices of all arguments or None, pullback).
+Edge: TypeAlias = tuple[Any, Any]
+
 Guard: TypeAlias = Callable[[str, Sequence[Array], Array], None]
-
-
-class TapeError(TypeError):
-    """A request that cannot be answered correctly; the message says what to write instead."""
 
 
 class Tape:
     """One Wengert list.
 
     Attributes:
-        entries: for each variable the pairs (parent index, pullback); a joint rule has one pair
-            (tuple of parent indices, pullback).
+        entries: for each variable its edges to its parents; an input has none.
         level: nesting depth, 1 for the outermost open tape.
         guard: called with (op name, arguments one level down, value) before an entry is appended;
             None while the tape simply records.
+        prints: in checking mode, (op name, argument position or -1, array, fingerprint) of all that was recorded.
+        thread: the thread that records; another one would lose or misplace entries.
     """
 
-    __slots__ = ("entries", "guard", "level", "prints")
+    __slots__ = ("entries", "guard", "level", "prints", "thread")
 
     def __init__(self, level: int) -> None:
-        self.entries: list[Sequence[tuple[Any, Any]]] = []
+        self.entries: list[Sequence[Edge]] = []
         self.level = level
         self.guard: Guard | None = None
         self.prints: list[tuple[str, int, np.ndarray[Any, Any], int]] = []
+        self.thread = get_ident()
 
     def variable(self, value: Array) -> Variable:
         """Append an input, an entry without parents."""
@@ -75,9 +100,14 @@ def _finished(name: str, args: Sequence[Array], value: Array) -> NoReturn:
     )
 
 
+def is_finished(tape: Tape) -> bool:
+    """Whether the function that was recorded on this tape has returned."""
+    return tape.guard is _finished
+
+
 @contextlib.contextmanager
 def recording() -> Iterator[Tape]:
-    """Open a tape one level above those already open; its variables are refused after it closes."""
+    """Open a tape one level above those already open; its variables are refused after it closes (TAPE-18)."""
     tape = Tape(_open.tapes[-1].level + 1 if _open.tapes else 1)
     if _open.checking:
         tape.guard = _fingerprinter(tape)
@@ -118,10 +148,10 @@ def checking() -> Iterator[None]:
 
 def _fingerprinter(tape: Tape) -> Guard:
     def note(name: str, args: Sequence[Array], value: Array) -> None:
-        for position, array in enumerate([*args, value]):
-            if isinstance(array, np.ndarray):
-                where = position if position < len(args) else -1
-                tape.prints.append((name, where, array, hash(array.tobytes())))
+        for position, given in [*enumerate(args), (-1, value)]:
+            for array in given if isinstance(given, tuple) else (given,):  # a key of an index may be a tuple
+                if isinstance(array, np.ndarray):
+                    tape.prints.append((name, position, array, hash(array.tobytes())))
 
     return note
 
@@ -129,136 +159,8 @@ def _fingerprinter(tape: Tape) -> Guard:
 def _verify(tape: Tape) -> None:
     for name, position, array, fingerprint in tape.prints:
         if hash(array.tobytes()) != fingerprint:
-            which = "result" if position < 0 else f"argument {position}"
+            which = "the result" if position < 0 else f"argument {position}"
             raise TapeError(f"ops.{name}: {which}, shape {array.shape}, was changed after it was recorded; pass a copy")
-
-
-class Variable:
-    """A value recorded on a tape.
-
-    It supports arithmetic, `@`, indexing, `.T` and the functions of `tape.ops`. Whatever would lose
-    the record - NumPy functions, conversion to a number, comparison, assignment - raises and says
-    what to write instead.
-    """
-
-    __slots__ = ("index", "tape", "value")
-    __array_ufunc__ = None
-    __hash__ = None  # type: ignore[assignment]  # comparisons refuse, so a hash would mislead
-
-    def __init__(self, value: Array, tape: Tape, index: int) -> None:
-        self.value = value
-        self.tape = tape
-        self.index = index
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return shape(self.value)
-
-    @property
-    def ndim(self) -> int:
-        return len(shape(self.value))
-
-    @property
-    def size(self) -> int:
-        return int(np.prod(shape(self.value)))
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return dtype(self.value)
-
-    def __len__(self) -> int:
-        if not self.shape:
-            raise TypeError("len() of a tape variable without axes")
-        return self.shape[0]
-
-    def __iter__(self) -> Iterator[Array]:
-        return iter([self[i] for i in range(len(self))])
-
-    def __repr__(self) -> str:
-        return f"Variable(shape={self.shape}, dtype={self.dtype}, level={self.tape.level})"
-
-    def __array__(self, *args: object, **kwargs: object) -> NoReturn:
-        _refuse("a NumPy function or np.asarray", "use the function of the same name in tape.ops")
-
-    def __array_function__(self, function: Callable[..., Any], *_: object) -> NoReturn:
-        _refuse(f"np.{function.__name__}", f"use tape.ops.{function.__name__}")
-
-    def __bool__(self) -> NoReturn:
-        _refuse("truth value (if, while, and, or, not)", "branch on a plain array, or use ops.where")
-
-    def __float__(self) -> NoReturn:
-        _refuse("float()", "keep it a variable; math functions are in tape.ops")
-
-    def __int__(self) -> NoReturn:
-        _refuse("int()", "an integer has no derivative; compute it from plain arrays")
-
-    def __complex__(self) -> NoReturn:
-        _refuse("complex()", "keep it a variable")
-
-    def __index__(self) -> NoReturn:
-        _refuse("use as an index", "compute indices from plain arrays")
-
-    def _compare(self, other: object) -> NoReturn:
-        _refuse("comparison", "use ops.less, ops.greater or ops.equal, which compare real parts and give plain booleans")
-
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _compare
-
-    def __contains__(self, item: object) -> NoReturn:
-        _refuse("in", "use ops.equal on plain arrays")
-
-    def __setitem__(self, key: object, value: object) -> NoReturn:
-        _refuse("assignment to an element", "build a new array with ops.where, ops.concatenate or ops.stack")
-
-    def __deepcopy__(self, memo: object) -> NoReturn:
-        _refuse("copy or pickle", "variables belong to one differentiation; copy plain arrays")
-
-    __copy__ = __deepcopy__
-    __reduce_ex__ = __deepcopy__  # type: ignore[assignment]
-
-    # Arithmetic: `tape.ops` sets these to the recorded ops of the same name.
-    __add__: Any
-    __radd__: Any
-    __sub__: Any
-    __rsub__: Any
-    __mul__: Any
-    __rmul__: Any
-    __truediv__: Any
-    __rtruediv__: Any
-    __pow__: Any
-    __rpow__: Any
-    __neg__: Any
-    __matmul__: Any
-    __rmatmul__: Any
-    __getitem__: Any
-    swapaxes: Any
-    T: Any
-
-
-def _refuse(what: str, instead: str) -> NoReturn:
-    raise TapeError(f"{what} is not possible on a tape variable: {instead}")
-
-
-def shape(x: Array) -> tuple[int, ...]:
-    """Shape of an array, a variable or a number."""
-    try:
-        return x.shape  # type: ignore[no-any-return]
-    except AttributeError:
-        return np.shape(x)
-
-
-def dtype(x: Array) -> np.dtype[Any]:
-    """Floating or complex dtype of an array, a variable or a number."""
-    try:
-        return x.dtype  # type: ignore[no-any-return]
-    except AttributeError:
-        return np.asarray(x).dtype
-
-
-def plain(x: Array) -> Array:
-    """The number or array under a variable, all levels stripped."""
-    while type(x) is Variable:
-        x = x.value
-    return x
 
 
 class Op:
@@ -269,12 +171,12 @@ class Op:
     they can be differentiated again.
     """
 
-    def __init__(self, function: Callable[..., Array]) -> None:
+    def __init__(self, function: Callable[..., Array], name: str) -> None:
         self.function = function
-        self.__name__ = function.__name__.strip("_")
-        self.__doc__ = function.__doc__
-        self.rules = _rules(self.__name__, ())
+        self.rules: dict[int, Rule] = _Rules(self)
         self.joint: Callable[..., Pullback] | None = None
+        self.__name__ = name
+        self.__doc__ = function.__doc__
 
     def __repr__(self) -> str:
         return f"ops.{self.__name__}"
@@ -286,143 +188,102 @@ class Op:
                 tape = a.tape
         if tape is None:
             return self.function(*args, **settings)
-        down: list[Array] = []
-        parents: list[Any] = []
+        down = list(args)
+        own: list[tuple[int, int]] = []  # (position, index) of the arguments on this tape
         outer = False  # whether a variable of an outer tape remains one level down
-        for a in args:
-            if type(a) is not Variable:
-                parents.append(None)
-            elif a.tape is tape:
-                parents.append(a.index)
-                a = a.value
-                outer = outer or type(a) is Variable
-            else:
-                parents.append(None)
-                outer = True
-            down.append(a)
+        for position, a in enumerate(args):
+            if type(a) is Variable:
+                if a.tape is tape:
+                    own.append((position, a.index))
+                    down[position] = a = a.value
+                    if type(a) is Variable:
+                        outer = True
+                else:
+                    outer = True
         value = self(*down, **settings) if outer else self.function(*down, **settings)
+        if type(value) is Variable and not outer:
+            raise TapeError(f"ops.{self.__name__}: a tape variable came in by keyword or was captured; pass it as a positional argument")
         if tape.guard is not None:
             tape.guard(self.__name__, down, value)
+        if tape.thread != get_ident():
+            raise TapeError(f"ops.{self.__name__}: a tape variable was used in another thread; open the differentiation in that thread")
+        edges: list[Edge] = []
         if self.joint is None:
-            pairs = []
-            for parent, rule in zip(parents, self.rules, strict=False):
-                if parent is not None:
-                    pairs.append((parent, rule(value, *down, **settings)))
-            entry: Any = pairs
+            rules = self.rules
+            for position, index in own:
+                edges.append((index, rules[position](value, *down, **settings)))
         else:
-            entry = ((tuple(parents), self.joint(value, *down, **settings)),)
+            parents: list[int | None] = [None] * len(args)
+            for position, index in own:
+                parents[position] = index
+            edges.append((tuple(parents), self.joint(value, *down, **settings)))
         entries = tape.entries
-        entries.append(entry)
+        entries.append(edges)
         return Variable(value, tape, len(entries) - 1)
 
 
-MOST_ARGUMENTS = 8
+class _Rules(dict[int, Rule]):
+    """Rule by position of the argument, with a refusal wherever none was given (TAPE-6)."""
+
+    def __init__(self, op: Op) -> None:
+        self.op = op
+
+    def __missing__(self, position: int) -> NoReturn:
+        raise TapeError(f"ops.{self.op.__name__} has no derivative with respect to argument {position}; pass it as a plain array")
 
 
-def _rules(name: str, given: Sequence[Callable[..., Pullback] | None]) -> tuple[Callable[..., Pullback], ...]:
-    """The rules of all positions, with a refusal wherever none was given."""
-    padded = [*given, *[None] * (MOST_ARGUMENTS - len(given))]
-    return tuple([_no_rule(name, i) if rule is None else rule for i, rule in enumerate(padded)])
-
-
-def _no_rule(name: str, position: int) -> Callable[..., NoReturn]:
-    def refuse(*args: Array, **settings: Any) -> NoReturn:
-        raise TapeError(f"ops.{name} has no derivative with respect to argument {position}; pass it as a plain array")
-
-    return refuse
-
-
-def primitive(function: Callable[..., Array]) -> Op:
+def primitive(function: Callable[..., Array], name: str | None = None) -> Op:
     """Make an op of a function on plain arrays; give it rules with `defvjp`."""
-    return Op(function)
+    return Op(function, name or function.__name__.strip("_"))
 
 
-def defvjp(op: Op, *rules: Callable[..., Pullback] | None) -> None:
+def defvjp(op: Op, *rules: Rule | None) -> None:
     """State the pullback of each argument, in order; None where there is no derivative (TAPE-4)."""
-    op.rules = _rules(op.__name__, rules)
+    op.rules.clear()
+    op.rules.update({i: rule for i, rule in enumerate(rules) if rule is not None})
 
 
 def defvjp_joint(op: Op, rule: Callable[..., Pullback]) -> None:
-    """State one pullback that returns the cotangents of all arguments, as a tuple."""
+    """State one pullback that returns the cotangents of all arguments as a tuple, None where there is none."""
     op.joint = rule
-
-
-class Scatter:
-    """The pullback of indexing: adds the cotangent into a zero array at `key`.
-
-    The sweep adds into one buffer in place, so a loop over x[0], x[1], ... costs one array, not T of
-    them; `dense` is the same map as an op, for cotangents that are variables.
-    """
-
-    __slots__ = ("basic", "dense", "dtype", "key", "shape")
-
-    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], key: Any, basic: bool, dense: Pullback) -> None:
-        self.shape = shape
-        self.dtype = dtype
-        self.key = key
-        self.basic = basic
-        self.dense = dense
-
-    def into(self, buffer: np.ndarray[Any, Any], g: Array) -> None:
-        if self.basic:
-            buffer[self.key] += g
-        else:
-            np.add.at(buffer, self.key, g)
 
 
 def sweep(tape: Tape, seeds: dict[int, Array], inputs: Sequence[int]) -> list[Array | None]:
     """Pull the cotangents `seeds` back to the entries `inputs`; None where nothing arrives.
 
     Runs over the list from its end. The order of additions is the reverse of the order of records,
-    whatever the values are.
+    whatever the values are (TAPE-7). Cotangents are never changed in place: an array may be the cotangent
+    of several entries, or the caller's.
     """
     if tape.prints:
         _verify(tape)
     entries = tape.entries
     top = max(seeds, default=-1)
     cotangent: list[Array | None] = [None] * (top + 1)
-    owned: set[int] = set()
     for index, seed in seeds.items():
         cotangent[index] = seed
     for index in range(top, -1, -1):
         g = cotangent[index]
         if g is None:
             continue
+        if type(g) is Collected:
+            cotangent[index] = g = g.total()
         entry = entries[index]
         for parent, pullback in entry:
-            if type(pullback) is Scatter and type(g) is not Variable:
-                _scatter(cotangent, owned, parent, pullback, g)
+            if type(pullback) is Scatter:
+                have = cotangent[parent]
+                if type(have) is not Collected:
+                    cotangent[parent] = have = Collected(have, pullback)
+                have.add(pullback.key, g)
             elif type(parent) is tuple:
                 for each, part in zip(parent, pullback(g), strict=True):
                     if each is not None and part is not None:
                         have = cotangent[each]
                         cotangent[each] = part if have is None else have + part
             else:
-                part = pullback.dense(g) if type(pullback) is Scatter else pullback(g)
+                part = pullback(g)
                 have = cotangent[parent]
-                if have is None:
-                    cotangent[parent] = part
-                else:
-                    cotangent[parent] = total = have + part
-                    if type(total) is np.ndarray:
-                        owned.add(parent)  # a fresh array: later scatters may add into it
+                cotangent[parent] = part if have is None else have + part
         if entry:
             cotangent[index] = None
     return [cotangent[i] if i <= top else None for i in inputs]
-
-
-def _scatter(cotangent: list[Array | None], owned: set[int], parent: int, pullback: Scatter, g: Array) -> None:
-    have = cotangent[parent]
-    if type(have) is Variable:
-        cotangent[parent] = have + pullback.dense(g)
-        return
-    if parent not in owned:
-        kind = np.result_type(pullback.dtype, g)
-        buffer = np.zeros_like(plain(g), shape=pullback.shape, dtype=kind)
-        if have is not None:
-            buffer += have
-        cotangent[parent] = have = buffer
-        owned.add(parent)
-    elif np.iscomplexobj(g) and not np.iscomplexobj(have):
-        cotangent[parent] = have = have.astype(np.result_type(have, g))
-    pullback.into(have, g)

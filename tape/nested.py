@@ -3,15 +3,13 @@
 A leaf is a floating or complex array, a Python float or complex, or a variable. What is not a leaf and
 not a container is a setting (a name, a flag, an integer field of a model): it stays as it is and has no
 derivative. Integers and booleans are refused where a derivative is asked for by position (in a dict,
-a tuple or as the argument itself), since they are usually a forgotten decimal point.
+a tuple or as the argument itself), since they are usually a forgotten decimal point (TAPE-17).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
-
-import numpy as np
 
 from tape.core import TapeError, Variable
 
@@ -22,48 +20,67 @@ def flatten(tree: Any, where: str = "argument") -> tuple[list[Any], list[str], B
     """Leaves of a tree in order, their paths, and the function that puts new leaves in their places.
 
     Raises:
-        TapeError: a leaf that cannot be differentiated, named by its path.
+        TapeError: a leaf that cannot be differentiated, named by its path below `where`.
     """
     leaves: list[Any] = []
     paths: list[str] = []
-    build = _walk(tree, where, leaves, paths, strict=True)
+    build = _walk(tree, "", where, leaves, paths, strict=True)
     return leaves, paths, build
+
+
+def matched(tree: Any, paths: Sequence[str], where: str) -> list[Any]:
+    """Leaves of a tree in the order of `paths`, which must be exactly its own.
+
+    Raises:
+        TapeError: a leaf that is missing or too many, named by its path.
+    """
+    leaves, found, _ = flatten(tree, where)
+    by_path = dict(zip(found, leaves, strict=True))
+    for path in paths:
+        if path not in by_path:
+            raise TapeError(f"{where}{path} is missing; give an array for every leaf, zeros where there is nothing")
+    for path in by_path.keys() - set(paths):
+        raise TapeError(f"{where}{path} belongs to nothing; leave it out")
+    return [by_path[path] for path in paths]
 
 
 def _is_model(tree: Any) -> bool:
     return hasattr(type(tree), "model_fields") and hasattr(type(tree), "model_construct")
 
 
-def _walk(tree: Any, path: str, leaves: list[Any], paths: list[str], strict: bool) -> Build:
+def _walk(tree: Any, path: str, where: str, leaves: list[Any], paths: list[str], strict: bool) -> Build:
+    def part(value: Any, step: str, strict: bool = strict) -> Build:
+        return _walk(value, path + step, where, leaves, paths, strict)
+
     if tree is None or isinstance(tree, str):
         return lambda new: tree
     if _is_model(tree):
-        fields = {name: getattr(tree, name) for name in type(tree).model_fields}
-        parts = {name: _walk(value, f"{path}.{name}", leaves, paths, strict=False) for name, value in fields.items()}
-        return lambda new: type(tree).model_construct(**{name: part(new) for name, part in parts.items()})
+        names = [*type(tree).model_fields, *(tree.model_extra or ())]
+        fields = {name: part(getattr(tree, name), f".{name}", strict=False) for name in names}
+        return lambda new: type(tree).model_construct(**{name: build(new) for name, build in fields.items()})
     if isinstance(tree, dict):
-        inner = {key: _walk(value, f"{path}[{key!r}]", leaves, paths, strict) for key, value in tree.items()}
-        return lambda new: {key: part(new) for key, part in inner.items()}
+        inner = {key: part(value, f"[{key!r}]") for key, value in tree.items()}
+        return lambda new: {key: build(new) for key, build in inner.items()}
     if isinstance(tree, tuple | list):
-        each = [_walk(value, f"{path}[{i}]", leaves, paths, strict) for i, value in enumerate(tree)]
+        each = [part(value, f"[{i}]") for i, value in enumerate(tree)]
         if hasattr(tree, "_fields"):
-            return lambda new: type(tree)(*[part(new) for part in each])
-        return lambda new: type(tree)([part(new) for part in each])
+            return lambda new: type(tree)(*[build(new) for build in each])
+        return lambda new: type(tree)([build(new) for build in each])
     if _is_leaf(tree):
         position = len(leaves)
         leaves.append(tree)
         paths.append(path)
         return lambda new: new[position]
     if strict:
-        raise TapeError(f"{path}: {_describe(tree)} has no derivative; write it as a float (1.0, array.astype(float))")
+        raise TapeError(f"{where}{path}: {_describe(tree)} has no derivative; write it as a float (1.0, array.astype(float))")
     return lambda new: tree
 
 
 def _is_leaf(x: Any) -> bool:
     if type(x) is Variable or isinstance(x, float | complex):
         return True
-    kind = getattr(x, "dtype", None)
-    return kind is not None and hasattr(x, "shape") and not np.issubdtype(kind, np.integer) and kind.kind not in "bOSUM"
+    kind = getattr(getattr(x, "dtype", None), "name", "")  # by name, since NumPy knows bfloat16 only as a void
+    return hasattr(x, "shape") and ("float" in kind or "complex" in kind)
 
 
 def _describe(x: Any) -> str:

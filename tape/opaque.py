@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tape.core import Array, Pullback, Variable, defvjp_joint, primitive
+import numpy as np
+
+from tape.core import Array, Pullback, TapeError, Variable, defvjp_joint, primitive, shape
 from tape.transforms import vjp
 
 
@@ -23,27 +26,35 @@ def opaque(
     Args:
         plain: the same function written in tape ops: the truth that a test ties `backward` to.
         forward: raw arrays -> (value, residuals).
-        backward: (residuals, cotangent of the value) -> one cotangent per argument, None for a constant.
+        backward: (residuals, cotangent of the value, read-only) -> one cotangent per argument, None for a constant.
+
+    Raises:
+        TapeError: in the sweep, `backward` gave another number of cotangents than arguments, or another shape.
     """
-    kept: list[Any] = []
+    name = plain.__name__
+    handed = threading.local()  # residuals on their way from `run` to `rule`, which follows it in the same thread
 
     def run(*arrays: Array) -> Array:
-        value, residuals = forward(*arrays)
-        kept[:] = [residuals]
+        value, handed.residuals = forward(*arrays)
         return value
 
     def rule(value: Array, *arrays: Array) -> Pullback:
-        residuals = kept.pop()
+        residuals = handed.residuals
+        del handed.residuals
+        shapes = [shape(a) for a in arrays]
 
         def pullback(g: Array) -> Any:
             if type(g) is Variable:
                 return vjp(plain, *arrays)[1](g)
-            return tuple(backward(residuals, g))
+            cotangents = tuple(backward(residuals, _read_only(g)))
+            if len(cotangents) != len(shapes) or any(c is not None and shape(c) != s for c, s in zip(cotangents, shapes, strict=True)):
+                found = [None if c is None else shape(c) for c in cotangents]
+                raise TapeError(f"{name}: backward gave cotangents of shapes {found}; give one per argument, of shapes {shapes}")
+            return cotangents
 
         return pullback
 
-    run.__name__ = plain.__name__
-    op = primitive(run)
+    op = primitive(run, name)
     defvjp_joint(op, rule)
 
     def block(*arrays: Array) -> Array:
@@ -54,6 +65,14 @@ def opaque(
             return plain(*arrays)
         return op(*arrays)
 
-    block.__name__ = plain.__name__
+    block.__name__ = name
     block.__doc__ = plain.__doc__
     return block
+
+
+def _read_only(g: Array) -> Array:
+    """A view that refuses writing, since the cotangent may belong to other entries or to the caller."""
+    if isinstance(g, np.ndarray):
+        g = g.view()
+        g.flags.writeable = False
+    return g

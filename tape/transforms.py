@@ -19,6 +19,7 @@ from tape.core import (
     Variable,
     defvjp_joint,
     dtype,
+    is_finished,
     plain,
     primitive,
     recording,
@@ -26,7 +27,7 @@ from tape.core import (
     shape,
     sweep,
 )
-from tape.nested import flatten
+from tape.nested import flatten, matched
 
 Argnums = int | tuple[int, ...]
 
@@ -41,23 +42,23 @@ def vjp(function: Callable[..., Any], *args: Any) -> tuple[Any, Callable[[Any], 
         pullback: cotangents of the shape of `value` -> a tuple of cotangents, one per argument.
 
     Raises:
-        TapeError: a leaf without a derivative; a cotangent of another shape than the value.
+        TapeError: a leaf without a derivative; a cotangent that does not fit the value, by structure or shape.
     """
-    leaves, paths, build = flatten(tuple(args))
+    leaves, _, build = flatten(tuple(args))
     with recording() as tape:
         inputs = [tape.variable(leaf) for leaf in leaves]
         result = function(*build(inputs))
-    outputs, _, rebuild = _outputs(result)
+    outputs, paths, rebuild = flatten(result, "value")
+    for o, path in zip(outputs, paths, strict=True):
+        if type(o) is Variable and o.tape is not tape and is_finished(o.tape):
+            raise TapeError(f"value{path}: a tape variable left the function that was being differentiated; return it from there instead")
     value = rebuild([o.value if type(o) is Variable and o.tape is tape else o for o in outputs])
 
     def pullback(cotangents: Any) -> tuple[Any, ...]:
-        bars, _, _ = _outputs(cotangents)
-        if len(bars) != len(outputs):
-            raise TapeError(f"pullback: the value has {len(outputs)} arrays, the cotangent {len(bars)}")
         seeds: dict[int, Array] = {}
-        for o, bar in zip(outputs, bars, strict=True):
+        for o, path, bar in zip(outputs, paths, matched(cotangents, paths, "cotangent"), strict=True):
             if shape(bar) != shape(o):
-                raise TapeError(f"pullback: cotangent of shape {shape(bar)} for a value of shape {shape(o)}")
+                raise TapeError(f"cotangent{path} has shape {shape(bar)}; give the shape of the value, {shape(o)}")
             if type(o) is Variable and o.tape is tape:
                 seeds[o.index] = bar if o.index not in seeds else seeds[o.index] + bar
         pulled = sweep(tape, seeds, [x.index for x in inputs])
@@ -66,18 +67,12 @@ def vjp(function: Callable[..., Any], *args: Any) -> tuple[Any, Callable[[Any], 
     return value, pullback
 
 
-def _outputs(tree: Any) -> tuple[list[Any], list[str], Any]:
-    return flatten(tree, "value")
-
-
 def _like(leaf: Array, g: Array | None) -> Array:
-    """A gradient in the dtype of its leaf; zeros where the function does not depend on it."""
-    if g is None:
-        return np.zeros_like(plain(leaf)) if shape(leaf) else 0.0
-    kind = dtype(leaf)
-    if dtype(g) != kind and not np.iscomplexobj(plain(g)):
-        return ops.astype(g, kind) if shape(leaf) else g
-    return g
+    """A gradient in the precision of its leaf, in memory of its own; zeros where the function does not depend on it."""
+    if type(g) is Variable:
+        return g if g.dtype == dtype(leaf) else ops.astype(g, dtype(leaf))
+    fresh = np.zeros_like(plain(leaf)) if g is None else ops.astype(g, dtype(leaf))
+    return fresh if shape(leaf) else fresh[()]
 
 
 def value_and_grad(function: Callable[..., Array], argnums: Argnums = 0) -> Callable[..., tuple[Array, Any]]:
@@ -91,8 +86,9 @@ def value_and_grad(function: Callable[..., Array], argnums: Argnums = 0) -> Call
     def differentiated(*args: Any, **settings: Any) -> tuple[Array, Any]:
         positions = (argnums,) if isinstance(argnums, int) else argnums
         for position in positions:
-            if not 0 <= position < len(args):
-                raise TapeError(f"grad: argument {position} of {len(args)} positional arguments does not exist")
+            if not 0 <= position < len(args) or positions.count(position) > 1:
+                raise TapeError(f"grad: argnums {argnums} with {len(args)} positional arguments; name each position from 0 once")
+            flatten(args[position], f"argument {position} of {len(args)}")  # a refusal names the position as it was given
 
         def chosen(*some: Any) -> Array:
             full = list(args)
@@ -101,17 +97,14 @@ def value_and_grad(function: Callable[..., Array], argnums: Argnums = 0) -> Call
             return function(*full, **settings)
 
         value, pullback = vjp(chosen, *[args[position] for position in positions])
+        if flatten(value)[1] != [""]:
+            raise TapeError(f"grad: the function returned {type(value).__name__}, not one array; return one number, or use vjp")
         if shape(value) != ():
             raise TapeError(f"grad: the function returned shape {shape(value)}, not one number; sum it, or use vjp or jacobian")
-        gradients = pullback(_one(value))
+        gradients = pullback(ops.ones_like(value)[()])
         return value, gradients[0] if isinstance(argnums, int) else gradients
 
     return differentiated
-
-
-def _one(value: Array) -> Array:
-    kind = dtype(value)
-    return np.ones((), kind)[()]
 
 
 def grad(function: Callable[..., Array], argnums: Argnums = 0) -> Callable[..., Any]:
@@ -129,31 +122,31 @@ def jacobian(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
 
     def matrix(x: Array) -> Array:
         value, pullback = vjp(function, x)
+        for name, tree in (("x", x), ("the value", value)):
+            if flatten(tree)[1] != [""]:
+                raise TapeError(f"jacobian: {name} is a {type(tree).__name__}, not one array; use vjp")
         rows = []
-        for i in range(int(np.prod(shape(value)))):
-            seed = np.zeros(int(np.prod(shape(value))), dtype(value))
-            seed[i] = 1.0
-            rows.append(pullback(seed.reshape(shape(value))[()])[0])
-        return ops.reshape(ops.stack(rows), (*shape(value), *shape(x)))
+        for position in np.ndindex(*shape(value)):
+            seed = ops.zeros_like(value)
+            seed[position] = 1.0
+            rows.append(pullback(seed[()])[0])
+        full = (*shape(value), *shape(x))
+        return ops.reshape(ops.stack(rows), full) if rows else ops.zeros_like(value, shape=full)
 
     return matrix
 
 
 def hvp(function: Callable[[Any], Array]) -> Callable[[Any, Any], Any]:
-    """(x, v) -> d/dx <df/dx, v>: the Hessian of a scalar function times a direction of the shape of x."""
+    """(x, v) -> d/dx <df/dx, v>: the Hessian of a scalar function times a direction of the structure of x."""
 
     def product(x: Any, v: Any) -> Any:
-        directions = flatten(v, "direction")[0]
-
         def along(y: Any) -> Array:
-            gradients = flatten(grad(function)(y))[0]
-            if len(gradients) != len(directions):
-                raise TapeError(f"hvp: x has {len(gradients)} arrays, the direction {len(directions)}")
+            gradients, paths, _ = flatten(grad(function)(y))
             total = 0.0
-            for g, d in zip(gradients, directions, strict=True):
+            for g, path, d in zip(gradients, paths, matched(v, paths, "direction"), strict=True):
                 if shape(g) != shape(d):
-                    raise TapeError(f"hvp: direction of shape {shape(d)} for an argument of shape {shape(g)}")
-                total = total + ops.sum(g * d)
+                    raise TapeError(f"hvp: direction{path} has shape {shape(d)}; give the shape of the argument, {shape(g)}")
+                total = total + ops.vdot(g, d)
             return total
 
         return grad(along)(x)
@@ -184,13 +177,14 @@ def checkpoint(function: Callable[..., Array]) -> Callable[..., Array]:
                 value = flat(*arrays)
             if type(value) is Variable:
                 raise TapeError(reason)
+            if flatten(value)[1] != [""]:
+                raise TapeError(f"checkpoint: the function returned {type(value).__name__}; return one array, joined by ops.concatenate")
             return value
 
         def rule(value: Array, *arrays: Array) -> Pullback:
             return lambda g: vjp(flat, *arrays)[1](g)
 
-        op = primitive(run)
-        op.__name__ = "checkpoint"
+        op = primitive(run, "checkpoint")
         defvjp_joint(op, rule)
         return op(*leaves)
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from atlas_ref.oracle.case import Case, CaseError
+from atlas_ref.oracle.case import Case, CaseError, differentiable
 from atlas_ref.oracle.evaluate import evaluate
+from atlas_ref.oracle.schema import result_names
 
 Verdict = Literal["PASS", "WRONG", "MISSING", "UNDECIDABLE", "NOT SUPPORTED"]
 
-#: ||got - want|| / ||want|| allowed for a tensor recorded in each dtype (CASE-17).
+#: ||got - want|| / ||want|| allowed for a tensor recorded in each dtype (CASE-20).
 TOLERANCE = {"float64": 1e-12, "float32": 2e-5}
 
 #: The result that a rule exists for; its absence is a verdict.
@@ -49,29 +51,35 @@ def check(case: Case, *, only: Sequence[str] | None = None) -> list[Comparison]:
         only: names to compare, with or without `out/` ("y", "M", "grad/k"); all that are recorded when None.
 
     Raises:
-        CaseError: the case records no results, or results that the rule does not have.
+        CaseError: the case records no results, or results that the rule does not have; `only` names what no rule has.
     """
+    wanted = _wanted(case, only)
     if not case.supported:
         return [Comparison(case.name, "-", "NOT SUPPORTED", why=f"rule {case.header.rule}: not yet supported")]
     if not case.recorded:
         raise CaseError(f"{case.name}: no out/... or grad/... tensor is recorded, so there is nothing to check")
-    grad = any(name.startswith("grad/") for name in case.recorded)
-    ours = evaluate(case, grad=grad).tensors
+    compared = [name for name in case.recorded if wanted is None or name in wanted]
+    ours = evaluate(case, grad=any(name.startswith("grad/") for name in compared)).tensors
+    known = [*ours, *("grad/" + name.removeprefix("in/") for name in differentiable(case))]
     for name in case.recorded:
-        if name not in ours:
-            known = ", ".join(n for n in ours if n.startswith(name.split("/")[0] + "/"))
-            raise CaseError(f"{case.name}: {name}: not a result of this case; it has {known}")
-    chosen = _chosen(case, ours, only)
-    return [_compare(case, name, ours[name]) for name in chosen]
-
-
-def _chosen(case: Case, ours: Iterable[str], only: Sequence[str] | None) -> list[str]:
+        if name not in known:
+            alike = ", ".join(dict.fromkeys(n for n in known if n.startswith(name.split("/")[0] + "/")))
+            raise CaseError(f"{case.name}: {name}: not a result of this case; it has {alike}")
     main = MAIN_RESULT.get(case.header.rule, "out/y")
-    names = [name for name in ours if name in case.recorded or name == main]
+    expected = {*compared, main} if wanted is None or main in wanted else {*compared}
+    return [_compare(case, name, want) for name, want in ours.items() if name in expected]
+
+
+def _wanted(case: Case, only: Sequence[str] | None) -> set[str] | None:
     if only is None:
-        return names
-    wanted = [name if name.startswith(("out/", "grad/")) else f"out/{name}" for name in only]
-    return [name for name in names if name in wanted]
+        return None
+    wanted = {name if name.startswith(("out/", "grad/")) else f"out/{name}" for name in only}
+    unknown = sorted(wanted - result_names())
+    if unknown:
+        raise CaseError(
+            f"{case.name}: {unknown[0]}: no rule has such a result; results are y, M, S, X, phi, ... and grad/ with an input's name"
+        )
+    return wanted
 
 
 def _compare(case: Case, name: str, want: np.ndarray[Any, Any]) -> Comparison:
@@ -81,37 +89,53 @@ def _compare(case: Case, name: str, want: np.ndarray[Any, Any]) -> Comparison:
 
 
 def compare_arrays(case: str, name: str, got: np.ndarray[Any, Any], want: np.ndarray[Any, Any]) -> Comparison:
-    """The verdict on one array against ours (CASE-17)."""
+    """The verdict on one array against ours (CASE-20, CASE-21)."""
     kind = got.dtype.name
-    if kind not in TOLERANCE:
-        why = f"no tolerance is stated for {kind}" if got.dtype.kind != "i" else f"results are floating, found {kind}"
-        return Comparison(case, name, "UNDECIDABLE", why=why)
+    verdict = Comparison(case, name, "WRONG", tolerance=TOLERANCE.get(kind))
     if got.shape != want.shape:
-        return Comparison(case, name, "WRONG", tolerance=TOLERANCE[kind], why=f"shape {got.shape}, expected {want.shape}")
+        return verdict._replace(why=f"shape {got.shape}, expected {want.shape}")
+    if kind not in ("float64", "float32", "float16", "bfloat16"):
+        return verdict._replace(verdict="UNDECIDABLE", why=f"results are floating, found {kind}")
     got, want = got.astype(np.float64), want.astype(np.float64)
-    if not np.isfinite(got).all():
-        index = tuple(int(i[0]) for i in np.nonzero(~np.isfinite(got)))
-        return Comparison(
-            case, name, "WRONG", None, TOLERANCE[kind], index, float(got[index]), float(want[index]), f"{got[index]} at {index}"
-        )
+    bad = _first(~np.isfinite(got))
+    if bad is not None:
+        return verdict._replace(place=bad, got=float(got[bad]), want=float(want[bad]), why=f"{got[bad]} at {bad}")
+    bad = _first(~np.isfinite(want))
+    if bad is not None:
+        why = f"ours is {want[bad]} at {bad}: the rule itself overflows here"
+        return verdict._replace(verdict="UNDECIDABLE", place=bad, got=float(got[bad]), want=float(want[bad]), why=why)
+    if kind not in TOLERANCE:
+        return verdict._replace(verdict="UNDECIDABLE", why=f"no tolerance is stated for {kind}")
+    with np.errstate(over="ignore"):
+        place = _first(np.abs(got - want) == np.max(np.abs(got - want), initial=0.0)) or ()
     error = relative_error(got, want)
-    index = tuple(int(i) for i in np.unravel_index(int(np.argmax(np.abs(got - want))), got.shape)) if got.size else ()
-    verdict: Verdict = "PASS" if error <= TOLERANCE[kind] else "WRONG"
-    return Comparison(case, name, verdict, error, TOLERANCE[kind], index, float(got[index]), float(want[index]))
+    word: Verdict = "PASS" if error <= TOLERANCE[kind] else "WRONG"
+    return verdict._replace(verdict=word, error=error, place=place, got=float(got[place]), want=float(want[place]))
+
+
+def _first(where: np.ndarray[Any, Any]) -> tuple[int, ...] | None:
+    """Index of the first True."""
+    return tuple(int(i) for i in np.unravel_index(int(np.argmax(where)), where.shape)) if where.any() else None
 
 
 def relative_error(got: np.ndarray[Any, Any], want: np.ndarray[Any, Any]) -> float:
-    """||got - want|| / ||want||; ||got|| where want is 0. Scaled first, so that squares neither overflow nor vanish."""
-    top = float(np.max(np.abs(want), initial=0.0)) or float(np.max(np.abs(got), initial=0.0))
-    if top == 0.0:
-        return 0.0
-    distance = float(np.linalg.norm((got - want) / top))
-    size = float(np.linalg.norm(want / top))
-    return distance / size if size > 0 else distance * top
+    """||got - want|| / ||want||; ||got|| where want is 0. At any scale: the norms are taken of what is scaled to 1."""
+    with np.errstate(over="ignore"):
+        gap, gap_norm = _scaled_norm(got - want)
+    size, size_norm = _scaled_norm(want)
+    if gap == 0.0 or math.isinf(gap):
+        return gap
+    return gap * gap_norm if size == 0.0 else (gap / size) * (gap_norm / size_norm)
+
+
+def _scaled_norm(x: np.ndarray[Any, Any]) -> tuple[float, float]:
+    """The largest magnitude, and the norm of x divided by it."""
+    top = float(np.max(np.abs(x), initial=0.0))
+    return (top, float(np.linalg.norm(x / top))) if 0.0 < top < math.inf else (top, 0.0)
 
 
 def exit_code(comparisons: Iterable[Comparison]) -> int:
-    """0 when every compared tensor is PASS, 1 when one is not, 3 when nothing could be compared (CASE-16)."""
+    """0 when every compared tensor is PASS, 1 when one is not, 3 when nothing could be compared (CASE-26)."""
     verdicts = [c.verdict for c in comparisons if c.verdict != "NOT SUPPORTED"]
     if not verdicts:
         return 3

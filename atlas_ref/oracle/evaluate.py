@@ -5,16 +5,17 @@ Level token first projects; then both levels run the rule over the sequence. Spe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+from pydantic import ValidationError
 
 from atlas_ref import feature_maps
 from atlas_ref.gates import GateParams, GateSet
 from atlas_ref.newton_schulz import newton_schulz
-from atlas_ref.oracle.case import Case, CaseError, differentiable, make
+from atlas_ref.oracle.case import Case, CaseError, differentiable, make, named
 from atlas_ref.oracle.tensors import LOGARITHMS
 from atlas_ref.rules import delta, hebbian, omega, run, titans_lmm
 from atlas_ref.types import Array, Frozen
@@ -26,6 +27,10 @@ GATE_NAMES = ("retain", "momentum", "step_size")
 
 #: Results that a cotangent may weigh, and its name.
 WEIGHED = {"out/y": "in/y_bar", "out/M": "in/M_bar", "out/S": "in/S_bar", "out/X": "in/X_bar", "out/phi": "in/phi_bar"}
+
+
+#: Numbers in one array that are evaluated at most, 2 GiB in float64.
+LARGEST = 2**28
 
 
 class Results(Frozen):
@@ -64,8 +69,8 @@ def evaluate(case: Case, *, grad: bool = False, dtype: str = "float64", conventi
         raise CaseError(f"{case.name}: dtype {dtype!r} is not available; {' and '.join(DTYPES)} are")
     if convention is not None:
         case = under(case, convention)
-    kind = DTYPES[dtype]
-    inputs = {name: value if value.dtype.kind in "bu" else _as(value, kind) for name, value in case.inputs.items()}
+    _check_size(case)
+    inputs = {name: _as(name, value, DTYPES[dtype], case) for name, value in case.inputs.items()}
     names = differentiable(case) if grad else []
     bars = {out: inputs[bar] for out, bar in WEIGHED.items() if bar in inputs}
     if grad and not bars.keys() & {"out/y", "out/X", "out/phi"}:
@@ -77,15 +82,42 @@ def evaluate(case: Case, *, grad: bool = False, dtype: str = "float64", conventi
         phase[:] = [] if position is None else [position]
         return outputs
 
-    if grad:
-        outputs, pullback = vjp(forward, {name: inputs[name] for name in names})
-        seeds = {name: bars[name] if name in bars else np.zeros_like(value) for name, value in outputs.items()}
-        (gradients,) = pullback(seeds)
-        tensors = outputs | {"grad/" + name.removeprefix("in/"): np.asarray(g) for name, g in gradients.items()}
-    else:
-        tensors = forward({})
+    try:
+        with np.errstate(all="ignore"):  # what overflows shows in the results
+            tensors = _with_gradients(forward, inputs, names, bars) if grad else forward({})
+    except ValidationError as error:  # a sequence computed from x is not finite
+        raise named(case.name, error) from None
+    except MemoryError as error:
+        raise CaseError(f"{case.name}: needs more memory than there is: {error}") from None
     header = _header_out(case, phase)
     return Results.trusted(tensors={name: np.asarray(value) for name, value in tensors.items()}, header=header, void=case.void)
+
+
+def _check_size(case: Case) -> None:
+    """Refuse what no machine holds before asking for the memory."""
+    h = case.header
+    if h.rule == "newton_schulz":
+        return
+    token = h.level == "token"
+    heads, d_in = (
+        case.inputs["in/param/W_K"].shape[:2] if token else (1, case.inputs["in/x" if h.rule == "feature_map" else "in/k"].shape[-1])
+    )
+    x = case.inputs["in/k" if "in/k" in case.inputs else "in/x"]
+    rows, features = heads * (x.size // x.shape[-1]), feature_maps.d_phi(h.feature_map, d_in, _phi(case.inputs))
+    sequences = rows // x.shape[-2] if h.rule != "feature_map" else 1
+    most = max(rows * h.window, rows * features, sequences * h.window * features)
+    if most > LARGEST:
+        what = f"window {h.window} and {features} features of {rows} tokens"
+        raise CaseError(f"{case.name}: {what} need an array of {most} numbers, at most {LARGEST} are evaluated")
+
+
+def _with_gradients(
+    forward: Callable[[dict[str, Array]], dict[str, Array]], inputs: Mapping[str, Array], names: list[str], bars: Mapping[str, Array]
+) -> dict[str, Array]:
+    outputs, pullback = vjp(forward, {name: inputs[name] for name in names})
+    seeds = {name: bars[name] if name in bars else np.zeros_like(value) for name, value in outputs.items()}
+    (gradients,) = pullback(seeds)
+    return outputs | {"grad/" + name.removeprefix("in/"): np.asarray(g) for name, g in gradients.items()}
 
 
 def under(case: Case, convention: str | Mapping[str, Any]) -> Case:
@@ -99,7 +131,7 @@ def under(case: Case, convention: str | Mapping[str, Any]) -> Case:
     if isinstance(convention, str) or "preset" in convention:
         base = {}
     changes = {"preset": convention} if isinstance(convention, str) else dict(convention)
-    header = _plain_header(case)
+    header = case.header.plain()
     header["convention"] = _merged(base, changes)
     return make(header, {**case.inputs, **case.recorded}, name=case.name)
 
@@ -111,22 +143,24 @@ def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _plain_header(case: Case) -> dict[str, Any]:
-    return case.header.model_dump(mode="json", by_alias=True, exclude_unset=True)
-
-
 def _header_out(case: Case, phase: list[int]) -> dict[str, Any]:
-    header = _plain_header(case)
+    header = case.header.plain()
     if phase:
         header["phase"] = phase[0]
     return header
 
 
-def _as(value: np.ndarray[Any, Any], kind: Any) -> np.ndarray[Any, Any]:
-    """Exact for every dtype narrower than `kind`; bfloat16 goes through float32, which holds it exactly."""
+def _as(name: str, value: np.ndarray[Any, Any], kind: Any, case: Case) -> np.ndarray[Any, Any]:
+    """Exact for every dtype narrower than `kind`; bfloat16 goes through float32, which holds it exactly. Masks stay."""
+    if value.dtype.kind in "bu":
+        return value
     if value.dtype == ml_dtypes.bfloat16:
         value = value.astype(np.float32)
-    return value.astype(kind)
+    with np.errstate(over="ignore"):
+        converted = value.astype(kind)
+    if not np.isfinite(converted).all():
+        raise CaseError(f"{case.name}: {name}: has entries up to {np.abs(value).max():.3g}, which {np.dtype(kind)} cannot hold")
+    return converted
 
 
 def _first_cotangent(case: Case) -> str:
@@ -209,10 +243,10 @@ def _initial_state(module: Any, config: Any, inputs: Mapping[str, Array], case: 
         state = state.replaced(reference=_plain_layout(inputs["in/M_ref"], case))
     if case.header.phase is not None:
         state = state.replaced(position=case.header.phase)
-    return _with_window(config, inputs, case, state) if module is omega else state
+    return _with_window(config, inputs, case, tokens, state) if module is omega else state
 
 
-def _with_window(config: Any, inputs: Mapping[str, Array], case: Case, state: Any) -> Any:
+def _with_window(config: Any, inputs: Mapping[str, Array], case: Case, tokens: run.Tokens, state: Any) -> Any:
     """Omega's state with the initial window contents as its newest rows."""
 
     def newest(empty: Array, rows: Array, axis: int) -> Array:
@@ -233,7 +267,10 @@ def _with_window(config: Any, inputs: Mapping[str, Array], case: Case, state: An
             empty = ops.zeros_like(before, shape=(*before.shape[:-1], config.window))
             state = state.replaced(token_gates=newest(empty, before, -1))
     if "in/window_momentum" in inputs:
-        state = state.replaced(momenta=newest(state.momenta, _plain_layout(inputs["in/window_momentum"], case), -3))
+        momenta = newest(state.momenta, _plain_layout(inputs["in/window_momentum"], case), -3)
+        state = state.replaced(momenta=momenta)
+        if tokens.momentum is None:
+            state = state.replaced(S=momenta[..., -1, :, :])  # an inactive first token repeats it
     return state
 
 
@@ -244,7 +281,7 @@ def _outputs(
     out: dict[str, Array] = {"out/y": y, "out/M": _plain_layout(state.M, case)}
     if tokens.momentum is not None:
         out["out/S"] = _plain_layout(state.S, case)
-    convention = case.convention
+    convention = config.convention
     resumes = convention.frozen_reference or convention.read == "chunk_start"
     if resumes:
         out["out/M_ref"] = _plain_layout(state.reference, case)
@@ -255,10 +292,11 @@ def _outputs(
 
 def _window_outputs(config: Any, inputs: Mapping[str, Array], case: Case, tokens: run.Tokens, state: Any) -> dict[str, Array]:
     n = min(state.filled, config.window - 1)
-    first = 0 if tokens.reset is None or not tokens.reset.any() else int(np.nonzero(tokens.reset)[0][-1])
+    starts = [] if tokens.reset is None else np.nonzero(tokens.reset)[0].tolist()
+    first = starts[-1] if starts else 0  # tokens of the last packed sequence alone remain
 
     def tail(before: str, rows: Array) -> Array:
-        earlier = [inputs[before]] if before in inputs and not (tokens.reset is not None and tokens.reset.any()) else []
+        earlier = [inputs[before]] if before in inputs and not starts else []
         return ops.concatenate([*earlier, rows[..., first:, :]], axis=-2)[..., -n:, :]
 
     out = {"out/window_k": tail("in/window_k", tokens.k), "out/window_v": tail("in/window_v", tokens.v)}
@@ -267,5 +305,7 @@ def _window_outputs(config: Any, inputs: Mapping[str, Array], case: Case, tokens
     if state.residuals is not None:
         out["out/window_residual"] = state.residuals[..., -n:, :]
     if state.momenta is not None:
-        out["out/window_momentum"] = _plain_layout(state.momenta[..., -n:, :, :], case)
+        given = inputs["in/window_momentum"].shape[-3] if "in/window_momentum" in inputs and not starts else 0
+        m = min(given + tokens.k.shape[-2] - first, config.window - 1)
+        out["out/window_momentum"] = _plain_layout(state.momenta[..., -m:, :, :], case)
     return out

@@ -6,8 +6,9 @@ from typing import Any
 
 from atlas_ref import feature_maps, window
 from atlas_ref.conventions import PRESETS, Convention
-from atlas_ref.oracle.case import KEY, Header
-from atlas_ref.oracle.tensors import PROJECTED, TOKEN
+from atlas_ref.oracle.files import KEY
+from atlas_ref.oracle.header import Header
+from atlas_ref.oracle.tensors import COTANGENTS, PROJECTED, RESULTS, TOKEN
 
 
 def case_schema() -> dict[str, Any]:
@@ -57,6 +58,16 @@ def tensor_table() -> dict[str, dict[str, Any]]:
         table[name] = {"rules": "newton_schulz", "axes": axes, "need": "yes" if name == "in/G" else "no gradients"}
     table["in/phi_bar"] = {"rules": "feature_map", "axes": "... d_phi", "need": "no gradients"}
     return table
+
+
+def result_names() -> set[str]:
+    """Every result that some case has: `out/...`, and `grad/...` of every floating input but the cotangents."""
+    inputs = {
+        name.removeprefix("in/")
+        for name, entry in tensor_table().items()
+        if "bool" not in entry.get("dtype", "") and name not in COTANGENTS
+    }
+    return {f"out/{name}" for name in RESULTS} | {f"grad/{name}" for name in inputs}
 
 
 def axis_values(axis: str) -> list[str]:

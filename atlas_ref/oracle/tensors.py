@@ -11,7 +11,7 @@ from atlas_ref import feature_maps, window
 
 if TYPE_CHECKING:
     from atlas_ref.conventions import Convention
-    from atlas_ref.oracle.case import Header
+    from atlas_ref.oracle.header import Header
 
 
 class Tensor(NamedTuple):
@@ -34,6 +34,9 @@ class Tensor(NamedTuple):
 
 #: Cotangents: inputs that have no gradient themselves.
 COTANGENTS = ("in/y_bar", "in/M_bar", "in/S_bar", "in/X_bar", "in/phi_bar")
+
+#: Results of any rule, without `out/` (CASE-12).
+RESULTS = ("y", "M", "S", "M_ref", "window_k", "window_v", "window_gate_before", "window_residual", "window_momentum", "X", "phi")
 
 #: Tensors that stand for another by its logarithm.
 LOGARITHMS = {"in/log_retain": "in/retain", "in/log_momentum": "in/momentum"}
@@ -80,7 +83,7 @@ TOKEN: dict[str, tuple[str, Tensor]] = {
     "in/param/b_step_size": ("omega titans_lmm delta", Tensor("H n_step_size")),
 }
 
-_NOT_AT_TOKEN = [
+_COMPUTED_AT_TOKEN = {
     "in/k",
     "in/v",
     "in/q",
@@ -92,9 +95,7 @@ _NOT_AT_TOKEN = [
     "in/step_size_memory",
     "in/window_weights",
     "in/window_gate",
-]
-
-_PHI_AXES = {"in/phi/" + name: axes for table in feature_maps.TENSORS.values() for name, axes in table.items() if name != "proj"}
+}
 
 
 def phi_tensors(header: Header) -> dict[str, Tensor]:
@@ -119,10 +120,10 @@ def legal(header: Header, convention: Convention, given: set[str]) -> tuple[dict
     allowed: dict[str, Tensor] = {}
     refused: dict[str, str] = {}
     token = header.level == "token"
-    for name, (rules, tensor) in (PROJECTED | TOKEN if token else PROJECTED).items():
+    for name, (rules, tensor) in (TOKEN | PROJECTED if token else PROJECTED).items():
         if rules != "all" and header.rule not in rules.split():
             refused[name] = f"{header.rule} has none; it belongs to {' and '.join(rules.split())}"
-        elif token and name in _NOT_AT_TOKEN:
+        elif token and name in _COMPUTED_AT_TOKEN:
             refused[name] = "level token computes it from in/x"
         else:
             allowed[name] = _in_layout(name, tensor, convention, token)

@@ -26,7 +26,7 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class Config(Frozen):
-    """Sizes and choices of a Delta memory (DELTA-1).
+    """Sizes and choices of a Delta memory.
 
     Attributes:
         d_in, d_out: length of keys and queries; of values and reads.
@@ -56,7 +56,7 @@ class Config(Frozen):
 
 
 class Params(Frozen):
-    """What the outer loop learns: projections and gates (DELTA-2)."""
+    """What the outer loop learns: projections and gates (GATES-7)."""
 
     W_K: Annotated[Array, Dims("H d_in d_model")]
     W_V: Annotated[Array, Dims("H d_out d_model")]
@@ -65,7 +65,7 @@ class Params(Frozen):
 
 
 class State(Frozen):
-    """Everything that a split between two tokens must carry (DELTA-3).
+    """Everything that a split between two tokens must carry (DELTA-1, DELTA-15).
 
     Attributes:
         M (..., d_out, d_in): memory.
@@ -79,7 +79,7 @@ class State(Frozen):
 
 
 def init(config: Config, seed: int) -> Params:
-    """Parameters drawn from the counter-based generator Philox with `seed`; gates start at their biases (GATES-6)."""
+    """Parameters drawn from the counter-based generator Philox with `seed`; gates start at their biases (GATES-8)."""
     if config.d_model is None:
         raise ValueError("init: config.d_model is needed for parameters")
     draw = np.random.Generator(np.random.Philox(seed))
@@ -105,8 +105,9 @@ def init(config: Config, seed: int) -> Params:
 
 
 def start(config: Config, leading: tuple[int, ...] = (), *, M: Array = None) -> State:
-    """The state before the first token: M_0, zero unless given (DELTA-3)."""
-    M = np.zeros((*leading, config.d_out, config.d_in)) if M is None else M
+    """The state before the first token: M_0, zero unless given (DELTA-1)."""
+    shape = (config.d_out, config.d_in)
+    M = run.initial("M", np.zeros((*leading, *shape)) if M is None else M, shape)
     return restart(config, State.trusted(M=M))
 
 
@@ -125,7 +126,7 @@ class Update(NamedTuple):
 
 
 def write(config: Config, state: State, k: Array, v: Array, gates: Gates) -> State:
-    """Move the memory by one token's error (DELTA-4 to DELTA-6).
+    """Move the memory by one token's error (DELTA-2, DELTA-3).
 
     Args:
         k (..., d_in): the key after norms.
@@ -134,13 +135,13 @@ def write(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Sta
 
     Reduces to: hebbian in the limit step_size -> 0 with v / step_size in place of v.
 
-    Source: Titans Eq 34; gated form with decay before_error; DELTA-4 to DELTA-6.
+    Source: Titans Eq 34; gated form with decay before_error; DELTA-2, DELTA-3.
     """
     return update(config, state, k, v, gates).state
 
 
 def update(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Update:
-    """`write` with its intermediate values (DELTA-4 to DELTA-6)."""
+    """`write` with its intermediate values (DELTA-2, DELTA-3)."""
     convention = config.convention
     M_ref = state.reference if convention.frozen_reference else state.M
     if convention.reference == "zero":
@@ -164,12 +165,12 @@ def update(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Up
 
 
 def rest(config: Config, state: State, k: Array, v: Array) -> State:
-    """An inactive token: M stays (DELTA-8)."""
+    """An inactive token: M stays (DELTA-5)."""
     return state
 
 
 def read(config: Config, state: State, q: Array) -> Array:
-    """y = M q (DELTA-7).
+    """y = M q (DELTA-4).
 
     Args:
         q (..., d_in): the query after norms and scale.

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from atlas_ref import gates
-from atlas_ref.conventions import Convention, resolve
+from atlas_ref.conventions import Convention, effective, resolve
 from atlas_ref.gates import Gates, GateSet
 from atlas_ref.rules import run
 from atlas_ref.types import Array, Dims, Frozen, Pulse
@@ -25,7 +25,7 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class Config(Frozen):
-    """Sizes and choices of a Hebbian memory (HEBBIAN-1).
+    """Sizes and choices of a Hebbian memory.
 
     Attributes:
         d_in, d_out: length of keys and queries; of values and reads.
@@ -46,7 +46,7 @@ class Config(Frozen):
     @field_validator("convention", mode="before")
     @classmethod
     def _resolve(cls, value: Any) -> Convention:
-        return resolve(value, rule="hebbian", level="token")
+        return effective(resolve(value, rule="hebbian", level="token"), rule="hebbian")
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -55,7 +55,7 @@ class Config(Frozen):
 
 
 class Params(Frozen):
-    """What the outer loop learns: projections and gates (HEBBIAN-2)."""
+    """What the outer loop learns: projections and gates (GATES-7)."""
 
     W_K: Annotated[Array, Dims("H d_in d_model")]
     W_V: Annotated[Array, Dims("H d_out d_model")]
@@ -64,7 +64,7 @@ class Params(Frozen):
 
 
 class State(Frozen):
-    """Everything that a split between two tokens must carry (HEBBIAN-3).
+    """Everything that a split between two tokens must carry (HEBBIAN-1, HEBBIAN-12).
 
     Attributes:
         M (..., d_out, d_in): memory.
@@ -78,7 +78,7 @@ class State(Frozen):
 
 
 def init(config: Config, seed: int) -> Params:
-    """Parameters drawn from the counter-based generator Philox with `seed`; gates start at their biases (GATES-6)."""
+    """Parameters drawn from the counter-based generator Philox with `seed`; gates start at their biases (GATES-8)."""
     if config.d_model is None:
         raise ValueError("init: config.d_model is needed for parameters")
     draw = np.random.Generator(np.random.Philox(seed))
@@ -104,8 +104,9 @@ def init(config: Config, seed: int) -> Params:
 
 
 def start(config: Config, leading: tuple[int, ...] = (), *, M: Array = None) -> State:
-    """The state before the first token: M_0, zero unless given (HEBBIAN-3)."""
-    M = np.zeros((*leading, config.d_out, config.d_in)) if M is None else M
+    """The state before the first token: M_0, zero unless given (HEBBIAN-1)."""
+    shape = (config.d_out, config.d_in)
+    M = run.initial("M", np.zeros((*leading, *shape)) if M is None else M, shape)
     return restart(config, State.trusted(M=M))
 
 
@@ -115,26 +116,26 @@ def restart(config: Config, state: State) -> State:
 
 
 def write(config: Config, state: State, k: Array, v: Array, gates: Gates) -> State:
-    """Add the association of one token (HEBBIAN-4).
+    """Add the association of one token (HEBBIAN-2).
 
     Args:
         k (..., d_in): the key after norms.
         v (..., d_out): the value.
         gates: this token's gates; only retain is read.
 
-    Source: MIRAS (2504.13173) Table 1, dot-product bias; HEBBIAN-4.
+    Source: MIRAS (2504.13173) Table 1, dot-product bias; HEBBIAN-2.
     """
     kept = state.M if gates.retain is None else gates.retain * state.M
     return state.replaced(M=kept + ops.outer(v, k))
 
 
 def rest(config: Config, state: State, k: Array, v: Array) -> State:
-    """An inactive token: M stays (HEBBIAN-6)."""
+    """An inactive token: M stays (HEBBIAN-4)."""
     return state
 
 
 def read(config: Config, state: State, q: Array) -> Array:
-    """y = M q (HEBBIAN-5).
+    """y = M q (HEBBIAN-3).
 
     Args:
         q (..., d_in): the query after norms and scale.

@@ -32,7 +32,7 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class Config(Frozen):
-    """Sizes and choices of an Omega memory (OMEGA-1).
+    """Sizes and choices of an Omega memory.
 
     Attributes:
         d_in, d_out: length of keys and queries; of values and reads.
@@ -77,7 +77,7 @@ class Config(Frozen):
 
 
 class Params(Frozen):
-    """What the outer loop learns (OMEGA-2).
+    """What the outer loop learns (OMEGA-27).
 
     Attributes:
         W_K (H, d_in, d_model), W_V (H, d_out, d_model), W_Q (H, d_in, d_model): projections.
@@ -102,7 +102,7 @@ class Params(Frozen):
 
 
 class State(Frozen):
-    """Everything that a split between two tokens must carry (OMEGA-3).
+    """Everything that a split between two tokens must carry (OMEGA-1, OMEGA-28).
 
     Attributes:
         M (..., d_out, d_phi): memory.
@@ -129,7 +129,7 @@ class State(Frozen):
 
 
 def init(config: Config, seed: int) -> Params:
-    """Parameters drawn from the counter-based generator Philox with `seed`; gates start at their biases (GATES-6)."""
+    """Parameters drawn from the counter-based generator Philox with `seed`; gates start at their biases (GATES-8)."""
     if config.d_model is None:
         raise ValueError("init: config.d_model is needed for parameters")
     draw = np.random.Generator(np.random.Philox(seed))
@@ -157,15 +157,15 @@ def init(config: Config, seed: int) -> Params:
 
 
 def start(config: Config, leading: tuple[int, ...] = (), *, M: Array = None, S: Array = None) -> State:
-    """The state before the first token: M_0 and S_0 (zero unless given), an empty window (OMEGA-3)."""
-    shape = (*leading, config.d_out, config.d_phi)
-    M = np.zeros(shape) if M is None else M
-    S = ops.zeros_like(M) if S is None else S
+    """The state before the first token: M_0 and S_0 (zero unless given), an empty window (OMEGA-1)."""
+    shape = (config.d_out, config.d_phi)
+    M = run.initial("M", np.zeros((*leading, *shape)) if M is None else M, shape)
+    S = run.initial("S", ops.zeros_like(M) if S is None else S, M.shape)
     return restart(config, State.trusted(M=M, S=S))
 
 
 def restart(config: Config, state: State) -> State:
-    """The same M and S with an empty window at the start of a call, as at the start of a packed sequence (WINDOW-11)."""
+    """The same M and S with an empty window at the start of a call, as at the start of a packed sequence (WINDOW-16)."""
     M, c = state.M, config.window
     lead = M.shape[:-2]
     keys = ops.zeros_like(M, shape=(*lead, c, M.shape[-1]))
@@ -201,7 +201,7 @@ class Update(NamedTuple):
 
 
 def write(config: Config, state: State, k: Array, v: Array, gates: Gates) -> State:
-    """Push one token into the window and move the memory (OMEGA-4 to OMEGA-11).
+    """Push one token into the window and move the memory (OMEGA-2 to OMEGA-11).
 
     Args:
         k (..., d_phi): the key after norms and feature map.
@@ -210,13 +210,13 @@ def write(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Sta
 
     Reduces to: titans_lmm for c = 1, gamma = 1, no feature map, no Newton-Schulz; delta when momentum is also 0.
 
-    Source: Atlas Eqs 9, 10, 32, 33; OMEGA-4 to OMEGA-11.
+    Source: Atlas Eqs 9, 10, 32, 33; OMEGA-2 to OMEGA-11.
     """
     return update(config, state, k, v, gates).state
 
 
 def update(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Update:
-    """`write` with its intermediate values (OMEGA-4 to OMEGA-11)."""
+    """`write` with its intermediate values (OMEGA-2 to OMEGA-11)."""
     if config.convention.order == "momentum_then_window":
         return _update_momentum_first(config, state, k, v, gates)
     convention = config.convention
@@ -235,7 +235,7 @@ def update(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Up
 
 
 def _update_momentum_first(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Update:
-    """Order momentum_then_window (OMEGA-12).
+    """Order momentum_then_window (OMEGA-11).
 
     Z_t = momentum_t Z_{t-1} + a_t s e_t phi_t^T,    S_t = sum_j gamma[t,j] Z_{t-j}
     """
@@ -254,7 +254,7 @@ def _update_momentum_first(config: Config, state: State, k: Array, v: Array, gat
 
 
 def rest(config: Config, state: State, k: Array, v: Array) -> State:
-    """An inactive token: it enters the window; M and S stay (OMEGA-14)."""
+    """An inactive token: it enters the window; M and S stay (OMEGA-13, WINDOW-17)."""
     pushed = _push(config, state, k, v)
     if state.momenta is not None:
         return pushed.replaced(momenta=_append_matrix(state.momenta, state.S))
@@ -264,7 +264,7 @@ def rest(config: Config, state: State, k: Array, v: Array) -> State:
 
 
 def read(config: Config, state: State, q: Array) -> Array:
-    """y = M phi(q), or NS(M) phi(q) where the accumulated argument is kept (OMEGA-13).
+    """y = M phi(q), or NS(M) phi(q) where the accumulated argument is kept (OMEGA-12, OMEGA-9).
 
     Args:
         q (..., d_phi): the query after norms, feature map and scale.
@@ -276,7 +276,7 @@ def read(config: Config, state: State, q: Array) -> Array:
 
 
 def step(config: Config, params: Params, state: State, x: Array, pulse: Pulse) -> tuple[State, Array]:
-    """One token: project, gate, write if the pulse is active, read (OMEGA-15).
+    """One token: project, gate, write if the pulse is active, read (OMEGA-2).
 
     Args:
         x (B, d_model): tokens.
@@ -293,13 +293,13 @@ def step(config: Config, params: Params, state: State, x: Array, pulse: Pulse) -
 
 
 def _push(config: Config, state: State, k: Array, v: Array) -> State:
-    """The window with this token as its newest row (OMEGA-4)."""
+    """The window with this token as its newest row (OMEGA-3, WINDOW-1)."""
     filled = min(state.filled + 1, config.window)
     return state.replaced(keys=ops.slide(state.keys, k), values=ops.slide(state.values, v), filled=filled)
 
 
 def _residual(config: Config, state: State, retain: Array) -> tuple[Array, Array]:
-    """Residuals of the window tokens under the reference, and under carry those stored at arrival (OMEGA-5, WINDOW-12)."""
+    """Residuals of the window tokens under the reference, and under carry those stored at arrival (OMEGA-4, WINDOW-13)."""
     convention = config.convention
     if convention.reference == "running":
         M_ref = state.M
@@ -318,7 +318,7 @@ def _residual(config: Config, state: State, retain: Array) -> tuple[Array, Array
 
 
 def _older(config: Config, state: State) -> Array:
-    """Plain booleans (c, 1): window rows whose token belongs to an older span (WINDOW-12)."""
+    """Plain booleans (c, 1): window rows whose token belongs to an older span (WINDOW-10)."""
     lags = np.arange(config.window)[::-1]
     return (lags > state.position)[:, None]
 
@@ -348,7 +348,7 @@ def _times(factor: Array, x: Array) -> Array:
 
 
 def _orthogonalised(config: Config, S: Array, gradient: Array, gates: Gates) -> Array:
-    """U from S: Newton-Schulz of the argument that the convention names (OMEGA-9, OMEGA-10)."""
+    """U from S: Newton-Schulz of the argument that the convention names (OMEGA-8)."""
     convention = config.convention
     if not convention.has_newton_schulz or convention.argument == "accumulated":
         return S
@@ -359,7 +359,7 @@ def _orthogonalised(config: Config, S: Array, gradient: Array, gates: Gates) -> 
 
 
 def _moved(config: Config, M: Array, U: Array, b: Array, gates: Gates) -> Array:
-    """M_t from M_{t-1} and U_t, with the sign that momentum_sign and direction give (OMEGA-11)."""
+    """M_t from M_{t-1} and U_t, with the sign that momentum_sign and direction give (OMEGA-10)."""
     convention = config.convention
     kept = _times(gates.retain, M)
     adds = (convention.momentum_sign == "minus") != (convention.direction == "ascent")

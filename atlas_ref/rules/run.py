@@ -16,7 +16,7 @@ from pydantic import model_validator
 from atlas_ref import feature_maps, gates, window
 from atlas_ref.conventions import Convention
 from atlas_ref.gates import Gates
-from atlas_ref.types import Array, Dims, Frozen, check_array
+from atlas_ref.types import Array, Dims, Frozen, check_array, read_only
 from tape import ops
 
 NORM_EPS = 1e-6
@@ -34,7 +34,7 @@ class Rule(NamedTuple):
 
 
 class Tokens(Frozen):
-    """A projected sequence (CONV-22): keys, values, queries and gates of T tokens, with any leading axes.
+    """A projected sequence (CONV-27, CONV-28): keys, values, queries and gates of T tokens, with any leading axes.
 
     Attributes:
         k (..., T, d_in), v (..., T, d_out), q (..., T, d_in): before norms and feature map.
@@ -78,7 +78,7 @@ class Tokens(Frozen):
 
 
 def run(rule: Rule, config: Any, tokens: Tokens, state: Any, *, phi: Mapping[str, Array] | None = None) -> tuple[Any, Array]:
-    """Drive a rule over a sequence (CONV-23).
+    """Drive a rule over a sequence (CONV-29).
 
     At each token, in this order: a reset; the start of a span; the write, or for an inactive token the
     entry into the window alone; the read.
@@ -128,21 +128,33 @@ def run(rule: Rule, config: Any, tokens: Tokens, state: Any, *, phi: Mapping[str
 
 
 def require_span(convention: Convention, span: int | None) -> None:
-    """Refuse a reference or a read at the start of spans without their length (CONV-10).
+    """Refuse a reference or a read at the start of spans without their length (CONV-11, CONV-12).
 
     Raises:
         ValueError: names the axis.
     """
     for axis in ("reference", "read"):
-        if getattr(convention, axis) == "chunk_start" and span is None and convention.reference != "call_start":
-            raise ValueError(f"span: {axis} chunk_start needs one")
+        if getattr(convention, axis) == "chunk_start" and span is None:
+            raise ValueError(f"span: missing, {axis} chunk_start needs one")
+
+
+def initial(name: str, value: Array, shape: tuple[int, ...]) -> Array:
+    """An initial memory or momentum, checked and read-only; `shape` is that of its last axes.
+
+    Raises:
+        ValueError: names the array, its shape and the one needed.
+    """
+    check_array(name, value, Dims("..."))
+    if value.shape[-len(shape) :] != shape:
+        raise ValueError(f"{name}: shape {value.shape}, expected {shape}, after any leading axes")
+    return read_only(value)
 
 
 # -- spans --------------------------------------------------------------------------------------------
 
 
 def first_position(config: Any) -> int:
-    """Place of the first token in its span: 0, or 1 where spans start at multiples counted from 1 (CONV-11)."""
+    """Place of the first token in its span: 0, or 1 where spans start at multiples counted from 1 (CONV-13, CONV-30)."""
     counted_from_one = config.convention.span_origin == "multiple" and config.convention.reference != "call_start"
     return 1 % config.span if counted_from_one and config.span is not None else 0
 
@@ -161,7 +173,7 @@ def _next_position(config: Any, position: int) -> int:
 
 
 def normalised(x: Array, kind: str) -> Array:
-    """l2: x / sqrt(sum x^2 + 1e-6); rms: x / sqrt(mean x^2 + 1e-6); none: x (CONV-18)."""
+    """l2: x / sqrt(sum x^2 + 1e-6); rms: x / sqrt(mean x^2 + 1e-6); none: x (CONV-24)."""
     if kind == "none":
         return x
     total = ops.sum(x * x, axis=-1, keepdims=True)
@@ -169,7 +181,7 @@ def normalised(x: Array, kind: str) -> Array:
 
 
 def mapped(config: Any, phi: Mapping[str, Array], x: Array, norm: str) -> Array:
-    """Keys or queries as they meet the memory: norm, then feature map, or the other way round (CONV-18)."""
+    """Keys or queries as they meet the memory: norm, then feature map, or the other way round (CONV-35)."""
     feature_map = getattr(config, "feature_map", feature_maps.IDENTITY)
     if config.convention.norm_place == "before_phi":
         return feature_maps.apply(feature_map, phi, normalised(x, norm))
@@ -201,6 +213,8 @@ def _window_weights(config: Any, tokens: Tokens, state: Any) -> Any:
     if tokens.window_gate is not None:
         before = None if state.token_gates is None else state.token_gates[..., 1:]
         gate = window.gate_by_lag(tokens.window_gate, window=c, before=before)
+        if tokens.reset is not None:
+            gate = ops.where(_exists(tokens, state, c), gate, 0.0)  # a token before the reset brings nothing
         weights = gate if weights is None else weights * gate
     if weights is None:
         weights = ops.ones_like(tokens.k, shape=(T, c)) * (1.0 / c)
@@ -243,7 +257,7 @@ def gate_names(names: tuple[str, ...], convention: Convention) -> tuple[str, ...
 
 
 def project(config: Any, params: Any, x: Array) -> dict[str, Array]:
-    """Keys, values, queries, gates and window weights of tokens x (B, T, d_model) (CONV-24).
+    """Keys, values, queries, gates and window weights of tokens x (B, T, d_model) (CONV-28).
 
     k = W_K x, v = W_V x, q = W_Q x per head; gates from [k; v] with k after a norm that precedes phi.
     """

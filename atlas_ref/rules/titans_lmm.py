@@ -28,7 +28,7 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class Config(Frozen):
-    """Sizes and choices of a Titans memory (TITANS-1).
+    """Sizes and choices of a Titans memory.
 
     Attributes:
         d_in, d_out: length of keys and queries; of values and reads.
@@ -58,7 +58,7 @@ class Config(Frozen):
 
 
 class Params(Frozen):
-    """What the outer loop learns: projections and gates (TITANS-2)."""
+    """What the outer loop learns: projections and gates (GATES-7)."""
 
     W_K: Annotated[Array, Dims("H d_in d_model")]
     W_V: Annotated[Array, Dims("H d_out d_model")]
@@ -67,7 +67,7 @@ class Params(Frozen):
 
 
 class State(Frozen):
-    """Everything that a split between two tokens must carry (TITANS-3).
+    """Everything that a split between two tokens must carry (TITANS-1, TITANS-16).
 
     Attributes:
         M (..., d_out, d_in): memory.
@@ -83,7 +83,7 @@ class State(Frozen):
 
 
 def init(config: Config, seed: int) -> Params:
-    """Parameters drawn from the counter-based generator Philox with `seed`; gates start at their biases (GATES-6)."""
+    """Parameters drawn from the counter-based generator Philox with `seed`; gates start at their biases (GATES-8)."""
     if config.d_model is None:
         raise ValueError("init: config.d_model is needed for parameters")
     draw = np.random.Generator(np.random.Philox(seed))
@@ -109,9 +109,10 @@ def init(config: Config, seed: int) -> Params:
 
 
 def start(config: Config, leading: tuple[int, ...] = (), *, M: Array = None, S: Array = None) -> State:
-    """The state before the first token: M_0 and S_0, zero unless given (TITANS-3)."""
-    M = np.zeros((*leading, config.d_out, config.d_in)) if M is None else M
-    S = ops.zeros_like(M) if S is None else S
+    """The state before the first token: M_0 and S_0, zero unless given (TITANS-1)."""
+    shape = (config.d_out, config.d_in)
+    M = run.initial("M", np.zeros((*leading, *shape)) if M is None else M, shape)
+    S = run.initial("S", ops.zeros_like(M) if S is None else S, M.shape)
     return restart(config, State.trusted(M=M, S=S))
 
 
@@ -131,7 +132,7 @@ class Update(NamedTuple):
 
 
 def write(config: Config, state: State, k: Array, v: Array, gates: Gates) -> State:
-    """Move the memory by one token's error (TITANS-4 to TITANS-7).
+    """Move the memory by one token's error (TITANS-2 to TITANS-5).
 
     Args:
         k (..., d_in): the key after norms.
@@ -140,13 +141,13 @@ def write(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Sta
 
     Reduces to: delta for momentum 0.
 
-    Source: Titans Eqs 13-15; per dimension Eqs 32-33; TITANS-4 to TITANS-7.
+    Source: Titans Eqs 13-15; per dimension Eqs 32-33; TITANS-2 to TITANS-5.
     """
     return update(config, state, k, v, gates).state
 
 
 def update(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Update:
-    """`write` with its intermediate values (TITANS-4 to TITANS-7)."""
+    """`write` with its intermediate values (TITANS-2 to TITANS-5)."""
     convention = config.convention
     M_ref = state.reference if convention.frozen_reference else state.M
     if convention.reference == "zero":
@@ -177,12 +178,12 @@ def update(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Up
 
 
 def rest(config: Config, state: State, k: Array, v: Array) -> State:
-    """An inactive token: M and S stay (TITANS-9)."""
+    """An inactive token: M and S stay (TITANS-7)."""
     return state
 
 
 def read(config: Config, state: State, q: Array) -> Array:
-    """y = M q (TITANS-8).
+    """y = M q (TITANS-6).
 
     Args:
         q (..., d_in): the query after norms and scale.

@@ -1,0 +1,126 @@
+"""Safetensors files with a JSON object in their metadata, read and written whole. Specified in specs/case.md."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+#: Metadata key of the JSON object (CASE-1).
+KEY = "atlas_ref"
+
+#: What NumPy can hold, by the name in the file. Most of it is read only to be refused by name.
+DTYPES: dict[str, Any] = {
+    "F64": np.float64,
+    "F32": np.float32,
+    "F16": np.float16,
+    "BF16": ml_dtypes.bfloat16,
+    "BOOL": np.bool_,
+    "C64": np.complex64,
+    **{f"{sign}{bits}": f"{word}{bits}" for sign, word in (("I", "int"), ("U", "uint")) for bits in (8, 16, 32, 64)},
+}
+NAMES = {np.dtype(dtype).name: name for name, dtype in DTYPES.items()}
+
+Arrays = Mapping[str, np.ndarray[Any, Any]]
+
+
+def read(path: str) -> tuple[str, dict[str, np.ndarray[Any, Any]]]:
+    """The text of the JSON object and every tensor.
+
+    Raises:
+        ValueError: what is wrong with the file, without its name.
+    """
+    data = _bytes(Path(path))
+    try:
+        entries = safetensors.deserialize(data)
+    except safetensors.SafetensorError as error:
+        reason = str(error).removeprefix("Error while deserializing").removeprefix(" header").removeprefix(": ")
+        raise ValueError(f"not a whole safetensors file: {reason}") from None
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")], object_pairs_hook=unique)
+    tensors = {name: _array(name, entry) for name, entry in entries}
+    metadata = header.get("__metadata__") or {}
+    if KEY not in metadata:
+        raise ValueError(f"metadata key {KEY!r}: missing, a case needs its JSON object there")
+    return metadata[KEY], tensors
+
+
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object whose keys all differ."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"key {key!r} stands twice")
+        found[key] = value
+    return found
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        if path.is_dir():
+            raise ValueError("is a folder, a case file is needed")
+        if path.exists() and not path.is_file():
+            raise ValueError("is not a regular file")
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise ValueError("no such file") from None
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error.strerror or error}") from None
+
+
+def _array(name: str, entry: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+    if entry["dtype"] not in DTYPES:
+        raise ValueError(f"{name}: dtype {entry['dtype']}, F64, F32, BF16 or F16 is needed")
+    if entry["dtype"] == "BOOL" and entry["data"].strip(b"\0\1"):
+        raise ValueError(f"{name}: a byte of a BOOL tensor must be 0 or 1")
+    return np.frombuffer(entry["data"], dtype=DTYPES[entry["dtype"]]).reshape(entry["shape"])
+
+
+def write(path: str | os.PathLike[str], text: str, tensors: Arrays) -> None:
+    """Write under a temporary name and rename, so that nobody ever sees half a file (CASE-19).
+
+    Raises:
+        ValueError: what is wrong with the place or the tensors, without the file's name.
+    """
+    data = safetensors.numpy.save({name: _storable(name, tensors[name]) for name in sorted(tensors)}, metadata={KEY: text})
+    try:
+        target = Path(path)
+        if target.is_dir():
+            raise ValueError("is a folder, a file name is needed")
+        if target.exists() and not target.is_file():
+            raise ValueError("exists and is not a regular file")
+        if not target.parent.is_dir():
+            raise ValueError(f"the folder {target.parent} does not exist")
+        _replace(target, data)
+    except OSError as error:
+        raise ValueError(f"cannot be written: {error.strerror or error}") from None
+
+
+def _storable(name: str, array: Any) -> np.ndarray[Any, Any]:
+    array = np.asarray(array)
+    if array.dtype.name not in NAMES:
+        raise ValueError(f"{name}: dtype {array.dtype} cannot be stored")
+    return np.ascontiguousarray(array).reshape(array.shape)
+
+
+def _replace(target: Path, data: bytes) -> None:
+    handle, temporary = tempfile.mkstemp(prefix=".atlas-ref-", dir=target.parent)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise

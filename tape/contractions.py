@@ -1,0 +1,145 @@
+"""Ops that contract axes: means and norms, softmax, matrix products and a triangular solve."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tape.core import Array, Pullback, TapeError, defvjp, plain, primitive, shape
+from tape.elementwise import equal, exp, sqrt, where
+from tape.shapes import Axes, expand_dims, squeeze, sum, tril, triu, unbroadcast
+
+
+def mean(x: Array, axis: Axes = None, keepdims: bool = False) -> Array:
+    """Arithmetic mean over `axis`, or over all entries."""
+    total = sum(x, axis=axis, keepdims=keepdims)
+    return total / (np.size(plain(x)) // max(1, np.size(plain(total))))
+
+
+def vdot(a: Array, b: Array) -> Array:
+    """Sum of a * b over all entries; unlike np.vdot it does not conjugate."""
+    return sum(a * b)
+
+
+def norm(x: Array, axis: Axes = None, keepdims: bool = False) -> Array:
+    """sqrt(sum x^2), with derivative 0 where x is 0 (the derivative there does not exist)."""
+    squares = sum(x * x, axis=axis, keepdims=keepdims)
+    zero = equal(squares, 0.0)
+    return where(zero, 0.0, sqrt(where(zero, 1.0, squares)))
+
+
+# -- softmax ------------------------------------------------------------------------------------------
+
+
+def softmax(x: Array, axis: Axes = -1) -> Array:
+    """exp(x) / sum(exp(x)) along `axis`, with the largest real part taken out first."""
+    e = exp(x - np.max(np.real(plain(x)), axis=axis, keepdims=True))
+    return e / sum(e, axis=axis, keepdims=True)
+
+
+@primitive
+def _logsumexp(x: Array, axis: Axes) -> Array:
+    """top + log(m) + log1p(rest / m), for m entries at the top and the sum of exp(x - top) over the rest.
+
+    An entry at the top counts as 1 + expm1(x - top), so that a small rest keeps its relative precision,
+    and so does a complex step.
+    """
+    top = np.max(np.real(x), axis=axis, keepdims=True)
+    peak = np.real(x) == top
+    m = np.sum(peak, axis=axis, keepdims=True, dtype=top.dtype)
+    rest = np.sum(np.where(peak, np.expm1(x - top), np.exp(x - top)), axis=axis, keepdims=True)
+    return top + np.log(m) + np.log1p(rest / m)
+
+
+defvjp(_logsumexp, lambda y, x, axis: lambda g: g * softmax(x, axis))
+
+
+def logsumexp(x: Array, axis: Axes = -1, keepdims: bool = False) -> Array:
+    """log(sum(exp(x))) along `axis`."""
+    y = _logsumexp(x, axis=axis)
+    return y if keepdims else squeeze(y, axis)
+
+
+# -- products -----------------------------------------------------------------------------------------
+
+matmul = primitive(np.matmul)
+
+
+def _mT(x: Array) -> Array:
+    return x.swapaxes(-1, -2)  # the method, of arrays and variables alike, costs a third of the function
+
+
+def _matmul_left(y: Array, a: Array, b: Array) -> Pullback:
+    if a.ndim >= 2 and b.ndim >= 2:
+        right = _mT(b)
+        return lambda g: unbroadcast(g @ right, shape(a))
+    if b.ndim == 1:  # a (..., n, k) or (k,), b (k,)
+        return lambda g: unbroadcast(expand_dims(g, -1) * b, shape(a))
+    return lambda g: unbroadcast(squeeze(expand_dims(g, -2) @ _mT(b), -2), shape(a))  # a (k,), b (..., k, m)
+
+
+def _matmul_right(y: Array, a: Array, b: Array) -> Pullback:
+    if a.ndim >= 2 and b.ndim >= 2:
+        left = _mT(a)
+        return lambda g: unbroadcast(left @ g, shape(b))
+    if a.ndim == 1 and b.ndim == 1:
+        return lambda g: g * a
+    if a.ndim == 1:  # a (k,), b (..., k, m)
+        return lambda g: unbroadcast(expand_dims(a, -1) * expand_dims(g, -2), shape(b))
+    return lambda g: unbroadcast(squeeze(_mT(a) @ expand_dims(g, -1), -1), shape(b))  # a (..., n, k), b (k,)
+
+
+defvjp(matmul, _matmul_left, _matmul_right)
+
+
+def outer(a: Array, b: Array) -> Array:
+    """a_i b_j over the last axes: (..., m), (..., n) -> (..., m, n)."""
+    return expand_dims(a, -1) * expand_dims(b, -2)
+
+
+# -- triangular solve ---------------------------------------------------------------------------------
+
+
+@primitive
+def _solve_triangular(a: Array, b: Array, lower: bool, unit: bool) -> Array:
+    n = a.shape[-1]
+    full = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *b.shape[-2:])
+    x = np.broadcast_to(b, full).astype(np.result_type(a, b))
+    for i in range(n) if lower else range(n - 1, -1, -1):
+        done = slice(0, i) if lower else slice(i + 1, n)
+        x[..., i, :] -= np.matmul(a[..., i, None, done], x[..., done, :])[..., 0, :]
+        if not unit:
+            x[..., i, :] /= a[..., i, i, None]
+    return x
+
+
+def _solved_matrix(y: Array, a: Array, b: Array, lower: bool, unit: bool) -> Pullback:
+    def pullback(g: Array) -> Array:
+        part = -(solve_triangular(_mT(a), g, lower=not lower, unit=unit) @ _mT(y))
+        part = tril(part, -1 if unit else 0) if lower else triu(part, 1 if unit else 0)
+        return unbroadcast(part, shape(a))
+
+    return pullback
+
+
+def _solved_right(y: Array, a: Array, b: Array, lower: bool, unit: bool) -> Pullback:
+    return lambda g: unbroadcast(solve_triangular(_mT(a), g, lower=not lower, unit=unit), shape(b))
+
+
+defvjp(_solve_triangular, _solved_matrix, _solved_right)
+
+
+def solve_triangular(a: Array, b: Array, lower: bool = True, unit: bool = False) -> Array:
+    """Solve a x = b by substitution over rows, batched.
+
+    Args:
+        a (..., n, n): triangular; the other triangle, and the diagonal when `unit`, is not read.
+        b (..., n, m): right-hand sides.
+        lower: which triangle.
+        unit: whether the diagonal is taken as ones.
+
+    Raises:
+        TapeError: a that is not square, or b with another number of rows.
+    """
+    if shape(a)[-2:-1] != shape(a)[-1:] or shape(a)[-1:] != shape(b)[-2:-1]:
+        raise TapeError(f"ops.solve_triangular: a {shape(a)} must be square and match the rows of b {shape(b)}; write b as (..., n, m)")
+    return _solve_triangular(a, b, lower=lower, unit=unit)

@@ -1,0 +1,196 @@
+"""Ops on each entry: arithmetic, elementary functions, and choices by real part."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+
+import numpy as np
+
+from tape.core import Array, Op, Pullback, Variable, defvjp, dtype, plain, primitive, shape
+from tape.shapes import astype, unbroadcast
+
+SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)
+
+# -- arithmetic ---------------------------------------------------------------------------------------
+
+# Python's operators and not NumPy's functions, since an op records what the expression would compute:
+# of two Python numbers a Python number, which leaves the dtype of the arrays it meets alone.
+add = primitive(operator.add)
+subtract = primitive(operator.sub, "subtract")
+multiply = primitive(operator.mul, "multiply")
+divide = primitive(operator.truediv, "divide")
+negative = primitive(operator.neg, "negative")
+power = primitive(operator.pow, "power")
+
+
+def _identity(g: Array) -> Array:
+    return g
+
+
+def _added(y: Array, target: tuple[int, ...]) -> Pullback:
+    return _identity if target == shape(y) else lambda g: unbroadcast(g, target)
+
+
+def _subtracted(y: Array, target: tuple[int, ...]) -> Pullback:
+    return (lambda g: -g) if target == shape(y) else lambda g: unbroadcast(-g, target)
+
+
+def _multiplied(y: Array, factor: Array, target: tuple[int, ...]) -> Pullback:
+    return (lambda g: g * factor) if target == shape(y) else lambda g: unbroadcast(g * factor, target)
+
+
+defvjp(add, lambda y, a, b: _added(y, shape(a)), lambda y, a, b: _added(y, shape(b)))
+defvjp(subtract, lambda y, a, b: _added(y, shape(a)), lambda y, a, b: _subtracted(y, shape(b)))
+defvjp(multiply, lambda y, a, b: _multiplied(y, b, shape(a)), lambda y, a, b: _multiplied(y, a, shape(b)))
+defvjp(
+    divide,
+    lambda y, a, b: lambda g: unbroadcast(g / b, shape(a)),
+    lambda y, a, b: lambda g: unbroadcast(-(g * y) / b, shape(b)),
+)
+defvjp(negative, lambda y, a: lambda g: -g)
+
+
+def _base(y: Array, a: Array, p: Array) -> Pullback:
+    """p a^(p - 1), which is 0 where p is 0, also at a = 0."""
+
+    def pullback(g: Array) -> Array:
+        if type(p) is not Variable and np.ndim(p) == 0:
+            if p == 0:
+                return unbroadcast(g * 0.0, shape(a))
+            return g * (p * a if p == 2 else p * a ** (p - 1))
+        both = equal(a, 0.0) & equal(p, 0.0)
+        return unbroadcast(g * (p * a ** where(both, 1.0, p - 1)), shape(a))
+
+    return pullback
+
+
+def _exponent(y: Array, a: Array, p: Array) -> Pullback:
+    """a^p log(a), which is 0 where a is 0; the logarithm in the precision of the value."""
+
+    def pullback(g: Array) -> Array:
+        base = a if dtype(a) == dtype(y) else astype(a, dtype(y))
+        return unbroadcast(g * (y * log(where(equal(a, 0.0), 1.0, base))), shape(p))
+
+    return pullback
+
+
+defvjp(power, _base, _exponent)
+
+# -- elementary functions -----------------------------------------------------------------------------
+
+square: Op = primitive(np.square)
+sqrt: Op = primitive(np.sqrt)
+exp: Op = primitive(np.exp)
+log: Op = primitive(np.log)
+expm1: Op = primitive(np.expm1)
+log1p: Op = primitive(np.log1p)
+sin: Op = primitive(np.sin)
+cos: Op = primitive(np.cos)
+tanh: Op = primitive(np.tanh)
+
+defvjp(square, lambda y, a: lambda g: g * (2.0 * a))
+defvjp(sqrt, lambda y, a: lambda g: g * (0.5 / y))
+defvjp(exp, lambda y, a: lambda g: g * y)
+defvjp(log, lambda y, a: lambda g: g / a)
+defvjp(expm1, lambda y, a: lambda g: g * exp(a))  # not y + 1, which rounds to 0 where exp(a) is small
+defvjp(log1p, lambda y, a: lambda g: g / (a + 1.0))
+defvjp(sin, lambda y, a: lambda g: g * cos(a))
+defvjp(cos, lambda y, a: lambda g: -g * sin(a))
+defvjp(tanh, lambda y, a: lambda g: g - g * (y * y))
+
+
+@primitive
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + exp(-x)), without overflow and to full relative precision on both sides."""
+    positive = np.real(x) >= 0
+    e = np.exp(np.where(positive, -x, x))
+    return np.where(positive, 1.0, e) / (1.0 + e)
+
+
+@primitive
+def softplus(x: Array) -> Array:
+    """log(1 + exp(x)) as max(x, 0) + log1p(exp(-|x|)), which neither overflows nor loses small values."""
+    positive = np.real(x) >= 0
+    return np.where(positive, x, 0.0) + np.log1p(np.exp(np.where(positive, -x, x)))
+
+
+defvjp(sigmoid, lambda y, a: lambda g: g * (y * sigmoid(-a)))
+defvjp(softplus, lambda y, a: lambda g: g * sigmoid(a))
+
+
+def silu(x: Array) -> Array:
+    """x sigmoid(x)."""
+    return x * sigmoid(x)
+
+
+def gelu(x: Array) -> Array:
+    """The tanh form, x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2, which is analytic."""
+    return 0.5 * x * (1.0 + tanh(SQRT_2_OVER_PI * (x + 0.044715 * (x * x * x))))
+
+
+def elu(x: Array) -> Array:
+    """x where x > 0, else exp(x) - 1."""
+    positive = greater(x, 0.0)
+    return where(positive, x, expm1(where(positive, 0.0, x)))
+
+
+# -- choices, by real parts ---------------------------------------------------------------------------
+
+
+def _real(x: Array) -> Array:
+    return np.real(plain(x))
+
+
+def less(a: Array, b: Array) -> Array:
+    """Plain booleans: real part of a below real part of b."""
+    return _real(a) < _real(b)
+
+
+def greater(a: Array, b: Array) -> Array:
+    """Plain booleans: real part of a above real part of b."""
+    return _real(a) > _real(b)
+
+
+def equal(a: Array, b: Array) -> Array:
+    """Plain booleans: real parts equal."""
+    return _real(a) == _real(b)
+
+
+@primitive
+def where(condition: Array, a: Array, b: Array) -> Array:
+    """a where the plain boolean `condition` holds, else b."""
+    return np.where(condition, a, b)
+
+
+defvjp(
+    where,
+    None,
+    lambda y, condition, a, b: lambda g: unbroadcast(where(condition, g, 0.0), shape(a)),
+    lambda y, condition, a, b: lambda g: unbroadcast(where(condition, 0.0, g), shape(b)),
+)
+
+
+def maximum(a: Array, b: Array) -> Array:
+    """The one with the larger real part; a where they are equal; nan where one is nan."""
+    return where(_first(greater, a, b), a, b)
+
+
+def minimum(a: Array, b: Array) -> Array:
+    """The one with the smaller real part; a where they are equal; nan where one is nan."""
+    return where(_first(less, a, b), a, b)
+
+
+def _first(beyond: Callable[[Array, Array], Array], a: Array, b: Array) -> Array:
+    return beyond(a, b) | equal(a, b) | np.isnan(_real(a))
+
+
+def absolute(x: Array) -> Array:
+    """x or -x, whichever has a non-negative real part (not the complex modulus)."""
+    return where(less(x, 0.0), -x, x)
+
+
+def stop_gradient(x: Array) -> Array:
+    """The plain array under x: no cotangent passes."""
+    return plain(x)

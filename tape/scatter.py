@@ -1,0 +1,86 @@
+"""The pullback of indexing, and the one buffer that all the indexings of an array share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tape.variable import Array, Variable
+
+
+class Scatter:
+    """The pullback of indexing: adds the cotangent into a zero array at `key`.
+
+    The sweep collects the scatters of one array in a `Collected` instead of making an array for each,
+    so a loop over x[0], x[1], ... costs one array, not T of them (TAPE-21).
+
+    Attributes:
+        shape, dtype: of the array that was indexed.
+        key: as it was indexed.
+        scatter: the op (have or None, *cotangents, keys=, shape=, dtype=) -> their sum.
+    """
+
+    __slots__ = ("dtype", "key", "scatter", "shape")
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], key: Any, scatter: Callable[..., Array]) -> None:
+        self.shape = shape
+        self.dtype = dtype
+        self.key = key
+        self.scatter = scatter
+
+
+class Collected:
+    """The cotangent of an indexed array while the sweep adds to it, in the order of arrival.
+
+    Plain cotangents are added in place into a buffer that nobody else holds. From the first variable on
+    they wait, so that all of them become one entry of the outer tape.
+    """
+
+    __slots__ = ("have", "like", "owned", "waiting")
+
+    def __init__(self, have: Array | None, like: Scatter) -> None:
+        self.have = have
+        self.like = like
+        self.owned = False  # whether `have` is a buffer that nobody else holds
+        self.waiting: list[tuple[Any, Array]] = []
+
+    def add(self, key: Any, g: Array) -> None:
+        """Add a cotangent of x[key]."""
+        if self.owned and not self.waiting and type(g) is not Variable:
+            self.have = add_at(self.have, key, g)
+            return
+        self.waiting.append((key, g))
+        if type(g) is not Variable and type(self.have) is not Variable and len(self.waiting) == 1:
+            self.have, self.owned, self.waiting = self.total(), True, []
+
+    def total(self) -> Array:
+        """The cotangent so far."""
+        if not self.waiting:
+            return self.have
+        keys, parts = zip(*self.waiting, strict=True)
+        return self.like.scatter(self.have, *parts, keys=keys, shape=self.like.shape, dtype=self.like.dtype)
+
+    def __add__(self, part: Array) -> Array:
+        return self.total() + part
+
+
+def add_at(buffer: Array, key: Any, g: Array) -> Array:
+    """The buffer with g added at `key`: in place, or in a copy of a wider dtype where g needs it."""
+    wide = np.result_type(buffer, g)
+    if wide != buffer.dtype:
+        buffer = buffer.astype(wide)
+    if is_basic(key):
+        buffer[key] += g
+    else:
+        np.add.at(buffer, key, g)  # an advanced key may name an entry twice
+    return buffer
+
+
+def is_basic(key: Any) -> bool:
+    """Whether an index names every entry at most once by its form: integers, slices, None and Ellipsis."""
+    for part in key if type(key) is tuple else (key,):
+        if not (part is None or part is Ellipsis or isinstance(part, int | slice | np.integer)):
+            return False
+    return True

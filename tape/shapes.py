@@ -1,0 +1,219 @@
+"""Ops that move entries: shapes, indexing and joining, and the sums that undo a broadcast."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tape.core import Array, Op, Pullback, TapeError, Variable, defvjp, defvjp_joint, dtype, plain, primitive
+from tape.core import shape as shape_of
+from tape.scatter import Scatter, add_at
+
+Axes = int | tuple[int, ...] | None
+
+# -- shapes -------------------------------------------------------------------------------------------
+
+
+@primitive
+def reshape(x: Array, shape: int | tuple[int, ...]) -> Array:
+    """The entries of x in row-major order, in another shape."""
+    return np.reshape(x, shape)
+
+
+@primitive
+def broadcast_to(x: Array, shape: int | tuple[int, ...]) -> Array:
+    """x repeated along axes of length 1 and new leading axes."""
+    return np.broadcast_to(x, shape)
+
+
+swapaxes: Op = primitive(np.swapaxes)
+moveaxis: Op = primitive(np.moveaxis)
+expand_dims: Op = primitive(np.expand_dims)
+squeeze: Op = primitive(np.squeeze)
+flip: Op = primitive(np.flip)
+tril: Op = primitive(np.tril)
+triu: Op = primitive(np.triu)
+
+defvjp(reshape, lambda y, x, shape: lambda g: reshape(g, shape_of(x)))
+defvjp(broadcast_to, lambda y, x, shape: lambda g: unbroadcast(g, shape_of(x)))
+defvjp(swapaxes, lambda y, x, axis1, axis2: lambda g: swapaxes(g, axis1, axis2))
+defvjp(moveaxis, lambda y, x, source, destination: lambda g: moveaxis(g, destination, source))
+defvjp(expand_dims, lambda y, x, axis: lambda g: reshape(g, shape_of(x)))
+defvjp(squeeze, lambda y, x, axis=None: lambda g: reshape(g, shape_of(x)))
+defvjp(flip, lambda y, x, axis=None: lambda g: flip(g, axis))
+defvjp(tril, lambda y, x, k=0: lambda g: unbroadcast(tril(g, k), shape_of(x)))
+defvjp(triu, lambda y, x, k=0: lambda g: unbroadcast(triu(g, k), shape_of(x)))
+
+
+def transpose(x: Array) -> Array:
+    """Swap the last two axes."""
+    return swapaxes(x, -1, -2)
+
+
+@primitive
+def astype(x: Array, kind: Any) -> Array:
+    """A copy of x in another floating dtype; complex x stays complex, in the precision of `kind`."""
+    wanted = np.result_type(kind, np.complex64) if np.iscomplexobj(x) else kind
+    return x.astype(wanted) if hasattr(x, "astype") else np.asarray(x, wanted)
+
+
+def _cast(y: Array, x: Array, kind: Any) -> Pullback:
+    if np.dtype(kind).kind in "biu":
+        raise TapeError(f"ops.astype: a variable in {np.dtype(kind)} has no derivative; convert ops.stop_gradient of it")
+    return lambda g: astype(g, dtype(x))
+
+
+defvjp(astype, _cast)
+
+
+def zeros_like(x: Array, shape: tuple[int, ...] | None = None) -> Array:
+    """Plain zeros of the backend and dtype of x."""
+    return np.zeros_like(plain(x), shape=shape)
+
+
+def ones_like(x: Array, shape: tuple[int, ...] | None = None) -> Array:
+    """Plain ones of the backend and dtype of x."""
+    return np.ones_like(plain(x), shape=shape)
+
+
+# -- sums ---------------------------------------------------------------------------------------------
+
+
+@primitive
+def sum(x: Array, axis: Axes = None, keepdims: bool = False) -> Array:
+    """Sum over `axis`, or over all entries."""
+    return np.sum(x, axis=axis, keepdims=keepdims)
+
+
+def _summed(y: Array, x: Array, axis: Axes = None, keepdims: bool = False) -> Pullback:
+    full = shape_of(x)
+    axes = range(len(full)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    kept = {i % len(full) for i in axes} if full else set()
+    thin = tuple(1 if i in kept else n for i, n in enumerate(full))
+    return lambda g: broadcast_to(g if shape_of(g) == thin else reshape(g, thin), full)
+
+
+defvjp(sum, _summed)
+
+
+def unbroadcast(g: Array, target: tuple[int, ...]) -> Array:
+    """Sum a cotangent over the axes along which an argument of shape `target` was repeated."""
+    found = shape_of(g)
+    if found == target:
+        return g
+    extra = len(found) - len(target)
+    axes = tuple(range(extra)) + tuple(extra + i for i, n in enumerate(target) if n == 1 and found[extra + i] != 1)
+    return reshape(sum(g, axis=axes), target)
+
+
+@primitive
+def cumsum(x: Array, axis: int = -1) -> Array:
+    """Running sum along `axis`."""
+    return np.cumsum(x, axis=axis)
+
+
+defvjp(cumsum, lambda y, x, axis=-1: lambda g: flip(cumsum(flip(g, axis), axis), axis))
+
+# -- indexing -----------------------------------------------------------------------------------------
+
+
+@primitive
+def _index(x: Array, key: Any) -> Array:
+    return x[key]
+
+
+@primitive
+def _scatter(have: Array | None, *parts: Array, keys: tuple[Any, ...], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """The sum of `have` and of zeros with each part added at its key; the transpose of indexing."""
+    given = parts if have is None else (have, *parts)
+    total = np.zeros_like(parts[0], shape=shape, dtype=np.result_type(dtype, *given))
+    if have is not None:
+        total += have
+    for key, part in zip(keys, parts, strict=True):
+        total = add_at(total, key, part)
+    return total
+
+
+def _scattered(y: Array, have: Array | None, *parts: Array, keys: tuple[Any, ...], **_: Any) -> Pullback:
+    return lambda g: (None if have is None else g, *[index(g, key) for key in keys])
+
+
+def _indexed(y: Array, x: Array, key: Any) -> Scatter:
+    return Scatter(shape_of(x), dtype(x), key, _scatter)
+
+
+defvjp(_index, _indexed)
+defvjp_joint(_scatter, _scattered)
+
+
+def index(x: Array, key: Any) -> Array:
+    """x[key] for a plain basic or advanced index."""
+    for part in key if type(key) is tuple else (key,):
+        if type(part) is Variable:
+            raise TapeError("ops.index: an index must be plain, not a tape variable; compute indices from plain arrays")
+    return _index(x, key)
+
+
+# -- joining ------------------------------------------------------------------------------------------
+
+
+@primitive
+def _concatenate(*arrays: Array, axis: int) -> Array:
+    return np.concatenate(arrays, axis=axis)
+
+
+def _concatenated(y: Array, *arrays: Array, axis: int) -> Pullback:
+    lead = (slice(None),) * (axis % len(shape_of(y)))
+    keys, end = [], 0
+    for a in arrays:
+        start, end = end, end + shape_of(a)[axis]
+        keys.append((*lead, slice(start, end)))
+    return lambda g: tuple([g[key] for key in keys])
+
+
+defvjp_joint(_concatenate, _concatenated)
+
+
+def concatenate(arrays: Sequence[Array], axis: int = 0) -> Array:
+    """Join along an existing axis."""
+    return _concatenate(*arrays, axis=axis)
+
+
+@primitive
+def _stack(*arrays: Array, axis: int) -> Array:
+    return np.stack(arrays, axis=axis)
+
+
+def _stacked(y: Array, *arrays: Array, axis: int) -> Pullback:
+    lead = (slice(None),) * (axis % len(shape_of(y)))
+    return lambda g: tuple([g[(*lead, i)] for i in range(len(arrays))])
+
+
+defvjp_joint(_stack, _stacked)
+
+
+def stack(arrays: Sequence[Array], axis: int = 0) -> Array:
+    """Join along a new axis."""
+    return _stack(*arrays, axis=axis)
+
+
+@primitive
+def slide(window: Array, row: Array) -> Array:
+    """Drop the first row of window (..., c, d) and append row (..., d)."""
+    moved = np.empty_like(window, dtype=np.result_type(window, row))
+    moved[..., :-1, :] = window[..., 1:, :]
+    moved[..., -1, :] = row
+    return moved
+
+
+def _slid(y: Array, window: Array, row: Array) -> Pullback:
+    def pullback(g: Array) -> tuple[Array, Array]:
+        dropped = zeros_like(g, shape=(*shape_of(g)[:-2], 1, shape_of(g)[-1]))
+        return concatenate([dropped, g[..., :-1, :]], axis=-2), unbroadcast(g[..., -1, :], shape_of(row))
+
+    return pullback
+
+
+defvjp_joint(slide, _slid)
