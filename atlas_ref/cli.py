@@ -6,13 +6,15 @@ Words and progress go to standard error, results to standard output; every comma
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+
+import atlas_ref
+from atlas_ref import cli_options as options
+from atlas_ref import cli_output as output
 
 if TYPE_CHECKING:
     from atlas_ref.oracle.case import Case
@@ -35,36 +37,26 @@ Changes = Annotated[
 
 def main() -> None:
     """Run the command line; every error a user can cause is one line on standard error and exit code 2."""
-    from atlas_ref.oracle.case import CaseError
-
     try:
         code = app(standalone_mode=False)
-    except CaseError as error:
-        _fail(str(error))
     except typer.TyperException as error:
-        _fail(f"{error.format_message()} (see atlas-ref --help)")
+        _fail(f"{error.format_message().rstrip('.')} (see atlas-ref --help)")
+    except MemoryError as error:
+        _fail(f"needs more memory than there is: {error}")
     except (typer.Abort, KeyboardInterrupt):
         sys.exit(130)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(0)
+    except atlas_ref.CaseError as error:  # looked up in this case alone, since it brings every array library
+        from atlas_ref.oracle.evaluate import Unsupported
+
+        _fail(str(error), 3 if isinstance(error, Unsupported) else 2)
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _fail(message: str) -> None:
-    print(f"atlas-ref: {' '.join(message.split())}", file=sys.stderr)
-    sys.exit(2)
-
-
-def _out(value: dict[str, Any]) -> None:
-    print(json.dumps(value, indent=2, allow_nan=False, default=_jsonable))
-
-
-def _jsonable(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") else str(value)
-
-
-# -- new ----------------------------------------------------------------------------------------------
+def _fail(message: str, code: int = 2) -> NoReturn:
+    output.say(f"atlas-ref: {message}")
+    if "--json" in sys.argv:
+        output.emit_json({"exit": code, "bad_input": [message]} if code == 2 else {"exit": code, "not_supported": message})
+    sys.exit(code)
 
 
 @app.command()
@@ -97,6 +89,7 @@ def new(
     as_json: Json = False,
 ) -> int:
     """Make a case with random inputs."""
+    from atlas_ref.oracle.case import save
     from atlas_ref.oracle.new import Request
     from atlas_ref.oracle.new import new as make_new
 
@@ -121,49 +114,35 @@ def new(
             window_gate=window_gate,
             features=features,
             dtype=dtype,
-            convention=_changes(convention) or "spec",
-            feature_map=_kind("--feature-map", feature_map),
-            window_weights=_kind("--window-weights", window_weights),
+            convention=options.convention_changes(convention) or "spec",
+            feature_map=options.kind("--feature-map", feature_map),
+            window_weights=options.kind("--window-weights", window_weights),
         ),
         name=str(out),
     )
-    _write(out, case.header.model_dump(mode="json", by_alias=True, exclude_unset=True), case.inputs)
+    save(out, case.header.plain(), case.inputs)
     if as_json:
-        _out({"case": str(out), **_described(case)})
+        output.emit_json(_described(case))
     else:
-        _say(f"wrote {out}")
+        output.say(f"wrote {out}")
     return 0
-
-
-# -- show, conventions, schema ------------------------------------------------------------------------
 
 
 @app.command()
 def show(file: Annotated[Path, typer.Argument(help="a case, or results")], as_json: Json = False) -> int:
     """What a file holds: header, convention in force, settings without effect, tensors."""
-    from atlas_ref.oracle.case import load
+    from atlas_ref.oracle.case import load_results, make
 
-    case = load(file)
+    header, tensors = load_results(file)
+    results_alone = tensors and not any(name.startswith("in/") for name in tensors)
+    if results_alone:
+        found = output.described(str(file), header, tensors, {}, {})
+    else:
+        found = _described(make(header.plain(), tensors, name=str(file)), tensors)
     if as_json:
-        _out({"case": str(file), **_described(case)})
-        return 0
-    from rich.table import Table
-
-    console = _console()
-    console.print(f"[bold]{file}[/]  rule {case.header.rule}, level {case.header.level}, form {case.header.form}", highlight=False)
-    if case.header.note:
-        console.print(case.header.note, markup=False, highlight=False)
-    described = _described(case)
-    console.print_json(json.dumps(described["header"]))
-    if case.supported:
-        changed = ", ".join(f"{axis} {value}" for axis, value in described["convention"].items())
-        console.print(f"convention in force: {changed}", markup=False, highlight=False)
-    for axis, why in case.void.items():
-        console.print(f"void: {axis}: {why}", markup=False, highlight=False)
-    table = Table("tensor", "dtype", "shape", "least", "greatest")
-    for name, tensor in described["tensors"].items():
-        table.add_row(name, tensor["dtype"], str(tuple(tensor["shape"])), _number(tensor["least"]), _number(tensor["greatest"]))
-    console.print(table)
+        output.emit_json(found)
+    else:
+        output.emit_description(found)
     return 0
 
 
@@ -172,39 +151,32 @@ def conventions(
     preset: Annotated[str | None, typer.Argument(help="a preset, for what it sets on every axis")] = None, as_json: Json = False
 ) -> int:
     """Every axis with its values, and what each preset changes."""
-    from atlas_ref.conventions import PRESETS, SOURCES, Convention
+    from atlas_ref.conventions import PRESETS, RULES, SOURCES, Convention, resolve
     from atlas_ref.oracle.case import CaseError
+    from atlas_ref.oracle.schema import axis_values
 
     if preset is not None and preset not in PRESETS:
         raise CaseError(f"preset {preset!r} does not exist; presets are {', '.join(PRESETS)}")
-    axes = {axis: (_values(axis), field.description or "") for axis, field in Convention.model_fields.items()}
-    names = [preset] if preset else list(PRESETS)
-    presets = {name: {"source": SOURCES[name], "changes": PRESETS[name]} for name in names}
-    if as_json:
-        described = {axis: {"values": values, "meaning": meaning} for axis, (values, meaning) in axes.items()}
-        _out(
-            {"axes": described, "presets": presets}
-            if preset is None
-            else {"preset": preset, **presets[preset], "resolved": _resolved(preset)}
-        )
-        return 0
-    from rich.table import Table
-
-    console = _console()
-    if preset is None:
-        table = Table("axis", "values, the default first", "meaning", title="axes", title_justify="left")
-        for axis, (values, meaning) in axes.items():
-            table.add_row(axis, ", ".join(values), meaning)
-        console.print(table)
-    table = Table("preset", "changes in spec", "source", title="presets", title_justify="left")
-    for name in names:
-        table.add_row(name, _words(PRESETS[name]), SOURCES[name])
-    console.print(table)
+    axes: dict[str, dict[str, Any]] = {
+        axis: {"values": axis_values(axis), "meaning": field.description} for axis, field in Convention.model_fields.items()
+    }
+    presets = {name: {"source": SOURCES[name], "changes": PRESETS[name]} for name in ([preset] if preset else PRESETS)}
+    found: dict[str, Any] = {"axes": axes, "presets": presets}
     if preset is not None:
-        table = Table("axis", *_resolved(preset), title="in force, per rule", title_justify="left")
-        for axis in Convention.model_fields:
-            table.add_row(axis, *[_words(each[axis]) for each in _resolved(preset).values()])
-        console.print(table)
+        resolved = {rule: resolve(preset, rule=rule).model_dump(mode="json") for rule in RULES}
+        found = {"preset": preset, **presets[preset], "resolved": resolved}
+    if as_json:
+        output.emit_json(found)
+        return 0
+    rows = [(name, output.words(each["changes"]), each["source"]) for name, each in presets.items()]
+    tables = [output.table("presets", ("preset", "changes in spec", "source"), rows)]
+    if preset is None:
+        rows = [(axis, ", ".join(each["values"]), each["meaning"]) for axis, each in axes.items()]
+        tables.insert(0, output.table("axes", ("axis", "values, the default first", "meaning"), rows))
+    else:
+        in_force = [(axis, *(output.words(each[axis]) for each in resolved.values())) for axis in axes]
+        tables.append(output.table("in force, per rule", ("axis", *resolved), in_force))
+    output.emit_rich(*tables)
     return 0
 
 
@@ -213,11 +185,8 @@ def schema(as_json: Json = True) -> int:
     """The JSON Schema of the header, with the table of tensors under `x-tensors`."""
     from atlas_ref.oracle.schema import case_schema
 
-    _out(case_schema())
+    output.emit_json(case_schema())
     return 0
-
-
-# -- eval, check --------------------------------------------------------------------------------------
 
 
 @app.command("eval")
@@ -230,20 +199,22 @@ def evaluate(
     as_json: Json = False,
 ) -> int:
     """Compute what the spec says a case's results are."""
-    from atlas_ref.oracle.case import CaseError, load
+    from atlas_ref.oracle.case import load, save
     from atlas_ref.oracle.evaluate import evaluate as run
 
-    if out.exists() and file.exists() and out.samefile(file):
-        raise CaseError(f"{out}: is the case itself; results need a file of their own")
-    results = run(load(file), grad=grad, dtype=dtype, convention=_changes(convention))
-    _write(out, results.header, results.tensors)
+    options.refuse_same(out, file)
+    results = run(load(file), grad=grad, dtype=dtype, convention=options.convention_changes(convention))
+    save(out, results.header, results.tensors)
     if as_json:
         tensors = {name: {"dtype": str(t.dtype), "shape": list(t.shape)} for name, t in results.tensors.items()}
-        _out({"case": str(file), "out": str(out), "tensors": tensors, "void": results.void})
-    else:
-        for axis, why in results.void.items():
-            _say(f"void: {axis}: {why}")
-        _say(f"wrote {out}: {', '.join(results.tensors)}")
+        found = {"case": str(file), "out": str(out), "tensors": tensors, "void": results.void, "not_finite": results.not_finite}
+        output.emit_json(found)
+        return 0
+    for axis, why in results.void.items():
+        output.say(f"void: {axis}: {why}")
+    for name in results.not_finite:
+        output.say(f"{name}: not finite: the rule itself overflows on this case")
+    output.say(f"wrote {out}: {', '.join(results.tensors)}")
     return 0
 
 
@@ -254,199 +225,40 @@ def check(
     as_json: Json = False,
 ) -> int:
     """Compare the results recorded in cases with ours: a verdict per tensor."""
-    from atlas_ref.oracle.compare import exit_code
+    from atlas_ref.oracle.case import CaseError, load
+    from atlas_ref.oracle.compare import check as compare
+    from atlas_ref.oracle.compare import chosen, exit_code
 
-    paths = _expanded(files)
-    names = _only(only)
+    wanted = options.names("--only", only)
+    chosen(wanted or [])
     rows: list[Comparison] = []
     failures: list[str] = []
-    for path in _progress(paths):
-        _check_one(path, names, rows, failures)
+    void: dict[str, dict[str, str]] = {}
+    for path in options.with_progress(list(options.case_files(files))):
+        try:
+            case = load(path)
+            rows.extend(compare(case, only=wanted))
+            void |= {case.name: case.void} if case.supported and case.void else {}
+        except CaseError as error:
+            failures.append(str(error))
     code = 2 if failures else exit_code(rows)
-    if as_json:
-        _out({"exit": code, "bad_input": failures, "results": [row._asdict() for row in rows]})
-    else:
-        _print_comparisons(rows)
+    for name, axes in void.items() if not as_json else ():
+        for axis, why in axes.items():
+            output.say(f"{name}: void: {axis}: {why}")
     for failure in failures:
-        print(f"atlas-ref: {failure}", file=sys.stderr)
+        output.say(f"atlas-ref: {failure}")
+    if as_json:
+        output.emit_json({"exit": code, "bad_input": failures, "void": void, "results": [row._asdict() for row in rows]})
+    elif rows:
+        output.emit_comparisons(rows)
+    elif not failures:
+        output.say("nothing could be compared")
     return code
 
 
-def _check_one(path: Path, only: list[str] | None, rows: list[Comparison], failures: list[str]) -> None:
-    from atlas_ref.oracle.case import CaseError, load
-    from atlas_ref.oracle.compare import check as compare
-
-    try:
-        rows.extend(compare(load(path), only=only))
-    except CaseError as error:
-        failures.append(str(error))
-
-
-def _only(text: str | None) -> list[str] | None:
-    from atlas_ref.oracle.case import CaseError
-
-    if text is None:
-        return None
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    if not names:
-        raise CaseError("--only: names of results are needed, as in y,M,grad/k")
-    return names
-
-
-def _expanded(files: list[Path]) -> list[Path]:
-    """Folders stand for the case files in them."""
-    from atlas_ref.oracle.case import CaseError
-
-    found: list[Path] = []
-    for file in files:
-        inside = sorted(file.glob("*.safetensors")) if file.is_dir() else [file]
-        if not inside:
-            raise CaseError(f"{file}: no .safetensors file in this folder")
-        found += inside
-    return found
-
-
-def _progress(paths: list[Path]) -> Iterable[Path]:
-    if len(paths) < 2 or not sys.stderr.isatty():
-        return paths
-    from rich.console import Console
-    from rich.progress import track
-
-    return track(paths, "checking", console=Console(stderr=True), transient=True)
-
-
-COLOURS = {"PASS": "green", "WRONG": "bold red", "MISSING": "red", "UNDECIDABLE": "yellow", "NOT SUPPORTED": "dim"}
-
-
-def _print_comparisons(rows: list[Comparison]) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table("case", "tensor", "verdict", "error", "tolerance", "where it is worst: got, expected")
-    previous = ""
-    for row in rows:
-        name = Path(row.case).stem
-        detail = row.why or ("" if row.verdict == "PASS" or row.place is None else f"{list(row.place)}: {row.got!r}, {row.want!r}")
-        table.add_row(
-            "" if name == previous else name,
-            row.tensor,
-            Text(row.verdict, style=COLOURS[row.verdict]),
-            _number(row.error),
-            _number(row.tolerance),
-            detail,
-        )
-        previous = name
-    console = _console()
-    console.print(table)
-    counts = {verdict: sum(row.verdict == verdict for row in rows) for verdict in COLOURS}
-    console.print(", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count), highlight=False)
-
-
-# -- helpers ------------------------------------------------------------------------------------------
-
-
-def _console() -> Any:
-    from rich.console import Console
-
-    # A pipe has no width of its own: never cut what somebody may grep.
-    return Console() if sys.stdout.isatty() else Console(width=200)
-
-
-def _say(message: str) -> None:
-    print(message, file=sys.stderr)
-
-
-def _write(path: Path, header: dict[str, Any], tensors: dict[str, Any]) -> None:
-    from atlas_ref.oracle.case import save
-
-    save(path, header, tensors)
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.3g}"
-
-
-def _changes(options: list[str] | None) -> dict[str, Any] | None:
-    """A convention from options such as `atlas-paper`, `read=before`, `newton_schulz.steps=3`."""
-    from atlas_ref.oracle.case import CaseError
-
-    if not options:
-        return None
-    chosen: dict[str, Any] = {}
-    for option in options:
-        axis, equals, text = option.partition("=")
-        if not equals:
-            if "preset" in chosen:
-                raise CaseError(f"--convention: two presets, {chosen['preset']} and {option}")
-            chosen["preset"] = option
-            continue
-        try:
-            value = json.loads(text)
-        except json.JSONDecodeError:
-            value = text
-        if axis.startswith("newton_schulz."):
-            inner = chosen.setdefault("newton_schulz", {})
-            if not isinstance(inner, dict):
-                raise CaseError(f"--convention: newton_schulz is {inner!r} and cannot have {axis}")
-            inner[axis.removeprefix("newton_schulz.")] = value
-        else:
-            chosen[axis] = value
-    return chosen
-
-
-def _kind(option: str, text: str | None) -> dict[str, Any]:
-    """A settings object from a kind's name or from JSON."""
-    from atlas_ref.oracle.case import CaseError
-
-    if text is None:
-        return {}
-    if not text.lstrip().startswith("{"):
-        return {"kind": text}
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise CaseError(f"{option}: not JSON: {error}") from None
-    return dict(value)
-
-
-def _described(case: Case) -> dict[str, Any]:
-    """Header, convention, void settings and tensors of a case, as JSON can hold them."""
-    import numpy as np
-
-    tensors = {}
-    for name, value in {**case.inputs, **case.recorded}.items():
-        numbers = value.astype(np.float64)
-        finite = numbers[np.isfinite(numbers)]
-        tensors[name] = {
-            "dtype": str(value.dtype),
-            "shape": list(value.shape),
-            "least": float(finite.min()) if finite.size else None,
-            "greatest": float(finite.max()) if finite.size else None,
-        }
-    return {
-        "header": case.header.model_dump(mode="json", by_alias=True, exclude_unset=True),
-        "convention": case.convention.model_dump(mode="json") if case.supported else {},
-        "void": case.void if case.supported else {},
-        "tensors": tensors,
-    }
-
-
-def _values(axis: str) -> list[str]:
-    from atlas_ref.oracle.schema import axis_values
-
-    return axis_values(axis)
-
-
-def _resolved(preset: str) -> dict[str, dict[str, Any]]:
-    from atlas_ref.conventions import RULES, resolve
-
-    return {rule: resolve(preset, rule=rule).model_dump(mode="json") for rule in RULES}
-
-
-def _words(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {_words(each) if not isinstance(each, dict) else '(' + _words(each) + ')'}" for key, each in value.items())
-    return f"{value:g}" if isinstance(value, float) else str(value)
+def _described(case: Case, tensors: dict[str, Any] | None = None) -> dict[str, Any]:
+    convention = case.convention.model_dump(mode="json") if case.supported else {}
+    return output.described(case.name, case.header, tensors or case.inputs, convention, case.void if case.supported else {})
 
 
 if __name__ == "__main__":

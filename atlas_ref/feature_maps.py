@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from atlas_ref.types import Array, Frozen
+from atlas_ref.types import Array, Frozen, bind_dims
 from tape import ops
 
 Parameters = Mapping[str, Array]
@@ -129,9 +129,21 @@ def apply(feature_map: FeatureMap, parameters: Parameters, x: Array) -> Array:
     Returns:
         (..., d_phi).
 
+    Raises:
+        ValueError: a tensor of the map that is missing or misshapen.
+
     Source: PHI-1 to PHI-10.
     """
+    _check_tensors(feature_map, parameters, x.shape[-1])
     return _MAPS[feature_map.kind](feature_map, parameters, x)
+
+
+def _check_tensors(feature_map: FeatureMap, parameters: Parameters, d_in: int) -> None:
+    sizes: dict[str, Any] = {"d_in": (d_in, "the argument"), "d_sketch": (d_in + d_in * d_in, "d_in + d_in^2")}
+    for name, axes in TENSORS.get(feature_map.kind, {}).items():
+        if name not in parameters:
+            raise ValueError(f"feature map {feature_map.kind}: {name}: missing, axes ({axes}) are needed")
+        bind_dims(name, parameters[name].shape, axes, sizes)
 
 
 def _map_rows(x: Array, W: Array) -> Array:
@@ -211,10 +223,10 @@ def d_phi(feature_map: FeatureMap, d_in: int, parameters: Parameters | None = No
         return sum(math.comb(d_in + n - 1, n) for n, a in enumerate(feature_map.weights()) if n > 0 or a > 0)
     if feature_map.kind == "monomials":
         return d_in + d_in * (d_in + 1) // 2
-    if feature_map.kind in ("linear", "random_fourier"):
-        return int((parameters or {})["W"].shape[0])
-    if feature_map.kind == "sketch":
-        return int((parameters or {})["proj"].shape[1])
+    if feature_map.kind in ("linear", "random_fourier", "sketch"):
+        given = parameters or {}
+        _check_tensors(feature_map, given, d_in)
+        return int(given["proj"].shape[1] if feature_map.kind == "sketch" else given["W"].shape[0])
     return d_in
 
 

@@ -187,7 +187,8 @@ def _scale(S: Array, settings: NewtonSchulz) -> Array:
 # -- the opaque block: in place, in cache-sized groups, over threads -----------------------------------
 
 GROUP_BYTES = 256 * 1024
-THREAD_WORK = 2**22  # multiply-adds below which a second thread costs more than it saves
+THREAD_WORK = 2**22  # multiply-adds of one step below which a second thread costs more than it saves
+BLAS_WORK = 2**20  # multiply-adds of one product above which the BLAS has threads of its own, and two kinds would fight
 
 
 @functools.lru_cache(maxsize=256)
@@ -218,7 +219,7 @@ def _forward(S: Array, settings: NewtonSchulz) -> Array:
         X = X * _scale(S, settings)
     if settings.guard == "return":
         X = np.where(ops.less(_frobenius(S), settings.eps), S, X)
-    return X.astype(S.dtype, copy=False)
+    return X
 
 
 def _polynomial_steps(X: Array, table: tuple[Coefficients, ...]) -> None:
@@ -229,30 +230,47 @@ def _polynomial_steps(X: Array, table: tuple[Coefficients, ...]) -> None:
     Y = np.empty_like(X)
     for a, b, c in table:
         np.matmul(X, X.swapaxes(-1, -2), out=A)
-        np.matmul(A, A, out=B)
-        B *= c
-        A *= b
-        B += A
-        np.matmul(B, X, out=Y)
+        if c == 0:  # a cubic does without A^2
+            A *= b
+        else:
+            np.matmul(A, A, out=B)
+            B *= c
+            A *= b
+            A += B
+        np.matmul(A, X, out=Y)
         X *= a
         X += Y
 
 
 def _in_groups(work: Callable[[slice], None], X: Array) -> None:
-    """Run `work` over groups of matrices that fit a cache, on two threads where that pays.
+    """Run `work` over groups of matrices that fit a cache, on several threads where that pays.
 
     Every matrix is computed alone, so the result does not depend on groups or threads.
     """
     count, rows, columns = X.shape
     size = max(1, GROUP_BYTES // max(1, rows * columns * X.itemsize))
     groups = [slice(i, i + size) for i in range(0, count, size)]
-    threads = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, len(groups))
-    if threads < 2 or count * rows * rows * columns < THREAD_WORK:
-        for group in groups:
+    product = rows * rows * columns
+    pays = product <= BLAS_WORK and count * product >= THREAD_WORK
+    threads = min(_processors(), len(groups)) if pays else 1
+
+    def share(first: int) -> None:
+        for group in groups[first::threads]:
             work(group)
+
+    if threads == 1:
+        share(0)
         return
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(work, groups))
+    with ThreadPoolExecutor(threads - 1) as pool:  # the calling thread takes a share too
+        others = [pool.submit(share, first) for first in range(1, threads)]
+        share(0)
+    for other in others:
+        other.result()
+
+
+def _processors() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _backward(S: Array, g: Array, settings: NewtonSchulz) -> Array:

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tape import ops
 from tape.core import Array, shape
 from tape.nested import flatten, matched
 from tape.transforms import grad, hvp, vjp

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from tape.core import Array, Pullback, TapeError, defvjp, plain, primitive, shape
+from tape.core import Array, Binary, Pullback, TapeError, defvjp, plain, primitive, shape
 from tape.elementwise import equal, exp, sqrt, where
-from tape.shapes import Axes, expand_dims, squeeze, sum, tril, triu, unbroadcast
+from tape.shapes import Axes, expand_dims, fitted, squeeze, sum, tril, triu
 
 
 def mean(x: Array, axis: Axes = None, keepdims: bool = False) -> Array:
@@ -61,7 +61,7 @@ def logsumexp(x: Array, axis: Axes = -1, keepdims: bool = False) -> Array:
 
 # -- products -----------------------------------------------------------------------------------------
 
-matmul = primitive(np.matmul)
+matmul = primitive(np.matmul, kind=Binary)
 
 
 def _mT(x: Array) -> Array:
@@ -69,23 +69,23 @@ def _mT(x: Array) -> Array:
 
 
 def _matmul_left(y: Array, a: Array, b: Array) -> Pullback:
-    if a.ndim >= 2 and b.ndim >= 2:
-        right = _mT(b)
-        return lambda g: unbroadcast(g @ right, shape(a))
     if b.ndim == 1:  # a (..., n, k) or (k,), b (k,)
-        return lambda g: unbroadcast(expand_dims(g, -1) * b, shape(a))
-    return lambda g: unbroadcast(squeeze(expand_dims(g, -2) @ _mT(b), -2), shape(a))  # a (k,), b (..., k, m)
+        return fitted(a, lambda g: expand_dims(g, -1) * b)
+    right = _mT(b)
+    if a.ndim == 1:  # a (k,), b (..., k, m)
+        return fitted(a, lambda g: squeeze(expand_dims(g, -2) @ right, -2))
+    return (lambda g: g @ right) if y.ndim == 2 else fitted(a, lambda g: g @ right)
 
 
 def _matmul_right(y: Array, a: Array, b: Array) -> Pullback:
-    if a.ndim >= 2 and b.ndim >= 2:
-        left = _mT(a)
-        return lambda g: unbroadcast(left @ g, shape(b))
     if a.ndim == 1 and b.ndim == 1:
         return lambda g: g * a
     if a.ndim == 1:  # a (k,), b (..., k, m)
-        return lambda g: unbroadcast(expand_dims(a, -1) * expand_dims(g, -2), shape(b))
-    return lambda g: unbroadcast(squeeze(_mT(a) @ expand_dims(g, -1), -1), shape(b))  # a (..., n, k), b (k,)
+        return fitted(b, lambda g: expand_dims(a, -1) * expand_dims(g, -2))
+    left = _mT(a)
+    if b.ndim == 1:  # a (..., n, k), b (k,)
+        return fitted(b, lambda g: squeeze(left @ expand_dims(g, -1), -1))
+    return (lambda g: left @ g) if y.ndim == 2 else fitted(b, lambda g: left @ g)
 
 
 defvjp(matmul, _matmul_left, _matmul_right)
@@ -115,14 +115,13 @@ def _solve_triangular(a: Array, b: Array, lower: bool, unit: bool) -> Array:
 def _solved_matrix(y: Array, a: Array, b: Array, lower: bool, unit: bool) -> Pullback:
     def pullback(g: Array) -> Array:
         part = -(solve_triangular(_mT(a), g, lower=not lower, unit=unit) @ _mT(y))
-        part = tril(part, -1 if unit else 0) if lower else triu(part, 1 if unit else 0)
-        return unbroadcast(part, shape(a))
+        return tril(part, -1 if unit else 0) if lower else triu(part, 1 if unit else 0)
 
-    return pullback
+    return fitted(a, pullback)
 
 
 def _solved_right(y: Array, a: Array, b: Array, lower: bool, unit: bool) -> Pullback:
-    return lambda g: unbroadcast(solve_triangular(_mT(a), g, lower=not lower, unit=unit), shape(b))
+    return fitted(b, lambda g: solve_triangular(_mT(a), g, lower=not lower, unit=unit))
 
 
 defvjp(_solve_triangular, _solved_matrix, _solved_right)

@@ -222,6 +222,44 @@ class Op:
         return Variable(value, tape, len(entries) - 1)
 
 
+class Unary(Op):
+    """An op of one array and no settings, recorded without the loops that serve any number of arguments."""
+
+    def __call__(self, a: Array) -> Array:
+        if type(a) is not Variable:
+            return self.function(a)
+        tape, x = a.tape, a.value
+        if type(x) is Variable or tape.guard is not None or tape.thread != get_ident():
+            return super().__call__(a)
+        value = self.function(x)
+        tape.entries.append(((a.index, self.rules[0](value, x)),))
+        return Variable(value, tape, len(tape.entries) - 1)
+
+
+class Binary(Op):
+    """An op of two arrays and no settings, recorded likewise."""
+
+    def __call__(self, a: Array, b: Array) -> Array:
+        left, right = type(a) is Variable, type(b) is Variable
+        if not (left or right):
+            return self.function(a, b)
+        tape = a.tape if left else b.tape
+        x = a.value if left else a
+        y = b.value if right else b
+        if (left and right and b.tape is not tape) or type(x) is Variable or type(y) is Variable:
+            return super().__call__(a, b)
+        if tape.guard is not None or tape.thread != get_ident():
+            return super().__call__(a, b)
+        value = self.function(x, y)
+        edges: list[Edge] = []
+        if left:
+            edges.append((a.index, self.rules[0](value, x, y)))
+        if right:
+            edges.append((b.index, self.rules[1](value, x, y)))
+        tape.entries.append(edges)
+        return Variable(value, tape, len(tape.entries) - 1)
+
+
 class _Rules(dict[int, Rule]):
     """Rule by position of the argument, with a refusal wherever none was given (TAPE-6)."""
 
@@ -232,9 +270,9 @@ class _Rules(dict[int, Rule]):
         raise TapeError(f"ops.{self.op.__name__} has no derivative with respect to argument {position}; pass it as a plain array")
 
 
-def primitive(function: Callable[..., Array], name: str | None = None) -> Op:
+def primitive(function: Callable[..., Array], name: str | None = None, kind: type[Op] = Op) -> Op:
     """Make an op of a function on plain arrays; give it rules with `defvjp`."""
-    return Op(function, name or function.__name__.strip("_"))
+    return kind(function, name or function.__name__.strip("_"))
 
 
 def defvjp(op: Op, *rules: Rule | None) -> None:

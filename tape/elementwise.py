@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tape.core import Array, Op, Pullback, Variable, defvjp, dtype, plain, primitive, shape
-from tape.shapes import astype, unbroadcast
+from tape.core import Array, Binary, Op, Pullback, Unary, defvjp, dtype, plain, primitive, shape
+from tape.shapes import astype, fitted, unbroadcast, zeros_like
 
 SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)
 
@@ -17,12 +17,12 @@ SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)
 
 # Python's operators and not NumPy's functions, since an op records what the expression would compute:
 # of two Python numbers a Python number, which leaves the dtype of the arrays it meets alone.
-add = primitive(operator.add)
-subtract = primitive(operator.sub, "subtract")
-multiply = primitive(operator.mul, "multiply")
-divide = primitive(operator.truediv, "divide")
-negative = primitive(operator.neg, "negative")
-power = primitive(operator.pow, "power")
+add = primitive(operator.add, kind=Binary)
+subtract = primitive(operator.sub, "subtract", kind=Binary)
+multiply = primitive(operator.mul, "multiply", kind=Binary)
+divide = primitive(operator.truediv, "divide", kind=Binary)
+negative = primitive(operator.neg, "negative", kind=Unary)
+power = primitive(operator.pow, "power", kind=Binary)
 
 
 def _identity(g: Array) -> Array:
@@ -46,8 +46,8 @@ defvjp(subtract, lambda y, a, b: _added(y, shape(a)), lambda y, a, b: _subtracte
 defvjp(multiply, lambda y, a, b: _multiplied(y, b, shape(a)), lambda y, a, b: _multiplied(y, a, shape(b)))
 defvjp(
     divide,
-    lambda y, a, b: lambda g: unbroadcast(g / b, shape(a)),
-    lambda y, a, b: lambda g: unbroadcast(-(g * y) / b, shape(b)),
+    lambda y, a, b: fitted(a, lambda g: g / b),
+    lambda y, a, b: fitted(b, lambda g: -(g * y) / b),
 )
 defvjp(negative, lambda y, a: lambda g: -g)
 
@@ -56,9 +56,9 @@ def _base(y: Array, a: Array, p: Array) -> Pullback:
     """p a^(p - 1), which is 0 where p is 0, also at a = 0."""
 
     def pullback(g: Array) -> Array:
-        if type(p) is not Variable and np.ndim(p) == 0:
+        if isinstance(p, int | float):
             if p == 0:
-                return unbroadcast(g * 0.0, shape(a))
+                return zeros_like(g)
             return g * (p * a if p == 2 else p * a ** (p - 1))
         both = equal(a, 0.0) & equal(p, 0.0)
         return unbroadcast(g * (p * a ** where(both, 1.0, p - 1)), shape(a))
@@ -80,15 +80,15 @@ defvjp(power, _base, _exponent)
 
 # -- elementary functions -----------------------------------------------------------------------------
 
-square: Op = primitive(np.square)
-sqrt: Op = primitive(np.sqrt)
-exp: Op = primitive(np.exp)
-log: Op = primitive(np.log)
-expm1: Op = primitive(np.expm1)
-log1p: Op = primitive(np.log1p)
-sin: Op = primitive(np.sin)
-cos: Op = primitive(np.cos)
-tanh: Op = primitive(np.tanh)
+square: Op = primitive(np.square, kind=Unary)
+sqrt: Op = primitive(np.sqrt, kind=Unary)
+exp: Op = primitive(np.exp, kind=Unary)
+log: Op = primitive(np.log, kind=Unary)
+expm1: Op = primitive(np.expm1, kind=Unary)
+log1p: Op = primitive(np.log1p, kind=Unary)
+sin: Op = primitive(np.sin, kind=Unary)
+cos: Op = primitive(np.cos, kind=Unary)
+tanh: Op = primitive(np.tanh, kind=Unary)
 
 defvjp(square, lambda y, a: lambda g: g * (2.0 * a))
 defvjp(sqrt, lambda y, a: lambda g: g * (0.5 / y))
@@ -167,8 +167,8 @@ def where(condition: Array, a: Array, b: Array) -> Array:
 defvjp(
     where,
     None,
-    lambda y, condition, a, b: lambda g: unbroadcast(where(condition, g, 0.0), shape(a)),
-    lambda y, condition, a, b: lambda g: unbroadcast(where(condition, 0.0, g), shape(b)),
+    lambda y, condition, a, b: fitted(a, lambda g: where(condition, g, 0.0)),
+    lambda y, condition, a, b: fitted(b, lambda g: where(condition, 0.0, g)),
 )
 
 

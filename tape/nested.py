@@ -44,16 +44,31 @@ def matched(tree: Any, paths: Sequence[str], where: str) -> list[Any]:
     return [by_path[path] for path in paths]
 
 
+def is_leaf(x: Any) -> bool:
+    """Whether x is one thing with a derivative: a variable, or a floating or complex array or number."""
+    if type(x) is Variable or isinstance(x, float | complex):
+        return True
+    dtype: Any = getattr(x, "dtype", None)
+    kind = getattr(dtype, "kind", None)
+    return kind in ("f", "c") or (kind == "V" and "float" in dtype.name)  # NumPy knows bfloat16 only as a void
+
+
 def _is_model(tree: Any) -> bool:
     return hasattr(type(tree), "model_fields") and hasattr(type(tree), "model_construct")
 
 
 def _walk(tree: Any, path: str, where: str, leaves: list[Any], paths: list[str], strict: bool) -> Build:
+    if is_leaf(tree):
+        position = len(leaves)
+        leaves.append(tree)
+        paths.append(path)
+        return lambda new: new[position]
+    if tree is None or isinstance(tree, str):
+        return lambda new: tree
+
     def part(value: Any, step: str, strict: bool = strict) -> Build:
         return _walk(value, path + step, where, leaves, paths, strict)
 
-    if tree is None or isinstance(tree, str):
-        return lambda new: tree
     if _is_model(tree):
         names = [*type(tree).model_fields, *(tree.model_extra or ())]
         fields = {name: part(getattr(tree, name), f".{name}", strict=False) for name in names}
@@ -66,21 +81,9 @@ def _walk(tree: Any, path: str, where: str, leaves: list[Any], paths: list[str],
         if hasattr(tree, "_fields"):
             return lambda new: type(tree)(*[build(new) for build in each])
         return lambda new: type(tree)([build(new) for build in each])
-    if _is_leaf(tree):
-        position = len(leaves)
-        leaves.append(tree)
-        paths.append(path)
-        return lambda new: new[position]
     if strict:
         raise TapeError(f"{where}{path}: {_describe(tree)} has no derivative; write it as a float (1.0, array.astype(float))")
     return lambda new: tree
-
-
-def _is_leaf(x: Any) -> bool:
-    if type(x) is Variable or isinstance(x, float | complex):
-        return True
-    kind = getattr(getattr(x, "dtype", None), "name", "")  # by name, since NumPy knows bfloat16 only as a void
-    return hasattr(x, "shape") and ("float" in kind or "complex" in kind)
 
 
 def _describe(x: Any) -> str:

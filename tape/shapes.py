@@ -28,6 +28,11 @@ def broadcast_to(x: Array, shape: int | tuple[int, ...]) -> Array:
     return np.broadcast_to(x, shape)
 
 
+def _reshaped(x: Array) -> Pullback:
+    target = shape_of(x)
+    return lambda g: reshape(g, target)
+
+
 swapaxes: Op = primitive(np.swapaxes)
 moveaxis: Op = primitive(np.moveaxis)
 expand_dims: Op = primitive(np.expand_dims)
@@ -36,15 +41,15 @@ flip: Op = primitive(np.flip)
 tril: Op = primitive(np.tril)
 triu: Op = primitive(np.triu)
 
-defvjp(reshape, lambda y, x, shape: lambda g: reshape(g, shape_of(x)))
-defvjp(broadcast_to, lambda y, x, shape: lambda g: unbroadcast(g, shape_of(x)))
+defvjp(reshape, lambda y, x, shape: _reshaped(x))
+defvjp(broadcast_to, lambda y, x, shape: fitted(x, lambda g: g))
 defvjp(swapaxes, lambda y, x, axis1, axis2: lambda g: swapaxes(g, axis1, axis2))
 defvjp(moveaxis, lambda y, x, source, destination: lambda g: moveaxis(g, destination, source))
-defvjp(expand_dims, lambda y, x, axis: lambda g: reshape(g, shape_of(x)))
-defvjp(squeeze, lambda y, x, axis=None: lambda g: reshape(g, shape_of(x)))
+defvjp(expand_dims, lambda y, x, axis: _reshaped(x))
+defvjp(squeeze, lambda y, x, axis=None: _reshaped(x))
 defvjp(flip, lambda y, x, axis=None: lambda g: flip(g, axis))
-defvjp(tril, lambda y, x, k=0: lambda g: unbroadcast(tril(g, k), shape_of(x)))
-defvjp(triu, lambda y, x, k=0: lambda g: unbroadcast(triu(g, k), shape_of(x)))
+defvjp(tril, lambda y, x, k=0: fitted(x, lambda g: tril(g, k)))
+defvjp(triu, lambda y, x, k=0: fitted(x, lambda g: triu(g, k)))
 
 
 def transpose(x: Array) -> Array:
@@ -62,7 +67,8 @@ def astype(x: Array, kind: Any) -> Array:
 def _cast(y: Array, x: Array, kind: Any) -> Pullback:
     if np.dtype(kind).kind in "biu":
         raise TapeError(f"ops.astype: a variable in {np.dtype(kind)} has no derivative; convert ops.stop_gradient of it")
-    return lambda g: astype(g, dtype(x))
+    before = dtype(x)
+    return lambda g: astype(g, before)
 
 
 defvjp(astype, _cast)
@@ -108,6 +114,12 @@ def unbroadcast(g: Array, target: tuple[int, ...]) -> Array:
     return reshape(sum(g, axis=axes), target)
 
 
+def fitted(x: Array, pullback: Pullback) -> Pullback:
+    """The pullback followed by `unbroadcast` to the shape of x; keeps the shape and not x."""
+    target = shape_of(x)
+    return lambda g: unbroadcast(pullback(g), target)
+
+
 @primitive
 def cumsum(x: Array, axis: int = -1) -> Array:
     """Running sum along `axis`."""
@@ -137,7 +149,8 @@ def _scatter(have: Array | None, *parts: Array, keys: tuple[Any, ...], shape: tu
 
 
 def _scattered(y: Array, have: Array | None, *parts: Array, keys: tuple[Any, ...], **_: Any) -> Pullback:
-    return lambda g: (None if have is None else g, *[index(g, key) for key in keys])
+    alone = have is None
+    return lambda g: (None if alone else g, *[index(g, key) for key in keys])
 
 
 def _indexed(y: Array, x: Array, key: Any) -> Scatter:
@@ -187,8 +200,8 @@ def _stack(*arrays: Array, axis: int) -> Array:
 
 
 def _stacked(y: Array, *arrays: Array, axis: int) -> Pullback:
-    lead = (slice(None),) * (axis % len(shape_of(y)))
-    return lambda g: tuple([g[(*lead, i)] for i in range(len(arrays))])
+    lead, n = (slice(None),) * (axis % len(shape_of(y))), len(arrays)
+    return lambda g: tuple([g[(*lead, i)] for i in range(n)])
 
 
 defvjp_joint(_stack, _stacked)
@@ -209,9 +222,11 @@ def slide(window: Array, row: Array) -> Array:
 
 
 def _slid(y: Array, window: Array, row: Array) -> Pullback:
+    target = shape_of(row)
+
     def pullback(g: Array) -> tuple[Array, Array]:
         dropped = zeros_like(g, shape=(*shape_of(g)[:-2], 1, shape_of(g)[-1]))
-        return concatenate([dropped, g[..., :-1, :]], axis=-2), unbroadcast(g[..., -1, :], shape_of(row))
+        return concatenate([dropped, g[..., :-1, :]], axis=-2), unbroadcast(g[..., -1, :], target)
 
     return pullback
 

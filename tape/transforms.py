@@ -27,7 +27,7 @@ from tape.core import (
     shape,
     sweep,
 )
-from tape.nested import flatten, matched
+from tape.nested import flatten, is_leaf, matched
 
 Argnums = int | tuple[int, ...]
 
@@ -88,7 +88,8 @@ def value_and_grad(function: Callable[..., Array], argnums: Argnums = 0) -> Call
         for position in positions:
             if not 0 <= position < len(args) or positions.count(position) > 1:
                 raise TapeError(f"grad: argnums {argnums} with {len(args)} positional arguments; name each position from 0 once")
-            flatten(args[position], f"argument {position} of {len(args)}")  # a refusal names the position as it was given
+            if not is_leaf(args[position]):
+                flatten(args[position], f"argument {position} of {len(args)}")  # a refusal names the position as it was given
 
         def chosen(*some: Any) -> Array:
             full = list(args)
@@ -97,7 +98,7 @@ def value_and_grad(function: Callable[..., Array], argnums: Argnums = 0) -> Call
             return function(*full, **settings)
 
         value, pullback = vjp(chosen, *[args[position] for position in positions])
-        if flatten(value)[1] != [""]:
+        if not is_leaf(value):
             raise TapeError(f"grad: the function returned {type(value).__name__}, not one array; return one number, or use vjp")
         if shape(value) != ():
             raise TapeError(f"grad: the function returned shape {shape(value)}, not one number; sum it, or use vjp or jacobian")
@@ -123,7 +124,7 @@ def jacobian(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
     def matrix(x: Array) -> Array:
         value, pullback = vjp(function, x)
         for name, tree in (("x", x), ("the value", value)):
-            if flatten(tree)[1] != [""]:
+            if not is_leaf(tree):
                 raise TapeError(f"jacobian: {name} is a {type(tree).__name__}, not one array; use vjp")
         rows = []
         for position in np.ndindex(*shape(value)):
@@ -177,7 +178,7 @@ def checkpoint(function: Callable[..., Array]) -> Callable[..., Array]:
                 value = flat(*arrays)
             if type(value) is Variable:
                 raise TapeError(reason)
-            if flatten(value)[1] != [""]:
+            if not is_leaf(value):
                 raise TapeError(f"checkpoint: the function returned {type(value).__name__}; return one array, joined by ops.concatenate")
             return value
 

@@ -19,38 +19,37 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         for name, value in report.user_properties:
             if name in TABLES and report.when == "call":
                 found[name].append(json.loads(value))
-    for name, lines in (("reductions", _reductions(found["reductions"])), ("mutants", _mutants(found["mutants"]))):
+    every_twin = terminalreporter.verbosity > 0
+    for name, lines in (("reductions", _reductions(found["reductions"], every_twin)), ("mutants", _mutants(found["mutants"]))):
         if lines:
             terminalreporter.section(name)
             for line in lines:
                 terminalreporter.write_line(line)
 
 
-def _reductions(records: list[dict[str, Any]]) -> list[str]:
-    """id, statement, worst agreement; how many twins differ, and by how much at least."""
-    rows = {each["id"]: each for each in records if "statement" in each}
-    twins: dict[str, list[dict[str, Any]]] = {}
-    for each in records:
-        if "broken" in each:
-            twins.setdefault(each["id"], []).append(each)
+def _reductions(records: list[dict[str, Any]], every_twin: bool) -> list[str]:
+    """id, statement, worst agreement of the two sides, and the smallest distance of its twins (with -v: of each)."""
     lines = []
-    for name in sorted({*rows, *twins}):
-        agrees = f"{rows[name]['agrees']:.0e}" if name in rows else "-"
-        statement = rows[name]["statement"] if name in rows else "(the row was not run, or failed)"
-        lines.append(f"{name:40} agrees {agrees:>6}  {statement}")
-        for twin in sorted(twins.get(name, []), key=lambda each: str(each["broken"])):
-            lines.append(f"{'':40} differs {twin['differs']:.1g} with {twin['broken']}")
+    rows = sorted({each["id"]: each["place"] for each in records}.items(), key=lambda row: int(row[1]))
+    for name, _ in rows:
+        row = next((each for each in records if each["id"] == name and "statement" in each), None)
+        twins = sorted((each for each in records if each["id"] == name and "broken" in each), key=lambda each: float(each["differs"]))
+        agrees = f"agrees to {row['agrees']:5.0e}" if row else "not seen to hold"
+        nearest = f"{len(twins)} broken, nearest {twins[0]['differs']:.1g}" if twins else "no twin"
+        lines.append(f"{name:44} {agrees:16} {nearest:24} {row['statement'] if row else ''}")
+        lines += [f"{'':44} differs by {twin['differs']:.1g}: {twin['broken']}" for twin in twins if every_twin]
     if lines:
-        lines.append(f"{len(rows)} rows hold, {sum(map(len, twins.values()))} twins differ")
+        holding, twins = (sum(key in each for each in records) for key in ("statement", "broken"))
+        lines.append(f"{holding} rows hold, {twins} twins with one condition broken differ")
     return lines
 
 
 def _mutants(records: list[dict[str, Any]]) -> list[str]:
-    """name, what is replaced, the tests that reject it."""
+    """name, the mistake, and the tests that reject it."""
     lines = []
-    for each in sorted(records, key=lambda each: str(each["name"])):
-        lines.append(f"{each['name']:40} {each['what']}")
-        lines += [f"{'':40} rejected by {test}" for test in each["rejected_by"]]
+    for each in sorted(records, key=lambda each: int(each["place"])):
+        tests = ", ".join(test.rpartition("::test_")[2] for test in each["rejected_by"])
+        lines.append(f"{each['name']:32} {each['what']}; rejected by {tests}")
     if lines:
         lines.append(f"{len(records)} mutants rejected")
     return lines

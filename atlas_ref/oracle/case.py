@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from atlas_ref.oracle.header import RESERVED, Header, parse
 from atlas_ref.oracle.tensors import COTANGENTS, Tensor, legal
 from atlas_ref.rules import run
 from atlas_ref.types import Frozen, bind_dims
-from atlas_ref.window import Uniform
+from atlas_ref.window import uses_gate
 
 
 class CaseError(ValueError):
@@ -53,15 +54,37 @@ class Case(Frozen):
     def void(self) -> dict[str, str]:
         """Settings that were chosen but cannot matter in this case, each with the reason (CASE-18)."""
         h = self.header
-        tokens = next((self.inputs[n].shape[-2] for n in ("in/k", "in/x") if n in self.inputs), 0)
-        found = void_axes(self.convention, rule=h.rule, window=h.window, span=h.span, tokens=tokens, history="in/window_k" in self.inputs)
+        found = void_axes(
+            self.convention,
+            rule=h.rule,
+            window=h.window,
+            span=h.span,
+            phase=h.phase,
+            tokens=next((self.inputs[n].shape[-2] for n in ("in/k", "in/x") if n in self.inputs), 0),
+            history="in/window_k" in self.inputs,
+            resets="in/reset" in self.inputs,
+            gated="in/window_gate" in self.inputs or (h.window_weights is not None and uses_gate(h.window_weights)),
+            shape=self._memory_shape(),
+        )
         default = resolve("spec", rule=h.rule, level=h.level)
-        chosen = {axis: why for axis, why in found.items() if getattr(self.convention, axis) != getattr(default, axis)}
+        chosen = {axis: why for axis, why in found.items() if attrgetter(axis)(self.convention) != attrgetter(axis)(default)}
         if h.span is not None and not _spans(h, self.convention):
             chosen["span"] = "nothing is refreshed by spans"
         if h.phase is not None and not (_spans(h, self.convention) or effective(self.convention, rule=h.rule).frozen_reference):
             chosen["phase"] = "no reference is frozen and no read needs the start of a span"
         return chosen
+
+    def _memory_shape(self) -> tuple[int, int]:
+        """(d_out, d_phi) of what Newton-Schulz acts on; (0, 0) where there is none."""
+        h = self.header
+        if h.rule == "newton_schulz":
+            rows, columns = self.inputs["in/G"].shape[-2:]
+            return int(rows), int(columns)
+        if h.rule != "omega":
+            return (0, 0)
+        k, v, axis = ("in/k", "in/v", -1) if h.level == "projected" else ("in/param/W_K", "in/param/W_V", -2)
+        phi = {name.rsplit("/", 1)[1]: value for name, value in self.inputs.items() if name.startswith("in/phi/") or name == "in/proj"}
+        return int(self.inputs[v].shape[axis]), feature_maps.d_phi(h.feature_map, self.inputs[k].shape[axis], phi)
 
 
 def make(header: Mapping[str, Any], tensors: Arrays, *, name: str = "case") -> Case:
@@ -158,16 +181,14 @@ def _build(name: str, header: Header, tensors: dict[str, Any]) -> Case:
     if header.rule in RESERVED:
         return Case(name=name, header=header, convention=Convention(), inputs=inputs, recorded=recorded)
     convention = resolve(header.convention, rule=header.rule, level=header.level)
-    if header.level == "token" and header.rule == "omega" and header.window_weights is None:
-        header = header.model_copy(update={"window_weights": Uniform()})
     in_force = effective(convention, rule=header.rule)
     _check_convention(header, convention)
     table, refused = legal(header, in_force, set(inputs))
     _check_names(header, inputs, table, refused)
     _check_shapes(header, inputs, table)
-    for key, tensor in table.items():
-        if key in inputs:
-            _check_values(key, inputs[key], tensor)
+    inputs = {key: inputs[key] for key in table if key in inputs}
+    for key, value in inputs.items():
+        _check_values(key, value, table[key])
     return Case(name=name, header=header, convention=convention, inputs=inputs, recorded=recorded)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from atlas_ref.oracle.case import Case, CaseError, differentiable
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.schema import result_names
+from atlas_ref.oracle.tensors import RESULTS
 
 Verdict = Literal["PASS", "WRONG", "MISSING", "UNDECIDABLE", "NOT SUPPORTED"]
 
@@ -53,7 +54,7 @@ def check(case: Case, *, only: Sequence[str] | None = None) -> list[Comparison]:
     Raises:
         CaseError: the case records no results, or results that the rule does not have; `only` names what no rule has.
     """
-    wanted = _wanted(case, only)
+    wanted = None if only is None else chosen(only)
     if not case.supported:
         return [Comparison(case.name, "-", "NOT SUPPORTED", why=f"rule {case.header.rule}: not yet supported")]
     if not case.recorded:
@@ -70,14 +71,17 @@ def check(case: Case, *, only: Sequence[str] | None = None) -> list[Comparison]:
     return [_compare(case, name, want) for name, want in ours.items() if name in expected]
 
 
-def _wanted(case: Case, only: Sequence[str] | None) -> set[str] | None:
-    if only is None:
-        return None
+def chosen(only: Sequence[str]) -> set[str]:
+    """Full names of the results to compare.
+
+    Raises:
+        CaseError: a name that is no result of any rule.
+    """
     wanted = {name if name.startswith(("out/", "grad/")) else f"out/{name}" for name in only}
     unknown = sorted(wanted - result_names())
     if unknown:
         raise CaseError(
-            f"{case.name}: {unknown[0]}: no rule has such a result; results are y, M, S, X, phi, ... and grad/ with an input's name"
+            f"only: {unknown[0]}: no rule has such a result; results are {', '.join(RESULTS)}, and grad/ before an input's name"
         )
     return wanted
 

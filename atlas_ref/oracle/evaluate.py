@@ -46,6 +46,11 @@ class Results(Frozen):
     header: dict[str, Any]
     void: dict[str, str]
 
+    @property
+    def not_finite(self) -> list[str]:
+        """Results that overflowed, where the rule itself grows beyond float64."""
+        return [name for name, value in self.tensors.items() if not np.isfinite(value).all()]
+
 
 class Unsupported(CaseError):
     """A rule that the format reserves and this version does not compute."""
@@ -117,7 +122,7 @@ def _with_gradients(
     outputs, pullback = vjp(forward, {name: inputs[name] for name in names})
     seeds = {name: bars[name] if name in bars else np.zeros_like(value) for name, value in outputs.items()}
     (gradients,) = pullback(seeds)
-    return outputs | {"grad/" + name.removeprefix("in/"): np.asarray(g) for name, g in gradients.items()}
+    return {**outputs} | {"grad/" + name.removeprefix("in/"): np.asarray(g) for name, g in gradients.items()}
 
 
 def under(case: Case, convention: str | Mapping[str, Any]) -> Case:

@@ -41,7 +41,7 @@ def read(path: str) -> tuple[str, dict[str, np.ndarray[Any, Any]]]:
     """
     data = _bytes(Path(path))
     try:
-        entries = safetensors.deserialize(data)
+        entries = safetensors.deserialize(data)  # type: ignore[no-untyped-call]
     except safetensors.SafetensorError as error:
         reason = str(error).removeprefix("Error while deserializing").removeprefix(" header").removeprefix(": ")
         raise ValueError(f"not a whole safetensors file: {reason}") from None
@@ -66,7 +66,7 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _bytes(path: Path) -> bytes:
     try:
         if path.is_dir():
-            raise ValueError("is a folder, a case file is needed")
+            raise ValueError("is a folder; a case file, or for check a folder with .safetensors files, is needed")
         if path.exists() and not path.is_file():
             raise ValueError("is not a regular file")
         return path.read_bytes()

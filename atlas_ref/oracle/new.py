@@ -10,6 +10,7 @@ import numpy as np
 from atlas_ref import feature_maps, gates, window
 from atlas_ref.conventions import Convention, resolve
 from atlas_ref.oracle.case import Case, CaseError, make, parse_header
+from atlas_ref.oracle.evaluate import LARGEST
 from atlas_ref.oracle.header import RESERVED, Header
 from atlas_ref.types import Array, Frozen
 
@@ -67,11 +68,14 @@ def new(request: Request, *, name: str = "new") -> Case:
         raise CaseError(f"{name}: rule {request.rule}: not yet supported")
     if request.dtype not in DTYPES:
         raise CaseError(f"{name}: dtype {request.dtype!r} is not available; {', '.join(DTYPES)} are")
+    if request.window_gate and (request.rule != "omega" or request.level != "projected"):
+        raise CaseError(f"{name}: window_gate: belongs to rule omega at level projected")
     fields = _header(request)
     header = parse_header(fields, name=name)
     draw = np.random.Generator(np.random.Philox(request.seed))
     parameters = feature_maps.init(header.feature_map, request.d_in, request.seed, features=request.features)
     d_phi = feature_maps.d_phi(header.feature_map, request.d_in, parameters)
+    _check_size(request, d_phi, name)
     tensors = {"in/proj" if key == "proj" else f"in/phi/{key}": value for key, value in parameters.items()}
     if request.rule == "newton_schulz":
         tensors["in/G"] = draw.standard_normal((request.heads, request.d_out, request.d_in))
@@ -87,6 +91,14 @@ def new(request: Request, *, name: str = "new") -> Case:
     kind = DTYPES[request.dtype]
     stored = {key: value if value.dtype == np.uint8 else value.astype(kind) for key, value in tensors.items()}
     return make(fields, stored, name=name)
+
+
+def _check_size(request: Request, d_phi: int, name: str) -> None:
+    """Refuse what no machine holds before asking for the memory."""
+    sequences = request.heads * request.batch
+    widest = max(request.window, request.d_in, request.d_out, request.d_model, d_phi)
+    if sequences * max(request.tokens * widest, request.d_out * d_phi) > LARGEST:
+        raise CaseError(f"{name}: an array would have more than {LARGEST} numbers")
 
 
 def _header(request: Request) -> dict[str, Any]:
@@ -145,7 +157,7 @@ def _projected(request: Request, header: Header, convention: Convention, draw: A
         tensors["in/momentum"] = draw.uniform(0.2, 0.8, gate_shape)
     if request.rule != "hebbian" and convention.rate != "none":
         tensors["in/step_size"] = draw.uniform(0.05, 0.4, gate_shape)
-    if convention.rate == "split":
+    if request.rule != "hebbian" and convention.rate == "split":
         tensors["in/step_size_memory"] = draw.uniform(0.05, 0.4, gate_shape)
     if request.rule == "omega" and request.window_gate:
         tensors["in/window_gate"] = draw.uniform(0.2, 0.8, (*lead, T))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from atlas_ref import feature_maps, window
-from atlas_ref.conventions import PRESETS, Convention
+from atlas_ref.conventions import PRESETS, RULES, Convention
 from atlas_ref.oracle.files import KEY
-from atlas_ref.oracle.header import Header
-from atlas_ref.oracle.tensors import COTANGENTS, PROJECTED, RESULTS, TOKEN
+from atlas_ref.oracle.header import RESERVED, Header
+from atlas_ref.oracle.tensors import COMPUTED_AT_TOKEN, COTANGENTS, PROJECTED, RESULTS, TOKEN
 
 
 def case_schema() -> dict[str, Any]:
@@ -18,20 +18,50 @@ def case_schema() -> dict[str, Any]:
     definitions = {**header.pop("$defs", {}), **axes.pop("$defs", {})}
     properties = {name: _without_default(field) for name, field in axes["properties"].items()}
     properties["newton_schulz"] = {"anyOf": [{"$ref": "#/$defs/NewtonSchulz"}, {"const": "none"}]}
+    properties["query_scale"] = {"enum": [1, "1/sqrt(d_in)"]}
     definitions["Convention"] = {
         "type": "object",
         "additionalProperties": False,
         "description": "axes with values; `preset` says what they change",
         "properties": {"preset": {"enum": list(PRESETS)}, **properties},
     }
+    for definition in definitions.values():
+        if "kind" in definition["properties"]:
+            definition["required"] = ["kind", *definition.get("required", [])]
+    definitions["Product"]["properties"]["of"]["minItems"] = 1
+    definitions["NewtonSchulz"]["properties"]["coefficients"]["anyOf"][1]["minItems"] = 1
     header["properties"]["convention"] = {"anyOf": [{"enum": list(PRESETS)}, {"$ref": "#/$defs/Convention"}], "default": "spec"}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **header,
         "title": f"the JSON object under the metadata key {KEY!r} of a case file, schema 1",
+        "allOf": _contracts(),
         "$defs": definitions,
         "x-tensors": tensor_table(),
     }
+
+
+def _contracts() -> list[dict[str, Any]]:
+    """What one key forbids another, as far as JSON Schema can say it (CASE-2, CASE-16)."""
+
+    def when(condition: dict[str, Any], **properties: Any) -> dict[str, Any]:
+        return {"if": {"properties": condition, "required": list(condition)}, "then": {"properties": properties}}
+
+    plain = {"rule": {"enum": [rule for rule in RULES if rule != "omega"]}}
+    single = {"rule": {"enum": ["newton_schulz", "feature_map"]}}
+    supported = {"rule": {"not": {"enum": list(RESERVED)}}}
+    identity = {"properties": {"kind": {"const": "identity"}}}
+    no_newton_schulz = {"properties": {"newton_schulz": {"const": "none"}}}
+    return [
+        when(single, **dict.fromkeys(("level", "window", "span", "phase", "chunk", "window_weights"), False)),
+        when(plain, window={"const": 1}, feature_map=identity, convention=no_newton_schulz, window_weights={"type": "null"}),
+        when({"rule": {"const": "newton_schulz"}}, feature_map=identity),
+        {
+            "if": {"properties": {"window_weights": {"type": "object"}}, "required": ["window_weights"]},
+            "then": {"properties": {"level": {"const": "token"}}, "required": ["level"]},
+        },
+        when(supported, parameters={"type": "null"}),
+    ]
 
 
 def _without_default(field: dict[str, Any]) -> dict[str, Any]:
@@ -43,8 +73,10 @@ def tensor_table() -> dict[str, dict[str, Any]]:
     table: dict[str, dict[str, Any]] = {}
     for level, entries in (("projected", PROJECTED), ("token", TOKEN)):
         for name, (rules, tensor) in entries.items():
-            dtype = "bool or uint8" if tensor.mask else "float64, float32, bfloat16 or float16"
-            table[name] = {"level": level, "rules": rules, "axes": tensor.axes, "need": tensor.need, "dtype": dtype}
+            both = level == "projected" and name not in COMPUTED_AT_TOKEN
+            axes = "... T, or ... T d_out" if tensor.axes == "gate" else tensor.axes
+            table[name] = {"level": "projected, token" if both else level, "rules": rules, "axes": axes, "need": tensor.need}
+            table[name] |= {"dtype": "bool or uint8"} if tensor.mask else {}
             table[name] |= {key: value for key, value in (("least", tensor.low), ("greatest", tensor.high)) if value is not None}
     for kind, names in window.TENSORS.items():
         for name, axes in names.items():
@@ -54,19 +86,16 @@ def tensor_table() -> dict[str, dict[str, Any]]:
             key = "in/proj" if name == "proj" else f"in/phi/{name}"
             need = f"{table[key]['need']}, {kind}" if key in table else f"feature_map {kind}"
             table[key] = {"rules": "omega feature_map", "axes": axes, "need": need}
+    table["in/x"] |= {"rules": "all feature_map", "axes": "B T d_model, or ... d_in for feature_map"}
     for name, axes in (("in/G", "... d_out d_phi"), ("in/X_bar", "... d_out d_phi")):
         table[name] = {"rules": "newton_schulz", "axes": axes, "need": "yes" if name == "in/G" else "no gradients"}
     table["in/phi_bar"] = {"rules": "feature_map", "axes": "... d_phi", "need": "no gradients"}
-    return table
+    return {name: {"dtype": "float64, float32, bfloat16 or float16", **entry} for name, entry in table.items()}
 
 
 def result_names() -> set[str]:
     """Every result that some case has: `out/...`, and `grad/...` of every floating input but the cotangents."""
-    inputs = {
-        name.removeprefix("in/")
-        for name, entry in tensor_table().items()
-        if "bool" not in entry.get("dtype", "") and name not in COTANGENTS
-    }
+    inputs = {name.removeprefix("in/") for name, entry in tensor_table().items() if "bool" not in entry["dtype"] and name not in COTANGENTS}
     return {f"out/{name}" for name in RESULTS} | {f"grad/{name}" for name in inputs}
 
 
@@ -76,5 +105,5 @@ def axis_values(axis: str) -> list[str]:
     if axis in numbers:
         return numbers[axis]
     if axis == "newton_schulz":
-        return ["an object (omega) or none", "none"]
+        return ["an object with settings (omega)", "none (the other rules)"]
     return [str(value) for value in Convention.model_json_schema()["properties"][axis]["enum"]]

@@ -51,7 +51,7 @@ PROJECTED: dict[str, tuple[str, Tensor]] = {
     "in/momentum": ("omega titans_lmm", Tensor("gate", "0; then no in/S0 and no out/S", 0.0, 1.0)),
     "in/log_momentum": ("omega titans_lmm", Tensor("gate", "in/momentum", high=0.0)),
     "in/step_size": ("omega titans_lmm delta", Tensor("gate", low=0.0)),
-    "in/step_size_memory": ("omega titans_lmm delta", Tensor("gate", low=0.0)),
+    "in/step_size_memory": ("omega titans_lmm delta", Tensor("gate", "in/step_size; needed for rate split", 0.0)),
     "in/window_weights": ("omega", Tensor("... T c", "1/c")),
     "in/window_gate": ("omega", Tensor("... T", "in/window_weights")),
     "in/M0": ("all", Tensor("... d_out d_phi", "0")),
@@ -83,7 +83,8 @@ TOKEN: dict[str, tuple[str, Tensor]] = {
     "in/param/b_step_size": ("omega titans_lmm delta", Tensor("H n_step_size")),
 }
 
-_COMPUTED_AT_TOKEN = {
+#: What level token computes from in/x.
+COMPUTED_AT_TOKEN = {
     "in/k",
     "in/v",
     "in/q",
@@ -123,7 +124,7 @@ def legal(header: Header, convention: Convention, given: set[str]) -> tuple[dict
     for name, (rules, tensor) in (TOKEN | PROJECTED if token else PROJECTED).items():
         if rules != "all" and header.rule not in rules.split():
             refused[name] = f"{header.rule} has none; it belongs to {' and '.join(rules.split())}"
-        elif token and name in _COMPUTED_AT_TOKEN:
+        elif token and name in COMPUTED_AT_TOKEN:
             refused[name] = "level token computes it from in/x"
         else:
             allowed[name] = _in_layout(name, tensor, convention, token)
@@ -151,38 +152,38 @@ def _by_convention(header: Header, convention: Convention, given: set[str], allo
             if allowed.pop(name, None) is not None:
                 refused[name] = reason
 
+    def require(*names: str) -> None:
+        for name in names:
+            if name in allowed:
+                allowed[name] = allowed[name]._replace(need="yes")
+
     if convention.gate == "none":
         refuse("gate none has no retain gate", "in/retain", "in/log_retain", "in/param/W_retain", "in/param/b_retain")
     if convention.rate == "none":
         refuse("rate none has no step size", "in/step_size", "in/param/W_step_size", "in/param/b_step_size")
-    if convention.rate != "split":
+    if convention.rate == "split":
+        require("in/step_size_memory")
+    else:
         refuse(f"rate {convention.rate} has one rate; it belongs to rate split", "in/step_size_memory")
     for log, name in LOGARITHMS.items():
         if log in given:
             refuse(f"{log} stands in its place", name)
-    if not given & {"in/momentum", "in/log_momentum", "in/param/W_momentum"}:
+    if not given & {"in/momentum", "in/log_momentum", "in/param/W_momentum", "in/param/b_momentum"}:
         refuse("it needs a momentum gate", "in/S0", "in/S_bar")
-    if "in/param/W_momentum" in given and "in/param/b_momentum" in allowed:
-        allowed["in/param/b_momentum"] = allowed["in/param/b_momentum"]._replace(need="yes")
-    if "in/param/b_momentum" in given and "in/param/W_momentum" in allowed:
-        allowed["in/param/W_momentum"] = allowed["in/param/W_momentum"]._replace(need="yes")
+    if given & {"in/param/W_momentum", "in/param/b_momentum"}:
+        require("in/param/W_momentum", "in/param/b_momentum")
     if "in/window_gate" in given:
         refuse("in/window_gate stands in its place", "in/window_weights")
+    if not (convention.frozen_reference or convention.read == "chunk_start"):
+        refuse("the reference is not frozen and no read needs the start of a span", "in/M_ref")
     first = convention.order == "window_then_momentum"
     if first:
         refuse("it belongs to order momentum_then_window", "in/window_momentum")
-    carries = first and convention.window_at_boundary == "carry" and convention.frozen_reference and header.window > 1
-    if not carries:
+    if not (first and convention.window_at_boundary == "carry" and convention.frozen_reference and header.window > 1):
         refuse("it belongs to window_at_boundary carry with a frozen reference", "in/window_residual")
-    gated = "in/window_gate" in given or (header.window_weights is not None and window.uses_gate(header.window_weights))
-    if not gated:
+    if not ("in/window_gate" in given or (header.window_weights is not None and window.uses_gate(header.window_weights))):
         refuse("no token brings a weight here", "in/window_gate_before")
-    if not (convention.frozen_reference or convention.read == "chunk_start"):
-        refuse("the reference is not frozen and no read needs the start of a span", "in/M_ref")
     if given & {"in/window_k", "in/window_v"}:
-        needed = ["in/window_k", "in/window_v"] + ["in/window_residual"] * carries + ["in/window_gate_before"] * gated
-        for name in needed:
-            if name in allowed:
-                allowed[name] = allowed[name]._replace(need="yes")
+        require("in/window_k", "in/window_v", "in/window_residual", "in/window_gate_before")
     else:
         refuse("it needs in/window_k and in/window_v", "in/window_residual", "in/window_gate_before")

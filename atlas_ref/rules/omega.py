@@ -12,6 +12,7 @@ Specified in specs/omega.md. Source: Atlas (2505.23735) Eqs 9, 10, 32, 33.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
@@ -217,50 +218,12 @@ def write(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Sta
 
 def update(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Update:
     """`write` with its intermediate values (OMEGA-2 to OMEGA-11)."""
-    if config.convention.order == "momentum_then_window":
-        return _update_momentum_first(config, state, k, v, gates)
-    convention = config.convention
-    pushed = _push(config, state, k, v)
-    residual, residuals = _residual(config, pushed, gates.retain)  # (..., c, d_out)
-    weights = _weights(config, pushed, gates.window_weights)  # (..., c, 1)
-    gradient = (weights * residual).swapaxes(-1, -2) @ pushed.keys  # (..., d_out, d_phi)
-
-    a, b = _rates(convention.rate, gates)
-    step = _times(a, gradient) if convention.momentum_sign == "plus" else -_times(a, gradient)
-    S = step if gates.momentum is None else gates.momentum * state.S + step
-    U = _orthogonalised(config, S, gradient, gates)
-    M = _moved(config, state.M, U, b, gates)
-    kept = U if convention.argument == "written_back" else S
-    return Update(residual, gradient, S, U, M, pushed.replaced(M=M, S=kept, residuals=residuals))
-
-
-def _update_momentum_first(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Update:
-    """Order momentum_then_window (OMEGA-11).
-
-    Z_t = momentum_t Z_{t-1} + a_t s e_t phi_t^T,    S_t = sum_j gamma[t,j] Z_{t-j}
-    """
-    pushed = _push(config, state, k, v)
-    residual, _ = _residual(config, pushed, gates.retain)
-    newest = residual[..., -1, :]
-    gradient = _scale(config) * ops.outer(newest, k)
-    a, b = _rates(config.convention.rate, gates)
-    step = _times(a, gradient) if config.convention.momentum_sign == "plus" else -_times(a, gradient)
-    Z = step if gates.momentum is None else gates.momentum * state.S + step
-    momenta = _append_matrix(state.momenta, Z)
-    S = ops.sum(ops.expand_dims(gates.window_weights, -1) * momenta, axis=-3)
-    U = _orthogonalised(config, S, gradient, gates)
-    M = _moved(config, state.M, U, b, gates)
-    return Update(residual, gradient, S, U, M, pushed.replaced(M=M, S=Z, momenta=momenta))
+    return _update(config, state, ops.slide(state.keys, k), ops.slide(state.values, v), gates)
 
 
 def rest(config: Config, state: State, k: Array, v: Array) -> State:
     """An inactive token: it enters the window; M and S stay (OMEGA-13, WINDOW-17)."""
-    pushed = _push(config, state, k, v)
-    if state.momenta is not None:
-        return pushed.replaced(momenta=_append_matrix(state.momenta, state.S))
-    if state.residuals is not None:
-        return pushed.replaced(residuals=_residual(config, pushed, None)[1])
-    return pushed
+    return _rest(config, state, ops.slide(state.keys, k), ops.slide(state.values, v))
 
 
 def read(config: Config, state: State, q: Array) -> Array:
@@ -272,7 +235,7 @@ def read(config: Config, state: State, q: Array) -> Array:
     M = state.M
     if config.convention.argument == "accumulated":
         M = newton_schulz(M, config.convention.newton_schulz_settings)
-    return (M @ ops.expand_dims(q, -1))[..., 0]
+    return (M @ q[..., None])[..., 0]
 
 
 def step(config: Config, params: Params, state: State, x: Array, pulse: Pulse) -> tuple[State, Array]:
@@ -289,16 +252,76 @@ def step(config: Config, params: Params, state: State, x: Array, pulse: Pulse) -
     return state, y[..., 0, :]
 
 
-# -- the parts of one write ---------------------------------------------------------------------------
+# -- the parts of one write, from the window that already holds the token -------------------------------
 
 
-def _push(config: Config, state: State, k: Array, v: Array) -> State:
-    """The window with this token as its newest row (OMEGA-3, WINDOW-1)."""
-    filled = min(state.filled + 1, config.window)
-    return state.replaced(keys=ops.slide(state.keys, k), values=ops.slide(state.values, v), filled=filled)
+def _enter(config: Config, state: State, keys: Array, values: Array) -> Iterable[tuple[Array, Array]]:
+    """The window as each token finds itself in it (OMEGA-3, WINDOW-1)."""
+    return zip(_windows(state.keys, keys), _windows(state.values, values), strict=True)
 
 
-def _residual(config: Config, state: State, retain: Array) -> tuple[Array, Array]:
+def _windows(held: Array, rows: Array) -> list[Array]:
+    """The window (..., c, d) after each of the rows (..., T, d) was pushed: views of one array that holds them all.
+
+    The last one is an array of its own, since a state must not keep a whole sequence.
+    """
+    c, T = held.shape[-2], rows.shape[-2]
+    whole = ops.concatenate([held, rows], axis=-2)
+    last = ops.concatenate([held[..., T:, :], rows[..., -c:, :]], axis=-2)
+    return [*[whole[..., t : t + c, :] for t in range(1, T)], last]
+
+
+def _write(config: Config, state: State, keys: Array, values: Array, gates: Gates) -> State:
+    return _update(config, state, keys, values, gates).state
+
+
+def _update(config: Config, state: State, keys: Array, values: Array, gates: Gates) -> Update:
+    if config.convention.order == "momentum_then_window":
+        return _update_momentum_first(config, state, keys, values, gates)
+    residual, residuals = _residual(config, state, keys, values, gates.retain)  # (..., c, d_out)
+    weights = _weights(config, state, gates.window_weights)  # (..., c, 1)
+    gradient = (weights * residual).swapaxes(-1, -2) @ keys  # (..., d_out, d_phi)
+
+    a, b = _rates(config.convention.rate, gates)
+    S = _momentum(config, state.S, _times(a, gradient), gates)
+    U = _orthogonalised(config, S, gradient, gates)
+    M = _moved(config, state.M, _times(b, U), gates)
+    kept = U if config.convention.argument == "written_back" else S
+    after = state.replaced(M=M, S=kept, keys=keys, values=values, filled=_filled(config, state), residuals=residuals)
+    return Update(residual, gradient, S, U, M, after)
+
+
+def _update_momentum_first(config: Config, state: State, keys: Array, values: Array, gates: Gates) -> Update:
+    """Order momentum_then_window (OMEGA-11).
+
+    Z_t = momentum_t Z_{t-1} + a_t s e_t phi_t^T,    S_t = sum_j gamma[t,j] Z_{t-j}
+    """
+    residual, _ = _residual(config, state, keys, values, gates.retain)
+    gradient = _scale(config) * ops.outer(residual[..., -1, :], keys[..., -1, :])
+    a, b = _rates(config.convention.rate, gates)
+    Z = _momentum(config, state.S, _times(a, gradient), gates)
+    momenta = _append_matrix(state.momenta, Z)
+    S = ops.sum(ops.expand_dims(gates.window_weights, -1) * momenta, axis=-3)
+    U = _orthogonalised(config, S, gradient, gates)
+    M = _moved(config, state.M, _times(b, U), gates)
+    after = state.replaced(M=M, S=Z, keys=keys, values=values, filled=_filled(config, state), momenta=momenta)
+    return Update(residual, gradient, S, U, M, after)
+
+
+def _rest(config: Config, state: State, keys: Array, values: Array) -> State:
+    after = state.replaced(keys=keys, values=values, filled=_filled(config, state))
+    if state.momenta is not None:
+        return after.replaced(momenta=_append_matrix(state.momenta, state.S))
+    if state.residuals is not None:
+        return after.replaced(residuals=_residual(config, state, keys, values, None)[1])
+    return after
+
+
+def _filled(config: Config, state: State) -> int:
+    return min(state.filled + 1, config.window)
+
+
+def _residual(config: Config, state: State, keys: Array, values: Array, retain: Array) -> tuple[Array, Array]:
     """Residuals of the window tokens under the reference, and under carry those stored at arrival (OMEGA-4, WINDOW-13)."""
     convention = config.convention
     if convention.reference == "running":
@@ -309,8 +332,8 @@ def _residual(config: Config, state: State, retain: Array) -> tuple[Array, Array
         M_ref = state.reference
     if convention.decay == "before_error":
         M_ref = _times(retain, M_ref)
-    predicted = state.keys @ M_ref.swapaxes(-1, -2)  # (..., c, d_out)
-    residual = predicted - state.values if convention.value_sign == "minus" else predicted + state.values
+    predicted = keys @ M_ref.swapaxes(-1, -2)  # (..., c, d_out)
+    residual = predicted - values if convention.value_sign == "minus" else predicted + values
     if state.residuals is None:
         return residual, None
     stored = ops.slide(state.residuals, residual[..., -1, :])
@@ -338,9 +361,15 @@ def _scale(config: Config) -> float:
 
 def _rates(rate: str, gates: Gates) -> tuple[Array, Array]:
     """(a, b): the factor of the gradient in S and of the update in M; None stands for 1 (OMEGA-7)."""
-    h = gates.step_size
-    pairs = {"momentum": (h, None), "memory": (None, h), "both": (h, h), "split": (h, gates.step_size_memory), "none": (None, None)}
-    return pairs[rate]
+    a = gates.step_size if rate in ("momentum", "both", "split") else None
+    b = gates.step_size if rate in ("memory", "both") else gates.step_size_memory if rate == "split" else None
+    return a, b
+
+
+def _momentum(config: Config, S: Array, step: Array, gates: Gates) -> Array:
+    """S_t from S_{t-1} and a_t g_t, which enters with the sign that momentum_sign gives (OMEGA-6)."""
+    signed = step if config.convention.momentum_sign == "plus" else -step
+    return signed if gates.momentum is None else gates.momentum * S + signed
 
 
 def _times(factor: Array, x: Array) -> Array:
@@ -358,16 +387,16 @@ def _orthogonalised(config: Config, S: Array, gradient: Array, gates: Gates) -> 
     return newton_schulz(S, convention.newton_schulz_settings)
 
 
-def _moved(config: Config, M: Array, U: Array, b: Array, gates: Gates) -> Array:
-    """M_t from M_{t-1} and U_t, with the sign that momentum_sign and direction give (OMEGA-10)."""
+def _moved(config: Config, M: Array, change: Array, gates: Gates) -> Array:
+    """M_t from M_{t-1} and b_t U_t, with the sign that momentum_sign and direction give (OMEGA-10)."""
     convention = config.convention
     kept = _times(gates.retain, M)
     adds = (convention.momentum_sign == "minus") != (convention.direction == "ascent")
-    return kept + _times(b, U) if adds else kept - _times(b, U)
+    return kept + change if adds else kept - change
 
 
 def _append_matrix(momenta: Array, Z: Array) -> Array:
     return ops.concatenate([momenta[..., 1:, :, :], ops.expand_dims(Z, -3)], axis=-3)
 
 
-RULE = run.Rule(Config, GATES, restart, write, rest, read)
+RULE = run.Rule(Config, GATES, restart, _write, _rest, read, _enter)

@@ -6,8 +6,10 @@ packed sequences, spans and initial window contents. Specified in specs/conventi
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
@@ -22,8 +24,17 @@ from tape import ops
 NORM_EPS = 1e-6
 
 
+def rows(config: Any, state: Any, keys: Array, values: Array) -> Iterable[tuple[Array, Array]]:
+    """Each token brings its own key and value, and nothing else."""
+    return zip(ops.moveaxis(keys, -2, 0), ops.moveaxis(values, -2, 0), strict=True)
+
+
 class Rule(NamedTuple):
-    """What the driver needs of a rule; each rule module makes one."""
+    """What the driver needs of a rule; each rule module makes one.
+
+    `enter` says what the tokens of one packed sequence bring to `write` and `rest`: their own key and value,
+    or the keys and values of the window that they have entered.
+    """
 
     Config: Any
     gates: tuple[str, ...]
@@ -31,6 +42,7 @@ class Rule(NamedTuple):
     write: Callable[[Any, Any, Array, Array, Gates], Any]
     rest: Callable[[Any, Any, Array, Array], Any]
     read: Callable[[Any, Any, Array], Array]
+    enter: Callable[[Any, Any, Array, Array], Iterable[tuple[Array, Array]]] = rows
 
 
 class Tokens(Frozen):
@@ -96,23 +108,32 @@ def run(rule: Rule, config: Any, tokens: Tokens, state: Any, *, phi: Mapping[str
     queries = mapped(config, phi or {}, tokens.q, convention.q_norm)
     if convention.query_scale != 1.0:
         queries = queries * (1.0 / math.sqrt(tokens.q.shape[-1]))
-    sequence = [ops.moveaxis(each, -2, 0) for each in (keys, tokens.v, queries)]
     per_token = _gates(config, tokens, state)
     active = np.ones(T, bool) if tokens.active is None else np.asarray(tokens.active)
     reset = np.zeros(T, bool) if tokens.reset is None else np.asarray(tokens.reset)
     fresh = rule.restart(config, state) if reset.any() else None
+    entering = _entering(rule, config, keys, tokens.v, state, fresh, reset)
+    per_query = ops.moveaxis(queries, -2, 0)
+    with _short_buffers():
+        state, reads = _each_token(rule, config, state, fresh, zip(active, reset, entering, per_query, per_token, strict=True))
+    return _with_token_gates(config, tokens, state), ops.stack(reads, axis=-2)
+
+
+def _each_token(rule: Rule, config: Any, state: Any, fresh: Any, tokens: Iterable[Any]) -> tuple[Any, list[Array]]:
+    """The state after the last token and what each token reads."""
+    convention: Convention = config.convention
     spans = convention.frozen_reference or convention.read == "chunk_start"
     reads: list[Array] = []
     waiting: list[Array] = []  # queries that read the last memory of their packed sequence
 
-    for t, (k, v, q, gate) in enumerate(zip(*sequence, per_token, strict=True)):
-        if reset[t]:
+    for active, reset, (k, v), q, gate in tokens:
+        if reset:
             reads += [rule.read(config, state, each) for each in waiting]
             waiting, state = [], fresh
         if spans and (state.reference is None or (state.position == 0 and _refreshes(convention))):
             state = state.replaced(reference=state.M)
         before = state
-        state = rule.write(config, state, k, v, gate) if active[t] else rule.rest(config, state, k, v)
+        state = rule.write(config, state, k, v, gate) if active else rule.rest(config, state, k, v)
         if convention.read == "after":
             reads.append(rule.read(config, state, q))
         elif convention.read == "before":
@@ -124,7 +145,23 @@ def run(rule: Rule, config: Any, tokens: Tokens, state: Any, *, phi: Mapping[str
         if spans:
             state = state.replaced(position=_next_position(config, state.position))
     reads += [rule.read(config, state, each) for each in waiting]
-    return _with_token_gates(config, tokens, state), ops.stack(reads, axis=-2)
+    return state, reads
+
+
+@contextlib.contextmanager
+def _short_buffers() -> Iterator[None]:
+    """Keep NumPy from copying the gates: a factor that scales whole rows is expanded into its buffer wherever
+    those rows are shorter than half of it, which takes longer than the product itself. No value changes."""
+    with np.errstate():
+        np.setbufsize(1024)
+        yield
+
+
+def _entering(rule: Rule, config: Any, keys: Array, values: Array, state: Any, fresh: Any, reset: Array) -> Iterable[tuple[Array, Array]]:
+    """What every token brings; at a reset the tokens that follow come to a fresh state (CONV-33)."""
+    starts = np.union1d(0, np.nonzero(reset)[0]).tolist()
+    for first, last in itertools.pairwise([*starts, len(reset)]):
+        yield from rule.enter(config, fresh if reset[first] else state, keys[..., first:last, :], values[..., first:last, :])
 
 
 def require_span(convention: Convention, span: int | None) -> None:

@@ -98,6 +98,16 @@ def wavy(x: Inputs) -> Any:
     return 1.5 + np.sin(2.0 * np.arange(x["k"].shape[-2]))
 
 
+def at(token: int, **values: float) -> Map:
+    """The inputs with some set to a number at one token."""
+
+    def apply(x: Inputs) -> Inputs:
+        here = np.arange(x["k"].shape[-2]) == token
+        return {**x, **{name: ops.where(here, value, x[name]) for name, value in values.items()}}
+
+    return apply
+
+
 def one_hot(lag: int) -> Map:
     """Weight 1 on the token of this lag (negative: from the oldest), 0 on the others."""
 
@@ -167,6 +177,7 @@ class Side:
         header: other keys of the case: window, span, phase, feature_map, level, window_weights.
         takes: map of the shared inputs for this side alone.
         form: closed form: inputs -> {"y", "M"}, in ops.
+        inactive: tokens at which this side alone does not write.
     """
 
     rule: str
@@ -174,12 +185,11 @@ class Side:
     header: dict[str, Any] = field(default_factory=dict)
     takes: Map = same
     form: Callable[[Inputs], Inputs] | None = None
+    inactive: tuple[int, ...] = ()
 
     def but(self, takes: Map | None = None, header: dict[str, Any] | None = None, **axes: Any) -> Side:
         """The same with some axes, header keys or the map changed."""
-        return replace(
-            self, convention={**self.convention, **axes}, header={**self.header, **(header or {})}, takes=takes or self.takes
-        )
+        return replace(self, convention={**self.convention, **axes}, header={**self.header, **(header or {})}, takes=takes or self.takes)
 
     @property
     def full_header(self) -> dict[str, Any]:
@@ -322,6 +332,7 @@ STILL = without("momentum", "S0")  # momentum 0, which leaves no S
 ZERO_S = without("S0")
 ONE = put(window_weights=1.0)
 
+_REST = {"retain": 1.0, "momentum": 1.0, "step_size": 0.0, "step_size_memory": 0.0}
 _TITANS = omega()
 _SAME_AXES = {
     "gate": "forget",
@@ -361,7 +372,7 @@ RULES: list[Row] = [
     ),
     Row(
         "omega-titans-per-dimension",
-        "the same with one retain, momentum and step size per output dimension",
+        "Omega is Titans LMM under the same conditions with one retain, momentum and step size per output dimension",
         ("OMEGA-19", "TITANS-13"),
         left=omega(),
         right=titans(),
@@ -370,7 +381,7 @@ RULES: list[Row] = [
     ),
     Row(
         "omega-titans-other-axes",
-        "the same with gate, decay, s, momentum_sign, read, reference, norms, query scale and layout other than spec, on both sides",
+        "Omega is Titans LMM with gate, decay, s, signs, read, reference, norms, query scale and layout that both share",
         ("OMEGA-19", "TITANS-13"),
         left=omega(**_SAME_AXES),
         right=titans(**_SAME_AXES),
@@ -397,7 +408,7 @@ RULES: list[Row] = [
     ),
     Row(
         "omega-titans-token",
-        "at level token under preset spec the same, with (W, b) of retain and (-W, -b) of forget",
+        "Omega is Titans LMM at level token under preset spec with (W, b) of retain and (-W, -b) of forget",
         ("OMEGA-19", "CONV-59", "E-A06"),
         left=omega(header={"level": "token"}),
         right=titans(minus("param/W_retain", "param/b_retain"), header={"level": "token"}),
@@ -604,7 +615,11 @@ RULES: list[Row] = [
         right=omega(both(put(window_weights=lagged_gate), without("window_gate"))),
         given=put(window_gate=lambda x: x["window_weights"][..., 0]),
         window=3,
-        twins={"the gate of time t instead": {"right": omega(both(put(window_weights=lambda x: ops.stack([x["window_gate"]] * 3, axis=-1)), without("window_gate")))}},
+        twins={
+            "the gate of time t instead": {
+                "right": omega(both(put(window_weights=lambda x: ops.stack([x["window_gate"]] * 3, axis=-1)), without("window_gate")))
+            }
+        },
     ),
     Row(
         "token-projected",
@@ -669,6 +684,43 @@ RULES: list[Row] = [
         )
     ],
     Row(
+        "window-permuted",
+        "the order of window tokens of equal weight is invisible",
+        ("WINDOW-18",),
+        left=omega(),
+        right=omega(put(window_k=lambda x: ops.flip(x["window_k"], -2), window_v=lambda x: ops.flip(x["window_v"], -2))),
+        given=weights(0.4, 0.4, 0.4),
+        window=3,
+        history=True,
+        tokens=1,
+        masks=False,
+        twins={"unequal weights": {"given": weights(0.4, 0.4, 0.3)}, "two tokens": {"tokens": 2}},
+    ),
+    Row(
+        "inactive",
+        "an inactive token is one with r = 1, m = 1, a = 0 and b = 0, which enters the window all the same",
+        ("OMEGA-13", "CONV-32", "E-A29"),
+        left=replace(omega(newton_schulz={}, rate="split"), inactive=(2,)),
+        right=omega(at(2, **_REST), newton_schulz={}, rate="split"),
+        window=3,
+        masks=False,
+        twins={
+            f"{name} as it is": {
+                "right": omega(at(2, **{gate: value for gate, value in _REST.items() if gate != name}), newton_schulz={}, rate="split")
+            }
+            for name in _REST
+        },
+    ),
+    Row(
+        "momentum-zero",
+        "a momentum gate of 0 is no momentum, whatever S_0",
+        ("OMEGA-1", "E-A25", "E-R12"),
+        left=omega(put(momentum=0.0)),
+        right=omega(STILL),
+        window=2,
+        twins={"0.05": {"left": omega(put(momentum=0.05))}, "1": {"left": omega(put(momentum=1.0))}},
+    ),
+    Row(
         "nesterov-no-momentum",
         "nesterov with momentum 0 and rate memory is argument S",
         ("OMEGA-8",),
@@ -716,7 +768,11 @@ CLASSES: list[Row] = [
         "log-gates",
         "log_retain and log_momentum stand for their exponentials",
         ("CONV-36",),
-        left=omega(both(put(log_retain=lambda x: ops.log(x["retain"]), log_momentum=lambda x: ops.log(x["momentum"])), without("retain", "momentum"))),
+        left=omega(
+            both(
+                put(log_retain=lambda x: ops.log(x["retain"]), log_momentum=lambda x: ops.log(x["momentum"])), without("retain", "momentum")
+            )
+        ),
         right=omega(),
         twins={
             "a base of 2": {
@@ -797,7 +853,7 @@ CLASSES: list[Row] = [
     ],
     Row(
         "rate-constant-per-dimension",
-        "the same for one constant step size per output dimension, momentum per dimension",
+        "rate momentum = memory for constant step sizes per output dimension too",
         ("CONV-42",),
         left=omega(rate="momentum"),
         right=omega(rate="memory"),
@@ -903,7 +959,7 @@ CLASSES: list[Row] = [
     ),
     Row(
         "call-start-zero-history",
-        "the same with initial window tokens under recompute",
+        "M_0 = 0: call_start = zero with initial window tokens under recompute",
         ("CONV-45", "E-M02"),
         left=omega(reference="call_start"),
         right=omega(reference="zero"),
@@ -928,7 +984,7 @@ CLASSES: list[Row] = [
     ),
     Row(
         "span-one-single-token",
-        "the same for c = 1 whatever window_at_boundary",
+        "span 1 = running for c = 1, whatever window_at_boundary",
         ("CONV-46", "WINDOW-14"),
         left=omega(reference="chunk_start", header={"span": 1}, window_at_boundary="cut"),
         right=omega(),
@@ -937,7 +993,7 @@ CLASSES: list[Row] = [
     ),
     Row(
         "span-one-momentum-first",
-        "the same under momentum_then_window whatever window_at_boundary",
+        "span 1 = running under momentum_then_window, whatever window_at_boundary",
         ("CONV-46", "WINDOW-14"),
         left=omega(reference="chunk_start", header={"span": 1}, window_at_boundary="carry", order="momentum_then_window"),
         right=omega(order="momentum_then_window"),
@@ -1137,7 +1193,7 @@ CLASSES: list[Row] = [
 _ARGUMENTS = ("S", "nesterov", "written_back", "accumulated")
 
 
-def _scaled(argument: str = "S", s: float = 2.0, **keys: Any) -> dict[str, Any]:
+def _scaled(argument: str = "S", s: float = 3.0, **keys: Any) -> dict[str, Any]:
     settings = ns(argument=argument, **keys)
     return {"left": omega(newton_schulz=settings, gradient_scale=s), "right": omega(newton_schulz=settings)}
 
@@ -1159,7 +1215,7 @@ UNDER_NEWTON_SCHULZ: list[Row] = [
                 "scale norm": _scaled(argument, scale="norm"),
                 "written_back": _scaled("written_back"),
                 "accumulated": _scaled("accumulated"),
-                "no Newton-Schulz": {"left": omega(gradient_scale=2.0), "right": omega()},
+                "no Newton-Schulz": {"left": omega(gradient_scale=3.0), "right": omega()},
             },
         )
         for argument in ("S", "nesterov")
@@ -1253,7 +1309,7 @@ UNDER_NEWTON_SCHULZ: list[Row] = [
     ),
     Row(
         "ns-rate-constant-order",
-        "the same under momentum_then_window",
+        "Newton-Schulz, eps = 0, constant scalar step size, S_0 = 0, momentum_then_window: rate memory = both",
         ("CONV-54", "E-M05"),
         left=omega(rate="memory", order="momentum_then_window", **_NS),
         right=omega(rate="both", order="momentum_then_window", **_NS),
@@ -1272,7 +1328,11 @@ UNDER_NEWTON_SCHULZ: list[Row] = [
             given=STILL,
             window=3,
             twins={"momentum": {"given": ZERO_S, "S": None}}
-            | ({"one step size per output dimension": {"given": both(STILL, per_row("step_size", 1.0, 0.3))}} if argument != "nesterov" else {}),
+            | (
+                {"one step size per output dimension": {"given": both(STILL, per_row("step_size", 1.0, 0.3))}}
+                if argument != "nesterov"
+                else {}
+            ),
         )
         for argument in ("S", "nesterov", "written_back")
     ],
@@ -1436,7 +1496,7 @@ REPARAMETRISATIONS: list[Row] = [
     ),
     Row(
         "decay-momentum",
-        "the same for c = 1, rate momentum and any momentum",
+        "Titans: before_error with (h, v) = after_error with (r h, v / r), rate momentum, any momentum",
         ("CONV-60", "E-M07"),
         left=titans(decay="before_error"),
         right=titans(_BEFORE),
@@ -1447,7 +1507,7 @@ REPARAMETRISATIONS: list[Row] = [
     ),
     Row(
         "decay-memory",
-        "the same for c = 1, rate memory and momentum 0",
+        "Titans: before_error with (h, v) = after_error with (r h, v / r), rate memory, momentum 0",
         ("CONV-60", "E-M07"),
         left=titans(decay="before_error", rate="memory"),
         right=titans(_BEFORE, rate="memory"),
@@ -1459,7 +1519,7 @@ REPARAMETRISATIONS: list[Row] = [
     ),
     Row(
         "decay-window",
-        "the same for a window if retain is constant, without an initial window",
+        "Omega: before_error with (h, v) = after_error with (r h, v / r) if retain is constant",
         ("CONV-60", "E-M07"),
         left=omega(decay="before_error"),
         right=omega(_BEFORE),
@@ -1480,7 +1540,13 @@ REPARAMETRISATIONS: list[Row] = [
         left=omega(gradient_scale=3.0),
         right=omega(times("step_size", 3.0)),
         window=2,
-        twins={"h not multiplied": {"right": omega()}, "Newton-Schulz": {"left": omega(gradient_scale=3.0, newton_schulz={}, rate="both"), "right": omega(times("step_size", 3.0), newton_schulz={}, rate="both")}},
+        twins={
+            "h not multiplied": {"right": omega()},
+            "Newton-Schulz": {
+                "left": omega(gradient_scale=3.0, newton_schulz={}, rate="both"),
+                "right": omega(times("step_size", 3.0), newton_schulz={}, rate="both"),
+            },
+        },
     ),
     Row(
         "scale-memory",
@@ -1523,14 +1589,16 @@ LIMITS: tuple[Limit, ...] = (
     ),
     Limit(
         "titans-hebbian-limit",
-        "the same for Titans LMM with momentum 0",
+        "Titans LMM with momentum 0, step size h and values v / h tends to the Hebbian rule, to first order",
         ("HEBBIAN-8", "TITANS-12", "E-A26"),
         left=lambda h: replace(_delta_with(h, True), rule="titans_lmm"),
         right=hebbian(),
         given=without("step_size", "momentum", "S0"),
         twins={
             "momentum": lambda h: replace(
-                _delta_with(h, True), rule="titans_lmm", takes=both(_delta_with(h, True).takes, put(momentum=lambda x: np.full(x["k"].shape[:-1], 0.5)))
+                _delta_with(h, True),
+                rule="titans_lmm",
+                takes=both(_delta_with(h, True).takes, put(momentum=lambda x: np.full(x["k"].shape[:-1], 0.5))),
             )
         },
     ),

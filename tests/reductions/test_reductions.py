@@ -14,8 +14,8 @@ import pytest
 from close import EXACT, Tolerance, assert_close, relative_error, reordered
 
 import atlas_ref
-from reductions.table import LIMITS, ROWS, Inputs, Limit, Map, Row, Side, same
 from tape import vjp
+from tests.reductions.table import LIMITS, ROWS, Inputs, Limit, Map, Row, Side, same
 
 #: (T, d_in, d_out, seed, with inactive tokens and a packed sequence)
 SHAPES = ((7, 4, 3, 1, False), (9, 3, 5, 2, True), (5, 2, 6, 3, False))
@@ -119,7 +119,10 @@ def evaluated(row: Row | Limit, side: Side, x: Inputs, cotangents: Inputs) -> tu
     def layout(name: str, value: np.ndarray) -> np.ndarray:
         return value.swapaxes(-1, -2) if name != "y" and side.convention.get("layout") == "transposed" else value
 
-    case = {f"in/{name}": value for name, value in {**tensors, **{m: x[m] for m in MASKS if m in x}}.items()}
+    masks = {name: x[name] for name in MASKS if name in x}
+    if side.inactive:
+        masks["active"] = ~np.isin(np.arange(x["k"].shape[-2]), side.inactive)
+    case = {f"in/{name}": value for name, value in {**tensors, **masks}.items()}
     case |= {f"in/{name}_bar": layout(name, value) for name, value in cotangents.items()}
     out = atlas_ref.evaluate(atlas_ref.make(header(row, side), case), grad=True).tensors
     results = {name: layout(name, out[f"out/{name}"]) for name in cotangents}
@@ -156,6 +159,11 @@ def size(arrays: list[Any]) -> float:
     return float(np.sqrt(sum(np.sum(np.square(each)) for each in arrays)))
 
 
+def line(row: Row | Limit, **found: Any) -> str:
+    """A line of the table at the end of the run."""
+    return json.dumps({"id": row.id, "place": [each.id for each in (*ROWS, *LIMITS)].index(row.id), **found})
+
+
 @pytest.mark.parametrize("row", ROWS, ids=[row.id for row in ROWS])
 def test_reduction(row: Row, record_property: Any) -> None:
     worst = 0.0
@@ -171,7 +179,7 @@ def test_reduction(row: Row, record_property: Any) -> None:
             assert tolerance.bound is not None
             assert error <= tolerance.bound, f"{row.id}: grad/{name} for {shape}: {error:.2e} of all gradients > {tolerance}"
             worst = max(worst, error)
-    record_property("reductions", json.dumps({"id": row.id, "statement": row.statement, "agrees": worst}))
+    record_property("reductions", line(row, statement=row.statement, agrees=worst))
 
 
 TWINS = [(row, broken) for row in ROWS for broken in row.twins]
@@ -185,7 +193,7 @@ def test_negative_twin(row: Row, broken: str, record_property: Any) -> None:
         results, _ = both_sides(twin, twin.left, drawn(twin, shape))
         least = min(least, max(relative_error(left, right) for _, left, right in results))
     assert least > DIFFERENT, f"{row.id} with {broken}: the sides differ by {least:.1e} only"
-    record_property("reductions", json.dumps({"id": row.id, "broken": broken, "differs": least}))
+    record_property("reductions", line(row, broken=broken, differs=least))
 
 
 def distances(row: Limit, left: Any, shape: Shape) -> list[float]:
@@ -206,7 +214,7 @@ def test_limit_is_of_first_order(row: Limit, record_property: Any) -> None:
         for ratio in distances(row, row.left, shape):
             assert abs(ratio - 1.0) <= 10 * T * row.step, f"{row.id} for {shape}: half of h leaves 1 / {2 * ratio:.6f} of the distance"
             worst = max(worst, abs(ratio - 1.0))
-    record_property("reductions", json.dumps({"id": row.id, "statement": row.statement, "agrees": worst}))
+    record_property("reductions", line(row, statement=row.statement, agrees=worst))
 
 
 LIMIT_TWINS = [(row, broken) for row in LIMITS for broken in row.twins]
@@ -220,7 +228,7 @@ def test_negative_twin_of_limit(row: Limit, broken: str, record_property: Any) -
         results, _ = both_sides(row, row.twins[broken](row.step), x)
         least = min(least, max(relative_error(left, right) for _, left, right in results))
     assert least > DIFFERENT, f"{row.id} with {broken}: the distance is {least:.1e}, it tends to 0"
-    record_property("reductions", json.dumps({"id": row.id, "broken": broken, "differs": least}))
+    record_property("reductions", line(row, broken=broken, differs=least))
 
 
 def test_rows_are_named_once_and_have_a_twin() -> None:

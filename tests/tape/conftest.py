@@ -23,6 +23,7 @@ class OpCase(NamedTuple):
         literal: the same in NumPy; real parts decide where a choice is made.
         args: where to try it, away from points without a derivative.
         exact: whether the value has the same bits as the literal.
+        holds_arrays: whether the call combines its arguments with NumPy arrays of its own.
     """
 
     op: str
@@ -30,6 +31,7 @@ class OpCase(NamedTuple):
     literal: Callable[..., Array]
     args: tuple[Array, ...]
     exact: bool = True
+    holds_arrays: bool = False
 
 
 def normal(*shape: int) -> Array:
@@ -51,7 +53,8 @@ def joined(op: str, literal: Callable[..., Array], *args: Array, axis: int) -> O
 
 
 def with_key(key: Any, *shape: int) -> OpCase:
-    return OpCase("index", lambda x: x[key], lambda x: x[key], (normal(*shape),))
+    holds_arrays = any(isinstance(part, np.ndarray | np.bool) for part in (key if isinstance(key, tuple) else (key,)))
+    return OpCase("index", lambda x: x[key], lambda x: x[key], (normal(*shape),), holds_arrays=holds_arrays)
 
 
 def _triangle(n: int, *lead: int) -> Array:
@@ -69,6 +72,14 @@ def _by_real_part(larger: bool) -> Callable[[Array, Array], Array]:
 
 def _softmax(x: Array, axis: Any = -1) -> Array:
     return np.exp(x) / np.sum(np.exp(x), axis=axis, keepdims=True)
+
+
+def _logsumexp(x: Array, axis: Any, keepdims: bool = False) -> Array:
+    return np.log(np.sum(np.exp(x), axis=axis, keepdims=keepdims))
+
+
+def _norm(x: Array, axis: Any, keepdims: bool) -> Array:
+    return np.sqrt(np.sum(x * x, axis=axis, keepdims=keepdims))
 
 
 def _slide(window: Array, row: Array) -> Array:
@@ -106,7 +117,10 @@ ON_ENTRIES: dict[str, tuple[Callable[[Array], Array], bool]] = {
     "elu": (lambda x: np.where(np.real(x) > 0, x, np.exp(x) - 1.0), False),
     "absolute": (lambda x: np.where(np.real(x) < 0, -x, x), True),
 }
+MASK = np.eye(3, 4) > 0
 POWERS = np.arange(4, dtype=np.float32)
+SUMS = [("sum", np.sum), ("mean", np.mean)]
+TRIANGLES = [("tril", np.tril), ("triu", np.triu)]
 AXES: list[Any] = [None, 0, -1, (0, 2), (-1, -3), ()]
 MATRICES = [
     ((2, 3), (3, 4)),
@@ -147,28 +161,21 @@ CASES: list[OpCase] = [
         OpCase("power", lambda a, p=p: ops.power(a, p), lambda a, p=p: a**p, (normal(3, 4) if p in (0, 1, 2, 3) else positive(3, 4),))
         for p in (0, 1, 2, 3, -1, 0.5, 2.5)
     ],
-    OpCase("power", lambda a: a ** POWERS, lambda a: a ** POWERS, (normal(3, 1),)),
+    OpCase("power", lambda a: a**POWERS, lambda a: a**POWERS, (normal(3, 1),), holds_arrays=True),
     OpCase("power", lambda p: 3.0**p, lambda p: 3.0**p, (normal(2, 3),)),
-    *[OpCase("where", lambda a, b: ops.where(c, a, b), lambda a, b: np.where(c, a, b), (normal(3, 4), normal(4))) for c in [np.eye(3, 4) > 0]],
+    OpCase("where", lambda a, b: ops.where(MASK, a, b), lambda a, b: np.where(MASK, a, b), (normal(3, 4), normal(4)), holds_arrays=True),
     OpCase("where", lambda a, b: ops.where(True, a, b), lambda a, b: np.where(True, a, b), (normal(), normal(2, 3))),
-    *[case(op, f, normal(2, 3, 4), axis=axis) for op, f in (("sum", np.sum), ("mean", np.mean)) for axis in AXES],
-    *[case(op, f, normal(2, 3, 4), axis=axis, keepdims=True) for op, f in (("sum", np.sum), ("mean", np.mean)) for axis in (None, 1, (0, -1))],
+    *[case(op, f, normal(2, 3, 4), axis=axis) for op, f in SUMS for axis in AXES],
+    *[case(op, f, normal(2, 3, 4), axis=axis, keepdims=True) for op, f in SUMS for axis in (None, 1, (0, -1))],
     case("sum", np.sum, normal()),
-    *[
-        OpCase("norm", lambda x, a=axis: ops.norm(x, a, k), lambda x, a=axis: np.sqrt(np.sum(x * x, a, keepdims=k)), (normal(2, 3, 4),))
-        for axis, k in ((None, False), (-1, False), ((-2, -1), True))
-        for k in [k]
-    ],
+    *[case("norm", _norm, normal(2, 3, 4), axis=axis, keepdims=axis == (-2, -1)) for axis in (None, -1, (-2, -1))],
     *[case("cumsum", np.cumsum, normal(2, 3, 4), axis=axis) for axis in (0, 1, -1)],
     *[case("softmax", _softmax, normal(2, 3, 4), axis=axis, exact=False) for axis in (0, -1, -2)],
-    *[
-        OpCase("logsumexp", lambda x, a=axis: ops.logsumexp(x, a), lambda x, a=axis: np.log(np.sum(np.exp(x), axis=a)), (normal(2, 3, 4),), False)
-        for axis in (0, -1, (0, 2))
-    ],
-    OpCase("logsumexp", lambda x: ops.logsumexp(x, keepdims=True), lambda x: np.log(np.sum(np.exp(x), -1, keepdims=True)), (normal(3, 4),), False),
+    *[case("logsumexp", _logsumexp, normal(2, 3, 4), axis=axis, exact=False) for axis in (0, -1, (0, 2))],
+    case("logsumexp", _logsumexp, normal(3, 4), axis=-1, keepdims=True, exact=False),
     *[case("matmul", np.matmul, normal(*a), normal(*b)) for a, b in MATRICES],
     *[case("outer", lambda a, b: a[..., :, None] * b[..., None, :], normal(*a), normal(*b)) for a, b in (((3,), (4,)), ((2, 3), (4,)))],
-    *[case("solve_triangular", _solve, _triangle(4), normal(4, 2), exact=False, lower=w, unit=u) for w in (True, False) for u in (True, False)],
+    *[case("solve_triangular", _solve, _triangle(4), normal(4, 2), exact=False, lower=i < 2, unit=i % 2 == 1) for i in range(4)],
     case("solve_triangular", _solve, _triangle(3, 2, 1), normal(5, 3, 2), exact=False),
     case("solve_triangular", _solve, _triangle(3), normal(2, 3, 2), exact=False, lower=False),
     case("reshape", np.reshape, normal(2, 6), shape=(3, 4)),
@@ -182,7 +189,7 @@ CASES: list[OpCase] = [
     case("squeeze", np.squeeze, normal(1, 3, 1)),
     case("squeeze", np.squeeze, normal(1, 3, 1), axis=-1),
     *[case("flip", np.flip, normal(2, 3), axis=axis) for axis in (None, 0, -1, (0, 1))],
-    *[case(op, f, normal(*shape), k=k) for op, f in (("tril", np.tril), ("triu", np.triu)) for k in (0, 1, -1) for shape in ((3, 4), (2, 3, 3))],
+    *[case(op, f, normal(*shape), k=k) for op, f in TRIANGLES for k in (0, 1, -1) for shape in ((3, 4), (2, 3, 3))],
     case("tril", np.tril, normal(3)),
     case("transpose", lambda x: np.swapaxes(x, -1, -2), normal(2, 3, 4)),
     OpCase("astype", lambda x: ops.astype(x, np.float64), lambda x: x + 0.0, (normal(3),)),
@@ -202,9 +209,10 @@ PLAIN_RESULTS = {"less", "greater", "equal", "zeros_like", "ones_like", "stop_gr
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test with an argument `case` on every op."""
-    if "case" in metafunc.fixturenames:
-        metafunc.parametrize("case", CASES, ids=[f"{case.op}-{i}" for i, case in enumerate(CASES)])
+    """Run a test on every op where it has an argument `case`, or `free_case`: one that holds no NumPy arrays of its own."""
+    for name, cases in (("case", CASES), ("free_case", [case for case in CASES if not case.holds_arrays])):
+        if name in metafunc.fixturenames:
+            metafunc.parametrize(name, cases, ids=[f"{case.op}-{i}" for i, case in enumerate(cases)])
 
 
 @pytest.fixture

@@ -1,11 +1,8 @@
-"""The list and the sweep: order, levels, sharing, cost, lifetime, checking mode, threads."""
+"""The list and the sweep: order, levels, sharing, cost."""
 
 from __future__ import annotations
 
-import gc
-import threading
 import tracemalloc
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -81,6 +78,16 @@ def test_contributions_are_added_in_the_reverse_order_of_the_records() -> None:
 
 
 @pytest.mark.clause("TAPE-7")
+def test_plain_and_recorded_cotangents_of_one_array_keep_their_order() -> None:
+    """Of -1e16, 1e16 y and 1 only the second is a variable of the outer tape; it is added second all the same."""
+
+    def inner(y: Any) -> Any:
+        return tape.grad(lambda x: x[0] * 1.0 + (x[0] * 1e16 * y + x[0] * -1e16))(np.ones(1))
+
+    assert tape.vjp(inner, 1.0)[0] == 1.0
+
+
+@pytest.mark.clause("TAPE-7")
 def test_what_the_result_does_not_depend_on_receives_zeros_in_its_dtype() -> None:
     gradients = tape.grad(lambda p: p["a"] * 2.0)({"a": 1.0, "b": np.ones((2, 3), np.float32), "c": 3.0, "d": np.ones(2) + 1j})
     assert_close("b", gradients["b"], np.zeros((2, 3), np.float32), EXACT)
@@ -99,9 +106,9 @@ def test_a_constant_result_has_gradient_zero() -> None:
 def test_a_loop_over_x_t_scatters_into_one_buffer(T: int, monkeypatch: pytest.MonkeyPatch) -> None:
     made = count_scatters(monkeypatch)
     x = np.random.default_rng(0).standard_normal((T, 3))
-    gradient = tape.grad(lambda x: loop_over_rows(x, T))(x)
+    gradient = tape.grad(lambda x: loop_over_rows(x, T) + ops.sum(x))(x)
     assert made == [1]
-    assert_close("gradient", gradient, np.cos(x) * x + np.sin(x), ANALYTIC)
+    assert_close("gradient", gradient, np.cos(x) * x + np.sin(x) + 1.0, ANALYTIC)
 
 
 @pytest.mark.clause("TAPE-21")
@@ -169,9 +176,9 @@ def test_an_array_without_axes_may_be_indexed_and_used_whole() -> None:
 
 @pytest.mark.clause("TAPE-7")
 def test_a_scatter_widens_its_buffer_for_a_wider_cotangent() -> None:
-    x = np.ones(2, np.float32)
-    gradient = tape.grad(lambda x: x[0] * np.float32(1.0) + ops.sum(ops.astype(x[0], np.float64) * (1.0 + 1j)))(x)
-    assert_close("complex", gradient, np.array([2.0 + 1j, 0.0], np.complex64), EXACT)
+    x, narrow, wide = np.ones(2, np.float32), lambda x: x[0] * np.float32(1.0), lambda x: x[0] * (1.0 + 1j)
+    for f in (lambda x: narrow(x) + wide(x), lambda x: wide(x) + narrow(x)):
+        assert_close("complex", tape.grad(f)(x), np.array([2.0 + 1j, 0.0], np.complex64), EXACT)
 
 
 @pytest.mark.clause("TAPE-7")
@@ -184,142 +191,3 @@ def test_the_sweep_never_writes_into_the_callers_cotangent() -> None:
     for gradient in tape.vjp(lambda a, b: a + b, np.ones(3), np.ones(3))[1](cotangent):
         gradient *= 5.0
     assert_close("after writing into gradients", cotangent, np.ones(3), EXACT)
-
-
-@pytest.mark.clause("TAPE-21")
-def test_a_differentiation_frees_its_arrays_without_the_garbage_collector() -> None:
-    alive: list[weakref.ref[Any]] = []
-
-    def f(x: Any) -> Any:
-        y = ops.tanh(x)
-        alive.append(weakref.ref(y.value))
-        return ops.sum(y * y)
-
-    gc.disable()
-    try:
-        tape.grad(f)(np.ones(5))
-        assert alive[0]() is None
-    finally:
-        gc.enable()
-
-
-@pytest.mark.clause("TAPE-18")
-def test_a_variable_used_after_its_differentiation_is_refused() -> None:
-    kept: list[Any] = []
-    tape.grad(lambda x: kept.append(x) or ops.sum(x))(np.ones(2))
-    for use in (lambda: kept[0] * 2.0, lambda: tape.grad(lambda y: ops.sum(y * kept[0]))(np.ones(2)), lambda: tape.grad(lambda y: kept[0][0])(1.0)):
-        with pytest.raises(tape.TapeError, match="left the function.*return what you need"):
-            use()
-    with pytest.raises(tape.TapeError, match="left the function.*return it from there"):
-        tape.vjp(lambda y: (y, kept[0]), 1.0)
-
-
-@pytest.mark.clause("TAPE-18")
-def test_the_pullback_of_a_finished_tape_may_be_used_any_number_of_times() -> None:
-    _, pullback = tape.vjp(ops.square, np.arange(3.0))
-    for scale in (1.0, 2.0, -1.0):
-        assert_close("cotangent", pullback(np.full(3, scale))[0], 2 * scale * np.arange(3.0), EXACT)
-
-
-@pytest.mark.clause("TAPE-18")
-def test_an_exception_inside_leaves_no_tape_open() -> None:
-    def fails(x: Any) -> Any:
-        tape.grad(lambda y: y * x)(1.0)
-        raise KeyError("inside")
-
-    for f in (tape.grad(fails), tape.checkpoint(fails), tape.grad(tape.checkpoint(fails))):
-        with pytest.raises(KeyError, match="inside"):
-            f(2.0)
-        assert core._open.tapes == []
-    with core.recording() as tape_:
-        assert tape_.level == 1
-
-
-@pytest.mark.clause("TAPE-12")
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [("argument", r"ops\.matmul: argument 1, shape \(2, 2\)"), ("result", r"ops\.matmul: the result"), ("key", r"ops\.index: argument 1, shape \(2,\)")],
-)
-def test_checking_mode_names_the_array_that_changed(change: str, named: str) -> None:
-    w, key = np.ones((2, 2)), np.array([0, 1])
-
-    def f(x: Any) -> Any:
-        y = (x @ w)[key, 0]
-        if change == "argument":
-            w[0, 0] = 5.0
-        if change == "key":
-            key[0] = 1
-        if change == "result":
-            (x @ w).value[0] = 9.0
-        return ops.sum(y)
-
-    with tape.checking(), pytest.raises(tape.TapeError, match=named + ".*pass a copy"):
-        tape.grad(f)(np.ones((2, 2)))
-
-
-@pytest.mark.clause("TAPE-12")
-def test_checking_mode_says_nothing_of_arrays_that_stay_and_ends_with_its_block() -> None:
-    w = np.ones(2)
-    with tape.checking():
-        assert_close("nested", tape.hvp(lambda x: ops.sum(w * x[0] * x * x))(np.ones(2), np.ones(2)), np.array([8.0, 4.0]), EXACT)
-        _, pullback = tape.vjp(lambda x: x * w, np.ones(2))
-    w[0] = 7.0
-    with pytest.raises(tape.TapeError, match=r"ops\.multiply: argument 1"):
-        pullback(np.ones(2))
-    _, unchecked = tape.vjp(lambda x: x * w, np.ones(2))
-    w[0] = 8.0
-    assert unchecked(np.ones(2))[0][0] == 8.0
-
-
-def in_threads(*work: Callable[[], None]) -> list[BaseException]:
-    failures: list[BaseException] = []
-
-    def run(f: Callable[[], None]) -> None:
-        try:
-            f()
-        except BaseException as failure:
-            failures.append(failure)
-
-    threads = [threading.Thread(target=run, args=(f,)) for f in work]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return failures
-
-
-@pytest.mark.clause("TAPE-2")
-def test_two_threads_differentiate_at_once() -> None:
-    meet, found = threading.Barrier(2, timeout=10), {}
-
-    def work(scale: float) -> None:
-        def f(x: Any) -> Any:
-            for _ in range(50):
-                meet.wait()
-                x = ops.sin(x) * scale
-            return tape.grad(lambda y: y * y * x)(scale)
-
-        found[scale] = tape.grad(f)(0.5)
-
-    assert in_threads(lambda: work(1.1), lambda: work(0.9)) == []
-    for scale, gradient in found.items():
-        f = lambda x, scale=scale: 2 * scale * iterate(x, scale)  # noqa: E731
-        assert_close("gradient", gradient, np.imag(f(0.5 + 1e-30j)) / 1e-30, ANALYTIC)
-
-
-def iterate(x: complex, scale: float) -> complex:
-    for _ in range(50):
-        x = np.sin(x) * scale
-    return x
-
-
-@pytest.mark.clause("TAPE-2")
-def test_a_variable_of_another_thread_is_refused() -> None:
-    def f(x: Any) -> Any:
-        for use in (lambda: x * 2.0, lambda: tape.grad(lambda y: y * x)(1.0), lambda: tape.grad(lambda y: x * y)(1.0)):
-            (failure,) = in_threads(use)
-            assert isinstance(failure, tape.TapeError)
-            assert "another thread; open the differentiation in that thread" in str(failure)
-        return x * 1.0
-
-    assert tape.grad(f)(2.0) == 1.0

@@ -14,6 +14,7 @@ import tape
 from tape import check, ops
 from tape.core import Op
 
+
 def weighted(case: Any) -> Callable[[Any], Any]:
     """Sum of the value with fixed random weights, as a function of the tuple of arguments."""
     weights = np.random.default_rng(3).standard_normal(np.shape(case.literal(*case.args)))

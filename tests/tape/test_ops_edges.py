@@ -122,6 +122,14 @@ def test_powers_at_zero_have_the_derivatives_of_polynomials() -> None:
     assert_close("second", tape.grad(tape.grad(lambda x: ops.sum(x ** np.arange(4))))(0.0), 2.0, EXACT)
 
 
+@pytest.mark.clause("TAPE-5")
+def test_the_mixed_derivative_of_a_power_is_right_at_exponent_zero() -> None:
+    """d/da d/dp a^p = a^(p - 1) (1 + p log a), which is 1 / a at p = 0."""
+    a, p = np.array([0.5, 2.0]), np.array([0.0, 3.0])
+    mixed = tape.grad(lambda p: ops.sum(tape.grad(lambda a: ops.sum(a**p))(a)))(p)
+    assert_close("mixed", mixed, a ** (p - 1) * (1 + p * np.log(a)), ANALYTIC)
+
+
 @pytest.mark.clause("TAPE-4")
 def test_power_of_zero_has_derivative_zero_in_the_exponent() -> None:
     assert tape.grad(lambda p: 0.0**p)(2.0) == 0.0

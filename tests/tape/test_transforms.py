@@ -51,6 +51,15 @@ def test_argnums_choose_arguments_and_keywords_pass_through() -> None:
 
 
 @pytest.mark.clause("TAPE-8")
+def test_a_gradient_has_the_precision_of_its_argument_also_under_an_outer_tape() -> None:
+    narrow, wide = np.ones(2, np.float32), np.array([2.0, 3.0])
+    assert tape.grad(lambda x: ops.sum(x * wide))(narrow).dtype == np.float32
+    value, pullback = tape.vjp(lambda y: tape.grad(lambda x: ops.sum(x * y))(narrow), wide)
+    assert value.dtype == np.float32
+    assert_close("outer", pullback(np.ones(2, np.float32))[0], np.ones(2), EXACT)
+
+
+@pytest.mark.clause("TAPE-8")
 @pytest.mark.parametrize("argnums", [-1, 2, (0, 0), (0, 5)])
 def test_argnums_that_are_no_positions_are_refused(argnums: Any) -> None:
     with pytest.raises(tape.TapeError, match="name each position from 0 once"):
@@ -139,7 +148,7 @@ def test_leaves_are_matched_by_name_and_not_by_order() -> None:
 def test_jacobian_has_the_axes_of_the_value_and_then_those_of_the_argument(f: Callable[[Any], Any], x: Any) -> None:
     units = np.eye(np.size(x)).reshape(-1, *np.shape(x))
     want = np.stack([np.imag(f(x + 1e-30j * unit)) / 1e-30 for unit in units], axis=-1)
-    assert_close("jacobian", tape.jacobian(f)(x), want.reshape(*np.shape(f(x)), *np.shape(x)), ANALYTIC)
+    assert_close("jacobian", tape.jacobian(f)(x), want.reshape((*np.shape(f(x)), *np.shape(x))), ANALYTIC)
 
 
 @pytest.mark.clause("TAPE-8")

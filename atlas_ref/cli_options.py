@@ -1,0 +1,113 @@
+"""How the command line reads its options."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+
+def convention_changes(options: list[str] | None) -> dict[str, Any] | None:
+    """A convention from options such as `atlas-paper`, `read=before`, `newton_schulz.steps=3`.
+
+    Raises:
+        CaseError: two presets, or one axis twice.
+    """
+    if not options:
+        return None
+    chosen: dict[str, Any] = {}
+    for option in options:
+        axis, equals, text = option.partition("=")
+        if not equals:
+            axis, text = "preset", option
+        inside = chosen
+        key = axis.removeprefix("newton_schulz.")
+        if key != axis:
+            inside = chosen.setdefault("newton_schulz", {})
+        if not isinstance(inside, dict) or key in inside:
+            raise _error(f"--convention: {axis.partition('.')[0]} is given twice")
+        inside[key] = _value(axis, text)
+    return chosen
+
+
+def _value(axis: str, text: str) -> Any:
+    """Numbers, lists and objects as JSON, everything else as a word; the values of preset and scale are always words."""
+    if axis in ("preset", "newton_schulz.scale"):
+        return text.strip('"')
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def kind(option: str, text: str | None) -> dict[str, Any]:
+    """A settings object from a kind's name or from JSON.
+
+    Raises:
+        CaseError: not JSON.
+    """
+    if text is None:
+        return {}
+    if not text.lstrip().startswith("{"):
+        return {"kind": text}
+    try:
+        return dict(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise _error(f"{option}: not JSON: {error}") from None
+
+
+def names(option: str, text: str | None) -> list[str] | None:
+    """Names of results between commas.
+
+    Raises:
+        CaseError: there is none.
+    """
+    if text is None:
+        return None
+    found = [name.strip() for name in text.split(",") if name.strip()]
+    if not found:
+        raise _error(f"{option}: names of results are needed, as in y,M,grad/k")
+    return found
+
+
+def case_files(paths: Iterable[Path]) -> Iterator[Path]:
+    """Folders stand for the case files in them; an empty one stands for itself, for the reader to refuse."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            inside = sorted(path.glob("*.safetensors"))
+            yield from inside or [path]
+            continue
+        yield path
+
+
+def with_progress(paths: list[Path]) -> Iterable[Path]:
+    """The same, with a bar where somebody watches."""
+    if len(paths) < 2 or not sys.stderr.isatty():
+        return paths
+    from rich.console import Console
+    from rich.progress import track
+
+    return track(paths, "checking", console=Console(stderr=True), transient=True)
+
+
+def refuse_same(out: Path, case: Path) -> None:
+    """Results never overwrite their case, under whatever name (CASE-19).
+
+    Raises:
+        CaseError: both are one file.
+    """
+    try:
+        same = out.samefile(case)
+    except OSError:
+        return  # one of them does not exist, or whoever opens it will say more
+    if same:
+        raise _error(f"{out}: is the case itself; results need a file of their own")
+
+
+def _error(message: str) -> Exception:
+    from atlas_ref.oracle.case import CaseError
+
+    return CaseError(message)

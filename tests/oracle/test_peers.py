@@ -1,0 +1,68 @@
+"""What independent implementations recorded is what we compute: tensor by tensor, values and gradients."""
+
+import numpy as np
+import pytest
+from casefiles import PEERS
+
+import atlas_ref
+from atlas_ref.oracle.case import differentiable
+from atlas_ref.oracle.compare import TOLERANCE
+
+FILES = sorted(PEERS.glob("*.safetensors"))
+SUPPORTED = [file for file in FILES if not file.stem.startswith(("mag_ttl", "mag_qk"))]
+RESERVED = [file for file in FILES if file not in SUPPORTED]
+
+
+def by_name(file):
+    return file.stem
+
+
+def test_there_are_seventeen_supported_cases_and_three_reserved():
+    assert (len(SUPPORTED), len(RESERVED)) == (17, 3)
+
+
+@pytest.mark.clause("CASE-20", "CASE-21")
+@pytest.mark.parametrize("file", SUPPORTED, ids=by_name)
+def test_every_recorded_tensor_of_a_supported_case_passes(file):
+    case = atlas_ref.load(file)
+    verdicts = atlas_ref.check(case)
+    assert {each.tensor for each in verdicts} == set(case.recorded)
+    for each in verdicts:
+        assert each.verdict == "PASS", each
+        assert each.tolerance == TOLERANCE[case.recorded[each.tensor].dtype.name]
+        assert each.error <= each.tolerance
+
+
+@pytest.mark.clause("CASE-14")
+@pytest.mark.parametrize("file", [f for f in SUPPORTED if f.stem.startswith("atlas_rnn") and "phi" not in f.stem], ids=by_name)
+def test_a_recorded_run_with_gradients_records_one_for_every_floating_input(file):
+    case = atlas_ref.load(file)
+    recorded = {name.removeprefix("grad/") for name in case.recorded if name.startswith("grad/")}
+    assert recorded == {name.removeprefix("in/") for name in differentiable(case)}
+
+
+@pytest.mark.clause("CASE-21")
+@pytest.mark.parametrize("file", RESERVED, ids=by_name)
+def test_a_reserved_rule_is_not_supported(file):
+    case = atlas_ref.load(file)
+    (verdict,) = atlas_ref.check(case)
+    assert verdict.verdict == "NOT SUPPORTED"
+    assert verdict.why == f"rule {case.header.rule}: not yet supported"
+    with pytest.raises(atlas_ref.CaseError, match="not yet supported"):
+        atlas_ref.evaluate(case)
+
+
+@pytest.mark.clause("CASE-20")
+@pytest.mark.parametrize("file", SUPPORTED, ids=by_name)
+def test_a_recorded_tensor_that_is_off_by_a_billionth_is_wrong(file):
+    """Half of the entries move by 2e-9 of themselves, a thousand times the tolerance; float32 by 1e-4."""
+    case = atlas_ref.load(file)
+    random = np.random.default_rng(0)
+    for name, value in case.recorded.items():
+        share = 2e-9 if value.dtype == np.float64 else 2e-4
+        moved = value * (1 + share * random.integers(0, 2, value.shape)).astype(value.dtype)
+        if not moved.any():
+            moved = moved + np.asarray(share, value.dtype)
+        verdicts = atlas_ref.check(case.replaced(recorded={**case.recorded, name: moved}))
+        wrong = [each.tensor for each in verdicts if each.verdict != "PASS"]
+        assert wrong == [name]
