@@ -264,7 +264,7 @@ def void_axes(
     span: int | None = None,
     phase: int | None = None,
     tokens: int = 0,
-    history: bool = False,
+    history: int = 0,
     resets: bool = False,
     gated: bool = False,
     shape: tuple[int, int] = (0, 0),
@@ -272,7 +272,7 @@ def void_axes(
     """Axes whose value cannot matter in this case, each with the reason (CONV-3); also "newton_schulz.KEY".
 
     Args:
-        history: whether initial window tokens are given, so that a boundary exists before the first token.
+        history: initial window tokens, before whose end there is a boundary.
         resets: whether packed sequences may start inside the call, which take their positions from span_origin.
         gated: whether tokens bring their own window weight.
         shape: (d_out, d_phi).
@@ -318,9 +318,11 @@ def void_axes(
     else:
         if gated:
             void["window_edge"] = "a missing token's weight is 0"
+        elif history == window - 1 and not resets:
+            void["window_edge"] = "the window is full from the first token on"
         if not c.frozen_reference:
             void["window_at_boundary"] = "the reference is not frozen"
-        elif not history and (c.reference == "call_start" or _first_span_covers(c, span, phase, tokens, resets)):
+        elif history == 0 and (c.reference == "call_start" or _first_span_covers(c, span, phase, tokens, resets)):
             void["window_at_boundary"] = "the first span covers the call"
     return void
 

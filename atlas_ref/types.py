@@ -63,7 +63,14 @@ class Frozen(BaseModel):
                 continue
             check_array(name, value, dims)
             bind_dims(name, shape(value), dims.names, sizes)
-            self.__dict__[name] = read_only(value)
+        self.__dict__.update(read_only(self.__dict__))
+        return self
+
+    def __setstate__(self, state: dict[Any, Any]) -> None:
+        super().__setstate__(state)
+        self.__dict__.update(read_only(self.__dict__))  # a pickle does not keep it
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
         return self
 
     @classmethod
@@ -96,15 +103,19 @@ def check_array(name: str, value: Any, dims: Dims) -> None:
     kind = getattr(bare, "dtype", None)
     if kind is None:
         raise ValueError(f"{name}: an array is needed, found {type(bare).__name__}")
-    if np.issubdtype(kind, np.integer) or kind.kind in "bOSUM":
+    if "float" not in kind.name and "complex" not in kind.name:  # by name: to NumPy bfloat16 and int4 are voids alike
         raise ValueError(f"{name}: a floating or complex dtype is needed, found {kind}")
     if not bool(np.isfinite(bare).all()):
-        where = tuple(int(i[0]) for i in np.nonzero(~np.isfinite(bare)))
+        where = _first(~np.isfinite(bare))
         raise ValueError(f"{name}: every entry must be finite, found {bare[where]} at {where}")
     for bound, bad, word in ((dims.low, np.less, "at least"), (dims.high, np.greater, "at most")):
         if bound is not None and bool(bad(np.real(bare), bound).any()):
-            where = tuple(int(i[0]) for i in np.nonzero(bad(np.real(bare), bound)))
+            where = _first(bad(np.real(bare), bound))
             raise ValueError(f"{name}: entries must be {word} {bound:g}, found {bare[where]} at {where}")
+
+
+def _first(bad: Array) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.argwhere(bad)[0])
 
 
 def bind_dims(name: str, found: tuple[int, ...], names: str, sizes: dict[str, Any]) -> None:
@@ -130,12 +141,23 @@ def bind_dims(name: str, found: tuple[int, ...], names: str, sizes: dict[str, An
             raise ValueError(f"{name}: shape {found} makes {label} {size}, but {by} makes it {bound}")
 
 
-def read_only(value: Array) -> Array:
-    """A copy that nobody can change; what is read-only already, or a variable, as it is."""
-    if isinstance(value, np.ndarray) and value.flags.writeable:
+def read_only(value: Any) -> Any:
+    """A copy that nobody can change; what nobody can change already, or a variable, as it is; in a dict, each array."""
+    if isinstance(value, dict):
+        return {key: read_only(each) for key, each in value.items()}
+    if isinstance(value, np.ndarray) and _writeable(value):
         value = value.copy()
         value.flags.writeable = False
     return value
+
+
+def _writeable(value: Any) -> bool:
+    """Whether an array can be changed, through itself or through what it is a view of."""
+    while isinstance(value, np.ndarray):
+        if value.flags.writeable:
+            return True
+        value = value.base
+    return value is not None and not isinstance(value, bytes)
 
 
 def same_bits(a: Any, b: Any) -> bool:

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.measure import Row, Spread, machine
+from benchmarks.measure import Row, Spread, Target, machine
 
 NAMES = ("omega", "newton_schulz", "tape", "startup")
 
@@ -27,16 +27,18 @@ def main(
     here = machine()
     rows: list[Row] = []
     console = Console()
+    if not console.is_terminal:  # a file has no width of its own
+        console = Console(width=200)
     console.print(", ".join(f"{key} {value}" for key, value in here.items()), highlight=False)
     for name in names or NAMES:
         with console.status(name):
             rows += importlib.import_module(f"benchmarks.{name}").rows()
-    _print(rows)
+    console.print(_table(rows))
     if to is not None:
         to.write_text(json.dumps({"machine": here, "rows": [_plain(row) for row in rows]}, indent=2) + "\n")
 
 
-def _print(rows: list[Row]) -> None:
+def _table(rows: list[Row]) -> Table:
     table = Table("what", "ours", "reference", "its", "ratio (quartiles)", "target", "error", "its", "how", show_lines=True)
     for row in rows:
         table.add_row(
@@ -50,8 +52,7 @@ def _print(rows: list[Row]) -> None:
             _error(row.reference_error),
             row.note,
         )
-    console = Console()
-    (console if console.is_terminal else Console(width=200)).print(table)
+    return table
 
 
 def _quartiles(ratio: Spread) -> str:
@@ -70,7 +71,7 @@ def _error(value: float | None) -> str:
 
 
 def _plain(row: Row) -> dict[str, Any]:
-    parts = {name: value._asdict() if isinstance(value, tuple) else value for name, value in row._asdict().items()}
+    parts = {name: value._asdict() if isinstance(value, Spread | Target) else value for name, value in row._asdict().items()}
     if row.target is not None:
         parts["met"] = row.target.met(row.ours.median, row.ratio.median)
     return parts

@@ -271,7 +271,13 @@ class _Rules(dict[int, Rule]):
 
 
 def primitive(function: Callable[..., Array], name: str | None = None, kind: type[Op] = Op) -> Op:
-    """Make an op of a function on plain arrays; give it rules with `defvjp`."""
+    """Make an op of a function on plain arrays; give it rules with `defvjp`.
+
+    Args:
+        function: arrays and settings -> array; it must not use variables that it captured.
+        name: in refusals; that of the function where left out.
+        kind: `Unary` or `Binary` for a NumPy function of one or two arrays and no settings, which is recorded faster.
+    """
     return kind(function, name or function.__name__.strip("_"))
 
 

@@ -183,7 +183,7 @@ def test_the_message_of_a_gradient_scale_names_what_is_legal():
 @pytest.mark.clause("CONV-23")
 @pytest.mark.parametrize("bad", [0.5, 2, "1"])
 def test_a_query_scale_is_one_or_its_word(bad):
-    with pytest.raises(ValueError, match="query_scale must be 1 or \"1/sqrt\\(d_in\\)\", found"):
+    with pytest.raises(ValueError, match='query_scale must be 1 or "1/sqrt\\(d_in\\)", found'):
         resolve({"query_scale": bad}, rule="omega")
 
 

@@ -87,7 +87,12 @@ def token_case(kind, parameters, *, T=5, c=3, H=2, seed=4, **header):
     for gate in ("retain", "momentum", "step_size"):
         p |= {f"param/W_{gate}": np.zeros((H, 1, 5)), f"param/b_{gate}": np.full((H, 1), 0.3)}
     p |= {"M0": random.standard_normal((1, H, 2, 3)), "S0": random.standard_normal((1, H, 2, 3))}
-    return p | {f"param/{name}": value for name, value in parameters.items()}, {"level": "token", "window": c, "window_weights": kind, **header}
+    return p | {f"param/{name}": value for name, value in parameters.items()}, {
+        "level": "token",
+        "window": c,
+        "window_weights": kind,
+        **header,
+    }
 
 
 def head(p, h, T=5):
@@ -128,7 +133,10 @@ KINDS = {
         lambda p, h, t, j: 0.6**j * softmax(p, h, j) * token_gate(p, h, t - j),
     ),
     "product of the same": (
-        {"kind": "product", "of": [{"kind": "gate"}, {"kind": "product", "of": [{"kind": "gate"}, {"kind": "softmax"}, {"kind": "softmax"}]}]},
+        {
+            "kind": "product",
+            "of": [{"kind": "gate"}, {"kind": "product", "of": [{"kind": "gate"}, {"kind": "softmax"}, {"kind": "softmax"}]}],
+        },
         ("softmax", "gate"),
         lambda p, h, t, j: token_gate(p, h, t - j) ** 2 * softmax(p, h, j) ** 2,
     ),
@@ -157,8 +165,8 @@ def test_level_token_without_a_kind_is_uniform():
 @pytest.mark.clause("WINDOW-4")
 @pytest.mark.parametrize("base", [0.0, -0.5, 1.5])
 def test_a_decay_base_lies_above_zero_and_at_most_at_one(base):
-    with pytest.raises(CaseError, match="window_weights.*base: must be .*, found"):
-        case("omega", *[token_case({}, {})[0]], BARE, level="token", window=3, window_weights={"kind": "decay", "base": base})
+    with pytest.raises(CaseError, match=r"window_weights.*base: must be .*, found"):
+        case("omega", token_case({}, {})[0], BARE, level="token", window=3, window_weights={"kind": "decay", "base": base})
     for legal in (1e-3, 1.0):
         assert window.Decay(base=legal).base == legal
 
@@ -289,5 +297,7 @@ def test_a_product_with_a_gate_is_not_renormalised():
 def test_under_momentum_then_window_the_edge_is_void():
     p = drawn(window=4, seed=13)
     axes = {**BARE, "order": "momentum_then_window", "window_edge": "renormalise"}
-    assert_close("y", results("omega", p, axes, window=4)["y"], results("omega", p, {**axes, "window_edge": "truncate"}, window=4)["y"], EXACT)
+    assert_close(
+        "y", results("omega", p, axes, window=4)["y"], results("omega", p, {**axes, "window_edge": "truncate"}, window=4)["y"], EXACT
+    )
     assert "window_edge" in case("omega", p, axes, window=4).void

@@ -125,6 +125,7 @@ def test_an_inactive_token_stores_its_residual_with_retain_one():
     M, S = memories(p, "carry", c=4, span=2, decay="before_error")
     found = results("omega", p, axes, window=4, span=2)
     assert_close("M", found["M"], M, ANALYTIC)
+    assert_close("S", found["S"], S, ANALYTIC)
     assert_close("residual", found["window_residual"][1], found["M_ref"] @ p["k"][4] - p["v"][4], ANALYTIC)
 
 
@@ -193,7 +194,10 @@ def test_initial_pairs_are_ordinary_tokens_of_earlier_lags(n):
 
 
 @pytest.mark.clause("WINDOW-15")
-@pytest.mark.parametrize(("given", "message"), [(earlier(3), "3 initial window tokens, at most window - 1 = 2 fit"), (without(earlier(2), "window_v"), "in/window_v: missing")])
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [(earlier(3), "3 initial window tokens, at most window - 1 = 2 fit"), (without(earlier(2), "window_v"), "in/window_v: missing")],
+)
 def test_at_most_c_minus_one_pairs_fit_and_both_halves_are_needed(given, message):
     with pytest.raises(CaseError, match=message):
         case("omega", drawn(window=3) | given, BARE, window=3)

@@ -21,7 +21,9 @@ def test_pairs_of_equal_weight_can_change_places():
 
 
 @pytest.mark.clause("WINDOW-19")
-@pytest.mark.parametrize(("axes", "extra"), [({}, 0), ({"reference": "chunk_start", "window_at_boundary": "carry"}, 3)], ids=["spec", "carry"])
+@pytest.mark.parametrize(
+    ("axes", "extra"), [({}, 0), ({"reference": "chunk_start", "window_at_boundary": "carry"}, 3)], ids=["spec", "carry"]
+)
 def test_the_window_stores_pairs(axes, extra):
     found = results("omega", drawn(T=8, window=5), BARE | axes, window=5, span=2)
     stored = sum(value.size for name, value in found.items() if name.startswith("window_"))
@@ -53,7 +55,9 @@ def test_a_window_whose_older_weights_are_zero_is_one_token():
     for axes in (BARE, {}, {"order": "momentum_then_window", **BARE}):
         found, want = results("omega", p | newest, axes, window=3), results("omega", p, axes)
         assert_close("M", found["M"], want["M"], reordered(18, amplification=100))
-        assert_differs("uniform", results("omega", p, {**axes, "newton_schulz": "none"}, window=3)["M"], results("omega", p, BARE)["M"], 1e-2)
+        assert_differs(
+            "uniform", results("omega", p, {**axes, "newton_schulz": "none"}, window=3)["M"], results("omega", p, BARE)["M"], 1e-2
+        )
 
 
 @pytest.mark.clause("WINDOW-21", "CONV-55")

@@ -61,7 +61,7 @@ class Case(Frozen):
             span=h.span,
             phase=h.phase,
             tokens=next((self.inputs[n].shape[-2] for n in ("in/k", "in/x") if n in self.inputs), 0),
-            history="in/window_k" in self.inputs,
+            history=self.inputs["in/window_k"].shape[-2] if "in/window_k" in self.inputs else 0,
             resets="in/reset" in self.inputs,
             gated="in/window_gate" in self.inputs or (h.window_weights is not None and uses_gate(h.window_weights)),
             shape=self._memory_shape(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from atlas_ref import feature_maps, window
 from atlas_ref.conventions import PRESETS, RULES, Convention
@@ -55,7 +55,12 @@ def _contracts() -> list[dict[str, Any]]:
     return [
         when(single, **dict.fromkeys(("level", "window", "span", "phase", "chunk", "window_weights"), False)),
         when(plain, window={"const": 1}, feature_map=identity, convention=no_newton_schulz, window_weights={"type": "null"}),
-        when({"rule": {"const": "newton_schulz"}}, feature_map=identity),
+        when(
+            {"rule": {"const": "newton_schulz"}},
+            feature_map=identity,
+            convention={"not": {"type": "object", "required": ["newton_schulz"], **no_newton_schulz}},
+        ),
+        when({"rule": {"const": "feature_map"}}, convention=no_newton_schulz),
         {
             "if": {"properties": {"window_weights": {"type": "object"}}, "required": ["window_weights"]},
             "then": {"properties": {"level": {"const": "token"}}, "required": ["level"]},
@@ -106,4 +111,4 @@ def axis_values(axis: str) -> list[str]:
         return numbers[axis]
     if axis == "newton_schulz":
         return ["an object with settings (omega)", "none (the other rules)"]
-    return [str(value) for value in Convention.model_json_schema()["properties"][axis]["enum"]]
+    return [str(value) for value in get_args(Convention.model_fields[axis].annotation)]

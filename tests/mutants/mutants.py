@@ -1,7 +1,7 @@
 """Mutants: one module attribute with a replacement, or one convention value, and the tests that must reject it.
 
 A replacement is the same function with one piece of its text edited, a function of the original, or a constant.
-`Legal` variants are the counterpart: other ways to compute the same, which no test may reject.
+Legal variants are the counterpart: other ways to compute the same, which no test may reject.
 """
 
 from __future__ import annotations
@@ -64,16 +64,16 @@ class Edited:
     new: str
 
     def __call__(self, function: Any) -> Any:
-        plain = inspect.unwrap(getattr(function, "function", function))  # under an op, or a cache
-        text = textwrap.dedent(inspect.getsource(plain))
+        bare = inspect.unwrap(getattr(function, "function", function))  # under an op, or a cache
+        text = textwrap.dedent(inspect.getsource(bare))
         if text.count(self.old) != 1:
-            raise ValueError(f"{plain.__module__}.{plain.__qualname__}: {text.count(self.old)} places read {self.old!r}, one is needed")
+            raise ValueError(f"{bare.__module__}.{bare.__qualname__}: {text.count(self.old)} places read {self.old!r}, one is needed")
         tree = ast.parse(text.replace(self.old, self.new))
         tree.body[0].decorator_list = []  # type: ignore[attr-defined]
-        code = compile(tree, f"<mutant of {plain.__qualname__}>", "exec")  # inherits this file's deferred annotations
+        code = compile(tree, f"<mutant of {bare.__qualname__}>", "exec")  # inherits this file's deferred annotations
         namespace: dict[str, Any] = {}
-        exec(code, plain.__globals__, namespace)
-        plain.__code__ = namespace[plain.__name__].__code__
+        exec(code, bare.__globals__, namespace)
+        bare.__code__ = namespace[bare.__name__].__code__
         if hasattr(function, "cache_clear"):
             function.cache_clear()
         return function
@@ -701,6 +701,13 @@ BACKWARD: tuple[Mutant, ...] = (
         "tape.shapes:unbroadcast",
         Edited("sum(g, axis=axes)", "sum(g, axis=axes) / np.prod([found[i] for i in axes])"),
         target("multiply_pulls_back_to_both_factors") + gradients("titans-step_size"),
+    ),
+    Mutant(
+        "unbroadcast-missing",
+        "a repeated argument gets the cotangent of its repetition",
+        "tape.shapes:unbroadcast",
+        Edited("if found == target:", "if True:"),
+        target("multiply_pulls_back_to_both_factors"),
     ),
     Mutant(
         "sweep-overwrites",

@@ -1,13 +1,18 @@
-"""Run tests against one mutant in this process: `python tests/mutants/run_mutant.py NAME [TEST...]`.
+"""Run tests against one mutant in a process of its own.
+
+    python tests/mutants/run_mutant.py NAME [TEST...]
 
 NAME is a mutant, a legal variant or `none`; without TEST the tests named for it run. The last line on standard output
-is a JSON object: for each test "passed", "rejected" where an assertion failed, or what crashed.
+is a JSON object: for each test "passed", "rejected" where an assertion failed, or what crashed. With --serve the
+lines on standard input are JSON arrays [NAME, TESTS]; each is answered by a fork that nothing was changed in before.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +21,8 @@ import pytest
 
 ROOT = Path(__file__).absolute().parents[2]
 OFF = tuple(part for name in ("terminal", "xdist", "hypothesispytest", "cacheprovider") for part in ("-p", f"no:{name}"))
+WARM = ("atlas_ref", "tests.literal", "tests.literal_gradient", "tests.reductions.table", "close")  # what most tests import
+SECONDS = 120
 
 
 class Judge:
@@ -35,11 +42,10 @@ class Judge:
         return report
 
 
-def main(name: str, tests: list[str]) -> int:
-    sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+def judged(name: str, tests: list[str]) -> dict[str, Any]:
+    """Apply the mutant to this process and run the tests."""
     from tests.mutants.mutants import CRASH, LEGAL, MUTANTS
 
-    os.chdir(ROOT)
     if name != "none":
         chosen = next(each for each in (*MUTANTS, *LEGAL, CRASH) if each.name == name)
         chosen.apply()
@@ -48,9 +54,42 @@ def main(name: str, tests: list[str]) -> int:
         raise SystemExit("run_mutant.py: `none` needs the tests to run")
     judge = Judge()
     code = pytest.main([*OFF, "-o", "addopts=--import-mode=importlib", *tests], plugins=[judge])
-    print(json.dumps({"code": int(code), "tests": judge.ended}))
-    return 0
+    return {"code": int(code), "tests": judge.ended}
+
+
+def in_a_fork(name: str, tests: list[str]) -> dict[str, Any]:
+    """`judged` in a child, so that this process stays as it is."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(SECONDS)
+        os.close(read)
+        os.dup2(2, 1)
+        try:
+            found = judged(name, tests)
+        except BaseException as error:
+            found = {"error": f"{type(error).__name__}: {error}"}
+        with os.fdopen(write, "w") as answer:
+            json.dump(found, answer)
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as answer:
+        text = answer.read()
+    _, status = os.waitpid(child, 0)
+    return json.loads(text) if text else {"error": f"the process ended with status {status}"}
+
+
+def serve() -> None:
+    for module in ("tests.mutants.mutants", *WARM):
+        importlib.import_module(module)
+    for line in sys.stdin:
+        print(json.dumps(in_a_fork(*json.loads(line))), flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2:]))
+    sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+    os.chdir(ROOT)
+    if sys.argv[1:] == ["--serve"]:
+        serve()
+    else:
+        print(json.dumps(judged(sys.argv[1], sys.argv[2:])))

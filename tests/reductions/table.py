@@ -559,7 +559,7 @@ RULES: list[Row] = [
         Row(
             f"identity-{name}",
             f"the {kind['kind']} map with {words} is the identity map",
-            ("PHI-1", "OMEGA-19"),
+            ("PHI-14",),
             left=omega(header={"feature_map": kind}, takes=put(tensors)),
             right=omega(),
             window=2,
@@ -624,7 +624,7 @@ RULES: list[Row] = [
     Row(
         "token-projected",
         "level token is level projected on k = W_K x, v = W_V x, q = W_Q x, sigmoid and softplus gates of [k; v]",
-        ("CONV-26", "GATES-7"),
+        ("CONV-28", "GATES-6", "GATES-7"),
         left=omega(newton_schulz={}, header={"level": "token"}),
         right=omega(projected, newton_schulz={}),
         level="token",
@@ -699,7 +699,7 @@ RULES: list[Row] = [
     Row(
         "inactive",
         "an inactive token is one with r = 1, m = 1, a = 0 and b = 0, which enters the window all the same",
-        ("OMEGA-13", "CONV-32", "E-A29"),
+        ("OMEGA-13", "CONV-32", "WINDOW-17", "E-A29"),
         left=replace(omega(newton_schulz={}, rate="split"), inactive=(2,)),
         right=omega(at(2, **_REST), newton_schulz={}, rate="split"),
         window=3,
@@ -714,7 +714,7 @@ RULES: list[Row] = [
     Row(
         "momentum-zero",
         "a momentum gate of 0 is no momentum, whatever S_0",
-        ("OMEGA-1", "E-A25", "E-R12"),
+        ("OMEGA-1", "GATES-4", "E-A25", "E-R12"),
         left=omega(put(momentum=0.0)),
         right=omega(STILL),
         window=2,
@@ -767,7 +767,7 @@ CLASSES: list[Row] = [
     Row(
         "log-gates",
         "log_retain and log_momentum stand for their exponentials",
-        ("CONV-36",),
+        ("CONV-36", "GATES-5"),
         left=omega(
             both(
                 put(log_retain=lambda x: ops.log(x["retain"]), log_momentum=lambda x: ops.log(x["momentum"])), without("retain", "momentum")
@@ -1106,7 +1106,7 @@ CLASSES: list[Row] = [
     Row(
         "sqrt-wide",
         "d_out <= d_phi: Newton-Schulz scale sqrt = 1",
-        ("CONV-50",),
+        ("CONV-50", "NS-9", "NS-19"),
         left=omega(newton_schulz={"scale": "sqrt"}),
         right=omega(newton_schulz={}),
         d_in=4,
@@ -1118,7 +1118,7 @@ CLASSES: list[Row] = [
     Row(
         "transpose",
         "Newton-Schulz on the transpose is the same function",
-        ("CONV-50", "NS-7"),
+        ("CONV-50", "NS-8", "NS-19"),
         left=omega(newton_schulz={"transpose": "tall"}),
         right=omega(newton_schulz={"transpose": "never"}),
         d_in=3,
@@ -1128,6 +1128,36 @@ CLASSES: list[Row] = [
             "one step fewer": {"right": omega(newton_schulz={"transpose": "never", "steps": 4})},
             "other coefficients": {"right": omega(newton_schulz={"transpose": "never", "coefficients": "cubic"})},
         },
+    ),
+    Row(
+        "guard-clamp",
+        "eps = 0: guard clamp = add",
+        ("NS-6", "NS-19"),
+        left=omega(newton_schulz=ns(guard="clamp")),
+        right=omega(newton_schulz=ns()),
+        window=2,
+        exact=True,
+        twins={"eps = 0.1": {"left": omega(newton_schulz=ns(guard="clamp", eps=0.1)), "right": omega(newton_schulz=ns(eps=0.1))}},
+    ),
+    Row(
+        "guard-return",
+        "||S|| >= eps: guard return = add",
+        ("NS-6", "NS-19"),
+        left=omega(newton_schulz={"guard": "return", "eps": 0.01}),
+        right=omega(newton_schulz={"eps": 0.01}),
+        window=2,
+        exact=True,
+        twins={"||S|| < eps": {"left": omega(newton_schulz={"guard": "return", "eps": 50.0}), "right": omega(newton_schulz={"eps": 50.0})}},
+    ),
+    Row(
+        "coefficients-one-row",
+        "explicit coefficients of one row = the named row at every step",
+        ("NS-4", "NS-19"),
+        left=omega(newton_schulz={"coefficients": [[3.4445, -4.7750, 2.0315]]}),
+        right=omega(newton_schulz={"coefficients": "muon"}),
+        window=2,
+        exact=True,
+        twins={"another second row": {"left": omega(newton_schulz={"coefficients": [[3.4445, -4.7750, 2.0315], [1.5, -0.5, 0]]})}},
     ),
     Row(
         "layout-zero",
@@ -1163,7 +1193,7 @@ CLASSES: list[Row] = [
     Row(
         "rank-one-cubic",
         "S of rank one, eps = 0: cubic steps are invisible",
-        ("CONV-52", "E-M08"),
+        ("CONV-52", "NS-18", "E-M08"),
         left=omega(newton_schulz=ns(coefficients="cubic", steps=1)),
         right=omega(newton_schulz=ns(coefficients="cubic", steps=7)),
         given=STILL,
@@ -1179,7 +1209,7 @@ CLASSES: list[Row] = [
     Row(
         "rank-one-muon",
         "S of rank one, eps = 0: five Muon steps are the cubic times 0.69644",
-        ("CONV-52", "E-M08"),
+        ("CONV-52", "NS-18", "E-M08"),
         left=omega(newton_schulz=ns(), rate="memory"),
         right=omega(times("step_size", MUON_OF_ONE), newton_schulz=ns(coefficients="cubic"), rate="memory"),
         given=STILL,
@@ -1203,7 +1233,7 @@ UNDER_NEWTON_SCHULZ: list[Row] = [
         Row(
             f"ns-gradient-scale-{argument}",
             f"Newton-Schulz, eps = 0, S_0 = 0, argument {argument}: gradient_scale is invisible",
-            ("CONV-53", "E-A18", "E-M04"),
+            ("CONV-53", "NS-12", "E-A18", "E-M04"),
             **_scaled(argument),
             given=ZERO_S,
             window=3,
@@ -1236,7 +1266,7 @@ UNDER_NEWTON_SCHULZ: list[Row] = [
     Row(
         "ns-uniform-ones",
         "Newton-Schulz, eps = 0, S_0 = 0: uniform weights 1/c = ones",
-        ("CONV-53", "E-A18"),
+        ("CONV-53", "NS-12", "E-A18"),
         left=omega(weights(1 / 3, 1 / 3, 1 / 3), **_NS),
         right=omega(weights(1.0, 1.0, 1.0), **_NS),
         given=ZERO_S,
@@ -1474,7 +1504,7 @@ REPARAMETRISATIONS: list[Row] = [
     Row(
         "retain-forget-parameters",
         "at level token retain with (W, b) = forget with (-W, -b)",
-        ("CONV-59", "E-A06"),
+        ("CONV-59", "GATES-11", "E-A06"),
         left=omega(gate="retain", header={"level": "token"}),
         right=omega(minus("param/W_retain", "param/b_retain"), gate="forget", header={"level": "token"}),
         level="token",

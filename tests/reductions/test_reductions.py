@@ -164,7 +164,7 @@ def line(row: Row | Limit, **found: Any) -> str:
     return json.dumps({"id": row.id, "place": [each.id for each in (*ROWS, *LIMITS)].index(row.id), **found})
 
 
-@pytest.mark.parametrize("row", ROWS, ids=[row.id for row in ROWS])
+@pytest.mark.parametrize("row", [pytest.param(row, id=row.id, marks=pytest.mark.clause(*row.clauses)) for row in ROWS])
 def test_reduction(row: Row, record_property: Any) -> None:
     worst = 0.0
     for shape in shapes(row):
@@ -206,7 +206,7 @@ def distances(row: Limit, left: Any, shape: Shape) -> list[float]:
     return [whole / half / 2.0 for whole, half in zip(*found, strict=True)]
 
 
-@pytest.mark.parametrize("row", LIMITS, ids=[row.id for row in LIMITS])
+@pytest.mark.parametrize("row", [pytest.param(row, id=row.id, marks=pytest.mark.clause(*row.clauses)) for row in LIMITS])
 def test_limit_is_of_first_order(row: Limit, record_property: Any) -> None:
     worst = 0.0
     for shape in shapes(row):

@@ -74,7 +74,8 @@ def test_what_the_rule_does_not_have_is_refused(more, header, message):
 
 @pytest.mark.clause("DELTA-2", "DELTA-3", "DELTA-4")
 def test_two_tokens_by_hand():
-    # retain 1/2, step 1/10. Token 1: M = 4, k = 2, v = 3: e = 5, g = 10, M = 2 - 1 = 1, y = 3. Token 2: k = 1, v = 6: e = -5, M = 0.5 + 0.5 = 1
+    # retain 1/2, step 1/10. Token 1: M = 4, k = 2, v = 3: e = 5, g = 10, M = 2 - 1 = 1, y = 3.
+    # Token 2: k = 1, v = 6: e = -5, M = 0.5 + 0.5 = 1, y = -1
     p = {"k": [[2.0], [1.0]], "v": [[3.0], [6.0]], "q": [[3.0], [-1.0]], "M0": [[4.0]], "retain": [0.5, 0.5], "step_size": [0.1, 0.1]}
     assert_close("y", results("delta", p)["y"], np.array([[3.0], [-1.0]]), ANALYTIC)
 

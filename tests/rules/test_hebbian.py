@@ -95,7 +95,9 @@ VOID = {
 @pytest.mark.parametrize("read", ["after", "chunk_start"])
 def test_an_axis_of_the_error_is_accepted_listed_and_changes_nothing(axis, value, read):
     p = drawn("hebbian", seed=3)
-    assert_close("y", results("hebbian", p, {axis: value, "read": read}, span=2)["y"], results("hebbian", p, {"read": read}, span=2)["y"], EXACT)
+    assert_close(
+        "y", results("hebbian", p, {axis: value, "read": read}, span=2)["y"], results("hebbian", p, {"read": read}, span=2)["y"], EXACT
+    )
     assert axis in case("hebbian", p, {axis: value, "read": read}, span=2).void
 
 
@@ -120,7 +122,9 @@ def test_reference_and_span_matter_only_for_the_read_at_the_start_of_a_span():
 
 
 @pytest.mark.clause("HEBBIAN-5")
-@pytest.mark.parametrize("axes", [{"gate": "forget"}, {"read": "before"}, {"query_scale": "1/sqrt(d_in)"}, {"q_norm": "l2"}, {"k_norm": "rms"}], ids=str)
+@pytest.mark.parametrize(
+    "axes", [{"gate": "forget"}, {"read": "before"}, {"query_scale": "1/sqrt(d_in)"}, {"q_norm": "l2"}, {"k_norm": "rms"}], ids=str
+)
 def test_gate_read_query_scale_and_norms_act_as_in_every_rule(axes):
     p = drawn("hebbian", seed=5)
     M, reads = p["M0"], []
@@ -254,7 +258,9 @@ def test_the_pullback_is_the_one_written_out(per_dimension):
 
 @pytest.mark.clause("HEBBIAN-12", "CONV-38")
 @pytest.mark.parametrize("at", [1, 3, 5])
-@pytest.mark.parametrize("axes", [{}, {"read": "before"}, {"read": "chunk_start"}, {"read": "chunk_start", "reference": "call_start"}], ids=str)
+@pytest.mark.parametrize(
+    "axes", [{}, {"read": "before"}, {"read": "chunk_start"}, {"read": "chunk_start", "reference": "call_start"}], ids=str
+)
 def test_a_split_call_equals_one_call_to_the_bit(axes, at):
     p = drawn("hebbian", seed=14)
     one, two = results("hebbian", p, axes, span=2), split_call("hebbian", p, axes, at, span=2)
@@ -267,7 +273,9 @@ def test_a_split_call_equals_one_call_to_the_bit(axes, at):
 def test_the_read_at_the_start_of_a_span_needs_its_memory_and_the_position():
     p = drawn("hebbian", seed=15)
     one = results("hebbian", p, {"read": "chunk_start"}, span=4)
-    first = results("hebbian", {name: value[:2] if len(value) == 6 else value for name, value in p.items()}, {"read": "chunk_start"}, span=4)
+    first = results(
+        "hebbian", {name: value[:2] if len(value) == 6 else value for name, value in p.items()}, {"read": "chunk_start"}, span=4
+    )
     second = {name: value[2:] for name, value in p.items() if len(value) == 6} | {"M0": first["M"]}
     for more, header in (({}, {"phase": 2}), ({"M_ref": first["M_ref"]}, {})):
         lost = results("hebbian", second | more, {"read": "chunk_start"}, span=4, **header)

@@ -40,7 +40,10 @@ def same(one, two, tolerance=EXACT):
     ],
 )
 def test_the_state_is_what_the_table_says(rule, axes, header, states):
-    assert results(rule, drawn(rule, **({"window": header["window"]} if "window" in header else {})), axes, **header).keys() == {"y", "M"} | states
+    assert (
+        results(rule, drawn(rule, **({"window": header["window"]} if "window" in header else {})), axes, **header).keys()
+        == {"y", "M"} | states
+    )
 
 
 @pytest.mark.clause("CONV-37")
@@ -71,7 +74,11 @@ def test_nothing_else_of_the_past_influences_the_future(rule):
     found = results(rule, {**times(p, 3, 6), **state, **carried}, BARE if rule == "omega" else "spec", **window)
     # another past that ends in the same state: the window's pairs are set by two silent tokens
     if rule == "omega":
-        past = {**times(other, 0, 3), "k": np.concatenate([other["k"][:1], p["k"][1:3]]), "v": np.concatenate([other["v"][:1], p["v"][1:3]])}
+        past = {
+            **times(other, 0, 3),
+            "k": np.concatenate([other["k"][:1], p["k"][1:3]]),
+            "v": np.concatenate([other["v"][:1], p["v"][1:3]]),
+        }
     else:
         past = times(other, 0, 3)
     whole = {name: np.concatenate([past[name], value]) for name, value in times(p, 3, 6).items()}
@@ -85,7 +92,12 @@ def test_nothing_else_of_the_past_influences_the_future(rule):
 @pytest.mark.parametrize("at", [1, 4, 6])
 @pytest.mark.parametrize(
     "axes",
-    [{}, {"reference": "chunk_start", "decay": "before_error"}, {"reference": "call_start", "read": "before"}, {"read": "chunk_start", "k_norm": "l2"}],
+    [
+        {},
+        {"reference": "chunk_start", "decay": "before_error"},
+        {"reference": "call_start", "read": "before"},
+        {"read": "chunk_start", "k_norm": "l2"},
+    ],
     ids=str,
 )
 def test_a_split_of_many_heads_equals_one_call_to_the_bit(rule, axes, at):

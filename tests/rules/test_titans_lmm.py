@@ -76,7 +76,7 @@ def test_a_window_a_map_and_newton_schulz_are_refused(header, message):
 
 @pytest.mark.clause("TITANS-2", "TITANS-3", "TITANS-4", "TITANS-6")
 def test_two_tokens_by_hand():
-    # retain 1/2, momentum 1/2, step 1/10. Token 1: k = 2, v = 1, M = 1, S = 4: e = 1, g = 2, S = 2 + 0.2 = 2.2, M = 0.5 - 2.2 = -1.7, y = -3.4
+    # retain 1/2, momentum 1/2, step 1/10. Token 1: k = 2, v = 1, M = 1, S = 4: e = 1, g = 2, S = 2.2, M = 0.5 - 2.2 = -1.7, y = -3.4
     # token 2: k = 1, v = 0.3: e = -2, g = -2, S = 1.1 - 0.2 = 0.9, M = -0.85 - 0.9 = -1.75, y = 1.75
     p = {"k": [[2.0], [1.0]], "v": [[1.0], [0.3]], "q": [[2.0], [-1.0]], "M0": [[1.0]], "S0": [[4.0]]}
     found = results("titans_lmm", p | {"retain": [0.5, 0.5], "momentum": [0.5, 0.5], "step_size": [0.1, 0.1]})
@@ -214,7 +214,9 @@ def test_a_token_costs_three_products_and_the_state_two_matrices(d_in, d_out):
 
 
 @pytest.mark.clause("TITANS-12", "DELTA-11")
-@pytest.mark.parametrize("axes", [{}, {"decay": "before_error"}, {"reference": "chunk_start", "read": "before", "gradient_scale": 2}], ids=str)
+@pytest.mark.parametrize(
+    "axes", [{}, {"decay": "before_error"}, {"reference": "chunk_start", "read": "before", "gradient_scale": 2}], ids=str
+)
 @pytest.mark.parametrize("rate", ["momentum", "memory", "both", "split", "none"])
 def test_without_momentum_it_is_the_delta_rule(rate, axes):
     surplus = {"split": (), "none": ("step_size", "step_size_memory")}.get(rate, ("step_size_memory",))

@@ -176,9 +176,10 @@ def test_an_array_without_axes_may_be_indexed_and_used_whole() -> None:
 
 @pytest.mark.clause("TAPE-7")
 def test_a_scatter_widens_its_buffer_for_a_wider_cotangent() -> None:
-    x, narrow, wide = np.ones(2, np.float32), lambda x: x[0] * np.float32(1.0), lambda x: x[0] * (1.0 + 1j)
-    for f in (lambda x: narrow(x) + wide(x), lambda x: wide(x) + narrow(x)):
-        assert_close("complex", tape.grad(f)(x), np.array([2.0 + 1j, 0.0], np.complex64), EXACT)
+    x, narrow, wide = np.ones(2, np.float32), lambda x: x[0] * 1.0, lambda x: x[0] * (1.0 + 1j)
+    for f in (lambda x: (narrow(x), wide(x)), lambda x: (wide(x), narrow(x))):
+        gradient = tape.vjp(f, x)[1]((np.float32(1.0), np.float32(1.0)))[0]
+        assert_close("complex", gradient, np.array([2.0 + 1j, 0.0], np.complex64), EXACT)
 
 
 @pytest.mark.clause("TAPE-7")

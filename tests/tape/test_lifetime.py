@@ -104,6 +104,7 @@ def test_a_variable_used_after_its_differentiation_is_refused() -> None:
     tape.grad(lambda x: kept.append(x) or ops.sum(x))(np.ones(2))
     for use in (
         lambda: kept[0] * 2.0,
+        lambda: ops.exp(kept[0]),
         lambda: tape.grad(lambda y: ops.sum(y * kept[0]))(np.ones(2)),
         lambda: tape.grad(lambda y: kept[0][0])(1.0),
     ):
@@ -140,6 +141,7 @@ def test_an_exception_inside_leaves_no_tape_open() -> None:
     [
         ("argument", r"ops\.matmul: argument 1, shape \(2, 2\)"),
         ("result", r"ops\.matmul: the result"),
+        ("value", r"ops\.exp: the result, shape \(2,\)"),
         ("key", r"ops\.index: argument 1, shape \(2,\)"),
     ],
 )
@@ -147,11 +149,13 @@ def test_checking_mode_names_the_array_that_changed(change: str, named: str) -> 
     w, key = np.ones((2, 2)), np.array([0, 1])
 
     def f(x: Any) -> Any:
-        y = (x @ w)[key, 0]
+        y = ops.exp((x @ w)[key, 0])
         if change == "argument":
             w[0, 0] = 5.0
         if change == "key":
             key[0] = 1
+        if change == "value":
+            y.value[0] = 3.0
         if change == "result":
             (x @ w).value[0] = 9.0
         return ops.sum(y)
@@ -219,7 +223,13 @@ def iterate(x: complex, scale: float) -> complex:
 @pytest.mark.clause("TAPE-2")
 def test_a_variable_of_another_thread_is_refused() -> None:
     def f(x: Any) -> Any:
-        for use in (lambda: x * 2.0, lambda: tape.grad(lambda y: y * x)(1.0), lambda: tape.grad(lambda y: x * y)(1.0)):
+        for use in (
+            lambda: x * 2.0,
+            lambda: -x,
+            lambda: ops.sum(x),
+            lambda: tape.grad(lambda y: y * x)(1.0),
+            lambda: tape.grad(lambda y: x * y)(1.0),
+        ):
             (failure,) = in_threads(use)
             assert isinstance(failure, tape.TapeError)
             assert "another thread; open the differentiation in that thread" in str(failure)

@@ -1,0 +1,136 @@
+"""The command check: verdicts, its table, its JSON, and the exit code in every combination."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+from casefiles import PEERS, some, written
+
+import atlas_ref
+
+PEER = PEERS / "fla_delta_11.safetensors"
+RESERVED = PEERS / "mag_qk_projection_11.safetensors"
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """Files with our own results in them: right, wrong, half precision, without the main result, bad."""
+    header, tensors = some()
+    results = atlas_ref.evaluate(atlas_ref.make(header, tensors), grad=True).tensors
+    content = {
+        "right": results,
+        "wrong": results | {"out/M": results["out/M"] + 1e-6},
+        "nan": results | {"out/y": np.where(results["out/y"] > 0, np.nan, results["out/y"])},
+        "half": {"out/y": results["out/y"].astype(np.float16)},
+        "partial": {"out/M": results["out/M"]},
+        "bare": {},
+    }
+    found = {name: written(tmp_path / f"{name}.safetensors", header, tensors | extra) for name, extra in content.items()}
+    return found | {"reserved": RESERVED, "peer": PEER, "folder": PEERS}
+
+
+@pytest.mark.clause("CASE-21", "CASE-26")
+@pytest.mark.parametrize(
+    ("names", "code"),
+    [
+        (["right"], 0),
+        (["right", "peer"], 0),
+        (["folder"], 0),
+        (["right", "reserved"], 0),
+        (["reserved"], 3),
+        (["reserved", "reserved"], 3),
+        (["wrong"], 1),
+        (["right", "wrong", "reserved"], 1),
+        (["nan"], 1),
+        (["half"], 1),
+        (["partial"], 1),
+        (["bare"], 2),
+        (["wrong", "bare"], 2),
+        (["bare", "right"], 2),
+        (["reserved", "bare"], 2),
+    ],
+)
+@pytest.mark.parametrize("as_json", [False, True])
+def test_the_exit_code_is_the_gravest_of_all_cases(names, code, as_json, recorded, cli):
+    ran = cli("check", *(recorded[name] for name in names), *["--json"] * as_json)
+    assert ran.code == code
+    bad = [f"{recorded[name]}: no out/... or grad/... tensor is recorded, so there is nothing to check" for name in names if name == "bare"]
+    lines = [line for line in ran.err.splitlines() if ": void: " not in line]
+    assert lines == [f"atlas-ref: {line}" for line in bad]
+    if as_json:
+        assert (ran.json["exit"], ran.json["bad_input"]) == (code, bad)
+
+
+@pytest.mark.clause("CASE-16", "CASE-26")
+def test_one_bad_case_does_not_keep_the_others_from_their_verdict(recorded, cli):
+    ran = cli("check", recorded["bare"], recorded["wrong"], recorded["right"], "--json")
+    assert ran.code == 2
+    verdicts = {(os.path.basename(row["case"]), row["tensor"]): row["verdict"] for row in ran.json["results"]}
+    assert verdicts["wrong.safetensors", "out/M"] == "WRONG"
+    assert verdicts["right.safetensors", "out/M"] == "PASS"
+    assert len(verdicts) == 2 * len(atlas_ref.load(recorded["right"]).recorded)
+
+
+@pytest.mark.clause("CASE-21", "CASE-28")
+def test_check_as_json_gives_every_field_and_writes_what_json_cannot_hold_in_words(recorded, cli):
+    (first, *_) = cli("check", recorded["nan"], "--only", "y", "--json").json["results"]
+    assert first == {
+        "case": str(recorded["nan"]),
+        "tensor": "out/y",
+        "verdict": "WRONG",
+        "error": None,
+        "tolerance": 1e-12,
+        "place": first["place"],
+        "got": "nan",
+        "want": first["want"],
+        "why": f"nan at {tuple(first['place'])}",
+    }
+    wrong = cli("check", recorded["wrong"], "--only", "M", "--json").json["results"][0]
+    assert (wrong["verdict"], wrong["why"]) == ("WRONG", "")
+    assert wrong["got"] - wrong["want"] == pytest.approx(1e-6, rel=1e-6)
+    assert wrong["error"] > wrong["tolerance"] == 1e-12
+
+
+def test_the_table_names_case_tensor_verdict_error_tolerance_and_the_worst_place(recorded, cli):
+    ran = cli("check", recorded["wrong"], recorded["partial"], RESERVED)
+    assert ran.err == ""
+    rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in ran.out.splitlines() if line.startswith("│")]
+    by_tensor = {(row[0], row[1]): row for row in rows}
+    M = atlas_ref.load(recorded["wrong"]).recorded["out/M"]
+    ((tensor, error, tolerance, detail),) = [(row[1], *row[3:]) for row in rows if row[2] == "WRONG"]
+    assert (tensor, tolerance) == ("out/M", "1e-12")
+    assert float(error) == pytest.approx(1e-6 * np.sqrt(M.size) / np.linalg.norm(M - 1e-6), rel=1e-2)
+    place, numbers = detail.split(": ")
+    got, want = numbers.split(", ")
+    assert float(got) == M[tuple(json.loads(place))]
+    assert float(got) - float(want) == pytest.approx(1e-6, rel=1e-6)
+    assert by_tensor["wrong", "out/y"][2:] == ["PASS", "0", "1e-12", ""]
+    assert by_tensor["partial", "out/y"][2:] == ["MISSING", "", "", "this result is not recorded"]
+    assert by_tensor["mag_qk_projection_11", "-"][2:] == ["NOT SUPPORTED", "", "", "rule qk_projection: not yet supported"]
+    assert ran.out.splitlines()[-1] == f"{len(rows) - 3} PASS, 1 WRONG, 1 MISSING, 1 NOT SUPPORTED"
+
+
+@pytest.mark.clause("CASE-23")
+def test_only_chooses_among_the_recorded_results(recorded, cli):
+    def tensors(*arguments):
+        return [row["tensor"] for row in cli("check", *arguments, "--json").json["results"]]
+
+    assert tensors(recorded["right"], "--only", "y, grad/k") == ["out/y", "grad/k"]
+    assert cli("check", recorded["wrong"], "--only", "y,S").code == 0
+    assert cli("check", recorded["wrong"], "--only", "M").code == 1
+    nothing = cli("check", recorded["right"], "--only", "X")
+    assert (nothing.code, nothing.out, nothing.err) == (3, "", "nothing could be compared\n")
+    assert tensors(PEERS, "--only", "X") == ["out/X"] * 5 + ["-"] * 3
+
+
+@pytest.mark.clause("CASE-28")
+def test_a_folder_stands_for_the_case_files_in_it(recorded, cli, tmp_path):
+    (tmp_path / "notes.txt").write_text("not a case")
+    cases = {row["case"] for row in cli("check", recorded["right"].parent, "--json").json["results"]}
+    assert cases == {str(recorded[name]) for name in ("right", "wrong", "nan", "half", "partial")}
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    ran = cli("check", empty, recorded["right"], "--json")
+    assert (ran.code, len(ran.json["bad_input"])) == (2, 1)
+    assert ran.json["results"]
