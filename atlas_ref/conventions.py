@@ -187,7 +187,7 @@ def _newton_schulz(preset: Any, asked: Any, rule: str) -> Any:
     for part in (preset, asked):
         if part is not None and part != "none" and not isinstance(part, Mapping):
             raise ValueError(
-                f'convention: newton_schulz must be "none" or an object with keys {", ".join(NEWTON_SCHULZ_KEYS)}, found {part!r}'
+                f'convention: newton_schulz must be "none" or an object with keys {", ".join(NEWTON_SCHULZ_KEYS)}, found {shown(part)}'
             )
     chosen = {**(preset if isinstance(preset, Mapping) else {}), **(asked or {})}
     try:
@@ -205,7 +205,7 @@ def _validated(chosen: dict[str, Any]) -> Convention:
         value = chosen.get(axis, 1.0)
         number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
         if not (value == legal.split('"')[1] or (number and (axis == "gradient_scale" or value == 1))):
-            raise ValueError(f"convention: {axis} must be {legal}, found {value!r}")
+            raise ValueError(f"convention: {axis} must be {legal}, found {shown(value)}")
     try:
         return Convention.model_validate_json(json.dumps(chosen))
     except ValidationError as error:
@@ -227,9 +227,14 @@ def first_problem(error: ValidationError) -> str:
     if problem["type"] == "union_tag_not_found":
         return f"{where}kind: missing"
     text = _plain_words(problem)
-    found = repr(problem["input"])
-    shown = isinstance(problem["input"], dict | list | tuple) or "found" in text
-    return f"{where}{text}" + ("" if shown else f", found {found if len(found) <= 60 else found[:57] + '...'}")
+    told = isinstance(problem["input"], dict | list | tuple) or "found" in text
+    return f"{where}{text}" + ("" if told else f", found {shown(problem['input'])}")
+
+
+def shown(value: Any) -> str:
+    """A value in a message: null, true and false as JSON has them, and no more than 60 characters."""
+    text = json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _plain_words(problem: Any) -> str:

@@ -68,10 +68,12 @@ class Frozen(BaseModel):
 
     def __setstate__(self, state: dict[Any, Any]) -> None:
         super().__setstate__(state)
-        self.__dict__.update(read_only(self.__dict__))  # a pickle does not keep it
+        self.__dict__.update(read_only(self.__dict__))  # a pickle does not keep it, nor does a deep copy
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
-        return self
+        copied = super().__deepcopy__(memo)
+        copied.__dict__.update(read_only(copied.__dict__))
+        return copied
 
     @classmethod
     def trusted(cls, **fields: Any) -> Self:

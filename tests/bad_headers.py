@@ -14,7 +14,7 @@ MAP: dict[str, Any] = {"rule": "feature_map"}
 
 HEADERS = {
     "schema 2": Bad("schema: this version reads 1, found 2", {"schema": 2}),
-    "schema true": Bad("schema: this version reads 1, found True", {"schema": True}),
+    "schema true": Bad("schema: this version reads 1, found true", {"schema": True}),
     "schema as a word": Bad("schema: this version reads 1, found '1'", {"schema": "1"}),
     "no schema": Bad("schema: missing", {"schema": GONE}),
     "no rule": Bad("rule: missing", {"rule": GONE}),
@@ -25,8 +25,8 @@ HEADERS = {
     "window 0": Bad("window: must be at least 1, found 0", {"window": 0}),
     "window as a fraction": Bad("window: must be an integer, found 3.0", {"window": 3.0}),
     "window as a word": Bad("window: must be an integer, found '3'", {"window": "3"}),
-    "window true": Bad("window: must be an integer, found True", {"window": True}),
-    "window null": Bad("window: must be an integer, found None", {"window": None}),
+    "window true": Bad("window: must be an integer, found true", {"window": True}),
+    "window null": Bad("window: must be an integer, found null", {"window": None}),
     "window of 31 digits": Bad("atlas_ref: the integer 10000000000000000000... has more than 18 digits", {"window": 10**30}),
     "span 0": Bad("span: must be at least 1, found 0", {"span": 0}),
     "chunk 0": Bad("chunk: must be at least 1, found 0", {"chunk": 0}),
@@ -75,7 +75,7 @@ HEADERS = {
 
 CONVENTIONS = {
     "a number": Bad("convention: must be the name of a preset or an object of axes, found 3", {"convention": 3}),
-    "null": Bad("convention: must be the name of a preset or an object of axes, found None", {"convention": None}),
+    "null": Bad("convention: must be the name of a preset or an object of axes, found null", {"convention": None}),
     "a list": Bad("convention: must be the name of a preset or an object of axes, found []", {"convention": []}),
     "unknown preset": Bad("convention: preset 'atlas' does not exist; presets are spec, atlas-paper, ", {"convention": "atlas"}),
     "unknown preset to change": Bad("convention: preset 'atlas' does not exist; presets are ", {"convention": {"preset": "atlas"}}),
@@ -88,7 +88,7 @@ CONVENTIONS = {
         "convention: gradient_scale must be a finite number or \"2/d_out\", found '2/d'", {"convention": {"gradient_scale": "2/d"}}
     ),
     "scale true": Bad(
-        'convention: gradient_scale must be a finite number or "2/d_out", found True', {"convention": {"gradient_scale": True}}
+        'convention: gradient_scale must be a finite number or "2/d_out", found true', {"convention": {"gradient_scale": True}}
     ),
     "query scale 2": Bad('convention: query_scale must be 1 or "1/sqrt(d_in)", found 2', {"convention": {"query_scale": 2}}),
     "read chunk_start without a span": Bad("span: missing, read chunk_start needs one", {"convention": {"read": "chunk_start"}}),

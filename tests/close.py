@@ -25,11 +25,12 @@ def reordered(length: int, *, dtype: Any = np.float64, amplification: float = 1.
 
 
 def relative_error(got: Any, want: Any) -> float:
-    """||got - want|| / ||want||, or ||got|| where want is 0."""
+    """||got - want|| / ||want||, or ||got|| where want is 0; scaled first, so that squares neither overflow nor vanish."""
     got, want = np.asarray(got), np.asarray(want)
-    scale = float(np.linalg.norm(want))
-    distance = float(np.linalg.norm(got - want))
-    return distance / scale if scale > 0 else distance
+    top = float(np.max(np.abs(want), initial=0.0))
+    if top == 0.0 or not np.isfinite(top):
+        return float(np.linalg.norm(got - want))
+    return float(np.linalg.norm((got - want) / top) / np.linalg.norm(want / top))
 
 
 def assert_close(name: str, got: Any, want: Any, tolerance: Tolerance) -> None:

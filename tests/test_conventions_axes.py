@@ -157,6 +157,17 @@ def test_chunk_start_without_a_span_is_refused(rule, axis):
         CONFIGS[rule](d_in=4, d_out=3, convention={axis: "chunk_start"})
 
 
+@pytest.mark.clause("CONV-12")
+@pytest.mark.parametrize("rule", RULES)
+def test_a_chunk_never_changes_a_result_and_a_span_does(rule):
+    p = drawn(rule, seed=5)
+    axes = bare(rule, reference="chunk_start", read="chunk_start")
+    want = results(rule, p, axes, span=2)["y"]
+    for chunk in (1, 3, 100):
+        assert_close(f"chunk {chunk}", results(rule, p, axes, span=2, chunk=chunk)["y"], want, EXACT)
+    assert_differs("span", results(rule, p, axes, span=3)["y"], want, 1e-3)
+
+
 @pytest.mark.clause("CONV-13")
 def test_phase_overrides_the_origin_for_the_tokens_before_a_reset():
     p = drawn("delta", T=8, seed=6) | {"reset": np.arange(8) == 4}

@@ -233,7 +233,7 @@ def test_the_same_map_with_the_same_tensors_meets_keys_and_queries(settings: dic
         ({"kind": "residual_mlp", "activation": "relu"}, "activation: must be 'silu' or 'gelu', found 'relu'"),
         ({"kind": "polynomial", "degree": 0}, "degree: must be at least 1, found 0"),
         ({"kind": "polynomial", "degree": 2.5}, "degree: must be an integer, found 2.5"),
-        ({"kind": "polynomial", "degree": True}, "degree: must be an integer, found True"),
+        ({"kind": "polynomial", "degree": True}, "degree: must be an integer, found true"),
         ({"kind": "polynomial", "coefficients": [0, -1, 1]}, r"coefficients.1: must be at least 0, found -1"),
         ({"kind": "polynomial", "coefficients": [0, "a", 1]}, "coefficients.1: must be a number, found 'a'"),
         ({"kind": "polynomial", "coefficients": 3}, "coefficients: must be a list, found 3"),

@@ -69,7 +69,7 @@ def test_eps_belongs_to_the_divisor() -> None:
         S = gaussian(64, 64, seed=seed)
         S *= 1e-7 / np.linalg.norm(S)
         with_eps, without = (newton_schulz(S, NewtonSchulz(eps=eps)) for eps in (1e-7, 0.0))
-        assert 0.2 < relative(without, with_eps) < 0.26
+        assert 0.2 < relative(without, with_eps) < 0.25
         assert relative(with_eps, spectral.spectral(spectral.map_of({}), S)) < 1e-13
 
 
@@ -106,7 +106,7 @@ def test_without_eps_the_length_of_the_argument_is_invisible() -> None:
     for scale in ("1", "sqrt"):
         for settings in SETS.values():
             own = NewtonSchulz(eps=0.0, scale=scale, **settings)
-            for factor in (7.3, 1e-9, 1e30):
+            for factor in (7.3, 1e-9, 1e-150, 1e150):
                 assert_close(f"{factor}", newton_schulz(factor * S, own), newton_schulz(S, own), reordered(7, amplification=100))
             assert_close("a power of two", newton_schulz(2.0**-40 * S, own), newton_schulz(S, own), EXACT)
     scaled = NewtonSchulz(eps=0.0, scale="norm")

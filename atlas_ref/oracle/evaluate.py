@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from pydantic import ValidationError
 
@@ -16,21 +15,17 @@ from atlas_ref import feature_maps
 from atlas_ref.gates import GateParams, GateSet
 from atlas_ref.newton_schulz import newton_schulz
 from atlas_ref.oracle.case import Case, CaseError, differentiable, make, named
+from atlas_ref.oracle.inputs import DTYPES, check_size, converted
 from atlas_ref.oracle.tensors import LOGARITHMS
 from atlas_ref.rules import delta, hebbian, omega, run, titans_lmm
 from atlas_ref.types import Array, Frozen
 from tape import ops, vjp
 
 MODULES: dict[str, Any] = {"omega": omega, "titans_lmm": titans_lmm, "delta": delta, "hebbian": hebbian}
-DTYPES: dict[str, Any] = {"float64": np.float64, "float32": np.float32}
 GATE_NAMES = ("retain", "momentum", "step_size")
 
 #: Results that a cotangent may weigh, and its name.
 WEIGHED = {"out/y": "in/y_bar", "out/M": "in/M_bar", "out/S": "in/S_bar", "out/X": "in/X_bar", "out/phi": "in/phi_bar"}
-
-
-#: Numbers in one array that are evaluated at most, 2 GiB in float64.
-LARGEST = 2**28
 
 
 class Results(Frozen):
@@ -74,8 +69,8 @@ def evaluate(case: Case, *, grad: bool = False, dtype: str = "float64", conventi
         raise CaseError(f"{case.name}: dtype {dtype!r} is not available; {' and '.join(DTYPES)} are")
     if convention is not None:
         case = under(case, convention)
-    _check_size(case)
-    inputs = {name: _as(name, value, DTYPES[dtype], case) for name, value in case.inputs.items()}
+    check_size(case)
+    inputs = converted(case, dtype)
     names = differentiable(case) if grad else []
     bars = {out: inputs[bar] for out, bar in WEIGHED.items() if bar in inputs}
     if grad and not bars.keys() & {"out/y", "out/X", "out/phi"}:
@@ -96,24 +91,6 @@ def evaluate(case: Case, *, grad: bool = False, dtype: str = "float64", conventi
         raise CaseError(f"{case.name}: needs more memory than there is: {error}") from None
     header = _header_out(case, phase)
     return Results.trusted(tensors={name: np.asarray(value) for name, value in tensors.items()}, header=header, void=case.void)
-
-
-def _check_size(case: Case) -> None:
-    """Refuse what no machine holds before asking for the memory."""
-    h = case.header
-    if h.rule == "newton_schulz":
-        return
-    token = h.level == "token"
-    heads, d_in = (
-        case.inputs["in/param/W_K"].shape[:2] if token else (1, case.inputs["in/x" if h.rule == "feature_map" else "in/k"].shape[-1])
-    )
-    x = case.inputs["in/k" if "in/k" in case.inputs else "in/x"]
-    rows, features = heads * (x.size // x.shape[-1]), feature_maps.d_phi(h.feature_map, d_in, _phi(case.inputs))
-    sequences = rows // x.shape[-2] if h.rule != "feature_map" else 1
-    most = max(rows * h.window, rows * features, sequences * h.window * features)
-    if most > LARGEST:
-        what = f"window {h.window} and {features} features of {rows} tokens"
-        raise CaseError(f"{case.name}: {what} need an array of {most} numbers, at most {LARGEST} are evaluated")
 
 
 def _with_gradients(
@@ -153,19 +130,6 @@ def _header_out(case: Case, phase: list[int]) -> dict[str, Any]:
     if phase:
         header["phase"] = phase[0]
     return header
-
-
-def _as(name: str, value: np.ndarray[Any, Any], kind: Any, case: Case) -> np.ndarray[Any, Any]:
-    """Exact for every dtype narrower than `kind`; bfloat16 goes through float32, which holds it exactly. Masks stay."""
-    if value.dtype.kind in "bu":
-        return value
-    if value.dtype == ml_dtypes.bfloat16:
-        value = value.astype(np.float32)
-    with np.errstate(over="ignore"):
-        converted = value.astype(kind)
-    if not np.isfinite(converted).all():
-        raise CaseError(f"{case.name}: {name}: has entries up to {np.abs(value).max():.3g}, which {np.dtype(kind)} cannot hold")
-    return converted
 
 
 def _first_cotangent(case: Case) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from atlas_ref.conventions import RULES
+from atlas_ref.conventions import RULES, shown
 from atlas_ref.feature_maps import IDENTITY, FeatureMap
 from atlas_ref.oracle.files import KEY, unique
 from atlas_ref.types import Frozen
@@ -89,9 +89,9 @@ def parse(text: str) -> Header:
     if not isinstance(data, dict):
         raise ValueError(f"{KEY}: must be a JSON object, found {json.dumps(data)[:40]}")
     if "schema" in data and (data["schema"] != 1 or isinstance(data["schema"], bool)):
-        raise ValueError(f"schema: this version reads 1, found {data['schema']!r}")
+        raise ValueError(f"schema: this version reads 1, found {shown(data['schema'])}")
     if not isinstance(data.get("convention", ""), str | dict):
-        raise ValueError(f"convention: must be the name of a preset or an object of axes, found {data['convention']!r}")
+        raise ValueError(f"convention: must be the name of a preset or an object of axes, found {shown(data['convention'])}")
     return Header.model_validate_json(_unicode(json.dumps(data, ensure_ascii=False)))
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from atlas_ref import feature_maps, gates, window
 from atlas_ref.conventions import Convention, resolve
 from atlas_ref.oracle.case import Case, CaseError, make, parse_header
-from atlas_ref.oracle.evaluate import LARGEST
 from atlas_ref.oracle.header import RESERVED, Header
+from atlas_ref.oracle.inputs import LARGEST
 from atlas_ref.types import Array, Frozen
 
 DTYPES: dict[str, Any] = {"float64": np.float64, "float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}

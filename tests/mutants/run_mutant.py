@@ -9,7 +9,7 @@ lines on standard input are JSON arrays [NAME, TESTS]; each is answered by a for
 
 from __future__ import annotations
 
-import importlib
+import contextlib
 import json
 import os
 import signal
@@ -20,8 +20,9 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).absolute().parents[2]
-OFF = tuple(part for name in ("terminal", "xdist", "hypothesispytest", "cacheprovider") for part in ("-p", f"no:{name}"))
-WARM = ("atlas_ref", "tests.literal", "tests.literal_gradient", "tests.reductions.table", "close")  # what most tests import
+OFF = (part for name in ("terminal", "xdist", "hypothesispytest", "cacheprovider") for part in ("-p", f"no:{name}"))
+ARGUMENTS = (*OFF, "-o", "addopts=--import-mode=importlib")
+WARM = ("tests/mutants/test_targets.py", "tests/reductions/test_reductions.py")  # imported before any fork
 SECONDS = 120
 
 
@@ -53,7 +54,7 @@ def judged(name: str, tests: list[str]) -> dict[str, Any]:
     if not tests:
         raise SystemExit("run_mutant.py: `none` needs the tests to run")
     judge = Judge()
-    code = pytest.main([*OFF, "-o", "addopts=--import-mode=importlib", *tests], plugins=[judge])
+    code = pytest.main([*ARGUMENTS, *tests], plugins=[judge])
     return {"code": int(code), "tests": judge.ended}
 
 
@@ -80,8 +81,9 @@ def in_a_fork(name: str, tests: list[str]) -> dict[str, Any]:
 
 
 def serve() -> None:
-    for module in ("tests.mutants.mutants", *WARM):
-        importlib.import_module(module)
+    with contextlib.redirect_stdout(sys.stderr):
+        collected = pytest.main([*ARGUMENTS, "--collect-only", *WARM])
+    assert collected == 0, f"the named tests are not collected: exit code {collected}"
     for line in sys.stdin:
         print(json.dumps(in_a_fork(*json.loads(line))), flush=True)
 

@@ -102,6 +102,16 @@ def test_eval_refuses_an_option_that_does_not_fit(options, message, case, cli, t
     assert ran.err.count("\n") == 1
 
 
+def test_eval_refuses_what_no_memory_holds_and_show_does_not(cli, tmp_path):
+    header, tensors = some(window=2, cotangent=False)
+    del tensors["in/window_weights"]
+    case = written(tmp_path / "case", {**header, "window": 10**9}, tensors)
+    ran = cli("eval", case, "-o", tmp_path / "out")
+    numbers = "an array of 10000000000 numbers, at most 268435456 are evaluated"
+    assert (ran.code, ran.err) == (2, f"atlas-ref: {case}: window 1000000000 and 4 features of 10 tokens need {numbers}\n")
+    assert cli("show", case).code == 0
+
+
 @pytest.mark.clause("CASE-14")
 def test_gradients_without_a_cotangent_are_refused(cli, tmp_path):
     for rule, cotangent in (("omega", "in/y_bar"), ("newton_schulz", "in/X_bar"), ("feature_map", "in/phi_bar")):

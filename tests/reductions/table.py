@@ -1187,7 +1187,6 @@ CLASSES: list[Row] = [
         ("CONV-25",),
         left=omega(layout="plain"),
         right=omega(put(M0=lambda x: ops.transpose(x["M0"]), S0=lambda x: ops.transpose(x["S0"])), layout="transposed"),
-        exact=True,
         twins={"M_0 as it is, square": {"right": omega(layout="transposed"), "d_in": 4, "d_out": 4}},
     ),
     Row(

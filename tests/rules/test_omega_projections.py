@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from close import ANALYTIC, assert_close
 from longhand import STEP, Setting, backward, forward
-from sequences import results
+from sequences import results, without
 
 T, H, D_MODEL, D_IN, D_OUT, D_PHI, HIDDEN = 4, 2, 5, 3, 2, 4, 3
 SETTINGS = {
@@ -129,3 +129,31 @@ def test_what_is_written_out_is_the_complex_step(name):
         direction = random.standard_normal(bar.shape)
         derivative = np.imag(value({**p, tensor: p[tensor] + 1j * STEP * direction}, o)) / STEP
         assert_close(tensor, np.sum(bar * direction), derivative, ANALYTIC)
+
+
+@pytest.mark.clause("OMEGA-27", "TITANS-15", "DELTA-14", "HEBBIAN-11", "CONV-28")
+@pytest.mark.parametrize("n", [1, D_OUT], ids=["scalar gates", "gates per output dimension"])
+@pytest.mark.parametrize(
+    ("rule", "axes", "lost"),
+    [
+        ("titans_lmm", {}, ()),
+        ("delta", {}, ("param/W_momentum", "param/b_momentum", "S0", "S_bar")),
+        (
+            "hebbian",
+            {"reference": "zero", "rate": "none"},
+            ("param/W_momentum", "param/b_momentum", "param/W_step_size", "param/b_step_size", "S0", "S_bar"),
+        ),
+    ],
+)
+def test_the_other_rules_pull_back_to_the_same_projections_and_gates(rule, axes, lost, n):
+    # Omega with one token is each of them (OMEGA-19 to OMEGA-21), and its derivatives are proved above
+    o = Setting(c=1)
+    p = without(parameters(o, n, seed=3), *lost, "phi/W", *(f"param/window_{name}" for name in ("W1", "b1", "W2", "b2", "logits")))
+    random = np.random.default_rng(4)
+    p |= {name: random.standard_normal((1, H, D_OUT, D_IN)) for name in ("M0", "S0", "M_bar", "S_bar") if name in p}
+    header = {"level": "token"}
+    found = results(rule, p, grad=True, **header)
+    want = results("omega", p, {"newton_schulz": "none", "gate": "forget", **axes}, grad=True, **header)
+    assert found.keys() == want.keys()
+    for name in found:
+        assert_close(name, found[name], want[name], ANALYTIC)

@@ -250,6 +250,16 @@ def test_a_given_reference_serves_until_a_span_begins(rule):
     assert_close("not given", without_it, loop(p["M0"], {2}), ANALYTIC)
 
 
+@pytest.mark.clause("CONV-31", "CONV-11")
+@pytest.mark.parametrize("reference", ["running", "zero", "chunk_start", "call_start"])
+def test_a_given_reference_is_read_until_a_span_begins(reference):
+    p, M_ref = drawn("hebbian", T=4, seed=7), np.random.default_rng(0).standard_normal((3, 4))
+    found = results("hebbian", p | {"M_ref": M_ref}, {"reference": reference, "read": "chunk_start"}, span=3, phase=1)["y"]
+    assert_close("first span", found[:2], p["q"][:2] @ M_ref.T, ANALYTIC)
+    M = results("hebbian", {name: value[:2] if len(value) == 4 else value for name, value in p.items()})["M"]
+    assert_close("next span", found[2:], p["q"][2:] @ (M_ref if reference == "call_start" else M).T, ANALYTIC)
+
+
 @pytest.mark.clause("CONV-31")
 def test_a_given_reference_is_refused_where_nothing_reads_it():
     with pytest.raises(

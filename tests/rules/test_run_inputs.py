@@ -11,25 +11,40 @@ from atlas_ref.rules import omega, run
 BARE = {"newton_schulz": "none"}
 
 
-@pytest.mark.clause("CONV-35", "CONV-24", "CONV-23")
-@pytest.mark.parametrize("place", ["before_phi", "after_phi"])
-@pytest.mark.parametrize("kind", ["none", "l2", "rms"])
-def test_keys_and_queries_are_mapped_by_the_same_map_with_their_norms(kind, place):
+def mapped_reads(p, kind, place):
+    """y of the Omega rule with c = 1 and momentum 0 behind norms, a linear map and the query scale 1/sqrt(4)."""
+
     def norm(x):
-        return {"none": x, "l2": x / np.sqrt(np.sum(x * x) + 1e-6), "rms": x / np.sqrt(np.mean(x * x) + 1e-6)}[kind]
+        return x if kind == "none" else x / np.sqrt((np.sum(x * x) if kind == "l2" else np.mean(x * x)) + 1e-6)
 
     def phi(x):
         W = p["phi/W"]
         return W @ norm(x) if place == "before_phi" else norm(W @ x)
 
-    p = without(drawn(T=4, seed=13), "M0", "S0", "momentum") | {"phi/W": np.random.default_rng(1).standard_normal((5, 4))}
     M, y = np.zeros((3, 5)), []
     for t in range(4):
         k = phi(p["k"][t])
         M = p["retain"][t] * M - p["step_size"][t] * np.outer(M @ k - p["v"][t], k)
-        y.append(M @ phi(p["q"][t]) / 2)  # 1/sqrt(4), with d_in and after both
+        y.append(M @ phi(p["q"][t]) / 2)  # d_in is 4, d_phi is 5; after norm and map
+    return np.array(y)
+
+
+@pytest.mark.clause("CONV-35", "CONV-24", "CONV-23", "OMEGA-27")
+@pytest.mark.parametrize("place", ["before_phi", "after_phi"])
+@pytest.mark.parametrize("kind", ["none", "l2", "rms"])
+def test_keys_and_queries_are_mapped_by_the_same_map_with_their_norms(kind, place):
+    p = without(drawn(T=4, seed=13), "M0", "S0", "momentum") | {"phi/W": np.random.default_rng(1).standard_normal((5, 4))}
+    y_bar = np.random.default_rng(2).standard_normal((4, 3))
     axes = {**BARE, "k_norm": kind, "q_norm": kind, "norm_place": place, "query_scale": "1/sqrt(d_in)"}
-    assert_close("y", results("omega", p, axes, feature_map={"kind": "linear"})["y"], np.array(y), ANALYTIC)
+    found = results("omega", p | {"y_bar": y_bar}, axes, feature_map={"kind": "linear"}, grad=True)
+    assert_close("y", found["y"], mapped_reads(p, kind, place), ANALYTIC)
+    for name in p:
+        derivative = np.zeros(p[name].shape)
+        for index in np.ndindex(*p[name].shape):
+            moved = p[name].astype(complex)
+            moved[index] += 1e-30j
+            derivative[index] = np.sum(y_bar * mapped_reads(p | {name: moved}, kind, place).imag) / 1e-30
+        assert_close(name, found[f"grad/{name}"], derivative, ANALYTIC)
 
 
 @pytest.mark.clause("CONV-24", "CONV-35")
