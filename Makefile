@@ -35,7 +35,7 @@ lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(VENV)/.test
+types: $(VENV)/.test $(VENV)/.bench
 	$(BIN)/mypy
 
 bench: $(VENV)/.bench  ## speed, each figure beside the bare loop of the same run and its error

@@ -164,6 +164,24 @@ def gate_by_lag(gate: Array, *, window: int, before: Array | None = None) -> Arr
     return ops.stack([padded[..., window - 1 - j : window - 1 - j + T] for j in range(window)], axis=-1)
 
 
+def slid(held: Array, rows: Array) -> list[Array]:
+    """The window after each row was pushed: views of one array, which costs no copy per token (WINDOW-1).
+
+    The last one is an array of its own, since a state must not keep a whole sequence.
+
+    Args:
+        held (..., c, d): the window before, oldest row first.
+        rows (..., T, d): what the tokens push.
+
+    Returns:
+        T windows (..., c, d).
+    """
+    c, T = held.shape[-2], rows.shape[-2]
+    whole = ops.concatenate([held, rows], axis=-2)
+    last = ops.concatenate([held[..., T:, :], rows[..., -c:, :]], axis=-2)
+    return [*[whole[..., t : t + c, :] for t in range(1, T)], last]
+
+
 def renormalised(weights: Array, exists: Array) -> Array:
     """Weights times (sum over all lags) / (sum over the lags that exist), factor 1 where the latter is 0 (WINDOW-9).
 

@@ -98,8 +98,9 @@ def compare_arrays(case: str, name: str, got: np.ndarray[Any, Any], want: np.nda
     verdict = Comparison(case, name, "WRONG", tolerance=TOLERANCE.get(kind))
     if got.shape != want.shape:
         return verdict._replace(why=f"shape {got.shape}, expected {want.shape}")
+    undecided = verdict._replace(verdict="UNDECIDABLE", why=f"no tolerance is stated for {kind}")
     if kind not in ("float64", "float32", "float16", "bfloat16"):
-        return verdict._replace(verdict="UNDECIDABLE", why=f"results are floating, found {kind}")
+        return undecided
     got, want = got.astype(np.float64), want.astype(np.float64)
     bad = _first(~np.isfinite(got))
     if bad is not None:
@@ -109,7 +110,7 @@ def compare_arrays(case: str, name: str, got: np.ndarray[Any, Any], want: np.nda
         why = f"ours is {want[bad]} at {bad}: the rule itself overflows here"
         return verdict._replace(verdict="UNDECIDABLE", place=bad, got=float(got[bad]), want=float(want[bad]), why=why)
     if kind not in TOLERANCE:
-        return verdict._replace(verdict="UNDECIDABLE", why=f"no tolerance is stated for {kind}")
+        return undecided
     with np.errstate(over="ignore"):
         place = _first(np.abs(got - want) == np.max(np.abs(got - want), initial=0.0)) or ()
     error = relative_error(got, want)

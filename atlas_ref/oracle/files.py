@@ -18,12 +18,14 @@ import safetensors.numpy
 #: Metadata key of the JSON object (CASE-1).
 KEY = "atlas_ref"
 
-#: What NumPy can hold, by the name in the file. Most of it is read only to be refused by name.
+#: What NumPy can hold, by the name in the file. Most of it is read only to be refused by name, or as somebody's results.
 DTYPES: dict[str, Any] = {
     "F64": np.float64,
     "F32": np.float32,
     "F16": np.float16,
     "BF16": ml_dtypes.bfloat16,
+    "F8_E4M3": ml_dtypes.float8_e4m3fn,
+    "F8_E5M2": ml_dtypes.float8_e5m2,
     "BOOL": np.bool_,
     "C64": np.complex64,
     **{f"{sign}{bits}": f"{word}{bits}" for sign, word in (("I", "int"), ("U", "uint")) for bits in (8, 16, 32, 64)},
@@ -46,7 +48,7 @@ def read(path: str) -> tuple[str, dict[str, np.ndarray[Any, Any]]]:
         reason = str(error).removeprefix("Error while deserializing").removeprefix(" header").removeprefix(": ")
         raise ValueError(f"not a whole safetensors file: {reason}") from None
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")], object_pairs_hook=unique)
-    tensors = {name: _array(name, entry) for name, entry in entries}
+    tensors = {name: _array(name, entry) for name, entry in sorted(entries, key=lambda each: each[0])}
     metadata = header.get("__metadata__") or {}
     if KEY not in metadata:
         raise ValueError(f"metadata key {KEY!r}: missing, a case needs its JSON object there")

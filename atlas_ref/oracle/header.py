@@ -26,7 +26,7 @@ Count = Annotated[int, Field(ge=1)]
 class Header(Frozen):
     """The JSON object of a case (CASE-2)."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     schema_: Literal[1] = Field(alias="schema", description="version of the format")
     rule: Literal["omega", "titans_lmm", "delta", "hebbian", "newton_schulz", "feature_map", "ttl", "qk_projection"] = Field(
@@ -88,6 +88,10 @@ def parse(text: str) -> Header:
         raise ValueError(f"{KEY}: {error}") from None
     if not isinstance(data, dict):
         raise ValueError(f"{KEY}: must be a JSON object, found {json.dumps(data)[:40]}")
+    keys = [field.alias or name for name, field in Header.model_fields.items()]
+    for key in data:
+        if key not in keys:
+            raise ValueError(f"{key}: unknown key; keys are {', '.join(keys)}")
     if "schema" in data and (data["schema"] != 1 or isinstance(data["schema"], bool)):
         raise ValueError(f"schema: this version reads 1, found {shown(data['schema'])}")
     if not isinstance(data.get("convention", ""), str | dict):

@@ -252,23 +252,12 @@ def step(config: Config, params: Params, state: State, x: Array, pulse: Pulse) -
     return state, y[..., 0, :]
 
 
-# -- the parts of one write, from the window that already holds the token -------------------------------
+# -- the parts of one write, from the window that already holds the token -----------------------------
 
 
 def _enter(config: Config, state: State, keys: Array, values: Array) -> Iterable[tuple[Array, Array]]:
     """The window as each token finds itself in it (OMEGA-3, WINDOW-1)."""
-    return zip(_windows(state.keys, keys), _windows(state.values, values), strict=True)
-
-
-def _windows(held: Array, rows: Array) -> list[Array]:
-    """The window (..., c, d) after each of the rows (..., T, d) was pushed: views of one array that holds them all.
-
-    The last one is an array of its own, since a state must not keep a whole sequence.
-    """
-    c, T = held.shape[-2], rows.shape[-2]
-    whole = ops.concatenate([held, rows], axis=-2)
-    last = ops.concatenate([held[..., T:, :], rows[..., -c:, :]], axis=-2)
-    return [*[whole[..., t : t + c, :] for t in range(1, T)], last]
+    return zip(window.slid(state.keys, keys), window.slid(state.values, values), strict=True)
 
 
 def _write(config: Config, state: State, keys: Array, values: Array, gates: Gates) -> State:

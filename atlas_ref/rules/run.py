@@ -150,8 +150,9 @@ def _each_token(rule: Rule, config: Any, state: Any, fresh: Any, tokens: Iterabl
 
 @contextlib.contextmanager
 def _short_buffers() -> Iterator[None]:
-    """Keep NumPy from copying the gates: a factor that scales whole rows is expanded into its buffer wherever
-    those rows are shorter than half of it, which takes longer than the product itself. No value changes."""
+    """Keep NumPy from copying the gates: a factor that scales whole rows is expanded into its buffer wherever those
+    rows are shorter than half of it, which takes longer than the product itself. The products stay the same.
+    """
     with np.errstate():
         np.setbufsize(1024)
         yield

@@ -43,8 +43,22 @@ def orthogonalise(matrix, eps=0.0, coefficients=(3.4445, -4.7750, 2.0315)):
     return x
 
 
-def literal(p, place="momentum", order="window_then_momentum", reference="running", span=None, position=0, boundary="recompute",
-          edge="truncate", decay="after_error", read="after", scale=1.0, argument=None, of_norm=False, window=()):
+def literal(
+    p,
+    place="momentum",
+    order="window_then_momentum",
+    reference="running",
+    span=None,
+    position=0,
+    boundary="recompute",
+    edge="truncate",
+    decay="after_error",
+    read="after",
+    scale=1.0,
+    argument=None,
+    of_norm=False,
+    window=(),
+):
     """y of the Omega rule, one token after the other; `window` holds initial (key, value, residual), oldest first."""
     memory, trace, seen, found = p["memory"], p["trace"], list(window), []
     momenta = [None] * len(seen)
@@ -77,8 +91,11 @@ def literal(p, place="momentum", order="window_then_momentum", reference="runnin
         if order == "momentum_then_window":
             momenta = [*momenta, trace][-WINDOW:]
             summed = sum(weights[lag] * z for lag, z in enumerate(reversed(momenta)) if z is not None)
-        step = summed if argument in (None, "accumulated") else update(
-            gradient + p["momentum"][t] * summed if argument == "nesterov" else summed)
+        step = (
+            summed
+            if argument in (None, "accumulated")
+            else update(gradient + p["momentum"][t] * summed if argument == "nesterov" else summed)
+        )
         trace = step if argument == "written_back" else trace
         memory = p["retain"][t] * memory - outer * step
         chosen = frozen if read == "chunk_start" else memory

@@ -200,7 +200,8 @@ def test_e_a32_the_opaque_block_equals_the_unrolled_steps():
     matrix, cotangent = random.standard_normal((2, 4, 6))
     for settings in (SETTINGS, NewtonSchulz()):
         opaque, unrolled = (
-            tape.grad(lambda x, f=f, s=settings: ops.sum(f(x, s) * cotangent))(matrix) for f in (newton_schulz, plain_newton_schulz))
+            tape.grad(lambda x, f=f, s=settings: ops.sum(f(x, s) * cotangent))(matrix) for f in (newton_schulz, plain_newton_schulz)
+        )
         assert relative(opaque, unrolled) < 1e-12
     derivative = np.zeros((4, 6))
     for place in np.ndindex(4, 6):

@@ -106,11 +106,12 @@ def test_e_a13_exact_means_exact_for_the_frozen_rule():
     memory, trace = 0.3 * random.standard_normal((8, 8)), 0.1 * random.standard_normal((8, 8))
     memories, traces = omega(keys, values, retain, momentum, rate, 4, 16, memory=memory, trace=trace)
     single = [np.outer(memory @ key - value, key) for key, value in zip(keys, values, strict=True)]
-    gradients = [sum(single[max(0, t - 3):t + 1]) / 4 for t in range(16)]
+    gradients = [sum(single[max(0, t - 3) : t + 1]) / 4 for t in range(16)]
 
     def closed_form(gate, inputs, start):
-        return np.array([np.prod(gate[:t + 1]) * start + sum(np.prod(gate[j + 1:t + 1]) * inputs[j] for j in range(t + 1))
-                         for t in range(16)])
+        return np.array(
+            [np.prod(gate[: t + 1]) * start + sum(np.prod(gate[j + 1 : t + 1]) * inputs[j] for j in range(t + 1)) for t in range(16)]
+        )
 
     scanned = closed_form(momentum, [rate[t] * gradients[t] for t in range(16)], trace)
     assert relative(scanned, traces) < 1e-12

@@ -189,8 +189,8 @@ def test_e_a07_a_per_dimension_gate_acts_on_rows():
     memories = np.zeros((5, 6))
     for t in range(count):
         memories = retain[t][:, None] * memories + np.outer(values[t], keys[t])
-    by_row = np.array([sum(np.prod(retain[j + 1:, o]) * values[j, o] * keys[j] for j in range(count)) for o in range(5)])
-    by_mean = sum(np.prod(retain[j + 1:].mean(axis=1)) * np.outer(values[j], keys[j]) for j in range(count))
+    by_row = np.array([sum(np.prod(retain[j + 1 :, o]) * values[j, o] * keys[j] for j in range(count)) for o in range(5)])
+    by_mean = sum(np.prod(retain[j + 1 :].mean(axis=1)) * np.outer(values[j], keys[j]) for j in range(count))
     assert relative(ours("hebbian", keys, values, retain)["M"], memories) < 1e-12
     assert relative(by_row, memories) < 1e-12  # d_out scalar recurrences, one a row
     assert relative(by_mean, memories) > 0.03  # "alpha_t I" is another rule

@@ -145,8 +145,7 @@ def test_e_a27_a_uniform_window_does_not_contain_the_delta_rule():
     memory = np.zeros((5, 6))
     for t in range(200):  # weights (1, 0, 0, 0) by lag: the delta rule inside a window of 4
         weights = (1, 0, 0, 0)
-        memory = memory - 0.5 * sum(
-            weights[j] * np.outer(memory @ keys[t - j] - values[t - j], keys[t - j]) for j in range(4) if t >= j)
+        memory = memory - 0.5 * sum(weights[j] * np.outer(memory @ keys[t - j] - values[t - j], keys[t - j]) for j in range(4) if t >= j)
     delta = titans(keys, values, none, none, rate)[-1]
     assert relative(memory, delta) < 1e-12
     newest = np.tile([1.0, 0.0, 0.0, 0.0], (200, 1))
@@ -241,8 +240,11 @@ def test_e_r11_linear_attention_is_not_gradient_descent_on_the_squared_error():
     squared_error = memory - 0.3 * np.outer(memory @ key - value, key)
     linear_attention = memory + 0.3 * np.outer(value, key)
     assert relative(squared_error, linear_attention) == near(0.17)
-    rules = [ours("delta", keys[:1], values[:1], np.ones(1), rate=np.full(1, 0.3), convention={"reference": kind}, M0=start)["M"]
-             for start in (memory, 0 * memory) for kind in ("running", "zero")]
+    rules = [
+        ours("delta", keys[:1], values[:1], np.ones(1), rate=np.full(1, 0.3), convention={"reference": kind}, M0=start)["M"]
+        for start in (memory, 0 * memory)
+        for kind in ("running", "zero")
+    ]
     assert relative(rules[0], squared_error) < 1e-12
     assert relative(rules[1], linear_attention) < 1e-12
     assert relative(rules[2], rules[3]) < 1e-12  # equal from zero

@@ -86,9 +86,12 @@ def test_e_a14_window_tokens_of_the_previous_span():
         seen = range(max(0, t - 3), t + 1)
         sequential = 0.98 * sequential - 0.1 * sum(np.outer(sequential @ keys[i] - values[i], keys[i]) for i in seen)
     recompute, carry = (omega(keys, values, *gates, 4, 1, boundary)[0][-1] for boundary in ("recompute", "carry"))
-    running = atlas_ref.evaluate(atlas_ref.make(
-        {"schema": 1, "rule": "omega", "window": 4, "convention": {"newton_schulz": "none"}},
-        {"in/k": keys, "in/v": values, "in/q": keys, "in/retain": gates[0], "in/step_size": gates[2]}))
+    running = atlas_ref.evaluate(
+        atlas_ref.make(
+            {"schema": 1, "rule": "omega", "window": 4, "convention": {"newton_schulz": "none"}},
+            {"in/k": keys, "in/v": values, "in/q": keys, "in/retain": gates[0], "in/step_size": gates[2]},
+        )
+    )
     assert relative(running.tensors["out/M"], sequential) < 1e-12
     assert relative(recompute, sequential) < 1e-12  # at span 1 only recomputing is the sequential form
     assert relative(carry, sequential) == near(0.186, 0.01)
@@ -193,7 +196,7 @@ def test_e_r15_a_sliding_sum_by_differences_loses_precision():
     numbers = (np.random.default_rng(0).standard_normal(16384) + 1).astype(np.float32)
     running = np.cumsum(numbers, dtype=np.float32)
     truth = np.convolve(numbers.astype(np.float64), np.ones(16), "valid")[1:]
-    direct = sum(numbers[i:16384 - 15 + i] for i in range(16))[1:]
+    direct = sum(numbers[i : 16384 - 15 + i] for i in range(16))[1:]
     assert np.abs(running[16:] - running[:-16] - truth).max() == near(5.2e-3, 0.1)
     assert np.abs(direct - truth).max() < 1e-5
     assert np.abs(running[16:] - running[:-16] - truth).max() > 500 * np.abs(direct - truth).max()

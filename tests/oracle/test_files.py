@@ -21,6 +21,7 @@ ARRAYS = {
     "float32": np.linspace(-1, 1, 6, dtype=np.float32).reshape(1, 2, 3),
     "float16": np.linspace(-1, 1, 6).astype(np.float16),
     "bfloat16": np.linspace(-1, 1, 6).astype(ml_dtypes.bfloat16),
+    "float8": np.linspace(-1, 1, 6).astype(ml_dtypes.float8_e4m3fn),
     "bool": np.array([[True, False]]),
     "uint8": np.arange(256, dtype=np.uint8),
     "int64": np.array([-(2**63), 2**63 - 1]),
