@@ -138,6 +138,6 @@ def test_the_same_seed_gives_the_same_parameters(rule: Any, config: Any) -> None
     ],
 )
 def test_what_cannot_be_is_refused_in_words(make: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=".*") as caught:
+    with pytest.raises(ValueError) as caught:
         make()
     assert message in str(caught.value)
