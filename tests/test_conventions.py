@@ -162,7 +162,7 @@ def test_an_unknown_value_is_reported_with_its_axis_and_the_legal_ones(axis, bad
     text = str(caught.value)
     for value in VALUES[axis]:
         assert f"'{value}'" in text
-    assert f"found {bad!r}" in text
+    assert f"found {'true' if bad is True else repr(bad)}" in text
 
 
 @pytest.mark.clause("CONV-6", "CONV-23", "CONV-2")
@@ -215,6 +215,14 @@ def test_a_bad_key_of_newton_schulz_is_named(key, bad):
     for word in ("muon", 3, ["none"]):
         with pytest.raises(ValueError, match="convention: newton_schulz"):
             resolve({"newton_schulz": word}, rule="omega")
+
+
+@pytest.mark.clause("CONV-2")
+@pytest.mark.parametrize(("length", "shown"), [(58, repr("x" * 58)), (59, "'" + "x" * 56 + "...")])
+def test_what_was_found_is_shown_up_to_sixty_characters(length, shown):
+    with pytest.raises(ValueError, match="convention: read: ") as caught:
+        resolve({"read": "x" * length}, rule="omega")
+    assert str(caught.value).endswith(f", found {shown}")
 
 
 @pytest.mark.clause("CONV-18")

@@ -92,7 +92,7 @@ def write(path: str | os.PathLike[str], text: str, tensors: Arrays) -> None:
     Raises:
         ValueError: what is wrong with the place or the tensors, without the file's name.
     """
-    data = safetensors.numpy.save({name: _storable(name, tensors[name]) for name in sorted(tensors)}, metadata={KEY: text})
+    data = safetensors.numpy.save({name: _storable(name, array) for name, array in tensors.items()}, metadata={KEY: text})
     try:
         target = Path(path)
         if target.is_dir():

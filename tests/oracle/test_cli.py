@@ -134,6 +134,7 @@ def test_show_describes_a_case(cli, tmp_path):
     header, tensors = some(window=2, convention="atlas-paper", dtype="float32")
     case = written(tmp_path / "case", {**header, "note": "by [bold]hand[/]"}, tensors | {"out/[/b]": np.array([np.nan, 2.0])})
     found = cli("show", case, "--json").json
+    assert set(found["tensors"]) == {*tensors, "out/[/b]"}
     assert (found["header"]["note"], found["convention"]["rate"]) == ("by [bold]hand[/]", "memory")
     assert found["tensors"]["in/k"]["least"] == float(tensors["in/k"].min())
     assert found["tensors"]["in/k"] | {"least": 0, "greatest": 0} == {
@@ -150,6 +151,13 @@ def test_show_describes_a_case(cli, tmp_path):
         "no     │",
     ):
         assert words in ran.out
+
+
+def test_a_tensor_name_stays_on_its_line_of_the_table(cli, tmp_path):
+    header, tensors = some()
+    ran = cli("show", written(tmp_path / "case", header, tensors | {"out/a\n\x1b[2J\u202eb": np.zeros(1)}))
+    assert (ran.code, ran.err) == (0, "")
+    assert "│ out/a \\x1b[2J\\u202eb │" in ran.out
 
 
 @pytest.mark.clause("CASE-12")

@@ -113,6 +113,16 @@ def test_steps_one_token_at_a_time_are_the_call(rule):
     assert_close("M", state.M, whole.M, reordered(20, amplification=500))
 
 
+@pytest.mark.clause("CONV-28", "OMEGA-12")
+@pytest.mark.parametrize("rule", RULES)
+def test_projections_have_a_head_axis_which_is_one_unless_stated(rule):
+    module = MODULES[rule]
+    for header, heads in (({}, 1), ({"heads": 3}, 3)):
+        params = module.init(module.Config(d_in=4, d_out=3, d_model=5, **header), seed=0)
+        assert params.W_K.shape == params.W_Q.shape == (heads, 4, 5)
+        assert params.W_V.shape == (heads, 3, 5)
+
+
 @pytest.mark.clause("CONV-29")
 @pytest.mark.parametrize("boundary", ["recompute", "carry"])
 def test_a_token_resets_begins_a_span_enters_writes_and_reads_in_this_order(boundary):

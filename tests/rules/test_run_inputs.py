@@ -105,3 +105,25 @@ def test_a_logarithm_of_zero_leaves_the_gate_at_one():
     p = drawn("hebbian", seed=16)
     found = results("hebbian", without(p, "retain") | {"log_retain": np.zeros(6)})["y"]
     assert_close("y", found, results("hebbian", p | {"retain": np.ones(6)})["y"], EXACT)
+
+
+@pytest.mark.clause("CONV-27", "GATES-1")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"retain": np.full(6, 1.1)}, "retain: entries must be at most 1"),
+        ({"retain": np.full(6, -0.1)}, "retain: entries must be at least 0"),
+        ({"momentum": np.full(6, 1.1)}, "momentum: entries must be at most 1"),
+        ({"momentum": np.full(6, -0.1)}, "momentum: entries must be at least 0"),
+        ({"step_size": np.full(6, -0.1)}, "step_size: entries must be at least 0"),
+        ({"step_size_memory": np.full(6, -0.1)}, "step_size_memory: entries must be at least 0"),
+        ({"step_size": np.ones((6, 2))}, r"step_size: shape \(6, 2\), expected \(6,\) or, one per output dimension, \(6, 3\)"),
+        ({"active": np.ones(6)}, "active: float64 of shape"),
+        ({"reset": np.ones(5, bool)}, "reset: bool of shape"),
+    ],
+)
+def test_a_sequence_in_python_is_checked_as_a_case_is(change, message):
+    p = without(drawn(), "M0", "S0") | {"step_size_memory": np.full(6, 0.1)}
+    run.Tokens(**p)
+    with pytest.raises(ValueError, match=message):
+        run.Tokens(**p | change)
