@@ -1,4 +1,4 @@
-"""Tables at the end of a test run: the reductions with their twins, and the mutants with the tests that reject them.
+"""Tables at the end of a test run: the reductions with their twins, the errata, and the mutants with the tests that reject them.
 
 A test adds its line with `record_property`; properties travel with the reports, so the tables are complete
 under pytest-xdist too.
@@ -7,9 +7,11 @@ under pytest-xdist too.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 TABLES = ("reductions", "mutants")
+ERRATUM = re.compile(r"::test_e_([a-z]\d\d[a-z]?)_(\w+)")
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
@@ -20,7 +22,12 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
             if name in TABLES and report.when == "call":
                 found[name].append(json.loads(value))
     every_twin = terminalreporter.verbosity > 0
-    for name, lines in (("reductions", _reductions(found["reductions"], every_twin)), ("mutants", _mutants(found["mutants"]))):
+    tables = {
+        "reductions": _reductions(found["reductions"], every_twin),
+        "errata": _errata(list(reports.values())),
+        "mutants": _mutants(found["mutants"]),
+    }
+    for name, lines in tables.items():
         if lines:
             terminalreporter.section(name)
             for line in lines:
@@ -41,6 +48,22 @@ def _reductions(records: list[dict[str, Any]], every_twin: bool) -> list[str]:
     if lines:
         holding, twins = (sum(key in each for each in records) for key in ("statement", "broken"))
         lines.append(f"{holding} rows hold, {twins} twins with one condition broken differ")
+    return lines
+
+
+def _errata(reports: list[Any]) -> list[str]:
+    """id, what is wrong, and whether the proof held; a test named test_e_a03_... proves erratum E-A03."""
+    proofs: dict[str, tuple[bool, str]] = {}
+    for report in reports:
+        named = ERRATUM.search(report.nodeid)
+        if named and (report.when == "call" or report.failed):
+            held, _ = proofs.get(named[1], (True, ""))
+            proofs[named[1]] = (held and report.passed, named[2])
+    lines = [
+        f"E-{name.upper():6} {title.replace('_', ' ')}" + ("" if held else ": NOT PROVED") for name, (held, title) in sorted(proofs.items())
+    ]
+    if lines:
+        lines.append(f"{sum(held for held, _ in proofs.values())} errata proved")
     return lines
 
 

@@ -155,8 +155,8 @@ def test_an_unknown_preset_or_axis_is_reported_with_the_legal_ones():
 
 @pytest.mark.clause("CONV-2", "CONV-4", "CONV-7", "CONV-11", "CONV-12", "CONV-13", "CONV-25")
 @pytest.mark.parametrize("axis", [axis for axis in VALUES if axis not in ("gradient_scale", "query_scale", "newton_schulz")])
-@pytest.mark.parametrize("bad", ["sideways", 3, True])
-def test_an_unknown_value_is_reported_with_its_axis_and_the_legal_ones(axis, bad):
+@pytest.mark.parametrize(("bad", "shown"), [("sideways", "'sideways'"), (3, "3"), (True, "true")])
+def test_an_unknown_value_is_reported_with_its_axis_and_the_legal_ones(axis, bad, shown):
     with pytest.raises(ValueError, match=f"convention: {axis}: ") as caught:
         resolve({axis: bad}, rule="omega")
     text = str(caught.value)

@@ -203,6 +203,23 @@ def test_given_gates_are_the_weights_of_their_tokens():
         assert_close(name, found[name], want[name], EXACT)
 
 
+@pytest.mark.clause("WINDOW-6", "WINDOW-15", "CONV-34")
+def test_initial_tokens_bring_their_gates_where_tokens_do_and_only_there():
+    random = np.random.default_rng(3)
+    initial = {"window_k": random.standard_normal((1, 2, 2, 3)), "window_v": random.standard_normal((1, 2, 2, 2))}
+    before = {"window_gate_before": random.uniform(0.2, 0.8, (1, 2, 2))}
+    product = {"kind": "product", "of": [{"kind": "ones"}, {"kind": "gate"}]}
+    for kind in ({"kind": "gate"}, product):
+        p, header = token_case(kind, parameters("gate"))
+        found = results("omega", p | initial | before, BARE, **header)["y"]
+        assert_differs("y", results("omega", p, BARE, **header)["y"], found, 1e-2)
+        with pytest.raises(CaseError, match="in/window_gate_before: missing"):
+            case("omega", p | initial, BARE, **header)
+    p, header = token_case({"kind": "product", "of": [{"kind": "ones"}, {"kind": "uniform"}]}, {})
+    with pytest.raises(CaseError, match="in/window_gate_before: not part of this case: no token brings a weight here"):
+        case("omega", p | initial | before, BARE, **header)
+
+
 @pytest.mark.clause("WINDOW-7")
 def test_a_product_of_nothing_is_refused():
     with pytest.raises(CaseError, match="of: a product needs at least one kind"):
@@ -291,6 +308,7 @@ def test_a_product_with_a_gate_is_not_renormalised():
     p, header = token_case({"kind": "decay", "base": 0.6}, {})
     found, want = (results("omega", p, {**BARE, "window_edge": edge}, **header)["y"] for edge in ("renormalise", "truncate"))
     assert_differs("without a gate", found, want, 1e-2)
+    assert "window_edge" not in case("omega", p, {**BARE, "window_edge": "renormalise"}, **header).void
 
 
 @pytest.mark.clause("WINDOW-9", "CONV-15")

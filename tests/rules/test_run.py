@@ -115,12 +115,13 @@ def test_steps_one_token_at_a_time_are_the_call(rule):
 
 @pytest.mark.clause("CONV-28", "OMEGA-12")
 @pytest.mark.parametrize("rule", RULES)
-def test_projections_have_a_head_axis_which_is_one_unless_stated(rule):
+def test_parameters_have_a_head_axis_which_is_one_and_a_gate_per_head_unless_stated(rule):
     module = MODULES[rule]
-    for header, heads in (({}, 1), ({"heads": 3}, 3)):
+    for header, heads, gates in (({}, 1, 1), ({"heads": 3, "per_dimension_gates": True}, 3, 3)):
         params = module.init(module.Config(d_in=4, d_out=3, d_model=5, **header), seed=0)
         assert params.W_K.shape == params.W_Q.shape == (heads, 4, 5)
         assert params.W_V.shape == (heads, 3, 5)
+        assert params.gates.retain.W.shape == (heads, gates, 7)
 
 
 @pytest.mark.clause("CONV-29")

@@ -7,6 +7,7 @@ from sequences import drawn, earlier, results, split_call, times, without
 
 import atlas_ref
 from atlas_ref.oracle.new import Request, new
+from atlas_ref.rules import omega, run
 
 BARE = {"newton_schulz": "none"}
 RULES = ("omega", "titans_lmm", "delta", "hebbian")
@@ -150,6 +151,48 @@ def test_a_split_at_level_token_equals_one_call_up_to_the_projections(rule, at):
     assert_close("y", np.concatenate([first["out/y"], second["out/y"]], axis=-2), one["out/y"], reordered(48, amplification=500))
     for name in set(one) - {"out/y"}:
         assert_close(name, second[name], one[name], reordered(48, amplification=500))
+
+
+@pytest.mark.clause("CONV-37", "CONV-38", "WINDOW-16", "WINDOW-25")
+@pytest.mark.parametrize("at", [4, 5, 7])
+@pytest.mark.parametrize(
+    "axes",
+    [
+        {},
+        {"window_edge": "renormalise"},
+        {"order": "momentum_then_window"},
+        {"reference": "chunk_start", "window_at_boundary": "carry"},
+        {"reference": "call_start", "window_at_boundary": "cut"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("weights", ["table", "gate", "both"])
+def test_a_state_in_python_continues_the_call(weights, axes, at):
+    p = without(drawn(T=9, window=4, seed=5), "M0", "S0") | {"reset": np.arange(9) == 3}
+    p |= {} if weights == "table" else {"window_gate": np.random.default_rng(0).uniform(0.2, 0.8, 9)}
+    p = without(p, "window_weights") if weights == "gate" else p
+    config = omega.Config(d_in=4, d_out=3, window=4, span=2, convention=BARE | axes)
+
+    def call(state, start, stop):
+        return run.run(omega.RULE, config, run.Tokens(**times(p, start, stop)), state)
+
+    whole, y = call(omega.start(config), 0, 9)
+    middle, first = call(omega.start(config), 0, at)
+    end, second = call(middle, at, 9)
+    assert_close("y", np.concatenate([first, second]), y, EXACT)
+    assert end == whole
+
+
+@pytest.mark.clause("CONV-33", "CONV-38")
+@pytest.mark.parametrize("rule", RULES)
+def test_a_reset_restores_the_first_state_of_its_own_call(rule):
+    p = drawn(rule, T=8, seed=6) | {"reset": np.arange(8) == 5}
+    one, two = results(rule, p), split_call(rule, p, "spec", 3)
+    assert_close("until the reset", two["y"][:5], one["y"][:5], EXACT)
+    assert_differs("after it", two["y"][5:], one["y"][5:], 1e-2)
+    state = {f"{name}0": each for name, each in results(rule, {**p, **times(p, 0, 3)}).items() if name in "MS"}
+    after = results(rule, without(p, "reset") | state | times(without(p, "reset"), 5, 8))
+    assert_close("from the state of the cut", two["y"][5:], after["y"], EXACT)
 
 
 @pytest.mark.clause("CONV-38")
