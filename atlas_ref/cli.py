@@ -222,6 +222,8 @@ def evaluate(
 def check(
     files: Annotated[list[Path], typer.Argument(metavar="CASE...", help="Cases, or folders of them.")],
     only: Annotated[str | None, typer.Option(metavar="y,M,grad/k", help="Compare these results alone.")] = None,
+    dtype: Annotated[str, typer.Option(help="Arithmetic of ours: float64 or float32.")] = "float64",
+    convention: Changes = None,
     as_json: Json = False,
 ) -> int:
     """Compare the results recorded in cases with ours: a verdict per tensor."""
@@ -231,13 +233,14 @@ def check(
 
     wanted = options.names("--only", only)
     chosen(wanted or [])
+    changes = options.convention_changes(convention)
     rows: list[Comparison] = []
     failures: list[str] = []
     void: dict[str, dict[str, str]] = {}
     for path in options.with_progress(list(options.case_files(files))):
         try:
             case = load(path)
-            rows.extend(compare(case, only=wanted))
+            rows.extend(compare(case, only=wanted, dtype=dtype, convention=changes))
             void |= {case.name: case.void} if case.supported and case.void else {}
         except CaseError as error:
             failures.append(str(error))

@@ -152,7 +152,10 @@ def resolve(value: str | Mapping[str, Any] | Convention, *, rule: str, level: st
         ValueError: names the axis, what was found and its legal values.
     """
     if isinstance(value, Convention):
+        _newton_schulz(None, "none" if value.newton_schulz == "none" else value.newton_schulz, rule)
         return value
+    if not isinstance(value, str | Mapping):
+        raise ValueError(f"convention: a preset's name, a mapping of axes or a Convention is needed, found {value!r}")
     asked: dict[str, Any] = {"preset": value} if isinstance(value, str) else dict(value)
     name = asked.pop("preset", "spec")
     if not isinstance(name, str) or name not in PRESETS:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from atlas_ref.types import Array, Frozen, bind_dims
+from atlas_ref.types import Array, Dims, Frozen, bind_dims, check_array
 from tape import ops
 
 Parameters = Mapping[str, Array]
@@ -130,10 +130,11 @@ def apply(feature_map: FeatureMap, parameters: Parameters, x: Array) -> Array:
         (..., d_phi).
 
     Raises:
-        ValueError: a tensor of the map that is missing or misshapen.
+        ValueError: x that is not an array of finite floating numbers; a tensor of the map that is missing or misshapen.
 
     Source: PHI-1 to PHI-10.
     """
+    check_array("x", x, Dims("... d_in"))
     _check_tensors(feature_map, parameters, x.shape[-1])
     return _MAPS[feature_map.kind](feature_map, parameters, x)
 
@@ -238,7 +239,7 @@ def init(feature_map: FeatureMap, d_in: int, seed: int, *, features: int | None 
         features: d_phi of linear, random_fourier and sketch; d_in when not given.
         hidden: hidden units of residual_mlp; 4 d_in when not given.
     """
-    draw = np.random.Generator(np.random.Philox(seed))
+    draw = np.random.Generator(np.random.Philox(seed).jumped())  # not the stream of the projections
     m, h = features or d_in, hidden or 4 * d_in
     if feature_map.kind == "linear":
         return {"W": draw.standard_normal((m, d_in)) / math.sqrt(d_in)}

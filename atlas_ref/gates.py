@@ -20,7 +20,7 @@ GateKind = Literal["retain", "forget", "none"]
 
 
 class Gates(NamedTuple):
-    """The gates of one token (or, with a time axis in front, of a sequence), ready to scale rows.
+    """The gates of one token (or, with a time axis in front, of a sequence), ready to scale rows (GATES-1, GATES-3, GATES-4).
 
     Each is (..., 1, 1), one number for the whole memory, or (..., d_out, 1), one per output dimension.
     `retain` is the factor of M, whatever the gate was called outside.
@@ -114,5 +114,5 @@ def multiplier(value: Array, kind: GateKind) -> Array:
 
 
 def as_column(value: Array, per_dimension: bool) -> Array:
-    """(..., T) or (..., T, d_out) -> (..., T, 1, 1) or (..., T, d_out, 1): a column that scales the rows of M."""
+    """(..., T) or (..., T, d_out) -> (..., T, 1, 1) or (..., T, d_out, 1): a column that scales the rows of M (GATES-3)."""
     return ops.reshape(value, (*value.shape, 1) if per_dimension else (*value.shape, 1, 1))

@@ -33,7 +33,7 @@ class NewtonSchulz(Frozen):
 
     Attributes:
         coefficients: muon, cubic, polar_express, or explicit rows (a, b, c), one a step, the last repeated.
-        steps: number of polynomial steps, at least 1 (for none, set `newton_schulz` to none).
+        steps: number of polynomial steps, 1 to 1000 (for none, set `newton_schulz` to none).
         eps: added to, or floor of, the norm, see guard.
         norm_factor: factor of the norm that divides.
         guard: add (norm + eps), clamp (max(norm, eps)), return (the input itself below eps, else add).
@@ -44,7 +44,7 @@ class NewtonSchulz(Frozen):
     """
 
     coefficients: Literal["muon", "cubic", "polar_express"] | tuple[tuple[Number, Number, Number], ...] = "muon"
-    steps: Annotated[int, Field(ge=1)] = 5
+    steps: Annotated[int, Field(ge=1, le=1000)] = 5
     eps: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1e-7
     norm_factor: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     guard: Literal["add", "clamp", "return"] = "add"

@@ -80,7 +80,7 @@ class Frozen(BaseModel):
         """Build without validation, from values that were validated before."""
         self = cls.__new__(cls)
         object.__setattr__(self, "__dict__", fields)
-        object.__setattr__(self, "__pydantic_fields_set__", fields.keys())
+        object.__setattr__(self, "__pydantic_fields_set__", set(fields))
         object.__setattr__(self, "__pydantic_extra__", None)
         object.__setattr__(self, "__pydantic_private__", None)
         return self

@@ -81,7 +81,8 @@ def _walk(tree: Any, path: str, where: str, leaves: list[Any], paths: list[str],
         if hasattr(tree, "_fields"):
             return lambda new: type(tree)(*[build(new) for build in each])
         return lambda new: type(tree)([build(new) for build in each])
-    if strict:
+    counts = getattr(tree, "ndim", 0) > 0 and tree.dtype.kind in "iu"  # an array of integers is never a setting
+    if strict or counts:
         raise TapeError(f"{where}{path}: {_describe(tree)} has no derivative; write it as a float (1.0, array.astype(float))")
     return lambda new: tree
 

@@ -33,7 +33,7 @@ Argnums = int | tuple[int, ...]
 
 
 def vjp(function: Callable[..., Any], *args: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
-    """Value of a function and the map that pulls cotangents of its value back to its arguments.
+    """Value of a function and the map that pulls cotangents of its value back to its arguments (TAPE-8).
 
         (x_1, ..., x_n) -> y,    y_bar -> (J_1^T y_bar, ..., J_n^T y_bar)
 
@@ -76,7 +76,7 @@ def _like(leaf: Array, g: Array | None) -> Array:
 
 
 def value_and_grad(function: Callable[..., Array], argnums: Argnums = 0) -> Callable[..., tuple[Array, Any]]:
-    """x -> (f(x), df/dx) of a function whose value is one number.
+    """x -> (f(x), df/dx) of a function whose value is one number (TAPE-8).
 
     Args:
         function: returns a scalar (shape ()).
@@ -88,8 +88,9 @@ def value_and_grad(function: Callable[..., Array], argnums: Argnums = 0) -> Call
         for position in positions:
             if not 0 <= position < len(args) or positions.count(position) > 1:
                 raise TapeError(f"grad: argnums {argnums} with {len(args)} positional arguments; name each position from 0 once")
-            if not is_leaf(args[position]):
-                flatten(args[position], f"argument {position} of {len(args)}")  # a refusal names the position as it was given
+            name = f"argument {position} of {len(args)}"
+            if not is_leaf(args[position]) and not flatten(args[position], name)[0]:  # a refusal names the position as given
+                raise TapeError(f"grad: {name} is {type(args[position]).__name__} without a number to differentiate by")
 
         def chosen(*some: Any) -> Array:
             full = list(args)
@@ -109,7 +110,7 @@ def value_and_grad(function: Callable[..., Array], argnums: Argnums = 0) -> Call
 
 
 def grad(function: Callable[..., Array], argnums: Argnums = 0) -> Callable[..., Any]:
-    """x -> df/dx of a function whose value is one number; see `value_and_grad`."""
+    """x -> df/dx of a function whose value is one number (TAPE-8); see `value_and_grad`."""
     both = value_and_grad(function, argnums)
 
     def gradient(*args: Any, **settings: Any) -> Any:
@@ -119,7 +120,7 @@ def grad(function: Callable[..., Array], argnums: Argnums = 0) -> Callable[..., 
 
 
 def jacobian(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """x -> J with J[i..., j...] = d f(x)[i...] / d x[j...], one sweep per entry of f(x)."""
+    """x -> J with J[i..., j...] = d f(x)[i...] / d x[j...], one sweep per entry of f(x) (TAPE-8)."""
 
     def matrix(x: Array) -> Array:
         value, pullback = vjp(function, x)
@@ -138,7 +139,7 @@ def jacobian(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
 
 
 def hvp(function: Callable[[Any], Array]) -> Callable[[Any, Any], Any]:
-    """(x, v) -> d/dx <df/dx, v>: the Hessian of a scalar function times a direction of the structure of x."""
+    """(x, v) -> d/dx <df/dx, v>: the Hessian of a scalar function times a direction of the structure of x (TAPE-8)."""
 
     def product(x: Any, v: Any) -> Any:
         def along(y: Any) -> Array:

@@ -301,6 +301,7 @@ def test_nests_are_compared_by_type_and_bits() -> None:
     assert same_bits({"a": [np.ones(2), (1, "x")]}, {"a": [np.ones(2), (1, "x")]})
     for a, b in (([1], (1,)), ([1], [1, 2]), ({"a": 1}, {"b": 1}), (1, 1.0), (True, 1), (np.ones(2), np.ones(3)), ((0.5,), (0.25,))):
         assert not same_bits(a, b)
+    assert not same_bits(np.zeros(2, np.float16), np.zeros(2, ml_dtypes.bfloat16))  # the same bytes
     assert same_bits(np.ones((2, 2)).T, np.ones((2, 2)))
 
 

@@ -26,7 +26,7 @@ from atlas_ref.window import uses_gate
 
 
 class CaseError(ValueError):
-    """Bad input: one line naming the file, the tensor or key, what was found and the rule it breaks."""
+    """Bad input: one line naming the file, the tensor or key, what was found and the rule it breaks (CASE-16, CASE-17)."""
 
 
 class Case(Frozen):
@@ -88,7 +88,7 @@ class Case(Frozen):
 
 
 def make(header: Mapping[str, Any], tensors: Arrays, *, name: str = "case") -> Case:
-    """A case from a header and tensors in memory.
+    """A case from a header and tensors in memory (CASE-2 to CASE-11).
 
     Raises:
         CaseError: anything that specs/case.md calls bad input.
@@ -112,7 +112,7 @@ def parse_header(header: Mapping[str, Any], *, name: str = "case") -> Header:
 
 
 def load(path: str | os.PathLike[str]) -> Case:
-    """Read a case file.
+    """Read a case file (CASE-1 to CASE-11).
 
     Raises:
         CaseError: anything that specs/case.md calls bad input.

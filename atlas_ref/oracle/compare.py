@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from atlas_ref.oracle.case import Case, CaseError, differentiable
-from atlas_ref.oracle.evaluate import evaluate
+from atlas_ref.oracle.evaluate import evaluate, under
 from atlas_ref.oracle.schema import result_names
 from atlas_ref.oracle.tensors import RESULTS
 
@@ -45,22 +45,29 @@ class Comparison(NamedTuple):
     why: str = ""
 
 
-def check(case: Case, *, only: Sequence[str] | None = None) -> list[Comparison]:
-    """Compare the results recorded in a case with ours.
+def check(
+    case: Case, *, only: Sequence[str] | None = None, dtype: str = "float64", convention: str | Mapping[str, Any] | None = None
+) -> list[Comparison]:
+    """Compare the results recorded in a case with ours (CASE-23).
 
     Args:
         only: names to compare, with or without `out/` ("y", "M", "grad/k"); all that are recorded when None.
+        dtype: arithmetic of ours: float64, which is the truth, or float32.
+        convention: take ours under this convention instead of the case's: a preset, or axes that change the case's own.
 
     Raises:
-        CaseError: the case records no results, or results that the rule does not have; `only` names what no rule has.
+        CaseError: the case records no results, or results that the rule does not have; `only` names what no rule has;
+            a dtype or convention that does not exist.
     """
-    wanted = None if only is None else chosen(only)
+    wanted = None if only is None else chosen([only] if isinstance(only, str) else only)
     if not case.supported:
         return [Comparison(case.name, "-", "NOT SUPPORTED", why=f"rule {case.header.rule}: not yet supported")]
+    if convention is not None:
+        case = under(case, convention)
     if not case.recorded:
         raise CaseError(f"{case.name}: no out/... or grad/... tensor is recorded, so there is nothing to check")
     compared = [name for name in case.recorded if wanted is None or name in wanted]
-    ours = evaluate(case, grad=any(name.startswith("grad/") for name in compared)).tensors
+    ours = evaluate(case, grad=any(name.startswith("grad/") for name in compared), dtype=dtype).tensors
     known = [*ours, *("grad/" + name.removeprefix("in/") for name in differentiable(case))]
     for name in case.recorded:
         if name not in known:

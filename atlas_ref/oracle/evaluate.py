@@ -52,7 +52,7 @@ class Unsupported(CaseError):
 
 
 def evaluate(case: Case, *, grad: bool = False, dtype: str = "float64", convention: str | Mapping[str, Any] | None = None) -> Results:
-    """Results of a case, and gradients of <y, y_bar> + <M, M_bar> + <S, S_bar> by every floating input.
+    """Results of a case, and gradients of <y, y_bar> + <M, M_bar> + <S, S_bar> by every floating input (CASE-12, CASE-14).
 
     Args:
         grad: also compute `grad/...`; needs in/y_bar (in/X_bar, in/phi_bar).
@@ -90,7 +90,7 @@ def evaluate(case: Case, *, grad: bool = False, dtype: str = "float64", conventi
     except MemoryError as error:
         raise CaseError(f"{case.name}: needs more memory than there is: {error}") from None
     header = _header_out(case, phase)
-    return Results.trusted(tensors={name: np.asarray(value) for name, value in tensors.items()}, header=header, void=case.void)
+    return Results.trusted(tensors={name: _settled(value) for name, value in tensors.items()}, header=header, void=case.void)
 
 
 def _with_gradients(
@@ -100,6 +100,12 @@ def _with_gradients(
     seeds = {name: bars[name] if name in bars else np.zeros_like(value) for name, value in outputs.items()}
     (gradients,) = pullback(seeds)
     return {**outputs} | {"grad/" + name.removeprefix("in/"): np.asarray(g) for name, g in gradients.items()}
+
+
+def _settled(value: Array) -> np.ndarray[Any, Any]:
+    array = np.asarray(value).view()
+    array.flags.writeable = False
+    return array
 
 
 def under(case: Case, convention: str | Mapping[str, Any]) -> Case:
@@ -137,7 +143,7 @@ def _first_cotangent(case: Case) -> str:
 
 
 def results(inputs: Mapping[str, Array], case: Case) -> tuple[dict[str, Array], int | None]:
-    """`out/...` of a case from its inputs (arrays or tape variables), and the position in the span after it."""
+    """`out/...` of a case from its inputs (arrays or tape variables), and the position in the span after it (CASE-12, CASE-13)."""
     rule = case.header.rule
     if rule == "newton_schulz":
         return {"out/X": newton_schulz(inputs["in/G"], case.convention.newton_schulz_settings)}, None

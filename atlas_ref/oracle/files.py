@@ -94,7 +94,7 @@ def write(path: str | os.PathLike[str], text: str, tensors: Arrays) -> None:
     """
     data = safetensors.numpy.save({name: _storable(name, array) for name, array in tensors.items()}, metadata={KEY: text})
     try:
-        target = Path(path)
+        target = Path(os.path.realpath(path))  # a link is followed, not replaced
         if target.is_dir():
             raise ValueError("is a folder, a file name is needed")
         if target.exists() and not target.is_file():

@@ -78,7 +78,7 @@ class State(Frozen):
     position: Annotated[int, Field(ge=0)] = 0
 
 
-def init(config: Config, seed: int) -> Params:
+def init(config: Config, seed: int, *, dtype: Any = np.float64) -> Params:
     """Parameters drawn from the counter-based generator Philox with `seed`; gates start at their biases (GATES-8)."""
     if config.d_model is None:
         raise ValueError("init: config.d_model is needed for parameters")
@@ -88,7 +88,7 @@ def init(config: Config, seed: int) -> Params:
     def projection(rows: int) -> Array:
         return draw.standard_normal((H, rows, d_model)) / np.sqrt(d_model)
 
-    return Params(
+    params = Params(
         W_K=projection(config.d_in),
         W_V=projection(config.d_out),
         W_Q=projection(config.d_in),
@@ -102,12 +102,13 @@ def init(config: Config, seed: int) -> Params:
             draw=draw,
         ),
     )
+    return run.cast(params, dtype)
 
 
-def start(config: Config, leading: tuple[int, ...] = (), *, M: Array = None) -> State:
+def start(config: Config, leading: tuple[int, ...] = (), *, dtype: Any = np.float64, M: Array = None) -> State:
     """The state before the first token: M_0, zero unless given (DELTA-1)."""
     shape = (config.d_out, config.d_in)
-    M = run.initial("M", np.zeros((*leading, *shape)) if M is None else M, shape)
+    M = run.initial("M", np.zeros((*leading, *shape), dtype) if M is None else M, (*leading, *shape))
     return restart(config, State.trusted(M=M))
 
 
@@ -192,4 +193,4 @@ def step(config: Config, params: Params, state: State, x: Array, pulse: Pulse) -
     return state, y[..., 0, :]
 
 
-RULE = run.Rule(Config, GATES, restart, write, rest, read)
+RULE = run.Rule(Config, State, GATES, restart, write, rest, read)

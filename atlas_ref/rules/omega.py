@@ -129,7 +129,7 @@ class State(Frozen):
     token_gates: Annotated[Array, Dims("... c", optional=True)] = None
 
 
-def init(config: Config, seed: int) -> Params:
+def init(config: Config, seed: int, *, dtype: Any = np.float64) -> Params:
     """Parameters drawn from the counter-based generator Philox with `seed`; gates start at their biases (GATES-8)."""
     if config.d_model is None:
         raise ValueError("init: config.d_model is needed for parameters")
@@ -139,7 +139,7 @@ def init(config: Config, seed: int) -> Params:
     def projection(rows: int) -> Array:
         return draw.standard_normal((H, rows, d_model)) / np.sqrt(d_model)
 
-    return Params(
+    params = Params(
         W_K=projection(config.d_in),
         W_V=projection(config.d_out),
         W_Q=projection(config.d_in),
@@ -155,13 +155,14 @@ def init(config: Config, seed: int) -> Params:
         phi=feature_maps.init(config.feature_map, config.d_in, seed, features=config.features),
         window=window.init(config.window_weights, heads=H, window=config.window, d_model=d_model, draw=draw),
     )
+    return run.cast(params, dtype)
 
 
-def start(config: Config, leading: tuple[int, ...] = (), *, M: Array = None, S: Array = None) -> State:
+def start(config: Config, leading: tuple[int, ...] = (), *, dtype: Any = np.float64, M: Array = None, S: Array = None) -> State:
     """The state before the first token: M_0 and S_0 (zero unless given), an empty window (OMEGA-1)."""
     shape = (config.d_out, config.d_phi)
-    M = run.initial("M", np.zeros((*leading, *shape)) if M is None else M, shape)
-    S = run.initial("S", ops.zeros_like(M) if S is None else S, M.shape)
+    M = run.initial("M", np.zeros((*leading, *shape), dtype) if M is None else M, (*leading, *shape))
+    S = run.initial("S", ops.zeros_like(M) if S is None else S, M.shape, exact=True)
     return restart(config, State.trusted(M=M, S=S))
 
 
@@ -388,4 +389,4 @@ def _append_matrix(momenta: Array, Z: Array) -> Array:
     return ops.concatenate([momenta[..., 1:, :, :], ops.expand_dims(Z, -3)], axis=-3)
 
 
-RULE = run.Rule(Config, GATES, restart, _write, _rest, read, _enter)
+RULE = run.Rule(Config, State, GATES, restart, _write, _rest, read, _enter)

@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 from pydantic import model_validator
@@ -18,10 +18,13 @@ from pydantic import model_validator
 from atlas_ref import feature_maps, gates, window
 from atlas_ref.conventions import Convention
 from atlas_ref.gates import Gates
+from atlas_ref.rules.agreement import check_call
 from atlas_ref.types import Array, Dims, Frozen, check_array, read_only
 from tape import ops
+from tape.nested import flatten
 
 NORM_EPS = 1e-6
+ParamsT = TypeVar("ParamsT", bound=Frozen)
 
 
 def rows(config: Any, state: Any, keys: Array, values: Array) -> Iterable[tuple[Array, Array]]:
@@ -37,6 +40,7 @@ class Rule(NamedTuple):
     """
 
     Config: Any
+    State: Any
     gates: tuple[str, ...]
     restart: Callable[[Any, Any], Any]
     write: Callable[[Any, Any, Array, Array, Gates], Any]
@@ -72,6 +76,8 @@ class Tokens(Frozen):
 
     @model_validator(mode="after")
     def _check_gates(self) -> Self:
+        if self.k.shape[-2] == 0:
+            raise ValueError(f"k: shape {self.k.shape} has no token, at least one is needed")
         scalar, per_dimension = self.k.shape[:-1], self.v.shape
         for name, high in (("retain", 1.0), ("momentum", 1.0), ("step_size", None), ("step_size_memory", None)):
             value = getattr(self, name)
@@ -101,7 +107,11 @@ def run(rule: Rule, config: Any, tokens: Tokens, state: Any, *, phi: Mapping[str
 
     Returns:
         state after the last token, y (..., T, d_out).
+
+    Raises:
+        ValueError: tokens or a state that contradict the rule, its convention or each other.
     """
+    check_call(rule, config, tokens, state)
     convention: Convention = config.convention
     T = tokens.k.shape[-2]
     keys = mapped(config, phi or {}, tokens.k, convention.k_norm)
@@ -116,7 +126,15 @@ def run(rule: Rule, config: Any, tokens: Tokens, state: Any, *, phi: Mapping[str
     per_query = ops.moveaxis(queries, -2, 0)
     with _short_buffers():
         state, reads = _each_token(rule, config, state, fresh, zip(active, reset, entering, per_query, per_token, strict=True))
-    return _with_token_gates(config, tokens, state), ops.stack(reads, axis=-2)
+    return _settled(_with_token_gates(config, tokens, state)), ops.stack(reads, axis=-2)
+
+
+def _settled(state: Any) -> Any:
+    """The state of the last token with its arrays read-only, as at every boundary; what aliases nothing is not copied."""
+    for array in state.__dict__.values():
+        if isinstance(array, np.ndarray):
+            array.flags.writeable = False
+    return state
 
 
 def _each_token(rule: Rule, config: Any, state: Any, fresh: Any, tokens: Iterable[Any]) -> tuple[Any, list[Array]]:
@@ -176,15 +194,22 @@ def require_span(convention: Convention, span: int | None) -> None:
             raise ValueError(f"span: missing, {axis} chunk_start needs one")
 
 
-def initial(name: str, value: Array, shape: tuple[int, ...]) -> Array:
-    """An initial memory or momentum, checked and read-only; `shape` is that of its last axes.
+def cast(params: ParamsT, dtype: Any) -> ParamsT:
+    """The same parameters in another precision."""
+    leaves, _, build = flatten(params, "params")
+    made: ParamsT = build([read_only(leaf.astype(dtype)) for leaf in leaves])
+    return made
+
+
+def initial(name: str, value: Array, shape: tuple[int, ...], *, exact: bool = False) -> Array:
+    """An initial memory or momentum, checked and read-only; `shape` is that of its last axes, or exactly its own.
 
     Raises:
         ValueError: names the array, its shape and the one needed.
     """
     check_array(name, value, Dims("..."))
-    if value.shape[-len(shape) :] != shape:
-        raise ValueError(f"{name}: shape {value.shape}, expected {shape}, after any leading axes")
+    if value.shape[-len(shape) :] != shape or (exact and value.shape != shape):
+        raise ValueError(f"{name}: shape {value.shape}, expected {shape}" + ("" if exact else ", after any leading axes"))
     return read_only(value)
 
 
@@ -312,6 +337,18 @@ def project(config: Any, params: Any, x: Array) -> dict[str, Array]:
     return made
 
 
+def _check_params(config: Any, params: Any, x: Array) -> None:
+    if config.convention.rate == "split":
+        raise ValueError("convention: rate split has no second rate at level token")
+    H, d_in, d_model = params.W_K.shape
+    sizes = {"heads": H, "d_in": d_in, "d_model": d_model, "d_out": params.W_V.shape[-2]}
+    for name, found in sizes.items():
+        if getattr(config, name) != found:
+            raise ValueError(f"params: {name} is {found}, but {getattr(config, name)} in the configuration")
+    if len(x.shape) != 3 or x.shape[-1] != d_model:
+        raise ValueError(f"x: shape {x.shape}, expected (batch, tokens, {d_model})")
+
+
 def run_tokens(
     rule: Rule, config: Any, params: Any, x: Array, state: Any, *, active: Array | None = None, reset: Array | None = None
 ) -> tuple[Any, Array]:
@@ -323,6 +360,10 @@ def run_tokens(
 
     Returns:
         state, y (B, H, T, d_out).
+
+    Raises:
+        ValueError: parameters or tokens that contradict the configuration, or rate split, which has no second gate.
     """
+    _check_params(config, params, x)
     made = project(config, params, x)
     return run(rule, config, Tokens(**made, active=active, reset=reset), state, phi=getattr(params, "phi", {}))

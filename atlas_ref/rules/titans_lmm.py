@@ -82,7 +82,7 @@ class State(Frozen):
     position: Annotated[int, Field(ge=0)] = 0
 
 
-def init(config: Config, seed: int) -> Params:
+def init(config: Config, seed: int, *, dtype: Any = np.float64) -> Params:
     """Parameters drawn from the counter-based generator Philox with `seed`; gates start at their biases (GATES-8)."""
     if config.d_model is None:
         raise ValueError("init: config.d_model is needed for parameters")
@@ -92,7 +92,7 @@ def init(config: Config, seed: int) -> Params:
     def projection(rows: int) -> Array:
         return draw.standard_normal((H, rows, d_model)) / np.sqrt(d_model)
 
-    return Params(
+    params = Params(
         W_K=projection(config.d_in),
         W_V=projection(config.d_out),
         W_Q=projection(config.d_in),
@@ -106,13 +106,14 @@ def init(config: Config, seed: int) -> Params:
             draw=draw,
         ),
     )
+    return run.cast(params, dtype)
 
 
-def start(config: Config, leading: tuple[int, ...] = (), *, M: Array = None, S: Array = None) -> State:
+def start(config: Config, leading: tuple[int, ...] = (), *, dtype: Any = np.float64, M: Array = None, S: Array = None) -> State:
     """The state before the first token: M_0 and S_0, zero unless given (TITANS-1)."""
     shape = (config.d_out, config.d_in)
-    M = run.initial("M", np.zeros((*leading, *shape)) if M is None else M, shape)
-    S = run.initial("S", ops.zeros_like(M) if S is None else S, M.shape)
+    M = run.initial("M", np.zeros((*leading, *shape), dtype) if M is None else M, (*leading, *shape))
+    S = run.initial("S", ops.zeros_like(M) if S is None else S, M.shape, exact=True)
     return restart(config, State.trusted(M=M, S=S))
 
 
@@ -205,4 +206,4 @@ def step(config: Config, params: Params, state: State, x: Array, pulse: Pulse) -
     return state, y[..., 0, :]
 
 
-RULE = run.Rule(Config, GATES, restart, write, rest, read)
+RULE = run.Rule(Config, State, GATES, restart, write, rest, read)

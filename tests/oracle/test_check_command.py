@@ -134,3 +134,28 @@ def test_a_folder_stands_for_the_case_files_in_it(recorded, cli, tmp_path):
     ran = cli("check", empty, recorded["right"], "--json")
     assert (ran.code, len(ran.json["bad_input"])) == (2, 1)
     assert ran.json["results"]
+
+
+@pytest.mark.clause("CASE-23")
+def test_results_of_another_convention_pass_only_under_it(tmp_path, cli):
+    header, tensors = some()
+    case = atlas_ref.make(header, tensors)
+    other = atlas_ref.evaluate(case, convention={"read": "before"}).tensors
+    file = written(tmp_path / "before.safetensors", header, tensors | {"out/y": other["out/y"]})
+    assert cli("check", file).code == 1
+    assert cli("check", file, "--convention", "read=before").code == 0
+    assert atlas_ref.check(case.replaced(recorded={"out/y": other["out/y"]}), convention={"read": "before"})[0].verdict == "PASS"
+
+
+@pytest.mark.clause("CASE-20", "CASE-23")
+def test_ours_can_be_taken_in_float32(tmp_path, cli):
+    header, tensors = some()
+    case = atlas_ref.make(header, tensors)
+    single = atlas_ref.evaluate(case, dtype="float32").tensors["out/y"]
+    file = written(tmp_path / "single.safetensors", header, tensors | {"out/y": single})
+    against_float32 = atlas_ref.check(atlas_ref.load(file), dtype="float32")[0]
+    against_float64 = atlas_ref.check(atlas_ref.load(file))[0]
+    assert against_float32.error == 0.0
+    assert 0.0 < against_float64.error < 2e-5
+    assert cli("check", file, "--dtype", "float32").code == 0
+    assert cli("check", file, "--dtype", "float8").code == 2

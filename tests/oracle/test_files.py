@@ -137,13 +137,14 @@ def test_a_file_has_the_mode_that_the_umask_leaves(tmp_path):
         assert (tmp_path / "out").stat().st_mode & 0o777 == mode
 
 
-def test_writing_through_a_link_replaces_the_link_and_not_what_it_names(tmp_path):
+def test_writing_through_a_link_writes_what_it_names_and_keeps_the_link(tmp_path):
     named, link = tmp_path / "named", tmp_path / "link"
-    named.write_bytes(b"kept")
+    named.write_bytes(b"old")
     link.symlink_to(named)
     atlas_ref.save(link, HEADER, {"out/y": np.zeros(3)})
-    assert named.read_bytes() == b"kept"
-    assert not link.is_symlink()
+    assert link.is_symlink()
+    assert named.read_bytes() != b"old"
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["link", "named"]
 
 
 @pytest.mark.parametrize("length", [230, 255])
