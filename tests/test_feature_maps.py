@@ -282,3 +282,10 @@ def test_tensors_that_do_not_fit_are_refused_by_name(settings: dict[str, Any], p
     given = {name: np.ones(shape) for name, shape in p.items()}
     with pytest.raises(ValueError, match=message):
         apply(settings, given, np.ones((2, 4)))
+
+
+@pytest.mark.clause("PHI-1")
+@pytest.mark.parametrize(("x", "message"), [([1.0], "x: an array is needed"), (np.array([1.0, np.nan]), "x: every entry must be finite")])
+def test_an_argument_that_is_no_finite_array_is_refused(x: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        apply({"kind": "elu"}, {}, x)

@@ -104,6 +104,7 @@ def test_the_first_value_of_every_setting_is_its_default() -> None:
         {"coefficients": 5},
         {"steps": 0},
         {"steps": -1},
+        {"steps": 1001},
         {"steps": 2.5},
         {"steps": True},
         {"eps": -1e-9},
@@ -181,6 +182,7 @@ def test_none_leaves_newton_schulz_out() -> None:
 def test_settings_are_data() -> None:
     settings = NewtonSchulz(coefficients=[[1.5, -0.5, 0]], eps=0.0)
     assert settings == NewtonSchulz(coefficients=((1.5, -0.5, 0.0),), eps=0.0)
+    assert NewtonSchulz(steps=1000).steps == 1000
     assert hash(settings) == hash(NewtonSchulz(coefficients=((1.5, -0.5, 0.0),), eps=0.0))
     assert settings != NewtonSchulz(coefficients=((1.5, -0.5, 0.0),), eps=0.0, transpose="never")
     assert NewtonSchulz.model_validate_json(settings.model_dump_json()) == settings
