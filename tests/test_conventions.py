@@ -141,8 +141,11 @@ def test_what_a_preset_or_key_states_wins_over_the_rule():
 @pytest.mark.parametrize("rule", ["titans_lmm", "delta", "hebbian"])
 def test_newton_schulz_is_none_for_other_rules_whatever_the_preset_says_and_cannot_be_asked_for(rule):
     assert resolve("atlas-mag", rule=rule).newton_schulz == "none"
-    with pytest.raises(ValueError, match=f"newton_schulz is not part of {rule}; only none is possible"):
-        resolve({"newton_schulz": {}}, rule=rule)
+    for asked in ({"newton_schulz": {}}, resolve("spec", rule="omega")):
+        with pytest.raises(ValueError, match=f"newton_schulz is not part of {rule}; only none is possible"):
+            resolve(asked, rule=rule)
+    bare = resolve({"newton_schulz": "none"}, rule="omega")
+    assert resolve(bare, rule=rule) is bare
 
 
 @pytest.mark.clause("CONV-2")

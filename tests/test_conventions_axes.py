@@ -148,13 +148,21 @@ def test_reference_says_under_which_memory_residuals_are_taken(rule, axes, want)
 @pytest.mark.clause("CONV-11", "CONV-12")
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("axis", ["reference", "read"])
-def test_chunk_start_without_a_span_is_refused(rule, axis):
+def test_a_case_of_chunk_start_without_a_span_is_refused(rule, axis):
     with pytest.raises(CaseError, match=f"span: missing, {axis} chunk_start needs one"):
         case(rule, drawn(rule), {axis: "chunk_start"})
-    if axis == "reference" and rule == "hebbian":
-        return  # the rule has no error, so its configuration drops the reference
+
+
+@pytest.mark.clause("CONV-11", "CONV-12")
+@pytest.mark.parametrize(("rule", "axis"), [(rule, "read") for rule in RULES] + [(rule, "reference") for rule in RULES[:3]])
+def test_a_configuration_of_chunk_start_without_a_span_is_refused(rule, axis):
     with pytest.raises(ValueError, match=f"span: missing, {axis} chunk_start needs one"):
         CONFIGS[rule](d_in=4, d_out=3, convention={axis: "chunk_start"})
+
+
+@pytest.mark.clause("HEBBIAN-5", "CONV-12")
+def test_a_configuration_without_errors_needs_no_span_for_its_reference():
+    assert hebbian.Config(d_in=4, d_out=3, convention={"reference": "chunk_start"}).span is None
 
 
 @pytest.mark.clause("CONV-12")

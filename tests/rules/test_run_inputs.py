@@ -1,4 +1,4 @@
-"""What a sequence is made of before the rule sees it, CONV-35 and CONV-36: norms, map, query scale, logarithms of gates."""
+"""What a sequence is made of before the rule sees it, CONV-35 and CONV-36, and what is refused before the first token."""
 
 import numpy as np
 import pytest
@@ -45,6 +45,13 @@ def test_keys_and_queries_are_mapped_by_the_same_map_with_their_norms(kind, plac
             moved[index] += 1e-30j
             derivative[index] = np.sum(y_bar * mapped_reads(p | {name: moved}, kind, place).imag) / 1e-30
         assert_close(name, found[f"grad/{name}"], derivative, ANALYTIC)
+
+
+@pytest.mark.clause("CONV-23", "CONV-27")
+@pytest.mark.parametrize("lead", [(), (2,), (3, 2)])
+def test_the_query_scale_takes_the_length_of_a_key_whatever_the_leading_axes(lead):
+    p = drawn("delta", lead=lead, seed=13)
+    assert_close("y", results("delta", p, {"query_scale": "1/sqrt(d_in)"})["y"], results("delta", p)["y"] / 2, EXACT)
 
 
 @pytest.mark.clause("CONV-24", "CONV-35")
@@ -127,3 +134,41 @@ def test_a_sequence_in_python_is_checked_as_a_case_is(change, message):
     run.Tokens(**p)
     with pytest.raises(ValueError, match=message):
         run.Tokens(**p | change)
+
+
+@pytest.mark.clause("CONV-4", "CONV-7", "CONV-27")
+@pytest.mark.parametrize(
+    ("axes", "change", "message"),
+    [
+        ({"gate": "none"}, {}, "retain: "),
+        ({}, {"retain": None}, "retain: missing"),
+        ({"rate": "none"}, {}, "step_size: "),
+        ({}, {"step_size": None}, "step_size: missing"),
+        ({"rate": "split"}, {}, "step_size_memory: missing"),
+        ({}, {"step_size_memory": np.ones(6)}, "step_size_memory: "),
+        ({}, {"window_weights": np.ones((6, 2))}, "window_weights: "),
+    ],
+)
+def test_a_call_in_python_refuses_gates_that_do_not_fit(axes, change, message):
+    config = omega.Config(d_in=4, d_out=3, window=3, convention={**BARE, "gate": "retain", **axes})
+    tokens = run.Tokens(**without(drawn(), "M0", "S0") | change)
+    with pytest.raises(ValueError, match=message):
+        run.run(omega.RULE, config, tokens, omega.start(config))
+
+
+@pytest.mark.clause("CONV-7", "CONV-28")
+@pytest.mark.parametrize(
+    ("change", "shape", "message"),
+    [
+        ({}, (2, 5, 3), r"x: shape \(2, 5, 3\), expected \(batch, tokens, 4\)"),
+        ({}, (5, 4), r"x: shape \(5, 4\), expected \(batch, tokens, 4\)"),
+        ({"d_out": 3}, (2, 5, 4), "params: d_out is 2, but 3 in the configuration"),
+        ({"convention": {"rate": "split"}}, (2, 5, 4), "rate split has no second rate at level token"),
+    ],
+)
+def test_a_call_at_level_token_refuses_tokens_and_parameters_that_do_not_fit(change, shape, message):
+    fields = {"d_in": 3, "d_out": 2, "d_model": 4, "window": 2}
+    params = omega.init(omega.Config(**fields), seed=0)
+    config = omega.Config(**fields | change)
+    with pytest.raises(ValueError, match=message):
+        run.run_tokens(omega.RULE, config, params, np.ones(shape), omega.start(config, (2, 1)))
