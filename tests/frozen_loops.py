@@ -1,24 +1,8 @@
 """Omega with a frozen reference as plain loops, and through the package: shared by the errata of references and windows."""
 
 import numpy as np
-import pytest
 
 import atlas_ref
-
-
-def relative(got, want):
-    return np.linalg.norm(got - want) / np.linalg.norm(want)
-
-
-def near(number, share=0.02):
-    return pytest.approx(number, rel=share)
-
-
-def tokens(count=32, d_in=6, d_out=5, seed=0):
-    """A generator, keys of unit length and values."""
-    random = np.random.default_rng(seed)
-    keys, values = random.standard_normal((count, d_in)), random.standard_normal((count, d_out))
-    return random, keys / np.linalg.norm(keys, axis=1, keepdims=True), values
 
 
 def omega(keys, values, retain, momentum, rate, window, span=1, boundary="recompute", memory=None, trace=None):

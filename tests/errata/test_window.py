@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from frozen_loops import call_start, constant, near, omega, ours, relative, tokens
+from frozen_loops import call_start, constant, omega, ours
+from running_loops import near, relative, tokens
 
 import atlas_ref
 
