@@ -8,25 +8,29 @@ from typing import Any
 
 import numpy as np
 
-from tape.core import Array, Pullback, TapeError, Variable, defvjp_joint, primitive, shape
+from tape.core import Array, Pullback, TapeError, Variable, defvjp, defvjp_joint, primitive, shape
+from tape.shapes import zeros_like
 from tape.transforms import vjp
 
 
 def opaque(
-    plain: Callable[..., Array],
-    forward: Callable[..., tuple[Array, Any]],
-    backward: Callable[[Any, Array], Sequence[Array | None]],
-) -> Callable[..., Array]:
+    plain: Callable[..., Any],
+    forward: Callable[..., tuple[Any, Any]],
+    backward: Callable[[Any, Any], Sequence[Array | None]],
+) -> Callable[..., Any]:
     """A function recorded as one entry, with a backward written by hand (TAPE-9).
 
     On raw arrays it is `forward(*arrays)[0]`. In a first derivative the sweep calls `backward`. Wherever a
     second derivative needs to see inside - an argument of two levels, or a cotangent that is a variable -
     `plain` is recorded op by op instead, so no derivative is cut.
 
+    The value is an array or a tuple of arrays.
+
     Args:
         plain: the same function written in tape ops: the truth that a test ties `backward` to.
         forward: raw arrays -> (value, residuals).
         backward: (residuals, cotangent of the value, read-only) -> one cotangent per argument, None for a constant.
+            For a tuple the cotangent is a tuple, with None where nothing depends on that array.
 
     Raises:
         TapeError: in the sweep, `backward` gave another number of cotangents than arguments, or another shape.
@@ -34,18 +38,22 @@ def opaque(
     name = plain.__name__
     handed = threading.local()  # residuals on their way from `run` to `rule`, which follows it in the same thread
 
-    def run(*arrays: Array) -> Array:
+    def run(*arrays: Array) -> Any:
         value, handed.residuals = forward(*arrays)
         return value
 
-    def rule(value: Array, *arrays: Array) -> Pullback:
+    def rule(value: Any, *arrays: Array) -> Pullback:
         residuals = handed.residuals
         del handed.residuals
         shapes = [shape(a) for a in arrays]
+        count = len(value) if type(value) is tuple else None
 
-        def pullback(g: Array) -> Any:
-            if type(g) is Variable:
-                return vjp(plain, *arrays)[1](g)
+        def pullback(g: Any) -> Any:
+            if count is not None:
+                g = tuple(g.parts.get(place) for place in range(count))
+            if any(type(each) is Variable for each in (g if count is not None else (g,))):
+                values, pulled = vjp(plain, *arrays)
+                return pulled(g if count is None else tuple(map(_or_zeros, g, values)))
             cotangents = tuple(backward(residuals, _read_only(g)))
             if len(cotangents) != len(shapes) or any(c is not None and shape(c) != s for c, s in zip(cotangents, shapes, strict=True)):
                 found = [None if c is None else shape(c) for c in cotangents]
@@ -57,21 +65,47 @@ def opaque(
     op = primitive(run, name)
     defvjp_joint(op, rule)
 
-    def block(*arrays: Array) -> Array:
+    def block(*arrays: Array) -> Any:
         levels = {a.tape.level for a in arrays if type(a) is Variable}
         if not levels:
             return forward(*arrays)[0]
         if len(levels) > 1 or any(type(a) is Variable and type(a.value) is Variable for a in arrays):
             return plain(*arrays)
-        return op(*arrays)
+        made = op(*arrays)
+        return tuple(_pick(made, place=place) for place in range(len(made.value))) if type(made.value) is tuple else made
 
     block.__name__ = name
     block.__doc__ = plain.__doc__
     return block
 
 
-def _read_only(g: Array) -> Array:
+class _Parts:
+    """Cotangents of some arrays of a tuple, while the sweep adds them up."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: dict[int, Array]) -> None:
+        self.parts = parts
+
+    def __add__(self, other: _Parts) -> _Parts:
+        both = dict(self.parts)
+        for place, g in other.parts.items():
+            both[place] = both[place] + g if place in both else g
+        return _Parts(both)
+
+
+_pick = primitive(lambda values, place: values[place], "opaque")
+defvjp(_pick, lambda y, values, place: lambda g: _Parts({place: g}))
+
+
+def _or_zeros(g: Array | None, value: Array) -> Array:
+    return zeros_like(value) if g is None else g
+
+
+def _read_only(g: Any) -> Any:
     """A view that refuses writing, since the cotangent may belong to other entries or to the caller."""
+    if type(g) is tuple:
+        return tuple(_read_only(each) for each in g)
     if isinstance(g, np.ndarray):
         g = g.view()
         g.flags.writeable = False
