@@ -1,4 +1,4 @@
-"""The command line: atlas-ref new, show, conventions, schema, eval, check.
+"""The command line: atlas-ref new, show, conventions, forms, schema, eval, check.
 
 Words and progress go to standard error, results to standard output; every command takes --json. Exit codes:
 2 for bad input, else 1 if a compared tensor is not PASS, else 3 if nothing could be compared, else 0.
@@ -33,6 +33,8 @@ Changes = Annotated[
     list[str] | None,
     typer.Option("--convention", metavar="PRESET|AXIS=VALUE", help="A preset, or one axis; may be given several times."),
 ]
+Form = Annotated[str, typer.Option(metavar="FORM", help="Compute in this form: see atlas-ref forms.")]
+Chunk = Annotated[int | None, typer.Option(min=1, help="Tokens that the form takes at once; never changes results.")]
 
 
 def main() -> None:
@@ -181,6 +183,26 @@ def conventions(
 
 
 @app.command()
+def forms(as_json: Json = False) -> int:
+    """Which form computes which rule, and under which conventions it does not."""
+    from atlas_ref.parallel.support import CONDITIONS, FORMS, RULES, SUPPORT
+
+    refused = {form: [each.reason for each in CONDITIONS if form in each.forms] for form in FORMS}
+    if as_json:
+        output.emit_json({"support": SUPPORT, "refused": refused})
+        return 0
+    rows = [(form, *(SUPPORT[form][rule] for rule in RULES)) for form in FORMS]
+    reasons = [(form, reason) for form in FORMS for reason in refused[form]]
+    meanings = [("exact", "the rule itself"), ("frozen", "the rule under a frozen or a zero reference"), ("later", "not yet computed")]
+    output.emit_rich(
+        output.table("support", ("form", *RULES), rows),
+        output.table("", ("word", "what the form computes"), meanings),
+        output.table("refused, whatever the rule", ("form", "where"), reasons),
+    )
+    return 0
+
+
+@app.command()
 def schema(as_json: Json = True) -> int:
     """The JSON Schema of the header, with the table of tensors under `x-tensors`."""
     from atlas_ref.oracle.schema import case_schema
@@ -196,6 +218,8 @@ def evaluate(
     grad: Annotated[bool, typer.Option("--grad", help="Also write gradients by every floating input.")] = False,
     dtype: Annotated[str, typer.Option(help="Arithmetic: float64 or float32.")] = "float64",
     convention: Changes = None,
+    form: Form = "sequential",
+    chunk: Chunk = None,
     as_json: Json = False,
 ) -> int:
     """Compute what the spec says a case's results are."""
@@ -203,7 +227,8 @@ def evaluate(
     from atlas_ref.oracle.evaluate import evaluate as run
 
     options.refuse_same(out, file)
-    results = run(load(file), grad=grad, dtype=dtype, convention=options.convention_changes(convention))
+    changes = options.convention_changes(convention)
+    results = run(load(file), grad=grad, dtype=dtype, convention=changes, form=form, chunk=chunk)
     save(out, results.header, results.tensors)
     if as_json:
         tensors = {name: {"dtype": str(t.dtype), "shape": list(t.shape)} for name, t in results.tensors.items()}
@@ -224,6 +249,8 @@ def check(
     only: Annotated[str | None, typer.Option(metavar="y,M,grad/k", help="Compare these results alone.")] = None,
     dtype: Annotated[str, typer.Option(help="Arithmetic of ours: float64 or float32.")] = "float64",
     convention: Changes = None,
+    form: Form = "sequential",
+    chunk: Chunk = None,
     as_json: Json = False,
 ) -> int:
     """Compare the results recorded in cases with ours: a verdict per tensor."""
@@ -240,7 +267,7 @@ def check(
     for path in options.with_progress(list(options.case_files(files))):
         try:
             case = load(path)
-            rows.extend(compare(case, only=wanted, dtype=dtype, convention=changes))
+            rows.extend(compare(case, only=wanted, dtype=dtype, convention=changes, form=form, chunk=chunk))
             void |= {case.name: case.void} if case.supported and case.void else {}
         except CaseError as error:
             failures.append(str(error))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from atlas_ref.oracle.case import Case, CaseError
+from atlas_ref.oracle.case import Case, CaseError, make
 from atlas_ref.oracle.new import Request, new
+from atlas_ref.parallel.support import refusal
 
 #: Every axis with all its values; Newton-Schulz has its own table.
 AXES: dict[str, list[Any]] = {
@@ -120,6 +122,43 @@ def cases(draw: st.DrawFn, rule: str | None = None, *, newton_schulz: bool = Tru
         return new(Request(**(request | fixed)))
     except CaseError:
         return draw(st.nothing())
+
+
+#: What a form needs of a convention, beyond what is drawn.
+NEEDS: dict[str, dict[str, list[Any]]] = {
+    "chunkwise": {"reference": ["chunk_start", "call_start", "zero"]},
+    "atlas_parallel": {"reference": ["chunk_start", "call_start", "zero"]},
+    "exact": {"reference": ["running"], "newton_schulz": ["none"]},
+    "scan": {"reference": ["running"], "newton_schulz": ["none"], "order": ["window_then_momentum"]},
+    "kernel": {},
+}
+
+
+@st.composite
+def form_cases(draw: st.DrawFn, form: str, rule: str | None = None, *, newton_schulz: bool = True, **fixed: Any) -> Case:
+    """A case that a form computes, with some gates at exactly 0 and 1."""
+    rule = rule or draw(st.sampled_from(["omega", "omega", "titans_lmm", "delta", "hebbian"]))
+    convention = draw(conventions(rule, newton_schulz=newton_schulz))
+    for axis, values in NEEDS[form].items():
+        if axis != "newton_schulz" or rule == "omega":
+            convention = convention | {axis: draw(st.sampled_from(values))}
+    case = draw(cases(rule, newton_schulz=newton_schulz, convention=convention, **fixed))
+    if refusal(rule, case.convention, form) is not None:
+        return draw(st.nothing())
+    return with_extreme_gates(case, draw(st.integers(0, 3)))
+
+
+def with_extreme_gates(case: Case, seed: int) -> Case:
+    """The case with a third of its retain and momentum gates at exactly 0 or 1, and some steps 0; as it is for seed 0."""
+    if seed == 0:
+        return case
+    random = np.random.default_rng(seed)
+    inputs = dict(case.inputs)
+    for name in ("in/retain", "in/momentum", "in/step_size"):
+        if name in inputs:
+            extreme = random.integers(0, 1 if name == "in/step_size" else 2, inputs[name].shape, endpoint=name != "in/step_size")
+            inputs[name] = np.where(random.uniform(size=inputs[name].shape) < 0.3, np.clip(extreme, 0, 1), inputs[name])
+    return make(case.header.plain(), inputs, name=case.name)
 
 
 def header_of(case: Case) -> dict[str, Any]:

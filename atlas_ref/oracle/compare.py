@@ -46,7 +46,13 @@ class Comparison(NamedTuple):
 
 
 def check(
-    case: Case, *, only: Sequence[str] | None = None, dtype: str = "float64", convention: str | Mapping[str, Any] | None = None
+    case: Case,
+    *,
+    only: Sequence[str] | None = None,
+    dtype: str = "float64",
+    convention: str | Mapping[str, Any] | None = None,
+    form: str = "sequential",
+    chunk: int | None = None,
 ) -> list[Comparison]:
     """Compare the results recorded in a case with ours (CASE-23).
 
@@ -54,10 +60,11 @@ def check(
         only: names to compare, with or without `out/` ("y", "M", "grad/k"); all that are recorded when None.
         dtype: arithmetic of ours: float64, which is the truth, or float32.
         convention: take ours under this convention instead of the case's: a preset, or axes that change the case's own.
+        form, chunk: compute ours in this form, see `evaluate`.
 
     Raises:
         CaseError: the case records no results, or results that the rule does not have; `only` names what no rule has;
-            a dtype or convention that does not exist.
+            a dtype or convention that does not exist; a form that does not compute the case.
     """
     wanted = None if only is None else chosen([only] if isinstance(only, str) else only)
     if not case.supported:
@@ -67,7 +74,7 @@ def check(
     if not case.recorded:
         raise CaseError(f"{case.name}: no out/... or grad/... tensor is recorded, so there is nothing to check")
     compared = [name for name in case.recorded if wanted is None or name in wanted]
-    ours = evaluate(case, grad=any(name.startswith("grad/") for name in compared), dtype=dtype).tensors
+    ours = evaluate(case, grad=any(name.startswith("grad/") for name in compared), dtype=dtype, form=form, chunk=chunk).tensors
     known = [*ours, *("grad/" + name.removeprefix("in/") for name in differentiable(case))]
     for name in case.recorded:
         if name not in known:

@@ -17,6 +17,8 @@ from atlas_ref.newton_schulz import newton_schulz
 from atlas_ref.oracle.case import Case, CaseError, differentiable, make, named
 from atlas_ref.oracle.inputs import DTYPES, check_size, converted
 from atlas_ref.oracle.tensors import LOGARITHMS
+from atlas_ref.parallel import run as parallel
+from atlas_ref.parallel.support import require
 from atlas_ref.rules import delta, hebbian, omega, run, titans_lmm
 from atlas_ref.types import Array, Frozen
 from tape import ops, vjp
@@ -51,16 +53,26 @@ class Unsupported(CaseError):
     """A rule that the format reserves and this version does not compute."""
 
 
-def evaluate(case: Case, *, grad: bool = False, dtype: str = "float64", convention: str | Mapping[str, Any] | None = None) -> Results:
+def evaluate(
+    case: Case,
+    *,
+    grad: bool = False,
+    dtype: str = "float64",
+    convention: str | Mapping[str, Any] | None = None,
+    form: str = "sequential",
+    chunk: int | None = None,
+) -> Results:
     """Results of a case, and gradients of <y, y_bar> + <M, M_bar> + <S, S_bar> by every floating input (CASE-12, CASE-14).
 
     Args:
         grad: also compute `grad/...`; needs in/y_bar (in/X_bar, in/phi_bar).
         dtype: arithmetic: float64, which is the truth, or float32.
         convention: evaluate under this convention instead of the case's.
+        form: compute in this form; that of the case says how its results were made, and the truth is sequential (CASE-29).
+        chunk: tokens that the form takes at once; never changes results.
 
     Raises:
-        CaseError: no cotangent, an unknown dtype or convention.
+        CaseError: no cotangent, an unknown dtype or convention, a form that does not compute this case.
         Unsupported: a reserved rule.
     """
     if not case.supported:
@@ -69,6 +81,7 @@ def evaluate(case: Case, *, grad: bool = False, dtype: str = "float64", conventi
         raise CaseError(f"{case.name}: dtype {dtype!r} is not available; {' and '.join(DTYPES)} are")
     if convention is not None:
         case = under(case, convention)
+    _check_form(case, form, chunk)
     check_size(case)
     inputs = converted(case, dtype)
     names = differentiable(case) if grad else []
@@ -78,7 +91,7 @@ def evaluate(case: Case, *, grad: bool = False, dtype: str = "float64", conventi
     phase: list[int] = []
 
     def forward(chosen: dict[str, Array]) -> dict[str, Array]:
-        outputs, position = results({**inputs, **chosen}, case)
+        outputs, position = results({**inputs, **chosen}, case, form=form, chunk=chunk)
         phase[:] = [] if position is None else [position]
         return outputs
 
@@ -90,6 +103,8 @@ def evaluate(case: Case, *, grad: bool = False, dtype: str = "float64", conventi
     except MemoryError as error:
         raise CaseError(f"{case.name}: needs more memory than there is: {error}") from None
     header = _header_out(case, phase)
+    if form != "sequential":
+        header |= {"form": form} | ({} if chunk is None else {"chunk": chunk})
     return Results.trusted(tensors={name: _settled(value) for name, value in tensors.items()}, header=header, void=case.void)
 
 
@@ -142,7 +157,21 @@ def _first_cotangent(case: Case) -> str:
     return {"newton_schulz": "in/X_bar", "feature_map": "in/phi_bar"}.get(case.header.rule, "in/y_bar")
 
 
-def results(inputs: Mapping[str, Array], case: Case) -> tuple[dict[str, Array], int | None]:
+def _check_form(case: Case, form: str, chunk: int | None) -> None:
+    """Refuse a form that does not compute this case (CHUNK-20)."""
+    if case.header.rule not in MODULES:
+        if form != "sequential" or chunk is not None:
+            raise CaseError(f"{case.name}: form: the rule {case.header.rule} has no sequence")
+        return
+    try:
+        require(case.header.rule, case.convention, form, chunk)
+    except ValueError as error:
+        raise CaseError(f"{case.name}: {error}") from None
+
+
+def results(
+    inputs: Mapping[str, Array], case: Case, *, form: str = "sequential", chunk: int | None = None
+) -> tuple[dict[str, Array], int | None]:
     """`out/...` of a case from its inputs (arrays or tape variables), and the position in the span after it (CASE-12, CASE-13)."""
     rule = case.header.rule
     if rule == "newton_schulz":
@@ -152,7 +181,7 @@ def results(inputs: Mapping[str, Array], case: Case) -> tuple[dict[str, Array], 
     module = MODULES[rule]
     config, tokens = _sequence(module, inputs, case)
     state = _initial_state(module, config, inputs, case, tokens)
-    state, y = run.run(module.RULE, config, tokens, state, phi=_phi(inputs))
+    state, y = parallel.run(module.RULE, config, tokens, state, form=form, chunk=chunk, phi=_phi(inputs))
     return _outputs(config, inputs, case, tokens, state, y)
 
 

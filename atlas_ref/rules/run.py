@@ -112,12 +112,8 @@ def run(rule: Rule, config: Any, tokens: Tokens, state: Any, *, phi: Mapping[str
         ValueError: tokens or a state that contradict the rule, its convention or each other.
     """
     check_call(rule, config, tokens, state)
-    convention: Convention = config.convention
     T = tokens.k.shape[-2]
-    keys = mapped(config, phi or {}, tokens.k, convention.k_norm)
-    queries = mapped(config, phi or {}, tokens.q, convention.q_norm)
-    if convention.query_scale != 1.0:
-        queries = queries * (1.0 / math.sqrt(tokens.q.shape[-1]))
+    keys, queries = features(config, tokens, phi or {})
     per_token = _gates(config, tokens, state)
     active = np.ones(T, bool) if tokens.active is None else np.asarray(tokens.active)
     reset = np.zeros(T, bool) if tokens.reset is None else np.asarray(tokens.reset)
@@ -126,10 +122,10 @@ def run(rule: Rule, config: Any, tokens: Tokens, state: Any, *, phi: Mapping[str
     per_query = ops.moveaxis(queries, -2, 0)
     with _short_buffers():
         state, reads = _each_token(rule, config, state, fresh, zip(active, reset, entering, per_query, per_token, strict=True))
-    return _settled(_with_token_gates(config, tokens, state)), ops.stack(reads, axis=-2)
+    return settled(with_token_gates(config, tokens, state)), ops.stack(reads, axis=-2)
 
 
-def _settled(state: Any) -> Any:
+def settled(state: Any) -> Any:
     """The state of the last token with its arrays read-only, as at every boundary; what aliases nothing is not copied."""
     for array in state.__dict__.values():
         if isinstance(array, np.ndarray):
@@ -148,7 +144,7 @@ def _each_token(rule: Rule, config: Any, state: Any, fresh: Any, tokens: Iterabl
         if reset:
             reads += [rule.read(config, state, each) for each in waiting]
             waiting, state = [], fresh
-        if spans and (state.reference is None or (state.position == 0 and _refreshes(convention))):
+        if spans and (state.reference is None or (state.position == 0 and refreshes(convention))):
             state = state.replaced(reference=state.M)
         before = state
         state = rule.write(config, state, k, v, gate) if active else rule.rest(config, state, k, v)
@@ -222,7 +218,7 @@ def first_position(config: Any) -> int:
     return 1 % config.span if counted_from_one and config.span is not None else 0
 
 
-def _refreshes(convention: Convention) -> bool:
+def refreshes(convention: Convention) -> bool:
     return convention.reference != "call_start"
 
 
@@ -241,6 +237,15 @@ def normalised(x: Array, kind: str) -> Array:
         return x
     total = ops.sum(x * x, axis=-1, keepdims=True)
     return x / ops.sqrt((total if kind == "l2" else total * (1.0 / x.shape[-1])) + NORM_EPS)
+
+
+def features(config: Any, tokens: Tokens, phi: Mapping[str, Array]) -> tuple[Array, Array]:
+    """Keys and queries of a sequence as they meet the memory, the query scale included (CONV-23, CONV-35)."""
+    convention: Convention = config.convention
+    queries = mapped(config, phi, tokens.q, convention.q_norm)
+    if convention.query_scale != 1.0:
+        queries = queries * (1.0 / math.sqrt(tokens.q.shape[-1]))
+    return mapped(config, phi, tokens.k, convention.k_norm), queries
 
 
 def mapped(config: Any, phi: Mapping[str, Array], x: Array, norm: str) -> Array:
@@ -268,26 +273,31 @@ def _gates(config: Any, tokens: Tokens, state: Any) -> list[Gates]:
 
 
 def _window_weights(config: Any, tokens: Tokens, state: Any) -> Any:
-    """Per token (..., c, 1), oldest first; 1/c each where the tokens state none; None for rules without a window."""
-    T, c = tokens.k.shape[-2], getattr(config, "window", None)
-    if c is None:
-        return [None] * T
+    """Per token (..., c, 1), oldest first; None for rules without a window."""
+    if getattr(config, "window", None) is None:
+        return [None] * tokens.k.shape[-2]
+    oldest_first = ops.expand_dims(ops.flip(weights_by_lag(config, tokens, state), -1), -1)  # (..., T, c, 1)
+    return ops.moveaxis(oldest_first, -3, 0)
+
+
+def weights_by_lag(config: Any, tokens: Tokens, state: Any) -> Array:
+    """Window weights (..., T, c) with gates and edges applied; 1/c each where the tokens state none (WINDOW-2 to WINDOW-9)."""
+    T, c = tokens.k.shape[-2], config.window
     weights = tokens.window_weights
     if tokens.window_gate is not None:
         before = None if state.token_gates is None else state.token_gates[..., 1:]
         gate = window.gate_by_lag(tokens.window_gate, window=c, before=before)
         if tokens.reset is not None:
-            gate = ops.where(_exists(tokens, state, c), gate, 0.0)  # a token before the reset brings nothing
+            gate = ops.where(exists(tokens, state, c), gate, 0.0)  # a token before the reset brings nothing
         weights = gate if weights is None else weights * gate
     if weights is None:
         weights = ops.ones_like(tokens.k, shape=(T, c)) * (1.0 / c)
     if config.convention.window_edge == "renormalise" and c > 1 and config.convention.order == "window_then_momentum":
-        weights = window.renormalised(weights, _exists(tokens, state, c))
-    oldest_first = ops.expand_dims(ops.flip(weights, -1), -1)  # (..., T, c, 1)
-    return ops.moveaxis(oldest_first, -3, 0)
+        weights = window.renormalised(weights, exists(tokens, state, c))
+    return weights
 
 
-def _exists(tokens: Tokens, state: Any, c: int) -> Array:
+def exists(tokens: Tokens, state: Any, c: int) -> Array:
     """Plain booleans (T, c): whether the token at each lag exists in its packed sequence."""
     seen, counts = min(state.filled, c), []
     reset = tokens.reset if tokens.reset is not None else np.zeros(tokens.k.shape[-2], bool)
@@ -298,7 +308,7 @@ def _exists(tokens: Tokens, state: Any, c: int) -> Array:
     return np.arange(c)[None, :] <= np.array(counts)[:, None]
 
 
-def _with_token_gates(config: Any, tokens: Tokens, state: Any) -> Any:
+def with_token_gates(config: Any, tokens: Tokens, state: Any) -> Any:
     """The state with the weights that its window tokens brought, where tokens bring one."""
     if tokens.window_gate is None:
         return state

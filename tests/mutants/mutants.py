@@ -87,11 +87,11 @@ def forced(**axes: Any) -> Change:
     """Evaluation under these convention values, whatever the case says; newton_schulz takes single keys."""
 
     def change(results: Any) -> Any:
-        def mutated(inputs: Any, case: Any) -> Any:
+        def mutated(inputs: Any, case: Any, **form: Any) -> Any:
             values = dict(axes)
             if isinstance(values.get("newton_schulz"), dict):
                 values["newton_schulz"] = case.convention.newton_schulz.replaced(**values["newton_schulz"])
-            return results(inputs, case.replaced(convention=case.convention.replaced(**values)))
+            return results(inputs, case.replaced(convention=case.convention.replaced(**values)), **form)
 
         return mutated
 
@@ -254,10 +254,10 @@ def forced_transpose(kind: str) -> Change:
     """Newton-Schulz settings with this transpose, where there are any."""
 
     def change(results: Any) -> Any:
-        def mutated(inputs: Any, case: Any) -> Any:
+        def mutated(inputs: Any, case: Any, **form: Any) -> Any:
             if not case.convention.has_newton_schulz:
-                return results(inputs, case)
-            return forced(newton_schulz={"transpose": kind})(results)(inputs, case)
+                return results(inputs, case, **form)
+            return forced(newton_schulz={"transpose": kind})(results)(inputs, case, **form)
 
         return mutated
 
@@ -572,8 +572,8 @@ FORWARD: tuple[Mutant, ...] = (
     Mutant(
         "queries-not-mapped",
         "queries meet the memory without phi",
-        f"{_RUN}:run",
-        Edited("mapped(config, phi or {}, tokens.q, convention.q_norm)", "tokens.q @ np.eye(tokens.q.shape[-1], keys.shape[-1])"),
+        f"{_RUN}:features",
+        Edited("mapped(config, phi, tokens.q, convention.q_norm)", "tokens.q @ np.eye(tokens.q.shape[-1], config.d_phi)"),
         values("mapped"),
     ),
     Mutant(

@@ -9,35 +9,12 @@ import pytest
 from close import EXACT, assert_close, reordered
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from resumed import in_two, time_axis
 from strategies import cases, header_of, repeatable
 
 from atlas_ref.oracle.case import Case, make
 from atlas_ref.oracle.evaluate import evaluate, results
 from tape import check
-
-#: Axis of time in each sequence tensor, counted from the end.
-TIME = {"in/k": -2, "in/v": -2, "in/q": -2, "in/y_bar": -2, "in/x": -2, "in/window_weights": -2, "in/window_gate": -1}
-TIME |= {"in/active": -1, "in/reset": -1}
-GATES = ("in/retain", "in/momentum", "in/step_size", "in/step_size_memory")
-
-#: Results of one call that are inputs of the next.
-RESUMES = ("M", "S", "M_ref", "window_k", "window_v", "window_gate_before", "window_residual", "window_momentum")
-RENAMED = {"M": "M0", "S": "S0"}
-
-
-def time_axis(case: Case, name: str) -> int | None:
-    if name in GATES:
-        return -1 if case.inputs[name].ndim == case.inputs["in/k"].ndim - 1 else -2
-    return TIME.get(name)
-
-
-def cut(case: Case, part: slice) -> dict[str, Any]:
-    """The inputs with only some tokens."""
-    kept = {}
-    for name, value in case.inputs.items():
-        axis = time_axis(case, name)
-        kept[name] = value if axis is None else value[(..., part, *[slice(None)] * (-axis - 1))]
-    return kept
 
 
 @pytest.mark.clause("CONV-37", "CONV-38", "OMEGA-28", "TITANS-16", "DELTA-15", "HEBBIAN-12", "CASE-13")
@@ -46,22 +23,12 @@ def cut(case: Case, part: slice) -> dict[str, Any]:
 def test_a_call_split_anywhere_and_resumed_equals_one_call(case: Case, where: int) -> None:
     T = case.inputs["in/x" if case.header.level == "token" else "in/k"].shape[-2]
     assume(where < T and case.convention.read != "call_end")
-    whole = evaluate(case)
-    first = evaluate(make(header_of(case), cut(case, slice(0, where))))
-    second = cut(case, slice(where, None))
-    for name in RESUMES:
-        second.pop(f"in/{RENAMED.get(name, name)}", None)
-        if f"out/{name}" in first.tensors:
-            second[f"in/{RENAMED.get(name, name)}"] = first.tensors[f"out/{name}"]
-    header = header_of(case) | {key: first.header[key] for key in ("phase",) if key in first.header}
-    rest = evaluate(make(header, second))
-    y = np.concatenate([first.tensors["out/y"], rest.tensors["out/y"]], axis=-2)
+    whole = evaluate(case).tensors
+    split = in_two(case, where)
     amplification = 1e7 if case.convention.has_newton_schulz else 1e4
-    assert_close("y", y, whole.tensors["out/y"], reordered(1, amplification=amplification))
-    assert rest.tensors.keys() == whole.tensors.keys()
-    for name in whole.tensors:
-        if name != "out/y":
-            assert_close(name, rest.tensors[name], whole.tensors[name], reordered(1, amplification=amplification))
+    assert split.keys() == whole.keys()
+    for name, value in whole.items():
+        assert_close(name, split[name], value, reordered(1, amplification=amplification))
 
 
 @pytest.mark.clause("OMEGA-15", "TITANS-10", "DELTA-9", "CONV-11")

@@ -1,0 +1,54 @@
+"""Which tokens a chunk form takes together: chunks of a span, and groups of equal chunks.
+
+A chunk never crosses the start of a span, and chunks of a group are equally long and follow each other, so no token
+is ever padding. Specified in specs/chunkwise.md (CHUNK-14, CHUNK-15).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Chunks(NamedTuple):
+    """Consecutive chunks of `length` tokens from token `first` on; per chunk, whether a span starts with it."""
+
+    first: int
+    length: int
+    refresh: tuple[bool, ...]
+
+    @property
+    def last(self) -> int:
+        return self.first + self.length * len(self.refresh)
+
+
+def grouped(refresh: np.ndarray[Any, Any], chunk: int, limit: int) -> list[Chunks]:
+    """Cut a sequence into chunks of about equal length, at most `chunk`, and join equal neighbours up to `limit` tokens.
+
+    Args:
+        refresh (T,): where a span starts.
+    """
+    T = len(refresh)
+    starts = [t for t in range(T) if t == 0 or refresh[t]]
+    groups: list[Chunks] = []
+    for start, stop in zip(starts, [*starts[1:], T], strict=True):
+        first = start
+        for length in _lengths(stop - start, chunk):
+            begins = first == start and bool(refresh[start])
+            previous = groups[-1] if groups else None
+            if previous and previous.length == length and previous.length * (len(previous.refresh) + 1) <= limit:
+                groups[-1] = previous._replace(refresh=(*previous.refresh, begins))
+            else:
+                groups.append(Chunks(first, length, (begins,)))
+            first += length
+    return groups
+
+
+def _lengths(tokens: int, chunk: int) -> list[int]:
+    """Chunks of a stretch: full ones and a shorter last, or equal ones where that makes no more of them."""
+    count = -(-tokens // chunk)
+    if tokens % count == 0:
+        return [tokens // count] * count
+    full, rest = divmod(tokens, chunk)
+    return [chunk] * full + ([rest] if rest else [])

@@ -1,0 +1,35 @@
+"""The chunkwise form: residuals under a frozen reference, so that all tokens of a span are computed at once.
+
+    E = Phi M_ref^T - V
+    Y = diag(c) Psi M_0^T + diag(f) Psi S_0^T - (D * (Psi Phi^T)) E
+
+"masked attention": scores between queries and keys under a mask that gates and window weights make. With Newton-Schulz
+the momenta of a block of tokens are formed and orthogonalised together. Specified in specs/chunkwise.md.
+Source: Atlas (2505.23735) Eq 15; Titans (2501.00663) section 3.2.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from atlas_ref.parallel import chunkwise_newton_schulz
+from atlas_ref.parallel.momentum_first import walk_momenta
+from atlas_ref.parallel.recurrence import Memory, Recurrence
+from atlas_ref.parallel.walk import walk
+from atlas_ref.types import Array
+
+CHUNK = 64  # tokens, the fastest measured
+
+
+def run(config: Any, sequence: Recurrence, memory: Memory, chunk: int | None) -> tuple[Memory, Array]:
+    """The rule with a frozen or zero reference over one packed sequence (CHUNK-6 to CHUNK-15).
+
+    Args:
+        chunk: tokens of a chunk; None for 64, with Newton-Schulz for what its memory bound allows.
+
+    Returns:
+        memory after the last token, y (..., T, d_out).
+    """
+    if config.convention.has_newton_schulz:
+        return chunkwise_newton_schulz.run(config, sequence, memory, chunk)
+    return (walk if memory.momenta is None else walk_momenta)(config, sequence, memory, chunk or CHUNK)

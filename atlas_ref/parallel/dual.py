@@ -1,0 +1,390 @@
+"""A group of chunks in the dual form: keys meet keys, and no token makes a matrix of its own.
+
+    A   = D * (Psi Phi^T)                                               D: coefficient rows
+    Y   = diag(c) Psi M_0^T + diag(f) Psi S_0^T - A E
+    M_C = c_C M_0 + f_C S_0 - E^T diag(D[C,:]) Phi,    S_C = n_C S_0 + E^T diag(X[C,:]) Phi
+
+Residuals E are known under a frozen reference, E = Phi M_ref^T - V, and the solution of a unit lower triangular system
+under the running one. Everything that does not depend on the state is computed for all chunks of the group at once; the
+memory then passes from chunk to chunk. Specified in specs/chunkwise.md (CHUNK-6 to CHUNK-16) and specs/exact.md.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from atlas_ref.parallel.coefficients import GateRows, coefficient_rows, gate_rows
+from atlas_ref.parallel.scratch import scratch
+from atlas_ref.parallel.triangular import inverse_unit_lower
+from atlas_ref.types import Array
+
+
+class Layout(NamedTuple):
+    """What is fixed about a group of chunks of equal length.
+
+    Attributes:
+        chunk: C, tokens of each chunk.
+        window: c, lags of the weights.
+        refresh: per chunk, whether the reference becomes the memory before it.
+        reference: "running", "frozen" or "zero".
+        before_error: whether that reference decays first.
+        read: "after" or "before" the write of the token; "reference" for the memory at the last refresh; "none".
+        carry: whether window tokens of older spans keep the residual of their arrival.
+        position: place of the first token in its span; under carry it says which tokens of the history are of this span.
+    """
+
+    chunk: int
+    window: int
+    refresh: tuple[bool, ...]
+    reference: str
+    before_error: bool
+    read: str
+    carry: bool
+    position: int
+
+    @property
+    def solved(self) -> bool:
+        return self.reference == "running"
+
+    @property
+    def stride(self) -> int:
+        """Columns between the windows of neighbouring tokens: under a running reference each has columns of its own."""
+        return self.window if self.solved else 1
+
+    @property
+    def columns(self) -> int:
+        return self.chunk * self.window if self.solved else self.chunk + self.window - 1
+
+    @property
+    def keeps_reference(self) -> bool:
+        return self.reference == "frozen" or self.read == "reference"
+
+
+class Arrays(NamedTuple):
+    """The arguments of a group, leading axes joined to one, B; n tokens after a history of h = c - 1.
+
+    keys (B, h + n, d), values (B, h + n, o), queries (B, n, d), gates (B, n, G), weights (B or 1, n, c), M, S and
+    reference (B, o, d), residuals (B, h, o) of the history under carry. None where the layout has no use for one.
+    """
+
+    keys: Array
+    values: Array
+    queries: Array
+    retain: Array
+    momentum: Array
+    rate_in: Array
+    rate_out: Array
+    weights: Array
+    M: Array
+    S: Array
+    reference: Array
+    residuals: Array
+
+
+class Group(NamedTuple):
+    """What the forward pass of a group computes; matrices are transposed, [M^T | S^T] side by side (d, bases o).
+
+    Attributes:
+        gates: of all tokens, by position in the chunk.
+        D, X (C + 1, B, g, G, bases + K): coefficient rows.
+        phi (B, g, K, d), phi_T (B, g, d, K): features of the columns.
+        queries (B, g, C, d).
+        scores (B, g, C, K): Psi Phi^T. A (B, g, G, C, K). Both None where reads do not need them.
+        keyed (B, g, K, K): Phi Phi^T. inverse (B, g, G, K, K). Both None where nothing is solved.
+        E (B, g, K, o): residuals. scaled (B, g, K, bases o): [-D_C E | X_C E].
+        asked, answered (B, g, C or K, bases o): what the states say of the queries, and, where residuals are solved, of the keys.
+        states (B, g + 1, d, bases o): at the start of each chunk and after the last. references (B, g, d, o).
+        last_reference (B, d, o), arrivals (B, h + n, o).
+    """
+
+    gates: GateRows
+    D: Array
+    X: Array
+    phi: Array
+    phi_T: Array
+    queries: Array
+    scores: Array
+    A: Array
+    keyed: Array
+    inverse: Array
+    E: Array
+    scaled: Array
+    asked: Array
+    answered: Array
+    states: Array
+    references: Array
+    last_reference: Array
+    arrivals: Array
+
+
+def outputs(layout: Layout, made: Group) -> tuple[Array, ...]:
+    """y unless nothing is read, M, S with momentum, the reference where one is kept, and under carry the last c residuals.
+
+    All are arrays of their own, since the group's are work space.
+    """
+    o = made.E.shape[-1]
+    found = [] if layout.read == "none" else [_reads(layout, made)]
+    end = made.states[:, -1]
+    found += [_transposed(end[..., i : i + o]) for i in range(0, end.shape[-1], o)]
+    if layout.keeps_reference:
+        found.append(_transposed(made.last_reference))
+    if layout.carry:
+        found.append(made.arrivals[:, -layout.window :].copy())
+    return tuple(found)
+
+
+def _transposed(x: Array) -> Array:
+    return np.array(x.swapaxes(-1, -2), order="C")
+
+
+def forward(layout: Layout, given: Arrays) -> Group:
+    """Run a group of chunks (CHUNK-6 to CHUNK-13, EXACT-1 to EXACT-6)."""
+    C, K = layout.chunk, layout.columns
+    gates = gate_rows(C, given.retain, given.momentum, given.rate_in, given.rate_out, given.weights)
+    D, X = coefficient_rows(gates, K, layout.stride)
+    nb = gates.bases
+    B, n, d = given.queries.shape
+    queries = given.queries.reshape(B, n // C, C, d)
+    phi, phi_T = spread(layout, given.keys), _spread_transposed(layout, given.keys)
+    scores = A = None
+    if layout.read in ("after", "before"):
+        scores = scratch.product(queries, phi_T)
+        A = scratch.times(read_rows(layout, D)[..., nb:], scores[:, :, None])
+    keyed = inverse = None
+    if layout.solved:
+        keyed = scratch.product(phi, phi_T)
+        inverse = inverse_unit_lower(scratch.times(before_rows(layout, gates, D)[..., nb:], keyed[:, :, None]))
+    made = Group(gates, D, X, phi, phi_T, queries, scores, A, keyed, inverse, *(None,) * 8)
+    made = _solved(layout, given, made) if layout.solved else _given(layout, given, made)
+    return made if A is None else made._replace(asked=scratch.product(queries, made.states[:, :-1]))
+
+
+# -- columns ------------------------------------------------------------------------------------------
+
+
+def spread(layout: Layout, rows: Array) -> Array:
+    """Rows (B, h + n, x) as columns of each chunk, (B, g, K, x): a view where tokens share them."""
+    C, c = layout.chunk, layout.window
+    B, length, x = rows.shape
+    g = (length - c + 1) // C
+    across, down, right = rows.strides
+    if layout.stride == 1:
+        return np.lib.stride_tricks.as_strided(rows, (B, g, layout.columns, x), (across, C * down, down, right), writeable=False)
+    windows = np.lib.stride_tricks.as_strided(rows, (B, g, C, c, x), (across, C * down, down, down, right), writeable=False)
+    return windows.reshape(B, g, C * c, x)
+
+
+def _spread_transposed(layout: Layout, rows: Array) -> Array:
+    """The same as (B, g, x, K), contiguous along K, as matrix products want it."""
+    if layout.stride != 1:
+        return scratch.turned(spread(layout, rows))
+    turned = scratch.turned(rows)  # (B, x, h + n)
+    B, x, length = turned.shape
+    across, down, right = turned.strides
+    g = (length - layout.window + 1) // layout.chunk
+    shape = (B, g, x, layout.columns)
+    return np.lib.stride_tricks.as_strided(turned, shape, (across, layout.chunk * right, down, right), writeable=False)
+
+
+def gathered(layout: Layout, columns: Array, rows: Array) -> None:
+    """Add columns (B, g, K, x) into the rows (B, h + n, x) that `spread` made them of."""
+    C, c = layout.chunk, layout.window
+    B, g, _, x = columns.shape
+    h, n = c - 1, g * C
+    if layout.stride != 1:
+        each = columns.reshape(B, n, c, x)
+        for place in range(c):
+            rows[:, place : place + n] += each[:, :, place]
+        return
+    rows[:, h:] += columns[:, :, h:].reshape(B, n, x)
+    if h <= C:
+        rows[:, :n].reshape(B, g, C, x)[:, :, :h] += columns[:, :, :h]
+        return
+    for k in range(g):
+        rows[:, k * C : k * C + h] += columns[:, k, :h]
+
+
+def read_rows(layout: Layout, D: Array) -> Array:
+    """Coefficients that each token reads with, (B, g, G, C, bases + K)."""
+    return np.moveaxis(D[1:] if layout.read == "after" else D[:-1], 0, -2)
+
+
+def before_rows(layout: Layout, gates: GateRows, D: Array) -> Array:
+    """Coefficients of the memory that the residual of each column is taken under, (B, g, G, K, bases + K) (EXACT-1)."""
+    rows = D[:-1] * gates.retain[..., None] if layout.before_error else D[:-1]
+    rows = np.moveaxis(rows, 0, -2)
+    return rows if layout.stride == 1 else np.repeat(rows, layout.window, axis=-2)
+
+
+def factor(coefficients: Array) -> Array:
+    """Coefficients (..., G, rows) as factors (..., rows, G) of what has o columns."""
+    return coefficients.swapaxes(-1, -2)
+
+
+def mix(A: Array, E: Array, out: Array = None) -> Array:
+    """A (..., G, C, K) times E (..., K, o): one matrix for all columns, or one for each."""
+    if A.shape[-3] == 1:
+        return scratch.product(A[..., 0, :, :], E) if out is None else np.matmul(A[..., 0, :, :], E, out=out)
+    found = scratch.product(A, scratch.turned(E)[..., None])[..., 0].swapaxes(-1, -2)
+    if out is None:
+        return found
+    out[...] = found
+    return out
+
+
+# -- residuals and states -----------------------------------------------------------------------------
+
+
+def side_by_side(given: Arrays) -> Array:
+    """[M^T | S^T] (B, d, bases o)."""
+    both = [given.M] if given.momentum is None else [given.M, given.S]
+    return np.concatenate([x.swapaxes(-1, -2) for x in both], axis=-1)
+
+
+def left_factors(made: Group) -> Array:
+    """(B, g, K, G, bases): -D_C and X_C, the factors by which residuals are left in memory and momentum."""
+    nb = made.gates.bases
+    rows = [-made.D[-1, ..., nb:]] if made.X is None else [-made.D[-1, ..., nb:], made.X[-1, ..., nb:]]
+    return np.stack([factor(x) for x in rows], axis=-1)
+
+
+def scale_residuals(E: Array, left: Array, out: Array) -> None:
+    """[-D_C E | X_C E]: what the columns leave in memory and momentum."""
+    o = E.shape[-1]
+    for base in range(left.shape[-1]):
+        np.multiply(E, left[..., base], out=out[..., base * o : base * o + o])
+
+
+class Kept(NamedTuple):
+    """What a state keeps over each chunk, [c_C M^T + f_C S^T | n_C S^T], as factors of columns.
+
+    Attributes:
+        own (B, g, 1, bases o): c_C and n_C. across (B, g, 1, o): -f_C, None without momentum.
+    """
+
+    own: Array
+    across: Array
+
+
+def kept(gates: GateRows, D: Array, X: Array, o: int) -> Kept:
+    """The factors of `Kept` out of the last coefficient rows."""
+
+    def wide(x: Array) -> Array:  # (B, g, G) -> (B, g, 1, o)
+        return np.broadcast_to(x[:, :, None], (*x.shape[:2], 1, o))
+
+    if gates.momentum is None:
+        return Kept(wide(D[-1, ..., 0]), None)
+    return Kept(np.concatenate([wide(D[-1, ..., 0]), wide(X[-1, ..., 1])], axis=-1), np.ascontiguousarray(wide(D[-1, ..., 1])))
+
+
+def pass_on(keep: Kept, states: Array, k: int, change: Array) -> None:
+    """The state after chunk k from that before it and what the chunk adds."""
+    before, after = states[:, k], states[:, k + 1]
+    np.multiply(before, keep.own[:, k], out=after)
+    after += change
+    if keep.across is not None:
+        o = keep.across.shape[-1]
+        after[..., :o] -= before[..., o:] * keep.across[:, k]
+
+
+def runs(refresh: tuple[bool, ...]) -> list[tuple[int, int]]:
+    """Stretches of chunks under one reference."""
+    starts = [k for k in range(len(refresh)) if k == 0 or refresh[k]]
+    return list(zip(starts, [*starts[1:], len(refresh)], strict=True))
+
+
+def old_columns(layout: Layout, first: int, last: int) -> list[tuple[int, int]]:
+    """Chunks of a run whose first columns keep the residual of their arrival under carry, and how many (WINDOW-13)."""
+    h = layout.window - 1
+    before = h - min(h, layout.position if first == 0 else 0)  # tokens of older spans before the run
+    counts = [(k, before - (k - first) * layout.chunk) for k in range(first, last)]
+    return [(k, count) for k, count in counts if count > 0]
+
+
+def _given(layout: Layout, given: Arrays, made: Group) -> Group:
+    """Residuals under a reference that is known: all chunks of a span at once (CHUNK-6, CHUNK-8)."""
+    C, h = layout.chunk, layout.window - 1
+    B, g, K, d = made.phi.shape
+    o = given.values.shape[-1]
+    Z = side_by_side(given)
+    E = scratch.empty((B, g, K, o), Z.dtype)
+    states, scaled = scratch.empty((B, g + 1, *Z.shape[1:]), Z.dtype), scratch.empty((B, g, K, Z.shape[-1]), Z.dtype)
+    states[:, 0] = Z
+    keep, left = kept(made.gates, made.D, made.X, o), left_factors(made)
+    values = spread(layout, given.values)
+    reference: Array = None if given.reference is None else _transposed(given.reference)
+    references: Array = scratch.empty((B, g, d, o), Z.dtype) if layout.keeps_reference else None
+    arrivals: Array = None
+    if layout.carry:
+        arrivals = np.concatenate([given.residuals, np.empty_like(given.values, shape=(B, g * C, o))], axis=1)
+    for first, last in runs(layout.refresh):
+        chunks = slice(first, last)
+        if layout.keeps_reference:
+            reference = states[:, first, :, :o].copy() if layout.refresh[first] else reference
+            references[:, chunks] = reference[:, None]
+        np.negative(values[:, chunks], out=E[:, chunks])
+        if layout.reference == "frozen":
+            E[:, chunks] += scratch.product(made.phi[:, chunks], reference[:, None])
+        if arrivals is not None:
+            arrivals[:, h + first * C : h + last * C] = E[:, chunks, h:].reshape(B, -1, o)
+            for k, count in old_columns(layout, first, last):
+                E[:, k, :count] = arrivals[:, k * C : k * C + count]
+        scale_residuals(E[:, chunks], left[:, chunks], scaled[:, chunks])
+        change = scratch.product(made.phi_T[:, chunks], scaled[:, chunks])
+        for k in range(first, last):
+            pass_on(keep, states, k, change[:, k - first])
+    return made._replace(E=E, scaled=scaled, states=states, references=references, last_reference=reference, arrivals=arrivals)
+
+
+def _solved(layout: Layout, given: Arrays, made: Group) -> Group:
+    """Residuals under the running reference, by forward substitution chunk after chunk (EXACT-1 to EXACT-3)."""
+    B, g, K, d = made.phi.shape
+    o = given.values.shape[-1]
+    Z = side_by_side(given)
+    values = spread(layout, given.values)
+    E = scratch.empty((B, g, K, o), Z.dtype)
+    states, scaled = scratch.empty((B, g + 1, *Z.shape[1:]), Z.dtype), scratch.empty((B, g, K, Z.shape[-1]), Z.dtype)
+    states[:, 0] = Z
+    keep = kept(made.gates, made.D, made.X, o)
+    reference = None if given.reference is None else given.reference.swapaxes(-1, -2)
+    references: Array = scratch.empty((B, g, d, o), Z.dtype) if layout.keeps_reference else None
+    before, left = factor_pair(layout, made), left_factors(made)
+    answered, change = scratch.empty((B, g, K, Z.shape[-1]), Z.dtype), scratch.empty(Z.shape, Z.dtype)
+    for k in range(g):
+        if layout.keeps_reference:
+            reference = states[:, k, :, :o].copy() if layout.refresh[k] else reference
+            references[:, k] = reference
+        rest = combined(np.matmul(made.phi[:, k], states[:, k], out=answered[:, k]), before[:, k])
+        rest -= values[:, k]
+        mix(made.inverse[:, k], rest, out=E[:, k])
+        scale_residuals(E[:, k], left[:, k], scaled[:, k])
+        pass_on(keep, states, k, np.matmul(made.phi_T[:, k], scaled[:, k], out=change))
+    return made._replace(E=E, scaled=scaled, answered=answered, states=states, references=references, last_reference=reference)
+
+
+def factor_pair(layout: Layout, made: Group) -> Array:
+    """(B, g, K, G, bases): what each column takes of M_0 and of -S_0 in its residual."""
+    return np.moveaxis(before_rows(layout, made.gates, made.D)[..., : made.gates.bases], -3, -2)
+
+
+def combined(both: Array, factors: Array) -> Array:
+    """c (rows M_0^T) + f (rows S_0^T) from [rows M_0^T | rows S_0^T] (..., rows, bases o) and (..., rows, G, bases)."""
+    o = both.shape[-1] // factors.shape[-1]
+    found: Array = both[..., :o] * factors[..., 0]
+    if factors.shape[-1] == 2:
+        found -= both[..., o:] * factors[..., 1]
+    return found
+
+
+def _reads(layout: Layout, made: Group) -> Array:
+    """y (B, n, o) of every token (CHUNK-7, CHUNK-13)."""
+    B, g, C, _ = made.queries.shape
+    if layout.read == "reference":
+        y = made.queries @ made.references
+    else:
+        factors = np.moveaxis(read_rows(layout, made.D)[..., : made.gates.bases], -3, -2)
+        y = combined(made.asked, factors)
+        y -= mix(made.A, made.E)
+    return y.reshape(B, g * C, -1)

@@ -1,0 +1,317 @@
+"""The backward pass of a group of chunks, by hand: what `dual` computed is pulled back from the last chunk to the first.
+
+The equations are CHUNK-16 and EXACT-8 to EXACT-10. With F = Phi [M_bar^T | S_bar^T] at the end of each chunk,
+
+    E_bar = -A^T y_bar - D_C * F_M + X_C * F_S
+    frozen:  M_ref_bar += E_bar^T Phi,   v_bar = -E_bar
+    running: R_bar = L^{-T} E_bar,   N_bar = -R_bar E^T,   v_bar = -R_bar
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from atlas_ref.parallel.coefficients import coefficient_rows_backward
+from atlas_ref.parallel.dual import (
+    Arrays,
+    Group,
+    Kept,
+    Layout,
+    before_rows,
+    factor,
+    factor_pair,
+    gathered,
+    kept,
+    left_factors,
+    mix,
+    old_columns,
+    read_rows,
+    runs,
+)
+from atlas_ref.parallel.scratch import scratch
+from atlas_ref.types import Array
+
+
+class Bars(NamedTuple):
+    """Cotangents of the outputs of a group; None where nothing depends on one."""
+
+    y: Array = None
+    M: Array = None
+    S: Array = None
+    reference: Array = None
+    residuals: Array = None
+
+
+class _Pulled(NamedTuple):
+    """Cotangents while they are being added up: of D and of the last row of X, of the columns, the queries, residuals,
+    states at the start of each chunk (from the reads alone) and of the references that are read; and the states themselves,
+    transposed."""
+
+    D: Array
+    X_last: Array
+    phi: Array
+    queries: Array
+    E: Array
+    states: Array
+    references: Array
+    turned: Array
+
+
+def backward(layout: Layout, given: Arrays, made: Group, bars: Bars) -> Arrays:
+    """Cotangents of the arguments of a group (CHUNK-16, EXACT-8 to EXACT-10)."""
+    pulled = _through_reads(layout, made, bars)
+    ends = scratch.empty(made.states[:, 1:].shape, made.states.dtype)  # cotangent of the state at the end of each chunk
+    F = scratch.empty(made.scaled.shape, made.scaled.dtype)
+    rows = np.zeros_like(given.keys), np.zeros_like(given.values)
+    through = _through_solved if layout.solved else _through_given
+    dZ, d_reference, d_residuals = through(layout, given, made, bars, pulled, ends, F, rows)
+    _through_ends(made, pulled, ends, F)
+    d_retain = _through_rows(layout, made, pulled, rows) if layout.solved else None
+    gathered(layout, pulled.phi, rows[0])
+    gates = coefficient_rows_backward(made.gates, made.D, made.X, pulled.D, pulled.X_last, layout.stride)
+    o = made.E.shape[-1]
+    return Arrays(
+        rows[0],
+        rows[1],
+        pulled.queries.reshape(given.queries.shape),
+        _per_token(gates.retain if d_retain is None else gates.retain + d_retain, given.retain),
+        None if given.momentum is None else _per_token(gates.momentum, given.momentum),
+        _per_token(gates.rate_in, given.rate_in),
+        _per_token(gates.rate_out, given.rate_out),
+        _weights(gates.weights, given.weights),
+        dZ[..., :o].swapaxes(-1, -2).copy(),
+        None if given.momentum is None else dZ[..., o:].swapaxes(-1, -2).copy(),
+        None if given.reference is None or d_reference is None else d_reference.swapaxes(-1, -2),
+        d_residuals,
+    )
+
+
+def _per_token(rows: Array, given: Array) -> Array:
+    """(C, B, g, G) back to (B, n, G) as the gate was given."""
+    moved = np.moveaxis(rows, 0, 2)
+    flat = moved.reshape(moved.shape[0], -1, moved.shape[-1])
+    return flat if flat.shape == given.shape else flat.sum(axis=-1, keepdims=True)
+
+
+def _weights(rows: Array, given: Array) -> Array:
+    moved = np.moveaxis(rows[..., 0, :], 0, 2)
+    flat = moved.reshape(moved.shape[0], -1, moved.shape[-1])[..., ::-1]
+    return flat if flat.shape == given.shape else flat.sum(axis=0, keepdims=True)
+
+
+def _spread_out(g: Array, factors: Array) -> Array:
+    """[c g | f g] (..., rows, bases o) from g (..., rows, o) and factors (..., rows, G, bases) of M_0 and of -S_0."""
+    o, bases = g.shape[-1], factors.shape[-1]
+    both = scratch.empty((*g.shape[:-1], bases * o), g.dtype)
+    np.multiply(g, factors[..., 0], out=both[..., :o])
+    if bases == 2:
+        np.multiply(g, -factors[..., 1], out=both[..., o:])
+    return both
+
+
+def _factor_bars(g: Array, both: Array, out: Array) -> None:
+    """Add the cotangents of the factors of M_0 and of -S_0 into (..., rows, G, bases)."""
+    o = g.shape[-1]
+    for base in range(out.shape[-1]):
+        part = both[..., base * o : base * o + o]
+        each = g * part if out.shape[-2] == o else row_dots(g, part)[..., None]
+        out[..., base] += each if base == 0 else -each
+
+
+def _against(g: Array, E: Array, G: int) -> Array:
+    """Cotangent (..., G, C, K) of A in A E, from g (..., C, o)."""
+    if G == 1:
+        return scratch.product(g, scratch.turned(E))[..., None, :, :]
+    return scratch.times(g.swapaxes(-1, -2)[..., :, None], E.swapaxes(-1, -2)[..., None, :])
+
+
+def row_dots(a: Array, b: Array) -> Array:
+    """Sums of products along the last axis."""
+    return np.einsum("...i,...i->...", a, b)
+
+
+def _mixed_back(A: Array, g: Array) -> Array:
+    """A^T g: (..., G, C, K), (..., C, o) -> (..., K, o)."""
+    return mix(A.swapaxes(-1, -2), g)
+
+
+def _through_reads(layout: Layout, made: Group, bars: Bars) -> _Pulled:
+    """From y to scores, residuals, coefficient rows, queries and the states at the start of chunks."""
+    dD = scratch.zeros(made.D.shape, made.D.dtype)
+    dX_last = None if made.X is None else np.zeros_like(made.X[-1])
+    states = made.states[:, :-1]
+    kind, shape = states.dtype, made.phi.shape
+    turned = scratch.turned(states)
+    if bars.y is None:
+        phi, queries = scratch.zeros(shape, kind), np.zeros_like(made.queries)
+        return _Pulled(dD, dX_last, phi, queries, scratch.zeros(made.E.shape, kind), scratch.zeros(states.shape, kind), None, turned)
+    g = bars.y.reshape(*made.queries.shape[:-1], -1)
+    if layout.read == "reference":
+        references = scratch.product(scratch.turned(made.queries), g)
+        queries, phi = g @ scratch.turned(made.references), scratch.zeros(shape, kind)
+        return _Pulled(dD, dX_last, phi, queries, scratch.zeros(made.E.shape, kind), scratch.zeros(states.shape, kind), references, turned)
+    nb = made.gates.bases
+    g = -g
+    E = _mixed_back(made.A, g)
+    dA = _against(g, made.E, made.A.shape[-3])
+    rows = read_rows(layout, dD)
+    np.multiply(dA, made.scores[:, :, None], out=rows[..., nb:])
+    dA *= read_rows(layout, made.D)[..., nb:]
+    d_scores = dA.sum(axis=-3) if dA.shape[-3] > 1 else dA[..., 0, :, :]
+    factors = np.moveaxis(read_rows(layout, made.D)[..., :nb], -3, -2)
+    np.negative(g, out=g)
+    _factor_bars(g, made.asked, np.moveaxis(rows[..., :nb], -3, -2))
+    out = _spread_out(g, factors)
+    queries = d_scores @ made.phi
+    queries += scratch.product(out, turned)
+    phi = scratch.product(scratch.turned(d_scores), made.queries)
+    return _Pulled(dD, dX_last, phi, queries, E, scratch.product(scratch.turned(made.queries), out), None, turned)
+
+
+def _hand_back(keep: Kept, dZ: Array, k: int, into: Array) -> None:
+    """Add to the cotangent of the state before chunk k what that after it asks: [c_C dM | f_C dM + n_C dS]."""
+    into += scratch.times(dZ, keep.own[:, k])
+    if keep.across is not None:
+        o = keep.across.shape[-1]
+        into[..., o:] -= scratch.times(dZ[..., :o], keep.across[:, k])
+
+
+def _add_from_ends(F: Array, left: Array, into: Array) -> None:
+    """What the end state asks of residuals: -D_C * F_M + X_C * F_S."""
+    o = into.shape[-1]
+    for base in range(left.shape[-1]):
+        into += F[..., base * o : base * o + o] * left[..., base]
+
+
+def _first_state(given: Arrays, bars: Bars) -> Array:
+    """Cotangent [M_bar^T | S_bar^T] of the state after the last chunk."""
+    both = [bars.M] if given.momentum is None else [bars.M, bars.S]
+    return np.concatenate([(np.zeros_like(given.M) if x is None else x).swapaxes(-1, -2) for x in both], axis=-1)
+
+
+def _through_given(
+    layout: Layout,
+    given: Arrays,
+    made: Group,
+    bars: Bars,
+    pulled: _Pulled,
+    ends: Array,
+    F: Array,
+    rows: tuple[Array, Array],
+) -> tuple[Array, Array, Array]:
+    """Chunks in reverse under a known reference: one product a span for the residuals."""
+    C, h, o = layout.chunk, layout.window - 1, made.E.shape[-1]
+    dZ = _first_state(given, bars)
+    keep, left = kept(made.gates, made.D, made.X, o), left_factors(made)
+    d_reference = np.zeros_like(dZ[..., :o]) if bars.reference is None else bars.reference.swapaxes(-1, -2)
+    arrivals = np.zeros_like(given.values) if layout.carry else None
+    if arrivals is not None and bars.residuals is not None:
+        arrivals[:, -layout.window :] += bars.residuals
+    for first, last in reversed(runs(layout.refresh)):
+        chunks = slice(first, last)
+        for k in range(last - 1, first - 1, -1):
+            ends[:, k] = dZ
+            dZ = pulled.states[:, k]
+            _hand_back(keep, ends[:, k], k, dZ)
+        F[:, chunks] = scratch.product(made.phi[:, chunks], ends[:, chunks])
+        _add_from_ends(F[:, chunks], left[:, chunks], pulled.E[:, chunks])
+        dE = pulled.E[:, chunks]
+        if arrivals is not None:
+            for k, count in old_columns(layout, first, last):
+                arrivals[:, k * C : k * C + count] += pulled.E[:, k, :count]
+                pulled.E[:, k, :count] = 0.0
+            dE[:, :, h:] += arrivals[:, h + first * C : h + last * C].reshape(*dE.shape[:2], C, o)
+        if layout.reference == "frozen":
+            pulled.phi[:, chunks] += scratch.product(dE, scratch.turned(made.references[:, first])[:, None])
+            d_reference = d_reference + scratch.product(made.phi_T[:, chunks], dE).sum(axis=1)
+        if pulled.references is not None:
+            d_reference = d_reference + pulled.references[:, chunks].sum(axis=1)
+        if layout.keeps_reference and layout.refresh[first]:
+            dZ[..., :o] += d_reference
+            d_reference = np.zeros_like(d_reference)
+    gathered(layout, -pulled.E, rows[1])
+    return dZ, d_reference, None if arrivals is None else arrivals[:, :h]
+
+
+def _through_solved(
+    layout: Layout,
+    given: Arrays,
+    made: Group,
+    bars: Bars,
+    pulled: _Pulled,
+    ends: Array,
+    F: Array,
+    rows: tuple[Array, Array],
+) -> tuple[Array, Array, Array]:
+    """Chunks in reverse under the running reference; leaves R_bar where E_bar was."""
+    o = made.E.shape[-1]
+    dZ = _first_state(given, bars)
+    keep, left = kept(made.gates, made.D, made.X, o), left_factors(made)
+    d_reference = np.zeros_like(dZ[..., :o]) if bars.reference is None else bars.reference.swapaxes(-1, -2)
+    before = factor_pair(layout, made)
+    inverse_T = made.inverse.swapaxes(-1, -2)
+    for k in range(len(layout.refresh) - 1, -1, -1):
+        ends[:, k] = dZ
+        np.matmul(made.phi[:, k], ends[:, k], out=F[:, k])
+        dR = pulled.E[:, k]
+        _add_from_ends(F[:, k], left[:, k], dR)
+        dR[...] = mix(inverse_T[:, k], dR)
+        dZ = pulled.states[:, k]
+        _hand_back(keep, ends[:, k], k, dZ)
+        dZ += scratch.product(made.phi_T[:, k], _spread_out(dR, before[:, k]))
+        if pulled.references is not None:
+            d_reference = d_reference + pulled.references[:, k]
+        if layout.keeps_reference and layout.refresh[k]:
+            dZ[..., :o] += d_reference
+            d_reference = np.zeros_like(d_reference)
+    return dZ, d_reference, None
+
+
+def _through_ends(made: Group, pulled: _Pulled, ends: Array, F: Array) -> None:
+    """From the end states of all chunks to columns and coefficients: Z_C = [c M_0 + f S_0 | n S_0] + Phi^T scaled."""
+    nb, o = made.gates.bases, made.E.shape[-1]
+    states, last = made.states[:, :-1], pulled.D[-1]
+
+    def by_gate(a: Array, b: Array) -> Array:
+        """Sums of products over rows, and over columns too where these share a gate."""
+        found = np.einsum("...do,...do->...o", a, b)
+        return found if last.shape[-2] == o else found.sum(axis=-1, keepdims=True)
+
+    def by_column(a: Array, b: Array) -> Array:
+        """Products per key, summed over columns that share a gate: (..., K, o) -> (..., G, K)."""
+        return factor(a * b) if last.shape[-2] == o else row_dots(a, b)[..., None, :]
+
+    last[..., nb:] -= by_column(made.E, F[..., :o])
+    last[..., 0] += by_gate(ends[..., :o], states[..., :o])
+    if made.X is not None:
+        last[..., 1] -= by_gate(ends[..., :o], states[..., o:])
+        pulled.X_last[..., nb:] += by_column(made.E, F[..., o:])
+        pulled.X_last[..., 1] += by_gate(ends[..., o:], states[..., o:])
+    pulled.phi[...] += scratch.product(made.scaled, scratch.turned(ends))
+
+
+def _through_rows(layout: Layout, made: Group, pulled: _Pulled, rows: tuple[Array, Array]) -> Array | None:
+    """From R_bar, which stands in E_bar's place, to the triangular system: columns, values, coefficient rows, retain."""
+    nb, dR = made.gates.bases, pulled.E
+    gathered(layout, -dR, rows[1])
+    before = before_rows(layout, made.gates, made.D)  # (B, g, G, K, bases + K)
+    d_before = scratch.zeros(before.shape, before.dtype)
+    dN = _against(-dR, made.E, before.shape[-3])
+    np.multiply(dN, made.keyed[:, :, None], out=d_before[..., nb:])
+    dN *= before[..., nb:]
+    d_keyed = dN.sum(axis=-3) if dN.shape[-3] > 1 else dN[..., 0, :, :]
+    _factor_bars(dR, made.answered, np.moveaxis(d_before[..., :nb], -3, -2))
+    out = _spread_out(dR, np.moveaxis(before[..., :nb], -3, -2))
+    pulled.phi[...] += scratch.product(out, pulled.turned)
+    pulled.phi[...] += scratch.product(d_keyed + d_keyed.swapaxes(-1, -2), made.phi)
+    if layout.stride > 1:
+        d_before = d_before.reshape(*d_before.shape[:-2], layout.chunk, layout.window, -1).sum(axis=-2)
+    d_before = np.moveaxis(d_before, -2, 0)
+    if not layout.before_error:
+        pulled.D[:-1] += d_before
+        return None
+    pulled.D[:-1] += d_before * made.gates.retain[..., None]
+    found: Array = (d_before * made.D[:-1]).sum(axis=-1)
+    return found

@@ -1,0 +1,173 @@
+"""A group of chunks in tape ops, one chunk after the other: the truth beside `dual`, and what computes the rest.
+
+A set of columns is a pair (weights, residuals). One set is enough but where a residual depends on the token that looks at
+it: with before_error under a frozen reference, r_t (M_ref phi_i) - v_i takes two (CHUNK-10), and a third under carry (CHUNK-9).
+Specified in specs/chunkwise.md (CHUNK-6 to CHUNK-13) and specs/exact.md (EXACT-1 to EXACT-6).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from atlas_ref.parallel.coefficients import gate_rows, plain_coefficient_rows
+from atlas_ref.parallel.dual import Arrays, Layout
+from atlas_ref.types import Array
+from tape import ops
+
+
+class _Set(NamedTuple):
+    """Columns of one chunk: coefficient rows D, X (C + 1, B, G, bases + K), features (B, K, d), residuals (B, K, o)."""
+
+    D: Array
+    X: Array
+    phi: Array
+    E: Array
+
+
+def plain(layout: Layout, given: Arrays) -> tuple[Array, ...]:
+    """The outputs of a group, as `dual.outputs` orders them."""
+    C, h = layout.chunk, layout.window - 1
+    M, S, reference, residuals = given.M, given.S, given.reference, given.residuals
+    position = layout.position
+    reads = []
+    for k, refresh in enumerate(layout.refresh):
+        reference = M if refresh and layout.keeps_reference else reference
+        position = position if k == 0 else 0 if refresh else position + C
+        columns, tokens = slice(k * C, k * C + C + h), slice(k * C, k * C + C)
+        part = given._replace(
+            keys=given.keys[:, columns],
+            values=given.values[:, columns],
+            queries=given.queries[:, tokens],
+            **{name: _cut(getattr(given, name), tokens) for name in ("retain", "momentum", "rate_in", "rate_out", "weights")},
+            M=M,
+            S=S,
+            reference=reference,
+            residuals=residuals,
+        )
+        sets, arrived = _solved_set(layout, part) if layout.solved else _given_sets(layout, part, position)
+        reads.append(_read(layout, part, sets))
+        M, S = _after(part, sets)
+        if layout.carry:
+            residuals = ops.concatenate([residuals, arrived], axis=1)
+            kept = residuals.shape[1] - h if k < len(layout.refresh) - 1 else -h - 1
+            residuals = residuals[:, kept:]
+    found = [] if layout.read == "none" else [ops.concatenate(reads, axis=1)]
+    found += [M] if S is None else [M, S]
+    found += [reference] if layout.keeps_reference else []
+    return (*found, residuals) if layout.carry else tuple(found)
+
+
+def _cut(value: Array, tokens: slice) -> Array:
+    return None if value is None else value[:, tokens]
+
+
+def _rows(layout: Layout, part: Arrays, weights: Array) -> tuple[Array, Array]:
+    gates = gate_rows(layout.chunk, part.retain, part.momentum, part.rate_in, part.rate_out, weights)
+    D, X = plain_coefficient_rows(gates, layout.columns, layout.stride)
+    return D[:, :, 0], None if X is None else X[:, :, 0]
+
+
+def _solved_set(layout: Layout, part: Arrays) -> tuple[list[_Set], Array]:
+    """(I + N) E = c M_0 phi + f S_0 phi - v,  N[i, j] = D[token of i - 1, j] <phi_i, phi_j> (EXACT-1)."""
+    D, X = _rows(layout, part, part.weights)
+    c, nb = layout.window, D.shape[-1] - layout.columns
+    places = (np.arange(layout.chunk)[:, None] + np.arange(c)).ravel()
+    phi, values = part.keys[:, places], part.values[:, places]
+    before = ops.moveaxis(D[:-1], 0, -2)  # (B, G, C, nb + K)
+    if layout.before_error:
+        before = ops.expand_dims(ops.swapaxes(part.retain, -1, -2), -1) * before
+    before = before[:, :, np.repeat(np.arange(layout.chunk), c)]
+    known = _base(before, [phi @ ops.transpose(Z) for Z in (part.M, part.S) if Z is not None]) - values
+    N = before[..., nb:] * ops.expand_dims(phi @ ops.transpose(phi), 1)
+    E = _solve(N, known)
+    return [_Set(D, X, phi, E)], None
+
+
+def _solve(N: Array, known: Array) -> Array:
+    """(I + N)^{-1} known, with one matrix for all columns or one for each."""
+    if N.shape[1] == 1:
+        return ops.solve_triangular(N[:, 0], known, unit=True)
+    each = ops.solve_triangular(N, ops.expand_dims(ops.transpose(known), -1), unit=True)
+    return ops.transpose(each[..., 0])
+
+
+def _given_sets(layout: Layout, part: Arrays, position: int) -> tuple[list[_Set], Array]:
+    """Sets of columns under a known reference, and the residuals of this chunk's tokens at their arrival."""
+    h, c, C = layout.window - 1, layout.window, layout.chunk
+    zero = layout.reference == "zero"
+    predicted: Array = None if zero else part.keys @ ops.transpose(part.reference)
+    fresh: Array = -part.values if zero else predicted - part.values
+    seen = np.arange(c) <= position + np.arange(C)[:, None]  # (C, c): the lags of this span
+    inside = ops.where(seen, part.weights, 0.0) if layout.carry else part.weights
+    arrived = fresh[:, h:]
+    if layout.before_error:
+        arrived = part.retain * predicted[:, h:] - part.values[:, h:]
+        decayed = [(ops.expand_dims(part.retain, -1) * ops.expand_dims(inside, -2), predicted), (inside, -part.values)]
+        pairs = decayed
+    else:
+        pairs = [(inside, fresh)]
+    if layout.carry:
+        stored = ops.concatenate([part.residuals, arrived], axis=1)
+        pairs.append((ops.where(seen, 0.0, part.weights), stored))
+    return [_Set(*_set_rows(layout, part, weights), part.keys, E) for weights, E in pairs], arrived
+
+
+def _set_rows(layout: Layout, part: Arrays, weights: Array) -> tuple[Array, Array]:
+    """Coefficient rows for weights (B, C, c), or (B, C, G, c) where they hold a gate per output dimension."""
+    if weights.ndim == 3:
+        return _rows(layout, part, weights)
+    each = [_rows(layout, part, weights[:, :, i]) for i in range(weights.shape[2])]
+    if len(each) == 1:
+        return each[0]
+    D = ops.concatenate([D[:, :, min(i, D.shape[2] - 1), None] for i, (D, _) in enumerate(each)], axis=2)
+    if each[0][1] is None:
+        return D, None
+    return D, ops.concatenate([X[:, :, min(i, X.shape[2] - 1), None] for i, (_, X) in enumerate(each)], axis=2)
+
+
+def _base(rows: Array, known: list[Array]) -> Array:
+    """c (rows M_0) + f (rows S_0): coefficients (B, G, C, nb + K), known (B, C, o) per base."""
+    found = ops.swapaxes(rows[..., 0], -1, -2) * known[0]
+    return found if len(known) == 1 else found - ops.swapaxes(rows[..., 1], -1, -2) * known[1]
+
+
+def _mixed(A: Array, E: Array) -> Array:
+    """A (B, G, C, K) times E (B, K, o)."""
+    if A.shape[1] == 1:
+        return A[:, 0] @ E
+    return ops.transpose((A @ ops.expand_dims(ops.transpose(E), -1))[..., 0])
+
+
+def _read(layout: Layout, part: Arrays, sets: list[_Set]) -> Array:
+    if layout.read == "none":
+        return None
+    if layout.read == "reference":
+        return part.queries @ ops.transpose(part.reference)
+    y = None
+    for each in sets:
+        rows = ops.moveaxis(each.D[1:] if layout.read == "after" else each.D[:-1], 0, -2)
+        nb = rows.shape[-1] - each.phi.shape[1]
+        if y is None:
+            y = _base(rows, [part.queries @ ops.transpose(Z) for Z in (part.M, part.S) if Z is not None])
+        scores = part.queries @ ops.transpose(each.phi)
+        y = y - _mixed(rows[..., nb:] * ops.expand_dims(scores, 1), each.E)
+    return y
+
+
+def _after(part: Arrays, sets: list[_Set]) -> tuple[Array, Array]:
+    """M_C = c_C M_0 + f_C S_0 - E^T diag(D_C) Phi,  S_C = n_C S_0 + E^T diag(X_C) Phi."""
+    nb = sets[0].D.shape[-1] - sets[0].phi.shape[1]
+    last = sets[0].D[-1]  # (B, G, nb + K)
+    M = ops.expand_dims(last[..., 0], -1) * part.M
+    S = None
+    if part.S is not None:
+        M = M - ops.expand_dims(last[..., 1], -1) * part.S
+        S = ops.expand_dims(sets[0].X[-1][..., 1], -1) * part.S
+    for each in sets:
+        E = ops.transpose(each.E)  # (B, o, K)
+        M = M - (E * each.D[-1][..., nb:]) @ each.phi
+        if S is not None:
+            S = S + (E * each.X[-1][..., nb:]) @ each.phi
+    return M, S

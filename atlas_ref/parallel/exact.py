@@ -1,0 +1,37 @@
+"""The exact form: the running-reference rule, chunk by chunk, through a unit lower triangular system.
+
+    (I + N) E = diag(c) Phi M_0^T + diag(f) Phi S_0^T - V,      N[i,j] = D[i-1,j] <phi_i, phi_j>
+
+for c = 1: the residual of token i is known once those of the tokens before it are. With a window the unknowns are
+e[t,i], one per token and window place. Reads and end states are those of the dual form.
+
+Computes Delta, Titans, Omega without Newton-Schulz and Hebbian, exactly. Specified in specs/exact.md.
+Source: the WY form of gated DeltaNet is the case of no momentum and decay before the error.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from atlas_ref.parallel.momentum_first import walk_momenta
+from atlas_ref.parallel.recurrence import Memory, Recurrence
+from atlas_ref.parallel.walk import walk
+from atlas_ref.types import Array
+
+CHUNK = 16  # tokens, where a token looks at itself alone
+COLUMNS = 64  # and with a window: so many unknowns, the fastest measured
+
+
+def run(config: Any, sequence: Recurrence, memory: Memory, chunk: int | None) -> tuple[Memory, Array]:
+    """The rule over one packed sequence (EXACT-1 to EXACT-7, EXACT-11).
+
+    Args:
+        chunk: tokens of a chunk; None for 16, fewer with a window.
+
+    Returns:
+        memory after the last token, y (..., T, d_out).
+    """
+    averages_momenta = memory.momenta is not None
+    places = 1 if averages_momenta else sequence.window
+    chunk = chunk or (CHUNK if places == 1 else max(1, COLUMNS // places))
+    return (walk_momenta if averages_momenta else walk)(config, sequence, memory, chunk)

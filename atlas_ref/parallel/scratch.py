@@ -1,0 +1,79 @@
+"""Work space that every group of chunks uses again.
+
+A page that is touched for the first time costs more than the arithmetic on it, so what lives only while a group is
+computed comes from one block of memory, handed out from its start and taken back all at once. A block per thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from atlas_ref.types import Array
+
+ALIGNMENT = 64  # bytes of a cache line
+
+
+class Scratch(threading.local):
+    """A block of memory and how much of it is handed out."""
+
+    def __init__(self) -> None:
+        self.block = np.empty(0, np.uint8)
+        self.used = 0
+        self.most = 0
+
+    @contextlib.contextmanager
+    def frame(self) -> Iterator[None]:
+        """What is handed out inside is taken back at the end, and must not be used after it."""
+        before = self.used
+        try:
+            yield
+        finally:
+            self.used = before
+            if before == 0 and self.most > self.block.nbytes:
+                self.block = np.empty(self.most + ALIGNMENT, np.uint8)
+
+    def empty(self, shape: tuple[int, ...], kind: Any) -> Array:
+        """An array of which nothing is known; outside the block where that is full."""
+        kind = np.dtype(kind)
+        size = -(-math.prod(shape) * kind.itemsize // ALIGNMENT) * ALIGNMENT
+        start, self.used = self.used, self.used + size
+        self.most = max(self.most, self.used)
+        if self.used > self.block.nbytes or self.block.nbytes == 0:
+            return np.empty(shape, kind)
+        return self.block[start : start + math.prod(shape) * kind.itemsize].view(kind).reshape(shape)
+
+    def zeros(self, shape: tuple[int, ...], kind: Any) -> Array:
+        """An array of zeros."""
+        made = self.empty(shape, kind)
+        made[...] = 0.0
+        return made
+
+    def copy(self, x: Array) -> Array:
+        """The same entries, contiguous."""
+        made = self.empty(x.shape, x.dtype)
+        made[...] = x
+        return made
+
+    def turned(self, x: Array) -> Array:
+        """The last two axes exchanged, contiguous: what a matrix product is fastest on."""
+        return self.copy(x.swapaxes(-1, -2))
+
+    def times(self, a: Array, b: Array) -> Array:
+        """a * b."""
+        made = self.empty(np.broadcast_shapes(a.shape, b.shape), np.result_type(a, b))
+        return np.multiply(a, b, out=made)
+
+    def product(self, a: Array, b: Array) -> Array:
+        """a @ b for stacks of matrices."""
+        lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        made = self.empty((*lead, a.shape[-2], b.shape[-1]), np.result_type(a, b))
+        return np.matmul(a, b, out=made)
+
+
+scratch = Scratch()
