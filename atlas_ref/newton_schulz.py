@@ -207,19 +207,31 @@ def _block(settings: NewtonSchulz) -> Callable[[Array], Array]:
 
 
 def _forward(S: Array, settings: NewtonSchulz) -> Array:
-    rows, columns = S.shape[-2:]
-    tall = settings.transpose == "tall" and rows > columns
-    start = _normalised(S, settings)
-    X = np.array(start.swapaxes(-1, -2) if tall else start, order="C").reshape(-1, *((columns, rows) if tall else (rows, columns)))
+    X = _flat(_normalised(S, settings), settings)
     table = coefficient_table(settings)
     _in_groups(lambda part: _polynomial_steps(X[part], table), X)
-    X = X.reshape(*S.shape[:-2], *X.shape[-2:])
-    X = X.swapaxes(-1, -2) if tall else X
+    X = _unflat(X, S, settings)
     if settings.scale != "1":
         X = X * _scale(S, settings)
     if settings.guard == "return":
         X = np.where(ops.less(_frobenius(S), settings.eps), S, X)
     return X
+
+
+def _is_turned(S: Array, settings: NewtonSchulz) -> bool:
+    return settings.transpose == "tall" and S.shape[-2] > S.shape[-1]
+
+
+def _flat(x: Array, settings: NewtonSchulz) -> Array:
+    """A contiguous copy with one leading axis, in the orientation that the steps work in."""
+    x = x.swapaxes(-1, -2) if _is_turned(x, settings) else x
+    return np.array(x, order="C").reshape(-1, *x.shape[-2:])
+
+
+def _unflat(x: Array, S: Array, settings: NewtonSchulz) -> Array:
+    """The same in the orientation and with the leading axes of S."""
+    x = x.reshape(*S.shape[:-2], *x.shape[-2:])
+    return x.swapaxes(-1, -2) if _is_turned(S, settings) else x
 
 
 def _polynomial_steps(X: Array, table: tuple[Coefficients, ...]) -> None:
@@ -279,28 +291,45 @@ def _backward(S: Array, g: Array, settings: NewtonSchulz) -> Array:
     B = b A + c A^2,  dB = dY X^T,  dA = b dB + c (dB A + A dB),
     dX = a dY + B dY + (dA + dA^T) X,  dS = dX / n - (norm_factor / n^2) <dX, S> S / ||S||
     """
-    rows, columns = S.shape[-2:]
-    tall = settings.transpose == "tall" and rows > columns
-    scale = _scale(S, settings)
-    G = g * scale
-    kept = iterates(S, settings)
-    X = [x.swapaxes(-1, -2) for x in kept] if tall else kept
-    D = G.swapaxes(-1, -2) if tall else G
-    for (a, b, c), x in zip(reversed(coefficient_table(settings)), reversed(X[:-1]), strict=True):
-        xT = x.swapaxes(-1, -2)
-        A = x @ xT
-        dB = D @ xT
-        dA = b * dB + c * (dB @ A + A @ dB)
-        D = a * D + (b * A + c * (A @ A)) @ D + (dA + dA.swapaxes(-1, -2)) @ x
-    D = D.swapaxes(-1, -2) if tall else D
-    dS = _normalised_backward(S, D, settings)
+    X, D = _flat(_normalised(S, settings), settings), _flat(g * _scale(S, settings), settings)
+    table = coefficient_table(settings)
+    _in_groups(lambda part: _pull_back_steps(X[part], D[part], table), X)  # X ends as the last iterate
+    dS = _normalised_backward(S, _unflat(D, S, settings), settings)
     norm = _frobenius(S)
     if settings.scale == "norm":
         safe = np.where(ops.equal(norm, 0.0), 1.0, norm)
-        dS = dS + np.sum(g * kept[-1], axis=(-2, -1), keepdims=True) * S / safe
+        dS = dS + np.sum(g * _unflat(X, S, settings), axis=(-2, -1), keepdims=True) * S / safe
     if settings.guard == "return":
         dS = np.where(ops.less(norm, settings.eps), g, dS)
     return dS
+
+
+def _pull_back_steps(X: Array, D: Array, table: tuple[Coefficients, ...]) -> None:
+    """All steps of one group forward, in place in X, and the cotangent of the last iterate back, in place in D."""
+    kept = []
+    for row in table:
+        kept.append(X.copy())
+        _polynomial_steps(X, (row,))
+    A, B, dA, other = (np.empty_like(X, shape=(*X.shape[:-1], X.shape[-2])) for _ in range(4))
+    Y, x_T = np.empty_like(X), np.empty_like(X, shape=(*X.shape[:-2], X.shape[-1], X.shape[-2]))
+    for (a, b, c), x in zip(reversed(table), reversed(kept), strict=True):
+        x_T[...] = x.swapaxes(-1, -2)  # a product with a contiguous factor is faster, and there are two
+        np.matmul(x, x_T, out=A)
+        np.matmul(D, x_T, out=B)  # dB
+        np.matmul(B, A, out=dA)
+        dA += np.matmul(A, B, out=other)
+        dA *= c
+        B *= b
+        dA += B
+        np.add(dA, dA.swapaxes(-1, -2), out=other)
+        np.matmul(A, A, out=B)
+        B *= c
+        A *= b
+        B += A
+        np.matmul(B, D, out=Y)
+        D *= a
+        D += Y
+        D += np.matmul(other, x, out=Y)
 
 
 def _normalised_backward(S: Array, D: Array, settings: NewtonSchulz) -> Array:

@@ -155,7 +155,8 @@ def forward(layout: Layout, given: Arrays) -> Group:
     keyed = inverse = None
     if layout.solved:
         keyed = scratch.product(phi, phi_T)
-        inverse = inverse_unit_lower(scratch.times(before_rows(layout, gates, D)[..., nb:], keyed[:, :, None]))
+        with scratch.frame():
+            inverse = inverse_unit_lower(scratch.times(before_rows(layout, gates, D)[..., nb:], keyed[:, :, None]))
     made = Group(gates, D, X, phi, phi_T, queries, scores, A, keyed, inverse, *(None,) * 8)
     made = _solved(layout, given, made) if layout.solved else _given(layout, given, made)
     return made if A is None else made._replace(asked=scratch.product(queries, made.states[:, :-1]))
@@ -324,17 +325,20 @@ def _given(layout: Layout, given: Arrays, made: Group) -> Group:
         if layout.keeps_reference:
             reference = states[:, first, :, :o].copy() if layout.refresh[first] else reference
             references[:, chunks] = reference[:, None]
-        np.negative(values[:, chunks], out=E[:, chunks])
         if layout.reference == "frozen":
-            E[:, chunks] += scratch.product(made.phi[:, chunks], reference[:, None])
+            np.matmul(made.phi[:, chunks], reference[:, None], out=E[:, chunks])
+            E[:, chunks] -= values[:, chunks]
+        else:
+            np.negative(values[:, chunks], out=E[:, chunks])
         if arrivals is not None:
             arrivals[:, h + first * C : h + last * C] = E[:, chunks, h:].reshape(B, -1, o)
             for k, count in old_columns(layout, first, last):
                 E[:, k, :count] = arrivals[:, k * C : k * C + count]
         scale_residuals(E[:, chunks], left[:, chunks], scaled[:, chunks])
-        change = scratch.product(made.phi_T[:, chunks], scaled[:, chunks])
-        for k in range(first, last):
-            pass_on(keep, states, k, change[:, k - first])
+        with scratch.frame():
+            change = scratch.product(made.phi_T[:, chunks], scaled[:, chunks])
+            for k in range(first, last):
+                pass_on(keep, states, k, change[:, k - first])
     return made._replace(E=E, scaled=scaled, states=states, references=references, last_reference=reference, arrivals=arrivals)
 
 
@@ -358,7 +362,8 @@ def _solved(layout: Layout, given: Arrays, made: Group) -> Group:
             references[:, k] = reference
         rest = combined(np.matmul(made.phi[:, k], states[:, k], out=answered[:, k]), before[:, k])
         rest -= values[:, k]
-        mix(made.inverse[:, k], rest, out=E[:, k])
+        with scratch.frame():
+            mix(made.inverse[:, k], rest, out=E[:, k])
         scale_residuals(E[:, k], left[:, k], scaled[:, k])
         pass_on(keep, states, k, np.matmul(made.phi_T[:, k], scaled[:, k], out=change))
     return made._replace(E=E, scaled=scaled, answered=answered, states=states, references=references, last_reference=reference)

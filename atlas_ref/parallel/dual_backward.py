@@ -68,9 +68,13 @@ def backward(layout: Layout, given: Arrays, made: Group, bars: Bars) -> Arrays:
     through = _through_solved if layout.solved else _through_given
     dZ, d_reference, d_residuals = through(layout, given, made, bars, pulled, ends, F, rows)
     _through_ends(made, pulled, ends, F)
-    d_retain = _through_rows(layout, made, pulled, rows) if layout.solved else None
+    d_retain = None
+    if layout.solved:
+        with scratch.frame():
+            d_retain = _through_rows(layout, made, pulled, rows)
     gathered(layout, pulled.phi, rows[0])
-    gates = coefficient_rows_backward(made.gates, made.D, made.X, pulled.D, pulled.X_last, layout.stride)
+    with scratch.frame():
+        gates = coefficient_rows_backward(made.gates, made.D, made.X, pulled.D, pulled.X_last, layout.stride)
     o = made.E.shape[-1]
     return Arrays(
         rows[0],
@@ -139,43 +143,53 @@ def _mixed_back(A: Array, g: Array) -> Array:
 
 def _through_reads(layout: Layout, made: Group, bars: Bars) -> _Pulled:
     """From y to scores, residuals, coefficient rows, queries and the states at the start of chunks."""
-    dD = scratch.zeros(made.D.shape, made.D.dtype)
-    dX_last = None if made.X is None else np.zeros_like(made.X[-1])
     states = made.states[:, :-1]
-    kind, shape = states.dtype, made.phi.shape
-    turned = scratch.turned(states)
+    kind = states.dtype
+    pulled = _Pulled(
+        D=scratch.zeros(made.D.shape, kind),
+        X_last=None if made.X is None else np.zeros_like(made.X[-1]),
+        phi=scratch.zeros(made.phi.shape, kind),
+        queries=np.zeros_like(made.queries),
+        E=scratch.zeros(made.E.shape, kind),
+        states=scratch.zeros(states.shape, kind),
+        references=None,
+        turned=scratch.turned(states),
+    )
     if bars.y is None:
-        phi, queries = scratch.zeros(shape, kind), np.zeros_like(made.queries)
-        return _Pulled(dD, dX_last, phi, queries, scratch.zeros(made.E.shape, kind), scratch.zeros(states.shape, kind), None, turned)
+        return pulled
     g = bars.y.reshape(*made.queries.shape[:-1], -1)
     if layout.read == "reference":
-        references = scratch.product(scratch.turned(made.queries), g)
-        queries, phi = g @ scratch.turned(made.references), scratch.zeros(shape, kind)
-        return _Pulled(dD, dX_last, phi, queries, scratch.zeros(made.E.shape, kind), scratch.zeros(states.shape, kind), references, turned)
-    nb = made.gates.bases
-    g = -g
-    E = _mixed_back(made.A, g)
-    dA = _against(g, made.E, made.A.shape[-3])
-    rows = read_rows(layout, dD)
+        np.matmul(g, scratch.turned(made.references), out=pulled.queries)
+        return pulled._replace(references=scratch.product(scratch.turned(made.queries), g))
+    with scratch.frame():
+        _through_scores(layout, made, g, pulled)
+    return pulled
+
+
+def _through_scores(layout: Layout, made: Group, g: Array, pulled: _Pulled) -> None:
+    """From y = diag(c) Psi M_0^T + diag(f) Psi S_0^T - A E."""
+    nb, rows = made.gates.bases, read_rows(layout, pulled.D)
+    coefficients = read_rows(layout, made.D)
+    np.negative(_mixed_back(made.A, g), out=pulled.E)
+    dA = _against(-g, made.E, made.A.shape[-3])
     np.multiply(dA, made.scores[:, :, None], out=rows[..., nb:])
-    dA *= read_rows(layout, made.D)[..., nb:]
+    dA *= coefficients[..., nb:]
     d_scores = dA.sum(axis=-3) if dA.shape[-3] > 1 else dA[..., 0, :, :]
-    factors = np.moveaxis(read_rows(layout, made.D)[..., :nb], -3, -2)
-    np.negative(g, out=g)
     _factor_bars(g, made.asked, np.moveaxis(rows[..., :nb], -3, -2))
-    out = _spread_out(g, factors)
-    queries = d_scores @ made.phi
-    queries += scratch.product(out, turned)
-    phi = scratch.product(scratch.turned(d_scores), made.queries)
-    return _Pulled(dD, dX_last, phi, queries, E, scratch.product(scratch.turned(made.queries), out), None, turned)
+    out = _spread_out(g, np.moveaxis(coefficients[..., :nb], -3, -2))
+    np.matmul(out, pulled.turned, out=pulled.queries)
+    pulled.queries[...] += scratch.product(d_scores, made.phi)
+    np.matmul(scratch.turned(d_scores), made.queries, out=pulled.phi)
+    np.matmul(scratch.turned(made.queries), out, out=pulled.states)
 
 
 def _hand_back(keep: Kept, dZ: Array, k: int, into: Array) -> None:
     """Add to the cotangent of the state before chunk k what that after it asks: [c_C dM | f_C dM + n_C dS]."""
-    into += scratch.times(dZ, keep.own[:, k])
-    if keep.across is not None:
-        o = keep.across.shape[-1]
-        into[..., o:] -= scratch.times(dZ[..., :o], keep.across[:, k])
+    with scratch.frame():
+        into += scratch.times(dZ, keep.own[:, k])
+        if keep.across is not None:
+            o = keep.across.shape[-1]
+            into[..., o:] -= scratch.times(dZ[..., :o], keep.across[:, k])
 
 
 def _add_from_ends(F: Array, left: Array, into: Array) -> None:
@@ -215,7 +229,7 @@ def _through_given(
             ends[:, k] = dZ
             dZ = pulled.states[:, k]
             _hand_back(keep, ends[:, k], k, dZ)
-        F[:, chunks] = scratch.product(made.phi[:, chunks], ends[:, chunks])
+        np.matmul(made.phi[:, chunks], ends[:, chunks], out=F[:, chunks])
         _add_from_ends(F[:, chunks], left[:, chunks], pulled.E[:, chunks])
         dE = pulled.E[:, chunks]
         if arrivals is not None:
@@ -224,8 +238,10 @@ def _through_given(
                 pulled.E[:, k, :count] = 0.0
             dE[:, :, h:] += arrivals[:, h + first * C : h + last * C].reshape(*dE.shape[:2], C, o)
         if layout.reference == "frozen":
-            pulled.phi[:, chunks] += scratch.product(dE, scratch.turned(made.references[:, first])[:, None])
-            d_reference = d_reference + scratch.product(made.phi_T[:, chunks], dE).sum(axis=1)
+            with scratch.frame():
+                pulled.phi[:, chunks] += scratch.product(dE, scratch.turned(made.references[:, first])[:, None])
+            with scratch.frame():
+                d_reference = d_reference + scratch.product(made.phi_T[:, chunks], dE).sum(axis=1)
         if pulled.references is not None:
             d_reference = d_reference + pulled.references[:, chunks].sum(axis=1)
         if layout.keeps_reference and layout.refresh[first]:
@@ -257,10 +273,11 @@ def _through_solved(
         np.matmul(made.phi[:, k], ends[:, k], out=F[:, k])
         dR = pulled.E[:, k]
         _add_from_ends(F[:, k], left[:, k], dR)
-        dR[...] = mix(inverse_T[:, k], dR)
         dZ = pulled.states[:, k]
         _hand_back(keep, ends[:, k], k, dZ)
-        dZ += scratch.product(made.phi_T[:, k], _spread_out(dR, before[:, k]))
+        with scratch.frame():
+            dR[...] = mix(inverse_T[:, k], dR)
+            dZ += scratch.product(made.phi_T[:, k], _spread_out(dR, before[:, k]))
         if pulled.references is not None:
             d_reference = d_reference + pulled.references[:, k]
         if layout.keeps_reference and layout.refresh[k]:
@@ -289,7 +306,8 @@ def _through_ends(made: Group, pulled: _Pulled, ends: Array, F: Array) -> None:
         last[..., 1] -= by_gate(ends[..., :o], states[..., o:])
         pulled.X_last[..., nb:] += by_column(made.E, F[..., o:])
         pulled.X_last[..., 1] += by_gate(ends[..., o:], states[..., o:])
-    pulled.phi[...] += scratch.product(made.scaled, scratch.turned(ends))
+    with scratch.frame():
+        pulled.phi[...] += scratch.product(made.scaled, scratch.turned(ends))
 
 
 def _through_rows(layout: Layout, made: Group, pulled: _Pulled, rows: tuple[Array, Array]) -> Array | None:

@@ -639,8 +639,8 @@ BACKWARD: tuple[Mutant, ...] = (
     Mutant(
         "ns-half-of-dA",
         "dA without its transpose",
-        f"{_NS}:_backward",
-        Edited("(dA + dA.swapaxes(-1, -2)) @ x", "dA @ x"),
+        f"{_NS}:_pull_back_steps",
+        Edited("np.add(dA, dA.swapaxes(-1, -2), out=other)", "np.add(dA, 0.0, out=other)"),
         gradients("ns-G", "omega-k"),
     ),
     Mutant(

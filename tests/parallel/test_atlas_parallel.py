@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from close import ANALYTIC, assert_close, assert_differs
-from form_results import assert_equal_the_loops, assert_gradients_equal_the_sequential, call_of, results, with_edges
+from form_results import assert_equal_the_loops, assert_gradients_equal_the_sequential, call_of, results, tolerance, with_edges
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import form_cases, header_of, repeatable
@@ -221,4 +221,4 @@ def test_the_results_are_those_of_the_chunkwise_form(case: Case) -> None:
     found, want = results(case, "atlas_parallel", 3)[0], results(case, "chunkwise", 2)[0]
     assert found.keys() == want.keys()
     for name, value in want.items():
-        assert_close(name, found[name], value, ANALYTIC)
+        assert_close(name, found[name], value, tolerance(case))
