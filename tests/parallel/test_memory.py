@@ -1,0 +1,69 @@
+"""Memory of a forward and backward pass: what grows with the sequence is inputs, outputs and a few rows a token."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tape
+from atlas_ref.parallel import chunkwise_newton_schulz, run, scratch, walk
+from atlas_ref.rules import delta, omega, titans_lmm
+from atlas_ref.rules.run import Tokens
+
+FROZEN = {"newton_schulz": "none", "reference": "call_start"}
+D = 64  # dimensions in and out
+CASES: dict[str, tuple[Any, str, dict[str, Any]]] = {
+    "frozen": (omega, "chunkwise", {"window": 8, "convention": FROZEN}),
+    "frozen-spans": (omega, "chunkwise", {"window": 8, "span": 32, "convention": FROZEN | {"reference": "chunk_start"}}),
+    "delta": (delta, "exact", {}),
+    "titans": (titans_lmm, "exact", {}),
+    "omega": (omega, "exact", {"window": 2, "convention": {"newton_schulz": "none"}}),
+}
+
+
+def peak(module: Any, form: str, settings: dict[str, Any], T: int) -> float:
+    """Most bytes at once of a forward and backward pass, work space included, beyond inputs, outputs and gradients."""
+    random = np.random.default_rng(0)
+    gates = {name: random.uniform(0.1, 0.9, T) for name in module.GATES}
+    tensors = {name: random.standard_normal((T, D)) / 8 for name in "kvq"} | gates
+    config = module.Config(d_in=D, d_out=D, **settings)
+    tokens, state, bar = Tokens(**tensors), module.start(config), np.ones((T, D))
+
+    def reads(chosen: dict[str, Any]) -> Any:
+        return run.run(module.RULE, config, tokens.replaced(**chosen), state, form=form)[1]
+
+    def both() -> Any:
+        y, pulled = tape.vjp(reads, tensors)
+        return y, pulled(bar)
+
+    both()  # work space finds its size
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    results = both()
+    kept, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(results) == 2
+    return most - before - (kept - before) + scratch.scratch.block.nbytes
+
+
+@pytest.mark.clause("CHUNK-15")
+@pytest.mark.parametrize("name", CASES)
+def test_a_pass_takes_at_most_forty_numbers_a_token_and_channel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An array of T d d numbers alone would be 64 of them."""
+    monkeypatch.setattr(walk, "GROUP_NUMBERS", 2**17)
+    module, form, settings = CASES[name]
+    short, long = (peak(module, form, settings, T) for T in (512, 2048))
+    numbers = (long - short) / 8 / (2048 - 512) / D
+    assert numbers <= 40, f"{numbers:.1f} numbers a token and channel"
+
+
+@pytest.mark.clause("CHUNK-15", "CHUNK-18")
+def test_newton_schulz_holds_the_matrices_of_a_block_of_tokens_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunkwise_newton_schulz, "BLOCK_NUMBERS", 8 * D * D)
+    settings = {"window": 4, "convention": {"reference": "call_start"}}
+    short, long = (peak(omega, "chunkwise", settings, T) for T in (64, 256))
+    numbers = (long - short) / 8 / (256 - 64) / D
+    assert numbers <= 40, f"{numbers:.1f} numbers a token and channel"
