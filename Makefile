@@ -35,7 +35,7 @@ lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(VENV)/.test $(VENV)/.bench
+types: $(VENV)/.test
 	$(BIN)/mypy
 
 bench: $(VENV)/.bench  ## speed, each figure beside the bare loop of the same run and its error

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal, localcontext
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field, field_validator
 
+from atlas_ref.threads import in_threads, processors
 from atlas_ref.types import Array, Frozen
 from tape import opaque, ops
 
@@ -264,25 +263,13 @@ def _in_groups(work: Callable[[slice], None], X: Array) -> None:
     groups = [slice(i, i + size) for i in range(0, count, size)]
     product = rows * rows * columns
     pays = product <= BLAS_WORK and count * product >= THREAD_WORK
-    threads = min(_processors(), len(groups)) if pays else 1
+    threads = min(processors(), len(groups)) if pays else 1
 
     def share(first: int) -> None:
         for group in groups[first::threads]:
             work(group)
 
-    if threads == 1:
-        share(0)
-        return
-    with ThreadPoolExecutor(threads - 1) as pool:  # the calling thread takes a share too
-        others = [pool.submit(share, first) for first in range(1, threads)]
-        share(0)
-    for other in others:
-        other.result()
-
-
-def _processors() -> int:
-    """Processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    in_threads([functools.partial(share, first) for first in range(threads)])
 
 
 def _backward(S: Array, g: Array, settings: NewtonSchulz) -> Array:

@@ -8,15 +8,19 @@ stay put where the times themselves wander. Neighbouring traps:
 - The threads of the BLAS spin for a tenth of a second after a large product: `settle` waits until they sleep.
 - Other work on the machine takes wall time: work on one thread is timed by its CPU time. Work on several threads is not,
   since threads that wait in a loop spend CPU time too.
+- Two libraries with threads of their own slow each other within one process: PyTorch runs in another one (`benchmarks.process`).
 """
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import time
 import tracemalloc
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +29,8 @@ Work = Callable[[], Any]
 Clock = Callable[[], float]
 
 SPIN = 0.15  # seconds after which the threads of the BLAS sleep
+LARGE = 2048  # rows and columns of the product whose rate is the machine's
+ERROR_BOUND = 1e-3  # a float32 result further from float64 keeps no target, however fast it came
 
 
 class Spread(NamedTuple):
@@ -40,17 +46,28 @@ class Spread(NamedTuple):
         low, median, high = np.quantile(sample, [0.25, 0.5, 0.75]) * scale
         return cls(float(low), float(median), float(high))
 
+    @classmethod
+    def one(cls, value: float = math.nan) -> Spread:
+        """A figure that was taken once; nan for one that could not be taken."""
+        return cls(value, value, value)
+
 
 class Target(NamedTuple):
-    """A bound on the ratio, and where there is one, on our own figure."""
+    """A bound on the ratio (None: no bound), and where there is one, on our own figure."""
 
-    sense: str  # "at most" or "at least"
-    ratio: float
+    sense: str  # "at most", "at least" or "between"
+    ratio: float | None
     ours: float | None = None
+    high: float = math.inf  # the upper bound of "between"
 
     def met(self, ours: float, ratio: float) -> bool:
         """Whether the medians keep the bounds."""
-        kept = ratio <= self.ratio if self.sense == "at most" else ratio >= self.ratio
+        if self.ratio is None:
+            kept = True
+        elif self.sense == "at most":
+            kept = ratio <= self.ratio
+        else:
+            kept = self.ratio <= ratio <= self.high
         return kept and (self.ours is None or ours <= self.ours)
 
 
@@ -66,6 +83,7 @@ class Row(NamedTuple):
         target: None for a figure that only informs.
         error, reference_error: relative error of the values against float64.
         note: memory, threads, clock.
+        meaning: what the ratio says, where it is not candidate over reference: "times faster".
     """
 
     name: str
@@ -78,6 +96,31 @@ class Row(NamedTuple):
     error: float | None = None
     reference_error: float | None = None
     note: str = ""
+    meaning: str = ""
+
+    @property
+    def measured(self) -> bool:
+        return not math.isnan(self.ours.median if self.target is not None and self.target.ratio is None else self.ratio.median)
+
+    @property
+    def met(self) -> bool:
+        """Whether the target is kept, by a result that is right."""
+        right = self.error is None or self.error <= ERROR_BOUND
+        return self.target is not None and right and self.target.met(self.ours.median, self.ratio.median)
+
+
+class Report(NamedTuple):
+    """What a module found.
+
+    Attributes:
+        rows: lines of the table.
+        data: plain numbers behind a figure, for the JSON file.
+        draw: writes the figure to a path, and says so by its file name.
+    """
+
+    rows: list[Row]
+    data: Any = None
+    draw: tuple[str, Callable[[Path], None]] | None = None
 
 
 class Timing(NamedTuple):
@@ -95,23 +138,31 @@ def bracketed(ours: Work, reference: Work, *, samples: int, clock: Clock = time.
         clock: seconds; CPU time of this process unless stated.
         settle: seconds to sleep after each reference.
     """
+    ours()
+    reference()
+    time.sleep(settle)
+    return alternated(timer(ours, clock), timer(reference, clock, settle), samples=samples)
 
-    def seconds(work: Work) -> float:
+
+def timer(work: Work, clock: Clock = time.perf_counter, settle: float = 0.0) -> Callable[[], float]:
+    """Seconds of one run of `work`, by the wall unless stated, after which it sleeps for `settle` seconds."""
+
+    def seconds() -> float:
         start = clock()
         work()
-        return clock() - start
-
-    def settled() -> float:
-        spent = seconds(reference)
+        spent = clock() - start
         time.sleep(settle)
         return spent
 
-    ours()
-    settled()
-    found = Timing([], [settled()], [])
+    return seconds
+
+
+def alternated(ours: Callable[[], float], theirs: Callable[[], float], *, samples: int) -> Timing:
+    """The same of two sides that time themselves, wherever they run, and that are warm."""
+    found = Timing([], [theirs()], [])
     for _ in range(samples):
-        found.ours.append(seconds(ours))
-        found.theirs.append(settled())
+        found.ours.append(ours())
+        found.theirs.append(theirs())
         found.ratio.append(found.ours[-1] / ((found.theirs[-2] + found.theirs[-1]) / 2))
     return found
 
@@ -126,19 +177,47 @@ def repeated(work: Work, times: int) -> Work:
     return run
 
 
+def runs_within(work: Work, seconds: float) -> int:
+    """How many runs of `work` fill about that many seconds, at least one; it runs twice to find out."""
+    work()
+    return max(1, round(seconds / max(timer(work)(), 1e-9)))
+
+
+def large_product() -> Work:
+    """One product of `LARGE` x `LARGE` in float32 on all threads: its rate is what the machine can do."""
+    draw = np.random.default_rng(0)
+    a, b = (draw.standard_normal((LARGE, LARGE), np.float32) for _ in range(2))
+    return lambda: np.matmul(a, b)
+
+
+def product_rate(samples: int = 9) -> Spread:
+    """Rate of the large product now, in units of 1e9 float32 operations (a multiply-add counts as two) a second."""
+    seconds = timer(large_product())
+    seconds()
+    low, median, high = Spread.of([seconds() for _ in range(samples)])
+    operations = 2 * LARGE**3 / 1e9
+    return Spread(operations / high, operations / median, operations / low)
+
+
 def relative_error(got: Any, truth: Any) -> float:
     """||got - truth|| / ||truth||, the largest over a sequence of arrays; the truth is in float64."""
     pairs = zip(got, truth, strict=True) if isinstance(truth, tuple | list) else [(got, truth)]
     return max(float(np.linalg.norm(np.asarray(g, float) - t) / np.linalg.norm(t)) for g, t in pairs)
 
 
-def peak_memory(work: Work) -> float:
-    """Megabytes that `work` holds at its peak beyond what was held before."""
+def peak_memory(work: Work, runs: int = 1) -> float:
+    """Megabytes that `work` holds at its peak beyond what was held before.
+
+    It runs in a thread of its own, where work space that a form keeps for its next call starts empty, so that it counts.
+    """
     tracemalloc.start()
     try:
-        before, _ = tracemalloc.get_traced_memory()
-        work()
-        _, peak = tracemalloc.get_traced_memory()
+        with ThreadPoolExecutor(1) as fresh:
+            fresh.submit(lambda: None).result()
+            before, _ = tracemalloc.get_traced_memory()
+            for _ in range(runs):
+                fresh.submit(work).result()
+            _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     return (peak - before) / 1e6
@@ -146,7 +225,7 @@ def peak_memory(work: Work) -> float:
 
 def machine() -> dict[str, Any]:
     """What the figures depend on: processors, their load, versions, and the threads of the BLAS."""
-    from threadpoolctl import threadpool_info  # type: ignore[import-untyped]
+    from threadpoolctl import threadpool_info
 
     blas = [f"{each['internal_api']} {each['version']}, {each['num_threads']} threads" for each in threadpool_info()]
     return {

@@ -12,9 +12,9 @@ import time
 import numpy as np
 
 from atlas_ref.newton_schulz import NewtonSchulz, newton_schulz
-from benchmarks.measure import SPIN, Row, Spread, Target, bracketed, relative_error
+from benchmarks.measure import LARGE, SPIN, Row, Spread, Target, bracketed, relative_error
 
-COUNT, N, LARGE = 512, 64, 2048
+COUNT, N = 512, 64
 
 
 def rows() -> list[Row]:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import autograd  # type: ignore[import-untyped]
-import autograd.numpy  # type: ignore[import-untyped]
+import autograd
+import autograd.numpy
 import numpy as np
 
 import tape

@@ -68,7 +68,7 @@ def grouped(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
     def force(group_bytes: int, processors: int) -> None:
         monkeypatch.setattr(module, "GROUP_BYTES", group_bytes)
         monkeypatch.setattr(module, "THREAD_WORK", 0)
-        monkeypatch.setattr(module.os, "sched_getaffinity", lambda process: set(range(processors)), raising=False)
+        monkeypatch.setattr(module, "processors", lambda: processors)
 
     return force
 

@@ -22,7 +22,6 @@ from atlas_ref.parallel.recurrence import Memory, Recurrence
 from atlas_ref.parallel.scan import (
     column,
     joined,
-    owned,
     read_each,
     read_one,
     scan,
@@ -64,7 +63,7 @@ def run(config: Any, sequence: Recurrence, memory: Memory, chunk: int | None = N
             reads.append(read_one(memory.reference, part.queries))
         elif read != "call_end":
             reads.append(read_each(memories if read == "after" else shifted(memories, before), part.queries))
-    return owned(memory), read_one(memory.M, sequence.queries) if read == "call_end" else joined(reads)
+    return memory, read_one(memory.M, sequence.queries) if read == "call_end" else joined(reads)
 
 
 def stretch(config: Any, part: Recurrence, memory: Memory) -> tuple[Memory, Array]:

@@ -219,7 +219,12 @@ def state_after(rule: Any, config: Any, before: Any, sequence: Recurrence, made:
         changes["position"] = after if convention.reference == "call_start" else after % config.span
     if hasattr(before, "keys"):
         changes |= _window_after(rule, config, before, sequence, made)
-    return before.replaced(**changes)
+    return before.replaced(**{name: _owned(value) for name, value in changes.items()})
+
+
+def _owned(value: Any) -> Any:
+    """A view as an array of its own: a state must not keep a whole sequence, or the matrices of a chunk, alive."""
+    return value.copy() if isinstance(value, np.ndarray) and value.base is not None else value
 
 
 def _window_after(rule: Any, config: Any, before: Any, sequence: Recurrence, made: Memory) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def run(
             state that contradict the rule, its convention or each other.
     """
     require(name_of(rule), config.convention, form, chunk)
-    if form == "sequential":
+    if form == "sequential" or 0 in tokens.k.shape[:-2]:  # no memory at all is the same in every form
         return sequential.run(rule, config, tokens, state, phi=phi)
     check_call(rule, config, tokens, state)
     reads = []

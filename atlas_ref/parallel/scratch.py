@@ -17,6 +17,7 @@ import numpy as np
 from atlas_ref.types import Array
 
 ALIGNMENT = 64  # bytes of a cache line
+KEPT = 2**28  # bytes beyond which a block is not worth keeping for the life of the thread
 
 
 class Scratch(threading.local):
@@ -35,8 +36,10 @@ class Scratch(threading.local):
             yield
         finally:
             self.used = before
-            if before == 0 and self.most > self.block.nbytes:
-                self.block = np.empty(self.most + ALIGNMENT, np.uint8)
+            if before == 0:
+                needed, self.most = self.most, 0  # forgotten, so that a group too large for the machine harms no other
+                if self.block.nbytes < needed <= KEPT:
+                    self.block = np.empty(needed, np.uint8)
 
     def empty(self, shape: tuple[int, ...], kind: Any) -> Array:
         """An array of which nothing is known; outside the block where that is full."""

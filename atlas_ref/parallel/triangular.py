@@ -12,6 +12,8 @@ import numpy as np
 
 from atlas_ref.types import Array
 
+SMALL = 8  # rows of the blocks that are inverted by substitution
+
 
 def inverse_unit_lower(strict: Array) -> Array:
     """(I + N)^{-1} for the strictly lower triangular part N of a matrix (EXACT-4).
@@ -30,24 +32,28 @@ def inverse_unit_lower(strict: Array) -> Array:
         return inverse_unit_lower(padded)[..., :n, :n]
     inverse = np.zeros_like(strict, order="C")
     inverse[..., np.arange(n), np.arange(n)] = 1.0
-    half = 1
+    half = min(SMALL, n)
+    _substitute(_diagonal_blocks(strict, half, half), _diagonal_blocks(inverse, half, half))
     while half < n:
-        below = _diagonal_blocks(strict, half, half, 0)
-        if half == 1:
-            _diagonal_blocks(inverse, 1, 1, 0)[...] = -below
-        else:
-            first, second = _diagonal_blocks(inverse, half, 0, 0), _diagonal_blocks(inverse, half, half, half)
-            _diagonal_blocks(inverse, half, half, 0)[...] = -(second @ (below @ first))
+        below = _diagonal_blocks(strict, half, 2 * half, half, 0)
+        first, second = _diagonal_blocks(inverse, half, 2 * half), _diagonal_blocks(inverse, half, 2 * half, half, half)
+        _diagonal_blocks(inverse, half, 2 * half, half, 0)[...] = -(second @ (below @ first))
         half *= 2
     return inverse
 
 
-def _diagonal_blocks(x: Array, size: int, row: int, column: int) -> Array:
-    """A view (..., n / 2 size, size, size) of the blocks at (row, column) of every diagonal block of twice the size."""
+def _substitute(strict: Array, inverse: Array) -> None:
+    """Blocks too small for products: row after row, from ones on the diagonal."""
+    for i in range(1, strict.shape[-1]):
+        for j in range(i):
+            inverse[..., i, : j + 1] -= strict[..., i, j, None] * inverse[..., j, : j + 1]
+
+
+def _diagonal_blocks(x: Array, size: int, every: int, row: int = 0, column: int = 0) -> Array:
+    """A view (..., n / every, size, size) of the blocks at (row, column) of the diagonal blocks of size `every`."""
     down, right = x.strides[-2:]
-    count = x.shape[-1] // (2 * size)
     return np.lib.stride_tricks.as_strided(
         x[..., row:, column:],
-        shape=(*x.shape[:-2], count, size, size),
-        strides=(*x.strides[:-2], 2 * size * (down + right), down, right),
+        shape=(*x.shape[:-2], x.shape[-1] // every, size, size),
+        strides=(*x.strides[:-2], every * (down + right), down, right),
     )

@@ -6,6 +6,9 @@ beyond inputs, outputs and one state per group does not grow with the sequence. 
 
 from __future__ import annotations
 
+import functools
+import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -16,9 +19,11 @@ from atlas_ref.parallel.dual import Arrays, Layout
 from atlas_ref.parallel.recomputed import recomputed
 from atlas_ref.parallel.recurrence import Memory, Recurrence
 from atlas_ref.parallel.scratch import scratch
+from atlas_ref.threads import in_threads, processors
 from atlas_ref.types import Array
 from tape import opaque, ops
 
+SHARED_WORK = 2**24  # multiply-adds of scores below which a second thread costs more than it saves
 GROUP_NUMBERS = 2**22  # numbers that the work space of a group may hold
 READS = {"after": "after", "before": "before", "chunk_start": "reference", "call_end": "none"}
 
@@ -49,10 +54,10 @@ def walk(config: Any, sequence: Recurrence, memory: Memory, chunk: int) -> tuple
     for group in grouped(sequence.refresh, chunk, _limit(flat, layout, min(chunk, T))):
         layout = layout._replace(chunk=group.length, refresh=group.refresh, position=int(sequence.position[group.first]))
         tokens, rows = slice(group.first, group.last), slice(group.first, group.last + h)
-        cut = {name: getattr(flat, name)[:, rows] for name in ("keys", "values")}
-        cut |= {name: getattr(flat, name)[:, tokens] for name in ("queries", "retain", "rate_in", "rate_out", "weights")}
+        given = {name: getattr(flat, name)[:, rows] for name in ("keys", "values")}
+        given |= {name: getattr(flat, name)[:, tokens] for name in ("queries", "retain", "rate_in", "rate_out", "weights")}
         momentum = None if flat.momentum is None else flat.momentum[:, tokens]
-        made = list(block(layout)(*Arrays(**cut, momentum=momentum, M=M, S=S, reference=reference, residuals=residuals)))
+        made = list(block(layout)(*Arrays(**given, momentum=momentum, M=M, S=S, reference=reference, residuals=residuals)))
         if layout.read != "none":
             reads.append(made.pop(0))
         M, S = made.pop(0), None if S is None else made.pop(0)
@@ -80,7 +85,7 @@ def joined(sequence: Recurrence, memory: Memory, *, reference: bool, residuals: 
     lead = memory.M.shape[:-2]
 
     def one(x: Array) -> Array:
-        return None if x is None else ops.reshape(x, (-1, *x.shape[len(lead) :]))
+        return None if x is None else ops.reshape(x, (math.prod(lead), *x.shape[len(lead) :]))
 
     held = memory.reference
     if reference and held is None:
@@ -115,17 +120,50 @@ def block(layout: Layout) -> Any:
     if layout.before_error and not layout.solved:
         return recomputed(plain)
 
+    def some_forward(given: Arrays) -> tuple[Array, ...]:
+        with scratch.frame():
+            return dual.outputs(layout, dual.forward(layout, given))
+
+    def some_backward(given: Arrays, bars: dual_backward.Bars) -> Arrays:
+        with scratch.frame():
+            return dual_backward.backward(layout, given, dual.forward(layout, given), bars)
+
     def forward(*arrays: Array) -> tuple[Any, Any]:
         given = _of_one_kind(arrays)
-        with scratch.frame():
-            return dual.outputs(layout, dual.forward(layout, given)), given
+        parts = _shares(layout, given)
+        made = in_threads([functools.partial(some_forward, Arrays(*_of(given, part))) for part in parts])
+        return tuple(_rejoined(each) for each in zip(*made, strict=True)), given
 
     def backward(given: Arrays, bars: tuple[Array, ...]) -> Arrays:
-        with scratch.frame():
-            made = dual.forward(layout, given)
-            return dual_backward.backward(layout, given, made, _named(layout, given, bars))
+        named = _named(layout, given, bars)
+        work = [
+            functools.partial(some_backward, Arrays(*_of(given, part)), dual_backward.Bars(*_of(named, part)))
+            for part in _shares(layout, given)
+        ]
+        made = in_threads(work)
+        found = Arrays(*(_rejoined(each) for each in zip(*made, strict=True)))
+        shared = given.weights.shape[0] == 1 < len(made)  # the same weights for all memories: their cotangents add up
+        return found._replace(weights=sum(each.weights for each in made)) if shared else found
 
     return opaque(plain, forward, backward)
+
+
+def _shares(layout: Layout, given: Arrays) -> list[slice]:
+    """Memories in shares for one thread each, where there is enough to do: they never meet."""
+    B, n, d = given.queries.shape
+    work = B * n * layout.columns * (d + given.values.shape[-1])
+    count = max(1, min(processors(), B)) if work >= SHARED_WORK else 1
+    bounds = [B * i // count for i in range(count + 1)]
+    return [slice(first, last) for first, last in itertools.pairwise(bounds)]
+
+
+def _of(arrays: tuple[Array, ...], memories: slice) -> list[Array]:
+    """Some memories of every array; one that all share, and one that is not there, as it is."""
+    return [x if x is None or x.shape[0] == 1 else x[memories] for x in arrays]
+
+
+def _rejoined(parts: tuple[Array, ...]) -> Array:
+    return parts[0] if len(parts) == 1 or parts[0] is None else np.concatenate(parts)
 
 
 def _of_one_kind(arrays: tuple[Array, ...]) -> Arrays:

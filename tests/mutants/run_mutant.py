@@ -22,7 +22,11 @@ import pytest
 ROOT = Path(__file__).absolute().parents[2]
 OFF = (part for name in ("terminal", "xdist", "hypothesispytest", "cacheprovider") for part in ("-p", f"no:{name}"))
 ARGUMENTS = (*OFF, "-o", "addopts=--import-mode=importlib")
-WARM = ("tests/mutants/test_targets.py", "tests/reductions/test_reductions.py")  # imported before any fork
+WARM = (
+    "tests/mutants/test_targets.py",
+    "tests/mutants/test_parallel_targets.py",
+    "tests/reductions/test_reductions.py",
+)  # imported before any fork
 SECONDS = 120
 
 

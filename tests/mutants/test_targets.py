@@ -134,7 +134,11 @@ CASES: dict[str, tuple[Request, Change | None, dict[str, Any]]] = {
 
 def built(name: str) -> tuple[dict[str, Any], Tensors]:
     """Header and tensors of a case."""
-    asked, change, more = CASES[name]
+    return made(*CASES[name])
+
+
+def made(asked: Request, change: Change | None, more: dict[str, Any]) -> tuple[dict[str, Any], Tensors]:
+    """Header and tensors of a request, changed, with further keys of the header."""
     case = new(asked)
     header = case.header.model_dump(mode="json", by_alias=True, exclude_unset=True) | more
     tensors = dict(case.inputs)

@@ -1,0 +1,192 @@
+"""The memories whose parallel forms are timed: conventions, inputs, our call, and the truth in float64.
+
+All have 8 heads and d = 64. Those named after a public implementation compute what it computes, to the factor of the query,
+so that both sides do the same work. The truth is the sequential rule in float64 on the same float32 numbers.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import tape
+from atlas_ref.conventions import Convention, resolve
+from atlas_ref.parallel import run as parallel
+from atlas_ref.rules import delta, omega, run, titans_lmm
+from benchmarks.measure import relative_error
+from tape import ops
+
+Array = np.ndarray[Any, Any]
+Arrays = dict[str, Array]
+
+HEADS, D, WINDOW, SPAN = 8, 64, 16, 64
+TOKENS, TOKENS_OF_GRADIENTS = 1024, 256
+
+
+class Memory(NamedTuple):
+    """A rule under a convention, and the form that is timed.
+
+    Attributes:
+        name: as the table shows it.
+        rule: module of the rule.
+        config: its configuration.
+        gates: what a token brings beside key, value and query.
+        form: a parallel form.
+    """
+
+    name: str
+    rule: Any
+    config: Any
+    gates: tuple[str, ...]
+    form: str
+
+
+def _omega(name: str, gates: tuple[str, ...], form: str = "chunkwise", **axes: Any) -> Memory:
+    convention = resolve(axes, rule="omega")
+    config = omega.Config(d_in=D, d_out=D, window=WINDOW, span=_span(convention), convention=convention)
+    return Memory(name, omega, config, gates, form)
+
+
+def _delta(name: str, gates: tuple[str, ...], **axes: Any) -> Memory:
+    return Memory(name, delta, delta.Config(d_in=D, d_out=D, convention=resolve(axes, rule="delta")), gates, "exact")
+
+
+def _titans(name: str, gates: tuple[str, ...], form: str = "exact", **axes: Any) -> Memory:
+    convention = resolve(axes, rule="titans_lmm")
+    return Memory(name, titans_lmm, titans_lmm.Config(d_in=D, d_out=D, span=_span(convention), convention=convention), gates, form)
+
+
+def _span(convention: Convention) -> int | None:
+    return SPAN if convention.reference == "chunk_start" else None
+
+
+MOVING = ("retain", "momentum", "step_size")
+
+#: Frozen at the call's start, one weight per token: the public cell's rule.
+FROZEN = _omega("frozen Omega", (*MOVING, "window_gate"), preset="atlas-rnn")
+FROZEN_SPANS = _omega("frozen Omega", MOVING, reference="chunk_start", newton_schulz="none")
+FROZEN_NEWTON_SCHULZ = _omega("frozen Omega with Newton-Schulz", MOVING, reference="chunk_start")
+RUNNING_OMEGA = _omega("Omega", MOVING, "exact", newton_schulz="none")
+DELTA = _delta("Delta", ("retain", "step_size"))
+TITANS = _titans("Titans", MOVING)
+FROZEN_TITANS = _titans("frozen Titans", MOVING, "chunkwise", reference="chunk_start")
+FLA_DELTA = _delta("delta", ("step_size",), preset="fla-delta", gate="none")
+FLA_GATED_DELTA = _delta("gated delta", ("retain", "step_size"), preset="fla-gated-delta")
+FLA_MOMENTUM_DELTA = _titans("Titans as momentum delta", (*MOVING, "step_size_memory"), preset="fla-momentum-delta")
+
+
+def title(memory: Memory, kind: str, tokens: int = TOKENS) -> str:
+    """What a row measures, with its sizes."""
+    sizes = [f"{HEADS} heads, d = {D}"]
+    for word, field in (("c", "window"), ("span", "span")):
+        if getattr(memory.config, field, None) is not None:
+            sizes.append(f"{word} = {getattr(memory.config, field)}")
+    return f"{memory.name} {'forward' if kind == 'forward' else 'forward and backward'}, {', '.join(sizes)}, T = {tokens}"
+
+
+def sequence(memory: Memory, tokens: int, dtype: Any = np.float32) -> Arrays:
+    """Keys and queries of length one; retain about sigmoid(3), momentum and memory rate sigmoid(2), step size softplus(-3)."""
+    draw = np.random.default_rng(0)
+
+    def normal(*shape: int) -> Array:
+        return draw.standard_normal(shape, np.float32)
+
+    k, v, q = (normal(HEADS, tokens, D) for _ in range(3))
+    for rows in (k, q):
+        rows /= np.linalg.norm(rows, axis=-1, keepdims=True)
+    gates = {
+        "retain": _sigmoid(3 + normal(HEADS, tokens)),
+        "momentum": _sigmoid(2 + normal(HEADS, tokens)),
+        "step_size": np.log1p(np.exp(normal(HEADS, tokens) - 3)),
+        "step_size_memory": _sigmoid(2 + normal(HEADS, tokens)),
+        "window_gate": _sigmoid(normal(HEADS, tokens)),
+    }
+    made = {"k": k, "v": v, "q": q} | {name: gates[name] for name in memory.gates}
+    return {name: array.astype(dtype, copy=False) for name, array in made.items()}
+
+
+def _sigmoid(x: Array) -> Array:
+    sigmoid: Array = 1 / (1 + np.exp(-x))
+    return sigmoid
+
+
+def cotangent(tokens: int, dtype: Any = np.float32) -> Array:
+    """What the gradients start from, of the shape of the reads."""
+    drawn: Array = np.random.default_rng(1).standard_normal((HEADS, tokens, D), np.float32).astype(dtype, copy=False)
+    return drawn
+
+
+def forward(memory: Memory, arrays: Mapping[str, Any], form: str | None = None, chunk: int | None = None) -> tuple[Any, ...]:
+    """The arrays of the state after the last token, then the reads: what a user's call returns."""
+    zero = ops.zeros_like(arrays["k"], shape=(HEADS, D, D))
+    state, y = parallel.run(
+        memory.rule.RULE,
+        memory.config,
+        run.Tokens(**arrays),
+        memory.rule.start(memory.config, (HEADS,), M=zero),
+        form=memory.form if form is None else form,
+        chunk=chunk,
+    )
+    return (*(getattr(state, name) for name in ("M", "S") if hasattr(state, name)), y)
+
+
+def both(memory: Memory, arrays: Arrays, bar: Array, form: str | None = None, chunk: int | None = None) -> tuple[Array, Arrays]:
+    """The reads and the gradient of their product with `bar` by every input: forward and backward."""
+    y, pullback = tape.vjp(lambda given: forward(memory, given, form, chunk)[-1], arrays)
+    (gradient,) = pullback(bar)
+    return y, gradient
+
+
+@functools.cache
+def truth(memory: Memory, tokens: int = TOKENS) -> tuple[Array, ...]:
+    """State and reads of the sequential rule in float64."""
+    return forward(memory, sequence(memory, tokens, np.float64), "sequential")
+
+
+@functools.cache
+def true_gradient(memory: Memory) -> Arrays:
+    """Gradients of the sequential rule in float64."""
+    tokens = TOKENS_OF_GRADIENTS
+    return both(memory, sequence(memory, tokens, np.float64), cotangent(tokens, np.float64), "sequential")[1]
+
+
+@functools.cache
+def errors(memory: Memory, form: str | None = None, chunk: int | None = None) -> tuple[float, float]:
+    """Relative error in float32 of state and reads at `TOKENS`, and of the gradients at `TOKENS_OF_GRADIENTS`.
+
+    Raises:
+        AssertionError: the form computes something else, seen in float64, where rounding hides nothing.
+    """
+    few = TOKENS_OF_GRADIENTS
+    exact = sequence(memory, few, np.float64)
+    y, gradient = both(memory, exact, cotangent(few, np.float64), form, chunk)
+    apart = max(relative_error(y, truth(memory, few)[-1]), gradient_error(gradient, true_gradient(memory)))
+    if not apart <= 1e-9:
+        raise AssertionError(f"{memory.name}: the form {form or memory.form} computes something else, {apart:.1e} off in float64")
+    low = forward(memory, sequence(memory, TOKENS), form, chunk)
+    return relative_error(low, truth(memory)), gradient_error(
+        both(memory, sequence(memory, few), cotangent(few), form, chunk)[1], true_gradient(memory)
+    )
+
+
+def gradient_error(got: Mapping[str, Any], true: Mapping[str, Any]) -> float:
+    """The largest relative error of one gradient."""
+    return relative_error([got[name] for name in true], list(true.values()))
+
+
+def work(memory: Memory, kind: str, arrays: Arrays, form: str | None = None, chunk: int | None = None) -> Callable[[], Any]:
+    """The call that is timed: kind "forward" or "both"."""
+    if kind == "forward":
+        return lambda: forward(memory, arrays, form, chunk)
+    bar = cotangent(arrays["k"].shape[1])
+    return lambda: both(memory, arrays, bar, form, chunk)
+
+
+def size_of(outputs: Any) -> int:
+    """Bytes of what `forward` or `both` returned."""
+    leaves = itertools.chain.from_iterable(each.values() if isinstance(each, dict) else [each] for each in outputs)
+    return sum(int(leaf.nbytes) for leaf in leaves)

@@ -1,0 +1,166 @@
+"""Our parallel forms, against a large product and against the sequential run.
+
+Frozen forms are held against the time that their useful multiply-adds would take as part of one large product: what the
+dual form needs of products and no more. Exact forms are held against the sequential run of the same rule. Every figure of
+this module is wall time, since products run on several threads; after every large product it waits until they sleep.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from benchmarks import memories
+from benchmarks.measure import (
+    LARGE,
+    SPIN,
+    Report,
+    Row,
+    Spread,
+    Target,
+    bracketed,
+    large_product,
+    peak_memory,
+    relative_error,
+    repeated,
+    runs_within,
+    timer,
+)
+from benchmarks.memories import TOKENS, Memory, errors, sequence, title, work
+
+SAMPLE = 0.05  # seconds of one sample: short work is repeated
+CHUNKS = (8, 16, 32, 64)
+NO_SLOWER = Target("at least", 0.97)  # 1, to what a median of ratios can tell
+
+
+def report() -> Report:
+    """Every row of our own forms."""
+    frozen = memories.FROZEN
+    rows = [
+        _against_product(frozen, "forward", Target("at most", 8)),
+        _against_product(frozen, "both", Target("at most", 30)),
+        _peak(frozen, Target("at most", None, 80)),
+        _against_product(memories.FROZEN_SPANS, "forward"),
+        _against_product(memories.FROZEN_SPANS, "both"),
+        _newton_schulz(),
+    ]
+    for memory, bound in ((memories.DELTA, 4), (memories.TITANS, 3), (memories.RUNNING_OMEGA, None)):
+        rows.append(_against_sequential(memory, TOKENS, None if bound is None else Target("at least", bound)))
+        rows.append(_against_sequential(memory, 64, None if bound is None else NO_SLOWER))
+    rows += [_against_sequential(each, memories.TOKENS_OF_GRADIENTS, None, "both") for each in (memories.DELTA, memories.TITANS)]
+    return Report(rows)
+
+
+def useful() -> int:
+    """Multiply-adds of the frozen form's products, with the chunk that needs fewest.
+
+    Per chunk of C tokens with K = C + c - 1 columns: residuals C d d, scores C K d, masked scores times residuals C K d,
+    reads from the memory and momentum at the chunk's start 2 C d d, both end states 2 K d d.
+    """
+    d, c = memories.D, memories.WINDOW
+
+    def count(C: int) -> int:
+        K = C + c - 1
+        return memories.HEADS * TOKENS // C * (C * d * d + C * K * d + C * K * d + 2 * C * d * d + 2 * K * d * d)
+
+    return min(count(2**n) for n in range(1, 9))
+
+
+def _against_product(memory: Memory, kind: str, target: Target | None = None) -> Row:
+    """The time of a frozen form, forward or with backward, over that of its forward products at the machine's rate."""
+    error = errors(memory)[kind == "both"]
+    ours = work(memory, kind, sequence(memory, TOKENS))
+    times = runs_within(ours, SAMPLE)
+    found = bracketed(repeated(ours, times), large_product(), samples=7, clock=time.perf_counter, settle=SPIN)
+    share = useful() / LARGE**3
+    rate = 2 * LARGE**3 / float(np.median(found.theirs)) / 1e9
+    return Row(
+        title(memory, kind),
+        "ms",
+        Spread.of(found.ours, 1e3 / times),
+        "its useful products, as part of a large one",
+        Spread.of(found.theirs, 1e3 * share),
+        Spread.of(found.ratio, 1 / times / share),
+        target,
+        error,
+        note=f"wall time; {useful() / 1e6:.0f} million multiply-adds forward; the large product runs at {rate:.0f} GFLOP/s",
+        meaning="times as long",
+    )
+
+
+def _peak(memory: Memory, target: Target) -> Row:
+    """Memory beyond the inputs, with backward and without."""
+    arrays = sequence(memory, TOKENS)
+    memories.cotangent(TOKENS)
+    runs = {kind: work(memory, kind, arrays) for kind in ("both", "forward")}
+    peaks = {kind: peak_memory(run, runs=2) for kind, run in runs.items()}
+    made = {kind: memories.size_of(run()) / 1e6 for kind, run in runs.items()}
+    return Row(
+        title(memory, "both") + ", memory",
+        "MB",
+        Spread.one(peaks["both"]),
+        "forward alone",
+        Spread.one(peaks["forward"]),
+        Spread.one(peaks["both"] / peaks["forward"]),
+        target,
+        note=f"peak beyond the inputs; of it {made['both']:.0f} MB are reads and gradients, forward {made['forward']:.0f} MB",
+    )
+
+
+def _newton_schulz() -> Row:
+    """Useful products of the frozen form with Newton-Schulz a second, as a share of the machine's rate."""
+    memory = memories.FROZEN_NEWTON_SCHULZ
+    settings = memory.config.convention.newton_schulz_settings
+    arrays = sequence(memory, TOKENS)
+    ours = work(memory, "forward", arrays)
+    error = relative_error(ours(), memories.truth(memory))
+    found = bracketed(ours, large_product(), samples=3, clock=time.perf_counter, settle=SPIN)
+    multiply_adds = memories.HEADS * TOKENS * settings.steps * 3 * memories.D**3
+    rate = 2 * LARGE**3 / float(np.median(found.theirs)) / 1e9
+    return Row(
+        title(memory, "forward"),
+        "ms",
+        Spread.of(found.ours, 1e3),
+        f"product of {LARGE} x {LARGE}",
+        Spread.of(found.theirs, 1e3),
+        Spread.of([multiply_adds / LARGE**3 / ratio for ratio in found.ratio]),
+        Target("at least", 0.5),
+        error,
+        note=f"wall time; counted are the three products of each of {settings.steps} steps; the large product runs at {rate:.0f} GFLOP/s",
+        meaning="of its rate",
+    )
+
+
+def _against_sequential(memory: Memory, tokens: int, target: Target | None, kind: str = "forward") -> Row:
+    """How many times faster the exact form is than the sequential run."""
+    error = errors(memory)[kind == "both"]
+    arrays = sequence(memory, tokens)
+    ours, reference = work(memory, kind, arrays), work(memory, kind, arrays, "sequential")
+    times, theirs = runs_within(ours, SAMPLE), runs_within(reference, SAMPLE)
+    samples = 9 if kind == "forward" else 5
+    found = bracketed(repeated(ours, times), repeated(reference, theirs), samples=samples, clock=time.perf_counter, settle=0.0)
+    return Row(
+        title(memory, kind, tokens),
+        "ms",
+        Spread.of(found.ours, 1e3 / times),
+        "its sequential run",
+        Spread.of(found.theirs, 1e3 / theirs),
+        Spread.of([times / theirs / ratio for ratio in found.ratio]),
+        target,
+        error,
+        errors(memory, "sequential")[kind == "both"],
+        "wall time" + (f"; {_by_chunk(memory, kind, tokens)}" if target is not None and tokens == TOKENS else ""),
+        "times faster",
+    )
+
+
+def _by_chunk(memory: Memory, kind: str, tokens: int) -> str:
+    """Milliseconds at each chunk size, to see whether the form's own choice is its best."""
+    arrays = sequence(memory, tokens)
+    found = []
+    for chunk in CHUNKS:
+        seconds = timer(work(memory, kind, arrays, chunk=chunk))
+        seconds()
+        found.append(f"{chunk}: {1e3 * float(np.median([seconds() for _ in range(5)])):.3g}")
+    return f"ms by chunk {', '.join(found)}"

@@ -1,0 +1,220 @@
+"""Our forms against public PyTorch implementations of the same rules, on the same inputs.
+
+fla-core's chunk references compute the exact rules, called with the chunk size that each takes unless told otherwise; where
+another is faster on a CPU it has a row of its own. Its recurrent references stand beside them, since a chunk reference can be
+wrong in float32 where the recurrence is right. The cell of atlas-rnn computes
+the rule frozen at the start of the call. titans-pytorch computes a relative of Titans frozen for a chunk, from tokens: its
+row shows what that costs, not the same work. PyTorch runs in a process of its own, on as many threads as there are cores;
+the two take turns, every sample fills some time with runs, and all times are by the wall.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from benchmarks import memories
+from benchmarks.measure import SPIN, Report, Row, Spread, Target, alternated, peak_memory, relative_error, repeated, runs_within, timer
+from benchmarks.memories import TOKENS, TOKENS_OF_GRADIENTS, Memory, cotangent, errors, gradient_error, sequence, title, work
+from benchmarks.process import Process
+from benchmarks.public import Missing
+
+SAMPLE = 0.05  # seconds of one sample: short work is repeated
+KINDS = ("forward", "both")
+SHORT: Sequence[dict[str, Any]] = ({"chunk": 32},)
+LONG: Sequence[dict[str, Any]] = ({"chunk": 64},)
+CELL = {"window": memories.WINDOW}
+
+
+class Peer(NamedTuple):
+    """A public implementation and what of ours it is held against.
+
+    Attributes:
+        label: as the table shows it.
+        name: as `benchmarks.public` knows it.
+        memory: of ours.
+        options: what to call it with; of several, the fastest counts.
+        bounds: on our time over theirs, forward and with backward; None where nothing is asked.
+        faster: bounds on how many times faster we are, instead.
+        less: a bound on their growth of memory over ours.
+        samples: of each time.
+        same_work: whether its reads are those of our rule; else its error is against its own float64.
+    """
+
+    label: str
+    name: str
+    memory: Memory
+    options: Sequence[dict[str, Any]]
+    bounds: tuple[float, float] | None = None
+    faster: tuple[float, float] | None = None
+    less: float | None = None
+    samples: int = 7
+    same_work: bool = True
+
+
+RECURRENT: Sequence[dict[str, Any]] = ({"chunk": None},)
+
+PEERS = (
+    Peer("atlas-rnn cell", "atlas-rnn", memories.FROZEN, ({**CELL, "scan_chunk_len": None},), faster=(150, 100), less=30, samples=3),
+    Peer("atlas-rnn cell, scan in chunks of 64", "atlas-rnn", memories.FROZEN, ({**CELL, "scan_chunk_len": 64},), samples=3),
+    Peer("fla-core delta", "fla delta", memories.FLA_DELTA, SHORT, (0.9, 0.8)),
+    Peer("fla-core gated delta", "fla gated delta", memories.FLA_GATED_DELTA, LONG, (0.6, 0.7)),
+    Peer("fla-core momentum delta", "fla momentum delta", memories.FLA_MOMENTUM_DELTA, LONG, (0.5, 0.7)),
+    Peer("fla-core gated delta", "fla gated delta", memories.FLA_GATED_DELTA, SHORT, samples=3),
+    Peer("fla-core momentum delta", "fla momentum delta", memories.FLA_MOMENTUM_DELTA, SHORT, samples=3),
+    Peer("fla-core delta, recurrent", "fla delta", memories.FLA_DELTA, RECURRENT, samples=2),
+    Peer("fla-core gated delta, recurrent", "fla gated delta", memories.FLA_GATED_DELTA, RECURRENT, samples=2),
+    Peer("fla-core momentum delta, recurrent", "fla momentum delta", memories.FLA_MOMENTUM_DELTA, RECURRENT, samples=2),
+    Peer("titans-pytorch, linear memory", "titans-pytorch", memories.FROZEN_TITANS, LONG, same_work=False),
+)
+
+
+class Found(NamedTuple):
+    """What was learned of a peer before it was timed.
+
+    Attributes:
+        options: the fastest of those it has.
+        errors: of its reads at `TOKENS`, of its gradients at `TOKENS_OF_GRADIENTS`.
+        grows: megabytes, forward and with backward.
+    """
+
+    options: dict[str, Any]
+    errors: tuple[float, float]
+    grows: tuple[float, float]
+
+
+def report() -> Report:
+    """Rows of every peer; one that is not installed says so, and how to get it."""
+    rows: list[Row] = []
+    with Process() as process:
+        for peer in PEERS:
+            try:
+                found = _found(peer, process)
+            except Missing as missing:
+                rows += [_absent(peer, kind, str(missing)) for kind in KINDS]
+                continue
+            rows += [_times(peer, kind, found, process) for kind in KINDS]
+            if peer.less is not None:
+                rows += [_memory(peer, kind, found.grows) for kind in KINDS]
+    return Report(rows)
+
+
+@functools.cache
+def _ours(memory: Memory) -> tuple[float, float]:
+    """Megabytes of our call at its peak beyond its inputs, forward and with backward."""
+    arrays = sequence(memory, TOKENS)
+    forward, both = (peak_memory(work(memory, kind, arrays), runs=2) for kind in KINDS)
+    return forward, both
+
+
+def _found(peer: Peer, process: Process) -> Found:
+    """The fastest options, with the errors and the growth of memory that they have; `process` holds the peer after it."""
+    large = sequence(peer.memory, TOKENS), cotangent(TOKENS)
+
+    def seconds(options: dict[str, Any]) -> float:
+        process.load(peer.name, *large, **options)
+        process.seconds("both")
+        return min(process.seconds("both") for _ in range(3))
+
+    options = min(peer.options, key=seconds) if len(peer.options) > 1 else peer.options[0]
+    off = _errors(peer, process, options)
+    process.load(peer.name, *large, **options)
+    forward, both = (process.memory(kind) for kind in KINDS)
+    return Found(options, off, (forward, both))
+
+
+def _errors(peer: Peer, process: Process, options: dict[str, Any]) -> tuple[float, float]:
+    """Against the sequential rule in float64, or where that is another rule, against its own float64."""
+    few, memory = TOKENS_OF_GRADIENTS, peer.memory
+
+    def found(**more: Any) -> tuple[Any, dict[str, Any]]:
+        process.load(peer.name, sequence(memory, TOKENS), cotangent(TOKENS), **options, **more)
+        reads = process.reads()
+        process.load(peer.name, sequence(memory, few), cotangent(few), **options, **more)
+        return reads, process.gradients()
+
+    reads, gradients = found()
+    true_reads, true_gradients = (memories.truth(memory)[-1], memories.true_gradient(memory)) if peer.same_work else found(double=True)
+    return relative_error(reads, true_reads), gradient_error(gradients, true_gradients)
+
+
+def _target(peer: Peer, kind: str) -> Target | None:
+    which = KINDS.index(kind)
+    if peer.faster is not None:
+        return Target("at least", peer.faster[which])
+    return None if peer.bounds is None else Target("at most", peer.bounds[which])
+
+
+def _meaning(peer: Peer) -> str:
+    return "of its time" if peer.faster is None else "times faster"
+
+
+def _times(peer: Peer, kind: str, found: Found, process: Process) -> Row:
+    """Our time beside theirs, taken in turn; `process` holds the peer."""
+    which = KINDS.index(kind)
+    error = errors(peer.memory)[which]
+    run = work(peer.memory, kind, sequence(peer.memory, TOKENS))
+    times = runs_within(run, SAMPLE)
+    theirs = max(1, round(SAMPLE / process.seconds(kind)))
+    ours = timer(repeated(run, times), settle=SPIN)
+    taken = alternated(ours, lambda: process.seconds(kind, theirs), samples=peer.samples)
+    ratio = [each / times for each in taken.ratio]
+    note = f"wall time; memory grows by {_ours(peer.memory)[which]:.0f} MB, theirs by {found.grows[which]:.0f} MB"
+    if not peer.same_work:
+        note += "; another rule with projections of its own, its error is against its own float64"
+    return Row(
+        title(peer.memory, kind),
+        "ms",
+        Spread.of(taken.ours, 1e3 / times),
+        _named(peer, found.options),
+        Spread.of(taken.theirs, 1e3),
+        Spread.of(ratio if peer.faster is None else [1 / each for each in ratio]),
+        _target(peer, kind),
+        error,
+        found.errors[which],
+        note,
+        _meaning(peer),
+    )
+
+
+def _named(peer: Peer, options: dict[str, Any]) -> str:
+    chunk = options.get("chunk")
+    return peer.label + (f", chunk {chunk}" if chunk is not None else "")
+
+
+def _memory(peer: Peer, kind: str, grows: tuple[float, float]) -> Row:
+    """Growth of memory, theirs over ours."""
+    which = KINDS.index(kind)
+    ours, theirs = _ours(peer.memory)[which], grows[which]
+    return Row(
+        title(peer.memory, kind) + ", memory",
+        "MB",
+        Spread.one(ours),
+        peer.label,
+        Spread.one(theirs),
+        Spread.one(theirs / ours),
+        None if peer.less is None else Target("at least", peer.less),
+        note="ours: peak beyond the inputs, as NumPy allocates; theirs: peak of the process beyond what it held",
+        meaning="times less",
+    )
+
+
+def _absent(peer: Peer, kind: str, why: str) -> Row:
+    """Our own time, and why there is none beside it."""
+    run = work(peer.memory, kind, sequence(peer.memory, TOKENS))
+    times = runs_within(run, SAMPLE)
+    seconds = timer(repeated(run, times))
+    ours = Spread.of([seconds() for _ in range(3)], 1e3 / times)
+    return Row(
+        title(peer.memory, kind),
+        "ms",
+        ours,
+        f"{peer.label}: {why}",
+        Spread.one(),
+        Spread.one(),
+        _target(peer, kind),
+        errors(peer.memory)[KINDS.index(kind)],
+        note="wall time",
+        meaning=_meaning(peer),
+    )

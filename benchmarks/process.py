@@ -1,0 +1,142 @@
+"""PyTorch in a process of its own, which times and weighs itself.
+
+Its threads and those of our BLAS wait in a loop after each product; within one process, or without a pause, each would
+slow the other. So the two take turns: one works while the other sleeps, waiting for the next question.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import multiprocessing
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from benchmarks import public
+
+PAUSE = 0.02  # seconds until the threads of PyTorch sleep
+
+
+class Process:
+    """A process that holds one public implementation at a time."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._ours, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._ours.close()
+        self._process.join(5)
+        if self._process.is_alive():
+            self._process.terminate()
+
+    def load(self, name: str, arrays: dict[str, Any], bar: Any, **options: Any) -> None:
+        """Prepare an implementation with its inputs.
+
+        Raises:
+            Missing: it is not installed.
+        """
+        self._ask("load", name, arrays, bar, options)
+
+    def reads(self) -> Any:
+        """Reads as a plain array, in our layout."""
+        return self._ask("reads")
+
+    def gradients(self) -> dict[str, Any]:
+        """Gradients as plain arrays, in our layout."""
+        found: dict[str, Any] = self._ask("gradients")
+        return found
+
+    def seconds(self, kind: str, times: int = 1) -> float:
+        """Wall time of one run, the mean of some in a row; kind "forward" or "both"."""
+        return float(self._ask("seconds", kind, times))
+
+    def memory(self, kind: str) -> float:
+        """Megabytes by which the process grows at its peak during one run; nan where the system does not say."""
+        return float(self._ask("memory", kind))
+
+    def _ask(self, *question: Any) -> Any:
+        try:
+            self._ours.send(question)
+            kind, answer = self._ours.recv()
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            raise public.Missing("its process ended: too little memory?") from None
+        if kind == "missing":
+            raise public.Missing(answer)
+        if kind == "error":
+            raise RuntimeError(f"the process of a public implementation failed:\n{answer}")
+        return answer
+
+
+def _serve(connection: Connection) -> None:
+    """Answer questions until the other side closes."""
+    call: public.Call | None = None
+    while True:
+        try:
+            kind, *given = connection.recv()
+        except EOFError:
+            return
+        try:
+            if kind == "load":
+                call = None  # lets the one before go first
+                call = public.call(*given)
+                answer: Any = None
+            elif call is None:
+                raise RuntimeError("nothing is loaded")
+            else:
+                answer = QUESTIONS[kind](call, *given)
+            connection.send(("answer", answer))
+        except public.Missing as missing:
+            connection.send(("missing", str(missing)))
+        except Exception:  # told to the other side, which raises it
+            connection.send(("error", traceback.format_exc()))
+
+
+def _reads(call: public.Call) -> Any:
+    return call.plain(call.forward().numpy())
+
+
+def _gradients(call: public.Call) -> dict[str, Any]:
+    return call.gradients({name: each.numpy() for name, each in call.both()[1].items()})
+
+
+def _seconds(call: public.Call, kind: str, times: int) -> float:
+    run = call.forward if kind == "forward" else call.both
+    start = time.perf_counter()
+    for _ in range(times):
+        run()
+    spent = (time.perf_counter() - start) / times
+    time.sleep(PAUSE)
+    return spent
+
+
+def _memory(call: public.Call, kind: str) -> float:
+    status, clear = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+    gc.collect()
+    try:
+        ctypes.CDLL(None).malloc_trim(0)  # what is free goes back to the system, so that using it again counts
+        clear.write_text("5")  # the peak starts anew
+        before = _megabytes(status, "VmRSS")
+    except (AttributeError, OSError):
+        return float("nan")
+    (call.forward if kind == "forward" else call.both)()
+    return _megabytes(status, "VmHWM") - before
+
+
+def _megabytes(status: Path, field: str) -> float:
+    line = next(line for line in status.read_text().splitlines() if line.startswith(field))
+    return int(line.split()[1]) * 1024 / 1e6
+
+
+QUESTIONS: dict[str, Callable[..., Any]] = {"reads": _reads, "gradients": _gradients, "seconds": _seconds, "memory": _memory}

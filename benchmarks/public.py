@@ -1,0 +1,240 @@
+"""Public PyTorch implementations of the same rules, as calls of one shape.
+
+Runs in a process of its own (`benchmarks.process`), and nothing else imports it: PyTorch and the packages are loaded when a
+call is made, from where they are installed. fla-core's references are loaded by file, since the package itself imports
+Triton. The cell of atlas-rnn computes projections and gates from tokens; here these modules hand it slices of its input, so
+that it does the same work as our forms: keys, values, queries and gates go in, reads come out.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+Arrays = dict[str, Array]
+
+HOW = {
+    "torch": "PyTorch is not installed (extra bench)",
+    "fla": "fla-core is not installed (extra bench)",
+    "titans_pytorch": "titans-pytorch is not installed (extra bench)",
+    "atlas_pytorch": "atlas_pytorch is not installed: clone engineerA314/atlas-rnn from GitHub and name the clone in PYTHONPATH"
+    " (do not install it: its package calls itself titans-pytorch)",
+}
+
+
+class Missing(Exception):
+    """A package that is not there; the message says how to get it."""
+
+
+class Call(NamedTuple):
+    """A public implementation on given inputs, which are PyTorch tensors by now.
+
+    Attributes:
+        leaves: its inputs.
+        reads: leaves -> reads, in its own layout.
+        bar: what gradients start from, in that layout.
+        plain: reads in that layout -> (heads, T, d).
+        gradients: gradients by leaf, in its layout -> gradients by name, in ours.
+    """
+
+    leaves: dict[str, Any]
+    reads: Callable[[dict[str, Any]], Any]
+    bar: Any
+    plain: Callable[[Array], Array]
+    gradients: Callable[[Arrays], Arrays]
+
+    def forward(self) -> Any:
+        """Reads, without a graph."""
+        with module("torch").no_grad():
+            return self.reads(self.leaves)
+
+    def both(self) -> tuple[Any, dict[str, Any]]:
+        """Reads, and the gradient of their product with `bar` by every leaf."""
+        y = self.reads(self.leaves)
+        return y, dict(zip(self.leaves, module("torch").autograd.grad(y, list(self.leaves.values()), self.bar), strict=True))
+
+
+def module(name: str) -> Any:
+    """A module by name, where it is installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        package = name.partition(".")[0]
+        found = importlib.util.find_spec(package) is not None
+        raise Missing(f"{package} does not import: {error}" if found else HOW[package]) from None
+
+
+def call(name: str, arrays: Arrays, bar: Array, options: dict[str, Any]) -> Call:
+    """The call of a public implementation, by name."""
+    return CALLS[name](arrays, bar, **options)
+
+
+# -- fla-core -----------------------------------------------------------------------------------------
+
+
+def _references(operation: str) -> Any:
+    """The PyTorch references of an operation of fla-core, loaded by file."""
+    module("torch")
+    package = importlib.util.find_spec("fla")
+    if package is None or not package.submodule_search_locations:
+        raise Missing(HOW["fla"])
+    path = Path(package.submodule_search_locations[0]) / "ops" / operation / "naive.py"
+    spec = importlib.util.spec_from_file_location(f"fla_{operation}_naive", path)
+    if spec is None or spec.loader is None or not path.exists():
+        raise Missing(f"fla-core holds no ops/{operation}/naive.py")
+    loaded = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(loaded)
+    except ImportError as error:
+        raise Missing(f"fla-core's ops/{operation}/naive.py does not import: {error}") from None
+    return loaded
+
+
+def _fla(arrays: Arrays, bar: Array, reads: Callable[[dict[str, Any]], Any], *, heads_first: bool) -> Call:
+    """A call in the layout (1, T, heads, ...) or (1, heads, T, ...)."""
+
+    def theirs(array: Array) -> Array:
+        return array[None] if heads_first else np.ascontiguousarray(array.swapaxes(0, 1)[None])
+
+    def ours(array: Array) -> Array:
+        alone: Array = array[0]
+        return alone if heads_first else alone.swapaxes(0, 1)
+
+    tensor = module("torch").tensor
+    return Call(
+        {name: tensor(theirs(array), requires_grad=True) for name, array in arrays.items()},
+        reads,
+        tensor(theirs(bar)),
+        ours,
+        lambda found: {name: ours(array) for name, array in found.items()},
+    )
+
+
+def _fla_delta(arrays: Arrays, bar: Array, *, chunk: int | None) -> Call:
+    naive = _references("delta_rule")
+
+    def reads(x: dict[str, Any]) -> Any:
+        if chunk is None:
+            return naive.delta_rule_recurrence(x["q"], x["k"], x["v"], x["step_size"])[0]
+        return naive.delta_rule_chunkwise(x["q"], x["k"], x["v"], x["step_size"], chunk_size=chunk)[0]
+
+    return _fla(arrays, bar, reads, heads_first=True)
+
+
+def _fla_gated_delta(arrays: Arrays, bar: Array, *, chunk: int | None) -> Call:
+    naive = _references("gated_delta_rule")
+
+    def reads(x: dict[str, Any]) -> Any:
+        given = {"beta": x["step_size"], "g": x["retain"].log(), "output_final_state": True}
+        if chunk is None:
+            return naive.naive_recurrent_gated_delta_rule(x["q"], x["k"], x["v"], **given)[0]
+        return naive.naive_chunk_gated_delta_rule(x["q"], x["k"], x["v"], chunk_size=chunk, **given)[0]
+
+    return _fla(arrays, bar, reads, heads_first=False)
+
+
+def _fla_momentum_delta(arrays: Arrays, bar: Array, *, chunk: int | None) -> Call:
+    naive = _references("momentum_delta_rule")
+
+    def reads(x: dict[str, Any]) -> Any:
+        given = {name: x[name] for name in ("q", "k", "v")} | {
+            "p": x["k"],
+            "log_alpha": x["retain"].log(),
+            "log_mu": x["momentum"].log(),
+            "eta": x["step_size"],
+            "beta": x["step_size_memory"],
+            "output_final_state": True,
+        }
+        if chunk is None:
+            return naive.recurrent_momentum_delta_rule_ref(**given)[0]
+        return naive.chunk_momentum_delta_rule_ref(**given, chunk_size=chunk)[0]
+
+    return _fla(arrays, bar, reads, heads_first=False)
+
+
+# -- atlas-rnn ----------------------------------------------------------------------------------------
+
+
+def _columns(start: int, stop: int) -> Any:
+    """A module that returns some columns of its input, in place of what the cell would compute from it."""
+
+    class Columns(module("torch").nn.Module):  # type: ignore[misc]
+        def forward(self, x: Any) -> Any:
+            return x[..., start:stop]
+
+    return Columns()
+
+
+def _atlas_rnn(arrays: Arrays, bar: Array, *, scan_chunk_len: int | None, window: int) -> Call:
+    torch, cell_module = module("torch"), module("atlas_pytorch.rnn_memory")
+    heads, tokens, d = arrays["k"].shape
+    cell = cell_module.OmegaRNNMemoryCell(
+        dim=heads * d,
+        dim_head=d,
+        heads=heads,
+        omega_window=window,
+        qk_norm=False,
+        qkv_conv_kernel=None,
+        scan_chunk_len=scan_chunk_len,
+    )
+
+    places = {"q": "to_q", "k": "to_k", "v": "to_v", "step_size": "to_lr", "retain": "to_decay"}
+    places |= {"momentum": "to_momentum", "window_gate": "to_omega_gate"}
+    widths = [arrays[name].size // tokens for name in places]
+    bounds = np.cumsum([0, *widths])
+    for place, start, stop in zip(places.values(), bounds[:-1], bounds[1:], strict=True):
+        setattr(cell, place, _columns(int(start), int(stop)))
+    cell.pre_norm = cell.to_out = torch.nn.Identity()
+
+    def joined(array: Array) -> Array:
+        return array.swapaxes(0, 1).reshape(tokens, -1)
+
+    def split(array: Array) -> Array:
+        parted: Array = array[0].reshape(tokens, heads, -1).swapaxes(0, 1)
+        return parted
+
+    def gradients(found: Arrays) -> Arrays:
+        parts = dict(zip(places, np.split(found["x"], bounds[1:-1], axis=-1), strict=True))
+        return {name: split(part).reshape(arrays[name].shape) for name, part in parts.items()}
+
+    x = torch.tensor(np.concatenate([joined(arrays[name]) for name in places], axis=-1)[None], requires_grad=True)
+    return Call({"x": x}, lambda given: cell(given["x"])[0], torch.tensor(joined(bar)[None]), split, gradients)
+
+
+# -- titans-pytorch -----------------------------------------------------------------------------------
+
+
+def _titans(arrays: Arrays, bar: Array, *, chunk: int, double: bool = False) -> Call:
+    """Its neural memory with a linear model and momentum, from tokens drawn here: projections, norms and gates are its own."""
+    torch, package = module("torch"), module("titans_pytorch")
+    heads, tokens, d = arrays["k"].shape
+    torch.manual_seed(0)
+    model = package.MemoryMLP(d, depth=1)
+    memory = package.NeuralMemory(dim=heads * d, dim_head=d, heads=heads, chunk_size=chunk, model=model)
+    dtype = torch.float64 if double else torch.float32
+    memory.to(dtype)
+
+    def joined(array: Array) -> Array:
+        return array.swapaxes(0, 1).reshape(1, tokens, -1)
+
+    leaves = {"x": torch.tensor(joined(arrays["v"]), dtype=dtype, requires_grad=True)}
+    leaves |= {f"parameter {n}": each for n, each in enumerate(memory.parameters()) if each.requires_grad}
+    used = torch.autograd.grad(memory(leaves["x"])[0].sum(), list(leaves.values()), allow_unused=True)
+    leaves = {name: leaf for (name, leaf), grad in zip(leaves.items(), used, strict=True) if grad is not None}
+    bars = torch.tensor(joined(bar), dtype=dtype)
+    return Call(leaves, lambda given: memory(given["x"])[0], bars, lambda y: y, lambda found: found)
+
+
+CALLS: dict[str, Callable[..., Call]] = {
+    "fla delta": _fla_delta,
+    "fla gated delta": _fla_gated_delta,
+    "fla momentum delta": _fla_momentum_delta,
+    "atlas-rnn": _atlas_rnn,
+    "titans-pytorch": _titans,
+}
