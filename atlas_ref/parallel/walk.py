@@ -6,8 +6,6 @@ beyond inputs, outputs and one state per group does not grow with the sequence. 
 
 from __future__ import annotations
 
-import functools
-import itertools
 import math
 from typing import Any
 
@@ -19,11 +17,9 @@ from atlas_ref.parallel.dual import Arrays, Layout
 from atlas_ref.parallel.recomputed import recomputed
 from atlas_ref.parallel.recurrence import Memory, Recurrence
 from atlas_ref.parallel.scratch import scratch
-from atlas_ref.threads import in_threads, processors
 from atlas_ref.types import Array
 from tape import opaque, ops
 
-SHARED_WORK = 2**24  # multiply-adds of scores below which a second thread costs more than it saves
 GROUP_NUMBERS = 2**22  # numbers that the work space of a group may hold
 READS = {"after": "after", "before": "before", "chunk_start": "reference", "call_end": "none"}
 
@@ -120,50 +116,16 @@ def block(layout: Layout) -> Any:
     if layout.before_error and not layout.solved:
         return recomputed(plain)
 
-    def some_forward(given: Arrays) -> tuple[Array, ...]:
-        with scratch.frame():
-            return dual.outputs(layout, dual.forward(layout, given))
-
-    def some_backward(given: Arrays, bars: dual_backward.Bars) -> Arrays:
-        with scratch.frame():
-            return dual_backward.backward(layout, given, dual.forward(layout, given), bars)
-
     def forward(*arrays: Array) -> tuple[Any, Any]:
         given = _of_one_kind(arrays)
-        parts = _shares(layout, given)
-        made = in_threads([functools.partial(some_forward, Arrays(*_of(given, part))) for part in parts])
-        return tuple(_rejoined(each) for each in zip(*made, strict=True)), given
+        with scratch.frame():
+            return dual.outputs(layout, dual.forward(layout, given)), given
 
     def backward(given: Arrays, bars: tuple[Array, ...]) -> Arrays:
-        named = _named(layout, given, bars)
-        work = [
-            functools.partial(some_backward, Arrays(*_of(given, part)), dual_backward.Bars(*_of(named, part)))
-            for part in _shares(layout, given)
-        ]
-        made = in_threads(work)
-        found = Arrays(*(_rejoined(each) for each in zip(*made, strict=True)))
-        shared = given.weights.shape[0] == 1 < len(made)  # the same weights for all memories: their cotangents add up
-        return found._replace(weights=sum(each.weights for each in made)) if shared else found
+        with scratch.frame():
+            return dual_backward.backward(layout, given, dual.forward(layout, given), _named(layout, given, bars))
 
     return opaque(plain, forward, backward)
-
-
-def _shares(layout: Layout, given: Arrays) -> list[slice]:
-    """Memories in shares for one thread each, where there is enough to do: they never meet."""
-    B, n, d = given.queries.shape
-    work = B * n * layout.columns * (d + given.values.shape[-1])
-    count = max(1, min(processors(), B)) if work >= SHARED_WORK else 1
-    bounds = [B * i // count for i in range(count + 1)]
-    return [slice(first, last) for first, last in itertools.pairwise(bounds)]
-
-
-def _of(arrays: tuple[Array, ...], memories: slice) -> list[Array]:
-    """Some memories of every array; one that all share, and one that is not there, as it is."""
-    return [x if x is None or x.shape[0] == 1 else x[memories] for x in arrays]
-
-
-def _rejoined(parts: tuple[Array, ...]) -> Array:
-    return parts[0] if len(parts) == 1 or parts[0] is None else np.concatenate(parts)
 
 
 def _of_one_kind(arrays: tuple[Array, ...]) -> Arrays:

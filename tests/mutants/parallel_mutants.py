@@ -92,10 +92,6 @@ def _poisoned(empty: Any) -> Any:
     return mutated
 
 
-def _one_memory_a_part(shares: Any) -> Any:
-    return lambda layout, given: [slice(i, i + 1) for i in range(len(given.queries))]
-
-
 def _no_work_space(empty: Any) -> Any:
     return lambda self, shape, kind: np.empty(shape, kind)
 
@@ -277,21 +273,14 @@ COEFFICIENTS: tuple[Mutant, ...] = (
         "the weights' gradient without the rates, without momentum",
         _ROWS_BACK,
         Edited("d_enter * rate[..., None]", "d_enter"),
-        target("a_block_of_shared_weights_has_their_gradient[1-None]"),
+        target("a_block_of_shared_weights_has_their_gradient[None]"),
     ),
     Mutant(
         "dw-not-summed",
         "weights shared by all leading axes get the gradient of the first",
         f"{_BACK}:_weights",
         Edited("flat.sum(axis=0, keepdims=True)", "flat[:1]"),
-        target("a_block_of_shared_weights_has_their_gradient[1-None]", "a_block_of_shared_weights_has_their_gradient[1-0.5]"),
-    ),
-    Mutant(
-        "dw-of-one-thread",
-        "weights shared by all leading axes get the gradient of the first thread's",
-        f"{_P}.walk:block",
-        Edited("sum(each.weights for each in made)", "made[0].weights"),
-        target("a_block_of_shared_weights_has_their_gradient[2-None]", "a_block_of_shared_weights_has_their_gradient[2-0.5]"),
+        target("a_block_of_shared_weights_has_their_gradient[None]", "a_block_of_shared_weights_has_their_gradient[0.5]"),
     ),
     Mutant(
         "dw-by-age",
@@ -1291,7 +1280,6 @@ PARALLEL_LEGAL: tuple[Mutant, ...] = (
     ),
     Mutant("one-chunk-groups", "every chunk is a group", f"{_P}.walk:GROUP_NUMBERS", constant(1), _BLOCKS),
     Mutant("plain-twin", "a group in tape ops, without a backward by hand", f"{_P}.walk:block", _twin, _BLOCKS),
-    Mutant("threads-for-all", "every memory is a part for a thread", f"{_P}.walk:_shares", _one_memory_a_part, _BLOCKS),
     Mutant("no-work-space", "every array of a group is a new one", f"{_P}.scratch:Scratch.empty", _no_work_space, _BLOCKS),
     Mutant("poisoned-work-space", "work space is not empty", f"{_P}.scratch:Scratch.empty", _poisoned, _BLOCKS),
     Mutant(

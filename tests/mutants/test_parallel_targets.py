@@ -176,11 +176,8 @@ def test_gradient(name: str, key: str) -> None:
 
 
 @pytest.mark.parametrize("momentum", [None, 0.5])
-@pytest.mark.parametrize("threads", [1, 2])
-def test_a_block_of_shared_weights_has_their_gradient(threads: int, momentum: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_of_shared_weights_has_their_gradient(momentum: float | None) -> None:
     """Weights that all leading axes share, with and without momentum: the sum of the gradients of each."""
-    monkeypatch.setattr(walk, "SHARED_WORK", 0)
-    monkeypatch.setattr(walk, "processors", lambda: threads)
     header, tensors = made(frozen(heads=2, tokens=4), None, {})
     tensors["in/window_weights"] = tensors["in/window_weights"][[0, 0]]
     if momentum is None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from close import ANALYTIC, EXACT, assert_close
+from close import ANALYTIC, assert_close
 
 import tape
 from atlas_ref.parallel import coefficients, dual_plain, walk
@@ -160,23 +160,3 @@ def test_results_are_not_work_space() -> None:
     both(2)
     for value, copy in zip(found, copies, strict=True):
         assert value.tobytes() == copy.tobytes()
-
-
-@pytest.mark.clause("CHUNK-15", "CHUNK-24")
-@pytest.mark.parametrize("name", ["frozen-carry", "running", "running-window"])
-def test_memories_shared_out_over_threads_change_no_bit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    layout = LAYOUTS[name]
-    given = drawn(layout)
-    found = []
-    for processors in (1, 2, 5):
-        for weights in (given.weights, given.weights[:1]):  # the same for all memories, where they share them
-            monkeypatch.setattr(walk, "SHARED_WORK", 0)
-            monkeypatch.setattr(walk, "processors", lambda count=processors: count)
-            number, present = weighed(layout, given._replace(weights=weights), walk.block(layout))
-            found.append((processors, tape.value_and_grad(number)(present)))
-    for processors, (value, gradients) in found:
-        want_value, want = found[0 if gradients["weights"].shape == given.weights.shape else 1][1]
-        assert value == want_value, processors
-        for argument, gradient in gradients.items():
-            tolerance = ANALYTIC if argument == "weights" else EXACT  # shared weights add up over memories in another order
-            assert_close(argument, gradient, want[argument], tolerance)
