@@ -30,7 +30,7 @@ def grouped(refresh: np.ndarray[Any, Any], chunk: int, limit: int) -> list[Chunk
         refresh (T,): where a span starts.
     """
     T = len(refresh)
-    starts = [t for t in range(T) if t == 0 or refresh[t]]
+    starts = np.union1d(0, np.flatnonzero(refresh)).tolist()
     groups: list[Chunks] = []
     for start, stop in zip(starts, [*starts[1:], T], strict=True):
         first = start

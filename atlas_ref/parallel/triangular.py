@@ -12,7 +12,7 @@ import numpy as np
 
 from atlas_ref.types import Array
 
-SMALL = 8  # rows of the blocks that are inverted by substitution
+SMALL = 4  # rows of the blocks that are inverted by substitution
 
 
 def inverse_unit_lower(strict: Array) -> Array:

@@ -299,13 +299,12 @@ def weights_by_lag(config: Any, tokens: Tokens, state: Any) -> Array:
 
 def exists(tokens: Tokens, state: Any, c: int) -> Array:
     """Plain booleans (T, c): whether the token at each lag exists in its packed sequence."""
-    seen, counts = min(state.filled, c), []
-    reset = tokens.reset if tokens.reset is not None else np.zeros(tokens.k.shape[-2], bool)
-    for fresh in reset:
-        seen = 0 if fresh else seen
-        counts.append(seen)
-        seen += 1
-    return np.arange(c)[None, :] <= np.array(counts)[:, None]
+    T = tokens.k.shape[-2]
+    fresh = np.zeros(T, bool) if tokens.reset is None else np.asarray(tokens.reset)
+    token = np.arange(T)
+    start = np.maximum.accumulate(np.where(fresh, token, -min(state.filled, c)))  # where its sequence began, or would have
+    counts = token - start
+    return np.arange(c)[None, :] <= counts[:, None]
 
 
 def with_token_gates(config: Any, tokens: Tokens, state: Any) -> Any:
