@@ -401,7 +401,7 @@ DUAL: tuple[Mutant, ...] = (
         "chunk-crosses-span",
         "a span may start inside a chunk",
         f"{_P}.chunks:grouped",
-        Edited("if t == 0 or refresh[t]", "if t == 0"),
+        Edited("np.union1d(0, np.flatnonzero(refresh))", "np.array([0])"),
         values("frozen-groups", "frozen-titans", "ns", "exact-reads"),
     ),
     Mutant(

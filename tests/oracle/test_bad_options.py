@@ -91,7 +91,7 @@ def case(tmp_path):
         (("--convention", "rate=split"), "{case}: in/step_size_memory: missing, axes (..., T) or (..., T, d_out) are needed"),
         (("--convention", "atlas-eq40"), "{case}: span: missing, reference chunk_start needs one"),
         (("--convention", "nope"), "{case}: convention: preset 'nope' does not exist; presets are "),
-        (("--form",), "No such option: --form"),
+        (("--report", "x"), "No such option: --report"),
     ],
 )
 def test_eval_refuses_an_option_that_does_not_fit(options, message, case, cli, tmp_path):
