@@ -1,0 +1,323 @@
+"""Which conventions make ours equal to somebody's results. Specified in specs/identify.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from atlas_ref.conventions import AXES, PRESETS, Convention, void_axes
+from atlas_ref.oracle import candidates, equivalence, lattice
+from atlas_ref.oracle.case import Case, CaseError
+from atlas_ref.oracle.evaluate import Unsupported
+from atlas_ref.oracle.identify_number import fitted
+from atlas_ref.oracle.identify_score import Given, Scored, given_results, judge, scored, seen_as
+from atlas_ref.oracle.identify_stages import is_large, staged
+from atlas_ref.oracle.inputs import check_size, converted
+from atlas_ref.oracle.inputs import rounded as stored
+from atlas_ref.oracle.lattice import PREFIX, Point
+from atlas_ref.oracle.norms import FORMATS
+from atlas_ref.oracle.tolerance import MARGINAL, PASS
+
+Verdict = Literal["MATCH", "UNDECIDABLE", "NO MATCH", "NOT FINITE"]
+
+#: Settings that fit beside the match and are listed one by one; of more, the axes are told and the number.
+LISTED = 24
+
+
+class Fit(NamedTuple):
+    """A convention and how well it explains the results.
+
+    Attributes:
+        convention: as a case's header would say it: a preset, and axes that change it.
+        distance: the root mean square error over that of the results, the worst of the tensors.
+        ratio: the worst error over its tolerance; up to 2 is a fit, above 4 is wrong; None where it was not judged.
+        tensor: the tensor that is worst.
+    """
+
+    convention: dict[str, Any]
+    distance: float
+    ratio: float | None
+    tensor: str
+
+
+class Twin(NamedTuple):
+    """A setting that this case cannot tell from the match: what it changes, and why it does not show."""
+
+    changes: dict[str, Any]
+    reason: str
+    distance: float
+
+
+class Identification(NamedTuple):
+    """What somebody's results say about the convention behind them (IDENT-1).
+
+    Attributes:
+        verdict: MATCH, one convention fits; UNDECIDABLE, several do; NO MATCH, none does; NOT FINITE, results hold a NaN.
+        match: the fit with the fewest changes from the case's own convention or a preset; the nearest one under NO MATCH.
+        preset: the preset that the match equals on this case.
+        own: whether it is the case's own convention.
+        runner_up: the nearest convention that does not fit, and by how much its error is larger than the match's.
+        twins: settings that cannot be told from the match.
+        undecided: axis -> the values that fit, the match's first.
+        unused: results that no convention changes.
+        dtype: the narrowest format of the results.
+        void: settings that cannot matter in this case, with the reason; they are not searched.
+        untried: values that cannot be evaluated on this case, with the reason.
+        searched: conventions compared.
+        fits: every convention that fits, for the construction of a deciding case.
+    """
+
+    case: str
+    verdict: Verdict
+    why: str = ""
+    match: Fit | None = None
+    preset: str | None = None
+    own: bool = False
+    runner_up: Fit | None = None
+    times_worse: float | None = None
+    twins: tuple[Twin, ...] = ()
+    undecided: dict[str, list[Any]] = {}
+    void: dict[str, str] = {}
+    untried: dict[str, str] = {}
+    searched: int = 0
+    unused: tuple[str, ...] = ()
+    dtype: str = "float64"
+    fits: tuple[Convention, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """0 for a match, 1 where no convention explains the results, 3 where they cannot decide (IDENT-9)."""
+        return {"MATCH": 0, "UNDECIDABLE": 3}.get(self.verdict, 1)
+
+
+def identify(case: Case, mine: Mapping[str, Any], *, depth: int = 2, dtype: str | None = None) -> Identification:
+    """Search the conventions that make ours equal to somebody's results (IDENT-1 to IDENT-8).
+
+    Args:
+        case: what the results were computed from; its own convention is one of those tried.
+        mine: results by name, `out/y`, `out/M`, `grad/k`, ...; any subset.
+        depth: changes from the case's convention and from every preset, 0 to 2.
+        dtype: format that the results were computed in; that of each array when None.
+
+    Raises:
+        CaseError: a reserved rule, results that are none of this case or have another shape, a dtype that does not exist.
+    """
+    if not case.supported:
+        raise Unsupported(f"{case.name}: rule {case.header.rule}: not yet supported")
+    if dtype is not None and dtype not in FORMATS:
+        raise CaseError(f"{case.name}: dtype {dtype!r} is not available; {', '.join(FORMATS)} are")
+    check_size(case)
+    given = given_results(case, mine, dtype)
+    for name, array in {**given.values, **given.gradients}.items():
+        if not np.isfinite(array).all():
+            at = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+            why = f"{name}: {array[at]} at {at}: no convention is compared with what is not finite"
+            return Identification(case.name, "NOT FINITE", why, dtype=given.dtype)
+    if given.dtype in ("bfloat16", "float16"):
+        case = stored(case, given.dtype)
+    search = Search(case, given, depth)
+    found = search.found()
+    return search.with_number(found) if found.verdict == "NO MATCH" else found
+
+
+class Search:
+    """One search: the points tried, their distances, and what follows."""
+
+    def __init__(self, case: Case, given: Given, depth: int) -> None:
+        self.case, self.given, self.depth = case, given, depth
+        self.facts = lattice.facts(case)
+        self.inputs = converted(case, "float64")
+        self.bases = {name: lattice.folded(self.facts, base) for name, base in lattice.bases(self.facts, case.convention).items()}
+        self.untried: dict[str, str] = {}
+        self.points = self._points(depth)
+        self.conventions = [lattice.convention(each) for each in self.points]
+        self.large = is_large(case, len(self.points))
+        self.scores: Scored = (staged if self.large else scored)(case, self.inputs, self.conventions, given)
+
+    def _points(self, depth: int) -> list[Point]:
+        """Every point up to `depth` changes away that is another function of this case, the bases first."""
+        axes = lattice.tried(self.case.convention, self.case.header.rule)
+        seen: set[Point] = set()
+        kept: dict[Point, None] = {}
+        for base in lattice.bases(self.facts, self.case.convention).values():
+            possible = lattice.refusal(self.facts, lattice.convention(base)) is None
+            for each in lattice.around(base, axes, depth):
+                if each in seen:
+                    continue
+                seen.add(each)
+                folded = lattice.folded(self.facts, each)
+                if folded in kept:
+                    continue
+                why = lattice.refusal(self.facts, lattice.convention(folded))
+                if why is None:
+                    kept[folded] = None
+                elif possible:
+                    self._not_tried(base, each, why)
+        return list(kept)
+
+    def _left_out(self) -> dict[str, str]:
+        whole = self.large and "out/y" in self.given.values
+        return {"read call_end": "the case is large, and its first tokens do not show it"} if whole else {}
+
+    def _not_tried(self, base: Point, each: Point, why: str) -> None:
+        changed = lattice.changes(base, each)
+        if len(changed) == 1:
+            axis, value = next(iter(changed.items()))
+            self.untried.setdefault(f"{axis} {value}", why)
+
+    def found(self) -> Identification:
+        order = np.argsort(self.scores.distance, kind="stable")
+        if not np.isfinite(self.scores.distance[order[:1]]).any():
+            return Identification(self.case.name, "NO MATCH", "no convention could be compared", searched=len(self.points))
+        ratios, tensors = judge(self.case, self.inputs, self.conventions, self.given, self.scores, order)
+        fitting = [i for i in order if ratios.get(i, np.inf) <= PASS]
+        open_ = [i for i in order if ratios.get(i, np.inf) <= MARGINAL] if fitting else []
+        best = min(fitting or [int(order[0])], key=self._cost)
+        taken = {best, *open_}
+        second = next((i for i in order if i not in taken and np.isfinite(self.scores.distance[i])), None)
+        match = self._fit(best, ratios, tensors)
+        runner_up = None if second is None else self._fit(second, ratios, tensors)
+        verdict: Verdict = "NO MATCH" if not fitting else "MATCH" if len(open_) == 1 else "UNDECIDABLE"
+        undecided = self._undecided(best, open_)
+        presets = [name for name, base in self.bases.items() if base == self.points[best]] if fitting else []
+        return Identification(
+            self.case.name,
+            verdict,
+            self._why(verdict, match, undecided),
+            match,
+            preset=next((name for name in presets if name in PRESETS), None),
+            own=lattice.OWN in presets,
+            runner_up=runner_up,
+            times_worse=self._times_worse(match, runner_up),
+            twins=self._twins(best, [i for i in open_ if i != best]),
+            undecided=undecided,
+            void=self._void(best),
+            untried=self.untried | self._left_out(),
+            searched=len(self.points),
+            unused=self.given.unused,
+            dtype=self.given.dtype,
+            fits=tuple(self.conventions[i] for i in [best, *(i for i in open_ if i != best)] if fitting),
+        )
+
+    def with_number(self, found: Identification) -> Identification:
+        """The answer with a gradient_scale that nobody lists, where one explains the results (IDENT-13)."""
+        if self.large or not self.given.values:
+            return found
+        known = set(self.points)
+        near = [each for each in self._points(min(self.depth, 1)) if each in known]
+        added = [each for each in fitted(self.case, self.inputs, near, self.given) if each not in known][:1]
+        if not added:
+            return found
+        self.points += added
+        new = [lattice.convention(each) for each in added]
+        self.conventions += new
+        self.scores = self.scores.followed_by(scored(self.case, self.inputs, new, self.given))
+        again = self.found()
+        return found if again.verdict == "NO MATCH" else again
+
+    def _why(self, verdict: Verdict, match: Fit, undecided: Mapping[str, Any]) -> str:
+        if verdict == "NO MATCH":
+            how = f"{match.ratio:.3g} tolerances" if match.ratio is not None else f"a distance of {match.distance:.3g}"
+            return f"no convention up to two changes from a preset explains these results; the nearest misses {match.tensor} by {how}"
+        if verdict == "UNDECIDABLE":
+            return f"several settings fit: this case cannot decide {', '.join(undecided)}; every other axis is decided"
+        return ""
+
+    def _times_worse(self, match: Fit, runner_up: Fit | None) -> float | None:
+        if runner_up is None:
+            return None
+        return runner_up.distance / match.distance if match.distance > 0.0 else float("inf")
+
+    def _fit(self, i: int, ratios: Mapping[int, float], tensors: Mapping[int, str]) -> Fit:
+        return Fit(self.described(self.points[i]), float(self.scores.distance[i]), ratios.get(i), tensors.get(i, self.scores.tensor(i)))
+
+    def _cost(self, i: int) -> tuple[int, int]:
+        """Changes from the nearest base; among equals, the case's own convention and then the presets in their order."""
+        return min((len(lattice.changes(base, self.points[i])), place) for place, base in enumerate(self.bases.values()))
+
+    def described(self, at: Point) -> dict[str, Any]:
+        """A point as a header would say it."""
+        name, base = min(self.bases.items(), key=lambda item: len(lattice.changes(item[1], at)))
+        return as_header(name, lattice.changes(base, at), self.case)
+
+    def _void(self, best: int) -> dict[str, str]:
+        of, c = self.facts, self.conventions[best]
+        found = void_axes(
+            c,
+            rule=of.header.rule,
+            window=of.header.window,
+            span=of.header.span,
+            phase=of.header.phase,
+            tokens=of.tokens,
+            history=of.history,
+            resets=of.resets,
+            gated=of.gated,
+            shape=(of.d_out, of.d_phi),
+        )
+        return found | dict.fromkeys(lattice.always_the_same(of, c) - set(found), "the same function, whatever the value")
+
+    def _undecided(self, best: int, fitting: Sequence[int]) -> dict[str, list[Any]]:
+        found: dict[str, list[Any]] = {}
+        ours = self.points[best]
+        for i in fitting:
+            for axis, theirs in lattice.changes(ours, self.points[i]).items():
+                values = found.setdefault(axis, [ours[lattice.PLACE[axis]]])
+                if theirs not in values:
+                    values.append(theirs)
+        return found
+
+    def _twins(self, best: int, others: Sequence[int]) -> tuple[Twin, ...]:
+        """What one change makes of the match first; a combination only where its parts are not twins themselves."""
+        if not others:
+            return ()
+        ours = self.points[best]
+        seen = seen_as(self.case, self.conventions[best])
+        numbers = equivalence.Numbers(seen, converted(seen, "float64"), self.conventions[best])
+        changed = {i: lattice.changes(ours, self.points[i]) for i in others}
+        known = {frozenset((axis, repr(value)) for axis, value in each.items()) for each in changed.values()}
+        listed = [i for i, each in changed.items() if not _implied(each, known)]
+        listed = sorted(listed, key=lambda i: len(changed[i]))[:LISTED]
+        apart = self._distances(best, listed)
+        given = frozenset((*self.given.values, *self.given.gradients))
+        return tuple(Twin(changed[i], equivalence.why(numbers, ours, changed[i], given, apart[i]), apart[i]) for i in listed)
+
+    def _distances(self, best: int, others: Sequence[int]) -> dict[int, float]:
+        """How far float64 puts other conventions from the match, in what was handed over."""
+        chosen = [best, *others]
+        names = list(self.given.values) or ["out/y"]
+        arrays: dict[int, dict[str, Any]] = {}
+        with np.errstate(all="ignore"):
+            for numbers, results in candidates.evaluated(self.case, self.inputs, [self.conventions[i] for i in chosen]):
+                for place, number in enumerate(numbers):
+                    arrays[chosen[number]] = {name: results[name][place] for name in names if name in results}
+        found = {}
+        for i in others:
+            pairs = [(arrays[i][name], arrays[best][name]) for name in arrays[best] if name in arrays[i]]
+            pairs = [(x, y if x.shape == y.shape else np.swapaxes(y, -1, -2)) for x, y in pairs]
+            found[i] = max((float(np.linalg.norm(x - y) / (np.linalg.norm(y) or 1.0)) for x, y in pairs), default=0.0)
+        return found
+
+
+def _implied(changes: Mapping[str, Any], known: set[frozenset[tuple[str, str]]]) -> bool:
+    """Whether a combination says nothing new: without those of its changes that fit alone, nothing or another fit is left."""
+    whole = frozenset((axis, repr(value)) for axis, value in changes.items())
+    rest = frozenset(each for each in whole if frozenset([each]) not in known)
+    return len(whole) > 1 and rest != whole and (not rest or rest in known)
+
+
+def as_header(name: str, changes: Mapping[str, Any], case: Case) -> dict[str, Any]:
+    """A preset's name and changes as the `convention` of a header."""
+    if name == lattice.OWN:
+        own = case.header.convention
+        made: dict[str, Any] = {"preset": own} if isinstance(own, str) else dict(own)
+    else:
+        made = {"preset": name.removesuffix(lattice.WITHOUT)}
+        made |= {"newton_schulz": "none"} if name.endswith(lattice.WITHOUT) else {}
+    inner = {axis.removeprefix(PREFIX): value for axis, value in changes.items() if axis.startswith(PREFIX)}
+    made |= {axis: value for axis, value in changes.items() if axis in AXES and value != "object"}
+    if inner or changes.get("newton_schulz") == "object":
+        before = made.get("newton_schulz")
+        made["newton_schulz"] = {**(before if isinstance(before, Mapping) else {}), **inner}
+    return made
