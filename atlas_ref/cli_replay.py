@@ -1,0 +1,44 @@
+"""The command replay: every op of a recorded trace evaluated again, and the first wrong one named."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from atlas_ref import cli_output as output
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the program."""
+    app.command()(replay)
+
+
+def replay(
+    file: Annotated[Path, typer.Argument(metavar="CASE")],
+    trace: Annotated[Path, typer.Option("--trace", metavar="MINE", help="Your trace/... tensors, any subset of them.")],
+    dtype: Annotated[
+        str | None,
+        typer.Option(metavar="DTYPE", help="What your code works in: float64, float32, bfloat16, float16. Inputs are rounded to it."),
+    ] = None,
+    nearest: Annotated[bool, typer.Option(help="Search for the convention that explains the first wrong op.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+) -> int:
+    """Evaluate every op of your trace again on the inputs that you recorded, and name the first wrong one."""
+    from atlas_ref.oracle import replay_words as words
+    from atlas_ref.oracle.case import load
+    from atlas_ref.oracle.replay import exit_code, first_wrong
+    from atlas_ref.oracle.replay_files import replay_file
+
+    case = load(file)
+    command = shlex.join(["atlas-ref", "replay", str(file), "--trace", str(trace), *([] if dtype is None else ["--dtype", dtype])])
+    findings = replay_file(case, trace, dtype=dtype, nearest=nearest)
+    if as_json:
+        output.emit_json(words.plain(findings, trace=str(trace), command=command))
+        return exit_code(findings)
+    first = first_wrong(findings)
+    report = [words.message(first, command)] if first is not None else []
+    output.emit_rich(*report, output.table("", words.COLUMNS, words.rows(findings)), words.summary(findings))
+    return exit_code(findings)
