@@ -1,0 +1,216 @@
+"""Sweep an implementation with seeded cases of odd shapes, conventions, dtypes and gates, and shrink what fails.
+
+    found = sweep("delta", Named("function", "mine.kernels:delta"), cases=500, seed=0, jobs=4)
+    for failure in found.failures: ...
+
+The result is a function of the rule, the seed, the choices and the implementation: not of processes, order or interruptions.
+Specified in specs/sweep.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import atlas_ref
+from atlas_ref.oracle.answers import Source
+from atlas_ref.oracle.case import CaseError, save
+from atlas_ref.oracle.compare import chosen
+from atlas_ref.oracle.norms import FORMATS
+from atlas_ref.oracle.sweep_dask import on_dask
+from atlas_ref.oracle.sweep_draw import Choices, checked_choices, drawn
+from atlas_ref.oracle.sweep_log import Log, plain
+from atlas_ref.oracle.sweep_modes import Result, Task, Work, here, on_processes
+from atlas_ref.oracle.sweep_run import GRAVITY, SUCCESS, Named, Outcome, Plan, Reduced
+
+__all__ = ["Failure", "Named", "Sweep", "sweep"]
+
+#: Largest seed, half of what the generator's key holds.
+SEEDS = 2**64
+
+Line = dict[str, Any]
+Performed = Callable[[Iterator[Task]], Generator[tuple[Task, Result]]]
+
+
+class Failure(NamedTuple):
+    """A case that is not success (SWEEP-7).
+
+    Attributes:
+        number, verdict, row, drawn: as drawn.
+        file: the smallest case that still fails, with what the implementation answered; None where it was not shrunk.
+        shrunk: verdict, row, comparisons and numbers of that case.
+    """
+
+    number: int
+    verdict: str
+    row: Line
+    drawn: Line
+    file: str | None = None
+    shrunk: Line | None = None
+
+
+class Sweep(NamedTuple):
+    """What a sweep found (SWEEP-5).
+
+    Attributes:
+        counts: cases by verdict.
+        nearest: of the cases that pass, the one with the largest error over its tolerance.
+    """
+
+    rule: str
+    seed: int
+    cases: int
+    counts: dict[str, int]
+    failures: list[Failure]
+    nearest: Line | None
+
+    @property
+    def exit_code(self) -> int:
+        """1 when a case is not PASS, 3 when none could be compared, else 0 (CASE-26)."""
+        if self.failures:
+            return 1
+        return 0 if self.counts.get("PASS") else 3
+
+
+def sweep(
+    rule: str,
+    source: Named | Source,
+    *,
+    cases: int = 100,
+    seed: int = 0,
+    choices: Choices | None = None,
+    only: Sequence[str] | None = None,
+    dtype: str | None = None,
+    state_dtype: str | None = None,
+    jobs: int = 1,
+    scheduler: str | None = None,
+    resume: str | os.PathLike[str] | None = None,
+    folder: str | os.PathLike[str] = "sweep-failures",
+    keep: int = 5,
+    shrink: int = 400,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Sweep:
+    """Compare an implementation with ours on cases drawn from a seed (SWEEP-1 to SWEEP-10).
+
+    Args:
+        rule: omega, titans_lmm, delta, hebbian, newton_schulz or feature_map.
+        source: an implementation by its name, or any source; the latter must be picklable to go to other processes.
+        choices: what is fixed of the draw, name -> values that it may take (SWEEP-3).
+        only, dtype, state_dtype: see `check`.
+        jobs: processes; 1 for this one.
+        scheduler: address of a Dask scheduler, in place of `jobs`.
+        resume: the log; where it exists, what it holds is not done again.
+        folder: where failing cases are saved, made when there is one.
+        keep: how many failures to shrink and save.
+        shrink: comparisons that shrinking one failure may take.
+        progress: called with what is being done, how many are done, and how many there are.
+
+    Raises:
+        CaseError: a rule, choice or result that does not exist, choices that no case fits, a log of another sweep, no scheduler.
+    """
+    _check_counts(cases=(cases, 1), seed=(seed, 0), jobs=(jobs, 1), keep=(keep, 0), shrink=(shrink, 0))
+    fixed = checked_choices(rule, choices or {})
+    chosen(list(only or []))
+    for word in (dtype, state_dtype):
+        if word is not None and word not in FORMATS:
+            raise CaseError(f"sweep: dtype {word!r} is not available; {', '.join(FORMATS)} are")
+    drawn(rule, seed, 0, fixed)
+    plan = Plan(rule, seed, fixed, None if only is None else tuple(only), dtype, state_dtype, shrink)
+    work = Work(plan, source)
+
+    def performed(tasks: Iterator[Task]) -> Generator[tuple[Task, Result]]:
+        if scheduler is not None:
+            return on_dask(work, tasks, scheduler)
+        return on_processes(work, tasks, jobs) if jobs > 1 else here(work, tasks)
+
+    with ExitStack() as stack:
+        log = None if resume is None else stack.enter_context(Log(resume, _described(work)))
+        run = _Run(log, Path(folder), performed, progress or (lambda doing, done, of: None))
+        judged = run.lines("judge", range(cases))
+        failing = [line for line in judged if line["verdict"] not in SUCCESS]
+        shrunk = {line["case"]: line for line in run.lines("shrink", [line["case"] for line in _varied(failing)[:keep]])}
+    return _summed(plan, cases, judged, failing, shrunk)
+
+
+def _check_counts(**counts: tuple[int, int]) -> None:
+    for name, (found, least) in counts.items():
+        if found < least or found >= SEEDS:
+            raise CaseError(f"sweep: {name} must be at least {least} and below 2^64, found {found}")
+
+
+def _described(work: Work) -> Line:
+    """What a log must agree with to be continued: everything that an outcome depends on."""
+    source = work.source
+    name = source._asdict() if isinstance(source, Named) else getattr(source, "__qualname__", type(source).__qualname__)
+    return {"version": atlas_ref.__version__, "source": name, **work.plan._asdict()}
+
+
+class _Run(NamedTuple):
+    """Tasks of one kind done, or found in the log."""
+
+    log: Log | None
+    folder: Path
+    performed: Performed
+    progress: Callable[[str, int, int], None]
+
+    def lines(self, kind: str, numbers: Sequence[int]) -> list[Line]:
+        """What came of each, in the order of their numbers."""
+        known = {} if self.log is None else self.log.known
+        found = {number: known[kind, number] for number in numbers if (kind, number) in known}
+        left = [Task(kind, number) for number in numbers if number not in found]
+        self.progress(kind, len(found), len(numbers))
+        if left:
+            with closing(self.performed(iter(left))) as performed:  # at once, where what follows fails
+                for task, result in performed:
+                    line = plain({"task": kind, "case": task.number, **self._line(result)})
+                    if self.log is not None:
+                        self.log.append(line)
+                    found[task.number] = line
+                    self.progress(kind, len(found), len(numbers))
+        return [found[number] for number in sorted(found)]
+
+    def _line(self, result: Result) -> Line:
+        """As the log holds it. The case of a failure is saved before the log says so."""
+        if isinstance(result, Outcome):
+            return {"verdict": result.verdict, "row": result.row, "drawn": result.drawn}
+        line = {"verdict": result.verdict, "row": result.row, "comparisons": result.comparisons, "numbers": list(result.numbers)}
+        return line | {"file": self._saved(result)}
+
+    def _saved(self, result: Reduced) -> str:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CaseError(f"{self.folder}: cannot be made: {error.strerror or error}") from None
+        header = result.header
+        name = f"{header['rule']}-{result.number}.safetensors"
+        save(self.folder / name, header, result.tensors)
+        return name
+
+
+def _varied(failing: list[Line]) -> list[Line]:
+    """Failures with those first that are the first of their kind, then the second, ...: five copies of one mistake teach little."""
+    seen: Counter[tuple[str, str]] = Counter()
+    ranked = []
+    for line in failing:
+        kind = (line["verdict"], line["row"]["tensor"])
+        ranked.append((seen[kind], line["case"], line))
+        seen[kind] += 1
+    return [line for _, _, line in sorted(ranked, key=lambda each: each[:2])]
+
+
+def _summed(plan: Plan, cases: int, judged: list[Line], failing: list[Line], shrunk: dict[int, Line]) -> Sweep:
+    counts = Counter(line["verdict"] for line in judged)
+    failures = []
+    for line in failing:
+        small = shrunk.get(line["case"])
+        file = None if small is None else small["file"]
+        details = None if small is None else {key: small[key] for key in ("verdict", "row", "comparisons", "numbers")}
+        failures.append(Failure(line["case"], line["verdict"], line["row"], line["drawn"], file, details))
+    passed = [line for line in judged if line["verdict"] == "PASS" and line["row"]["error"] is not None]
+    nearest = max(passed, key=lambda line: (line["row"]["error"] / line["row"]["tolerance"], -line["case"]), default=None)
+    near = None if nearest is None else {"case": nearest["case"], **nearest["row"]}
+    return Sweep(plan.rule, plan.seed, cases, {verdict: counts[verdict] for verdict in GRAVITY if counts[verdict]}, failures, near)

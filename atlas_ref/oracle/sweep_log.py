@@ -1,0 +1,111 @@
+"""The log of a sweep: one JSON object a line, only ever appended to, so that a kill costs what was under way and no more.
+
+The first line says which sweep it is; each further one is what came of one case, or of shrinking one. Specified in specs/sweep.md, SWEEP-9.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from atlas_ref.oracle.case import CaseError
+
+#: Key of the first line, with the version of the log.
+KEY = "atlas_ref_sweep"
+VERSION = 1
+
+
+def plain(value: Any) -> Any:
+    """A value as it is after a log: keys in order, tuples as lists, numbers that JSON does not have as words."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(value[key]) for key in sorted(value, key=str)}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class Log:
+    """A log that is read, then appended to.
+
+    Raises:
+        CaseError: it cannot be read or written, is no log, or is that of another sweep.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], plan: Mapping[str, Any]) -> None:
+        self.path = Path(path)
+        self._plan = {KEY: VERSION, **plain(plan)}
+        self.known = self._read()
+        self._stream: IO[bytes] | None = None  # bad input leaves no file behind: it is made when there is a line
+        if not self.path.parent.is_dir():
+            raise CaseError(f"{path}: the folder {self.path.parent} does not exist")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._stream is not None:
+            self._stream.close()
+
+    def append(self, line: Mapping[str, Any]) -> None:
+        """Keep a line; it is in the file when this returns.
+
+        Raises:
+            CaseError: the log cannot be written.
+        """
+        try:
+            if self._stream is None:
+                self._stream = self._opened()
+            self._stream.write(_bytes(line))
+            self._stream.flush()
+        except OSError as error:
+            raise CaseError(f"{self.path}: cannot be written: {error.strerror or error}") from None
+
+    def _opened(self) -> IO[bytes]:
+        stream = self.path.open("ab")
+        if stream.tell() == 0:
+            stream.write(_bytes(self._plan))
+        elif not self._ends_a_line():
+            stream.write(b"\n")  # what was cut short stays behind as a line that is no JSON
+        return stream
+
+    def _ends_a_line(self) -> bool:
+        with self.path.open("rb") as stream:
+            stream.seek(-1, os.SEEK_END)
+            return stream.read() == b"\n"
+
+    def _read(self) -> dict[tuple[str, int], dict[str, Any]]:
+        """(task, number) -> what came of it."""
+        try:
+            lines = self.path.read_bytes().split(b"\n")
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise CaseError(f"{self.path}: cannot be read: {error.strerror or error}") from None
+        objects = [found for line in lines if (found := _object(line)) is not None]
+        if not any(lines):
+            return {}
+        if not objects or objects[0].get(KEY) != VERSION or _object(lines[0]) is None:
+            raise CaseError(f"{self.path}: not the log of a sweep: its first line has no {KEY!r} {VERSION}")
+        for key, value in self._plan.items():
+            if objects[0].get(key) != value:
+                theirs = json.dumps(objects[0].get(key))
+                raise CaseError(f"{self.path}: {key}: the log is that of a sweep with {theirs}, this one has {json.dumps(value)}")
+        return {(str(each["task"]), int(each["case"])): each for each in objects[1:] if "task" in each and "case" in each}
+
+
+def _bytes(line: Mapping[str, Any]) -> bytes:
+    return json.dumps(line, sort_keys=True, allow_nan=False).encode() + b"\n"
+
+
+def _object(line: bytes) -> dict[str, Any] | None:
+    """A whole line; None for one that was cut short."""
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None

@@ -1,0 +1,102 @@
+"""How long the tools of diagnosis take: start-up, one case, a search for a convention, a folder of cases, a sweep."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from atlas_ref.oracle.answers import Answer
+from atlas_ref.oracle.case import Case, save
+from atlas_ref.oracle.evaluate import evaluate
+from atlas_ref.oracle.identify import identify
+from atlas_ref.oracle.new import Request, new
+from atlas_ref.oracle.replay import replay
+from atlas_ref.oracle.sweep import sweep
+from atlas_ref.oracle.trace import trace
+from benchmarks.measure import Row, Spread, Target, Work, timer
+from benchmarks.startup import HELP, _children, _python
+
+CASES = 200
+SAMPLES = 5
+
+#: The first check of a process whose modules are loaded: what a case costs after start-up.
+FIRST = """
+import sys, time
+from atlas_ref.oracle import compare, tolerance
+from atlas_ref.oracle.case import load
+start = time.process_time()
+assert all(row.verdict == "PASS" for row in compare.check(load(sys.argv[1])))
+print(time.process_time() - start)
+"""
+
+
+def rows() -> list[Row]:
+    """The bounds of the design, in CPU time on one core."""
+    with tempfile.TemporaryDirectory(prefix="atlas-ref-") as name:
+        folder = Path(name)
+        cases = list(_written(folder))
+        one = [float(_printed(FIRST, str(cases[0]))) for _ in range(SAMPLES)]
+        many = [timer(lambda: _checked(folder), _children)() for _ in range(2)]
+    omega, mine = _omega()
+    return [
+        _row("atlas-ref --help", [timer(lambda: _python(HELP), _children)() for _ in range(9)], 0.3),
+        _row("check of one small case, after start-up", one, 0.2),
+        _row("identify, T = 8, from y in float32", _samples(lambda: identify(omega, {"out/y": mine["out/y"]})), 5.0),
+        _row("replay, T = 8, float32", _samples(lambda: replay(omega, mine))),
+        _row(f"atlas-ref check of {CASES} small cases", many, 30.0),
+        _row("sweep of 100 Delta cases, in this process", _samples(_swept)),
+    ]
+
+
+def _row(name: str, seconds: list[float], most: float | None = None) -> Row:
+    nothing = Spread.one()
+    target = None if most is None else Target("at most", None, most)
+    return Row(name, "s", Spread.of(seconds), "", nothing, nothing, target, note="CPU time of the process")
+
+
+def _samples(work: Work) -> list[float]:
+    return [timer(work, time.process_time)() for _ in range(SAMPLES)]
+
+
+def _written(folder: Path) -> Iterator[Path]:
+    """Small cases of every rule, with float32 results as an implementation would hand them over."""
+    rules = ("omega", "titans_lmm", "delta", "hebbian")
+    for number in range(CASES):
+        rule = rules[number % 4]
+        case = new(Request(rule=rule, tokens=8, window=3 if rule == "omega" else 1, seed=number, dtype="float32"))
+        path = folder / f"{number:03}-{rule}.safetensors"
+        save(path, case.header, {**case.inputs, **_answers(case)})
+        yield path
+
+
+def _answers(case: Case) -> dict[str, Any]:
+    return {name: np.asarray(value, np.float32) for name, value in evaluate(case, dtype="float32").tensors.items()}
+
+
+def _checked(folder: Path) -> None:
+    _printed("from atlas_ref.cli import main; main()", "check", str(folder))
+
+
+def _printed(program: str, *arguments: str) -> str:
+    done = subprocess.run([sys.executable, "-c", program, *arguments], check=True, capture_output=True, text=True)
+    return done.stdout
+
+
+def _omega() -> tuple[Case, dict[str, Any]]:
+    """A case of the rule with the most conventions, and its results and trace in float32."""
+    case = new(Request(rule="omega", tokens=8, window=3, dtype="float32"))
+    return case, _answers(case) | trace(case, dtype="float32")
+
+
+def _swept() -> None:
+    def answer(case: Case) -> Answer:
+        return Answer(_answers(case))
+
+    assert sweep("delta", answer, cases=100, keep=0).counts == {"PASS": 100}

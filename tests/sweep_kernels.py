@@ -1,0 +1,96 @@
+"""Implementations of the Delta rule to be swept: a right one by hand, and wrong ones that only odd cases show."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import numpy as np
+
+Tensors = dict[str, np.ndarray]
+
+
+def right(case: dict[str, Any], inputs: Tensors) -> Tensors:
+    """y and M, token by token, in float64; preset spec at level projected."""
+    if case.get("convention", "spec") != "spec" or case.get("level", "projected") != "projected":
+        raise NotImplementedError("preset spec at level projected alone")
+    k, v, q = (inputs[name].astype(np.float64) for name in ("k", "v", "q"))
+    T, d_out = v.shape[-2:]
+    retain, step = (_column(inputs[name], d_out, v.ndim) for name in ("retain", "step_size"))
+    start = inputs["M0"].astype(np.float64) if "M0" in inputs else np.zeros((*k.shape[:-2], d_out, k.shape[-1]))
+    active, reset = inputs.get("active", np.ones(T)), inputs.get("reset", np.zeros(T))
+    M, y = start, []
+    for t in range(T):
+        M = start if reset[t] else M
+        if active[t]:
+            error = (M @ k[..., t, :, None])[..., 0] - v[..., t, :]
+            M = retain[..., t, :, None] * M - step[..., t, :, None] * (error[..., :, None] * k[..., t, None, :])
+        y.append((M @ q[..., t, :, None])[..., 0])
+    return {"y": np.stack(y, axis=-2), "M": M}
+
+
+def _column(gate: np.ndarray, d_out: int, rank: int) -> np.ndarray:
+    """(..., T, d_out) or (..., T, 1)."""
+    return gate.astype(np.float64) if gate.ndim == rank else gate.astype(np.float64)[..., None]
+
+
+def no_pulse(case: dict[str, Any], inputs: Tensors) -> Tensors:
+    """Writes at inactive tokens, too; takes its time where it is told to."""
+    time.sleep(float(os.environ.get("ATLAS_REF_TEST_PAUSE", "0")))
+    return right(case, {name: value for name, value in inputs.items() if name != "active"})
+
+
+def by_chunks_of_four(case: dict[str, Any], inputs: Tensors) -> Tensors:
+    """Forgets the tokens after the last whole chunk."""
+    T = inputs["k"].shape[-2]
+    if T <= 4 or T % 4 == 0:
+        return right(case, inputs)
+    found = right(case, inputs)
+    found["y"][..., T - T % 4 :, :] = 0.0
+    return found
+
+
+def divides_by_gates(case: dict[str, Any], inputs: Tensors) -> Tensors:
+    """Products of gates in float32, divided by each other: lost where they leave the format."""
+    found = right(case, inputs)
+    with np.errstate(all="ignore"):
+        product = np.cumprod(inputs["retain"].astype(np.float32), axis=-1, dtype=np.float32)
+        lost = ~np.isfinite(np.float32(1.0) / product)
+    found["y"][lost if lost.ndim < found["y"].ndim else lost.any(axis=-1)] = np.nan
+    return found
+
+
+def crashes_after_eight(case: dict[str, Any], inputs: Tensors) -> Tensors:
+    """Ends its process where there are more than eight tokens."""
+    if inputs["k"].shape[-2] > 8:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return right(case, inputs)
+
+
+def hangs_on_three(case: dict[str, Any], inputs: Tensors) -> Tensors:
+    """Never ends where there are exactly three tokens."""
+    if inputs["k"].shape[-2] == 3:
+        time.sleep(3600)
+    return right(case, inputs)
+
+
+def garbage(case: dict[str, Any], inputs: Tensors) -> Any:
+    """No arrays at all."""
+    print("a print belongs on standard error")
+    return {"y": "yes"}
+
+
+def another_result(case: dict[str, Any], inputs: Tensors) -> Tensors:
+    """A momentum, which this rule does not have."""
+    return right(case, inputs) | {"S": np.zeros(3)}
+
+
+def no_such_result(case: dict[str, Any], inputs: Tensors) -> Tensors:
+    """A result that no rule has."""
+    return right(case, inputs) | {"z": np.zeros(3)}
+
+
+def unsupported(case: dict[str, Any], inputs: Tensors) -> Tensors:
+    raise NotImplementedError("not today")
