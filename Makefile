@@ -6,7 +6,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Through the environment, so that the pins also hold where the package itself is built.
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
-.PHONY: oracle test slow lint types bench clean
+.PHONY: oracle test slow planted lint types bench clean
 
 # The runtime alone, for `make oracle`; with the test tools, for the rest.
 $(VENV)/.runtime: pyproject.toml constraints.txt
@@ -30,6 +30,9 @@ test: $(VENV)/.test  ## the tests, warnings as errors
 
 slow: $(VENV)/.test  ## the longer proofs
 	$(BIN)/python -m pytest -n auto -m slow
+
+planted: $(VENV)/.test  ## which mistakes check, replay and identify find in a re-statement by hand, as a table
+	$(BIN)/python -m tests.oracle.planted
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

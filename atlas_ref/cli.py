@@ -1,4 +1,4 @@
-"""The command line: atlas-ref new, show, conventions, forms, schema, eval, check.
+"""The command line: atlas-ref new, show, conventions, forms, schema and eval here, the others in a file each.
 
 Words and progress go to standard error, results to standard output; every command takes --json. Exit codes:
 2 for bad input, else 1 if a compared tensor is not PASS, else 3 if nothing could be compared, else 0.
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 import atlas_ref
+from atlas_ref import cli_check, cli_identify, cli_replay, cli_sweep
 from atlas_ref import cli_options as options
 from atlas_ref import cli_output as output
 
 if TYPE_CHECKING:
     from atlas_ref.oracle.case import Case
-    from atlas_ref.oracle.compare import Comparison
 
 app = typer.Typer(
     name="atlas-ref",
@@ -216,7 +216,10 @@ def evaluate(
     file: Annotated[Path, typer.Argument(metavar="CASE")],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="OUT", help="File for the results.")],
     grad: Annotated[bool, typer.Option("--grad", help="Also write gradients by every floating input.")] = False,
-    dtype: Annotated[str, typer.Option(help="Arithmetic: float64 or float32.")] = "float64",
+    trace: Annotated[bool, typer.Option("--trace", help="Also write every quantity of the loop; with --grad their gradients too.")] = False,
+    dtype: Annotated[
+        str, typer.Option(help="Arithmetic: float64 or float32; bfloat16 and float16 round what goes in and out around float32.")
+    ] = "float64",
     convention: Changes = None,
     form: Form = "sequential",
     chunk: Chunk = None,
@@ -228,7 +231,12 @@ def evaluate(
 
     options.refuse_same(out, file)
     changes = options.convention_changes(convention)
-    results = run(load(file), grad=grad, dtype=dtype, convention=changes, form=form, chunk=chunk)
+    case = load(file)
+    results = run(case, grad=grad, dtype=dtype, convention=changes, form=form, chunk=chunk)
+    if trace:
+        from atlas_ref.oracle.trace import traced
+
+        results = traced(case, results, grad=grad, dtype=dtype, convention=changes)
     save(out, results.header, results.tensors)
     if as_json:
         tensors = {name: {"dtype": str(t.dtype), "shape": list(t.shape)} for name, t in results.tensors.items()}
@@ -243,47 +251,8 @@ def evaluate(
     return 0
 
 
-@app.command()
-def check(
-    files: Annotated[list[Path], typer.Argument(metavar="CASE...", help="Cases, or folders of them.")],
-    only: Annotated[str | None, typer.Option(metavar="y,M,grad/k", help="Compare these results alone.")] = None,
-    dtype: Annotated[str, typer.Option(help="Arithmetic of ours: float64 or float32.")] = "float64",
-    convention: Changes = None,
-    form: Form = "sequential",
-    chunk: Chunk = None,
-    as_json: Json = False,
-) -> int:
-    """Compare the results recorded in cases with ours: a verdict per tensor."""
-    from atlas_ref.oracle.case import CaseError, load
-    from atlas_ref.oracle.compare import check as compare
-    from atlas_ref.oracle.compare import chosen, exit_code
-
-    wanted = options.names("--only", only)
-    chosen(wanted or [])
-    changes = options.convention_changes(convention)
-    rows: list[Comparison] = []
-    failures: list[str] = []
-    void: dict[str, dict[str, str]] = {}
-    for path in options.with_progress(list(options.case_files(files))):
-        try:
-            case = load(path)
-            rows.extend(compare(case, only=wanted, dtype=dtype, convention=changes, form=form, chunk=chunk))
-            void |= {case.name: case.void} if case.supported and case.void else {}
-        except CaseError as error:
-            failures.append(str(error))
-    code = 2 if failures else exit_code(rows)
-    for name, axes in void.items() if not as_json else ():
-        for axis, why in axes.items():
-            output.say(f"{name}: void: {axis}: {why}")
-    for failure in failures:
-        output.say(f"atlas-ref: {failure}")
-    if as_json:
-        output.emit_json({"exit": code, "bad_input": failures, "void": void, "results": [row._asdict() for row in rows]})
-    elif rows:
-        output.emit_comparisons(rows)
-    elif not failures:
-        output.say("nothing could be compared")
-    return code
+for topic in (cli_check, cli_identify, cli_replay, cli_sweep):
+    topic.register(app)
 
 
 def _described(case: Case, tensors: dict[str, Any] | None = None) -> dict[str, Any]:

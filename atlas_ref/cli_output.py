@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from atlas_ref.oracle.compare import Comparison
     from atlas_ref.oracle.header import Header
+    from atlas_ref.oracle.verdicts import Comparison
 
-COLOURS = {"PASS": "green", "WRONG": "bold red", "MISSING": "red", "UNDECIDABLE": "yellow", "NOT SUPPORTED": "dim"}
+COLOURS = {"PASS": "green", "MARGINAL": "yellow", "WRONG": "bold red", "MISSING": "red", "UNDECIDABLE": "yellow", "FAILED": "bold red"}
+COLOURS |= {"XFAIL": "yellow", "NOT SUPPORTED": "dim"}
 
 
 def say(message: str) -> None:
@@ -27,8 +28,12 @@ def say(message: str) -> None:
 
 def one_line(text: str) -> str:
     """The text without line breaks, and with every character that a terminal would act upon written out."""
-    spaced = " ".join(text.split())
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in spaced)
+    return printable(" ".join(text.split()))
+
+
+def printable(text: str) -> str:
+    """The text with every character that a terminal would act upon written out."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def emit(text: str) -> None:
@@ -134,17 +139,23 @@ def emit_description(found: Mapping[str, Any]) -> None:
     emit_rich(*lines, table("", ("tensor", "dtype", "shape", "least", "greatest", "finite"), rows))
 
 
-def emit_comparisons(rows: Sequence[Comparison]) -> None:
-    """A verdict per line, and how many there are of each."""
+def emit_comparisons(rows: Sequence[Comparison], messages: Sequence[str] = ()) -> None:
+    """A verdict per line, what is to be said of failing cases, and how many there are of each verdict."""
     from rich.text import Text
 
     lines, previous = [], ""
     for row in rows:
         detail = row.why or ("" if row.verdict == "PASS" or row.place is None else f"{list(row.place)}: {row.got!r}, {row.want!r}")
-        verdict = Text(row.verdict, style=COLOURS[row.verdict])
+        detail += f" (expected to fail: {row.xfail})" if row.xfail else ""
+        word = _word(row)
         case = "" if row.case == previous else Path(row.case).stem
-        lines.append((case, row.tensor, verdict, number(row.error), number(row.tolerance), detail))
+        lines.append((case, row.tensor, Text(word, style=COLOURS[word]), number(row.error), number(row.tolerance), detail))
         previous = row.case
     columns = ("case", "tensor", "verdict", "error", "tolerance", "where it is worst: got, expected")
-    counts = {verdict: sum(row.verdict == verdict for row in rows) for verdict in COLOURS}
-    emit_rich(table("", columns, lines), ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count))
+    counts = {word: sum(_word(row) == word for row in rows) for word in COLOURS}
+    told = [line for message in messages for line in (*map(printable, message.splitlines()), "")]
+    emit_rich(table("", columns, lines), *told, ", ".join(f"{count} {word}" for word, count in counts.items() if count))
+
+
+def _word(row: Comparison) -> str:
+    return "XFAIL" if row.xfail else row.verdict

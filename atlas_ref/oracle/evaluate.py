@@ -15,7 +15,7 @@ from atlas_ref import feature_maps
 from atlas_ref.gates import GateParams, GateSet
 from atlas_ref.newton_schulz import newton_schulz
 from atlas_ref.oracle.case import Case, CaseError, differentiable, make, named
-from atlas_ref.oracle.inputs import DTYPES, check_size, converted
+from atlas_ref.oracle.inputs import DTYPES, STORED, check_size, converted, rounded
 from atlas_ref.oracle.tensors import LOGARITHMS
 from atlas_ref.parallel import run as parallel
 from atlas_ref.parallel.support import require
@@ -66,7 +66,8 @@ def evaluate(
 
     Args:
         grad: also compute `grad/...`; needs in/y_bar (in/X_bar, in/phi_bar).
-        dtype: arithmetic: float64, which is the truth, or float32.
+        dtype: arithmetic: float64, which is the truth, or float32; under bfloat16 and float16 inputs and results are rounded to
+            it around arithmetic in float32 (CASE-22).
         convention: evaluate under this convention instead of the case's.
         form: compute in this form; that of the case says how its results were made, and the truth is sequential (CASE-29).
         chunk: tokens that the form takes at once; never changes results.
@@ -77,13 +78,15 @@ def evaluate(
     """
     if not case.supported:
         raise Unsupported(f"{case.name}: rule {case.header.rule}: not yet supported")
-    if dtype not in DTYPES:
-        raise CaseError(f"{case.name}: dtype {dtype!r} is not available; {' and '.join(DTYPES)} are")
+    if dtype not in STORED:
+        raise CaseError(f"{case.name}: dtype {dtype!r} is not available; {', '.join(STORED)} are")
     if convention is not None:
         case = under(case, convention)
+    narrow = dtype not in DTYPES
+    case = rounded(case, dtype) if narrow else case
     _check_form(case, form, chunk)
     check_size(case)
-    inputs = converted(case, dtype)
+    inputs = converted(case, "float32" if narrow else dtype)
     names = differentiable(case) if grad else []
     bars = {out: inputs[bar] for out, bar in WEIGHED.items() if bar in inputs}
     if grad and not bars.keys() & {"out/y", "out/X", "out/phi"}:
@@ -105,7 +108,8 @@ def evaluate(
     header = _header_out(case, phase)
     if form != "sequential":
         header |= {"form": form} | ({} if chunk is None else {"chunk": chunk})
-    return Results.trusted(tensors={name: _settled(value) for name, value in tensors.items()}, header=header, void=case.void)
+    kind = STORED[dtype] if narrow else None
+    return Results.trusted(tensors={name: _settled(value, kind) for name, value in tensors.items()}, header=header, void=case.void)
 
 
 def _with_gradients(
@@ -117,8 +121,10 @@ def _with_gradients(
     return {**outputs} | {"grad/" + name.removeprefix("in/"): np.asarray(g) for name, g in gradients.items()}
 
 
-def _settled(value: Array) -> np.ndarray[Any, Any]:
-    array = np.asarray(value).view()
+def _settled(value: Array, kind: Any) -> np.ndarray[Any, Any]:
+    with np.errstate(over="ignore"):
+        array = np.asarray(value) if kind is None else np.asarray(value).astype(kind)
+    array = array.view()
     array.flags.writeable = False
     return array
 

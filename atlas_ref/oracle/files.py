@@ -92,7 +92,15 @@ def write(path: str | os.PathLike[str], text: str, tensors: Arrays) -> None:
     Raises:
         ValueError: what is wrong with the place or the tensors, without the file's name.
     """
-    data = safetensors.numpy.save({name: _storable(name, array) for name, array in tensors.items()}, metadata={KEY: text})
+    write_bytes(path, safetensors.numpy.save({name: _storable(name, array) for name, array in tensors.items()}, metadata={KEY: text}))
+
+
+def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write any file whole or not at all (CASE-19).
+
+    Raises:
+        ValueError: what is wrong with the place, without the file's name.
+    """
     try:
         target = Path(os.path.realpath(path))  # a link is followed, not replaced
         if target.is_dir():

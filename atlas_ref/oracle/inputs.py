@@ -12,6 +12,9 @@ from atlas_ref.oracle.case import Case, CaseError
 
 DTYPES: dict[str, Any] = {"float64": np.float64, "float32": np.float32}
 
+#: Formats that inputs may be rounded to, for an implementation that works in them.
+STORED: dict[str, Any] = {**DTYPES, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
+
 #: Numbers in one array that are evaluated at most, 2 GiB in float64.
 LARGEST = 2**28
 
@@ -33,6 +36,18 @@ def _as(name: str, value: np.ndarray[Any, Any], kind: Any, case: Case) -> np.nda
     if not np.isfinite(found).all():
         raise CaseError(f"{case.name}: {name}: has entries up to {np.abs(value).max():.3g}, which {np.dtype(kind)} cannot hold")
     return found
+
+
+def rounded(case: Case, dtype: str) -> Case:
+    """The case as an implementation that works in `dtype` sees it: every floating input in that format (CASE-22).
+
+    Raises:
+        CaseError: a dtype that does not exist; an entry that is finite and beyond it.
+    """
+    if dtype not in STORED:
+        raise CaseError(f"{case.name}: dtype {dtype!r} is not available; {', '.join(STORED)} are")
+    inputs = {name: value if value.dtype.kind in "bu" else _as(name, value, STORED[dtype], case) for name, value in case.inputs.items()}
+    return case.replaced(inputs=inputs)
 
 
 def check_size(case: Case) -> None:

@@ -85,7 +85,7 @@ def case(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--dtype", "bfloat16"), "{case}: dtype 'bfloat16' is not available; float64 and float32 are"),
+        (("--dtype", "float8"), "{case}: dtype 'float8' is not available; float64, float32, bfloat16, float16 are"),
         (("--convention", "ttl", "--convention", "spec"), "--convention: preset is given twice"),
         (("--convention", "rate=none"), "{case}: in/step_size: not part of this case: rate none has no step size"),
         (("--convention", "rate=split"), "{case}: in/step_size_memory: missing, axes (..., T) or (..., T, d_out) are needed"),

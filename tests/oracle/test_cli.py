@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import ml_dtypes
 import numpy as np
 import pytest
 from casefiles import PEERS, some, written
@@ -49,6 +50,23 @@ def test_float32_arithmetic_is_float32_from_end_to_end(rule, cli, tmp_path):
         assert narrow[name].dtype == np.float32
         error = np.linalg.norm(narrow[name] - want) / np.linalg.norm(want)
         assert 1e-9 < error < 1e-4, name
+
+
+@pytest.mark.clause("CASE-22")
+@pytest.mark.parametrize("rule", ["omega", "delta", "newton_schulz", "feature_map"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_narrow_dtypes_round_what_goes_in_and_what_comes_out(rule, dtype, cli, tmp_path):
+    extra = {"feature_map": {"kind": "elu"}} if rule == "feature_map" else {}
+    header, tensors = some(rule, **extra)
+    case, kind = written(tmp_path / "case", header, tensors), getattr(ml_dtypes, dtype, dtype)
+    inside = written(tmp_path / "inside", header, {name: value.astype(kind).astype(np.float32) for name, value in tensors.items()})
+    assert cli("eval", case, "-o", tmp_path / "narrow", "--grad", "--dtype", dtype).code == 0
+    assert cli("eval", inside, "-o", tmp_path / "single", "--grad", "--dtype", "float32").code == 0
+    (_, narrow), (_, single) = read(str(tmp_path / "narrow")), read(str(tmp_path / "single"))
+    assert narrow.keys() == single.keys()
+    for name, want in single.items():
+        assert_close(name, narrow[name], want.astype(kind), EXACT)
+    assert cli("check", case, "--against", tmp_path / "narrow", "--dtype", dtype).code == 0
 
 
 def test_an_input_beyond_float32_is_refused_in_float32_alone(cli, tmp_path):

@@ -1,0 +1,141 @@
+"""The command check: where results come from, what is expected to fail, and the reports."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from atlas_ref import cli_options as options
+from atlas_ref import cli_output as output
+
+if TYPE_CHECKING:
+    from atlas_ref.oracle.report import Report
+
+SOURCES = "Where results come from"
+REPORTS = "What is written"
+
+#: Failure messages that the screen shows.
+SHOWN = 5
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the program."""
+    app.command()(check)
+
+
+def check(
+    files: Annotated[list[Path], typer.Argument(metavar="CASE...", help="Cases, or folders of them.")],
+    against: Annotated[
+        Path | None, typer.Option(metavar="OUT|FOLDER", help="A result file, or a folder of them.", rich_help_panel=SOURCES)
+    ] = None,
+    impl: Annotated[
+        str | None, typer.Option(metavar="PKG.MODULE:FUNCTION", help="f(case, inputs) -> results.", rich_help_panel=SOURCES)
+    ] = None,
+    command: Annotated[
+        str | None, typer.Option("--exec", metavar="'./mine {case} {out}'", help="A program, run once per case.", rich_help_panel=SOURCES)
+    ] = None,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="For one case, of --impl and --exec.", rich_help_panel=SOURCES)] = 60.0,
+    only: Annotated[str | None, typer.Option(metavar="y,M,grad/k", help="Compare these results alone.")] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(metavar="DTYPE", help="What your code works in: float64, float32, bfloat16, float16. Inputs are rounded to it."),
+    ] = None,
+    state_dtype: Annotated[str | None, typer.Option(metavar="DTYPE", help="What your code keeps M and S in; else float32.")] = None,
+    convention: Annotated[
+        list[str] | None,
+        typer.Option("--convention", metavar="PRESET|AXIS=VALUE", help="A preset, or one axis; may be given several times."),
+    ] = None,
+    form: Annotated[str, typer.Option(metavar="FORM", help="Compute in this form: see atlas-ref forms.")] = "sequential",
+    chunk: Annotated[int | None, typer.Option(min=1, help="Tokens that the form takes at once; never changes results.")] = None,
+    xfail: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What is expected to fail, why and until when: .toml or .json.")
+    ] = None,
+    report: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE.json|.xml|.html", help="Write a report; may be given several times.", rich_help_panel=REPORTS),
+    ] = None,
+    nearest: Annotated[bool, typer.Option(help="Search for the nearest convention where a case fails.", rich_help_panel=REPORTS)] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.", rich_help_panel=REPORTS)] = False,
+) -> int:
+    """Compare results with ours: a verdict per tensor. Without a source, those recorded in the cases."""
+    from atlas_ref.oracle import report as reports
+    from atlas_ref.oracle.case import CaseError, load
+    from atlas_ref.oracle.compare import checked, chosen
+    from atlas_ref.oracle.xfail import load as expected
+
+    wanted = options.names("--only", only)
+    names = None if wanted is None else chosen(wanted)
+    changes = options.convention_changes(convention)
+    places = [reports.place(path) for path in report or ()]
+    entries = expected(xfail) if xfail else []
+    run = reports.Run(command=_repeated(locals()), cases=[str(file) for file in files], entries=entries, only=names, nearest=nearest)
+    with contextlib.ExitStack() as stack:
+        paths = list(options.case_files(files))
+        source = _source(stack, against, impl, command, timeout, len(paths))
+        for path in options.with_progress(paths):
+            try:
+                case = load(path)
+                settings: dict[str, Any] = {"dtype": dtype, "state_dtype": state_dtype, "form": form, "chunk": chunk}
+                run.add(checked(case, source=source, only=wanted, convention=changes, **settings), case.void if case.supported else {})
+            except CaseError as error:
+                run.refuse(str(path), str(error))
+    found = run.report()
+    for place in places:
+        place.write(found)
+    _print(found, as_json)
+    return found.exit
+
+
+def _source(stack: contextlib.ExitStack, against: Path | None, impl: str | None, command: str | None, timeout: float, cases: int) -> Any:
+    """The one source that was named, or none."""
+    from atlas_ref.oracle import sources
+    from atlas_ref.oracle.case import CaseError
+
+    given = [name for name, value in (("--against", against), ("--impl", impl), ("--exec", command)) if value is not None]
+    if len(given) > 1:
+        raise CaseError(f"{' and '.join(given)}: one source of results at a time")
+    if not timeout > 0:
+        raise CaseError(f"--timeout: must be greater than 0, found {timeout:g}")
+    if against is not None:
+        if cases > 1 and not against.is_dir() and against.exists():
+            raise CaseError(f"--against {against}: is one file for {cases} cases; a folder with a file of the same name for each is needed")
+        return sources.against(against)
+    if impl is not None:
+        return stack.enter_context(sources.Isolated(impl, timeout=timeout))
+    return None if command is None else sources.program(command, timeout=timeout)
+
+
+def _repeated(given: dict[str, Any]) -> list[str]:
+    """The options of this run that decide a verdict, to repeat it for one case."""
+    words: list[str] = []
+    for name, option in (("against", "--against"), ("impl", "--impl"), ("command", "--exec")):
+        words += [] if given[name] is None else [option, str(given[name])]
+    if given["timeout"] != 60.0:
+        words += ["--timeout", f"{given['timeout']:g}"]
+    for name in ("only", "dtype", "state_dtype", "chunk"):
+        words += [] if given[name] is None else [f"--{name.replace('_', '-')}", str(given[name])]
+    words += [] if given["form"] == "sequential" else ["--form", given["form"]]
+    for each in given["convention"] or ():
+        words += ["--convention", each]
+    return [shlex.quote(word) for word in words]
+
+
+def _print(found: Report, as_json: bool) -> None:
+    for name, axes in found.void.items() if not as_json else ():
+        for axis, why in axes.items():
+            output.say(f"{name}: void: {axis}: {why}")
+    for line in (*found.bad_input, *found.problems):
+        output.say(f"atlas-ref: {line}")
+    if as_json:
+        output.emit_json(found.plain())
+    elif found.rows:
+        messages = [failure.text() for failure in found.failures[:SHOWN]]
+        if len(found.failures) > SHOWN:
+            messages.append(f"and {len(found.failures) - SHOWN} more failing cases, told in full by --json and --report")
+        output.emit_comparisons(found.rows, messages)
+    elif not found.bad_input:
+        output.say("nothing could be compared")

@@ -1,0 +1,174 @@
+"""A pytest plugin: `pytest --atlas-impl pkg.module:function --atlas-cases FOLDER`. Specified in specs/sources.md.
+
+One test per case, since the tensors that a test would be named after are those that the implementation hands over, and it is
+not run while tests are collected. Without its options the plugin imports nothing and collects nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from atlas_ref.oracle.answers import Source
+    from atlas_ref.oracle.xfail import Entry
+
+MARK = "atlas"
+
+
+class Settings:
+    """What the options say, read once per process; the implementation is imported before the first test that needs it."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        from atlas_ref.oracle import compare, failures, sources, xfail
+
+        option = config.getoption
+        self.folders = [Path(each).resolve() for each in option("atlas_cases")]
+        self.dtype, self.state_dtype = option("atlas_dtype"), option("atlas_state_dtype")
+        self.searches = 0 if option("atlas_no_nearest") else failures.SEARCHED
+        only = option("atlas_only")
+        self.only = None if only is None else sorted(compare.chosen([name.strip() for name in only.split(",") if name.strip()]))
+        self.entries: list[Entry] = xfail.load(option("atlas_xfail")) if option("atlas_xfail") else []
+        self.impl, self.program, self.timeout = option("atlas_impl"), option("atlas_exec"), option("atlas_timeout")
+        if self.impl and self.program:
+            raise pytest.UsageError("--atlas-impl and --atlas-exec: one source of results at a time")
+        for folder in self.folders:
+            if not folder.exists():
+                raise pytest.UsageError(f"--atlas-cases: {folder}: no such file or folder")
+        self._source: Source | None = sources.program(self.program, timeout=self.timeout) if self.program else None
+
+    def source(self) -> Source | None:
+        """The implementation; None where the results recorded in the cases are compared."""
+        if self._source is None and self.impl:
+            from atlas_ref.oracle import sources
+
+            self._source = sources.function(self.impl)
+        return self._source
+
+    def repeated(self, case: str) -> str:
+        """The command that repeats one test."""
+        import shlex
+
+        words = ["pytest", "--atlas-cases", case]
+        for name, value in (("impl", self.impl), ("exec", self.program), ("dtype", self.dtype), ("state-dtype", self.state_dtype)):
+            words += [f"--atlas-{name}", value] if value else []
+        return shlex.join([*words, "-m", MARK])
+
+
+SETTINGS = pytest.StashKey[Settings]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The options, in a group of their own."""
+    group = parser.getgroup("atlas-ref", "check an implementation against case files")
+    group.addoption("--atlas-cases", metavar="FOLDER", action="append", help="a case file or a folder of them; may be given several times")
+    group.addoption("--atlas-impl", metavar="PKG.MODULE:FUNCTION", help="f(case, inputs) -> results, called in this process")
+    group.addoption("--atlas-exec", metavar="COMMAND", help="a program per case: './mine {case} {out}'")
+    group.addoption("--atlas-dtype", metavar="DTYPE", help="what your code works in: float64, float32, bfloat16, float16")
+    group.addoption("--atlas-state-dtype", metavar="DTYPE", help="what your code keeps M and S in; else float32")
+    group.addoption("--atlas-only", metavar="y,M,grad/k", help="compare these results alone")
+    group.addoption("--atlas-xfail", metavar="FILE", help="what is expected to fail, why and until when: .toml or .json")
+    group.addoption("--atlas-no-nearest", action="store_true", help="do not search for the nearest convention where a case fails")
+    group.addoption("--atlas-timeout", metavar="SECONDS", type=float, default=60.0, help="for one case of --atlas-exec")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Read the options, if there are any, and add the folders to what is collected."""
+    config.addinivalue_line("markers", f"{MARK}: an implementation against one case file (--atlas-cases)")
+    if not config.getoption("atlas_cases"):
+        for option in ("impl", "exec", "xfail"):
+            if config.getoption(f"atlas_{option}"):
+                raise pytest.UsageError(f"--atlas-{option} needs --atlas-cases")
+        return
+    from atlas_ref import CaseError
+
+    try:
+        config.stash[SETTINGS] = settings = Settings(config)
+    except CaseError as error:
+        raise pytest.UsageError(f"--atlas options: {error}") from None
+    for folder in map(str, settings.folders):
+        if folder not in config.args:
+            config.args.append(folder)
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> CaseFile | None:
+    """A case file below one of the folders."""
+    settings = parent.config.stash.get(SETTINGS, None)
+    if settings is None or (file_path.suffix != ".safetensors" and file_path not in settings.folders):
+        return None
+    if not any(folder in (file_path, file_path.parent) for folder in settings.folders):
+        return None
+    found: CaseFile = CaseFile.from_parent(parent, path=file_path)
+    return found
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Refuse expected failures of cases that do not exist, before anything runs (SRC-16)."""
+    settings = config.stash.get(SETTINGS, None)
+    if settings is None or not settings.entries:
+        return
+    from atlas_ref.oracle.xfail import concerns
+
+    names = [str(file) for folder in settings.folders for file in (folder.glob("*.safetensors") if folder.is_dir() else [folder])]
+    for entry in settings.entries:
+        if not any(concerns(entry, name) for name in names):
+            raise pytest.UsageError(f"--atlas-xfail: xfail {entry.id}: no such case or tensor was checked")
+
+
+class CaseFile(pytest.File):
+    """One case file, with one test."""
+
+    def collect(self) -> Iterator[pytest.Item]:
+        """The test; the file is read when it runs."""
+        item: CaseItem = CaseItem.from_parent(self, name=self.path.stem)
+        item.add_marker(MARK)
+        yield item
+
+
+class NotPassed(AssertionError):
+    """What the oracle found, in its own words."""
+
+
+class CaseItem(pytest.Item):
+    """An implementation against one case."""
+
+    def runtest(self) -> None:
+        """Load, run, compare; the verdicts are properties of the test's report."""
+        from atlas_ref.oracle import failures, xfail
+        from atlas_ref.oracle.case import CaseError, load
+        from atlas_ref.oracle.compare import checked
+
+        settings = self.config.stash[SETTINGS]
+        name = str(self.path)
+        try:
+            done = checked(load(name), source=settings.source(), only=settings.only, dtype=settings.dtype, state_dtype=settings.state_dtype)
+        except CaseError as error:
+            raise NotPassed(f"bad input: {error}") from None
+        entries = [entry for entry in settings.entries if xfail.concerns(entry, name)]
+        found = xfail.applied(entries, done.rows)
+        self.user_properties += [(row.tensor, row.verdict) for row in found.rows]
+        problems = found.problems + xfail.unknown(entries, found.met, only=None if settings.only is None else set(settings.only))
+        failure = failures.explained(done, found.rows, settings.repeated(name), nearest=settings.searches > 0)
+        settings.searches -= failure is not None
+        if failure or problems:
+            raise NotPassed("\n".join([*([failure.text()] if failure else []), *problems]))
+        _not_run(found.rows)
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """The message alone: no line of ours or of pytest's helps to find the mistake."""
+        return str(excinfo.value) if isinstance(excinfo.value, NotPassed) else super().repr_failure(excinfo)
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        """Where the test is, for pytest's headings."""
+        return self.path, None, f"case {self.name}"
+
+
+def _not_run(rows: list[Any]) -> None:
+    reasons = [row.xfail for row in rows if row.xfail]
+    if reasons:
+        pytest.xfail(reasons[0])
+    if not rows or all(row.verdict == "NOT SUPPORTED" for row in rows):
+        pytest.skip(rows[0].why if rows else "nothing could be compared")
