@@ -114,13 +114,13 @@ def run(rule: Rule, config: Any, tokens: Tokens, state: Any, *, phi: Mapping[str
     check_call(rule, config, tokens, state)
     T = tokens.k.shape[-2]
     keys, queries = features(config, tokens, phi or {})
-    per_token = _gates(config, tokens, state)
+    per_token = gates_by_token(config, tokens, state)
     active = np.ones(T, bool) if tokens.active is None else np.asarray(tokens.active)
     reset = np.zeros(T, bool) if tokens.reset is None else np.asarray(tokens.reset)
     fresh = rule.restart(config, state) if reset.any() else None
     entering = _entering(rule, config, keys, tokens.v, state, fresh, reset)
     per_query = ops.moveaxis(queries, -2, 0)
-    with _short_buffers():
+    with short_buffers():
         state, reads = _each_token(rule, config, state, fresh, zip(active, reset, entering, per_query, per_token, strict=True))
     return settled(with_token_gates(config, tokens, state)), ops.stack(reads, axis=-2)
 
@@ -163,7 +163,7 @@ def _each_token(rule: Rule, config: Any, state: Any, fresh: Any, tokens: Iterabl
 
 
 @contextlib.contextmanager
-def _short_buffers() -> Iterator[None]:
+def short_buffers() -> Iterator[None]:
     """Keep NumPy from copying the gates: a factor that scales whole rows is expanded into its buffer wherever those
     rows are shorter than half of it, which takes longer than the product itself. The products stay the same.
     """
@@ -256,7 +256,7 @@ def mapped(config: Any, phi: Mapping[str, Array], x: Array, norm: str) -> Array:
     return normalised(feature_maps.apply(feature_map, phi, x), norm)
 
 
-def _gates(config: Any, tokens: Tokens, state: Any) -> list[Gates]:
+def gates_by_token(config: Any, tokens: Tokens, state: Any) -> list[Gates]:
     """One `Gates` per token, each gate a column that scales rows."""
     T = tokens.k.shape[-2]
     scalar = tokens.k.shape[:-1]
@@ -346,7 +346,7 @@ def project(config: Any, params: Any, x: Array) -> dict[str, Array]:
     return made
 
 
-def _check_params(config: Any, params: Any, x: Array) -> None:
+def check_params(config: Any, params: Any, x: Array) -> None:
     if config.convention.rate == "split":
         raise ValueError("convention: rate split has no second rate at level token")
     H, d_in, d_model = params.W_K.shape
@@ -373,6 +373,6 @@ def run_tokens(
     Raises:
         ValueError: parameters or tokens that contradict the configuration, or rate split, which has no second gate.
     """
-    _check_params(config, params, x)
+    check_params(config, params, x)
     made = project(config, params, x)
     return run(rule, config, Tokens(**made, active=active, reset=reset), state, phi=getattr(params, "phi", {}))

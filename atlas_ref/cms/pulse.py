@@ -1,0 +1,194 @@
+"""Pulse and Conductor: at which step which level writes.
+
+    level l writes at step s    if and only if    s mod period_l = 0
+
+Specified in specs/pulse.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from atlas_ref import types
+from atlas_ref.types import Array, Frozen
+
+#: Periods of four levels, from the fastest to the slowest (PULSE-2).
+PERIODS = (1, 8, 64, 512)
+
+Count = Annotated[int, Field(ge=1)]
+Phase = Literal["build", "test", "stream"]
+Unit = Literal["token", "call"]
+
+#: What a saved conductor must share with the one that it is restored into (PULSE-9).
+SETTINGS = ("periods", "first_step", "per", "call_tokens")
+
+
+class Pulse(Frozen):
+    """What every level is told about one step (PULSE-1).
+
+    Attributes:
+        step: number of the step.
+        active: for each level, whether it writes.
+        phase: build, where the outer loop learns; test and stream, where it does not.
+    """
+
+    step: Annotated[int, Field(ge=0)]
+    active: tuple[bool, ...]
+    phase: Phase = "build"
+
+    def is_active(self, level: int) -> bool:
+        """Whether a level, counted from 0, writes at this step."""
+        return self.active[level]
+
+    def of(self, level: int) -> types.Pulse:
+        """What the `step` of that level's rule takes."""
+        return types.Pulse(step=self.step, active=self.active[level])
+
+    @property
+    def learns(self) -> bool:
+        """Whether the outer loop runs: in phase build alone. No inner loop asks (PULSE-8)."""
+        return self.phase == "build"
+
+
+def schedule(periods: Sequence[int], step: int, tokens: int) -> Array:
+    """Which level writes at each of the tokens that follow, plain booleans (T, k) (PULSE-2, PULSE-6).
+
+    Args:
+        step: number of the first of these tokens.
+    """
+    steps = step + np.arange(tokens)
+    return steps[:, None] % np.array(periods)[None, :] == 0
+
+
+class Conductor(Frozen):
+    """The one that counts steps and makes pulses (PULSE-3 to PULSE-9).
+
+    Frozen like all data here: to advance is to make the next one. Nothing makes one with a smaller step, but `restored`.
+
+    Attributes:
+        periods: of the levels.
+        first_step: number of the first step: 0, every level writes at the first token; 1, each waits for its period.
+        per: what a step is: a token, or a whole call.
+        call_tokens: with steps per call, the tokens of a call: a level with a period of at most so many writes in every
+            call. None where periods count calls.
+        phase: of the pulses.
+        step: number of the next step.
+        tokens: tokens that were driven so far.
+    """
+
+    periods: Annotated[tuple[Count, ...], Field(min_length=1)] = PERIODS
+    first_step: Annotated[int, Field(ge=0, le=1)] = 0
+    per: Unit = "token"
+    call_tokens: Count | None = None
+    phase: Phase = "build"
+    step: Annotated[int, Field(ge=0)] = 0
+    tokens: Annotated[int, Field(ge=0)] = 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _starts_at_the_first_step(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        made = {"step": data.get("first_step", 0), **data}
+        return {**made, "periods": tuple(made["periods"])} if isinstance(made.get("periods"), list) else made
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.per == "token" and self.call_tokens is not None:
+            raise ValueError("call_tokens: belongs to steps per call, but a step is a token here")
+        gone = self.step - self.first_step
+        if gone < 0 or (gone != self.tokens if self.per == "token" else gone > self.tokens):
+            raise ValueError(f"step: {self.step} from {self.first_step} after {self.tokens} tokens, with a step per {self.per}")
+        return self
+
+    @property
+    def pulse(self) -> Pulse:
+        """The pulse of the step that comes next (PULSE-4)."""
+        return Pulse(step=self.step, active=tuple(self._row.tolist()), phase=self.phase)
+
+    @property
+    def _row(self) -> Array:
+        return np.array(self._covered) | schedule(self.periods, self.step, 1)[0]
+
+    @property
+    def _covered(self) -> list[bool]:
+        """Levels that a call covers."""
+        return [self.call_tokens is not None and period <= self.call_tokens for period in self.periods]
+
+    @property
+    def always(self) -> bool:
+        """Whether some level writes at every step."""
+        return 1 in self.periods or any(self._covered)
+
+    def schedule(self, tokens: int) -> Array:
+        """Which level writes at each of the tokens that follow, plain booleans (T, k): what a parallel form takes (PULSE-6)."""
+        if self.per == "token":
+            return schedule(self.periods, self.step, tokens)
+        return np.broadcast_to(self._row, (tokens, len(self.periods)))
+
+    def advanced(self, tokens: int = 1) -> Conductor:
+        """The conductor after so many tokens: as many steps, or one step where a step is a call (PULSE-3, PULSE-5).
+
+        Raises:
+            ValueError: fewer than one token.
+        """
+        if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
+            raise ValueError(f"tokens: {tokens!r}, expected a whole number of tokens, at least 1")
+        return self.replaced(step=self.step + (tokens if self.per == "token" else 1), tokens=self.tokens + tokens)
+
+    def tick(self, *observers: Callable[[Pulse], Any], tokens: int = 1) -> Conductor:
+        """Observe, then advance: all observers see the pulse of a step before the counter moves (PULSE-4).
+
+        Where a step is a token they see every token's pulse. What an observer raises leaves the step as it was.
+        """
+        if self.per == "call" or tokens == 1:
+            for observer in observers:
+                observer(self.pulse)
+            return self.advanced(tokens)
+        after = self.advanced(tokens)
+        for t in range(tokens):
+            for observer in observers:
+                observer(self.replaced(step=self.step + t).pulse)
+        return after
+
+    def in_phase(self, phase: Phase) -> Conductor:
+        """The same in another phase (PULSE-8)."""
+        return Conductor(**{**self.__dict__, "phase": phase})
+
+    @property
+    def average_active(self) -> float:
+        """Levels that write at a token in the long run, sum_l 1 / period_l: 1.14 for the default periods (PULSE-7).
+
+        With steps per call, levels that a call covers count 1.
+        """
+        return sum(1.0 if covered else 1.0 / period for covered, period in zip(self._covered, self.periods, strict=True))
+
+    def saved(self) -> dict[str, Any]:
+        """Everything that `restored` needs, as a JSON object (PULSE-9). The phase is no part of it."""
+        found = {name: getattr(self, name) for name in (*SETTINGS, "step", "tokens")}
+        return {**found, "periods": list(self.periods)}
+
+    def restored(self, saved: Mapping[str, Any], *, tokens: int | None = None) -> Conductor:
+        """This conductor at the step that was saved (PULSE-9).
+
+        Args:
+            saved: what `saved` returned.
+            tokens: where the stream of tokens stands, if it is known; it must stand where the conductor does.
+
+        Raises:
+            ValueError: a key that is missing or unknown, a setting that differs, a step that the tokens do not make, or a
+                stream that stands elsewhere.
+        """
+        wanted = self.saved()
+        for key in wanted.keys() ^ saved.keys():
+            raise ValueError(f"{key}: {'missing' if key in wanted else 'unknown'} in the saved conductor")
+        for key in SETTINGS:
+            if saved[key] != wanted[key]:
+                raise ValueError(f"{key}: {saved[key]} in the saved conductor, {wanted[key]} in this one")
+        if tokens is not None and tokens != saved["tokens"]:
+            raise ValueError(f"tokens: the saved conductor stands after {saved['tokens']}, the stream after {tokens}")
+        return Conductor(**{**saved, "phase": self.phase})
