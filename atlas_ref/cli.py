@@ -63,7 +63,7 @@ def _fail(message: str, code: int = 2) -> NoReturn:
 
 @app.command()
 def new(
-    rule: Annotated[str, typer.Argument(help="omega, titans_lmm, delta, hebbian, newton_schulz or feature_map")],
+    rule: Annotated[str, typer.Argument(help="omega, titans_lmm, delta, hebbian, newton_schulz, feature_map or cms")],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="CASE", help="File to write.")],
     level: Annotated[str, typer.Option(help="projected: keys, values, queries and gates; token: tokens and parameters")] = "projected",
     tokens: Annotated[int, typer.Option(min=1)] = 8,
@@ -86,6 +86,11 @@ def new(
     ] = None,
     feature_map: Annotated[str | None, typer.Option(metavar="KIND|JSON", help="identity, linear, polynomial, ...")] = None,
     features: Annotated[int | None, typer.Option(min=1, help="d_phi of maps that leave it open")] = None,
+    periods: Annotated[str | None, typer.Option(metavar="N,N,...", help="write by a schedule: periods of the frequency levels")] = None,
+    schedule_level: Annotated[int, typer.Option(min=0, help="which of these levels this memory is")] = 0,
+    first_step: Annotated[int, typer.Option(min=0, help="number of the first token's step")] = 0,
+    levels: Annotated[str | None, typer.Option(metavar="RULE,RULE,...|JSON", help="cms: the rule of each level")] = None,
+    combine: Annotated[str, typer.Option(help="cms: softmax or masked")] = "softmax",
     dtype: Annotated[str, typer.Option(help="dtype of the tensors")] = "float64",
     convention: Changes = None,
     as_json: Json = False,
@@ -119,6 +124,11 @@ def new(
             convention=options.convention_changes(convention) or "spec",
             feature_map=options.kind("--feature-map", feature_map),
             window_weights=options.kind("--window-weights", window_weights),
+            periods=options.numbers("--periods", periods),
+            schedule_level=schedule_level,
+            first_step=first_step,
+            levels=options.levels("--levels", levels),
+            combine=combine,
         ),
         name=str(out),
     )
@@ -256,8 +266,7 @@ for topic in (cli_check, cli_identify, cli_replay, cli_sweep):
 
 
 def _described(case: Case, tensors: dict[str, Any] | None = None) -> dict[str, Any]:
-    convention = case.convention.model_dump(mode="json") if case.supported else {}
-    return output.described(case.name, case.header, tensors or case.inputs, convention, case.void if case.supported else {})
+    return output.described(case.name, case.header, tensors or case.inputs, case.in_force, case.void if case.supported else {})
 
 
 if __name__ == "__main__":

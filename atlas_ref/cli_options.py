@@ -59,6 +59,37 @@ def kind(option: str, text: str | None) -> dict[str, Any]:
         raise _error(f"{option}: not JSON: {error}") from None
 
 
+def numbers(option: str, text: str | None) -> tuple[int, ...]:
+    """Whole numbers between commas.
+
+    Raises:
+        CaseError: something else.
+    """
+    try:
+        return () if text is None else tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise _error(f"{option}: whole numbers between commas are needed, as in 1,8,64, found {text!r}") from None
+
+
+def levels(option: str, text: str | None) -> tuple[str | dict[str, Any], ...]:
+    """Rules between commas, or a JSON array with an object for each level.
+
+    Raises:
+        CaseError: not JSON, or not such an array.
+    """
+    if text is None:
+        return ()
+    if not text.lstrip().startswith("["):
+        return tuple(name.strip() for name in text.split(","))
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _error(f"{option}: not JSON: {error}") from None
+    if not all(isinstance(each, dict) for each in found):
+        raise _error(f"{option}: an object for each level is needed")
+    return tuple(found)
+
+
 def names(option: str, text: str | None) -> list[str] | None:
     """Names of results between commas.
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from atlas_ref.oracle import candidates, lattice
 from atlas_ref.oracle.case import Case
+from atlas_ref.oracle.header import BLOCK
 from atlas_ref.oracle.inputs import converted
 from atlas_ref.oracle.norms import Norms, norms
 from atlas_ref.types import Array
@@ -33,7 +34,7 @@ class Alternative(NamedTuple):
 
 def alternatives(case: Case, ours: Mapping[str, Array]) -> list[Alternative]:
     """Every convention one change away from the case's that float64 tells from it; none for a large case."""
-    if case.header.rule == "feature_map" or sum(value.size for value in case.inputs.values()) > LARGEST:
+    if case.header.rule in ("feature_map", BLOCK) or sum(value.size for value in case.inputs.values()) > LARGEST:
         return []
     of, own = lattice.facts(case), lattice.point(case.convention)
     points = dict.fromkeys(lattice.folded(of, each) for each in lattice.around(own, lattice.tried(case.convention, case.header.rule), 1))

@@ -16,10 +16,10 @@ from pydantic import ValidationError
 
 from atlas_ref import feature_maps
 from atlas_ref.conventions import RULES, Convention, effective, first_problem, resolve, void_axes
-from atlas_ref.oracle import files
+from atlas_ref.oracle import files, levels
 from atlas_ref.oracle.files import Arrays
-from atlas_ref.oracle.header import RESERVED, Header, parse
-from atlas_ref.oracle.tensors import COTANGENTS, Tensor, legal
+from atlas_ref.oracle.header import BLOCK, RESERVED, Header, parse
+from atlas_ref.oracle.tensors import COTANGENTS, Tensor, bare, legal
 from atlas_ref.rules import run
 from atlas_ref.types import Frozen, bind_dims
 from atlas_ref.window import uses_gate
@@ -51,9 +51,19 @@ class Case(Frozen):
         return self.header.rule not in RESERVED
 
     @property
+    def in_force(self) -> dict[str, Any]:
+        """The convention as a JSON object; of a block those of its levels, by level0, level1, ..."""
+        if self.header.rule == BLOCK:
+            return {f"level{number}": part.in_force for number, part in enumerate(levels.parts(self))}
+        return self.convention.model_dump(mode="json") if self.supported else {}
+
+    @property
     def void(self) -> dict[str, str]:
         """Settings that were chosen but cannot matter in this case, each with the reason (CASE-18)."""
         h = self.header
+        if h.rule == BLOCK:
+            parts = enumerate(levels.parts(self))
+            return {f"level{number}.{axis}": why for number, part in parts for axis, why in part.void.items()}
         found = void_axes(
             self.convention,
             rule=h.rule,
@@ -180,9 +190,13 @@ def _build(name: str, header: Header, tensors: dict[str, Any]) -> Case:
     recorded = {key: value for key, value in tensors.items() if key.startswith(("out/", "grad/"))}
     if header.rule in RESERVED:
         return Case(name=name, header=header, convention=Convention(), inputs=inputs, recorded=recorded)
+    if header.rule == BLOCK:
+        inputs = levels.checked(header, inputs, lambda part, own: _build(name, part, own).inputs)
+        return Case(name=name, header=header, convention=Convention(), inputs=inputs, recorded=recorded)
     convention = resolve(header.convention, rule=header.rule, level=header.level)
     in_force = effective(convention, rule=header.rule)
     _check_convention(header, convention)
+    inputs = levels.with_schedule(header, inputs)
     table, refused = legal(header, in_force, set(inputs))
     _check_names(header, inputs, table, refused)
     _check_shapes(header, inputs, table)
@@ -290,4 +304,14 @@ def _check_entries(key: str, value: np.ndarray[Any, Any], bad: np.ndarray[Any, A
 
 def differentiable(case: Case) -> list[str]:
     """Names of the inputs that have a gradient: the floating ones but the cotangents."""
-    return [key for key, value in case.inputs.items() if value.dtype.kind not in "bu" and key not in COTANGENTS]
+    return [key for key, value in case.inputs.items() if value.dtype.kind not in "bu" and bare(key) not in COTANGENTS]
+
+
+def require_one_memory(case: Case, what: str) -> None:
+    """Refuse a block of levels where a tool looks into one memory.
+
+    Raises:
+        CaseError: names the tool and what to give it instead.
+    """
+    if case.header.rule == BLOCK:
+        raise CaseError(f"{case.name}: rule {BLOCK}: {what} looks into one memory; make a case of each level (rule, level token, schedule)")

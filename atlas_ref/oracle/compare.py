@@ -14,7 +14,7 @@ from atlas_ref.oracle.evaluate import evaluate, under
 from atlas_ref.oracle.inputs import STORED, rounded
 from atlas_ref.oracle.profile import Allowed, by_token, first_wrong, profile, token_axis
 from atlas_ref.oracle.schema import result_names
-from atlas_ref.oracle.tensors import RESULTS
+from atlas_ref.oracle.tensors import RESULTS, bare
 from atlas_ref.oracle.tolerance import PASS, Tolerance, judged, tolerances
 from atlas_ref.oracle.verdicts import Comparison, Verdict
 
@@ -183,7 +183,7 @@ def chosen(only: Sequence[str]) -> set[str]:
         CaseError: a name that is no result of any rule.
     """
     wanted = {name if name.startswith(("out/", "grad/")) else f"out/{name}" for name in only}
-    unknown = sorted(wanted - result_names())
+    unknown = sorted(name for name in wanted if bare(name) not in result_names())
     if unknown:
         raise CaseError(
             f"only: {unknown[0]}: no rule has such a result; results are {', '.join(RESULTS)}, and grad/ before an input's name"

@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 
 from atlas_ref import feature_maps
-from atlas_ref.oracle import family, prepare, steps
+from atlas_ref.oracle import family, levels, prepare, steps
 from atlas_ref.oracle.arithmetic import MEMBERS, PLAIN, Arithmetic
 from atlas_ref.oracle.case import Case, differentiable
-from atlas_ref.oracle.evaluate import WEIGHED
+from atlas_ref.oracle.evaluate import weighed
+from atlas_ref.oracle.header import BLOCK
 from atlas_ref.oracle.inputs import converted
 from atlas_ref.oracle.norms import FORMATS, rounded
+from atlas_ref.oracle.tensors import COTANGENTS, bare
 from atlas_ref.types import Array
 from tape import vjp
 
@@ -54,7 +56,7 @@ def amplification(case: Case, plain: Mapping[str, Array], *, grad: bool = False)
     Args:
         plain: what `exact` computes.
     """
-    if not case.convention.has_newton_schulz:
+    if not any(part.convention.has_newton_schulz for part in levels.parts(case)):
         return {}
     inputs = converted(case, "float64")
     factors: dict[str, float] = {}
@@ -98,7 +100,8 @@ def evaluate(
         if not grad:
             return forward({})
         outputs, pullback = vjp(forward, {name: inputs[name] for name in differentiable(case)})
-        seeds = {name: inputs[WEIGHED[name]] if WEIGHED.get(name) in inputs else np.zeros_like(value) for name, value in outputs.items()}
+        bars = {weighed(name): value for name, value in inputs.items() if bare(name) in COTANGENTS}
+        seeds = {name: bars[name] if name in bars else np.zeros_like(value) for name, value in outputs.items()}
         (gradients,) = pullback(seeds)
     return {**outputs} | {"grad/" + name.removeprefix("in/"): np.asarray(g) for name, g in gradients.items()}
 
@@ -119,6 +122,8 @@ def _noise(seed: int, bits: int) -> Touch:
 
 def _forward(case: Case, inputs: Mapping[str, Array], way: Arithmetic, touch: Touch, argument: Touch, state_dtype: str | None) -> Results:
     rule, c = case.header.rule, case.convention
+    if rule == BLOCK:
+        return levels.results(inputs, case, lambda own, part, _: _forward(part, own, way, touch, argument, state_dtype))
     if rule == "newton_schulz":
         return {"out/X": steps.newton_schulz(way, argument(inputs["in/G"]), c.newton_schulz_settings)}
     if rule == "feature_map":

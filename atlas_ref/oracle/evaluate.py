@@ -14,9 +14,11 @@ from pydantic import ValidationError
 from atlas_ref import feature_maps
 from atlas_ref.gates import GateParams, GateSet
 from atlas_ref.newton_schulz import newton_schulz
-from atlas_ref.oracle.case import Case, CaseError, differentiable, make, named
+from atlas_ref.oracle import levels
+from atlas_ref.oracle.case import Case, CaseError, differentiable, make, named, require_one_memory
+from atlas_ref.oracle.header import BLOCK
 from atlas_ref.oracle.inputs import DTYPES, STORED, check_size, converted, rounded
-from atlas_ref.oracle.tensors import LOGARITHMS
+from atlas_ref.oracle.tensors import COTANGENTS, LOGARITHMS, bare
 from atlas_ref.parallel import run as parallel
 from atlas_ref.parallel.support import require
 from atlas_ref.rules import delta, hebbian, omega, run, titans_lmm
@@ -47,6 +49,10 @@ class Results(Frozen):
     def not_finite(self) -> list[str]:
         """Results that overflowed, where the rule itself grows beyond float64."""
         return [name for name, value in self.tensors.items() if not np.isfinite(value).all()]
+
+
+#: Where a call ends in its span: None without spans; of a block, that of each level.
+Position = int | None | list[int | None]
 
 
 class Unsupported(CaseError):
@@ -88,14 +94,14 @@ def evaluate(
     check_size(case)
     inputs = converted(case, "float32" if narrow else dtype)
     names = differentiable(case) if grad else []
-    bars = {out: inputs[bar] for out, bar in WEIGHED.items() if bar in inputs}
+    bars = {weighed(name): inputs[name] for name in inputs if bare(name) in COTANGENTS}
     if grad and not bars.keys() & {"out/y", "out/X", "out/phi"}:
         raise CaseError(f"{case.name}: {_first_cotangent(case)}: missing, gradients need it")
-    phase: list[int] = []
+    after: list[Position] = []
 
     def forward(chosen: dict[str, Array]) -> dict[str, Array]:
         outputs, position = results({**inputs, **chosen}, case, form=form, chunk=chunk)
-        phase[:] = [] if position is None else [position]
+        after[:] = [position]
         return outputs
 
     try:
@@ -105,7 +111,7 @@ def evaluate(
         raise named(case.name, error) from None
     except MemoryError as error:
         raise CaseError(f"{case.name}: needs more memory than there is: {error}") from None
-    header = _header_out(case, phase)
+    header = _header_out(case, after[0])
     if form != "sequential":
         header |= {"form": form} | ({} if chunk is None else {"chunk": chunk})
     kind = STORED[dtype] if narrow else None
@@ -135,6 +141,7 @@ def under(case: Case, convention: str | Mapping[str, Any]) -> Case:
     Raises:
         CaseError: the convention does not exist, or the inputs do not fit it.
     """
+    require_one_memory(case, "another convention")
     own = case.header.convention
     base = {"preset": own} if isinstance(own, str) else dict(own)
     if isinstance(convention, str) or "preset" in convention:
@@ -152,10 +159,23 @@ def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _header_out(case: Case, phase: list[int]) -> dict[str, Any]:
+def weighed(cotangent: str) -> str:
+    """The result that a cotangent weighs: `out/M` of `in/M_bar`, `out/level1/M` of `in/level1/M_bar`."""
+    return "out/" + cotangent.removeprefix("in/").removesuffix("_bar")
+
+
+def _header_out(case: Case, after: Position) -> dict[str, Any]:
+    """The header that a continuation starts from: where spans and schedules then stand (CASE-13, CASE-30)."""
     header = case.header.plain()
-    if phase:
-        header["phase"] = phase[0]
+    if isinstance(after, list):
+        header["levels"] = [
+            level if position is None else {**level, "phase": position} for level, position in zip(header["levels"], after, strict=True)
+        ]
+    elif after is not None:
+        header["phase"] = after
+    if case.header.schedule is not None:
+        tokens = case.inputs["in/x" if case.header.level == "token" else "in/k"].shape[-2]
+        header["schedule"] = {**header["schedule"], "first_step": case.header.schedule.first_step + tokens}
     return header
 
 
@@ -165,6 +185,10 @@ def _first_cotangent(case: Case) -> str:
 
 def _check_form(case: Case, form: str, chunk: int | None) -> None:
     """Refuse a form that does not compute this case (CHUNK-20)."""
+    if case.header.rule == BLOCK:
+        for number, part in enumerate(levels.parts(case)):
+            _check_form(part.replaced(name=f"{case.name}: level{number}"), form, chunk)
+        return
     if case.header.rule not in MODULES:
         if form != "sequential" or chunk is not None:
             raise CaseError(f"{case.name}: form: the rule {case.header.rule} has no sequence")
@@ -177,9 +201,18 @@ def _check_form(case: Case, form: str, chunk: int | None) -> None:
 
 def results(
     inputs: Mapping[str, Array], case: Case, *, form: str = "sequential", chunk: int | None = None
-) -> tuple[dict[str, Array], int | None]:
+) -> tuple[dict[str, Array], Position]:
     """`out/...` of a case from its inputs (arrays or tape variables), and the position in the span after it (CASE-12, CASE-13)."""
     rule = case.header.rule
+    if rule == BLOCK:
+        positions: list[int | None] = []
+
+        def one(given: Mapping[str, Array], part: Case, number: int) -> dict[str, Array]:
+            out, position = results(given, part, form=form, chunk=chunk)
+            positions.append(position if isinstance(position, int) else None)
+            return out
+
+        return levels.results(inputs, case, one), positions
     if rule == "newton_schulz":
         return {"out/X": newton_schulz(inputs["in/G"], case.convention.newton_schulz_settings)}, None
     if rule == "feature_map":

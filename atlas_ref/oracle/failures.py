@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 
 from atlas_ref.oracle.case import CaseError
 from atlas_ref.oracle.compare import Checked
+from atlas_ref.oracle.header import Header
 from atlas_ref.oracle.identify import identify
 from atlas_ref.oracle.identify_words import setting
 from atlas_ref.oracle.replay import first_wrong, replay
+from atlas_ref.oracle.tensors import LEVEL, bare
 from atlas_ref.oracle.verdicts import Comparison
 
 #: The clause that a result is about, by rule; "grad" for those that no entry names.
@@ -33,6 +35,7 @@ CLAUSES: dict[str, dict[str, str]] = {
     "hebbian": {"out/y": "HEBBIAN-3", "out/M": "HEBBIAN-2", "out": "HEBBIAN-12", "grad": "HEBBIAN-11"},
     "newton_schulz": {"out": "NS-1", "grad": "NS-20"},
     "feature_map": {"out": "PHI-1", "grad": "PHI-16"},
+    "cms": {"out": "CMS-6", "grad": "CMS-15"},
 }
 
 #: Verdicts that no message follows.
@@ -155,7 +158,7 @@ def explained(checked: Checked, rows: Sequence[Comparison], command: str, *, nea
         tolerance=row.tolerance,
         basis=row.basis,
         before=_before(row, rows),
-        clause=clause(header.rule, row.tensor),
+        clause=clause(*_about(header, row.tensor)),
         nearest="",
         command=command,
         why=row.why,
@@ -235,6 +238,12 @@ def _before(row: Comparison, rows: Sequence[Comparison]) -> str:
     if right:
         found.append(f"{', '.join(right)} PASS")
     return "; ".join(found) or ("" if token is None else "nothing: it is the first token")
+
+
+def _about(header: Header, tensor: str) -> tuple[str, str]:
+    """The rule and the name of a result there; of a level of a block those of the level."""
+    level = LEVEL.match(tensor)
+    return (header.rule if level is None or header.levels is None else header.levels[int(level[2])].rule), bare(tensor)
 
 
 def clause(rule: str, tensor: str) -> str:

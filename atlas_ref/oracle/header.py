@@ -6,9 +6,9 @@ import json
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
-from atlas_ref.conventions import RULES, shown
+from atlas_ref.conventions import RULES, first_problem, shown
 from atlas_ref.feature_maps import IDENTITY, FeatureMap
 from atlas_ref.oracle.files import KEY, unique
 from atlas_ref.types import Frozen
@@ -17,10 +17,37 @@ from atlas_ref.window import WindowWeights
 #: Rules that the format reserves for later versions.
 RESERVED = ("ttl", "qk_projection")
 
+#: The rule of a block of frequency levels.
+BLOCK = "cms"
+
 #: Levels of objects and arrays inside each other, and digits of an integer: what any JSON reader can take.
 DEEPEST, LONGEST = 100, 18
 
 Count = Annotated[int, Field(ge=1)]
+
+
+class Schedule(Frozen):
+    """When levels write (CASE-30)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    periods: Annotated[tuple[Count, ...], Field(min_length=1, description="of the levels")]
+    level: Annotated[int, Field(ge=0)] | None = Field(None, description="which of them this memory is, from 0; not for rule cms")
+    first_step: Annotated[int, Field(ge=0)] = Field(0, description="number of the first token's step")
+
+
+class LevelHeader(Frozen):
+    """One level of a block: the keys of a case at level token that it has for itself (CASE-31)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    rule: Literal["omega", "titans_lmm", "delta", "hebbian"] = Field(description="of the level")
+    window: Count = Field(1, description="c, tokens that the gradient looks at")
+    span: Count | None = Field(None, description="tokens between refreshes of a frozen reference")
+    phase: Annotated[int, Field(ge=0)] | None = Field(None, description="position of the first token in its span")
+    convention: str | dict[str, Any] = Field("spec", description="a preset, or axes with values and optionally a preset that they change")
+    feature_map: FeatureMap = Field(IDENTITY, description="phi")
+    window_weights: WindowWeights | None = Field(None, description="how window tokens are weighed")
 
 
 class Header(Frozen):
@@ -29,7 +56,7 @@ class Header(Frozen):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     schema_: Literal[1] = Field(alias="schema", description="version of the format")
-    rule: Literal["omega", "titans_lmm", "delta", "hebbian", "newton_schulz", "feature_map", "ttl", "qk_projection"] = Field(
+    rule: Literal["omega", "titans_lmm", "delta", "hebbian", "newton_schulz", "feature_map", "cms", "ttl", "qk_projection"] = Field(
         description="what is computed; ttl and qk_projection are reserved"
     )
     level: Literal["projected", "token"] = Field("projected", description="whether keys, values, queries and gates are given, or tokens")
@@ -43,6 +70,9 @@ class Header(Frozen):
     convention: str | dict[str, Any] = Field("spec", description="a preset, or axes with values and optionally a preset that they change")
     feature_map: FeatureMap = Field(IDENTITY, description="phi")
     window_weights: WindowWeights | None = Field(None, description="level token: how window tokens are weighed")
+    schedule: Schedule | None = Field(None, description="in/active, by the period of a frequency level")
+    levels: Annotated[tuple[LevelHeader, ...], Field(min_length=1)] | None = Field(None, description="rule cms: its levels")
+    combine: Literal["softmax", "masked"] = Field("softmax", description="rule cms: over which levels the weights of reads are normalised")
     parameters: dict[str, Any] | None = Field(None, description="reserved rules only")
     trace: list[Any] | None = Field(None, description="written by eval")
     note: str = Field("", description="free text")
@@ -53,8 +83,14 @@ class Header(Frozen):
             raise ValueError(f"parameters: only the reserved rules {' and '.join(RESERVED)} have them, this is {self.rule}")
         if self.rule in RESERVED:
             return self
+        if self.rule == BLOCK:
+            self._check_block()
+            return self
+        for key in ("levels", "combine"):
+            if key in self.model_fields_set:
+                raise ValueError(f"{key}: belongs to rule {BLOCK}, this is {self.rule}")
         if self.rule not in RULES:
-            for key in ("level", "window", "span", "phase", "chunk", "window_weights"):
+            for key in ("level", "window", "span", "phase", "chunk", "window_weights", "schedule"):
                 if key in self.model_fields_set:
                     raise ValueError(f"{key}: the rule {self.rule} has no sequence")
         if self.rule in ("titans_lmm", "delta", "hebbian") and self.window != 1:
@@ -63,7 +99,41 @@ class Header(Frozen):
             raise ValueError(f"feature_map: {self.rule} has none, found {self.feature_map.kind}")
         if self.window_weights is not None and (self.rule != "omega" or self.level != "token"):
             raise ValueError("window_weights: belongs to rule omega at level token")
+        if self.schedule is not None and (self.schedule.level is None or self.schedule.level >= len(self.schedule.periods)):
+            found = "none" if self.schedule.level is None else self.schedule.level
+            raise ValueError(f"schedule.level: one of the {len(self.schedule.periods)} levels is needed, from 0, found {found}")
         return self
+
+    def _check_block(self) -> None:
+        """What a block of levels needs, and what each of its levels has for itself (CASE-31)."""
+        if self.level != "token":
+            raise ValueError(f"level: rule {BLOCK} takes tokens, so token is needed, found {self.level}")
+        for key in ("window", "span", "phase", "convention", "feature_map", "window_weights"):
+            if key in self.model_fields_set:
+                raise ValueError(f"{key}: each level of rule {BLOCK} has its own")
+        if self.levels is None:
+            raise ValueError(f"levels: missing, rule {BLOCK} needs them")
+        if self.schedule is None:
+            raise ValueError(f"schedule: missing, rule {BLOCK} needs the periods of its levels")
+        if self.schedule.level is not None:
+            raise ValueError(f"schedule.level: rule {BLOCK} has all levels, found {self.schedule.level}")
+        if len(self.schedule.periods) != len(self.levels):
+            raise ValueError(f"schedule.periods: {len(self.schedule.periods)} periods for {len(self.levels)} levels")
+        if self.combine == "masked" and 1 not in self.schedule.periods:
+            raise ValueError("combine: masked needs a level of period 1")
+        for number in range(len(self.levels)):
+            try:
+                self.of_level(number)
+            except ValidationError as error:
+                raise ValueError(f"levels[{number}]: {first_problem(error)}") from None
+
+    def of_level(self, number: int) -> Header:
+        """The header that one level of a block would have as a case of its own (CASE-31)."""
+        assert self.levels is not None
+        assert self.schedule is not None
+        own = self.levels[number].model_dump(mode="json", exclude_unset=True)
+        schedule = {**self.schedule.model_dump(mode="json"), "level": number}
+        return Header.model_validate_json(json.dumps({"schema": 1, "level": "token", **own, "schedule": schedule}))
 
     def plain(self) -> dict[str, Any]:
         """The JSON object as it was given."""

@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from atlas_ref import feature_maps
+from atlas_ref.oracle import levels
 from atlas_ref.oracle.case import Case, CaseError
 
 DTYPES: dict[str, Any] = {"float64": np.float64, "float32": np.float32}
@@ -56,6 +57,11 @@ def check_size(case: Case) -> None:
     Raises:
         CaseError: how many numbers one array would need.
     """
+    for part in levels.parts(case):
+        _check_one(part)
+
+
+def _check_one(case: Case) -> None:
     h, inputs = case.header, case.inputs
     if h.rule == "newton_schulz":
         return

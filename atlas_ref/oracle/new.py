@@ -9,8 +9,9 @@ import numpy as np
 
 from atlas_ref import feature_maps, gates, window
 from atlas_ref.conventions import Convention, resolve
+from atlas_ref.oracle import new_block
 from atlas_ref.oracle.case import Case, CaseError, make, parse_header
-from atlas_ref.oracle.header import RESERVED, Header
+from atlas_ref.oracle.header import BLOCK, RESERVED, Header
 from atlas_ref.oracle.inputs import LARGEST
 from atlas_ref.types import Array, Frozen
 
@@ -30,6 +31,8 @@ class Request(Frozen):
         per_dimension_gates: one gate per output dimension.
         window_gate: one weight per token instead of one per token and lag.
         features: d_phi of maps that leave it open.
+        periods, schedule_level, first_step: the memory writes by the schedule of a frequency level; of rule cms those of all levels.
+        levels, combine: of rule cms: names of rules, or what a case says of each level.
     """
 
     rule: str
@@ -54,6 +57,11 @@ class Request(Frozen):
     convention: str | dict[str, Any] = "spec"
     feature_map: dict[str, Any] = {}
     window_weights: dict[str, Any] = {}
+    periods: tuple[int, ...] = ()
+    schedule_level: int = 0
+    first_step: int = 0
+    levels: tuple[str | dict[str, Any], ...] = ()
+    combine: str = "softmax"
 
 
 def new(request: Request, *, name: str = "new") -> Case:
@@ -70,7 +78,12 @@ def new(request: Request, *, name: str = "new") -> Case:
         raise CaseError(f"{name}: dtype {request.dtype!r} is not available; {', '.join(DTYPES)} are")
     if request.window_gate and (request.rule != "omega" or request.level != "projected"):
         raise CaseError(f"{name}: window_gate: belongs to rule omega at level projected")
-    fields = _header(request)
+    kind = DTYPES[request.dtype]
+    if request.rule == BLOCK:
+        _check_size(request, request.d_in, name)
+        fields, tensors = new_block.block(request, new, name=name)
+        return make(fields, _stored(tensors, kind), name=name)
+    fields = {**_header(request), **new_block.schedule(request, name=name)}
     header = parse_header(fields, name=name)
     draw = np.random.Generator(np.random.Philox(request.seed))
     parameters = feature_maps.init(header.feature_map, request.d_in, request.seed, features=request.features)
@@ -88,9 +101,11 @@ def new(request: Request, *, name: str = "new") -> Case:
         bar, shape = "in/y_bar", (*_leading(request), request.tokens, request.d_out)
     if request.cotangent:
         tensors[bar] = draw.standard_normal(shape)
-    kind = DTYPES[request.dtype]
-    stored = {key: value if value.dtype == np.uint8 else value.astype(kind) for key, value in tensors.items()}
-    return make(fields, stored, name=name)
+    return make(fields, _stored(tensors, kind), name=name)
+
+
+def _stored(tensors: dict[str, Array], kind: Any) -> dict[str, Array]:
+    return {key: value if value.dtype == np.uint8 else value.astype(kind) for key, value in tensors.items()}
 
 
 def _check_size(request: Request, d_phi: int, name: str) -> None:

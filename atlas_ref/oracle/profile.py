@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from atlas_ref.oracle.case import Case
-from atlas_ref.oracle.tensors import PROJECTED, TOKEN
+from atlas_ref.oracle.tensors import PROJECTED, TOKEN, bare
 from atlas_ref.oracle.verdicts import First, Profile
 
 #: Cells that a long sequence is shown in; each shows the largest of its tokens.
@@ -30,7 +30,7 @@ def token_axis(case: Case, name: str) -> int | None:
     if not name.startswith("grad/"):
         return None
     key = "in/" + name.removeprefix("grad/")
-    axes = {**PROJECTED, **TOKEN}.get(key, (None, None))[1]
+    axes = {**PROJECTED, **TOKEN}.get(bare(key), (None, None))[1]
     if axes is None or case.header.rule == "feature_map":
         return None
     if axes.axes == "gate":

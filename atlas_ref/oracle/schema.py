@@ -7,7 +7,7 @@ from typing import Any, get_args
 from atlas_ref import feature_maps, window
 from atlas_ref.conventions import PRESETS, RULES, Convention
 from atlas_ref.oracle.files import KEY
-from atlas_ref.oracle.header import RESERVED, Header
+from atlas_ref.oracle.header import BLOCK, RESERVED, Header
 from atlas_ref.oracle.tensors import COMPUTED_AT_TOKEN, COTANGENTS, PROJECTED, RESULTS, TOKEN
 
 
@@ -30,7 +30,10 @@ def case_schema() -> dict[str, Any]:
             definition["required"] = ["kind", *definition.get("required", [])]
     definitions["Product"]["properties"]["of"]["minItems"] = 1
     definitions["NewtonSchulz"]["properties"]["coefficients"]["anyOf"][1]["minItems"] = 1
-    header["properties"]["convention"] = {"anyOf": [{"enum": list(PRESETS)}, {"$ref": "#/$defs/Convention"}], "default": "spec"}
+    convention = {"anyOf": [{"enum": list(PRESETS)}, {"$ref": "#/$defs/Convention"}], "default": "spec"}
+    for own in (header, definitions["LevelHeader"]):
+        own["properties"]["convention"] = convention
+    definitions["LevelHeader"]["allOf"] = [_plain_rules(), _window_weights()]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **header,
@@ -38,35 +41,73 @@ def case_schema() -> dict[str, Any]:
         "allOf": _contracts(),
         "$defs": definitions,
         "x-tensors": tensor_table(),
+        "x-levels": {
+            "inputs": "rule cms: in/levelN/NAME for every in/NAME that level N has at level token, but in/x, in/active, in/reset, in/y_bar",
+            "results": "rule cms: out/y, and out/levelN/NAME for every other out/NAME of level N; gradients likewise",
+        },
     }
 
 
+def _when(condition: dict[str, Any], **properties: Any) -> dict[str, Any]:
+    return {"if": {"properties": condition, "required": list(condition)}, "then": {"properties": properties}}
+
+
+NO_NEWTON_SCHULZ: dict[str, Any] = {"properties": {"newton_schulz": {"const": "none"}}}
+IDENTITY: dict[str, Any] = {"properties": {"kind": {"const": "identity"}}}
+
+
 def _contracts() -> list[dict[str, Any]]:
-    """What one key forbids another, as far as JSON Schema can say it (CASE-2, CASE-16)."""
-
-    def when(condition: dict[str, Any], **properties: Any) -> dict[str, Any]:
-        return {"if": {"properties": condition, "required": list(condition)}, "then": {"properties": properties}}
-
-    plain = {"rule": {"enum": [rule for rule in RULES if rule != "omega"]}}
+    """What one key forbids another, as far as JSON Schema can say it (CASE-2, CASE-16, CASE-31)."""
     single = {"rule": {"enum": ["newton_schulz", "feature_map"]}}
     supported = {"rule": {"not": {"enum": list(RESERVED)}}}
-    identity = {"properties": {"kind": {"const": "identity"}}}
-    no_newton_schulz = {"properties": {"newton_schulz": {"const": "none"}}}
+    of_block = ("window", "span", "phase", "convention", "feature_map", "window_weights")
     return [
-        when(single, **dict.fromkeys(("level", "window", "span", "phase", "chunk", "window_weights"), False)),
-        when(plain, window={"const": 1}, feature_map=identity, convention=no_newton_schulz, window_weights={"type": "null"}),
-        when(
+        _when(single, **dict.fromkeys(("level", "window", "span", "phase", "chunk", "window_weights", "schedule"), False)),
+        _plain_rules(),
+        _when(
             {"rule": {"const": "newton_schulz"}},
-            feature_map=identity,
-            convention={"not": {"type": "object", "required": ["newton_schulz"], **no_newton_schulz}},
+            feature_map=IDENTITY,
+            convention={"not": {"type": "object", "required": ["newton_schulz"], **NO_NEWTON_SCHULZ}},
         ),
-        when({"rule": {"const": "feature_map"}}, convention=no_newton_schulz),
+        _when({"rule": {"const": "feature_map"}}, convention=NO_NEWTON_SCHULZ),
         {
             "if": {"properties": {"window_weights": {"type": "object"}}, "required": ["window_weights"]},
             "then": {"properties": {"level": {"const": "token"}}, "required": ["level"]},
         },
-        when(supported, parameters={"type": "null"}),
+        _when(supported, parameters={"type": "null"}),
+        _when({"rule": {"enum": list(RULES)}}, schedule={"anyOf": [{"type": "null"}, {"required": ["level"], **_integer_level()}]}),
+        _when({"rule": {"enum": [*RULES, "newton_schulz", "feature_map"]}}, levels=False, combine=False),
+        {
+            **_when({"rule": {"const": BLOCK}}),
+            "then": {
+                "properties": {
+                    "level": {"const": "token"},
+                    "levels": {"type": "array"},
+                    "schedule": {"type": "object", "properties": {"level": {"type": "null"}}},
+                    **dict.fromkeys(of_block, False),
+                },
+                "required": ["level", "levels", "schedule"],
+            },
+        },
+        {
+            **_when({"rule": {"const": BLOCK}, "combine": {"const": "masked"}}),
+            "then": {"properties": {"schedule": {"properties": {"periods": {"contains": {"const": 1}}}}}},
+        },
     ]
+
+
+def _integer_level() -> dict[str, Any]:
+    return {"properties": {"level": {"type": "integer"}}}
+
+
+def _plain_rules() -> dict[str, Any]:
+    """Every rule but omega looks at one token, without a map and without Newton-Schulz."""
+    plain = {"rule": {"enum": [rule for rule in RULES if rule != "omega"]}}
+    return _when(plain, window={"const": 1}, feature_map=IDENTITY, convention=NO_NEWTON_SCHULZ, window_weights={"type": "null"})
+
+
+def _window_weights() -> dict[str, Any]:
+    return _when({"window_weights": {"type": "object"}}, rule={"const": "omega"})
 
 
 def _without_default(field: dict[str, Any]) -> dict[str, Any]:
@@ -92,6 +133,10 @@ def tensor_table() -> dict[str, dict[str, Any]]:
             need = f"{table[key]['need']}, {kind}" if key in table else f"feature_map {kind}"
             table[key] = {"rules": "omega feature_map", "axes": axes, "need": need}
     table["in/x"] |= {"rules": "all feature_map", "axes": "B T d_model, or ... d_in for feature_map"}
+    table["in/x"]["rules"] += " cms"
+    table["in/reset"]["rules"] += " cms"
+    table["in/y_bar"]["rules"] += " cms"
+    table["in/logits"] = {"level": "token", "rules": BLOCK, "axes": "k", "need": "yes"}
     for name, axes in (("in/G", "... d_out d_phi"), ("in/X_bar", "... d_out d_phi")):
         table[name] = {"rules": "newton_schulz", "axes": axes, "need": "yes" if name == "in/G" else "no gradients"}
     table["in/phi_bar"] = {"rules": "feature_map", "axes": "... d_phi", "need": "no gradients"}

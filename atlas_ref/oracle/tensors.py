@@ -5,6 +5,7 @@ The table below is what the reader enforces, what `atlas-ref schema` prints and 
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from atlas_ref import feature_maps, window
@@ -12,6 +13,15 @@ from atlas_ref import feature_maps, window
 if TYPE_CHECKING:
     from atlas_ref.conventions import Convention
     from atlas_ref.oracle.header import Header
+
+
+#: Where a tensor of one level of a block stands: in/level0/M0, out/level2/M, grad/level1/param/W_K (CASE-32).
+LEVEL = re.compile(r"^(in|out|grad)/level(\d+)/")
+
+
+def bare(name: str) -> str:
+    """The name that a level's tensor would have in a case of its own; other names as they are."""
+    return LEVEL.sub(r"\1/", name)
 
 
 class Tensor(NamedTuple):
