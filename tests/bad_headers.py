@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 from casefiles import GONE
 from refusal import Bad
 
@@ -142,4 +143,73 @@ CONVENTIONS = {
     },
 }
 
-TABLE = {f"header: {name}": bad for name, bad in HEADERS.items()} | {f"convention: {name}": bad for name, bad in CONVENTIONS.items()}
+
+def scheduled(**changes: Any) -> dict[str, Any]:
+    """The schedule of level 1 of three, changed."""
+    return {"schedule": {key: value for key, value in {"periods": [1, 2, 4], "level": 1, **changes}.items() if value is not GONE}}
+
+
+BLOCK: dict[str, Any] = {"rule": "cms", "levels": ("delta", {"rule": "omega", "window": 2}), "periods": (1, 3)}
+
+LEVELS = {
+    "no periods": Bad("schedule.periods: missing", scheduled(periods=GONE)),
+    "an empty list of periods": Bad("schedule.periods: must have at least 1 entry, found 0", scheduled(periods=[])),
+    "a period of 0": Bad("schedule.periods.1: must be at least 1, found 0", scheduled(periods=[1, 0])),
+    "a first step below 0": Bad("schedule.first_step: must be at least 0, found -1", scheduled(first_step=-1)),
+    "an unknown key of a schedule": Bad("schedule.step: unknown key", scheduled(step=1)),
+    "no level": Bad("schedule.level: one of the 3 levels is needed, from 0, found none", scheduled(level=GONE)),
+    "a level too high": Bad("schedule.level: one of the 3 levels is needed, from 0, found 3", scheduled(level=3)),
+    "a schedule without a sequence": Bad("schedule: the rule newton_schulz has no sequence", scheduled(), {}, NS),
+    "another mask than the schedule": Bad(
+        "in/active: 1 at token 1, where the schedule says 0; leave it out, or the schedule",
+        scheduled(),
+        {"in/active": np.ones(5, np.uint8)},
+    ),
+    "levels for omega": Bad("levels: belongs to rule cms, this is omega", {"levels": [{"rule": "delta"}]}),
+    "combine for omega": Bad("combine: belongs to rule cms, this is omega", {"combine": "masked"}),
+    "a block without levels": Bad("levels: missing, rule cms needs them", {"levels": GONE}, {}, BLOCK),
+    "a block of no level": Bad("levels: must have at least 1 entry, found 0", {"levels": []}, {}, BLOCK),
+    "a block without a schedule": Bad("schedule: missing, rule cms needs the periods of its levels", {"schedule": GONE}, {}, BLOCK),
+    "a block with a level of its own": Bad(
+        "schedule.level: rule cms has all levels, found 0", {"schedule": {"periods": [1, 3], "level": 0}}, {}, BLOCK
+    ),
+    "a period too few": Bad("schedule.periods: 1 periods for 2 levels", {"schedule": {"periods": [1]}}, {}, BLOCK),
+    "a block at level projected": Bad("level: rule cms takes tokens, so token is needed, found projected", {"level": GONE}, {}, BLOCK),
+    "a window for a block": Bad("window: each level of rule cms has its own", {"window": 2}, {}, BLOCK),
+    "a convention for a block": Bad("convention: each level of rule cms has its own", {"convention": "spec"}, {}, BLOCK),
+    "masked without a fast level": Bad(
+        "combine: masked needs a level of period 1", {"combine": "masked", "schedule": {"periods": [2, 3]}}, {}, BLOCK
+    ),
+    "an unknown combination": Bad("combine: must be 'softmax' or 'masked', found 'mean'", {"combine": "mean"}, {}, BLOCK),
+    "a level without a rule": Bad("levels.1.rule: missing", {"levels": [{"rule": "delta"}, {}]}, {}, BLOCK),
+    "an unknown key of a level": Bad(
+        "levels.0.heads: unknown key", {"levels": [{"rule": "delta", "heads": 1}, {"rule": "delta"}]}, {}, BLOCK
+    ),
+    "a window for a level": Bad(
+        "levels[0]: window: delta looks at one token, found 2", {"levels": [{"rule": "delta", "window": 2}, {"rule": "omega"}]}, {}, BLOCK
+    ),
+    "window weights for a level": Bad(
+        "levels[0]: window_weights: belongs to rule omega at level token",
+        {"levels": [{"rule": "delta", "window_weights": {"kind": "ones"}}, {"rule": "omega"}]},
+        {},
+        BLOCK,
+    ),
+    "an axis of a level": Bad(
+        "levels[0]: convention: axis 'hat' does not exist; axes are ",
+        {"levels": [{"rule": "delta", "convention": {"hat": 1}}, {"rule": "omega", "window": 2}]},
+        {},
+        BLOCK,
+    ),
+    "split in a level": Bad(
+        "levels[0]: convention: rate split has no second rate at level token",
+        {"levels": [{"rule": "delta", "convention": {"rate": "split"}}, {"rule": "omega", "window": 2}]},
+        {},
+        BLOCK,
+    ),
+}
+
+TABLE = {
+    f"{kind}: {name}": bad
+    for kind, table in (("header", HEADERS), ("convention", CONVENTIONS), ("levels", LEVELS))
+    for name, bad in table.items()
+}

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atlas_ref.conventions import RULES
-from atlas_ref.oracle.case import Case, CaseError
+from atlas_ref.oracle.case import Case, CaseError, parse_header
 from atlas_ref.oracle.header import BLOCK
 from atlas_ref.types import Array
 
@@ -66,6 +65,7 @@ def block(request: Request, new: Callable[..., Case], *, name: str) -> tuple[dic
     fields["schedule"] = {"periods": list(periods), "first_step": request.first_step}
     if request.combine != "softmax":
         fields["combine"] = request.combine
+    parse_header(fields, name=name)
     draw = np.random.Generator(np.random.Philox(request.seed))
     shape = (request.batch, request.heads, request.tokens, request.d_out)
     tensors: dict[str, Array] = {
@@ -84,15 +84,9 @@ def block(request: Request, new: Callable[..., Case], *, name: str) -> tuple[dic
 
 def _level(request: Request, own: dict[str, Any], number: int, new: Callable[..., Case], name: str) -> dict[str, Array]:
     """Parameters and memories of one level, under its place in the block."""
-    known = ("rule", "window", "span", "convention", "feature_map", "window_weights")
-    for key in own:
-        if key not in known:
-            raise CaseError(f"{name}: {key}: unknown key; keys are {', '.join(known)}")
     shared = ("tokens", "d_in", "d_out", "heads", "d_model", "batch", "per_dimension_gates", "features")
     sizes = {key: getattr(request, key) for key in shared}
     history = min(request.history, own.get("window", 1) - 1)
-    if own.get("rule") not in RULES:
-        raise CaseError(f"{name}: rule: must be one of {', '.join(RULES)}, found {own.get('rule')!r}")
     wanted = type(request)(**{**sizes, "level": "token", "seed": request.seed + SEEDS * (number + 1), "history": history, **own})
     inputs = new(wanted, name=name).inputs
     return {f"in/level{number}/{key.removeprefix('in/')}": value for key, value in inputs.items() if key != "in/x"}

@@ -29,6 +29,10 @@ BEYOND_SCHEMA = {
     "convention: split without its rate": "a tensor is missing",
     "convention: split at level token": "presets may set the axis too",
     "convention: written_back with momenta": "presets may set the axes too",
+    "levels: a level too high": "it compares no two values",
+    "levels: another mask than the schedule": "a tensor is wrong",
+    "levels: a period too few": "nor two lengths",
+    "levels: split in a level": "presets may set the axis too",
 }
 
 
