@@ -129,9 +129,8 @@ def _document(level: Level, projected: Mapping[str, Array], state: Any, active: 
 def _memory_alone(level: Level) -> bool:
     """Whether a frozen token leaves everything as it is but the window, so that many of them can be taken at once."""
     c = level.config.convention
-    counts_tokens = c.frozen_reference or c.read == "chunk_start"  # positions in a span move at every token
     keeps_momenta = level.rule == "omega" and c.order == "momentum_then_window"
-    return c.read in ("after", "before") and not counts_tokens and not keeps_momenta
+    return c.read in ("after", "before") and not c.frozen_reference and not keeps_momenta  # else positions in a span move too
 
 
 def _from_write_to_write(level: Level, tokens: run.Tokens, state: Any, active: Array, phi: Mapping[str, Array]) -> tuple[Any, Array]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tape import ops, plain
+from tests.mutants.level_mutants import LEVEL_MUTANTS
 from tests.mutants.mutant import Change, Edited, Mutant, constant
 from tests.mutants.parallel_mutants import PARALLEL, PARALLEL_LEGAL
 
@@ -767,7 +768,7 @@ BACKWARD: tuple[Mutant, ...] = (
     ),
 )
 
-MUTANTS: tuple[Mutant, ...] = (*CONVENTIONS, *FORWARD, *BACKWARD, *PARALLEL)
+MUTANTS: tuple[Mutant, ...] = (*CONVENTIONS, *FORWARD, *BACKWARD, *PARALLEL, *LEVEL_MUTANTS)
 
 
 # -- legal variants -----------------------------------------------------------------------------------

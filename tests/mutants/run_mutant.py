@@ -25,6 +25,7 @@ ARGUMENTS = (*OFF, "-o", "addopts=--import-mode=importlib")
 WARM = (
     "tests/mutants/test_targets.py",
     "tests/mutants/test_parallel_targets.py",
+    "tests/mutants/test_level_targets.py",
     "tests/reductions/test_reductions.py",
 )  # imported before any fork
 SECONDS = 120

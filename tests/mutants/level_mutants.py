@@ -1,0 +1,201 @@
+"""Mutants of frequency levels: schedules, frozen tokens, documents, the weights of reads, the outer loop's buffers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tests.mutants.mutant import Edited, Mutant
+
+_PULSE = "atlas_ref.cms.pulse"
+_LEVEL = "atlas_ref.cms.level"
+_CMS = "atlas_ref.cms.cms"
+_BUFFERS = "atlas_ref.cms.buffers"
+_CASES = "atlas_ref.oracle.levels"
+
+
+def targets(*names: str) -> tuple[str, ...]:
+    return tuple(f"tests/mutants/test_level_targets.py::test_{name}" for name in names)
+
+
+def _active_tokens_alone(run: Any) -> Any:
+    """Token by token, where a frozen one leaves no trace."""
+
+    def mutated(level: Any, tokens: Any, state: Any, active: Any, phi: Any) -> Any:
+        reads = []
+        for t in range(len(active)):
+            one = {name: None if value is None else value[:, :, t : t + 1] for name, value in tokens.__dict__.items()}
+            after, y = run(level, type(tokens)(**one), state, active[t : t + 1], phi)
+            state = after if active[t] else state
+            reads.append(y)
+        return state, np.concatenate(reads, axis=-2)
+
+    return mutated
+
+
+LEVEL_MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "fires-one-step-late",
+        "a level fires one step after its period",
+        f"{_PULSE}:schedule",
+        Edited("step + np.arange(tokens)", "step - 1 + np.arange(tokens)"),
+        targets("schedule", "block[after]", "block[window]", "calls"),
+    ),
+    Mutant(
+        "schedule-of-a-case-one-step-late",
+        "the same in a case",
+        f"{_CASES}:active",
+        Edited("(schedule.first_step + t) % period", "(schedule.first_step + t - 1) % period"),
+        targets("case_schedule", "case_block"),
+    ),
+    Mutant(
+        "first-step-forgotten",
+        "the counter starts at 0 where it should start at 1",
+        f"{_CMS}:Config.conductor",
+        Edited("first_step=self.first_step, ", ""),
+        targets("first_step"),
+    ),
+    Mutant(
+        "window-not-filled-while-frozen",
+        "frozen tokens do not enter the window",
+        f"{_LEVEL}:_from_write_to_write",
+        _active_tokens_alone,
+        targets("block[window]"),
+    ),
+    Mutant(
+        "window-not-filled-at-the-end",
+        "the frozen tokens at the end of a call do not enter the window",
+        f"{_LEVEL}:_from_write_to_write",
+        Edited("if not active[-1]:", "if False:"),
+        targets("calls"),
+    ),
+    Mutant(
+        "filled-counts-writes",
+        "the window counts writes where it should count tokens",
+        f"{_LEVEL}:_from_write_to_write",
+        Edited("if filled is not None:", "if False:"),
+        targets("calls_renormalised"),
+    ),
+    Mutant(
+        "step-reset-at-a-boundary",
+        "the counter starts again where a document does",
+        f"{_CMS}:run",
+        Edited(
+            "conductor=context.conductor.advanced(T)", "conductor=(config.conductor() if starts.any() else context.conductor).advanced(T)"
+        ),
+        targets("step_at_a_boundary", "calls"),
+    ),
+    Mutant(
+        "boundary-returns-to-the-call",
+        "a document starts from the memory of its call",
+        f"{_LEVEL}:run_level",
+        Edited("    reads = []\n", "    reads = []\n    origin = state\n"),
+        targets("calls"),
+    ),
+    Mutant(
+        "boundary-keeps-the-window",
+        "a document starts with the window of the one before",
+        f"{_LEVEL}:run_level",
+        Edited("state = level.module.restart(level.config, origin)", "state = state.replaced(M=origin.M)"),
+        targets("documents"),
+    ),
+    Mutant(
+        "frozen-tokens-read-after-the-next-write",
+        "the tokens between two writes read what the second of them leaves",
+        f"{_LEVEL}:_from_write_to_write",
+        Edited("starts = [t + later for t in writes]", "starts = [max(t + later - 1, 0) for t in writes]"),
+        targets("block[after]", "block[before]", "block[window]"),
+    ),
+    Mutant(
+        "read-before-as-after",
+        "where a token reads before its write, it reads after it",
+        f"{_LEVEL}:_from_write_to_write",
+        Edited('later = 1 if config.convention.read == "before" else 0', "later = 0"),
+        targets("block[before]"),
+    ),
+    Mutant(
+        "mask-forgotten-where-positions-move",
+        "a level with spans writes at every token",
+        f"{_LEVEL}:_document",
+        Edited("run.Tokens(**projected, active=active)", "run.Tokens(**projected)"),
+        targets("block[spans]"),
+    ),
+    Mutant(
+        "start-of-the-span-not-read",
+        "a level that reads the memory of its span's start reads the newest one",
+        f"{_LEVEL}:_memory_alone",
+        Edited('c.read in ("after", "before") and', "True and"),
+        targets("block[spans]"),
+    ),
+    Mutant(
+        "weights-not-normalised",
+        "reads are weighed by exp of the logits",
+        f"{_CMS}:combining",
+        Edited("weights = ops.softmax(logits)", "weights = ops.exp(logits)"),
+        targets("block[after]", "gradient"),
+    ),
+    Mutant(
+        "masked-counts-frozen-levels",
+        "the masked weights are normalised over all levels",
+        f"{_CMS}:combining",
+        Edited("e / ops.sum(e, axis=-1, keepdims=True)", "e / ops.sum(ops.exp(logits - top), axis=-1, keepdims=True)"),
+        targets("masked"),
+    ),
+    Mutant(
+        "masked-is-softmax",
+        "frozen levels count in the masked combination",
+        f"{_CMS}:combining",
+        Edited('config.combine == "softmax"', "True"),
+        targets("masked"),
+    ),
+    Mutant(
+        "case-masked-is-softmax",
+        "the same in a case",
+        f"{_CASES}:combined",
+        Edited('header.combine == "masked"', "False"),
+        targets("case_masked"),
+    ),
+    Mutant(
+        "case-tokens-out-of-order",
+        "tokens come back in the order of who is active",
+        f"{_CASES}:combined",
+        Edited("back = np.argsort(np.concatenate(order))", "back = np.arange(tokens)"),
+        targets("case_masked"),
+    ),
+    Mutant(
+        "forget-bias-raised",
+        "slower levels raise the bias of a forget gate",
+        f"{_LEVEL}:Level.init",
+        Edited("-bias if negative else bias", "bias"),
+        targets("biases"),
+    ),
+    Mutant(
+        "biases-by-position",
+        "biases follow the order of levels and not their periods",
+        f"{_CMS}:Config.places",
+        Edited("key=lambda i: self.periods[i]", "key=lambda i: i"),
+        targets("biases"),
+    ),
+    Mutant(
+        "buffer-keeps-what-it-applied",
+        "a buffer is not emptied",
+        f"{_BUFFERS}:add",
+        Edited("Pending(buffer.cleared(), total, health)", "Pending(buffer.replaced(total=total), total, health)"),
+        targets("buffer"),
+    ),
+    Mutant(
+        "buffer-drops-the-last-gradient",
+        "the gradient of the step that applies is left out",
+        f"{_BUFFERS}:add",
+        Edited("Pending(buffer.cleared(), total, health)", "Pending(buffer.cleared(), buffer.total or total, health)"),
+        targets("buffer"),
+    ),
+    Mutant(
+        "bound-without-the-period",
+        "the health bound is 10 whatever the period",
+        f"{_BUFFERS}:Buffer.bound.fget",
+        Edited("self.threshold * math.sqrt(self.period)", "self.threshold"),
+        targets("health"),
+    ),
+)
