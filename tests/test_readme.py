@@ -17,7 +17,7 @@ BLOCK = re.compile(r"^```(python|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 def test_every_block_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     blocks = BLOCK.findall(README.read_text())
-    assert [kind for kind, _ in blocks] == ["python", "console", "python", "console", "python"]
+    assert [kind for kind, _ in blocks] == ["python", "console", "python", "console", "python", "python", "console"]
     printed = []
     for kind, text in blocks:
         commands = (
@@ -30,8 +30,10 @@ def test_every_block_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.Monk
             assert done.returncode == 0, f"{text}\n{done.stdout}{done.stderr}"
             printed.append(done.stdout)
     assert printed[0] == "(2, 8, 16) (2, 1)\n"
-    assert "PASS" in printed[-2]
-    assert printed[-1].startswith("True (16, 16)\nform chunkwise: the reference is running; ")
+    forms = next(i for i, text in enumerate(printed) if text.startswith("True (16, 16)\nform chunkwise: the reference is running; "))
+    assert "PASS" in printed[forms - 1]
+    assert printed[forms + 1] == "[600  75  10   2] 1.14\nTrue 600\n(4,) (2, 8, 16)\n"
+    assert printed[-1].endswith(" PASS\n")
 
 
 def test_the_readme_names_only_files_that_exist() -> None:

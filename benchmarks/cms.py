@@ -1,0 +1,182 @@
+"""Frequency levels: what four levels cost against one, and that a stream costs no more memory the longer it is.
+
+The work of writing is counted, and timed inside the writes alone; what all levels do at every token, projecting and reading,
+is in the time of the whole call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from atlas_ref.cms import cms
+from atlas_ref.cms.level import MODULES, Level
+from atlas_ref.cms.presets import all_delta, fast_titans_slow_omega
+from atlas_ref.cms.pulse import PERIODS, Conductor
+from atlas_ref.rules import titans_lmm
+from benchmarks.measure import Row, Spread, Target, alternated, bracketed, peak_memory
+
+HEADS, D, D_MODEL, TOKENS, PIECE = 8, 64, 128, 4096, 256
+SIZES = f"{HEADS} heads, d = {D}, T = {TOKENS}, float32"
+AT_MOST = Target("at most", 1.3)
+
+
+class Call(NamedTuple):
+    """A block with everything that a call of it takes."""
+
+    config: cms.Config
+    params: cms.Params
+    x: Any
+    context: cms.Context
+
+    def run(self) -> Any:
+        return cms.run(self.config, self.params, self.x, self.context)
+
+
+def rows() -> list[Row]:
+    """Levels that write on average; writes counted and timed, and whole calls; memory of a stream."""
+    four = call(_titans(PERIODS))
+    one = call(_titans((1,)))
+    mixed = call(fast_titans_slow_omega(d_model=D_MODEL, d_in=D, d_out=D, heads=HEADS))
+    delta, one_delta = (call(all_delta(d_model=D_MODEL, d_in=D, d_out=D, heads=HEADS, periods=each)) for each in (PERIODS, (1,)))
+    with threadpool_limits(1):  # threads that wait in a loop would spend CPU time too
+        return [
+            _average(),
+            _counted("four Titans levels", four, one),
+            _timed("four Titans levels", four, one, AT_MOST),
+            _timed("four Delta levels", delta, one_delta, AT_MOST),
+            _timed("fast Titans, slow Omega (c = 8, Newton-Schulz)", mixed, one, None),
+            _whole("four Titans levels", four, one),
+            _stream(four),
+        ]
+
+
+def _titans(periods: tuple[int, ...]) -> cms.Config:
+    rule = titans_lmm.Config(d_model=D_MODEL, d_in=D, d_out=D, heads=HEADS)
+    return cms.Config(levels=tuple(Level(config=rule, period=period) for period in periods))
+
+
+def call(config: cms.Config, tokens: int = TOKENS) -> Call:
+    """A call of one batch with tokens of length about one."""
+    x = np.random.default_rng(0).standard_normal((1, tokens, D_MODEL)).astype(np.float32) / np.float32(np.sqrt(D_MODEL))
+    return Call(config, cms.init(config, 0, dtype=np.float32), x, cms.start(config, dtype=np.float32))
+
+
+class Writes:
+    """How many writes ran, and the CPU time that they took."""
+
+    count = 0
+    seconds = 0.0
+
+
+@contextlib.contextmanager
+def writes() -> Iterator[Writes]:
+    """Count and time every write of every rule."""
+    found, originals = Writes(), {name: module.RULE for name, module in MODULES.items()}
+
+    def watched(write: Any) -> Any:
+        def timed(*args: Any) -> Any:
+            start = time.process_time()
+            state = write(*args)
+            found.seconds += time.process_time() - start
+            found.count += 1
+            return state
+
+        return timed
+
+    try:
+        for name, module in MODULES.items():
+            module.RULE = originals[name]._replace(write=watched(originals[name].write))
+        yield found
+    finally:
+        for name, module in MODULES.items():
+            module.RULE = originals[name]
+
+
+def _written(made: Call) -> Writes:
+    with writes() as found:
+        made.run()
+    return found
+
+
+def _average() -> Row:
+    active = Conductor().schedule(TOKENS)
+    measured = float(active.sum(1).mean())
+    return Row(
+        f"levels that write at a token on average, periods {', '.join(map(str, PERIODS))}, T = {TOKENS}",
+        "levels",
+        Spread.one(measured),
+        "sum of 1 / period",
+        Spread.one(Conductor().average_active),
+        Spread.one(measured / Conductor().average_active),
+        note=f"counted: {active.sum()} of {active.size}",
+    )
+
+
+def _counted(name: str, four: Call, one: Call) -> Row:
+    ours, theirs = _written(four).count, _written(one).count
+    note = "counted where writes are computed"
+    return Row(
+        f"writes of {name}, {SIZES}",
+        "writes",
+        Spread.one(ours),
+        "one level",
+        Spread.one(theirs),
+        Spread.one(ours / theirs),
+        AT_MOST,
+        note=note,
+    )
+
+
+def _timed(name: str, four: Call, one: Call, target: Target | None) -> Row:
+    found = alternated(lambda: _written(four).seconds, lambda: _written(one).seconds, samples=5)
+    return Row(
+        f"time in the writes of {name}, {SIZES}",
+        "ms",
+        Spread.of(found.ours, 1e3),
+        "one Titans level" if "Omega" in name else "one level",
+        Spread.of(found.theirs, 1e3),
+        Spread.of(found.ratio),
+        target,
+        note=f"CPU time, one thread; {_written(four).count} writes",
+    )
+
+
+def _whole(name: str, four: Call, one: Call) -> Row:
+    found = bracketed(four.run, one.run, samples=5)
+    return Row(
+        f"whole call of {name}, {SIZES}",
+        "ms",
+        Spread.of(found.ours, 1e3),
+        "one level",
+        Spread.of(found.theirs, 1e3),
+        Spread.of(found.ratio),
+        note="CPU time, one thread; four times the projections and reads",
+    )
+
+
+def _stream(made: Call) -> Row:
+    """Peak memory of a stream in pieces, which are made as they come."""
+
+    def streamed(tokens: int) -> None:
+        draw, context = np.random.default_rng(1), made.context
+        for _ in range(tokens // PIECE):
+            piece = draw.standard_normal((1, PIECE, D_MODEL), np.float32)
+            context, _ = cms.run(made.config, made.params, piece, context)
+
+    short, long = (peak_memory(lambda: streamed(tokens)) for tokens in (TOKENS // 8, TOKENS))  # noqa: B023
+    return Row(
+        f"peak memory of a stream of {TOKENS} tokens in pieces of {PIECE}, four Titans levels, {HEADS} heads, d = {D}, float32",
+        "MB",
+        Spread.one(long),
+        f"of {TOKENS // 8} tokens",
+        Spread.one(short),
+        Spread.one(long / short),
+        Target("at most", 1.05),
+        note="tracemalloc",
+    )
