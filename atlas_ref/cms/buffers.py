@@ -104,7 +104,7 @@ def add(buffer: Buffer, gradient: Any, pulse: Pulse, level: int) -> Pending:
     """
     if not pulse.learns:
         return Pending(buffer, None, Health(1.0, buffer.bound))
-    total = gradient if buffer.total is None else _sum(buffer.total, gradient)
+    total = _copied(gradient) if buffer.total is None else _sum(buffer.total, gradient)
     health = Health(_ratio(norm(total), norm(gradient)), buffer.bound)
     if not health.healthy:
         words = (
@@ -131,6 +131,13 @@ def _ratio(total: float, single: float) -> float:
     if single == 0.0:
         return 1.0 if total == 0.0 else math.inf
     return total / single
+
+
+def _copied(gradient: GradientT) -> GradientT:
+    """The same numbers in arrays of their own: a training loop may write its next gradient into the old arrays."""
+    leaves, _, build = flatten(gradient, "gradient")
+    made: GradientT = build([np.array(leaf) for leaf in leaves])
+    return made
 
 
 def _sum(total: GradientT, gradient: GradientT) -> GradientT:

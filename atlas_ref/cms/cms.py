@@ -99,8 +99,13 @@ def start(config: Config, batch: int = 1, *, dtype: Any = np.float64, initial: A
     Args:
         initial: for each level None, or the memories that its documents start from, {"M": M_0} or {"M": M_0, "S": S_0},
             each with leading axes (B, H).
+
+    Raises:
+        ValueError: another number of entries, or a memory of another shape.
     """
     given = [None] * len(config.levels) if initial is None else initial
+    if len(given) != len(config.levels):
+        raise ValueError(f"initial: {len(given)} entries, expected one for each of {len(config.levels)} levels")
     states = tuple(
         level.module.start(level.config, (batch, config.heads), dtype=dtype, **(own or {}))
         for level, own in zip(config.levels, given, strict=True)

@@ -314,4 +314,4 @@ def require_one_memory(case: Case, what: str) -> None:
         CaseError: names the tool and what to give it instead.
     """
     if case.header.rule == BLOCK:
-        raise CaseError(f"{case.name}: rule {BLOCK}: {what} looks into one memory; make a case of each level (rule, level token, schedule)")
+        raise CaseError(f"{case.name}: rule {BLOCK}: {what} looks into one memory; atlas-ref levels makes a case of each level")

@@ -127,6 +127,15 @@ def test_norms_neither_overflow_nor_vanish() -> None:
 
 
 @pytest.mark.clause("CMS-11")
+def test_a_buffer_keeps_no_array_of_the_caller() -> None:
+    conductor, mine = Conductor(periods=(2,), first_step=1), np.ones(2)
+    held, _, _ = add(Buffer(period=2), {"W": mine}, conductor.pulse, 0)
+    mine[:] = 5.0
+    _, applied, _ = add(held, {"W": mine}, conductor.advanced().pulse, 0)
+    assert applied["W"].tolist() == [6.0, 6.0]
+
+
+@pytest.mark.clause("CMS-11")
 def test_gradients_of_another_shape_are_refused() -> None:
     pulse = Conductor(periods=(4,), first_step=1).pulse
     held, _, _ = add(Buffer(period=4), {"W": np.ones(2)}, pulse, 0)

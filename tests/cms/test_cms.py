@@ -241,5 +241,9 @@ def test_calls_that_contradict_their_block_are_refused() -> None:
     ]:
         with pytest.raises(ValueError, match=words):
             cms.run(config, *arguments)
+    with pytest.raises(ValueError, match="initial: 2 entries, expected one for each of 5 levels"):
+        cms.start(config, 2, initial=[None, None])
+    with pytest.raises(ValueError, match=r"state.M: shape \(2, 2, 3, 4\), expected \(1, 2, 3, 4\)"):
+        cms.run(config, params, x[:1], context)
     with pytest.raises(ValueError, match="reset: int64 of shape"):
         cms.run(config, params, x, context, reset=np.zeros(12, int))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-import jsonschema
 import literal
 import numpy as np
 import pytest
 from blocks import COUNTING, MIXED, block, countdown, drawn, in_loops, tensors_of
 from casefiles import some, written
-from close import ANALYTIC, EXACT, assert_close, assert_differs, reordered
+from close import ANALYTIC, EXACT, assert_close, reordered
 from refusal import refused_everywhere
 
 import atlas_ref
@@ -20,7 +18,6 @@ from atlas_ref.oracle import levels
 from atlas_ref.oracle.compare import check
 from atlas_ref.oracle.ensemble import exact
 from atlas_ref.oracle.new import Request, new
-from atlas_ref.oracle.schema import case_schema
 from atlas_ref.oracle.tensors import bare
 from atlas_ref.oracle.trace import trace
 
@@ -250,7 +247,7 @@ def test_levels_must_agree_on_what_they_share() -> None:
 def test_tools_that_look_into_one_memory_refuse_a_block(cli: Any, tmp_path: Any) -> None:
     case = new(Request(rule="cms", periods=(1, 2), levels=("titans_lmm", "delta")))
     atlas_ref.save(tmp_path / "c", case.header, case.inputs)
-    words = "looks into one memory; make a case of each level (rule, level token, schedule)"
+    words = "looks into one memory; atlas-ref levels makes a case of each level"
     assert cli("eval", tmp_path / "c", "-o", tmp_path / "o").code == 0
     for command, what in [
         (("eval", tmp_path / "c", "-o", tmp_path / "t", "--trace"), "a trace"),
@@ -273,6 +270,24 @@ def test_each_level_is_a_case_of_its_own() -> None:
         for name, value in atlas_ref.evaluate(alone).tensors.items():
             if name != "out/y":
                 assert_close(name, whole[name.replace("out/", f"out/level{number}/", 1)], value, EXACT)
+
+
+@pytest.mark.clause("CASE-33")
+def test_levels_writes_a_case_of_each_level_with_what_is_recorded_of_it(cli: Any, tmp_path: Any) -> None:
+    case = new(Request(rule="cms", tokens=9, periods=(1, 2), levels=("titans_lmm", {"rule": "omega", "window": 3}), history=1))
+    ours = atlas_ref.evaluate(case).tensors
+    mine = {**ours, "out/level1/M": 1.1 * ours["out/level1/M"]}
+    atlas_ref.save(tmp_path / "c", case.header, {**case.inputs, **mine})
+    ran = cli("levels", tmp_path / "c", "-o", tmp_path / "each", "--json")
+    assert ran.code == 0
+    files = [tmp_path / "each" / f"level{number}.safetensors" for number in (0, 1)]
+    assert ran.json == {"case": str(tmp_path / "c"), "levels": [str(file) for file in files]}
+    assert [cli("check", file, "--only", "M,S").code for file in files] == [0, 1]
+    assert atlas_ref.load(files[1]).recorded.keys() == {"out/M", "out/S", "out/window_k", "out/window_v"}
+    ran = cli("levels", files[0], "-o", tmp_path / "no")
+    assert (ran.code, ran.err) == (2, f"atlas-ref: {files[0]}: rule titans_lmm: is one memory already; rule cms has levels\n")
+    ran = cli("levels", tmp_path / "c", "-o", files[0])
+    assert (ran.code, ran.err) == (2, f"atlas-ref: {files[0]}: cannot be made: File exists\n")
 
 
 @pytest.mark.clause("CASE-18", "CASE-33")
@@ -301,75 +316,3 @@ def test_a_block_is_checked_against_a_function_and_by_names(cli: Any, tmp_path: 
     ran = cli("check", tmp_path / "w")
     assert ran.code == 1
     assert "DELTA-3" in ran.out + ran.err
-
-
-# -- new ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.clause("CASE-30", "CASE-31")
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["omega", "--window", 3, "--periods", "1,8,64", "--schedule-level", 1, "--first-step", 1],
-        ["delta", "--level", "token", "--periods", "2"],
-        ["cms"],
-        ["cms", "--levels", "delta,delta,hebbian", "--periods", "1,2,4", "--combine", "masked", "--first-step", 1, "--reset", 3],
-        ["cms", "--levels", '[{"rule": "omega", "window": 3, "feature_map": {"kind": "elu"}}]', "--history", 5, "--dtype", "float32"],
-        ["cms", "--per-dimension", "--batch", 2, "--heads", 1],
-    ],
-    ids=str,
-)
-def test_new_makes_cases_of_levels(options: list[Any], cli: Any, tmp_path: Any) -> None:
-    case, out = tmp_path / "case", tmp_path / "out"
-    ran = cli("new", *options, "-o", case, "--tokens", 9, "--cotangent")
-    assert (ran.code, ran.err) == (0, f"wrote {case}\n")
-    loaded = atlas_ref.load(case)
-    jsonschema.Draft202012Validator(case_schema()).validate(loaded.header.plain())
-    ran = cli("eval", case, "-o", out, "--grad", "--json")
-    assert (ran.code, ran.json["not_finite"]) == (0, [])
-    assert cli("check", case, "--against", out).code == 0
-    again = tmp_path / "again"
-    cli("new", *options, "-o", again, "--tokens", 9, "--cotangent")
-    assert again.read_bytes() == case.read_bytes()
-
-
-@pytest.mark.clause("CASE-16", "CASE-17")
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["omega", "--periods", "a"], "--periods: whole numbers between commas are needed, as in 1,8,64, found 'a'"),
-        (["omega", "--periods", "1,0"], "{case}: schedule.periods.1: must be at least 1, found 0"),
-        (["omega", "--periods", "1,2", "--pulse", 2], "{case}: pulse and periods both say when the memory writes; one of them is needed"),
-        (["omega", "--schedule-level", 1], "{case}: schedule_level: needs periods"),
-        (["omega", "--first-step", 1], "{case}: first_step: needs periods"),
-        (["omega", "--levels", "delta"], "{case}: levels: belongs to rule cms"),
-        (["omega", "--combine", "masked"], "{case}: combine: belongs to rule cms"),
-        (["newton_schulz", "--periods", "1"], "{case}: schedule: the rule newton_schulz has no sequence"),
-        (["cms", "--levels", "delta,hat"], "{case}: levels.1.rule: must be 'omega', 'titans_lmm', 'delta' or 'hebbian', found 'hat'"),
-        (["cms", "--levels", "[1]"], "--levels: an object for each level is needed"),
-        (["cms", "--levels", "[{"], "--levels: not JSON: "),
-        (["cms", "--levels", '[{"rule": "delta", "hat": 1}]'], "{case}: levels.0.hat: unknown key"),
-        (["cms", "--levels", '[{"rule": "delta", "window": "3"}]'], "{case}: levels.0.window: must be an integer, found '3'"),
-        (["cms", "--levels", "delta", "--periods", "1,2"], "{case}: schedule.periods: 2 periods for 1 levels"),
-        (["cms", "--levels", "delta,delta,delta,delta,delta"], "{case}: schedule.periods: 4 periods for 5 levels"),
-        (["cms", "--pulse", 2], "{case}: pulse: rule cms has it for each level, in levels"),
-        (["cms", "--convention", "read=before"], "{case}: convention: rule cms has it for each level, in levels"),
-        (["cms", "--combine", "mean"], "{case}: combine: must be 'softmax' or 'masked', found 'mean'"),
-        (["cms", "--window-gate"], "{case}: window_gate: belongs to rule omega at level projected"),
-    ],
-    ids=str,
-)
-def test_new_refuses_levels_that_mean_nothing_in_one_line(options: list[Any], words: str, cli: Any, tmp_path: Any) -> None:
-    case = tmp_path / "case"
-    ran = cli("new", *options, "-o", case)
-    assert ran.code == 2
-    assert ran.err.startswith(f"atlas-ref: {words.format(case=case)}")
-    assert ran.err.count("\n") == 1
-    assert not case.exists()
-    assert json.loads(cli("new", *options, "-o", case, "--json").out)["exit"] == 2
-
-
-@pytest.mark.clause("CASE-31")
-def test_levels_of_a_new_block_differ() -> None:
-    case = new(Request(rule="cms", levels=("delta", "delta"), periods=(1, 2)))
-    assert_differs("W_K", case.inputs["in/level0/param/W_K"], case.inputs["in/level1/param/W_K"], 0.1)
