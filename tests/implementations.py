@@ -9,6 +9,7 @@ import sys
 import time
 from typing import Any
 
+import literal
 import ml_dtypes
 import numpy as np
 
@@ -21,6 +22,20 @@ def right(case: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Any]:
 def wrong_from_3(case: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Any]:
     """Forgets instead of retaining, from token 3 on."""
     return _delta(case, inputs, forget_from=3)
+
+
+def block(case: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Any]:
+    """A block of levels: every level in loops, then the weighted sum of what they read."""
+    periods, first = case["schedule"]["periods"], case["schedule"].get("first_step", 0)
+    weights = np.exp(inputs["logits"]) / np.exp(inputs["logits"]).sum()
+    answer: dict[str, Any] = {"y": 0.0}
+    for level, (own, period) in enumerate(zip(case["levels"], periods, strict=True)):
+        tensors = {f"in/{name.removeprefix(f'level{level}/')}": x for name, x in inputs.items() if name.startswith(f"level{level}/")}
+        active = (first + np.arange(inputs["x"].shape[1])) % period == 0
+        found = literal.evaluate({"level": "token", **own}, {**tensors, "in/x": inputs["x"], "in/active": active})
+        answer["y"] = answer["y"] + weights[level] * found["out/y"]
+        answer[f"level{level}/M"] = found["out/M"]
+    return answer
 
 
 def _delta(case: dict[str, Any], inputs: dict[str, Any], *, forget_from: int | None = None) -> dict[str, Any]:

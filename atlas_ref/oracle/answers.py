@@ -11,7 +11,7 @@ import numpy as np
 
 from atlas_ref.oracle.case import Case, CaseError
 from atlas_ref.oracle.schema import result_names
-from atlas_ref.oracle.tensors import RESULTS
+from atlas_ref.oracle.tensors import RESULTS, bare
 from atlas_ref.oracle.verdicts import Verdict
 
 #: Names that stand as they are; any other is a result without its `out/`.
@@ -57,7 +57,7 @@ def called(name: str) -> str:
         CaseError: no result of any rule, with those that exist.
     """
     full = name if name.startswith(PREFIXES) else f"out/{name}"
-    if full.startswith(("out/", "grad/")) and full not in result_names():
+    if full.startswith(("out/", "grad/")) and bare(full) not in result_names():
         raise CaseError(f"{name}: no rule has such a result; results are {', '.join(RESULTS)}, and grad/ before an input's name")
     return full
 

@@ -18,6 +18,7 @@ from atlas_ref.oracle import levels
 from atlas_ref.oracle.compare import check
 from atlas_ref.oracle.ensemble import exact
 from atlas_ref.oracle.new import Request, new
+from atlas_ref.oracle.sources import function
 from atlas_ref.oracle.tensors import bare
 from atlas_ref.oracle.trace import trace
 
@@ -304,7 +305,18 @@ def test_void_settings_and_conventions_are_those_of_the_levels(cli: Any, tmp_pat
 
 
 @pytest.mark.clause("CASE-23", "CASE-25")
-def test_a_block_is_checked_against_a_function_and_by_names(cli: Any, tmp_path: Any) -> None:
+def test_a_block_is_checked_against_a_function() -> None:
+    case = new(Request(rule="cms", tokens=9, periods=(1, 3), levels=("delta", {"rule": "omega", "window": 2}), first_step=1))
+    rows = {row.tensor: row.verdict for row in check(case, source=function("implementations:block"))}
+    assert rows == {"out/y": "PASS", "out/level0/M": "PASS", "out/level1/M": "PASS"}
+    late = atlas_ref.make({**case.header.plain(), "schedule": {"periods": [1, 3], "first_step": 0}}, case.inputs)
+    answer = function("implementations:block")(case)
+    rows = {row.tensor: row.verdict for row in check(late, source=lambda _: answer)}
+    assert rows == {"out/y": "WRONG", "out/level0/M": "PASS", "out/level1/M": "WRONG"}
+
+
+@pytest.mark.clause("CASE-23", "CASE-33")
+def test_results_of_a_block_are_chosen_by_name(cli: Any, tmp_path: Any) -> None:
     case = new(Request(rule="cms", periods=(1, 2), levels=("titans_lmm", "delta"), cotangent=True))
     ours = atlas_ref.evaluate(case, grad=True)
     atlas_ref.save(tmp_path / "c", case.header, {**case.inputs, **ours.tensors})
