@@ -24,7 +24,8 @@ OWN = {"in/x": "B T d_model", "in/logits": "k", "in/reset": "T", "in/y_bar": "B 
 
 def active(schedule: Schedule, tokens: int) -> Array:
     """Which level writes at which token (T, k): where step mod period is 0 (PULSE-2)."""
-    return np.array([[(schedule.first_step + t) % period == 0 for period in schedule.periods] for t in range(tokens)])
+    steps = schedule.first_step + np.arange(tokens)
+    return np.stack([steps % period == 0 for period in schedule.periods], axis=-1)
 
 
 def with_schedule(header: Header, inputs: Mapping[str, Any]) -> dict[str, Any]:

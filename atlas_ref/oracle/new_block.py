@@ -49,16 +49,11 @@ def block(request: Request, new: Callable[..., Case], *, name: str) -> tuple[dic
     Raises:
         CaseError: what a block does not have, or in the words of one of its levels.
     """
-    for key, plain in (
-        ("pulse", 1),
-        ("schedule_level", 0),
-        ("convention", "spec"),
-        ("feature_map", {}),
-        ("window_weights", {}),
-        ("span", None),
-    ):
+    for key, plain in (("window", 1), ("span", None), ("convention", "spec"), ("feature_map", {}), ("window_weights", {})):
         if getattr(request, key) != plain:
             raise CaseError(f"{name}: {key}: rule {BLOCK} has it for each level, in levels")
+    if request.pulse > 1 or request.schedule_level:
+        raise CaseError(f"{name}: {'pulse' if request.pulse > 1 else 'schedule_level'}: rule {BLOCK} has all levels, each with its period")
     settings = [{"rule": each} if isinstance(each, str) else dict(each) for each in request.levels or LEVELS]
     periods = request.periods or PERIODS[: len(settings)]
     fields: dict[str, Any] = {"schema": 1, "rule": BLOCK, "level": "token", "levels": settings}

@@ -46,7 +46,7 @@ LEVEL_MUTANTS: tuple[Mutant, ...] = (
         "schedule-of-a-case-one-step-late",
         "the same in a case",
         f"{_CASES}:active",
-        Edited("(schedule.first_step + t) % period", "(schedule.first_step + t - 1) % period"),
+        Edited("schedule.first_step + np.arange(tokens)", "schedule.first_step - 1 + np.arange(tokens)"),
         targets("case_schedule", "case_block"),
     ),
     Mutant(
