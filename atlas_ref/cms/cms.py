@@ -114,7 +114,7 @@ def start(config: Config, batch: int = 1, *, dtype: Any = np.float64, initial: A
 
 
 def run(config: Config, params: Params, x: Array, context: Context, *, reset: Array | None = None) -> tuple[Context, Array]:
-    """A call: every level over the tokens, their reads combined (CMS-4 to CMS-8).
+    """A call: every level over the tokens, their reads combined (CMS-4 to CMS-10).
 
     Args:
         x (B, T, d_model): tokens.

@@ -1,7 +1,7 @@
 """One level of a block: a rule with its period, and its run over a call in which it writes now and then.
 
 Where a level is frozen it costs no write: the driver below goes from one write to the next and lets all the tokens in
-between read the same memory at once. Specified in specs/cms.md (CMS-2, CMS-4, CMS-5).
+between read the same memory at once. Specified in specs/cms.md (CMS-2, CMS-4, CMS-5, CMS-16, CMS-17).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Biases(Frozen):
 
 
 class Level(Frozen):
-    """A memory that writes at every `period`-th step and reads at all of them (CMS-2).
+    """A memory that writes at every `period`-th step and reads at all of them (CMS-2, CMS-17).
 
     Attributes:
         config: of the rule: its type says which rule, its feature map, window and convention are the level's own.
