@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from atlas_ref.parallel import dual_plain
-from atlas_ref.parallel.dual import Arrays
+from atlas_ref.parallel import stretch
 from tests.mutants.mutant import Change, Edited, Mutant, constant
 
 _TARGETS = "tests/mutants/test_parallel_targets.py"
@@ -77,8 +76,12 @@ def _any_chunk(chunk: int | None) -> Change:
 
 
 def _twin(block: Any) -> Any:
-    """A group of chunks in tape ops, without a backward by hand."""
-    return lambda layout: lambda *arrays: dual_plain.plain(layout, Arrays(*arrays))
+    """A stretch of groups in tape ops, without a backward by hand."""
+    return lambda layouts: lambda given: stretch._named(layouts[0], stretch._plain(layouts)(*given))
+
+
+def _one_memory_a_part(shares: Any) -> Any:
+    return lambda layout, given: [slice(i, i + 1) for i in range(len(given.queries))]
 
 
 def _poisoned(empty: Any) -> Any:
@@ -372,7 +375,7 @@ DUAL: tuple[Mutant, ...] = (
     Mutant(
         "reads-miss-momentum",
         "reads do not see the momentum before the chunk: f_t",
-        f"{_DUAL}:_reads",
+        f"{_DUAL}:reads",
         Edited("y = combined(made.asked, factors)", "y = combined(made.asked, factors * (np.arange(made.gates.bases) == 0))"),
         values("frozen", "zero", "exact-titans"),
     ),
@@ -1279,7 +1282,8 @@ PARALLEL_LEGAL: tuple[Mutant, ...] = (
         _FORMS + gradients("scan-k"),
     ),
     Mutant("one-chunk-groups", "every chunk is a group", f"{_P}.walk:GROUP_NUMBERS", constant(1), _BLOCKS),
-    Mutant("plain-twin", "a group in tape ops, without a backward by hand", f"{_P}.walk:block", _twin, _BLOCKS),
+    Mutant("plain-twin", "a group in tape ops, without a backward by hand", f"{_P}.stretch:block", _twin, _BLOCKS),
+    Mutant("threads-for-all", "every memory is a part for a thread", f"{_P}.stretch:_shares", _one_memory_a_part, _BLOCKS),
     Mutant("no-work-space", "every array of a group is a new one", f"{_P}.scratch:Scratch.empty", _no_work_space, _BLOCKS),
     Mutant("poisoned-work-space", "work space is not empty", f"{_P}.scratch:Scratch.empty", _poisoned, _BLOCKS),
     Mutant(

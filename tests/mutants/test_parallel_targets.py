@@ -15,8 +15,8 @@ from close import ANALYTIC, assert_close
 import atlas_ref
 import tape
 from atlas_ref.oracle.new import Request
-from atlas_ref.parallel import triangular, walk
-from atlas_ref.parallel.dual import Arrays, Layout
+from atlas_ref.parallel import stretch, triangular
+from atlas_ref.parallel.group import Arrays, Layout
 from atlas_ref.parallel.scan import affine_scan, scan
 from tests.literal import evaluate
 from tests.literal_gradient import complex_step
@@ -208,8 +208,8 @@ def test_a_block_of_shared_weights_has_their_gradient(momentum: float | None) ->
         reference=tensors["in/M0"],
         residuals=None,
     )
-    block = walk.block(Layout(2, 3, (True, False), "frozen", False, "after", False, 0))
-    outputs, pullback = tape.vjp(lambda weights: block(*given._replace(weights=weights)), given.weights)
+    block = stretch.block([Layout(2, 3, (True, False), "frozen", False, "after", False, 0)])
+    outputs, pullback = tape.vjp(lambda weights: stretch.outputs(*block(given._replace(weights=weights))), given.weights)
     seeds = [bars["in/y_bar"], bars["in/M_bar"], *([] if momentum is None else [bars["in/S_bar"]]), np.zeros_like(outputs[-1])]
     assert_close("weights", pullback(tuple(seeds))[0], want, ANALYTIC)
 
