@@ -57,6 +57,9 @@ class Arrays(NamedTuple):
 
     keys (B, h + n, d), values (B, h + n, o), queries (B, n, d), gates (B, n, G), weights (B or 1, n, c), M, S and
     reference (B, o, d), residuals (B, h, o) of the history under carry. None where the layout has no use for one.
+
+    A stretch of groups may have the history apart: earlier_keys (B, h, d), earlier_values (B, h, o), with keys and values
+    (B, n, x). A group has it in front.
     """
 
     keys: Array
@@ -71,6 +74,8 @@ class Arrays(NamedTuple):
     S: Array
     reference: Array
     residuals: Array
+    earlier_keys: Array = None
+    earlier_values: Array = None
 
 
 class End(NamedTuple):

@@ -25,7 +25,9 @@ from tape import opaque, ops
 
 SHARED_WORK = 2**24  # multiply-adds of scores below which a second thread costs more than it saves
 PER_TOKEN = ("queries", "retain", "momentum", "rate_in", "rate_out", "weights")
+IN_WINDOWS = ("keys", "values", "earlier_keys", "earlier_values")
 Outputs = tuple[Array, ...]
+Join = Callable[[Array, Array], Array]
 
 
 def block(layouts: Sequence[Layout]) -> Callable[[Arrays], tuple[Array, End]]:
@@ -61,7 +63,7 @@ def _plain_group(layout: Layout, *arrays: Array) -> Outputs:
 def _one_after_the_other(layouts: Sequence[Layout], blocks: Sequence[Callable[..., Outputs]], given: Arrays) -> tuple[Array, End]:
     reads, end = [], _start(given)
     for (layout, tokens), group in zip(_places(layouts), blocks, strict=True):
-        y, end = _named(layout, group(*_part(layout, given, tokens, end)))
+        y, end = _named(layout, group(*_part(layout, given, tokens, end, _joined)))
         reads.append(y)
     return None if reads[0] is None else reads[0] if len(reads) == 1 else ops.concatenate(reads, axis=1), end
 
@@ -77,7 +79,9 @@ def _forward(layouts: Sequence[Layout]) -> Callable[..., tuple[Outputs, Any]]:
         end, starts = _start(given), []
         for layout, tokens in _places(layouts):
             starts.append(end)
-            end = _group(layout, _part(layout, given, tokens, end), None if y is None else y[:, tokens])
+            with scratch.frame():
+                part = _part(layout, given, tokens, end, _behind)
+                end = _group(layout, part, None if y is None else y[:, tokens])
         return outputs(y, end), (given, starts)
 
     return forward
@@ -87,14 +91,12 @@ def _backward(layouts: Sequence[Layout]) -> Callable[[Any, Outputs], Arrays]:
     def backward(kept: tuple[Arrays, list[End]], bars: Outputs) -> Arrays:
         given, starts = kept
         y_bar, bar = _named(layouts[0], bars)
-        found = given._replace(
-            keys=np.zeros_like(given.keys),
-            values=np.zeros_like(given.values),
-            **{name: None if getattr(given, name) is None else np.empty_like(getattr(given, name)) for name in PER_TOKEN},
-        )
+        found = given._replace(**_each(given, IN_WINDOWS, np.zeros_like), **_each(given, PER_TOKEN, np.empty_like))
         for (layout, tokens), start in zip(reversed(list(_places(layouts))), reversed(starts), strict=True):
-            part, into = _part(layout, given, tokens, start), _part(layout, found, tokens, End(None))
-            bar = _group_back(layout, part, Bars(None if y_bar is None else y_bar[:, tokens], *bar), into)
+            with scratch.frame():
+                part, into = _part(layout, given, tokens, start, _behind), _part(layout, found, tokens, End(None), _room_behind)
+                bar = _group_back(layout, part, Bars(None if y_bar is None else y_bar[:, tokens], *bar), into)
+                _handed_over(layout, into, found, tokens)
             if bar.residuals is not None and tokens.start:  # the group before hands over one more
                 bar = bar._replace(residuals=np.concatenate([np.zeros_like(bar.residuals[:, :1]), bar.residuals], axis=1))
         return found._replace(**bar._asdict())
@@ -153,14 +155,58 @@ def _start(given: Arrays) -> End:
     return End(given.M, given.S, given.reference, given.residuals)
 
 
-def _part(layout: Layout, given: Arrays, tokens: slice, start: End) -> Arrays:
+def _part(layout: Layout, given: Arrays, tokens: slice, start: End, join: Join) -> Arrays:
     """The arguments of one group: its tokens behind their history, and the last h of c residuals."""
-    rows = slice(tokens.start, tokens.stop + layout.window - 1)
-    residuals = start.residuals
+    h, residuals = layout.window - 1, start.residuals
+
+    def rows(earlier: Array, own: Array) -> Array:
+        if earlier is None:
+            return own[:, tokens.start : tokens.stop + h]
+        return own[:, tokens.start - h : tokens.stop] if tokens.start >= h else join(earlier[:, tokens.start :], own[:, : tokens.stop])
+
     if residuals is not None and residuals.shape[1] == layout.window:
         residuals = residuals[:, 1:]
-    per_token = {name: None if getattr(given, name) is None else getattr(given, name)[:, tokens] for name in PER_TOKEN}
-    return Arrays(keys=given.keys[:, rows], values=given.values[:, rows], **per_token, **start._replace(residuals=residuals)._asdict())
+    return Arrays(
+        keys=rows(given.earlier_keys, given.keys),
+        values=rows(given.earlier_values, given.values),
+        **_each(given, PER_TOKEN, lambda x: x[:, tokens]),
+        **start._replace(residuals=residuals)._asdict(),
+    )
+
+
+def _each(given: Arrays, names: Sequence[str], change: Callable[[Array], Array]) -> dict[str, Array]:
+    return {name: None if getattr(given, name) is None else change(getattr(given, name)) for name in names}
+
+
+def _joined(earlier: Array, own: Array) -> Array:
+    return ops.concatenate([earlier, own], axis=1)
+
+
+def _behind(earlier: Array, own: Array) -> Array:
+    """Tokens behind their history, in work space."""
+    return np.concatenate([earlier, own], axis=1, out=_room(earlier, own))
+
+
+def _room(earlier: Array, own: Array) -> Array:
+    return scratch.empty((own.shape[0], earlier.shape[1] + own.shape[1], own.shape[2]), own.dtype)
+
+
+def _room_behind(earlier: Array, own: Array) -> Array:
+    """Room for their cotangents."""
+    room = _room(earlier, own)
+    room[...] = 0.0
+    return room
+
+
+def _handed_over(layout: Layout, into: Arrays, found: Arrays, tokens: slice) -> None:
+    """Cotangents of a group that began in the history, from its room to where they belong."""
+    if found.earlier_keys is None or tokens.start >= layout.window - 1:
+        return
+    h = layout.window - 1 - tokens.start
+    for name in ("keys", "values"):
+        room, earlier, own = getattr(into, name), getattr(found, f"earlier_{name}"), getattr(found, name)
+        earlier[:, tokens.start :] += room[:, :h]
+        own[:, : tokens.stop] += room[:, h:]
 
 
 def _shares(layout: Layout, given: Arrays) -> list[slice]:

@@ -79,6 +79,8 @@ def joined(sequence: Recurrence, memory: Memory, *, reference: bool, residuals: 
         S=one(memory.S),
         reference=one(held) if reference else None,
         residuals=one(memory.residuals) if residuals else None,
+        earlier_keys=one(sequence.earlier_keys),
+        earlier_values=one(sequence.earlier_values),
     )
 
 
