@@ -114,4 +114,3 @@ def _differentiate(results: Results, inputs: Inputs, index: Index, slopes: dict[
             added = np.empty((matrix.rows, matrix.columns), dtype=object)
             added[...] = found.tolist()
             target[place] = target[place] + added.reshape(np.shape(target[place]))
-
