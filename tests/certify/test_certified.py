@@ -34,7 +34,7 @@ def agrees(got: np.ndarray, want: np.ndarray) -> bool:
 @given(cases())
 def test_two_implementations_that_share_no_code_agree_under_every_convention(case: Case) -> None:
     ours, found = evaluate(case, grad=True).tensors, certify(case, grad=True)
-    assert found.values.keys() == ours.keys() == found.bits.keys()
+    assert found.values.keys() == ours.keys() <= found.bits.keys()
     assert found.unresolved == {}
     for name, value in found.values.items():
         assert value.shape == ours[name].shape
@@ -220,9 +220,9 @@ def test_balls_that_have_lost_everything_stop_growing_and_are_reported_as_unknow
 
 
 @pytest.mark.clause("CERT-8")
-@pytest.mark.parametrize(("size", "want"), [(0.5, 0.5), (0.25, 0.25), (0.75, 1.0)])
-def test_the_guard_return_is_decided_or_unknown(size: float, want: float) -> None:
-    """Cubic steps leave 1 in place; below eps = 0.5 the argument comes back itself, at and above it 0.5 / 1 goes through p once."""
+@pytest.mark.parametrize("size", [0.25, 0.5, 0.75])
+def test_the_guard_return_is_decided_where_norms_are_exact(size: float) -> None:
+    """Below eps = 0.5 the argument comes back itself; at and above it size / (size + eps) goes through the cubic once."""
     chosen = {"coefficients": "cubic", "steps": 1, "eps": 0.5, "guard": "return"}
     case = make({"schema": 1, "rule": "newton_schulz", "convention": {"newton_schulz": chosen}}, {"in/G": np.array([[size]])})
     x = Fraction(size) / (Fraction(size) + Fraction(1, 2))
@@ -232,7 +232,7 @@ def test_the_guard_return_is_decided_or_unknown(size: float, want: float) -> Non
 
 @pytest.mark.clause("CERT-8")
 def test_a_guard_whose_boundary_no_ball_decides_leaves_nothing_known() -> None:
-    """||S|| = sqrt(2) against eps just as near as a float64 can be is decided; against itself through a tenth it is not."""
+    """||S|| = sqrt 2 is not told from the float64 nearest to it in 40 bits, and is in 128."""
     root = math.sqrt(2.0)
     chosen = {"coefficients": "cubic", "steps": 1, "eps": root, "guard": "return"}
     G = np.array([[1.0, 1.0]])
