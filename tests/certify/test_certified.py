@@ -20,13 +20,20 @@ from atlas_ref.newton_schulz import polar_express as numpy_polar_express
 from atlas_ref.oracle.case import Case, CaseError, make
 from atlas_ref.oracle.evaluate import Unsupported, evaluate
 from atlas_ref.oracle.new import Request, new
+from atlas_ref.oracle.tolerance import judged, tolerances
 
 FOLDER = Path(atlas_ref.__file__).parent / "certify"
 
 
-def agrees(got: np.ndarray, want: np.ndarray) -> bool:
-    """To 1e-12 of the tensor's scale, or of 1 where a tensor is the small rest of larger terms."""
-    return bool(np.all(np.abs(got - want) <= 1e-12 * max(1.0, float(np.max(np.abs(want), initial=0.0)))))
+def assert_agrees(case: Case, ours: dict[str, np.ndarray], certified: dict[str, np.ndarray]) -> None:
+    """To 1e-12 of the tensor's scale, or of 1 where a tensor is the small rest of larger terms; else to the measured tolerance."""
+    for name, want in certified.items():
+        assert want.shape == ours[name].shape
+        assert want.dtype == np.float64
+        if np.all(np.abs(ours[name] - want) <= 1e-12 * max(1.0, float(np.max(np.abs(want), initial=0.0)))):
+            continue
+        allowed = tolerances(case, dtype="float64", only=[name])[name]  # which knows what Newton-Schulz amplifies here
+        assert judged(case.name, name, ours[name], want, allowed).verdict == "PASS", name
 
 
 @pytest.mark.clause("CERT-2")
@@ -36,10 +43,7 @@ def test_two_implementations_that_share_no_code_agree_under_every_convention(cas
     ours, found = evaluate(case, grad=True).tensors, certify(case, grad=True)
     assert found.values.keys() == ours.keys() <= found.bits.keys()
     assert found.unresolved == {}
-    for name, value in found.values.items():
-        assert value.shape == ours[name].shape
-        assert value.dtype == np.float64
-        assert agrees(ours[name], value), name
+    assert_agrees(case, ours, found.values)
 
 
 @pytest.mark.slow
@@ -49,8 +53,7 @@ def test_two_implementations_that_share_no_code_agree_under_every_convention(cas
 def test_two_implementations_agree_on_many_more(case: Case) -> None:
     ours, found = evaluate(case, grad=True).tensors, certify(case, grad=True)
     assert found.values.keys() == ours.keys()
-    for name, value in found.values.items():
-        assert agrees(ours[name], value), name
+    assert_agrees(case, ours, found.values)
 
 
 @pytest.mark.clause("CERT-1")
