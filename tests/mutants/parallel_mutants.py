@@ -478,10 +478,10 @@ DUAL: tuple[Mutant, ...] = (
         gradients("frozen-carry-k", "frozen-v"),
     ),
     Mutant(
-        "threads-share-a-memory",
-        "the second thread starts at the last memory of the first",
-        f"{_P}.stretch:_shares",
-        Edited("slice(first, last) for", "slice(max(first - 1, 0), last) for"),
+        "threads-swap-memories",
+        "the ends that threads reached are put together in another order",
+        f"{_P}.stretch:_rejoined",
+        Edited("zip(*ends, strict=True)", "zip(*ends[::-1], strict=True)"),
         target("memories_shared_out_over_threads_change_no_bit[2]"),
     ),
     Mutant(
