@@ -50,6 +50,7 @@ def run(config: Any, sequence: Recurrence, memory: Memory, chunk: int | None = N
 
     Source: seed 000, "atlas parallel"; Atlas (2505.23735) Eqs 15, 32-34; ATLASP-1, ATLASP-6, ATLASP-7.
     """
+    sequence = sequence.whole()
     read = config.convention.read
     longest = chunk or tokens_at_once(memory.M, memory.M.shape[-2:])
     reads = []

@@ -34,6 +34,7 @@ def run(config: Any, sequence: Recurrence, memory: Memory, chunk: int | None) ->
     Returns:
         memory after the last token, y (..., T, d_out).
     """
+    sequence = sequence.whole()
     read, h = READS[config.convention.read], sequence.window - 1
     keeps = sequence.reference == "frozen" or read == "reference"
     carries = memory.residuals is not None and sequence.reference == "frozen"

@@ -40,6 +40,22 @@ class GateRows(NamedTuple):
         return 1 if self.momentum is None else 2
 
 
+class Rows(NamedTuple):
+    """Gates of a group and the coefficient rows that they make, B on the second axis of each (or 1, for shared weights)."""
+
+    gates: GateRows
+    D: Array
+    X: Array
+
+    def of(self, memories: slice) -> Rows:
+        """Those of some memories, as views."""
+
+        def some(x: Array) -> Array:
+            return x if x is None or x.shape[1] == 1 else x[:, memories]
+
+        return Rows(GateRows(*map(some, self.gates)), some(self.D), some(self.X))
+
+
 def coefficient_rows(gates: GateRows, columns: int, stride: int) -> tuple[Array, Array]:
     """D_0 .. D_C and X_0 .. X_C of every chunk (CHUNK-4).
 

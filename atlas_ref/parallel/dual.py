@@ -15,149 +15,51 @@ from typing import NamedTuple
 
 import numpy as np
 
-from atlas_ref.parallel.coefficients import GateRows, coefficient_rows, gate_rows
+from atlas_ref.parallel.coefficients import GateRows, Rows, coefficient_rows, gate_rows
+from atlas_ref.parallel.group import Arrays, End, Group, Layout
 from atlas_ref.parallel.scratch import scratch
 from atlas_ref.parallel.triangular import inverse_unit_lower
 from atlas_ref.types import Array
 
 
-class Layout(NamedTuple):
-    """What is fixed about a group of chunks of equal length.
-
-    Attributes:
-        chunk: C, tokens of each chunk.
-        window: c, lags of the weights.
-        refresh: per chunk, whether the reference becomes the memory before it.
-        reference: "running", "frozen" or "zero".
-        before_error: whether that reference decays first.
-        read: "after" or "before" the write of the token; "reference" for the memory at the last refresh; "none".
-        carry: whether window tokens of older spans keep the residual of their arrival.
-        position: place of the first token in its span; under carry it says which tokens of the history are of this span.
-    """
-
-    chunk: int
-    window: int
-    refresh: tuple[bool, ...]
-    reference: str
-    before_error: bool
-    read: str
-    carry: bool
-    position: int
-
-    @property
-    def solved(self) -> bool:
-        return self.reference == "running"
-
-    @property
-    def stride(self) -> int:
-        """Columns between the windows of neighbouring tokens: under a running reference each has columns of its own."""
-        return self.window if self.solved else 1
-
-    @property
-    def columns(self) -> int:
-        return self.chunk * self.window if self.solved else self.chunk + self.window - 1
-
-    @property
-    def keeps_reference(self) -> bool:
-        return self.reference == "frozen" or self.read == "reference"
-
-
-class Arrays(NamedTuple):
-    """The arguments of a group, leading axes joined to one, B; n tokens after a history of h = c - 1.
-
-    keys (B, h + n, d), values (B, h + n, o), queries (B, n, d), gates (B, n, G), weights (B or 1, n, c), M, S and
-    reference (B, o, d), residuals (B, h, o) of the history under carry. None where the layout has no use for one.
-    """
-
-    keys: Array
-    values: Array
-    queries: Array
-    retain: Array
-    momentum: Array
-    rate_in: Array
-    rate_out: Array
-    weights: Array
-    M: Array
-    S: Array
-    reference: Array
-    residuals: Array
-
-
-class Group(NamedTuple):
-    """What the forward pass of a group computes; matrices are transposed, [M^T | S^T] side by side (d, bases o).
-
-    Attributes:
-        gates: of all tokens, by position in the chunk.
-        D, X (C + 1, B, g, G, bases + K): coefficient rows.
-        phi (B, g, K, d), phi_T (B, g, d, K): features of the columns.
-        queries (B, g, C, d).
-        scores (B, g, C, K): Psi Phi^T. A (B, g, G, C, K). Both None where reads do not need them.
-        keyed (B, g, K, K): Phi Phi^T. inverse (B, g, G, K, K). Both None where nothing is solved.
-        E (B, g, K, o): residuals. scaled (B, g, K, bases o): [-D_C E | X_C E].
-        asked, answered (B, g, C or K, bases o): what the states say of the queries, and, where residuals are solved, of the keys.
-        states (B, g + 1, d, bases o): at the start of each chunk and after the last. references (B, g, d, o).
-        last_reference (B, d, o), arrivals (B, h + n, o).
-    """
-
-    gates: GateRows
-    D: Array
-    X: Array
-    phi: Array
-    phi_T: Array
-    queries: Array
-    scores: Array
-    A: Array
-    keyed: Array
-    inverse: Array
-    E: Array
-    scaled: Array
-    asked: Array
-    answered: Array
-    states: Array
-    references: Array
-    last_reference: Array
-    arrivals: Array
-
-
-def outputs(layout: Layout, made: Group) -> tuple[Array, ...]:
-    """y unless nothing is read, M, S with momentum, the reference where one is kept, and under carry the last c residuals.
-
-    All are arrays of their own, since the group's are work space.
-    """
+def end(layout: Layout, made: Group) -> End:
+    """The end of a group, in arrays of their own, since the group's are work space."""
     o = made.E.shape[-1]
-    found = [] if layout.read == "none" else [_reads(layout, made)]
-    end = made.states[:, -1]
-    found += [_transposed(end[..., i : i + o]) for i in range(0, end.shape[-1], o)]
-    if layout.keeps_reference:
-        found.append(_transposed(made.last_reference))
-    if layout.carry:
-        found.append(made.arrivals[:, -layout.window :].copy())
-    return tuple(found)
+    states = made.states[:, -1]
+    return End(
+        M=_transposed(states[..., :o]),
+        S=_transposed(states[..., o:]) if states.shape[-1] > o else None,
+        reference=_transposed(made.last_reference) if layout.keeps_reference else None,
+        residuals=made.arrivals[:, -layout.window :].copy() if layout.carry else None,
+    )
 
 
 def _transposed(x: Array) -> Array:
     return np.array(x.swapaxes(-1, -2), order="C")
 
 
-def forward(layout: Layout, given: Arrays) -> Group:
+def rows_of(layout: Layout, given: Arrays) -> Rows:
+    """The coefficient rows of a group (CHUNK-4)."""
+    gates = gate_rows(layout.chunk, given.retain, given.momentum, given.rate_in, given.rate_out, given.weights)
+    return Rows(gates, *coefficient_rows(gates, layout.columns, layout.stride))
+
+
+def forward(layout: Layout, given: Arrays, rows: Rows) -> Group:
     """Run a group of chunks (CHUNK-6 to CHUNK-13, EXACT-1 to EXACT-6)."""
-    C, K = layout.chunk, layout.columns
-    gates = gate_rows(C, given.retain, given.momentum, given.rate_in, given.rate_out, given.weights)
-    D, X = coefficient_rows(gates, K, layout.stride)
-    nb = gates.bases
+    C, nb = layout.chunk, rows.gates.bases
     B, n, d = given.queries.shape
     queries = given.queries.reshape(B, n // C, C, d)
     phi, phi_T = spread(layout, given.keys), _spread_transposed(layout, given.keys)
     scores = A = None
     if layout.read in ("after", "before"):
         scores = scratch.product(queries, phi_T)
-        A = scratch.times(read_rows(layout, D)[..., nb:], scores[:, :, None])
+        A = scratch.times(read_rows(layout, rows.D)[..., nb:], scores[:, :, None])
     keyed = inverse = None
     if layout.solved:
         keyed = scratch.product(phi, phi_T)
         with scratch.frame():
-            inverse = inverse_unit_lower(scratch.times(before_rows(layout, gates, D)[..., nb:], keyed[:, :, None]))
-    made = Group(gates, D, X, phi, phi_T, queries, scores, A, keyed, inverse, *(None,) * 8)
+            inverse = inverse_unit_lower(scratch.times(before_rows(layout, rows.gates, rows.D)[..., nb:], keyed[:, :, None]))
+    made = Group(*rows, phi, phi_T, queries, scores, A, keyed, inverse, *(None,) * 8)
     made = _solved(layout, given, made) if layout.solved else _given(layout, given, made)
     return made if A is None else made._replace(asked=scratch.product(queries, made.states[:, :-1]))
 
@@ -374,22 +276,23 @@ def factor_pair(layout: Layout, made: Group) -> Array:
     return np.moveaxis(before_rows(layout, made.gates, made.D)[..., : made.gates.bases], -3, -2)
 
 
-def combined(both: Array, factors: Array) -> Array:
+def combined(both: Array, factors: Array, out: Array = None) -> Array:
     """c (rows M_0^T) + f (rows S_0^T) from [rows M_0^T | rows S_0^T] (..., rows, bases o) and (..., rows, G, bases)."""
     o = both.shape[-1] // factors.shape[-1]
-    found: Array = both[..., :o] * factors[..., 0]
+    found: Array = np.multiply(both[..., :o], factors[..., 0], out=out)
     if factors.shape[-1] == 2:
         found -= both[..., o:] * factors[..., 1]
     return found
 
 
-def _reads(layout: Layout, made: Group) -> Array:
-    """y (B, n, o) of every token (CHUNK-7, CHUNK-13)."""
+def reads(layout: Layout, made: Group, y: Array) -> None:
+    """Write y (B, n, o) of every token (CHUNK-7, CHUNK-13)."""
     B, g, C, _ = made.queries.shape
+    y = y.reshape(B, g, C, -1)  # a view
     if layout.read == "reference":
-        y = made.queries @ made.references
-    else:
-        factors = np.moveaxis(read_rows(layout, made.D)[..., : made.gates.bases], -3, -2)
-        y = combined(made.asked, factors)
+        np.matmul(made.queries, made.references, out=y)
+        return
+    factors = np.moveaxis(read_rows(layout, made.D)[..., : made.gates.bases], -3, -2)
+    combined(made.asked, factors, out=y)
+    with scratch.frame():
         y -= mix(made.A, made.E)
-    return y.reshape(B, g * C, -1)

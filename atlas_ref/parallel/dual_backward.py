@@ -13,12 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from atlas_ref.parallel.coefficients import coefficient_rows_backward
+from atlas_ref.parallel.coefficients import Rows, coefficient_rows_backward
 from atlas_ref.parallel.dual import (
-    Arrays,
-    Group,
     Kept,
-    Layout,
     before_rows,
     factor,
     factor_pair,
@@ -30,6 +27,7 @@ from atlas_ref.parallel.dual import (
     read_rows,
     runs,
 )
+from atlas_ref.parallel.group import Arrays, End, Group, Layout
 from atlas_ref.parallel.scratch import scratch
 from atlas_ref.types import Array
 
@@ -42,6 +40,31 @@ class Bars(NamedTuple):
     S: Array = None
     reference: Array = None
     residuals: Array = None
+
+
+class RowBars(NamedTuple):
+    """Cotangents of coefficient rows, which memories add to: of D, of the last row of X, and of retain beside D (before_error)."""
+
+    D: Array
+    X_last: Array
+    retain: Array
+
+    def of(self, memories: slice) -> RowBars:
+        """Those of some memories, as views."""
+        X_last = None if self.X_last is None else self.X_last[memories]
+        return RowBars(self.D[:, memories], X_last, None if self.retain is None else self.retain[:, memories])
+
+
+class Into(NamedTuple):
+    """Where a group writes cotangents: keys and values (B, h + n, x) are added to, queries (B, n, d) overwritten."""
+
+    keys: Array
+    values: Array
+    queries: Array
+
+    def of(self, memories: slice) -> Into:
+        """Those of some memories, as views."""
+        return Into(*(x[memories] for x in self))
 
 
 class _Pulled(NamedTuple):
@@ -59,37 +82,50 @@ class _Pulled(NamedTuple):
     turned: Array
 
 
-def backward(layout: Layout, given: Arrays, made: Group, bars: Bars) -> Arrays:
-    """Cotangents of the arguments of a group (CHUNK-16, EXACT-8 to EXACT-10)."""
-    pulled = _through_reads(layout, made, bars)
+def row_bars(layout: Layout, rows: Rows) -> RowBars:
+    """Room for the cotangents of coefficient rows, zero."""
+    retain = scratch.zeros(rows.gates.retain.shape, rows.D.dtype) if layout.solved and layout.before_error else None
+    return RowBars(scratch.zeros(rows.D.shape, rows.D.dtype), None if rows.X is None else np.zeros_like(rows.X[-1]), retain)
+
+
+def backward(layout: Layout, given: Arrays, made: Group, bars: Bars, summed: RowBars, into: Into) -> End:
+    """Cotangents of the arguments of a group but for its gates, and what these need (CHUNK-16, EXACT-8 to EXACT-10).
+
+    Args:
+        bars: of the outputs.
+        summed, into: where cotangents of coefficient rows, keys, values and queries go.
+
+    Returns:
+        those of what the group began with.
+    """
+    pulled = _through_reads(layout, made, bars, summed, into)
     ends = scratch.empty(made.states[:, 1:].shape, made.states.dtype)  # cotangent of the state at the end of each chunk
     F = scratch.empty(made.scaled.shape, made.scaled.dtype)
-    rows = np.zeros_like(given.keys), np.zeros_like(given.values)
     through = _through_solved if layout.solved else _through_given
-    dZ, d_reference, d_residuals = through(layout, given, made, bars, pulled, ends, F, rows)
+    dZ, d_reference, d_residuals = through(layout, given, made, bars, pulled, ends, F, into)
     _through_ends(made, pulled, ends, F)
-    d_retain = None
     if layout.solved:
         with scratch.frame():
-            d_retain = _through_rows(layout, made, pulled, rows)
-    gathered(layout, pulled.phi, rows[0])
-    with scratch.frame():
-        gates = coefficient_rows_backward(made.gates, made.D, made.X, pulled.D, pulled.X_last, layout.stride)
+            _through_rows(layout, made, pulled, summed, into)
+    gathered(layout, pulled.phi, into.keys)
     o = made.E.shape[-1]
-    return Arrays(
-        rows[0],
-        rows[1],
-        pulled.queries.reshape(given.queries.shape),
-        _per_token(gates.retain if d_retain is None else gates.retain + d_retain, given.retain),
-        None if given.momentum is None else _per_token(gates.momentum, given.momentum),
-        _per_token(gates.rate_in, given.rate_in),
-        _per_token(gates.rate_out, given.rate_out),
-        _weights(gates.weights, given.weights),
-        dZ[..., :o].swapaxes(-1, -2).copy(),
-        None if given.momentum is None else dZ[..., o:].swapaxes(-1, -2).copy(),
-        None if given.reference is None or d_reference is None else d_reference.swapaxes(-1, -2),
-        d_residuals,
+    return End(
+        M=dZ[..., :o].swapaxes(-1, -2).copy(),
+        S=None if given.momentum is None else dZ[..., o:].swapaxes(-1, -2).copy(),
+        reference=None if given.reference is None or d_reference is None else d_reference.swapaxes(-1, -2),
+        residuals=d_residuals,
     )
+
+
+def gates_backward(layout: Layout, given: Arrays, rows: Rows, summed: RowBars) -> dict[str, Array]:
+    """Cotangents of gates and weights by name, from those of the coefficient rows of all memories (CHUNK-17)."""
+    with scratch.frame():
+        found = coefficient_rows_backward(rows.gates, rows.D, rows.X, summed.D, summed.X_last, layout.stride)
+    if summed.retain is not None:
+        found = found._replace(retain=found.retain + summed.retain)
+    names = ["retain", "rate_in", "rate_out"] + ([] if given.momentum is None else ["momentum"])
+    made = {name: _per_token(getattr(found, name), getattr(given, name)) for name in names}
+    return made | {"weights": _weights(found.weights, given.weights)}
 
 
 def _per_token(rows: Array, given: Array) -> Array:
@@ -141,21 +177,22 @@ def _mixed_back(A: Array, g: Array) -> Array:
     return mix(A.swapaxes(-1, -2), g)
 
 
-def _through_reads(layout: Layout, made: Group, bars: Bars) -> _Pulled:
+def _through_reads(layout: Layout, made: Group, bars: Bars, summed: RowBars, into: Into) -> _Pulled:
     """From y to scores, residuals, coefficient rows, queries and the states at the start of chunks."""
     states = made.states[:, :-1]
     kind = states.dtype
     pulled = _Pulled(
-        D=scratch.zeros(made.D.shape, kind),
-        X_last=None if made.X is None else np.zeros_like(made.X[-1]),
+        D=summed.D,
+        X_last=summed.X_last,
         phi=scratch.zeros(made.phi.shape, kind),
-        queries=np.zeros_like(made.queries),
+        queries=into.queries.reshape(made.queries.shape),
         E=scratch.zeros(made.E.shape, kind),
         states=scratch.zeros(states.shape, kind),
         references=None,
         turned=scratch.turned(states),
     )
     if bars.y is None:
+        into.queries[...] = 0.0
         return pulled
     g = bars.y.reshape(*made.queries.shape[:-1], -1)
     if layout.read == "reference":
@@ -213,7 +250,7 @@ def _through_given(
     pulled: _Pulled,
     ends: Array,
     F: Array,
-    rows: tuple[Array, Array],
+    into: Into,
 ) -> tuple[Array, Array, Array]:
     """Chunks in reverse under a known reference: one product a span for the residuals."""
     C, h, o = layout.chunk, layout.window - 1, made.E.shape[-1]
@@ -247,7 +284,7 @@ def _through_given(
         if layout.keeps_reference and layout.refresh[first]:
             dZ[..., :o] += d_reference
             d_reference = np.zeros_like(d_reference)
-    gathered(layout, -pulled.E, rows[1])
+    gathered(layout, -pulled.E, into.values)
     return dZ, d_reference, None if arrivals is None else arrivals[:, :h]
 
 
@@ -259,7 +296,7 @@ def _through_solved(
     pulled: _Pulled,
     ends: Array,
     F: Array,
-    rows: tuple[Array, Array],
+    into: Into,
 ) -> tuple[Array, Array, Array]:
     """Chunks in reverse under the running reference; leaves R_bar where E_bar was."""
     o = made.E.shape[-1]
@@ -310,10 +347,10 @@ def _through_ends(made: Group, pulled: _Pulled, ends: Array, F: Array) -> None:
         pulled.phi[...] += scratch.product(made.scaled, scratch.turned(ends))
 
 
-def _through_rows(layout: Layout, made: Group, pulled: _Pulled, rows: tuple[Array, Array]) -> Array | None:
+def _through_rows(layout: Layout, made: Group, pulled: _Pulled, summed: RowBars, into: Into) -> None:
     """From R_bar, which stands in E_bar's place, to the triangular system: columns, values, coefficient rows, retain."""
     nb, dR = made.gates.bases, pulled.E
-    gathered(layout, -dR, rows[1])
+    gathered(layout, -dR, into.values)
     before = before_rows(layout, made.gates, made.D)  # (B, g, G, K, bases + K)
     d_before = scratch.zeros(before.shape, before.dtype)
     dN = _against(-dR, made.E, before.shape[-3])
@@ -329,7 +366,6 @@ def _through_rows(layout: Layout, made: Group, pulled: _Pulled, rows: tuple[Arra
     d_before = np.moveaxis(d_before, -2, 0)
     if not layout.before_error:
         pulled.D[:-1] += d_before
-        return None
+        return
     pulled.D[:-1] += d_before * made.gates.retain[..., None]
-    found: Array = (d_before * made.D[:-1]).sum(axis=-1)
-    return found
+    summed.retain[...] = (d_before * made.D[:-1]).sum(axis=-1)

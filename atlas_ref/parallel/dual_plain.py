@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from atlas_ref.parallel.coefficients import gate_rows, plain_coefficient_rows
-from atlas_ref.parallel.dual import Arrays, Layout
+from atlas_ref.parallel.group import Arrays, Layout
 from atlas_ref.types import Array
 from tape import ops
 
@@ -27,7 +27,7 @@ class _Set(NamedTuple):
 
 
 def plain(layout: Layout, given: Arrays) -> tuple[Array, ...]:
-    """The outputs of a group, as `dual.outputs` orders them."""
+    """The outputs of a group: y unless nothing is read, then what is there of M, S, reference and the last c residuals."""
     C, h = layout.chunk, layout.window - 1
     M, S, reference, residuals = given.M, given.S, given.reference, given.residuals
     position = layout.position

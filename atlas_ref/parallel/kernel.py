@@ -65,6 +65,7 @@ def run(config: Any, sequence: Recurrence, memory: Memory, chunk: int | None) ->
     Returns:
         memory after the sequence, y (..., T, d_out).
     """
+    sequence = sequence.whole()
     d_phi = sequence.keys.shape[-1]
     units = ops.tril(ops.triu(ops.ones_like(memory.M, shape=(*memory.M.shape[:-2], d_phi, d_phi))))
     Phi = ops.concatenate([units, sequence.keys], axis=-2)

@@ -26,6 +26,7 @@ def walk_momenta(config: Any, sequence: Recurrence, memory: Memory, chunk: int) 
     Returns:
         memory after the last token, y (..., T, o).
     """
+    sequence = sequence.whole()
     read, h = READS[config.convention.read], sequence.window - 1
     keeps = sequence.reference == "frozen" or read == "reference"
     flat = joined(sequence, memory, reference=keeps, residuals=False)

@@ -44,6 +44,8 @@ class Recurrence(NamedTuple):
         refresh (T,): where the reference becomes the memory before the token.
         reference: which memory residuals are taken under: "running", "frozen" or "zero".
         before_error: whether that memory decays first.
+        earlier_keys, earlier_values (..., h, d_phi or d_out): the history, where it is apart from keys and values (..., T, ...):
+            a form that takes a few tokens at a time need not copy the sequence to have it in front.
     """
 
     keys: Array
@@ -60,6 +62,15 @@ class Recurrence(NamedTuple):
     refresh: np.ndarray[Any, Any]
     reference: str
     before_error: bool
+    earlier_keys: Array = None
+    earlier_values: Array = None
+
+    def whole(self) -> Recurrence:
+        """The same with keys and values behind their history, in one array."""
+        if self.earlier_keys is None:
+            return self
+        keys, values = (ops.concatenate(pair, axis=-2) for pair in ((self.earlier_keys, self.keys), (self.earlier_values, self.values)))
+        return self._replace(keys=keys, values=values, earlier_keys=None, earlier_values=None)
 
     @property
     def window(self) -> int:
@@ -112,8 +123,7 @@ def _one(rule: Any, config: Any, before: Any, per_token: dict[str, Array], weigh
     if c > 1:
         held = before.values[..., 1:, :]
         held = held if _subtracts(rule, config) else -held
-        per_token["keys"] = ops.concatenate([before.keys[..., 1:, :], per_token["keys"]], axis=-2)
-        per_token["values"] = ops.concatenate([held, per_token["values"]], axis=-2)
+        per_token |= {"earlier_keys": before.keys[..., 1:, :], "earlier_values": held}
     position = getattr(before, "position", 0) + np.arange(T)
     spans = convention.frozen_reference or convention.read == "chunk_start"
     if spans and convention.reference != "call_start":
@@ -229,6 +239,7 @@ def _owned(value: Any) -> Any:
 
 def _window_after(rule: Any, config: Any, before: Any, sequence: Recurrence, made: Memory) -> dict[str, Any]:
     c, T = sequence.window, sequence.length
+    sequence = sequence if c <= T else sequence.whole()
     values = sequence.values[..., -c:, :]
     found: dict[str, Any] = {
         "keys": sequence.keys[..., -c:, :],

@@ -222,6 +222,7 @@ def run(config: Any, sequence: Recurrence, memory: Memory, chunk: int | None = N
 
     Source: Atlas (2505.23735) Eq 11, Titans (2501.00663) section 3.2; SCAN-5 to SCAN-11.
     """
+    sequence = sequence.whole()
     read = config.convention.read
     M, S, reference = memory.M, memory.S, memory.reference
     reads = []

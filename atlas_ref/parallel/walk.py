@@ -1,6 +1,6 @@
 """Group after group of chunks over a sequence: what the frozen and the exact form share.
 
-Each group is one opaque block that keeps its arguments and computes the rest again in the backward sweep, so that memory
+The groups are one opaque block that keeps its arguments and computes the rest again in the backward sweep, so that memory
 beyond inputs, outputs and one state per group does not grow with the sequence. Specified in specs/chunkwise.md (CHUNK-15).
 """
 
@@ -9,16 +9,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
-from atlas_ref.parallel import dual, dual_backward, dual_plain
+from atlas_ref.parallel import stretch
 from atlas_ref.parallel.chunks import grouped
-from atlas_ref.parallel.dual import Arrays, Layout
-from atlas_ref.parallel.recomputed import recomputed
+from atlas_ref.parallel.group import Arrays, Layout
 from atlas_ref.parallel.recurrence import Memory, Recurrence
-from atlas_ref.parallel.scratch import scratch
 from atlas_ref.types import Array
-from tape import opaque, ops
+from tape import ops
 
 GROUP_NUMBERS = 2**22  # numbers that the work space of a group may hold
 READS = {"after": "after", "before": "before", "chunk_start": "reference", "call_end": "none"}
@@ -33,7 +29,7 @@ def walk(config: Any, sequence: Recurrence, memory: Memory, chunk: int) -> tuple
     Returns:
         memory after the last token, y (..., T, o).
     """
-    T, h = sequence.length, sequence.window - 1
+    T = sequence.length
     layout = Layout(
         chunk=0,
         window=sequence.window,
@@ -45,25 +41,14 @@ def walk(config: Any, sequence: Recurrence, memory: Memory, chunk: int) -> tuple
         position=0,
     )
     flat = joined(sequence, memory, reference=layout.keeps_reference, residuals=layout.carry)
-    M, S, reference, residuals = flat.M, flat.S, flat.reference, flat.residuals
-    reads = []
-    for group in grouped(sequence.refresh, chunk, _limit(flat, layout, min(chunk, T))):
-        layout = layout._replace(chunk=group.length, refresh=group.refresh, position=int(sequence.position[group.first]))
-        tokens, rows = slice(group.first, group.last), slice(group.first, group.last + h)
-        given = {name: getattr(flat, name)[:, rows] for name in ("keys", "values")}
-        given |= {name: getattr(flat, name)[:, tokens] for name in ("queries", "retain", "rate_in", "rate_out", "weights")}
-        momentum = None if flat.momentum is None else flat.momentum[:, tokens]
-        made = list(block(layout)(*Arrays(**given, momentum=momentum, M=M, S=S, reference=reference, residuals=residuals)))
-        if layout.read != "none":
-            reads.append(made.pop(0))
-        M, S = made.pop(0), None if S is None else made.pop(0)
-        reference = made.pop(0) if layout.keeps_reference else None
-        last_residuals = made.pop(0) if layout.carry else None
-        residuals = None if last_residuals is None else last_residuals[:, 1:]
-    if layout.read == "none":
-        reads = [flat.queries @ ops.transpose(M)]
-    y = reads[0] if len(reads) == 1 else ops.concatenate(reads, axis=1)
-    return apart(memory, Memory(M=M, S=S, reference=reference, residuals=last_residuals), y)
+    groups = [
+        layout._replace(chunk=group.length, refresh=group.refresh, position=int(sequence.position[group.first]))
+        for group in grouped(sequence.refresh, chunk, _limit(flat, layout, min(chunk, T)))
+    ]
+    y, end = stretch.block(groups)(flat)
+    if y is None:
+        y = flat.queries @ ops.transpose(end.M)
+    return apart(memory, Memory(M=end.M, S=end.S, reference=end.reference, residuals=end.residuals), y)
 
 
 def apart(before: Memory, after: Memory, y: Array) -> tuple[Memory, Array]:
@@ -94,6 +79,8 @@ def joined(sequence: Recurrence, memory: Memory, *, reference: bool, residuals: 
         S=one(memory.S),
         reference=one(held) if reference else None,
         residuals=one(memory.residuals) if residuals else None,
+        earlier_keys=one(sequence.earlier_keys),
+        earlier_values=one(sequence.earlier_values),
     )
 
 
@@ -105,38 +92,3 @@ def _limit(flat: Arrays, layout: Layout, chunk: int) -> int:
     layout = layout._replace(chunk=chunk)
     each = layout.columns * (5 * G + 2) + (layout.columns * (d + o) + 4 * d * o) // chunk
     return max(chunk, GROUP_NUMBERS // max(1, int(B * each)))
-
-
-def block(layout: Layout) -> Any:
-    """The group as a function of its arrays, with the backward by hand where `dual` computes it."""
-
-    def plain(*arrays: Array) -> tuple[Array, ...]:
-        return dual_plain.plain(layout, Arrays(*arrays))
-
-    if layout.before_error and not layout.solved:
-        return recomputed(plain)
-
-    def forward(*arrays: Array) -> tuple[Any, Any]:
-        given = _of_one_kind(arrays)
-        with scratch.frame():
-            return dual.outputs(layout, dual.forward(layout, given)), given
-
-    def backward(given: Arrays, bars: tuple[Array, ...]) -> Arrays:
-        with scratch.frame():
-            return dual_backward.backward(layout, given, dual.forward(layout, given), _named(layout, given, bars))
-
-    return opaque(plain, forward, backward)
-
-
-def _of_one_kind(arrays: tuple[Array, ...]) -> Arrays:
-    """The arguments in their common dtype: a complex step may have moved a few of them only."""
-    kind = np.result_type(*[x for x in arrays if x is not None])
-    return Arrays(*[x if x is None or x.dtype == kind else x.astype(kind) for x in arrays])
-
-
-def _named(layout: Layout, given: Arrays, bars: tuple[Array, ...]) -> dual_backward.Bars:
-    names = [] if layout.read == "none" else ["y"]
-    names += ["M"] if given.momentum is None else ["M", "S"]
-    names += ["reference"] if layout.keeps_reference else []
-    names += ["residuals"] if layout.carry else []
-    return dual_backward.Bars(**dict(zip(names, bars, strict=True)))

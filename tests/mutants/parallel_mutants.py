@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from atlas_ref.parallel import dual_plain
-from atlas_ref.parallel.dual import Arrays
+from atlas_ref.parallel import stretch
 from tests.mutants.mutant import Change, Edited, Mutant, constant
 
 _TARGETS = "tests/mutants/test_parallel_targets.py"
@@ -38,7 +37,9 @@ def _window_of_the_sequence_before(packed: Any) -> Any:
 
     def mutated(rule: Any, config: Any, tokens: Any, state: Any, phi: Any) -> Any:
         (_, whole), first = next(packed(rule, config, tokens.replaced(reset=None), state, phi)), 0
+        whole = whole.whole()
         for anew, one in packed(rule, config, tokens, state, phi):
+            one = one.whole()
             own, seen = slice(first, first + one.length), slice(first, first + one.length + one.window - 1)
             yield anew, one._replace(keys=whole.keys[..., seen, :], values=whole.values[..., seen, :], weights=whole.weights[..., own, :])
             first += one.length
@@ -77,8 +78,12 @@ def _any_chunk(chunk: int | None) -> Change:
 
 
 def _twin(block: Any) -> Any:
-    """A group of chunks in tape ops, without a backward by hand."""
-    return lambda layout: lambda *arrays: dual_plain.plain(layout, Arrays(*arrays))
+    """A stretch of groups in tape ops, without a backward by hand."""
+    return lambda layouts: lambda given: stretch._named(layouts[0], stretch._plain(layouts)(*given))
+
+
+def _one_memory_a_part(shares: Any) -> Any:
+    return lambda layout, given: [slice(i, i + 1) for i in range(len(given.queries))]
 
 
 def _poisoned(empty: Any) -> Any:
@@ -338,7 +343,7 @@ DUAL: tuple[Mutant, ...] = (
         "mask-missing",
         "scores are read without their coefficients",
         f"{_DUAL}:forward",
-        Edited("read_rows(layout, D)[..., nb:], scores", "(read_rows(layout, D)[..., nb:] != 0.0), scores"),
+        Edited("read_rows(layout, rows.D)[..., nb:], scores", "(read_rows(layout, rows.D)[..., nb:] != 0.0), scores"),
         values("frozen", "exact-titans"),
     ),
     Mutant(
@@ -372,8 +377,8 @@ DUAL: tuple[Mutant, ...] = (
     Mutant(
         "reads-miss-momentum",
         "reads do not see the momentum before the chunk: f_t",
-        f"{_DUAL}:_reads",
-        Edited("y = combined(made.asked, factors)", "y = combined(made.asked, factors * (np.arange(made.gates.bases) == 0))"),
+        f"{_DUAL}:reads",
+        Edited("combined(made.asked, factors, out=y)", "combined(made.asked, factors * (np.arange(made.gates.bases) == 0), out=y)"),
         values("frozen", "zero", "exact-titans"),
     ),
     Mutant(
@@ -407,11 +412,8 @@ DUAL: tuple[Mutant, ...] = (
     Mutant(
         "reference-lost-between-groups",
         "a group in the middle of a span takes the memory before it for reference",
-        f"{_P}.walk:walk",
-        Edited(
-            "reference = made.pop(0) if layout.keeps_reference else None",
-            "reference = (made.pop(0), M)[1] if layout.keeps_reference else None",
-        ),
+        f"{_P}.stretch:_forward",
+        Edited("_part(layout, given, tokens, end, _behind)", "_part(layout, given, tokens, end._replace(reference=end.M), _behind)"),
         values("frozen-groups"),
     ),
     Mutant(
@@ -441,16 +443,46 @@ DUAL: tuple[Mutant, ...] = (
     Mutant(
         "arrivals-handed-on-one-off",
         "the residuals that a group hands on are one token old",
-        f"{_DUAL}:outputs",
+        f"{_DUAL}:end",
         Edited("made.arrivals[:, -layout.window :]", "np.roll(made.arrivals, 1, axis=1)[:, -layout.window :]"),
         values("frozen-carry", "frozen-carry-groups"),
     ),
     Mutant(
         "arrivals-lost-between-groups",
         "a group gets the residuals of the first",
-        f"{_P}.walk:walk",
-        Edited("residuals = None if last_residuals is None else last_residuals[:, 1:]", "pass"),
+        f"{_P}.stretch:_forward",
+        Edited(
+            "_part(layout, given, tokens, end, _behind)", "_part(layout, given, tokens, end._replace(residuals=given.residuals), _behind)"
+        ),
         values("frozen-carry-groups"),
+    ),
+    Mutant(
+        "group-without-history",
+        "the windows of a group do not see the tokens of the group before",
+        f"{_P}.stretch:_part",
+        Edited("own[:, tokens.start - h : tokens.stop] if tokens.start >= h", "own[:, np.r_[[-1] * h, tokens]] if tokens.start >= h"),
+        values("frozen-groups"),
+    ),
+    Mutant(
+        "history-without-gradient",
+        "tokens before the call get no gradient from windows that reach back to them",
+        f"{_P}.stretch:_handed_over",
+        Edited("earlier[:, tokens.start :] += room[:, :h]", "pass"),
+        gradients("frozen-long-window_k"),
+    ),
+    Mutant(
+        "first-group-without-gradient",
+        "the tokens of a group behind the history get no gradient for their keys and values",
+        f"{_P}.stretch:_handed_over",
+        Edited("own[:, : tokens.stop] += room[:, h:]", "pass"),
+        gradients("frozen-carry-k", "frozen-v"),
+    ),
+    Mutant(
+        "threads-swap-memories",
+        "the ends that threads reached are put together in another order",
+        f"{_P}.stretch:_rejoined",
+        Edited("zip(*ends, strict=True)", "zip(*ends[::-1], strict=True)"),
+        target("memories_shared_out_over_threads_change_no_bit[2]"),
     ),
     Mutant(
         "group-starts-a-span",
@@ -485,8 +517,8 @@ DUAL: tuple[Mutant, ...] = (
         "writes reach later residuals of the chunk undecayed",
         f"{_DUAL}:forward",
         Edited(
-            "before_rows(layout, gates, D)",
-            "before_rows(layout, gates, coefficient_rows(gates._replace(retain=np.ones_like(gates.retain)), K, layout.stride)[0])",
+            "before_rows(layout, rows.gates, rows.D)",
+            "before_rows(layout, rows.gates, rows_of(layout, given._replace(retain=np.ones_like(given.retain))).D)",
         ),
         values("exact-titans", "exact-delta", "exact-window"),
     ),
@@ -574,7 +606,7 @@ DUAL_BACKWARD: tuple[Mutant, ...] = (
         "R-bar-not-to-values",
         "values get nothing from running residuals",
         f"{_BACK}:_through_rows",
-        Edited("gathered(layout, -dR, rows[1])", "pass"),
+        Edited("gathered(layout, -dR, into.values)", "pass"),
         gradients("exact-titans-v", "exact-delta-v"),
     ),
     Mutant(
@@ -609,7 +641,7 @@ DUAL_BACKWARD: tuple[Mutant, ...] = (
         "before-error-no-gradient",
         "the decay before the error has no gradient of its own",
         f"{_BACK}:_through_rows",
-        Edited("found: Array = (d_before * made.D[:-1]).sum(axis=-1)", "found: Array = 0.0 * d_before.sum(axis=-1)"),
+        Edited("(d_before * made.D[:-1]).sum(axis=-1)", "0.0"),
         gradients("exact-decay-retain", "exact-rows-retain"),
     ),
     Mutant(
@@ -1177,7 +1209,7 @@ SEQUENCE: tuple[Mutant, ...] = (
         "history-dropped",
         "windows begin with the call",
         f"{_P}.recurrence:_one",
-        Edited("[before.keys[..., 1:, :], per_token", "[0.0 * before.keys[..., 1:, :], per_token"),
+        Edited('"earlier_keys": before.keys', '"earlier_keys": 0.0 * before.keys'),
         values("frozen-carry", "exact-window-decay", "ns-carry", "kernel-carry"),
     ),
     Mutant(
@@ -1279,7 +1311,8 @@ PARALLEL_LEGAL: tuple[Mutant, ...] = (
         _FORMS + gradients("scan-k"),
     ),
     Mutant("one-chunk-groups", "every chunk is a group", f"{_P}.walk:GROUP_NUMBERS", constant(1), _BLOCKS),
-    Mutant("plain-twin", "a group in tape ops, without a backward by hand", f"{_P}.walk:block", _twin, _BLOCKS),
+    Mutant("plain-twin", "a group in tape ops, without a backward by hand", f"{_P}.stretch:block", _twin, _BLOCKS),
+    Mutant("threads-for-all", "every memory is a part for a thread", f"{_P}.stretch:_shares", _one_memory_a_part, _BLOCKS),
     Mutant("no-work-space", "every array of a group is a new one", f"{_P}.scratch:Scratch.empty", _no_work_space, _BLOCKS),
     Mutant("poisoned-work-space", "work space is not empty", f"{_P}.scratch:Scratch.empty", _poisoned, _BLOCKS),
     Mutant(

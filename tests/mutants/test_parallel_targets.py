@@ -15,8 +15,8 @@ from close import ANALYTIC, assert_close
 import atlas_ref
 import tape
 from atlas_ref.oracle.new import Request
-from atlas_ref.parallel import triangular, walk
-from atlas_ref.parallel.dual import Arrays, Layout
+from atlas_ref.parallel import stretch, triangular, walk
+from atlas_ref.parallel.group import Arrays, Layout
 from atlas_ref.parallel.scan import affine_scan, scan
 from tests.literal import evaluate
 from tests.literal_gradient import complex_step
@@ -175,6 +175,20 @@ def test_gradient(name: str, key: str) -> None:
 # -- parts that no case reaches -----------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("threads", [2, 3])
+def test_memories_shared_out_over_threads_change_no_bit(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values and gradients of four memories in groups of a span, by one thread and by several."""
+    case = atlas_ref.make(*made(frozen(heads=4, window=3, tokens=9, span=4, history=2), None, {}))
+    monkeypatch.setattr(stretch, "SHARED_WORK", 0)
+    monkeypatch.setattr(walk, "GROUP_NUMBERS", 600)
+    found = []
+    for count in (1, threads):
+        monkeypatch.setattr(stretch, "processors", lambda count=count: count)
+        found.append(atlas_ref.evaluate(case, grad=True, form="chunkwise", chunk=2).tensors)
+    for name, value in found[0].items():
+        assert found[1][name].tobytes() == value.tobytes(), name
+
+
 @pytest.mark.parametrize("momentum", [None, 0.5])
 def test_a_block_of_shared_weights_has_their_gradient(momentum: float | None) -> None:
     """Weights that all leading axes share, with and without momentum: the sum of the gradients of each."""
@@ -208,8 +222,8 @@ def test_a_block_of_shared_weights_has_their_gradient(momentum: float | None) ->
         reference=tensors["in/M0"],
         residuals=None,
     )
-    block = walk.block(Layout(2, 3, (True, False), "frozen", False, "after", False, 0))
-    outputs, pullback = tape.vjp(lambda weights: block(*given._replace(weights=weights)), given.weights)
+    block = stretch.block([Layout(2, 3, (True, False), "frozen", False, "after", False, 0)])
+    outputs, pullback = tape.vjp(lambda weights: stretch.outputs(*block(given._replace(weights=weights))), given.weights)
     seeds = [bars["in/y_bar"], bars["in/M_bar"], *([] if momentum is None else [bars["in/S_bar"]]), np.zeros_like(outputs[-1])]
     assert_close("weights", pullback(tuple(seeds))[0], want, ANALYTIC)
 

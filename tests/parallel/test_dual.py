@@ -9,8 +9,8 @@ import pytest
 from close import ANALYTIC, assert_close
 
 import tape
-from atlas_ref.parallel import coefficients, dual_plain, walk
-from atlas_ref.parallel.dual import Arrays, Layout
+from atlas_ref.parallel import coefficients, dual_plain, stretch
+from atlas_ref.parallel.group import Arrays, Layout
 from atlas_ref.parallel.scratch import scratch
 from tape import check, ops
 
@@ -56,6 +56,12 @@ def drawn(layout: Layout, *, per_dimension: bool = False, momentum: bool = True,
     )
 
 
+def by_hand(layout: Layout) -> Any:
+    """The one group as a stretch, as a function of arrays that returns arrays."""
+    block = stretch.block([layout])
+    return lambda *arrays: stretch.outputs(*block(Arrays(*arrays)))
+
+
 def weighed(layout: Layout, given: Arrays, block: Any) -> tuple[Any, dict[str, Any]]:
     """A number of all outputs and the arguments it depends on, by name."""
     random = np.random.default_rng(9)
@@ -76,7 +82,7 @@ def weighed(layout: Layout, given: Arrays, block: Any) -> tuple[Any, dict[str, A
 def test_values_are_those_of_the_twin_in_tape_ops(name: str, momentum: bool, per_dimension: bool) -> None:
     layout = LAYOUTS[name]
     given = drawn(layout, per_dimension=per_dimension, momentum=momentum)
-    with_scratch = walk.block(layout)(*given)
+    with_scratch = by_hand(layout)(*given)
     for got, want in zip(with_scratch, dual_plain.plain(layout, given), strict=True):
         assert_close(name, got, want, ANALYTIC)
 
@@ -88,10 +94,10 @@ def test_values_are_those_of_the_twin_in_tape_ops(name: str, momentum: bool, per
 def test_the_gradient_by_hand_is_that_of_the_twin_and_the_complex_step(name: str, momentum: bool, per_dimension: bool) -> None:
     layout = LAYOUTS[name]
     given = drawn(layout, per_dimension=per_dimension, momentum=momentum)
-    by_hand, present = weighed(layout, given, walk.block(layout))
+    mine, present = weighed(layout, given, by_hand(layout))
     plain, _ = weighed(layout, given, lambda *arrays: dual_plain.plain(layout, Arrays(*arrays)))
-    check.check_gradient(by_hand, present)
-    got, want = tape.grad(by_hand)(present), tape.grad(plain)(present)
+    check.check_gradient(mine, present)
+    got, want = tape.grad(mine)(present), tape.grad(plain)(present)
     for argument, value in want.items():
         assert_close(argument, got[argument], value, ANALYTIC)
 
@@ -101,7 +107,7 @@ def test_the_gradient_by_hand_is_that_of_the_twin_and_the_complex_step(name: str
 def test_second_derivatives_see_inside(name: str) -> None:
     layout = LAYOUTS[name]
     given = drawn(layout)
-    number, present = weighed(layout, given, walk.block(layout))
+    number, present = weighed(layout, given, by_hand(layout))
     random = np.random.default_rng(4)
     check.check_second(number, present, {key: random.standard_normal(value.shape) for key, value in present.items()}, tolerance=1e-10)
 
@@ -115,7 +121,7 @@ def test_the_gradient_of_one_output_alone_needs_no_other(output: int) -> None:
     present = {name: value for name, value in given._asdict().items() if value is not None}
     got, want = (
         tape.grad(lambda chosen, block=block: ops.sum(block(*given._replace(**chosen))[output] ** 2))(present)
-        for block in (walk.block(layout), lambda *arrays: dual_plain.plain(layout, Arrays(*arrays)))
+        for block in (by_hand(layout), lambda *arrays: dual_plain.plain(layout, Arrays(*arrays)))
     )
     for argument, value in want.items():
         assert_close(argument, got[argument], value, ANALYTIC)
@@ -148,7 +154,7 @@ def test_coefficient_rows_are_the_sums_over_paths(momentum: bool) -> None:
 def test_results_are_not_work_space() -> None:
     """What a group returned stays as it is when the next group runs."""
     layout = LAYOUTS["running"]
-    block = walk.block(layout)
+    block = by_hand(layout)
 
     def both(seed: int) -> tuple[Any, Any]:
         given = drawn(layout, seed=seed)
