@@ -255,6 +255,7 @@ def test_tools_that_look_into_one_memory_refuse_a_block(cli: Any, tmp_path: Any)
         (("eval", tmp_path / "c", "-o", tmp_path / "t", "--convention", "atlas-paper"), "another convention"),
         (("identify", tmp_path / "c", "--out", tmp_path / "o"), "identify"),
         (("replay", tmp_path / "c", "--trace", tmp_path / "o"), "replay"),
+        (("certify", tmp_path / "c"), "certify"),
     ]:
         ran = cli(*command)
         assert (ran.code, ran.err) == (2, f"atlas-ref: {tmp_path / 'c'}: rule cms: {what} {words}\n")
