@@ -15,7 +15,7 @@ from flint import arb, ctx
 from atlas_ref.certify.evaluate import evaluate, leading
 from atlas_ref.certify.results import Certified, Unresolved
 from atlas_ref.certify.rounding import Rounded, rounded
-from atlas_ref.oracle.case import Case, CaseError, differentiable, require_one_memory
+from atlas_ref.oracle.case import Case, CaseError, differentiable
 from atlas_ref.oracle.evaluate import Unsupported
 
 Array = np.ndarray[Any, Any]
@@ -34,7 +34,7 @@ def certify(case: Case, *, grad: bool = False, max_bits: int = 16384) -> Certifi
     """Certify every result of a case; see `atlas_ref.certify.certify`."""
     if not case.supported:
         raise Unsupported(f"{case.name}: rule {case.header.rule}: not yet supported")
-    require_one_memory(case, "certify")
+    case.require_one_memory("certify")
     arrays = exact(case)
     names = _asked(case) if grad else []
     found = _Rounding(axes=len(leading(case.header, arrays)))

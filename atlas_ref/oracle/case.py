@@ -50,6 +50,15 @@ class Case(Frozen):
     def supported(self) -> bool:
         return self.header.rule not in RESERVED
 
+    def require_one_memory(self, what: str) -> None:
+        """Refuse a block of levels where a tool looks into one memory.
+
+        Raises:
+            CaseError: names the tool and what to give it instead.
+        """
+        if self.header.rule == BLOCK:
+            raise CaseError(f"{self.name}: rule {BLOCK}: {what} looks into one memory; atlas-ref levels makes a case of each level")
+
     @property
     def in_force(self) -> dict[str, Any]:
         """The convention as a JSON object; of a block those of its levels, by level0, level1, ..."""
@@ -305,13 +314,3 @@ def _check_entries(key: str, value: np.ndarray[Any, Any], bad: np.ndarray[Any, A
 def differentiable(case: Case) -> list[str]:
     """Names of the inputs that have a gradient: the floating ones but the cotangents."""
     return [key for key, value in case.inputs.items() if value.dtype.kind not in "bu" and bare(key) not in COTANGENTS]
-
-
-def require_one_memory(case: Case, what: str) -> None:
-    """Refuse a block of levels where a tool looks into one memory.
-
-    Raises:
-        CaseError: names the tool and what to give it instead.
-    """
-    if case.header.rule == BLOCK:
-        raise CaseError(f"{case.name}: rule {BLOCK}: {what} looks into one memory; atlas-ref levels makes a case of each level")

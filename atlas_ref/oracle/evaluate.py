@@ -15,7 +15,7 @@ from atlas_ref import feature_maps
 from atlas_ref.gates import GateParams, GateSet
 from atlas_ref.newton_schulz import newton_schulz
 from atlas_ref.oracle import levels
-from atlas_ref.oracle.case import Case, CaseError, differentiable, make, named, require_one_memory
+from atlas_ref.oracle.case import Case, CaseError, differentiable, make, named
 from atlas_ref.oracle.header import BLOCK
 from atlas_ref.oracle.inputs import DTYPES, STORED, check_size, converted, rounded
 from atlas_ref.oracle.tensors import COTANGENTS, LOGARITHMS, bare
@@ -141,7 +141,7 @@ def under(case: Case, convention: str | Mapping[str, Any]) -> Case:
     Raises:
         CaseError: the convention does not exist, or the inputs do not fit it.
     """
-    require_one_memory(case, "another convention")
+    case.require_one_memory("another convention")
     own = case.header.convention
     base = {"preset": own} if isinstance(own, str) else dict(own)
     if isinstance(convention, str) or "preset" in convention:

@@ -9,7 +9,7 @@ import numpy as np
 
 from atlas_ref.conventions import AXES, PRESETS, Convention, void_axes
 from atlas_ref.oracle import candidates, equivalence, lattice
-from atlas_ref.oracle.case import Case, CaseError, require_one_memory
+from atlas_ref.oracle.case import Case, CaseError
 from atlas_ref.oracle.evaluate import Unsupported
 from atlas_ref.oracle.identify_number import fitted
 from atlas_ref.oracle.identify_score import Given, Scored, given_results, judge, scored, seen_as
@@ -106,7 +106,7 @@ def identify(case: Case, mine: Mapping[str, Any], *, depth: int = 2, dtype: str 
     """
     if not case.supported:
         raise Unsupported(f"{case.name}: rule {case.header.rule}: not yet supported")
-    require_one_memory(case, "identify")
+    case.require_one_memory("identify")
     if dtype is not None and dtype not in FORMATS:
         raise CaseError(f"{case.name}: dtype {dtype!r} is not available; {', '.join(FORMATS)} are")
     check_size(case)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from atlas_ref.oracle import evaluate
-from atlas_ref.oracle.case import Case, CaseError, require_one_memory
+from atlas_ref.oracle.case import Case, CaseError
 from atlas_ref.oracle.inputs import STORED, check_size, rounded
 from atlas_ref.oracle.replay_adjoints import PREFIX, require_cotangents
 from atlas_ref.oracle.replay_adjoints import clause as adjoint_clause
@@ -126,7 +126,7 @@ def require_supported(case: Case) -> None:
     """
     if not case.supported:
         raise evaluate.Unsupported(f"{case.name}: rule {case.header.rule}: not yet supported")
-    require_one_memory(case, "replay")
+    case.require_one_memory("replay")
 
 
 def first_wrong(findings: Iterable[Finding]) -> Finding | None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.oracle import evaluate
-from atlas_ref.oracle.case import Case, CaseError, require_one_memory
+from atlas_ref.oracle.case import Case, CaseError
 from atlas_ref.oracle.inputs import STORED, check_size, converted, rounded
 from atlas_ref.oracle.trace_loop import leading, walk
 from atlas_ref.oracle.trace_ops import is_matrix, ops_of
@@ -36,7 +36,7 @@ def trace(case: Case, *, grad: bool = False, dtype: str = "float64") -> dict[str
     """
     if not case.supported:
         raise evaluate.Unsupported(f"{case.name}: rule {case.header.rule}: not yet supported")
-    require_one_memory(case, "a trace")
+    case.require_one_memory("a trace")
     if dtype not in STORED:
         raise CaseError(f"{case.name}: dtype {dtype!r} is not available; {', '.join(STORED)} are")
     check_size(case)
