@@ -1,0 +1,139 @@
+"""The PyTorch references of fla-core: delta, gated delta, delta with momentum, and simple gated linear attention.
+
+    atlas-ref check cases/ --impl of_fla_core:gated_delta
+
+They are loaded by file, since fla-core itself imports Triton. All but the chunk form of delta compute in float32, whatever
+they get; the memory is stored transposed and queries are scaled by 1/sqrt(d_in).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+from reading import Implementation
+from torch_calls import Tensors, answer, at_zero, by_file
+
+#: Tokens of a chunk; cases are short, so that several chunks and a last one that is not full occur.
+CHUNK = 4
+
+TRANSPOSED = {"layout": "transposed", "query_scale": "1/sqrt(d_in)"}
+
+
+def _heads_first(x: Tensors, *names: str) -> list[Any]:
+    return [x[name].transpose(1, 2) for name in names]
+
+
+def _delta(x: Tensors, case: Mapping[str, Any]) -> Tensors:
+    naive = by_file("fla.ops.delta_rule.naive")
+    y, M = naive.delta_rule_recurrence(*_heads_first(x, "q", "k", "v", "step_size"), initial_state=x.get("M0"))
+    return {"y": y.transpose(1, 2), "M": M}
+
+
+def _delta_chunk(x: Tensors, case: Mapping[str, Any]) -> Tensors:
+    naive = by_file("fla.ops.delta_rule.naive")
+    y, M = naive.delta_rule_chunkwise(*_heads_first(x, "q", "k", "v", "step_size"), chunk_size=CHUNK)
+    return {"y": y.transpose(1, 2), "M": M}
+
+
+def _gated(x: Tensors, case: Mapping[str, Any], function: str, **options: Any) -> Tensors:
+    call = getattr(by_file("fla.ops.gated_delta_rule.naive"), function)
+    gates = {"beta": x["step_size"], "g": x["retain"].log()}
+    y, M = call(x["q"], x["k"], x["v"], **gates, **options, initial_state=x.get("M0"), output_final_state=True)
+    return {"y": y, "M": M}
+
+
+def _momentum(x: Tensors, case: Mapping[str, Any], function: str, **options: Any) -> Tensors:
+    call = getattr(by_file("fla.ops.momentum_delta_rule.naive"), function)
+    gates = {"log_alpha": x["retain"].log(), "log_mu": x["momentum"].log(), "eta": x["step_size"], "beta": x["step_size_memory"]}
+    states = {"initial_S": x.get("M0"), "initial_M": x.get("S0"), "output_final_state": True}
+    y, (M, S) = call(q=x["q"], k=x["k"], v=x["v"], p=x["k"], **gates, **options, **states)
+    return {"y": y, "M": M, "S": S}
+
+
+def _simple_gla(x: Tensors, case: Mapping[str, Any], function: str, **options: Any) -> Tensors:
+    call = getattr(by_file("fla.ops.simple_gla.naive"), function)
+    y, M = call(x["q"], x["k"], x["v"], x["retain"].log(), **options, initial_state=x.get("M0"), output_final_state=True)
+    return {"y": y, "M": M}
+
+
+def _whole_chunks(inputs: dict[str, Any]) -> str:
+    tokens = inputs["k"].shape[-2]
+    return f"{tokens} tokens: it takes multiples of its chunk, {CHUNK} here" if tokens % CHUNK else ""
+
+
+DELTA_SOURCE = "DeltaNet (2406.06484) Eq 1-2"
+GATED_SOURCE = "Gated Delta Networks (2412.06464) Eq 10"
+NO_LOG = at_zero("retain", "momentum")
+
+delta = Implementation(
+    "delta_rule, token by token",
+    "fla-core",
+    "delta",
+    {"gate": "none", **TRANSPOSED},
+    DELTA_SOURCE,
+    answer(_delta),
+    per_row=("step_size",),
+)
+delta_chunk = Implementation(
+    f"delta_rule, chunks of {CHUNK}",
+    "fla-core",
+    "delta",
+    {"gate": "none", **TRANSPOSED},
+    DELTA_SOURCE,
+    answer(_delta_chunk),
+    dtypes=("float32", "float64"),
+    states=(),
+    wants=_whole_chunks,
+)
+gated_delta = Implementation(
+    "gated_delta_rule, token by token",
+    "fla-core",
+    "delta",
+    {"decay": "before_error", **TRANSPOSED},
+    GATED_SOURCE,
+    answer(lambda x, case: _gated(x, case, "naive_recurrent_gated_delta_rule"), no_slope=NO_LOG),
+)
+gated_delta_chunk = Implementation(
+    f"gated_delta_rule, chunks of {CHUNK}",
+    "fla-core",
+    "delta",
+    {"decay": "before_error", **TRANSPOSED},
+    GATED_SOURCE,
+    answer(lambda x, case: _gated(x, case, "naive_chunk_gated_delta_rule", chunk_size=CHUNK), no_slope=NO_LOG),
+)
+momentum_delta = Implementation(
+    "momentum_delta_rule, token by token",
+    "fla-core",
+    "titans_lmm",
+    {"rate": "split", **TRANSPOSED},
+    "Titans (2501.00663) Eq 13-14 with a second rate",
+    answer(lambda x, case: _momentum(x, case, "recurrent_momentum_delta_rule_ref"), no_slope=NO_LOG),
+)
+momentum_delta_chunk = Implementation(
+    f"momentum_delta_rule, chunks of {CHUNK}",
+    "fla-core",
+    "titans_lmm",
+    {"rate": "split", **TRANSPOSED},
+    "Titans (2501.00663) Eq 13-14 with a second rate",
+    answer(lambda x, case: _momentum(x, case, "chunk_momentum_delta_rule_ref", chunk_size=CHUNK), no_slope=NO_LOG),
+)
+simple_gla = Implementation(
+    "simple_gla, token by token",
+    "fla-core",
+    "hebbian",
+    {**TRANSPOSED},
+    "linear attention with a gate, HEBBIAN-2",
+    answer(lambda x, case: _simple_gla(x, case, "naive_recurrent_simple_gla"), no_slope=NO_LOG),
+)
+simple_gla_chunk = Implementation(
+    f"simple_gla, chunks of {CHUNK}",
+    "fla-core",
+    "hebbian",
+    {**TRANSPOSED},
+    "linear attention with a gate, HEBBIAN-2",
+    answer(lambda x, case: _simple_gla(x, case, "naive_chunk_simple_gla", chunk_size=CHUNK), no_slope=NO_LOG),
+)

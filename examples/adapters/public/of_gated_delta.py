@@ -1,0 +1,71 @@
+"""The gated Delta rule of transformers (Qwen3-Next) and of opengdn, each token by token and in chunks.
+
+atlas-ref check cases/ --impl of_gated_delta:opengdn
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+from reading import Implementation
+from torch_calls import Tensors, answer, at_zero, by_file
+
+CHUNK = 4
+SOURCE = "Gated Delta Networks (2412.06464) Eq 10"
+
+
+def _qwen(x: Tensors, case: Mapping[str, Any], function: str, **options: Any) -> Tensors:
+    from transformers.models.qwen3_next import modeling_qwen3_next
+
+    call = getattr(modeling_qwen3_next, function)
+    gates = {"g": x["retain"].log(), "beta": x["step_size"]}
+    y, M = call(x["q"], x["k"], x["v"], **gates, **options, initial_state=x.get("M0"), output_final_state=True)
+    return {"y": y, "M": M}
+
+
+def _opengdn(x: Tensors, case: Mapping[str, Any], module: str, function: str, **options: Any) -> Tensors:
+    call = getattr(by_file(f"opengdn.{module}"), function)
+    y, M = call(x["q"], x["k"], x["v"], x["retain"], x["step_size"], x.get("M0"), **options)
+    return {"y": y, "M": M}
+
+
+_QWEN = {"decay": "before_error", "layout": "transposed", "query_scale": "1/sqrt(d_in)"}
+
+qwen = Implementation(
+    "Qwen3-Next, token by token",
+    "transformers",
+    "delta",
+    _QWEN,
+    SOURCE,
+    answer(lambda x, case: _qwen(x, case, "torch_recurrent_gated_delta_rule"), no_slope=at_zero("retain")),
+)
+qwen_chunk = Implementation(
+    f"Qwen3-Next, chunks of {CHUNK}",
+    "transformers",
+    "delta",
+    _QWEN,
+    SOURCE,
+    answer(lambda x, case: _qwen(x, case, "torch_chunk_gated_delta_rule", chunk_size=CHUNK), no_slope=at_zero("retain")),
+)
+opengdn = Implementation(
+    "gated_delta, token by token",
+    "opengdn",
+    "delta",
+    {"decay": "before_error"},
+    SOURCE,
+    answer(lambda x, case: _opengdn(x, case, "reference", "gated_delta")),
+    dtypes=("float32", "float64"),
+)
+opengdn_chunk = Implementation(
+    f"gated_delta, chunks of {CHUNK}",
+    "opengdn",
+    "delta",
+    {"decay": "before_error"},
+    SOURCE,
+    answer(lambda x, case: _opengdn(x, case, "chunkwise", "gated_delta_chunkwise", chunk_size=CHUNK)),
+    dtypes=("float32", "float64"),
+)
