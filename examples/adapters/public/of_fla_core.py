@@ -15,7 +15,7 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 from reading import Implementation
-from torch_calls import Tensors, answer, at_zero, by_file
+from torch_calls import Tensors, answer, at_zero, by_file, logarithm
 
 #: Tokens of a chunk; cases are short, so that several chunks and a last one that is not full occur.
 CHUNK = 4
@@ -41,14 +41,14 @@ def _delta_chunk(x: Tensors, case: Mapping[str, Any]) -> Tensors:
 
 def _gated(x: Tensors, case: Mapping[str, Any], function: str, **options: Any) -> Tensors:
     call = getattr(by_file("fla.ops.gated_delta_rule.naive"), function)
-    gates = {"beta": x["step_size"], "g": x["retain"].log()}
+    gates = {"beta": x["step_size"], "g": logarithm(x, "retain")}
     y, M = call(x["q"], x["k"], x["v"], **gates, **options, initial_state=x.get("M0"), output_final_state=True)
     return {"y": y, "M": M}
 
 
 def _momentum(x: Tensors, case: Mapping[str, Any], function: str, **options: Any) -> Tensors:
     call = getattr(by_file("fla.ops.momentum_delta_rule.naive"), function)
-    gates = {"log_alpha": x["retain"].log(), "log_mu": x["momentum"].log(), "eta": x["step_size"], "beta": x["step_size_memory"]}
+    gates = {"log_alpha": logarithm(x, "retain"), "log_mu": logarithm(x, "momentum"), "eta": x["step_size"], "beta": x["step_size_memory"]}
     states = {"initial_S": x.get("M0"), "initial_M": x.get("S0"), "output_final_state": True}
     y, (M, S) = call(q=x["q"], k=x["k"], v=x["v"], p=x["k"], **gates, **options, **states)
     return {"y": y, "M": M, "S": S}
@@ -56,18 +56,18 @@ def _momentum(x: Tensors, case: Mapping[str, Any], function: str, **options: Any
 
 def _simple_gla(x: Tensors, case: Mapping[str, Any], function: str, **options: Any) -> Tensors:
     call = getattr(by_file("fla.ops.simple_gla.naive"), function)
-    y, M = call(x["q"], x["k"], x["v"], x["retain"].log(), **options, initial_state=x.get("M0"), output_final_state=True)
+    y, M = call(x["q"], x["k"], x["v"], logarithm(x, "retain"), **options, initial_state=x.get("M0"), output_final_state=True)
     return {"y": y, "M": M}
 
 
 def _whole_chunks(inputs: dict[str, Any]) -> str:
-    tokens = inputs["k"].shape[-2]
-    return f"{tokens} tokens: it takes multiples of its chunk, {CHUNK} here" if tokens % CHUNK else ""
+    return f"tokens that are no multiple of its chunk, {CHUNK} here" if inputs["k"].shape[-2] % CHUNK else ""
 
 
 DELTA_SOURCE = "DeltaNet (2406.06484) Eq 1-2"
 GATED_SOURCE = "Gated Delta Networks (2412.06464) Eq 10"
-NO_LOG = at_zero("retain", "momentum")
+LOGS = ("retain", "momentum")
+NO_LOG = at_zero(*LOGS)
 
 delta = Implementation(
     "delta_rule, token by token",
@@ -96,6 +96,7 @@ gated_delta = Implementation(
     {"decay": "before_error", **TRANSPOSED},
     GATED_SOURCE,
     answer(lambda x, case: _gated(x, case, "naive_recurrent_gated_delta_rule"), no_slope=NO_LOG),
+    logs=LOGS,
 )
 gated_delta_chunk = Implementation(
     f"gated_delta_rule, chunks of {CHUNK}",
@@ -104,6 +105,7 @@ gated_delta_chunk = Implementation(
     {"decay": "before_error", **TRANSPOSED},
     GATED_SOURCE,
     answer(lambda x, case: _gated(x, case, "naive_chunk_gated_delta_rule", chunk_size=CHUNK), no_slope=NO_LOG),
+    logs=LOGS,
 )
 momentum_delta = Implementation(
     "momentum_delta_rule, token by token",
@@ -112,6 +114,7 @@ momentum_delta = Implementation(
     {"rate": "split", **TRANSPOSED},
     "Titans (2501.00663) Eq 13-14 with a second rate",
     answer(lambda x, case: _momentum(x, case, "recurrent_momentum_delta_rule_ref"), no_slope=NO_LOG),
+    logs=LOGS,
 )
 momentum_delta_chunk = Implementation(
     f"momentum_delta_rule, chunks of {CHUNK}",
@@ -120,6 +123,8 @@ momentum_delta_chunk = Implementation(
     {"rate": "split", **TRANSPOSED},
     "Titans (2501.00663) Eq 13-14 with a second rate",
     answer(lambda x, case: _momentum(x, case, "chunk_momentum_delta_rule_ref", chunk_size=CHUNK), no_slope=NO_LOG),
+    logs=LOGS,
+    note="adds 1e-6 to the second rate before it takes its logarithm",
 )
 simple_gla = Implementation(
     "simple_gla, token by token",
@@ -128,6 +133,7 @@ simple_gla = Implementation(
     {**TRANSPOSED},
     "linear attention with a gate, HEBBIAN-2",
     answer(lambda x, case: _simple_gla(x, case, "naive_recurrent_simple_gla"), no_slope=NO_LOG),
+    logs=LOGS,
 )
 simple_gla_chunk = Implementation(
     f"simple_gla, chunks of {CHUNK}",
@@ -136,4 +142,5 @@ simple_gla_chunk = Implementation(
     {**TRANSPOSED},
     "linear attention with a gate, HEBBIAN-2",
     answer(lambda x, case: _simple_gla(x, case, "naive_chunk_simple_gla", chunk_size=CHUNK), no_slope=NO_LOG),
+    logs=LOGS,
 )

@@ -12,7 +12,7 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 from reading import Implementation
-from torch_calls import Tensors, answer, at_zero, by_file
+from torch_calls import Tensors, answer, at_zero, by_file, logarithm
 
 CHUNK = 4
 SOURCE = "Gated Delta Networks (2412.06464) Eq 10"
@@ -22,7 +22,7 @@ def _qwen(x: Tensors, case: Mapping[str, Any], function: str, **options: Any) ->
     from transformers.models.qwen3_next import modeling_qwen3_next
 
     call = getattr(modeling_qwen3_next, function)
-    gates = {"g": x["retain"].log(), "beta": x["step_size"]}
+    gates = {"g": logarithm(x, "retain"), "beta": x["step_size"]}
     y, M = call(x["q"], x["k"], x["v"], **gates, **options, initial_state=x.get("M0"), output_final_state=True)
     return {"y": y, "M": M}
 
@@ -42,6 +42,7 @@ qwen = Implementation(
     _QWEN,
     SOURCE,
     answer(lambda x, case: _qwen(x, case, "torch_recurrent_gated_delta_rule"), no_slope=at_zero("retain")),
+    logs=("retain",),
 )
 qwen_chunk = Implementation(
     f"Qwen3-Next, chunks of {CHUNK}",
@@ -50,6 +51,7 @@ qwen_chunk = Implementation(
     _QWEN,
     SOURCE,
     answer(lambda x, case: _qwen(x, case, "torch_chunk_gated_delta_rule", chunk_size=CHUNK), no_slope=at_zero("retain")),
+    logs=("retain",),
 )
 opengdn = Implementation(
     "gated_delta, token by token",

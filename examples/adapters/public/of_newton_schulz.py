@@ -7,6 +7,7 @@ Coefficients, steps and eps are arguments where the function has them; what a fu
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -81,12 +82,12 @@ def _optax(case: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Any]:
 
     rows, eps = _settings(case)
     table = jax.numpy.asarray(rows)
+    one = functools.partial(orthogonalize_via_newton_schulz, ns_coeffs=table, eps=eps)
 
     def each(G: Any) -> Any:
-        flat = G.reshape(-1, *G.shape[-2:])
-        return jax.numpy.stack([orthogonalize_via_newton_schulz(one, table, eps=eps) for one in flat]).reshape(G.shape)
+        return jax.vmap(one)(G.reshape(-1, *G.shape[-2:])).reshape(G.shape)
 
-    X, pull = jax.vjp(each, jax.numpy.asarray(inputs["G"]))
+    X, pull = jax.vjp(jax.jit(each), jax.numpy.asarray(inputs["G"]))
     found = {"X": np.asarray(X)}
     if "X_bar" in inputs:
         found["grad/G"] = np.asarray(pull(jax.numpy.asarray(inputs["X_bar"]))[0])

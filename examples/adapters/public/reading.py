@@ -21,8 +21,8 @@ Results = Mapping[str, Any]
 #: The gates of a rule that may come as one value per output dimension.
 GATES = ("retain", "momentum", "step_size", "step_size_memory")
 
-#: Inputs that none of the implementations here takes, but for `active`'s absence and spans where one says so.
-BEYOND = ("active", "reset", "M_ref", "log_retain", "log_momentum", "window_k", "window_weights", "window_gate", "x")
+#: Inputs that none of the implementations here takes.
+BEYOND = ("active", "reset", "M_ref", "window_k", "window_weights", "window_gate", "x")
 
 #: Settings of Newton-Schulz that are arguments of every implementation here.
 FREE = ("coefficients", "steps", "eps", "transpose", "lower_bound")
@@ -40,6 +40,7 @@ class Implementation(NamedTuple):
         dtypes: what it computes in; others would be rounded on the way.
         square: whether keys and values must have one width.
         per_row: gates that it takes per output dimension.
+        logs: gates that it takes as logarithms, so that `in/log_...` reaches it as it is.
         states: initial states that it takes.
         prepare: makes inputs that it can be asked for, from any; says what it did.
         wants: why inputs are not such that it can be asked for them; empty where they are.
@@ -55,6 +56,7 @@ class Implementation(NamedTuple):
     dtypes: tuple[str, ...] = ("float32",)
     square: bool = False
     per_row: tuple[str, ...] = ()
+    logs: tuple[str, ...] = ()
     states: tuple[str, ...] = ("M0", "S0")
     prepare: Callable[[dict[str, Any]], tuple[dict[str, Any], str]] | None = None
     wants: Callable[[dict[str, Any]], str] | None = None
@@ -102,6 +104,9 @@ class Implementation(NamedTuple):
         for name in BEYOND:
             if name in inputs:
                 return f"in/{name}"
+        for name in ("retain", "momentum"):
+            if f"log_{name}" in inputs and name not in self.logs:
+                return f"in/log_{name}: it takes the gate itself"
         for name in ("M0", "S0"):
             if name in inputs and name not in self.states:
                 return f"in/{name}: it starts from zero"

@@ -25,12 +25,15 @@ Core = Callable[[Tensors, Mapping[str, Any]], Mapping[str, Any]]
 BARS = {"y_bar": "y", "M_bar": "M", "S_bar": "S"}
 
 
-def answer(core: Core, *, no_slope: Callable[[Mapping[str, Any]], bool] | None = None) -> Callable[[dict[str, Any], dict[str, Any]], Tensors]:
+def answer(
+    core: Core, *, no_slope: Callable[[Mapping[str, Any]], bool] | None = None, without: tuple[str, ...] = ()
+) -> Callable[[dict[str, Any], dict[str, Any]], Tensors]:
     """(header, inputs) -> results of a core.
 
     Args:
         no_slope: whether its gates are at a bound where what it computes them from has no derivative; then values alone are
             answered.
+        without: inputs whose gradient it does not have.
     """
 
     def results(case: dict[str, Any], inputs: dict[str, Any]) -> Tensors:
@@ -44,10 +47,15 @@ def answer(core: Core, *, no_slope: Callable[[Mapping[str, Any]], bool] | None =
             bars = [(found[result], inputs[bar], result) for bar, result in BARS.items() if bar in inputs and result in found]
             loss = sum((value * torch.from_numpy(np.array(view.to_kernel(name, bar)))).sum() for value, bar, name in bars)
             gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
-            found |= {f"grad/{name}": each for name, each in zip(leaves, gradients, strict=True) if each is not None}
+            found |= {f"grad/{name}": each for name, each in zip(leaves, gradients, strict=True) if each is not None and name not in without}
         return {name: view.to_case(name, value.detach().numpy()) for name, value in found.items()}
 
     return results
+
+
+def logarithm(x: Tensors, name: str) -> Any:
+    """A gate as its logarithm, which a case may hold in its place."""
+    return x[f"log_{name}"] if f"log_{name}" in x else x[name].log()
 
 
 def at_zero(*names: str) -> Callable[[Mapping[str, Any]], bool]:
