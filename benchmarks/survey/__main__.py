@@ -21,7 +21,9 @@ SET = Path("vectors/v1")
 
 def main(
     folder: Annotated[Path, typer.Argument(metavar="SET", help="A folder of cases.")] = SET,
-    only: Annotated[list[str] | None, typer.Option("--only", metavar="NAME", help="A package, or a function of the adapters; repeatable.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="NAME", help="A package, or a function of the adapters; repeatable.")
+    ] = None,
     write: Annotated[Path | None, typer.Option("--write", metavar="STEM", help="Write STEM.md and STEM.json.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the data as one JSON object.")] = False,
 ) -> None:

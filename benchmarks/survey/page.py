@@ -85,7 +85,10 @@ def page(data: Data) -> str:
         CONVENTIONS,
         _table(("implementation", "rule", "convention", "verdict", "stated reading"), [_convention(row) for row in rows]),
         CASES.format(**data["set"]),
-        _table(("implementation", "precision", "as they stand", "restated", "not asked", "cases PASS", "values PASS", "gradients PASS"), _cases(rows)),
+        _table(
+            ("implementation", "precision", "as they stand", "restated", "not asked", "cases PASS", "values PASS", "gradients PASS"),
+            _cases(rows),
+        ),
         FAILURES,
         _table(("implementation", "precision", "clause", "tensors", "cases", "verdict", "up to", "known reason"), _failures(rows)),
         ASKED,
@@ -122,7 +125,12 @@ def _cases(rows: Sequence[Data]) -> list[tuple[str, ...]]:
         for dtype, result in row.get("results", {}).items():
             cases = result["cases"]
             asked = cases["as they stand"] + cases["restated"]
-            counts = [str(cases["as they stand"]), str(cases["restated"]), str(sum(row["not_asked"].values())), f"{cases['passed']} of {asked}"]
+            counts = [
+                str(cases["as they stand"]),
+                str(cases["restated"]),
+                str(sum(row["not_asked"].values())),
+                f"{cases['passed']} of {asked}",
+            ]
             found.append((_name(row), dtype, *counts, _passed(result["values"]), _passed(result["gradients"])))
     return found
 
@@ -138,7 +146,18 @@ def _failures(rows: Sequence[Data]) -> list[tuple[str, ...]]:
             for clause, each in sorted(result["failed"].items()):
                 cases = each["cases"]
                 named = ", ".join(cases) if len(cases) <= 3 else f"{len(cases)}, as {cases[0]}"
-                found.append((_name(row), dtype, clause, ", ".join(each["tensors"]), named, ", ".join(each["verdicts"]), each["worst"], "; ".join(each["why"])))
+                found.append(
+                    (
+                        _name(row),
+                        dtype,
+                        clause,
+                        ", ".join(each["tensors"]),
+                        named,
+                        ", ".join(each["verdicts"]),
+                        each["worst"],
+                        "; ".join(each["why"]),
+                    )
+                )
     return found
 
 

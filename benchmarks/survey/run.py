@@ -115,7 +115,9 @@ def _note(failed: dict[str, dict[str, Any]], row: Comparison, case: Case) -> Non
 def _why(row: Comparison, case: Case) -> str:
     """What is known about a failure in words: what its message says, and gates at their bounds."""
     if row.got is not None and not math.isfinite(row.got):
-        zero = [n for n in ("retain", "momentum", "step_size", "step_size_memory") if (np.asarray(case.inputs.get(f"in/{n}", 1)) == 0).any()]
+        zero = [
+            n for n in ("retain", "momentum", "step_size", "step_size_memory") if (np.asarray(case.inputs.get(f"in/{n}", 1)) == 0).any()
+        ]
         return "not finite" + (f", with a {' and a '.join(zero)} of 0" if zero else "")
     return row.why
 
@@ -150,4 +152,3 @@ def _bound(values: Sequence[float]) -> str:
     """One digit, rounded up."""
     size = math.floor(math.log10(max(values)))
     return f"{math.ceil(max(values) / 10.0**size)}e{size}"
-

@@ -47,7 +47,9 @@ def answer(
             bars = [(found[result], inputs[bar], result) for bar, result in BARS.items() if bar in inputs and result in found]
             loss = sum((value * torch.from_numpy(np.array(view.to_kernel(name, bar)))).sum() for value, bar, name in bars)
             gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
-            found |= {f"grad/{name}": each for name, each in zip(leaves, gradients, strict=True) if each is not None and name not in without}
+            found |= {
+                f"grad/{name}": each for name, each in zip(leaves, gradients, strict=True) if each is not None and name not in without
+            }
         return {name: view.to_case(name, value.detach().numpy()) for name, value in found.items()}
 
     return results
