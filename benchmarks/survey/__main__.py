@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -22,7 +22,7 @@ SET = Path("vectors/v1")
 def main(
     folder: Annotated[Path, typer.Argument(metavar="SET", help="A folder of cases.")] = SET,
     only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="NAME", help="A package, or a function of the adapters; repeatable.")
+        list[str] | None, typer.Option("--only", metavar="NAME", help="A package, or a function of an adapter; repeatable.")
     ] = None,
     write: Annotated[Path | None, typer.Option("--write", metavar="STEM", help="Write STEM.md and STEM.json.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the data as one JSON object.")] = False,
@@ -47,11 +47,6 @@ def _written(path: Path, text: str) -> None:
     part = path.with_name(f".{path.name}.part")
     part.write_text(text)
     os.replace(part, path)
-
-
-def plain(data: Any) -> Any:
-    """Data as it comes back from JSON: no tuples."""
-    return json.loads(json.dumps(data))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import collections
 import functools
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +20,11 @@ from atlas_ref.oracle.verdicts import Comparison
 from benchmarks.survey import bracket, identity
 from benchmarks.survey.catalogue import OTHERS, Entry
 from benchmarks.survey.restate import Asked, asked
+
+#: Said of a case that asks the same as one before it.
+SAME = "restated, the same as another"
+
+GATES = ("retain", "momentum", "step_size", "step_size_memory")
 
 #: Seeds of the bracket's numbers.
 SEEDS = range(bracket.SEEDS)
@@ -77,11 +82,26 @@ def _entry(entry: Entry, found: Set) -> dict[str, Any]:
         return said | {"missing": f"{one.package} is not installed (extra bench)"}
     match = identity.identified(one)._asdict()
     match["undecided"] = list(match["undecided"])
-    questions = [(case, each) for case in found.cases if (each := asked(case, one)) is not None]
-    not_asked = collections.Counter(each.why for _, each in questions if each.case is None)
-    changes = collections.Counter(words for _, each in questions for words in each.changes)
+    questions = once(each for case in found.cases if (each := asked(case, one)) is not None)
+    not_asked = collections.Counter(each.why for each in questions if each.case is None)
+    changes = collections.Counter(words for each in questions for words in each.changes)
     said |= {"identified": match, "not_asked": dict(sorted(not_asked.items())), "changes": dict(sorted(changes.items()))}
-    return said | {"results": {dtype: _results(one, [each for _, each in questions], dtype) for dtype in one.dtypes}}
+    return said | {"results": {dtype: _results(one, questions, dtype) for dtype in one.dtypes}}
+
+
+def once(questions: Iterable[Asked]) -> list[Asked]:
+    """Questions without those that restating made equal to an earlier one."""
+    seen: set[str] = set()
+    found = []
+    for question in questions:
+        if question.case is None:
+            found.append(question)
+            continue
+        parts = [f"{name} {value.dtype} {value.shape}".encode() + value.tobytes() for name, value in sorted(question.case.inputs.items())]
+        key = hashlib.sha256(b"\0".join([repr(question.case.convention).encode(), *parts])).hexdigest()
+        found.append(Asked(None, why=SAME) if key in seen else question)
+        seen.add(key)
+    return found
 
 
 def _results(one: Any, questions: Sequence[Asked], dtype: str) -> dict[str, Any]:

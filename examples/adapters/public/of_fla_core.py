@@ -8,12 +8,9 @@ they get; the memory is stored transposed and queries are scaled by 1/sqrt(d_in)
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 from reading import Implementation
 from torch_calls import Tensors, answer, at_zero, by_file, logarithm
 

@@ -5,12 +5,9 @@ atlas-ref check cases/ --impl of_gated_delta:opengdn
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 from reading import Implementation
 from torch_calls import Tensors, answer, at_zero, by_file, logarithm
 

@@ -8,12 +8,9 @@ Coefficients, steps and eps are arguments where the function has them; what a fu
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 import numpy as np
 from reading import Implementation
 

@@ -8,12 +8,9 @@ work on a case's own. titans-memory and titans-unofficial both call their packag
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 import numpy as np
 from reading import Implementation
 from torch_calls import Tensors, answer, by_file, column

@@ -15,8 +15,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import layouts
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import layouts
 
 Tensors = dict[str, Any]
 Core = Callable[[Tensors, Mapping[str, Any]], Mapping[str, Any]]
