@@ -35,7 +35,7 @@ def main(
     except (CaseError, ValueError) as error:
         raise typer.BadParameter(str(error)) from None
     data = survey(found, chosen, tell=lambda words: progress.print(words, highlight=False, markup=False))
-    text = json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n"
+    text = json.dumps(data, indent=1, allow_nan=False) + "\n"
     if write is not None:
         _written(write.with_suffix(".json"), text)
         _written(write.with_suffix(".md"), page(data))

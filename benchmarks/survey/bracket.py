@@ -13,7 +13,6 @@ bracket around the first two terms. Nothing of fla-core is copied; its functions
 
 from __future__ import annotations
 
-import importlib
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,18 +63,22 @@ def drawn(seed: int, tokens: int) -> Inputs:
 
 def called(x: Inputs, *, use_chunk: bool) -> tuple[Array, Array]:
     """Reads and last memory of its reference, in either of its two forms."""
-    torch = importlib.import_module("torch")
-    naive = helper("torch_calls").by_file("fla.ops.titans.naive")
+    torch, naive = _theirs()
     given = {name: torch.from_numpy(value.copy()) for name, value in x._asdict().items() if name != "M0"}
     options = {"eps": EPS, "chunk_size": CHUNK, "initial_state": torch.from_numpy(x.M0.copy()), "output_final_state": True}
     y, M = naive.chunk_titans_linear_ref(**given, **options, use_chunk=use_chunk)
     return y.numpy(), M.numpy()
 
 
+def _theirs() -> tuple[Any, Any]:
+    """PyTorch, and the module of its reference."""
+    calls = helper("torch_calls")
+    return calls.pytorch(), calls.by_file("fla.ops.titans.naive")
+
+
 def applied(x: Inputs) -> Array:
     """The gradient that it applies at the first token, (H, D, D), from what it does to its memory."""
-    y, M = called_once(x)
-    del y
+    _, M = called_once(x)
     kept = (1 - x.alpha[0, 0].astype(np.float64))[:, :, None] * x.M0[0]
     found: Array = (kept - M[0]) / x.theta[0, 0].astype(np.float64)[:, :, None]
     return found
@@ -83,8 +86,7 @@ def applied(x: Inputs) -> Array:
 
 def called_once(x: Inputs) -> tuple[Array, Array]:
     """One token through its sequential form."""
-    torch = importlib.import_module("torch")
-    naive = helper("torch_calls").by_file("fla.ops.titans.naive")
+    torch, naive = _theirs()
     first = {name: torch.from_numpy(getattr(x, name)[:, :1].swapaxes(1, 2).copy()) for name in ("q", "k", "v", "theta", "alpha", "eta")}
     whole = {name: torch.from_numpy(getattr(x, name)) for name in ("w", "b")}
     start = torch.from_numpy(x.M0.copy())
@@ -102,7 +104,7 @@ def loss(M: Any, k: Any, u: Any, w: Any, b: Any) -> Any:
 
 def by_autograd(x: Inputs) -> Array:
     """d loss / d M at the first token, (H, D, D), by PyTorch in float64."""
-    torch = importlib.import_module("torch")
+    torch = helper("torch_calls").pytorch()
     found = []
     for h in range(HEADS):
         M = torch.tensor(x.M0[0, h], dtype=torch.float64, requires_grad=True)

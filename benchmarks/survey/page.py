@@ -150,7 +150,7 @@ def _failures(rows: Sequence[Data]) -> list[tuple[str, ...]]:
             for clause, each in sorted(result["failed"].items()):
                 cases = each["cases"]
                 named = ", ".join(cases) if len(cases) <= 3 else f"{len(cases)}, as {cases[0]}"
-                words = (", ".join(each["verdicts"]), each["worst"], "; ".join(each["why"]))
+                words = (", ".join(each["verdicts"]), each["worst"], "; ".join(each["why"]) or "as noted below" * bool(row["note"]))
                 found.append((_name(row), dtype, clause, ", ".join(each["tensors"]), named, *words))
     return found
 

@@ -87,10 +87,9 @@ def _changed(inputs: Inputs, case: Case, implementation: Any, changes: list[str]
     found = _gates(found, mine, implementation, changes)
     if implementation.square and found["k"].shape[-1] != found["v"].shape[-1]:
         found = _cut(found, changes)
-    absent = [name for name in ("M0", "S0") if name in found and name not in implementation.states]
-    for name in absent:
-        changes.append(f"no {name}")
-        del found[name]
+    absent = [name for name in ("M0", "S0") if name not in implementation.states]
+    absent += [f"{name}_bar" for name in ("M", "S") if name not in implementation.returns]
+    changes += [f"no {name}" for name in absent if found.pop(name, None) is not None]
     if implementation.prepare is not None:
         width = found["v"].shape[-1]
         if found["k"].shape[-1] != width:

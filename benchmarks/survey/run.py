@@ -58,7 +58,7 @@ def read(folder: Path) -> Set:
         except CaseError:
             refused += 1
             continue
-        cases.append(case.model_copy(update={"name": path.relative_to(folder).as_posix().removesuffix(".safetensors")}))
+        cases.append(case.model_copy(update={"name": path.stem}))
     if not cases:
         raise CaseError(f"{folder}: holds no case")
     return Set(folder.as_posix(), tuple(cases), refused, digest.hexdigest())

@@ -121,7 +121,7 @@ momentum_delta_chunk = Implementation(
     "Titans (2501.00663) Eq 13-14 with a second rate",
     answer(lambda x, case: _momentum(x, case, "chunk_momentum_delta_rule_ref", chunk_size=CHUNK), no_slope=NO_LOG),
     logs=LOGS,
-    note="adds 1e-6 to the second rate before it takes its logarithm",
+    note="adds 1e-6 to the second rate, and has the last states from its other form where tokens are no multiple of the chunk",
 )
 simple_gla = Implementation(
     "simple_gla, token by token",

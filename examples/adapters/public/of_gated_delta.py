@@ -9,16 +9,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from reading import Implementation
-from torch_calls import Tensors, answer, at_zero, by_file, logarithm
+from torch_calls import Tensors, answer, at_zero, by_file, imported, logarithm
 
 CHUNK = 4
 SOURCE = "Gated Delta Networks (2412.06464) Eq 10"
 
 
 def _qwen(x: Tensors, case: Mapping[str, Any], function: str, **options: Any) -> Tensors:
-    from transformers.models.qwen3_next import modeling_qwen3_next
-
-    call = getattr(modeling_qwen3_next, function)
+    call = getattr(imported("transformers.models.qwen3_next.modeling_qwen3_next"), function)
     gates = {"g": logarithm(x, "retain"), "beta": x["step_size"]}
     y, M = call(x["q"], x["k"], x["v"], **gates, **options, initial_state=x.get("M0"), output_final_state=True)
     return {"y": y, "M": M}

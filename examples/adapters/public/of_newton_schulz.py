@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from reading import Implementation
+from torch_calls import imported, pytorch
 
 from atlas_ref.conventions import resolve
 from atlas_ref.newton_schulz import coefficient_table
@@ -37,8 +38,7 @@ def _torch(call: Callable[[Any, Settings], Any], *, gradients: bool = True) -> C
     """Matrix after matrix, with autograd's gradient."""
 
     def results(case: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Any]:
-        import torch
-
+        torch = pytorch()
         G = _tensor(inputs["G"]).requires_grad_(gradients)
         X = torch.stack([call(each, _settings(case)) for each in G.reshape(-1, *G.shape[-2:])]).reshape(G.shape)
         found = {"X": X.detach()}
@@ -50,8 +50,7 @@ def _torch(call: Callable[[Any, Settings], Any], *, gradients: bool = True) -> C
 
 
 def _tensor(x: Any) -> Any:
-    import torch
-
+    torch = pytorch()
     if x.dtype.name == "bfloat16":
         return torch.from_numpy(np.array(x, np.float32)).bfloat16()
     return torch.from_numpy(np.array(x))
@@ -65,10 +64,8 @@ def _muon(G: Any, settings: Settings) -> Any:
 
 
 def _titans(G: Any, settings: Settings) -> Any:
-    from titans_pytorch.neural_memory import newtonschulz5
-
     rows, eps = settings
-    return newtonschulz5(G[None, None], steps=len(rows), eps=eps, coefs=_one_row(rows))[0, 0]
+    return imported("titans_pytorch.neural_memory").newtonschulz5(G[None, None], steps=len(rows), eps=eps, coefs=_one_row(rows))[0, 0]
 
 
 def _optax(case: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Any]:

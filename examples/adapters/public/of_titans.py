@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from reading import Implementation
-from torch_calls import Tensors, answer, by_file, column
+from torch_calls import Tensors, answer, by_file, column, imported, pytorch
 
 SOURCE = "Titans (2501.00663) Eq 8-14"
 TITANS = {"gate": "forget", "momentum_sign": "minus"}
@@ -34,16 +34,14 @@ class _Gate:
 
 def _titans_pytorch(x: Tensors, case: Mapping[str, Any], batch: int | None) -> Tensors:
     """Heads are given as batch, so that every one has its own memory; it stores token by token."""
-    import torch
-    from titans_pytorch import MemoryMLP, NeuralMemory
-    from titans_pytorch.neural_memory import NeuralMemState
-
+    torch = pytorch()
+    package = imported("titans_pytorch")
     rows, width = x["k"].shape[0] * x["k"].shape[2], x["k"].shape[-1]
-    memory = NeuralMemory(
+    memory = package.NeuralMemory(
         width,
         chunk_size=1,
         batch_size=batch,
-        model=MemoryMLP(width, depth=1),
+        model=package.MemoryMLP(width, depth=1),
         momentum="momentum" in x,
         pre_rmsnorm=False,
         mem_model_norm_add_residual=False,
@@ -78,7 +76,7 @@ def _titans_pytorch(x: Tensors, case: Mapping[str, Any], batch: int | None) -> T
     (name,) = memory.memory_model_parameter_names
     first = x["M0"].reshape(rows, width, width) if "M0" in x else tokens.new_zeros(rows, width, width)
     S = x["S0"].reshape(1, rows, width, width) if "S0" in x else tokens.new_zeros(1, rows, width, width)
-    state = NeuralMemState(0, {name: first}, None, ({name: first}, {name: S}), None)
+    state = imported("titans_pytorch.neural_memory").NeuralMemState(0, {name: first}, None, ({name: first}, {name: S}), None)
     y, state = memory(tokens, state=state)
     last, momentum = state.states
     shape = (x["k"].shape[0], x["k"].shape[2])
@@ -123,8 +121,7 @@ titans_pytorch_call = Implementation(
 
 def _titans_memory(x: Tensors, case: Mapping[str, Any], chunk: int | None) -> Tensors:
     """Its loop over chunks, head after head: a memory starts from the weights of its last layer, cut off from the graph."""
-    import torch
-
+    torch = pytorch()
     module = by_file("titans.memory.neural_memory")
     batch, tokens, heads, width = x["k"].shape
     reads = []
@@ -150,6 +147,7 @@ titans_memory = Implementation(
     dtypes=("float32", "float64"),
     square=True,
     states=("M0",),
+    returns=("y",),
     note="returns reads alone; its first memory has no gradient",
 )
 titans_memory_call = Implementation(
@@ -162,6 +160,7 @@ titans_memory_call = Implementation(
     dtypes=("float32", "float64"),
     square=True,
     states=("M0",),
+    returns=("y",),
     note="returns reads alone; its first memory has no gradient",
 )
 
@@ -174,8 +173,7 @@ _SHIFT = 4.0
 
 def _titans_unofficial(x: Tensors, case: Mapping[str, Any]) -> Tensors:
     """A layer with a bias is a linear memory whose keys have a last entry of 1; keys and queries are normalised inside."""
-    import torch
-
+    torch = pytorch()
     module = by_file("titans.utils.memory")
     batch, tokens, heads, keys = x["k"].shape
     width = keys - 1

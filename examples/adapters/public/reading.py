@@ -42,6 +42,7 @@ class Implementation(NamedTuple):
         per_row: gates that it takes per output dimension.
         logs: gates that it takes as logarithms, so that `in/log_...` reaches it as it is.
         states: initial states that it takes.
+        returns: results that it has; cotangents of others cannot be taken.
         prepare: makes inputs that it can be asked for, from any; says what it did.
         wants: why inputs are not such that it can be asked for them; empty where they are.
         note: what else there is to know, for the table.
@@ -58,6 +59,7 @@ class Implementation(NamedTuple):
     per_row: tuple[str, ...] = ()
     logs: tuple[str, ...] = ()
     states: tuple[str, ...] = ("M0", "S0")
+    returns: tuple[str, ...] = ("y", "M", "S")
     prepare: Callable[[dict[str, Any]], tuple[dict[str, Any], str]] | None = None
     wants: Callable[[dict[str, Any]], str] | None = None
     note: str = ""
@@ -110,6 +112,9 @@ class Implementation(NamedTuple):
         for name in ("M0", "S0"):
             if name in inputs and name not in self.states:
                 return f"in/{name}: it starts from zero"
+        for name in ("M", "S"):
+            if f"{name}_bar" in inputs and name not in self.returns:
+                return f"in/{name}_bar: it returns no {name}"
         for name in GATES:
             if name in inputs and inputs[name].ndim == inputs["k"].ndim and name not in self.per_row:
                 return f"in/{name} per output dimension"

@@ -10,6 +10,7 @@ import functools
 import importlib
 import sys
 import types
+import warnings
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,8 +40,7 @@ def answer(
     """
 
     def results(case: dict[str, Any], inputs: dict[str, Any]) -> Tensors:
-        import torch
-
+        torch = pytorch()
         view = layouts.Leading.of(inputs)
         names = [name for name in inputs if name not in (*layouts.MASKS, *BARS)]
         leaves = {name: torch.from_numpy(np.array(view.to_kernel(name, inputs[name]))).requires_grad_() for name in names}
@@ -67,6 +67,20 @@ def at_zero(*names: str) -> Callable[[Mapping[str, Any]], bool]:
     return lambda inputs: any(bool((np.asarray(inputs[name]) == 0).any()) for name in names if name in inputs)
 
 
+def pytorch() -> Any:
+    """PyTorch, on one thread: the matrices are small, and threads would only wait for each other."""
+    torch = imported("torch")
+    torch.set_num_threads(1)
+    return torch
+
+
+def imported(module: str) -> Any:
+    """A module of an installed package. What it warns of while it is imported is no concern of a case."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return importlib.import_module(module)
+
+
 @functools.cache
 def by_file(module: str) -> Any:
     """A module of an installed package, without what the package itself imports (fla-core imports Triton).
@@ -85,7 +99,7 @@ def by_file(module: str) -> Any:
                 stub = types.ModuleType(name)
                 stub.__path__ = _folders(name)
                 sys.modules[name] = stub
-        return importlib.import_module(module)
+        return imported(module)
     finally:
         for name in [name for name in sys.modules if name not in before and name.split(".")[0] == parts[0]]:
             del sys.modules[name]
@@ -103,7 +117,7 @@ def _folders(name: str) -> list[str]:
 
 def column(start: int, stop: int) -> Any:
     """A PyTorch module that returns columns of its input, in place of a projection that would compute them."""
-    import torch
+    torch = pytorch()
 
     class Columns(torch.nn.Module):
         def forward(self, x: Any) -> Any:
