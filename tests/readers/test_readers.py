@@ -17,6 +17,8 @@ import atlas_ref
 ROOT = Path(__file__).parents[2]
 READERS = ROOT / "examples" / "readers"
 CRATES = Path("/usr/share/cargo/registry")
+VECTORS = ROOT / "vectors" / "v1" / "cases"
+ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}  # the matrices are small
 JSON = Path("/usr/include/nlohmann/json.hpp")
 
 #: In place of what a reader says where only libraries that know bfloat16 can read it.
@@ -98,8 +100,7 @@ def _run(words):
 @pytest.mark.clause("CASE-1", "CASE-2", "CASE-3", "CASE-6", "CASE-12", "DELTA-2", "DELTA-3", "DELTA-4")
 def test_a_reader_says_of_each_case_what_is_true(language, files, tmp_path):
     reader = BUILD[language](tmp_path)
-    one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}  # the matrices are small
-    done = subprocess.run([*reader, *files], capture_output=True, text=True, check=False, timeout=120, env=one_thread)
+    done = subprocess.run([*reader, *files], capture_output=True, text=True, check=False, timeout=120, env=ONE_THREAD)
     assert done.stderr == ""
     told = {
         path: says if says != NARROW else {"torch": "PASS", "jax": "PASS"}.get(language, "NOT SUPPORTED") for path, says in files.items()
@@ -109,7 +110,19 @@ def test_a_reader_says_of_each_case_what_is_true(language, files, tmp_path):
     assert said[next(path for path in files if path.endswith("wrong.safetensors"))].startswith("FAIL: out/y differs by ")
     assert done.returncode == 1
     right = [path for path, words in files.items() if words == "PASS"]
-    assert subprocess.run([*reader, *right], capture_output=True, check=False, timeout=120, env=one_thread).returncode == 0
+    assert subprocess.run([*reader, *right], capture_output=True, check=False, timeout=120, env=ONE_THREAD).returncode == 0
+
+
+@pytest.mark.parametrize("language", BUILD)
+def test_a_reader_passes_on_the_vectors_of_its_rule(language, tmp_path):
+    if not VECTORS.exists():
+        pytest.skip(f"{VECTORS.relative_to(ROOT)} is not here")
+    reader = BUILD[language](tmp_path)
+    paths = sorted(VECTORS.glob("delta*.safetensors"))
+    done = subprocess.run([*reader, *paths], capture_output=True, text=True, check=False, timeout=240, env=ONE_THREAD)
+    said = [line.partition("  ")[0] for line in done.stdout.splitlines()]
+    assert (done.returncode, len(said)) == (0, len(paths))
+    assert said.count("PASS") >= 5
 
 
 @pytest.mark.parametrize("file", ["torch_reader.py", "jax_reader.py", "reader.cpp", "rust/src/main.rs"])

@@ -112,10 +112,20 @@ def survey_of_the_page(names):
     return [(rows[entry.function], run._entry(entry, found)) for entry in chosen]
 
 
+def firm(row):
+    """What every machine agrees on: verdicts near their bound may turn out otherwise where sums are ordered otherwise."""
+    results = {}
+    for dtype, result in row["results"].items():
+        failed = {clause: {**each, "worst": ""} for clause, each in result["failed"].items()}
+        near = any("MARGINAL" in each["verdicts"] for each in failed.values())
+        results[dtype] = sorted(failed) if near else {**result, "failed": failed}
+    return json.loads(json.dumps({**row, "results": results}))
+
+
 @pytest.mark.parametrize("names", [("opengdn",), pytest.param(tuple(ENTRIES), marks=pytest.mark.slow)], ids=["one", "all"])
 def test_the_data_are_what_the_survey_finds(names):
     for before, now in survey_of_the_page(names):
-        assert json.loads(json.dumps(now)) == before, before["function"]
+        assert firm(now) == firm(before), before["function"]
 
 
 def test_the_command_prints_a_page_or_one_object(tmp_path, capsys):
