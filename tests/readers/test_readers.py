@@ -96,30 +96,33 @@ def _run(words):
     return done.stdout
 
 
-@pytest.mark.parametrize("language", BUILD)
+@pytest.fixture(scope="session", params=BUILD)
+def reader(request, tmp_path_factory):
+    """(language, words that run it) of each whose toolchain is here."""
+    return request.param, BUILD[request.param](tmp_path_factory.mktemp(request.param))
+
+
 @pytest.mark.clause("CASE-1", "CASE-2", "CASE-3", "CASE-6", "CASE-12", "DELTA-2", "DELTA-3", "DELTA-4")
-def test_a_reader_says_of_each_case_what_is_true(language, files, tmp_path):
-    reader = BUILD[language](tmp_path)
-    done = subprocess.run([*reader, *files], capture_output=True, text=True, check=False, timeout=120, env=ONE_THREAD)
+def test_a_reader_says_of_each_case_what_is_true(reader, files):
+    language, words = reader
+    done = subprocess.run([*words, *files], capture_output=True, text=True, check=False, timeout=120, env=ONE_THREAD)
     assert done.stderr == ""
     told = {
         path: says if says != NARROW else {"torch": "PASS", "jax": "PASS"}.get(language, "NOT SUPPORTED") for path, says in files.items()
     }
     said = dict(reversed(line.split("  ", 1)) for line in done.stdout.splitlines())
-    assert {path: words.partition(":")[0] for path, words in said.items()} == told
+    assert {path: each.partition(":")[0] for path, each in said.items()} == told
     assert said[next(path for path in files if path.endswith("wrong.safetensors"))].startswith("FAIL: out/y differs by ")
     assert done.returncode == 1
-    right = [path for path, words in files.items() if words == "PASS"]
-    assert subprocess.run([*reader, *right], capture_output=True, check=False, timeout=120, env=ONE_THREAD).returncode == 0
+    right = [path for path, says in files.items() if says == "PASS"]
+    assert subprocess.run([*words, *right], capture_output=True, check=False, timeout=120, env=ONE_THREAD).returncode == 0
 
 
-@pytest.mark.parametrize("language", BUILD)
-def test_a_reader_passes_on_the_vectors_of_its_rule(language, tmp_path):
+def test_a_reader_passes_on_the_vectors_of_its_rule(reader):
     if not VECTORS.exists():
         pytest.skip(f"{VECTORS.relative_to(ROOT)} is not here")
-    reader = BUILD[language](tmp_path)
     paths = sorted(VECTORS.glob("delta*.safetensors"))
-    done = subprocess.run([*reader, *paths], capture_output=True, text=True, check=False, timeout=240, env=ONE_THREAD)
+    done = subprocess.run([*reader[1], *paths], capture_output=True, text=True, check=False, timeout=240, env=ONE_THREAD)
     said = [line.partition("  ")[0] for line in done.stdout.splitlines()]
     assert (done.returncode, len(said)) == (0, len(paths))
     assert said.count("PASS") >= 5
