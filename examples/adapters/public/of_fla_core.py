@@ -75,14 +75,11 @@ delta = Implementation(
     answer(_delta),
     per_row=("step_size",),
 )
-delta_chunk = Implementation(
-    f"delta_rule, chunks of {CHUNK}",
-    "fla-core",
-    "delta",
-    {"gate": "none", **TRANSPOSED},
-    DELTA_SOURCE,
-    answer(_delta_chunk),
+delta_chunk = delta._replace(
+    label=f"delta_rule, chunks of {CHUNK}",
+    answer=answer(_delta_chunk),
     dtypes=("float32", "float64"),
+    per_row=(),
     states=(),
     wants=_whole_chunks,
 )
@@ -95,14 +92,9 @@ gated_delta = Implementation(
     answer(lambda x, case: _gated(x, case, "naive_recurrent_gated_delta_rule"), no_slope=NO_LOG),
     logs=LOGS,
 )
-gated_delta_chunk = Implementation(
-    f"gated_delta_rule, chunks of {CHUNK}",
-    "fla-core",
-    "delta",
-    {"decay": "before_error", **TRANSPOSED},
-    GATED_SOURCE,
-    answer(lambda x, case: _gated(x, case, "naive_chunk_gated_delta_rule", chunk_size=CHUNK), no_slope=NO_LOG),
-    logs=LOGS,
+gated_delta_chunk = gated_delta._replace(
+    label=f"gated_delta_rule, chunks of {CHUNK}",
+    answer=answer(lambda x, case: _gated(x, case, "naive_chunk_gated_delta_rule", chunk_size=CHUNK), no_slope=NO_LOG),
 )
 momentum_delta = Implementation(
     "momentum_delta_rule, token by token",
@@ -113,14 +105,9 @@ momentum_delta = Implementation(
     answer(lambda x, case: _momentum(x, case, "recurrent_momentum_delta_rule_ref"), no_slope=NO_LOG),
     logs=LOGS,
 )
-momentum_delta_chunk = Implementation(
-    f"momentum_delta_rule, chunks of {CHUNK}",
-    "fla-core",
-    "titans_lmm",
-    {"rate": "split", **TRANSPOSED},
-    "Titans (2501.00663) Eq 13-14 with a second rate",
-    answer(lambda x, case: _momentum(x, case, "chunk_momentum_delta_rule_ref", chunk_size=CHUNK), no_slope=NO_LOG),
-    logs=LOGS,
+momentum_delta_chunk = momentum_delta._replace(
+    label=f"momentum_delta_rule, chunks of {CHUNK}",
+    answer=answer(lambda x, case: _momentum(x, case, "chunk_momentum_delta_rule_ref", chunk_size=CHUNK), no_slope=NO_LOG),
     note="adds 1e-6 to the second rate, and has the last states from its other form where tokens are no multiple of the chunk",
 )
 simple_gla = Implementation(
@@ -132,12 +119,7 @@ simple_gla = Implementation(
     answer(lambda x, case: _simple_gla(x, case, "naive_recurrent_simple_gla"), no_slope=NO_LOG),
     logs=LOGS,
 )
-simple_gla_chunk = Implementation(
-    f"simple_gla, chunks of {CHUNK}",
-    "fla-core",
-    "hebbian",
-    {**TRANSPOSED},
-    "linear attention with a gate, HEBBIAN-2",
-    answer(lambda x, case: _simple_gla(x, case, "naive_chunk_simple_gla", chunk_size=CHUNK), no_slope=NO_LOG),
-    logs=LOGS,
+simple_gla_chunk = simple_gla._replace(
+    label=f"simple_gla, chunks of {CHUNK}",
+    answer=answer(lambda x, case: _simple_gla(x, case, "naive_chunk_simple_gla", chunk_size=CHUNK), no_slope=NO_LOG),
 )

@@ -39,14 +39,9 @@ qwen = Implementation(
     answer(lambda x, case: _qwen(x, case, "torch_recurrent_gated_delta_rule"), no_slope=at_zero("retain")),
     logs=("retain",),
 )
-qwen_chunk = Implementation(
-    f"Qwen3-Next, chunks of {CHUNK}",
-    "transformers",
-    "delta",
-    _QWEN,
-    SOURCE,
-    answer(lambda x, case: _qwen(x, case, "torch_chunk_gated_delta_rule", chunk_size=CHUNK), no_slope=at_zero("retain")),
-    logs=("retain",),
+qwen_chunk = qwen._replace(
+    label=f"Qwen3-Next, chunks of {CHUNK}",
+    answer=answer(lambda x, case: _qwen(x, case, "torch_chunk_gated_delta_rule", chunk_size=CHUNK), no_slope=at_zero("retain")),
 )
 opengdn = Implementation(
     "gated_delta, token by token",
@@ -57,12 +52,7 @@ opengdn = Implementation(
     answer(lambda x, case: _opengdn(x, case, "reference", "gated_delta")),
     dtypes=("float32", "float64"),
 )
-opengdn_chunk = Implementation(
-    f"gated_delta, chunks of {CHUNK}",
-    "opengdn",
-    "delta",
-    {"decay": "before_error"},
-    SOURCE,
-    answer(lambda x, case: _opengdn(x, case, "chunkwise", "gated_delta_chunkwise", chunk_size=CHUNK)),
-    dtypes=("float32", "float64"),
+opengdn_chunk = opengdn._replace(
+    label=f"gated_delta, chunks of {CHUNK}",
+    answer=answer(lambda x, case: _opengdn(x, case, "chunkwise", "gated_delta_chunkwise", chunk_size=CHUNK)),
 )

@@ -103,16 +103,11 @@ titans_pytorch = Implementation(
     square=True,
     wants=_more_than_one,
 )
-titans_pytorch_call = Implementation(
-    "NeuralMemory, linear, weights renewed never",
-    "titans-pytorch",
-    "titans_lmm",
-    {**_PYTORCH, "reference": "call_start"},
-    SOURCE + ", mean over outputs, gradient at the start of the call",
-    answer(lambda x, case: _titans_pytorch(x, case, None)),
-    dtypes=("float32", "float64"),
-    square=True,
-    wants=_more_than_one,
+titans_pytorch_call = titans_pytorch._replace(
+    label="NeuralMemory, linear, weights renewed never",
+    convention={**_PYTORCH, "reference": "call_start"},
+    source=SOURCE + ", mean over outputs, gradient at the start of the call",
+    answer=answer(lambda x, case: _titans_pytorch(x, case, None)),
 )
 
 
@@ -150,18 +145,11 @@ titans_memory = Implementation(
     returns=("y",),
     note="returns reads alone; its first memory has no gradient",
 )
-titans_memory_call = Implementation(
-    "NeuralMemory, linear, one chunk",
-    "titans-memory",
-    "titans_lmm",
-    {**TITANS, "reference": "call_start", "read": "call_end"},
-    SOURCE + ", half the squared error; every token of a chunk reads its last memory",
-    answer(lambda x, case: _titans_memory(x, case, None)),
-    dtypes=("float32", "float64"),
-    square=True,
-    states=("M0",),
-    returns=("y",),
-    note="returns reads alone; its first memory has no gradient",
+titans_memory_call = titans_memory._replace(
+    label="NeuralMemory, linear, one chunk",
+    convention={**TITANS, "reference": "call_start", "read": "call_end"},
+    source=SOURCE + ", half the squared error; every token of a chunk reads its last memory",
+    answer=answer(lambda x, case: _titans_memory(x, case, None)),
 )
 
 
