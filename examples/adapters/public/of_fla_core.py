@@ -61,8 +61,8 @@ def _whole_chunks(inputs: dict[str, Any]) -> str:
     return f"tokens that are no multiple of its chunk, {CHUNK} here" if inputs["k"].shape[-2] % CHUNK else ""
 
 
-DELTA_SOURCE = "DeltaNet (2406.06484) Eq 1-2"
-GATED_SOURCE = "Gated Delta Networks (2412.06464) Eq 10"
+DELTA_SOURCE = "DeltaNet as DELTA-12 states it"
+GATED_SOURCE = "Gated DeltaNet (2412.06464) as DELTA-12 states it"
 LOGS = ("retain", "momentum")
 NO_LOG = at_zero(*LOGS)
 
@@ -101,7 +101,7 @@ momentum_delta = Implementation(
     "fla-core",
     "titans_lmm",
     {"rate": "split", **TRANSPOSED},
-    "Titans (2501.00663) Eq 13-14 with a second rate",
+    "Titans (2501.00663) Eqs 12-14 with a second rate",
     answer(lambda x, case: _momentum(x, case, "recurrent_momentum_delta_rule_ref"), no_slope=NO_LOG),
     logs=LOGS,
 )

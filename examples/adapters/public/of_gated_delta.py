@@ -12,7 +12,7 @@ from reading import Implementation
 from torch_calls import Tensors, answer, at_zero, by_file, imported, logarithm
 
 CHUNK = 4
-SOURCE = "Gated Delta Networks (2412.06464) Eq 10"
+SOURCE = "Gated DeltaNet (2412.06464) as DELTA-12 states it"
 
 
 def _qwen(x: Tensors, case: Mapping[str, Any], function: str, **options: Any) -> Tensors:

@@ -15,7 +15,7 @@ import numpy as np
 from reading import Implementation
 from torch_calls import Tensors, answer, by_file, column, imported, pytorch
 
-SOURCE = "Titans (2501.00663) Eq 8-14"
+SOURCE = "Titans (2501.00663) Eqs 12-15"
 TITANS = {"gate": "forget", "momentum_sign": "minus"}
 
 
