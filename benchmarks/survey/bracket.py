@@ -6,7 +6,7 @@ target u = v - k,
     loss = |w x^ + b - u|^2,    z = w (w x^ + b - u),
     d loss / d M = 2 k^T (d z - sum z - x^ sum(z x^)) / (d sqrt(var x + eps)).
 
-What it applies to its memory can be had from outside: with momentum 0 and one token, M_1 = (1 - alpha) M_0 - theta (applied
+What it applies to its memory can be had from outside: from no momentum, one token gives M_1 = (1 - alpha) M_0 - theta (applied
 gradient). This module compares that with autograd's gradient of the loss, and with the formula by hand, with and without the
 bracket around the first two terms. Nothing of fla-core is copied; its functions are called.
 """

@@ -69,8 +69,8 @@ What it applies is
 
 $$ 2\,k^{{\top}}\Bigl(d\,z - \frac{{\sum z}}{{d\,\sigma}} - \frac{{\hat p \sum z \hat p}}{{d\,\sigma}}\Bigr) : $$
 
-the bracket around the numerator is lost, and its first term is not divided. The applied gradient is read off from outside: with
-momentum 0, one token gives $M_1 = (1 - \alpha) M_0 - \theta\,(\mathrm{{applied}})$. Relative differences in the Frobenius norm, over
+the bracket around the numerator is lost, and its first term is not divided. The applied gradient is read off from outside: from
+no momentum, one token gives $M_1 = (1 - \alpha) M_0 - \theta\,(\mathrm{{applied}})$. Relative differences in the Frobenius norm, over
 {seeds} seeds, d = {width}, {heads} heads:
 
 | compared | relative difference |

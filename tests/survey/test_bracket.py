@@ -1,12 +1,16 @@
 """The bracket that fla-core's Titans reference lost: the formula by hand, and what the reference applies."""
 
 import importlib.util
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 from close import ANALYTIC, assert_close
 
-from benchmarks.survey import bracket
+from benchmarks.survey import bracket, run
+
+DATA = Path(__file__).parents[2] / "specs" / "survey.json"
 
 
 def by_complex_step(x, step=1e-30):
@@ -38,3 +42,16 @@ def test_the_reference_applies_the_formula_without_it_and_its_two_forms_agree(se
     assert found.applied_from_lost < 1e-6
     assert found.applied_from_autograd > 2
     assert found.forms_apart < 2e-6
+
+
+def test_the_page_holds_the_numbers_of_the_bracket():
+    for package in ("torch", "fla"):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
+    said, found = json.loads(DATA.read_text())["bracket"], run._bracket()
+    rounding = {"hand_from_autograd", "applied_from_lost", "forms_apart"}  # one digit of noise, which machines do not share
+    assert {name: value for name, value in said.items() if name not in rounding} == {
+        name: value for name, value in found.items() if name not in rounding
+    }
+    for name in rounding:
+        assert 0.2 < float(found[name]) / float(said[name]) < 5, name
