@@ -6,7 +6,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Through the environment, so that the pins also hold where the package itself is built.
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
-.PHONY: oracle test slow planted ulps lint types bench clean
+.PHONY: oracle test slow planted ulps lint types bench survey clean
 
 # The runtime alone, for `make oracle`; with the test tools, for the rest.
 $(VENV)/.runtime: pyproject.toml constraints.txt
@@ -50,6 +50,9 @@ types: $(VENV)/.test
 
 bench: $(VENV)/.bench  ## speed, each figure beside the bare loop of the same run and its error
 	$(BIN)/python -m benchmarks
+
+survey: $(VENV)/.bench  ## ask public implementations every case of vectors/v1, and write what they compute
+	$(BIN)/python -m benchmarks.survey vectors/v1 --write specs/survey
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -11,10 +11,11 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from benchmarks.survey.catalogue import helper
 
 Array = np.ndarray[Any, Any]
 Arrays = dict[str, Array]
@@ -81,19 +82,12 @@ def call(name: str, arrays: Arrays, bar: Array, options: dict[str, Any]) -> Call
 def _references(operation: str) -> Any:
     """The PyTorch references of an operation of fla-core, loaded by file."""
     module("torch")
-    package = importlib.util.find_spec("fla")
-    if package is None or not package.submodule_search_locations:
+    if importlib.util.find_spec("fla") is None:
         raise Missing(HOW["fla"])
-    path = Path(package.submodule_search_locations[0]) / "ops" / operation / "naive.py"
-    spec = importlib.util.spec_from_file_location(f"fla_{operation}_naive", path)
-    if spec is None or spec.loader is None or not path.exists():
-        raise Missing(f"fla-core holds no ops/{operation}/naive.py")
-    loaded = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(loaded)
+        return helper("torch_calls").by_file(f"fla.ops.{operation}.naive")
     except ImportError as error:
         raise Missing(f"fla-core's ops/{operation}/naive.py does not import: {error}") from None
-    return loaded
 
 
 def _fla(arrays: Arrays, bar: Array, reads: Callable[[dict[str, Any]], Any], *, heads_first: bool) -> Call:

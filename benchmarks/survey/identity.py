@@ -1,0 +1,82 @@
+"""Which convention is behind an implementation's results.
+
+One case is drawn for each, small and without anything that would hide an axis: from states that are not symmetric, with gates that
+vary, one matrix of Newton-Schulz below every eps. It states the adapter's convention; `identify` compares the answer with ours
+under that and under every convention up to two changes from it or from a preset. MATCH says that one alone explains the answer.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from atlas_ref.conventions import resolve
+from atlas_ref.oracle.case import Case, make
+from atlas_ref.oracle.identify import Identification, identify
+from atlas_ref.oracle.identify_words import setting
+from atlas_ref.oracle.inputs import rounded
+from atlas_ref.oracle.new import Request, new
+
+WIDTH, TOKENS, SEED = 5, 8, 11
+
+#: Factor of the matrix that lies below every eps.
+TINY = 1e-9
+
+
+class Found(NamedTuple):
+    """What the search said, in words that a table can hold.
+
+    Attributes:
+        verdict: of `identify`.
+        convention: the match, or the nearest.
+        own: whether that is the adapter's.
+        undecided: axes that the answer cannot tell.
+        searched: conventions compared.
+    """
+
+    verdict: str
+    convention: str
+    own: bool
+    undecided: tuple[str, ...]
+    searched: int
+
+
+def identified(implementation: Any) -> Found:
+    """The convention behind its answer on a drawn case, in the finest format that it computes in."""
+    dtype = implementation.dtypes[-1]
+    case = rounded(drawn(implementation), dtype)
+    inputs = {name.removeprefix("in/"): np.array(value) for name, value in case.inputs.items()}
+    answer = implementation.answer(case.header.plain(), inputs)
+    found = identify(case, {name if "/" in name else f"out/{name}": _array(value) for name, value in answer.items()}, dtype=dtype)
+    words = "" if found.match is None else setting(found.match.convention)
+    if found.preset is not None and found.match is not None and found.preset != found.match.convention.get("preset"):
+        words += f" (as {found.preset})"
+    return Found(found.verdict, words, _is(implementation, found), tuple(found.undecided), found.searched)
+
+
+def _is(implementation: Any, found: Identification) -> bool:
+    """Whether the match is the adapter's convention."""
+    if found.match is None:
+        return False
+    rule = implementation.rule
+    return resolve(found.match.convention, rule=rule) == resolve(implementation.convention, rule=rule)
+
+
+def drawn(implementation: Any) -> Case:
+    """A case that its answer can be searched on."""
+    sizes = {"d_in": WIDTH, "d_out": WIDTH, "seed": SEED, "convention": implementation.convention}
+    if implementation.rule == "newton_schulz":
+        case = new(Request(rule="newton_schulz", heads=3, **sizes))
+        return make(case.header.plain(), {"in/G": case.inputs["in/G"] * np.array([1, 1, TINY])[:, None, None]}, name="drawn")
+    case = new(Request(rule=implementation.rule, tokens=TOKENS, heads=1, **sizes))
+    inputs = {name.removeprefix("in/"): value for name, value in case.inputs.items()}
+    inputs = {name: value for name, value in inputs.items() if name not in ("M0", "S0") or name in implementation.states}
+    if implementation.prepare is not None:
+        inputs, _ = implementation.prepare(inputs)
+    return make(case.header.plain(), {f"in/{name}": value for name, value in inputs.items()}, name="drawn")
+
+
+def _array(value: Any) -> np.ndarray[Any, Any]:
+    """A result as an array; bfloat16, which NumPy lacks, as float32."""
+    return np.asarray(value.float() if str(getattr(value, "dtype", "")) == "torch.bfloat16" else value)

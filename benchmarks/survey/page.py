@@ -1,0 +1,180 @@
+"""The page that the survey's data make: specs/survey.md. It holds no number that is not in the data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from atlas_ref.oracle.identify_words import setting
+
+Data = Mapping[str, Any]
+
+INTRODUCTION = """# Survey of public implementations
+
+What code that others wrote and publish computes, asked by the adapters of
+[`examples/adapters/public`](../examples/adapters/public/README.md) and judged by `atlas-ref`. One command writes this page from what
+it finds (`make survey`, extra `bench`):
+
+    python -m benchmarks.survey {name} --write specs/survey
+
+It says which reading of which equation an implementation agrees with, on the cases named here, and no more: not that a library is
+right or wrong, and nothing about its other functions, its kernels or its speed. Where something fails, the reason is given as far as
+it is known.
+"""
+
+CONVENTIONS = """## Which convention
+
+`identify` searched every convention that is up to two changes from the adapter's or from a preset, on one small case, in the finest
+format that the implementation computes in. MATCH: one alone explains the results. UNDECIDABLE: the axes named cannot be told from what
+is returned. NO MATCH: none explains them within the tolerance of that format; the nearest is shown. The axes are those of
+[conventions](conventions.md).
+"""
+
+CASES = """## Which cases
+
+The set `{name}` holds {cases} cases; {refused} more files are bad input and meant to be. An implementation is asked the cases of its
+rule: as they stand where they state its convention, else restated under it ([`restate.py`](../benchmarks/survey/restate.py)), with our
+truth for the restated case. PASS is within the tolerance of the precision ([tolerance](tolerance.md)), 1e-12 at float64; values and
+gradients are counted by tensor.
+"""
+
+FAILURES = """## What fails
+
+By the clause that the failing tensors are about; "up to" is the power of ten above the largest error in the deciding norm.
+"""
+
+ASKED = """## What was changed, and what was not asked
+
+Numbers are cases. An implementation is not asked for what it does not take. Gates that it takes as logarithms are given as such where
+none is 0; where one is, the adapter takes the logarithm and leaves out gradients.
+"""
+
+OTHERS = """## Others that were looked at
+
+Found by searching the package index for these rules, installed or unpacked, and read.
+"""
+
+BRACKET_TITLE = "## The lost bracket in fla-core's Titans\n"
+
+BRACKET = r"""
+fla-core {version} has a PyTorch reference of Titans with a linear memory (`ops/titans/naive.py`) in two forms, token by token and in
+chunks. Its loss, read from the file, is that of Titans (2501.00663) Eq 12 with a LayerNorm of weight $w$ and bias $b$ around the
+memory's answer and the target $u = v - k$. With $p = kM$, $\sigma = \sqrt{{\mathrm{{var}}\,p + \epsilon}}$,
+$\hat p = (p - \mathrm{{mean}}\,p)/\sigma$ and $z = w\,(w\hat p + b - u)$, loss and gradient of a token are
+
+$$ \ell(M) = \lVert w \hat p + b - u\rVert^2, \qquad
+\nabla \ell = 2\,k^{{\top}}\,\frac{{d\,z - \sum z - \hat p \sum z \hat p}}{{d\,\sigma}} . $$
+
+What it applies is
+
+$$ 2\,k^{{\top}}\Bigl(d\,z - \frac{{\sum z}}{{d\,\sigma}} - \frac{{\hat p \sum z \hat p}}{{d\,\sigma}}\Bigr) : $$
+
+the bracket around the numerator is lost, and its first term is not divided. The applied gradient is read off from outside: from
+no momentum, one token gives $M_1 = (1 - \alpha) M_0 - \theta\,(\mathrm{{applied}})$. Relative differences in the Frobenius norm, over
+{seeds} seeds, d = {width}, {heads} heads:
+
+| compared | relative difference |
+|---|---|
+| the formula with the bracket, by hand, and autograd of the loss, in float64 | at most {hand_from_autograd} |
+| the applied gradient and the formula without the bracket | at most {applied_from_lost} |
+| the applied gradient and autograd of the loss | {applied_from_autograd[0]} to {applied_from_autograd[1]} |
+| its two forms, {tokens} tokens in chunks of {chunk}: reads and last memory | at most {forms_apart} |
+
+The applied gradient is {norm_ratio[0]} to {norm_ratio[1]} times as long as that of the loss and points elsewhere: their cosine is
+{cosine[0]} to {cosine[1]}. Both forms hold the same line, so they agree with each other to rounding, and a test that compares one
+with the other cannot see it. (The test of this code in its repository, `tests/ops/test_titans.py` at commit 0315a70, compares just
+these two, and is marked as skipped.) [`bracket.py`](../benchmarks/survey/bracket.py) computes these numbers; nothing of fla-core is
+copied.
+"""
+
+CONVENTION_HEAD = ("implementation", "rule", "convention", "verdict", "stated reading")
+CASE_HEAD = ("implementation", "precision", "as they stand", "restated", "not asked", "cases PASS", "values PASS", "gradients PASS")
+FAILURE_HEAD = ("implementation", "precision", "clause", "tensors", "cases", "verdict", "up to", "known reason")
+OTHER_HEAD = ("package", "why nothing of it is asked")
+
+
+def page(data: Data) -> str:
+    """The whole page."""
+    rows = data["implementations"]
+    parts = [
+        INTRODUCTION.format(name=data["set"]["name"]),
+        CONVENTIONS,
+        _table(CONVENTION_HEAD, [_convention(row) for row in rows]),
+        CASES.format(**data["set"]),
+        _table(CASE_HEAD, _cases(rows)),
+        FAILURES,
+        _table(FAILURE_HEAD, _failures(rows)),
+        ASKED,
+        _list([*(_asked(row) for row in rows), *(f"{_name(row)} - {row['note']}" for row in rows if row["note"])]),
+        OTHERS,
+        _table(OTHER_HEAD, list(data["others"].items())),
+        BRACKET_TITLE + _bracket(data),
+    ]
+    return "\n".join(parts)
+
+
+def _name(row: Data) -> str:
+    return " ".join(f"{row['package']} {row['version']}".split()) + f", {row['label']}"
+
+
+def _convention(row: Data) -> tuple[str, ...]:
+    if "missing" in row:
+        return (_name(row), row["rule"], "", row["missing"], row["source"])
+    found = row["identified"]
+    undecided = f" ({', '.join(found['undecided'])})" if found["verdict"] == "UNDECIDABLE" else ""
+    verdict = found["verdict"] + undecided + f", of {found['searched']}"
+    words = found["convention"] if found["own"] else f"{found['convention']}, where {setting(row['convention'])} was expected"
+    matches = found["own"] and found["verdict"] in ("MATCH", "UNDECIDABLE")
+    return (_name(row), row["rule"], words, verdict, f"{'matches' if matches else 'meant as'} {row['source']}")
+
+
+def _cases(rows: Sequence[Data]) -> list[tuple[str, ...]]:
+    found: list[tuple[str, ...]] = []
+    for row in rows:
+        for dtype, result in row.get("results", {}).items():
+            cases, left = result["cases"], sum(row["not_asked"].values())
+            asked = cases["as they stand"] + cases["restated"]
+            counts = (str(cases["as they stand"]), str(cases["restated"]), str(left), f"{cases['passed']} of {asked}")
+            found.append((_name(row), dtype, *counts, _passed(result["values"]), _passed(result["gradients"])))
+    return found
+
+
+def _passed(counts: Mapping[str, int]) -> str:
+    return f"{counts.get('PASS', 0)} of {sum(counts.values())}" if counts else "-"
+
+
+def _failures(rows: Sequence[Data]) -> list[tuple[str, ...]]:
+    found: list[tuple[str, ...]] = []
+    for row in rows:
+        for dtype, result in row.get("results", {}).items():
+            for clause, each in sorted(result["failed"].items()):
+                cases = each["cases"]
+                named = ", ".join(cases) if len(cases) <= 3 else f"{len(cases)}, as {cases[0]}"
+                words = (", ".join(each["verdicts"]), each["worst"], "; ".join(each["why"]) or "as noted below" * bool(row["note"]))
+                found.append((_name(row), dtype, clause, ", ".join(each["tensors"]), named, *words))
+    return found
+
+
+def _asked(row: Data) -> str:
+    changed = ", ".join(f"{words} {count}" for words, count in row.get("changes", {}).items())
+    refused = ", ".join(f"{why} {count}" for why, count in row.get("not_asked", {}).items())
+    said = "; ".join(part for part in (f"changed: {changed}" * bool(changed), f"not asked: {refused}" * bool(refused)) if part)
+    return f"{_name(row)} - {said}" if said else ""
+
+
+def _bracket(data: Data) -> str:
+    if "missing" in data["bracket"]:
+        return f"\nNot computed: {data['bracket']['missing']}.\n"
+    version = next((row["version"] for row in data["implementations"] if row["package"] == "fla-core"), "")
+    return BRACKET.format(version=version, **data["bracket"])
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    if not rows:
+        return "Nothing.\n"
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join([*lines, *("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)]) + "\n"
+
+
+def _list(lines: Iterable[str]) -> str:
+    return "".join(f"- {line}\n" for line in lines if line)

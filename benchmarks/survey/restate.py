@@ -1,0 +1,146 @@
+"""A case taken as an implementation can be asked for it: under its convention, with what it does not know left out.
+
+A set is made for the rules, not for one library: most of its cases state a convention that a given implementation does not
+compute. Its inputs are still worth asking about - short, searched, with gates at 0 and 1 -, so a case that is refused as it
+stands is stated anew under the implementation's own convention, and our truth is computed for that. What was changed is counted.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from atlas_ref.conventions import resolve
+from atlas_ref.oracle.case import Case, CaseError, make
+
+Array = np.ndarray[Any, Any]
+Inputs = dict[str, Array]
+
+#: What every restated case has in common.
+OWN = "its own convention"
+
+STATES = ("M0", "S0", "M_bar", "S_bar", "M_ref")
+
+
+class Asked(NamedTuple):
+    """What becomes of a case.
+
+    Attributes:
+        case: to be asked; None where it is not.
+        changes: what was changed in it, in words; none for a case as it stands.
+        why: why it is not asked.
+    """
+
+    case: Case | None
+    changes: tuple[str, ...] = ()
+    why: str = ""
+
+
+def asked(case: Case, implementation: Any) -> Asked | None:
+    """A case for an implementation; None where its rule is another."""
+    if case.header.rule != implementation.rule:
+        return None
+    inputs = _bare(case)
+    if not implementation.refusal(case.header.plain(), inputs):
+        return _made(case, case.header.plain(), inputs, implementation, ())
+    if case.header.level != "projected":
+        return Asked(None, why="level token")
+    changes = [OWN]
+    if implementation.rule != "newton_schulz":
+        inputs = _changed(inputs, case, implementation, changes)
+    header = {"schema": 1, "rule": implementation.rule, "convention": _convention(case, implementation), "note": case.header.note}
+    why = implementation.refusal(header, inputs)
+    return Asked(None, why=why) if why else _made(case, header, inputs, implementation, tuple(changes))
+
+
+def _made(case: Case, header: dict[str, Any], inputs: Inputs, implementation: Any, changes: tuple[str, ...]) -> Asked:
+    """The case to be asked, with gates as the logarithms that it takes them as; where one is 0, as they are."""
+    found = dict(inputs)
+    for name in implementation.logs:
+        if name in found and (found[name] > 0).all():
+            found[f"log_{name}"] = np.log(found.pop(name))
+    try:
+        return Asked(make(header, {f"in/{name}": value for name, value in found.items()}, name=case.name), changes)
+    except CaseError as error:
+        return Asked(None, why=str(error).partition(": ")[2])
+
+
+def _bare(case: Case) -> Inputs:
+    return {name.removeprefix("in/"): np.asarray(value) for name, value in case.inputs.items()}
+
+
+def _convention(case: Case, implementation: Any) -> dict[str, Any]:
+    """Its own; of Newton-Schulz, what it fixes, on top of what the case says."""
+    own: dict[str, Any] = implementation.convention
+    if implementation.rule != "newton_schulz":
+        return own
+    settings = case.convention.newton_schulz_settings.model_dump(mode="json")
+    return {"newton_schulz": settings | {"scale": "1", "norm_factor": 1, "argument": "S"} | own["newton_schulz"]}
+
+
+def _changed(inputs: Inputs, case: Case, implementation: Any, changes: list[str]) -> Inputs:
+    mine = resolve(implementation.convention, rule=implementation.rule)
+    found = {name: value for name, value in inputs.items() if name != "M_ref"}
+    if case.convention.layout != mine.layout:
+        found |= {name: np.swapaxes(found[name], -1, -2) for name in STATES if name in found}
+    found = _gates(found, mine, implementation, changes)
+    if implementation.square and found["k"].shape[-1] != found["v"].shape[-1]:
+        found = _cut(found, changes)
+    absent = [name for name in ("M0", "S0") if name not in implementation.states]
+    absent += [f"{name}_bar" for name in ("M", "S") if name not in implementation.returns]
+    changes += [f"no {name}" for name in absent if found.pop(name, None) is not None]
+    if implementation.prepare is not None:
+        width = found["v"].shape[-1]
+        if found["k"].shape[-1] != width:
+            found = _cut(found, changes)
+        found, words = implementation.prepare(found)
+        changes.append(words)
+    return found
+
+
+def _gates(inputs: Inputs, mine: Any, implementation: Any, changes: list[str]) -> Inputs:
+    """The gates that its convention has: logarithms as numbers, one a head, a rate more or less."""
+    found = dict(inputs)
+    for name in ("retain", "momentum"):
+        if f"log_{name}" in found:
+            found[name] = np.exp(found.pop(f"log_{name}"))
+            changes.append("gates in place of their logarithms")
+    for name in ("retain", "momentum", "step_size", "step_size_memory"):
+        if name in found and found[name].ndim == found["k"].ndim and name not in implementation.per_row:
+            found[name] = found[name][..., 0]
+            changes.append("one gate per head")
+    if mine.gate == "none" and "retain" in found:
+        del found["retain"]
+        changes.append("no retain gate")
+    if mine.gate != "none" and "retain" not in found:
+        found["retain"] = np.full(found["k"].shape[:-1], float(mine.gate == "retain"), found["k"].dtype)
+        changes.append("a retain gate that keeps all")
+    if implementation.rule == "hebbian":
+        return found
+    if "step_size" not in found:
+        found["step_size"] = np.full(found["k"].shape[:-1], 0.5, found["k"].dtype)
+        changes.append("a step size")
+    if mine.rate == "split" and "step_size_memory" not in found:
+        found["step_size_memory"] = np.ascontiguousarray(np.flip(found["step_size"], found["k"].ndim - 2))
+        changes.append("a second rate")
+    if mine.rate == "split" and "momentum" not in found:
+        found["momentum"] = np.full(found["k"].shape[:-1], 0.5, found["k"].dtype)
+        changes.append("a momentum gate")
+    if mine.rate != "split" and found.pop("step_size_memory", None) is not None:
+        changes.append("one rate")
+    return found
+
+
+def _cut(inputs: Inputs, changes: list[str]) -> Inputs:
+    """Keys and values of one width, the smaller."""
+    width = min(inputs["k"].shape[-1], inputs["v"].shape[-1])
+    found = dict(inputs)
+    for name in ("k", "q", "v", "y_bar"):
+        if name in found:
+            found[name] = found[name][..., :width]
+    for name in STATES:
+        if name in found:
+            found[name] = found[name][..., :width, :width]
+    changes.append("keys and values cut to one width")
+    return {name: np.ascontiguousarray(value) for name, value in found.items()}
