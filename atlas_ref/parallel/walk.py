@@ -10,7 +10,7 @@ import functools
 import math
 from typing import Any
 
-from atlas_ref.parallel import stretch
+from atlas_ref.parallel import decayed, stretch
 from atlas_ref.parallel.chunks import grouped
 from atlas_ref.parallel.group import Arrays, Layout
 from atlas_ref.parallel.recurrence import Memory, Recurrence
@@ -45,7 +45,7 @@ def walk(config: Any, sequence: Recurrence, memory: Memory, chunk: int) -> tuple
         layout._replace(chunk=group.length, refresh=group.refresh, position=int(sequence.position[group.first]))
         for group in grouped(sequence.refresh, chunk, functools.cache(functools.partial(_limit, flat, layout)))
     ]
-    y, end = stretch.block(groups)(flat)
+    y, end = (decayed if layout.before_error and not layout.solved else stretch).block(groups)(flat)
     if y is None:
         y = flat.queries @ ops.transpose(end.M)
     return apart(memory, Memory(M=end.M, S=end.S, reference=end.reference, residuals=end.residuals), y)
