@@ -47,6 +47,7 @@ def opaque(
         del handed.residuals
         shapes = [shape(a) for a in arrays]
         count = len(value) if type(value) is tuple else None
+        complex_value = _is_complex(value)
 
         def pullback(g: Any) -> Any:
             if count is not None:
@@ -54,7 +55,8 @@ def opaque(
             if any(type(each) is Variable for each in (g if count is not None else (g,))):
                 values, pulled = vjp(plain, *arrays)
                 return pulled(g if count is None else tuple(map(_or_zeros, g, values)))
-            cotangents = tuple(backward(residuals, _read_only(g)))
+            g = _read_only(g)
+            cotangents = tuple(_by_parts(backward, residuals, g) if _is_complex(g) and not complex_value else backward(residuals, g))
             if len(cotangents) != len(shapes) or any(c is not None and shape(c) != s for c, s in zip(cotangents, shapes, strict=True)):
                 found = [None if c is None else shape(c) for c in cotangents]
                 raise TapeError(f"{name}: backward gave cotangents of shapes {found}; give one per argument, of shapes {shapes}")
@@ -96,6 +98,22 @@ class _Parts:
 
 _pick = primitive(lambda values, place: values[place], "opaque")
 defvjp(_pick, lambda y, values, place: lambda g: _Parts({place: g}))
+
+
+def _is_complex(values: Any) -> bool:
+    """Whether an array, or one of a tuple, is complex."""
+    if type(values) is tuple:
+        return any(_is_complex(each) for each in values)
+    return isinstance(values, np.ndarray | np.generic) and values.dtype.kind == "c"
+
+
+def _by_parts(backward: Callable[[Any, Any], Sequence[Array | None]], residuals: Any, g: Any) -> Sequence[Array | None]:
+    """Cotangents from a complex one of real values (TAPE-13): `backward` is linear, and may write into real arrays of its own."""
+
+    def part(of: Callable[[Any], Any]) -> Sequence[Array | None]:
+        return backward(residuals, tuple(None if each is None else of(each) for each in g) if type(g) is tuple else of(g))
+
+    return [None if x is None or y is None else x + 1j * y for x, y in zip(part(np.real), part(np.imag), strict=True)]
 
 
 def _or_zeros(g: Array | None, value: Array) -> Array:

@@ -6,6 +6,7 @@ is ever padding. Specified in specs/chunkwise.md (CHUNK-14, CHUNK-15).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,11 +24,17 @@ class Chunks(NamedTuple):
         return self.first + self.length * len(self.refresh)
 
 
-def grouped(refresh: np.ndarray[Any, Any], chunk: int, limit: int) -> list[Chunks]:
-    """Cut a sequence into chunks of about equal length, at most `chunk`, and join equal neighbours up to `limit` tokens.
+def alone(length: int) -> int:
+    """The limit of groups of one chunk each."""
+    return length
+
+
+def grouped(refresh: np.ndarray[Any, Any], chunk: int, limit: Callable[[int], int]) -> list[Chunks]:
+    """Cut a sequence into chunks of about equal length, at most `chunk`, and join equal neighbours.
 
     Args:
         refresh (T,): where a span starts.
+        limit: tokens of a group at most, by the length of its chunks: short ones need more room for their tokens.
     """
     T = len(refresh)
     starts = np.union1d(0, np.flatnonzero(refresh)).tolist()
@@ -37,7 +44,7 @@ def grouped(refresh: np.ndarray[Any, Any], chunk: int, limit: int) -> list[Chunk
         for length in _lengths(stop - start, chunk):
             begins = first == start and bool(refresh[start])
             previous = groups[-1] if groups else None
-            if previous and previous.length == length and previous.length * (len(previous.refresh) + 1) <= limit:
+            if previous and previous.length == length and length * (len(previous.refresh) + 1) <= limit(length):
                 groups[-1] = previous._replace(refresh=(*previous.refresh, begins))
             else:
                 groups.append(Chunks(first, length, (begins,)))

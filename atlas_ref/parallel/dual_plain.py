@@ -1,7 +1,7 @@
-"""A group of chunks in tape ops, one chunk after the other: the truth beside `dual`, and what computes the rest.
+"""A group of chunks in tape ops, one chunk after the other: the truth beside `dual`.
 
-A set of columns is a pair (weights, residuals). One set is enough but where a residual depends on the token that looks at
-it: with before_error under a frozen reference, r_t (M_ref phi_i) - v_i takes two (CHUNK-10), and a third under carry (CHUNK-9).
+A set of columns is a pair (weights, residuals). One set is enough but under carry, where a column of an older span has the
+residual of its arrival (CHUNK-9).
 Specified in specs/chunkwise.md (CHUNK-6 to CHUNK-13) and specs/exact.md (EXACT-1 to EXACT-6).
 """
 
@@ -95,36 +95,16 @@ def _solve(N: Array, known: Array) -> Array:
 
 def _given_sets(layout: Layout, part: Arrays, position: int) -> tuple[list[_Set], Array]:
     """Sets of columns under a known reference, and the residuals of this chunk's tokens at their arrival."""
-    h, c, C = layout.window - 1, layout.window, layout.chunk
-    zero = layout.reference == "zero"
-    predicted: Array = None if zero else part.keys @ ops.transpose(part.reference)
-    fresh: Array = -part.values if zero else predicted - part.values
-    seen = np.arange(c) <= position + np.arange(C)[:, None]  # (C, c): the lags of this span
-    inside = ops.where(seen, part.weights, 0.0) if layout.carry else part.weights
-    arrived = fresh[:, h:]
-    if layout.before_error:
-        arrived = part.retain * predicted[:, h:] - part.values[:, h:]
-        decayed = [(ops.expand_dims(part.retain, -1) * ops.expand_dims(inside, -2), predicted), (inside, -part.values)]
-        pairs = decayed
-    else:
-        pairs = [(inside, fresh)]
+    fresh: Array = -part.values
+    if layout.reference == "frozen":
+        fresh = part.keys @ ops.transpose(part.reference) - part.values
+    arrived = fresh[:, layout.window - 1 :]
+    pairs = [(part.weights, fresh)]
     if layout.carry:
+        seen = np.arange(layout.window) <= position + np.arange(layout.chunk)[:, None]  # (C, c): the lags of this span
         stored = ops.concatenate([part.residuals, arrived], axis=1)
-        pairs.append((ops.where(seen, 0.0, part.weights), stored))
-    return [_Set(*_set_rows(layout, part, weights), part.keys, E) for weights, E in pairs], arrived
-
-
-def _set_rows(layout: Layout, part: Arrays, weights: Array) -> tuple[Array, Array]:
-    """Coefficient rows for weights (B, C, c), or (B, C, G, c) where they hold a gate per output dimension."""
-    if weights.ndim == 3:
-        return _rows(layout, part, weights)
-    each = [_rows(layout, part, weights[:, :, i]) for i in range(weights.shape[2])]
-    if len(each) == 1:
-        return each[0]
-    D = ops.concatenate([D[:, :, min(i, D.shape[2] - 1), None] for i, (D, _) in enumerate(each)], axis=2)
-    if each[0][1] is None:
-        return D, None
-    return D, ops.concatenate([X[:, :, min(i, X.shape[2] - 1), None] for i, (_, X) in enumerate(each)], axis=2)
+        pairs = [(ops.where(seen, part.weights, 0.0), fresh), (ops.where(seen, 0.0, part.weights), stored)]
+    return [_Set(*_rows(layout, part, weights), part.keys, E) for weights, E in pairs], arrived
 
 
 def _base(rows: Array, known: list[Array]) -> Array:

@@ -22,6 +22,7 @@ from atlas_ref.newton_schulz import NewtonSchulz
 from atlas_ref.parallel.kernel_steps import Coefficients, Kernels, evaluated
 from atlas_ref.parallel.recurrence import Memory, Recurrence
 from atlas_ref.rules import omega
+from atlas_ref.rules.agreement import stores_residuals
 from atlas_ref.rules.run import Tokens
 from atlas_ref.types import Array, Dims, bind_dims, check_array
 from tape import ops
@@ -172,7 +173,7 @@ def _start(config: omega.Config, tokens: Tokens, before: Coefficients | None) ->
     convention = config.convention
     first = convention.order == "momentum_then_window"
     residuals = None
-    if convention.window_at_boundary == "carry" and convention.frozen_reference and not first and config.window > 1:
+    if stores_residuals(config):
         residuals = nothing if given.values is None else given.residuals
         if residuals is None:
             raise ValueError("before.residuals: missing, window_at_boundary carry needs one for each of before.values")

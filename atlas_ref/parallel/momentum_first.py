@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from atlas_ref.parallel.chunks import grouped
+from atlas_ref.parallel.chunks import alone, grouped
 from atlas_ref.parallel.coefficients import unit
 from atlas_ref.parallel.recomputed import recomputed
 from atlas_ref.parallel.recurrence import Memory, Recurrence
@@ -34,7 +34,7 @@ def walk_momenta(config: Any, sequence: Recurrence, memory: Memory, chunk: int) 
     momenta = ops.reshape(memory.momenta, (M.shape[0], *memory.momenta.shape[-3:]))
     reads = []
     block = recomputed(_chunk(sequence, read, h))
-    for part in grouped(sequence.refresh, chunk, 1):
+    for part in grouped(sequence.refresh, chunk, alone):
         reference = M if keeps and part.refresh[0] else reference
         own = slice(part.first, part.last)
         gates = [getattr(flat, name)[:, own] for name in ("retain", "momentum", "rate_in", "rate_out", "weights")]

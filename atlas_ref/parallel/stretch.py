@@ -17,7 +17,6 @@ import numpy as np
 from atlas_ref.parallel import dual, dual_backward, dual_plain
 from atlas_ref.parallel.dual_backward import Bars, Into
 from atlas_ref.parallel.group import Arrays, End, Layout
-from atlas_ref.parallel.recomputed import recomputed
 from atlas_ref.parallel.scratch import scratch
 from atlas_ref.threads import in_threads, processors
 from atlas_ref.types import Array
@@ -34,38 +33,27 @@ def block(layouts: Sequence[Layout]) -> Callable[[Arrays], tuple[Array, End]]:
     """Groups that follow each other, as a function of the arrays of all their tokens.
 
     Args:
-        layouts: of each group; they differ in chunk, refresh and position alone.
+        layouts: of each group; they differ in chunk, refresh and position alone. A frozen reference does not decay here.
 
     Returns:
         Arrays -> y (B, n, o), or None where nothing is read, and what the last group leaves.
     """
-    if layouts[0].before_error and not layouts[0].solved:  # by the tape: a group at a time, or its list would hold them all
-        blocks = [recomputed(_plain([layout])) for layout in layouts]
-        return lambda given: _one_after_the_other(layouts, blocks, given)
     made = opaque(_plain(layouts), _forward(layouts), _backward(layouts))
     return lambda given: _named(layouts[0], made(*given))
 
 
 def _plain(layouts: Sequence[Layout]) -> Callable[..., Outputs]:
-    """The stretch in tape ops."""
-    blocks = [functools.partial(_plain_group, layout) for layout in layouts]
+    """The stretch in tape ops, group after group."""
 
     def plain(*arrays: Array) -> Outputs:
-        return outputs(*_one_after_the_other(layouts, blocks, Arrays(*arrays)))
+        given = Arrays(*arrays)
+        reads, end = [], _start(given)
+        for layout, tokens in _places(layouts):
+            y, end = _named(layout, dual_plain.plain(layout, _part(layout, given, tokens, end, _joined)))
+            reads.append(y)
+        return outputs(None if reads[0] is None else ops.concatenate(reads, axis=1), end)
 
     return plain
-
-
-def _plain_group(layout: Layout, *arrays: Array) -> Outputs:
-    return dual_plain.plain(layout, Arrays(*arrays))
-
-
-def _one_after_the_other(layouts: Sequence[Layout], blocks: Sequence[Callable[..., Outputs]], given: Arrays) -> tuple[Array, End]:
-    reads, end = [], _start(given)
-    for (layout, tokens), group in zip(_places(layouts), blocks, strict=True):
-        y, end = _named(layout, group(*_part(layout, given, tokens, end, _joined)))
-        reads.append(y)
-    return None if reads[0] is None else reads[0] if len(reads) == 1 else ops.concatenate(reads, axis=1), end
 
 
 # -- forward and back ---------------------------------------------------------------------------------

@@ -6,17 +6,18 @@ beyond inputs, outputs and one state per group does not grow with the sequence. 
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
-from atlas_ref.parallel import stretch
+from atlas_ref.parallel import decayed, stretch
 from atlas_ref.parallel.chunks import grouped
 from atlas_ref.parallel.group import Arrays, Layout
 from atlas_ref.parallel.recurrence import Memory, Recurrence
 from atlas_ref.types import Array
 from tape import ops
 
-GROUP_NUMBERS = 2**22  # numbers that the work space of a group may hold
+GROUP_NUMBERS = 2**22  # coefficients, scores, columns and states of a group; with what else it needs two to six times as many
 READS = {"after": "after", "before": "before", "chunk_start": "reference", "call_end": "none"}
 
 
@@ -29,7 +30,6 @@ def walk(config: Any, sequence: Recurrence, memory: Memory, chunk: int) -> tuple
     Returns:
         memory after the last token, y (..., T, o).
     """
-    T = sequence.length
     layout = Layout(
         chunk=0,
         window=sequence.window,
@@ -43,9 +43,9 @@ def walk(config: Any, sequence: Recurrence, memory: Memory, chunk: int) -> tuple
     flat = joined(sequence, memory, reference=layout.keeps_reference, residuals=layout.carry)
     groups = [
         layout._replace(chunk=group.length, refresh=group.refresh, position=int(sequence.position[group.first]))
-        for group in grouped(sequence.refresh, chunk, _limit(flat, layout, min(chunk, T)))
+        for group in grouped(sequence.refresh, chunk, functools.cache(functools.partial(_limit, flat, layout)))
     ]
-    y, end = stretch.block(groups)(flat)
+    y, end = (decayed if layout.before_error and not layout.solved else stretch).block(groups)(flat)
     if y is None:
         y = flat.queries @ ops.transpose(end.M)
     return apart(memory, Memory(M=end.M, S=end.S, reference=end.reference, residuals=end.residuals), y)
@@ -85,7 +85,7 @@ def joined(sequence: Recurrence, memory: Memory, *, reference: bool, residuals: 
 
 
 def _limit(flat: Arrays, layout: Layout, chunk: int) -> int:
-    """Tokens of a group: as many as keep its work space within bounds."""
+    """Tokens of a group of chunks of this length: as many as keep its work space within bounds."""
     B, _, d = flat.queries.shape
     o = flat.values.shape[-1]
     G: int = max(gate.shape[-1] for gate in (flat.retain, flat.momentum, flat.rate_in, flat.rate_out) if gate is not None)

@@ -32,7 +32,15 @@ def check_call(rule: Any, config: Any, tokens: Any, state: Any) -> None:
     expected = (*tokens.k.shape[:-2], config.d_out, getattr(config, "d_phi", config.d_in))
     if state.M.shape != expected:
         raise ValueError(f"state.M: shape {state.M.shape}, expected {expected}: the tokens' leading axes, d_out, d_phi")
+    if hasattr(state, "keys"):
+        _check_stored_window(config, state)
     _check_precision(tokens, state)
+
+
+def stores_residuals(config: Any) -> bool:
+    """Whether window tokens keep the residual of their arrival (WINDOW-13)."""
+    c = config.convention
+    return bool(c.window_at_boundary == "carry" and c.frozen_reference and config.window > 1 and c.order == "window_then_momentum")
 
 
 def _check_gates(rule: Any, convention: Convention, tokens: Any) -> None:
@@ -56,6 +64,20 @@ def _check_window(config: Any, tokens: Any) -> None:
             raise ValueError(f"{name}: this rule looks at one token of weight 1")
     if tokens.window_weights is not None and tokens.window_weights.shape[-1] != c:
         raise ValueError(f"window_weights: shape {tokens.window_weights.shape}, expected one weight for each of {c} lags")
+
+
+def _check_stored_window(config: Any, state: Any) -> None:
+    """The window that a state holds is that of the configuration, whose convention says what it stores beside pairs."""
+    if state.keys.shape[-2] != config.window:
+        raise ValueError(f"state.keys: shape {state.keys.shape}, expected one row for each of {config.window} window tokens")
+    convention = config.convention
+    stored = {
+        "residuals": (stores_residuals(config), f"window_at_boundary {convention.window_at_boundary}, reference {convention.reference}"),
+        "momenta": (convention.order == "momentum_then_window", f"order {convention.order}"),
+    }
+    for name, (needed, why) in stored.items():
+        if needed != (getattr(state, name) is not None):
+            raise ValueError(f"state.{name}: {'missing' if needed else 'stored'}, but {why} {'needs them' if needed else 'has none'}")
 
 
 def _check_precision(tokens: Any, state: Any) -> None:

@@ -24,6 +24,7 @@ from atlas_ref.feature_maps import IDENTITY, FeatureMap
 from atlas_ref.gates import Gates, GateSet
 from atlas_ref.newton_schulz import newton_schulz
 from atlas_ref.rules import run
+from atlas_ref.rules.agreement import stores_residuals
 from atlas_ref.types import Array, Dims, Frozen, Pulse, check_array
 from atlas_ref.window import Uniform, WindowWeights
 from tape import ops
@@ -180,15 +181,10 @@ def restart(config: Config, state: State) -> State:
         filled=0,
         reference=None,
         position=run.first_position(config),
-        residuals=values if _carries(config) else None,
+        residuals=values if stores_residuals(config) else None,
         momenta=ops.zeros_like(M, shape=(*lead, c, *M.shape[-2:])) if config.convention.order == "momentum_then_window" else None,
         token_gates=None,
     )
-
-
-def _carries(config: Config) -> bool:
-    c = config.convention
-    return c.window_at_boundary == "carry" and c.frozen_reference and config.window > 1 and c.order == "window_then_momentum"
 
 
 class Update(NamedTuple):

@@ -76,6 +76,10 @@ CASES: dict[str, Formed] = {
     "frozen-call-end": Formed("chunkwise", 2, frozen(convention={**FROZEN, "read": "call_end"}, reset=5)),
     "frozen-before-error": Formed("chunkwise", 3, frozen(convention={**CARRY, **BEFORE}, window=4, span=5, tokens=8, history=3)),
     "frozen-resumed": Formed("chunkwise", 2, frozen(tokens=5), resumed, {"phase": 1}),
+    "frozen-carry-resumed": Formed("chunkwise", 2, frozen(convention=CARRY, window=4, tokens=5, history=3), resumed, {"phase": 1}),
+    "frozen-before-error-resumed": Formed(
+        "chunkwise", 2, frozen(convention={**CARRY, **BEFORE}, window=4, tokens=5, history=3), resumed, {"phase": 1}
+    ),
     "frozen-pulse": Formed("chunkwise", 2, frozen(pulse=2, convention={**FROZEN, "rate": "both"})),
     "frozen-momentum-first": Formed("chunkwise", 2, frozen(convention={**FROZEN, **MOMENTUM_FIRST}, tokens=6), stored_momenta),
     "zero": Formed("chunkwise", 2, request(convention={**SPLIT, "reference": "zero"})),

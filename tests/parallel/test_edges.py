@@ -218,6 +218,22 @@ def test_precision_is_that_of_the_tokens_everywhere(way: str, kind: Any) -> None
         assert float(np.linalg.norm((pulled[name] - value).astype(complex))) <= bound * largest, name
 
 
+@pytest.mark.clause("CHUNK-16", "TAPE-13")
+@every_way
+def test_the_cotangent_alone_may_be_complex(way: str) -> None:
+    """As where a complex step moves a number that comes after the memory: the gradient is linear in it, states included."""
+    form, case = example(way)
+    chosen = {name: case.inputs[name] for name in ("in/k", "in/retain", "in/M0")}
+    outputs, pullback = tape.vjp(lambda moved: results(case, form, 2, {**case.inputs, **moved})[0], chosen)
+    draw = np.random.default_rng(4)
+    real, imaginary = ({name: draw.standard_normal(np.shape(value)) for name, value in sorted(outputs.items())} for _ in range(2))
+    found = pullback({name: real[name] + 1e-30j * imaginary[name] for name in real})[0]
+    want = [pullback(bars)[0] for bars in (real, imaginary)]
+    for name, value in found.items():
+        assert_close(name, value.real, want[0][name], ANALYTIC)
+        assert_close(f"{name}, imaginary", value.imag / 1e-30, want[1][name], ANALYTIC)
+
+
 def strided(x: Any) -> Any:
     """The same entries, every second one of a read-only array that holds NaN between them."""
     wide = np.full(tuple(2 * n + 1 for n in x.shape), np.nan)

@@ -60,6 +60,17 @@ def test_a_pass_takes_at_most_forty_numbers_a_token_and_channel(name: str, monke
     assert numbers <= 40, f"{numbers:.1f} numbers a token and channel"
 
 
+@pytest.mark.clause("CHUNK-15")
+@pytest.mark.parametrize("span", [1, 2, 5, 64])
+def test_the_work_space_of_a_group_does_not_depend_on_the_span(span: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spans shorter than the chunk cut it, and each piece has states of its own."""
+    monkeypatch.setattr(walk, "GROUP_NUMBERS", 2**17)
+    monkeypatch.setattr(scratch.scratch, "block", np.empty(0, np.uint8))
+    settings = {"window": 8, "span": span, "convention": FROZEN | {"reference": "chunk_start"}}
+    peak(omega, "chunkwise", settings, 512)
+    assert 0 < scratch.scratch.block.nbytes <= 6 * 8 * 2**17
+
+
 @pytest.mark.clause("CHUNK-15", "CHUNK-18")
 def test_newton_schulz_holds_the_matrices_of_a_block_of_tokens_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunkwise_newton_schulz, "BLOCK_NUMBERS", 8 * D * D)

@@ -12,6 +12,7 @@ import pytest
 from atlas_ref.conventions import Convention
 from atlas_ref.feature_maps import Linear
 from atlas_ref.newton_schulz import NewtonSchulz
+from atlas_ref.parallel import run as parallel
 from atlas_ref.rules import delta, hebbian, omega, run, titans_lmm
 from atlas_ref.types import Pulse
 
@@ -33,6 +34,15 @@ def ones(*shape: int) -> Any:
     return np.ones(shape)
 
 
+def memory(**axes: Any) -> omega.Config:
+    """A configuration of the sizes that `call` has."""
+    return omega.Config(d_in=4, d_out=2, window=3, convention={"preset": "atlas-paper", **axes})
+
+
+CARRY, FIRST = memory(reference="call_start", window_at_boundary="carry"), memory(order="momentum_then_window")
+PLAIN = omega.start(memory())  # stores pairs alone
+
+
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"convention": {"gate": "none"}}, "retain: this rule under gate none, rate both has none"),
     ({"retain": None}, "retain: missing, gate retain and rate memory need it"),
@@ -48,6 +58,14 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"k": ones(T, 5), "q": ones(T, 5)}, "k: shape (3, 5), expected d_in = 4"),
     ({"state": titans_lmm.start(titans_lmm.Config(d_in=4, d_out=2))}, "state: a atlas_ref.rules.omega.State is needed"),
     ({"state": omega.start(omega.Config(d_in=4, d_out=2, window=3), (2,))}, "state.M: shape (2, 2, 4), expected (2, 4)"),
+    (
+        {"state": omega.start(omega.Config(d_in=4, d_out=2, window=2))},
+        "state.keys: shape (2, 4), expected one row for each of 3 window tokens",
+    ),
+    ({"state": omega.start(FIRST)}, "state.momenta: stored, but order window_then_momentum has none"),
+    ({"config": FIRST, "state": PLAIN}, "state.momenta: missing, but order momentum_then_window needs them"),
+    ({"state": omega.start(CARRY)}, "state.residuals: stored, but window_at_boundary recompute, reference running has none"),
+    ({"config": CARRY, "state": PLAIN}, "state.residuals: missing, but window_at_boundary carry, reference call_start needs them"),
     ({"step_size": np.ones(T, np.float32)}, "step_size: float32, but k is float64"),
     ({"state": omega.start(omega.Config(d_in=4, d_out=2, window=3), dtype=np.float32)}, "state.M: float32, but k is float64"),
     ({"k": ones(0, 4), "v": ones(0, 2), "q": ones(0, 4), "retain": ones(0), "step_size": ones(0)}, "has no token"),
@@ -65,6 +83,16 @@ def test_a_contradiction_is_refused_in_words(changes: dict[str, Any], message: s
     with pytest.raises(ValueError) as caught:
         call(**changes)
     assert message in str(caught.value)
+
+
+@pytest.mark.clause("CHUNK-1")
+@pytest.mark.parametrize("form", ["sequential", "chunkwise", "atlas_parallel", "kernel"])
+@pytest.mark.parametrize(("config", "of"), [(CARRY, memory(reference="call_start")), (memory(reference="call_start"), CARRY)])
+def test_no_form_goes_on_from_a_window_that_stores_something_else(form: str, config: Any, of: Any) -> None:
+    """It would compute the convention of the state instead of its own."""
+    tokens = run.Tokens(k=ones(T, 4), v=ones(T, 2), q=ones(T, 4), retain=ones(T), step_size=ones(T))
+    with pytest.raises(ValueError, match=r"^state.residuals: (missing|stored), but "):
+        parallel.run(omega.RULE, config, tokens, omega.start(of), form=form)
 
 
 @pytest.mark.clause("CONV-28")

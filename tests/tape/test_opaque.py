@@ -109,6 +109,26 @@ def test_complex_arguments_pass_through() -> None:
     check.check_gradient(lambda x: ops.sum(product_block([])(x, W) * X), X)
 
 
+@pytest.mark.clause("TAPE-9", "TAPE-13")
+@pytest.mark.parametrize("several", [False, True])
+def test_a_backward_that_writes_into_real_arrays_takes_a_complex_cotangent_of_real_values(several: bool) -> None:
+    """As where a complex step moves what comes after the block alone."""
+
+    def forward(a: Any, s: Any) -> Any:
+        return ((a * a, a + 1.0) if several else a * a), a
+
+    def backward(a: Any, g: Any) -> Any:
+        bar = np.empty_like(a)
+        np.multiply(2.0 * a, g[0] if several else g, out=bar)
+        return bar, None
+
+    block = tape.opaque(lambda a, s: forward(a, s)[0], forward, backward)
+    _, pullback = tape.vjp(lambda a: block(a, W)[0] if several else block(a, W), X)
+    found = pullback(W + 1j * X)[0]
+    assert_close("cotangent", found, 2.0 * X * (W + 1j * X), ANALYTIC)
+    assert pullback(W)[0].dtype == np.float64
+
+
 @pytest.mark.clause("TAPE-9")
 def test_an_argument_without_a_cotangent_is_a_constant() -> None:
     scaled = tape.opaque(lambda a, s: a * ops.stop_gradient(s), lambda a, s: (a * s, s), lambda s, g: (g * s, None))

@@ -1,0 +1,77 @@
+"""What `make bench` reports and writes: verdicts, one JSON file without nan, and the figures."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import __main__ as bench
+from benchmarks import distance, parallel, scaling
+from benchmarks.measure import Report, Row, Spread, Target
+
+
+def row(target: Target | None = None, ratio: float = 2.0, ours: float = 10.0, error: float | None = 1e-7) -> Row:
+    return Row("what", "MB", Spread.one(ours), "reference", Spread.one(math.nan), Spread.one(ratio), target, error)
+
+
+@pytest.mark.parametrize(
+    ("made", "word"),
+    [
+        (row(Target("at most", 2.5)), "met"),
+        (row(Target("at most", 1.5)), "missed"),
+        (row(Target("at least", 1.5)), "met"),
+        (row(Target("at least", 2.5)), "missed"),
+        (row(Target("between", 0.9, high=1.1), ratio=1.2), "missed"),
+        (row(Target("between", 0.9, high=1.1)), "missed"),
+        (row(Target("between", 0.9, high=2.1)), "met"),
+        (row(Target("at most", None, 9)), "missed"),
+        (row(Target("at most", None, 11)), "met"),
+        (row(Target("at most", 2.5), error=0.1), "missed"),  # a wrong result keeps no target
+        (row(Target("at most", 2.5), ratio=math.nan), "open"),
+    ],
+)
+def test_a_target_is_met_missed_or_open(made: Row, word: str) -> None:
+    (line,) = bench._targets([made, row()])
+    assert line.replace("[green]", "").replace("[bold red]", "").startswith(word)
+
+
+def test_everything_goes_to_one_json_file_and_a_figure_for_each_module_that_has_one(tmp_path: Path) -> None:
+    reports = {
+        "one": Report([row(Target("at most", 2.5)), row()], {"points": [1, 2]}, ("one.png", lambda path: path.write_bytes(b"drawn"))),
+        "two": Report([row(Target("at most", 2.5), ratio=math.nan)]),
+    }
+    paths = bench._written({"processors": 2}, reports, {"one": 1.0}, tmp_path / "new", None)
+    assert paths == [tmp_path / "new" / "bench.json", tmp_path / "new" / "one.png"]
+    assert paths[1].read_bytes() == b"drawn"
+    found = json.loads(paths[0].read_text(), parse_constant=pytest.fail)
+    assert [each["target"] and each["met"] for each in found["rows"]] == [True, None, None]
+    assert found["rows"][0]["theirs"]["median"] is None
+    assert found["data"] == {"one": {"points": [1, 2]}}
+
+
+def test_without_matplotlib_the_figure_alone_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    points = [scaling.Point(tokens, 1e-6 * tokens, 1e3 * tokens, 1e2 * tokens) for tokens in scaling.SIZES]
+    drawn = {
+        "scaling": Report([], None, ("scaling.png", lambda path: scaling._draw({"a form": points}, path))),
+        "distance": Report([], None, ("distance.png", lambda path: distance._draw({1: [0.0], 2: [1e-3]}, path))),
+    }
+    assert bench._written({}, drawn, {}, tmp_path, None) == [tmp_path / "bench.json"]
+    assert capsys.readouterr().out.count("not drawn") == 2
+
+
+@pytest.mark.parametrize("power", [0.5, 1.0, 2.0])
+def test_the_slope_is_the_power_of_t_from_a_thousand_tokens_on(power: float) -> None:
+    points = [scaling.Point(n, 7.0 if n < scaling.LINEAR_FROM else 3e-9 * n**power, 1.0, 1.0) for n in scaling.SIZES]
+    assert math.isclose(scaling.slope(points), power, rel_tol=1e-9)
+
+
+def test_useful_multiply_adds_are_those_of_the_products_alone() -> None:
+    """8 heads, T = 1024, d = 64, c = 16, counted by hand for chunks of 16 tokens: 31 columns."""
+    each = 16 * 64 * 64 + 2 * 16 * 31 * 64 + 2 * 16 * 64 * 64 + 2 * 31 * 64 * 64
+    assert 0.8 * 8 * 64 * each < parallel.useful() <= 8 * 64 * each
