@@ -283,7 +283,7 @@ class Enumerated(NamedTuple):
     untried: tuple[tuple[str, str], ...]
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=2)  # some ten megabytes each
 def enumerated(of: Facts, at: Point, depth: int) -> Enumerated:
     """What is searched (IDENT-2, IDENT-4, IDENT-5); cases that are alike share it.
 
