@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -75,6 +76,8 @@ def check(
     run = reports.Run(command=_repeated(locals()), cases=[str(file) for file in files], entries=entries, only=names, nearest=nearest)
     with contextlib.ExitStack() as stack:
         paths = list(options.case_files(files))
+        for path in report or ():
+            _refuse_read(path, paths, against, xfail)
         source = _source(stack, against, impl, command, timeout, len(paths))
         for path in options.with_progress(paths):
             try:
@@ -90,6 +93,16 @@ def check(
     return found.exit
 
 
+def _refuse_read(report: Path, cases: list[Path], against: Path | None, xfail: Path | None) -> None:
+    """A report never overwrites what the run reads."""
+    for case in cases:
+        options.refuse_same(report, case)
+    if against is not None:
+        options.refuse_same(report, against, what="file of results")
+    if xfail is not None:
+        options.refuse_same(report, xfail, what="list of expected failures")
+
+
 def _source(stack: contextlib.ExitStack, against: Path | None, impl: str | None, command: str | None, timeout: float, cases: int) -> Any:
     """The one source that was named, or none."""
     from atlas_ref.oracle import sources
@@ -101,7 +114,7 @@ def _source(stack: contextlib.ExitStack, against: Path | None, impl: str | None,
     if not timeout > 0:
         raise CaseError(f"--timeout: must be greater than 0, found {timeout:g}")
     if against is not None:
-        if cases > 1 and not against.is_dir() and against.exists():
+        if cases > 1 and os.path.isfile(against):
             raise CaseError(f"--against {against}: is one file for {cases} cases; a folder with a file of the same name for each is needed")
         return sources.against(against)
     if impl is not None:

@@ -41,7 +41,7 @@ def identify(
     case = load(file)
     if decide is not None:
         options.refuse_same(decide, file)
-        options.refuse_same(decide, out)
+        options.refuse_same(decide, out, what="file of results")
     mine = results_of(case, out)
     found = search(case, mine, depth=depth, dtype=dtype)
     decided = ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -124,18 +125,20 @@ def with_progress(paths: list[Path]) -> Iterable[Path]:
     return track(paths, "checking", console=Console(stderr=True), transient=True)
 
 
-def refuse_same(out: Path, case: Path) -> None:
-    """Results never overwrite their case, under whatever name (CASE-19).
+def refuse_same(out: Path, given: Path, *, what: str = "case") -> None:
+    """What is written never overwrites what is read, under whatever name (CASE-19).
+
+    Args:
+        what: the file that was given.
 
     Raises:
         CaseError: both are one file.
     """
-    try:
-        same = out.samefile(case)
-    except OSError:
-        return  # one of them does not exist, or whoever opens it will say more
+    same = os.path.realpath(out) == os.path.realpath(given)  # also where a folder on the way does not exist
+    with contextlib.suppress(OSError):  # one of them does not exist, or whoever opens it will say more
+        same = same or out.samefile(given)
     if same:
-        raise _error(f"{out}: is the case itself; results need a file of their own")
+        raise _error(f"{out}: is the {what} itself, which is not overwritten")
 
 
 def _error(message: str) -> Exception:

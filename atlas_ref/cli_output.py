@@ -93,9 +93,9 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> 
     return made
 
 
-def number(value: float | None) -> str:
-    """Three digits, or nothing."""
-    return "" if value is None else f"{value:.3g}"
+def number(value: float | str | None) -> str:
+    """Three digits, or nothing; what JSON has no number for is a word already."""
+    return "" if value is None else value if isinstance(value, str) else f"{value:.3g}"
 
 
 def words(value: Any) -> str:

@@ -173,7 +173,7 @@ def _emit(found: Sweep, folder: Path, compared: str, computed: str) -> None:
         words.append(f"nearest to its tolerance: case {near['case']}, {near['tensor']}, {near['error']:.3g} of {near['tolerance']:.3g}")
     for failure in found.failures:
         if failure.file is not None:
-            source = computed if failure.verdict == "FAILED" else ""
+            source = computed if failure.verdict in ("FAILED", "MISSING") else ""  # whose file holds no results, or not all
             words.append(f"repeat with: atlas-ref check {shlex.quote(str(folder / failure.file))}{source}{compared}")
     output.emit_rich(*tables, *words)
 

@@ -6,6 +6,7 @@ not run while tests are collected. Without its options the plugin imports nothin
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,7 +37,7 @@ class Settings:
         if self.impl and self.program:
             raise pytest.UsageError("--atlas-impl and --atlas-exec: one source of results at a time")
         for folder in self.folders:
-            if not folder.exists():
+            if not os.path.exists(folder):
                 raise pytest.UsageError(f"--atlas-cases: {folder}: no such file or folder")
         self._source: Source | None = sources.program(self.program, timeout=self.timeout) if self.program else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import subprocess
@@ -96,6 +97,33 @@ def raises(case: dict[str, Any], inputs: dict[str, Any]) -> Any:
 
 def leaves(case: dict[str, Any], inputs: dict[str, Any]) -> Any:
     sys.exit(5)
+
+
+class Speechless(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words for it")
+
+
+def raises_without_words(case: dict[str, Any], inputs: dict[str, Any]) -> Any:
+    raise Speechless
+
+
+def interrupts_itself(case: dict[str, Any], inputs: dict[str, Any]) -> Any:
+    raise KeyboardInterrupt
+
+
+def closes_every_file(case: dict[str, Any], inputs: dict[str, Any]) -> Any:
+    os.closerange(3, 100)
+    return _delta(case, inputs)
+
+
+def writes_everywhere(case: dict[str, Any], inputs: dict[str, Any]) -> Any:
+    """Also to where the process that calls it announces results."""
+    for descriptor in range(3, 30):
+        with contextlib.suppress(OSError):
+            os.write(descriptor, b"loss 0.25\n")
+    time.sleep(0.2)
+    return _delta(case, inputs)
 
 
 def unsupported(case: dict[str, Any], inputs: dict[str, Any]) -> Any:

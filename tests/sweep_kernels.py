@@ -92,5 +92,14 @@ def no_such_result(case: dict[str, Any], inputs: Tensors) -> Tensors:
     return right(case, inputs) | {"z": np.zeros(3)}
 
 
+def answers_nothing(case: dict[str, Any], inputs: Tensors) -> Tensors:
+    return {}
+
+
+def enormous(case: dict[str, Any], inputs: Tensors) -> Tensors:
+    """As large as float64 goes; at level projected."""
+    return {"y": np.full(inputs["v"].shape, 1.7e308)}
+
+
 def unsupported(case: dict[str, Any], inputs: Tensors) -> Tensors:
     raise NotImplementedError("not today")

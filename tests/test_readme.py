@@ -40,3 +40,8 @@ def test_the_readme_names_only_files_that_exist() -> None:
     links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", README.read_text())
     assert len(links) > 10
     assert [link for link in links if not (README.parent / link).exists()] == []
+
+
+def test_the_readme_leads_to_every_spec() -> None:
+    text = README.read_text()
+    assert [path.name for path in sorted((README.parent / "specs").glob("*.md")) if f"(specs/{path.name})" not in text] == []

@@ -6,9 +6,9 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import ml_dtypes
 import numpy as np
@@ -17,6 +17,9 @@ import safetensors.numpy
 
 #: Metadata key of the JSON object (CASE-1).
 KEY = "atlas_ref"
+
+#: Bytes of a header that the format allows.
+LONGEST_HEADER = 100_000_000
 
 #: What NumPy can hold, by the name in the file. Most of it is read only to be refused by name, or as somebody's results.
 DTYPES: dict[str, Any] = {
@@ -41,7 +44,7 @@ def read(path: str) -> tuple[str, dict[str, np.ndarray[Any, Any]]]:
     Raises:
         ValueError: what is wrong with the file, without its name.
     """
-    data = _bytes(Path(path))
+    data = read_bytes(path, "is a folder; a case file, or for check a folder with .safetensors files, is needed", _claimed)
     try:
         entries = safetensors.deserialize(data)  # type: ignore[no-untyped-call]
     except safetensors.SafetensorError as error:
@@ -65,15 +68,48 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _bytes(path: Path) -> bytes:
+def _claimed(stream: IO[bytes]) -> bytes:
+    """What the header of a safetensors file speaks of and a byte more: of a larger file no more is needed to refuse it."""
+    start = stream.read(8)
+    length = int.from_bytes(start, "little")
+    if length > LONGEST_HEADER:
+        return start
+    start += stream.read(length)
     try:
-        if path.is_dir():
-            raise ValueError("is a folder; a case file, or for check a folder with .safetensors files, is needed")
-        if path.exists() and not path.is_file():
+        ends = [entry["data_offsets"][1] for name, entry in json.loads(start[8:]).items() if name != "__metadata__"]
+        return start + stream.read(min(max([*ends, 0]) + 1, os.fstat(stream.fileno()).st_size))
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+        return start  # no such header, and whoever parses it says so
+
+
+def _whole(stream: IO[bytes]) -> bytes:
+    return stream.read()
+
+
+def read_bytes(
+    path: str | os.PathLike[str], folder: str = "is a folder, a file is needed", read: Callable[[IO[bytes]], bytes] = _whole
+) -> bytes:
+    """A file's content; what is none, a device or a pipe, may have no end.
+
+    Args:
+        folder: what is said of a folder.
+        read: how much of it.
+
+    Raises:
+        ValueError: what is wrong with the file, without its name.
+    """
+    place = Path(path)
+    try:
+        if place.is_dir():
+            raise ValueError(folder)
+        if place.exists() and not place.is_file():
             raise ValueError("is not a regular file")
-        return path.read_bytes()
+        with place.open("rb") as stream:
+            return read(stream)
     except FileNotFoundError:
         raise ValueError("no such file") from None
+    except (MemoryError, OverflowError):
+        raise ValueError("cannot be read: it needs more memory than there is") from None
     except OSError as error:
         raise ValueError(f"cannot be read: {error.strerror or error}") from None
 

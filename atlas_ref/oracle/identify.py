@@ -131,42 +131,17 @@ class Search:
         self.facts = lattice.facts(case)
         self.inputs = converted(case, "float64")
         self.bases = {name: lattice.folded(self.facts, base) for name, base in lattice.bases(self.facts, case.convention).items()}
-        self.untried: dict[str, str] = {}
-        self.points = self._points(depth)
-        self.conventions = [lattice.convention(each) for each in self.points]
+        found = self._enumerated(depth)
+        self.points, self.conventions, self.untried = list(found.points), list(found.conventions), dict(found.untried)
         self.large = is_large(case, len(self.points))
         self.scores: Scored = (staged if self.large else scored)(case, self.inputs, self.conventions, given)
 
-    def _points(self, depth: int) -> list[Point]:
-        """Every point up to `depth` changes away that is another function of this case, the bases first."""
-        axes = lattice.tried(self.case.convention, self.case.header.rule)
-        seen: set[Point] = set()
-        kept: dict[Point, None] = {}
-        for base in lattice.bases(self.facts, self.case.convention).values():
-            possible = lattice.refusal(self.facts, lattice.convention(base)) is None
-            for each in lattice.around(base, axes, depth):
-                if each in seen:
-                    continue
-                seen.add(each)
-                folded = lattice.folded(self.facts, each)
-                if folded in kept:
-                    continue
-                why = lattice.refusal(self.facts, lattice.convention(folded))
-                if why is None:
-                    kept[folded] = None
-                elif possible:
-                    self._not_tried(base, each, why)
-        return list(kept)
+    def _enumerated(self, depth: int) -> lattice.Enumerated:
+        return lattice.enumerated(self.facts, lattice.point(self.case.convention), depth)
 
     def _left_out(self) -> dict[str, str]:
         whole = self.large and "out/y" in self.given.values
         return {"read call_end": "the case is large, and its first tokens do not show it"} if whole else {}
-
-    def _not_tried(self, base: Point, each: Point, why: str) -> None:
-        changed = lattice.changes(base, each)
-        if len(changed) == 1:
-            axis, value = next(iter(changed.items()))
-            self.untried.setdefault(f"{axis} {value}", why)
 
     def found(self) -> Identification:
         order = np.argsort(self.scores.distance, kind="stable")
@@ -207,7 +182,7 @@ class Search:
         if self.large or not self.given.values:
             return found
         known = set(self.points)
-        near = [each for each in self._points(min(self.depth, 1)) if each in known]
+        near = [each for each in self._enumerated(min(self.depth, 1)).points if each in known]
         added = [each for each in fitted(self.case, self.inputs, near, self.given) if each not in known][:1]
         if not added:
             return found
@@ -221,7 +196,8 @@ class Search:
     def _why(self, verdict: Verdict, match: Fit, undecided: Mapping[str, Any]) -> str:
         if verdict == "NO MATCH":
             how = f"{match.ratio:.3g} tolerances" if match.ratio is not None else f"a distance of {match.distance:.3g}"
-            return f"no convention up to two changes from a preset explains these results; the nearest misses {match.tensor} by {how}"
+            far = ("no preset", "no convention up to one change from a preset", "no convention up to two changes from a preset")[self.depth]
+            return f"{far} explains these results; the nearest misses {match.tensor} by {how}"
         if verdict == "UNDECIDABLE":
             return f"several settings fit: this case cannot decide {', '.join(undecided)}; every other axis is decided"
         return ""
@@ -247,10 +223,10 @@ class Search:
         of, c = self.facts, self.conventions[best]
         found = void_axes(
             c,
-            rule=of.header.rule,
-            window=of.header.window,
-            span=of.header.span,
-            phase=of.header.phase,
+            rule=of.rule,
+            window=of.window,
+            span=of.span,
+            phase=of.phase,
             tokens=of.tokens,
             history=of.history,
             resets=of.resets,

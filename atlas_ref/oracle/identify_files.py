@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import numpy as np
-
 from atlas_ref.oracle.case import Case, CaseError, load_results
+from atlas_ref.oracle.inputs import same
 
 
 def results_of(case: Case, path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -21,13 +20,9 @@ def results_of(case: Case, path: str | os.PathLike[str]) -> dict[str, Any]:
     if header.rule != case.header.rule:
         raise CaseError(f"{name}: rule {header.rule}, but {case.name} is a case of {case.header.rule}")
     for key, value in tensors.items():
-        if key.startswith("in/") and not _same(value, case.inputs.get(key)):
+        if key.startswith("in/") and not same(value, case.inputs.get(key)):
             raise CaseError(f"{name}: {key}: differs from that of {case.name}, so these are results of another case")
     found = {key: value for key, value in tensors.items() if key.startswith(("out/", "grad/"))}
     if not found:
         raise CaseError(f"{name}: no out/... or grad/... tensor, so there is nothing to identify")
     return found
-
-
-def _same(value: Any, own: Any) -> bool:
-    return own is not None and value.shape == own.shape and bool(np.array_equal(value.astype(np.float64), own.astype(np.float64)))

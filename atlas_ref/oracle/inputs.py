@@ -51,6 +51,18 @@ def rounded(case: Case, dtype: str) -> Case:
     return case.replaced(inputs=inputs)
 
 
+def same(theirs: np.ndarray[Any, Any], own: np.ndarray[Any, Any] | None) -> bool:
+    """Whether an input that came back is the case's own, in any floating format that holds a rounding of it (SRC-3)."""
+    if own is None or theirs.shape != own.shape:
+        return False
+    kinds = (theirs.dtype, own.dtype)
+    if all(kind.name in STORED for kind in kinds):
+        narrow = min(kinds, key=lambda kind: kind.itemsize)
+        with np.errstate(all="ignore"):
+            return bool(np.array_equal(theirs.astype(narrow), own.astype(narrow)))
+    return theirs.dtype.kind != "c" and bool(np.array_equal(theirs.astype(np.float64), own.astype(np.float64)))
+
+
 def check_size(case: Case) -> None:
     """Refuse what no machine holds before asking for the memory.
 

@@ -14,7 +14,6 @@ from atlas_ref import feature_maps
 from atlas_ref.conventions import AXES, NEWTON_SCHULZ_KEYS, PRESETS, Convention, effective, resolve, void_axes
 from atlas_ref.newton_schulz import NewtonSchulz
 from atlas_ref.oracle.case import Case
-from atlas_ref.oracle.header import Header
 from atlas_ref.window import uses_gate
 
 PREFIX = "newton_schulz."
@@ -86,7 +85,12 @@ _DEFAULTS = {PREFIX + key: getattr(NewtonSchulz(), key) for key in NEWTON_SCHULZ
 class Facts(NamedTuple):
     """What decides which axes matter in a case: shapes, settings and which tensors there are."""
 
-    header: Header
+    rule: str
+    level: str
+    feature_map: str
+    window: int
+    span: int | None
+    phase: int | None
     tokens: int
     history: int
     resets: bool
@@ -113,7 +117,12 @@ def facts(case: Case) -> Facts:
         phi = {name.rsplit("/", 1)[1]: value for name, value in inputs.items() if name.startswith("in/phi/") or name == "in/proj"}
         d_out, d_phi = inputs[v].shape[axis], feature_maps.d_phi(h.feature_map, inputs[k].shape[axis], phi)
     return Facts(
-        header=h,
+        rule=h.rule,
+        level=h.level,
+        feature_map=h.feature_map.kind,
+        window=h.window,
+        span=h.span,
+        phase=h.phase,
         tokens=next((inputs[n].shape[-2] for n in ("in/k", "in/x") if n in inputs), 0),
         history=inputs["in/window_k"].shape[-2] if "in/window_k" in inputs else 0,
         resets="in/reset" in inputs,
@@ -128,13 +137,12 @@ def facts(case: Case) -> Facts:
 def folded(of: Facts, at: Point) -> Point:
     """The same function as a point whose settings of no consequence have their first values (IDENT-4)."""
     c = convention(at)
-    h = of.header
     void = void_axes(
         c,
-        rule=h.rule,
-        window=h.window,
-        span=h.span,
-        phase=h.phase,
+        rule=of.rule,
+        window=of.window,
+        span=of.span,
+        phase=of.phase,
         tokens=of.tokens,
         history=of.history,
         resets=of.resets,
@@ -161,32 +169,32 @@ def always_the_same(of: Facts, c: Convention) -> set[str]:
     found = {PREFIX + "transpose"} if c.has_newton_schulz else set()
     if c.has_newton_schulz and c.newton_schulz_settings.eps == 0.0:
         found.add(PREFIX + "guard")
-    if of.header.rule == "newton_schulz":
+    if of.rule == "newton_schulz":
         found.add(PREFIX + "argument")
     if c.has_newton_schulz and of.d_out <= of.d_phi and c.newton_schulz_settings.scale == "sqrt":
         found.add(PREFIX + "scale")
-    if of.header.feature_map.kind == "identity" and of.header.level == "projected":
+    if of.feature_map == "identity" and of.level == "projected":
         found.add("norm_place")
-    if of.header.rule == "delta" and c.rate == "memory":
+    if of.rule == "delta" and c.rate == "memory":
         found.add("rate")
-    if of.header.rule == "delta" and c.reference == "zero" and (c.direction, c.value_sign) == ("ascent", "plus"):
+    if of.rule == "delta" and c.reference == "zero" and (c.direction, c.value_sign) == ("ascent", "plus"):
         found |= {"direction", "value_sign"}
-    if of.header.rule == "hebbian" and c.read == "chunk_start" and c.reference != "call_start":
+    if of.rule == "hebbian" and c.read == "chunk_start" and c.reference != "call_start":
         found.add("reference")
     return found
 
 
 def refusal(of: Facts, c: Convention) -> str | None:
     """Why a convention cannot be evaluated on a case, or None (IDENT-5)."""
-    h, names = of.header, of.names
-    if h.rule in ("newton_schulz", "feature_map"):
+    names = of.names
+    if of.rule in ("newton_schulz", "feature_map"):
         return None
-    c = effective(c, rule=h.rule)
-    if h.span is None and "chunk_start" in (c.reference, c.read):
+    c = effective(c, rule=of.rule)
+    if of.span is None and "chunk_start" in (c.reference, c.read):
         return "the case states no span"
     if c.gate != "none" and not names & {"in/retain", "in/log_retain", "in/param/W_retain"}:
         return "the case has no retain gate"
-    if h.rule != "hebbian":
+    if of.rule != "hebbian":
         if c.rate != "none" and not names & {"in/step_size", "in/param/W_step_size"}:
             return "the case has no step size"
         if c.rate == "split" and "in/step_size_memory" not in names:
@@ -196,7 +204,7 @@ def refusal(of: Facts, c: Convention) -> str | None:
     first = c.order == "window_then_momentum"
     if not first and c.argument == "written_back":
         return "written_back is not defined for momentum_then_window"
-    carried = c.window_at_boundary == "carry" and c.frozen_reference and h.window > 1 and first
+    carried = c.window_at_boundary == "carry" and c.frozen_reference and of.window > 1 and first
     if carried and of.history and "in/window_residual" not in names:
         return "the case has no in/window_residual"
     return None
@@ -204,7 +212,7 @@ def refusal(of: Facts, c: Convention) -> str | None:
 
 def bases(of: Facts, own: Convention) -> dict[str, Point]:
     """The points that changes start from: the case's own convention, every preset, and for omega each without Newton-Schulz."""
-    rule, level = of.header.rule, of.header.level
+    rule, level = of.rule, of.level
     found = {OWN: point(own)}
     for name, changed in PRESETS.items():
         if rule == "newton_schulz" and changed.get("newton_schulz") == "none":
@@ -259,3 +267,49 @@ def _changed(base: Point, chosen: Iterable[tuple[str, Any]]) -> Point | None:
                 return None
             made[PLACE[axis]] = value
     return tuple(made)
+
+
+class Enumerated(NamedTuple):
+    """What is searched on a case.
+
+    Attributes:
+        points: every point up to some changes away from a base that is another function of the case, the bases first.
+        conventions: the same as conventions.
+        untried: values that cannot be tried, each with the reason.
+    """
+
+    points: tuple[Point, ...]
+    conventions: tuple[Convention, ...]
+    untried: tuple[tuple[str, str], ...]
+
+
+@functools.lru_cache(maxsize=2)  # some ten megabytes each
+def enumerated(of: Facts, at: Point, depth: int) -> Enumerated:
+    """What is searched (IDENT-2, IDENT-4, IDENT-5); cases that are alike share it.
+
+    Args:
+        at: the case's own convention.
+    """
+    own = convention(at)
+    axes = tried(own, of.rule)
+    seen: set[Point] = set()
+    kept: dict[Point, None] = {}
+    untried: dict[str, str] = {}
+    for base in bases(of, own).values():
+        possible = refusal(of, convention(base)) is None
+        for each in around(base, axes, depth):
+            if each in seen:
+                continue
+            seen.add(each)
+            settled = folded(of, each)
+            if settled in kept:
+                continue
+            why = refusal(of, convention(settled))
+            if why is None:
+                kept[settled] = None
+            elif possible:
+                changed = changes(base, each)
+                if len(changed) == 1:
+                    axis, value = next(iter(changed.items()))
+                    untried.setdefault(f"{axis} {value}", why)
+    return Enumerated(tuple(kept), tuple(map(convention, kept)), tuple(untried.items()))

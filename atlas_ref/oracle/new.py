@@ -6,6 +6,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from pydantic import NonNegativeInt, PositiveInt
 
 from atlas_ref import feature_maps, gates, window
 from atlas_ref.conventions import Convention, resolve
@@ -37,22 +38,22 @@ class Request(Frozen):
 
     rule: str
     level: str = "projected"
-    tokens: int = 8
-    d_in: int = 4
-    d_out: int = 3
-    heads: int = 2
-    d_model: int = 6
-    batch: int = 1
-    window: int = 1
-    span: int | None = None
-    seed: int = 0
-    history: int = 0
-    pulse: int = 1
-    reset: int = 0
+    tokens: PositiveInt = 8
+    d_in: PositiveInt = 4
+    d_out: PositiveInt = 3
+    heads: PositiveInt = 2
+    d_model: PositiveInt = 6
+    batch: PositiveInt = 1
+    window: PositiveInt = 1
+    span: PositiveInt | None = None
+    seed: NonNegativeInt = 0
+    history: NonNegativeInt = 0
+    pulse: PositiveInt = 1
+    reset: NonNegativeInt = 0
     cotangent: bool = False
     per_dimension_gates: bool = False
     window_gate: bool = False
-    features: int | None = None
+    features: PositiveInt | None = None
     dtype: str = "float64"
     convention: str | dict[str, Any] = "spec"
     feature_map: dict[str, Any] = {}
@@ -78,6 +79,9 @@ def new(request: Request, *, name: str = "new") -> Case:
         raise CaseError(f"{name}: dtype {request.dtype!r} is not available; {', '.join(DTYPES)} are")
     if request.window_gate and (request.rule != "omega" or request.level != "projected"):
         raise CaseError(f"{name}: window_gate: belongs to rule omega at level projected")
+    for key, value in request:
+        if isinstance(value, int) and key not in ("seed", "span") and value > LARGEST:
+            raise CaseError(f"{name}: an array would have more than {LARGEST} numbers")
     kind = DTYPES[request.dtype]
     if request.rule == BLOCK:
         _check_size(request, request.d_in, name)

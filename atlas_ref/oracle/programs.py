@@ -28,6 +28,9 @@ from atlas_ref.oracle.case import Case, CaseError, load_results, save
 #: Seconds that an implementation has for one case, unless told.
 TIMEOUT = 60.0
 
+#: Seconds that one wait lasts at most: what the system calls beneath can hold. A longer time-out waits again.
+WAIT = 86400.0
+
 #: Exit code of a program that does not support a case.
 UNSUPPORTED = 3
 
@@ -236,15 +239,28 @@ class Isolated:
         assert self._replies is not None
         until, text = time.monotonic() + self._timeout, b""
         while not text.endswith(b"\n"):
-            ready, _, _ = select.select([self._replies], [], [], max(0.0, until - time.monotonic()))
+            left = until - time.monotonic()
+            ready, _, _ = select.select([self._replies], [], [], min(max(0.0, left), WAIT))
             if not ready:
+                if left > WAIT:
+                    continue
                 return Answer.failed(f"time-out: did not end within {self._timeout:g} s")
             chunk = os.read(self._replies.fileno(), 65536)
             if not chunk:
                 return Answer.failed(f"crash: {_ending(self._process.wait())}")
             text += chunk
-        found: dict[str, Any] = json.loads(text)
+        return _understood(text)
+
+
+def _understood(text: bytes) -> dict[str, Any] | Answer:
+    """A reply of the worker; whatever else was written to where it replies is somebody's mistake."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if isinstance(found, dict) and set(found) == {"status", "message"}:
         return found
+    return Answer.failed(f"garbage: something wrote {text[:40]!r} where results are announced")
 
 
 @contextlib.contextmanager

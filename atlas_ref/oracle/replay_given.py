@@ -14,7 +14,7 @@ from atlas_ref.oracle import trace_loop
 from atlas_ref.oracle.case import Case, CaseError
 from atlas_ref.oracle.evaluate import MODULES
 from atlas_ref.oracle.header import Header
-from atlas_ref.oracle.inputs import STORED, converted
+from atlas_ref.oracle.inputs import STORED, converted, same
 from atlas_ref.oracle.replay_chunks import NAMES, Chunks, unrolled
 from atlas_ref.oracle.trace import Recorder, in_layout
 from atlas_ref.types import Array
@@ -120,7 +120,7 @@ def _check_inputs(case: Case, mine: Mapping[str, Any], label: str) -> None:
         own, other = case.inputs[name], np.asarray(value)
         if own.shape != other.shape:
             raise CaseError(f"{label}: {name}: shape {other.shape}, the case has {own.shape}; this is the trace of another case")
-        if not np.array_equal(own.astype(other.dtype), other) and not np.array_equal(own, other.astype(own.dtype)):
+        if not same(other, own):
             raise CaseError(f"{label}: {name}: not the numbers of the case; this is the trace of another case")
 
 

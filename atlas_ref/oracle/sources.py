@@ -22,6 +22,7 @@ import numpy as np
 from atlas_ref.oracle import answers
 from atlas_ref.oracle.answers import Answer, Garbage, Source
 from atlas_ref.oracle.case import Case, CaseError, load_results
+from atlas_ref.oracle.inputs import same
 from atlas_ref.oracle.programs import TIMEOUT, Isolated, program
 
 __all__ = ["TIMEOUT", "Answer", "Isolated", "Source", "against", "function", "program", "read_results", "respond"]
@@ -36,12 +37,12 @@ def against(path: str | os.PathLike[str]) -> Source:
         CaseError: no such file or folder.
     """
     place = Path(path)
-    if not place.exists():
+    if not os.path.exists(place):  # False, too, for what no system can hold
         raise CaseError(f"{place}: no such file or folder")
 
     def answer(case: Case) -> Answer:
         file = place / Path(case.name).name if place.is_dir() else place
-        if place.is_dir() and not file.exists():
+        if place.is_dir() and not os.path.exists(file):
             return Answer(None, f"{place} holds no {file.name}", "MISSING")
         return Answer(read_results(file, case))
 
@@ -59,17 +60,9 @@ def read_results(path: str | os.PathLike[str], case: Case) -> dict[str, np.ndarr
     if header.rule != case.header.rule:
         raise CaseError(f"{name}: rule: the case has {case.header.rule}, found {header.rule}: results of another case")
     for key, value in found.items():
-        if key.startswith("in/") and not _same(value, case.inputs.get(key)):
+        if key.startswith("in/") and not same(value, case.inputs.get(key)):
             raise CaseError(f"{name}: {key}: differs from the case's: results of another case")
     return {key: value for key, value in found.items() if not key.startswith("in/")}
-
-
-def _same(theirs: np.ndarray[Any, Any], ours: np.ndarray[Any, Any] | None) -> bool:
-    """Whether an input that came back is the case's own, in any precision that holds a rounding of it."""
-    if ours is None or theirs.shape != ours.shape:
-        return False
-    narrow = theirs.dtype if theirs.dtype.itemsize <= ours.dtype.itemsize else ours.dtype
-    return bool(np.array_equal(theirs.astype(narrow), ours.astype(narrow)))
 
 
 def function(name: str) -> Source:
@@ -133,7 +126,10 @@ def respond(call: Function, case: Case) -> Answer:
 
 def _short(error: BaseException) -> str:
     """The first line of an error, short enough for a table."""
-    text = " ".join(str(error).split("\n\n")[0].split())
+    try:
+        text = " ".join(str(error).split("\n\n")[0].split())
+    except Exception:  # an error may fail to say what it is
+        text = "without words"
     return text if len(text) <= 200 else text[:197] + "..."
 
 

@@ -160,7 +160,7 @@ class _Run(NamedTuple):
     def lines(self, kind: str, numbers: Sequence[int]) -> list[Line]:
         """What came of each, in the order of their numbers."""
         known = {} if self.log is None else self.log.known
-        found = {number: known[kind, number] for number in numbers if (kind, number) in known}
+        found = {number: known[kind, number] for number in numbers if (kind, number) in known and self._there(known[kind, number])}
         left = [Task(kind, number) for number in numbers if number not in found]
         self.progress(kind, len(found), len(numbers))
         if left:
@@ -172,6 +172,10 @@ class _Run(NamedTuple):
                     found[task.number] = line
                     self.progress(kind, len(found), len(numbers))
         return [found[number] for number in sorted(found)]
+
+    def _there(self, line: Line) -> bool:
+        """Whether the file that a line tells of is still where it is looked for; a case is soon shrunk again."""
+        return line["task"] == "judge" or os.path.isfile(self.folder / str(line["file"]))
 
     def _line(self, result: Result) -> Line:
         """As the log holds it. The case of a failure is saved before the log says so."""

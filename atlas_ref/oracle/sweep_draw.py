@@ -95,7 +95,7 @@ def checked_choices(rule: str, choices: Choices) -> dict[str, tuple[Any, ...]]:
         if name not in regimes(rule):
             raise CaseError(f"sweep: regime {name!r} does not exist for {rule}; regimes are {', '.join(regimes(rule))}")
     for name in choices.get("dtype", ()):
-        if name not in DTYPES:
+        if not isinstance(name, str) or name not in DTYPES:
             raise CaseError(f"sweep: dtype {name!r} is not available; {', '.join(DTYPES)} are")
     return {name: tuple(values) for name, values in choices.items()}
 
@@ -138,7 +138,7 @@ def _fitting(found: dict[str, Any], choices: Choices) -> dict[str, Any]:
     if rule not in RULES:
         idle += ["level", "tokens", "span", "pulse", "reset", "per_dimension_gates"]
     kept = {name: value for name, value in found.items() if name not in idle or name in choices}
-    if "history" in kept and "history" not in choices:
+    if "history" in kept and "history" not in choices and isinstance(kept["window"], int):
         kept["history"] = min(kept["history"], kept["window"] - 1)
     return kept
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from atlas_ref.oracle.case import CaseError
+from atlas_ref.oracle.case import CaseError, named
+from atlas_ref.oracle.files import read_bytes
 
 #: Key of the first line, with the version of the log.
 KEY = "atlas_ref_sweep"
@@ -41,7 +42,7 @@ class Log:
         self._plan = {KEY: VERSION, **plain(plan)}
         self.known = self._read()
         self._stream: IO[bytes] | None = None  # bad input leaves no file behind: it is made when there is a line
-        if not self.path.parent.is_dir():
+        if not os.path.isdir(self.path.parent):
             raise CaseError(f"{path}: the folder {self.path.parent} does not exist")
 
     def __enter__(self) -> Self:
@@ -81,21 +82,32 @@ class Log:
     def _read(self) -> dict[tuple[str, int], dict[str, Any]]:
         """(task, number) -> what came of it."""
         try:
-            lines = self.path.read_bytes().split(b"\n")
+            self.path.stat()
+            lines = read_bytes(self.path).split(b"\n")
         except FileNotFoundError:
             return {}
         except OSError as error:
             raise CaseError(f"{self.path}: cannot be read: {error.strerror or error}") from None
-        objects = [found for line in lines if (found := _object(line)) is not None]
+        except ValueError as error:
+            raise named(str(self.path), error) from None
         if not any(lines):
             return {}
-        if not objects or objects[0].get(KEY) != VERSION or _object(lines[0]) is None:
+        plan = _object(lines[0])
+        if plan is None or plan.get(KEY) != VERSION:
             raise CaseError(f"{self.path}: not the log of a sweep: its first line has no {KEY!r} {VERSION}")
         for key, value in self._plan.items():
-            if objects[0].get(key) != value:
-                theirs = json.dumps(objects[0].get(key))
+            if plan.get(key) != value:
+                theirs = json.dumps(plan.get(key))
                 raise CaseError(f"{self.path}: {key}: the log is that of a sweep with {theirs}, this one has {json.dumps(value)}")
-        return {(str(each["task"]), int(each["case"])): each for each in objects[1:] if "task" in each and "case" in each}
+        found: dict[tuple[str, int], dict[str, Any]] = {}
+        for number, line in enumerate(lines[1:], start=2):
+            each = _object(line)
+            if each is None:  # cut short, or empty
+                continue
+            if not _is_outcome(each):
+                raise CaseError(f"{self.path}: line {number}: not what a sweep writes there")
+            found[each["task"], each["case"]] = each
+        return found
 
 
 def _bytes(line: Mapping[str, Any]) -> bytes:
@@ -106,6 +118,20 @@ def _object(line: bytes) -> dict[str, Any] | None:
     """A whole line; None for one that was cut short."""
     try:
         found = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def _is_outcome(line: Mapping[str, Any]) -> bool:
+    """Whether a whole line is what came of a case, or of shrinking one."""
+    task, row = line.get("task"), line.get("row")
+    keys = ("drawn",) if task == "judge" else ("file", "comparisons", "numbers")
+    return (
+        task in ("judge", "shrink")
+        and isinstance(line.get("case"), int)
+        and isinstance(line.get("verdict"), str)
+        and isinstance(row, dict)
+        and {"tensor", "error", "tolerance", "why"} <= row.keys()
+        and all(key in line for key in keys)
+    )

@@ -6,6 +6,8 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
+from typing import TextIO
 
 from atlas_ref.oracle.case import CaseError, load, save
 from atlas_ref.oracle.sources import Function, imported, respond
@@ -23,6 +25,14 @@ def main(name: str, descriptor: int) -> None:
         replies.write(json.dumps({"status": status, "message": message}) + "\n")
 
     try:
+        _serve(name, questions, reply)
+    except BaseException as error:  # the function has closed or replaced what this needs; who asked sees that this process ended
+        print(f"atlas-ref: the function's process cannot go on: {type(error).__name__}: {error}", file=sys.__stderr__)
+        os._exit(1)
+
+
+def _serve(name: str, questions: TextIO, reply: Callable[..., None]) -> None:
+    try:
         call = imported(name)
     except CaseError as error:
         return reply("bad", str(error))
@@ -38,6 +48,8 @@ def _answered(call: Function, case: str, out: str) -> tuple[str, str | None]:
         answer = respond(call, given)
     except CaseError as error:
         return "bad", str(error).removeprefix(f"{case}: ")
+    except KeyboardInterrupt:  # nobody's key: this process ignores the signal, so the function raised it
+        return "failed", "crash: KeyboardInterrupt"
     if answer.tensors is None:
         return ("unsupported" if answer.verdict == "NOT SUPPORTED" else "failed"), answer.failure
     try:

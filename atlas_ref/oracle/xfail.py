@@ -16,8 +16,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from atlas_ref.oracle.case import CaseError
-from atlas_ref.oracle.files import unique
+from atlas_ref.oracle.case import CaseError, named
+from atlas_ref.oracle.files import read_bytes, unique
 from atlas_ref.oracle.verdicts import Comparison
 
 KEYS = ("id", "reason", "expires")
@@ -66,10 +66,12 @@ def load(path: str | os.PathLike[str]) -> list[Entry]:
     """
     name = os.fspath(path)
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        content = read_bytes(path)
+    except ValueError as error:
+        raise named(name, error) from None
+    try:
+        text = content.decode("utf-8")
         data = json.loads(text, object_pairs_hook=unique) if name.endswith(".json") else tomllib.loads(text)
-    except OSError as error:
-        raise CaseError(f"{name}: cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
         kind = "JSON" if name.endswith(".json") else "TOML"
         raise CaseError(f"{name}: not {kind}: {' '.join(str(error).split())}") from None

@@ -168,13 +168,25 @@ def test_what_is_no_file_is_refused_by_name(cli, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_file_that_is_too_large_by_far_is_refused_by_its_header(cli, tmp_path):
+    """A disk holds such a file in a few blocks; no machine reads it in a second."""
+    case = written(tmp_path / "case", HEADER, TENSORS)
+    zeros = tmp_path / "zeros"
+    zeros.touch()
+    for path, words in ((case, "incomplete metadata, file not fully covered"), (zeros, "invalid JSON in header")):
+        os.truncate(path, 2**42)
+        ran = cli("show", path)
+        assert (ran.code, ran.out) == (2, "")
+        assert ran.err.startswith(f"atlas-ref: {path}: not a whole safetensors file: {words}")
+
+
 def test_a_file_without_permission_is_refused(monkeypatch, tmp_path):
     file = written(tmp_path / "case.safetensors", HEADER, TENSORS)
 
-    def refuse(path):
+    def refuse(path, mode):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(atlas_ref.CaseError) as refusal:
         atlas_ref.load(file)
     assert str(refusal.value) == f"{file}: cannot be read: Permission denied"

@@ -123,12 +123,14 @@ def test_gradients_without_a_cotangent_are_refused(cli, tmp_path):
 
 
 @pytest.mark.clause("CASE-19")
-@pytest.mark.parametrize("link", ["the same path", "another spelling", "symbolic link", "hard link"])
+@pytest.mark.parametrize("link", ["the same path", "another spelling", "through no folder", "symbolic link", "hard link"])
 def test_a_case_is_never_its_own_output(link, case, cli, tmp_path, monkeypatch):
     out = case
     if link == "another spelling":
         monkeypatch.chdir(tmp_path)
         out = os.path.join("cases", "..", "cases", case.name)
+    elif link == "through no folder":
+        out = os.path.join(case.parent, "absent", "..", case.name)
     elif link == "symbolic link":
         out = tmp_path / "link"
         out.symlink_to(case)
@@ -138,7 +140,7 @@ def test_a_case_is_never_its_own_output(link, case, cli, tmp_path, monkeypatch):
     before = case.read_bytes()
     ran = cli("eval", case, "-o", out)
     assert ran.code == 2
-    assert ran.err.endswith(": is the case itself; results need a file of their own\n")
+    assert ran.err.endswith(": is the case itself, which is not overwritten\n")
     assert case.read_bytes() == before
 
 

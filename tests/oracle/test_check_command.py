@@ -164,3 +164,26 @@ def test_a_precision_is_that_of_the_results_and_of_their_inputs(tmp_path, cli):
     assert cli("check", file, "--dtype", "float32").code == 0
     assert cli("check", file, "--dtype", "float64").code == 1
     assert cli("check", file, "--dtype", "float8").code == 2
+
+
+@pytest.mark.clause("CASE-19")
+def test_a_report_never_overwrites_what_is_read(tmp_path, cli):
+    header, tensors = some("delta")
+    results = dict(atlas_ref.evaluate(atlas_ref.make(header, tensors)).tensors)
+    case, mine, known = tmp_path / "case.json", tmp_path / "mine.html", tmp_path / "known.json"
+    written(case, header, tensors)
+    written(mine, header, results)
+    known.write_text('{"xfail": []}')
+    before = [path.read_bytes() for path in (case, mine, known)]
+    for place, what in ((case, "case"), (mine, "file of results"), (known, "list of expected failures")):
+        ran = cli("check", case, "--against", mine, "--xfail", known, "--report", place)
+        assert (ran.code, ran.out, ran.err) == (2, "", f"atlas-ref: {place}: is the {what} itself, which is not overwritten\n")
+    assert [path.read_bytes() for path in (case, mine, known)] == before
+
+
+@pytest.mark.clause("SRC-1")
+def test_a_source_that_no_system_can_name_is_one_line(tmp_path, cli):
+    case = written(tmp_path / "case", *some("delta"))
+    for place in ("x" * 300, case / "inside"):
+        ran = cli("check", case, "--against", place)
+        assert (ran.code, ran.out, ran.err) == (2, "", f"atlas-ref: {place}: no such file or folder\n")

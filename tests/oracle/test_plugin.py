@@ -145,13 +145,14 @@ def test_expected_failures(project):
         (["--atlas-impl", "a:b"], "--atlas-impl needs --atlas-cases"),
         (["--atlas-exec", "a"], "--atlas-exec needs --atlas-cases"),
         (["--atlas-cases", "absent"], "no such file or folder"),
+        (["--atlas-cases", "x" * 300], "no such file or folder"),
         (
             ["--atlas-cases", "cases", "--atlas-impl", "a:b", "--atlas-exec", "c"],
             "--atlas-impl and --atlas-exec: one source of results at a time",
         ),
         (["--atlas-cases", "cases", "--atlas-exec", "true"], "exec: {case} is needed"),
         (["--atlas-cases", "cases", "--atlas-only", "Z"], "only: out/Z: no rule has such a result"),
-        (["--atlas-cases", "cases", "--atlas-xfail", "absent.toml"], "absent.toml: cannot be read"),
+        (["--atlas-cases", "cases", "--atlas-xfail", "absent.toml"], "absent.toml: no such file"),
     ],
 )
 def test_options_that_do_not_fit_are_a_usage_error(options, words, project):

@@ -13,6 +13,9 @@ from close import EXACT, assert_close
 import atlas_ref
 from atlas_ref.oracle import answers, sources
 from atlas_ref.oracle.answers import Garbage
+from atlas_ref.oracle.identify_files import results_of
+from atlas_ref.oracle.replay_files import replay_file
+from atlas_ref.oracle.trace import trace
 
 
 @pytest.fixture
@@ -233,6 +236,26 @@ def test_inputs_that_came_back_must_be_those_of_the_case_in_any_precision(kind, 
     written(file, header, {**back, "in/extra": np.zeros(2), **results})
     with pytest.raises(atlas_ref.CaseError, match=r"in/extra: differs from the case's"):
         sources.read_results(file, case)
+
+
+@pytest.mark.clause("SRC-3", "IDENT-1", "REPLAY-9")
+@pytest.mark.parametrize("kind", ["float64", "float32", "bfloat16", "float16", "int8", "complex64"])
+def test_inputs_that_come_back_are_the_cases_own_in_every_floating_format(kind, tmp_path):
+    """By the same rule wherever somebody's file is read; numbers cut to integers are others."""
+    header, tensors = some("delta")
+    case = atlas_ref.make(header, tensors, name="case")
+    back = {"in/k": tensors["in/k"].astype(ml_dtypes.bfloat16 if kind == "bfloat16" else kind)}
+    file = written(tmp_path / "file", header, back | dict(atlas_ref.evaluate(case).tensors) | trace(case))
+    for read in (
+        sources.read_results,
+        lambda path, case: results_of(case, path),
+        lambda path, case: replay_file(case, path, nearest=False),
+    ):
+        if kind in ("int8", "complex64"):
+            with pytest.raises(atlas_ref.CaseError, match="in/k: "):
+                read(file, case)
+        else:
+            assert read(file, case)
 
 
 @pytest.mark.clause("SRC-3")

@@ -294,6 +294,11 @@ BAD: tuple[tuple[str, ...], ...] = (
     ("delta", *IMPL, "--fix", "window=3"),
     ("delta", *IMPL, "--fix", "tokens=many"),
     ("delta", *IMPL, "--fix", "tokens=0"),
+    ("delta", *IMPL, "--fix", "heads=-1"),
+    ("delta", *IMPL, "--fix", "d_in=99999999999999999999999"),
+    ("delta", *IMPL, "--fix", "pulse=99999999999999999999999"),
+    ("omega", *IMPL, "--fix", "window=wide"),
+    ("delta", *IMPL, "--fix", "dtype={}"),
     ("delta", *IMPL, "--fix", "convention=spec", "--convention", "spec"),
     ("delta", *IMPL, "--convention", "colour=red"),
     ("delta", *IMPL, "--convention", "reference=chunk_start", "--fix", "span=null"),
@@ -335,6 +340,25 @@ def test_a_crash_is_repeated_with_the_implementation(cli: Any, tmp_path: Path) -
     assert_golden("sweep_crash.txt", "\n".join(line.rstrip() for line in text.splitlines()) + "\n")
     *_, command = ran.out.splitlines()
     assert cli(*shlex.split(command.removeprefix("repeat with: atlas-ref "))).code == 1
+
+
+@pytest.mark.clause("SWEEP-7", "SWEEP-11")
+def test_a_case_without_an_answer_is_repeated_with_the_implementation(cli: Any, tmp_path: Path) -> None:
+    words = ("sweep", "delta", "--impl", f"{HERE}:answers_nothing", "--cases", "1", "--keep", "1", "--shrink", "0", "-o", tmp_path)
+    ran = cli(*words)
+    assert (ran.code, ran.err) == (1, "")
+    assert "1 MISSING" in ran.out
+    *_, command = ran.out.splitlines()
+    assert cli(*shlex.split(command.removeprefix("repeat with: atlas-ref "))).code == 1
+
+
+@pytest.mark.clause("SWEEP-11")
+def test_errors_that_no_number_holds_are_words(cli: Any, tmp_path: Path) -> None:
+    words = ("sweep", "delta", "--impl", f"{HERE}:enormous", "--fix", "level=projected", "--cases", "2", "--keep", "0")
+    ran = cli(*words)
+    assert (ran.code, ran.err) == (1, "")
+    assert " inf " in ran.out
+    assert cli(*words, "--json").json["failures"][0]["row"]["error"] == "inf"
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(cli: Any, tmp_path: Path) -> None:

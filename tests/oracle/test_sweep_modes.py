@@ -203,17 +203,59 @@ def test_a_log_of_another_sweep_is_refused_by_the_key_that_differs(tmp_path: Pat
     assert log.read_text() == text
 
 
+@pytest.mark.clause("SWEEP-9")
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"task": "judge", "case": "three"}',
+        '{"task": "judge", "case": 0, "verdict": "PASS", "row": {}, "drawn": null}',
+        '{"task": "boil", "case": 0}',
+        '{"seed": 3}',
+    ],
+)
+def test_a_whole_line_that_no_sweep_writes_is_refused_by_its_number(line: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    sweep("delta", kernel("right"), cases=2, folder=tmp_path, resume=log)
+    text = log.read_text() + "[" * 9999 + "\n" + line + "\n"  # the one before it counts as cut short
+    log.write_text(text)
+    with pytest.raises(CaseError) as refusal:
+        sweep("delta", kernel("right"), cases=2, folder=tmp_path, resume=log)
+    assert str(refusal.value) == f"{log}: line 5: not what a sweep writes there"
+    assert log.read_text() == text
+
+
+@pytest.mark.clause("SWEEP-9")
+def test_a_pipe_or_device_is_no_log(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/full")):
+        with pytest.raises(CaseError, match=f"^{path}: is not a regular file"):
+            sweep("delta", kernel("right"), cases=1, folder=tmp_path, resume=path)
+
+
+@pytest.mark.clause("SWEEP-9")
+def test_a_failure_whose_file_is_gone_is_shrunk_again(tmp_path: Path) -> None:
+    def found(folder: str) -> Sweep:
+        return sweep("delta", kernel("no_pulse"), cases=6, choices=PLAIN, folder=tmp_path / folder, resume=tmp_path / "log", keep=1)
+
+    first = found("here")
+    (name,) = (path.name for path in (tmp_path / "here").iterdir())
+    assert found("there") == first
+    assert (tmp_path / "there" / name).read_bytes() == (tmp_path / "here" / name).read_bytes()
+
+
 def test_a_log_in_no_folder_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(CaseError, match="none does not exist"):
         sweep("delta", kernel("right"), cases=1, folder=tmp_path, resume=tmp_path / "none" / "log")
 
 
 def test_every_line_is_in_the_file_when_append_returns(tmp_path: Path) -> None:
+    line = {"task": "judge", "case": 3, "verdict": "PASS", "drawn": None}
+    line |= {"row": {"tensor": "out/y", "error": 0.1, "tolerance": 1.0, "why": ""}}
     with Log(tmp_path / "log", {"seed": 0}) as log:
-        log.append({"task": "judge", "case": 3, "row": {"error": 0.1}})
+        log.append(line)
         assert [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()][1]["case"] == 3
     with Log(tmp_path / "log", {"seed": 0}) as log:
-        assert log.known == {("judge", 3): {"task": "judge", "case": 3, "row": {"error": 0.1}}}
+        assert log.known == {("judge", 3): line}
 
 
 # -- Dask ---------------------------------------------------------------------------------------------

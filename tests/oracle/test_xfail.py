@@ -2,6 +2,8 @@
 
 import datetime
 import json
+import os
+from pathlib import Path
 
 import pytest
 from casefiles import some, written
@@ -80,6 +82,14 @@ def test_json_is_read_strictly_too(tmp_path):
     file.write_bytes(b"\xff")
     with pytest.raises(atlas_ref.CaseError, match=f"^{file}: not JSON: "):
         xfail.load(file)
+
+
+@pytest.mark.clause("SRC-15")
+def test_a_pipe_or_device_holds_no_list(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(atlas_ref.CaseError, match=f"^{path}: is not a regular file$"):
+            xfail.load(path)
 
 
 @pytest.mark.clause("SRC-16")

@@ -8,8 +8,12 @@ Exit code 1 where a mistake survives, a legal variant raises an alarm, or a conv
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 from rich.console import Console
@@ -25,13 +29,16 @@ Rows = dict[tuple[str, str, str], table.Found]
 Names = dict[tuple[str, str, str], table.Named]
 
 
-def main(quick: bool) -> int:
-    """Print the table and its counts."""
+def main(quick: bool, jobs: int = 1) -> int:
+    """Print the table and its counts, worked out in several processes."""
     console = Console() if sys.stdout.isatty() else Console(width=200)
-    rows = {(m.name, name, dtype): table.planted(m, name, dtype) for m, name, dtype in _watched(table.mistakes(), "mistakes")}
     conventions = [each for each in table.mistakes() if each[0].axes is not None and not quick]
-    names = {(m.name, name, dtype): table.named(m, name, dtype) for m, name, dtype in _watched(conventions, "conventions")}
-    alarms = [(*each, found) for each in _watched(table.legal(), "legal variants") if (found := table.alarmed(*each)).caught]
+    conventions.sort(key=lambda each: each[1])  # one case after the other: what is searched on it is listed once
+    with ProcessPoolExecutor(jobs) if jobs > 1 else nullcontext() as pool:
+        asked = partial(_asked, pool)
+        names = {_key(each): found for each, found in asked(table.named, conventions, "conventions")}
+        rows = {_key(each): found for each, found in asked(table.planted, table.mistakes(), "mistakes")}
+        alarms = [(*each, found) for each, found in asked(table.alarmed, table.legal(), "legal variants") if found.caught]
 
     console.print(_table(rows, names))
     for way, name, dtype, found in alarms:
@@ -47,10 +54,20 @@ def main(quick: bool) -> int:
     return 1 if survived or missed or alarms else 0
 
 
-def _watched(tasks: Iterable[Any], words: str) -> Iterable[Any]:
-    """The same, with a bar where somebody watches."""
+def _asked(pool: Executor | None, ask: Callable[..., Any], tasks: Iterable[Any], words: str) -> Iterable[tuple[Any, Any]]:
+    """Each task with its answer, in order, with a bar where somebody watches."""
     items = list(tasks)
-    return track(items, words, console=Console(stderr=True), transient=True) if sys.stderr.isatty() else items
+    if not items:
+        return []
+    columns = list(zip(*items, strict=True))
+    answers = map(ask, *columns) if pool is None else pool.map(ask, *columns)
+    found = zip(items, answers, strict=True)
+    return track(found, words, len(items), console=Console(stderr=True), transient=True) if sys.stderr.isatty() else found
+
+
+def _key(task: Any) -> tuple[str, str, str]:
+    mistake, name, dtype = task
+    return mistake.name, name, dtype
 
 
 def _table(rows: Rows, names: Names) -> Table:
@@ -89,4 +106,4 @@ def small() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(small() if "--subtle" in sys.argv[1:] else main("--quick" in sys.argv[1:]))
+    sys.exit(small() if "--subtle" in sys.argv[1:] else main("--quick" in sys.argv[1:], os.cpu_count() or 1))

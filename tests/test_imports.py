@@ -1,0 +1,98 @@
+"""Imports run one way: tape, parts, rules, parallel, oracle, command line; and without a cycle."""
+
+from __future__ import annotations
+
+import ast
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+#: What each layer holds, from the lowest: a module may import from its own layer and from those before it.
+LAYERS = (
+    ("tape",),
+    ("atlas_ref",),  # the parts: whatever is in none of the others
+    ("atlas_ref.rules",),
+    ("atlas_ref.parallel",),
+    ("atlas_ref.oracle",),
+    ("atlas_ref.cli", "atlas_ref.pytest_plugin", "atlas_ref.__init__"),
+)
+
+
+def modules() -> dict[str, Path]:
+    """Module name -> file; a package is its `__init__`."""
+    found = {}
+    for package in ("tape", "atlas_ref"):
+        for path in (ROOT / package).rglob("*.py"):
+            found[".".join(path.relative_to(ROOT).with_suffix("").parts)] = path
+    return found
+
+
+FILES = modules()
+
+
+def layer(name: str) -> int:
+    """The last layer that claims the module."""
+    if name.startswith("atlas_ref.cli_"):
+        name = "atlas_ref.cli"
+    return max(i for i, starts in enumerate(LAYERS) for start in starts if name == start or name.startswith(f"{start}."))
+
+
+def imported(name: str, *, types: bool) -> set[str]:
+    """Modules of the two packages that a module imports anywhere; without `types` only what is imported when it runs."""
+    tree = ast.parse(FILES[name].read_text())
+    left_out = [] if types else [node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)]
+    skipped = {inner for node in left_out for inner in ast.walk(node)}
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if node in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return {own for each in found if (own := _own(each)) is not None}
+
+
+def _own(name: str) -> str | None:
+    """The module that an import reaches: itself, the package, or the module that holds the name."""
+    module = name.rpartition(".")[0]
+    return next((place for place in (name, f"{name}.__init__", module, f"{module}.__init__") if place in FILES), None)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_module_imports_from_its_own_layer_and_from_below(name: str) -> None:
+    upwards = {each for each in imported(name, types=True) if layer(each) > layer(name)}
+    if _asks_the_package_for_its_version_alone(name):
+        upwards -= {"atlas_ref.__init__"}
+    assert upwards == set()
+
+
+def _asks_the_package_for_its_version_alone(name: str) -> bool:
+    attributes = {ast.unparse(node) for node in ast.walk(ast.parse(FILES[name].read_text())) if isinstance(node, ast.Attribute)}
+    return {each for each in attributes if each.startswith("atlas_ref.")} == {"atlas_ref.__version__"}
+
+
+def test_no_cycle() -> None:
+    graph = {name: imported(name, types=False) - {name, "atlas_ref.__init__", "tape.__init__"} for name in FILES}
+    try:
+        order = list(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        pytest.fail(f"imports in a circle: {' <- '.join(error.args[1])}")
+    assert set(order) >= set(FILES) - {"atlas_ref.__init__", "tape.__init__"}
+
+
+def test_imports_inside_functions_are_those_of_start_up_time() -> None:
+    """Only the command line and what is loaded with every start may put an import off; an extra is imported where it is asked for."""
+    lazy = {
+        name
+        for name, path in FILES.items()
+        for function in ast.walk(ast.parse(path.read_text()))
+        if isinstance(function, ast.FunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    }
+    commands = {name for name in FILES if layer(name) == len(LAYERS) - 1}
+    assert lazy - commands == {"atlas_ref.oracle.sweep_dask"}
