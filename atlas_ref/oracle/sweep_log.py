@@ -32,13 +32,17 @@ def plain(value: Any) -> Any:
 class Log:
     """A log that is read, then appended to.
 
+    Args:
+        plan: what an outcome depends on, which the first line holds.
+        key, what: of the first line, and what is logged, in words.
+
     Raises:
         CaseError: it cannot be read or written, is no log, or is that of another sweep.
     """
 
-    def __init__(self, path: str | os.PathLike[str], plan: Mapping[str, Any]) -> None:
-        self.path = Path(path)
-        self._plan = {KEY: VERSION, **plain(plan)}
+    def __init__(self, path: str | os.PathLike[str], plan: Mapping[str, Any], *, key: str = KEY, what: str = "a sweep") -> None:
+        self.path, self._key, self._what = Path(path), key, what
+        self._plan = {key: VERSION, **plain(plan)}
         self.known = self._read()
         self._stream: IO[bytes] | None = None  # bad input leaves no file behind: it is made when there is a line
         if not self.path.parent.is_dir():
@@ -89,12 +93,12 @@ class Log:
         objects = [found for line in lines if (found := _object(line)) is not None]
         if not any(lines):
             return {}
-        if not objects or objects[0].get(KEY) != VERSION or _object(lines[0]) is None:
-            raise CaseError(f"{self.path}: not the log of a sweep: its first line has no {KEY!r} {VERSION}")
+        if not objects or objects[0].get(self._key) != VERSION or _object(lines[0]) is None:
+            raise CaseError(f"{self.path}: not the log of {self._what}: its first line has no {self._key!r} {VERSION}")
         for key, value in self._plan.items():
             if objects[0].get(key) != value:
                 theirs = json.dumps(objects[0].get(key))
-                raise CaseError(f"{self.path}: {key}: the log is that of a sweep with {theirs}, this one has {json.dumps(value)}")
+                raise CaseError(f"{self.path}: {key}: the log is that of {self._what} with {theirs}, this one has {json.dumps(value)}")
         return {(str(each["task"]), int(each["case"])): each for each in objects[1:] if "task" in each and "case" in each}
 
 

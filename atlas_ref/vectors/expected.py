@@ -1,0 +1,28 @@
+"""Expected values of a vector: certified, each the one float64 nearest to the number itself (VEC-6)."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+
+from atlas_ref.oracle.case import Case, CaseError
+
+Values = dict[str, np.ndarray[Any, Any]]
+
+
+def expected(case: Case, *, grad: bool) -> Values:
+    """out/... of a case and, when asked for, grad/..., each entry certified to be the nearest float64.
+
+    Raises:
+        CaseError: python-flint is not installed, or an entry lies too near the middle of two float64 to be decided.
+    """
+    try:
+        certify = importlib.import_module("atlas_ref.certify").certify
+    except ImportError:
+        raise CaseError("vectors make: python-flint is needed for certified values: pip install 'atlas-ref[certify]'") from None
+    found = certify(case, grad=grad)
+    if found.unresolved:
+        raise CaseError(f"{case.name}: {next(iter(found.unresolved))}: its values cannot be certified")
+    return {name: np.asarray(value, np.float64) for name, value in found.values.items()}
