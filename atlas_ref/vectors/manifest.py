@@ -157,4 +157,5 @@ def read_sums(folder: Path) -> dict[str, str]:
 
 def files_of(manifest: Manifest) -> list[str]:
     """Every file that the manifest names."""
-    return [each.file for each in (*manifest.vectors, *manifest.negative, *manifest.large)]
+    parts: list[Vector | Negative | Large] = [*manifest.vectors, *manifest.negative, *manifest.large]
+    return [each.file for each in parts]

@@ -44,7 +44,8 @@ def whole(seed: int, name: str, count: int, low: int, high: int) -> Numbers:
 def chosen(seed: int, name: str, shape: tuple[int, ...], values: tuple[float, ...]) -> Numbers:
     """An array whose entries are drawn from a list."""
     places = whole(seed, name, int(np.prod(shape)), 0, len(values) - 1).astype(int)
-    return np.asarray(values, np.float64)[places].reshape(shape)
+    found: Numbers = np.asarray(values, np.float64)[places].reshape(shape)
+    return found
 
 
 def dyadic(seed: int, name: str, shape: tuple[int, ...], *, most: int, scale: float) -> Numbers:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from atlas_ref.conventions import Convention, resolve
+from atlas_ref.oracle.case import CaseError
+
 #: Shapes that every target with a sequence has; the names are those of `Request`.
 TALL = {"tokens": 7, "d_in": 2, "d_out": 4, "heads": 2}
 WIDE = {"tokens": 8, "d_in": 4, "d_out": 3, "heads": 1}
@@ -18,7 +21,7 @@ class Topic(NamedTuple):
         request: fields of `Request` that differ from the target's.
         regimes: what is done to the inputs, in order; names in `regimes.REGIMES`.
         grad: the case has cotangents and records gradients.
-        needs: "window", "momentum", "newton_schulz", "frozen", "sequence": what the target must have.
+        needs: what the target must have: newton_schulz.
     """
 
     name: str
@@ -71,18 +74,28 @@ class Target(NamedTuple):
     Attributes:
         name: of the target; its vectors are called NAME-TOPIC.
         request: fields of `Request` in common.
-        topics: which it has.
-        without: topics that it has not, with the reason in a comment where it is listed.
+        listed: topics that it may have.
+        without: names of topics that it has not.
     """
 
     name: str
     request: dict[str, Any]
-    topics: tuple[Topic, ...] = TOPICS
+    listed: tuple[Topic, ...] = TOPICS
     without: tuple[str, ...] = ()
 
     @property
     def rule(self) -> str:
         return str(self.request["rule"])
+
+    @property
+    def convention(self) -> Convention:
+        return resolve(self.request.get("convention", "spec"), rule=self.rule, level=self.request.get("level", "projected"))
+
+    @property
+    def topics(self) -> tuple[Topic, ...]:
+        """Those that it has."""
+        has = {"newton_schulz"} if self.convention.has_newton_schulz else set()
+        return tuple(topic for topic in self.listed if topic.name not in self.without and set(topic.needs) <= has)
 
 
 LINEAR = {"newton_schulz": "none"}
@@ -110,3 +123,27 @@ TARGETS = (
     Target("omega-polynomial", {"rule": "omega", "window": 2, "feature_map": {"kind": "polynomial"}, "convention": LINEAR}),
     Target("newton_schulz", {"rule": "newton_schulz"}, MATRICES),
 )
+
+
+def target_named(name: str) -> Target:
+    """A target by its name.
+
+    Raises:
+        CaseError: there is none.
+    """
+    for target in TARGETS:
+        if target.name == name:
+            return target
+    raise CaseError(f"target {name!r} does not exist; targets are {', '.join(target.name for target in TARGETS)}")
+
+
+def topic_named(target: Target, name: str) -> Topic:
+    """A topic of a target by its name.
+
+    Raises:
+        CaseError: the target has none of this name.
+    """
+    for topic in target.topics:
+        if topic.name == name:
+            return topic
+    raise CaseError(f"target {target.name} has no topic {name!r}; it has {', '.join(topic.name for topic in target.topics)}")
