@@ -1,0 +1,145 @@
+"""The float64 that every result rounds to, proved by balls at a precision that doubles until each ball has one nearest float64.
+
+Specified in specs/certify.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from flint import arb, ctx
+
+from atlas_ref.certify.evaluate import WEIGHED, evaluate, leading
+from atlas_ref.certify.results import Certified, Unresolved
+from atlas_ref.certify.rounding import Rounded, rounded
+from atlas_ref.oracle.case import Case, CaseError, differentiable
+from atlas_ref.oracle.evaluate import Unsupported
+
+Array = np.ndarray[Any, Any]
+
+#: Bits of the first attempt; each further one has twice as many.
+FIRST = 128
+
+#: Directions per tensor along which gradients of larger cases are certified too, and what counts as larger.
+DIRECTIONS = 8
+SMALL_TOKENS, SMALL_WIDTH = 8, 4
+
+UNKNOWN = Rounded(-math.inf, math.inf)
+
+
+def certify(case: Case, *, grad: bool = False, max_bits: int = 16384) -> Certified:
+    """Certify every result of a case; see `atlas_ref.certify.certify`."""
+    if not case.supported:
+        raise Unsupported(f"{case.name}: rule {case.header.rule}: not yet supported")
+    arrays = exact(case)
+    names = _asked(case) if grad else []
+    found = _Rounding(axes=len(leading(case.header, arrays)))
+    bits = min(FIRST, max_bits)
+    while True:
+        balls = evaluate(case.header, case.convention, arrays, bits=bits, grad=names, only=found.places())
+        with ctx.workprec(bits):
+            found.take(balls | (_along(balls) if larger(case) else {}), bits)
+        if found.done or bits >= max_bits:
+            return found.certified()
+        bits = min(2 * bits, max_bits)
+
+
+def exact(case: Case) -> dict[str, Array]:
+    """The tensors of a case in float64, which holds every format exactly; masks as they are (CERT-1)."""
+    return {name: value if value.dtype.kind in "bu" else value.astype(np.float64) for name, value in case.inputs.items()}
+
+
+def _asked(case: Case) -> list[str]:
+    """The inputs to differentiate by.
+
+    Raises:
+        CaseError: the case has no cotangent of its main result.
+    """
+    main = {"newton_schulz": "in/X_bar", "feature_map": "in/phi_bar"}.get(case.header.rule, "in/y_bar")
+    if main not in case.inputs:
+        raise CaseError(f"{case.name}: {main}: missing, gradients need it")
+    return differentiable(case)
+
+
+def larger(case: Case) -> bool:
+    """Whether a case has more than 8 tokens or 4 dimensions, so that its gradients are certified along directions too."""
+    shapes = {name: value.shape for name, value in case.inputs.items()}
+    k = shapes.get("in/k") or shapes.get("in/G") or shapes["in/x"]
+    tokens = k[-2] if case.header.rule not in ("newton_schulz", "feature_map") else 1
+    widths = [k[-1], shapes["in/v"][-1] if "in/v" in shapes else k[-1]]
+    if case.header.level == "token":
+        widths = [shapes["in/param/W_K"][-2], shapes["in/param/W_V"][-2]]
+    return tokens > SMALL_TOKENS or max(widths) > SMALL_WIDTH
+
+
+def direction(shape: tuple[int, ...], i: int) -> Array:
+    """Direction i of a tensor of this shape: +1 and -1, from NumPy's counter-based generator Philox with key i (CERT-10)."""
+    draw = np.random.Generator(np.random.Philox(key=i))
+    return np.where(draw.integers(0, 2, shape) == 1, 1.0, -1.0)
+
+
+def _along(balls: Mapping[str, Array]) -> dict[str, Array]:
+    """The derivatives along each direction, by name of the gradient with `directions/` in front."""
+    found = {}
+    for name, value in balls.items():
+        if name.startswith("grad/"):
+            sums = [_signed_sum(value, direction(value.shape, i)) for i in range(DIRECTIONS)]
+            found["directions/" + name] = np.array([*sums, None], dtype=object)[:-1]
+    return found
+
+
+def _signed_sum(value: Array, signs: Array) -> arb:
+    pairs = zip(np.ravel(value), np.ravel(signs), strict=True)
+    return sum((x if sign > 0 else -x for x, sign in pairs), arb(0))
+
+
+class _Rounding:
+    """What is known of every entry so far.
+
+    Args:
+        axes: how many leading axes results have whose indices are evaluated on their own.
+    """
+
+    def __init__(self, axes: int) -> None:
+        self.axes = axes
+        self.low: dict[str, Array] = {}
+        self.high: dict[str, Array] = {}
+        self.bits: dict[str, int] = {}
+
+    def waiting(self, name: str) -> Iterable[tuple[int, ...]]:
+        """Indices of the entries that have no one float64 yet."""
+        return [tuple(int(i) for i in place) for place in np.argwhere(self.low[name] != self.high[name])]
+
+    @property
+    def done(self) -> bool:
+        return all(np.array_equal(self.low[name], self.high[name]) for name in self.low)
+
+    def places(self) -> set[tuple[int, ...]] | None:
+        """Leading indices that some entry still waits for; None before the first attempt."""
+        return {place[: self.axes] for name in self.low for place in self.waiting(name)} if self.low else None
+
+    def take(self, balls: Mapping[str, Array], bits: int) -> None:
+        """Round what has not been resolved yet."""
+        for name, value in balls.items():
+            if name not in self.low:
+                self.low[name], self.high[name] = (np.full(value.shape, end) for end in UNKNOWN)
+                self.bits[name] = bits
+            for place in self.waiting(name):
+                ends = rounded(value[place])
+                self.low[name][place], self.high[name][place] = ends
+                if ends.unique:
+                    self.bits[name] = bits
+
+    def certified(self) -> Certified:
+        lost = {name: [Unresolved(at, float(self.low[name][at]), float(self.high[name][at])) for at in self.waiting(name)] for name in self.low}
+        values = {name: np.where(np.isinf(low) & (low != self.high[name]), np.nan, low) for name, low in self.low.items()}
+        ahead = "directions/"
+        return Certified(
+            values={name: value for name, value in values.items() if not name.startswith(ahead)},
+            bits=self.bits,
+            unresolved={name: entries for name, entries in lost.items() if entries},
+            directions={name.removeprefix(ahead): value for name, value in values.items() if name.startswith(ahead)},
+        )

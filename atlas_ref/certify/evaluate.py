@@ -1,0 +1,117 @@
+"""A whole case on balls at one precision: results, and derivatives by every floating input (CASE-10 to CASE-14)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from flint import arb, arb_mat, ctx
+
+from atlas_ref.certify.feature_maps import mapped
+from atlas_ref.certify.inputs import Inputs
+from atlas_ref.certify.matrix import Matrix, cotangents
+from atlas_ref.certify.newton_schulz import newton_schulz
+from atlas_ref.certify.run import Results, Sequence
+
+Array = np.ndarray[Any, Any]
+Index = tuple[int, ...]
+
+#: Results that a cotangent weighs (CASE-14).
+WEIGHED = {"out/y": "in/y_bar", "out/M": "in/M_bar", "out/S": "in/S_bar", "out/X": "in/X_bar", "out/phi": "in/phi_bar"}
+
+#: Axes of one item of a result: what else stands in front of them is leading, or one item after another.
+RANKS = {"out/M": 2, "out/S": 2, "out/M_ref": 2, "out/window_momentum": 2, "out/X": 2, "out/window_gate_before": 0}
+
+
+def leading(header: Any, arrays: Mapping[str, Array]) -> tuple[int, ...]:
+    """The leading axes of a case, whose indices never meet (CONV-27)."""
+    if header.rule == "newton_schulz":
+        return tuple(arrays["in/G"].shape[:-2])
+    if header.rule == "feature_map":
+        return tuple(arrays["in/x"].shape[:-1])
+    if header.level == "token":
+        return (arrays["in/x"].shape[0], arrays["in/param/W_K"].shape[0])
+    return tuple(arrays["in/k"].shape[:-2])
+
+
+def evaluate(
+    header: Any,
+    convention: Any,
+    arrays: Mapping[str, Array],
+    *,
+    bits: int,
+    grad: Iterable[str] = (),
+    only: Iterable[Index] | None = None,
+    moved: Mapping[str, Array] | None = None,
+) -> dict[str, Array]:
+    """Balls for every entry of every result, as arrays of objects.
+
+    Args:
+        arrays: input tensors in float64.
+        bits: precision.
+        grad: names of the inputs to differentiate by; cotangents are among `arrays`.
+        only: leading indices to evaluate; the others hold None. All of them with `grad`, which may sum over them.
+        moved: what is added to inputs, arrays of balls.
+    """
+    axes, names = leading(header, arrays), frozenset(grad)
+    found: dict[str, Array] = {}
+    slopes = {"grad/" + name.removeprefix("in/"): _zeros(arrays[name].shape) for name in sorted(names)}
+    with ctx.workprec(bits):
+        for index in np.ndindex(*axes) if only is None or names else only:
+            inputs = Inputs(arrays, live=names, moved=moved)
+            results = _results(header, convention, inputs, index)
+            for name, value in results.items():
+                _store(found, name, value, axes, index)
+            if names:
+                _differentiate(results, inputs, index, slopes)
+    return found | slopes
+
+
+def _results(header: Any, convention: Any, inputs: Inputs, index: Index) -> Results:
+    if header.rule == "newton_schulz":
+        return {"out/X": newton_schulz(inputs.get("in/G", *index), convention.newton_schulz)}
+    if header.rule == "feature_map":
+        return {"out/phi": mapped(header.feature_map, inputs.phi(), inputs.get("in/x", *index))}
+    return Sequence(header, convention, inputs, index).run()
+
+
+def _zeros(shape: tuple[int, ...]) -> Array:
+    made = np.empty(shape, dtype=object)
+    made.fill(arb(0))
+    return made
+
+
+def _store(found: dict[str, Array], name: str, value: Matrix | list[Matrix], axes: tuple[int, ...], index: Index) -> None:
+    """Put the balls of one leading index where they belong."""
+    items = value if isinstance(value, list) else [value]
+    parts = [_shaped(each, RANKS.get(name, 1)) for each in items]
+    own = np.stack(parts) if isinstance(value, list) else parts[0]
+    if name not in found:
+        found[name] = np.empty((*axes, *own.shape), dtype=object)
+    found[name][index] = own
+
+
+def _shaped(matrix: Matrix, rank: int) -> Array:
+    made = np.empty((matrix.rows, matrix.columns), dtype=object)
+    made[...] = matrix.value.tolist()
+    return made.reshape(((), (matrix.rows,), made.shape)[rank])
+
+
+def _differentiate(results: Results, inputs: Inputs, index: Index, slopes: dict[str, Array]) -> None:
+    """Add the derivatives of one leading index (CASE-14)."""
+    seeds: list[tuple[Matrix, arb_mat]] = []
+    for name, value in results.items():
+        bar = WEIGHED.get(name)
+        if bar in inputs:
+            items = list(enumerate(value)) if isinstance(value, list) else [(None, value)]
+            seeds += [(each, inputs.get(bar, *index, *(() if i is None else (i,))).value) for i, each in items]
+    leaves = [(key, matrix) for key, matrix in inputs.made.items() if matrix.live]
+    for (key, matrix), found in zip(leaves, cotangents(seeds, [matrix for _, matrix in leaves]), strict=True):
+        if found is not None:
+            name, place = key
+            target = slopes["grad/" + name.removeprefix("in/")]
+            added = np.empty((matrix.rows, matrix.columns), dtype=object)
+            added[...] = found.tolist()
+            target[place] = target[place] + added.reshape(np.shape(target[place]))
+

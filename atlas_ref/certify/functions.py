@@ -1,0 +1,102 @@
+"""Functions of balls, each with its derivative: activations, norms, softmax (GATES-7, WINDOW-5, WINDOW-6, CONV-24, PHI-6)."""
+
+from __future__ import annotations
+
+from flint import arb
+
+from atlas_ref.certify.matrix import Matrix, each, hadamard, scaled
+
+#: Added under the root of a norm: the float64 nearest to the printed decimal (CERT-3).
+NORM_EPS = 1e-6
+
+#: Of the tanh form of gelu, likewise.
+GELU_CUBIC = 0.044715
+
+
+def sigmoid(x: arb) -> arb:
+    """1 / (1 + e^-x)."""
+    return 1 / (1 + (-x).exp())
+
+
+def silu(x: arb) -> arb:
+    """x sigmoid(x)."""
+    return x * sigmoid(x)
+
+
+def gelu(x: arb) -> arb:
+    """x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))."""
+    return x / 2 * (1 + _gelu_inner(x).tanh())
+
+
+def _gelu_inner(x: arb) -> arb:
+    return (2 / arb.pi()).sqrt() * (x + arb(GELU_CUBIC) * x * x * x)
+
+
+def _sigmoid_slope(x: arb) -> arb:
+    return sigmoid(x) * sigmoid(-x)
+
+
+def _silu_slope(x: arb) -> arb:
+    return sigmoid(x) + x * _sigmoid_slope(x)
+
+
+def _gelu_slope(x: arb) -> arb:
+    t = _gelu_inner(x).tanh()
+    return (1 + t) / 2 + x / 2 * (1 - t * t) * (2 / arb.pi()).sqrt() * (1 + 3 * arb(GELU_CUBIC) * x * x)
+
+
+def sigmoids(x: Matrix) -> Matrix:
+    """The sigmoid of every entry."""
+    return each(x, sigmoid, _sigmoid_slope)
+
+
+def softpluses(x: Matrix) -> Matrix:
+    """log(1 + e^x) of every entry."""
+    return each(x, lambda z: z.exp().log1p(), sigmoid)
+
+
+def exponentials(x: Matrix) -> Matrix:
+    """e^x of every entry."""
+    return each(x, lambda z: z.exp(), lambda z: z.exp())
+
+
+def activated(x: Matrix, kind: str) -> Matrix:
+    """silu or gelu of every entry."""
+    return each(x, silu, _silu_slope) if kind == "silu" else each(x, gelu, _gelu_slope)
+
+
+def cosines(x: Matrix) -> Matrix:
+    """The cosine of every entry."""
+    return each(x, lambda z: z.cos(), lambda z: -z.sin())
+
+
+def shifted_elu(x: Matrix) -> Matrix:
+    """x + 1 above 0, e^x at and below: max(x, 0) + e^min(x, 0), which a ball around 0 does not tear apart (PHI-5)."""
+    return each(x, lambda z: z.max(arb(0)) + z.min(arb(0)).exp(), lambda z: z.min(arb(0)).exp())
+
+
+def inverse(x: Matrix) -> Matrix:
+    """1/x of every entry."""
+    return each(x, lambda z: 1 / z, lambda z: -1 / (z * z))
+
+
+def softmax(logits: Matrix) -> Matrix:
+    """e^x_j / sum_i e^x_i of a column."""
+    powers = exponentials(logits)
+    return scaled(inverse(summed(powers)), powers)
+
+
+def summed(x: Matrix) -> Matrix:
+    """The sum of a column, 1 x 1."""
+    return x.T @ each(x, lambda _: arb(1), lambda _: arb(0))
+
+
+def normalised(x: Matrix, kind: str) -> Matrix:
+    """l2: x / sqrt(sum x^2 + 1e-6); rms: x / sqrt(mean x^2 + 1e-6); none: x (CONV-24)."""
+    if kind == "none":
+        return x
+    squares = summed(hadamard(x, x))
+    if kind == "rms":
+        squares = squares.times(arb(1) / x.rows)
+    root = each(squares.plus(arb(NORM_EPS)), lambda z: z.sqrt(), lambda z: 1 / (2 * z.sqrt()))
+    return scaled(inverse(root), x)

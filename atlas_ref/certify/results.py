@@ -1,0 +1,38 @@
+"""What certify answers."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+
+class Unresolved(NamedTuple):
+    """An entry whose ball holds a tie, or too much: the float64 nearest to each end.
+
+    Attributes:
+        index: place in the tensor.
+        low, high: neighbours in float64 unless the ball is still wide; infinities where nothing is known.
+    """
+
+    index: tuple[int, ...]
+    low: float
+    high: float
+
+
+class Certified(NamedTuple):
+    """What `certify` found.
+
+    Attributes:
+        values: name -> float64: every result, and gradients if asked for; an unresolved entry holds `low`, nan where unknown.
+        bits: name -> precision at which every entry of the tensor that is resolved had one nearest float64.
+        unresolved: name -> entries that the last precision did not resolve; tensors without any are not there.
+        directions: grad/NAME -> DIRECTIONS derivatives along `direction(shape, i)`, for cases with more than 8 tokens or 4 dimensions.
+    """
+
+    values: dict[str, Array]
+    bits: dict[str, int]
+    unresolved: dict[str, list[Unresolved]]
+    directions: dict[str, Array]

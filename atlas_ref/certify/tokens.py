@@ -1,0 +1,126 @@
+"""What each token of a sequence brings, at either level (CONV-4, CONV-28, CONV-36, GATES-6, GATES-7, WINDOW-2 to WINDOW-7)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from flint import arb
+
+from atlas_ref.certify.functions import activated, exponentials, normalised, sigmoids, softmax, softpluses
+from atlas_ref.certify.inputs import Inputs
+from atlas_ref.certify.matrix import Matrix, hadamard, number, pick, stacked
+
+
+class Token(NamedTuple):
+    """One token of one sequence.
+
+    Attributes:
+        k, v, q: raw key, value and query, as columns.
+        gates: retain, momentum, step_size, step_size_memory as given or computed: 1 x 1, or d_out x 1; a missing one is not there.
+        weights: what the lag decides of the window weights, c numbers.
+        gate: what the token weighs at every lag, where tokens bring a weight.
+    """
+
+    k: Matrix
+    v: Matrix
+    q: Matrix
+    gates: dict[str, Matrix]
+    weights: list[Matrix]
+    gate: Matrix | None
+    active: bool
+    reset: bool
+
+
+def tokens_of(header: Any, convention: Any, inputs: Inputs, index: tuple[int, ...]) -> list[Token]:
+    """The tokens of the sequence at an index of the leading axes."""
+    if header.level == "token":
+        return _computed(header, convention, inputs, index)
+    return [_given(header, inputs, (*index, t)) for t in range(inputs.shape("in/k")[-2])]
+
+
+def _given(header: Any, inputs: Inputs, at: tuple[int, ...]) -> Token:
+    """Level projected: at = (..., t)."""
+    gates = {}
+    for name in ("retain", "momentum", "step_size", "step_size_memory"):
+        value = inputs.optional(f"in/{name}", *at)
+        if f"in/log_{name}" in inputs:
+            value = exponentials(inputs.get(f"in/log_{name}", *at))
+        if value is not None:
+            gates[name] = value
+    c = header.window
+    if "in/window_weights" in inputs:
+        row = inputs.get("in/window_weights", *at)
+        weights = [pick(row, [j]) for j in range(c)]
+    else:
+        weights = [number(arb(1) if "in/window_gate" in inputs else arb(1) / c)] * c
+    return Token(
+        k=inputs.get("in/k", *at),
+        v=inputs.get("in/v", *at),
+        q=inputs.get("in/q", *at),
+        gates=gates,
+        weights=weights,
+        gate=inputs.optional("in/window_gate", *at),
+        **_masks(inputs, at[-1]),
+    )
+
+
+def _masks(inputs: Inputs, t: int) -> dict[str, bool]:
+    return {"active": inputs.flag("in/active", t, True), "reset": inputs.flag("in/reset", t, False)}
+
+
+def _computed(header: Any, convention: Any, inputs: Inputs, index: tuple[int, ...]) -> list[Token]:
+    """Level token: index = (batch, head)."""
+    batch, head = index
+    kinds = _factors(header.window_weights)
+    weights = _by_lag(kinds, inputs, head, header.window)
+    found = []
+    for t in range(inputs.shape("in/x")[-2]):
+        x = inputs.get("in/x", batch, t)
+        k, v, q = (inputs.get(f"in/param/{name}", head) @ x for name in ("W_K", "W_V", "W_Q"))
+        read = normalised(k, convention.k_norm) if convention.norm_place == "before_phi" else k
+        gates = _gates(inputs, head, stacked([read, v]))
+        found.append(Token(k, v, q, gates, weights, _by_token(kinds, inputs, head, x), **_masks(inputs, t)))
+    return found
+
+
+def _gates(inputs: Inputs, head: int, read: Matrix) -> dict[str, Matrix]:
+    """sigmoid or softplus of W_g [k; v] + b_g (GATES-7)."""
+    found = {}
+    for name, activation in (("retain", sigmoids), ("momentum", sigmoids), ("step_size", softpluses)):
+        if f"in/param/W_{name}" in inputs:
+            found[name] = activation(inputs.get(f"in/param/W_{name}", head) @ read + inputs.get(f"in/param/b_{name}", head))
+    return found
+
+
+def _factors(kind: Any) -> list[Any]:
+    """The kinds whose product the window weights are; nothing stands for uniform (WINDOW-7)."""
+    if kind is None:
+        return [None]
+    return [factor for part in kind.of for factor in _factors(part)] if kind.kind == "product" else [kind]
+
+
+def _by_lag(kinds: Sequence[Any], inputs: Inputs, head: int, c: int) -> list[Matrix]:
+    """What the lag decides: the product of all kinds but gate."""
+    weights = [number(arb(1))] * c
+    for kind in kinds:
+        name = "uniform" if kind is None else kind.kind
+        if name == "uniform":
+            weights = [w.times(arb(1) / c) for w in weights]
+        elif name == "decay":
+            weights = [w.times(arb(kind.base) ** j) for j, w in enumerate(weights)]
+        elif name == "softmax":
+            shares = softmax(inputs.get("in/param/window_logits", head))
+            weights = [hadamard(w, pick(shares, [j])) for j, w in enumerate(weights)]
+    return weights
+
+
+def _by_token(kinds: Sequence[Any], inputs: Inputs, head: int, x: Matrix) -> Matrix | None:
+    """What the token brings: the product of its gates, sigmoid(W2 silu(W1 x + b1) + b2) each (WINDOW-6)."""
+    product: Matrix | None = None
+    for kind in kinds:
+        if kind is not None and kind.kind == "gate":
+            W1, b1, W2, b2 = (inputs.get(f"in/param/window_{name}", head) for name in ("W1", "b1", "W2", "b2"))
+            u = sigmoids(W2.T @ activated(W1 @ x + b1, "silu") + b2)
+            product = u if product is None else hadamard(product, u)
+    return product
