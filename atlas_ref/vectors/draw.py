@@ -16,6 +16,9 @@ from atlas_ref.vectors.targets import Target, Topic
 
 Inputs = dict[str, Any]
 
+#: A list that entries are drawn from; or the largest whole number, and what it is multiplied by.
+Recipe = tuple[float, ...] | tuple[int, float]
+
 #: What gates and rates are drawn from: none at 1/2, where forget is retain, and none equal throughout.
 RETAIN = (0.625, 0.75, 0.8125, 0.875, 0.9375)
 FORGET = tuple(1.0 - each for each in RETAIN)
@@ -25,13 +28,7 @@ STEP_MEMORY = (0.3125, 0.4375, 0.5, 0.625, 0.75)
 WEIGHT = (0.125, 0.1875, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875)
 
 #: Largest whole number and its unit, of everything that is no gate.
-WHOLE: dict[str, tuple[int, float]] = {
-    "in/k": (8, 0.125),
-    "in/q": (12, 0.125),
-    "in/window_k": (8, 0.125),
-    "in/G": (12, 0.125),
-    "in/x": (12, 0.125),
-}
+WHOLE: dict[str, tuple[int, float]] = {"in/k": (8, 0.125), "in/window_k": (8, 0.125)}
 OTHER = (12, 0.125)
 
 
@@ -71,22 +68,25 @@ def exact(value: Any) -> bool:
     return all(np.array_equal(wide.astype(kind).astype(np.float64), wide) for kind in (ml_dtypes.bfloat16, np.float16))
 
 
-def _values(seed: int, key: str, like: Any, convention: Convention) -> Any:
-    if like.dtype.kind in "bu":
-        return like
+def recipe(key: str, convention: Convention) -> Recipe:
+    """How the entries of a tensor are drawn (VEC-4)."""
     lists = {
         "in/retain": FORGET if convention.gate == "forget" else RETAIN,
         "in/momentum": MOMENTUM,
         "in/step_size": STEP,
         "in/step_size_memory": STEP_MEMORY,
-        "in/window_weights": WEIGHT,
-        "in/window_gate": WEIGHT,
-        "in/window_gate_before": WEIGHT,
+        **dict.fromkeys(("in/window_weights", "in/window_gate", "in/window_gate_before"), WEIGHT),
     }
-    if key in lists:
-        return chosen(seed, key, like.shape, lists[key])
-    most, unit = WHOLE.get(key, OTHER)
-    return dyadic(seed, key, like.shape, most=most, scale=unit)
+    return lists[key] if key in lists else WHOLE.get(key, OTHER)
+
+
+def _values(seed: int, key: str, like: Any, convention: Convention) -> Any:
+    if like.dtype.kind in "bu":
+        return like
+    how = recipe(key, convention)
+    if isinstance(how[0], int):
+        return dyadic(seed, key, like.shape, most=how[0], scale=how[1])
+    return chosen(seed, key, like.shape, how)
 
 
 def _resuming(seed: int, header: Inputs, inputs: Inputs, convention: Convention, phase: bool, *, history: bool) -> Inputs:

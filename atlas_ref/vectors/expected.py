@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import numpy as np
 
+from atlas_ref.certify import certify
 from atlas_ref.oracle.case import Case, CaseError
 
 Values = dict[str, np.ndarray[Any, Any]]
@@ -18,11 +18,7 @@ def expected(case: Case, *, grad: bool) -> Values:
     Raises:
         CaseError: python-flint is not installed, or an entry lies too near the middle of two float64 to be decided.
     """
-    try:
-        certify = importlib.import_module("atlas_ref.certify").certify
-    except ImportError:
-        raise CaseError("vectors make: python-flint is needed for certified values: pip install 'atlas-ref[certify]'") from None
     found = certify(case, grad=grad)
     if found.unresolved:
-        raise CaseError(f"{case.name}: {next(iter(found.unresolved))}: its values cannot be certified")
+        raise CaseError(f"{case.name}: {next(iter(found.unresolved))}: cannot be certified, so that it is no vector")
     return {name: np.asarray(value, np.float64) for name, value in found.values.items()}
