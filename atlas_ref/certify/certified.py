@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from flint import arb, ctx
 
-from atlas_ref.certify.evaluate import WEIGHED, evaluate, leading
+from atlas_ref.certify.evaluate import evaluate, leading
 from atlas_ref.certify.results import Certified, Unresolved
 from atlas_ref.certify.rounding import Rounded, rounded
 from atlas_ref.oracle.case import Case, CaseError, differentiable
@@ -134,7 +134,9 @@ class _Rounding:
                     self.bits[name] = bits
 
     def certified(self) -> Certified:
-        lost = {name: [Unresolved(at, float(self.low[name][at]), float(self.high[name][at])) for at in self.waiting(name)] for name in self.low}
+        lost = {
+            name: [Unresolved(at, float(self.low[name][at]), float(self.high[name][at])) for at in self.waiting(name)] for name in self.low
+        }
         values = {name: np.where(np.isinf(low) & (low != self.high[name]), np.nan, low) for name, low in self.low.items()}
         ahead = "directions/"
         return Certified(

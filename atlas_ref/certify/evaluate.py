@@ -101,11 +101,11 @@ def _shaped(matrix: Matrix, rank: int) -> Array:
 def _differentiate(results: Results, inputs: Inputs, index: Index, slopes: dict[str, Array]) -> None:
     """Add the derivatives of one leading index (CASE-14)."""
     seeds: list[tuple[Matrix, arb_mat]] = []
-    for name, value in results.items():
-        bar = WEIGHED.get(name)
-        if bar in inputs:
-            items = list(enumerate(value)) if isinstance(value, list) else [(None, value)]
-            seeds += [(each, inputs.get(bar, *index, *(() if i is None else (i,))).value) for i, each in items]
+    for name, bar in WEIGHED.items():
+        if bar in inputs and name in results:
+            value = results[name]
+            items = [((i,), each) for i, each in enumerate(value)] if isinstance(value, list) else [((), value)]
+            seeds += [(each, inputs.get(bar, *index, *place).value) for place, each in items]
     leaves = [(key, matrix) for key, matrix in inputs.made.items() if matrix.live]
     for (key, matrix), found in zip(leaves, cotangents(seeds, [matrix for _, matrix in leaves]), strict=True):
         if found is not None:
@@ -114,4 +114,3 @@ def _differentiate(results: Results, inputs: Inputs, index: Index, slopes: dict[
             added = np.empty((matrix.rows, matrix.columns), dtype=object)
             added[...] = found.tolist()
             target[place] = target[place] + added.reshape(np.shape(target[place]))
-

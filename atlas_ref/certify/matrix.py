@@ -32,8 +32,8 @@ class Matrix:
 
     def __init__(self, value: arb_mat, *parents: tuple[Matrix, Pull], live: bool = False) -> None:
         self.value = value
-        self.parents = tuple(each for each in parents if each[0].live)
-        self.live = live or bool(self.parents)
+        self.parents: tuple[tuple[Matrix, Pull], ...] = tuple(each for each in parents if each[0].live)
+        self.live: bool = live or bool(self.parents)
         self.order = next(_count)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,7 +10,8 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 
-class Unresolved(NamedTuple):
+@dataclass(frozen=True)
+class Unresolved:
     """An entry whose ball holds a tie, or too much: the float64 nearest to each end.
 
     Attributes:

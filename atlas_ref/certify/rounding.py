@@ -54,12 +54,12 @@ def _far_apart(middle: int, exponent: int, radius: int, scale: int) -> Rounded:
 
 def nearest(integer: int, exponent: int) -> float:
     """integer * 2^exponent as the nearest float64, ties to even."""
-    size = abs(integer)
+    size, sign = abs(integer), -1.0 if integer < 0 else 1.0
     if size == 0:
         return 0.0
     top = size.bit_length() + exponent  # size * 2^exponent is below 2^top and at least half of it
     if top > BEYOND:
-        return math.copysign(math.inf, integer)
+        return sign * math.inf
     if top < LOWEST:
         return 0.0
     last = max(top - DIGITS, LOWEST)  # exponent of the last place
@@ -71,5 +71,5 @@ def nearest(integer: int, exponent: int) -> float:
     else:
         quotient = size << -shift
     if quotient.bit_length() + last > BEYOND:
-        return math.copysign(math.inf, integer)
-    return math.copysign(math.ldexp(quotient, last), integer) if quotient else 0.0
+        return sign * math.inf
+    return sign * math.ldexp(quotient, last) if quotient else 0.0

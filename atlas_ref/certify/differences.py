@@ -1,0 +1,114 @@
+"""Derivatives from differences of values alone, to 30 digits: the proof of certified gradients that knows no pullback (CERT-11)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from flint import arb, ctx
+
+from atlas_ref.certify.certified import DIRECTIONS, direction, exact, larger
+from atlas_ref.certify.evaluate import WEIGHED, evaluate
+from atlas_ref.certify.results import Certified
+from atlas_ref.certify.rounding import rounded
+from atlas_ref.oracle.case import Case
+
+Array = np.ndarray[Any, Any]
+
+#: Digits that a difference must have before it counts, and the bits that they are.
+DIGITS = 30
+ACCURACY = 100
+
+#: A derivative smaller than this power of two, next to a step of the size of its input, counts as 0.
+NOTHING = -300
+
+
+class Difference(NamedTuple):
+    """One derivative proved again, or not.
+
+    Attributes:
+        name: grad/NAME.
+        place: index of the entry, or (i,) for direction i of a larger case.
+        certified: what `certify` said.
+        low, high: the float64 nearest to the ends of what the differences allow.
+        agrees: whether `certified` is one of them, or lies between them.
+    """
+
+    name: str
+    place: tuple[int, ...]
+    certified: float
+    low: float
+    high: float
+
+    @property
+    def agrees(self) -> bool:
+        return self.low <= self.certified <= self.high
+
+
+def differences(case: Case, certified: Certified, *, max_bits: int = 16384) -> Iterator[Difference]:
+    """Every certified derivative of a case with at most 8 tokens and 4 dimensions; of a larger one those along 8 directions.
+
+    Args:
+        certified: with gradients.
+    """
+    arrays = exact(case)
+    for name, place, unit, value in _wanted(case, certified):
+        ends = rounded(derivative(case, arrays, "in/" + name.removeprefix("grad/"), unit, max_bits=max_bits))
+        yield Difference(name, place, value, *ends)
+
+
+def _wanted(case: Case, certified: Certified) -> Iterator[tuple[str, tuple[int, ...], Array, float]]:
+    """Name, place, direction and value of every derivative to prove."""
+    if larger(case):
+        for name, values in certified.directions.items():
+            shape = certified.values[name].shape
+            yield from ((name, (i,), direction(shape, i), float(values[i])) for i in range(DIRECTIONS))
+        return
+    for name, value in certified.values.items():
+        if name.startswith("grad/"):
+            for place in np.ndindex(*value.shape):
+                unit = np.zeros(value.shape)
+                unit[place] = 1.0
+                yield name, place, unit, float(value[place])
+
+
+def derivative(case: Case, arrays: Mapping[str, Array], name: str, unit: Array, *, max_bits: int = 16384) -> arb:
+    """The derivative of <y, y_bar> + <M, M_bar> + <S, S_bar> along a direction of one input, as a ball.
+
+        D(h) = (f(x + h u) - f(x - h u)) / (2 h),   f' = D(h/2) +- |D(h) - D(h/2)|
+
+    D(h) = f' + c h^2 + O(h^4), so that D(h/2) is off by a third of |D(h) - D(h/2)| and terms that vanish beside it; the whole
+    of it is taken, plus the radii of the values. h is 2^-(bits/4), which leaves half of the bits to the difference.
+    """
+    bits = 512
+    while True:
+        with ctx.workprec(bits):
+            h = arb(2) ** (-(bits // 4))
+            wide, narrow = (_quotient(case, arrays, name, unit, step, bits) for step in (h, h / 2))
+            found: arb = narrow + abs(wide - narrow) * arb(0, 1)
+            if found.rel_accuracy_bits() >= ACCURACY or abs(found) < arb(2) ** NOTHING or bits >= max_bits:
+                return found
+        bits = min(2 * bits, max_bits)
+
+
+def _quotient(case: Case, arrays: Mapping[str, Array], name: str, unit: Array, h: arb, bits: int) -> arb:
+    ahead, behind = (_pairing(case, arrays, {name: _along(unit, step)}, bits) for step in (h, -h))
+    return (ahead - behind) / (2 * h)
+
+
+def _along(unit: Array, h: arb) -> Array:
+    moved = np.empty(unit.shape, dtype=object)
+    for place in np.ndindex(*unit.shape):
+        moved[place] = arb(float(unit[place])) * h
+    return moved
+
+
+def _pairing(case: Case, arrays: Mapping[str, Array], moved: Mapping[str, Array], bits: int) -> arb:
+    """The sum of results times their cotangents, from values alone."""
+    balls = evaluate(case.header, case.convention, arrays, bits=bits, moved=moved)
+    total = arb(0)
+    for out, bar in WEIGHED.items():
+        if out in balls and bar in arrays:
+            total += sum((x * arb(float(w)) for x, w in zip(np.ravel(balls[out]), np.ravel(arrays[bar]), strict=True)), arb(0))
+    return total
