@@ -10,10 +10,10 @@ from atlas_ref.oracle.case import CaseError
 CODES: dict[str, tuple[str, str]] = {
     "format": ("the file is no whole safetensors file", r"not a whole safetensors file"),
     "metadata": ("the header has no JSON object of ours, or one that is not JSON", r"metadata key|: not JSON|stands twice"),
-    "unknown-key": ("a key that the JSON object does not have", r"unknown key|no axis|unknown axis"),
+    "unknown-key": ("a key that the JSON object does not have", r"unknown key|axis '[^']*' does not exist"),
     "unknown-value": (
         "a value that a key or an axis does not have",
-        r"is not one of|does not exist|not available|this version reads|is none of",
+        r"does not exist|not available|this version reads|must be '",
     ),
     "missing-tensor": ("a tensor that the rule needs is not there", r"in/\S+: missing"),
     "unknown-tensor": ("a tensor that no case of this rule has", r"unknown tensor"),

@@ -30,7 +30,7 @@ class Agreement(NamedTuple):
 
     Attributes:
         error: ||ours - certified|| / ||certified||.
-        ulps: the largest error of an entry in units of its last place.
+        ulps: the largest error of an entry, in units in the last place of the tensor's largest entry.
     """
 
     vector: str
@@ -151,8 +151,8 @@ def _vector(folder: Path, vector: manifest.Vector) -> list[Agreement]:
 
 
 def _agreement(vector: str, tensor: str, ours: Any, certified: Any) -> Agreement:
-    gaps = np.abs(ours - certified).ravel()
-    ulps = max((gap / ulp(abs(size), "float64") for gap, size in zip(gaps.tolist(), certified.ravel().tolist(), strict=True)), default=0.0)
+    place = ulp(float(np.max(np.abs(certified), initial=0.0)), "float64")
+    ulps = float(np.max(np.abs(ours - certified), initial=0.0)) / place
     return Agreement(vector, tensor, relative_error(ours, certified), ulps)
 
 
