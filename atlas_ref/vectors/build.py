@@ -106,7 +106,7 @@ def _files(made: plan.Plan, values: list[Values], sizes: list[Values]) -> Files:
         larges.append({"name": one.name, "file": file, "rule": one.rule})
     vectors = [_vector(entry, cases[entry.name]) for entry in made.vectors]
     killed = {name for entry in made.vectors for names in entry.kills.values() for name in names}
-    told = {name: words for name, words in mutants.all_words().items() if name in killed}
+    told = {name: mutants.words(name) for name in killed}
     found_set = {"format": 1, "set": made.set, "version": made.version, "values": "certified", "mutants": told}
     found_set |= {"vectors": vectors, "negative": negatives, "large": larges}
     checked = manifest.Manifest.model_validate(found_set).plain()
