@@ -93,7 +93,7 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake(
         "initial window's gradient dropped",
         "initial window tokens have no gradient",
-        lambda at: at.history > 0,
+        lambda at: at.history > 0 and at.structure.order == "window_then_momentum",
         True,
         inputs=lambda given: given._replace(window_keys=_dropped(given.window_keys), window_targets=_dropped(given.window_targets)),
     ),

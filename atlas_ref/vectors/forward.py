@@ -20,6 +20,11 @@ def _windowed(at: Seen) -> bool:
     return at.structure.window > 1 and at.tokens + at.history > 1
 
 
+def _held(at: Seen) -> int:
+    """Initial window tokens that a gradient looks at; momentum_then_window keeps momenta in their place."""
+    return at.history if at.structure.order == "window_then_momentum" else 0
+
+
 def _has(name: str) -> Callable[[Seen], bool]:
     return lambda at: getattr(at.given, name) is not None
 
@@ -112,13 +117,13 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake(
         "initial window ignored",
         "a call starts with an empty window",
-        lambda at: at.history > 0,
+        lambda at: _held(at) > 0,
         inputs=lambda given: given._replace(window_keys=None, window_targets=None),
     ),
     Mistake(
         "initial window reversed",
         "initial window tokens are read newest first",
-        lambda at: at.history > 1,
+        lambda at: _held(at) > 1,
         inputs=lambda given: given._replace(window_keys=ops.flip(given.window_keys, -2), window_targets=ops.flip(given.window_targets, -2)),
     ),
     Mistake(
@@ -141,7 +146,7 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake(
         "phase ignored",
         "a resumed span starts at its first token",
-        lambda at: at.structure.phase not in (None, 0),
+        lambda at: at.structure.phase not in (None, 0) and (at.structure.frozen == "chunk_start" or at.structure.boundary != "recompute"),
         structure=lambda s: s._replace(phase=None),
     ),
     Mistake(

@@ -46,7 +46,7 @@ def mutants(case: Case, dtype: str) -> Iterator[tuple[str, Results]]:
         yield mistake.name, computed(case, mistake, dtype)
     if at is not None:
         yield from _chunks(at, dtype)
-        yield from _cuts(case, dtype)
+        yield from _cuts(at, dtype)
 
 
 def words(name: str) -> str:
@@ -115,9 +115,17 @@ def chunk_form(at: Seen, dtype: str, wrong: str | None = None) -> Results:
         return {name: rounded(np.asarray(value), dtype) for name, value in results.items()}
 
 
-def _cuts(case: Case, dtype: str) -> Iterator[tuple[str, Results]]:
+def _needed(at: Seen, name: str) -> bool:
+    """Whether the second call depends on what is lost: momentum_then_window does not look at the window (CONV-16), and under
+    call_start a stored residual is the same as one taken again, so that its position decides nothing (CONV-14)."""
+    if name == "window lost at a cut":
+        return at.structure.order == "window_then_momentum"
+    return name != "phase lost at a cut" or at.structure.frozen == "chunk_start"
+
+
+def _cuts(at: Seen, dtype: str) -> Iterator[tuple[str, Results]]:
     """Two calls in float32, and something lost between them."""
-    places = split.places(case)
+    case, places = at.case, split.places(at.case)
     if not places:
         return
     place = places[len(places) // 2]
@@ -125,7 +133,7 @@ def _cuts(case: Case, dtype: str) -> Iterator[tuple[str, Results]]:
     head, _ = split.in_two(case, place)
     before = evaluate(head, dtype="float32")
     for name, (lost, _) in LOST.items():
-        if not set(lost) & {*before.tensors, *before.header}:
+        if not set(lost) & {*before.tensors, *before.header} or not _needed(at, name):
             continue
         try:
             tail = evaluate(split.resumed(case, before, range(place, tokens), lost=lost), dtype="float32")

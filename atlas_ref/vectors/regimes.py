@@ -59,8 +59,9 @@ def _zero_gradient(seed: int, inputs: Inputs, case: Case) -> Inputs:
 def _tiny(seed: int, inputs: Inputs, case: Case) -> Inputs:
     """The norm of the first momenta is near 1e-7, the eps of Newton-Schulz, from inputs that float16 holds."""
     enters = case.convention.rate in ("momentum", "both", "split")
-    k, v, M0, h = (2.0**-5, 2.0**-10, 0.0, 2.0**-8) if enters else (2.0**-9, 2.0**-14, 0.0, 2.0**-8)
-    factors = {"in/k": k, "in/v": v, "in/M0": M0, "in/step_size": h, "in/S0": 0.0}
+    h = 2.0**-8
+    k, v = (2.0**-6, 2.0**-10) if enters else (2.0**-10, 2.0**-14)
+    factors = {"in/k": k, "in/v": v * 2.0 ** (seed % 5 - 2), "in/M0": 0.0, "in/step_size": h, "in/S0": 0.0}
     return inputs | {name: inputs[name] * factor for name, factor in factors.items() if name in inputs}
 
 
@@ -99,9 +100,11 @@ def _zero_matrix(seed: int, inputs: Inputs, case: Case) -> Inputs:
 
 
 def _tiny_matrix(seed: int, inputs: Inputs, case: Case) -> Inputs:
-    """Norms near 1e-7 and above, down to what float16 holds."""
-    unit = np.array([2.0**-24, 2.0**-22, 2.0**-18]).reshape(-1, 1, 1)
-    return {**inputs, "in/G": np.clip(inputs["in/G"] * 8, -3, 3) * unit[: inputs["in/G"].shape[0]]}
+    """Norms near 1e-7: above it, and below it by the one entry that float16 still holds."""
+    unit = np.array([2.0**-24, 2.0**-24, 2.0**-21]).reshape(-1, 1, 1)
+    G = np.clip(inputs["in/G"] * 8, -3, 3)
+    G[0], G[0, 1, 1] = 0.0, 1.0
+    return {**inputs, "in/G": G * unit[: G.shape[0]]}
 
 
 REGIMES: dict[str, Regime] = {
