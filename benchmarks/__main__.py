@@ -16,7 +16,7 @@ from rich.table import Table
 
 from benchmarks.measure import Report, Row, Spread, Target, machine, product_rate
 
-NAMES = ("omega", "newton_schulz", "tape", "startup", "diagnosis", "parallel", "peers", "scaling", "distance")
+NAMES = ("omega", "newton_schulz", "tape", "startup", "diagnosis", "certify", "parallel", "peers", "scaling", "distance")
 OUT = Path("build/bench")
 
 

@@ -31,6 +31,7 @@ class Certified(NamedTuple):
         values: name -> float64: every result, and gradients if asked for; an unresolved entry holds `low`, nan where unknown.
         bits: name -> precision at which every entry of the tensor that is resolved had one nearest float64.
         unresolved: name -> entries that the last precision did not resolve; tensors without any are not there.
+            Those of directions are here and in `bits` under directions/grad/NAME.
         directions: grad/NAME -> DIRECTIONS derivatives along `direction(shape, i)`, for cases with more than 8 tokens or 4 dimensions.
     """
 

@@ -38,7 +38,13 @@ def made_in(at: Seen, name: str) -> bool:
     """Whether the form computes a case, and the mistake can be made there."""
     given, s = at.given, at.structure
     gates = [x for x in (given.retain, given.momentum, given.a, given.b) if x is not None]
-    plain = s.window == 1 and s.reference in ("running", "zero") and s.read == "after" and given.decay is None
+    plain = (
+        at.case.header.level == "projected"
+        and s.window == 1
+        and s.reference in ("running", "zero")
+        and s.read == "after"
+        and given.decay is None
+    )
     plain = plain and all(x.shape[-2] == 1 for x in gates) and given.active.all() and not given.reset.any()
     if name == "gates copied onto padding":
         return plain and at.tokens % CHUNK != 0

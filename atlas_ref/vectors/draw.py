@@ -27,6 +27,9 @@ STEP = (0.0625, 0.125, 0.1875, 0.25, 0.375)
 STEP_MEMORY = (0.3125, 0.4375, 0.5, 0.625, 0.75)
 WEIGHT = (0.125, 0.1875, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875)
 
+#: The same of biases of computed gates.
+RETAIN_BIAS, MOMENTUM_BIAS, STEP_BIAS = (1.0, 1.5, 2.0, 2.5), (-0.5, 0.25, 0.5, 1.0), (-2.5, -2.0, -1.75, -1.5)
+
 #: Largest whole number and its unit, of everything that is no gate.
 WHOLE: dict[str, tuple[int, float]] = {"in/k": (8, 0.125), "in/window_k": (8, 0.125)}
 OTHER = (12, 0.125)
@@ -75,6 +78,9 @@ def recipe(key: str, convention: Convention) -> Recipe:
         "in/momentum": MOMENTUM,
         "in/step_size": STEP,
         "in/step_size_memory": STEP_MEMORY,
+        "in/param/b_retain": tuple(-x for x in RETAIN_BIAS) if convention.gate == "forget" else RETAIN_BIAS,
+        "in/param/b_momentum": MOMENTUM_BIAS,
+        "in/param/b_step_size": STEP_BIAS,
         **dict.fromkeys(("in/window_weights", "in/window_gate", "in/window_gate_before"), WEIGHT),
     }
     return lists[key] if key in lists else WHOLE.get(key, OTHER)

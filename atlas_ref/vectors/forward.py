@@ -43,14 +43,20 @@ def _ahead(x: Array) -> Array:
     return ops.concatenate([x[..., 1:, :], ops.zeros_like(x[..., :1, :])], axis=-2)
 
 
-def _of_first_head(x: Array) -> Array:
-    return ops.concatenate([x[:1]] * x.shape[0], axis=0)
+def _of_first_head(behind: int) -> Callable[[Array], Array]:
+    """Every head's array replaced by the first one's; `behind` axes stand behind that of heads."""
+
+    def change(x: Array) -> Array:
+        first = x[(..., slice(0, 1), *[slice(None)] * behind)]
+        return ops.concatenate([first] * x.shape[-behind - 1], axis=-behind - 1)
+
+    return change
 
 
 def _per_head(name: str) -> Callable[[Seen], bool]:
     def applies(at: Seen) -> bool:
         value = getattr(at.given, name)
-        return at.heads > 1 and value is not None and len(value.shape) == len(at.case.inputs["in/k"].shape) + 1
+        return at.heads > 1 and value is not None and len(value.shape) == len(at.given.keys.shape) + 1
 
     return applies
 
@@ -105,7 +111,7 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake(
         "window weights of the token before",
         "token t uses the weights of time t - 1",
-        lambda at: _windowed(at) and at.tokens > 1,
+        lambda at: _windowed(at) and at.tokens > 1 and at.case.header.level == "projected",
         inputs=_changed("weights", _later),
     ),
     Mistake(
@@ -136,7 +142,10 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake("M0 ignored", "a call starts from a memory of zero", _always, inputs=_changed("M0", ops.zeros_like)),
     Mistake("S0 ignored", "a call starts from a momentum of zero", lambda at: at.momentum, inputs=_changed("S0", ops.zeros_like)),
     Mistake(
-        "M0 of the first head", "every head starts from the first head's memory", _per_head("retain"), inputs=_changed("M0", _of_first_head)
+        "M0 of the first head",
+        "every head starts from the first head's memory",
+        lambda at: at.heads > 1,
+        inputs=_changed("M0", _of_first_head(2)),
     ),
     Mistake("reference ignored", "a resumed span starts under M0", _has("reference"), inputs=lambda given: given._replace(reference=None)),
     Mistake("initial momenta ignored", "a call starts with no momenta", _has("momenta"), inputs=lambda given: given._replace(momenta=None)),
@@ -160,7 +169,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "retain of the first head",
         "every head uses the first head's retain gate",
         _per_head("retain"),
-        inputs=_changed("retain", _of_first_head),
+        inputs=_changed("retain", _of_first_head(3)),
     ),
     Mistake(
         "retain of the token before",
@@ -248,7 +257,7 @@ MISTAKES: tuple[Mistake, ...] = (
         lambda at: at.structure.reference != "zero",
         touch={"residual": lambda e: ops.minimum(ops.maximum(e, -1.0), 1.0)},
     ),
-    Mistake("gradient of one head in all", "heads share their gradient", lambda at: at.heads > 1, touch={"gradient": _of_first_head}),
+    Mistake("gradient of one head in all", "heads share their gradient", lambda at: at.heads > 1, touch={"gradient": _of_first_head(2)}),
     Mistake(
         "query one token late",
         "y_t reads with q_(t-1)",

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from atlas_ref import feature_maps
+from atlas_ref.conventions import RULES
 from atlas_ref.newton_schulz import NewtonSchulz
 from atlas_ref.oracle import ensemble, family, prepare, steps
 from atlas_ref.oracle.arithmetic import Arithmetic
@@ -64,13 +66,14 @@ class Mistake(NamedTuple):
         words: what they did, for a reader.
         made_in: whether it can be made in a case; one that cannot is void there.
         grad: it is in the backward pass, so that gradients are what shows it.
-        structure, inputs, touch, newton_schulz: where it is planted; touch by place of `family.Touch`.
+        tensors, structure, inputs, touch, newton_schulz: where it is planted; touch by place of `family.Touch`.
     """
 
     name: str
     words: str
     made_in: Callable[[Seen], bool]
     grad: bool = False
+    tensors: Callable[[Results], Results] | None = None
     structure: Callable[[Structure], Structure] | None = None
     inputs: Callable[[Inputs], Inputs] | None = None
     touch: Mapping[str, Callable[[Array], Array]] | None = None
@@ -79,7 +82,7 @@ class Mistake(NamedTuple):
 
 def seen(case: Case) -> Seen | None:
     """A case as mistakes see it; None for a rule without a sequence."""
-    if "in/k" not in case.inputs:
+    if case.header.rule not in RULES:
         return None
     prepared = prepare.Prepared(case.header, converted(case, "float32"), way=WAY)
     return Seen(case, prepare.structure(case.convention, case.header), prepared.stacked([case.convention]))
@@ -116,6 +119,11 @@ def _forward(case: Case, inputs: Mapping[str, Array], mistake: Mistake | None) -
         settings = c.newton_schulz_settings
         return steps.newton_schulz(WAY, S, settings) if planted.newton_schulz is None else planted.newton_schulz(S, settings)
 
+    inputs = inputs if planted.tensors is None else planted.tensors(dict(inputs))
+    if case.header.rule == "feature_map":
+        phi = {name.removeprefix("in/phi/"): value for name, value in inputs.items() if name.startswith("in/phi/")}
+        phi |= {"proj": inputs["in/proj"]} if "in/proj" in inputs else {}
+        return {"out/phi": feature_maps.apply(case.header.feature_map, phi, inputs["in/x"])}
     if case.header.rule == "newton_schulz":
         return {"out/X": orthogonalise(inputs["in/G"])}
     prepared = prepare.Prepared(case.header, inputs, way=WAY)

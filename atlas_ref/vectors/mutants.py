@@ -17,7 +17,7 @@ from atlas_ref.oracle.case import Case, CaseError
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.inputs import converted
 from atlas_ref.oracle.norms import rounded
-from atlas_ref.vectors import backward, chunked, forward, matrices, split
+from atlas_ref.vectors import backward, chunked, forward, matrices, split, tensors
 from atlas_ref.vectors.mistake import Mistake, Results, Seen, computed, seen
 
 #: Tokens of a span where a case has none: of kernels that freeze the memory over chunks.
@@ -41,7 +41,8 @@ def mutants(case: Case, dtype: str) -> Iterator[tuple[str, Results]]:
         case: with inputs as kernels have them, see `inputs.rounded`.
     """
     at = seen(case)
-    yield from _conventions(case, dtype)
+    if case.header.rule != "feature_map":  # it has no axis
+        yield from _conventions(case, dtype)
     for mistake in mistakes(case, at):
         yield mistake.name, computed(case, mistake, dtype)
     if at is not None:
@@ -51,7 +52,10 @@ def mutants(case: Case, dtype: str) -> Iterator[tuple[str, Results]]:
 
 def words(name: str) -> str:
     """What somebody did, for a reader."""
-    told = {mistake.name: mistake.words for mistake in (*forward.MISTAKES, *backward.MISTAKES, *matrices.NEWTON_SCHULZ)}
+    told = {
+        mistake.name: mistake.words
+        for mistake in (*forward.MISTAKES, *backward.MISTAKES, *matrices.NEWTON_SCHULZ, *tensors.TOKENS, *tensors.MAPS)
+    }
     told |= chunked.MISTAKES | {lost: meaning for lost, (_, meaning) in LOST.items()}
     return told.get(name) or f"convention {name} in place of the case's"
 
@@ -92,8 +96,8 @@ def _named(changes: dict[str, Any]) -> str:
 
 def mistakes(case: Case, at: Seen | None) -> list[Mistake]:
     """Those that can be made in a case."""
-    grad = any(name in case.inputs for name in ("in/y_bar", "in/X_bar"))
-    found: list[Mistake] = []
+    grad = any(name in case.inputs for name in ("in/y_bar", "in/X_bar", "in/phi_bar"))
+    found = tensors.mistakes(case)
     if at is not None:
         found += [each for each in (*forward.MISTAKES, *backward.MISTAKES) if each.made_in(at)]
     if case.convention.has_newton_schulz:
@@ -129,7 +133,7 @@ def _cuts(at: Seen, dtype: str) -> Iterator[tuple[str, Results]]:
     if not places:
         return
     place = places[len(places) // 2]
-    tokens = case.inputs["in/k"].shape[-2]
+    tokens = at.tokens
     head, _ = split.in_two(case, place)
     before = evaluate(head, dtype="float32")
     for name, (lost, _) in LOST.items():

@@ -30,10 +30,11 @@ class Look:
         self.case, self.header = case, case.header
         self.inputs: Mapping[str, Numbers] = {name: np.asarray(value, np.float64) for name, value in case.inputs.items()}
         self.sequence = case.header.rule in RULES
-        self.T = self.inputs["in/k"].shape[-2] if self.sequence else 0
         self.traced = trace(case) if self.sequence else {}
         of = facts(case)
-        self.d_out, self.d_phi = of.d_out, of.d_phi
+        self.T, self.d_out, self.d_phi = of.tokens, of.d_out, of.d_phi
+        keys = self.inputs.get("in/k", self.inputs.get("in/param/W_K"))
+        self.d_in = 0 if keys is None else keys.shape[-1 if "in/k" in self.inputs else -2]
 
     def gates(self) -> Numbers:
         """Every retain and momentum gate."""
@@ -69,7 +70,7 @@ def _weights_by_token(look: Look) -> bool:
 
 
 def _repeated(look: Look) -> bool:
-    if look.T < 2:
+    if look.T < 2 or "in/k" not in look.inputs:
         return False
     rows = look.inputs["in/k"].reshape(-1, look.T, look.inputs["in/k"].shape[-1])
     return any(len(np.unique(row, axis=0)) < look.T for row in rows)
@@ -88,6 +89,13 @@ def _equal_values(look: Look) -> bool:
     return bool((np.abs(np.diff(values)) <= EQUAL * values[:, :1])[values[:, 0] > 0].any())
 
 
+def _by_dimension(look: Look) -> bool:
+    if "in/param/b_retain" in look.inputs:
+        return bool(look.inputs["in/param/b_retain"].shape[-1] > 1)
+    gates = [look.inputs[name] for name in ("in/retain", "in/step_size") if name in look.inputs]
+    return look.sequence and any(gate.ndim == look.inputs["in/k"].ndim for gate in gates)
+
+
 def _tiny(look: Look) -> bool:
     sizes = np.linalg.norm(look.arguments(), axis=(-2, -1))
     return bool(((sizes > 0) & (sizes < TINY)).any())
@@ -99,8 +107,8 @@ PROPERTIES: dict[str, Callable[[Look], bool]] = {
     "momenta vary": lambda look: look.varies("in/momentum"),
     "M0 is not symmetric": lambda look: look.unsymmetric("in/M0"),
     "S0 is not symmetric": lambda look: look.unsymmetric("in/S0"),
-    "d_in below d_out": lambda look: look.sequence and look.inputs["in/k"].shape[-1] < look.d_out,
-    "d_in above d_out": lambda look: look.sequence and look.inputs["in/k"].shape[-1] > look.d_out,
+    "d_in below d_out": lambda look: look.sequence and look.d_in < look.d_out,
+    "d_in above d_out": lambda look: look.sequence and look.d_in > look.d_out,
     "d_out at least 3": lambda look: look.d_out >= 3,
     "d_out above d_phi": lambda look: look.d_out > look.d_phi > 0,
     "tokens not a multiple of the chunk": lambda look: any(look.T % form[1] for form in forms(look.case)),
@@ -118,11 +126,8 @@ PROPERTIES: dict[str, Callable[[Look], bool]] = {
     "pulses": lambda look: "in/active" in look.inputs,
     "resets": lambda look: "in/reset" in look.inputs,
     "an initial window": lambda look: "in/window_k" in look.inputs,
-    "gates per output dimension": lambda look: (
-        look.sequence
-        and any(look.inputs[name].ndim == look.inputs["in/k"].ndim for name in ("in/retain", "in/step_size") if name in look.inputs)
-    ),
-    "several heads": lambda look: any(name in look.inputs and look.inputs[name].shape[0] > 1 for name in ("in/k", "in/G")),
+    "gates per output dimension": _by_dimension,
+    "several heads": lambda look: any(name in look.inputs and look.inputs[name].shape[0] > 1 for name in ("in/k", "in/G", "in/param/W_K")),
 }
 
 
@@ -136,7 +141,7 @@ def forms(case: Case) -> list[tuple[str, int]]:
     """Forms that compute a case, with a chunk that does not divide its tokens and one that is longer than they are."""
     if case.header.rule not in RULES:
         return []
-    T = case.inputs["in/k"].shape[-2]
+    T = facts(case).tokens
     chunks = list(dict.fromkeys([3 if T % 3 else 2 if T % 2 else 5, T + 1]))
     computing = [form for form in FORMS if form != "sequential" and refusal(case.header.rule, case.convention, form) is None]
     return [(form, chunk) for form in computing for chunk in chunks]

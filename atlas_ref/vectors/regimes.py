@@ -44,6 +44,14 @@ def _repeated(seed: int, inputs: Inputs, case: Case) -> Inputs:
     return inputs | {"in/k": np.repeat(inputs["in/k"][..., :1, :], inputs["in/k"].shape[-2], axis=-2)}
 
 
+def _strong(seed: int, inputs: Inputs, case: Case) -> Inputs:
+    """Steps twice as large and keys of at least 3/4, so that writes of one chunk interact."""
+    k = inputs["in/k"]
+    longer = np.where(k < 0, -1.0, 1.0) * np.maximum(np.abs(k), 0.75)
+    rates = {name: 2.0 * inputs[name] for name in ("in/step_size", "in/step_size_memory") if name in inputs}
+    return inputs | rates | {"in/k": longer}
+
+
 def _zero_gradient(seed: int, inputs: Inputs, case: Case) -> Inputs:
     """The first value is what M0 holds of the first key, a unit vector, and S0 is 0: the first gradient and momentum are 0."""
     found = dict(inputs)
@@ -112,6 +120,7 @@ REGIMES: dict[str, Regime] = {
     "phase": _as_drawn,
     "edges": _edges,
     "repeated": _repeated,
+    "strong": _strong,
     "zero gradient": _zero_gradient,
     "tiny": _tiny,
     "cancelling": _cancelling,

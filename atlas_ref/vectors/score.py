@@ -57,7 +57,7 @@ def score(case: Case, dtype: str) -> Score:
         case: as drawn; with cotangents, mistakes of the backward pass are mutants too.
     """
     case = stored(case, dtype)
-    grad = any(name in case.inputs for name in ("in/y_bar", "in/X_bar"))
+    grad = any(name in case.inputs for name in ("in/y_bar", "in/X_bar", "in/phi_bar"))
     want = {name: value for name, value in evaluate(case, grad=grad).tensors.items() if not name.startswith("out/window")}
     allowed = tolerances(case, dtype=dtype, only=list(want), results=want)
     judged = {name: ratio(results, want, allowed) for name, results in mutants.mutants(case, dtype)}

@@ -108,7 +108,7 @@ def search(
     entries: list[Entry] = []
     survivors: dict[str, list[str]] = {}
     with ExitStack() as stack:
-        described = {"version": atlas_ref.__version__, "targets": [target.name for target in TARGETS]}
+        described = {"version": atlas_ref.__version__, "targets": [repr(target) for target in TARGETS]}
         log = None if resume is None else stack.enter_context(Log(resume, described, key="atlas_ref_search", what="a search for vectors"))
         run = Tasks(Work(Scoring(), None), lambda line: line, jobs, scheduler, log, progress)
         for place, target in enumerate(TARGETS):
@@ -152,7 +152,11 @@ def chosen(pool: Sequence[Candidate]) -> list[Candidate]:
         best = max(range(len(free)), key=lambda i: (len(cover[i] & wanted), -free[i].seed, -i))
         found.append(best)
         wanted -= cover[best]
-    return [free[i] for i in sorted(found) if cover[i] - set().union(*(cover[j] for j in found if j != i))]
+    for i in list(found):  # the first chosen may have become superfluous
+        others = [j for j in found if j != i]
+        if cover[i] <= set().union(*(cover[j] for j in others)):
+            found = others
+    return [free[i] for i in sorted(found)]
 
 
 def _entry(each: Candidate) -> Entry:

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from atlas_ref.conventions import RULES
 from atlas_ref.oracle.case import Case, CaseError, make
 from atlas_ref.oracle.evaluate import Results, evaluate
+from atlas_ref.oracle.lattice import facts
 from atlas_ref.oracle.sweep_cut import cut
 
 #: Results of one call that are inputs of the next, and their names there.
@@ -27,19 +29,18 @@ def places(case: Case) -> list[int]:
 
     A read of the call's end shows it (CONV-38), and so does a reset after the cut, which restores the second call's first state.
     """
-    if "in/k" not in case.inputs or case.convention.read == "call_end":
+    T = facts(case).tokens if case.header.rule in RULES else 0
+    if case.convention.read == "call_end":
         return []
-    T = case.inputs["in/k"].shape[-2]
-    found = sorted({1, T // 2, T - 1} - {0, T})
+    found = sorted(place for place in {1, T // 2, T - 1} if 0 < place < T)
     resets = np.nonzero(case.inputs["in/reset"])[0].tolist() if "in/reset" in case.inputs else []
     return [place for place in found if not any(reset > place for reset in resets)]
 
 
 def in_two(case: Case, place: int) -> tuple[Case, Case]:
     """The call before a token, and the call from it on as the first one's results make it."""
-    tokens = case.inputs["in/k"].shape[-2]
     head = _part(case, range(place))
-    return head, resumed(case, evaluate(head), range(place, tokens))
+    return head, resumed(case, evaluate(head), range(place, facts(case).tokens))
 
 
 def resumed(case: Case, before: Results, tokens: range, *, lost: tuple[str, ...] = ()) -> Case:

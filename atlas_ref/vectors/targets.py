@@ -41,6 +41,7 @@ TOPICS = (
     Topic("resumed", SQUARE, ("history", "phase")),
     Topic("edges", TALL, ("edges",)),
     Topic("repeated", WIDE, ("repeated",)),
+    Topic("strong", {**SMALL, "d_in": 2, "tokens": 5}, ("repeated", "strong")),
     Topic("zero", SMALL, ("zero gradient",)),
     Topic("short", {**TALL, "tokens": 2}),
     Topic("one", {**SQUARE, "tokens": 1}),
@@ -49,6 +50,18 @@ TOPICS = (
     Topic("tiny", SMALL, ("tiny",), needs=("newton_schulz",)),
     Topic("gradient", {**SQUARE, "tokens": 5, "heads": 1}, grad=True),
     Topic("gradient-tall", {"tokens": 4, "d_in": 2, "d_out": 3, "heads": 2, "per_dimension_gates": True}, ("history",), grad=True),
+)
+
+#: Topics at level token, where keys, values, queries and gates are computed.
+TOKENS = (
+    Topic("tall", TALL),
+    Topic("wide", WIDE),
+    Topic("rows", {**TALL, "per_dimension_gates": True}),
+    Topic("pulsed", {**WIDE, "pulse": 2, "reset": 5, "heads": 2}, ("history",)),
+    Topic("batch", {**SQUARE, "tokens": 3, "batch": 2}),
+    Topic("one", {**SQUARE, "tokens": 1}),
+    Topic("gradient", {"tokens": 4, "d_in": 3, "d_out": 3, "heads": 2}, grad=True),
+    Topic("gradient-tall", {"tokens": 3, "d_in": 2, "d_out": 3, "heads": 1, "per_dimension_gates": True}, ("history",), grad=True),
 )
 
 #: Topics of the rule newton_schulz.
@@ -65,7 +78,7 @@ MATRICES = (
 )
 
 #: Topics of the rule feature_map.
-ROWS = (Topic("rows", {"d_in": 3, "heads": 4}), Topic("gradient", {"d_in": 2, "heads": 3}, grad=True))
+ROWS = (Topic("rows", {"d_in": 3, "heads": 4}), Topic("gradient", {"d_in": 3, "heads": 2}, grad=True))
 
 
 class Target(NamedTuple):
@@ -101,6 +114,9 @@ class Target(NamedTuple):
 LINEAR = {"newton_schulz": "none"}
 FROZEN = {"reference": "chunk_start"}
 
+#: Feature maps that have vectors of their own.
+MAPS = ("linear", "random_fourier", "elu", "residual_mlp", "polynomial", "monomials", "elementwise", "sketch")
+
 TARGETS = (
     Target("hebbian", {"rule": "hebbian"}),
     Target("delta", {"rule": "delta"}),
@@ -121,7 +137,15 @@ TARGETS = (
     Target("omega-momenta", {"rule": "omega", "window": 3, "convention": LINEAR | {"order": "momentum_then_window"}}),
     Target("omega-gated-window", {"rule": "omega", "window": 3, "window_gate": True, "convention": LINEAR}),
     Target("omega-polynomial", {"rule": "omega", "window": 2, "feature_map": {"kind": "polynomial"}, "convention": LINEAR}),
+    Target("delta-token", {"rule": "delta", "level": "token", "d_model": 3}, TOKENS),
+    Target("titans_lmm-token", {"rule": "titans_lmm", "level": "token", "d_model": 3}, TOKENS),
+    Target(
+        "omega-token",
+        {"rule": "omega", "level": "token", "d_model": 3, "window": 3, "window_weights": {"kind": "softmax"}, "convention": LINEAR},
+        TOKENS,
+    ),
     Target("newton_schulz", {"rule": "newton_schulz"}, MATRICES),
+    *(Target(f"feature_map-{kind}", {"rule": "feature_map", "feature_map": {"kind": kind}}, ROWS) for kind in MAPS),
 )
 
 
