@@ -18,8 +18,8 @@ from atlas_ref.vectors.mistake import Seen
 
 Array = np.ndarray[Any, Any]
 
-#: Tokens of a chunk; no topic but `tiny` and `short` has a multiple of it.
-CHUNK = 3
+#: Tokens of a chunk: enough that terms of second order count, and no multiple of most topics.
+CHUNK = 5
 
 #: name -> what somebody did.
 MISTAKES = {
