@@ -10,6 +10,7 @@ import typer
 from atlas_ref import cli_output as output
 
 if TYPE_CHECKING:
+    from atlas_ref.vectors.matrix import Matrix
     from atlas_ref.vectors.verify import Verified
 
 SET = typer.Argument(metavar="SET", help="A shipped set, as v1, or a folder that holds one.")
@@ -109,3 +110,110 @@ def _say_verified(found: Verified) -> None:
         nearest = f"{worst.ulps:.3g} units in the last place ({worst.vector}, {worst.tensor})"
         output.emit_rich(f"{found.folder} {found.version}: {counts}; ours is within {nearest} of the certified values")
     output.emit_rich("verified" if not found.problems else f"NOT VERIFIED: {len(found.problems)} problems")
+
+
+@vectors.command("kill-matrix")
+def kill_matrix(
+    name: Annotated[str, SET] = "v1",
+    target: Annotated[list[str] | None, typer.Option(metavar="TARGET", help="This target alone; may be given several times.")] = None,
+    report: Annotated[list[Path] | None, typer.Option(metavar="FILE.md|.json", help="Write it there; may be given several times.")] = None,
+    jobs: Jobs = 1,
+    scheduler: Scheduler = None,
+    resume: Resume = None,
+    as_json: Json = False,
+) -> int:
+    """Which vector rejects which mutant at float32 and bfloat16, and that no legal variant is rejected."""
+    from atlas_ref.oracle.files import write_bytes
+    from atlas_ref.vectors import locate
+    from atlas_ref.vectors.encode import json_bytes
+    from atlas_ref.vectors.matrix import matrix
+    from atlas_ref.vectors.matrix_words import markdown
+
+    for path in report or ():
+        if path.suffix not in (".md", ".json"):
+            raise _bad(f"--report {path}: a name that ends in .md or .json is needed")
+    with output.progress({"score": "scoring vectors"}) as progress:
+        place = locate.folder(name)
+        found = matrix(place, targets=target or (), jobs=jobs, scheduler=scheduler, resume=resume, progress=progress)
+    for path in report or ():
+        write_bytes(path, json_bytes(found.plain()) if path.suffix == ".json" else markdown(found).encode())
+    if as_json:
+        output.emit_json({"exit": found.exit_code, **found.plain()})
+    else:
+        _emit_matrix(found)
+    return found.exit_code
+
+
+def _emit_matrix(found: Matrix) -> None:
+    """Vectors by mutants as counts, then whatever is not as it should be."""
+    from atlas_ref.vectors.score import FORMATS
+
+    rows: list[tuple[Any, ...]] = []
+    for name, each in found.targets.items():
+        for vector in each.vectors:
+            counts = (sum(vector in by[dtype] for by in each.kills.values()) for dtype in FORMATS)
+            rows.append((vector, *(f"{count} of {len(each.kills)}" for count in counts)))
+        left = [sum(kind == dtype for _, kind in each.survivors) for dtype in FORMATS]
+        rows.append((f"{name}: together", *(f"{len(each.kills) - count} of {len(each.kills)}" for count in left)))
+    lines = [f"SURVIVES: {name}: {mutant} at {dtype}" for name, each in found.targets.items() for mutant, dtype in each.survivors]
+    lines += [f"ALARM: {vector} at {dtype}: {what}" for vector, dtype, what in found.alarms]
+    lines += [f"NO KILL: {vector} at {dtype}: {mutant}" for vector, dtype, mutant in found.lost]
+    for dtype in FORMATS:
+        killed, total = found.counts(dtype)
+        lines.append(f"{dtype}: {killed} of {total} mutants killed")
+    lines.append(f"{len(found.alarms)} alarms on {found.controls} legal variants")
+    output.emit_rich(output.table(f"{found.set} {found.version}", ("vector", *FORMATS), rows), *lines)
+
+
+@vectors.command()
+def diff(
+    old: Annotated[str, typer.Argument(metavar="A", help="A shipped set, or a folder that holds one.")],
+    new: Annotated[str, typer.Argument(metavar="B", help="Another.")],
+    as_json: Json = False,
+) -> int:
+    """What changed from set A to set B: cases, tensors and by how much, metadata. Exit code 1 if anything did."""
+    from atlas_ref.vectors import locate
+    from atlas_ref.vectors.diff import diff as run
+    from atlas_ref.vectors.diff import told
+
+    changes = run(locate.folder(old), locate.folder(new))
+    if as_json:
+        output.emit_json({"exit": int(bool(changes)), "changes": [each._asdict() for each in changes]})
+    else:
+        counts = ", ".join(f"{sum(each.what == what for each in changes)} {what}" for what in ("added", "removed", "changed"))
+        output.emit_rich(*told(changes), counts if changes else "no difference")
+    return int(bool(changes))
+
+
+@vectors.command()
+def search(
+    name: Annotated[str, typer.Argument(metavar="SET", help="What the set will be called.")],
+    version: Annotated[str, typer.Argument(help="MAJOR.MINOR.PATCH")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="PLAN.json", help="File for the plan, which `make` takes.")],
+    seeds: Annotated[int, typer.Option(min=1, help="drawn at most per topic")] = 12,
+    jobs: Jobs = 1,
+    scheduler: Scheduler = None,
+    resume: Resume = None,
+    as_json: Json = False,
+) -> int:
+    """Search the vectors of a new set: the fewest that reject every mutant and no legal variant. Takes minutes."""
+    from atlas_ref.oracle.files import write_bytes
+    from atlas_ref.vectors.encode import json_bytes
+    from atlas_ref.vectors.search import search as run
+
+    with output.progress({"score": "scoring draws"}) as progress:
+        plan, survivors = run(name, version, seeds=seeds, jobs=jobs, scheduler=scheduler, resume=resume, progress=progress)
+    write_bytes(out, json_bytes(plan.model_dump(mode="json")))
+    if as_json:
+        output.emit_json({"exit": int(bool(survivors)), "plan": str(out), "vectors": len(plan.vectors), "survivors": survivors})
+    else:
+        for target, left in survivors.items():
+            output.say(f"SURVIVES: {target}: {', '.join(left)}")
+        output.say(f"wrote {out}: {len(plan.vectors)} vectors")
+    return int(bool(survivors))
+
+
+def _bad(message: str) -> Exception:
+    from atlas_ref.oracle.case import CaseError
+
+    return CaseError(message)

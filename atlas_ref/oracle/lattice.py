@@ -125,11 +125,10 @@ def facts(case: Case) -> Facts:
     )
 
 
-def folded(of: Facts, at: Point) -> Point:
-    """The same function as a point whose settings of no consequence have their first values (IDENT-4)."""
-    c = convention(at)
+def void_in(of: Facts, c: Convention) -> dict[str, str]:
+    """Axes that no input of these shapes can make matter, each with the reason (CONV-3)."""
     h = of.header
-    void = void_axes(
+    return void_axes(
         c,
         rule=h.rule,
         window=h.window,
@@ -141,7 +140,12 @@ def folded(of: Facts, at: Point) -> Point:
         gated=of.gated,
         shape=(of.d_out, of.d_phi),
     )
-    hidden = set(void) | always_the_same(of, c)
+
+
+def folded(of: Facts, at: Point) -> Point:
+    """The same function as a point whose settings of no consequence have their first values (IDENT-4)."""
+    c = convention(at)
+    hidden = set(void_in(of, c)) | always_the_same(of, c)
     if not hidden:
         return at
     settled = list(at)

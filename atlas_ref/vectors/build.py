@@ -33,7 +33,7 @@ LOG, WHAT = "atlas_ref_vectors", "a set of vectors"
 
 
 class Certifying(NamedTuple):
-    """The plan of the tasks: task `certify` N has the values of vector N, task `large` N those of a larger case."""
+    """The plan of the tasks: task `certify` N has the values of vector N, `base` and `large` N those of the other cases."""
 
     plan: plan.Plan
 
@@ -41,6 +41,8 @@ class Certifying(NamedTuple):
         """Certified values of one case."""
         if kind == "large":
             return expected(large.drawn_large(large.LARGE[number])[0], grad=False)
+        if kind == "base":
+            return expected(negative.drawn_base(negative.BASES[number]), grad=False)
         entry = self.plan.vectors[number]
         return expected(entry.case(), grad=entry.parts()[1].grad)
 
@@ -75,8 +77,9 @@ def build(
         log = None if resume is None else stack.enter_context(Log(resume, described, key=LOG, what=WHAT))
         run = Tasks(Work(Certifying(made), None), _line, jobs, scheduler, log, progress)
         values = [_values(line) for line in run.lines("certify", range(len(made.vectors)))]
+        bases = [_values(line) for line in run.lines("base", range(len(negative.BASES)))]
         sizes = [_values(line) for line in run.lines("large", range(len(large.LARGE)))]
-    files = _files(made, values, sizes)
+    files = _files(made, values, bases, sizes)
     _replace(place, files)
     return {file: len(data) for file, data in files.items()}
 
@@ -89,31 +92,39 @@ def _values(line: Mapping[str, Any]) -> Values:
     return {name: np.array(each["numbers"], np.float64).reshape(each["shape"]) for name, each in line["values"].items()}
 
 
-def _files(made: plan.Plan, values: list[Values], sizes: list[Values]) -> Files:
-    cases = {entry.name: entry.case() for entry in made.vectors}
-    whole = {entry.name: {**cases[entry.name].inputs, **found} for entry, found in zip(made.vectors, values, strict=True)}
-    files = {f"cases/{name}.safetensors": encode.tensor_bytes(_header(case), whole[name]) for name, case in cases.items()}
-    negatives = []
-    for each in negative.NEGATIVE:
-        spoilt = negative.made(each, _header(cases[each.base]), whole[each.base])
-        file = f"negative/{each.name}.safetensors"
-        files[file] = spoilt.data
-        negatives.append({"name": each.name, "file": file, "code": each.code, "about": each.about, "repair": spoilt.repair})
+def _files(made: plan.Plan, values: list[Values], bases: list[Values], sizes: list[Values]) -> Files:
+    files: Files = {}
+    vectors = []
+    for entry, found in zip(made.vectors, values, strict=True):
+        case = entry.case()
+        vectors.append(_vector(entry, case))
+        files[vectors[-1]["file"]] = encode.tensor_bytes(_header(case), {**case.inputs, **found})
+    negatives = _negatives(dict(zip(negative.BASES, bases, strict=True)), files)
     larges = []
     for one, found in zip(large.LARGE, sizes, strict=True):
         file = f"large/{one.name}.json"
         files[file] = encode.json_bytes(_large(one, found))
         larges.append({"name": one.name, "file": file, "rule": one.rule})
-    vectors = [_vector(entry, cases[entry.name]) for entry in made.vectors]
     killed = {name for entry in made.vectors for names in entry.kills.values() for name in names}
-    told = {name: mutants.words(name) for name in killed}
-    found_set = {"format": 1, "set": made.set, "version": made.version, "values": "certified", "mutants": told}
+    found_set = {"format": 1, "set": made.set, "version": made.version, "values": "certified"}
     found_set |= {"vectors": vectors, "negative": negatives, "large": larges}
-    checked = manifest.Manifest.model_validate(found_set).plain()
+    checked = manifest.Manifest.model_validate(found_set | {"mutants": {name: mutants.words(name) for name in killed}}).plain()
     files[manifest.MANIFEST] = encode.json_bytes(checked)
     files[manifest.SCHEMA] = encode.json_bytes(manifest_schema())
     files[manifest.SUMS] = manifest.sums(files)
     return files
+
+
+def _negatives(bases: Mapping[tuple[str, str], Values], files: Files) -> list[dict[str, Any]]:
+    """Files that must be refused, put among the others, and what the manifest says of them."""
+    found = []
+    for each in negative.NEGATIVE:
+        case = negative.drawn_base(each.base)
+        spoilt = negative.made(each, _header(case), {**case.inputs, **bases[each.base]})
+        file = f"negative/{each.name}.safetensors"
+        files[file] = spoilt.data
+        found.append({"name": each.name, "file": file, "code": each.code, "about": each.about, "repair": spoilt.repair})
+    return found
 
 
 def _header(case: Case) -> dict[str, Any]:

@@ -82,11 +82,12 @@ def conventions(case: Case) -> dict[str, lattice.Point]:
     folded, found = lattice.folded(of, own), {}
     for point in lattice.around(own, lattice.tried(case.convention, case.header.rule), 1):
         if lattice.folded(of, point) != folded and lattice.refusal(of, lattice.convention(point)) is None:
-            found[_named(lattice.changes(own, point))] = point
+            found[change_named(lattice.changes(own, point))] = point
     return found
 
 
-def _named(changes: dict[str, Any]) -> str:
+def change_named(changes: dict[str, Any]) -> str:
+    """A convention as the one change that makes it: axis=value."""
     axis, value = next(iter(changes.items()))
     return f"{axis}={value:g}" if isinstance(value, float) else f"{axis}={value}"
 
