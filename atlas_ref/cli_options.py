@@ -83,6 +83,21 @@ def case_files(paths: Iterable[Path]) -> Iterator[Path]:
         yield path
 
 
+def set_files(names: list[str] | None, *, larger: bool) -> list[Path]:
+    """The cases of sets of vectors, larger ones too if they are asked for.
+
+    Raises:
+        CaseError: no such set; larger cases of none.
+    """
+    if not names:
+        if larger:
+            raise _error("--large: belongs to --set")
+        return []
+    from atlas_ref.vectors.cases import paths
+
+    return [path for name in names for part in ([False, True] if larger else [False]) for path in paths(name, large=part)]
+
+
 def with_progress(paths: list[Path]) -> Iterable[Path]:
     """The same, with a bar where somebody watches."""
     if len(paths) < 2 or not sys.stderr.isatty():

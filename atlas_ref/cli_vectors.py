@@ -123,7 +123,6 @@ def kill_matrix(
     as_json: Json = False,
 ) -> int:
     """Which vector rejects which mutant at float32 and bfloat16, and that no legal variant is rejected."""
-    from atlas_ref.oracle.files import write_bytes
     from atlas_ref.vectors import locate
     from atlas_ref.vectors.encode import json_bytes
     from atlas_ref.vectors.matrix import matrix
@@ -136,7 +135,7 @@ def kill_matrix(
         place = locate.folder(name)
         found = matrix(place, targets=target or (), jobs=jobs, scheduler=scheduler, resume=resume, progress=progress)
     for path in report or ():
-        write_bytes(path, json_bytes(found.plain()) if path.suffix == ".json" else markdown(found).encode())
+        _write(path, json_bytes(found.plain()) if path.suffix == ".json" else markdown(found).encode())
     if as_json:
         output.emit_json({"exit": found.exit_code, **found.plain()})
     else:
@@ -197,13 +196,12 @@ def search(
     as_json: Json = False,
 ) -> int:
     """Search the vectors of a new set: the fewest that reject every mutant and no legal variant. Takes minutes."""
-    from atlas_ref.oracle.files import write_bytes
     from atlas_ref.vectors.encode import json_bytes
     from atlas_ref.vectors.search import search as run
 
     with output.progress({"score": "scoring draws"}) as progress:
         plan, survivors = run(name, version, seeds=seeds, jobs=jobs, scheduler=scheduler, resume=resume, progress=progress)
-    write_bytes(out, json_bytes(plan.model_dump(mode="json")))
+    _write(out, json_bytes(plan.model_dump(mode="json")))
     if as_json:
         output.emit_json({"exit": int(bool(survivors)), "plan": str(out), "vectors": len(plan.vectors), "survivors": survivors})
     else:
@@ -211,6 +209,20 @@ def search(
             output.say(f"SURVIVES: {target}: {', '.join(left)}")
         output.say(f"wrote {out}: {len(plan.vectors)} vectors")
     return int(bool(survivors))
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all.
+
+    Raises:
+        CaseError: the place cannot be written.
+    """
+    from atlas_ref.oracle.files import write_bytes
+
+    try:
+        write_bytes(path, data)
+    except ValueError as error:
+        raise _bad(f"{path}: {error}") from None
 
 
 def _bad(message: str) -> Exception:

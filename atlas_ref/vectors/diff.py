@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -43,11 +43,8 @@ def diff(old: Path, new: Path) -> list[Change]:
     sums = manifest.read_sums(old), manifest.read_sums(new)
     found = manifest.load(old), manifest.load(new)
     changes = []
-    head = [
-        _keys(*(_metadata(each) for each in found)),
-        *([] if sums[0].get(manifest.SCHEMA) == sums[1].get(manifest.SCHEMA) else [["schema changed"]]),
-    ]
-    lines = [line for each in head for line in each]
+    lines = _keys(_metadata(found[0]), _metadata(found[1]))
+    lines += [] if sums[0].get(manifest.SCHEMA) == sums[1].get(manifest.SCHEMA) else ["schema changed"]
     if lines:
         changes.append(Change("metadata", "", "changed", lines))
     for kind in KINDS:
@@ -59,7 +56,8 @@ def diff(old: Path, new: Path) -> list[Change]:
             a, b = before[name], after[name]
             details = _keys(a.model_dump(mode="json"), b.model_dump(mode="json"))
             if sums[0].get(a.file) != sums[1].get(b.file):
-                details += (_json if kind == "large" else _tensors)(old / a.file, new / b.file)
+                read = _json if kind == "large" else _tensors
+                details += read(old / a.file, new / b.file)
             if details:
                 changes.append(Change(kind, name, "changed", details))
     return changes
@@ -79,16 +77,19 @@ def _keys(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> l
         if isinstance(a, Mapping) and isinstance(b, Mapping):
             lines += _keys(a, b, f"{name}.")
         elif _words(a) and _words(b):
-            lines += [
-                f"{name}: {sign} {each}" for sign, one, other in (("gained", b, a), ("lost", a, b)) for each in one if each not in other
-            ]
-            lines += [f"{name}: in another order"] if sorted(a) == sorted(b) else []  # type: ignore[type-var, arg-type]
+            lines += _gained_and_lost(name, a, b)
         else:
             lines.append(f"{name}: {_short(a)} -> {_short(b)}")
     return lines
 
 
-def _words(value: Any) -> bool:
+def _gained_and_lost(name: str, old: list[str], new: list[str]) -> list[str]:
+    lines = [f"{name}: gained {each}" for each in new if each not in old]
+    lines += [f"{name}: lost {each}" for each in old if each not in new]
+    return lines or [f"{name}: in another order"]
+
+
+def _words(value: Any) -> TypeGuard[list[str]]:
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
@@ -108,10 +109,10 @@ def _json(old: Path, new: Path) -> list[str]:
 
 def _tensors(old: Path, new: Path) -> list[str]:
     """Tensors that came, went or changed, with the largest change; keys of the header."""
-    read = [_read(path) for path in (old, new)]
-    if any(each is None for each in read):
+    one, two = _read(old), _read(new)
+    if one is None or two is None:
         return ["bytes changed"]
-    (text, before), (other, after) = read  # type: ignore[misc]
+    (text, before), (other, after) = one, two
     lines = _keys(text, other, "header.")
     for name in sorted({*before, *after}):
         if name not in after or name not in before:
@@ -125,7 +126,8 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
     """Header and tensors; None where the file is none, as some that must be refused are."""
     try:
         text, tensors = files.read(str(path))
-        return json.loads(text), tensors
+        header: dict[str, Any] = json.loads(text)
+        return header, tensors
     except ValueError:
         return None
 
