@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from atlas_ref.oracle.case import Case
+from atlas_ref.oracle.files import KEY
 from atlas_ref.vectors.draw import drawn
-from atlas_ref.vectors.repair import Step, broken, put
+from atlas_ref.vectors.encode import tensor_bytes
+from atlas_ref.vectors.repair import Step, changed, put
 from atlas_ref.vectors.targets import target_named, topic_named
 
 Tensors = Mapping[str, np.ndarray[Any, Any]]
@@ -25,7 +27,7 @@ class Negative(NamedTuple):
         base: target and topic of the vector that it is made from, drawn with seed 0.
         code, about: what is wrong, and the tensor or key that a message must name.
         wrong: the steps that spoil the vector.
-        cut: bytes that are missing at the end.
+        spoil: what is done to the bytes after that, and the step that undoes it.
     """
 
     name: str
@@ -33,7 +35,7 @@ class Negative(NamedTuple):
     code: str
     about: str
     wrong: Callable[[Tensors], list[Step]]
-    cut: int = 0
+    spoil: Callable[[bytes], tuple[bytes, Step]] | None = None
 
 
 def _set(key: str, value: Any) -> Callable[[Tensors], list[Step]]:
@@ -54,6 +56,17 @@ def _entry(name: str, *at: int, value: float) -> Callable[[Tensors], list[Step]]
 
 def _put(name: str, make: Callable[[Tensors], np.ndarray[Any, Any]]) -> Callable[[Tensors], list[Step]]:
     return lambda tensors: [put(name, make(tensors))]
+
+
+def _cut(data: bytes) -> tuple[bytes, Step]:
+    """Without the last bytes."""
+    return data[:-CUT], {"op": "append", "hex": data[-CUT:].hex()}
+
+
+def _misnamed(data: bytes) -> tuple[bytes, Step]:
+    """The metadata key with another last letter."""
+    last = data.index(f'"{KEY}"'.encode()) + len(KEY)
+    return data[:last] + b"g" + data[last + 1 :], {"op": "bytes", "at": last, "hex": data[last : last + 1].hex()}
 
 
 NEGATIVE = (
@@ -106,7 +119,8 @@ NEGATIVE = (
     Negative("momentum-below-0", ("titans_lmm", "square"), "range", "in/momentum", _entry("in/momentum", 1, 2, value=-0.25)),
     Negative("step-below-0", ("delta", "square"), "range", "in/step_size", _entry("in/step_size", 0, 0, value=-0.5)),
     Negative("active-is-2", ("delta", "pulsed"), "range", "in/active", _entry("in/active", 1, value=2)),
-    Negative("cut-short", ("delta", "square"), "format", "", lambda _: [], CUT),
+    Negative("cut-short", ("delta", "square"), "format", "", lambda _: [], _cut),
+    Negative("metadata-misnamed", ("delta", "square"), "metadata", "atlas_ref", lambda _: [], _misnamed),
 )
 
 
@@ -136,11 +150,12 @@ class Made(NamedTuple):
 def made(negative: Negative, header: Mapping[str, Any], tensors: Tensors) -> Made:
     """A vector spoilt, and how to undo it."""
     wrong = negative.wrong(tensors)
-    data = broken(header, tensors, wrong, negative.cut)
-    if negative.cut:
-        whole = broken(header, tensors, wrong, 0)
-        return Made(data, [{"op": "append", "hex": whole[-negative.cut :].hex()}])
-    return Made(data, [_undone(step, header, tensors) for step in wrong])
+    data = tensor_bytes(*changed(header, tensors, wrong))
+    steps = [_undone(step, header, tensors) for step in wrong]
+    if negative.spoil is None:
+        return Made(data, steps)
+    data, step = negative.spoil(data)
+    return Made(data, [step, *steps])
 
 
 def _undone(step: Step, header: Mapping[str, Any], tensors: Tensors) -> Step:

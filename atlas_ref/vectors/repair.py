@@ -19,7 +19,6 @@ import safetensors.numpy
 
 from atlas_ref.oracle.case import Case, CaseError, make
 from atlas_ref.oracle.files import DTYPES, KEY, NAMES
-from atlas_ref.vectors.encode import tensor_bytes
 
 Step = dict[str, Any]
 Tensors = dict[str, np.ndarray[Any, Any]]
@@ -32,6 +31,7 @@ STEPS: dict[str, tuple[str, ...]] = {
     "drop": ("tensor",),
     "entry": ("tensor", "at", "value"),
     "append": ("hex",),
+    "bytes": ("at", "hex"),
 }
 
 
@@ -53,10 +53,29 @@ def repaired(data: bytes, steps: Sequence[Mapping[str, Any]], name: str) -> Case
         CaseError: a step that does not exist; what is left is no case either.
     """
     for step in steps:
-        if set(step) != {"op", *STEPS.get(step.get("op", ""), ())}:
+        op = step.get("op")
+        if op not in STEPS or set(step) != {"op", *STEPS[op]}:
             raise CaseError(f"{name}: repair: no such step: {json.dumps(dict(step))[:80]}")
-    data += b"".join(bytes.fromhex(step["hex"]) for step in steps if step["op"] == "append")
-    return make(*changed(*_read(data, name), steps), name=name)
+    try:
+        header, tensors = _read(_mended(data, steps), name)
+        mended = changed(header, tensors, steps)
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        if isinstance(error, CaseError):
+            raise
+        raise CaseError(f"{name}: repair: a step cannot be taken: {' '.join(str(error).split())[:120]}") from None
+    return make(*mended, name=name)
+
+
+def _mended(data: bytes, steps: Sequence[Mapping[str, Any]]) -> bytes:
+    """The file after the steps that are about bytes."""
+    found = bytearray(data)
+    for step in steps:
+        if step["op"] == "append":
+            found += bytes.fromhex(step["hex"])
+        elif step["op"] == "bytes":
+            new = bytes.fromhex(step["hex"])
+            found[step["at"] : step["at"] + len(new)] = new
+    return bytes(found)
 
 
 def changed(header: Mapping[str, Any], tensors: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], Tensors]:
@@ -76,12 +95,6 @@ def changed(header: Mapping[str, Any], tensors: Mapping[str, Any], steps: Sequen
             value[tuple(step["at"])] = step["value"]
             found[step["tensor"]] = value
     return keys, found
-
-
-def broken(header: Mapping[str, Any], tensors: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], cut: int) -> bytes:
-    """A file after steps, without its last bytes."""
-    data = tensor_bytes(*changed(header, tensors, steps))
-    return data[: len(data) - cut]
 
 
 def _read(data: bytes, name: str) -> tuple[dict[str, Any], Tensors]:

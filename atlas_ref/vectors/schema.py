@@ -19,6 +19,7 @@ def _step(op: str, **properties: Any) -> dict[str, Any]:
 
 
 PLACE = {"type": "array", "items": {"type": "integer", "minimum": 0}}
+HEX = {"type": "string", "pattern": "^([0-9a-f]{2})*$"}
 STEP = {
     "oneOf": [
         _step("set", key=WORD, value={}),
@@ -26,7 +27,8 @@ STEP = {
         _step("put", tensor=WORD, dtype=WORD, shape=PLACE, values={"type": "array", "items": {"type": ["number", "boolean"]}}),
         _step("drop", tensor=WORD),
         _step("entry", tensor=WORD, at=PLACE, value={"type": "number"}),
-        _step("append", hex={"type": "string", "pattern": "^([0-9a-f]{2})*$"}),
+        _step("append", hex=HEX),
+        _step("bytes", at={"type": "integer", "minimum": 0}, hex=HEX),
     ]
 }
 
