@@ -40,9 +40,9 @@ class Certifying(NamedTuple):
     def perform(self, source: Any, kind: str, number: int) -> Result:
         """Certified values of one case."""
         if kind == "large":
-            return expected(large.drawn_large(large.LARGE[number])[0], grad=False)
+            return expected(large.drawn_large(large.large_named(self.plan.large[number]))[0], grad=False)
         if kind == "base":
-            return expected(negative.drawn_base(negative.BASES[number]), grad=False)
+            return expected(negative.drawn_base(_bases(self.plan)[number]), grad=False)
         entry = self.plan.vectors[number]
         return expected(entry.case(), grad=entry.parts()[1].grad)
 
@@ -77,11 +77,15 @@ def build(
         log = None if resume is None else stack.enter_context(Log(resume, described, key=LOG, what=WHAT))
         run = Tasks(Work(Certifying(made), None), _line, jobs, scheduler, log, progress)
         values = [_values(line) for line in run.lines("certify", range(len(made.vectors)))]
-        bases = [_values(line) for line in run.lines("base", range(len(negative.BASES)))]
-        sizes = [_values(line) for line in run.lines("large", range(len(large.LARGE)))]
+        bases = [_values(line) for line in run.lines("base", range(len(_bases(made))))]
+        sizes = [_values(line) for line in run.lines("large", range(len(made.large)))]
     files = _files(made, values, bases, sizes)
     _replace(place, files)
     return {file: len(data) for file, data in files.items()}
+
+
+def _bases(made: plan.Plan) -> list[tuple[str, str]]:
+    return negative.bases([negative.negative_named(name) for name in made.negative])
 
 
 def _line(result: Values) -> Line:
@@ -99,9 +103,10 @@ def _files(made: plan.Plan, values: list[Values], bases: list[Values], sizes: li
         case = entry.case()
         vectors.append(_vector(entry, case))
         files[vectors[-1]["file"]] = encode.tensor_bytes(_header(case), {**case.inputs, **found})
-    negatives = _negatives(dict(zip(negative.BASES, bases, strict=True)), files)
+    negatives = _negatives(made, dict(zip(_bases(made), bases, strict=True)), files)
     larges = []
-    for one, found in zip(large.LARGE, sizes, strict=True):
+    for name, found in zip(made.large, sizes, strict=True):
+        one = large.large_named(name)
         file = f"large/{one.name}.json"
         files[file] = encode.json_bytes(_large(one, found))
         larges.append({"name": one.name, "file": file, "rule": one.rule})
@@ -115,10 +120,10 @@ def _files(made: plan.Plan, values: list[Values], bases: list[Values], sizes: li
     return files
 
 
-def _negatives(bases: Mapping[tuple[str, str], Values], files: Files) -> list[dict[str, Any]]:
+def _negatives(made: plan.Plan, bases: Mapping[tuple[str, str], Values], files: Files) -> list[dict[str, Any]]:
     """Files that must be refused, put among the others, and what the manifest says of them."""
     found = []
-    for each in negative.NEGATIVE:
+    for each in map(negative.negative_named, made.negative):
         case = negative.drawn_base(each.base)
         spoilt = negative.made(each, _header(case), {**case.inputs, **bases[each.base]})
         file = f"negative/{each.name}.safetensors"

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from atlas_ref.oracle.case import Case, make
+from atlas_ref.oracle.case import Case, CaseError, make
 from atlas_ref.vectors.draw import drawn, recipe
 from atlas_ref.vectors.stream import chosen, dyadic, words
 from atlas_ref.vectors.targets import Target, Topic
@@ -54,6 +54,18 @@ LARGE = (
     ),
     Large("newton_schulz-64", "newton_schulz", {"d_in": 64, "d_out": 48, "heads": 1}),
 )
+
+
+def large_named(name: str) -> Large:
+    """A larger case by its name.
+
+    Raises:
+        CaseError: there is none.
+    """
+    for large in LARGE:
+        if large.name == name:
+            return large
+    raise CaseError(f"larger case {name!r} does not exist; there are {', '.join(large.name for large in LARGE)}")
 
 
 def drawn_large(large: Large) -> tuple[Case, dict[str, Any]]:

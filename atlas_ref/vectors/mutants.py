@@ -125,7 +125,7 @@ def _needed(at: Seen, name: str) -> bool:
     call_start a stored residual is the same as one taken again, so that its position decides nothing (CONV-14)."""
     if name == "window lost at a cut":
         return at.structure.order == "window_then_momentum"
-    return name != "phase lost at a cut" or at.structure.frozen == "chunk_start"
+    return name not in ("phase lost at a cut", "residuals lost at a cut") or at.structure.frozen == "chunk_start"
 
 
 def _cuts(at: Seen, dtype: str) -> Iterator[tuple[str, Results]]:

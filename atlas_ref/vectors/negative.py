@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from atlas_ref.oracle.case import Case
+from atlas_ref.oracle.case import Case, CaseError
 from atlas_ref.oracle.files import KEY
 from atlas_ref.vectors.draw import drawn
 from atlas_ref.vectors.encode import tensor_bytes
@@ -130,8 +130,21 @@ def _with_nan(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return found
 
 
-#: What they are made from, each once.
-BASES = tuple(dict.fromkeys(each.base for each in NEGATIVE))
+def negative_named(name: str) -> Negative:
+    """A file by its name.
+
+    Raises:
+        CaseError: there is none.
+    """
+    for negative in NEGATIVE:
+        if negative.name == name:
+            return negative
+    raise CaseError(f"negative case {name!r} does not exist; there are {', '.join(negative.name for negative in NEGATIVE)}")
+
+
+def bases(negatives: Sequence[Negative]) -> list[tuple[str, str]]:
+    """What they are made from, each once."""
+    return list(dict.fromkeys(each.base for each in negatives))
 
 
 def drawn_base(base: tuple[str, str]) -> Case:

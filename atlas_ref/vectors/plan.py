@@ -48,13 +48,19 @@ class Entry(Frozen):
 
 
 class Plan(Frozen):
-    """A set, but for its numbers."""
+    """A set, but for its numbers.
+
+    Attributes:
+        negative, large: names of files that must be refused, and of larger cases.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     set: str
     version: str
     vectors: list[Entry]
+    negative: list[str]
+    large: list[str]
 
 
 def plans() -> list[str]:

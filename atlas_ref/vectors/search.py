@@ -20,6 +20,8 @@ from atlas_ref.oracle.sweep_modes import Result, Work
 from atlas_ref.oracle.sweep_tasks import Line, Progress, Tasks, unwatched
 from atlas_ref.vectors.draw import drawn
 from atlas_ref.vectors.expected import expected
+from atlas_ref.vectors.large import LARGE
+from atlas_ref.vectors.negative import NEGATIVE
 from atlas_ref.vectors.plan import Entry, Plan
 from atlas_ref.vectors.properties import properties
 from atlas_ref.vectors.score import FORMATS, score
@@ -127,7 +129,8 @@ def search(
                     break
             survivors[target.name] = [f"{mutant} ({dtype})" for dtype, mutant in missing(pool)]
             entries += [_entry(each) for each in chosen(pool)]
-    return Plan(set=name, version=version, vectors=entries), {name: left for name, left in survivors.items() if left}
+    others = {"negative": [each.name for each in NEGATIVE], "large": [each.name for each in LARGE]}
+    return Plan(set=name, version=version, vectors=entries, **others), {name: left for name, left in survivors.items() if left}
 
 
 def _candidate(line: Mapping[str, Any]) -> Candidate:

@@ -46,21 +46,16 @@ TOKENS: tuple[Mistake, ...] = (
 )
 
 
-def _transposed(name: str) -> Callable[[Results], Results]:
-    return _each((name,), lambda W: W.swapaxes(-1, -2))
-
-
 MAPS: tuple[Mistake, ...] = (
     Mistake("map of the negative", "phi(-x)", _always, tensors=_each(("in/x",), lambda x: -x)),
     Mistake("map of half", "phi(x / 2)", _always, tensors=_each(("in/x",), lambda x: 0.5 * x)),
     Mistake("map of components reversed", "phi of x from its last component", _always, tensors=_each(("in/x",), lambda x: ops.flip(x, -1))),
     *(
         Mistake(f"{name} ignored", f"the map takes {name} for zero", _always, tensors=_each((f"in/phi/{name}",), ops.zeros_like))
-        for name in ("W", "b", "W1", "W2", "b1", "b2")
+        for name in ("W", "b", "W1", "W2")
     ),
-    *(
-        Mistake(f"{name} transposed", f"the map multiplies by {name} from the other side", _always, tensors=_transposed(f"in/phi/{name}"))
-        for name in ("W", "W1", "W2")
+    Mistake(
+        "W transposed", "the map multiplies by W from the other side", _always, tensors=_each(("in/phi/W",), lambda W: W.swapaxes(-1, -2))
     ),
 )
 
@@ -74,7 +69,7 @@ def mistakes(case: Case) -> list[Mistake]:
 def _made_in(name: str, case: Case) -> bool:
     words = name.split()
     tensor = case.inputs.get(f"in/phi/{words[0]}")
-    if words[0] in ("W", "b", "W1", "W2", "b1", "b2"):
+    if words[0] in ("W", "b", "W1", "W2"):
         return tensor is not None and (words[1] == "ignored" or (tensor.ndim > 1 and tensor.shape[-1] == tensor.shape[-2]))
     if words[0] == "window":
         return "in/param/window_logits" in case.inputs and case.header.window > 1
