@@ -32,6 +32,9 @@ def check(
     sets: Annotated[
         list[str] | None, typer.Option("--set", metavar="SET", help="Vectors: a shipped set, as v1, or a folder that holds one.")
     ] = None,
+    target: Annotated[
+        list[str] | None, typer.Option(metavar="TARGET", help="With --set, vectors of this target alone, as delta; may be repeated.")
+    ] = None,
     larger: Annotated[bool, typer.Option("--large", help="With --set, its larger cases too; they need a source.")] = False,
     against: Annotated[
         Path | None, typer.Option(metavar="OUT|FOLDER", help="A result file, or a folder of them.", rich_help_panel=SOURCES)
@@ -77,12 +80,13 @@ def check(
     changes = options.convention_changes(convention)
     places = [reports.place(path) for path in report or ()]
     entries = expected(xfail) if xfail else []
-    told = [*map(str, files or ()), *(word for name in sets or () for word in ("--set", name)), *(["--large"] if larger else [])]
+    chosen_sets = [(option, name) for option, names in (("--set", sets), ("--target", target)) for name in names or ()]
+    told = [*map(str, files or ()), *(word for pair in chosen_sets for word in pair), *(["--large"] if larger else [])]
     if not told:
         raise CaseError("check: a case, a folder of cases or --set is needed")
     run = reports.Run(command=_repeated(locals()), cases=told, entries=entries, only=names, nearest=nearest)
     with contextlib.ExitStack() as stack:
-        paths = [*options.case_files(files or ()), *options.set_files(sets, larger=larger)]
+        paths = [*options.case_files(files or ()), *options.set_files(sets, larger=larger, targets=target)]
         source = _source(stack, against, impl, command, timeout, len(paths))
         for path in options.with_progress(paths):
             try:

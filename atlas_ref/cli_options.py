@@ -83,19 +83,21 @@ def case_files(paths: Iterable[Path]) -> Iterator[Path]:
         yield path
 
 
-def set_files(names: list[str] | None, *, larger: bool) -> list[Path]:
-    """The cases of sets of vectors, larger ones too if they are asked for.
+def set_files(names: list[str] | None, *, larger: bool, targets: list[str] | None) -> list[Path]:
+    """The cases of sets of vectors, of some targets alone or of all, larger ones too if they are asked for.
 
     Raises:
-        CaseError: no such set; larger cases of none.
+        CaseError: no such set or target; larger cases, or targets, of none.
     """
     if not names:
-        if larger:
-            raise _error("--large: belongs to --set")
+        if larger or targets:
+            raise _error(f"{'--large' if larger else '--target'}: belongs to --set")
         return []
     from atlas_ref.vectors.cases import paths
 
-    return [path for name in names for part in ([False, True] if larger else [False]) for path in paths(name, large=part)]
+    return [
+        path for name in names for part in ([False, True] if larger else [False]) for path in paths(name, large=part, targets=targets or ())
+    ]
 
 
 def with_progress(paths: list[Path]) -> Iterable[Path]:

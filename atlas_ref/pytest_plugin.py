@@ -30,7 +30,7 @@ class Settings:
         if option("atlas_set"):
             from atlas_ref.vectors.cases import paths
 
-            self.folders += [path.resolve() for name in option("atlas_set") for path in paths(name)]
+            self.folders += dict.fromkeys(path.resolve().parent for name in option("atlas_set") for path in paths(name))
         self.dtype, self.state_dtype = option("atlas_dtype"), option("atlas_state_dtype")
         self.searches = 0 if option("atlas_no_nearest") else failures.SEARCHED
         only = option("atlas_only")

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from atlas_ref.oracle.case import Case
+from atlas_ref.oracle.case import Case, CaseError
 from atlas_ref.oracle.case import load as load_case
 from atlas_ref.vectors import locate, manifest
 from atlas_ref.vectors.verify import load_large
 
 
-def paths(name: str, *, large: bool = False) -> list[Path]:
+def paths(name: str, *, large: bool = False, targets: Sequence[str] = ()) -> list[Path]:
     """Files of a set's vectors, in the order of its manifest; of larger cases instead, which record no results.
 
+    Args:
+        targets: vectors of these alone, and larger cases of their rules; all when empty.
+
     Raises:
-        CaseError: no such set.
+        CaseError: no such set, or no such target.
     """
     folder = locate.folder(name)
     found = manifest.load(folder)
-    parts: list[manifest.Vector] | list[manifest.Large] = found.large if large else found.vectors
-    return [folder / each.file for each in parts]
+    rules = {each.target: each.rule for each in found.vectors}
+    for target in targets:
+        if target not in rules:
+            raise CaseError(f"set {name!r}: target {target!r} does not exist; targets are {', '.join(rules)}")
+    if large:
+        return [folder / each.file for each in found.large if not targets or each.rule in {rules[target] for target in targets}]
+    return [folder / each.file for each in found.vectors if not targets or each.target in targets]
 
 
 def load(path: Path) -> Case:
