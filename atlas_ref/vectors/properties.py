@@ -127,6 +127,7 @@ PROPERTIES: dict[str, Callable[[Look], bool]] = {
     "resets": lambda look: "in/reset" in look.inputs,
     "an initial window": lambda look: "in/window_k" in look.inputs,
     "gates per output dimension": _by_dimension,
+    "gradients": lambda look: any(name in look.inputs for name in ("in/y_bar", "in/X_bar", "in/phi_bar")),
     "several heads": lambda look: any(name in look.inputs and look.inputs[name].shape[0] > 1 for name in ("in/k", "in/G", "in/param/W_K")),
 }
 
