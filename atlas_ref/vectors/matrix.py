@@ -141,7 +141,7 @@ def _summed(folder: Path, found: manifest.Manifest, vectors: Sequence[manifest.V
         for dtype in FORMATS:
             alarms += [(vector.name, dtype, what) for what in line[dtype]["alarms"]]
             kills = line[dtype]["kills"]
-            lost += [(vector.name, dtype, name) for name in vector.kills[dtype] if not kills.get(name)]  # type: ignore[index]
+            lost += [(vector.name, dtype, name) for name in vector.kills[dtype] if not kills.get(name)]
     targets = {}
     for name in dict.fromkeys(vector.target for vector in vectors):
         own = [(vector, line) for vector, line in zip(vectors, lines, strict=True) if vector.target == name]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from atlas_ref.vectors.mistake import computed, seen
 from atlas_ref.vectors.properties import forms
 
 #: Formats in which a set is adequate.
-FORMATS = ("float32", "bfloat16")
+FORMATS: tuple[Literal["float32", "bfloat16"], ...] = ("float32", "bfloat16")
 
 Results = Mapping[str, np.ndarray[Any, Any]]
 
