@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from atlas_ref.oracle.case import Case, CaseError, make
+from atlas_ref.oracle.case import Case, make
 from atlas_ref.vectors.draw import drawn, recipe
 from atlas_ref.vectors.stream import chosen, dyadic, words
-from atlas_ref.vectors.targets import Target, Topic
+from atlas_ref.vectors.targets import Target, Topic, by_name
 
 Numbers = np.ndarray[Any, Any]
 
@@ -57,15 +57,8 @@ LARGE = (
 
 
 def large_named(name: str) -> Large:
-    """A larger case by its name.
-
-    Raises:
-        CaseError: there is none.
-    """
-    for large in LARGE:
-        if large.name == name:
-            return large
-    raise CaseError(f"larger case {name!r} does not exist; there are {', '.join(large.name for large in LARGE)}")
+    """A larger case by its name."""
+    return by_name("larger case", name, LARGE)
 
 
 def drawn_large(large: Large) -> tuple[Case, dict[str, Any]]:

@@ -136,7 +136,8 @@ def matrix(
 
 
 def _summed(folder: Path, found: manifest.Manifest, vectors: Sequence[manifest.Vector], lines: Sequence[Mapping[str, Any]]) -> Matrix:
-    alarms, lost = [], []
+    alarms: list[tuple[str, str, str]] = []
+    lost: list[tuple[str, str, str]] = []
     for vector, line in zip(vectors, lines, strict=True):
         for dtype in FORMATS:
             alarms += [(vector.name, dtype, what) for what in line[dtype]["alarms"]]
@@ -152,11 +153,11 @@ def _summed(folder: Path, found: manifest.Manifest, vectors: Sequence[manifest.V
 
 def _rows(folder: Path, own: Sequence[tuple[manifest.Vector, Mapping[str, Any]]]) -> Rows:
     names = dict.fromkeys(name for _, line in own for dtype in FORMATS for name in line[dtype]["kills"])
-    kills = {
+    kills: dict[str, dict[str, list[str]]] = {
         name: {dtype: [vector.name for vector, line in own if line[dtype]["kills"].get(name)] for dtype in FORMATS}
         for name in sorted(names)
     }
-    survivors = [(name, dtype) for name, by in kills.items() for dtype in FORMATS if not by[dtype]]
+    survivors: list[tuple[str, str]] = [(name, dtype) for name, by in kills.items() for dtype in FORMATS if not by[dtype]]
     void: dict[str, str] = {}
     for vector, _ in own:
         for name, why in hidden(load(folder / vector.file)).items():

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from atlas_ref.oracle.case import Case, CaseError
+from atlas_ref.oracle.case import Case
 from atlas_ref.oracle.files import KEY
 from atlas_ref.vectors.draw import drawn
 from atlas_ref.vectors.encode import tensor_bytes
 from atlas_ref.vectors.repair import Step, changed, put
-from atlas_ref.vectors.targets import target_named, topic_named
+from atlas_ref.vectors.targets import by_name, target_named, topic_named
 
 Tensors = Mapping[str, np.ndarray[Any, Any]]
 
@@ -131,15 +131,8 @@ def _with_nan(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def negative_named(name: str) -> Negative:
-    """A file by its name.
-
-    Raises:
-        CaseError: there is none.
-    """
-    for negative in NEGATIVE:
-        if negative.name == name:
-            return negative
-    raise CaseError(f"negative case {name!r} does not exist; there are {', '.join(negative.name for negative in NEGATIVE)}")
+    """A file that must be refused, by its name."""
+    return by_name("negative case", name, NEGATIVE)
 
 
 def bases(negatives: Sequence[Negative]) -> list[tuple[str, str]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from atlas_ref.conventions import Convention, resolve
 from atlas_ref.oracle.case import CaseError
@@ -150,25 +151,31 @@ TARGETS = (
 )
 
 
-def target_named(name: str) -> Target:
-    """A target by its name.
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+Item = TypeVar("Item", bound=_Named)
+
+
+def by_name(kind: str, name: str, items: Iterable[Item]) -> Item:
+    """The item of that name.
 
     Raises:
-        CaseError: there is none.
+        CaseError: there is none, with those that there are.
     """
-    for target in TARGETS:
-        if target.name == name:
-            return target
-    raise CaseError(f"target {name!r} does not exist; targets are {', '.join(target.name for target in TARGETS)}")
+    listed = {item.name: item for item in items}
+    if name not in listed:
+        raise CaseError(f"{kind} {name!r} does not exist; there are {', '.join(listed)}")
+    return listed[name]
+
+
+def target_named(name: str) -> Target:
+    """A target by its name."""
+    return by_name("target", name, TARGETS)
 
 
 def topic_named(target: Target, name: str) -> Topic:
-    """A topic of a target by its name.
-
-    Raises:
-        CaseError: the target has none of this name.
-    """
-    for topic in target.topics:
-        if topic.name == name:
-            return topic
-    raise CaseError(f"target {target.name} has no topic {name!r}; it has {', '.join(topic.name for topic in target.topics)}")
+    """A topic of a target by its name."""
+    return by_name(f"topic of {target.name}", name, target.topics)
