@@ -6,7 +6,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Through the environment, so that the pins also hold where the package itself is built.
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
-.PHONY: oracle test slow planted ulps lint types bench survey clean
+.PHONY: oracle test slow planted kill-matrix ulps lint types bench survey clean
 
 # The runtime alone, for `make oracle`; with the test tools, for the rest.
 $(VENV)/.runtime: pyproject.toml constraints.txt
@@ -40,6 +40,9 @@ ulps: $(VENV)/.test  ## our own error against certified results, in units in the
 	for rule in omega titans_lmm delta hebbian; do $(BIN)/atlas-ref new $$rule --tokens 32 --d-in 8 --d-out 6 --cotangent -o build/ulps/$$rule.safetensors; done
 	$(BIN)/atlas-ref new omega --tokens 32 --d-in 8 --d-out 6 --window 4 --cotangent --convention newton_schulz=none -o build/ulps/omega_plain.safetensors
 	$(BIN)/atlas-ref certify build/ulps --grad
+
+kill-matrix: $(VENV)/.test  ## which vector rejects which mutant, as published
+	$(BIN)/atlas-ref vectors kill-matrix v1 --jobs 2 --report vectors/v1-kill-matrix.md --report vectors/v1-kill-matrix.json
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

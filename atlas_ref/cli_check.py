@@ -29,7 +29,14 @@ def register(app: typer.Typer) -> None:
 
 
 def check(
-    files: Annotated[list[Path], typer.Argument(metavar="CASE...", help="Cases, or folders of them.")],
+    files: Annotated[list[Path] | None, typer.Argument(metavar="CASE...", help="Cases, or folders of them.")] = None,
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", metavar="SET", help="Vectors: a shipped set, as v1, or a folder that holds one.")
+    ] = None,
+    target: Annotated[
+        list[str] | None, typer.Option(metavar="TARGET", help="With --set, vectors of this target alone, as delta; may be repeated.")
+    ] = None,
+    larger: Annotated[bool, typer.Option("--large", help="With --set, its larger cases too; they need a source.")] = False,
     against: Annotated[
         Path | None, typer.Option(metavar="OUT|FOLDER", help="A result file, or a folder of them.", rich_help_panel=SOURCES)
     ] = None,
@@ -64,18 +71,23 @@ def check(
 ) -> int:
     """Compare results with ours: a verdict per tensor. Without a source, those recorded in the cases."""
     from atlas_ref.oracle import report as reports
-    from atlas_ref.oracle.case import CaseError, load
+    from atlas_ref.oracle.case import CaseError
     from atlas_ref.oracle.compare import checked, chosen
     from atlas_ref.oracle.xfail import load as expected
+    from atlas_ref.vectors.cases import load
 
     wanted = options.names("--only", only)
     names = None if wanted is None else chosen(wanted)
     changes = options.convention_changes(convention)
     places = [reports.place(path) for path in report or ()]
     entries = expected(xfail) if xfail else []
-    run = reports.Run(command=_repeated(locals()), cases=[str(file) for file in files], entries=entries, only=names, nearest=nearest)
+    chosen_sets = [(option, name) for option, names in (("--set", sets), ("--target", target)) for name in names or ()]
+    told = [*map(str, files or ()), *(word for pair in chosen_sets for word in pair), *(["--large"] if larger else [])]
+    if not told:
+        raise CaseError("check: a case, a folder of cases or --set is needed")
+    run = reports.Run(command=_repeated(locals()), cases=told, entries=entries, only=names, nearest=nearest)
     with contextlib.ExitStack() as stack:
-        paths = list(options.case_files(files))
+        paths = [*options.case_files(files or ()), *options.set_files(sets, larger=larger, targets=target)]
         for path in report or ():
             _refuse_read(path, paths, against, xfail)
         source = _source(stack, against, impl, command, timeout, len(paths))

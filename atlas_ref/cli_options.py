@@ -115,6 +115,23 @@ def case_files(paths: Iterable[Path]) -> Iterator[Path]:
         yield path
 
 
+def set_files(names: list[str] | None, *, larger: bool, targets: list[str] | None) -> list[Path]:
+    """The cases of sets of vectors, of some targets alone or of all, larger ones too if they are asked for.
+
+    Raises:
+        CaseError: no such set or target; larger cases, or targets, of none.
+    """
+    if not names:
+        if larger or targets:
+            raise _error(f"{'--large' if larger else '--target'}: belongs to --set")
+        return []
+    from atlas_ref.vectors.cases import paths
+
+    return [
+        path for name in names for part in ([False, True] if larger else [False]) for path in paths(name, large=part, targets=targets or ())
+    ]
+
+
 def with_progress(paths: list[Path]) -> Iterable[Path]:
     """The same, with a bar where somebody watches."""
     if len(paths) < 2 or not sys.stderr.isatty():

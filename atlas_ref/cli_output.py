@@ -6,7 +6,8 @@ import json
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +81,21 @@ def emit_rich(*parts: RenderableType) -> None:
         for part in parts:
             console.print(part, markup=False, highlight=False, soft_wrap=isinstance(part, str))
     emit(capture.get())
+
+
+@contextmanager
+def progress(words: Mapping[str, str]) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar for each kind of work on standard error, where somebody watches; call it with kind, done and of how many."""
+    if not sys.stderr.isatty():
+        yield lambda kind, done, of: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        tasks = {kind: bar.add_task(description, visible=False) for kind, description in words.items()}
+        yield lambda kind, done, of: bar.update(tasks[kind], completed=done, total=of, visible=of > 0)
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -62,7 +59,7 @@ def sweep(
     from atlas_ref.oracle.sweep import sweep as run
 
     choices = _choices(fix, convention)
-    with _progress(rule) as progress:
+    with output.progress({"judge": f"sweeping {rule}", "shrink": "shrinking failures"}) as progress:
         found = run(
             rule,
             _named(impl, program, timeout),
@@ -139,22 +136,6 @@ def _value(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return text
-
-
-@contextmanager
-def _progress(rule: str) -> Iterator[Callable[[str, int, int], None] | None]:
-    """A bar on standard error, where somebody watches."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        words = {"judge": f"sweeping {rule}", "shrink": "shrinking failures"}
-        tasks = {kind: bar.add_task(description, visible=False) for kind, description in words.items()}
-        yield lambda kind, done, of: bar.update(tasks[kind], completed=done, total=of, visible=of > 0)
 
 
 def _emit(found: Sweep, folder: Path, compared: str, computed: str) -> None:

@@ -27,7 +27,11 @@ class Settings:
         from atlas_ref.oracle import compare, failures, sources, xfail
 
         option = config.getoption
-        self.folders = [Path(each).resolve() for each in option("atlas_cases")]
+        self.folders = [Path(each).resolve() for each in option("atlas_cases") or ()]
+        if option("atlas_set"):
+            from atlas_ref.vectors.cases import paths
+
+            self.folders += dict.fromkeys(path.resolve().parent for name in option("atlas_set") for path in paths(name))
         self.dtype, self.state_dtype = option("atlas_dtype"), option("atlas_state_dtype")
         self.searches = 0 if option("atlas_no_nearest") else failures.SEARCHED
         only = option("atlas_only")
@@ -66,6 +70,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """The options, in a group of their own."""
     group = parser.getgroup("atlas-ref", "check an implementation against case files")
     group.addoption("--atlas-cases", metavar="FOLDER", action="append", help="a case file or a folder of them; may be given several times")
+    group.addoption("--atlas-set", metavar="SET", action="append", help="vectors: a shipped set, as v1, or a folder that holds one")
     group.addoption("--atlas-impl", metavar="PKG.MODULE:FUNCTION", help="f(case, inputs) -> results, called in this process")
     group.addoption("--atlas-exec", metavar="COMMAND", help="a program per case: './mine {case} {out}'")
     group.addoption("--atlas-dtype", metavar="DTYPE", help="what your code works in: float64, float32, bfloat16, float16")
@@ -79,10 +84,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Read the options, if there are any, and add the folders to what is collected."""
     config.addinivalue_line("markers", f"{MARK}: an implementation against one case file (--atlas-cases)")
-    if not config.getoption("atlas_cases"):
+    if not config.getoption("atlas_cases") and not config.getoption("atlas_set"):
         for option in ("impl", "exec", "xfail"):
             if config.getoption(f"atlas_{option}"):
-                raise pytest.UsageError(f"--atlas-{option} needs --atlas-cases")
+                raise pytest.UsageError(f"--atlas-{option} needs --atlas-cases or --atlas-set")
         return
     from atlas_ref import CaseError
 

@@ -106,7 +106,7 @@ def orthogonaliser(group: Sequence[Convention]) -> Callable[[Array], Array]:
 
     def apply(S: Array) -> Array:
         def column(x: Array) -> Array:
-            return x.reshape(-1, *[1] * (S.ndim - 1))
+            return x.reshape(-1, *[1] * (S.ndim - 1)).astype(S.real.dtype if x.dtype.kind == "f" else x.dtype)
 
         eps, guard, scale = column(numbers["eps"]), column(words["guard"]), column(words["scale"])
         norm = _frobenius(S)

@@ -102,6 +102,21 @@ class _State(NamedTuple):
 
 Orthogonalise = Callable[[Array], Array]
 
+#: What becomes of a quantity at a named place of the write or read: reference, residual, gradient, carried S, carried M, read.
+Touch = Callable[[str, Array], Array]
+
+
+class _Means(NamedTuple):
+    """How a token is computed, whatever its numbers are."""
+
+    orthogonalise: Orthogonalise
+    way: Arithmetic
+    store: Callable[[Array], Array] | None
+    touch: Touch | None
+
+    def at(self, place: str, x: Array) -> Array:
+        return x if self.touch is None or x is None else self.touch(place, x)
+
 
 def run(
     structure: Structure,
@@ -110,6 +125,7 @@ def run(
     *,
     way: Arithmetic = PLAIN,
     store: Callable[[Array], Array] | None = None,
+    touch: Touch | None = None,
 ) -> Outputs:
     """Drive the family over a sequence, in the order of CONV-29.
 
@@ -117,7 +133,9 @@ def run(
         orthogonalise: Newton-Schulz of the group.
         way: the arithmetic of every product and sum.
         store: what becomes of M and S between tokens, where the state is kept in a narrower format.
+        touch: what becomes of a quantity at a named place, see `Touch`: where a mistake is planted.
     """
+    by = _Means(orthogonalise, way, store, touch)
     T = given.keys.shape[-2]
     starts = [0, *(t for t in range(1, T) if given.reset[t]), T]
     reads: list[Array] = []
@@ -132,13 +150,13 @@ def run(
         waiting = []
         for t in range(first, last):
             held = slice(t - first, t - first + structure.window)
-            before, state = _step(structure, given, state, t, keys[..., held, :], targets[..., held, :], orthogonalise, way, store)
+            before, state = _step(structure, given, state, t, keys[..., held, :], targets[..., held, :], by)
             M = {"before": before.M, "chunk_start": before.reference}.get(structure.read, state.M)
             if structure.read == "call_end":
                 waiting.append(given.queries[..., t, :])
             else:
-                reads.append(_read(structure, M, given.queries[..., t, :], orthogonalise, way))
-        reads += [_read(structure, state.M, q, orthogonalise, way) for q in waiting]
+                reads.append(_read(structure, M, given.queries[..., t, :], by))
+        reads += [_read(structure, state.M, q, by) for q in waiting]
     return Outputs(ops.stack(reads, axis=-2), state.M, state.S, state.reference, state.stored, state.momenta)
 
 
@@ -179,69 +197,65 @@ def _step(
     t: int,
     keys: Array,
     targets: Array,
-    orthogonalise: Orthogonalise,
-    way: Arithmetic,
-    store: Callable[[Array], Array] | None,
+    by: _Means,
 ) -> tuple[_State, _State]:
     """The state before the write, its span start settled, and the state after token t."""
     if structure.frozen != "none" and (state.reference is None or (state.position == 0 and structure.frozen != "call_start")):
         state = state._replace(reference=state.M)
     write = _write if given.active[t] else _rest
-    after = write(structure, given, state, t, keys, targets, orthogonalise, way)
-    if store is not None:
-        after = after._replace(M=store(after.M), S=None if after.S is None else store(after.S))
+    after = write(structure, given, state, t, keys, targets, by)
+    if by.store is not None:
+        after = after._replace(M=by.store(after.M), S=None if after.S is None else by.store(after.S))
     if structure.frozen != "none":
         wraps = structure.frozen != "call_start" and structure.span is not None
         after = after._replace(position=(state.position + 1) % structure.span if wraps else state.position + 1)  # type: ignore[operator]
     return state, after
 
 
-def _write(
-    structure: Structure, given: Inputs, state: _State, t: int, keys: Array, targets: Array, orthogonalise: Orthogonalise, way: Arithmetic
-) -> _State:
-    e, stored = _residual(structure, given, state, t, keys, targets, way, active=True)
+def _write(structure: Structure, given: Inputs, state: _State, t: int, keys: Array, targets: Array, by: _Means) -> _State:
+    way = by.way
+    e, stored = _residual(structure, given, state, t, keys, targets, by, active=True)
+    e, S0 = by.at("residual", e), by.at("carried S", state.S)
     a, b, m = _at(given.a, t), _at(given.b, t), _at(given.momentum, t)
     weights = given.weights[..., t, :, :]
     if structure.boundary == "cut":
         weights = ops.where(_older(structure, state), 0.0, weights)
     momenta = None
     if structure.order == "momentum_then_window":
-        g = steps.gradient(way, given.scale, e[..., -1:, :], keys[..., -1:, :])
-        kept = steps.momentum(way, m, state.S, a, g)
+        g = by.at("gradient", steps.gradient(way, given.scale, e[..., -1:, :], keys[..., -1:, :]))
+        kept = steps.momentum(way, m, S0, a, g)
         momenta = ops.concatenate([state.momenta[..., 1:, :, :], ops.expand_dims(kept, -3)], axis=-3)
         S = _weighted_sum(way, weights, momenta)
     else:
-        g = steps.gradient(way, weights, e, keys)
-        S = kept = steps.momentum(way, m, state.S, a, g)
+        g = by.at("gradient", steps.gradient(way, weights, e, keys))
+        S = kept = steps.momentum(way, m, S0, a, g)
     U = S
     if structure.argument in ("S", "written_back"):
-        U = orthogonalise(S)
+        U = by.orthogonalise(S)
     elif structure.argument == "nesterov":
-        U = orthogonalise(g if m is None else way.scaled_sum(m, S, g))
-    M = steps.memory(way, _at(given.retain, t), state.M, b, U)
+        U = by.orthogonalise(g if m is None else way.scaled_sum(m, S, g))
+    M = steps.memory(way, _at(given.retain, t), by.at("carried M", state.M), b, U)
     return state._replace(M=M, S=U if structure.argument == "written_back" else kept, stored=stored, momenta=momenta)
 
 
-def _rest(
-    structure: Structure, given: Inputs, state: _State, t: int, keys: Array, targets: Array, orthogonalise: Orthogonalise, way: Arithmetic
-) -> _State:
+def _rest(structure: Structure, given: Inputs, state: _State, t: int, keys: Array, targets: Array, by: _Means) -> _State:
     """An inactive token enters the window; M and S stay (CONV-32)."""
     if state.momenta is not None:
         return state._replace(momenta=ops.concatenate([state.momenta[..., 1:, :, :], ops.expand_dims(state.S, -3)], axis=-3))
     if state.stored is not None:
-        return state._replace(stored=_residual(structure, given, state, t, keys, targets, way, active=False)[1])
+        return state._replace(stored=_residual(structure, given, state, t, keys, targets, by, active=False)[1])
     return state
 
 
 def _residual(
-    structure: Structure, given: Inputs, state: _State, t: int, keys: Array, targets: Array, way: Arithmetic, *, active: bool
+    structure: Structure, given: Inputs, state: _State, t: int, keys: Array, targets: Array, by: _Means, *, active: bool
 ) -> tuple[Array, Array]:
     """Residuals of the window, and under carry those stored at arrival (CONV-12, CONV-14)."""
     if structure.reference == "zero":
         residual = -targets
     else:
-        M_ref = state.M if structure.reference == "running" else state.reference
-        residual = steps.residual(way, steps.times(_at(given.decay, t) if active else None, M_ref), keys, targets)
+        M_ref = by.at("reference", state.M if structure.reference == "running" else state.reference)
+        residual = steps.residual(by.way, steps.times(_at(given.decay, t) if active else None, M_ref), keys, targets)
     if state.stored is None:
         return residual, None
     stored = ops.concatenate([state.stored[..., 1:, :], residual[..., -1:, :]], axis=-2)
@@ -263,8 +277,9 @@ def _weighted_sum(way: Arithmetic, weights: Array, momenta: Array) -> Array:
     return total
 
 
-def _read(structure: Structure, M: Array, q: Array, orthogonalise: Orthogonalise, way: Arithmetic) -> Array:
-    return steps.read(way, orthogonalise(M) if structure.argument == "accumulated" else M, q)
+def _read(structure: Structure, M: Array, q: Array, by: _Means) -> Array:
+    M = by.at("read", M)
+    return steps.read(by.way, by.orthogonalise(M) if structure.argument == "accumulated" else M, q)
 
 
 def _at(column: Array, t: int) -> Array:

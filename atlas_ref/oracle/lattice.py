@@ -134,10 +134,9 @@ def facts(case: Case) -> Facts:
     )
 
 
-def folded(of: Facts, at: Point) -> Point:
-    """The same function as a point whose settings of no consequence have their first values (IDENT-4)."""
-    c = convention(at)
-    void = void_axes(
+def void_in(of: Facts, c: Convention) -> dict[str, str]:
+    """Axes that no input of these shapes can make matter, each with the reason (CONV-3)."""
+    return void_axes(
         c,
         rule=of.rule,
         window=of.window,
@@ -149,7 +148,12 @@ def folded(of: Facts, at: Point) -> Point:
         gated=of.gated,
         shape=(of.d_out, of.d_phi),
     )
-    hidden = set(void) | always_the_same(of, c)
+
+
+def folded(of: Facts, at: Point) -> Point:
+    """The same function as a point whose settings of no consequence have their first values (IDENT-4)."""
+    c = convention(at)
+    hidden = set(void_in(of, c)) | always_the_same(of, c)
     if not hidden:
         return at
     settled = list(at)

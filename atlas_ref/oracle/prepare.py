@@ -87,7 +87,7 @@ class Prepared:
                 return None
             if not many:
                 return found[0]
-            found = [np.ones((1,) * core) if each is None else each for each in found]
+            found = [np.ones((1,) * core, self.k(c).dtype) if each is None else each for each in found]
             found = [each.reshape((1,) * (lead + core - each.ndim) + each.shape) for each in found]
             if len(distinct) == 1:
                 return found[0][None]

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,19 +21,16 @@ from atlas_ref.oracle.answers import Source
 from atlas_ref.oracle.case import CaseError, save
 from atlas_ref.oracle.compare import chosen
 from atlas_ref.oracle.norms import FORMATS
-from atlas_ref.oracle.sweep_dask import on_dask
 from atlas_ref.oracle.sweep_draw import Choices, checked_choices, drawn
-from atlas_ref.oracle.sweep_log import Log, plain
-from atlas_ref.oracle.sweep_modes import Result, Task, Work, here, on_processes
+from atlas_ref.oracle.sweep_log import Log
+from atlas_ref.oracle.sweep_modes import Result, Work
 from atlas_ref.oracle.sweep_run import GRAVITY, SUCCESS, Named, Outcome, Plan, Reduced
+from atlas_ref.oracle.sweep_tasks import Line, Tasks, unwatched
 
 __all__ = ["Failure", "Named", "Sweep", "sweep"]
 
 #: Largest seed, half of what the generator's key holds.
 SEEDS = 2**64
-
-Line = dict[str, Any]
-Performed = Callable[[Iterator[Task]], Generator[tuple[Task, Result]]]
 
 
 class Failure(NamedTuple):
@@ -122,14 +119,12 @@ def sweep(
     plan = Plan(rule, seed, fixed, None if only is None else tuple(only), dtype, state_dtype, shrink)
     work = Work(plan, source)
 
-    def performed(tasks: Iterator[Task]) -> Generator[tuple[Task, Result]]:
-        if scheduler is not None:
-            return on_dask(work, tasks, scheduler)
-        return on_processes(work, tasks, jobs) if jobs > 1 else here(work, tasks)
-
     with ExitStack() as stack:
-        log = None if resume is None else stack.enter_context(Log(resume, _described(work)))
-        run = _Run(log, Path(folder), performed, progress or (lambda doing, done, of: None))
+        log = None if resume is None else stack.enter_context(Log(resume, _described(plan, source), holds=_is_outcome))
+        place = Path(folder)
+        run = Tasks(
+            work, lambda result: _line(result, place), jobs, scheduler, log, progress or unwatched, lambda line: _there(line, place)
+        )
         judged = run.lines("judge", range(cases))
         failing = [line for line in judged if line["verdict"] not in SUCCESS]
         shrunk = {line["case"]: line for line in run.lines("shrink", [line["case"] for line in _varied(failing)[:keep]])}
@@ -142,57 +137,48 @@ def _check_counts(**counts: tuple[int, int]) -> None:
             raise CaseError(f"sweep: {name} must be at least {least} and below 2^64, found {found}")
 
 
-def _described(work: Work) -> Line:
+def _described(plan: Plan, source: Named | Source) -> Line:
     """What a log must agree with to be continued: everything that an outcome depends on."""
-    source = work.source
     name = source._asdict() if isinstance(source, Named) else getattr(source, "__qualname__", type(source).__qualname__)
-    return {"version": atlas_ref.__version__, "source": name, **work.plan._asdict()}
+    return {"version": atlas_ref.__version__, "source": name, **plan._asdict()}
 
 
-class _Run(NamedTuple):
-    """Tasks of one kind done, or found in the log."""
+def _line(result: Result, folder: Path) -> Line:
+    """As the log holds it. The case of a failure is saved before the log says so."""
+    if isinstance(result, Outcome):
+        return {"verdict": result.verdict, "row": result.row, "drawn": result.drawn}
+    line = {"verdict": result.verdict, "row": result.row, "comparisons": result.comparisons, "numbers": list(result.numbers)}
+    return line | {"file": _saved(result, folder)}
 
-    log: Log | None
-    folder: Path
-    performed: Performed
-    progress: Callable[[str, int, int], None]
 
-    def lines(self, kind: str, numbers: Sequence[int]) -> list[Line]:
-        """What came of each, in the order of their numbers."""
-        known = {} if self.log is None else self.log.known
-        found = {number: known[kind, number] for number in numbers if (kind, number) in known and self._there(known[kind, number])}
-        left = [Task(kind, number) for number in numbers if number not in found]
-        self.progress(kind, len(found), len(numbers))
-        if left:
-            with closing(self.performed(iter(left))) as performed:  # at once, where what follows fails
-                for task, result in performed:
-                    line = plain({"task": kind, "case": task.number, **self._line(result)})
-                    if self.log is not None:
-                        self.log.append(line)
-                    found[task.number] = line
-                    self.progress(kind, len(found), len(numbers))
-        return [found[number] for number in sorted(found)]
+def _is_outcome(line: Mapping[str, Any]) -> bool:
+    """Whether a whole line is what came of a case, or of shrinking one."""
+    task, row = line.get("task"), line.get("row")
+    keys = ("drawn",) if task == "judge" else ("file", "comparisons", "numbers")
+    return (
+        task in ("judge", "shrink")
+        and isinstance(line.get("case"), int)
+        and isinstance(line.get("verdict"), str)
+        and isinstance(row, dict)
+        and {"tensor", "error", "tolerance", "why"} <= row.keys()
+        and all(key in line for key in keys)
+    )
 
-    def _there(self, line: Line) -> bool:
-        """Whether the file that a line tells of is still where it is looked for; a case is soon shrunk again."""
-        return line["task"] == "judge" or os.path.isfile(self.folder / str(line["file"]))
 
-    def _line(self, result: Result) -> Line:
-        """As the log holds it. The case of a failure is saved before the log says so."""
-        if isinstance(result, Outcome):
-            return {"verdict": result.verdict, "row": result.row, "drawn": result.drawn}
-        line = {"verdict": result.verdict, "row": result.row, "comparisons": result.comparisons, "numbers": list(result.numbers)}
-        return line | {"file": self._saved(result)}
+def _there(line: Line, folder: Path) -> bool:
+    """Whether the file that a line tells of is still where it is looked for; a case is soon shrunk again."""
+    return line["task"] == "judge" or os.path.isfile(folder / str(line["file"]))
 
-    def _saved(self, result: Reduced) -> str:
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise CaseError(f"{self.folder}: cannot be made: {error.strerror or error}") from None
-        header = result.header
-        name = f"{header['rule']}-{result.number}.safetensors"
-        save(self.folder / name, header, result.tensors)
-        return name
+
+def _saved(result: Reduced, folder: Path) -> str:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CaseError(f"{folder}: cannot be made: {error.strerror or error}") from None
+    header = result.header
+    name = f"{header['rule']}-{result.number}.safetensors"
+    save(folder / name, header, result.tensors)
+    return name
 
 
 def _varied(failing: list[Line]) -> list[Line]:

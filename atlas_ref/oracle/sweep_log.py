@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -33,13 +33,26 @@ def plain(value: Any) -> Any:
 class Log:
     """A log that is read, then appended to.
 
+    Args:
+        plan: what an outcome depends on, which the first line holds.
+        key, what: of the first line, and what is logged, in words.
+        holds: whether a further line is one that the work writes; any task with the number of a case where None.
+
     Raises:
         CaseError: it cannot be read or written, is no log, or is that of another sweep.
     """
 
-    def __init__(self, path: str | os.PathLike[str], plan: Mapping[str, Any]) -> None:
-        self.path = Path(path)
-        self._plan = {KEY: VERSION, **plain(plan)}
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        plan: Mapping[str, Any],
+        *,
+        key: str = KEY,
+        what: str = "a sweep",
+        holds: Callable[[Mapping[str, Any]], bool] | None = None,
+    ) -> None:
+        self.path, self._key, self._what, self._holds = Path(path), key, what, holds or _is_task
+        self._plan = {key: VERSION, **plain(plan)}
         self.known = self._read()
         self._stream: IO[bytes] | None = None  # bad input leaves no file behind: it is made when there is a line
         if not os.path.isdir(self.path.parent):
@@ -93,19 +106,19 @@ class Log:
         if not any(lines):
             return {}
         plan = _object(lines[0])
-        if plan is None or plan.get(KEY) != VERSION:
-            raise CaseError(f"{self.path}: not the log of a sweep: its first line has no {KEY!r} {VERSION}")
+        if plan is None or plan.get(self._key) != VERSION:
+            raise CaseError(f"{self.path}: not the log of {self._what}: its first line has no {self._key!r} {VERSION}")
         for key, value in self._plan.items():
             if plan.get(key) != value:
                 theirs = json.dumps(plan.get(key))
-                raise CaseError(f"{self.path}: {key}: the log is that of a sweep with {theirs}, this one has {json.dumps(value)}")
+                raise CaseError(f"{self.path}: {key}: the log is that of {self._what} with {theirs}, this one has {json.dumps(value)}")
         found: dict[tuple[str, int], dict[str, Any]] = {}
         for number, line in enumerate(lines[1:], start=2):
             each = _object(line)
             if each is None:  # cut short, or empty
                 continue
-            if not _is_outcome(each):
-                raise CaseError(f"{self.path}: line {number}: not what a sweep writes there")
+            if not self._holds(each):
+                raise CaseError(f"{self.path}: line {number}: not what {self._what} writes there")
             found[each["task"], each["case"]] = each
         return found
 
@@ -123,15 +136,6 @@ def _object(line: bytes) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _is_outcome(line: Mapping[str, Any]) -> bool:
-    """Whether a whole line is what came of a case, or of shrinking one."""
-    task, row = line.get("task"), line.get("row")
-    keys = ("drawn",) if task == "judge" else ("file", "comparisons", "numbers")
-    return (
-        task in ("judge", "shrink")
-        and isinstance(line.get("case"), int)
-        and isinstance(line.get("verdict"), str)
-        and isinstance(row, dict)
-        and {"tensor", "error", "tolerance", "why"} <= row.keys()
-        and all(key in line for key in keys)
-    )
+def _is_task(line: Mapping[str, Any]) -> bool:
+    """Whether a whole line is what came of a task."""
+    return isinstance(line.get("task"), str) and isinstance(line.get("case"), int)

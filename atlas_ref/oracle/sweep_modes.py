@@ -13,11 +13,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Generator, Iterable, Iterator
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, Protocol
 
 from atlas_ref.oracle.answers import Source
 from atlas_ref.oracle.case import CaseError
-from atlas_ref.oracle.sweep_run import Named, Outcome, Plan, Reduced, outcome, reduced
+from atlas_ref.oracle.sweep_run import Named
 
 #: Processes that may end under one task before it is given up.
 ATTEMPTS = 4
@@ -25,11 +25,18 @@ ATTEMPTS = 4
 #: Seconds that a process has to end its implementation, before it is killed.
 LEAVE = 3.0
 
-Result = Outcome | Reduced
+Result = Any
+
+
+class Plans(Protocol):
+    """What a piece of work depends on, but its number; it goes to other processes."""
+
+    def perform(self, source: Any, kind: str, number: int) -> Result:
+        """The result of one task."""
 
 
 class Task(NamedTuple):
-    """One piece of work: `judge` or `shrink` a case."""
+    """One piece of work: `judge` or `shrink` a case of a sweep, or what another plan calls its tasks."""
 
     kind: str
     number: int
@@ -38,13 +45,13 @@ class Task(NamedTuple):
 class Work(NamedTuple):
     """What every process is told."""
 
-    plan: Plan
-    source: Named | Source
+    plan: Plans
+    source: Named | Source | None
 
 
-def performed(work: Work, source: Source, task: Task) -> Result:
+def performed(work: Work, source: Source | None, task: Task) -> Result:
     """A task, in this process."""
-    return (outcome if task.kind == "judge" else reduced)(work.plan, source, task.number)
+    return work.plan.perform(source, task.kind, task.number)
 
 
 def here(work: Work, tasks: Iterable[Task]) -> Generator[tuple[Task, Result]]:
@@ -55,7 +62,7 @@ def here(work: Work, tasks: Iterable[Task]) -> Generator[tuple[Task, Result]]:
 
 
 @contextlib.contextmanager
-def opened(source: Named | Source) -> Iterator[Source]:
+def opened(source: Named | Source | None) -> Iterator[Source | None]:
     if isinstance(source, Named):
         with source.opened() as made:
             yield made

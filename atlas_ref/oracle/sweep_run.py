@@ -65,6 +65,10 @@ class Plan(NamedTuple):
     state_dtype: str | None = None
     shrink: int = 400
 
+    def perform(self, source: Source, kind: str, number: int) -> Outcome | Reduced:
+        """One task: `judge` or `shrink` a case."""
+        return (outcome if kind == "judge" else reduced)(self, source, number)
+
 
 class Outcome(NamedTuple):
     """What came of one case (SWEEP-5).
