@@ -25,10 +25,15 @@ def run(config: Any, sequence: Recurrence, memory: Memory, chunk: int | None) ->
     """The rule with a frozen or zero reference over one packed sequence (CHUNK-6 to CHUNK-15).
 
     Args:
+        config: the rule's configuration; its convention says which memory is read, and Newton-Schulz.
+        sequence: one packed sequence; its reference is frozen or zero.
+        memory: what the sequence starts from.
         chunk: tokens of a chunk; None for 64, with Newton-Schulz for what its memory bound allows.
 
     Returns:
         memory after the last token, y (..., T, d_out).
+
+    Source: Atlas (2505.23735) Eq 15; CHUNK-6 to CHUNK-18.
     """
     if config.convention.has_newton_schulz:
         return chunkwise_newton_schulz.run(config, sequence, memory, chunk)

@@ -26,10 +26,15 @@ def run(config: Any, sequence: Recurrence, memory: Memory, chunk: int | None) ->
     """The rule over one packed sequence (EXACT-1 to EXACT-7, EXACT-11).
 
     Args:
+        config: the rule's configuration; its convention says which memory is read.
+        sequence: one packed sequence without Newton-Schulz; its reference is running, or zero for Hebbian.
+        memory: what the sequence starts from.
         chunk: tokens of a chunk; None for 32, fewer with a window.
 
     Returns:
         memory after the last token, y (..., T, d_out).
+
+    Source: EXACT-1 to EXACT-7, EXACT-11; gated DeltaNet (2412.06464) for the WY form.
     """
     averages_momenta = memory.momenta is not None
     places = 1 if averages_momenta else sequence.window

@@ -11,10 +11,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from atlas_ref.parallel.chunks import alone, grouped
 from atlas_ref.parallel.coefficients import unit
 from atlas_ref.parallel.recomputed import recomputed
 from atlas_ref.parallel.recurrence import Memory, Recurrence
+from atlas_ref.parallel.scan import scan
 from atlas_ref.parallel.walk import READS, apart, joined
 from atlas_ref.types import Array
 from tape import ops
@@ -72,7 +75,8 @@ def _chunk(sequence: Recurrence, read: str, h: int) -> Any:
             E = _known(sequence, keys, values, retain, reference)
         y = _read(D, bases, keys, queries, E, read, reference)
         after = _combination(D[:, :, -1], [M, *[-each for each in bases[1:]]], E, -1.0, keys, nb)
-        made = [_combination(own[:, :, t], [Z], E, 1.0, keys, 1) for t in range(1, keys.shape[1] + 1)][-h - 1 :]
+        C = keys.shape[1]
+        made = [_combination(own[:, :, t], [Z], E, 1.0, keys, 1) for t in range(max(0, C - h - 1), C)]
         kept = ops.concatenate([momenta, ops.stack(made, axis=1)], axis=1)
         return y, after, made[-1], kept[:, -(h + 1) :]
 
@@ -80,32 +84,38 @@ def _chunk(sequence: Recurrence, read: str, h: int) -> Any:
 
 
 def _rows(retain: Array, momentum: Array, rate_in: Array, rate_out: Array, weights: Array, h: int) -> tuple[Array, Array]:
-    """Coefficients of -M_t over [M_0, Z_0, earlier momenta, keys] and of Z_t over [Z_0, keys], each (B, G, C + 1, columns)."""
+    """Coefficients of -M_0 .. -M_C over [M_0, Z_0, earlier momenta, keys] (B, G, C + 1, columns), and of Z_1 .. Z_C over [Z_0, keys]."""
     B, C = rate_in.shape[:2]
     G = max(gate.shape[-1] for gate in (retain, momentum, rate_in, rate_out))
-    shape = (B, G)
 
-    def at(gate: Array, t: int) -> Array:
-        return ops.expand_dims(gate[:, t], -1)  # (B, G or 1, 1)
+    def column(gate: Array) -> Array:
+        return ops.expand_dims(ops.transpose(gate), -1)  # (B, G or 1, C, 1)
 
-    own = [unit(rate_in, (*shape, 1 + C), 0)]
-    D = [unit(rate_in, (*shape, 2 + h + C), 0)]
-    for t in range(C):
-        own.append(at(momentum, t) * own[t] + at(rate_in, t) * unit(rate_in, (*shape, 1 + C), 1 + t))
-        averaged = None
-        for lag in range(h + 1):
-            term = _placed(own[t + 1 - lag], h) if lag <= t else unit(rate_in, (*shape, 2 + h + C), 2 + h + t - lag)
-            term = ops.expand_dims(weights[:, t, lag, None], -1) * term
-            averaged = term if averaged is None else averaged + term
-        D.append(at(retain, t) * D[t] + at(rate_out, t) * averaged)
-    return ops.stack(D, axis=2), ops.stack(own, axis=2)
+    entering = ops.broadcast_to(column(rate_in) * _units(rate_in, (C, 1 + C), 1), (B, G, C, 1 + C))
+    own = scan(column(momentum), entering, axis=2, initial=unit(rate_in, (B, G, 1 + C), 0))
+    summed = ops.concatenate([_units(rate_in, (B, G, h, 2 + h + C), 2), _placed(own, h)], axis=2)
+    averaged = None
+    for lag in range(h + 1):
+        term = column(weights[..., lag, None]) * summed[:, :, h - lag : h - lag + C]
+        averaged = term if averaged is None else averaged + term
+    start = unit(rate_in, (B, G, 2 + h + C), 0)
+    D = scan(column(retain), column(rate_out) * averaged, axis=2, initial=start)
+    return ops.concatenate([ops.expand_dims(start, 2), D], axis=2), own
 
 
-def _placed(row: Array, h: int) -> Array:
-    """A row over [Z_0, keys] as one over [M_0, Z_0, earlier momenta, keys]."""
-    lead = row.shape[:-1]
-    nothing, none = ops.zeros_like(row, shape=(*lead, 1)), ops.zeros_like(row, shape=(*lead, h))
-    return ops.concatenate([nothing, row[..., :1], none, row[..., 1:]], axis=-1)
+def _units(like: Array, shape: tuple[int, ...], first: int) -> Array:
+    """Row i holds 1 in column first + i, and 0 elsewhere."""
+    made = ops.zeros_like(like, shape=shape)
+    rows = np.arange(shape[-2])
+    made[..., rows, first + rows] = 1.0
+    return made
+
+
+def _placed(rows: Array, h: int) -> Array:
+    """Rows over [Z_0, keys] as rows over [M_0, Z_0, earlier momenta, keys]."""
+    lead = rows.shape[:-1]
+    nothing, none = ops.zeros_like(rows, shape=(*lead, 1)), ops.zeros_like(rows, shape=(*lead, h))
+    return ops.concatenate([nothing, rows[..., :1], none, rows[..., 1:]], axis=-1)
 
 
 def _column(rows: Array, i: int) -> Array:

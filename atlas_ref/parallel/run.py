@@ -41,6 +41,8 @@ def run(
     """Drive a rule over a sequence in one of its forms (CHUNK-1).
 
     Args:
+        rule, config: as in `rules.run.run`, such as `omega.RULE` and an `omega.Config`.
+        tokens: keys k (..., T, d_in), values v (..., T, d_out), queries q (..., T, d_in), gates (..., T) or (..., T, d_out).
         state: from the rule's `start`, or from an earlier call in any form, which this one then continues.
         form: sequential, or a parallel form that computes the same numbers up to rounding.
         chunk: tokens that the form takes at once; it never changes results. None for what is fastest.
@@ -52,6 +54,8 @@ def run(
     Raises:
         ValueError: a form that does not compute this rule under this convention, a chunk below 1, or tokens or a
             state that contradict the rule, its convention or each other.
+
+    Source: CHUNK-1, CHUNK-3, CHUNK-20 to CHUNK-22.
     """
     require(name_of(rule), config.convention, form, chunk)
     if form == "sequential" or 0 in tokens.k.shape[:-2]:  # no memory at all is the same in every form

@@ -881,14 +881,14 @@ MOMENTUM_FIRST: tuple[Mutant, ...] = (
         "NW-for-WN",
         "the window sums the newest momentum",
         f"{_FIRST}:_rows",
-        Edited("_placed(own[t + 1 - lag], h)", "_placed(own[t + 1], h)"),
+        Edited("summed[:, :, h - lag : h - lag + C]", "summed[:, :, h:]"),
         values("frozen-momentum-first", "exact-momentum-first"),
     ),
     Mutant(
         "older-momenta-left-out",
         "the window sums momenta of the chunk alone",
         f"{_FIRST}:_rows",
-        Edited("else unit(", "else 0.0 * unit("),
+        Edited("[_units(rate_in, (B, G, h, 2 + h + C), 2)", "[0.0 * _units(rate_in, (B, G, h, 2 + h + C), 2)"),
         values("frozen-momentum-first", "exact-momentum-first"),
     ),
     Mutant(

@@ -164,6 +164,18 @@ def test_recorded_runs_of_public_implementations_pass_in_every_form_that_compute
         assert each.verdict == "PASS", each
 
 
+def test_every_recorded_case_with_a_span_is_computed_in_chunks_and_every_other_exactly() -> None:
+    """So none of those above passes by being refused."""
+    cases = [atlas_ref.load(file) for file in sorted(PEERS.glob("*.safetensors"))]
+    cases = [case for case in cases if case.header.rule in MODULES]
+    computed = {case.name: {form for form in PARALLEL if refusal(case.header.rule, case.convention, form) is None} for case in cases}
+    spans = {case.name for case in cases if case.header.span is not None}
+    assert len(spans) >= 6
+    assert len(cases) - len(spans) >= 3
+    for name, forms in computed.items():
+        assert forms == ({"chunkwise", "atlas_parallel", "kernel"} if name in spans else {"exact", "scan", "kernel"}), name
+
+
 @pytest.mark.clause("CHUNK-19")
 @pytest.mark.parametrize("first", ["sequential", "chunkwise", "atlas_parallel", "kernel"])
 @pytest.mark.parametrize("second", ["sequential", "chunkwise", "atlas_parallel", "kernel"])
