@@ -103,9 +103,9 @@ def cells(each: Recorded, lead: int, truth: Pass, *, sequence: bool) -> Cells | 
     counted = truth.counts.get(each.op)
     counts = np.broadcast_to(np.stack([counted[t] for t in tokens]) if counted else np.ones((), bool), got.shape).reshape(*shape, -1)
     want = _gathered(computed, tokens, lead, sequence).astype(np.float64).reshape(*shape, -1)
-    return Cells(
-        tokens, got.shape[lead + 1 :], np.where(counts, got.reshape(*shape, -1), 0.0), np.where(counts, want, 0.0), counts, each.dtype
-    )
+    tail, got = got.shape[lead + 1 :], got.reshape(*shape, -1)
+    got = np.where(np.isinf(got) & (stored(want, each.dtype) == got), want, got)  # an overflow that recording alone made
+    return Cells(tokens, tail, np.where(counts, got, 0.0), np.where(counts, want, 0.0), counts, each.dtype)
 
 
 def _gathered(values: Mapping[int | None, Any], tokens: Sequence[int | None], lead: int, sequence: bool) -> Array:

@@ -174,13 +174,16 @@ class Passes:
 def _moved(each: Recorded, arithmetic: str, draw: np.random.Generator) -> Array:
     """Values that may have been there before they were recorded: within half a unit, and a whole one where nothing was rounded.
 
-    A compiler may fuse an op with the next, so that the next reads what was never rounded.
+    A compiler may fuse an op with the next, so that the next reads what was never rounded. Below the smallest normal number
+    units stay as large as they are there; what is exactly 0 stays, since any direction would be near it.
     """
-    bits = FORMATS[each.dtype][1]
+    _, bits, least = FORMATS[each.dtype]
     same = bits >= FORMATS[arithmetic][1]
     reach = 2.0 ** -(FORMATS[arithmetic][1] if same else bits + 1)
+    size = np.abs(each.values)
     with np.errstate(all="ignore"):
-        return (each.values * (1.0 + reach * draw.uniform(-1.0, 1.0, each.values.shape))).astype(FORMATS[arithmetic][0])
+        most = reach * np.sign(each.values) * np.maximum(size, 2.0**least)
+        return (each.values + most * draw.uniform(-1.0, 1.0, size.shape)).astype(FORMATS[arithmetic][0])
 
 
 def _nudged(inputs: Mapping[str, Array], draw: np.random.Generator) -> dict[str, Array]:

@@ -214,14 +214,15 @@ def judged(case_name: str, name: str, got: Array, want: Array, tolerance: Tolera
     if got.dtype.name not in FORMATS:
         return made._replace(verdict="UNDECIDABLE", why=f"no tolerance is stated for {got.dtype.name}")
     got, want = got.astype(np.float64), want.astype(np.float64)
+    beyond = np.isinf(got) & np.isfinite(want) & (rounded(want, tolerance.dtype) == got)
     sides: tuple[tuple[Array, Verdict, str], ...] = ((got, "WRONG", ""), (want, "UNDECIDABLE", "ours is "))
     for found, verdict, whose in sides:
-        bad = _first(~np.isfinite(found))
+        bad = _first(~np.isfinite(found) & ~beyond)
         if bad is not None:
             why = f"{whose}{found[bad]} at {bad}" + (": the rule itself overflows here" if whose else "")
             return made._replace(verdict=verdict, place=bad, got=float(got[bad]), want=float(want[bad]), why=why)
     with np.errstate(over="ignore"):
-        gap = np.abs(got - want)
+        gap = np.where(beyond, 0.0, np.abs(got - want))
     error = norms(gap)
     ratio = error.over(tolerance.norms)
     place = _first(gap == np.max(gap, initial=0.0)) or ()
@@ -229,6 +230,10 @@ def judged(case_name: str, name: str, got: Array, want: Array, tolerance: Tolera
     made = made._replace(error=getattr(error, norm), tolerance=getattr(tolerance.norms, norm), basis=basis(tolerance, norm))
     if got.size:
         made = made._replace(place=place, got=float(got[place]), want=float(want[place]))
+    if ratio <= PASS and beyond.any():
+        place = _first(beyond) or ()
+        why = f"ours is {want[place]:.6g} at {place}, which {tolerance.dtype} cannot hold"
+        return made._replace(verdict="UNDECIDABLE", place=place, got=float(got[place]), want=float(want[place]), why=why)
     if ratio <= PASS and tolerance.merged:
         return made._replace(verdict="UNDECIDABLE", why=f"{tolerance.dtype} cannot separate ours from {'; '.join(tolerance.merged)}")
     word: Verdict = "PASS" if ratio <= PASS else "MARGINAL" if ratio <= MARGINAL else "WRONG"

@@ -7,10 +7,12 @@ from hypothesis import strategies as st
 from strategies import cases, repeatable
 from traced_cases import DTYPES, KINDS, Reordered, Traced, Turned, recorded, small
 
+from atlas_ref.oracle import replay_passes
 from atlas_ref.oracle.case import Case, CaseError, make
 from atlas_ref.oracle.evaluate import Unsupported, under
 from atlas_ref.oracle.new import Request, new
 from atlas_ref.oracle.replay import Finding, exit_code, first_wrong, replay
+from atlas_ref.oracle.replay_given import Recorded
 from atlas_ref.oracle.replay_given import recorded as given_of
 from atlas_ref.oracle.replay_judge import MARGINAL, cells, ensemble, judge, unsettled
 from atlas_ref.oracle.replay_passes import Passes
@@ -244,6 +246,26 @@ def test_what_is_not_finite_is_wrong_where_it_begins(bad, dtype):
     later = next(each for each in found if each.op == "residual")
     assert later.why == "not judged at tokens 4, 5: what it is computed from is not finite"
     assert later.verdict == "PASS"
+
+
+@pytest.mark.clause("REPLAY-15")
+def test_an_overflow_that_recording_made_is_no_alarm():
+    case = new(Request(rule="hebbian", tokens=3, d_in=2, d_out=2))
+    case = make(case.header.plain(), case.inputs | {"in/v": np.full((2, 3, 2), 3e4), "in/k": np.full((2, 3, 2), 4.0)})
+    mine = {"trace/M": trace(case, dtype="float16")["trace/M"]}
+    assert np.isposinf(mine["trace/M"]).all()
+    assert right(replay(case, mine, dtype="float16"))
+    first = first_wrong(replay(case, {"trace/M": -mine["trace/M"]}, dtype="float16", nearest=False))
+    assert (first.op, first.token, first.got) == ("M", 0, -np.inf)
+
+
+@pytest.mark.clause("REPLAY-12")
+def test_small_numbers_may_have_been_rounded_by_as_much_as_the_smallest_normal_one():
+    """Not by a part of themselves, as larger ones: 2^-24 is the unit of float16 below 2^-14, and 0 has no neighbours."""
+    values = np.array([0.0, 2.0**-24, 2.0**-16, 2.0**-14, 1.0])
+    each = Recorded("trace/S", "S", values, "float16")
+    moved = [np.abs(replay_passes._moved(each, "float32", np.random.Generator(np.random.Philox(i))) - values) for i in range(200)]
+    assert np.allclose(np.max(moved, axis=0), [0.0, 2.0**-25, 2.0**-25, 2.0**-25, 2.0**-11], rtol=0.05)
 
 
 def test_a_rule_that_overflows_is_undecidable():

@@ -153,6 +153,21 @@ def test_what_is_not_finite_or_misshapen_is_wrong_and_an_overflow_of_ours_is_no_
     assert judged("c", "out/y", np.ones((2, 3), np.int64), bad, tolerance).verdict == "UNDECIDABLE"
 
 
+@pytest.mark.clause("TOL-6", "CASE-21")
+def test_what_the_format_cannot_hold_is_undecidable_and_never_wrong():
+    """A right program that answers in float16 has nothing but infinity for 98301."""
+    want = np.array([1.0, -98301.0, 2.0])
+    tolerance = from_members("grad/G", want, {"one": want}, "float16", arithmetic="float32")
+    with np.errstate(over="ignore"):
+        right = want.astype(np.float16)
+    row = judged("c", "grad/G", right, want, tolerance)
+    assert (row.verdict, row.why, row.place) == ("UNDECIDABLE", "ours is -98301 at (1,), which float16 cannot hold", (1,))
+    assert judged("c", "grad/G", np.where(np.isinf(right), -right, right), want, tolerance).why == "inf at (1,)"
+    assert judged("c", "grad/G", np.array([1.0, -np.inf, np.nan], np.float16), want, tolerance).why == "nan at (2,)"
+    small = from_members("grad/G", np.ones(3), {"one": np.ones(3)}, "float16", arithmetic="float32")
+    assert judged("c", "grad/G", np.array([np.inf, 1, 1], np.float16), np.ones(3), small).why == "inf at (0,)"
+
+
 @pytest.mark.clause("TOL-6")
 def test_a_precision_that_separates_no_alternative_decides_nothing():
     case = CASES["delta"]
