@@ -18,6 +18,8 @@ D = 64  # dimensions in and out
 CASES: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "frozen": (omega, "chunkwise", {"window": 8, "convention": FROZEN}),
     "frozen-spans": (omega, "chunkwise", {"window": 8, "span": 32, "convention": FROZEN | {"reference": "chunk_start"}}),
+    "frozen-decayed": (omega, "chunkwise", {"window": 8, "convention": FROZEN | {"decay": "before_error"}}),
+    "frozen-momentum-first": (omega, "chunkwise", {"window": 8, "convention": FROZEN | {"order": "momentum_then_window"}}),
     "delta": (delta, "exact", {}),
     "titans": (titans_lmm, "exact", {}),
     "omega": (omega, "exact", {"window": 2, "convention": {"newton_schulz": "none"}}),
