@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from atlas_ref import cli_options as options
 from atlas_ref import cli_output as output
 
 
@@ -32,12 +33,14 @@ def levels(
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CaseError(f"{out}: cannot be made: {error.strerror}") from None
-    made = []
-    for number, part in enumerate(parts(case)):
+    found = parts(case)
+    made = [out / f"level{number}.safetensors" for number in range(len(found))]
+    for place in made:
+        options.refuse_same(place, file)
+    for number, part in enumerate(found):
         prefix = f"out/level{number}/"
         recorded = {"out/" + name.removeprefix(prefix): value for name, value in case.recorded.items() if name.startswith(prefix)}
-        made.append(out / f"level{number}.safetensors")
-        save(made[-1], part.header, {**part.inputs, **recorded})
+        save(made[number], part.header, {**part.inputs, **recorded})
     if as_json:
         output.emit_json({"case": str(file), "levels": [str(place) for place in made]})
     else:

@@ -48,16 +48,13 @@ def kind(option: str, text: str | None) -> dict[str, Any]:
     """A settings object from a kind's name or from JSON.
 
     Raises:
-        CaseError: not JSON.
+        CaseError: not JSON, or a key twice.
     """
     if text is None:
         return {}
     if not text.lstrip().startswith("{"):
         return {"kind": text}
-    try:
-        return dict(json.loads(text))
-    except (ValueError, RecursionError) as error:
-        raise _error(f"{option}: not JSON: {error}") from None
+    return dict(_json(option, text))
 
 
 def numbers(option: str, text: str | None) -> tuple[int, ...]:
@@ -76,19 +73,26 @@ def levels(option: str, text: str | None) -> tuple[str | dict[str, Any], ...]:
     """Rules between commas, or a JSON array with an object for each level.
 
     Raises:
-        CaseError: not JSON, or not such an array.
+        CaseError: not JSON, a key twice, or not such an array.
     """
     if text is None:
         return ()
     if not text.lstrip().startswith("["):
         return tuple(name.strip() for name in text.split(","))
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise _error(f"{option}: not JSON: {error}") from None
-    if not all(isinstance(each, dict) for each in found):
+    found = _json(option, text)
+    if not found or not all(isinstance(each, dict) for each in found):
         raise _error(f"{option}: an object for each level is needed")
     return tuple(found)
+
+
+def _json(option: str, text: str) -> Any:
+    """JSON as a case takes it: an object has no key twice (CASE-2)."""
+    from atlas_ref.oracle.files import unique
+
+    try:
+        return json.loads(text, object_pairs_hook=unique)
+    except (ValueError, RecursionError) as error:
+        raise _error(f"{option}: not JSON: {error}") from None
 
 
 def names(option: str, text: str | None) -> list[str] | None:

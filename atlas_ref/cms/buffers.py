@@ -15,6 +15,7 @@ from pydantic import Field
 
 from atlas_ref.cms.pulse import Conductor, Pulse
 from atlas_ref.types import Frozen
+from tape import TapeError
 from tape.nested import flatten, matched
 
 GradientT = TypeVar("GradientT")
@@ -124,7 +125,7 @@ def norm(gradient: Any) -> float:
     top = max((float(np.max(np.abs(leaf), initial=0.0)) for leaf in leaves), default=0.0)
     if top == 0.0 or not math.isfinite(top):
         return top
-    return top * math.sqrt(sum(float(np.sum((np.asarray(leaf, float) / top) ** 2)) for leaf in leaves))
+    return top * math.sqrt(sum(float(np.sum((np.abs(leaf).astype(float) / top) ** 2)) for leaf in leaves))
 
 
 def _ratio(total: float, single: float) -> float:
@@ -142,7 +143,11 @@ def _copied(gradient: GradientT) -> GradientT:
 
 def _sum(total: GradientT, gradient: GradientT) -> GradientT:
     leaves, paths, build = flatten(total, "gradient")
-    added: GradientT = build([a + b for a, b in zip(leaves, matched(gradient, paths, "gradient"), strict=True)])
+    new = matched(gradient, paths, "gradient")
+    for path, held, given in zip(paths, leaves, new, strict=True):
+        if np.shape(held) != np.shape(given):  # which a sum would stretch to one shape where it can
+            raise TapeError(f"gradient{path}: shape {np.shape(given)}, expected {np.shape(held)} as before")
+    added: GradientT = build([a + b for a, b in zip(leaves, new, strict=True)])
     return added
 
 

@@ -7,13 +7,15 @@ Specified in specs/cms.md.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from atlas_ref.cms.level import Level, run_level
-from atlas_ref.cms.pulse import Conductor, Unit
+from atlas_ref.cms.pulse import SETTINGS, Conductor, Unit
+from atlas_ref.rules.agreement import precision
 from atlas_ref.types import Array, Dims, Frozen
 from tape import ops, plain
 
@@ -43,6 +45,8 @@ class Config(Frozen):
             found = [getattr(level.config, name) for level in self.levels]
             if len(set(found)) > 1:
                 raise ValueError(f"levels: {name} must be the same in all of them, found {', '.join(map(str, found))}")
+        if self.per == "token" and self.call_tokens is not None:
+            raise ValueError("call_tokens: belongs to steps per call, but a step is a token here")
         if self.combine == "masked" and not self.conductor().always:
             raise ValueError(f"combine: masked needs a level that always writes, found periods {', '.join(map(str, self.periods))}")
         return self
@@ -101,16 +105,21 @@ def start(config: Config, batch: int = 1, *, dtype: Any = np.float64, initial: A
             each with leading axes (B, H).
 
     Raises:
-        ValueError: another number of entries, or a memory of another shape.
+        ValueError: another number of entries, a memory that the rule does not have, or one of another shape.
     """
     given = [None] * len(config.levels) if initial is None else initial
     if len(given) != len(config.levels):
         raise ValueError(f"initial: {len(given)} entries, expected one for each of {len(config.levels)} levels")
-    states = tuple(
-        level.module.start(level.config, (batch, config.heads), dtype=dtype, **(own or {}))
-        for level, own in zip(config.levels, given, strict=True)
-    )
+    states = tuple(_started(level, i, (batch, config.heads), dtype, given[i]) for i, level in enumerate(config.levels))
     return Context(conductor=config.conductor(), states=states, origins=states)
+
+
+def _started(level: Level, number: int, leading: tuple[int, int], dtype: Any, initial: Any) -> Any:
+    names = [name for name in ("M", "S") if name in level.module.State.model_fields]
+    if initial is not None and (not isinstance(initial, Mapping) or not initial.keys() <= set(names)):
+        found = ", ".join(map(str, initial)) if isinstance(initial, Mapping) else type(initial).__name__
+        raise ValueError(f"initial: level {number} is a {level.rule} and starts from {' and '.join(names)}, found {found}")
+    return level.module.start(level.config, leading, dtype=dtype, **(initial or {}))
 
 
 def run(config: Config, params: Params, x: Array, context: Context, *, reset: Array | None = None) -> tuple[Context, Array]:
@@ -183,10 +192,17 @@ def _check_call(config: Config, params: Params, x: Array, context: Context, rese
         if not isinstance(params.levels[i], level.module.Params):
             raise ValueError(f"params: level {i} is a {level.rule}, found parameters of {type(params.levels[i]).__module__}")
     wanted = config.conductor()
-    for name in ("periods", "first_step", "per", "call_tokens"):
+    if len(context.states) != k or len(context.origins) != k:
+        raise ValueError(f"context: {len(context.states)} states and {len(context.origins)} origins, expected {k} of each")
+    for name in SETTINGS:
         found, needed = getattr(context.conductor, name), getattr(wanted, name)
         if found != needed:
             raise ValueError(f"context: {name} {found} of its conductor, expected {needed} as in the configuration")
+    kept = precision(context.states[0].M)
+    if precision(params.logits) != kept:
+        raise ValueError(
+            f"logits: {precision(params.logits)}, but state.M is {kept}; cast them to one precision (start and init take dtype)"
+        )
     if len(x.shape) != 3 or x.shape[-2] == 0:
         raise ValueError(f"x: shape {x.shape}, expected (batch, tokens, d_model) with at least one token")
     mask = None if reset is None else np.asarray(reset)

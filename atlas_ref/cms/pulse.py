@@ -41,12 +41,18 @@ class Pulse(Frozen):
     phase: Phase = "build"
 
     def is_active(self, level: int) -> bool:
-        """Whether a level, counted from 0, writes at this step."""
+        """Whether a level, counted from 0, writes at this step.
+
+        Raises:
+            ValueError: a level that is none of them.
+        """
+        if not 0 <= level < len(self.active):
+            raise ValueError(f"level: {level}, expected one of {len(self.active)}, counted from 0")
         return self.active[level]
 
     def of(self, level: int) -> types.Pulse:
         """What the `step` of that level's rule takes."""
-        return types.Pulse(step=self.step, active=self.active[level])
+        return types.Pulse(step=self.step, active=self.is_active(level))
 
     @property
     def learns(self) -> bool:
@@ -60,8 +66,10 @@ def schedule(periods: Sequence[int], step: int, tokens: int) -> Array:
     Args:
         step: number of the first of these tokens.
     """
-    steps = step + np.arange(tokens)
-    return steps[:, None] % np.array(periods)[None, :] == 0
+    active = np.zeros((tokens, len(periods)), bool)
+    for level, period in enumerate(periods):
+        active[-step % period :: period, level] = True  # from the first multiple on; no step is too large for it
+    return active
 
 
 class Conductor(Frozen):
@@ -184,7 +192,7 @@ class Conductor(Frozen):
                 stream that stands elsewhere.
         """
         wanted = self.saved()
-        for key in wanted.keys() ^ saved.keys():
+        for key in sorted(wanted.keys() ^ saved.keys()):
             raise ValueError(f"{key}: {'missing' if key in wanted else 'unknown'} in the saved conductor")
         for key in SETTINGS:
             if saved[key] != wanted[key]:

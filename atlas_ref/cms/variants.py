@@ -20,8 +20,8 @@ class Stack(Frozen):
     """Blocks from the first to the deepest, and how their levels relate (CMS-13).
 
     Attributes:
-        variant: basic: one block. sequential: the number of levels does not decrease with depth, and blocks share the steps at
-            which their levels write. independent: each block has periods of its own. hybrid: blocks with and without levels.
+        variant: basic: one block. sequential: the number of levels does not decrease with depth.
+            independent: each block has periods of its own. hybrid: blocks with and without levels.
         blocks: None for a block without levels.
     """
 

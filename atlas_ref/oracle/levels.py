@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.conventions import resolve
-from atlas_ref.oracle.header import BLOCK, Header, Schedule
+from atlas_ref.oracle.header import BLOCK, LONGEST, Header, Schedule
 from atlas_ref.oracle.tensors import LEVEL
 from atlas_ref.types import Array, bind_dims
 from tape import ops
@@ -32,11 +32,14 @@ def with_schedule(header: Header, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Inputs with `in/active` as the schedule of the case makes it (CASE-30).
 
     Raises:
-        ValueError: an `in/active` that says something else.
+        ValueError: an `in/active` that says something else; a step that results could not name.
     """
     sequence = inputs.get("in/x" if header.level == "token" else "in/k")
     if header.schedule is None or sequence is None or len(sequence.shape) < 2:
         return dict(inputs)
+    if len(str(header.schedule.first_step + sequence.shape[-2])) > LONGEST:
+        step = header.schedule.first_step
+        raise ValueError(f"schedule.first_step: {step}, the step after {sequence.shape[-2]} tokens has more than {LONGEST} digits")
     mask = active(header.schedule, sequence.shape[-2])[:, header.schedule.level].astype(np.uint8)
     given = inputs.get("in/active")
     if given is not None and given.shape == mask.shape and given.dtype.kind in "bu" and (given != mask).any():

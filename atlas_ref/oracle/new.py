@@ -80,7 +80,7 @@ def new(request: Request, *, name: str = "new") -> Case:
     if request.window_gate and (request.rule != "omega" or request.level != "projected"):
         raise CaseError(f"{name}: window_gate: belongs to rule omega at level projected")
     for key, value in request:
-        if isinstance(value, int) and key not in ("seed", "span") and value > LARGEST:
+        if isinstance(value, int) and key not in ("seed", "span", "schedule_level", "first_step") and value > LARGEST:
             raise CaseError(f"{name}: an array would have more than {LARGEST} numbers")
     kind = DTYPES[request.dtype]
     if request.rule == BLOCK:

@@ -81,7 +81,8 @@ def _level(request: Request, own: dict[str, Any], number: int, new: Callable[...
     """Parameters and memories of one level, under its place in the block."""
     shared = ("tokens", "d_in", "d_out", "heads", "d_model", "batch", "per_dimension_gates", "features")
     sizes = {key: getattr(request, key) for key in shared}
+    drawn = {key: value for key, value in own.items() if key != "phase"}  # which draws nothing
     history = min(request.history, own.get("window", 1) - 1)
-    wanted = type(request)(**{**sizes, "level": "token", "seed": request.seed + SEEDS * (number + 1), "history": history, **own})
+    wanted = type(request)(**{**sizes, "level": "token", "seed": request.seed + SEEDS * (number + 1), "history": history, **drawn})
     inputs = new(wanted, name=name).inputs
     return {f"in/level{number}/{key.removeprefix('in/')}": value for key, value in inputs.items() if key != "in/x"}

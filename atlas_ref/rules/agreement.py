@@ -84,12 +84,13 @@ def _check_precision(tokens: Any, state: Any) -> None:
     """Promotion would hide in which precision a result was computed, so all arrays must share one."""
     arrays = {name: getattr(tokens, name) for name in ("k", "v", "q", *GATES, "window_weights", "window_gate")} | {"state.M": state.M}
     arrays["state.S"] = getattr(state, "S", None)
-    found = {name: _precision(array) for name, array in arrays.items() if array is not None}
-    for name, precision in found.items():
-        if precision != found["k"]:
-            raise ValueError(f"{name}: {precision}, but k is {found['k']}; cast them to one precision (start and init take dtype)")
+    found = {name: precision(array) for name, array in arrays.items() if array is not None}
+    for name, own in found.items():
+        if own != found["k"]:
+            raise ValueError(f"{name}: {own}, but k is {found['k']}; cast them to one precision (start and init take dtype)")
 
 
-def _precision(array: Array) -> str:
+def precision(array: Array) -> str:
+    """Name of the real dtype of an array: complex numbers have that of their parts."""
     kind = array.dtype
     return {np.dtype(np.complex64): "float32", np.dtype(np.complex128): "float64"}.get(kind, str(kind))

@@ -124,6 +124,7 @@ def test_norms_neither_overflow_nor_vanish() -> None:
         assert norm({"a": np.array([3e200]), "b": np.array([4e200])}) == pytest.approx(5e200)
         assert norm({"a": np.array([3e-200]), "b": np.array([4e-200])}) == pytest.approx(5e-200)
     assert norm({"a": np.zeros(2)}) == 0.0
+    assert norm({"a": np.array([3.0 + 0.0j]), "b": np.array([4.0j])}) == pytest.approx(5.0)
 
 
 @pytest.mark.clause("CMS-11")
@@ -141,6 +142,9 @@ def test_gradients_of_another_shape_are_refused() -> None:
     held, _, _ = add(Buffer(period=4), {"W": np.ones(2)}, pulse, 0)
     with pytest.raises(TapeError, match=r"gradient\['W'\] is missing"):
         add(held, {"V": np.ones(2)}, pulse, 0)
+    for shape in ((1,), (3, 2), (3,), ()):  # the first two and the last would be stretched to one shape
+        with pytest.raises(TapeError, match=r"gradient\['W'\]: shape .*, expected \(2,\) as before$"):
+            add(held, {"W": np.ones(shape)}, pulse, 0)
     for wrong in ({"period": 0}, {"threshold": 0.0}, {"count": -1}):
         with pytest.raises(ValidationError, match=next(iter(wrong))):
             Buffer(**{"period": 2, **wrong})  # type: ignore[arg-type]

@@ -219,6 +219,9 @@ def test_the_phase_changes_no_bit() -> None:
         (lambda: level({**MIXED[0], "convention": {"rate": "split"}}), "rate split has no second rate at level token"),
         (lambda: level(MIXED[0], form="chunkwise"), "form chunkwise: the reference is running"),
         (lambda: level({**MIXED[0], "period": 0}), "period"),
+        (lambda: level({**MIXED[0], "period": True}), "period"),
+        (lambda: block(MIXED, first_step=2), "first_step"),
+        (lambda: cms.Config(levels=(level(MIXED[0]),), call_tokens=4), "call_tokens: belongs to steps per call"),
     ],
 )
 def test_blocks_that_mean_nothing_are_refused(wrong: Any, words: str) -> None:
@@ -236,6 +239,11 @@ def test_calls_that_contradict_their_block_are_refused() -> None:
         ((params, x, cms.start(other, 2)), "context: first_step 1 of its conductor, expected 0 as in the configuration"),
         ((swapped, x, context), "params: level 0 is a titans_lmm, found parameters of atlas_ref.rules.omega"),
         ((params.replaced(logits=np.zeros(4)), x, context), r"params: 5 levels and logits of shape \(4,\), expected 5 levels"),
+        ((params, x, context.replaced(states=context.states[:4])), "context: 4 states and 5 origins, expected 5 of each"),
+        ((params, x, context.replaced(states=context.states * 2)), "context: 10 states and 5 origins, expected 5 of each"),
+        ((params, x, context.replaced(origins=context.origins[:1])), "context: 5 states and 1 origins, expected 5 of each"),
+        ((params, x, context.replaced(states=context.states[::-1])), "state: a .*titans_lmm.State is needed, found .*omega.State"),
+        ((params.replaced(logits=params.logits.astype(np.float32)), x, context), "logits: float32, but state.M is float64; cast them"),
         ((params, x[0], context), "x: shape"),
         ((params, x[:, :0], context), "x: shape"),
     ]:
@@ -243,6 +251,12 @@ def test_calls_that_contradict_their_block_are_refused() -> None:
             cms.run(config, *arguments)
     with pytest.raises(ValueError, match="initial: 2 entries, expected one for each of 5 levels"):
         cms.start(config, 2, initial=[None, None])
+    for wrong, words in (
+        ({"S": np.zeros((2, 2, 3, 3))}, "level 1 is a delta and starts from M, found S"),
+        (np.zeros((2, 2, 3, 3)), "level 1 is a delta and starts from M, found ndarray"),
+    ):
+        with pytest.raises(ValueError, match=f"^initial: {words}$"):
+            cms.start(config, 2, initial=[None, wrong, None, None, None])
     with pytest.raises(ValueError, match=r"state.M: shape \(2, 2, 3, 4\), expected \(1, 2, 3, 4\)"):
         cms.run(config, params, x[:1], context)
     with pytest.raises(ValueError, match="reset: int64 of shape"):

@@ -67,6 +67,26 @@ def test_1_14_of_the_four_default_levels_are_active() -> None:
 
 
 @pytest.mark.clause("PULSE-1")
+def test_a_pulse_knows_no_level_but_its_own() -> None:
+    pulse = Conductor(periods=(1, 8)).pulse
+    for wrong in (-1, 2):
+        for ask in (pulse.is_active, pulse.of):
+            with pytest.raises(ValueError, match=rf"^level: {wrong}, expected one of 2, counted from 0$"):
+                ask(wrong)
+
+
+@pytest.mark.clause("PULSE-2", "PULSE-6")
+@pytest.mark.parametrize("step", [2**53 - 1, 2**63 - 2, 2**64 - 2, 10**30])
+def test_no_step_and_no_period_is_too_large(step: int) -> None:
+    periods = (1, 3, 2**63, 2**64, step + 2)
+    conductor = Conductor(periods=periods, step=step, tokens=step)
+    want = [[(step + t) % period == 0 for period in periods] for t in range(7)]
+    assert conductor.schedule(7).tolist() == want
+    assert list(conductor.advanced(2).pulse.active) == want[2]
+    assert want[2][4]
+
+
+@pytest.mark.clause("PULSE-1")
 def test_a_pulse_cannot_be_changed() -> None:
     pulse = Conductor().advanced(8).pulse
     assert (pulse.step, pulse.active, pulse.phase) == (8, (True, True, False, False), "build")

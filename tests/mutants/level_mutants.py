@@ -39,7 +39,7 @@ LEVEL_MUTANTS: tuple[Mutant, ...] = (
         "fires-one-step-late",
         "a level fires one step after its period",
         f"{_PULSE}:schedule",
-        Edited("step + np.arange(tokens)", "step - 1 + np.arange(tokens)"),
+        Edited("-step % period", "(1 - step) % period"),
         targets("schedule", "block[after]", "block[window]", "calls"),
     ),
     Mutant(
