@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field, FiniteFloat, model_validator
 
 from atlas_ref.parallel import run as parallel
 from atlas_ref.parallel import support
@@ -34,9 +34,9 @@ class Biases(Frozen):
         retain: of the multiplier of M: for a forget gate the bias is its negative.
     """
 
-    retain: float | None = None
-    momentum: float | None = None
-    step_size: float | None = None
+    retain: FiniteFloat | None = None
+    momentum: FiniteFloat | None = None
+    step_size: FiniteFloat | None = None
 
 
 class Level(Frozen):
@@ -61,6 +61,10 @@ class Level(Frozen):
             raise ValueError("config: a level projects its tokens, so d_model is needed")
         if self.config.convention.rate == "split":
             raise ValueError("config: convention: rate split has no second rate at level token")
+        gates = run.gate_names(self.module.RULE.gates, self.config.convention)
+        for name, bias in self.biases:
+            if bias is not None and name not in gates:
+                raise ValueError(f"biases: {name}: {self.rule} has no such gate, its gates are {', '.join(gates) or 'none'}")
         support.require(self.rule, self.config.convention, self.form, self.chunk)
         return self
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from blocks import COUNTING, MIXED, block, drawn, level
 from close import EXACT, assert_close, assert_differs, reordered
+from pydantic import ValidationError
 
 from atlas_ref.cms import cms, presets
 from atlas_ref.cms.level import MODULES, Biases
@@ -167,6 +168,21 @@ def test_a_level_may_say_where_its_gates_start() -> None:
     assert gates.retain.b.dtype == np.float32
     assert [float(each.b[0, 0]) for each in (gates.retain, gates.momentum, gates.step_size)] == [2.0, 0.0, np.float32(-7.6)]
     assert (own.init(9, 0, dtype=np.float64).gates.step_size.b == -7.6).all()  # slower than the slowest of the table
+
+
+@pytest.mark.clause("CMS-3")
+def test_a_bias_of_a_gate_that_the_level_does_not_have_is_refused() -> None:
+    for spec, biases, words in (
+        (MIXED[1], {"momentum": 1.0}, "biases: momentum: delta has no such gate, its gates are retain, step_size"),
+        (
+            {**MIXED[1], "convention": {"gate": "none", "rate": "none"}},
+            {"retain": 1.0},
+            "retain: delta has no such gate, its gates are none",
+        ),
+        (MIXED[0], {"retain": float("nan")}, "retain"),
+    ):
+        with pytest.raises(ValidationError, match=words):
+            level(spec, biases=Biases(**biases))
 
 
 @pytest.mark.clause("CMS-14")
