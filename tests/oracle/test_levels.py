@@ -310,42 +310,6 @@ def test_levels_writes_a_case_of_each_level_with_what_is_recorded_of_it(cli: Any
     assert (ran.code, ran.err) == (2, f"atlas-ref: {files[0]}: cannot be made: File exists\n")
 
 
-@pytest.mark.clause("CASE-31", "CASE-33")
-def test_a_level_may_begin_inside_its_span() -> None:
-    own = {"rule": "titans_lmm", "span": 4, "convention": {"reference": "chunk_start"}}
-    case = new(Request(rule="cms", tokens=9, periods=(1,), levels=({**own, "phase": 3},)))
-    other = new(Request(rule="cms", tokens=9, periods=(1,), levels=(own,)))
-    assert case.inputs.keys() == other.inputs.keys()
-    assert all((case.inputs[name] == value).all() for name, value in other.inputs.items())
-    after = atlas_ref.evaluate(case)
-    assert after.header["levels"][0]["phase"] == (3 + 9) % 4
-    assert not np.array_equal(after.tensors["out/y"], atlas_ref.evaluate(other).tensors["out/y"])
-    with pytest.raises(atlas_ref.CaseError, match=r"^new: levels\[0\]: phase: "):
-        new(Request(rule="cms", periods=(1,), levels=({**own, "phase": 4},)))
-
-
-@pytest.mark.clause("CASE-17", "CASE-31")
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--levels", "[]"), "--levels: an object for each level is needed"),
-        (("--levels", '[{"rule": "delta", "rule": "omega"}]'), "--levels: not JSON: key 'rule' stands twice"),
-        (("--first-step", 10**18), "the integer 1000000000000000000 has more than 18 digits"),
-        (("--first-step", 10**18 - 8), f"schedule.first_step: {10**18 - 8}, the step after 8 tokens has more than 18 digits"),
-        (("--levels", "delta", "--periods", "1,2"), "schedule.periods: 2 periods for 1 levels"),
-        (("--levels", "delta", "--periods", "0"), "schedule.periods.0: must be at least 1, found 0"),
-        (("--combine", "masked", "--periods", "2,3,4,5"), "combine: masked needs a level of period 1"),
-    ],
-    ids=str,
-)
-def test_a_block_that_means_nothing_is_not_made(options: Any, words: str, cli: Any, tmp_path: Any) -> None:
-    ran = cli("new", "cms", "-o", tmp_path / "c", *options)
-    assert ran.code == 2
-    assert words in ran.err
-    assert ran.err.count("\n") == 1
-    assert not (tmp_path / "c").exists()
-
-
 @pytest.mark.clause("CASE-18", "CASE-33")
 def test_void_settings_and_conventions_are_those_of_the_levels(cli: Any, tmp_path: Any) -> None:
     own = ({"rule": "delta", "span": 3}, {"rule": "omega", "window": 2, "convention": "atlas-paper"})

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 from close import assert_differs
 
@@ -65,6 +66,11 @@ def test_new_makes_cases_of_levels(options: list[Any], cli: Any, tmp_path: Any) 
         (["cms", "--window", 2], "{case}: window: rule cms has it for each level, in levels"),
         (["cms", "--convention", "read=before"], "{case}: convention: rule cms has it for each level, in levels"),
         (["cms", "--combine", "mean"], "{case}: combine: must be 'softmax' or 'masked', found 'mean'"),
+        (["cms", "--levels", "[]"], "--levels: an object for each level is needed"),
+        (["cms", "--levels", '[{"rule": "delta", "rule": "omega"}]'], "--levels: not JSON: key 'rule' stands twice"),
+        (["cms", "--first-step", 10**18], "{case}: atlas_ref: the integer 1000000000000000000 has more than 18 digits"),
+        (["cms", "--first-step", 10**18 - 8], "{case}: levels[0]: schedule.first_step: 999999999999999992, the step after 8 tokens has"),
+        (["cms", "--combine", "masked", "--periods", "2,3,4,5"], "{case}: combine: masked needs a level of period 1"),
         (["cms", "--window-gate"], "{case}: window_gate: belongs to rule omega at level projected"),
     ],
     ids=str,
@@ -83,3 +89,17 @@ def test_new_refuses_levels_that_mean_nothing_in_one_line(options: list[Any], wo
 def test_levels_of_a_new_block_differ() -> None:
     case = new(Request(rule="cms", levels=("delta", "delta"), periods=(1, 2)))
     assert_differs("W_K", case.inputs["in/level0/param/W_K"], case.inputs["in/level1/param/W_K"], 0.1)
+
+
+@pytest.mark.clause("CASE-31", "CASE-33")
+def test_a_level_may_begin_inside_its_span() -> None:
+    own = {"rule": "titans_lmm", "span": 4, "convention": {"reference": "chunk_start"}}
+    case = new(Request(rule="cms", tokens=9, periods=(1,), levels=({**own, "phase": 3},)))
+    other = new(Request(rule="cms", tokens=9, periods=(1,), levels=(own,)))
+    assert case.inputs.keys() == other.inputs.keys()
+    assert all((case.inputs[name] == value).all() for name, value in other.inputs.items())
+    after = atlas_ref.evaluate(case)
+    assert after.header["levels"][0]["phase"] == (3 + 9) % 4
+    assert not np.array_equal(after.tensors["out/y"], atlas_ref.evaluate(other).tensors["out/y"])
+    with pytest.raises(atlas_ref.CaseError, match=r"^new: levels\[0\]: phase: "):
+        new(Request(rule="cms", periods=(1,), levels=({**own, "phase": 4},)))
