@@ -1,4 +1,4 @@
-"""Imports run one way: tape, parts, rules, parallel, oracle, command line; and without a cycle."""
+"""Imports run one way: tape, parts, rules, parallel, levels and oracle, certify, vectors, command line; and without a cycle."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ LAYERS = (
     ("atlas_ref",),  # the parts: whatever is in none of the others
     ("atlas_ref.rules",),
     ("atlas_ref.parallel",),
+    ("atlas_ref.cms",),
     ("atlas_ref.oracle",),
+    ("atlas_ref.certify",),
+    ("atlas_ref.vectors",),
     ("atlas_ref.cli", "atlas_ref.pytest_plugin", "atlas_ref.__init__"),
 )
 
@@ -70,6 +73,14 @@ def test_a_module_imports_from_its_own_layer_and_from_below(name: str) -> None:
     assert upwards == set()
 
 
+@pytest.mark.parametrize(
+    "name", [name for name in FILES if name.startswith(("atlas_ref.oracle.", "atlas_ref.certify.", "atlas_ref.vectors."))]
+)
+def test_the_oracle_knows_no_block_of_levels(name: str) -> None:
+    """It computes a block from the cases of its levels, so that the two are evidence for each other."""
+    assert not {each for each in imported(name, types=True) if each.startswith("atlas_ref.cms")}
+
+
 def _asks_the_package_for_its_version_alone(name: str) -> bool:
     attributes = {ast.unparse(node) for node in ast.walk(ast.parse(FILES[name].read_text())) if isinstance(node, ast.Attribute)}
     return {each for each in attributes if each.startswith("atlas_ref.")} == {"atlas_ref.__version__"}
@@ -95,4 +106,4 @@ def test_imports_inside_functions_are_those_of_start_up_time() -> None:
         if isinstance(node, ast.Import | ast.ImportFrom)
     }
     commands = {name for name in FILES if layer(name) == len(LAYERS) - 1}
-    assert lazy - commands == {"atlas_ref.oracle.sweep_dask"}
+    assert lazy - commands == {"atlas_ref.oracle.sweep_dask", "atlas_ref.certify.__init__"}

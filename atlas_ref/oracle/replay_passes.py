@@ -21,7 +21,7 @@ from atlas_ref.oracle.replay_given import Recorded
 from atlas_ref.types import Array
 
 #: Members whose recorded inputs are moved within the rounding that recording them may have hidden (REPLAY-12).
-DRAWS = 8
+DRAWS = 16
 
 #: Inputs that maps, norms and gates are computed from.
 NUDGED = ("in/k", "in/v", "in/q", "in/x", "in/G", "in/param/", "in/phi/", "in/proj")
