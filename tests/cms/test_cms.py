@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 from blocks import COUNTING, MIXED, block, drawn, in_loops, level
 from close import EXACT, assert_close, assert_differs, reordered
-from hypothesis import given, settings
+from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from strategies import conventions, repeatable
 
 from atlas_ref.cms import cms
 from atlas_ref.cms.level import Level
+from atlas_ref.parallel.support import RULES
 from atlas_ref.rules import delta, omega, run, titans_lmm
 
 LOOPS = reordered(1, amplification=1e7)  # Newton-Schulz, as in tests/rules/test_literal.py
@@ -128,6 +130,38 @@ def test_one_slow_level_is_the_plain_rule_with_that_schedule_bit_for_bit() -> No
         state, want = run.run_tokens(own.module.RULE, own.config, params.levels[0], x, context.states[0], active=active)
         assert_close(f"y of {spec}", y, want, EXACT)
         assert after.states[0] == state, spec
+
+
+@st.composite
+def any_level(draw: st.DrawFn) -> dict[str, Any]:
+    """What a case would say of a level, under any convention."""
+    rule = draw(st.sampled_from(RULES))
+    own = {"window": draw(st.integers(1, 4))} if rule == "omega" else {}
+    convention = draw(conventions(rule, newton_schulz=rule == "omega"))
+    return {"rule": rule, "period": draw(st.integers(1, 6)), "d_in": 2, "span": draw(st.integers(1, 5)), "convention": convention, **own}
+
+
+@pytest.mark.clause("CMS-5", "CMS-8", "CMS-9")
+@settings(repeatable, max_examples=120)
+@given(spec=any_level(), first=st.sampled_from([0, 1]), tokens=st.integers(1, 13), boundaries=st.sets(st.integers(0, 12), max_size=3))
+def test_one_level_under_any_convention_is_the_plain_rule_and_takes_tokens_one_by_one(
+    spec: dict[str, Any], first: int, tokens: int, boundaries: set[int]
+) -> None:
+    assume(spec["convention"].get("rate") != "split")
+    try:
+        config = block([spec], first_step=first)
+    except ValidationError:  # the axes contradict each other
+        reject()
+    params, x, context = drawn(config, tokens=tokens)
+    reset, active = np.isin(np.arange(tokens), list(boundaries)), (first + np.arange(tokens)) % spec["period"] == 0
+    after, y = cms.run(config, params, x, context, reset=reset)
+    own = config.levels[0]
+    state, want = run.run_tokens(own.module.RULE, own.config, params.levels[0], x, context.states[0], active=active, reset=reset)
+    assert_close("y", y, want, EXACT)
+    assert after.states[0] == state
+    if own.config.convention.read != "call_end":  # which depends on where a call ends
+        _, same = pieces(config, params, x, context, list(range(1, tokens)), reset)
+        assert_close("y, one by one", same, y, LOOPS)
 
 
 @pytest.mark.clause("CMS-10")
