@@ -129,8 +129,6 @@ class Manifest(_Part):
         for kind in ("vectors", "negative", "large"):
             if twice := repeated(each.name for each in getattr(self, kind)):
                 raise ValueError(f"{kind}: {twice!r} stands twice")
-        if twice := repeated(files_of(self)):
-            raise ValueError(f"file: {twice!r} stands twice")
         for each in self.vectors:
             for dtype, names in each.kills.items():
                 if strange := next((name for name in names if name not in self.mutants), None):
