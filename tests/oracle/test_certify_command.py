@@ -97,7 +97,7 @@ def test_what_is_wrong_is_said_in_one_line(case, cli, tmp_path):
     bare = new(Request(rule="delta"))
     written(tmp_path / "bare.safetensors", bare.header.plain(), bare.inputs)
     for arguments, message in (
-        ((case, "-o", case), f"atlas-ref: {case}: is the case itself; results need a file of their own\n"),
+        ((case, "-o", case), f"atlas-ref: {case}: is the case itself, which is not overwritten\n"),
         ((case, second, "-o", "out.safetensors"), "atlas-ref: --out out.safetensors: holds one case, 2 were given\n"),
         ((case, "--differences"), "atlas-ref: --differences: proves gradients, --grad is needed\n"),
         (("bare.safetensors", "--grad"), "atlas-ref: bare.safetensors: in/y_bar: missing, gradients need it\n"),
