@@ -131,6 +131,7 @@ def kill_matrix(
     for path in report or ():
         if path.suffix not in (".md", ".json"):
             raise _bad(f"--report {path}: a name that ends in .md or .json is needed")
+        _refuse_place(path)
     with output.progress({"score": "scoring vectors"}) as progress:
         place = locate.folder(name)
         found = matrix(place, targets=target or (), jobs=jobs, scheduler=scheduler, resume=resume, progress=progress)
@@ -199,6 +200,7 @@ def search(
     from atlas_ref.vectors.encode import json_bytes
     from atlas_ref.vectors.search import search as run
 
+    _refuse_place(out)
     with output.progress({"score": "scoring draws"}) as progress:
         plan, survivors = run(name, version, seeds=seeds, jobs=jobs, scheduler=scheduler, resume=resume, progress=progress)
     _write(out, json_bytes(plan.model_dump(mode="json")))
@@ -221,6 +223,20 @@ def _write(path: Path, data: bytes) -> None:
 
     try:
         write_bytes(path, data)
+    except ValueError as error:
+        raise _bad(f"{path}: {error}") from None
+
+
+def _refuse_place(path: Path) -> None:
+    """Refuse a place that no file can have, before minutes of work and not after them.
+
+    Raises:
+        CaseError: as writing there would.
+    """
+    from atlas_ref.oracle.files import writable
+
+    try:
+        writable(path)
     except ValueError as error:
         raise _bad(f"{path}: {error}") from None
 

@@ -247,6 +247,8 @@ def _plain_words(problem: Any) -> str:
         return f"kind {context['tag']!r} does not exist; kinds are {context['expected_tags']}"
     if problem["type"] in ("greater_than_equal", "less_than_equal"):
         return f"must be at least {context['ge']:g}" if "ge" in context else f"must be at most {context['le']:g}"
+    if problem["type"] == "string_pattern_mismatch":
+        return f"must match {context['pattern']}"
     if problem["type"] == "too_short":
         return f"must have at least {context['min_length']} entry, found {context['actual_length']}"
     text = str(problem["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")

@@ -75,7 +75,7 @@ Product.model_rebuild()
 #: Parameters that each kind needs and their axes; in a case file they are in/param/NAME.
 TENSORS: dict[str, dict[str, str]] = {
     "softmax": {"window_logits": "H c"},
-    "gate": {"window_W1": "H hidden d_model", "window_b1": "H hidden", "window_W2": "H hidden", "window_b2": "H"},
+    "gate": {"window_W1": "H gate_hidden d_model", "window_b1": "H gate_hidden", "window_W2": "H gate_hidden", "window_b2": "H"},
 }
 
 
@@ -93,7 +93,7 @@ def uses_gate(weights: WindowWeights) -> bool:
 
 def init(weights: WindowWeights, *, heads: int, window: int, d_model: int, draw: Any, hidden: int = 16) -> dict[str, Array]:
     """Parameters of a kind: logits 0 (uniform), a gate that starts at sigmoid(0) = 0.5 for every token (WINDOW-5, WINDOW-6)."""
-    shapes = {"H": heads, "c": window, "hidden": hidden, "d_model": d_model}
+    shapes = {"H": heads, "c": window, "gate_hidden": hidden, "d_model": d_model}
     made: dict[str, Array] = {}
     for name, axes in tensors(weights).items():
         size = tuple(shapes[axis] for axis in axes.split())

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tests.literal_parts import feature_map, newton_schulz, normalise, resolve
-from tests.literal_token import gate_power, project
+from tests.literal_token import project
 
 Array = np.ndarray
 Tensors = dict[str, Array]
@@ -38,7 +38,6 @@ def evaluate(header: dict[str, Any], tensors: Tensors) -> dict[str, Any]:
             arrays[f"in/{gate}"] = np.exp(arrays[f"in/log_{gate}"])
     if header.get("level") == "token":
         arrays = project(header, convention, arrays)
-        header = {**header, "gate_power": gate_power(header)}
     leading = arrays["in/k"].shape[:-2]
     runs = []
     for index in np.ndindex(*leading):
@@ -170,7 +169,7 @@ class Sequence:
         value = tensors["in/window_weights"][t, j] if "in/window_weights" in tensors else 1.0
         if gated:
             gate = state.gates[-1 - j] if j < len(state.gates) else 0.0
-            value = value * gate ** self.header.get("gate_power", 1)
+            value = value * gate
         return value
 
     def edge(self, state: State, t: int) -> Any:

@@ -41,7 +41,7 @@ def gate_values(convention: dict[str, Any], arrays: Tensors, k: Array, v: Array,
 
 
 def window_weights(header: dict[str, Any], arrays: Tensors, x: Array, heads: int) -> Tensors:
-    """The table gamma[t, j] (B, H, T, c) of all kinds but gates, and where a kind is "gate" the gate of each token (B, H, T)."""
+    """The table gamma[t, j] (B, H, T, c) of all kinds but gates, and where a kind is "gate" the product of each token's gates (B, H, T)."""
     c = header.get("window", 1)
     kinds = flatten(header.get("window_weights") or {"kind": "uniform"})
     table = np.ones((len(x), heads, x.shape[1], c), x.dtype)
@@ -53,15 +53,12 @@ def window_weights(header: dict[str, Any], arrays: Tensors, x: Array, heads: int
         if kind["kind"] == "softmax":
             table = table * softmax(arrays["in/param/window_logits"])[None, :, None, :]
     made = {"in/window_weights": table}
-    if gate_power(header):
+    gates = [kind["kind"] for kind in kinds].count("gate")
+    if gates:
         w1, b1, w2, b2 = (arrays[f"in/param/window_{name}"] for name in ("W1", "b1", "W2", "b2"))
-        made["in/window_gate"] = per_token(x, heads, lambda token, h: sigmoid(w2[h] @ silu(w1[h] @ token + b1[h]) + b2[h]))
+        u = per_token(x, heads, lambda token, h: sigmoid(w2[h] @ silu(w1[h] @ token + b1[h]) + b2[h]))
+        made["in/window_gate"] = u**gates  # what the token weighs, as an initial token's window_gate_before does
     return made
-
-
-def gate_power(header: dict[str, Any]) -> int:
-    """How often the kind "gate" is a factor of the window weights."""
-    return [kind["kind"] for kind in flatten(header.get("window_weights") or {"kind": "uniform"})].count("gate")
 
 
 def flatten(kind: dict[str, Any]) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from tests.literal import SHARED, Sequence, State, rows
 from tests.literal_parts import coefficient_table, resolve, sigmoid, softplus
-from tests.literal_token import flatten, gate_power, gate_values, per_token, window_weights
+from tests.literal_token import flatten, gate_values, per_token, window_weights
 
 Array = np.ndarray
 
@@ -163,11 +163,7 @@ def trace(
     projected: dict[str, Array] = {}
     if header.get("level") == "token":
         projected = projection(header, convention, arrays, move)
-        arrays, header = (
-            {**arrays, **{f"in/{name}": value for name, value in projected.items()}},
-            {**header, "gate_power": gate_power(header)},
-        )
-        projected = {name: value ** header["gate_power"] if name == "window_gate" else value for name, value in projected.items()}
+        arrays = {**arrays, **{f"in/{name}": value for name, value in projected.items()}}
     leading = arrays["in/k"].shape[:-2]
     traces, results = [], []
     for index in np.ndindex(*leading):

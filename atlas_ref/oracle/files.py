@@ -138,6 +138,18 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
         ValueError: what is wrong with the place, without the file's name.
     """
     try:
+        _replace(writable(path), data)
+    except OSError as error:
+        raise ValueError(f"cannot be written: {error.strerror or error}") from None
+
+
+def writable(path: str | os.PathLike[str]) -> Path:
+    """Where a file will be written, refused before any work is done for it.
+
+    Raises:
+        ValueError: what is wrong with the place, without the file's name.
+    """
+    try:
         target = Path(os.path.realpath(path))  # a link is followed, not replaced
         if target.is_dir():
             raise ValueError("is a folder, a file name is needed")
@@ -145,9 +157,9 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
             raise ValueError("exists and is not a regular file")
         if not target.parent.is_dir():
             raise ValueError(f"the folder {target.parent} does not exist")
-        _replace(target, data)
     except OSError as error:
         raise ValueError(f"cannot be written: {error.strerror or error}") from None
+    return target
 
 
 def _storable(name: str, array: Any) -> np.ndarray[Any, Any]:

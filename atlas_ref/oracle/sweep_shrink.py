@@ -197,7 +197,7 @@ def _dimensions(search: _Search) -> None:
     """One sequence, then fewer of everything else that has a size."""
     while search.first(flattened(search.case)):
         pass
-    for axis in ("T", "B", "H", "n", "m", "d_out", "d_in", "d_phi", "d_model", "hidden"):
+    for axis in ("T", "B", "H", "n", "m", "d_out", "d_in", "d_phi", "d_model", "hidden", "gate_hidden"):
         _shorter(search, axis)
 
 

@@ -6,7 +6,6 @@ build("v1", "vectors/v1", jobs=2)
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -73,7 +72,7 @@ def build(
     place = _place(Path(out))
     made = plan.load(name)
     with ExitStack() as stack:
-        described = {"version": atlas_ref.__version__, "plan": made.model_dump(mode="json")}
+        described = {"version": atlas_ref.__version__, "plan": _told(made)}
         log = None if resume is None else stack.enter_context(Log(resume, described, key=LOG, what=WHAT))
         run = Tasks(Work(Certifying(made), None), _line, jobs, scheduler, log, progress)
         values = [_values(line) for line in run.lines("certify", range(len(made.vectors)))]
@@ -82,6 +81,11 @@ def build(
     files = _files(made, values, bases, sizes)
     _replace(place, files)
     return {file: len(data) for file, data in files.items()}
+
+
+def _told(made: plan.Plan) -> str:
+    """A plan in a line, which differs where the plan does."""
+    return f"{made.set} {made.version}, SHA-256 {manifest.digest(encode.json_bytes(made.model_dump(mode='json')))[:16]}"
 
 
 def _bases(made: plan.Plan) -> list[tuple[str, str]]:
@@ -159,7 +163,7 @@ def _vector(entry: plan.Entry, case: Case) -> dict[str, Any]:
 
 
 def _place(out: Path) -> Path:
-    """The folder, if a set may be put there.
+    """The folder, behind any link, if a set may be put there.
 
     Raises:
         CaseError: it holds something else, or its parent does not exist.
@@ -170,22 +174,25 @@ def _place(out: Path) -> Path:
         raise CaseError(f"{out}: holds something else than a set; a new folder is needed")
     if not out.parent.is_dir():
         raise CaseError(f"{out}: the folder {out.parent} does not exist")
-    return out
+    return out.resolve()
 
 
 def _replace(out: Path, files: Files) -> None:
-    """Every file under a temporary folder, which then takes the place of what was there."""
+    """Every file under a temporary folder, which then takes the place of what was there; nothing is left behind if it cannot."""
     try:
-        temporary = Path(tempfile.mkdtemp(prefix=".atlas-ref-", dir=out.parent))
-        os.chmod(temporary, 0o755)
-        for name, data in files.items():
-            path = temporary / name
-            path.parent.mkdir(exist_ok=True)
-            path.write_bytes(data)
-        old = Path(tempfile.mkdtemp(prefix=".atlas-ref-", dir=out.parent))
-        if out.exists():
-            os.replace(out, old)
-        os.replace(temporary, out)
-        shutil.rmtree(old, ignore_errors=True)
+        with tempfile.TemporaryDirectory(prefix=".atlas-ref-", dir=out.parent, ignore_cleanup_errors=True) as room:
+            new, old = Path(room, "new"), Path(room, "old")
+            for name, data in files.items():
+                path = new / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(data)
+            if out.exists():
+                os.replace(out, old)
+            try:
+                os.replace(new, out)
+            except OSError:
+                if old.exists():
+                    os.replace(old, out)
+                raise
     except OSError as error:
         raise CaseError(f"{out}: cannot be written: {error.strerror or error}") from None

@@ -44,7 +44,12 @@ def diff(old: Path, new: Path) -> list[Change]:
     found = manifest.load(old), manifest.load(new)
     changes = []
     lines = _keys(_metadata(found[0]), _metadata(found[1]))
-    lines += [] if sums[0].get(manifest.SCHEMA) == sums[1].get(manifest.SCHEMA) else ["schema changed"]
+    lines += [] if _bytes(old / manifest.SCHEMA) == _bytes(new / manifest.SCHEMA) else ["schema changed"]
+    lines += [
+        f"{manifest.SUMS}: another digest of {name}, whose bytes are the same"
+        for name in sorted(sums[0].keys() & sums[1].keys())
+        if sums[0][name] != sums[1][name] and _bytes(old / name) == _bytes(new / name)
+    ]
     if lines:
         changes.append(Change("metadata", "", "changed", lines))
     for kind in KINDS:
@@ -55,12 +60,24 @@ def diff(old: Path, new: Path) -> list[Change]:
                 continue
             a, b = before[name], after[name]
             details = _keys(a.model_dump(mode="json"), b.model_dump(mode="json"))
-            if sums[0].get(a.file) != sums[1].get(b.file):
+            if _bytes(old / a.file) != _bytes(new / b.file):
                 read = _json if kind == "large" else _tensors
                 details += read(old / a.file, new / b.file)
             if details:
                 changes.append(Change(kind, name, "changed", details))
     return changes
+
+
+def _bytes(path: Path) -> bytes:
+    """A file as it is, whatever SHA256SUMS says of it.
+
+    Raises:
+        CaseError: it cannot be read.
+    """
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise CaseError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
 def _metadata(found: manifest.Manifest) -> dict[str, Any]:

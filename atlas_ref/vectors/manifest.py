@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from atlas_ref.conventions import first_problem
 from atlas_ref.oracle.case import CaseError
@@ -19,7 +20,28 @@ MANIFEST, SUMS, SCHEMA = "manifest.json", "SHA256SUMS", "manifest.schema.json"
 FOLDERS = ("cases", "negative", "large")
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9_]+(-[a-z0-9_]+)*$")]
+Version = Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+$")]
+Place = Annotated[str, Field(pattern=r"^(cases|negative|large)/[A-Za-z0-9_-]+\.(safetensors|json)$")]
 Count = Annotated[int, Field(ge=1)]
+Kills = dict[Literal["float32", "bfloat16"], list[str]]
+
+
+def both_formats(kills: Kills) -> Kills:
+    """The kills as they are, if neither format is left out."""
+    for dtype in ("float32", "bfloat16"):
+        if dtype not in kills:
+            raise ValueError(f"{dtype}: missing")
+    return kills
+
+
+def repeated(names: Iterable[str]) -> str | None:
+    """The first name that stands twice."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
 
 
 class _Part(Frozen):
@@ -45,7 +67,7 @@ class Vector(_Part):
     """
 
     name: Name
-    file: str
+    file: Place
     rule: str
     target: Name
     topic: Name
@@ -54,7 +76,12 @@ class Vector(_Part):
     properties: list[str]
     forms: list[Form]
     splits: list[Count]
-    kills: dict[Literal["float32", "bfloat16"], list[str]]
+    kills: Kills
+
+    @field_validator("kills")
+    @classmethod
+    def _both(cls, kills: Kills) -> Kills:
+        return both_formats(kills)
 
 
 class Negative(_Part):
@@ -66,7 +93,7 @@ class Negative(_Part):
     """
 
     name: Name
-    file: str
+    file: Place
     code: str
     about: str
     repair: list[dict[str, Any]]
@@ -76,7 +103,7 @@ class Large(_Part):
     """A case that is made from a seed; what it must give is in its file (VEC-13)."""
 
     name: Name
-    file: str
+    file: Place
     rule: str
 
 
@@ -90,12 +117,23 @@ class Manifest(_Part):
 
     format: Literal[1]
     set: Name
-    version: Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+$")]
+    version: Version
     values: Literal["certified"]
     vectors: list[Vector]
     negative: list[Negative]
     large: list[Large]
     mutants: dict[str, str]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Manifest:
+        for kind in ("vectors", "negative", "large"):
+            if twice := repeated(each.name for each in getattr(self, kind)):
+                raise ValueError(f"{kind}: {twice!r} stands twice")
+        for each in self.vectors:
+            for dtype, names in each.kills.items():
+                if strange := next((name for name in names if name not in self.mutants), None):
+                    raise ValueError(f"vectors: {each.name}: kills.{dtype}: {strange!r} is none of mutants")
+        return self
 
     def plain(self) -> dict[str, Any]:
         """As JSON holds it."""

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from atlas_ref.conventions import first_problem
 from atlas_ref.oracle.case import Case, CaseError
 from atlas_ref.types import Frozen
 from atlas_ref.vectors.draw import drawn
+from atlas_ref.vectors.manifest import Kills, Name, Version, both_formats, repeated
 from atlas_ref.vectors.targets import Target, Topic, target_named, topic_named
 
 PLANS = Path(__file__).parent / "plans"
-
-Kills = dict[Literal["float32", "bfloat16"], list[str]]
 
 
 class Entry(Frozen):
@@ -31,6 +30,11 @@ class Entry(Frozen):
     topic: str
     seed: Annotated[int, Field(ge=0)]
     kills: Kills
+
+    @field_validator("kills")
+    @classmethod
+    def _both(cls, kills: Kills) -> Kills:
+        return both_formats(kills)
 
     @property
     def name(self) -> str:
@@ -56,11 +60,30 @@ class Plan(Frozen):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    set: str
-    version: str
+    set: Name
+    version: Version
     vectors: list[Entry]
     negative: list[str]
     large: list[str]
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Plan:
+        for kind, names in (("vectors", [each.name for each in self.vectors]), ("negative", self.negative), ("large", self.large)):
+            if twice := repeated(names):
+                raise ValueError(f"{kind}: {twice!r} stands twice")
+        return self
+
+
+def planned(**given: Any) -> Plan:
+    """A plan of these parts.
+
+    Raises:
+        CaseError: one of them is not what a plan holds.
+    """
+    try:
+        return Plan.model_validate(given)
+    except ValidationError as error:
+        raise CaseError(first_problem(error)) from None
 
 
 def plans() -> list[str]:
@@ -79,5 +102,7 @@ def load(name: str) -> Plan:
         return Plan.model_validate(json.loads(path.read_text(encoding="utf-8")))
     except ValidationError as error:
         raise CaseError(f"{path}: {first_problem(error)}") from None
-    except (OSError, ValueError):
+    except OSError:
         raise CaseError(f"vectors make: there is no plan {name!r}; plans are {', '.join(plans())}") from None
+    except (ValueError, RecursionError) as error:
+        raise CaseError(f"{path}: not JSON: {' '.join(str(error).split())}") from None

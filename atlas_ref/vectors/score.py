@@ -55,7 +55,11 @@ def score(case: Case, dtype: str) -> Score:
 
     Args:
         case: as drawn; with cotangents, mistakes of the backward pass are mutants too.
+
+    Raises:
+        CaseError: a block of levels, of which there are no mutants.
     """
+    case.require_one_memory("the kill matrix")
     case = stored(case, dtype)
     grad = any(name in case.inputs for name in ("in/y_bar", "in/X_bar", "in/phi_bar"))
     want = {name: value for name, value in evaluate(case, grad=grad).tensors.items() if not name.startswith("out/window")}

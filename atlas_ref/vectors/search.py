@@ -22,7 +22,7 @@ from atlas_ref.vectors.draw import drawn
 from atlas_ref.vectors.expected import expected
 from atlas_ref.vectors.large import LARGE
 from atlas_ref.vectors.negative import NEGATIVE
-from atlas_ref.vectors.plan import Entry, Plan
+from atlas_ref.vectors.plan import Entry, Plan, planned
 from atlas_ref.vectors.properties import properties
 from atlas_ref.vectors.score import FORMATS, score
 from atlas_ref.vectors.targets import TARGETS, Target
@@ -112,8 +112,10 @@ def search(
         jobs, scheduler, resume: as for `sweep`.
 
     Raises:
-        CaseError: python-flint is missing, a log of another search, no scheduler.
+        CaseError: python-flint is missing, a log of another search, no scheduler; a name or version that no set has.
     """
+    others = {"negative": [each.name for each in NEGATIVE], "large": [each.name for each in LARGE]}
+    empty = planned(set=name, version=version, vectors=[], **others)  # refused before the search, not after it
     entries: list[Entry] = []
     survivors: dict[str, list[str]] = {}
     with ExitStack() as stack:
@@ -129,8 +131,7 @@ def search(
                     break
             survivors[target.name] = [f"{mutant} ({dtype})" for dtype, mutant in missing(pool)]
             entries += [_entry(each) for each in chosen(pool)]
-    others = {"negative": [each.name for each in NEGATIVE], "large": [each.name for each in LARGE]}
-    return Plan(set=name, version=version, vectors=entries, **others), {name: left for name, left in survivors.items() if left}
+    return empty.replaced(vectors=entries), {name: left for name, left in survivors.items() if left}
 
 
 def _candidate(line: Mapping[str, Any]) -> Candidate:

@@ -140,6 +140,8 @@ def _listed(folder: Path, found: manifest.Manifest, sums: dict[str, str]) -> Ite
 
 def _vector(folder: Path, vector: manifest.Vector) -> list[Agreement]:
     case = load(folder / vector.file)
+    if case.header.rule != vector.rule:
+        raise CaseError(f"{folder}: {vector.file}: rule {case.header.rule}, {manifest.MANIFEST} says {vector.rule}")
     for name, value in case.inputs.items():
         if value.dtype.kind == "f" and not exact(value):
             raise CaseError(f"{folder}: {vector.file}: {name}: holds a number that bfloat16 or float16 does not")
@@ -188,6 +190,8 @@ LARGE_KEYS = {"name", "header", "tensors", "seed", "results"}
 def _large(folder: Path, one: manifest.Large) -> None:
     """What our evaluation gives has the norms and projections that were recorded (VEC-13)."""
     case, given = load_large(folder / one.file)
+    if case.header.rule != one.rule:
+        raise CaseError(f"{folder}: {one.file}: rule {case.header.rule}, {manifest.MANIFEST} says {one.rule}")
     ours = evaluate(case).tensors
     for name, want in given["results"].items():
         distance = large.apart(large.summary(name, ours[name], given["seed"]), want)

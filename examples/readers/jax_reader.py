@@ -26,7 +26,8 @@ def verdict(path):
         case = json.loads(file.metadata()["atlas_ref"])
         x = {name: file.get_tensor(name).astype(float) for name in file.keys()}  # noqa: SIM118
     inputs = {name for name in x if name.startswith("in/")}
-    if case["rule"] != "delta" or case.get("convention", "spec") not in ("spec", {}) or inputs - KNOWN or "out/y" not in x:
+    spec = case.get("convention", "spec") in ("spec", {}) and case.get("schedule") is None
+    if case["rule"] != "delta" or not spec or inputs - KNOWN or "out/y" not in x:
         return "NOT SUPPORTED"
     k, v, q, y = (x[name].reshape(-1, *x[name].shape[-2:]) for name in ("in/k", "in/v", "in/q", "out/y"))
     retain, step = (jnp.broadcast_to(x[g].reshape(*k.shape[:2], -1), v.shape) for g in ("in/retain", "in/step_size"))

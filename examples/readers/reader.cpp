@@ -21,7 +21,7 @@ static std::string verdict(const char* path) {
     const auto header = nlohmann::json::parse(bytes.substr(8, length));
     const auto about = nlohmann::json::parse(header["__metadata__"]["atlas_ref"].get<std::string>());
     const auto convention = about.value("convention", nlohmann::json("spec"));
-    bool known = about["rule"] == "delta" && (convention == "spec" || convention.empty()) && header.contains("out/y");
+    bool known = about["rule"] == "delta" && (convention == "spec" || convention.empty()) && header.contains("out/y") && about.value("schedule", nlohmann::json()).is_null();
     for (const auto& [name, tensor] : header.items())
         if (name.rfind("in/", 0) == 0) known = known && KNOWN.count(name) && (tensor["dtype"] == "F64" || tensor["dtype"] == "F32");
     if (!known) return "NOT SUPPORTED";

@@ -251,6 +251,30 @@ def test_what_cannot_be_certified_is_refused_in_one_line() -> None:
         certify(new(Request(rule="delta")), max_bits=1)
     with pytest.raises(Unsupported, match="rule ttl: not yet supported"):
         certify(make({"schema": 1, "rule": "ttl"}, {"in/x": np.zeros((1, 2))}))
+    with pytest.raises(CaseError, match=r"^new: rule cms: certify looks into one memory; atlas-ref levels makes a case of each level$"):
+        certify(new(Request(rule="cms")))
+
+
+@pytest.mark.clause("CERT-13", "CASE-30")
+def test_a_schedule_says_which_tokens_write() -> None:
+    case = new(Request(rule="omega", window=3, periods=(1, 2, 4), schedule_level=1, cotangent=True))
+    given = {name: value for name, value in case.inputs.items() if name != "in/active"}
+    alone = certify(make(case.header.plain(), given), grad=True)
+    stated = {name: value for name, value in case.header.plain().items() if name != "schedule"}
+    same = certify(make(stated, case.inputs), grad=True)
+    assert_agrees(case, evaluate(case, grad=True).tensors, alone.values)
+    assert all(np.array_equal(alone.values[name], same.values[name]) for name in same.values)
+    every = certify(make(stated, given), grad=True)
+    assert not np.array_equal(every.values["out/M"], alone.values["out/M"])
+
+
+@pytest.mark.clause("CERT-2", "WINDOW-7", "WINDOW-25")
+def test_a_product_of_gates_is_what_a_token_brings() -> None:
+    kind = {"kind": "product", "of": [{"kind": "gate"}, {"kind": "gate"}]}
+    case = new(Request(rule="omega", level="token", window=3, history=2, window_weights=kind, cotangent=True))
+    ours = evaluate(case, grad=True).tensors
+    assert "out/window_gate_before" in ours
+    assert_agrees(case, ours, certify(case, grad=True).values)
 
 
 def test_bfloat16_is_read_as_itself() -> None:

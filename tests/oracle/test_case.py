@@ -2,11 +2,12 @@
 
 import json
 
+import literal
 import ml_dtypes
 import numpy as np
 import pytest
 from casefiles import GONE, PEERS, changed, some, written
-from close import EXACT, assert_close
+from close import ANALYTIC, EXACT, assert_close
 
 import atlas_ref
 from atlas_ref.conventions import resolve
@@ -215,3 +216,17 @@ def test_the_peers_hold_their_header_where_the_spec_says():
         data = file.read_bytes()
         metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
         assert json.loads(metadata["atlas_ref"]) == atlas_ref.load(file).header.plain()
+
+
+@pytest.mark.clause("CASE-9", "WINDOW-6", "PHI-6")
+def test_the_hidden_units_of_the_window_gate_are_not_those_of_the_feature_map():
+    header, tensors = some(level="token", window=3, window_weights={"kind": "gate"}, feature_map={"kind": "residual_mlp"})
+    draw = np.random.default_rng(0)
+    for units in (5, 7):
+        own = {f"in/phi/{name}": draw.standard_normal(shape) for name, shape in (("W1", (units, 4)), ("W2", (4, units)))}
+        case = atlas_ref.make(header, tensors | own)
+        found, want = atlas_ref.evaluate(case, grad=True).tensors, literal.evaluate(header, case.inputs)
+        assert found["grad/phi/W1"].shape == (units, 4)
+        assert_close("y", found["out/y"], want["out/y"], ANALYTIC)
+    with pytest.raises(atlas_ref.CaseError, match=r"window_b1.* but in/param/window_W1 makes it"):
+        atlas_ref.make(header, tensors | {"in/param/window_b1": np.zeros((2, 5))})

@@ -1,5 +1,6 @@
 """The results of one call are the state of the next: two calls give what one gives (CASE-13)."""
 
+import literal
 import numpy as np
 import pytest
 from casefiles import some
@@ -127,3 +128,18 @@ def test_through_files_and_commands_a_run_continues(level, cli, tmp_path):
     assert_close("y", np.concatenate(pieces, axis=-2), whole["out/y"], ANALYTIC)
     assert state.keys() == {"in/M0", "in/S0", "in/M_ref", "in/window_k", "in/window_v", "in/window_residual", "in/window_gate_before"}
     assert head["phase"] == 9 % 4
+
+
+@pytest.mark.clause("WINDOW-7", "WINDOW-25", "CASE-13")
+@pytest.mark.parametrize("factors", [1, 2, 3])
+def test_what_a_token_brings_is_the_product_of_its_gates(factors):
+    """As given of initial tokens and as returned, by the plain loops and over two calls."""
+    kind = {"kind": "product", "of": [{"kind": "gate"}, {"kind": "product", "of": [{"kind": "gate"}] * factors}]}
+    header, inputs = some(level="token", tokens=7, window=4, history=2, window_weights=kind, cotangent=False)
+    case = atlas_ref.make(header, inputs)
+    found, want = atlas_ref.evaluate(case).tensors, literal.evaluate(header, case.inputs)
+    single = literal.evaluate({**header, "window_weights": {"kind": "gate"}}, case.inputs)["out/window_gate_before"]
+    assert_close("window_gate_before", found["out/window_gate_before"], single ** (factors + 1), ANALYTIC)
+    for name, value in found.items():
+        assert_close(name, value, want[name], ANALYTIC)
+    resumes(header, inputs, 2)

@@ -34,6 +34,7 @@ CASES = {
     "another rule": ({"rule": "titans_lmm"}, (), "NOT SUPPORTED"),
     "another convention": ({"convention": {"gate": "forget"}}, (), "NOT SUPPORTED"),
     "packed": ({"reset": 2}, (), "NOT SUPPORTED"),
+    "under a schedule": ({"periods": (1, 2), "schedule_level": 1}, ("in/active",), "NOT SUPPORTED"),
     "stored in bfloat16": ({"dtype": "bfloat16"}, (), NARROW),
 }
 

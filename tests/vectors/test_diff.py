@@ -82,6 +82,23 @@ def test_the_same_numbers_in_other_bytes(shipped, listed, spoilt) -> None:
     assert told(diff(shipped, spoilt)) == [f"vectors: {listed.vectors[0].name}: the same numbers in other bytes"]
 
 
+@pytest.mark.clause("VEC-19")
+def test_bytes_are_compared_whatever_the_digests_say(shipped, listed, spoilt) -> None:
+    path = spoilt / listed.vectors[0].file
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    (line,) = told(diff(shipped, spoilt))
+    assert line.startswith(f"vectors: {listed.vectors[0].name}: ")
+    path.unlink()
+    with pytest.raises(CaseError, match=f"{path.name}: cannot be read: No such file or directory$"):
+        diff(shipped, spoilt)
+    path.write_bytes(whole)
+    sums = spoilt / manifest.SUMS
+    sums.write_text(("1" if sums.read_text()[0] == "0" else "0") + sums.read_text()[1:])
+    (line,) = told(diff(shipped, spoilt))
+    assert line.startswith("metadata: SHA256SUMS: another digest of ")
+
+
 def test_a_folder_without_a_set_is_refused(shipped, tmp_path) -> None:
     with pytest.raises(CaseError, match=r"is no set of vectors: it has no SHA256SUMS"):
         diff(shipped, tmp_path)

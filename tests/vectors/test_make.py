@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -110,12 +111,55 @@ def test_a_set_is_replaced_and_anything_else_is_not(few, tmp_path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
 
 
+@pytest.mark.clause("VEC-9")
+def test_a_link_is_followed_and_a_failure_leaves_everything_as_it_was(few, tmp_path, monkeypatch) -> None:
+    out, link = tmp_path / "out", tmp_path / "link"
+    out.mkdir()
+    link.symlink_to(out)
+    log = tmp_path / "log"
+    build.build(few, link, resume=log)
+    assert link.is_symlink()
+    before, replace = contents(out), os.replace
+    (out / "cases" / "stale.safetensors").write_bytes(b"")
+
+    def refused(source, target) -> None:
+        if Path(target) == out and Path(source).name == "new":
+            raise OSError(28, "No space left on device")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", refused)
+    with pytest.raises(CaseError, match=r"out: cannot be written: No space left on device$"):
+        build.build(few, link, resume=log)
+    assert contents(out) == before | {"cases/stale.safetensors": b""}
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda plain: plain.update(version="1"), r"version: must match .*, found '1'$"),
+        (lambda plain: plain.update(set="my set"), "set: must match .*, found 'my set'$"),
+        (lambda plain: plain["vectors"].append(plain["vectors"][0]), "vectors: '.*' stands twice$"),
+        (lambda plain: plain["vectors"][0]["kills"].pop("bfloat16"), "vectors.0.kills: bfloat16: missing$"),
+    ],
+)
+def test_a_plan_that_contradicts_itself_is_refused_before_any_work(change, said, few) -> None:
+    plain = json.loads(Path(few).read_text())
+    change(plain)
+    Path(few).write_text(json.dumps(plain))
+    with pytest.raises(CaseError, match=said):
+        plan.load(few)
+
+
 def test_a_plan_that_is_none(tmp_path) -> None:
     with pytest.raises(CaseError, match="there is no plan 'v9'; plans are v1"):
         build.build("v9", tmp_path / "x")
     path = tmp_path / "plan.json"
     path.write_text('{"set": "a", "version": "1.0.0", "vectors": [], "negative": [], "large": [], "colour": 1}')
     with pytest.raises(CaseError, match="colour: unknown key"):
+        plan.load(str(path))
+    path.write_text("[")
+    with pytest.raises(CaseError, match=r"plan\.json: not JSON: "):
         plan.load(str(path))
 
 

@@ -7,8 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from golden import assert_golden
+
+from atlas_ref.oracle.case import make
+from atlas_ref.oracle.evaluate import evaluate
+from atlas_ref.oracle.new import Request, new
+from atlas_ref.vectors import encode, manifest
 
 GOLDEN = Path(__file__).parent / "golden"
 TESTS = Path(__file__).parents[1]
@@ -44,6 +50,36 @@ def test_a_spoilt_set_is_one_line_each_and_exit_code_1(cli, spoilt, listed) -> N
     ran = cli("vectors", "verify", spoilt)
     assert ran.code == 1
     assert any("manifest.json: not JSON" in line for line in ran.err.splitlines())
+
+
+@pytest.mark.clause("VEC-18")
+def test_a_block_of_levels_has_no_kill_matrix_and_can_be_verified(cli, spoilt, listed) -> None:
+    """Under a digest and in a manifest of their own."""
+    case = new(Request(rule="cms", levels=("titans_lmm", "delta"), tokens=5))
+    inputs = {name: np.round(value * 16) / 16 if value.dtype.kind == "f" else value for name, value in case.inputs.items()}
+    case = make(case.header.plain(), inputs)
+    block = listed.vectors[0].replaced(rule="cms", target="cms", grad=False)
+    (spoilt / block.file).write_bytes(encode.tensor_bytes(case.header.plain(), {**inputs, **evaluate(case).tensors}))
+    plain = listed.replaced(vectors=[block, *listed.vectors[1:]]).plain()
+    (spoilt / manifest.MANIFEST).write_bytes(encode.json_bytes(plain))
+    files = {name: (spoilt / name).read_bytes() for name in (*manifest.files_of(listed), manifest.MANIFEST, manifest.SCHEMA)}
+    (spoilt / manifest.SUMS).write_bytes(manifest.sums(files))
+    assert cli("vectors", "verify", spoilt).code == 0
+    ran = cli("vectors", "kill-matrix", spoilt, "--target", "cms")
+    assert (ran.code, ran.out, len(ran.err.splitlines())) == (2, "", 1)
+    assert "rule cms: the kill matrix looks into one memory; atlas-ref levels makes a case of each level" in ran.err
+
+
+def test_where_nothing_can_be_written_is_said_before_the_work(cli, tmp_path) -> None:
+    absent = tmp_path / "absent" / "x"
+    for words in (["kill-matrix", "v1", "--report", f"{absent}.md"], ["search", "mine", "1.0.0", "-o", f"{absent}.json"]):
+        ran = cli("vectors", *words)
+        assert (ran.code, ran.out) == (2, "")
+        assert ran.err.endswith(f"the folder {absent.parent} does not exist\n")
+    for words, said in ((["My Set", "1.0.0"], "set: must match"), (["mine", "1.0"], "version: must match")):
+        ran = cli("vectors", "search", *words, "-o", tmp_path / "plan.json")
+        assert (ran.code, len(ran.err.splitlines())) == (2, 1)
+        assert said in ran.err
 
 
 def test_what_is_no_set_is_bad_input(cli, tmp_path) -> None:

@@ -128,6 +128,10 @@ def test_an_unknown_key(small) -> None:
         (lambda plain: plain["vectors"][0].update(seed=-1), "seed: must be at least 0"),
         (lambda plain: plain["vectors"][0]["kills"].update(float16=[]), "unknown|must be"),
         (lambda plain: plain.update(format=2), "format: must be"),
+        (lambda plain: plain["vectors"][0].update(file="../../outside.safetensors"), "file: must match"),
+        (lambda plain: plain["vectors"][0]["kills"].pop("float32"), "kills: float32: missing"),
+        (lambda plain: plain["vectors"][0]["kills"]["bfloat16"].append("colour"), "kills.bfloat16: 'colour' is none of mutants"),
+        (lambda plain: plain["vectors"].append(plain["vectors"][0]), "vectors: '.*' stands twice"),
     ],
 )
 def test_a_manifest_that_is_none(change, said, small) -> None:
@@ -159,6 +163,13 @@ def test_a_wrong_value_with_the_right_hash(small) -> None:
     said = one_problem(small)
     assert "out/M: ours is " in said
     assert "at most 1e-12 is expected" in said
+
+
+@pytest.mark.clause("VEC-8", "VEC-15")
+@pytest.mark.parametrize("kind", ["vectors", "large"])
+def test_another_rule_than_that_of_the_file(kind, small) -> None:
+    edited(small, lambda plain: plain[kind][0].update(rule="omega"))
+    assert re.search(r"^SET: (cases|large)/.*: rule (delta|newton_schulz), manifest.json says omega$", one_problem(small))
 
 
 @pytest.mark.clause("VEC-4", "VEC-15")

@@ -10,9 +10,10 @@ fn verdict(path: &str) -> String {
     let about: Value = from_str(header["__metadata__"]["atlas_ref"].as_str().unwrap()).unwrap();
     let convention = about.get("convention").cloned().unwrap_or_else(|| "spec".into());
     let spec = convention == "spec" || convention.as_object().map_or(false, |axes| axes.is_empty());
+    let scheduled = about.get("schedule").map_or(false, |rest| !rest.is_null());
     let mut inputs = header.as_object().unwrap().iter().filter(|(name, _)| name.starts_with("in/"));
     let known = inputs.all(|(name, x)| KNOWN.contains(&name.as_str()) && (x["dtype"] == "F64" || x["dtype"] == "F32"));
-    if about["rule"] != "delta" || !spec || !known || header.get("out/y").is_none() {
+    if about["rule"] != "delta" || !spec || scheduled || !known || header.get("out/y").is_none() {
         return "NOT SUPPORTED".into();
     }
     let numbers = |name: &str| -> Vec<f64> {
