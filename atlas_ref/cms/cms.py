@@ -171,6 +171,8 @@ def combining(config: Config, logits: Array, schedule: Array) -> list[Array]:
 
     softmax    w_l = exp(z_l) / sum_m exp(z_m)
     masked     w_l[t] = a_l[t] exp(z_l) / sum_m a_m[t] exp(z_m),    a_l[t] = 1 where level l writes at t, else 0
+
+    Made of tape ops alone, so its pullback and that of the reads follow (CMS-15).
     """
     k = len(config.levels)
     if config.combine == "softmax":

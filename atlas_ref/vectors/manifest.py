@@ -1,4 +1,4 @@
-"""What is in a set: the model of manifest.json, in which no key is unknown (VEC-8)."""
+"""What is in a set: the model of manifest.json, in which no key is unknown (VEC-1, VEC-8), and its version (VEC-20)."""
 
 from __future__ import annotations
 
