@@ -6,7 +6,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Through the environment, so that the pins also hold where the package itself is built.
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
-.PHONY: oracle test slow planted kill-matrix ulps lint types bench survey clean
+.PHONY: oracle test slow trace planted kill-matrix ulps lint types bench survey docs docs-serve docs-test clean
 
 # The runtime alone, for `make oracle`; with the test tools, for the rest.
 $(VENV)/.runtime: pyproject.toml constraints.txt
@@ -22,6 +22,10 @@ $(VENV)/.bench: $(VENV)/.runtime
 	$(INSTALL) -e ".[bench]"
 	touch $@
 
+$(VENV)/.docs: $(VENV)/.test
+	$(INSTALL) -e ".[docs]"
+	touch $@
+
 oracle: $(VENV)/.runtime  ## evaluate every recorded case of independent implementations and compare
 	$(BIN)/atlas-ref check tests/data/peers
 
@@ -30,6 +34,10 @@ test: $(VENV)/.test  ## the tests, warnings as errors
 
 slow: $(VENV)/.test  ## the longer proofs
 	$(BIN)/python -m pytest -n auto -m slow
+
+trace: $(VENV)/.test  ## run the tests of every clause under coverage, and report each clause without code or proof
+	$(BIN)/python -m pytest -q -n auto -p tests.trace_plugin -m clause
+	$(BIN)/atlas-ref trace-spec
 
 planted: $(VENV)/.test  ## which mistakes check, replay and identify find in a re-statement by hand, as a table
 	$(BIN)/python -m tests.oracle.planted
@@ -56,6 +64,16 @@ bench: $(VENV)/.bench  ## speed, each figure beside the bare loop of the same ru
 
 survey: $(VENV)/.bench  ## ask public implementations every case of vectors/v1, and write what they compute
 	$(BIN)/python -m benchmarks.survey vectors/v1 --write specs/survey
+
+docs: $(VENV)/.docs  ## the site in build/site, strictly: a warning or a link that leads nowhere fails
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
+	$(BIN)/python -m docs.check_links build/site
+
+docs-serve: $(VENV)/.docs  ## the site at http://127.0.0.1:8000, made anew when a file changes
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve --no-strict --watch specs --watch docs --watch atlas_ref --watch tape
+
+docs-test: docs  ## every page of the site in Chromium (Debian's package), wide and narrow, light and dark
+	$(BIN)/python -m docs.browser build/site --out build/docs-test
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 import atlas_ref
-from atlas_ref import cli_certify, cli_check, cli_identify, cli_levels, cli_replay, cli_sweep, cli_vectors
+from atlas_ref import cli_certify, cli_check, cli_identify, cli_levels, cli_replay, cli_sweep, cli_trace_spec, cli_vectors
 from atlas_ref import cli_options as options
 from atlas_ref import cli_output as output
 
@@ -261,7 +261,7 @@ def evaluate(
     return 0
 
 
-for topic in (cli_check, cli_identify, cli_levels, cli_replay, cli_sweep, cli_certify, cli_vectors):
+for topic in (cli_check, cli_identify, cli_levels, cli_replay, cli_sweep, cli_certify, cli_vectors, cli_trace_spec):
     topic.register(app)
 
 

@@ -1,4 +1,7 @@
-"""atlas-ref sweep: an implementation against seeded cases, without files."""
+"""atlas-ref sweep: an implementation against seeded cases, without files.
+
+What it prints and when it fails: SWEEP-11.
+"""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ NEWTON_SCHULZ_KEYS: tuple[str, ...] = tuple(NewtonSchulz.model_fields)
 
 _FLA = {"newton_schulz": "none", "layout": "transposed", "query_scale": "1/sqrt(d_in)"}
 
-#: What each preset changes in `spec`, with its source.
+#: What each preset changes in `spec` (CONV-26), with its source.
 PRESETS: dict[str, dict[str, Any]] = {
     "spec": {},
     "atlas-paper": {"rate": "memory"},

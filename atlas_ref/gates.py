@@ -1,6 +1,8 @@
 """Gates: how much a memory keeps, how much momentum carries on, how far a step goes.
 
 Specified in specs/gates.md.
+
+Gates that come as logarithms, stable evaluation, biases, pullbacks and cost: GATES-5, GATES-9 to GATES-13.
 """
 
 from __future__ import annotations

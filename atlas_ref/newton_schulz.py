@@ -1,6 +1,8 @@
 """Newton-Schulz: an odd polynomial of the singular values by matrix products alone.
 
 Specified in specs/newton_schulz.md.
+
+What it does to singular values, its cost and its derivative: NS-10 to NS-18, NS-22 to NS-24.
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ class NewtonSchulz(Frozen):
 
 @functools.lru_cache(maxsize=256)
 def coefficient_table(settings: NewtonSchulz) -> tuple[Coefficients, ...]:
-    """The rows (a, b, c) of every step, settings.steps of them (NS-3, NS-4)."""
+    """The rows (a, b, c) of every step, settings.steps of them (NS-3, NS-4, CONV-18)."""
     if settings.coefficients == "muon":
         return (MUON,) * settings.steps
     if settings.coefficients == "cubic":
@@ -128,7 +130,7 @@ def _solve(rows: list[list[Decimal]]) -> list[Decimal]:
 
 
 def newton_schulz(S: Array, settings: NewtonSchulz) -> Array:
-    """Apply Newton-Schulz to each matrix of a batch.
+    """Apply Newton-Schulz to each matrix of a batch (CONV-17, CONV-19, NS-19).
 
         X_0 = S / (norm_factor ||S||_F + eps),   A = X X^T,   X <- a X + (b A + c A^2) X
 
@@ -172,12 +174,14 @@ def _frobenius(S: Array) -> Array:
 
 
 def _normalised(S: Array, settings: NewtonSchulz) -> Array:
+    """S over its norm, with eps and the guard (CONV-19, CONV-20)."""
     norm = settings.norm_factor * _frobenius(S)
     size = ops.maximum(norm, settings.eps) if settings.guard == "clamp" else norm + settings.eps
     return S / ops.where(ops.equal(size, 0.0), 1.0, size)
 
 
 def _scale(S: Array, settings: NewtonSchulz) -> Array:
+    """The factor of the result (CONV-21)."""
     if settings.scale == "norm":
         return _frobenius(S)
     return math.sqrt(max(1.0, S.shape[-2] / S.shape[-1])) if settings.scale == "sqrt" else 1.0
@@ -218,6 +222,7 @@ def _forward(S: Array, settings: NewtonSchulz) -> Array:
 
 
 def _is_turned(S: Array, settings: NewtonSchulz) -> bool:
+    """Whether the steps work on the transpose (CONV-21, CONV-50)."""
     return settings.transpose == "tall" and S.shape[-2] > S.shape[-1]
 
 

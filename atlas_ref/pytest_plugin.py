@@ -2,6 +2,8 @@
 
 One test per case, since the tensors that a test would be named after are those that the implementation hands over, and it is
 not run while tests are collected. Without its options the plugin imports nothing and collects nothing.
+
+Its options and outcomes: SRC-20.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ Rows run from the oldest token to the newest. A missing token is a row of zeros,
 to any gradient. Weights are indexed by lag where users see them, [t, j] for token t - j.
 
 Specified in specs/window.md.
+
+Contents at the start, order, size, edges and pullbacks: WINDOW-15, WINDOW-18 to WINDOW-24.
 """
 
 from __future__ import annotations
@@ -183,7 +185,7 @@ def slid(held: Array, rows: Array) -> list[Array]:
 
 
 def renormalised(weights: Array, exists: Array) -> Array:
-    """Weights times (sum over all lags) / (sum over the lags that exist), factor 1 where the latter is 0 (WINDOW-9).
+    """Weights times (sum over all lags) / (sum over the lags that exist), factor 1 where the latter is 0 (WINDOW-9, CONV-15).
 
     Args:
         weights (..., T, c): by lag.

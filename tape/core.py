@@ -8,6 +8,8 @@ Tapes nest. An op belongs to the innermost tape among its arguments and computes
 down, which may be variables of an outer tape. A gradient of a gradient therefore needs no flag.
 
 Specified in specs/tape.md.
+
+Order, levels and plain arrays: TAPE-1 to TAPE-3, TAPE-5.
 """
 
 from __future__ import annotations
@@ -182,6 +184,7 @@ class Op:
         return f"ops.{self.__name__}"
 
     def __call__(self, *args: Array, **settings: Any) -> Array:
+        """The function on plain arrays; else on the values of the variables, recorded with the outer stage of each rule (TAPE-4)."""
         tape: Tape | None = None
         for a in args:
             if type(a) is Variable and (tape is None or (a.tape is not tape and a.tape.level > tape.level)):

@@ -9,6 +9,8 @@ which is what makes the complex step exact (TAPE-13). Where an op must choose (m
 it chooses by real parts. Functions follow their arrays: NumPy's dispatch hands CuPy arrays to CuPy.
 
 They are written in `shapes`, `elementwise` and `contractions`; this is where they are used from.
+
+The set of ops, and points without a derivative: TAPE-19, TAPE-20.
 """
 
 from __future__ import annotations

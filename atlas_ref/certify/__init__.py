@@ -15,7 +15,7 @@ __all__ = ["Certified", "Unresolved", "certify", "require_flint"]
 
 
 def require_flint() -> None:
-    """Refuse in one line where python-flint is not installed.
+    """Refuse in one line where python-flint is not installed (CERT-14).
 
     Raises:
         CaseError: it is not; names the extra that brings it.

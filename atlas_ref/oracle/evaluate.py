@@ -234,7 +234,7 @@ def _masks(inputs: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _sequence(module: Any, inputs: Mapping[str, Array], case: Case) -> tuple[Any, run.Tokens]:
-    """The rule's configuration and the projected sequence, at either level."""
+    """The rule's configuration and the projected sequence, at either level (CONV-36)."""
     token = case.header.level == "token"
     k, v = ("in/param/W_K", "in/param/W_V") if token else ("in/k", "in/v")
     sizes: dict[str, Any] = {"d_in": inputs[k].shape[-2 if token else -1], "d_out": inputs[v].shape[-2 if token else -1]}
@@ -270,11 +270,12 @@ def _sequence(module: Any, inputs: Mapping[str, Array], case: Case) -> tuple[Any
 
 
 def _plain_layout(x: Array, case: Case) -> Array:
-    """To and from the layout of the file: transposition is its own inverse."""
+    """To and from the layout of the file: transposition is its own inverse (CONV-25)."""
     return ops.transpose(x) if case.convention.layout == "transposed" else x
 
 
 def _initial_state(module: Any, config: Any, inputs: Mapping[str, Array], case: Case, tokens: run.Tokens) -> Any:
+    """The state before the first token, with what the case gives (CONV-34)."""
     leading = tokens.k.shape[:-2]
     d_phi = config.d_phi if module is omega else config.d_in
     M = ops.zeros_like(tokens.k, shape=(*leading, config.d_out, d_phi))
@@ -290,7 +291,7 @@ def _initial_state(module: Any, config: Any, inputs: Mapping[str, Array], case: 
 
 
 def _with_window(config: Any, inputs: Mapping[str, Array], case: Case, tokens: run.Tokens, state: Any) -> Any:
-    """Omega's state with the initial window contents as its newest rows."""
+    """Omega's state with the initial window contents as its newest rows (CONV-34, WINDOW-15)."""
 
     def newest(empty: Array, rows: Array, axis: int) -> Array:
         n = rows.shape[axis]
@@ -320,7 +321,7 @@ def _with_window(config: Any, inputs: Mapping[str, Array], case: Case, tokens: r
 def _outputs(
     config: Any, inputs: Mapping[str, Array], case: Case, tokens: run.Tokens, state: Any, y: Array
 ) -> tuple[dict[str, Array], int | None]:
-    """Results, and what lets a run continue: OUT of one call feeds the next."""
+    """Results, and what lets a run continue: OUT of one call feeds the next (CONV-37)."""
     out: dict[str, Array] = {"out/y": y, "out/M": _plain_layout(state.M, case)}
     if tokens.momentum is not None:
         out["out/S"] = _plain_layout(state.S, case)
@@ -334,6 +335,7 @@ def _outputs(
 
 
 def _window_outputs(config: Any, inputs: Mapping[str, Array], case: Case, tokens: run.Tokens, state: Any) -> dict[str, Array]:
+    """What a call that goes on needs of the window (CONV-37, WINDOW-25)."""
     n = min(state.filled, config.window - 1)
     starts = [] if tokens.reset is None else np.nonzero(tokens.reset)[0].tolist()
     first = starts[-1] if starts else 0  # tokens of the last packed sequence alone remain

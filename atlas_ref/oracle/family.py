@@ -127,7 +127,7 @@ def run(
     store: Callable[[Array], Array] | None = None,
     touch: Touch | None = None,
 ) -> Outputs:
-    """Drive the family over a sequence, in the order of CONV-29.
+    """Drive the family over a sequence, in the order of CONV-29 (IDENT-3).
 
     Args:
         orthogonalise: Newton-Schulz of the group.

@@ -1,4 +1,7 @@
-"""Which conventions make ours equal to somebody's results. Specified in specs/identify.md."""
+"""Which conventions make ours equal to somebody's results. Specified in specs/identify.md.
+
+What reads alone identify, and the time it takes: IDENT-10, IDENT-11.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Implementations in processes of their own: a program per case, or a worker that calls one function. Specified in specs/sources.md.
 
 Each has a session of its own, so that all of its processes can be ended together.
+
+As a case's page has it: CASE-24.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@
     rows = atlas_ref.check(case, source=source)
 
 A source never ends a run: what goes wrong inside an implementation is an answer like any other.
+
+Precision, conventions and functions: SRC-10, SRC-11, CASE-25.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def checked_choices(rule: str, choices: Choices) -> dict[str, tuple[Any, ...]]:
 
 
 def drawn(rule: str, seed: int, number: int, choices: Choices) -> Drawn:
-    """Case `number` of the sweep with this seed: the same on every machine, whatever was drawn before (SWEEP-1).
+    """Case `number` of the sweep with this seed: the same on every machine, whatever was drawn before (SWEEP-1, SWEEP-2).
 
     Raises:
         CaseError: no case fits the choices.

@@ -9,6 +9,8 @@
 Within a span no g_t depends on M_t or S_t, so the steps compute the sequential rule under that reference exactly,
 through Newton-Schulz as well. They hold one matrix for each token that is taken at once.
 Specified in specs/atlas_parallel.md.
+
+What holds of it, its cost, its special cases and pullbacks: ATLASP-8 to ATLASP-16.
 """
 
 from __future__ import annotations

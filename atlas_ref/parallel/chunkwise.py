@@ -6,6 +6,8 @@
 "masked attention": scores between queries and keys under a mask that gates and window weights make. With Newton-Schulz
 the momenta of a block of tokens are formed and orthogonalised together. Specified in specs/chunkwise.md.
 Source: Atlas (2505.23735) Eq 15; Titans (2501.00663) section 3.2.
+
+What holds of every chunk, its cost and what it contains: CHUNK-19, CHUNK-24 to CHUNK-28.
 """
 
 from __future__ import annotations

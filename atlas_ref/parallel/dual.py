@@ -245,7 +245,7 @@ def _given(layout: Layout, given: Arrays, made: Group) -> Group:
 
 
 def _solved(layout: Layout, given: Arrays, made: Group) -> Group:
-    """Residuals under the running reference, by forward substitution chunk after chunk (EXACT-1 to EXACT-3)."""
+    """Residuals under the running reference, by forward substitution chunk after chunk (EXACT-1 to EXACT-3, EXACT-7)."""
     B, g, K, d = made.phi.shape
     o = given.values.shape[-1]
     Z = side_by_side(given)

@@ -7,6 +7,9 @@ e[t,i], one per token and window place. Reads and end states are those of the du
 
 Computes Delta, Titans, Omega without Newton-Schulz and Hebbian, exactly. Specified in specs/exact.md.
 Source: the WY form of gated DeltaNet is the case of no momentum and decay before the error.
+
+That it equals the rule, its cost, what it contains and its pullback: EXACT-12 to EXACT-15,
+EXACT-17 to EXACT-19.
 """
 
 from __future__ import annotations

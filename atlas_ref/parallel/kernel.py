@@ -6,6 +6,8 @@
 A step moves coefficients: the gradient has a column for each window token, gates scale rows, Newton-Schulz acts on
 Z K Z^T. It is another program for every rule, and the only one for a map with infinitely many features.
 Specified in specs/kernel.md.
+
+What holds of it, its cost, special cases and derivatives: KERNEL-7 to KERNEL-13.
 """
 
 from __future__ import annotations

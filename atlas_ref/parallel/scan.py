@@ -6,6 +6,8 @@
 Without Newton-Schulz [M_t S_t] is an affine function of [M_{t-1} S_{t-1}], so the second form computes Titans, Delta
 and Omega exactly, and two of the first compute Hebbian. Nothing is divided, so a gate may be exactly 0.
 Specified in specs/scan.md.
+
+No division, cost, special cases and pullbacks: SCAN-4, SCAN-12 to SCAN-16.
 """
 
 from __future__ import annotations
@@ -207,7 +209,7 @@ _affine = opaque(_plain_affine, _affine_forward, _affine_backward)
 
 
 def run(config: Any, sequence: Recurrence, memory: Memory, chunk: int | None = None) -> tuple[Memory, Array]:
-    """The running-reference rule without Newton-Schulz, or the one without a reference, by associative scans (SCAN-9, SCAN-11).
+    """The running-reference rule without Newton-Schulz, or the one without a reference, by associative scans (SCAN-9, SCAN-11, CHUNK-13).
 
         [M_t S_t] = [M_{t-1} S_{t-1}] A_t + B_t
 

@@ -1,6 +1,8 @@
 """Which form computes which rule, as data: read by `run`, by the command line, by the tests and by the docs.
 
 Specified in specs/chunkwise.md (CHUNK-20 and the clauses after it).
+
+Refusals, chunks and the test of the table: CHUNK-21 to CHUNK-23.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@
     y_t = M_t q_t
 
 Specified in specs/delta.md. Source: Titans (2501.00663) Eq 34; MIRAS (2504.13173) Table 1.
+
+What it guarantees, costs and contains, and its pullbacks: DELTA-6 to DELTA-14.
 """
 
 from __future__ import annotations
@@ -142,7 +144,7 @@ def write(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Sta
 
 
 def update(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Update:
-    """`write` with its intermediate values (DELTA-2, DELTA-3)."""
+    """`write` with its intermediate values (DELTA-2, DELTA-3, CONV-5, CONV-6, CONV-9, CONV-10)."""
     convention = config.convention
     M_ref = state.reference if convention.frozen_reference else state.M
     if convention.reference == "zero":
@@ -166,7 +168,7 @@ def update(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Up
 
 
 def rest(config: Config, state: State, k: Array, v: Array) -> State:
-    """An inactive token: M stays (DELTA-5)."""
+    """An inactive token: M stays (DELTA-5, CONV-32)."""
     return state
 
 

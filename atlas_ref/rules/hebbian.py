@@ -4,6 +4,8 @@
     y_t = M_t q_t
 
 Specified in specs/hebbian.md. It is a rule of its own: no gate values turn Delta into it (errata E-A26).
+
+What it guarantees, costs and contains, and its pullbacks: HEBBIAN-6 to HEBBIAN-11.
 """
 
 from __future__ import annotations
@@ -131,7 +133,7 @@ def write(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Sta
 
 
 def rest(config: Config, state: State, k: Array, v: Array) -> State:
-    """An inactive token: M stays (HEBBIAN-4)."""
+    """An inactive token: M stays (HEBBIAN-4, CONV-32)."""
     return state
 
 

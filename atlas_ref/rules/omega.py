@@ -8,6 +8,9 @@
     y_t    = M_t phi(q_t)
 
 Specified in specs/omega.md. Source: Atlas (2505.23735) Eqs 9, 10, 32, 33.
+
+What it guarantees, costs and contains, and its pullbacks: OMEGA-14 to OMEGA-26. Settings that make it the same
+function: CONV-39 to CONV-62.
 """
 
 from __future__ import annotations
@@ -262,6 +265,7 @@ def _write(config: Config, state: State, keys: Array, values: Array, gates: Gate
 
 
 def _update(config: Config, state: State, keys: Array, values: Array, gates: Gates) -> Update:
+    """Residual, gradient, momentum, direction, memory, each from the newest of those before it (OMEGA-2, OMEGA-5)."""
     if config.convention.order == "momentum_then_window":
         return _update_momentum_first(config, state, keys, values, gates)
     residual, residuals = _residual(config, state, keys, values, gates.retain)  # (..., c, d_out)
@@ -278,7 +282,7 @@ def _update(config: Config, state: State, keys: Array, values: Array, gates: Gat
 
 
 def _update_momentum_first(config: Config, state: State, keys: Array, values: Array, gates: Gates) -> Update:
-    """Order momentum_then_window (OMEGA-11).
+    """Order momentum_then_window (OMEGA-11, CONV-16).
 
     Z_t = momentum_t Z_{t-1} + a_t s e_t phi_t^T,    S_t = sum_j gamma[t,j] Z_{t-j}
     """
@@ -295,6 +299,7 @@ def _update_momentum_first(config: Config, state: State, keys: Array, values: Ar
 
 
 def _rest(config: Config, state: State, keys: Array, values: Array) -> State:
+    """The pair of an inactive token enters the window; M and S stay as they are (OMEGA-13, CONV-32)."""
     after = state.replaced(keys=keys, values=values, filled=_filled(config, state))
     if state.momenta is not None:
         return after.replaced(momenta=_append_matrix(state.momenta, state.S))
@@ -308,7 +313,10 @@ def _filled(config: Config, state: State) -> int:
 
 
 def _residual(config: Config, state: State, keys: Array, values: Array, retain: Array) -> tuple[Array, Array]:
-    """Residuals of the window tokens under the reference, and under carry those stored at arrival (OMEGA-4, WINDOW-13)."""
+    """Residuals of the window tokens under the reference, and under carry those stored at arrival.
+
+    OMEGA-4, WINDOW-11, WINDOW-13, CONV-5, CONV-10, CONV-31.
+    """
     convention = config.convention
     if convention.reference == "running":
         M_ref = state.M
@@ -327,12 +335,13 @@ def _residual(config: Config, state: State, keys: Array, values: Array, retain: 
 
 
 def _older(config: Config, state: State) -> Array:
-    """Plain booleans (c, 1): window rows whose token belongs to an older span (WINDOW-10)."""
+    """Plain booleans (c, 1): window rows whose token belongs to an older span (WINDOW-10, CONV-14, WINDOW-14)."""
     lags = np.arange(config.window)[::-1]
     return (lags > state.position)[:, None]
 
 
 def _weights(config: Config, state: State, weights: Array) -> Array:
+    """The factor s of the gradient and the weights, 0 for rows of an older span under cut (OMEGA-5, WINDOW-12, CONV-14)."""
     s = _scale(config)
     cut = config.convention.window_at_boundary == "cut" and config.convention.frozen_reference
     if cut and state.position < config.window - 1:
@@ -341,6 +350,7 @@ def _weights(config: Config, state: State, weights: Array) -> Array:
 
 
 def _scale(config: Config) -> float:
+    """s of the gradient (CONV-6)."""
     s = config.convention.gradient_scale
     return 2.0 / config.d_out if isinstance(s, str) else s
 
@@ -353,7 +363,7 @@ def _rates(rate: str, gates: Gates) -> tuple[Array, Array]:
 
 
 def _momentum(config: Config, S: Array, step: Array, gates: Gates) -> Array:
-    """S_t from S_{t-1} and a_t g_t, which enters with the sign that momentum_sign gives (OMEGA-6)."""
+    """S_t from S_{t-1} and a_t g_t, which enters with the sign that momentum_sign gives (OMEGA-6, CONV-8)."""
     signed = step if config.convention.momentum_sign == "plus" else -step
     return signed if gates.momentum is None else gates.momentum * S + signed
 
@@ -363,7 +373,7 @@ def _times(factor: Array, x: Array) -> Array:
 
 
 def _orthogonalised(config: Config, S: Array, gradient: Array, gates: Gates) -> Array:
-    """U from S: Newton-Schulz of the argument that the convention names (OMEGA-8)."""
+    """U from S: Newton-Schulz of the argument that the convention names (OMEGA-8, CONV-17, CONV-22)."""
     convention = config.convention
     if not convention.has_newton_schulz or convention.argument == "accumulated":
         return S
@@ -374,7 +384,7 @@ def _orthogonalised(config: Config, S: Array, gradient: Array, gates: Gates) -> 
 
 
 def _moved(config: Config, M: Array, change: Array, gates: Gates) -> Array:
-    """M_t from M_{t-1} and b_t U_t, with the sign that momentum_sign and direction give (OMEGA-10)."""
+    """M_t from M_{t-1} and b_t U_t, with the sign that momentum_sign and direction give (OMEGA-10, CONV-9)."""
     convention = config.convention
     kept = _times(gates.retain, M)
     adds = (convention.momentum_sign == "minus") != (convention.direction == "ascent")

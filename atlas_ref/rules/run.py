@@ -2,6 +2,8 @@
 
 The axes gate, read, reference, layout, query_scale and norms live here, together with pulses, resets of
 packed sequences, spans and initial window contents. Specified in specs/conventions.md.
+
+A call may be split anywhere: CONV-38.
 """
 
 from __future__ import annotations
@@ -134,7 +136,7 @@ def settled(state: Any) -> Any:
 
 
 def _each_token(rule: Rule, config: Any, state: Any, fresh: Any, tokens: Iterable[Any]) -> tuple[Any, list[Array]]:
-    """The state after the last token and what each token reads."""
+    """The state after the last token and what each token reads (CONV-31, CONV-32)."""
     convention: Convention = config.convention
     spans = convention.frozen_reference or convention.read == "chunk_start"
     reads: list[Array] = []
@@ -249,7 +251,7 @@ def features(config: Any, tokens: Tokens, phi: Mapping[str, Array]) -> tuple[Arr
 
 
 def mapped(config: Any, phi: Mapping[str, Array], x: Array, norm: str) -> Array:
-    """Keys or queries as they meet the memory: norm, then feature map, or the other way round (CONV-35)."""
+    """Keys or queries as they meet the memory: norm, then feature map, or the other way round (CONV-35, CONV-58)."""
     feature_map = getattr(config, "feature_map", feature_maps.IDENTITY)
     if config.convention.norm_place == "before_phi":
         return feature_maps.apply(feature_map, phi, normalised(x, norm))
@@ -281,7 +283,7 @@ def _window_weights(config: Any, tokens: Tokens, state: Any) -> Any:
 
 
 def weights_by_lag(config: Any, tokens: Tokens, state: Any) -> Array:
-    """Window weights (..., T, c) with gates and edges applied; 1/c each where the tokens state none (WINDOW-2 to WINDOW-9)."""
+    """Window weights (..., T, c) with gates and edges applied; 1/c each where the tokens state none (WINDOW-2 to WINDOW-9, CONV-15)."""
     T, c = tokens.k.shape[-2], config.window
     weights = tokens.window_weights
     if tokens.window_gate is not None:

@@ -7,6 +7,8 @@
 
 Specified in specs/titans_lmm.md. Source: Titans (2501.00663) Eqs 13-15, whose S has the opposite sign
 (momentum_sign minus) and whose gate says what is forgotten (gate forget).
+
+What it guarantees, costs and contains, and its pullbacks: TITANS-8 to TITANS-15.
 """
 
 from __future__ import annotations
@@ -148,7 +150,7 @@ def write(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Sta
 
 
 def update(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Update:
-    """`write` with its intermediate values (TITANS-2 to TITANS-5)."""
+    """`write` with its intermediate values (TITANS-2 to TITANS-5, CONV-5, CONV-6, CONV-8 to CONV-10)."""
     convention = config.convention
     M_ref = state.reference if convention.frozen_reference else state.M
     if convention.reference == "zero":
@@ -179,7 +181,7 @@ def update(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Up
 
 
 def rest(config: Config, state: State, k: Array, v: Array) -> State:
-    """An inactive token: M and S stay (TITANS-7)."""
+    """An inactive token: M and S stay (TITANS-7, CONV-32)."""
     return state
 
 

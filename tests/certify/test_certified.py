@@ -281,3 +281,18 @@ def test_bfloat16_is_read_as_itself() -> None:
     case = new(Request(rule="hebbian", dtype="bfloat16"))
     assert case.inputs["in/k"].dtype == ml_dtypes.bfloat16
     assert certify(case).bits["out/y"] == 128
+
+
+@pytest.mark.clause("CERT-15")
+def test_newton_schulz_and_length_take_bits_and_a_linear_rule_few() -> None:
+    """The precision that each needs; the seconds are those of `python -m benchmarks certify`."""
+
+    def bits(grad: bool, **request: Any) -> int:
+        found = certify(new(Request(heads=1, cotangent=True, **request)), grad=grad)
+        assert not found.unresolved
+        return max(found.bits.values())
+
+    small = {"tokens": 8, "d_in": 4, "d_out": 4}
+    assert bits(True, rule="omega", window=3, **small) == 512
+    assert bits(True, rule="titans_lmm", **small) <= 128
+    assert bits(False, rule="omega", tokens=24, d_in=4, d_out=4) > bits(False, rule="omega", tokens=4, d_in=4, d_out=4)

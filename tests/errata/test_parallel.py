@@ -260,7 +260,7 @@ def test_e_r05_the_gradient_buffer_is_carry_in_chunk_forms_too():
 # -- corrections to the design pages -------------------------------------------------------------------
 
 
-@pytest.mark.clause("E-M09", "CHUNK-11")
+@pytest.mark.clause("E-M09", "CHUNK-11", "EXACT-11")
 def test_e_m09_momentum_before_the_window_moves_the_scale_and_the_start():
     random, keys, values = tokens(count=6, d_in=4, d_out=3)
     queries, weights = random.standard_normal((6, 4)), random.uniform(0.2, 1.0, (6, 3))

@@ -377,3 +377,17 @@ def assert_is_the_rule(op, given, said, verdict, dtype):
     if verdict.worst > MARGINAL:
         assert verdict.token == min(t for t in range(6) if (verdict.ratio[:, t] > MARGINAL).any())
         assert getattr(verdict.tolerance, verdict.norm) == pytest.approx(verdict.error / verdict.ratio[verdict.cell], rel=1e-9)
+
+
+@pytest.mark.clause("REPLAY-24")
+def test_a_wrong_query_shows_in_what_reads_it_alone_and_a_small_error_nowhere():
+    case = small("delta")
+    turned = make(case.header.plain(), {**case.inputs, "in/q": case.inputs["in/q"][..., ::-1].copy()})
+    trace_of_the_wrong = recorded(turned, "float64")
+    wrong = {each.op for each in replay(case, trace_of_the_wrong, dtype="float64") if each.verdict != "PASS"}
+    assert wrong == {"phi_q"}  # y follows from the phi_q that was recorded
+    without = {name: value for name, value in trace_of_the_wrong.items() if name not in ("trace/phi_q", "trace/y")}
+    assert right(replay(case, without, dtype="float64"))
+    inexact = recorded(case, "float32")
+    inexact["trace/M"] = inexact["trace/M"] * np.float32(1 + 1e-7)
+    assert right(replay(case, inexact, dtype="float32"))

@@ -77,3 +77,49 @@ def test_an_adjoint_of_any_case_is_the_derivative(case, seed):
         want.append(adjoint(header_of(case), case.inputs, name.removeprefix("trace/"), place[:lead], place[lead], place[lead + 1 :]))
     scale = np.abs(got["trace_grad/M"]).max() + 1.0  # derivatives may cancel to nothing
     assert_close(str(names), np.array(found) / scale + 1.0, np.array(want) / scale + 1.0, ANALYTIC)
+
+
+#: What the table of ops says: shape of a token, and the rules that have the op.
+OPS = {
+    **dict.fromkeys(("k", "q"), ("d_in", "token")),
+    "v": ("d_out", "token"),
+    **dict.fromkeys(("retain", "momentum", "step_size"), ("gate", "token")),
+    "window_weights": ("c", "token omega"),
+    "window_gate": ("", "token omega"),
+    "phi_k": ("d_phi", "omega titans_lmm delta hebbian"),
+    "residual": ("c d_out", "omega titans_lmm delta"),
+    "gradient": ("matrix", "omega titans_lmm delta"),
+    "S": ("matrix", "omega titans_lmm"),
+    "P": ("matrix", "omega"),
+    "X": ("matrix", "omega"),
+    "U": ("matrix", "omega"),
+    "M": ("matrix", "omega titans_lmm delta hebbian"),
+    "phi_q": ("d_phi", "omega titans_lmm delta hebbian"),
+    "y": ("d_out", "omega titans_lmm delta hebbian"),
+}
+
+
+@pytest.mark.clause("REPLAY-3")
+def test_the_ops_of_a_trace_and_their_shapes_are_those_of_the_table():
+    seen = set()
+    for kind in KINDS:
+        case = small(kind)
+        got = trace(case)
+        d_out, d_phi = got["trace/y"].shape[-1], got["trace/phi_k"].shape[-1]
+        lead = got["trace/y"].shape[:-1]
+        sizes = {"c": (case.header.window,), "d_in": (3 if d_phi != 5 else 2,), "d_out": (d_out,), "d_phi": (d_phi,), "": ()}
+        sizes |= {"matrix": (d_out, d_phi), "c d_out": (case.header.window, d_out)}
+        for name, value in got.items():
+            op = name.removeprefix("trace/")
+            op = "X" if op[0] == "X" else op
+            shape, rules = OPS[op]
+            assert "token" in rules.split() or case.header.rule in rules.split(), f"{kind}: {op}"
+            assert "token" not in rules.split() or case.header.level == "token", f"{kind}: {op}"
+            token = value.shape[len(lead) :]
+            turned = shape == "matrix" and case.convention.layout == "transposed"
+            assert value.shape[: len(lead)] == lead, f"{kind}: {op}"
+            assert token == (sizes[shape][::-1] if turned else sizes[shape]) if shape != "gate" else token in ((), (d_out,)), (
+                f"{kind}: {op}: {token}"
+            )
+            seen.add(op)
+    assert seen == set(OPS)

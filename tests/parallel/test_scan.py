@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from strategies import form_cases, repeatable
 
 import tape
-from atlas_ref.oracle.case import Case
+from atlas_ref.oracle.case import Case, make
 from atlas_ref.oracle.new import Request, new
 from atlas_ref.parallel import run as parallel
 from atlas_ref.parallel import scan as module
@@ -350,3 +350,20 @@ def test_precision_is_that_of_the_tokens(rule: str) -> None:
     inputs = {name: value if value.dtype == np.uint8 else value.astype(np.float32) for name, value in case.inputs.items()}
     outputs, _ = results(case, "scan", 4, inputs)
     assert {value.dtype for value in outputs.values()} == {np.dtype(np.float32)}
+
+
+@pytest.mark.clause("SCAN-12")
+def test_a_scalar_scan_with_given_gradients_is_the_frozen_rule_and_not_the_running_one() -> None:
+    draw = np.random.default_rng(0)
+    case = new(Request(rule="delta", tokens=9, d_in=4, d_out=3, heads=1, convention={"reference": "call_start"}))
+    k, v, retain, h = (case.inputs[f"in/{name}"][0] for name in ("k", "v", "retain", "step_size"))
+    M0 = draw.standard_normal((3, 4))
+    case = make(case.header.plain(), {**case.inputs, "in/M0": M0[None]})
+    given = np.stack([-h[t] * np.outer(M0 @ k[t] - v[t], k[t]) for t in range(9)])
+    scanned = scan(retain[:, None, None], given, initial=M0)[-1]
+    assert_close("frozen", results(case, "chunkwise", None)[0]["out/M"][0], scanned, ANALYTIC)
+    running = make({**case.header.plain(), "convention": {"reference": "running"}}, case.inputs)
+    end = results(running, "scan", None)[0]["out/M"][0]
+    assert np.abs(end - scanned).max() > 1e-2 * np.abs(end).max()
+    step = retain[0] * np.eye(4) - h[0] * np.outer(k[0], k[0])  # T_t of the running rule
+    assert np.abs(step - step[0, 0] * np.eye(4)).max() > 1e-2

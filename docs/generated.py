@@ -1,0 +1,42 @@
+"""Every page that is made from the repository: (path among the pages, Markdown)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from atlas_ref.clauses import record
+from atlas_ref.clauses.trace import Trace, trace
+from docs import benchmark_page, command_line, links, source_pages, spec_pages
+
+
+def pages(root: Path, found: Trace) -> Iterator[tuple[str, str]]:
+    """All of them."""
+    for name in specs(root):
+        yield name, spec_pages.page(found, root, name)
+    yield "reference/cli.md", command_line.page()
+    yield "tables/benchmarks.md", benchmark_page.page(root)
+    for name in copied(root):
+        yield links.page_of(name), links.moved((root / name).read_text(), name, links.page_of(name))
+    for name in source_pages.files(root):
+        yield links.page_of(name), source_pages.page(root, name)
+
+
+def specs(root: Path) -> list[str]:
+    """Paths of all specs."""
+    return sorted(path.relative_to(root).as_posix() for path in (root / "specs").glob("*.md"))
+
+
+def copied(root: Path) -> list[str]:
+    """Markdown files of the repository that are pages as they stand."""
+    found = [path for folder in ("examples", "vectors") for path in (root / folder).rglob("*.md")]
+    readmes = sorted(path.relative_to(root).as_posix() for path in found)
+    return ["README.md", *links.COPIED, *readmes, "benchmarks/README.md"]
+
+
+def traced(root: Path) -> Trace:
+    """Clauses with their evidence; with what tests executed where a run of these sources is recorded."""
+    try:
+        return trace(root, record.read(root))
+    except record.RecordError:
+        return trace(root, None)

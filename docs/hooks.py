@@ -1,0 +1,49 @@
+"""What mkdocs calls: pages made from the repository are added, tables are put into pages, equations become MathML."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).absolute().parents[1]
+sys.path[:0] = [str(ROOT)]  # mkdocs loads a hook by its path
+
+from mkdocs.config.defaults import MkDocsConfig  # noqa: E402
+from mkdocs.structure.files import File, Files  # noqa: E402
+
+from docs import benchmark_page, generated, mathml, picture_places, tables  # noqa: E402
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Pages that mkdocs.yml does not list yet: a new spec stands with the tools, what sets of vectors publish with the tables."""
+    nav: Any = config.nav
+    listed = repr(nav)
+    sections = {name: pages for each in nav for name, pages in each.items()}
+    for path in generated.specs(ROOT):
+        if path not in listed:
+            sections["Tools"].append(path)
+    sections["Tables"] += [path for path in generated.copied(ROOT) if path.startswith("vectors/")]
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add every generated page, and the figures of benchmarks."""
+    config.extra["trace"] = generated.traced(ROOT)
+    for name, content in generated.pages(ROOT, config.extra["trace"]):
+        files.append(File.generated(config, name, content=content))
+    for path in benchmark_page.figures(ROOT):
+        files.append(File.generated(config, f"bench/{path.name}", abs_src_path=str(path)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: MkDocsConfig, files: Files) -> str:
+    """Tables that a page asks for."""
+    return tables.filled(markdown, config.extra["trace"], page.file.src_uri)
+
+
+def on_page_content(content: str, page: Any, config: MkDocsConfig, files: Files) -> str:
+    """Equations of a page as MathML; on pages of source there are none."""
+    if page.file.src_uri.startswith("source/"):
+        return content
+    return picture_places.filled(mathml.rendered(content, page.file.src_uri))

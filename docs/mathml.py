@@ -1,0 +1,64 @@
+"""Equations as MathML, made when the site is built, so that a page asks no network and runs no script for them."""
+
+from __future__ import annotations
+
+import html
+import re
+from xml.etree import ElementTree
+
+from latex2mathml.converter import convert
+
+SPAN = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
+MATH = re.compile(r"\$\$.*?\$\$|(?<!\$)\$[^$]+\$", re.DOTALL)
+NAMESPACE = "http://www.w3.org/1998/Math/MathML"
+BARS = ("\u00af", "\u2015", "\u203e")
+COMMAND = re.compile(r"\\[a-zA-Z]+")
+
+ElementTree.register_namespace("", NAMESPACE)
+
+
+class EquationError(ValueError):
+    """An equation that does not become MathML."""
+
+
+def rendered(content: str, page: str) -> str:
+    """The page with every equation that pymdownx.arithmatex marked as MathML.
+
+    Raises:
+        EquationError: the page and the equation, where a command is unknown.
+    """
+
+    def replace(match: re.Match[str]) -> str:
+        block = match[2] == "["
+        math = mathml(html.unescape(match[3]), page, block=block)
+        return f'<div class="equation" tabindex="0">{math}</div>' if block else math
+
+    return SPAN.sub(replace, content)
+
+
+def mathml(latex: str, page: str, *, block: bool) -> str:
+    """One equation; a block of several lines is one `math` element."""
+    try:
+        found = convert(latex.strip(), display="block" if block else "inline")
+    except Exception as error:
+        raise EquationError(f"{page}: {latex!r}: {type(error).__name__}: {error}") from error
+    left = COMMAND.findall(found)
+    if left:
+        raise EquationError(f"{page}: {latex!r}: {', '.join(left)} is not known")
+    return _barred(found).replace("<math ", f'<math alttext="{html.escape(latex.strip(), quote=True)}" ', 1)
+
+
+def _barred(math: str) -> str:
+    """The same with every bar over a symbol as a line of the style sheet: fonts without a table for mathematics hide it in the letter."""
+    tree = ElementTree.fromstring(math)
+    for each in tree.iter(f"{{{NAMESPACE}}}mover"):
+        if len(each) == 2 and (each[1].text or "") in BARS:
+            each.tag = f"{{{NAMESPACE}}}mrow"
+            each.set("class", "bar")
+            each.remove(each[1])
+    return ElementTree.tostring(tree, encoding="unicode")
+
+
+def without_tags(text: str) -> str:
+    """Markdown whose equations hold no sign that could begin a tag: i<c as i\\lt c."""
+    return MATH.sub(lambda match: match[0].replace("<", r"\lt ").replace(">", r"\gt "), text)

@@ -1,0 +1,15 @@
+"""Write pictures: python -m docs.pictures [NAME ...] [--out FOLDER]; without a name all of them, to build/pictures."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from docs.pictures import PICTURES, write
+
+parser = argparse.ArgumentParser(prog="python -m docs.pictures", description="Draw pictures of the docs as SVG.")
+parser.add_argument("names", nargs="*", choices=[*PICTURES, []], metavar="NAME", help=", ".join(PICTURES))
+parser.add_argument("--out", type=Path, default=Path("build/pictures"))
+given = parser.parse_args()
+for name in given.names or PICTURES:
+    print(write(name, given.out))

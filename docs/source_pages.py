@@ -1,0 +1,35 @@
+"""Every source file as a page: highlighted, each line with an anchor, left out of the search."""
+
+from __future__ import annotations
+
+import html
+from pathlib import Path
+
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import get_lexer_for_filename
+from pygments.util import ClassNotFound
+
+FOLDERS = ("atlas_ref", "tape", "tests", "examples", "benchmarks", "docs")
+SINGLE = ("LICENSE", "Makefile", "pyproject.toml", "mkdocs.yml")
+SUFFIXES = (".py", ".cpp", ".hpp", ".sh", ".rs", ".toml", ".css", ".js")
+LARGEST = 200_000
+
+
+def files(root: Path) -> list[str]:
+    """Paths of the files that get a page."""
+    found = [path for folder in FOLDERS for path in (root / folder).rglob("*") if path.suffix in SUFFIXES and path.is_file()]
+    shown = [path.relative_to(root) for path in found if path.stat().st_size < LARGEST]
+    return sorted(path.as_posix() for path in shown if "__pycache__" not in path.parts) + list(SINGLE)
+
+
+def page(root: Path, path: str) -> str:
+    """The page of one file."""
+    try:
+        lexer = get_lexer_for_filename(path, stripnl=False)
+    except ClassNotFound:
+        lexer = get_lexer_for_filename("a.txt", stripnl=False)
+    shown = highlight((root / path).read_text(), lexer, HtmlFormatter(nowrap=True))
+    lines = "\n".join(f'<span class="line" id="L-{n}">{line}</span>' for n, line in enumerate(shown.rstrip("\n").split("\n"), 1))
+    head = f"---\nsearch:\n  exclude: true\nhide: [toc, navigation]\ntitle: {path}\n---\n\n"
+    return f'{head}# <code>{html.escape(path)}</code>\n\n<div class="highlight source"><pre><code>{lines}\n</code></pre></div>\n'

@@ -1,0 +1,128 @@
+"""One page per spec: each clause on the left; beside it its code from the source, its tests, errata, vectors and mutants."""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+
+from atlas_ref.clauses.places import Place
+from atlas_ref.clauses.specs import Clause
+from atlas_ref.clauses.trace import Evidence, Trace
+from docs import links, mathml
+
+#: Places shown in full beside a clause, the lines that one may have, and the clauses that it may name.
+SHOWN, LONGEST, BROADEST = 2, 70, 4
+TESTS_OPEN = 6
+
+
+def page(trace: Trace, root: Path, path: str) -> str:
+    """The Markdown of a spec's page."""
+    known = trace.clauses
+
+    def link(word: str) -> str | None:
+        return links.clause_link(known[word], path) if word in known else None
+
+    lines = (root / path).read_text().split("\n")
+    heads = {clause.line: clause for clause in known.values() if clause.path == path}
+
+    def shown(words: str) -> str:
+        return links.moved(links.linked(mathml.without_tags(words), link), path, path)
+
+    out: list[str] = []
+    number = 1
+    for clause in [heads[line] for line in sorted(heads)]:
+        out += [shown(_between(lines, number, clause.line)), *_clause(trace, root, clause, shown(clause.text), path)]
+        number = clause.last + 1
+    out.append(shown(_between(lines, number, len(lines) + 1)))
+    body = "\n".join(out)
+    notation = (
+        ""
+        if path.endswith("notation.md")
+        else f"Symbols and names: [notation]({links.relative('specs/notation.md', path)}).\n{{ .notation }}\n\n"
+    )
+    title, _, rest = body.partition("\n")
+    return f"---\nhide: [toc]\n---\n\n{title}\n\n{notation}{rest}"
+
+
+def _between(lines: list[str], first: int, end: int) -> str:
+    """Lines outside clauses, without the anchors of errata, which their headings carry here."""
+    return "\n".join(line for line in lines[first - 1 : end - 1] if not re.match(r'<a id="e-', line))
+
+
+def _clause(trace: Trace, root: Path, clause: Clause, text: str, page: str) -> list[str]:
+    """Heading, contract and evidence of one clause."""
+    evidence = trace.evidence[clause.id]
+    left = ['<div class="contract" markdown="1">', "", text, "", "</div>"]
+    right = [
+        '<div class="beside" markdown="1">',
+        "",
+        *_code(trace, root, clause, evidence, page),
+        *_proofs(trace, clause, evidence, page),
+        "</div>",
+    ]
+    heading = f"### {clause.id} {clause.title} {{ #{clause.id.lower()} }}"
+    return ["", heading, "", '<div class="clause" markdown="1">', "", *left, "", *right, "", "</div>", ""]
+
+
+def _code(trace: Trace, root: Path, clause: Clause, evidence: Evidence, page: str) -> list[str]:
+    """The code of a clause: the narrowest places in full, the others as links."""
+    if clause.no_code:
+        return []  # the clause itself says why
+    places = evidence.places
+    full = [each for each in places if _shown(each)][:SHOWN]
+    out: list[str] = []
+    for place in full:
+        out += [f"{_link(place, page)}{{ .place }}", "", *fenced(root, place), ""]
+    others = [each for each in places if each not in full]
+    if others:
+        words = [_link(each, page) for each in others]
+        head = "Also" if full else "Code"
+        out += ['<p class="also" markdown="1">' + f"{head}: " + ", ".join(words) + "</p>", ""]
+    return out
+
+
+def _shown(place: Place) -> bool:
+    return place.kind != "module" and len(place.ids) <= BROADEST and place.last - place.first < LONGEST
+
+
+def fenced(root: Path, place: Place) -> list[str]:
+    """The lines of a place as a code block with their numbers."""
+    lines = (root / place.path).read_text().split("\n")[place.first - 1 : place.last]
+    indent = min((len(line) - len(line.lstrip()) for line in lines if line.strip()), default=0)
+    return [f'```python linenums="{place.first}"', *(line[indent:] for line in lines), "```"]
+
+
+def _link(place: Place, page: str) -> str:
+    words = place.path.removeprefix("atlas_ref/").removesuffix(".py") + (f" · {place.name}" if place.name else "")
+    return f"[`{words}`]({links.line_link(place.path, place.first, page)})"
+
+
+def _proofs(trace: Trace, clause: Clause, evidence: Evidence, page: str) -> list[str]:
+    """Tests, errata, vectors and mutants of a clause, as lists of links."""
+    out: list[str] = []
+    tests = [f"[{_words(each.name)}]({links.line_link(each.path, each.line, page)})" for each in evidence.tests]
+    out += _list("Proved by", "test", tests, TESTS_OPEN)
+    errata = [f"[{each} {trace.clauses[each].title}]({links.clause_link(trace.clauses[each], page)})" for each in evidence.errata]
+    out += _list("Errata", "erratum", errata, TESTS_OPEN)
+    vectors = [f"<code>{html.escape(each)}</code>" for each in evidence.vectors]
+    out += _list("Exercised by", "vector", vectors, 0, f"{len(vectors)} recorded case{'s' * (len(vectors) != 1)}")
+    mutants = [
+        f"[{each.name}]({links.relative('tables/mutants.md', page)}#{each.name}): {html.escape(each.what)}" for each in evidence.mutants
+    ]
+    out += _list("Dies by a test of this clause", "mutant", mutants, 0, f"{len(mutants)} mutant{'s' * (len(mutants) != 1)}")
+    return out
+
+
+def _list(title: str, kind: str, items: list[str], opened: int, count: str = "") -> list[str]:
+    """Nothing without items; closed where there are many."""
+    if not items:
+        return []
+    word = count or f"{len(items)} {kind if len(items) == 1 else {'erratum': 'errata'}.get(kind, kind + 's')}"
+    state = " open" if len(items) <= opened else ""
+    head = f'<details class="proof {kind}"{state} markdown="1"><summary>{title}: {word}</summary>'
+    return [head, "", *(f"- {each}" for each in items), "", "</details>", ""]
+
+
+def _words(test: str) -> str:
+    return test.removeprefix("test_").replace("_", " ")
