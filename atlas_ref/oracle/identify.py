@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from atlas_ref.conventions import AXES, PRESETS, Convention, void_axes
+from atlas_ref.conventions import AXES, PRESETS, Convention
 from atlas_ref.oracle import candidates, equivalence, lattice
 from atlas_ref.oracle.case import Case, CaseError
 from atlas_ref.oracle.evaluate import Unsupported
@@ -224,18 +224,7 @@ class Search:
 
     def _void(self, best: int) -> dict[str, str]:
         of, c = self.facts, self.conventions[best]
-        found = void_axes(
-            c,
-            rule=of.rule,
-            window=of.window,
-            span=of.span,
-            phase=of.phase,
-            tokens=of.tokens,
-            history=of.history,
-            resets=of.resets,
-            gated=of.gated,
-            shape=(of.d_out, of.d_phi),
-        )
+        found = lattice.void_in(of, c)
         return found | dict.fromkeys(lattice.always_the_same(of, c) - set(found), "the same function, whatever the value")
 
     def _undecided(self, best: int, fitting: Sequence[int]) -> dict[str, list[Any]]:
