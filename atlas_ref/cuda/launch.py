@@ -1,0 +1,140 @@
+"""From a kernel's name to its launch: source, instantiation, arguments and what a device can hold (CUDA-1 to CUDA-3).
+
+A kernel is named by its C++ name with the types filled in, `coefficient_rows<float, true>`, and compiled when it is first asked
+for. Where it runs is a `Device`: the GPU that CuPy's arrays are on, or in the tests a host that runs the same source.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from atlas_ref import cuda
+from atlas_ref.types import Array
+
+SOURCES = Path(__file__).parent / "source"
+C_TYPES = {"float32": "float", "float64": "double", "float16": "f16", "bfloat16": "bf16"}
+WITHOUT_ASKING = 48 * 1024  # bytes of shared memory that every kernel may have without a word
+OPTIONS = ("-std=c++17",)
+Size = tuple[int, ...]
+
+
+class DoesNotFit(ValueError):
+    """Shapes that a kernel is not made for, or that need more shared memory than a block of the device has."""
+
+
+class View(NamedTuple):
+    """An array with its strides, as a kernel takes it that reads along any axis: `View<T, ndim>` in C++."""
+
+    array: Array
+
+    def packed(self, address: int) -> np.ndarray[Any, Any]:
+        """The C++ struct, with the first entry at an address."""
+        x = self.array
+        steps = tuple(step // x.dtype.itemsize for step in x.strides)
+        return np.array([(address, steps)], dtype=[("at", np.uint64), ("step", np.int64, (x.ndim,))])
+
+
+Argument = Array | View | int | None
+
+
+class Device(Protocol):
+    """Where kernels run: `xp` makes and joins arrays as NumPy does."""
+
+    xp: Any
+
+    def shared_limit(self) -> int:
+        """Bytes of shared memory that a block may have at most."""
+
+    def launch(self, source: str, name: str, grid: Size, block: Size, shared: int, arguments: Sequence[Argument]) -> None:
+        """Run a kernel of a source file over a grid of blocks."""
+
+
+class CupyDevice:
+    """The GPU that is current in CuPy, on CuPy's current stream."""
+
+    def __init__(self, cupy: Any) -> None:
+        self.xp = cupy
+
+    def shared_limit(self) -> int:
+        return int(self.xp.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"])
+
+    def launch(self, source: str, name: str, grid: Size, block: Size, shared: int, arguments: Sequence[Argument]) -> None:
+        kernel = _compiled(self.xp, source, name)
+        if shared > WITHOUT_ASKING:
+            kernel.max_dynamic_shared_size_bytes = shared
+        kernel(grid, block, tuple(map(_passed, arguments)), shared_mem=shared)
+
+
+@functools.cache
+def _compiled(cupy: Any, source: str, name: str) -> Any:
+    """The kernel, compiled for each device where CuPy first runs it."""
+    return cupy.RawModule(code=source_text(source), options=OPTIONS, name_expressions=(name,)).get_function(name)
+
+
+def _passed(x: Argument) -> Any:
+    """An argument as CuPy passes it: arrays as pointers, structs as NumPy arrays of one entry, integers in 64 bits."""
+    if isinstance(x, View):
+        return x.packed(x.array.data.ptr)
+    return np.int64(x) if isinstance(x, int) else x
+
+
+@functools.cache
+def source_text(source: str) -> str:
+    """A source file with what it includes in place, as one text that needs no folder to compile."""
+    common = (SOURCES / "common.cuh").read_text().replace("#pragma once", "")
+    return (SOURCES / f"{source}.cu").read_text().replace('#include "common.cuh"', common)
+
+
+def device_of(*arrays: Array, device: Device | None = None) -> Device:
+    """The device given, or that of the arrays.
+
+    Raises:
+        TypeError: arrays that are not CuPy's.
+    """
+    if device is not None:
+        return device
+    if not cuda.available_for(*arrays):
+        kinds = sorted({type(x).__module__ + "." + type(x).__name__ for x in arrays if x is not None})
+        raise TypeError(f"kernels take CuPy arrays, found {', '.join(kinds) or 'none'}")
+    return CupyDevice(sys.modules["cupy"])
+
+
+def run(device: Device, source: str, name: str, *, grid: Size, block: Size, arguments: Sequence[Argument], shared: int = 0) -> None:
+    """Launch a kernel, after a check that the device has the shared memory and that arrays lie as the kernel reads them.
+
+    Raises:
+        DoesNotFit: more shared memory than a block can have.
+    """
+    if shared > device.shared_limit():
+        raise DoesNotFit(f"{name}: {shared} bytes of shared memory a block, of which the device has {device.shared_limit()}")
+    for x in arguments:
+        if not (x is None or isinstance(x, int | View)) and not x.flags.c_contiguous:
+            raise ValueError(f"{name}: an array of shape {x.shape} with gaps or turned axes, expected one that is contiguous")
+    device.launch(source, name, grid, block, shared, arguments)
+
+
+def arithmetic(name: str, x: Array) -> str:
+    """The C++ type of an array that is computed with as it is stored.
+
+    Raises:
+        TypeError: neither float32 nor float64.
+    """
+    if x.dtype.name not in ("float32", "float64"):
+        raise TypeError(f"{name}: {x.dtype.name}, expected float32 or float64")
+    return C_TYPES[x.dtype.name]
+
+
+def ceil_div(a: int, b: int) -> int:
+    """The least integer that is not below a / b."""
+    return -(-a // b)
+
+
+def power_of_two(n: int) -> int:
+    """The least power of two that is not below n."""
+    return 1 << max(n - 1, 0).bit_length()

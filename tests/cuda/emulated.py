@@ -1,0 +1,186 @@
+"""The kernels on the host: the same sources through g++ and `emulator.h`, as a device that takes NumPy arrays.
+
+Every array is copied to where its end, or its start, meets a page that cannot be touched; results begin full of NaN.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import mmap
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes  # noqa: F401  registers bfloat16
+import numpy as np
+
+from atlas_ref.cuda import launch
+from atlas_ref.cuda.launch import Argument, Size, View
+
+HERE = Path(__file__).parent
+PAGE = mmap.PAGESIZE
+FLAGS = ("-std=c++20", "-O2", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off", "-U_FORTIFY_SOURCE")
+LIBC = ctypes.CDLL(None, use_errno=True)
+LIBC.mmap.restype = ctypes.c_void_p
+LIBC.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+LIBC.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+LIBC.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+FORWARDS, BACKWARDS, SHUFFLED = 0, 1, 2
+
+
+class Broken(AssertionError):
+    """A kernel touched what is not its own, or its threads did not meet."""
+
+
+def compiler() -> str | None:
+    return shutil.which("g++")
+
+
+@functools.cache
+def library(text: str, names: tuple[str, ...]) -> ctypes.CDLL:
+    """A source with some of its instantiations, compiled once for all processes that ask."""
+    calls = "\n".join(
+        f'extern "C" const char* run_{i}(const unsigned* grid, const unsigned* block, size_t bytes, void** arguments, int count, unsigned order) '
+        f"{{ return emulator::launch({name}, grid, block, bytes, arguments, count, order); }}"
+        for i, name in enumerate(names)
+    )
+    whole = f"{(HERE / 'emulator.h').read_text().replace('#pragma once', '')}\n{text}\n{calls}\n"
+    folder = Path(tempfile.gettempdir()) / f"atlas-ref-emulated-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    made = folder / f"{hashlib.sha256((whole + ' '.join(FLAGS)).encode()).hexdigest()[:24]}.so"
+    if not made.exists():
+        with tempfile.TemporaryDirectory(dir=folder) as work:
+            source = Path(work) / "kernels.cpp"
+            source.write_text(whole)
+            found = subprocess.run(["g++", *FLAGS, source, "-o", Path(work) / "made.so"], capture_output=True, text=True, check=False)
+            assert found.returncode == 0, found.stderr
+            os.replace(Path(work) / "made.so", made)
+    return ctypes.CDLL(str(made))
+
+
+class Guarded:
+    """Bytes between pages that cannot be touched, flush with the one behind them or with the one before."""
+
+    def __init__(self, size: int, *, at_end: bool) -> None:
+        self.room = -(-max(size, 1) // PAGE) * PAGE
+        self.base = LIBC.mmap(None, self.room + 2 * PAGE, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+        assert self.base not in (None, ctypes.c_void_p(-1).value)
+        LIBC.mprotect(self.base, PAGE, 0)
+        LIBC.mprotect(self.base + PAGE + self.room, PAGE, 0)
+        self.address = self.base + PAGE + (self.room - size if at_end else 0)
+
+    def free(self) -> None:
+        LIBC.munmap(self.base, self.room + 2 * PAGE)
+
+
+class Emulated:
+    """A device that runs each kernel on the host, threads in one order; where `planted`, in a source changed by hand.
+
+    Attributes:
+        order: FORWARDS, BACKWARDS, or a seed from SHUFFLED on.
+        planted: what to replace in the source, by what.
+        launches: names of the kernels that ran.
+    """
+
+    xp: Any
+
+    def __init__(self, order: int = FORWARDS, planted: dict[str, str] | None = None, limit: int = 227 * 1024) -> None:
+        self.xp = _Poisoned()
+        self.order, self.planted, self.limit = order, planted or {}, limit
+        self.launches: list[str] = []
+
+    def shared_limit(self) -> int:
+        return self.limit
+
+    def launch(self, source: str, name: str, grid: Size, block: Size, shared: int, arguments: Sequence[Argument]) -> None:
+        text, names = launch.source_text(source), tuple(INSTANCES[source])
+        for old, new in self.planted.items():
+            assert text.count(old) == 1, f"{old!r} occurs {text.count(old)} times"
+            text = text.replace(old, new)
+        names = names if name in names and not self.planted else (name,)
+        call = getattr(library(text, names), f"run_{names.index(name)}")
+        call.restype = ctypes.c_char_p
+        self.launches.append(name)
+        passed = _Passed(arguments, at_end=self.order != BACKWARDS)
+        wide = [(ctypes.c_uint * 3)(*(*size, 1, 1)[:3]) for size in (grid, block)]
+        problem = call(*wide, ctypes.c_size_t(shared), passed.pointers, len(arguments), ctypes.c_uint(self.order))
+        passed.hand_back()
+        if problem:
+            raise Broken(f"{name}: {problem.decode()}")
+
+
+class _Poisoned:
+    """NumPy, but that an array of which nothing is known is full of NaN."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
+
+    @staticmethod
+    def empty(shape: tuple[int, ...], dtype: Any) -> Any:
+        return np.full(shape, np.nan, dtype)
+
+
+class _Passed:
+    """Arguments in guarded memory, and the way back for what a kernel writes."""
+
+    def __init__(self, arguments: Sequence[Argument], *, at_end: bool) -> None:
+        self.kept: list[Any] = []
+        self.held: list[tuple[Any, Guarded]] = []
+        self.at_end = at_end
+        self.pointers = (ctypes.c_void_p * len(arguments))(*(self._address(x) for x in arguments))
+
+    def _address(self, x: Argument) -> int:
+        if x is None or isinstance(x, int):
+            value: Any = ctypes.c_int64(x or 0)
+            self.kept.append(value)
+            return ctypes.addressof(value)
+        if isinstance(x, View):
+            packed = x.packed(self._view(x.array))
+            self.kept.append(packed)
+            return int(packed.ctypes.data)
+        guarded = Guarded(x.nbytes, at_end=self.at_end)
+        ctypes.memmove(guarded.address, x.ctypes.data, x.nbytes)
+        self.held.append((x, guarded))
+        pointer = ctypes.c_void_p(guarded.address)
+        self.kept.append(pointer)
+        return ctypes.addressof(pointer)
+
+    def _view(self, x: Any) -> int:
+        """All memory that a view spans, gaps filled with NaN; the address of its first entry."""
+        reach = [(n - 1) * step for n, step in zip(x.shape, x.strides, strict=True)]
+        low, size = sum(min(r, 0) for r in reach), sum(abs(r) for r in reach) + x.itemsize
+        guarded = Guarded(size, at_end=self.at_end)
+        spanned = np.frombuffer((ctypes.c_char * size).from_address(guarded.address), x.dtype)
+        spanned[...] = np.nan
+        np.ndarray(x.shape, x.dtype, spanned.data, -low, x.strides)[...] = x
+        self.held.append((None, guarded))
+        return guarded.address - low
+
+    def hand_back(self) -> None:
+        for x, guarded in self.held:
+            if x is not None and x.flags.writeable:
+                ctypes.memmove(x.ctypes.data, guarded.address, x.nbytes)
+            guarded.free()
+
+
+def instances(form: str, *choices: Sequence[Any]) -> list[str]:
+    """Names of a kernel for every choice of its template arguments."""
+    found = [()]
+    for each in choices:
+        found = [(*before, one) for before in found for one in each]
+    return [form.format(*each) for each in found]
+
+
+#: What is compiled together, by source: all that `make test` runs.
+INSTANCES: dict[str, list[str]] = {
+    "coefficients": [
+        *instances("coefficient_rows<{}, {}>", ("float", "double"), ("false", "true")),
+        *instances("coefficient_rows_backward<{}, {}>", ("float", "double"), ("false", "true")),
+    ],
+}
