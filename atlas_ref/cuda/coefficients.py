@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from atlas_ref.cuda import launch
-from atlas_ref.cuda.launch import Device, View, ceil_div
+from atlas_ref.cuda.launch import Device, View, ceil_div, view
 from atlas_ref.types import Array
 
 THREADS = 128
@@ -116,7 +116,7 @@ def _views(device: Device, gates: Any, shape: tuple[int, ...]) -> list[View]:
     momentum = gates.retain if gates.momentum is None else gates.momentum  # not read
     weights = gates.weights[..., 0, :]
     each = [(x, G) for x in (gates.retain, momentum, gates.rate_in, gates.rate_out)] + [(weights, weights.shape[-1])]
-    return [View(device.xp.broadcast_to(x, (tokens, B, g, last))) for x, last in each]
+    return [view(device.xp.broadcast_to(x, (tokens, B, g, last))) for x, last in each]
 
 
 def _sizes(gates: Any, shape: tuple[int, ...], stride: int) -> tuple[int, ...]:

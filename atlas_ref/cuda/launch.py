@@ -29,15 +29,26 @@ class DoesNotFit(ValueError):
 
 
 class View(NamedTuple):
-    """An array with its strides, as a kernel takes it that reads along any axis: `View<T, ndim>` in C++."""
+    """An array with its strides, as a kernel takes it that reads along any axis: `View<T, ndim>` in C++.
+
+    Attributes:
+        array: None for an argument that is not there, `at` 0 in C++.
+        ndim: its axes.
+    """
 
     array: Array
+    ndim: int
 
     def packed(self, address: int) -> np.ndarray[Any, Any]:
         """The C++ struct, with the first entry at an address."""
         x = self.array
-        steps = tuple(step // x.dtype.itemsize for step in x.strides)
-        return np.array([(address, steps)], dtype=[("at", np.uint64), ("step", np.int64, (x.ndim,))])
+        steps = (0,) * self.ndim if x is None else tuple(step // x.dtype.itemsize for step in x.strides)
+        return np.array([(address, steps)], dtype=[("at", np.uint64), ("step", np.int64, (self.ndim,))])
+
+
+def view(x: Array) -> View:
+    """An array as a `View` of as many axes as it has."""
+    return View(x, x.ndim)
 
 
 Argument = Array | View | int | None
@@ -80,7 +91,7 @@ def _compiled(cupy: Any, source: str, name: str) -> Any:
 def _passed(x: Argument) -> Any:
     """An argument as CuPy passes it: arrays as pointers, structs as NumPy arrays of one entry, integers in 64 bits."""
     if isinstance(x, View):
-        return x.packed(x.array.data.ptr)
+        return x.packed(0 if x.array is None else x.array.data.ptr)
     return np.int64(x) if isinstance(x, int) else x
 
 

@@ -22,10 +22,11 @@ import numpy as np
 
 from atlas_ref.cuda import launch
 from atlas_ref.cuda.launch import Argument, Size, View
+from atlas_ref.cuda.sequential import SPLITS
 
 HERE = Path(__file__).parent
 PAGE = mmap.PAGESIZE
-FLAGS = ("-std=c++20", "-O2", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off", "-U_FORTIFY_SOURCE")
+FLAGS = ("-std=c++20", "-O2", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas", "-ffp-contract=off", "-U_FORTIFY_SOURCE")
 LIBC = ctypes.CDLL(None, use_errno=True)
 LIBC.mmap.restype = ctypes.c_void_p
 LIBC.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
@@ -141,7 +142,7 @@ class _Passed:
             self.kept.append(value)
             return ctypes.addressof(value)
         if isinstance(x, View):
-            packed = x.packed(self._view(x.array))
+            packed = x.packed(0 if x.array is None else self._view(x.array))
             self.kept.append(packed)
             return int(packed.ctypes.data)
         guarded = Guarded(x.nbytes, at_end=self.at_end)
@@ -182,5 +183,10 @@ INSTANCES: dict[str, list[str]] = {
     "coefficients": [
         *instances("coefficient_rows<{}, {}>", ("float", "double"), ("false", "true")),
         *instances("coefficient_rows_backward<{}, {}>", ("float", "double"), ("false", "true")),
+    ],
+    "sequential": [
+        f"sequential<{stored}, {kind}, {part}, {lanes}>"
+        for stored, kind in (("float", "float"), ("double", "double"), ("bf16", "float"), ("f16", "float"))
+        for part, lanes in SPLITS
     ],
 }
