@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -20,6 +20,7 @@ from atlas_ref.types import Array
 SOURCES = Path(__file__).parent / "source"
 C_TYPES = {"float32": "float", "float64": "double", "float16": "f16", "bfloat16": "bf16"}
 WITHOUT_ASKING = 48 * 1024  # bytes of shared memory that every kernel may have without a word
+MOST_BLOCKS_ACROSS = 65535
 OPTIONS = ("-std=c++17",)
 Size = tuple[int, ...]
 
@@ -39,11 +40,15 @@ class View(NamedTuple):
     array: Array
     ndim: int
 
-    def packed(self, address: int) -> np.ndarray[Any, Any]:
-        """The C++ struct, with the first entry at an address."""
-        x = self.array
-        steps = (0,) * self.ndim if x is None else tuple(step // x.dtype.itemsize for step in x.strides)
-        return np.array([(address, steps)], dtype=[("at", np.uint64), ("step", np.int64, (self.ndim,))])
+
+class Struct(NamedTuple):
+    """A C++ struct of views, pointers and 64-bit integers, passed by value."""
+
+    fields: tuple[Any, ...]
+
+
+Argument = Array | View | Struct | int | None
+Addresses = Callable[[Array, bool], int]  # an array, and whether it is read by strides -> where its first entry is
 
 
 def view(x: Array) -> View:
@@ -51,7 +56,22 @@ def view(x: Array) -> View:
     return View(x, x.ndim)
 
 
-Argument = Array | View | int | None
+def packed(x: View | Struct, address: Addresses) -> np.ndarray[Any, Any]:
+    """The bytes of a struct, as the NumPy array of one entry that CuPy passes by value."""
+    words = _words(x, address)
+    return np.array([(words,)], dtype=[("words", np.int64, (len(words),))])
+
+
+def _words(x: Argument, address: Addresses) -> list[int]:
+    if isinstance(x, Struct):
+        return [word for field in x.fields for word in _words(field, address)]
+    if isinstance(x, View):
+        if x.array is None:
+            return [0] * (1 + x.ndim)
+        return [address(x.array, True), *(step // x.array.dtype.itemsize for step in x.array.strides)]
+    if x is None or isinstance(x, int):
+        return [x or 0]
+    return [address(x, False)]
 
 
 class Device(Protocol):
@@ -90,8 +110,8 @@ def _compiled(cupy: Any, source: str, name: str) -> Any:
 
 def _passed(x: Argument) -> Any:
     """An argument as CuPy passes it: arrays as pointers, structs as NumPy arrays of one entry, integers in 64 bits."""
-    if isinstance(x, View):
-        return x.packed(0 if x.array is None else x.array.data.ptr)
+    if isinstance(x, View | Struct):
+        return packed(x, lambda array, _: int(array.data.ptr))
     return np.int64(x) if isinstance(x, int) else x
 
 
@@ -124,10 +144,21 @@ def run(device: Device, source: str, name: str, *, grid: Size, block: Size, argu
     """
     if shared > device.shared_limit():
         raise DoesNotFit(f"{name}: {shared} bytes of shared memory a block, of which the device has {device.shared_limit()}")
-    for x in arguments:
-        if not (x is None or isinstance(x, int | View)) and not x.flags.c_contiguous:
+    if max(grid[1:], default=1) > MOST_BLOCKS_ACROSS:
+        raise DoesNotFit(f"{name}: {grid} blocks, of which a grid has at most {MOST_BLOCKS_ACROSS} along its second axis")
+    for x in _pointers(arguments):
+        if not x.flags.c_contiguous:
             raise ValueError(f"{name}: an array of shape {x.shape} with gaps or turned axes, expected one that is contiguous")
     device.launch(source, name, grid, block, shared, arguments)
+
+
+def _pointers(arguments: Iterable[Argument]) -> Iterator[Array]:
+    """The arrays whose entries a kernel expects one behind the other."""
+    for x in arguments:
+        if isinstance(x, Struct):
+            yield from _pointers(x.fields)
+        elif x is not None and not isinstance(x, int | View):
+            yield x
 
 
 def arithmetic(name: str, x: Array) -> str:

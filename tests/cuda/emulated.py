@@ -21,7 +21,7 @@ import ml_dtypes  # noqa: F401  registers bfloat16
 import numpy as np
 
 from atlas_ref.cuda import launch
-from atlas_ref.cuda.launch import Argument, Size, View
+from atlas_ref.cuda.launch import Argument, Size, Struct, View
 from atlas_ref.cuda.sequential import SPLITS
 
 HERE = Path(__file__).parent
@@ -137,20 +137,20 @@ class _Passed:
         self.pointers = (ctypes.c_void_p * len(arguments))(*(self._address(x) for x in arguments))
 
     def _address(self, x: Argument) -> int:
-        if x is None or isinstance(x, int):
-            value: Any = ctypes.c_int64(x or 0)
-            self.kept.append(value)
-            return ctypes.addressof(value)
-        if isinstance(x, View):
-            packed = x.packed(0 if x.array is None else self._view(x.array))
+        """Where the value of an argument stands."""
+        if isinstance(x, View | Struct):
+            packed = launch.packed(x, lambda array, by_strides: self._view(array) if by_strides else self._copied(array))
             self.kept.append(packed)
             return int(packed.ctypes.data)
+        value = ctypes.c_int64(x or 0) if x is None or isinstance(x, int) else ctypes.c_void_p(self._copied(x))
+        self.kept.append(value)
+        return ctypes.addressof(value)
+
+    def _copied(self, x: Any) -> int:
         guarded = Guarded(x.nbytes, at_end=self.at_end)
         ctypes.memmove(guarded.address, x.ctypes.data, x.nbytes)
         self.held.append((x, guarded))
-        pointer = ctypes.c_void_p(guarded.address)
-        self.kept.append(pointer)
-        return ctypes.addressof(pointer)
+        return guarded.address
 
     def _view(self, x: Any) -> int:
         """All memory that a view spans, gaps filled with NaN; the address of its first entry."""
@@ -183,6 +183,9 @@ INSTANCES: dict[str, list[str]] = {
     "coefficients": [
         *instances("coefficient_rows<{}, {}>", ("float", "double"), ("false", "true")),
         *instances("coefficient_rows_backward<{}, {}>", ("float", "double"), ("false", "true")),
+    ],
+    "exact": [
+        *instances("exact_walk{}<{}, {}>", ("", "_backward"), ("float", "double"), (1, 2)),
     ],
     "sequential": [
         f"sequential<{stored}, {kind}, {part}, {lanes}>"
