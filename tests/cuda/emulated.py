@@ -187,6 +187,13 @@ INSTANCES: dict[str, list[str]] = {
     "exact": [
         *instances("exact_walk{}<{}, {}>", ("", "_backward"), ("float", "double"), (1, 2)),
     ],
+    "triangular": instances("inverse_unit_lower<{}>", ("float", "double")),
+    "pieces": [
+        *instances(
+            "{}<{}, {}>", ("carried", "carried_backward", "scaled_residuals", "combined_reads"), ("float", "double"), (1, 2)
+        ),
+        *instances("gathered<{}>", ("float", "double")),
+    ],
     "sequential": [
         f"sequential<{stored}, {kind}, {part}, {lanes}>"
         for stored, kind in (("float", "float"), ("double", "double"), ("bf16", "float"), ("f16", "float"))

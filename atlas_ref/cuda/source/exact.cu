@@ -125,7 +125,7 @@ __device__ inline void solve(T (&sums)[ROWS][1], const Walk<T>& w, const Block<T
 }
 
 template <class T, int BASES>
-__global__ void __launch_bounds__(256) exact_walk(T* E, T* scaled, T* answered, T* states, const T* start, Walk<T> w, int64 width) {
+__global__ void __launch_bounds__(256, 1) exact_walk(T* E, T* scaled, T* answered, T* states, const T* start, Walk<T> w, int64 width) {
     const Block<T> b(w, BASES, width);
     const int places = w.places, features = w.features, outputs = w.outputs;
     const int64 wide = BASES * w.outputs, chunks = w.chunks;
@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(256) exact_walk(T* E, T* scaled, T* answered, 
 //     F = Phi dZ,    R_bar = L^{-T} (E_bar - D_C F_M + X_C F_S)
 //     dZ <- what reads ask of the state before the chunk + [c_C dM | n_C dS - f_C dM] + Phi^T [c' R_bar | -f' R_bar]
 template <class T, int BASES>
-__global__ void __launch_bounds__(256) exact_walk_backward(
+__global__ void __launch_bounds__(256, 1) exact_walk_backward(
     T* d_start, T* ends, T* F, T* R_bar, const T* E_bar, const T* states_bar, const T* last, Walk<T> w, int64 width) {
     const Block<T> b(w, BASES, width);
     const int places = w.places, features = w.features, outputs = w.outputs;
