@@ -4,6 +4,8 @@
 // column no other column is needed: forward a thread has a column, backward a block has a row.
 #include "common.cuh"
 
+constexpr int WARP = 32;
+
 template <class T>
 using Gate = View<const T, 4>;  // token of the chunk, memory, chunk, output; the weights have the place in the window last
 

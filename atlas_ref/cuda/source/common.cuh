@@ -3,8 +3,6 @@
 
 typedef long long int64;
 
-constexpr int WARP = 32;
-
 // An array of N axes in memory that is not its own: where it starts, and how many entries lie from one index to the next.
 template <class T, int N>
 struct View {
