@@ -177,6 +177,3 @@ def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def power_of_two(n: int) -> int:
-    """The least power of two that is not below n."""
-    return 1 << max(n - 1, 0).bit_length()

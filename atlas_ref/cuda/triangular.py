@@ -29,6 +29,7 @@ def inverse_unit_lower(strict: Array, *, device: Device | None = None) -> Array:
     Source: CUDA-11.
     """
     found = launch.device_of(strict, device=device)
+    kind = launch.arithmetic("strict", strict)
     *lead, n, _ = strict.shape
     if n > 1024:
         raise launch.DoesNotFit(f"strict: {n} rows, of which the kernel takes at most 1024")
@@ -38,7 +39,7 @@ def inverse_unit_lower(strict: Array, *, device: Device | None = None) -> Array:
     launch.run(
         found,
         "triangular",
-        f"inverse_unit_lower<{launch.arithmetic('strict', strict)}>",
+        f"inverse_unit_lower<{kind}>",
         grid=(inverse.size // (n * n),),
         block=(32 * launch.ceil_div(n, 32),),
         shared=strict.dtype.itemsize * (n * n + 2 * n),
