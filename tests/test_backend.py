@@ -218,7 +218,7 @@ def test_every_form_has_the_same_results_and_gradients_there(form: str, data: st
         assert_close(name, got[name], value, reordered(1, amplification=amplification(case)))
 
 
-@pytest.mark.clause("BACKEND-2", "BACKEND-11")
+@pytest.mark.clause("BACKEND-10", "BACKEND-11")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("form", ["sequential", "exact"])
 def test_formats_are_rounded_alike(there: backend.Backend, form: str, dtype: str) -> None:
