@@ -17,7 +17,7 @@ BLOCK = re.compile(r"^```(python|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 def test_every_block_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     blocks = BLOCK.findall(README.read_text())
-    assert [kind for kind, _ in blocks] == ["python", "console", "python", "console", "python", "python", "console"]
+    assert [kind for kind, _ in blocks] == ["python", "console", "python", "console", "python", "python", "python", "console"]
     printed = []
     for kind, text in blocks:
         commands = (

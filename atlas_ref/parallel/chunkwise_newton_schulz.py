@@ -10,10 +10,12 @@ there are at a time, and is recomputed in the backward sweep. Specified in specs
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
+from atlas_ref.backend import at_once
 from atlas_ref.newton_schulz import newton_schulz
 from atlas_ref.parallel.chunks import alone, grouped
 from atlas_ref.parallel.recomputed import recomputed
@@ -42,7 +44,7 @@ def run(config: Any, sequence: Recurrence, memory: Memory, chunk: int | None) ->
     M, S, reference, residuals = flat.M, flat.S, flat.reference, flat.residuals
     momenta = None if memory.momenta is None else ops.reshape(memory.momenta, (M.shape[0], *memory.momenta.shape[-3:]))
     reads = []
-    for part in grouped(sequence.refresh, chunk or max(1, BLOCK_NUMBERS // max(1, _numbers(M))), alone):
+    for part in grouped(sequence.refresh, chunk or max(1, at_once(M, BLOCK_NUMBERS) // max(1, _numbers(M))), alone):
         reference = M if keeps and part.refresh[0] else reference
         own, seen = slice(part.first, part.last), slice(part.first, part.last + h)
         names = ("queries", "retain", "momentum", "rate_in", "rate_out", "weights")
@@ -58,7 +60,7 @@ def run(config: Any, sequence: Recurrence, memory: Memory, chunk: int | None) ->
 
 
 def _numbers(M: Array) -> int:
-    return int(np.prod(M.shape))
+    return math.prod(M.shape)
 
 
 def _newest(rows: Array, count: int) -> Array:
@@ -109,7 +111,7 @@ def _block(config: Any, sequence: Recurrence, read: str, position: Any) -> Any:
 def _windows(rows: Array, c: int) -> Array:
     """Rows (B, h + n, x) as the window of each token (B, n, c, x), oldest first."""
     n = rows.shape[1] - c + 1
-    return rows[:, np.arange(n)[:, None] + np.arange(c)]
+    return ops.index(rows, (slice(None), np.arange(n)[:, None] + np.arange(c)))
 
 
 def _predicted(sequence: Recurrence, keys: Array, reference: Array) -> Array:

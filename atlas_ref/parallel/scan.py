@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from atlas_ref.backend import at_once
 from atlas_ref.parallel.recurrence import Memory, Recurrence
 from atlas_ref.types import Array
 from tape import opaque, ops
@@ -282,8 +283,7 @@ def affine_maps(part: Recurrence, rows: int | None = None) -> tuple[Array, Array
         A (..., d_out, T, n, n), B (..., d_out, T, 1, n).
     """
     Q, R = window_sums(part)
-    one = ops.zeros_like(Q, shape=Q.shape[-2:])
-    one[np.arange(len(one)), np.arange(len(one))] = 1.0
+    one = ops.tril(ops.triu(ops.ones_like(Q, shape=Q.shape[-2:])))
     if rows is not None:
         Q, R = ops.expand_dims(Q, -4), ops.expand_dims(ops.swapaxes(R, -2, -3), -2)
 
@@ -327,8 +327,8 @@ def _maps_at_once(sequence: Recurrence, M: Array) -> int:
 
 
 def tokens_at_once(M: Array, each: tuple[int, ...]) -> int:
-    """Tokens whose arrays of shape `each`, one for every memory, fill SCANNED_BYTES; at least 2."""
-    return max(2, SCANNED_BYTES // (math.prod((*M.shape[:-2], *each)) * int(M.dtype.itemsize)))
+    """Tokens whose arrays of shape `each`, one for every memory, fill SCANNED_BYTES (on a device more); at least 2."""
+    return max(2, at_once(M, SCANNED_BYTES) // (math.prod((*M.shape[:-2], *each)) * int(M.dtype.itemsize)))
 
 
 def tokens_of(sequence: Recurrence, first: int, last: int) -> Recurrence:
