@@ -5,10 +5,36 @@ Nothing here imports CuPy: kernels are compiled and launched through the CuPy of
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
 from atlas_ref.types import Array
+
+KINDS = ("float32", "float64")  # that every kernel takes
+_chosen: list[Any] = []
 
 
 def available_for(*arrays: Array) -> bool:
-    """Whether kernels can take these arrays: all that are there are CuPy's, so that CuPy and a GPU are (CUDA-1)."""
+    """Whether kernels can take these arrays: all that are there are CuPy's, in float32 or float64 (CUDA-1).
+
+    Not tape variables, and not the complex numbers that derivatives are checked with: they go through the array operations.
+    """
     there = [x for x in arrays if x is not None]
-    return bool(there) and all(type(x).__module__.partition(".")[0] == "cupy" for x in there)
+    library = "numpy" if _chosen else "cupy"
+    return bool(there) and all(type(x).__module__.partition(".")[0] == library and x.dtype.name in KINDS for x in there)
+
+
+@contextlib.contextmanager
+def running_on(device: Any) -> Iterator[None]:
+    """Run kernels for NumPy's arrays on a device until the end of the block: how what calls them is tested without a GPU (CUDA-1)."""
+    _chosen.append(device)
+    try:
+        yield
+    finally:
+        _chosen.pop()
+
+
+def chosen() -> Any:
+    """The device of `running_on`, None outside of it."""
+    return _chosen[-1] if _chosen else None

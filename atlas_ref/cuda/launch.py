@@ -123,14 +123,15 @@ def source_text(source: str) -> str:
 
 
 def device_of(*arrays: Array, device: Device | None = None) -> Device:
-    """The device given, or that of the arrays.
+    """The device given, else that of `cuda.running_on`, else that of the arrays.
 
     Raises:
         TypeError: arrays that are not CuPy's.
     """
-    if device is not None:
-        return device
-    if not cuda.available_for(*arrays):
+    settled = device or cuda.chosen()
+    if settled is not None:
+        return settled  # type: ignore[no-any-return]
+    if not all(type(x).__module__.partition(".")[0] == "cupy" for x in arrays if x is not None):
         kinds = sorted({type(x).__module__ + "." + type(x).__name__ for x in arrays if x is not None})
         raise TypeError(f"kernels take CuPy arrays, found {', '.join(kinds) or 'none'}")
     return CupyDevice(sys.modules["cupy"])

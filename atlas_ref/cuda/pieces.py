@@ -55,21 +55,18 @@ def carried_backward(last: Array, asked: Array, D: Array, X: Array, *, device: D
     return start, after
 
 
-def scaled_residuals(E: Array, D: Array, X: Array, *, device: Device | None = None) -> Array:
-    """[-D_C E | X_C E] (B, g, K, bases o) of residuals E (B, g, K, o); D, X as for `carried`.
+def scaled_residuals(E: Array, D: Array, X: Array, out: Array, *, device: Device | None = None) -> None:
+    """Write [-D_C E | X_C E] of residuals E (B, g, K, o) into out (B, g, K, bases o); D, X as for `carried`, all with any strides.
 
     Source: CUDA-12.
     """
     found = launch.device_of(E, device=device)
-    B, g, K, o = E.shape
-    wide = o if X is None else 2 * o
-    scaled = found.xp.empty((B, g, K, wide), E.dtype)
-    _run(found, "scaled_residuals", E, D, X, wide, (scaled, found.xp.ascontiguousarray(E)), (B, g, K))
-    return scaled
+    B, g, K, _ = E.shape
+    _run(found, "scaled_residuals", E, D, X, out.shape[-1], (view(out), view(E)), (B, g, K))
 
 
-def combined_reads(asked: Array, mixed: Array, rows: Array, *, device: Device | None = None) -> Array:
-    """y = c (Psi M_0^T) + f (Psi S_0^T) - A E (CHUNK-7), (B, g, C, o).
+def combined_reads(asked: Array, mixed: Array, rows: Array, out: Array, *, device: Device | None = None) -> None:
+    """Write y = c (Psi M_0^T) + f (Psi S_0^T) - A E into out (B, g, C, o), with any strides (CHUNK-7).
 
     Args:
         asked (B, g, C, bases o): [Psi M_0^T | Psi S_0^T]. mixed (B, g, C, o): A E.
@@ -79,19 +76,17 @@ def combined_reads(asked: Array, mixed: Array, rows: Array, *, device: Device | 
     """
     found = launch.device_of(asked, device=device)
     B, g, C, o = mixed.shape
-    y = found.xp.empty(mixed.shape, mixed.dtype)
     launch.run(
         found,
         "pieces",
         f"combined_reads<{launch.arithmetic('asked', asked)}, {asked.shape[-1] // o}>",
-        **_grid(y.size),
-        arguments=(y, *map(found.xp.ascontiguousarray, (asked, mixed)), view(rows), B, g, C, rows.shape[3], o),
+        **_grid(mixed.size),
+        arguments=(view(out), *map(found.xp.ascontiguousarray, (asked, mixed)), view(rows), B, g, C, rows.shape[3], o),
     )
-    return y
 
 
-def gathered(rows: Array, columns: Array, chunk: int, window: int, *, own_columns: bool, device: Device | None = None) -> None:
-    """Add columns (B, g, K, x) into the rows (B, h + n, x) that they were made of, in place (EXACT-10).
+def gathered(columns: Array, rows: Array, chunk: int, window: int, *, own_columns: bool, device: Device | None = None) -> None:
+    """Add columns (B, g, K, x) into the rows (B, h + n, x) that they were made of, in place, both with any strides (EXACT-10).
 
     Args:
         own_columns: whether each token has c columns of its own (K = C c), rather than all tokens of a chunk one for each row
@@ -106,7 +101,7 @@ def gathered(rows: Array, columns: Array, chunk: int, window: int, *, own_column
         "pieces",
         f"gathered<{launch.arithmetic('columns', columns)}>",
         **_grid(rows.size),
-        arguments=(rows, found.xp.ascontiguousarray(columns), B, g, chunk, window, d, int(own_columns)),
+        arguments=(view(rows), view(columns), B, g, chunk, window, d, int(own_columns)),
     )
 
 

@@ -13,6 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from atlas_ref.cuda import exact as walks
+from atlas_ref.cuda import pieces
+from atlas_ref.cuda.hook import kernel
 from atlas_ref.parallel.coefficients import Rows, coefficient_rows_backward
 from atlas_ref.parallel.dual import (
     Kept,
@@ -26,6 +29,7 @@ from atlas_ref.parallel.dual import (
     old_columns,
     read_rows,
     runs,
+    walk_given,
 )
 from atlas_ref.parallel.group import Arrays, End, Group, Layout
 from atlas_ref.parallel.scratch import scratch
@@ -228,6 +232,23 @@ def _hand_back(keep: Kept, dZ: Array, k: int, into: Array) -> None:
             into[..., o:] -= scratch.times(dZ[..., :o], keep.across[:, k])
 
 
+def _handed_at_once(made: Group, keep: Kept, pulled: _Pulled, ends: Array, dZ: Array, first: int, last: int) -> Array:
+    chunks = slice(first, last)
+    X = None if made.X is None else made.X[:, :, chunks]
+    dZ, ends[:, chunks] = pieces.carried_backward(dZ, pulled.states[:, chunks], made.D[:, :, chunks], X)
+    return dZ
+
+
+@kernel(_handed_at_once)
+def _handed_over(made: Group, keep: Kept, pulled: _Pulled, ends: Array, dZ: Array, first: int, last: int) -> Array:
+    """The cotangent of the state before chunks from first to last, out of that after them; `ends` receives that after each."""
+    for k in range(last - 1, first - 1, -1):
+        ends[:, k] = dZ
+        dZ = pulled.states[:, k]
+        _hand_back(keep, ends[:, k], k, dZ)
+    return dZ
+
+
 def _add_from_ends(F: Array, left: Array, into: Array) -> None:
     """What the end state asks of residuals: -D_C * F_M + X_C * F_S."""
     o = into.shape[-1]
@@ -261,10 +282,7 @@ def _through_given(
         arrivals[:, -layout.window :] += bars.residuals
     for first, last in reversed(runs(layout.refresh)):
         chunks = slice(first, last)
-        for k in range(last - 1, first - 1, -1):
-            ends[:, k] = dZ
-            dZ = pulled.states[:, k]
-            _hand_back(keep, ends[:, k], k, dZ)
+        dZ = _handed_over(made, keep, pulled, ends, dZ, first, last)
         np.matmul(made.phi[:, chunks], ends[:, chunks], out=F[:, chunks])
         _add_from_ends(F[:, chunks], left[:, chunks], pulled.E[:, chunks])
         dE = pulled.E[:, chunks]
@@ -287,6 +305,31 @@ def _through_given(
     return dZ, d_reference, None if arrivals is None else arrivals[:, :h]
 
 
+def _through_solved_at_once(
+    layout: Layout,
+    given: Arrays,
+    made: Group,
+    bars: Bars,
+    pulled: _Pulled,
+    ends: Array,
+    F: Array,
+    into: Into,
+) -> tuple[Array, Array, Array]:
+    """`_through_solved` with all chunks in one launch; what reads of a span ask of its reference waits at the span's start."""
+    o = made.E.shape[-1]
+    d_reference = np.zeros_like(made.states[:, 0, :, :o]) if bars.reference is None else bars.reference.swapaxes(-1, -2)
+    for first, last in reversed(runs(layout.refresh)) if layout.keeps_reference else ():
+        if pulled.references is not None:
+            d_reference = d_reference + pulled.references[:, first:last].sum(axis=1)
+        if layout.refresh[first]:
+            pulled.states[:, first, :, :o] += d_reference
+            d_reference = np.zeros_like(d_reference)
+    found = walks.walk_backward(walk_given(layout, given, made), _first_state(given, bars), pulled.E, pulled.states)
+    ends[...], F[...], pulled.E[...] = found.ends, found.F, found.R_bar
+    return found.start, d_reference, None
+
+
+@kernel(_through_solved_at_once)
 def _through_solved(
     layout: Layout,
     given: Arrays,

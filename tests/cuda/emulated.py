@@ -136,7 +136,7 @@ class _Passed:
 
     def __init__(self, arguments: Sequence[Argument], *, at_end: bool) -> None:
         self.kept: list[Any] = []
-        self.held: list[tuple[Any, Guarded]] = []
+        self.held: list[tuple[Any, Guarded, Any]] = []
         self.at_end = at_end
         self.pointers = (ctypes.c_void_p * len(arguments))(*(self._address(x) for x in arguments))
 
@@ -153,7 +153,8 @@ class _Passed:
     def _copied(self, x: Any) -> int:
         guarded = Guarded(x.nbytes, at_end=self.at_end)
         ctypes.memmove(guarded.address, x.ctypes.data, x.nbytes)
-        self.held.append((x, guarded))
+        copied = np.frombuffer((ctypes.c_char * x.nbytes).from_address(guarded.address), np.uint8).view(x.dtype).reshape(x.shape)
+        self.held.append((x, guarded, copied))
         return guarded.address
 
     def _view(self, x: Any) -> int:
@@ -163,14 +164,15 @@ class _Passed:
         guarded = Guarded(size, at_end=self.at_end)
         spanned = np.frombuffer((ctypes.c_char * size).from_address(guarded.address), x.dtype)
         spanned[...] = np.nan
-        np.ndarray(x.shape, x.dtype, spanned.data, -low, x.strides)[...] = x
-        self.held.append((None, guarded))
+        copied = np.ndarray(x.shape, x.dtype, spanned.data, -low, x.strides)
+        copied[...] = x
+        self.held.append((x, guarded, copied))
         return guarded.address - low
 
     def hand_back(self) -> None:
-        for x, guarded in self.held:
-            if x is not None and x.flags.writeable:
-                ctypes.memmove(x.ctypes.data, guarded.address, x.nbytes)
+        for x, guarded, copied in self.held:
+            if x.flags.writeable:
+                x[...] = copied
             guarded.free()
 
 

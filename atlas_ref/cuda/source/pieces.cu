@@ -60,21 +60,22 @@ __global__ void carried_backward(
 
 // [-D_C E | X_C E]: what residuals leave in memory and momentum.
 template <class T, int BASES>
-__global__ void scaled_residuals(T* scaled, const T* E, Ends<T> ends, int64 memories, int64 chunks, int64 places, int64 outputs) {
+__global__ void scaled_residuals(View<T, 4> scaled, View<const T, 4> E, Ends<T> ends, int64 memories, int64 chunks, int64 places, int64 outputs) {
     const int64 i = entry_of_grid();
     if (i >= memories * chunks * places * outputs) return;
     const int64 output = i % outputs, place = i / outputs % places, chunk = i / outputs / places % chunks;
     const int64 memory = i / outputs / places / chunks;
-    T* to = scaled + i / outputs * BASES * outputs + output;
-    to[0] = -ends.of(ends.D, memory, chunk, output, BASES + place) * E[i];
-    if (BASES == 2) to[outputs] = ends.of(ends.X, memory, chunk, output, BASES + place) * E[i];
+    const T error = E.at[memory * E.step[0] + chunk * E.step[1] + place * E.step[2] + output * E.step[3]];
+    T* to = scaled.at + memory * scaled.step[0] + chunk * scaled.step[1] + place * scaled.step[2] + output * scaled.step[3];
+    to[0] = -ends.of(ends.D, memory, chunk, output, BASES + place) * error;
+    if (BASES == 2) to[outputs * scaled.step[3]] = ends.of(ends.X, memory, chunk, output, BASES + place) * error;
 }
 
 // y = c (q M_0^T) + f (q S_0^T) - A E, from what the states say of the queries and from the mixed residuals (CHUNK-7); `rows` are
 // coefficients (token, memory, chunk, gate, column) that the tokens read with.
 template <class T, int BASES>
 __global__ void combined_reads(
-    T* y, const T* asked, const T* mixed, View<const T, 5> rows, int64 memories, int64 chunks, int64 tokens, int64 gates, int64 outputs) {
+    View<T, 4> y, const T* asked, const T* mixed, View<const T, 5> rows, int64 memories, int64 chunks, int64 tokens, int64 gates, int64 outputs) {
     const int64 i = entry_of_grid();
     if (i >= memories * chunks * tokens * outputs) return;
     const int64 output = i % outputs, token = i / outputs % tokens, chunk = i / outputs / tokens % chunks;
@@ -83,28 +84,32 @@ __global__ void combined_reads(
     const T* said = asked + i / outputs * BASES * outputs + output;
     T found = said[0] * factor[0];
     if (BASES == 2) found -= said[outputs] * factor[rows.step[4]];
-    y[i] = found - mixed[i];
+    y.at[memory * y.step[0] + chunk * y.step[1] + token * y.step[2] + output * y.step[3]] = found - mixed[i];
 }
 
 // Columns of chunks added into the rows that they were made of, and before them what the rows hold: each row takes its columns in
 // ascending order of chunk, or of token where every token has columns of its own.
 template <class T>
 __global__ void gathered(
-    T* rows, const T* columns, int64 memories, int64 chunks, int64 tokens, int64 window, int64 features, int64 own_columns) {
+    View<T, 3> rows, View<const T, 4> columns, int64 memories, int64 chunks, int64 tokens, int64 window, int64 features,
+    int64 own_columns) {
     const int64 length = chunks * tokens + window - 1, i = entry_of_grid();
     if (i >= memories * length * features) return;
     const int64 x = i % features, row = i / features % length, memory = i / features / length;
-    T sum = rows[i];
+    const T* added = columns.at + memory * columns.step[0] + x * columns.step[3];
+    T* to = rows.at + memory * rows.step[0] + row * rows.step[1] + x * rows.step[2];
+    T sum = *to;
     if (own_columns) {
         const int64 all = chunks * tokens;
         for (int64 place = window - 1; place >= 0; --place) {
             const int64 token = row - place;
-            if (token >= 0 && token < all) sum += columns[((memory * all + token) * window + place) * features + x];
+            if (token >= 0 && token < all)
+                sum += added[token / tokens * columns.step[1] + (token % tokens * window + place) * columns.step[2]];
         }
     } else {
         const int64 places = tokens + window - 1;
         for (int64 chunk = row < places ? 0 : (row - places) / tokens + 1; chunk < chunks && chunk * tokens <= row; ++chunk)
-            sum += columns[((memory * chunks + chunk) * places + row - chunk * tokens) * features + x];
+            sum += added[chunk * columns.step[1] + (row - chunk * tokens) * columns.step[2]];
     }
-    rows[i] = sum;
+    *to = sum;
 }
