@@ -32,7 +32,8 @@ def test_every_block_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.Monk
     assert printed[0] == "(2, 8, 16) (2, 1)\n"
     forms = next(i for i, text in enumerate(printed) if text.startswith("True (16, 16)\nform chunkwise: the reference is running; "))
     assert "PASS" in printed[forms - 1]
-    assert printed[forms + 1] == "[600  75  10   2] 1.14\nTrue 600\n(4,) (2, 8, 16)\n"
+    assert printed[forms + 1].endswith(" (8, 256, 16)\n")  # on a GPU, or on the host and why
+    assert printed[forms + 2] == "[600  75  10   2] 1.14\nTrue 600\n(4,) (2, 8, 16)\n"
     assert printed[-1].endswith(" PASS\n")
 
 
