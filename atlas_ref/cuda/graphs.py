@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -37,10 +38,8 @@ class Captured:
         try:
             outputs = function(*self._inputs)
         except Exception as error:
-            try:
+            with contextlib.suppress(self._cupy.cuda.runtime.CUDARuntimeError):  # that it was broken off: `error` says why
                 self._stream.end_capture()
-            except self._cupy.cuda.runtime.CUDARuntimeError:
-                pass  # the capture was broken off before, which is the error to tell
             raise RuntimeError(f"{name}: {_reason(error)}") from error
         try:
             return outputs, self._stream.end_capture()

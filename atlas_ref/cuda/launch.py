@@ -128,9 +128,9 @@ def device_of(*arrays: Array, device: Device | None = None) -> Device:
     Raises:
         TypeError: arrays that are not CuPy's.
     """
-    settled = device or cuda.chosen()
+    settled: Device | None = device or cuda.chosen()
     if settled is not None:
-        return settled  # type: ignore[no-any-return]
+        return settled
     if not all(type(x).__module__.partition(".")[0] == "cupy" for x in arrays if x is not None):
         kinds = sorted({type(x).__module__ + "." + type(x).__name__ for x in arrays if x is not None})
         raise TypeError(f"kernels take CuPy arrays, found {', '.join(kinds) or 'none'}")
@@ -176,5 +176,3 @@ def arithmetic(name: str, x: Array) -> str:
 def ceil_div(a: int, b: int) -> int:
     """The least integer that is not below a / b."""
     return -(-a // b)
-
-

@@ -110,9 +110,7 @@ def _grid(entries: int) -> dict[str, Any]:
     return {"grid": (ceil_div(entries, THREADS),), "block": (THREADS,)}
 
 
-def _run(
-    device: Device, kernel: str, like: Array, D: Array, X: Array, wide: int, arrays: tuple[Any, ...], sizes: tuple[int, ...]
-) -> None:
+def _run(device: Device, kernel: str, like: Array, D: Array, X: Array, wide: int, arrays: tuple[Any, ...], sizes: tuple[int, ...]) -> None:
     """A kernel over (memory, chunk, row, output) or, passing over chunks, (memory, row, output)."""
     outputs = wide if X is None else wide // 2
     ends = Struct((view(D[-1]), View(None if X is None else X[-1], 4), int(D.shape[3])))

@@ -120,7 +120,9 @@ def _split(features: int) -> tuple[int, int]:
 def _check(features: int, window: int, part: int, lanes: int, tile: int) -> None:
     threads = lanes * tile
     if threads > MOST_THREADS or threads % 32 or 2 * tile < part:
-        raise DoesNotFit(f"tile: {tile} rows with {lanes} threads each for d_phi {features}, expected a multiple of 32 threads, at most 256")
+        raise DoesNotFit(
+            f"tile: {tile} rows of {lanes} threads, expected at least {part / 2:g} rows, a multiple of 32 threads, at most 256"
+        )
     if window > threads:
         raise DoesNotFit(f"weights: a window of {window} tokens, of which a block of {threads} threads takes at most {threads}")
 

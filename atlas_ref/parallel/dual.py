@@ -288,7 +288,7 @@ def _solved_at_once(layout: Layout, given: Arrays, made: Group) -> Group:
     """`_solved` with all chunks in one launch."""
     found = walks.walk(walk_given(layout, given, made), side_by_side(given))
     o = given.values.shape[-1]
-    reference = None if given.reference is None else given.reference.swapaxes(-1, -2)
+    reference: Array = None if given.reference is None else given.reference.swapaxes(-1, -2)
     references: Array = np.empty_like(found.states[:, 1:, :, :o]) if layout.keeps_reference else None
     for first, last in runs(layout.refresh) if layout.keeps_reference else ():
         reference = found.states[:, first, :, :o].copy() if layout.refresh[first] else reference

@@ -9,8 +9,6 @@ The equations are CHUNK-16 and EXACT-8 to EXACT-10. With F = Phi [M_bar^T | S_ba
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from atlas_ref.cuda import exact as walks
@@ -31,59 +29,10 @@ from atlas_ref.parallel.dual import (
     runs,
     walk_given,
 )
+from atlas_ref.parallel.dual_bars import Bars, Into, Pulled, RowBars
 from atlas_ref.parallel.group import Arrays, End, Group, Layout
 from atlas_ref.parallel.scratch import scratch
 from atlas_ref.types import Array
-
-
-class Bars(NamedTuple):
-    """Cotangents of the outputs of a group; None where nothing depends on one."""
-
-    y: Array = None
-    M: Array = None
-    S: Array = None
-    reference: Array = None
-    residuals: Array = None
-
-
-class RowBars(NamedTuple):
-    """Cotangents of coefficient rows, which memories add to: of D, of the last row of X, and of retain beside D (before_error)."""
-
-    D: Array
-    X_last: Array
-    retain: Array
-
-    def of(self, memories: slice) -> RowBars:
-        """Those of some memories, as views."""
-        X_last = None if self.X_last is None else self.X_last[memories]
-        return RowBars(self.D[:, memories], X_last, None if self.retain is None else self.retain[:, memories])
-
-
-class Into(NamedTuple):
-    """Where a group writes cotangents: keys and values (B, h + n, x) are added to, queries (B, n, d) overwritten."""
-
-    keys: Array
-    values: Array
-    queries: Array
-
-    def of(self, memories: slice) -> Into:
-        """Those of some memories, as views."""
-        return Into(*(x[memories] for x in self))
-
-
-class _Pulled(NamedTuple):
-    """Cotangents while they are being added up: of D and of the last row of X, of the columns, the queries, residuals,
-    states at the start of each chunk (from the reads alone) and of the references that are read; and the states themselves,
-    transposed."""
-
-    D: Array
-    X_last: Array
-    phi: Array
-    queries: Array
-    E: Array
-    states: Array
-    references: Array
-    turned: Array
 
 
 def row_bars(layout: Layout, rows: Rows) -> RowBars:
@@ -181,10 +130,10 @@ def _mixed_back(A: Array, g: Array) -> Array:
     return mix(A.swapaxes(-1, -2), g)
 
 
-def _through_reads(layout: Layout, made: Group, bars: Bars, summed: RowBars, into: Into) -> _Pulled:
+def _through_reads(layout: Layout, made: Group, bars: Bars, summed: RowBars, into: Into) -> Pulled:
     """From y to scores, residuals, coefficient rows, queries and the states at the start of chunks."""
     states = made.states[:, :-1]
-    pulled = _Pulled(
+    pulled = Pulled(
         D=summed.D,
         X_last=summed.X_last,
         phi=scratch.zeros(made.phi.shape, states),
@@ -206,7 +155,7 @@ def _through_reads(layout: Layout, made: Group, bars: Bars, summed: RowBars, int
     return pulled
 
 
-def _through_scores(layout: Layout, made: Group, g: Array, pulled: _Pulled) -> None:
+def _through_scores(layout: Layout, made: Group, g: Array, pulled: Pulled) -> None:
     """From y = diag(c) Psi M_0^T + diag(f) Psi S_0^T - A E."""
     nb, rows = made.gates.bases, read_rows(layout, pulled.D)
     coefficients = read_rows(layout, made.D)
@@ -232,7 +181,7 @@ def _hand_back(keep: Kept, dZ: Array, k: int, into: Array) -> None:
             into[..., o:] -= scratch.times(dZ[..., :o], keep.across[:, k])
 
 
-def _handed_at_once(made: Group, keep: Kept, pulled: _Pulled, ends: Array, dZ: Array, first: int, last: int) -> Array:
+def _handed_at_once(made: Group, keep: Kept, pulled: Pulled, ends: Array, dZ: Array, first: int, last: int) -> Array:
     chunks = slice(first, last)
     X = None if made.X is None else made.X[:, :, chunks]
     dZ, ends[:, chunks] = pieces.carried_backward(dZ, pulled.states[:, chunks], made.D[:, :, chunks], X)
@@ -240,7 +189,7 @@ def _handed_at_once(made: Group, keep: Kept, pulled: _Pulled, ends: Array, dZ: A
 
 
 @kernel(_handed_at_once)
-def _handed_over(made: Group, keep: Kept, pulled: _Pulled, ends: Array, dZ: Array, first: int, last: int) -> Array:
+def _handed_over(made: Group, keep: Kept, pulled: Pulled, ends: Array, dZ: Array, first: int, last: int) -> Array:
     """The cotangent of the state before chunks from first to last, out of that after them; `ends` receives that after each."""
     for k in range(last - 1, first - 1, -1):
         ends[:, k] = dZ
@@ -267,7 +216,7 @@ def _through_given(
     given: Arrays,
     made: Group,
     bars: Bars,
-    pulled: _Pulled,
+    pulled: Pulled,
     ends: Array,
     F: Array,
     into: Into,
@@ -310,7 +259,7 @@ def _through_solved_at_once(
     given: Arrays,
     made: Group,
     bars: Bars,
-    pulled: _Pulled,
+    pulled: Pulled,
     ends: Array,
     F: Array,
     into: Into,
@@ -335,7 +284,7 @@ def _through_solved(
     given: Arrays,
     made: Group,
     bars: Bars,
-    pulled: _Pulled,
+    pulled: Pulled,
     ends: Array,
     F: Array,
     into: Into,
@@ -365,7 +314,7 @@ def _through_solved(
     return dZ, d_reference, None
 
 
-def _through_ends(made: Group, pulled: _Pulled, ends: Array, F: Array) -> None:
+def _through_ends(made: Group, pulled: Pulled, ends: Array, F: Array) -> None:
     """From the end states of all chunks to columns and coefficients: Z_C = [c M_0 + f S_0 | n S_0] + Phi^T scaled."""
     nb, o = made.gates.bases, made.E.shape[-1]
     states, last = made.states[:, :-1], pulled.D[-1]
@@ -389,7 +338,7 @@ def _through_ends(made: Group, pulled: _Pulled, ends: Array, F: Array) -> None:
         pulled.phi[...] += scratch.product(made.scaled, scratch.turned(ends))
 
 
-def _through_rows(layout: Layout, made: Group, pulled: _Pulled, summed: RowBars, into: Into) -> None:
+def _through_rows(layout: Layout, made: Group, pulled: Pulled, summed: RowBars, into: Into) -> None:
     """From R_bar, which stands in E_bar's place, to the triangular system: columns, values, coefficient rows, retain."""
     nb, dR = made.gates.bases, pulled.E
     gathered(layout, -dR, into.values)

@@ -27,7 +27,8 @@ from atlas_ref.cuda.sequential import SPLITS
 
 HERE = Path(__file__).parent
 PAGE = mmap.PAGESIZE
-FLAGS = ("-std=c++20", "-O1", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas", "-ffp-contract=off", "-U_FORTIFY_SOURCE")
+FLAGS = ("-std=c++20", "-O1", "-shared", "-fPIC", "-ffp-contract=off", "-U_FORTIFY_SOURCE")
+FLAGS += ("-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas")
 LIBC = ctypes.CDLL(None, use_errno=True)
 LIBC.mmap.restype = ctypes.c_void_p
 LIBC.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
@@ -47,9 +48,9 @@ def compiler() -> str | None:
 @functools.cache
 def library(text: str, names: tuple[str, ...]) -> ctypes.CDLL:
     """A source with some of its instantiations, compiled once for all processes that ask."""
+    taken = "const unsigned* grid, const unsigned* block, size_t bytes, void** arguments, int count, unsigned order"
     calls = "\n".join(
-        f'extern "C" const char* run_{i}(const unsigned* grid, const unsigned* block, size_t bytes, void** arguments, int count, unsigned order) '
-        f"{{ return emulator::launch({name}, grid, block, bytes, arguments, count, order); }}"
+        f'extern "C" const char* run_{i}({taken}) {{ return emulator::launch({name}, grid, block, bytes, arguments, count, order); }}'
         for i, name in enumerate(names)
     )
     whole = f"{(HERE / 'emulator.h').read_text().replace('#pragma once', '')}\n{text}\n{calls}\n"
@@ -195,9 +196,7 @@ INSTANCES: dict[str, list[str]] = {
     ],
     "triangular": instances("inverse_unit_lower<{}>", ("float", "double")),
     "pieces": [
-        *instances(
-            "{}<{}, {}>", ("carried", "carried_backward", "scaled_residuals", "combined_reads"), ("float", "double"), (1, 2)
-        ),
+        *instances("{}<{}, {}>", ("carried", "carried_backward", "scaled_residuals", "combined_reads"), ("float", "double"), (1, 2)),
         *instances("gathered<{}>", ("float", "double")),
     ],
     "sequential": [

@@ -37,7 +37,7 @@ def drawn(size: tuple[int, ...], momentum: bool, dtype: Any, *, shared: bool) ->
 def test_rows_and_their_cotangents_are_those_of_the_array_operations(
     place: Place, size: tuple[int, ...], momentum: bool, own_columns: bool
 ) -> None:
-    C, c, g, B, G = size
+    C, c, *_ = size
     for dtype in (np.float64, np.float32):
         gates, random = drawn(size, momentum, dtype, shared=own_columns)
         columns, stride = (C * c, c) if own_columns else (C + c - 1, 1)

@@ -32,7 +32,17 @@ def nvcc(source: str, names: Sequence[str], architecture: str, folder: Path) -> 
         pytest.skip("nvcc is not installed")
     kept = "\n".join(f"__device__ void* keep_{i}() {{ return (void*)&{name}; }}" for i, name in enumerate(names))
     (folder / "kernels.cu").write_text(f"{launch.source_text(source)}\n{kept}\n")
-    command = [found, *launch.OPTIONS, f"-arch={architecture}", "-cubin", "-Xptxas", "-v", "-o", folder / "kernels.cubin", folder / "kernels.cu"]
+    command = [
+        found,
+        *launch.OPTIONS,
+        f"-arch={architecture}",
+        "-cubin",
+        "-Xptxas",
+        "-v",
+        "-o",
+        folder / "kernels.cubin",
+        folder / "kernels.cu",
+    ]
     made = subprocess.run(command, capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stderr
     assert "warning" not in made.stderr, made.stderr

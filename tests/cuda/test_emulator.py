@@ -65,12 +65,17 @@ class Mistake(NamedTuple):
 
 
 BARRIER = "__syncthreads();"
+SYSTEM = """        for (int row = 0; row < places; row += TILE) {
+            T sums[ROWS][1] = {};
+            solve<T, false>"""
 OUTSIDE = "a touch of memory outside"
 MISTAKES = {
     "sequential-no-barrier": Mistake(of_sequential, f"{BARRIER}\n\n        // What the next token", "\n\n        // What the next token"),
     "sequential-ring-too-short": Mistake(of_sequential, "ring = window + 1", "ring = window"),
     "sequential-one-query-for-two": Mistake(of_sequential, "then = 1 - now", "then = now"),
-    "sequential-reads-beyond-a-row": Mistake(of_sequential, "const bool there = more && column < features;", "const bool there = true;", OUTSIDE),
+    "sequential-reads-beyond-a-row": Mistake(
+        of_sequential, "const bool there = more && column < features;", "const bool there = true;", OUTSIDE
+    ),
     "sequential-writes-beyond-the-rows": Mistake(of_sequential, "if (mine && lane == 0) store", "if (lane == 0) store"),
     "sequential-too-little-shared-memory": Mistake(of_sequential, "query_pair + 2 * WIDE", "query_pair + 3 * WIDE", OUTSIDE),
     "sequential-shuffle-in-a-branch": Mistake(
@@ -83,13 +88,12 @@ MISTAKES = {
     "coefficients-a-column-too-many": Mistake(of_coefficients, "i < now; i += blockDim.x", "i <= now; i += blockDim.x"),
     "exact-no-barrier-before-a-tile": Mistake(of_exact, f"int columns) {{\n    {BARRIER}", "int columns) {"),
     "exact-no-barrier-behind-a-tile": Mistake(of_exact, f"    {BARRIER}\n}}\n\n// sums", "}\n\n// sums"),
-    "exact-no-barrier-before-the-system": Mistake(
-        of_exact_per_dimension,
-        f"{BARRIER}\n        for (int row = 0; row < places; row += TILE) {{\n            T sums[ROWS][1] = {{}};\n            solve<T, false>",
-        "for (int row = 0; row < places; row += TILE) {\n            T sums[ROWS][1] = {};\n            solve<T, false>",
-    ),
+    "exact-no-barrier-before-the-system": Mistake(of_exact_per_dimension, f"{BARRIER}\n{SYSTEM}", SYSTEM),
     "exact-barrier-in-a-branch": Mistake(
-        of_exact, f"int columns) {{\n    {BARRIER}", f"int columns) {{\n    if (threadIdx.x) {BARRIER}", "a barrier that not all threads of a block meet"
+        of_exact,
+        f"int columns) {{\n    {BARRIER}",
+        f"int columns) {{\n    if (threadIdx.x) {BARRIER}",
+        "a barrier that not all threads of a block meet",
     ),
     "exact-reads-beyond-a-matrix": Mistake(of_exact, "y < rows && x < columns ?", "y <= rows && x <= columns ?", OUTSIDE),
     "triangular-no-barrier": Mistake(of_triangular, BARRIER, ""),

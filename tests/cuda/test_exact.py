@@ -11,6 +11,7 @@ from close import ANALYTIC, EXACT, assert_close, reordered
 
 from atlas_ref.cuda import exact, launch
 from atlas_ref.parallel import dual, dual_backward
+from atlas_ref.parallel.dual_bars import Bars, Into, Pulled
 from atlas_ref.parallel.group import Arrays, Layout
 from atlas_ref.parallel.scratch import scratch
 from tests.cuda.conftest import Place
@@ -26,7 +27,7 @@ class Drawn(NamedTuple):
     given: Arrays
     made: Any
     walk: exact.Given
-    bars: dual_backward.Bars
+    bars: Bars
 
 
 def drawn(size: tuple[int, ...], dtype: Any, *, momentum: bool, per_dimension: bool, before_error: bool) -> Drawn:
@@ -60,7 +61,7 @@ def drawn(size: tuple[int, ...], dtype: Any, *, momentum: bool, per_dimension: b
     made = dual.forward(layout, given, dual.rows_of(layout, given))
     retain = made.gates.retain if before_error else None
     walk = exact.Given(made.phi, dual.spread(layout, given.values), made.inverse, made.D, made.X, retain, c)
-    return Drawn(layout, given, made, walk, dual_backward.Bars(M=rows(B, o, d), S=rows(B, o, d) if momentum else None))
+    return Drawn(layout, given, made, walk, Bars(M=rows(B, o, d), S=rows(B, o, d) if momentum else None))
 
 
 @pytest.fixture(autouse=True)
@@ -98,9 +99,9 @@ def test_both_walks_are_those_of_the_array_operations(
 
 def plain_back(case: Drawn, E_bar: Any, states_bar: Any) -> exact.WalkedBack:
     """The walk back as `dual_backward` makes it."""
-    pulled = dual_backward._Pulled(None, None, None, None, E_bar, states_bar, None, None)
+    pulled = Pulled(None, None, None, None, E_bar, states_bar, None, None)
     ends, F = np.empty_like(states_bar), np.empty_like(case.made.scaled)
-    into = dual_backward.Into(None, None, None)
+    into = Into(None, None, None)
     start, _, _ = dual_backward._through_solved(case.layout, case.given, case.made, case.bars, pulled, ends, F, into)
     return exact.WalkedBack(start, ends, F, E_bar)
 

@@ -55,7 +55,7 @@ def test_a_function_that_waits_cannot_be_captured(fake: FakeCupy) -> None:
         fake.cuda.get_current_stream().synchronize()
         return x
 
-    with pytest.raises(RuntimeError, match="looks: cannot be recorded, since it waits for the GPU, .*cudaErrorStreamCaptureUnsupported"):
+    with pytest.raises(RuntimeError, match=r"looks: cannot be recorded, since it waits for the GPU, .*cudaErrorStreamCaptureUnsupported"):
         graphs.captured(looks, ndarray(np.ones(2)))
     assert len(fake.streams) == 1, "the current stream is what it was"
 
@@ -67,7 +67,7 @@ def test_a_capture_that_broke_unseen_is_named_at_its_end(fake: FakeCupy) -> None
         stream.broken = stream.capturing
         return x
 
-    with pytest.raises(RuntimeError, match="breaks: cannot be recorded, .*cudaErrorStreamCaptureInvalidated"):
+    with pytest.raises(RuntimeError, match=r"breaks: cannot be recorded, .*cudaErrorStreamCaptureInvalidated"):
         graphs.captured(breaks, ndarray(np.ones(2)))
 
 
