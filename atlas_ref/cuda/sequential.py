@@ -77,10 +77,8 @@ def steps(
     stored, kind = _types(keys, M)
     B, outputs, features = M.shape
     tokens, window = weights.shape[-2:]
-    part, lanes = _split(features)
-    tile = tile or max(128 // lanes, part // 2)
-    _check(features, window, part, lanes, tile)
-    wide, ring, xp = part * lanes, window + 1, found.xp
+    part, lanes, tile, shared = _plan(M, window, tile)
+    xp = found.xp
     y = None if read == "none" else xp.empty((B, tokens, outputs), keys.dtype)
     M_after, S_after = xp.empty(M.shape, M.dtype), None if momentum is None else xp.empty(M.shape, M.dtype)
     gates = [View(x if x is None else xp.broadcast_to(x, (B, tokens, outputs)), 3) for x in (retain, momentum, rate_in, rate_out)]
@@ -91,7 +89,7 @@ def steps(
         f"sequential<{stored}, {kind}, {part}, {lanes}>",
         grid=(ceil_div(outputs, tile), B),
         block=(lanes, tile),
-        shared=M.dtype.itemsize * (ring * (wide + tile) + 2 * (wide + window)),
+        shared=shared,
         arguments=(
             *(y, M_after, S_after, *contiguous, *gates, view(xp.broadcast_to(weights, (B, tokens, window)))),
             *(tokens, outputs, features, window, READS[read], int(before_error), int(reference == "zero")),
@@ -109,22 +107,38 @@ def _types(keys: Array, M: Array) -> tuple[str, str]:
     return stored, kind
 
 
-def _split(features: int) -> tuple[int, int]:
-    """How a row of that many entries is shared out: entries a thread, threads a row."""
-    for part, lanes in SPLITS:
-        if part * lanes >= features:
-            return part, lanes
-    raise DoesNotFit(f"keys: d_phi {features}, of which the sequential kernel takes at most {SPLITS[-1][0] * SPLITS[-1][1]}")
+def fits(M: Array, window: int, *, device: Device | None = None) -> bool:
+    """Whether `steps` takes memories of this shape and type with this window."""
+    try:
+        return _plan(M, window, None).shared <= launch.device_of(M, device=device).shared_limit()
+    except DoesNotFit:
+        return False
 
 
-def _check(features: int, window: int, part: int, lanes: int, tile: int) -> None:
-    threads = lanes * tile
+class _Plan(NamedTuple):
+    """Entries a thread has of a row of M, threads of a row, rows of a block, bytes of shared memory."""
+
+    part: int
+    lanes: int
+    tile: int
+    shared: int
+
+
+def _plan(M: Array, window: int, tile: int | None) -> _Plan:
+    features = M.shape[-1]
+    split = next((each for each in SPLITS if each[0] * each[1] >= features), None)
+    if split is None:
+        raise DoesNotFit(f"keys: d_phi {features}, of which the sequential kernel takes at most {SPLITS[-1][0] * SPLITS[-1][1]}")
+    part, lanes = split
+    tile = tile or max(128 // lanes, part // 2)
+    threads, wide = lanes * tile, part * lanes
     if threads > MOST_THREADS or threads % 32 or 2 * tile < part:
         raise DoesNotFit(
             f"tile: {tile} rows of {lanes} threads, expected at least {part / 2:g} rows, a multiple of 32 threads, at most 256"
         )
     if window > threads:
         raise DoesNotFit(f"weights: a window of {window} tokens, of which a block of {threads} threads takes at most {threads}")
+    return _Plan(part, lanes, tile, M.dtype.itemsize * ((window + 1) * (wide + tile) + 2 * (wide + window)))
 
 
 def plain_steps(

@@ -12,7 +12,10 @@ import tape
 from atlas_ref import cuda
 from atlas_ref.cuda.hook import kernel
 from atlas_ref.cuda.launch import DoesNotFit
+from atlas_ref.parallel import run as forms
 from atlas_ref.parallel.group import Arrays
+from atlas_ref.rules import delta, hebbian, omega, titans_lmm
+from atlas_ref.rules.run import Tokens
 from tape import ops
 from tests.parallel.test_dual import LAYOUTS, by_hand, drawn
 
@@ -50,6 +53,80 @@ def test_a_group_with_kernels_is_the_group_without(host: Any, name: str, momentu
     expected |= {"combined_reads"} if layout.read in ("after", "before") else set()
     expected |= set(MORE["running" if layout.reference == "running" else "frozen"])
     assert ran == expected
+
+
+SEQUENTIAL = {
+    "omega": (omega, {"window": 3}, {"newton_schulz": "none"}),
+    "omega-before-error": (omega, {"window": 5}, {"newton_schulz": "none", "decay": "before_error", "read": "before"}),
+    "omega-minus": (omega, {"window": 2}, {"newton_schulz": "none", "momentum_sign": "minus", "gradient_scale": 1.0}),
+    "titans_lmm": (titans_lmm, {}, {"gate": "retain"}),
+    "titans_lmm-call-end": (titans_lmm, {}, {"read": "call_end"}),
+    "delta": (delta, {}, {"decay": "before_error"}),
+    "hebbian": (hebbian, {}, {}),
+}
+BY_TOKEN = {
+    "newton-schulz": (omega, {"window": 3}, {}),
+    "frozen": (titans_lmm, {"span": 2}, {"reference": "chunk_start"}),
+    "momentum-first": (omega, {"window": 3}, {"newton_schulz": "none", "order": "momentum_then_window"}),
+    "chunk-start": (delta, {"span": 3}, {"read": "chunk_start"}),
+}
+
+
+def sequence(rule: Any, sizes: dict[str, Any], convention: dict[str, Any], *, d_in: int = 4) -> tuple[Any, Any, Any]:
+    """A call of two packed sequences with inactive tokens, and a state to go on from."""
+    random = np.random.default_rng(5)
+    config = rule.Config(d_in=d_in, d_out=3, convention=convention, **sizes)
+    lead, T = (2, 1), 9
+    gates = {gate: random.uniform(0.1, 0.9, (*lead, T)) for gate in ("retain", "momentum", "step_size") if gate in rule.RULE.gates}
+    k, q = 0.4 * random.standard_normal((2, *lead, T, d_in))
+    active, reset = np.ones(T, bool), np.zeros(T, bool)
+    active[[2, 6]], reset[5] = False, True
+    tokens = Tokens(k=k, v=random.standard_normal((*lead, T, 3)), q=q, active=active, reset=reset, **gates)
+    return config, tokens, rule.start(config, leading=lead)
+
+
+@pytest.mark.clause("CUDA-6", "CUDA-14")
+@pytest.mark.parametrize("name", SEQUENTIAL)
+def test_the_sequential_form_in_one_launch_for_each_packed_sequence(host: Any, name: str) -> None:
+    rule, *rest = SEQUENTIAL[name]
+    config, tokens, state = sequence(rule, *rest)
+    want_state, want = forms.run(rule.RULE, config, tokens, state)
+    again_state, again = forms.run(rule.RULE, config, tokens, want_state)
+    with cuda.running_on(host):
+        state, y = forms.run(rule.RULE, config, tokens, state)
+        assert len(host.launches) == 2
+        after, second = forms.run(rule.RULE, config, tokens, state)
+    for label, got, truth in (("y", y, want), ("again", second, again), ("M", after.M, again_state.M)):
+        assert_close(label, got, truth, ANALYTIC)
+    if hasattr(want_state, "S"):
+        assert_close("S", after.S, again_state.S, ANALYTIC)
+
+
+@pytest.mark.clause("CUDA-14")
+@pytest.mark.parametrize("name", BY_TOKEN)
+def test_what_the_kernel_does_not_compute_runs_token_by_token(host: Any, name: str) -> None:
+    rule, *rest = BY_TOKEN[name]
+    config, tokens, state = sequence(rule, *rest)
+    with cuda.running_on(host):
+        forms.run(rule.RULE, config, tokens, state)
+    assert host.launches == []
+
+
+@pytest.mark.clause("CUDA-8", "CUDA-14")
+def test_a_derivative_of_the_sequential_form_runs_token_by_token(host: Any) -> None:
+    config, tokens, state = sequence(delta, {}, {})
+    with cuda.running_on(host):
+        tape.grad(lambda v: ops.sum(forms.run(delta.RULE, config, tokens.replaced(v=v), state)[1] ** 2))(tokens.v)
+    assert host.launches == []
+
+
+@pytest.mark.clause("CUDA-14")
+def test_a_memory_too_wide_for_the_kernel_runs_token_by_token(host: Any) -> None:
+    config, tokens, state = sequence(delta, {}, {}, d_in=513)
+    want = forms.run(delta.RULE, config, tokens, state)[1]
+    with cuda.running_on(host):
+        assert_close("y", forms.run(delta.RULE, config, tokens, state)[1], want, ANALYTIC)
+    assert host.launches == []
 
 
 @pytest.mark.clause("CUDA-14")
