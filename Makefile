@@ -44,6 +44,7 @@ standin: $(VENV)/.test  ## what computes, on a stand-in that refuses what CuPy r
 
 GPU_PYTHON ?= python3
 test-gpu:  ## what computes, on a GPU: the Python of a machine that has CuPy and the test tools
+	$(GPU_PYTHON) -m pytest -q tests/cuda
 	$(GPU_PYTHON) -m pytest -q --backend cupy $(COMPUTING)
 
 trace: $(VENV)/.test  ## run the tests of every clause under coverage, and report each clause without code or proof

@@ -11,18 +11,20 @@ from typing import Any
 
 from atlas_ref.types import Array
 
-KINDS = ("float32", "float64")  # that every kernel takes
+KINDS = ("float32", "float64")
 _chosen: list[Any] = []
 
 
 def available_for(*arrays: Array) -> bool:
-    """Whether kernels can take these arrays: all that are there are CuPy's, in float32 or float64 (CUDA-1).
+    """Whether kernels can take these arrays: all that are there are CuPy's, all in float32 or all in float64 (CUDA-1).
 
     Not tape variables, and not the complex numbers that derivatives are checked with: they go through the array operations.
     """
     there = [x for x in arrays if x is not None]
     library = "numpy" if _chosen else "cupy"
-    return bool(there) and all(type(x).__module__.partition(".")[0] == library and x.dtype.name in KINDS for x in there)
+    if not all(type(x).__module__.partition(".")[0] == library for x in there):
+        return False
+    return any({x.dtype.name for x in there} == {kind} for kind in KINDS)
 
 
 @contextlib.contextmanager

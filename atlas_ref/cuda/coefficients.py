@@ -82,6 +82,7 @@ def coefficient_rows_backward(
     bases = 1 if gates.momentum is None else 2
     device, kind, shape = _settled(gates, D.shape[-1] - bases, device)
     tokens, B, g, G, wide = shape
+    launch.arithmetic("retain", gates.retain, D=D, X=X, dD=dD, dX_last=dX_last)
     xp, dtype, window = device.xp, D.dtype, gates.weights.shape[-1]
     found = {name: xp.empty((tokens, B, g, G), dtype) for name in ("retain", "momentum", "rate_in", "rate_out")}
     if gates.momentum is None:
@@ -103,7 +104,8 @@ def coefficient_rows_backward(
 def _settled(gates: Any, columns: int, device: Device | None) -> tuple[Device, str, tuple[int, ...]]:
     """Device, template arguments and (C, B, g, G, bases + K)."""
     found = launch.device_of(gates.retain, device=device)
-    kind = launch.arithmetic("retain", gates.retain)
+    others = {name: getattr(gates, name) for name in ("momentum", "rate_in", "rate_out", "weights")}
+    kind = launch.arithmetic("retain", gates.retain, **others)
     tokens, B, g, G = gates.retain.shape
     bases = 1 if gates.momentum is None else 2
     shape = (tokens, max(B, gates.weights.shape[1]), g, G, bases + columns)

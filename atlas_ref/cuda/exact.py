@@ -6,7 +6,7 @@ computed. Specified in specs/cuda.md (CUDA-9, CUDA-10).
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from atlas_ref.cuda import launch
 from atlas_ref.cuda.launch import Device, Struct, View, ceil_div, view
@@ -84,7 +84,7 @@ def walk(given: Given, start: Array, *, width: int = WIDTH, device: Device | Non
     B, g, K, d = given.phi.shape
     o, wide = given.values.shape[-1], start.shape[-1]
     made = Walked(*(found.xp.empty((B, *shape), start.dtype) for shape in ((g, K, o), (g, K, wide), (g, K, wide), (g + 1, d, wide))))
-    _run(found, "exact_walk", given, start, width, (*made, found.xp.ascontiguousarray(start)))
+    _run(found, "exact_walk", given, made, {"start": start}, width)
     return made
 
 
@@ -110,26 +110,32 @@ def walk_backward(
     B, g, K, d = given.phi.shape
     o, wide = given.values.shape[-1], last.shape[-1]
     made = WalkedBack(*(found.xp.empty((B, *shape), last.dtype) for shape in ((d, wide), (g, d, wide), (g, K, wide), (g, K, o))))
-    contiguous = map(found.xp.ascontiguousarray, (E_bar, states_bar, last))
-    _run(found, "exact_walk_backward", given, last, width, (*made, *contiguous))
+    _run(found, "exact_walk_backward", given, made, {"E_bar": E_bar, "states_bar": states_bar, "last": last}, width)
     return made
 
 
-def _run(device: Device, kernel: str, given: Given, like: Array, width: int, arrays: tuple[Any, ...]) -> None:
+def _run(device: Device, kernel: str, given: Given, made: tuple[Array, ...], arguments: dict[str, Array], width: int) -> None:
     if not 2 <= width <= 16:
         raise launch.DoesNotFit(f"width: {width} output dimensions a block, expected 2 to 16")
     B, g, K, d = given.phi.shape
     o, gates = given.values.shape[-1], given.inverse.shape[2]
-    bases = like.shape[-1] // o
+    bases = 1 if given.X is None else 2
     tokens = given.D.shape[0] - 1
+    others = {name: x for name, x in given._asdict().items() if name not in ("phi", "window")}
+    kind = launch.arithmetic("phi", given.phi, **others, **arguments)
     views = (view(given.phi), view(given.values), view(given.D), View(given.X, 5), View(given.retain, 4))
     sizes = (B, g, K, d, o, gates, given.window, tokens)
     launch.run(
         device,
         "exact",
-        f"{kernel}<{launch.arithmetic('start', like)}, {bases}>",
+        f"{kernel}<{kind}, {bases}>",
         grid=(ceil_div(o, width) * B,),
         block=(GROUPS * width,),
-        shared=like.dtype.itemsize * (TILE * (TILE + 1) + width * (d * bases + K + K * bases)),
-        arguments=(*arrays, Struct((*views, device.xp.ascontiguousarray(given.inverse), *sizes)), width),
+        shared=given.phi.dtype.itemsize * (TILE * (TILE + 1) + width * (d * bases + K + K * bases)),
+        arguments=(
+            *made,
+            *map(device.xp.ascontiguousarray, arguments.values()),
+            Struct((*views, device.xp.ascontiguousarray(given.inverse), *sizes)),
+            width,
+        ),
     )

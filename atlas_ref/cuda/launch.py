@@ -145,6 +145,8 @@ def run(device: Device, source: str, name: str, *, grid: Size, block: Size, argu
     """
     if shared > device.shared_limit():
         raise DoesNotFit(f"{name}: {shared} bytes of shared memory a block, of which the device has {device.shared_limit()}")
+    if 0 in grid:
+        return  # nothing to compute, where CuPy would launch one block
     if max(grid[1:], default=1) > MOST_BLOCKS_ACROSS:
         raise DoesNotFit(f"{name}: {grid} blocks, of which a grid has at most {MOST_BLOCKS_ACROSS} along its second axis")
     for x in _pointers(arguments):
@@ -162,14 +164,17 @@ def _pointers(arguments: Iterable[Argument]) -> Iterator[Array]:
             yield x
 
 
-def arithmetic(name: str, x: Array) -> str:
-    """The C++ type of an array that is computed with as it is stored.
+def arithmetic(name: str, x: Array, **others: Array) -> str:
+    """The C++ type of arrays that are computed with as they are stored.
 
     Raises:
-        TypeError: neither float32 nor float64.
+        TypeError: neither float32 nor float64, or one of the others of another type.
     """
-    if x.dtype.name not in ("float32", "float64"):
+    if x.dtype.name not in cuda.KINDS:
         raise TypeError(f"{name}: {x.dtype.name}, expected float32 or float64")
+    for other, y in others.items():
+        if y is not None and y.dtype != x.dtype:
+            raise TypeError(f"{other}: {y.dtype.name}, expected {x.dtype.name} as {name}")
     return C_TYPES[x.dtype.name]
 
 

@@ -33,7 +33,7 @@ def carried(start: Array, change: Array, D: Array, X: Array, *, device: Device |
     B, g, d, wide = change.shape
     states = found.xp.empty((B, g + 1, d, wide), start.dtype)
     arrays = (states, *map(found.xp.ascontiguousarray, (start, change)))
-    _run(found, "carried", start, D, X, wide, arrays, (B, g, d))
+    _run(found, "carried", D, X, wide, arrays, (B, g, d))
     return states
 
 
@@ -51,7 +51,7 @@ def carried_backward(last: Array, asked: Array, D: Array, X: Array, *, device: D
     B, g, d, wide = asked.shape
     start, after = found.xp.empty(last.shape, last.dtype), found.xp.empty(asked.shape, last.dtype)
     arrays = (start, after, *map(found.xp.ascontiguousarray, (last, asked)))
-    _run(found, "carried_backward", last, D, X, wide, arrays, (B, g, d))
+    _run(found, "carried_backward", D, X, wide, arrays, (B, g, d))
     return start, after
 
 
@@ -62,7 +62,7 @@ def scaled_residuals(E: Array, D: Array, X: Array, out: Array, *, device: Device
     """
     found = launch.device_of(E, device=device)
     B, g, K, _ = E.shape
-    _run(found, "scaled_residuals", E, D, X, out.shape[-1], (view(out), view(E)), (B, g, K))
+    _run(found, "scaled_residuals", D, X, out.shape[-1], (view(out), view(E)), (B, g, K))
 
 
 def combined_reads(asked: Array, mixed: Array, rows: Array, out: Array, *, device: Device | None = None) -> None:
@@ -79,7 +79,7 @@ def combined_reads(asked: Array, mixed: Array, rows: Array, out: Array, *, devic
     launch.run(
         found,
         "pieces",
-        f"combined_reads<{launch.arithmetic('asked', asked)}, {asked.shape[-1] // o}>",
+        f"combined_reads<{launch.arithmetic('asked', asked, mixed=mixed, rows=rows, out=out)}, {asked.shape[-1] // o}>",
         **_grid(mixed.size),
         arguments=(view(out), *map(found.xp.ascontiguousarray, (asked, mixed)), view(rows), B, g, C, rows.shape[3], o),
     )
@@ -99,7 +99,7 @@ def gathered(columns: Array, rows: Array, chunk: int, window: int, *, own_column
     launch.run(
         found,
         "pieces",
-        f"gathered<{launch.arithmetic('columns', columns)}>",
+        f"gathered<{launch.arithmetic('columns', columns, rows=rows)}>",
         **_grid(rows.size),
         arguments=(view(rows), view(columns), B, g, chunk, window, d, int(own_columns)),
     )
@@ -110,11 +110,12 @@ def _grid(entries: int) -> dict[str, Any]:
     return {"grid": (ceil_div(entries, THREADS),), "block": (THREADS,)}
 
 
-def _run(device: Device, kernel: str, like: Array, D: Array, X: Array, wide: int, arrays: tuple[Any, ...], sizes: tuple[int, ...]) -> None:
+def _run(device: Device, kernel: str, D: Array, X: Array, wide: int, arrays: tuple[Any, ...], sizes: tuple[int, ...]) -> None:
     """A kernel over (memory, chunk, row, output) or, passing over chunks, (memory, row, output)."""
     outputs = wide if X is None else wide // 2
     ends = Struct((view(D[-1]), View(None if X is None else X[-1], 4), int(D.shape[3])))
     B, g, rows = sizes
     entries = B * rows * outputs * (g if kernel == "scaled_residuals" else 1)
-    name = f"{kernel}<{launch.arithmetic(kernel, like)}, {wide // outputs}>"
+    others = {f"argument {i}": x.array if isinstance(x, View) else x for i, x in enumerate(arrays)}
+    name = f"{kernel}<{launch.arithmetic('D', D, X=X, **others)}, {wide // outputs}>"
     launch.run(device, "pieces", name, **_grid(entries), arguments=(*arrays, ends, *sizes, outputs))

@@ -75,10 +75,16 @@ def steps(
     """
     found = launch.device_of(keys, M, device=device)
     stored, kind = _types(keys, M)
+    launch.arithmetic("M", M, S=S, retain=retain, momentum=momentum, rate_in=rate_in, rate_out=rate_out, weights=weights)
+    for name, x in (("values", values), ("queries", queries if read != "none" else keys)):
+        if x.dtype != keys.dtype:
+            raise TypeError(f"{name}: {x.dtype.name}, expected {keys.dtype.name} as keys")
     B, outputs, features = M.shape
     tokens, window = weights.shape[-2:]
     part, lanes, tile, shared = _plan(M, window, tile)
     xp = found.xp
+    if tokens == 0:
+        return Steps(None if read == "none" else xp.empty((B, 0, outputs), keys.dtype), M.copy(), None if momentum is None else S.copy())
     y = None if read == "none" else xp.empty((B, tokens, outputs), keys.dtype)
     M_after, S_after = xp.empty(M.shape, M.dtype), None if momentum is None else xp.empty(M.shape, M.dtype)
     gates = [View(x if x is None else xp.broadcast_to(x, (B, tokens, outputs)), 3) for x in (retain, momentum, rate_in, rate_out)]

@@ -267,13 +267,14 @@ def _through_solved_at_once(
     """`_through_solved` with all chunks in one launch; what reads of a span ask of its reference waits at the span's start."""
     o = made.E.shape[-1]
     d_reference = np.zeros_like(made.states[:, 0, :, :o]) if bars.reference is None else bars.reference.swapaxes(-1, -2)
+    asked = pulled.states.copy() if layout.keeps_reference else pulled.states  # the kernel may refuse, and leaves all as it is then
     for first, last in reversed(runs(layout.refresh)) if layout.keeps_reference else ():
         if pulled.references is not None:
             d_reference = d_reference + pulled.references[:, first:last].sum(axis=1)
         if layout.refresh[first]:
-            pulled.states[:, first, :, :o] += d_reference
+            asked[:, first, :, :o] += d_reference
             d_reference = np.zeros_like(d_reference)
-    found = walks.walk_backward(walk_given(layout, given, made), _first_state(given, bars), pulled.E, pulled.states)
+    found = walks.walk_backward(walk_given(layout, given, made), _first_state(given, bars), pulled.E, asked)
     ends[...], F[...], pulled.E[...] = found.ends, found.F, found.R_bar
     return found.start, d_reference, None
 

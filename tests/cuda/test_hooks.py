@@ -9,11 +9,10 @@ import pytest
 from close import ANALYTIC, assert_close
 
 import tape
-from atlas_ref import cuda
+from atlas_ref import backend, cuda
 from atlas_ref.cuda.hook import kernel
 from atlas_ref.cuda.launch import DoesNotFit
 from atlas_ref.parallel import run as forms
-from atlas_ref.parallel.group import Arrays
 from atlas_ref.rules import delta, hebbian, omega, titans_lmm
 from atlas_ref.rules.run import Tokens
 from tape import ops
@@ -53,6 +52,14 @@ def test_a_group_with_kernels_is_the_group_without(host: Any, name: str, momentu
     expected |= {"combined_reads"} if layout.read in ("after", "before") else set()
     expected |= set(MORE["running" if layout.reference == "running" else "frozen"])
     assert ran == expected
+
+
+@pytest.fixture
+def host(host: Any, request: pytest.FixtureRequest) -> Any:
+    """The host, in whose kernels NumPy's arrays are at home."""
+    if request.config.getoption("--backend") != "numpy":
+        pytest.skip("kernels on the host take NumPy's arrays")
+    return host
 
 
 SEQUENTIAL = {
@@ -130,18 +137,51 @@ def test_a_memory_too_wide_for_the_kernel_runs_token_by_token(host: Any) -> None
 
 
 @pytest.mark.clause("CUDA-14")
-def test_what_kernels_do_not_take_goes_through_array_operations(host: Any) -> None:
+def test_complex_numbers_and_two_types_go_through_array_operations(host: Any) -> None:
     layout = LAYOUTS["running"]
     given = drawn(layout)
     with cuda.running_on(host):
-        stepped = Arrays(*(x if x is None else x + 1e-30j for x in given))
-        by_hand(layout)(*stepped)
-        assert host.launches == [], "complex numbers"
-        host.limit = 100
-        got = by_hand(layout)(*given)
-    assert not {"exact_walk", "inverse_unit_lower"} & {each.partition("<")[0] for each in host.launches}, "too large for a block"
-    for mine, truth in zip(got, by_hand(layout)(*given), strict=True):
-        assert_close("output", mine, truth, ANALYTIC)
+        by_hand(layout)(*(x if x is None else x + 1e-30j for x in given))
+        assert host.launches == []
+        assert cuda.available_for(given.keys, None, given.values)
+        assert not cuda.available_for(given.keys, given.values.astype(np.float32))
+
+
+@pytest.mark.clause("CUDA-14")
+@pytest.mark.parametrize("name", [name for name in LAYOUTS if name.startswith("running")])
+def test_a_group_that_does_not_fit_a_block_goes_through_array_operations(host: Any, name: str) -> None:
+    """What a kernel refuses it leaves as it was."""
+    layout = LAYOUTS[name]
+    given = drawn(layout)
+    present = {key: value for key, value in given._asdict().items() if value is not None}
+
+    def gradient() -> Any:
+        return tape.grad(lambda chosen: sum(ops.sum(ops.tanh(x)) for x in by_hand(layout)(*given._replace(**chosen)) if x is not None))(
+            present
+        )
+
+    want = gradient()
+    host.limit = 10
+    with cuda.running_on(host):
+        got = gradient()
+    assert not {"exact_walk", "exact_walk_backward", "inverse_unit_lower"} & {each.partition("<")[0] for each in host.launches}
+    for key, truth in want.items():
+        assert_close(key, got[key], truth, ANALYTIC)
+
+
+@pytest.mark.clause("CUDA-14")
+@pytest.mark.parametrize("per_dimension", [False, True])
+@pytest.mark.parametrize("momentum", [False, True])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_on_a_gpu_a_group_is_that_of_the_host(cupy: Any, name: str, momentum: bool, per_dimension: bool) -> None:
+    there = backend.named("cupy")
+    given = drawn(LAYOUTS[name], per_dimension=per_dimension, momentum=momentum)
+    block = by_hand(LAYOUTS[name])
+    got = block(*(x if x is None else there.from_host(x) for x in given))
+    for i, (mine, truth) in enumerate(zip(got, block(*given), strict=True)):
+        assert (mine is None) == (truth is None)
+        if truth is not None:
+            assert_close(f"output {i}", there.to_host(mine), truth, ANALYTIC)
 
 
 @pytest.mark.clause("CUDA-14")

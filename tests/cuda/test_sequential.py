@@ -180,5 +180,19 @@ def test_types_that_do_not_go_together_are_refused(host: Any) -> None:
     given = drawn((1, 2, 4, 3, 1, False), np.float16)
     with pytest.raises(TypeError, match="keys: float16 with M in float64"):
         sequential.steps(*given[:-2], given[-2].astype(np.float64), given[-1], device=host)
+    usual = drawn((1, 2, 4, 3, 1, False))
+    with pytest.raises(TypeError, match="weights: float32, expected float64 as M"):
+        sequential.steps(*usual[:7], usual[7].astype(np.float32), *usual[8:], device=host)
+    with pytest.raises(TypeError, match="values: float32, expected float64 as keys"):
+        sequential.steps(usual[0], usual[1].astype(np.float32), *usual[2:], device=host)
     with pytest.raises(TypeError, match="M: float16, expected float32 or float64"):
         sequential.steps(*given[:-2], given[-2].astype(np.float16), given[-1], device=host)
+
+
+@pytest.mark.clause("CUDA-6")
+def test_no_token_and_no_memory_are_no_launch(host: Any) -> None:
+    nothing = sequential.steps(*drawn((2, 0, 4, 3, 2, False)), device=host)
+    assert nothing.y.shape == (2, 0, 3)
+    assert_close("M", nothing.M, drawn((2, 0, 4, 3, 2, False))[-2], EXACT)
+    assert sequential.steps(*drawn((0, 3, 4, 3, 2, False)), device=host).M.shape == (0, 3, 4)
+    assert host.launches == []
