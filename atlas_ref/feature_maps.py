@@ -19,6 +19,7 @@ from pydantic import Field, model_validator
 
 from atlas_ref.types import Array, Dims, Frozen, bind_dims, check_array
 from tape import ops
+from tape.constants import beside
 
 Parameters = Mapping[str, Array]
 #: 1/n! and a sum of powers lose all meaning in float64 long before the upper bound.
@@ -166,10 +167,10 @@ def _elu(x: Array) -> Array:
 def _polynomial(f: Polynomial, p: Parameters, x: Array) -> Array:
     parts = []
     for indices, constants in _monomial_blocks(x.shape[-1], f.weights()):
-        weights = constants.astype(x.dtype)
+        weights = beside(constants.astype(x.dtype), x)
         product: Array = weights if len(indices) else ops.ones_like(x, shape=(*x.shape[:-1], 1)) * weights
         for column in indices:
-            product = x[..., column] * product
+            product = ops.index(x, (..., column)) * product
         parts.append(product)
     return parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=-1)
 
@@ -192,7 +193,7 @@ def _monomial_blocks(d: int, coefficients: tuple[float, ...]) -> tuple[tuple[Any
 
 def _monomials(f: Monomials, p: Parameters, x: Array) -> Array:
     i, j = np.triu_indices(x.shape[-1])
-    return ops.concatenate([x, x[..., i] * x[..., j]], axis=-1)
+    return ops.concatenate([x, ops.index(x, (..., i)) * ops.index(x, (..., j))], axis=-1)
 
 
 def _elementwise(f: Elementwise, p: Parameters, x: Array) -> Array:

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field, field_validator
 
+from atlas_ref.backend import on_host
 from atlas_ref.threads import in_threads, processors
 from atlas_ref.types import Array, Frozen
 from tape import opaque, ops
@@ -229,7 +230,7 @@ def _is_turned(S: Array, settings: NewtonSchulz) -> bool:
 def _flat(x: Array, settings: NewtonSchulz) -> Array:
     """A contiguous copy with one leading axis, in the orientation that the steps work in."""
     x = x.swapaxes(-1, -2) if _is_turned(x, settings) else x
-    return np.array(x, order="C").reshape(-1, *x.shape[-2:])
+    return x.copy().reshape(-1, *x.shape[-2:])
 
 
 def _unflat(x: Array, S: Array, settings: NewtonSchulz) -> Array:
@@ -264,6 +265,9 @@ def _in_groups(work: Callable[[slice], None], X: Array) -> None:
     Every matrix is computed alone, so the result does not depend on groups or threads.
     """
     count, rows, columns = X.shape
+    if not on_host(X):  # a device takes all matrices at once
+        work(slice(None))
+        return
     size = max(1, GROUP_BYTES // max(1, rows * columns * X.itemsize))
     groups = [slice(i, i + size) for i in range(0, count, size)]
     product = rows * rows * columns

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from atlas_ref import backend
 from tape.core import Array, plain, shape
 
 __all__ = ["Array", "Dims", "Frozen", "Pulse", "bind_dims"]
@@ -63,6 +64,7 @@ class Frozen(BaseModel):
                 continue
             check_array(name, value, dims)
             bind_dims(name, shape(value), dims.names, sizes)
+        backend.require_one({name: self.__dict__[name] for name in type(self)._dims})
         self.__dict__.update(read_only(self.__dict__))
         return self
 
@@ -107,11 +109,13 @@ def check_array(name: str, value: Any, dims: Dims) -> None:
         raise ValueError(f"{name}: an array is needed, found {type(bare).__name__}")
     if "float" not in kind.name and "complex" not in kind.name:  # by name: to NumPy bfloat16 and int4 are voids alike
         raise ValueError(f"{name}: a floating or complex dtype is needed, found {kind}")
-    if not bool(np.isfinite(bare).all()):
+    if not backend.truth(np.isfinite(bare).all()):
+        bare = backend.host(bare)
         where = _first(~np.isfinite(bare))
         raise ValueError(f"{name}: every entry must be finite, found {bare[where]} at {where}")
     for bound, bad, word in ((dims.low, np.less, "at least"), (dims.high, np.greater, "at most")):
-        if bound is not None and bool(bad(np.real(bare), bound).any()):
+        if bound is not None and backend.truth(bad(np.real(bare), bound).any()):
+            bare = backend.host(bare)
             where = _first(bad(np.real(bare), bound))
             raise ValueError(f"{name}: entries must be {word} {bound:g}, found {bare[where]} at {where}")
 
@@ -144,7 +148,10 @@ def bind_dims(name: str, found: tuple[int, ...], names: str, sizes: dict[str, An
 
 
 def read_only(value: Any) -> Any:
-    """A copy that nobody can change; what nobody can change already, or a variable, as it is; in a dict, each array."""
+    """A copy that nobody can change; what nobody can change already, or a variable, as it is; in a dict, each array.
+
+    An array on a device cannot be protected and is taken as it is (BACKEND-7).
+    """
     if isinstance(value, dict):
         return {key: read_only(each) for key, each in value.items()}
     if isinstance(value, np.ndarray) and _writeable(value):
@@ -170,6 +177,8 @@ def same_bits(a: Any, b: Any) -> bool:
         return a.keys() == b.keys() and all(same_bits(a[key], b[key]) for key in a)
     if isinstance(a, tuple | list):
         return len(a) == len(b) and all(same_bits(x, y) for x, y in zip(a, b, strict=True))
+    if not backend.on_host(a):
+        a, b = backend.of(a).to_host(a), backend.of(b).to_host(b)
     if isinstance(a, np.ndarray):
         return bool(a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes())
     return bool(a == b)

@@ -18,6 +18,7 @@ from pydantic import Field, model_validator
 
 from atlas_ref.types import Array, Frozen
 from tape import ops
+from tape.constants import beside
 
 
 class Uniform(Frozen):
@@ -103,14 +104,14 @@ def init(weights: WindowWeights, *, heads: int, window: int, d_model: int, draw:
     return made
 
 
-def by_lag(weights: WindowWeights, parameters: Mapping[str, Array], *, window: int, heads: int, kind: Any = float) -> Array | None:
+def by_lag(weights: WindowWeights, parameters: Mapping[str, Array], *, window: int, heads: int, like: Array) -> Array | None:
     """What the lag alone decides: the product of all kinds but gate, None where there is no other (WINDOW-3 to WINDOW-5).
 
     Returns:
-        (1, 1, 1, c), or with learned logits (1, H, 1, c); `kind` is the dtype of constant rows.
+        (1, 1, 1, c), or with learned logits (1, H, 1, c); constant rows are of the dtype and the backend of `like`.
     """
     if weights.kind == "product":
-        factors = [by_lag(each, parameters, window=window, heads=heads, kind=kind) for each in weights.of]
+        factors = [by_lag(each, parameters, window=window, heads=heads, like=like) for each in weights.of]
         return _product([each for each in factors if each is not None])
     if weights.kind == "gate":
         return None
@@ -120,7 +121,7 @@ def by_lag(weights: WindowWeights, parameters: Mapping[str, Array], *, window: i
         row = weights.base ** np.arange(window, dtype=float)
     else:
         row = np.full(window, 1.0 / window if weights.kind == "uniform" else 1.0)
-    return row.astype(kind).reshape(1, 1, 1, window)
+    return beside(row.astype(like.dtype).reshape(1, 1, 1, window), like)
 
 
 def by_token(weights: WindowWeights, parameters: Mapping[str, Array], x: Array) -> Array | None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tape.constants import beside
 from tape.core import Array, Binary, Op, Pullback, Unary, defvjp, dtype, plain, primitive, shape
 from tape.shapes import astype, fitted, unbroadcast, zeros_like
 
@@ -160,8 +161,8 @@ def equal(a: Array, b: Array) -> Array:
 
 @primitive
 def where(condition: Array, a: Array, b: Array) -> Array:
-    """a where the plain boolean `condition` holds, else b."""
-    return np.where(condition, a, b)
+    """a where the plain boolean `condition` holds, else b; a condition made on the host is moved to where a and b are."""
+    return np.where(beside(condition, a, b), a, b)
 
 
 defvjp(

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tape.constants import beside
 from tape.core import Array, Op, Pullback, TapeError, Variable, defvjp, defvjp_joint, dtype, plain, primitive
 from tape.core import shape as shape_of
 from tape.scatter import Scatter, add_at
@@ -162,10 +163,13 @@ defvjp_joint(_scatter, _scattered)
 
 
 def index(x: Array, key: Any) -> Array:
-    """x[key] for a plain basic or advanced index."""
-    for part in key if type(key) is tuple else (key,):
+    """x[key] for a plain basic or advanced index; index arrays made on the host are moved to where x is."""
+    parts = key if type(key) is tuple else (key,)
+    for part in parts:
         if type(part) is Variable:
             raise TapeError("ops.index: an index must be plain, not a tape variable; compute indices from plain arrays")
+        if type(part) is np.ndarray:
+            key = tuple([beside(each, x) for each in parts])
     return _index(x, key)
 
 

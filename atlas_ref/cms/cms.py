@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from atlas_ref import backend
 from atlas_ref.cms.level import Level, run_level
 from atlas_ref.cms.pulse import SETTINGS, Conductor, Unit
 from atlas_ref.rules.agreement import precision
@@ -94,7 +95,7 @@ def init(config: Config, seed: int, *, dtype: Any = np.float64) -> Params:
     """Parameters of every level by its rule's `init`; logits zero, so that all levels weigh 1/k (CMS-3, CMS-6)."""
     places = config.places()
     made = [level.init(place, seed + SEEDS * place, dtype=dtype) for level, place in zip(config.levels, places, strict=True)]
-    return Params(levels=tuple(made), logits=np.zeros(len(config.levels), dtype))
+    return Params(levels=tuple(made), logits=backend.current().zeros((len(config.levels),), dtype))
 
 
 def start(config: Config, batch: int = 1, *, dtype: Any = np.float64, initial: Any = None) -> Context:
@@ -178,7 +179,7 @@ def combining(config: Config, logits: Array, schedule: Array) -> list[Array]:
     if config.combine == "softmax":
         weights = ops.softmax(logits)
         return [weights[i] for i in range(k)]
-    top = np.max(np.where(schedule, np.real(plain(logits)), -np.inf), axis=-1, keepdims=True)  # what cannot overflow
+    top = np.max(ops.where(schedule, np.real(plain(logits)), -np.inf), axis=-1, keepdims=True)  # what cannot overflow
     shifted = ops.where(schedule, logits - top.astype(np.real(plain(logits)).dtype), 0.0)
     e = ops.where(schedule, ops.exp(shifted), 0.0)  # (T, k)
     weights = e / ops.sum(e, axis=-1, keepdims=True)

@@ -89,7 +89,7 @@ class Level(Frozen):
             if gate is None or bias is None:
                 continue
             negative = name == "retain" and self.config.convention.gate == "forget"
-            changed[name] = gate.replaced(b=np.full(gate.b.shape, -bias if negative else bias))
+            changed[name] = gate.replaced(b=np.full_like(gate.b, -bias if negative else bias))
         return run.cast(params.replaced(gates=params.gates.replaced(**changed)), dtype)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from atlas_ref import feature_maps
+from atlas_ref import backend, feature_maps
 from atlas_ref.gates import GateParams, GateSet
 from atlas_ref.newton_schulz import newton_schulz
 from atlas_ref.oracle import levels
@@ -70,6 +70,8 @@ def evaluate(
 ) -> Results:
     """Results of a case, and gradients of <y, y_bar> + <M, M_bar> + <S, S_bar> by every floating input (CASE-12, CASE-14).
 
+    Computed in the backend in use, from inputs that are copied there; the results are NumPy's (BACKEND-8).
+
     Args:
         grad: also compute `grad/...`; needs in/y_bar (in/X_bar, in/phi_bar).
         dtype: arithmetic: float64, which is the truth, or float32; under bfloat16 and float16 inputs and results are rounded to
@@ -92,7 +94,7 @@ def evaluate(
     case = rounded(case, dtype) if narrow else case
     _check_form(case, form, chunk)
     check_size(case)
-    inputs = converted(case, "float32" if narrow else dtype)
+    inputs = backend.device(converted(case, "float32" if narrow else dtype))
     names = differentiable(case) if grad else []
     bars = {weighed(name): inputs[name] for name in inputs if bare(name) in COTANGENTS}
     if grad and not bars.keys() & {"out/y", "out/X", "out/phi"}:
@@ -124,12 +126,13 @@ def _with_gradients(
     outputs, pullback = vjp(forward, {name: inputs[name] for name in names})
     seeds = {name: bars[name] if name in bars else np.zeros_like(value) for name, value in outputs.items()}
     (gradients,) = pullback(seeds)
-    return {**outputs} | {"grad/" + name.removeprefix("in/"): np.asarray(g) for name, g in gradients.items()}
+    return {**outputs} | {"grad/" + name.removeprefix("in/"): g for name, g in gradients.items()}
 
 
 def _settled(value: Array, kind: Any) -> np.ndarray[Any, Any]:
     with np.errstate(over="ignore"):
-        array = np.asarray(value) if kind is None else np.asarray(value).astype(kind)
+        found = backend.of(value).to_host(value)
+        array = found if kind is None else found.astype(kind)
     array = array.view()
     array.flags.writeable = False
     return array

@@ -163,11 +163,11 @@ def combined(header: Header, logits: Array, reads: list[Array]) -> Array:
     for who in np.unique(counting, axis=0):
         where = np.nonzero((counting == who).all(axis=1))[0]
         chosen = np.nonzero(who)[0]
-        weights = ops.softmax(logits[chosen])
-        total = weights[0] * reads[chosen[0]][..., where, :]
+        weights = ops.softmax(ops.index(logits, chosen))
+        total = weights[0] * ops.index(reads[chosen[0]], (..., where, slice(None)))
         for place, number in enumerate(chosen[1:], start=1):
-            total = total + weights[place] * reads[number][..., where, :]
+            total = total + weights[place] * ops.index(reads[number], (..., where, slice(None)))
         pieces.append(total)
         order.append(where)
     back = np.argsort(np.concatenate(order))
-    return pieces[0] if len(pieces) == 1 else ops.concatenate(pieces, axis=-2)[..., back, :]
+    return pieces[0] if len(pieces) == 1 else ops.index(ops.concatenate(pieces, axis=-2), (..., back, slice(None)))

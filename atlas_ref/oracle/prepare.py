@@ -248,7 +248,7 @@ class Prepared:
         if self.header.level == "token" and self.header.window_weights is not None:
             own = {name.removeprefix("in/param/"): value for name, value in self.inputs.items() if name.startswith("in/param/window_")}
             heads = self.inputs["in/param/W_K"].shape[0]
-            weights = window.by_lag(self.header.window_weights, own, window=size, heads=heads, kind=k.dtype)
+            weights = window.by_lag(self.header.window_weights, own, window=size, heads=heads, like=k)
             gate = window.by_token(self.header.window_weights, own, self.inputs["in/x"])
         if gate is not None:
             brought = window.gate_by_lag(gate, window=size, before=self.inputs.get("in/window_gate_before"))

@@ -10,6 +10,7 @@ there are at a time, and is recomputed in the backward sweep. Specified in specs
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -58,7 +59,7 @@ def run(config: Any, sequence: Recurrence, memory: Memory, chunk: int | None) ->
 
 
 def _numbers(M: Array) -> int:
-    return int(np.prod(M.shape))
+    return math.prod(M.shape)
 
 
 def _newest(rows: Array, count: int) -> Array:
@@ -109,7 +110,7 @@ def _block(config: Any, sequence: Recurrence, read: str, position: Any) -> Any:
 def _windows(rows: Array, c: int) -> Array:
     """Rows (B, h + n, x) as the window of each token (B, n, c, x), oldest first."""
     n = rows.shape[1] - c + 1
-    return rows[:, np.arange(n)[:, None] + np.arange(c)]
+    return ops.index(rows, (slice(None), np.arange(n)[:, None] + np.arange(c)))
 
 
 def _predicted(sequence: Recurrence, keys: Array, reference: Array) -> Array:

@@ -68,7 +68,7 @@ def coefficient_rows(gates: GateRows, columns: int, stride: int) -> tuple[Array,
     """
     enter = _entering(gates)  # (C, ..., G, c)
     C, c, nb = len(enter), enter.shape[-1], gates.bases
-    D = scratch.zeros((C + 1, *enter.shape[1:-1], nb + columns), enter.dtype)
+    D = scratch.zeros((C + 1, *enter.shape[1:-1], nb + columns), enter)
     D[0, ..., 0] = 1.0
     r = gates.retain[..., None]
     if gates.momentum is None:
@@ -77,10 +77,10 @@ def coefficient_rows(gates: GateRows, columns: int, stride: int) -> tuple[Array,
             np.multiply(D[t, ..., : first + c], r[t], out=D[t + 1, ..., : first + c])
             D[t + 1, ..., first : first + c] += enter[t]
         return D, None
-    X = scratch.zeros(D.shape, D.dtype)
+    X = scratch.zeros(D.shape, D)
     X[0, ..., 1] = 1.0
     m, b = gates.momentum[..., None], gates.rate_out[..., None]
-    part = scratch.empty(D[0].shape, D.dtype)
+    part = scratch.empty(D[0].shape, D)
     for t in range(C):
         first = nb + stride * t
         seen = (..., slice(0, first + c))
@@ -105,7 +105,7 @@ def coefficient_rows_backward(gates: GateRows, D: Array, X: Array, dD: Array, dX
         into = dD
     else:
         m, b = gates.momentum[..., None], gates.rate_out[..., None]
-        into = scratch.empty(dD.shape, dD.dtype)
+        into = scratch.empty(dD.shape, dD)
         into[C] = dX_last
         for t in range(C - 1, -1, -1):
             now = (..., slice(0, nb + stride * t + c))
@@ -132,7 +132,7 @@ def _row_dots(g: Array, rows: Array, stride: int, c: int, nb: int, ahead: int) -
     found = np.empty_like(g, shape=g.shape[:-1])
     for t in range(len(g)):
         seen = (..., slice(0, nb + stride * (t + ahead - 1) + c if t + ahead else nb))
-        np.einsum("...k,...k->...", g[t][seen], rows[t][seen], out=found[t])
+        found[t] = np.einsum("...k,...k->...", g[t][seen], rows[t][seen])
     return found
 
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from atlas_ref.backend import as_strided
 from atlas_ref.parallel.coefficients import GateRows, Rows, coefficient_rows, gate_rows
 from atlas_ref.parallel.group import Arrays, End, Group, Layout
 from atlas_ref.parallel.scratch import scratch
@@ -35,7 +36,7 @@ def end(layout: Layout, made: Group) -> End:
 
 
 def _transposed(x: Array) -> Array:
-    return np.array(x.swapaxes(-1, -2), order="C")
+    return x.swapaxes(-1, -2).copy()
 
 
 def rows_of(layout: Layout, given: Arrays) -> Rows:
@@ -74,8 +75,8 @@ def spread(layout: Layout, rows: Array) -> Array:
     g = (length - c + 1) // C
     across, down, right = rows.strides
     if layout.stride == 1:
-        return np.lib.stride_tricks.as_strided(rows, (B, g, layout.columns, x), (across, C * down, down, right), writeable=False)
-    windows = np.lib.stride_tricks.as_strided(rows, (B, g, C, c, x), (across, C * down, down, down, right), writeable=False)
+        return as_strided(rows, (B, g, layout.columns, x), (across, C * down, down, right))
+    windows = as_strided(rows, (B, g, C, c, x), (across, C * down, down, down, right))
     return windows.reshape(B, g, C * c, x)
 
 
@@ -88,7 +89,7 @@ def _spread_transposed(layout: Layout, rows: Array) -> Array:
     across, down, right = turned.strides
     g = (length - layout.window + 1) // layout.chunk
     shape = (B, g, x, layout.columns)
-    return np.lib.stride_tricks.as_strided(turned, shape, (across, layout.chunk * right, down, right), writeable=False)
+    return as_strided(turned, shape, (across, layout.chunk * right, down, right))
 
 
 def gathered(layout: Layout, columns: Array, rows: Array) -> None:
@@ -179,7 +180,7 @@ def kept(gates: GateRows, D: Array, X: Array, o: int) -> Kept:
 
     if gates.momentum is None:
         return Kept(wide(D[-1, ..., 0]), None)
-    return Kept(np.concatenate([wide(D[-1, ..., 0]), wide(X[-1, ..., 1])], axis=-1), np.ascontiguousarray(wide(D[-1, ..., 1])))
+    return Kept(np.concatenate([wide(D[-1, ..., 0]), wide(X[-1, ..., 1])], axis=-1), wide(D[-1, ..., 1]).copy())
 
 
 def pass_on(keep: Kept, states: Array, k: int, change: Array) -> None:
@@ -212,13 +213,13 @@ def _given(layout: Layout, given: Arrays, made: Group) -> Group:
     B, g, K, d = made.phi.shape
     o = given.values.shape[-1]
     Z = side_by_side(given)
-    E = scratch.empty((B, g, K, o), Z.dtype)
-    states, scaled = scratch.empty((B, g + 1, *Z.shape[1:]), Z.dtype), scratch.empty((B, g, K, Z.shape[-1]), Z.dtype)
+    E = scratch.empty((B, g, K, o), Z)
+    states, scaled = scratch.empty((B, g + 1, *Z.shape[1:]), Z), scratch.empty((B, g, K, Z.shape[-1]), Z)
     states[:, 0] = Z
     keep, left = kept(made.gates, made.D, made.X, o), left_factors(made)
     values = spread(layout, given.values)
     reference: Array = None if given.reference is None else _transposed(given.reference)
-    references: Array = scratch.empty((B, g, d, o), Z.dtype) if layout.keeps_reference else None
+    references: Array = scratch.empty((B, g, d, o), Z) if layout.keeps_reference else None
     arrivals: Array = None
     if layout.carry:
         arrivals = np.concatenate([given.residuals, np.empty_like(given.values, shape=(B, g * C, o))], axis=1)
@@ -250,14 +251,14 @@ def _solved(layout: Layout, given: Arrays, made: Group) -> Group:
     o = given.values.shape[-1]
     Z = side_by_side(given)
     values = spread(layout, given.values)
-    E = scratch.empty((B, g, K, o), Z.dtype)
-    states, scaled = scratch.empty((B, g + 1, *Z.shape[1:]), Z.dtype), scratch.empty((B, g, K, Z.shape[-1]), Z.dtype)
+    E = scratch.empty((B, g, K, o), Z)
+    states, scaled = scratch.empty((B, g + 1, *Z.shape[1:]), Z), scratch.empty((B, g, K, Z.shape[-1]), Z)
     states[:, 0] = Z
     keep = kept(made.gates, made.D, made.X, o)
     reference = None if given.reference is None else given.reference.swapaxes(-1, -2)
-    references: Array = scratch.empty((B, g, d, o), Z.dtype) if layout.keeps_reference else None
+    references: Array = scratch.empty((B, g, d, o), Z) if layout.keeps_reference else None
     before, left = factor_pair(layout, made), left_factors(made)
-    answered, change = scratch.empty((B, g, K, Z.shape[-1]), Z.dtype), scratch.empty(Z.shape, Z.dtype)
+    answered, change = scratch.empty((B, g, K, Z.shape[-1]), Z), scratch.empty(Z.shape, Z)
     for k in range(g):
         if layout.keeps_reference:
             reference = states[:, k, :, :o].copy() if layout.refresh[k] else reference

@@ -84,8 +84,8 @@ class _Pulled(NamedTuple):
 
 def row_bars(layout: Layout, rows: Rows) -> RowBars:
     """Room for the cotangents of coefficient rows, zero."""
-    retain = scratch.zeros(rows.gates.retain.shape, rows.D.dtype) if layout.solved and layout.before_error else None
-    return RowBars(scratch.zeros(rows.D.shape, rows.D.dtype), None if rows.X is None else np.zeros_like(rows.X[-1]), retain)
+    retain = scratch.zeros(rows.gates.retain.shape, rows.D) if layout.solved and layout.before_error else None
+    return RowBars(scratch.zeros(rows.D.shape, rows.D), None if rows.X is None else np.zeros_like(rows.X[-1]), retain)
 
 
 def backward(layout: Layout, given: Arrays, made: Group, bars: Bars, summed: RowBars, into: Into) -> End:
@@ -99,8 +99,8 @@ def backward(layout: Layout, given: Arrays, made: Group, bars: Bars, summed: Row
         those of what the group began with.
     """
     pulled = _through_reads(layout, made, bars, summed, into)
-    ends = scratch.empty(made.states[:, 1:].shape, made.states.dtype)  # cotangent of the state at the end of each chunk
-    F = scratch.empty(made.scaled.shape, made.scaled.dtype)
+    ends = scratch.empty(made.states[:, 1:].shape, made.states)  # cotangent of the state at the end of each chunk
+    F = scratch.empty(made.scaled.shape, made.scaled)
     through = _through_solved if layout.solved else _through_given
     dZ, d_reference, d_residuals = through(layout, given, made, bars, pulled, ends, F, into)
     _through_ends(made, pulled, ends, F)
@@ -144,7 +144,7 @@ def _weights(rows: Array, given: Array) -> Array:
 def _spread_out(g: Array, factors: Array) -> Array:
     """[c g | f g] (..., rows, bases o) from g (..., rows, o) and factors (..., rows, G, bases) of M_0 and of -S_0."""
     o, bases = g.shape[-1], factors.shape[-1]
-    both = scratch.empty((*g.shape[:-1], bases * o), g.dtype)
+    both = scratch.empty((*g.shape[:-1], bases * o), g)
     np.multiply(g, factors[..., 0], out=both[..., :o])
     if bases == 2:
         np.multiply(g, -factors[..., 1], out=both[..., o:])
@@ -180,14 +180,13 @@ def _mixed_back(A: Array, g: Array) -> Array:
 def _through_reads(layout: Layout, made: Group, bars: Bars, summed: RowBars, into: Into) -> _Pulled:
     """From y to scores, residuals, coefficient rows, queries and the states at the start of chunks."""
     states = made.states[:, :-1]
-    kind = states.dtype
     pulled = _Pulled(
         D=summed.D,
         X_last=summed.X_last,
-        phi=scratch.zeros(made.phi.shape, kind),
+        phi=scratch.zeros(made.phi.shape, states),
         queries=into.queries.reshape(made.queries.shape),
-        E=scratch.zeros(made.E.shape, kind),
-        states=scratch.zeros(states.shape, kind),
+        E=scratch.zeros(made.E.shape, states),
+        states=scratch.zeros(states.shape, states),
         references=None,
         turned=scratch.turned(states),
     )
@@ -352,7 +351,7 @@ def _through_rows(layout: Layout, made: Group, pulled: _Pulled, summed: RowBars,
     nb, dR = made.gates.bases, pulled.E
     gathered(layout, -dR, into.values)
     before = before_rows(layout, made.gates, made.D)  # (B, g, G, K, bases + K)
-    d_before = scratch.zeros(before.shape, before.dtype)
+    d_before = scratch.zeros(before.shape, before)
     dN = _against(-dR, made.E, before.shape[-3])
     np.multiply(dN, made.keyed[:, :, None], out=d_before[..., nb:])
     dN *= before[..., nb:]

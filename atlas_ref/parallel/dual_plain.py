@@ -74,11 +74,11 @@ def _solved_set(layout: Layout, part: Arrays) -> tuple[list[_Set], Array]:
     D, X = _rows(layout, part, part.weights)
     c, nb = layout.window, D.shape[-1] - layout.columns
     places = (np.arange(layout.chunk)[:, None] + np.arange(c)).ravel()
-    phi, values = part.keys[:, places], part.values[:, places]
+    phi, values = (ops.index(x, (slice(None), places)) for x in (part.keys, part.values))
     before = ops.moveaxis(D[:-1], 0, -2)  # (B, G, C, nb + K)
     if layout.before_error:
         before = ops.expand_dims(ops.swapaxes(part.retain, -1, -2), -1) * before
-    before = before[:, :, np.repeat(np.arange(layout.chunk), c)]
+    before = ops.index(before, (slice(None), slice(None), np.repeat(np.arange(layout.chunk), c)))
     known = _base(before, [phi @ ops.transpose(Z) for Z in (part.M, part.S) if Z is not None]) - values
     N = before[..., nb:] * ops.expand_dims(phi @ ops.transpose(phi), 1)
     E = _solve(N, known)

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from atlas_ref.parallel.chunks import alone, grouped
 from atlas_ref.parallel.coefficients import unit
 from atlas_ref.parallel.recomputed import recomputed
@@ -105,10 +103,7 @@ def _rows(retain: Array, momentum: Array, rate_in: Array, rate_out: Array, weigh
 
 def _units(like: Array, shape: tuple[int, ...], first: int) -> Array:
     """Row i holds 1 in column first + i, and 0 elsewhere."""
-    made = ops.zeros_like(like, shape=shape)
-    rows = np.arange(shape[-2])
-    made[..., rows, first + rows] = 1.0
-    return made
+    return ops.triu(ops.tril(ops.ones_like(like, shape=shape), first), first)
 
 
 def _placed(rows: Array, h: int) -> Array:

@@ -234,7 +234,7 @@ def state_after(rule: Any, config: Any, before: Any, sequence: Recurrence, made:
 
 def _owned(value: Any) -> Any:
     """A view as an array of its own: a state must not keep a whole sequence, or the matrices of a chunk, alive."""
-    return value.copy() if isinstance(value, np.ndarray) and value.base is not None else value
+    return value.copy() if getattr(value, "base", None) is not None else value
 
 
 def _window_after(rule: Any, config: Any, before: Any, sequence: Recurrence, made: Memory) -> dict[str, Any]:

@@ -282,8 +282,7 @@ def affine_maps(part: Recurrence, rows: int | None = None) -> tuple[Array, Array
         A (..., d_out, T, n, n), B (..., d_out, T, 1, n).
     """
     Q, R = window_sums(part)
-    one = ops.zeros_like(Q, shape=Q.shape[-2:])
-    one[np.arange(len(one)), np.arange(len(one))] = 1.0
+    one = ops.tril(ops.triu(ops.ones_like(Q, shape=Q.shape[-2:])))
     if rows is not None:
         Q, R = ops.expand_dims(Q, -4), ops.expand_dims(ops.swapaxes(R, -2, -3), -2)
 

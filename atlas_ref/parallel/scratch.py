@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from atlas_ref.backend import on_host
 from atlas_ref.types import Array
 
 ALIGNMENT = 64  # bytes of a cache line
@@ -41,9 +42,14 @@ class Scratch(threading.local):
                 if self.block.nbytes < needed <= KEPT:
                     self.block = np.empty(needed, np.uint8)
 
-    def empty(self, shape: tuple[int, ...], kind: Any) -> Array:
-        """An array of which nothing is known; outside the block where that is full."""
-        kind = np.dtype(kind)
+    def empty(self, shape: tuple[int, ...], like: Array, kind: Any = None) -> Array:
+        """An array of which nothing is known, of the dtype of `like` or another; outside the block where that is full.
+
+        Beside an array on a device it comes from that library, which keeps a pool of its own.
+        """
+        if not on_host(like):
+            return np.empty_like(like, dtype=kind, order="C", shape=shape)
+        kind = np.dtype(like.dtype if kind is None else kind)
         size = -(-math.prod(shape) * kind.itemsize // ALIGNMENT) * ALIGNMENT
         start, self.used = self.used, self.used + size
         self.most = max(self.most, self.used)
@@ -51,15 +57,15 @@ class Scratch(threading.local):
             return np.empty(shape, kind)
         return self.block[start : start + math.prod(shape) * kind.itemsize].view(kind).reshape(shape)
 
-    def zeros(self, shape: tuple[int, ...], kind: Any) -> Array:
+    def zeros(self, shape: tuple[int, ...], like: Array) -> Array:
         """An array of zeros."""
-        made = self.empty(shape, kind)
+        made = self.empty(shape, like)
         made[...] = 0.0
         return made
 
     def copy(self, x: Array) -> Array:
         """The same entries, contiguous."""
-        made = self.empty(x.shape, x.dtype)
+        made = self.empty(x.shape, x)
         made[...] = x
         return made
 
@@ -69,13 +75,13 @@ class Scratch(threading.local):
 
     def times(self, a: Array, b: Array) -> Array:
         """a * b."""
-        made = self.empty(np.broadcast_shapes(a.shape, b.shape), np.result_type(a, b))
+        made = self.empty(np.broadcast_shapes(a.shape, b.shape), a, np.result_type(a, b))
         return np.multiply(a, b, out=made)
 
     def product(self, a: Array, b: Array) -> Array:
         """a @ b for stacks of matrices."""
         lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-        made = self.empty((*lead, a.shape[-2], b.shape[-1]), np.result_type(a, b))
+        made = self.empty((*lead, a.shape[-2], b.shape[-1]), a, np.result_type(a, b))
         return np.matmul(a, b, out=made)
 
 

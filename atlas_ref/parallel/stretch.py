@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from atlas_ref.backend import on_host
 from atlas_ref.parallel import dual, dual_backward, dual_plain
 from atlas_ref.parallel.dual_backward import Bars, Into
 from atlas_ref.parallel.group import Arrays, End, Layout
@@ -63,7 +64,7 @@ def _forward(layouts: Sequence[Layout]) -> Callable[..., tuple[Outputs, Any]]:
     def forward(*arrays: Array) -> tuple[Outputs, Any]:
         given = _of_one_kind(arrays)
         B, n, _ = given.queries.shape
-        y: Array = None if layouts[0].read == "none" else np.empty((B, n, given.values.shape[-1]), given.values.dtype)
+        y: Array = None if layouts[0].read == "none" else np.empty_like(given.values, order="C", shape=(B, n, given.values.shape[-1]))
         end, starts = _start(given), []
         for layout, tokens in _places(layouts):
             starts.append(end)
@@ -176,7 +177,7 @@ def _behind(earlier: Array, own: Array) -> Array:
 
 
 def _room(earlier: Array, own: Array) -> Array:
-    return scratch.empty((own.shape[0], earlier.shape[1] + own.shape[1], own.shape[2]), own.dtype)
+    return scratch.empty((own.shape[0], earlier.shape[1] + own.shape[1], own.shape[2]), own)
 
 
 def _room_behind(earlier: Array, own: Array) -> Array:
@@ -201,7 +202,7 @@ def _shares(layout: Layout, given: Arrays) -> list[slice]:
     """Memories in shares for one thread each, where there is enough to do beside the walk from chunk to chunk."""
     B, n, d = given.queries.shape
     work = B * n * layout.columns * (d + given.values.shape[-1])
-    count = 1 if layout.solved or work < SHARED_WORK else min(processors(), B)
+    count = 1 if layout.solved or work < SHARED_WORK or not on_host(given.queries) else min(processors(), B)
     bounds = [B * i // count for i in range(count + 1)]
     return [slice(first, last) for first, last in itertools.pairwise(bounds)]
 

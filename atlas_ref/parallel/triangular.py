@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from atlas_ref.backend import as_strided
 from atlas_ref.types import Array
 
 SMALL = 4  # rows of the blocks that are inverted by substitution
@@ -31,7 +32,7 @@ def inverse_unit_lower(strict: Array) -> Array:
         padded[..., :n, :n] = strict
         return inverse_unit_lower(padded)[..., :n, :n]
     inverse = np.zeros_like(strict, order="C")
-    inverse[..., np.arange(n), np.arange(n)] = 1.0
+    _diagonal_blocks(inverse, 1, 1)[...] = 1.0
     half = min(SMALL, n)
     _substitute(_diagonal_blocks(strict, half, half), _diagonal_blocks(inverse, half, half))
     while half < n:
@@ -52,8 +53,5 @@ def _substitute(strict: Array, inverse: Array) -> None:
 def _diagonal_blocks(x: Array, size: int, every: int, row: int = 0, column: int = 0) -> Array:
     """A view (..., n / every, size, size) of the blocks at (row, column) of the diagonal blocks of size `every`."""
     down, right = x.strides[-2:]
-    return np.lib.stride_tricks.as_strided(
-        x[..., row:, column:],
-        shape=(*x.shape[:-2], x.shape[-1] // every, size, size),
-        strides=(*x.strides[:-2], every * (down + right), down, right),
-    )
+    shape = (*x.shape[:-2], x.shape[-1] // every, size, size)
+    return as_strided(x[..., row:, column:], shape, (*x.strides[:-2], every * (down + right), down, right))

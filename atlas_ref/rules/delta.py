@@ -16,7 +16,7 @@ from typing import Annotated, Any, NamedTuple, Self
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
-from atlas_ref import gates
+from atlas_ref import backend, gates
 from atlas_ref.conventions import Convention, resolve
 from atlas_ref.gates import Gates, GateSet
 from atlas_ref.rules import run
@@ -110,7 +110,7 @@ def init(config: Config, seed: int, *, dtype: Any = np.float64) -> Params:
 def start(config: Config, leading: tuple[int, ...] = (), *, dtype: Any = np.float64, M: Array = None) -> State:
     """The state before the first token: M_0, zero unless given (DELTA-1)."""
     shape = (config.d_out, config.d_in)
-    M = run.initial("M", np.zeros((*leading, *shape), dtype) if M is None else M, (*leading, *shape))
+    M = run.initial("M", backend.current().zeros((*leading, *shape), dtype) if M is None else M, (*leading, *shape))
     return restart(config, State.trusted(M=M))
 
 

@@ -21,7 +21,7 @@ from typing import Annotated, Any, NamedTuple, Self
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
-from atlas_ref import feature_maps, gates, window
+from atlas_ref import backend, feature_maps, gates, window
 from atlas_ref.conventions import Convention, resolve
 from atlas_ref.feature_maps import IDENTITY, FeatureMap
 from atlas_ref.gates import Gates, GateSet
@@ -165,7 +165,7 @@ def init(config: Config, seed: int, *, dtype: Any = np.float64) -> Params:
 def start(config: Config, leading: tuple[int, ...] = (), *, dtype: Any = np.float64, M: Array = None, S: Array = None) -> State:
     """The state before the first token: M_0 and S_0 (zero unless given), an empty window (OMEGA-1)."""
     shape = (config.d_out, config.d_phi)
-    M = run.initial("M", np.zeros((*leading, *shape), dtype) if M is None else M, (*leading, *shape))
+    M = run.initial("M", backend.current().zeros((*leading, *shape), dtype) if M is None else M, (*leading, *shape))
     S = run.initial("S", ops.zeros_like(M) if S is None else S, M.shape, exact=True)
     return restart(config, State.trusted(M=M, S=S))
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any, NamedTuple, Self, TypeVar
 import numpy as np
 from pydantic import model_validator
 
-from atlas_ref import feature_maps, gates, window
+from atlas_ref import backend, feature_maps, gates, window
 from atlas_ref.conventions import Convention
 from atlas_ref.gates import Gates
 from atlas_ref.rules.agreement import check_call
@@ -193,9 +193,9 @@ def require_span(convention: Convention, span: int | None) -> None:
 
 
 def cast(params: ParamsT, dtype: Any) -> ParamsT:
-    """The same parameters in another precision."""
+    """The same parameters in another precision, made in the backend in use (BACKEND-1)."""
     leaves, _, build = flatten(params, "params")
-    made: ParamsT = build([read_only(leaf.astype(dtype)) for leaf in leaves])
+    made: ParamsT = build([read_only(backend.current().from_host(leaf.astype(dtype))) for leaf in leaves])
     return made
 
 
@@ -342,7 +342,7 @@ def project(config: Any, params: Any, x: Array) -> dict[str, Array]:
     made: dict[str, Array] = {"k": k, "v": v, "q": q, **gates.compute(params.gates, gated_key, v)}
     weights = getattr(config, "window_weights", None)
     if weights is not None:
-        static = window.by_lag(weights, params.window, window=config.window, heads=config.heads, kind=k.dtype)
+        static = window.by_lag(weights, params.window, window=config.window, heads=config.heads, like=k)
         made["window_gate"] = window.by_token(weights, params.window, x)
         made["window_weights"] = static if static is None else static + ops.zeros_like(k, shape=(*k.shape[:-1], 1))
     return made

@@ -281,8 +281,8 @@ def test_nothing_is_known_of_work_space(way: str, monkeypatch: pytest.MonkeyPatc
     want, want_gradients = results(case, form, 2)[0], gradients(case, form, 2)
     empty = Scratch.empty
 
-    def poisoned(self: Scratch, shape: tuple[int, ...], kind: Any) -> Any:
-        made = empty(self, shape, kind)
+    def poisoned(self: Scratch, shape: tuple[int, ...], like: Any, kind: Any = None) -> Any:
+        made = empty(self, shape, like, kind)
         made[...] = np.nan
         return made
 
@@ -391,7 +391,7 @@ def test_a_form_may_run_while_another_group_holds_work_space(way: str) -> None:
     form, case = example(way)
     want = both(case, form)
     with scratch.frame():
-        held = scratch.empty((1000,), np.float64)
+        held = scratch.empty((1000,), np.zeros(()))
         held[...] = 7.0
         assert both(case, form) == want
         assert np.all(held == 7.0)

@@ -1,0 +1,276 @@
+"""Where arrays are made and where they are: NumPy on the host, or CuPy on a GPU.
+
+    atlas_ref.backend.use("cupy")        or ATLAS_REF_BACKEND=cupy, or --backend cupy
+
+says where parameters and states are made, and where the commands compute. Everything else follows its arrays: a rule, a form
+or a gradient computes where its arguments are, and nothing is copied between host and device on the way but masks and indices,
+which are made on the host. `device` and `host` copy, and count it.
+
+Specified in specs/backend.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tape import constants
+from tape.core import Array, plain
+from tape.nested import flatten
+
+__all__ = [
+    "Backend",
+    "BackendError",
+    "Copies",
+    "as_strided",
+    "current",
+    "device",
+    "host",
+    "named",
+    "of",
+    "on_host",
+    "register",
+    "require_one",
+    "truth",
+    "use",
+    "used",
+]
+
+VARIABLE = "ATLAS_REF_BACKEND"
+
+
+class BackendError(ValueError):
+    """A backend that cannot be used here, or arrays of two backends in one call."""
+
+
+@dataclass
+class Copies:
+    """Copies between host and device since the program began (BACKEND-5).
+
+    Attributes:
+        to_device, to_host: how many. bytes: of all of them.
+    """
+
+    to_device: int = 0
+    to_host: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A library of arrays.
+
+    Attributes:
+        name: as `use` takes it.
+        array: its type of arrays.
+        xp: its functions, by NumPy's names.
+        place: a NumPy array -> one of its own; fetch: the way back.
+        as_strided: (x, shape, strides) -> a view of x.
+        copies: what was copied so far.
+    """
+
+    name: str
+    array: type
+    xp: Any
+    place: Callable[[np.ndarray[Any, Any]], Any]
+    fetch: Callable[[Any], np.ndarray[Any, Any]]
+    as_strided: Callable[[Any, tuple[int, ...], tuple[int, ...]], Any]
+    copies: Copies = field(default_factory=Copies)
+
+    def from_host(self, x: Any) -> Array:
+        """A NumPy array as one of this backend; one that is there already, as it is (BACKEND-5)."""
+        if isinstance(x, self.array):
+            return x
+        x = np.asarray(x)  # what is in a third backend refuses
+        self.copies.to_device += 1
+        self.copies.bytes += x.nbytes
+        return self.place(x)
+
+    def to_host(self, x: Any) -> np.ndarray[Any, Any]:
+        """An array of this backend as a NumPy array; one that is there already, as it is (BACKEND-5)."""
+        if not isinstance(x, self.array) or self.array is np.ndarray:
+            return np.asarray(x)
+        found = self.fetch(x)
+        self.copies.to_host += 1
+        self.copies.bytes += found.nbytes
+        return found
+
+    def zeros(self, shape: tuple[int, ...], kind: Any) -> Array:
+        """Zeros, made there."""
+        return self.xp.zeros(shape, kind)
+
+
+def _strided_on_host(x: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
+    return np.lib.stride_tricks.as_strided(x, shape, strides)
+
+
+NUMPY = Backend("numpy", np.ndarray, np, np.asarray, np.asarray, _strided_on_host)
+
+
+def _cupy() -> Backend:
+    """CuPy and a GPU that it can use, with products in full float32 (BACKEND-3, BACKEND-6)."""
+    try:
+        cupy = importlib.import_module("cupy")
+    except ImportError as error:
+        raise BackendError(
+            f"backend cupy: CuPy is not installed ({error}); pip install 'atlas-ref[cuda]' for CUDA 13, [cuda12] for CUDA 12"
+        ) from None
+    try:
+        count = int(cupy.cuda.runtime.getDeviceCount())
+    except Exception as error:  # of the driver, whatever its kind
+        raise BackendError(f"backend cupy: no GPU can be used ({str(error).splitlines()[0]}); --backend numpy runs on the host") from None
+    if count == 0:
+        raise BackendError("backend cupy: no GPU was found; --backend numpy runs on the host")
+    made = Backend("cupy", cupy.ndarray, cupy, cupy.asarray, cupy.asnumpy, importlib.import_module("cupy.lib.stride_tricks").as_strided)
+    refuse_tf32(cupy, os.environ)
+    return made
+
+
+def refuse_tf32(cupy: Any, environment: Mapping[str, str]) -> None:
+    """Products of float32 arrays keep their 24 bits: TF32, which keeps 11, must have been asked for by ATLAS_REF_TF32=1 (BACKEND-6).
+
+    Raises:
+        BackendError: TF32 is on and nobody asked for it here.
+    """
+    if environment.get("ATLAS_REF_TF32", "0") not in ("", "0"):
+        return
+    for name in ("CUPY_TF32", "NVIDIA_TF32_OVERRIDE"):
+        if environment.get(name, "0") not in ("", "0"):
+            raise BackendError(
+                f"backend cupy: {name}={environment[name]} makes float32 products in TF32, which keeps 11 of 24 bits; "
+                "unset it, or set ATLAS_REF_TF32=1 if you want that"
+            )
+    core = importlib.import_module("cupy._core")
+    if core.get_compute_type(np.float32) == core.COMPUTE_TYPE_TF32:
+        raise BackendError("backend cupy: float32 products are set to TF32; set ATLAS_REF_TF32=1 if you want that")
+
+
+#: Name -> how the backend is made, when it is asked for first.
+_makers: dict[str, Callable[[], Backend]] = {"numpy": lambda: NUMPY, "cupy": _cupy}
+_made: dict[str, Backend] = {"numpy": NUMPY}
+_by_type: dict[type, Backend] = {np.ndarray: NUMPY}
+_current: list[Backend] = []
+
+
+def register(name: str, make: Callable[[], Backend]) -> None:
+    """Add a backend under a name."""
+    _makers[name] = make
+    _made.pop(name, None)
+
+
+def named(name: str) -> Backend:
+    """The backend of that name.
+
+    Raises:
+        BackendError: there is none of that name, or what it needs is not there.
+    """
+    if name not in _makers:
+        raise BackendError(f"backend {name!r}: {' and '.join(_makers)} are available")
+    if name not in _made:
+        made = _makers[name]()
+        _made[name] = _by_type[made.array] = made
+        constants.register(made.array, made.from_host)
+    return _made[name]
+
+
+def use(name: str) -> Backend:
+    """Make parameters and states in this backend from now on, and let commands compute there (BACKEND-1).
+
+    Raises:
+        BackendError: there is none of that name, or what it needs is not there.
+    """
+    found = named(name)
+    _current[:] = [found]
+    return found
+
+
+@contextlib.contextmanager
+def used(name: str) -> Iterator[Backend]:
+    """`use` until the end of the block."""
+    before = current()
+    try:
+        yield use(name)
+    finally:
+        _current[:] = [before]
+
+
+def current() -> Backend:
+    """The backend in use: what `use` named last, else ATLAS_REF_BACKEND, else NumPy (BACKEND-1).
+
+    Raises:
+        BackendError: the variable names none that can be used.
+    """
+    return _current[0] if _current else use(os.environ.get(VARIABLE) or "numpy")
+
+
+def of(*arrays: Array) -> Backend:
+    """The backend that holds the arrays, tape variables by their values; NumPy's for numbers (BACKEND-2).
+
+    Raises:
+        BackendError: arrays of two backends.
+    """
+    found = NUMPY
+    for x in arrays:
+        own = _by_type.get(type(plain(x)), NUMPY)
+        if own is NUMPY or own is found:
+            continue
+        if found is not NUMPY:
+            raise BackendError(f"arrays of {found.name} and of {own.name}: move them to one backend")
+        found = own
+    return found
+
+
+def device(nest: Any) -> Any:
+    """A copy of a model, dict, tuple or array with every array in the backend in use (BACKEND-5)."""
+    return _each(nest, current().from_host)
+
+
+def host(nest: Any) -> Any:
+    """A copy of a model, dict, tuple or array with every array in NumPy (BACKEND-5)."""
+    return _each(nest, lambda x: of(x).to_host(x))
+
+
+def _each(nest: Any, change: Callable[[Any], Array]) -> Any:
+    leaves, _, build = flatten(nest, "nest")
+    return build([change(leaf) if hasattr(leaf, "dtype") else leaf for leaf in leaves])
+
+
+# -- what the rules and forms ask ----------------------------------------------------------------------
+
+
+def require_one(named: Mapping[str, Array]) -> None:
+    """Refuse arrays of two backends in one call (BACKEND-4).
+
+    Raises:
+        ValueError: names the array, its backend and that of the first.
+    """
+    first: tuple[str, Backend] | None = None
+    for name, x in named.items():
+        own = _by_type.get(type(plain(x)))
+        if own is None:
+            continue
+        if first is None:
+            first = name, own
+        elif own is not first[1]:
+            raise ValueError(f"{name}: in {own.name}, but {first[0]} is in {first[1].name}; move it with backend.device or backend.host")
+
+
+def truth(x: Any) -> bool:
+    """Whether one boolean holds; from a device it is copied, so a loop must not ask."""
+    return bool(of(x).to_host(x))
+
+
+def as_strided(x: Array, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
+    """A view of x with other axes, which may overlap: not for writing, unless they do not."""
+    return of(x).as_strided(x, shape, strides)
+
+
+def on_host(x: Array) -> bool:
+    """Whether an array is NumPy's, so that caches and threads of this processor matter to it."""
+    return of(x) is NUMPY

@@ -1,0 +1,50 @@
+"""Masks and indices beside arrays of another library: they are made on the host and moved to where the array is.
+
+Which token is active, which window row is older, which column a monomial takes: such constants follow from settings and not
+from data, so they are plain NumPy arrays wherever they are made. Where one meets an array of another library, that library's
+mover takes it there, once: what was moved lately is kept, so a loop over tokens does not move the same mask again.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tape.variable import Array, Variable
+
+#: Array type -> how a NumPy array becomes one. NumPy's own needs none.
+_movers: dict[type, Callable[[np.ndarray[Any, Any]], Any]] = {}
+
+KEPT_BYTES = 2**16  # of one constant at most; larger ones are moved each time
+
+
+def register(array_type: type, move: Callable[[np.ndarray[Any, Any]], Any]) -> None:
+    """Name the mover of an array type; what earlier movers left is forgotten."""
+    _movers[array_type] = move
+    _kept.cache_clear()
+
+
+def beside(constant: Any, *others: Array) -> Any:
+    """A NumPy array where the others are; anything else, or beside NumPy arrays, as it is (TAPE-3)."""
+    if not _movers or type(constant) is not np.ndarray:
+        return constant
+    for other in others:
+        while type(other) is Variable:
+            other = other.value
+        if type(other) in _movers:
+            return _moved(constant, type(other))
+    return constant
+
+
+def _moved(constant: np.ndarray[Any, Any], to: type) -> Any:
+    if constant.nbytes > KEPT_BYTES:
+        return _movers[to](constant)
+    return _kept(to, constant.tobytes(), constant.dtype.str, constant.shape)
+
+
+@functools.lru_cache(maxsize=1024)
+def _kept(to: type, data: bytes, kind: str, shape: tuple[int, ...]) -> Any:
+    return _movers[to](np.frombuffer(data, kind).reshape(shape))
