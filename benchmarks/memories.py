@@ -141,7 +141,9 @@ def forward(memory: Memory, arrays: Mapping[str, Any], form: str | None = None, 
     return (*(getattr(state, name) for name in ("M", "S") if hasattr(state, name)), y)
 
 
-def both(memory: Memory, arrays: Mapping[str, Any], bar: Any, form: str | None = None, chunk: int | None = None) -> tuple[Any, dict[str, Any]]:
+def both(
+    memory: Memory, arrays: Mapping[str, Any], bar: Any, form: str | None = None, chunk: int | None = None
+) -> tuple[Any, dict[str, Any]]:
     """The reads and the gradient of their product with `bar` by every input: forward and backward."""
     y, pullback = tape.vjp(lambda given: forward(memory, given, form, chunk)[-1], arrays)
     (gradient,) = pullback(bar)

@@ -6,6 +6,7 @@ So one count serves every form of a memory and every implementation of it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 BACKWARD = 2  # every product has two in the backward, each as large
@@ -39,9 +40,9 @@ def exact(d: int, c: int, C: int, *, momentum: bool) -> int:
     return K * K * d + C * K * d + states * K * d * d + c * C * K * d // 2 + C * K * d + states * (C * d * d + K * d * d)
 
 
-def fewest(count: Any, tokens: int) -> int:
+def fewest(count: Callable[[int], int], tokens: int) -> int:
     """Multiply-adds of a sequence, with the chunk that needs fewest."""
-    return min(-(-tokens * count(2**n) // 2**n) for n in range(1, 9))
+    return int(min(-(-tokens * count(2**n) // 2**n) for n in range(1, 9)))
 
 
 def multiply_adds(memory: Any, heads: int, tokens: int, kind: str) -> float:

@@ -7,13 +7,16 @@ them made is the other's without a copy (DLPack). Their allocators keep what was
 from __future__ import annotations
 
 import gc
+import importlib
 import importlib.util
 import os
+import platform
 import time
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from atlas_ref import backend
 from benchmarks import measure
 from benchmarks.measure import Work
 
@@ -32,29 +35,9 @@ class Peak(NamedTuple):
     how: str
 
 
-class Device(Protocol):
-    """What a run needs of the place it runs at."""
-
-    name: str
-    measured: bool  # whether its figures are those of a GPU
-
-    def seconds(self, work: Work) -> float: ...
-    def ours(self, array: Any) -> Array: ...
-    def host(self, array: Array) -> np.ndarray[Any, Any]: ...
-    def tensor(self, array: Array) -> Any: ...
-    def array(self, tensor: Any) -> Array: ...
-    def tiled(self, array: Array, shape: tuple[int, ...]) -> Array: ...
-    def peak(self, work: Work) -> Peak: ...
-    def peak_of_torch(self, work: Work) -> Peak: ...
-    def release(self) -> None: ...
-    def free(self) -> float: ...
-    def describe(self) -> dict[str, Any]: ...
-    def is_out_of_memory(self, error: BaseException) -> bool: ...
-
-
-def has_torch() -> bool:
-    """Whether PyTorch is installed."""
-    return importlib.util.find_spec("torch") is not None
+def _torch() -> Any:
+    """PyTorch, or None where it is not installed."""
+    return importlib.import_module("torch") if importlib.util.find_spec("torch") is not None else None
 
 
 class Cpu:
@@ -63,6 +46,9 @@ class Cpu:
     name = "cpu"
     measured = False
     torch_name = "cpu"
+
+    def __init__(self) -> None:
+        self.torch = _torch()
 
     def seconds(self, work: Work) -> float:
         start = time.perf_counter()
@@ -76,12 +62,11 @@ class Cpu:
         return np.asarray(array)
 
     def tensor(self, array: Array) -> Any:
-        import torch
-
-        return torch.tensor(np.asarray(array))  # a copy: ours are read-only
+        return self.torch.tensor(np.asarray(array))  # a copy: ours are read-only
 
     def array(self, tensor: Any) -> Array:
-        return tensor.detach().numpy()
+        array: Array = tensor.detach().numpy()
+        return array
 
     def tiled(self, array: Array, shape: tuple[int, ...]) -> Array:
         return _tiled(np, array, shape)
@@ -101,7 +86,7 @@ class Cpu:
         return float(pages * size)
 
     def describe(self) -> dict[str, Any]:
-        return {"device": "cpu: NO GPU WAS MEASURED", **measure.machine(), **_torch_version()}
+        return {"device": "cpu: NO GPU WAS MEASURED", **measure.machine(), **_version(self.torch)}
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         return isinstance(error, MemoryError)
@@ -115,13 +100,10 @@ class Cuda:
     torch_name = "cuda"
 
     def __init__(self, *, tf32: bool = False) -> None:
-        if not tf32:
-            os.environ["CUPY_TF32"] = "0"
-            os.environ.setdefault("TRITON_F32_DEFAULT", "ieee")
-        else:
-            os.environ["CUPY_TF32"] = "1"
+        os.environ["CUPY_TF32"] = os.environ["ATLAS_REF_TF32"] = str(int(tf32))
+        os.environ["TRITON_F32_DEFAULT"] = "tf32" if tf32 else "ieee"
         try:
-            import cupy
+            cupy = importlib.import_module("cupy")
         except ImportError as error:
             raise Unavailable(f"CuPy does not import: {error}") from None
         try:
@@ -200,9 +182,9 @@ class Cuda:
             "driver": runtime.driverGetVersion(),
             "cuda": runtime.runtimeGetVersion(),
             "cupy": self.cupy.__version__,
-            "python": measure.platform.python_version(),
+            "python": platform.python_version(),
             "numpy": np.__version__,
-            **_torch_version(),
+            **_version(self.torch),
         }
 
     def is_out_of_memory(self, error: BaseException) -> bool:
@@ -211,15 +193,16 @@ class Cuda:
         return self.torch is not None and isinstance(error, self.torch.cuda.OutOfMemoryError)
 
 
-def open_device(name: str, *, tf32: bool = False) -> Cpu | Cuda:
+Device = Cpu | Cuda
+
+
+def open_device(name: str, *, tf32: bool = False) -> Device:
     """A device by name, with the project's switch set to it.
 
     Raises:
         Unavailable: what it needs is not there.
     """
-    from atlas_ref import backend
-
-    device = Cpu() if name == "cpu" else Cuda(tf32=tf32)
+    device: Device = Cpu() if name == "cpu" else Cuda(tf32=tf32)
     try:
         backend.use("numpy" if name == "cpu" else "cupy")
     except backend.BackendError as error:
@@ -229,23 +212,16 @@ def open_device(name: str, *, tf32: bool = False) -> Cpu | Cuda:
 
 def _torch_on_gpu(tf32: bool) -> Any:
     """PyTorch with TF32 as asked; None where it is not installed or sees no GPU."""
-    if not has_torch():
-        return None
-    import torch
-
-    if not torch.cuda.is_available():
+    torch = _torch()
+    if torch is None or not torch.cuda.is_available():
         return None
     torch.backends.cuda.matmul.allow_tf32 = tf32
     torch.backends.cudnn.allow_tf32 = tf32
     return torch
 
 
-def _torch_version() -> dict[str, Any]:
-    if not has_torch():
-        return {"torch": "not installed"}
-    import torch
-
-    return {"torch": torch.__version__}
+def _version(torch: Any) -> dict[str, Any]:
+    return {"torch": "none that can be used" if torch is None else torch.__version__}
 
 
 def _tiled(xp: Any, array: Array, shape: tuple[int, ...]) -> Array:

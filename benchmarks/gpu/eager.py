@@ -95,9 +95,8 @@ def _banded(weights: Tensor) -> Tensor:
 
 def _by_place(weights: Tensor) -> Tensor:
     """Weights by lag (.., C, c) as rows over places (t, lag): (.., C, C c)."""
-    C, c = weights.shape[-2:]
-    torch = module("torch")
-    return (torch.eye(C, dtype=weights.dtype, device=weights.device)[:, :, None] * weights[..., :, None, :]).flatten(-2)
+    each = module("torch").eye(weights.shape[-2], dtype=weights.dtype, device=weights.device)
+    return (each[:, :, None] * weights[..., :, None, :]).flatten(-2)
 
 
 def _coefficients(given: Given, rows: Tensor) -> Coefficients:
@@ -160,7 +159,7 @@ def exact(given: Given, chunk: int, *, before_error: bool) -> Tensor:
     D, c, f = (each.repeat_interleave(window, -2 if each.ndim == 4 else -1) for each in (D, c, f))
     L = D * (keys @ keys.mT)  # row t of D' is 0 from place t on, so L - I is strictly lower
     right = torch.cat([c[..., None] * keys, f[..., None] * keys, values], -1)
-    solved = torch.linalg.solve_triangular(L + torch.eye(L.shape[-1], dtype=L.dtype, device=L.device), right, upper=False, unitriangular=True)
+    solved = torch.linalg.solve_triangular(L, right, upper=False, unitriangular=True)  # takes the diagonal for ones
     from_M, from_S, from_v = solved.split([keys.shape[-1], keys.shape[-1], values.shape[-1]], -1)
     masked = found.D[..., 1:, :] * (parts.q @ keys.mT)
     ends = (found.D[..., -1, :, None] * keys, found.last[..., None] * keys)

@@ -6,12 +6,13 @@ rounds of timing at one size, which is a group. The smallest sizes come first, s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from benchmarks import memories
 from benchmarks.memories import Memory
 
+Size = tuple[int, int, int]
 KINDS = ("forward", "both")
 FEW = 1024  # tokens: the size from which others are foreseen
 
@@ -182,7 +183,7 @@ SUBJECTS = (
 BATCHES = ((8192, 64), (2048, 128))
 
 
-def groups(*, quick: bool, storage: tuple[str, ...] = ("float32",), sizes: tuple[tuple[int, int, int], ...] | None = None) -> Iterator[Group]:
+def groups(*, quick: bool, storage: tuple[str, ...] = ("float32",), sizes: Sequence[Size] | None = None) -> Iterator[Group]:
     """Groups in order of importance; our own rows on bfloat16 storage only where that is asked for."""
     for heads, d, tokens in sizes or (QUICK if quick else SIZES):
         for subject in SUBJECTS:

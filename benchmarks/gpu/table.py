@@ -1,0 +1,93 @@
+"""What a run found, as a table and as lines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from rich.markup import escape
+from rich.table import Table
+
+from benchmarks.gpu.results import Check, Figure, Found, Ratio
+from benchmarks.measure import Spread
+
+
+def table(found: Found) -> Table:
+    """A row for each candidate that ran, subject by subject."""
+    names = ("what", "side", "ms (quartiles)", "times faster than", "of bandwidth", "of matrix rate", "peak MB", "error", "note")
+    made = Table(*names, show_lines=False)
+    size = None
+    for figure in found.figures:
+        if figure.skipped is not None:
+            continue
+        if size is not None and size != (figure.subject, figure.size):
+            made.add_section()
+        size = (figure.subject, figure.size)
+        made.add_row(
+            escape(what(figure)),
+            escape(figure.label),
+            milliseconds(figure.seconds),
+            escape(_faster(figure, found.ratios)),
+            _share(figure.bandwidth),
+            _share(figure.rate),
+            "" if math.isnan(figure.peak) else f"{figure.peak / 1e6:.0f}",
+            "" if figure.error is None else ("" if figure.right else "[bold red]") + f"{figure.error:.1e}",
+            escape(_note(figure)),
+        )
+    return made
+
+
+def what(figure: Figure) -> str:
+    """A subject with its sizes, the head first."""
+    kind = "forward" if figure.kind == "forward" else "forward and backward"
+    if figure.form == "newton_schulz" or figure.subject == "Newton-Schulz batch":
+        return f"{figure.subject} {kind}, {figure.heads} matrices, d = {figure.d}"
+    return f"{figure.subject} {kind}, {figure.heads} heads, d = {figure.d}, T = {figure.tokens}"
+
+
+def milliseconds(seconds: Spread) -> str:
+    low, median, high = (1e3 * each for each in seconds)
+    return f"{median:.3g} ({low:.3g} to {high:.3g})"
+
+
+def _share(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.2g}"
+
+
+def _faster(figure: Figure, ratios: list[Ratio]) -> str:
+    return ", ".join(f"{each.faster.median:.3g} {each.theirs.label}" for each in ratios if each.ours == figure)
+
+
+def _note(figure: Figure) -> str:
+    words = []
+    if figure.copies:
+        words.append(f"{figure.copies} copies between host and device in a run")
+    if figure.first > 10 * figure.seconds.median and figure.first > 1:
+        words.append(f"first run {figure.first:.0f} s")
+    if figure.error is None:
+        words.append("not compared at this size")
+    return "; ".join(words)
+
+
+def skipped(figures: list[Figure]) -> Iterator[str]:
+    """One line for each candidate that did not run, and why."""
+    for figure in figures:
+        if figure.skipped is not None:
+            yield f"not run  {what(figure)}, {figure.label}: {figure.skipped}"
+
+
+def checked(checks: list[Check]) -> Iterator[str]:
+    """How many comparisons were kept, and each that was not."""
+    for against in dict.fromkeys(each.against for each in checks):
+        some = [each for each in checks if each.against == against]
+        worst = max(some, key=lambda each: each.error / each.bound)
+        kept = sum(each.kept for each in some)
+        yield (
+            f"against {against}: {kept} of {len(some)} within their bounds; the nearest to its bound is {worst.subject}, {worst.form}, "
+            f"{worst.what}, {worst.dtype}: {worst.error:.1e} of {worst.bound:.1e}"
+        )
+        yield from (
+            f"  NOT KEPT  {each.subject}, {each.form}, {each.what}, {each.dtype}: {each.error:.1e}, allowed {each.bound:.1e}"
+            for each in some
+            if not each.kept
+        )
