@@ -81,8 +81,7 @@ def _run(groups: list[Group], device: Device, settings: Settings, budget: float,
     machine = {"measured": device.measured, "tf32": tf32, **device.describe()}
     for key, value in machine.items():
         console.print(f"{key}: {value}", highlight=False, markup=False)
-    subjects = dict.fromkeys(group.subject for group in groups) if device.measured else {SUBJECTS[0]: None, SUBJECTS[1]: None}
-    checked = checks.checks(subjects, device)
+    checked = checks.checks(SUBJECTS if device.measured else SUBJECTS[:2], device)
     for line in table.checked(checked):
         console.print(line, highlight=False, markup=False)
     machine["compiled_in_advance"] = warm.wait(warming)

@@ -12,12 +12,11 @@ from atlas_ref.newton_schulz import NewtonSchulz, newton_schulz
 from benchmarks.gpu import eager
 from benchmarks.gpu.devices import Array, Device
 from benchmarks.gpu.plan import KINDS
-from benchmarks.gpu.results import Figure, Ratio
+from benchmarks.gpu.results import BATCH, Figure, Ratio
 from benchmarks.gpu.running import FEWEST_ROUNDS, MOST_ROUNDS, Settings, Taken, error
 from benchmarks.gpu.speeds import Speeds
 from benchmarks.measure import Spread, Work
 
-NAME = "Newton-Schulz batch"
 SETTINGS = NewtonSchulz()
 
 
@@ -89,5 +88,5 @@ def _figure(label: str, work: Work, true: Any, kind: str, count: int, d: int, de
     first = device.seconds(work)
     peak = device.peak(work) if ours else device.peak_of_torch(work)
     off = error(work(), true)
-    blank = Figure(NAME, label, kind, count, d, 1, ours=ours, judged=ours, form="newton_schulz" if ours else None)
+    blank = Figure(BATCH, label, kind, count, d, 1, ours=ours, judged=ours, form="newton_schulz" if ours else None)
     return blank._replace(seconds=Spread.one(device.seconds(work)), first=first, error=off, peak=peak.bytes, peak_how=peak.how)

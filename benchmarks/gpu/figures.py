@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import plots
-from benchmarks.gpu.results import Figure, Found
+from benchmarks.gpu.results import BATCH, Figure, Found
 
 KINDS = {"forward": "forward", "both": "forward and backward"}
 
@@ -18,7 +18,7 @@ def draw(found: Found, out: Path) -> Iterator[Path]:
     Raises:
         ImportError: matplotlib is not installed.
     """
-    ran = [each for each in found.figures if each.skipped is None and each.subject != "Newton-Schulz batch"]
+    ran = [each for each in found.figures if each.skipped is None and each.subject != BATCH]
     gpu = bool(found.machine.get("measured"))
     for heads, d in dict.fromkeys((each.heads, each.d) for each in ran):
         some = [each for each in ran if (each.heads, each.d) == (heads, d)]

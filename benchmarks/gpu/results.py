@@ -11,6 +11,8 @@ from benchmarks.measure import ERROR_BOUND, Spread, finite
 #: A bfloat16 keeps 8 bits: rounding inputs and reads alone is 2^-9 each.
 ERROR_BOUND_OF_STORAGE = 2e-2
 
+BATCH = "Newton-Schulz batch"  # the subject that is no memory
+
 
 class Figure(NamedTuple):
     """One candidate at one size.
@@ -125,7 +127,7 @@ class Found(NamedTuple):
         on_gpu = bool(self.machine.get("measured"))
         speed = self.ratios if on_gpu else []
         exact_deltas = [r for r in speed if r.theirs.label.startswith("fla Triton") and r.ours.tokens == 8192]
-        shares = [f for f in self.figures if on_gpu and f.subject == "Newton-Schulz batch" and f.ours and f.kind == "forward"]
+        shares = [f for f in self.figures if on_gpu and f.subject == BATCH and f.ours and f.kind == "forward"]
         return [
             _least("frozen and exact forms at least as fast as PyTorch eager", _of(speed, "PyTorch eager"), 1.0),
             _least("20 times as fast as the public PyTorch cell", _of(speed, "atlas-rnn cell"), 20.0),
@@ -140,7 +142,7 @@ def _plain(figure: Figure) -> dict[str, Any]:
 
 
 def _of(ratios: Iterable[Ratio], label: str) -> list[Ratio]:
-    return [each for each in ratios if each.theirs.label == label and each.ours.subject != "Newton-Schulz batch"]
+    return [each for each in ratios if each.theirs.label == label and each.ours.subject != BATCH]
 
 
 def _named(figure: Figure) -> str:

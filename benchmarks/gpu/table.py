@@ -8,41 +8,50 @@ from collections.abc import Iterator
 from rich.markup import escape
 from rich.table import Table
 
-from benchmarks.gpu.results import Check, Figure, Found, Ratio
+from benchmarks.gpu.results import BATCH, Check, Figure, Found, Ratio
 from benchmarks.measure import Spread
+
+NAMES = ("what", "pass", "side", "ms (quartiles)", "times faster than", "of bandwidth", "of matrix rate", "peak MB", "error", "note")
+PASSES = {"forward": "forward", "both": "and backward"}
 
 
 def table(found: Found) -> Table:
-    """A row for each candidate that ran, subject by subject."""
-    names = ("what", "side", "ms (quartiles)", "times faster than", "of bandwidth", "of matrix rate", "peak MB", "error", "note")
-    made = Table(*names, show_lines=False)
-    size = None
+    """A row for each candidate that ran; a subject and its size are named once."""
+    made = Table(*NAMES)
+    before = ("", "")
     for figure in found.figures:
         if figure.skipped is not None:
             continue
-        if size is not None and size != (figure.subject, figure.size):
+        named = (what(figure), PASSES[figure.kind])
+        if named[0] != before[0] and before[0]:
             made.add_section()
-        size = (figure.subject, figure.size)
+        shown = ("" if named[0] == before[0] else named[0], "" if named == before else named[1])
+        before = named
         made.add_row(
-            escape(what(figure)),
+            *(escape(each) for each in shown),
             escape(figure.label),
             milliseconds(figure.seconds),
             escape(_faster(figure, found.ratios)),
             _share(figure.bandwidth),
             _share(figure.rate),
             "" if math.isnan(figure.peak) else f"{figure.peak / 1e6:.0f}",
-            "" if figure.error is None else ("" if figure.right else "[bold red]") + f"{figure.error:.1e}",
+            _error(figure),
             escape(_note(figure)),
         )
     return made
 
 
 def what(figure: Figure) -> str:
-    """A subject with its sizes, the head first."""
-    kind = "forward" if figure.kind == "forward" else "forward and backward"
-    if figure.form == "newton_schulz" or figure.subject == "Newton-Schulz batch":
-        return f"{figure.subject} {kind}, {figure.heads} matrices, d = {figure.d}"
-    return f"{figure.subject} {kind}, {figure.heads} heads, d = {figure.d}, T = {figure.tokens}"
+    """A subject with its sizes."""
+    if figure.subject == BATCH:
+        return f"{figure.subject}, {figure.heads} matrices, d = {figure.d}"
+    return f"{figure.subject}, {figure.heads} heads, d = {figure.d}, T = {figure.tokens}"
+
+
+def _error(figure: Figure) -> str:
+    if figure.error is None:
+        return ""
+    return f"{figure.error:.1e}" if figure.right else f"[bold red]{figure.error:.1e}[/]"
 
 
 def milliseconds(seconds: Spread) -> str:
@@ -70,10 +79,15 @@ def _note(figure: Figure) -> str:
 
 
 def skipped(figures: list[Figure]) -> Iterator[str]:
-    """One line for each candidate that did not run, and why."""
+    """One line for each reason for which a candidate of a subject did not run, with the passes and sizes that it concerns."""
+    places: dict[tuple[str, str, str], dict[str, list[str]]] = {}
     for figure in figures:
         if figure.skipped is not None:
-            yield f"not run  {what(figure)}, {figure.label}: {figure.skipped}"
+            at = places.setdefault((figure.subject, figure.label, figure.skipped), {})
+            at.setdefault(" x ".join(map(str, figure.size)), []).append(PASSES[figure.kind])
+    for (subject, label, reason), sizes in places.items():
+        shown = ", ".join(size + ("" if len(passes) == 2 else f" ({passes[0]})") for size, passes in sizes.items())
+        yield f"not run  {subject}, {label}: {reason}; heads x d x T: {shown}"
 
 
 def checked(checks: list[Check]) -> Iterator[str]:
