@@ -126,15 +126,24 @@ def cotangent(tokens: int, dtype: Any = np.float32) -> Array:
     return drawn
 
 
-def forward(memory: Memory, arrays: Mapping[str, Any], form: str | None = None, chunk: int | None = None) -> tuple[Any, ...]:
-    """The arrays of the state after the last token, then the reads: what a user's call returns."""
+def started(memory: Memory, arrays: Mapping[str, Any]) -> Any:
+    """The state before the first token, zero, where the arrays are."""
     heads, _, d = arrays["k"].shape
-    zero = ops.zeros_like(arrays["k"], shape=(heads, d, d))
+    return memory.rule.start(memory.config, (heads,), M=ops.zeros_like(arrays["k"], shape=(heads, d, d)))
+
+
+def forward(
+    memory: Memory, arrays: Mapping[str, Any], form: str | None = None, chunk: int | None = None, start: Any = None
+) -> tuple[Any, ...]:
+    """The arrays of the state after the last token, then the reads: what a user's call returns, its checks included.
+
+    With a state to start from, which `started` made, the arrays are taken as checked.
+    """
     state, y = parallel.run(
         memory.rule.RULE,
         memory.config,
-        run.Tokens(**arrays),
-        memory.rule.start(memory.config, (heads,), M=zero),
+        run.Tokens(**arrays) if start is None else run.Tokens.trusted(**arrays),
+        started(memory, arrays) if start is None else start,
         form=memory.form if form is None else form,
         chunk=chunk,
     )
@@ -142,10 +151,10 @@ def forward(memory: Memory, arrays: Mapping[str, Any], form: str | None = None, 
 
 
 def both(
-    memory: Memory, arrays: Mapping[str, Any], bar: Any, form: str | None = None, chunk: int | None = None
+    memory: Memory, arrays: Mapping[str, Any], bar: Any, form: str | None = None, chunk: int | None = None, start: Any = None
 ) -> tuple[Any, dict[str, Any]]:
     """The reads and the gradient of their product with `bar` by every input: forward and backward."""
-    y, pullback = tape.vjp(lambda given: forward(memory, given, form, chunk)[-1], arrays)
+    y, pullback = tape.vjp(lambda given: forward(memory, given, form, chunk, start)[-1], arrays)
     (gradient,) = pullback(bar)
     return y, gradient
 

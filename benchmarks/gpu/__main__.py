@@ -19,8 +19,8 @@ from benchmarks.gpu.running import Settings, Taken, measured
 
 OUT = Path("build/bench-gpu")
 BUDGETS = {True: 200.0, False: 500.0}  # seconds: quick, full
-SETTINGS = {True: Settings(slot=0.4, longest=1.5), False: Settings(slot=1.0, longest=4.0)}
-ON_CPU = Settings(slot=0.0, longest=5.0)
+SETTINGS = {True: Settings(slot=0.4, longest=0.6), False: Settings(slot=1.0, longest=1.2)}
+ON_CPU = Settings(slot=0.0, longest=1.0)
 LISTED = 141e9  # bytes that the plan supposes where no device is asked
 NOT_A_GPU = "RUN ON A CPU: no figure below says anything about a GPU; no target is decided."
 

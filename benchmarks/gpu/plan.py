@@ -48,7 +48,7 @@ class Candidate(NamedTuple):
         peer: a reference, as `benchmarks.gpu.peers` knows it.
         options: what the reference is called with.
         storage: format of keys, values and queries: float32 or bfloat16.
-        graph: whether a CUDA graph of the forward is launched.
+        graph: whether it is recorded once as a CUDA graph and replayed.
         grows: what its memory grows with: "numbers" of the inputs' size, "matrices" of one state a token, "steps" of
             coefficients over all earlier tokens.
         floats: how many of those it holds at its peak, forward and with backward; a guess on the safe side.
@@ -117,7 +117,7 @@ def _own(form: str, **more: Any) -> Candidate:
 
 
 def _graph(form: str) -> Candidate:
-    return Candidate(f"{form}, CUDA graph", form, graph=True)
+    return Candidate(f"{form}, CUDA graph", form, graph=True, floats=(14, 36), longest=8192)
 
 
 def _stored(form: str) -> Candidate:
@@ -193,8 +193,6 @@ def groups(*, quick: bool, storage: tuple[str, ...] = ("float32",), sizes: Seque
 
 def refusal(candidate: Candidate, group: Group, kind: str, free: float) -> str | None:
     """Why a candidate is not tried at a size: what it would hold, or a bound of its own; None where it is."""
-    if candidate.graph and kind == "both":
-        return "only the forward is captured"
     if candidate.longest is not None and group.tokens > candidate.longest:
         return f"not tried beyond T = {candidate.longest}"
     needs = candidate.bytes_needed(kind, group.heads, group.d, group.tokens)

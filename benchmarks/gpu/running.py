@@ -5,6 +5,7 @@ A candidate that fails, for whatever reason, is a line that says why; the others
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ import numpy as np
 from atlas_ref import backend
 from benchmarks import memories, useful
 from benchmarks.gpu import peers, storage
-from benchmarks.gpu.devices import Array, Device
+from benchmarks.gpu.devices import Array, Device, Peak
 from benchmarks.gpu.plan import FEW, KINDS, Candidate, Foreseen, Group, refusal
 from benchmarks.gpu.results import Figure, Ratio
 from benchmarks.gpu.speeds import Speeds
@@ -102,7 +103,7 @@ def side(candidate: Candidate, group: Group, arrays: Arrays, bar: Array, device:
     if not candidate.ours:
         return _reference(candidate, peers.call(candidate, group, arrays, bar, device), device)
     if candidate.graph:
-        return _graph(candidate, group, arrays, device)
+        return _graph(candidate, group, arrays, bar, device)
     if candidate.storage == "bfloat16":
         return _stored(candidate, group, arrays, bar)
     return _own(candidate, group, arrays, bar)
@@ -152,18 +153,31 @@ def _stored(candidate: Candidate, group: Group, arrays: Arrays, bar: Array) -> S
     return Side(candidate, lambda kind: forward if kind == "forward" else both, results)
 
 
-def _graph(candidate: Candidate, group: Group, arrays: Arrays, device: Device) -> Side:
-    """The forward of a form as one CUDA graph."""
+def _graph(candidate: Candidate, group: Group, arrays: Arrays, bar: Array, device: Device) -> Side:
+    """A form recorded as one CUDA graph when it is asked for first, without the checks of arguments, which look at values."""
     if not device.measured:
         raise Missing("a CUDA graph needs a GPU")
     graphs = importlib.import_module("atlas_ref.cuda.graphs")
-    names = tuple(arrays)
+    memory, form, names = group.memory, candidate.form, tuple(arrays)
+    start = memories.started(memory, arrays)
 
-    def function(*given: Array) -> Any:
-        return memories.forward(group.memory, dict(zip(names, given, strict=True)), candidate.form)[-1]
+    def reads(*given: Array) -> Any:
+        return memories.forward(memory, dict(zip(names, given, strict=True)), form, start=start)[-1]
 
-    replay = graphs.captured(function, *arrays.values())
-    return Side(candidate, lambda kind: lambda: replay(*arrays.values()), lambda kind: (replay(*arrays.values()), None))
+    def gradients(*given: Array) -> Any:
+        return memories.both(memory, dict(zip(names, given[:-1], strict=True)), given[-1], form, start=start)
+
+    @functools.cache
+    def replay(kind: str) -> Work:
+        given = (*arrays.values(), bar) if kind == "both" else tuple(arrays.values())
+        recorded = graphs.captured(gradients if kind == "both" else reads, *given)
+        return lambda: recorded(*given)
+
+    def results(kind: str) -> tuple[Array, Arrays | None]:
+        found = replay(kind)()
+        return found if kind == "both" else (found, None)
+
+    return Side(candidate, replay, results)
 
 
 # -- a group ------------------------------------------------------------------------------------------
@@ -243,7 +257,7 @@ def _prepared(
         before = _copied()
         again = device.seconds(once)
         copies = _copied() - before
-        peak = device.peak(once) if candidate.ours else device.peak_of_torch(once)
+        peak = _peak(candidate, once, device)
     except Missing as missing:
         return blank._replace(skipped=str(missing)), None
     except Exception as failed:  # of a candidate, whatever its kind: the others go on
@@ -251,6 +265,13 @@ def _prepared(
         return blank._replace(skipped=_reason(failed, device)), None
     shown = blank._replace(seconds=Spread.one(again), error=off, peak=peak.bytes, peak_how=peak.how, first=first)
     return shown._replace(copies=copies if candidate.ours else None), made
+
+
+def _peak(candidate: Candidate, once: Work, device: Device) -> Peak:
+    """A graph keeps its memory, whose peak is that of the form which was recorded."""
+    if candidate.graph:
+        return Peak(float("nan"), "the graph's own")
+    return device.peak(once) if candidate.ours else device.peak_of_torch(once)
 
 
 def _reason(failed: Exception, device: Device) -> str:
@@ -268,14 +289,15 @@ def _copied() -> int:
 def _rounds(
     ready: Mapping[str, Side], begun: Mapping[str, Figure], kind: str, device: Device, settings: Settings
 ) -> dict[str, list[float]]:
-    """Seconds of every candidate, in rounds of one run each, as many as the slot holds."""
+    """Seconds of every candidate, in rounds of one run each; a slow one sits out once it had its share of the slot."""
     works = {label: made.once(kind) for label, made in ready.items()}
-    round_ = sum(begun[label].seconds.median for label in works)
-    rounds = int(min(MOST_ROUNDS, max(FEWEST_ROUNDS, settings.slot / round_))) if works else 0
+    share = settings.slot / max(1, len(works))
+    allowed = {label: min(MOST_ROUNDS, max(FEWEST_ROUNDS, int(share / begun[label].seconds.median))) for label in works}
     times: dict[str, list[float]] = {label: [] for label in works}
-    for _ in range(rounds):
+    for number in range(max(allowed.values(), default=0)):
         for label, work in works.items():
-            times[label].append(device.seconds(work))
+            if number < allowed[label]:
+                times[label].append(device.seconds(work))
     return times
 
 
@@ -293,6 +315,6 @@ def _finished(figure: Figure, times: list[float] | None, group: Group, speeds: S
 
 
 def _ratios(found: Mapping[str, Figure], times: Mapping[str, list[float]]) -> list[Ratio]:
-    """Theirs over ours, round by round."""
+    """Theirs over ours, round by round as far as both went."""
     pairs = [(a, b) for a in found.values() for b in found.values() if a.ours and not b.ours and a.label in times and b.label in times]
-    return [Ratio(a, b, Spread.of([y / x for x, y in zip(times[a.label], times[b.label], strict=True)])) for a, b in pairs]
+    return [Ratio(a, b, Spread.of([y / x for x, y in zip(times[a.label], times[b.label], strict=False)])) for a, b in pairs]

@@ -25,10 +25,27 @@ NAME = "strict"
 KINDS = "?bhilqBHILQefdFD"  # dtypes of CuPy, by their characters
 WAITING = frozenset(("item", "tolist", "get", "tobytes", "nonzero", "dump", "dumps", "tofile", "toDlpack"))
 WAITING_FUNCTIONS = frozenset(
-    ("nonzero", "argwhere", "flatnonzero", "unique", "array_equal", "allclose", "asnumpy", "array2string", "array_repr", "array_str", "extract")
+    (
+        "nonzero",
+        "argwhere",
+        "flatnonzero",
+        "unique",
+        "array_equal",
+        "allclose",
+        "asnumpy",
+        "array2string",
+        "array_repr",
+        "array_str",
+        "extract",
+    )
 )
 TO_HOST = frozenset(("shape", "ndim", "size", "result_type", "iscomplexobj", "isrealobj", "can_cast", "may_share_memory", "shares_memory"))
-UFUNC_SETTINGS = {"__call__": {"out", "dtype", "casting"}, "reduce": {"axis", "dtype", "out", "keepdims"}, "accumulate": {"axis", "dtype", "out"}, "at": set()}
+UFUNC_SETTINGS = {
+    "__call__": {"out", "dtype", "casting"},
+    "reduce": {"axis", "dtype", "out", "keepdims"},
+    "accumulate": {"axis", "dtype", "out"},
+    "at": set(),
+}
 MATMUL_SETTINGS = {"out", "dtype", "casting", "axes", "axis", "keepdims", "order", "signature"}
 
 
