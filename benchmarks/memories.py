@@ -142,7 +142,7 @@ def forward(
     state, y = parallel.run(
         memory.rule.RULE,
         memory.config,
-        run.Tokens(**arrays) if start is None else run.Tokens.trusted(**arrays),
+        run.Tokens(**arrays) if start is None else run.Tokens.trusted(**{name: arrays.get(name) for name in run.Tokens.model_fields}),
         started(memory, arrays) if start is None else start,
         form=memory.form if form is None else form,
         chunk=chunk,

@@ -1,7 +1,7 @@
 """PyTorch on the same GPU: the formula in eager mode, fla-core's kernels, the cell of atlas-rnn - as calls of one shape.
 
 Inputs are our arrays, passed on without a copy where the layout allows it. fla-core takes (1, T, heads, d), gates in log space
-and, but for the gated delta rule, no float32: there keys, values, queries and rates are rounded to bfloat16 and the retain gate is not.
+and, but for the gated delta rule, no float32: there keys, values, queries and rates are in bfloat16, retain and momentum are not.
 Its momentum delta rule has no kernel of its own: what it calls its chunk form is PyTorch under a backward that runs it again.
 """
 
@@ -13,9 +13,8 @@ from benchmarks import public
 from benchmarks.gpu import eager
 from benchmarks.gpu.devices import Array, Device
 from benchmarks.gpu.plan import Candidate, Group
+from benchmarks.gpu.storage import STORED
 from benchmarks.public import Call, Missing, module
-
-ROUNDED = ("k", "v", "q", "step_size", "step_size_memory")
 
 
 def call(candidate: Candidate, group: Group, arrays: dict[str, Array], bar: Array, device: Device) -> Call:
@@ -37,7 +36,7 @@ def call(candidate: Candidate, group: Group, arrays: dict[str, Array], bar: Arra
         raise Missing("its Triton kernels need a GPU")
     storage = getattr(torch, candidate.storage)
     leaves = {name: _theirs(device.tensor(array)) for name, array in arrays.items()}
-    leaves = {name: (leaf.to(storage) if name in ROUNDED else leaf.clone()).requires_grad_() for name, leaf in leaves.items()}
+    leaves = {name: (leaf.to(storage) if name in STORED else leaf.clone()).requires_grad_() for name, leaf in leaves.items()}
     reads = FLA[str(candidate.peer)]
     return Call(
         leaves,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.measure import ERROR_BOUND, Spread, finite
 
-#: A bfloat16 keeps 8 bits: rounding inputs and reads alone is 2^-9 each.
+#: A bfloat16 keeps 8 bits; fla's kernels round products of products to it.
 ERROR_BOUND_OF_STORAGE = 2e-2
 
 BATCH = "Newton-Schulz batch"  # the subject that is no memory

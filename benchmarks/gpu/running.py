@@ -75,6 +75,21 @@ def truth(group: Group, arrays: Arrays, bar: Array, device: Device) -> Truth:
     return memories.both(group.memory, wide, bar.astype(np.float64))
 
 
+class Given(NamedTuple):
+    """Inputs of a group as they are in a format, and their truth: who stores in bfloat16 is not blamed for the rounding of inputs."""
+
+    arrays: Arrays
+    bar: Array
+    true: Truth
+
+    @classmethod
+    def of(cls, group: Group, kind: str, device: Device) -> Given:
+        arrays, bar = inputs(group, device)
+        if kind == "bfloat16":
+            arrays, bar = storage.opened(storage.stored(arrays)), storage.widened(storage.narrowed(bar))
+        return cls(arrays, bar, truth(group, arrays, bar, device))
+
+
 def error(got: tuple[Array, Arrays | None], true: tuple[Array, Arrays]) -> float:
     """The largest relative error of reads and gradients, in norms; nan counts as infinitely wrong."""
     pairs = [(got[0], true[0])]
@@ -128,27 +143,22 @@ def _own(candidate: Candidate, group: Group, arrays: Arrays, bar: Array) -> Side
 
 
 def _stored(candidate: Candidate, group: Group, arrays: Arrays, bar: Array) -> Side:
-    """Keys, values and queries come in bfloat16, reads and their gradients leave in it; the arithmetic is in float32."""
+    """Keys, values, queries and rates come in bfloat16, reads and their gradients leave in it; the arithmetic is in float32."""
     memory, form = group.memory, candidate.form
-    rows = ("k", "v", "q")
-    held = {name: storage.narrowed(array) if name in rows else array for name, array in arrays.items()}
-    held_bar = storage.narrowed(bar)
-
-    def opened() -> Arrays:
-        return {name: storage.widened(array) if name in rows else array for name, array in held.items()}
+    held, held_bar = storage.stored(arrays), storage.narrowed(bar)
 
     def forward() -> Array:
-        return storage.narrowed(memories.forward(memory, opened(), form)[-1])
+        return storage.narrowed(memories.forward(memory, storage.opened(held), form)[-1])
 
     def both() -> tuple[Array, Arrays]:
-        y, gradient = memories.both(memory, opened(), storage.widened(held_bar), form)
-        return storage.narrowed(y), {name: storage.narrowed(each) if name in rows else each for name, each in gradient.items()}
+        y, gradient = memories.both(memory, storage.opened(held), storage.widened(held_bar), form)
+        return storage.narrowed(y), storage.stored(gradient)
 
     def results(kind: str) -> tuple[Array, Arrays | None]:
         if kind == "forward":
             return storage.widened(forward()), None
         y, gradient = both()
-        return storage.widened(y), {name: storage.widened(each) if name in rows else each for name, each in gradient.items()}
+        return storage.widened(y), storage.opened(gradient)
 
     return Side(candidate, lambda kind: forward if kind == "forward" else both, results)
 
@@ -193,8 +203,7 @@ class Taken(NamedTuple):
 def measured(group: Group, device: Device, settings: Settings, foreseen: Foreseen, speeds: Speeds) -> Taken:
     """Everything that can be run of a group, kind by kind."""
     device.release()
-    arrays, bar = inputs(group, device)
-    true = truth(group, arrays, bar, device)
+    given = {kind: Given.of(group, kind, device) for kind in dict.fromkeys(each.storage for each in group.candidates)}
     figures: list[Figure] = []
     ratios: list[Ratio] = []
     for kind in KINDS:
@@ -202,7 +211,7 @@ def measured(group: Group, device: Device, settings: Settings, foreseen: Foresee
         begun: dict[str, Figure] = {}
         for candidate in group.candidates:
             blank = _blank(group, candidate, kind)
-            made = _prepared(blank, group, candidate, arrays, bar, true, device, settings, foreseen)
+            made = _prepared(blank, group, candidate, given[candidate.storage], device, settings, foreseen)
             begun[candidate.label] = made[0]
             if made[1] is not None:
                 ready[candidate.label] = made[1]
@@ -235,9 +244,7 @@ def _prepared(
     blank: Figure,
     group: Group,
     candidate: Candidate,
-    arrays: Arrays,
-    bar: Array,
-    true: Truth,
+    given: Given,
     device: Device,
     settings: Settings,
     foreseen: Foreseen,
@@ -250,10 +257,10 @@ def _prepared(
     if reason is not None:
         return blank._replace(skipped=reason), None
     try:
-        made = side(candidate, group, arrays, bar, device)
+        made = side(candidate, group, given.arrays, given.bar, device)
         once = made.once(blank.kind)
         first = device.seconds(once)
-        off = None if true is None else error(made.results(blank.kind), true)
+        off = None if given.true is None else error(made.results(blank.kind), given.true)
         before = _copied()
         again = device.seconds(once)
         copies = _copied() - before

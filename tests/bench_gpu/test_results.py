@@ -114,7 +114,7 @@ def test_what_did_not_run_is_one_line_a_reason() -> None:
 
 def test_everything_goes_to_one_json_file_without_nan(tmp_path: Path) -> None:
     made = found(figures=[*found().figures, figure(peak=math.nan, error=None)])
-    paths = command.written(made, tmp_path / "new", Console(file=open("/dev/null", "w")))  # noqa: SIM115
+    paths = command.written(made, tmp_path / "new", Console(file=io.StringIO()))
     data = json.loads(paths[0].read_text(), parse_constant=pytest.fail)
     assert data["figures"][-1]["peak"] is None
     assert data["figures"][0]["seconds"]["median"] == 2e-4
