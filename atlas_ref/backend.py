@@ -22,13 +22,14 @@ import numpy as np
 
 from tape import constants
 from tape.core import Array, plain
-from tape.nested import flatten
+from tape.nested import is_leaf
 
 __all__ = [
     "Backend",
     "BackendError",
     "Copies",
     "as_strided",
+    "changed",
     "current",
     "device",
     "host",
@@ -128,11 +129,11 @@ def _cupy() -> Backend:
     if count == 0:
         raise BackendError("backend cupy: no GPU was found; --backend numpy runs on the host")
     made = Backend("cupy", cupy.ndarray, cupy, cupy.asarray, cupy.asnumpy, importlib.import_module("cupy.lib.stride_tricks").as_strided)
-    refuse_tf32(cupy, os.environ)
+    refuse_tf32(os.environ)
     return made
 
 
-def refuse_tf32(cupy: Any, environment: Mapping[str, str]) -> None:
+def refuse_tf32(environment: Mapping[str, str]) -> None:
     """Products of float32 arrays keep their 24 bits: TF32, which keeps 11, must have been asked for by ATLAS_REF_TF32=1 (BACKEND-6).
 
     Raises:
@@ -228,17 +229,26 @@ def of(*arrays: Array) -> Backend:
 
 def device(nest: Any) -> Any:
     """A copy of a model, dict, tuple or array with every array in the backend in use (BACKEND-5)."""
-    return _each(nest, current().from_host)
+    return changed(nest, current().from_host)
 
 
 def host(nest: Any) -> Any:
     """A copy of a model, dict, tuple or array with every array in NumPy (BACKEND-5)."""
-    return _each(nest, lambda x: of(x).to_host(x))
+    return changed(nest, lambda x: of(x).to_host(x))
 
 
-def _each(nest: Any, change: Callable[[Any], Array]) -> Any:
-    leaves, _, build = flatten(nest, "nest")
-    return build([change(leaf) if hasattr(leaf, "dtype") else leaf for leaf in leaves])
+def changed(nest: Any, change: Callable[[Any], Array]) -> Any:
+    """A copy of a nest with every floating or complex array, or variable, changed; masks, numbers and settings stay."""
+    if is_leaf(nest):
+        return change(nest) if hasattr(nest, "dtype") else nest
+    if hasattr(type(nest), "model_construct"):
+        return type(nest).model_construct(**{name: changed(value, change) for name, value in nest.__dict__.items()})
+    if isinstance(nest, dict):
+        return {name: changed(value, change) for name, value in nest.items()}
+    if isinstance(nest, tuple | list):
+        found = [changed(value, change) for value in nest]
+        return type(nest)(*found) if hasattr(nest, "_fields") else type(nest)(found)
+    return nest
 
 
 # -- what the rules and forms ask ----------------------------------------------------------------------
@@ -253,7 +263,7 @@ def require_one(named: Mapping[str, Array]) -> None:
     first: tuple[str, Backend] | None = None
     for name, x in named.items():
         own = _by_type.get(type(plain(x)))
-        if own is None:
+        if own is None or plain(x).dtype.kind in "biu":  # masks stay on the host
             continue
         if first is None:
             first = name, own

@@ -30,17 +30,17 @@ WAITING_FUNCTIONS = frozenset(
         "argwhere",
         "flatnonzero",
         "unique",
+        "extract",
         "array_equal",
         "allclose",
         "asnumpy",
         "array2string",
         "array_repr",
         "array_str",
-        "extract",
     )
 )
-TO_HOST = frozenset(("shape", "ndim", "size", "result_type", "iscomplexobj", "isrealobj", "can_cast", "may_share_memory", "shares_memory"))
-UFUNC_SETTINGS = {
+TO_HOST = frozenset(("shape", "ndim", "size", "result_type", "iscomplexobj", "isrealobj", "can_cast", "may_share_memory"))
+SETTINGS: dict[str, set[str]] = {
     "__call__": {"out", "dtype", "casting"},
     "reduce": {"axis", "dtype", "out", "keepdims"},
     "accumulate": {"axis", "dtype", "out"},
@@ -117,7 +117,7 @@ class Strict(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **settings: Any) -> Any:
         name = ufunc.__name__
-        allowed = MATMUL_SETTINGS if name == "matmul" and method == "__call__" else UFUNC_SETTINGS.get(method)
+        allowed = MATMUL_SETTINGS if name == "matmul" and method == "__call__" else SETTINGS.get(method)
         if name not in UFUNCS or allowed is None or (method == "at" and name not in ("add", "subtract", "maximum", "minimum")):
             return NotImplemented
         if settings.keys() - allowed:
