@@ -25,6 +25,8 @@ def draw(found: Found, out: Path) -> Iterator[Path]:
         if len({each.tokens for each in some}) < 2:
             continue
         for kind, words in KINDS.items():
+            if not any(each.kind == kind for each in some):
+                continue
             path = out / f"time-{kind}-{heads}-heads-d-{d}.png"
             title = f"{words}, {heads} heads, d = {d}" + ("" if gpu else " - on a CPU: no GPU was measured")
             _panels([each for each in some if each.kind == kind], title, path)

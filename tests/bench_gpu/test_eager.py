@@ -62,6 +62,7 @@ def test_a_reference_is_held_against_the_truth_in_our_layout() -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("atlas_pytorch") is None, reason="the cell of atlas-rnn is not on the path")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # its own
 @pytest.mark.parametrize("label", ["atlas-rnn cell", "atlas-rnn cell, scan in chunks of 64"])
 def test_the_public_cell_computes_the_rule_that_it_is_held_against(label: str) -> None:
     found, true = _call("frozen Omega", label)
