@@ -29,6 +29,7 @@ __all__ = [
     "BackendError",
     "Copies",
     "as_strided",
+    "at_once",
     "changed",
     "current",
     "device",
@@ -44,6 +45,7 @@ __all__ = [
 ]
 
 VARIABLE = "ATLAS_REF_BACKEND"
+DEVICE_ROOM = 64  # how many times more numbers a form takes at once on a device than fit the caches of a host; not measured on one yet
 
 
 class BackendError(ValueError):
@@ -65,7 +67,7 @@ class Copies:
 
 @dataclass(frozen=True)
 class Backend:
-    """A library of arrays.
+    """A library of arrays (BACKEND-2, BACKEND-12).
 
     Attributes:
         name: as `use` takes it.
@@ -279,6 +281,11 @@ def truth(x: Any) -> bool:
 def as_strided(x: Array, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
     """A view of x with other axes, which may overlap: not for writing, unless they do not."""
     return of(x).as_strided(x, shape, strides)
+
+
+def at_once(x: Array, numbers: int) -> int:
+    """How many numbers a form takes at once beside x, from how many it takes on the host (BACKEND-11)."""
+    return numbers if on_host(x) else DEVICE_ROOM * numbers
 
 
 def on_host(x: Array) -> bool:

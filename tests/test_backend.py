@@ -21,8 +21,9 @@ from strategies import cases, form_cases, repeatable
 
 import tape
 from atlas_ref import backend, evaluate, feature_maps
-from atlas_ref.cms import cms
+from atlas_ref.cms import buffers, cms
 from atlas_ref.cms.level import Level
+from atlas_ref.cms.pulse import Conductor
 from atlas_ref.oracle import files
 from atlas_ref.oracle.case import Case, save
 from atlas_ref.oracle.new import Request, new
@@ -218,7 +219,7 @@ def test_every_form_has_the_same_results_and_gradients_there(form: str, data: st
         assert_close(name, got[name], value, reordered(1, amplification=amplification(case)))
 
 
-@pytest.mark.clause("BACKEND-2", "BACKEND-11")
+@pytest.mark.clause("BACKEND-10", "BACKEND-11")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("form", ["sequential", "exact"])
 def test_formats_are_rounded_alike(there: backend.Backend, form: str, dtype: str) -> None:
@@ -266,6 +267,26 @@ def test_a_block_of_levels_computes_there(there: backend.Backend, combine: Any) 
         want = outcome(np.asarray)
     for name, far, near in zip(("loss", "gradient"), got, want, strict=True):
         assert_close(name, far, near, reordered(64, amplification=1e3))
+
+
+@pytest.mark.clause("BACKEND-2", "CMS-11", "CMS-12")
+def test_gradients_wait_there_and_their_health_is_a_number(there: backend.Backend) -> None:
+    conductor = Conductor(periods=(1, 4))
+    x = np.random.default_rng(0).standard_normal((3, 2))
+
+    def outcome(place: Callable[[Any], Any]) -> tuple[float, Any]:
+        buffer, conducted = buffers.buffers(conductor, threshold=0.5, clip=True)[1], conductor
+        applied, ratio = None, 0.0
+        for step in range(5):
+            pending = buffers.add(buffer, {"W": place(x * (step + 1))}, conducted.pulse, 1)
+            buffer, applied, ratio = pending.buffer, pending.applied or applied, pending.health.ratio
+            conducted = conducted.advanced(1)
+        return ratio, backend.host(applied)["W"]
+
+    with pytest.warns(buffers.BufferWarning):
+        (far, total), (near, want) = outcome(there.from_host), outcome(np.array)
+    assert far == pytest.approx(near, rel=1e-12)
+    assert_close("applied", total, want, reordered(64))
 
 
 # -- no copies in passing ------------------------------------------------------------------------------
