@@ -18,7 +18,7 @@ from benchmarks.gpu.results import Found
 from benchmarks.gpu.running import Settings, Taken, measured
 
 OUT = Path("build/bench-gpu")
-BUDGETS = {True: 200.0, False: 500.0}  # seconds: quick, full
+BUDGETS = {True: 180.0, False: 440.0}  # seconds: quick, full
 SETTINGS = {True: Settings(slot=0.4, longest=0.6), False: Settings(slot=1.0, longest=1.2)}
 ON_CPU = Settings(slot=0.0, longest=1.0)
 LISTED = 141e9  # bytes that the plan supposes where no device is asked
@@ -50,7 +50,7 @@ def main(
         console.print(f"bench-gpu: {why}; --list prints the plan, --device cpu runs it in small on a CPU", highlight=False, markup=False)
         raise typer.Exit(2) from None
     settings = ON_CPU if device == "cpu" else SETTINGS[quick]
-    found = _run(groups, here, settings, budget or BUDGETS[quick], console, tf32)
+    found = _run(groups, here, settings, BUDGETS[quick] if budget is None else budget, console, tf32, out)
     _told(found, console)
     for path in written(found, out, console):
         console.print(f"written: {path}", highlight=False, markup=False)
@@ -72,40 +72,45 @@ def _words(reasons: dict[str, str | None]) -> str:
     return "".join(f"; {part}" for part in parts)
 
 
-def _run(groups: list[Group], device: Device, settings: Settings, budget: float, console: Console, tf32: bool) -> Found:
-    """Checks, then rates, then group after group while the budget lasts."""
+def _run(groups: list[Group], device: Device, settings: Settings, budget: float, console: Console, tf32: bool, out: Path) -> Found:
+    """Checks, then rates, then group after group while the budget lasts; what was found is in the JSON file from the first group on."""
     begun = time.perf_counter()
     if not device.measured:
         console.print(NOT_A_GPU, style="bold red")
     warming = warm.begin(groups) if device.measured else []
-    machine = {"measured": device.measured, "tf32": tf32, **device.describe()}
-    for key, value in machine.items():
+    found = Found({"measured": device.measured, "tf32": tf32, **device.describe()}, [], [], [], [])
+    for key, value in found.machine.items():
         console.print(f"{key}: {value}", highlight=False, markup=False)
-    checked = checks.checks(SUBJECTS if device.measured else SUBJECTS[:2], device)
-    for line in table.checked(checked):
+    found.checks.extend(checks.checks(SUBJECTS if device.measured else SUBJECTS[:2], device))
+    for line in table.checked(found.checks):
         console.print(line, highlight=False, markup=False)
-    machine["compiled_in_advance"] = warm.wait(warming)
+    found.machine["compiled_in_advance"] = warm.wait(warming)
     rates = speeds.measured(device)
     console.print(rates.words(), highlight=False, markup=False)
-    machine["speeds"] = rates.plain()
-    taken = Taken([], [])
+    found.machine["speeds"] = rates.plain()
+    formats = dict.fromkeys(each.storage for group in groups for each in group.candidates if each.ours)
     for count, d in BATCHES if device.measured else ((64, 16),):
-        _add(taken, batches.measured(count, d, device, settings, rates))
-    left_out, foreseen = [], Foreseen()
+        for format_ in formats:
+            _add(found, batches.measured(count, d, format_, device, settings, rates), console)
+    foreseen = Foreseen()
     for group in groups:
         spent = time.perf_counter() - begun
+        found.machine["seconds"] = round(spent, 1)
         if spent > budget:
-            left_out.append(f"{group.title}: the budget of {budget:.0f} s was spent")
+            found.left_out.append(f"{group.title}: the budget of {budget:g} s was spent")
             continue
         console.print(f"{spent:6.0f} s  {group.title}", highlight=False, markup=False)
-        _add(taken, measured(group, device, settings, foreseen, rates))
-    machine["seconds"] = round(time.perf_counter() - begun, 1)
-    return Found(machine, taken.figures, taken.ratios, checked, left_out)
+        _add(found, measured(group, device, settings, foreseen, rates), console)
+        saved(found, out)
+    return found
 
 
-def _add(taken: Taken, more: Taken) -> None:
-    taken.figures.extend(more.figures)
-    taken.ratios.extend(more.ratios)
+def _add(found: Found, more: Taken, console: Console) -> None:
+    found.figures.extend(more.figures)
+    found.ratios.extend(more.ratios)
+    for figure in more.figures:
+        if figure.skipped is None:
+            console.print(f"            {table.briefly(figure, more.ratios)}", highlight=False, markup=False)
 
 
 def _told(found: Found, console: Console) -> None:
@@ -118,14 +123,19 @@ def _told(found: Found, console: Console) -> None:
         console.print(NOT_A_GPU, style="bold red")
 
 
-def written(found: Found, out: Path, console: Console) -> list[Path]:
-    """The JSON file, and the pictures where matplotlib is installed."""
+def saved(found: Found, out: Path) -> Path:
+    """The JSON file, whole at any time."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / "bench-gpu.json"
     part = path.with_suffix(".part")
     part.write_text(json.dumps(found.plain(), indent=2, allow_nan=False) + "\n")
     part.replace(path)
-    paths = [path]
+    return path
+
+
+def written(found: Found, out: Path, console: Console) -> list[Path]:
+    """The JSON file, and the pictures where matplotlib is installed."""
+    paths = [saved(found, out)]
     try:
         paths.extend(figures.draw(found, out))
     except ImportError as error:

@@ -1,7 +1,12 @@
-"""Newton-Schulz alone, on a batch of matrices: the share of the measured matrix rate, beside PyTorch eager on the same formula."""
+"""Newton-Schulz alone, on a batch of matrices: the share of the measured matrix rate, beside PyTorch eager on the same formula.
+
+In bfloat16, where that is asked for, PyTorch multiplies in it. Ours stores in it and computes in float32, which is all that this
+package offers, and is held against the rate of bfloat16 all the same.
+"""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -9,15 +14,18 @@ import numpy as np
 
 import tape
 from atlas_ref.newton_schulz import NewtonSchulz, newton_schulz
-from benchmarks.gpu import eager
+from benchmarks.gpu import eager, storage
 from benchmarks.gpu.devices import Array, Device
 from benchmarks.gpu.plan import KINDS
 from benchmarks.gpu.results import BATCH, Figure, Ratio
-from benchmarks.gpu.running import FEWEST_ROUNDS, MOST_ROUNDS, Settings, Taken, error
+from benchmarks.gpu.running import Settings, Taken, alternated, error, reason
 from benchmarks.gpu.speeds import Speeds
-from benchmarks.measure import Spread, Work
+from benchmarks.measure import Spread
 
+OURS, EAGER = "Newton-Schulz", "PyTorch eager"
 SETTINGS = NewtonSchulz()
+Results = tuple[Array, dict[str, Array] | None]
+Run = Callable[[], Results]
 
 
 def multiply_adds(count: int, d: int, kind: str) -> float:
@@ -25,68 +33,96 @@ def multiply_adds(count: int, d: int, kind: str) -> float:
     return float(count * SETTINGS.steps * 3 * d**3 * (1 if kind == "forward" else 3))
 
 
-def measured(count: int, d: int, device: Device, settings: Settings, speeds: Speeds) -> Taken:
+def measured(count: int, d: int, format_: str, device: Device, settings: Settings, speeds: Speeds) -> Taken:
     """Ours and PyTorch's, forward and with the backward."""
-    draw = np.random.default_rng(0)
-    drawn = draw.standard_normal((min(count, 256), d, d), np.float32)
+    drawn = np.random.default_rng(0).standard_normal((min(count, 256), d, d), np.float32)
     S, bar = (device.tiled(device.ours(each), (count, d, d)) for each in (drawn, drawn[::-1].copy()))
-    figures: list[Figure] = []
-    ratios: list[Ratio] = []
+    if format_ == "bfloat16":
+        S, bar = (storage.widened(storage.narrowed(each)) for each in (S, bar))
+    found = Taken([], [])
     for kind in KINDS:
-        sides = {"Newton-Schulz": _ours(S, bar, kind)}
-        if device.torch is not None:
-            sides["PyTorch eager"] = _eager(S, bar, kind, device)
         true = _ours(S.astype(np.float64), bar.astype(np.float64), kind)()
-        made = {label: _figure(label, work, true, kind, count, d, device) for label, work in sides.items()}
-        total = sum(each.seconds.median for each in made.values())
-        rounds = int(min(MOST_ROUNDS, max(FEWEST_ROUNDS, settings.slot / total)))
-        times: dict[str, list[float]] = {label: [] for label in sides}
-        for _ in range(rounds):
-            for label, work in sides.items():
-                times[label].append(device.seconds(work))
-        for label, figure in made.items():
-            seconds = Spread.of(times[label])
-            operations = 2 * multiply_adds(count, d, kind)
-            made[label] = figure._replace(seconds=seconds, rate=operations / seconds.median / speeds.rate("float32"))
-        figures += made.values()
-        if len(made) == 2:
-            ours, theirs = made.values()
-            faster = [b / a for a, b in zip(*times.values(), strict=True)]
-            ratios.append(Ratio(ours, theirs, Spread.of(faster)))
+        begun: dict[str, Figure] = {}
+        runs: dict[str, Run] = {}
+        for label, make in {OURS: _own, EAGER: _eager}.items():
+            ours = label == OURS
+            blank = Figure(BATCH, label, kind, count, d, 1, format_, ours, ours, "newton_schulz" if ours else None)
+            try:
+                runs[label] = make(S, bar, kind, format_, device)
+                begun[label] = _begun(blank, runs[label], true, device)
+            except Exception as failed:  # a format that one of them does not take: the other goes on
+                runs.pop(label, None)
+                begun[label] = blank._replace(skipped=reason(failed, device))
+        times = alternated(runs, begun, device, settings)
+        operations = 2 * multiply_adds(count, d, kind)
+        done = {label: _finished(figure, times.get(label), operations / speeds.rate(format_)) for label, figure in begun.items()}
+        found.figures.extend(done.values())
+        if len(times) == 2:
+            faster = [theirs / ours for ours, theirs in zip(times[OURS], times[EAGER], strict=False)]
+            found.ratios.append(Ratio(done[OURS], done[EAGER], Spread.of(faster)))
         device.release()
-    return Taken(figures, ratios)
+    return found
 
 
-def _ours(S: Array, bar: Array, kind: str) -> Callable[[], tuple[Array, dict[str, Array] | None]]:
-    def forward() -> tuple[Array, None]:
+def _begun(blank: Figure, run: Run, true: Any, device: Device) -> Figure:
+    """The first run, the error and the peak."""
+    first = device.seconds(run)
+    y, gradient = run()
+    off = error((_wide(y), None if gradient is None else {name: _wide(each) for name, each in gradient.items()}), true)
+    peak = device.peak(run) if blank.ours else device.peak_of_torch(run)
+    return blank._replace(seconds=Spread.one(device.seconds(run)), first=first, error=off, peak=peak.bytes, peak_how=peak.how)
+
+
+def _finished(figure: Figure, times: list[float] | None, at_full_rate: float) -> Figure:
+    if times is None:
+        return figure
+    seconds = Spread.of(times)
+    return figure._replace(seconds=seconds, rate=at_full_rate / seconds.median)
+
+
+def _wide(x: Array) -> Array:
+    return storage.widened(x) if x.dtype.itemsize == 2 else x
+
+
+def _own(S: Array, bar: Array, kind: str, format_: str, device: Device) -> Run:
+    if format_ == "float32":
+        return _ours(S, bar, kind)
+    held = storage.narrowed(S), storage.narrowed(bar)
+
+    def run() -> Results:
+        y, gradient = _ours(storage.widened(held[0]), storage.widened(held[1]), kind)()
+        return storage.narrowed(y), None if gradient is None else {"S": storage.narrowed(gradient["S"])}
+
+    return run
+
+
+def _ours(S: Array, bar: Array, kind: str) -> Run:
+    def forward() -> Results:
         return newton_schulz(S, SETTINGS), None
 
-    def both() -> tuple[Array, dict[str, Array]]:
+    def both() -> Results:
         y, pullback = tape.vjp(lambda given: newton_schulz(given, SETTINGS), S)
         return y, {"S": pullback(bar)[0]}
 
     return forward if kind == "forward" else both
 
 
-def _eager(S: Array, bar: Array, kind: str, device: Device) -> Callable[[], Any]:
-    torch = device.torch
-    leaf, cotangent = device.tensor(S).requires_grad_(), device.tensor(bar)
+def _eager(S: Array, bar: Array, kind: str, format_: str, device: Device) -> Run:
+    torch = importlib.import_module("torch")
+    if device.torch is None:
+        raise RuntimeError("PyTorch sees no GPU")
+    kept = getattr(torch, format_)
+    leaf, cotangent = device.tensor(S).to(kept).requires_grad_(), device.tensor(bar).to(kept)
 
-    def forward() -> tuple[Any, None]:
+    def array(tensor: Any) -> Array:
+        return device.array(tensor.float())
+
+    def forward() -> Results:
         with torch.no_grad():
-            return device.array(eager.newton_schulz(leaf, SETTINGS)), None
+            return array(eager.newton_schulz(leaf, SETTINGS)), None
 
-    def both() -> tuple[Any, dict[str, Any]]:
+    def both() -> Results:
         y = eager.newton_schulz(leaf, SETTINGS)
-        return device.array(y), {"S": device.array(torch.autograd.grad(y, leaf, cotangent)[0])}
+        return array(y), {"S": array(torch.autograd.grad(y, leaf, cotangent)[0])}
 
     return forward if kind == "forward" else both
-
-
-def _figure(label: str, work: Work, true: Any, kind: str, count: int, d: int, device: Device) -> Figure:
-    ours = label == "Newton-Schulz"
-    first = device.seconds(work)
-    peak = device.peak(work) if ours else device.peak_of_torch(work)
-    off = error(work(), true)
-    blank = Figure(BATCH, label, kind, count, d, 1, ours=ours, judged=ours, form="newton_schulz" if ours else None)
-    return blank._replace(seconds=Spread.one(device.seconds(work)), first=first, error=off, peak=peak.bytes, peak_how=peak.how)

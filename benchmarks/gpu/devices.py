@@ -117,7 +117,7 @@ class Cuda:
         self.torch = _torch_on_gpu(tf32)
 
     def seconds(self, work: Work) -> float:
-        """Between two events of the default stream; whatever another stream still has to do is waited for and counts."""
+        """Between two events of the default stream, which is where everything here runs."""
         start, stop = self.cupy.cuda.Event(), self.cupy.cuda.Event()
         self.cupy.cuda.Device().synchronize()
         start.record()

@@ -7,6 +7,8 @@ Its momentum delta rule has no kernel of its own: what it calls its chunk form i
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from typing import Any
 
 from benchmarks import public
@@ -34,6 +36,7 @@ def call(candidate: Candidate, group: Group, arrays: dict[str, Array], bar: Arra
         return _cell(candidate, group, arrays, bar, device)
     if not device.measured:
         raise Missing("its Triton kernels need a GPU")
+    _tune_briefly()
     storage = getattr(torch, candidate.storage)
     leaves = {name: _theirs(device.tensor(array)) for name, array in arrays.items()}
     leaves = {name: (leaf.to(storage) if name in STORED else leaf.clone()).requires_grad_() for name, leaf in leaves.items()}
@@ -72,6 +75,14 @@ def _cell(candidate: Candidate, group: Group, arrays: dict[str, Array], bar: Arr
     host = {name: device.host(array) for name, array in arrays.items()}
     options = {**candidate.options, "window": group.memory.config.window, "device": device.torch_name}
     return public.call("atlas-rnn", host, device.host(bar), options)
+
+
+@functools.cache
+def _tune_briefly() -> None:
+    """Let Triton time each configuration of a kernel for 20 ms, not for 100: there are some hundred for each size."""
+    with contextlib.suppress(Missing):
+        testing = module("triton.testing")
+        testing.do_bench = functools.partial(testing.do_bench, warmup=5, rep=20)
 
 
 def _delta() -> Any:

@@ -216,7 +216,7 @@ def measured(group: Group, device: Device, settings: Settings, foreseen: Foresee
             if made[1] is not None:
                 ready[candidate.label] = made[1]
             device.release()
-        times = _rounds(ready, begun, kind, device, settings)
+        times = alternated({label: made.once(kind) for label, made in ready.items()}, begun, device, settings)
         found = {label: _finished(figure, times.get(label), group, speeds) for label, figure in begun.items()}
         for label, side_ in ready.items():
             foreseen.note(group, side_.candidate, kind, found[label].seconds.median)
@@ -250,12 +250,12 @@ def _prepared(
     foreseen: Foreseen,
 ) -> tuple[Figure, Side | None]:
     """The first run, the error and the peak of a candidate, or why it is left out."""
-    reason = refusal(candidate, group, blank.kind, device.free())
+    refused = refusal(candidate, group, blank.kind, device.free())
     seconds = foreseen.seconds(group, candidate, blank.kind)
-    if reason is None and seconds is not None and seconds > settings.longest:
-        reason = f"one run would take about {seconds:.1f} s"
-    if reason is not None:
-        return blank._replace(skipped=reason), None
+    if refused is None and seconds is not None and seconds > settings.longest:
+        refused = f"one run would take about {seconds:.1f} s"
+    if refused is not None:
+        return blank._replace(skipped=refused), None
     try:
         made = side(candidate, group, given.arrays, given.bar, device)
         once = made.once(blank.kind)
@@ -269,7 +269,7 @@ def _prepared(
         return blank._replace(skipped=str(missing)), None
     except Exception as failed:  # of a candidate, whatever its kind: the others go on
         device.release()
-        return blank._replace(skipped=_reason(failed, device)), None
+        return blank._replace(skipped=reason(failed, device)), None
     shown = blank._replace(seconds=Spread.one(again), error=off, peak=peak.bytes, peak_how=peak.how, first=first)
     return shown._replace(copies=copies if candidate.ours else None), made
 
@@ -281,7 +281,8 @@ def _peak(candidate: Candidate, once: Work, device: Device) -> Peak:
     return device.peak(once) if candidate.ours else device.peak_of_torch(once)
 
 
-def _reason(failed: Exception, device: Device) -> str:
+def reason(failed: Exception, device: Device) -> str:
+    """Why a candidate failed, in one line."""
     if device.is_out_of_memory(failed):
         return "out of memory"
     words = str(failed).strip().splitlines()
@@ -293,11 +294,8 @@ def _copied() -> int:
     return copies.to_device + copies.to_host
 
 
-def _rounds(
-    ready: Mapping[str, Side], begun: Mapping[str, Figure], kind: str, device: Device, settings: Settings
-) -> dict[str, list[float]]:
+def alternated(works: Mapping[str, Work], begun: Mapping[str, Figure], device: Device, settings: Settings) -> dict[str, list[float]]:
     """Seconds of every candidate, in rounds of one run each; a slow one sits out once it had its share of the slot."""
-    works = {label: made.once(kind) for label, made in ready.items()}
     share = settings.slot / max(1, len(works))
     allowed = {label: min(MOST_ROUNDS, max(FEWEST_ROUNDS, int(share / begun[label].seconds.median))) for label in works}
     times: dict[str, list[float]] = {label: [] for label in works}

@@ -35,7 +35,7 @@ class Speeds(NamedTuple):
 
     def words(self) -> str:
         def tera(spread: Spread) -> str:
-            return "not measured" if math.isnan(spread.median) else "{:.2f}, {:.2f}, {:.2f}".format(*(each / 1e12 for each in spread))
+            return "not measured" if math.isnan(spread.median) else "{:.3g}, {:.3g}, {:.3g}".format(*(each / 1e12 for each in spread))
 
         return (
             f"copy within the device {tera(self.copy)} TB/s; product of float32 {tera(self.float32)}, "

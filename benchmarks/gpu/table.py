@@ -12,7 +12,7 @@ from benchmarks.gpu.results import BATCH, Check, Figure, Found, Ratio
 from benchmarks.measure import Spread
 
 NAMES = ("what", "pass", "side", "ms (quartiles)", "times faster than", "of bandwidth", "of matrix rate", "peak MB", "error", "note")
-PASSES = {"forward": "forward", "both": "and backward"}
+PASSES = {"forward": "forward", "both": "with backward"}
 
 
 def table(found: Found) -> Table:
@@ -41,10 +41,19 @@ def table(found: Found) -> Table:
     return made
 
 
+def briefly(figure: Figure, ratios: list[Ratio]) -> str:
+    """A candidate while the run goes on: time, error, and how many times faster than whom."""
+    faster = _faster(figure, ratios)
+    error = "" if figure.error is None else f", error {figure.error:.1e}"
+    return f"{figure.label}, {PASSES[figure.kind]}: {1e3 * figure.seconds.median:.3g} ms{error}" + (
+        f"; times faster than {faster}" if faster else ""
+    )
+
+
 def what(figure: Figure) -> str:
     """A subject with its sizes."""
     if figure.subject == BATCH:
-        return f"{figure.subject}, {figure.heads} matrices, d = {figure.d}"
+        return f"{figure.subject}, {figure.heads} matrices, d = {figure.d}, {figure.storage}"
     return f"{figure.subject}, {figure.heads} heads, d = {figure.d}, T = {figure.tokens}"
 
 

@@ -194,7 +194,7 @@ def test_bfloat16_storage_rounds_to_nearest_ties_to_even() -> None:
 
 def test_newton_schulz_alone_is_measured_beside_pytorch() -> None:
     pytest.importorskip("torch", reason="the reference is written in PyTorch (extra bench)")
-    found = batches.measured(8, 6, Cpu(), BRIEF, SPEEDS)
+    found = batches.measured(8, 6, "float32", Cpu(), BRIEF, SPEEDS)
     assert [(each.label, each.kind) for each in found.figures] == [
         ("Newton-Schulz", "forward"), ("PyTorch eager", "forward"), ("Newton-Schulz", "both"), ("PyTorch eager", "both")
     ]  # fmt: skip
@@ -202,6 +202,23 @@ def test_newton_schulz_alone_is_measured_beside_pytorch() -> None:
     assert len(found.ratios) == 2
     first = found.figures[0]
     assert_close("rate", first.rate, 2 * 8 * 15 * 6**3 / first.seconds.median / 1e9, reordered(1))
+
+
+def test_newton_schulz_on_bfloat16_storage_is_held_against_that_rate() -> None:
+    device = Cpu()
+    device.torch = None
+    figure = batches.measured(8, 6, "bfloat16", device, BRIEF, SPEEDS).figures[0]
+    assert figure.storage == "bfloat16"
+    assert figure.error is not None
+    assert 1e-4 < figure.error < 4e-3
+    assert math.isclose(figure.rate, 2 * 8 * 15 * 6**3 / figure.seconds.median / 2e9)
+
+
+def test_newton_schulz_without_pytorch_has_no_reference() -> None:
+    device = Cpu()
+    device.torch = None
+    figures = batches.measured(8, 6, "float32", device, BRIEF, SPEEDS).figures
+    assert [each.skipped is None for each in figures] == [True, False] * 2
 
 
 def test_without_cupy_the_command_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,4 +267,4 @@ def test_a_budget_that_is_spent_leaves_groups_out_by_name(tmp_path: Path, monkey
     with backend.used("numpy"):
         made = CliRunner().invoke(_app(), ["--device", "cpu", "--quick", "--budget", "0.001", "--out", str(tmp_path)])
     assert made.exit_code == 0, made.output
-    assert f"not run  gated delta, 2 heads, d = 8, T = {plan.TINY[1][2]}: the budget of 0 s was spent" in made.output
+    assert f"not run  gated delta, 2 heads, d = 8, T = {plan.TINY[1][2]}: the budget of 0.001 s was spent" in made.output
