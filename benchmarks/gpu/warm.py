@@ -70,7 +70,7 @@ def main(peer: str, storage: str, heads: int, d: int) -> None:
     subject, candidate = next(
         (subject, each) for subject in SUBJECTS for each in subject.candidates if each.peer == peer and each.storage == storage
     )
-    device = open_device("cuda")
+    device = open_device("cuda", tf32=os.environ.get("ATLAS_REF_TF32") == "1")
     group = Group(subject, heads, d, TOKENS, (candidate,))
     peers.call(candidate, group, *running.inputs(group, device), device).both()
 
