@@ -12,34 +12,32 @@ from benchmarks.gpu.results import BATCH, Figure, Found
 KINDS = {"forward": "forward", "both": "forward and backward"}
 
 
+COLUMNS = 4
+
+
 def draw(found: Found, out: Path) -> Iterator[Path]:
-    """One picture for each number of heads and d that has more than one T: a panel a subject, a row a kind.
+    """One picture for each number of heads and d that has more than one T: a panel for each subject and pass.
 
     Raises:
         ImportError: matplotlib is not installed.
     """
     ran = [each for each in found.figures if each.skipped is None and each.subject != BATCH]
-    gpu = bool(found.machine.get("measured"))
     for heads, d in dict.fromkeys((each.heads, each.d) for each in ran):
         some = [each for each in ran if (each.heads, each.d) == (heads, d)]
-        if len({each.tokens for each in some}) < 2:
-            continue
-        for kind, words in KINDS.items():
-            if not any(each.kind == kind for each in some):
-                continue
-            path = out / f"time-{kind}-{heads}-heads-d-{d}.png"
-            title = f"{words}, {heads} heads, d = {d}" + ("" if gpu else " - on a CPU: no GPU was measured")
-            _panels([each for each in some if each.kind == kind], title, path)
+        if len({each.tokens for each in some}) > 1:
+            path = out / f"time-{heads}-heads-d-{d}.png"
+            _panels(some, f"{heads} heads, d = {d}" + ("" if found.machine.get("measured") else " - on a CPU: no GPU was measured"), path)
             yield path
 
 
 def _panels(figures: list[Figure], title: str, path: Path) -> None:
-    """Time over T, a panel for each subject; one colour and marker for a side throughout."""
-    subjects = list(dict.fromkeys(each.subject for each in figures))
+    """Time over T; one colour and marker for a side throughout, broken lines for references."""
+    places = list(dict.fromkeys((each.kind, each.subject) for each in sorted(figures, key=lambda each: list(KINDS).index(each.kind))))
     labels = list(dict.fromkeys(each.label for each in figures))
-    figure, axes = plots.panels(len(subjects), title, [(subject, "tokens", "ms") for subject in subjects])
-    for ax, subject in zip(axes, subjects, strict=True):
-        own = [each for each in figures if each.subject == subject]
+    names = [(f"{subject}, {KINDS[kind]}", "tokens", "ms") for kind, subject in places]
+    figure, axes = plots.panels(len(places), title, names, COLUMNS)
+    for ax, place in zip(axes, places, strict=True):
+        own = [each for each in figures if (each.kind, each.subject) == place]
         for label in labels:
             line = sorted((each.tokens, 1e3 * each.seconds.median, each.ours) for each in own if each.label == label)
             if line:

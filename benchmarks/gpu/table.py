@@ -79,7 +79,7 @@ def _faster(figure: Figure, ratios: list[Ratio]) -> str:
 def _note(figure: Figure) -> str:
     words = []
     if figure.copies:
-        words.append(f"{figure.copies} copies between host and device in a run")
+        words.append(f"{figure.copies} copies between host and device in a run, those of its checks included")
     if figure.first > 10 * figure.seconds.median and figure.first > 1:
         words.append(f"first run {figure.first:.0f} s")
     if figure.error is None:

@@ -136,7 +136,7 @@ def test_everything_goes_to_one_json_file_without_nan(tmp_path: Path) -> None:
 def test_pictures_show_every_side_over_t(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="the pictures need matplotlib")
     paths = list(figures.draw(found(), tmp_path))
-    assert [path.name for path in paths] == ["time-forward-8-heads-d-64.png"]
+    assert [path.name for path in paths] == ["time-8-heads-d-64.png"]
     assert all(path.stat().st_size > 10_000 for path in paths)
 
 
