@@ -75,6 +75,7 @@ class Backend:
         xp: its functions, by NumPy's names.
         place: a NumPy array -> one of its own; fetch: the way back.
         as_strided: (x, shape, strides) -> a view of x.
+        device: the number of the device that is current in that library.
         copies: what was copied so far.
     """
 
@@ -84,6 +85,7 @@ class Backend:
     place: Callable[[np.ndarray[Any, Any]], Any]
     fetch: Callable[[Any], np.ndarray[Any, Any]]
     as_strided: Callable[[Any, tuple[int, ...], tuple[int, ...]], Any]
+    device: Callable[[], int] = int
     copies: Copies = field(default_factory=Copies)
 
     def from_host(self, x: Any) -> Array:
@@ -130,9 +132,9 @@ def _cupy() -> Backend:
         raise BackendError(f"backend cupy: no GPU can be used ({str(error).splitlines()[0]}); --backend numpy runs on the host") from None
     if count == 0:
         raise BackendError("backend cupy: no GPU was found; --backend numpy runs on the host")
-    made = Backend("cupy", cupy.ndarray, cupy, cupy.asarray, cupy.asnumpy, importlib.import_module("cupy.lib.stride_tricks").as_strided)
     refuse_tf32(os.environ)
-    return made
+    strided = importlib.import_module("cupy.lib.stride_tricks").as_strided
+    return Backend("cupy", cupy.ndarray, cupy, cupy.asarray, cupy.asnumpy, strided, cupy.cuda.runtime.getDevice)
 
 
 def refuse_tf32(environment: Mapping[str, str]) -> None:
@@ -149,8 +151,8 @@ def refuse_tf32(environment: Mapping[str, str]) -> None:
                 f"backend cupy: {name}={environment[name]} makes float32 products in TF32, which keeps 11 of 24 bits; "
                 "unset it, or set ATLAS_REF_TF32=1 if you want that"
             )
-    core = importlib.import_module("cupy._core")
-    if core.get_compute_type(np.float32) == core.COMPUTE_TYPE_TF32:
+    products = importlib.import_module("cupy._core._routines_linalg")
+    if products.get_compute_type(np.dtype(np.float32)) == products.COMPUTE_TYPE_TF32:
         raise BackendError("backend cupy: float32 products are set to TF32; set ATLAS_REF_TF32=1 if you want that")
 
 
@@ -178,7 +180,7 @@ def named(name: str) -> Backend:
     if name not in _made:
         made = _makers[name]()
         _made[name] = _by_type[made.array] = made
-        constants.register(made.array, made.from_host)
+        constants.register(made.array, made.from_host, made.device)
     return _made[name]
 
 

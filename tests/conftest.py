@@ -19,11 +19,12 @@ def pytest_addoption(parser: Any) -> None:
 
 
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
-    """Under --backend, build the bridge; where the backend cannot be used, skip with its reason."""
+    """Under --backend, build the bridge; where the backend cannot be used, or a test is about NumPy alone, skip with the reason."""
     name = config.getoption("--backend")
     if name == "numpy":
         return
     import pytest
+    from close import Elsewhere
     from standin import array, bridge
 
     from atlas_ref import backend
@@ -35,12 +36,21 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
         for item in items:
             item.add_marker(pytest.mark.skip(reason=str(error)))
         return
+    for item in items:
+        for mark in item.iter_markers("host"):
+            item.add_marker(pytest.mark.skip(reason=f"NumPy alone: {mark.args[0]}"))
+    Elsewhere.yes = True
     bridge.build(name)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in TABLES}
-    reports = {id(report): report for each in terminalreporter.stats.values() for report in each if hasattr(report, "user_properties")}
+    reports = {
+        id(report): report
+        for each in terminalreporter.stats.values()
+        for report in each
+        if hasattr(report, "user_properties") and hasattr(report, "when")
+    }
     for report in reports.values():
         for name, value in report.user_properties:
             if name in TABLES and report.when == "call":
