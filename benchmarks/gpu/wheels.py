@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from sys import version_info
 
 LIST = Path(__file__).with_name("wheels.txt")
 
@@ -58,7 +59,10 @@ def main(wheels: Path, folder: Path) -> int:
         return 0
     print(f"bench-gpu: installed from {wheels} into {folder}: {', '.join(wheel.name.split('-')[0] for wheel in some)}")
     install = ["install", "--quiet", "--no-index", "--no-deps", "--no-compile", "--disable-pip-version-check", "--target", str(folder)]
-    return subprocess.run([sys.executable, "-m", "pip", *install, *map(str, some)], check=False).returncode
+    code = subprocess.run([sys.executable, "-m", "pip", *install, *map(str, some)], check=False).returncode
+    if code:
+        print(f"bench-gpu: pip refused them; for this Python: make bench-gpu-wheels GPU_PYTHON_VERSION={version_info[0]}.{version_info[1]}")
+    return code
 
 
 if __name__ == "__main__":

@@ -56,8 +56,8 @@ def test_only_what_is_lacking_is_chosen_and_what_was_not_brought_is_named() -> N
     assert wheels.chosen(brought, {"pytest": "", "no-such-thing": "", "nor-this-one": ""}) == (brought[1:], ["nor-this-one"])
 
 
-def wheel(folder: Path, name: str) -> Path:
-    path = folder / f"{name}-1.0-py3-none-any.whl"
+def wheel(folder: Path, name: str, tag: str = "py3-none-any") -> Path:
+    path = folder / f"{name}-1.0-{tag}.whl"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(f"{name}.py", "VALUE = 7\n")
         archive.writestr(f"{name}-1.0.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
@@ -86,3 +86,11 @@ def test_without_wheels_it_says_what_is_missing_and_goes_on(tmp_path: Path, monk
     wheels.LIST.write_text("not-brought-at-all\n")
     assert wheels.main(tmp_path / "none", tmp_path / "site") == 0
     assert "make bench-gpu-wheels" in capsys.readouterr().out
+
+
+def test_wheels_for_another_python_are_refused_with_what_to_do(tmp_path: Path, monkeypatch: Any, capfd: Any) -> None:
+    wheel(tmp_path, "brought_along", "cp27-cp27m-win32")
+    monkeypatch.setattr(wheels, "LIST", tmp_path / "list.txt")
+    wheels.LIST.write_text("brought-along\n")
+    assert wheels.main(tmp_path, tmp_path / "site") != 0
+    assert f"GPU_PYTHON_VERSION=3.{wheels.version_info[1]}" in capfd.readouterr().out
