@@ -175,6 +175,20 @@ def test_a_clause_whose_test_executed_its_code_is_no_gap(toy: Toy, workers: int)
     assert ran == {"clauses": ["TOY-1"], "passed": True, "lines": {"tape/toy.py": "6"}}
 
 
+@pytest.mark.clause("TRACE-4")
+def test_what_a_shared_fixture_executes_counts_for_every_test_that_asks_for_it(toy: Toy) -> None:
+    shared = TEST.replace(
+        '@pytest.mark.clause("TOY-1")\n@pytest.mark.parametrize("a", range(20))\ndef test_add(a):\n    assert toy.add(a, 2) == a + 2\n',
+        "@pytest.fixture(scope='module')\ndef added():\n    return toy.add(1, 2)\n\n\n"
+        "def test_first(added):\n    assert added > 0\n\n\n"
+        '@pytest.mark.clause("TOY-1")\ndef test_second(added):\n    assert added == 3\n',
+    )
+    root = toy(test=shared)
+    found = trace(root, record.read(root))
+    assert found.gaps == ()
+    assert [test.name for test, _ in found.evidence["TOY-1"].proved] == ["test_second"]
+
+
 @pytest.mark.clause("TRACE-5")
 def test_a_clause_whose_tests_execute_other_code_is_a_gap(toy: Toy) -> None:
     root = toy(test=TEST.replace("toy.add(a, 2) == a + 2", "toy.other() == 0"))
