@@ -97,9 +97,10 @@ def changes(mutant: Mutant, place: Place) -> bool:
 
 
 def _breadth(clause: Clause, place: Place) -> tuple[int, int, int, str, int]:
-    """The module of the spec's name first, second implementations last, and functions that name few clauses before others."""
+    """The module of the spec's name first, second implementations and vectors last, and functions that name few clauses before others."""
     stem = Path(clause.path).stem
-    order = 0 if Path(place.path).stem == stem else 2 if place.path.startswith("atlas_ref/certify/") else 1
+    later = place.path.startswith(("atlas_ref/certify/", "atlas_ref/vectors/"))
+    order = 0 if Path(place.path).stem == stem else 2 if later else 1
     return place.kind == "module", order, len(place.ids), place.path, place.first
 
 
