@@ -97,7 +97,8 @@ def _target(root: Path, folder: str, listed: Manifest, target: str, trace: Trace
     """All vectors of a target."""
     page = f"{folder}/{target}.md"
     command = f"atlas-ref check --set {listed.set} --target {target} --impl mine.kernels:{target.replace('-', '_')}"
-    text = f"{HEAD}# Vectors of {target}\n\n[All targets](index.md) · [kill matrix](../{listed.set}-kill-matrix.md#{target})\n\n    {command}\n"
+    matrix = f"../{listed.set}-kill-matrix.md#{target}"
+    text = f"{HEAD}# Vectors of {target}\n\n[All targets](index.md) · [kill matrix]({matrix})\n\n    {command}\n"
     for each in (one for one in listed.vectors if one.target == target):
         path = f"{folder}/{each.file}"
         text += f"\n## {each.name} {{ #{each.name.lower()} }}\n\n{_case(root, path, each.file)}\n"
@@ -110,7 +111,7 @@ def _peers(root: Path, trace: Trace, exercised: dict[str, list[str]]) -> str:
     text = (
         f"{HEAD}# Cases of other implementations\n\nWhat public code that nobody here wrote computed on random inputs, recorded as cases: "
     )
-    text += "fla-core and atlas-rnn for the rules, Atlas-MAG for Newton-Schulz. `make oracle` compares them all.\n\n    make oracle\n"
+    text += "fla-core and atlas-rnn for the rules, Atlas-MAG for Newton-Schulz. This compares them all:\n\n    make oracle\n"
     for path in peers(root):
         name = Path(path).stem
         text += f"\n## {name} {{ #{name.lower()} }}\n\n{_case(root, path, Path(path).name)}\n"
@@ -128,7 +129,7 @@ def files(root: Path) -> Iterator[tuple[str, Path]]:
 def _case(root: Path, path: str, file: str) -> str:
     """The header and the tensors of a case."""
     case = atlas_ref.load(root / path)
-    header = json.dumps(case.header.model_dump(mode="json", exclude_unset=True), indent=2)
+    header = json.dumps(case.header.model_dump(mode="json", exclude_unset=True, by_alias=True), indent=2)
     tensors: dict[str, Any] = {**case.inputs, **case.recorded}
     rows = [(tables.code(name), value.dtype.name, " x ".join(map(str, value.shape)) or "a number") for name, value in tensors.items()]
     download = f"[{Path(file).name}]({file}) ({(root / path).stat().st_size:,} bytes)"
@@ -144,11 +145,25 @@ def _shows(vector: Vector, listed: Manifest) -> str:
     words = [f"{form} (chunks of {' and '.join(chunks)})" for form, chunks in forms.items()]
     lines += [f"- in forms: {', '.join(words)}"] if words else []
     lines += [f"- may be cut before token {', '.join(map(str, vector.splits))}"] if vector.splits else []
-    text = "\n".join(lines) + "\n"
-    for dtype, names in vector.kills.items():
-        items = "".join(f"- {tables.code(name)}: {listed.mutants[name]}\n" for name in names)
-        text += f'\n<details class="proof mutant" markdown="1"><summary>Rejects at {dtype}: {len(names)} mutants</summary>\n\n{items}\n</details>\n'
-    return text
+    return "\n".join(lines) + "\n" + _rejected(vector.kills, listed.mutants)
+
+
+def _rejected(kills: Any, meaning: Any) -> str:
+    """The mutants that a vector rejects, with the format where it is one alone."""
+    formats: dict[str, list[str]] = {}
+    for dtype, names in sorted(kills.items(), reverse=True):
+        for name in names:
+            formats.setdefault(name, []).append(dtype)
+    if not formats:
+        return ""
+    counts = " and ".join(f"{len(names)} mutants at {dtype}" for dtype, names in sorted(kills.items(), reverse=True))
+    items = [
+        f"- {tables.code(name)}: {meaning[name]}" + (f" ({found[0]} alone)" if len(found) < len(kills) else "")
+        for name, found in formats.items()
+    ]
+    return "\n".join(
+        ["", f'<details class="proof mutant" markdown="1"><summary>Rejects {counts}</summary>', "", *items, "", "</details>", ""]
+    )
 
 
 def _clauses(names: list[str], trace: Trace, page: str) -> str:

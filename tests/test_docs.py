@@ -50,6 +50,7 @@ def test_links_of_the_repository_become_links_of_the_site() -> None:
         "[a](../source/tape/core.py.md), [b](omega.md#omega-5), [c](https://example.org), [d](#here), [e](../examples/adapters/README.md)"
     )
     assert links.moved("[a](specs/omega.md)", "README.md", "index.md") == "[a](specs/omega.md)"
+    assert links.moved("[NS-1](newton_schulz.md)", "specs/x.md", "specs/x.md") == "[NS-1](newton_schulz.md#ns-1)"
 
 
 def test_ids_become_links_but_not_in_code_equations_headings_and_links() -> None:
