@@ -9,7 +9,7 @@ from pathlib import Path
 from atlas_ref.clauses.places import Place
 from atlas_ref.clauses.specs import Clause
 from atlas_ref.clauses.trace import Evidence, Trace
-from docs import links, mathml, vector_pages
+from docs import links, mathml, tables, vector_pages
 
 #: Places shown in full beside a clause, the lines that one may have, and the clauses that it may name.
 SHOWN, LONGEST, BROADEST = 2, 70, 4
@@ -44,7 +44,15 @@ def page(trace: Trace, root: Path, path: str) -> str:
         else f"Symbols and names: [notation]({links.relative('specs/notation.md', path)}).\n{{ .notation }}\n\n"
     )
     title, _, rest = body.partition("\n")
-    return f"---\nhide: [toc]\n---\n\n{title}\n\n{notation}{rest}"
+    return f"---\nhide: [toc]\n---\n\n{title}\n\n{notation}{_contents([heads[line] for line in sorted(heads)])}{rest}"
+
+
+def _contents(clauses: list[Clause]) -> str:
+    """The clauses of the page, to choose from; the place of a table of contents is taken by the code."""
+    if not clauses:
+        return ""
+    items = "\n".join(f"- [{each.id} {html.escape(each.title)}](#{each.id.lower()})" for each in clauses)
+    return f'<details class="proof contents" markdown="1"><summary>{len(clauses)} clauses</summary>\n\n{items}\n\n</details>\n\n'
 
 
 def _between(lines: list[str], first: int, end: int) -> str:
@@ -103,7 +111,7 @@ def _link(place: Place, page: str) -> str:
 def _proofs(trace: Trace, clause: Clause, evidence: Evidence, vectors: Vectors, page: str) -> list[str]:
     """Tests, errata, vectors and mutants of a clause, as lists of links."""
     out: list[str] = []
-    tests = [f"[{_words(each.name)}]({links.line_link(each.path, each.line, page)})" for each in evidence.tests]
+    tests = [f"[{tables.words_of(each.name)}]({links.line_link(each.path, each.line, page)})" for each in evidence.tests]
     out += _list("Proved by", "test", tests, TESTS_OPEN)
     errata = [f"[{each} {trace.clauses[each].title}]({links.clause_link(trace.clauses[each], page)})" for each in evidence.errata]
     out += _list("Errata", "erratum", errata, TESTS_OPEN)
@@ -124,7 +132,3 @@ def _list(title: str, kind: str, items: list[str], opened: int, count: str = "")
     state = " open" if len(items) <= opened else ""
     head = f'<details class="proof {kind}"{state} markdown="1"><summary>{title}: {word}</summary>'
     return [head, "", *(f"- {each}" for each in items), "", "</details>", ""]
-
-
-def _words(test: str) -> str:
-    return test.removeprefix("test_").replace("_", " ")

@@ -42,9 +42,16 @@ def picture() -> str:
     levels, count = axes[:, 0]
     for row in range(len(PERIODS)):
         colour, fires = style.COLOURS[row], np.flatnonzero(found.active[:, row])
-        levels.bar(range(T), 0.8 * found.moved[:, row] / found.moved.max(), bottom=row, width=0.8, color=colour)
+        largest = found.moved[:, row].max()
+        levels.bar(range(T), 0.7 * found.moved[:, row] / largest, bottom=row, width=0.8, color=colour)
+        levels.text(T, row + 0.2, f"up to {largest:.1g}", color=style.TEXT, fontsize=9)
         levels.scatter(fires, np.full(len(fires), row - 0.12), s=12, marker="^", color=colour, linewidths=0)
-    levels.set(title="pulses (marks), and how far each memory moves (bars)", ylabel="period of the level", ylim=(-0.3, len(PERIODS)))
+    levels.set(
+        title="pulses (marks), and how far each memory moves (bars)",
+        ylabel="period of the level",
+        ylim=(-0.3, len(PERIODS)),
+        xlim=(-1, T + 7),
+    )
     levels.set_yticks(range(len(PERIODS)), labels=[str(period) for period in PERIODS])
     count.bar(range(T), found.active.sum(axis=1), width=0.8, color=style.COLOURS[7])
     count.axhline(found.average, color=style.TEXT, linewidth=0.9, linestyle=":")
