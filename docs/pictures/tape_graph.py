@@ -78,9 +78,9 @@ def arranged(found: list[Entry]) -> tuple[list[list[int]], list[list[int]]]:
     for i, entry in enumerate(found):
         for parent in entry.parents:
             passed = list(range(len(depth), len(depth) + depth[i] - depth[parent] - 1))
-            for row, node in enumerate(passed, depth[parent] + 1):
-                depth.append(row)
-                rows[row].append(node)
+            for down, node in enumerate(passed, depth[parent] + 1):
+                depth.append(down)
+                rows[down].append(node)
             ways.append([parent, *passed, i])
     near: dict[int, list[int]] = {node: [] for row in rows for node in row}
     for way in ways:
