@@ -87,11 +87,14 @@ def read(root: Path, path: Path | None = None, *, any_sources: bool = False) -> 
         raise RecordError(f"{found}: no run of the tests is recorded; `make trace` records one")
     try:
         data = json.loads(found.read_text())
+        if data["schema"] != SCHEMA:
+            raise RecordError(f"{found}: schema {data['schema']!r}, expected {SCHEMA}; `make trace` records anew")
         record = _record(data)
+    except RecordError:
+        raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RecordError(f"{found}: not a record of a run: {error}; `make trace` records one") from error
-    if data["schema"] != SCHEMA:
-        raise RecordError(f"{found}: schema {data['schema']!r}, expected {SCHEMA}; `make trace` records anew")
+        said = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise RecordError(f"{found}: not a record of a run: {said}; `make trace` records one") from error
     if not any_sources and data["sources"] != sources(root):
         raise RecordError(f"{found}: recorded of other sources than these; `make trace` records anew")
     return record
