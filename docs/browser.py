@@ -82,6 +82,7 @@ def served(folder: Path) -> Iterator[str]:
         yield f"http://127.0.0.1:{server.server_address[1]}"
     finally:
         server.shutdown()
+        server.server_close()
 
 
 def pages(folder: Path) -> list[str]:

@@ -67,8 +67,8 @@ def places(source: str, path: str, families: frozenset[str]) -> list[Place]:
     tree = parsed(source, path)
     owners = _owners(tree, source)
     mentions: dict[_Owner, list[tuple[str, int]]] = {}
-    for line, text in words(source, tree):
-        ids = named(text, families)
+    for line, said in words(source, tree):
+        ids = named(said, families)
         if ids:
             owner = _innermost(owners, line)
             mentions.setdefault(owner, []).extend((each, line) for each in ids)
