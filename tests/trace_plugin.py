@@ -102,6 +102,7 @@ def fewer_examples() -> None:
 def pytest_configure(config: Any) -> None:
     fewer_examples()
     config.trace_parts = []
+    config.trace_sources = record.sources(config.rootpath)  # what is changed while the tests run did not run
     config.trace_recorder = None
     if hasattr(config, "workerinput") or not getattr(config.option, "numprocesses", None):
         config.trace_recorder = Recorder(config.rootpath)
@@ -199,7 +200,7 @@ def pytest_sessionfinish(session: Any) -> None:
             return
         config.trace_parts.append(part)
     if config.trace_parts and not config.option.collectonly:
-        out = record.write(config.rootpath, joined(config.trace_parts, planted(config.rootpath)))
+        out = record.write(config.rootpath, joined(config.trace_parts, planted(config.rootpath)), of=config.trace_sources)
         config.get_terminal_writer().line(f"recorded {out.relative_to(config.rootpath)}")
 
 

@@ -59,8 +59,12 @@ def sources(root: Path) -> str:
     return digest.hexdigest()
 
 
-def write(root: Path, record: Record, path: Path | None = None) -> Path:
-    """Write a record as JSON, under a temporary name first."""
+def write(root: Path, record: Record, path: Path | None = None, *, of: str | None = None) -> Path:
+    """Write a record as JSON, under a temporary name first.
+
+    Args:
+        of: the digest of the sources that ran; None for those that are there now.
+    """
     out = root / RECORD if path is None else path
     out.parent.mkdir(parents=True, exist_ok=True)
     tests = {
@@ -70,7 +74,7 @@ def write(root: Path, record: Record, path: Path | None = None) -> Path:
     vectors = {name: _packed(lines) for name, lines in sorted(record.vectors.items())}
     unfinished = out.with_suffix(".part")
     mutants = [each._asdict() for each in record.mutants]
-    found = {"schema": SCHEMA, "sources": sources(root), "tests": tests, "vectors": vectors, "mutants": mutants}
+    found = {"schema": SCHEMA, "sources": sources(root) if of is None else of, "tests": tests, "vectors": vectors, "mutants": mutants}
     unfinished.write_text(json.dumps(found))
     unfinished.replace(out)
     return out

@@ -255,6 +255,14 @@ def test_the_command_refuses_what_it_cannot_report_on(toy: Toy, tmp_path: Path, 
     assert "no run of the tests is recorded; `make trace` records one" in cli("trace-spec", "--root", root).err
 
 
+@pytest.mark.clause("TRACE-4")
+def test_sources_that_change_while_the_tests_run_are_not_those_of_the_record(toy: Toy) -> None:
+    change = 'def test_change():\n    path = Path(__file__).parents[1] / "tape/toy.py"\n    path.write_text(path.read_text() + "\\n")\n'
+    root = toy(test=f"{TEST}\n\n{change}")
+    with pytest.raises(record.RecordError, match="recorded of other sources than these"):
+        record.read(root)
+
+
 @pytest.mark.clause("TRACE-9")
 def test_an_id_that_two_clauses_have_is_a_gap_where_the_second_stands(toy: Toy) -> None:
     root = toy()
