@@ -50,7 +50,7 @@ def to_clauses(ids: Iterable[str], trace: Trace, page: str) -> str:
 
 def words_of(test: str) -> str:
     """The statement that a test is named after."""
-    return test.removeprefix("test_").replace("_", " ")
+    return re.sub(r"^test_(e_[a-z]\d\d[a-z]?_)?", "", test).replace("_", " ")
 
 
 def _plain(value: Any) -> str:
@@ -202,7 +202,7 @@ def mutants(trace: Trace, page: str) -> str:
         return (
             _anchored(mutant.name),
             html.escape(mutant.what),
-            code(mutant.place),
+            code(mutant.place).replace(":", ":<wbr>"),
             to_clauses(known.get(mutant.name, []), trace, page),
             tests,
         )
