@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from docs import browser, check_links, links, spec_pages, vector_pages
+from docs import benchmark_page, browser, check_links, links, spec_pages, vector_pages
 from docs.generated import copied
 from docs.source_pages import files
 
@@ -155,6 +155,21 @@ def test_every_recorded_case_has_a_place_with_its_file_and_the_clauses_that_it_e
     assert '"rule": "delta"' in part
     assert "[DELTA-3](../../specs/delta.md#delta-3)" in part
     assert "<code>decay=before_error</code>" in part
+
+
+def test_the_page_of_benchmarks_shows_what_the_last_run_left_and_else_how_to_make_one(tmp_path: Path) -> None:
+    assert "`make bench` writes its figures" in benchmark_page.page(tmp_path)
+    folder = tmp_path / "build/bench"
+    folder.mkdir(parents=True)
+    (folder / "scaling.png").write_bytes(b"")
+    spread, nothing = {"low": 1.0, "median": 1.25, "high": 2.0}, {"low": None, "median": None, "high": None}
+    row = {"name": "a < b", "unit": "s", "ours": spread, "reference": "the loop", "theirs": nothing, "ratio": spread, "error": 1e-9}
+    rows = [{**row, "meaning": "times", "note": ""}]
+    (folder / "bench.json").write_text(json.dumps({"machine": {"processors": 2, "product_rate": spread}, "rows": rows}))
+    page = benchmark_page.page(tmp_path)
+    assert "![scaling](../bench/scaling.png)" in page
+    assert "\nprocessors 2\n" in page
+    assert "| a &lt; b | 1.25 s | the loop |  | 1.25 times (1 to 2) | 1e-09 |  |" in page
 
 
 def test_every_markdown_page_and_source_file_is_there_once() -> None:
