@@ -7,7 +7,9 @@ the window, clauses that are not beside their code (below it on a narrow screen)
 copy buttons, and the search. Screenshots of every page but those of source are kept under --out. CHROMIUM names the browser.
 
 A page is loaded once and looked at four times: a reader makes the window narrow and presses the switch of the theme, and since
-the site remembers that theme, half of the pages are loaded light and half dark. Several readers share the pages among them. The
+the site remembers that theme, half of the pages are loaded light and half dark. Nothing moves on its way from one to the other.
+Pages of source code are most of all and one template, where only the text of one block differs: each is looked at wide and
+narrow in the theme that its reader has, so half of them light and half dark. Several readers share the pages among them. The
 search is asked on the start page, and it alone is given the entries of its index.
 """
 
@@ -41,11 +43,18 @@ SEARCHES = (
 )
 #: The index of the search, from which every page that is opened builds its own, for a second of work.
 INDEX = "/search/search_index.json"
+#: Pages of source code.
+SOURCE = "source/"
 #: Milliseconds for one step of a reader, on a machine that has other work.
 PATIENCE = 120_000
 
 #: What a page says about itself, as lines of what is wrong.
 CHECK = Path(__file__).with_name("browser_check.js").read_text().partition("\n")[2]
+STILL = """addEventListener("DOMContentLoaded", () => {
+  const style = document.createElement("style");
+  style.textContent = "*, ::before, ::after { transition: none !important; animation: none !important; scroll-behavior: auto !important }";
+  document.head.append(style);
+})"""
 SWITCH = "() => document.querySelector('[data-md-component=palette] label:not([hidden])').click()"
 
 
@@ -122,11 +131,13 @@ class Reader:
         await self.page.goto(f"{self.base}/{address}", wait_until="load")
 
     async def look(self, address: str) -> None:
-        """One page in every size and theme."""
+        """One page in every size and theme; of source code, in the theme that there is."""
         self.place = address or "start"
         await self.open(address)
         for width in WIDTHS:
             await self.check(address, width)
+        if address.startswith(SOURCE):
+            return
         await self.switch()
         for width in reversed(WIDTHS):
             await self.check(address, width)
@@ -137,7 +148,7 @@ class Reader:
         await self.page.set_viewport_size(_size(width))
         for wrong in await self.page.evaluate(CHECK, [width, THEMES[self.theme]]):
             self.say(wrong)
-        if not address.startswith("source/"):
+        if not address.startswith(SOURCE):
             name = (address.strip("/") or "start").replace("/", "_")
             await self.page.screenshot(path=self.out / f"{name}_{width}_{self.theme}.png")
 
@@ -190,7 +201,8 @@ async def read(base: str, addresses: list[str], out: Path, jobs: int) -> list[st
         readers = []
         for number in range(max(jobs, len(THEMES))):
             theme = list(THEMES)[number % len(THEMES)]  # what the system of this reader prefers
-            context = await browser.new_context(color_scheme=theme)
+            context = await browser.new_context(color_scheme=theme, reduced_motion="reduce")
+            await context.add_init_script(STILL)
             readers.append(reads(Reader(await context.new_page(), base, theme, out), number < len(THEMES)))
         found = await asyncio.gather(*readers)
         await browser.close()

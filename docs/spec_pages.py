@@ -14,6 +14,8 @@ from docs import links, mathml, tables, vector_pages
 #: Places shown in full beside a clause, the lines that one may have, and the clauses that it may name.
 SHOWN, LONGEST, BROADEST = 2, 70, 4
 TESTS_OPEN = 6
+UNRECORDED = """No run of the tests is recorded of these sources, so the recorded cases and the mutants of each clause are missing here;
+`make trace` records one."""
 #: Where recorded cases are on the site.
 Vectors = dict[str, tuple[str, str, str]]
 
@@ -43,6 +45,8 @@ def page(trace: Trace, root: Path, path: str) -> str:
         if path.endswith("notation.md")
         else f"Symbols and names: [notation]({links.relative('specs/notation.md', path)}).\n{{ .notation }}\n\n"
     )
+    if not trace.recorded:
+        notation += f"{UNRECORDED}\n{{ .notation }}\n\n"
     title, _, rest = body.partition("\n")
     return f"---\nhide: [toc]\n---\n\n{title}\n\n{notation}{_contents([heads[line] for line in sorted(heads)])}{rest}"
 
