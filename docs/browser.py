@@ -4,7 +4,8 @@
 
 Checked: errors on the console, failed requests and requests to anywhere else, equations that are not rendered, pages wider than
 the window, clauses that are not beside their code (below it on a narrow screen), text that does not stand out from its page,
-copy buttons, and the search. Screenshots of every page but those of source are kept under --out. CHROMIUM names the browser.
+copy buttons, the search, and the way from a clause to its proofs. Screenshots of every page but those of source are kept under
+--out. CHROMIUM names the browser.
 
 A page is loaded once and looked at four times: a reader makes the window narrow and presses the switch of the theme, and since
 the site remembers that theme, half of the pages are loaded light and half dark. Nothing moves on its way from one to the other.
@@ -29,7 +30,7 @@ from collections.abc import Awaitable, Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 WIDTHS = {"wide": (1440, 1000), "narrow": (390, 844)}
 Theme = Literal["light", "dark"]
@@ -41,6 +42,9 @@ SEARCHES = (
     ("Gradient over the window", "specs/omega/", "#omega-5"),
     ("Without python-flint", "specs/certify/", "#cert-14"),
 )
+#: A clause from which a reader follows the links to its proofs, and what a page says that knows of no run.
+CLAUSE = ("specs/omega/", "#omega-5")
+UNRECORDED = "No run of the tests is recorded"
 #: The index of the search, from which every page that is opened builds its own, for a second of work.
 INDEX = "/search/search_index.json"
 #: Pages of source code.
@@ -55,6 +59,12 @@ STILL = """addEventListener("DOMContentLoaded", () => {
   style.textContent = "*, ::before, ::after { transition: none !important; animation: none !important; scroll-behavior: auto !important }";
   document.head.append(style);
 })"""
+SHOWN = """async () => {
+  const found = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  await new Promise(requestAnimationFrame);
+  const box = found && found.getBoundingClientRect();
+  return Boolean(box && box.top >= 0 && box.top < innerHeight);
+}"""
 SWITCH = "() => document.querySelector('[data-md-component=palette] label:not([hidden])').click()"
 
 
@@ -170,6 +180,26 @@ class Reader:
             except Exception:
                 self.say(f"does not find {target}{anchor}")
 
+    async def follow(self) -> None:
+        """From a clause to its test, its erratum and its recorded cases, as a reader clicks; without a recorded run there are no cases."""
+        page, anchor = CLAUSE
+        for kind in ("test", "erratum", "vector"):
+            self.place = f"from {page}{anchor} to its {kind}"
+            await self.open(f"{page}{anchor}")
+            proof = self.page.locator(f"h3{anchor} + .clause details.{kind}")
+            if not await proof.count():
+                if kind != "vector" or not await self.page.locator("article", has_text=UNRECORDED).count():
+                    self.say("there is none")
+                continue
+            if await proof.get_attribute("open") is None:
+                await proof.locator("summary").click()
+            link = proof.locator("a[href*='#']").first
+            target = urljoin(self.page.url, await link.get_attribute("href"))
+            await link.click()
+            await self.page.wait_for_url(target)
+            if not await self.page.evaluate(SHOWN):
+                self.say(f"{target} is not on the screen")
+
 
 def _size(width: str) -> Any:
     return dict(zip(("width", "height"), WIDTHS[width], strict=True))
@@ -192,6 +222,7 @@ async def read(base: str, addresses: list[str], out: Path, jobs: int) -> list[st
     async def reads(reader: Reader, searches: bool) -> list[str]:
         if searches:
             await reader.tried(reader.search())
+            await reader.tried(reader.follow())
         for address in left:
             await reader.tried(reader.look(address))
         return reader.wrong
