@@ -52,6 +52,9 @@ SOURCE = "source/"
 #: Milliseconds for one step of a reader, on a machine that has other work.
 PATIENCE = 120_000
 
+#: Why a request ends that the reader did not wait for, such as that for the icon.
+LEFT = "net::ERR_ABORTED"
+
 #: What a page says about itself, as lines of what is wrong.
 CHECK = Path(__file__).with_name("browser_check.js").read_text().partition("\n")[2]
 STILL = """addEventListener("DOMContentLoaded", () => {
@@ -119,7 +122,7 @@ class Reader:
         page.set_default_timeout(PATIENCE)
         page.on("console", lambda message: self.say(f"console: {message.text}") if message.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: self.say(f"script: {error}"))
-        page.on("requestfailed", lambda request: self.say(f"request failed: {request.url}"))
+        page.on("requestfailed", lambda request: self.say(f"request failed: {request.url}") if request.failure != LEFT else None)
         page.on("request", lambda request: self.say(f"outside request: {request.url}") if self.outside(request.url) else None)
         page.on("response", lambda response: self.say(f"status {response.status}: {response.url}") if response.status >= 400 else None)
 
