@@ -89,8 +89,8 @@ def _one_memory_a_part(shares: Any) -> Any:
 def _poisoned(empty: Any) -> Any:
     """Work space that holds NaN, as nothing may be known of it."""
 
-    def mutated(self: Any, shape: tuple[int, ...], kind: Any) -> Any:
-        made = empty(self, shape, kind)
+    def mutated(self: Any, shape: tuple[int, ...], like: Any, kind: Any = None) -> Any:
+        made = empty(self, shape, like, kind)
         made[...] = np.nan
         return made
 
@@ -98,7 +98,7 @@ def _poisoned(empty: Any) -> Any:
 
 
 def _no_work_space(empty: Any) -> Any:
-    return lambda self, shape, kind: np.empty(shape, kind)
+    return lambda self, shape, like, kind=None: np.empty(shape, like.dtype if kind is None else kind)
 
 
 def _by_substitution(inverse: Any) -> Any:

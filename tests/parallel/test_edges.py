@@ -383,10 +383,10 @@ def test_an_interruption_in_a_group_leaves_the_work_space_as_it_was(
 def test_a_group_that_did_not_fit_does_not_break_those_after_it() -> None:
     space = Scratch()
     with pytest.raises(MemoryError), space.frame():
-        space.empty((2**55,), np.float64)
+        space.empty((2**55,), np.zeros(()))
     for _ in range(2):
         with space.frame():
-            space.empty((8,), np.float64)[...] = 1.0
+            space.empty((8,), np.zeros(()))[...] = 1.0
     assert space.used == 0
 
 
