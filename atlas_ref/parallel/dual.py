@@ -50,7 +50,7 @@ def forward(layout: Layout, given: Arrays, rows: Rows) -> Group:
     C, nb = layout.chunk, rows.gates.bases
     B, n, d = given.queries.shape
     queries = given.queries.reshape(B, n // C, C, d)
-    phi, phi_T = spread(layout, given.keys), _spread_transposed(layout, given.keys)
+    phi, phi_T = spread(layout, given.keys), spread_transposed(layout, given.keys)
     scores = A = None
     if layout.read in ("after", "before"):
         scores = scratch.product(queries, phi_T)
@@ -80,16 +80,9 @@ def spread(layout: Layout, rows: Array) -> Array:
     return windows.reshape(B, g, C * c, x)
 
 
-def _spread_transposed(layout: Layout, rows: Array) -> Array:
+def spread_transposed(layout: Layout, rows: Array) -> Array:
     """The same as (B, g, x, K), contiguous along K, as matrix products want it."""
-    if layout.stride != 1:
-        return scratch.turned(spread(layout, rows))
-    turned = scratch.turned(rows)  # (B, x, h + n)
-    B, x, length = turned.shape
-    across, down, right = turned.strides
-    g = (length - layout.window + 1) // layout.chunk
-    shape = (B, g, x, layout.columns)
-    return as_strided(turned, shape, (across, layout.chunk * right, down, right))
+    return scratch.turned(spread(layout, rows))
 
 
 def gathered(layout: Layout, columns: Array, rows: Array) -> None:

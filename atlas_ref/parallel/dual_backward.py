@@ -360,11 +360,16 @@ def _through_rows(layout: Layout, made: Group, pulled: _Pulled, summed: RowBars,
     out = _spread_out(dR, np.moveaxis(before[..., :nb], -3, -2))
     pulled.phi[...] += scratch.product(out, pulled.turned)
     pulled.phi[...] += scratch.product(d_keyed + d_keyed.swapaxes(-1, -2), made.phi)
+    through_before(layout, Rows(made.gates, made.D, made.X), d_before, summed)
+
+
+def through_before(layout: Layout, rows: Rows, d_before: Array, summed: RowBars) -> None:
+    """From the coefficients that residuals are taken with, (B, g, G, K, bases + K), to the rows and the decay that made them."""
     if layout.stride > 1:
         d_before = d_before.reshape(*d_before.shape[:-2], layout.chunk, layout.window, -1).sum(axis=-2)
     d_before = np.moveaxis(d_before, -2, 0)
     if not layout.before_error:
-        pulled.D[:-1] += d_before
+        summed.D[:-1] += d_before
         return
-    pulled.D[:-1] += d_before * made.gates.retain[..., None]
-    summed.retain[...] = (d_before * made.D[:-1]).sum(axis=-1)
+    summed.D[:-1] += d_before * rows.gates.retain[..., None]
+    summed.retain[...] = (d_before * rows.D[:-1]).sum(axis=-1)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.backend import on_host
-from atlas_ref.parallel import dual, dual_backward, dual_plain
+from atlas_ref.parallel import dual, dual_backward, dual_plain, stacked, stacked_backward
 from atlas_ref.parallel.dual_backward import Bars, Into
 from atlas_ref.parallel.group import Arrays, End, Layout
 from atlas_ref.parallel.scratch import scratch
@@ -23,7 +23,7 @@ from atlas_ref.threads import in_threads, processors
 from atlas_ref.types import Array
 from tape import opaque, ops
 
-SHARED_WORK = 2**24  # multiply-adds of scores below which a second thread costs more than it saves
+SHARED_WORK = 2**22  # multiply-adds of scores below which a second thread costs more than it saves
 PER_TOKEN = ("queries", "retain", "momentum", "rate_in", "rate_out", "weights")
 IN_WINDOWS = ("keys", "values", "earlier_keys", "earlier_values")
 Outputs = tuple[Array, ...]
@@ -104,8 +104,10 @@ def _group(layout: Layout, given: Arrays, y: Array) -> End:
             return dual.end(layout, made)
 
     with scratch.frame():
-        rows = dual.rows_of(layout, given)
-        return _rejoined(in_threads([functools.partial(some, memories) for memories in _shares(layout, given)]))
+        rows, shares = dual.rows_of(layout, given), _shares(layout, given)
+        if stacked.takes(layout, rows):
+            return stacked.end(layout, stacked.forward(layout, given, rows, shares, y))
+        return _rejoined(in_threads([functools.partial(some, memories) for memories in shares]))
 
 
 def _group_back(layout: Layout, given: Arrays, bars: Bars, found: Arrays) -> End:
@@ -119,9 +121,13 @@ def _group_back(layout: Layout, given: Arrays, bars: Bars, found: Arrays) -> End
             return dual_backward.backward(layout, part, made, Bars(*_some(bars, memories)), summed.of(memories), into.of(memories))
 
     with scratch.frame():
-        rows = dual.rows_of(layout, given)
+        rows, shares = dual.rows_of(layout, given), _shares(layout, given)
         summed = dual_backward.row_bars(layout, rows)
-        bar = _rejoined(in_threads([functools.partial(some, memories) for memories in _shares(layout, given)]))
+        if stacked.takes(layout, rows):
+            made = stacked.forward(layout, given, rows, shares, None)
+            bar = stacked_backward.backward(layout, made, bars, summed, into, shares)
+        else:
+            bar = _rejoined(in_threads([functools.partial(some, memories) for memories in shares]))
         for name, value in dual_backward.gates_backward(layout, given, rows, summed).items():
             getattr(found, name)[...] = value
         return bar
@@ -202,7 +208,7 @@ def _shares(layout: Layout, given: Arrays) -> list[slice]:
     """Memories in shares for one thread each, where there is enough to do beside the walk from chunk to chunk."""
     B, n, d = given.queries.shape
     work = B * n * layout.columns * (d + given.values.shape[-1])
-    count = 1 if layout.solved or work < SHARED_WORK or not on_host(given.queries) else min(processors(), B)
+    count = 1 if work < SHARED_WORK or not on_host(given.queries) else min(processors(), B)
     bounds = [B * i // count for i in range(count + 1)]
     return [slice(first, last) for first, last in itertools.pairwise(bounds)]
 

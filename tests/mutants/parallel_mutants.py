@@ -550,7 +550,7 @@ DUAL: tuple[Mutant, ...] = (
     Mutant(
         "chunks-of-turned-keys-shifted",
         "the same where keys are columns",
-        f"{_DUAL}:_spread_transposed",
+        f"{_DUAL}:spread_transposed",
         Edited("layout.chunk * right", "(layout.chunk - 1) * right"),
         values("frozen", "hebbian", "zero"),
     ),
