@@ -86,7 +86,8 @@ def forward(layout: Layout, given: Arrays, rows: Rows, shares: Sequence[slice], 
         shares: memories that one thread takes.
     """
     made = _room(layout, given, rows)
-    _each(shares, lambda memories: _prepare(layout, given, memories, made.of(memories)))
+    parts = [partial(_fold, layout, given, made), partial(_fold_reads, layout, given, made)]
+    _ = in_threads(parts) if len(shares) > 1 else [part() for part in parts]
     made = _walked(layout, given, made)
     if y is not None:
         _each(shares, lambda memories: _read(layout, made.of(memories), y[memories]))
@@ -146,25 +147,30 @@ def left_rows(rows: Rows) -> Array:
     return np.stack([x[-1, ..., 0, nb:] for x in (rows.D, rows.X) if x is not None], axis=-1)
 
 
-def _prepare(layout: Layout, given: Arrays, memories: slice, made: Stacked) -> None:
-    """All that needs no state: the inverse, W, L^{-1} V where the residuals will stand, P and R."""
+def _fold(layout: Layout, given: Arrays, made: Stacked) -> None:
+    """The inverse, W, L^{-1} V where F will stand, and P."""
     nb, rows, d = made.rows.gates.bases, made.rows, made.phi.shape[-1]
     with scratch.frame():
-        phi_T = spread_transposed(layout, given.keys[memories])
-        np.matmul(made.phi, phi_T, out=made.keyed)
+        np.matmul(made.phi, spread_transposed(layout, given.keys), out=made.keyed)
         before = before_rows(layout, rows.gates, rows.D)[:, :, 0]  # (B, g, K, bases + K)
-        made.inverse[...] = inverse_unit_lower(scratch.times(before[..., nb:], made.keyed))
+        inverse_unit_lower(scratch.times(before[..., nb:], made.keyed), out=made.inverse)
         for base in range(nb):  # columns of the inverse are fewer than those of the keys
             taken = scratch.times(made.inverse, before[..., None, :, base] if base == 0 else -before[..., None, :, base])
             np.matmul(taken, made.phi, out=made.W[..., base * d : base * d + d])
-        np.matmul(made.inverse, spread(layout, given.values[memories]), out=made.beyond())
-        side_by_side(made.phi, left_rows(rows), made.P)
-        if made.R is None:
-            return
-        reading = read_rows(layout, rows.D)[:, :, 0]
-        side_by_side(made.queries, reading[..., :nb], made.R)
-        np.matmul(made.queries, phi_T, out=made.scores)
-        np.multiply(reading[..., nb:], made.scores, out=made.R[..., made.height :])
+        np.matmul(made.inverse, spread(layout, given.values), out=made.beyond())
+
+
+def _fold_reads(layout: Layout, given: Arrays, made: Stacked) -> None:
+    """P and R."""
+    nb, rows = made.rows.gates.bases, made.rows
+    side_by_side(made.phi, left_rows(rows), made.P)
+    if made.R is None:
+        return
+    reading = read_rows(layout, rows.D)[:, :, 0]
+    side_by_side(made.queries, reading[..., :nb], made.R)
+    with scratch.frame():
+        np.matmul(made.queries, spread_transposed(layout, given.keys), out=made.scores)
+    np.multiply(reading[..., nb:], made.scores, out=made.R[..., made.height :])
 
 
 def _walked(layout: Layout, given: Arrays, made: Stacked) -> Stacked:
