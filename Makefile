@@ -6,7 +6,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Through the environment, so that the pins also hold where the package itself is built.
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
-.PHONY: oracle test slow trace planted kill-matrix ulps lint types bench survey docs docs-serve docs-test clean
+.PHONY: oracle test slow standin test-gpu trace planted kill-matrix ulps lint types bench survey docs docs-serve docs-test clean
 
 # The runtime alone, for `make oracle`; with the test tools, for the rest.
 $(VENV)/.runtime: pyproject.toml constraints.txt
@@ -34,6 +34,17 @@ test: $(VENV)/.test  ## the tests, warnings as errors
 
 slow: $(VENV)/.test  ## the longer proofs
 	$(BIN)/python -m pytest -n auto -m slow
+
+# What computes, tested where the backend can be chosen.
+COMPUTING := tests/test_backend.py tests/tape/test_backend.py tests/rules tests/parallel tests/cms tests/reductions tests/errata \
+	$(wildcard tests/test_conventions*.py tests/test_equivalence*.py tests/test_feature_maps*.py tests/test_gates*.py tests/test_newton_schulz*.py tests/test_window*.py)
+
+standin: $(VENV)/.test  ## what computes, on a stand-in that refuses what CuPy refuses
+	$(BIN)/python -m pytest -q -n auto --backend strict $(COMPUTING)
+
+GPU_PYTHON ?= python3
+test-gpu:  ## what computes, on a GPU: the Python of a machine that has CuPy and the test tools
+	$(GPU_PYTHON) -m pytest -q --backend cupy $(COMPUTING)
 
 trace: $(VENV)/.test  ## run the tests of every clause under coverage, and report each clause without code or proof
 	$(BIN)/python -m pytest -q -n auto -p tests.trace_plugin -m clause

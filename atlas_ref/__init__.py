@@ -11,20 +11,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from atlas_ref.backend import BackendError
     from atlas_ref.oracle.case import Case, CaseError, load, make, save
     from atlas_ref.oracle.compare import Comparison, check
     from atlas_ref.oracle.evaluate import Results, evaluate
 
 __version__ = "0.1.0"
 
-__all__ = ["Case", "CaseError", "Comparison", "Results", "check", "evaluate", "load", "make", "save"]
+__all__ = ["BackendError", "Case", "CaseError", "Comparison", "Results", "check", "evaluate", "load", "make", "save"]
 
 
 def _of_the_oracle(name: str) -> Any:
     """Import a name when it is first asked for: `atlas-ref --help` does without arrays, and so does who imports one part."""
     if name in __all__:
-        for home in ("case", "compare", "evaluate"):
-            module = import_module(f"atlas_ref.oracle.{home}")
+        for home in ("oracle.case", "oracle.compare", "oracle.evaluate", "backend"):
+            module = import_module(f"atlas_ref.{home}")
             if hasattr(module, name):
                 return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

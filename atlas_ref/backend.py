@@ -22,13 +22,15 @@ import numpy as np
 
 from tape import constants
 from tape.core import Array, plain
-from tape.nested import flatten
+from tape.nested import is_leaf
 
 __all__ = [
     "Backend",
     "BackendError",
     "Copies",
     "as_strided",
+    "at_once",
+    "changed",
     "current",
     "device",
     "host",
@@ -43,6 +45,7 @@ __all__ = [
 ]
 
 VARIABLE = "ATLAS_REF_BACKEND"
+DEVICE_ROOM = 64  # how many times more numbers a form takes at once on a device than fit the caches of a host; not measured on one yet
 
 
 class BackendError(ValueError):
@@ -64,7 +67,7 @@ class Copies:
 
 @dataclass(frozen=True)
 class Backend:
-    """A library of arrays.
+    """A library of arrays (BACKEND-2, BACKEND-12).
 
     Attributes:
         name: as `use` takes it.
@@ -72,6 +75,7 @@ class Backend:
         xp: its functions, by NumPy's names.
         place: a NumPy array -> one of its own; fetch: the way back.
         as_strided: (x, shape, strides) -> a view of x.
+        device: the number of the device that is current in that library.
         copies: what was copied so far.
     """
 
@@ -81,6 +85,7 @@ class Backend:
     place: Callable[[np.ndarray[Any, Any]], Any]
     fetch: Callable[[Any], np.ndarray[Any, Any]]
     as_strided: Callable[[Any, tuple[int, ...], tuple[int, ...]], Any]
+    device: Callable[[], int] = int
     copies: Copies = field(default_factory=Copies)
 
     def from_host(self, x: Any) -> Array:
@@ -127,12 +132,12 @@ def _cupy() -> Backend:
         raise BackendError(f"backend cupy: no GPU can be used ({str(error).splitlines()[0]}); --backend numpy runs on the host") from None
     if count == 0:
         raise BackendError("backend cupy: no GPU was found; --backend numpy runs on the host")
-    made = Backend("cupy", cupy.ndarray, cupy, cupy.asarray, cupy.asnumpy, importlib.import_module("cupy.lib.stride_tricks").as_strided)
-    refuse_tf32(cupy, os.environ)
-    return made
+    refuse_tf32(os.environ)
+    strided = importlib.import_module("cupy.lib.stride_tricks").as_strided
+    return Backend("cupy", cupy.ndarray, cupy, cupy.asarray, cupy.asnumpy, strided, cupy.cuda.runtime.getDevice)
 
 
-def refuse_tf32(cupy: Any, environment: Mapping[str, str]) -> None:
+def refuse_tf32(environment: Mapping[str, str]) -> None:
     """Products of float32 arrays keep their 24 bits: TF32, which keeps 11, must have been asked for by ATLAS_REF_TF32=1 (BACKEND-6).
 
     Raises:
@@ -175,7 +180,7 @@ def named(name: str) -> Backend:
     if name not in _made:
         made = _makers[name]()
         _made[name] = _by_type[made.array] = made
-        constants.register(made.array, made.from_host)
+        constants.register(made.array, made.from_host, made.device)
     return _made[name]
 
 
@@ -228,17 +233,26 @@ def of(*arrays: Array) -> Backend:
 
 def device(nest: Any) -> Any:
     """A copy of a model, dict, tuple or array with every array in the backend in use (BACKEND-5)."""
-    return _each(nest, current().from_host)
+    return changed(nest, current().from_host)
 
 
 def host(nest: Any) -> Any:
     """A copy of a model, dict, tuple or array with every array in NumPy (BACKEND-5)."""
-    return _each(nest, lambda x: of(x).to_host(x))
+    return changed(nest, lambda x: of(x).to_host(x))
 
 
-def _each(nest: Any, change: Callable[[Any], Array]) -> Any:
-    leaves, _, build = flatten(nest, "nest")
-    return build([change(leaf) if hasattr(leaf, "dtype") else leaf for leaf in leaves])
+def changed(nest: Any, change: Callable[[Any], Array]) -> Any:
+    """A copy of a nest with every floating or complex array, or variable, changed; masks, numbers and settings stay."""
+    if is_leaf(nest):
+        return change(nest) if hasattr(nest, "dtype") else nest
+    if hasattr(type(nest), "model_construct"):
+        return type(nest).model_construct(**{name: changed(value, change) for name, value in nest.__dict__.items()})
+    if isinstance(nest, dict):
+        return {name: changed(value, change) for name, value in nest.items()}
+    if isinstance(nest, tuple | list):
+        found = [changed(value, change) for value in nest]
+        return type(nest)(*found) if hasattr(nest, "_fields") else type(nest)(found)
+    return nest
 
 
 # -- what the rules and forms ask ----------------------------------------------------------------------
@@ -253,7 +267,7 @@ def require_one(named: Mapping[str, Array]) -> None:
     first: tuple[str, Backend] | None = None
     for name, x in named.items():
         own = _by_type.get(type(plain(x)))
-        if own is None:
+        if own is None or plain(x).dtype.kind in "biu":  # masks stay on the host
             continue
         if first is None:
             first = name, own
@@ -269,6 +283,11 @@ def truth(x: Any) -> bool:
 def as_strided(x: Array, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
     """A view of x with other axes, which may overlap: not for writing, unless they do not."""
     return of(x).as_strided(x, shape, strides)
+
+
+def at_once(x: Array, numbers: int) -> int:
+    """How many numbers a form takes at once beside x, from how many it takes on the host (BACKEND-11)."""
+    return numbers if on_host(x) else DEVICE_ROOM * numbers
 
 
 def on_host(x: Array) -> bool:

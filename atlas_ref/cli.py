@@ -51,6 +51,8 @@ def main() -> None:
         from atlas_ref.oracle.evaluate import Unsupported
 
         _fail(str(error), 3 if isinstance(error, Unsupported) else 2)
+    except atlas_ref.BackendError as error:
+        _fail(str(error))
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -233,6 +235,7 @@ def evaluate(
     convention: Changes = None,
     form: Form = "sequential",
     chunk: Chunk = None,
+    backend: options.Backend = None,
     as_json: Json = False,
 ) -> int:
     """Compute what the spec says a case's results are."""

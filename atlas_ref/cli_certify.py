@@ -32,6 +32,7 @@ def certify(
     ] = False,
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="OUT", help="Write the case with the certified results.")] = None,
     max_bits: Annotated[int, typer.Option(min=2, metavar="BITS", help="Precision at which to stop.")] = 16384,
+    backend: options.Backend = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> int:
     """Results to the last bit: each is the float64 nearest to the exact value, proved in ball arithmetic."""

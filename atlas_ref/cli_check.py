@@ -67,6 +67,7 @@ def check(
         typer.Option(metavar="FILE.json|.xml|.html", help="Write a report; may be given several times.", rich_help_panel=REPORTS),
     ] = None,
     nearest: Annotated[bool, typer.Option(help="Search for the nearest convention where a case fails.", rich_help_panel=REPORTS)] = True,
+    backend: options.Backend = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.", rich_help_panel=REPORTS)] = False,
 ) -> int:
     """Compare results with ours: a verdict per tensor. Without a source, those recorded in the cases."""

@@ -28,6 +28,7 @@ def identify(
     decide: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Where several settings fit, write the smallest case that decides.")
     ] = None,
+    backend: options.Backend = None,
     as_json: Json = False,
 ) -> int:
     """Search the convention behind your results: the match, the runner-up, and what this case cannot tell apart."""
@@ -64,6 +65,7 @@ def tolerance(
     what: Annotated[str, typer.Argument(metavar="CASE:TENSOR", help="Such as case.safetensors:y, or :grad/k.")],
     dtype: Annotated[str, typer.Option(metavar="DTYPE", help="What results are in: float64, float32, bfloat16, float16.")] = "float32",
     state_dtype: Annotated[str | None, typer.Option(metavar="DTYPE", help="What M and S are kept in.")] = None,
+    backend: options.Backend = None,
     as_json: Json = False,
 ) -> int:
     """Where the tolerance of a result comes from: every member of the ensemble, the floor and the amplification."""

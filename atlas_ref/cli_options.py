@@ -8,7 +8,9 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 
 def convention_changes(options: list[str] | None) -> dict[str, Any] | None:
@@ -93,6 +95,27 @@ def _json(option: str, text: str) -> Any:
         return json.loads(text, object_pairs_hook=unique)
     except (ValueError, RecursionError) as error:
         raise _error(f"{option}: not JSON: {error}") from None
+
+
+def use_backend(name: str | None) -> str | None:
+    """Compute there from now on, in the processes that this one starts too (BACKEND-1)."""
+    if name is None:
+        return None
+    from atlas_ref import backend
+
+    try:
+        backend.use(name)
+    except backend.BackendError as error:
+        raise typer.BadParameter(str(error)) from None
+    os.environ[backend.VARIABLE] = name
+    return name
+
+
+#: Of every command that computes; its callback does all there is to do.
+Backend = Annotated[
+    str | None,
+    typer.Option("--backend", metavar="NAME", callback=use_backend, help="Compute on numpy or on a GPU with cupy; else ATLAS_REF_BACKEND."),
+]
 
 
 def names(option: str, text: str | None) -> list[str] | None:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from atlas_ref import cli_options as options
 from atlas_ref import cli_output as output
 
 
@@ -24,6 +25,7 @@ def replay(
         typer.Option(metavar="DTYPE", help="What your code works in: float64, float32, bfloat16, float16. Inputs are rounded to it."),
     ] = None,
     nearest: Annotated[bool, typer.Option(help="Search for the convention that explains the first wrong op.")] = True,
+    backend: options.Backend = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> int:
     """Evaluate every op of your trace again on the inputs that you recorded, and name the first wrong one."""

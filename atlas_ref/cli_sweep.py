@@ -56,6 +56,7 @@ def sweep(
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="where failing cases are saved")] = Path("sweep-failures"),
     keep: Annotated[int, typer.Option(min=0, help="how many failures to shrink and save")] = 5,
     shrink: Annotated[int, typer.Option(min=0, help="comparisons that shrinking one failure may take")] = 400,
+    backend: options.Backend = None,
     as_json: Json = False,
 ) -> int:
     """Compare an implementation on cases drawn from a seed, and shrink what fails."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from atlas_ref import cli_options as options
 from atlas_ref import cli_output as output
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def _counts(kills: Any) -> tuple[str, str]:
 
 
 @vectors.command()
-def verify(name: Annotated[str, SET] = "v1", as_json: Json = False) -> int:
+def verify(name: Annotated[str, SET] = "v1", backend: options.Backend = None, as_json: Json = False) -> int:
     """Check every byte, key, value and refusal of a set; needs no ball arithmetic."""
     from atlas_ref.vectors import locate
     from atlas_ref.vectors.verify import verify as run

@@ -64,7 +64,7 @@ class Frozen(BaseModel):
                 continue
             check_array(name, value, dims)
             bind_dims(name, shape(value), dims.names, sizes)
-        backend.require_one({name: self.__dict__[name] for name in type(self)._dims})
+        backend.require_one(self.__dict__)
         self.__dict__.update(read_only(self.__dict__))
         return self
 

@@ -15,15 +15,15 @@ import numpy as np
 
 from tape.variable import Array, Variable
 
-#: Array type -> how a NumPy array becomes one. NumPy's own needs none.
-_movers: dict[type, Callable[[np.ndarray[Any, Any]], Any]] = {}
+#: Array type -> how a NumPy array becomes one, and the number of the device where it then is. NumPy's own needs none.
+_movers: dict[type, tuple[Callable[[np.ndarray[Any, Any]], Any], Callable[[], int]]] = {}
 
 KEPT_BYTES = 2**16  # of one constant at most; larger ones are moved each time
 
 
-def register(array_type: type, move: Callable[[np.ndarray[Any, Any]], Any]) -> None:
-    """Name the mover of an array type; what earlier movers left is forgotten."""
-    _movers[array_type] = move
+def register(array_type: type, move: Callable[[np.ndarray[Any, Any]], Any], device: Callable[[], int] = int) -> None:
+    """Name the mover of an array type, and what says which device it moves to; what earlier movers left is forgotten."""
+    _movers[array_type] = move, device
     _kept.cache_clear()
 
 
@@ -40,11 +40,10 @@ def beside(constant: Any, *others: Array) -> Any:
 
 
 def _moved(constant: np.ndarray[Any, Any], to: type) -> Any:
-    if constant.nbytes > KEPT_BYTES:
-        return _movers[to](constant)
-    return _kept(to, constant.tobytes(), constant.dtype.str, constant.shape)
+    move, device = _movers[to]
+    return move(constant) if constant.nbytes > KEPT_BYTES else _kept(to, device(), constant.tobytes(), constant.dtype.str, constant.shape)
 
 
 @functools.lru_cache(maxsize=1024)
-def _kept(to: type, data: bytes, kind: str, shape: tuple[int, ...]) -> Any:
-    return _movers[to](np.frombuffer(data, kind).reshape(shape))
+def _kept(to: type, device: int, data: bytes, kind: str, shape: tuple[int, ...]) -> Any:
+    return _movers[to][0](np.frombuffer(data, kind).reshape(shape))

@@ -104,7 +104,7 @@ def _is_complex(values: Any) -> bool:
     """Whether an array, or one of a tuple, is complex."""
     if type(values) is tuple:
         return any(_is_complex(each) for each in values)
-    return isinstance(values, np.ndarray | np.generic) and values.dtype.kind == "c"
+    return bool(getattr(getattr(values, "dtype", None), "kind", "") == "c")
 
 
 def _by_parts(backward: Callable[[Any, Any], Sequence[Array | None]], residuals: Any, g: Any) -> Sequence[Array | None]:

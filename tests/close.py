@@ -14,9 +14,15 @@ class Tolerance(NamedTuple):
     bound: float | None
 
 
-EXACT = Tolerance("EXACT", None)
+EXACT = Tolerance("EXACT", None)  # on another backend than NumPy REORDERED(64)
 ANALYTIC = Tolerance("ANALYTIC", 1e-12)
 FINITE_DIFFERENCE = Tolerance("FINITE_DIFFERENCE", 1e-6)
+
+
+class Elsewhere:
+    """Whether the tests compute on another backend, whose products may sum in another order for the same numbers (BACKEND-11)."""
+
+    yes = False
 
 
 def reordered(length: int, *, dtype: Any = np.float64, amplification: float = 1.0) -> Tolerance:
@@ -37,6 +43,8 @@ def assert_close(name: str, got: Any, want: Any, tolerance: Tolerance) -> None:
     """Fail with label, worst index, absolute and relative error."""
     got, want = np.asarray(got), np.asarray(want)
     assert got.shape == want.shape, f"{name}: shape {got.shape}, expected {want.shape}"
+    if tolerance.bound is None and Elsewhere.yes and got.dtype.kind in "fc":
+        tolerance = reordered(64, dtype=got.dtype)
     if tolerance.bound is None:
         assert got.dtype == want.dtype, f"{name}: dtype {got.dtype}, expected {want.dtype}"
         same = got.tobytes() == want.tobytes()

@@ -14,6 +14,35 @@ TABLES = ("reductions", "mutants")
 ERRATUM = re.compile(r"::test_e_([a-z]\d\d[a-z]?)_(\w+)")
 
 
+def pytest_addoption(parser: Any) -> None:
+    parser.addoption("--backend", default="numpy", help="where the tests compute: numpy, strict (a stand-in for CuPy) or cupy")
+
+
+def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
+    """Under --backend, build the bridge; where the backend cannot be used, or a test is about NumPy alone, skip with the reason."""
+    name = config.getoption("--backend")
+    if name == "numpy":
+        return
+    import pytest
+    from close import Elsewhere
+    from standin import array, bridge
+
+    from atlas_ref import backend
+
+    assert array.NAME
+    try:
+        backend.named(name)
+    except backend.BackendError as error:
+        for item in items:
+            item.add_marker(pytest.mark.skip(reason=str(error)))
+        return
+    for item in items:
+        for mark in item.iter_markers("host"):
+            item.add_marker(pytest.mark.skip(reason=f"NumPy alone: {mark.args[0]}"))
+    Elsewhere.yes = True
+    bridge.build(name)
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in TABLES}
     reports = {id(report): report for each in terminalreporter.stats.values() for report in each if hasattr(report, "user_properties")}

@@ -90,6 +90,7 @@ def test_groups_and_threads_change_no_bit(grouped: Callable[[int, int], None], s
 
 
 @pytest.mark.clause("NS-1")
+@pytest.mark.host("threads are the host's")
 def test_the_threaded_path_is_taken_where_it_pays(grouped: Callable[[int, int], None], monkeypatch: pytest.MonkeyPatch) -> None:
     used: set[int] = set()
     steps = module._polynomial_steps

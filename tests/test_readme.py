@@ -17,7 +17,7 @@ BLOCK = re.compile(r"^```(python|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 def test_every_block_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     blocks = BLOCK.findall(README.read_text())
-    assert [kind for kind, _ in blocks] == ["python", "console", "python", "console", "python", "python", "console"]
+    assert [kind for kind, _ in blocks] == ["python", "console", "python", "console", "python", "python", "python", "console"]
     printed = []
     for kind, text in blocks:
         commands = (
@@ -32,7 +32,8 @@ def test_every_block_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.Monk
     assert printed[0] == "(2, 8, 16) (2, 1)\n"
     forms = next(i for i, text in enumerate(printed) if text.startswith("True (16, 16)\nform chunkwise: the reference is running; "))
     assert "PASS" in printed[forms - 1]
-    assert printed[forms + 1] == "[600  75  10   2] 1.14\nTrue 600\n(4,) (2, 8, 16)\n"
+    assert printed[forms + 1].endswith(" (8, 256, 16)\n")  # on a GPU, or on the host and why
+    assert printed[forms + 2] == "[600  75  10   2] 1.14\nTrue 600\n(4,) (2, 8, 16)\n"
     assert printed[-1].endswith(" PASS\n")
 
 

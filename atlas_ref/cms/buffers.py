@@ -13,8 +13,9 @@ from typing import Annotated, Any, NamedTuple, Self, TypeVar
 import numpy as np
 from pydantic import Field
 
+from atlas_ref import backend
 from atlas_ref.cms.pulse import Conductor, Pulse
-from atlas_ref.types import Frozen
+from atlas_ref.types import Array, Frozen
 from tape import TapeError
 from tape.nested import flatten, matched
 
@@ -122,10 +123,15 @@ def add(buffer: Buffer, gradient: Any, pulse: Pulse, level: int) -> Pending:
 def norm(gradient: Any) -> float:
     """The Euclidean norm over all arrays of a gradient, at any scale."""
     leaves, _, _ = flatten(gradient, "gradient")
-    top = max((float(np.max(np.abs(leaf), initial=0.0)) for leaf in leaves), default=0.0)
+    top = max((_number(np.max(np.abs(leaf))) for leaf in leaves if np.size(leaf)), default=0.0)
     if top == 0.0 or not math.isfinite(top):
         return top
-    return top * math.sqrt(sum(float(np.sum((np.abs(leaf).astype(float) / top) ** 2)) for leaf in leaves))
+    return top * math.sqrt(sum(_number(np.sum((np.abs(leaf).astype(float) / top) ** 2)) for leaf in leaves))
+
+
+def _number(x: Array) -> float:
+    """One number, from wherever it is."""
+    return float(backend.of(x).to_host(x))
 
 
 def _ratio(total: float, single: float) -> float:
@@ -137,7 +143,7 @@ def _ratio(total: float, single: float) -> float:
 def _copied(gradient: GradientT) -> GradientT:
     """The same numbers in arrays of their own: a training loop may write its next gradient into the old arrays."""
     leaves, _, build = flatten(gradient, "gradient")
-    made: GradientT = build([np.array(leaf) for leaf in leaves])
+    made: GradientT = build([np.copy(leaf) for leaf in leaves])
     return made
 
 
@@ -153,5 +159,5 @@ def _sum(total: GradientT, gradient: GradientT) -> GradientT:
 
 def _scaled(total: GradientT, factor: float) -> GradientT:
     leaves, _, build = flatten(total, "gradient")
-    made: GradientT = build([leaf * np.asarray(factor, leaf.dtype) for leaf in leaves])
+    made: GradientT = build([leaf * leaf.dtype.type(factor) for leaf in leaves])
     return made

@@ -1,4 +1,4 @@
-"""The inputs of a case as the arithmetic takes them: in its dtype, and of a size that a machine can hold."""
+"""The inputs of a case as the arithmetic takes them: in its dtype, and of a size that a machine can hold (CASE-22, BACKEND-10)."""
 
 from __future__ import annotations
 

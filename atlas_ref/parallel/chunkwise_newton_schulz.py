@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from atlas_ref.backend import at_once
 from atlas_ref.newton_schulz import newton_schulz
 from atlas_ref.parallel.chunks import alone, grouped
 from atlas_ref.parallel.recomputed import recomputed
@@ -43,7 +44,7 @@ def run(config: Any, sequence: Recurrence, memory: Memory, chunk: int | None) ->
     M, S, reference, residuals = flat.M, flat.S, flat.reference, flat.residuals
     momenta = None if memory.momenta is None else ops.reshape(memory.momenta, (M.shape[0], *memory.momenta.shape[-3:]))
     reads = []
-    for part in grouped(sequence.refresh, chunk or max(1, BLOCK_NUMBERS // max(1, _numbers(M))), alone):
+    for part in grouped(sequence.refresh, chunk or max(1, at_once(M, BLOCK_NUMBERS) // max(1, _numbers(M))), alone):
         reference = M if keeps and part.refresh[0] else reference
         own, seen = slice(part.first, part.last), slice(part.first, part.last + h)
         names = ("queries", "retain", "momentum", "rate_in", "rate_out", "weights")

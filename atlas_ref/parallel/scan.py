@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from atlas_ref.backend import at_once
 from atlas_ref.parallel.recurrence import Memory, Recurrence
 from atlas_ref.types import Array
 from tape import opaque, ops
@@ -326,8 +327,8 @@ def _maps_at_once(sequence: Recurrence, M: Array) -> int:
 
 
 def tokens_at_once(M: Array, each: tuple[int, ...]) -> int:
-    """Tokens whose arrays of shape `each`, one for every memory, fill SCANNED_BYTES; at least 2."""
-    return max(2, SCANNED_BYTES // (math.prod((*M.shape[:-2], *each)) * int(M.dtype.itemsize)))
+    """Tokens whose arrays of shape `each`, one for every memory, fill SCANNED_BYTES (on a device more); at least 2."""
+    return max(2, at_once(M, SCANNED_BYTES) // (math.prod((*M.shape[:-2], *each)) * int(M.dtype.itemsize)))
 
 
 def tokens_of(sequence: Recurrence, first: int, last: int) -> Recurrence:

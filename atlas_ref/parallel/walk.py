@@ -10,6 +10,7 @@ import functools
 import math
 from typing import Any
 
+from atlas_ref.backend import at_once
 from atlas_ref.parallel import decayed, stretch
 from atlas_ref.parallel.chunks import grouped
 from atlas_ref.parallel.group import Arrays, Layout
@@ -91,4 +92,4 @@ def _limit(flat: Arrays, layout: Layout, chunk: int) -> int:
     G: int = max(gate.shape[-1] for gate in (flat.retain, flat.momentum, flat.rate_in, flat.rate_out) if gate is not None)
     layout = layout._replace(chunk=chunk)
     each = layout.columns * (5 * G + 2) + (layout.columns * (d + o) + 4 * d * o) // chunk
-    return max(chunk, GROUP_NUMBERS // max(1, int(B * each)))
+    return max(chunk, at_once(flat.queries, GROUP_NUMBERS) // max(1, int(B * each)))

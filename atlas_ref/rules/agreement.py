@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from atlas_ref.backend import require_one
 from atlas_ref.conventions import Convention
 from atlas_ref.types import Array
 
@@ -81,10 +82,12 @@ def _check_stored_window(config: Any, state: Any) -> None:
 
 
 def _check_precision(tokens: Any, state: Any) -> None:
-    """Promotion would hide in which precision a result was computed, so all arrays must share one."""
+    """Promotion would hide in which precision a result was computed, so all arrays must share one, and one backend (BACKEND-4)."""
     arrays = {name: getattr(tokens, name) for name in ("k", "v", "q", *GATES, "window_weights", "window_gate")} | {"state.M": state.M}
     arrays["state.S"] = getattr(state, "S", None)
-    found = {name: precision(array) for name, array in arrays.items() if array is not None}
+    arrays = {name: array for name, array in arrays.items() if array is not None}
+    require_one(arrays)
+    found = {name: precision(array) for name, array in arrays.items()}
     for name, own in found.items():
         if own != found["k"]:
             raise ValueError(f"{name}: {own}, but k is {found['k']}; cast them to one precision (start and init take dtype)")

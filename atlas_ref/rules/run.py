@@ -193,7 +193,7 @@ def require_span(convention: Convention, span: int | None) -> None:
 
 
 def cast(params: ParamsT, dtype: Any) -> ParamsT:
-    """The same parameters in another precision, made in the backend in use (BACKEND-1)."""
+    """The same parameters in another precision, drawn on the host and moved to the backend in use (BACKEND-1, BACKEND-9)."""
     leaves, _, build = flatten(params, "params")
     made: ParamsT = build([read_only(backend.current().from_host(leaf.astype(dtype))) for leaf in leaves])
     return made

@@ -126,6 +126,7 @@ SIZES = [(1, 16, 8, 6), (1, 16, 32, 24), (1, 32, 32, 24), (4, 16, 32, 24), (4, 8
 
 @pytest.mark.clause("CHUNK-26")
 @pytest.mark.parametrize(("c", "C", "d_phi", "d_out"), SIZES)
+@pytest.mark.host("counts products of NumPy arrays")
 def test_a_chunk_of_the_frozen_rule_costs_no_more_than_its_table(c: int, C: int, d_phi: int, d_out: int) -> None:
     K = C + c - 1
     table = 2 * C * K + K * d_out * d_phi + C * K * (d_phi + d_out) + 2 * C * d_out * d_phi + 2 * K * d_out * d_phi
@@ -133,6 +134,7 @@ def test_a_chunk_of_the_frozen_rule_costs_no_more_than_its_table(c: int, C: int,
 
 
 @pytest.mark.clause("CHUNK-26")
+@pytest.mark.host("counts products of NumPy arrays")
 def test_a_window_costs_the_frozen_form_columns_and_the_sequential_form_products() -> None:
     def growth(form: str) -> float:
         return work(form, 4, 16, 32, 24, reference="call_start") / work(form, 1, 16, 32, 24, reference="call_start")
@@ -150,6 +152,7 @@ def exact_table(c: int, C: int, d_phi: int, d_out: int) -> float:
 
 @pytest.mark.clause("EXACT-15")
 @pytest.mark.parametrize(("c", "C", "d_phi", "d_out"), SIZES)
+@pytest.mark.host("counts products of NumPy arrays")
 def test_a_chunk_of_the_running_rule_costs_no_more_than_its_table(c: int, C: int, d_phi: int, d_out: int) -> None:
     """Triangular solves do not count themselves, so the table may say more."""
     table = exact_table(c, C, d_phi, d_out)
@@ -157,6 +160,7 @@ def test_a_chunk_of_the_running_rule_costs_no_more_than_its_table(c: int, C: int
 
 
 @pytest.mark.clause("EXACT-16")
+@pytest.mark.host("counts products of NumPy arrays")
 def test_from_a_window_of_sixteen_on_the_sequential_form_does_less() -> None:
     """EXACT-16: "at $c = C = 16$ and $d_{out} = d_{phi} = 64$ 4.7 times the work of the sequential form"."""
 

@@ -198,7 +198,11 @@ def _floats(value: Any) -> bool:
 
 
 @pytest.mark.clause("CHUNK-1")
-@pytest.mark.parametrize("kind", [np.float16, np.float32, np.longdouble, np.complex64, np.complex128], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "kind",
+    [np.float16, np.float32, pytest.param(np.longdouble, marks=pytest.mark.host("CuPy has no longdouble")), np.complex64, np.complex128],
+    ids=lambda kind: kind.__name__,
+)
 @every_way
 def test_precision_is_that_of_the_tokens_everywhere(way: str, kind: Any) -> None:
     form, case = example(way, pulse=3, reset=5)
@@ -375,6 +379,7 @@ def test_an_interruption_in_a_group_leaves_the_work_space_as_it_was(
     assert both(case, form) == want
 
 
+@pytest.mark.host("work space is the host's")
 def test_a_group_that_did_not_fit_does_not_break_those_after_it() -> None:
     space = Scratch()
     with pytest.raises(MemoryError), space.frame():

@@ -326,6 +326,7 @@ def test_a_call_can_be_continued_in_another_form(convention: dict[str, Any], fir
 
 
 @pytest.mark.clause("SCAN-9", "SCAN-13")
+@pytest.mark.host("measures the memory of this process")
 def test_without_a_chunk_memory_does_not_grow_with_the_sequence() -> None:
     """The maps of all 1024 tokens would take 33 MB, with their products twice as much."""
     draw = np.random.default_rng(0)

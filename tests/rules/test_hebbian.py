@@ -219,6 +219,7 @@ def test_it_is_delta_from_the_zero_reference(more):
 
 @pytest.mark.clause("HEBBIAN-10")
 @pytest.mark.parametrize(("d_in", "d_out"), [(4, 3), (2, 7)])
+@pytest.mark.host("counts products of NumPy arrays")
 def test_a_token_costs_two_products_and_the_state_one_matrix(d_in, d_out):
     config = hebbian.Config(d_in=d_in, d_out=d_out)
     state, k, v = counted(hebbian.start(config)), counted(np.ones(d_in)), counted(np.ones(d_out))

@@ -109,12 +109,14 @@ def omega_write(d_in, d_out, c):
 
 @pytest.mark.clause("OMEGA-18")
 @pytest.mark.parametrize(("d_in", "d_out", "c"), [(4, 3, 1), (5, 7, 3), (2, 8, 4)])
+@pytest.mark.host("counts products of NumPy arrays")
 def test_the_window_gradient_and_the_read_cost_what_the_table_says(d_in, d_out, c):
     assert omega_write(d_in, d_out, c) == (2 * c * d_out * d_in, d_out * d_in)
 
 
 @pytest.mark.clause("OMEGA-18", "NS-17")
 @pytest.mark.parametrize("shape", [(3, 5), (5, 3), (4, 4)])
+@pytest.mark.host("counts products of NumPy arrays")
 def test_a_newton_schulz_step_costs_two_p_p_n_plus_p_cubed(shape):
     p, n = min(shape), max(shape)
     settings = NewtonSchulz(steps=3)
@@ -122,6 +124,7 @@ def test_a_newton_schulz_step_costs_two_p_p_n_plus_p_cubed(shape):
 
 
 @pytest.mark.clause("OMEGA-18")
+@pytest.mark.host("counts products of NumPy arrays")
 def test_five_quintic_steps_cost_thirty_window_gradients_at_64_and_240_at_512():
     def ratio(d):
         steps = multiply_adds(lambda: iterates(counted(np.ones((d, d))), NewtonSchulz(steps=1))) * 5
@@ -134,6 +137,7 @@ def test_five_quintic_steps_cost_thirty_window_gradients_at_64_and_240_at_512():
 
 
 @pytest.mark.clause("OMEGA-18")
+@pytest.mark.host("counts products of NumPy arrays")
 def test_one_token_costs_what_titans_costs_without_newton_schulz():
     config = titans_lmm.Config(d_in=4, d_out=3, convention="spec")
     gates = Gates(retain=np.ones((1, 1)), momentum=np.ones((1, 1)), step_size=np.ones((1, 1)))

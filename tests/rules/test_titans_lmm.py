@@ -202,6 +202,7 @@ def test_later_tokens_leave_earlier_reads_unless_read_is_call_end(read):
 
 @pytest.mark.clause("TITANS-11")
 @pytest.mark.parametrize(("d_in", "d_out"), [(4, 3), (2, 7)])
+@pytest.mark.host("counts products of NumPy arrays")
 def test_a_token_costs_three_products_and_the_state_two_matrices(d_in, d_out):
     config = titans_lmm.Config(d_in=d_in, d_out=d_out)
     gates = Gates(retain=np.ones((1, 1)), momentum=np.ones((1, 1)), step_size=np.ones((1, 1)))

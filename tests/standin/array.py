@@ -25,10 +25,27 @@ NAME = "strict"
 KINDS = "?bhilqBHILQefdFD"  # dtypes of CuPy, by their characters
 WAITING = frozenset(("item", "tolist", "get", "tobytes", "nonzero", "dump", "dumps", "tofile", "toDlpack"))
 WAITING_FUNCTIONS = frozenset(
-    ("nonzero", "argwhere", "flatnonzero", "unique", "array_equal", "allclose", "asnumpy", "array2string", "array_repr", "array_str", "extract")
+    (
+        "nonzero",
+        "argwhere",
+        "flatnonzero",
+        "unique",
+        "extract",
+        "array_equal",
+        "allclose",
+        "asnumpy",
+        "array2string",
+        "array_repr",
+        "array_str",
+    )
 )
-TO_HOST = frozenset(("shape", "ndim", "size", "result_type", "iscomplexobj", "isrealobj", "can_cast", "may_share_memory", "shares_memory"))
-UFUNC_SETTINGS = {"__call__": {"out", "dtype", "casting"}, "reduce": {"axis", "dtype", "out", "keepdims"}, "accumulate": {"axis", "dtype", "out"}, "at": set()}
+TO_HOST = frozenset(("shape", "ndim", "size", "result_type", "iscomplexobj", "isrealobj", "can_cast", "may_share_memory"))
+SETTINGS: dict[str, set[str]] = {
+    "__call__": {"out", "dtype", "casting"},
+    "reduce": {"axis", "dtype", "out", "keepdims"},
+    "accumulate": {"axis", "dtype", "out"},
+    "at": set(),
+}
 MATMUL_SETTINGS = {"out", "dtype", "casting", "axes", "axis", "keepdims", "order", "signature"}
 
 
@@ -100,7 +117,7 @@ class Strict(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **settings: Any) -> Any:
         name = ufunc.__name__
-        allowed = MATMUL_SETTINGS if name == "matmul" and method == "__call__" else UFUNC_SETTINGS.get(method)
+        allowed = MATMUL_SETTINGS if name == "matmul" and method == "__call__" else SETTINGS.get(method)
         if name not in UFUNCS or allowed is None or (method == "at" and name not in ("add", "subtract", "maximum", "minimum")):
             return NotImplemented
         if settings.keys() - allowed:
