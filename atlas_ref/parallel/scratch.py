@@ -21,6 +21,21 @@ ALIGNMENT = 64  # bytes of a cache line
 KEPT = 2**28  # bytes beyond which a block is not worth keeping for the life of the thread
 
 
+class Loan:
+    """A block of memory for results that outlive a frame, given back to those that are spare when nobody holds the loan."""
+
+    def __init__(self, spare: list[np.ndarray[Any, Any]]) -> None:
+        self.spare = spare
+        self.block = spare.pop() if spare else np.empty(0, np.uint8)
+        self.needed = 0
+
+    def __del__(self) -> None:
+        if self.needed > self.block.nbytes:
+            self.block = np.empty(self.needed if self.needed <= KEPT else 0, np.uint8)
+        if not self.spare and self.block.nbytes:
+            self.spare.append(self.block)
+
+
 class Scratch(threading.local):
     """A block of memory and how much of it is handed out."""
 
@@ -28,9 +43,10 @@ class Scratch(threading.local):
         self.block = np.empty(0, np.uint8)
         self.used = 0
         self.most = 0
+        self.spare: list[np.ndarray[Any, Any]] = []
 
     @contextlib.contextmanager
-    def frame(self) -> Iterator[None]:
+    def frame(self) -> Iterator[Any]:
         """What is handed out inside is taken back at the end, and must not be used after it."""
         before = self.used
         try:
@@ -41,6 +57,18 @@ class Scratch(threading.local):
                 needed, self.most = self.most, 0  # forgotten, so that a group too large for the machine harms no other
                 if self.block.nbytes < needed <= KEPT:
                     self.block = np.empty(needed, np.uint8)
+
+    @contextlib.contextmanager
+    def lent(self) -> Iterator[Loan]:
+        """What is handed out inside comes from another block, and may be used as long as the loan is held."""
+        own = self.block, self.used, self.most
+        loan = Loan(self.spare)
+        self.block, self.used, self.most = loan.block, ALIGNMENT, 0  # so that no frame inside is the outermost
+        try:
+            yield loan
+        finally:
+            loan.needed = self.most
+            self.block, self.used, self.most = own
 
     def empty(self, shape: tuple[int, ...], like: Array, kind: Any = None) -> Array:
         """An array of which nothing is known, of the dtype of `like` or another; outside the block where that is full.

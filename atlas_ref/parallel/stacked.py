@@ -4,9 +4,9 @@
     Z' = keep Z + P^T F,      P = [diag(D_C) Phi | -diag(X_C) Phi]
     Y  = R [Z; F],            R = [diag(c) Psi | -diag(f) Psi | A]
 
-with F = -E, what values have beyond their predictions, and Z = [M^T; S^T] on top of each other. W, P and R need no state: they are made for all chunks of the group at once, in
-threads, and so are the reads. From chunk to chunk there remain two products. L is solved for the d + d columns of W and the
-d_out of V once, in place of once a chunk. The same as `dual` up to rounding, which has gates per output dimension too.
+with F = -E, what values have beyond their predictions, and Z = [M^T; S^T] on top of each other. W, P and R need no state: they
+are made for all chunks of the group at once, in threads, and so are the reads; from chunk to chunk there remain two products.
+The same as `dual` up to rounding, which has gates per output dimension too.
 Specified in specs/exact.md (EXACT-20) and specs/chunkwise.md (CHUNK-15).
 """
 
@@ -175,7 +175,7 @@ def _fold_reads(layout: Layout, given: Arrays, made: Stacked) -> None:
 
 def _walked(layout: Layout, given: Arrays, made: Stacked) -> Stacked:
     """From chunk to chunk: residuals, and the state after them (EXACT-20)."""
-    B, g, _, d = made.phi.shape
+    _, g, _, d = made.phi.shape
     states, beyond = made.states(), made.beyond()
     reference = None if given.reference is None else given.reference.swapaxes(-1, -2)
     with scratch.frame():
