@@ -69,8 +69,7 @@ class Into(NamedTuple):
 
 class _Pulled(NamedTuple):
     """Cotangents while they are being added up: of D and of the last row of X, of the columns, the queries, residuals,
-    states at the start of each chunk (from the reads alone) and of the references that are read; and the states themselves,
-    transposed."""
+    states at the start of each chunk (from the reads alone) and of the references that are read."""
 
     D: Array
     X_last: Array
@@ -79,7 +78,6 @@ class _Pulled(NamedTuple):
     E: Array
     states: Array
     references: Array
-    turned: Array
 
 
 def row_bars(layout: Layout, rows: Rows) -> RowBars:
@@ -188,7 +186,6 @@ def _through_reads(layout: Layout, made: Group, bars: Bars, summed: RowBars, int
         E=scratch.zeros(made.E.shape, states),
         states=scratch.zeros(states.shape, states),
         references=None,
-        turned=scratch.turned(states),
     )
     if bars.y is None:
         into.queries[...] = 0.0
@@ -196,7 +193,7 @@ def _through_reads(layout: Layout, made: Group, bars: Bars, summed: RowBars, int
     g = bars.y.reshape(*made.queries.shape[:-1], -1)
     if layout.read == "reference":
         np.matmul(g, scratch.turned(made.references), out=pulled.queries)
-        return pulled._replace(references=scratch.product(scratch.turned(made.queries), g))
+        return pulled._replace(references=scratch.product(made.queries.swapaxes(-1, -2), g))
     with scratch.frame():
         _through_scores(layout, made, g, pulled)
     return pulled
@@ -213,10 +210,10 @@ def _through_scores(layout: Layout, made: Group, g: Array, pulled: _Pulled) -> N
     d_scores = dA.sum(axis=-3) if dA.shape[-3] > 1 else dA[..., 0, :, :]
     _factor_bars(g, made.asked, np.moveaxis(rows[..., :nb], -3, -2))
     out = _spread_out(g, np.moveaxis(coefficients[..., :nb], -3, -2))
-    np.matmul(out, pulled.turned, out=pulled.queries)
+    np.matmul(out, scratch.turned(made.states[:, :-1]), out=pulled.queries)
     pulled.queries[...] += scratch.product(d_scores, made.phi)
-    np.matmul(scratch.turned(d_scores), made.queries, out=pulled.phi)
-    np.matmul(scratch.turned(made.queries), out, out=pulled.states)
+    np.matmul(d_scores.swapaxes(-1, -2), made.queries, out=pulled.phi)
+    np.matmul(made.queries.swapaxes(-1, -2), out, out=pulled.states)
 
 
 def _hand_back(keep: Kept, dZ: Array, k: int, into: Array) -> None:
@@ -277,7 +274,7 @@ def _through_given(
             with scratch.frame():
                 pulled.phi[:, chunks] += scratch.product(dE, scratch.turned(made.references[:, first])[:, None])
             with scratch.frame():
-                d_reference = d_reference + scratch.product(made.phi_T[:, chunks], dE).sum(axis=1)
+                d_reference = d_reference + scratch.product(made.phi[:, chunks].swapaxes(-1, -2), dE).sum(axis=1)
         if pulled.references is not None:
             d_reference = d_reference + pulled.references[:, chunks].sum(axis=1)
         if layout.keeps_reference and layout.refresh[first]:
@@ -313,7 +310,7 @@ def _through_solved(
         _hand_back(keep, ends[:, k], k, dZ)
         with scratch.frame():
             dR[...] = mix(inverse_T[:, k], dR)
-            dZ += scratch.product(made.phi_T[:, k], _spread_out(dR, before[:, k]))
+            dZ += scratch.product(made.phi[:, k].swapaxes(-1, -2), _spread_out(dR, before[:, k]))
         if pulled.references is not None:
             d_reference = d_reference + pulled.references[:, k]
         if layout.keeps_reference and layout.refresh[k]:
@@ -358,7 +355,7 @@ def _through_rows(layout: Layout, made: Group, pulled: _Pulled, summed: RowBars,
     d_keyed = dN.sum(axis=-3) if dN.shape[-3] > 1 else dN[..., 0, :, :]
     _factor_bars(dR, made.answered, np.moveaxis(d_before[..., :nb], -3, -2))
     out = _spread_out(dR, np.moveaxis(before[..., :nb], -3, -2))
-    pulled.phi[...] += scratch.product(out, pulled.turned)
+    pulled.phi[...] += scratch.product(out, scratch.turned(made.states[:, :-1]))
     pulled.phi[...] += scratch.product(d_keyed + d_keyed.swapaxes(-1, -2), made.phi)
     through_before(layout, Rows(made.gates, made.D, made.X), d_before, summed)
 

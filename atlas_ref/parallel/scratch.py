@@ -19,6 +19,7 @@ from atlas_ref.types import Array
 
 ALIGNMENT = 64  # bytes of a cache line
 KEPT = 2**28  # bytes beyond which a block is not worth keeping for the life of the thread
+SPARE = 2  # blocks that wait for another loan
 
 
 class Loan:
@@ -32,7 +33,7 @@ class Loan:
     def __del__(self) -> None:
         if self.needed > self.block.nbytes:
             self.block = np.empty(self.needed if self.needed <= KEPT else 0, np.uint8)
-        if not self.spare and self.block.nbytes:
+        if len(self.spare) < SPARE and self.block.nbytes:
             self.spare.append(self.block)
 
 
@@ -43,6 +44,7 @@ class Scratch(threading.local):
         self.block = np.empty(0, np.uint8)
         self.used = 0
         self.most = 0
+        self.loan: Loan | None = None
         self.spare: list[np.ndarray[Any, Any]] = []
 
     @contextlib.contextmanager
@@ -60,14 +62,20 @@ class Scratch(threading.local):
 
     @contextlib.contextmanager
     def lent(self) -> Iterator[Loan]:
-        """What is handed out inside comes from another block, and may be used as long as the loan is held."""
+        """What is handed out inside comes from another block, and may be used as long as the loan is held.
+
+        Inside a loan it is the same one that goes on.
+        """
+        if self.loan is not None:
+            yield self.loan
+            return
         own = self.block, self.used, self.most
-        loan = Loan(self.spare)
+        self.loan = loan = Loan(self.spare)
         self.block, self.used, self.most = loan.block, ALIGNMENT, 0  # so that no frame inside is the outermost
         try:
             yield loan
         finally:
-            loan.needed = self.most
+            loan.needed, self.loan = self.most, None
             self.block, self.used, self.most = own
 
     def empty(self, shape: tuple[int, ...], like: Array, kind: Any = None) -> Array:

@@ -1,8 +1,8 @@
-"""A stretch of groups of chunks as one opaque block: one walk forward, and one back that computes each group but the last again.
+"""A stretch of groups of chunks as one opaque block: one walk forward, and one back that computes all but the last groups again.
 
 Reads and gradients are written where they belong as they are made, so no array of the sequence is copied or added up once
-more, and what is kept between the walks is the arguments, one state a group, and the last group, which the walk back begins
-with. Memories never meet: they are shared out over threads. Specified in specs/chunkwise.md (CHUNK-15).
+more, and what is kept between the walks is the arguments, one state a group, and all of the last groups, with which the walk
+back begins. Memories never meet: they are shared out over threads. Specified in specs/chunkwise.md (CHUNK-15).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from atlas_ref.parallel.scratch import Loan, scratch
 from atlas_ref.types import Array
 from tape import opaque, ops
 
+LASTING = 2  # groups that keep what they computed for the sweep back
 PER_TOKEN = ("queries", "retain", "momentum", "rate_in", "rate_out", "weights")
 IN_WINDOWS = ("keys", "values", "earlier_keys", "earlier_values")
 Outputs = tuple[Array, ...]
@@ -55,8 +56,8 @@ def _plain(layouts: Sequence[Layout]) -> Callable[..., Outputs]:
 # -- forward and back ---------------------------------------------------------------------------------
 
 
-class Last(NamedTuple):
-    """The last group of a stretch, where it waits for the sweep back: its arguments, what it computed, and the loan of room for both."""
+class Lasting(NamedTuple):
+    """One of the last groups of a stretch, which waits for the sweep back: its arguments, what it computed, and room for both."""
 
     part: Arrays
     worked: worked.Worked | None
@@ -76,17 +77,17 @@ def _forward(layouts: Sequence[Layout]) -> Callable[..., tuple[Outputs, Any]]:
     return forward
 
 
-def _run(layouts: Sequence[Layout], given: Arrays, *, lasting: bool) -> tuple[Outputs, list[End], Last | None]:
-    """The outputs, the start of each group, and where it shall last, the last group."""
-    y, end, starts, last = _reads(layouts[0], given), _start(given), [], None
+def _run(layouts: Sequence[Layout], given: Arrays, *, lasting: bool) -> tuple[Outputs, list[End], list[Lasting | None]]:
+    """The outputs, the start of each group, and where they shall last, the last groups; None for those that do not."""
+    y, end, starts, groups = _reads(layouts[0], given), _start(given), [], []
     for layout, tokens in _places(layouts):
         starts.append(end)
-        lasts = lasting and len(starts) == len(layouts)
+        lasts = lasting and len(starts) > len(layouts) - LASTING
         with scratch.lent() if lasts else scratch.frame() as loan:
             part = _part(layout, given, tokens, end, _behind)
             end, found = worked.run(layout, part, None if y is None else y[:, tokens], lasting=lasts)
-            last = Last(part, found, loan) if lasts else None
-    return outputs(y, end), starts, last
+            groups.append(Lasting(part, found, loan) if lasts else None)
+    return outputs(y, end), starts, groups
 
 
 def _reads(layout: Layout, given: Arrays) -> Array:
@@ -96,18 +97,17 @@ def _reads(layout: Layout, given: Arrays) -> Array:
 
 
 def _backward(layouts: Sequence[Layout]) -> Callable[[Any, Outputs], Arrays]:
-    def backward(kept: tuple[Arrays, list[End], Last | None], bars: Outputs) -> Arrays:
-        given, starts, last = kept
+    def backward(kept: tuple[Arrays, list[End], list[Lasting | None]], bars: Outputs) -> Arrays:
+        given, starts, groups = kept
         y_bar, bar = _named(layouts[0], bars)
         found = given._replace(**_each(given, IN_WINDOWS, np.zeros_like), **_each(given, PER_TOKEN, np.empty_like))
-        for (layout, tokens), start in zip(reversed(list(_places(layouts))), reversed(starts), strict=True):
+        for (layout, tokens), start, last in zip(reversed(list(_places(layouts))), reversed(starts), reversed(groups), strict=True):
             with scratch.frame():
                 part = _part(layout, given, tokens, start, _behind) if last is None else last.part
                 into = _part(layout, found, tokens, End(None), _room_behind)
                 group_bars = Bars(None if y_bar is None else y_bar[:, tokens], *bar)
                 bar = worked.pull_back(layout, part, None if last is None else last.worked, group_bars, into)
                 _handed_over(layout, into, found, tokens)
-            last = None
             if bar.residuals is not None and tokens.start:  # the group before hands over one more
                 bar = bar._replace(residuals=np.concatenate([np.zeros_like(bar.residuals[:, :1]), bar.residuals], axis=1))
         return found._replace(**bar._asdict())

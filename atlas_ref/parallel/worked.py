@@ -22,7 +22,8 @@ from atlas_ref.parallel.scratch import Loan, scratch
 from atlas_ref.threads import in_threads, processors
 from atlas_ref.types import Array
 
-SHARED_WORK = 2**22  # multiply-adds of scores below which a second thread costs more than it saves
+#: Multiply-adds of scores below which a second thread costs more than it saves: beside a solution, and elsewhere.
+SHARED_WORK = {True: 2**23, False: 2**24}
 
 
 class Worked(NamedTuple):
@@ -84,7 +85,7 @@ def shared(layout: Layout, given: Arrays) -> list[slice]:
     """Memories in shares for one thread each, where there is enough to do."""
     B, n, d = given.queries.shape
     work = B * n * layout.columns * (d + given.values.shape[-1])
-    count = 1 if work < SHARED_WORK or not on_host(given.queries) else min(processors(), B)
+    count = 1 if work < SHARED_WORK[layout.solved] or not on_host(given.queries) else min(processors(), B)
     bounds = [B * i // count for i in range(count + 1)]
     return [slice(first, last) for first, last in itertools.pairwise(bounds)]
 
