@@ -19,7 +19,17 @@ from atlas_ref.types import Array
 
 ALIGNMENT = 64  # bytes of a cache line
 KEPT = 2**28  # bytes beyond which a block is not worth keeping for the life of the thread
+FREED = 2**25 - 2**16  # bytes of the largest block whose freeing tells glibc what to keep
 SPARE = 2  # blocks that wait for another loan
+
+
+def _keep_freed_pages(needed: int) -> None:
+    """Let the allocator keep what results of a call leave behind, so that the next call does not fault in every page of its own.
+
+    glibc hands free memory back to the system beyond twice the largest block that was freed so far. Where all that is large is
+    work space, which is never freed, that is less than the results of one call. Elsewhere this changes nothing.
+    """
+    np.empty(min(needed, FREED), np.uint8)
 
 
 class Loan:
@@ -58,6 +68,7 @@ class Scratch(threading.local):
             if before == 0:
                 needed, self.most = self.most, 0  # forgotten, so that a group too large for the machine harms no other
                 if self.block.nbytes < needed <= KEPT:
+                    _keep_freed_pages(needed)
                     self.block = np.empty(needed, np.uint8)
 
     @contextlib.contextmanager

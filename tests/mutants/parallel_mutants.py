@@ -131,6 +131,7 @@ def _one_after_the_other(values: Any) -> Any:
 
 _P = "atlas_ref.parallel"
 _COEFFICIENTS, _DUAL, _BACK = f"{_P}.coefficients", f"{_P}.dual", f"{_P}.dual_backward"
+_STACKED, _STACKED_BACK = f"{_P}.stacked", f"{_P}.stacked_backward"
 _ROWS, _ROWS_BACK = f"{_COEFFICIENTS}:coefficient_rows", f"{_COEFFICIENTS}:coefficient_rows_backward"
 _NS, _FIRST = f"{_P}.chunkwise_newton_schulz", f"{_P}.momentum_first"
 _SCAN, _ATLAS, _KERNEL = f"{_P}.scan", f"{_P}.atlas_parallel", f"{_P}.kernel_steps"
@@ -412,7 +413,7 @@ DUAL: tuple[Mutant, ...] = (
     Mutant(
         "reference-lost-between-groups",
         "a group in the middle of a span takes the memory before it for reference",
-        f"{_P}.stretch:_forward",
+        f"{_P}.stretch:_run",
         Edited("_part(layout, given, tokens, end, _behind)", "_part(layout, given, tokens, end._replace(reference=end.M), _behind)"),
         values("frozen-groups"),
     ),
@@ -450,7 +451,7 @@ DUAL: tuple[Mutant, ...] = (
     Mutant(
         "arrivals-lost-between-groups",
         "a group gets the residuals of the first",
-        f"{_P}.stretch:_forward",
+        f"{_P}.stretch:_run",
         Edited(
             "_part(layout, given, tokens, end, _behind)", "_part(layout, given, tokens, end._replace(residuals=given.residuals), _behind)"
         ),
@@ -480,7 +481,7 @@ DUAL: tuple[Mutant, ...] = (
     Mutant(
         "threads-swap-memories",
         "the ends that threads reached are put together in another order",
-        f"{_P}.stretch:_rejoined",
+        f"{_P}.worked:_rejoined",
         Edited("zip(*ends, strict=True)", "zip(*ends[::-1], strict=True)"),
         target("memories_shared_out_over_threads_change_no_bit[2]"),
     ),
@@ -1361,7 +1362,7 @@ PARALLEL_LEGAL: tuple[Mutant, ...] = (
     ),
     Mutant("one-chunk-groups", "every chunk is a group", f"{_P}.walk:GROUP_NUMBERS", constant(1), _BLOCKS),
     Mutant("plain-twin", "a group in tape ops, without a backward by hand", f"{_P}.stretch:block", _twin, _BLOCKS),
-    Mutant("threads-for-all", "every memory is a part for a thread", f"{_P}.stretch:_shares", _one_memory_a_part, _BLOCKS),
+    Mutant("threads-for-all", "every memory is a part for a thread", f"{_P}.worked:shared", _one_memory_a_part, _BLOCKS),
     Mutant("no-work-space", "every array of a group is a new one", f"{_P}.scratch:Scratch.empty", _no_work_space, _BLOCKS),
     Mutant("poisoned-work-space", "work space is not empty", f"{_P}.scratch:Scratch.empty", _poisoned, _BLOCKS),
     Mutant(

@@ -15,7 +15,7 @@ from close import ANALYTIC, assert_close
 import atlas_ref
 import tape
 from atlas_ref.oracle.new import Request
-from atlas_ref.parallel import stretch, triangular, walk
+from atlas_ref.parallel import stretch, triangular, walk, worked
 from atlas_ref.parallel.group import Arrays, Layout
 from atlas_ref.parallel.scan import affine_scan, scan
 from tests.literal import evaluate
@@ -183,11 +183,11 @@ def test_gradient(name: str, key: str) -> None:
 def test_memories_shared_out_over_threads_change_no_bit(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Values and gradients of four memories in groups of a span, by one thread and by several."""
     case = atlas_ref.make(*made(frozen(heads=4, window=3, tokens=9, span=4, history=2), None, {}))
-    monkeypatch.setattr(stretch, "SHARED_WORK", 0)
+    monkeypatch.setattr(worked, "SHARED_WORK", {True: 0, False: 0})
     monkeypatch.setattr(walk, "GROUP_NUMBERS", 600)
     found = []
     for count in (1, threads):
-        monkeypatch.setattr(stretch, "processors", lambda count=count: count)
+        monkeypatch.setattr(worked, "processors", lambda count=count: count)
         found.append(atlas_ref.evaluate(case, grad=True, form="chunkwise", chunk=2).tensors)
     for name, value in found[0].items():
         assert found[1][name].tobytes() == value.tobytes(), name
