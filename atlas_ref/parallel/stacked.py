@@ -1,8 +1,8 @@
 """A group of chunks under the running reference, one gate for all columns: everything known of a chunk folded into four matrices.
 
-    F  = L^{-1} V - W Z,      W = L^{-1} [diag(c') Phi | -diag(f') Phi]
+    F  = L^{-1} V - W Z,      W = L^{-1} [diag(c') Phi | diag(f') Phi]
     Z' = keep Z + P^T F,      P = [diag(D_C) Phi | -diag(X_C) Phi]
-    Y  = R [Z; F],            R = [diag(c) Psi | -diag(f) Psi | A]
+    Y  = R [Z; F],            R = [diag(c) Psi | diag(f) Psi | A]
 
 with F = -E, what values have beyond their predictions, and Z = [M^T; S^T] on top of each other. W, P and R need no state: they
 are made for all chunks of the group at once, in threads, and so are the reads; from chunk to chunk there remain two products.

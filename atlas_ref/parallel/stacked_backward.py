@@ -2,7 +2,7 @@
 
     R^T y_bar              cotangents of Z and of F from the reads,       y_bar [Z; F]^T  that of R
     F_bar += P Z'_bar,     Z_bar += keep^T Z'_bar - W^T F_bar             from chunk to chunk, in reverse
-    V_bar = L^{-T} F_bar,  -V_bar [Z; F]^T                                cotangents of [c' Phi | -f' Phi] and of L
+    V_bar = L^{-T} F_bar,  -V_bar [Z; F]^T                                cotangents of [c' Phi | f' Phi] and of L
 
 The equations are CHUNK-16 and EXACT-8 to EXACT-10.
 """
@@ -165,7 +165,7 @@ def _dots(a: Array, b: Array) -> Array:
 
 
 def _through_system(layout: Layout, made: Stacked, pulled: _Pulled, summed: RowBars, into: Into) -> None:
-    """From F = L^{-1} (V - [c' Phi | -f' Phi] Z) to columns, values, coefficient rows, retain."""
+    """From F = L^{-1} (V - [c' Phi | f' Phi] Z) to columns, values, coefficient rows, retain."""
     nb, rows, height = made.rows.gates.bases, made.rows, made.height
     before = before_rows(layout, rows.gates, rows.D)[:, :, 0]  # (B, g, K, bases + K)
     with scratch.frame():

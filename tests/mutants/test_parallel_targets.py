@@ -94,7 +94,10 @@ CASES: dict[str, Formed] = {
     "exact-decay": Formed("exact", 3, request("titans_lmm", tokens=6, convention=BEFORE)),
     "exact-window": Formed("exact", 3, request(convention=SPLIT, tokens=6), signed_weights),
     "exact-window-decay": Formed("exact", 2, request(convention={**SPLIT, **BEFORE, "read": "before"}, history=2), signed_weights),
-    "exact-rows": Formed("exact", 2, request(convention={**SPLIT, **BEFORE}, per_dimension_gates=True, tokens=4), signed_weights),
+    "exact-rows": Formed("exact", 3, request(convention={**SPLIT, **BEFORE}, per_dimension_gates=True, tokens=4), signed_weights),
+    "exact-rows-reads": Formed(
+        "exact", 2, request(convention={**SPLIT, "read": "chunk_start"}, per_dimension_gates=True, span=4, tokens=6)
+    ),
     "exact-reads": Formed("exact", 2, request(convention={**SPLIT, "read": "chunk_start"}, span=4, tokens=6)),
     "exact-momentum-first": Formed("exact", 2, request(convention={**SPLIT, **MOMENTUM_FIRST, **BEFORE}), stored_momenta),
     "exact-reset": Formed("exact", 2, request(convention={**SPLIT, "gradient_scale": 0.7}, reset=3, history=2, tokens=6)),
@@ -156,7 +159,8 @@ GRADIENTS = {
     "exact-decay": "retain M0",
     "exact-window": "k v retain window_weights M0 S0",
     "exact-window-decay": "retain window_k",
-    "exact-rows": "k retain",
+    "exact-rows": "k v retain step_size M0 S0",
+    "exact-rows-reads": "M0",
     "exact-reads": "M0",
     "scan": "k retain momentum M0 S0",
     "scan-delta": "k M0",
