@@ -91,7 +91,7 @@ def _limit(flat: Arrays, layout: Layout, chunk: int) -> int:
     o = flat.values.shape[-1]
     G: int = max(gate.shape[-1] for gate in (flat.retain, flat.momentum, flat.rate_in, flat.rate_out) if gate is not None)
     layout = layout._replace(chunk=chunk)
-    most, K = GROUP_NUMBERS, layout.columns
+    most, K = at_once(flat.queries, GROUP_NUMBERS), layout.columns
     each = K * (5 * G + 2) + (K * (d + o) + 4 * d * o) // chunk
     if layout.solved and G == 1:  # `stacked`: masks, W and P, the state and F, R
         bases = 1 if flat.momentum is None else 2
