@@ -6,7 +6,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Through the environment, so that the pins also hold where the package itself is built.
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
-.PHONY: oracle test slow standin test-gpu trace planted kill-matrix ulps lint types bench survey docs docs-serve docs-test clean
+.PHONY: oracle test slow standin test-gpu trace planted kill-matrix ulps lint types bench bench-gpu bench-gpu-wheels survey docs docs-serve docs-test clean
 
 # The runtime alone, for `make oracle`; with the test tools, for the rest.
 $(VENV)/.runtime: pyproject.toml constraints.txt
@@ -44,6 +44,7 @@ standin: $(VENV)/.test  ## what computes, on a stand-in that refuses what CuPy r
 
 GPU_PYTHON ?= python3
 test-gpu:  ## what computes, on a GPU: the Python of a machine that has CuPy and the test tools
+	$(GPU_PYTHON) -m pytest -q tests/cuda
 	$(GPU_PYTHON) -m pytest -q --backend cupy $(COMPUTING)
 
 trace: $(VENV)/.test  ## run the tests of every clause under coverage, and report each clause without code or proof
@@ -72,6 +73,20 @@ types: $(VENV)/.test
 
 bench: $(VENV)/.bench  ## speed, each figure beside the bare loop of the same run and its error
 	$(BIN)/python -m benchmarks
+
+# On a machine with CuPy, PyTorch and a GPU, by its own Python: BENCH_GPU="--quick", GPU_PYTHON=... Nothing is installed but into build.
+GPU_PYTHON ?= python3
+GPU_PYTHON_VERSION ?= 3.12
+GPU_PLATFORMS := manylinux_2_28_x86_64 manylinux_2_27_x86_64 manylinux_2_17_x86_64 manylinux2014_x86_64
+bench-gpu:  ## speed on a GPU beside PyTorch on the same one, each figure beside its error
+	$(GPU_PYTHON) benchmarks/gpu/wheels.py build/wheels build/gpu-site
+	PYTHONPATH="$(CURDIR):$(CURDIR)/build/gpu-site:$$PYTHONPATH" $(GPU_PYTHON) -m benchmarks.gpu $(BENCH_GPU)
+
+bench-gpu-wheels:  ## what bench-gpu needs beside CuPy and PyTorch, as wheels in build/wheels, for a machine without a network
+	rm -rf build/wheels
+	$(PYTHON) -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: --implementation cp \
+	  --python-version $(GPU_PYTHON_VERSION) $(addprefix --platform ,$(GPU_PLATFORMS)) --dest build/wheels --requirement benchmarks/gpu/wheels.txt
+	du -sh build/wheels
 
 survey: $(VENV)/.bench  ## ask public implementations every case of vectors/v1, and write what they compute
 	$(BIN)/python -m benchmarks.survey vectors/v1 --write specs/survey

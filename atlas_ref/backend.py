@@ -151,8 +151,8 @@ def refuse_tf32(environment: Mapping[str, str]) -> None:
                 f"backend cupy: {name}={environment[name]} makes float32 products in TF32, which keeps 11 of 24 bits; "
                 "unset it, or set ATLAS_REF_TF32=1 if you want that"
             )
-    core = importlib.import_module("cupy._core")
-    if core.get_compute_type(np.float32) == core.COMPUTE_TYPE_TF32:
+    products = importlib.import_module("cupy._core._routines_linalg")
+    if products.get_compute_type(np.dtype(np.float32)) == products.COMPUTE_TYPE_TF32:
         raise BackendError("backend cupy: float32 products are set to TF32; set ATLAS_REF_TF32=1 if you want that")
 
 

@@ -138,6 +138,15 @@ def apply(feature_map: FeatureMap, parameters: Parameters, x: Array) -> Array:
     Source: PHI-1 to PHI-10.
     """
     check_array("x", x, Dims("... d_in"))
+    return of_checked(feature_map, parameters, x)
+
+
+def of_checked(feature_map: FeatureMap, parameters: Parameters, x: Array) -> Array:
+    """The same of keys and queries that were checked at the boundary: a look at their values would wait for a device (BACKEND-5).
+
+    Raises:
+        ValueError: a tensor of the map that is missing or misshapen.
+    """
     _check_tensors(feature_map, parameters, x.shape[-1])
     return _MAPS[feature_map.kind](feature_map, parameters, x)
 

@@ -104,11 +104,11 @@ def init(weights: WindowWeights, *, heads: int, window: int, d_model: int, draw:
     return made
 
 
-def by_lag(weights: WindowWeights, parameters: Mapping[str, Array], *, window: int, heads: int, like: Array) -> Array | None:
+def by_lag(weights: WindowWeights, parameters: Mapping[str, Array], *, window: int, heads: int, like: Array = None) -> Array | None:
     """What the lag alone decides: the product of all kinds but gate, None where there is no other (WINDOW-3 to WINDOW-5).
 
     Returns:
-        (1, 1, 1, c), or with learned logits (1, H, 1, c); constant rows are of the dtype and the backend of `like`.
+        (1, 1, 1, c), or with learned logits (1, H, 1, c); constant rows are of the dtype and the backend of `like`, else NumPy's float64.
     """
     if weights.kind == "product":
         factors = [by_lag(each, parameters, window=window, heads=heads, like=like) for each in weights.of]
@@ -121,7 +121,8 @@ def by_lag(weights: WindowWeights, parameters: Mapping[str, Array], *, window: i
         row = weights.base ** np.arange(window, dtype=float)
     else:
         row = np.full(window, 1.0 / window if weights.kind == "uniform" else 1.0)
-    return beside(row.astype(like.dtype).reshape(1, 1, 1, window), like)
+    row = row.reshape(1, 1, 1, window)
+    return row if like is None else beside(row.astype(like.dtype), like)
 
 
 def by_token(weights: WindowWeights, parameters: Mapping[str, Array], x: Array) -> Array | None:

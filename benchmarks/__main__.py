@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from benchmarks.measure import Report, Row, Spread, Target, machine, product_rate
+from benchmarks.measure import Report, Row, Spread, Target, finite, machine, product_rate
 
 NAMES = ("omega", "newton_schulz", "tape", "startup", "diagnosis", "certify", "parallel", "cms", "peers", "scaling", "distance")
 OUT = Path("build/bench")
@@ -144,14 +144,7 @@ def _plain(row: Row) -> dict[str, Any]:
     parts = {name: value._asdict() if isinstance(value, Spread | Target) else value for name, value in row._asdict().items()}
     if row.target is not None:
         parts["met"] = row.met if row.measured else None
-    return {name: _finite(value) for name, value in parts.items()}
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no infinity and no nan: both become null."""
-    if isinstance(value, dict):
-        return {name: _finite(each) for name, each in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return {name: finite(value) for name, value in parts.items()}
 
 
 if __name__ == "__main__":

@@ -235,3 +235,12 @@ def machine() -> dict[str, Any]:
         "numpy": np.__version__,
         "blas": "; ".join(blas),
     }
+
+
+def finite(value: Any) -> Any:
+    """JSON has no infinity and no nan: both become null, however deep."""
+    if isinstance(value, dict):
+        return {name: finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

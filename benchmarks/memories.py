@@ -1,7 +1,8 @@
 """The memories whose parallel forms are timed: conventions, inputs, our call, and the truth in float64.
 
-All have 8 heads and d = 64. Those named after a public implementation compute what it computes, to the factor of the query,
-so that both sides do the same work. The truth is the sequential rule in float64 on the same float32 numbers.
+All have 8 heads and d = 64, unless asked for otherwise (`sized`, `sequence`). Those named after a public implementation
+compute what it computes, to the factor of the query, so that both sides do the same work. The truth is the sequential rule
+in float64 on the same float32 numbers.
 """
 
 from __future__ import annotations
@@ -79,6 +80,11 @@ FLA_GATED_DELTA = _delta("gated delta", ("retain", "step_size"), preset="fla-gat
 FLA_MOMENTUM_DELTA = _titans("Titans as momentum delta", (*MOVING, "step_size_memory"), preset="fla-momentum-delta")
 
 
+def sized(memory: Memory, d: int) -> Memory:
+    """The same memory with keys and values of another size."""
+    return memory._replace(config=memory.config.model_copy(update={"d_in": d, "d_out": d}))
+
+
 def title(memory: Memory, kind: str, tokens: int = TOKENS) -> str:
     """What a row measures, with its sizes."""
     sizes = [f"{HEADS} heads, d = {D}"]
@@ -88,22 +94,22 @@ def title(memory: Memory, kind: str, tokens: int = TOKENS) -> str:
     return f"{memory.name} {'forward' if kind == 'forward' else 'forward and backward'}, {', '.join(sizes)}, T = {tokens}"
 
 
-def sequence(memory: Memory, tokens: int, dtype: Any = np.float32) -> Arrays:
+def sequence(memory: Memory, tokens: int, dtype: Any = np.float32, heads: int = HEADS) -> Arrays:
     """Keys and queries of length one; retain about sigmoid(3), momentum and memory rate sigmoid(2), step size softplus(-3)."""
     draw = np.random.default_rng(0)
 
     def normal(*shape: int) -> Array:
         return draw.standard_normal(shape, np.float32)
 
-    k, v, q = (normal(HEADS, tokens, D) for _ in range(3))
+    k, v, q = (normal(heads, tokens, memory.config.d_in) for _ in range(3))
     for rows in (k, q):
         rows /= np.linalg.norm(rows, axis=-1, keepdims=True)
     gates = {
-        "retain": _sigmoid(3 + normal(HEADS, tokens)),
-        "momentum": _sigmoid(2 + normal(HEADS, tokens)),
-        "step_size": np.log1p(np.exp(normal(HEADS, tokens) - 3)),
-        "step_size_memory": _sigmoid(2 + normal(HEADS, tokens)),
-        "window_gate": _sigmoid(normal(HEADS, tokens)),
+        "retain": _sigmoid(3 + normal(heads, tokens)),
+        "momentum": _sigmoid(2 + normal(heads, tokens)),
+        "step_size": np.log1p(np.exp(normal(heads, tokens) - 3)),
+        "step_size_memory": _sigmoid(2 + normal(heads, tokens)),
+        "window_gate": _sigmoid(normal(heads, tokens)),
     }
     made = {"k": k, "v": v, "q": q} | {name: gates[name] for name in memory.gates}
     return {name: array.astype(dtype, copy=False) for name, array in made.items()}
@@ -120,23 +126,35 @@ def cotangent(tokens: int, dtype: Any = np.float32) -> Array:
     return drawn
 
 
-def forward(memory: Memory, arrays: Mapping[str, Any], form: str | None = None, chunk: int | None = None) -> tuple[Any, ...]:
-    """The arrays of the state after the last token, then the reads: what a user's call returns."""
-    zero = ops.zeros_like(arrays["k"], shape=(HEADS, D, D))
+def started(memory: Memory, arrays: Mapping[str, Any]) -> Any:
+    """The state before the first token, zero, where the arrays are."""
+    heads, _, d = arrays["k"].shape
+    return memory.rule.start(memory.config, (heads,), M=ops.zeros_like(arrays["k"], shape=(heads, d, d)))
+
+
+def forward(
+    memory: Memory, arrays: Mapping[str, Any], form: str | None = None, chunk: int | None = None, start: Any = None
+) -> tuple[Any, ...]:
+    """The arrays of the state after the last token, then the reads: what a user's call returns, its checks included.
+
+    With a state to start from, which `started` made, the arrays are taken as checked.
+    """
     state, y = parallel.run(
         memory.rule.RULE,
         memory.config,
-        run.Tokens(**arrays),
-        memory.rule.start(memory.config, (HEADS,), M=zero),
+        run.Tokens(**arrays) if start is None else run.Tokens.trusted(**{name: arrays.get(name) for name in run.Tokens.model_fields}),
+        started(memory, arrays) if start is None else start,
         form=memory.form if form is None else form,
         chunk=chunk,
     )
     return (*(getattr(state, name) for name in ("M", "S") if hasattr(state, name)), y)
 
 
-def both(memory: Memory, arrays: Arrays, bar: Array, form: str | None = None, chunk: int | None = None) -> tuple[Array, Arrays]:
+def both(
+    memory: Memory, arrays: Mapping[str, Any], bar: Any, form: str | None = None, chunk: int | None = None, start: Any = None
+) -> tuple[Any, dict[str, Any]]:
     """The reads and the gradient of their product with `bar` by every input: forward and backward."""
-    y, pullback = tape.vjp(lambda given: forward(memory, given, form, chunk)[-1], arrays)
+    y, pullback = tape.vjp(lambda given: forward(memory, given, form, chunk, start)[-1], arrays)
     (gradient,) = pullback(bar)
     return y, gradient
 

@@ -12,6 +12,7 @@ import time
 import numpy as np
 
 from benchmarks import memories
+from benchmarks import useful as counted
 from benchmarks.measure import (
     LARGE,
     SPIN,
@@ -53,18 +54,9 @@ def report() -> Report:
 
 
 def useful() -> int:
-    """Multiply-adds of the frozen form's products, with the chunk that needs fewest.
-
-    Per chunk of C tokens with K = C + c - 1 columns: residuals C d d, scores C K d, masked scores times residuals C K d,
-    reads from the memory and momentum at the chunk's start 2 C d d, both end states 2 K d d.
-    """
-    d, c = memories.D, memories.WINDOW
-
-    def count(C: int) -> int:
-        K = C + c - 1
-        return memories.HEADS * TOKENS // C * (C * d * d + C * K * d + C * K * d + 2 * C * d * d + 2 * K * d * d)
-
-    return min(count(2**n) for n in range(1, 9))
+    """Multiply-adds of the frozen form's products, with the chunk that needs fewest."""
+    count = counted.fewest(lambda C: counted.frozen(memories.D, memories.WINDOW, C), TOKENS)
+    return memories.HEADS * count
 
 
 def _against_product(memory: Memory, kind: str, target: Target | None = None) -> Row:

@@ -10,13 +10,18 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#6
 MARKERS = "osD^vP*X<>"
 
 
-def panels(count: int, title: str, labels: Sequence[tuple[str, str, str]]) -> tuple[Any, list[Any]]:
-    """A figure of some log-log panels side by side, each with title, label of x and label of y."""
+def panels(count: int, title: str, labels: Sequence[tuple[str, str, str]], columns: int | None = None) -> tuple[Any, list[Any]]:
+    """A figure of some log-log panels, side by side or in rows of some columns, each with title, label of x and label of y."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6.2 * count, 6.0), dpi=150, layout="constrained")
+    columns = min(columns or count, count)
+    rows = -(-count // columns)
+    figure = Figure(figsize=(6.2 * columns, 6.0 * rows), dpi=150 if rows == 1 else 80, layout="constrained")
     figure.suptitle(title, fontsize=13, fontweight="bold")
-    axes = list(figure.subplots(1, count, squeeze=False)[0])
+    places = list(figure.subplots(rows, columns, squeeze=False).flat)
+    axes, empty = places[:count], places[count:]
+    for ax in empty:
+        ax.set_axis_off()
     for ax, (name, x, y) in zip(axes, labels, strict=True):
         ax.set(xscale="log", yscale="log", xlabel=x, ylabel=y)
         ax.set_title(name, fontsize=11, loc="left")

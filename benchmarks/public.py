@@ -165,7 +165,7 @@ def _columns(start: int, stop: int) -> Any:
     return Columns()
 
 
-def _atlas_rnn(arrays: Arrays, bar: Array, *, scan_chunk_len: int | None, window: int) -> Call:
+def _atlas_rnn(arrays: Arrays, bar: Array, *, scan_chunk_len: int | None, window: int, device: str = "cpu") -> Call:
     torch, cell_module = module("torch"), module("atlas_pytorch.rnn_memory")
     heads, tokens, d = arrays["k"].shape
     cell = cell_module.OmegaRNNMemoryCell(
@@ -185,6 +185,7 @@ def _atlas_rnn(arrays: Arrays, bar: Array, *, scan_chunk_len: int | None, window
     for place, start, stop in zip(places.values(), bounds[:-1], bounds[1:], strict=True):
         setattr(cell, place, _columns(int(start), int(stop)))
     cell.pre_norm = cell.to_out = torch.nn.Identity()
+    cell.to(device)
 
     def joined(array: Array) -> Array:
         return array.swapaxes(0, 1).reshape(tokens, -1)
@@ -197,8 +198,8 @@ def _atlas_rnn(arrays: Arrays, bar: Array, *, scan_chunk_len: int | None, window
         parts = dict(zip(places, np.split(found["x"], bounds[1:-1], axis=-1), strict=True))
         return {name: split(part).reshape(arrays[name].shape) for name, part in parts.items()}
 
-    x = torch.tensor(np.concatenate([joined(arrays[name]) for name in places], axis=-1)[None], requires_grad=True)
-    return Call({"x": x}, lambda given: cell(given["x"])[0], torch.tensor(joined(bar)[None]), split, gradients)
+    x = torch.tensor(np.concatenate([joined(arrays[name]) for name in places], axis=-1)[None], device=device, requires_grad=True)
+    return Call({"x": x}, lambda given: cell(given["x"])[0], torch.tensor(joined(bar)[None], device=device), split, gradients)
 
 
 # -- titans-pytorch -----------------------------------------------------------------------------------

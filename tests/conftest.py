@@ -45,7 +45,12 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in TABLES}
-    reports = {id(report): report for each in terminalreporter.stats.values() for report in each if hasattr(report, "user_properties")}
+    reports = {
+        id(report): report
+        for each in terminalreporter.stats.values()
+        for report in each
+        if hasattr(report, "user_properties") and hasattr(report, "when")
+    }
     for report in reports.values():
         for name, value in report.user_properties:
             if name in TABLES and report.when == "call":

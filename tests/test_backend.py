@@ -5,6 +5,7 @@ The stand-in has CuPy's manners (BACKEND-12); where CuPy and a GPU are there, th
 
 from __future__ import annotations
 
+import importlib
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +17,8 @@ from close import EXACT, assert_close, reordered
 from command import Ran, cli
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from standin.array import NAME, Refused, Strict
+from standin.array import API, NAME, Refused, Strict
+from standin.record import described
 from strategies import cases, form_cases, repeatable
 
 import tape
@@ -130,7 +132,7 @@ def test_cupy_without_a_gpu_is_one_line(monkeypatch: pytest.MonkeyPatch, devices
 @pytest.mark.parametrize("name", ["CUPY_TF32", "NVIDIA_TF32_OVERRIDE"])
 def test_tf32_is_refused_unless_it_is_asked_for(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     core = types.SimpleNamespace(COMPUTE_TYPE_TF32=7, get_compute_type=lambda kind: 1)
-    monkeypatch.setitem(__import__("sys").modules, "cupy._core", core)
+    monkeypatch.setitem(__import__("sys").modules, "cupy._core._routines_linalg", core)
     backend.refuse_tf32({})
     backend.refuse_tf32({name: "0"})
     with pytest.raises(
@@ -141,6 +143,18 @@ def test_tf32_is_refused_unless_it_is_asked_for(monkeypatch: pytest.MonkeyPatch,
     core.get_compute_type = lambda kind: 7
     with pytest.raises(backend.BackendError, match="float32 products are set to TF32"):
         backend.refuse_tf32({})
+
+
+@pytest.mark.clause("BACKEND-3", "BACKEND-6")
+def test_cupy_has_what_is_asked_of_it() -> None:
+    """Of CuPy itself, which can be imported without a GPU."""
+    cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+    products = importlib.import_module("cupy._core._routines_linalg")
+    assert products.get_compute_type(np.dtype(np.float32)) != products.COMPUTE_TYPE_TF32
+    backend.refuse_tf32({})
+    assert callable(importlib.import_module("cupy.lib.stride_tricks").as_strided)
+    assert all(callable(each) for each in (cupy.cuda.runtime.getDevice, cupy.asarray, cupy.asnumpy, cupy.zeros))
+    assert described() == API, "cupy.json is of another version: python -m tests.standin.record"
 
 
 # -- one backend a call --------------------------------------------------------------------------------

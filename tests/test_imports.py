@@ -15,6 +15,7 @@ LAYERS = (
     ("tape",),
     ("atlas_ref",),  # the parts: whatever is in none of the others
     ("atlas_ref.rules",),
+    ("atlas_ref.cuda",),
     ("atlas_ref.parallel",),
     ("atlas_ref.cms",),
     ("atlas_ref.oracle",),

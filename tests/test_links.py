@@ -12,7 +12,7 @@ SPECS = sorted((ROOT / "specs").glob("*.md"))
 FAMILIES = ("OMEGA", "TITANS", "DELTA", "HEBBIAN", "GATES", "WINDOW", "PHI", "NS", "CONV", "CASE", "TAPE", "NOTATION")
 FAMILIES += ("CHUNK", "EXACT", "SCAN", "ATLASP", "KERNEL")
 FAMILIES += ("PULSE", "CMS")
-FAMILIES += ("SRC", "TOL", "REPLAY", "IDENT", "SWEEP", "CERT", "VEC", "TRACE", "BACKEND")
+FAMILIES += ("SRC", "TOL", "REPLAY", "IDENT", "SWEEP", "CERT", "VEC", "TRACE", "BACKEND", "CUDA")
 NAMED = re.compile(rf"\b((?:{'|'.join(FAMILIES)})-\d+|E-[ADEFGMPRT]\d\d)[a-z]?\b")
 
 

@@ -314,6 +314,7 @@ def test_settings_that_coincide() -> None:
 
 
 @pytest.mark.clause("NS-17", "NS-20")
+@pytest.mark.host("moves are entries of the tape too")
 def test_the_opaque_block_is_one_entry_and_the_plain_form_many() -> None:
     entries: dict[str, int] = {}
     S = gaussian(3, 4)

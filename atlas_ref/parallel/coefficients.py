@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from atlas_ref.cuda import coefficients as kernels
+from atlas_ref.cuda.hook import kernel
 from atlas_ref.parallel.scratch import scratch
 from atlas_ref.types import Array
 from tape import ops
@@ -56,6 +58,7 @@ class Rows(NamedTuple):
         return Rows(GateRows(*map(some, self.gates)), some(self.D), some(self.X))
 
 
+@kernel(kernels.coefficient_rows)
 def coefficient_rows(gates: GateRows, columns: int, stride: int) -> tuple[Array, Array]:
     """D_0 .. D_C and X_0 .. X_C of every chunk (CHUNK-4).
 
@@ -91,8 +94,9 @@ def coefficient_rows(gates: GateRows, columns: int, stride: int) -> tuple[Array,
     return D, X
 
 
+@kernel(kernels.coefficient_rows_backward)
 def coefficient_rows_backward(gates: GateRows, D: Array, X: Array, dD: Array, dX_last: Array, stride: int) -> GateRows:
-    """Cotangents of the gates from those of D (overwritten) and of the last row of X (CHUNK-17).
+    """Cotangents of the gates from those of D (which may be overwritten) and of the last row of X (CHUNK-17).
 
     lambda_t = dX_t + rate_out_t mu_t + momentum_{t+1} lambda_{t+1},    mu_t = dD_t + retain_{t+1} mu_{t+1}
     """

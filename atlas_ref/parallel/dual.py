@@ -16,6 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 from atlas_ref.backend import as_strided
+from atlas_ref.cuda import exact as walks
+from atlas_ref.cuda import pieces
+from atlas_ref.cuda.hook import kernel
 from atlas_ref.parallel.coefficients import GateRows, Rows, coefficient_rows, gate_rows
 from atlas_ref.parallel.group import Arrays, End, Group, Layout
 from atlas_ref.parallel.scratch import scratch
@@ -55,8 +58,10 @@ def forward(layout: Layout, given: Arrays, rows: Rows) -> Group:
     keyed: Array = scratch.empty((*phi.shape[:3], phi.shape[2]), phi) if layout.solved else None
     with scratch.frame():
         phi_T = spread_transposed(layout, given.keys)
-        _ = np.matmul(queries, phi_T, out=scores) if asks else None
-        _ = np.matmul(phi, phi_T, out=keyed) if layout.solved else None
+        if asks:
+            np.matmul(queries, phi_T, out=scores)
+        if layout.solved:
+            np.matmul(phi, phi_T, out=keyed)
     A = scratch.times(read_rows(layout, rows.D)[..., nb:], scores[:, :, None]) if asks else None
     inverse = None
     if layout.solved:
@@ -87,6 +92,11 @@ def spread_transposed(layout: Layout, rows: Array) -> Array:
     return scratch.turned(spread(layout, rows))
 
 
+def _gathered_at_once(layout: Layout, columns: Array, rows: Array) -> None:
+    pieces.gathered(columns, rows, layout.chunk, layout.window, own_columns=layout.stride != 1)
+
+
+@kernel(_gathered_at_once)
 def gathered(layout: Layout, columns: Array, rows: Array) -> None:
     """Add columns (B, g, K, x) into the rows (B, h + n, x) that `spread` made them of."""
     C, c = layout.chunk, layout.window
@@ -188,6 +198,32 @@ def pass_on(keep: Kept, states: Array, k: int, change: Array) -> None:
         after[..., :o] -= before[..., o:] * keep.across[:, k]
 
 
+def _some(made: Group, first: int, last: int) -> tuple[Array, Array]:
+    """Coefficient rows D and X of some chunks, as views."""
+    return made.D[:, :, first:last], None if made.X is None else made.X[:, :, first:last]
+
+
+def _passed_at_once(made: Group, keep: Kept, states: Array, change: Array, first: int, last: int) -> None:
+    states[:, first : last + 1] = pieces.carried(states[:, first], change, *_some(made, first, last))
+
+
+@kernel(_passed_at_once)
+def passed_over(made: Group, keep: Kept, states: Array, change: Array, first: int, last: int) -> None:
+    """The states after chunks from first to last, out of the state before them and what each adds (CHUNK-8)."""
+    for k in range(first, last):
+        pass_on(keep, states, k, change[:, k - first])
+
+
+def _left_at_once(made: Group, left: Array, E: Array, scaled: Array, first: int, last: int) -> None:
+    pieces.scaled_residuals(E[:, first:last], *_some(made, first, last), scaled[:, first:last])
+
+
+@kernel(_left_at_once)
+def leave(made: Group, left: Array, E: Array, scaled: Array, first: int, last: int) -> None:
+    """What the columns of chunks from first to last leave in memory and momentum (CHUNK-8)."""
+    scale_residuals(E[:, first:last], left[:, first:last], scaled[:, first:last])
+
+
 def runs(refresh: tuple[bool, ...]) -> list[tuple[int, int]]:
     """Stretches of chunks under one reference."""
     starts = [k for k in range(len(refresh)) if k == 0 or refresh[k]]
@@ -236,14 +272,32 @@ def _given(layout: Layout, given: Arrays, made: Group) -> Group:
             arrivals[:, h + first * C : h + last * C] = E[:, chunks, h:].reshape(B, -1, o)
             for k, count in old_columns(layout, first, last):
                 E[:, k, :count] = arrivals[:, k * C : k * C + count]
-        scale_residuals(E[:, chunks], left[:, chunks], scaled[:, chunks])
+        leave(made, left, E, scaled, first, last)
         with scratch.frame():
             change = scratch.product(made.phi[:, chunks].swapaxes(-1, -2), scaled[:, chunks])
-            for k in range(first, last):
-                pass_on(keep, states, k, change[:, k - first])
+            passed_over(made, keep, states, change, first, last)
     return made._replace(E=E, scaled=scaled, states=states, references=references, last_reference=reference, arrivals=arrivals)
 
 
+def walk_given(layout: Layout, given: Arrays, made: Group) -> walks.Given:
+    """What the walk over chunks takes by a kernel (CUDA-9)."""
+    retain = made.gates.retain if layout.before_error else None
+    return walks.Given(made.phi, spread(layout, given.values), made.inverse, made.D, made.X, retain, layout.window)
+
+
+def _solved_at_once(layout: Layout, given: Arrays, made: Group) -> Group:
+    """`_solved` with all chunks in one launch."""
+    found = walks.walk(walk_given(layout, given, made), side_by_side(given))
+    o = given.values.shape[-1]
+    reference: Array = None if given.reference is None else given.reference.swapaxes(-1, -2)
+    references: Array = np.empty_like(found.states[:, 1:, :, :o]) if layout.keeps_reference else None
+    for first, last in runs(layout.refresh) if layout.keeps_reference else ():
+        reference = found.states[:, first, :, :o].copy() if layout.refresh[first] else reference
+        references[:, first:last] = reference[:, None]
+    return made._replace(**found._asdict(), references=references, last_reference=reference)
+
+
+@kernel(_solved_at_once)
 def _solved(layout: Layout, given: Arrays, made: Group) -> Group:
     """Residuals under the running reference, by forward substitution chunk after chunk (EXACT-1 to EXACT-3, EXACT-7)."""
     B, g, K, d = made.phi.shape
@@ -292,7 +346,17 @@ def reads(layout: Layout, made: Group, y: Array) -> None:
     if layout.read == "reference":
         np.matmul(made.queries, made.references, out=y)
         return
+    with scratch.frame():
+        _read(layout, made, mix(made.A, made.E), y)
+
+
+def _read_at_once(layout: Layout, made: Group, mixed: Array, y: Array) -> None:
+    pieces.combined_reads(made.asked, mixed, made.D[1:] if layout.read == "after" else made.D[:-1], y)
+
+
+@kernel(_read_at_once)
+def _read(layout: Layout, made: Group, mixed: Array, y: Array) -> None:
+    """Y = diag(c) Psi M_0^T + diag(f) Psi S_0^T - A E, where the last is known (CHUNK-7)."""
     factors = np.moveaxis(read_rows(layout, made.D)[..., : made.gates.bases], -3, -2)
     combined(made.asked, factors, out=y)
-    with scratch.frame():
-        y -= mix(made.A, made.E)
+    y -= mixed

@@ -9,10 +9,11 @@ The equations are CHUNK-16 and EXACT-8 to EXACT-10. With F = Phi [M_bar^T | S_ba
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
+from atlas_ref.cuda import exact as walks
+from atlas_ref.cuda import pieces
+from atlas_ref.cuda.hook import kernel
 from atlas_ref.parallel.coefficients import Rows, coefficient_rows_backward
 from atlas_ref.parallel.dual import (
     Kept,
@@ -26,58 +27,12 @@ from atlas_ref.parallel.dual import (
     old_columns,
     read_rows,
     runs,
+    walk_given,
 )
+from atlas_ref.parallel.dual_bars import Bars, Into, Pulled, RowBars
 from atlas_ref.parallel.group import Arrays, End, Group, Layout
 from atlas_ref.parallel.scratch import scratch
 from atlas_ref.types import Array
-
-
-class Bars(NamedTuple):
-    """Cotangents of the outputs of a group; None where nothing depends on one."""
-
-    y: Array = None
-    M: Array = None
-    S: Array = None
-    reference: Array = None
-    residuals: Array = None
-
-
-class RowBars(NamedTuple):
-    """Cotangents of coefficient rows, which memories add to: of D, of the last row of X, and of retain beside D (before_error)."""
-
-    D: Array
-    X_last: Array
-    retain: Array
-
-    def of(self, memories: slice) -> RowBars:
-        """Those of some memories, as views."""
-        X_last = None if self.X_last is None else self.X_last[memories]
-        return RowBars(self.D[:, memories], X_last, None if self.retain is None else self.retain[:, memories])
-
-
-class Into(NamedTuple):
-    """Where a group writes cotangents: keys and values (B, h + n, x) are added to, queries (B, n, d) overwritten."""
-
-    keys: Array
-    values: Array
-    queries: Array
-
-    def of(self, memories: slice) -> Into:
-        """Those of some memories, as views."""
-        return Into(*(x[memories] for x in self))
-
-
-class _Pulled(NamedTuple):
-    """Cotangents while they are being added up: of D and of the last row of X, of the columns, the queries, residuals,
-    states at the start of each chunk (from the reads alone) and of the references that are read."""
-
-    D: Array
-    X_last: Array
-    phi: Array
-    queries: Array
-    E: Array
-    states: Array
-    references: Array
 
 
 def row_bars(layout: Layout, rows: Rows) -> RowBars:
@@ -175,10 +130,10 @@ def _mixed_back(A: Array, g: Array) -> Array:
     return mix(A.swapaxes(-1, -2), g)
 
 
-def _through_reads(layout: Layout, made: Group, bars: Bars, summed: RowBars, into: Into) -> _Pulled:
+def _through_reads(layout: Layout, made: Group, bars: Bars, summed: RowBars, into: Into) -> Pulled:
     """From y to scores, residuals, coefficient rows, queries and the states at the start of chunks."""
     states = made.states[:, :-1]
-    pulled = _Pulled(
+    pulled = Pulled(
         D=summed.D,
         X_last=summed.X_last,
         phi=scratch.zeros(made.phi.shape, states),
@@ -199,7 +154,7 @@ def _through_reads(layout: Layout, made: Group, bars: Bars, summed: RowBars, int
     return pulled
 
 
-def _through_scores(layout: Layout, made: Group, g: Array, pulled: _Pulled) -> None:
+def _through_scores(layout: Layout, made: Group, g: Array, pulled: Pulled) -> None:
     """From y = diag(c) Psi M_0^T + diag(f) Psi S_0^T - A E."""
     nb, rows = made.gates.bases, read_rows(layout, pulled.D)
     coefficients = read_rows(layout, made.D)
@@ -225,6 +180,23 @@ def _hand_back(keep: Kept, dZ: Array, k: int, into: Array) -> None:
             into[..., o:] -= scratch.times(dZ[..., :o], keep.across[:, k])
 
 
+def _handed_at_once(made: Group, keep: Kept, pulled: Pulled, ends: Array, dZ: Array, first: int, last: int) -> Array:
+    chunks = slice(first, last)
+    X = None if made.X is None else made.X[:, :, chunks]
+    dZ, ends[:, chunks] = pieces.carried_backward(dZ, pulled.states[:, chunks], made.D[:, :, chunks], X)
+    return dZ
+
+
+@kernel(_handed_at_once)
+def _handed_over(made: Group, keep: Kept, pulled: Pulled, ends: Array, dZ: Array, first: int, last: int) -> Array:
+    """The cotangent of the state before chunks from first to last, out of that after them; `ends` receives that after each."""
+    for k in range(last - 1, first - 1, -1):
+        ends[:, k] = dZ
+        dZ = pulled.states[:, k]
+        _hand_back(keep, ends[:, k], k, dZ)
+    return dZ
+
+
 def _add_from_ends(F: Array, left: Array, into: Array) -> None:
     """What the end state asks of residuals: -D_C * F_M + X_C * F_S."""
     o = into.shape[-1]
@@ -243,7 +215,7 @@ def _through_given(
     given: Arrays,
     made: Group,
     bars: Bars,
-    pulled: _Pulled,
+    pulled: Pulled,
     ends: Array,
     F: Array,
     into: Into,
@@ -258,10 +230,7 @@ def _through_given(
         arrivals[:, -layout.window :] += bars.residuals
     for first, last in reversed(runs(layout.refresh)):
         chunks = slice(first, last)
-        for k in range(last - 1, first - 1, -1):
-            ends[:, k] = dZ
-            dZ = pulled.states[:, k]
-            _hand_back(keep, ends[:, k], k, dZ)
+        dZ = _handed_over(made, keep, pulled, ends, dZ, first, last)
         np.matmul(made.phi[:, chunks], ends[:, chunks], out=F[:, chunks])
         _add_from_ends(F[:, chunks], left[:, chunks], pulled.E[:, chunks])
         dE = pulled.E[:, chunks]
@@ -284,12 +253,38 @@ def _through_given(
     return dZ, d_reference, None if arrivals is None else arrivals[:, :h]
 
 
+def _through_solved_at_once(
+    layout: Layout,
+    given: Arrays,
+    made: Group,
+    bars: Bars,
+    pulled: Pulled,
+    ends: Array,
+    F: Array,
+    into: Into,
+) -> tuple[Array, Array, Array]:
+    """`_through_solved` with all chunks in one launch; what reads of a span ask of its reference waits at the span's start."""
+    o = made.E.shape[-1]
+    d_reference = np.zeros_like(made.states[:, 0, :, :o]) if bars.reference is None else bars.reference.swapaxes(-1, -2)
+    asked = pulled.states.copy() if layout.keeps_reference else pulled.states  # the kernel may refuse, and leaves all as it is then
+    for first, last in reversed(runs(layout.refresh)) if layout.keeps_reference else ():
+        if pulled.references is not None:
+            d_reference = d_reference + pulled.references[:, first:last].sum(axis=1)
+        if layout.refresh[first]:
+            asked[:, first, :, :o] += d_reference
+            d_reference = np.zeros_like(d_reference)
+    found = walks.walk_backward(walk_given(layout, given, made), _first_state(given, bars), pulled.E, asked)
+    ends[...], F[...], pulled.E[...] = found.ends, found.F, found.R_bar
+    return found.start, d_reference, None
+
+
+@kernel(_through_solved_at_once)
 def _through_solved(
     layout: Layout,
     given: Arrays,
     made: Group,
     bars: Bars,
-    pulled: _Pulled,
+    pulled: Pulled,
     ends: Array,
     F: Array,
     into: Into,
@@ -319,7 +314,7 @@ def _through_solved(
     return dZ, d_reference, None
 
 
-def _through_ends(made: Group, pulled: _Pulled, ends: Array, F: Array) -> None:
+def _through_ends(made: Group, pulled: Pulled, ends: Array, F: Array) -> None:
     """From the end states of all chunks to columns and coefficients: Z_C = [c M_0 + f S_0 | n S_0] + Phi^T scaled."""
     nb, o = made.gates.bases, made.E.shape[-1]
     states, last = made.states[:, :-1], pulled.D[-1]
@@ -343,7 +338,7 @@ def _through_ends(made: Group, pulled: _Pulled, ends: Array, F: Array) -> None:
         pulled.phi[...] += scratch.product(made.scaled, scratch.turned(ends))
 
 
-def _through_rows(layout: Layout, made: Group, pulled: _Pulled, summed: RowBars, into: Into) -> None:
+def _through_rows(layout: Layout, made: Group, pulled: Pulled, summed: RowBars, into: Into) -> None:
     """From R_bar, which stands in E_bar's place, to the triangular system: columns, values, coefficient rows, retain."""
     nb, dR = made.gates.bases, pulled.E
     gathered(layout, -dR, into.values)

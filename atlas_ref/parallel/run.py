@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from atlas_ref.parallel import atlas_parallel, chunkwise, exact, kernel, scan
+from atlas_ref.parallel import atlas_parallel, chunkwise, exact, kernel, one_launch, scan
 from atlas_ref.parallel.recurrence import Memory, Recurrence, memory, packed, state_after
 from atlas_ref.parallel.support import require
 from atlas_ref.rules import run as sequential
@@ -25,6 +25,7 @@ COMPUTED: dict[str, Form] = {
     "scan": scan.run,
     "atlas_parallel": atlas_parallel.run,
     "kernel": kernel.run,
+    "sequential": one_launch.run,
 }
 
 
@@ -58,7 +59,8 @@ def run(
     Source: CHUNK-1, CHUNK-3, CHUNK-20 to CHUNK-22.
     """
     require(name_of(rule), config.convention, form, chunk)
-    if form == "sequential" or 0 in tokens.k.shape[:-2]:  # no memory at all is the same in every form
+    by_token = form == "sequential" and not one_launch.computes(rule, config, tokens, state)
+    if by_token or 0 in tokens.k.shape[:-2]:  # no memory at all is the same in every form
         return sequential.run(rule, config, tokens, state, phi=phi)
     check_call(rule, config, tokens, state)
     reads = []

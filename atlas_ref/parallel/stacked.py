@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from atlas_ref.backend import on_host
 from atlas_ref.parallel.coefficients import Rows
 from atlas_ref.parallel.dual import before_rows, read_rows, spread, spread_transposed
 from atlas_ref.parallel.group import Arrays, End, Layout
@@ -75,8 +76,11 @@ class Stacked(NamedTuple):
 
 
 def takes(layout: Layout, rows: Rows) -> bool:
-    """Whether a group is one of these: solved, with one gate for all columns of the memory."""
-    return layout.solved and rows.D.shape[-2] == 1
+    """Whether a group is one of these: solved, with one gate for all columns of the memory, on the host.
+
+    On a device `dual` walks over all chunks in one launch.
+    """
+    return layout.solved and rows.D.shape[-2] == 1 and on_host(rows.D)
 
 
 def forward(layout: Layout, given: Arrays, rows: Rows, shares: Sequence[slice], y: Array) -> Stacked:
@@ -87,7 +91,11 @@ def forward(layout: Layout, given: Arrays, rows: Rows, shares: Sequence[slice], 
     """
     made = _room(layout, given, rows)
     parts = [partial(_fold, layout, given, made), partial(_fold_reads, layout, given, made)]
-    _ = in_threads(parts) if len(shares) > 1 else [part() for part in parts]
+    if len(shares) > 1:
+        in_threads(parts)
+    else:
+        for part in parts:
+            part()
     made = _walked(layout, given, made)
     if y is not None:
         _each(shares, lambda memories: _read(layout, made.of(memories), y[memories]))

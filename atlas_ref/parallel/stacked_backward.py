@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from atlas_ref.parallel.dual import before_rows, gathered, read_rows
-from atlas_ref.parallel.dual_backward import Bars, Into, RowBars, row_dots, through_before
+from atlas_ref.parallel.dual_backward import row_dots, through_before
+from atlas_ref.parallel.dual_bars import Bars, Into, RowBars
 from atlas_ref.parallel.group import End, Layout
 from atlas_ref.parallel.scratch import scratch
 from atlas_ref.parallel.stacked import Stacked, left_rows

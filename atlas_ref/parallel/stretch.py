@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from atlas_ref.parallel import dual_plain, worked
-from atlas_ref.parallel.dual_backward import Bars
+from atlas_ref.parallel.dual_bars import Bars
 from atlas_ref.parallel.group import Arrays, End, Layout
 from atlas_ref.parallel.scratch import Loan, scratch
 from atlas_ref.types import Array

@@ -11,11 +11,14 @@ from __future__ import annotations
 import numpy as np
 
 from atlas_ref.backend import as_strided
+from atlas_ref.cuda import triangular as kernels
+from atlas_ref.cuda.hook import kernel
 from atlas_ref.types import Array
 
 SMALL = 4  # rows of the blocks that are inverted by substitution
 
 
+@kernel(kernels.inverse_unit_lower)
 def inverse_unit_lower(strict: Array, out: Array = None) -> Array:
     """(I + N)^{-1} for the strictly lower triangular part N of a matrix (EXACT-4).
 

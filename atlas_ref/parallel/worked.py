@@ -16,7 +16,7 @@ import numpy as np
 from atlas_ref.backend import on_host
 from atlas_ref.parallel import dual, dual_backward, stacked, stacked_backward
 from atlas_ref.parallel.coefficients import Rows
-from atlas_ref.parallel.dual_backward import Bars, Into
+from atlas_ref.parallel.dual_bars import Bars, Into
 from atlas_ref.parallel.group import Arrays, End, Layout
 from atlas_ref.parallel.scratch import Loan, scratch
 from atlas_ref.threads import in_threads, processors

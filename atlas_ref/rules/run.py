@@ -254,8 +254,8 @@ def mapped(config: Any, phi: Mapping[str, Array], x: Array, norm: str) -> Array:
     """Keys or queries as they meet the memory: norm, then feature map, or the other way round (CONV-35, CONV-58)."""
     feature_map = getattr(config, "feature_map", feature_maps.IDENTITY)
     if config.convention.norm_place == "before_phi":
-        return feature_maps.apply(feature_map, phi, normalised(x, norm))
-    return normalised(feature_maps.apply(feature_map, phi, x), norm)
+        return feature_maps.of_checked(feature_map, phi, normalised(x, norm))
+    return normalised(feature_maps.of_checked(feature_map, phi, x), norm)
 
 
 def gates_by_token(config: Any, tokens: Tokens, state: Any) -> list[Gates]:

@@ -379,7 +379,7 @@ DUAL: tuple[Mutant, ...] = (
     Mutant(
         "reads-miss-momentum",
         "reads do not see the momentum before the chunk: f_t",
-        f"{_DUAL}:reads",
+        f"{_DUAL}:_read",
         Edited("combined(made.asked, factors, out=y)", "combined(made.asked, factors * (np.arange(made.gates.bases) == 0), out=y)"),
         values("frozen", "zero"),
     ),

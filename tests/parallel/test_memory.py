@@ -13,6 +13,8 @@ from atlas_ref.parallel import chunkwise_newton_schulz, run, scratch, walk
 from atlas_ref.rules import delta, omega, titans_lmm
 from atlas_ref.rules.run import Tokens
 
+pytestmark = pytest.mark.host("measures the memory of this process")
+
 FROZEN = {"newton_schulz": "none", "reference": "call_start"}
 D = 64  # dimensions in and out
 CASES: dict[str, tuple[Any, str, dict[str, Any]]] = {

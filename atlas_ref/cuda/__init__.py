@@ -1,0 +1,42 @@
+"""CUDA kernels for what takes many launches as array operations, each beside the plain code that it must agree with.
+
+Nothing here imports CuPy: kernels are compiled and launched through the CuPy of the arrays that come in. Specified in specs/cuda.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from atlas_ref.types import Array
+
+KINDS = ("float32", "float64")
+_chosen: list[Any] = []
+
+
+def available_for(*arrays: Array) -> bool:
+    """Whether kernels can take these arrays: all that are there are CuPy's, all in float32 or all in float64 (CUDA-1).
+
+    Not tape variables, and not the complex numbers that derivatives are checked with: they go through the array operations.
+    """
+    there = [x for x in arrays if x is not None]
+    library = "numpy" if _chosen else "cupy"
+    if not all(type(x).__module__.partition(".")[0] == library for x in there):
+        return False
+    return any({x.dtype.name for x in there} == {kind} for kind in KINDS)
+
+
+@contextlib.contextmanager
+def running_on(device: Any) -> Iterator[None]:
+    """Run kernels for NumPy's arrays on a device until the end of the block: how what calls them is tested without a GPU (CUDA-1)."""
+    _chosen.append(device)
+    try:
+        yield
+    finally:
+        _chosen.pop()
+
+
+def chosen() -> Any:
+    """The device of `running_on`, None outside of it."""
+    return _chosen[-1] if _chosen else None

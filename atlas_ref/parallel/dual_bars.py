@@ -1,0 +1,58 @@
+"""Cotangents of a group of chunks as data: those that come in, those that are being added up, and where they go.
+
+Specified in specs/chunkwise.md (CHUNK-16).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from atlas_ref.types import Array
+
+
+class Bars(NamedTuple):
+    """Cotangents of the outputs of a group; None where nothing depends on one."""
+
+    y: Array = None
+    M: Array = None
+    S: Array = None
+    reference: Array = None
+    residuals: Array = None
+
+
+class RowBars(NamedTuple):
+    """Cotangents of coefficient rows, which memories add to: of D, of the last row of X, and of retain beside D (before_error)."""
+
+    D: Array
+    X_last: Array
+    retain: Array
+
+    def of(self, memories: slice) -> RowBars:
+        """Those of some memories, as views."""
+        X_last = None if self.X_last is None else self.X_last[memories]
+        return RowBars(self.D[:, memories], X_last, None if self.retain is None else self.retain[:, memories])
+
+
+class Into(NamedTuple):
+    """Where a group writes cotangents: keys and values (B, h + n, x) are added to, queries (B, n, d) overwritten."""
+
+    keys: Array
+    values: Array
+    queries: Array
+
+    def of(self, memories: slice) -> Into:
+        """Those of some memories, as views."""
+        return Into(*(x[memories] for x in self))
+
+
+class Pulled(NamedTuple):
+    """Cotangents while they are being added up: of D and of the last row of X, of the columns, the queries, residuals,
+    states at the start of each chunk (from the reads alone) and of the references that are read."""
+
+    D: Array
+    X_last: Array
+    phi: Array
+    queries: Array
+    E: Array
+    states: Array
+    references: Array

@@ -1,0 +1,1 @@
+"""Speed on a GPU, against PyTorch on the same one: `python -m benchmarks.gpu`, `make bench-gpu`."""
