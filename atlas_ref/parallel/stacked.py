@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from atlas_ref import cuda
 from atlas_ref.backend import on_host
 from atlas_ref.parallel.coefficients import Rows
 from atlas_ref.parallel.dual import before_rows, read_rows, spread, spread_transposed
@@ -78,9 +79,9 @@ class Stacked(NamedTuple):
 def takes(layout: Layout, rows: Rows) -> bool:
     """Whether a group is one of these: solved, with one gate for all columns of the memory, on the host.
 
-    On a device `dual` walks over all chunks in one launch.
+    Where kernels can take it, `dual` walks over all chunks in one launch.
     """
-    return layout.solved and rows.D.shape[-2] == 1 and on_host(rows.D)
+    return layout.solved and rows.D.shape[-2] == 1 and on_host(rows.D) and not cuda.available_for(rows.D)
 
 
 def forward(layout: Layout, given: Arrays, rows: Rows, shares: Sequence[slice], y: Array) -> Stacked:
@@ -161,7 +162,7 @@ def _fold(layout: Layout, given: Arrays, made: Stacked) -> None:
     with scratch.frame():
         np.matmul(made.phi, spread_transposed(layout, given.keys), out=made.keyed)
         before = before_rows(layout, rows.gates, rows.D)[:, :, 0]  # (B, g, K, bases + K)
-        inverse_unit_lower(scratch.times(before[..., nb:], made.keyed), out=made.inverse)
+        made.inverse[...] = inverse_unit_lower(scratch.times(before[..., nb:], made.keyed))
         for base in range(nb):  # columns of the inverse are fewer than those of the keys
             taken = scratch.times(made.inverse, before[..., None, :, base] if base == 0 else -before[..., None, :, base])
             np.matmul(taken, made.phi, out=made.W[..., base * d : base * d + d])

@@ -19,12 +19,11 @@ SMALL = 4  # rows of the blocks that are inverted by substitution
 
 
 @kernel(kernels.inverse_unit_lower)
-def inverse_unit_lower(strict: Array, out: Array = None) -> Array:
+def inverse_unit_lower(strict: Array) -> Array:
     """(I + N)^{-1} for the strictly lower triangular part N of a matrix (EXACT-4).
 
     Args:
         strict (..., n, n): N; entries on and above the diagonal are not read.
-        out: where the result goes.
 
     Returns:
         (..., n, n), unit lower triangular, exact zeros above the diagonal.
@@ -34,13 +33,8 @@ def inverse_unit_lower(strict: Array, out: Array = None) -> Array:
     if size != n:
         padded = np.zeros_like(strict, shape=(*strict.shape[:-2], size, size))
         padded[..., :n, :n] = strict
-        found = inverse_unit_lower(padded)[..., :n, :n]
-        if out is None:
-            return found
-        out[...] = found
-        return out
-    inverse = np.empty_like(strict, order="C") if out is None else out
-    inverse[...] = 0.0
+        return inverse_unit_lower(padded)[..., :n, :n]
+    inverse = np.zeros_like(strict, order="C")
     _diagonal_blocks(inverse, 1, 1)[...] = 1.0
     half = min(SMALL, n)
     _substitute(_diagonal_blocks(strict, half, half), _diagonal_blocks(inverse, half, half))

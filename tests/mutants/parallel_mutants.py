@@ -104,10 +104,9 @@ def _no_work_space(empty: Any) -> Any:
 def _by_substitution(inverse: Any) -> Any:
     """(I + N)^{-1} row after row."""
 
-    def mutated(strict: Any, out: Any = None) -> Any:
+    def mutated(strict: Any) -> Any:
         n = strict.shape[-1]
-        found = np.zeros_like(strict) if out is None else out
-        found[...] = 0.0
+        found = np.zeros_like(strict)
         for i in range(n):
             found[..., i, i] = 1.0
             found[..., i, :i] = -(strict[..., i, None, :i] @ found[..., :i, :i])[..., 0, :]
@@ -644,8 +643,8 @@ STACKED: tuple[Mutant, ...] = (
         "residuals of a chunk do not see each other",
         f"{_STACKED}:_fold",
         Edited(
-            "inverse_unit_lower(scratch.times(before[..., nb:], made.keyed), out=made.inverse)",
-            "made.inverse[...] = np.eye(made.inverse.shape[-1])",
+            "inverse_unit_lower(scratch.times(before[..., nb:], made.keyed))",
+            "np.eye(made.inverse.shape[-1])",
         ),
         values("exact-titans", "exact-delta", "exact-window"),
     ),
