@@ -98,7 +98,7 @@ def _poisoned(empty: Any) -> Any:
 
 
 def _no_work_space(empty: Any) -> Any:
-    return lambda self, shape, like, kind=None: np.empty_like(like, dtype=kind, order="C", shape=shape)
+    return lambda self, shape, like, kind=None: np.empty(shape, like.dtype if kind is None else kind)
 
 
 def _by_substitution(inverse: Any) -> Any:
@@ -563,7 +563,7 @@ DUAL: tuple[Mutant, ...] = (
             "before_rows(layout, rows.gates, rows.D)",
             "before_rows(layout, rows.gates, rows_of(layout, given._replace(retain=np.ones_like(given.retain))).D)",
         ),
-        values("exact-rows"),
+        values("exact-rows-reads"),
     ),
     Mutant(
         "system-one-row-late",
