@@ -563,7 +563,7 @@ DUAL: tuple[Mutant, ...] = (
             "before_rows(layout, rows.gates, rows.D)",
             "before_rows(layout, rows.gates, rows_of(layout, given._replace(retain=np.ones_like(given.retain))).D)",
         ),
-        values("exact-rows-reads"),
+        values("exact-rows"),
     ),
     Mutant(
         "system-one-row-late",

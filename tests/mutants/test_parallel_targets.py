@@ -94,7 +94,7 @@ CASES: dict[str, Formed] = {
     "exact-decay": Formed("exact", 3, request("titans_lmm", tokens=6, convention=BEFORE)),
     "exact-window": Formed("exact", 3, request(convention=SPLIT, tokens=6), signed_weights),
     "exact-window-decay": Formed("exact", 2, request(convention={**SPLIT, **BEFORE, "read": "before"}, history=2), signed_weights),
-    "exact-rows": Formed("exact", 3, request(convention={**SPLIT, **BEFORE}, per_dimension_gates=True, tokens=4), signed_weights),
+    "exact-rows": Formed("exact", 3, request(convention={**SPLIT, **BEFORE}, per_dimension_gates=True, tokens=5), signed_weights),
     "exact-rows-reads": Formed(
         "exact", 2, request(convention={**SPLIT, "read": "chunk_start"}, per_dimension_gates=True, span=4, tokens=6)
     ),
