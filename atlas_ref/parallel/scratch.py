@@ -35,9 +35,9 @@ def _keep_freed_pages(needed: int) -> None:
 class Loan:
     """A block of memory for results that outlive a frame, given back to those that are spare when nobody holds the loan."""
 
-    def __init__(self, spare: list[np.ndarray[Any, Any]]) -> None:
+    def __init__(self, spare: list[np.ndarray[Any, Any]], room: int) -> None:
         self.spare = spare
-        self.block = spare.pop() if spare else np.empty(0, np.uint8)
+        self.block = spare.pop() if spare else np.empty(room, np.uint8)  # one large block has large pages
         self.needed = 0
 
     def __del__(self) -> None:
@@ -55,6 +55,7 @@ class Scratch(threading.local):
         self.used = 0
         self.most = 0
         self.loan: Loan | None = None
+        self.room = 0  # what the loan before took
         self.spare: list[np.ndarray[Any, Any]] = []
 
     @contextlib.contextmanager
@@ -81,12 +82,13 @@ class Scratch(threading.local):
             yield self.loan
             return
         own = self.block, self.used, self.most
-        self.loan = loan = Loan(self.spare)
+        self.loan = loan = Loan(self.spare, self.room)
         self.block, self.used, self.most = loan.block, ALIGNMENT, 0  # so that no frame inside is the outermost
         try:
             yield loan
         finally:
             loan.needed, self.loan = self.most, None
+            self.room = loan.needed if loan.needed <= KEPT else 0
             self.block, self.used, self.most = own
 
     def empty(self, shape: tuple[int, ...], like: Array, kind: Any = None) -> Array:
