@@ -112,9 +112,14 @@ def packed(rule: Any, config: Any, tokens: run.Tokens, state: Any, phi: Mapping[
     for first, last in itertools.pairwise([*starts, len(reset)]):
         anew = bool(reset[first])
         before = rule.restart(config, state) if anew else state
-        cut = {name: value if value is None else value[..., first:last, :] for name, value in per_token.items()}
-        one = _one(rule, config, before, cut, weights[..., first:last, :])
+        cut = {name: _tokens(value, first, last) for name, value in per_token.items()}
+        one = _one(rule, config, before, cut, _tokens(weights, first, last))
         yield anew, one._replace(scale=scale if averages_momenta else 1.0, active=active[first:last])
+
+
+def _tokens(value: Array, first: int, last: int) -> Array:
+    """Tokens first to last; all of them as they are, since the pullback of an index makes an array of its own."""
+    return value if value is None or last - first == value.shape[-2] else value[..., first:last, :]
 
 
 def _one(rule: Any, config: Any, before: Any, per_token: dict[str, Array], weights: Array) -> Recurrence:
