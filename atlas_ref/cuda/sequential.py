@@ -93,7 +93,7 @@ def steps(
         found,
         "sequential",
         f"sequential<{stored}, {kind}, {part}, {lanes}>",
-        grid=(ceil_div(outputs, tile), B),
+        grid=(ceil_div(outputs, tile) * B,),
         block=(lanes, tile),
         shared=shared,
         arguments=(
