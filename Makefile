@@ -99,6 +99,7 @@ docs-serve: $(VENV)/.docs  ## the site at http://127.0.0.1:8000, made anew when 
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve --no-strict --watch specs --watch docs --watch atlas_ref --watch tape
 
 docs-test: docs  ## every page of the site in Chromium (Debian's package), wide and narrow, light and dark
+	$(BIN)/python -m pytest -q -n 0 tests/test_browser.py
 	$(BIN)/python -m docs.browser build/site --out build/docs-test
 
 clean:

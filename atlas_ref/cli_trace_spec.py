@@ -28,6 +28,7 @@ def trace_spec(
 ) -> int:
     """Clause, code, test, vector, mutant: what stands for each clause of the specs; fails on a gap."""
     from atlas_ref.clauses import record as records
+    from atlas_ref.clauses.reading import ReadingError
     from atlas_ref.clauses.trace import trace
     from atlas_ref.oracle.case import CaseError
 
@@ -35,7 +36,7 @@ def trace_spec(
         raise CaseError(f"--root {root}: holds no specs; it takes a clone of the repository")
     try:
         found = trace(root, records.read(root, record))
-    except records.RecordError as error:
+    except (records.RecordError, ReadingError) as error:
         raise CaseError(str(error)) from error
     unknown = [each for each in clauses or [] if each not in found.clauses]
     if unknown:

@@ -1,26 +1,36 @@
 """Open every page of the built site in Chromium, wide and narrow, light and dark, and fail on what a reader would stumble over.
 
-    python -m docs.browser [build/site] [--out build/docs-test] [--only TEXT]
+    python -m docs.browser [build/site] [--out build/docs-test] [--only TEXT] [--jobs N]
 
 Checked: errors on the console, failed requests and requests to anywhere else, equations that are not rendered, pages wider than
 the window, clauses that are not beside their code (below it on a narrow screen), text that does not stand out from its page,
-copy buttons, and the search. Screenshots of every page but those of source are kept under --out. CHROMIUM names the browser.
+copy buttons, the search, and the way from a clause to its proofs. Screenshots of every page but those of source are kept under
+--out. CHROMIUM names the browser.
+
+A page is loaded once and looked at four times: a reader makes the window narrow and presses the switch of the theme, and since
+the site remembers that theme, half of the pages are loaded light and half dark. Nothing moves on its way from one to the other.
+Pages of source code are most of all and one template, where only the text of one block differs: each is looked at wide and
+narrow in the theme that its reader has, so half of them light and half dark. Several readers share the pages among them. The
+search is asked on the start page, and it alone is given the entries of its index.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import functools
+import json
 import os
 import shutil
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Awaitable, Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 WIDTHS = {"wide": (1440, 1000), "narrow": (390, 844)}
 Theme = Literal["light", "dark"]
@@ -32,13 +42,54 @@ SEARCHES = (
     ("Gradient over the window", "specs/omega/", "#omega-5"),
     ("Without python-flint", "specs/certify/", "#cert-14"),
 )
+#: A clause from which a reader follows the links to its proofs, and what a page says that knows of no run.
+CLAUSE = ("specs/omega/", "#omega-5")
+UNRECORDED = "No run of the tests is recorded"
+#: The index of the search, from which every page that is opened builds its own, for a second of work.
+INDEX = "/search/search_index.json"
+#: Pages of source code.
+SOURCE = "source/"
+#: Milliseconds for one step of a reader, on a machine that has other work.
+PATIENCE = 120_000
+
+#: Why a request ends that the reader did not wait for, such as that for the icon.
+LEFT = "net::ERR_ABORTED"
 
 #: What a page says about itself, as lines of what is wrong.
 CHECK = Path(__file__).with_name("browser_check.js").read_text().partition("\n")[2]
+STILL = """addEventListener("DOMContentLoaded", () => {
+  const style = document.createElement("style");
+  style.textContent = "*, ::before, ::after { transition: none !important; animation: none !important; scroll-behavior: auto !important }";
+  document.head.append(style);
+})"""
+SHOWN = """async () => {
+  const found = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  await new Promise(requestAnimationFrame);
+  const box = found && found.getBoundingClientRect();
+  return Boolean(box && box.top >= 0 && box.top < innerHeight);
+}"""
+SWITCH = "() => document.querySelector('[data-md-component=palette] label:not([hidden])').click()"
 
 
 class Site(SimpleHTTPRequestHandler):
-    """The files of the site, without a word on the terminal."""
+    """The files of the site, without a word on the terminal; the index of the search without entries but to the start page."""
+
+    protocol_version = "HTTP/1.1"  # one connection for many files
+
+    def do_GET(self) -> None:
+        if self.path != INDEX or urlsplit(self.headers.get("Referer", "")).path == "/":
+            return super().do_GET()
+        body = json.dumps({**json.loads(Path(self.directory, INDEX[1:]).read_text()), "docs": []}).encode()
+        self.send_response(200)
+        for name, value in {"Content-Type": "application/json", "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def end_headers(self) -> None:
+        if self.path == INDEX:  # one page must not get what another was given
+            self.send_header("Cache-Control", "no-store")
+        super().end_headers()
 
     def log_message(self, *words: Any) -> None:
         pass
@@ -53,6 +104,7 @@ def served(folder: Path) -> Iterator[str]:
         yield f"http://127.0.0.1:{server.server_address[1]}"
     finally:
         server.shutdown()
+        server.server_close()
 
 
 def pages(folder: Path) -> list[str]:
@@ -61,15 +113,16 @@ def pages(folder: Path) -> list[str]:
     return sorted("" if each == "." else f"{each}/" for each in found)
 
 
-class Watch:
-    """Complaints of the page that is open: console, requests, what its own check says."""
+class Reader:
+    """One who reads page after page, and complains: of the console, of requests, of what the page's own check says."""
 
-    def __init__(self, page: Any, base: str) -> None:
-        self.page, self.base, self.wrong = page, base, list[str]()
-        self.place = ""
+    def __init__(self, page: Any, base: str, theme: Theme, out: Path) -> None:
+        self.page, self.base, self.theme, self.out = page, base, theme, out
+        self.place, self.wrong = "", list[str]()
+        page.set_default_timeout(PATIENCE)
         page.on("console", lambda message: self.say(f"console: {message.text}") if message.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: self.say(f"script: {error}"))
-        page.on("requestfailed", lambda request: self.say(f"request failed: {request.url}"))
+        page.on("requestfailed", lambda request: self.say(f"request failed: {request.url}") if request.failure != LEFT else None)
         page.on("request", lambda request: self.say(f"outside request: {request.url}") if self.outside(request.url) else None)
         page.on("response", lambda response: self.say(f"status {response.status}: {response.url}") if response.status >= 400 else None)
 
@@ -80,71 +133,139 @@ class Watch:
     def say(self, what: str) -> None:
         self.wrong.append(f"{self.place}: {what}")
 
-
-def look(watch: Watch, address: str, theme: Theme, out: Path) -> None:
-    """One page in every size."""
-    watch.page.set_viewport_size(_size("wide"))
-    watch.page.goto(f"{watch.base}/{address}", wait_until="load")
-    for width in WIDTHS:
-        watch.place = f"{address or 'start'} ({width}, {theme})"
-        watch.page.set_viewport_size(_size(width))
-        for wrong in watch.page.evaluate(CHECK, [width, THEMES[theme]]):
-            watch.say(wrong)
-        if not address.startswith("source/"):
-            name = (address.strip("/") or "start").replace("/", "_")
-            watch.page.screenshot(path=out / f"{name}_{width}_{theme}.png")
-
-
-def search(watch: Watch) -> None:
-    """The search finds a clause by its id and by its words, and leads to it."""
-    watch.page.set_viewport_size(_size("wide"))
-    for query, target, anchor in SEARCHES:
-        watch.place = f"search for {query!r}"
-        watch.page.goto(f"{watch.base}/", wait_until="load")
-        watch.page.click("[data-md-component=search-query]")
-        watch.page.type("[data-md-component=search-query]", query)
-        link = f'.md-search-result__link[href*="{target}"][href$="{anchor}"]'
+    async def tried(self, work: Awaitable[None]) -> None:
+        """Do something with pages; what stops it is a complaint, and the reader goes on."""
         try:
-            watch.page.wait_for_selector(link, timeout=15000, state="attached")
-        except Exception:
-            watch.say(f"does not find {target}{anchor}")
+            await work
+        except Exception as error:
+            self.say(f"{type(error).__name__}: {str(error).strip().split(chr(10))[0]}")
+
+    async def open(self, address: str) -> None:
+        await self.page.goto(f"{self.base}/{address}", wait_until="load")
+
+    async def look(self, address: str) -> None:
+        """One page in every size and theme; of source code, in the theme that there is."""
+        self.place = address or "start"
+        await self.open(address)
+        for width in WIDTHS:
+            await self.check(address, width)
+        if address.startswith(SOURCE):
+            return
+        await self.switch()
+        for width in reversed(WIDTHS):
+            await self.check(address, width)
+
+    async def check(self, address: str, width: str) -> None:
+        """What the page says about itself at this size, and a screenshot."""
+        self.place = f"{address or 'start'} ({width}, {self.theme})"
+        await self.page.set_viewport_size(_size(width))
+        for wrong in await self.page.evaluate(CHECK, [width, THEMES[self.theme]]):
+            self.say(wrong)
+        if not address.startswith(SOURCE):
+            name = (address.strip("/") or "start").replace("/", "_")
+            await self.page.screenshot(path=self.out / f"{name}_{width}_{self.theme}.png")
+
+    async def switch(self) -> None:
+        """Press the switch of the theme."""
+        await self.page.evaluate(SWITCH)
+        self.theme = "dark" if self.theme == "light" else "light"
+
+    async def search(self) -> None:
+        """The search finds a clause by its id and by its words, and leads to it."""
+        for query, target, anchor in SEARCHES:
+            self.place = f"search for {query!r}"
+            await self.open("")
+            await self.page.click("[data-md-component=search-query]")
+            await self.page.type("[data-md-component=search-query]", query)
+            link = f'.md-search-result__link[href*="{target}"][href$="{anchor}"]'
+            try:
+                await self.page.wait_for_selector(link, timeout=PATIENCE / 2, state="attached")
+            except Exception:
+                self.say(f"does not find {target}{anchor}")
+
+    async def follow(self) -> None:
+        """From a clause to its test, its erratum and its recorded cases, as a reader clicks; without a recorded run there are no cases."""
+        page, anchor = CLAUSE
+        for kind in ("test", "erratum", "vector"):
+            self.place = f"from {page}{anchor} to its {kind}"
+            await self.open(f"{page}{anchor}")
+            proof = self.page.locator(f"h3{anchor} + .clause details.{kind}")
+            if not await proof.count():
+                if kind != "vector" or not await self.page.locator("article", has_text=UNRECORDED).count():
+                    self.say("there is none")
+                continue
+            if await proof.get_attribute("open") is None:
+                await proof.locator("summary").click()
+            link = proof.locator("a[href*='#']").first
+            target = urljoin(self.page.url, await link.get_attribute("href"))
+            await link.click()
+            await self.page.wait_for_url(target)
+            if not await self.page.evaluate(SHOWN):
+                self.say(f"{target} is not on the screen")
 
 
-def _size(width: str) -> dict[str, int]:
+def _size(width: str) -> Any:
     return dict(zip(("width", "height"), WIDTHS[width], strict=True))
 
 
 def browser_path() -> str:
     """Debian's Chromium, or what CHROMIUM names."""
-    found = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    found = shutil.which(os.environ.get("CHROMIUM") or "chromium") or shutil.which("chromium-browser")
     if not found:
-        raise SystemExit("docs-test: no Chromium: apt-get install chromium, or name one in CHROMIUM")
+        raise LookupError("no Chromium: apt-get install chromium, or name one in CHROMIUM")
     return found
 
 
-def main() -> int:
-    from playwright.sync_api import sync_playwright
+async def read(base: str, addresses: list[str], out: Path, jobs: int) -> list[str]:
+    """All complaints of readers that take the next page whenever they are done with one; the search is asked in each theme."""
+    from playwright.async_api import async_playwright
 
+    left = iter(addresses)
+
+    async def reads(reader: Reader, searches: bool) -> list[str]:
+        if searches:
+            await reader.tried(reader.search())
+            await reader.tried(reader.follow())
+        for address in left:
+            await reader.tried(reader.look(address))
+        return reader.wrong
+
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=browser_path(), args=["--no-sandbox"])
+        readers = []
+        for number in range(max(jobs, len(THEMES))):
+            theme = list(THEMES)[number % len(THEMES)]  # what the system of this reader prefers
+            context = await browser.new_context(color_scheme=theme, reduced_motion="reduce")
+            await context.add_init_script(STILL)
+            readers.append(reads(Reader(await context.new_page(), base, theme, out), number < len(THEMES)))
+        found = await asyncio.gather(*readers)
+        await browser.close()
+    return sorted(wrong for each in found for wrong in each)
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m docs.browser", description="Open every page of the site in Chromium.")
     parser.add_argument("site", nargs="?", type=Path, default=Path("build/site"))
     parser.add_argument("--out", type=Path, default=Path("build/docs-test"), help="where screenshots go")
     parser.add_argument("--only", default="", help="pages whose address holds this")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="readers at a time, two at least: one in each theme")
     given = parser.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
+    started = time.monotonic()
     chosen = [each for each in pages(given.site) if given.only in each]
-    with served(given.site) as base, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=browser_path(), args=["--no-sandbox"])
-        wrong: list[str] = []
-        for theme in THEMES:  # a reader of its own, since the site remembers the theme
-            watch = Watch(browser.new_context(color_scheme=theme).new_page(), base)
-            for address in chosen:
-                look(watch, address, theme, given.out)
-            search(watch)
-            wrong += watch.wrong
-        browser.close()
+    if not chosen:
+        parser.error(f"{given.site}: no page" + (f" whose address holds {given.only!r}" if given.only else "; make docs builds them"))
+    given.out.mkdir(parents=True, exist_ok=True)
+    try:
+        with served(given.site) as base:
+            wrong = asyncio.run(read(base, chosen, given.out, given.jobs))
+    except (ImportError, LookupError) as error:
+        parser.error(str(error))
     print("\n".join(wrong[:100]))
-    print(f"{len(chosen)} pages, {len(WIDTHS)} widths, {len(THEMES)} themes: {len(wrong)} complaints; screenshots in {given.out}")
-    return 1 if wrong or not chosen else 0
+    print(
+        f"{len(chosen)} pages, {len(WIDTHS)} widths, {len(THEMES)} themes in {time.monotonic() - started:.0f} s: "
+        f"{len(wrong)} complaints; screenshots in {given.out}"
+    )
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

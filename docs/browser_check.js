@@ -1,5 +1,8 @@
 // What is wrong with the page that is open, as lines; called with its width (wide, narrow) and its theme's scheme.
-([width, scheme]) => {
+async ([width, scheme]) => {
+  const frame = () => new Promise(requestAnimationFrame), late = new Promise(done => setTimeout(done, 3000));
+  await frame(), await frame();  // what a change of size or theme sets in motion must have come to rest
+  await Promise.race([late, Promise.allSettled(document.getAnimations().map(each => each.finished))]);
   const wrong = [];
   const root = document.documentElement;
   if (root.scrollWidth > root.clientWidth + 1) {

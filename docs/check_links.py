@@ -71,7 +71,10 @@ def _target(folder: Path, page: str, link: str) -> tuple[str, str] | None:
     return path, unquote(parts.fragment)
 
 
-def main(folder: str = "build/site") -> int:
+def main(folder: str = "build/site", *others: str) -> int:
+    if others or not any(Path(folder).rglob("*.html")):
+        print(f"{folder}: one folder is needed, with a site in it; make docs builds one", file=sys.stderr)
+        return 2
     found = list(problems(Path(folder)))
     print("\n".join([*found[:50], f"{len(found)} broken links" if found else "every link leads somewhere"]))
     return 1 if found else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Iterator
 from typing import Any
 
 import typer
@@ -14,16 +15,23 @@ def page() -> str:
     """Every command with its arguments and options."""
     from atlas_ref.cli import app
 
-    group: Any = typer.main.get_command(app)
     parts = [
         "# Command line\n\nResults go to standard output, words and progress to standard error. Every command takes "
         "`--json`, which prints one object. "
         "Exit codes: 2 for bad input, else 1 if something is not right, "
         "else 3 if nothing could be compared, else 0.\n"
     ]
-    for name, command in sorted(group.commands.items()):
-        parts.append(_command(name, command))
+    parts += [_command(name, command) for name, command in commands(typer.main.get_command(app))]
     return "\n".join(parts)
+
+
+def commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    """(name, command) of all of them, those of a group under its own: "vectors make"."""
+    for name, command in sorted(group.commands.items()):
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{before}{name} ")
+        else:
+            yield f"{before}{name}", command
 
 
 def _command(name: str, command: Any) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from atlas_ref.clauses import record
 from atlas_ref.clauses.trace import Trace, trace
-from docs import benchmark_page, command_line, links, source_pages, spec_pages
+from docs import benchmark_page, command_line, links, source_pages, spec_pages, vector_pages
 
 
 def pages(root: Path, found: Trace) -> Iterator[tuple[str, str]]:
@@ -16,6 +16,7 @@ def pages(root: Path, found: Trace) -> Iterator[tuple[str, str]]:
         yield name, spec_pages.page(found, root, name)
     yield "reference/cli.md", command_line.page()
     yield "tables/benchmarks.md", benchmark_page.page(root)
+    yield from vector_pages.pages(root, found)
     for name in copied(root):
         yield links.page_of(name), links.moved((root / name).read_text(), name, links.page_of(name))
     for name in source_pages.files(root):

@@ -12,7 +12,7 @@ sys.path[:0] = [str(ROOT)]  # mkdocs loads a hook by its path
 from mkdocs.config.defaults import MkDocsConfig  # noqa: E402
 from mkdocs.structure.files import File, Files  # noqa: E402
 
-from docs import benchmark_page, generated, mathml, picture_places, tables  # noqa: E402
+from docs import benchmark_page, generated, mathml, picture_places, tables, vector_pages  # noqa: E402
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -23,17 +23,18 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     for path in generated.specs(ROOT):
         if path not in listed:
             sections["Tools"].append(path)
+    sections["Tables"] += [f"{folder}/index.md" for folder in vector_pages.sets(ROOT)]
     sections["Tables"] += [path for path in generated.copied(ROOT) if path.startswith("vectors/")]
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add every generated page, and the figures of benchmarks."""
+    """Add every generated page, the figures of benchmarks, and the recorded cases."""
     config.extra["trace"] = generated.traced(ROOT)
     for name, content in generated.pages(ROOT, config.extra["trace"]):
         files.append(File.generated(config, name, content=content))
-    for path in benchmark_page.figures(ROOT):
-        files.append(File.generated(config, f"bench/{path.name}", abs_src_path=str(path)))
+    for name, path in [*((f"bench/{each.name}", each) for each in benchmark_page.figures(ROOT)), *vector_pages.files(ROOT)]:
+        files.append(File.generated(config, name, abs_src_path=str(path)))
     return files
 
 

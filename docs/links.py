@@ -50,6 +50,8 @@ def moved(text: str, path: str, page: str) -> str:
         if ":" in target or not target:
             return match[0]
         found = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+        if not fragment and found.startswith("specs/") and ID.fullmatch(words):  # a clause, by the name of its page alone
+            fragment = words.lower()
         if (ROOT / found).is_dir():
             found = posixpath.join(found, "README.md")
         where = relative(page_of(found), page) + (f"#{fragment}" if fragment else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from pathlib import Path
 
 from pygments import highlight
@@ -14,6 +15,8 @@ FOLDERS = ("atlas_ref", "tape", "tests", "examples", "benchmarks", "docs")
 SINGLE = ("LICENSE", "Makefile", "pyproject.toml", "mkdocs.yml")
 SUFFIXES = (".py", ".cpp", ".hpp", ".sh", ".rs", ".toml", ".css", ".js")
 LARGEST = 200_000
+#: Names and blanks have no colour of their own; without their elements a browser has half the work.
+PLAIN = re.compile(r'<span class="(?:n|w)">([^<]*)</span>')
 
 
 def files(root: Path) -> list[str]:
@@ -29,7 +32,7 @@ def page(root: Path, path: str) -> str:
         lexer = get_lexer_for_filename(path, stripnl=False)
     except ClassNotFound:
         lexer = get_lexer_for_filename("a.txt", stripnl=False)
-    shown = highlight((root / path).read_text(), lexer, HtmlFormatter(nowrap=True))
+    shown = PLAIN.sub(r"\1", highlight((root / path).read_text(), lexer, HtmlFormatter(nowrap=True)))
     lines = "\n".join(f'<span class="line" id="L-{n}">{line}</span>' for n, line in enumerate(shown.rstrip("\n").split("\n"), 1))
     head = f"---\nsearch:\n  exclude: true\nhide: [toc, navigation]\ntitle: {path}\n---\n\n"
     return f'{head}# <code>{html.escape(path)}</code>\n\n<div class="highlight source"><pre><code>{lines}\n</code></pre></div>\n'

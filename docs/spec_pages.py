@@ -9,16 +9,20 @@ from pathlib import Path
 from atlas_ref.clauses.places import Place
 from atlas_ref.clauses.specs import Clause
 from atlas_ref.clauses.trace import Evidence, Trace
-from docs import links, mathml
+from docs import links, mathml, tables, vector_pages
 
 #: Places shown in full beside a clause, the lines that one may have, and the clauses that it may name.
 SHOWN, LONGEST, BROADEST = 2, 70, 4
 TESTS_OPEN = 6
+UNRECORDED = """No run of the tests is recorded of these sources, so the recorded cases and the mutants of each clause are missing here;
+`make trace` records one."""
+#: Where recorded cases are on the site.
+Vectors = dict[str, tuple[str, str, str]]
 
 
 def page(trace: Trace, root: Path, path: str) -> str:
     """The Markdown of a spec's page."""
-    known = trace.clauses
+    known, vectors = trace.clauses, vector_pages.places(root)
 
     def link(word: str) -> str | None:
         return links.clause_link(known[word], path) if word in known else None
@@ -32,7 +36,7 @@ def page(trace: Trace, root: Path, path: str) -> str:
     out: list[str] = []
     number = 1
     for clause in [heads[line] for line in sorted(heads)]:
-        out += [shown(_between(lines, number, clause.line)), *_clause(trace, root, clause, shown(clause.text), path)]
+        out += [shown(_between(lines, number, clause.line)), *_clause(trace, root, clause, shown(clause.text), vectors, path)]
         number = clause.last + 1
     out.append(shown(_between(lines, number, len(lines) + 1)))
     body = "\n".join(out)
@@ -41,8 +45,18 @@ def page(trace: Trace, root: Path, path: str) -> str:
         if path.endswith("notation.md")
         else f"Symbols and names: [notation]({links.relative('specs/notation.md', path)}).\n{{ .notation }}\n\n"
     )
+    if not trace.recorded:
+        notation += f"{UNRECORDED}\n{{ .notation }}\n\n"
     title, _, rest = body.partition("\n")
-    return f"---\nhide: [toc]\n---\n\n{title}\n\n{notation}{rest}"
+    return f"---\nhide: [toc]\n---\n\n{title}\n\n{notation}{_contents([heads[line] for line in sorted(heads)])}{rest}"
+
+
+def _contents(clauses: list[Clause]) -> str:
+    """The clauses of the page, to choose from; the place of a table of contents is taken by the code."""
+    if not clauses:
+        return ""
+    items = "\n".join(f"- [{each.id} {html.escape(each.title)}](#{each.id.lower()})" for each in clauses)
+    return f'<details class="proof contents" markdown="1"><summary>{len(clauses)} clauses</summary>\n\n{items}\n\n</details>\n\n'
 
 
 def _between(lines: list[str], first: int, end: int) -> str:
@@ -50,7 +64,7 @@ def _between(lines: list[str], first: int, end: int) -> str:
     return "\n".join(line for line in lines[first - 1 : end - 1] if not re.match(r'<a id="e-', line))
 
 
-def _clause(trace: Trace, root: Path, clause: Clause, text: str, page: str) -> list[str]:
+def _clause(trace: Trace, root: Path, clause: Clause, text: str, vectors: Vectors, page: str) -> list[str]:
     """Heading, contract and evidence of one clause."""
     evidence = trace.evidence[clause.id]
     left = ['<div class="contract" markdown="1">', "", text, "", "</div>"]
@@ -58,7 +72,7 @@ def _clause(trace: Trace, root: Path, clause: Clause, text: str, page: str) -> l
         '<div class="beside" markdown="1">',
         "",
         *_code(trace, root, clause, evidence, page),
-        *_proofs(trace, clause, evidence, page),
+        *_proofs(trace, clause, evidence, vectors, page),
         "</div>",
     ]
     heading = f"### {clause.id} {clause.title} {{ #{clause.id.lower()} }}"
@@ -98,15 +112,15 @@ def _link(place: Place, page: str) -> str:
     return f"[`{words}`]({links.line_link(place.path, place.first, page)})"
 
 
-def _proofs(trace: Trace, clause: Clause, evidence: Evidence, page: str) -> list[str]:
+def _proofs(trace: Trace, clause: Clause, evidence: Evidence, vectors: Vectors, page: str) -> list[str]:
     """Tests, errata, vectors and mutants of a clause, as lists of links."""
     out: list[str] = []
-    tests = [f"[{_words(each.name)}]({links.line_link(each.path, each.line, page)})" for each in evidence.tests]
+    tests = [f"[{tables.words_of(each.name)}]({links.line_link(each.path, each.line, page)})" for each in evidence.tests]
     out += _list("Proved by", "test", tests, TESTS_OPEN)
     errata = [f"[{each} {trace.clauses[each].title}]({links.clause_link(trace.clauses[each], page)})" for each in evidence.errata]
     out += _list("Errata", "erratum", errata, TESTS_OPEN)
-    vectors = [f"<code>{html.escape(each)}</code>" for each in evidence.vectors]
-    out += _list("Exercised by", "vector", vectors, 0, f"{len(vectors)} recorded case{'s' * (len(vectors) != 1)}")
+    count = f"{len(evidence.vectors)} recorded case{'s' * (len(evidence.vectors) != 1)}"
+    out += _list("Exercised by", "vector", vector_pages.listed_by_target(evidence.vectors, vectors, page), 0, count)
     mutants = [
         f"[{each.name}]({links.relative('tables/mutants.md', page)}#{each.name}): {html.escape(each.what)}" for each in evidence.mutants
     ]
@@ -122,7 +136,3 @@ def _list(title: str, kind: str, items: list[str], opened: int, count: str = "")
     state = " open" if len(items) <= opened else ""
     head = f'<details class="proof {kind}"{state} markdown="1"><summary>{title}: {word}</summary>'
     return [head, "", *(f"- {each}" for each in items), "", "</details>", ""]
-
-
-def _words(test: str) -> str:
-    return test.removeprefix("test_").replace("_", " ")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from atlas_ref.clauses import marks
 from atlas_ref.clauses.trace import Evidence, Trace
 from atlas_ref.conventions import AXES, NEWTON_SCHULZ_KEYS, PRESETS, RULES, SOURCES, Convention, resolve
 from atlas_ref.newton_schulz import NewtonSchulz
@@ -44,7 +45,12 @@ def code(value: Any) -> str:
 
 def to_clauses(ids: Iterable[str], trace: Trace, page: str) -> str:
     """Clause ids as links."""
-    return ", ".join(f"[{each}]({links.clause_link(trace.clauses[each], page)})" for each in ids if each in trace.clauses)
+    return ", ".join(f"[{each}]({links.clause_link(trace.clauses[each], page)}){{ .id }}" for each in ids if each in trace.clauses)
+
+
+def words_of(test: str) -> str:
+    """The statement that a test is named after."""
+    return re.sub(r"^test_(e_[a-z]\d\d[a-z]?_)?", "", test).replace("_", " ")
 
 
 def _plain(value: Any) -> str:
@@ -166,9 +172,7 @@ def errata(trace: Trace, page: str) -> str:
 
     def row(name: str) -> tuple[str, ...]:
         clause, proof = trace.clauses[name], PROOF.search(trace.clauses[name].text)
-        tests = [
-            f"[{each.name.removeprefix('test_')}]({links.line_link(each.path, each.line, page)})" for each in trace.evidence[name].tests
-        ]
+        tests = [f"[{words_of(each.name)}]({links.line_link(each.path, each.line, page)})" for each in trace.evidence[name].tests]
         named = [each.id for each in trace.clauses.values() if name in each.errata and not each.erratum]
         words = _without_links(proof[1]) if proof else ""
         return to_clauses([name], trace, page), clause.title, words, to_clauses(named, trace, page), ", ".join(tests)
@@ -185,13 +189,20 @@ def mutants(trace: Trace, page: str) -> str:
     for name, evidence in trace.evidence.items():
         for each in evidence.mutants:
             known.setdefault(each.name, []).append(name)
+    proofs = marks.read(links.ROOT)
+
+    def to_test(test: str) -> str:
+        plain, _, parameter = test.partition("[")
+        found = proofs[plain]
+        words = words_of(found.name) + (f" [{parameter}" if parameter else "")
+        return f"[{html.escape(words).replace('[', '&#91;').replace(']', '&#93;')}]({links.line_link(found.path, found.line, page)})"
 
     def row(mutant: Any) -> tuple[str, ...]:
-        tests = ", ".join(code(test.rpartition("::")[2]) for test in mutant.tests)
+        tests = "<br>".join(map(to_test, mutant.tests))
         return (
             _anchored(mutant.name),
             html.escape(mutant.what),
-            code(mutant.place),
+            code(mutant.place).replace(":", ":<wbr>"),
             to_clauses(known.get(mutant.name, []), trace, page),
             tests,
         )

@@ -17,10 +17,12 @@ def opaque(
     plain: Callable[..., Any],
     forward: Callable[..., tuple[Any, Any]],
     backward: Callable[[Any, Any], Sequence[Array | None]],
+    *,
+    value: Callable[..., Any] | None = None,
 ) -> Callable[..., Any]:
     """A function recorded as one entry, with a backward written by hand (TAPE-9).
 
-    On raw arrays it is `forward(*arrays)[0]`. In a first derivative the sweep calls `backward`. Wherever a
+    On raw arrays it is `value(*arrays)`, or without one `forward(*arrays)[0]`. In a first derivative the sweep calls `backward`. Wherever a
     second derivative needs to see inside - an argument of two levels, or a cotangent that is a variable -
     `plain` is recorded op by op instead, so no derivative is cut.
 
@@ -31,6 +33,7 @@ def opaque(
         forward: raw arrays -> (value, residuals).
         backward: (residuals, cotangent of the value, read-only) -> one cotangent per argument, None for a constant.
             For a tuple the cotangent is a tuple, with None where nothing depends on that array.
+        value: the value of `forward` alone, for a function that holds more than it needs when a sweep will follow.
 
     Raises:
         TapeError: in the sweep, `backward` gave another number of cotangents than arguments, or another shape.
@@ -70,7 +73,7 @@ def opaque(
     def block(*arrays: Array) -> Any:
         levels = {a.tape.level for a in arrays if type(a) is Variable}
         if not levels:
-            return forward(*arrays)[0]
+            return forward(*arrays)[0] if value is None else value(*arrays)
         if len(levels) > 1 or any(type(a) is Variable and type(a.value) is Variable for a in arrays):
             return plain(*arrays)
         made = op(*arrays)

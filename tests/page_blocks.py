@@ -44,7 +44,7 @@ def run(block: Block, folder: Path) -> str:
 
 
 def _python(text: str, folder: Path) -> str:
-    code, out = _done([sys.executable, "-c", text], folder)
+    code, out = done([sys.executable, "-c", text], folder)
     assert code == 0, f"{text}\n{out}"
     return out
 
@@ -55,7 +55,7 @@ def _console(text: str, folder: Path) -> str:
         line, *said = command.strip().split("\n")
         words = shlex.split(line)
         assert words[0] == "atlas-ref", line
-        code, out = _done([sys.executable, "-m", "atlas_ref.cli", *words[1:]], folder)
+        code, out = done([sys.executable, "-m", "atlas_ref.cli", *words[1:]], folder)
         want = next((int(found[1]) for each in said if (found := EXIT.fullmatch(each))), 0)
         assert code == want, f"$ {line}\nexit code {code}, the page says {want}\n{out}"
         plain = " ".join(out.split())
@@ -65,7 +65,7 @@ def _console(text: str, folder: Path) -> str:
     return printed
 
 
-def _done(command: list[str], folder: Path) -> tuple[int, str]:
+def done(command: list[str], folder: Path) -> tuple[int, str]:
     env = {**os.environ, "COLUMNS": "200", "PYTHONPATH": str(folder)}
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout + done.stderr

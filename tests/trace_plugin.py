@@ -2,8 +2,9 @@
 
 Writes build/trace/run.json, which `atlas-ref trace-spec` reads. A test function is one context, all its parameters together. A
 function with many parameters runs with a few of them, spread evenly, and a property with few examples: `make test` judges them
-all, here it is asked what they execute. Slow tests whose clauses have a faster test are left out. Works under pytest-xdist, where
-each worker hands its part to the one that started it.
+all, here it is asked what they execute. Slow tests whose clauses have a faster test are left out. What a fixture of a module or a
+session executes counts for every test that asks for it, whichever came first. Works under pytest-xdist, where each worker hands its
+part to the one that started it.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class Recorder:
         self.coverage = coverage.Coverage(data_file=None, include=packages, config_file=False, messages=False)
         self.context = ""
         self.clauses: dict[str, list[str]] = {}
+        self.shared: dict[str, set[str]] = defaultdict(set)
         self.failed: set[str] = set()
         self.passed: set[str] = set()
         self.coverage.start()
@@ -64,13 +66,18 @@ class Recorder:
                     found[context][name].add(line)
         return found
 
+    def of_test(self, name: str, lines: dict[str, dict[str, set[int]]]) -> dict[str, str]:
+        """By file, the lines of a test function and of the fixtures that it shares with others."""
+        found: Lines = defaultdict(set)
+        for context in (name, *self.shared[name]):
+            for path, each in lines.get(context, {}).items():
+                found[path] |= each
+        return {path: record.spans(each) for path, each in found.items()}
+
     def part(self) -> dict[str, Any]:
         """All of it in plain types, which travel between processes."""
         lines = self.lines()
-        tests = {
-            name: [ids, name in self.passed, name in self.failed, {path: record.spans(each) for path, each in lines.get(name, {}).items()}]
-            for name, ids in self.clauses.items()
-        }
+        tests = {name: [ids, name in self.passed, name in self.failed, self.of_test(name, lines)] for name, ids in self.clauses.items()}
         vectors = {
             name.removeprefix("vector:"): {path: record.spans(each) for path, each in found.items()}
             for name, found in lines.items()
@@ -95,6 +102,7 @@ def fewer_examples() -> None:
 def pytest_configure(config: Any) -> None:
     fewer_examples()
     config.trace_parts = []
+    config.trace_sources = record.sources(config.rootpath)  # what is changed while the tests run did not run
     config.trace_recorder = None
     if hasattr(config, "workerinput") or not getattr(config.option, "numprocesses", None):
         config.trace_recorder = Recorder(config.rootpath)
@@ -134,8 +142,32 @@ def pytest_runtest_protocol(item: Any) -> Any:
         name = _function(item)
         known = recorder.clauses.setdefault(name, [])
         known += [each for each in _marked(item) if each not in known]
+        recorder.shared[name] |= {_context(each) for all_of_name in _fixtures(item) for each in all_of_name if each.scope != "function"}
         recorder.enter(name)
     return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: Any, request: Any) -> Any:
+    """What several tests share has a context of its own."""
+    recorder = request.config.trace_recorder
+    if recorder is None or fixturedef.scope == "function":
+        return (yield)
+    outer = recorder.context
+    recorder.enter(_context(fixturedef))
+    try:
+        return (yield)
+    finally:
+        recorder.enter(outer)
+
+
+def _fixtures(item: Any) -> Any:
+    """All that a test asks for, itself or by way of others."""
+    return item._fixtureinfo.name2fixturedefs.values()
+
+
+def _context(fixture: Any) -> str:
+    return f"fixture:{fixture.baseid}:{fixture.argname}"
 
 
 @pytest.hookimpl(wrapper=True)
@@ -168,7 +200,7 @@ def pytest_sessionfinish(session: Any) -> None:
             return
         config.trace_parts.append(part)
     if config.trace_parts and not config.option.collectonly:
-        out = record.write(config.rootpath, joined(config.trace_parts, planted(config.rootpath)))
+        out = record.write(config.rootpath, joined(config.trace_parts, planted(config.rootpath)), of=config.trace_sources)
         config.get_terminal_writer().line(f"recorded {out.relative_to(config.rootpath)}")
 
 
@@ -177,15 +209,19 @@ def _first_process(config: Any) -> bool:
 
 
 def evaluate_vectors(recorder: Recorder) -> None:
-    """Every recorded case, values and where it has a cotangent gradients, each in a context of its own."""
+    """Every recorded case in each form that computes it, with gradients where it has a cotangent, each in a context of its own."""
     from atlas_ref.oracle.case import load
     from atlas_ref.oracle.evaluate import evaluate
+    from atlas_ref.vectors.properties import forms
 
     for path in sorted(each for pattern in VECTORS for each in recorder.root.glob(pattern)):
         case = load(path)
         if case.supported:
             recorder.enter(f"vector:{path.relative_to(recorder.root).as_posix()}")
-            evaluate(case, grad=any(name in case.inputs for name in ("in/y_bar", "in/X_bar", "in/phi_bar")))
+            grad = any(name in case.inputs for name in ("in/y_bar", "in/X_bar", "in/phi_bar"))
+            evaluate(case, grad=grad)
+            for form, chunk in dict(reversed(forms(case))).items():  # of each form one chunk, the shorter
+                evaluate(case, grad=grad, form=form, chunk=chunk)
 
 
 def joined(parts: list[dict[str, Any]], mutants: tuple[Mutant, ...]) -> Record:

@@ -6,6 +6,8 @@ import ast
 from pathlib import Path
 from typing import NamedTuple
 
+from atlas_ref.clauses.reading import parsed, text
+
 
 class Proof(NamedTuple):
     """A test function and the clauses that it proves; `path`, `line` and `last` are where it stands."""
@@ -25,14 +27,15 @@ def read(root: Path) -> dict[str, Proof]:
     """Every test function of tests/ by its id (TRACE-3), marked or not; a mark that a parameter carries is known to a run alone."""
     found = {}
     for path in sorted((root / "tests").rglob("test_*.py")):
-        tree = ast.parse(path.read_text())
+        where = path.relative_to(root).as_posix()
+        tree = parsed(text(path, where), where)
         outer = [each for node in tree.body for each in _module_marks(node)]
         for node in tree.body:
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
                 ids = outer + [each for mark in node.decorator_list for each in _ids(mark)]
                 line = min([node.lineno, *(each.lineno for each in node.decorator_list)])
                 proof = Proof(
-                    path.relative_to(root).as_posix(),
+                    where,
                     node.name,
                     line,
                     node.end_lineno or line,

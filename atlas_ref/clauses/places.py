@@ -8,6 +8,7 @@ import tokenize
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from atlas_ref.clauses.reading import parsed, text
 from atlas_ref.clauses.specs import named
 
 PACKAGES = ("atlas_ref", "tape")
@@ -56,17 +57,18 @@ def read(root: Path, families: frozenset[str]) -> list[Place]:
     found = []
     for package in PACKAGES:
         for path in sorted((root / package).rglob("*.py")):
-            found += places(path.read_text(), path.relative_to(root).as_posix(), families)
+            name = path.relative_to(root).as_posix()
+            found += places(text(path, name), name, families)
     return found
 
 
 def places(source: str, path: str, families: frozenset[str]) -> list[Place]:
     """The places of one file (TRACE-2): a mention belongs to the innermost function, class or statement around it."""
-    tree = ast.parse(source)
+    tree = parsed(source, path)
     owners = _owners(tree, source)
     mentions: dict[_Owner, list[tuple[str, int]]] = {}
-    for line, text in words(source, tree):
-        ids = named(text, families)
+    for line, said in words(source, tree):
+        ids = named(said, families)
         if ids:
             owner = _innermost(owners, line)
             mentions.setdefault(owner, []).extend((each, line) for each in ids)

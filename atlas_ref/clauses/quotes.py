@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from atlas_ref.clauses import reading
 from atlas_ref.clauses.gap import Gap
 from atlas_ref.clauses.specs import Clause
 
@@ -28,7 +29,8 @@ def read(root: Path) -> Iterator[Quote]:
     for folder in FOLDERS:
         for path in sorted((root / folder).rglob("*.*")):
             if path.suffix in (".py", ".md"):
-                yield from quotes(path.read_text(), path.relative_to(root).as_posix())
+                name = path.relative_to(root).as_posix()
+                yield from quotes(reading.text(path, name), name)
 
 
 def quotes(text: str, path: str) -> Iterator[Quote]:

@@ -59,8 +59,12 @@ def sources(root: Path) -> str:
     return digest.hexdigest()
 
 
-def write(root: Path, record: Record, path: Path | None = None) -> Path:
-    """Write a record as JSON, under a temporary name first."""
+def write(root: Path, record: Record, path: Path | None = None, *, of: str | None = None) -> Path:
+    """Write a record as JSON, under a temporary name first.
+
+    Args:
+        of: the digest of the sources that ran; None for those that are there now.
+    """
     out = root / RECORD if path is None else path
     out.parent.mkdir(parents=True, exist_ok=True)
     tests = {
@@ -70,7 +74,7 @@ def write(root: Path, record: Record, path: Path | None = None) -> Path:
     vectors = {name: _packed(lines) for name, lines in sorted(record.vectors.items())}
     unfinished = out.with_suffix(".part")
     mutants = [each._asdict() for each in record.mutants]
-    found = {"schema": SCHEMA, "sources": sources(root), "tests": tests, "vectors": vectors, "mutants": mutants}
+    found = {"schema": SCHEMA, "sources": sources(root) if of is None else of, "tests": tests, "vectors": vectors, "mutants": mutants}
     unfinished.write_text(json.dumps(found))
     unfinished.replace(out)
     return out
@@ -87,11 +91,14 @@ def read(root: Path, path: Path | None = None, *, any_sources: bool = False) -> 
         raise RecordError(f"{found}: no run of the tests is recorded; `make trace` records one")
     try:
         data = json.loads(found.read_text())
+        if data["schema"] != SCHEMA:
+            raise RecordError(f"{found}: schema {data['schema']!r}, expected {SCHEMA}; `make trace` records anew")
         record = _record(data)
+    except RecordError:
+        raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RecordError(f"{found}: not a record of a run: {error}; `make trace` records one") from error
-    if data["schema"] != SCHEMA:
-        raise RecordError(f"{found}: schema {data['schema']!r}, expected {SCHEMA}; `make trace` records anew")
+        said = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise RecordError(f"{found}: not a record of a run: {said}; `make trace` records one") from error
     if not any_sources and data["sources"] != sources(root):
         raise RecordError(f"{found}: recorded of other sources than these; `make trace` records anew")
     return record

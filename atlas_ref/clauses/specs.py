@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+from atlas_ref.clauses.reading import ReadingError, text
 
 HEADING = re.compile(r"^### ((?:[A-Z]+-\d+)|(?:E-[A-Z]\d\d[a-z]?)) (.*)$")
 SECTION = re.compile(r"^(#{1,3}) ")
@@ -45,17 +48,29 @@ class Clause(NamedTuple):
 
 
 def read(root: Path) -> dict[str, Clause]:
-    """Every clause of specs/*.md by its id, in the order of the files and of the clauses."""
+    """Every clause of specs/*.md by its id, in the order of the files and of the clauses; the first of those with one id.
+
+    Raises:
+        ReadingError: a spec that is no text, or no clause at all.
+    """
     found: dict[str, Clause] = {}
-    for path in sorted((root / "specs").glob("*.md")):
-        for clause in clauses(path.read_text(), path.relative_to(root).as_posix()):
-            found.setdefault(clause.id, clause)
+    for clause in every(root):
+        found.setdefault(clause.id, clause)
+    if not found:
+        raise ReadingError("specs: no clause stands there, as `### FAMILY-1 Title`")
     return found
 
 
-def clauses(text: str, path: str) -> list[Clause]:
+def every(root: Path) -> Iterator[Clause]:
+    """The clauses of all specs, those that share an id too."""
+    for path in sorted((root / "specs").glob("*.md")):
+        name = path.relative_to(root).as_posix()
+        yield from clauses(text(path, name), name)
+
+
+def clauses(source: str, path: str) -> list[Clause]:
     """The clauses of one spec (TRACE-1); a heading may name several ids, "E-M02, E-M03"."""
-    lines = text.split("\n")
+    lines = source.split("\n")
     heads = [i for i, line in enumerate(lines) if SECTION.match(line)] + [len(lines)]
     found = []
     for start, end in itertools.pairwise(heads):
@@ -69,10 +84,10 @@ def clauses(text: str, path: str) -> list[Clause]:
     return found
 
 
-def named(text: str, families: frozenset[str]) -> list[str]:
+def named(words: str, families: frozenset[str]) -> list[str]:
     """Ids of these families that a text names, ranges ("FAMILY-2 to FAMILY-5") in full, in order of appearance (TRACE-2)."""
-    text = RANGE.sub(lambda m: " ".join(f"{m[1]}-{n}" for n in range(int(m[2]), int(m[3]) + 1)), text)
-    return list(dict.fromkeys(each for each in ID.findall(text) if each.split("-")[0] in families))
+    full = RANGE.sub(lambda m: " ".join(f"{m[1]}-{n}" for n in range(int(m[2]), int(m[3]) + 1)), words)
+    return list(dict.fromkeys(each for each in ID.findall(full) if each.split("-")[0] in families))
 
 
 def families(known: dict[str, Clause]) -> frozenset[str]:

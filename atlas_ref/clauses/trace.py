@@ -50,7 +50,7 @@ def trace(root: Path, record: Record | None) -> Trace:
     code = places.read(root, families)
     tests = _with_run(marks.read(root), record)
     evidence = {each.id: _evidence(each, known, code, tests, record) for each in known.values()}
-    gaps = [*_unknown(known, code, tests.values()), *quotes.changed(root, known)]
+    gaps = [*_twice(root, known), *_unknown(known, code, tests.values()), *quotes.changed(root, known)]
     gaps += [gap for each in known.values() for gap in _gaps(each, evidence[each.id], record is not None)]
     return Trace(known, evidence, tuple(sorted(gaps)), record is not None)
 
@@ -97,10 +97,19 @@ def changes(mutant: Mutant, place: Place) -> bool:
 
 
 def _breadth(clause: Clause, place: Place) -> tuple[int, int, int, str, int]:
-    """The module of the spec's name first, second implementations last, and functions that name few clauses before others."""
+    """The module of the spec's name first, second implementations and vectors last, and functions that name few clauses before others."""
     stem = Path(clause.path).stem
-    order = 0 if Path(place.path).stem == stem else 2 if place.path.startswith("atlas_ref/certify/") else 1
+    later = place.path.startswith(("atlas_ref/certify/", "atlas_ref/vectors/"))
+    order = 0 if Path(place.path).stem == stem else 2 if later else 1
     return place.kind == "module", order, len(place.ids), place.path, place.first
+
+
+def _twice(root: Path, known: Mapping[str, Clause]) -> list[Gap]:
+    """Clauses with the id of an earlier one (TRACE-1, TRACE-9)."""
+    again = [each for each in specs.every(root) if each != known[each.id]]
+    return [
+        Gap(each.path, each.line, f"{each.id} {each.title}: {known[each.id].path}:{known[each.id].line} has this id too") for each in again
+    ]
 
 
 def _unknown(known: Mapping[str, Clause], code: list[Place], tests: Iterable[Proof]) -> list[Gap]:

@@ -53,17 +53,21 @@ def forward(layout: Layout, given: Arrays, rows: Rows) -> Group:
     C, nb = layout.chunk, rows.gates.bases
     B, n, d = given.queries.shape
     queries = given.queries.reshape(B, n // C, C, d)
-    phi, phi_T = spread(layout, given.keys), _spread_transposed(layout, given.keys)
-    scores = A = None
-    if layout.read in ("after", "before"):
-        scores = scratch.product(queries, phi_T)
-        A = scratch.times(read_rows(layout, rows.D)[..., nb:], scores[:, :, None])
-    keyed = inverse = None
+    phi, asks = spread(layout, given.keys), layout.read in ("after", "before")
+    scores: Array = scratch.empty((*phi.shape[:2], C, phi.shape[2]), phi) if asks else None
+    keyed: Array = scratch.empty((*phi.shape[:3], phi.shape[2]), phi) if layout.solved else None
+    with scratch.frame():
+        phi_T = spread_transposed(layout, given.keys)
+        if asks:
+            np.matmul(queries, phi_T, out=scores)
+        if layout.solved:
+            np.matmul(phi, phi_T, out=keyed)
+    A = scratch.times(read_rows(layout, rows.D)[..., nb:], scores[:, :, None]) if asks else None
+    inverse = None
     if layout.solved:
-        keyed = scratch.product(phi, phi_T)
         with scratch.frame():
             inverse = inverse_unit_lower(scratch.times(before_rows(layout, rows.gates, rows.D)[..., nb:], keyed[:, :, None]))
-    made = Group(*rows, phi, phi_T, queries, scores, A, keyed, inverse, *(None,) * 8)
+    made = Group(*rows, phi, queries, scores, A, keyed, inverse, *(None,) * 8)
     made = _solved(layout, given, made) if layout.solved else _given(layout, given, made)
     return made if A is None else made._replace(asked=scratch.product(queries, made.states[:, :-1]))
 
@@ -83,16 +87,9 @@ def spread(layout: Layout, rows: Array) -> Array:
     return windows.reshape(B, g, C * c, x)
 
 
-def _spread_transposed(layout: Layout, rows: Array) -> Array:
+def spread_transposed(layout: Layout, rows: Array) -> Array:
     """The same as (B, g, x, K), contiguous along K, as matrix products want it."""
-    if layout.stride != 1:
-        return scratch.turned(spread(layout, rows))
-    turned = scratch.turned(rows)  # (B, x, h + n)
-    B, x, length = turned.shape
-    across, down, right = turned.strides
-    g = (length - layout.window + 1) // layout.chunk
-    shape = (B, g, x, layout.columns)
-    return as_strided(turned, shape, (across, layout.chunk * right, down, right))
+    return scratch.turned(spread(layout, rows))
 
 
 def _gathered_at_once(layout: Layout, columns: Array, rows: Array) -> None:
@@ -253,15 +250,19 @@ def _given(layout: Layout, given: Arrays, made: Group) -> Group:
     keep, left = kept(made.gates, made.D, made.X, o), left_factors(made)
     values = spread(layout, given.values)
     reference: Array = None if given.reference is None else _transposed(given.reference)
-    references: Array = scratch.empty((B, g, d, o), Z) if layout.keeps_reference else None
+    spans = runs(layout.refresh)
+    references: Array = scratch.empty((B, g, d, o), Z) if layout.keeps_reference and len(spans) > 1 else None
     arrivals: Array = None
     if layout.carry:
         arrivals = np.concatenate([given.residuals, np.empty_like(given.values, shape=(B, g * C, o))], axis=1)
-    for first, last in runs(layout.refresh):
+    for first, last in spans:
         chunks = slice(first, last)
         if layout.keeps_reference:
             reference = states[:, first, :, :o].copy() if layout.refresh[first] else reference
-            references[:, chunks] = reference[:, None]
+            if len(spans) == 1:
+                references = np.broadcast_to(reference[:, None], (B, g, d, o))
+            else:
+                references[:, chunks] = reference[:, None]
         if layout.reference == "frozen":
             np.matmul(made.phi[:, chunks], reference[:, None], out=E[:, chunks])
             E[:, chunks] -= values[:, chunks]
@@ -273,7 +274,7 @@ def _given(layout: Layout, given: Arrays, made: Group) -> Group:
                 E[:, k, :count] = arrivals[:, k * C : k * C + count]
         leave(made, left, E, scaled, first, last)
         with scratch.frame():
-            change = scratch.product(made.phi_T[:, chunks], scaled[:, chunks])
+            change = scratch.product(made.phi[:, chunks].swapaxes(-1, -2), scaled[:, chunks])
             passed_over(made, keep, states, change, first, last)
     return made._replace(E=E, scaled=scaled, states=states, references=references, last_reference=reference, arrivals=arrivals)
 
@@ -320,7 +321,7 @@ def _solved(layout: Layout, given: Arrays, made: Group) -> Group:
         with scratch.frame():
             mix(made.inverse[:, k], rest, out=E[:, k])
         scale_residuals(E[:, k], left[:, k], scaled[:, k])
-        pass_on(keep, states, k, np.matmul(made.phi_T[:, k], scaled[:, k], out=change))
+        pass_on(keep, states, k, np.matmul(made.phi[:, k].swapaxes(-1, -2), scaled[:, k], out=change))
     return made._replace(E=E, scaled=scaled, answered=answered, states=states, references=references, last_reference=reference)
 
 

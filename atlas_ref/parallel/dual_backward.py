@@ -141,7 +141,6 @@ def _through_reads(layout: Layout, made: Group, bars: Bars, summed: RowBars, int
         E=scratch.zeros(made.E.shape, states),
         states=scratch.zeros(states.shape, states),
         references=None,
-        turned=scratch.turned(states),
     )
     if bars.y is None:
         into.queries[...] = 0.0
@@ -149,7 +148,7 @@ def _through_reads(layout: Layout, made: Group, bars: Bars, summed: RowBars, int
     g = bars.y.reshape(*made.queries.shape[:-1], -1)
     if layout.read == "reference":
         np.matmul(g, scratch.turned(made.references), out=pulled.queries)
-        return pulled._replace(references=scratch.product(scratch.turned(made.queries), g))
+        return pulled._replace(references=scratch.product(made.queries.swapaxes(-1, -2), g))
     with scratch.frame():
         _through_scores(layout, made, g, pulled)
     return pulled
@@ -166,10 +165,10 @@ def _through_scores(layout: Layout, made: Group, g: Array, pulled: Pulled) -> No
     d_scores = dA.sum(axis=-3) if dA.shape[-3] > 1 else dA[..., 0, :, :]
     _factor_bars(g, made.asked, np.moveaxis(rows[..., :nb], -3, -2))
     out = _spread_out(g, np.moveaxis(coefficients[..., :nb], -3, -2))
-    np.matmul(out, pulled.turned, out=pulled.queries)
+    np.matmul(out, scratch.turned(made.states[:, :-1]), out=pulled.queries)
     pulled.queries[...] += scratch.product(d_scores, made.phi)
-    np.matmul(scratch.turned(d_scores), made.queries, out=pulled.phi)
-    np.matmul(scratch.turned(made.queries), out, out=pulled.states)
+    np.matmul(d_scores.swapaxes(-1, -2), made.queries, out=pulled.phi)
+    np.matmul(made.queries.swapaxes(-1, -2), out, out=pulled.states)
 
 
 def _hand_back(keep: Kept, dZ: Array, k: int, into: Array) -> None:
@@ -244,7 +243,7 @@ def _through_given(
             with scratch.frame():
                 pulled.phi[:, chunks] += scratch.product(dE, scratch.turned(made.references[:, first])[:, None])
             with scratch.frame():
-                d_reference = d_reference + scratch.product(made.phi_T[:, chunks], dE).sum(axis=1)
+                d_reference = d_reference + scratch.product(made.phi[:, chunks].swapaxes(-1, -2), dE).sum(axis=1)
         if pulled.references is not None:
             d_reference = d_reference + pulled.references[:, chunks].sum(axis=1)
         if layout.keeps_reference and layout.refresh[first]:
@@ -306,7 +305,7 @@ def _through_solved(
         _hand_back(keep, ends[:, k], k, dZ)
         with scratch.frame():
             dR[...] = mix(inverse_T[:, k], dR)
-            dZ += scratch.product(made.phi_T[:, k], _spread_out(dR, before[:, k]))
+            dZ += scratch.product(made.phi[:, k].swapaxes(-1, -2), _spread_out(dR, before[:, k]))
         if pulled.references is not None:
             d_reference = d_reference + pulled.references[:, k]
         if layout.keeps_reference and layout.refresh[k]:
@@ -351,13 +350,18 @@ def _through_rows(layout: Layout, made: Group, pulled: Pulled, summed: RowBars, 
     d_keyed = dN.sum(axis=-3) if dN.shape[-3] > 1 else dN[..., 0, :, :]
     _factor_bars(dR, made.answered, np.moveaxis(d_before[..., :nb], -3, -2))
     out = _spread_out(dR, np.moveaxis(before[..., :nb], -3, -2))
-    pulled.phi[...] += scratch.product(out, pulled.turned)
+    pulled.phi[...] += scratch.product(out, scratch.turned(made.states[:, :-1]))
     pulled.phi[...] += scratch.product(d_keyed + d_keyed.swapaxes(-1, -2), made.phi)
+    through_before(layout, Rows(made.gates, made.D, made.X), d_before, summed)
+
+
+def through_before(layout: Layout, rows: Rows, d_before: Array, summed: RowBars) -> None:
+    """From the coefficients that residuals are taken with, (B, g, G, K, bases + K), to the rows and the decay that made them."""
     if layout.stride > 1:
         d_before = d_before.reshape(*d_before.shape[:-2], layout.chunk, layout.window, -1).sum(axis=-2)
     d_before = np.moveaxis(d_before, -2, 0)
     if not layout.before_error:
-        pulled.D[:-1] += d_before
+        summed.D[:-1] += d_before
         return
-    pulled.D[:-1] += d_before * made.gates.retain[..., None]
-    summed.retain[...] = (d_before * made.D[:-1]).sum(axis=-1)
+    summed.D[:-1] += d_before * rows.gates.retain[..., None]
+    summed.retain[...] = (d_before * rows.D[:-1]).sum(axis=-1)

@@ -47,8 +47,7 @@ class Into(NamedTuple):
 
 class Pulled(NamedTuple):
     """Cotangents while they are being added up: of D and of the last row of X, of the columns, the queries, residuals,
-    states at the start of each chunk (from the reads alone) and of the references that are read; and the states themselves,
-    transposed."""
+    states at the start of each chunk (from the reads alone) and of the references that are read."""
 
     D: Array
     X_last: Array
@@ -57,4 +56,3 @@ class Pulled(NamedTuple):
     E: Array
     states: Array
     references: Array
-    turned: Array

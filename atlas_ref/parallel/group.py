@@ -93,7 +93,7 @@ class Group(NamedTuple):
     Attributes:
         gates: of all tokens, by position in the chunk.
         D, X (C + 1, B, g, G, bases + K): coefficient rows.
-        phi (B, g, K, d), phi_T (B, g, d, K): features of the columns.
+        phi (B, g, K, d): features of the columns.
         queries (B, g, C, d).
         scores (B, g, C, K): Psi Phi^T. A (B, g, G, C, K). Both None where reads do not need them.
         keyed (B, g, K, K): Phi Phi^T. inverse (B, g, G, K, K). Both None where nothing is solved.
@@ -107,7 +107,6 @@ class Group(NamedTuple):
     D: Array
     X: Array
     phi: Array
-    phi_T: Array
     queries: Array
     scores: Array
     A: Array

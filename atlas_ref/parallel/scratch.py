@@ -19,6 +19,32 @@ from atlas_ref.types import Array
 
 ALIGNMENT = 64  # bytes of a cache line
 KEPT = 2**28  # bytes beyond which a block is not worth keeping for the life of the thread
+FREED = 2**25 - 2**16  # bytes of the largest block whose freeing tells glibc what to keep
+SPARE = 2  # blocks that wait for another loan
+
+
+def _keep_freed_pages(needed: int) -> None:
+    """Let the allocator keep what results of a call leave behind, so that the next call does not fault in every page of its own.
+
+    glibc hands free memory back to the system beyond twice the largest block that was freed so far. Where all that is large is
+    work space, which is never freed, that is less than the results of one call. Elsewhere this changes nothing.
+    """
+    np.empty(min(needed, FREED), np.uint8)
+
+
+class Loan:
+    """A block of memory for results that outlive a frame, given back to those that are spare when nobody holds the loan."""
+
+    def __init__(self, spare: list[np.ndarray[Any, Any]], room: int) -> None:
+        self.spare = spare
+        self.block = spare.pop() if spare else np.empty(room, np.uint8)  # one large block has large pages
+        self.needed = 0
+
+    def __del__(self) -> None:
+        if self.needed > self.block.nbytes:
+            self.block = np.empty(self.needed if self.needed <= KEPT else 0, np.uint8)
+        if len(self.spare) < SPARE and self.block.nbytes:
+            self.spare.append(self.block)
 
 
 class Scratch(threading.local):
@@ -28,9 +54,12 @@ class Scratch(threading.local):
         self.block = np.empty(0, np.uint8)
         self.used = 0
         self.most = 0
+        self.loan: Loan | None = None
+        self.room = 0  # what the loan before took
+        self.spare: list[np.ndarray[Any, Any]] = []
 
     @contextlib.contextmanager
-    def frame(self) -> Iterator[None]:
+    def frame(self) -> Iterator[Any]:
         """What is handed out inside is taken back at the end, and must not be used after it."""
         before = self.used
         try:
@@ -40,7 +69,27 @@ class Scratch(threading.local):
             if before == 0:
                 needed, self.most = self.most, 0  # forgotten, so that a group too large for the machine harms no other
                 if self.block.nbytes < needed <= KEPT:
+                    _keep_freed_pages(needed)
                     self.block = np.empty(needed, np.uint8)
+
+    @contextlib.contextmanager
+    def lent(self) -> Iterator[Loan]:
+        """What is handed out inside comes from another block, and may be used as long as the loan is held.
+
+        Inside a loan it is the same one that goes on.
+        """
+        if self.loan is not None:
+            yield self.loan
+            return
+        own = self.block, self.used, self.most
+        self.loan = loan = Loan(self.spare, self.room)
+        self.block, self.used, self.most = loan.block, ALIGNMENT, 0  # so that no frame inside is the outermost
+        try:
+            yield loan
+        finally:
+            loan.needed, self.loan = self.most, None
+            self.room = loan.needed if loan.needed <= KEPT else 0
+            self.block, self.used, self.most = own
 
     def empty(self, shape: tuple[int, ...], like: Array, kind: Any = None) -> Array:
         """An array of which nothing is known, of the dtype of `like` or another; outside the block where that is full.

@@ -1,29 +1,25 @@
-"""A stretch of groups of chunks as one opaque block: one walk forward, and one back that computes each group again.
+"""A stretch of groups of chunks as one opaque block: one walk forward, and one back that computes all but the last groups again.
 
 Reads and gradients are written where they belong as they are made, so no array of the sequence is copied or added up once
-more, and what is kept between the walks is the arguments and one state a group. Memories never meet: where residuals are
-known beforehand they are shared out over threads. Specified in specs/chunkwise.md (CHUNK-15).
+more, and what is kept between the walks is the arguments, one state a group, and all of the last groups, with which the walk
+back begins. Memories never meet: they are shared out over threads. Specified in specs/chunkwise.md (CHUNK-15).
 """
 
 from __future__ import annotations
 
-import functools
-import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from atlas_ref.backend import on_host
-from atlas_ref.parallel import dual, dual_backward, dual_plain
-from atlas_ref.parallel.dual_bars import Bars, Into
+from atlas_ref.parallel import dual_plain, worked
+from atlas_ref.parallel.dual_bars import Bars
 from atlas_ref.parallel.group import Arrays, End, Layout
-from atlas_ref.parallel.scratch import scratch
-from atlas_ref.threads import in_threads, processors
+from atlas_ref.parallel.scratch import Loan, scratch
 from atlas_ref.types import Array
 from tape import opaque, ops
 
-SHARED_WORK = 2**24  # multiply-adds of scores below which a second thread costs more than it saves
+LASTING = 2  # groups that keep what they computed for the sweep back
 PER_TOKEN = ("queries", "retain", "momentum", "rate_in", "rate_out", "weights")
 IN_WINDOWS = ("keys", "values", "earlier_keys", "earlier_values")
 Outputs = tuple[Array, ...]
@@ -39,7 +35,7 @@ def block(layouts: Sequence[Layout]) -> Callable[[Arrays], tuple[Array, End]]:
     Returns:
         Arrays -> y (B, n, o), or None where nothing is read, and what the last group leaves.
     """
-    made = opaque(_plain(layouts), _forward(layouts), _backward(layouts))
+    made = opaque(_plain(layouts), _forward(layouts), _backward(layouts), value=_value(layouts))
     return lambda given: _named(layouts[0], made(*given))
 
 
@@ -60,31 +56,57 @@ def _plain(layouts: Sequence[Layout]) -> Callable[..., Outputs]:
 # -- forward and back ---------------------------------------------------------------------------------
 
 
+class Lasting(NamedTuple):
+    """One of the last groups of a stretch, which waits for the sweep back: its arguments, what it computed, and room for both."""
+
+    part: Arrays
+    worked: worked.Worked | None
+    loan: Loan
+
+
+def _value(layouts: Sequence[Layout]) -> Callable[..., Outputs]:
+    return lambda *arrays: _run(layouts, _of_one_kind(arrays), lasting=False)[0]
+
+
 def _forward(layouts: Sequence[Layout]) -> Callable[..., tuple[Outputs, Any]]:
     def forward(*arrays: Array) -> tuple[Outputs, Any]:
         given = _of_one_kind(arrays)
-        B, n, _ = given.queries.shape
-        y: Array = None if layouts[0].read == "none" else np.empty_like(given.values, order="C", shape=(B, n, given.values.shape[-1]))
-        end, starts = _start(given), []
-        for layout, tokens in _places(layouts):
-            starts.append(end)
-            with scratch.frame():
-                part = _part(layout, given, tokens, end, _behind)
-                end = _group(layout, part, None if y is None else y[:, tokens])
-        return outputs(y, end), (given, starts)
+        found, *kept = _run(layouts, given, lasting=True)
+        return found, (given, *kept)
 
     return forward
 
 
+def _run(layouts: Sequence[Layout], given: Arrays, *, lasting: bool) -> tuple[Outputs, list[End], list[Lasting | None]]:
+    """The outputs, the start of each group, and where they shall last, the last groups; None for those that do not."""
+    y, end, starts, groups = _reads(layouts[0], given), _start(given), [], []
+    for layout, tokens in _places(layouts):
+        starts.append(end)
+        lasts = lasting and len(starts) > len(layouts) - LASTING
+        with scratch.lent() if lasts else scratch.frame() as loan:
+            part = _part(layout, given, tokens, end, _behind)
+            end, found = worked.run(layout, part, None if y is None else y[:, tokens], lasting=lasts)
+            groups.append(Lasting(part, found, loan) if lasts else None)
+    return outputs(y, end), starts, groups
+
+
+def _reads(layout: Layout, given: Arrays) -> Array:
+    """Room for the reads of all tokens; None where nothing is read."""
+    B, n, _ = given.queries.shape
+    return None if layout.read == "none" else np.empty_like(given.values, order="C", shape=(B, n, given.values.shape[-1]))
+
+
 def _backward(layouts: Sequence[Layout]) -> Callable[[Any, Outputs], Arrays]:
-    def backward(kept: tuple[Arrays, list[End]], bars: Outputs) -> Arrays:
-        given, starts = kept
+    def backward(kept: tuple[Arrays, list[End], list[Lasting | None]], bars: Outputs) -> Arrays:
+        given, starts, groups = kept
         y_bar, bar = _named(layouts[0], bars)
         found = given._replace(**_each(given, IN_WINDOWS, np.zeros_like), **_each(given, PER_TOKEN, np.empty_like))
-        for (layout, tokens), start in zip(reversed(list(_places(layouts))), reversed(starts), strict=True):
+        for (layout, tokens), start, last in zip(reversed(list(_places(layouts))), reversed(starts), reversed(groups), strict=True):
             with scratch.frame():
-                part, into = _part(layout, given, tokens, start, _behind), _part(layout, found, tokens, End(None), _room_behind)
-                bar = _group_back(layout, part, Bars(None if y_bar is None else y_bar[:, tokens], *bar), into)
+                part = _part(layout, given, tokens, start, _behind) if last is None else last.part
+                into = _part(layout, found, tokens, End(None), _room_behind)
+                group_bars = Bars(None if y_bar is None else y_bar[:, tokens], *bar)
+                bar = worked.pull_back(layout, part, None if last is None else last.worked, group_bars, into)
                 _handed_over(layout, into, found, tokens)
             if bar.residuals is not None and tokens.start:  # the group before hands over one more
                 bar = bar._replace(residuals=np.concatenate([np.zeros_like(bar.residuals[:, :1]), bar.residuals], axis=1))
@@ -93,41 +115,7 @@ def _backward(layouts: Sequence[Layout]) -> Callable[[Any, Outputs], Arrays]:
     return backward
 
 
-def _group(layout: Layout, given: Arrays, y: Array) -> End:
-    """Run a group; its reads go into y."""
-
-    def some(memories: slice) -> End:
-        with scratch.frame():
-            made = dual.forward(layout, _of(given, memories), rows.of(memories))
-            if y is not None:
-                dual.reads(layout, made, y[memories])
-            return dual.end(layout, made)
-
-    with scratch.frame():
-        rows = dual.rows_of(layout, given)
-        return _rejoined(in_threads([functools.partial(some, memories) for memories in _shares(layout, given)]))
-
-
-def _group_back(layout: Layout, given: Arrays, bars: Bars, found: Arrays) -> End:
-    """Run a group again and pull it back; cotangents of tokens go into `found`."""
-    into = Into(found.keys, found.values, found.queries)
-
-    def some(memories: slice) -> End:
-        with scratch.frame():
-            part = _of(given, memories)
-            made = dual.forward(layout, part, rows.of(memories))
-            return dual_backward.backward(layout, part, made, Bars(*_some(bars, memories)), summed.of(memories), into.of(memories))
-
-    with scratch.frame():
-        rows = dual.rows_of(layout, given)
-        summed = dual_backward.row_bars(layout, rows)
-        bar = _rejoined(in_threads([functools.partial(some, memories) for memories in _shares(layout, given)]))
-        for name, value in dual_backward.gates_backward(layout, given, rows, summed).items():
-            getattr(found, name)[...] = value
-        return bar
-
-
-# -- parts of tokens and of memories ------------------------------------------------------------------
+# -- parts of tokens --------------------------------------------------------------------------------
 
 
 def _places(layouts: Sequence[Layout]) -> Iterator[tuple[Layout, slice]]:
@@ -196,28 +184,6 @@ def _handed_over(layout: Layout, into: Arrays, found: Arrays, tokens: slice) -> 
         room, earlier, own = getattr(into, name), getattr(found, f"earlier_{name}"), getattr(found, name)
         earlier[:, tokens.start :] += room[:, :h]
         own[:, : tokens.stop] += room[:, h:]
-
-
-def _shares(layout: Layout, given: Arrays) -> list[slice]:
-    """Memories in shares for one thread each, where there is enough to do beside the walk from chunk to chunk."""
-    B, n, d = given.queries.shape
-    work = B * n * layout.columns * (d + given.values.shape[-1])
-    count = 1 if layout.solved or work < SHARED_WORK or not on_host(given.queries) else min(processors(), B)
-    bounds = [B * i // count for i in range(count + 1)]
-    return [slice(first, last) for first, last in itertools.pairwise(bounds)]
-
-
-def _of(given: Arrays, memories: slice) -> Arrays:
-    return Arrays(*_some(given, memories))
-
-
-def _some(arrays: Sequence[Array], memories: slice) -> list[Array]:
-    """Some memories of every array; one that all share, and one that is not there, as it is."""
-    return [x if x is None or x.shape[0] == 1 else x[memories] for x in arrays]
-
-
-def _rejoined(ends: list[End]) -> End:
-    return ends[0] if len(ends) == 1 else End(*(None if each[0] is None else np.concatenate(each) for each in zip(*ends, strict=True)))
 
 
 # -- outputs, which an opaque block has no names for --------------------------------------------------

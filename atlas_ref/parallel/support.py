@@ -78,7 +78,7 @@ CONDITIONS = (
 
 
 def refusal(rule: str, convention: Convention, form: str) -> str | None:
-    """Why a form cannot compute a rule under a convention, in one line; None where it can."""
+    """Why a form cannot compute a rule under a convention, in one line; None where it can (CHUNK-21)."""
     if form not in FORMS:
         return f"form: {form!r} is not one of {', '.join(FORMS)}"
     status = SUPPORT[form][rule]
@@ -91,7 +91,7 @@ def refusal(rule: str, convention: Convention, form: str) -> str | None:
 
 
 def require(rule: str, convention: Convention, form: str, chunk: Any) -> None:
-    """Refuse a form that cannot compute the rule, or a chunk that is no number of tokens.
+    """Refuse a form that cannot compute the rule, or a chunk that is no number of tokens (CHUNK-21, CHUNK-22).
 
     Raises:
         ValueError: one line that names the form, why not, and what to use instead.

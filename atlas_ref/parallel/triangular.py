@@ -41,7 +41,8 @@ def inverse_unit_lower(strict: Array) -> Array:
     while half < n:
         below = _diagonal_blocks(strict, half, 2 * half, half, 0)
         first, second = _diagonal_blocks(inverse, half, 2 * half), _diagonal_blocks(inverse, half, 2 * half, half, half)
-        _diagonal_blocks(inverse, half, 2 * half, half, 0)[...] = -np.matmul(second, np.matmul(below, first))
+        corner = _diagonal_blocks(inverse, half, 2 * half, half, 0)
+        np.negative(np.matmul(second, np.matmul(below, first)), out=corner)
         half *= 2
     return inverse
 

@@ -91,5 +91,10 @@ def _limit(flat: Arrays, layout: Layout, chunk: int) -> int:
     o = flat.values.shape[-1]
     G: int = max(gate.shape[-1] for gate in (flat.retain, flat.momentum, flat.rate_in, flat.rate_out) if gate is not None)
     layout = layout._replace(chunk=chunk)
-    each = layout.columns * (5 * G + 2) + (layout.columns * (d + o) + 4 * d * o) // chunk
-    return max(chunk, at_once(flat.queries, GROUP_NUMBERS) // max(1, int(B * each)))
+    most, K = at_once(flat.queries, GROUP_NUMBERS), layout.columns
+    each = K * (5 * G + 2) + (K * (d + o) + 4 * d * o) // chunk
+    if layout.solved and G == 1:  # `stacked`: masks, W and P, the state and F, R
+        bases = 1 if flat.momentum is None else 2
+        each = 5 * K + (2 * K * bases * d + (bases * d + K) * o) // chunk + bases * d
+        most += most // 4 if bases == 1 else 0  # smaller per token than others, and a longer group shares out more at once
+    return max(chunk, most // max(1, int(B * each)))

@@ -104,7 +104,7 @@ def run(rule: Rule, config: Any, tokens: Tokens, state: Any, *, phi: Mapping[str
     entry into the window alone; the read.
 
     Args:
-        state: from the rule's `start`, or from an earlier call, which this one then continues.
+        state: from the rule's `start`, or from an earlier call, which this one then continues (CONV-38).
         phi: tensors of the feature map, by name.
 
     Returns:

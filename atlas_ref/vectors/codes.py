@@ -27,6 +27,6 @@ CODES: dict[str, tuple[str, str]] = {
 
 
 def code_of(error: CaseError) -> str:
-    """The code of a refusal."""
+    """The code of a refusal (VEC-11)."""
     text = str(error)
     return next(code for code, (_, pattern) in CODES.items() if re.search(pattern, text))

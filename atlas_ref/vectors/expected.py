@@ -13,7 +13,7 @@ Values = dict[str, np.ndarray[Any, Any]]
 
 
 def expected(case: Case, *, grad: bool) -> Values:
-    """out/... of a case and, when asked for, grad/..., each entry certified to be the nearest float64.
+    """out/... of a case and, when asked for, grad/..., each entry certified to be the nearest float64 (VEC-6).
 
     Raises:
         CaseError: python-flint is not installed, or an entry lies too near the middle of two float64 to be decided.

@@ -194,6 +194,6 @@ def read_sums(folder: Path) -> dict[str, str]:
 
 
 def files_of(manifest: Manifest) -> list[str]:
-    """Every file that the manifest names."""
+    """Every file that the manifest names (VEC-1)."""
     parts: list[Vector | Negative | Large] = [*manifest.vectors, *manifest.negative, *manifest.large]
     return [each.file for each in parts]

@@ -133,7 +133,7 @@ PROPERTIES: dict[str, Callable[[Look], bool]] = {
 
 
 def properties(case: Case) -> list[str]:
-    """Names of those that a case has."""
+    """Names of those that a case has (VEC-5)."""
     look = Look(case)
     return [name for name, has in PROPERTIES.items() if has(look)]
 

@@ -1,38 +1,59 @@
-"""Which levels write when: memories with pulses of several periods, and how far each moves at every token."""
+"""Which levels write when: a block of levels driven token by token, its pulses, and how far each memory moves at every token."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from atlas_ref.conventions import resolve
-from atlas_ref.rules import delta
-from atlas_ref.types import Pulse
+from atlas_ref.cms import cms, presets
+from atlas_ref.types import Array
 from docs.pictures import style
 
 T, PERIODS = 64, (1, 2, 4, 8, 16)
 
 
-def changes(period: int) -> list[float]:
-    """How far the memory of one level moves at each token; a silent level does not move (CONV-32)."""
-    config = delta.Config(d_model=8, d_in=4, d_out=4, convention=resolve({"gate": "retain"}, rule="delta"))
-    params, state = delta.init(config, seed=0), delta.start(config, leading=(1, 1))
+class Driven(NamedTuple):
+    """What a block did at each token: active (T, k), the pulses of its conductor; moved (T, k), how far each memory went."""
+
+    active: Array
+    moved: Array
+    average: float
+
+
+def driven() -> Driven:
+    """A block of the delta rule at five periods, from its first step on (PULSE-2, CMS-4, CMS-5)."""
+    config = presets.all_delta(d_model=8, d_in=4, d_out=4, periods=PERIODS)
+    params, context = cms.init(config, seed=0), cms.start(config)
     x = np.random.default_rng(0).standard_normal((T, 1, 8))
-    found = []
-    for t in range(T):
-        after, _ = delta.step(config, params, state, x[t], Pulse(step=t, active=t % period == 0))
-        found.append(float(np.linalg.norm(after.M - state.M)))
-        state = after
-    return found
+    active, moved = [], []
+    for token in x:
+        active.append(context.conductor.pulse.active)
+        after, _ = cms.step(config, params, context, token)
+        moved.append([float(np.linalg.norm(new.M - old.M)) for new, old in zip(after.states, context.states, strict=True)])
+        context = after
+    return Driven(np.array(active), np.array(moved), config.conductor().average_active)
 
 
 def picture() -> str:
-    """One row a level; a bar where its memory moved, as high as it moved far."""
-    moved = {period: changes(period) for period in PERIODS}
-    largest = max(max(each) for each in moved.values())
-    figure, axes = style.figure(height=3.6)
-    ax = axes[0][0]
-    for row, each in enumerate(moved.values()):
-        ax.bar(range(T), [0.85 * value / largest for value in each], bottom=row, width=0.8, color=style.COLOURS[row])
-    ax.set(xlabel="token", ylabel="period of the level", ylim=(-0.1, len(PERIODS)))
-    ax.set_yticks(range(len(PERIODS)), labels=[str(period) for period in PERIODS])
+    """One row a level: a mark where its pulse is active, a bar as high as its memory moved far; below, how many levels write (PULSE-7)."""
+    found = driven()
+    figure, axes = style.figure(1, 2, height=4.6, sharex=True, height_ratios=(3.2, 1))
+    levels, count = axes[:, 0]
+    for row in range(len(PERIODS)):
+        colour, fires = style.COLOURS[row], np.flatnonzero(found.active[:, row])
+        largest = found.moved[:, row].max()
+        levels.bar(range(T), 0.7 * found.moved[:, row] / largest, bottom=row, width=0.8, color=colour)
+        levels.text(T, row + 0.2, f"up to {largest:.1g}", color=style.TEXT, fontsize=9)
+        levels.scatter(fires, np.full(len(fires), row - 0.12), s=12, marker="^", color=colour, linewidths=0)
+    levels.set(
+        title="pulses (marks), and how far each memory moves (bars)",
+        ylabel="period of the level",
+        ylim=(-0.3, len(PERIODS)),
+        xlim=(-1, T + 7),
+    )
+    levels.set_yticks(range(len(PERIODS)), labels=[str(period) for period in PERIODS])
+    count.bar(range(T), found.active.sum(axis=1), width=0.8, color=style.COLOURS[7])
+    count.axhline(found.average, color=style.TEXT, linewidth=0.9, linestyle=":")
+    count.set(title=f"levels that write; on average {found.average:.2f}", xlabel="token", ylabel="levels")
     return style.svg(figure, "levels", "Which of five levels write at which token, and how far their memory moves")

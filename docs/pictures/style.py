@@ -33,6 +33,7 @@ def figure(columns: int = 1, rows: int = 1, *, width: float = 8.4, height: float
         axes = made.subplots(rows, columns, squeeze=False, **settings)
         for ax in axes.flat:
             ax.set_facecolor("none")
+            ax.set_axisbelow(True)
             ax.grid(True, color=TEXT, alpha=0.15, linewidth=0.8)
             for side in ("top", "right"):
                 ax.spines[side].set_visible(False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import itertools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,21 +46,12 @@ def entries() -> list[Entry]:
 
 
 def picture() -> str:
-    """Entries in rows by their distance from the inputs."""
+    """Entries in rows by their distance from the inputs; an edge over several rows goes between their boxes."""
     found = entries()
-    depth: list[int] = []
-    for each in found:
-        depth.append(1 + max((depth[parent] for parent in each.parents), default=-1))
-    for i, each in enumerate(found):  # an input stands right before what uses it first
-        if not each.parents:
-            depth[i] = min(depth[j] for j, other in enumerate(found) if i in other.parents) - 1
-    rows: dict[int, int] = {}
-    place = []
-    for column in depth:
-        place.append((column, rows.get(column, 0)))
-        rows[column] = rows.get(column, 0) + 1
-    width, height = WIDE * max(rows.values()), HIGH * (max(depth) + 1)
-    parts = [_edge(place[parent], place[i]) for i, each in enumerate(found) for parent in each.parents]
+    rows, ways = arranged(found)
+    place = {node: (row, column) for row, nodes in enumerate(rows) for column, node in enumerate(nodes)}
+    width, height = WIDE * max(map(len, rows)), HIGH * len(rows)
+    parts = [_edge([place[node] for node in way]) for way in ways]
     parts += [_box(i, each, place[i]) for i, each in enumerate(found)]
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="13">'
     arrow = '<defs><marker id="arrow" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
@@ -67,14 +59,56 @@ def picture() -> str:
     return style.finished(f"{head}{arrow}{''.join(parts)}</svg>", "tape", "The tape of one write of the Delta rule as a graph")
 
 
+def depths(found: list[Entry]) -> list[int]:
+    """The row of each entry; an input stands right before what uses it first."""
+    depth: list[int] = []
+    for each in found:
+        depth.append(1 + max((depth[parent] for parent in each.parents), default=-1))
+    for i, each in enumerate(found):
+        if not each.parents:
+            depth[i] = min(depth[j] for j, other in enumerate(found) if i in other.parents) - 1
+    return depth
+
+
+def arranged(found: list[Entry]) -> tuple[list[list[int]], list[list[int]]]:
+    """Rows of nodes from left to right, and the nodes that each edge passes; where an edge passes a row it has a node of its own."""
+    depth = depths(found)
+    rows: list[list[int]] = [[i for i, row in enumerate(depth) if row == each] for each in range(max(depth) + 1)]
+    ways = []
+    for i, entry in enumerate(found):
+        for parent in entry.parents:
+            passed = list(range(len(depth), len(depth) + depth[i] - depth[parent] - 1))
+            for down, node in enumerate(passed, depth[parent] + 1):
+                depth.append(down)
+                rows[down].append(node)
+            ways.append([parent, *passed, i])
+    near: dict[int, list[int]] = {node: [] for row in rows for node in row}
+    for way in ways:
+        for one, other in itertools.pairwise(way):
+            near[one].append(other)
+            near[other].append(one)
+    for sweep in range(12):  # each node to the middle of its neighbours, downwards and upwards
+        place = {node: column for row in rows for column, node in enumerate(row)}
+        for row in rows if sweep % 2 == 0 else rows[::-1]:
+            row.sort(key=lambda node: sum(place[each] for each in near[node]) / len(near[node]))
+            place |= {node: column for column, node in enumerate(row)}
+    return rows, ways
+
+
 def _corner(place: tuple[int, int]) -> tuple[int, int]:
     return place[1] * WIDE + 10, place[0] * HIGH + 10
 
 
-def _edge(start: tuple[int, int], end: tuple[int, int]) -> str:
-    (x, y), (to_x, to_y) = _corner(start), _corner(end)
-    a, b, c, d = x + BOX // 2, y + TALL, to_x + BOX // 2, to_y
-    path = f"M{a} {b}C{a} {b + 18} {c} {d - 22} {c} {d}"
+def _edge(way: list[tuple[int, int]]) -> str:
+    """From the foot of the first box to the head of the last, straight down where it passes a row."""
+    points = []
+    for number, place in enumerate(way):
+        x, y = _corner(place)
+        points += [(x + BOX // 2, y)] if number else []
+        points += [(x + BOX // 2, y + TALL)] if number < len(way) - 1 else []
+    path = f"M{points[0][0]} {points[0][1]}"
+    for number, ((a, b), (c, d)) in enumerate(itertools.pairwise(points)):
+        path += f"L{c} {d}" if number % 2 else f"C{a} {b + 14} {c} {d - 18} {c} {d}"
     return f'<path d="{path}" fill="none" stroke="{style.TEXT}" stroke-opacity="0.55" marker-end="url(#arrow)"/>'
 
 

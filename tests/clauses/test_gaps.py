@@ -175,6 +175,20 @@ def test_a_clause_whose_test_executed_its_code_is_no_gap(toy: Toy, workers: int)
     assert ran == {"clauses": ["TOY-1"], "passed": True, "lines": {"tape/toy.py": "6"}}
 
 
+@pytest.mark.clause("TRACE-4")
+def test_what_a_shared_fixture_executes_counts_for_every_test_that_asks_for_it(toy: Toy) -> None:
+    shared = TEST.replace(
+        '@pytest.mark.clause("TOY-1")\n@pytest.mark.parametrize("a", range(20))\ndef test_add(a):\n    assert toy.add(a, 2) == a + 2\n',
+        "@pytest.fixture(scope='module')\ndef added():\n    return toy.add(1, 2)\n\n\n"
+        "def test_first(added):\n    assert added > 0\n\n\n"
+        '@pytest.mark.clause("TOY-1")\ndef test_second(added):\n    assert added == 3\n',
+    )
+    root = toy(test=shared)
+    found = trace(root, record.read(root))
+    assert found.gaps == ()
+    assert [test.name for test, _ in found.evidence["TOY-1"].proved] == ["test_second"]
+
+
 @pytest.mark.clause("TRACE-5")
 def test_a_clause_whose_tests_execute_other_code_is_a_gap(toy: Toy) -> None:
     root = toy(test=TEST.replace("toy.add(a, 2) == a + 2", "toy.other() == 0"))
@@ -239,3 +253,63 @@ def test_the_command_refuses_what_it_cannot_report_on(toy: Toy, tmp_path: Path, 
     assert "recorded of other sources than these; `make trace` records anew" in ran.err
     (root / record.RECORD).unlink()
     assert "no run of the tests is recorded; `make trace` records one" in cli("trace-spec", "--root", root).err
+
+
+@pytest.mark.clause("TRACE-4")
+def test_sources_that_change_while_the_tests_run_are_not_those_of_the_record(toy: Toy) -> None:
+    change = 'def test_change():\n    path = Path(__file__).parents[1] / "tape/toy.py"\n    path.write_text(path.read_text() + "\\n")\n'
+    root = toy(test=f"{TEST}\n\n{change}")
+    with pytest.raises(record.RecordError, match="recorded of other sources than these"):
+        record.read(root)
+
+
+@pytest.mark.clause("TRACE-9")
+def test_an_id_that_two_clauses_have_is_a_gap_where_the_second_stands(toy: Toy) -> None:
+    root = toy()
+    (root / "specs/zoo.md").write_text("# Zoo\n\n### TOY-1 Difference\n\nOf two numbers.\n")
+    assert gaps(root, record.read(root)) == ["specs/zoo.md:3: TOY-1 Difference: specs/toy.md:1 has this id too"]
+
+
+@pytest.mark.clause("TRACE-10")
+@pytest.mark.parametrize(
+    ("path", "content", "said"),
+    [
+        ("tape/toy.py", b"def f(:\n", "tape/toy.py:1: not Python: invalid syntax"),
+        ("tests/test_toy.py", b"x = 1\n  y = 2\n", "tests/test_toy.py:2: not Python: unexpected indent"),
+        ("specs/toy.md", b"### TOY-1 \xff\n", "specs/toy.md: not text in UTF-8"),
+        ("specs/toy.md", b"# Nothing\n", "specs: no clause stands there, as `### FAMILY-1 Title`"),
+        ("docs/x.md", b"\xff", "docs/x.md: not text in UTF-8"),
+    ],
+)
+def test_a_clone_that_cannot_be_read_is_refused_in_one_line(
+    path: str, content: bytes, said: str, tmp_path: Path, cli: Callable[..., Any]
+) -> None:
+    for name, text in {"specs/toy.md": SPEC, "tape/toy.py": CODE, "tests/test_toy.py": TEST}.items():
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(text)
+    (tmp_path / path).parent.mkdir(exist_ok=True)
+    (tmp_path / path).write_bytes(content)
+    record.write(tmp_path, Record({}))
+    ran = cli("trace-spec", "--root", tmp_path)
+    assert (ran.code, ran.out, ran.err) == (2, "", f"atlas-ref: {said}\n")
+    ran = cli("trace-spec", "--root", tmp_path, "--json")
+    assert (ran.code, ran.json) == (2, {"exit": 2, "bad_input": [said]})
+
+
+@pytest.mark.clause("TRACE-4", "TRACE-10")
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("[]", "not a record of a run: list indices"),
+        ("{", "not a record of a run: Expecting property name"),
+        ('{"schema": 2}', "schema 2, expected 1; `make trace` records anew"),
+        ('{"schema": 1}', "not a record of a run: 'tests' is missing; `make trace` records one"),
+    ],
+)
+def test_a_record_that_is_none_is_refused_in_one_line(content: str, said: str, tmp_path: Path, cli: Callable[..., Any]) -> None:
+    (tmp_path / "specs").mkdir()
+    (tmp_path / "run.json").write_text(content)
+    ran = cli("trace-spec", "--root", tmp_path, "--record", tmp_path / "run.json")
+    assert (ran.code, ran.out) == (2, "")
+    assert said in ran.err
+    assert ran.err.count("\n") == 1

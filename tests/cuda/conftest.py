@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 from atlas_ref.cuda.launch import Device
+from atlas_ref.parallel.scratch import scratch
 from tests.cuda import emulated
 
 ORDERS = {"forwards": emulated.FORWARDS, "backwards": emulated.BACKWARDS, "shuffled": emulated.SHUFFLED}
+
+
+@pytest.fixture(autouse=True)
+def _work_space_is_given_back() -> Iterator[None]:
+    """Plain code is called by its parts here, without the frame of a group around it."""
+    with scratch.frame():
+        yield
 
 
 class Place(NamedTuple):

@@ -99,7 +99,7 @@ def test_both_walks_are_those_of_the_array_operations(
 
 def plain_back(case: Drawn, E_bar: Any, states_bar: Any) -> exact.WalkedBack:
     """The walk back as `dual_backward` makes it."""
-    pulled = Pulled(None, None, None, None, E_bar, states_bar, None, None)
+    pulled = Pulled(None, None, None, None, E_bar, states_bar, None)
     ends, F = np.empty_like(states_bar), np.empty_like(case.made.scaled)
     into = Into(None, None, None)
     start, _, _ = dual_backward._through_solved(case.layout, case.given, case.made, case.bars, pulled, ends, F, into)

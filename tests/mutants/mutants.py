@@ -544,7 +544,7 @@ FORWARD: tuple[Mutant, ...] = (
         "monomials-both-halves",
         "x_i x_j for i < j only",
         "atlas_ref.feature_maps:_monomials",
-        Edited("x[..., i] * x[..., j]", "x[..., i] * x[..., j] * (i != j)"),
+        Edited("ops.index(x, (..., i)) * ops.index(x, (..., j))", "ops.index(x, (..., i)) * ops.index(x, (..., j)) * (i != j)"),
         values("map-monomials"),
     ),
     Mutant(

@@ -89,8 +89,8 @@ def _one_memory_a_part(shares: Any) -> Any:
 def _poisoned(empty: Any) -> Any:
     """Work space that holds NaN, as nothing may be known of it."""
 
-    def mutated(self: Any, shape: tuple[int, ...], kind: Any) -> Any:
-        made = empty(self, shape, kind)
+    def mutated(self: Any, shape: tuple[int, ...], like: Any, kind: Any = None) -> Any:
+        made = empty(self, shape, like, kind)
         made[...] = np.nan
         return made
 
@@ -98,7 +98,7 @@ def _poisoned(empty: Any) -> Any:
 
 
 def _no_work_space(empty: Any) -> Any:
-    return lambda self, shape, kind: np.empty(shape, kind)
+    return lambda self, shape, like, kind=None: np.empty(shape, like.dtype if kind is None else kind)
 
 
 def _by_substitution(inverse: Any) -> Any:
@@ -131,6 +131,7 @@ def _one_after_the_other(values: Any) -> Any:
 
 _P = "atlas_ref.parallel"
 _COEFFICIENTS, _DUAL, _BACK = f"{_P}.coefficients", f"{_P}.dual", f"{_P}.dual_backward"
+_STACKED, _STACKED_BACK = f"{_P}.stacked", f"{_P}.stacked_backward"
 _ROWS, _ROWS_BACK = f"{_COEFFICIENTS}:coefficient_rows", f"{_COEFFICIENTS}:coefficient_rows_backward"
 _NS, _FIRST = f"{_P}.chunkwise_newton_schulz", f"{_P}.momentum_first"
 _SCAN, _ATLAS, _KERNEL = f"{_P}.scan", f"{_P}.atlas_parallel", f"{_P}.kernel_steps"
@@ -336,57 +337,57 @@ DUAL: tuple[Mutant, ...] = (
         "scores-transposed",
         "queries and keys change places",
         f"{_DUAL}:forward",
-        Edited("scores = scratch.product(queries, phi_T)", "scores = scratch.product(phi, queries.swapaxes(-1, -2))"),
-        values("frozen-titans", "exact-titans", "hebbian"),
+        Edited("np.matmul(queries, phi_T, out=scores)", "np.matmul(phi, queries.swapaxes(-1, -2), out=scores)"),
+        values("frozen-titans", "hebbian"),
     ),
     Mutant(
         "mask-missing",
         "scores are read without their coefficients",
         f"{_DUAL}:forward",
         Edited("read_rows(layout, rows.D)[..., nb:], scores", "(read_rows(layout, rows.D)[..., nb:] != 0.0), scores"),
-        values("frozen", "exact-titans"),
+        values("frozen"),
     ),
     Mutant(
         "end-memory-not-decayed",
         "the memory at the end of a chunk without c_C",
         f"{_DUAL}:kept",
         Edited("wide(D[-1, ..., 0]), wide(X", "wide(np.ones_like(D[-1, ..., 0])), wide(X"),
-        values("frozen", "exact-titans"),
+        values("frozen"),
     ),
     Mutant(
         "end-memory-not-decayed-plain",
         "the same without momentum",
         f"{_DUAL}:kept",
         Edited("Kept(wide(D[-1, ..., 0]), None)", "Kept(wide(np.ones_like(D[-1, ..., 0])), None)"),
-        values("frozen-delta", "hebbian", "exact-delta"),
+        values("frozen-delta", "hebbian"),
     ),
     Mutant(
         "end-momentum-dropped",
         "the momentum before a chunk does not reach that after it: n_C",
         f"{_DUAL}:kept",
         Edited("wide(X[-1, ..., 1])", "wide(0.0 * X[-1, ..., 1])"),
-        values("frozen", "zero", "exact-titans"),
+        values("frozen", "zero"),
     ),
     Mutant(
         "end-memory-misses-momentum",
         "the momentum before a chunk does not reach the memory after it: f_C",
         f"{_DUAL}:pass_on",
         Edited("if keep.across is not None:", "if False:"),
-        values("frozen", "zero", "exact-titans"),
+        values("frozen", "zero"),
     ),
     Mutant(
         "reads-miss-momentum",
         "reads do not see the momentum before the chunk: f_t",
         f"{_DUAL}:_read",
         Edited("combined(made.asked, factors, out=y)", "combined(made.asked, factors * (np.arange(made.gates.bases) == 0), out=y)"),
-        values("frozen", "zero", "exact-titans"),
+        values("frozen", "zero"),
     ),
     Mutant(
         "X-for-D",
         "the memory at the end is left what the momentum is",
         f"{_DUAL}:left_factors",
         Edited("[-made.D[-1, ..., nb:], made.X[-1", "[-made.X[-1, ..., nb:], made.X[-1"),
-        values("frozen", "exact-titans"),
+        values("frozen"),
     ),
     Mutant(
         "reference-not-refreshed",
@@ -412,7 +413,7 @@ DUAL: tuple[Mutant, ...] = (
     Mutant(
         "reference-lost-between-groups",
         "a group in the middle of a span takes the memory before it for reference",
-        f"{_P}.stretch:_forward",
+        f"{_P}.stretch:_run",
         Edited("_part(layout, given, tokens, end, _behind)", "_part(layout, given, tokens, end._replace(reference=end.M), _behind)"),
         values("frozen-groups"),
     ),
@@ -450,7 +451,7 @@ DUAL: tuple[Mutant, ...] = (
     Mutant(
         "arrivals-lost-between-groups",
         "a group gets the residuals of the first",
-        f"{_P}.stretch:_forward",
+        f"{_P}.stretch:_run",
         Edited(
             "_part(layout, given, tokens, end, _behind)", "_part(layout, given, tokens, end._replace(residuals=given.residuals), _behind)"
         ),
@@ -480,7 +481,7 @@ DUAL: tuple[Mutant, ...] = (
     Mutant(
         "threads-swap-memories",
         "the ends that threads reached are put together in another order",
-        f"{_P}.stretch:_rejoined",
+        f"{_P}.worked:_rejoined",
         Edited("zip(*ends, strict=True)", "zip(*ends[::-1], strict=True)"),
         target("memories_shared_out_over_threads_change_no_bit[2]"),
     ),
@@ -548,18 +549,11 @@ DUAL: tuple[Mutant, ...] = (
         values("frozen", "hebbian", "zero"),
     ),
     Mutant(
-        "chunks-of-turned-keys-shifted",
-        "the same where keys are columns",
-        f"{_DUAL}:_spread_transposed",
-        Edited("layout.chunk * right", "(layout.chunk - 1) * right"),
-        values("frozen", "hebbian", "zero"),
-    ),
-    Mutant(
         "no-system",
         "residuals of a chunk do not see each other",
         f"{_DUAL}:_solved",
         Edited("mix(made.inverse[:, k], rest, out=E[:, k])", "E[:, k] = rest"),
-        values("exact-titans", "exact-delta", "exact-window", "exact-rows"),
+        values("exact-rows"),
     ),
     Mutant(
         "system-without-decay",
@@ -569,7 +563,7 @@ DUAL: tuple[Mutant, ...] = (
             "before_rows(layout, rows.gates, rows.D)",
             "before_rows(layout, rows.gates, rows_of(layout, given._replace(retain=np.ones_like(given.retain))).D)",
         ),
-        values("exact-titans", "exact-delta", "exact-window"),
+        values("exact-rows"),
     ),
     Mutant(
         "system-one-row-late",
@@ -590,21 +584,21 @@ DUAL: tuple[Mutant, ...] = (
         "the momentum before the chunk is left out of residuals",
         f"{_DUAL}:_solved",
         Edited("out=answered[:, k]), before[:, k])", "out=answered[:, k]), before[:, k] * (np.arange(before.shape[-1]) == 0))"),
-        values("exact-titans", "exact-window"),
+        values("exact-rows"),
     ),
     Mutant(
         "residual-misses-value",
         "a running residual without its value",
         f"{_DUAL}:_solved",
         Edited("rest -= values[:, k]", "rest -= 0.0 * values[:, k]"),
-        values("exact-titans", "exact-delta"),
+        values("exact-rows"),
     ),
     Mutant(
         "reference-read-not-refreshed",
         "reads of every span meet the memory at the start of the call",
         f"{_DUAL}:_solved",
         Edited("if layout.refresh[k] else reference", "if layout.refresh[k] and k == 0 else reference"),
-        values("exact-reads"),
+        values("exact-rows-reads"),
     ),
     Mutant(
         "level-skipped",
@@ -617,14 +611,14 @@ DUAL: tuple[Mutant, ...] = (
         "halves-added",
         "the lower block of an inverse has the wrong sign",
         f"{_P}.triangular:inverse_unit_lower",
-        Edited("-np.matmul(second,", "np.matmul(second,"),
+        Edited("np.negative(np.matmul(second, np.matmul(below, first)), out=corner)", "corner[...] = np.matmul(second, np.matmul(below, first))"),
         values("exact-long") + target("an_inverse_by_halves_is_that_by_substitution[20]"),
     ),
     Mutant(
         "halves-swapped",
         "the halves of an inverse change places",
         f"{_P}.triangular:inverse_unit_lower",
-        Edited("-np.matmul(second, np.matmul(below, first))", "-np.matmul(first, np.matmul(below, second))"),
+        Edited("np.matmul(second, np.matmul(below, first))", "np.matmul(first, np.matmul(below, second))"),
         values("exact-long") + target("an_inverse_by_halves_is_that_by_substitution[20]"),
     ),
     Mutant(
@@ -643,60 +637,267 @@ DUAL: tuple[Mutant, ...] = (
     ),
 )
 
+STACKED: tuple[Mutant, ...] = (
+    Mutant(
+        "stacked-no-system",
+        "residuals of a chunk do not see each other",
+        f"{_STACKED}:_fold",
+        Edited(
+            "inverse_unit_lower(scratch.times(before[..., nb:], made.keyed))",
+            "np.eye(made.inverse.shape[-1])",
+        ),
+        values("exact-titans", "exact-delta", "exact-window"),
+    ),
+    Mutant(
+        "stacked-undecayed-system",
+        "writes reach later residuals of the chunk undecayed",
+        f"{_STACKED}:_fold",
+        Edited("scratch.times(before[..., nb:], made.keyed)", "scratch.times(before[..., nb:] != 0.0, made.keyed)"),
+        values("exact-titans", "exact-delta", "exact-window"),
+    ),
+    Mutant(
+        "stacked-residual-misses-momentum",
+        "the momentum before the chunk is left out of residuals",
+        f"{_STACKED}:_fold",
+        Edited("else -before[..., None, :, base]", "else 0.0 * before[..., None, :, base]"),
+        values("exact-titans", "exact-window"),
+    ),
+    Mutant(
+        "stacked-residual-adds-momentum",
+        "the momentum before the chunk counts with the other sign",
+        f"{_STACKED}:_fold",
+        Edited("else -before[..., None, :, base]", "else before[..., None, :, base]"),
+        values("exact-titans", "exact-window"),
+    ),
+    Mutant(
+        "stacked-values-unsolved",
+        "values meet the system as they are",
+        f"{_STACKED}:_fold",
+        Edited(
+            "np.matmul(made.inverse, spread(layout, given.values), out=made.beyond())", "made.beyond()[...] = spread(layout, given.values)"
+        ),
+        values("exact-titans", "exact-delta", "exact-window"),
+    ),
+    Mutant(
+        "stacked-mask-missing",
+        "scores are read without their coefficients",
+        f"{_STACKED}:_fold_reads",
+        Edited("np.multiply(reading[..., nb:], made.scores", "np.multiply(reading[..., nb:] != 0.0, made.scores"),
+        values("exact-titans", "exact-delta"),
+    ),
+    Mutant(
+        "stacked-X-for-D",
+        "the memory at the end is left what the momentum is",
+        f"{_STACKED}:left_rows",
+        Edited("for x in (rows.D, rows.X) if", "for x in (rows.X, rows.X) if"),
+        values("exact-titans", "exact-window"),
+    ),
+    Mutant(
+        "stacked-sign-of-momentum",
+        "what is left in the momentum has the sign of that in the memory",
+        f"{_STACKED}:side_by_side",
+        Edited("-factors[..., 1, None]", "factors[..., 1, None]"),
+        values("exact-titans", "exact-window"),
+    ),
+    Mutant(
+        "stacked-memory-not-decayed",
+        "the memory at the end of a chunk without c_C",
+        f"{_STACKED}:_room",
+        Edited(
+            "own=rows.D[-1, ..., 0] if nb == 1 else np.concatenate([rows.D[-1, ..., 0]",
+            "own=np.ones_like(rows.D[-1, ..., 0]) if nb == 1 else np.concatenate([np.ones_like(rows.D[-1, ..., 0])",
+        ),
+        values("exact-titans", "exact-delta"),
+    ),
+    Mutant(
+        "stacked-momentum-dropped",
+        "the momentum before a chunk does not reach that after it: n_C",
+        f"{_STACKED}:_room",
+        Edited("rows.X[-1, ..., 1]]", "0.0 * rows.X[-1, ..., 1]]"),
+        values("exact-titans"),
+    ),
+    Mutant(
+        "stacked-memory-misses-momentum",
+        "the momentum before a chunk does not reach the memory after it: f_C",
+        f"{_STACKED}:_walked",
+        Edited("if made.across is not None:", "if False:"),
+        values("exact-titans"),
+    ),
+    Mutant(
+        "stacked-reference-not-refreshed",
+        "reads of every span meet the memory at the start of the call",
+        f"{_STACKED}:_walked",
+        Edited("if layout.refresh[k] else reference", "if layout.refresh[k] and k == 0 else reference"),
+        values("exact-reads"),
+    ),
+    Mutant(
+        "stacked-inverse-not-transposed",
+        "the backward solves the system of the forward",
+        f"{_STACKED_BACK}:_through_system",
+        Edited("made.inverse.swapaxes(-1, -2)", "made.inverse"),
+        gradients("exact-titans-v", "exact-delta-k"),
+    ),
+    Mutant(
+        "stacked-no-gradient-to-values",
+        "values get nothing from running residuals",
+        f"{_STACKED_BACK}:_through_system",
+        Edited("gathered(layout, dV, into.values)", "pass"),
+        gradients("exact-titans-v", "exact-delta-v"),
+    ),
+    Mutant(
+        "stacked-no-gradient-to-predictions",
+        "keys and coefficients get nothing from the predictions of the state",
+        f"{_STACKED_BACK}:_through_system",
+        Edited("_from_side_by_side(bar, made.phi, before[..., :nb], pulled.phi, d_before[..., :nb])", "pass"),
+        gradients("exact-titans-k", "exact-delta-k", "exact-window-k"),
+    ),
+    Mutant(
+        "stacked-half-of-the-products",
+        "a product of two keys has a gradient for one",
+        f"{_STACKED_BACK}:_through_system",
+        Edited("d_keyed + d_keyed.swapaxes(-1, -2)", "d_keyed"),
+        gradients("exact-titans-k", "exact-window-k"),
+    ),
+    Mutant(
+        "stacked-dN-not-to-coefficients",
+        "coefficients get nothing from the system",
+        f"{_STACKED_BACK}:_through_system",
+        Edited("np.multiply(dN, made.keyed, out=d_before[..., nb:])", "d_before[..., nb:] = 0.0"),
+        gradients("exact-titans-step_size", "exact-delta-retain", "exact-window-window_weights"),
+    ),
+    Mutant(
+        "stacked-residuals-not-to-state",
+        "the state before a chunk gets nothing from its residuals",
+        f"{_STACKED_BACK}:_through_chunks",
+        Edited("dZ -= np.matmul(made.W[:, k].swapaxes(-1, -2), dF, out=change)", "pass"),
+        gradients("exact-titans-M0", "exact-titans-S0", "exact-window-M0"),
+    ),
+    Mutant(
+        "stacked-end-not-to-residuals",
+        "residuals get nothing from the state after their chunk",
+        f"{_STACKED_BACK}:_through_chunks",
+        Edited("dF += np.matmul(made.P[:, k], after, out=more)", "pass"),
+        gradients("exact-titans-v", "exact-window-v"),
+    ),
+    Mutant(
+        "stacked-state-not-carried",
+        "no gradient from the state after a chunk to that before it",
+        f"{_STACKED_BACK}:_through_chunks",
+        Edited("dZ[:, part] += np.multiply(after[:, part], made.own[:, k, base, None, None], out=change[:, part])", "pass"),
+        gradients("exact-titans-M0", "exact-titans-S0", "exact-window-M0"),
+    ),
+    Mutant(
+        "stacked-dS-misses-the-memory",
+        "no gradient from the memory after a chunk to the momentum before it",
+        f"{_STACKED_BACK}:_through_chunks",
+        Edited("if made.across is not None:", "if False:"),
+        gradients("exact-titans-S0", "exact-window-S0"),
+    ),
+    Mutant(
+        "stacked-read-reference-dropped",
+        "reads of the reference give it no gradient",
+        f"{_STACKED_BACK}:_through_chunks",
+        Edited("if pulled.references is not None:", "if False:"),
+        gradients("exact-reads-M0"),
+    ),
+    Mutant(
+        "stacked-reads-not-to-residuals",
+        "states and residuals get nothing from the reads of their chunk",
+        f"{_STACKED_BACK}:_through_reads",
+        Edited("np.matmul(made.R.swapaxes(-1, -2), g, out=pulled.both)", "pulled.both[...] = 0.0"),
+        gradients("exact-titans-v"),
+    ),
+    Mutant(
+        "stacked-scores-miss-their-mask",
+        "scores get a gradient without their coefficients",
+        f"{_STACKED_BACK}:_through_reads",
+        Edited("scratch.times(dA, coefficients[..., nb:])", "scratch.times(dA, coefficients[..., nb:] != 0.0)"),
+        gradients("exact-titans-k"),
+    ),
+    Mutant(
+        "stacked-factors-without-gradient",
+        "c and f get nothing from reads and predictions",
+        f"{_STACKED_BACK}:_from_side_by_side",
+        Edited("bars[..., 1] -= row_dots(bar[..., d : 2 * d], x)", "pass"),
+        gradients("exact-titans-momentum"),
+    ),
+    Mutant(
+        "stacked-c-misses-the-end",
+        "c_C gets nothing from the memory after the chunk",
+        f"{_STACKED_BACK}:_through_ends",
+        Edited("last[..., 0] += _dots(ends[..., :d, :], states[..., :d, :])", "pass"),
+        gradients("exact-titans-retain", "exact-delta-retain"),
+    ),
+    Mutant(
+        "stacked-f-misses-the-end",
+        "f_C gets nothing from the memory after the chunk",
+        f"{_STACKED_BACK}:_through_ends",
+        Edited("last[..., 1] -= _dots(ends[..., :d, :], states[..., d:height, :])", "pass"),
+        gradients("exact-titans-momentum"),
+    ),
+    Mutant(
+        "stacked-keys-miss-the-end",
+        "keys and coefficients get nothing from the states after their chunk",
+        f"{_STACKED_BACK}:_through_ends",
+        Edited("_from_side_by_side(dP, made.phi, left_rows(made.rows), pulled.phi, bars)", "pass"),
+        gradients("exact-titans-k", "exact-titans-retain"),
+    ),
+)
+
 DUAL_BACKWARD: tuple[Mutant, ...] = (
     Mutant(
         "inverse-not-transposed",
         "the backward solves the system of the forward",
         f"{_BACK}:_through_solved",
         Edited("made.inverse.swapaxes(-1, -2)", "made.inverse"),
-        gradients("exact-titans-v", "exact-delta-k", "exact-window-M0"),
+        gradients("exact-rows-M0", "exact-rows-k", "exact-rows-v"),
     ),
     Mutant(
         "R-bar-not-to-values",
         "values get nothing from running residuals",
         f"{_BACK}:_through_rows",
         Edited("gathered(layout, -dR, into.values)", "pass"),
-        gradients("exact-titans-v", "exact-delta-v"),
+        gradients("exact-rows-v"),
     ),
     Mutant(
         "R-bar-not-to-keys",
         "keys get nothing from the predictions of the state",
         f"{_BACK}:_through_rows",
-        Edited("pulled.phi[...] += scratch.product(out, pulled.turned)", "pass"),
-        gradients("exact-titans-k", "exact-delta-k", "exact-window-k"),
+        Edited("pulled.phi[...] += scratch.product(out, scratch.turned(made.states[:, :-1]))", "pass"),
+        gradients("exact-rows-k"),
     ),
     Mutant(
         "R-bar-not-to-state",
         "the state before a chunk gets nothing from its residuals",
         f"{_BACK}:_through_solved",
-        Edited("dZ += scratch.product(made.phi_T[:, k], _spread_out(dR, before[:, k]))", "pass"),
-        gradients("exact-titans-M0", "exact-titans-S0", "exact-window-M0"),
+        Edited("dZ += scratch.product(made.phi[:, k].swapaxes(-1, -2), _spread_out(dR, before[:, k]))", "pass"),
+        gradients("exact-rows-M0", "exact-rows-S0"),
     ),
     Mutant(
         "half-of-the-products-of-keys",
         "a product of two keys has a gradient for one",
         f"{_BACK}:_through_rows",
         Edited("d_keyed + d_keyed.swapaxes(-1, -2)", "d_keyed"),
-        gradients("exact-titans-k", "exact-window-k"),
+        gradients("exact-rows-k"),
     ),
     Mutant(
         "dN-not-to-coefficients",
         "coefficients get nothing from the system",
         f"{_BACK}:_through_rows",
         Edited("np.multiply(dN, made.keyed[:, :, None], out=d_before[..., nb:])", "pass"),
-        gradients("exact-titans-step_size", "exact-delta-retain", "exact-window-window_weights"),
+        gradients("exact-rows-retain", "exact-rows-step_size"),
     ),
     Mutant(
         "before-error-no-gradient",
         "the decay before the error has no gradient of its own",
-        f"{_BACK}:_through_rows",
-        Edited("(d_before * made.D[:-1]).sum(axis=-1)", "0.0"),
+        f"{_BACK}:through_before",
+        Edited("(d_before * rows.D[:-1]).sum(axis=-1)", "0.0"),
         gradients("exact-decay-retain", "exact-rows-retain"),
     ),
     Mutant(
         "one-lag-of-the-system",
         "coefficients get the system's gradient of the oldest lag",
-        f"{_BACK}:_through_rows",
+        f"{_BACK}:through_before",
         Edited("layout.window, -1).sum(axis=-2)", "layout.window, -1)[..., 0, :]"),
         gradients("exact-window-retain", "exact-window-window_weights"),
     ),
@@ -708,7 +909,7 @@ DUAL_BACKWARD: tuple[Mutant, ...] = (
             "into += scratch.times(dZ, keep.own[:, k])",
             "into[..., keep.own.shape[-1] // 2 :] += scratch.times(dZ, keep.own[:, k])[..., keep.own.shape[-1] // 2 :]",
         ),
-        gradients("frozen-M0", "exact-titans-M0", "exact-window-M0"),
+        gradients("frozen-M0"),
     ),
     Mutant(
         "dS-not-carried-between-chunks",
@@ -718,14 +919,14 @@ DUAL_BACKWARD: tuple[Mutant, ...] = (
             "into += scratch.times(dZ, keep.own[:, k])",
             "into[..., : keep.own.shape[-1] // 2] += scratch.times(dZ, keep.own[:, k])[..., : keep.own.shape[-1] // 2]",
         ),
-        gradients("frozen-S0", "exact-titans-S0"),
+        gradients("frozen-S0"),
     ),
     Mutant(
         "dS-misses-the-memory",
         "no gradient from the memory after a chunk to the momentum before it",
         f"{_BACK}:_hand_back",
         Edited("if keep.across is not None:", "if False:"),
-        gradients("frozen-S0", "exact-titans-S0", "exact-window-S0"),
+        gradients("frozen-S0"),
     ),
     Mutant(
         "dM-ref-not-handed-back",
@@ -753,7 +954,7 @@ DUAL_BACKWARD: tuple[Mutant, ...] = (
         "the same under the running reference",
         f"{_BACK}:_through_solved",
         Edited("if pulled.references is not None:", "if False:"),
-        gradients("exact-reads-M0"),
+        gradients("exact-rows-reads-M0"),
     ),
     Mutant(
         "reference-not-to-keys",
@@ -774,56 +975,56 @@ DUAL_BACKWARD: tuple[Mutant, ...] = (
         "the same under the running reference",
         f"{_BACK}:_through_solved",
         Edited("_add_from_ends(F[:, k], left[:, k], dR)", "pass"),
-        gradients("exact-titans-v", "exact-window-v"),
+        gradients("exact-rows-v"),
     ),
     Mutant(
         "E-bar-misses-the-reads",
         "residuals get nothing from the reads of their chunk",
         f"{_BACK}:_through_scores",
         Edited("np.negative(_mixed_back(made.A, g), out=pulled.E)", "pass"),
-        gradients("frozen-v", "exact-titans-v"),
+        gradients("frozen-v"),
     ),
     Mutant(
         "coefficients-miss-the-end",
         "coefficients get nothing from the memory after their chunk",
         f"{_BACK}:_through_ends",
         Edited("last[..., nb:] -= by_column(made.E, F[..., :o])", "pass"),
-        gradients("frozen-retain", "frozen-step_size", "exact-titans-retain"),
+        gradients("frozen-retain", "frozen-step_size"),
     ),
     Mutant(
         "c-misses-the-end",
         "c_C gets nothing from the memory after the chunk",
         f"{_BACK}:_through_ends",
         Edited("last[..., 0] += by_gate(ends[..., :o], states[..., :o])", "pass"),
-        gradients("frozen-retain", "frozen-delta-retain", "exact-titans-retain"),
+        gradients("frozen-retain", "frozen-delta-retain"),
     ),
     Mutant(
         "f-misses-the-end",
         "f_C gets nothing from the memory after the chunk",
         f"{_BACK}:_through_ends",
         Edited("last[..., 1] -= by_gate(ends[..., :o], states[..., o:])", "pass"),
-        gradients("frozen-momentum", "exact-titans-momentum"),
+        gradients("frozen-momentum"),
     ),
     Mutant(
         "keys-miss-the-end",
         "keys get nothing from the states after their chunk",
         f"{_BACK}:_through_ends",
         Edited("pulled.phi[...] += scratch.product(made.scaled, scratch.turned(ends))", "pass"),
-        gradients("frozen-k", "exact-titans-k"),
+        gradients("frozen-k"),
     ),
     Mutant(
         "scores-miss-their-mask",
         "scores get a gradient without their coefficients",
         f"{_BACK}:_through_scores",
         Edited("dA *= coefficients[..., nb:]", "pass"),
-        gradients("frozen-q", "frozen-k", "exact-titans-k"),
+        gradients("frozen-q", "frozen-k"),
     ),
     Mutant(
         "c-misses-the-reads",
         "c_t and f_t get nothing from reads",
         f"{_BACK}:_through_scores",
         Edited("_factor_bars(g, made.asked, np.moveaxis(rows[..., :nb], -3, -2))", "pass"),
-        gradients("frozen-retain", "frozen-delta-retain", "exact-titans-momentum"),
+        gradients("frozen-retain", "frozen-delta-retain"),
     ),
     Mutant(
         "residual-of-arrival-dropped",
@@ -1316,6 +1517,7 @@ PARALLEL: tuple[Mutant, ...] = (
     *COEFFICIENTS,
     *DUAL,
     *DUAL_BACKWARD,
+    *STACKED,
     *MOMENTUM_FIRST,
     *NEWTON_SCHULZ,
     *SCAN,
@@ -1361,7 +1563,7 @@ PARALLEL_LEGAL: tuple[Mutant, ...] = (
     ),
     Mutant("one-chunk-groups", "every chunk is a group", f"{_P}.walk:GROUP_NUMBERS", constant(1), _BLOCKS),
     Mutant("plain-twin", "a group in tape ops, without a backward by hand", f"{_P}.stretch:block", _twin, _BLOCKS),
-    Mutant("threads-for-all", "every memory is a part for a thread", f"{_P}.stretch:_shares", _one_memory_a_part, _BLOCKS),
+    Mutant("threads-for-all", "every memory is a part for a thread", f"{_P}.worked:shared", _one_memory_a_part, _BLOCKS),
     Mutant("no-work-space", "every array of a group is a new one", f"{_P}.scratch:Scratch.empty", _no_work_space, _BLOCKS),
     Mutant("poisoned-work-space", "work space is not empty", f"{_P}.scratch:Scratch.empty", _poisoned, _BLOCKS),
     Mutant(

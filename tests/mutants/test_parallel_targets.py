@@ -15,7 +15,7 @@ from close import ANALYTIC, assert_close
 import atlas_ref
 import tape
 from atlas_ref.oracle.new import Request
-from atlas_ref.parallel import stretch, triangular, walk
+from atlas_ref.parallel import stretch, triangular, walk, worked
 from atlas_ref.parallel.group import Arrays, Layout
 from atlas_ref.parallel.scan import affine_scan, scan
 from tests.literal import evaluate
@@ -94,7 +94,10 @@ CASES: dict[str, Formed] = {
     "exact-decay": Formed("exact", 3, request("titans_lmm", tokens=6, convention=BEFORE)),
     "exact-window": Formed("exact", 3, request(convention=SPLIT, tokens=6), signed_weights),
     "exact-window-decay": Formed("exact", 2, request(convention={**SPLIT, **BEFORE, "read": "before"}, history=2), signed_weights),
-    "exact-rows": Formed("exact", 2, request(convention={**SPLIT, **BEFORE}, per_dimension_gates=True, tokens=4), signed_weights),
+    "exact-rows": Formed("exact", 3, request(convention={**SPLIT, **BEFORE}, per_dimension_gates=True, tokens=5), signed_weights),
+    "exact-rows-reads": Formed(
+        "exact", 2, request(convention={**SPLIT, "read": "chunk_start"}, per_dimension_gates=True, span=4, tokens=6)
+    ),
     "exact-reads": Formed("exact", 2, request(convention={**SPLIT, "read": "chunk_start"}, span=4, tokens=6)),
     "exact-momentum-first": Formed("exact", 2, request(convention={**SPLIT, **MOMENTUM_FIRST, **BEFORE}), stored_momenta),
     "exact-reset": Formed("exact", 2, request(convention={**SPLIT, "gradient_scale": 0.7}, reset=3, history=2, tokens=6)),
@@ -156,7 +159,8 @@ GRADIENTS = {
     "exact-decay": "retain M0",
     "exact-window": "k v retain window_weights M0 S0",
     "exact-window-decay": "retain window_k",
-    "exact-rows": "k retain",
+    "exact-rows": "k v retain step_size M0 S0",
+    "exact-rows-reads": "M0",
     "exact-reads": "M0",
     "scan": "k retain momentum M0 S0",
     "scan-delta": "k M0",
@@ -183,11 +187,11 @@ def test_gradient(name: str, key: str) -> None:
 def test_memories_shared_out_over_threads_change_no_bit(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Values and gradients of four memories in groups of a span, by one thread and by several."""
     case = atlas_ref.make(*made(frozen(heads=4, window=3, tokens=9, span=4, history=2), None, {}))
-    monkeypatch.setattr(stretch, "SHARED_WORK", 0)
+    monkeypatch.setattr(worked, "SHARED_WORK", {True: 0, False: 0})
     monkeypatch.setattr(walk, "GROUP_NUMBERS", 600)
     found = []
     for count in (1, threads):
-        monkeypatch.setattr(stretch, "processors", lambda count=count: count)
+        monkeypatch.setattr(worked, "processors", lambda count=count: count)
         found.append(atlas_ref.evaluate(case, grad=True, form="chunkwise", chunk=2).tensors)
     for name, value in found[0].items():
         assert found[1][name].tobytes() == value.tobytes(), name

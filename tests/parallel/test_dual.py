@@ -9,7 +9,7 @@ import pytest
 from close import ANALYTIC, assert_close
 
 import tape
-from atlas_ref.parallel import coefficients, dual_plain, stretch
+from atlas_ref.parallel import coefficients, dual_plain, stacked, stretch
 from atlas_ref.parallel.group import Arrays, Layout
 from atlas_ref.parallel.scratch import scratch
 from tape import check, ops
@@ -168,3 +168,25 @@ def test_results_are_not_work_space() -> None:
     both(2)
     for value, copy in zip(found, copies, strict=True):
         assert value.tobytes() == copy.tobytes()
+
+
+@pytest.mark.clause("EXACT-20")
+@pytest.mark.parametrize("momentum", [True, False])
+@pytest.mark.parametrize("name", [name for name in LAYOUTS if name.startswith("running")])
+def test_a_folded_chunk_is_one_that_is_solved_as_it_is_met(name: str, momentum: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = LAYOUTS[name]
+    given = drawn(layout, momentum=momentum)
+
+    def both() -> tuple[Any, Any]:
+        present = {key: value for key, value in given._asdict().items() if value is not None}
+        run = stretch.block([layout])
+        values, pulled = tape.vjp(lambda some: stretch.outputs(*run(given._replace(**some))), present)
+        return values, pulled(tuple(np.cos(value + place) for place, value in enumerate(values)))[0]
+
+    folded = both()
+    monkeypatch.setattr(stacked, "takes", lambda layout, rows: False)
+    met = both()
+    for got, want in zip(folded[0], met[0], strict=True):
+        assert_close("values", got, want, ANALYTIC)
+    for key, want in met[1].items():
+        assert_close(key, folded[1][key], want, ANALYTIC)

@@ -15,7 +15,7 @@ import tape
 from atlas_ref.oracle.case import Case, make
 from atlas_ref.oracle.evaluate import MODULES
 from atlas_ref.oracle.new import Request, new
-from atlas_ref.parallel import chunkwise_newton_schulz, dual, dual_backward, scan, stretch, walk
+from atlas_ref.parallel import chunkwise_newton_schulz, dual, dual_backward, scan, stacked, stacked_backward, walk, worked
 from atlas_ref.parallel import run as parallel
 from atlas_ref.parallel.scratch import Scratch, scratch
 from atlas_ref.rules import delta
@@ -332,8 +332,8 @@ def both(case: Case, form: str) -> dict[str, bytes]:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_threads_of_a_caller_do_not_meet_in_work_space(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether or not each of them shares its memories out over threads in turn."""
-    monkeypatch.setattr(stretch, "SHARED_WORK", 0)
-    monkeypatch.setattr(stretch, "processors", lambda: threads)
+    monkeypatch.setattr(worked, "SHARED_WORK", {True: 0, False: 0})
+    monkeypatch.setattr(worked, "processors", lambda: threads)
     jobs = [example(way, tokens=20 + i, d_in=5, seed=i) for i, way in enumerate(["chunkwise-carry", "exact", "exact-titans", "chunkwise"])]
     want = [both(case, form) for form, case in jobs]
     differ: list[Any] = []
@@ -357,15 +357,24 @@ class Interrupted(Exception):
 
 
 @pytest.mark.clause("CHUNK-15")
-@pytest.mark.parametrize(("module", "name"), [(dual, "left_factors"), (dual, "pass_on"), (dual_backward, "_through_ends")])
-@pytest.mark.parametrize("way", ["chunkwise-carry", "exact"])
+@pytest.mark.parametrize(
+    ("way", "module", "name"),
+    [
+        ("chunkwise-carry", dual, "left_factors"),
+        ("chunkwise-carry", dual, "pass_on"),
+        ("chunkwise-carry", dual_backward, "_through_ends"),
+        ("exact", stacked, "side_by_side"),
+        ("exact", stacked, "_walked"),
+        ("exact", stacked_backward, "_through_ends"),
+    ],
+)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_an_interruption_in_a_group_leaves_the_work_space_as_it_was(
     threads: int, way: str, module: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     form, case = example(way)
-    monkeypatch.setattr(stretch, "SHARED_WORK", 0)
-    monkeypatch.setattr(stretch, "processors", lambda: threads)
+    monkeypatch.setattr(worked, "SHARED_WORK", {True: 0, False: 0})
+    monkeypatch.setattr(worked, "processors", lambda: threads)
     want = both(case, form)
 
     def interrupts(*arrays: Any) -> Any:
@@ -383,10 +392,10 @@ def test_an_interruption_in_a_group_leaves_the_work_space_as_it_was(
 def test_a_group_that_did_not_fit_does_not_break_those_after_it() -> None:
     space = Scratch()
     with pytest.raises(MemoryError), space.frame():
-        space.empty((2**55,), np.float64)
+        space.empty((2**55,), np.zeros(()))
     for _ in range(2):
         with space.frame():
-            space.empty((8,), np.float64)[...] = 1.0
+            space.empty((8,), np.zeros(()))[...] = 1.0
     assert space.used == 0
 
 

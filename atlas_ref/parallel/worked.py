@@ -1,0 +1,103 @@
+"""One group of chunks, run and pulled back: which way, shared out over which threads, and what lasts in between.
+
+Where work space is at rest after a group, the group is computed again to be pulled back; a group that lasts keeps what it
+computed in work space that is lent to it. Specified in specs/chunkwise.md (CHUNK-15).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from atlas_ref.backend import on_host
+from atlas_ref.parallel import dual, dual_backward, stacked, stacked_backward
+from atlas_ref.parallel.coefficients import Rows
+from atlas_ref.parallel.dual_bars import Bars, Into
+from atlas_ref.parallel.group import Arrays, End, Layout
+from atlas_ref.parallel.scratch import Loan, scratch
+from atlas_ref.threads import in_threads, processors
+from atlas_ref.types import Array
+
+#: Multiply-adds of scores below which a second thread costs more than it saves: beside a solution, and elsewhere.
+SHARED_WORK = {True: 2**23, False: 2**24}
+
+
+class Worked(NamedTuple):
+    """What a group that lasts computed: its coefficient rows and the rest, by share; and what lends it room."""
+
+    rows: Rows
+    made: list[Any]
+    loans: list[Loan]
+
+
+def run(layout: Layout, given: Arrays, y: Array, *, lasting: bool) -> tuple[End, Worked | None]:
+    """Run a group; its reads go into y. What it computed lasts, or is None.
+
+    It takes work space of the caller's frame, or if it lasts, of the caller's loan.
+    """
+
+    def some(memories: slice) -> tuple[End, Any, Any]:
+        with scratch.lent() if lasting else scratch.frame() as loan:
+            made = dual.forward(layout, _of(given, memories), rows.of(memories))
+            if y is not None:
+                dual.reads(layout, made, y[memories])
+            return dual.end(layout, made), made if lasting else None, loan
+
+    rows, shares = dual.rows_of(layout, given), shared(layout, given)
+    if stacked.takes(layout, rows):
+        found = stacked.forward(layout, given, rows, shares, y)
+        return stacked.end(layout, found), Worked(rows, [found], []) if lasting else None
+    ends, made, loans = zip(*in_threads([partial(some, memories) for memories in shares]), strict=True)
+    return _rejoined(ends), Worked(rows, list(made), list(loans)) if lasting else None
+
+
+def pull_back(layout: Layout, given: Arrays, worked: Worked | None, bars: Bars, found: Arrays) -> End:
+    """Pull a group back, computed again unless it lasted; cotangents of tokens go into `found`."""
+    into = Into(found.keys, found.values, found.queries)
+
+    def some(memories: slice, made: Any) -> End:
+        with scratch.frame():
+            part = _of(given, memories)
+            made = dual.forward(layout, part, rows.of(memories)) if made is None else made
+            return dual_backward.backward(layout, part, made, Bars(*_some(bars, memories)), summed.of(memories), into.of(memories))
+
+    rows, shares = dual.rows_of(layout, given) if worked is None else worked.rows, shared(layout, given)
+    summed = dual_backward.row_bars(layout, rows)
+    if stacked.takes(layout, rows):
+        made = stacked.forward(layout, given, rows, shares, None) if worked is None else worked.made[0]
+        bar = stacked_backward.backward(layout, made, bars, summed, into, shares)
+    else:
+        each = [None] * len(shares) if worked is None else worked.made
+        bar = _rejoined(in_threads([partial(some, memories, made) for memories, made in zip(shares, each, strict=True)]))
+    for name, value in dual_backward.gates_backward(layout, given, rows, summed).items():
+        getattr(found, name)[...] = value
+    return bar
+
+
+# -- shares of memories ---------------------------------------------------------------------------------
+
+
+def shared(layout: Layout, given: Arrays) -> list[slice]:
+    """Memories in shares for one thread each, where there is enough to do."""
+    B, n, d = given.queries.shape
+    work = B * n * layout.columns * (d + given.values.shape[-1])
+    count = 1 if work < SHARED_WORK[layout.solved] or not on_host(given.queries) else min(processors(), B)
+    bounds = [B * i // count for i in range(count + 1)]
+    return [slice(first, last) for first, last in itertools.pairwise(bounds)]
+
+
+def _of(given: Arrays, memories: slice) -> Arrays:
+    return Arrays(*_some(given, memories))
+
+
+def _some(arrays: Sequence[Array], memories: slice) -> list[Array]:
+    """Some memories of every array; one that all share, and one that is not there, as it is."""
+    return [x if x is None or x.shape[0] == 1 else x[memories] for x in arrays]
+
+
+def _rejoined(ends: Sequence[End]) -> End:
+    return ends[0] if len(ends) == 1 else End(*(None if each[0] is None else np.concatenate(each) for each in zip(*ends, strict=True)))

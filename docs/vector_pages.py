@@ -1,0 +1,173 @@
+"""Pages of the recorded cases: of every shipped set one page a target, and one page of what independent implementations computed.
+
+Each case has its header, its tensors, what it can show, the mutants that it rejects, the clauses that it exercises, and its file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import atlas_ref
+from atlas_ref.clauses.trace import Trace
+from atlas_ref.vectors import manifest
+from atlas_ref.vectors.manifest import Manifest, Vector
+from docs import links, tables
+
+SETS, PEERS = "vectors", "tests/data/peers"
+PEERS_PAGE = "vectors/peers.md"
+HEAD = "---\nhide: [toc]\nsearch:\n  exclude: true\n---\n\n"
+
+
+def sets(root: Path) -> dict[str, Manifest]:
+    """The sets of a clone by their folders from the root."""
+    found = sorted((root / SETS).glob(f"*/{manifest.MANIFEST}"))
+    return {path.parent.relative_to(root).as_posix(): manifest.load(path.parent) for path in found}
+
+
+def places(root: Path) -> dict[str, tuple[str, str, str]]:
+    """(page, anchor, target) of each recorded case by its path."""
+    found = {}
+    for folder, listed in sets(root).items():
+        for each in listed.vectors:
+            found[f"{folder}/{each.file}"] = (f"{folder}/{each.target}.md", each.name, each.target)
+    for path in peers(root):
+        found[path] = (PEERS_PAGE, Path(path).stem, "other implementations")
+    return found
+
+
+def peers(root: Path) -> list[str]:
+    """Paths of the cases of other implementations that this version evaluates."""
+    paths = sorted((root / PEERS).glob("*.safetensors"))
+    return [path.relative_to(root).as_posix() for path in paths if atlas_ref.load(path).supported]
+
+
+def pages(root: Path, trace: Trace) -> Iterator[tuple[str, str]]:
+    """(path among the pages, Markdown) of all of them."""
+    exercised: dict[str, list[str]] = {}
+    for name, evidence in trace.evidence.items():
+        for vector in evidence.vectors:
+            exercised.setdefault(vector, []).append(name)
+    for folder, listed in sets(root).items():
+        yield f"{folder}/index.md", _index(root, folder, listed)
+        for target in dict.fromkeys(each.target for each in listed.vectors):
+            yield f"{folder}/{target}.md", _target(root, folder, listed, target, trace, exercised)
+    yield PEERS_PAGE, _peers(root, trace, exercised)
+
+
+def listed_by_target(vectors: Iterable[str], known: dict[str, tuple[str, str, str]], page: str) -> list[str]:
+    """A line for each target of these cases: its page where all cases of it are among them, else each of the cases."""
+    sizes: dict[str, int] = {}
+    for where, _, _ in known.values():
+        sizes[where] = sizes.get(where, 0) + 1
+    by_page: dict[tuple[str, str], list[str]] = {}
+    for vector in vectors:
+        where, anchor, target = known[vector]
+        by_page.setdefault((where, target), []).append(anchor)
+    out = []
+    for (where, target), anchors in by_page.items():
+        to = links.relative(where, page)
+        single = ", ".join(f"[{each.removeprefix(f'{target}-')}]({to}#{each.lower()})" for each in anchors)
+        words = f"all {len(anchors)}" if len(anchors) == sizes[where] > 1 else single
+        out.append(f"[{target}]({to}): {words}")
+    return out
+
+
+def _index(root: Path, folder: str, listed: Manifest) -> str:
+    """The targets of a set with their vectors."""
+    rows = []
+    for target in dict.fromkeys(each.target for each in listed.vectors):
+        own = [each for each in listed.vectors if each.target == target]
+        killed = {name for each in own for name in each.kills["float32"]}
+        names = ", ".join(f"[{each.name.removeprefix(f'{target}-')}]({target}.md#{each.name.lower()})" for each in own)
+        rows.append((f"[{target}]({target}.md)", tables.code(own[0].rule), names, str(len(killed))))
+    text = f"# Vectors {listed.set}\n\nThe recorded cases of the set {listed.set} {listed.version}, by target: what they are is in "
+    text += f"[vectors](../../specs/vectors.md), which mutant which of them rejects in the [kill matrix](../{listed.set}-kill-matrix.md). "
+    text += f"What other programs computed is [here]({links.relative(PEERS_PAGE, f'{folder}/index.md')}).\n\n"
+    refused = [(tables.code(each.name), tables.code(each.code), tables.code(each.about)) for each in listed.negative]
+    text += tables.table(("target", "rule", "vectors", "mutants killed at float32"), rows)
+    text += "\n## Files that must be refused\n\n" + tables.table(("file", "code", "what a message must name"), refused)
+    large = [(tables.code(each.name), tables.code(each.rule)) for each in listed.large]
+    return text + "\n## Larger cases, as recipes\n\n" + tables.table(("name", "rule"), large)
+
+
+def _target(root: Path, folder: str, listed: Manifest, target: str, trace: Trace, exercised: dict[str, list[str]]) -> str:
+    """All vectors of a target."""
+    page = f"{folder}/{target}.md"
+    command = f"atlas-ref check --set {listed.set} --target {target} --impl mine.kernels:{target.replace('-', '_')}"
+    matrix = f"../{listed.set}-kill-matrix.md#{target}"
+    text = f"{HEAD}# Vectors of {target}\n\n[All targets](index.md) · [kill matrix]({matrix})\n\n    {command}\n"
+    for each in (one for one in listed.vectors if one.target == target):
+        path = f"{folder}/{each.file}"
+        text += f"\n## {each.name} {{ #{each.name.lower()} }}\n\n{_case(root, path, each.file)}\n"
+        text += _shows(each, listed) + _clauses(exercised.get(path, []), trace, page)
+    return text
+
+
+def _peers(root: Path, trace: Trace, exercised: dict[str, list[str]]) -> str:
+    """What independent implementations computed."""
+    text = (
+        f"{HEAD}# Cases of other implementations\n\nWhat public code that nobody here wrote computed on random inputs, recorded as cases: "
+    )
+    text += "fla-core and atlas-rnn for the rules, Atlas-MAG for Newton-Schulz. This compares them all:\n\n    make oracle\n"
+    for path in peers(root):
+        name = Path(path).stem
+        text += f"\n## {name} {{ #{name.lower()} }}\n\n{_case(root, path, Path(path).name)}\n"
+        text += _clauses(exercised.get(path, []), trace, PEERS_PAGE)
+    return text
+
+
+def files(root: Path) -> Iterator[tuple[str, Path]]:
+    """(path on the site, file) of every recorded case."""
+    for folder, listed in sets(root).items():
+        yield from ((f"{folder}/{each.file}", root / folder / each.file) for each in listed.vectors)
+    yield from ((f"vectors/{Path(path).name}", root / path) for path in peers(root))
+
+
+def _case(root: Path, path: str, file: str) -> str:
+    """The header and the tensors of a case."""
+    case = atlas_ref.load(root / path)
+    header = json.dumps(case.header.model_dump(mode="json", exclude_unset=True, by_alias=True), indent=2)
+    tensors: dict[str, Any] = {**case.inputs, **case.recorded}
+    rows = [(tables.code(name), value.dtype.name, " x ".join(map(str, value.shape)) or "a number") for name, value in tensors.items()]
+    download = f"[{Path(file).name}]({file}) ({(root / path).stat().st_size:,} bytes)"
+    return f"{download}\n\n```json\n{header}\n```\n\n" + tables.table(("tensor", "type", "shape"), rows)
+
+
+def _shows(vector: Vector, listed: Manifest) -> str:
+    """What a vector can show, how else it is computed, and the mutants that it rejects."""
+    forms: dict[str, list[str]] = {}
+    for each in vector.forms:
+        forms.setdefault(each.form, []).append(str(each.chunk))
+    lines = [f"- shows: {', '.join(vector.properties)}"]
+    words = [f"{form} (chunks of {' and '.join(chunks)})" for form, chunks in forms.items()]
+    lines += [f"- in forms: {', '.join(words)}"] if words else []
+    lines += [f"- may be cut before token {', '.join(map(str, vector.splits))}"] if vector.splits else []
+    return "\n".join(lines) + "\n" + _rejected(vector.kills, listed.mutants)
+
+
+def _rejected(kills: Any, meaning: Any) -> str:
+    """The mutants that a vector rejects, with the format where it is one alone."""
+    formats: dict[str, list[str]] = {}
+    for dtype, names in sorted(kills.items(), reverse=True):
+        for name in names:
+            formats.setdefault(name, []).append(dtype)
+    if not formats:
+        return ""
+    counts = " and ".join(f"{len(names)} mutants at {dtype}" for dtype, names in sorted(kills.items(), reverse=True))
+    items = [
+        f"- {tables.code(name)}: {meaning[name]}" + (f" ({found[0]} alone)" if len(found) < len(kills) else "")
+        for name, found in formats.items()
+    ]
+    return "\n".join(
+        ["", f'<details class="proof mutant" markdown="1"><summary>Rejects {counts}</summary>', "", *items, "", "</details>", ""]
+    )
+
+
+def _clauses(names: list[str], trace: Trace, page: str) -> str:
+    if not names:
+        return ""
+    words = tables.to_clauses(names, trace, page)
+    return f'\n<details class="proof test" markdown="1"><summary>Exercises {len(names)} clauses</summary>\n\n{words}\n\n</details>\n'

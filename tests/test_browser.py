@@ -1,0 +1,93 @@
+"""The check of the site in Chromium complains of what a reader would stumble over, and of nothing else; it needs the extra docs."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from docs import browser
+
+pytest.importorskip("playwright", reason="playwright comes with the extra docs")
+try:
+    browser.browser_path()
+except LookupError as missing:
+    pytest.skip(str(missing), allow_module_level=True)
+
+STYLE = """<style>
+body { margin: 0; background: #fff; color: #000 } body[data-md-color-scheme=slate] { background: #222; color: #eee }
+.clause { display: grid; grid-template-columns: minmax(0, 1fr) } @media (min-width: 60em) { .clause { grid-template-columns: 1fr 1fr } }
+</style>"""
+#: As much of the theme as the check asks for: a switch whose choice is remembered.
+THEME = """<form data-md-component="palette"><label>switch</label></form><script>
+const wanted = () => localStorage.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "slate" : "default");
+document.body.setAttribute("data-md-color-scheme", wanted());
+document.querySelector("label").onclick = () => {
+  localStorage.theme = wanted() === "slate" ? "default" : "slate";
+  document.body.setAttribute("data-md-color-scheme", wanted());
+};
+</script>"""
+GOOD = '<div class="clause"><div class="contract">what</div><div class="beside"><p>how</p></div></div>'
+
+
+def complaints(folder: Path, body: str, theme: str = THEME) -> list[str]:
+    """What one reader says of a page, without its place but for what differs between sizes."""
+    page = f'<!doctype html><link rel="icon" href="data:,"><head>{STYLE}</head><body>{theme}<article>{body}</article></body>'
+    (folder / "a").mkdir()
+    (folder / "a/index.html").write_text(page)
+
+    async def look() -> list[str]:
+        from playwright.async_api import async_playwright
+
+        with browser.served(folder) as base:
+            async with async_playwright() as playwright:
+                started = await playwright.chromium.launch(executable_path=browser.browser_path(), args=["--no-sandbox"])
+                reader = browser.Reader(await started.new_page(), base, "light", folder)
+                await reader.tried(reader.look("a/"))
+                await started.close()
+        return reader.wrong
+
+    return asyncio.run(look())
+
+
+def test_a_good_page_is_looked_at_four_times_and_has_no_complaint(tmp_path: Path) -> None:
+    assert complaints(tmp_path, GOOD) == []
+    assert sorted(path.name for path in tmp_path.glob("*.png")) == [
+        f"a_{width}_{theme}.png" for width in ("narrow", "wide") for theme in ("dark", "light")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "said", "places"),
+    [
+        ('<script>console.error("no")</script>', "console: no", 1),
+        ("<script>throw Error('lost')</script>", "script: lost", 1),
+        ('<img src="https://cdn.invalid/x.png">', "outside request: https://cdn.invalid/x.png", 1),
+        ('<img src="missing.png">', "status 404: ", 1),
+        ("<p>\\(x_1\\)</p>", "equation not rendered: \\(x_1\\)", 4),
+        ('<math alttext="x"></math>', "equation not rendered: x", 4),
+        ('<div style="width: 600px">wide</div>', "600 wide in a window of 390", 2),
+        ('<div class="clause"><div class="contract">alone</div></div>', "a clause without its two sides: alone", 4),
+        (GOOD.replace('class="clause"', 'class="clause" style="display: block"'), "not beside: what", 2),
+        (GOOD.replace('class="clause"', 'class="clause" style="grid-template-columns: 1fr 1fr"'), "not below: what", 2),
+        ("<style>article { color: #333 }</style>", "text (51) does not stand out from the page (34)", 2),
+        ('<div class="highlight"><pre><code>x</code></pre></div>', "no copy button", 4),
+    ],
+)
+def test_what_is_wrong_with_a_page_is_said(body: str, said: str, places: int, tmp_path: Path) -> None:
+    found = [each for each in complaints(tmp_path, body) if said in each]
+    assert len(found) == places
+    assert all(each.startswith("a/") for each in found)
+
+
+def test_a_theme_that_is_not_switched_is_said(tmp_path: Path) -> None:
+    still = THEME.replace("document.querySelector", "document.createElement").replace('("label")', '("i")')
+    found = complaints(tmp_path, GOOD, still)
+    assert found == [f"a/ ({width}, dark): the theme is default, not slate" for width in ("narrow", "wide")]
+
+
+def test_what_stops_a_reader_is_a_complaint(tmp_path: Path) -> None:
+    *before, last = complaints(tmp_path, GOOD, theme="")
+    assert before == [f"a/ ({width}, light): the theme is null, not default" for width in ("wide", "narrow")]
+    assert last.startswith("a/ (narrow, light): Error: Page.evaluate: TypeError: Cannot read properties of null")
