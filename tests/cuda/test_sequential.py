@@ -212,4 +212,4 @@ def test_memories_beyond_the_second_axis_of_a_grid_are_taken() -> None:
             grids.append(grid)
 
     sequential.steps(*drawn((launch.MOST_BLOCKS_ACROSS + 1, 1, 2, 20, 1, False), np.float32), device=Recording())
-    assert grids == [(2 * (launch.MOST_BLOCKS_ACROSS + 1),)]
+    assert grids == [(launch.MOST_BLOCKS_ACROSS + 1, 2)]
