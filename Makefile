@@ -36,7 +36,7 @@ slow: $(VENV)/.test  ## the longer proofs
 	$(BIN)/python -m pytest -n auto -m slow
 
 # What computes, tested where the backend can be chosen.
-COMPUTING := tests/test_backend.py tests/tape/test_backend.py tests/rules tests/parallel tests/cms tests/reductions tests/errata \
+COMPUTING := tests/test_backend.py tests/test_backend_scalars.py tests/tape/test_backend.py tests/rules tests/parallel tests/cms tests/reductions tests/errata \
 	$(wildcard tests/test_conventions*.py tests/test_equivalence*.py tests/test_feature_maps*.py tests/test_gates*.py tests/test_newton_schulz*.py tests/test_window*.py)
 
 standin: $(VENV)/.test  ## what computes, on a stand-in that refuses what CuPy refuses

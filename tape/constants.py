@@ -7,8 +7,9 @@ mover takes it there, once: what was moved lately is kept, so a loop over tokens
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from tape.variable import Array, Variable
 
 #: Array type -> how a NumPy array becomes one, and the number of the device where it then is. NumPy's own needs none.
 _movers: dict[type, tuple[Callable[[np.ndarray[Any, Any]], Any], Callable[[], int]]] = {}
+
+_holding: list[list[Any]] = []
 
 KEPT_BYTES = 2**16  # of one constant at most; larger ones are moved each time
 
@@ -39,9 +42,24 @@ def beside(constant: Any, *others: Array) -> Any:
     return constant
 
 
+@contextlib.contextmanager
+def held() -> Iterator[list[Any]]:
+    """All constants that are used until the end of the block, for whoever needs them beyond the time that they are kept here."""
+    found: list[Any] = []
+    _holding.append(found)
+    try:
+        yield found
+    finally:
+        _holding.pop()
+
+
 def _moved(constant: np.ndarray[Any, Any], to: type) -> Any:
     move, device = _movers[to]
-    return move(constant) if constant.nbytes > KEPT_BYTES else _kept(to, device(), constant.tobytes(), constant.dtype.str, constant.shape)
+    large = constant.nbytes > KEPT_BYTES
+    found = move(constant) if large else _kept(to, device(), constant.tobytes(), constant.dtype.str, constant.shape)
+    for each in _holding:
+        each.append(found)
+    return found
 
 
 @functools.lru_cache(maxsize=1024)

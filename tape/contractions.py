@@ -73,8 +73,8 @@ def _matmul_left(y: Array, a: Array, b: Array) -> Pullback:
         return fitted(a, lambda g: expand_dims(g, -1) * b)
     right = _mT(b)
     if a.ndim == 1:  # a (k,), b (..., k, m)
-        return fitted(a, lambda g: squeeze(expand_dims(g, -2) @ right, -2))
-    return (lambda g: g @ right) if y.ndim == 2 else fitted(a, lambda g: g @ right)
+        return fitted(a, lambda g: squeeze(matmul(expand_dims(g, -2), right), -2))
+    return (lambda g: matmul(g, right)) if y.ndim == 2 else fitted(a, lambda g: matmul(g, right))
 
 
 def _matmul_right(y: Array, a: Array, b: Array) -> Pullback:
@@ -84,8 +84,8 @@ def _matmul_right(y: Array, a: Array, b: Array) -> Pullback:
         return fitted(b, lambda g: expand_dims(a, -1) * expand_dims(g, -2))
     left = _mT(a)
     if b.ndim == 1:  # a (..., n, k), b (k,)
-        return fitted(b, lambda g: squeeze(left @ expand_dims(g, -1), -1))
-    return (lambda g: left @ g) if y.ndim == 2 else fitted(b, lambda g: left @ g)
+        return fitted(b, lambda g: squeeze(matmul(left, expand_dims(g, -1)), -1))
+    return (lambda g: matmul(left, g)) if y.ndim == 2 else fitted(b, lambda g: matmul(left, g))
 
 
 defvjp(matmul, _matmul_left, _matmul_right)

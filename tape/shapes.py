@@ -77,12 +77,17 @@ defvjp(astype, _cast)
 
 def zeros_like(x: Array, shape: tuple[int, ...] | None = None) -> Array:
     """Plain zeros of the backend and dtype of x."""
-    return np.zeros_like(plain(x), shape=shape)
+    return _like(np.zeros_like, plain(x), shape)
 
 
 def ones_like(x: Array, shape: tuple[int, ...] | None = None) -> Array:
     """Plain ones of the backend and dtype of x."""
-    return np.ones_like(plain(x), shape=shape)
+    return _like(np.ones_like, plain(x), shape)
+
+
+def _like(make: Any, x: Array, shape: tuple[int, ...] | None, **settings: Any) -> Array:
+    """An array beside x. Of one entry for the shape (), since CuPy takes an empty shape for none and keeps that of x."""
+    return make(x, shape=(1,), **settings).reshape(()) if shape == () else make(x, shape=shape, **settings)
 
 
 # -- sums ---------------------------------------------------------------------------------------------
@@ -141,7 +146,7 @@ def _index(x: Array, key: Any) -> Array:
 def _scatter(have: Array | None, *parts: Array, keys: tuple[Any, ...], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """The sum of `have` and of zeros with each part added at its key; the transpose of indexing."""
     given = parts if have is None else (have, *parts)
-    total = np.zeros_like(parts[0], shape=shape, dtype=np.result_type(dtype, *given))
+    total = _like(np.zeros_like, parts[0], shape, dtype=np.result_type(dtype, *given))
     if have is not None:
         total += have
     for key, part in zip(keys, parts, strict=True):

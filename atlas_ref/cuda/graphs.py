@@ -8,7 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from atlas_ref import cuda
+from atlas_ref.cuda import products
 from atlas_ref.types import Array
+from tape import constants
 
 WARM_UPS = 2  # compile kernels and fill the pool, so that recording needs neither
 
@@ -25,7 +27,13 @@ class Captured:
         self._stream, self._pool = cupy.cuda.Stream(non_blocking=True), cupy.cuda.MemoryPool()
         self._inputs = tuple(x.copy() for x in arrays)
         cupy.cuda.get_current_stream().synchronize()
-        with self._stream, cupy.cuda.using_allocator(self._pool.malloc):
+        # Masks that are kept for everyone may be let go of there; the graph reads them for as long as it is.
+        with (
+            self._stream,
+            cupy.cuda.using_allocator(self._pool.malloc),
+            products.on(cupy, self._stream),
+            constants.held() as self._constants,
+        ):
             for _ in range(WARM_UPS):
                 self.outputs = function(*self._inputs)
             self._stream.synchronize()
@@ -70,14 +78,16 @@ def captured(function: Callable[..., Any], *arrays: Array) -> Captured:
     a replay never meets an array of anyone else.
 
     Args:
-        function: arrays -> arrays, in any nesting; the same launches at every call, no look at a value on the host.
+        function: arrays -> arrays, in any nesting; the same launches at every call, no look at a value on the host, matrix
+            products by np.matmul.
         arrays: what it is recorded with, CuPy's; they are copied.
 
     Raises:
         TypeError: arrays that are not CuPy's.
-        RuntimeError: the function waited for the GPU, copied to the host, or asked the driver for memory while it was recorded.
+        RuntimeError: the function waited for the GPU, copied to the host, asked the driver for memory, or multiplied arrays by `@`
+            rather than np.matmul while it was recorded.
 
-    Source: CUDA-13.
+    Source: CUDA-13, CUDA-15.
     """
     if not cuda.available_for(*arrays):
         raise TypeError("a graph is recorded with CuPy arrays, at least one")
@@ -85,4 +95,5 @@ def captured(function: Callable[..., Any], *arrays: Array) -> Captured:
 
 
 def _reason(error: Exception) -> str:
-    return f"cannot be recorded, since it waits for the GPU, copies to the host or asks for new memory ({str(error).splitlines()[0]})"
+    why = str(error).splitlines()[0]
+    return f"cannot be recorded, since it waits for the GPU, copies to the host, asks for new memory, or multiplies by @ ({why})"

@@ -93,7 +93,7 @@ def steps(
         found,
         "sequential",
         f"sequential<{stored}, {kind}, {part}, {lanes}>",
-        grid=(ceil_div(outputs, tile), B),
+        grid=(B, ceil_div(outputs, tile)),  # the first axis takes 2^31 of them, the second 65535
         block=(lanes, tile),
         shared=shared,
         arguments=(

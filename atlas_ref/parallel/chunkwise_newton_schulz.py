@@ -55,7 +55,7 @@ def run(config: Any, sequence: Recurrence, memory: Memory, chunk: int | None) ->
         reads.append(y)
         kept = residuals, momenta = made[3] if carries else None, made[-1] if momenta is not None else None
         residuals, momenta = _newest(residuals, h), _newest(momenta, h)
-    y = flat.queries @ ops.transpose(M) if read == "none" else ops.concatenate(reads, axis=1)
+    y = ops.matmul(flat.queries, ops.transpose(M)) if read == "none" else ops.concatenate(reads, axis=1)
     return apart(memory, Memory(M, S, reference, *kept), y)
 
 
@@ -115,7 +115,7 @@ def _windows(rows: Array, c: int) -> Array:
 
 
 def _predicted(sequence: Recurrence, keys: Array, reference: Array) -> Array:
-    return None if sequence.reference == "zero" else keys @ ops.transpose(reference)
+    return None if sequence.reference == "zero" else ops.matmul(keys, ops.transpose(reference))
 
 
 def _gradients(
@@ -142,7 +142,7 @@ def _gradients(
         older = np.arange(c)[::-1] > np.asarray(position)[:, None]  # (n, c)
         seen = ops.where(older[..., None], _windows(stored, c), seen)
     weighted = ops.expand_dims(ops.flip(weights, -1), -1) * seen
-    return ops.transpose(weighted) @ _windows(keys, c), stored
+    return ops.matmul(ops.transpose(weighted), _windows(keys, c)), stored
 
 
 def _single(sequence: Recurrence, keys: Array, values: Array, retain: Array, reference: Array) -> Array:
@@ -184,7 +184,7 @@ def _reads(M: Array, retain: Array, rate_out: Array, updates: Array, queries: Ar
     for t in range(updates.shape[1]):
         before, M = M, retain[:, t] * M - steps[:, t]
         if read in ("after", "before"):
-            reads.append(((M if read == "after" else before) @ columns[:, t])[..., 0])
+            reads.append(ops.matmul(M if read == "after" else before, columns[:, t])[..., 0])
     if read in ("after", "before"):
         return ops.stack(reads, axis=1), M
-    return queries @ ops.transpose(M if read == "none" else reference), M
+    return ops.matmul(queries, ops.transpose(M if read == "none" else reference)), M

@@ -91,4 +91,4 @@ def _beside_predictions(layout: Layout, given: Arrays) -> tuple[Array, Array]:
 def _arrived(layout: Layout, given: Arrays) -> Array:
     """The residual of every token of the span at its arrival."""
     h = layout.window - 1
-    return given.retain * (given.keys[:, h:] @ ops.transpose(given.reference)) - given.values[:, h:]
+    return given.retain * ops.matmul(given.keys[:, h:], ops.transpose(given.reference)) - given.values[:, h:]

@@ -44,5 +44,5 @@ def run(config: Any, sequence: Recurrence, memory: Memory, chunk: int | None) ->
         reference=sequence.reference,
         before_error=sequence.before_error,
     )
-    y = flat.queries @ ops.transpose(made.M) if made.y is None else made.y
+    y = ops.matmul(flat.queries, ops.transpose(made.M)) if made.y is None else made.y
     return apart(memory, Memory(M=made.M, S=made.S), y)

@@ -42,7 +42,7 @@ def inverse_unit_lower(strict: Array) -> Array:
         below = _diagonal_blocks(strict, half, 2 * half, half, 0)
         first, second = _diagonal_blocks(inverse, half, 2 * half), _diagonal_blocks(inverse, half, 2 * half, half, half)
         corner = _diagonal_blocks(inverse, half, 2 * half, half, 0)
-        np.negative(second @ (below @ first), out=corner)
+        np.negative(np.matmul(second, np.matmul(below, first)), out=corner)
         half *= 2
     return inverse
 

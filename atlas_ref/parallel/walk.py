@@ -48,7 +48,7 @@ def walk(config: Any, sequence: Recurrence, memory: Memory, chunk: int) -> tuple
     ]
     y, end = (decayed if layout.before_error and not layout.solved else stretch).block(groups)(flat)
     if y is None:
-        y = flat.queries @ ops.transpose(end.M)
+        y = ops.matmul(flat.queries, ops.transpose(end.M))
     return apart(memory, Memory(M=end.M, S=end.S, reference=end.reference, residuals=end.residuals), y)
 
 

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NoReturn
 
 import typer
 from rich.console import Console
@@ -47,13 +47,23 @@ def main(
     try:
         here = open_device(device, tf32=tf32)
     except Unavailable as why:
-        console.print(f"bench-gpu: {why}; --list prints the plan, --device cpu runs it in small on a CPU", highlight=False, markup=False)
-        raise typer.Exit(2) from None
+        _refused(f"{why}; --list prints the plan, --device cpu runs it in small on a CPU", console)
+    if budget is not None and not budget >= 0.0:  # nan would never be spent
+        _refused(f"--budget {budget:g}: expected seconds, at least 0", console)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as why:  # said now, and not after the first group
+        _refused(f"--out {out}: {why.strerror}", console)
     settings = ON_CPU if device == "cpu" else SETTINGS[quick]
     found = _run(groups, here, settings, BUDGETS[quick] if budget is None else budget, console, tf32, out)
     _told(found, console)
     for path in written(found, out, console):
         console.print(f"written: {path}", highlight=False, markup=False)
+
+
+def _refused(why: str, console: Console) -> NoReturn:
+    console.print(f"bench-gpu: {why}", highlight=False, markup=False)
+    raise typer.Exit(2)
 
 
 def listed(groups: list[Group]) -> Iterator[str]:

@@ -268,3 +268,21 @@ def test_a_budget_that_is_spent_leaves_groups_out_by_name(tmp_path: Path, monkey
         made = CliRunner().invoke(_app(), ["--device", "cpu", "--quick", "--budget", "0.001", "--out", str(tmp_path)])
     assert made.exit_code == 0, made.output
     assert f"not run  gated delta, 2 heads, d = 8, T = {plan.TINY[1][2]}: the budget of 0.001 s was spent" in made.output
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--budget", "nan"], "--budget nan: expected seconds, at least 0"),
+        (["--budget", "-5"], "--budget -5: expected seconds, at least 0"),
+        (["--out", "FILE/folder"], "--out FILE/folder: Not a directory"),
+    ],
+)
+def test_what_would_be_lost_at_the_end_is_refused_at_the_start(tmp_path: Path, options: list[str], words: str) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    options = [each.replace("FILE", str(file)) for each in options]
+    with backend.used("numpy"):
+        made = CliRunner().invoke(_app(), ["--device", "cpu", "--out", str(tmp_path), *options])
+    assert made.exit_code == 2
+    assert "".join(made.output.split("\n")) == f"bench-gpu: {words.replace('FILE', str(file))}"

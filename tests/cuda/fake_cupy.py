@@ -71,7 +71,8 @@ class Stream:
 class FakeCupy:
     """In the place of the module `cupy`."""
 
-    empty, broadcast_to, ascontiguousarray = (staticmethod(f) for f in (np.empty, np.broadcast_to, np.ascontiguousarray))
+    empty, broadcast_to, ascontiguousarray, matmul = (staticmethod(f) for f in (np.empty, np.broadcast_to, np.ascontiguousarray, np.matmul))
+    ndarray = ndarray
 
     def __init__(self) -> None:
         self.compiled: list[dict[str, Any]] = []

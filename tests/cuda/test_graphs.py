@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from close import EXACT, assert_close
+from close import EXACT, assert_close, reordered
 
 from atlas_ref.cuda import graphs
+from tape import constants
 from tests.cuda.fake_cupy import FakeCupy, Stream, ndarray
 
 
@@ -72,6 +73,25 @@ def test_a_capture_that_broke_unseen_is_named_at_its_end(fake: FakeCupy) -> None
 
 
 @pytest.mark.clause("CUDA-13")
+def test_constants_that_a_graph_reads_live_as_long_as_it(fake: FakeCupy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "_movers", {})
+    constants.register(ndarray, lambda x: ndarray(np.array(x)))
+    mask, used = np.array([True, False]), []
+
+    def masked(x: ndarray) -> ndarray:
+        used.append(constants.beside(mask, x))
+        return x
+
+    captured = graphs.captured(masked, ndarray(np.ones(2)))
+    constants._kept.cache_clear()
+    assert any(each is used[-1] for each in captured._constants)
+    with constants.held() as later:
+        assert constants.beside(mask, ndarray(np.ones(2))) is later[0] is not used[-1]
+    assert len(captured._constants) == len(used) == graphs.WARM_UPS + 1
+    constants._kept.cache_clear()
+
+
+@pytest.mark.clause("CUDA-13")
 def test_other_shapes_and_types_than_recorded_are_refused(fake: FakeCupy) -> None:
     captured = graphs.captured(doubled(fake, []), ndarray(np.ones(2)))
     with pytest.raises(ValueError, match=r"array 0: float64 \(3,\), but float64 \(2,\) was recorded"):
@@ -87,14 +107,19 @@ def test_other_shapes_and_types_than_recorded_are_refused(fake: FakeCupy) -> Non
 @pytest.mark.clause("CUDA-13")
 def test_on_a_gpu_a_replay_gives_the_bits_of_the_function(cupy: Any) -> None:
     def function(x: Any, y: Any) -> tuple[Any, Any]:
-        product = x @ y
-        return product, cupy.tanh(product).sum(axis=0)
+        product = np.matmul(x, y)
+        return product, cupy.tanh(product).sum(axis=0), np.matmul(x[None, :, :4].swapaxes(-1, -2), y), np.einsum("ij,ij->i", x, y)
 
     random = np.random.default_rng(0)
     recorded, other = (tuple(cupy.asarray(random.standard_normal((16, 16))) for _ in range(2)) for _ in range(2))
     captured = graphs.captured(function, *recorded)
     for arrays in (recorded, other):
         for got, want in zip(captured(*arrays), function(*arrays), strict=True):
-            assert_close("replay", cupy.asnumpy(got), cupy.asnumpy(want), EXACT)
+            assert_close("replay", cupy.asnumpy(got), cupy.asnumpy(want), reordered(16))
+        first = [cupy.asnumpy(x) for x in captured(*arrays)]
+        for got, want in zip(captured(*arrays), first, strict=True):
+            assert_close("again", cupy.asnumpy(got), want, EXACT)
     with pytest.raises(RuntimeError, match="cannot be recorded"):
         graphs.captured(lambda x: x * float(x.sum()), recorded[0])
+    with pytest.raises(RuntimeError, match="multiplies by @"):
+        graphs.captured(lambda x: x @ x, recorded[0])

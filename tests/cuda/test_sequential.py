@@ -196,3 +196,20 @@ def test_no_token_and_no_memory_are_no_launch(host: Any) -> None:
     assert_close("M", nothing.M, drawn((2, 0, 4, 3, 2, False))[-2], EXACT)
     assert sequential.steps(*drawn((0, 3, 4, 3, 2, False)), device=host).M.shape == (0, 3, 4)
     assert host.launches == []
+
+
+@pytest.mark.clause("CUDA-6")
+def test_memories_beyond_the_second_axis_of_a_grid_are_taken() -> None:
+    grids: list[tuple[int, ...]] = []
+
+    class Recording:
+        xp = np
+
+        def shared_limit(self) -> int:
+            return 100_000
+
+        def launch(self, source: str, name: str, grid: Any, *_: Any) -> None:
+            grids.append(grid)
+
+    sequential.steps(*drawn((launch.MOST_BLOCKS_ACROSS + 1, 1, 2, 20, 1, False), np.float32), device=Recording())
+    assert grids == [(launch.MOST_BLOCKS_ACROSS + 1, 2)]

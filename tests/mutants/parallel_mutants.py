@@ -531,7 +531,7 @@ DUAL: tuple[Mutant, ...] = (
         "decayed-arrival-undecayed",
         "the residual of arrival is taken under the reference as it is",
         f"{_P}.decayed:_arrived",
-        Edited("given.retain * (given.keys[:, h:] @ ops.transpose(given.reference))", "given.keys[:, h:] @ ops.transpose(given.reference)"),
+        Edited("given.retain * ops.matmul(", "ops.matmul("),
         values("frozen-before-error"),
     ),
     Mutant(
@@ -611,14 +611,14 @@ DUAL: tuple[Mutant, ...] = (
         "halves-added",
         "the lower block of an inverse has the wrong sign",
         f"{_P}.triangular:inverse_unit_lower",
-        Edited("np.negative(second @ (below @ first), out=corner)", "corner[...] = second @ (below @ first)"),
+        Edited("np.negative(np.matmul(second,", "np.positive(np.matmul(second,"),
         values("exact-long") + target("an_inverse_by_halves_is_that_by_substitution[20]"),
     ),
     Mutant(
         "halves-swapped",
         "the halves of an inverse change places",
         f"{_P}.triangular:inverse_unit_lower",
-        Edited("second @ (below @ first)", "first @ (below @ second)"),
+        Edited("np.matmul(second, np.matmul(below, first))", "np.matmul(first, np.matmul(below, second))"),
         values("exact-long") + target("an_inverse_by_halves_is_that_by_substitution[20]"),
     ),
     Mutant(

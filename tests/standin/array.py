@@ -141,6 +141,8 @@ class Strict(np.lib.mixins.NDArrayOperatorsMixin):
             unknown = [key for key in settings if key not in parameters]
             if unknown:
                 raise Refused(f"cupy.{name}: no {', '.join(unknown)}")
+        if name.endswith("_like") and settings.get("shape") == ():
+            raise Refused(f"cupy.{name}: shape=() is taken for none given, and the result has the shape of the array")
         if name == "einsum" and settings.keys() - {"dtype", "optimize"}:
             raise Refused(f"cupy.einsum: no {', '.join(settings.keys() - {'dtype', 'optimize'})}")
         found = function(*_inside(args), **_inside(settings))

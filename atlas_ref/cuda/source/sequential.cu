@@ -48,9 +48,9 @@ __global__ void __launch_bounds__(256) sequential(
     constexpr int WIDE = PART * LANES;
     const int outputs = all_outputs, features = all_features, window = lags, ring = window + 1;
     const int lane = threadIdx.x, row = threadIdx.y, tile = blockDim.y, count = LANES * tile, self = row * LANES + lane;
-    const int first = blockIdx.x * tile, output = first + row;
+    const int first = blockIdx.y * tile, output = first + row;
     const bool mine = output < outputs;
-    const int64 memory = blockIdx.y, gated = mine ? output : outputs - 1;  // rows beyond the last compute along and write nothing
+    const int64 memory = blockIdx.x, gated = mine ? output : outputs - 1;  // rows beyond the last compute along and write nothing
     A* const key_ring = shared_memory<A>();            // (ring, WIDE)
     A* const value_ring = key_ring + ring * WIDE;      // (ring, tile)
     A* const query_pair = value_ring + ring * tile;    // (2, WIDE)
