@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 VARIABLE = "ATLAS_REF_BACKEND"
-DEVICE_ROOM = 64  # how many times more numbers a form takes at once on a device than fit the caches of a host; not measured on one yet
+DEVICE_ROOM = 16  # how many times more numbers a form takes at once on a device than fit the caches of a host; not measured on one yet
 
 
 class BackendError(ValueError):

@@ -225,9 +225,12 @@ def peak_memory(work: Work, runs: int = 1) -> float:
 
 def machine() -> dict[str, Any]:
     """What the figures depend on: processors, their load, versions, and the threads of the BLAS."""
-    from threadpoolctl import threadpool_info
-
-    blas = [f"{each['internal_api']} {each['version']}, {each['num_threads']} threads" for each in threadpool_info()]
+    try:
+        from threadpoolctl import threadpool_info
+    except ImportError:
+        blas = ["unknown, threadpoolctl is not installed"]
+    else:
+        blas = [f"{each['internal_api']} {each['version']}, {each['num_threads']} threads" for each in threadpool_info()]
     return {
         "processors": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,

@@ -6,6 +6,7 @@ Nothing here imports CuPy: kernels are compiled and launched through the CuPy of
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +17,7 @@ _chosen: list[Any] = []
 
 
 def available_for(*arrays: Array) -> bool:
-    """Whether kernels can take these arrays: all that are there are CuPy's, all in float32 or all in float64 (CUDA-1).
+    """Whether kernels can take these arrays: all that are there are CuPy's, on its current device, in float32 or in float64 (CUDA-1).
 
     Not tape variables, and not the complex numbers that derivatives are checked with: they go through the array operations.
     """
@@ -24,7 +25,13 @@ def available_for(*arrays: Array) -> bool:
     library = "numpy" if _chosen else "cupy"
     if not all(type(x).__module__.partition(".")[0] == library for x in there):
         return False
-    return any({x.dtype.name for x in there} == {kind} for kind in KINDS)
+    return any({x.dtype.name for x in there} == {kind} for kind in KINDS) and all(map(_is_near, there))
+
+
+def _is_near(x: Array) -> bool:
+    """Whether an array is on the device where kernels would run; CuPy's operations reach the others too."""
+    own = getattr(getattr(x, "device", None), "id", None)
+    return not isinstance(own, int) or own == sys.modules["cupy"].cuda.runtime.getDevice()
 
 
 @contextlib.contextmanager

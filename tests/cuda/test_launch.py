@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import types
 from typing import Any
 
 import numpy as np
@@ -113,3 +114,13 @@ def test_the_fake_is_passed_what_the_real_one_takes(cupy: Any) -> None:
     arguments = tuple(map(launch._passed, (to, view(x[::2]), None, 3)))
     kernel((1,), (1,), arguments, shared_mem=0)
     assert cupy.asnumpy(to).tolist() == [0.0, 2.0, 4.0]
+
+
+@pytest.mark.clause("CUDA-1")
+def test_arrays_of_another_gpu_go_through_array_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+    near, far = ndarray(np.zeros(3, np.float32)), ndarray(np.zeros(3, np.float32))
+    runtime = types.SimpleNamespace(getDevice=lambda: 0)
+    monkeypatch.setitem(sys.modules, "cupy", types.SimpleNamespace(cuda=types.SimpleNamespace(runtime=runtime)))
+    near.device, far.device = types.SimpleNamespace(id=0), types.SimpleNamespace(id=1)
+    assert cuda.available_for(near, near)
+    assert not cuda.available_for(near, far)
