@@ -369,6 +369,7 @@ class Interrupted(Exception):
     ],
 )
 @pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.host("work space is the host's")
 def test_an_interruption_in_a_group_leaves_the_work_space_as_it_was(
     threads: int, way: str, module: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
