@@ -37,7 +37,8 @@ slow: $(VENV)/.test  ## the longer proofs
 
 # What computes, tested where the backend can be chosen.
 COMPUTING := tests/test_backend.py tests/test_backend_scalars.py tests/tape/test_backend.py tests/rules tests/parallel tests/cms tests/reductions tests/errata \
-	$(wildcard tests/test_conventions*.py tests/test_equivalence*.py tests/test_feature_maps*.py tests/test_gates*.py tests/test_newton_schulz*.py tests/test_window*.py)
+	$(wildcard tests/test_conventions*.py tests/test_equivalence*.py tests/test_feature_maps*.py tests/test_gates*.py tests/test_newton_schulz*.py tests/test_window*.py) \
+	$(patsubst %,tests/oracle/test_%.py,case check_command cli compare identify_command levels peers plugin replay_command resume tolerance)
 
 standin: $(VENV)/.test  ## what computes, on a stand-in that refuses what CuPy refuses
 	$(BIN)/python -m pytest -q -n auto --backend strict $(COMPUTING)
