@@ -42,7 +42,7 @@ class Matrices(NamedTuple):
 
 
 def matrices(xp: Any, x: Array, lead: tuple[int, ...]) -> Matrices:
-    """x (..., r, c) with leading axes broadcast to `lead`, as it lies where cuBLAS can read that, else copied."""
+    """x (..., r, c) with leading axes broadcast to `lead`, as it lies where cuBLAS can read that, else copied (CUDA-15)."""
     wide = x if x.shape[:-2] == lead else xp.broadcast_to(x, (*lead, *x.shape[-2:]))
     found = _as_it_lies(wide)
     return _as_it_lies(xp.ascontiguousarray(wide)) if found is None else found  # type: ignore[return-value]
@@ -70,7 +70,7 @@ def _one_step(lead: list[int], steps: list[int]) -> int | None:
 
 
 class Products:
-    """Products by cuBLAS on a stream.
+    """Products by cuBLAS on a stream (CUDA-15).
 
     Attributes:
         handle: cuBLAS's, as CuPy made it; CuPy names its own stream to it before each call of its own.
@@ -138,7 +138,7 @@ def _succeeds(status: int) -> None:
 
 @contextlib.contextmanager
 def on(cupy: Any, stream: Any) -> Iterator[None]:
-    """Until the end of the block, `cupy.matmul` on this stream, and with it np.matmul and einsum of CuPy arrays, can be recorded.
+    """Until the end of the block, `cupy.matmul` on this stream, and with it np.matmul and einsum of CuPy arrays, can be recorded (CUDA-15).
 
     `a @ b` of two CuPy arrays goes another way, which nobody can lead elsewhere: write np.matmul.
     """
