@@ -176,7 +176,7 @@ def named(name: str) -> Backend:
         BackendError: there is none of that name, or what it needs is not there.
     """
     if name not in _makers:
-        raise BackendError(f"backend {name!r}: {' and '.join(_makers)} are available")
+        raise BackendError(f"backend {name!r}: expected one of {', '.join(_makers)}")
     if name not in _made:
         made = _makers[name]()
         _made[name] = _by_type[made.array] = made

@@ -44,8 +44,9 @@ class Matrices(NamedTuple):
 def matrices(xp: Any, x: Array, lead: tuple[int, ...]) -> Matrices:
     """x (..., r, c) with leading axes broadcast to `lead`, as it lies where cuBLAS can read that, else copied (CUDA-15)."""
     wide = x if x.shape[:-2] == lead else xp.broadcast_to(x, (*lead, *x.shape[-2:]))
-    found = _as_it_lies(wide)
-    return _as_it_lies(xp.ascontiguousarray(wide)) if found is None else found  # type: ignore[return-value]
+    found = _as_it_lies(wide) or _as_it_lies(xp.ascontiguousarray(wide))
+    assert found is not None  # contiguous matrices always can be read
+    return found
 
 
 def _as_it_lies(x: Array) -> Matrices | None:

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from close import ANALYTIC, assert_close, relative_error
+from close import ANALYTIC, EXACT, assert_close, relative_error
 from form_results import assert_equal_the_loops, assert_gradients_equal_the_sequential, call_of, gradients, results
 from strategies import header_of
 
 import tape
 from atlas_ref.oracle.case import Case, make
 from atlas_ref.oracle.evaluate import MODULES
+from atlas_ref.oracle.evaluate import results as evaluated
 from atlas_ref.oracle.new import Request, new
 from atlas_ref.parallel import chunkwise_newton_schulz, dual, dual_backward, scan, stacked, stacked_backward, walk, worked
 from atlas_ref.parallel import run as parallel
@@ -482,3 +483,29 @@ def test_what_overflows_later_leaves_earlier_reads_alone(form: str, reference: s
     early = 7 if kind == "scores" else 5
     assert np.isfinite(want[:early]).all()
     assert_close("y", found[:early], want[:early], ANALYTIC)
+
+
+# -- the sweep back, more than once ----------------------------------------------------------------------
+
+
+@pytest.mark.clause("CHUNK-15")
+@every_way
+def test_a_pullback_gives_the_same_again_whatever_ran_and_was_written_in_between(way: str) -> None:
+    """Groups that last keep what they computed in work space: neither a sweep nor another call may touch it."""
+    form, case = example(way)
+    names = [name for name, value in case.inputs.items() if value.dtype.kind == "f" and not name.endswith("_bar")]
+
+    def reads(chosen: dict[str, Any]) -> Any:
+        return evaluated({**case.inputs, **chosen}, case, form=form, chunk=2)[0]["out/y"]
+
+    inputs = {name: case.inputs[name] for name in names}
+    _, pullback = tape.vjp(reads, inputs)
+    bar = case.inputs["in/y_bar"]
+    first = pullback(bar)[0]
+    want = {name: value.copy() for name, value in first.items()}
+    pullback(2.0 * bar)
+    tape.vjp(reads, {name: 0.5 * value for name, value in inputs.items()})[1](bar)
+    for value in first.values():
+        value[...] = np.nan
+    for name, value in pullback(bar)[0].items():
+        assert_close(name, value, want[name], EXACT)
