@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import functools
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from threadpoolctl import ThreadpoolController
 
 Result = TypeVar("Result")
 
@@ -38,16 +41,57 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork
 
 
+@functools.cache
+def _blas() -> list[Any]:
+    """The BLAS libraries of this process, found once: looking for them takes milliseconds."""
+    found: list[Any] = ThreadpoolController().select(user_api="blas").lib_controllers
+    return found
+
+
+class _Alone:
+    """Whether the BLAS computes each product on the thread that asks for it, and for how many callers."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.callers = 0
+        self.before: list[int | None] = []
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """One thread a product: shared out once more over processors that are busy, small products wait for each other."""
+        with self.lock:
+            if self.callers == 0:
+                self.before = [library.get_num_threads() for library in _blas()]
+                self._set([1] * len(self.before))
+            self.callers += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.callers -= 1
+                if self.callers == 0:
+                    self._set(self.before)
+
+    def _set(self, counts: Sequence[int | None]) -> None:
+        for library, count in zip(_blas(), counts, strict=True):
+            if count is not None:
+                library.set_num_threads(count)
+
+
+_alone = _Alone()
+
+
 def in_threads(parts: Sequence[Callable[[], Result]]) -> list[Result]:
     """Results of all parts, in order; the calling thread takes the first.
 
     Floating-point error handling and other context of the caller holds in every part.
     """
-    others = [_pool().submit(contextvars.copy_context().run, _part, part) for part in parts[1:]]
-    try:
-        first = _part(parts[0])
-    finally:
-        done = [other.exception() for other in others]  # none may still run when the caller goes on
+    with _alone.held() if len(parts) > 1 else contextlib.nullcontext():
+        others = [_pool().submit(contextvars.copy_context().run, _part, part) for part in parts[1:]]
+        try:
+            first = _part(parts[0])
+        finally:
+            done = [other.exception() for other in others]  # none may still run when the caller goes on
     for error in done:
         if error is not None:
             raise error
