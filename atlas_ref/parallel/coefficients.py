@@ -10,6 +10,7 @@ Specified in specs/chunkwise.md (CHUNK-4, CHUNK-5).
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -71,7 +72,7 @@ def coefficient_rows(gates: GateRows, columns: int, stride: int) -> tuple[Array,
     """
     enter = _entering(gates)  # (C, ..., G, c)
     C, c, nb = len(enter), enter.shape[-1], gates.bases
-    D = scratch.zeros((C + 1, *enter.shape[1:-1], nb + columns), enter)
+    D = _room((C + 1, *enter.shape[1:-1], nb + columns), enter)
     D[0, ..., 0] = 1.0
     r = gates.retain[..., None]
     if gates.momentum is None:
@@ -80,10 +81,10 @@ def coefficient_rows(gates: GateRows, columns: int, stride: int) -> tuple[Array,
             np.multiply(D[t, ..., : first + c], r[t], out=D[t + 1, ..., : first + c])
             D[t + 1, ..., first : first + c] += enter[t]
         return D, None
-    X = scratch.zeros(D.shape, D)
+    X = _room(D.shape, D)
     X[0, ..., 1] = 1.0
     m, b = gates.momentum[..., None], gates.rate_out[..., None]
-    part = scratch.empty(D[0].shape, D)
+    part = _room(D[:1].shape, D)[0]
     for t in range(C):
         first = nb + stride * t
         seen = (..., slice(0, first + c))
@@ -92,6 +93,14 @@ def coefficient_rows(gates: GateRows, columns: int, stride: int) -> tuple[Array,
         np.multiply(D[t][seen], r[t], out=D[t + 1][seen])
         D[t + 1][seen] += np.multiply(X[t + 1][seen], b[t], out=part[seen])
     return D, X
+
+
+def _room(shape: tuple[int, ...], like: Array) -> Array:
+    """Zero rows, the longer of a row and a column of them next to each other in memory: what runs along them is then fast."""
+    across = math.prod(shape[1:-1])
+    if across <= shape[-1]:
+        return scratch.zeros(shape, like)
+    return np.moveaxis(scratch.zeros((shape[0], shape[-1], *shape[1:-1]), like), 1, -1)
 
 
 @kernel(kernels.coefficient_rows_backward)

@@ -19,6 +19,7 @@ from atlas_ref.backend import as_strided
 from atlas_ref.cuda import exact as walks
 from atlas_ref.cuda import pieces
 from atlas_ref.cuda.hook import kernel
+from atlas_ref.parallel.coefficient_blocks import block_length, rows_by_block
 from atlas_ref.parallel.coefficients import GateRows, Rows, coefficient_rows, gate_rows
 from atlas_ref.parallel.group import Arrays, End, Group, Layout
 from atlas_ref.parallel.scratch import scratch
@@ -45,7 +46,10 @@ def _transposed(x: Array) -> Array:
 def rows_of(layout: Layout, given: Arrays) -> Rows:
     """The coefficient rows of a group (CHUNK-4)."""
     gates = gate_rows(layout.chunk, given.retain, given.momentum, given.rate_in, given.rate_out, given.weights)
-    return Rows(gates, *coefficient_rows(gates, layout.columns, layout.stride))
+    block = block_length(gates, layout.columns)
+    if block == 1:
+        return Rows(gates, *coefficient_rows(gates, layout.columns, layout.stride))
+    return Rows(gates, *rows_by_block(gates, layout.columns, layout.stride, block))
 
 
 def forward(layout: Layout, given: Arrays, rows: Rows) -> Group:

@@ -14,6 +14,7 @@ import numpy as np
 from atlas_ref.cuda import exact as walks
 from atlas_ref.cuda import pieces
 from atlas_ref.cuda.hook import kernel
+from atlas_ref.parallel.coefficient_blocks import rows_by_block_backward
 from atlas_ref.parallel.coefficients import Rows, coefficient_rows_backward
 from atlas_ref.parallel.dual import (
     Kept,
@@ -72,8 +73,10 @@ def backward(layout: Layout, given: Arrays, made: Group, bars: Bars, summed: Row
 
 def gates_backward(layout: Layout, given: Arrays, rows: Rows, summed: RowBars) -> dict[str, Array]:
     """Cotangents of gates and weights by name, from those of the coefficient rows of all memories (CHUNK-17)."""
+    token_by_token = rows.X is None or len(rows.X) == len(rows.D)
+    pulled = coefficient_rows_backward if token_by_token else rows_by_block_backward
     with scratch.frame():
-        found = coefficient_rows_backward(rows.gates, rows.D, rows.X, summed.D, summed.X_last, layout.stride)
+        found = pulled(rows.gates, rows.D, rows.X, summed.D, summed.X_last, layout.stride)
     if summed.retain is not None:
         found = found._replace(retain=found.retain + summed.retain)
     names = ["retain", "rate_in", "rate_out"] + ([] if given.momentum is None else ["momentum"])
