@@ -19,6 +19,10 @@ class Bars(NamedTuple):
     reference: Array = None
     residuals: Array = None
 
+    def of(self, memories: slice) -> Bars:
+        """Those of some memories, as views."""
+        return Bars(*(None if x is None else x[memories] for x in self))
+
 
 class RowBars(NamedTuple):
     """Cotangents of coefficient rows, which memories add to: of D, of the last row of X, and of retain beside D (before_error)."""

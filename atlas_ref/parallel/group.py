@@ -77,6 +77,10 @@ class Arrays(NamedTuple):
     earlier_keys: Array = None
     earlier_values: Array = None
 
+    def of(self, memories: slice) -> Arrays:
+        """The arguments of some memories, as views; weights that all share as they are."""
+        return Arrays(*(x if x is None or x.shape[0] == 1 else x[memories] for x in self))
+
 
 class End(NamedTuple):
     """What a group hands to the next: M, S with momentum, the reference where one is kept, under carry the last c residuals."""

@@ -1,18 +1,21 @@
-"""A group of chunks under the running reference, one gate for all columns: everything known of a chunk folded into four matrices.
+"""A group of chunks with one gate for all columns: everything known of a chunk folded into matrices.
 
-    F  = L^{-1} V - W Z,      W = L^{-1} [diag(c') Phi | diag(f') Phi]
     Z' = keep Z + P^T F,      P = [diag(D_C) Phi | -diag(X_C) Phi]
     Y  = R [Z; F],            R = [diag(c) Psi | diag(f) Psi | A]
 
-with F = -E, what values have beyond their predictions, and Z = [M^T; S^T] on top of each other. W, P and R need no state: they
-are made for all chunks of the group at once, in threads, and so are the reads; from chunk to chunk there remain two products.
-The same as `dual` up to rounding, which has gates per output dimension too.
-Specified in specs/exact.md (EXACT-20) and specs/chunkwise.md (CHUNK-15).
+with F = -E, what values have beyond their predictions, and Z = [M^T; S^T] on top of each other. Under a reference that is
+known, F = V - Phi M_ref^T for all chunks of a span at once; under the running one
+
+    F  = L^{-1} V - W Z,      W = L^{-1} [diag(c') Phi | diag(f') Phi]
+
+W, P and R need no state: they are made for all chunks of the group at once, in threads, and so are the reads; from chunk to
+chunk there remain two products, or none. The same as `dual` up to rounding, which has gates per output dimension too.
+Specified in specs/exact.md (EXACT-20) and specs/chunkwise.md (CHUNK-15, CHUNK-30).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -21,7 +24,7 @@ import numpy as np
 from atlas_ref import cuda
 from atlas_ref.backend import on_host
 from atlas_ref.parallel.coefficients import Rows
-from atlas_ref.parallel.dual import before_rows, read_rows, spread, spread_transposed
+from atlas_ref.parallel.dual import before_rows, read_rows, runs, spread, spread_transposed
 from atlas_ref.parallel.group import Arrays, End, Layout
 from atlas_ref.parallel.scratch import scratch
 from atlas_ref.parallel.triangular import inverse_unit_lower
@@ -35,12 +38,12 @@ class Stacked(NamedTuple):
     Attributes:
         rows: gates and coefficient rows.
         phi (B, g, K, d), queries (B, g, C, d): views, or copies where windows do not share columns.
-        keyed, scores (B, g, K or C, K): Phi Phi^T and Psi Phi^T; inverse (B, g, K, K): L^{-1}.
-        W, P (B, g, K, bases d).
+        scores (B, g, C, K): Psi Phi^T. P (B, g, K, bases d).
+        keyed, inverse (B, g, K, K): Phi Phi^T and L^{-1}; W (B, g, K, bases d). None where nothing is solved.
         R (B, g, C, bases d + K). scores and R are None where nothing is read, or reads meet the reference.
         both (B, g + 1, bases d + K, o): state before each chunk, and below it F of the chunk.
-        own (B, g, bases), across (B, g, 1): c_C and n_C, -f_C; None without momentum.
         references (B, g, d, o): None where nothing refers to one. last_reference (B, d, o).
+        arrivals (B, h + n, o): under carry, F of each token when it came.
     """
 
     rows: Rows
@@ -53,10 +56,9 @@ class Stacked(NamedTuple):
     P: Array
     R: Array
     both: Array
-    own: Array
-    across: Array
     references: Array = None
     last_reference: Array = None
+    arrivals: Array = None
 
     def of(self, memories: slice) -> Stacked:
         """The part of some memories, as views."""
@@ -65,7 +67,7 @@ class Stacked(NamedTuple):
     @property
     def height(self) -> int:
         """Rows of the state: bases d."""
-        return int(self.W.shape[-1])
+        return int(self.P.shape[-1])
 
     def states(self) -> Array:
         """(B, g + 1, bases d, o)."""
@@ -77,29 +79,29 @@ class Stacked(NamedTuple):
 
 
 def takes(layout: Layout, rows: Rows) -> bool:
-    """Whether a group is one of these: solved, with one gate for all columns of the memory, on the host.
+    """Whether a group is one of these: one gate for all columns of the memory, on the host.
 
     Where kernels can take it, `dual` walks over all chunks in one launch.
     """
-    return layout.solved and rows.D.shape[-2] == 1 and on_host(rows.D) and not cuda.available_for(rows.D)
+    return rows.D.shape[-2] == 1 and on_host(rows.D) and not cuda.available_for(rows.D)
 
 
 def forward(layout: Layout, given: Arrays, rows: Rows, shares: Sequence[slice], y: Array) -> Stacked:
-    """Run a group; its reads go into y (B, n, o) (EXACT-20).
+    """Run a group; its reads go into y (B, n, o) (CHUNK-30, EXACT-20).
 
     Args:
         shares: memories that one thread takes.
     """
     made = _room(layout, given, rows)
-    parts = [partial(_fold, layout, given, made), partial(_fold_reads, layout, given, made)]
-    if len(shares) > 1:
-        in_threads(parts)
-    else:
-        for part in parts:
-            part()
-    made = _walked(layout, given, made)
-    if y is not None:
-        _each(shares, lambda memories: _read(layout, made.of(memories), y[memories]))
+
+    def some(memories: slice) -> None:
+        part, of_given = made.of(memories), given.of(memories)
+        _fold(layout, of_given, part)
+        (_walk if layout.solved else _span_by_span)(layout, of_given, part)
+        if y is not None:
+            _read(layout, part, y[memories])
+
+    in_threads([partial(some, memories) for memories in shares])
     return made
 
 
@@ -108,20 +110,20 @@ def end(layout: Layout, made: Stacked) -> End:
     d = made.phi.shape[-1]
     M, S = (made.both[:, -1, base * d : base * d + d].swapaxes(-1, -2).copy() if base * d < made.height else None for base in range(2))
     reference = made.last_reference.swapaxes(-1, -2).copy() if layout.keeps_reference else None
-    return End(M=M, S=S, reference=reference)
-
-
-def _each(shares: Sequence[slice], work: Callable[[slice], None]) -> None:
-    in_threads([partial(work, memories) for memories in shares])
+    residuals = -made.arrivals[:, -layout.window :] if layout.carry else None
+    return End(M=M, S=S, reference=reference, residuals=residuals)
 
 
 def _room(layout: Layout, given: Arrays, rows: Rows) -> Stacked:
     """Arrays to fill, and the state at the start."""
     B, n, d = given.queries.shape
     C, K, nb, o = layout.chunk, layout.columns, rows.gates.bases, given.values.shape[-1]
-    g = n // C
-    lead, reads = (B, g), layout.read in ("after", "before")
-    both = scratch.empty((B, g + 1, nb * d + K, o), rows.D)
+    lead, reads = (B, n // C), layout.read in ("after", "before")
+    both = scratch.empty((B, n // C + 1, nb * d + K, o), given.keys)
+
+    def room(wanted: bool, *shape: int) -> Array:
+        return scratch.empty(shape, both) if wanted else None
+
     both[:, 0, :d] = given.M.swapaxes(-1, -2)
     if nb == 2:
         both[:, 0, d : 2 * d] = given.S.swapaxes(-1, -2)
@@ -129,17 +131,22 @@ def _room(layout: Layout, given: Arrays, rows: Rows) -> Stacked:
         rows=rows,
         phi=spread(layout, given.keys),
         queries=given.queries.reshape(*lead, C, d),
-        keyed=scratch.empty((*lead, K, K), both),
-        scores=scratch.empty((*lead, C, K), both) if reads else None,
-        inverse=scratch.empty((*lead, K, K), both),
-        W=scratch.empty((*lead, K, nb * d), both),
-        P=scratch.empty((*lead, K, nb * d), both),
-        R=scratch.empty((*lead, C, nb * d + K), both) if reads else None,
+        keyed=room(layout.solved, *lead, K, K),
+        scores=room(reads, *lead, C, K),
+        inverse=room(layout.solved, *lead, K, K),
+        W=room(layout.solved, *lead, K, nb * d),
+        P=room(True, *lead, K, nb * d),
+        R=room(reads, *lead, C, nb * d + K),
         both=both,
-        own=rows.D[-1, ..., 0] if nb == 1 else np.concatenate([rows.D[-1, ..., 0], rows.X[-1, ..., 1]], axis=-1),
-        across=None if nb == 1 else -rows.D[-1, ..., 1],
-        references=scratch.empty((*lead, d, o), both) if layout.keeps_reference else None,
+        references=room(layout.keeps_reference, *lead, d, o),
+        last_reference=room(layout.keeps_reference, B, d, o),
+        arrivals=room(layout.carry, *given.values.shape),
     )
+
+
+def halves(states: Array, d: int) -> Array:
+    """(..., bases d, o) as (..., bases, d, o), memory and momentum apart: a view, since an axis is only split."""
+    return states.reshape(*states.shape[:-2], -1, d, states.shape[-1])
 
 
 def side_by_side(x: Array, factors: Array, out: Array) -> None:
@@ -157,10 +164,22 @@ def left_rows(rows: Rows) -> Array:
 
 
 def _fold(layout: Layout, given: Arrays, made: Stacked) -> None:
-    """The inverse, W, L^{-1} V where F will stand, and P."""
+    """P and R; where residuals are solved, the inverse, W, and L^{-1} V where F will stand."""
     nb, rows, d = made.rows.gates.bases, made.rows, made.phi.shape[-1]
     with scratch.frame():
-        np.matmul(made.phi, spread_transposed(layout, given.keys), out=made.keyed)
+        phi_T = spread_transposed(layout, given.keys)
+        if made.R is not None:
+            np.matmul(made.queries, phi_T, out=made.scores)
+        if layout.solved:
+            np.matmul(made.phi, phi_T, out=made.keyed)
+    side_by_side(made.phi, left_rows(rows), made.P)
+    if made.R is not None:
+        reading = read_rows(layout, rows.D)[:, :, 0]
+        side_by_side(made.queries, reading[..., :nb], made.R)
+        np.multiply(reading[..., nb:], made.scores, out=made.R[..., made.height :])
+    if not layout.solved:
+        return
+    with scratch.frame():
         before = before_rows(layout, rows.gates, rows.D)[:, :, 0]  # (B, g, K, bases + K)
         made.inverse[...] = inverse_unit_lower(scratch.times(before[..., nb:], made.keyed))
         for base in range(nb):  # columns of the inverse are fewer than those of the keys
@@ -169,41 +188,98 @@ def _fold(layout: Layout, given: Arrays, made: Stacked) -> None:
         np.matmul(made.inverse, spread(layout, given.values), out=made.beyond())
 
 
-def _fold_reads(layout: Layout, given: Arrays, made: Stacked) -> None:
-    """P and R."""
-    nb, rows = made.rows.gates.bases, made.rows
-    side_by_side(made.phi, left_rows(rows), made.P)
-    if made.R is None:
-        return
-    reading = read_rows(layout, rows.D)[:, :, 0]
-    side_by_side(made.queries, reading[..., :nb], made.R)
-    with scratch.frame():
-        np.matmul(made.queries, spread_transposed(layout, given.keys), out=made.scores)
-    np.multiply(reading[..., nb:], made.scores, out=made.R[..., made.height :])
-
-
-def _walked(layout: Layout, given: Arrays, made: Stacked) -> Stacked:
+def _walk(layout: Layout, given: Arrays, made: Stacked) -> None:
     """From chunk to chunk: residuals, and the state after them (EXACT-20)."""
-    _, g, _, d = made.phi.shape
-    states, beyond = made.states(), made.beyond()
-    reference = None if given.reference is None else given.reference.swapaxes(-1, -2)
+    states, beyond, keep = halves(made.states(), made.phi.shape[-1]), made.beyond(), Keep.of(made)
+    reference = _first_reference(layout, given, made)
     with scratch.frame():
         predicted, change = scratch.empty(beyond[:, 0].shape, beyond), scratch.empty(states[:, 0].shape, states)
-        for k in range(g):
-            before, after = states[:, k], states[:, k + 1]
+        room = change.reshape(len(change), made.height, -1)
+        P_T = made.P.swapaxes(-1, -2)
+        for k, refresh in enumerate(layout.refresh):
+            F, before = beyond[:, k], states[:, k]
             if layout.keeps_reference:
-                reference = before[:, :d].copy() if layout.refresh[k] else reference
+                if refresh:
+                    reference[...] = before[:, 0]
                 made.references[:, k] = reference
-            np.matmul(made.W[:, k], before, out=predicted)
-            np.subtract(beyond[:, k], predicted, out=beyond[:, k])
-            np.matmul(made.P[:, k].swapaxes(-1, -2), beyond[:, k], out=change)
-            for base in range(made.own.shape[-1]):
-                part = slice(base * d, base * d + d)
-                np.multiply(before[:, part], made.own[:, k, base, None, None], out=after[:, part])
-            after += change
-            if made.across is not None:
-                after[:, :d] += np.multiply(before[:, d:], made.across[:, k, :, None], out=change[:, d:])
-    return made._replace(last_reference=reference)
+            np.matmul(made.W[:, k], made.both[:, k, : made.height], out=predicted)
+            np.subtract(F, predicted, out=F)
+            np.matmul(P_T[:, k], F, out=room)
+            keep.forward(k, before, change, states[:, k + 1])
+
+
+def _first_reference(layout: Layout, given: Arrays, made: Stacked) -> Array:
+    """Where the reference stands that holds now: at first that which was given."""
+    if layout.keeps_reference:
+        made.last_reference[...] = given.reference.swapaxes(-1, -2)
+    return made.last_reference
+
+
+class Keep(NamedTuple):
+    """What a state keeps over each chunk, [c_C M + f_C S; n_C S], as factors.
+
+    Attributes:
+        own (B, g, bases, 1, 1): c_C and n_C. across (B, g, 1, 1): -f_C; None without momentum.
+    """
+
+    own: Array
+    across: Array
+
+    @classmethod
+    def of(cls, made: Stacked) -> Keep:
+        """The factors of a group, out of its last coefficient rows."""
+        D, X = made.rows.D[-1, :, :, 0], None if made.rows.X is None else made.rows.X[-1, :, :, 0]
+        if X is None:
+            return cls(D[..., :1, None, None], None)
+        return cls(np.stack([D[..., 0], X[..., 1]], axis=-1)[..., None, None], D[..., 1, None, None])
+
+    def forward(self, k: int, before: Array, change: Array, after: Array) -> None:
+        """The state after chunk k (B, bases, d, o) from that before it and what the chunk adds, which is overwritten."""
+        np.multiply(before, self.own[:, k], out=after)
+        after += change
+        if self.across is not None:
+            after[:, 0] -= np.multiply(before[:, 1], self.across[:, k], out=change[:, 1])
+
+    def backward(self, k: int, after: Array, before: Array, room: Array) -> None:
+        """Add to the cotangent of the state before chunk k what that after it asks; `room` is overwritten."""
+        before += np.multiply(after, self.own[:, k], out=room)
+        if self.across is not None:
+            before[:, 1] -= np.multiply(after[:, 0], self.across[:, k], out=room[:, 0])
+
+
+def older(layout: Layout, first: int) -> int:
+    """How many tokens of the window before a run of chunks under one reference belong to older spans (WINDOW-13)."""
+    h = layout.window - 1
+    return h - min(h, layout.position if first == 0 else 0)
+
+
+def _span_by_span(layout: Layout, given: Arrays, made: Stacked) -> None:
+    """Under a reference that is known: F of all tokens of a span at once, then the states (CHUNK-6, CHUNK-8, CHUNK-9, CHUNK-30)."""
+    C, h = layout.chunk, layout.window - 1
+    states, beyond, arrivals, keep = halves(made.states(), made.phi.shape[-1]), made.beyond(), made.arrivals, Keep.of(made)
+    reference = _first_reference(layout, given, made)
+    if layout.carry:
+        np.negative(given.residuals, out=arrivals[:, :h])
+    for first, last in runs(layout.refresh):
+        tokens, chunks = slice(first * C, last * C + h), slice(first, last)
+        if layout.keeps_reference:
+            if layout.refresh[first]:
+                reference[...] = states[:, first, 0]
+            made.references[:, chunks] = reference[:, None]
+        with scratch.frame():
+            rows = given.values[:, tokens]
+            if layout.reference == "frozen":
+                predicted = scratch.product(given.keys[:, tokens], reference)
+                rows = np.subtract(rows, predicted, out=predicted)
+            if layout.carry:
+                count = older(layout, first)
+                rows[:, :count] = arrivals[:, first * C : first * C + count]
+                arrivals[:, tokens.start + h : tokens.stop] = rows[:, h:]
+            beyond[:, chunks] = spread(layout, rows)
+            change = scratch.product(made.P[:, chunks].swapaxes(-1, -2), beyond[:, chunks])
+            change = halves(change, made.phi.shape[-1])
+            for k in range(first, last):
+                keep.forward(k, states[:, k], change[:, k - first], states[:, k + 1])
 
 
 def _read(layout: Layout, made: Stacked, y: Array) -> None:

@@ -9,19 +9,16 @@ The equations are CHUNK-16 and EXACT-8 to EXACT-10.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from atlas_ref.parallel.dual import before_rows, gathered, read_rows
+from atlas_ref.parallel.dual import before_rows, gathered, read_rows, runs
 from atlas_ref.parallel.dual_backward import row_dots, through_before
 from atlas_ref.parallel.dual_bars import Bars, Into, RowBars
-from atlas_ref.parallel.group import End, Layout
+from atlas_ref.parallel.group import Arrays, End, Layout
 from atlas_ref.parallel.scratch import scratch
-from atlas_ref.parallel.stacked import Stacked, left_rows
-from atlas_ref.threads import in_threads
+from atlas_ref.parallel.stacked import Keep, Stacked, halves, left_rows, older
 from atlas_ref.types import Array
 
 
@@ -42,17 +39,9 @@ class _Pulled(NamedTuple):
     turned: Array
     references: Array
 
-    def of(self, memories: slice) -> _Pulled:
-        """Those of some memories, as views."""
-        return _Pulled(*(None if x is None else x[memories] for x in self))
 
-
-def backward(layout: Layout, made: Stacked, bars: Bars, summed: RowBars, into: Into, shares: Sequence[slice]) -> End:
-    """Cotangents of what a group began with; those of tokens and of coefficient rows go into `into` and `summed`.
-
-    Args:
-        shares: memories that one thread takes.
-    """
+def backward(layout: Layout, given: Arrays, made: Stacked, bars: Bars, summed: RowBars, into: Into) -> End:
+    """Cotangents of what some memories of a group began with; those of tokens and of coefficient rows go into `into` and `summed`."""
     states = made.states()
     pulled = _Pulled(
         phi=scratch.empty(made.phi.shape, states),
@@ -61,23 +50,18 @@ def backward(layout: Layout, made: Stacked, bars: Bars, summed: RowBars, into: I
         turned=scratch.empty((*made.phi.shape[:2], *made.both.shape[:1:-1]), states),
         references=scratch.empty(made.references.shape, states) if layout.read == "reference" and bars.y is not None else None,
     )
-
-    def reads(memories: slice) -> None:
-        y = None if bars.y is None else bars.y[memories]
-        _through_reads(layout, made.of(memories), y, pulled.of(memories), summed.of(memories), into.of(memories))
-
-    def rest(memories: slice) -> None:
-        part, of_part = made.of(memories), pulled.of(memories)
-        _through_ends(part, of_part, summed.of(memories))
-        _through_system(layout, part, of_part, summed.of(memories), into.of(memories))
-        gathered(layout, of_part.phi, into.of(memories).keys)
-
-    in_threads([partial(reads, memories) for memories in shares])
-    first, reference = _through_chunks(layout, made, bars, pulled)
-    in_threads([partial(rest, memories) for memories in shares])
+    _through_reads(layout, made, bars.y, pulled, summed, into)
+    residuals = None
+    if layout.solved:
+        first, reference = _through_chunks(layout, made, bars, pulled)
+        _through_system(layout, made, pulled, summed, into)
+    else:
+        first, reference, residuals = _through_spans(layout, given, made, bars, pulled, into)
+    _through_ends(made, pulled, summed)
+    gathered(layout, pulled.phi, into.keys)
     d = made.phi.shape[-1]
     M, S = (first[:, base * d : base * d + d].swapaxes(-1, -2).copy() if base * d < made.height else None for base in range(2))
-    return End(M=M, S=S, reference=reference.swapaxes(-1, -2) if layout.keeps_reference else None)
+    return End(M=M, S=S, reference=reference.swapaxes(-1, -2) if layout.keeps_reference else None, residuals=residuals)
 
 
 def _through_reads(layout: Layout, made: Stacked, y: Array, pulled: _Pulled, summed: RowBars, into: Into) -> None:
@@ -118,30 +102,72 @@ def _from_side_by_side(bar: Array, x: Array, factors: Array, out: Array, bars: A
 
 def _through_chunks(layout: Layout, made: Stacked, bars: Bars, pulled: _Pulled) -> tuple[Array, Array]:
     """Chunks in reverse: cotangents of F, of the state after each chunk, of the first state and its reference."""
-    d, height = made.phi.shape[-1], made.height
-    given = [bars.M, bars.S][: made.rows.gates.bases]
-    parts = [np.zeros_like(pulled.ends[:, 0, :d]) if x is None else x.swapaxes(-1, -2) for x in given]
-    dZ = np.concatenate(parts, axis=-2)
-    d_reference = np.zeros_like(dZ[:, :d]) if bars.reference is None else bars.reference.swapaxes(-1, -2)
+    d, height, keep = made.phi.shape[-1], made.height, Keep.of(made)
+    dZ, d_reference = _at_the_end(made, bars, pulled)
     with scratch.frame():
         more, change = scratch.empty(pulled.both[:, 0, height:].shape, dZ), scratch.empty(dZ.shape, dZ)
+        W_T = made.W.swapaxes(-1, -2)
         for k in range(len(layout.refresh) - 1, -1, -1):
             after = pulled.ends[:, k]
             after[...] = dZ
             dF, dZ = pulled.both[:, k, height:], pulled.both[:, k, :height]
             dF += np.matmul(made.P[:, k], after, out=more)
-            dZ -= np.matmul(made.W[:, k].swapaxes(-1, -2), dF, out=change)
-            for base in range(made.own.shape[-1]):
-                part = slice(base * d, base * d + d)
-                dZ[:, part] += np.multiply(after[:, part], made.own[:, k, base, None, None], out=change[:, part])
-            if made.across is not None:
-                dZ[:, d:] += np.multiply(after[:, :d], made.across[:, k, :, None], out=change[:, d:])
+            dZ -= np.matmul(W_T[:, k], dF, out=change)
+            keep.backward(k, *(halves(x, d) for x in (after, dZ, change)))
             if pulled.references is not None:
                 d_reference = d_reference + pulled.references[:, k]
             if layout.keeps_reference and layout.refresh[k]:
                 dZ[:, :d] += d_reference
                 d_reference = np.zeros_like(d_reference)
     return dZ, d_reference
+
+
+def _at_the_end(made: Stacked, bars: Bars, pulled: _Pulled) -> tuple[Array, Array]:
+    """Cotangents of the state after the last chunk, and of the reference there."""
+    d = made.phi.shape[-1]
+    given = [bars.M, bars.S][: made.rows.gates.bases]
+    parts = [np.zeros_like(pulled.ends[:, 0, :d]) if x is None else x.swapaxes(-1, -2) for x in given]
+    dZ: Array = np.concatenate(parts, axis=-2)
+    return dZ, np.zeros_like(dZ[:, :d]) if bars.reference is None else bars.reference.swapaxes(-1, -2)
+
+
+def _through_spans(layout: Layout, given: Arrays, made: Stacked, bars: Bars, pulled: _Pulled, into: Into) -> tuple[Array, Array, Array]:
+    """Chunks in reverse under a reference that is known: one product a span for what its tokens have beyond it (CHUNK-16)."""
+    C, h, d, height, keep = layout.chunk, layout.window - 1, made.phi.shape[-1], made.height, Keep.of(made)
+    dZ, d_reference = _at_the_end(made, bars, pulled)
+    arrivals: Array = None
+    if layout.carry:
+        arrivals = np.zeros_like(made.arrivals)
+        if bars.residuals is not None:
+            arrivals[:, -layout.window :] -= bars.residuals
+    for first, last in reversed(runs(layout.refresh)):
+        tokens, chunks = slice(first * C, last * C + h), slice(first, last)
+        with scratch.frame():
+            room = scratch.empty(dZ.shape, dZ)
+            for k in range(last - 1, first - 1, -1):
+                after = pulled.ends[:, k]
+                after[...] = dZ
+                dZ = pulled.both[:, k, :height]
+                keep.backward(k, *(halves(x, d) for x in (after, dZ, room)))
+            dF = pulled.both[:, chunks, height:]
+            dF += scratch.product(made.P[:, chunks], pulled.ends[:, chunks])
+            rows = scratch.zeros(given.values[:, tokens].shape, dF)
+            gathered(layout, dF, rows)
+            if arrivals is not None:
+                count = older(layout, first)
+                arrivals[:, first * C : first * C + count] += rows[:, :count]
+                rows[:, :count] = 0.0
+                rows[:, h:] += arrivals[:, tokens.start + h : tokens.stop]
+            into.values[:, tokens] += rows
+            if layout.reference == "frozen":
+                into.keys[:, tokens] -= scratch.product(rows, scratch.turned(made.references[:, first]))
+                d_reference = d_reference - given.keys[:, tokens].swapaxes(-1, -2) @ rows
+        if pulled.references is not None:
+            d_reference = d_reference + pulled.references[:, chunks].sum(axis=1)
+        if layout.keeps_reference and layout.refresh[first]:
+            dZ[:, :d] += d_reference
+            d_reference = np.zeros_like(d_reference)
+    return dZ, d_reference, None if arrivals is None else -arrivals[:, :h]
 
 
 def _through_ends(made: Stacked, pulled: _Pulled, summed: RowBars) -> None:

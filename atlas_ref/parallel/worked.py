@@ -42,7 +42,7 @@ def run(layout: Layout, given: Arrays, y: Array, *, lasting: bool) -> tuple[End,
 
     def some(memories: slice) -> tuple[End, Any, Any]:
         with scratch.lent() if lasting else scratch.frame() as loan:
-            made = dual.forward(layout, _of(given, memories), rows.of(memories))
+            made = dual.forward(layout, given.of(memories), rows.of(memories))
             if y is not None:
                 dual.reads(layout, made, y[memories])
             return dual.end(layout, made), made if lasting else None, loan
@@ -57,25 +57,27 @@ def run(layout: Layout, given: Arrays, y: Array, *, lasting: bool) -> tuple[End,
 
 def pull_back(layout: Layout, given: Arrays, worked: Worked | None, bars: Bars, found: Arrays) -> End:
     """Pull a group back, computed again unless it lasted; cotangents of tokens go into `found`."""
-    into = Into(found.keys, found.values, found.queries)
+    into, shares = Into(found.keys, found.values, found.queries), shared(layout, given)
+    rows = dual.rows_of(layout, given) if worked is None else worked.rows
+    folds, summed = stacked.takes(layout, rows), dual_backward.row_bars(layout, rows)
+    if folds:
+        whole = stacked.forward(layout, given, rows, shares, None) if worked is None else worked.made[0]
+        each = [whole.of(memories) for memories in shares]
+    else:
+        each = [None] * len(shares) if worked is None else worked.made
 
     def some(memories: slice, made: Any) -> End:
         with scratch.frame():
-            part = _of(given, memories)
+            part, some_bars, of_rows, some_into = given.of(memories), bars.of(memories), summed.of(memories), into.of(memories)
+            if folds:
+                return stacked_backward.backward(layout, part, made, some_bars, of_rows, some_into)
             made = dual.forward(layout, part, rows.of(memories)) if made is None else made
-            return dual_backward.backward(layout, part, made, Bars(*_some(bars, memories)), summed.of(memories), into.of(memories))
+            return dual_backward.backward(layout, part, made, some_bars, of_rows, some_into)
 
-    rows, shares = dual.rows_of(layout, given) if worked is None else worked.rows, shared(layout, given)
-    summed = dual_backward.row_bars(layout, rows)
-    if stacked.takes(layout, rows):
-        made = stacked.forward(layout, given, rows, shares, None) if worked is None else worked.made[0]
-        bar = stacked_backward.backward(layout, made, bars, summed, into, shares)
-    else:
-        each = [None] * len(shares) if worked is None else worked.made
-        bar = _rejoined(in_threads([partial(some, memories, made) for memories, made in zip(shares, each, strict=True)]))
+    ends = in_threads([partial(some, memories, made) for memories, made in zip(shares, each, strict=True)])
     for name, value in dual_backward.gates_backward(layout, given, rows, summed).items():
         getattr(found, name)[...] = value
-    return bar
+    return _rejoined(ends)
 
 
 # -- shares of memories ---------------------------------------------------------------------------------
@@ -88,15 +90,6 @@ def shared(layout: Layout, given: Arrays) -> list[slice]:
     count = 1 if work < SHARED_WORK[layout.solved] or not on_host(given.queries) else min(processors(), B)
     bounds = [B * i // count for i in range(count + 1)]
     return [slice(first, last) for first, last in itertools.pairwise(bounds)]
-
-
-def _of(given: Arrays, memories: slice) -> Arrays:
-    return Arrays(*_some(given, memories))
-
-
-def _some(arrays: Sequence[Array], memories: slice) -> list[Array]:
-    """Some memories of every array; one that all share, and one that is not there, as it is."""
-    return [x if x is None or x.shape[0] == 1 else x[memories] for x in arrays]
 
 
 def _rejoined(ends: Sequence[End]) -> End:

@@ -16,8 +16,12 @@ import atlas_ref
 import tape
 from atlas_ref.oracle.new import Request
 from atlas_ref.parallel import stretch, triangular, walk, worked
+from atlas_ref.parallel.coefficient_blocks import rows_by_block, rows_by_block_backward
+from atlas_ref.parallel.coefficients import GateRows, plain_coefficient_rows
 from atlas_ref.parallel.group import Arrays, Layout
 from atlas_ref.parallel.scan import affine_scan, scan
+from atlas_ref.parallel.scratch import scratch
+from tape import ops
 from tests.literal import evaluate
 from tests.literal_gradient import complex_step
 from tests.mutants.test_targets import NEAR_EPS, NONE, SPAN, Change, Tensors, made, request, resumed, scaled, signed_weights
@@ -123,6 +127,16 @@ CASES: dict[str, Formed] = {
     "kernel-momentum-first": Formed("kernel", 1, request(convention={**SPLIT, **MOMENTUM_FIRST}), stored_momenta),
 }
 
+#: Cases of `stacked` once more with a gate for each row, which `dual` computes.
+IN_ROWS = (
+    *("frozen", "frozen-groups", "frozen-long", "frozen-carry", "frozen-carry-groups", "frozen-titans", "frozen-delta", "frozen-reads"),
+    *("zero", "hebbian"),
+)
+CASES |= {
+    f"{name}-in-rows": CASES[name]._replace(request=CASES[name].request.model_copy(update={"per_dimension_gates": True}))
+    for name in IN_ROWS
+}
+
 
 def built(name: str) -> tuple[Formed, dict[str, Any], Tensors]:
     """How a case is computed, its header and its tensors."""
@@ -168,6 +182,7 @@ GRADIENTS = {
     "atlas": "k S0",
     "kernel": "k M0",
 }
+GRADIENTS |= {f"{name}-in-rows": GRADIENTS[name] for name in IN_ROWS if name in GRADIENTS}
 
 
 @pytest.mark.parametrize(("name", "key"), [(name, key) for name, keys in GRADIENTS.items() for key in keys.split()])
@@ -181,6 +196,43 @@ def test_gradient(name: str, key: str) -> None:
 
 
 # -- parts that no case reaches -----------------------------------------------------------------------
+
+
+def blocks(stride: int) -> tuple[GateRows, int]:
+    """Gates of two memories with two chunks of twelve tokens each, some of them 0 and 1, and how many columns the keys have."""
+    random = np.random.default_rng(5)
+    gates = [random.uniform(0.2, 1.0, (12, 2, 2, 1)) for _ in range(4)]
+    gates[0][3::5], gates[1][4::7] = 0.0, 1.0
+    return GateRows(*gates, random.standard_normal((12, 2, 2, 1, 3))), 12 * stride + 3 - min(stride, 3)
+
+
+@pytest.mark.parametrize("stride", [1, 3])
+def test_rows_by_block(stride: int) -> None:
+    """D, and X where a block starts and at the end, are those of the recurrence in tape ops."""
+    gates, columns = blocks(stride)
+    D, X = plain_coefficient_rows(gates, columns, stride)
+    with scratch.frame():
+        found_D, found_X = rows_by_block(gates, columns, stride, 4)
+        assert_close("D", found_D, D, ANALYTIC)
+        assert_close("X", found_X, X[::4], ANALYTIC)
+
+
+@pytest.mark.parametrize("stride", [1, 3])
+def test_rows_by_block_backward(stride: int) -> None:
+    """Cotangents of every gate and weight are those of the recurrence in tape ops."""
+    gates, columns = blocks(stride)
+    random = np.random.default_rng(6)
+    bar_D, bar_X = random.standard_normal((13, 2, 2, 1, 2 + columns)), random.standard_normal((2, 2, 1, 2 + columns))
+
+    def number(given: dict[str, Any]) -> Any:
+        D, X = plain_coefficient_rows(GateRows(**given), columns, stride)
+        return ops.sum(D * bar_D) + ops.sum(X[-1] * bar_X)
+
+    want = tape.grad(number)(gates._asdict())
+    with scratch.frame():
+        found = rows_by_block_backward(gates, *rows_by_block(gates, columns, stride, 4), bar_D.copy(), bar_X, stride)
+    for name, value in found._asdict().items():
+        assert_close(name, value, want[name], ANALYTIC)
 
 
 @pytest.mark.parametrize("threads", [2, 3])

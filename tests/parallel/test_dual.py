@@ -170,10 +170,10 @@ def test_results_are_not_work_space() -> None:
         assert value.tobytes() == copy.tobytes()
 
 
-@pytest.mark.clause("EXACT-20")
+@pytest.mark.clause("CHUNK-30", "EXACT-20")
 @pytest.mark.parametrize("momentum", [True, False])
-@pytest.mark.parametrize("name", [name for name in LAYOUTS if name.startswith("running")])
-def test_a_folded_chunk_is_one_that_is_solved_as_it_is_met(name: str, momentum: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_folded_chunk_is_one_that_is_computed_as_it_is_met(name: str, momentum: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     layout = LAYOUTS[name]
     given = drawn(layout, momentum=momentum)
 

@@ -364,8 +364,10 @@ class Interrupted(Exception):
         ("chunkwise-carry", dual, "left_factors"),
         ("chunkwise-carry", dual, "pass_on"),
         ("chunkwise-carry", dual_backward, "_through_ends"),
+        ("chunkwise-carry", stacked, "older"),
+        ("chunkwise-carry", stacked_backward, "older"),
         ("exact", stacked, "side_by_side"),
-        ("exact", stacked, "_walked"),
+        ("exact", stacked, "_walk"),
         ("exact", stacked_backward, "_through_ends"),
     ],
 )
@@ -374,7 +376,7 @@ class Interrupted(Exception):
 def test_an_interruption_in_a_group_leaves_the_work_space_as_it_was(
     threads: int, way: str, module: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    form, case = example(way)
+    form, case = example(way, per_dimension_gates=module in (dual, dual_backward))
     monkeypatch.setattr(worked, "SHARED_WORK", {True: 0, False: 0})
     monkeypatch.setattr(worked, "processors", lambda: threads)
     want = both(case, form)
