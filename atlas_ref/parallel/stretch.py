@@ -19,7 +19,7 @@ from atlas_ref.parallel.scratch import Loan, scratch
 from atlas_ref.types import Array
 from tape import opaque, ops
 
-LASTING = 2  # groups that keep what they computed for the sweep back
+LASTING = 1  # groups that keep what they computed for the sweep back
 PER_TOKEN = ("queries", "retain", "momentum", "rate_in", "rate_out", "weights")
 IN_WINDOWS = ("keys", "values", "earlier_keys", "earlier_values")
 Outputs = tuple[Array, ...]

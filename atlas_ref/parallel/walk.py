@@ -18,7 +18,7 @@ from atlas_ref.parallel.recurrence import Memory, Recurrence
 from atlas_ref.types import Array
 from tape import ops
 
-GROUP_NUMBERS = 2**22  # coefficients, scores, columns and states of a group; with what else it needs two to six times as many
+GROUP_NUMBERS = 2**23  # coefficients, scores, columns and states of a group; with what else it needs two to six times as many
 READS = {"after": "after", "before": "before", "chunk_start": "reference", "call_end": "none"}
 
 
