@@ -1,0 +1,113 @@
+"""python -m benchmarks.against OTHER [memory ...] [--rounds N]: this checkout against another one, taken in turn.
+
+Each checkout has a process of its own. Before every sample both the caches and the threads have gone cold, as they are when a
+user's own work lies between two calls: the process writes 64 MB and sleeps. A round is one sample of each checkout and their
+ratio; what slows the machine for a while slows both. `git worktree add OTHER COMMIT` makes the other checkout.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated, Self
+
+import typer
+
+from benchmarks import memories
+from benchmarks.measure import Spread
+
+NAMES = ("FROZEN", "FROZEN_SPANS", "FLA_DELTA", "FLA_GATED_DELTA", "FLA_MOMENTUM_DELTA")
+KINDS = ("forward", "both")
+
+#: What a process runs: it answers each line with the seconds of a call, the mean of two.
+SERVE = """
+import sys, time
+import numpy as np
+import atlas_ref
+from benchmarks import memories
+memory = getattr(memories, {name!r})
+work = memories.work(memory, {kind!r}, memories.sequence(memory, memories.TOKENS))
+other = np.zeros(2**24, np.float32)
+for _ in range(5):
+    work()
+print(atlas_ref.__file__, flush=True)
+for _ in sys.stdin:
+    other += 1
+    time.sleep(0.12)
+    start = time.perf_counter()
+    work(), work()
+    print((time.perf_counter() - start) / 2, flush=True)
+"""
+
+
+class Checkout:
+    """A process that computes with the code of one folder."""
+
+    def __init__(self, folder: Path, name: str, kind: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SERVE.format(name=name, kind=kind)],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(folder)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        found = self._answer()
+        if not Path(found).is_relative_to(folder):
+            raise RuntimeError(f"{folder}: Python imports {found} there")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.process.terminate()
+        self.process.wait()
+
+    def seconds(self) -> float:
+        """One sample."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return float(self._answer())
+
+    def _answer(self) -> str:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline().strip()
+        if not line:
+            raise RuntimeError("a checkout's process ended; what it wrote stands above")
+        return line
+
+
+def compared(here: Path, other: Path, name: str, kind: str, rounds: int) -> tuple[Spread, Spread, Spread]:
+    """Milliseconds of both checkouts, and the ratio of the first to the second."""
+    with Checkout(here, name, kind) as ours, Checkout(other, name, kind) as theirs:
+        samples = [(ours.seconds(), theirs.seconds()) for _ in range(rounds)]
+    mine, its = zip(*samples, strict=True)
+    return Spread.of(mine, 1e3), Spread.of(its, 1e3), Spread.of([a / b for a, b in samples])
+
+
+def main(
+    other: Annotated[Path, typer.Argument(exists=True, file_okay=False, resolve_path=True, help="A folder with another checkout.")],
+    names: Annotated[list[str] | None, typer.Argument(metavar="MEMORY", help=f"{', '.join(NAMES)}; all of them unless given")] = None,
+    rounds: Annotated[int, typer.Option(min=2, help="Samples of each checkout.")] = 40,
+) -> None:
+    """Time the parallel forms of this checkout against those of another."""
+    here = Path(__file__).resolve().parents[1]
+    for name in names or NAMES:
+        if name not in NAMES:
+            raise typer.BadParameter(f"{name} is none of {', '.join(NAMES)}")
+    for name in names or NAMES:
+        for kind in KINDS:
+            mine, its, ratio = compared(here, other, name, kind, rounds)
+            print(
+                f"{memories.title(getattr(memories, name), kind)}: {mine.median:.1f} ms, there {its.median:.1f} ms,"
+                f" ratio {ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    typer.run(main)
