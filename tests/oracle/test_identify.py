@@ -284,14 +284,23 @@ def test_newton_schulz_alone_is_identified():
         assert not {f"newton_schulz.{key}" for key in settings if key not in ("guard", "eps")} & answer.undecided.keys()
 
 
+def one_by_one(case, count):
+    """CPU seconds that so many evaluations of the case would take, one after the other, on the machine as it is now."""
+    evaluate(case)
+    before = time.process_time()
+    for _ in range(5):
+        evaluate(case)
+    return count * (time.process_time() - before) / 5
+
+
 @pytest.mark.clause("IDENT-11")
-def test_eight_tokens_take_seconds():
-    """With room for a slow machine; the promise itself is measured by the benchmarks."""
+def test_eight_tokens_take_a_small_part_of_what_their_conventions_would_take_one_by_one():
+    """A bound in seconds would judge the machine; that promise is measured by the benchmarks."""
     case = made("omega", window=3)
     mine = results(case, "atlas-paper")
     before = time.process_time()
     answer = identify(case, mine)
-    assert time.process_time() - before < 5.0
+    assert time.process_time() - before < one_by_one(case, answer.searched) / 5
     assert answer.searched > 5000
     assert answer.preset == "atlas-paper"
 
@@ -302,7 +311,7 @@ def test_a_large_case_is_ranked_by_its_first_tokens(planted):
     case = made("titans_lmm", tokens=200, d_in=24, d_out=24, heads=4, span=15)
     before = time.process_time()
     answer = identify(case, results(case, planted, "out/y", "out/M"))
-    assert time.process_time() - before < 15.0
+    assert time.process_time() - before < one_by_one(case, answer.searched) / 5
     assert answer.verdict == "MATCH"
     assert same_point(case, answer.match.convention, planted)
     assert answer.untried["read call_end"] == "the case is large, and its first tokens do not show it"
