@@ -124,6 +124,8 @@ def _room(layout: Layout, given: Arrays, rows: Rows) -> Stacked:
     def room(wanted: bool, *shape: int) -> Array:
         return scratch.empty(shape, both) if wanted else None
 
+    last = room(layout.keeps_reference, B, d, o)
+    one = layout.keeps_reference and not any(layout.refresh[1:])
     both[:, 0, :d] = given.M.swapaxes(-1, -2)
     if nb == 2:
         both[:, 0, d : 2 * d] = given.S.swapaxes(-1, -2)
@@ -138,8 +140,8 @@ def _room(layout: Layout, given: Arrays, rows: Rows) -> Stacked:
         P=room(True, *lead, K, nb * d),
         R=room(reads, *lead, C, nb * d + K),
         both=both,
-        references=room(layout.keeps_reference, *lead, d, o),
-        last_reference=room(layout.keeps_reference, B, d, o),
+        references=_one_for_all(last, lead[1]) if one else room(layout.keeps_reference, *lead, d, o),
+        last_reference=last,
         arrivals=room(layout.carry, *given.values.shape),
     )
 
@@ -161,6 +163,11 @@ def left_rows(rows: Rows) -> Array:
     """(B, g, K, bases): D_C and X_C, the factors that make P of Phi."""
     nb = rows.gates.bases
     return np.stack([x[-1, ..., 0, nb:] for x in (rows.D, rows.X) if x is not None], axis=-1)
+
+
+def _one_for_all(reference: Array, chunks: int) -> Array:
+    """The reference of every chunk where no span starts inside of a group: a view."""
+    return np.broadcast_to(reference[:, None], (len(reference), chunks, *reference.shape[1:]))
 
 
 def _fold(layout: Layout, given: Arrays, made: Stacked) -> None:
@@ -201,7 +208,8 @@ def _walk(layout: Layout, given: Arrays, made: Stacked) -> None:
             if layout.keeps_reference:
                 if refresh:
                     reference[...] = before[:, 0]
-                made.references[:, k] = reference
+                if made.references.flags.writeable:
+                    made.references[:, k] = reference
             np.matmul(made.W[:, k], made.both[:, k, : made.height], out=predicted)
             np.subtract(F, predicted, out=F)
             np.matmul(P_T[:, k], F, out=room)
@@ -265,7 +273,8 @@ def _span_by_span(layout: Layout, given: Arrays, made: Stacked) -> None:
         if layout.keeps_reference:
             if layout.refresh[first]:
                 reference[...] = states[:, first, 0]
-            made.references[:, chunks] = reference[:, None]
+            if made.references.flags.writeable:
+                made.references[:, chunks] = reference[:, None]
         with scratch.frame():
             rows = given.values[:, tokens]
             if layout.reference == "frozen":

@@ -59,9 +59,9 @@ def _plain(layouts: Sequence[Layout]) -> Callable[..., Outputs]:
 class Lasting(NamedTuple):
     """One of the last groups of a stretch, which waits for the sweep back: its arguments, what it computed, and room for both."""
 
+    loan: Loan  # in front: a tuple lets its last item go first, and the loan makes room anew once what it lent is gone
     part: Arrays
     worked: worked.Worked | None
-    loan: Loan
 
 
 def _value(layouts: Sequence[Layout]) -> Callable[..., Outputs]:
@@ -86,7 +86,7 @@ def _run(layouts: Sequence[Layout], given: Arrays, *, lasting: bool) -> tuple[Ou
         with scratch.lent() if lasts else scratch.frame() as loan:
             part = _part(layout, given, tokens, end, _behind)
             end, found = worked.run(layout, part, None if y is None else y[:, tokens], lasting=lasts)
-            groups.append(Lasting(part, found, loan) if lasts else None)
+            groups.append(Lasting(loan, part, found) if lasts else None)
     return outputs(y, end), starts, groups
 
 

@@ -62,19 +62,20 @@ def pull_back(layout: Layout, given: Arrays, worked: Worked | None, bars: Bars, 
     folds, summed = stacked.takes(layout, rows), dual_backward.row_bars(layout, rows)
     if folds:
         whole = stacked.forward(layout, given, rows, shares, None) if worked is None else worked.made[0]
-        each = [whole.of(memories) for memories in shares]
-    else:
-        each = [None] * len(shares) if worked is None else worked.made
+    lasted = [None] * len(shares) if folds or worked is None else worked.made
+
+    def share(memories: slice, made: Any) -> End:
+        return _rejoined([some(part, made) for part in (_halves(memories) if folds and not layout.solved else [memories])])
 
     def some(memories: slice, made: Any) -> End:
         with scratch.frame():
             part, some_bars, of_rows, some_into = given.of(memories), bars.of(memories), summed.of(memories), into.of(memories)
             if folds:
-                return stacked_backward.backward(layout, part, made, some_bars, of_rows, some_into)
+                return stacked_backward.backward(layout, part, whole.of(memories), some_bars, of_rows, some_into)
             made = dual.forward(layout, part, rows.of(memories)) if made is None else made
             return dual_backward.backward(layout, part, made, some_bars, of_rows, some_into)
 
-    ends = in_threads([partial(some, memories, made) for memories, made in zip(shares, each, strict=True)])
+    ends = in_threads([partial(share, memories, made) for memories, made in zip(shares, lasted, strict=True)])
     for name, value in dual_backward.gates_backward(layout, given, rows, summed).items():
         getattr(found, name)[...] = value
     return _rejoined(ends)
@@ -90,6 +91,12 @@ def shared(layout: Layout, given: Arrays) -> list[slice]:
     count = 1 if work < SHARED_WORK[layout.solved] or not on_host(given.queries) else min(processors(), B)
     bounds = [B * i // count for i in range(count + 1)]
     return [slice(first, last) for first, last in itertools.pairwise(bounds)]
+
+
+def _halves(memories: slice) -> list[slice]:
+    """The first and the second half, one after the other in half the room: known residuals take few calls."""
+    middle = (memories.start + memories.stop) // 2
+    return [memories] if middle == memories.start else [slice(memories.start, middle), slice(middle, memories.stop)]
 
 
 def _rejoined(ends: Sequence[End]) -> End:
