@@ -79,6 +79,7 @@ def test_blocks_are_taken_where_they_pay() -> None:
 
 @pytest.mark.clause("CHUNK-1", "CHUNK-29")
 @pytest.mark.parametrize("reference", ["chunk_start", "running"])
+@pytest.mark.host("a device has a kernel for coefficient rows")
 def test_a_form_with_blocks_computes_the_rule(reference: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Values and gradients of a long chunk, where the blocks are those that users get, against the sequential run."""
     convention = resolve({"reference": reference, "newton_schulz": "none"}, rule="omega")
