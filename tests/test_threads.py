@@ -63,3 +63,28 @@ def test_a_forked_process_has_threads_of_its_own() -> None:
     assert answers.get(timeout=30) == [1, 2]
     child.join(30)
     assert child.exitcode == 0
+
+
+def blas_threads() -> list[int]:
+    return [library.get_num_threads() for library in threads._blas()]
+
+
+def fails() -> list[int]:
+    raise ArithmeticError
+
+
+def test_the_blas_has_one_thread_while_parts_have_theirs() -> None:
+    """And those it had before once they are done, also where one failed; a single part changes nothing."""
+    before = blas_threads()
+    for library in threads._blas():
+        library.set_num_threads(2)
+    try:
+        assert threads.in_threads([blas_threads, blas_threads]) == [[1] * len(before)] * 2
+        assert blas_threads() == [2] * len(before)
+        with pytest.raises(ArithmeticError):
+            threads.in_threads([blas_threads, fails])
+        assert blas_threads() == [2] * len(before)
+        assert threads.in_threads([blas_threads]) == [[2] * len(before)]
+    finally:
+        for library, count in zip(threads._blas(), before, strict=True):
+            library.set_num_threads(count)
