@@ -37,10 +37,6 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max(1, processors() - 1), thread_name_prefix="atlas-ref")
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork
-
-
 @functools.cache
 def _blas() -> list[Any]:
     """The BLAS libraries of this process, found once: looking for them takes milliseconds."""
@@ -72,6 +68,13 @@ class _Alone:
                 if self.callers == 0:
                     self._set(self.before)
 
+    def forked(self) -> None:
+        """In a child no caller goes on: whoever held the lock or asked for one thread is not there."""
+        self.lock = threading.Lock()
+        if self.callers:
+            self.callers = 0
+            self._set(self.before)
+
     def _set(self, counts: Sequence[int | None]) -> None:
         for library, count in zip(_blas(), counts, strict=True):
             if count is not None:
@@ -79,6 +82,10 @@ class _Alone:
 
 
 _alone = _Alone()
+
+if hasattr(os, "register_at_fork"):  # threads do not survive a fork
+    os.register_at_fork(after_in_child=_pool.cache_clear)
+    os.register_at_fork(after_in_child=_alone.forked)
 
 
 def in_threads(parts: Sequence[Callable[[], Result]]) -> list[Result]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import threading
 import time
 from typing import Any
@@ -67,6 +68,24 @@ def test_a_forked_process_has_threads_of_its_own() -> None:
 
 def blas_threads() -> list[int]:
     return [library.get_num_threads() for library in threads._blas()]
+
+
+def forked() -> list[int]:
+    """The BLAS's threads in a child that is forked inside of a part."""
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        return pool.apply(blas_threads)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_child_has_the_threads_of_its_blas_back() -> None:
+    before = blas_threads()
+    for library in threads._blas():
+        library.set_num_threads(2)
+    try:
+        assert threads.in_threads([forked, blas_threads]) == [[2] * len(before), [1] * len(before)]
+    finally:
+        for library, count in zip(threads._blas(), before, strict=True):
+            library.set_num_threads(count)
 
 
 def fails() -> list[int]:

@@ -8,8 +8,9 @@ known, F = V - Phi M_ref^T for all chunks of a span at once; under the running o
 
     F  = L^{-1} V - W Z,      W = L^{-1} [diag(c') Phi | diag(f') Phi]
 
-W, P and R need no state: they are made for all chunks of the group at once, in threads, and so are the reads; from chunk to
-chunk there remain two products, or none. The same as `dual` up to rounding, which has gates per output dimension too.
+W, P and R need no state: they are made for all chunks of the group at once, and so are the reads; from chunk to chunk there
+remain two products, or none. A thread does all of it for its memories. The same as `dual` up to rounding,
+which has gates per output dimension too.
 Specified in specs/exact.md (EXACT-20) and specs/chunkwise.md (CHUNK-15, CHUNK-30).
 """
 
