@@ -12,7 +12,7 @@ from atlas_ref.parallel import atlas_parallel, chunkwise, exact, kernel, one_lau
 from atlas_ref.parallel.recurrence import Memory, Recurrence, memory, packed, state_after
 from atlas_ref.parallel.support import require
 from atlas_ref.rules import run as sequential
-from atlas_ref.rules.agreement import check_call
+from atlas_ref.rules.agreement import check_call, check_rule
 from atlas_ref.types import Array
 from tape import ops
 
@@ -53,11 +53,12 @@ def run(
         state after the last token, y (..., T, d_out).
 
     Raises:
-        ValueError: a form that does not compute this rule under this convention, a chunk below 1, or tokens or a
-            state that contradict the rule, its convention or each other.
+        ValueError: a form that does not compute this rule under this convention, a chunk below 1, what is no rule, or a
+            configuration, tokens or a state that contradict the rule, its convention or each other.
 
     Source: CHUNK-1, CHUNK-3, CHUNK-20 to CHUNK-22.
     """
+    check_rule(rule, config)
     require(name_of(rule), config.convention, form, chunk)
     by_token = form == "sequential" and not one_launch.computes(rule, config, tokens, state)
     if by_token or 0 in tokens.k.shape[:-2]:  # no memory at all is the same in every form

@@ -22,6 +22,7 @@ def check_call(rule: Any, config: Any, tokens: Any, state: Any) -> None:
     Raises:
         ValueError: names the array, what was found and what is needed.
     """
+    check_rule(rule, config)
     if not isinstance(state, rule.State):
         raise ValueError(f"state: a {rule.State.__module__}.State is needed, found {type(state).__module__}.{type(state).__name__}")
     _check_gates(rule, config.convention, tokens)
@@ -36,6 +37,21 @@ def check_call(rule: Any, config: Any, tokens: Any, state: Any) -> None:
     if hasattr(state, "keys"):
         _check_stored_window(config, state)
     _check_precision(tokens, state)
+
+
+def check_rule(rule: Any, config: Any) -> None:
+    """Refuse what is no rule, such as its module, and the configuration of another rule.
+
+    Raises:
+        ValueError: what was found and what is needed.
+    """
+    if not (isinstance(getattr(rule, "gates", None), tuple) and hasattr(rule, "State")):
+        name = getattr(rule, "__name__", type(rule).__name__)
+        instead = f"; pass {name.rpartition('.')[2]}.RULE" if hasattr(rule, "RULE") else ""
+        raise ValueError(f"rule: a Rule such as omega.RULE is needed, found {name}{instead}")
+    if not isinstance(config, rule.Config):
+        kind = type(config)
+        raise ValueError(f"config: a {rule.Config.__module__}.Config is needed, found {kind.__module__}.{kind.__qualname__}")
 
 
 def stores_residuals(config: Any) -> bool:

@@ -111,7 +111,8 @@ def run(rule: Rule, config: Any, tokens: Tokens, state: Any, *, phi: Mapping[str
         state after the last token, y (..., T, d_out).
 
     Raises:
-        ValueError: tokens or a state that contradict the rule, its convention or each other.
+        ValueError: what is no rule, or a configuration, tokens or a state that contradict the rule, its convention or
+            each other.
     """
     check_call(rule, config, tokens, state)
     T = tokens.k.shape[-2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 from typing import Any
 
@@ -83,6 +84,27 @@ def test_a_contradiction_is_refused_in_words(changes: dict[str, Any], message: s
     with pytest.raises(ValueError) as caught:
         call(**changes)
     assert message in str(caught.value)
+
+
+NO_RULE: list[tuple[Any, Any, str]] = [
+    (omega, None, "rule: a Rule such as omega.RULE is needed, found atlas_ref.rules.omega; pass omega.RULE"),
+    ("omega", None, "rule: a Rule such as omega.RULE is needed, found str"),
+    (None, None, "rule: a Rule such as omega.RULE is needed, found NoneType"),
+    (omega.Config, None, "rule: a Rule such as omega.RULE is needed, found Config"),
+    (omega.RULE, delta.Config(d_in=4, d_out=2), "config: a atlas_ref.rules.omega.Config is needed, found atlas_ref.rules.delta.Config"),
+    (omega.RULE, {"d_in": 4}, "config: a atlas_ref.rules.omega.Config is needed, found builtins.dict"),
+]
+
+
+@pytest.mark.parametrize(("rule", "config", "message"), NO_RULE, ids=[message[-30:] for _, _, message in NO_RULE])
+@pytest.mark.parametrize("form", [None, "sequential", "chunkwise", "exact"])
+def test_what_is_no_rule_and_the_configuration_of_another_are_refused(rule: Any, config: Any, message: str, form: str | None) -> None:
+    config = memory() if config is None else config
+    tokens = run.Tokens(k=ones(T, 4), v=ones(T, 2), q=ones(T, 4), retain=ones(T), step_size=ones(T))
+    drive = run.run if form is None else functools.partial(parallel.run, form=form)
+    with pytest.raises(ValueError) as caught:
+        drive(rule, config, tokens, PLAIN)
+    assert str(caught.value) == message
 
 
 @pytest.mark.clause("CHUNK-1")
