@@ -21,7 +21,7 @@ Speed is measured by `make bench`, each figure beside the bare loop of the same 
 [what is measured and how](../benchmarks/README.md).
 
 """
-NONE = """No run is kept here. `make bench` writes its figures and `bench.json` to `build/bench` in about five minutes;
+NONE = """No run is kept here. `make bench` writes its figures and `bench.json` to `build/bench` in five to ten minutes;
 the site shows them when it is made the next time.
 """
 
