@@ -88,12 +88,10 @@ def _filled(word: str, places: dict[str, str]) -> str:
 def _run(words: list[str], timeout: float) -> Answer | None:
     """Run to its end; None where that was exit code 0."""
     try:
-        process = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
-        )
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
     except OSError as error:
         return Answer.failed(f"crash: cannot be started: {error.strerror or error}")
-    words_heard = _Tail(process.stdout)
+    output, errors = _Tail(process.stdout), _Tail(process.stderr)
     try:
         code = process.wait(timeout)
     except subprocess.TimeoutExpired:
@@ -102,9 +100,9 @@ def _run(words: list[str], timeout: float) -> Answer | None:
         _end(process)
     if code == 0:
         return None
-    said = words_heard.last()
     if code == UNSUPPORTED:
-        return Answer.unsupported(said)
+        return Answer.unsupported(output.last() or errors.last())
+    said = errors.last() or output.last()  # apart, since output that waited in a buffer is written after the error
     return Answer.failed(f"crash: {_ending(code)}" + (f": {said}" if said else ""))
 
 
