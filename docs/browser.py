@@ -51,6 +51,7 @@ INDEX = "/search/search_index.json"
 SOURCE = "source/"
 #: Milliseconds for one step of a reader, on a machine that has other work.
 PATIENCE = 120_000
+TRIES = 3  # of a screenshot
 
 #: Why a request ends that the reader did not wait for, such as that for the icon.
 LEFT = "net::ERR_ABORTED"
@@ -163,7 +164,17 @@ class Reader:
             self.say(wrong)
         if not address.startswith(SOURCE):
             name = (address.strip("/") or "start").replace("/", "_")
-            await self.page.screenshot(path=self.out / f"{name}_{width}_{self.theme}.png")
+            await self.picture(self.out / f"{name}_{width}_{self.theme}.png")
+
+    async def picture(self, path: Path) -> None:
+        """A screenshot. Headless Chromium now and then never draws the frame that one waits for, so it is asked again."""
+        from playwright.async_api import TimeoutError as TooLong
+
+        for _ in range(TRIES - 1):
+            with contextlib.suppress(TooLong):
+                await self.page.screenshot(path=path, timeout=PATIENCE / 4)
+                return
+        await self.page.screenshot(path=path, timeout=PATIENCE)
 
     async def switch(self) -> None:
         """Press the switch of the theme."""

@@ -10,6 +10,8 @@ import pytest
 from docs import browser
 
 pytest.importorskip("playwright", reason="playwright comes with the extra docs")
+from playwright.async_api import TimeoutError as TooLong
+
 try:
     browser.browser_path()
 except LookupError as missing:
@@ -91,3 +93,27 @@ def test_what_stops_a_reader_is_a_complaint(tmp_path: Path) -> None:
     *before, last = complaints(tmp_path, GOOD, theme="")
     assert before == [f"a/ ({width}, light): the theme is null, not default" for width in ("wide", "narrow")]
     assert last.startswith("a/ (narrow, light): Error: Page.evaluate: TypeError: Cannot read properties of null")
+
+
+@pytest.mark.parametrize(("stalls", "drawn"), [(0, True), (browser.TRIES - 1, True), (browser.TRIES, False)])
+def test_a_picture_that_is_not_drawn_is_asked_for_again(stalls: int, drawn: bool, tmp_path: Path) -> None:
+    asked = []
+
+    class Page:
+        """A page whose first frames are never drawn."""
+
+        def set_default_timeout(self, patience: float) -> None: ...
+
+        def on(self, event: str, answer: object) -> None: ...
+
+        async def screenshot(self, path: Path, timeout: float) -> None:
+            asked.append(timeout)
+            if len(asked) <= stalls:
+                raise TooLong("no frame")
+            path.write_bytes(b"picture")
+
+    reader = browser.Reader(Page(), "http://127.0.0.1", "light", tmp_path)
+    asyncio.run(reader.tried(reader.picture(tmp_path / "page.png")))
+    assert len(asked) == min(stalls + 1, browser.TRIES)
+    assert (tmp_path / "page.png").exists() == drawn
+    assert bool(reader.wrong) != drawn
