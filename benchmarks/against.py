@@ -1,8 +1,9 @@
-"""python -m benchmarks.against OTHER [memory ...] [--rounds N]: this checkout against another one, taken in turn.
+"""python -m benchmarks.against OTHER [memory ...] [--rounds N] [--busy]: this checkout against another one, taken in turn.
 
 Each checkout has a process of its own. Before every sample both the caches and the threads have gone cold, as they are when a
-user's own work lies between two calls: the process writes 64 MB and sleeps. A round is one sample of each checkout and their
-ratio; what slows the machine for a while slows both. `git worktree add OTHER COMMIT` makes the other checkout.
+user's own work lies between two calls: the process writes 64 MB and sleeps. With --busy both work on one processor, the same,
+and never sleep: what a second thread saves is not seen, and ratios stay put within a hundredth or two. A round is one sample of each
+checkout and their ratio; what slows the machine for a while slows both. `git worktree add OTHER COMMIT` makes the other checkout.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ for _ in range(5):
     work()
 print(atlas_ref.__file__, flush=True)
 for _ in sys.stdin:
-    other += 1
-    time.sleep(0.12)
+    if not {busy}:
+        other += 1
+        time.sleep(0.12)
     start = time.perf_counter()
     work(), work()
     print((time.perf_counter() - start) / 2, flush=True)
@@ -46,9 +48,9 @@ for _ in sys.stdin:
 class Checkout:
     """A process that computes with the code of one folder."""
 
-    def __init__(self, folder: Path, name: str, kind: str) -> None:
+    def __init__(self, folder: Path, name: str, kind: str, busy: bool) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", SERVE.format(name=name, kind=kind)],
+            [sys.executable, "-c", SERVE.format(name=name, kind=kind, busy=busy)],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": str(folder)},
             stdin=subprocess.PIPE,
@@ -81,9 +83,9 @@ class Checkout:
         return line
 
 
-def compared(here: Path, other: Path, name: str, kind: str, rounds: int) -> tuple[Spread, Spread, Spread]:
+def compared(here: Path, other: Path, name: str, kind: str, rounds: int, busy: bool = False) -> tuple[Spread, Spread, Spread]:
     """Milliseconds of both checkouts, and the ratio of the first to the second."""
-    with Checkout(here, name, kind) as ours, Checkout(other, name, kind) as theirs:
+    with Checkout(here, name, kind, busy) as ours, Checkout(other, name, kind, busy) as theirs:
         samples = [(ours.seconds(), theirs.seconds()) for _ in range(rounds)]
     mine, its = zip(*samples, strict=True)
     return Spread.of(mine, 1e3), Spread.of(its, 1e3), Spread.of([a / b for a, b in samples])
@@ -93,15 +95,18 @@ def main(
     other: Annotated[Path, typer.Argument(exists=True, file_okay=False, resolve_path=True, help="A folder with another checkout.")],
     names: Annotated[list[str] | None, typer.Argument(metavar="MEMORY", help=f"{', '.join(NAMES)}; all of them unless given")] = None,
     rounds: Annotated[int, typer.Option(min=2, help="Samples of each checkout.")] = 40,
+    busy: Annotated[bool, typer.Option("--busy", help="Both on one processor, without a pause.")] = False,
 ) -> None:
     """Time the parallel forms of this checkout against those of another."""
     here = Path(__file__).resolve().parents[1]
     for name in names or NAMES:
         if name not in NAMES:
             raise typer.BadParameter(f"{name} is none of {', '.join(NAMES)}")
+    if busy:
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     for name in names or NAMES:
         for kind in KINDS:
-            mine, its, ratio = compared(here, other, name, kind, rounds)
+            mine, its, ratio = compared(here, other, name, kind, rounds, busy)
             print(
                 f"{memories.title(getattr(memories, name), kind)}: {mine.median:.1f} ms, there {its.median:.1f} ms,"
                 f" ratio {ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})",

@@ -6,6 +6,9 @@ stay put where the times themselves wander. Neighbouring traps:
 
 - Memory touched for the first time is twenty times slower than memory written again: everything runs once before it is timed.
 - The threads of the BLAS spin for a tenth of a second after a large product: `settle` waits until they sleep.
+- Processors of a virtual machine that slept may be two halves of one core of its host for the next fifth of a second, where
+  two threads are as slow as one (`python -m benchmarks.awake` shows it): what fills less time than that has a `lead`, runs
+  that are not timed.
 - Other work on the machine takes wall time: work on one thread is timed by its CPU time. Work on several threads is not,
   since threads that wait in a loop spend CPU time too.
 - Two libraries with threads of their own slow each other within one process: PyTorch runs in another one (`benchmarks.process`).
@@ -29,6 +32,7 @@ Work = Callable[[], Any]
 Clock = Callable[[], float]
 
 SPIN = 0.15  # seconds after which the threads of the BLAS sleep
+LEAD = 0.3  # seconds of untimed runs after which processors that slept are awake
 LARGE = 2048  # rows and columns of the product whose rate is the machine's
 ERROR_BOUND = 1e-3  # a float32 result further from float64 keeps no target, however fast it came
 
@@ -131,23 +135,34 @@ class Timing(NamedTuple):
     ratio: list[float]
 
 
-def bracketed(ours: Work, reference: Work, *, samples: int, clock: Clock = time.process_time, settle: float = 0.0) -> Timing:
+def bracketed(
+    ours: Work, reference: Work, *, samples: int, clock: Clock = time.process_time, settle: float = 0.0, lead: float = 0.0
+) -> Timing:
     """Time `ours` between two runs of `reference`, `samples` times, after one run of each to warm up.
 
     Args:
         clock: seconds; CPU time of this process unless stated.
         settle: seconds to sleep after each reference.
+        lead: seconds of untimed runs before each of ours.
     """
     ours()
     reference()
     time.sleep(settle)
-    return alternated(timer(ours, clock), timer(reference, clock, settle), samples=samples)
+    return alternated(timer(ours, clock, lead=lead), timer(reference, clock, settle), samples=samples)
 
 
-def timer(work: Work, clock: Clock = time.perf_counter, settle: float = 0.0) -> Callable[[], float]:
-    """Seconds of one run of `work`, by the wall unless stated, after which it sleeps for `settle` seconds."""
+def lead_in(work: Work, seconds: float) -> None:
+    """Run `work` for so long, untimed."""
+    start = time.perf_counter()
+    while time.perf_counter() - start < seconds:
+        work()
+
+
+def timer(work: Work, clock: Clock = time.perf_counter, settle: float = 0.0, lead: float = 0.0) -> Callable[[], float]:
+    """Seconds of one run of `work`, by the wall unless stated, after a lead of untimed ones; then it sleeps for `settle` seconds."""
 
     def seconds() -> float:
+        lead_in(work, lead)
         start = clock()
         work()
         spent = clock() - start

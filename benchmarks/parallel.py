@@ -15,6 +15,7 @@ from benchmarks import memories
 from benchmarks import useful as counted
 from benchmarks.measure import (
     LARGE,
+    LEAD,
     SPIN,
     Report,
     Row,
@@ -64,7 +65,7 @@ def _against_product(memory: Memory, kind: str, target: Target | None = None) ->
     error = errors(memory)[kind == "both"]
     ours = work(memory, kind, sequence(memory, TOKENS))
     times = runs_within(ours, SAMPLE)
-    found = bracketed(repeated(ours, times), large_product(), samples=7, clock=time.perf_counter, settle=SPIN)
+    found = bracketed(repeated(ours, times), large_product(), samples=7, clock=time.perf_counter, settle=SPIN, lead=LEAD)
     share = useful() / LARGE**3
     rate = 2 * LARGE**3 / float(np.median(found.theirs)) / 1e9
     return Row(
@@ -107,7 +108,7 @@ def _newton_schulz() -> Row:
     arrays = sequence(memory, TOKENS)
     ours = work(memory, "forward", arrays)
     error = relative_error(ours(), memories.truth(memory))
-    found = bracketed(ours, large_product(), samples=3, clock=time.perf_counter, settle=SPIN)
+    found = bracketed(ours, large_product(), samples=3, clock=time.perf_counter, settle=SPIN, lead=LEAD)
     multiply_adds = memories.HEADS * TOKENS * settings.steps * 3 * memories.D**3
     rate = 2 * LARGE**3 / float(np.median(found.theirs)) / 1e9
     return Row(

@@ -5,7 +5,8 @@ another is faster on a CPU it has a row of its own. Its recurrent references sta
 wrong in float32 where the recurrence is right. The cell of atlas-rnn computes
 the rule frozen at the start of the call. titans-pytorch computes a relative of Titans frozen for a chunk, from tokens: its
 row shows what that costs, not the same work. PyTorch runs in a process of its own, on as many threads as there are cores;
-the two take turns, every sample fills some time with runs, and all times are by the wall.
+the two take turns, every sample fills some time with runs after a lead of untimed ones, unless one run is longer than the
+lead, and all times are by the wall.
 """
 
 from __future__ import annotations
@@ -15,7 +16,20 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from benchmarks import memories
-from benchmarks.measure import SPIN, Report, Row, Spread, Target, alternated, peak_memory, relative_error, repeated, runs_within, timer
+from benchmarks.measure import (
+    LEAD,
+    SPIN,
+    Report,
+    Row,
+    Spread,
+    Target,
+    alternated,
+    peak_memory,
+    relative_error,
+    repeated,
+    runs_within,
+    timer,
+)
 from benchmarks.memories import TOKENS, TOKENS_OF_GRADIENTS, Memory, cotangent, errors, gradient_error, sequence, title, work
 from benchmarks.process import Process
 from benchmarks.public import Missing
@@ -156,9 +170,10 @@ def _times(peer: Peer, kind: str, found: Found, process: Process) -> Row:
     error = errors(peer.memory)[which]
     run = work(peer.memory, kind, sequence(peer.memory, TOKENS))
     times = runs_within(run, SAMPLE)
-    theirs = max(1, round(SAMPLE / process.seconds(kind)))
-    ours = timer(repeated(run, times), settle=SPIN)
-    taken = alternated(ours, lambda: process.seconds(kind, theirs), samples=peer.samples)
+    one = process.seconds(kind)
+    theirs, lead = max(1, round(SAMPLE / one)), LEAD if one < LEAD else 0.0
+    ours = timer(repeated(run, times), settle=SPIN, lead=LEAD)
+    taken = alternated(ours, lambda: process.seconds(kind, theirs, lead), samples=peer.samples)
     ratio = [each / times for each in taken.ratio]
     note = f"wall time; memory grows by {_ours(peer.memory)[which]:.0f} MB, theirs by {found.grows[which]:.0f} MB"
     if not peer.same_work:

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from benchmarks import public
+from benchmarks.measure import lead_in
 
 PAUSE = 0.02  # seconds until the threads of PyTorch sleep
 
@@ -58,9 +59,9 @@ class Process:
         found: dict[str, Any] = self._ask("gradients")
         return found
 
-    def seconds(self, kind: str, times: int = 1) -> float:
-        """Wall time of one run, the mean of some in a row; kind "forward" or "both"."""
-        return float(self._ask("seconds", kind, times))
+    def seconds(self, kind: str, times: int = 1, lead: float = 0.0) -> float:
+        """Wall time of one run, the mean of some in a row after a lead of untimed ones; kind "forward" or "both"."""
+        return float(self._ask("seconds", kind, times, lead))
 
     def memory(self, kind: str) -> float:
         """Megabytes by which the process grows at its peak during one run; nan where the system does not say."""
@@ -111,8 +112,9 @@ def _gradients(call: public.Call) -> dict[str, Any]:
     return call.gradients({name: each.numpy() for name, each in call.both()[1].items()})
 
 
-def _seconds(call: public.Call, kind: str, times: int) -> float:
+def _seconds(call: public.Call, kind: str, times: int, lead: float) -> float:
     run = call.forward if kind == "forward" else call.both
+    lead_in(run, lead)
     start = time.perf_counter()
     for _ in range(times):
         run()

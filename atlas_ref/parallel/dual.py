@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from atlas_ref.backend import as_strided
+from atlas_ref.backend import as_strided, negated
 from atlas_ref.cuda import exact as walks
 from atlas_ref.cuda import pieces
 from atlas_ref.cuda.hook import kernel
@@ -271,7 +271,7 @@ def _given(layout: Layout, given: Arrays, made: Group) -> Group:
             np.matmul(made.phi[:, chunks], reference[:, None], out=E[:, chunks])
             E[:, chunks] -= values[:, chunks]
         else:
-            np.negative(values[:, chunks], out=E[:, chunks])
+            negated(values[:, chunks], out=E[:, chunks])
         if arrivals is not None:
             arrivals[:, h + first * C : h + last * C] = E[:, chunks, h:].reshape(B, -1, o)
             for k, count in old_columns(layout, first, last):

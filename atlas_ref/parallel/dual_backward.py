@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from atlas_ref.backend import negated
 from atlas_ref.cuda import exact as walks
 from atlas_ref.cuda import pieces
 from atlas_ref.cuda.hook import kernel
@@ -161,7 +162,7 @@ def _through_scores(layout: Layout, made: Group, g: Array, pulled: Pulled) -> No
     """From y = diag(c) Psi M_0^T + diag(f) Psi S_0^T - A E."""
     nb, rows = made.gates.bases, read_rows(layout, pulled.D)
     coefficients = read_rows(layout, made.D)
-    np.negative(_mixed_back(made.A, g), out=pulled.E)
+    negated(_mixed_back(made.A, g), out=pulled.E)
     dA = _against(-g, made.E, made.A.shape[-3])
     np.multiply(dA, made.scores[:, :, None], out=rows[..., nb:])
     dA *= coefficients[..., nb:]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from atlas_ref.backend import as_strided
+from atlas_ref.backend import as_strided, negated
 from atlas_ref.cuda import triangular as kernels
 from atlas_ref.cuda.hook import kernel
 from atlas_ref.types import Array
@@ -42,7 +42,7 @@ def inverse_unit_lower(strict: Array) -> Array:
         below = _diagonal_blocks(strict, half, 2 * half, half, 0)
         first, second = _diagonal_blocks(inverse, half, 2 * half), _diagonal_blocks(inverse, half, 2 * half, half, half)
         corner = _diagonal_blocks(inverse, half, 2 * half, half, 0)
-        np.negative(np.matmul(second, np.matmul(below, first)), out=corner)
+        negated(np.matmul(second, np.matmul(below, first)), out=corner)
         half *= 2
     return inverse
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from atlas_ref.backend import on_host
-from atlas_ref.parallel import dual, dual_backward, stacked, stacked_backward
+from atlas_ref.parallel import dual, dual_backward, stacked, stacked_backward, stacked_forward
 from atlas_ref.parallel.coefficients import Rows
 from atlas_ref.parallel.dual_bars import Bars, Into
 from atlas_ref.parallel.group import Arrays, End, Layout
@@ -49,7 +49,7 @@ def run(layout: Layout, given: Arrays, y: Array, *, lasting: bool) -> tuple[End,
 
     rows, shares = dual.rows_of(layout, given), shared(layout, given)
     if stacked.takes(layout, rows):
-        found = stacked.forward(layout, given, rows, shares, y)
+        found = stacked_forward.forward(layout, given, rows, shares, y, keeps=lasting)
         return stacked.end(layout, found), Worked(rows, [found], []) if lasting else None
     ends, made, loans = zip(*in_threads([partial(some, memories) for memories in shares]), strict=True)
     return _rejoined(ends), Worked(rows, list(made), list(loans)) if lasting else None
@@ -61,7 +61,7 @@ def pull_back(layout: Layout, given: Arrays, worked: Worked | None, bars: Bars, 
     rows = dual.rows_of(layout, given) if worked is None else worked.rows
     folds, summed = stacked.takes(layout, rows), dual_backward.row_bars(layout, rows)
     if folds:
-        whole = stacked.forward(layout, given, rows, shares, None) if worked is None else worked.made[0]
+        whole = stacked_forward.forward(layout, given, rows, shares, None, keeps=True) if worked is None else worked.made[0]
     lasted = [None] * len(shares) if folds or worked is None else worked.made
 
     def share(memories: slice, made: Any) -> End:

@@ -16,7 +16,17 @@ from atlas_ref.oracle.case import Case, make
 from atlas_ref.oracle.evaluate import MODULES
 from atlas_ref.oracle.evaluate import results as evaluated
 from atlas_ref.oracle.new import Request, new
-from atlas_ref.parallel import chunkwise_newton_schulz, dual, dual_backward, scan, stacked, stacked_backward, walk, worked
+from atlas_ref.parallel import (
+    chunkwise_newton_schulz,
+    dual,
+    dual_backward,
+    scan,
+    stacked_backward,
+    stacked_known,
+    stacked_solved,
+    walk,
+    worked,
+)
 from atlas_ref.parallel import run as parallel
 from atlas_ref.parallel.scratch import Scratch, scratch
 from atlas_ref.rules import delta
@@ -364,11 +374,11 @@ class Interrupted(Exception):
         ("chunkwise-carry", dual, "left_factors"),
         ("chunkwise-carry", dual, "pass_on"),
         ("chunkwise-carry", dual_backward, "_through_ends"),
-        ("chunkwise-carry", stacked, "older"),
+        ("chunkwise-carry", stacked_known, "older"),
         ("chunkwise-carry", stacked_backward, "older"),
-        ("exact", stacked, "side_by_side"),
-        ("exact", stacked, "_walk"),
-        ("exact", stacked_backward, "_through_ends"),
+        ("exact", stacked_solved, "side_by_side"),
+        ("exact", stacked_solved, "walk"),
+        ("exact", stacked_backward, "through_ends"),
     ],
 )
 @pytest.mark.parametrize("threads", [1, 2])

@@ -1,0 +1,83 @@
+"""Run a folded group of chunks: room for it, then every thread folds its memories and walks over the chunks.
+
+Specified in specs/chunkwise.md (CHUNK-15, CHUNK-30) and specs/exact.md (EXACT-20).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from atlas_ref.parallel import stacked_known, stacked_solved
+from atlas_ref.parallel.coefficients import Rows
+from atlas_ref.parallel.dual import spread
+from atlas_ref.parallel.group import Arrays, Layout
+from atlas_ref.parallel.scratch import scratch
+from atlas_ref.parallel.stacked import Stacked
+from atlas_ref.threads import in_threads
+from atlas_ref.types import Array
+
+
+def forward(layout: Layout, given: Arrays, rows: Rows, shares: Sequence[slice], y: Array, *, keeps: bool) -> Stacked:
+    """Run a group; its reads go into y (B, n, o), unless it is None (CHUNK-30, EXACT-20).
+
+    Args:
+        shares: memories that one thread takes.
+        keeps: whether every state stays, as the sweep back needs them.
+    """
+    made = _room(layout, given, rows, keeps or not layout.solved)
+
+    def some(memories: slice) -> None:
+        part, of_given, reads = made.of(memories), given.of(memories), None if y is None else y[memories]
+        if layout.solved:
+            stacked_solved.fold(layout, of_given, part)
+            stacked_solved.walk(layout, of_given, part, reads)
+            return
+        stacked_known.fold(layout, of_given, part)
+        stacked_known.walk(layout, of_given, part)
+        if reads is not None:
+            stacked_known.read(layout, part, reads)
+
+    in_threads([partial(some, memories) for memories in shares])
+    return made
+
+
+def _room(layout: Layout, given: Arrays, rows: Rows, keeps: bool) -> Stacked:
+    """Arrays to fill, and the state at the start."""
+    B, n, d = given.queries.shape
+    C, K, nb, o = layout.chunk, layout.columns, rows.gates.bases, given.values.shape[-1]
+    lead, solved = (B, n // C), layout.solved
+    both = scratch.empty((B, n // C + 1 if keeps else 2, nb * d + K, o), given.keys)
+
+    def room(wanted: bool, *shape: int) -> Array:
+        return scratch.empty(shape, both) if wanted else None
+
+    reads = C if layout.read in ("after", "before") else 0
+    last = room(layout.keeps_reference, B, d, o)
+    one = layout.keeps_reference and not any(layout.refresh[1:])
+    both[:, 0, :d] = given.M.swapaxes(-1, -2)
+    if nb == 2:
+        both[:, 0, d : 2 * d] = given.S.swapaxes(-1, -2)
+    return Stacked(
+        rows=rows,
+        phi=spread(layout, given.keys),
+        queries=given.queries.reshape(*lead, C, d),
+        scores=room(reads > 0, *lead, C, K),
+        both=both,
+        P=room(True, *lead, K, nb * d),
+        R=room(reads > 0 and not solved, *lead, C, nb * d + K),
+        keyed=room(solved, *lead, K, K),
+        inverse=room(solved, *lead, K, K),
+        ask=room(solved, *lead, K + reads, nb * d),
+        A=room(reads > 0 and solved, *lead, C, K),
+        references=_one_for_all(last, lead[1]) if one else room(layout.keeps_reference, *lead, d, o),
+        last_reference=last,
+        arrivals=room(layout.carry, *given.values.shape),
+    )
+
+
+def _one_for_all(reference: Array, chunks: int) -> Array:
+    """The reference of every chunk where no span starts inside of a group: a view."""
+    return np.broadcast_to(reference[:, None], (len(reference), chunks, *reference.shape[1:]))

@@ -1,0 +1,77 @@
+"""A folded group of chunks whose residuals are known: what values have beyond the predictions of a reference.
+
+    F = V - Phi M_ref^T            of all tokens of a span at once
+    Z' = keep Z + P^T F            from chunk to chunk no product is left
+    Y = R [Z; F],                  R = [diag(c) Psi | diag(f) Psi | A]
+
+Specified in specs/chunkwise.md (CHUNK-6, CHUNK-8, CHUNK-9, CHUNK-30).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from atlas_ref.backend import negated
+from atlas_ref.parallel.dual import read_rows, runs, spread, spread_transposed
+from atlas_ref.parallel.group import Arrays, Layout
+from atlas_ref.parallel.scratch import scratch
+from atlas_ref.parallel.stacked import Keep, Stacked, first_reference, halves, left_rows, side_by_side
+from atlas_ref.types import Array
+
+
+def fold(layout: Layout, given: Arrays, made: Stacked) -> None:
+    """P, and R of the scores."""
+    nb, rows = made.rows.gates.bases, made.rows
+    side_by_side(made.phi, left_rows(rows), made.P)
+    if made.R is None:
+        return
+    with scratch.frame():
+        np.matmul(made.queries, spread_transposed(layout, given.keys), out=made.scores)
+    reading = read_rows(layout, rows.D)[:, :, 0]
+    side_by_side(made.queries, reading[..., :nb], made.R)
+    np.multiply(reading[..., nb:], made.scores, out=made.R[..., made.height :])
+
+
+def older(layout: Layout, first: int) -> int:
+    """How many tokens of the window before a run of chunks under one reference belong to older spans (WINDOW-13)."""
+    h = layout.window - 1
+    return h - min(h, layout.position if first == 0 else 0)
+
+
+def walk(layout: Layout, given: Arrays, made: Stacked) -> None:
+    """F of all tokens of a span at once, then the states (CHUNK-6, CHUNK-8, CHUNK-9, CHUNK-30)."""
+    C, h, d = layout.chunk, layout.window - 1, made.phi.shape[-1]
+    states, beyond, arrivals, keep = made.states(), made.beyond(), made.arrivals, Keep.of(made)
+    passed = halves(states, d)
+    reference = first_reference(layout, given, made)
+    if layout.carry:
+        negated(given.residuals, out=arrivals[:, :h])
+    for first, last in runs(layout.refresh):
+        tokens, chunks = slice(first * C, last * C + h), slice(first, last)
+        if layout.keeps_reference:
+            if layout.refresh[first]:
+                reference[...] = states[:, first, :d]
+            if made.references.flags.writeable:
+                made.references[:, chunks] = reference[:, None]
+        with scratch.frame():
+            rows = given.values[:, tokens]
+            if layout.reference == "frozen":
+                predicted = scratch.product(given.keys[:, tokens], reference)
+                rows = np.subtract(rows, predicted, out=predicted)
+            if layout.carry:
+                count = older(layout, first)
+                rows[:, :count] = arrivals[:, first * C : first * C + count]
+                arrivals[:, tokens.start + h : tokens.stop] = rows[:, h:]
+            beyond[:, chunks] = spread(layout, rows)
+            change = halves(scratch.product(made.P[:, chunks].swapaxes(-1, -2), beyond[:, chunks]), d)
+            for k in range(first, last):
+                keep.forward(k, passed[:, k], change[:, k - first], passed[:, k + 1])
+
+
+def read(layout: Layout, made: Stacked, y: Array) -> None:
+    """Write y (B, n, o) of every token."""
+    y = y.reshape(*made.queries.shape[:-1], -1)  # a view
+    if layout.read == "reference":
+        np.matmul(made.queries, made.references, out=y)
+    else:
+        np.matmul(made.R, made.both[:, :-1], out=y)
