@@ -71,7 +71,7 @@ RECURRENT: Sequence[dict[str, Any]] = ({"chunk": None},)
 
 PEERS = (
     Peer("atlas-rnn cell", "atlas-rnn", memories.FROZEN, ({**CELL, "scan_chunk_len": None},), faster=(150, 100), less=30, samples=3),
-    Peer("atlas-rnn cell, scan in chunks of 64", "atlas-rnn", memories.FROZEN, ({**CELL, "scan_chunk_len": 64},), samples=3),
+    Peer("atlas-rnn cell, scan in chunks of 64", "atlas-rnn", memories.FROZEN, ({**CELL, "scan_chunk_len": 64},), samples=1),
     Peer("fla-core delta", "fla delta", memories.FLA_DELTA, SHORT, (0.9, 0.8)),
     Peer("fla-core gated delta", "fla gated delta", memories.FLA_GATED_DELTA, LONG, (0.6, 0.7)),
     Peer("fla-core momentum delta", "fla momentum delta", memories.FLA_MOMENTUM_DELTA, LONG, (0.5, 0.7)),

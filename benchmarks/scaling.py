@@ -2,8 +2,10 @@
 
 A form goes on to four times the tokens while that is likely to stay within its limits: forms that are judged - those that
 promise time and memory linear in T - reach 65,536 tokens, the others stop where they become a burden. The slope is that of
-a straight line through log time against log T from 1,024 tokens on. Memory is what NumPy allocates at the peak beyond the
-inputs; floats per token and channel leave out the outputs too, which are reads, state and one gradient for each input.
+a straight line through log time against log T from 1,024 tokens on, where the time of a longer sequence is its ratio to that of
+1,024 tokens taken before and after it: minutes lie between the first size and the last, and a machine changes its pace. Memory is
+what NumPy allocates at the peak beyond the inputs; floats per token and channel leave out the outputs too, which are reads,
+state and one gradient for each input.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks import memories, plots
-from benchmarks.measure import LEAD, Report, Row, Spread, Target, lead_in, peak_memory, timer
+from benchmarks.measure import LEAD, Report, Row, Spread, Target, Work, alternated, peak_memory, repeated, runs_within, timer
 from benchmarks.memories import HEADS, D, Memory, sequence, work
 
 SIZES = tuple(16 * 4**n for n in range(7))  # 16 to 65,536 tokens
@@ -55,12 +57,20 @@ FORMS = (
 
 
 class Point(NamedTuple):
-    """What one size took: seconds, and bytes at the peak beyond the inputs and beyond inputs and outputs."""
+    """What one size took.
+
+    Attributes:
+        tokens: T.
+        seconds: of a run, the median.
+        peak, beyond_outputs: bytes at the peak beyond the inputs, and beyond inputs and outputs.
+        ratio: of a judged form from `LINEAR_FROM` on, the time over that of `LINEAR_FROM` tokens, taken in turn.
+    """
 
     tokens: int
     seconds: float
     peak: float
     beyond_outputs: float
+    ratio: float = math.nan
 
     @property
     def floats(self) -> float:
@@ -79,10 +89,14 @@ def _measured(form: Form) -> list[Point]:
     """Points of growing size, until the next one would be too long or too large."""
     limit = (30.0, 6e9) if form.judged else (1.0, 1.2e9)
     points: list[Point] = []
+    reference: Work | None = None
     for tokens in SIZES:
         if points and not _affordable(points, limit):
             break
-        points.append(_point(form, tokens))
+        points.append(_point(form, tokens, reference))
+        if form.judged and tokens == LINEAR_FROM:
+            reference = work(form.memory, "both", sequence(form.memory, tokens), form.form)
+            points[-1] = points[-1]._replace(ratio=1.0)
     return points
 
 
@@ -94,8 +108,11 @@ def _affordable(points: list[Point], limit: tuple[float, float]) -> bool:
     return seconds <= limit[0] and peak <= limit[1]
 
 
-def _point(form: Form, tokens: int) -> Point:
-    """Memory first, which also warms up; then the median of as many runs as fit into a moment, of five at most."""
+def _point(form: Form, tokens: int, reference: Work | None = None) -> Point:
+    """Memory first, which also warms up; then the median of as many runs as fit into a moment, of five at most.
+
+    With a reference each run stands between two samples of it.
+    """
     run = work(form.memory, "both", sequence(form.memory, tokens), form.form)
     outputs = 0
 
@@ -105,8 +122,11 @@ def _point(form: Form, tokens: int) -> Point:
 
     peak = peak_memory(once) * 1e6
     seconds = timer(run)
-    lead_in(run, LEAD if seconds() < LEAD else 0.0)
     taken = [seconds()]
+    if reference is not None:
+        times = runs_within(reference, LEAD)
+        found = alternated(seconds, timer(repeated(reference, times)), samples=max(1, min(5, int(2.0 / taken[0]))))
+        return Point(tokens, float(np.median(found.ours)), peak, peak - outputs, times * float(np.median(found.ratio)))
     while len(taken) < 5 and sum(taken) < 1.0:
         taken.append(seconds())
     return Point(tokens, float(np.median(taken)), peak, peak - outputs)
@@ -114,10 +134,10 @@ def _point(form: Form, tokens: int) -> Point:
 
 def slope(points: list[Point]) -> float:
     """Slope of log time against log T, from `LINEAR_FROM` on; nan for fewer than two sizes."""
-    some = [point for point in points if point.tokens >= LINEAR_FROM]
+    some = [point for point in points if not math.isnan(point.ratio)]
     if len(some) < 2:
         return math.nan
-    return float(np.polyfit(np.log([point.tokens for point in some]), np.log([point.seconds for point in some]), 1)[0])
+    return float(np.polyfit(np.log([point.tokens for point in some]), np.log([point.ratio for point in some]), 1)[0])
 
 
 def _rows(form: Form, points: list[Point]) -> list[Row]:

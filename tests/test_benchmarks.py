@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import math
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from atlas_ref.threads import processors
 from benchmarks import __main__ as bench
-from benchmarks import distance, parallel, scaling
+from benchmarks import awake, distance, measure, parallel, scaling
 from benchmarks.measure import Report, Row, Spread, Target
 
 
@@ -67,11 +70,59 @@ def test_without_matplotlib_the_figure_alone_is_missing(tmp_path: Path, monkeypa
 
 @pytest.mark.parametrize("power", [0.5, 1.0, 2.0])
 def test_the_slope_is_the_power_of_t_from_a_thousand_tokens_on(power: float) -> None:
-    points = [scaling.Point(n, 7.0 if n < scaling.LINEAR_FROM else 3e-9 * n**power, 1.0, 1.0) for n in scaling.SIZES]
+    """By the ratios alone: seconds were taken minutes apart."""
+    first = scaling.LINEAR_FROM
+    points = [scaling.Point(n, 7.0, 1.0, 1.0, math.nan if n < first else (n / first) ** power) for n in scaling.SIZES]
     assert math.isclose(scaling.slope(points), power, rel_tol=1e-9)
+
+
+def test_a_longer_sequence_is_timed_between_two_runs_of_the_first_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, paces = [0.0], iter([1.0, 1.0, 5.0, 5.0, 5.0, 5.0])
+
+    def short() -> None:
+        clock[0] += 0.1 * next(paces, 5.0)
+
+    def long(*_: Any) -> Any:
+        return lambda: clock.__setitem__(0, clock[0] + 0.4 * next(paces, 5.0)) or np.zeros(1)
+
+    monkeypatch.setattr(measure.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(measure.timer, "__defaults__", (lambda: clock[0], 0.0, 0.0))
+    monkeypatch.setattr(scaling, "work", long)
+    monkeypatch.setattr(scaling.memories, "size_of", lambda made: 0)
+    point = scaling._point(scaling.FORMS[0], 16, short)
+    assert math.isclose(point.ratio, 4.0, rel_tol=1e-9)  # although the machine has slowed down five times
+
+
+def test_a_lead_runs_the_work_untimed_before_each_sample() -> None:
+    runs: list[int] = []
+
+    def work() -> None:
+        runs.append(1)
+        time.sleep(0.01)
+
+    seconds = measure.timer(work, lead=0.05)
+    assert seconds() < 0.05
+    assert 3 <= len(runs) <= 6
+    runs.clear()
+    measure.timer(work)()
+    assert len(runs) == 1
 
 
 def test_useful_multiply_adds_are_those_of_the_products_alone() -> None:
     """8 heads, T = 1024, d = 64, c = 16, counted by hand for chunks of 16 tokens: 31 columns."""
     each = 16 * 64 * 64 + 2 * 16 * 31 * 64 + 2 * 16 * 64 * 64 + 2 * 31 * 64 * 64
     assert 0.8 * 8 * 64 * each < parallel.useful() <= 8 * 64 * each
+
+
+def test_the_course_after_a_sleep_has_a_rate_for_every_processor_and_moment(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(awake, "MOMENTS", 3)
+    monkeypatch.setattr(awake, "ROUNDS", 2)
+    awake.main()
+    first, *rounds = capsys.readouterr().out.strip().split("\n\n")
+    assert f"each of {processors()} processors" in first
+    assert len(rounds) == 2
+    for lines in (each.splitlines() for each in rounds):
+        assert [len(line.split()) for line in lines] == [3] * processors()
+        assert all(float(rate) > 0 for line in lines for rate in line.split() if rate != "nan")
