@@ -10,6 +10,7 @@ from latex2mathml.converter import convert
 
 SPAN = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
 MATH = re.compile(r"\$\$.*?\$\$|(?<!\$)\$[^$]+\$", re.DOTALL)
+BETWEEN = re.compile(r"\$\$\s+\$\$")  # arithmatex takes blocks on neighbouring lines for one
 NAMESPACE = "http://www.w3.org/1998/Math/MathML"
 BARS = ("\u00af", "\u2015", "\u203e")
 COMMAND = re.compile(r"\\[a-zA-Z]+")
@@ -30,14 +31,16 @@ def rendered(content: str, page: str) -> str:
 
     def replace(match: re.Match[str]) -> str:
         block = match[2] == "["
-        math = mathml(html.unescape(match[3]), page, block=block)
-        return f'<div class="equation" tabindex="0">{math}</div>' if block else math
+        found = [mathml(each, page, block=block) for each in BETWEEN.split(html.unescape(match[3]))]
+        return "".join(f'<div class="equation" tabindex="0">{math}</div>' if block else math for math in found)
 
     return SPAN.sub(replace, content)
 
 
 def mathml(latex: str, page: str, *, block: bool) -> str:
     """One equation; a block of several lines is one `math` element."""
+    if "$" in latex:
+        raise EquationError(f"{page}: {latex!r}: a dollar sign inside of an equation")
     try:
         found = convert(latex.strip(), display="block" if block else "inline")
     except Exception as error:

@@ -125,33 +125,42 @@ def first_reference(layout: Layout, given: Arrays, made: Stacked) -> Array:
 
 
 class Keep(NamedTuple):
-    """What a state keeps over each chunk: matrix (B, g, bases, bases), [c_C f_C; 0 n_C] with momentum, else c_C.
+    """What a state keeps over each chunk: c_C M + f_C S and n_C S, or c_C M alone.
 
-    One small product passes on memory and momentum: two passes over the state in place of five.
+    A product of two rows, [c_C f_C] [M; S], makes one pass over the state of three. No product has a factor that is 0 by
+    definition: it would make of an M that has overflowed an S that is no number.
+
+    Attributes:
+        c, n (B, g, 1, 1), forth [c_C f_C], back [f_C n_C] (B, g, 1, 2); all but c None without momentum.
     """
 
-    matrix: Array
+    c: Array
+    n: Array = None
+    forth: Array = None
+    back: Array = None
 
     @classmethod
     def of(cls, made: Stacked) -> Keep:
         """The factors of a group, out of its last coefficient rows."""
         D, X = made.rows.D[-1, :, :, 0], None if made.rows.X is None else made.rows.X[-1, :, :, 0]
+        c = D[..., :1, None]
         if X is None:
-            return cls(D[..., :1, None])
-        matrix = np.zeros_like(D, order="C", shape=(*D.shape[:2], 2, 2))
-        matrix[..., 0, 0], matrix[..., 0, 1], matrix[..., 1, 1] = D[..., 0], -D[..., 1], X[..., 1]
-        return cls(matrix)
+            return cls(c)
+        c_C, f_C, n_C = D[..., 0], -D[..., 1], X[..., 1]
+        return cls(c, n_C[..., None, None], *(np.stack(pair, axis=-1)[..., None, :] for pair in ((c_C, f_C), (f_C, n_C))))
 
     def forward(self, k: int, before: Array, change: Array, after: Array) -> None:
         """The state after chunk k (B, bases, d o) from that before it and what the chunk adds."""
-        self._times(self.matrix[:, k], before, after)
+        if self.n is None:
+            np.multiply(before, self.c[:, k], out=after)
+        else:
+            np.matmul(self.forth[:, k], before, out=after[:, :1])
+            np.multiply(before[:, 1:], self.n[:, k], out=after[:, 1:])
         after += change
 
     def backward(self, k: int, after: Array, before: Array, room: Array) -> None:
         """Add to the cotangent of the state before chunk k what that after it asks; `room` is overwritten."""
-        self._times(self.matrix[:, k].swapaxes(-1, -2), after, room)
+        np.multiply(after[:, :1], self.c[:, k], out=room[:, :1])
+        if self.n is not None:
+            np.matmul(self.back[:, k], after, out=room[:, 1:])
         before += room
-
-    @staticmethod
-    def _times(matrix: Array, state: Array, out: Array) -> None:
-        (np.multiply if matrix.shape[-1] == 1 else np.matmul)(matrix, state, out=out)

@@ -42,15 +42,15 @@ def backward(layout: Layout, given: Arrays, made: Stacked, bars: Bars, summed: R
 
 def _solved(layout: Layout, made: Stacked, bars: Bars, summed: RowBars, into: Into) -> tuple[Pulled, Array, Array]:
     """Cotangents on the way, of the first state and of its reference."""
-    K, lead, o = layout.columns, made.phi.shape[:2], made.both.shape[-1]
+    K, lead, o, reads = layout.columns, made.phi.shape[:2], made.both.shape[-1], 0 if bars.y is None else made.reads
     pulled = Pulled.of(made, scratch.empty((*lead, made.height, o), made.both))
-    rows = scratch.empty((*lead, K + made.reads, o), made.both)  # of what is asked: minus V_bar, and the cotangents of reads
-    if not made.reads:
+    rows = scratch.empty((*lead, K + reads, o), made.both)  # of what is asked: minus V_bar, and the cotangents of reads
+    if not reads:
         pulled = through_references(layout, made, bars.y, pulled, into)
     first, reference = _through_chunks(layout, made, bars, pulled, rows)
     with scratch.frame():
         found = scratch.product(rows, pulled.turned)
-        if made.reads:
+        if reads:
             through_reads(layout, made, found[..., K:, :], pulled, summed, into)
         _through_system(layout, made, found[..., :K, :], pulled, summed)
         gathered(layout, negated(rows[..., :K, :], out=rows[..., :K, :]), into.values)
@@ -62,10 +62,10 @@ def _through_chunks(layout: Layout, made: Stacked, bars: Bars, pulled: Pulled, r
     d, K, keep = made.phi.shape[-1], layout.columns, Keep.of(made)
     end, d_reference = at_the_end(made, bars)
     rows[...] = 0.0
-    if made.reads and bars.y is not None:
+    if rows.shape[2] > K:
         rows[..., K:, :] = bars.y.reshape(*made.queries.shape[:-1], -1)
         np.matmul(made.A.swapaxes(-1, -2), rows[..., K:, :], out=rows[..., :K, :])
-    inverse_T, ask_T, dZ = made.inverse.swapaxes(-1, -2), made.ask.swapaxes(-1, -2), scratch.copy(end)
+    inverse_T, ask_T, dZ = made.inverse.swapaxes(-1, -2), made.ask[:, :, : rows.shape[2]].swapaxes(-1, -2), scratch.copy(end)
     with scratch.frame():
         dF, dV, room = (scratch.empty(shape, dZ) for shape in (rows[:, 0, :K].shape, rows[:, 0, :K].shape, dZ.shape))
         for k in range(len(layout.refresh) - 1, -1, -1):

@@ -93,7 +93,7 @@ def _limit(flat: Arrays, layout: Layout, chunk: int) -> int:
     layout = layout._replace(chunk=chunk)
     most, K = at_once(flat.queries, GROUP_NUMBERS), layout.columns
     each = K * (5 * G + 2) + (K * (d + o) + 4 * d * o) // chunk
-    if layout.solved and G == 1:  # `stacked`: masks, W and P, the state and F, R
+    if layout.solved and G == 1:  # `stacked`: masks, P and what is asked, the state and F, reads
         bases = 1 if flat.momentum is None else 2
         each = 5 * K + (2 * K * bases * d + (bases * d + K) * o) // chunk + bases * d
         most += most // 4 if bases == 1 else 0  # smaller per token than others, and a longer group shares out more at once

@@ -9,9 +9,10 @@ import pytest
 from close import ANALYTIC, assert_close
 from counting import Counted, counted, multiply_adds
 
+import tape
 from atlas_ref.parallel import run
 from atlas_ref.parallel.coefficient_blocks import LONGEST, PAYS
-from atlas_ref.rules import delta, hebbian, omega
+from atlas_ref.rules import delta, hebbian, omega, titans_lmm
 from atlas_ref.rules.run import Tokens
 
 T, D_IN, D_OUT = 7, 5, 3
@@ -110,6 +111,41 @@ def test_hebbian_is_decayed_linear_attention_in_every_form() -> None:
     weighed = (decay * (x["q"] @ x["k"].T)) @ (x["step_size"][:, None] * x["v"])
     _, y = computed(omega, {**x, "momentum": np.zeros(T)}, "chunkwise", 3, ALL, reference="zero")
     assert_close("zero reference", y, weighed, ANALYTIC)
+
+
+@pytest.mark.clause("EXACT-13")
+def test_scores_that_overflow_leave_alone_what_does_not_depend_on_reads() -> None:
+    x = {name: value for name, value in drawn(4).items() if name in ("k", "v", "q", "retain", "step_size")}
+    x["k"], x["q"] = np.full_like(x["k"], 0.4), np.full_like(x["q"], 1.7e308)
+    config = delta.Config(d_in=D_IN, d_out=D_OUT)
+
+    def end(given: Any, form: str) -> Any:
+        chunk = None if form == "sequential" else 4
+        return run.run(delta.RULE, config, Tokens(**given), delta.start(config), form=form, chunk=chunk)[0].M
+
+    found = {}
+    for form in ("exact", "sequential"):
+        with np.errstate(over="ignore", invalid="ignore"):
+            M, pullback = tape.vjp(lambda given, form=form: end(given, form), x)
+            found[form] = pullback(np.ones_like(M))[0]
+    for name, want in found["sequential"].items():
+        assert np.isfinite(want).all()
+        assert_close(name, found["exact"][name], want, ANALYTIC)
+
+
+@pytest.mark.clause("EXACT-13")
+@pytest.mark.parametrize("chunk", [1, 2, 8])
+def test_a_memory_that_overflows_leaves_alone_a_momentum_that_does_not_depend_on_it(chunk: int) -> None:
+    config = titans_lmm.Config(d_in=2, d_out=1, convention={"reference": "zero", "gate": "retain"})
+    state = titans_lmm.start(config, (), M=np.array([[1e308, 1.0]]), S=np.array([[-1.7e308, 1.0]]))
+    ones, gates = np.ones((8, 2)), {"retain": np.ones(8), "momentum": np.full(8, 0.5), "step_size": np.full(8, 0.1)}
+    tokens = Tokens(k=ones, v=np.ones((8, 1)), q=ones, **gates)
+    with np.errstate(over="ignore", invalid="ignore"):
+        want = run.run(titans_lmm.RULE, config, tokens, state)[0]
+        got = run.run(titans_lmm.RULE, config, tokens, state, form="chunkwise", chunk=chunk)[0]
+    assert np.isinf(want.M[0, 0])
+    assert np.isinf(got.M[0, 0])
+    assert_close("S", got.S, want.S, ANALYTIC)
 
 
 def work(form: str, window: int, chunk: int, d_phi: int, d_out: int, **convention: Any) -> int:
