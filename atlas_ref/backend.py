@@ -290,7 +290,13 @@ def negated(x: Array, out: Array) -> Array:
     """-x into `out`.
 
     Real numbers not by `np.negative`: that of NumPy 2.4 takes wrong entries of an x whose entries lie 8 (float64) or 4 (float32)
-    apart, where those of `out` are apart too.
+    apart, where those of `out` are apart too. Complex ones not by a product, which makes nan of an infinity's other part.
+
+    Args:
+        x, out: of one shape and dtype, on one device; `out` may be x itself.
+
+    Returns:
+        out.
     """
     made: Array = np.negative(x, out=out) if x.dtype.kind == "c" else np.multiply(x, -1.0, out=out)
     return made

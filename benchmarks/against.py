@@ -102,6 +102,8 @@ def main(
     for name in names or NAMES:
         if name not in NAMES:
             raise typer.BadParameter(f"{name} is none of {', '.join(NAMES)}")
+    if busy and not hasattr(os, "sched_setaffinity"):
+        raise typer.BadParameter("--busy: this system cannot hold a process on one processor")
     if busy:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     for name in names or NAMES:

@@ -54,7 +54,7 @@ def main() -> None:
         for _ in range(ROUNDS):
             print()
             for rates in course():
-                print(" ".join(f"{rate:5.0f}" for rate in rates))
+                print(" ".join(f"{rate:6.1f}" for rate in rates))
 
 
 if __name__ == "__main__":

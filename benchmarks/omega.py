@@ -8,6 +8,7 @@ driver that a loop by hand would lack (`atlas_ref.rules.run`).
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -136,7 +137,7 @@ def _gradients(newton_schulz: Any, *, samples: int) -> Row:
         return list(tape.grad(lambda given: ops.sum(weights * forward(given)[2]))(arrays).values())
 
     found = bracketed(lambda: gradient(arrays), lambda: forward(arrays), samples=samples)
-    peaks = [peak_memory(lambda: work(arrays)) for work in (gradient, forward)]  # noqa: B023
+    peaks = [peak_memory(partial(work, arrays)) for work in (gradient, forward)]
     return Row(
         f"Omega forward and backward, {SIZES}, T = {TOKENS_OF_GRADIENTS}, float32"
         + (", without Newton-Schulz" if newton_schulz == "none" else ", with Newton-Schulz"),

@@ -158,7 +158,7 @@ def _fla_momentum_delta(arrays: Arrays, bar: Array, *, chunk: int | None) -> Cal
 def _columns(start: int, stop: int) -> Any:
     """A module that returns some columns of its input, in place of what the cell would compute from it."""
 
-    class Columns(module("torch").nn.Module):  # type: ignore[misc]
+    class Columns(module("torch").nn.Module):  # type: ignore[misc]  # a class of a library that may not be there
         def forward(self, x: Any) -> Any:
             return x[..., start:stop]
 

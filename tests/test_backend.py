@@ -470,3 +470,9 @@ def test_a_negative_takes_the_entries_it_was_given_whatever_lies_between_them(ki
         for room in (np.zeros((9, 3), kind)[:, 1:2], x):
             assert backend.negated(x, out=room) is room
             assert room.tobytes() == want.tobytes()
+
+
+@pytest.mark.host("negates NumPy arrays")
+def test_the_negative_of_a_complex_infinity_is_that_of_its_parts() -> None:
+    x = np.array([complex(np.inf, 0.0), complex(1.0, -np.inf), complex(0.0, -2.0)])
+    assert backend.negated(x, out=np.empty_like(x)).tobytes() == (-x).tobytes()

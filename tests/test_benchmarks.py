@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -93,19 +92,21 @@ def test_a_longer_sequence_is_timed_between_two_runs_of_the_first_size(monkeypat
     assert math.isclose(point.ratio, 4.0, rel_tol=1e-9)  # although the machine has slowed down five times
 
 
-def test_a_lead_runs_the_work_untimed_before_each_sample() -> None:
+@pytest.mark.parametrize(("lead", "untimed"), [(0.0, 0), (1.0, 4), (1.1, 5)])
+def test_a_lead_runs_the_work_untimed_before_each_sample(lead: float, untimed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     runs: list[int] = []
 
     def work() -> None:
         runs.append(1)
-        time.sleep(0.01)
 
-    seconds = measure.timer(work, lead=0.05)
-    assert seconds() < 0.05
-    assert 3 <= len(runs) <= 6
-    runs.clear()
-    measure.timer(work)()
-    assert len(runs) == 1
+    def clock() -> float:
+        return 0.25 * len(runs)
+
+    monkeypatch.setattr(measure.time, "perf_counter", clock)
+    seconds = measure.timer(work, clock, lead=lead)
+    for count in (1, 2):
+        assert seconds() == 0.25
+        assert len(runs) == count * (untimed + 1)
 
 
 def test_useful_multiply_adds_are_those_of_the_products_alone() -> None:

@@ -208,7 +208,7 @@ def _step(
         after = after._replace(M=by.store(after.M), S=None if after.S is None else by.store(after.S))
     if structure.frozen != "none":
         wraps = structure.frozen != "call_start" and structure.span is not None
-        after = after._replace(position=(state.position + 1) % structure.span if wraps else state.position + 1)  # type: ignore[operator]
+        after = after._replace(position=(state.position + 1) % structure.span if wraps else state.position + 1)  # type: ignore[operator]  # wraps: it has a span
     return state, after
 
 

@@ -46,7 +46,7 @@ def read(path: str) -> tuple[str, dict[str, np.ndarray[Any, Any]]]:
     """
     data = read_bytes(path, "is a folder; a case file, or for check a folder with .safetensors files, is needed", _claimed)
     try:
-        entries = safetensors.deserialize(data)  # type: ignore[no-untyped-call]
+        entries = safetensors.deserialize(data)  # type: ignore[no-untyped-call]  # safetensors has no types
     except safetensors.SafetensorError as error:
         reason = str(error).removeprefix("Error while deserializing").removeprefix(" header").removeprefix(": ")
         raise ValueError(f"not a whole safetensors file: {reason}") from None

@@ -51,7 +51,7 @@ def evaluate(op: str, inputs: Mapping[str, Array], convention: Convention | Newt
         if c is not None and c.argument == "accumulated":
             M = steps.newton_schulz(way, M, c.newton_schulz_settings)
         return steps.read(way, M, inputs["phi_q"])
-    return _newton_schulz(op, inputs, c.newton_schulz_settings if c is not None else convention, way)  # type: ignore[arg-type]
+    return _newton_schulz(op, inputs, c.newton_schulz_settings if c is not None else convention, way)  # type: ignore[arg-type]  # no Convention: settings
 
 
 def _newton_schulz(op: str, inputs: Mapping[str, Array], settings: NewtonSchulz, way: Arithmetic) -> Array:

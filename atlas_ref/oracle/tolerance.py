@@ -119,7 +119,7 @@ def op_tolerance(
     known = function is None
 
     def evaluated(way: Any, given: Mapping[str, Array]) -> Array:
-        return op_steps.evaluate(op, given, convention, way) if known else function(given)  # type: ignore[misc]
+        return op_steps.evaluate(op, given, convention, way) if function is None else function(given)
 
     with np.errstate(all="ignore"):
         want = np.asarray(evaluated(MEMBERS[0], wide), np.float64)

@@ -46,7 +46,7 @@ def _solved(layout: Layout, made: Stacked, bars: Bars, summed: RowBars, into: In
     pulled = Pulled.of(made, scratch.empty((*lead, made.height, o), made.both))
     rows = scratch.empty((*lead, K + reads, o), made.both)  # of what is asked: minus V_bar, and the cotangents of reads
     if not reads:
-        pulled = through_references(layout, made, bars.y, pulled, into)
+        pulled = through_references(made, bars.y, pulled, into)
     first, reference = _through_chunks(layout, made, bars, pulled, rows)
     with scratch.frame():
         found = scratch.product(rows, pulled.turned)
@@ -61,10 +61,11 @@ def _through_chunks(layout: Layout, made: Stacked, bars: Bars, pulled: Pulled, r
     """Chunks in reverse: [-V_bar; y_bar] of each into `rows`, and the state after it; cotangents of the first state and its reference."""
     d, K, keep = made.phi.shape[-1], layout.columns, Keep.of(made)
     end, d_reference = at_the_end(made, bars)
-    rows[...] = 0.0
     if rows.shape[2] > K:
         rows[..., K:, :] = bars.y.reshape(*made.queries.shape[:-1], -1)
         np.matmul(made.A.swapaxes(-1, -2), rows[..., K:, :], out=rows[..., :K, :])
+    else:
+        rows[...] = 0.0
     inverse_T, ask_T, dZ = made.inverse.swapaxes(-1, -2), made.ask[:, :, : rows.shape[2]].swapaxes(-1, -2), scratch.copy(end)
     with scratch.frame():
         dF, dV, room = (scratch.empty(shape, dZ) for shape in (rows[:, 0, :K].shape, rows[:, 0, :K].shape, dZ.shape))
@@ -108,7 +109,7 @@ def _known(layout: Layout, given: Arrays, made: Stacked, bars: Bars, summed: Row
     pulled = Pulled.of(made, scratch.empty(made.states()[:, 1:].shape, made.both))
     both = scratch.empty(made.both[:, 1:].shape, made.both)  # of the state before each chunk from the reads alone, and of F
     if bars.y is None or made.R is None:
-        pulled = through_references(layout, made, bars.y, pulled, into)
+        pulled = through_references(made, bars.y, pulled, into)
         both[...] = 0.0
     else:
         y = bars.y.reshape(*made.queries.shape[:-1], -1)

@@ -41,11 +41,11 @@ class Pulled(NamedTuple):
         return cls(scratch.empty(made.phi.shape, ends), ends, scratch.turned(both), None)
 
 
-def through_references(layout: Layout, made: Stacked, y: Array, pulled: Pulled, into: Into) -> Pulled:
+def through_references(made: Stacked, y: Array, pulled: Pulled, into: Into) -> Pulled:
     """Where reads have no part in the chunk: from Y = Psi M_ref^T, or from nothing, to the queries and the references."""
     queries = into.queries.reshape(made.queries.shape)
     pulled.phi[...], queries[...] = 0.0, 0.0
-    if y is None or layout.read != "reference":
+    if y is None:
         return pulled
     g = y.reshape(*queries.shape[:-1], -1)
     np.matmul(g, scratch.turned(made.references), out=queries)

@@ -814,7 +814,7 @@ STACKED: tuple[Mutant, ...] = (
         "stacked-reads-not-to-residuals",
         "residuals get nothing from the reads of their chunk",
         f"{_STACKED_BACK}:_through_chunks",
-        Edited("np.matmul(made.A.swapaxes(-1, -2), rows[..., K:, :], out=rows[..., :K, :])", "pass"),
+        Edited("np.matmul(made.A.swapaxes(-1, -2), rows[..., K:, :], out=rows[..., :K, :])", "rows[..., :K, :] = 0.0"),
         gradients("exact-titans-v"),
     ),
     Mutant(
