@@ -58,7 +58,7 @@ def _written(here: dict[str, Any], reports: dict[str, Report], seconds: dict[str
     out.mkdir(parents=True, exist_ok=True)
     paths = [to or out / "bench.json"]
     rows = [_plain(row) for report in reports.values() for row in report.rows]
-    data = {name: report.data for name, report in reports.items() if report.data is not None}
+    data = {name: finite(report.data) for name, report in reports.items() if report.data is not None}
     paths[0].write_text(json.dumps({"machine": here, "seconds": seconds, "rows": rows, "data": data}, indent=2, allow_nan=False) + "\n")
     for report in reports.values():
         if report.draw is not None:
