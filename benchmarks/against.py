@@ -1,9 +1,15 @@
-"""python -m benchmarks.against OTHER [memory ...] [--rounds N] [--busy]: this checkout against another one, taken in turn.
+"""python -m benchmarks.against OTHER [memory ...] [--rounds N] [--pace cold|awake|busy]: this checkout against another one, in turn.
 
-Each checkout has a process of its own. Before every sample both the caches and the threads have gone cold, as they are when a
-user's own work lies between two calls: the process writes 64 MB and sleeps. With --busy both work on one processor, the same,
-and never sleep: what a second thread saves is not seen, and ratios stay put within a hundredth or two. A round is one sample of each
-checkout and their ratio; what slows the machine for a while slows both. `git worktree add OTHER COMMIT` makes the other checkout.
+Each checkout has a process of its own. What comes before every sample is the pace:
+
+- cold: both the caches and the threads have gone cold, as they are when a user's own work lies between two calls: the process
+  writes 64 MB and sleeps.
+- awake: untimed runs until processors that slept are awake, as `benchmarks.peers` has them (`python -m benchmarks.awake`).
+- busy: both work on one processor, the same, and never sleep: what a second thread saves is not seen, and ratios stay put
+  within a hundredth or two.
+
+A round is one sample of each checkout and their ratio; what slows the machine for a while slows both. `git worktree add OTHER
+COMMIT` makes the other checkout.
 """
 
 from __future__ import annotations
@@ -11,6 +17,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from enum import Enum
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Self
@@ -18,10 +25,19 @@ from typing import Annotated, Self
 import typer
 
 from benchmarks import memories
-from benchmarks.measure import Spread
+from benchmarks.measure import LEAD, Spread
 
 NAMES = ("FROZEN", "FROZEN_SPANS", "FLA_DELTA", "FLA_GATED_DELTA", "FLA_MOMENTUM_DELTA")
 KINDS = ("forward", "both")
+
+
+class Pace(Enum):
+    """What comes before every sample."""
+
+    COLD = "cold"
+    AWAKE = "awake"
+    BUSY = "busy"
+
 
 #: What a process runs: it answers each line with the seconds of a call, the mean of two.
 SERVE = """
@@ -36,9 +52,12 @@ for _ in range(5):
     work()
 print(atlas_ref.__file__, flush=True)
 for _ in sys.stdin:
-    if not {busy}:
+    if {pace!r} == "cold":
         other += 1
         time.sleep(0.12)
+    start = time.perf_counter()
+    while {pace!r} == "awake" and time.perf_counter() - start < {lead}:
+        work()
     start = time.perf_counter()
     work(), work()
     print((time.perf_counter() - start) / 2, flush=True)
@@ -48,9 +67,9 @@ for _ in sys.stdin:
 class Checkout:
     """A process that computes with the code of one folder."""
 
-    def __init__(self, folder: Path, name: str, kind: str, busy: bool) -> None:
+    def __init__(self, folder: Path, name: str, kind: str, pace: Pace) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", SERVE.format(name=name, kind=kind, busy=busy)],
+            [sys.executable, "-c", SERVE.format(name=name, kind=kind, pace=pace.value, lead=LEAD)],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": str(folder)},
             stdin=subprocess.PIPE,
@@ -83,9 +102,9 @@ class Checkout:
         return line
 
 
-def compared(here: Path, other: Path, name: str, kind: str, rounds: int, busy: bool = False) -> tuple[Spread, Spread, Spread]:
+def compared(here: Path, other: Path, name: str, kind: str, rounds: int, pace: Pace) -> tuple[Spread, Spread, Spread]:
     """Milliseconds of both checkouts, and the ratio of the first to the second."""
-    with Checkout(here, name, kind, busy) as ours, Checkout(other, name, kind, busy) as theirs:
+    with Checkout(here, name, kind, pace) as ours, Checkout(other, name, kind, pace) as theirs:
         samples = [(ours.seconds(), theirs.seconds()) for _ in range(rounds)]
     mine, its = zip(*samples, strict=True)
     return Spread.of(mine, 1e3), Spread.of(its, 1e3), Spread.of([a / b for a, b in samples])
@@ -95,20 +114,20 @@ def main(
     other: Annotated[Path, typer.Argument(exists=True, file_okay=False, resolve_path=True, help="A folder with another checkout.")],
     names: Annotated[list[str] | None, typer.Argument(metavar="MEMORY", help=f"{', '.join(NAMES)}; all of them unless given")] = None,
     rounds: Annotated[int, typer.Option(min=2, help="Samples of each checkout.")] = 40,
-    busy: Annotated[bool, typer.Option("--busy", help="Both on one processor, without a pause.")] = False,
+    pace: Annotated[Pace, typer.Option(help="What comes before every sample.")] = Pace.COLD,
 ) -> None:
     """Time the parallel forms of this checkout against those of another."""
     here = Path(__file__).resolve().parents[1]
     for name in names or NAMES:
         if name not in NAMES:
             raise typer.BadParameter(f"{name} is none of {', '.join(NAMES)}")
-    if busy and not hasattr(os, "sched_setaffinity"):
-        raise typer.BadParameter("--busy: this system cannot hold a process on one processor")
-    if busy:
+    if pace is Pace.BUSY and not hasattr(os, "sched_setaffinity"):
+        raise typer.BadParameter("--pace busy: this system cannot hold a process on one processor")
+    if pace is Pace.BUSY:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     for name in names or NAMES:
         for kind in KINDS:
-            mine, its, ratio = compared(here, other, name, kind, rounds, busy)
+            mine, its, ratio = compared(here, other, name, kind, rounds, pace)
             print(
                 f"{memories.title(getattr(memories, name), kind)}: {mine.median:.1f} ms, there {its.median:.1f} ms,"
                 f" ratio {ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})",

@@ -11,6 +11,7 @@ Specified in specs/exact.md (EXACT-20) and specs/chunkwise.md (CHUNK-15, CHUNK-3
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -98,9 +99,35 @@ def end(layout: Layout, made: Stacked) -> End:
     return End(M=M, S=S, reference=reference, residuals=residuals)
 
 
-def halves(states: Array, d: int) -> Array:
-    """(..., bases d, o) as (..., bases, d o), memory and momentum apart: a view, since rows lie one after another."""
-    return states.reshape(*states.shape[:-2], -1, d * states.shape[-1])
+def by_chunk(first: Array, *others: Array) -> Iterator[tuple[Array, ...]]:
+    """Arrays (B, chunks, ...) chunk after chunk, None as None: views that are there before a walk begins.
+
+    Threads that walk at the same time wait for each other while one of them runs Python, so little of it is left for the walk.
+    """
+    return zip(*([None] * first.shape[1] if x is None else list(x.swapaxes(0, 1)) for x in (first, *others)), strict=True)
+
+
+class Halves(NamedTuple):
+    """States (..., bases d, o) with memory and momentum as one row each: views, since rows lie one after another.
+
+    Attributes:
+        whole (..., bases, d o), memory (..., 1, d o), momentum (..., bases - 1, d o).
+    """
+
+    whole: Array
+    memory: Array
+    momentum: Array
+
+    @classmethod
+    def of(cls, states: Array, d: int) -> Halves:
+        """Those of some states."""
+        rows = states.reshape(*states.shape[:-2], -1, d * states.shape[-1])
+        return cls(rows, rows[..., :1, :], rows[..., 1:, :])
+
+    @classmethod
+    def of_each(cls, states: Array, d: int) -> list[Halves]:
+        """Those of states (B, chunks, bases d, o), chunk after chunk."""
+        return [cls(*views) for views in by_chunk(*cls.of(states, d))]
 
 
 def side_by_side(x: Array, factors: Array, out: Array) -> None:
@@ -125,13 +152,13 @@ def first_reference(layout: Layout, given: Arrays, made: Stacked) -> Array:
 
 
 class Keep(NamedTuple):
-    """What a state keeps over each chunk: c_C M + f_C S and n_C S, or c_C M alone.
+    """What a state keeps over a chunk: c_C M + f_C S and n_C S, or c_C M alone.
 
     A product of two rows, [c_C f_C] [M; S], makes one pass over the state of three. No product has a factor that is 0 by
     definition: it would make of an M that has overflowed an S that is no number.
 
     Attributes:
-        c, n (B, g, 1, 1), forth [c_C f_C], back [f_C n_C] (B, g, 1, 2); all but c None without momentum.
+        c, n (B, 1, 1), forth [c_C f_C], back [f_C n_C] (B, 1, 2); all but c None without momentum.
     """
 
     c: Array
@@ -140,27 +167,28 @@ class Keep(NamedTuple):
     back: Array = None
 
     @classmethod
-    def of(cls, made: Stacked) -> Keep:
-        """The factors of a group, out of its last coefficient rows."""
+    def of_each(cls, made: Stacked) -> list[Keep]:
+        """The factors of each chunk of a group, out of its last coefficient rows."""
         D, X = made.rows.D[-1, :, :, 0], None if made.rows.X is None else made.rows.X[-1, :, :, 0]
         c = D[..., :1, None]
         if X is None:
-            return cls(c)
+            return [cls(*views) for views in by_chunk(c)]
         c_C, f_C, n_C = D[..., 0], -D[..., 1], X[..., 1]
-        return cls(c, n_C[..., None, None], *(np.stack(pair, axis=-1)[..., None, :] for pair in ((c_C, f_C), (f_C, n_C))))
+        forth, back = (np.stack(pair, axis=-1)[..., None, :] for pair in ((c_C, f_C), (f_C, n_C)))
+        return [cls(*views) for views in by_chunk(c, n_C[..., None, None], forth, back)]
 
-    def forward(self, k: int, before: Array, change: Array, after: Array) -> None:
-        """The state after chunk k (B, bases, d o) from that before it and what the chunk adds."""
+    def forward(self, before: Halves, change: Array, after: Halves) -> None:
+        """The state after a chunk from that before it and what the chunk adds (B, bases, d o)."""
         if self.n is None:
-            np.multiply(before, self.c[:, k], out=after)
+            np.multiply(before.whole, self.c, out=after.whole)
         else:
-            np.matmul(self.forth[:, k], before, out=after[:, :1])
-            np.multiply(before[:, 1:], self.n[:, k], out=after[:, 1:])
-        after += change
+            np.matmul(self.forth, before.whole, out=after.memory)
+            np.multiply(before.momentum, self.n, out=after.momentum)
+        np.add(after.whole, change, out=after.whole)
 
-    def backward(self, k: int, after: Array, before: Array, room: Array) -> None:
-        """Add to the cotangent of the state before chunk k what that after it asks; `room` is overwritten."""
-        np.multiply(after[:, :1], self.c[:, k], out=room[:, :1])
+    def backward(self, after: Halves, before: Array, room: Halves) -> None:
+        """Add to the cotangent of the state before a chunk (B, bases, d o) what that after it asks; `room` is overwritten."""
+        np.multiply(after.memory, self.c, out=room.memory)
         if self.n is not None:
-            np.matmul(self.back[:, k], after, out=room[:, 1:])
-        before += room
+            np.matmul(self.back, after.whole, out=room.momentum)
+        np.add(before, room.whole, out=before)

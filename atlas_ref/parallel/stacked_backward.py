@@ -17,7 +17,7 @@ from atlas_ref.parallel.dual_backward import through_before
 from atlas_ref.parallel.dual_bars import Bars, Into, RowBars
 from atlas_ref.parallel.group import Arrays, End, Layout
 from atlas_ref.parallel.scratch import scratch
-from atlas_ref.parallel.stacked import Keep, Stacked, halves
+from atlas_ref.parallel.stacked import Halves, Keep, Stacked, by_chunk
 from atlas_ref.parallel.stacked_bars import Pulled, at_the_end, from_side_by_side, through_ends, through_reads, through_references
 from atlas_ref.parallel.stacked_known import older
 from atlas_ref.types import Array
@@ -59,25 +59,28 @@ def _solved(layout: Layout, made: Stacked, bars: Bars, summed: RowBars, into: In
 
 def _through_chunks(layout: Layout, made: Stacked, bars: Bars, pulled: Pulled, rows: Array) -> tuple[Array, Array]:
     """Chunks in reverse: [-V_bar; y_bar] of each into `rows`, and the state after it; cotangents of the first state and its reference."""
-    d, K, keep = made.phi.shape[-1], layout.columns, Keep.of(made)
+    d, K, keeps = made.phi.shape[-1], layout.columns, Keep.of_each(made)
     end, d_reference = at_the_end(made, bars)
     if rows.shape[2] > K:
         rows[..., K:, :] = bars.y.reshape(*made.queries.shape[:-1], -1)
         np.matmul(made.A.swapaxes(-1, -2), rows[..., K:, :], out=rows[..., :K, :])
     else:
         rows[...] = 0.0
-    inverse_T, ask_T, dZ = made.inverse.swapaxes(-1, -2), made.ask[:, :, : rows.shape[2]].swapaxes(-1, -2), scratch.copy(end)
+    dZ, passed = scratch.copy(end), Halves.of_each(pulled.ends, d)
+    inverse_T, ask_T = made.inverse.swapaxes(-1, -2), made.ask[:, :, : rows.shape[2]].swapaxes(-1, -2)
+    factors = list(by_chunk(pulled.ends, made.P, inverse_T, ask_T, rows, rows[:, :, :K]))
     with scratch.frame():
         dF, dV, room = (scratch.empty(shape, dZ) for shape in (rows[:, 0, :K].shape, rows[:, 0, :K].shape, dZ.shape))
+        before, spare = Halves.of(dZ, d).whole, Halves.of(room, d)
         for k in range(len(layout.refresh) - 1, -1, -1):
-            after, asked = pulled.ends[:, k], rows[:, k]
+            after, P, L_inverse_T, asks, asked, of_F = factors[k]
             after[...] = dZ
-            np.matmul(made.P[:, k], after, out=dF)
-            dF += asked[:, :K]
-            np.matmul(inverse_T[:, k], dF, out=dV)
-            negated(dV, out=asked[:, :K])
-            np.matmul(ask_T[:, k], asked, out=dZ)
-            keep.backward(k, *(halves(x, d) for x in (after, dZ, room)))
+            np.matmul(P, after, out=dF)
+            np.add(dF, of_F, out=dF)
+            np.matmul(L_inverse_T, dF, out=dV)
+            negated(dV, out=of_F)
+            np.matmul(asks, asked, out=dZ)
+            keeps[k].backward(passed[k], before, spare)
             if pulled.references is not None:
                 d_reference = d_reference + pulled.references[:, k]
             if layout.keeps_reference and layout.refresh[k]:
@@ -123,22 +126,23 @@ def _through_spans(
     layout: Layout, given: Arrays, made: Stacked, bars: Bars, pulled: Pulled, both: Array, into: Into
 ) -> tuple[Array, Array, Array]:
     """Chunks in reverse under a reference that is known: one product a span for what its tokens have beyond it (CHUNK-16)."""
-    C, h, d, height, keep = layout.chunk, layout.window - 1, made.phi.shape[-1], made.height, Keep.of(made)
+    C, h, d, height, keeps = layout.chunk, layout.window - 1, made.phi.shape[-1], made.height, Keep.of_each(made)
     dZ, d_reference = at_the_end(made, bars)
     arrivals: Array = None
     if layout.carry:
         arrivals = np.zeros_like(made.arrivals)
         if bars.residuals is not None:
             arrivals[:, -layout.window :] -= bars.residuals
+    earlier = both[:, :, :height]
+    steps = list(zip(keeps, by_chunk(pulled.ends, earlier, Halves.of(earlier, d).whole), Halves.of_each(pulled.ends, d), strict=True))
     for first, last in reversed(runs(layout.refresh)):
         tokens, chunks = slice(first * C, last * C + h), slice(first, last)
         with scratch.frame():
-            room = scratch.empty(dZ.shape, dZ)
-            for k in range(last - 1, first - 1, -1):
-                after = pulled.ends[:, k]
+            spare = Halves.of(scratch.empty(dZ.shape, dZ), d)
+            for keep, (after, d_before, before), passed in reversed(steps[chunks]):
                 after[...] = dZ
-                dZ = both[:, k, :height]
-                keep.backward(k, *(halves(x, d) for x in (after, dZ, room)))
+                dZ = d_before
+                keep.backward(passed, before, spare)
             dF = both[:, chunks, height:]
             dF += scratch.product(made.P[:, chunks], pulled.ends[:, chunks])
             rows = scratch.zeros(given.values[:, tokens].shape, dF)

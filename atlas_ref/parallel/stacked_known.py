@@ -15,7 +15,7 @@ from atlas_ref.backend import negated
 from atlas_ref.parallel.dual import read_rows, runs, spread, spread_transposed
 from atlas_ref.parallel.group import Arrays, Layout
 from atlas_ref.parallel.scratch import scratch
-from atlas_ref.parallel.stacked import Keep, Stacked, first_reference, halves, left_rows, side_by_side
+from atlas_ref.parallel.stacked import Halves, Keep, Stacked, first_reference, left_rows, side_by_side
 from atlas_ref.types import Array
 
 
@@ -41,8 +41,8 @@ def older(layout: Layout, first: int) -> int:
 def walk(layout: Layout, given: Arrays, made: Stacked) -> None:
     """F of all tokens of a span at once, then the states (CHUNK-6, CHUNK-8, CHUNK-9, CHUNK-30)."""
     C, h, d = layout.chunk, layout.window - 1, made.phi.shape[-1]
-    states, beyond, arrivals, keep = made.states(), made.beyond(), made.arrivals, Keep.of(made)
-    passed = halves(states, d)
+    states, beyond, arrivals = made.states(), made.beyond(), made.arrivals
+    passed, keeps = Halves.of_each(states, d), Keep.of_each(made)
     reference = first_reference(layout, given, made)
     if layout.carry:
         negated(given.residuals, out=arrivals[:, :h])
@@ -63,9 +63,9 @@ def walk(layout: Layout, given: Arrays, made: Stacked) -> None:
                 rows[:, :count] = arrivals[:, first * C : first * C + count]
                 arrivals[:, tokens.start + h : tokens.stop] = rows[:, h:]
             beyond[:, chunks] = spread(layout, rows)
-            change = halves(scratch.product(made.P[:, chunks].swapaxes(-1, -2), beyond[:, chunks]), d)
-            for k in range(first, last):
-                keep.forward(k, passed[:, k], change[:, k - first], passed[:, k + 1])
+            changes = Halves.of_each(scratch.product(made.P[:, chunks].swapaxes(-1, -2), beyond[:, chunks]), d)
+            for k, change in enumerate(changes, first):
+                keeps[k].forward(passed[k], change.whole, passed[k + 1])
 
 
 def read(layout: Layout, made: Stacked, y: Array) -> None:

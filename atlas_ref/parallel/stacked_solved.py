@@ -14,7 +14,7 @@ import numpy as np
 from atlas_ref.parallel.dual import before_rows, read_rows, spread, spread_transposed
 from atlas_ref.parallel.group import Arrays, Layout
 from atlas_ref.parallel.scratch import scratch
-from atlas_ref.parallel.stacked import Keep, Stacked, first_reference, halves, left_rows, side_by_side
+from atlas_ref.parallel.stacked import Halves, Keep, Stacked, by_chunk, first_reference, left_rows, side_by_side
 from atlas_ref.parallel.triangular import inverse_unit_lower
 from atlas_ref.types import Array
 
@@ -40,30 +40,33 @@ def fold(layout: Layout, given: Arrays, made: Stacked) -> None:
 
 def walk(layout: Layout, given: Arrays, made: Stacked, y: Array) -> None:
     """From chunk to chunk: residuals, reads into y (B, n, o) unless it is None, and the state after them (EXACT-20)."""
-    d, K, height, keep, slots = made.phi.shape[-1], layout.columns, made.height, Keep.of(made), made.both.shape[1]
+    d, K, height, slots = made.phi.shape[-1], layout.columns, made.height, made.both.shape[1]
     rows = K + (made.reads if y is not None else 0)
-    ask, P_T = made.ask[:, :, :rows], made.P.swapaxes(-1, -2)
-    y = None if y is None else y.reshape(*made.queries.shape[:-1], -1)  # a view
+    reads = y.reshape(*made.queries.shape[:-1], -1) if rows > K else None  # a view
     reference = first_reference(layout, given, made)
     with scratch.frame():
         values = spread(layout, given.values)
-        asked = scratch.empty((len(ask), rows, values.shape[-1]), values)
-        mixed = scratch.empty((len(ask), rows - K, values.shape[-1]), values)
+        asked = scratch.empty((len(values), rows, values.shape[-1]), values)
+        H, Y_0 = asked[:, :K], asked[:, K:]
+        mixed = scratch.empty(Y_0.shape, values)
         change = scratch.empty(made.both[:, 0, :height].shape, values)
-        for k, refresh in enumerate(layout.refresh):
-            Z, F = made.both[:, k % slots, :height], made.both[:, k % slots, height:]
+        added = Halves.of(change, d).whole
+        places, passed = list(by_chunk(made.states(), made.both[:, :, height:])), Halves.of_each(made.states(), d)
+        factors = by_chunk(made.ask[:, :, :rows], values, made.inverse, made.P.swapaxes(-1, -2), made.A, reads)
+        for k, (keep, (ask, V, inverse, P_T, A, Y)) in enumerate(zip(Keep.of_each(made), factors, strict=True)):
+            Z, F = places[k % slots]
             if layout.keeps_reference:
-                if refresh:
+                if layout.refresh[k]:
                     reference[...] = Z[:, :d]
                 if made.references.flags.writeable:
                     made.references[:, k] = reference
-            np.matmul(ask[:, k], Z, out=asked)
-            np.subtract(values[:, k], asked[:, :K], out=asked[:, :K])
-            np.matmul(made.inverse[:, k], asked[:, :K], out=F)
-            if rows > K:
-                np.matmul(made.A[:, k], F, out=mixed)
-                np.add(asked[:, K:], mixed, out=y[:, k])
-            np.matmul(P_T[:, k], F, out=change)
-            keep.forward(k, halves(Z, d), halves(change, d), halves(made.both[:, (k + 1) % slots, :height], d))
+            np.matmul(ask, Z, out=asked)
+            np.subtract(V, H, out=H)
+            np.matmul(inverse, H, out=F)
+            if Y is not None:
+                np.matmul(A, F, out=mixed)
+                np.add(Y_0, mixed, out=Y)
+            np.matmul(P_T, F, out=change)
+            keep.forward(passed[k % slots], added, passed[(k + 1) % slots])
     if y is not None and rows == K:
-        np.matmul(made.queries, made.references, out=y)
+        np.matmul(made.queries, made.references, out=y.reshape(*made.queries.shape[:-1], -1))
