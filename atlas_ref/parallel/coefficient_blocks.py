@@ -62,12 +62,16 @@ def rows_by_block(gates: GateRows, columns: int, stride: int, block: int) -> tup
     X = scratch.zeros((m + 1, B, g, 1, 2 + columns), D)
     D[:, :, 0, 0], X[0, ..., 1] = 1.0, 1.0
     with scratch.frame():
-        N, entering = _inside(gates, block).N, _entering(gates, columns, stride, block)
+        N, weights = _inside(gates, block).N, _weights(gates, block)
+        entering = scratch.zeros((B, g, 2 + block, 2 + columns), D)  # of one block: what all need would not stay near the processor
         for i in range(m):
             first, seen = block * i, _seen(gates, stride, block, i)
-            entering[:, :, i, 0, :seen] = D[:, :, first, :seen]
-            entering[:, :, i, 1, :seen] = X[i, ..., 0, :seen]
-            np.matmul(N[:, :, i], entering[:, :, i, :, :seen], out=D[:, :, first + 1 : first + block + 2, :seen])
+            entering[:, :, 0, :seen] = D[:, :, first, :seen]
+            entering[:, :, 1, :seen] = X[i, ..., 0, :seen]
+            own = _band(entering[..., 2 + stride * first :], gates, stride)
+            own[...] = weights[:, :, i]
+            np.matmul(N[:, :, i], entering[..., :seen], out=D[:, :, first + 1 : first + block + 2, :seen])
+            own[...] = 0.0
             X[i + 1, ..., 0, :seen] = D[:, :, first + block + 1, :seen]
     return np.moveaxis(D[:, :, : C + 1, None], 2, 0), X
 
@@ -94,7 +98,7 @@ def rows_by_block_backward(gates: GateRows, D: Array, X: Array, dD: Array, dX_la
         np.matmul(left, taken.swapaxes(-1, -2), out=dN[:, :, i])
         dX = d_entering[:, :, i, 1]
     found = _inside_backward(inside, dN)
-    weights = np.moveaxis(_band(d_entering, gates, stride), (2, 3), (0, 1)).reshape(C, B, g, 1, -1)
+    weights = np.moveaxis(_bands(d_entering, gates, stride), (2, 3), (0, 1)).reshape(C, B, g, 1, -1)
     retain, momentum, rate_in, rate_out = (_by_chunk(x, gates.retain.shape) for x in found[:4])
     return GateRows(retain, momentum, rate_in, rate_out, weights)
 
@@ -137,18 +141,31 @@ def _by_chunk(x: Array, shape: tuple[int, ...]) -> Array:
     return np.moveaxis(x.reshape(len(x), B, g, C // len(x), 1), 3, 0).reshape(shape)
 
 
+def _weights(gates: GateRows, block: int) -> Array:
+    """Window weights (B or 1, g, m, b, c), by block and place in it: a view."""
+    C = len(gates.retain)
+    weights = gates.weights[..., 0, :]  # (C, B or 1, g, c)
+    return np.moveaxis(weights.reshape(C // block, block, *weights.shape[1:]), (0, 1), (2, 3))
+
+
 def _entering(gates: GateRows, columns: int, stride: int, block: int) -> Array:
     """(B, g, m, 2 + b, 2 + K): for each block room for the rows before it, and the weights of its tokens over the columns."""
     C, B, g, _ = gates.retain.shape
     made = scratch.zeros((B, g, C // block, 2 + block, 2 + columns), gates.retain)
-    weights = gates.weights[..., 0, :]  # (C, B or 1, g, c)
-    _band(made, gates, stride)[...] = np.moveaxis(weights.reshape(C // block, block, *weights.shape[1:]), (0, 1), (2, 3))
+    _bands(made, gates, stride)[...] = _weights(gates, block)
     return made
 
 
-def _band(entering: Array, gates: GateRows, stride: int) -> Array:
+def _bands(entering: Array, gates: GateRows, stride: int) -> Array:
     """A view (B, g, m, b, c) of the columns in each token's window."""
     B, g, m, rows, _ = entering.shape
     block, right = rows - 2, entering.strides[-1]
     across = (*entering.strides[:2], entering.strides[2] + block * stride * right, entering.strides[3] + stride * right, right)
     return as_strided(entering[..., 2:, 2:], (B, g, m, block, gates.weights.shape[-1]), across)
+
+
+def _band(entering: Array, gates: GateRows, stride: int) -> Array:
+    """A view (B, g, b, c) of the same columns in one block; its rows (..., 2 + b, columns) begin with the window of its first token."""
+    B, g, rows, _ = entering.shape
+    across = (*entering.strides[:2], entering.strides[2] + stride * entering.strides[3], entering.strides[3])
+    return as_strided(entering[..., 2:, :], (B, g, rows - 2, gates.weights.shape[-1]), across)

@@ -17,7 +17,7 @@ import numpy as np
 
 from atlas_ref.cuda import coefficients as kernels
 from atlas_ref.cuda.hook import kernel
-from atlas_ref.parallel.scratch import scratch
+from atlas_ref.parallel.scratch import ALIGNMENT, PAGE, scratch
 from atlas_ref.types import Array
 from tape import ops
 
@@ -42,6 +42,10 @@ class GateRows(NamedTuple):
         """Columns before those of the keys: the memory and, with momentum, the momentum at the start of the chunk."""
         return 1 if self.momentum is None else 2
 
+    def of(self, memories: slice) -> GateRows:
+        """Those of some memories, as views."""
+        return GateRows(*(_some(x, memories) for x in self))
+
 
 class Rows(NamedTuple):
     """Gates of a group and the coefficient rows that they make, B on the second axis of each (or 1, for shared weights)."""
@@ -52,11 +56,11 @@ class Rows(NamedTuple):
 
     def of(self, memories: slice) -> Rows:
         """Those of some memories, as views."""
+        return Rows(self.gates.of(memories), _some(self.D, memories), _some(self.X, memories))
 
-        def some(x: Array) -> Array:
-            return x if x is None or x.shape[1] == 1 else x[:, memories]
 
-        return Rows(GateRows(*map(some, self.gates)), some(self.D), some(self.X))
+def _some(x: Array, memories: slice) -> Array:
+    return x if x is None or x.shape[1] == 1 else x[:, memories]
 
 
 @kernel(kernels.coefficient_rows)
@@ -96,11 +100,17 @@ def coefficient_rows(gates: GateRows, columns: int, stride: int) -> tuple[Array,
 
 
 def _room(shape: tuple[int, ...], like: Array) -> Array:
-    """Zero rows, the longer of a row and a column of them next to each other in memory: what runs along them is then fast."""
+    """Zero rows, the longer of a row and a column of them next to each other in memory: what runs along them is then fast.
+
+    Columns that would begin at the same place of a page are moved a cache line apart: their entries would meet in one set of
+    the cache, and whoever runs along the rows would take five times as long.
+    """
     across = math.prod(shape[1:-1])
     if across <= shape[-1]:
         return scratch.zeros(shape, like)
-    return np.moveaxis(scratch.zeros((shape[0], shape[-1], *shape[1:-1]), like), 1, -1)
+    apart = ALIGNMENT // like.dtype.itemsize if across * like.dtype.itemsize % PAGE == 0 else 0
+    columns = scratch.zeros((shape[0], shape[-1], across + apart), like)[..., :across]
+    return np.moveaxis(columns.reshape(shape[0], shape[-1], *shape[1:-1]), 1, -1)
 
 
 @kernel(kernels.coefficient_rows_backward)

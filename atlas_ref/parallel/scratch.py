@@ -18,6 +18,7 @@ from atlas_ref.backend import on_host
 from atlas_ref.types import Array
 
 ALIGNMENT = 64  # bytes of a cache line
+PAGE = 4096  # bytes after which entries share a set of the first cache
 KEPT = 2**28  # bytes beyond which a block is not worth keeping for the life of the thread
 FREED = 2**25 - 2**16  # bytes of the largest block whose freeing tells glibc what to keep
 SPARE = 2  # blocks that wait for another loan
