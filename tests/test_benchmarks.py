@@ -44,7 +44,9 @@ def test_a_target_is_met_missed_or_open(made: Row, word: str) -> None:
 
 def test_everything_goes_to_one_json_file_and_a_figure_for_each_module_that_has_one(tmp_path: Path) -> None:
     reports = {
-        "one": Report([row(Target("at most", 2.5)), row()], {"points": [1, math.nan]}, ("one.png", lambda path: path.write_bytes(b"drawn"))),
+        "one": Report(
+            [row(Target("at most", 2.5)), row()], {"points": [1, math.nan]}, ("one.png", lambda path: path.write_bytes(b"drawn"))
+        ),
         "two": Report([row(Target("at most", 2.5), ratio=math.nan)]),
     }
     paths = bench._written({"processors": 2}, reports, {"one": 1.0}, tmp_path / "new", None)

@@ -82,20 +82,24 @@ def coefficient_rows(gates: GateRows, columns: int, stride: int) -> tuple[Array,
     if gates.momentum is None:
         for t in range(C):
             first = nb + stride * t
-            np.multiply(D[t, ..., : first + c], r[t], out=D[t + 1, ..., : first + c])
-            D[t + 1, ..., first : first + c] += enter[t]
+            D_now = D[t + 1, ..., : first + c]
+            np.multiply(D[t, ..., : first + c], r[t], out=D_now)
+            own = D_now[..., first:]
+            own += enter[t]
         return D, None
     X = _room(D.shape, D)
     X[0, ..., 1] = 1.0
     m, b = gates.momentum[..., None], gates.rate_out[..., None]
-    part = _room(D[:1].shape, D)[0]
+    room = _room(D[:1].shape, D)[0]
     for t in range(C):
         first = nb + stride * t
-        seen = (..., slice(0, first + c))
-        np.multiply(X[t][seen], m[t], out=X[t + 1][seen])
-        X[t + 1, ..., first : first + c] += enter[t]
-        np.multiply(D[t][seen], r[t], out=D[t + 1][seen])
-        D[t + 1][seen] += np.multiply(X[t + 1][seen], b[t], out=part[seen])
+        seen = first + c
+        X_now, D_now, part = X[t + 1, ..., :seen], D[t + 1, ..., :seen], room[..., :seen]
+        np.multiply(X[t, ..., :seen], m[t], out=X_now)
+        own = X_now[..., first:]
+        own += enter[t]
+        np.multiply(D[t, ..., :seen], r[t], out=D_now)
+        D_now += np.multiply(X_now, b[t], out=part)
     return D, X
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from atlas_ref.backend import as_strided, negated
+from atlas_ref.backend import as_strided, negated, on_host
 from atlas_ref.cuda import exact as walks
 from atlas_ref.cuda import pieces
 from atlas_ref.cuda.hook import kernel
@@ -46,6 +46,8 @@ def _transposed(x: Array) -> Array:
 def rows_of(layout: Layout, given: Arrays) -> Rows:
     """The coefficient rows of a group (CHUNK-4)."""
     gates = gate_rows(layout.chunk, given.retain, given.momentum, given.rate_in, given.rate_out, given.weights)
+    if gates.retain.shape[-1] == 1 and on_host(gates.retain):  # each step takes those of one place in all chunks: side by side
+        gates = GateRows(*(x if x is None or x is gates.weights else scratch.copy(x) for x in gates))
     block = block_length(gates, layout.columns)
     if block == 1:
         return Rows(gates, *coefficient_rows(gates, layout.columns, layout.stride))
