@@ -6,6 +6,7 @@ is ever padding. Specified in specs/chunkwise.md (CHUNK-14, CHUNK-15).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -41,14 +42,15 @@ def grouped(refresh: np.ndarray[Any, Any], chunk: int, limit: Callable[[int], in
     groups: list[Chunks] = []
     for start, stop in zip(starts, [*starts[1:], T], strict=True):
         first = start
-        for length in _lengths(stop - start, chunk):
-            begins = first == start and bool(refresh[start])
-            previous = groups[-1] if groups else None
-            if previous and previous.length == length and length * (len(previous.refresh) + 1) <= limit(length):
-                groups[-1] = previous._replace(refresh=(*previous.refresh, begins))
-            else:
-                groups.append(Chunks(first, length, (begins,)))
-            first += length
+        for length, equal in itertools.groupby(_lengths(stop - start, chunk)):
+            left, most = len(list(equal)), max(1, limit(length) // length)
+            while left:
+                joins = bool(groups) and groups[-1].length == length and len(groups[-1].refresh) < most
+                before = groups.pop() if joins else Chunks(first, length, ())
+                taken = min(left, most - len(before.refresh))
+                begins = first == start and bool(refresh[start])
+                groups.append(before._replace(refresh=(*before.refresh, begins, *[False] * (taken - 1))))
+                first, left = first + taken * length, left - taken
     return groups
 
 

@@ -5,6 +5,7 @@ Checked once per call, so that a loop never has to. Specified in specs/conventio
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -111,5 +112,9 @@ def _check_precision(tokens: Any, state: Any) -> None:
 
 def precision(array: Array) -> str:
     """Name of the real dtype of an array: complex numbers have that of their parts."""
-    kind = array.dtype
+    return _precision(array.dtype)
+
+
+@functools.cache
+def _precision(kind: Any) -> str:
     return {np.dtype(np.complex64): "float32", np.dtype(np.complex128): "float64"}.get(kind, str(kind))

@@ -401,7 +401,7 @@ DUAL: tuple[Mutant, ...] = (
         "reference-refreshed-at-every-chunk",
         "a chunk starts a span",
         f"{_P}.chunks:grouped",
-        Edited("begins = first == start and bool(refresh[start])", "begins = True"),
+        Edited("begins, *[False] * (taken - 1)", "*[True] * taken"),
         values("frozen", "frozen-groups", "frozen-momentum-first", "ns"),
     ),
     Mutant(
