@@ -107,7 +107,7 @@ def check_array(name: str, value: Any, dims: Dims) -> None:
     kind = getattr(bare, "dtype", None)
     if kind is None:
         raise ValueError(f"{name}: an array is needed, found {type(bare).__name__}")
-    if kind.kind not in "fc" and not any(word in kind.name for word in ("float", "complex")):  # to NumPy bfloat16 and int4 are voids alike
+    if kind.kind not in "fc" and not any(word in kind.name for word in ("float", "complex")):  # by name: bfloat16 and int4 are voids alike
         raise ValueError(f"{name}: a floating or complex dtype is needed, found {kind}")
     if not backend.truth(np.isfinite(bare).all()):
         bare = backend.host(bare)

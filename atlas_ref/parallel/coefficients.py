@@ -42,10 +42,6 @@ class GateRows(NamedTuple):
         """Columns before those of the keys: the memory and, with momentum, the momentum at the start of the chunk."""
         return 1 if self.momentum is None else 2
 
-    def of(self, memories: slice) -> GateRows:
-        """Those of some memories, as views."""
-        return GateRows(*(_some(x, memories) for x in self))
-
 
 class Rows(NamedTuple):
     """Gates of a group and the coefficient rows that they make, B on the second axis of each (or 1, for shared weights)."""
@@ -56,11 +52,11 @@ class Rows(NamedTuple):
 
     def of(self, memories: slice) -> Rows:
         """Those of some memories, as views."""
-        return Rows(self.gates.of(memories), _some(self.D, memories), _some(self.X, memories))
 
+        def some(x: Array) -> Array:
+            return x if x is None or x.shape[1] == 1 else x[:, memories]
 
-def _some(x: Array, memories: slice) -> Array:
-    return x if x is None or x.shape[1] == 1 else x[:, memories]
+        return Rows(GateRows(*map(some, self.gates)), some(self.D), some(self.X))
 
 
 @kernel(kernels.coefficient_rows)

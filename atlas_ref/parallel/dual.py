@@ -46,12 +46,13 @@ def _transposed(x: Array) -> Array:
 def rows_of(layout: Layout, given: Arrays) -> Rows:
     """The coefficient rows of a group (CHUNK-4)."""
     gates = gate_rows(layout.chunk, given.retain, given.momentum, given.rate_in, given.rate_out, given.weights)
-    if gates.retain.shape[-1] == 1 and on_host(gates.retain):  # each step takes those of one place in all chunks: side by side
-        gates = GateRows(*(x if x is None or x is gates.weights else scratch.copy(x) for x in gates))
     block = block_length(gates, layout.columns)
-    if block == 1:
-        return Rows(gates, *coefficient_rows(gates, layout.columns, layout.stride))
-    return Rows(gates, *rows_by_block(gates, layout.columns, layout.stride, block))
+    if block > 1:
+        return Rows(gates, *rows_by_block(gates, layout.columns, layout.stride, block))
+    if gates.retain.shape[-1] == 1 and on_host(gates.retain):
+        # A step takes the gates of one place in all chunks: side by side. Weights become an array of their own anyway.
+        gates = GateRows(*(x if x is None or x is gates.weights else scratch.copy(x) for x in gates))
+    return Rows(gates, *coefficient_rows(gates, layout.columns, layout.stride))
 
 
 def forward(layout: Layout, given: Arrays, rows: Rows) -> Group:

@@ -200,10 +200,10 @@ def _weights(config: Any, tokens: run.Tokens, state: Any, s: float) -> Array:
     if not hasattr(config, "window"):
         return s * ops.ones_like(tokens.k, shape=(tokens.k.shape[-2], 1))
     weights = run.weights_by_lag(config, tokens, state)
-    silent = tokens.window_gate is not None and state.token_gates is None and tokens.reset is None  # tokens that are missing brought 0
-    exists = run.exists(tokens, state, config.window)
-    if not silent and not exists.all() and config.convention.order == "window_then_momentum":
-        weights = ops.where(exists, weights, 0.0)
+    cleared = tokens.window_gate is not None and state.token_gates is None and tokens.reset is None  # by `gate_by_lag`
+    if config.convention.order == "window_then_momentum" and not cleared:
+        exists = run.exists(tokens, state, config.window)
+        weights = weights if exists.all() else ops.where(exists, weights, 0.0)
     return weights if s == 1.0 else s * weights
 
 

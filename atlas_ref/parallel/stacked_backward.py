@@ -68,17 +68,17 @@ def _through_chunks(layout: Layout, made: Stacked, bars: Bars, pulled: Pulled, r
         rows[...] = 0.0
     dZ, passed = scratch.copy(end), Halves.of_each(pulled.ends, d)
     inverse_T, ask_T = made.inverse.swapaxes(-1, -2), made.ask[:, :, : rows.shape[2]].swapaxes(-1, -2)
-    factors = list(by_chunk(pulled.ends, made.P, inverse_T, ask_T, rows, rows[:, :, :K]))
+    steps = list(by_chunk(pulled.ends, made.P, inverse_T, ask_T, rows, rows[:, :, :K]))
     with scratch.frame():
         dF, dV, room = (scratch.empty(shape, dZ) for shape in (rows[:, 0, :K].shape, rows[:, 0, :K].shape, dZ.shape))
         before, spare = Halves.of(dZ, d).whole, Halves.of(room, d)
         for k in range(len(layout.refresh) - 1, -1, -1):
-            after, P, L_inverse_T, asks, asked, of_F = factors[k]
+            after, P, L_inverse_T, asks, asked, row_F = steps[k]  # row_F: A^T y_bar, then -V_bar
             after[...] = dZ
             np.matmul(P, after, out=dF)
-            np.add(dF, of_F, out=dF)
+            np.add(dF, row_F, out=dF)
             np.matmul(L_inverse_T, dF, out=dV)
-            negated(dV, out=of_F)
+            negated(dV, out=row_F)
             np.matmul(asks, asked, out=dZ)
             keeps[k].backward(passed[k], before, spare)
             if pulled.references is not None:

@@ -99,7 +99,8 @@ def _reads(layout: Layout, given: Arrays) -> Array:
 def _backward(layouts: Sequence[Layout]) -> Callable[[Any, Outputs], Arrays]:
     def backward(kept: tuple[Arrays, list[End], list[Lasting | None]], bars: Outputs) -> Arrays:
         given, starts, groups = kept
-        y_bar, bar = _named(layouts[0], bars)
+        kind = given.queries.dtype  # where it is complex, cotangents may be real
+        y_bar, bar = _named(layouts[0], tuple(x if x is None else x.astype(kind, copy=False) for x in bars))
         found = given._replace(**_each(given, IN_WINDOWS, np.zeros_like), **_each(given, PER_TOKEN, np.empty_like))
         for (layout, tokens), start, last in zip(reversed(list(_places(layouts))), reversed(starts), reversed(groups), strict=True):
             with scratch.frame():

@@ -249,6 +249,24 @@ def test_the_cotangent_alone_may_be_complex(way: str) -> None:
         assert_close(f"{name}, imaginary", value.imag / 1e-30, want[1][name], ANALYTIC)
 
 
+@pytest.mark.clause("CHUNK-16")
+@every_way
+def test_the_cotangent_may_be_real_where_a_complex_step_moved_an_input(way: str) -> None:
+    """Of reads and states together, and of states alone."""
+    form, case = example(way)
+    chosen = {name: case.inputs[name] for name in ("in/k", "in/retain", "in/M0")}
+    moved = {**chosen, "in/k": chosen["in/k"] * np.exp(0.02j)}
+    for states_alone in (False, True):
+        found = []
+        for one in (form, "sequential"):
+            outputs, pullback = tape.vjp(lambda given, one=one: results(case, one, 2, {**case.inputs, **given})[0], moved)
+            draw = np.random.default_rng(4)
+            bars = {name: draw.standard_normal(np.shape(value)) for name, value in sorted(outputs.items())}
+            found.append(pullback({name: bar * (not states_alone or name != "out/y") for name, bar in bars.items()})[0])
+        for name, value in found[1].items():
+            assert_close(name, found[0][name], value, ANALYTIC)
+
+
 def strided(x: Any) -> Any:
     """The same entries, every second one of a read-only array that holds NaN between them."""
     wide = np.full(tuple(2 * n + 1 for n in x.shape), np.nan)
