@@ -103,7 +103,7 @@ def _room(shape: tuple[int, ...], like: Array) -> Array:
     """Zero rows, the longer of a row and a column of them next to each other in memory: what runs along them is then fast.
 
     Columns that would begin at the same place of a page are moved a cache line apart: their entries would meet in one set of
-    the cache, and whoever runs along the rows would take five times as long.
+    the cache, which holds a few of them, and whoever runs along a row would wait for each.
     """
     across = math.prod(shape[1:-1])
     if across <= shape[-1]:
