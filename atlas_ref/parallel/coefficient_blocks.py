@@ -68,7 +68,7 @@ def rows_by_block(gates: GateRows, columns: int, stride: int, block: int) -> tup
             first, seen = block * i, _seen(gates, stride, block, i)
             entering[:, :, 0, :seen] = D[:, :, first, :seen]
             entering[:, :, 1, :seen] = X[i, ..., 0, :seen]
-            own = _windows(entering[..., 2 + stride * first :], gates, stride)
+            own = _bands(entering[:, :, None, :, stride * first :], gates, stride)[:, :, 0]
             own[...] = weights[:, :, i]
             np.matmul(N[:, :, i], entering[..., :seen], out=D[:, :, first + 1 : first + block + 2, :seen])
             own[...] = 0.0
@@ -162,10 +162,3 @@ def _bands(entering: Array, gates: GateRows, stride: int) -> Array:
     block, right = rows - 2, entering.strides[-1]
     across = (*entering.strides[:2], entering.strides[2] + block * stride * right, entering.strides[3] + stride * right, right)
     return as_strided(entering[..., 2:, 2:], (B, g, m, block, gates.weights.shape[-1]), across)
-
-
-def _windows(entering: Array, gates: GateRows, stride: int) -> Array:
-    """A view (B, g, b, c) of the columns in each token's window, of one block whose columns are cut at the window of its first token."""
-    B, g, rows, _ = entering.shape
-    across = (*entering.strides[:2], entering.strides[2] + stride * entering.strides[3], entering.strides[3])
-    return as_strided(entering[..., 2:, :], (B, g, rows - 2, gates.weights.shape[-1]), across)

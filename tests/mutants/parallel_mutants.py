@@ -986,7 +986,7 @@ SPANS: tuple[Mutant, ...] = (
         "block-window-not-shifted",
         "every block's weights stand in the columns of the first",
         f"{_BLOCKS}:rows_by_block",
-        Edited("entering[..., 2 + stride * first :]", "entering[..., 2:]"),
+        Edited("entering[:, :, None, :, stride * first :]", "entering[:, :, None]"),
         target("rows_by_block[1]", "rows_by_block[3]"),
     ),
     Mutant(

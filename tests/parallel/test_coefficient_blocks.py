@@ -13,8 +13,8 @@ import tape
 from atlas_ref.conventions import resolve
 from atlas_ref.parallel import coefficient_blocks, dual
 from atlas_ref.parallel import run as parallel
-from atlas_ref.parallel.coefficients import GateRows, coefficient_rows, coefficient_rows_backward
-from atlas_ref.parallel.scratch import scratch
+from atlas_ref.parallel.coefficients import GateRows, coefficient_rows, coefficient_rows_backward, plain_coefficient_rows
+from atlas_ref.parallel.scratch import ALIGNMENT, PAGE, scratch
 from atlas_ref.rules import omega
 from atlas_ref.rules.run import Tokens
 
@@ -54,6 +54,19 @@ def test_rows_by_block_are_those_token_by_token(chunk: int, window: int, stride:
     got = coefficient_blocks.rows_by_block_backward(gates, found_D, found_X, bar_D.copy(), bar_X, stride)
     for name, value in want._asdict().items():
         assert_close(name, getattr(got, name), value, ANALYTIC)
+
+
+@pytest.mark.clause("CHUNK-5")
+@pytest.mark.parametrize("momentum", [False, True])
+@pytest.mark.parametrize(("memories", "apart"), [(15, 15 * 32 * 8), (16, PAGE + ALIGNMENT)])
+def test_columns_that_would_begin_at_one_place_of_a_page_stand_apart(memories: int, apart: int, momentum: bool) -> None:
+    """Seen where rows were laid out on the host: 16 x 32 entries of 8 bytes are a page. The rows are what they are elsewhere."""
+    gates = drawn(6, 3, chunks=32, memories=memories, momentum=momentum)
+    found, want = coefficient_rows(gates, 8, 1), plain_coefficient_rows(gates, 8, 1)
+    assert found[0].strides[-1] == apart
+    for name, got, value in zip("DX", found, want, strict=True):
+        if value is not None:
+            assert_close(name, got, value, ANALYTIC)
 
 
 @pytest.mark.clause("CHUNK-25", "CHUNK-29")
