@@ -60,19 +60,19 @@ def rows_by_block(gates: GateRows, columns: int, stride: int, block: int) -> tup
     m = C // block
     D = scratch.zeros((B, g, C + 2, 2 + columns), gates.retain)  # behind D_C stands X_C, and behind D_t for a while X_t
     X = scratch.zeros((m + 1, B, g, 1, 2 + columns), D)
-    D[:, :, 0, 0], X[0, ..., 1] = 1.0, 1.0
+    D[:, :, 0, 0], D[:, :, 1, 1], X[0, ..., 1] = 1.0, 1.0, 1.0
     with scratch.frame():
         N, weights = _inside(gates, block).N, _weights(gates, block)
-        entering = scratch.zeros((B, g, 2 + block, 2 + columns), D)  # of one block: what all need would not stay near the processor
+        # Of one block, since what all need would not stay near the processor; on the right, where windows end at the same place.
+        entering = scratch.zeros((B, g, 2 + block, 2 + columns), D)
+        own = _bands(entering[:, :, None, :, 2 + columns - _seen(gates, stride, block, 0) :], gates, stride)[:, :, 0]
         for i in range(m):
             first, seen = block * i, _seen(gates, stride, block, i)
-            entering[:, :, 0, :seen] = D[:, :, first, :seen]
-            entering[:, :, 1, :seen] = X[i, ..., 0, :seen]
-            own = _bands(entering[:, :, None, :, stride * first :], gates, stride)[:, :, 0]
+            enter, reached = entering[..., 2 + columns - seen :], D[:, :, :, :seen]
+            enter[:, :, :2] = reached[:, :, first : first + 2]
             own[...] = weights[:, :, i]
-            np.matmul(N[:, :, i], entering[..., :seen], out=D[:, :, first + 1 : first + block + 2, :seen])
-            own[...] = 0.0
-            X[i + 1, ..., 0, :seen] = D[:, :, first + block + 1, :seen]
+            np.matmul(N[:, :, i], enter, out=reached[:, :, first + 1 : first + block + 2])
+            X[i + 1, ..., 0, :seen] = reached[:, :, first + block + 1]
     return np.moveaxis(D[:, :, : C + 1, None], 2, 0), X
 
 
