@@ -8,6 +8,8 @@ triangle give the same matrix on paper and lose all digits where keys repeat (EX
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from atlas_ref.backend import as_strided, negated
@@ -15,7 +17,7 @@ from atlas_ref.cuda import triangular as kernels
 from atlas_ref.cuda.hook import kernel
 from atlas_ref.types import Array
 
-SMALL = 4  # rows of the blocks that are inverted by substitution
+SMALL = 8  # rows of the blocks that are inverted by substitution
 
 
 @kernel(kernels.inverse_unit_lower)
@@ -35,27 +37,31 @@ def inverse_unit_lower(strict: Array) -> Array:
         padded[..., :n, :n] = strict
         return inverse_unit_lower(padded)[..., :n, :n]
     inverse = np.zeros_like(strict, order="C")
-    _diagonal_blocks(inverse, 1, 1)[...] = 1.0
     half = min(SMALL, n)
-    _substitute(_diagonal_blocks(strict, half, half), _diagonal_blocks(inverse, half, half))
+    _diagonal_blocks(inverse, half)[...] = _substituted(_diagonal_blocks(strict, half))
     while half < n:
-        below = _diagonal_blocks(strict, half, 2 * half, half, 0)
-        first, second = _diagonal_blocks(inverse, half, 2 * half), _diagonal_blocks(inverse, half, 2 * half, half, half)
-        corner = _diagonal_blocks(inverse, half, 2 * half, half, 0)
-        negated(np.matmul(second, np.matmul(below, first)), out=corner)
+        below, found = _diagonal_blocks(strict, 2 * half)[..., half:, :half], _diagonal_blocks(inverse, 2 * half)
+        first, second = found[..., :half, :half], found[..., half:, half:]
+        negated(np.matmul(second, np.matmul(below, first)), out=found[..., half:, :half])
         half *= 2
     return inverse
 
 
-def _substitute(strict: Array, inverse: Array) -> None:
-    """Blocks too small for products: row after row, from ones on the diagonal."""
-    for i in range(1, strict.shape[-1]):
-        for j in range(i):
-            inverse[..., i, : j + 1] -= strict[..., i, j, None] * inverse[..., j, : j + 1]
+def _substituted(strict: Array) -> Array:
+    """Inverses of blocks too small for products: row after row, all blocks of an entry next to each other."""
+    lead, n = strict.shape[:-2], strict.shape[-1]
+    count = math.prod(lead)
+    known = np.moveaxis(strict, (-2, -1), (0, 1)).reshape(n, n, count)
+    made = np.zeros_like(known)
+    for i in range(n):
+        made[i, i] = 1.0
+        if i:
+            made[i, :i] -= np.einsum("jk,jlk->lk", known[i, :i], made[:i, :i])
+    return np.moveaxis(made.reshape(n, n, *lead), (0, 1), (-2, -1))
 
 
-def _diagonal_blocks(x: Array, size: int, every: int, row: int = 0, column: int = 0) -> Array:
-    """A view (..., n / every, size, size) of the blocks at (row, column) of the diagonal blocks of size `every`."""
+def _diagonal_blocks(x: Array, size: int) -> Array:
+    """A view (..., n / size, size, size) of the blocks on the diagonal."""
     down, right = x.strides[-2:]
-    shape = (*x.shape[:-2], x.shape[-1] // every, size, size)
-    return as_strided(x[..., row:, column:], shape, (*x.strides[:-2], every * (down + right), down, right))
+    shape = (*x.shape[:-2], x.shape[-1] // size, size, size)
+    return as_strided(x, shape, (*x.strides[:-2], size * (down + right), down, right))
