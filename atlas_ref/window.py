@@ -10,14 +10,16 @@ Contents at the start, order, size, edges and pullbacks: WINDOW-15, WINDOW-18 to
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
 
+from atlas_ref.backend import as_strided
 from atlas_ref.types import Array, Frozen
-from tape import ops
+from tape import opaque, ops
 from tape.constants import beside
 
 
@@ -160,12 +162,34 @@ def gate_by_lag(gate: Array, *, window: int, before: Array | None = None) -> Arr
     Returns:
         (..., T, c).
     """
-    T = gate.shape[-1]
     given = [] if before is None else [before]
     missing = window - 1 - (before.shape[-1] if before is not None else 0)
     empty = [ops.zeros_like(gate, shape=(*gate.shape[:-1], missing))] if missing else []
     padded = ops.concatenate([*empty, *given, gate], axis=-1) if window > 1 else gate
-    return ops.stack([padded[..., window - 1 - j : window - 1 - j + T] for j in range(window)], axis=-1)
+    return _lags(window)(padded)
+
+
+@functools.cache
+def _lags(window: int) -> Callable[[Array], Array]:
+    """padded (..., window - 1 + T) -> (..., T, window), [t, j] = padded[window - 1 + t - j]: on raw arrays a view, not to be written to."""
+
+    def plain(padded: Array) -> Array:
+        T = padded.shape[-1] - window + 1
+        return ops.stack([padded[..., window - 1 - j : window - 1 - j + T] for j in range(window)], axis=-1)
+
+    def forward(padded: Array) -> tuple[Array, Array]:
+        T, right = padded.shape[-1] - window + 1, padded.strides[-1]
+        oldest_first = as_strided(padded, (*padded.shape[:-1], T, window), (*padded.strides, right))
+        return np.flip(oldest_first, -1), ops.zeros_like(padded)
+
+    def backward(like: Array, g: Array) -> tuple[Array]:
+        T = g.shape[-2]
+        found = np.zeros_like(like, dtype=g.dtype)
+        for j in range(window):
+            found[..., window - 1 - j : window - 1 - j + T] += g[..., j]
+        return (found,)
+
+    return opaque(plain, forward, backward)
 
 
 def slid(held: Array, rows: Array) -> list[Array]:

@@ -7,6 +7,7 @@ from sequences import case, drawn, earlier, results, without
 
 from atlas_ref import CaseError, window
 from atlas_ref.rules import omega
+from tape import grad, ops, vjp
 
 BARE = {"newton_schulz": "none"}
 
@@ -190,6 +191,34 @@ def test_a_token_keeps_its_gate_at_every_lag_and_a_missing_token_has_none():
     weights = window.gate_by_lag(np.array([1.0, 2.0, 3.0, 4.0]), window=3, before=np.array([9.0]))
     assert_close("weights", weights, np.array([[1.0, 9.0, 0.0], [2.0, 1.0, 9.0], [3.0, 2.0, 1.0], [4.0, 3.0, 2.0]]), EXACT)
     assert_close("alone", window.gate_by_lag(np.array([1.0, 2.0]), window=1), np.array([[1.0], [2.0]]), EXACT)
+
+
+@pytest.mark.clause("WINDOW-6")
+@pytest.mark.parametrize("c", [1, 3, 7])
+def test_gates_by_lag_pull_back_as_the_sum_over_the_windows_of_a_token(c):
+    draw = np.random.default_rng(3)
+    gate, before, g = draw.uniform(size=(2, 5)), draw.uniform(size=(2, 2)), draw.standard_normal((2, 5, c))
+    held = before[..., max(0, 3 - c) :]
+    _, pull = vjp(lambda gate, held: window.gate_by_lag(gate, window=c, before=held), gate, held)
+    row = np.concatenate([np.zeros((2, max(0, c - 3))), held, gate], axis=-1)
+    bar = np.zeros_like(row)
+    for t in range(5):
+        for j in range(c):
+            bar[:, c - 1 + t - j] += g[:, t, j]
+    for name, got, want in zip(("gate", "before"), pull(g), (bar[:, c - 1 :], bar[:, c - 1 - held.shape[-1] : c - 1]), strict=True):
+        assert_close(name, got, want, ANALYTIC)
+    assert_close("complex", pull(1j * g)[0], 1j * bar[:, c - 1 :], ANALYTIC)
+
+
+@pytest.mark.clause("WINDOW-6")
+def test_the_second_derivative_of_gates_by_lag_is_a_complex_step_of_the_first():
+    gate, direction = np.random.default_rng(4).uniform(size=(2, 6))
+
+    def first(gate):
+        return grad(lambda u: ops.sum(window.gate_by_lag(u, window=3) ** 3.0))(gate)
+
+    second = grad(lambda u: ops.sum(grad(lambda w: ops.sum(window.gate_by_lag(w, window=3) ** 3.0))(u) * direction))(gate)
+    assert_close("second", second, first(gate + 1e-30j * direction).imag / 1e-30, ANALYTIC)
 
 
 @pytest.mark.clause("WINDOW-6", "WINDOW-15")

@@ -446,9 +446,19 @@ FORWARD: tuple[Mutant, ...] = (
     Mutant(
         "gate-of-the-time",
         "the gate of time t weighs every token of the window",
-        "atlas_ref.window:gate_by_lag",
-        Edited("window - 1 - j : window - 1 - j + T", "window - 1 : window - 1 + T"),
+        "atlas_ref.window:_lags",
+        Edited(
+            "as_strided(padded, (*padded.shape[:-1], T, window), (*padded.strides, right))",
+            "padded[..., window - 1 :, None] + [0] * window",
+        ),
         values("window-gate", "token-gate") + reductions("window-gate"),
+    ),
+    Mutant(
+        "gate-pulled-to-the-time",
+        "the sweep gives the gate of time t what every token of its window is due",
+        "atlas_ref.window:_lags",
+        Edited("found[..., window - 1 - j : window - 1 - j + T]", "found[..., window - 1 : window - 1 + T]"),
+        gradients("window-gate-window_gate"),
     ),
     Mutant(
         "renormalised-by-count",
