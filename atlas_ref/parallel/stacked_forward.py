@@ -14,22 +14,29 @@ from atlas_ref.parallel import stacked_known, stacked_solved
 from atlas_ref.parallel.coefficients import Rows
 from atlas_ref.parallel.dual import spread
 from atlas_ref.parallel.group import Arrays, Layout
+from atlas_ref.parallel.joins import Joins
 from atlas_ref.parallel.scratch import scratch
 from atlas_ref.parallel.stacked import Stacked
 from atlas_ref.threads import in_threads
 from atlas_ref.types import Array
 
 
-def forward(layout: Layout, given: Arrays, rows: Rows, shares: Sequence[slice], y: Array, *, keeps: bool) -> Stacked:
+def forward(layout: Layout, given: Arrays, joins: Joins, rows: Rows, shares: Sequence[slice], y: Array, *, keeps: bool) -> Stacked:
     """Run a group; its reads go into y (B, n, o), unless it is None (CHUNK-30, EXACT-20).
 
     Args:
+        joins: what of `given` is room as yet.
         shares: memories that one thread takes.
         keeps: whether every state stays, as the sweep back needs them.
     """
+    views = layout.stride == 1  # of columns that tokens share; others are copied out of their windows
+    if not views:
+        joins.fill(slice(None))
     made = _room(layout, given, rows, keeps or not layout.solved)
 
     def some(memories: slice) -> None:
+        if views:
+            joins.fill(memories)
         part, of_given, reads = made.of(memories), given.of(memories), None if y is None else y[memories]
         if layout.solved:
             stacked_solved.fold(layout, of_given, part)

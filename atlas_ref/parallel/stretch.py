@@ -15,6 +15,7 @@ import numpy as np
 from atlas_ref.parallel import dual_plain, worked
 from atlas_ref.parallel.dual_bars import Bars
 from atlas_ref.parallel.group import Arrays, End, Layout
+from atlas_ref.parallel.joins import Joins, joined_shape
 from atlas_ref.parallel.scratch import Loan, scratch
 from atlas_ref.types import Array
 from tape import opaque, ops
@@ -84,8 +85,9 @@ def _run(layouts: Sequence[Layout], given: Arrays, *, lasting: bool) -> tuple[Ou
         starts.append(end)
         lasts = lasting and len(starts) > len(layouts) - LASTING
         with scratch.lent() if lasts else scratch.frame() as loan:
-            part = _part(layout, given, tokens, end, _behind)
-            end, found = worked.run(layout, part, None if y is None else y[:, tokens], lasting=lasts)
+            joins = Joins()
+            part = _part(layout, given, tokens, end, joins.room)
+            end, found = worked.run(layout, part, joins, None if y is None else y[:, tokens], lasting=lasts)
             groups.append(Lasting(loan, part, found) if lasts else None)
     return outputs(y, end), starts, groups
 
@@ -104,10 +106,11 @@ def _backward(layouts: Sequence[Layout]) -> Callable[[Any, Outputs], Arrays]:
         found = given._replace(**_each(given, IN_WINDOWS, np.zeros_like), **_each(given, PER_TOKEN, np.empty_like))
         for (layout, tokens), start, last in zip(reversed(list(_places(layouts))), reversed(starts), reversed(groups), strict=True):
             with scratch.frame():
-                part = _part(layout, given, tokens, start, _behind) if last is None else last.part
+                joins = Joins()
+                part = _part(layout, given, tokens, start, joins.room) if last is None else last.part
                 into = _part(layout, found, tokens, End(None), _room_behind)
                 group_bars = Bars(None if y_bar is None else y_bar[:, tokens], *bar)
-                bar = worked.pull_back(layout, part, None if last is None else last.worked, group_bars, into)
+                bar = worked.pull_back(layout, part, joins, None if last is None else last.worked, group_bars, into)
                 _handed_over(layout, into, found, tokens)
             if bar.residuals is not None and tokens.start:  # the group before hands over one more
                 bar = bar._replace(residuals=np.concatenate([np.zeros_like(bar.residuals[:, :1]), bar.residuals], axis=1))
@@ -160,20 +163,9 @@ def _joined(earlier: Array, own: Array) -> Array:
     return ops.concatenate([earlier, own], axis=1)
 
 
-def _behind(earlier: Array, own: Array) -> Array:
-    """Tokens behind their history, in work space."""
-    return np.concatenate([earlier, own], axis=1, out=_room(earlier, own))
-
-
-def _room(earlier: Array, own: Array) -> Array:
-    return scratch.empty((own.shape[0], earlier.shape[1] + own.shape[1], own.shape[2]), own)
-
-
 def _room_behind(earlier: Array, own: Array) -> Array:
-    """Room for their cotangents."""
-    room = _room(earlier, own)
-    room[...] = 0.0
-    return room
+    """Room for the cotangents of tokens behind their history."""
+    return scratch.zeros(joined_shape(earlier, own), own)
 
 
 def _handed_over(layout: Layout, into: Arrays, found: Arrays, tokens: slice) -> None:

@@ -18,6 +18,7 @@ from atlas_ref.parallel import dual, dual_backward, stacked, stacked_backward, s
 from atlas_ref.parallel.coefficients import Rows
 from atlas_ref.parallel.dual_bars import Bars, Into
 from atlas_ref.parallel.group import Arrays, End, Layout
+from atlas_ref.parallel.joins import Joins
 from atlas_ref.parallel.scratch import Loan, scratch
 from atlas_ref.threads import in_threads, processors
 from atlas_ref.types import Array
@@ -34,13 +35,17 @@ class Worked(NamedTuple):
     loans: list[Loan]
 
 
-def run(layout: Layout, given: Arrays, y: Array, *, lasting: bool) -> tuple[End, Worked | None]:
+def run(layout: Layout, given: Arrays, joins: Joins, y: Array, *, lasting: bool) -> tuple[End, Worked | None]:
     """Run a group; its reads go into y. What it computed lasts, or is None.
 
     It takes work space of the caller's frame, or if it lasts, of the caller's loan.
+
+    Args:
+        joins: what of `given` is room as yet.
     """
 
     def some(memories: slice) -> tuple[End, Any, Any]:
+        joins.fill(memories)
         with scratch.lent() if lasting else scratch.frame() as loan:
             made = dual.forward(layout, given.of(memories), rows.of(memories))
             if y is not None:
@@ -49,19 +54,19 @@ def run(layout: Layout, given: Arrays, y: Array, *, lasting: bool) -> tuple[End,
 
     rows, shares = dual.rows_of(layout, given), shared(layout, given)
     if stacked.takes(layout, rows):
-        found = stacked_forward.forward(layout, given, rows, shares, y, keeps=lasting)
+        found = stacked_forward.forward(layout, given, joins, rows, shares, y, keeps=lasting)
         return stacked.end(layout, found), Worked(rows, [found], []) if lasting else None
     ends, made, loans = zip(*in_threads([partial(some, memories) for memories in shares]), strict=True)
     return _rejoined(ends), Worked(rows, list(made), list(loans)) if lasting else None
 
 
-def pull_back(layout: Layout, given: Arrays, worked: Worked | None, bars: Bars, found: Arrays) -> End:
-    """Pull a group back, computed again unless it lasted; cotangents of tokens go into `found`."""
+def pull_back(layout: Layout, given: Arrays, joins: Joins, worked: Worked | None, bars: Bars, found: Arrays) -> End:
+    """Pull a group back, computed again unless it lasted; cotangents of tokens go into `found`. For `joins` see `run`."""
     into, shares = Into(found.keys, found.values, found.queries), shared(layout, given)
     rows = dual.rows_of(layout, given) if worked is None else worked.rows
     folds, summed = stacked.takes(layout, rows), dual_backward.row_bars(layout, rows)
     if folds:
-        whole = stacked_forward.forward(layout, given, rows, shares, None, keeps=True) if worked is None else worked.made[0]
+        whole = stacked_forward.forward(layout, given, joins, rows, shares, None, keeps=True) if worked is None else worked.made[0]
     lasted = [None] * len(shares) if folds or worked is None else worked.made
 
     def share(memories: slice, made: Any) -> End:
@@ -72,7 +77,9 @@ def pull_back(layout: Layout, given: Arrays, worked: Worked | None, bars: Bars, 
             part, some_bars, of_rows, some_into = given.of(memories), bars.of(memories), summed.of(memories), into.of(memories)
             if folds:
                 return stacked_backward.backward(layout, part, whole.of(memories), some_bars, of_rows, some_into)
-            made = dual.forward(layout, part, rows.of(memories)) if made is None else made
+            if made is None:
+                joins.fill(memories)
+                made = dual.forward(layout, part, rows.of(memories))
             return dual_backward.backward(layout, part, made, some_bars, of_rows, some_into)
 
     ends = in_threads([partial(share, memories, made) for memories, made in zip(shares, lasted, strict=True)])
