@@ -40,32 +40,43 @@ def older(layout: Layout, first: int) -> int:
 
 def walk(layout: Layout, given: Arrays, made: Stacked) -> None:
     """F of all tokens of a span at once, then the states (CHUNK-6, CHUNK-8, CHUNK-9, CHUNK-30)."""
-    C, h, d = layout.chunk, layout.window - 1, made.phi.shape[-1]
-    states, beyond, arrivals = made.states(), made.beyond(), made.arrivals
+    d, states, beyond = made.phi.shape[-1], made.states(), made.beyond()
     passed, keeps = Halves.of_each(states, d), Keep.of_each(made)
     reference = first_reference(layout, given, made)
     if layout.carry:
-        negated(given.residuals, out=arrivals[:, :h])
+        h = layout.window - 1
+        negated(given.residuals, out=made.arrivals[:, :h])
     for first, last in runs(layout.refresh):
-        tokens, chunks = slice(first * C, last * C + h), slice(first, last)
+        chunks = slice(first, last)
         if layout.keeps_reference:
             if layout.refresh[first]:
                 reference[...] = states[:, first, :d]
             if made.references.flags.writeable:
                 made.references[:, chunks] = reference[:, None]
         with scratch.frame():
-            rows = given.values[:, tokens]
-            if layout.reference == "frozen":
-                predicted = scratch.product(given.keys[:, tokens], reference)
-                rows = np.subtract(rows, predicted, out=predicted)
-            if layout.carry:
-                count = older(layout, first)
-                rows[:, :count] = arrivals[:, first * C : first * C + count]
-                arrivals[:, tokens.start + h : tokens.stop] = rows[:, h:]
-            beyond[:, chunks] = spread(layout, rows)
+            _residuals(layout, given, chunks, reference, made.arrivals, beyond[:, chunks])
             changes = Halves.of_each(scratch.product(made.P[:, chunks].swapaxes(-1, -2), beyond[:, chunks]), d)
             for k, change in enumerate(changes, first):
                 keeps[k].forward(passed[k], change.whole, passed[k + 1])
+
+
+def _residuals(layout: Layout, given: Arrays, chunks: slice, reference: Array, arrivals: Array, beyond: Array) -> None:
+    """F of a run of chunks under one reference into `beyond`; under carry, that of older spans out of `arrivals`, and its own into them."""
+    C, h = layout.chunk, layout.window - 1
+    tokens = slice(chunks.start * C, chunks.stop * C + h)
+    values = given.values[:, tokens]
+    if layout.reference != "frozen":
+        beyond[...] = spread(layout, values)
+        return
+    predicted = scratch.product(given.keys[:, tokens], reference)
+    if not layout.carry:
+        np.subtract(spread(layout, values), spread(layout, predicted), out=beyond)
+        return
+    rows = np.subtract(values, predicted, out=predicted)
+    count = older(layout, chunks.start)
+    rows[:, :count] = arrivals[:, tokens.start : tokens.start + count]
+    arrivals[:, tokens.start + h : tokens.stop] = rows[:, h:]
+    beyond[...] = spread(layout, rows)
 
 
 def read(layout: Layout, made: Stacked, y: Array) -> None:

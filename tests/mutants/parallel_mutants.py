@@ -415,7 +415,7 @@ DUAL: tuple[Mutant, ...] = (
         "reference-lost-between-groups",
         "a group in the middle of a span takes the memory before it for reference",
         f"{_P}.stretch:_run",
-        Edited("_part(layout, given, tokens, end, _behind)", "_part(layout, given, tokens, end._replace(reference=end.M), _behind)"),
+        Edited("_part(layout, given, tokens, end, joins", "_part(layout, given, tokens, end._replace(reference=end.M), joins"),
         values("frozen-groups"),
     ),
     Mutant(
@@ -453,10 +453,15 @@ DUAL: tuple[Mutant, ...] = (
         "arrivals-lost-between-groups",
         "a group gets the residuals of the first",
         f"{_P}.stretch:_run",
-        Edited(
-            "_part(layout, given, tokens, end, _behind)", "_part(layout, given, tokens, end._replace(residuals=given.residuals), _behind)"
-        ),
+        Edited("_part(layout, given, tokens, end, joins", "_part(layout, given, tokens, end._replace(residuals=given.residuals), joins"),
         values("frozen-carry-groups"),
+    ),
+    Mutant(
+        "history-behind-its-tokens",
+        "the tokens of a group stand in front of their history",
+        f"{_P}.joins:Joins.fill",
+        Edited("[earlier[memories], own[memories]]", "[own[memories], earlier[memories]]"),
+        values("frozen", "frozen-in-rows"),
     ),
     Mutant(
         "group-without-history",
@@ -625,15 +630,15 @@ DUAL: tuple[Mutant, ...] = (
     Mutant(
         "substitution-adds",
         "a row adds what those before it say",
-        f"{_P}.triangular:_substitute",
-        Edited("-= strict", "+= strict"),
+        f"{_P}.triangular:_substituted",
+        Edited("-= np.einsum", "+= np.einsum"),
         values("exact-titans", "exact-delta") + target("an_inverse_by_halves_is_that_by_substitution[3]"),
     ),
     Mutant(
         "substitution-misses-the-first-row",
         "rows do not see the first",
-        f"{_P}.triangular:_substitute",
-        Edited("range(i)", "range(1, i)"),
+        f"{_P}.triangular:_substituted",
+        Edited("known[i, :i], made[:i, :i]", "known[i, 1:i], made[1:i, :i]"),
         values("exact-titans", "exact-window") + target("an_inverse_by_halves_is_that_by_substitution[3]"),
     ),
 )
@@ -880,15 +885,18 @@ SPANS: tuple[Mutant, ...] = (
     Mutant(
         "stacked-recomputes-for-carry",
         "old window tokens are judged under the new reference",
-        f"{_KNOWN}:walk",
-        Edited("rows[:, :count] = arrivals[:, first * C : first * C + count]", "pass"),
+        f"{_KNOWN}:_residuals",
+        Edited("rows[:, :count] = arrivals[:, tokens.start : tokens.start + count]", "pass"),
         values("frozen-carry", "frozen-carry-groups"),
     ),
     Mutant(
         "stacked-arrival-one-row-off",
         "an old window token gets the residual of its neighbour",
-        f"{_KNOWN}:walk",
-        Edited("arrivals[:, first * C : first * C + count]", "np.roll(arrivals[:, first * C : first * C + count], 1, axis=1)"),
+        f"{_KNOWN}:_residuals",
+        Edited(
+            "= arrivals[:, tokens.start : tokens.start + count]",
+            "= np.roll(arrivals[:, tokens.start : tokens.start + count], 1, axis=1)",
+        ),
         values("frozen-carry", "frozen-carry-groups"),
     ),
     Mutant(
@@ -972,28 +980,28 @@ SPANS: tuple[Mutant, ...] = (
         "block-starts-anew",
         "rows of a block do not see the memory's rows before it",
         f"{_BLOCKS}:rows_by_block",
-        Edited("entering[:, :, 0, :seen] = D[:, :, first, :seen]", "entering[:, :, 0, 0] = 1.0"),
+        Edited("enter[:, :, :2] = reached[:, :, first : first + 2]", "enter[:, :, 0, 0], enter[:, :, 1] = 1.0, reached[:, :, first + 1]"),
         target("rows_by_block[1]", "rows_by_block[3]"),
     ),
     Mutant(
         "block-forgets-momentum",
         "rows of a block do not see the momentum's rows before it",
         f"{_BLOCKS}:rows_by_block",
-        Edited("entering[:, :, 1, :seen] = X[i, ..., 0, :seen]", "pass"),
+        Edited("enter[:, :, :2] = reached[:, :, first : first + 2]", "enter[:, :, 0] = reached[:, :, first]"),
         target("rows_by_block[1]", "rows_by_block[3]"),
     ),
     Mutant(
         "block-window-not-shifted",
-        "every block's weights stand in the columns of the first",
+        "the weights of a block stand in the first columns and not in the last that it has reached",
         f"{_BLOCKS}:rows_by_block",
-        Edited("entering[:, :, None, :, stride * first :]", "entering[:, :, None]"),
+        Edited("2 + columns - _seen(gates, stride, block, 0) :", ":"),
         target("rows_by_block[1]", "rows_by_block[3]"),
     ),
     Mutant(
-        "block-window-not-cleared",
-        "the weights of a block stay beside those of the next",
+        "block-with-the-weights-of-the-first",
+        "every block has the weights of the first",
         f"{_BLOCKS}:rows_by_block",
-        Edited("own[...] = 0.0", "pass"),
+        Edited("own[...] = weights[:, :, i]", "own[...] = weights[:, :, 0]"),
         target("rows_by_block[1]", "rows_by_block[3]"),
     ),
     Mutant(
