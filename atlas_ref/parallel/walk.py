@@ -57,7 +57,8 @@ def apart(before: Memory, after: Memory, y: Array) -> tuple[Memory, Array]:
     lead = before.M.shape[:-2]
 
     def each(x: Array) -> Array:
-        return None if x is None else ops.reshape(x, (*lead, *x.shape[1:]))
+        shape = None if x is None else (*lead, *x.shape[1:])
+        return x if x is None or x.shape == shape else ops.reshape(x, shape)
 
     return Memory(*map(each, after)), each(y)
 

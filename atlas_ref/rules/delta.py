@@ -110,7 +110,7 @@ def init(config: Config, seed: int, *, dtype: Any = np.float64) -> Params:
 def start(config: Config, leading: tuple[int, ...] = (), *, dtype: Any = np.float64, M: Array = None) -> State:
     """The state before the first token: M_0, zero unless given (DELTA-1)."""
     shape = (config.d_out, config.d_in)
-    M = run.initial("M", backend.current().zeros((*leading, *shape), dtype) if M is None else M, (*leading, *shape))
+    M = run.initial("M", M, (*leading, *shape), zeros=lambda: backend.current().zeros((*leading, *shape), dtype))
     return restart(config, State.trusted(M=M))
 
 

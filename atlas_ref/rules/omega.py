@@ -165,8 +165,8 @@ def init(config: Config, seed: int, *, dtype: Any = np.float64) -> Params:
 def start(config: Config, leading: tuple[int, ...] = (), *, dtype: Any = np.float64, M: Array = None, S: Array = None) -> State:
     """The state before the first token: M_0 and S_0 (zero unless given), an empty window (OMEGA-1)."""
     shape = (config.d_out, config.d_phi)
-    M = run.initial("M", backend.current().zeros((*leading, *shape), dtype) if M is None else M, (*leading, *shape))
-    S = run.initial("S", ops.zeros_like(M) if S is None else S, M.shape, exact=True)
+    M = run.initial("M", M, (*leading, *shape), zeros=lambda: backend.current().zeros((*leading, *shape), dtype))
+    S = run.initial("S", S, M.shape, zeros=lambda: ops.zeros_like(M), exact=True)
     return restart(config, State.trusted(M=M, S=S))
 
 

@@ -167,8 +167,8 @@ def _each_token(rule: Rule, config: Any, state: Any, fresh: Any, tokens: Iterabl
 
 @contextlib.contextmanager
 def short_buffers() -> Iterator[None]:
-    """Keep NumPy from copying the gates: a factor that scales whole rows is expanded into its buffer wherever those
-    rows are shorter than half of it, which takes longer than the product itself. The products stay the same.
+    """Keep NumPy from copying: a factor that scales whole rows, and an array whose pieces of memory lie apart, go through its
+    buffer wherever rows or pieces are shorter than half of it, which takes longer than the operation itself. Results stay the same.
     """
     with np.errstate():
         np.setbufsize(1024)
@@ -200,12 +200,20 @@ def cast(params: ParamsT, dtype: Any) -> ParamsT:
     return made
 
 
-def initial(name: str, value: Array, shape: tuple[int, ...], *, exact: bool = False) -> Array:
-    """An initial memory or momentum, checked and read-only; `shape` is that of its last axes, or exactly its own.
+def initial(name: str, value: Array | None, shape: tuple[int, ...], *, zeros: Callable[[], Array], exact: bool = False) -> Array:
+    """An initial memory or momentum, checked and read-only, or where none is given, zeros.
+
+    Args:
+        shape: of its last axes, or if `exact`, of all.
 
     Raises:
         ValueError: names the array, its shape and the one needed.
     """
+    if value is None:
+        made = zeros()
+        if isinstance(made, np.ndarray):
+            made.flags.writeable = False  # nobody else has it: no copy
+        return made
     check_array(name, value, Dims("..."))
     if value.shape[-len(shape) :] != shape or (exact and value.shape != shape):
         raise ValueError(f"{name}: shape {value.shape}, expected {shape}" + ("" if exact else ", after any leading axes"))
