@@ -20,6 +20,7 @@ from atlas_ref.parallel.scratch import scratch
 from atlas_ref.parallel.stacked import Halves, Keep, Stacked, by_chunk
 from atlas_ref.parallel.stacked_bars import Pulled, at_the_end, from_side_by_side, through_ends, through_reads, through_references
 from atlas_ref.parallel.stacked_known import older
+from atlas_ref.rules.run import short_buffers
 from atlas_ref.types import Array
 
 
@@ -69,7 +70,7 @@ def _through_chunks(layout: Layout, made: Stacked, bars: Bars, pulled: Pulled, r
     dZ, passed = scratch.copy(end), Halves.of_each(pulled.ends, d)
     inverse_T, ask_T = made.inverse.swapaxes(-1, -2), made.ask[:, :, : rows.shape[2]].swapaxes(-1, -2)
     steps = list(by_chunk(pulled.ends, made.P, inverse_T, ask_T, rows, rows[:, :, :K]))
-    with scratch.frame():
+    with scratch.frame(), short_buffers():
         dF, dV, room = (scratch.empty(shape, dZ) for shape in (rows[:, 0, :K].shape, rows[:, 0, :K].shape, dZ.shape))
         before, spare = Halves.of(dZ, d).whole, Halves.of(room, d)
         for k in range(len(layout.refresh) - 1, -1, -1):

@@ -16,6 +16,7 @@ from atlas_ref.parallel.group import Arrays, Layout
 from atlas_ref.parallel.scratch import scratch
 from atlas_ref.parallel.stacked import Halves, Keep, Stacked, by_chunk, first_reference, left_rows, side_by_side
 from atlas_ref.parallel.triangular import inverse_unit_lower
+from atlas_ref.rules.run import short_buffers
 from atlas_ref.types import Array
 
 
@@ -44,7 +45,7 @@ def walk(layout: Layout, given: Arrays, made: Stacked, y: Array) -> None:
     rows = K + (made.reads if y is not None else 0)
     reads = y.reshape(*made.queries.shape[:-1], -1) if rows > K else None  # a view
     reference = first_reference(layout, given, made)
-    with scratch.frame():
+    with scratch.frame(), short_buffers():
         values = spread(layout, given.values)
         asked = scratch.empty((len(values), rows, values.shape[-1]), values)
         H, Y_0 = asked[:, :K], asked[:, K:]
