@@ -103,12 +103,7 @@ def check_array(name: str, value: Any, dims: Dims) -> None:
     Raises:
         ValueError: names the field, what was found and the rule it breaks.
     """
-    bare = plain(value)
-    kind = getattr(bare, "dtype", None)
-    if kind is None:
-        raise ValueError(f"{name}: an array is needed, found {type(bare).__name__}")
-    if kind.kind not in "fc" and not any(word in kind.name for word in ("float", "complex")):  # by name: bfloat16 and int4 are voids alike
-        raise ValueError(f"{name}: a floating or complex dtype is needed, found {kind}")
+    bare = check_kind(name, value)
     if not backend.truth(np.isfinite(bare).all()):
         bare = backend.host(bare)
         where = _first(~np.isfinite(bare))
@@ -118,6 +113,21 @@ def check_array(name: str, value: Any, dims: Dims) -> None:
             bare = backend.host(bare)
             where = _first(bad(np.real(bare), bound))
             raise ValueError(f"{name}: entries must be {word} {bound:g}, found {bare[where]} at {where}")
+
+
+def check_kind(name: str, value: Any) -> Array:
+    """Refuse what is not a floating or complex array; of a tape variable, its array.
+
+    Raises:
+        ValueError: names the field and what was found.
+    """
+    bare = plain(value)
+    kind = getattr(bare, "dtype", None)
+    if kind is None:
+        raise ValueError(f"{name}: an array is needed, found {type(bare).__name__}")
+    if kind.kind not in "fc" and not any(word in kind.name for word in ("float", "complex")):  # by name: bfloat16 and int4 are voids alike
+        raise ValueError(f"{name}: a floating or complex dtype is needed, found {kind}")
+    return bare
 
 
 def _first(bad: Array) -> tuple[int, ...]:

@@ -160,7 +160,7 @@ def gate_by_lag(gate: Array, *, window: int, before: Array | None = None) -> Arr
         before (..., n): weights of the initial window tokens, oldest first, n <= c - 1.
 
     Returns:
-        (..., T, c).
+        (..., T, c), of NumPy read-only.
     """
     given = [] if before is None else [before]
     missing = window - 1 - (before.shape[-1] if before is not None else 0)
@@ -171,20 +171,23 @@ def gate_by_lag(gate: Array, *, window: int, before: Array | None = None) -> Arr
 
 @functools.cache
 def _lags(window: int) -> Callable[[Array], Array]:
-    """padded (..., window - 1 + T) -> (..., T, window), [t, j] = padded[window - 1 + t - j]: on raw arrays a view, not to be written to."""
+    """padded (..., window - 1 + T) -> (..., T, window), [t, j] = padded[window - 1 + t - j]: on raw arrays a view."""
 
     def plain(padded: Array) -> Array:
         T = padded.shape[-1] - window + 1
         return ops.stack([padded[..., window - 1 - j : window - 1 - j + T] for j in range(window)], axis=-1)
 
-    def forward(padded: Array) -> tuple[Array, Array]:
+    def forward(padded: Array) -> tuple[Array, tuple[int, ...]]:
         T, right = padded.shape[-1] - window + 1, padded.strides[-1]
         oldest_first = as_strided(padded, (*padded.shape[:-1], T, window), (*padded.strides, right))
-        return np.flip(oldest_first, -1), ops.zeros_like(padded)
+        found = np.flip(oldest_first, -1)
+        if isinstance(found, np.ndarray):
+            found.flags.writeable = False  # one number stands in several places
+        return found, padded.shape
 
-    def backward(like: Array, g: Array) -> tuple[Array]:
+    def backward(shape: tuple[int, ...], g: Array) -> tuple[Array]:
         T = g.shape[-2]
-        found = np.zeros_like(like, dtype=g.dtype)
+        found = np.zeros_like(g, shape=shape)
         for j in range(window):
             found[..., window - 1 - j : window - 1 - j + T] += g[..., j]
         return (found,)

@@ -211,6 +211,15 @@ def test_gates_by_lag_pull_back_as_the_sum_over_the_windows_of_a_token(c):
 
 
 @pytest.mark.clause("WINDOW-6")
+def test_gates_by_lag_refuse_writing_where_one_number_stands_in_several_places():
+    gate = np.ones(4)
+    for c in (1, 3):
+        with pytest.raises(ValueError, match="read-only"):
+            window.gate_by_lag(gate, window=c)[0, 0] = 7.0
+    assert gate.flags.writeable
+
+
+@pytest.mark.clause("WINDOW-6")
 def test_the_second_derivative_of_gates_by_lag_is_a_complex_step_of_the_first():
     gate, direction = np.random.default_rng(4).uniform(size=(2, 6))
 

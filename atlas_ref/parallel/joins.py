@@ -19,7 +19,7 @@ def joined_shape(earlier: Array, own: Array) -> tuple[int, ...]:
 class Joins:
     """What a group has still to join.
 
-    A history makes a copy of all tokens behind it. Each thread makes that of its own memories.
+    Tokens behind a history need a copy of all of them. Each thread makes that of its own memories.
     """
 
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ def forward(layout: Layout, given: Arrays, joins: Joins, rows: Rows, shares: Seq
     """Run a group; its reads go into y (B, n, o), unless it is None (CHUNK-30, EXACT-20).
 
     Args:
-        joins: what of `given` is room as yet.
+        joins: arrays of `given` that are still to be filled.
         shares: memories that one thread takes.
         keeps: whether every state stays, as the sweep back needs them.
     """

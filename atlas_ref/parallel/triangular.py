@@ -55,8 +55,8 @@ def _substituted(strict: Array) -> Array:
     made = np.zeros_like(known)
     for i in range(n):
         made[i, i] = 1.0
-        if i:
-            made[i, :i] -= np.einsum("jk,jlk->lk", known[i, :i], made[:i, :i])
+        for j in range(i):
+            made[i, : j + 1] -= known[i, j] * made[j, : j + 1]
     return np.moveaxis(made.reshape(n, n, *lead), (0, 1), (-2, -1))
 
 

@@ -41,7 +41,7 @@ def run(layout: Layout, given: Arrays, joins: Joins, y: Array, *, lasting: bool)
     It takes work space of the caller's frame, or if it lasts, of the caller's loan.
 
     Args:
-        joins: what of `given` is room as yet.
+        joins: arrays of `given` that are still to be filled.
     """
 
     def some(memories: slice) -> tuple[End, Any, Any]:

@@ -21,7 +21,7 @@ from atlas_ref import backend, feature_maps, gates, window
 from atlas_ref.conventions import Convention
 from atlas_ref.gates import Gates
 from atlas_ref.rules.agreement import check_call
-from atlas_ref.types import Array, Dims, Frozen, check_array, read_only
+from atlas_ref.types import Array, Dims, Frozen, check_array, check_kind, read_only
 from tape import ops
 from tape.nested import flatten
 
@@ -167,8 +167,10 @@ def _each_token(rule: Rule, config: Any, state: Any, fresh: Any, tokens: Iterabl
 
 @contextlib.contextmanager
 def short_buffers() -> Iterator[None]:
-    """Keep NumPy from copying: a factor that scales whole rows, and an array whose pieces of memory lie apart, go through its
-    buffer wherever rows or pieces are shorter than half of it, which takes longer than the operation itself. Results stay the same.
+    """Keep NumPy from copying what it need not: results stay the same.
+
+    A factor that scales whole rows, or an array whose pieces lie apart in memory, goes through NumPy's buffer where a row or a
+    piece is shorter than half of the buffer. That takes longer than the operation itself; with this buffer it happens below 512 numbers.
     """
     with np.errstate():
         np.setbufsize(1024)
@@ -205,14 +207,15 @@ def initial(name: str, value: Array | None, shape: tuple[int, ...], *, zeros: Ca
 
     Args:
         shape: of its last axes, or if `exact`, of all.
+        zeros: makes an array that nobody else has, since it is protected as it is.
 
     Raises:
         ValueError: names the array, its shape and the one needed.
     """
     if value is None:
-        made = zeros()
+        made = check_kind(name, zeros())
         if isinstance(made, np.ndarray):
-            made.flags.writeable = False  # nobody else has it: no copy
+            made.flags.writeable = False
         return made
     check_array(name, value, Dims("..."))
     if value.shape[-len(shape) :] != shape or (exact and value.shape != shape):

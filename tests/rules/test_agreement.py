@@ -153,6 +153,17 @@ def test_a_start_that_cannot_be_is_refused(make: Any, message: str) -> None:
 
 
 @pytest.mark.parametrize("rule", [omega, titans_lmm, delta, hebbian], ids=lambda rule: rule.__name__.rpartition(".")[2])
+def test_a_start_of_zeros_has_a_floating_dtype_and_cannot_be_changed(rule: Any) -> None:
+    config = rule.Config(d_in=4, d_out=2)
+    for kind in (int, bool, object, "U3"):
+        with pytest.raises(ValueError, match=f"M: a floating or complex dtype is needed, found {np.dtype(kind)}"):
+            rule.start(config, (2,), dtype=kind)
+    state = rule.start(config, (2,), dtype=np.float32)
+    held = [getattr(state, name) for name in ("M", "S") if hasattr(state, name)]
+    assert all(x.dtype == np.float32 and not x.any() and not x.flags.writeable for x in held)
+
+
+@pytest.mark.parametrize("rule", [omega, titans_lmm, delta, hebbian], ids=lambda rule: rule.__name__.rpartition(".")[2])
 def test_float32_parameters_tokens_and_state_stay_float32(rule: Any) -> None:
     config = rule.Config(d_in=4, d_out=2, d_model=5, heads=2)
     params = rule.init(config, seed=0, dtype=np.float32)
