@@ -211,6 +211,7 @@ def test_gates_by_lag_pull_back_as_the_sum_over_the_windows_of_a_token(c):
 
 
 @pytest.mark.clause("WINDOW-6")
+@pytest.mark.host("arrays of NumPy alone can be protected")
 def test_gates_by_lag_refuse_writing_where_one_number_stands_in_several_places():
     gate = np.ones(4)
     for c in (1, 3):
