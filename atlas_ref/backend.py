@@ -113,7 +113,7 @@ class Backend:
 
 
 def _strided_on_host(x: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
-    if x.flags.c_contiguous and not x.dtype.hasobject:  # a few times as fast, and it refuses what lies outside of x
+    if x.flags.c_contiguous:  # a few times as fast, and it refuses what lies outside of x
         return np.ndarray(shape, x.dtype, x, strides=strides)
     return np.lib.stride_tricks.as_strided(x, shape, strides)
 

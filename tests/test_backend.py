@@ -476,3 +476,23 @@ def test_a_negative_takes_the_entries_it_was_given_whatever_lies_between_them(ki
 def test_the_negative_of_a_complex_infinity_is_that_of_its_parts() -> None:
     x = np.array([complex(np.inf, 0.0), complex(1.0, -np.inf), complex(0.0, -2.0)])
     assert backend.negated(x, out=np.empty_like(x)).tobytes() == (-x).tobytes()
+
+
+@pytest.mark.host("views of NumPy arrays")
+@pytest.mark.parametrize("kind", [np.float32, np.complex128, object])
+def test_a_strided_view_is_that_of_numpy_whatever_the_array_is(kind: Any) -> None:
+    whole = np.arange(24).astype(kind).reshape(4, 6)
+    locked = whole.copy()
+    locked.flags.writeable = False
+    for x in (whole, whole[:, 1:], whole.T, locked, np.zeros((0, 3), kind)):
+        shape, strides = (2, 3) if x.size else (0, 3), (x.itemsize, x.itemsize)
+        got, want = backend.as_strided(x, shape, strides), np.lib.stride_tricks.as_strided(x, shape, strides)
+        assert got.tolist() == want.tolist()
+        assert (got.dtype, got.strides, got.flags.writeable) == (want.dtype, want.strides, want.flags.writeable)
+        assert not x.size or np.shares_memory(got, x)
+
+
+@pytest.mark.host("views of NumPy arrays")
+def test_a_strided_view_beyond_a_contiguous_array_is_refused() -> None:
+    with pytest.raises(ValueError, match="strides"):
+        backend.as_strided(np.zeros(4), (2, 3), (16, 8))

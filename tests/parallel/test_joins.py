@@ -23,8 +23,3 @@ def test_each_share_of_memories_gets_its_own_tokens_behind_their_history(shares)
             assert not any(np.isnan(room[memories]).any() for room in rooms)
         for room, pair in zip(rooms, pairs, strict=True):
             assert_close("joined", room, np.concatenate(pair, axis=1), EXACT)
-
-
-@pytest.mark.clause("CHUNK-15")
-def test_a_sequence_without_a_history_has_nothing_to_join():
-    Joins().fill(slice(0, 3))

@@ -52,3 +52,22 @@ def test_complex_steps_pass_through() -> None:
     moved = inverse_unit_lower(strict + 1e-30j * direction).imag / 1e-30
     inverse = substituted(strict)
     assert_close("derivative", moved, -inverse @ direction @ inverse, ANALYTIC)
+
+
+@pytest.mark.clause("EXACT-4")
+def test_an_infinity_reaches_only_the_columns_that_its_row_of_the_inverse_takes_from_it() -> None:
+    strict = np.tril(np.random.default_rng(0).standard_normal((8, 8)), -1)
+    want = substituted(strict)
+    strict[5, 2] = np.inf
+    with np.errstate(all="ignore"):
+        found = inverse_unit_lower(strict)
+    assert np.isinf(found[5, 2])
+    assert_close("rows before it", found[:5], want[:5], ANALYTIC)
+    assert_close("columns behind it", found[5, 3:], want[5, 3:], ANALYTIC)
+
+
+@pytest.mark.clause("EXACT-4")
+@pytest.mark.host("NumPy reports overflow")
+def test_an_inverse_that_overflows_says_so() -> None:
+    with np.errstate(all="raise"), pytest.raises(FloatingPointError, match="overflow"):
+        inverse_unit_lower(np.tril(np.full((8, 8), 1e200), -1))
