@@ -17,6 +17,7 @@ import numpy as np
 from pydantic import Field, field_validator
 
 from atlas_ref.backend import on_host
+from atlas_ref.scratch import scratch
 from atlas_ref.threads import in_threads, processors
 from atlas_ref.types import Array, Frozen
 from tape import opaque, ops
@@ -190,7 +191,7 @@ def _scale(S: Array, settings: NewtonSchulz) -> Array:
 
 # -- the opaque block: in place, in cache-sized groups, over threads -----------------------------------
 
-GROUP_BYTES = 256 * 1024
+GROUP_BYTES = 2**20  # of smaller groups two threads wait for each other: every call ends with Python, one thread at a time
 THREAD_WORK = 2**22  # multiply-adds of one step below which a second thread costs more than it saves
 BLAS_WORK = 2**20  # multiply-adds of one product above which the BLAS has threads of its own, and two kinds would fight
 
@@ -211,9 +212,14 @@ def _block(settings: NewtonSchulz) -> Callable[[Array], Array]:
 
 
 def _forward(S: Array, settings: NewtonSchulz) -> Array:
-    X = _flat(_normalised(S, settings), settings)
-    table = coefficient_table(settings)
-    _in_groups(lambda part: _polynomial_steps(X[part], table), X)
+    table, X = coefficient_table(settings), _room(S, settings)
+    matrices = S.reshape(-1, *S.shape[-2:])
+
+    def part(group: slice) -> None:
+        X[group] = _turned(_normalised(matrices[group], settings), settings)
+        _polynomial_steps(X[group], table)
+
+    _in_groups(part, X)
     X = _unflat(X, S, settings)
     if settings.scale != "1":
         X = X * _scale(S, settings)
@@ -222,41 +228,63 @@ def _forward(S: Array, settings: NewtonSchulz) -> Array:
     return X
 
 
-def _is_turned(S: Array, settings: NewtonSchulz) -> bool:
-    """Whether the steps work on the transpose (CONV-21, CONV-50)."""
-    return settings.transpose == "tall" and S.shape[-2] > S.shape[-1]
+def _turned(x: Array, settings: NewtonSchulz) -> Array:
+    """A view of matrices in the orientation that the steps work in (CONV-21, CONV-50)."""
+    return x.swapaxes(-1, -2) if settings.transpose == "tall" and x.shape[-2] > x.shape[-1] else x
 
 
-def _flat(x: Array, settings: NewtonSchulz) -> Array:
-    """A contiguous copy with one leading axis, in the orientation that the steps work in."""
-    x = x.swapaxes(-1, -2) if _is_turned(x, settings) else x
-    return x.copy().reshape(-1, *x.shape[-2:])
+def _room(S: Array, settings: NewtonSchulz) -> Array:
+    """Room for matrices with one leading axis, in the orientation that the steps work in."""
+    lead, shape = S.shape[:-2], _turned(S, settings).shape[-2:]
+    kind = np.result_type(S.dtype, 0.5)  # whole numbers are taken as the reals they are
+    return np.empty_like(S, dtype=kind, order="C", shape=(math.prod(lead), *shape))
 
 
 def _unflat(x: Array, S: Array, settings: NewtonSchulz) -> Array:
     """The same in the orientation and with the leading axes of S."""
-    x = x.reshape(*S.shape[:-2], *x.shape[-2:])
-    return x.swapaxes(-1, -2) if _is_turned(S, settings) else x
+    shape = S.shape[:-2], _turned(S, settings).shape[-2:]
+    x = x.reshape(*shape[0], *shape[1])
+    return x if shape[1] == S.shape[-2:] else x.swapaxes(-1, -2)
 
 
 def _polynomial_steps(X: Array, table: tuple[Coefficients, ...]) -> None:
-    """All steps on one group of matrices, in place, in buffers that stay in cache."""
-    n = X.shape[-2]
-    A = np.empty_like(X, shape=(*X.shape[:-1], n))
-    B = np.empty_like(A)
-    Y = np.empty_like(X)
-    for a, b, c in table:
-        np.matmul(X, X.swapaxes(-1, -2), out=A)
-        if c == 0:  # a cubic does without A^2
-            A *= b
-        else:
-            np.matmul(A, A, out=B)
-            B *= c
-            A *= b
-            A += B
-        np.matmul(A, X, out=Y)
-        X *= a
-        X += Y
+    """All steps on one group of matrices, in place, in buffers that stay in cache: X <- (a I + A (b I + c A)) X, A = X X^T.
+
+    Factors of the unit matrix meet the diagonal alone, which saves a pass over the matrices for each.
+    """
+    with scratch.frame():
+        square = (*X.shape[:-1], X.shape[-2])
+        A, B, P = (scratch.empty(square, X) for _ in range(3))
+        now, after = X, scratch.empty(X.shape, X)
+        for a, b, c in table:
+            _gram(now, A)
+            if c == 0:  # a cubic does without A^2
+                np.multiply(A, b, out=P)
+            else:
+                np.multiply(A, c, out=B)
+                _add_to_diagonal(B, b)
+                np.matmul(A, B, out=P)
+            _add_to_diagonal(P, a)
+            np.matmul(P, now, out=after)
+            now, after = after, now
+        if now is not X:
+            X[...] = now
+
+
+def _gram(X: Array, out: Array) -> None:
+    """X X^T. A small product is twice as fast with a contiguous right side; a large one the BLAS shares out and does by halves."""
+    if X.shape[-2] ** 2 * X.shape[-1] > BLAS_WORK:
+        np.matmul(X, X.swapaxes(-1, -2), out=out)
+        return
+    with scratch.frame():
+        np.matmul(X, scratch.turned(X), out=out)
+
+
+def _add_to_diagonal(x: Array, number: float) -> None:
+    """Add a number to the diagonal of square matrices (count, n, n), contiguous."""
+    n = x.shape[-1]
+    diagonal = x.reshape(len(x), n * n)[:, :: n + 1]
+    diagonal += number
 
 
 def _in_groups(work: Callable[[slice], None], X: Array) -> None:
@@ -268,11 +296,11 @@ def _in_groups(work: Callable[[slice], None], X: Array) -> None:
     if not on_host(X):  # a device takes all matrices at once
         work(slice(None))
         return
-    size = max(1, GROUP_BYTES // max(1, rows * columns * X.itemsize))
-    groups = [slice(i, i + size) for i in range(0, count, size)]
     product = rows * rows * columns
     pays = product <= BLAS_WORK and count * product >= THREAD_WORK
-    threads = min(processors(), len(groups)) if pays else 1
+    threads = min(processors(), max(1, count)) if pays else 1
+    size = max(1, min(GROUP_BYTES // max(1, rows * columns * X.itemsize), -(-count // threads)))
+    groups = [slice(i, i + size) for i in range(0, count, size)]
 
     def share(first: int) -> None:
         for group in groups[first::threads]:
@@ -287,9 +315,15 @@ def _backward(S: Array, g: Array, settings: NewtonSchulz) -> Array:
     B = b A + c A^2,  dB = dY X^T,  dA = b dB + c (dB A + A dB),
     dX = a dY + B dY + (dA + dA^T) X,  dS = dX / n - (norm_factor / n^2) <dX, S> S / ||S||
     """
-    X, D = _flat(_normalised(S, settings), settings), _flat(g * _scale(S, settings), settings)
-    table = coefficient_table(settings)
-    _in_groups(lambda part: _pull_back_steps(X[part], D[part], table), X)  # X ends as the last iterate
+    table, X, D = coefficient_table(settings), _room(S, settings), _room(S, settings)
+    matrices = S.reshape(-1, *S.shape[-2:])
+    D[...] = _turned((g * _scale(S, settings)).reshape(matrices.shape), settings)
+
+    def part(group: slice) -> None:  # X ends as the last iterate
+        X[group] = _turned(_normalised(matrices[group], settings), settings)
+        _pull_back_steps(X[group], D[group], table)
+
+    _in_groups(part, X)
     dS = _normalised_backward(S, _unflat(D, S, settings), settings)
     norm = _frobenius(S)
     if settings.scale == "norm":

@@ -16,7 +16,7 @@ import numpy as np
 
 from atlas_ref.backend import as_strided, on_host
 from atlas_ref.parallel.coefficients import GateRows, coefficient_rows, coefficient_rows_backward
-from atlas_ref.parallel.scratch import scratch
+from atlas_ref.scratch import scratch
 from atlas_ref.types import Array
 
 LONGEST, SHORTEST = 8, 4  # tokens of a block

@@ -17,7 +17,7 @@ import numpy as np
 
 from atlas_ref.cuda import coefficients as kernels
 from atlas_ref.cuda.hook import kernel
-from atlas_ref.parallel.scratch import ALIGNMENT, PAGE, scratch
+from atlas_ref.scratch import ALIGNMENT, PAGE, scratch
 from atlas_ref.types import Array
 from tape import ops
 

@@ -22,8 +22,8 @@ from atlas_ref.cuda.hook import kernel
 from atlas_ref.parallel.coefficient_blocks import block_length, rows_by_block
 from atlas_ref.parallel.coefficients import GateRows, Rows, coefficient_rows, gate_rows
 from atlas_ref.parallel.group import Arrays, End, Group, Layout
-from atlas_ref.parallel.scratch import scratch
 from atlas_ref.parallel.triangular import inverse_unit_lower
+from atlas_ref.scratch import scratch
 from atlas_ref.types import Array
 
 

@@ -33,7 +33,7 @@ from atlas_ref.parallel.dual import (
 )
 from atlas_ref.parallel.dual_bars import Bars, Into, Pulled, RowBars
 from atlas_ref.parallel.group import Arrays, End, Group, Layout
-from atlas_ref.parallel.scratch import scratch
+from atlas_ref.scratch import scratch
 from atlas_ref.types import Array
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from atlas_ref.parallel.scratch import scratch
+from atlas_ref.scratch import scratch
 from atlas_ref.types import Array
 
 

@@ -16,11 +16,11 @@ from atlas_ref.parallel.dual import before_rows, gathered, runs
 from atlas_ref.parallel.dual_backward import through_before
 from atlas_ref.parallel.dual_bars import Bars, Into, RowBars
 from atlas_ref.parallel.group import Arrays, End, Layout
-from atlas_ref.parallel.scratch import scratch
 from atlas_ref.parallel.stacked import Halves, Keep, Stacked, by_chunk
 from atlas_ref.parallel.stacked_bars import Pulled, at_the_end, from_side_by_side, through_ends, through_reads, through_references
 from atlas_ref.parallel.stacked_known import older
 from atlas_ref.rules.run import short_buffers
+from atlas_ref.scratch import scratch
 from atlas_ref.types import Array
 
 

@@ -14,8 +14,8 @@ from atlas_ref.parallel.dual import read_rows
 from atlas_ref.parallel.dual_backward import row_dots
 from atlas_ref.parallel.dual_bars import Bars, Into, RowBars
 from atlas_ref.parallel.group import Layout
-from atlas_ref.parallel.scratch import scratch
 from atlas_ref.parallel.stacked import Stacked, left_rows
+from atlas_ref.scratch import scratch
 from atlas_ref.types import Array
 
 

@@ -15,7 +15,7 @@ from atlas_ref.parallel.coefficients import Rows
 from atlas_ref.parallel.dual import spread
 from atlas_ref.parallel.group import Arrays, Layout
 from atlas_ref.parallel.joins import Joins
-from atlas_ref.parallel.scratch import scratch
+from atlas_ref.scratch import scratch
 from atlas_ref.parallel.stacked import Stacked
 from atlas_ref.threads import in_threads
 from atlas_ref.types import Array

@@ -14,8 +14,8 @@ import numpy as np
 from atlas_ref.backend import negated
 from atlas_ref.parallel.dual import read_rows, runs, spread, spread_transposed
 from atlas_ref.parallel.group import Arrays, Layout
-from atlas_ref.parallel.scratch import scratch
 from atlas_ref.parallel.stacked import Halves, Keep, Stacked, first_reference, left_rows, side_by_side
+from atlas_ref.scratch import scratch
 from atlas_ref.types import Array
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from atlas_ref.parallel.dual import before_rows, read_rows, spread, spread_transposed
 from atlas_ref.parallel.group import Arrays, Layout
-from atlas_ref.parallel.scratch import scratch
+from atlas_ref.scratch import scratch
 from atlas_ref.parallel.stacked import Halves, Keep, Stacked, by_chunk, first_reference, left_rows, side_by_side
 from atlas_ref.parallel.triangular import inverse_unit_lower
 from atlas_ref.rules.run import short_buffers

@@ -16,7 +16,7 @@ from atlas_ref.parallel import dual_plain, worked
 from atlas_ref.parallel.dual_bars import Bars
 from atlas_ref.parallel.group import Arrays, End, Layout
 from atlas_ref.parallel.joins import Joins, joined_shape
-from atlas_ref.parallel.scratch import Loan, scratch
+from atlas_ref.scratch import Loan, scratch
 from atlas_ref.types import Array
 from tape import opaque, ops
 

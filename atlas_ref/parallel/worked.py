@@ -19,7 +19,7 @@ from atlas_ref.parallel.coefficients import Rows
 from atlas_ref.parallel.dual_bars import Bars, Into
 from atlas_ref.parallel.group import Arrays, End, Layout
 from atlas_ref.parallel.joins import Joins
-from atlas_ref.parallel.scratch import Loan, scratch
+from atlas_ref.scratch import Loan, scratch
 from atlas_ref.threads import in_threads, processors
 from atlas_ref.types import Array
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from atlas_ref.cuda.launch import Device
-from atlas_ref.parallel.scratch import scratch
+from atlas_ref.scratch import scratch
 from tests.cuda import emulated
 
 ORDERS = {"forwards": emulated.FORWARDS, "backwards": emulated.BACKWARDS, "shuffled": emulated.SHUFFLED}

@@ -12,8 +12,8 @@ import pytest
 from atlas_ref.cuda import coefficients, exact, sequential, triangular
 from atlas_ref.parallel import coefficients as plain
 from atlas_ref.parallel import dual
-from atlas_ref.parallel.scratch import scratch
 from atlas_ref.parallel.triangular import inverse_unit_lower
+from atlas_ref.scratch import scratch
 from tests.cuda import test_coefficients, test_exact, test_sequential
 from tests.cuda.emulated import BACKWARDS, FORWARDS, SHUFFLED, Broken, Emulated
 

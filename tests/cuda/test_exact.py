@@ -13,7 +13,7 @@ from atlas_ref.cuda import exact, launch
 from atlas_ref.parallel import dual, dual_backward
 from atlas_ref.parallel.dual_bars import Bars, Into, Pulled
 from atlas_ref.parallel.group import Arrays, Layout
-from atlas_ref.parallel.scratch import scratch
+from atlas_ref.scratch import scratch
 from tests.cuda.conftest import Place
 
 #: chunk, window, chunks, d, o: odd sizes, windows with columns of their own, more columns and features than a tile has rows.

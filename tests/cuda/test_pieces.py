@@ -13,7 +13,7 @@ from atlas_ref.cuda import pieces
 from atlas_ref.parallel import dual, dual_backward
 from atlas_ref.parallel.coefficients import GateRows
 from atlas_ref.parallel.group import Layout
-from atlas_ref.parallel.scratch import scratch
+from atlas_ref.scratch import scratch
 from tests.cuda.conftest import Place
 
 B, G_CHUNKS, C, K, D_IN, D_OUT = 2, 3, 4, 6, 5, 7

@@ -1755,8 +1755,8 @@ PARALLEL_LEGAL: tuple[Mutant, ...] = (
     Mutant("one-chunk-groups", "every chunk is a group", f"{_P}.walk:GROUP_NUMBERS", constant(1), _BLOCKS),
     Mutant("plain-twin", "a group in tape ops, without a backward by hand", f"{_P}.stretch:block", _twin, _BLOCKS),
     Mutant("threads-for-all", "every memory is a part for a thread", f"{_P}.worked:shared", _one_memory_a_part, _BLOCKS),
-    Mutant("no-work-space", "every array of a group is a new one", f"{_P}.scratch:Scratch.empty", _no_work_space, _BLOCKS),
-    Mutant("poisoned-work-space", "work space is not empty", f"{_P}.scratch:Scratch.empty", _poisoned, _BLOCKS),
+    Mutant("no-work-space", "every array of a group is a new one", "atlas_ref.scratch:Scratch.empty", _no_work_space, _BLOCKS),
+    Mutant("poisoned-work-space", "work space is not empty", "atlas_ref.scratch:Scratch.empty", _poisoned, _BLOCKS),
     Mutant(
         "inverse-by-substitution",
         "the system's inverse row after row",

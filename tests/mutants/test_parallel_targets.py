@@ -20,7 +20,7 @@ from atlas_ref.parallel.coefficient_blocks import rows_by_block, rows_by_block_b
 from atlas_ref.parallel.coefficients import GateRows, plain_coefficient_rows
 from atlas_ref.parallel.group import Arrays, Layout
 from atlas_ref.parallel.scan import affine_scan, scan
-from atlas_ref.parallel.scratch import scratch
+from atlas_ref.scratch import scratch
 from tape import ops
 from tests.literal import evaluate
 from tests.literal_gradient import complex_step

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from atlas_ref.parallel.scratch import scratch
+from atlas_ref.scratch import scratch
 
 
 @pytest.fixture(autouse=True)

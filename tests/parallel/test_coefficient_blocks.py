@@ -14,9 +14,9 @@ from atlas_ref.conventions import resolve
 from atlas_ref.parallel import coefficient_blocks, dual
 from atlas_ref.parallel import run as parallel
 from atlas_ref.parallel.coefficients import GateRows, coefficient_rows, coefficient_rows_backward, plain_coefficient_rows
-from atlas_ref.parallel.scratch import ALIGNMENT, PAGE, scratch
 from atlas_ref.rules import omega
 from atlas_ref.rules.run import Tokens
+from atlas_ref.scratch import ALIGNMENT, PAGE, scratch
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from close import ANALYTIC, assert_close
 import tape
 from atlas_ref.parallel import coefficients, dual_plain, stacked, stretch
 from atlas_ref.parallel.group import Arrays, Layout
-from atlas_ref.parallel.scratch import scratch
+from atlas_ref.scratch import scratch
 from tape import check, ops
 
 LAYOUTS = {

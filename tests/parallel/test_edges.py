@@ -28,7 +28,7 @@ from atlas_ref.parallel import (
     worked,
 )
 from atlas_ref.parallel import run as parallel
-from atlas_ref.parallel.scratch import Scratch, scratch
+from atlas_ref.scratch import Scratch, scratch
 from atlas_ref.rules import delta
 from atlas_ref.rules.run import Tokens
 from tape import ops

@@ -5,7 +5,7 @@ import pytest
 from close import EXACT, assert_close
 
 from atlas_ref.parallel.joins import Joins
-from atlas_ref.parallel.scratch import scratch
+from atlas_ref.scratch import scratch
 
 
 @pytest.mark.clause("CHUNK-15")

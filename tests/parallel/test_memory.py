@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import tape
-from atlas_ref.parallel import chunkwise_newton_schulz, run, scratch, walk
+from atlas_ref import scratch
+from atlas_ref.parallel import chunkwise_newton_schulz, run, walk
 from atlas_ref.rules import delta, omega, titans_lmm
 from atlas_ref.rules.run import Tokens
 

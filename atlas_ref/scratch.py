@@ -1,4 +1,4 @@
-"""Work space that every group of chunks uses again.
+"""Work space that is used again: by every group of chunks, and by every group of matrices of Newton-Schulz.
 
 A page that is touched for the first time costs more than the arithmetic on it, so what lives only while a group is
 computed comes from one block of memory, handed out from its start and taken back all at once. A block per thread.
