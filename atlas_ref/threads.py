@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
+import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -88,12 +89,23 @@ if hasattr(os, "register_at_fork"):  # threads do not survive a fork
     os.register_at_fork(after_in_child=_alone.forked)
 
 
+def one_each() -> contextlib.AbstractContextManager[None]:
+    """Inside, the BLAS computes each product on the thread that asks for it."""
+    return _alone.held()
+
+
+def slices(count: int, parts: int) -> list[slice]:
+    """`count` things cut into parts of the same size, up to one."""
+    bounds = [count * i // parts for i in range(parts + 1)]
+    return [slice(first, last) for first, last in itertools.pairwise(bounds)]
+
+
 def in_threads(parts: Sequence[Callable[[], Result]]) -> list[Result]:
     """Results of all parts, in order; the calling thread takes the first.
 
     Floating-point error handling and other context of the caller holds in every part.
     """
-    with _alone.held() if len(parts) > 1 else contextlib.nullcontext():
+    with one_each() if len(parts) > 1 else contextlib.nullcontext():
         others = [_pool().submit(contextvars.copy_context().run, _part, part) for part in parts[1:]]
         try:
             first = _part(parts[0])

@@ -1,5 +1,8 @@
 """Run a folded group of chunks: room for it, then every thread folds its memories and walks over the chunks.
 
+Where the products of a walk are short, threads that walk at the same time spend it waiting for each other: each comes back to
+Python after every one of them, and one thread at a time runs Python. There all threads fold, and then fewer walk.
+
 Specified in specs/chunkwise.md (CHUNK-15, CHUNK-30) and specs/exact.md (EXACT-20).
 """
 
@@ -15,10 +18,12 @@ from atlas_ref.parallel.coefficients import Rows
 from atlas_ref.parallel.dual import spread
 from atlas_ref.parallel.group import Arrays, Layout
 from atlas_ref.parallel.joins import Joins
-from atlas_ref.scratch import scratch
 from atlas_ref.parallel.stacked import Stacked
-from atlas_ref.threads import in_threads
+from atlas_ref.scratch import scratch
+from atlas_ref.threads import in_threads, one_each, slices
 from atlas_ref.types import Array
+
+WALK_WORK = 2**21  # multiply-adds of the largest product of a walk below which a thread of its own costs more than it saves
 
 
 def forward(layout: Layout, given: Arrays, joins: Joins, rows: Rows, shares: Sequence[slice], y: Array, *, keeps: bool) -> Stacked:
@@ -29,10 +34,14 @@ def forward(layout: Layout, given: Arrays, joins: Joins, rows: Rows, shares: Seq
         shares: memories that one thread takes.
         keeps: whether every state stays, as the sweep back needs them.
     """
+    walkers = _walkers(layout, given, rows, len(shares))
     views = layout.stride == 1  # of columns that tokens share; others are copied out of their windows
-    if not views:
+    if not views or walkers < len(shares):
         joins.fill(slice(None))
     made = _room(layout, given, rows, keeps or not layout.solved)
+    if walkers < len(shares):
+        _fold_then_walk(layout, given, made, y, len(shares), walkers)
+        return made
 
     def some(memories: slice) -> None:
         if views:
@@ -49,6 +58,32 @@ def forward(layout: Layout, given: Arrays, joins: Joins, rows: Rows, shares: Seq
 
     in_threads([partial(some, memories) for memories in shares])
     return made
+
+
+def _walkers(layout: Layout, given: Arrays, rows: Rows, threads: int) -> int:
+    """How many threads walk."""
+    if not layout.solved:
+        return threads
+    B, _, d = given.queries.shape
+    asked = B * (layout.columns + layout.chunk) * rows.gates.bases * d * given.values.shape[-1]
+    return max(1, min(threads, int(asked) // WALK_WORK))
+
+
+def _fold_then_walk(layout: Layout, given: Arrays, made: Stacked, y: Array, threads: int, walkers: int) -> None:
+    """The parts of a fold on all threads, two for the same memories, then the walk on fewer threads."""
+
+    def walk(memories: slice) -> None:
+        stacked_solved.walk(layout, given.of(memories), made.of(memories), None if y is None else y[memories])
+
+    B = len(given.queries)
+    parts = [
+        partial(stacked_solved.fold, layout, given.of(memories), made.of(memories), [part])
+        for memories in slices(B, max(1, threads // len(stacked_solved.PARTS)))
+        for part in stacked_solved.PARTS
+    ]
+    with one_each():
+        in_threads(parts)
+        in_threads([partial(walk, memories) for memories in slices(B, walkers)])
 
 
 def _room(layout: Layout, given: Arrays, rows: Rows, keeps: bool) -> Stacked:

@@ -9,34 +9,51 @@ Four products a chunk, which find the state where the last chunk left it, near t
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
 from atlas_ref.parallel.dual import before_rows, read_rows, spread, spread_transposed
 from atlas_ref.parallel.group import Arrays, Layout
-from atlas_ref.scratch import scratch
 from atlas_ref.parallel.stacked import Halves, Keep, Stacked, by_chunk, first_reference, left_rows, side_by_side
 from atlas_ref.parallel.triangular import inverse_unit_lower
 from atlas_ref.rules.run import short_buffers
+from atlas_ref.scratch import scratch
 from atlas_ref.types import Array
 
+Part = Callable[[Layout, Stacked, Array], None]
 
-def fold(layout: Layout, given: Arrays, made: Stacked) -> None:
-    """P, what a chunk asks of a state, the inverse of its system, and A."""
-    nb, rows, K = made.rows.gates.bases, made.rows, layout.columns
-    side_by_side(made.phi, left_rows(rows), made.P)
+
+def fold(layout: Layout, given: Arrays, made: Stacked, parts: Sequence[Part] | None = None) -> None:
+    """Everything that needs no state, or some parts of it."""
     with scratch.frame():
         phi_T = spread_transposed(layout, given.keys)
-        np.matmul(made.phi, phi_T, out=made.keyed)
-        if made.reads:
-            np.matmul(made.queries, phi_T, out=made.scores)
+        for part in PARTS if parts is None else parts:
+            part(layout, made, phi_T)
+
+
+def invert(layout: Layout, made: Stacked, phi_T: Array) -> None:
+    """The inverse of the system of a chunk."""
+    np.matmul(made.phi, phi_T, out=made.keyed)
     with scratch.frame():
-        before = before_rows(layout, rows.gates, rows.D)[:, :, 0]  # (B, g, K, bases + K)
-        side_by_side(made.phi, before[..., :nb], made.ask[..., :K, :])
-        made.inverse[...] = inverse_unit_lower(scratch.times(before[..., nb:], made.keyed))
+        before = before_rows(layout, made.rows.gates, made.rows.D)[:, :, 0]  # (B, g, K, bases + K)
+        made.inverse[...] = inverse_unit_lower(scratch.times(before[..., made.rows.gates.bases :], made.keyed))
+
+
+def scale(layout: Layout, made: Stacked, phi_T: Array) -> None:
+    """P, what a chunk asks of a state, and A."""
+    nb, rows, K = made.rows.gates.bases, made.rows, layout.columns
+    side_by_side(made.phi, left_rows(rows), made.P)
+    before = before_rows(layout, rows.gates, rows.D)[:, :, 0]
+    side_by_side(made.phi, before[..., :nb], made.ask[..., :K, :])
     if made.reads:
+        np.matmul(made.queries, phi_T, out=made.scores)
         reading = read_rows(layout, rows.D)[:, :, 0]
         side_by_side(made.queries, reading[..., :nb], made.ask[..., K:, :])
         np.multiply(reading[..., nb:], made.scores, out=made.A)
+
+
+PARTS: tuple[Part, ...] = (invert, scale)  # neither needs the other
 
 
 def walk(layout: Layout, given: Arrays, made: Stacked, y: Array) -> None:

@@ -6,7 +6,6 @@ computed in work space that is lent to it. Specified in specs/chunkwise.md (CHUN
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -20,7 +19,7 @@ from atlas_ref.parallel.dual_bars import Bars, Into
 from atlas_ref.parallel.group import Arrays, End, Layout
 from atlas_ref.parallel.joins import Joins
 from atlas_ref.scratch import Loan, scratch
-from atlas_ref.threads import in_threads, processors
+from atlas_ref.threads import in_threads, processors, slices
 from atlas_ref.types import Array
 
 #: Multiply-adds of scores below which a second thread costs more than it saves: beside a solution, and elsewhere.
@@ -96,8 +95,7 @@ def shared(layout: Layout, given: Arrays) -> list[slice]:
     B, n, d = given.queries.shape
     work = B * n * layout.columns * (d + given.values.shape[-1])
     count = 1 if work < SHARED_WORK[layout.solved] or not on_host(given.queries) else min(processors(), B)
-    bounds = [B * i // count for i in range(count + 1)]
-    return [slice(first, last) for first, last in itertools.pairwise(bounds)]
+    return slices(B, count)
 
 
 def _halves(memories: slice) -> list[slice]:

@@ -647,9 +647,9 @@ STACKED: tuple[Mutant, ...] = (
     Mutant(
         "stacked-no-system",
         "residuals of a chunk do not see each other",
-        f"{_SOLVED}:fold",
+        f"{_SOLVED}:invert",
         Edited(
-            "inverse_unit_lower(scratch.times(before[..., nb:], made.keyed))",
+            "inverse_unit_lower(scratch.times(before[..., made.rows.gates.bases :], made.keyed))",
             "np.eye(layout.columns)",
         ),
         values("exact-titans", "exact-delta", "exact-window"),
@@ -657,21 +657,21 @@ STACKED: tuple[Mutant, ...] = (
     Mutant(
         "stacked-undecayed-system",
         "writes reach later residuals of the chunk undecayed",
-        f"{_SOLVED}:fold",
-        Edited("scratch.times(before[..., nb:], made.keyed)", "scratch.times(before[..., nb:] != 0.0, made.keyed)"),
+        f"{_SOLVED}:invert",
+        Edited("before[..., made.rows.gates.bases :]", "before[..., made.rows.gates.bases :] != 0.0"),
         values("exact-titans", "exact-delta", "exact-window"),
     ),
     Mutant(
         "stacked-residual-misses-momentum",
         "the momentum before the chunk is left out of residuals",
-        f"{_SOLVED}:fold",
+        f"{_SOLVED}:scale",
         Edited("side_by_side(made.phi, before[..., :nb], made", "side_by_side(made.phi, before[..., :nb] * np.eye(nb)[0], made"),
         values("exact-titans", "exact-window"),
     ),
     Mutant(
         "stacked-residual-adds-momentum",
         "the momentum before the chunk counts with the other sign",
-        f"{_SOLVED}:fold",
+        f"{_SOLVED}:scale",
         Edited("side_by_side(made.phi, before[..., :nb], made", "side_by_side(made.phi, before[..., :nb] * (2 * np.eye(nb)[0] - 1), made"),
         values("exact-titans", "exact-window"),
     ),
@@ -699,7 +699,7 @@ STACKED: tuple[Mutant, ...] = (
     Mutant(
         "stacked-mask-missing",
         "scores are read without their coefficients",
-        f"{_SOLVED}:fold",
+        f"{_SOLVED}:scale",
         Edited("np.multiply(reading[..., nb:], made.scores", "np.multiply(reading[..., nb:] != 0.0, made.scores"),
         values("exact-titans", "exact-delta"),
     ),

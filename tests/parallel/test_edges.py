@@ -22,15 +22,16 @@ from atlas_ref.parallel import (
     dual_backward,
     scan,
     stacked_backward,
+    stacked_forward,
     stacked_known,
     stacked_solved,
     walk,
     worked,
 )
 from atlas_ref.parallel import run as parallel
-from atlas_ref.scratch import Scratch, scratch
 from atlas_ref.rules import delta
 from atlas_ref.rules.run import Tokens
+from atlas_ref.scratch import Scratch, scratch
 from tape import ops
 
 NONE: dict[str, Any] = {"newton_schulz": "none"}
@@ -379,6 +380,25 @@ def test_threads_of_a_caller_do_not_meet_in_work_space(threads: int, monkeypatch
     for caller in callers:
         caller.join()
     assert differ == []
+
+
+@pytest.mark.clause("EXACT-20")
+@pytest.mark.host("threads are the host's")
+@pytest.mark.parametrize("way", ["exact", "exact-titans", "exact-delta"])
+@pytest.mark.parametrize(("threads", "walk_work"), [(2, 2**40), (3, 2**40), (2, 1), (3, 1)])
+def test_how_many_threads_fold_and_walk_changes_no_bit(way: str, threads: int, walk_work: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of a fold on threads and one that walks, or each thread both for its memories."""
+    form, case = example(way, heads=4)
+    monkeypatch.setattr(worked, "SHARED_WORK", {True: 0, False: 0})
+    monkeypatch.setattr(worked, "processors", lambda: 1)
+    want = both(case, form)
+    walked = []
+    walk = stacked_solved.walk
+    monkeypatch.setattr(stacked_solved, "walk", lambda *args: (walked.append(len(args[1].queries)), walk(*args)))
+    monkeypatch.setattr(worked, "processors", lambda: threads)
+    monkeypatch.setattr(stacked_forward, "WALK_WORK", walk_work)
+    assert both(case, form) == want
+    assert set(walked) == {4} if walk_work > 1 else walked and max(walked) < 4
 
 
 class Interrupted(Exception):
