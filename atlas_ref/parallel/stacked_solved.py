@@ -21,39 +21,39 @@ from atlas_ref.rules.run import short_buffers
 from atlas_ref.scratch import scratch
 from atlas_ref.types import Array
 
-Part = Callable[[Layout, Stacked, Array], None]
+Part = Callable[[Layout, Stacked, Array, Array], None]
 
 
 def fold(layout: Layout, given: Arrays, made: Stacked, parts: Sequence[Part] | None = None) -> None:
     """Everything that needs no state, or some parts of it."""
     with scratch.frame():
         phi_T = spread_transposed(layout, given.keys)
+        before = before_rows(layout, made.rows.gates, made.rows.D)[:, :, 0]  # (B, g, K, bases + K)
         for part in PARTS if parts is None else parts:
-            part(layout, made, phi_T)
+            part(layout, made, phi_T, before)
 
 
-def invert(layout: Layout, made: Stacked, phi_T: Array) -> None:
+def invert(layout: Layout, made: Stacked, phi_T: Array, before: Array) -> None:
     """The inverse of the system of a chunk."""
     np.matmul(made.phi, phi_T, out=made.keyed)
     with scratch.frame():
-        before = before_rows(layout, made.rows.gates, made.rows.D)[:, :, 0]  # (B, g, K, bases + K)
         made.inverse[...] = inverse_unit_lower(scratch.times(before[..., made.rows.gates.bases :], made.keyed))
 
 
-def scale(layout: Layout, made: Stacked, phi_T: Array) -> None:
+def scale(layout: Layout, made: Stacked, phi_T: Array, before: Array) -> None:
     """P, what a chunk asks of a state, and A."""
     nb, rows, K = made.rows.gates.bases, made.rows, layout.columns
-    side_by_side(made.phi, left_rows(rows), made.P)
-    before = before_rows(layout, rows.gates, rows.D)[:, :, 0]
-    side_by_side(made.phi, before[..., :nb], made.ask[..., :K, :])
     if made.reads:
         np.matmul(made.queries, phi_T, out=made.scores)
+    side_by_side(made.phi, left_rows(rows), made.P)
+    side_by_side(made.phi, before[..., :nb], made.ask[..., :K, :])
+    if made.reads:
         reading = read_rows(layout, rows.D)[:, :, 0]
         side_by_side(made.queries, reading[..., :nb], made.ask[..., K:, :])
         np.multiply(reading[..., nb:], made.scores, out=made.A)
 
 
-PARTS: tuple[Part, ...] = (invert, scale)  # neither needs the other
+PARTS: tuple[Part, ...] = (scale, invert)  # neither needs the other
 
 
 def walk(layout: Layout, given: Arrays, made: Stacked, y: Array) -> None:
