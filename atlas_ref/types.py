@@ -21,7 +21,6 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from atlas_ref import backend
-from atlas_ref.own_copies import own_copies, writeable
 from tape.core import Array, plain, shape
 
 __all__ = ["Array", "Dims", "Frozen", "Pulse", "bind_dims"]
@@ -59,13 +58,11 @@ class Frozen(BaseModel):
     @model_validator(mode="after")
     def _check_arrays(self) -> Self:
         sizes: dict[str, Any] = {}
-        copies, finite = own_copies({name: self.__dict__[name] for name in type(self)._dims})
-        self.__dict__.update(copies)
         for name, dims in type(self)._dims.items():
             value = self.__dict__[name]
             if value is None and dims.optional:
                 continue
-            check_array(name, value, dims, finite=finite.get(name))
+            check_array(name, value, dims)
             bind_dims(name, shape(value), dims.names, sizes)
         backend.require_one(self.__dict__)
         self.__dict__.update(read_only(self.__dict__))
@@ -100,17 +97,14 @@ class Frozen(BaseModel):
     __hash__ = None  # type: ignore[assignment]  # arrays inside
 
 
-def check_array(name: str, value: Any, dims: Dims, *, finite: bool | None = None) -> None:
+def check_array(name: str, value: Any, dims: Dims) -> None:
     """Refuse what is not a finite floating or complex array within its range.
-
-    Args:
-        finite: whether every entry is, where somebody has looked already.
 
     Raises:
         ValueError: names the field, what was found and the rule it breaks.
     """
     bare = check_kind(name, value)
-    if not (backend.truth(np.isfinite(bare).all()) if finite is None else finite):
+    if not backend.truth(np.isfinite(bare).all()):
         bare = backend.host(bare)
         where = _first(~np.isfinite(bare))
         raise ValueError(f"{name}: every entry must be finite, found {bare[where]} at {where}")
@@ -170,10 +164,19 @@ def read_only(value: Any) -> Any:
     """
     if isinstance(value, dict):
         return {key: read_only(each) for key, each in value.items()}
-    if isinstance(value, np.ndarray) and writeable(value):
+    if isinstance(value, np.ndarray) and _writeable(value):
         value = value.copy()
         value.flags.writeable = False
     return value
+
+
+def _writeable(value: Any) -> bool:
+    """Whether an array can be changed, through itself or through what it is a view of."""
+    while isinstance(value, np.ndarray):
+        if value.flags.writeable:
+            return True
+        value = value.base
+    return value is not None and not isinstance(value, bytes)
 
 
 def same_bits(a: Any, b: Any) -> bool:
