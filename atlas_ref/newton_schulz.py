@@ -189,9 +189,9 @@ def _scale(S: Array, settings: NewtonSchulz) -> Array:
     return math.sqrt(max(1.0, S.shape[-2] / S.shape[-1])) if settings.scale == "sqrt" else 1.0
 
 
-# -- the opaque block: in place, in cache-sized groups, over threads -----------------------------------
+# -- the opaque block: in place, in groups that stay near a processor, over threads -----------------------------------
 
-GROUP_BYTES = 2**20  # of smaller groups two threads wait for each other: every call ends with Python, one thread at a time
+GROUP_BYTES = 2**21  # of smaller groups two threads wait for each other: every call ends with Python, one thread at a time
 THREAD_WORK = 2**22  # multiply-adds of one step below which a second thread costs more than it saves
 BLAS_WORK = 2**20  # multiply-adds of one product above which the BLAS has threads of its own, and two kinds would fight
 
@@ -219,7 +219,7 @@ def _forward(S: Array, settings: NewtonSchulz) -> Array:
         X[group] = _turned(_normalised(matrices[group], settings), settings)
         _polynomial_steps(X[group], table)
 
-    _in_groups(part, X)
+    _in_groups(part, X, GROUP_BYTES)
     X = _unflat(X, S, settings)
     if settings.scale != "1":
         X = X * _scale(S, settings)
@@ -287,8 +287,8 @@ def _add_to_diagonal(x: Array, number: float) -> None:
     diagonal += number
 
 
-def _in_groups(work: Callable[[slice], None], X: Array) -> None:
-    """Run `work` over groups of matrices that fit a cache, on several threads where that pays.
+def _in_groups(work: Callable[[slice], None], X: Array, size_of_group: int) -> None:
+    """Run `work` over groups of matrices, of so many bytes at most, on several threads where that pays.
 
     Every matrix is computed alone, so the result does not depend on groups or threads.
     """
@@ -299,7 +299,7 @@ def _in_groups(work: Callable[[slice], None], X: Array) -> None:
     product = rows * rows * columns
     pays = product <= BLAS_WORK and count * product >= THREAD_WORK
     threads = min(processors(), max(1, count)) if pays else 1
-    size = max(1, min(GROUP_BYTES // max(1, rows * columns * X.itemsize), -(-count // threads)))
+    size = max(1, min(size_of_group // max(1, rows * columns * X.itemsize), -(-count // threads)))
     groups = [slice(i, i + size) for i in range(0, count, size)]
 
     def share(first: int) -> None:
@@ -323,7 +323,7 @@ def _backward(S: Array, g: Array, settings: NewtonSchulz) -> Array:
         X[group] = _turned(_normalised(matrices[group], settings), settings)
         _pull_back_steps(X[group], D[group], table)
 
-    _in_groups(part, X)
+    _in_groups(part, X, GROUP_BYTES // 2)  # with twice as many arrays beside X
     dS = _normalised_backward(S, _unflat(D, S, settings), settings)
     norm = _frobenius(S)
     if settings.scale == "norm":

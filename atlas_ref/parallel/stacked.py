@@ -33,9 +33,9 @@ class Stacked(NamedTuple):
         both (B, g + 1, bases d + K, o): state before each chunk, and below it F of the chunk. Where a solved group is not
             pulled back, chunks take turns in two places, (B, 2, ...).
         P (B, g, K, bases d).
-        R (B, g, C, bases d + K): where residuals are known (`stacked_known`); None without scores.
-        keyed, inverse (B, g, K, K), ask (B, g, K + C, bases d), A (B, g, C, K): Phi Phi^T, L^{-1} and the rest where residuals
-            are solved for (`stacked_solved`); without scores A is None, and ask has no rows for reads.
+        R (B, g, C, bases d + K): what reads take of `both`; None without scores.
+        keyed, inverse (B, g, K, K), ask (B, g, K + C, bases d): Phi Phi^T, L^{-1}, and what the columns and the reads take of a
+            state, where residuals are solved for (`stacked_solved`); without scores ask has no rows for reads.
         references (B, g, d, o): None where nothing refers to one. last_reference (B, d, o).
         arrivals (B, h + n, o): under carry, F of each token when it came.
     """
@@ -50,7 +50,6 @@ class Stacked(NamedTuple):
     keyed: Array = None
     inverse: Array = None
     ask: Array = None
-    A: Array = None
     references: Array = None
     last_reference: Array = None
     arrivals: Array = None
@@ -63,6 +62,11 @@ class Stacked(NamedTuple):
     def height(self) -> int:
         """Rows of the state: bases d."""
         return int(self.rows.gates.bases * self.phi.shape[-1])
+
+    @property
+    def A(self) -> Array:
+        """What reads take of F (B, g, C, K): a part of R."""
+        return self.R[..., self.height :]
 
     @property
     def reads(self) -> int:

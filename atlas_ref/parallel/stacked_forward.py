@@ -97,6 +97,9 @@ def _room(layout: Layout, given: Arrays, rows: Rows, keeps: bool) -> Stacked:
         return scratch.empty(shape, both) if wanted else None
 
     reads = C if layout.read in ("after", "before") else 0
+    height = nb * d
+    folded = room(solved, *lead, K + reads, height + K)  # [G | L^{-1}] above [what reads ask | A]
+    ask, inverse, R = (folded[..., :height], folded[:, :, :K, height:], folded[:, :, K:]) if solved else (None, None, None)
     last = room(layout.keeps_reference, B, d, o)
     one = layout.keeps_reference and not any(layout.refresh[1:])
     both[:, 0, :d] = given.M.swapaxes(-1, -2)
@@ -108,12 +111,11 @@ def _room(layout: Layout, given: Arrays, rows: Rows, keeps: bool) -> Stacked:
         queries=given.queries.reshape(*lead, C, d),
         scores=room(reads > 0, *lead, C, K),
         both=both,
-        P=room(True, *lead, K, nb * d),
-        R=room(reads > 0 and not solved, *lead, C, nb * d + K),
+        P=room(True, *lead, K, height),
+        R=(R if solved else room(True, *lead, C, height + K)) if reads else None,
         keyed=room(solved, *lead, K, K),
-        inverse=room(solved, *lead, K, K),
-        ask=room(solved, *lead, K + reads, nb * d),
-        A=room(reads > 0 and solved, *lead, C, K),
+        inverse=inverse,
+        ask=ask,
         references=_one_for_all(last, lead[1]) if one else room(layout.keeps_reference, *lead, d, o),
         last_reference=last,
         arrivals=room(layout.carry, *given.values.shape),

@@ -1,7 +1,7 @@
 """A folded group of chunks whose residuals are solved for: predictions come from the memory as it runs.
 
-    [H; Y_0] = ask Z,              ask = [diag(c') Phi | diag(f') Phi; diag(c) Psi | diag(f) Psi]
-    F = L^{-1} (V - H),            Y = Y_0 + A F
+    F = L^{-1} (V - G Z),          G = [diag(c') Phi | diag(f') Phi]
+    Y = R [Z; F],                  R = [diag(c) Psi | diag(f) Psi | A]
     Z' = keep Z + P^T F
 
 Four products a chunk, which find the state where the last chunk left it, near the processor. Specified in specs/exact.md (EXACT-20).
@@ -34,14 +34,14 @@ def fold(layout: Layout, given: Arrays, made: Stacked, parts: Sequence[Part] | N
 
 
 def invert(layout: Layout, made: Stacked, phi_T: Array, before: Array) -> None:
-    """The inverse of the system of a chunk."""
+    """L^{-1} of every chunk."""
     np.matmul(made.phi, phi_T, out=made.keyed)
     with scratch.frame():
         made.inverse[...] = inverse_unit_lower(scratch.times(before[..., made.rows.gates.bases :], made.keyed))
 
 
 def scale(layout: Layout, made: Stacked, phi_T: Array, before: Array) -> None:
-    """P, what a chunk asks of a state, and A."""
+    """P, G and R."""
     nb, rows, K = made.rows.gates.bases, made.rows, layout.columns
     if made.reads:
         np.matmul(made.queries, phi_T, out=made.scores)
@@ -59,32 +59,29 @@ PARTS: tuple[Part, ...] = (scale, invert)  # neither needs the other
 def walk(layout: Layout, given: Arrays, made: Stacked, y: Array) -> None:
     """From chunk to chunk: residuals, reads into y (B, n, o) unless it is None, and the state after them (EXACT-20)."""
     d, K, height, slots = made.phi.shape[-1], layout.columns, made.height, made.both.shape[1]
-    rows = K + (made.reads if y is not None else 0)
-    reads = y.reshape(*made.queries.shape[:-1], -1) if rows > K else None  # a view
+    each = None if y is None else y.reshape(*made.queries.shape[:-1], -1)  # a view
+    reads = each if made.reads else None
     reference = first_reference(layout, given, made)
     with scratch.frame(), short_buffers():
         values = spread(layout, given.values)
-        asked = scratch.empty((len(values), rows, values.shape[-1]), values)
-        H, Y_0 = asked[:, :K], asked[:, K:]
-        mixed = scratch.empty(Y_0.shape, values)
+        H = scratch.empty((len(values), K, values.shape[-1]), values)
         change = scratch.empty(made.both[:, 0, :height].shape, values)
         added = Halves.of(change, d).whole
-        places, passed = list(by_chunk(made.states(), made.both[:, :, height:])), Halves.of_each(made.states(), d)
-        factors = by_chunk(made.ask[:, :, :rows], values, made.inverse, made.P.swapaxes(-1, -2), made.A, reads)
-        for k, (keep, (ask, V, inverse, P_T, A, Y)) in enumerate(zip(Keep.of_each(made), factors, strict=True)):
-            Z, F = places[k % slots]
+        places, passed = list(by_chunk(made.states(), made.both[:, :, height:], made.both)), Halves.of_each(made.states(), d)
+        factors = by_chunk(made.ask[:, :, :K], values, made.inverse, made.P.swapaxes(-1, -2), made.R, reads)
+        for k, (keep, (ask, V, inverse, P_T, R, Y)) in enumerate(zip(Keep.of_each(made), factors, strict=True)):
+            Z, F, both = places[k % slots]
             if layout.keeps_reference:
                 if layout.refresh[k]:
                     reference[...] = Z[:, :d]
                 if made.references.flags.writeable:
                     made.references[:, k] = reference
-            np.matmul(ask, Z, out=asked)
+            np.matmul(ask, Z, out=H)
             np.subtract(V, H, out=H)
             np.matmul(inverse, H, out=F)
             if Y is not None:
-                np.matmul(A, F, out=mixed)
-                np.add(Y_0, mixed, out=Y)
+                np.matmul(R, both, out=Y)
             np.matmul(P_T, F, out=change)
             keep.forward(passed[k % slots], added, passed[(k + 1) % slots])
-    if y is not None and rows == K:
-        np.matmul(made.queries, made.references, out=y.reshape(*made.queries.shape[:-1], -1))
+    if each is not None and not made.reads:
+        np.matmul(made.queries, made.references, out=each)
