@@ -191,7 +191,8 @@ def _scale(S: Array, settings: NewtonSchulz) -> Array:
 
 # -- the opaque block: in place, in groups that stay near a processor, over threads -----------------------------------
 
-GROUP_BYTES = 2**21  # of smaller groups two threads wait for each other: every call ends with Python, one thread at a time
+GROUP_BYTES = 2**20  # of smaller groups two threads wait for each other: every call ends with Python, one thread at a time
+KEPT_BYTES = 5 * 2**20  # of all iterates that a group keeps on the way back
 THREAD_WORK = 2**22  # multiply-adds of one step below which a second thread costs more than it saves
 BLAS_WORK = 2**20  # multiply-adds of one product above which the BLAS has threads of its own, and two kinds would fight
 
@@ -212,8 +213,7 @@ def _block(settings: NewtonSchulz) -> Callable[[Array], Array]:
 
 
 def _forward(S: Array, settings: NewtonSchulz) -> Array:
-    table, X = coefficient_table(settings), _room(S, settings)
-    matrices = S.reshape(-1, *S.shape[-2:])
+    table, X, matrices = coefficient_table(settings), _room(S, settings), _matrices(S)
 
     def part(group: slice) -> None:
         X[group] = _turned(_normalised(matrices[group], settings), settings)
@@ -226,6 +226,12 @@ def _forward(S: Array, settings: NewtonSchulz) -> Array:
     if settings.guard == "return":
         X = np.where(ops.less(_frobenius(S), settings.eps), S, X)
     return X
+
+
+def _matrices(S: Array) -> Array:
+    """S with one leading axis, its entries in order: the sum of a norm then goes the same way in every group."""
+    x = S.reshape(math.prod(S.shape[:-2]), *S.shape[-2:])
+    return x if x.flags.c_contiguous else x.copy()
 
 
 def _turned(x: Array, settings: NewtonSchulz) -> Array:
@@ -248,27 +254,22 @@ def _unflat(x: Array, S: Array, settings: NewtonSchulz) -> Array:
 
 
 def _polynomial_steps(X: Array, table: tuple[Coefficients, ...]) -> None:
-    """All steps on one group of matrices, in place, in buffers that stay in cache: X <- (a I + A (b I + c A)) X, A = X X^T.
-
-    Factors of the unit matrix meet the diagonal alone, which saves a pass over the matrices for each.
-    """
+    """All steps on one group of matrices, in place, in room that is used again."""
     with scratch.frame():
         square = (*X.shape[:-1], X.shape[-2])
-        A, B, P = (scratch.empty(square, X) for _ in range(3))
-        now, after = X, scratch.empty(X.shape, X)
+        A, B, Y = scratch.empty(square, X), scratch.empty(square, X), scratch.empty(X.shape, X)
         for a, b, c in table:
-            _gram(now, A)
+            _gram(X, A)
             if c == 0:  # a cubic does without A^2
-                np.multiply(A, b, out=P)
+                A *= b
             else:
-                np.multiply(A, c, out=B)
-                _add_to_diagonal(B, b)
-                np.matmul(A, B, out=P)
-            _add_to_diagonal(P, a)
-            np.matmul(P, now, out=after)
-            now, after = after, now
-        if now is not X:
-            X[...] = now
+                np.matmul(A, A, out=B)
+                B *= c
+                A *= b
+                A += B
+            np.matmul(A, X, out=Y)
+            X *= a
+            X += Y
 
 
 def _gram(X: Array, out: Array) -> None:
@@ -278,13 +279,6 @@ def _gram(X: Array, out: Array) -> None:
         return
     with scratch.frame():
         np.matmul(X, scratch.turned(X), out=out)
-
-
-def _add_to_diagonal(x: Array, number: float) -> None:
-    """Add a number to the diagonal of square matrices (count, n, n), contiguous."""
-    n = x.shape[-1]
-    diagonal = x.reshape(len(x), n * n)[:, :: n + 1]
-    diagonal += number
 
 
 def _in_groups(work: Callable[[slice], None], X: Array, size_of_group: int) -> None:
@@ -316,14 +310,14 @@ def _backward(S: Array, g: Array, settings: NewtonSchulz) -> Array:
     dX = a dY + B dY + (dA + dA^T) X,  dS = dX / n - (norm_factor / n^2) <dX, S> S / ||S||
     """
     table, X, D = coefficient_table(settings), _room(S, settings), _room(S, settings)
-    matrices = S.reshape(-1, *S.shape[-2:])
+    matrices = _matrices(S)
     D[...] = _turned((g * _scale(S, settings)).reshape(matrices.shape), settings)
 
     def part(group: slice) -> None:  # X ends as the last iterate
         X[group] = _turned(_normalised(matrices[group], settings), settings)
         _pull_back_steps(X[group], D[group], table)
 
-    _in_groups(part, X, GROUP_BYTES // 2)  # with twice as many arrays beside X
+    _in_groups(part, X, min(GROUP_BYTES, KEPT_BYTES // max(1, len(table))))
     dS = _normalised_backward(S, _unflat(D, S, settings), settings)
     norm = _frobenius(S)
     if settings.scale == "norm":

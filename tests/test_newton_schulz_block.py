@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import spectral
-from close import EXACT, assert_close, assert_differs, reordered
+from close import ANALYTIC, EXACT, assert_close, assert_differs, reordered
 
 import atlas_ref.newton_schulz as module
 from atlas_ref.newton_schulz import NewtonSchulz, newton_schulz, plain_newton_schulz
@@ -87,6 +88,48 @@ def test_groups_and_threads_change_no_bit(grouped: Callable[[int, int], None], s
     assert want is not None
     alone = np.stack([newton_schulz(each, NewtonSchulz()) for each in S])
     assert_close("matrix by matrix", want[0], alone, EXACT)
+
+
+@pytest.mark.clause("NS-1", "NS-20")
+def test_groups_and_threads_change_no_bit_of_matrices_in_any_order_in_memory(grouped: Callable[[int, int], None]) -> None:
+    """A norm is summed in the same order however many matrices stand beside."""
+    S, G = (np.moveaxis(gaussian(33, 40, 65, seed=seed), -1, 0) for seed in (0, 1))  # the matrices' own entries lie apart
+    grouped(10**9, 1)
+    want = value_and_pullback(NewtonSchulz(), S, G)
+    for group_bytes, processors in itertools.product((1, 3 * 8 * 33 * 40, 10**9), (1, 2, 4)):
+        grouped(group_bytes, processors)
+        for name, a, b in zip(("value", "pullback"), value_and_pullback(NewtonSchulz(), S, G), want, strict=True):
+            assert_close(f"{name}, groups of {group_bytes} bytes, {processors} processors", a, b, EXACT)
+
+
+@pytest.mark.clause("NS-1", "NS-20")
+@pytest.mark.parametrize("shape", [(128, 128), (100, 130)])
+def test_matrices_whose_products_the_blas_shares_out_are_computed_as_small_ones(
+    shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    S, G = gaussian(2, *shape), gaussian(2, *shape, seed=1)
+    assert shape[0] ** 2 * shape[1] > module.BLAS_WORK
+    large = value_and_pullback(NewtonSchulz(), S, G)
+    monkeypatch.setattr(module, "BLAS_WORK", 2**40)
+    for name, a, b in zip(("value", "pullback"), large, value_and_pullback(NewtonSchulz(), S, G), strict=True):
+        assert_close(name, a, b, ANALYTIC)
+    assert_close("written out", large[0], plain_newton_schulz(S, NewtonSchulz()), ANALYTIC)
+
+
+@pytest.mark.clause("NS-20")
+@pytest.mark.host("memory of the host")
+def test_memory_of_the_way_back_does_not_grow_with_the_steps_of_many_matrices() -> None:
+    """A group keeps an iterate a step; more steps, smaller groups."""
+    S = gaussian(256, 32, 32)
+
+    def peak(steps: int) -> float:
+        tracemalloc.start()
+        value_and_pullback(NewtonSchulz(coefficients="cubic", steps=steps), S, S)
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found / S.nbytes
+
+    assert peak(100) < peak(5) + 6
 
 
 @pytest.mark.clause("NS-1")

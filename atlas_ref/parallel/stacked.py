@@ -4,7 +4,7 @@
 
 with F = -E, what values have beyond their predictions. None of the matrices needs a state: they are made for all chunks of
 the group at once. What is left to do from chunk to chunk depends on the reference: `stacked_known` where it is known,
-`stacked_solved` where it is the running memory. A thread does all of it for its memories. The same as `dual` up to rounding,
+`stacked_solved` where it is the running memory. Threads take memories each (`stacked_forward`). The same as `dual` up to rounding,
 which has gates per output dimension too.
 Specified in specs/exact.md (EXACT-20) and specs/chunkwise.md (CHUNK-15, CHUNK-30).
 """

@@ -12,6 +12,7 @@ from form_results import assert_equal_the_loops, assert_gradients_equal_the_sequ
 from strategies import header_of
 
 import tape
+from atlas_ref import threads as threads_module
 from atlas_ref.oracle.case import Case, make
 from atlas_ref.oracle.evaluate import MODULES
 from atlas_ref.oracle.evaluate import results as evaluated
@@ -385,20 +386,59 @@ def test_threads_of_a_caller_do_not_meet_in_work_space(threads: int, monkeypatch
 @pytest.mark.clause("EXACT-20")
 @pytest.mark.host("threads are the host's")
 @pytest.mark.parametrize("way", ["exact", "exact-titans", "exact-delta"])
-@pytest.mark.parametrize(("threads", "walk_work"), [(2, 2**40), (3, 2**40), (2, 1), (3, 1)])
-def test_how_many_threads_fold_and_walk_changes_no_bit(way: str, threads: int, walk_work: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts of a fold on threads and one that walks, or each thread both for its memories."""
-    form, case = example(way, heads=4)
+@pytest.mark.parametrize(("threads", "walkers"), [(2, 1), (3, 2), (4, 1), (4, 3), (2, 2), (4, 4)])
+def test_how_many_threads_fold_and_walk_changes_no_bit(way: str, threads: int, walkers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All threads share out the parts of a fold, and some of them walk; or each does both for its memories."""
+    form, case = example(way, heads=5)
     monkeypatch.setattr(worked, "SHARED_WORK", {True: 0, False: 0})
     monkeypatch.setattr(worked, "processors", lambda: 1)
     want = both(case, form)
-    walked = []
-    walk = stacked_solved.walk
-    monkeypatch.setattr(stacked_solved, "walk", lambda *args: (walked.append(len(args[1].queries)), walk(*args)))
     monkeypatch.setattr(worked, "processors", lambda: threads)
-    monkeypatch.setattr(stacked_forward, "WALK_WORK", walk_work)
+    monkeypatch.setattr(stacked_forward, "_walkers", lambda *args: walkers)
+    walked: list[tuple[int, int]] = []
+    folded: set[int] = set()
+    walk, fold = stacked_solved.walk, stacked_solved.fold
+
+    def noted_walk(layout: Any, given: Any, *rest: Any) -> None:
+        walked.append((len(given.queries), threads_module._alone.callers))
+        walk(layout, given, *rest)
+
+    def noted_fold(*args: Any) -> None:
+        folded.add(threading.get_ident())
+        fold(*args)
+
+    monkeypatch.setattr(stacked_solved, "walk", noted_walk)
+    monkeypatch.setattr(stacked_solved, "fold", noted_fold)
     assert both(case, form) == want
-    assert set(walked) == {4} if walk_work > 1 else walked and max(walked) < 4
+    assert {count for count, _ in walked} == {each.stop - each.start for each in threads_module.slices(5, walkers)}
+    assert all(callers > 0 for _, callers in walked), "the BLAS computes each product on the thread that asks for it"
+    assert len(folded) > 1
+
+
+@pytest.mark.clause("EXACT-20")
+@pytest.mark.host("threads are the host's")
+def test_a_second_thread_walks_from_a_given_work_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a chunk of 2 tokens and as many reads: 5 memories of 3 x 4 take 5 (2 + 2) 4 3 multiply-adds."""
+    found: list[int] = []
+    walkers = stacked_forward._walkers
+
+    def noted(*args: Any) -> int:
+        found.append(walkers(*args))
+        return found[-1]
+
+    monkeypatch.setattr(stacked_forward, "_walkers", noted)
+    monkeypatch.setattr(worked, "SHARED_WORK", {True: 0, False: 0})
+    monkeypatch.setattr(worked, "processors", lambda: 4)
+    form, case = example("exact-delta", heads=5, d_in=4, d_out=3)
+    for work, want in ((241, 1), (240, 1), (121, 1), (120, 2), (80, 3), (60, 4), (1, 4)):
+        monkeypatch.setattr(stacked_forward, "WALK_WORK", work)
+        found.clear()
+        results(case, form, 2)
+        assert want in found, (work, found)
+    form, case = example("chunkwise", heads=5)
+    found.clear()
+    results(case, form, 2)
+    assert set(found) == {4}, "a known reference is walked by all"
 
 
 class Interrupted(Exception):
