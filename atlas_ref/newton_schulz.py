@@ -231,7 +231,7 @@ def _forward(S: Array, settings: NewtonSchulz) -> Array:
 def _matrices(S: Array) -> Array:
     """S with one leading axis, its entries in order: the sum of a norm then goes the same way in every group."""
     x = S.reshape(math.prod(S.shape[:-2]), *S.shape[-2:])
-    return x if x.flags.c_contiguous else x.copy()
+    return x.copy() if on_host(x) and not x.flags.c_contiguous else x
 
 
 def _turned(x: Array, settings: NewtonSchulz) -> Array:
