@@ -23,9 +23,8 @@ from atlas_ref.scratch import scratch
 from atlas_ref.threads import in_threads, one_each, slices
 from atlas_ref.types import Array
 
-WALK_WORK = (
-    2**21
-)  # multiply-adds that a chunk and its reads take of a state below which a second thread that walks costs more than it saves
+#: Multiply-adds that the columns and the reads of a chunk take of a state, below which a second thread that walks costs more than it saves.
+WALK_WORK = 2**21
 
 
 def forward(layout: Layout, given: Arrays, joins: Joins, rows: Rows, shares: Sequence[slice], y: Array, *, keeps: bool) -> Stacked:
