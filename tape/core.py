@@ -27,6 +27,7 @@ from tape.variable import Array, TapeError, Variable, dtype, plain, shape
 
 __all__ = [
     "Array",
+    "Fresh",
     "Op",
     "Pullback",
     "Tape",
@@ -55,6 +56,12 @@ Rule: TypeAlias = Callable[..., Pullback | Scatter]
 Edge: TypeAlias = tuple[Any, Any]
 
 Guard: TypeAlias = Callable[[str, Sequence[Array], Array], None]
+
+
+class Fresh(tuple[Array | None, ...]):
+    """Cotangents of the parents of an entry, of a joint rule, in arrays that nothing else holds: they need no copy to be a gradient."""
+
+    __slots__ = ()
 
 
 class Tape:
@@ -295,8 +302,8 @@ def defvjp_joint(op: Op, rule: Callable[..., Pullback]) -> None:
     op.joint = rule
 
 
-def sweep(tape: Tape, seeds: dict[int, Array], inputs: Sequence[int]) -> list[Array | None]:
-    """Pull the cotangents `seeds` back to the entries `inputs`; None where nothing arrives.
+def sweep(tape: Tape, seeds: dict[int, Array], inputs: Sequence[int]) -> list[tuple[Array | None, bool]]:
+    """Pull the cotangents `seeds` back to the entries `inputs`: each, None where nothing arrives, and whether nothing else holds it.
 
     Runs over the list from its end. The order of additions is the reverse of the order of records,
     whatever the values are (TAPE-7). Cotangents are never changed in place: an array may be the cotangent
@@ -307,6 +314,7 @@ def sweep(tape: Tape, seeds: dict[int, Array], inputs: Sequence[int]) -> list[Ar
     entries = tape.entries
     top = max(seeds, default=-1)
     cotangent: list[Array | None] = [None] * (top + 1)
+    fresh: set[int] = set()
     for index, seed in seeds.items():
         cotangent[index] = seed
     for index in range(top, -1, -1):
@@ -323,14 +331,17 @@ def sweep(tape: Tape, seeds: dict[int, Array], inputs: Sequence[int]) -> list[Ar
                     cotangent[parent] = have = Collected(have, pullback)
                 have.add(pullback.key, g)
             elif type(parent) is tuple:
-                for each, part in zip(parent, pullback(g), strict=True):
+                parts = pullback(g)
+                for each, part in zip(parent, parts, strict=True):
                     if each is not None and part is not None:
                         have = cotangent[each]
                         cotangent[each] = part if have is None else have + part
+                        if type(parts) is Fresh:  # and so are sums with it
+                            fresh.add(each)
             else:
                 part = pullback(g)
                 have = cotangent[parent]
                 cotangent[parent] = part if have is None else have + part
         if entry:
             cotangent[index] = None
-    return [cotangent[i] if i <= top else None for i in inputs]
+    return [(cotangent[i] if i <= top else None, i in fresh) for i in inputs]

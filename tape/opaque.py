@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tape.core import Array, Pullback, TapeError, Variable, defvjp, defvjp_joint, primitive, shape
+from tape.core import Array, Fresh, Pullback, TapeError, Variable, defvjp, defvjp_joint, primitive, shape
 from tape.shapes import zeros_like
 from tape.transforms import vjp
 
@@ -19,6 +19,7 @@ def opaque(
     backward: Callable[[Any, Any], Sequence[Array | None]],
     *,
     value: Callable[..., Any] | None = None,
+    fresh: bool = False,
 ) -> Callable[..., Any]:
     """A function recorded as one entry, with a backward written by hand (TAPE-9).
 
@@ -34,6 +35,8 @@ def opaque(
         backward: (residuals, cotangent of the value, read-only) -> one cotangent per argument, None for a constant.
             For a tuple the cotangent is a tuple, with None where nothing depends on that array.
         value: the value of `forward` alone, for a function that holds more than it needs when a sweep will follow.
+        fresh: whether every cotangent that `backward` gives is an array of its own, which nothing else holds or looks at:
+            then it may become a gradient as it is, where others are copied.
 
     Raises:
         TapeError: in the sweep, `backward` gave another number of cotangents than arguments, or another shape.
@@ -63,7 +66,7 @@ def opaque(
             if len(cotangents) != len(shapes) or any(c is not None and shape(c) != s for c, s in zip(cotangents, shapes, strict=True)):
                 found = [None if c is None else shape(c) for c in cotangents]
                 raise TapeError(f"{name}: backward gave cotangents of shapes {found}; give one per argument, of shapes {shapes}")
-            return cotangents
+            return Fresh(cotangents) if fresh else cotangents
 
         return pullback
 

@@ -36,7 +36,7 @@ def block(layouts: Sequence[Layout]) -> Callable[[Arrays], tuple[Array, End]]:
     Returns:
         Arrays -> y (B, n, o), or None where nothing is read, and what the last group leaves.
     """
-    made = opaque(_plain(layouts), _forward(layouts), _backward(layouts), value=_value(layouts))
+    made = opaque(_plain(layouts), _forward(layouts), _backward(layouts), value=_value(layouts), fresh=True)
     return lambda given: _named(layouts[0], made(*given))
 
 
@@ -114,6 +114,7 @@ def _backward(layouts: Sequence[Layout]) -> Callable[[Any, Outputs], Arrays]:
                 _handed_over(layout, into, found, tokens)
             if bar.residuals is not None and tokens.start:  # the group before hands over one more
                 bar = bar._replace(residuals=np.concatenate([np.zeros_like(bar.residuals[:, :1]), bar.residuals], axis=1))
+        bar = bar._replace(**_each(bar, ("reference", "residuals"), lambda x: x.copy()))  # which may be views of `bars`
         return found._replace(**bar._asdict())
 
     return backward
@@ -155,7 +156,7 @@ def _part(layout: Layout, given: Arrays, tokens: slice, start: End, join: Join) 
     )
 
 
-def _each(given: Arrays, names: Sequence[str], change: Callable[[Array], Array]) -> dict[str, Array]:
+def _each(given: Arrays | End, names: Sequence[str], change: Callable[[Array], Array]) -> dict[str, Array]:
     return {name: None if getattr(given, name) is None else change(getattr(given, name)) for name in names}
 
 

@@ -67,8 +67,8 @@ def joined(sequence: Recurrence, memory: Memory, *, reference: bool, residuals: 
     """All arrays with their leading axes joined to one."""
     lead = memory.M.shape[:-2]
 
-    def one(x: Array) -> Array:
-        return None if x is None else ops.reshape(x, (math.prod(lead), *x.shape[len(lead) :]))
+    def one(x: Array) -> Array:  # one axis stays as it is: the pullback of a reshape hides that a gradient is nobody else's
+        return x if x is None or len(lead) == 1 else ops.reshape(x, (math.prod(lead), *x.shape[len(lead) :]))
 
     held = memory.reference
     if reference and held is None:

@@ -102,6 +102,36 @@ def test_the_gradient_by_hand_is_that_of_the_twin_and_the_complex_step(name: str
         assert_close(argument, got[argument], value, ANALYTIC)
 
 
+@pytest.mark.clause("CHUNK-15", "TAPE-9")
+@pytest.mark.parametrize(("groups", "read"), [(1, True), (1, False), (3, True), (3, False)])
+@pytest.mark.parametrize("per_dimension", [False, True])
+@pytest.mark.parametrize("momentum", [False, True])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_gradients_have_memory_of_their_own_although_none_is_copied(
+    name: str, momentum: bool, per_dimension: bool, groups: int, read: bool
+) -> None:
+    """Else changing one would change another, what the caller holds, or what the next call computes with.
+
+    Where nobody asks for the gradient of the reads, that of a reference may come through as it was.
+    """
+    layout = LAYOUTS[name]
+    skipped = 0 if read or layout.read == "none" else 1
+    layouts = [layout] * groups
+    given = drawn(layout._replace(refresh=layout.refresh * groups), per_dimension=per_dimension, momentum=momentum)
+    present = {key: value for key, value in given._asdict().items() if value is not None}
+    block = stretch.block(layouts)
+    outputs, pullback = tape.vjp(lambda chosen: stretch.outputs(*block(given._replace(**chosen)))[skipped:], present)
+    bars = tuple(np.full_like(value, 1.5) for value in outputs)
+    (first,) = pullback(bars)
+    before = {key: value.copy() for key, value in first.items()}
+    everything = [*first.values(), *present.values(), *bars, *outputs, scratch.block]
+    for i, (key, gradient) in enumerate(first.items()):
+        assert not any(np.may_share_memory(gradient, other) for j, other in enumerate(everything) if j != i), key
+        gradient[...] = np.nan
+    for key, gradient in pullback(bars)[0].items():
+        assert_close(key, gradient, before[key], ANALYTIC)
+
+
 @pytest.mark.clause("CHUNK-16", "EXACT-8", "TAPE-9")
 @pytest.mark.parametrize("name", ["frozen-window", "running-before-error"])
 def test_second_derivatives_see_inside(name: str) -> None:

@@ -201,3 +201,56 @@ def test_one_block_in_two_threads_keeps_its_residuals_apart() -> None:
         thread.join()
     for scale in (1.0, -3.0):
         assert_close("gradient", found[scale], 2.0 * scale * X, EXACT)
+
+
+def held_block(held: list[Any], *, fresh: bool) -> Callable[..., Any]:
+    """2 a + 3 b, whose backward keeps the arrays that it gives, so that a test can tell them from copies."""
+
+    def backward(_: Any, g: Any) -> Any:
+        held[:] = [2.0 * g, 3.0 * g]
+        return tuple(held)
+
+    return tape.opaque(lambda a, b: 2.0 * a + 3.0 * b, lambda a, b: (2.0 * a + 3.0 * b, None), backward, fresh=fresh)
+
+
+@pytest.mark.clause("TAPE-9")
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_gradient_is_what_a_block_gave_where_nothing_else_holds_it_and_a_copy_elsewhere(fresh: bool) -> None:
+    held: list[Any] = []
+    block = held_block(held, fresh=fresh)
+    found = tape.vjp(block, X, W)[1](np.ones_like(X))
+    for got, given, factor in zip(found, held, (2.0, 3.0), strict=True):
+        assert (got is given) == fresh
+        assert_close("gradient", got, np.full_like(X, factor), EXACT)
+
+
+@pytest.mark.clause("TAPE-9")
+def test_no_gradient_shares_memory_with_another_or_with_what_the_caller_holds() -> None:
+    """Beside a fresh block: a leaf that is the value, two leaves of one cotangent, an argument that comes twice, a block behind a view."""
+    held: list[Any] = []
+    block = held_block(held, fresh=True)
+
+    def function(p: Any) -> Any:
+        passed, a, b, twice, viewed = p
+        return passed, a + b, block(twice, twice), block(ops.reshape(viewed, (9,)), W.reshape(9)), block(a, b)
+
+    leaves = tuple(X + n for n in range(5))
+    value, pullback = tape.vjp(function, leaves)
+    bars = (np.ones_like(X), np.ones_like(X), np.ones_like(X), np.ones(9), np.ones_like(X))
+    (found,) = pullback(bars)
+    for got, want in zip(found, (1.0, 3.0, 4.0, 5.0, 2.0), strict=True):
+        assert_close("gradient", got, np.full_like(X, want), EXACT)
+    everything = [*found, *leaves, *bars, *value]
+    for i, got in enumerate(found):
+        assert not any(np.may_share_memory(got, other) for j, other in enumerate(everything) if j != i), i
+
+
+@pytest.mark.clause("TAPE-9", "TAPE-8")
+def test_a_fresh_gradient_has_the_precision_of_its_leaf_and_a_scalar_is_a_number() -> None:
+    block = held_block([], fresh=True)
+    wide, narrow = tape.vjp(block, X, W.astype(np.float32))[1](np.ones_like(X))
+    assert (wide.dtype, narrow.dtype) == (np.float64, np.float32)
+    one, other = tape.vjp(block, 1.5, np.float32(2.0))[1](1.0)
+    assert (one, other) == (2.0, 3.0)
+    assert not isinstance(one, np.ndarray)
+    assert not isinstance(other, np.ndarray)
