@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from benchmarks import kernels
 from benchmarks.measure import Report, Row, Spread, Target, finite, machine, product_rate
 
 NAMES = ("omega", "newton_schulz", "tape", "startup", "diagnosis", "certify", "parallel", "cms", "peers", "scaling", "distance")
@@ -34,6 +35,9 @@ def main(
     if not console.is_terminal:  # a file has no width of its own
         console = Console(width=200)
     console.print(", ".join(f"{key} {value}" for key, value in here.items()), highlight=False)
+    here["advice"] = kernels.advice()
+    if here["advice"]:
+        console.print(here["advice"], highlight=False)
     here["product_rate"] = product_rate()._asdict()
     console.print("float32 product of 2048 x 2048: {low:.0f}, {median:.0f}, {high:.0f} GFLOP/s (quartiles)".format(**here["product_rate"]))
     reports: dict[str, Report] = {}

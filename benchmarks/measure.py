@@ -5,6 +5,8 @@ of the references before and after it. What slows the machine for a while slows 
 stay put where the times themselves wander. Neighbouring traps:
 
 - Memory touched for the first time is twenty times slower than memory written again: everything runs once before it is timed.
+- A virtual machine hands memory that has been free for some seconds back to its host, and waits for it when it is touched again: two
+  seconds a gigabyte have been seen. What takes gigabytes has as much touched, and freed, right before each run.
 - The threads of the BLAS spin for a tenth of a second after a large product: `settle` waits until they sleep.
 - Processors of a virtual machine that slept may be two halves of one core of its host for the next fifth of a second, where
   two threads are as slow as one (`python -m benchmarks.awake` shows it): what fills less time than that has a `lead`, runs
@@ -17,6 +19,7 @@ stay put where the times themselves wander. Neighbouring traps:
 from __future__ import annotations
 
 import math
+import mmap
 import os
 import platform
 import time
@@ -158,11 +161,22 @@ def lead_in(work: Work, seconds: float) -> None:
         work()
 
 
-def timer(work: Work, clock: Clock = time.perf_counter, settle: float = 0.0, lead: float = 0.0) -> Callable[[], float]:
-    """Seconds of one run of `work`, by the wall unless stated, after a lead of untimed ones; then it sleeps for `settle` seconds."""
+def touch(size: int) -> None:
+    """Write to every page of so many bytes of new memory, and free them."""
+    np.empty(size, np.uint8)[:: mmap.PAGESIZE] = 0
+
+
+def timer(work: Work, clock: Clock = time.perf_counter, settle: float = 0.0, lead: float = 0.0, memory: int = 0) -> Callable[[], float]:
+    """Seconds of one run of `work`, by the wall unless stated, after a lead of untimed ones; then it sleeps for `settle` seconds.
+
+    Args:
+        memory: bytes that are touched and freed before the run, so that the machine has them.
+    """
 
     def seconds() -> float:
         lead_in(work, lead)
+        if memory:
+            touch(memory)
         start = clock()
         work()
         spent = clock() - start
@@ -245,7 +259,7 @@ def machine() -> dict[str, Any]:
     except ImportError:
         blas = ["unknown, threadpoolctl is not installed"]
     else:
-        blas = [f"{each['internal_api']} {each['version']}, {each['num_threads']} threads" for each in threadpool_info()]
+        blas = [f"{each['internal_api']} {each['version']}{_kernels(each)}, {each['num_threads']} threads" for each in threadpool_info()]
     return {
         "processors": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
@@ -253,6 +267,11 @@ def machine() -> dict[str, Any]:
         "numpy": np.__version__,
         "blas": "; ".join(blas),
     }
+
+
+def _kernels(library: dict[str, Any]) -> str:
+    """The processor that a BLAS takes this one for, where it says so."""
+    return f" for {library['architecture']}" if library.get("architecture") else ""
 
 
 def finite(value: Any) -> Any:

@@ -109,7 +109,7 @@ def _affordable(points: list[Point], limit: tuple[float, float]) -> bool:
 
 
 def _point(form: Form, tokens: int, reference: Work | None = None) -> Point:
-    """Memory first, which also warms up; then the median of as many runs as fit into a moment, of five at most.
+    """Memory first, which also warms up; then the median of as many runs as fit into a moment, of three to five beside a reference.
 
     With a reference each run stands between two samples of it.
     """
@@ -121,11 +121,11 @@ def _point(form: Form, tokens: int, reference: Work | None = None) -> Point:
         outputs = memories.size_of(run())
 
     peak = peak_memory(once) * 1e6
-    seconds = timer(run)
+    seconds = timer(run, memory=round(peak))
     taken = [seconds()]
     if reference is not None:
         times = runs_within(reference, LEAD)
-        found = alternated(seconds, timer(repeated(reference, times)), samples=max(1, min(5, int(2.0 / taken[0]))))
+        found = alternated(seconds, timer(repeated(reference, times)), samples=max(3, min(5, int(2.0 / taken[0]))))
         return Point(tokens, float(np.median(found.ours)), peak, peak - outputs, times * float(np.median(found.ratio)))
     while len(taken) < 5 and sum(taken) < 1.0:
         taken.append(seconds())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import platform
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 from atlas_ref.threads import processors
 from benchmarks import __main__ as bench
-from benchmarks import awake, distance, measure, parallel, scaling
+from benchmarks import awake, distance, kernels, measure, parallel, scaling
 from benchmarks.measure import Report, Row, Spread, Target
 
 
@@ -87,7 +88,7 @@ def test_a_longer_sequence_is_timed_between_two_runs_of_the_first_size(monkeypat
         return lambda: clock.__setitem__(0, clock[0] + 0.4 * next(paces, 5.0)) or np.zeros(1)
 
     monkeypatch.setattr(measure.time, "perf_counter", lambda: clock[0])
-    monkeypatch.setattr(measure.timer, "__defaults__", (lambda: clock[0], 0.0, 0.0))
+    monkeypatch.setattr(measure.timer, "__defaults__", (lambda: clock[0], 0.0, 0.0, 0))
     monkeypatch.setattr(scaling, "work", long)
     monkeypatch.setattr(scaling.memories, "size_of", lambda made: 0)
     point = scaling._point(scaling.FORMS[0], 16, short)
@@ -109,6 +110,59 @@ def test_a_lead_runs_the_work_untimed_before_each_sample(lead: float, untimed: i
     for count in (1, 2):
         assert seconds() == 0.25
         assert len(runs) == count * (untimed + 1)
+
+
+def test_memory_is_touched_before_each_run_and_outside_of_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, seen = [0.0], []
+
+    def touch(size: int) -> None:
+        seen.append(size)
+        clock[0] += 10.0
+
+    def work() -> None:
+        seen.append("run")
+        clock[0] += 1.0
+
+    monkeypatch.setattr(measure, "touch", touch)
+    seconds = measure.timer(work, lambda: clock[0], memory=4096)
+    assert [seconds(), seconds()] == [1.0, 1.0]
+    assert seen == [4096, "run", 4096, "run"]
+
+
+def test_a_large_point_has_its_peak_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+    touched: list[int] = []
+    monkeypatch.setattr(measure, "touch", touched.append)
+    point = scaling._point(scaling.FORMS[0], 16)
+    assert touched
+    assert set(touched) == {round(point.peak)}
+
+
+HASWELL = {"internal_api": "openblas", "architecture": "Haswell"}
+
+
+@pytest.mark.parametrize(
+    ("libraries", "features", "given"),
+    [
+        ([HASWELL], ["X86_V3", "X86_V4"], True),
+        ([{"internal_api": "openmp"}, HASWELL], ["AVX2", "AVX512F"], True),  # as older versions of NumPy name it
+        ([HASWELL | {"architecture": "Zen"}], ["X86_V4"], True),
+        ([HASWELL], ["X86_V3"], False),
+        ([HASWELL | {"architecture": "SkylakeX"}], ["X86_V4"], False),
+        ([{"internal_api": "mkl"}], ["X86_V4"], False),
+        ([], ["X86_V4"], False),
+    ],
+)
+def test_kernels_for_an_older_processor_are_told(libraries: list[dict[str, Any]], features: list[str], given: bool) -> None:
+    line = kernels.advice(libraries, features)
+    assert (line is not None) == given
+    assert line is None or ("OPENBLAS_CORETYPE" in line and libraries[-1]["architecture"] in line)
+
+
+def test_this_machine_is_asked_for_its_kernels() -> None:
+    """Whatever the answer is: both sides of the question have one here."""
+    assert all("architecture" in each for each in kernels._libraries() if each["internal_api"] == "openblas")
+    assert kernels._features() or "x86" not in platform.machine()
+    assert kernels.advice() == kernels.advice(kernels._libraries(), kernels._features())
 
 
 def test_useful_multiply_adds_are_those_of_the_products_alone() -> None:

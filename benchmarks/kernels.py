@@ -1,0 +1,47 @@
+"""Whether the BLAS of NumPy runs the kernels that this processor could: a wrong guess halves every product.
+
+OpenBLAS takes its kernels by the family of the processor. 0.3.31, which NumPy 2.4 brings, does not know the family of AMD Zen 5
+and 6 and may take those of Haswell, of 2013 (OpenMathLib/OpenBLAS, issue 6029 and pull request 6033).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+NARROW = ("Haswell", "Zen")  # kernels with registers of 256 bits
+WIDE = "SkylakeX"  # the oldest ones with 512
+
+
+def advice(libraries: Sequence[dict[str, Any]] | None = None, features: Sequence[str] | None = None) -> str | None:
+    """What to do where the processor has wider registers than the kernels of an OpenBLAS use; None where nothing is.
+
+    Args:
+        libraries: as threadpoolctl lists them; those of this process unless given.
+        features: of the processor, as NumPy names them; this one's unless given.
+    """
+    openblas = [each for each in (_libraries() if libraries is None else libraries) if each.get("internal_api") == "openblas"]
+    taken = next((each["architecture"] for each in openblas if each.get("architecture") in NARROW), None)
+    wide = any(name == "X86_V4" or name.startswith("AVX512") for name in (_features() if features is None else features))
+    if taken is None or not wide:
+        return None
+    return (
+        f"OpenBLAS runs its kernels for {taken}, but this processor has AVX-512: with OPENBLAS_CORETYPE={WIDE} in the environment "
+        "products may take half of the time"
+    )
+
+
+def _libraries() -> list[dict[str, Any]]:
+    try:
+        from threadpoolctl import threadpool_info
+    except ImportError:
+        return []
+    return list(threadpool_info())
+
+
+def _features() -> list[str]:
+    """What NumPy's own kernels could use here."""
+    shown: Any = np.show_config(mode="dicts")
+    return list(shown.get("SIMD Extensions", {}).get("found", []))
