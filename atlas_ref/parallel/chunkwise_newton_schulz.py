@@ -11,20 +11,24 @@ there are at a time, and is recomputed in the backward sweep. Specified in specs
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from atlas_ref.backend import at_once
+from atlas_ref.backend import at_once, on_host
 from atlas_ref.newton_schulz import newton_schulz
+from atlas_ref.parallel import newton_schulz_forward
 from atlas_ref.parallel.chunks import alone, grouped
-from atlas_ref.parallel.recomputed import recomputed
+from atlas_ref.parallel.recomputed import WHOLE, Outputs, recomputed
 from atlas_ref.parallel.recurrence import Memory, Recurrence
 from atlas_ref.parallel.walk import READS, apart, joined
+from atlas_ref.threads import processors, slices
 from atlas_ref.types import Array
 from tape import ops
 
 BLOCK_NUMBERS = 2**20  # numbers of the momenta of a block
+SHARED_WORK = 2**23  # multiply-adds of one product for all tokens of a block below which a second thread costs more than it saves
 
 
 def run(config: Any, sequence: Recurrence, memory: Memory, chunk: int | None) -> tuple[Memory, Array]:
@@ -49,7 +53,8 @@ def run(config: Any, sequence: Recurrence, memory: Memory, chunk: int | None) ->
         own, seen = slice(part.first, part.last), slice(part.first, part.last + h)
         names = ("queries", "retain", "momentum", "rate_in", "rate_out", "weights")
         tokens = [getattr(flat, name)[:, own] for name in names]
-        block = recomputed(_block(config, sequence, read, sequence.position[own]))
+        plain = _block(config, sequence, read, sequence.position[own])
+        block = recomputed(plain, _shares(M, part.last - part.first), _value(config, sequence, read, plain))
         made = list(block(flat.keys[:, seen], flat.values[:, seen], *tokens, M, S, reference, residuals, momenta))
         y, M, S = made[:3]
         reads.append(y)
@@ -61,6 +66,13 @@ def run(config: Any, sequence: Recurrence, memory: Memory, chunk: int | None) ->
 
 def _numbers(M: Array) -> int:
     return math.prod(M.shape)
+
+
+def _shares(M: Array, tokens: int) -> Sequence[slice]:
+    """Memories for one thread each, as many for one as for another; all for one where there is little to do."""
+    B, threads = len(M), processors()
+    work = _numbers(M) * tokens * min(M.shape[-2:])
+    return slices(B, threads) if on_host(M) and B % threads == 0 and work >= SHARED_WORK else WHOLE
 
 
 def _newest(rows: Array, count: int) -> Array:
@@ -106,6 +118,30 @@ def _block(config: Any, sequence: Recurrence, read: str, position: Any) -> Any:
         return (y, M, S, *found)
 
     return plain
+
+
+def _value(config: Any, sequence: Recurrence, read: str, plain: Callable[..., Outputs]) -> Callable[..., Outputs]:
+    """The value of a block: in place where the window of a momentum is that of its gradients and nothing else is asked for."""
+    convention = config.convention
+    if sequence.before_error or convention.argument != "S" or read not in ("after", "before"):
+        return plain
+
+    def value(*arrays: Array) -> Outputs:
+        keys, values, queries, retain, momentum, rate_in, rate_out, weights, M, S, reference, residuals, momenta = arrays
+        if residuals is not None or momenta is not None or not newton_schulz_forward.takes(*arrays):
+            return plain(*arrays)
+        return newton_schulz_forward.reads(
+            (keys, values, queries),
+            (retain, momentum, rate_in, rate_out),
+            weights,
+            M,
+            S,
+            None if sequence.reference == "zero" else reference,
+            read=read,
+            settings=convention.newton_schulz_settings,
+        )
+
+    return value
 
 
 def _windows(rows: Array, c: int) -> Array:

@@ -86,6 +86,14 @@ def _one_memory_a_part(shares: Any) -> Any:
     return lambda layout, given: [slice(i, i + 1) for i in range(len(given.queries))]
 
 
+def _one_memory_a_share(shares: Any) -> Any:
+    return lambda M, tokens: [slice(i, i + 1) for i in range(len(M))]
+
+
+def _never_in_place(value: Any) -> Any:
+    return lambda config, sequence, read, plain: plain
+
+
 def _poisoned(empty: Any) -> Any:
     """Work space that holds NaN, as nothing may be known of it."""
 
@@ -134,7 +142,7 @@ _COEFFICIENTS, _DUAL, _BACK = f"{_P}.coefficients", f"{_P}.dual", f"{_P}.dual_ba
 _STACKED, _KNOWN, _SOLVED = f"{_P}.stacked", f"{_P}.stacked_known", f"{_P}.stacked_solved"
 _STACKED_BARS, _STACKED_BACK, _BLOCKS = f"{_P}.stacked_bars", f"{_P}.stacked_backward", f"{_P}.coefficient_blocks"
 _ROWS, _ROWS_BACK = f"{_COEFFICIENTS}:coefficient_rows", f"{_COEFFICIENTS}:coefficient_rows_backward"
-_NS, _FIRST = f"{_P}.chunkwise_newton_schulz", f"{_P}.momentum_first"
+_NS, _NS_FORWARD, _FIRST = f"{_P}.chunkwise_newton_schulz", f"{_P}.newton_schulz_forward", f"{_P}.momentum_first"
 _SCAN, _ATLAS, _KERNEL = f"{_P}.scan", f"{_P}.atlas_parallel", f"{_P}.kernel_steps"
 
 COEFFICIENTS: tuple[Mutant, ...] = (
@@ -1304,14 +1312,14 @@ NEWTON_SCHULZ: tuple[Mutant, ...] = (
         "gradients are orthogonalised, momenta are not",
         f"{_NS}:_block",
         _newton_schulz_first,
-        values("ns", "ns-momentum-first"),
+        values("ns-momentum-first") + gradients("ns-k"),
     ),
     Mutant(
         "ns-momentum-not-carried",
         "every block starts from the momentum at the start",
         f"{_NS}:_block",
         Edited("S = own[-1]", "pass"),
-        values("ns", "ns-momentum-first"),
+        values("ns-momentum-first") + gradients("ns-momentum"),
     ),
     Mutant(
         "ns-of-the-block",
@@ -1320,14 +1328,14 @@ NEWTON_SCHULZ: tuple[Mutant, ...] = (
         Edited(
             "newton_schulz(stacked, settings)", "newton_schulz(ops.sum(stacked, axis=1, keepdims=True) + ops.zeros_like(stacked), settings)"
         ),
-        values("ns", "ns-carry"),
+        values("ns-carry") + gradients("ns-k"),
     ),
     Mutant(
         "ns-left-out",
         "a block without Newton-Schulz",
         f"{_NS}:_block",
         Edited("newton_schulz(stacked, settings)", "stacked"),
-        values("ns", "ns-nesterov", "ns-momentum-first"),
+        values("ns-nesterov", "ns-momentum-first") + gradients("ns-S0"),
     ),
     Mutant(
         "ns-nesterov-plain",
@@ -1355,7 +1363,63 @@ NEWTON_SCHULZ: tuple[Mutant, ...] = (
         "the second rate is left out after Newton-Schulz",
         f"{_NS}:_reads",
         Edited("ops.expand_dims(rate_out, -1) * updates", "updates"),
-        values("ns", "ns-nesterov"),
+        values("ns-nesterov") + gradients("ns-momentum"),
+    ),
+    Mutant(
+        "ns-in-place-momentum-not-carried",
+        "in place, every momentum follows the one before the block",
+        f"{_NS_FORWARD}:reads",
+        Edited("S = np.add(room, steps[t], out=steps[t])", "np.add(room, steps[t], out=steps[t])"),
+        values("ns", "ns-before"),
+    ),
+    Mutant(
+        "ns-in-place-left-out",
+        "in place, a block without Newton-Schulz",
+        f"{_NS_FORWARD}:reads",
+        Edited("newton_schulz(steps, settings)", "steps.copy()"),
+        values("ns", "ns-before"),
+    ),
+    Mutant(
+        "ns-in-place-rate-in-missing",
+        "in place, the first rate is left out",
+        f"{_NS_FORWARD}:reads",
+        Edited("np.multiply(rate_in, steps, out=steps)", "pass"),
+        values("ns", "ns-before"),
+    ),
+    Mutant(
+        "ns-in-place-rate-out-missing",
+        "in place, the second rate is left out",
+        f"{_NS_FORWARD}:reads",
+        Edited("np.multiply(rate_out, updates, out=updates)", "pass"),
+        values("ns", "ns-before"),
+    ),
+    Mutant(
+        "ns-in-place-memory-not-carried",
+        "in place, every memory follows the one before the block",
+        f"{_NS_FORWARD}:reads",
+        Edited("M = np.subtract(room, updates[t], out=updates[t])", "np.subtract(room, updates[t], out=updates[t])"),
+        values("ns", "ns-before"),
+    ),
+    Mutant(
+        "ns-in-place-first-read-after",
+        "in place, the first token of a block reads what the block leaves",
+        f"{_NS_FORWARD}:reads",
+        Edited("np.matmul(first, columns[0]", "np.matmul(M, columns[0]"),
+        values("ns-before"),
+    ),
+    Mutant(
+        "ns-in-place-reads-after",
+        "in place, reads before a write see it",
+        f"{_NS_FORWARD}:reads",
+        Edited("np.matmul(updates[:-1]", "np.matmul(updates[1:]"),
+        values("ns-before"),
+    ),
+    Mutant(
+        "ns-in-place-weights-turned",
+        "in place, the weight of the newest token goes to the oldest",
+        f"{_NS_FORWARD}:_gradients",
+        Edited("weights[..., ::-1, None]", "weights[..., None]"),
+        values("ns-before"),
     ),
 )
 
@@ -1729,6 +1793,7 @@ _BLOCKS += gradients(
     "frozen-k", "frozen-M0", "frozen-long-k", "frozen-carry-window_residual", "frozen-rows-window_weights", "frozen-reads-M0"
 )
 _BLOCKS += gradients("exact-titans-k", "exact-decay-retain", "exact-window-k", "exact-rows-retain", "exact-reads-M0")
+_NS_BLOCKS = values("ns", "ns-before", "ns-nesterov", "ns-carry", "ns-momentum-first") + gradients("ns-k", "ns-before-k", "ns-before-M0")
 
 PARALLEL_LEGAL: tuple[Mutant, ...] = (
     Mutant(
@@ -1755,6 +1820,8 @@ PARALLEL_LEGAL: tuple[Mutant, ...] = (
     Mutant("one-chunk-groups", "every chunk is a group", f"{_P}.walk:GROUP_NUMBERS", constant(1), _BLOCKS),
     Mutant("plain-twin", "a group in tape ops, without a backward by hand", f"{_P}.stretch:block", _twin, _BLOCKS),
     Mutant("threads-for-all", "every memory is a part for a thread", f"{_P}.worked:shared", _one_memory_a_part, _BLOCKS),
+    Mutant("newton-schulz-in-tape-ops", "no block of tokens in place", f"{_NS}:_value", _never_in_place, _NS_BLOCKS),
+    Mutant("newton-schulz-threads-for-all", "every memory is a part for a thread", f"{_NS}:_shares", _one_memory_a_share, _NS_BLOCKS),
     Mutant("no-work-space", "every array of a group is a new one", "atlas_ref.scratch:Scratch.empty", _no_work_space, _BLOCKS),
     Mutant("poisoned-work-space", "work space is not empty", "atlas_ref.scratch:Scratch.empty", _poisoned, _BLOCKS),
     Mutant(
