@@ -65,6 +65,7 @@ def test_a_block_in_place_is_the_block_in_tape_ops(
         assert_close(name, value, true, EXACT)
 
 
+@pytest.mark.host("arrays of a device take the tape ops")
 @pytest.mark.clause("CHUNK-18")
 @pytest.mark.parametrize(
     "settings", [{"decay": "before_error"}, {"window_at_boundary": "carry"}, {"order": "momentum_then_window"}], ids=str
