@@ -1,7 +1,8 @@
 """Run a folded group of chunks: room for it, then every thread folds its memories and walks over the chunks.
 
-Where the products of a walk are short, threads that walk at the same time spend it waiting for each other: each comes back to
-Python after every one of them, and one thread at a time runs Python. There all threads fold, and then fewer walk.
+Where the products of a walk are short, threads that walk at the same time may spend it waiting for each other: each comes back to
+Python after every one of them, and one thread at a time runs Python. There all threads fold, and then all or fewer walk, as is
+faster on this machine.
 
 Specified in specs/chunkwise.md (CHUNK-15, CHUNK-30) and specs/exact.md (EXACT-20).
 """
@@ -13,6 +14,7 @@ from functools import partial
 
 import numpy as np
 
+from atlas_ref.fastest import Fastest
 from atlas_ref.parallel import stacked_known, stacked_solved
 from atlas_ref.parallel.coefficients import Rows
 from atlas_ref.parallel.dual import spread
@@ -23,8 +25,10 @@ from atlas_ref.scratch import scratch
 from atlas_ref.threads import in_threads, one_each, slices
 from atlas_ref.types import Array
 
-#: Multiply-adds that the columns and the reads of a chunk take of a state, below which a second thread that walks costs more than it saves.
+#: Multiply-adds that the columns and the reads of a chunk take of a state, below which a second walk may cost more than it saves.
 WALK_WORK = 2**21
+
+_fastest = Fastest()
 
 
 def forward(layout: Layout, given: Arrays, joins: Joins, rows: Rows, shares: Sequence[slice], y: Array, *, keeps: bool) -> Stacked:
@@ -35,7 +39,15 @@ def forward(layout: Layout, given: Arrays, joins: Joins, rows: Rows, shares: Seq
         shares: memories that one thread takes.
         keeps: whether every state stays, as the sweep back needs them.
     """
-    walkers = _walkers(layout, given, rows, len(shares))
+    task = (layout.chunk, given.queries.shape, given.values.shape, given.values.dtype, rows.gates.bases, keeps, y is None)
+    with _fastest.of(_walkers(layout, given, rows, len(shares)), task) as walkers:
+        return _forward(layout, given, joins, rows, shares, y, keeps=keeps, walkers=walkers)
+
+
+def _forward(
+    layout: Layout, given: Arrays, joins: Joins, rows: Rows, shares: Sequence[slice], y: Array, *, keeps: bool, walkers: int
+) -> Stacked:
+    """The same, with so many threads that walk."""
     views = layout.stride == 1  # of columns that tokens share; others are copied out of their windows
     if not views or walkers < len(shares):
         joins.fill(slice(None))
@@ -61,13 +73,14 @@ def forward(layout: Layout, given: Arrays, joins: Joins, rows: Rows, shares: Seq
     return made
 
 
-def _walkers(layout: Layout, given: Arrays, rows: Rows, threads: int) -> int:
-    """How many threads walk."""
+def _walkers(layout: Layout, given: Arrays, rows: Rows, threads: int) -> Sequence[int]:
+    """How many threads may walk: all, and where products are short, as many as are sure to have enough to do."""
     if not layout.solved:
-        return threads
+        return (threads,)
     B, _, d = given.queries.shape
     asked = B * (layout.columns + layout.chunk) * rows.gates.bases * d * given.values.shape[-1]
-    return max(1, min(threads, int(asked) // WALK_WORK))
+    sure = max(1, min(threads, int(asked) // WALK_WORK))
+    return (sure, threads) if sure < threads else (threads,)
 
 
 def _fold_then_walk(layout: Layout, given: Arrays, made: Stacked, y: Array, threads: int, walkers: int) -> None:

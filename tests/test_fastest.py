@@ -1,0 +1,87 @@
+"""The fastest of several ways: known after a few runs, found again when it changes, and nothing else depends on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from atlas_ref import fastest
+from atlas_ref.fastest import EVERY, KEPT, TASKS, Fastest
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [0.0]
+    monkeypatch.setattr(fastest.time, "perf_counter", lambda: now[0])
+    return now
+
+
+def taken(choice: Fastest, clock: list[float], seconds: Mapping[int, float], runs: int, task: Any = "task") -> list[int]:
+    """The ways of so many runs, each as long as `seconds` says."""
+    ways = []
+    for _ in range(runs):
+        with choice.of(tuple(seconds), task) as way:
+            ways.append(way)
+            clock[0] += seconds[way]
+    return ways
+
+
+def test_each_way_is_tried_in_turn_and_then_the_fastest_is_taken(clock: list[float]) -> None:
+    ways = taken(Fastest(), clock, {1: 3.0, 2: 2.0, 4: 5.0}, EVERY - 1)
+    assert ways[: 3 * KEPT] == [1, 2, 4] * KEPT
+    assert set(ways[3 * KEPT :]) == {2}
+
+
+def test_the_others_are_looked_at_now_and_then(clock: list[float]) -> None:
+    ways = taken(Fastest(), clock, {1: 3.0, 2: 2.0, 4: 5.0}, 10 * EVERY)
+    later = ways[3 * KEPT :]
+    assert later.count(1) == later.count(4) == 5
+    assert later.count(2) == len(later) - 10
+
+
+@pytest.mark.parametrize(("before", "after"), [({1: 1.0, 2: 2.0}, {1: 3.0, 2: 2.0}), ({1: 3.0, 2: 2.0}, {1: 1.0, 2: 2.0})])
+def test_a_way_that_becomes_the_fastest_is_found(before: dict[int, float], after: dict[int, float], clock: list[float]) -> None:
+    """Whether the one taken became slower or the other one faster."""
+    choice = Fastest()
+    taken(choice, clock, before, 5 * EVERY)
+    ways = taken(choice, clock, after, 3 * EVERY)
+    best = min(after, key=lambda way: after[way])
+    assert ways[-EVERY + 2 :].count(best) >= EVERY - 4
+
+
+def test_one_slow_run_changes_nothing(clock: list[float]) -> None:
+    choice = Fastest()
+    taken(choice, clock, {1: 1.0, 2: 2.0}, 2 * EVERY)
+    taken(choice, clock, {1: 100.0, 2: 2.0}, 1)
+    assert taken(choice, clock, {1: 1.0, 2: 2.0}, 1) == [1]
+
+
+def test_one_way_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused() -> float:
+        raise AssertionError("timed")
+
+    monkeypatch.setattr(fastest.time, "perf_counter", refused)
+    choice = Fastest()
+    with choice.of((3,), "task") as way:
+        assert way == 3
+    assert not choice.tasks
+
+
+def test_tasks_are_apart_and_the_oldest_is_forgotten(clock: list[float]) -> None:
+    choice = Fastest()
+    seconds: Callable[[int], dict[int, float]] = lambda task: {1: 1.0 + task % 2, 2: 2.0 - task % 2}  # noqa: E731
+    for task in range(TASKS + 5):
+        taken(choice, clock, seconds(task), 2 * KEPT, task)
+    assert len(choice.tasks) == TASKS
+    assert (0, (1, 2)) not in choice.tasks
+    assert taken(choice, clock, seconds(6), 1, 6) == [1]
+    assert taken(choice, clock, seconds(7), 1, 7) == [2]
+
+
+def test_a_run_that_fails_says_nothing_of_its_way(clock: list[float]) -> None:
+    choice = Fastest()
+    with pytest.raises(ValueError, match="failed"), choice.of((1, 2), "task"):
+        raise ValueError("failed")
+    assert [len(each) for each in choice.tasks["task", (1, 2)].seconds.values()] == [0, 0]
