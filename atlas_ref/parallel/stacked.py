@@ -155,6 +155,11 @@ def first_reference(layout: Layout, given: Arrays, made: Stacked) -> Array:
     return made.last_reference
 
 
+def _nothing_forgotten(c: Array) -> bool:
+    """Whether every memory keeps all of itself over every chunk: a factor of 1 may be left out."""
+    return bool(np.all(c == 1.0))
+
+
 class Keep(NamedTuple):
     """What a state keeps over a chunk: c_C M + f_C S and n_C S, or c_C M alone.
 
@@ -162,10 +167,11 @@ class Keep(NamedTuple):
     definition: it would make of an M that has overflowed an S that is no number.
 
     Attributes:
-        c, n (B, 1, 1), forth [c_C f_C], back [f_C n_C] (B, 1, 2); all but c None without momentum.
+        c, n (B, 1, 1), forth [c_C f_C], back [f_C n_C] (B, 1, 2); all but c None without momentum, and c too where nothing is
+            forgotten.
     """
 
-    c: Array
+    c: Array = None
     n: Array = None
     forth: Array = None
     back: Array = None
@@ -176,13 +182,16 @@ class Keep(NamedTuple):
         D, X = made.rows.D[-1, :, :, 0], None if made.rows.X is None else made.rows.X[-1, :, :, 0]
         c = D[..., :1, None]
         if X is None:
-            return [cls(*views) for views in by_chunk(c)]
+            return [cls()] * len(c[0]) if _nothing_forgotten(c) else [cls(*views) for views in by_chunk(c)]
         c_C, f_C, n_C = D[..., 0], -D[..., 1], X[..., 1]
         forth, back = (np.stack(pair, axis=-1)[..., None, :] for pair in ((c_C, f_C), (f_C, n_C)))
         return [cls(*views) for views in by_chunk(c, n_C[..., None, None], forth, back)]
 
     def forward(self, before: Halves, change: Array, after: Halves) -> None:
         """The state after a chunk from that before it and what the chunk adds (B, bases, d o)."""
+        if self.c is None:
+            np.add(before.whole, change, out=after.whole)
+            return
         if self.n is None:
             np.multiply(before.whole, self.c, out=after.whole)
         else:
@@ -192,6 +201,9 @@ class Keep(NamedTuple):
 
     def backward(self, after: Halves, before: Array, room: Halves) -> None:
         """Add to the cotangent of the state before a chunk (B, bases, d o) what that after it asks; `room` is overwritten."""
+        if self.c is None:
+            np.add(before, after.whole, out=before)
+            return
         np.multiply(after.memory, self.c, out=room.memory)
         if self.n is not None:
             np.matmul(self.back, after.whole, out=room.momentum)

@@ -726,6 +726,27 @@ STACKED: tuple[Mutant, ...] = (
         values("exact-titans", "exact-window"),
     ),
     Mutant(
+        "ungated-state-forgotten",
+        "where nothing is forgotten, all is",
+        f"{_STACKED}:Keep.forward",
+        Edited("np.add(before.whole, change, out=after.whole)", "after.whole[...] = change"),
+        values("exact-ungated"),
+    ),
+    Mutant(
+        "ungated-cotangent-not-passed",
+        "where nothing is forgotten, no cotangent passes",
+        f"{_STACKED}:Keep.backward",
+        Edited("np.add(before, after.whole, out=before)", "pass"),
+        gradients("exact-ungated-k", "exact-ungated-v"),
+    ),
+    Mutant(
+        "gated-as-ungated",
+        "nothing is forgotten, whatever the gates",
+        f"{_STACKED}:_nothing_forgotten",
+        Edited("np.all(c == 1.0)", "True"),
+        values("exact-delta"),
+    ),
+    Mutant(
         "stacked-memory-not-decayed",
         "the memory at the end of a chunk without c_C",
         f"{_STACKED}:Keep.forward",
