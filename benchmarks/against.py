@@ -27,7 +27,7 @@ import typer
 from benchmarks import memories
 from benchmarks.measure import LEAD, Spread
 
-NAMES = ("FROZEN", "FROZEN_SPANS", "FLA_DELTA", "FLA_GATED_DELTA", "FLA_MOMENTUM_DELTA")
+NAMES = ("FROZEN", "FROZEN_SPANS", "FROZEN_NEWTON_SCHULZ", "FLA_DELTA", "FLA_GATED_DELTA", "FLA_MOMENTUM_DELTA")
 KINDS = ("forward", "both")
 
 
