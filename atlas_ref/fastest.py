@@ -7,6 +7,7 @@ wake beside how long a product takes, which differs between machines and on one 
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Iterator, Sequence
@@ -52,8 +53,14 @@ class Fastest:
             yield ways[0]
             return
         known = self.tasks.setdefault((task, tuple(ways)), _Task(ways))
+        with contextlib.suppress(KeyError):  # another thread may have forgotten it
+            self.tasks.move_to_end((task, tuple(ways)))
         while len(self.tasks) > TASKS:
             self.tasks.popitem(last=False)
         way, start = known.next(), time.perf_counter()
-        yield way
-        known.seconds[way].append(time.perf_counter() - start)
+        spent = math.inf  # of a run that fails: the way is not taken for it forever
+        try:
+            yield way
+            spent = time.perf_counter() - start
+        finally:
+            known.seconds[way].append(spent)

@@ -1,7 +1,7 @@
 """Whether the BLAS of NumPy runs the kernels that this processor could: a wrong guess halves every product.
 
 OpenBLAS takes its kernels by the family of the processor. 0.3.31, which NumPy 2.4 brings, does not know the family of AMD Zen 5
-and 6 and may take those of Haswell, of 2013 (OpenMathLib/OpenBLAS, issue 6029 and pull request 6033).
+and 6 and may take those of Haswell, of 2013, or even of Prescott, of 2004 (OpenMathLib/OpenBLAS, issue 6029 and pull request 6033).
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-NARROW = ("Haswell", "Zen")  # kernels with registers of 256 bits
-WIDE = "SkylakeX"  # the oldest ones with 512
+WIDE = ("SkylakeX", "Cooperlake", "SapphireRapids")  # kernels with registers of 512 bits, the oldest first
 
 
 def advice(libraries: Sequence[dict[str, Any]] | None = None, features: Sequence[str] | None = None) -> str | None:
@@ -22,13 +21,14 @@ def advice(libraries: Sequence[dict[str, Any]] | None = None, features: Sequence
         libraries: as threadpoolctl lists them; those of this process unless given.
         features: of the processor, as NumPy names them; this one's unless given.
     """
-    openblas = [each for each in (_libraries() if libraries is None else libraries) if each.get("internal_api") == "openblas"]
-    taken = next((each["architecture"] for each in openblas if each.get("architecture") in NARROW), None)
-    wide = any(name == "X86_V4" or name.startswith("AVX512") for name in (_features() if features is None else features))
-    if taken is None or not wide:
+    found = [each for each in (_libraries() if libraries is None else libraries) if each.get("internal_api") == "openblas"]
+    named = [each["architecture"] for each in found if each.get("architecture")]
+    older = next((name for name in named if name.lower() not in {wide.lower() for wide in WIDE}), None)
+    has_wide = any(name == "X86_V4" or name.startswith("AVX512") for name in (_features() if features is None else features))
+    if older is None or not has_wide:
         return None
     return (
-        f"OpenBLAS runs its kernels for {taken}, but this processor has AVX-512: with OPENBLAS_CORETYPE={WIDE} in the environment "
+        f"OpenBLAS runs its kernels for {older}, but this processor has AVX-512: with OPENBLAS_CORETYPE={WIDE[0]} in the environment "
         "products may take half of the time"
     )
 

@@ -35,8 +35,8 @@ def opaque(
         backward: (residuals, cotangent of the value, read-only) -> one cotangent per argument, None for a constant.
             For a tuple the cotangent is a tuple, with None where nothing depends on that array.
         value: the value of `forward` alone, for a function that holds more than it needs when a sweep will follow.
-        fresh: whether every cotangent that `backward` gives is an array of its own, which nothing else holds or looks at:
-            then it may become a gradient as it is, where others are copied.
+        fresh: whether every cotangent that `backward` gives is an array of its own, which may be written to and which nothing
+            else holds or looks at: then it may become a gradient as it is, where others are copied.
 
     Raises:
         TapeError: in the sweep, `backward` gave another number of cotangents than arguments, or another shape.

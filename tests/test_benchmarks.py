@@ -146,6 +146,9 @@ HASWELL = {"internal_api": "openblas", "architecture": "Haswell"}
         ([HASWELL], ["X86_V3", "X86_V4"], True),
         ([{"internal_api": "openmp"}, HASWELL], ["AVX2", "AVX512F"], True),  # as older versions of NumPy name it
         ([HASWELL | {"architecture": "Zen"}], ["X86_V4"], True),
+        ([HASWELL | {"architecture": "Prescott"}], ["X86_V4"], True),
+        ([HASWELL | {"architecture": "COOPERLAKE"}], ["X86_V4"], False),
+        ([HASWELL | {"architecture": None}], ["X86_V4"], False),
         ([HASWELL], ["X86_V3"], False),
         ([HASWELL | {"architecture": "SkylakeX"}], ["X86_V4"], False),
         ([{"internal_api": "mkl"}], ["X86_V4"], False),

@@ -80,8 +80,25 @@ def test_tasks_are_apart_and_the_oldest_is_forgotten(clock: list[float]) -> None
     assert taken(choice, clock, seconds(7), 1, 7) == [2]
 
 
-def test_a_run_that_fails_says_nothing_of_its_way(clock: list[float]) -> None:
+def test_a_task_that_is_used_is_remembered(clock: list[float]) -> None:
     choice = Fastest()
-    with pytest.raises(ValueError, match="failed"), choice.of((1, 2), "task"):
-        raise ValueError("failed")
-    assert [len(each) for each in choice.tasks["task", (1, 2)].seconds.values()] == [0, 0]
+    taken(choice, clock, {1: 1.0, 2: 2.0}, 2 * KEPT, "used")
+    for task in range(2 * TASKS):
+        taken(choice, clock, {1: 1.0, 2: 2.0}, 1, task)
+        taken(choice, clock, {1: 1.0, 2: 2.0}, 1, "used")
+    assert taken(choice, clock, {1: 1.0, 2: 2.0}, 1, "used") == [1]
+    assert len(choice.tasks) == TASKS
+    assert choice.tasks["used", (1, 2)].runs > TASKS
+
+
+def test_a_way_that_fails_is_not_taken_forever(clock: list[float]) -> None:
+    choice, failed = Fastest(), 0
+    for _ in range(EVERY):
+        try:
+            with choice.of((1, 2), "task") as way:
+                clock[0] += 1.0
+                if way == 2:
+                    raise ValueError("failed")
+        except ValueError:
+            failed += 1
+    assert KEPT <= failed <= KEPT + 1

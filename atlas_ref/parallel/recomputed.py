@@ -23,7 +23,7 @@ def recomputed(
 
     Args:
         shares: parts of the first axis of all arrays, one thread each: what the function does along that axis must be the
-            same for each entry alone. An array with a single entry there belongs to all of them.
+            same for each entry alone, and every output has that axis. An array with a single entry there belongs to all of them.
         value: the same value of raw arrays; `plain` unless given.
     """
 

@@ -67,15 +67,18 @@ def joined(sequence: Recurrence, memory: Memory, *, reference: bool, residuals: 
     """All arrays with their leading axes joined to one."""
     lead = memory.M.shape[:-2]
 
-    def one(x: Array) -> Array:  # one axis stays as it is: the pullback of a reshape hides that a gradient is nobody else's
-        return x if x is None or len(lead) == 1 else ops.reshape(x, (math.prod(lead), *x.shape[len(lead) :]))
+    def one(x: Array) -> Array:
+        return None if x is None else ops.reshape(x, (math.prod(lead), *x.shape[len(lead) :]))
+
+    def tokens(name: str) -> Array:  # one axis stays as it is: the pullback of a reshape hides that a gradient is nobody else's
+        return getattr(sequence, name) if len(lead) == 1 else one(getattr(sequence, name))
 
     held = memory.reference
     if reference and held is None:
         held = ops.zeros_like(memory.M)  # not looked at: the first token makes it
     weights = sequence.weights
     return Arrays(
-        **{name: one(getattr(sequence, name)) for name in ("keys", "values", "queries", "retain", "momentum", "rate_in", "rate_out")},
+        **{name: tokens(name) for name in ("keys", "values", "queries", "retain", "momentum", "rate_in", "rate_out")},
         weights=ops.expand_dims(weights, 0) if weights.ndim == 2 else one(weights),
         M=one(memory.M),
         S=one(memory.S),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import Any
 
@@ -439,6 +440,35 @@ def test_all_threads_walk_from_a_given_work_on_and_below_it_where_that_is_faster
     found.clear()
     results(case, form, 2)
     assert set(found) == {(4,)}, "a known reference is walked by all"
+
+
+@pytest.mark.clause("EXACT-20")
+@pytest.mark.host("threads are the host's")
+@pytest.mark.parametrize("walkers", [1, 4])
+def test_the_number_of_threads_that_was_fastest_walks(walkers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: set[Any] = set()
+
+    class Chosen:
+        @contextlib.contextmanager
+        def of(self, ways: Any, task: Any) -> Any:
+            asked.add(ways)
+            yield walkers
+
+    walked: list[int] = []
+    walk = stacked_solved.walk
+
+    def noted(layout: Any, given: Any, *rest: Any) -> None:
+        walked.append(len(given.queries))
+        walk(layout, given, *rest)
+
+    monkeypatch.setattr(stacked_forward, "_fastest", Chosen())
+    monkeypatch.setattr(stacked_solved, "walk", noted)
+    monkeypatch.setattr(worked, "SHARED_WORK", {True: 0, False: 0})
+    monkeypatch.setattr(worked, "processors", lambda: 4)
+    form, case = example("exact-delta", heads=4)
+    results(case, form, 2)
+    assert asked == {(1, 4)}
+    assert set(walked) == {4 // walkers}
 
 
 class Interrupted(Exception):

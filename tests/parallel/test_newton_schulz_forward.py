@@ -12,10 +12,10 @@ from sequences import Arrays
 import tape
 from atlas_ref.parallel import chunkwise_newton_schulz, newton_schulz_forward, run
 from atlas_ref.parallel.recomputed import recomputed
-from atlas_ref.rules import omega
+from atlas_ref.rules import delta, omega
 from atlas_ref.rules.run import Tokens
 from atlas_ref.threads import processors, slices
-from tape import ops
+from tape import ops, transforms
 
 T = 11
 
@@ -63,6 +63,22 @@ def test_a_block_in_place_is_the_block_in_tape_ops(
     assert_close("y", got[0], want[0], reordered(5, dtype=tensors["k"].dtype))
     for name, value, true in zip(("M", "S"), got[1:], want[1:], strict=True):
         assert_close(name, value, true, EXACT)
+
+
+@pytest.mark.clause("CHUNK-18")
+@pytest.mark.parametrize(
+    "settings", [{"guard": "return", "eps": 1.0}, {"scale": "norm"}, {"scale": "sqrt"}, {"transpose": "never"}], ids=str
+)
+@pytest.mark.parametrize("sizes", [{}, {"d_in": 5, "d_out": 3}], ids=str)
+def test_whatever_newton_schulz_gives_is_not_what_it_was_given(
+    settings: dict[str, Any], sizes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Updates become memories where they are, and momenta are still needed then."""
+    tensors = drawn(**sizes)
+    got = results(tensors, newton_schulz={"steps": 3, **settings})
+    in_tape_ops(monkeypatch)
+    for name, value, want in zip(("y", "M", "S"), got, results(tensors, newton_schulz={"steps": 3, **settings}), strict=True):
+        assert_close(name, value, want, reordered(5))
 
 
 @pytest.mark.host("arrays of a device take the tape ops")
@@ -145,3 +161,62 @@ def test_one_share_leaves_all_threads_to_newton_schulz() -> None:
     seen: list[int] = []
     recomputed(lambda x: (seen.append(processors()) or x,))(np.zeros((2, 1)))
     assert seen == [processors()]
+
+
+def test_an_error_of_one_share_is_raised_as_it_is() -> None:
+    def plain(x: Any) -> tuple[Any, ...]:
+        if float(x[0, 0]) == 2.0:
+            raise ValueError("the third memory")
+        return (x * 1.0,)
+
+    block, x = recomputed(plain, slices(4, 4)), np.arange(4.0)[:, None]
+    with pytest.raises(ValueError, match="the third memory"):
+        block(x)
+    with pytest.raises(ValueError, match="the third memory"):
+        tape.vjp(lambda x: block(x)[0], x)
+
+
+def test_second_derivatives_go_through_shares() -> None:
+    random = np.random.default_rng(7)
+    x, v = random.standard_normal((4, 3)), random.standard_normal((4, 3))
+
+    def plain(x: Any) -> tuple[Any, ...]:
+        return (ops.tanh(x) * x, ops.sum(x * x, axis=1, keepdims=True))
+
+    def number(block: Any) -> Any:
+        return lambda x: ops.sum(block(x)[0] * ops.tanh(block(x)[1]))
+
+    got, want = (tape.hvp(number(block))(x, v) for block in (recomputed(plain, slices(4, 2)), plain))
+    assert_close("second derivative", got, want, ANALYTIC)
+
+
+@pytest.mark.clause("CHUNK-18")
+def test_a_state_shares_nothing_with_the_one_that_a_call_began_with() -> None:
+    tensors = drawn()
+    config = omega.Config(d_in=3, d_out=5, window=3, span=6, convention={"reference": "chunk_start"})
+    M = np.zeros((4, 5, 3))
+    state = omega.start(config, (4,)).replaced(M=M)
+    found, _ = run.run(omega.RULE, config, Tokens(**tensors), state, form="chunkwise")
+    assert M.flags.writeable
+    assert not any(np.may_share_memory(M, each) for each in (found.M, found.S, found.reference))
+
+
+@pytest.mark.parametrize("lead", [(), (4,), (2, 2)])
+def test_gradients_of_tokens_are_those_of_the_block_where_there_is_one_leading_axis(
+    lead: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[tuple[tuple[int, ...], bool]] = []
+    like = transforms._like
+
+    def noted(leaf: Any, g: Any, fresh: bool) -> Any:
+        given.append((np.shape(leaf), fresh))
+        return like(leaf, g, fresh)
+
+    monkeypatch.setattr(transforms, "_like", noted)
+    tensors = {name: np.ones((*lead, 6, 3)) for name in "kvq"}
+    config = delta.Config(d_in=3, d_out=3, convention={"gate": "none"})
+    rest = {"step_size": np.full((*lead, 6), 0.1)}
+    state = delta.start(config, lead)
+    y, pullback = tape.vjp(lambda moved: run.run(delta.RULE, config, Tokens(**moved, **rest), state, form="exact")[1], tensors)
+    pullback(np.ones_like(y))
+    assert [fresh for _, fresh in given] == [len(lead) == 1] * 3
