@@ -201,6 +201,7 @@ def test_a_state_shares_nothing_with_the_one_that_a_call_began_with() -> None:
     assert not any(np.may_share_memory(M, each) for each in (found.M, found.S, found.reference))
 
 
+@pytest.mark.host("moves are entries of the tape too")
 @pytest.mark.parametrize("lead", [(), (4,), (2, 2)])
 def test_gradients_of_tokens_are_those_of_the_block_where_there_is_one_leading_axis(
     lead: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
