@@ -101,11 +101,13 @@ def slices(count: int, parts: int) -> list[slice]:
 
 
 def in_threads(parts: Sequence[Callable[[], Result]]) -> list[Result]:
-    """Results of all parts, in order; the calling thread takes the first.
+    """Results of all parts, in order; the calling thread takes the first. One part alone has all processors.
 
     Floating-point error handling and other context of the caller holds in every part.
     """
-    with one_each() if len(parts) > 1 else contextlib.nullcontext():
+    if len(parts) == 1:
+        return [parts[0]()]
+    with one_each():
         others = [_pool().submit(contextvars.copy_context().run, _part, part) for part in parts[1:]]
         try:
             first = _part(parts[0])

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_info
 
 WIDE = ("SkylakeX", "Cooperlake", "SapphireRapids")  # kernels with registers of 512 bits, the oldest first
 
@@ -21,7 +22,7 @@ def advice(libraries: Sequence[dict[str, Any]] | None = None, features: Sequence
         libraries: as threadpoolctl lists them; those of this process unless given.
         features: of the processor, as NumPy names them; this one's unless given.
     """
-    found = [each for each in (_libraries() if libraries is None else libraries) if each.get("internal_api") == "openblas"]
+    found = [each for each in (threadpool_info() if libraries is None else libraries) if each.get("internal_api") == "openblas"]
     named = [each["architecture"] for each in found if each.get("architecture")]
     older = next((name for name in named if name.lower() not in {wide.lower() for wide in WIDE}), None)
     has_wide = any(name == "X86_V4" or name.startswith("AVX512") for name in (_features() if features is None else features))
@@ -31,14 +32,6 @@ def advice(libraries: Sequence[dict[str, Any]] | None = None, features: Sequence
         f"OpenBLAS runs its kernels for {older}, but this processor has AVX-512: with OPENBLAS_CORETYPE={WIDE[0]} in the environment "
         "products may take half of the time"
     )
-
-
-def _libraries() -> list[dict[str, Any]]:
-    try:
-        from threadpoolctl import threadpool_info
-    except ImportError:
-        return []
-    return list(threadpool_info())
 
 
 def _features() -> list[str]:

@@ -5,8 +5,8 @@ of the references before and after it. What slows the machine for a while slows 
 stay put where the times themselves wander. Neighbouring traps:
 
 - Memory touched for the first time is twenty times slower than memory written again: everything runs once before it is timed.
-- A virtual machine hands memory that has been free for some seconds back to its host, and waits for it when it is touched again: two
-  seconds a gigabyte have been seen. What takes gigabytes has as much touched, and freed, right before each run.
+- A virtual machine hands memory that has been free for some seconds back to its host, and waits for it when it is touched again, for
+  longer than a run may take. What takes gigabytes has as much touched, and freed, right before each run.
 - The threads of the BLAS spin for a tenth of a second after a large product: `settle` waits until they sleep.
 - Processors of a virtual machine that slept may be two halves of one core of its host for the next fifth of a second, where
   two threads are as slow as one (`python -m benchmarks.awake` shows it): what fills less time than that has a `lead`, runs

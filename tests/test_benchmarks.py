@@ -163,9 +163,9 @@ def test_kernels_for_an_older_processor_are_told(libraries: list[dict[str, Any]]
 
 def test_this_machine_is_asked_for_its_kernels() -> None:
     """Whatever the answer is: both sides of the question have one here."""
-    assert all("architecture" in each for each in kernels._libraries() if each["internal_api"] == "openblas")
+    assert all("architecture" in each for each in kernels.threadpool_info() if each["internal_api"] == "openblas")
     assert kernels._features() or "x86" not in platform.machine()
-    assert kernels.advice() == kernels.advice(kernels._libraries(), kernels._features())
+    assert kernels.advice() == kernels.advice(kernels.threadpool_info(), kernels._features())
 
 
 def test_useful_multiply_adds_are_those_of_the_products_alone() -> None:

@@ -51,6 +51,11 @@ def test_parts_inside_a_part_have_one_processor() -> None:
     assert threads.processors() >= 1
 
 
+def test_one_part_alone_has_all_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads.os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
+    assert threads.in_threads([threads.processors]) == [3]
+
+
 def _forked(answers: Any) -> None:
     answers.put(threads.in_threads([lambda: 1, lambda: 2]))
 

@@ -28,18 +28,13 @@ def recomputed(
     """
 
     def forward(*arrays: Array) -> tuple[Any, Any]:
-        return _rejoined(_shared([functools.partial(value or plain, *_part(arrays, share)) for share in shares])), arrays
+        return _rejoined(in_threads([functools.partial(value or plain, *_part(arrays, share)) for share in shares])), arrays
 
     def backward(arrays: tuple[Array, ...], bars: Outputs) -> Sequence[Array | None]:
-        found = _shared([functools.partial(_pulled_back, plain, _part(arrays, share), _part(bars, share)) for share in shares])
+        found = in_threads([functools.partial(_pulled_back, plain, _part(arrays, share), _part(bars, share)) for share in shares])
         return [_cotangent(x, each) for x, each in zip(arrays, zip(*found, strict=True), strict=True)]
 
     return opaque(plain, forward, backward)
-
-
-def _shared(parts: Sequence[Callable[[], Any]]) -> list[Any]:
-    """Results of all parts; one alone may take all threads inside."""
-    return in_threads(parts) if len(parts) > 1 else [parts[0]()]
 
 
 def _part(arrays: Sequence[Array], share: slice) -> list[Array]:
