@@ -192,8 +192,9 @@ def test_second_derivatives_go_through_shares() -> None:
 
 @pytest.mark.clause("CHUNK-18")
 def test_a_state_shares_nothing_with_the_one_that_a_call_began_with() -> None:
+    """Its reference is the memory that it began with: the span goes on."""
     tensors = drawn()
-    config = omega.Config(d_in=3, d_out=5, window=3, span=6, convention={"reference": "chunk_start"})
+    config = omega.Config(d_in=3, d_out=5, window=3, span=2 * T, convention={"reference": "chunk_start"})
     M = np.zeros((4, 5, 3))
     state = omega.start(config, (4,)).replaced(M=M)
     found, _ = run.run(omega.RULE, config, Tokens(**tensors), state, form="chunkwise")
