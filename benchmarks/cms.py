@@ -149,7 +149,7 @@ def _timed(name: str, four: Call, one: Call, target: Target | None) -> Row:
 
 
 def _whole(name: str, four: Call, one: Call) -> Row:
-    found = bracketed(four.run, one.run, samples=5)
+    found = bracketed(four.run, one.run, samples=3)
     return Row(
         f"whole call of {name}, {SIZES}",
         "ms",

@@ -24,7 +24,7 @@ from benchmarks.measure import Row, Spread, Target, Work, timer
 from benchmarks.startup import HELP, _children, _python
 
 CASES = 200
-SAMPLES = 5
+SAMPLES = 3
 
 #: The first check of a process whose modules are loaded: what a case costs after start-up.
 FIRST = """
@@ -43,7 +43,7 @@ def rows() -> list[Row]:
         folder = Path(name)
         cases = list(_written(folder))
         one = [float(_printed(FIRST, str(cases[0]))) for _ in range(SAMPLES)]
-        many = [timer(lambda: _checked(folder), _children)() for _ in range(2)]
+        many = [timer(lambda: _checked(folder), _children)()]
     omega, mine = _omega()
     return [
         _row("atlas-ref --help", [timer(lambda: _python(HELP), _children)() for _ in range(9)], 0.3),

@@ -7,10 +7,9 @@ stay put where the times themselves wander. Neighbouring traps:
 - Memory touched for the first time is twenty times slower than memory written again: everything runs once before it is timed.
 - A virtual machine hands memory that has been free for some seconds back to its host, and waits for it when it is touched again, for
   longer than a run may take. What takes gigabytes has as much touched, and freed, right before each run.
-- The threads of the BLAS spin for a tenth of a second after a large product: `settle` waits until they sleep.
 - Processors of a virtual machine that slept may be two halves of one core of its host for the next fifth of a second, where
-  two threads are as slow as one (`python -m benchmarks.awake` shows it): what fills less time than that has a `lead`, runs
-  that are not timed.
+  two threads are as slow as one (`python -m benchmarks.awake` shows it). And the threads of the BLAS spin for a tenth of a
+  second after a large product. So what fills less time than that has a `lead`, runs that are not timed.
 - Other work on the machine takes wall time: work on one thread is timed by its CPU time. Work on several threads is not,
   since threads that wait in a loop spend CPU time too.
 - Two libraries with threads of their own slow each other within one process: PyTorch runs in another one (`benchmarks.process`).
@@ -34,8 +33,7 @@ import numpy as np
 Work = Callable[[], Any]
 Clock = Callable[[], float]
 
-SPIN = 0.15  # seconds after which the threads of the BLAS sleep
-LEAD = 0.3  # seconds of untimed runs after which processors that slept are awake
+LEAD = 0.3  # seconds of untimed runs after which processors that slept are awake and the threads of the BLAS sleep
 LARGE = 2048  # rows and columns of the product whose rate is the machine's
 ERROR_BOUND = 1e-3  # a float32 result further from float64 keeps no target, however fast it came
 
@@ -138,20 +136,16 @@ class Timing(NamedTuple):
     ratio: list[float]
 
 
-def bracketed(
-    ours: Work, reference: Work, *, samples: int, clock: Clock = time.process_time, settle: float = 0.0, lead: float = 0.0
-) -> Timing:
+def bracketed(ours: Work, reference: Work, *, samples: int, clock: Clock = time.process_time, lead: float = 0.0) -> Timing:
     """Time `ours` between two runs of `reference`, `samples` times, after one run of each to warm up.
 
     Args:
         clock: seconds; CPU time of this process unless stated.
-        settle: seconds to sleep after each reference.
         lead: seconds of untimed runs before each of ours.
     """
     ours()
     reference()
-    time.sleep(settle)
-    return alternated(timer(ours, clock, lead=lead), timer(reference, clock, settle), samples=samples)
+    return alternated(timer(ours, clock, lead=lead), timer(reference, clock), samples=samples)
 
 
 def lead_in(work: Work, seconds: float) -> None:
@@ -166,8 +160,8 @@ def touch(size: int) -> None:
     np.empty(size, np.uint8)[:: mmap.PAGESIZE] = 0
 
 
-def timer(work: Work, clock: Clock = time.perf_counter, settle: float = 0.0, lead: float = 0.0, memory: int = 0) -> Callable[[], float]:
-    """Seconds of one run of `work`, by the wall unless stated, after a lead of untimed ones; then it sleeps for `settle` seconds.
+def timer(work: Work, clock: Clock = time.perf_counter, lead: float = 0.0, memory: int = 0) -> Callable[[], float]:
+    """Seconds of one run of `work`, by the wall unless stated, after a lead of untimed ones.
 
     Args:
         memory: bytes that are touched and freed before the run, so that the machine has them.
@@ -179,9 +173,7 @@ def timer(work: Work, clock: Clock = time.perf_counter, settle: float = 0.0, lea
             touch(memory)
         start = clock()
         work()
-        spent = clock() - start
-        time.sleep(settle)
-        return spent
+        return clock() - start
 
     return seconds
 

@@ -95,7 +95,11 @@ def title(memory: Memory, kind: str, tokens: int = TOKENS) -> str:
 
 
 def sequence(memory: Memory, tokens: int, dtype: Any = np.float32, heads: int = HEADS) -> Arrays:
-    """Keys and queries of length one; retain about sigmoid(3), momentum and memory rate sigmoid(2), step size softplus(-3)."""
+    """Keys and queries of length one; retain about sigmoid(3), momentum and memory rate sigmoid(2), step size softplus(-3).
+
+    Nobody can change the arrays, so our calls take them as they are, as PyTorch takes tensors made of them; what can be changed is
+    copied (`benchmarks.parallel` has a row for that).
+    """
     draw = np.random.default_rng(0)
 
     def normal(*shape: int) -> Array:
@@ -112,7 +116,10 @@ def sequence(memory: Memory, tokens: int, dtype: Any = np.float32, heads: int = 
         "window_gate": _sigmoid(normal(heads, tokens)),
     }
     made = {"k": k, "v": v, "q": q} | {name: gates[name] for name in memory.gates}
-    return {name: array.astype(dtype, copy=False) for name, array in made.items()}
+    made = {name: array.astype(dtype, copy=False) for name, array in made.items()}
+    for array in made.values():
+        array.flags.writeable = False
+    return made
 
 
 def _sigmoid(x: Array) -> Array:

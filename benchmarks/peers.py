@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 from benchmarks import memories
 from benchmarks.measure import (
     LEAD,
-    SPIN,
     Report,
     Row,
     Spread,
@@ -70,17 +69,17 @@ class Peer(NamedTuple):
 RECURRENT: Sequence[dict[str, Any]] = ({"chunk": None},)
 
 PEERS = (
-    Peer("atlas-rnn cell", "atlas-rnn", memories.FROZEN, ({**CELL, "scan_chunk_len": None},), faster=(150, 100), less=30, samples=3),
+    Peer("atlas-rnn cell", "atlas-rnn", memories.FROZEN, ({**CELL, "scan_chunk_len": None},), faster=(150, 100), less=30, samples=2),
     Peer("atlas-rnn cell, scan in chunks of 64", "atlas-rnn", memories.FROZEN, ({**CELL, "scan_chunk_len": 64},), samples=1),
     Peer("fla-core delta", "fla delta", memories.FLA_DELTA, SHORT, (0.9, 0.8)),
     Peer("fla-core gated delta", "fla gated delta", memories.FLA_GATED_DELTA, LONG, (0.6, 0.7)),
     Peer("fla-core momentum delta", "fla momentum delta", memories.FLA_MOMENTUM_DELTA, LONG, (0.5, 0.7)),
-    Peer("fla-core gated delta", "fla gated delta", memories.FLA_GATED_DELTA, SHORT, samples=3),
-    Peer("fla-core momentum delta", "fla momentum delta", memories.FLA_MOMENTUM_DELTA, SHORT, samples=3),
-    Peer("fla-core delta, recurrent", "fla delta", memories.FLA_DELTA, RECURRENT, samples=2),
-    Peer("fla-core gated delta, recurrent", "fla gated delta", memories.FLA_GATED_DELTA, RECURRENT, samples=2),
-    Peer("fla-core momentum delta, recurrent", "fla momentum delta", memories.FLA_MOMENTUM_DELTA, RECURRENT, samples=2),
-    Peer("titans-pytorch, linear memory", "titans-pytorch", memories.FROZEN_TITANS, LONG, same_work=False),
+    Peer("fla-core gated delta", "fla gated delta", memories.FLA_GATED_DELTA, SHORT, samples=2),
+    Peer("fla-core momentum delta", "fla momentum delta", memories.FLA_MOMENTUM_DELTA, SHORT, samples=2),
+    Peer("fla-core delta, recurrent", "fla delta", memories.FLA_DELTA, RECURRENT, samples=1),
+    Peer("fla-core gated delta, recurrent", "fla gated delta", memories.FLA_GATED_DELTA, RECURRENT, samples=1),
+    Peer("fla-core momentum delta, recurrent", "fla momentum delta", memories.FLA_MOMENTUM_DELTA, RECURRENT, samples=1),
+    Peer("titans-pytorch, linear memory", "titans-pytorch", memories.FROZEN_TITANS, LONG, samples=3, same_work=False),
 )
 
 
@@ -91,11 +90,13 @@ class Found(NamedTuple):
         options: the fastest of those it has.
         errors: of its reads at `TOKENS`, of its gradients at `TOKENS_OF_GRADIENTS`.
         grows: megabytes, forward and with backward.
+        took: seconds of those runs, which met memory for the first time.
     """
 
     options: dict[str, Any]
     errors: tuple[float, float]
     grows: tuple[float, float]
+    took: tuple[float, float]
 
 
 def report() -> Report:
@@ -135,7 +136,7 @@ def _found(peer: Peer, process: Process) -> Found:
     off = _errors(peer, process, options)
     process.load(peer.name, *large, **options)
     forward, both = (process.memory(kind) for kind in KINDS)
-    return Found(options, off, (forward, both))
+    return Found(options, off, *zip(forward, both, strict=True))
 
 
 def _errors(peer: Peer, process: Process, options: dict[str, Any]) -> tuple[float, float]:
@@ -170,9 +171,9 @@ def _times(peer: Peer, kind: str, found: Found, process: Process) -> Row:
     error = errors(peer.memory)[which]
     run = work(peer.memory, kind, sequence(peer.memory, TOKENS))
     times = runs_within(run, SAMPLE)
-    one = process.seconds(kind)
+    one = found.took[which] if found.took[which] > LEAD else process.seconds(kind)
     theirs, lead = max(1, round(SAMPLE / one)), LEAD if one < LEAD else 0.0
-    ours = timer(repeated(run, times), settle=SPIN, lead=LEAD)
+    ours = timer(repeated(run, times), lead=LEAD)
     taken = alternated(ours, lambda: process.seconds(kind, theirs, lead), samples=peer.samples)
     ratio = [each / times for each in taken.ratio]
     note = f"wall time; memory grows by {_ours(peer.memory)[which]:.0f} MB, theirs by {found.grows[which]:.0f} MB"

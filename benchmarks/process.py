@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import math
 import multiprocessing
 import time
 import traceback
@@ -63,9 +64,10 @@ class Process:
         """Wall time of one run, the mean of some in a row after a lead of untimed ones; kind "forward" or "both"."""
         return float(self._ask("seconds", kind, times, lead))
 
-    def memory(self, kind: str) -> float:
-        """Megabytes by which the process grows at its peak during one run; nan where the system does not say."""
-        return float(self._ask("memory", kind))
+    def memory(self, kind: str) -> tuple[float, float]:
+        """Megabytes by which the process grows at its peak during one run, nan where the system does not say, and its seconds."""
+        grows, seconds = self._ask("memory", kind)
+        return float(grows), float(seconds)
 
     def _ask(self, *question: Any) -> Any:
         try:
@@ -123,7 +125,8 @@ def _seconds(call: public.Call, kind: str, times: int, lead: float) -> float:
     return spent
 
 
-def _memory(call: public.Call, kind: str) -> float:
+def _memory(call: public.Call, kind: str) -> tuple[float, float]:
+    run = call.forward if kind == "forward" else call.both
     status, clear = Path("/proc/self/status"), Path("/proc/self/clear_refs")
     gc.collect()
     try:
@@ -131,9 +134,11 @@ def _memory(call: public.Call, kind: str) -> float:
         clear.write_text("5")  # the peak starts anew
         before = _megabytes(status, "VmRSS")
     except (AttributeError, OSError):
-        return float("nan")
-    (call.forward if kind == "forward" else call.both)()
-    return _megabytes(status, "VmHWM") - before
+        before = float("nan")
+    start = time.perf_counter()
+    run()
+    seconds = time.perf_counter() - start
+    return (before if math.isnan(before) else _megabytes(status, "VmHWM") - before), seconds
 
 
 def _megabytes(status: Path, field: str) -> float:

@@ -11,6 +11,7 @@ state and one gradient for each input.
 from __future__ import annotations
 
 import math
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +25,7 @@ from benchmarks.memories import HEADS, D, Memory, sequence, work
 SIZES = tuple(16 * 4**n for n in range(7))  # 16 to 65,536 tokens
 LINEAR_FROM = 1024
 FLOATS = 40
+MOMENT = 0.5  # seconds
 
 
 class Form(NamedTuple):
@@ -109,25 +111,29 @@ def _affordable(points: list[Point], limit: tuple[float, float]) -> bool:
 
 
 def _point(form: Form, tokens: int, reference: Work | None = None) -> Point:
-    """Memory first, which also warms up; then the median of as many runs as fit into a moment, of three to five beside a reference.
+    """Memory first, which also warms up; then the median of as many runs as fit into a moment.
 
-    With a reference each run stands between two samples of it.
+    With a reference three to five runs, each between two samples of it.
     """
     run = work(form.memory, "both", sequence(form.memory, tokens), form.form)
     outputs = 0
 
+    first = 0.0
+
     def once() -> None:
-        nonlocal outputs
+        nonlocal outputs, first
+        start = time.perf_counter()
         outputs = memories.size_of(run())
+        first = time.perf_counter() - start
 
     peak = peak_memory(once) * 1e6
     seconds = timer(run, memory=round(peak))
-    taken = [seconds()]
     if reference is not None:
         times = runs_within(reference, LEAD)
-        found = alternated(seconds, timer(repeated(reference, times)), samples=max(3, min(5, int(2.0 / taken[0]))))
+        found = alternated(seconds, timer(repeated(reference, times)), samples=max(3, min(5, int(2.0 / first))))
         return Point(tokens, float(np.median(found.ours)), peak, peak - outputs, times * float(np.median(found.ratio)))
-    while len(taken) < 5 and sum(taken) < 1.0:
+    taken = [seconds()]
+    while len(taken) < 5 and sum(taken) < MOMENT:
         taken.append(seconds())
     return Point(tokens, float(np.median(taken)), peak, peak - outputs)
 

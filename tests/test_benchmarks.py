@@ -88,7 +88,7 @@ def test_a_longer_sequence_is_timed_between_two_runs_of_the_first_size(monkeypat
         return lambda: clock.__setitem__(0, clock[0] + 0.4 * next(paces, 5.0)) or np.zeros(1)
 
     monkeypatch.setattr(measure.time, "perf_counter", lambda: clock[0])
-    monkeypatch.setattr(measure.timer, "__defaults__", (lambda: clock[0], 0.0, 0.0, 0))
+    monkeypatch.setattr(measure.timer, "__defaults__", (lambda: clock[0], 0.0, 0))
     monkeypatch.setattr(scaling, "work", long)
     monkeypatch.setattr(scaling.memories, "size_of", lambda made: 0)
     point = scaling._point(scaling.FORMS[0], 16, short)
