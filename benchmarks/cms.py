@@ -135,7 +135,8 @@ def _counted(name: str, four: Call, one: Call) -> Row:
 
 
 def _timed(name: str, four: Call, one: Call, target: Target | None) -> Row:
-    found = alternated(lambda: _written(four).seconds, lambda: _written(one).seconds, samples=5)
+    samples = 5 if target is not None else 3
+    found = alternated(lambda: _written(four).seconds, lambda: _written(one).seconds, samples=samples)
     return Row(
         f"time in the writes of {name}, {SIZES}",
         "ms",

@@ -6,7 +6,7 @@ stay put where the times themselves wander. Neighbouring traps:
 
 - Memory touched for the first time is twenty times slower than memory written again: everything runs once before it is timed.
 - A virtual machine hands memory that has been free for some seconds back to its host, and waits for it when it is touched again, for
-  longer than a run may take. What takes gigabytes has as much touched, and freed, right before each run.
+  longer than a run may take. What takes gigabytes has as much touched, and freed, right before its runs.
 - Processors of a virtual machine that slept may be two halves of one core of its host for the next fifth of a second, where
   two threads are as slow as one (`python -m benchmarks.awake` shows it). And the threads of the BLAS spin for a tenth of a
   second after a large product. So what fills less time than that has a `lead`, runs that are not timed.
@@ -33,7 +33,7 @@ import numpy as np
 Work = Callable[[], Any]
 Clock = Callable[[], float]
 
-LEAD = 0.3  # seconds of untimed runs after which processors that slept are awake and the threads of the BLAS sleep
+LEAD = 0.25  # seconds of untimed runs after which processors that slept are awake and the threads of the BLAS sleep
 LARGE = 2048  # rows and columns of the product whose rate is the machine's
 ERROR_BOUND = 1e-3  # a float32 result further from float64 keeps no target, however fast it came
 
@@ -160,17 +160,11 @@ def touch(size: int) -> None:
     np.empty(size, np.uint8)[:: mmap.PAGESIZE] = 0
 
 
-def timer(work: Work, clock: Clock = time.perf_counter, lead: float = 0.0, memory: int = 0) -> Callable[[], float]:
-    """Seconds of one run of `work`, by the wall unless stated, after a lead of untimed ones.
-
-    Args:
-        memory: bytes that are touched and freed before the run, so that the machine has them.
-    """
+def timer(work: Work, clock: Clock = time.perf_counter, lead: float = 0.0) -> Callable[[], float]:
+    """Seconds of one run of `work`, by the wall unless stated, after a lead of untimed ones."""
 
     def seconds() -> float:
         lead_in(work, lead)
-        if memory:
-            touch(memory)
         start = clock()
         work()
         return clock() - start

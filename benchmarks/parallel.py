@@ -132,7 +132,7 @@ def _against_sequential(memory: Memory, tokens: int, target: Target | None, kind
     arrays = sequence(memory, tokens)
     ours, reference = work(memory, kind, arrays), work(memory, kind, arrays, "sequential")
     times, theirs = runs_within(ours, SAMPLE), runs_within(reference, SAMPLE)
-    samples = 9 if target is not None else 3
+    samples = 7 if target is not None else 3
     found = bracketed(repeated(ours, times), repeated(reference, theirs), samples=samples, clock=time.perf_counter)
     return Row(
         title(memory, kind, tokens),

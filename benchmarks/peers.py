@@ -133,25 +133,26 @@ def _found(peer: Peer, process: Process) -> Found:
         return min(process.seconds("both") for _ in range(3))
 
     options = min(peer.options, key=seconds) if len(peer.options) > 1 else peer.options[0]
-    off = _errors(peer, process, options)
+    gradients = _gradients(peer, process, options)
+    true_reads, true_gradients = _truth(peer, process, options)
     process.load(peer.name, *large, **options)
-    forward, both = (process.memory(kind) for kind in KINDS)
-    return Found(options, off, *zip(forward, both, strict=True))
+    forward, both = (process.weighed(kind) for kind in KINDS)
+    off = relative_error(forward.reads, true_reads), gradient_error(gradients, true_gradients)
+    return Found(options, off, (forward.grows, both.grows), (forward.seconds, both.seconds))
 
 
-def _errors(peer: Peer, process: Process, options: dict[str, Any]) -> tuple[float, float]:
-    """Against the sequential rule in float64, or where that is another rule, against its own float64."""
-    few, memory = TOKENS_OF_GRADIENTS, peer.memory
+def _gradients(peer: Peer, process: Process, options: dict[str, Any]) -> dict[str, Any]:
+    few = TOKENS_OF_GRADIENTS
+    process.load(peer.name, sequence(peer.memory, few), cotangent(few), **options)
+    return process.gradients()
 
-    def found(**more: Any) -> tuple[Any, dict[str, Any]]:
-        process.load(peer.name, sequence(memory, TOKENS), cotangent(TOKENS), **options, **more)
-        reads = process.reads()
-        process.load(peer.name, sequence(memory, few), cotangent(few), **options, **more)
-        return reads, process.gradients()
 
-    reads, gradients = found()
-    true_reads, true_gradients = (memories.truth(memory)[-1], memories.true_gradient(memory)) if peer.same_work else found(double=True)
-    return relative_error(reads, true_reads), gradient_error(gradients, true_gradients)
+def _truth(peer: Peer, process: Process, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Reads and gradients of the sequential rule in float64, or where that is another rule, of its own float64."""
+    if peer.same_work:
+        return memories.truth(peer.memory)[-1], memories.true_gradient(peer.memory)
+    process.load(peer.name, sequence(peer.memory, TOKENS), cotangent(TOKENS), **options, double=True)
+    return process.reads(), _gradients(peer, process, options | {"double": True})
 
 
 def _target(peer: Peer, kind: str) -> Target | None:

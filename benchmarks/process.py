@@ -16,12 +16,26 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from benchmarks import public
 from benchmarks.measure import lead_in
 
 PAUSE = 0.02  # seconds until the threads of PyTorch sleep
+
+
+class Weighed(NamedTuple):
+    """One run that met memory for the first time.
+
+    Attributes:
+        grows: megabytes by which the process grew at its peak; nan where the system does not say.
+        seconds: that it took.
+        reads: of kind "forward", as a plain array in our layout; else None.
+    """
+
+    grows: float
+    seconds: float
+    reads: Any
 
 
 class Process:
@@ -64,10 +78,9 @@ class Process:
         """Wall time of one run, the mean of some in a row after a lead of untimed ones; kind "forward" or "both"."""
         return float(self._ask("seconds", kind, times, lead))
 
-    def memory(self, kind: str) -> tuple[float, float]:
-        """Megabytes by which the process grows at its peak during one run, nan where the system does not say, and its seconds."""
-        grows, seconds = self._ask("memory", kind)
-        return float(grows), float(seconds)
+    def weighed(self, kind: str) -> Weighed:
+        """One run, with the memory that it takes."""
+        return Weighed(*self._ask("weighed", kind))
 
     def _ask(self, *question: Any) -> Any:
         try:
@@ -125,8 +138,7 @@ def _seconds(call: public.Call, kind: str, times: int, lead: float) -> float:
     return spent
 
 
-def _memory(call: public.Call, kind: str) -> tuple[float, float]:
-    run = call.forward if kind == "forward" else call.both
+def _weighed(call: public.Call, kind: str) -> Weighed:
     status, clear = Path("/proc/self/status"), Path("/proc/self/clear_refs")
     gc.collect()
     try:
@@ -136,9 +148,10 @@ def _memory(call: public.Call, kind: str) -> tuple[float, float]:
     except (AttributeError, OSError):
         before = float("nan")
     start = time.perf_counter()
-    run()
+    made: Any = call.forward() if kind == "forward" else call.both()
     seconds = time.perf_counter() - start
-    return (before if math.isnan(before) else _megabytes(status, "VmHWM") - before), seconds
+    grows = before if math.isnan(before) else _megabytes(status, "VmHWM") - before
+    return Weighed(grows, seconds, call.plain(made.numpy()) if kind == "forward" else None)
 
 
 def _megabytes(status: Path, field: str) -> float:
@@ -146,4 +159,4 @@ def _megabytes(status: Path, field: str) -> float:
     return int(line.split()[1]) * 1024 / 1e6
 
 
-QUESTIONS: dict[str, Callable[..., Any]] = {"reads": _reads, "gradients": _gradients, "seconds": _seconds, "memory": _memory}
+QUESTIONS: dict[str, Callable[..., Any]] = {"reads": _reads, "gradients": _gradients, "seconds": _seconds, "weighed": _weighed}

@@ -11,7 +11,6 @@ state and one gradient for each input.
 from __future__ import annotations
 
 import math
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks import memories, plots
-from benchmarks.measure import LEAD, Report, Row, Spread, Target, Work, alternated, peak_memory, repeated, runs_within, timer
+from benchmarks.measure import LEAD, Report, Row, Spread, Target, Work, alternated, peak_memory, repeated, runs_within, timer, touch
 from benchmarks.memories import HEADS, D, Memory, sequence, work
 
 SIZES = tuple(16 * 4**n for n in range(7))  # 16 to 65,536 tokens
@@ -113,24 +112,21 @@ def _affordable(points: list[Point], limit: tuple[float, float]) -> bool:
 def _point(form: Form, tokens: int, reference: Work | None = None) -> Point:
     """Memory first, which also warms up; then the median of as many runs as fit into a moment.
 
-    With a reference three to five runs, each between two samples of it.
+    With a reference three runs, two of the largest size, each between two samples of it.
     """
     run = work(form.memory, "both", sequence(form.memory, tokens), form.form)
     outputs = 0
 
-    first = 0.0
-
     def once() -> None:
-        nonlocal outputs, first
-        start = time.perf_counter()
+        nonlocal outputs
         outputs = memories.size_of(run())
-        first = time.perf_counter() - start
 
     peak = peak_memory(once) * 1e6
-    seconds = timer(run, memory=round(peak))
+    seconds = timer(run)
+    touch(round(peak))
     if reference is not None:
         times = runs_within(reference, LEAD)
-        found = alternated(seconds, timer(repeated(reference, times)), samples=max(3, min(5, int(2.0 / first))))
+        found = alternated(seconds, timer(repeated(reference, times)), samples=2 if tokens == SIZES[-1] else 3)
         return Point(tokens, float(np.median(found.ours)), peak, peak - outputs, times * float(np.median(found.ratio)))
     taken = [seconds()]
     while len(taken) < 5 and sum(taken) < MOMENT:

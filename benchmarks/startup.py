@@ -25,7 +25,7 @@ def rows() -> list[Row]:
     """CPU time of whole processes."""
     found = []
     for name, (ours, reference, theirs) in COMMANDS.items():
-        timing = bracketed(partial(_python, ours), partial(_python, theirs), samples=5, clock=_children)
+        timing = bracketed(partial(_python, ours), partial(_python, theirs), samples=3, clock=_children)
         times = Spread.of(timing.ours, 1e3), Spread.of(timing.theirs, 1e3)
         found.append(Row(name, "ms", times[0], reference, times[1], Spread.of(timing.ratio), note="CPU time of the process"))
     return found

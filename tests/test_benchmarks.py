@@ -88,7 +88,7 @@ def test_a_longer_sequence_is_timed_between_two_runs_of_the_first_size(monkeypat
         return lambda: clock.__setitem__(0, clock[0] + 0.4 * next(paces, 5.0)) or np.zeros(1)
 
     monkeypatch.setattr(measure.time, "perf_counter", lambda: clock[0])
-    monkeypatch.setattr(measure.timer, "__defaults__", (lambda: clock[0], 0.0, 0))
+    monkeypatch.setattr(measure.timer, "__defaults__", (lambda: clock[0], 0.0))
     monkeypatch.setattr(scaling, "work", long)
     monkeypatch.setattr(scaling.memories, "size_of", lambda made: 0)
     point = scaling._point(scaling.FORMS[0], 16, short)
@@ -112,29 +112,29 @@ def test_a_lead_runs_the_work_untimed_before_each_sample(lead: float, untimed: i
         assert len(runs) == count * (untimed + 1)
 
 
-def test_memory_is_touched_before_each_run_and_outside_of_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, seen = [0.0], []
-
-    def touch(size: int) -> None:
-        seen.append(size)
-        clock[0] += 10.0
-
-    def work() -> None:
-        seen.append("run")
-        clock[0] += 1.0
-
-    monkeypatch.setattr(measure, "touch", touch)
-    seconds = measure.timer(work, lambda: clock[0], memory=4096)
-    assert [seconds(), seconds()] == [1.0, 1.0]
-    assert seen == [4096, "run", 4096, "run"]
-
-
-def test_a_large_point_has_its_peak_touched(monkeypatch: pytest.MonkeyPatch) -> None:
-    touched: list[int] = []
-    monkeypatch.setattr(measure, "touch", touched.append)
+def test_memory_is_touched_before_the_runs_of_a_point_and_outside_of_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(scaling, "touch", seen.append)
+    monkeypatch.setattr(scaling, "peak_memory", lambda once: 1.5)
+    monkeypatch.setattr(scaling, "timer", lambda run: lambda: seen.append("run") or 1.0)
     point = scaling._point(scaling.FORMS[0], 16)
-    assert touched
-    assert set(touched) == {round(point.peak)}
+    assert point.peak == 1.5e6
+    assert seen[:2] == [1_500_000, "run"]
+    assert set(seen[1:]) == {"run"}
+
+
+def test_touched_memory_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[slice] = []
+
+    class Room:
+        def __setitem__(self, where: slice, value: int) -> None:
+            written.append(where)
+
+    made: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(measure.np, "empty", lambda *given: made.append(given) or Room())
+    measure.touch(2**20)
+    assert made == [(2**20, np.uint8)]
+    assert written == [slice(None, None, measure.mmap.PAGESIZE)]
 
 
 HASWELL = {"internal_api": "openblas", "architecture": "Haswell"}
