@@ -46,7 +46,7 @@ def rows() -> list[Row]:
         many = [timer(lambda: _checked(folder), _children)()]
     omega, mine = _omega()
     return [
-        _row("atlas-ref --help", [timer(lambda: _python(HELP), _children)() for _ in range(9)], 0.3),
+        _row("atlas-ref --help", [timer(lambda: _python(HELP), _children)() for _ in range(5)], 0.3),
         _row("check of one small case, after start-up", one, 0.2),
         _row("identify, T = 8, from y in float32", _samples(lambda: identify(omega, {"out/y": mine["out/y"]})), 5.0),
         _row("replay, T = 8, float32", _samples(lambda: replay(omega, mine), 1)),
