@@ -6,7 +6,8 @@ stay put where the times themselves wander. Neighbouring traps:
 
 - Memory touched for the first time is twenty times slower than memory written again: everything runs once before it is timed.
 - A virtual machine hands memory that has been free for some seconds back to its host, and waits for it when it is touched again, for
-  longer than a run may take. What takes gigabytes has as much touched, and freed, right before its runs.
+  longer than a run may take. What takes gigabytes has as much touched, and freed, less than a second before its
+  runs, which follow each other as fast.
 - Processors of a virtual machine that slept may be two halves of one core of its host for the next fifth of a second, where
   two threads are as slow as one (`python -m benchmarks.awake` shows it). And the threads of the BLAS spin for a tenth of a
   second after a large product. So what fills less time than that has a `lead`, runs that are not timed.

@@ -166,7 +166,7 @@ def _copying(memory: Memory) -> Row:
         None,
         error,
         error,
-        "wall time; all other rows are of inputs that nobody can change, which are taken as they are",
+        "wall time; the other rows of parallel forms are of inputs that nobody can change, which are taken as they are",
         "of its time",
     )
 

@@ -6,12 +6,13 @@ wrong in float32 where the recurrence is right. The cell of atlas-rnn computes
 the rule frozen at the start of the call. titans-pytorch computes a relative of Titans frozen for a chunk, from tokens: its
 row shows what that costs, not the same work. PyTorch runs in a process of its own, on as many threads as there are cores;
 the two take turns, every sample fills some time with runs after a lead of untimed ones, unless one run is longer than the
-lead, and all times are by the wall. What is held against a bound has most samples.
+lead, and all times are by the wall. Most rows without a bound have few samples, and so has what takes seconds.
 """
 
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -34,6 +35,8 @@ from benchmarks.process import Process
 from benchmarks.public import Missing
 
 SAMPLE = 0.05  # seconds of one sample: short work is repeated
+LONG_RUN = 1.0  # seconds of a first run after which another one is not needed to know how long one takes
+SPIN = 0.15  # seconds after which the threads of the BLAS sleep: for who has no lead that outlasts them
 LONGEST = 10.0  # seconds of all samples of a peer but one, beyond which it has fewer of them
 KINDS = ("forward", "both")
 SHORT: Sequence[dict[str, Any]] = ({"chunk": 32},)
@@ -173,9 +176,16 @@ def _times(peer: Peer, kind: str, found: Found, process: Process) -> Row:
     error = errors(peer.memory)[which]
     run = work(peer.memory, kind, sequence(peer.memory, TOKENS))
     times = runs_within(run, SAMPLE)
-    one = found.took[which] if found.took[which] > LEAD else process.seconds(kind)
+    one = found.took[which] if found.took[which] > LONG_RUN else process.seconds(kind)
     theirs, lead = max(1, round(SAMPLE / one)), LEAD if one < LEAD else 0.0
-    ours = timer(repeated(run, times), lead=LEAD)
+    timed = timer(repeated(run, times), lead=LEAD)
+
+    def ours() -> float:
+        spent = timed()
+        if not lead:
+            time.sleep(SPIN)
+        return spent
+
     taken = alternated(ours, lambda: process.seconds(kind, theirs, lead), samples=max(1, min(peer.samples, int(LONGEST / one))))
     ratio = [each / times for each in taken.ratio]
     note = f"wall time; memory grows by {_ours(peer.memory)[which]:.0f} MB, theirs by {found.grows[which]:.0f} MB"

@@ -1,7 +1,7 @@
 """PyTorch in a process of its own, which times and weighs itself.
 
 Its threads and those of our BLAS wait in a loop after each product; within one process, or without a pause, each would
-slow the other. So the two take turns: one works while the other sleeps, waiting for the next question.
+slow the other. So the two take turns, and what still spins when the other begins is outlasted by its lead of untimed runs, or by a pause.
 """
 
 from __future__ import annotations

@@ -112,15 +112,29 @@ def test_a_lead_runs_the_work_untimed_before_each_sample(lead: float, untimed: i
         assert len(runs) == count * (untimed + 1)
 
 
-def test_memory_is_touched_before_the_runs_of_a_point_and_outside_of_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Any] = []
-    monkeypatch.setattr(scaling, "touch", seen.append)
+@pytest.mark.parametrize("beside", [True, False])
+def test_memory_is_touched_before_the_runs_of_a_point_and_outside_of_their_time(beside: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, seen = [0.0], []
+
+    def runs(what: Any, seconds: float) -> Any:
+        def run(*_: Any) -> Any:
+            seen.append(what)
+            clock[0] += seconds
+            return np.zeros(1)
+
+        return run
+
+    monkeypatch.setattr(measure.timer, "__defaults__", (lambda: clock[0], 0.0))
+    monkeypatch.setattr(scaling, "touch", lambda size: runs(size, 100.0)())
     monkeypatch.setattr(scaling, "peak_memory", lambda once: 1.5)
-    monkeypatch.setattr(scaling, "timer", lambda run: lambda: seen.append("run") or 1.0)
-    point = scaling._point(scaling.FORMS[0], 16)
+    monkeypatch.setattr(scaling, "work", lambda *_: runs("run", 4.0))
+    point = scaling._point(scaling.FORMS[0], scaling.SIZES[-1], runs("reference", 1.0) if beside else None)
     assert point.peak == 1.5e6
-    assert seen[:2] == [1_500_000, "run"]
-    assert set(seen[1:]) == {"run"}
+    assert point.seconds == 4.0
+    after = seen[seen.index(1_500_000) + 1 :]
+    assert after == (["reference", "run", "reference", "run", "reference"] if beside else ["run"])
+    assert "run" not in seen[: seen.index(1_500_000)]
+    assert math.isnan(point.ratio) or point.ratio == 4.0
 
 
 def test_touched_memory_is_new(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -30,13 +33,14 @@ def taken(choice: Fastest, clock: list[float], seconds: Mapping[int, float], run
 
 
 def test_each_way_is_compared_with_the_first_and_then_the_fastest_is_taken(clock: list[float]) -> None:
-    ways = taken(Fastest(), clock, {1: 3.0, 2: 5.0, 4: 4.0}, EVERY + 8)
-    assert ways[: 4 * KEPT] == [1, 2, 1, 4] * KEPT
-    assert set(ways[4 * KEPT :]) == {1}
+    """A look after one run and after two in turn; once another way has won, it is compared again, the other way round."""
+    ways = taken(Fastest(), clock, {1: 3.0, 2: 5.0, 4: 4.0}, 5 * KEPT + EVERY)
+    assert ways[: 5 * KEPT] == [1, 2, 1, 1, 4] * KEPT
+    assert set(ways[5 * KEPT :]) == {1}
     ways = taken(Fastest(), clock, {1: 3.0, 2: 2.0}, 6 * KEPT)
-    assert ways[: 2 * KEPT + 1] == [1, 2] * KEPT + [1]
-    assert ways[2 * KEPT + 1 : 4 * KEPT] == [2, 1] * (KEPT - 1) + [2], "compared again, the other way round; 2, 1, 2 was there already"
-    assert ways[4 * KEPT :].count(1) <= 1
+    assert ways[: 5 * KEPT // 2 + 1] == [1, 2, 1, 1, 2] * (KEPT // 2) + [1]
+    assert ways[5 * KEPT // 2 + 1 :].count(1) == KEPT - 1, "2, 1, 2 was there already"
+    assert ways[-KEPT // 2 :] == [2] * (KEPT // 2)
 
 
 def test_of_three_ways_the_fastest_is_found(clock: list[float]) -> None:
@@ -45,11 +49,10 @@ def test_of_three_ways_the_fastest_is_found(clock: list[float]) -> None:
 
 
 def test_the_others_are_looked_at_now_and_then(clock: list[float]) -> None:
-    ways = taken(Fastest(), clock, {1: 2.0, 2: 3.0, 4: 5.0}, 10 * EVERY)
-    later = ways[4 * KEPT :]
-    looks = 10 - 4 * KEPT // EVERY
-    assert later.count(2) + later.count(4) == looks
-    assert later.count(2) > 2 < later.count(4)
+    ways = taken(Fastest(), clock, {1: 2.0, 2: 3.0, 4: 5.0}, 5 * KEPT + 10 * (EVERY + 1))
+    later = ways[5 * KEPT :]
+    assert [at for at, way in enumerate(later) if way != 1] == [EVERY + look * (EVERY + 1) for look in range(10)]
+    assert later.count(2) == later.count(4) == 5
 
 
 @pytest.mark.parametrize(("before", "after"), [({1: 1.0, 2: 2.0}, {1: 3.0, 2: 2.0}), ({1: 3.0, 2: 2.0}, {1: 1.0, 2: 2.0})])
@@ -81,6 +84,39 @@ def test_one_slow_run_changes_nothing(clock: list[float]) -> None:
     taken(choice, clock, {1: 1.0, 2: 2.0}, 2 * EVERY)
     taken(choice, clock, {1: 100.0, 2: 2.0}, 1)
     assert taken(choice, clock, {1: 1.0, 2: 2.0}, 1) == [1]
+
+
+@pytest.mark.parametrize("best", [1, 2])
+@pytest.mark.parametrize("cold", [0, 1])
+def test_calls_that_differ_and_take_turns_favour_no_way(best: int, cold: int, clock: list[float]) -> None:
+    """Every second call takes half as long again, whatever the way."""
+    choice = Fastest()
+    ways: list[int] = []
+    for run in range(20 * KEPT):
+        pace = 1.5 if run % 2 == cold else 1.0
+        ways += taken(choice, clock, {way: pace * (1.0 if way == best else 1.3) for way in (1, 2)}, 1)
+    assert ways[10 * KEPT :].count(best) >= 0.9 * 10 * KEPT
+
+
+def test_threads_that_ask_at_once_find_out_each_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In lockstep, a run of each thread between two of the other."""
+    choice, now = Fastest(), threading.local()
+    monkeypatch.setattr(fastest.time, "perf_counter", lambda: getattr(now, "at", 0.0))
+    meet = threading.Barrier(2)
+
+    def ask() -> list[int]:
+        ways = []
+        for _ in range(6 * KEPT):
+            meet.wait()
+            with choice.of((1, 2), "task") as way:
+                ways.append(way)
+                now.at = getattr(now, "at", 0.0) + {1: 4.0, 2: 2.0}[way]
+        return ways
+
+    with ThreadPoolExecutor(2) as pool:
+        found = [each.result() for each in [pool.submit(ask) for _ in range(2)]]
+    for ways in found:
+        assert ways[-KEPT:].count(2) >= KEPT - 1
 
 
 def test_one_way_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +154,7 @@ def test_a_task_that_is_used_is_remembered(clock: list[float]) -> None:
 
 def test_a_way_that_fails_is_not_taken_forever(clock: list[float]) -> None:
     choice, failed = Fastest(), 0
-    for _ in range(3 * KEPT):
+    for _ in range(5 * KEPT // 2 + EVERY):
         try:
             with choice.of((1, 2), "task") as way:
                 clock[0] += 1.0
@@ -127,3 +163,19 @@ def test_a_way_that_fails_is_not_taken_forever(clock: list[float]) -> None:
         except ValueError:
             failed += 1
     assert failed == KEPT
+
+
+def test_one_way_that_does_not_fail_is_found(clock: list[float]) -> None:
+    choice, ways = Fastest(), []
+    for _ in range(15 * KEPT):
+        with contextlib.suppress(ValueError), choice.of((1, 2, 4), "task") as way:
+            ways.append(way)
+            clock[0] += 1.0
+            if way != 4:
+                raise ValueError("failed")
+    assert ways[-KEPT:].count(4) >= KEPT - 1
+
+
+def test_ways_that_take_no_time_are_the_same(clock: list[float]) -> None:
+    ways = taken(Fastest(), clock, {1: 0.0, 2: 0.0}, 10 * KEPT)
+    assert set(ways[5 * KEPT // 2 :][:EVERY]) == {1}
