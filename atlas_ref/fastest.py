@@ -27,13 +27,13 @@ class _Task:
         way: the one taken.
         ratios: of each other way, its time over the mean of the two neighbouring runs.
         last: the last runs, (way, seconds).
-        runs, looks, since: how many there were, of them those of another way, and those of the way taken since the last look.
+        looks, since: runs of another way, and those of the way taken since the last of them.
     """
 
     def __init__(self, ways: Sequence[int]) -> None:
         self.ways = tuple(ways)
         self.last: deque[tuple[int, float]] = deque(maxlen=3)
-        self.runs = self.looks = 0
+        self.looks = 0
         self.take(ways[0])
 
     def take(self, way: int) -> None:
@@ -46,7 +46,6 @@ class _Task:
 
         At first after one run and after two in turn, so that calls that differ and take turns favour no way.
         """
-        self.runs += 1
         others = list(self.ratios)
         least = min(others, key=lambda way: len(self.ratios[way]))
         unknown = len(self.ratios[least]) < KEPT
@@ -61,8 +60,8 @@ class _Task:
         self.last.append((way, seconds))
         if len(self.last) < 3:
             return
-        (first, before), (other, between), (third, after) = self.last
-        if first != self.way or third != self.way or other == self.way:
+        (_, before), (other, between), (_, after) = self.last
+        if other == self.way:  # a look stands between two runs of the way taken
             return
         ratio = max(between, RESOLVED) / max((before + after) / 2, RESOLVED)
         self.ratios[other].append(1.0 if math.isnan(ratio) else ratio)  # both fail

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import threading
+import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -39,6 +39,7 @@ def test_each_way_is_compared_with_the_first_and_then_the_fastest_is_taken(clock
     assert set(ways[5 * KEPT :]) == {1}
     ways = taken(Fastest(), clock, {1: 3.0, 2: 2.0}, 6 * KEPT)
     assert ways[: 5 * KEPT // 2 + 1] == [1, 2, 1, 1, 2] * (KEPT // 2) + [1]
+    assert ways[5 * KEPT // 2 + 1] == 2
     assert ways[5 * KEPT // 2 + 1 :].count(1) == KEPT - 1, "2, 1, 2 was there already"
     assert ways[-KEPT // 2 :] == [2] * (KEPT // 2)
 
@@ -98,25 +99,46 @@ def test_calls_that_differ_and_take_turns_favour_no_way(best: int, cold: int, cl
     assert ways[10 * KEPT :].count(best) >= 0.9 * 10 * KEPT
 
 
-def test_threads_that_ask_at_once_find_out_each_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In lockstep, a run of each thread between two of the other."""
-    choice, now = Fastest(), threading.local()
-    monkeypatch.setattr(fastest.time, "perf_counter", lambda: getattr(now, "at", 0.0))
-    meet = threading.Barrier(2)
+def test_each_thread_finds_out_for_itself(clock: list[float]) -> None:
+    """Runs of threads that ask at once would stand between each other's."""
+    choice = Fastest()
+    taken(choice, clock, {1: 2.0, 2: 1.0}, 6 * KEPT)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(lambda: len(choice.tasks)).result() == 0
+        assert pool.submit(lambda: taken(choice, clock, {1: 1.0, 2: 2.0}, 6 * KEPT)[-KEPT:].count(1)).result() >= KEPT - 1
+    assert taken(choice, clock, {1: 2.0, 2: 1.0}, KEPT).count(2) >= KEPT - 1
 
-    def ask() -> list[int]:
-        ways = []
-        for _ in range(6 * KEPT):
-            meet.wait()
-            with choice.of((1, 2), "task") as way:
-                ways.append(way)
-                now.at = getattr(now, "at", 0.0) + {1: 4.0, 2: 2.0}[way]
-        return ways
 
-    with ThreadPoolExecutor(2) as pool:
-        found = [each.result() for each in [pool.submit(ask) for _ in range(2)]]
-    for ways in found:
-        assert ways[-KEPT:].count(2) >= KEPT - 1
+LOOKS = [at for at in range(5 * KEPT) if at % 5 in (1, 4)]  # runs of another way while little is known of it
+
+
+def after(run: int, clock: list[float], seconds: Callable[[int, int], float]) -> int:
+    """The way taken after so many runs, of seconds that depend on the run and its way."""
+    choice = Fastest()
+    for at in range(run):
+        with contextlib.suppress(ValueError), choice.of((1, 2), "task") as way:
+            clock[0] += seconds(at, way)
+            if math.isinf(clock[0]):
+                clock[0] = 0.0
+                raise ValueError("failed")
+    return choice.tasks["task", (1, 2)].way
+
+
+def test_what_changes_steadily_favours_no_way(clock: list[float]) -> None:
+    """Each run takes 3 % longer than that before it, and another way 2 % less: the mean of both neighbours counts."""
+    pace = 1.03
+    assert after(LOOKS[KEPT], clock, lambda at, way: pace**at * (0.98 if way == 2 else 1.0)) == 2
+    assert after(LOOKS[KEPT], clock, lambda at, way: pace**-at * (1.02 if way == 2 else 1.0)) == 1
+
+
+@pytest.mark.parametrize("slow", [0, KEPT // 2, KEPT - 1])
+def test_one_slow_look_says_nothing(slow: int, clock: list[float]) -> None:
+    assert after(LOOKS[KEPT], clock, lambda at, way: 0.9 if way == 2 and at != LOOKS[slow] else 100.0 if way == 2 else 1.0) == 2
+
+
+def test_runs_that_all_fail_for_a_while_say_nothing(clock: list[float]) -> None:
+    failing = range(LOOKS[KEPT // 2 - 2] - 1, LOOKS[KEPT // 2 + 1])
+    assert after(LOOKS[KEPT], clock, lambda at, way: math.inf if at in failing else 0.9 if way == 2 else 1.0) == 2
 
 
 def test_one_way_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,12 +166,13 @@ def test_tasks_are_apart_and_the_oldest_is_forgotten(clock: list[float]) -> None
 def test_a_task_that_is_used_is_remembered(clock: list[float]) -> None:
     choice = Fastest()
     taken(choice, clock, {1: 1.0, 2: 2.0}, 3 * KEPT, "used")
+    known = choice.tasks["used", (1, 2)]
     for task in range(2 * TASKS):
         taken(choice, clock, {1: 1.0, 2: 2.0}, 1, task)
         taken(choice, clock, {1: 1.0, 2: 2.0}, 1, "used")
     assert taken(choice, clock, {1: 1.0, 2: 2.0}, 1, "used") == [1]
     assert len(choice.tasks) == TASKS
-    assert choice.tasks["used", (1, 2)].runs > TASKS
+    assert choice.tasks["used", (1, 2)] is known
 
 
 def test_a_way_that_fails_is_not_taken_forever(clock: list[float]) -> None:
