@@ -12,8 +12,8 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from atlas_ref.threads import processors
+from benchmarks.measure import SPIN
 
-SLEEP = 0.15  # seconds
 ROWS, TIMES = 128, 20  # a product that stays in a processor's own cache, and how many make a reading
 MOMENT, MOMENTS, ROUNDS = 0.04, 12, 4
 
@@ -21,7 +21,7 @@ MOMENT, MOMENTS, ROUNDS = 0.04, 12, 4
 def course() -> np.ndarray:
     """Thousand million float32 operations a second, (processors, moments), after a sleep."""
     readings: list[list[tuple[float, float]]] = [[] for _ in range(processors())]
-    time.sleep(SLEEP)
+    time.sleep(SPIN)
     start = time.perf_counter()
 
     def multiply(into: list[tuple[float, float]]) -> None:
@@ -49,7 +49,7 @@ def _rate(readings: list[tuple[float, float]], moment: int, operations: float) -
 
 def main() -> None:
     """Print some rounds, a line for each processor."""
-    print(f"GFLOP/s of each of {processors()} processors, every {1e3 * MOMENT:.0f} ms after {SLEEP} s of sleep")
+    print(f"GFLOP/s of each of {processors()} processors, every {1e3 * MOMENT:.0f} ms after {SPIN} s of sleep")
     with threadpool_limits(1, "blas"):
         for _ in range(ROUNDS):
             print()

@@ -35,6 +35,7 @@ Work = Callable[[], Any]
 Clock = Callable[[], float]
 
 LEAD = 0.25  # seconds of untimed runs after which processors that slept are awake and the threads of the BLAS sleep
+SPIN = 0.15  # seconds after which the threads of the BLAS sleep
 LARGE = 2048  # rows and columns of the product whose rate is the machine's
 ERROR_BOUND = 1e-3  # a float32 result further from float64 keeps no target, however fast it came
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from benchmarks import memories
 from benchmarks.measure import (
     LEAD,
+    SPIN,
     Report,
     Row,
     Spread,
@@ -36,7 +37,6 @@ from benchmarks.public import Missing
 
 SAMPLE = 0.05  # seconds of one sample: short work is repeated
 LONG_RUN = 1.0  # seconds of a first run after which another one is not needed to know how long one takes
-SPIN = 0.15  # seconds after which the threads of the BLAS sleep: for who has no lead that outlasts them
 LONGEST = 10.0  # seconds of all samples of a peer but one, beyond which it has fewer of them
 KINDS = ("forward", "both")
 SHORT: Sequence[dict[str, Any]] = ({"chunk": 32},)
@@ -182,7 +182,7 @@ def _times(peer: Peer, kind: str, found: Found, process: Process) -> Row:
 
     def ours() -> float:
         spent = timed()
-        if not lead:
+        if not lead:  # theirs would begin beside threads of ours that still spin
             time.sleep(SPIN)
         return spent
 

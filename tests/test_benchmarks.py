@@ -112,8 +112,11 @@ def test_a_lead_runs_the_work_untimed_before_each_sample(lead: float, untimed: i
         assert len(runs) == count * (untimed + 1)
 
 
+@pytest.mark.parametrize("tokens", [scaling.SIZES[-2], scaling.SIZES[-1]])
 @pytest.mark.parametrize("beside", [True, False])
-def test_memory_is_touched_before_the_runs_of_a_point_and_outside_of_their_time(beside: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_touched_before_the_runs_of_a_point_and_outside_of_their_time(
+    beside: bool, tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock, seen = [0.0], []
 
     def runs(what: Any, seconds: float) -> Any:
@@ -128,13 +131,13 @@ def test_memory_is_touched_before_the_runs_of_a_point_and_outside_of_their_time(
     monkeypatch.setattr(scaling, "touch", lambda size: runs(size, 100.0)())
     monkeypatch.setattr(scaling, "peak_memory", lambda once: 1.5)
     monkeypatch.setattr(scaling, "work", lambda *_: runs("run", 4.0))
-    point = scaling._point(scaling.FORMS[0], scaling.SIZES[-1], runs("reference", 1.0) if beside else None)
+    point = scaling._point(scaling.FORMS[0], tokens, runs("reference", 1.0) if beside else None)
     assert point.peak == 1.5e6
     assert point.seconds == 4.0
     after = seen[seen.index(1_500_000) + 1 :]
-    assert after == (["reference", "run", "reference", "run", "reference"] if beside else ["run"])
-    assert "run" not in seen[: seen.index(1_500_000)]
-    assert math.isnan(point.ratio) or point.ratio == 4.0
+    assert after == (["reference", *["run", "reference"] * (2 if tokens == scaling.SIZES[-1] else 3)] if beside else ["run"])
+    assert seen[: seen.index(1_500_000)].count("run") == (beside and tokens < scaling.SIZES[-1]), "for the work space of the thread"
+    assert point.ratio == 4.0 if beside else math.isnan(point.ratio)
 
 
 def test_touched_memory_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
