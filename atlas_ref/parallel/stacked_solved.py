@@ -16,7 +16,7 @@ import numpy as np
 from atlas_ref.parallel.dual import before_rows, read_rows, spread, spread_transposed
 from atlas_ref.parallel.group import Arrays, Layout
 from atlas_ref.parallel.stacked import Halves, Keep, Stacked, by_chunk, first_reference, left_rows, side_by_side
-from atlas_ref.parallel.triangular import inverse_unit_lower
+from atlas_ref.parallel.triangular import invert_unit_lower
 from atlas_ref.rules.run import short_buffers
 from atlas_ref.scratch import scratch
 from atlas_ref.types import Array
@@ -37,7 +37,9 @@ def invert(layout: Layout, made: Stacked, phi_T: Array, before: Array) -> None:
     """L^{-1} of every chunk."""
     np.matmul(made.phi, phi_T, out=made.keyed)
     with scratch.frame():
-        made.inverse[...] = inverse_unit_lower(scratch.times(before[..., made.rows.gates.bases :], made.keyed))
+        strict = scratch.empty(made.keyed.shape, made.keyed)
+        _times(before[..., made.rows.gates.bases :], made.keyed, strict)
+        invert_unit_lower(strict, made.inverse)
 
 
 def scale(layout: Layout, made: Stacked, phi_T: Array, before: Array) -> None:
@@ -50,7 +52,16 @@ def scale(layout: Layout, made: Stacked, phi_T: Array, before: Array) -> None:
     if made.reads:
         reading = read_rows(layout, rows.D)[:, :, 0]
         side_by_side(made.queries, reading[..., :nb], made.ask[..., K:, :])
-        np.multiply(reading[..., nb:], made.scores, out=made.A)
+        _times(reading[..., nb:], made.scores, made.A)
+
+
+def _times(coefficients: Array, products: Array, out: Array) -> None:
+    """Coefficient rows (B, g, rows, K) times products of the same shape.
+
+    Rows of the same place in all chunks lie side by side (`coefficients`), so they are taken place after place: chunk after
+    chunk, every entry would bring a line into the first cache that is gone before its next one is asked for.
+    """
+    np.multiply(coefficients.swapaxes(1, 2), products.swapaxes(1, 2), out=out.swapaxes(1, 2), order="C")
 
 
 PARTS: tuple[Part, ...] = (scale, invert)  # neither needs the other

@@ -30,33 +30,39 @@ def inverse_unit_lower(strict: Array) -> Array:
     Returns:
         (..., n, n), unit lower triangular, exact zeros above the diagonal.
     """
+    made: Array = np.empty_like(strict, order="C")
+    invert_unit_lower(strict, made)
+    return made
+
+
+def invert_unit_lower(strict: Array, out: Array) -> None:
+    """`inverse_unit_lower` into an array that may be a part of another one (EXACT-4)."""
     n = strict.shape[-1]
     size = 1 << (n - 1).bit_length()
     if size != n:
         padded = np.zeros_like(strict, shape=(*strict.shape[:-2], size, size))
         padded[..., :n, :n] = strict
-        return inverse_unit_lower(padded)[..., :n, :n]
-    inverse = np.zeros_like(strict, order="C")
+        out[...] = inverse_unit_lower(padded)[..., :n, :n]
+        return
+    out[...] = 0.0
     half = min(SMALL, n)
-    _diagonal_blocks(inverse, half)[...] = _substituted(_diagonal_blocks(strict, half))
+    _diagonal_blocks(out, half)[...] = _substituted(_diagonal_blocks(strict, half))
     while half < n:
-        below, found = _diagonal_blocks(strict, 2 * half)[..., half:, :half], _diagonal_blocks(inverse, 2 * half)
+        below, found = _diagonal_blocks(strict, 2 * half)[..., half:, :half], _diagonal_blocks(out, 2 * half)
         first, second = found[..., :half, :half], found[..., half:, half:]
         negated(np.matmul(second, np.matmul(below, first)), out=found[..., half:, :half])
         half *= 2
-    return inverse
 
 
 def _substituted(strict: Array) -> Array:
-    """Inverses of blocks too small for products: row after row, all blocks of an entry next to each other."""
+    """Inverses of blocks too small for products: a row leaves all rows below it at once, all blocks of an entry next to each other."""
     lead, n = strict.shape[:-2], strict.shape[-1]
     count = math.prod(lead)
     known = np.moveaxis(strict, (-2, -1), (0, 1)).reshape(n, n, count)
     made = np.zeros_like(known)
-    for i in range(n):
-        made[i, i] = 1.0
-        for j in range(i):
-            made[i, : j + 1] -= known[i, j] * made[j, : j + 1]
+    made[np.arange(n), np.arange(n)] = 1.0
+    for j in range(n - 1):
+        made[j + 1 :, : j + 1] -= known[j + 1 :, j, None] * made[j, : j + 1]
     return np.moveaxis(made.reshape(n, n, *lead), (0, 1), (-2, -1))
 
 
