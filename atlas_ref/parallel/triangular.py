@@ -60,8 +60,8 @@ def _substituted(strict: Array) -> Array:
     count = math.prod(lead)
     known = np.moveaxis(strict, (-2, -1), (0, 1)).reshape(n, n, count)
     made = np.zeros_like(known)
-    made[np.arange(n), np.arange(n)] = 1.0
-    for j in range(n - 1):
+    for j in range(n):
+        made[j, j] = 1.0
         made[j + 1 :, : j + 1] -= known[j + 1 :, j, None] * made[j, : j + 1]
     return np.moveaxis(made.reshape(n, n, *lead), (0, 1), (-2, -1))
 

@@ -617,21 +617,21 @@ DUAL: tuple[Mutant, ...] = (
     Mutant(
         "level-skipped",
         "the inverse joins halves but not quarters",
-        f"{_P}.triangular:inverse_unit_lower",
+        f"{_P}.triangular:invert_unit_lower",
         Edited("half *= 2", "half *= 4"),
         target("an_inverse_by_halves_is_that_by_substitution[40]"),
     ),
     Mutant(
         "halves-added",
         "the lower block of an inverse has the wrong sign",
-        f"{_P}.triangular:inverse_unit_lower",
+        f"{_P}.triangular:invert_unit_lower",
         Edited("negated(np.matmul(second,", "np.positive(np.matmul(second,"),
         values("exact-long") + target("an_inverse_by_halves_is_that_by_substitution[20]"),
     ),
     Mutant(
         "halves-swapped",
         "the halves of an inverse change places",
-        f"{_P}.triangular:inverse_unit_lower",
+        f"{_P}.triangular:invert_unit_lower",
         Edited("np.matmul(second, np.matmul(below, first))", "np.matmul(first, np.matmul(below, second))"),
         values("exact-long") + target("an_inverse_by_halves_is_that_by_substitution[20]"),
     ),
@@ -646,7 +646,7 @@ DUAL: tuple[Mutant, ...] = (
         "substitution-misses-the-first-row",
         "rows do not see the first",
         f"{_P}.triangular:_substituted",
-        Edited("range(i)", "range(1, i)"),
+        Edited("known[j + 1 :, j, None] *", "known[j + 1 :, j, None] * (j > 0) *"),
         values("exact-titans", "exact-window") + target("an_inverse_by_halves_is_that_by_substitution[3]"),
     ),
 )
@@ -657,8 +657,8 @@ STACKED: tuple[Mutant, ...] = (
         "residuals of a chunk do not see each other",
         f"{_SOLVED}:invert",
         Edited(
-            "inverse_unit_lower(scratch.times(before[..., made.rows.gates.bases :], made.keyed))",
-            "np.eye(layout.columns)",
+            "invert_unit_lower(strict, made.inverse)",
+            "made.inverse[...] = np.eye(layout.columns)",
         ),
         values("exact-titans", "exact-delta", "exact-window"),
     ),
@@ -708,7 +708,7 @@ STACKED: tuple[Mutant, ...] = (
         "stacked-mask-missing",
         "scores are read without their coefficients",
         f"{_SOLVED}:scale",
-        Edited("np.multiply(reading[..., nb:], made.scores", "np.multiply(reading[..., nb:] != 0.0, made.scores"),
+        Edited("_times(reading[..., nb:], made.scores", "_times(reading[..., nb:] != 0.0, made.scores"),
         values("exact-titans", "exact-delta"),
     ),
     Mutant(

@@ -1,0 +1,275 @@
+"""The compiled exact form: the sequential rule's numbers, for whatever it takes; what it does not take, and how it leaves it to NumPy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+from close import ANALYTIC, EXACT, assert_close, reordered
+from sequences import MODULES, Arrays
+from sequences import drawn as drawn_once
+
+import tape
+from atlas_ref import compiled
+from atlas_ref.compiled import compiler, exact
+from atlas_ref.parallel import compiled_exact, run, walk, worked
+from atlas_ref.rules.run import Tokens
+from atlas_ref.threads import slices
+
+pytestmark = pytest.mark.host("compiled forms take arrays of NumPy alone")
+
+Run = Callable[..., tuple[Any, ...]]
+
+
+@pytest.fixture
+def groups(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
+    """Every sequence is long enough; and for each group that was compiled, whether its results were taken."""
+    taken: list[bool] = []
+
+    def seen(*args: Any) -> Any:
+        end = plain(*args)
+        taken.append(end is not None)
+        return end
+
+    plain = compiled_exact.run
+    monkeypatch.setattr(compiled_exact, "WORK", 0)
+    monkeypatch.setattr(compiled_exact, "run", seen)
+    monkeypatch.delenv("ATLAS_REF_COMPILED", raising=False)
+    return taken
+
+
+def drawn(rule: str, **sizes: Any) -> Arrays:
+    """Three memories; some gates are exactly 0 and 1."""
+    tensors = drawn_once(rule, lead=(3,), **sizes)
+    for name in ("retain", "momentum", "step_size"):
+        if name in tensors:
+            tensors[name][:, 1::7], tensors[name][:, 3::5] = 0.0, 1.0 if name != "step_size" else 0.5
+    return tensors
+
+
+def results(rule: str, tensors: Arrays, form: str = "exact", chunk: int | None = None, **convention: Any) -> tuple[Any, ...]:
+    """y, M and, with momentum, S after a call from a state that is not zero."""
+    module = MODULES[rule]
+    sizes = {"d_in": tensors["k"].shape[-1], "d_out": tensors["v"].shape[-1]} | (
+        {"window": tensors.get("window_weights", np.ones(1)).shape[-1]} if rule == "omega" else {}
+    )
+    span = {"span": 4} if "chunk_start" in convention.values() else {}
+    if convention.get("newton_schulz") is None and rule == "omega":
+        convention["newton_schulz"] = "none"
+    config = module.Config(**sizes, **span, convention={"reference": "running", **convention})
+    initial = {name[0]: tensors[name] for name in ("M0", "S0") if name in tensors}
+    state = module.start(config, tensors["k"].shape[:-2], **initial)
+    tokens = Tokens(**{name: value for name, value in tensors.items() if not name.endswith("0")})
+    state, y = run.run(module.RULE, config, tokens, state, form=form, chunk=chunk)
+    return (y, state.M, state.S) if hasattr(state, "S") else (y, state.M)
+
+
+def agree(got: tuple[Any, ...], want: tuple[Any, ...], tolerance: Any) -> None:
+    assert len(got) == len(want)
+    for name, value, true in zip(("y", "M", "S"), got, want, strict=False):
+        assert_close(name, value, true, tolerance)
+
+
+@pytest.mark.clause("EXACT-1", "EXACT-2", "EXACT-6", "EXACT-12")
+@pytest.mark.parametrize("read", ["after", "before"])
+@pytest.mark.parametrize("decay", ["after_error", "before_error"])
+@pytest.mark.parametrize("rule", ["titans_lmm", "delta", "omega"])
+@pytest.mark.parametrize("sizes", [(9, 4), (1, None), (16, 8), (7, 3), (64, None), (37, 5), (6, 1)], ids=str)
+def test_is_the_sequential_rule(groups: list[bool], sizes: tuple[int, int | None], rule: str, decay: str, read: str) -> None:
+    T, chunk = sizes
+    for d_in, d_out in ((4, 4), (1, 6), (7, 1), (9, 5)):
+        tensors = drawn(rule, T=T, d_in=d_in, d_out=d_out, seed=T)
+        got = results(rule, tensors, chunk=chunk, decay=decay, read=read)
+        agree(got, results(rule, tensors, "sequential", decay=decay, read=read), ANALYTIC)
+    assert groups
+    assert all(groups)
+
+
+@pytest.mark.clause("EXACT-12")
+@pytest.mark.parametrize("convention", [{"rate": "split"}, {"direction": "ascent", "value_sign": "plus"}, {"gradient_scale": 2}], ids=str)
+def test_whatever_a_convention_says_of_rates_and_signs(groups: list[bool], convention: dict[str, Any]) -> None:
+    tensors = drawn("titans_lmm", T=21, split="split" in convention.values())
+    tensors["step_size"] *= 0.2
+    agree(results("titans_lmm", tensors, chunk=8, **convention), results("titans_lmm", tensors, "sequential", **convention), ANALYTIC)
+    assert groups
+    assert all(groups)
+
+
+@pytest.mark.clause("EXACT-12")
+def test_resets_and_tokens_that_do_not_write(groups: list[bool]) -> None:
+    tensors = drawn("titans_lmm", T=20)
+    tensors["active"] = np.arange(20) % 3 > 0
+    tensors["reset"] = np.arange(20) == 11
+    agree(results("titans_lmm", tensors, chunk=4), results("titans_lmm", tensors, "sequential"), ANALYTIC)
+    assert len(groups) > 1
+
+
+def test_float32_is_float64_up_to_rounding(groups: list[bool]) -> None:
+    tensors = drawn("titans_lmm", T=64, d_in=16, d_out=16)
+    low = {name: value.astype(np.float32) for name, value in tensors.items()}
+    want = results("titans_lmm", {name: value.astype(np.float64) for name, value in low.items()}, "sequential")
+    got = results("titans_lmm", low)
+    assert {each.dtype for each in got} == {np.dtype(np.float32)}
+    assert len(groups) == 1
+    agree(got, want, reordered(64, dtype=np.float32))
+
+
+def test_every_number_of_threads_and_every_group_gives_the_same_bits(groups: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = drawn("titans_lmm", T=40)
+    want = results("titans_lmm", tensors, chunk=4)
+    for threads in (1, 2, 3):
+        monkeypatch.setattr(worked, "shared", lambda layout, given, threads=threads: slices(len(given.queries), threads))
+        agree(results("titans_lmm", tensors, chunk=4), want, EXACT)
+    monkeypatch.setattr(walk, "_limit", lambda flat, layout, chunk: 8)
+    agree(results("titans_lmm", tensors, chunk=4), want, EXACT)
+    assert groups == [True] * (4 + 5)
+
+
+def test_arguments_in_any_order_of_memory_stay_as_they_are(groups: list[bool]) -> None:
+    """Arrays that nobody can change are taken as they are, whatever their order."""
+    tensors = drawn("delta", T=24)
+    want = results("delta", tensors)
+    turned = {name: np.moveaxis(value, 0, -1).copy() for name, value in tensors.items()}
+    before = {name: value.copy() for name, value in turned.items()}
+    for value in turned.values():
+        value.flags.writeable = False
+    agree(results("delta", {name: np.moveaxis(value, -1, 0) for name, value in turned.items()}), want, EXACT)
+    assert all(np.array_equal(before[name], turned[name]) for name in turned)
+    assert groups == [True, True]
+
+
+@pytest.mark.clause("EXACT-2", "EXACT-6")
+def test_the_code_that_is_compiled_says_the_same_in_python(groups: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = drawn("titans_lmm", T=12)
+    want = results("titans_lmm", tensors, chunk=4)
+    monkeypatch.setattr(exact, "walk_for", lambda kind: exact.walk)
+    agree(results("titans_lmm", tensors, chunk=4), want, ANALYTIC)
+    assert groups == [True, True]
+
+
+# -- what is not taken ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda t: t | {"retain": np.repeat(t["retain"][..., None], 3, axis=-1)},
+        lambda t: {name: value.astype(complex) for name, value in t.items()},
+        lambda t: {name: value.astype(np.longdouble) for name, value in t.items()},
+    ],
+    ids=["gates per dimension", "complex", "longdouble"],
+)
+def test_other_arguments_go_to_numpy(groups: list[bool], change: Callable[[Arrays], Arrays]) -> None:
+    tensors = change(drawn("delta", T=9))
+    if tensors["retain"].ndim == 3:
+        module = MODULES["delta"]
+        config = module.Config(d_in=4, d_out=3, per_dimension_gates=True, convention={"reference": "running"})
+        state = module.start(config, (3,), M=tensors["M0"])
+        run.run(module.RULE, config, Tokens(**{k: v for k, v in tensors.items() if k != "M0"}), state, form="exact")
+    else:
+        results("delta", tensors)
+    assert groups == []
+
+
+def test_reads_of_another_memory_than_the_running_one_go_to_numpy(groups: list[bool]) -> None:
+    tensors = drawn("titans_lmm", T=9)
+    for read in ("chunk_start", "call_end"):
+        agree(results("titans_lmm", tensors, read=read), results("titans_lmm", tensors, "sequential", read=read), ANALYTIC)
+    assert groups == []
+
+
+def test_a_window_goes_to_numpy(groups: list[bool]) -> None:
+    tensors = drawn("omega", T=9, window=2)
+    agree(results("omega", tensors, chunk=4), results("omega", tensors, "sequential"), ANALYTIC)
+    assert groups == []
+
+
+@pytest.mark.parametrize("reference", ["chunk_start", "zero"])
+def test_another_reference_than_the_running_memory_goes_to_numpy(groups: list[bool], reference: str) -> None:
+    tensors, form = drawn("titans_lmm", T=9), "chunkwise"
+    agree(
+        results("titans_lmm", tensors, form, reference=reference),
+        results("titans_lmm", tensors, "sequential", reference=reference),
+        ANALYTIC,
+    )
+    assert groups == []
+
+
+def test_little_work_goes_to_numpy(groups: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled_exact, "WORK", 3 * 16 * 4 * (4 + 3))
+    results("delta", drawn("delta", T=15), chunk=4)
+    assert groups == []
+    results("delta", drawn("delta", T=16), chunk=4)
+    assert groups == [True]
+
+
+def test_the_environment_and_what_is_installed_decide(groups: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = drawn("delta", T=9)
+    monkeypatch.setenv("ATLAS_REF_COMPILED", "0")
+    want = results("delta", tensors)
+    monkeypatch.setenv("ATLAS_REF_COMPILED", "1")
+    monkeypatch.setattr(compiled, "_installed", lambda: False)
+    agree(results("delta", tensors), want, EXACT)
+    assert groups == []
+    monkeypatch.undo()
+    assert compiled.wanted()
+
+
+def test_a_pass_that_is_pulled_back_goes_to_numpy_and_says_the_same(groups: list[bool]) -> None:
+    tensors = drawn("delta", T=16)
+    want = results("delta", tensors)[0]
+    y, pullback = tape.vjp(lambda v: results("delta", {**tensors, "v": v})[0], tensors["v"])
+    assert groups == [True]
+    assert_close("y", y, want, ANALYTIC)
+    assert pullback(y)[0].shape == tensors["v"].shape
+
+
+@pytest.mark.parametrize("what", ["infinite", "nan"])
+def test_numpy_says_what_overflows(groups: list[bool], monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    tensors = drawn("delta", T=9)
+    tensors["v"][...] = 1e308
+    tensors["M0"][...] = -1e308 if what == "infinite" else 1e308
+    tensors["k"][:, 1::2] *= 1.0 if what == "infinite" else -9.0
+    with np.errstate(all="raise"), pytest.raises(FloatingPointError, match=r"overflow|invalid"):
+        results("delta", tensors)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        got = results("delta", tensors)
+        assert groups == [False, False]
+        monkeypatch.setenv("ATLAS_REF_COMPILED", "0")
+        want = results("delta", tensors)
+    agree(got, want, EXACT)
+    assert not np.isfinite(got[0]).all()
+
+
+# -- loading it ------------------------------------------------------------------------------------------
+
+
+def test_numba_is_loaded_when_it_is_needed() -> None:
+    code = "import sys, atlas_ref.parallel.run, atlas_ref.parallel.compiled_exact; print('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def test_a_machine_where_nothing_can_be_written_compiles_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, asked = numba.njit, []
+
+    def njit(*args: Any, cache: bool = False, **settings: Any) -> Any:
+        asked.append(cache)
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        return plain(*args, **settings)
+
+    monkeypatch.setattr(compiler.numba, "njit", njit)
+    doubled = compiler.compiled_for(_doubled, numba.float64(numba.float64))
+    assert doubled(1.5) == 3.0
+    assert asked == [True, False]
+
+
+def _doubled(x: float) -> float:
+    return 2.0 * x
