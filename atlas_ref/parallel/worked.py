@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from atlas_ref.backend import on_host
-from atlas_ref.parallel import compiled_exact, dual, dual_backward, stacked, stacked_backward, stacked_forward
+from atlas_ref.parallel import compiled_chunks, dual, dual_backward, stacked, stacked_backward, stacked_forward
 from atlas_ref.parallel.coefficients import Rows
 from atlas_ref.parallel.dual_bars import Bars, Into
 from atlas_ref.parallel.group import Arrays, End, Layout
@@ -52,8 +52,8 @@ def run(layout: Layout, given: Arrays, joins: Joins, y: Array, *, lasting: bool)
             return dual.end(layout, made), made if lasting else None, loan
 
     shares = shared(layout, given)
-    if not lasting and compiled_exact.takes(layout, given):
-        end = compiled_exact.run(layout, given, shares, y)
+    if not lasting and compiled_chunks.takes(layout, given):
+        end = compiled_chunks.run(layout, given, joins, shares, y)
         if end is not None:
             return end, None
     rows = dual.rows_of(layout, given)

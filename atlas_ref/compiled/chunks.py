@@ -1,7 +1,8 @@
-"""The exact form over all chunks of one memory, compiled: nothing of a chunk but its state and its reads leaves the cache.
+"""Forms in chunks over all chunks of one memory, compiled: nothing of a chunk but its state and its reads leaves the cache.
 
-Plain twin: `atlas_ref.parallel.stacked_solved`. Here the system is solved, not inverted, and every chunk goes from its
-coefficients to its end before the next one begins. Specified in specs/exact.md (EXACT-1, EXACT-2, EXACT-6).
+Plain twins: `atlas_ref.parallel.stacked_solved`, where residuals depend on each other, and `atlas_ref.parallel.stacked_known`. Here the
+system is solved, not inverted, and every chunk goes from its coefficients to its end before the next one begins. Specified in
+specs/exact.md (EXACT-1, EXACT-2, EXACT-6) and specs/chunkwise.md (CHUNK-4, CHUNK-6 to CHUNK-8).
 
 All of it is one file, since Numba compiles again what it kept on disk when this file has changed, and asks of no other.
 """
@@ -18,18 +19,18 @@ import numpy as np
 from atlas_ref.compiled.compiler import compiled, compiled_for
 from atlas_ref.types import Array
 
-RETAIN, MOMENTUM, RATE_IN, RATE_OUT = range(4)  # rows of the gates of a memory
-BASES = 2  # columns of the coefficient rows before those of the tokens: M_0 and S_0
+RETAIN, MOMENTUM, RATE_OUT = range(3)  # rows of the gates of a memory
+BASES = 2  # columns of the coefficient rows before those of the keys: M_0 and S_0
 STEP = 4  # rows of a product, and terms of its sums, that are taken at once: as many as the registers hold
 
 
 @functools.cache
 def walk_for(kind: np.dtype[Any]) -> Callable[..., None]:
     """`walk` compiled for arrays of a dtype."""
-    number = numba.from_dtype(kind)
+    number, flag = numba.from_dtype(kind), numba.types.boolean
     given, made = (numba.types.Array(number, 2, "C", readonly=readonly) for readonly in (True, False))
-    flag = numba.types.boolean
-    return compiled_for(walk, numba.void(given, given, given, given, made, made, numba.types.intp, flag, flag, flag, made))
+    refresh = numba.types.Array(flag, 1, "C", readonly=True)
+    return compiled_for(walk, numba.void(*[given] * 5, refresh, *[made] * 4, numba.types.intp, numba.types.intp, *[flag] * 5, made))
 
 
 def walk(
@@ -37,46 +38,73 @@ def walk(
     values: Array,
     queries: Array,
     gates: Array,
+    enters: Array,
+    refresh: Array,
     M: Array,
     S: Array,
+    reference: Array,
+    arrivals: Array,
     chunk: int,
+    older: int,
     has_momentum: bool,
+    solved: bool,
     before_error: bool,
+    carry: bool,
     after: bool,
     y: Array,
 ) -> None:
-    """Run a memory over whole chunks (EXACT-1, EXACT-2, EXACT-6).
+    """Run a memory over whole chunks (EXACT-1, EXACT-2, EXACT-6, CHUNK-4, CHUNK-6 to CHUNK-8).
 
     Args:
-        keys (n, d), values (n, o), queries (n, d).
-        gates (4, n): retain, momentum, rate_in times the weight, rate_out.
-        M, S (d, o): the state, transposed; overwritten by that at the end. S is not looked at without momentum.
-        before_error: whether residuals see the memory after its decay.
+        keys (h + n, d), values (h + n, o), queries (n, d): the first two behind the h = c - 1 tokens of their history.
+        gates (3, n): retain, momentum, rate_out.
+        enters (n, c): window weights, oldest token first, times rate_in.
+        refresh (chunks): where the reference becomes the memory before the chunk.
+        M, S, reference (d, o): transposed; overwritten by those at the end. S is not looked at without momentum, nor the
+            reference where residuals are solved for.
+        arrivals (h + n, o): under carry, F of each token when it came; the first h are given. Else not looked at.
+        older: tokens of the history that belong to an older span than the first one here; 0 unless carry.
+        solved: whether residuals are taken under the running memory, which is for c = 1; else under the reference.
+        before_error: whether the running memory decays before that.
+        carry: whether tokens of older spans keep the residual of their arrival.
         after: whether reads see the write of their own token.
         y (n, o): the reads.
     """
-    d, o, kind = keys.shape[1], values.shape[1], keys.dtype
-    rows, momenta = np.zeros((chunk + 1, BASES + chunk), kind), np.zeros(BASES + chunk, kind)
-    before, scores, masked = np.zeros((chunk, BASES + chunk), kind), np.zeros((chunk, chunk), kind), np.zeros((chunk, chunk), kind)
-    phi_T, F, room = np.zeros((d, chunk), kind), np.zeros((chunk, o), kind), np.zeros((chunk, o), kind)
-    for first in range(0, keys.shape[0], chunk):
-        last = first + chunk
-        phi, psi, reads, now = keys[first:last], queries[first:last], y[first:last], gates[:, first:last]
-        _coefficients(now, rows, momenta)
+    d, o, c, kind = keys.shape[1], values.shape[1], enters.shape[1], keys.dtype
+    columns = chunk + c - 1
+    rows, momenta = np.zeros((chunk + 1, BASES + columns), kind), np.zeros(BASES + columns, kind)
+    scores, masked = np.zeros((chunk, columns), kind), np.zeros((chunk, columns), kind)
+    phi_T, F, room = np.zeros((d, columns), kind), np.zeros((columns, o), kind), np.zeros((columns, o), kind)
+    for k in range(len(refresh)):
+        first, last = k * chunk, (k + 1) * chunk
+        phi, psi, reads, now = keys[first : last + c - 1], queries[first:last], y[first:last], gates[:, first:last]
+        _coefficients(now, enters[first:last], rows, momenta)
         _transpose(phi, phi_T)
-        # (I + N) F = V - c' Phi M^T - f' Phi S^T
-        _before(now, rows, before_error, before)
-        _product(phi, phi_T, scores)
-        _mask(before, scores, True, masked)
-        _ask(phi, before, M, S, has_momentum, room, F)
-        _subtract_from(values[first:last], F)
-        _solve(masked, F)
+        if solved:  # (I + N) F = V - c' Phi M^T - f' Phi S^T
+            _ask(phi, rows, M, S, has_momentum, room, F)
+            _product(phi, phi_T, scores)
+            _mask(rows, scores, c, True, masked)
+            if before_error:
+                _decay(now, F, masked)
+            _subtract_from(values[first:last], F)
+            _solve(masked, F)
+        else:  # F = V - Phi R^T
+            if refresh[k]:
+                reference[:] = M
+                if carry and k > 0:
+                    older = first + c - 1
+            kept = min(max(older - first, 0), c - 1)
+            F[:kept] = arrivals[first : first + kept]
+            _product(phi[kept:], reference, F[kept:])
+            _subtract_from(values[first + kept : last + c - 1], F[kept:])
+            if carry:
+                arrivals[first + c - 1 : last + c - 1] = F[c - 1 :]
         # Y = c Psi M^T + f Psi S^T + A F
         reading = rows[1:] if after else rows[:-1]
         _product(psi, phi_T, scores)
-        _mask(reading, scores, False, masked)
+        _mask(reading, scores, c, False, masked)
         _ask(psi, reading, M, S, has_momentum, room, reads)
-        _add_lower_product(masked, F, reads)
+        _add_lower_product(masked, F, c, reads)
         _pass_on(rows[chunk], momenta, phi_T, F, has_momentum, room, M, S)
 
 
@@ -84,32 +112,40 @@ def walk(
 
 
 @compiled
-def _coefficients(gates: Array, rows: Array, momenta: Array) -> None:
+def _coefficients(gates: Array, enters: Array, rows: Array, momenta: Array) -> None:
     """Coefficient rows D_0 .. D_C of a chunk, and X_C. What a row has not reached is 0 from the start and stays so."""
+    c = enters.shape[1]
     rows[0, 0], momenta[1] = 1.0, 1.0
+    for j in range(BASES, BASES + c - 1):
+        momenta[j] = 0.0
     for t in range(len(rows) - 1):
-        for j in range(BASES + t):
+        newest = BASES + t + c - 1
+        momenta[newest] = 0.0
+        for j in range(newest):
             momenta[j] *= gates[MOMENTUM, t]
-        momenta[BASES + t] = gates[RATE_IN, t]
-        for j in range(BASES + t + 1):
+        for lag in range(c):
+            momenta[BASES + t + lag] += enters[t, lag]
+        for j in range(newest + 1):
             rows[t + 1, j] = gates[RETAIN, t] * rows[t, j] + gates[RATE_OUT, t] * momenta[j]
 
 
 @compiled
-def _before(gates: Array, rows: Array, before_error: bool, out: Array) -> None:
-    """The coefficients of the memory that each residual is taken under."""
-    for t in range(out.shape[0]):
-        for j in range(out.shape[1]):
-            out[t, j] = gates[RETAIN, t] * rows[t, j] if before_error else rows[t, j]
+def _mask(coefficients: Array, scores: Array, c: int, negative: bool, out: Array) -> None:
+    """Scores times the coefficients of the keys, or minus that, in the columns that each token has reached. The others stay 0."""
+    for t in range(scores.shape[0]):
+        for j in range(t + c):
+            weight = coefficients[t, BASES + j]
+            out[t, j] = scores[t, j] * (-weight if negative else weight)
 
 
 @compiled
-def _mask(coefficients: Array, scores: Array, negative: bool, out: Array) -> None:
-    """Scores times the coefficients of the tokens, or minus that, up to the diagonal. What is above it is 0 and stays so."""
-    for t in range(scores.shape[0]):
-        for j in range(t + 1):
-            weight = coefficients[t, BASES + j]
-            out[t, j] = scores[t, j] * (-weight if negative else weight)
+def _decay(gates: Array, predictions: Array, masked: Array) -> None:
+    """What residuals see of the memory and of each other, after the decay of their token."""
+    for t in range(predictions.shape[0]):
+        for j in range(predictions.shape[1]):
+            predictions[t, j] *= gates[RETAIN, t]
+        for j in range(t):
+            masked[t, j] *= gates[RETAIN, t]
 
 
 @compiled
@@ -120,10 +156,11 @@ def _ask(asks: Array, coefficients: Array, M: Array, S: Array, has_momentum: boo
         for j in range(out.shape[1]):
             out[t, j] *= coefficients[t, 0]
     if has_momentum:
-        _product(asks, S, room)
+        found = room[: out.shape[0]]
+        _product(asks, S, found)
         for t in range(out.shape[0]):
             for j in range(out.shape[1]):
-                out[t, j] -= coefficients[t, 1] * room[t, j]
+                out[t, j] -= coefficients[t, 1] * found[t, j]
 
 
 @compiled
@@ -187,11 +224,11 @@ def _product(a: Array, b: Array, out: Array) -> None:
 
 
 @compiled
-def _add_lower_product(a: Array, b: Array, out: Array) -> None:
-    """out += a b for a lower triangular a with zeros above its diagonal."""
+def _add_lower_product(a: Array, b: Array, c: int, out: Array) -> None:
+    """out += a b, where row t of a is 0 behind its first t + c entries."""
     for i in range(0, a.shape[0], STEP):
         last = min(i + STEP, a.shape[0])
-        _add_product(a[i:last, :last], b[:last], out[i:last])
+        _add_product(a[i:last, : last + c - 1], b[: last + c - 1], out[i:last])
 
 
 @compiled

@@ -1,4 +1,4 @@
-"""The compiled exact form: the sequential rule's numbers, for whatever it takes; what it does not take, and how it leaves it to NumPy."""
+"""Compiled forms in chunks: the sequential rule's numbers, for whatever it takes; what it does not take, and how it leaves it to NumPy."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from sequences import drawn as drawn_once
 
 import tape
 from atlas_ref import compiled
-from atlas_ref.compiled import compiler, exact
-from atlas_ref.parallel import compiled_exact, run, walk, worked
+from atlas_ref.compiled import chunks, compiler
+from atlas_ref.parallel import compiled_chunks, run, stretch, walk, worked
 from atlas_ref.rules.run import Tokens
 from atlas_ref.threads import slices
+from tests.parallel.test_dual import LAYOUTS
+from tests.parallel.test_dual import drawn as drawn_group
 
 pytestmark = pytest.mark.host("compiled forms take arrays of NumPy alone")
 
@@ -37,9 +39,9 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
         taken.append(end is not None)
         return end
 
-    plain = compiled_exact.run
-    monkeypatch.setattr(compiled_exact, "WORK", 0)
-    monkeypatch.setattr(compiled_exact, "run", seen)
+    plain = compiled_chunks.run
+    monkeypatch.setattr(compiled_chunks, "WORK", 0)
+    monkeypatch.setattr(compiled_chunks, "run", seen)
     monkeypatch.delenv("ATLAS_REF_COMPILED", raising=False)
     return taken
 
@@ -53,8 +55,10 @@ def drawn(rule: str, **sizes: Any) -> Arrays:
     return tensors
 
 
-def results(rule: str, tensors: Arrays, form: str = "exact", chunk: int | None = None, **convention: Any) -> tuple[Any, ...]:
-    """y, M and, with momentum, S after a call from a state that is not zero."""
+def results(
+    rule: str, tensors: Arrays, form: str = "exact", chunk: int | None = None, *, calls: int = 1, **convention: Any
+) -> tuple[Any, ...]:
+    """y, M and, with momentum, S after calls on the same tokens from a state that is not zero."""
     module = MODULES[rule]
     sizes = {"d_in": tensors["k"].shape[-1], "d_out": tensors["v"].shape[-1]} | (
         {"window": tensors.get("window_weights", np.ones(1)).shape[-1]} if rule == "omega" else {}
@@ -62,11 +66,13 @@ def results(rule: str, tensors: Arrays, form: str = "exact", chunk: int | None =
     span = {"span": 4} if "chunk_start" in convention.values() else {}
     if convention.get("newton_schulz") is None and rule == "omega":
         convention["newton_schulz"] = "none"
-    config = module.Config(**sizes, **span, convention={"reference": "running", **convention})
+    convention = {name: value for name, value in ({"reference": "running"} | convention).items() if value is not None}
+    config = module.Config(**sizes, **span, convention=convention)
     initial = {name[0]: tensors[name] for name in ("M0", "S0") if name in tensors}
     state = module.start(config, tensors["k"].shape[:-2], **initial)
     tokens = Tokens(**{name: value for name, value in tensors.items() if not name.endswith("0")})
-    state, y = run.run(module.RULE, config, tokens, state, form=form, chunk=chunk)
+    for _ in range(calls):
+        state, y = run.run(module.RULE, config, tokens, state, form=form, chunk=chunk)
     return (y, state.M, state.S) if hasattr(state, "S") else (y, state.M)
 
 
@@ -89,6 +95,64 @@ def test_is_the_sequential_rule(groups: list[bool], sizes: tuple[int, int | None
         agree(got, results(rule, tensors, "sequential", decay=decay, read=read), ANALYTIC)
     assert groups
     assert all(groups)
+
+
+@pytest.mark.clause("CHUNK-4", "CHUNK-6", "CHUNK-7", "CHUNK-8", "CHUNK-9")
+@pytest.mark.parametrize("read", ["after", "before"])
+@pytest.mark.parametrize("boundary", ["recompute", "carry", "cut"])
+@pytest.mark.parametrize("reference", ["chunk_start", "call_start", "zero"])
+@pytest.mark.parametrize("sizes", [(9, 4, 3), (1, None, 2), (16, 8, 5), (7, 3, 9), (70, None, 4), (37, 5, 1), (6, 1, 4)], ids=str)
+def test_is_the_sequential_rule_under_a_reference_that_is_known(
+    groups: list[bool], sizes: tuple[int, int | None, int], reference: str, boundary: str, read: str
+) -> None:
+    """In two calls, of which the second continues with the window, the residuals and the place in a span of the first."""
+    T, chunk, window = sizes
+    convention = {"reference": reference, "read": read} | ({} if reference == "zero" else {"window_at_boundary": boundary})
+    for d_in, d_out in ((4, 4), (7, 5)):
+        tensors = drawn("omega", T=T, d_in=d_in, d_out=d_out, window=window, seed=T)
+        got = results("omega", tensors, "chunkwise", chunk, calls=2, **convention)
+        agree(got, results("omega", tensors, "sequential", calls=2, **convention), ANALYTIC)
+    assert groups
+    assert all(groups)
+
+
+@pytest.mark.clause("CHUNK-6", "CHUNK-8")
+@pytest.mark.parametrize("reference", ["chunk_start", "call_start", "zero"])
+def test_titans_under_a_reference_that_is_known(groups: list[bool], reference: str) -> None:
+    tensors = drawn("titans_lmm", T=23)
+    agree(
+        results("titans_lmm", tensors, "chunkwise", 8, calls=2, reference=reference),
+        results("titans_lmm", tensors, "sequential", calls=2, reference=reference),
+        ANALYTIC,
+    )
+    assert groups
+    assert all(groups)
+
+
+@pytest.mark.clause("CHUNK-7")
+def test_hebbian(groups: list[bool]) -> None:
+    tensors = drawn("hebbian", T=23)
+    agree(results("hebbian", tensors, "chunkwise", 8, reference=None), results("hebbian", tensors, "sequential", reference=None), ANALYTIC)
+    assert groups
+    assert all(groups)
+
+
+@pytest.mark.clause("CHUNK-15")
+@pytest.mark.parametrize("momentum", [True, False])
+@pytest.mark.parametrize("name", [name for name, layout in LAYOUTS.items() if layout.read in ("after", "before")])
+def test_a_group_is_what_numpy_makes_of_it(groups: list[bool], name: str, momentum: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a layout names refreshes that have no reference to refresh."""
+    layout = LAYOUTS[name]
+    given = drawn_group(layout, momentum=momentum)
+    y, end = stretch.block([layout])(given)
+    assert groups == ([] if layout.solved and layout.window > 1 else [True])
+    monkeypatch.setenv("ATLAS_REF_COMPILED", "0")
+    want, want_end = stretch.block([layout])(given)
+    assert_close("y", y, want, ANALYTIC)
+    for part, value, true in zip(end._fields, end, want_end, strict=True):
+        assert (value is None) == (true is None)
+        if value is not None:
+            assert_close(part, value, true, ANALYTIC)
 
 
 @pytest.mark.clause("EXACT-12")
@@ -148,7 +212,7 @@ def test_arguments_in_any_order_of_memory_stay_as_they_are(groups: list[bool]) -
 def test_the_code_that_is_compiled_says_the_same_in_python(groups: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
     tensors = drawn("titans_lmm", T=12)
     want = results("titans_lmm", tensors, chunk=4)
-    monkeypatch.setattr(exact, "walk_for", lambda kind: exact.walk)
+    monkeypatch.setattr(chunks, "walk_for", lambda kind: chunks.walk)
     agree(results("titans_lmm", tensors, chunk=4), want, ANALYTIC)
     assert groups == [True, True]
 
@@ -190,19 +254,14 @@ def test_a_window_goes_to_numpy(groups: list[bool]) -> None:
     assert groups == []
 
 
-@pytest.mark.parametrize("reference", ["chunk_start", "zero"])
-def test_another_reference_than_the_running_memory_goes_to_numpy(groups: list[bool], reference: str) -> None:
-    tensors, form = drawn("titans_lmm", T=9), "chunkwise"
-    agree(
-        results("titans_lmm", tensors, form, reference=reference),
-        results("titans_lmm", tensors, "sequential", reference=reference),
-        ANALYTIC,
-    )
-    assert groups == []
+def test_a_reference_that_decays_goes_to_numpy_or_comes_as_two_that_do_not(groups: list[bool]) -> None:
+    tensors, frozen = drawn("titans_lmm", T=9), {"reference": "chunk_start", "decay": "before_error"}
+    agree(results("titans_lmm", tensors, "chunkwise", **frozen), results("titans_lmm", tensors, "sequential", **frozen), ANALYTIC)
+    assert all(groups)
 
 
 def test_little_work_goes_to_numpy(groups: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled_exact, "WORK", 3 * 16 * 4 * (4 + 3))
+    monkeypatch.setattr(compiled_chunks, "WORK", 3 * 16 * 4 * (4 + 3))
     results("delta", drawn("delta", T=15), chunk=4)
     assert groups == []
     results("delta", drawn("delta", T=16), chunk=4)
@@ -252,7 +311,7 @@ def test_numpy_says_what_overflows(groups: list[bool], monkeypatch: pytest.Monke
 
 
 def test_numba_is_loaded_when_it_is_needed() -> None:
-    code = "import sys, atlas_ref.parallel.run, atlas_ref.parallel.compiled_exact; print('numba' in sys.modules)"
+    code = "import sys, atlas_ref.parallel.run, atlas_ref.parallel.compiled_chunks; print('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
 
