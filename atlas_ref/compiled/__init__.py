@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import warnings
 
 import numpy as np
 
@@ -25,9 +26,17 @@ def available_for(*arrays: Array) -> bool:
 
 def wanted() -> bool:
     """Whether Numba is there and the environment does not forbid it."""
-    return os.environ.get("ATLAS_REF_COMPILED", "1") != "0" and _installed()
+    return os.environ.get("ATLAS_REF_COMPILED", "1") != "0" and _installed() and not _given_up
 
 
+def give_up(error: ImportError) -> None:
+    """Do without Numba for the rest of the process, since it cannot be loaded, and say so."""
+    global _given_up
+    _given_up = True
+    warnings.warn(f"Numba is installed but cannot be loaded, so NumPy computes in its place: {error}", RuntimeWarning, stacklevel=2)
+
+
+_given_up = False
 _TAKEN = {(np.ndarray, np.dtype(kind)) for kind in (np.float32, np.float64)}
 
 

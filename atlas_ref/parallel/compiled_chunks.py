@@ -41,10 +41,13 @@ def run(layout: Layout, given: Arrays, joins: Joins, shares: Sequence[slice], y:
         shares: memories that one thread takes.
 
     Returns:
-        The end of the group; None where a result is not finite, and then y holds nothing of use.
+        The end of the group; None where a result is not finite or Numba cannot be loaded, and then y holds nothing of use.
     """
-    from atlas_ref.compiled.chunks import walk_for  # here, since Numba takes its time to load
-
+    try:
+        from atlas_ref.compiled.chunks import walk_for  # here, since Numba takes its time to load
+    except ImportError as error:
+        compiled.give_up(error)
+        return None
     walk, has_momentum = walk_for(given.queries.dtype), given.momentum is not None
     gates, enters, refresh = _gates(given), _enters(given), _refresh(layout)
     M = _turned(given.M)

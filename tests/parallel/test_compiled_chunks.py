@@ -307,6 +307,18 @@ def test_numpy_says_what_overflows(groups: list[bool], monkeypatch: pytest.Monke
     assert not np.isfinite(got[0]).all()
 
 
+def test_a_numba_that_cannot_be_loaded_is_named_once(groups: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that is older than its NumPy."""
+    tensors = drawn("delta", T=9)
+    monkeypatch.setitem(sys.modules, "atlas_ref.compiled.chunks", None)
+    monkeypatch.setattr(compiled, "_given_up", False)  # and afterwards again
+    with pytest.warns(RuntimeWarning, match="cannot be loaded, so NumPy computes"):
+        got = results("delta", tensors)
+    agree(got, results("delta", tensors), EXACT)
+    assert groups == [False]
+    assert not compiled.wanted()
+
+
 # -- loading it ------------------------------------------------------------------------------------------
 
 
