@@ -12,6 +12,8 @@ import functools
 import importlib.util
 import os
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -26,20 +28,27 @@ def available_for(*arrays: Array) -> bool:
 
 def wanted() -> bool:
     """Whether Numba is there and the environment does not forbid it."""
-    return os.environ.get("ATLAS_REF_COMPILED", "1") != "0" and _installed() and not _given_up
+    return os.environ.get("ATLAS_REF_COMPILED", "1").lower() not in ("0", "false", "no", "off") and _installed()
 
 
-def give_up(error: ImportError) -> None:
-    """Do without Numba for the rest of the process, since it cannot be loaded, and say so."""
-    global _given_up
-    _given_up = True
-    warnings.warn(f"Numba is installed but cannot be loaded, so NumPy computes in its place: {error}", RuntimeWarning, stacklevel=2)
+@functools.cache
+def walk_for(kind: np.dtype[Any]) -> Callable[..., None] | None:
+    """The walk over all chunks of a memory compiled for a dtype (`chunks.walk`); None, and a warning, where Numba does not do it here."""
+    try:
+        from atlas_ref.compiled.chunks import compile_walk  # here, since Numba takes its time to load
+
+        return compile_walk(kind)
+    except Exception as error:  # a Numba that is too old for its NumPy, or broken, must harm no call that can do without
+        warnings.warn(f"Numba is installed but cannot be used, so NumPy computes in its place: {error!r}", RuntimeWarning, stacklevel=2)
+        return None
 
 
-_given_up = False
 _TAKEN = {(np.ndarray, np.dtype(kind)) for kind in (np.float32, np.float64)}
 
 
 @functools.cache
 def _installed() -> bool:
-    return importlib.util.find_spec("numba") is not None
+    try:
+        return importlib.util.find_spec("numba") is not None
+    except ValueError:  # something else stands in its place
+        return False

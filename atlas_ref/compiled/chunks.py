@@ -4,33 +4,51 @@ Plain twins: `atlas_ref.parallel.stacked_solved`, where residuals depend on each
 system is solved, not inverted, and every chunk goes from its coefficients to its end before the next one begins. Specified in
 specs/exact.md (EXACT-1, EXACT-2, EXACT-6) and specs/chunkwise.md (CHUNK-4, CHUNK-6 to CHUNK-8).
 
-All of it is one file, since Numba compiles again what it kept on disk when this file has changed, and asks of no other.
+All of it is one file, settings included, since Numba compiles again what it kept on disk when this file has changed, and asks of no other.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numba
 import numpy as np
 
-from atlas_ref.compiled.compiler import compiled, compiled_for
 from atlas_ref.types import Array
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: A product and a sum may round once; nothing else may be rearranged. Overflow makes an infinity, as in NumPy.
+SETTINGS: dict[str, Any] = {"nogil": True, "fastmath": {"contract"}, "error_model": "numpy"}
 
 RETAIN, MOMENTUM, RATE_OUT = range(3)  # rows of the gates of a memory
 BASES = 2  # columns of the coefficient rows before those of the keys: M_0 and S_0
 STEP = 4  # rows of a product, and terms of its sums, that are taken at once: as many as the registers hold
 
 
-@functools.cache
-def walk_for(kind: np.dtype[Any]) -> Callable[..., None]:
+def compiled(function: Callable[P, R]) -> Callable[P, R]:
+    """A function that other compiled ones call."""
+    made: Callable[P, R] = numba.njit(**SETTINGS)(function)
+    return made
+
+
+def compiled_for(function: Callable[P, R], signature: Any) -> Callable[P, R]:
+    """A function compiled for these types at once, and kept on disk for the next process, where that is possible."""
+    try:
+        made: Callable[P, R] = numba.njit(signature, cache=True, **SETTINGS)(function)
+    except Exception:  # no folder or no room to write to, or what is there is damaged
+        made = numba.njit(signature, **SETTINGS)(function)
+    return made
+
+
+def compile_walk(kind: np.dtype[Any]) -> Callable[..., None]:
     """`walk` compiled for arrays of a dtype."""
-    number, flag = numba.from_dtype(kind), numba.types.boolean
+    number, flag, count = numba.from_dtype(kind), numba.types.boolean, numba.types.intp
     given, made = (numba.types.Array(number, 2, "C", readonly=readonly) for readonly in (True, False))
     refresh = numba.types.Array(flag, 1, "C", readonly=True)
-    return compiled_for(walk, numba.void(*[given] * 5, refresh, *[made] * 4, numba.types.intp, numba.types.intp, *[flag] * 5, made))
+    return compiled_for(walk, numba.void(*[given] * 5, refresh, *[made] * 4, count, count, *[flag] * 5, made))
 
 
 def walk(

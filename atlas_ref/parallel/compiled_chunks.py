@@ -1,6 +1,6 @@
 """A group of chunks by compiled code, where nothing that it computes must last.
 
-Each thread takes its memories. What is not finite is computed again in NumPy, which says what it has to say about it.
+Each thread takes its memories. A result that is not finite is computed again in NumPy, which says what it has to say about it.
 Specified in specs/exact.md (EXACT-2, EXACT-6) and specs/chunkwise.md (CHUNK-6 to CHUNK-8).
 """
 
@@ -21,13 +21,17 @@ from atlas_ref.types import Array
 
 #: Multiply-adds of scores from which on it is worth loading compiled code, which takes a second once a process.
 WORK = 2**23
+#: Rows and columns up to which a chunk and its state stay in the cache; beyond them the BLAS is as fast.
+LARGEST = 256
 
 
 def takes(layout: Layout, given: Arrays) -> bool:
-    """Whether a group is one of these: reads of the running memory, one gate a token, no window to solve for, and enough to do."""
+    """Whether a group is one of these: reads of the running memory, one gate a token, no window to solve for; enough, not too large."""
     if layout.read not in ("after", "before") or (layout.solved and layout.window > 1):
         return False
     B, n, d = given.queries.shape
+    if max(layout.columns, d, given.values.shape[-1]) > LARGEST:
+        return False
     one_gate = all(x is None or x.shape[-1] == 1 for x in (given.retain, given.momentum, given.rate_in, given.rate_out))
     enough = B * n * layout.columns * (d + given.values.shape[-1]) >= WORK
     return one_gate and enough and compiled.available_for(*(x for x in given if x is not None))
@@ -41,14 +45,11 @@ def run(layout: Layout, given: Arrays, joins: Joins, shares: Sequence[slice], y:
         shares: memories that one thread takes.
 
     Returns:
-        The end of the group; None where a result is not finite or Numba cannot be loaded, and then y holds nothing of use.
+        The end of the group; None where a result is not finite or Numba cannot be used, and then y holds nothing of use.
     """
-    try:
-        from atlas_ref.compiled.chunks import walk_for  # here, since Numba takes its time to load
-    except ImportError as error:
-        compiled.give_up(error)
+    walk, has_momentum = compiled.walk_for(given.queries.dtype), given.momentum is not None
+    if walk is None:
         return None
-    walk, has_momentum = walk_for(given.queries.dtype), given.momentum is not None
     gates, enters, refresh = _gates(given), _enters(given), _refresh(layout)
     M = _turned(given.M)
     S = _turned(given.S) if has_momentum else M

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
+import types
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,7 +19,7 @@ from sequences import drawn as drawn_once
 
 import tape
 from atlas_ref import compiled
-from atlas_ref.compiled import chunks, compiler
+from atlas_ref.compiled import chunks
 from atlas_ref.parallel import compiled_chunks, run, stretch, walk, worked
 from atlas_ref.rules.run import Tokens
 from atlas_ref.threads import slices
@@ -212,7 +214,7 @@ def test_arguments_in_any_order_of_memory_stay_as_they_are(groups: list[bool]) -
 def test_the_code_that_is_compiled_says_the_same_in_python(groups: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
     tensors = drawn("titans_lmm", T=12)
     want = results("titans_lmm", tensors, chunk=4)
-    monkeypatch.setattr(chunks, "walk_for", lambda kind: chunks.walk)
+    monkeypatch.setattr(compiled, "walk_for", lambda kind: chunks.walk)
     agree(results("titans_lmm", tensors, chunk=4), want, ANALYTIC)
     assert groups == [True, True]
 
@@ -270,8 +272,9 @@ def test_little_work_goes_to_numpy(groups: list[bool], monkeypatch: pytest.Monke
 
 def test_the_environment_and_what_is_installed_decide(groups: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
     tensors = drawn("delta", T=9)
-    monkeypatch.setenv("ATLAS_REF_COMPILED", "0")
-    want = results("delta", tensors)
+    for word in ("0", "off", "False", "no"):
+        monkeypatch.setenv("ATLAS_REF_COMPILED", word)
+        want = results("delta", tensors)
     monkeypatch.setenv("ATLAS_REF_COMPILED", "1")
     monkeypatch.setattr(compiled, "_installed", lambda: False)
     agree(results("delta", tensors), want, EXACT)
@@ -280,13 +283,20 @@ def test_the_environment_and_what_is_installed_decide(groups: list[bool], monkey
     assert compiled.wanted()
 
 
-def test_a_pass_that_is_pulled_back_goes_to_numpy_and_says_the_same(groups: list[bool]) -> None:
+def test_what_lasts_for_a_sweep_back_goes_to_numpy(groups: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but the last group, of which nothing lasts."""
     tensors = drawn("delta", T=16)
-    want = results("delta", tensors)[0]
-    y, pullback = tape.vjp(lambda v: results("delta", {**tensors, "v": v})[0], tensors["v"])
-    assert groups == [True]
-    assert_close("y", y, want, ANALYTIC)
-    assert pullback(y)[0].shape == tensors["v"].shape
+    monkeypatch.setattr(walk, "_limit", lambda flat, layout, chunk: 4)
+
+    def pulled_back() -> Any:
+        y, pullback = tape.vjp(lambda v: results("delta", {**tensors, "v": v}, chunk=4)[0], tensors["v"])
+        return y, pullback(y)[0]
+
+    got = pulled_back()
+    assert groups == [True] * 3
+    monkeypatch.setenv("ATLAS_REF_COMPILED", "0")
+    for name, value, want in zip(("y", "gradient"), got, pulled_back(), strict=True):
+        assert_close(name, value, want, ANALYTIC)
 
 
 @pytest.mark.parametrize("what", ["infinite", "nan"])
@@ -307,16 +317,31 @@ def test_numpy_says_what_overflows(groups: list[bool], monkeypatch: pytest.Monke
     assert not np.isfinite(got[0]).all()
 
 
-def test_a_numba_that_cannot_be_loaded_is_named_once(groups: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("broken", ["numba", "atlas_ref.compiled.chunks"])
+def test_a_numba_that_cannot_be_used_is_named_once(groups: list[bool], broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As one that is older than its NumPy."""
     tensors = drawn("delta", T=9)
-    monkeypatch.setitem(sys.modules, "atlas_ref.compiled.chunks", None)
-    monkeypatch.setattr(compiled, "_given_up", False)  # and afterwards again
-    with pytest.warns(RuntimeWarning, match="cannot be loaded, so NumPy computes"):
+    monkeypatch.delitem(sys.modules, "atlas_ref.compiled.chunks", raising=False)
+    monkeypatch.setitem(sys.modules, broken, None)
+    monkeypatch.setattr(compiled, "walk_for", functools.cache(compiled.walk_for.__wrapped__))
+    with pytest.warns(RuntimeWarning, match="cannot be used, so NumPy computes"):
         got = results("delta", tensors)
     agree(got, results("delta", tensors), EXACT)
-    assert groups == [False]
-    assert not compiled.wanted()
+    assert groups == [False, False]
+
+
+def test_what_stands_in_the_place_of_numba_is_not_numba(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "numba", types.ModuleType("numba"))
+    assert not compiled._installed.__wrapped__()
+
+
+def test_large_matrices_go_to_numpy(groups: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled_chunks, "LARGEST", 8)
+    results("delta", drawn("delta", T=16, d_in=8, d_out=8), chunk=8)
+    assert groups == [True]
+    for sizes, chunk in (({"d_in": 9}, 8), ({"d_out": 9}, 8), ({}, 9)):
+        results("delta", drawn("delta", T=2 * chunk, **sizes), chunk=chunk)
+    assert groups == [True]
 
 
 # -- loading it ------------------------------------------------------------------------------------------
@@ -327,17 +352,20 @@ def test_numba_is_loaded_when_it_is_needed() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
 
-def test_a_machine_where_nothing_can_be_written_compiles_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "error", [RuntimeError("no locator available"), EOFError("Ran out of input"), OSError(28, "No space left")], ids=repr
+)
+def test_a_machine_that_cannot_keep_code_compiles_anew(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     plain, asked = numba.njit, []
 
     def njit(*args: Any, cache: bool = False, **settings: Any) -> Any:
         asked.append(cache)
         if cache:
-            raise RuntimeError("cannot cache function: no locator available")
+            raise error
         return plain(*args, **settings)
 
-    monkeypatch.setattr(compiler.numba, "njit", njit)
-    doubled = compiler.compiled_for(_doubled, numba.float64(numba.float64))
+    monkeypatch.setattr(chunks.numba, "njit", njit)
+    doubled = chunks.compiled_for(_doubled, numba.float64(numba.float64))
     assert doubled(1.5) == 3.0
     assert asked == [True, False]
 
