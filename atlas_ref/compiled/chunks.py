@@ -73,6 +73,9 @@ def walk(
 ) -> None:
     """Run a memory over whole chunks (EXACT-1, EXACT-2, EXACT-6, CHUNK-4, CHUNK-6 to CHUNK-8).
 
+        (I + N) F = V - c' Phi M^T - f' Phi S^T, or F = V - Phi R^T,      Y = c Psi M^T + f Psi S^T + A F
+        M^T <- c_C M^T + f_C S^T + Phi^T diag(D_C) F,      S^T <- n_C S^T - Phi^T diag(X_C) F
+
     Args:
         keys (h + n, d), values (h + n, o), queries (n, d): the first two behind the h = c - 1 tokens of their history.
         gates (3, n): retain, momentum, rate_out.
