@@ -36,20 +36,22 @@ slow: $(VENV)/.test  ## the longer proofs
 	$(BIN)/python -m pytest -n auto -m slow
 
 # What computes, tested where the backend can be chosen.
-COMPUTING := tests/test_backend.py tests/test_backend_scalars.py tests/tape/test_backend.py tests/rules tests/parallel tests/cms tests/reductions tests/errata \
-	$(wildcard tests/test_conventions*.py tests/test_equivalence*.py tests/test_feature_maps*.py tests/test_gates*.py tests/test_newton_schulz*.py tests/test_window*.py) \
-	$(patsubst %,tests/oracle/test_%.py,case check_command cli compare identify_command levels peers plugin replay_command resume tolerance)
+COMPUTING := tests/backend/test_backend.py tests/backend/test_backend_scalars.py tests/tape/test_backend.py tests/parts tests/rules tests/forms tests/levels \
+	tests/engine/group tests/engine/masked tests/engine/compiled tests/engine/test_recompute.py tests/reductions tests/errata \
+	$(wildcard tests/test_conventions*.py tests/oracle/identify/test_equivalence*.py) \
+	$(patsubst %,tests/cli/test_%.py,check_command cli identify_command replay_command) tests/test_pytest_plugin.py tests/oracle/test_peers.py \
+	$(patsubst %,tests/oracle/%.py,cases/test_case judge/test_compare cases/test_levels cases/test_resume judge/test_tolerance)
 
 standin: $(VENV)/.test  ## what computes, on a stand-in that refuses what CuPy refuses
 	$(BIN)/python -m pytest -q -n auto --backend strict $(COMPUTING)
 
 GPU_PYTHON ?= python3
 test-gpu:  ## what computes, on a GPU: the Python of a machine that has CuPy and the test tools
-	$(GPU_PYTHON) -m pytest -q tests/cuda
+	$(GPU_PYTHON) -m pytest -q tests/engine/cuda
 	$(GPU_PYTHON) -m pytest -q --backend cupy $(COMPUTING)
 
 trace: $(VENV)/.test  ## run the tests of every clause under coverage, and report each clause without code or proof
-	$(BIN)/python -m pytest -q -n auto -p tests.trace_plugin -m clause
+	$(BIN)/python -m pytest -q -n auto -p tests.support.trace_plugin -m clause
 	$(BIN)/atlas-ref trace-spec
 
 planted: $(VENV)/.test  ## which mistakes check, replay and identify find in a re-statement by hand, as a table
@@ -100,7 +102,7 @@ docs-serve: $(VENV)/.docs  ## the site at http://127.0.0.1:8000, made anew when 
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve --no-strict --watch specs --watch docs --watch atlas_ref --watch tape
 
 docs-test: docs  ## every page of the site in Chromium (Debian's package), wide and narrow, light and dark
-	$(BIN)/python -m pytest -q -n 0 tests/test_browser.py
+	$(BIN)/python -m pytest -q -n 0 tests/docs/test_browser.py
 	$(BIN)/python -m docs.browser build/site --out build/docs-test
 
 clean:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from atlas_ref.backend import BackendError
-    from atlas_ref.oracle.case import Case, CaseError, load, make, save
-    from atlas_ref.oracle.compare import Comparison, check
+    from atlas_ref.oracle.cases.case import Case, CaseError, load, make, save
     from atlas_ref.oracle.evaluate import Results, evaluate
+    from atlas_ref.oracle.judge.compare import Comparison, check
 
 __version__ = "0.1.0"
 
@@ -24,7 +24,7 @@ __all__ = ["BackendError", "Case", "CaseError", "Comparison", "Results", "check"
 def _of_the_oracle(name: str) -> Any:
     """Import a name when it is first asked for: `atlas-ref --help` does without arrays, and so does who imports one part."""
     if name in __all__:
-        for home in ("oracle.case", "oracle.compare", "oracle.evaluate", "backend"):
+        for home in ("oracle.cases.case", "oracle.judge.compare", "oracle.evaluate", "backend"):
             module = import_module(f"atlas_ref.{home}")
             if hasattr(module, name):
                 return getattr(module, name)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from atlas_ref.newton_schulz import NewtonSchulz
+from atlas_ref.parts.newton_schulz import NewtonSchulz
 from atlas_ref.types import Frozen
 
 Rule = Literal["omega", "titans_lmm", "delta", "hebbian"]

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from atlas_ref.oracle.answers import Source
-    from atlas_ref.oracle.xfail import Entry
+    from atlas_ref.oracle.judge.xfail import Entry
+    from atlas_ref.oracle.sources.answers import Source
 
 MARK = "atlas"
 
@@ -26,12 +26,14 @@ class Settings:
     """What the options say, read once per process; the implementation is imported before the first test that needs it."""
 
     def __init__(self, config: pytest.Config) -> None:
-        from atlas_ref.oracle import compare, failures, sources, xfail
+        from atlas_ref.oracle.judge import compare, xfail
+        from atlas_ref.oracle.report import failures
+        from atlas_ref.oracle.sources import sources
 
         option = config.getoption
         self.folders = [Path(each).resolve() for each in option("atlas_cases") or ()]
         if option("atlas_set"):
-            from atlas_ref.vectors.cases import paths
+            from atlas_ref.vectors.sets.cases import paths
 
             self.folders += dict.fromkeys(path.resolve().parent for name in option("atlas_set") for path in paths(name))
         self.dtype, self.state_dtype = option("atlas_dtype"), option("atlas_state_dtype")
@@ -50,7 +52,7 @@ class Settings:
     def source(self) -> Source | None:
         """The implementation; None where the results recorded in the cases are compared."""
         if self._source is None and self.impl:
-            from atlas_ref.oracle import sources
+            from atlas_ref.oracle.sources import sources
 
             self._source = sources.function(self.impl)
         return self._source
@@ -118,7 +120,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     settings = config.stash.get(SETTINGS, None)
     if settings is None or not settings.entries:
         return
-    from atlas_ref.oracle.xfail import concerns
+    from atlas_ref.oracle.judge.xfail import concerns
 
     names = [str(file) for folder in settings.folders for file in (folder.glob("*.safetensors") if folder.is_dir() else [folder])]
     for entry in settings.entries:
@@ -145,9 +147,10 @@ class CaseItem(pytest.Item):
 
     def runtest(self) -> None:
         """Load, run, compare; the verdicts are properties of the test's report."""
-        from atlas_ref.oracle import failures, xfail
-        from atlas_ref.oracle.case import CaseError, load
-        from atlas_ref.oracle.compare import checked
+        from atlas_ref.oracle.cases.case import CaseError, load
+        from atlas_ref.oracle.judge import xfail
+        from atlas_ref.oracle.judge.compare import checked
+        from atlas_ref.oracle.report import failures
 
         settings = self.config.stash[SETTINGS]
         name = str(self.path)

@@ -11,7 +11,7 @@ import time
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from atlas_ref.threads import processors
+from atlas_ref.backend.threads import processors
 from benchmarks.measure import SPIN
 
 ROWS, TIMES = 128, 20  # a product that stays in a processor's own cache, and how many make a reading

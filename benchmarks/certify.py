@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 from atlas_ref.certify import certify
-from atlas_ref.oracle.case import Case
-from atlas_ref.oracle.new import Request, new
+from atlas_ref.oracle.cases.case import Case
+from atlas_ref.oracle.cases.new import Request, new
 from benchmarks.measure import Row, Spread, Target, timer
 
 SAMPLES = 3

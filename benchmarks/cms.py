@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from atlas_ref.cms import cms
-from atlas_ref.cms.level import MODULES, Level
-from atlas_ref.cms.presets import all_delta, fast_titans_slow_omega
-from atlas_ref.cms.pulse import PERIODS, Conductor
+from atlas_ref import rules
+from atlas_ref.levels import block as cms
+from atlas_ref.levels.level import Level
+from atlas_ref.levels.presets import all_delta, fast_titans_slow_omega
+from atlas_ref.levels.pulse import PERIODS, Conductor
 from atlas_ref.rules import titans_lmm
 from benchmarks.measure import Row, Spread, Target, alternated, bracketed, peak_memory
 
@@ -78,7 +79,7 @@ class Writes:
 @contextlib.contextmanager
 def writes() -> Iterator[Writes]:
     """Count and time every write of every rule."""
-    found, originals = Writes(), {name: module.RULE for name, module in MODULES.items()}
+    found, of_config = Writes(), dict(rules._OF_CONFIG)
 
     def watched(write: Any) -> Any:
         def timed(*args: Any) -> Any:
@@ -91,12 +92,11 @@ def writes() -> Iterator[Writes]:
         return timed
 
     try:
-        for name, module in MODULES.items():
-            module.RULE = originals[name]._replace(write=watched(originals[name].write))
+        for config, rule in of_config.items():
+            rules._OF_CONFIG[config] = rule._replace(write=watched(rule.write))
         yield found
     finally:
-        for name, module in MODULES.items():
-            module.RULE = originals[name]
+        rules._OF_CONFIG.update(of_config)
 
 
 def _written(made: Call) -> Writes:

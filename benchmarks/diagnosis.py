@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from atlas_ref.oracle.answers import Answer
-from atlas_ref.oracle.case import Case, save
+from atlas_ref.oracle.cases.case import Case, save
+from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.evaluate import evaluate
-from atlas_ref.oracle.identify import identify
-from atlas_ref.oracle.new import Request, new
-from atlas_ref.oracle.replay import replay
-from atlas_ref.oracle.sweep import sweep
-from atlas_ref.oracle.trace import trace
+from atlas_ref.oracle.identify.identify import identify
+from atlas_ref.oracle.replay.replay import replay
+from atlas_ref.oracle.replay.trace import trace
+from atlas_ref.oracle.sources.answers import Answer
+from atlas_ref.oracle.sweep.sweep import sweep
 from benchmarks.measure import Row, Spread, Target, Work, timer
 from benchmarks.startup import HELP, _children, _python
 
@@ -29,8 +29,8 @@ SAMPLES = 3
 #: The first check of a process whose modules are loaded: what a case costs after start-up.
 FIRST = """
 import sys, time
-from atlas_ref.oracle import compare, tolerance
-from atlas_ref.oracle.case import load
+from atlas_ref.oracle.judge import compare, tolerance
+from atlas_ref.oracle.cases.case import load
 start = time.process_time()
 assert all(row.verdict == "PASS" for row in compare.check(load(sys.argv[1])))
 print(time.process_time() - start)
@@ -81,7 +81,7 @@ def _answers(case: Case) -> dict[str, Any]:
 
 
 def _checked(folder: Path) -> None:
-    _printed("from atlas_ref.cli import main; main()", "check", str(folder))
+    _printed("from atlas_ref.cli.main import main; main()", "check", str(folder))
 
 
 def _printed(program: str, *arguments: str) -> str:

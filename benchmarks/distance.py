@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from atlas_ref import forms as parallel
 from atlas_ref.conventions import resolve
-from atlas_ref.parallel import run as parallel
-from atlas_ref.rules import omega, run
+from atlas_ref.rules import omega
+from atlas_ref.rules import sequence as run
 from benchmarks import plots
 from benchmarks.measure import Report, Row, Spread
 

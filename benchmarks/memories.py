@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import tape
+from atlas_ref import forms as parallel
 from atlas_ref.conventions import Convention, resolve
-from atlas_ref.parallel import run as parallel
-from atlas_ref.rules import delta, omega, run, titans_lmm
+from atlas_ref.rules import delta, omega, titans_lmm
+from atlas_ref.rules import sequence as run
 from benchmarks.measure import relative_error
 from tape import ops
 

@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 
-from atlas_ref.newton_schulz import NewtonSchulz, newton_schulz
+from atlas_ref.parts.newton_schulz import NewtonSchulz, newton_schulz
 from benchmarks.measure import LARGE, LEAD, Row, Spread, Target, bracketed, relative_error
 
 COUNT, N = 512, 64

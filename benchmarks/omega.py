@@ -3,7 +3,7 @@
 The bare loop is what a careful person writes in plain NumPy for one convention: keys and values padded once, the window
 a view of them, M and S changed in place. It computes the same products and sums in the same order, and what it returns is
 compared before anything is timed. Beside it stands the same loop with NumPy's buffer shortened, the one trick of the
-driver that a loop by hand would lack (`atlas_ref.rules.run`).
+driver that a loop by hand would lack (`atlas_ref.rules.sequence`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import numpy as np
 
 import tape
 from atlas_ref.conventions import resolve
-from atlas_ref.rules import omega, run
+from atlas_ref.rules import omega
+from atlas_ref.rules import sequence as run
 from benchmarks.measure import Row, Spread, Target, bracketed, peak_memory, relative_error
 from tape import ops
 

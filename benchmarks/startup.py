@@ -9,7 +9,7 @@ from functools import partial
 
 from benchmarks.measure import Row, Spread, bracketed
 
-HELP = "import sys; sys.argv = ['atlas-ref', '--help']; from atlas_ref.cli import main; main()"
+HELP = "import sys; sys.argv = ['atlas-ref', '--help']; from atlas_ref.cli.main import main; main()"
 COMMANDS = {
     "atlas-ref --help": (HELP, "typer with rich", "import typer.rich_utils"),
     "import atlas_ref": ("import atlas_ref", "bare interpreter", "pass"),

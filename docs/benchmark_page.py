@@ -18,7 +18,7 @@ hide: [toc]
 # Benchmarks
 
 Speed is measured by `make bench`, each figure beside the bare loop of the same run and its error;
-[what is measured and how](../benchmarks/README.md).
+[what is measured and how](../benchmarks/README.md), and [on a GPU](../benchmarks/gpu/README.md).
 
 """
 NONE = """No run is kept here. `make bench` writes its figures and `bench.json` to `build/bench` in five to ten minutes;

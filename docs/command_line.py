@@ -13,7 +13,7 @@ from docs import tables
 
 def page() -> str:
     """Every command with its arguments and options."""
-    from atlas_ref.cli import app
+    from atlas_ref.cli.main import app
 
     parts = [
         "# Command line\n\nResults go to standard output, words and progress to standard error. Every command takes "

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from atlas_ref.clauses import record
-from atlas_ref.clauses.trace import Trace, trace
 from docs import benchmark_page, command_line, links, source_pages, spec_pages, vector_pages
+from docs.clauses import record
+from docs.clauses.trace import Trace, trace
 
 
 def pages(root: Path, found: Trace) -> Iterator[tuple[str, str]]:
@@ -30,9 +30,9 @@ def specs(root: Path) -> list[str]:
 
 def copied(root: Path) -> list[str]:
     """Markdown files of the repository that are pages as they stand."""
-    found = [path for folder in ("examples", "vectors") for path in (root / folder).rglob("*.md")]
+    found = [path for folder in ("benchmarks", "examples", "vectors") for path in (root / folder).rglob("*.md")]
     readmes = sorted(path.relative_to(root).as_posix() for path in found)
-    return ["README.md", *links.COPIED, *readmes, "benchmarks/README.md"]
+    return ["README.md", *links.COPIED, *readmes]
 
 
 def traced(root: Path) -> Trace:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from atlas_ref.clauses.specs import ID, Clause
+from docs.clauses.specs import ID, Clause
 
 ROOT = Path(__file__).absolute().parents[1]
 LINK = re.compile(r"(?<!\!)\[([^\]\[]*(?:\[[^\]]*\][^\]\[]*)*)\]\(([^)\s]+)\)")
@@ -22,6 +22,8 @@ def page_of(path: str) -> str:
     """The page (as a source file of mkdocs) that shows a file of the repository."""
     if path == "README.md":
         return "index.md"
+    if path.startswith("docs/pages/") and path.endswith(".md"):
+        return path.removeprefix("docs/pages/")
     if path.startswith("specs/") or path in COPIED or (path.endswith(".md") and path.startswith(("examples/", "benchmarks/", "vectors/"))):
         return path
     return f"source/{path}.md"

@@ -6,10 +6,10 @@ import html
 import re
 from pathlib import Path
 
-from atlas_ref.clauses.places import Place
-from atlas_ref.clauses.specs import Clause
-from atlas_ref.clauses.trace import Evidence, Trace
 from docs import links, mathml, tables, vector_pages
+from docs.clauses.places import Place
+from docs.clauses.specs import Clause
+from docs.clauses.trace import Evidence, Trace
 
 #: Places shown in full beside a clause, the lines that one may have, and the clauses that it may name.
 SHOWN, LONGEST, BROADEST = 2, 70, 4

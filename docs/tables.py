@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from atlas_ref.clauses import marks
-from atlas_ref.clauses.trace import Evidence, Trace
 from atlas_ref.conventions import AXES, NEWTON_SCHULZ_KEYS, PRESETS, RULES, SOURCES, Convention, resolve
-from atlas_ref.newton_schulz import NewtonSchulz
-from atlas_ref.parallel.support import CONDITIONS, FORMS, SUPPORT
+from atlas_ref.forms.support import CONDITIONS, FORMS, SUPPORT
+from atlas_ref.parts.newton_schulz import NewtonSchulz
 from docs import links
+from docs.clauses import marks
+from docs.clauses.trace import Evidence, Trace
 
 PLACE = re.compile(r"^<!-- table: (\w+) -->$", re.MULTILINE)
 EQUIVALENCES = range(40, 63)

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import atlas_ref
-from atlas_ref.clauses.trace import Trace
-from atlas_ref.vectors import manifest
-from atlas_ref.vectors.manifest import Manifest, Vector
+from atlas_ref.vectors.sets import manifest
+from atlas_ref.vectors.sets.manifest import Manifest, Vector
 from docs import links, tables
+from docs.clauses.trace import Trace
 
 SETS, PEERS = "vectors", "tests/data/peers"
 PEERS_PAGE = "vectors/peers.md"

@@ -24,10 +24,10 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
     if name == "numpy":
         return
     import pytest
-    from close import Elsewhere
-    from standin import array, bridge
 
     from atlas_ref import backend
+    from tests.support.close import Elsewhere
+    from tests.support.standin import array, bridge
 
     assert array.NAME
     try:

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from close import ANALYTIC, EXACT, assert_close, assert_differs
-from sequences import case, drawn, results, without
 
 import atlas_ref
 from atlas_ref.conventions import AXES, PRESETS, resolve
+from tests.support.close import ANALYTIC, EXACT, assert_close, assert_differs
+from tests.support.sequences import case, drawn, results, without
 
 RULES = ("omega", "titans_lmm", "delta", "hebbian")
 

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from close import ANALYTIC, EXACT, assert_close, assert_differs
-from sequences import case, drawn, earlier, results, without
 
 from atlas_ref import CaseError
 from atlas_ref.conventions import resolve
-from atlas_ref.newton_schulz import newton_schulz
+from atlas_ref.parts.newton_schulz import newton_schulz
 from atlas_ref.rules import delta, hebbian, omega, titans_lmm
+from tests.support.close import ANALYTIC, EXACT, assert_close, assert_differs
+from tests.support.sequences import case, drawn, earlier, results, without
 
 BARE = {"newton_schulz": "none"}
 RULES = ("omega", "titans_lmm", "delta", "hebbian")

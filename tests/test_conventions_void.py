@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from close import EXACT, assert_close, relative_error
-from sequences import case, drawn, earlier, results, without
 
 from atlas_ref.conventions import resolve, void_axes
+from tests.support.close import EXACT, assert_close, relative_error
+from tests.support.sequences import case, drawn, earlier, results, without
 
 BARE = {"newton_schulz": "none"}
 VALUES = {

@@ -1,7 +1,8 @@
 """The helper for golden files: what differs is shown, and only a request writes."""
 
 import pytest
-from golden import WRITE, assert_golden
+
+from tests.support.golden import WRITE, assert_golden
 
 
 def test_a_text_is_compared_and_written_on_request_alone(tmp_path, monkeypatch):

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 import ml_dtypes
 import numpy as np
 import pytest
-from close import EXACT, assert_close
 from pydantic import ValidationError
 
 from atlas_ref.types import Array, Dims, Frozen, Pulse, bind_dims, check_array, read_only, same_bits
 from tape import TapeError, Variable, grad, ops, vjp
+from tests.support.close import EXACT, assert_close
 
 
 class Memory(Frozen):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 
 from atlas_ref.certify.results import Certified, Unresolved
-from atlas_ref.oracle.case import Case, CaseError
+from atlas_ref.oracle.cases.case import Case, CaseError
 
 __all__ = ["Certified", "Unresolved", "certify", "require_flint"]
 

@@ -15,8 +15,7 @@ from flint import arb, ctx
 from atlas_ref.certify.evaluate import evaluate, leading
 from atlas_ref.certify.results import Certified, Unresolved
 from atlas_ref.certify.rounding import Rounded, rounded
-from atlas_ref.oracle.case import Case, CaseError, differentiable
-from atlas_ref.oracle.evaluate import Unsupported
+from atlas_ref.oracle.cases.case import Case, CaseError, differentiable, require_supported
 
 Array = np.ndarray[Any, Any]
 
@@ -32,8 +31,7 @@ UNKNOWN = Rounded(-math.inf, math.inf)
 
 def certify(case: Case, *, grad: bool = False, max_bits: int = 16384) -> Certified:
     """Certify every result of a case; see `atlas_ref.certify.certify`."""
-    if not case.supported:
-        raise Unsupported(f"{case.name}: rule {case.header.rule}: not yet supported")
+    require_supported(case)
     case.require_one_memory("certify")
     arrays = exact(case)
     names = _asked(case) if grad else []

@@ -12,7 +12,7 @@ from atlas_ref.certify.certified import DIRECTIONS, direction, exact, larger
 from atlas_ref.certify.evaluate import WEIGHED, evaluate
 from atlas_ref.certify.results import Certified
 from atlas_ref.certify.rounding import rounded
-from atlas_ref.oracle.case import Case
+from atlas_ref.oracle.cases.case import Case
 
 Array = np.ndarray[Any, Any]
 

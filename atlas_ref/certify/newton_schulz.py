@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from typing import Any
 
-from flint import arb, arb_mat
+from flint import arb, arb_mat, ctx
 
 from atlas_ref.certify.functions import inverse
 from atlas_ref.certify.matrix import Matrix, norm, sane, scaled, unknown, zeros
-from atlas_ref.certify.polar_express import polar_express
+from atlas_ref.certify.rounding import rounded
 
 Row = tuple[float, float, float]
 
@@ -66,3 +68,101 @@ def coefficient_rows(settings: Any) -> list[Row]:
         return polar_express(settings.lower_bound, settings.steps)
     rows = [NAMED[named]] if isinstance(named, str) else [tuple(each) for each in named]
     return [rows[min(i, len(rows) - 1)] for i in range(settings.steps)]
+
+
+# -- the coefficients of Polar Express (NS-5), enclosed by an interval Newton step around their equations ----
+
+#: NS-5: from here on the row of the limit.
+SHORT = 1e-5
+LIMIT: Row = (15 / 8, -10 / 8, 3 / 8)
+
+#: Signs of p - 1 at the four points l, x1, x2, u, in units of E.
+SIGNS = (-1, 1, -1, 1)
+
+
+@functools.lru_cache(maxsize=64)
+def polar_express(lower_bound: float, steps: int) -> list[Row]:
+    """Rows (a, b, c) of every step, each coefficient the float64 nearest to the exact one."""
+    bits = 512
+    while True:
+        with ctx.workprec(bits):
+            found = _table(arb(lower_bound), steps)
+        if found is not None:
+            return found
+        bits *= 2
+
+
+def _table(lower_bound: arb, steps: int) -> list[Row] | None:
+    """The rows, None where this precision does not fix them."""
+    low, high = lower_bound, arb(1)
+    rows: list[Row] = []
+    for _ in range(steps):
+        gap = high - low
+        if gap < arb(SHORT):
+            rows.append(LIMIT)
+            continue
+        if not gap >= arb(SHORT):
+            return None
+        solution = _enclosed(low, high)
+        if solution is None:
+            return None
+        ends = [rounded(x) for x in solution[:3]]
+        if not all(each.unique for each in ends):
+            return None
+        rows.append((ends[0].low, ends[1].low, ends[2].low))
+        low, high = 1 - solution[3], 1 + solution[3]
+    return rows
+
+
+def _enclosed(low: arb, high: arb) -> list[arb] | None:
+    """Balls for a, b, c, E, x1, x2: a Newton step that maps a box into itself proves that it holds the one solution."""
+    guess = _exchanged(low.mid(), high.mid())
+    if guess is None:
+        return None
+    size = arb(1) / arb(2) ** (ctx.prec // 4)
+    box = [x + abs(x) * arb(0, 1) * size for x in guess]
+    step = _jacobian(box, low, high).solve(_equations(guess, low, high))
+    image = [x - step[i, 0] for i, x in enumerate(guess)]
+    return image if all(whole.contains(part) for whole, part in zip(box, image, strict=True)) else None
+
+
+def _exchanged(low: arb, high: arb) -> list[arb] | None:
+    """A guess by exchange of points: solve for a, b, c, E at four points, move the inner two to the extrema of p."""
+    inner = [(3 * low + high) / 4, (low + 3 * high) / 4]
+    for _ in range(200):
+        points = [low, *inner, high]
+        rows = [[x, x**3, x**5, arb(-sign)] for x, sign in zip(points, SIGNS, strict=True)]
+        try:
+            solved = arb_mat(rows).solve(arb_mat(4, 1, [arb(1)] * 4))
+        except ZeroDivisionError:
+            return None
+        a, b, c, error = (solved[i, 0].mid() for i in range(4))
+        root = (9 * b * b - 20 * a * c).sqrt()
+        moved = [((-3 * b - root) / (10 * c)).sqrt().mid(), ((-3 * b + root) / (10 * c)).sqrt().mid()]
+        if not all(x.is_finite() for x in moved):
+            return None
+        change = sum((abs(x - y) for x, y in zip(inner, moved, strict=True)), arb(0))
+        inner = moved
+        if change < arb(1) / arb(2) ** (ctx.prec // 2):
+            return [a, b, c, error, *inner]
+    return None
+
+
+def _equations(unknowns: Sequence[arb], low: arb, high: arb) -> arb_mat:
+    """p(x) - 1 -+ E at l, x1, x2, u, and p'(x1), p'(x2): all 0 at the solution."""
+    a, b, c, error, first, second = unknowns
+    values = [a * x + b * x**3 + c * x**5 - 1 - sign * error for x, sign in zip((low, first, second, high), SIGNS, strict=True)]
+    return arb_mat(6, 1, [*values, *(a + 3 * b * x**2 + 5 * c * x**4 for x in (first, second))])
+
+
+def _jacobian(unknowns: Sequence[arb], low: arb, high: arb) -> arb_mat:
+    a, b, c, _, first, second = unknowns
+    zero = arb(0)
+    rows = []
+    for place, (x, sign) in enumerate(zip((low, first, second, high), SIGNS, strict=True)):
+        slope = a + 3 * b * x**2 + 5 * c * x**4
+        rows.append([x, x**3, x**5, arb(-sign), slope if place == 1 else zero, slope if place == 2 else zero])
+    for place, x in enumerate((first, second)):
+        bend = 6 * b * x + 20 * c * x**3
+        rows.append([arb(1), 3 * x**2, 5 * x**4, zero, bend if place == 0 else zero, bend if place == 1 else zero])
+    return arb_mat(rows)

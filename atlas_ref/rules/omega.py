@@ -21,18 +21,19 @@ from typing import Annotated, Any, NamedTuple, Self
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
-from atlas_ref import backend, feature_maps, gates, window
+from atlas_ref import backend
 from atlas_ref.conventions import Convention, resolve
-from atlas_ref.feature_maps import IDENTITY, FeatureMap
-from atlas_ref.gates import Gates, GateSet
-from atlas_ref.newton_schulz import newton_schulz
-from atlas_ref.rules import run
-from atlas_ref.rules.agreement import stores_residuals
-from atlas_ref.types import Array, Dims, Frozen, Pulse, check_array
-from atlas_ref.window import Uniform, WindowWeights
+from atlas_ref.parts import feature_maps, window
+from atlas_ref.parts.feature_maps import IDENTITY, FeatureMap
+from atlas_ref.parts.gates import Gates
+from atlas_ref.parts.newton_schulz import newton_schulz
+from atlas_ref.parts.window import Uniform, WindowWeights
+from atlas_ref.rules import sequence as run
+from atlas_ref.rules.checks import stores_residuals
+from atlas_ref.rules.rule import Rule
+from atlas_ref.types import Array, Dims, Frozen
 from tape import ops
 
-GATES = ("retain", "momentum", "step_size")
 Count = Annotated[int, Field(ge=1)]
 
 
@@ -81,31 +82,6 @@ class Config(Frozen):
         return feature_maps.d_phi(self.feature_map, self.d_in)
 
 
-class Params(Frozen):
-    """What the outer loop learns (OMEGA-27).
-
-    Attributes:
-        W_K (H, d_in, d_model), W_V (H, d_out, d_model), W_Q (H, d_in, d_model): projections.
-        gates: retain, momentum and step size.
-        phi: tensors of the feature map, by name.
-        window: tensors of the window weights, by name.
-    """
-
-    W_K: Annotated[Array, Dims("H d_in d_model")]
-    W_V: Annotated[Array, Dims("H d_out d_model")]
-    W_Q: Annotated[Array, Dims("H d_in d_model")]
-    gates: GateSet
-    phi: dict[str, Any] = {}
-    window: dict[str, Any] = {}
-
-    @field_validator("phi", "window")
-    @classmethod
-    def _arrays(cls, value: dict[str, Any]) -> dict[str, Any]:
-        for name, array in value.items():
-            check_array(name, array, Dims("..."))
-        return value
-
-
 class State(Frozen):
     """Everything that a split between two tokens must carry (OMEGA-1, OMEGA-28).
 
@@ -133,35 +109,6 @@ class State(Frozen):
     token_gates: Annotated[Array, Dims("... c", optional=True)] = None
 
 
-def init(config: Config, seed: int, *, dtype: Any = np.float64) -> Params:
-    """Parameters drawn from the counter-based generator Philox with `seed`; gates start at their biases (GATES-8)."""
-    if config.d_model is None:
-        raise ValueError("init: config.d_model is needed for parameters")
-    draw = np.random.Generator(np.random.Philox(seed))
-    H, d_model = config.heads, config.d_model
-
-    def projection(rows: int) -> Array:
-        return draw.standard_normal((H, rows, d_model)) / np.sqrt(d_model)
-
-    params = Params(
-        W_K=projection(config.d_in),
-        W_V=projection(config.d_out),
-        W_Q=projection(config.d_in),
-        gates=gates.init(
-            run.gate_names(GATES, config.convention),
-            heads=H,
-            d_in=config.d_in,
-            d_out=config.d_out,
-            per_dimension=config.per_dimension_gates,
-            forget=config.convention.gate == "forget",
-            draw=draw,
-        ),
-        phi=feature_maps.init(config.feature_map, config.d_in, seed, features=config.features),
-        window=window.init(config.window_weights, heads=H, window=config.window, d_model=d_model, draw=draw),
-    )
-    return run.cast(params, dtype)
-
-
 def start(config: Config, leading: tuple[int, ...] = (), *, dtype: Any = np.float64, M: Array = None, S: Array = None) -> State:
     """The state before the first token: M_0 and S_0 (zero unless given), an empty window (OMEGA-1)."""
     shape = (config.d_out, config.d_phi)
@@ -171,7 +118,7 @@ def start(config: Config, leading: tuple[int, ...] = (), *, dtype: Any = np.floa
 
 
 def restart(config: Config, state: State) -> State:
-    """The same M and S with an empty window at the start of a call, as at the start of a packed sequence (WINDOW-16)."""
+    """The same M and S with an empty window, at the start of a call or of a packed sequence (WINDOW-16)."""
     M, c = state.M, config.window
     lead = M.shape[:-2]
     keys = ops.zeros_like(M, shape=(*lead, c, M.shape[-1]))
@@ -236,20 +183,6 @@ def read(config: Config, state: State, q: Array) -> Array:
     if config.convention.argument == "accumulated":
         M = newton_schulz(M, config.convention.newton_schulz_settings)
     return (M @ q[..., None])[..., 0]
-
-
-def step(config: Config, params: Params, state: State, x: Array, pulse: Pulse) -> tuple[State, Array]:
-    """One token: project, gate, write if the pulse is active, read (OMEGA-2).
-
-    Args:
-        x (B, d_model): tokens.
-        state: leading axes (B, H).
-
-    Returns:
-        state, y (B, H, d_out).
-    """
-    state, y = run.run_tokens(RULE, config, params, ops.expand_dims(x, -2), state, active=np.array([pulse.active]))
-    return state, y[..., 0, :]
 
 
 # -- the parts of one write, from the window that already holds the token -----------------------------
@@ -341,7 +274,7 @@ def _older(config: Config, state: State) -> Array:
 
 
 def _weights(config: Config, state: State, weights: Array) -> Array:
-    """The factor s of the gradient and the weights, 0 for rows of an older span under cut (OMEGA-5, WINDOW-12, CONV-14)."""
+    """Weights times s; 0 for rows of an older span under cut (OMEGA-5, WINDOW-12, CONV-14)."""
     s = _scale(config)
     cut = config.convention.window_at_boundary == "cut" and config.convention.frozen_reference
     if cut and state.position < config.window - 1:
@@ -395,4 +328,45 @@ def _append_matrix(momenta: Array, Z: Array) -> Array:
     return ops.concatenate([momenta[..., 1:, :, :], ops.expand_dims(Z, -3)], axis=-3)
 
 
-RULE = run.Rule(Config, State, GATES, restart, _write, _rest, read, _enter)
+RULE = Rule(
+    name="omega",
+    gates=("retain", "momentum", "step_size"),
+    clauses={
+        "residual": "OMEGA-4",
+        "gradient": "OMEGA-5",
+        "S": "OMEGA-6",
+        "P": "OMEGA-11",
+        "U": "OMEGA-8",
+        "M": "OMEGA-10",
+        "y": "OMEGA-12",
+        "out/y": "OMEGA-12",
+        "out/M": "OMEGA-10",
+        "out/S": "OMEGA-6",
+        "out/M_ref": "CONV-31",
+        "out": "OMEGA-28",
+        **dict.fromkeys(("grad/q", "grad/M0", "grad/retain", "grad/log_retain"), "OMEGA-23"),
+        **dict.fromkeys(("grad/step_size", "grad/step_size_memory", "grad/momentum", "grad/log_momentum", "grad/S0"), "OMEGA-24"),
+        **dict.fromkeys(("grad/k", "grad/v", "grad/window_weights", "grad/window_gate"), "OMEGA-25"),
+        **dict.fromkeys(("grad/window_k", "grad/window_v", "grad/window_gate_before", "grad/window_residual"), "OMEGA-25"),
+        **dict.fromkeys(("grad/M_ref", "grad/window_momentum"), "OMEGA-26"),
+        "grad/phi": "PHI-16",
+        "grad": "OMEGA-27",
+        "trace_grad/y": "CASE-14",
+        **dict.fromkeys(("trace_grad/M", "trace_grad/U", "trace_grad/phi_q", "trace_grad/retain"), "OMEGA-23"),
+        **dict.fromkeys(("trace_grad/S", "trace_grad/P", "trace_grad/gradient", "trace_grad/momentum", "trace_grad/step_size"), "OMEGA-24"),
+        **dict.fromkeys(("trace_grad/k", "trace_grad/v", "trace_grad/q"), "OMEGA-27"),
+        "trace_grad": "OMEGA-25",
+    },
+    has_error=True,
+    has_momentum=True,
+    has_window=True,
+    has_newton_schulz=True,
+    Config=Config,
+    State=State,
+    start=start,
+    restart=restart,
+    write=_write,
+    rest=_rest,
+    read=read,
+    enter=_enter,
+)

@@ -18,14 +18,14 @@ from typing import Annotated, Any, NamedTuple, Self
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
-from atlas_ref import backend, gates
+from atlas_ref import backend
 from atlas_ref.conventions import Convention, resolve
-from atlas_ref.gates import Gates, GateSet
-from atlas_ref.rules import run
-from atlas_ref.types import Array, Dims, Frozen, Pulse
+from atlas_ref.parts.gates import Gates
+from atlas_ref.rules import sequence as run
+from atlas_ref.rules.rule import Rule
+from atlas_ref.types import Array, Dims, Frozen
 from tape import ops
 
-GATES = ("retain", "momentum", "step_size")
 Count = Annotated[int, Field(ge=1)]
 
 
@@ -59,15 +59,6 @@ class Config(Frozen):
         return self
 
 
-class Params(Frozen):
-    """What the outer loop learns: projections and gates (GATES-7)."""
-
-    W_K: Annotated[Array, Dims("H d_in d_model")]
-    W_V: Annotated[Array, Dims("H d_out d_model")]
-    W_Q: Annotated[Array, Dims("H d_in d_model")]
-    gates: GateSet
-
-
 class State(Frozen):
     """Everything that a split between two tokens must carry (TITANS-1, TITANS-16).
 
@@ -82,33 +73,6 @@ class State(Frozen):
     S: Annotated[Array, Dims("... d_out d_in")]
     reference: Annotated[Array, Dims("... d_out d_in", optional=True)] = None
     position: Annotated[int, Field(ge=0)] = 0
-
-
-def init(config: Config, seed: int, *, dtype: Any = np.float64) -> Params:
-    """Parameters drawn from the counter-based generator Philox with `seed`; gates start at their biases (GATES-8)."""
-    if config.d_model is None:
-        raise ValueError("init: config.d_model is needed for parameters")
-    draw = np.random.Generator(np.random.Philox(seed))
-    H, d_model = config.heads, config.d_model
-
-    def projection(rows: int) -> Array:
-        return draw.standard_normal((H, rows, d_model)) / np.sqrt(d_model)
-
-    params = Params(
-        W_K=projection(config.d_in),
-        W_V=projection(config.d_out),
-        W_Q=projection(config.d_in),
-        gates=gates.init(
-            run.gate_names(GATES, config.convention),
-            heads=H,
-            d_in=config.d_in,
-            d_out=config.d_out,
-            per_dimension=config.per_dimension_gates,
-            forget=config.convention.gate == "forget",
-            draw=draw,
-        ),
-    )
-    return run.cast(params, dtype)
 
 
 def start(config: Config, leading: tuple[int, ...] = (), *, dtype: Any = np.float64, M: Array = None, S: Array = None) -> State:
@@ -194,18 +158,26 @@ def read(config: Config, state: State, q: Array) -> Array:
     return (state.M @ ops.expand_dims(q, -1))[..., 0]
 
 
-def step(config: Config, params: Params, state: State, x: Array, pulse: Pulse) -> tuple[State, Array]:
-    """One token: project, gate, write if the pulse is active, read.
-
-    Args:
-        x (B, d_model): tokens.
-        state: leading axes (B, H).
-
-    Returns:
-        state, y (B, H, d_out).
-    """
-    state, y = run.run_tokens(RULE, config, params, ops.expand_dims(x, -2), state, active=np.array([pulse.active]))
-    return state, y[..., 0, :]
-
-
-RULE = run.Rule(Config, State, GATES, restart, write, rest, read)
+RULE = Rule(
+    name="titans_lmm",
+    gates=("retain", "momentum", "step_size"),
+    clauses={
+        **dict.fromkeys(("residual", "gradient"), "TITANS-2"),
+        **dict.fromkeys(("S", "out/S"), "TITANS-3"),
+        **dict.fromkeys(("M", "out/M"), "TITANS-4"),
+        **dict.fromkeys(("y", "out/y"), "TITANS-6"),
+        "out": "TITANS-16",
+        **dict.fromkeys(("grad", "trace_grad"), "TITANS-15"),
+    },
+    has_error=True,
+    has_momentum=True,
+    has_window=False,
+    has_newton_schulz=False,
+    Config=Config,
+    State=State,
+    start=start,
+    restart=restart,
+    write=write,
+    rest=rest,
+    read=read,
+)

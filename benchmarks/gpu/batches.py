@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import tape
-from atlas_ref.newton_schulz import NewtonSchulz, newton_schulz
+from atlas_ref.parts.newton_schulz import NewtonSchulz, newton_schulz
 from benchmarks.gpu import eager, storage
 from benchmarks.gpu.devices import Array, Device
 from benchmarks.gpu.plan import KINDS

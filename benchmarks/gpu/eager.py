@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from atlas_ref.newton_schulz import coefficient_table
+from atlas_ref.parts.newton_schulz import coefficient_table
 from benchmarks.public import module
 
 Tensor = Any

@@ -167,7 +167,7 @@ def _graph(candidate: Candidate, group: Group, arrays: Arrays, bar: Array, devic
     """A form recorded as one CUDA graph when it is asked for first, without the checks of arguments, which look at values."""
     if not device.measured:
         raise Missing("a CUDA graph needs a GPU")
-    graphs = importlib.import_module("atlas_ref.cuda.graphs")
+    graphs = importlib.import_module("atlas_ref.engine.cuda.graphs")
     memory, form, names = group.memory, candidate.form, tuple(arrays)
     start = memories.started(memory, arrays)
 

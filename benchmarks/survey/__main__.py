@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from atlas_ref.oracle.case import CaseError
+from atlas_ref.oracle.cases.case import CaseError
 from benchmarks.survey.catalogue import entries
 from benchmarks.survey.page import page
 from benchmarks.survey.run import read, survey

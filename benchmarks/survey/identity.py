@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from atlas_ref.conventions import resolve
-from atlas_ref.oracle.case import Case, make
-from atlas_ref.oracle.identify import Identification, identify
-from atlas_ref.oracle.identify_words import setting
-from atlas_ref.oracle.inputs import rounded
-from atlas_ref.oracle.new import Request, new
+from atlas_ref.oracle.cases.case import Case, make
+from atlas_ref.oracle.cases.inputs import rounded
+from atlas_ref.oracle.cases.new import Request, new
+from atlas_ref.oracle.identify.identify import Identification, identify
+from atlas_ref.oracle.identify.report import setting
 
 WIDTH, TOKENS, SEED = 5, 8, 11
 

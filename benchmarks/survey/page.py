@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from atlas_ref.oracle.identify_words import setting
+from atlas_ref.oracle.identify.report import setting
 
 Data = Mapping[str, Any]
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from atlas_ref.conventions import resolve
-from atlas_ref.oracle.case import Case, CaseError, make
+from atlas_ref.oracle.cases.case import Case, CaseError, make
 
 Array = np.ndarray[Any, Any]
 Inputs = dict[str, Array]

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from atlas_ref.oracle.case import Case, CaseError, load
-from atlas_ref.oracle.compare import check
-from atlas_ref.oracle.failures import clause
-from atlas_ref.oracle.sources import respond
-from atlas_ref.oracle.verdicts import Comparison
+from atlas_ref.oracle.cases.case import Case, CaseError, load
+from atlas_ref.oracle.judge.compare import check
+from atlas_ref.oracle.judge.verdicts import Comparison
+from atlas_ref.oracle.report.failures import clause
+from atlas_ref.oracle.sources.sources import respond
 from benchmarks.survey import bracket, identity
 from benchmarks.survey.catalogue import OTHERS, Entry
 from benchmarks.survey.restate import Asked, asked

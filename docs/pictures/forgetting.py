@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from atlas_ref.oracle.case import make
-from atlas_ref.oracle.trace import trace
+from atlas_ref.oracle.cases.case import make
+from atlas_ref.oracle.replay.trace import trace
 from docs.pictures import style
 
 T, D, WINDOW, NEW = 24, 4, 4, 12

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from atlas_ref.cms import cms, presets
+from atlas_ref.levels import block as cms
+from atlas_ref.levels import presets
 from atlas_ref.types import Array
 from docs.pictures import style
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
-from atlas_ref import feature_maps
+from atlas_ref.parts import feature_maps
 from docs.pictures import style
 
 #: Name -> settings of a feature map, and its number of columns where it may have any.

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from atlas_ref import forms as parallel
 from atlas_ref.conventions import resolve
-from atlas_ref.parallel import run as parallel
 from atlas_ref.rules import omega
-from atlas_ref.rules.run import Tokens
+from atlas_ref.rules.sequence import Tokens
 from docs.pictures import style
 
 T, D, WINDOW = 128, 16, 4

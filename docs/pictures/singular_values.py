@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from atlas_ref.newton_schulz import NewtonSchulz, iterates
+from atlas_ref.parts.newton_schulz import NewtonSchulz, iterates
 from docs.pictures import style
 
 SETS = {"muon": 5, "cubic": 12, "polar_express": 5}

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from atlas_ref.conventions import resolve
-from atlas_ref.gates import Gates
+from atlas_ref.parts.gates import Gates
 from atlas_ref.rules import delta
 from docs.pictures import style
 from tape.core import plain, recording

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from casefiles import some
 
 import atlas_ref
-from atlas_ref.oracle import sources
+from atlas_ref.oracle.sources import sources
+from tests.support.casefiles import some
 
 ADAPTERS = Path(__file__).parents[2] / "examples" / "adapters"
 
@@ -107,7 +107,7 @@ def test_the_program_reads_and_writes_every_character_and_every_format(program, 
     tiny = np.array([6e-8, -6.1e-5, 65504.0, 0.0, -0.0, 1.0], np.float16).reshape(1, 3, 2)
     atlas_ref.save(tmp_path / "case", header, tensors | {"in/q": tiny, "in/retain": np.zeros((1, 3), np.float16)})
     assert subprocess.run([program, tmp_path / "case", tmp_path / "out"], check=False).returncode == 0
-    from atlas_ref.oracle.files import read
+    from atlas_ref.oracle.cases.files import read
 
     text, found = read(str(tmp_path / "out"))
     assert json.loads(text) == header

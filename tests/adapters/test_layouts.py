@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from casefiles import some
-from close import EXACT, assert_close, reordered
 
 import atlas_ref
+from tests.support.casefiles import some
+from tests.support.close import EXACT, assert_close, reordered
 
 ADAPTERS = Path(__file__).parents[2] / "examples" / "adapters"
 sys.path.insert(0, str(ADAPTERS))

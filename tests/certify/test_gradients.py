@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from flint import arb, arb_mat, ctx
 from hypothesis import given, settings
-from literal_gradient import COTANGENTS, complex_step
-from strategies import cases, header_of, repeatable
 
 from atlas_ref.certify import certify
 from atlas_ref.certify.certified import DIRECTIONS, direction, exact
 from atlas_ref.certify.differences import Difference, derivative, differences
 from atlas_ref.certify.matrix import Matrix, cotangents, norm, scaled
-from atlas_ref.oracle.case import Case, make
-from atlas_ref.oracle.new import Request, new
+from atlas_ref.oracle.cases.case import Case, make
+from atlas_ref.oracle.cases.new import Request, new
+from tests.support.strategies import cases, header_of, repeatable
+from tests.truth.literal_gradient import COTANGENTS, complex_step
 
 #: A case of each rule and level with most of what has a derivative: a packed sequence, pulses, a window with history, spans.
 REQUESTS: dict[str, dict[str, Any]] = {

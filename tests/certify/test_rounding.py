@@ -7,9 +7,9 @@ import pytest
 from flint import arb, ctx
 from hypothesis import example, given
 from hypothesis import strategies as st
-from strategies import repeatable
 
 from atlas_ref.certify.rounding import nearest, rounded
+from tests.support.strategies import repeatable
 
 HALF = Fraction(1, 2**1075)  # of the smallest subnormal
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tape
-from atlas_ref.newton_schulz import NewtonSchulz, newton_schulz, plain_newton_schulz
+from atlas_ref.parts.newton_schulz import NewtonSchulz, newton_schulz, plain_newton_schulz
 from tape import ops
 
 SETTINGS = NewtonSchulz(coefficients="cubic", steps=3, eps=0.0)

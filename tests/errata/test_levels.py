@@ -5,13 +5,13 @@ import warnings
 
 import numpy as np
 import pytest
-from running_loops import relative
 
-from atlas_ref.cms import cms
-from atlas_ref.cms.buffers import BufferWarning, add, buffers
-from atlas_ref.cms.level import Level
-from atlas_ref.cms.pulse import Conductor
+from atlas_ref.levels import block as cms
+from atlas_ref.levels.buffers import BufferWarning, add, buffers
+from atlas_ref.levels.level import Level
+from atlas_ref.levels.pulse import Conductor
 from atlas_ref.rules import delta
+from tests.truth.running_loops import relative
 
 
 @pytest.mark.clause("E-P13")

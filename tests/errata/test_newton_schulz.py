@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from atlas_ref.newton_schulz import NewtonSchulz, newton_schulz
+from atlas_ref.parts.newton_schulz import NewtonSchulz, newton_schulz
 
 MUON, CUBIC = (3.4445, -4.7750, 2.0315), (1.5, -0.5, 0.0)
 

@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
-from frozen_loops import constant
-from frozen_loops import omega as frozen
-from running_loops import near, relative, titans, tokens
 
-from atlas_ref.parallel import run, scan
+from atlas_ref import forms as run
+from atlas_ref.forms import scan
 from atlas_ref.rules import delta, omega, titans_lmm
-from atlas_ref.rules.run import Tokens
+from atlas_ref.rules.sequence import Tokens
+from tests.truth.frozen_loops import constant
+from tests.truth.frozen_loops import omega as frozen
+from tests.truth.running_loops import near, relative, titans, tokens
 
 MODULES = {"omega": omega, "titans_lmm": titans_lmm, "delta": delta}
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import atlas_ref
-from atlas_ref import feature_maps, gates, window
+from atlas_ref.parts import feature_maps, gates, window
 
 
 def relative(got, want):

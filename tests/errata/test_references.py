@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from frozen_loops import call_start, constant, omega, ours
-from running_loops import near, relative, tokens
+
+from tests.truth.frozen_loops import call_start, constant, omega, ours
+from tests.truth.running_loops import near, relative, tokens
 
 
 @pytest.mark.clause("E-A11")

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from running_loops import near, omega, ours, relative, titans, tokens
 
 import atlas_ref
 from atlas_ref.conventions import resolve
-from atlas_ref.gates import INITIAL_BIAS
+from atlas_ref.parts.gates import INITIAL_BIAS
+from tests.truth.running_loops import near, omega, ours, relative, titans, tokens
 
 
 def orthogonalise(matrix, steps=5, coefficients=(3.4445, -4.7750, 2.0315)):

@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from running_loops import near, omega, ours, relative, titans, tokens
+
+from tests.truth.running_loops import near, omega, ours, relative, titans, tokens
 
 
 @pytest.mark.clause("E-A10")

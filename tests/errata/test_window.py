@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from frozen_loops import call_start, constant, omega, ours
-from running_loops import near, relative, tokens
 
 import atlas_ref
+from tests.truth.frozen_loops import call_start, constant, omega, ours
+from tests.truth.running_loops import near, relative, tokens
 
 
 @pytest.mark.clause("E-A14")

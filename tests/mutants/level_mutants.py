@@ -8,11 +8,13 @@ import numpy as np
 
 from tests.mutants.mutant import Edited, Mutant
 
-_PULSE = "atlas_ref.cms.pulse"
-_LEVEL = "atlas_ref.cms.level"
-_CMS = "atlas_ref.cms.cms"
-_BUFFERS = "atlas_ref.cms.buffers"
-_CASES = "atlas_ref.oracle.levels"
+_OMEGA = "atlas_ref.rules.omega"
+_SEQUENCE = "atlas_ref.rules.sequence"
+_PULSE = "atlas_ref.levels.pulse"
+_LEVEL = "atlas_ref.levels.level"
+_CMS = "atlas_ref.levels.block"
+_BUFFERS = "atlas_ref.levels.buffers"
+_CASES = "atlas_ref.oracle.subjects.block"
 
 
 def targets(*names: str) -> tuple[str, ...]:
@@ -22,11 +24,11 @@ def targets(*names: str) -> tuple[str, ...]:
 def _active_tokens_alone(run: Any) -> Any:
     """Token by token, where a frozen one leaves no trace."""
 
-    def mutated(level: Any, tokens: Any, state: Any, active: Any, phi: Any) -> Any:
+    def mutated(level: Any, projected: Any, state: Any, active: Any, phi: Any) -> Any:
         reads = []
         for t in range(len(active)):
-            one = {name: None if value is None else value[:, :, t : t + 1] for name, value in tokens.__dict__.items()}
-            after, y = run(level, type(tokens)(**one), state, active[t : t + 1], phi)
+            one = {name: None if value is None else value[:, :, t : t + 1] for name, value in projected.items()}
+            after, y = run(level, one, state, active[t : t + 1], phi)
             state = after if active[t] else state
             reads.append(y)
         return state, np.concatenate(reads, axis=-2)
@@ -59,22 +61,22 @@ LEVEL_MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "window-not-filled-while-frozen",
         "frozen tokens do not enter the window",
-        f"{_LEVEL}:_from_write_to_write",
+        f"{_LEVEL}:_document",
         _active_tokens_alone,
         targets("block[window]"),
     ),
     Mutant(
         "window-not-filled-at-the-end",
         "the frozen tokens at the end of a call do not enter the window",
-        f"{_LEVEL}:_from_write_to_write",
-        Edited("if not active[-1]:", "if False:"),
+        f"{_OMEGA}:_rest",
+        Edited("state.replaced(keys=keys, values=values, filled=", "state.replaced(filled="),
         targets("calls"),
     ),
     Mutant(
         "filled-counts-writes",
         "the window counts writes where it should count tokens",
-        f"{_LEVEL}:_from_write_to_write",
-        Edited("if filled is not None:", "if False:"),
+        f"{_OMEGA}:_rest",
+        Edited("filled=_filled(config, state)", "filled=state.filled"),
         targets("calls_renormalised"),
     ),
     Mutant(
@@ -97,35 +99,35 @@ LEVEL_MUTANTS: tuple[Mutant, ...] = (
         "boundary-keeps-the-window",
         "a document starts with the window of the one before",
         f"{_LEVEL}:run_level",
-        Edited("state = level.module.restart(level.config, origin)", "state = state.replaced(M=origin.M)"),
+        Edited("state = level.rule.restart(level.config, origin)", "state = state.replaced(M=origin.M)"),
         targets("documents"),
     ),
     Mutant(
         "frozen-tokens-read-after-the-next-write",
         "the tokens between two writes read what the second of them leaves",
-        f"{_LEVEL}:_from_write_to_write",
-        Edited("starts = [t + later for t in writes]", "starts = [max(t + later - 1, 0) for t in writes]"),
+        f"{_SEQUENCE}:_Reads.add",
+        Edited("        self._read()\n", "        self.state = state\n        self._read()\n"),
         targets("block[after]", "block[before]", "block[window]"),
     ),
     Mutant(
         "read-before-as-after",
         "where a token reads before its write, it reads after it",
-        f"{_LEVEL}:_from_write_to_write",
-        Edited('later = 1 if config.convention.read == "before" else 0', "later = 0"),
+        f"{_SEQUENCE}:_each_token",
+        Edited("reads.add(before, q)", "reads.add(state, q)"),
         targets("block[before]"),
     ),
     Mutant(
         "mask-forgotten-where-positions-move",
         "a level with spans writes at every token",
         f"{_LEVEL}:_document",
-        Edited("run.Tokens(**projected, active=active)", "run.Tokens(**projected)"),
+        Edited("active=None if always else active", "active=None"),
         targets("block[spans]"),
     ),
     Mutant(
         "start-of-the-span-not-read",
         "a level that reads the memory of its span's start reads the newest one",
-        f"{_LEVEL}:_memory_alone",
-        Edited('c.read in ("after", "before") and', "True and"),
+        f"{_SEQUENCE}:_each_token",
+        Edited("before.replaced(M=before.reference)", "before"),
         targets("block[spans]"),
     ),
     Mutant(

@@ -37,9 +37,14 @@ def convention(name: str, what: str, tests: tuple[str, ...], **axes: Any) -> Mut
     return Mutant(name, what, "atlas_ref.oracle.evaluate:results", forced(**axes), tests)
 
 
-def rule_part(**parts: Callable[[Any], Any]) -> Change:
-    """A rule with some of its functions replaced by functions of the original ones."""
-    return lambda rule: rule._replace(**{name: make(getattr(rule, name)) for name, make in parts.items()})
+def rule_part(rule: str, **parts: Callable[[Any], Any]) -> Change:
+    """The table of rules with some functions of one rule replaced by functions of the original ones."""
+
+    def change(rules: Any) -> Any:
+        rules[rule] = rules[rule]._replace(**{name: make(getattr(rules[rule], name)) for name, make in parts.items()})
+        return dict(rules)  # modules hold the table itself, which has changed too
+
+    return change
 
 
 def pullback(position: int, rule: Callable[..., Any]) -> Change:
@@ -201,7 +206,7 @@ def forced_transpose(kind: str) -> Change:
 
 # -- the list -----------------------------------------------------------------------------------------
 
-_OMEGA, _RUN, _NS = "atlas_ref.rules.omega", "atlas_ref.rules.run", "atlas_ref.newton_schulz"
+_OMEGA, _RUN, _NS = "atlas_ref.rules.omega", "atlas_ref.rules.sequence", "atlas_ref.parts.newton_schulz"
 
 CONVENTIONS: tuple[Mutant, ...] = (
     convention("forget-for-retain", "the retain gate's value is forgotten", values("omega", "delta"), gate="forget"),
@@ -373,8 +378,8 @@ FORWARD: tuple[Mutant, ...] = (
     Mutant(
         "inactive-decays",
         "an inactive token decays the memory",
-        f"{_OMEGA}:RULE",
-        rule_part(rest=lambda rest: lambda config, state, *token: rest(config, state.replaced(M=0.9 * state.M), *token)),
+        "atlas_ref.rules:RULES",
+        rule_part("omega", rest=lambda rest: lambda config, state, *token: rest(config, state.replaced(M=0.9 * state.M), *token)),
         values("pulse"),
     ),
     Mutant(
@@ -398,7 +403,7 @@ FORWARD: tuple[Mutant, ...] = (
         "call-end-of-call",
         "call_end reads the end of the call, not of the packed sequence",
         f"{_RUN}:_each_token",
-        Edited("reads += [rule.read(config, state, each) for each in waiting]\n            waiting, state = [], fresh", "state = fresh"),
+        Edited("reads.add(state, *waiting)\n            waiting, state = [], fresh", "state = fresh"),
         values("call-end"),
     ),
     Mutant(
@@ -425,28 +430,28 @@ FORWARD: tuple[Mutant, ...] = (
     Mutant(
         "phase-ignored",
         "a resumed call starts its span anew",
-        "atlas_ref.oracle.evaluate:_initial_state",
+        "atlas_ref.oracle.subjects.memory:initial_state",
         _without_phase,
         values("resumed"),
     ),
     Mutant(
         "reference-not-resumed",
         "a resumed call freezes M_0",
-        "atlas_ref.oracle.evaluate:_initial_state",
+        "atlas_ref.oracle.subjects.memory:initial_state",
         _without_reference,
         values("resumed"),
     ),
     Mutant(
         "history-ignored",
         "initial window tokens are dropped",
-        "atlas_ref.oracle.evaluate:_with_window",
+        "atlas_ref.oracle.subjects.memory:_with_window",
         _without_history,
         values("history") + split("omega-plain"),
     ),
     Mutant(
         "gate-of-the-time",
         "the gate of time t weighs every token of the window",
-        "atlas_ref.window:_lags",
+        "atlas_ref.parts.window:_lags",
         Edited(
             "as_strided(padded, (*padded.shape[:-1], T, window), (*padded.strides, right))",
             "padded[..., window - 1 :, None] + [0] * window",
@@ -456,14 +461,14 @@ FORWARD: tuple[Mutant, ...] = (
     Mutant(
         "gate-pulled-to-the-time",
         "the sweep gives the gate of time t what every token of its window is due",
-        "atlas_ref.window:_lags",
+        "atlas_ref.parts.window:_lags",
         Edited("found[..., window - 1 - j : window - 1 - j + T]", "found[..., window - 1 : window - 1 + T]"),
         gradients("window-gate-window_gate"),
     ),
     Mutant(
         "renormalised-by-count",
         "the edge counts tokens instead of their weights",
-        "atlas_ref.window:renormalised",
+        "atlas_ref.parts.window:renormalised",
         Edited(
             "ops.where(exists, weights, 0.0)",
             "ops.where(exists, ops.ones_like(weights) * ops.sum(weights, axis=-1, keepdims=True) / weights.shape[-1], 0.0)",
@@ -473,42 +478,42 @@ FORWARD: tuple[Mutant, ...] = (
     Mutant(
         "gate-scales-columns",
         "a gate per output dimension scales columns",
-        "atlas_ref.gates:as_column",
+        "atlas_ref.parts.gates:as_column",
         Edited("(*value.shape, 1) if", "(*value.shape[:-1], 1, value.shape[-1]) if"),
         values("per-dimension"),
     ),
     Mutant(
         "sigmoid-for-softplus",
         "the rate by sigmoid",
-        "atlas_ref.gates:compute",
+        "atlas_ref.parts.gates:compute",
         Edited('ops.softplus(pre) if name == "step_size" else ops.sigmoid(pre)', "ops.sigmoid(pre)"),
         values("token", "token-titans") + reductions("token-projected"),
     ),
     Mutant(
         "gate-reads-features",
         "gates read phi(k)",
-        f"{_RUN}:project",
+        "atlas_ref.layers.projection:project",
         Edited("gated_key = normalised(k, convention.k_norm)", "gated_key = feature_maps.apply(config.feature_map, params.phi, k)"),
         values("token-norm"),
     ),
     Mutant(
         "gate-reads-raw-key",
         "gates read the key before its norm",
-        f"{_RUN}:project",
+        "atlas_ref.layers.projection:project",
         Edited("gated_key = normalised(k, convention.k_norm)", "gated_key = k"),
         values("token-norm"),
     ),
     Mutant(
         "gates-start-by-forgetting",
         "the forget gate starts at +3",
-        "atlas_ref.gates:INITIAL_BIAS",
+        "atlas_ref.parts.gates:INITIAL_BIAS",
         lambda biases: {**biases, "forget": 3.0},
         target("gates_start_by_keeping"),
     ),
     Mutant(
         "softmax-over-heads",
         "window weights sum to 1 over heads",
-        "atlas_ref.window:by_lag",
+        "atlas_ref.parts.window:by_lag",
         Edited('parameters["window_logits"])', 'parameters["window_logits"], axis=0)'),
         values("token-softmax"),
     ),
@@ -524,14 +529,14 @@ FORWARD: tuple[Mutant, ...] = (
     Mutant(
         "layout-not-transposed-back",
         "final states leave in the plain layout",
-        "atlas_ref.oracle.evaluate:_outputs",
+        "atlas_ref.oracle.subjects.memory:_outputs",
         _untransposed_states,
         values("layout"),
     ),
     Mutant(
         "resume-keeps-oldest",
         "a resumed window holds the oldest tokens",
-        "atlas_ref.oracle.evaluate:_window_outputs",
+        "atlas_ref.oracle.subjects.memory:_window_outputs",
         Edited("axis=-2)[..., -n:, :]", "axis=-2)[..., :n, :]"),
         values("omega-plain") + split("omega-plain"),
     ),
@@ -539,35 +544,35 @@ FORWARD: tuple[Mutant, ...] = (
     Mutant(
         "polynomial-unweighted",
         "monomials without their multinomial",
-        "atlas_ref.feature_maps:_monomial_blocks",
+        "atlas_ref.parts.feature_maps:_monomial_blocks",
         Edited("math.factorial(degree) // math.prod(math.factorial(t.count(i)) for i in set(t))", "1"),
         values("map-polynomial"),
     ),
     Mutant(
         "polynomial-no-factorial",
         "a_i = 1 for 1 / i!",
-        "atlas_ref.feature_maps:Polynomial.weights",
+        "atlas_ref.parts.feature_maps:Polynomial.weights",
         Edited("1 / math.factorial(i)", "1.0"),
         values("map-polynomial"),
     ),
     Mutant(
         "monomials-both-halves",
         "x_i x_j for i < j only",
-        "atlas_ref.feature_maps:_monomials",
+        "atlas_ref.parts.feature_maps:_monomials",
         Edited("ops.index(x, (..., i)) * ops.index(x, (..., j))", "ops.index(x, (..., i)) * ops.index(x, (..., j)) * (i != j)"),
         values("map-monomials"),
     ),
     Mutant(
         "elementwise-highest-only",
         "x^g for x + ... + x^g",
-        "atlas_ref.feature_maps:_elementwise",
+        "atlas_ref.parts.feature_maps:_elementwise",
         Edited("y = x + x * y", "y = x * y"),
         values("map-elementwise"),
     ),
     Mutant(
         "fourier-unscaled",
         "random features without sqrt(2 / d_phi)",
-        "atlas_ref.feature_maps:_MAPS",
+        "atlas_ref.parts.feature_maps:_MAPS",
         lambda maps: {**maps, "random_fourier": lambda f, p, x: np.cos(x @ p["W"].T + p["b"])},
         values("map-random_fourier"),
     ),
@@ -772,7 +777,7 @@ BACKWARD: tuple[Mutant, ...] = (
     Mutant(
         "gates-no-gradient",
         "gates pass no gradient to keys and values",
-        "atlas_ref.gates:compute",
+        "atlas_ref.parts.gates:compute",
         Edited("kv = ops.concatenate([k, v], axis=-1)", "kv = ops.stop_gradient(ops.concatenate([k, v], axis=-1))"),
         gradients("token-x", "token-param/W_K", "token-param/W_V"),
     ),

@@ -94,7 +94,7 @@ def serve() -> None:
 
 
 if __name__ == "__main__":
-    sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+    sys.path[:0] = [str(ROOT), str(ROOT / "tests/support")]
     os.chdir(ROOT)
     if sys.argv[1:] == ["--serve"]:
         serve()

@@ -1,4 +1,4 @@
-"""Small tests that mutants of frequency levels are named for: blocks against the loops of tests/blocks.py, one feature at a time."""
+"""Small tests that mutants of frequency levels are named for: blocks against tests/support/blocks.py, one feature at a time."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blocks import block, countdown, drawn, in_loops
-from close import ANALYTIC, assert_close
 
 import atlas_ref
 import tape
-from atlas_ref.cms import cms
-from atlas_ref.cms.buffers import add, buffers
-from atlas_ref.cms.pulse import Conductor
-from atlas_ref.oracle.new import Request, new
+from atlas_ref.levels import block as cms
+from atlas_ref.levels.buffers import add, buffers
+from atlas_ref.levels.pulse import Conductor
+from atlas_ref.oracle.cases.new import Request, new
 from tape.check import complex_step
+from tests.support.blocks import block, countdown, drawn, in_loops
+from tests.support.close import ANALYTIC, assert_close
 
 NONE = {"newton_schulz": "none"}
 FAST = {"rule": "titans_lmm", "period": 1, "d_in": 3}

@@ -1,6 +1,6 @@
 """Small tests that mutants of the parallel forms are named for: each form against the literal loops, one feature at a time.
 
-Values are compared with `tests/literal.py`, gradients with its complex step, as in `test_targets.py`; parts that no case
+Values are compared with `tests/truth/literal.py`, gradients with its complex step, as in `test_targets.py`; parts that no case
 reaches, with loops written here.
 """
 
@@ -10,21 +10,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from close import ANALYTIC, assert_close
 
 import atlas_ref
 import tape
-from atlas_ref.oracle.new import Request
-from atlas_ref.parallel import stretch, triangular, walk, worked
-from atlas_ref.parallel.coefficient_blocks import rows_by_block, rows_by_block_backward
-from atlas_ref.parallel.coefficients import GateRows, plain_coefficient_rows
-from atlas_ref.parallel.group import Arrays, Layout
-from atlas_ref.parallel.scan import affine_scan, scan
-from atlas_ref.scratch import scratch
+from atlas_ref.backend.scratch import scratch
+from atlas_ref.engine import dispatch as engine_dispatch
+from atlas_ref.engine import segment
+from atlas_ref.engine.group import triangular
+from atlas_ref.engine.group.coefficient_blocks import rows_by_block, rows_by_block_backward
+from atlas_ref.engine.group.coefficients import GateRows, plain_coefficient_rows
+from atlas_ref.engine.group.layout import Arrays, Layout
+from atlas_ref.forms import chunked, chunked_plain
+from atlas_ref.forms.scan import affine_scan, scan
+from atlas_ref.oracle.cases.new import Request
 from tape import ops
-from tests.literal import evaluate
-from tests.literal_gradient import complex_step
 from tests.mutants.test_targets import NEAR_EPS, NONE, SPAN, Change, Tensors, made, request, resumed, scaled, signed_weights
+from tests.support.close import ANALYTIC, assert_close
+from tests.truth.literal import evaluate
+from tests.truth.literal_gradient import complex_step
 
 # -- cases --------------------------------------------------------------------------------------------
 
@@ -129,7 +132,7 @@ CASES: dict[str, Formed] = {
     "kernel-momentum-first": Formed("kernel", 1, request(convention={**SPLIT, **MOMENTUM_FIRST}), stored_momenta),
 }
 
-#: Cases of `stacked` once more with a gate for each row, which `dual` computes.
+#: Cases of `folded_layout` once more with a gate for each row, which `masked_forward` computes.
 IN_ROWS = (
     *("frozen", "frozen-groups", "frozen-long", "frozen-carry", "frozen-carry-groups", "frozen-titans", "frozen-delta", "frozen-reads"),
     *("zero", "hebbian"),
@@ -243,11 +246,11 @@ def test_rows_by_block_backward(stride: int) -> None:
 def test_memories_shared_out_over_threads_change_no_bit(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Values and gradients of four memories in groups of a span, by one thread and by several."""
     case = atlas_ref.make(*made(frozen(heads=4, window=3, tokens=9, span=4, history=2), None, {}))
-    monkeypatch.setattr(worked, "SHARED_WORK", {True: 0, False: 0})
-    monkeypatch.setattr(walk, "GROUP_NUMBERS", 600)
+    monkeypatch.setattr(engine_dispatch, "PARTITION_WORK", {True: 0, False: 0})
+    monkeypatch.setattr(chunked, "GROUP_NUMBERS", 600)
     found = []
     for count in (1, threads):
-        monkeypatch.setattr(worked, "processors", lambda count=count: count)
+        monkeypatch.setattr(engine_dispatch, "processors", lambda count=count: count)
         found.append(atlas_ref.evaluate(case, grad=True, form="chunkwise", chunk=2).tensors)
     for name, value in found[0].items():
         assert found[1][name].tobytes() == value.tobytes(), name
@@ -286,8 +289,8 @@ def test_a_block_of_shared_weights_has_their_gradient(momentum: float | None) ->
         reference=tensors["in/M0"],
         residuals=None,
     )
-    block = stretch.block([Layout(2, 3, (True, False), "frozen", False, "after", False, 0)])
-    outputs, pullback = tape.vjp(lambda weights: stretch.outputs(*block(given._replace(weights=weights))), given.weights)
+    block = segment.block([Layout(2, 3, (True, False), "frozen", False, "after", False, 0)], chunked_plain.plain)
+    outputs, pullback = tape.vjp(lambda weights: segment.outputs(*block(given._replace(weights=weights))), given.weights)
     seeds = [bars["in/y_bar"], bars["in/M_bar"], *([] if momentum is None else [bars["in/S_bar"]]), np.zeros_like(outputs[-1])]
     assert_close("weights", pullback(tuple(seeds))[0], want, ANALYTIC)
 

@@ -1,6 +1,6 @@
 """Small tests that mutants are named for: the package against literal loops, one feature of the rules at a time.
 
-Values are compared with `tests/literal.py`, gradients with its complex step; ops of the tape with loops written
+Values are compared with `tests/truth/literal.py`, gradients with its complex step; ops of the tape with loops written
 here. Nothing in this file, and nothing that it takes as truth, is changed by a mutant.
 """
 
@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from close import ANALYTIC, EXACT, assert_close
 
 import atlas_ref
-from atlas_ref import gates
-from atlas_ref.oracle.new import Request, new
+from atlas_ref.oracle.cases.new import Request, new
+from atlas_ref.parts import gates
 from tape import TapeError, checkpoint, grad, hvp, ops, vjp
-from tests.literal import evaluate
-from tests.literal_gradient import complex_step
+from tests.support.close import ANALYTIC, EXACT, assert_close
+from tests.truth.literal import evaluate
+from tests.truth.literal_gradient import complex_step
 
 PEERS = Path(__file__).parents[1] / "data" / "peers"
 Tensors = dict[str, np.ndarray]

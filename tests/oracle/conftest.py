@@ -1,5 +1,5 @@
 """The fixture `cli`, for the tests of the oracle."""
 
-from command import cli
+from tests.support.command import cli
 
 __all__ = ["cli"]

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from casefiles import PEERS
 
 import atlas_ref
-from atlas_ref.oracle.case import differentiable
-from atlas_ref.oracle.compare import TOLERANCE
+from atlas_ref.oracle.cases.case import differentiable
+from atlas_ref.oracle.judge.compare import TOLERANCE
+from tests.support.casefiles import PEERS
 
 FILES = sorted(PEERS.glob("*.safetensors"))
 SUPPORTED = [file for file in FILES if not file.stem.startswith(("mag_ttl", "mag_qk"))]

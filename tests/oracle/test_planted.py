@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from atlas_ref.oracle.evaluate import evaluate
-from atlas_ref.oracle.trace import trace
+from atlas_ref.oracle.replay.trace import trace
 from tests.oracle.planted import __main__ as command
 from tests.oracle.planted import chunked, restatement, table
 from tests.oracle.planted.cases import REQUESTS, case_of, inputs_of, rule_of

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from casefiles import some
 
 import atlas_ref
+from tests.support.casefiles import some
 
 ROOT = Path(__file__).parents[2]
 READERS = ROOT / "examples" / "readers"

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from close import EXACT, Tolerance, assert_close, relative_error, reordered
 
 import atlas_ref
 from tape import vjp
 from tests.reductions.table import LIMITS, ROWS, Inputs, Limit, Map, Row, Side, same
+from tests.support.close import EXACT, Tolerance, assert_close, relative_error, reordered
 
 #: (T, d_in, d_out, seed, with inactive tokens and a packed sequence)
 SHAPES = ((7, 4, 3, 1, False), (9, 3, 5, 2, True), (5, 2, 6, 3, False))

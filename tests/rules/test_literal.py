@@ -1,20 +1,20 @@
 """Every rule under any convention equals the definition written as loops, values and gradients (rungs a and b).
 
-The loops (tests/literal.py) import nothing from the package. Gradients: the tape against the complex step
+The loops (tests/truth/literal.py) import nothing from the package. Gradients: the tape against the complex step
 through the loops, along one random direction per tensor.
 """
 
 from __future__ import annotations
 
-import literal
 import numpy as np
 import pytest
-from close import assert_close, reordered
 from hypothesis import given, settings
-from strategies import cases, header_of, repeatable
 
-from atlas_ref.oracle.case import Case, differentiable
+from atlas_ref.oracle.cases.case import Case, differentiable
 from atlas_ref.oracle.evaluate import WEIGHED, evaluate
+from tests.support.close import assert_close, reordered
+from tests.support.strategies import cases, header_of, repeatable
+from tests.truth import literal
 
 STEP = 1e-30
 

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from close import ANALYTIC, EXACT, assert_close, assert_differs
-from sequences import case, drawn, results, without
 
 from atlas_ref import CaseError
+from atlas_ref.layers import projection
 from atlas_ref.rules import omega
+from tests.support.close import ANALYTIC, EXACT, assert_close, assert_differs
+from tests.support.sequences import case, drawn, results, without
 
 BARE = {"newton_schulz": "none"}
 CUBIC = {"coefficients": "cubic", "steps": 3, "eps": 0.0}
@@ -287,7 +288,7 @@ def test_written_back_with_momentum_before_the_window_is_refused():
 @pytest.mark.clause("OMEGA-12", "CONV-28")
 def test_the_query_has_the_length_of_a_key():
     config = omega.Config(d_in=4, d_out=3, d_model=5, convention=BARE)
-    params = omega.init(config, seed=0)
+    params = projection.init(config, seed=0)
     assert params.W_Q.shape == params.W_K.shape == (1, 4, 5)
     p = drawn(T=1, seed=14)
     found = results("omega", p, BARE)

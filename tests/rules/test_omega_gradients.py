@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from close import ANALYTIC, assert_close, assert_differs
-from longhand import Setting, backward, complex_step, forward
-from sequences import drawn, results, without
+
+from tests.support.close import ANALYTIC, assert_close, assert_differs
+from tests.support.sequences import drawn, results, without
+from tests.truth.longhand import Setting, backward, complex_step, forward
 
 FROZEN = {"reference": "chunk_start", "span": 2}
 SETTINGS = {

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from close import ANALYTIC, EXACT, assert_close, assert_differs, reordered
-from counting import counted, multiply_adds
-from sequences import drawn, results, without
 
-from atlas_ref.gates import Gates
-from atlas_ref.newton_schulz import NewtonSchulz, iterates
+from atlas_ref.parts.gates import Gates
+from atlas_ref.parts.newton_schulz import NewtonSchulz, iterates
 from atlas_ref.rules import omega, titans_lmm
+from tests.support.close import ANALYTIC, EXACT, assert_close, assert_differs, reordered
+from tests.support.counting import counted, multiply_adds
+from tests.support.sequences import drawn, results, without
 
 BARE = {"newton_schulz": "none"}
 

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from close import ANALYTIC, assert_close
-from longhand import STEP, Setting, backward, forward
-from sequences import results, without
+
+from tests.support.close import ANALYTIC, assert_close
+from tests.support.sequences import results, without
+from tests.truth.longhand import STEP, Setting, backward, forward
 
 T, H, D_MODEL, D_IN, D_OUT, D_PHI, HIDDEN = 4, 2, 5, 3, 2, 4, 3
 SETTINGS = {

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from close import ANALYTIC, EXACT, assert_close, assert_differs, reordered
-from sequences import drawn, earlier, results, split_call, without
+
+from tests.support.close import ANALYTIC, EXACT, assert_close, assert_differs, reordered
+from tests.support.sequences import drawn, earlier, results, split_call, without
 
 BARE = {"newton_schulz": "none"}
 SHARED = [

@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from close import EXACT, assert_close, reordered
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from resumed import in_two, time_axis
-from strategies import cases, header_of, repeatable
 
-from atlas_ref.oracle.case import Case, make
+from atlas_ref.oracle.cases.case import Case, make
 from atlas_ref.oracle.evaluate import evaluate, results
 from tape import check
+from tests.support.close import EXACT, assert_close, reordered
+from tests.support.resumed import in_two, time_axis
+from tests.support.strategies import cases, header_of, repeatable
 
 
 @pytest.mark.clause("CONV-37", "CONV-38", "OMEGA-28", "TITANS-16", "DELTA-15", "HEBBIAN-12", "CASE-13")

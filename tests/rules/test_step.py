@@ -6,13 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from close import EXACT, assert_close, reordered
 
 import tape
-from atlas_ref import feature_maps, window
-from atlas_ref.rules import delta, hebbian, omega, run, titans_lmm
+from atlas_ref.layers import projection
+from atlas_ref.parts import feature_maps, window
+from atlas_ref.rules import delta, hebbian, omega, titans_lmm
+from atlas_ref.rules import sequence as run
 from atlas_ref.types import Pulse
 from tape import ops
+from tests.support.close import EXACT, assert_close, reordered
 
 SIZES = {"d_in": 4, "d_out": 3, "d_model": 5, "heads": 2}
 B, T = 2, 9
@@ -59,12 +61,12 @@ def tokens() -> Any:
 @every
 @pytest.mark.clause("CONV-38", "OMEGA-2", "OMEGA-28")
 def test_steps_one_by_one_equal_one_run(rule: Any, config: Any) -> None:
-    params, x = rule.init(config, seed=1), tokens()
+    params, x = projection.init(config, seed=1), tokens()
     active = np.arange(T) % 3 != 1
-    whole, want = run.run_tokens(rule.RULE, config, params, x, rule.start(config, (B, 2)), active=active)
+    whole, want = projection.run_tokens(rule.RULE, config, params, x, rule.start(config, (B, 2)), active=active)
     state, got = rule.start(config, (B, 2)), []
     for t in range(T):
-        state, y = rule.step(config, params, state, x[:, t], Pulse(step=t, active=bool(active[t])))
+        state, y = projection.step(config, params, state, x[:, t], Pulse(step=t, active=bool(active[t])))
         got.append(y)
     assert_close("y", np.stack(got, axis=-2), want, reordered(T, amplification=1e5))
     assert_close("M", state.M, whole.M, reordered(T, amplification=1e5))
@@ -73,9 +75,9 @@ def test_steps_one_by_one_equal_one_run(rule: Any, config: Any) -> None:
 @every
 @pytest.mark.clause("CONV-32")
 def test_a_silent_step_leaves_the_memory_bit_identical(rule: Any, config: Any) -> None:
-    params, x = rule.init(config, seed=1), tokens()
-    state, _ = run.run_tokens(rule.RULE, config, params, x, rule.start(config, (B, 2)))
-    after, y = rule.step(config, params, state, x[:, 0], Pulse(active=False))
+    params, x = projection.init(config, seed=1), tokens()
+    state, _ = projection.run_tokens(rule.RULE, config, params, x, rule.start(config, (B, 2)))
+    after, y = projection.step(config, params, state, x[:, 0], Pulse(active=False))
     assert_close("M", after.M, state.M, EXACT)
     assert y.shape == (B, 2, 3)
 
@@ -83,29 +85,29 @@ def test_a_silent_step_leaves_the_memory_bit_identical(rule: Any, config: Any) -
 @every
 @pytest.mark.clause("TAPE-17", "OMEGA-27")
 def test_every_parameter_has_a_gradient_equal_to_the_complex_step(rule: Any, config: Any) -> None:
-    params, x = rule.init(config, seed=1), tokens()[:1, :5]
+    params, x = projection.init(config, seed=1), tokens()[:1, :5]
 
     def loss(p: Any) -> Any:
-        return ops.sum(ops.tanh(run.run_tokens(rule.RULE, config, p, x, rule.start(config, (1, 2)))[1]))
+        return ops.sum(ops.tanh(projection.run_tokens(rule.RULE, config, p, x, rule.start(config, (1, 2)))[1]))
 
     tape.check.check_gradient(loss, params, tolerance=1e-9)  # Newton-Schulz multiplies rounding by up to 485 per token
 
 
 @every
 def test_the_state_given_in_is_not_changed(rule: Any, config: Any) -> None:
-    params, x = rule.init(config, seed=1), tokens()
+    params, x = projection.init(config, seed=1), tokens()
     state = rule.start(config, (B, 2))
-    state, _ = rule.step(config, params, state, x[:, 0], Pulse())
+    state, _ = projection.step(config, params, state, x[:, 0], Pulse())
     before = {name: np.copy(value) for name, value in state.__dict__.items() if isinstance(value, np.ndarray)}
-    run.run_tokens(rule.RULE, config, params, x, state)
+    projection.run_tokens(rule.RULE, config, params, x, state)
     for name, value in before.items():
         assert_close(name, getattr(state, name), value, EXACT)
 
 
 @every
 def test_the_same_seed_gives_the_same_parameters(rule: Any, config: Any) -> None:
-    assert rule.init(config, seed=7) == rule.init(config, seed=7)
-    assert rule.init(config, seed=7) != rule.init(config, seed=8)
+    assert projection.init(config, seed=7) == projection.init(config, seed=7)
+    assert projection.init(config, seed=7) != projection.init(config, seed=8)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +118,7 @@ def test_the_same_seed_gives_the_same_parameters(rule: Any, config: Any) -> None
         (lambda: omega.Config(d_in=4, d_out=3, convention="nonsense"), "preset 'nonsense' does not exist"),
         (lambda: delta.Config(d_in=4, d_out=3, convention={"newton_schulz": {}}), "newton_schulz is not part of delta"),
         (lambda: titans_lmm.Config(d_in=4, d_out=3, window=2), "Extra inputs are not permitted"),
-        (lambda: omega.init(omega.Config(d_in=4, d_out=3), seed=0), "d_model is needed"),
+        (lambda: projection.init(omega.Config(d_in=4, d_out=3), seed=0), "d_model is needed"),
         (
             lambda: omega.Config(
                 d_in=4, d_out=3, convention={"order": "momentum_then_window", "newton_schulz": {"argument": "written_back"}}

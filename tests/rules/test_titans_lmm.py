@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from close import ANALYTIC, EXACT, assert_close, assert_differs, reordered
-from counting import counted, multiply_adds
-from sequences import case, drawn, results, split_call, without
 
 from atlas_ref import CaseError
-from atlas_ref.gates import Gates
+from atlas_ref.parts.gates import Gates
 from atlas_ref.rules import titans_lmm
+from tests.support.close import ANALYTIC, EXACT, assert_close, assert_differs, reordered
+from tests.support.counting import counted, multiply_adds
+from tests.support.sequences import case, drawn, results, split_call, without
 
 STEP = 1e-30
 NAMES = ("k", "v", "q", "retain", "momentum", "step_size", "step_size_memory", "M0", "S0")

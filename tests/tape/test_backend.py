@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from close import EXACT, assert_close
 
 import tape
 from tape import ops
+from tests.support.close import EXACT, assert_close
 
 
 class Device(np.lib.mixins.NDArrayOperatorsMixin):

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from close import ANALYTIC, FINITE_DIFFERENCE, assert_close
 
 import tape
 from tape import check, ops
+from tests.support.close import ANALYTIC, FINITE_DIFFERENCE, assert_close
 
 X = np.array([0.3, -1.2, 0.7])
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from close import ANALYTIC, EXACT, assert_close
 
 import tape
 from tape import check, ops
+from tests.support.close import ANALYTIC, EXACT, assert_close
 
 X = np.random.default_rng(1).standard_normal((3, 3))
 W = np.random.default_rng(2).standard_normal((3, 3))

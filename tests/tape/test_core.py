@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from close import ANALYTIC, EXACT, assert_close
 
 import tape
 from tape import core, ops, shapes
+from tests.support.close import ANALYTIC, EXACT, assert_close
 
 
 def entries(variable: Any) -> int:

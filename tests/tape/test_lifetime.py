@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from close import ANALYTIC, EXACT, assert_close
 
 import tape
 from tape import core, ops
+from tests.support.close import ANALYTIC, EXACT, assert_close
 
 FOUR = np.arange(1.0, 17.0).reshape(4, 4)
 

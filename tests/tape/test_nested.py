@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 import pytest
-from close import ANALYTIC, EXACT, assert_close
 from pydantic import BaseModel, ConfigDict, Field
 
 import tape
 from tape import ops
 from tape.nested import flatten, matched
+from tests.support.close import ANALYTIC, EXACT, assert_close
 
 A, B = np.arange(4.0).reshape(2, 2), np.array([1.0, -2.0])
 

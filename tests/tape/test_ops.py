@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from close import ANALYTIC, EXACT, assert_close
 
 import tape
 from tape import check, ops
 from tape.core import Op
+from tests.support.close import ANALYTIC, EXACT, assert_close
 
 
 def weighted(case: Any) -> Callable[[Any], Any]:

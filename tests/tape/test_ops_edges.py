@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from close import ANALYTIC, EXACT, assert_close
 
 import tape
 from tape import ops
+from tests.support.close import ANALYTIC, EXACT, assert_close
 
 EXTREMES = [-1e308, -745.0, -700.0, -40.0, -1.0, -1e-300, 0.0, 1e-300, 1.0, 40.0, 700.0, 1e308]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from close import EXACT, assert_close
 
 import tape
 from tape import check, ops
+from tests.support.close import EXACT, assert_close
 
 N = 3
 square = tape.opaque(lambda a: a * a, lambda a: (a * a, a), lambda a, g: (2.0 * a * g,))

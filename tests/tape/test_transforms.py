@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from close import ANALYTIC, EXACT, assert_close
 
 import tape
 from tape import check, ops
+from tests.support.close import ANALYTIC, EXACT, assert_close
 
 X = np.array([[0.3, -1.2, 0.7], [1.1, 0.4, -0.5]])
 V = np.array([[0.2, 0.9, -0.4], [-1.3, 0.1, 0.6]])

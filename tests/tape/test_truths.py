@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from close import ANALYTIC, assert_close
 
 import tape
 from tape import ops
+from tests.support.close import ANALYTIC, assert_close
 
 draw = np.random.default_rng(77)
 T, N, M = 5, 4, 3

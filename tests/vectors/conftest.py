@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from command import cli
 
-from atlas_ref.vectors import locate, manifest
+from atlas_ref.vectors.sets import locate, manifest
+from tests.support.command import cli
 
 __all__ = ["cli"]
 

@@ -16,7 +16,7 @@ from reading import Implementation
 from torch_calls import imported, pytorch
 
 from atlas_ref.conventions import resolve
-from atlas_ref.newton_schulz import coefficient_table
+from atlas_ref.parts.newton_schulz import coefficient_table
 
 SOURCE = "Newton-Schulz of Muon, NS-1"
 Settings = tuple[tuple[tuple[float, ...], ...], float]

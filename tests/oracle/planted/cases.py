@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from atlas_ref.oracle.case import Case, make
-from atlas_ref.oracle.new import Request, new
+from atlas_ref.oracle.cases.case import Case, make
+from atlas_ref.oracle.cases.new import Request, new
 from tests.oracle.planted.restatement import Rule
 
 #: Values that every gate is drawn from: none at 1/2 where forget is retain, none constant.

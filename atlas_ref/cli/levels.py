@@ -1,0 +1,47 @@
+"""atlas-ref levels: a block of frequency levels as the cases of its levels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from atlas_ref.cli import options, output
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command()(levels)
+
+
+def levels(
+    file: Annotated[Path, typer.Argument(metavar="CASE", help="a case of rule cms")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder for level0.safetensors, level1.safetensors, ...")],
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+) -> int:
+    """Make a case of each level of a block, with the results that the file records of it."""
+    from atlas_ref.oracle.cases.case import CaseError, load, save
+    from atlas_ref.oracle.subjects import BLOCK
+    from atlas_ref.oracle.subjects.block import parts
+
+    case = load(file)
+    if case.header.rule != BLOCK:
+        raise CaseError(f"{file}: rule {case.header.rule}: is one memory already; rule {BLOCK} has levels")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CaseError(f"{out}: cannot be made: {error.strerror}") from None
+    found = parts(case)
+    made = [out / f"level{number}.safetensors" for number in range(len(found))]
+    for place in made:
+        options.refuse_same(place, file)
+    for number, part in enumerate(found):
+        prefix = f"out/level{number}/"
+        recorded = {"out/" + name.removeprefix(prefix): value for name, value in case.recorded.items() if name.startswith(prefix)}
+        save(made[number], part.header, {**part.inputs, **recorded})
+    if as_json:
+        output.emit_json({"case": str(file), "levels": [str(place) for place in made]})
+    else:
+        output.say(f"wrote {', '.join(map(str, made))}")
+    return 0

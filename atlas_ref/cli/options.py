@@ -1,0 +1,195 @@
+"""How the command line reads its options."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def convention_changes(options: list[str] | None) -> dict[str, Any] | None:
+    """A convention from options such as `atlas-paper`, `read=before`, `newton_schulz.steps=3`.
+
+    Raises:
+        CaseError: two presets, or one axis twice.
+    """
+    if not options:
+        return None
+    chosen: dict[str, Any] = {}
+    for option in options:
+        axis, equals, text = option.partition("=")
+        if not equals:
+            axis, text = "preset", option
+        inside = chosen
+        key = axis.removeprefix("newton_schulz.")
+        if key != axis:
+            inside = chosen.setdefault("newton_schulz", {})
+        if not isinstance(inside, dict) or key in inside:
+            raise _error(f"--convention: {axis.partition('.')[0]} is given twice")
+        inside[key] = _value(axis, text)
+    return chosen
+
+
+def _value(axis: str, text: str) -> Any:
+    """Numbers, lists and objects as JSON, everything else as a word; the values of preset and scale are always words."""
+    if axis in ("preset", "newton_schulz.scale"):
+        return text.strip('"')
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def kind(option: str, text: str | None) -> dict[str, Any]:
+    """A settings object from a kind's name or from JSON.
+
+    Raises:
+        CaseError: not JSON, or a key twice.
+    """
+    if text is None:
+        return {}
+    if not text.lstrip().startswith("{"):
+        return {"kind": text}
+    return dict(_json(option, text))
+
+
+def numbers(option: str, text: str | None) -> tuple[int, ...]:
+    """Whole numbers between commas.
+
+    Raises:
+        CaseError: something else.
+    """
+    try:
+        return () if text is None else tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise _error(f"{option}: whole numbers between commas are needed, as in 1,8,64, found {text!r}") from None
+
+
+def levels(option: str, text: str | None) -> tuple[str | dict[str, Any], ...]:
+    """Rules between commas, or a JSON array with an object for each level.
+
+    Raises:
+        CaseError: not JSON, a key twice, or not such an array.
+    """
+    if text is None:
+        return ()
+    if not text.lstrip().startswith("["):
+        return tuple(name.strip() for name in text.split(","))
+    found = _json(option, text)
+    if not found or not all(isinstance(each, dict) for each in found):
+        raise _error(f"{option}: an object for each level is needed")
+    return tuple(found)
+
+
+def _json(option: str, text: str) -> Any:
+    """JSON as a case takes it: an object has no key twice (CASE-2)."""
+    from atlas_ref.oracle.cases.files import unique
+
+    try:
+        return json.loads(text, object_pairs_hook=unique)
+    except (ValueError, RecursionError) as error:
+        raise _error(f"{option}: not JSON: {error}") from None
+
+
+def use_backend(name: str | None) -> str | None:
+    """Compute there from now on, in the processes that this one starts too (BACKEND-1)."""
+    if name is None:
+        return None
+    from atlas_ref import backend
+
+    try:
+        backend.use(name)
+    except backend.BackendError as error:
+        raise typer.BadParameter(str(error)) from None
+    os.environ[backend.VARIABLE] = name
+    return name
+
+
+#: Of every command that computes; its callback does all there is to do.
+Backend = Annotated[
+    str | None,
+    typer.Option("--backend", metavar="NAME", callback=use_backend, help="Compute on numpy or on a GPU with cupy; else ATLAS_REF_BACKEND."),
+]
+
+
+def names(option: str, text: str | None) -> list[str] | None:
+    """Names of results between commas.
+
+    Raises:
+        CaseError: there is none.
+    """
+    if text is None:
+        return None
+    found = [name.strip() for name in text.split(",") if name.strip()]
+    if not found:
+        raise _error(f"{option}: names of results are needed, as in y,M,grad/k")
+    return found
+
+
+def case_files(paths: Iterable[Path]) -> Iterator[Path]:
+    """Folders stand for the case files in them; an empty one stands for itself, for the reader to refuse."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            inside = sorted(path.glob("*.safetensors"))
+            yield from inside or [path]
+            continue
+        yield path
+
+
+def set_files(names: list[str] | None, *, larger: bool, targets: list[str] | None) -> list[Path]:
+    """Case files of sets of vectors.
+
+    Args:
+        larger: the larger cases too.
+        targets: these alone; None for all.
+
+    Raises:
+        CaseError: no such set or target; larger cases, or targets, of none.
+    """
+    if not names:
+        if larger or targets:
+            raise _error(f"{'--large' if larger else '--target'}: belongs to --set")
+        return []
+    from atlas_ref.vectors.sets.cases import paths
+
+    return [
+        path for name in names for part in ([False, True] if larger else [False]) for path in paths(name, large=part, targets=targets or ())
+    ]
+
+
+def with_progress(paths: list[Path]) -> Iterable[Path]:
+    """The same, with a bar on a terminal."""
+    if len(paths) < 2 or not sys.stderr.isatty():
+        return paths
+    from rich.console import Console
+    from rich.progress import track
+
+    return track(paths, "checking", console=Console(stderr=True), transient=True)
+
+
+def refuse_same(out: Path, source: Path, *, what: str = "case") -> None:
+    """What is written never overwrites what is read, under whatever name (CASE-19).
+
+    Args:
+        what: the kind of the file that is read.
+
+    Raises:
+        CaseError: both are one file.
+    """
+    same = os.path.realpath(out) == os.path.realpath(source)  # also where a folder on the way does not exist
+    with contextlib.suppress(OSError):  # one of them does not exist, or opening it will say more
+        same = same or out.samefile(source)
+    if same:
+        raise _error(f"{out}: is the {what} itself, which is not overwritten")
+
+
+def _error(message: str) -> Exception:
+    from atlas_ref.oracle.cases.case import CaseError
+
+    return CaseError(message)

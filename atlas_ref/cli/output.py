@@ -1,0 +1,180 @@
+"""What the command line writes: results to standard output, words to standard error."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from atlas_ref.oracle.cases.header import Header
+    from atlas_ref.oracle.judge.verdicts import Comparison
+
+COLOURS = {"PASS": "green", "MARGINAL": "yellow", "WRONG": "bold red", "MISSING": "red", "UNDECIDABLE": "yellow", "FAILED": "bold red"}
+COLOURS |= {"XFAIL": "yellow", "NOT SUPPORTED": "dim"}
+
+
+def say(message: str) -> None:
+    """One line on standard error."""
+    print(one_line(message), file=sys.stderr)
+
+
+def one_line(text: str) -> str:
+    """The text without line breaks, and with every character that a terminal would act upon written out."""
+    return printable(" ".join(text.split()))
+
+
+def printable(text: str) -> str:
+    """The text with every character that a terminal would act upon written out."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def emit(text: str) -> None:
+    """Write to standard output; a reader who has left, as `head` does, is no error."""
+    from atlas_ref.oracle.cases.case import CaseError
+
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        discard_output()
+    except OSError as error:
+        discard_output()
+        raise CaseError(f"standard output: cannot be written: {error.strerror}") from None
+
+
+def discard_output() -> None:
+    """Send the rest of standard output nowhere, so that nothing fails when the interpreter flushes it at its end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def emit_json(value: Mapping[str, Any]) -> None:
+    """One JSON object; numbers that JSON does not have become the words nan, inf and -inf."""
+    emit(json.dumps(_plain(value), indent=2, allow_nan=False) + "\n")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def emit_rich(*parts: RenderableType) -> None:
+    """Write tables and lines; into a pipe, which has no width of its own, as wide as they need."""
+    from rich.console import Console
+
+    console = Console() if sys.stdout.isatty() else Console(width=10_000)
+    with console.capture() as capture:
+        for part in parts:
+            console.print(part, markup=False, highlight=False, soft_wrap=isinstance(part, str))
+    emit(capture.get())
+
+
+@contextmanager
+def progress(words: Mapping[str, str]) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar for each kind of work on standard error, where that is a terminal.
+
+    The function takes the kind, the count done and the total.
+    """
+    if not sys.stderr.isatty():
+        yield lambda kind, done, of: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        tasks = {kind: bar.add_task(description, visible=False) for kind, description in words.items()}
+        yield lambda kind, done, of: bar.update(tasks[kind], completed=done, total=of, visible=of > 0)
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
+    """A table of plain words: brackets in a tensor's name are no markup."""
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(*columns, title=title or None, title_justify="left")
+    for row in rows:
+        made.add_row(*[cell if isinstance(cell, Text) else Text(one_line(str(cell))) for cell in row])
+    return made
+
+
+def number(value: float | str | None) -> str:
+    """Three digits, or nothing; what JSON has no number for is a word already."""
+    return "" if value is None else value if isinstance(value, str) else f"{value:.3g}"
+
+
+def words(value: Any) -> str:
+    """A setting as a sentence has it."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} ({words(each)})" if isinstance(each, Mapping) else f"{key} {words(each)}" for key, each in value.items())
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def described(
+    name: str, header: Header, tensors: Mapping[str, Any], convention: Mapping[str, Any], void: Mapping[str, str]
+) -> dict[str, Any]:
+    """A file as JSON can hold it: header, convention in force, settings without effect, tensors."""
+    shown = {key: {"dtype": value.dtype.name, "shape": list(value.shape), **_range(value)} for key, value in tensors.items()}
+    return {"case": name, "header": header.plain(), "convention": dict(convention), "void": dict(void), "tensors": shown}
+
+
+def _range(value: Any) -> dict[str, Any]:
+    import numpy as np
+
+    if value.dtype.kind == "c" or not value.size:
+        return {"least": None, "greatest": None, "finite": bool(np.isfinite(value).all())}
+    numbers = value.astype(np.float64)
+    finite = numbers[np.isfinite(numbers)]
+    least, greatest = (float(finite.min()), float(finite.max())) if finite.size else (None, None)
+    return {"least": least, "greatest": greatest, "finite": finite.size == numbers.size}
+
+
+def emit_description(description: Mapping[str, Any]) -> None:
+    """`described` for a reader."""
+    header = description["header"]
+    head = f"{one_line(description['case'])}  rule {header['rule']}, level {header.get('level', 'projected')}"
+    lines = [head, json.dumps(header, indent=2)]
+    if description["convention"]:
+        lines.append(f"convention in force: {words(description['convention'])}")
+    lines += [f"void: {axis}: {why}" for axis, why in description["void"].items()]
+    rows = [
+        (name, t["dtype"], tuple(t["shape"]), number(t["least"]), number(t["greatest"]), "yes" if t["finite"] else "no")
+        for name, t in description["tensors"].items()
+    ]
+    emit_rich(*lines, table("", ("tensor", "dtype", "shape", "least", "greatest", "finite"), rows))
+
+
+def emit_comparisons(rows: Sequence[Comparison], messages: Sequence[str] = ()) -> None:
+    """A verdict per line, what is to be said of failing cases, and how many there are of each verdict."""
+    from rich.text import Text
+
+    lines, previous = [], ""
+    for row in rows:
+        detail = row.why or ("" if row.verdict == "PASS" or row.place is None else f"{list(row.place)}: {row.got!r}, {row.want!r}")
+        detail += f" (expected to fail: {row.xfail})" if row.xfail else ""
+        word = _word(row)
+        case = "" if row.case == previous else Path(row.case).stem
+        lines.append((case, row.tensor, Text(word, style=COLOURS[word]), number(row.error), number(row.tolerance), detail))
+        previous = row.case
+    columns = ("case", "tensor", "verdict", "error", "tolerance", "where it is worst: got, expected")
+    counts = {word: sum(_word(row) == word for row in rows) for word in COLOURS}
+    told = [line for message in messages for line in (*map(printable, message.splitlines()), "")]
+    emit_rich(table("", columns, lines), *told, ", ".join(f"{count} {word}" for word, count in counts.items() if count))
+
+
+def _word(row: Comparison) -> str:
+    return "XFAIL" if row.xfail else row.verdict

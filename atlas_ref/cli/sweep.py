@@ -1,0 +1,174 @@
+"""atlas-ref sweep: an implementation against seeded cases, without files.
+
+What it prints and when it fails: SWEEP-11.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from atlas_ref.cli import options, output
+
+if TYPE_CHECKING:
+    from atlas_ref.oracle.sweep.sweep import Failure, Named, Sweep
+
+Rule = Annotated[str, typer.Argument(metavar="RULE", help="omega, titans_lmm, delta, hebbian, newton_schulz or feature_map")]
+Impl = Annotated[str | None, typer.Option("--impl", metavar="PKG.MODULE:FUNCTION", help="f(case, inputs) -> results")]
+Exec = Annotated[str | None, typer.Option("--exec", metavar="COMMAND", help="a program per case: './mine {case} {out}'")]
+Fix = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fix", metavar="NAME=VALUE,...", help="Draw NAME from these values alone: tokens=5, dtype=float32,bfloat16, regime=edges."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("sweep")(sweep)
+
+
+def sweep(
+    rule: Rule,
+    impl: Impl = None,
+    program: Exec = None,
+    cases: Annotated[int, typer.Option(min=1, help="how many")] = 100,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    fix: Fix = None,
+    convention: Annotated[
+        list[str] | None,
+        typer.Option("--convention", metavar="PRESET|AXIS=VALUE", help="This convention alone; without it conventions are drawn too."),
+    ] = None,
+    only: Annotated[str | None, typer.Option(metavar="y,M,grad/k", help="Compare these results alone.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="The precision of the implementation: float64, float32, bfloat16, float16.")] = None,
+    state_dtype: Annotated[str | None, typer.Option(help="That of its state, where it is not float32.")] = None,
+    timeout: Annotated[float, typer.Option(help="seconds per case")] = 60.0,
+    jobs: Annotated[int, typer.Option(min=1, help="processes")] = 1,
+    scheduler: Annotated[str | None, typer.Option(metavar="ADDRESS", help="a Dask scheduler, in place of --jobs")] = None,
+    resume: Annotated[Path | None, typer.Option(metavar="LOG", help="Keep a log there; where it exists, go on from it.")] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="where failing cases are saved")] = Path("sweep-failures"),
+    keep: Annotated[int, typer.Option(min=0, help="how many failures to shrink and save")] = 5,
+    shrink: Annotated[int, typer.Option(min=0, help="comparisons that shrinking one failure may take")] = 400,
+    backend: options.Backend = None,
+    as_json: Json = False,
+) -> int:
+    """Compare an implementation on cases drawn from a seed, and shrink what fails."""
+    from atlas_ref.oracle.sweep.sweep import sweep as run
+
+    choices = _choices(fix, convention)
+    with output.progress({"judge": f"sweeping {rule}", "shrink": "shrinking failures"}) as progress:
+        found = run(
+            rule,
+            _named(impl, program, timeout),
+            cases=cases,
+            seed=seed,
+            choices=choices,
+            only=options.names("--only", only),
+            dtype=dtype,
+            state_dtype=state_dtype,
+            jobs=jobs,
+            scheduler=scheduler,
+            resume=resume,
+            folder=out,
+            keep=keep,
+            shrink=shrink,
+            progress=progress,
+        )
+    if as_json:
+        output.emit_json({"exit": found.exit_code, **found._asdict(), "failures": [each._asdict() for each in found.failures]})
+    else:
+        named = ("--impl", impl) if impl is not None else ("--exec", program)
+        _emit(found, out, _repeating({"--only": only, "--dtype": dtype, "--state-dtype": state_dtype}), _repeating(dict([named])))
+    return found.exit_code
+
+
+def _repeating(settings: dict[str, str | None]) -> str:
+    """Options as they were given, each with a blank in front."""
+    return "".join(f" {name} {shlex.quote(value)}" for name, value in settings.items() if value is not None)
+
+
+def _named(impl: str | None, program: str | None, timeout: float) -> Named:
+    from atlas_ref.oracle.cases.case import CaseError
+    from atlas_ref.oracle.sweep.sweep import Named
+
+    if (impl is None) == (program is None):
+        raise CaseError("sweep: one of --impl and --exec is needed")
+    if impl is not None:
+        return Named("function", impl, timeout)
+    return Named("program", str(program), timeout)
+
+
+def _choices(fix: list[str] | None, convention: list[str] | None) -> dict[str, list[Any]]:
+    """What is fixed: values as JSON, words as they are, several between commas.
+
+    Raises:
+        CaseError: no name, or a name twice.
+    """
+    from atlas_ref.oracle.cases.case import CaseError
+
+    found: dict[str, list[Any]] = {}
+    for option in fix or []:
+        name, equals, text = option.partition("=")
+        if not equals or not name or name in found:
+            raise CaseError(f"--fix: NAME=VALUE is needed, once for each name, found {option!r}")
+        found[name] = _values(text)
+    changes = options.convention_changes(convention)
+    if changes is not None:
+        if "convention" in found:
+            raise CaseError("--fix: convention is given by --convention")
+        found["convention"] = [changes["preset"] if list(changes) == ["preset"] else changes]
+    return found
+
+
+def _values(text: str) -> list[Any]:
+    """One JSON value; or words and numbers between commas."""
+    if text[:1] in ("{", "["):
+        whole = _value(text)
+        return whole if isinstance(whole, list) else [whole]
+    return [_value(part) for part in text.split(",") if part]
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _emit(outcome: Sweep, folder: Path, compared: str, computed: str) -> None:
+    """Failures, what they shrank to, counts, and how to repeat each.
+
+    Args:
+        compared: options of the comparison. computed: that of the implementation, which a case without its results needs.
+    """
+    lines = [_row(failure, folder) for failure in outcome.failures]
+    columns = ("case", "tensor", "verdict", "error", "tolerance", "drawn", "smallest that fails")
+    tables = [output.table("", columns, lines)] if lines else []
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in outcome.counts.items())
+    words = [f"sweep {outcome.rule}, seed {outcome.seed}, {outcome.cases} cases: {counts}"]
+    if outcome.nearest is not None:
+        near = outcome.nearest
+        words.append(f"nearest to its tolerance: case {near['case']}, {near['tensor']}, {near['error']:.3g} of {near['tolerance']:.3g}")
+    for failure in outcome.failures:
+        if failure.file is not None:
+            source = computed if failure.verdict in ("FAILED", "MISSING") else ""  # whose file holds no results, or not all
+            words.append(f"repeat with: atlas-ref check {shlex.quote(str(folder / failure.file))}{source}{compared}")
+    output.emit_rich(*tables, *words)
+
+
+def _row(failure: Failure, folder: Path) -> tuple[Any, ...]:
+    small = ""
+    if failure.shrunk is not None:
+        small = f"{failure.file}: {failure.shrunk['numbers'][1]} numbers of {failure.shrunk['numbers'][0]}"
+    row = failure.row
+    detail = row["why"] or output.number(row["error"])
+    sizes = [
+        f"{key} {failure.drawn[key]}" for key in ("tokens", "d_in", "d_out", "window", "span", "dtype", "regime") if key in failure.drawn
+    ]
+    return (failure.number, row["tensor"], failure.verdict, detail, output.number(row["tolerance"]), ", ".join(sizes), small)

@@ -1,0 +1,247 @@
+"""atlas-ref vectors: make, list, verify and compare sets of vectors, and print what each vector rejects."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from atlas_ref.cli import options, output
+
+if TYPE_CHECKING:
+    from atlas_ref.vectors.sets.matrix import Matrix
+    from atlas_ref.vectors.sets.verify import Verified
+
+SET = typer.Argument(metavar="SET", help="A shipped set, as v1, or a folder that holds one.")
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
+Jobs = Annotated[int, typer.Option(min=1, help="processes")]
+Scheduler = Annotated[str | None, typer.Option(metavar="ADDRESS", help="a Dask scheduler, in place of --jobs")]
+Resume = Annotated[Path | None, typer.Option(metavar="LOG", help="Keep a log there; where it exists, go on from it.")]
+
+vectors = typer.Typer(help="Small searched cases with certified results: make, list, verify, kill-matrix, diff.", no_args_is_help=True)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.add_typer(vectors, name="vectors")
+
+
+@vectors.command()
+def make(
+    name: Annotated[str, typer.Argument(metavar="PLAN", help="A plan, as v1, or a file that holds one.")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="A new folder, or a set, which is replaced.")],
+    jobs: Jobs = 1,
+    scheduler: Scheduler = None,
+    resume: Resume = None,
+    as_json: Json = False,
+) -> int:
+    """Make a set from its plan, the same bytes on every machine; needs the extra `certify`."""
+    from atlas_ref.vectors.sets.build import build
+
+    with output.progress({"certify": "certifying vectors", "large": "certifying larger cases"}) as progress:
+        files = build(name, out, jobs=jobs, scheduler=scheduler, resume=resume, progress=progress)
+    if as_json:
+        output.emit_json({"exit": 0, "folder": str(out), "files": files, "bytes": sum(files.values())})
+    else:
+        output.say(f"wrote {out}: {len(files)} files, {sum(files.values())} bytes")
+    return 0
+
+
+@vectors.command("list")
+def list_(
+    name: Annotated[str | None, SET] = None,
+    rule: Annotated[str | None, typer.Option(metavar="RULE", help="Vectors of this rule alone.")] = None,
+    as_json: Json = False,
+) -> int:
+    """The sets that came with the package; with SET, what is in it."""
+    from atlas_ref.vectors.sets import locate, manifest
+
+    if name is None:
+        sets = {each: str(folder) for each, folder in locate.shipped().items()}
+        if as_json:
+            output.emit_json({"sets": sets})
+        else:
+            output.emit_rich(output.table("sets", ("set", "folder"), list(sets.items())))
+        return 0
+    folder = locate.folder(name)
+    found = manifest.load(folder)
+    chosen = [each for each in found.vectors if rule in (None, each.rule)]
+    if as_json:
+        plain = found.replaced(vectors=chosen).plain()
+        output.emit_json({"folder": str(folder), **{key: plain[key] for key in ("set", "version", "vectors", "negative", "large")}})
+        return 0
+    rows = [(each.name, "yes" if each.grad else "", *_counts(each.kills), ", ".join(each.properties)) for each in chosen]
+    tables = [output.table(f"{found.set} {found.version}", ("vector", "gradients", "float32", "bfloat16", "what it can show"), rows)]
+    if rule is None:
+        tables.append(output.table("must be refused", ("file", "code", "about"), [(n.name, n.code, n.about) for n in found.negative]))
+        tables.append(output.table("made from a seed", ("case", "rule"), [(large.name, large.rule) for large in found.large]))
+    output.emit_rich(*tables)
+    return 0
+
+
+def _counts(kills: Any) -> tuple[str, str]:
+    return f"{len(kills['float32'])} mutants", f"{len(kills['bfloat16'])} mutants"
+
+
+@vectors.command()
+def verify(name: Annotated[str, SET] = "v1", backend: options.Backend = None, as_json: Json = False) -> int:
+    """Check every byte, key, value and refusal of a set; needs no ball arithmetic."""
+    from atlas_ref.vectors.sets import locate
+    from atlas_ref.vectors.sets.verify import verify as run
+
+    with output.progress({"verify": "verifying"}) as progress:
+        found = run(locate.folder(name), progress=progress)
+    if as_json:
+        worst = None if found.worst is None else found.worst._asdict()
+        plain = {key: value for key, value in found._asdict().items() if key != "agreements"}
+        output.emit_json({"exit": found.exit_code, **plain, "worst": worst})
+    else:
+        _say_verified(found)
+    return found.exit_code
+
+
+def _say_verified(verification: Verified) -> None:
+    for problem in verification.problems:
+        output.say(f"atlas-ref: {problem}")
+    counts = ", ".join(f"{count} {kind}" for kind, count in verification.counts.items())
+    worst = verification.worst
+    if worst is not None:
+        nearest = f"{worst.ulps:.3g} units in the last place ({worst.vector}, {worst.tensor})"
+        output.emit_rich(f"{verification.folder} {verification.version}: {counts}; ours is within {nearest} of the certified values")
+    output.emit_rich("verified" if not verification.problems else f"NOT VERIFIED: {len(verification.problems)} problems")
+
+
+@vectors.command("kill-matrix")
+def kill_matrix(
+    name: Annotated[str, SET] = "v1",
+    target: Annotated[list[str] | None, typer.Option(metavar="TARGET", help="This target alone; may be given several times.")] = None,
+    report: Annotated[list[Path] | None, typer.Option(metavar="FILE.md|.json", help="Write it there; may be given several times.")] = None,
+    jobs: Jobs = 1,
+    scheduler: Scheduler = None,
+    resume: Resume = None,
+    as_json: Json = False,
+) -> int:
+    """Which vector rejects which mutant at float32 and bfloat16, and that no legal variant is rejected."""
+    from atlas_ref.vectors.sets import locate
+    from atlas_ref.vectors.sets.encode import json_bytes
+    from atlas_ref.vectors.sets.matrix import matrix
+    from atlas_ref.vectors.sets.matrix_words import markdown
+
+    for path in report or ():
+        if path.suffix not in (".md", ".json"):
+            raise _bad(f"--report {path}: a name that ends in .md or .json is needed")
+        _refuse_place(path)
+    with output.progress({"score": "scoring vectors"}) as progress:
+        place = locate.folder(name)
+        found = matrix(place, targets=target or (), jobs=jobs, scheduler=scheduler, resume=resume, progress=progress)
+    for path in report or ():
+        _write(path, json_bytes(found.plain()) if path.suffix == ".json" else markdown(found).encode())
+    if as_json:
+        output.emit_json({"exit": found.exit_code, **found.plain()})
+    else:
+        _emit_matrix(found)
+    return found.exit_code
+
+
+def _emit_matrix(matrix: Matrix) -> None:
+    """Vectors by mutants as counts, then whatever is not as it should be."""
+    from atlas_ref.vectors.mutants.score import FORMATS
+
+    rows: list[tuple[Any, ...]] = []
+    for name, each in matrix.targets.items():
+        for vector in each.vectors:
+            counts = (sum(vector in by[dtype] for by in each.kills.values()) for dtype in FORMATS)
+            rows.append((vector, *(f"{count} of {len(each.kills)}" for count in counts)))
+        left = [sum(kind == dtype for _, kind in each.survivors) for dtype in FORMATS]
+        rows.append((f"{name}: together", *(f"{len(each.kills) - count} of {len(each.kills)}" for count in left)))
+    lines = [f"SURVIVES: {name}: {mutant} at {dtype}" for name, each in matrix.targets.items() for mutant, dtype in each.survivors]
+    lines += [f"ALARM: {vector} at {dtype}: {what}" for vector, dtype, what in matrix.alarms]
+    lines += [f"NO KILL: {vector} at {dtype}: {mutant}" for vector, dtype, mutant in matrix.lost]
+    for dtype in FORMATS:
+        killed, total = matrix.counts(dtype)
+        lines.append(f"{dtype}: {killed} of {total} mutants killed")
+    lines.append(f"{len(matrix.alarms)} alarms on {matrix.controls} legal variants")
+    output.emit_rich(output.table(f"{matrix.set} {matrix.version}", ("vector", *FORMATS), rows), *lines)
+
+
+@vectors.command()
+def diff(
+    old: Annotated[str, typer.Argument(metavar="A", help="A shipped set, or a folder that holds one.")],
+    new: Annotated[str, typer.Argument(metavar="B", help="Another.")],
+    as_json: Json = False,
+) -> int:
+    """What changed from set A to set B: cases, tensors and by how much, metadata. Exit code 1 if anything did."""
+    from atlas_ref.vectors.sets import locate
+    from atlas_ref.vectors.sets.diff import diff as run
+    from atlas_ref.vectors.sets.diff import told
+
+    changes = run(locate.folder(old), locate.folder(new))
+    if as_json:
+        output.emit_json({"exit": int(bool(changes)), "changes": [each._asdict() for each in changes]})
+    else:
+        counts = ", ".join(f"{sum(each.what == what for each in changes)} {what}" for what in ("added", "removed", "changed"))
+        output.emit_rich(*told(changes), counts if changes else "no difference")
+    return int(bool(changes))
+
+
+@vectors.command()
+def search(
+    name: Annotated[str, typer.Argument(metavar="SET", help="What the set will be called.")],
+    version: Annotated[str, typer.Argument(help="MAJOR.MINOR.PATCH")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="PLAN.json", help="File for the plan, which `make` takes.")],
+    seeds: Annotated[int, typer.Option(min=1, help="drawn at most per topic")] = 12,
+    jobs: Jobs = 1,
+    scheduler: Scheduler = None,
+    resume: Resume = None,
+    as_json: Json = False,
+) -> int:
+    """Search the vectors of a new set: the fewest that reject every mutant and no legal variant. Takes minutes."""
+    from atlas_ref.vectors.sets.encode import json_bytes
+    from atlas_ref.vectors.sets.search import search as run
+
+    _refuse_place(out)
+    with output.progress({"score": "scoring draws"}) as progress:
+        plan, survivors = run(name, version, seeds=seeds, jobs=jobs, scheduler=scheduler, resume=resume, progress=progress)
+    _write(out, json_bytes(plan.model_dump(mode="json")))
+    if as_json:
+        output.emit_json({"exit": int(bool(survivors)), "plan": str(out), "vectors": len(plan.vectors), "survivors": survivors})
+    else:
+        for target, left in survivors.items():
+            output.say(f"SURVIVES: {target}: {', '.join(left)}")
+        output.say(f"wrote {out}: {len(plan.vectors)} vectors")
+    return int(bool(survivors))
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all.
+
+    Raises:
+        CaseError: the place cannot be written.
+    """
+    from atlas_ref.oracle.cases.files import write_bytes
+
+    try:
+        write_bytes(path, data)
+    except ValueError as error:
+        raise _bad(f"{path}: {error}") from None
+
+
+def _refuse_place(path: Path) -> None:
+    """Refuse a place that no file can have, before minutes of work and not after them.
+
+    Raises:
+        CaseError: as writing there would.
+    """
+    from atlas_ref.oracle.cases.files import writable
+
+    try:
+        writable(path)
+    except ValueError as error:
+        raise _bad(f"{path}: {error}") from None
+
+
+def _bad(message: str) -> Exception:
+    from atlas_ref.oracle.cases.case import CaseError
+
+    return CaseError(message)

@@ -1,0 +1,78 @@
+"""A rule over a sequence in a form of one's choice; the support matrix says which form computes what.
+
+Specified in specs/chunkwise.md (CHUNK-1, CHUNK-3, CHUNK-20).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from atlas_ref.forms import atlas_parallel, chunkwise, exact, kernel, scan
+from atlas_ref.forms import sequential as one_launch
+from atlas_ref.forms.recurrence import Memory, Recurrence, memory, packed, state_after
+from atlas_ref.forms.support import require
+from atlas_ref.rules import Rule
+from atlas_ref.rules import sequence as sequential
+from atlas_ref.rules.checks import check_call, check_rule
+from atlas_ref.types import Array
+from tape import ops
+
+#: (configuration, one packed sequence, memory before it, chunk or None) -> (memory after it, y (..., T, d_out)).
+Form = Callable[[Any, Recurrence, Memory, int | None], tuple[Memory, Array]]
+
+#: Each form as a function; `support` says what it computes.
+FORMS: dict[str, Form] = {
+    "chunkwise": chunkwise.run,
+    "exact": exact.run,
+    "scan": scan.run,
+    "atlas_parallel": atlas_parallel.run,
+    "kernel": kernel.run,
+    "sequential": one_launch.run,
+}
+
+
+def run(
+    rule: Rule,
+    config: Any,
+    tokens: sequential.Tokens,
+    state: Any,
+    *,
+    form: str = "sequential",
+    chunk: int | None = None,
+    phi: Mapping[str, Array] | None = None,
+) -> tuple[Any, Array]:
+    """Drive a rule over a sequence in one of its forms (CHUNK-1).
+
+    Args:
+        rule, config: as in `rules.sequence.run`, such as `omega.RULE` and an `omega.Config`.
+        tokens: keys k (..., T, d_in), values v (..., T, d_out), queries q (..., T, d_in), gates (..., T) or (..., T, d_out).
+        state: from the rule's `start`, or from an earlier call in any form, which this one then continues.
+        form: sequential, or a parallel form that computes the same numbers up to rounding.
+        chunk: tokens that the form takes at once; it never changes results. None for what is fastest.
+        phi: tensors of the feature map, by name.
+
+    Returns:
+        state after the last token, y (..., T, d_out).
+
+    Raises:
+        ValueError: a form that does not compute this rule under this convention, a chunk below 1, what is no rule, or a
+            configuration, tokens or a state that contradict the rule, its convention or each other.
+
+    Source: CHUNK-1, CHUNK-3, CHUNK-20 to CHUNK-22.
+    """
+    check_rule(rule, config)
+    require(rule.name, config.convention, form, chunk)
+    by_token = form == "sequential" and not one_launch.computes(rule, config, tokens, state)
+    if by_token or 0 in tokens.k.shape[:-2]:  # no memory at all is the same in every form
+        return sequential.run(rule, config, tokens, state, phi=phi)
+    check_call(rule, config, tokens, state)
+    reads = []
+    after = state
+    for anew, sequence in packed(rule, config, tokens, state, phi):
+        before = rule.restart(config, state) if anew else state
+        made, y = FORMS[form](config, sequence, memory(rule, config, before), chunk)
+        after = state_after(rule, config, before, sequence, made)
+        reads.append(y)
+    joined = reads[0] if len(reads) == 1 else ops.concatenate(reads, axis=-2)
+    return sequential.read_only_state(sequential.with_token_gates(config, tokens, after)), joined

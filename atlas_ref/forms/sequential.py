@@ -1,0 +1,49 @@
+"""The sequential form on a GPU: all tokens in one launch of a kernel (CUDA-6, CUDA-14).
+
+Without a GPU, and with tape variables, a rule is driven token by token instead (`rules.run`): that is the truth.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from atlas_ref.engine import cuda
+from atlas_ref.engine.cuda import sequential
+from atlas_ref.forms.chunked import READS, apart, joined
+from atlas_ref.forms.recurrence import Memory, Recurrence
+from atlas_ref.rules import Rule
+from atlas_ref.rules.sequence import Tokens
+from atlas_ref.types import Array
+from tape import ops
+
+
+def computes(rule: Rule, config: Any, tokens: Tokens, state: Any) -> bool:
+    """Whether the kernel computes this rule under its convention on these arrays (CUDA-14)."""
+    convention = config.convention
+    running = rule.reads_nothing(config) or not convention.frozen_reference
+    window_first = not rule.averages_momenta(config)
+    if not running or not window_first or convention.has_newton_schulz or convention.read == "chunk_start":
+        return False
+    gates = (tokens.retain, tokens.momentum, tokens.step_size, tokens.step_size_memory, tokens.window_weights)
+    arrays = (tokens.k, tokens.v, tokens.q, *gates, state.M, state.S if rule.has_momentum else None)
+    return cuda.available_for(*arrays) and sequential.fits(state.M, rule.window(config))
+
+
+def run(config: Any, sequence: Recurrence, memory: Memory, chunk: int | None) -> tuple[Memory, Array]:
+    """Run a packed sequence with the running or the zero reference, without Newton-Schulz (CUDA-6).
+
+    Args:
+        chunk: accepted as in every form; tokens are taken one by one.
+
+    Returns:
+        memory after the sequence, y (..., T, d_out).
+    """
+    flat = joined(sequence.whole(), memory, reference=False, residuals=False)
+    made = sequential.steps(
+        *(flat.keys, flat.values, flat.queries, flat.retain, flat.momentum, flat.rate_in, flat.rate_out, flat.weights, flat.M, flat.S),
+        read=READS[config.convention.read],
+        reference=sequence.reference,
+        before_error=sequence.before_error,
+    )
+    y = ops.matmul(flat.queries, ops.transpose(made.M)) if made.y is None else made.y
+    return apart(memory, Memory(M=made.M, S=made.S), y)

@@ -1,0 +1,105 @@
+"""Which form computes which rule, as data for `run`, the command line, tests and docs.
+
+Specified in specs/chunkwise.md (CHUNK-20 and the clauses after it).
+
+Refusals, chunks and the test of the table: CHUNK-21 to CHUNK-23.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+from atlas_ref.conventions import Convention
+from atlas_ref.rules import RULES
+
+Status = Literal["exact", "frozen", "not defined", "later"]
+
+
+#: exact: the rule itself. frozen: exact for the rule whose residuals are taken under a frozen reference, or a zero one.
+#: A rule without an error has no reference, so every form of it is exact.
+_EXACT: dict[str, Status] = dict.fromkeys(RULES, "exact")
+_FROZEN: dict[str, Status] = {name: "frozen" if rule.has_error else "exact" for name, rule in RULES.items()}
+SUPPORT: dict[str, dict[str, Status]] = {
+    "sequential": _EXACT,
+    "chunkwise": _FROZEN,
+    "exact": _EXACT,
+    "scan": _EXACT,
+    "atlas_parallel": _FROZEN,
+    "kernel": _EXACT,
+    "tnt": dict.fromkeys(RULES, "later"),
+}
+FORMS = tuple(SUPPORT)
+
+
+class Condition(NamedTuple):
+    """A convention that a form cannot compute.
+
+    Attributes:
+        forms: the forms it concerns.
+        breaks: whether a rule under a convention is such a one.
+        reason: why, and what to use instead.
+    """
+
+    forms: tuple[str, ...]
+    breaks: Callable[[str, Convention], bool]
+    reason: str
+
+
+def _running(rule: str, c: Convention) -> bool:
+    return RULES[rule].has_error and c.reference == "running"
+
+
+def _frozen(rule: str, c: Convention) -> bool:
+    return RULES[rule].has_error and c.reference != "running"
+
+
+CONDITIONS = (
+    Condition(
+        ("chunkwise", "atlas_parallel"),
+        _running,
+        "the reference is running; use form exact or scan, or freeze it (reference chunk_start with a span, call_start, zero)",
+    ),
+    Condition(("exact", "scan"), _frozen, "the reference is not running; use form chunkwise or atlas_parallel"),
+    Condition(
+        ("exact", "scan"),
+        lambda rule, c: c.has_newton_schulz,
+        "Newton-Schulz is not affine in the memory; use form sequential or kernel, or newton_schulz none",
+    ),
+    Condition(
+        ("chunkwise", "atlas_parallel"),
+        lambda rule, c: c.argument in ("written_back", "accumulated"),
+        "newton_schulz.argument written_back and accumulated are not linear between steps; use form sequential or kernel",
+    ),
+    Condition(
+        ("scan",),
+        lambda rule, c: c.order == "momentum_then_window" and RULES[rule].has_window,
+        "momentum_then_window keeps one momentum per window token; use form exact",
+    ),
+)
+
+
+def refusal(rule: str, convention: Convention, form: str) -> str | None:
+    """Why a form cannot compute a rule under a convention, in one line; None where it can (CHUNK-21)."""
+    if form not in FORMS:
+        return f"form: {form!r} is not one of {', '.join(FORMS)}"
+    status = SUPPORT[form][rule]
+    if status in ("not defined", "later"):
+        return f"form {form}: {'not yet supported' if status == 'later' else status} for rule {rule}"
+    for condition in CONDITIONS:
+        if form in condition.forms and condition.breaks(rule, convention):
+            return f"form {form}: {condition.reason}"
+    return None
+
+
+def require(rule: str, convention: Convention, form: str, chunk: Any) -> None:
+    """Refuse a form that cannot compute the rule, or a chunk that is no number of tokens (CHUNK-21, CHUNK-22).
+
+    Raises:
+        ValueError: one line that names the form, why not, and what to use instead.
+    """
+    reason = refusal(rule, convention, form)
+    if reason is not None:
+        raise ValueError(reason)
+    if chunk is not None and (isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1):
+        raise ValueError(f"chunk: {chunk!r}, expected a whole number of tokens, at least 1")

@@ -1,0 +1,1 @@
+"""Layers around the rules: projections from tokens."""

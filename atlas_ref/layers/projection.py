@@ -1,0 +1,172 @@
+"""Projections: keys, values, queries and gates of a rule from tokens, and the rule driven by them.
+
+    k = W_K x,    v = W_V x,    q = W_Q x,    gates from [k; v]
+
+The parameters are the same for every rule, which none of them knows. Specified in specs/conventions.md (CONV-28)
+and specs/gates.md (GATES-6 to GATES-8).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeVar
+
+import numpy as np
+from pydantic import field_validator
+
+from atlas_ref import backend
+from atlas_ref.conventions import Convention
+from atlas_ref.parts import feature_maps, gates, window
+from atlas_ref.parts.gates import GateSet
+from atlas_ref.rules import Rule, rule_of, sequence
+from atlas_ref.rules.sequence import Tokens, normalised
+from atlas_ref.types import Array, Dims, Frozen, Pulse, check_array, read_only
+from tape import ops
+from tape.nested import flatten
+
+ParamsT = TypeVar("ParamsT", bound=Frozen)
+
+
+class Params(Frozen):
+    """What the outer loop learns of a memory at level token (OMEGA-27, GATES-7).
+
+    Attributes:
+        W_K (H, d_in, d_model), W_V (H, d_out, d_model), W_Q (H, d_in, d_model): projections.
+        gates: of the gates that the rule has under its convention.
+        phi: tensors of the feature map, by name.
+        window: tensors of the window weights, by name.
+    """
+
+    W_K: Annotated[Array, Dims("H d_in d_model")]
+    W_V: Annotated[Array, Dims("H d_out d_model")]
+    W_Q: Annotated[Array, Dims("H d_in d_model")]
+    gates: GateSet
+    phi: dict[str, Any] = {}
+    window: dict[str, Any] = {}
+
+    @field_validator("phi", "window")
+    @classmethod
+    def _arrays(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for name, array in value.items():
+            check_array(name, array, Dims("..."))
+        return value
+
+
+def init(config: Any, seed: int, *, dtype: Any = np.float64) -> Params:
+    """Parameters drawn from the counter-based generator Philox with `seed`; gates start at their biases (GATES-8).
+
+    Args:
+        config: of a rule, with d_model.
+
+    Raises:
+        ValueError: the configuration of no rule, or one without d_model.
+    """
+    rule = rule_of(config)
+    if config.d_model is None:
+        raise ValueError("init: config.d_model is needed for parameters")
+    draw = np.random.Generator(np.random.Philox(seed))
+    H, d_model = config.heads, config.d_model
+
+    def projection(rows: int) -> Array:
+        return draw.standard_normal((H, rows, d_model)) / np.sqrt(d_model)
+
+    params = Params(
+        W_K=projection(config.d_in),
+        W_V=projection(config.d_out),
+        W_Q=projection(config.d_in),
+        gates=gates.init(
+            gate_names(rule.gates, config.convention),
+            heads=H,
+            d_in=config.d_in,
+            d_out=config.d_out,
+            per_dimension=config.per_dimension_gates,
+            forget=config.convention.gate == "forget",
+            draw=draw,
+        ),
+    )
+    if rule.has_window:
+        phi = feature_maps.init(config.feature_map, config.d_in, seed, features=config.features)
+        weights = window.init(config.window_weights, heads=H, window=config.window, d_model=d_model, draw=draw)
+        params = params.replaced(phi=phi, window=weights)
+    return cast(params, dtype)
+
+
+def cast(params: ParamsT, dtype: Any) -> ParamsT:
+    """The same parameters in another precision, drawn on the host and moved to the backend in use (BACKEND-1, BACKEND-9)."""
+    leaves, _, build = flatten(params, "params")
+    made: ParamsT = build([read_only(backend.current().from_host(leaf.astype(dtype))) for leaf in leaves])
+    return made
+
+
+def gate_names(names: tuple[str, ...], convention: Convention) -> tuple[str, ...]:
+    """The gates that a rule computes under a convention."""
+    without = {"retain": convention.gate == "none", "step_size": convention.rate == "none"}
+    return tuple(name for name in names if not without.get(name, False))
+
+
+def project(config: Any, params: Any, x: Array) -> dict[str, Array]:
+    """Keys, values, queries, gates and window weights of tokens x (B, T, d_model) (CONV-28).
+
+    k = W_K x, v = W_V x, q = W_Q x per head; gates from [k; v] with k after a norm that precedes phi.
+    """
+    each = ops.expand_dims(x, 1)  # (B, 1, T, d_model)
+    k, v, q = (each @ ops.transpose(W) for W in (params.W_K, params.W_V, params.W_Q))
+    convention: Convention = config.convention
+    gated_key = normalised(k, convention.k_norm) if convention.norm_place == "before_phi" else k
+    made: dict[str, Array] = {"k": k, "v": v, "q": q, **gates.compute(params.gates, gated_key, v)}
+    if rule_of(config).has_window:
+        weights = config.window_weights
+        static = window.by_lag(weights, params.window, window=config.window, heads=config.heads, like=k)
+        made["window_gate"] = window.by_token(weights, params.window, x)
+        made["window_weights"] = static if static is None else static + ops.zeros_like(k, shape=(*k.shape[:-1], 1))
+    return made
+
+
+def check_params(config: Any, params: Any, x: Array) -> None:
+    if config.convention.rate == "split":
+        raise ValueError("convention: rate split has no second rate at level token")
+    rule = rule_of(config)
+    extra = [name for name, gate in params.gates.__dict__.items() if gate is not None and name not in rule.gates]
+    extra += [name for name in ("phi", "window") if getattr(params, name) and not rule.has_window]
+    if extra:
+        raise ValueError(f"params: {extra[0]}: the rule {rule.name} has none")
+    H, d_in, d_model = params.W_K.shape
+    sizes = {"heads": H, "d_in": d_in, "d_model": d_model, "d_out": params.W_V.shape[-2]}
+    for name, found in sizes.items():
+        if getattr(config, name) != found:
+            raise ValueError(f"params: {name} is {found}, but {getattr(config, name)} in the configuration")
+    if len(x.shape) != 3 or x.shape[-1] != d_model:
+        raise ValueError(f"x: shape {x.shape}, expected (batch, tokens, {d_model})")
+
+
+def run_tokens(
+    rule: Rule, config: Any, params: Any, x: Array, state: Any, *, active: Array | None = None, reset: Array | None = None
+) -> tuple[Any, Array]:
+    """Drive a rule over tokens: `project`, then `run`.
+
+    Args:
+        x (B, T, d_model): tokens.
+        state: leading axes (B, H).
+
+    Returns:
+        state, y (B, H, T, d_out).
+
+    Raises:
+        ValueError: parameters or tokens that contradict the configuration, or rate split, which has no second gate.
+    """
+    check_params(config, params, x)
+    made = project(config, params, x)
+    return sequence.run(rule, config, Tokens(**made, active=active, reset=reset), state, phi=params.phi)
+
+
+def step(config: Any, params: Params, state: Any, x: Array, pulse: Pulse) -> tuple[Any, Array]:
+    """One token: project, gate, write if the pulse is active, read (OMEGA-2).
+
+    Args:
+        x (B, d_model): tokens.
+        state: leading axes (B, H).
+
+    Returns:
+        state, y (B, H, d_out).
+    """
+    state, y = run_tokens(rule_of(config), config, params, ops.expand_dims(x, -2), state, active=np.array([pulse.active]))
+    return state, y[..., 0, :]

@@ -1,0 +1,214 @@
+"""A block of frequency levels: k memories that write at their own periods, read together.
+
+    y_t = sum_l w_l y_t^l,    w = softmax(logits)
+
+Specified in specs/cms.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from atlas_ref import backend
+from atlas_ref.layers import projection
+from atlas_ref.levels.level import Level, run_level
+from atlas_ref.levels.pulse import SETTINGS, Conductor, Unit
+from atlas_ref.rules.checks import precision
+from atlas_ref.types import Array, Dims, Frozen
+from tape import ops, plain
+
+#: How far apart the seeds of two levels are, so that no two blocks share a level's parameters.
+SEEDS = 2**64
+
+
+class Config(Frozen):
+    """A block of levels (CMS-1).
+
+    Attributes:
+        levels: in any order; each has its own rule, feature map, sizes of keys, gate biases and form. They agree on d_model,
+            heads and d_out.
+        combine: softmax, over all levels; masked, over those that write at the token.
+        first_step, per, call_tokens: of the conductor.
+    """
+
+    levels: Annotated[tuple[Level, ...], Field(min_length=1)]
+    combine: Literal["softmax", "masked"] = "softmax"
+    first_step: Annotated[int, Field(ge=0, le=1)] = 0
+    per: Unit = "token"
+    call_tokens: Annotated[int, Field(ge=1)] | None = None
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        for name in ("d_model", "heads", "d_out"):
+            found = [getattr(level.config, name) for level in self.levels]
+            if len(set(found)) > 1:
+                raise ValueError(f"levels: {name} must be the same in all of them, found {', '.join(map(str, found))}")
+        if self.per == "token" and self.call_tokens is not None:
+            raise ValueError("call_tokens: belongs to steps per call, but a step is a token here")
+        if self.combine == "masked" and not self.conductor().always:
+            raise ValueError(f"combine: masked needs a level that always writes, found periods {', '.join(map(str, self.periods))}")
+        return self
+
+    @property
+    def periods(self) -> tuple[int, ...]:
+        return tuple(level.period for level in self.levels)
+
+    @property
+    def heads(self) -> int:
+        return int(self.levels[0].config.heads)
+
+    def conductor(self) -> Conductor:
+        """The conductor of this block, before the first step."""
+        return Conductor(periods=self.periods, first_step=self.first_step, per=self.per, call_tokens=self.call_tokens)
+
+    def places(self) -> list[int]:
+        """For each level how many are faster, those before it with its own period among them (CMS-3)."""
+        order = sorted(range(len(self.levels)), key=lambda i: self.periods[i])
+        return [order.index(i) for i in range(len(self.levels))]
+
+
+class Params(Frozen):
+    """What the outer loop learns: the parameters of every level, and what combines their reads (CMS-6)."""
+
+    levels: tuple[Any, ...]
+    logits: Annotated[Array, Dims("k")]
+
+
+class Context(Frozen):
+    """Everything that moves from one call to the next (CMS-8).
+
+    Attributes:
+        conductor: which step comes next.
+        states: of the levels.
+        origins: what each level returns to where a document starts.
+    """
+
+    conductor: Conductor
+    states: tuple[Any, ...]
+    origins: tuple[Any, ...]
+
+
+def init(config: Config, seed: int, *, dtype: Any = np.float64) -> Params:
+    """Parameters of every level by its rule's `init`; logits zero, so that all levels weigh 1/k (CMS-3, CMS-6)."""
+    places = config.places()
+    made = [level.init(place, seed + SEEDS * place, dtype=dtype) for level, place in zip(config.levels, places, strict=True)]
+    return Params(levels=tuple(made), logits=backend.current().zeros((len(config.levels),), dtype))
+
+
+def start(config: Config, batch: int = 1, *, dtype: Any = np.float64, initial: Any = None) -> Context:
+    """The context before the first token: zero memories, empty windows, the first step (CMS-8).
+
+    Args:
+        initial: for each level None, or the memories that its documents start from, {"M": M_0} or {"M": M_0, "S": S_0},
+            each with leading axes (B, H).
+
+    Raises:
+        ValueError: another number of entries, a memory that the rule does not have, or one of another shape.
+    """
+    given = [None] * len(config.levels) if initial is None else initial
+    if len(given) != len(config.levels):
+        raise ValueError(f"initial: {len(given)} entries, expected one for each of {len(config.levels)} levels")
+    states = tuple(_started(level, i, (batch, config.heads), dtype, given[i]) for i, level in enumerate(config.levels))
+    return Context(conductor=config.conductor(), states=states, origins=states)
+
+
+def _started(level: Level, number: int, leading: tuple[int, int], dtype: Any, initial: Any) -> Any:
+    names = ["M", "S"] if level.rule.has_momentum else ["M"]
+    if initial is not None and (not isinstance(initial, Mapping) or not initial.keys() <= set(names)):
+        found = ", ".join(map(str, initial)) if isinstance(initial, Mapping) else type(initial).__name__
+        raise ValueError(f"initial: level {number} is a {level.rule.name} and starts from {' and '.join(names)}, found {found}")
+    return level.rule.start(level.config, leading, dtype=dtype, **(initial or {}))
+
+
+def run(config: Config, params: Params, x: Array, context: Context, *, reset: Array | None = None) -> tuple[Context, Array]:
+    """A call: every level over the tokens, their reads combined (CMS-4 to CMS-10).
+
+    Args:
+        x (B, T, d_model): tokens.
+        context: from `start`, or from an earlier call, which this one then continues: calls of any length together give
+            what one call gives.
+        reset (T,): True where a document starts; the memories then start anew, the steps go on.
+
+    Returns:
+        context after the last token, y (B, H, T, d_out).
+
+    Raises:
+        ValueError: parameters, tokens or a context that contradict the configuration.
+    """
+    T = x.shape[-2] if len(x.shape) == 3 else 0
+    _check_call(config, params, x, context, reset)
+    schedule = context.conductor.schedule(T)
+    starts = np.zeros(T, bool) if reset is None else np.asarray(reset)
+    states, reads = [], []
+    for i, level in enumerate(config.levels):
+        state, y = run_level(level, params.levels[i], x, context.states[i], context.origins[i], schedule[:, i], starts)
+        states.append(state)
+        reads.append(y)
+    weights = combining(config, params.logits, schedule)
+    y = weights[0] * reads[0]
+    for weight, read in zip(weights[1:], reads[1:], strict=True):
+        y = y + weight * read
+    return context.replaced(conductor=context.conductor.advanced(T), states=tuple(states)), y
+
+
+def step(config: Config, params: Params, context: Context, x: Array) -> tuple[Context, Array]:
+    """One token (CMS-4).
+
+    Args:
+        x (B, d_model): tokens.
+
+    Returns:
+        context, y (B, H, d_out).
+    """
+    context, y = run(config, params, ops.expand_dims(x, -2), context)
+    return context, y[..., 0, :]
+
+
+def combining(config: Config, logits: Array, schedule: Array) -> list[Array]:
+    """What each level's read weighs: a number, or with the masked combination a column (T, 1) (CMS-6, CMS-7).
+
+    softmax    w_l = exp(z_l) / sum_m exp(z_m)
+    masked     w_l[t] = a_l[t] exp(z_l) / sum_m a_m[t] exp(z_m),    a_l[t] = 1 where level l writes at t, else 0
+
+    Made of tape ops alone, so its pullback and that of the reads follow (CMS-15).
+    """
+    k = len(config.levels)
+    if config.combine == "softmax":
+        weights = ops.softmax(logits)
+        return [weights[i] for i in range(k)]
+    top = np.max(ops.where(schedule, np.real(plain(logits)), -np.inf), axis=-1, keepdims=True)  # what cannot overflow
+    shifted = ops.where(schedule, logits - top.astype(np.real(plain(logits)).dtype), 0.0)
+    e = ops.where(schedule, ops.exp(shifted), 0.0)  # (T, k)
+    weights = e / ops.sum(e, axis=-1, keepdims=True)
+    return [weights[:, i : i + 1] for i in range(k)]
+
+
+def _check_call(config: Config, params: Params, x: Array, context: Context, reset: Any) -> None:
+    k = len(config.levels)
+    if len(params.levels) != k or params.logits.shape != (k,):
+        found = f"{len(params.levels)} levels and logits of shape {params.logits.shape}"
+        raise ValueError(f"params: {found}, expected {k} levels and logits of shape ({k},)")
+    for i, level in enumerate(config.levels):
+        if not isinstance(params.levels[i], projection.Params):
+            raise ValueError(f"params: level {i} is a {level.rule.name}, found {type(params.levels[i]).__qualname__}")
+    wanted = config.conductor()
+    if len(context.states) != k or len(context.origins) != k:
+        raise ValueError(f"context: {len(context.states)} states and {len(context.origins)} origins, expected {k} of each")
+    for name in SETTINGS:
+        found, needed = getattr(context.conductor, name), getattr(wanted, name)
+        if found != needed:
+            raise ValueError(f"context: {name} {found} of its conductor, expected {needed} as in the configuration")
+    kept = precision(context.states[0].M)
+    if precision(params.logits) != kept:
+        raise ValueError(
+            f"logits: {precision(params.logits)}, but state.M is {kept}; cast them to one precision (start and init take dtype)"
+        )
+    if len(x.shape) != 3 or x.shape[-2] == 0:
+        raise ValueError(f"x: shape {x.shape}, expected (batch, tokens, d_model) with at least one token")
+    mask = None if reset is None else np.asarray(reset)
+    if mask is not None and (mask.shape != x.shape[-2:-1] or mask.dtype != np.bool_):
+        raise ValueError(f"reset: {mask.dtype} of shape {mask.shape}, expected bool of shape {x.shape[-2:-1]}")

@@ -1,0 +1,134 @@
+"""One level of a block: a rule that writes once in a period, over the tokens of a call.
+
+Where a level is frozen it costs no write: all tokens between two writes read the same memory at once.
+Specified in specs/cms.md (CMS-2, CMS-4, CMS-5, CMS-16, CMS-17).
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+import numpy as np
+from pydantic import Field, FiniteFloat, model_validator
+
+from atlas_ref import forms
+from atlas_ref.forms import support
+from atlas_ref.layers import projection
+from atlas_ref.rules import RULES, Rule, rule_of
+from atlas_ref.rules.sequence import Tokens
+from atlas_ref.types import Array, Frozen
+from tape import ops
+
+if TYPE_CHECKING:
+    RuleConfig = Any
+else:
+    RuleConfig = functools.reduce(operator.or_, (rule.Config for rule in RULES.values()))
+
+#: Gate biases from the fastest level to the slowest; slower ones take the last (CMS-3, GATES-9).
+RETAIN = (3.0, 4.0, 4.5, 5.0)
+STEP_SIZE = (-4.6, -5.6, -6.6, -7.6)
+
+
+class Biases(Frozen):
+    """Where the gates of a level start; None for what its place among the levels says (CMS-3).
+
+    Attributes:
+        retain: of the multiplier of M: for a forget gate the bias is its negative.
+    """
+
+    retain: FiniteFloat | None = None
+    momentum: FiniteFloat | None = None
+    step_size: FiniteFloat | None = None
+
+
+class Level(Frozen):
+    """A memory that writes at every `period`-th step and reads at all of them (CMS-2, CMS-17).
+
+    Attributes:
+        config: of the rule: its type says which rule, its feature map, window and convention are the level's own.
+        period: steps between two writes.
+        form, chunk: in which form long stretches of writes are computed, see `atlas_ref.forms`.
+        biases: where the gates start.
+    """
+
+    config: RuleConfig
+    period: Annotated[int, Field(ge=1)] = 1
+    form: str = "sequential"
+    chunk: int | None = None
+    biases: Biases = Biases()
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.config.d_model is None:
+            raise ValueError("config: a level projects its tokens, so d_model is needed")
+        if self.config.convention.rate == "split":
+            raise ValueError("config: convention: rate split has no second rate at level token")
+        gates = projection.gate_names(self.rule.gates, self.config.convention)
+        for name, bias in self.biases:
+            if bias is not None and name not in gates:
+                raise ValueError(f"biases: {name}: {self.rule.name} has no such gate, its gates are {', '.join(gates) or 'none'}")
+        support.require(self.rule.name, self.config.convention, self.form, self.chunk)
+        return self
+
+    @property
+    def rule(self) -> Rule:
+        """The rule whose configuration this level has."""
+        return rule_of(self.config)
+
+    def init(self, place: int, seed: int, *, dtype: Any) -> Any:
+        """Parameters of the level that is `place` levels slower than the fastest (CMS-3)."""
+        params = projection.init(self.config, seed)
+        least = {"retain": RETAIN[min(place, 3)], "step_size": STEP_SIZE[min(place, 3)], "momentum": None}
+        changed = {}
+        for name, gate in params.gates.__dict__.items():
+            bias = getattr(self.biases, name)
+            bias = least[name] if bias is None else bias
+            if gate is None or bias is None:
+                continue
+            negative = name == "retain" and self.config.convention.gate == "forget"
+            changed[name] = gate.replaced(b=np.full_like(gate.b, -bias if negative else bias))
+        return projection.cast(params.replaced(gates=params.gates.replaced(**changed)), dtype)
+
+
+def run_level(level: Level, params: Any, x: Array, state: Any, origin: Any, active: Array, reset: Array) -> tuple[Any, Array]:
+    """A level over the tokens of a call (CMS-4, CMS-5, CMS-8).
+
+    Args:
+        x (B, T, d_model): tokens.
+        state: before the first token.
+        origin: what a document starts from.
+        active, reset (T,): plain booleans: where the level writes, where a document starts.
+
+    Returns:
+        state after the last token, y (B, H, T, d_out).
+    """
+    projection.check_params(level.config, params, x)
+    projected = projection.project(level.config, params, x)
+    starts = [0, *np.nonzero(reset[1:])[0] + 1, len(reset)]
+    reads = []
+    for first, last in itertools.pairwise(starts):
+        part = {name: None if value is None else value[:, :, first:last] for name, value in projected.items()}
+        if reset[first]:
+            state = level.rule.restart(level.config, origin)
+        state, y = _document(level, part, state, active[first:last], params.phi)
+        reads.append(y)
+    return state, reads[0] if len(reads) == 1 else ops.concatenate(reads, axis=-2)
+
+
+def _document(level: Level, projected: Mapping[str, Array], state: Any, active: Array, phi: Mapping[str, Array]) -> tuple[Any, Array]:
+    """Tokens without a document boundary: in the level's form, or where tokens between writes cost nothing, sequentially."""
+    always = bool(active.all())
+    sparse = not always and _memory_alone(level)
+    tokens = Tokens(**projected, active=None if always else active)
+    form, chunk = ("sequential", None) if sparse else (level.form, level.chunk)
+    return forms.run(level.rule, level.config, tokens, state, form=form, chunk=chunk, phi=phi)
+
+
+def _memory_alone(level: Level) -> bool:
+    """Whether a frozen token changes nothing but the window: all tokens between two writes then read at once."""
+    c = level.config.convention
+    return c.read in ("after", "before") and not c.frozen_reference and not level.rule.averages_momenta(level.config)

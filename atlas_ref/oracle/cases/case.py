@@ -1,0 +1,338 @@
+"""Case files: one input of a rule, neutral to language and library, and what somebody computed from it.
+
+A case is a safetensors file whose header key `atlas_ref` holds a JSON object. Specified in specs/case.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from atlas_ref.conventions import Convention, effective, first_problem, resolve, void_axes
+from atlas_ref.oracle.cases import files
+from atlas_ref.oracle.cases.files import Arrays
+from atlas_ref.oracle.cases.header import RESERVED, Header, parse
+from atlas_ref.oracle.cases.tensors import COTANGENTS, Tensor, bare, legal
+from atlas_ref.oracle.subjects import BLOCK
+from atlas_ref.oracle.subjects import block as levels
+from atlas_ref.parts import feature_maps
+from atlas_ref.parts.window import uses_gate
+from atlas_ref.rules import RULES, names_with
+from atlas_ref.rules import sequence as run
+from atlas_ref.types import Frozen, bind_dims
+
+
+class CaseError(ValueError):
+    """Bad input: one line naming the file, the tensor or key, what was found and the rule it breaks (CASE-16, CASE-17)."""
+
+
+class Unsupported(CaseError):
+    """A rule that the format reserves and this version does not compute."""
+
+
+class Case(Frozen):
+    """A validated case.
+
+    Attributes:
+        name: file it came from, for messages.
+        header: the JSON object.
+        convention: the convention in force, resolved for the rule and level.
+        inputs: `in/...` tensors, in the dtype of the file.
+        recorded: `out/...` and `grad/...` tensors, if somebody's results are in the file.
+    """
+
+    name: str
+    header: Header
+    convention: Convention
+    inputs: dict[str, Any]
+    recorded: dict[str, Any]
+
+    @property
+    def supported(self) -> bool:
+        return self.header.rule not in RESERVED
+
+    def require_one_memory(self, what: str) -> None:
+        """Refuse a block of levels where a tool looks into one memory.
+
+        Raises:
+            CaseError: names the tool and what to give it instead.
+        """
+        if self.header.rule == BLOCK:
+            raise CaseError(f"{self.name}: rule {BLOCK}: {what} looks into one memory; atlas-ref levels makes a case of each level")
+
+    @property
+    def in_force(self) -> dict[str, Any]:
+        """The convention as a JSON object; of a block those of its levels, by level0, level1, ..."""
+        if self.header.rule == BLOCK:
+            return {f"level{number}": part.in_force for number, part in enumerate(levels.parts(self))}
+        return self.convention.model_dump(mode="json") if self.supported else {}
+
+    @property
+    def void(self) -> dict[str, str]:
+        """Settings that were chosen but cannot matter in this case, each with the reason (CASE-18)."""
+        h = self.header
+        if h.rule == BLOCK:
+            parts = enumerate(levels.parts(self))
+            return {f"level{number}.{axis}": why for number, part in parts for axis, why in part.void.items()}
+        found = void_axes(
+            self.convention,
+            rule=h.rule,
+            window=h.window,
+            span=h.span,
+            phase=h.phase,
+            tokens=next((self.inputs[n].shape[-2] for n in ("in/k", "in/x") if n in self.inputs), 0),
+            history=self.inputs["in/window_k"].shape[-2] if "in/window_k" in self.inputs else 0,
+            resets="in/reset" in self.inputs,
+            gated="in/window_gate" in self.inputs or (h.window_weights is not None and uses_gate(h.window_weights)),
+            shape=self._memory_shape(),
+        )
+        default = resolve("spec", rule=h.rule, level=h.level)
+        chosen = {axis: why for axis, why in found.items() if attrgetter(axis)(self.convention) != attrgetter(axis)(default)}
+        if h.span is not None and not _spans(h, self.convention):
+            chosen["span"] = "nothing is refreshed by spans"
+        if h.phase is not None and not (_spans(h, self.convention) or effective(self.convention, rule=h.rule).frozen_reference):
+            chosen["phase"] = "no reference is frozen and no read needs the start of a span"
+        return chosen
+
+    def _memory_shape(self) -> tuple[int, int]:
+        """(d_out, d_phi) of what Newton-Schulz acts on; (0, 0) where there is none."""
+        h = self.header
+        if h.rule == "newton_schulz":
+            rows, columns = self.inputs["in/G"].shape[-2:]
+            return int(rows), int(columns)
+        if h.rule not in names_with("has_newton_schulz"):
+            return (0, 0)
+        k, v, axis = ("in/k", "in/v", -1) if h.level == "projected" else ("in/param/W_K", "in/param/W_V", -2)
+        phi = {name.rsplit("/", 1)[1]: value for name, value in self.inputs.items() if name.startswith("in/phi/") or name == "in/proj"}
+        return int(self.inputs[v].shape[axis]), feature_maps.d_phi(h.feature_map, self.inputs[k].shape[axis], phi)
+
+
+def unsupported(rule: str) -> str:
+    """Message about a rule that the format reserves and this version does not compute."""
+    return f"rule {rule}: not yet supported"
+
+
+def require_supported(case: Case) -> None:
+    """Refuse a reserved rule.
+
+    Raises:
+        Unsupported: names the case and the rule.
+    """
+    if not case.supported:
+        raise Unsupported(f"{case.name}: {unsupported(case.header.rule)}")
+
+
+def make(header: Mapping[str, Any], tensors: Arrays, *, name: str = "case") -> Case:
+    """A case from a header and tensors in memory (CASE-2 to CASE-11).
+
+    Raises:
+        CaseError: anything that specs/case.md calls bad input.
+    """
+    try:
+        return _build(name, parse(json.dumps(dict(header))), dict(tensors))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise named(name, error) from None
+
+
+def parse_header(header: Mapping[str, Any], *, name: str = "case") -> Header:
+    """The JSON object of a case, validated.
+
+    Raises:
+        CaseError: an unknown key, a value that does not exist or that the rule does not have.
+    """
+    try:
+        return parse(json.dumps(dict(header)))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise named(name, error) from None
+
+
+def load(path: str | os.PathLike[str]) -> Case:
+    """Read a case file (CASE-1 to CASE-11).
+
+    Raises:
+        CaseError: anything that specs/case.md calls bad input.
+    """
+    name = os.fspath(path)
+    try:
+        text, tensors = files.read(name)
+        return _build(name, parse(text), tensors)
+    except ValueError as error:
+        raise named(name, error) from None
+
+
+def load_results(path: str | os.PathLike[str]) -> tuple[Header, dict[str, Any]]:
+    """Read the header and the tensors of a file that may hold results alone.
+
+    Raises:
+        CaseError: not such a file, or a header that no case has.
+    """
+    name = os.fspath(path)
+    try:
+        text, tensors = files.read(name)
+        header = parse(text)
+        _check_prefixes(tensors)
+    except ValueError as error:
+        raise named(name, error) from None
+    return header, tensors
+
+
+def save(path: str | os.PathLike[str], header: Header | Mapping[str, Any], tensors: Arrays) -> None:
+    """Write a case or results, whole or not at all (CASE-19).
+
+    Args:
+        header: of a case that was read, or the JSON object itself.
+        tensors: name -> array, the names with their `in/`, `out/`, `grad/`.
+
+    Raises:
+        CaseError: the place cannot be written, or the file format cannot hold the header or a tensor.
+    """
+    name = os.fspath(path)
+    try:
+        files.write(
+            name, json.dumps(header.plain() if isinstance(header, Header) else dict(header), sort_keys=True, allow_nan=False), tensors
+        )
+    except (ValueError, TypeError) as error:
+        raise named(name, error) from None
+
+
+def named(name: str, error: Exception) -> CaseError:
+    """The error in one line, with the file that it is about."""
+    text = first_problem(error) if isinstance(error, ValidationError) else str(error)
+    return CaseError(f"{name}: {' '.join(text.split())}")
+
+
+def _check_prefixes(tensors: Mapping[str, Any]) -> None:
+    for key, value in tensors.items():
+        if not isinstance(key, str) or not key.startswith(("in/", "out/", "grad/", "trace/", "trace_grad/", "chunk/")):
+            raise ValueError(f"{key!r}: tensor names start with in/, out/, grad/, trace/, trace_grad/ or chunk/")
+        if not isinstance(value, np.ndarray):
+            raise ValueError(f"{key}: an array is needed, found {type(value).__name__}")
+
+
+def _build(name: str, header: Header, tensors: dict[str, Any]) -> Case:
+    _check_prefixes(tensors)
+    inputs = {key: value for key, value in tensors.items() if key.startswith("in/")}
+    recorded = {key: value for key, value in tensors.items() if key.startswith(("out/", "grad/"))}
+    if header.rule in RESERVED:
+        return Case(name=name, header=header, convention=Convention(), inputs=inputs, recorded=recorded)
+    if header.rule == BLOCK:
+        inputs = levels.checked(header, inputs, lambda part, own: _build(name, part, own).inputs)
+        return Case(name=name, header=header, convention=Convention(), inputs=inputs, recorded=recorded)
+    convention = resolve(header.convention, rule=header.rule, level=header.level)
+    in_force = effective(convention, rule=header.rule)
+    _check_convention(header, convention)
+    inputs = levels.with_schedule(header, inputs)
+    table, refused = legal(header, in_force, set(inputs))
+    _check_names(header, inputs, table, refused)
+    _check_shapes(header, inputs, table)
+    inputs = {key: inputs[key] for key in table if key in inputs}
+    for key, value in inputs.items():
+        _check_values(key, value, table[key])
+    return Case(name=name, header=header, convention=convention, inputs=inputs, recorded=recorded)
+
+
+def _check_convention(header: Header, convention: Convention) -> None:
+    if header.rule not in RULES:
+        return
+    run.require_span(convention, header.span)
+    if header.phase is not None and header.span is not None and header.phase >= header.span and _spans(header, convention):
+        raise ValueError(f"phase: must be below the span {header.span}, found {header.phase}")
+    if convention.rate == "split" and header.level == "token":
+        raise ValueError("convention: rate split has no second rate at level token")
+    if convention.argument == "written_back" and convention.order == "momentum_then_window":
+        raise ValueError("convention: newton_schulz.argument written_back is not defined for order momentum_then_window")
+
+
+def _spans(header: Header, convention: Convention) -> bool:
+    """Whether positions wrap at the span, so that span and phase matter together (CONV-30)."""
+    in_force = effective(convention, rule=header.rule)
+    return in_force.reference != "call_start" and "chunk_start" in (in_force.reference, in_force.read)
+
+
+def _check_names(header: Header, inputs: Arrays, table: dict[str, Tensor], refused: dict[str, str]) -> None:
+    if not inputs:
+        raise ValueError("no in/... tensor: these are results or an empty file, and a case needs inputs")
+    for key in inputs:
+        if key in refused:
+            raise ValueError(f"{key}: not part of this case: {refused[key]}")
+        if key not in table:
+            raise ValueError(f"{key}: unknown tensor for rule {header.rule}, level {header.level}; it has {', '.join(table)}")
+    stands_in = {"in/retain": "in/log_retain", "in/momentum": "in/log_momentum"}
+    for key, tensor in table.items():
+        if tensor.need == "yes" and key not in inputs and stands_in.get(key) not in inputs:
+            raise ValueError(f"{key}: missing, axes {_words(tensor.axes)} are needed")
+
+
+def _words(axes: str) -> str:
+    if axes == "gate":
+        return "(..., T) or (..., T, d_out)"
+    return f"({', '.join(axes.split())})"
+
+
+def _check_shapes(header: Header, inputs: Arrays, table: dict[str, Tensor]) -> None:
+    """Match every tensor with its axes, the most basic first, so that messages blame the later one."""
+    sizes: dict[str, Any] = {}
+    if header.rule in RULES:
+        sizes["c"] = (header.window, "window")
+    for key in table:
+        if key not in inputs:
+            continue
+        found, axes = inputs[key].shape, table[key].axes
+        if axes == "gate":
+            axes = "... T d_out" if len(found) == len(inputs["in/k"].shape) else "... T"
+        if (
+            "d_phi" in axes
+            and "d_phi" not in sizes
+            and "in/phi/W" not in table
+            and "in/proj" not in table
+            and header.rule != "newton_schulz"
+        ):
+            sizes["d_phi"] = (feature_maps.d_phi(header.feature_map, sizes["d_in"][0]), f"feature_map {header.feature_map.kind}")
+        bind_dims(key, found, axes, sizes)
+        if key in ("in/proj", "in/x", "in/k") and header.feature_map.kind == "sketch" and "d_in" in sizes:
+            d = sizes["d_in"][0]
+            sizes.setdefault("d_sketch", (d + d * d, "d_in + d_in^2"))
+        if key in ("in/param/W_V",):
+            sizes["d_kv"] = (sizes["d_in"][0] + sizes["d_out"][0], "d_in + d_out")
+    for axis, (size, by) in sizes.items():
+        for each in size if isinstance(size, tuple) else (size,):
+            if each < 1 and axis not in ("n", "m"):
+                raise ValueError(f"{by}: axis {axis} has size 0, at least 1 is needed")
+        if axis in ("n", "m") and size > header.window - 1:
+            raise ValueError(f"{by}: {size} initial window tokens, at most window - 1 = {header.window - 1} fit")
+        if axis.startswith("n_") and size not in (1, sizes["d_out"][0]):
+            raise ValueError(f"{by}: {size} gates, expected 1 or one per output dimension, {sizes['d_out'][0]}")
+
+
+def _check_values(key: str, value: np.ndarray[Any, Any], tensor: Tensor) -> None:
+    kind = value.dtype.name
+    if tensor.mask:
+        if kind not in ("bool", "uint8"):
+            raise ValueError(f"{key}: dtype {kind}, bool or uint8 is needed")
+        _check_entries(key, value, ~np.isin(value, (0, 1)), "must be 0 or 1")
+        return
+    if kind not in ("float64", "float32", "bfloat16", "float16"):
+        raise ValueError(f"{key}: dtype {kind}, float64, float32, bfloat16 or float16 is needed")
+    numbers = value.astype(np.float64)
+    _check_entries(key, numbers, ~np.isfinite(numbers), "must be finite")
+    if tensor.low is not None:
+        _check_entries(key, numbers, numbers < tensor.low, f"must be at least {tensor.low:g}")
+    if tensor.high is not None:
+        _check_entries(key, numbers, numbers > tensor.high, f"must be at most {tensor.high:g}")
+
+
+def _check_entries(key: str, value: np.ndarray[Any, Any], bad: np.ndarray[Any, Any], words: str) -> None:
+    if bad.any():
+        at = tuple(int(i[0]) for i in np.nonzero(bad))
+        raise ValueError(f"{key}: entries {words}, found {value[at]} at {at}")
+
+
+def differentiable(case: Case) -> list[str]:
+    """Names of the inputs that have a gradient: the floating ones but the cotangents."""
+    return [key for key, value in case.inputs.items() if value.dtype.kind not in "bu" and bare(key) not in COTANGENTS]

@@ -1,0 +1,216 @@
+"""The JSON object of a case: which keys it has and which values they take. Specified in specs/case.md, CASE-2 and CASE-3."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import ConfigDict, Field, ValidationError, create_model, model_validator
+
+from atlas_ref.conventions import first_problem, shown
+from atlas_ref.oracle.cases.files import KEY, unique
+from atlas_ref.oracle.subjects import SUBJECTS
+from atlas_ref.oracle.subjects.subject import BLOCK, DEEPEST, LONGEST, SEQUENCE_KEYS
+from atlas_ref.parts.feature_maps import IDENTITY, FeatureMap
+from atlas_ref.parts.window import WindowWeights
+from atlas_ref.rules import RULES, names_with
+from atlas_ref.types import Frozen
+
+#: Rules that the format reserves for later versions.
+RESERVED = ("ttl", "qk_projection")
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    RuleName: TypeAlias = str
+    SubjectName: TypeAlias = str
+else:
+    RuleName = Literal[tuple(RULES)]
+    SubjectName = Literal[(*SUBJECTS, *RESERVED)]
+
+Count = Annotated[int, Field(ge=1)]
+
+
+class Schedule(Frozen):
+    """When levels write (CASE-30)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    periods: Annotated[tuple[Count, ...], Field(min_length=1, description="of the levels")]
+    level: Annotated[int, Field(ge=0)] | None = Field(None, description="which of them this memory is, from 0; not for rule cms")
+    first_step: Annotated[int, Field(ge=0)] = Field(0, description="number of the first token's step")
+
+
+class LevelHeader(Frozen):
+    """One level of a block: the keys of a case at level token that it has for itself (CASE-31)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    rule: RuleName = Field(description="of the level")
+    window: Count = Field(1, description="c, tokens that the gradient looks at")
+    span: Count | None = Field(None, description="tokens between refreshes of a frozen reference")
+    phase: Annotated[int, Field(ge=0)] | None = Field(None, description="position of the first token in its span")
+    convention: str | dict[str, Any] = Field("spec", description="a preset, or axes with values and optionally a preset that they change")
+    feature_map: FeatureMap = Field(IDENTITY, description="phi")
+    window_weights: WindowWeights | None = Field(None, description="how window tokens are weighed")
+
+
+class Header(Frozen):
+    """The JSON object of a case (CASE-2)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    schema_: Literal[1] = Field(alias="schema", description="version of the format")
+    rule: SubjectName = Field(description="what is computed; ttl and qk_projection are reserved")
+    level: Literal["projected", "token"] = Field("projected", description="whether keys, values, queries and gates are given, or tokens")
+    window: Count = Field(1, description="c, tokens that the gradient looks at")
+    span: Count | None = Field(None, description="tokens between refreshes of a frozen reference")
+    phase: Annotated[int, Field(ge=0)] | None = Field(None, description="position of the first token in its span")
+    form: Literal["sequential", "chunkwise", "exact", "scan", "atlas_parallel", "kernel"] = Field(
+        "sequential", description="how it was computed"
+    )
+    chunk: Count | None = Field(None, description="chunk of the form; never changes results")
+    convention: str | dict[str, Any] = Field("spec", description="a preset, or axes with values and optionally a preset that they change")
+    feature_map: FeatureMap = Field(IDENTITY, description="phi")
+    window_weights: WindowWeights | None = Field(None, description="level token: how window tokens are weighed")
+    schedule: Schedule | None = Field(None, description="in/active, by the period of a frequency level")
+    levels: Annotated[tuple[LevelHeader, ...], Field(min_length=1)] | None = Field(None, description="rule cms: its levels")
+    combine: Literal["softmax", "masked"] = Field("softmax", description="rule cms: over which levels the weights of reads are normalised")
+    parameters: dict[str, Any] | None = Field(None, description="reserved rules only")
+    trace: list[Any] | None = Field(None, description="written by eval")
+    note: str = Field("", description="free text")
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.parameters is not None and self.rule not in RESERVED:
+            raise ValueError(f"parameters: only the reserved rules {' and '.join(RESERVED)} have them, this is {self.rule}")
+        if self.rule in RESERVED:
+            return self
+        if self.rule == BLOCK:
+            self._check_block()
+            return self
+        for key in ("levels", "combine"):
+            if key in self.model_fields_set:
+                raise ValueError(f"{key}: belongs to rule {BLOCK}, this is {self.rule}")
+        subject = SUBJECTS[self.rule]
+        for key in OWN_KEYS.keys() - subject.keys.keys():
+            if key in self.model_fields_set:
+                raise ValueError(f"{key}: the rule {self.rule} has none")
+        if subject.rule is None:
+            for key in SEQUENCE_KEYS:
+                if key in self.model_fields_set:
+                    raise ValueError(f"{key}: the rule {self.rule} has no sequence")
+        if subject.rule is not None and not subject.rule.has_window and self.window != 1:
+            raise ValueError(f"window: {self.rule} looks at one token, found {self.window}")
+        if not subject.has_feature_map and self.feature_map.kind != "identity":
+            raise ValueError(f"feature_map: {self.rule} has none, found {self.feature_map.kind}")
+        if self.window_weights is not None and not (self.rule in names_with("has_window") and self.level == "token"):
+            raise ValueError("window_weights: belongs to rule omega at level token")
+        if self.schedule is not None and (self.schedule.level is None or self.schedule.level >= len(self.schedule.periods)):
+            found = "none" if self.schedule.level is None else self.schedule.level
+            raise ValueError(f"schedule.level: one of the {len(self.schedule.periods)} levels is needed, from 0, found {found}")
+        return self
+
+    def _check_block(self) -> None:
+        """What a block of levels needs, and what each of its levels has for itself (CASE-31)."""
+        if self.level != "token":
+            raise ValueError(f"level: rule {BLOCK} takes tokens, so token is needed, found {self.level}")
+        for key in ("window", "span", "phase", "convention", "feature_map", "window_weights"):
+            if key in self.model_fields_set:
+                raise ValueError(f"{key}: each level of rule {BLOCK} has its own")
+        if self.levels is None:
+            raise ValueError(f"levels: missing, rule {BLOCK} needs them")
+        if self.schedule is None:
+            raise ValueError(f"schedule: missing, rule {BLOCK} needs the periods of its levels")
+        if self.schedule.level is not None:
+            raise ValueError(f"schedule.level: rule {BLOCK} has all levels, found {self.schedule.level}")
+        if len(self.schedule.periods) != len(self.levels):
+            raise ValueError(f"schedule.periods: {len(self.schedule.periods)} periods for {len(self.levels)} levels")
+        if self.combine == "masked" and 1 not in self.schedule.periods:
+            raise ValueError("combine: masked needs a level of period 1")
+        for number in range(len(self.levels)):
+            try:
+                self.of_level(number)
+            except ValidationError as error:
+                raise ValueError(f"levels[{number}]: {first_problem(error)}") from None
+
+    def of_level(self, number: int) -> Header:
+        """The header that one level of a block would have as a case of its own (CASE-31)."""
+        assert self.levels is not None
+        assert self.schedule is not None
+        own = self.levels[number].model_dump(mode="json", exclude_unset=True)
+        schedule = {**self.schedule.model_dump(mode="json"), "level": number}
+        return Header.model_validate_json(json.dumps({"schema": 1, "level": "token", **own, "schedule": schedule}))
+
+    def plain(self) -> dict[str, Any]:
+        """The JSON object as it was given."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+#: Keys that subjects bring with them.
+OWN_KEYS: dict[str, Any] = {key: field for subject in SUBJECTS.values() for key, field in subject.keys.items()}
+if OWN_KEYS and not TYPE_CHECKING:
+    Header = create_model("Header", __base__=Header, __doc__=Header.__doc__, **OWN_KEYS)
+
+
+def parse(text: str) -> Header:
+    """The JSON object of a case, validated.
+
+    Raises:
+        ValueError: not JSON, an unknown key, a value that does not exist or that the rule does not have.
+    """
+    try:
+        data = json.loads(text, object_pairs_hook=unique, parse_constant=_refuse, parse_float=_finite, parse_int=_integer)
+        if _depth(data) > DEEPEST:
+            raise RecursionError
+    except RecursionError:
+        raise ValueError(f"{KEY}: nested more than {DEEPEST} levels deep") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{KEY}: not JSON: {error}") from None
+    except ValueError as error:
+        raise ValueError(f"{KEY}: {error}") from None
+    if not isinstance(data, dict):
+        raise ValueError(f"{KEY}: must be a JSON object, found {json.dumps(data)[:40]}")
+    keys = [field.alias or name for name, field in Header.model_fields.items()]
+    for key in data:
+        if key not in keys:
+            raise ValueError(f"{key}: unknown key; keys are {', '.join(keys)}")
+    if "schema" in data and (data["schema"] != 1 or isinstance(data["schema"], bool)):
+        raise ValueError(f"schema: this version reads 1, found {shown(data['schema'])}")
+    if not isinstance(data.get("convention", ""), str | dict):
+        raise ValueError(f"convention: must be the name of a preset or an object of axes, found {shown(data['convention'])}")
+    return Header.model_validate_json(_unicode(json.dumps(data, ensure_ascii=False)))
+
+
+def _refuse(word: str) -> None:
+    raise ValueError(f"{word} is not JSON")
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(float(text)):
+        raise ValueError(f"the number {_short(text)} is beyond float64")
+    return float(text)
+
+
+def _integer(text: str) -> int:
+    if len(text) > LONGEST:
+        raise ValueError(f"the integer {_short(text)} has more than {LONGEST} digits")
+    return int(text)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 24 else f"{text[:20]}..."
+
+
+def _depth(value: Any) -> int:
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return 1 + max(map(_depth, inside), default=0)
+
+
+def _unicode(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{KEY}: not JSON: half of a surrogate pair stands alone") from None
+    return text

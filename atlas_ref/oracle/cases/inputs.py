@@ -1,0 +1,88 @@
+"""The inputs of a case as the arithmetic takes them: in its dtype, and of a size that a machine can hold (CASE-22, BACKEND-10)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from atlas_ref.oracle.cases.case import Case, CaseError
+from atlas_ref.oracle.subjects import block as levels
+from atlas_ref.parts import feature_maps
+
+DTYPES: dict[str, Any] = {"float64": np.float64, "float32": np.float32}
+
+#: Formats that inputs may be rounded to, for an implementation that works in them.
+STORED: dict[str, Any] = {**DTYPES, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
+
+#: Numbers in one array that are evaluated at most, 2 GiB in float64.
+LARGEST = 2**28
+
+
+def converted(case: Case, dtype: str) -> dict[str, Any]:
+    """Every floating input in `dtype`, exactly where that is not narrower; masks as they are.
+
+    Raises:
+        CaseError: an entry that is finite and beyond `dtype`.
+    """
+    return {name: value if value.dtype.kind in "bu" else _as(name, value, DTYPES[dtype], case) for name, value in case.inputs.items()}
+
+
+def _as(name: str, value: np.ndarray[Any, Any], kind: Any, case: Case) -> np.ndarray[Any, Any]:
+    if value.dtype == ml_dtypes.bfloat16:
+        value = value.astype(np.float32)  # which holds it exactly
+    with np.errstate(over="ignore"):
+        found = value.astype(kind)
+    if not np.isfinite(found).all():
+        raise CaseError(f"{case.name}: {name}: has entries up to {np.abs(value).max():.3g}, which {np.dtype(kind)} cannot hold")
+    return found
+
+
+def rounded(case: Case, dtype: str) -> Case:
+    """The case as an implementation that works in `dtype` sees it: every floating input in that format (CASE-22).
+
+    Raises:
+        CaseError: a dtype that does not exist; an entry that is finite and beyond it.
+    """
+    if dtype not in STORED:
+        raise CaseError(f"{case.name}: dtype {dtype!r} is not available; {', '.join(STORED)} are")
+    inputs = {name: value if value.dtype.kind in "bu" else _as(name, value, STORED[dtype], case) for name, value in case.inputs.items()}
+    return case.replaced(inputs=inputs)
+
+
+def same(theirs: np.ndarray[Any, Any], own: np.ndarray[Any, Any] | None) -> bool:
+    """Whether an input that came back is the case's own, in any floating format that holds a rounding of it (SRC-3)."""
+    if own is None or theirs.shape != own.shape:
+        return False
+    kinds = (theirs.dtype, own.dtype)
+    if all(kind.name in STORED for kind in kinds):
+        narrow = min(kinds, key=lambda kind: kind.itemsize)
+        with np.errstate(all="ignore"):
+            return bool(np.array_equal(theirs.astype(narrow), own.astype(narrow)))
+    return theirs.dtype.kind != "c" and bool(np.array_equal(theirs.astype(np.float64), own.astype(np.float64)))
+
+
+def check_size(case: Case) -> None:
+    """Refuse what no machine holds before asking for the memory.
+
+    Raises:
+        CaseError: how many numbers one array would need.
+    """
+    for part in levels.parts(case):
+        _check_one(part)
+
+
+def _check_one(case: Case) -> None:
+    h, inputs = case.header, case.inputs
+    if h.rule == "newton_schulz":
+        return
+    x = inputs["in/k" if "in/k" in inputs else "in/x"]
+    heads, d_in = inputs["in/param/W_K"].shape[:2] if h.level == "token" else (1, x.shape[-1])
+    phi = {name.rsplit("/", 1)[1]: value for name, value in inputs.items() if name.startswith("in/phi/") or name == "in/proj"}
+    rows, features = heads * (x.size // x.shape[-1]), feature_maps.d_phi(h.feature_map, d_in, phi)
+    sequences = rows // x.shape[-2] if h.rule != "feature_map" else 1
+    most = max(rows * h.window, rows * features, sequences * h.window * features)
+    if most > LARGEST:
+        what = f"window {h.window} and {features} features of {rows} tokens"
+        raise CaseError(f"{case.name}: {what} need an array of {most} numbers, at most {LARGEST} are evaluated")

@@ -1,0 +1,133 @@
+"""Make cases: random inputs in the ranges that the rules are stable in, so that a first case is one command away."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from pydantic import NonNegativeInt, PositiveInt
+
+from atlas_ref.oracle.cases import new_block
+from atlas_ref.oracle.cases.case import Case, CaseError, make, parse_header, unsupported
+from atlas_ref.oracle.cases.header import RESERVED
+from atlas_ref.oracle.cases.inputs import LARGEST
+from atlas_ref.oracle.subjects import BLOCK, SUBJECTS
+from atlas_ref.parts import feature_maps
+from atlas_ref.rules import names_with
+from atlas_ref.types import Array, Frozen
+
+DTYPES: dict[str, Any] = {"float64": np.float64, "float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
+
+
+class Request(Frozen):
+    """What `new` is asked for.
+
+    Attributes:
+        tokens, d_in, d_out, heads, d_model, batch: sizes; d_model and batch are used at level token.
+        window, span: of the rule.
+        history: initial window tokens.
+        pulse: the memory writes at every pulse-th token.
+        reset: a packed sequence starts at every reset-th token; 0 for nowhere.
+        cotangent: add in/y_bar, so that `eval --grad` works.
+        per_dimension_gates: one gate per output dimension.
+        window_gate: one weight per token instead of one per token and lag.
+        features: d_phi of maps that leave it open.
+        periods, schedule_level, first_step: the memory writes by the schedule of a frequency level; of rule cms those of all levels.
+        levels, combine: of rule cms: names of rules, or what a case says of each level.
+    """
+
+    rule: str
+    level: str = "projected"
+    tokens: PositiveInt = 8
+    d_in: PositiveInt = 4
+    d_out: PositiveInt = 3
+    heads: PositiveInt = 2
+    d_model: PositiveInt = 6
+    batch: PositiveInt = 1
+    window: PositiveInt = 1
+    span: PositiveInt | None = None
+    seed: NonNegativeInt = 0
+    history: NonNegativeInt = 0
+    pulse: PositiveInt = 1
+    reset: NonNegativeInt = 0
+    cotangent: bool = False
+    per_dimension_gates: bool = False
+    window_gate: bool = False
+    features: PositiveInt | None = None
+    dtype: str = "float64"
+    convention: str | dict[str, Any] = "spec"
+    feature_map: dict[str, Any] = {}
+    window_weights: dict[str, Any] = {}
+    periods: tuple[int, ...] = ()
+    schedule_level: int = 0
+    first_step: int = 0
+    levels: tuple[str | dict[str, Any], ...] = ()
+    combine: str = "softmax"
+
+
+def new(request: Request, *, name: str = "new") -> Case:
+    """A case with random inputs; the same request gives the same bytes.
+
+    Keys have length about 1 and step sizes keep step_size * (sum of weights) below 1, where no rule grows.
+
+    Raises:
+        CaseError: the request asks for what the rule does not have.
+    """
+    if request.rule in RESERVED:
+        raise CaseError(f"{name}: {unsupported(request.rule)}")
+    if request.dtype not in DTYPES:
+        raise CaseError(f"{name}: dtype {request.dtype!r} is not available; {', '.join(DTYPES)} are")
+    if request.window_gate and (request.rule not in names_with("has_window") or request.level != "projected"):
+        raise CaseError(f"{name}: window_gate: belongs to rule omega at level projected")
+    for key, value in request:
+        if isinstance(value, int) and key not in ("seed", "span", "schedule_level", "first_step") and value > LARGEST:
+            raise CaseError(f"{name}: an array would have more than {LARGEST} numbers")
+    kind = DTYPES[request.dtype]
+    if request.rule == BLOCK:
+        _check_size(request, request.d_in, name)
+        fields, tensors = new_block.block(request, new, name=name)
+        return make(fields, _stored(tensors, kind), name=name)
+    fields = {**_header(request), **new_block.schedule(request, name=name)}
+    header = parse_header(fields, name=name)
+    draw = np.random.Generator(np.random.Philox(request.seed))
+    parameters = feature_maps.init(header.feature_map, request.d_in, request.seed, features=request.features)
+    d_phi = feature_maps.d_phi(header.feature_map, request.d_in, parameters)
+    _check_size(request, d_phi, name)
+    tensors = {"in/proj" if key == "proj" else f"in/phi/{key}": value for key, value in parameters.items()}
+    subject = SUBJECTS[request.rule]
+    assert subject.draw is not None  # a block has been made above
+    try:
+        drawn, shape = subject.draw(request, header, draw, d_phi)
+    except ValueError as error:
+        raise CaseError(f"{name}: {error}") from None
+    tensors |= drawn
+    if request.cotangent:
+        tensors[subject.cotangent] = draw.standard_normal(shape)
+    return make(fields, _stored(tensors, kind), name=name)
+
+
+def _stored(tensors: dict[str, Array], kind: Any) -> dict[str, Array]:
+    return {key: value if value.dtype == np.uint8 else value.astype(kind) for key, value in tensors.items()}
+
+
+def _check_size(request: Request, d_phi: int, name: str) -> None:
+    """Refuse what no machine holds before asking for the memory."""
+    sequences = request.heads * request.batch
+    widest = max(request.window, request.d_in, request.d_out, request.d_model, d_phi)
+    if sequences * max(request.tokens * widest, request.d_out * d_phi) > LARGEST:
+        raise CaseError(f"{name}: an array would have more than {LARGEST} numbers")
+
+
+def _header(request: Request) -> dict[str, Any]:
+    fields: dict[str, Any] = {"schema": 1, "rule": request.rule}
+    if request.level != "projected":
+        fields["level"] = request.level
+    if request.window != 1:
+        fields["window"] = request.window
+    for key in ("span", "feature_map", "window_weights"):
+        if getattr(request, key):
+            fields[key] = getattr(request, key)
+    if request.convention != "spec":
+        fields["convention"] = request.convention
+    return fields

@@ -1,0 +1,88 @@
+"""Make cases of frequency levels: the schedule of one memory, and a block whose levels are made like cases of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atlas_ref.oracle.cases.case import Case, CaseError, parse_header
+from atlas_ref.oracle.subjects import BLOCK
+from atlas_ref.types import Array
+
+if TYPE_CHECKING:
+    from atlas_ref.oracle.cases.new import Request
+
+#: Periods of a block that names none, and its levels: fast Titans with slow Omega.
+PERIODS = (1, 8, 64, 512)
+LEVELS = ({"rule": "titans_lmm"}, {"rule": "titans_lmm"}, {"rule": "omega", "window": 4}, {"rule": "omega", "window": 4})
+
+#: How far apart the seeds of two levels are.
+SEEDS = 2**32
+
+
+def schedule(request: Request, *, name: str) -> dict[str, Any]:
+    """The header key `schedule` of one memory; nothing where the request names no periods.
+
+    Raises:
+        CaseError: a request that says twice when the memory writes.
+    """
+    if request.levels or request.combine != "softmax":
+        raise CaseError(f"{name}: {'levels' if request.levels else 'combine'}: belongs to rule {BLOCK}")
+    if not request.periods:
+        if request.first_step or request.schedule_level:
+            raise CaseError(f"{name}: {'first_step' if request.first_step else 'schedule_level'}: needs periods")
+        return {}
+    if request.pulse > 1:
+        raise CaseError(f"{name}: pulse and periods both say when the memory writes; one of them is needed")
+    made = {"periods": list(request.periods), "level": request.schedule_level, "first_step": request.first_step}
+    return {"schedule": made}
+
+
+def block(request: Request, new: Callable[..., Case], *, name: str) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Header and random inputs of a block of levels.
+
+    Args:
+        new: makes the case of one level.
+
+    Raises:
+        CaseError: what a block does not have, or in the words of one of its levels.
+    """
+    for key, plain in (("window", 1), ("span", None), ("convention", "spec"), ("feature_map", {}), ("window_weights", {})):
+        if getattr(request, key) != plain:
+            raise CaseError(f"{name}: {key}: rule {BLOCK} has it for each level, in levels")
+    if request.pulse > 1 or request.schedule_level:
+        raise CaseError(f"{name}: {'pulse' if request.pulse > 1 else 'schedule_level'}: rule {BLOCK} has all levels, each with its period")
+    settings = [{"rule": each} if isinstance(each, str) else dict(each) for each in request.levels or LEVELS]
+    periods = request.periods or PERIODS[: len(settings)]
+    fields: dict[str, Any] = {"schema": 1, "rule": BLOCK, "level": "token", "levels": settings}
+    fields["schedule"] = {"periods": list(periods), "first_step": request.first_step}
+    if request.combine != "softmax":
+        fields["combine"] = request.combine
+    parse_header(fields, name=name)
+    draw = np.random.Generator(np.random.Philox(request.seed))
+    shape = (request.batch, request.heads, request.tokens, request.d_out)
+    tensors: dict[str, Array] = {
+        "in/x": draw.standard_normal((request.batch, request.tokens, request.d_model)),
+        "in/logits": draw.standard_normal(len(settings)),
+    }
+    if request.reset:
+        steps = np.arange(request.tokens)
+        tensors["in/reset"] = ((steps > 0) & (steps % request.reset == 0)).astype(np.uint8)
+    if request.cotangent:
+        tensors["in/y_bar"] = draw.standard_normal(shape)
+    for number, own in enumerate(settings):
+        tensors |= _level(request, own, number, new, f"{name}: levels[{number}]")
+    return fields, tensors
+
+
+def _level(request: Request, own: dict[str, Any], number: int, new: Callable[..., Case], name: str) -> dict[str, Array]:
+    """Parameters and memories of one level, under its place in the block."""
+    shared = ("tokens", "d_in", "d_out", "heads", "d_model", "batch", "per_dimension_gates", "features")
+    sizes = {key: getattr(request, key) for key in shared}
+    drawn = {key: value for key, value in own.items() if key != "phase"}  # which draws nothing
+    history = min(request.history, own.get("window", 1) - 1)
+    wanted = type(request)(**{**sizes, "level": "token", "seed": request.seed + SEEDS * (number + 1), "history": history, **drawn})
+    inputs = new(wanted, name=name).inputs
+    return {f"in/level{number}/{key.removeprefix('in/')}": value for key, value in inputs.items() if key != "in/x"}

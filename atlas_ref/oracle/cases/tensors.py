@@ -1,0 +1,30 @@
+"""Which tensors a case may hold: what its subject says, and the results of all subjects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from atlas_ref.oracle.subjects import SUBJECTS
+from atlas_ref.oracle.subjects.memory_tensors import COMPUTED_AT_TOKEN, LOGARITHMS, PROJECTED, TOKEN
+from atlas_ref.oracle.subjects.subject import LEVEL, Legal, Tensor, bare
+
+#: Cotangents: inputs that have no gradient themselves.
+COTANGENTS = ("in/y_bar", "in/M_bar", "in/S_bar", "in/X_bar", "in/phi_bar")
+
+#: Results of any rule, without `out/` (CASE-12).
+RESULTS = ("y", "M", "S", "M_ref", "window_k", "window_v", "window_gate_before", "window_residual", "window_momentum", "X", "phi")
+
+
+def legal(header: Any, convention: Any, names: set[str]) -> Legal:
+    """What this case may hold, and why it may not hold the rest.
+
+    Args:
+        names: present, since some tensors are needed only beside others.
+
+    Returns:
+        name -> tensor, name -> the rule that an illegal but known name breaks.
+    """
+    return SUBJECTS[header.rule].legal(header, convention, names)
+
+
+__all__ = ["COMPUTED_AT_TOKEN", "COTANGENTS", "LEVEL", "LOGARITHMS", "PROJECTED", "RESULTS", "TOKEN", "Tensor", "bare", "legal"]

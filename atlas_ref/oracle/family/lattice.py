@@ -1,0 +1,324 @@
+"""The lattice of conventions: every preset, and what is one or two changes away from one (IDENT-2).
+
+A point is a tuple of values, one per axis of `POINT`; conventions are made of those points alone that a case can tell apart.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal, NamedTuple, get_args, get_origin
+
+from atlas_ref.conventions import AXES, NEWTON_SCHULZ_KEYS, PRESETS, Convention, effective, resolve, void_axes
+from atlas_ref.oracle.cases.case import Case
+from atlas_ref.parts import feature_maps
+from atlas_ref.parts.newton_schulz import NewtonSchulz
+from atlas_ref.parts.window import uses_gate
+from atlas_ref.rules import RULES, names_with
+
+PREFIX = "newton_schulz."
+
+#: Names of bases that are no presets: the case's own convention, and what follows a preset's name where its rate is that of
+#: the rule without Newton-Schulz (CONV-2).
+OWN, WITHOUT = "the case's own", " without Newton-Schulz"
+
+#: Axes of a point: those of a convention, then the keys of Newton-Schulz, which are None without it.
+POINT: tuple[str, ...] = (*AXES, *(PREFIX + key for key in NEWTON_SCHULZ_KEYS))
+
+#: Values tried on the axes that take any number, or any rows of coefficients; a case's own values are tried as well.
+NUMBERS: dict[str, tuple[Any, ...]] = {
+    "gradient_scale": (1.0, 2.0, "2/d_out", 0.5),
+    "query_scale": (1.0, "1/sqrt(d_in)"),
+    "newton_schulz": ("object", "none"),
+    "newton_schulz.coefficients": ("muon", "cubic", "polar_express"),
+    "newton_schulz.steps": (5, 1, 2, 3, 4, 6, 7, 8, 9, 10),
+    "newton_schulz.eps": (1e-7, 0.0, 1e-12, 1e-10, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2),
+    "newton_schulz.norm_factor": (1.0, 1.01, 1.02, 1.05, 1.1, 1.2),
+    "newton_schulz.lower_bound": (1e-3, 1e-4, 1e-2),
+}
+
+#: One value per axis of `POINT`.
+Point = tuple[Any, ...]
+PLACE = {axis: place for place, axis in enumerate(POINT)}
+
+
+@functools.lru_cache(maxsize=1)
+def values() -> dict[str, tuple[Any, ...]]:
+    """The values tried on every axis of a point, the default first."""
+    found = dict(NUMBERS)
+    for model, prefix in ((Convention, ""), (NewtonSchulz, PREFIX)):
+        for name, field in model.model_fields.items():
+            if prefix + name not in found and get_origin(field.annotation) is Literal:
+                found[prefix + name] = get_args(field.annotation)
+    return found
+
+
+def point(convention: Convention) -> Point:
+    """A convention as a point."""
+    settings = convention.newton_schulz
+    inner = [None] * len(NEWTON_SCHULZ_KEYS) if isinstance(settings, str) else [getattr(settings, key) for key in NEWTON_SCHULZ_KEYS]
+    outer = ["object" if axis == "newton_schulz" and convention.has_newton_schulz else getattr(convention, axis) for axis in AXES]
+    return (*outer, *inner)
+
+
+def convention(at: Point) -> Convention:
+    """The convention of a point."""
+    fields = dict(zip(AXES, at, strict=False))
+    if fields["newton_schulz"] == "object":
+        fields["newton_schulz"] = NewtonSchulz.trusted(**dict(zip(NEWTON_SCHULZ_KEYS, at[len(AXES) :], strict=True)))
+    return Convention.trusted(**fields)
+
+
+def changes(base: Point, other: Point) -> dict[str, Any]:
+    """The axes on which another point differs, with its values there; Newton-Schulz as a whole where one has none."""
+    if base[PLACE["newton_schulz"]] != other[PLACE["newton_schulz"]]:
+        inner = {} if other[PLACE["newton_schulz"]] == "none" else {a: other[PLACE[a]] for a in POINT if a.startswith(PREFIX)}
+        inner = {axis: value for axis, value in inner.items() if value != _DEFAULTS[axis]}
+        outer = {axis: other[PLACE[axis]] for axis in AXES if base[PLACE[axis]] != other[PLACE[axis]]}
+        return outer | inner
+    return {axis: theirs for axis, ours, theirs in zip(POINT, base, other, strict=True) if ours != theirs}
+
+
+_DEFAULTS = {PREFIX + key: getattr(NewtonSchulz(), key) for key in NEWTON_SCHULZ_KEYS}
+
+
+class Facts(NamedTuple):
+    """What decides which axes matter in a case: shapes, settings and which tensors there are."""
+
+    rule: str
+    level: str
+    feature_map: str
+    window: int
+    span: int | None
+    phase: int | None
+    tokens: int
+    history: int
+    resets: bool
+    gated: bool
+    d_out: int
+    d_phi: int
+    layout: str
+    names: frozenset[str]
+
+    @property
+    def matrices(self) -> bool:
+        """Whether the file holds a matrix whose layout must fit."""
+        return bool(self.names & {"in/M0", "in/S0", "in/M_ref", "in/window_momentum"})
+
+
+def facts(case: Case) -> Facts:
+    """The facts of a case."""
+    h, inputs = case.header, case.inputs
+    d_out = d_phi = 0
+    if h.rule == "newton_schulz":
+        d_out, d_phi = inputs["in/G"].shape[-2:]
+    elif h.rule != "feature_map":
+        k, v, axis = ("in/k", "in/v", -1) if h.level == "projected" else ("in/param/W_K", "in/param/W_V", -2)
+        phi = {name.rsplit("/", 1)[1]: value for name, value in inputs.items() if name.startswith("in/phi/") or name == "in/proj"}
+        d_out, d_phi = inputs[v].shape[axis], feature_maps.d_phi(h.feature_map, inputs[k].shape[axis], phi)
+    return Facts(
+        rule=h.rule,
+        level=h.level,
+        feature_map=h.feature_map.kind,
+        window=h.window,
+        span=h.span,
+        phase=h.phase,
+        tokens=next((inputs[n].shape[-2] for n in ("in/k", "in/x") if n in inputs), 0),
+        history=inputs["in/window_k"].shape[-2] if "in/window_k" in inputs else 0,
+        resets="in/reset" in inputs,
+        gated="in/window_gate" in inputs or (h.window_weights is not None and uses_gate(h.window_weights)),
+        d_out=d_out,
+        d_phi=d_phi,
+        layout=case.convention.layout,
+        names=frozenset(inputs),
+    )
+
+
+def void_in(of: Facts, c: Convention) -> dict[str, str]:
+    """Axes that no input of these shapes can make matter, each with the reason (CONV-3)."""
+    return void_axes(
+        c,
+        rule=of.rule,
+        window=of.window,
+        span=of.span,
+        phase=of.phase,
+        tokens=of.tokens,
+        history=of.history,
+        resets=of.resets,
+        gated=of.gated,
+        shape=(of.d_out, of.d_phi),
+    )
+
+
+def folded(of: Facts, at: Point) -> Point:
+    """The same function as a point whose settings of no consequence have their first values (IDENT-4)."""
+    c = convention(at)
+    hidden = set(void_in(of, c)) | always_the_same(of, c)
+    if not hidden:
+        return at
+    settled = list(at)
+    for axis in hidden:
+        if at[PLACE[axis]] is not None:
+            settled[PLACE[axis]] = _DEFAULTS.get(axis, _first(axis))
+    return tuple(settled)
+
+
+@functools.lru_cache(maxsize=64)
+def _first(axis: str) -> Any:
+    return values()[axis][0]
+
+
+def always_the_same(of: Facts, c: Convention) -> set[str]:
+    """Axes that are not void and still show in no case of this rule and level.
+
+    Each follows from a clause (CONV-7, CONV-31, CONV-50, CONV-58, CONV-62, NS-19).
+    """
+    found = {PREFIX + "transpose"} if c.has_newton_schulz else set()
+    if c.has_newton_schulz and c.newton_schulz_settings.eps == 0.0:
+        found.add(PREFIX + "guard")
+    if of.rule == "newton_schulz":
+        found.add(PREFIX + "argument")
+    if c.has_newton_schulz and of.d_out <= of.d_phi and c.newton_schulz_settings.scale == "sqrt":
+        found.add(PREFIX + "scale")
+    if of.feature_map == "identity" and of.level == "projected":
+        found.add("norm_place")
+    momentum_free = of.rule in RULES and RULES[of.rule].has_error and not RULES[of.rule].has_momentum
+    if momentum_free and c.rate == "memory":
+        found.add("rate")
+    if momentum_free and c.reference == "zero" and (c.direction, c.value_sign) == ("ascent", "plus"):
+        found |= {"direction", "value_sign"}
+    if of.rule in RULES and not RULES[of.rule].has_error and c.read == "chunk_start" and c.reference != "call_start":
+        found.add("reference")
+    return found
+
+
+def refusal(of: Facts, c: Convention) -> str | None:
+    """Why a convention cannot be evaluated on a case, or None (IDENT-5)."""
+    names = of.names
+    if of.rule in ("newton_schulz", "feature_map"):
+        return None
+    c = effective(c, rule=of.rule)
+    if of.span is None and "chunk_start" in (c.reference, c.read):
+        return "the case states no span"
+    if c.gate != "none" and not names & {"in/retain", "in/log_retain", "in/param/W_retain"}:
+        return "the case has no retain gate"
+    if RULES[of.rule].has_error:
+        if c.rate != "none" and not names & {"in/step_size", "in/param/W_step_size"}:
+            return "the case has no step size"
+        if c.rate == "split" and "in/step_size_memory" not in names:
+            return "the case has no in/step_size_memory"
+    if c.layout != of.layout and of.d_out != of.d_phi and of.matrices:
+        return "the case's matrices do not fit"
+    first = c.order == "window_then_momentum"
+    if not first and c.argument == "written_back":
+        return "written_back is not defined for momentum_then_window"
+    carried = c.window_at_boundary == "carry" and c.frozen_reference and of.window > 1 and first
+    if carried and of.history and "in/window_residual" not in names:
+        return "the case has no in/window_residual"
+    return None
+
+
+def bases(of: Facts, own: Convention) -> dict[str, Point]:
+    """The points that changes start from: the case's own convention, every preset, and for omega each without Newton-Schulz."""
+    rule, level = of.rule, of.level
+    found = {OWN: point(own)}
+    for name, changed in PRESETS.items():
+        if rule == "newton_schulz" and changed.get("newton_schulz") == "none":
+            continue
+        found[name] = point(resolve(name, rule=rule, level=level))
+        if rule in names_with("has_newton_schulz") and found[name][PLACE["newton_schulz"]] == "object":
+            found[name + WITHOUT] = point(resolve({"preset": name, "newton_schulz": "none"}, rule=rule, level=level))
+    return found
+
+
+def tried(own: Convention, rule: str) -> dict[str, tuple[Any, ...]]:
+    """The values tried on every axis that a rule has, the case's own among them."""
+    found = {}
+    mine = point(own)
+    for axis, listed in values().items():
+        if axis.startswith("newton_schulz") and rule not in (*names_with("has_newton_schulz"), "newton_schulz"):
+            continue
+        if rule == "newton_schulz" and not axis.startswith(PREFIX):
+            continue
+        extra = () if mine[PLACE[axis]] in (None, *listed) else (mine[PLACE[axis]],)
+        found[axis] = (*listed, *extra)
+    return found
+
+
+def around(base: Point, axes: dict[str, tuple[Any, ...]], depth: int) -> Iterator[Point]:
+    """The point and what is up to `depth` changes away from it, on different axes."""
+    steps = [(axis, value) for axis, listed in axes.items() for value in listed if _is_change(base, axis, value)]
+    for count in range(depth + 1):
+        for chosen in itertools.combinations(steps, count):
+            if len({axis for axis, _ in chosen}) == count:
+                made = _changed(base, chosen)
+                if made is not None:
+                    yield made
+
+
+def _is_change(base: Point, axis: str, value: Any) -> bool:
+    return bool(base[PLACE[axis]] != value)
+
+
+def _changed(base: Point, chosen: Iterable[tuple[str, Any]]) -> Point | None:
+    made = list(base)
+    chosen = list(chosen)
+    for axis, value in chosen:
+        if axis == "newton_schulz":
+            inner = [None] * len(NEWTON_SCHULZ_KEYS) if value == "none" else list(_DEFAULTS.values())
+            made[len(AXES) :] = inner
+        made[PLACE[axis]] = value
+    has = made[PLACE["newton_schulz"]] == "object"
+    for axis, value in chosen:
+        if axis.startswith(PREFIX):
+            if not has:
+                return None
+            made[PLACE[axis]] = value
+    return tuple(made)
+
+
+class Enumerated(NamedTuple):
+    """What is searched on a case.
+
+    Attributes:
+        points: every point up to some changes away from a base that is another function of the case, the bases first.
+        conventions: the same as conventions.
+        untried: values that cannot be tried, each with the reason.
+    """
+
+    points: tuple[Point, ...]
+    conventions: tuple[Convention, ...]
+    untried: tuple[tuple[str, str], ...]
+
+
+@functools.lru_cache(maxsize=2)  # some ten megabytes each
+def enumerated(of: Facts, at: Point, depth: int) -> Enumerated:
+    """What is searched (IDENT-2, IDENT-4, IDENT-5); cases that are alike share it.
+
+    Args:
+        at: the case's own convention.
+    """
+    own = convention(at)
+    axes = tried(own, of.rule)
+    seen: set[Point] = set()
+    kept: dict[Point, None] = {}
+    untried: dict[str, str] = {}
+    for base in bases(of, own).values():
+        possible = refusal(of, convention(base)) is None
+        for each in around(base, axes, depth):
+            if each in seen:
+                continue
+            seen.add(each)
+            settled = folded(of, each)
+            if settled in kept:
+                continue
+            why = refusal(of, convention(settled))
+            if why is None:
+                kept[settled] = None
+            elif possible:
+                changed = changes(base, each)
+                if len(changed) == 1:
+                    axis, value = next(iter(changed.items()))
+                    untried.setdefault(f"{axis} {value}", why)
+    return Enumerated(tuple(kept), tuple(map(convention, kept)), tuple(untried.items()))

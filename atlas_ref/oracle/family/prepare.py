@@ -1,0 +1,289 @@
+"""Preparation of a case under some conventions for the family's loop.
+
+Every axis that is only a number becomes an array. Conventions of one `Structure` are stacked along an axis in front; an
+array that all of them share is kept once. Written from the clauses of specs/conventions.md (CONV-4 to CONV-25,
+CONV-34 to CONV-36).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from atlas_ref.conventions import Convention, effective
+from atlas_ref.oracle.family.arithmetic import PLAIN, Arithmetic
+from atlas_ref.oracle.family.family import Inputs, Structure
+from atlas_ref.parts import feature_maps, gates, window
+from atlas_ref.rules import RULES
+from atlas_ref.rules.sequence import normalised
+from atlas_ref.types import Array
+from tape import ops
+
+GATE_NAMES = ("retain", "momentum", "step_size")
+
+
+def structure(convention: Convention, header: Any) -> Structure:
+    """What decides control flow under a convention (CONV-11 to CONV-16, CONV-30)."""
+    c = effective(convention, rule=header.rule)
+    frozen = "none"
+    if c.frozen_reference or c.read == "chunk_start":
+        frozen = "call_start" if c.reference == "call_start" else "chunk_start"
+    first = c.order == "window_then_momentum" or not RULES[header.rule].has_window
+    bounded = c.frozen_reference and header.window > 1 and first
+    counted = c.span_origin == "multiple" and c.reference != "call_start"
+    return Structure(
+        window=header.window,
+        reference=c.reference if RULES[header.rule].has_error else "zero",
+        frozen=frozen,
+        read=c.read,
+        order="window_then_momentum" if first else "momentum_then_window",
+        argument=c.argument if c.has_newton_schulz else "none",
+        boundary=c.window_at_boundary if bounded else "recompute",
+        span=header.span,
+        first=1 % header.span if counted and header.span is not None else 0,
+        phase=header.phase,
+    )
+
+
+class Prepared:
+    """The arrays of a case, made once per variant and stacked on demand.
+
+    The numbers of M0, S0 and the other matrices are read in the layout and momentum_sign of each convention.
+
+    Args:
+        header: of the case.
+        inputs: tensors of one dtype, or tape variables; masks as they are.
+        way: the arithmetic of the projections.
+        touch: what becomes of keys and queries before and after their map, and of computed gates: where members of the
+            ensemble put the rounding of functions that have no products to reorder.
+    """
+
+    def __init__(
+        self, header: Any, inputs: Mapping[str, Array], *, way: Arithmetic = PLAIN, touch: Callable[[Array], Array] = lambda x: x
+    ) -> None:
+        self.header, self.inputs, self.way, self.touch = header, inputs, way, touch
+        self.rule = RULES[header.rule]
+        self.made: dict[Any, Array] = {}
+        self.phi = {name.removeprefix("in/phi/"): value for name, value in inputs.items() if name.startswith("in/phi/")}
+        if "in/proj" in inputs:
+            self.phi["proj"] = inputs["in/proj"]
+
+    def stacked(self, conventions: Sequence[Convention]) -> Inputs:
+        """What the loop reads for conventions of one structure; no axis in front where there is one convention."""
+        many = len(conventions) > 1
+        c = conventions[0]
+        lead = len(self.k(c).shape) - 2
+
+        def variants(make: Callable[[Convention], Array], key: Callable[[Convention], Any], core: int) -> Array:
+            """An array of each convention, made once per key; `core` axes stay behind the leading ones."""
+            keys = [key(each) for each in conventions]
+            for each, wanted in zip(conventions, keys, strict=True):
+                if wanted not in self.made:
+                    self.made[wanted] = make(each)
+            distinct = list(dict.fromkeys(keys))
+            found = [self.made[wanted] for wanted in distinct]
+            if all(each is None for each in found):
+                return None
+            if not many:
+                return found[0]
+            found = [np.ones((1,) * core, self.k(c).dtype) if each is None else each for each in found]
+            found = [each.reshape((1,) * (lead + core - each.ndim) + each.shape) for each in found]
+            if len(distinct) == 1:
+                return found[0][None]
+            place = {wanted: i for i, wanted in enumerate(distinct)}
+            return np.stack(np.broadcast_arrays(*found))[[place[wanted] for wanted in keys]]
+
+        def mapping(each: Convention) -> tuple[Any, ...]:
+            return (each.k_norm, each.norm_place)
+
+        def per_token(name: str, make: Callable[[Convention], Array], *more: str) -> Array:
+            return variants(make, lambda each: (name, *self._gating(each), *(getattr(each, axis) for axis in more)), 3)
+
+        first = c.order == "window_then_momentum" or not self.rule.has_window
+        present = self.inputs
+        return Inputs(
+            keys=variants(lambda each: self._mapped(self.k(each), each.k_norm, each), lambda each: ("keys", *mapping(each)), 2),
+            targets=variants(lambda each: self._signed(self.v(each), each), lambda each: ("targets", each.value_sign), 2),
+            queries=variants(self._queries, lambda each: ("queries", each.q_norm, each.norm_place, each.query_scale), 2),
+            retain=per_token("retain", self._retain, "gate"),
+            decay=per_token("decay", self._decay, "gate", "decay"),
+            momentum=per_token("momentum", lambda each: self.column("momentum", each)),
+            a=per_token("a", self._a, "rate"),
+            b=per_token("b", self._b, "rate", "direction"),
+            weights=variants(self._weights, lambda each: ("weights", each.window_edge, each.gradient_scale if first else 1.0, first), 3),
+            scale=None if first else variants(self._scale, lambda each: ("scale", each.gradient_scale), 2),
+            M0=variants(lambda each: self._matrix("in/M0", each), lambda each: ("M0", each.layout), 2),
+            S0=None if not self.rule.has_momentum else variants(self._S0, lambda e: ("S0", e.layout, e.momentum_sign, first), 2),
+            window_keys=None
+            if "in/window_k" not in present
+            else variants(lambda each: self._mapped(present["in/window_k"], each.k_norm, each), lambda e: ("window_k", *mapping(e)), 2),
+            window_targets=None
+            if "in/window_v" not in present
+            else variants(lambda each: self._signed(present["in/window_v"], each), lambda each: ("window_v", each.value_sign), 2),
+            residuals=None
+            if "in/window_residual" not in present
+            else variants(lambda _: present["in/window_residual"], lambda _: ("residual",), 2),
+            momenta=None
+            if first or "in/window_momentum" not in present
+            else variants(self._momenta, lambda e: ("momenta", e.layout, e.momentum_sign), 3),
+            reference=None
+            if "in/M_ref" not in present
+            else variants(lambda each: self._matrix("in/M_ref", each), lambda each: ("M_ref", each.layout), 2),
+            active=self._mask("in/active", True),
+            reset=self._mask("in/reset", False),
+        )
+
+    # -- the sequence, at either level --------------------------------------------------------------
+
+    def _mask(self, name: str, absent: bool) -> Array:
+        T = self.inputs["in/k" if "in/k" in self.inputs else "in/x"].shape[-2]
+        return np.full(T, absent) if name not in self.inputs else np.asarray(self.inputs[name]).astype(bool)
+
+    def _gating(self, c: Convention) -> tuple[Any, ...]:
+        """What computed gates depend on: the key's norm, where it comes before phi."""
+        token = self.header.level == "token"
+        return (c.k_norm if c.norm_place == "before_phi" else "none",) if token else ()
+
+    def _projected(self, name: str) -> Array:
+        wanted = ("projected", name)
+        if wanted not in self.made:
+            x = ops.expand_dims(self.inputs["in/x"], 1)
+            self.made[wanted] = self.way.matmul(x, ops.transpose(self.inputs[f"in/param/{name}"]))
+        return self.made[wanted]
+
+    def k(self, c: Convention) -> Array:
+        return self._projected("W_K") if self.header.level == "token" else self.inputs["in/k"]
+
+    def v(self, c: Convention) -> Array:
+        return self._projected("W_V") if self.header.level == "token" else self.inputs["in/v"]
+
+    def _queries(self, c: Convention) -> Array:
+        q = self._projected("W_Q") if self.header.level == "token" else self.inputs["in/q"]
+        mapped = self._mapped(q, c.q_norm, c)
+        return mapped if c.query_scale == 1.0 else mapped * (1.0 / math.sqrt(q.shape[-1]))
+
+    def _mapped(self, x: Array, norm: str, c: Convention) -> Array:
+        feature_map = self.header.feature_map
+        if feature_map.kind == "identity":
+            return x if norm == "none" else self.touch(normalised(x, norm))
+        if c.norm_place == "before_phi":
+            return self.touch(feature_maps.apply(feature_map, self.phi, self.touch(normalised(x, norm))))
+        return self.touch(normalised(feature_maps.apply(feature_map, self.phi, self.touch(x)), norm))
+
+    def _signed(self, x: Array, c: Convention) -> Array:
+        plus = c.value_sign == "plus" and self.rule.has_error
+        return -x if plus else x
+
+    # -- gates, rates, weights ------------------------------------------------------------------------
+
+    def column(self, name: str, c: Convention) -> Array:
+        """A gate as (..., T, 1 or d_out, 1); None where the case has none."""
+        value = self._computed(name, c) if self.header.level == "token" else self._input(name)
+        if value is None:
+            return None
+        return gates.as_column(value, per_dimension=len(value.shape) == len(self.k(c).shape))
+
+    def _input(self, name: str) -> Array:
+        if f"in/log_{name}" in self.inputs:
+            return ops.exp(self.inputs[f"in/log_{name}"])
+        return self.inputs.get(f"in/{name}")
+
+    def _computed(self, name: str, c: Convention) -> Array:
+        if f"in/param/W_{name}" not in self.inputs:
+            return None
+        wanted = ("gate", name, *self._gating(c))
+        if wanted not in self.made:
+            params = gates.GateSet(
+                **{name: gates.GateParams.trusted(W=self.inputs[f"in/param/W_{name}"], b=self.inputs[f"in/param/b_{name}"])}
+            )
+            k = normalised(self.k(c), self._gating(c)[0])
+            self.made[wanted] = self.touch(gates.compute(params, k, self.v(c))[name])
+        return self.made[wanted]
+
+    def _retain(self, c: Convention) -> Array:
+        value = None if c.gate == "none" else self.column("retain", c)
+        return value if value is None else gates.multiplier(value, c.gate)
+
+    def _decay(self, c: Convention) -> Array:
+        return self._retain(c) if c.decay == "before_error" else None
+
+    def _a(self, c: Convention) -> Array:
+        return self.column("step_size", c) if c.rate in ("momentum", "both", "split") and self.rule.has_error else None
+
+    def _b(self, c: Convention) -> Array:
+        if not self.rule.has_error:
+            return None
+        b = self.column("step_size", c) if c.rate in ("memory", "both") else None
+        b = self.column("step_size_memory", c) if c.rate == "split" else b
+        if c.direction == "descent":
+            return b
+        return -b if b is not None else -ops.ones_like(self.k(c)[..., :1, None])
+
+    def _number(self, c: Convention) -> float:
+        if not self.rule.has_error:
+            return 1.0
+        return 2.0 / self.v(c).shape[-1] if isinstance(c.gradient_scale, str) else c.gradient_scale
+
+    def _scale(self, c: Convention) -> Array:
+        return ops.ones_like(self.k(c), shape=(1, 1)) * self._number(c)
+
+    def _weights(self, c: Convention) -> Array:
+        """(..., T, c, 1), oldest first, with edge and gradient_scale (CONV-15)."""
+        first = c.order == "window_then_momentum" or not self.rule.has_window
+        weights = self._by_lag(c)
+        if self.rule.has_window and c.window_edge == "renormalise" and self.header.window > 1 and first:
+            weights = window.renormalised(weights, self._exists())
+        s = self._number(c) if first else 1.0
+        return ops.expand_dims(ops.flip(weights if s == 1.0 else s * weights, -1), -1)
+
+    def _by_lag(self, c: Convention) -> Array:
+        k, size = self.k(c), self.header.window
+        T = k.shape[-2]
+        if not self.rule.has_window:
+            return ops.ones_like(k, shape=(T, 1))
+        gate, weights = self.inputs.get("in/window_gate"), self.inputs.get("in/window_weights")
+        if self.header.level == "token" and self.header.window_weights is not None:
+            own = {name.removeprefix("in/param/"): value for name, value in self.inputs.items() if name.startswith("in/param/window_")}
+            heads = self.inputs["in/param/W_K"].shape[0]
+            weights = window.by_lag(self.header.window_weights, own, window=size, heads=heads, like=k)
+            gate = window.by_token(self.header.window_weights, own, self.inputs["in/x"])
+        if gate is not None:
+            brought = window.gate_by_lag(gate, window=size, before=self.inputs.get("in/window_gate_before"))
+            if "in/reset" in self.inputs:
+                brought = ops.where(self._exists(), brought, 0.0)
+            weights = brought if weights is None else weights * brought
+        if weights is None:
+            return ops.ones_like(k, shape=(T, size)) * (1.0 / size)
+        return weights + ops.zeros_like(k, shape=(T, 1)) if weights.shape[-2] != T else weights
+
+    def _exists(self) -> Array:
+        """Plain booleans (T, c): whether the token at each lag exists in its packed sequence."""
+        seen = self.inputs["in/window_k"].shape[-2] if "in/window_k" in self.inputs else 0
+        counts = []
+        for fresh in self._mask("in/reset", False):
+            seen = 0 if fresh else seen
+            counts.append(seen)
+            seen += 1
+        return np.arange(self.header.window)[None, :] <= np.array(counts)[:, None]
+
+    # -- matrices -------------------------------------------------------------------------------------
+
+    def _matrix(self, name: str, c: Convention) -> Array:
+        if name in self.inputs:
+            return ops.transpose(self.inputs[name]) if c.layout == "transposed" else self.inputs[name]
+        k, d_out = self.k(c), self.v(c).shape[-1]
+        d_phi = feature_maps.d_phi(self.header.feature_map, k.shape[-1], self.phi)
+        return ops.zeros_like(k, shape=(*k.shape[:-2], d_out, d_phi))
+
+    def _S0(self, c: Convention) -> Array:
+        if "in/window_momentum" in self.inputs and self.column("momentum", c) is None and c.order == "momentum_then_window":
+            return self._momenta(c)[..., -1, :, :]
+        S = self._matrix("in/S0", c)
+        return -S if c.momentum_sign == "minus" else S
+
+    def _momenta(self, c: Convention) -> Array:
+        Z = self._matrix("in/window_momentum", c)
+        return -Z if c.momentum_sign == "minus" else Z

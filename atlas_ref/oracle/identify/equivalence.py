@@ -1,0 +1,311 @@
+"""Why a case cannot tell two settings apart: the equivalence classes of specs/conventions.md, with their conditions (IDENT-6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from atlas_ref.conventions import Convention
+from atlas_ref.oracle.cases.case import Case
+from atlas_ref.oracle.family.lattice import PLACE, PREFIX, Point
+from atlas_ref.oracle.family.prepare import Prepared
+from atlas_ref.types import Array
+
+#: Relative distance below which two results in float64 differ by rounding alone.
+ROUNDING = 1e-13
+
+
+class Numbers:
+    """What the clauses ask of a case's numbers."""
+
+    def __init__(self, case: Case, inputs: Mapping[str, Array], convention: Convention) -> None:
+        self.header, self.inputs, self.convention = case.header, inputs, convention
+        self.rule = case.header.rule
+        sequence = self.rule not in ("newton_schulz", "feature_map")
+        self.prepared = Prepared(case.header, inputs) if sequence else None
+        self.active = np.asarray(inputs["in/active"]).astype(bool) if "in/active" in inputs else None
+
+    def column(self, name: str) -> Array:
+        """A gate at the active tokens, (..., tokens, 1 or d_out, 1), or None."""
+        value = None if self.prepared is None else self.prepared.column(name, self.convention)
+        return value if value is None or self.active is None else value[..., self.active, :, :]
+
+    @property
+    def tokens(self) -> int:
+        return int(self.inputs["in/k" if "in/k" in self.inputs else "in/x"].shape[-2])
+
+    @cached_property
+    def covered(self) -> bool:
+        """Whether no span of the header ends within the call, whichever its origin (CONV-47)."""
+        h = self.header
+        return h.span is not None and (h.phase or 1) + self.tokens <= h.span
+
+    @cached_property
+    def one_write_per_span(self) -> bool:
+        """Whether every active token is the first active one of its span, for spans that start at the first token."""
+        h = self.header
+        if h.span is None or self.active is None:
+            return False
+        resets = np.asarray(self.inputs["in/reset"]).astype(bool) if "in/reset" in self.inputs else np.zeros(self.tokens, bool)
+        position, written = h.phase or 0, h.phase is not None
+        for reset, active in zip(resets, self.active, strict=True):
+            position = 0 if reset else position
+            written = written and position > 0
+            if active and written:
+                return False
+            written, position = written or bool(active), (position + 1) % h.span
+        return True
+
+    @cached_property
+    def fixed(self) -> bool:
+        """Whether the reference is the same at every token."""
+        c = self.convention
+        return c.reference == "call_start" or (c.reference == "chunk_start" and self.covered)
+
+    def _is(self, name: str, number: float) -> bool:
+        value = self.column(name)
+        return value is not None and bool(np.all(value == number))
+
+    def zero(self, *names: str) -> bool:
+        """Whether matrices are absent or zero."""
+        return not any(name in self.inputs and np.any(self.inputs[name]) for name in names)
+
+    @cached_property
+    def half(self) -> bool:
+        return self._is("retain", 0.5)
+
+    @cached_property
+    def kept(self) -> bool:
+        """Whether nothing decays."""
+        c, value = self.convention, self.column("retain")
+        return c.gate == "none" or (value is not None and bool(np.all(value == (0.0 if c.gate == "forget" else 1.0))))
+
+    @cached_property
+    def still(self) -> bool:
+        """Whether there is no momentum."""
+        return self.column("momentum") is None or self._is("momentum", 0.0)
+
+    @cached_property
+    def from_rest(self) -> bool:
+        return self.zero("in/S0", "in/window_momentum")
+
+    def constant(self, name: str) -> bool:
+        """Whether a rate does not change with time."""
+        value = self.column(name)
+        return value is not None and bool(np.all(value == value[..., :1, :, :]))
+
+    def scalar(self, name: str) -> bool:
+        value = self.column(name)
+        return value is not None and value.shape[-2] == 1
+
+    def equal(self, name: str, other: str) -> bool:
+        one, two = self.column(name), self.column(other)
+        return one is not None and two is not None and bool(np.all(one == two))
+
+    @cached_property
+    def symmetric(self) -> bool:
+        names = ("in/M0", "in/S0", "in/M_ref", "in/window_momentum")
+        matrices = [self.inputs[name] for name in names if name in self.inputs]
+        return all(m.shape[-1] == m.shape[-2] and bool(np.all(m == np.swapaxes(m, -1, -2))) for m in matrices) or self.zero(*names)
+
+
+Reason = tuple[str, str]
+Test = Callable[[Numbers, Any, Any, frozenset[str]], Reason | None]
+
+
+def _gate(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | None:
+    if {a, b} == {"retain", "forget"} and n.half:
+        return "CONV-40", "every retain gate is 1/2"
+    ones = {"retain": 1.0, "forget": 0.0}
+    other = next((x for x in (a, b) if x != "none"), None)
+    if "none" in (a, b) and other is not None and n._is("retain", ones[other]):
+        return "CONV-40", f"every {other} gate is {ones[other]:g}"
+    return None
+
+
+def _decay(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | None:
+    if n.kept:
+        return "CONV-41", "nothing decays"
+    if n.fixed and n.zero("in/M0", "in/M_ref"):
+        return "CONV-41", "the reference is M0 = 0"
+    return None
+
+
+def _rate(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | None:
+    pair = {a, b}
+    if pair == {"both", "split"} and n.equal("step_size", "step_size_memory"):
+        return "CONV-43", "both rates are equal"
+    if pair == {"split", "momentum"} and n._is("step_size_memory", 1.0):
+        return "CONV-43", "the second rate is 1"
+    if pair <= {"momentum", "memory", "both", "none"} and n._is("step_size", 1.0):
+        return "CONV-43", "every step size is 1"
+    if pair == {"split", "memory"} and n._is("step_size", 1.0):
+        return "CONV-43", "the first rate is 1"
+    first = n.convention.order == "window_then_momentum"
+    if pair == {"momentum", "memory"} and not n.convention.has_newton_schulz:
+        if n.still and (first or n.header.window == 1):
+            return "CONV-42", "there is no momentum"
+        if n.constant("step_size") and n.from_rest:
+            return "CONV-42", "the step size is constant and S0 is 0"
+    if pair == {"memory", "both"} and n.convention.has_newton_schulz and n.scalar("step_size"):
+        if n.constant("step_size") and n.from_rest and n.convention.argument == "S":
+            return "CONV-54", "the step size is constant and S0 is 0, so Newton-Schulz hides it up to eps"
+        if n.still:
+            return "CONV-54", "there is no momentum, so Newton-Schulz hides the step size up to eps"
+    return None
+
+
+def _momentum_sign(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | None:
+    if n.from_rest and "out/S" not in names and "grad/S0" not in names:
+        return "CONV-44", "S0 is 0, and S was not handed over"
+    if n.still and "out/S" not in names:
+        return "CONV-44", "there is no momentum, and S was not handed over"
+    return None
+
+
+def _reference(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | None:
+    pair, h = {a, b}, n.header
+    if pair == {"chunk_start", "running"} and h.span == 1:
+        return "CONV-46", "the span is one token"
+    if pair == {"chunk_start", "running"} and n.one_write_per_span:
+        return "CONV-46", "no span has two writes, so that its start is always the last memory"
+    if pair == {"chunk_start", "call_start"} and n.covered:
+        return "CONV-47", "one span covers the call"
+    if "running" not in pair and n.zero("in/M0", "in/M_ref") and (n.covered or "chunk_start" not in pair):
+        return "CONV-45", "M0 is 0" + (" and one span covers the call" if "chunk_start" in pair else "")
+    if n.tokens == 1:
+        return "CONV-56", "there is one token"
+    return None
+
+
+def _span_origin(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | None:
+    return ("CONV-47", "one span covers the call, wherever it starts") if n.covered else None
+
+
+def _order(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | None:
+    return ("CONV-48", "the window is one token") if n.header.window == 1 else None
+
+
+def _argument(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | None:
+    if n.still and {a, b} == {"S", "written_back"}:
+        return "CONV-49", "there is no momentum"
+    if n.still and {a, b} <= {"S", "written_back", "nesterov"}:
+        return "CONV-53", "there is no momentum, so Newton-Schulz sees the same direction"
+    return None
+
+
+def _gradient_scale(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | None:
+    d_out = n.prepared.v(n.convention).shape[-1] if n.prepared is not None else 0
+    one, two = (2.0 / max(d_out, 1) if isinstance(x, str) else x for x in (a, b))
+    if one == two:
+        return "CONV-50", f"d_out is {d_out}"
+    if n.convention.has_newton_schulz and (n.from_rest or n.still):
+        why = "S0 is 0" if n.from_rest else "there is no momentum"
+        return "CONV-53", f"{why}, so Newton-Schulz hides a factor of the gradient up to eps"
+    return None
+
+
+def _layout(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | None:
+    if n.symmetric and not names & {"out/M", "out/S", "out/M_ref"}:
+        return "CONV-51", "every matrix given is zero or symmetric, and none was handed over"
+    return None
+
+
+def _coefficients(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | None:
+    return ("CONV-52", "every momentum has rank one") if n.still and n.header.window == 1 else None
+
+
+def _window_edge(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | None:
+    if n.convention.has_newton_schulz and n.still:
+        return "CONV-55", "there is no momentum, so Newton-Schulz hides the factor"
+    return None
+
+
+def _read(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | None:
+    if "out/y" not in names:
+        return "CONV-11", "y was not handed over"
+    if {a, b} == {"chunk_start", "before"} and n.header.span == 1:
+        return "CONV-57", "the span is one token"
+    if {a, b} == {"call_end", "after"}:
+        return "CONV-57", "the call is one token"
+    return None
+
+
+def _k_norm(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | None:
+    """Keys that have the length already: the norm then moves them by its 1e-6 under the root alone."""
+    if n.prepared is None or "none" not in (a, b):
+        return None
+    k = np.asarray(n.prepared.k(n.convention))
+    kind = a if b == "none" else b
+    length = np.sqrt(np.sum(k * k, axis=-1) if kind == "l2" else np.mean(k * k, axis=-1))
+    return ("CONV-24", "every key has that norm already") if np.all(np.abs(length - 1.0) < 1e-5) else None
+
+
+def _query(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | None:
+    return ("CONV-35", "y was not handed over, and nothing else reads the query") if "out/y" not in names else None
+
+
+def _trace(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | None:
+    return "NS-19", "no matrix is small enough for eps or the guard to show"
+
+
+def _first_memory(n: Numbers, axis: str, names: frozenset[str]) -> Reason | None:
+    c = n.convention
+    if c.read == "chunk_start" and n.fixed and names <= {"out/y", "out/M_ref"} and axis not in ("read", "layout"):
+        return "CONV-11", "every token reads M0"
+    return None
+
+
+TESTS: dict[str, Test] = {
+    "gate": _gate,
+    "decay": _decay,
+    "gradient_scale": _gradient_scale,
+    "rate": _rate,
+    "momentum_sign": _momentum_sign,
+    "read": _read,
+    "reference": _reference,
+    "span_origin": _span_origin,
+    "order": _order,
+    "layout": _layout,
+    "window_edge": _window_edge,
+    "query_scale": _query,
+    "q_norm": _query,
+    "k_norm": _k_norm,
+    PREFIX + "argument": _argument,
+    PREFIX + "coefficients": _coefficients,
+    PREFIX + "steps": _coefficients,
+    PREFIX + "eps": _trace,
+    PREFIX + "guard": _trace,
+}
+
+
+def why(numbers: Numbers, ours: Point, changes: Mapping[str, Any], names: frozenset[str], distance: float) -> str:
+    """Why a case does not separate a point from its changes (IDENT-6).
+
+    In words, and clauses first where they are known.
+
+    Args:
+        names: of the results that were handed over.
+        distance: between the two in float64, relative.
+    """
+    both = _together(numbers, changes, names)
+    found = [both or _alone(numbers, axis, ours[PLACE[axis]], value, names) for axis, value in changes.items()]
+    told = dict.fromkeys(f"{each[0]}: {each[1]}" if each is not None else "these numbers do not separate them" for each in found)
+    apart = "equal up to rounding" if distance <= ROUNDING else f"{distance:.1g} apart in float64"
+    return f"{'; '.join(told)} ({apart})"
+
+
+def _together(n: Numbers, changes: Mapping[str, Any], names: frozenset[str]) -> Reason | None:
+    """What two changes undo of each other."""
+    c = n.convention
+    fixed = c.reference == "zero" or (n.fixed and n.zero("in/M0", "in/M_ref"))
+    if set(changes) == {"direction", "value_sign"} and fixed and n.from_rest and "out/S" not in names:
+        return "CONV-62", "the reference and S0 are 0, so that one sign undoes the other"
+    return None
+
+
+def _alone(n: Numbers, axis: str, ours: Any, theirs: Any, names: frozenset[str]) -> Reason | None:
+    return _first_memory(n, axis, names) or (TESTS[axis](n, ours, theirs, names) if axis in TESTS else None)

@@ -1,0 +1,291 @@
+"""Conventions under which ours equals the results under test. Specified in specs/identify.md.
+
+What reads alone identify, and the time it takes: IDENT-10, IDENT-11.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from atlas_ref.conventions import AXES, PRESETS, Convention
+from atlas_ref.oracle.cases.case import Case, CaseError, require_supported
+from atlas_ref.oracle.cases.inputs import check_size, converted
+from atlas_ref.oracle.cases.inputs import rounded as stored
+from atlas_ref.oracle.family import candidates, lattice
+from atlas_ref.oracle.family.lattice import PREFIX, Point
+from atlas_ref.oracle.identify import equivalence
+from atlas_ref.oracle.identify.number import fitted
+from atlas_ref.oracle.identify.score import Observation, Scored, judge, observe, scored, seen_as
+from atlas_ref.oracle.identify.stages import is_large, staged
+from atlas_ref.oracle.judge.norms import FORMATS
+from atlas_ref.oracle.judge.tolerance import MARGINAL, PASS
+
+Verdict = Literal["MATCH", "UNDECIDABLE", "NO MATCH", "NOT FINITE"]
+
+#: Settings that fit beside the match and are listed one by one; of more, the axes are told and the number.
+LISTED = 24
+
+
+class Fit(NamedTuple):
+    """A convention and how well it explains the results.
+
+    Attributes:
+        convention: as a case's header would say it: a preset, and axes that change it.
+        distance: the root mean square error over that of the results, the worst of the tensors.
+        ratio: the worst error over its tolerance; up to 2 is a fit, above 4 is wrong; None where it was not judged.
+        tensor: the tensor that is worst.
+    """
+
+    convention: dict[str, Any]
+    distance: float
+    ratio: float | None
+    tensor: str
+
+
+class Twin(NamedTuple):
+    """A setting that this case cannot tell from the match: what it changes, and why it does not show."""
+
+    changes: dict[str, Any]
+    reason: str
+    distance: float
+
+
+class Identification(NamedTuple):
+    """Answer about the convention behind results under test (IDENT-1).
+
+    Attributes:
+        verdict: MATCH, one convention fits; UNDECIDABLE, several do; NO MATCH, none does; NOT FINITE, results hold a NaN.
+        match: the fit with the fewest changes from the case's own convention or a preset; the nearest one under NO MATCH.
+        preset: the preset that the match equals on this case.
+        own: whether it is the case's own convention.
+        runner_up: the nearest convention that does not fit, and by how much its error is larger than the match's.
+        twins: settings that cannot be told from the match.
+        undecided: axis -> the values that fit, the match's first.
+        unused: results that no convention changes.
+        dtype: the narrowest format of the results.
+        void: settings that cannot matter in this case, with the reason; they are not searched.
+        untried: values that cannot be evaluated on this case, with the reason.
+        searched: conventions compared.
+        fits: every convention that fits, for the construction of a deciding case.
+    """
+
+    case: str
+    verdict: Verdict
+    why: str = ""
+    match: Fit | None = None
+    preset: str | None = None
+    own: bool = False
+    runner_up: Fit | None = None
+    times_worse: float | None = None
+    twins: tuple[Twin, ...] = ()
+    undecided: dict[str, list[Any]] = {}
+    void: dict[str, str] = {}
+    untried: dict[str, str] = {}
+    searched: int = 0
+    unused: tuple[str, ...] = ()
+    dtype: str = "float64"
+    fits: tuple[Convention, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """0 for a match, 1 where no convention explains the results, 3 where they cannot decide (IDENT-9)."""
+        return {"MATCH": 0, "UNDECIDABLE": 3}.get(self.verdict, 1)
+
+
+def identify(case: Case, mine: Mapping[str, Any], *, depth: int = 2, dtype: str | None = None) -> Identification:
+    """Search the conventions that make ours equal to the results under test (IDENT-1 to IDENT-8).
+
+    Args:
+        case: what the results were computed from; its own convention is one of those tried.
+        mine: results by name, `out/y`, `out/M`, `grad/k`, ...; any subset.
+        depth: changes from the case's convention and from every preset, 0 to 2.
+        dtype: format that the results were computed in; that of each array when None.
+
+    Raises:
+        CaseError: a reserved rule, results that are none of this case or have another shape, a dtype that does not exist.
+    """
+    require_supported(case)
+    case.require_one_memory("identify")
+    if dtype is not None and dtype not in FORMATS:
+        raise CaseError(f"{case.name}: dtype {dtype!r} is not available; {', '.join(FORMATS)} are")
+    check_size(case)
+    observation = observe(case, mine, dtype)
+    for name, array in {**observation.values, **observation.gradients}.items():
+        if not np.isfinite(array).all():
+            at = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+            why = f"{name}: {array[at]} at {at}: no convention is compared with what is not finite"
+            return Identification(case.name, "NOT FINITE", why, dtype=observation.dtype)
+    if observation.dtype in ("bfloat16", "float16"):
+        case = stored(case, observation.dtype)
+    search = Search(case, observation, depth)
+    answer = search.answer()
+    return search.with_number(answer) if answer.verdict == "NO MATCH" else answer
+
+
+class Search:
+    """One search: the points tried, their distances, and what follows."""
+
+    def __init__(self, case: Case, observation: Observation, depth: int) -> None:
+        self.case, self.observation, self.depth = case, observation, depth
+        self.facts = lattice.facts(case)
+        self.inputs = converted(case, "float64")
+        self.bases = {name: lattice.folded(self.facts, base) for name, base in lattice.bases(self.facts, case.convention).items()}
+        found = self._enumerated(depth)
+        self.points, self.conventions, self.untried = list(found.points), list(found.conventions), dict(found.untried)
+        self.large = is_large(case, len(self.points))
+        self.scores: Scored = (staged if self.large else scored)(case, self.inputs, self.conventions, observation)
+
+    def _enumerated(self, depth: int) -> lattice.Enumerated:
+        return lattice.enumerated(self.facts, lattice.point(self.case.convention), depth)
+
+    def _left_out(self) -> dict[str, str]:
+        whole = self.large and "out/y" in self.observation.values
+        return {"read call_end": "the case is large, and its first tokens do not show it"} if whole else {}
+
+    def answer(self) -> Identification:
+        order = np.argsort(self.scores.distance, kind="stable")
+        if not np.isfinite(self.scores.distance[order[:1]]).any():
+            return Identification(self.case.name, "NO MATCH", "no convention could be compared", searched=len(self.points))
+        ratios, tensors = judge(self.case, self.inputs, self.conventions, self.observation, self.scores, order)
+        fitting = [i for i in order if ratios.get(i, np.inf) <= PASS]
+        open_ = [i for i in order if ratios.get(i, np.inf) <= MARGINAL] if fitting else []
+        best = min(fitting or [int(order[0])], key=self._cost)
+        taken = {best, *open_}
+        second = next((i for i in order if i not in taken and np.isfinite(self.scores.distance[i])), None)
+        match = self._fit(best, ratios, tensors)
+        runner_up = None if second is None else self._fit(second, ratios, tensors)
+        verdict: Verdict = "NO MATCH" if not fitting else "MATCH" if len(open_) == 1 else "UNDECIDABLE"
+        undecided = self._undecided(best, open_)
+        presets = [name for name, base in self.bases.items() if base == self.points[best]] if fitting else []
+        return Identification(
+            self.case.name,
+            verdict,
+            self._why(verdict, match, undecided),
+            match,
+            preset=next((name for name in presets if name in PRESETS), None),
+            own=lattice.OWN in presets,
+            runner_up=runner_up,
+            times_worse=self._times_worse(match, runner_up),
+            twins=self._twins(best, [i for i in open_ if i != best]),
+            undecided=undecided,
+            void=self._void(best),
+            untried=self.untried | self._left_out(),
+            searched=len(self.points),
+            unused=self.observation.unused,
+            dtype=self.observation.dtype,
+            fits=tuple(self.conventions[i] for i in [best, *(i for i in open_ if i != best)] if fitting),
+        )
+
+    def with_number(self, answer: Identification) -> Identification:
+        """The answer with a gradient_scale outside the listed ones, where one explains the results (IDENT-13)."""
+        if self.large or not self.observation.values:
+            return answer
+        known = set(self.points)
+        near = [each for each in self._enumerated(min(self.depth, 1)).points if each in known]
+        added = [each for each in fitted(self.case, self.inputs, near, self.observation) if each not in known][:1]
+        if not added:
+            return answer
+        self.points += added
+        new = [lattice.convention(each) for each in added]
+        self.conventions += new
+        self.scores = self.scores.followed_by(scored(self.case, self.inputs, new, self.observation))
+        again = self.answer()
+        return answer if again.verdict == "NO MATCH" else again
+
+    def _why(self, verdict: Verdict, match: Fit, undecided: Mapping[str, Any]) -> str:
+        if verdict == "NO MATCH":
+            how = f"{match.ratio:.3g} tolerances" if match.ratio is not None else f"a distance of {match.distance:.3g}"
+            far = ("no preset", "no convention up to one change from a preset", "no convention up to two changes from a preset")[self.depth]
+            return f"{far} explains these results; the nearest misses {match.tensor} by {how}"
+        if verdict == "UNDECIDABLE":
+            return f"several settings fit: this case cannot decide {', '.join(undecided)}; every other axis is decided"
+        return ""
+
+    def _times_worse(self, match: Fit, runner_up: Fit | None) -> float | None:
+        if runner_up is None:
+            return None
+        return runner_up.distance / match.distance if match.distance > 0.0 else float("inf")
+
+    def _fit(self, i: int, ratios: Mapping[int, float], tensors: Mapping[int, str]) -> Fit:
+        return Fit(self.described(self.points[i]), float(self.scores.distance[i]), ratios.get(i), tensors.get(i, self.scores.tensor(i)))
+
+    def _cost(self, i: int) -> tuple[int, int]:
+        """Changes from the nearest base; among equals, the case's own convention and then the presets in their order."""
+        return min((len(lattice.changes(base, self.points[i])), place) for place, base in enumerate(self.bases.values()))
+
+    def described(self, at: Point) -> dict[str, Any]:
+        """A point as a header would say it."""
+        name, base = min(self.bases.items(), key=lambda item: len(lattice.changes(item[1], at)))
+        return as_header(name, lattice.changes(base, at), self.case)
+
+    def _void(self, best: int) -> dict[str, str]:
+        of, c = self.facts, self.conventions[best]
+        found = lattice.void_in(of, c)
+        return found | dict.fromkeys(lattice.always_the_same(of, c) - set(found), "the same function, whatever the value")
+
+    def _undecided(self, best: int, fitting: Sequence[int]) -> dict[str, list[Any]]:
+        found: dict[str, list[Any]] = {}
+        ours = self.points[best]
+        for i in fitting:
+            for axis, theirs in lattice.changes(ours, self.points[i]).items():
+                values = found.setdefault(axis, [ours[lattice.PLACE[axis]]])
+                if theirs not in values:
+                    values.append(theirs)
+        return found
+
+    def _twins(self, best: int, others: Sequence[int]) -> tuple[Twin, ...]:
+        """What one change makes of the match first; a combination only where its parts are not twins themselves."""
+        if not others:
+            return ()
+        ours = self.points[best]
+        seen = seen_as(self.case, self.conventions[best])
+        numbers = equivalence.Numbers(seen, converted(seen, "float64"), self.conventions[best])
+        changed = {i: lattice.changes(ours, self.points[i]) for i in others}
+        known = {frozenset((axis, repr(value)) for axis, value in each.items()) for each in changed.values()}
+        listed = [i for i, each in changed.items() if not _implied(each, known)]
+        listed = sorted(listed, key=lambda i: len(changed[i]))[:LISTED]
+        apart = self._distances(best, listed)
+        names = frozenset((*self.observation.values, *self.observation.gradients))
+        return tuple(Twin(changed[i], equivalence.why(numbers, ours, changed[i], names, apart[i]), apart[i]) for i in listed)
+
+    def _distances(self, best: int, others: Sequence[int]) -> dict[int, float]:
+        """How far float64 puts other conventions from the match, in what was handed over."""
+        chosen = [best, *others]
+        names = list(self.observation.values) or ["out/y"]
+        arrays: dict[int, dict[str, Any]] = {}
+        with np.errstate(all="ignore"):
+            for numbers, results in candidates.evaluated(self.case, self.inputs, [self.conventions[i] for i in chosen]):
+                for place, number in enumerate(numbers):
+                    arrays[chosen[number]] = {name: results[name][place] for name in names if name in results}
+        found = {}
+        for i in others:
+            pairs = [(arrays[i][name], arrays[best][name]) for name in arrays[best] if name in arrays[i]]
+            pairs = [(x, y if x.shape == y.shape else np.swapaxes(y, -1, -2)) for x, y in pairs]
+            found[i] = max((float(np.linalg.norm(x - y) / (np.linalg.norm(y) or 1.0)) for x, y in pairs), default=0.0)
+        return found
+
+
+def _implied(changes: Mapping[str, Any], known: set[frozenset[tuple[str, str]]]) -> bool:
+    """Whether a combination says nothing new: without those of its changes that fit alone, nothing or another fit is left."""
+    whole = frozenset((axis, repr(value)) for axis, value in changes.items())
+    rest = frozenset(each for each in whole if frozenset([each]) not in known)
+    return len(whole) > 1 and rest != whole and (not rest or rest in known)
+
+
+def as_header(name: str, changes: Mapping[str, Any], case: Case) -> dict[str, Any]:
+    """A preset's name and changes as the `convention` of a header."""
+    if name == lattice.OWN:
+        own = case.header.convention
+        made: dict[str, Any] = {"preset": own} if isinstance(own, str) else dict(own)
+    else:
+        made = {"preset": name.removesuffix(lattice.WITHOUT)}
+        made |= {"newton_schulz": "none"} if name.endswith(lattice.WITHOUT) else {}
+    inner = {axis.removeprefix(PREFIX): value for axis, value in changes.items() if axis.startswith(PREFIX)}
+    made |= {axis: value for axis, value in changes.items() if axis in AXES and value != "object"}
+    if inner or changes.get("newton_schulz") == "object":
+        before = made.get("newton_schulz")
+        made["newton_schulz"] = {**(before if isinstance(before, Mapping) else {}), **inner}
+    return made

@@ -1,0 +1,86 @@
+"""Input and output of `identify`: files of results, conventions as options, the answer as JSON (IDENT-1, IDENT-9)."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from atlas_ref.oracle.cases.case import Case, CaseError, load_results
+from atlas_ref.oracle.cases.inputs import same
+from atlas_ref.oracle.identify.identify import Fit, Identification
+
+
+def results_of(case: Case, path: str | os.PathLike[str]) -> dict[str, Any]:
+    """`out/...` and `grad/...` of a result file.
+
+    Raises:
+        CaseError: not such a file, of another rule, computed from other inputs, or without results.
+    """
+    name = os.fspath(path)
+    header, tensors = load_results(name)
+    if header.rule != case.header.rule:
+        raise CaseError(f"{name}: rule {header.rule}, but {case.name} is a case of {case.header.rule}")
+    for key, value in tensors.items():
+        if key.startswith("in/") and not same(value, case.inputs.get(key)):
+            raise CaseError(f"{name}: {key}: differs from that of {case.name}, so these are results of another case")
+    results = {key: value for key, value in tensors.items() if key.startswith(("out/", "grad/"))}
+    if not results:
+        raise CaseError(f"{name}: no out/... or grad/... tensor, so there is nothing to identify")
+    return results
+
+
+def setting(changes: Mapping[str, Any]) -> str:
+    """A convention or changes of one, as the option --convention takes them."""
+    return " ".join(_option(axis, value) for axis, value in changes.items()) or "spec"
+
+
+def _option(axis: str, value: Any) -> str:
+    if axis == "preset":
+        return str(value)
+    if isinstance(value, Mapping):
+        return " ".join(f"{axis}.{key}={shown(each)}" for key, each in value.items()) or f"{axis}={{}}"
+    return f"{axis}={shown(value)}"
+
+
+def shown(value: Any) -> str:
+    """A value as an option takes it."""
+    if isinstance(value, float):
+        return f"{value:g}"
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+
+
+def plain(answer: Identification, out: str, decided: str = "") -> dict[str, Any]:
+    """The report as JSON."""
+    return {
+        "case": answer.case,
+        "out": out,
+        "exit": answer.exit_code,
+        "verdict": answer.verdict,
+        "why": answer.why,
+        "match": _fit(answer.match),
+        "preset": answer.preset,
+        "own": answer.own,
+        "runner_up": _fit(answer.runner_up),
+        "times_worse": answer.times_worse,
+        "undecided": answer.undecided,
+        "indistinguishable": [{"changes": twin.changes, "reason": twin.reason, "distance": twin.distance} for twin in answer.twins],
+        "void": dict(sorted(answer.void.items())),
+        "not_tried": answer.untried,
+        "not_used": list(answer.unused),
+        "searched": answer.searched,
+        "deciding_case": decided or None,
+    }
+
+
+def _fit(fit: Fit | None) -> dict[str, Any] | None:
+    if fit is None:
+        return None
+    return {
+        "convention": fit.convention,
+        "option": setting(fit.convention),
+        "distance": fit.distance,
+        "error_over_tolerance": fit.ratio,
+        "tensor": fit.tensor,
+    }

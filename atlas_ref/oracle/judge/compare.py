@@ -1,0 +1,247 @@
+"""Compare results under test with ours: one verdict per tensor. Specified in specs/case.md and specs/sources.md."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from atlas_ref.oracle.cases.case import Case, CaseError, differentiable, unsupported
+from atlas_ref.oracle.cases.inputs import STORED, rounded
+from atlas_ref.oracle.cases.schema import result_names
+from atlas_ref.oracle.cases.tensors import RESULTS, bare
+from atlas_ref.oracle.evaluate import evaluate, under
+from atlas_ref.oracle.judge.profile import Allowed, by_token, first_wrong, profile, token_axis
+from atlas_ref.oracle.judge.tolerance import PASS, Tolerance, judged, tolerances
+from atlas_ref.oracle.judge.verdicts import Comparison, Verdict
+from atlas_ref.oracle.sources.answers import Answer, Source
+from atlas_ref.oracle.subjects import SUBJECTS
+
+__all__ = ["TOLERANCE", "Checked", "Comparison", "check", "checked", "chosen", "compare_arrays", "exit_code", "relative_error"]
+
+#: ||got - want|| / ||want|| allowed for results in float64 (CASE-20), and what is said of it.
+TOLERANCE = 1e-12
+BASIS = "fixed for float64 (CASE-20)"
+
+#: Formats whose tolerance is measured (CASE-22), and those of them that inputs are rounded to.
+MEASURED = ("float32", "bfloat16", "float16")
+NARROW = ("bfloat16", "float16")
+
+#: What is said of a result that is not there.
+ABSENT = "this result was not handed over"
+
+Numbers = np.ndarray[Any, Any]
+
+
+class Checked(NamedTuple):
+    """A case with its verdicts, and what they are about.
+
+    Attributes:
+        case: as it was compared: under the convention and in the dtype that were asked for.
+        answer: what was handed over.
+        dtype: the precision that the implementation works in, if it was said.
+    """
+
+    case: Case
+    answer: Answer
+    rows: list[Comparison]
+    dtype: str | None = None
+
+
+def check(
+    case: Case,
+    *,
+    source: Source | None = None,
+    only: Sequence[str] | None = None,
+    dtype: str | None = None,
+    state_dtype: str | None = None,
+    convention: str | Mapping[str, Any] | None = None,
+    form: str = "sequential",
+    chunk: int | None = None,
+) -> list[Comparison]:
+    """Compare results with ours, those recorded in the case unless a source computes them (CASE-23).
+
+    Args:
+        source: where results come from, see `atlas_ref.oracle.sources.sources`.
+        only: names to compare, with or without `out/` ("y", "M", "grad/k"); all that are handed over when None.
+        dtype: the precision that the implementation works in: float64, float32, bfloat16 or float16. Inputs are rounded to it
+            first, for the implementation and for ours. When None, inputs stay and each result is judged by its own dtype.
+        state_dtype: the precision that the implementation keeps M and S in, where it is not float32.
+        convention: take ours under this convention instead of the case's: a preset, or axes that change the case's own.
+        form, chunk: compute ours in this form, see `evaluate`.
+
+    Raises:
+        CaseError: the case records no results and there is no source; results that the rule does not have; `only` names what
+            no rule has; a dtype or convention that does not exist; a form that does not compute the case.
+    """
+    return checked(case, source=source, only=only, dtype=dtype, state_dtype=state_dtype, convention=convention, form=form, chunk=chunk).rows
+
+
+def checked(
+    case: Case,
+    *,
+    source: Source | None = None,
+    only: Sequence[str] | None = None,
+    dtype: str | None = None,
+    state_dtype: str | None = None,
+    convention: str | Mapping[str, Any] | None = None,
+    form: str = "sequential",
+    chunk: int | None = None,
+) -> Checked:
+    """`check`, with what the verdicts are about."""
+    wanted = None if only is None else chosen([only] if isinstance(only, str) else only)
+    if not case.supported:
+        why = unsupported(case.header.rule)
+        return Checked(case, Answer.unsupported(why), [Comparison(case.name, "-", "NOT SUPPORTED", why=why)])
+    if convention is not None:
+        case = under(case, convention)
+    if dtype is not None:
+        case = rounded(case, dtype)
+    if source is None and not case.recorded:
+        raise CaseError(f"{case.name}: no out/... or grad/... tensor is recorded, so there is nothing to check")
+    answer = Answer(dict(case.recorded)) if source is None else source(case)
+    if answer.tensors is None:
+        return Checked(case, answer, [Comparison(case.name, "-", answer.verdict, why=answer.failure or "")])
+    got = {name: value for name, value in answer.tensors.items() if name.startswith(("out/", "grad/"))}
+    compared = [name for name in got if wanted is None or name in wanted]
+    ours = evaluate(case, grad=any(name.startswith("grad/") for name in compared), form=form, chunk=chunk).tensors
+    _check_known(case, got, ours)
+    main = SUBJECTS[case.header.rule].result
+    expected = {*compared, main} if wanted is None or main in wanted else {*compared}
+    names = [name for name in ours if name in expected]
+    found = {name: got[name] for name in names if name in got}
+    rows = _judged(case, found, ours, Computed(dtype, state_dtype, form, chunk))
+    return Checked(case, answer, [rows.get(name) or Comparison(case.name, name, "MISSING", why=ABSENT) for name in names], dtype)
+
+
+class Computed(NamedTuple):
+    """How results are computed: what the implementation works in, and our form."""
+
+    dtype: str | None
+    state_dtype: str | None
+    form: str
+    chunk: int | None
+
+
+def _judged(case: Case, results: Mapping[str, Numbers], ours: Mapping[str, Numbers], computed: Computed) -> dict[str, Comparison]:
+    """A verdict for each result: float64 by a fixed tolerance, narrower formats by the measured one (CASE-20, CASE-22)."""
+    kinds = {name: computed.dtype or value.dtype.name for name, value in results.items()}
+    rows: dict[str, Comparison] = {}
+    for kind in dict.fromkeys(kinds.values()):
+        mine = {name: value for name, value in results.items() if kinds[name] == kind}
+        if kind not in MEASURED:
+            rows |= {
+                name: _placed(case, compare_arrays(case.name, name, value, ours[name]), value, ours[name]) for name, value in mine.items()
+            }
+            continue
+        want = ours
+        if computed.dtype is None and kind in NARROW:  # results in this format come from inputs in it
+            grad = any(name.startswith("grad/") for name in mine)
+            want = evaluate(rounded(case, kind), grad=grad, form=computed.form, chunk=computed.chunk).tensors
+        allowed = tolerances(case, dtype=kind, state_dtype=computed.state_dtype, only=list(mine), results=want)
+        for name, value in mine.items():
+            row = judged(case.name, name, value, want[name], allowed[name])
+            row = row._replace(allowed=PASS, basis=f"{row.basis}, of which PASS is up to {PASS:g}")
+            rows[name] = _placed(case, row, value, want[name], allowed[name])
+    return rows
+
+
+def _placed(case: Case, row: Comparison, got: Numbers, want: Numbers, tolerance: Tolerance | None = None) -> Comparison:
+    """Where along the tokens the error lies, and the first wrong entry (SRC-12, SRC-13)."""
+    if got.shape != want.shape or got.dtype.name not in STORED or (tolerance is None and row.tolerance is None):
+        return row
+    got, want = got.astype(np.float64), want.astype(np.float64)
+    with np.errstate(all="ignore"):
+        gap = np.abs(got - want)
+        if tolerance is not None:
+            most = Allowed(PASS * tolerance.max, PASS * tolerance.rms)
+        else:  # a norm over all entries: no entry alone is beyond it, and a token is on the average
+            size = float(np.sqrt(np.mean(want**2))) if want.any() else 1.0 / math.sqrt(max(want.size, 1))
+            most = Allowed(math.inf, (row.tolerance or 0.0) * size)
+        axis = token_axis(case, row.tensor)
+        tokens = by_token(gap, axis, most)
+    first = None if row.verdict == "PASS" else first_wrong(gap, axis, tokens, got, want)
+    return row._replace(profile=profile(tokens, axis), first=first)
+
+
+def _check_known(case: Case, got: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
+    known = [*ours, *("grad/" + name.removeprefix("in/") for name in differentiable(case))]
+    for name in got:
+        if name not in known:
+            alike = ", ".join(dict.fromkeys(n for n in known if n.startswith(name.split("/")[0] + "/")))
+            raise CaseError(f"{case.name}: {name}: not a result of this case; it has {alike}")
+
+
+def chosen(only: Sequence[str]) -> set[str]:
+    """Full names of the results to compare.
+
+    Raises:
+        CaseError: a name that is no result of any rule.
+    """
+    wanted = {name if name.startswith(("out/", "grad/")) else f"out/{name}" for name in only}
+    unknown = sorted(name for name in wanted if bare(name) not in result_names())
+    if unknown:
+        raise CaseError(
+            f"only: {unknown[0]}: no rule has such a result; results are {', '.join(RESULTS)}, and grad/ before an input's name"
+        )
+    return wanted
+
+
+def compare_arrays(case: str, name: str, got: Numbers, want: Numbers) -> Comparison:
+    """The verdict on one array against ours, by the tolerance of float64 (CASE-20, CASE-21)."""
+    row = Comparison(case, name, "WRONG", tolerance=TOLERANCE, basis=BASIS)
+    if got.shape != want.shape:
+        return row._replace(why=f"shape {got.shape}, expected {want.shape}")
+    if got.dtype.name not in STORED:
+        why = f"no tolerance is stated for {got.dtype.name}"
+        return row._replace(verdict="UNDECIDABLE", tolerance=None, basis="", why=why)
+    got, want = got.astype(np.float64), want.astype(np.float64)
+    bad = _first(~np.isfinite(got))
+    if bad is not None:
+        return row._replace(place=bad, got=float(got[bad]), want=float(want[bad]), why=f"{got[bad]} at {bad}")
+    bad = _first(~np.isfinite(want))
+    if bad is not None:
+        why = f"ours is {want[bad]} at {bad}: the rule itself overflows here"
+        return row._replace(verdict="UNDECIDABLE", place=bad, got=float(got[bad]), want=float(want[bad]), why=why)
+    with np.errstate(over="ignore"):
+        place = _first(np.abs(got - want) == np.max(np.abs(got - want), initial=0.0)) or ()
+    error = relative_error(got, want)
+    word: Verdict = "PASS" if error <= TOLERANCE else "WRONG"
+    return row._replace(verdict=word, error=error, place=place, got=float(got[place]), want=float(want[place]))
+
+
+def _first(where: Numbers) -> tuple[int, ...] | None:
+    """Index of the first True."""
+    return tuple(int(i) for i in np.unravel_index(int(np.argmax(where)), where.shape)) if where.any() else None
+
+
+def relative_error(got: Numbers, want: Numbers) -> float:
+    """||got - want|| / ||want||; ||got|| where want is 0.
+
+    Right at any scale: the norms are taken of arrays scaled to 1.
+    """
+    with np.errstate(over="ignore"):
+        gap, gap_norm = _scaled_norm(got - want)
+    size, size_norm = _scaled_norm(want)
+    if gap == 0.0 or math.isinf(gap):
+        return gap
+    return gap * gap_norm if size == 0.0 else (gap / size) * (gap_norm / size_norm)
+
+
+def _scaled_norm(x: Numbers) -> tuple[float, float]:
+    """The largest magnitude, and the norm of x divided by it."""
+    top = float(np.max(np.abs(x), initial=0.0))
+    return (top, float(np.linalg.norm(x / top))) if 0.0 < top < math.inf else (top, 0.0)
+
+
+def exit_code(comparisons: Iterable[Comparison]) -> int:
+    """The exit code of some verdicts (CASE-26).
+
+    0 when every compared tensor is PASS or expected not to be, 1 when one is not, 3 when nothing could be compared.
+    """
+    compared = [c for c in comparisons if c.verdict != "NOT SUPPORTED"]
+    if not compared:
+        return 3
+    return 0 if all(c.verdict == "PASS" or c.xfail for c in compared) else 1

@@ -1,0 +1,126 @@
+"""The ensemble: results of a case as plain evaluations in every legal arithmetic round them (TOL-3, TOL-7, TOL-8)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from atlas_ref.oracle.cases.case import Case, differentiable
+from atlas_ref.oracle.cases.inputs import converted
+from atlas_ref.oracle.cases.tensors import COTANGENTS, bare
+from atlas_ref.oracle.evaluate import weighed
+from atlas_ref.oracle.family.arithmetic import MEMBERS, PLAIN, Arithmetic
+from atlas_ref.oracle.judge.norms import FORMATS, rounded
+from atlas_ref.oracle.subjects import SUBJECTS, block
+from atlas_ref.oracle.subjects.subject import Rounding
+from atlas_ref.types import Array
+from tape import vjp
+
+#: Relative change of the argument of Newton-Schulz by which its amplification is measured (TOL-5).
+PROBE = 1e-9
+
+Touch = Callable[[Array], Array]
+Results = dict[str, Array]
+
+
+def members(case: Case, dtype: str, *, state_dtype: str | None = None, grad: bool = False) -> dict[str, Results]:
+    """What each member computes for a case, by its name: results in `dtype`, arithmetic float64 for float64, else float32.
+
+    Args:
+        case: with inputs as both sides have them, see `inputs.rounded`.
+        state_dtype: format that M and S are rounded to after every token.
+        grad: also gradients.
+    """
+    arithmetic = "float64" if dtype == "float64" else "float32"
+    inputs = converted(case, arithmetic)
+    found: dict[str, Results] = {}
+    for number, way in enumerate(MEMBERS):
+        touch = _noise(number, FORMATS[arithmetic][1]) if number else None
+        results = evaluate(case, inputs, way, touch=touch, state_dtype=state_dtype, grad=grad)
+        found[way.name] = {name: rounded(np.asarray(value), dtype) for name, value in results.items()}
+    return found
+
+
+def exact(case: Case, *, grad: bool = False) -> Results:
+    """What the loops of the members compute in float64: what their rounding errors are measured against (TOL-3)."""
+    return evaluate(case, converted(case, "float64"), PLAIN, grad=grad)
+
+
+def amplification(case: Case, plain: Mapping[str, Array], *, grad: bool = False) -> dict[str, float]:
+    """By how much Newton-Schulz magnifies a relative change of its argument, for each result; at least 1 (TOL-5).
+
+    Args:
+        plain: what `exact` computes.
+    """
+    if not any(part.convention.has_newton_schulz for part in block.parts(case)):
+        return {}
+    inputs = converted(case, "float64")
+    factors: dict[str, float] = {}
+    for seed in (1, 2):
+        draw = np.random.Generator(np.random.Philox(seed))
+        moved = evaluate(case, inputs, PLAIN, grad=grad, argument=_probe(draw))
+        for name, value in moved.items():
+            truth = np.asarray(plain[name], np.float64)
+            size, change = float(np.linalg.norm(truth)), float(np.linalg.norm(value - truth))
+            if size and np.isfinite(change):  # a uniform draw is 1/sqrt(3) of its bound
+                factors[name] = max(factors.get(name, 1.0), math.sqrt(3.0) * change / size / PROBE)
+    return factors
+
+
+def _probe(draw: np.random.Generator) -> Touch:
+    return lambda S: S * (1.0 + PROBE * draw.uniform(-1.0, 1.0, S.shape))
+
+
+def evaluate(
+    case: Case,
+    inputs: Mapping[str, Array],
+    way: Arithmetic,
+    *,
+    touch: Touch | None = None,
+    argument: Touch | None = None,
+    state_dtype: str | None = None,
+    grad: bool = False,
+) -> Results:
+    """The results of one member.
+
+    Args:
+        inputs: of one dtype.
+        touch: what becomes of mapped keys and queries and of computed gates.
+        argument: what becomes of every argument of Newton-Schulz.
+    """
+
+    def forward(chosen: Mapping[str, Array]) -> Results:
+        return _forward(case, {**inputs, **chosen}, way, touch or _same, argument or _same, state_dtype)
+
+    with np.errstate(all="ignore"):
+        if not grad:
+            return forward({})
+        outputs, pullback = vjp(forward, {name: inputs[name] for name in differentiable(case)})
+        bars = {weighed(name): value for name, value in inputs.items() if bare(name) in COTANGENTS}
+        seeds = {name: bars[name] if name in bars else np.zeros_like(value) for name, value in outputs.items()}
+        (gradients,) = pullback(seeds)
+    return {**outputs} | {"grad/" + name.removeprefix("in/"): np.asarray(g) for name, g in gradients.items()}
+
+
+def _same(x: Array) -> Array:
+    return x
+
+
+def _noise(seed: int, bits: int) -> Touch:
+    """Each entry moved by at most one unit in its last place.
+
+    That is what a function other than a sum of products may round.
+    """
+    draw = np.random.Generator(np.random.Philox(seed))
+
+    def touch(x: Array) -> Array:
+        return x * (1.0 + 2.0**-bits * draw.uniform(-1.0, 1.0, x.shape)).astype(x.dtype)
+
+    return touch
+
+
+def _forward(case: Case, inputs: Mapping[str, Array], way: Arithmetic, touch: Touch, argument: Touch, state_dtype: str | None) -> Results:
+    store = None if state_dtype is None else lambda x: rounded(x, state_dtype)
+    return SUBJECTS[case.header.rule].plain(inputs, case, Rounding(way, touch, argument, store))

@@ -1,0 +1,87 @@
+"""Place of an error in a sequence: its size by token, and the first entry beyond its tolerance."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from atlas_ref.oracle.cases.case import Case
+from atlas_ref.oracle.cases.tensors import PROJECTED, TOKEN, bare
+from atlas_ref.oracle.judge.verdicts import First, Profile
+
+#: Cells that a long sequence is shown in; each shows the largest of its tokens.
+CELLS = 128
+
+Numbers = np.ndarray[Any, Any]
+
+
+class Allowed(NamedTuple):
+    """What PASS allows a token: its largest entry, and its root mean square."""
+
+    max: float
+    rms: float
+
+
+def token_axis(case: Case, name: str) -> int | None:
+    """Axis of the tokens, counted from the last one.
+
+    None for a state, a parameter or a rule without a sequence.
+    """
+    if name == "out/y":
+        return -2
+    if not name.startswith("grad/"):
+        return None
+    key = "in/" + name.removeprefix("grad/")
+    axes = {**PROJECTED, **TOKEN}.get(bare(key), (None, None))[1]
+    if axes is None or case.header.rule == "feature_map":
+        return None
+    if axes.axes == "gate":
+        return -2 if case.inputs[key].ndim == case.inputs["in/k"].ndim else -1
+    words = axes.axes.split()
+    return words.index("T") - len(words) if "T" in words else None
+
+
+def by_token(gap: Numbers, axis: int | None, allowed: Allowed) -> Numbers:
+    """Error over what is allowed, a number per token; one for a tensor without tokens (SRC-13)."""
+    rows = [gap] if axis is None else np.moveaxis(gap, axis, 0)
+    return np.array([max(_over(np.max(row, initial=0.0), allowed.max), _over(_rms(row), allowed.rms)) for row in rows])
+
+
+def _over(error: float, allowed: float) -> float:
+    """Not a number counts as infinity: `max` would lose it."""
+    if error == 0.0:
+        return 0.0
+    ratio = error / allowed if allowed > 0.0 else np.inf
+    return float(ratio) if ratio == ratio else float("inf")
+
+
+def profile(tokens: Numbers, axis: int | None) -> Profile:
+    """Numbers per token in cells (SRC-13)."""
+    if axis is None:
+        return Profile((float(tokens[0]),), 0)
+    width = max(1, -(-len(tokens) // CELLS))
+    return Profile(tuple(float(tokens[i : i + width].max()) for i in range(0, len(tokens), width)), width)
+
+
+def first_wrong(gap: Numbers, axis: int | None, tokens: Numbers, got: Numbers, want: Numbers) -> First | None:
+    """The worst entry of the first token beyond what is allowed (SRC-12).
+
+    Of the worst token where none is beyond; None for an empty tensor.
+    """
+    if not gap.size:
+        return None
+    token, inside = None, gap
+    if axis is not None:
+        token = int(np.argmax(tokens > 1.0)) if (tokens > 1.0).any() else int(np.argmax(tokens))
+        inside = np.full(gap.shape, -1.0)
+        keep: tuple[Any, ...] = (..., slice(token, token + 1), *[slice(None)] * (-axis - 1))
+        inside[keep] = gap[keep]
+    index = tuple(int(i) for i in np.unravel_index(int(np.argmax(np.where(np.isnan(inside), np.inf, inside))), gap.shape))
+    return First(token, index, float(got[index]), float(want[index]))
+
+
+def _rms(x: Numbers) -> float:
+    """The root mean square, at any scale."""
+    top = float(np.max(x, initial=0.0))
+    return top * float(np.sqrt(np.mean((x / top) ** 2))) if 0.0 < top < np.inf else top

@@ -1,0 +1,257 @@
+"""Tensors of chunk kernels as ops of the loop: states at the start of chunks, the triangular matrix, and residuals by column.
+
+chunk/M and chunk/S are the states before the first token of each chunk, chunk/E the residuals that a chunk works with, and
+chunk/A the unit lower triangular matrix of the exact form. Specified in specs/replay.md (REPLAY-19 to REPLAY-22).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from atlas_ref.oracle.cases.case import Case, CaseError
+from atlas_ref.oracle.cases.inputs import STORED
+from atlas_ref.oracle.family.arithmetic import Arithmetic
+from atlas_ref.oracle.replay import loop as trace_loop
+from atlas_ref.oracle.replay import steps
+from atlas_ref.oracle.subjects.memory import GATE_NAMES
+from atlas_ref.rules import RULES
+from atlas_ref.types import Array
+from tape import ops
+
+#: The tensors, in the order in which a chunk makes them, with their clauses.
+NAMES = {"chunk/A": "EXACT-2", "chunk/S": "CHUNK-8", "chunk/M": "CHUNK-8", "chunk/E": "CHUNK-6"}
+
+
+class Chunks(NamedTuple):
+    """How a call is cut: `size` tokens at most, never across a reset or the start of a span.
+
+    Attributes:
+        starts: first token of each chunk, and of what would come after the last.
+        fresh: whether a chunk starts from the state that the case gives.
+    """
+
+    size: int
+    starts: tuple[int, ...]
+    fresh: tuple[bool, ...]
+
+    @property
+    def number(self) -> int:
+        return len(self.fresh)
+
+    def of(self, t: int) -> int:
+        """The chunk of a token."""
+        return int(np.searchsorted(self.starts, t, side="right")) - 1
+
+
+def chunks(case: Case, size: int) -> Chunks:
+    """Cut a case into chunks (CHUNK-14, REPLAY-19)."""
+    T = case.inputs["in/x" if case.header.level == "token" else "in/k"].shape[-2]
+    reset = np.asarray(case.inputs["in/reset"]).astype(bool) if "in/reset" in case.inputs else np.zeros(T, bool)
+    stretches, position, starts, fresh = _span_starts(case, T, reset), 0, [], []
+    for t in range(T):
+        position = 0 if t in stretches else position
+        if position % size == 0:
+            starts.append(t)
+            fresh.append(t == 0 or bool(reset[t]))
+        position += 1
+    return Chunks(size, (*starts, T), tuple(fresh))
+
+
+def _span_starts(case: Case, T: int, reset: np.ndarray[Any, Any]) -> set[int]:
+    """Tokens at which a packed sequence or a span starts."""
+    found = {0, *np.nonzero(reset)[0].tolist()}
+    convention, span = case.convention, case.header.span
+    if span is None or convention.reference == "call_start" or "chunk_start" not in (convention.reference, convention.read):
+        return found
+    first = 1 % span if convention.span_origin == "multiple" else 0
+    position = first if case.header.phase is None else case.header.phase
+    for t in range(T):
+        position = first if reset[t] else position
+        if position == 0:
+            found.add(t)
+        position = (position + 1) % span
+    return found
+
+
+# -- what was handed over -----------------------------------------------------------------------------
+
+
+def unrolled(case: Case, name: str, value: Any, cut: Chunks, shapes: Mapping[str, tuple[int, ...]], label: str) -> tuple[Array, str]:
+    """A chunk tensor in float64 and per token or chunk, and its dtype.
+
+    Returns:
+        chunk/M, chunk/S: (L, chunks, d_out, d_phi). chunk/E: (L, T, c, d_out), as trace/residual. chunk/A: (L, T, ..., rows
+        of the token, columns).
+
+    Raises:
+        CaseError: a tensor that this case does not have, another shape, a dtype that is not floating.
+    """
+    array = np.asarray(value)
+    if array.dtype.name not in STORED:
+        raise CaseError(f"{label}: {name}: dtype {array.dtype.name}, {', '.join(STORED)} are needed")
+    refused = _refusal(case, name, shapes)
+    if refused:
+        raise CaseError(f"{label}: {name}: {refused}")
+    expected = _shape(case, name, cut, shapes)
+    if array.shape != expected:
+        raise CaseError(
+            f"{label}: {name}: shape {array.shape}, expected {expected} for {_number(cut.number, 'chunk')} of {_number(cut.size, 'token')}"
+        )
+    wide, kind = array.astype(np.float64), array.dtype.name
+    if name in ("chunk/M", "chunk/S"):
+        return (wide.swapaxes(-1, -2) if case.convention.layout == "transposed" else wide), kind
+    return (_rows_of_A if name == "chunk/A" else _rows_of_E)(case, wide, cut, shapes), kind
+
+
+def _number(count: int, word: str) -> str:
+    return f"{count} {word}{'' if count == 1 else 's'}"
+
+
+def _refusal(case: Case, name: str, shapes: Mapping[str, tuple[int, ...]]) -> str:
+    convention, solved = case.convention, case.convention.reference == "running"
+    if name not in NAMES:
+        return f"not a tensor of chunks; they are {', '.join(NAMES)}"
+    if name == "chunk/S" and "S" not in shapes:
+        return f"{case.header.rule} has no momentum"
+    if name in ("chunk/A", "chunk/E") and "residual" not in shapes:
+        return f"{case.header.rule} has no residual"
+    if name == "chunk/A" and (not solved or convention.has_newton_schulz):
+        return "the exact form alone has it: reference running, without Newton-Schulz"
+    decays = not solved and convention.decay == "before_error" and convention.reference != "zero"
+    if name == "chunk/E" and decays and case.header.window > 1 and "P" not in shapes:
+        return "under a frozen reference with decay before_error a column has no residual of its own (CHUNK-10)"
+    return ""
+
+
+def _lead(case: Case, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
+    return shapes["phi_k"][: trace_loop.leading(case)]
+
+
+def _shape(case: Case, name: str, cut: Chunks, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
+    lead, M = _lead(case, shapes), shapes["M"][-2:]
+    if name in ("chunk/M", "chunk/S"):
+        return (*lead, cut.number, *M)
+    rows = cut.size * places(case)
+    if name == "chunk/A":
+        per_dimension = (shapes["residual"][-1],) if _per_dimension(case) else ()
+        return (*lead, cut.number, *per_dimension, rows, rows)
+    history = 0 if case.convention.reference == "running" or _momentum_first(case) else case.header.window - 1
+    return (*lead, cut.number, history + rows, shapes["residual"][-1])
+
+
+def _momentum_first(case: Case) -> bool:
+    return RULES[case.header.rule].has_window and case.convention.order == "momentum_then_window"
+
+
+def places(case: Case) -> int:
+    """Unknowns that a token has: one per lag under the running reference, else one (EXACT-3, EXACT-11)."""
+    return case.header.window if case.convention.reference == "running" and not _momentum_first(case) else 1
+
+
+def _per_dimension(case: Case) -> bool:
+    if case.header.level == "token":
+        return any(case.inputs[f"in/param/W_{g}"].shape[-2] > 1 for g in GATE_NAMES if f"in/param/W_{g}" in case.inputs)
+    gates = ("in/retain", "in/log_retain", "in/momentum", "in/log_momentum", "in/step_size", "in/step_size_memory")
+    return any(case.inputs[name].ndim == case.inputs["in/k"].ndim for name in gates if name in case.inputs)
+
+
+def _rows_of_A(case: Case, wide: Array, cut: Chunks, shapes: Mapping[str, tuple[int, ...]]) -> Array:
+    """(L, chunks, ..., rows, columns) -> (L, T, ..., rows of a token, columns)."""
+    lead, c = len(_lead(case, shapes)), places(case)
+    taken = []
+    for t in range(cut.starts[-1]):
+        i = cut.of(t)
+        row = (t - cut.starts[i]) * c
+        taken.append(np.moveaxis(wide, lead, 0)[i][..., row : row + c, :])
+    return np.stack(taken, axis=lead)
+
+
+def _rows_of_E(case: Case, wide: Array, cut: Chunks, shapes: Mapping[str, tuple[int, ...]]) -> Array:
+    """(L, chunks, rows, d_out) -> (L, T, c, d_out) by lag, 0 where the other order has no row."""
+    lead, c = len(_lead(case, shapes)), case.header.window
+    by_chunk = np.moveaxis(wide, lead, 0)
+    rows = []
+    for t in range(cut.starts[-1]):
+        i = cut.of(t)
+        own, at = by_chunk[i], t - cut.starts[i]
+        if _momentum_first(case):
+            row = np.pad(own[..., at : at + 1, :], [(0, 0)] * lead + [(0, c - 1), (0, 0)])
+        elif places(case) == c:
+            row = own[..., at * c : (at + 1) * c, :]
+        else:
+            row = own[..., at : at + c, :][..., ::-1, :]  # columns run from the oldest token
+        rows.append(row)
+    return np.stack(rows, axis=lead)
+
+
+# -- what they should be ------------------------------------------------------------------------------
+
+
+def initial(case: Case, inputs: Mapping[str, Array], name: str, like: Array) -> Array:
+    """M_0 or S_0 of the call, d_out x d_phi; zero unless given."""
+    given = inputs.get(f"in/{name}0")
+    if given is None:
+        return np.zeros_like(like)
+    return given.swapaxes(-1, -2) if case.convention.layout == "transposed" else given
+
+
+def system(sequence: trace_loop.Sequence, way: Arithmetic, cut: Chunks) -> Array:
+    """L = I + tril(D' * Phi Phi^T), cut into the rows of each token and padded to full chunks (EXACT-1 to EXACT-3, EXACT-11).
+
+    Returns:
+        (..., T, G, rows of a token, columns), G one, or one per output dimension.
+    """
+    c = places(sequence.case)
+    keys = [ops.flip(each, -2)[..., :c, :] for each, _ in trace_loop._windows(sequence)]  # by lag
+    found = []
+    for i in range(cut.number):
+        tokens = range(cut.starts[i], cut.starts[i + 1])
+        columns = np.concatenate([keys[t] for t in tokens], axis=-2)
+        before = _rows(sequence, tokens, c)
+        for n, t in enumerate(tokens):
+            scores = way.matmul(keys[t], columns.swapaxes(-1, -2))  # (..., c, columns)
+            seen = np.arange(columns.shape[-2]) < n * c
+            block = np.where(seen, before[n][..., None, :] * scores[..., None, :, :], 0.0)  # (..., G, c, columns)
+            block = block + np.eye(c, columns.shape[-2], n * c, dtype=block.dtype)
+            padding = [(0, 0)] * (block.ndim - 1) + [(0, cut.size * c - block.shape[-1])]
+            found.append(np.pad(block, padding))
+    return np.stack(found, axis=-4)
+
+
+def _rows(sequence: trace_loop.Sequence, tokens: range, c: int) -> list[Array]:
+    """D'_t over the columns of a chunk, (..., G, columns), for each of its tokens (CHUNK-4, CHUNK-11, EXACT-1)."""
+    s = steps.scale_of(sequence.config)
+    lead = (*sequence.phi_k.shape[:-2], 1)
+    D: Array = np.zeros((*lead, len(tokens) * c), sequence.phi_k.dtype)
+    X, own, found = D, list[Array](), list[Array]()
+    for n, t in enumerate(tokens):
+        r, m, a, b = _gates(sequence, t)
+        found.append(r * D if sequence.config.convention.decay == "before_error" else D)
+        unit = np.zeros((*lead, len(tokens) * c), D.dtype)
+        unit[..., n * c : (n + 1) * c] = 1.0
+        if sequence.momentum_first:
+            own.append(m * (own[-1] if own else D * 0.0) + s * a * unit)
+            weights = sequence.weights[t][..., ::-1, 0]  # by lag
+            entering = sum(weights[..., j, None, None] * own[-1 - j] for j in range(min(sequence.window, len(own))))
+            D = r * D + b * entering
+            continue
+        w = unit if sequence.weights[t] is None else unit * 0.0
+        if sequence.weights[t] is not None:
+            w[..., n * c : (n + 1) * c] = np.where(sequence.exists[t], sequence.weights[t][..., ::-1, 0], 0.0)[..., None, :]
+        X = m * X + a * (s * w)
+        D = r * D + b * X
+    return found
+
+
+def _gates(sequence: trace_loop.Sequence, t: int) -> tuple[Any, Any, Any, Any]:
+    """r, m, a, b of a token; all silent at an inactive one (CHUNK-2)."""
+    if not sequence.active[t]:
+        return 1.0, 1.0, 0.0, 0.0
+    momentum = sequence.momentum[t] if sequence.rule.has_momentum else None
+    (a, b), r = sequence.rates[t], sequence.retain[t]
+    out = 1.0 if b is None else b
+    out = -out if sequence.config.convention.direction == "ascent" else out
+    return (1.0 if r is None else r), (0.0 if momentum is None else momentum), (1.0 if a is None else a), out

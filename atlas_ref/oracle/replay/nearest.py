@@ -1,0 +1,92 @@
+"""The convention that explains a wrong op: the same op on the same recorded inputs, under one other setting at a time.
+
+Specified in specs/replay.md (REPLAY-16).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args
+
+from atlas_ref.conventions import Convention
+from atlas_ref.oracle.cases.case import Case, CaseError
+from atlas_ref.oracle.evaluate import under
+from atlas_ref.oracle.judge.tolerance import PASS
+from atlas_ref.oracle.replay.judge import cells, ratios
+from atlas_ref.oracle.replay.loop import leading
+from atlas_ref.oracle.replay.ops import is_matrix
+from atlas_ref.oracle.replay.passes import Passes
+from atlas_ref.oracle.replay.recorded import Recorded
+from atlas_ref.parts.newton_schulz import NewtonSchulz
+from atlas_ref.rules import RULES, names_with
+from atlas_ref.types import Array
+
+#: Values to try on the axes that take numbers.
+NUMBERS: dict[str, tuple[Any, ...]] = {"gradient_scale": (1, 2, 0.5, "2/d_out"), "query_scale": (1, "1/sqrt(d_in)")}
+
+#: The same for the settings of Newton-Schulz.
+SETTINGS: dict[str, tuple[Any, ...]] = {
+    "coefficients": ("muon", "cubic", "polar_express"),
+    "steps": (1, 2, 3, 4, 5, 6, 10),
+    "eps": (0, 1e-7, 1e-5, 1e-3),
+}
+
+
+#: Settings that are named at most.
+MOST = 4
+
+
+def candidates(case: Case) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every convention that differs from the case's in one setting: its name, and the change."""
+    axes = Convention.model_fields
+    for axis in axes:
+        if axis == "newton_schulz":
+            continue
+        for value in NUMBERS.get(axis) or get_args(axes[axis].annotation):
+            if value != getattr(case.convention, axis):
+                yield f"{axis} {value}", {axis: value}
+    if not case.convention.has_newton_schulz:
+        return
+    settings = case.convention.newton_schulz_settings
+    for key, field in NewtonSchulz.model_fields.items():
+        for value in SETTINGS.get(key) or (get_args(field.annotation) if key not in ("norm_factor", "lower_bound") else ()):
+            if value != getattr(settings, key):
+                yield f"newton_schulz.{key} {value}", {"newton_schulz": {key: value}}
+    if case.header.rule in names_with("has_newton_schulz"):
+        yield "newton_schulz none", {"newton_schulz": "none"}
+
+
+def explanation(passes: Passes, op: str, spread: Array) -> str:
+    """The settings under which an op is right at every token, each on its own; "" where there is none (REPLAY-16).
+
+    Args:
+        spread: errors of the ensemble at the op, `Judged.spread`.
+    """
+    named = [name for name, change in candidates(passes.case) if _explains(passes, change, op, spread)]
+    if len(named) > MOST:
+        named = [*named[: MOST - 1], f"{len(named) - MOST + 1} more"]
+    return " or ".join(named)
+
+
+def _explains(passes: Passes, change: Mapping[str, Any], op: str, spread: Array) -> bool:
+    if "layout" in change:
+        turned = _turned(passes.found)
+        return turned is not None and _right(Passes(passes.case, turned, passes.cut), op, spread)
+    try:
+        return _right(Passes(under(passes.case, change), passes.found, passes.cut), op, spread)
+    except CaseError:
+        return False
+
+
+def _right(passes: Passes, op: str, spread: Array) -> bool:
+    """Whether the op is right at every token of this case, with the ensemble's errors under the case's own convention."""
+    given = cells(passes.found[op], leading(passes.case), passes.truth(), sequence=passes.case.header.rule in RULES)
+    return given is not None and given.got.shape[:-1] == spread.shape[1:] and bool((ratios(given, spread) <= PASS).all())
+
+
+def _turned(found: Mapping[str, Recorded]) -> dict[str, Recorded] | None:
+    """The recorded matrices the other way round; None where they are not square."""
+    matrices = [each for op, each in found.items() if is_matrix(op)]
+    if not matrices or any(each.values.shape[-1] != each.values.shape[-2] for each in matrices):
+        return None
+    return {op: each._replace(values=each.values.swapaxes(-1, -2)) if is_matrix(op) else each for op, each in found.items()}

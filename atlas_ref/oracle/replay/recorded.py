@@ -1,0 +1,145 @@
+"""What somebody recorded: the trace tensors of a file, checked against the case and brought into one form.
+
+Specified in specs/replay.md (REPLAY-9, REPLAY-10).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from atlas_ref.oracle.cases.case import Case, CaseError
+from atlas_ref.oracle.cases.header import Header
+from atlas_ref.oracle.cases.inputs import STORED, converted, same
+from atlas_ref.oracle.replay import loop as trace_loop
+from atlas_ref.oracle.replay.chunks import NAMES, Chunks, unrolled
+from atlas_ref.oracle.replay.trace import Recorder, in_layout
+from atlas_ref.rules import RULES
+from atlas_ref.types import Array
+
+#: A result that stands for an op where the trace leaves it out.
+STANDS_FOR = {"out/y": "y", "out/X": "X", "out/phi": "phi"}
+
+#: Header keys that a trace and its case must share: they fix shapes and what a token is.
+SHARED = ("rule", "level", "window", "span", "feature_map")
+
+#: From the widest format to the narrowest.
+WIDEST_FIRST = ("float64", "float32", "float16", "bfloat16")
+
+
+class Recorded(NamedTuple):
+    """One recorded op.
+
+    Attributes:
+        tensor: its name in the file, trace/S or out/y.
+        op: S, or chunk/M.
+        values: in float64; (L, T, ...) with matrices as d_out x d_phi.
+        dtype: format it was stored in.
+        labels: tokens that the axis of tokens stands for: the first of each chunk; None for all of them.
+        into: the op of the loop that goes on with these values, or the state that starts with them; "" for none.
+    """
+
+    tensor: str
+    op: str
+    values: np.ndarray[Any, Any]
+    dtype: str
+    labels: tuple[int, ...] | None = None
+    into: str = ""
+
+    def of(self, place: int, lead: int) -> Array:
+        """The values at one place of the axis of tokens."""
+        return self.values[(slice(None),) * lead + (place,)]
+
+
+def recorded(case: Case, mine: Mapping[str, Any], cut: Chunks | None, *, label: str = "trace") -> dict[str, Recorded]:
+    """The recorded ops by name: those of chunks first, then in the order of the loop, then adjoints from the last op to the first.
+
+    Args:
+        cut: how chunk tensors are cut; None where nobody said.
+        label: what messages call `mine`: the name of its file.
+
+    Raises:
+        CaseError: an op that the case does not have, another shape, a dtype that is not floating, chunk tensors without the size
+            of a chunk, inputs that differ from the case's.
+    """
+    _check_inputs(case, mine, label)
+    shapes = op_shapes(case)
+    found: dict[str, Recorded] = {}
+    for tensor, value in mine.items():
+        kind, _, name = tensor.partition("/")
+        op = name if kind in ("trace", "trace_grad") else STANDS_FOR.get(tensor)
+        if op is None or (tensor in STANDS_FOR and f"trace/{op}" in mine):
+            continue
+        if op not in shapes:
+            raise CaseError(f"{label}: {tensor}: not an op of this case; it has {', '.join(shapes)}")
+        one = _one(tensor, op, value, shapes[op], case, label)
+        found[tensor if kind == "trace_grad" else op] = one._replace(op=tensor, into="") if kind == "trace_grad" else one
+    chunked = {name: _chunked(case, name, value, cut, shapes, label) for name, value in mine.items() if name.startswith("chunk/")}
+    order = [*(name for name in NAMES if name in chunked), *shapes, *(f"trace_grad/{op}" for op in reversed(shapes))]
+    return {name: (chunked | found)[name] for name in order if name in chunked or name in found}
+
+
+def _chunked(case: Case, name: str, value: Any, cut: Chunks | None, shapes: Mapping[str, tuple[int, ...]], label: str) -> Recorded:
+    """A tensor of a chunk kernel (REPLAY-19)."""
+    if case.header.rule not in RULES:
+        raise CaseError(f"{label}: {name}: the rule {case.header.rule} has no chunks")
+    if cut is None:
+        raise CaseError(f"{label}: {name}: how many tokens a chunk has is not said; the header key chunk is needed")
+    values, dtype = unrolled(case, name, value, cut, shapes, label)
+    if name in ("chunk/M", "chunk/S"):
+        return Recorded(name, name, values, dtype, cut.starts[:-1], name.removeprefix("chunk/"))
+    return Recorded(name, name, values, dtype, into="residual" if name == "chunk/E" else "")
+
+
+def _one(tensor: str, op: str, value: Any, shape: tuple[int, ...], case: Case, label: str) -> Recorded:
+    array = np.asarray(value)
+    if array.dtype.name not in STORED:
+        raise CaseError(f"{label}: {tensor}: dtype {array.dtype.name}, {', '.join(STORED)} are needed")
+    if array.shape != shape:
+        raise CaseError(f"{label}: {tensor}: shape {array.shape}, expected {shape}")
+    return Recorded(tensor, op, np.asarray(in_layout(case, op, array.astype(np.float64))), array.dtype.name, into=op)
+
+
+def op_shapes(case: Case) -> dict[str, tuple[int, ...]]:
+    """The shape of `trace/OP` for every op, in the order of the loop."""
+    recorder = Recorder(case)
+    with np.errstate(all="ignore"):
+        trace_loop.walk(case, converted(case, "float64"), recorder)
+    return {name: value.shape for name, value in recorder.tensors().items()}
+
+
+def _check_inputs(case: Case, mine: Mapping[str, Any], label: str) -> None:
+    """A trace that brings its inputs must bring those of the case, if only rounded to its own format."""
+    for name, value in mine.items():
+        if not name.startswith("in/"):
+            continue
+        if name not in case.inputs:
+            raise CaseError(f"{label}: {name}: the case has no such input; this is the trace of another case")
+        own, other = case.inputs[name], np.asarray(value)
+        if own.shape != other.shape:
+            raise CaseError(f"{label}: {name}: shape {other.shape}, the case has {own.shape}; this is the trace of another case")
+        if not same(other, own):
+            raise CaseError(f"{label}: {name}: not the numbers of the case; this is the trace of another case")
+
+
+def check_header(case: Case, header: Header, label: str) -> None:
+    """Refuse a trace whose header says that it belongs to another case.
+
+    Raises:
+        CaseError: names the key and both values.
+    """
+    for key in SHARED:
+        own, other = getattr(case.header, key), getattr(header, key)
+        if own != other:
+            raise CaseError(f"{label}: {key}: {_shown(other)}, the case has {_shown(own)}; this is the trace of another case")
+
+
+def _shown(value: Any) -> str:
+    return str(getattr(value, "kind", value))
+
+
+def narrowest(found: Mapping[str, Recorded]) -> str:
+    """The narrowest format among recorded tensors, which says what arithmetic they came from."""
+    return max((each.dtype for each in found.values()), key=WIDEST_FIRST.index)

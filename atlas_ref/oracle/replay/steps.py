@@ -1,0 +1,144 @@
+"""The ops of one token, one function each, as the rules define them: what a trace records and a replay evaluates again.
+
+    e[t,j] = R_t phi_{t-j} - v_{t-j}        residual
+    g_t    = s sum_j gamma[t,j] e[t,j] phi_{t-j}^T
+    S_t    = m_t S_{t-1} + a_t g_t
+    X_0 .. X_n, U_t                         Newton-Schulz
+    M_t    = r_t M_{t-1} - b_t U_t
+    y_t    = M phi_q
+
+Every product, sum and multiply-add goes through an `Arithmetic`, so that one text serves the truth and every legal way to
+round. Matrices are d_out x d_phi here, whatever the layout of the case. Specified in specs/replay.md (REPLAY-3).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from atlas_ref.oracle.family.arithmetic import Arithmetic
+from atlas_ref.parts.newton_schulz import NewtonSchulz, coefficient_table
+from atlas_ref.types import Array
+from tape import ops
+
+
+def scale_of(config: Any) -> float:
+    """s, the factor of the gradient (CONV-6)."""
+    s = config.convention.gradient_scale
+    return 2.0 / config.d_out if isinstance(s, str) else float(s)
+
+
+def rates(config: Any, step_size: Array, step_size_memory: Array) -> tuple[Array, Array]:
+    """(a, b): the factor of the gradient in S and of the update in M; None stands for 1 (OMEGA-7)."""
+    rate = config.convention.rate
+    a = step_size if rate in ("momentum", "both", "split") else None
+    b = step_size if rate in ("memory", "both") else step_size_memory if rate == "split" else None
+    return a, b
+
+
+def times(factor: Array, x: Array) -> Array:
+    """factor * x; a factor of None is 1."""
+    return x if factor is None else factor * x
+
+
+def residual(config: Any, way: Arithmetic, reference: Array, retain: Array, keys: Array, values: Array) -> Array:
+    """Residuals (..., c, d_out) of window pairs under a reference, None for the zero one (OMEGA-4, TITANS-2, DELTA-2)."""
+    target = -values if config.convention.value_sign == "minus" else values
+    if reference is None:
+        return target
+    if config.convention.decay == "before_error":
+        reference = times(retain, reference)
+    return way.matmul(keys, ops.swapaxes(reference, -1, -2)) + target
+
+
+def gradient(config: Any, way: Arithmetic, residuals: Array, weights: Array, keys: Array) -> Array:
+    """g (..., d_out, d_phi) from residuals (..., c, d_out), weights (..., c, 1) or None for 1, keys (..., c, d_phi) (OMEGA-5)."""
+    s = scale_of(config)
+    if way.early or weights is None:
+        weighed = times(weights, residuals)
+        return times(None if s == 1.0 else s, way.matmul(ops.swapaxes(weighed, -1, -2), keys))
+    weighed = times(times(None if s == 1.0 else s, weights), residuals)
+    return way.matmul(ops.swapaxes(weighed, -1, -2), keys)
+
+
+def momentum(config: Any, way: Arithmetic, before: Array, g: Array, a: Array, factor: Array) -> Array:
+    """S_t = m_t S_{t-1} +- a_t g_t (OMEGA-6, TITANS-3); `factor` is m_t, None for 0."""
+    change = times(a, g)
+    signed = change if config.convention.momentum_sign == "plus" else -change
+    return signed if factor is None else way.scaled_sum(factor, before, signed)
+
+
+def window_sum(way: Arithmetic, weights: Array, momenta: Array) -> Array:
+    """P_t = sum_j gamma[t,j] Z_{t-j} over momenta (..., c, d_out, d_phi) and weights (..., c, 1) (OMEGA-11)."""
+    c, rows, columns = momenta.shape[-3:]
+    flat = ops.reshape(momenta, (*momenta.shape[:-3], c, rows * columns))
+    found = way.matmul(ops.swapaxes(weights, -1, -2), flat)
+    return ops.reshape(found, (*momenta.shape[:-3], rows, columns))
+
+
+def argument(config: Any, way: Arithmetic, S: Array, g: Array, factor: Array) -> Array:
+    """What Newton-Schulz is applied to at a write: S, or under nesterov +-g_t + m_t S_t (OMEGA-8)."""
+    if config.convention.argument != "nesterov":
+        return S
+    signed = g if config.convention.momentum_sign == "plus" else -g
+    return signed if factor is None else way.scaled_sum(factor, S, signed)
+
+
+def corrected(config: Any, way: Arithmetic, M: Array, step: Array, b: Array, retain: Array) -> Array:
+    """M_t = r_t M_{t-1} -+ b_t a_t g_t, without momentum (DELTA-3); `step` is a_t g_t."""
+    change = times(b, step)
+    return way.scaled_sum(retain, M, change if config.convention.direction == "ascent" else -change)
+
+
+def moved(config: Any, way: Arithmetic, M: Array, U: Array, b: Array, retain: Array) -> Array:
+    """M_t = r_t M_{t-1} -+ b_t U_t, with the sign of momentum_sign and direction (OMEGA-10, TITANS-4)."""
+    change = times(b, U)
+    convention = config.convention
+    adds = (convention.momentum_sign == "minus") != (convention.direction == "ascent")
+    return way.scaled_sum(retain, M, change if adds else -change)
+
+
+def read(way: Arithmetic, M: Array, query: Array) -> Array:
+    """y = M phi(q) (OMEGA-12)."""
+    return way.matmul(M, ops.expand_dims(query, -1))[..., 0]
+
+
+# -- Newton-Schulz -------------------------------------------------------------------------------------
+
+
+def norm(way: Arithmetic, S: Array) -> Array:
+    """||S||_F (..., 1, 1), with derivative 0 where S is 0."""
+    squares = way.total(S * S)
+    zero = ops.equal(squares, 0.0)
+    return ops.where(zero, 0.0, ops.sqrt(ops.where(zero, 1.0, squares)))
+
+
+def normalised(settings: NewtonSchulz, way: Arithmetic, S: Array) -> Array:
+    """X_0 = S / N, N the divisor of the guard (NS-1, NS-6, NS-7)."""
+    length = settings.norm_factor * norm(way, S)
+    size = ops.maximum(length, settings.eps) if settings.guard == "clamp" else length + settings.eps
+    return S / ops.where(ops.equal(size, 0.0), 1.0, size)
+
+
+def iterate(settings: NewtonSchulz, way: Arithmetic, X: Array, step: int) -> Array:
+    """X_{i+1} = a X_i + (b A + c A^2) X_i with A = X_i X_i^T, or the same on the transpose (NS-1, NS-8)."""
+    a, b, c = (np.asarray(each, dtype=X.dtype) for each in coefficient_table(settings)[step])
+    tall = (settings.transpose == "tall" and X.shape[-2] > X.shape[-1]) != way.transposed
+    X = ops.swapaxes(X, -1, -2) if tall else X
+    A = way.matmul(X, ops.swapaxes(X, -1, -2))
+    B = b * A if c == 0 else way.scaled_sum(b, A, c * way.matmul(A, A))
+    found = way.scaled_sum(a, X, way.matmul(B, X))
+    return ops.swapaxes(found, -1, -2) if tall else found
+
+
+def finished(settings: NewtonSchulz, way: Arithmetic, X: Array, S: Array) -> Array:
+    """NS(S) from the last iterate: times the scale, or S itself where the guard returns it (NS-6, NS-9)."""
+    if settings.scale == "norm":
+        X = norm(way, S) * X
+    elif settings.scale == "sqrt":
+        X = math.sqrt(max(1.0, S.shape[-2] / S.shape[-1])) * X
+    if settings.guard == "return":
+        X = ops.where(ops.less(norm(way, S), settings.eps), S, X)
+    return X

@@ -1,0 +1,137 @@
+"""Trace of a case: every quantity of the sequential loop, token by token, and what the outputs owe to each.
+
+Specified in specs/replay.md (REPLAY-1 to REPLAY-8) and specs/case.md (CASE-15).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from atlas_ref.oracle import evaluate
+from atlas_ref.oracle.cases.case import Case, CaseError, require_supported
+from atlas_ref.oracle.cases.inputs import STORED, check_size, converted, rounded
+from atlas_ref.oracle.replay.loop import leading, walk
+from atlas_ref.oracle.replay.ops import is_matrix, ops_of
+from atlas_ref.oracle.subjects import SUBJECTS
+from atlas_ref.types import Array
+from tape import vjp
+
+
+def trace(case: Case, *, grad: bool = False, dtype: str = "float64") -> dict[str, np.ndarray[Any, Any]]:
+    """Every quantity of the sequential loop (REPLAY-1).
+
+    Args:
+        grad: also the adjoints, `trace_grad/OP`: the derivative of what the cotangents weigh by the quantity, everything
+            after it following and everything before it fixed (REPLAY-7).
+        dtype: float64, float32, or bfloat16 or float16 for inputs and traced tensors of that format around float32 arithmetic.
+
+    Returns:
+        `trace/OP` (L, T, ...) in the order of the loop, then `trace_grad/OP`.
+
+    Raises:
+        CaseError: no cotangent, an unknown dtype, an input that the dtype cannot hold.
+        Unsupported: a reserved rule.
+    """
+    require_supported(case)
+    case.require_one_memory("a trace")
+    if dtype not in STORED:
+        raise CaseError(f"{case.name}: dtype {dtype!r} is not available; {', '.join(STORED)} are")
+    check_size(case)
+    inputs = arithmetic_inputs(case, dtype)
+    recorder = Recorder(case)
+    with np.errstate(all="ignore"):
+        walk(case, inputs, recorder)
+        found = {f"trace/{name}": value for name, value in recorder.tensors().items()}
+        if grad:
+            found |= _adjoints(case, inputs, found)
+        return {name: np.ascontiguousarray(value.astype(STORED[dtype])) for name, value in found.items()}
+
+
+def traced(
+    case: Case, results: evaluate.Results, *, grad: bool = False, dtype: str = "float64", convention: str | Mapping[str, Any] | None = None
+) -> evaluate.Results:
+    """Results with the trace beside them, and the ops under the header key `trace`; of the sequential loop, whatever the form."""
+    case = case if convention is None else evaluate.under(case, convention)
+    tensors = {**results.tensors, **trace(case, grad=grad, dtype=dtype)}
+    return results.replaced(tensors=tensors, header=results.header | {"trace": header_trace(case)})
+
+
+def arithmetic_inputs(case: Case, dtype: str) -> dict[str, Any]:
+    """Inputs as the arithmetic takes them: in float64, or rounded to the format and held in float32."""
+    return converted(rounded(case, dtype), "float64" if dtype == "float64" else "float32")
+
+
+class Recorder:
+    """Keeps what every op computes, and lets the loop go on with it."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.lead = leading(case)
+        self.values: dict[str, dict[int | None, Any]] = {}
+
+    def __call__(self, op: str, t: int | None, compute: Callable[..., Array], *args: Any, counts: Any = None) -> Array:
+        value = compute(*args)
+        self.values.setdefault(op, {})[t] = value
+        return value
+
+    def tensors(self) -> dict[str, np.ndarray[Any, Any]]:
+        """(L, T, ...) per op in the order of the loop, matrices in the case's layout, 0 where an inactive token has none."""
+        return {op.name: in_layout(self.case, op.name, self._tensor(op.name)) for op in ops_of(self.case)}
+
+    def _tensor(self, name: str) -> np.ndarray[Any, Any]:
+        values = self.values.get(name, {})
+        if None in values:
+            return np.asarray(values[None])
+        nothing = np.zeros_like(next(iter(values.values()))) if values else self._nothing(name)
+        rows = [values.get(t, nothing) for t in range(self.case.inputs[first(self.case)].shape[-2])]
+        return np.stack(rows, axis=self.lead)
+
+    def _nothing(self, name: str) -> np.ndarray[Any, Any]:
+        """What an op without any active token would have the shape of."""
+        M = next(iter(self.values["M"].values()))
+        return np.zeros_like(M, shape=(*M.shape[:-2], self.case.header.window, M.shape[-2])) if name == "residual" else np.zeros_like(M)
+
+
+def first(case: Case) -> str:
+    """The tensor that has the tokens."""
+    return "in/x" if case.header.level == "token" else "in/k"
+
+
+def in_layout(case: Case, name: str, value: Array) -> Array:
+    """To and from the layout of files, where the op is a matrix."""
+    turned: Array = np.swapaxes(value, -1, -2) if case.convention.layout == "transposed" and is_matrix(name) else value
+    return turned
+
+
+def _adjoints(case: Case, inputs: Mapping[str, Array], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Derivatives by a probe of zeros that is added to every quantity where it arises (REPLAY-7)."""
+    bars = {out: inputs[bar] for out, bar in evaluate.WEIGHED.items() if bar in inputs}
+    if not bars.keys() & {"out/y", "out/X", "out/phi"}:
+        raise CaseError(f"{case.name}: {SUBJECTS[case.header.rule].cotangent}: missing, gradients need it")
+    lead = (slice(None),) * leading(case)
+
+    def forward(probes: dict[str, Array]) -> dict[str, Array]:
+        last: dict[str, Array] = {}
+
+        def take(op: str, t: int | None, compute: Callable[..., Array], *args: Any, counts: Any = None) -> Array:
+            probe = probes[op] if t is None else probes[op][(*lead, t)]
+            last[op] = compute(*args) + probe
+            return last[op]
+
+        end = walk(case, inputs, take)
+        found = {"out/y": end.y, "out/M": end.M, "out/S": end.S, "out/X": last.get("X"), "out/phi": last.get("phi")}
+        return {name: value for name, value in found.items() if value is not None and name in bars}
+
+    probes = {name.removeprefix("trace/"): np.zeros_like(in_layout(case, name.removeprefix("trace/"), v)) for name, v in values.items()}
+    _, pullback = vjp(forward, probes)
+    weights = {name: in_layout(case, "M", bar) if name in ("out/M", "out/S") else bar for name, bar in bars.items()}
+    (found,) = pullback(weights)
+    return {f"trace_grad/{name}": in_layout(case, name, np.asarray(g)) for name, g in found.items()}
+
+
+def header_trace(case: Case) -> list[dict[str, Any]]:
+    """The value of the header key `trace`: ops in order, each with its inputs (REPLAY-2)."""
+    return [{"op": op.name, "inputs": list(op.inputs)} for op in ops_of(case)]

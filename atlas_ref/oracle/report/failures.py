@@ -1,0 +1,248 @@
+"""The failure message: fixed fields for whoever has to find the mistake. Specified in specs/case.md, CASE-27, and specs/sources.md."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from atlas_ref.oracle.cases.case import CaseError
+from atlas_ref.oracle.cases.header import Header
+from atlas_ref.oracle.cases.tensors import LEVEL, bare
+from atlas_ref.oracle.identify.identify import identify
+from atlas_ref.oracle.identify.report import setting
+from atlas_ref.oracle.judge.compare import Checked
+from atlas_ref.oracle.judge.verdicts import Comparison
+from atlas_ref.oracle.replay.replay import first_wrong, replay
+from atlas_ref.oracle.subjects import SUBJECTS
+
+#: Verdicts that no message follows.
+QUIET = ("PASS", "NOT SUPPORTED")
+
+#: Failing cases of a run, and tokens of a case, for which the nearest convention is searched: a search takes about a second.
+SEARCHED, LONGEST = 3, 64
+
+
+class Failure(NamedTuple):
+    """What is known about one failing case, from the first thing that is wrong in it.
+
+    Attributes:
+        op: the tensor, or the op of the trace, that is wrong first.
+        token, place: where, the place as an index; None where there is none.
+        ratio: error over tolerance.
+        basis: where the tolerance comes from.
+        before: what was found right before it.
+        clause: of the specs, about this result.
+        nearest: the convention under which the answer would be right, or the nearest one.
+        command: repeats this check of this case.
+        others: the other tensors that do not pass, with their verdicts.
+    """
+
+    case: str
+    rule: str
+    verdict: str
+    op: str
+    token: int | None
+    place: tuple[int, ...] | None
+    got: float | None
+    expected: float | None
+    ratio: float | None
+    tolerance: float | None
+    basis: str
+    before: str
+    clause: str
+    nearest: str
+    command: str
+    why: str
+    others: tuple[str, ...]
+
+    def plain(self) -> dict[str, Any]:
+        """The fields as JSON can hold them, numbers in decimal and hexadecimal (SRC-14)."""
+        return {
+            "case": self.case,
+            "rule": self.rule,
+            "verdict": self.verdict,
+            "first_wrong": {"token": self.token, "op": self.op, "index": None if self.place is None else list(self.place)},
+            "got": _both(self.got),
+            "expected": _both(self.expected),
+            "error_over_tolerance": self.ratio,
+            "tolerance": self.tolerance,
+            "tolerance_from": self.basis,
+            "found_before": self.before,
+            "clause": self.clause,
+            "nearest_convention": self.nearest,
+            "command": self.command,
+            "why": self.why,
+            "also": list(self.others),
+        }
+
+    def fields(self) -> list[tuple[str, str]]:
+        """Name and words of every field that says something."""
+        place = self.op.strip("-") if self.token is None else f"token {self.token}, {self.op}"
+        place += f", index {_words(self.place)}" if self.place else ""
+        fields = [
+            ("first wrong", place),
+            ("got", _hex(self.got)),
+            ("expected", _hex(self.expected)),
+            ("error", self._error()),
+            ("why", self.why),
+            ("found before", self.before),
+            ("also", ", ".join(self.others)),
+            ("clause", self.clause),
+            ("nearest", self.nearest),
+            ("repeat with", self.command),
+        ]
+        return [(name, words) for name, words in fields if words]
+
+    def text(self) -> str:
+        """The fields for a reader, one on a line."""
+        return "\n".join([f"{self.case}: {self.verdict} ({self.rule})", *(f"  {name:13} {words}" for name, words in self.fields())])
+
+    def _error(self) -> str:
+        if self.ratio is None or self.tolerance is None:
+            return ""
+        return f"{self.ratio:.3g} times the tolerance {self.tolerance:.3g}, {self.basis}"
+
+
+def failing(rows: Sequence[Comparison]) -> list[Comparison]:
+    """Those that a run fails for."""
+    return [row for row in rows if row.verdict not in QUIET and not row.xfail]
+
+
+def explained(checked: Checked, rows: Sequence[Comparison], command: str, *, nearest: bool = True) -> Failure | None:
+    """The failure message of a case; None where there is nothing to explain (CASE-27).
+
+    Args:
+        rows: its verdicts, with what was expected to fail.
+        command: repeats the check.
+        nearest: also search for the nearest convention, which takes about a second.
+    """
+    wrong = failing(rows)
+    if not wrong:
+        return None
+    row = min(wrong, key=_place_in_time)
+    first = row.first
+    header = checked.case.header
+    found = Failure(
+        case=row.case,
+        rule=header.rule,
+        verdict=row.verdict,
+        op=row.tensor,
+        token=None if first is None else first.token,
+        place=row.place if first is None else first.place,
+        got=row.got if first is None else first.got,
+        expected=row.want if first is None else first.want,
+        ratio=row.ratio,
+        tolerance=row.tolerance,
+        basis=row.basis,
+        before=_before(row, rows),
+        clause=clause(*_about(header, row.tensor)),
+        nearest="",
+        command=command,
+        why=row.why,
+        others=tuple(f"{other.tensor} {other.verdict}" for other in wrong if other is not row),
+    )
+    found = _by_replay(found, checked)
+    return found._replace(nearest=_nearest(checked, rows)) if nearest else found
+
+
+def _nearest(checked: Checked, rows: Sequence[Comparison]) -> str:
+    """The convention under which the answer would be right, or the nearest one, in words (IDENT-1)."""
+    tried = {row.tensor for row in rows if row.verdict in ("PASS", "MARGINAL", "WRONG") and row.error is not None}
+    if not any(row.tensor in tried and row.verdict != "PASS" and row.tensor.startswith("out/") for row in rows):
+        return "the case's own: gradients alone are not right" if tried else ""
+    mine = {name: value for name, value in (checked.answer.tensors or {}).items() if name in tried and name.startswith("out/")}
+    tokens = max((checked.case.inputs[name].shape[-2] for name in ("in/k", "in/x") if name in checked.case.inputs), default=0)
+    if tokens > LONGEST:
+        return f"not searched: {tokens} tokens are more than {LONGEST} (atlas-ref identify does)"
+    try:
+        found = identify(checked.case, mine, dtype=checked.dtype)
+    except CaseError:  # nothing that a convention could explain
+        return ""
+    if found.match is None:
+        return ""
+    words = setting(found.match.convention)
+    if found.preset not in (None, found.match.convention.get("preset")):
+        words += f" (as {found.preset})"
+    if found.own or (found.verdict == "NO MATCH" and found.match.convention == {"preset": checked.case.header.convention}):
+        return f"the case's own, {words}: no other is nearer"
+    if found.verdict == "MATCH":
+        return f"{words}: under it this would be right"
+    if found.verdict == "UNDECIDABLE":
+        return f"{words}: under it this would be right, and under others too (atlas-ref identify tells which)"
+    return f"none is right; the nearest, {words}, is still {found.match.distance:.2g} away"
+
+
+def _by_replay(failure: Failure, checked: Checked) -> Failure:
+    """The first wrong op instead of the first wrong result, where a trace was handed over (REPLAY-11)."""
+    traced = {name: value for name, value in (checked.answer.tensors or {}).items() if name.startswith(("trace", "chunk/"))}
+    if not traced:
+        return failure
+    mine = traced | {name: value for name, value in (checked.answer.tensors or {}).items() if name == "out/y"}
+    try:
+        first = first_wrong(replay(checked.case, mine, dtype=checked.dtype, nearest=False))
+    except CaseError as error:  # a trace that is none does not take the verdict away
+        return failure._replace(before=f"{failure.before}; the trace cannot be replayed: {error}")
+    if first is None:
+        return failure._replace(before=f"{failure.before}; every recorded op is right on its own inputs")
+    return failure._replace(
+        op=first.op,
+        token=first.token,
+        place=first.place,
+        got=first.got,
+        expected=first.expected,
+        ratio=first.ratio,
+        tolerance=first.tolerance,
+        basis=first.basis,
+        before=first.before,
+        clause=first.clause,
+        why=first.why,
+        others=(f"{failure.op} {failure.verdict}", *failure.others),
+    )
+
+
+def _place_in_time(row: Comparison) -> tuple[bool, bool, float]:
+    """Results before gradients, what has tokens before final states, the earliest token first; `min` keeps the case's order."""
+    token = None if row.first is None else row.first.token
+    return (row.tensor.startswith("grad/"), row.tensor != "-" and token is None, 0.0 if token is None else float(token))
+
+
+def _before(row: Comparison, rows: Sequence[Comparison]) -> str:
+    found = []
+    token = None if row.first is None else row.first.token
+    if token:
+        found.append(f"{row.tensor} is right at token{'' if token == 1 else 's 0 to'} {token - 1}")
+    right = [other.tensor for other in rows if other.verdict == "PASS"]
+    if right:
+        found.append(f"{', '.join(right)} PASS")
+    return "; ".join(found) or ("" if token is None else "nothing: it is the first token")
+
+
+def _about(header: Header, tensor: str) -> tuple[str, str]:
+    """The rule and the name of a result there; of a level of a block those of the level."""
+    level = LEVEL.match(tensor)
+    return (header.rule if level is None or header.levels is None else header.levels[int(level[2])].rule), bare(tensor)
+
+
+def clause(rule: str, tensor: str) -> str:
+    """The clause about a result, by its rule."""
+    about = SUBJECTS[rule].clauses if rule in SUBJECTS else {}
+    if tensor in about:
+        return about[tensor]
+    kind, _, name = tensor.partition("/")
+    if name.startswith(("param/W_", "param/b_")) and name.removeprefix("param/")[2:] in ("retain", "momentum", "step_size"):
+        return "GATES-12"
+    if name.startswith("phi/") or name == "proj":
+        return "PHI-16"
+    return about.get(kind, "")
+
+
+def _words(index: Sequence[int]) -> str:
+    return f"({', '.join(map(str, index))})"
+
+
+def _hex(value: float | None) -> str:
+    return "" if value is None else f"{value!r} = {value.hex()}"
+
+
+def _both(value: float | None) -> dict[str, Any] | None:
+    return None if value is None else {"decimal": value, "hex": value.hex()}

@@ -1,0 +1,168 @@
+"""What a run of check found, and the files that say so: JSON, JUnit XML, HTML. Specified in specs/sources.md."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import atlas_ref
+from atlas_ref.oracle.cases import files
+from atlas_ref.oracle.cases.case import CaseError, named
+from atlas_ref.oracle.judge import xfail
+from atlas_ref.oracle.judge.compare import Checked, exit_code
+from atlas_ref.oracle.judge.verdicts import Comparison
+from atlas_ref.oracle.report import html as report_html
+from atlas_ref.oracle.report import junit as report_junit
+from atlas_ref.oracle.report.failures import SEARCHED, Failure, explained
+
+
+class Report(NamedTuple):
+    """A whole run.
+
+    Attributes:
+        command: what repeats it.
+        exit: the exit code (CASE-26).
+        bad_input: one line for each case that could not be read, and for each expected failure that is about nothing.
+        problems: expected failures that expired, or that pass.
+        void: settings without effect, by case.
+        rows: every verdict.
+        failures: one for each failing case.
+    """
+
+    command: str
+    exit: int
+    bad_input: list[str]
+    problems: list[str]
+    void: dict[str, dict[str, str]]
+    rows: list[Comparison]
+    failures: list[Failure]
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON can hold it (SRC-17)."""
+        return {
+            "exit": self.exit,
+            "bad_input": self.bad_input,
+            "problems": self.problems,
+            "void": self.void,
+            "results": [_row(row) for row in self.rows],
+            "failures": [failure.plain() for failure in self.failures],
+        }
+
+    def counts(self) -> dict[str, int]:
+        """How many there are of each verdict; an expected failure counts apart."""
+        words = ["XFAIL" if row.xfail else row.verdict for row in self.rows]
+        return {word: words.count(word) for word in dict.fromkeys(words)}
+
+    def by_case(self) -> dict[str, list[Comparison]]:
+        """The verdicts of each case, in order."""
+        found: dict[str, list[Comparison]] = {}
+        for row in self.rows:
+            found.setdefault(row.case, []).append(row)
+        return found
+
+
+def _row(row: Comparison) -> dict[str, Any]:
+    nested = {key: None if value is None else value._asdict() for key, value in (("first", row.first), ("profile", row.profile))}
+    return row._asdict() | nested
+
+
+class Run:
+    """A run while it goes on: verdicts come in case by case, and only what a report needs is kept.
+
+    Args:
+        command: the words before the cases, and those after them, that repeat a check.
+        entries: what is expected to fail.
+        only: results that are compared, for entries about others.
+        nearest: search for the nearest convention of the first failing cases.
+    """
+
+    def __init__(
+        self,
+        *,
+        command: Sequence[str] = (),
+        cases: Sequence[str] = (),
+        entries: Sequence[xfail.Entry] = (),
+        only: set[str] | None = None,
+        nearest: bool = True,
+    ) -> None:
+        self._options, self._cases, self._entries, self._only, self._nearest = command, cases, entries, only, nearest
+        self._found = Report("", 0, [], [], {}, [], [])
+        self._met: set[str] = set()
+
+    def add(self, checked: Checked, void: Mapping[str, str] | None = None) -> None:
+        """A case that was compared."""
+        name = checked.case.name
+        found = xfail.applied([entry for entry in self._entries if xfail.concerns(entry, name)], checked.rows)
+        self._met |= found.met
+        self._found.rows.extend(found.rows)
+        self._found.problems.extend(found.problems)
+        self._found.void.update({name: dict(void)} if void else {})
+        search = self._nearest and len(self._found.failures) < SEARCHED
+        failure = explained(checked, found.rows, self.repeated(name), nearest=search)
+        if failure and self._nearest and not search:
+            failure = failure._replace(nearest=f"not searched: {SEARCHED} cases were (atlas-ref identify does)")
+        self._found.failures.extend([failure] if failure else [])
+
+    def refuse(self, case: str, message: str) -> None:
+        """A case that is bad input."""
+        self._met |= {entry.id for entry in self._entries if xfail.concerns(entry, case)}
+        self._found.bad_input.append(message)
+
+    def repeated(self, *cases: str) -> str:
+        """The command that repeats this run for these cases."""
+        return " ".join(["atlas-ref", "check", *map(shlex.quote, cases), *self._options])
+
+    def report(self) -> Report:
+        """All of it, with the exit code."""
+        bad = [*self._found.bad_input, *xfail.unknown(self._entries, self._met, only=self._only)]
+        code = exit_code(self._found.rows)
+        code = 2 if bad else 1 if self._found.problems else code
+        return self._found._replace(command=self.repeated(*self._cases), exit=code, bad_input=bad)
+
+
+class Place(NamedTuple):
+    """A file that a report goes to."""
+
+    path: Path
+    form: Callable[[Report], str]
+
+    def write(self, report: Report) -> None:
+        """Write it whole or not at all.
+
+        Raises:
+            CaseError: the place cannot be written.
+        """
+        try:
+            files.write_bytes(self.path, self.form(report).encode("utf-8", "backslashreplace"))
+        except ValueError as error:
+            raise named(str(self.path), error) from None
+
+
+def place(path: Path) -> Place:
+    """The form of a report by the ending of its name (SRC-17 to SRC-19).
+
+    Raises:
+        CaseError: another ending.
+    """
+    forms: dict[str, Callable[[Report], str]] = {".json": as_json, ".xml": report_junit.text, ".html": report_html.page}
+    if path.suffix not in forms:
+        raise CaseError(f"--report {path}: a name that ends in {', '.join(forms)} is needed")
+    return Place(path, forms[path.suffix])
+
+
+def as_json(report: Report) -> str:
+    """The report as one JSON object."""
+    return json.dumps({"atlas_ref": atlas_ref.__version__, "command": report.command, **plain(report.plain())}, indent=2) + "\n"
+
+
+def plain(value: Any) -> Any:
+    """Numbers that JSON does not have become the words nan, inf and -inf (CASE-28)."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return repr(value) if isinstance(value, float) and not math.isfinite(value) else value

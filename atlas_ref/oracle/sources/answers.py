@@ -1,0 +1,120 @@
+"""What an implementation handed over for a case, whatever it is written in. Specified in specs/sources.md."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from atlas_ref.oracle.cases.case import Case, CaseError
+from atlas_ref.oracle.cases.schema import result_names
+from atlas_ref.oracle.cases.tensors import RESULTS, bare
+from atlas_ref.oracle.judge.verdicts import Verdict
+
+#: Names that stand as they are; any other is a result without its `out/`.
+PREFIXES = ("out/", "grad/", "trace/", "trace_grad/", "chunk/")
+
+
+class Answer(NamedTuple):
+    """What came back for one case (SRC-1).
+
+    Attributes:
+        tensors: `out/...`, `grad/...` and perhaps `trace/...`; None where there is no answer.
+        failure: why there is none, in one line.
+        verdict: what an absent answer is called: FAILED, NOT SUPPORTED or MISSING.
+    """
+
+    tensors: dict[str, np.ndarray[Any, Any]] | None
+    failure: str | None = None
+    verdict: Verdict = "FAILED"
+
+    @classmethod
+    def failed(cls, why: str) -> Answer:
+        """A crash, garbage or a time-out."""
+        return cls(None, why, "FAILED")
+
+    @classmethod
+    def unsupported(cls, why: str = "") -> Answer:
+        """The implementation says that it does not do this case."""
+        return cls(None, why or "the implementation does not support this case", "NOT SUPPORTED")
+
+
+#: Anything that answers cases: results recorded elsewhere, a function, a program.
+Source = Callable[[Case], Answer]
+
+
+class Garbage(ValueError):
+    """An answer that holds no arrays."""
+
+
+def called(name: str) -> str:
+    """The full name of a result: `out/y` for `y`, `grad/k` for itself (SRC-6).
+
+    Raises:
+        CaseError: no result of any rule, with those that exist.
+    """
+    full = name if name.startswith(PREFIXES) else f"out/{name}"
+    if full.startswith(("out/", "grad/")) and bare(full) not in result_names():
+        raise CaseError(f"{name}: no rule has such a result; results are {', '.join(RESULTS)}, and grad/ before an input's name")
+    return full
+
+
+def tensors(answer: Any) -> dict[str, np.ndarray[Any, Any]]:
+    """Arrays by their full names, from what a function returned (SRC-6).
+
+    Raises:
+        Garbage: no mapping of names to arrays.
+        CaseError: a name that no rule has.
+    """
+    if not isinstance(answer, Mapping):
+        raise Garbage(f"a dict of arrays is needed, found {type(answer).__name__}")
+    found: dict[str, np.ndarray[Any, Any]] = {}
+    for name, value in answer.items():
+        if not isinstance(name, str):
+            raise Garbage(f"names of results are strings, found {name!r:.60}")
+        full = called(name)
+        if full in found:
+            raise Garbage(f"{full} is handed over twice")
+        found[full] = array(name, value)
+    return found
+
+
+def array(name: str, value: Any) -> np.ndarray[Any, Any]:
+    """A NumPy array of what has `__array__` or `__dlpack__`, its dtype kept, bfloat16 included (SRC-7).
+
+    Raises:
+        Garbage: it has neither, or does not hand its numbers over.
+    """
+    try:
+        if _is_torch(value):
+            return _from_torch(value)
+        if hasattr(value, "__array__"):
+            found = np.array(value)
+        elif hasattr(value, "__dlpack__"):
+            found = np.array(np.from_dlpack(value))
+        else:
+            raise Garbage(f"{name}: an array with __array__ or __dlpack__ is needed, found {type(value).__name__}")
+    except Garbage:
+        raise
+    except Exception as error:
+        raise Garbage(f"{name}: cannot be read as an array: {type(error).__name__}: {error}") from None
+    if found.dtype.kind not in "fiubc" and found.dtype.name not in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
+        raise Garbage(f"{name}: an array of numbers is needed, found dtype {found.dtype}")
+    return found
+
+
+def _is_torch(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, getattr(torch, "Tensor", ()))
+
+
+def _from_torch(value: Any) -> np.ndarray[Any, Any]:
+    """A tensor of any device, whether a gradient is recorded for it or not; NumPy has no bfloat16 of its own."""
+    torch = sys.modules["torch"]
+    plain = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    if plain.dtype == torch.bfloat16:
+        return np.array(plain.view(torch.int16).numpy()).view(ml_dtypes.bfloat16)
+    return np.array(plain.numpy())

@@ -1,0 +1,141 @@
+"""Where results come from: files, a function, a program. Specified in specs/sources.md.
+
+    source = sources.function("mine.kernels:delta")
+    rows = atlas_ref.check(case, source=source)
+
+A source never ends a run: what goes wrong inside an implementation is an answer like any other.
+
+Precision, conventions and functions: SRC-10, SRC-11, CASE-25.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from atlas_ref.oracle.cases.case import Case, CaseError, load_results
+from atlas_ref.oracle.cases.inputs import same
+from atlas_ref.oracle.sources import answers
+from atlas_ref.oracle.sources.answers import Answer, Garbage, Source
+from atlas_ref.oracle.sources.programs import TIMEOUT, Isolated, program
+
+__all__ = ["TIMEOUT", "Answer", "Isolated", "Source", "against", "function", "program", "read_results", "respond"]
+
+Function = Callable[[dict[str, Any], dict[str, Any]], Mapping[str, Any]]
+
+
+def against(path: str | os.PathLike[str]) -> Source:
+    """Results that were written before: one file, or a folder that holds a file of the same name for each case (SRC-2).
+
+    Raises:
+        CaseError: no such file or folder.
+    """
+    place = Path(path)
+    if not os.path.exists(place):  # False, too, for what no system can hold
+        raise CaseError(f"{place}: no such file or folder")
+
+    def answer(case: Case) -> Answer:
+        file = place / Path(case.name).name if place.is_dir() else place
+        if place.is_dir() and not os.path.exists(file):
+            return Answer(None, f"{place} holds no {file.name}", "MISSING")
+        return Answer(read_results(file, case))
+
+    return answer
+
+
+def read_results(path: str | os.PathLike[str], case: Case) -> dict[str, np.ndarray[Any, Any]]:
+    """Every result and trace of a file, which must be one about this case (SRC-3).
+
+    Raises:
+        CaseError: not such a file, one of another rule, or with other inputs than the case's.
+    """
+    name = os.fspath(path)
+    header, found = load_results(name)
+    if header.rule != case.header.rule:
+        raise CaseError(f"{name}: rule: the case has {case.header.rule}, found {header.rule}: results of another case")
+    for key, value in found.items():
+        if key.startswith("in/") and not same(value, case.inputs.get(key)):
+            raise CaseError(f"{name}: {key}: differs from the case's: results of another case")
+    return {key: value for key, value in found.items() if not key.startswith("in/")}
+
+
+def function(name: str) -> Source:
+    """A function of this process, `pkg.module:function`: f(case, inputs) -> results (SRC-6).
+
+    Its module is found as `python -m` would find it, from the current folder too. What it raises is an answer; what ends the
+    process ends the run, so `check --impl` calls it in a process of its own (`programs.Isolated`).
+
+    Raises:
+        CaseError: no such module or function, or the module cannot be imported.
+    """
+    call = imported(name)
+    return lambda case: respond(call, case)
+
+
+def imported(name: str) -> Function:
+    """The function that `pkg.module:function` names.
+
+    Raises:
+        CaseError: there is none, or importing it fails.
+    """
+    module, colon, path = name.partition(":")
+    if not (module and colon and path):
+        raise CaseError(f"impl: pkg.module:function is needed, found {name!r}")
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except (KeyboardInterrupt, MemoryError):
+        raise
+    except BaseException as error:  # whatever somebody's module does while it is imported
+        raise CaseError(f"impl {name}: {type(error).__name__}: {_short(error)}") from None
+    if not callable(found):
+        raise CaseError(f"impl {name}: a function is needed, found {type(found).__name__}")
+    return found  # type: ignore[no-any-return]  # somebody's function: what it returns is checked when it returns
+
+
+def respond(call: Function, case: Case) -> Answer:
+    """Call a function with a case: `case` is the JSON object, `inputs` maps names without `in/` to arrays of its own (SRC-6, SRC-8).
+
+    Raises:
+        CaseError: it names a result that no rule has.
+    """
+    inputs = {name.removeprefix("in/"): np.array(value) for name, value in case.inputs.items()}
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # standard output holds our results alone
+            return Answer(answers.tensors(call(case.header.plain(), inputs)))
+    except NotImplementedError as error:
+        return Answer.unsupported(_short(error))
+    except Garbage as error:
+        return Answer.failed(f"garbage: {error}")
+    except CaseError as error:
+        raise CaseError(f"{case.name}: {error}") from None
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # SystemExit too
+        return Answer.failed(f"crash: {type(error).__name__}: {_short(error)}{_where(error)}")
+
+
+def _short(error: BaseException) -> str:
+    """The first line of an error, short enough for a table."""
+    try:
+        text = " ".join(str(error).split("\n\n")[0].split())
+    except Exception:  # an error may fail to say what it is
+        text = "without words"
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
+def _where(error: BaseException) -> str:
+    """The innermost line of the implementation's own file that raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if len(frames) > 1 else ""

@@ -1,0 +1,63 @@
+"""The process in which `check --impl` calls somebody's function: one line of JSON in per case, one line out (SRC-9)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import TextIO
+
+from atlas_ref.oracle.cases.case import CaseError, load, save
+from atlas_ref.oracle.sources.sources import Function, imported, respond
+
+
+def main(name: str, descriptor: int) -> None:
+    """Import the function, then answer until standard input ends; replies go where no print of the function goes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who is interrupted ends us
+    os.set_inheritable(descriptor, False)
+    replies = os.fdopen(descriptor, "w", buffering=1)
+    questions = os.fdopen(os.dup(0), "r")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # the function has no questions to read
+
+    def reply(status: str, message: str | None = None) -> None:
+        replies.write(json.dumps({"status": status, "message": message}) + "\n")
+
+    try:
+        _serve(name, questions, reply)
+    except BaseException as error:  # the function has closed or replaced what this needs; who asked sees that this process ended
+        print(f"atlas-ref: the function's process cannot go on: {type(error).__name__}: {error}", file=sys.__stderr__)
+        os._exit(1)
+
+
+def _serve(name: str, questions: TextIO, reply: Callable[..., None]) -> None:
+    try:
+        call = imported(name)
+    except CaseError as error:
+        return reply("bad", str(error))
+    reply("ready")
+    for line in questions:
+        reply(*_answered(call, **json.loads(line)))
+
+
+def _answered(call: Function, case: str, out: str) -> tuple[str, str | None]:
+    """How it went, and what is said of it; results are written to `out`."""
+    try:
+        given = load(case)
+        answer = respond(call, given)
+    except CaseError as error:
+        return "bad", str(error).removeprefix(f"{case}: ")
+    except KeyboardInterrupt:  # nobody's key: this process ignores the signal, so the function raised it
+        return "failed", "crash: KeyboardInterrupt"
+    if answer.tensors is None:
+        return ("unsupported" if answer.verdict == "NOT SUPPORTED" else "failed"), answer.failure
+    try:
+        save(out, given.header, answer.tensors)
+    except CaseError as error:
+        return "failed", f"garbage: {str(error).removeprefix(f'{out}: ')}"
+    return "done", None
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

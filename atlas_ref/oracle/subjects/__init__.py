@@ -1,0 +1,22 @@
+"""Subjects of the oracle, one file each: `SUBJECTS` is the only list of them.
+
+Cases are read by what their subject says, so this room lies below `cases` and takes a case as it comes.
+"""
+
+from __future__ import annotations
+
+from atlas_ref.oracle.subjects import block, feature_map, memory, newton_schulz
+from atlas_ref.oracle.subjects.subject import BLOCK, Subject
+from atlas_ref.rules import RULES
+
+_MEMORIES = {name: memory.subject(rule) for name, rule in RULES.items()}
+
+#: Name in the header -> subject.
+SUBJECTS: dict[str, Subject] = {
+    **_MEMORIES,
+    newton_schulz.SUBJECT.name: newton_schulz.SUBJECT,
+    feature_map.SUBJECT.name: feature_map.SUBJECT,
+    BLOCK: block.subject(_MEMORIES),
+}
+
+__all__ = ["BLOCK", "SUBJECTS", "Subject"]

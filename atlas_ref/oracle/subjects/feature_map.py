@@ -1,0 +1,40 @@
+"""The subject feature_map: rows lifted by a map, alone (CASE-11)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from atlas_ref.oracle.subjects.subject import Legal, Rounding, Subject, Tensor, phi_of, phi_tensors
+from atlas_ref.parts import feature_maps
+from atlas_ref.types import Array
+
+
+def _legal(header: Any, convention: Any, names: set[str]) -> Legal:
+    return {"in/x": Tensor("... d_in"), "in/phi_bar": Tensor("... d_phi", "no gradients"), **phi_tensors(header)}, {}
+
+
+def _evaluate(inputs: Mapping[str, Array], case: Any, form: str, chunk: int | None) -> tuple[dict[str, Array], None]:
+    return {"out/phi": feature_maps.apply(case.header.feature_map, phi_of(inputs), inputs["in/x"])}, None
+
+
+def _plain(inputs: Mapping[str, Array], case: Any, rounding: Rounding) -> dict[str, Array]:
+    mapped = feature_maps.apply(case.header.feature_map, phi_of(inputs), rounding.touch(inputs["in/x"]))
+    return {"out/phi": rounding.touch(mapped)}
+
+
+def _draw(request: Any, header: Any, generator: Any, d_phi: int) -> tuple[dict[str, Array], tuple[int, ...]]:
+    return {"in/x": generator.standard_normal((request.heads, request.d_in))}, (request.heads, d_phi)
+
+
+SUBJECT = Subject(
+    name="feature_map",
+    result="out/phi",
+    cotangent="in/phi_bar",
+    clauses={"out": "PHI-1", "grad": "PHI-16", "trace_grad": "CASE-14"},
+    legal=_legal,
+    evaluate=_evaluate,
+    plain=_plain,
+    draw=_draw,
+    has_feature_map=True,
+)

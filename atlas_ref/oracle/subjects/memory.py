@@ -1,0 +1,202 @@
+"""The subject of a memory: a rule over a sequence, at either level.
+
+Level token first projects; then both levels run the rule. Specified in specs/case.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from atlas_ref import forms
+from atlas_ref.layers import projection
+from atlas_ref.oracle.family import family, prepare, steps
+from atlas_ref.oracle.subjects import memory_inputs, memory_tensors
+from atlas_ref.oracle.subjects.memory_tensors import LOGARITHMS
+from atlas_ref.oracle.subjects.subject import Rounding, Subject, phi_of
+from atlas_ref.parts import feature_maps
+from atlas_ref.parts.gates import GateParams, GateSet
+from atlas_ref.rules import RULES, Rule
+from atlas_ref.rules.sequence import Tokens, mapped
+from atlas_ref.types import Array
+from tape import ops
+
+GATE_NAMES = ("retain", "momentum", "step_size")
+
+
+def subject(rule: Rule) -> Subject:
+    """The subject of a rule."""
+    return Subject(
+        name=rule.name,
+        result="out/y",
+        cotangent="in/y_bar",
+        clauses=rule.clauses,
+        legal=memory_tensors.legal,
+        evaluate=_evaluate,
+        plain=_plain,
+        draw=memory_inputs.draw,
+        rule=rule,
+        has_feature_map=rule.has_window,
+    )
+
+
+def _evaluate(inputs: Mapping[str, Array], case: Any, form: str, chunk: int | None) -> tuple[dict[str, Array], int | None]:
+    rule = RULES[case.header.rule]
+    config, tokens = sequence_of(rule, inputs, case)
+    state = initial_state(rule, config, inputs, case, tokens)
+    state, y = forms.run(rule, config, tokens, state, form=form, chunk=chunk, phi=phi_of(inputs))
+    return _outputs(config, inputs, case, tokens, state, y)
+
+
+def _plain(inputs: Mapping[str, Array], case: Any, rounding: Rounding) -> dict[str, Array]:
+    """The rule as a setting of the family, which shares no code with the rules (TOL-3)."""
+    prepared = prepare.Prepared(case.header, inputs, way=rounding.way, touch=rounding.touch)
+
+    def orthogonalise(S: Array) -> Array:
+        return steps.newton_schulz(rounding.way, rounding.argument(S), case.convention.newton_schulz_settings)
+
+    structure = prepare.structure(case.convention, case.header)
+    found = family.run(structure, prepared.stacked([case.convention]), orthogonalise, way=rounding.way, store=rounding.store)
+    return named(case, found)
+
+
+def named(case: Any, found: family.Outputs) -> dict[str, Array]:
+    """Results as files have them: in the case's layout and momentum_sign, and no more than the case has (CASE-12)."""
+    c, h = case.convention, case.header
+
+    def matrix(x: Any, *, signed: bool = False) -> Any:
+        x = -x if signed and c.momentum_sign == "minus" else x
+        return x.swapaxes(-1, -2) if c.layout == "transposed" else x
+
+    results = {"out/y": found.y, "out/M": matrix(found.M)}
+    momentum = {"in/momentum", "in/log_momentum", "in/param/W_momentum"} & set(case.inputs)
+    if momentum and RULES[h.rule].has_momentum:
+        results["out/S"] = matrix(found.S, signed=True)
+    if found.M_ref is not None:
+        results["out/M_ref"] = matrix(found.M_ref)
+    return results
+
+
+def _masks(inputs: Mapping[str, Array]) -> dict[str, Array]:
+    return {name: inputs[f"in/{name}"].astype(bool) for name in ("active", "reset") if f"in/{name}" in inputs}
+
+
+def sequence_of(rule: Rule, inputs: Mapping[str, Array], case: Any) -> tuple[Any, Tokens]:
+    """The rule's configuration and the projected sequence, at either level (CONV-36)."""
+    token = case.header.level == "token"
+    k, v = ("in/param/W_K", "in/param/W_V") if token else ("in/k", "in/v")
+    sizes: dict[str, Any] = {"d_in": inputs[k].shape[-2 if token else -1], "d_out": inputs[v].shape[-2 if token else -1]}
+    header = case.header
+    if rule.has_window:
+        sizes |= {"window": header.window, "feature_map": header.feature_map}
+        if header.feature_map.kind in ("linear", "random_fourier", "sketch"):
+            sizes["features"] = feature_maps.d_phi(header.feature_map, sizes["d_in"], phi_of(inputs))
+        if header.window_weights is not None:
+            sizes["window_weights"] = header.window_weights
+    if token:
+        sizes |= {"heads": inputs["in/param/W_K"].shape[0], "d_model": inputs["in/x"].shape[-1]}
+    config = rule.Config(**sizes, span=header.span, convention=case.convention)
+    if not token:
+        names = ("k", "v", "q", "retain", "momentum", "step_size", "step_size_memory", "window_weights", "window_gate")
+        given = {name: inputs[f"in/{name}"] for name in names if f"in/{name}" in inputs}
+        logs = {name.removeprefix("in/"): ops.exp(inputs[log]) for log, name in LOGARITHMS.items() if log in inputs}
+        return config, Tokens(**given, **logs, **_masks(inputs))
+    gates = GateSet(
+        **{
+            name: GateParams(W=inputs[f"in/param/W_{name}"], b=inputs[f"in/param/b_{name}"])
+            for name in GATE_NAMES
+            if f"in/param/W_{name}" in inputs
+        }
+    )
+    projections = {name: inputs[f"in/param/{name}"] for name in ("W_K", "W_V", "W_Q")}
+    window = {name.removeprefix("in/param/"): value for name, value in inputs.items() if name.startswith("in/param/window_")}
+    params = projection.Params(**projections, gates=gates, phi=phi_of(inputs), window=window)
+    return config, Tokens(**projection.project(config, params, inputs["in/x"]), **_masks(inputs))
+
+
+def _plain_layout(x: Array, case: Any) -> Array:
+    """To and from the layout of the file: transposition is its own inverse (CONV-25)."""
+    return ops.transpose(x) if case.convention.layout == "transposed" else x
+
+
+def initial_state(rule: Rule, config: Any, inputs: Mapping[str, Array], case: Any, tokens: Tokens) -> Any:
+    """The state before the first token, with what the case gives (CONV-34)."""
+    leading = tokens.k.shape[:-2]
+    M = ops.zeros_like(tokens.k, shape=(*leading, config.d_out, rule.d_phi(config)))
+    if "in/M0" in inputs:
+        M = _plain_layout(inputs["in/M0"], case)
+    given = {"S": _plain_layout(inputs["in/S0"], case)} if "in/S0" in inputs else {}
+    state = rule.start(config, leading, M=M, **given)
+    if "in/M_ref" in inputs:
+        state = state.replaced(reference=_plain_layout(inputs["in/M_ref"], case))
+    if case.header.phase is not None:
+        state = state.replaced(position=case.header.phase)
+    return _with_window(config, inputs, case, tokens, state) if rule.has_window else state
+
+
+def _with_window(config: Any, inputs: Mapping[str, Array], case: Any, tokens: Tokens, state: Any) -> Any:
+    """Omega's state with the initial window contents as its newest rows (CONV-34, WINDOW-15)."""
+
+    def newest(empty: Array, rows: Array, axis: int) -> Array:
+        n = rows.shape[axis]
+        if n == 0:
+            return empty
+        key = (..., slice(n, None), *[slice(None)] * (-axis - 1))
+        return ops.concatenate([empty[key], rows], axis=axis)
+
+    if "in/window_k" in inputs:
+        keys = mapped(config, phi_of(inputs), inputs["in/window_k"], config.convention.k_norm)
+        n = keys.shape[-2]
+        state = state.replaced(keys=newest(state.keys, keys, -2), values=newest(state.values, inputs["in/window_v"], -2), filled=n)
+        if state.residuals is not None:
+            state = state.replaced(residuals=newest(state.residuals, inputs["in/window_residual"], -2))
+        if "in/window_gate_before" in inputs:
+            before = inputs["in/window_gate_before"]
+            empty = ops.zeros_like(before, shape=(*before.shape[:-1], config.window))
+            state = state.replaced(token_gates=newest(empty, before, -1))
+    if "in/window_momentum" in inputs:
+        momenta = newest(state.momenta, _plain_layout(inputs["in/window_momentum"], case), -3)
+        state = state.replaced(momenta=momenta)
+        if tokens.momentum is None:
+            state = state.replaced(S=momenta[..., -1, :, :])  # an inactive first token repeats it
+    return state
+
+
+def _outputs(
+    config: Any, inputs: Mapping[str, Array], case: Any, tokens: Tokens, state: Any, y: Array
+) -> tuple[dict[str, Array], int | None]:
+    """Results, and what lets a run continue: OUT of one call feeds the next (CONV-37)."""
+    out: dict[str, Array] = {"out/y": y, "out/M": _plain_layout(state.M, case)}
+    if tokens.momentum is not None:
+        out["out/S"] = _plain_layout(state.S, case)
+    convention = config.convention
+    resumes = convention.frozen_reference or convention.read == "chunk_start"
+    if resumes:
+        out["out/M_ref"] = _plain_layout(state.reference, case)
+    if case.header.window > 1:
+        out |= _window_outputs(config, inputs, case, tokens, state)
+    return out, state.position if resumes else None
+
+
+def _window_outputs(config: Any, inputs: Mapping[str, Array], case: Any, tokens: Tokens, state: Any) -> dict[str, Array]:
+    """What a call that goes on needs of the window (CONV-37, WINDOW-25)."""
+    n = min(state.filled, config.window - 1)
+    starts = [] if tokens.reset is None else np.nonzero(tokens.reset)[0].tolist()
+    first = starts[-1] if starts else 0  # tokens of the last packed sequence alone remain
+
+    def tail(before: str, rows: Array) -> Array:
+        earlier = [inputs[before]] if before in inputs and not starts else []
+        return ops.concatenate([*earlier, rows[..., first:, :]], axis=-2)[..., -n:, :]
+
+    out = {"out/window_k": tail("in/window_k", tokens.k), "out/window_v": tail("in/window_v", tokens.v)}
+    if state.token_gates is not None:
+        out["out/window_gate_before"] = state.token_gates[..., -n:]
+    if state.residuals is not None:
+        out["out/window_residual"] = state.residuals[..., -n:, :]
+    if state.momenta is not None:
+        given = inputs["in/window_momentum"].shape[-3] if "in/window_momentum" in inputs and not starts else 0
+        m = min(given + tokens.k.shape[-2] - first, config.window - 1)
+        out["out/window_momentum"] = _plain_layout(state.momenta[..., -m:, :, :], case)
+    return out

@@ -1,0 +1,119 @@
+"""What the oracle can compute as data: one `Subject` says all that the rest of the oracle asks of it.
+
+A new subject is one file of this folder and one entry of `SUBJECTS`: cases of it are then read, made, evaluated, checked and
+swept, and their tolerances measured.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from atlas_ref.oracle.family.arithmetic import Arithmetic
+from atlas_ref.parts import feature_maps
+from atlas_ref.rules import Rule
+from atlas_ref.types import Array
+
+#: The rule of a block of frequency levels.
+BLOCK = "cms"
+
+#: Levels of objects and arrays inside each other, and digits of an integer: what any JSON reader can take.
+DEEPEST, LONGEST = 100, 18
+
+#: Where a tensor of one level of a block stands: in/level0/M0, out/level2/M, grad/level1/param/W_K (CASE-32).
+LEVEL = re.compile(r"^(in|out|grad)/level(\d+)/")
+
+#: Header keys of a sequence.
+SEQUENCE_KEYS = ("level", "window", "span", "phase", "chunk", "window_weights", "schedule")
+
+
+def bare(name: str) -> str:
+    """The name that a level's tensor would have in a case of its own; other names as they are."""
+    return LEVEL.sub(r"\1/", name)
+
+
+class Tensor(NamedTuple):
+    """One input tensor of a case.
+
+    Attributes:
+        axes: named axes; "..." are the leading axes, the same for every tensor that has them. "gate" stands for
+            "... T" or, with one gate per output dimension, "... T d_out".
+        need: "yes", or what stands in when it is absent.
+        low, high: inclusive range; None for finite.
+        mask: True for bool or uint8 of zeros and ones.
+    """
+
+    axes: str
+    need: str = "yes"
+    low: float | None = None
+    high: float | None = None
+    mask: bool = False
+
+
+#: Where a call ends in its span: None without spans; of a block, that of each level.
+Position = int | None | list[int | None]
+
+#: Name -> tensor that a case may hold, and name -> the reason why it may not hold another.
+Legal = tuple[dict[str, Tensor], dict[str, str]]
+
+#: What becomes of a value on its way: a rounding of the ensemble.
+Touch = Callable[[Array], Array]
+
+
+class Rounding(NamedTuple):
+    """How a plain evaluation rounds (TOL-3).
+
+    Attributes:
+        way: the arithmetic of sums and products.
+        touch: of mapped keys and queries and of computed gates.
+        argument: of every argument of Newton-Schulz.
+        store: of the state between tokens; None where it keeps the arithmetic's precision.
+    """
+
+    way: Arithmetic
+    touch: Touch
+    argument: Touch
+    store: Touch | None
+
+
+class Subject(NamedTuple):
+    """One value of the header key `rule`, and everything that the oracle knows of it.
+
+    Attributes:
+        name: of the header key `rule`.
+        result: what it exists for; the absence of it is a verdict.
+        cotangent: input that gradients need.
+        clauses: clause of each result and gradient, by name or by "out" and "grad", and of adjoints ("trace_grad").
+        legal: tensors of a case, from (header, convention in force, names present).
+        evaluate: (inputs, case, form, chunk) -> results and the position in the span after them (CASE-12, CASE-13).
+        plain: (inputs, case, rounding) -> the same results in a legal arithmetic, by a program of its own.
+        draw: (request, header, generator, d_phi) -> random inputs, and the shape of the cotangent.
+        rule: the rule, where the subject is a memory.
+        has_feature_map: whether the header may choose one.
+        keys: header keys of its own, name -> (type, field of pydantic).
+    """
+
+    name: str
+    result: str
+    cotangent: str
+    clauses: Mapping[str, str]
+    legal: Callable[[Any, Any, set[str]], Legal]
+    evaluate: Callable[[Mapping[str, Array], Any, str, int | None], tuple[dict[str, Array], Position]]
+    plain: Callable[[Mapping[str, Array], Any, Rounding], dict[str, Array]]
+    draw: Callable[[Any, Any, Any, int], tuple[dict[str, Array], tuple[int, ...]]] | None = None
+    rule: Rule | None = None
+    has_feature_map: bool = False
+    keys: Mapping[str, tuple[Any, Any]] = {}
+
+
+def phi_of(inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Tensors of the feature map, by name."""
+    named = {name.removeprefix("in/phi/"): value for name, value in inputs.items() if name.startswith("in/phi/")}
+    return named | ({"proj": inputs["in/proj"]} if "in/proj" in inputs else {})
+
+
+def phi_tensors(header: Any) -> dict[str, Tensor]:
+    """Tensors of the case's feature map."""
+    names = feature_maps.TENSORS.get(header.feature_map.kind, {})
+    return {"in/proj" if name == "proj" else f"in/phi/{name}": Tensor(axes) for name, axes in names.items()}

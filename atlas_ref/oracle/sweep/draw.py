@@ -1,0 +1,272 @@
+"""Draw the cases of a sweep: odd shapes, conventions, dtypes and gate regimes from a seed.
+
+Specified in specs/sweep.md, SWEEP-1 to SWEEP-4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, get_args
+
+import numpy as np
+from pydantic import ValidationError
+
+from atlas_ref.conventions import PRESETS, Convention, first_problem
+from atlas_ref.oracle.cases.case import Case, CaseError, make
+from atlas_ref.oracle.cases.new import DTYPES, Request, new
+from atlas_ref.rules import RULES, names_with
+
+Choices = Mapping[str, Sequence[Any]]
+
+#: Rules that can be swept.
+SWEPT = (*RULES, "newton_schulz", "feature_map")
+
+#: What a case is drawn from, in the order of drawing; the first value is the plainest, and shrinking leads towards it.
+SPACE: dict[str, tuple[Any, ...]] = {
+    "level": ("projected", "projected", "projected", "token"),
+    "tokens": (1, 2, 3, 5, 7, 8, 9, 13, 16, 17, 31, 33),
+    "d_in": (1, 2, 3, 4, 5, 7, 8),
+    "d_out": (1, 2, 3, 4, 5, 7, 8),
+    "heads": (1, 2, 3),
+    "batch": (1, 2),
+    "d_model": (3, 6),
+    "window": (1, 2, 3, 4, 5, 8, 40),
+    "span": (None, 1, 2, 3, 4, 8, 40),
+    "history": (0, 0, 1, 3),
+    "pulse": (1, 1, 1, 2, 3),
+    "reset": (0, 0, 0, 4, 5),
+    "per_dimension_gates": (False, False, True),
+    "window_gate": (False, False, True),
+    "features": (None, 1, 3, 5),
+    "feature_map": ({"kind": "identity"},) * 3
+    + tuple(
+        {"kind": kind} for kind in ("linear", "random_fourier", "elu", "residual_mlp", "polynomial", "monomials", "elementwise", "sketch")
+    ),
+    "window_weights": tuple({"kind": kind} for kind in ("uniform", "ones", "decay", "softmax", "gate")),
+    "dtype": ("float64", "float32", "bfloat16", "float16"),
+}
+
+#: Values of the axes that take numbers; the others list theirs themselves.
+_NUMBERS: dict[str, tuple[Any, ...]] = {"gradient_scale": (1.0, 2.0, 0.5, "2/d_out"), "query_scale": (1.0, "1/sqrt(d_in)")}
+
+_NEWTON_SCHULZ: dict[str, tuple[Any, ...]] = {
+    "coefficients": ("muon", "cubic", "polar_express"),
+    "steps": (5, 1, 3),
+    "eps": (1e-7, 1e-2),
+    "norm_factor": (1.0, 1.25),
+    "guard": ("add", "clamp", "return"),
+    "transpose": ("tall", "never"),
+    "scale": ("1", "sqrt", "norm"),
+    "argument": ("S", "nesterov", "written_back", "accumulated"),
+}
+
+#: Attempts at one case before the choices are called impossible.
+ATTEMPTS = 300
+
+
+class Drawn(NamedTuple):
+    """One case of a sweep.
+
+    Attributes:
+        request: fields of `Request` that were drawn, as JSON can hold them.
+        regime: a name in `regimes`.
+        case: what they make.
+    """
+
+    request: dict[str, Any]
+    regime: str
+    case: Case
+
+
+def checked_choices(rule: str, choices: Choices) -> dict[str, tuple[Any, ...]]:
+    """What is fixed, with the rule's own limits (SWEEP-3).
+
+    Raises:
+        CaseError: a rule that cannot be swept, a name that is not drawn, or no value.
+    """
+    if rule not in SWEPT:
+        raise CaseError(f"sweep: rule {rule!r} is none of {', '.join(SWEPT)}")
+    known = (*SPACE, "convention", "regime")
+    for name, values in choices.items():
+        if name not in known:
+            raise CaseError(f"sweep: {name!r} is not drawn; {', '.join(known)} are")
+        if not values:
+            raise CaseError(f"sweep: {name}: at least one value is needed")
+    for name in choices.get("regime", ()):
+        if name not in regimes(rule):
+            raise CaseError(f"sweep: regime {name!r} does not exist for {rule}; regimes are {', '.join(regimes(rule))}")
+    for name in choices.get("dtype", ()):
+        if not isinstance(name, str) or name not in DTYPES:
+            raise CaseError(f"sweep: dtype {name!r} is not available; {', '.join(DTYPES)} are")
+    return {name: tuple(values) for name, values in choices.items()}
+
+
+def drawn(rule: str, seed: int, number: int, choices: Choices) -> Drawn:
+    """Case `number` of the sweep with this seed: the same on every machine, whatever was drawn before (SWEEP-1, SWEEP-2).
+
+    Raises:
+        CaseError: no case fits the choices.
+    """
+    draw = np.random.Generator(np.random.Philox(key=(number << 64) | seed))
+    reason = ""
+    for _ in range(ATTEMPTS):
+        request, regime = _request(rule, draw, choices)
+        try:
+            case = new(Request(**request), name=f"{rule}-{seed}-{number}")
+            return Drawn(request, regime, in_regime(case, regime, draw))
+        except (CaseError, ValidationError) as error:
+            reason = str(error) if isinstance(error, CaseError) else first_problem(error)
+    raise CaseError(f"sweep: no case fits what is fixed after {ATTEMPTS} attempts, the last: {' '.join(reason.split())}")
+
+
+def _request(rule: str, draw: np.random.Generator, choices: Choices) -> tuple[dict[str, Any], str]:
+    """Every field is drawn, fixed or not, so that fixing one leaves the others as they are (SWEEP-3)."""
+    found: dict[str, Any] = {"rule": rule, "seed": int(draw.integers(2**31)), "cotangent": True}
+    for name, values in SPACE.items():
+        found[name] = _one(draw, choices.get(name, values))
+    drawn_convention = _convention(rule, draw)
+    found["convention"] = _one(draw, choices["convention"]) if "convention" in choices else drawn_convention
+    regime = str(_one(draw, choices.get("regime", regimes(rule))))
+    return {name: value for name, value in _fitting(found, choices).items() if value not in (None, {})}, regime
+
+
+def _fitting(found: dict[str, Any], choices: Choices) -> dict[str, Any]:
+    """Without what this rule or level does not have, unless it was asked for, in which case the refusal says so."""
+    rule, token = found["rule"], found["level"] == "token"
+    idle: list[str] = ["window_gate"] if token else ["batch", "d_model", "window_weights"]
+    if rule not in names_with("has_window"):
+        idle += ["window", "window_gate", "history", "window_weights"] + ([] if rule == "feature_map" else ["feature_map", "features"])
+    if rule not in RULES:
+        idle += ["level", "tokens", "span", "pulse", "reset", "per_dimension_gates"]
+    kept = {name: value for name, value in found.items() if name not in idle or name in choices}
+    if "history" in kept and "history" not in choices and isinstance(kept["window"], int):
+        kept["history"] = min(kept["history"], kept["window"] - 1)
+    return kept
+
+
+def _one(draw: np.random.Generator, values: Sequence[Any]) -> Any:
+    """One number of the generator for each choice, however many values there are."""
+    return values[int(draw.uniform() * len(values))]
+
+
+def _convention(rule: str, draw: np.random.Generator) -> dict[str, Any]:
+    """A preset, or `spec`, with up to three axes changed."""
+    preset = _one(draw, tuple(PRESETS)) if draw.uniform() < 0.5 else "spec"
+    changed: dict[str, Any] = {}
+    axes = [axis for axis in Convention.model_fields if axis != "newton_schulz"]
+    for _ in range(int(draw.integers(4))):
+        axis = str(_one(draw, axes))
+        changed[axis] = _one(draw, axis_choices(axis))
+    settings: Any = {key: _one(draw, values) for key, values in _NEWTON_SCHULZ.items() if draw.uniform() < 0.25}
+    if draw.uniform() < 0.5:
+        settings = "none"
+    if rule in (*names_with("has_newton_schulz"), "newton_schulz"):
+        changed["newton_schulz"] = settings if rule != "newton_schulz" or settings != "none" else {}
+    return ({} if preset == "spec" else {"preset": preset}) | changed
+
+
+def axis_choices(axis: str) -> tuple[Any, ...]:
+    """Values of an axis that are drawn, the default first."""
+    return _NUMBERS[axis] if axis in _NUMBERS else get_args(Convention.model_fields[axis].annotation)
+
+
+# -- regimes ------------------------------------------------------------------------------------------
+
+Tensors = dict[str, np.ndarray[Any, Any]]
+GATES = ("in/retain", "in/momentum")
+RATES = ("in/step_size", "in/step_size_memory")
+
+
+def regimes(rule: str) -> tuple[str, ...]:
+    """Names of what is done to the inputs of this rule's cases (SWEEP-4)."""
+    return tuple(_MATRICES if rule == "newton_schulz" else _SEQUENCES if rule in RULES else {"ordinary": _ordinary})
+
+
+def in_regime(case: Case, regime: str, draw: np.random.Generator) -> Case:
+    """The case with its inputs moved to a place where implementations break (SWEEP-4)."""
+    change = (_MATRICES | _SEQUENCES)[regime]
+    inputs = dict(case.inputs)
+    change(inputs, draw)
+    stored = {name: value.astype(case.inputs[name].dtype) for name, value in inputs.items()}
+    return make(case.header.plain(), stored, name=case.name)
+
+
+def _ordinary(inputs: Tensors, draw: np.random.Generator) -> None:
+    """As `new` makes them."""
+
+
+def _edges(inputs: Tensors, draw: np.random.Generator) -> None:
+    """A third of the gates exactly 0 or 1, a third of the steps 0."""
+    for name in GATES:
+        if name in inputs:
+            _some(inputs, name, draw, draw.integers(0, 2, inputs[name].shape))
+    for name in RATES:
+        if name in inputs:
+            _some(inputs, name, draw, np.zeros(inputs[name].shape))
+
+
+def _some(inputs: Tensors, name: str, draw: np.random.Generator, values: Any) -> None:
+    """A third of a tensor's entries replaced."""
+    chosen = draw.uniform(size=inputs[name].shape) < 1 / 3
+    inputs[name] = np.where(chosen, np.asarray(values, np.float64), inputs[name].astype(np.float64))
+
+
+def _ones(inputs: Tensors, draw: np.random.Generator) -> None:
+    """Gates of 1, so that nothing fades."""
+    for name in GATES:
+        if name in inputs:
+            inputs[name] = np.ones(inputs[name].shape)
+
+
+def _fading(inputs: Tensors, draw: np.random.Generator) -> None:
+    """Gates so small that their products leave every float format: who divides by them is lost."""
+    for name in GATES:
+        if name in inputs:
+            inputs[name] = np.ldexp(np.ones(inputs[name].shape), -draw.integers(2, 14, inputs[name].shape))
+
+
+def _small(inputs: Tensors, draw: np.random.Generator) -> None:
+    """Small steps and states, so that the norm of the momentum comes near the eps of Newton-Schulz."""
+    for name in (*RATES, "in/S0", "in/M0", "in/v"):
+        if name in inputs:
+            inputs[name] = inputs[name].astype(np.float64) * 2.0**-10
+
+
+def _repeated(inputs: Tensors, draw: np.random.Generator) -> None:
+    """One key for every token: what is written is overwritten."""
+    if "in/k" in inputs:
+        inputs["in/k"] = np.repeat(inputs["in/k"][..., :1, :], inputs["in/k"].shape[-2], axis=-2)
+
+
+def _empty(inputs: Tensors, draw: np.random.Generator) -> None:
+    """No initial memory, momentum or window."""
+    for name in ("in/M0", "in/S0", "in/M_ref", *(name for name in inputs if name.startswith("in/window_") and name not in PER_TOKEN)):
+        inputs.pop(name, None)
+
+
+def _tiny_matrix(inputs: Tensors, draw: np.random.Generator) -> None:
+    inputs["in/G"] = inputs["in/G"].astype(np.float64) * 2.0**-20
+
+
+def _rank_one(inputs: Tensors, draw: np.random.Generator) -> None:
+    G = inputs["in/G"].astype(np.float64)
+    inputs["in/G"] = G[..., :, :1] * G[..., :1, :]
+
+
+def _zero_matrix(inputs: Tensors, draw: np.random.Generator) -> None:
+    inputs["in/G"] = np.zeros(inputs["in/G"].shape)
+
+
+PER_TOKEN = ("in/window_weights", "in/window_gate")
+
+_Change = Callable[[Tensors, np.random.Generator], None]
+_SEQUENCES: dict[str, _Change] = {
+    "ordinary": _ordinary,
+    "edges": _edges,
+    "ones": _ones,
+    "fading": _fading,
+    "small": _small,
+    "repeated": _repeated,
+    "empty": _empty,
+}
+_MATRICES: dict[str, _Change] = {"ordinary": _ordinary, "tiny": _tiny_matrix, "rank_one": _rank_one, "zero": _zero_matrix}

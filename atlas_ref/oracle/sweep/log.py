@@ -1,0 +1,141 @@
+"""The log of a sweep: one JSON object a line, only ever appended to, so that a kill costs what was under way and no more.
+
+The first line says which sweep it is; each further one is what came of one case, or of shrinking one. Specified in specs/sweep.md, SWEEP-9.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from atlas_ref.oracle.cases.case import CaseError, named
+from atlas_ref.oracle.cases.files import read_bytes
+
+#: Key of the first line, with the version of the log.
+KEY = "atlas_ref_sweep"
+VERSION = 1
+
+
+def plain(value: Any) -> Any:
+    """A value as it is after a log: keys in order, tuples as lists, numbers that JSON does not have as words."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(value[key]) for key in sorted(value, key=str)}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class Log:
+    """A log that is read, then appended to.
+
+    Args:
+        plan: what an outcome depends on, which the first line holds.
+        key, what: of the first line, and what is logged, in words.
+        holds: whether a further line is one that the work writes; any task with the number of a case where None.
+
+    Raises:
+        CaseError: it cannot be read or written, is no log, or is that of another sweep.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        plan: Mapping[str, Any],
+        *,
+        key: str = KEY,
+        what: str = "a sweep",
+        holds: Callable[[Mapping[str, Any]], bool] | None = None,
+    ) -> None:
+        self.path, self._key, self._what, self._holds = Path(path), key, what, holds or _is_task
+        self._plan = {key: VERSION, **plain(plan)}
+        self.known = self._read()
+        self._stream: IO[bytes] | None = None  # bad input leaves no file behind: it is made when there is a line
+        if not os.path.isdir(self.path.parent):
+            raise CaseError(f"{path}: the folder {self.path.parent} does not exist")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._stream is not None:
+            self._stream.close()
+
+    def append(self, line: Mapping[str, Any]) -> None:
+        """Keep a line; it is in the file when this returns.
+
+        Raises:
+            CaseError: the log cannot be written.
+        """
+        try:
+            if self._stream is None:
+                self._stream = self._opened()
+            self._stream.write(_bytes(line))
+            self._stream.flush()
+        except OSError as error:
+            raise CaseError(f"{self.path}: cannot be written: {error.strerror or error}") from None
+
+    def _opened(self) -> IO[bytes]:
+        stream = self.path.open("ab")
+        if stream.tell() == 0:
+            stream.write(_bytes(self._plan))
+        elif not self._ends_a_line():
+            stream.write(b"\n")  # what was cut short stays behind as a line that is no JSON
+        return stream
+
+    def _ends_a_line(self) -> bool:
+        with self.path.open("rb") as stream:
+            stream.seek(-1, os.SEEK_END)
+            return stream.read() == b"\n"
+
+    def _read(self) -> dict[tuple[str, int], dict[str, Any]]:
+        """(task, number) -> what came of it."""
+        try:
+            self.path.stat()
+            lines = read_bytes(self.path).split(b"\n")
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise CaseError(f"{self.path}: cannot be read: {error.strerror or error}") from None
+        except ValueError as error:
+            raise named(str(self.path), error) from None
+        if not any(lines):
+            return {}
+        plan = _object(lines[0])
+        if plan is None or plan.get(self._key) != VERSION:
+            raise CaseError(f"{self.path}: not the log of {self._what}: its first line has no {self._key!r} {VERSION}")
+        for key, value in self._plan.items():
+            if plan.get(key) != value:
+                theirs = json.dumps(plan.get(key))
+                raise CaseError(f"{self.path}: {key}: the log is that of {self._what} with {theirs}, this one has {json.dumps(value)}")
+        found: dict[tuple[str, int], dict[str, Any]] = {}
+        for number, line in enumerate(lines[1:], start=2):
+            each = _object(line)
+            if each is None:  # cut short, or empty
+                continue
+            if not self._holds(each):
+                raise CaseError(f"{self.path}: line {number}: not what {self._what} writes there")
+            found[each["task"], each["case"]] = each
+        return found
+
+
+def _bytes(line: Mapping[str, Any]) -> bytes:
+    return json.dumps(line, sort_keys=True, allow_nan=False).encode() + b"\n"
+
+
+def _object(line: bytes) -> dict[str, Any] | None:
+    """A whole line; None for one that was cut short."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _is_task(line: Mapping[str, Any]) -> bool:
+    """Whether a whole line is what came of a task."""
+    return isinstance(line.get("task"), str) and isinstance(line.get("case"), int)

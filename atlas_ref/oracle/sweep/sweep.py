@@ -1,0 +1,206 @@
+"""Sweep an implementation with seeded cases of odd shapes, conventions, dtypes and gates, and shrink what fails.
+
+    found = sweep("delta", Named("function", "mine.kernels:delta"), cases=500, seed=0, jobs=4)
+    for failure in found.failures: ...
+
+The result is a function of the rule, the seed, the choices and the implementation: not of processes, order or interruptions.
+Specified in specs/sweep.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import atlas_ref
+from atlas_ref.oracle.cases.case import CaseError, save
+from atlas_ref.oracle.judge.compare import chosen
+from atlas_ref.oracle.judge.norms import FORMATS
+from atlas_ref.oracle.sources.answers import Source
+from atlas_ref.oracle.sweep.draw import Choices, checked_choices, drawn
+from atlas_ref.oracle.sweep.log import Log
+from atlas_ref.oracle.sweep.modes import Result, Work
+from atlas_ref.oracle.sweep.run import GRAVITY, SUCCESS, Named, Outcome, Plan, Reduced
+from atlas_ref.oracle.sweep.tasks import Line, Tasks, unwatched
+
+__all__ = ["Failure", "Named", "Sweep", "sweep"]
+
+#: Largest seed, half of what the generator's key holds.
+SEEDS = 2**64
+
+
+class Failure(NamedTuple):
+    """A case that is not success (SWEEP-7).
+
+    Attributes:
+        number, verdict, row, drawn: as drawn.
+        file: the smallest case that still fails, with what the implementation answered; None where it was not shrunk.
+        shrunk: verdict, row, comparisons and numbers of that case.
+    """
+
+    number: int
+    verdict: str
+    row: Line
+    drawn: Line
+    file: str | None = None
+    shrunk: Line | None = None
+
+
+class Sweep(NamedTuple):
+    """What a sweep found (SWEEP-5).
+
+    Attributes:
+        counts: cases by verdict.
+        nearest: of the cases that pass, the one with the largest error over its tolerance.
+    """
+
+    rule: str
+    seed: int
+    cases: int
+    counts: dict[str, int]
+    failures: list[Failure]
+    nearest: Line | None
+
+    @property
+    def exit_code(self) -> int:
+        """1 when a case is not PASS, 3 when none could be compared, else 0 (CASE-26)."""
+        if self.failures:
+            return 1
+        return 0 if self.counts.get("PASS") else 3
+
+
+def sweep(
+    rule: str,
+    source: Named | Source,
+    *,
+    cases: int = 100,
+    seed: int = 0,
+    choices: Choices | None = None,
+    only: Sequence[str] | None = None,
+    dtype: str | None = None,
+    state_dtype: str | None = None,
+    jobs: int = 1,
+    scheduler: str | None = None,
+    resume: str | os.PathLike[str] | None = None,
+    folder: str | os.PathLike[str] = "sweep-failures",
+    keep: int = 5,
+    shrink: int = 400,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Sweep:
+    """Compare an implementation with ours on cases drawn from a seed (SWEEP-1 to SWEEP-10).
+
+    Args:
+        rule: omega, titans_lmm, delta, hebbian, newton_schulz or feature_map.
+        source: an implementation by its name, or any source; the latter must be picklable to go to other processes.
+        choices: what is fixed of the draw, name -> values that it may take (SWEEP-3).
+        only, dtype, state_dtype: see `check`.
+        jobs: processes; 1 for this one.
+        scheduler: address of a Dask scheduler, in place of `jobs`.
+        resume: the log; where it exists, what it holds is not done again.
+        folder: where failing cases are saved, made when there is one.
+        keep: how many failures to shrink and save.
+        shrink: comparisons that shrinking one failure may take.
+        progress: called with what is being done, how many are done, and how many there are.
+
+    Raises:
+        CaseError: a rule, choice or result that does not exist, choices that no case fits, a log of another sweep, no scheduler.
+    """
+    _check_counts(cases=(cases, 1), seed=(seed, 0), jobs=(jobs, 1), keep=(keep, 0), shrink=(shrink, 0))
+    fixed = checked_choices(rule, choices or {})
+    chosen(list(only or []))
+    for word in (dtype, state_dtype):
+        if word is not None and word not in FORMATS:
+            raise CaseError(f"sweep: dtype {word!r} is not available; {', '.join(FORMATS)} are")
+    drawn(rule, seed, 0, fixed)
+    plan = Plan(rule, seed, fixed, None if only is None else tuple(only), dtype, state_dtype, shrink)
+    work = Work(plan, source)
+
+    with ExitStack() as stack:
+        log = None if resume is None else stack.enter_context(Log(resume, _described(plan, source), holds=_is_outcome))
+        place = Path(folder)
+        run = Tasks(
+            work, lambda result: _line(result, place), jobs, scheduler, log, progress or unwatched, lambda line: _there(line, place)
+        )
+        judged = run.lines("judge", range(cases))
+        failing = [line for line in judged if line["verdict"] not in SUCCESS]
+        shrunk = {line["case"]: line for line in run.lines("shrink", [line["case"] for line in _varied(failing)[:keep]])}
+    return _summed(plan, cases, judged, failing, shrunk)
+
+
+def _check_counts(**counts: tuple[int, int]) -> None:
+    for name, (found, least) in counts.items():
+        if found < least or found >= SEEDS:
+            raise CaseError(f"sweep: {name} must be at least {least} and below 2^64, found {found}")
+
+
+def _described(plan: Plan, source: Named | Source) -> Line:
+    """What a log must agree with to be continued: everything that an outcome depends on."""
+    name = source._asdict() if isinstance(source, Named) else getattr(source, "__qualname__", type(source).__qualname__)
+    return {"version": atlas_ref.__version__, "source": name, **plan._asdict()}
+
+
+def _line(result: Result, folder: Path) -> Line:
+    """As the log holds it. The case of a failure is saved before the log says so."""
+    if isinstance(result, Outcome):
+        return {"verdict": result.verdict, "row": result.row, "drawn": result.drawn}
+    line = {"verdict": result.verdict, "row": result.row, "comparisons": result.comparisons, "numbers": list(result.numbers)}
+    return line | {"file": _saved(result, folder)}
+
+
+def _is_outcome(line: Mapping[str, Any]) -> bool:
+    """Whether a whole line is what came of a case, or of shrinking one."""
+    task, row = line.get("task"), line.get("row")
+    keys = ("drawn",) if task == "judge" else ("file", "comparisons", "numbers")
+    return (
+        task in ("judge", "shrink")
+        and isinstance(line.get("case"), int)
+        and isinstance(line.get("verdict"), str)
+        and isinstance(row, dict)
+        and {"tensor", "error", "tolerance", "why"} <= row.keys()
+        and all(key in line for key in keys)
+    )
+
+
+def _there(line: Line, folder: Path) -> bool:
+    """Whether the file that a line tells of is still where it is looked for; a case is soon shrunk again."""
+    return line["task"] == "judge" or os.path.isfile(folder / str(line["file"]))
+
+
+def _saved(result: Reduced, folder: Path) -> str:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CaseError(f"{folder}: cannot be made: {error.strerror or error}") from None
+    header = result.header
+    name = f"{header['rule']}-{result.number}.safetensors"
+    save(folder / name, header, result.tensors)
+    return name
+
+
+def _varied(failing: list[Line]) -> list[Line]:
+    """Failures with those first that are the first of their kind, then the second, ...: five copies of one mistake teach little."""
+    seen: Counter[tuple[str, str]] = Counter()
+    ranked = []
+    for line in failing:
+        kind = (line["verdict"], line["row"]["tensor"])
+        ranked.append((seen[kind], line["case"], line))
+        seen[kind] += 1
+    return [line for _, _, line in sorted(ranked, key=lambda each: each[:2])]
+
+
+def _summed(plan: Plan, cases: int, judged: list[Line], failing: list[Line], shrunk: dict[int, Line]) -> Sweep:
+    counts = Counter(line["verdict"] for line in judged)
+    failures = []
+    for line in failing:
+        small = shrunk.get(line["case"])
+        file = None if small is None else small["file"]
+        details = None if small is None else {key: small[key] for key in ("verdict", "row", "comparisons", "numbers")}
+        failures.append(Failure(line["case"], line["verdict"], line["row"], line["drawn"], file, details))
+    passed = [line for line in judged if line["verdict"] == "PASS" and line["row"]["error"] is not None]
+    nearest = max(passed, key=lambda line: (line["row"]["error"] / line["row"]["tolerance"], -line["case"]), default=None)
+    near = None if nearest is None else {"case": nearest["case"], **nearest["row"]}
+    return Sweep(plan.rule, plan.seed, cases, {verdict: counts[verdict] for verdict in GRAVITY if counts[verdict]}, failures, near)

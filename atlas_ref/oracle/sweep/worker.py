@@ -1,0 +1,30 @@
+"""A process of `sweep --jobs`: pickled tasks in on standard input, pickled results out (SWEEP-10)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import FrameType
+
+from atlas_ref.oracle.sweep.modes import answers
+
+
+def main() -> None:
+    """Answer until standard input ends; what an implementation prints goes to standard error."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who is interrupted ends us
+    signal.signal(signal.SIGTERM, _leave)
+    replies = os.fdopen(os.dup(1), "wb")
+    questions = os.fdopen(os.dup(0), "rb")
+    os.dup2(2, 1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    answers(questions, replies)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    """End as an exception does, so that the implementation is ended too."""
+    sys.exit(128 + number)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""Gates: how much a memory keeps, how much momentum carries on, how far a step goes.
+
+Specified in specs/gates.md.
+
+Gates that come as logarithms, stable evaluation, biases, pullbacks and cost: GATES-5, GATES-9 to GATES-13.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+from pydantic import model_validator
+
+from atlas_ref.types import Array, Dims, Frozen, check_array
+from tape import ops
+
+#: Initial biases (GATES-8): sigmoid(3.0) = 0.953 kept per token, sigmoid(1.5) = 0.818, softplus(-4.6) = 0.010.
+INITIAL_BIAS = {"retain": 3.0, "forget": -3.0, "momentum": 1.5, "step_size": -4.6}
+
+GateKind = Literal["retain", "forget", "none"]
+
+
+class Gates(Frozen):
+    """The gates of one token (or, with a time axis in front, of a sequence), ready to scale rows (GATES-1, GATES-3, GATES-4).
+
+    Each is (..., 1, 1), one number for the whole memory, or (..., d_out, 1), one per output dimension.
+    `retain` is the factor of M, whatever the gate was called outside.
+
+    Attributes:
+        retain: r in M_t = r M_{t-1} - ..., within [0, 1]; None for 1.
+        momentum: m in S_t = m S_{t-1} + ..., within [0, 1]; None for 0.
+        step_size: the learning rate h, at least 0; with rate split, the rate of the momentum.
+        step_size_memory: with rate split, the rate of the memory.
+        window_weights (..., c, 1): weight of each window token, oldest first.
+
+    Raises:
+        ValueError: names the gate, what was found and its range or shape.
+    """
+
+    retain: Any = None
+    momentum: Any = None
+    step_size: Any = None
+    step_size_memory: Any = None
+    window_weights: Any = None
+
+    @model_validator(mode="after")
+    def _check_columns(self) -> Self:
+        high = {"retain": 1.0, "momentum": 1.0}
+        for name, value in self.__dict__.items():
+            if value is None:
+                continue
+            low = None if name == "window_weights" else 0.0
+            check_array(name, value, Dims("...", low=low, high=high.get(name)))
+            if len(value.shape) < 2 or value.shape[-1] != 1:
+                raise ValueError(f"{name}: shape {value.shape}, expected a column (..., 1, 1) or (..., n, 1)")
+        return self
+
+
+class GateParams(Frozen):
+    """One affine map per gate from the token's key and value (GATES-6, GATES-7).
+
+    Attributes:
+        W (H, n, d_in + d_out): weights; n = 1 for one gate, n = d_out for one per output dimension.
+        b (H, n): biases.
+    """
+
+    W: Annotated[Array, Dims("H n d_kv")]
+    b: Annotated[Array, Dims("H n")]
+
+
+class GateSet(Frozen):
+    """The parameters of the gates that a rule uses; None where it has no such gate."""
+
+    retain: GateParams | None = None
+    momentum: GateParams | None = None
+    step_size: GateParams | None = None
+
+    @model_validator(mode="after")
+    def _heads_agree(self) -> GateSet:
+        heads = {name: g.W.shape[0] for name, g in self.__dict__.items() if g is not None}
+        if len(set(heads.values())) > 1:
+            raise ValueError(f"gates disagree on the number of heads: {heads}")
+        return self
+
+
+def init(names: tuple[str, ...], *, heads: int, d_in: int, d_out: int, per_dimension: bool, forget: bool, draw: Any) -> GateSet:
+    """Gates that start, whatever the token, at their initial biases up to small weights (GATES-8).
+
+    Args:
+        names: gates to make, of retain, momentum, step_size.
+        per_dimension: one gate per output dimension instead of one per head.
+        forget: whether the retain gate's value is what is forgotten; its bias then is -3.0.
+        draw: NumPy generator for the weights, N(0, 0.02^2).
+    """
+    n = d_out if per_dimension else 1
+    made = {}
+    for name in names:
+        bias = INITIAL_BIAS["forget" if name == "retain" and forget else name]
+        made[name] = GateParams(W=0.02 * draw.standard_normal((heads, n, d_in + d_out)), b=np.full((heads, n), bias))
+    return GateSet(**made)
+
+
+def compute(params: GateSet, k: Array, v: Array) -> dict[str, Array]:
+    """Gate values from the token's key and value (GATES-6, GATES-7).
+
+        retain, momentum = sigmoid(W [k; v] + b),    step_size = softplus(W [k; v] + b)
+
+    Args:
+        k (B, H, T, d_in): keys before the feature map.
+        v (B, H, T, d_out): values.
+
+    Returns:
+        name -> (B, H, T) for scalar gates, (B, H, T, d_out) for one gate per output dimension; `retain` is
+        the gate as computed, which the gate axis then reads as kept or as forgotten.
+    """
+    kv = ops.concatenate([k, v], axis=-1)
+    values = {}
+    for name, gate in params.__dict__.items():
+        if gate is None:
+            continue
+        pre = kv @ ops.transpose(gate.W) + ops.expand_dims(gate.b, -2)  # (B, H, T, n)
+        value = ops.softplus(pre) if name == "step_size" else ops.sigmoid(pre)
+        values[name] = value[..., 0] if gate.W.shape[-2] == 1 else value
+    return values
+
+
+def multiplier(value: Array, kind: GateKind) -> Array:
+    """The factor r of M from the gate's value: itself for retain, one minus it for forget (GATES-2)."""
+    return 1.0 - value if kind == "forget" else value
+
+
+def as_column(value: Array, per_dimension: bool) -> Array:
+    """(..., T) or (..., T, d_out) -> (..., T, 1, 1) or (..., T, d_out, 1): a column that scales the rows of M (GATES-3)."""
+    return ops.reshape(value, (*value.shape, 1) if per_dimension else (*value.shape, 1, 1))

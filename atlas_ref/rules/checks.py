@@ -1,0 +1,121 @@
+"""What a call must agree on before its first token: rule, convention, tokens and state.
+
+Checked once per call, so that a loop never has to. Specified in specs/conventions.md (CONV-4, CONV-7, CONV-27).
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from atlas_ref.backend import require_one
+from atlas_ref.conventions import Convention
+from atlas_ref.rules.rule import Rule
+from atlas_ref.types import Array
+
+GATES = ("retain", "momentum", "step_size", "step_size_memory")
+
+
+def check_call(rule: Any, config: Any, tokens: Any, state: Any) -> None:
+    """Refuse tokens or a state that contradict the rule or its convention.
+
+    Raises:
+        ValueError: names the array, what was found and what is needed.
+    """
+    check_rule(rule, config)
+    if not isinstance(state, rule.State):
+        raise ValueError(f"state: a {rule.State.__module__}.State is needed, found {type(state).__module__}.{type(state).__name__}")
+    _check_gates(rule, config.convention, tokens)
+    _check_window(config, tokens)
+    for name, axis, size in (("k", "d_in", config.d_in), ("v", "d_out", config.d_out), ("q", "d_in", config.d_in)):
+        found = getattr(tokens, name).shape
+        if found[-1] != size:
+            raise ValueError(f"{name}: shape {found}, expected {axis} = {size} as in the configuration")
+    expected = (*tokens.k.shape[:-2], config.d_out, rule.d_phi(config))
+    if state.M.shape != expected:
+        raise ValueError(f"state.M: shape {state.M.shape}, expected {expected}: the tokens' leading axes, d_out, d_phi")
+    if rule.has_window:
+        _check_stored_window(config, state)
+    _check_precision(tokens, state)
+
+
+def check_rule(rule: Any, config: Any) -> None:
+    """Refuse what is no rule, such as its module, and the configuration of another rule.
+
+    Raises:
+        ValueError: what was found and what is needed.
+    """
+    if not isinstance(rule, Rule):
+        name = getattr(rule, "__name__", type(rule).__name__)
+        instead = f"; pass {name.rpartition('.')[2]}.RULE" if hasattr(rule, "RULE") else ""
+        raise ValueError(f"rule: a Rule such as omega.RULE is needed, found {name}{instead}")
+    if not isinstance(config, rule.Config):
+        kind = type(config)
+        raise ValueError(f"config: a {rule.Config.__module__}.Config is needed, found {kind.__module__}.{kind.__qualname__}")
+
+
+def stores_residuals(config: Any) -> bool:
+    """Whether window tokens keep the residual of their arrival (WINDOW-13)."""
+    c = config.convention
+    return bool(c.window_at_boundary == "carry" and c.frozen_reference and config.window > 1 and c.order == "window_then_momentum")
+
+
+def _check_gates(rule: Any, convention: Convention, tokens: Any) -> None:
+    """Which gates there are follows from the rule and the axes gate and rate (GATES-2, CONV-4, CONV-7)."""
+    needed = {"retain"} if convention.gate != "none" else set()
+    if "step_size" in rule.gates and convention.rate != "none":
+        needed |= {"step_size", "step_size_memory"} if convention.rate == "split" else {"step_size"}
+    possible = needed | ({"momentum"} & set(rule.gates))
+    for name in GATES:
+        given = getattr(tokens, name) is not None
+        if given and name not in possible:
+            raise ValueError(f"{name}: this rule under gate {convention.gate}, rate {convention.rate} has none")
+        if not given and name in needed:
+            raise ValueError(f"{name}: missing, gate {convention.gate} and rate {convention.rate} need it")
+
+
+def _check_window(config: Any, tokens: Any) -> None:
+    c = getattr(config, "window", None)
+    for name in ("window_weights", "window_gate"):
+        if c is None and getattr(tokens, name) is not None:
+            raise ValueError(f"{name}: this rule looks at one token of weight 1")
+    if tokens.window_weights is not None and tokens.window_weights.shape[-1] != c:
+        raise ValueError(f"window_weights: shape {tokens.window_weights.shape}, expected one weight for each of {c} lags")
+
+
+def _check_stored_window(config: Any, state: Any) -> None:
+    """The window that a state holds is that of the configuration, whose convention says what it stores beside pairs."""
+    if state.keys.shape[-2] != config.window:
+        raise ValueError(f"state.keys: shape {state.keys.shape}, expected one row for each of {config.window} window tokens")
+    convention = config.convention
+    stored = {
+        "residuals": (stores_residuals(config), f"window_at_boundary {convention.window_at_boundary}, reference {convention.reference}"),
+        "momenta": (convention.order == "momentum_then_window", f"order {convention.order}"),
+    }
+    for name, (needed, why) in stored.items():
+        if needed != (getattr(state, name) is not None):
+            raise ValueError(f"state.{name}: {'missing' if needed else 'stored'}, but {why} {'needs them' if needed else 'has none'}")
+
+
+def _check_precision(tokens: Any, state: Any) -> None:
+    """Promotion would hide in which precision a result was computed, so all arrays must share one, and one backend (BACKEND-4)."""
+    arrays = {name: getattr(tokens, name) for name in ("k", "v", "q", *GATES, "window_weights", "window_gate")} | {"state.M": state.M}
+    arrays["state.S"] = getattr(state, "S", None)
+    arrays = {name: array for name, array in arrays.items() if array is not None}
+    require_one(arrays)
+    found = {name: precision(array) for name, array in arrays.items()}
+    for name, own in found.items():
+        if own != found["k"]:
+            raise ValueError(f"{name}: {own}, but k is {found['k']}; cast them to one precision (start and init take dtype)")
+
+
+def precision(array: Array) -> str:
+    """Name of the real dtype of an array: complex numbers have that of their parts."""
+    return _precision(array.dtype)
+
+
+@functools.cache
+def _precision(kind: Any) -> str:
+    return {np.dtype(np.complex64): "float32", np.dtype(np.complex128): "float64"}.get(kind, str(kind))

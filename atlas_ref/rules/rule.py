@@ -1,0 +1,76 @@
+"""A rule of memory as data: its facts, and the functions that carry it out.
+
+Each rule module makes one `Rule`; `atlas_ref.rules.RULES` lists them. No other file compares names of rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from atlas_ref.parts import feature_maps
+from atlas_ref.parts.feature_maps import FeatureMap
+from atlas_ref.parts.gates import Gates
+from atlas_ref.types import Array
+from tape import ops
+
+
+def rows(config: Any, state: Any, keys: Array, values: Array) -> Iterable[tuple[Array, Array]]:
+    """Key and value of each token alone, for rules without a window."""
+    return zip(ops.moveaxis(keys, -2, 0), ops.moveaxis(values, -2, 0), strict=True)
+
+
+class Rule(NamedTuple):
+    """Facts and functions of one rule.
+
+    Attributes:
+        name: of the rule in cases, specs and tables.
+        gates: names of its gates.
+        clauses: clause of each op ("residual", "M", ...), of each result ("out/y", else "out"), of each gradient
+            ("grad/k", else "grad") and of each adjoint of an op ("trace_grad/M", else "trace_grad").
+        has_error: whether a residual is taken against a memory, at a step size.
+        has_momentum: whether a second matrix S carries gradients on.
+        has_window: whether a write looks at earlier tokens, and a feature map may lift the keys.
+        has_newton_schulz: whether Newton-Schulz may orthogonalise its updates.
+        Config, State: classes of its settings and of its state.
+        start, restart: the state before the first token of a call; the same at the start of a packed sequence.
+        write, rest, read: one token that writes, one that only enters the window, one query.
+        enter: pairs that the tokens of one packed sequence bring to `write` and `rest`: their own key and value, or
+            the window that they have entered.
+    """
+
+    name: str
+    gates: tuple[str, ...]
+    clauses: Mapping[str, str]
+    has_error: bool
+    has_momentum: bool
+    has_window: bool
+    has_newton_schulz: bool
+    Config: Any
+    State: Any
+    start: Callable[..., Any]
+    restart: Callable[[Any, Any], Any]
+    write: Callable[[Any, Any, Array, Array, Gates], Any]
+    rest: Callable[..., Any]
+    read: Callable[[Any, Any, Array], Array]
+    enter: Callable[[Any, Any, Array, Array], Iterable[tuple[Array, Array]]] = rows
+
+    def window(self, config: Any) -> int:
+        """Tokens that a write looks at; 1 for a rule without a window."""
+        return int(config.window) if self.has_window else 1
+
+    def d_phi(self, config: Any) -> int:
+        """Columns of the memory."""
+        return int(config.d_phi if self.has_window else config.d_in)
+
+    def feature_map(self, config: Any) -> FeatureMap:
+        """Map of keys and queries; the identity for a rule without one."""
+        return config.feature_map if self.has_window else feature_maps.IDENTITY
+
+    def averages_momenta(self, config: Any) -> bool:
+        """Whether the window averages momenta instead of gradients (CONV-16)."""
+        return self.has_window and config.convention.order == "momentum_then_window"
+
+    def reads_nothing(self, config: Any) -> bool:
+        """Whether residuals do not depend on the memory: no error, or a zero reference."""
+        return not self.has_error or config.convention.reference == "zero"

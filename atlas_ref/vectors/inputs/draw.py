@@ -1,0 +1,110 @@
+"""A vector's inputs from its target, topic and seed: dyadic, exact in bfloat16 and float16, the same on every machine (VEC-3 to VEC-5)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from atlas_ref.conventions import Convention, resolve
+from atlas_ref.oracle.cases.case import Case, make
+from atlas_ref.oracle.cases.new import Request, new
+from atlas_ref.rules import names_with
+from atlas_ref.vectors.inputs import regimes
+from atlas_ref.vectors.inputs.stream import chosen, dyadic
+from atlas_ref.vectors.inputs.targets import Target, Topic
+
+Inputs = dict[str, Any]
+
+#: A list that entries are drawn from; or the largest whole number, and what it is multiplied by.
+Recipe = tuple[float, ...] | tuple[int, float]
+
+#: What gates and rates are drawn from: none at 1/2, where forget is retain, and none equal throughout.
+RETAIN = (0.625, 0.75, 0.8125, 0.875, 0.9375)
+FORGET = tuple(1.0 - each for each in RETAIN)
+MOMENTUM = (0.25, 0.375, 0.5, 0.625, 0.75)
+STEP = (0.0625, 0.125, 0.1875, 0.25, 0.375)
+STEP_MEMORY = (0.3125, 0.4375, 0.5, 0.625, 0.75)
+WEIGHT = (0.125, 0.1875, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875)
+
+#: The same of biases of computed gates.
+RETAIN_BIAS, MOMENTUM_BIAS, STEP_BIAS = (1.0, 1.5, 2.0, 2.5), (-0.5, 0.25, 0.5, 1.0), (-2.5, -2.0, -1.75, -1.5)
+
+#: Largest whole number and its unit, of everything that is no gate.
+WHOLE: dict[str, tuple[int, float]] = {"in/k": (8, 0.125), "in/window_k": (8, 0.125)}
+OTHER = (12, 0.125)
+
+
+def drawn(target: Target, topic: Topic, seed: int) -> Case:
+    """The case of a target, a topic and a seed.
+
+    Returns:
+        a case without results, whose inputs are float32 and exact in bfloat16 and float16.
+    """
+    request = {**target.request, **topic.request}
+    convention = resolve(request.get("convention", "spec"), rule=target.rule, level=request.get("level", "projected"))
+    history = "history" in topic.regimes and target.rule in names_with("has_window")
+    if history:
+        request["history"] = request["window"] - 1
+    name = f"{target.name}-{topic.name}"
+    made = new(Request(**request, cotangent=topic.grad), name=name)
+    header = made.header.plain()
+    inputs = {key: _values(seed, key, value, convention) for key, value in made.inputs.items()}
+    inputs |= _resuming(seed, header, inputs, convention, "phase" in topic.regimes, history=history)
+    if topic.grad:
+        inputs |= {
+            f"in/{key[3]}_bar": _values(seed, f"in/{key[3]}_bar", inputs[key], convention) for key in ("in/M0", "in/S0") if key in inputs
+        }
+    for regime in topic.regimes:
+        inputs = regimes.REGIMES[regime](seed, inputs, make(header, inputs, name=name))
+    return make(header, {key: stored(value) for key, value in inputs.items()}, name=name)
+
+
+def stored(value: Any) -> Any:
+    """As files hold it: masks as they are, numbers in float32."""
+    return value if value.dtype.kind in "bu" else value.astype(np.float32)
+
+
+def exact(value: Any) -> bool:
+    """Whether every number is held by bfloat16 and by float16."""
+    wide = value.astype(np.float64)
+    return all(np.array_equal(wide.astype(kind).astype(np.float64), wide) for kind in (ml_dtypes.bfloat16, np.float16))
+
+
+def recipe(key: str, convention: Convention) -> Recipe:
+    """How the entries of a tensor are drawn (VEC-4)."""
+    lists = {
+        "in/retain": FORGET if convention.gate == "forget" else RETAIN,
+        "in/momentum": MOMENTUM,
+        "in/step_size": STEP,
+        "in/step_size_memory": STEP_MEMORY,
+        "in/param/b_retain": tuple(-x for x in RETAIN_BIAS) if convention.gate == "forget" else RETAIN_BIAS,
+        "in/param/b_momentum": MOMENTUM_BIAS,
+        "in/param/b_step_size": STEP_BIAS,
+        **dict.fromkeys(("in/window_weights", "in/window_gate", "in/window_gate_before"), WEIGHT),
+    }
+    return lists[key] if key in lists else WHOLE.get(key, OTHER)
+
+
+def _values(seed: int, key: str, like: Any, convention: Convention) -> Any:
+    if like.dtype.kind in "bu":
+        return like
+    how = recipe(key, convention)
+    if isinstance(how[0], int):
+        return dyadic(seed, key, like.shape, most=how[0], scale=how[1])
+    return chosen(seed, key, like.shape, how)
+
+
+def _resuming(seed: int, header: Inputs, inputs: Inputs, convention: Convention, phase: bool, *, history: bool) -> Inputs:
+    """What a call that goes on in the middle of a span has, beside its states."""
+    found: Inputs = {}
+    frozen = convention.frozen_reference or convention.read == "chunk_start"
+    if phase and frozen:
+        header["phase"] = 2
+        found["in/M_ref"] = _values(seed, "in/M_ref", inputs["in/M0"], convention)
+    if history and convention.order == "momentum_then_window":
+        lead, shape = inputs["in/M0"].shape[:-2], inputs["in/M0"].shape[-2:]
+        like = np.zeros((*lead, header["window"] - 1, *shape))
+        found["in/window_momentum"] = _values(seed, "in/window_momentum", like, convention)
+    return found

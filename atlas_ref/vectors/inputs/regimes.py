@@ -1,0 +1,131 @@
+"""Places where a mistake shows that ordinary numbers hide: what is done to the inputs of a topic (VEC-3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from atlas_ref.oracle.cases.case import Case, make
+from atlas_ref.oracle.evaluate import evaluate
+from atlas_ref.vectors.inputs.stream import whole
+
+Inputs = dict[str, Any]
+Regime = Callable[[int, Inputs, Case], Inputs]
+
+#: Steps towards an initial memory that the writes cancel.
+STEPS = 24
+
+
+def _as_drawn(seed: int, inputs: Inputs, case: Case) -> Inputs:
+    """Initial contents are drawn with the case."""
+    return inputs
+
+
+def _edges(seed: int, inputs: Inputs, case: Case) -> Inputs:
+    """Gates exactly 0 and 1, and steps of 0, at a third of the places; the first two gates are a 0 and a 1 whatever is drawn."""
+    found = dict(inputs)
+    for name, values in (("in/retain", (0.0, 1.0)), ("in/momentum", (1.0, 0.0)), ("in/step_size", (0.0, 0.0))):
+        if name not in inputs:
+            continue
+        value = inputs[name].copy()
+        draw = whole(seed, f"edges of {name}", value.size, 0, 5).reshape(value.shape)
+        value[draw == 0], value[draw == 1] = values
+        flat = value.reshape(-1)
+        flat[2], flat[-2] = values
+        found[name] = value
+    return found
+
+
+def _repeated(seed: int, inputs: Inputs, case: Case) -> Inputs:
+    """One key for every token of a sequence: what is written is overwritten."""
+    return inputs | {"in/k": np.repeat(inputs["in/k"][..., :1, :], inputs["in/k"].shape[-2], axis=-2)}
+
+
+def _strong(seed: int, inputs: Inputs, case: Case) -> Inputs:
+    """Steps twice as large and keys of at least 3/4, so that writes of one chunk interact."""
+    k = inputs["in/k"]
+    longer = np.where(k < 0, -1.0, 1.0) * np.maximum(np.abs(k), 0.75)
+    rates = {name: 2.0 * inputs[name] for name in ("in/step_size", "in/step_size_memory") if name in inputs}
+    return inputs | rates | {"in/k": longer}
+
+
+def _zero_gradient(seed: int, inputs: Inputs, case: Case) -> Inputs:
+    """The first value is what M0 holds of the first key, a unit vector, and S0 is 0: the first gradient and momentum are 0."""
+    found = dict(inputs)
+    M0 = np.swapaxes(inputs["in/M0"], -1, -2) if case.convention.layout == "transposed" else inputs["in/M0"]
+    k, v = inputs["in/k"].copy(), inputs["in/v"].copy()
+    k[..., 0, :] = np.eye(k.shape[-1])[0]
+    v[..., 0, :] = 0.0 if case.convention.reference == "zero" else M0[..., :, 0]
+    if "in/S0" in inputs:
+        found["in/S0"] = np.zeros_like(inputs["in/S0"])
+    return found | {"in/k": k, "in/v": v}
+
+
+def _tiny(seed: int, inputs: Inputs, case: Case) -> Inputs:
+    """The norm of the first momenta is near 1e-7, the eps of Newton-Schulz, from inputs that float16 holds."""
+    enters = case.convention.rate in ("momentum", "both", "split")
+    h = 2.0**-8
+    k, v = (2.0**-6, 2.0**-10) if enters else (2.0**-10, 2.0**-14)
+    factors = {"in/k": k, "in/v": v * 2.0 ** (seed % 5 - 2), "in/M0": 0.0, "in/step_size": h, "in/S0": 0.0}
+    return inputs | {name: inputs[name] * factor for name, factor in factors.items() if name in inputs}
+
+
+def _cancelling(seed: int, inputs: Inputs, case: Case) -> Inputs:
+    """An initial memory that the writes nearly cancel, so that a small error of one write is a large one of what is left."""
+    found, best, least = dict(inputs), inputs["in/M0"], np.inf
+    for _ in range(STEPS):
+        left = evaluate(make(case.header.plain(), found)).tensors["out/M"]
+        size = float(np.linalg.norm(left)) / max(float(np.linalg.norm(found["in/M0"])), 1e-9)
+        if size < least:
+            best, least = found["in/M0"], size
+        moved = found["in/M0"] - left
+        found["in/M0"] = np.clip(moved, -64, 64).astype(ml_dtypes.bfloat16).astype(np.float16).astype(np.float64)
+    return inputs | {"in/M0": best}
+
+
+def _equal(seed: int, inputs: Inputs, case: Case) -> Inputs:
+    """Equal singular values: a signed permutation over 2."""
+    G = inputs["in/G"]
+    n, m = G.shape[-2:]
+    signs = np.where(whole(seed, "signs", n, 0, 1) == 0, 0.5, -0.5)
+    return {**inputs, "in/G": np.broadcast_to(np.roll(np.diag(signs), 1, axis=0)[:n, :m], G.shape).copy()}
+
+
+def _rank_one(seed: int, inputs: Inputs, case: Case) -> Inputs:
+    G = inputs["in/G"]
+    column, row = np.sign(G[..., :, :1]) + (G[..., :, :1] == 0), G[..., :1, :]
+    return {**inputs, "in/G": column * row}
+
+
+def _zero_matrix(seed: int, inputs: Inputs, case: Case) -> Inputs:
+    """The first matrix is zero."""
+    G = inputs["in/G"].copy()
+    G[0] = 0.0
+    return {**inputs, "in/G": G}
+
+
+def _tiny_matrix(seed: int, inputs: Inputs, case: Case) -> Inputs:
+    """Norms near 1e-7: above it, and below it by the one entry that float16 still holds."""
+    unit = np.array([2.0**-24, 2.0**-24, 2.0**-21]).reshape(-1, 1, 1)
+    G = np.clip(inputs["in/G"] * 8, -3, 3)
+    G[0], G[0, 1, 1] = 0.0, 1.0
+    return {**inputs, "in/G": G * unit[: G.shape[0]]}
+
+
+REGIMES: dict[str, Regime] = {
+    "history": _as_drawn,
+    "phase": _as_drawn,
+    "edges": _edges,
+    "repeated": _repeated,
+    "strong": _strong,
+    "zero gradient": _zero_gradient,
+    "tiny": _tiny,
+    "cancelling": _cancelling,
+    "equal": _equal,
+    "rank one": _rank_one,
+    "zero matrix": _zero_matrix,
+    "tiny matrix": _tiny_matrix,
+}

@@ -1,0 +1,145 @@
+"""The exact chunk form by hand for rules of one window token, with the mistakes that chunks invite (VEC-16).
+
+    c_t = r_t c_(t-1)   n_t = m_t n_(t-1)   f_t = r_t f_(t-1) - b_t n_t
+    N[t,j] = m_t N[t-1,j] (+ a_t at j = t)   G[t,j] = r_t G[t-1,j] + b_t N[t,j]
+    (I + tril(shift(G) * K K^T, -1)) E = shift(c) K M_0^T + shift(f) K S_0^T - V
+
+over a sequence padded to whole chunks, where r = m = 1 and a = b = 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from atlas_ref.oracle.family.family import Inputs, Outputs
+from atlas_ref.vectors.mutants.mistake import Seen
+
+Array = np.ndarray[Any, Any]
+
+#: Tokens of a chunk: enough that terms of second order count, and no multiple of most topics.
+CHUNK = 5
+
+#: name -> what somebody did.
+MISTAKES = {
+    "gates copied onto padding": "the padding of the last chunk has the gates of the last token",
+    "chunk gates not shifted": "residuals are taken under the memory after the token's own write",
+    "chunk decay not shifted": "the chunk's first memory is decayed once too often in the residual",
+    "chunk diagonal kept": "the triangular matrix has its diagonal twice",
+    "chunk inverse of first order": "I - A stands for the inverse of I + A",
+    "chunk decay by division": "decays inside a chunk are quotients of cumulative products",
+    "chunk momentum dropped": "every chunk starts with a momentum of zero",
+    "chunk memory not decayed": "the chunk's last memory keeps its first one undecayed",
+}
+
+
+def made_in(at: Seen, name: str) -> bool:
+    """Whether the form computes a case, and the mistake can be made there."""
+    given, s = at.given, at.structure
+    gates = [x for x in (given.retain, given.momentum, given.a, given.b) if x is not None]
+    plain = (
+        at.case.header.level == "projected"
+        and s.window == 1
+        and s.reference in ("running", "zero")
+        and s.read == "after"
+        and given.decay is None
+    )
+    plain = plain and all(x.shape[-2] == 1 for x in gates) and given.active.all() and not given.reset.any()
+    if name == "gates copied onto padding":
+        return plain and at.tokens % CHUNK != 0
+    if name == "chunk momentum dropped":
+        return plain and at.momentum and at.tokens > CHUNK
+    if name in ("chunk gates not shifted", "chunk decay not shifted", "chunk diagonal kept", "chunk inverse of first order"):
+        return plain and s.reference == "running"
+    if name == "chunk decay by division":
+        return plain and given.momentum is None and given.retain is not None
+    return plain
+
+
+def run(given: Inputs, reference: str, wrong: str | None = None) -> Outputs:
+    """What the family computes, chunk by chunk; with a mistake by its name."""
+    T = given.keys.shape[-2]
+    rows = -(-T // CHUNK) * CHUNK
+    k, v, q = (_rows(x, rows) for x in (given.keys, given.targets, given.queries))
+    copied = wrong == "gates copied onto padding"
+    r, b, a = (_gate(x, T, k, fill, copied) for x, fill in ((given.retain, 1.0), (given.b, 0.0), (given.a, 0.0)))
+    m = _gate(np.zeros_like(k[..., :T, :1, None]) if given.momentum is None else given.momentum, T, k, 1.0, copied)
+    a = a * _gate(given.weights, T, k, 1.0, copied=False)
+    M = np.broadcast_to(given.M0, (*k.shape[:-2], *given.M0.shape[-2:]))
+    S = np.zeros_like(M) if given.S0 is None else np.broadcast_to(given.S0, M.shape)
+    reads = []
+    for first in range(0, rows, CHUNK):
+        at = slice(first, first + CHUNK)
+        S = np.zeros_like(S) if wrong == "chunk momentum dropped" else S
+        part = (
+            k[..., at, :],
+            v[..., at, :],
+            q[..., at, :],
+            r[..., at],
+            np.broadcast_to(m[..., at], r[..., at].shape),
+            a[..., at],
+            b[..., at],
+        )
+        y, M, S = _chunk(*part, M, S, reference, wrong)
+        reads.append(y)
+    return Outputs(np.concatenate(reads, axis=-2)[..., :T, :], M, None if given.S0 is None else S, None, None, None)
+
+
+def _rows(x: Array, rows: int) -> Array:
+    return np.concatenate([x, np.zeros((*x.shape[:-2], rows - x.shape[-2], x.shape[-1]), x.dtype)], axis=-2)
+
+
+def _gate(x: Any, tokens: int, k: Array, fill: float, copied: bool) -> Array:
+    """(..., rows) with `fill` on padding, or the last token's gate; a gate that the rule has not is 1."""
+    lead, rows = k.shape[:-2], k.shape[-2]
+    values = np.ones((*lead, tokens), k.dtype) if x is None else np.broadcast_to(x[..., 0, 0], (*lead, tokens))
+    last = values[..., -1:] if copied else np.full((*lead, 1), fill, k.dtype)
+    return np.concatenate([values, np.repeat(last, rows - tokens, axis=-1)], axis=-1)
+
+
+def _chunk(
+    k: Array, v: Array, q: Array, r: Array, m: Array, a: Array, b: Array, M: Array, S: Array, reference: str, wrong: str | None
+) -> tuple[Array, Array, Array]:
+    C = k.shape[-2]
+    c, f, n, G, N = _coefficients(r, m, a, b, wrong)
+    before = np.concatenate([np.zeros_like(G[..., :1, :]), G[..., :-1, :]], axis=-2)
+    A = np.tril((G if wrong == "chunk gates not shifted" else before) * (k @ np.swapaxes(k, -1, -2)), -1)
+    if wrong == "chunk diagonal kept":
+        A = np.tril(G * (k @ np.swapaxes(k, -1, -2)), 0)
+    earlier = c[..., 1:] if wrong == "chunk decay not shifted" else c[..., :-1]
+    base = earlier[..., None] * (k @ np.swapaxes(M, -1, -2)) + f[..., :-1, None] * (k @ np.swapaxes(S, -1, -2)) - v
+    if reference == "zero":
+        E = -v
+    elif wrong == "chunk inverse of first order":
+        E = base - A @ base
+    else:
+        E = np.zeros_like(base)
+        for t in range(C):
+            E[..., t, :] = (base[..., t, :] - (A[..., t : t + 1, :] @ E)[..., 0, :]) / (1.0 + A[..., t, t, None])
+    y = c[..., 1:, None] * (q @ np.swapaxes(M, -1, -2)) + f[..., 1:, None] * (q @ np.swapaxes(S, -1, -2))
+    y = y - (G * (q @ np.swapaxes(k, -1, -2))) @ E
+    kept = np.ones_like(c[..., -1]) if wrong == "chunk memory not decayed" else c[..., -1]
+    turned = np.swapaxes(E, -1, -2)
+    M_end = kept[..., None, None] * M + f[..., -1, None, None] * S - (turned * G[..., -1:, :]) @ k
+    return y, M_end, n[..., -1, None, None] * S + (turned * N[..., -1:, :]) @ k
+
+
+def _coefficients(r: Array, m: Array, a: Array, b: Array, wrong: str | None) -> tuple[Array, Array, Array, Array, Array]:
+    """c, f, n (..., C + 1) from the chunk's start, G and N (..., C, C)."""
+    C = r.shape[-1]
+    c, f, n = (np.zeros((*r.shape[:-1], C + 1), r.dtype) for _ in range(3))
+    G, N = (np.zeros((*r.shape, C), r.dtype) for _ in range(2))
+    c[..., 0] = n[..., 0] = 1.0
+    for t in range(C):
+        c[..., t + 1] = r[..., t] * c[..., t]
+        n[..., t + 1] = m[..., t] * n[..., t]
+        f[..., t + 1] = r[..., t] * f[..., t] - b[..., t] * n[..., t + 1]
+        if t:
+            N[..., t, :] = m[..., t, None] * N[..., t - 1, :]
+            G[..., t, :] = r[..., t, None] * G[..., t - 1, :]
+        N[..., t, t] = a[..., t]
+        G[..., t, :] += b[..., t, None] * N[..., t, :]
+    if wrong == "chunk decay by division":
+        G = np.tril(c[..., 1:, None] / c[..., None, 1:] * (b * a)[..., None, :])
+    return c, f, n, G, N

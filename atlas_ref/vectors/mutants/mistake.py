@@ -1,0 +1,143 @@
+"""A mistake, and a kernel that makes it: the family of rules in float32 with something wrong at one place (VEC-16).
+
+A mistake is planted into what the loop reads (`inputs`), into what decides its control flow (`structure`), into a quantity
+at a named place of the loop (`touch`), or into Newton-Schulz. A mistake of the backward pass is a touch that returns its
+argument and pulls back something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from atlas_ref.oracle.cases.case import Case, differentiable
+from atlas_ref.oracle.cases.inputs import converted
+from atlas_ref.oracle.evaluate import WEIGHED
+from atlas_ref.oracle.family import family, prepare, steps
+from atlas_ref.oracle.family.arithmetic import Arithmetic
+from atlas_ref.oracle.family.family import Inputs, Structure
+from atlas_ref.oracle.judge.norms import rounded
+from atlas_ref.oracle.subjects import memory
+from atlas_ref.parts import feature_maps
+from atlas_ref.parts.newton_schulz import NewtonSchulz
+from atlas_ref.rules import RULES
+from atlas_ref.types import Array
+from tape import vjp
+
+Results = dict[str, Array]
+
+#: The arithmetic of the kernels: term by term, so that no library's order of a sum shows.
+WAY = Arithmetic("first to last", "forward")
+
+
+class Seen(NamedTuple):
+    """What a mistake may look at to see whether it can be made in a case."""
+
+    case: Case
+    structure: Structure
+    given: Inputs
+
+    @property
+    def tokens(self) -> int:
+        return int(self.given.keys.shape[-2])
+
+    @property
+    def square(self) -> bool:
+        return bool(self.given.M0.shape[-1] == self.given.M0.shape[-2])
+
+    @property
+    def heads(self) -> int:
+        return int(np.prod(self.given.M0.shape[:-2], dtype=int))
+
+    @property
+    def momentum(self) -> bool:
+        return self.given.momentum is not None and self.given.S0 is not None
+
+    @property
+    def history(self) -> int:
+        return 0 if self.given.window_keys is None else int(self.given.window_keys.shape[-2])
+
+
+class Mistake(NamedTuple):
+    """Something that somebody did.
+
+    Attributes:
+        words: what they did, for a reader.
+        made_in: whether it can be made in a case; one that cannot is void there.
+        grad: it is in the backward pass, so that gradients are what shows it.
+        tensors, structure, inputs, touch, newton_schulz: where it is planted; touch by place of `family.Touch`.
+    """
+
+    name: str
+    words: str
+    made_in: Callable[[Seen], bool]
+    grad: bool = False
+    tensors: Callable[[Results], Results] | None = None
+    structure: Callable[[Structure], Structure] | None = None
+    inputs: Callable[[Inputs], Inputs] | None = None
+    touch: Mapping[str, Callable[[Array], Array]] | None = None
+    newton_schulz: Callable[[Array, NewtonSchulz], Array] | None = None
+
+
+def seen(case: Case) -> Seen | None:
+    """A case as mistakes see it; None for a rule without a sequence."""
+    if case.header.rule not in RULES:
+        return None
+    prepared = prepare.Prepared(case.header, converted(case, "float32"), way=WAY)
+    return Seen(case, prepare.structure(case.convention, case.header), prepared.stacked([case.convention]))
+
+
+def computed(case: Case, mistake: Mistake | None, dtype: str) -> Results:
+    """Results of a kernel with a mistake, float32 arithmetic, rounded to `dtype`; with gradients for a mistake of the backward pass.
+
+    Args:
+        case: with inputs as the kernel has them, see `inputs.rounded`.
+        mistake: None for the kernel as it should be.
+    """
+    inputs = converted(case, "float32")
+
+    def forward(chosen: Mapping[str, Array]) -> Results:
+        return _forward(case, {**inputs, **chosen}, mistake)
+
+    with np.errstate(all="ignore"):
+        if mistake is None or not mistake.grad:
+            found = forward({})
+        else:
+            outputs, pullback = vjp(forward, {name: inputs[name] for name in differentiable(case)})
+            bars = {name: inputs[bar] for name, bar in WEIGHED.items() if bar in inputs}
+            (gradients,) = pullback({name: bars.get(name, np.zeros_like(value)) for name, value in outputs.items()})
+            found = {**outputs} | {"grad/" + name.removeprefix("in/"): np.asarray(g) for name, g in gradients.items()}
+        return {name: rounded(np.asarray(value), dtype) for name, value in found.items()}
+
+
+def _forward(case: Case, inputs: Mapping[str, Array], mistake: Mistake | None) -> Results:
+    c = case.convention
+    planted = mistake or Mistake("", "", lambda _: True)
+
+    def orthogonalise(S: Array) -> Array:
+        settings = c.newton_schulz_settings
+        return steps.newton_schulz(WAY, S, settings) if planted.newton_schulz is None else planted.newton_schulz(S, settings)
+
+    inputs = inputs if planted.tensors is None else planted.tensors(dict(inputs))
+    if case.header.rule == "feature_map":
+        phi = {name.removeprefix("in/phi/"): value for name, value in inputs.items() if name.startswith("in/phi/")}
+        phi |= {"proj": inputs["in/proj"]} if "in/proj" in inputs else {}
+        return {"out/phi": feature_maps.apply(case.header.feature_map, phi, inputs["in/x"])}
+    if case.header.rule == "newton_schulz":
+        return {"out/X": orthogonalise(inputs["in/G"])}
+    prepared = prepare.Prepared(case.header, inputs, way=WAY)
+    structure, given = prepare.structure(c, case.header), prepared.stacked([c])
+    structure = structure if planted.structure is None else planted.structure(structure)
+    given = given if planted.inputs is None else planted.inputs(given)
+    places: Mapping[str, Callable[[Array], Any]] = planted.touch or {}
+
+    def touch(place: str, x: Array) -> Array:
+        return places[place](x) if place in places else x
+
+    found = family.run(structure, given, orthogonalise, way=WAY, touch=touch)
+    results = memory.named(case, found)
+    if "out/M_ref" in results and not (c.frozen_reference or c.read == "chunk_start"):
+        del results["out/M_ref"]
+    return results

@@ -1,0 +1,106 @@
+"""Steps that make a case of a file which must be refused, and the other way round (VEC-12).
+
+{"op": "set", "key": "window", "value": 1}          a key of the JSON object
+{"op": "unset", "key": "window"}
+{"op": "put", "tensor": "in/v", "dtype": "F32", "shape": [2], "values": [0.5, 1.0]}
+{"op": "drop", "tensor": "in/v"}
+{"op": "entry", "tensor": "in/retain", "at": [0, 3], "value": 0.5}
+{"op": "append", "hex": "00ff"}                     bytes at the end of the file
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+
+from atlas_ref.oracle.cases.case import Case, CaseError, make
+from atlas_ref.oracle.cases.files import DTYPES, KEY, NAMES
+
+Step = dict[str, Any]
+Tensors = dict[str, np.ndarray[Any, Any]]
+
+#: What each step has beside `op`.
+STEPS: dict[str, tuple[str, ...]] = {
+    "set": ("key", "value"),
+    "unset": ("key",),
+    "put": ("tensor", "dtype", "shape", "values"),
+    "drop": ("tensor",),
+    "entry": ("tensor", "at", "value"),
+    "append": ("hex",),
+    "bytes": ("at", "hex"),
+}
+
+
+def put(name: str, value: np.ndarray[Any, Any]) -> Step:
+    """The step that puts a tensor in."""
+    return {
+        "op": "put",
+        "tensor": name,
+        "dtype": NAMES[value.dtype.name],
+        "shape": list(value.shape),
+        "values": value.ravel().tolist(),
+    }
+
+
+def repaired(data: bytes, steps: Sequence[Mapping[str, Any]], name: str) -> Case:
+    """The case that a refused file becomes.
+
+    Raises:
+        CaseError: a step that does not exist; what is left is no case either.
+    """
+    for step in steps:
+        op = step.get("op")
+        if op not in STEPS or set(step) != {"op", *STEPS[op]}:
+            raise CaseError(f"{name}: repair: no such step: {json.dumps(dict(step))[:80]}")
+    try:
+        header, tensors = _read(_mended(data, steps), name)
+        mended = changed(header, tensors, steps)
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        if isinstance(error, CaseError):
+            raise
+        raise CaseError(f"{name}: repair: a step cannot be taken: {' '.join(str(error).split())[:120]}") from None
+    return make(*mended, name=name)
+
+
+def _mended(data: bytes, steps: Sequence[Mapping[str, Any]]) -> bytes:
+    """The file after the steps that are about bytes."""
+    found = bytearray(data)
+    for step in steps:
+        if step["op"] == "append":
+            found += bytes.fromhex(step["hex"])
+        elif step["op"] == "bytes":
+            new = bytes.fromhex(step["hex"])
+            found[step["at"] : step["at"] + len(new)] = new
+    return bytes(found)
+
+
+def changed(header: Mapping[str, Any], tensors: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], Tensors]:
+    """Header and tensors after steps; those about bytes are not taken."""
+    keys, found = dict(header), dict(tensors)
+    for step in steps:
+        if step["op"] == "set":
+            keys[step["key"]] = step["value"]
+        elif step["op"] == "unset":
+            keys.pop(step["key"], None)
+        elif step["op"] == "put":
+            found[step["tensor"]] = np.array(step["values"], DTYPES[step["dtype"]]).reshape(step["shape"])
+        elif step["op"] == "drop":
+            found.pop(step["tensor"], None)
+        elif step["op"] == "entry":
+            value = found[step["tensor"]].copy()
+            value[tuple(step["at"])] = step["value"]
+            found[step["tensor"]] = value
+    return keys, found
+
+
+def _read(data: bytes, name: str) -> tuple[dict[str, Any], Tensors]:
+    try:
+        tensors = safetensors.numpy.load(data)
+        length = int.from_bytes(data[:8], "little")
+        return json.loads(json.loads(data[8 : 8 + length])["__metadata__"][KEY]), tensors
+    except (safetensors.SafetensorError, KeyError, ValueError) as error:
+        raise CaseError(f"{name}: repair: the file cannot be read after it: {error}") from None

@@ -1,0 +1,201 @@
+"""Make a set from its plan: inputs from seeds, values certified, the same bytes on every machine (VEC-9).
+
+build("v1", "vectors/v1", jobs=2)
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import atlas_ref
+from atlas_ref.oracle.cases.case import Case, CaseError
+from atlas_ref.oracle.sweep.log import Log
+from atlas_ref.oracle.sweep.modes import Result, Work
+from atlas_ref.oracle.sweep.tasks import Line, Progress, Tasks, unwatched
+from atlas_ref.vectors.inputs import large
+from atlas_ref.vectors.inputs.properties import forms, properties
+from atlas_ref.vectors.inputs.split import places
+from atlas_ref.vectors.mutants import mutants
+from atlas_ref.vectors.refusals import negative
+from atlas_ref.vectors.sets import encode, manifest, plan
+from atlas_ref.vectors.sets.expected import Values, expected
+from atlas_ref.vectors.sets.schema import manifest_schema
+
+Files = dict[str, bytes]
+
+#: Key of the first line of a log, and what it is called.
+LOG, WHAT = "atlas_ref_vectors", "a set of vectors"
+
+
+class Certifying(NamedTuple):
+    """The plan of the tasks: task `certify` N has the values of vector N, `base` and `large` N those of the other cases."""
+
+    plan: plan.Plan
+
+    def perform(self, source: Any, kind: str, number: int) -> Result:
+        """Certified values of one case."""
+        if kind == "large":
+            return expected(large.drawn_large(large.large_named(self.plan.large[number]))[0], grad=False)
+        if kind == "base":
+            return expected(negative.drawn_base(_bases(self.plan)[number]), grad=False)
+        entry = self.plan.vectors[number]
+        return expected(entry.case(), grad=entry.parts()[1].grad)
+
+
+def build(
+    name: str,
+    out: str | os.PathLike[str],
+    *,
+    jobs: int = 1,
+    scheduler: str | None = None,
+    resume: str | os.PathLike[str] | None = None,
+    progress: Progress = unwatched,
+) -> dict[str, int]:
+    """Make a set and put it in a folder, whole or not at all (VEC-9).
+
+    Args:
+        name: of a plan.
+        out: a new or empty folder, or one that holds a set, which is replaced.
+        jobs, scheduler: processes, or a Dask scheduler in their place, as for `sweep`.
+        resume: a log; what it holds is not computed again.
+
+    Returns:
+        name -> bytes of every file.
+
+    Raises:
+        CaseError: no such plan, python-flint is missing, a folder that holds something else, a log of another set.
+    """
+    place = _place(Path(out))
+    made = plan.load(name)
+    with ExitStack() as stack:
+        described = {"version": atlas_ref.__version__, "plan": _told(made)}
+        log = None if resume is None else stack.enter_context(Log(resume, described, key=LOG, what=WHAT))
+        run = Tasks(Work(Certifying(made), None), _line, jobs, scheduler, log, progress)
+        values = [_values(line) for line in run.lines("certify", range(len(made.vectors)))]
+        bases = [_values(line) for line in run.lines("base", range(len(_bases(made))))]
+        sizes = [_values(line) for line in run.lines("large", range(len(made.large)))]
+    files = _files(made, values, bases, sizes)
+    _replace(place, files)
+    return {file: len(data) for file, data in files.items()}
+
+
+def _told(made: plan.Plan) -> str:
+    """A plan in a line, which differs where the plan does."""
+    return f"{made.set} {made.version}, SHA-256 {manifest.digest(encode.json_bytes(made.model_dump(mode='json')))[:16]}"
+
+
+def _bases(made: plan.Plan) -> list[tuple[str, str]]:
+    return negative.bases([negative.negative_named(name) for name in made.negative])
+
+
+def _line(result: Values) -> Line:
+    return {"values": {name: {"shape": list(value.shape), "numbers": value.ravel().tolist()} for name, value in result.items()}}
+
+
+def _values(line: Mapping[str, Any]) -> Values:
+    return {name: np.array(each["numbers"], np.float64).reshape(each["shape"]) for name, each in line["values"].items()}
+
+
+def _files(made: plan.Plan, values: list[Values], bases: list[Values], sizes: list[Values]) -> Files:
+    files: Files = {}
+    vectors = []
+    for entry, found in zip(made.vectors, values, strict=True):
+        case = entry.case()
+        vectors.append(_vector(entry, case))
+        files[vectors[-1]["file"]] = encode.tensor_bytes(_header(case), {**case.inputs, **found})
+    negatives = _negatives(made, dict(zip(_bases(made), bases, strict=True)), files)
+    larges = []
+    for name, found in zip(made.large, sizes, strict=True):
+        one = large.large_named(name)
+        file = f"large/{one.name}.json"
+        files[file] = encode.json_bytes(_large(one, found))
+        larges.append({"name": one.name, "file": file, "rule": one.rule})
+    killed = {name for entry in made.vectors for names in entry.kills.values() for name in names}
+    found_set = {"format": 1, "set": made.set, "version": made.version, "values": "certified"}
+    found_set |= {"vectors": vectors, "negative": negatives, "large": larges}
+    checked = manifest.Manifest.model_validate(found_set | {"mutants": {name: mutants.words(name) for name in killed}}).plain()
+    files[manifest.MANIFEST] = encode.json_bytes(checked)
+    files[manifest.SCHEMA] = encode.json_bytes(manifest_schema())
+    files[manifest.SUMS] = manifest.sums(files)
+    return files
+
+
+def _negatives(made: plan.Plan, bases: Mapping[tuple[str, str], Values], files: Files) -> list[dict[str, Any]]:
+    """Files that must be refused, put among the others, and what the manifest says of them."""
+    found = []
+    for each in map(negative.negative_named, made.negative):
+        case = negative.drawn_base(each.base)
+        spoilt = negative.made(each, _header(case), {**case.inputs, **bases[each.base]})
+        file = f"negative/{each.name}.safetensors"
+        files[file] = spoilt.data
+        found.append({"name": each.name, "file": file, "code": each.code, "about": each.about, "repair": spoilt.repair})
+    return found
+
+
+def _header(case: Case) -> dict[str, Any]:
+    return case.header.plain()
+
+
+def _large(one: large.Large, values: Values) -> dict[str, Any]:
+    case, recipes = large.drawn_large(one)
+    results = {name: large.summary(name, value, one.seed) for name, value in values.items()}
+    return {"name": one.name, "header": _header(case), "tensors": recipes, "seed": one.seed, "results": results}
+
+
+def _vector(entry: plan.Entry, case: Case) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "file": f"cases/{entry.name}.safetensors",
+        "rule": case.header.rule,
+        "target": entry.target,
+        "topic": entry.topic,
+        "seed": entry.seed,
+        "grad": entry.parts()[1].grad,
+        "properties": properties(case),
+        "forms": [{"form": form, "chunk": chunk} for form, chunk in forms(case)],
+        "splits": places(case),
+        "kills": {dtype: list(names) for dtype, names in entry.kills.items()},
+    }
+
+
+def _place(out: Path) -> Path:
+    """The folder, behind any link, if a set may be put there.
+
+    Raises:
+        CaseError: it holds something else, or its parent does not exist.
+    """
+    if out.exists() and not out.is_dir():
+        raise CaseError(f"{out}: is no folder")
+    if out.is_dir() and any(out.iterdir()) and not (out / manifest.MANIFEST).is_file():
+        raise CaseError(f"{out}: holds something else than a set; a new folder is needed")
+    if not out.parent.is_dir():
+        raise CaseError(f"{out}: the folder {out.parent} does not exist")
+    return out.resolve()
+
+
+def _replace(out: Path, files: Files) -> None:
+    """Every file under a temporary folder, which then takes the place of what was there; nothing is left behind if it cannot."""
+    try:
+        with tempfile.TemporaryDirectory(prefix=".atlas-ref-", dir=out.parent, ignore_cleanup_errors=True) as room:
+            new, old = Path(room, "new"), Path(room, "old")
+            for name, data in files.items():
+                path = new / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(data)
+            if out.exists():
+                os.replace(out, old)
+            try:
+                os.replace(new, out)
+            except OSError:
+                if old.exists():
+                    os.replace(old, out)
+                raise
+    except OSError as error:
+        raise CaseError(f"{out}: cannot be written: {error.strerror or error}") from None

@@ -1,0 +1,40 @@
+"""The cases of a set as `check` and the pytest plugin take them (VEC-14)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from atlas_ref.oracle.cases.case import Case, CaseError
+from atlas_ref.oracle.cases.case import load as load_case
+from atlas_ref.vectors.sets import locate, manifest
+from atlas_ref.vectors.sets.verify import load_large
+
+
+def paths(name: str, *, large: bool = False, targets: Sequence[str] = ()) -> list[Path]:
+    """Files of a set's vectors, in the order of its manifest; of larger cases instead, which record no results.
+
+    Args:
+        targets: vectors of these alone, and larger cases of their rules; all when empty.
+
+    Raises:
+        CaseError: no such set, or no such target.
+    """
+    folder = locate.folder(name)
+    found = manifest.load(folder)
+    rules = {each.target: each.rule for each in found.vectors}
+    for target in targets:
+        if target not in rules:
+            raise CaseError(f"set {name!r}: target {target!r} does not exist; targets are {', '.join(rules)}")
+    if large:
+        return [folder / each.file for each in found.large if not targets or each.rule in {rules[target] for target in targets}]
+    return [folder / each.file for each in found.vectors if not targets or each.target in targets]
+
+
+def load(path: Path) -> Case:
+    """A case file; a larger case of a set where it is a recipe.
+
+    Raises:
+        CaseError: it is neither.
+    """
+    return load_large(path)[0] if path.suffix == ".json" else load_case(path)

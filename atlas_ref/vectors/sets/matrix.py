@@ -1,0 +1,188 @@
+"""The kill matrix: which vector rejects which mutant, and that no legal variant is rejected (VEC-18)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import atlas_ref
+from atlas_ref.oracle.cases.case import Case, CaseError, load
+from atlas_ref.oracle.family import lattice
+from atlas_ref.oracle.judge.tolerance import PASS
+from atlas_ref.oracle.sweep.log import Log
+from atlas_ref.oracle.sweep.modes import Result, Work
+from atlas_ref.oracle.sweep.tasks import Line, Progress, Tasks, unwatched
+from atlas_ref.rules import RULES
+from atlas_ref.vectors.mutants.mutants import SPAN, change_named
+from atlas_ref.vectors.mutants.score import FORMATS, score
+from atlas_ref.vectors.sets import manifest
+
+#: Why axes that are not void are the same function in every case (IDENT-4).
+SAME = {
+    "newton_schulz.transpose": "CONV-50: the same function",
+    "newton_schulz.scale": "CONV-50: 1 for d_out <= d_phi",
+    "newton_schulz.guard": "NS-6: the same for eps 0",
+    "newton_schulz.argument": "CONV-22: there is no momentum",
+    "norm_place": "CONV-58: the map is the identity",
+    "rate": "CONV-7: delta uses the product of both rates",
+    "reference": "CONV-31: span starts are the same",
+    "direction": "CONV-62: one sign undoes the other",
+    "value_sign": "CONV-62: one sign undoes the other",
+}
+
+
+class Rows(NamedTuple):
+    """The matrix of one target.
+
+    Attributes:
+        vectors: names, the columns.
+        kills: mutant -> dtype -> the vectors that kill it; the rows.
+        survivors: (mutant, dtype) that no vector kills.
+        void: settings that are no mutants here -> why.
+    """
+
+    vectors: list[str]
+    kills: dict[str, dict[str, list[str]]]
+    survivors: list[tuple[str, str]]
+    void: dict[str, str]
+
+
+class Matrix(NamedTuple):
+    """What vectors reject.
+
+    Attributes:
+        targets: name -> its matrix.
+        alarms: legal variants that are not PASS, and results that are UNDECIDABLE: (vector, dtype, what).
+        lost: kills that the manifest lists and that are none: (vector, dtype, mutant).
+        controls: legal variants that were tried.
+    """
+
+    set: str
+    version: str
+    targets: dict[str, Rows]
+    alarms: list[tuple[str, str, str]]
+    lost: list[tuple[str, str, str]]
+    controls: int
+
+    @property
+    def exit_code(self) -> int:
+        """1 where a mutant survives, a legal variant does not pass, or a listed kill is none."""
+        return 1 if self.alarms or self.lost or any(rows.survivors for rows in self.targets.values()) else 0
+
+    def counts(self, dtype: str) -> tuple[int, int]:
+        """Mutants killed, and mutants, over all targets."""
+        total = sum(len(rows.kills) for rows in self.targets.values())
+        return total - sum(kind == dtype for rows in self.targets.values() for _, kind in rows.survivors), total
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        counts = {dtype: dict(zip(("killed", "mutants"), self.counts(dtype), strict=True)) for dtype in FORMATS}
+        targets = {name: rows._asdict() for name, rows in self.targets.items()}
+        return {"set": self.set, "version": self.version, "counts": counts, **self._asdict(), "targets": targets}
+
+
+class Scoring(NamedTuple):
+    """The plan of the tasks: task `score` N scores the vector in that file."""
+
+    folder: str
+    files: tuple[str, ...]
+
+    def perform(self, source: Any, kind: str, number: int) -> Result:
+        """Mutants and legal variants on a vector, in every format."""
+        case = load(Path(self.folder) / self.files[number])
+        found: Line = {}
+        for dtype in FORMATS:
+            made = score(case, dtype)
+            alarms = [f"{name}: {ratio:.3g} tolerances" for name, ratio in made.controls.items() if not ratio <= PASS]
+            alarms += [f"{name}: UNDECIDABLE" for name in made.hidden]
+            kills = {name: not ratio <= PASS for name, ratio in made.mutants.items()}
+            found[dtype] = {"kills": kills, "alarms": alarms, "controls": len(made.controls)}
+        return found
+
+
+def matrix(
+    folder: Path,
+    *,
+    targets: Sequence[str] = (),
+    jobs: int = 1,
+    scheduler: str | None = None,
+    resume: str | os.PathLike[str] | None = None,
+    progress: Progress = unwatched,
+) -> Matrix:
+    """Score every vector of a set (VEC-18).
+
+    Args:
+        targets: these alone; all when empty.
+        jobs, scheduler, resume: as for `sweep`.
+
+    Raises:
+        CaseError: no set, a target that it does not have, a log of another set.
+    """
+    found = manifest.load(folder)
+    known = dict.fromkeys(each.target for each in found.vectors)
+    for name in targets:
+        if name not in known:
+            raise CaseError(f"{folder}: target {name!r} does not exist; targets are {', '.join(known)}")
+    vectors = [each for each in found.vectors if not targets or each.target in targets]
+    work = Work(Scoring(str(folder.resolve()), tuple(each.file for each in vectors)), None)
+    described = {"version": atlas_ref.__version__, "sums": manifest.read_sums(folder), "targets": list(targets)}
+    with ExitStack() as stack:
+        log = None if resume is None else stack.enter_context(Log(resume, described, key="atlas_ref_kills", what="a kill matrix"))
+        lines = Tasks(work, lambda line: line, jobs, scheduler, log, progress).lines("score", range(len(vectors)))
+    return _summed(folder, found, vectors, lines)
+
+
+def _summed(folder: Path, found: manifest.Manifest, vectors: Sequence[manifest.Vector], lines: Sequence[Mapping[str, Any]]) -> Matrix:
+    alarms: list[tuple[str, str, str]] = []
+    lost: list[tuple[str, str, str]] = []
+    for vector, line in zip(vectors, lines, strict=True):
+        for dtype in FORMATS:
+            alarms += [(vector.name, dtype, what) for what in line[dtype]["alarms"]]
+            kills = line[dtype]["kills"]
+            lost += [(vector.name, dtype, name) for name in vector.kills[dtype] if not kills.get(name)]
+    targets = {}
+    for name in dict.fromkeys(vector.target for vector in vectors):
+        own = [(vector, line) for vector, line in zip(vectors, lines, strict=True) if vector.target == name]
+        targets[name] = _rows(folder, own)
+    controls = sum(line[dtype]["controls"] for line in lines for dtype in FORMATS)
+    return Matrix(found.set, found.version, targets, alarms, lost, controls)
+
+
+def _rows(folder: Path, own: Sequence[tuple[manifest.Vector, Mapping[str, Any]]]) -> Rows:
+    names = dict.fromkeys(name for _, line in own for dtype in FORMATS for name in line[dtype]["kills"])
+    kills: dict[str, dict[str, list[str]]] = {
+        name: {dtype: [vector.name for vector, line in own if line[dtype]["kills"].get(name)] for dtype in FORMATS}
+        for name in sorted(names)
+    }
+    survivors: list[tuple[str, str]] = [(name, dtype) for name, by in kills.items() for dtype in FORMATS if not by[dtype]]
+    void: dict[str, str] = {}
+    for vector, _ in own:
+        for name, why in hidden(load(folder / vector.file)).items():
+            if name not in kills:
+                void.setdefault(name, why)
+    return Rows([vector.name for vector, _ in own], kills, survivors, void)
+
+
+def hidden(case: Case) -> dict[str, str]:
+    """Conventions one change away that are no mutants of a case, and why: void, the same function, or not to be evaluated."""
+    if case.header.rule == "feature_map":
+        return {}
+    if case.header.rule in RULES and case.header.span is None:
+        case = case.replaced(header=case.header.replaced(span=SPAN))
+    of, own = lattice.facts(case), lattice.point(case.convention)
+    found: dict[str, str] = {}
+    for point in lattice.around(own, lattice.tried(case.convention, case.header.rule), 1):
+        c = lattice.convention(point)
+        changes = lattice.changes(own, point)
+        if not changes:
+            continue
+        refused = lattice.refusal(of, c)
+        if refused is not None:
+            found[change_named(changes)] = refused
+        elif lattice.folded(of, point) == lattice.folded(of, own):
+            axis = next(iter(changes))
+            found[change_named(changes)] = lattice.void_in(of, c).get(axis) or lattice.void_in(of, case.convention).get(axis) or SAME[axis]
+    return found

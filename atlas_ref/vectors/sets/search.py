@@ -1,0 +1,177 @@
+"""Search the vectors of a set: draw, score, and keep the fewest that kill every mutant and let every legal variant pass (VEC-7).
+
+For each target all topics are drawn with one seed after the other, until no mutant is left that some draw could kill and none does,
+or the seeds are spent. Then vectors are chosen greedily: always the one that kills most of what is not yet killed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import atlas_ref
+from atlas_ref.oracle.cases.case import CaseError
+from atlas_ref.oracle.evaluate import evaluate
+from atlas_ref.oracle.judge.compare import relative_error
+from atlas_ref.oracle.sweep.log import Log
+from atlas_ref.oracle.sweep.modes import Result, Work
+from atlas_ref.oracle.sweep.tasks import Line, Progress, Tasks, unwatched
+from atlas_ref.vectors.inputs.draw import drawn
+from atlas_ref.vectors.inputs.large import LARGE
+from atlas_ref.vectors.inputs.properties import properties
+from atlas_ref.vectors.inputs.targets import TARGETS, Target
+from atlas_ref.vectors.mutants.score import FORMATS, score
+from atlas_ref.vectors.refusals.negative import NEGATIVE
+from atlas_ref.vectors.sets.expected import expected
+from atlas_ref.vectors.sets.plan import Entry, Plan, planned
+
+#: A kill is listed if the error is this many tolerances: PASS is up to 2, so that no other rounding of the same mistake passes.
+LISTED = 3.0
+
+#: A legal variant may have this many tolerances at most on a vector.
+CALM = 1.5
+
+#: Relative distance from the certified values that our own float64 evaluation may have: ten times less than a set allows (VEC-15).
+NEAR = 1e-13
+
+#: Seeds that are drawn at most per topic, and as many topics and seeds as a task's number has room for.
+SEEDS, TOPICS, ROOM = 12, 64, 1024
+
+Goal = tuple[str, str]
+
+
+class Candidate(NamedTuple):
+    """A draw that may become a vector.
+
+    Attributes:
+        kills: (dtype, mutant) -> error over tolerance.
+        shows: properties that it has.
+        refused: why it cannot be a vector; "" where it can.
+    """
+
+    target: str
+    topic: str
+    seed: int
+    kills: dict[Goal, float]
+    shows: frozenset[str]
+    refused: str
+
+
+class Scoring(NamedTuple):
+    """The plan of the tasks: task `score` N scores the draw of that number."""
+
+    def perform(self, source: Any, kind: str, number: int) -> Result:
+        """Mutants and legal variants on one draw, in every format."""
+        target, topic, seed = parts(number)
+        case = drawn(target, topic, seed)
+        found: Line = {"refused": "", "shows": properties(case), "kills": {}}
+        for dtype in FORMATS:
+            made = score(case, dtype)
+            found["kills"][dtype] = {name: float(f"{ratio:.4g}") for name, ratio in made.mutants.items()}
+            loud = [f"{name}: {ratio:.3g}" for name, ratio in made.controls.items() if not ratio <= CALM]
+            if loud or made.hidden:
+                found["refused"] = f"{dtype}: {(loud or made.hidden)[0]}"
+        try:
+            truth = expected(case, grad=topic.grad)
+        except CaseError as error:
+            return found | {"refused": str(error)}
+        ours = evaluate(case, grad=topic.grad).tensors
+        far = [name for name, value in truth.items() if relative_error(ours[name], value) > NEAR]
+        return found | ({"refused": f"{far[0]}: float64 itself is too far from it"} if far else {})
+
+
+def number(target: int, topic: int, seed: int) -> int:
+    """The number of a draw."""
+    return (target * TOPICS + topic) * ROOM + seed
+
+
+def parts(number: int) -> tuple[Target, Any, int]:
+    """The draw of a number."""
+    rest, seed = divmod(number, ROOM)
+    target, topic = divmod(rest, TOPICS)
+    return TARGETS[target], TARGETS[target].topics[topic], seed
+
+
+def search(
+    name: str,
+    version: str,
+    *,
+    seeds: int = SEEDS,
+    jobs: int = 1,
+    scheduler: str | None = None,
+    resume: str | os.PathLike[str] | None = None,
+    progress: Progress = unwatched,
+) -> tuple[Plan, dict[str, list[str]]]:
+    """A plan of a set, and for each target the mutants that no draw kills.
+
+    Args:
+        name, version: of the set.
+        seeds: drawn at most per topic.
+        jobs, scheduler, resume: as for `sweep`.
+
+    Raises:
+        CaseError: python-flint is missing, a log of another search, no scheduler; a name or version that no set has.
+    """
+    others = {"negative": [each.name for each in NEGATIVE], "large": [each.name for each in LARGE]}
+    empty = planned(set=name, version=version, vectors=[], **others)  # refused before the search, not after it
+    entries: list[Entry] = []
+    survivors: dict[str, list[str]] = {}
+    with ExitStack() as stack:
+        described = {"version": atlas_ref.__version__, "targets": [repr(target) for target in TARGETS]}
+        log = None if resume is None else stack.enter_context(Log(resume, described, key="atlas_ref_search", what="a search for vectors"))
+        run = Tasks(Work(Scoring(), None), lambda line: line, jobs, scheduler, log, progress)
+        for place, target in enumerate(TARGETS):
+            pool: list[Candidate] = []
+            for seed in range(seeds):
+                numbers = [number(place, topic, seed) for topic in range(len(target.topics))]
+                pool += [_candidate(line) for line in run.lines("score", numbers)]
+                if seed and not missing(pool):
+                    break
+            survivors[target.name] = [f"{mutant} ({dtype})" for dtype, mutant in missing(pool)]
+            entries += [_entry(each) for each in chosen(pool)]
+    return empty.replaced(vectors=entries), {name: left for name, left in survivors.items() if left}
+
+
+def _candidate(line: Mapping[str, Any]) -> Candidate:
+    target, topic, seed = parts(line["case"])
+    kills = {(dtype, name): float(ratio) for dtype, found in line["kills"].items() for name, ratio in found.items()}
+    return Candidate(target.name, topic.name, seed, kills, frozenset(line["shows"]), line["refused"])
+
+
+def goals(pool: Sequence[Candidate]) -> set[Goal]:
+    """Every mutant in every format."""
+    return {goal for each in pool for goal in each.kills}
+
+
+def missing(pool: Sequence[Candidate]) -> list[Goal]:
+    """Mutants that no draw kills which may become a vector, and properties that none of those shows."""
+    killed = {goal for each in pool if not each.refused for goal, ratio in each.kills.items() if ratio >= LISTED}
+    return sorted(goals(pool) - killed)
+
+
+def chosen(pool: Sequence[Candidate]) -> list[Candidate]:
+    """The fewest draws, greedily, that kill all that can be killed and show all that can be shown; ties go to what was drawn first."""
+    free = [each for each in pool if not each.refused]
+    cover = [
+        {*(goal for goal, ratio in each.kills.items() if ratio >= LISTED), *(("shows", shown) for shown in each.shows)} for each in free
+    ]
+    wanted: set[Goal] = set().union(*cover)
+    found: list[int] = []
+    while wanted:
+        best = max(range(len(free)), key=lambda i: (len(cover[i] & wanted), -free[i].seed, -i))
+        found.append(best)
+        wanted -= cover[best]
+    for i in list(found):  # the first chosen may have become superfluous
+        others = [j for j in found if j != i]
+        if cover[i] <= set().union(*(cover[j] for j in others)):
+            found = others
+    return [free[i] for i in sorted(found)]
+
+
+def _entry(each: Candidate) -> Entry:
+    kills: Any = {
+        dtype: sorted(name for (kind, name), ratio in each.kills.items() if kind == dtype and ratio >= LISTED) for dtype in FORMATS
+    }
+    return Entry(target=each.target, topic=each.topic, seed=each.seed, kills=kills)

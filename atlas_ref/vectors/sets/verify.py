@@ -1,0 +1,218 @@
+"""Check a set: every byte, every key, every value against ours in float64, every refusal and its repair (VEC-15).
+
+It needs no ball arithmetic: the values in the files were certified when the set was made.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from atlas_ref.oracle.cases.case import Case, CaseError, load, make
+from atlas_ref.oracle.cases.files import unique
+from atlas_ref.oracle.evaluate import evaluate
+from atlas_ref.oracle.judge.compare import TOLERANCE, relative_error
+from atlas_ref.oracle.judge.norms import ulp
+from atlas_ref.oracle.sweep.tasks import Progress, unwatched
+from atlas_ref.vectors.inputs import large
+from atlas_ref.vectors.inputs.draw import exact
+from atlas_ref.vectors.refusals.codes import CODES, code_of
+from atlas_ref.vectors.refusals.repair import repaired
+from atlas_ref.vectors.sets import encode, manifest
+from atlas_ref.vectors.sets.schema import manifest_schema
+
+
+class Agreement(NamedTuple):
+    """How far our float64 evaluation is from a certified tensor.
+
+    Attributes:
+        error: ||ours - certified|| / ||certified||.
+        ulps: the largest error of an entry, in units in the last place of the tensor's largest entry.
+    """
+
+    vector: str
+    tensor: str
+    error: float
+    ulps: float
+
+
+class Verified(NamedTuple):
+    """What verifying a set found.
+
+    Attributes:
+        problems: one line each; none where the set is what it says.
+        agreements: of every tensor of every vector.
+    """
+
+    folder: str
+    version: str
+    counts: dict[str, int]
+    problems: list[str]
+    agreements: list[Agreement]
+
+    @property
+    def exit_code(self) -> int:
+        """1 where there is a problem."""
+        return 1 if self.problems else 0
+
+    @property
+    def worst(self) -> Agreement | None:
+        """The tensor in which we are furthest from the certified value, in units in the last place."""
+        return max(self.agreements, key=lambda each: each.ulps, default=None)
+
+
+def verify(folder: Path, *, progress: Progress = unwatched) -> Verified:
+    """Check a set (VEC-15).
+
+    Raises:
+        CaseError: the folder holds no set, or its manifest cannot be read.
+    """
+    sums = manifest.read_sums(folder)
+    problems = list(_bytes(folder, sums))
+    try:
+        found = manifest.load(folder)
+    except CaseError as error:
+        if not problems:
+            raise
+        return Verified(str(folder), "", {}, [*problems, str(error)], [])
+    problems += _listed(folder, found, sums)
+    spoilt = {line.split(": ")[1] for line in problems}
+    agreements: list[Agreement] = []
+    total = len(manifest.files_of(found))
+    for number, (kind, each) in enumerate(_parts(found)):
+        progress("verify", number, total)
+        if each.file in spoilt:
+            continue
+        try:
+            if kind == "vectors":
+                agreements += _vector(folder, each)
+            else:
+                (_negative if kind == "negative" else _large)(folder, each)
+        except CaseError as error:
+            problems.append(str(error))
+    problems += [
+        f"{folder}: {each.vector}: {each.tensor}: ours is {each.error:.3g} from the certified values, at most {TOLERANCE:g} is expected"
+        for each in agreements
+        if not each.error <= TOLERANCE
+    ]
+    counts = {kind: len(getattr(found, kind)) for kind in ("vectors", "negative", "large")}
+    return Verified(str(folder), found.version, counts, problems, agreements)
+
+
+def _parts(found: manifest.Manifest) -> Iterator[tuple[str, Any]]:
+    for kind in ("vectors", "negative", "large"):
+        for each in getattr(found, kind):
+            yield kind, each
+
+
+def _bytes(folder: Path, sums: dict[str, str]) -> Iterator[str]:
+    """A file that is not there, or not what its digest says."""
+    for name, digest in sums.items():
+        try:
+            data = (folder / name).read_bytes()
+        except FileNotFoundError:
+            yield f"{folder}: {name}: missing; {manifest.SUMS} lists it"
+            continue
+        except OSError as error:
+            yield f"{folder}: {name}: cannot be read: {error.strerror or error}"
+            continue
+        if manifest.digest(data) != digest:
+            yield f"{folder}: {name}: its SHA-256 is {manifest.digest(data)[:12]}..., {manifest.SUMS} says {digest[:12]}..."
+
+
+def _listed(folder: Path, found: manifest.Manifest, sums: dict[str, str]) -> Iterator[str]:
+    """A file that only one of folder, manifest and digests knows; a schema that is not ours."""
+    named = {*manifest.files_of(found), manifest.MANIFEST, manifest.SCHEMA}
+    for name in sorted(named - sums.keys()):
+        yield f"{folder}: {name}: no digest in {manifest.SUMS}"
+    for name in sorted(sums.keys() - named):
+        yield f"{folder}: {name}: not in {manifest.MANIFEST}"
+    there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    for name in sorted(there - named - sums.keys() - {manifest.SUMS}):
+        yield f"{folder}: {name}: neither in {manifest.MANIFEST} nor in {manifest.SUMS}"
+    schema = folder / manifest.SCHEMA
+    if schema.is_file() and schema.read_bytes() != encode.json_bytes(manifest_schema()):
+        yield f"{folder}: {manifest.SCHEMA}: is not the schema of format {found.format}"
+
+
+def _vector(folder: Path, vector: manifest.Vector) -> list[Agreement]:
+    case = load(folder / vector.file)
+    if case.header.rule != vector.rule:
+        raise CaseError(f"{folder}: {vector.file}: rule {case.header.rule}, {manifest.MANIFEST} says {vector.rule}")
+    for name, value in case.inputs.items():
+        if value.dtype.kind == "f" and not exact(value):
+            raise CaseError(f"{folder}: {vector.file}: {name}: holds a number that bfloat16 or float16 does not")
+    ours = evaluate(case, grad=vector.grad).tensors
+    if set(ours) != set(case.recorded):
+        lost = sorted(set(ours) ^ set(case.recorded))
+        raise CaseError(f"{folder}: {vector.file}: {lost[0]}: results are not those of the case")
+    return [_agreement(vector.name, name, ours[name], case.recorded[name]) for name in ours]
+
+
+def _agreement(vector: str, tensor: str, ours: Any, certified: Any) -> Agreement:
+    place = ulp(float(np.max(np.abs(certified), initial=0.0)), "float64")
+    ulps = float(np.max(np.abs(ours - certified), initial=0.0)) / place
+    return Agreement(vector, tensor, relative_error(ours, certified), ulps)
+
+
+def _negative(folder: Path, negative: manifest.Negative) -> None:
+    """The file is refused with its code, and is a case that passes once it is repaired (VEC-11, VEC-12)."""
+    path = folder / negative.file
+    if negative.code not in CODES:
+        raise CaseError(f"{folder}: {negative.file}: code {negative.code!r} does not exist; codes are {', '.join(CODES)}")
+    try:
+        load(path)
+    except CaseError as error:
+        said = str(error).removeprefix(f"{path}: ")
+        if code_of(error) != negative.code or negative.about not in said:
+            wanted = f"{negative.code} about {negative.about!r}"
+            raise CaseError(f"{folder}: {negative.file}: is refused as {code_of(error)} ({said}), expected {wanted}") from None
+    else:
+        raise CaseError(f"{folder}: {negative.file}: is accepted, expected {negative.code}")
+    case = repaired(path.read_bytes(), negative.repair, f"{folder}: {negative.file}")
+    _passes(folder, negative.file, case)
+
+
+def _passes(folder: Path, file: str, case: Case) -> None:
+    ours = evaluate(case, grad=any(name.startswith("grad/") for name in case.recorded)).tensors
+    for name, value in case.recorded.items():
+        if relative_error(ours[name], value) > TOLERANCE:
+            raise CaseError(f"{folder}: {file}: {name}: does not pass after its repair")
+
+
+#: Keys of the file of a larger case.
+LARGE_KEYS = {"name", "header", "tensors", "seed", "results"}
+
+
+def _large(folder: Path, one: manifest.Large) -> None:
+    """What our evaluation gives has the norms and projections that were recorded (VEC-13)."""
+    case, given = load_large(folder / one.file)
+    if case.header.rule != one.rule:
+        raise CaseError(f"{folder}: {one.file}: rule {case.header.rule}, {manifest.MANIFEST} says {one.rule}")
+    ours = evaluate(case).tensors
+    for name, want in given["results"].items():
+        distance = large.apart(large.summary(name, ours[name], given["seed"]), want)
+        if not distance <= 1.0:
+            raise CaseError(
+                f"{folder}: {one.file}: {name}: ours is {distance:.3g} times further from what is recorded than {large.AGREE:g}"
+            )
+
+
+def load_large(path: Path) -> tuple[Case, dict[str, Any]]:
+    """The case that a recipe makes, and the recipe.
+
+    Raises:
+        CaseError: the file cannot be read, has another key or lacks one, or makes no case.
+    """
+    try:
+        given = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=unique)
+    except (OSError, ValueError) as error:
+        raise CaseError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
+    if not isinstance(given, dict) or given.keys() != LARGE_KEYS:
+        raise CaseError(f"{path}: keys must be {', '.join(sorted(LARGE_KEYS))}")
+    case = large.from_recipes(given["header"], given["tensors"], str(path))
+    return make(case.header.plain(), case.inputs, name=str(path)), given

@@ -1,0 +1,99 @@
+"""Sizes of the house: lines, folders, names of rules, and what an exact call with a gradient passes through.
+
+    python -m benchmarks.house
+
+Lines are those of `atlas_ref` as they stand, docstrings included. The call is a Delta rule of 2 heads, 64 tokens and keys of 8 in
+the form exact, with the gradient of its reads by keys, values, queries and gates, counted with `sys.setprofile` after one call.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import atlas_ref
+import tape
+from atlas_ref import forms
+from atlas_ref.conventions import resolve
+from atlas_ref.rules import RULES, delta
+from atlas_ref.rules.sequence import Tokens
+from tape import ops
+
+ROOT = Path(atlas_ref.__file__).parent
+
+
+def passed_through(call: Callable[[], Any]) -> tuple[int, int]:
+    """Modules and functions of `atlas_ref` and `tape` that run in a call."""
+    seen: set[tuple[str, str]] = set()
+
+    def watch(frame: Any, event: str, argument: Any) -> None:
+        if event == "call":
+            code = frame.f_code
+            if code.co_filename.startswith(str(ROOT)) or "/tape/" in code.co_filename:
+                seen.add((code.co_filename, code.co_qualname))
+
+    sys.setprofile(watch)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return len({file for file, _ in seen}), len(seen)
+
+
+def exact_with_gradient() -> Any:
+    """The gradient of a form exact by everything that it takes."""
+    draw = np.random.default_rng(0)
+    arrays = {name: 0.3 * draw.standard_normal((2, 64, 8)) for name in ("k", "v", "q")}
+    arrays |= {"retain": np.full((2, 64), 0.98), "step_size": np.full((2, 64), 0.1)}
+    config = delta.Config(d_in=8, d_out=8, convention=resolve({"gate": "retain"}, rule=delta.RULE.name))
+    state = delta.start(config, (2,))
+
+    def loss(arrays: dict[str, Any]) -> Any:
+        return ops.sum(forms.run(delta.RULE, config, Tokens(**arrays), state, form="exact", chunk=16)[1])
+
+    return tape.grad(loss)(arrays)
+
+
+def named_rules(path: Path) -> int:
+    """Comparisons of a file with the name of a rule."""
+    found = 0
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Compare):
+            constants = {each.value for each in ast.walk(node) if isinstance(each, ast.Constant) and isinstance(each.value, str)}
+            found += bool(constants & set(RULES))
+    return found
+
+
+def main() -> None:
+    """Print the table."""
+    files = sorted(ROOT.rglob("*.py"))
+    lines = {path: len(path.read_text().splitlines()) for path in files}
+    folders = Counter(path.parent for path in files)
+    outside = [path for path in files if path.parent.name not in ("rules", "certify") and path.name != "conventions.py"]
+    exact_with_gradient()
+    modules, functions = passed_through(exact_with_gradient)
+    table = Table("what", "count")
+    for what, count in (
+        ("lines of the package", sum(lines.values())),
+        ("files of the package", len(files)),
+        ("modules at its root", folders[ROOT]),
+        ("most files in a folder", max(folders.values())),
+        ("lines of the longest file", max(lines.values())),
+        ("comparisons with names of rules outside rules, conventions and certify", sum(map(named_rules, outside))),
+        ("modules that exact with a gradient passes through", modules),
+        ("functions that exact with a gradient passes through", functions),
+    ):
+        table.add_row(what, str(count))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

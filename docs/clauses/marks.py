@@ -1,0 +1,65 @@
+"""Tests that prove clauses, read from their text: `@pytest.mark.clause("FAMILY-5")`."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import NamedTuple
+
+from docs.clauses.reading import parsed, text
+
+
+class Proof(NamedTuple):
+    """A test function and the clauses that it proves; `path`, `line` and `last` are where it stands."""
+
+    path: str
+    name: str
+    line: int
+    last: int
+    clauses: tuple[str, ...]
+
+    @property
+    def id(self) -> str:
+        return f"{self.path}::{self.name}"
+
+
+def read(root: Path) -> dict[str, Proof]:
+    """Every test function of tests/ by its id (TRACE-3), marked or not; a mark that a parameter carries is known to a run alone."""
+    found = {}
+    for path in sorted((root / "tests").rglob("test_*.py")):
+        where = path.relative_to(root).as_posix()
+        tree = parsed(text(path, where), where)
+        outer = [each for node in tree.body for each in _module_marks(node)]
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                ids = outer + [each for mark in node.decorator_list for each in _ids(mark)]
+                line = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+                proof = Proof(
+                    where,
+                    node.name,
+                    line,
+                    node.end_lineno or line,
+                    tuple(dict.fromkeys([*ids, *_erratum(node)])),
+                )
+                found[proof.id] = proof
+    return found
+
+
+def _module_marks(node: ast.stmt) -> list[str]:
+    """Of `pytestmark = pytest.mark.clause(...)`, alone or in a list."""
+    if not isinstance(node, ast.Assign) or ast.unparse(node.targets[0]) != "pytestmark":
+        return []
+    marks = node.value.elts if isinstance(node.value, ast.List | ast.Tuple) else [node.value]
+    return [each for mark in marks for each in _ids(mark)]
+
+
+def _ids(mark: ast.expr) -> list[str]:
+    if not isinstance(mark, ast.Call) or not ast.unparse(mark.func).endswith("mark.clause"):
+        return []
+    return [each.value for each in mark.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+
+
+def _erratum(node: ast.FunctionDef) -> list[str]:
+    """A test of an erratum says so by its name (TRACE-3)."""
+    words = node.name.split("_")
+    return [f"E-{words[2].upper()}"] if words[1] == "e" and len(words) > 2 and words[2][1:3].isdigit() else []

@@ -1,0 +1,189 @@
+"""The command check: verdicts, its table, its JSON, and the exit code in every combination."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+import atlas_ref
+from tests.support.casefiles import PEERS, some, written
+
+PEER = PEERS / "fla_delta_11.safetensors"
+RESERVED = PEERS / "mag_qk_projection_11.safetensors"
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """Files with our own results in them: right, wrong, integers, without the main result, bad."""
+    header, tensors = some()
+    results = atlas_ref.evaluate(atlas_ref.make(header, tensors), grad=True).tensors
+    content = {
+        "right": results,
+        "wrong": results | {"out/M": results["out/M"] + 1e-6},
+        "nan": results | {"out/y": np.where(results["out/y"] > 0, np.nan, results["out/y"])},
+        "integers": {"out/y": results["out/y"].astype(np.int64)},
+        "partial": {"out/M": results["out/M"]},
+        "bare": {},
+    }
+    found = {name: written(tmp_path / f"{name}.safetensors", header, tensors | extra) for name, extra in content.items()}
+    return found | {"reserved": RESERVED, "peer": PEER, "folder": PEERS}
+
+
+@pytest.mark.clause("CASE-21", "CASE-26")
+@pytest.mark.parametrize(
+    ("names", "code"),
+    [
+        (["right"], 0),
+        (["right", "peer"], 0),
+        (["folder"], 0),
+        (["right", "reserved"], 0),
+        (["reserved"], 3),
+        (["reserved", "reserved"], 3),
+        (["wrong"], 1),
+        (["right", "wrong", "reserved"], 1),
+        (["nan"], 1),
+        (["integers"], 1),
+        (["partial"], 1),
+        (["bare"], 2),
+        (["wrong", "bare"], 2),
+        (["bare", "right"], 2),
+        (["reserved", "bare"], 2),
+    ],
+)
+@pytest.mark.parametrize("as_json", [False, True])
+def test_the_exit_code_is_the_gravest_of_all_cases(names, code, as_json, recorded, cli):
+    ran = cli("check", *(recorded[name] for name in names), *["--json"] * as_json)
+    assert ran.code == code
+    bad = [f"{recorded[name]}: no out/... or grad/... tensor is recorded, so there is nothing to check" for name in names if name == "bare"]
+    lines = [line for line in ran.err.splitlines() if ": void: " not in line]
+    assert lines == [f"atlas-ref: {line}" for line in bad]
+    if as_json:
+        assert (ran.json["exit"], ran.json["bad_input"]) == (code, bad)
+
+
+@pytest.mark.clause("CASE-16", "CASE-26")
+def test_one_bad_case_does_not_keep_the_others_from_their_verdict(recorded, cli):
+    ran = cli("check", recorded["bare"], recorded["wrong"], recorded["right"], "--json")
+    assert ran.code == 2
+    verdicts = {(os.path.basename(row["case"]), row["tensor"]): row["verdict"] for row in ran.json["results"]}
+    assert verdicts["wrong.safetensors", "out/M"] == "WRONG"
+    assert verdicts["right.safetensors", "out/M"] == "PASS"
+    assert len(verdicts) == 2 * len(atlas_ref.load(recorded["right"]).recorded)
+
+
+@pytest.mark.clause("CASE-21", "CASE-28")
+def test_check_as_json_gives_every_field_and_writes_what_json_cannot_hold_in_words(recorded, cli):
+    (first, *_) = cli("check", recorded["nan"], "--only", "y", "--json").json["results"]
+    assert first == {
+        "case": str(recorded["nan"]),
+        "tensor": "out/y",
+        "verdict": "WRONG",
+        "error": None,
+        "tolerance": 1e-12,
+        "place": first["place"],
+        "got": "nan",
+        "want": first["want"],
+        "why": f"nan at {tuple(first['place'])}",
+        "basis": "fixed for float64 (CASE-20)",
+        "allowed": 1.0,
+        "first": first["first"],
+        "profile": first["profile"],
+        "xfail": "",
+    }
+    assert first["first"] == {"token": first["place"][1], "place": first["first"]["place"], "got": "nan", "want": first["first"]["want"]}
+    assert (len(first["profile"]["ratios"]), first["profile"]["width"]) == (5, 1)
+    wrong = cli("check", recorded["wrong"], "--only", "M", "--json").json["results"][0]
+    assert (wrong["verdict"], wrong["why"]) == ("WRONG", "")
+    assert wrong["got"] - wrong["want"] == pytest.approx(1e-6, rel=1e-6)
+    assert wrong["error"] > wrong["tolerance"] == 1e-12
+
+
+def test_the_table_names_case_tensor_verdict_error_tolerance_and_the_worst_place(recorded, cli):
+    ran = cli("check", recorded["wrong"], recorded["partial"], RESERVED)
+    assert ran.err == ""
+    rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in ran.out.splitlines() if line.startswith("│")]
+    by_tensor = {(row[0], row[1]): row for row in rows}
+    M = atlas_ref.load(recorded["wrong"]).recorded["out/M"]
+    ((tensor, error, tolerance, detail),) = [(row[1], *row[3:]) for row in rows if row[2] == "WRONG"]
+    assert (tensor, tolerance) == ("out/M", "1e-12")
+    assert float(error) == pytest.approx(1e-6 * np.sqrt(M.size) / np.linalg.norm(M - 1e-6), rel=1e-2)
+    place, numbers = detail.split(": ")
+    got, want = numbers.split(", ")
+    assert float(got) == M[tuple(json.loads(place))]
+    assert float(got) - float(want) == pytest.approx(1e-6, rel=1e-6)
+    assert by_tensor["wrong", "out/y"][2:] == ["PASS", "0", "1e-12", ""]
+    assert by_tensor["partial", "out/y"][2:] == ["MISSING", "", "", "this result was not handed over"]
+    assert by_tensor["mag_qk_projection_11", "-"][2:] == ["NOT SUPPORTED", "", "", "rule qk_projection: not yet supported"]
+    assert ran.out.splitlines()[-1] == f"{len(rows) - 3} PASS, 1 WRONG, 1 MISSING, 1 NOT SUPPORTED"
+
+
+@pytest.mark.clause("CASE-23")
+def test_only_chooses_among_the_recorded_results(recorded, cli):
+    def tensors(*arguments):
+        return [row["tensor"] for row in cli("check", *arguments, "--json").json["results"]]
+
+    assert tensors(recorded["right"], "--only", "y, grad/k") == ["out/y", "grad/k"]
+    assert cli("check", recorded["wrong"], "--only", "y,S").code == 0
+    assert cli("check", recorded["wrong"], "--only", "M").code == 1
+    nothing = cli("check", recorded["right"], "--only", "X")
+    assert (nothing.code, nothing.out, nothing.err) == (3, "", "nothing could be compared\n")
+    assert tensors(PEERS, "--only", "X") == ["out/X"] * 5 + ["-"] * 3
+
+
+@pytest.mark.clause("CASE-28")
+def test_a_folder_stands_for_the_case_files_in_it(recorded, cli, tmp_path):
+    (tmp_path / "notes.txt").write_text("not a case")
+    cases = {row["case"] for row in cli("check", recorded["right"].parent, "--json").json["results"]}
+    assert cases == {str(recorded[name]) for name in ("right", "wrong", "nan", "integers", "partial")}
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    ran = cli("check", empty, recorded["right"], "--json")
+    assert (ran.code, len(ran.json["bad_input"])) == (2, 1)
+    assert ran.json["results"]
+
+
+@pytest.mark.clause("CASE-23")
+def test_results_of_another_convention_pass_only_under_it(tmp_path, cli):
+    header, tensors = some()
+    case = atlas_ref.make(header, tensors)
+    other = atlas_ref.evaluate(case, convention={"read": "before"}).tensors
+    file = written(tmp_path / "before.safetensors", header, tensors | {"out/y": other["out/y"]})
+    assert cli("check", file).code == 1
+    assert cli("check", file, "--convention", "read=before").code == 0
+    assert atlas_ref.check(case.replaced(recorded={"out/y": other["out/y"]}), convention={"read": "before"})[0].verdict == "PASS"
+
+
+@pytest.mark.clause("CASE-22", "SRC-10")
+def test_a_precision_is_that_of_the_results_and_of_their_inputs(tmp_path, cli):
+    header, tensors = some()
+    case = atlas_ref.make(header, tensors)
+    single = atlas_ref.evaluate(case, dtype="float32").tensors["out/y"]
+    file = written(tmp_path / "single.safetensors", header, tensors | {"out/y": single})
+    assert cli("check", file).code == 0
+    assert cli("check", file, "--dtype", "float32").code == 0
+    assert cli("check", file, "--dtype", "float64").code == 1
+    assert cli("check", file, "--dtype", "float8").code == 2
+
+
+@pytest.mark.clause("CASE-19")
+def test_a_report_never_overwrites_what_is_read(tmp_path, cli):
+    header, tensors = some("delta")
+    results = dict(atlas_ref.evaluate(atlas_ref.make(header, tensors)).tensors)
+    case, mine, known = tmp_path / "case.json", tmp_path / "mine.html", tmp_path / "known.json"
+    written(case, header, tensors)
+    written(mine, header, results)
+    known.write_text('{"xfail": []}')
+    before = [path.read_bytes() for path in (case, mine, known)]
+    for place, what in ((case, "case"), (mine, "file of results"), (known, "list of expected failures")):
+        ran = cli("check", case, "--against", mine, "--xfail", known, "--report", place)
+        assert (ran.code, ran.out, ran.err) == (2, "", f"atlas-ref: {place}: is the {what} itself, which is not overwritten\n")
+    assert [path.read_bytes() for path in (case, mine, known)] == before
+
+
+@pytest.mark.clause("SRC-1")
+def test_a_source_that_no_system_can_name_is_one_line(tmp_path, cli):
+    case = written(tmp_path / "case", *some("delta"))
+    for place in ("x" * 300, case / "inside"):
+        ran = cli("check", case, "--against", place)
+        assert (ran.code, ran.out, ran.err) == (2, "", f"atlas-ref: {place}: no such file or folder\n")

@@ -1,0 +1,17 @@
+"""What every test of the forms must keep: no work space may stay handed out after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from atlas_ref.backend.scratch import scratch
+
+
+@pytest.fixture(autouse=True)
+def _work_space_is_given_back() -> Iterator[None]:
+    assert scratch.used == 0
+    yield
+    left, scratch.used = scratch.used, 0
+    assert left == 0

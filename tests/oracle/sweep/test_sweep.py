@@ -1,0 +1,375 @@
+"""A sweep: what it draws, what it finds, how small failures get, and what the command says."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import atlas_ref
+from atlas_ref.oracle.cases.case import Case, CaseError
+from atlas_ref.oracle.cases.new import DTYPES
+from atlas_ref.oracle.evaluate import evaluate
+from atlas_ref.oracle.sources.answers import Answer
+from atlas_ref.oracle.sweep.draw import SWEPT, drawn, regimes
+from atlas_ref.oracle.sweep.sweep import Named, sweep
+from atlas_ref.types import same_bits
+from tests import sweep_kernels
+from tests.support.golden import assert_golden
+
+PLAIN: dict[str, tuple[Any, ...]] = {"convention": ("spec",), "level": ("projected",)}
+HERE = "tests.sweep_kernels"
+
+
+def kernel(name: str) -> Any:
+    """A source in this process."""
+    function = getattr(sweep_kernels, name)
+
+    def source(case: Case) -> Answer:
+        try:
+            found = function(case.header.plain(), {key.removeprefix("in/"): value for key, value in case.inputs.items()})
+        except NotImplementedError as error:
+            return Answer.unsupported(str(error))
+        return Answer({f"out/{key}": value for key, value in found.items()})
+
+    return source
+
+
+def ours(case: Case) -> Answer:
+    """Results of the case itself, with gradients."""
+    return Answer(dict(evaluate(case, grad=True).tensors))
+
+
+# -- what is drawn ------------------------------------------------------------------------------------
+
+
+@pytest.mark.clause("SWEEP-1")
+@pytest.mark.parametrize("rule", SWEPT)
+def test_a_case_depends_on_its_number_and_the_seed_alone(rule: str) -> None:
+    first = [drawn(rule, 3, number, {}) for number in range(6)]
+    again = [drawn(rule, 3, number, {}) for number in reversed(range(6))][::-1]
+    for one, other in zip(first, again, strict=True):
+        assert (one.request, one.regime) == (other.request, other.regime)
+        assert same_bits(one.case.inputs, other.case.inputs)
+    assert any(one.request != drawn(rule, 4, number, {}).request for number, one in enumerate(first))
+
+
+@pytest.mark.clause("SWEEP-2")
+def test_the_draw_reaches_every_kind_of_case() -> None:
+    cases = [drawn("omega", 0, number, {}) for number in range(300)]
+    assert {each.request["dtype"] for each in cases} == set(DTYPES)
+    assert {each.regime for each in cases} == set(regimes("omega"))
+    assert {each.request["level"] for each in cases} == {"projected", "token"}
+    tokens = {each.request["tokens"] for each in cases}
+    assert {1, 2, 3, 7, 31, 33} <= tokens
+    assert any(each.request["window"] > each.request["tokens"] for each in cases)
+    assert any(each.request["d_out"] > each.request["d_in"] for each in cases)
+    assert any(each.request["d_out"] < each.request["d_in"] for each in cases)
+    assert len({each.case.convention.model_dump_json() for each in cases}) > 100
+    assert len({each.request["feature_map"]["kind"] for each in cases}) == 9
+    assert any("in/active" in each.case.inputs for each in cases)
+    assert any("in/reset" in each.case.inputs for each in cases)
+    assert any("in/window_k" in each.case.inputs for each in cases)
+
+
+@pytest.mark.clause("SWEEP-3")
+def test_what_is_fixed_is_drawn_from_its_values_and_moves_nothing_else() -> None:
+    fixed = {"dtype": ("float32",), "tokens": (5, 6)}
+    moved = 0
+    for number in range(40):
+        free, held = drawn("delta", 0, number, {}).request, drawn("delta", 0, number, fixed).request
+        assert held["dtype"] == "float32"
+        assert held["tokens"] in (5, 6)
+        moved += {key: value for key, value in free.items() if key not in fixed} != {k: v for k, v in held.items() if k not in fixed}
+    assert moved < 10  # where what was drawn does not fit what is fixed, it is drawn again
+
+
+@pytest.mark.clause("SWEEP-4")
+def test_regimes_put_the_inputs_where_they_say() -> None:
+    def inputs(regime: str) -> dict[str, np.ndarray]:
+        fixed = {"level": ("projected",), "regime": (regime,), "dtype": ("float64",), "tokens": (33,), "heads": (3,)}
+        return drawn("omega", 0, 1, fixed | {"convention": ({"newton_schulz": "none"},)}).case.inputs
+
+    edges = inputs("edges")
+    assert {0.0, 1.0} <= set(edges["in/retain"].ravel())
+    assert (edges["in/step_size"] == 0).any()
+    assert ((edges["in/retain"] > 0) & (edges["in/retain"] < 1)).any()
+    ones = inputs("ones")
+    assert (ones["in/retain"] == 1).all()
+    assert (ones["in/momentum"] == 1).all()
+    fading = np.cumprod(inputs("fading")["in/retain"].reshape(-1)[:33].astype(np.float32), dtype=np.float32)
+    assert fading[-1] < np.finfo(np.float32).tiny
+    assert np.abs(inputs("small")["in/step_size"]).max() < 1e-3
+    repeated = inputs("repeated")["in/k"]
+    assert (repeated == repeated[..., :1, :]).all()
+    assert not {"in/M0", "in/S0", "in/window_k"} & inputs("empty").keys()
+
+
+def test_regimes_of_matrices() -> None:
+    def matrix(regime: str) -> np.ndarray:
+        return np.asarray(
+            drawn("newton_schulz", 0, 2, {"regime": (regime,), "dtype": ("float64",), "d_in": (3,), "d_out": (4,)}).case.inputs["in/G"]
+        )
+
+    assert not matrix("zero").any()
+    assert np.abs(matrix("tiny")).max() < 1e-5
+    assert (np.linalg.matrix_rank(matrix("rank_one"), tol=1e-12) == 1).all()
+
+
+# -- what is found ------------------------------------------------------------------------------------
+
+
+@pytest.mark.clause("SWEEP-5")
+@pytest.mark.parametrize("rule", SWEPT)
+def test_we_pass_our_own_sweep(rule: str, tmp_path: Path) -> None:
+    found = sweep(rule, ours, cases=30, folder=tmp_path)
+    assert found.counts == {"PASS": 30}
+    assert found.exit_code == 0
+    assert found.nearest is not None
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.clause("SWEEP-5")
+def test_a_right_kernel_passes_what_it_supports(tmp_path: Path) -> None:
+    assert sweep("delta", kernel("right"), cases=60, choices=PLAIN, folder=tmp_path).counts == {"PASS": 60}
+    found = sweep("delta", kernel("right"), cases=60, folder=tmp_path)
+    assert set(found.counts) == {"PASS", "NOT SUPPORTED"}
+    assert found.exit_code == 0
+    assert sweep("delta", kernel("unsupported"), cases=3, folder=tmp_path).exit_code == 3
+
+
+@pytest.mark.clause("SWEEP-7")
+def test_a_failure_shrinks_to_the_one_token_that_shows_it(tmp_path: Path) -> None:
+    found = sweep("delta", kernel("no_pulse"), cases=20, choices=PLAIN, folder=tmp_path, keep=2)
+    assert found.exit_code == 1
+    assert found.counts["WRONG"] == len(found.failures) > 2
+    kept = [each for each in found.failures if each.file is not None]
+    assert len(kept) == 2
+    for each in kept:
+        case = atlas_ref.load(tmp_path / str(each.file))
+        assert case.inputs["in/active"].tolist() == [0]
+        assert case.inputs["in/k"].shape == (1, 1)
+        assert set(case.inputs) == {"in/k", "in/v", "in/q", "in/retain", "in/step_size", "in/active"}
+        assert all(set(np.unique(value)) <= {0.0, 1.0} for value in case.inputs.values())
+        assert f"case {each.number}, shrunk" in case.header.note
+        assert any(row.verdict == "WRONG" for row in atlas_ref.check(case))
+
+
+@pytest.mark.clause("SWEEP-7")
+def test_shrinking_keeps_what_the_mistake_needs(tmp_path: Path) -> None:
+    """A remainder after whole chunks of four: five tokens, and no fewer."""
+    found = sweep("delta", kernel("by_chunks_of_four"), cases=30, choices=PLAIN, folder=tmp_path, keep=1)
+    case = atlas_ref.load(tmp_path / str(next(each.file for each in found.failures if each.file)))
+    assert case.inputs["in/k"].shape == (5, 1)
+    assert "in/active" not in case.inputs
+
+
+@pytest.mark.clause("SWEEP-7")
+def test_every_kind_of_failure_is_kept_before_a_second_of_its_kind(tmp_path: Path) -> None:
+    found = sweep("delta", kernel("no_pulse"), cases=40, choices=PLAIN, folder=tmp_path, keep=2, shrink=0)
+    kinds = {each.row["tensor"] for each in found.failures}
+    assert kinds == {"out/y", "out/M"}
+    assert {each.row["tensor"] for each in found.failures if each.file} == kinds
+
+
+def test_not_a_number_is_wrong_and_can_be_logged(tmp_path: Path) -> None:
+    choices = {**PLAIN, "regime": ("fading",), "tokens": (31, 33), "dtype": ("float32",)}
+    found = sweep("delta", kernel("divides_by_gates"), cases=20, choices=choices, folder=tmp_path, resume=tmp_path / "log", keep=1)
+    assert found.counts["WRONG"] > 3
+    wrong = found.failures[0]
+    assert wrong.row["got"] == "nan"
+    lines = [json.loads(line, parse_constant=pytest.fail) for line in (tmp_path / "log").read_text().splitlines()]
+    assert len(lines) == 1 + 20 + 1
+
+
+@pytest.mark.clause("SWEEP-6")
+def test_a_crash_is_a_verdict_and_shrinks(tmp_path: Path) -> None:
+    choices = {**PLAIN, "tokens": (2, 5, 13)}
+    crashing = Named("function", f"{HERE}:crashes_after_eight")
+    found = sweep("delta", crashing, cases=6, choices=choices, folder=tmp_path, keep=1, shrink=30)
+    assert set(found.counts) == {"PASS", "FAILED"}
+    failure = next(each for each in found.failures if each.file)
+    assert failure.row["why"] == "crash: killed by SIGSEGV"
+    case = atlas_ref.load(tmp_path / str(failure.file))
+    assert case.inputs["in/k"].shape[-2] == 9
+    assert case.recorded == {}
+
+
+@pytest.mark.clause("SWEEP-6")
+def test_a_hang_is_a_verdict_and_the_sweep_goes_on(tmp_path: Path) -> None:
+    hanging = Named("function", f"{HERE}:hangs_on_three", timeout=3.0)
+    found = sweep("delta", hanging, cases=4, choices={**PLAIN, "tokens": (2, 2, 2, 2, 3)}, folder=tmp_path, keep=0, seed=1)
+    assert found.counts == {"FAILED": 1, "PASS": 3}
+    assert found.failures[0].row["why"].startswith("time-out")
+
+
+@pytest.mark.clause("SWEEP-6")
+def test_garbage_is_a_verdict(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    found = sweep("delta", Named("function", f"{HERE}:garbage"), cases=2, choices=PLAIN, folder=tmp_path, keep=0)
+    assert found.counts == {"FAILED": 2}
+    assert "garbage" in found.failures[0].row["why"]
+    assert capfd.readouterr().out == ""
+    found = sweep("delta", kernel("another_result"), cases=2, choices=PLAIN, folder=tmp_path, keep=0)
+    assert found.failures[0].row["why"].startswith("garbage: out/S: not a result of this case")
+    found = sweep("delta", Named("function", f"{HERE}:no_such_result"), cases=2, choices=PLAIN, folder=tmp_path, keep=0)
+    assert found.failures[0].row["why"].startswith("garbage: z: no rule has such a result")
+
+
+@pytest.mark.clause("SWEEP-6")
+def test_a_program_is_swept_like_a_function(tmp_path: Path) -> None:
+    script = tmp_path / "mine.py"
+    root = str(Path(__file__).parents[3])
+    script.write_text(
+        "import sys, atlas_ref\n"
+        f"sys.path.insert(0, {root!r})\n"
+        "from tests.sweep_kernels import no_pulse\n"
+        "case = atlas_ref.load(sys.argv[1])\n"
+        "found = no_pulse(case.header.plain(), {k[3:]: v for k, v in case.inputs.items()})\n"
+        "atlas_ref.save(sys.argv[2], case.header, {f'out/{k}': v for k, v in found.items()})\n"
+    )
+    program = Named("program", f"{sys.executable} {script} {{case}} {{out}}")
+    by_program = sweep("delta", program, cases=4, choices=PLAIN, folder=tmp_path, keep=0)
+    by_function = sweep("delta", kernel("no_pulse"), cases=4, choices=PLAIN, folder=tmp_path, keep=0)
+    assert by_program == by_function
+    assert by_program.exit_code == 1
+
+
+# -- the command --------------------------------------------------------------------------------------
+
+
+@pytest.mark.clause("SWEEP-11")
+def test_the_command_prints_what_failed_and_how_to_repeat_it(cli: Any, tmp_path: Path) -> None:
+    out = tmp_path / "failures"
+    words = ("sweep", "delta", "--impl", f"{HERE}:no_pulse", "--convention", "spec", "--fix", "level=projected")
+    ran = cli(*words, "--fix", "dtype=float32", "--cases", "6", "--keep", "1", "-o", out)
+    assert (ran.code, ran.err) == (1, "")
+    text = ran.out.replace(str(out), "FAILURES")
+    assert_golden("sweep_failures.txt", "\n".join(line.rstrip() for line in text.splitlines() if "nearest to" not in line) + "\n")
+    (file,) = out.iterdir()
+    assert cli("check", file).code == 1
+
+
+@pytest.mark.clause("SWEEP-11")
+def test_the_command_answers_with_one_object(cli: Any, tmp_path: Path) -> None:
+    ran = cli(
+        "sweep",
+        "delta",
+        "--impl",
+        f"{HERE}:no_pulse",
+        "--convention",
+        "spec",
+        "--fix",
+        "level=projected",
+        "--cases",
+        "4",
+        "-o",
+        tmp_path,
+        "--json",
+    )
+    assert (ran.code, ran.err) == (1, "")
+    found = ran.json
+    assert found["exit"] == 1
+    assert found["cases"] == 4
+    assert sum(found["counts"].values()) == 4
+    assert {each["number"] for each in found["failures"]} <= set(range(4))
+
+
+IMPL = ("--impl", f"{HERE}:right")
+BAD: tuple[tuple[str, ...], ...] = (
+    ("delta",),
+    ("delta", *IMPL, "--exec", "x {case} {out}"),
+    ("omicron", *IMPL),
+    ("ttl", *IMPL),
+    ("delta", *IMPL, "--fix", "colour=red"),
+    ("delta", *IMPL, "--fix", "tokens="),
+    ("delta", *IMPL, "--fix", "=3"),
+    ("delta", *IMPL, "--fix", "tokens=3", "--fix", "tokens=4"),
+    ("delta", *IMPL, "--fix", "regime=odd"),
+    ("delta", *IMPL, "--fix", "dtype=float8"),
+    ("delta", *IMPL, "--fix", "window=3"),
+    ("delta", *IMPL, "--fix", "tokens=many"),
+    ("delta", *IMPL, "--fix", "tokens=0"),
+    ("delta", *IMPL, "--fix", "heads=-1"),
+    ("delta", *IMPL, "--fix", "d_in=99999999999999999999999"),
+    ("delta", *IMPL, "--fix", "pulse=99999999999999999999999"),
+    ("omega", *IMPL, "--fix", "window=wide"),
+    ("delta", *IMPL, "--fix", "dtype={}"),
+    ("delta", *IMPL, "--fix", "convention=spec", "--convention", "spec"),
+    ("delta", *IMPL, "--convention", "colour=red"),
+    ("delta", *IMPL, "--convention", "reference=chunk_start", "--fix", "span=null"),
+    ("delta", *IMPL, "--seed", str(2**64)),
+    ("delta", *IMPL, "--only", "z"),
+    ("delta", *IMPL, "--dtype", "float8"),
+    ("delta", *IMPL, "--state-dtype", "float8"),
+    ("delta", *IMPL, "--timeout", "0"),
+    ("delta", "--impl", f"{HERE}:nothing"),
+    ("delta", "--impl", "nowhere:f"),
+    ("delta", "--impl", "nowhere"),
+    ("delta", "--exec", "./nothing {case} {out}"),
+    ("delta", "--exec", "cat {case}"),
+)
+
+
+@pytest.mark.clause("SWEEP-11")
+def test_bad_options_are_one_line(cli: Any, tmp_path: Path) -> None:
+    lines = []
+    for words in BAD:
+        ran = cli("sweep", *words, "-o", tmp_path / "out", "--resume", tmp_path / "log")
+        assert (ran.code, ran.out) == (2, ""), words
+        assert ran.err.count("\n") == 1, words
+        as_json = cli("sweep", *words, "-o", tmp_path / "out", "--json")
+        assert (as_json.code, as_json.json["exit"]) == (2, 2), words
+        assert [f"atlas-ref: {as_json.json['bad_input'][0]}\n"] == [ran.err], words
+        lines.append(f"$ atlas-ref sweep {shlex.join(words)}\n{ran.err}")
+    assert list(tmp_path.iterdir()) == []  # neither a log nor a folder
+    assert_golden("sweep_messages.txt", "\n".join(lines))
+
+
+@pytest.mark.clause("SWEEP-11")
+def test_a_crash_is_repeated_with_the_implementation(cli: Any, tmp_path: Path) -> None:
+    out = tmp_path / "failures"
+    words = ("sweep", "delta", "--impl", f"{HERE}:crashes_after_eight", "--convention", "spec", "--fix", "level=projected", "--only", "y")
+    ran = cli(*words, "--fix", "tokens=9", "--cases", "2", "--keep", "1", "--shrink", "0", "-o", out)
+    assert (ran.code, ran.err) == (1, "")
+    text = ran.out.replace(str(out), "FAILURES")
+    assert_golden("sweep_crash.txt", "\n".join(line.rstrip() for line in text.splitlines()) + "\n")
+    *_, command = ran.out.splitlines()
+    assert cli(*shlex.split(command.removeprefix("repeat with: atlas-ref "))).code == 1
+
+
+@pytest.mark.clause("SWEEP-7", "SWEEP-11")
+def test_a_case_without_an_answer_is_repeated_with_the_implementation(cli: Any, tmp_path: Path) -> None:
+    words = ("sweep", "delta", "--impl", f"{HERE}:answers_nothing", "--cases", "1", "--keep", "1", "--shrink", "0", "-o", tmp_path)
+    ran = cli(*words)
+    assert (ran.code, ran.err) == (1, "")
+    assert "1 MISSING" in ran.out
+    *_, command = ran.out.splitlines()
+    assert cli(*shlex.split(command.removeprefix("repeat with: atlas-ref "))).code == 1
+
+
+@pytest.mark.clause("SWEEP-11")
+def test_errors_that_no_number_holds_are_words(cli: Any, tmp_path: Path) -> None:
+    words = ("sweep", "delta", "--impl", f"{HERE}:enormous", "--fix", "level=projected", "--cases", "2", "--keep", "0")
+    ran = cli(*words)
+    assert (ran.code, ran.err) == (1, "")
+    assert " inf " in ran.out
+    assert cli(*words, "--json").json["failures"][0]["row"]["error"] == "inf"
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(cli: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    words = ("sweep", "delta", "--impl", f"{HERE}:no_pulse", "--convention", "spec", "--fix", "level=projected")
+    ran = cli(*words, "-o", tmp_path / "file" / "out")
+    assert ran.code == 2
+    assert "cannot be made" in ran.err
+
+
+def test_in_python_bad_numbers_are_refused() -> None:
+    for bad in ({"cases": 0}, {"jobs": 0}, {"keep": -1}, {"seed": -1}):
+        with pytest.raises(CaseError, match="must be at least"):
+            sweep("delta", kernel("right"), **bad)

@@ -1,0 +1,190 @@
+"""A call whose rule, convention, tokens and state contradict each other is refused before its first token."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+from atlas_ref import forms as parallel
+from atlas_ref.conventions import Convention
+from atlas_ref.layers import projection
+from atlas_ref.parts.feature_maps import Linear
+from atlas_ref.parts.newton_schulz import NewtonSchulz
+from atlas_ref.rules import delta, hebbian, omega, titans_lmm
+from atlas_ref.rules import sequence as run
+from atlas_ref.types import Pulse
+
+T = 3
+
+
+def call(rule: Any = omega, convention: Any = "atlas-paper", state: Any = None, config: Any = None, **changes: Any) -> Any:
+    """A valid call of three tokens, but for the changes."""
+    sizes = {"d_in": 4, "d_out": 2} | ({"window": 3} if rule is omega else {})
+    config = config or rule.Config(**sizes, convention=convention)
+    names = {"retain": 0.9, "step_size": 0.1} if rule is not hebbian else {"retain": 0.9}
+    given: dict[str, Any] = {name: np.full(T, value) for name, value in names.items()}
+    given |= {"k": np.ones((T, 4)), "v": np.ones((T, 2)), "q": np.ones((T, 4))} | changes
+    tokens = run.Tokens(**{name: value for name, value in given.items() if value is not None})
+    return run.run(rule.RULE, config, tokens, rule.start(config) if state is None else state)
+
+
+def ones(*shape: int) -> Any:
+    return np.ones(shape)
+
+
+def memory(**axes: Any) -> omega.Config:
+    """A configuration of the sizes that `call` has."""
+    return omega.Config(d_in=4, d_out=2, window=3, convention={"preset": "atlas-paper", **axes})
+
+
+CARRY, FIRST = memory(reference="call_start", window_at_boundary="carry"), memory(order="momentum_then_window")
+PLAIN = omega.start(memory())  # stores pairs alone
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"convention": {"gate": "none"}}, "retain: this rule under gate none, rate both has none"),
+    ({"retain": None}, "retain: missing, gate retain and rate memory need it"),
+    ({"step_size": None}, "step_size: missing"),
+    ({"convention": {"rate": "none"}}, "step_size: this rule under gate retain, rate none has none"),
+    ({"convention": {"rate": "split"}}, "step_size_memory: missing"),
+    ({"step_size_memory": ones(T)}, "step_size_memory: this rule under gate retain, rate memory has none"),
+    ({"rule": delta, "momentum": ones(T)}, "momentum: this rule"),
+    ({"rule": hebbian, "step_size": ones(T)}, "step_size: this rule"),
+    ({"rule": titans_lmm, "window_weights": ones(T, 1)}, "window_weights: this rule looks at one token"),
+    ({"window_weights": ones(T, 1)}, "window_weights: shape (3, 1), expected one weight for each of 3 lags"),
+    ({"v": ones(T, 3)}, "v: shape (3, 3), expected d_out = 2"),
+    ({"k": ones(T, 5), "q": ones(T, 5)}, "k: shape (3, 5), expected d_in = 4"),
+    ({"state": titans_lmm.start(titans_lmm.Config(d_in=4, d_out=2))}, "state: a atlas_ref.rules.omega.State is needed"),
+    ({"state": omega.start(omega.Config(d_in=4, d_out=2, window=3), (2,))}, "state.M: shape (2, 2, 4), expected (2, 4)"),
+    (
+        {"state": omega.start(omega.Config(d_in=4, d_out=2, window=2))},
+        "state.keys: shape (2, 4), expected one row for each of 3 window tokens",
+    ),
+    ({"state": omega.start(FIRST)}, "state.momenta: stored, but order window_then_momentum has none"),
+    ({"config": FIRST, "state": PLAIN}, "state.momenta: missing, but order momentum_then_window needs them"),
+    ({"state": omega.start(CARRY)}, "state.residuals: stored, but window_at_boundary recompute, reference running has none"),
+    ({"config": CARRY, "state": PLAIN}, "state.residuals: missing, but window_at_boundary carry, reference call_start needs them"),
+    ({"step_size": np.ones(T, np.float32)}, "step_size: float32, but k is float64"),
+    ({"state": omega.start(omega.Config(d_in=4, d_out=2, window=3), dtype=np.float32)}, "state.M: float32, but k is float64"),
+    ({"k": ones(0, 4), "v": ones(0, 2), "q": ones(0, 4), "retain": ones(0), "step_size": ones(0)}, "has no token"),
+]
+
+
+def test_the_call_that_the_others_change_is_valid() -> None:
+    for rule in (omega, titans_lmm, delta, hebbian):
+        assert call(rule, "spec" if rule is hebbian else "atlas-paper")[1].shape == (T, 2)
+
+
+@pytest.mark.clause("GATES-2", "CONV-4", "CONV-7", "CONV-27")
+@pytest.mark.parametrize(("changes", "message"), WRONG, ids=[message[:40] for _, message in WRONG])
+def test_a_contradiction_is_refused_in_words(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        call(**changes)
+    assert message in str(caught.value)
+
+
+NO_RULE: list[tuple[Any, Any, str]] = [
+    (omega, None, "rule: a Rule such as omega.RULE is needed, found atlas_ref.rules.omega; pass omega.RULE"),
+    ("omega", None, "rule: a Rule such as omega.RULE is needed, found str"),
+    (None, None, "rule: a Rule such as omega.RULE is needed, found NoneType"),
+    (omega.Config, None, "rule: a Rule such as omega.RULE is needed, found Config"),
+    (omega.RULE, delta.Config(d_in=4, d_out=2), "config: a atlas_ref.rules.omega.Config is needed, found atlas_ref.rules.delta.Config"),
+    (omega.RULE, {"d_in": 4}, "config: a atlas_ref.rules.omega.Config is needed, found builtins.dict"),
+]
+
+
+@pytest.mark.parametrize(("rule", "config", "message"), NO_RULE, ids=[message[-30:] for _, _, message in NO_RULE])
+@pytest.mark.parametrize("form", [None, "sequential", "chunkwise", "exact"])
+def test_what_is_no_rule_and_the_configuration_of_another_are_refused(rule: Any, config: Any, message: str, form: str | None) -> None:
+    config = memory() if config is None else config
+    tokens = run.Tokens(k=ones(T, 4), v=ones(T, 2), q=ones(T, 4), retain=ones(T), step_size=ones(T))
+    drive = run.run if form is None else functools.partial(parallel.run, form=form)
+    with pytest.raises(ValueError) as caught:
+        drive(rule, config, tokens, PLAIN)
+    assert str(caught.value) == message
+
+
+@pytest.mark.clause("CHUNK-1")
+@pytest.mark.parametrize("form", ["sequential", "chunkwise", "atlas_parallel", "kernel"])
+@pytest.mark.parametrize(("config", "of"), [(CARRY, memory(reference="call_start")), (memory(reference="call_start"), CARRY)])
+def test_no_form_goes_on_from_a_window_that_stores_something_else(form: str, config: Any, of: Any) -> None:
+    """It would compute the convention of the state instead of its own."""
+    tokens = run.Tokens(k=ones(T, 4), v=ones(T, 2), q=ones(T, 4), retain=ones(T), step_size=ones(T))
+    with pytest.raises(ValueError, match=r"^state.residuals: (missing|stored), but "):
+        parallel.run(omega.RULE, config, tokens, omega.start(of), form=form)
+
+
+@pytest.mark.clause("CONV-28")
+@pytest.mark.parametrize(
+    ("config", "x", "message"),
+    [
+        ({"heads": 3}, (1, T, 5), "params: heads is 2, but 3 in the configuration"),
+        ({"d_out": 4}, (1, T, 5), "params: d_out is 2, but 4"),
+        ({}, (T, 5), "x: shape (3, 5), expected (batch, tokens, 5)"),
+        ({}, (1, T, 6), "x: shape (1, 3, 6)"),
+        ({"convention": {"rate": "split"}}, (1, T, 5), "rate split has no second rate at level token"),
+    ],
+)
+def test_parameters_that_contradict_the_configuration_are_refused(config: Any, x: Any, message: str) -> None:
+    sizes = {"d_in": 4, "d_out": 2, "d_model": 5, "heads": 2, "window": 3}
+    params = projection.init(omega.Config(**sizes), seed=0)
+    wrong = omega.Config(**(sizes | config))
+    with pytest.raises(ValueError) as caught:
+        projection.run_tokens(omega.RULE, wrong, params, np.ones(x), omega.start(wrong, (1, 2)))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: delta.Config(d_in=2, d_out=2, convention=Convention(newton_schulz=NewtonSchulz())), "newton_schulz is not part of delta"),
+        (lambda: delta.Config(d_in=2, d_out=2, convention=3), "a preset's name, a mapping of axes or a Convention is needed, found 3"),
+        (lambda: omega.start(omega.Config(d_in=4, d_out=2), (7,), M=ones(2, 4)), "M: shape (2, 4), expected (7, 2, 4)"),
+        (lambda: omega.start(omega.Config(d_in=4, d_out=2), M=ones(2, 4), S=ones(3, 2, 4)), "S: shape (3, 2, 4), expected (2, 4)"),
+    ],
+)
+def test_a_start_that_cannot_be_is_refused(make: Any, message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        make()
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("rule", [omega, titans_lmm, delta, hebbian], ids=lambda rule: rule.__name__.rpartition(".")[2])
+def test_a_start_of_zeros_has_a_floating_dtype_and_cannot_be_changed(rule: Any) -> None:
+    config = rule.Config(d_in=4, d_out=2)
+    for kind in (int, bool, object, "U3"):
+        with pytest.raises(ValueError, match=f"M: a floating or complex dtype is needed, found {np.dtype(kind)}"):
+            rule.start(config, (2,), dtype=kind)
+    state = rule.start(config, (2,), dtype=np.float32)
+    held = [getattr(state, name) for name in ("M", "S") if hasattr(state, name)]
+    assert all(x.dtype == np.float32 and not x.any() and not x.flags.writeable for x in held)
+
+
+@pytest.mark.parametrize("rule", [omega, titans_lmm, delta, hebbian], ids=lambda rule: rule.__name__.rpartition(".")[2])
+def test_float32_parameters_tokens_and_state_stay_float32(rule: Any) -> None:
+    config = rule.Config(d_in=4, d_out=2, d_model=5, heads=2)
+    params = projection.init(config, seed=0, dtype=np.float32)
+    x = np.ones((1, T, 5), np.float32)
+    state, y = projection.run_tokens(rule.RULE, config, params, x, rule.start(config, (1, 2), dtype=np.float32))
+    assert {str(value.dtype) for value in state.__dict__.values() if isinstance(value, np.ndarray)} == {"float32"}
+    assert y.dtype == np.float32
+
+
+@pytest.mark.parametrize("rule", [omega, titans_lmm, delta, hebbian], ids=lambda rule: rule.__name__.rpartition(".")[2])
+def test_a_state_can_be_copied_and_pickled_and_not_written_to(rule: Any) -> None:
+    config = rule.Config(d_in=4, d_out=2, d_model=5)
+    state, _ = projection.step(config, projection.init(config, 0), rule.start(config, (1, 1)), np.ones((1, 5)), Pulse())
+    assert pickle.loads(pickle.dumps(state)) == state
+    assert copy.deepcopy(state) == state
+    with pytest.raises(ValueError, match="read-only"):
+        state.M[...] = 0.0
+
+
+def test_the_feature_map_is_not_drawn_from_the_stream_of_the_projections() -> None:
+    params = projection.init(omega.Config(d_in=3, d_out=2, d_model=3, feature_map=Linear(), features=3), seed=0)
+    assert not np.isclose(params.phi["W"], params.W_K[0]).any()

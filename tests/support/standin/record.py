@@ -1,0 +1,37 @@
+"""python -m tests.support.standin.record: write what CuPy offers, by name and parameters, to cupy.json. Needs CuPy, but no GPU."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+FILE = Path(__file__).with_name("cupy.json")
+
+
+def described() -> dict[str, Any]:
+    """Version, names of ufuncs, parameters of functions ("**name" for any), and what arrays have."""
+    cupy = importlib.import_module("cupy")
+    ufuncs, functions = [], {}
+    for name in dir(cupy):
+        found = getattr(cupy, name)
+        if name.startswith("_") or inspect.ismodule(found) or inspect.isclass(found) or not callable(found):
+            continue
+        if type(found).__name__ in ("ufunc", "_GUFunc"):
+            ufuncs.append(name)
+            continue
+        try:
+            parameters = inspect.signature(found).parameters.values()
+        except ValueError:  # written in Cython
+            continue
+        marks = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+        functions[name] = [marks.get(each.kind, "") + each.name for each in parameters]
+    methods = [name for name in dir(cupy.ndarray) if not name.startswith("_")]
+    return {"version": cupy.__version__, "ufuncs": ufuncs, "functions": functions, "array": methods}
+
+
+if __name__ == "__main__":
+    FILE.write_text(json.dumps(described(), indent=None, separators=(",", ":")).replace('],"', '],\n"') + "\n")
+    print(f"written: {FILE.name}")

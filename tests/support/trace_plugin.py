@@ -1,0 +1,271 @@
+"""Record which lines the tests of each clause execute: `python -m pytest -p tests.support.trace_plugin -m clause`, which is `make trace`.
+
+Writes build/trace/run.json, which `atlas-ref trace-spec` reads. A test function is one context, all its parameters together. A
+function with many parameters runs with a few of them, spread evenly, and a property with few examples: `make test` judges them
+all, here it is asked what they execute. Slow tests whose clauses have a faster test are left out. What a fixture of a module or a
+session executes counts for every test that asks for it, whichever came first. Works under pytest-xdist, where each worker hands its
+part to the one that started it.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import coverage
+import hypothesis
+import pytest
+
+from docs.clauses import record
+from docs.clauses.record import Mutant, Ran, Record
+
+WORKER = "trace"
+#: Parameters of one test function that run, where its marks are the same for all of them.
+PARAMETERS = 6
+#: Examples that hypothesis draws for a property.
+EXAMPLES = 12
+#: Recorded cases; what a set holds beside its cases is bad input, or large.
+VECTORS = ("tests/data/peers/*.safetensors", "vectors/*/cases/**/*.safetensors")
+
+Lines = dict[str, set[int]]
+
+
+class Recorder:
+    """One process's part: contexts of coverage, marks and outcomes by test function."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        packages = [str(root / package / "*") for package in record.PACKAGES]
+        self.coverage = coverage.Coverage(data_file=None, include=packages, config_file=False, messages=False)
+        self.context = ""
+        self.clauses: dict[str, list[str]] = {}
+        self.shared: dict[str, set[str]] = defaultdict(set)
+        self.failed: set[str] = set()
+        self.passed: set[str] = set()
+        self.coverage.start()
+
+    def enter(self, context: str) -> None:
+        """A change of context costs a millisecond, so parameters in a row are one."""
+        if context != self.context:
+            self.context = context
+            self.coverage.switch_context(context)
+
+    def lines(self) -> dict[str, dict[str, set[int]]]:
+        """By context and file, the lines executed."""
+        self.coverage.stop()
+        data = self.coverage.get_data()
+        found: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+        for path in data.measured_files():
+            name = Path(path).relative_to(self.root).as_posix()
+            for line, contexts in data.contexts_by_lineno(path).items():
+                for context in filter(None, contexts):
+                    found[context][name].add(line)
+        return found
+
+    def of_test(self, name: str, lines: dict[str, dict[str, set[int]]]) -> dict[str, str]:
+        """By file, the lines of a test function and of the fixtures that it shares with others."""
+        found: Lines = defaultdict(set)
+        for context in (name, *self.shared[name]):
+            for path, each in lines.get(context, {}).items():
+                found[path] |= each
+        return {path: record.spans(each) for path, each in found.items()}
+
+    def part(self) -> dict[str, Any]:
+        """All of it in plain types, which travel between processes."""
+        lines = self.lines()
+        tests = {name: [ids, name in self.passed, name in self.failed, self.of_test(name, lines)] for name, ids in self.clauses.items()}
+        vectors = {
+            name.removeprefix("vector:"): {path: record.spans(each) for path, each in found.items()}
+            for name, found in lines.items()
+            if name.startswith("vector:")
+        }
+        return {"tests": tests, "vectors": vectors}
+
+
+def fewer_examples() -> None:
+    """Cap the examples of every property whose module is imported from here on."""
+    original = hypothesis.settings.__init__
+
+    @functools.wraps(original)
+    def capped(self: Any, *args: Any, **given: Any) -> None:
+        if "max_examples" in given:
+            given["max_examples"] = min(given["max_examples"], EXAMPLES)
+        original(self, *args, **given)
+
+    hypothesis.settings.__init__ = capped  # type: ignore[method-assign]
+
+
+def pytest_configure(config: Any) -> None:
+    fewer_examples()
+    config.trace_parts = []
+    config.trace_sources = record.sources(config.rootpath)  # what is changed while the tests run did not run
+    config.trace_recorder = None
+    if hasattr(config, "workerinput") or not getattr(config.option, "numprocesses", None):
+        config.trace_recorder = Recorder(config.rootpath)
+
+
+def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
+    """Leave out slow tests that prove nothing which a faster one does not, and most of many parameters."""
+    fast = {each for item in items if not item.get_closest_marker("slow") for each in _marked(item)}
+    alike: dict[tuple[str, ...], list[Any]] = defaultdict(list)
+    for item in items:
+        if not item.get_closest_marker("slow") or not set(_marked(item)) <= fast:
+            alike[_function(item), *_marked(item)].append(item)
+    kept = {each for group in alike.values() for each in _spread(group)}
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
+
+
+def _spread(group: list[Any]) -> list[Any]:
+    """At most PARAMETERS of a list, the first and the last among them."""
+    if len(group) <= PARAMETERS:
+        return group
+    return [group[i * (len(group) - 1) // (PARAMETERS - 1)] for i in range(PARAMETERS)]
+
+
+def _marked(item: Any) -> list[str]:
+    return [each for mark in item.iter_markers("clause") for each in mark.args]
+
+
+def _function(item: Any) -> str:
+    return str(item.nodeid.partition("[")[0])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: Any) -> Any:
+    recorder = item.config.trace_recorder
+    if recorder is not None:
+        name = _function(item)
+        known = recorder.clauses.setdefault(name, [])
+        known += [each for each in _marked(item) if each not in known]
+        recorder.shared[name] |= {_context(each) for all_of_name in _fixtures(item) for each in all_of_name if each.scope != "function"}
+        recorder.enter(name)
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: Any, request: Any) -> Any:
+    """What several tests share has a context of its own."""
+    recorder = request.config.trace_recorder
+    if recorder is None or fixturedef.scope == "function":
+        return (yield)
+    outer = recorder.context
+    recorder.enter(_context(fixturedef))
+    try:
+        return (yield)
+    finally:
+        recorder.enter(outer)
+
+
+def _fixtures(item: Any) -> Any:
+    """All that a test asks for, itself or by way of others."""
+    return item._fixtureinfo.name2fixturedefs.values()
+
+
+def _context(fixture: Any) -> str:
+    return f"fixture:{fixture.baseid}:{fixture.argname}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: Any, call: Any) -> Any:
+    report = yield
+    recorder = item.config.trace_recorder
+    if recorder is not None:
+        if report.failed:
+            recorder.failed.add(_function(item))
+        elif report.passed and report.when == "call":
+            recorder.passed.add(_function(item))
+    return report
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: Any) -> None:
+    if WORKER in getattr(node, "workeroutput", {}):
+        node.config.trace_parts.append(node.workeroutput[WORKER])
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: Any) -> None:
+    config = session.config
+    if config.trace_recorder is not None:
+        if _first_process(config):
+            evaluate_vectors(config.trace_recorder)
+        part = config.trace_recorder.part()
+        if hasattr(config, "workeroutput"):
+            config.workeroutput[WORKER] = part
+            return
+        config.trace_parts.append(part)
+    if config.trace_parts and not config.option.collectonly:
+        out = record.write(config.rootpath, joined(config.trace_parts, planted(config.rootpath)), of=config.trace_sources)
+        config.get_terminal_writer().line(f"recorded {out.relative_to(config.rootpath)}")
+
+
+def _first_process(config: Any) -> bool:
+    return getattr(config, "workerinput", {"workerid": "gw0"})["workerid"] == "gw0"
+
+
+def evaluate_vectors(recorder: Recorder) -> None:
+    """Every recorded case in each form that computes it, with gradients where it has a cotangent, each in a context of its own."""
+    from atlas_ref.oracle.cases.case import load
+    from atlas_ref.oracle.evaluate import evaluate
+    from atlas_ref.vectors.inputs.properties import forms
+
+    for path in sorted(each for pattern in VECTORS for each in recorder.root.glob(pattern)):
+        case = load(path)
+        if case.supported:
+            recorder.enter(f"vector:{path.relative_to(recorder.root).as_posix()}")
+            grad = any(name in case.inputs for name in ("in/y_bar", "in/X_bar", "in/phi_bar"))
+            evaluate(case, grad=grad)
+            for form, chunk in dict(reversed(forms(case))).items():  # of each form one chunk, the shorter
+                evaluate(case, grad=grad, form=form, chunk=chunk)
+
+
+def joined(parts: list[dict[str, Any]], mutants: tuple[Mutant, ...]) -> Record:
+    """The record of all processes; a test function passed if some parameter did and none failed."""
+    lines: dict[str, Lines] = defaultdict(lambda: defaultdict(set))
+    clauses: dict[str, list[str]] = {}
+    passed, failed = set(), set()
+    vectors: dict[str, dict[str, frozenset[int]]] = {}
+    for part in parts:
+        vectors |= {name: {path: record.numbers(text) for path, text in each.items()} for name, each in part["vectors"].items()}
+        for name, (ids, good, bad, found) in part["tests"].items():
+            clauses[name] = list(dict.fromkeys([*clauses.get(name, []), *ids]))
+            passed |= {name} if good else set()
+            failed |= {name} if bad else set()
+            for path, text in found.items():
+                lines[name][path] |= record.numbers(text)
+    tests = {
+        name: Ran(tuple(ids), name in passed - failed, {path: frozenset(each) for path, each in lines[name].items()})
+        for name, ids in clauses.items()
+    }
+    return Record(tests, vectors, mutants)
+
+
+def planted(root: Path) -> tuple[Mutant, ...]:
+    """The mutants of the tests, each with the line that it changes; none where there is no list of them."""
+    if not (root / "tests/mutants/mutants.py").is_file():
+        return ()
+    from tests.mutants.mutants import MUTANTS
+
+    found = []
+    for each in MUTANTS:
+        path, line = _changed(root, each.place)
+        found.append(Mutant(each.name, each.what, path, line, tuple(dict.fromkeys(test.partition("[")[0] for test in each.tests))))
+    return tuple(found)
+
+
+def _changed(root: Path, place: str) -> tuple[str, int]:
+    """File and first line of the function that "module:attribute" is; line 0 where it is none."""
+    module, _, path = place.partition(":")
+    found: Any = importlib.import_module(module)
+    file = Path(found.__file__).relative_to(root).as_posix()
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    found = inspect.unwrap(getattr(found, "function", found)) if found is not None else None
+    if not inspect.isfunction(found):
+        return file, 0
+    return Path(inspect.getfile(found)).relative_to(root).as_posix(), found.__code__.co_firstlineno

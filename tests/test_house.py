@@ -1,0 +1,94 @@
+"""The house: how many files a room has, how long they are, and that no file but the rules' own knows a rule by its name."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from atlas_ref.oracle.subjects import SUBJECTS
+from atlas_ref.rules import RULES
+
+ROOT = Path(__file__).parents[1]
+FILES = sorted((ROOT / "atlas_ref").rglob("*.py"))
+
+#: Where rules may be compared by name: their own room, the axes that depend on them, the second implementation.
+OF_RULES = ("atlas_ref/rules/", "atlas_ref/conventions.py", "atlas_ref/certify/")
+#: Tables of data, whose entries are named after rules.
+TABLES = ("atlas_ref/vectors/inputs/targets.py", "atlas_ref/vectors/inputs/large.py", "atlas_ref/vectors/refusals/negative.py")
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def comparisons(tree: ast.AST) -> list[int]:
+    """Lines that compare with the name of a rule, or look one up in a table of such names."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            parts = [node.left, *node.comparators]
+        elif isinstance(node, ast.Dict):
+            parts = [key for key in node.keys if key is not None]
+        elif isinstance(node, ast.Match):
+            parts = [case.pattern for case in node.cases]
+        else:
+            continue
+        constants = {each.value for part in parts for each in ast.walk(part) if isinstance(each, ast.Constant)}
+        if constants & set(RULES):
+            found.append(node.lineno)
+    return found
+
+
+def probes(tree: ast.AST) -> list[int]:
+    """Lines that ask a rule, its configuration or its state for a name that it may not have."""
+    return [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and (node.func.id == "hasattr" or (node.func.id == "getattr" and len(node.args) == 3))
+        and isinstance(node.args[0], ast.Name)
+        and node.args[0].id in ("rule", "config", "state", "params", "before")
+    ]
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if not name(path).startswith((*OF_RULES, *TABLES))], ids=name)
+def test_no_other_file_compares_names_of_rules_or_probes_them(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    assert comparisons(tree) == []
+    assert probes(tree) == []
+
+
+def test_a_comparison_and_a_probe_are_seen() -> None:
+    code = "if rule == 'delta' or h.rule in ('omega', 'x'):\n    pass\nx = {'hebbian': 1}\n"
+    code += "y = getattr(config, 'window', 1)\nz = hasattr(state, 'S')\n"
+    tree = ast.parse(code)
+    assert sorted(comparisons(tree)) == [1, 1, 3]
+    assert probes(tree) == [4, 5]
+
+
+def test_a_folder_has_at_most_sixteen_files() -> None:
+    counts = Counter(name(path.parent) for path in FILES)
+    assert {folder: count for folder, count in counts.items() if count > 16} == {}
+
+
+def test_the_root_of_the_package_has_at_most_five_modules() -> None:
+    assert len(list((ROOT / "atlas_ref").glob("*.py"))) <= 5
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_a_file_has_at_most_420_lines(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 420
+
+
+def test_every_rule_declares_its_facts() -> None:
+    for key, rule in RULES.items():
+        assert (rule.name, SUBJECTS[key].rule) == (key, rule)
+        assert {"M", "y", "out", "grad", "trace_grad"} <= set(rule.clauses)
+        assert ("momentum" in rule.gates) == rule.has_momentum
+        assert ("step_size" in rule.gates) == rule.has_error
+        assert rule.has_window == ("window" in rule.Config.model_fields)
+        assert rule.has_momentum == ("S" in rule.State.model_fields)
