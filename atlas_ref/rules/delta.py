@@ -20,7 +20,7 @@ from atlas_ref import backend
 from atlas_ref.conventions import Convention, resolve
 from atlas_ref.parts.gates import Gates
 from atlas_ref.rules import sequence as run
-from atlas_ref.rules.rule import Rule
+from atlas_ref.rules.rule import Rule, by_name
 from atlas_ref.types import Array, Dims, Frozen
 from tape import ops
 
@@ -148,13 +148,15 @@ def read(config: Config, state: State, q: Array) -> Array:
 RULE = Rule(
     name="delta",
     gates=("retain", "step_size"),
-    clauses={
-        **dict.fromkeys(("residual", "gradient"), "DELTA-2"),
-        **dict.fromkeys(("M", "out/M"), "DELTA-3"),
-        **dict.fromkeys(("y", "out/y"), "DELTA-4"),
-        "out": "DELTA-15",
-        **dict.fromkeys(("grad", "trace_grad"), "DELTA-14"),
-    },
+    clauses=by_name(
+        {
+            "DELTA-2": "residual gradient",
+            "DELTA-3": "M out/M",
+            "DELTA-4": "y out/y",
+            "DELTA-15": "out",
+            "DELTA-14": "grad trace_grad",
+        }
+    ),
     has_error=True,
     has_momentum=False,
     has_window=False,

@@ -19,7 +19,7 @@ from atlas_ref import backend
 from atlas_ref.conventions import Convention, effective, resolve
 from atlas_ref.parts.gates import Gates
 from atlas_ref.rules import sequence as run
-from atlas_ref.rules.rule import Rule
+from atlas_ref.rules.rule import Rule, by_name
 from atlas_ref.types import Array, Dims, Frozen
 from tape import ops
 
@@ -113,12 +113,14 @@ def read(config: Config, state: State, q: Array) -> Array:
 RULE = Rule(
     name="hebbian",
     gates=("retain",),
-    clauses={
-        **dict.fromkeys(("M", "out/M"), "HEBBIAN-2"),
-        **dict.fromkeys(("y", "out/y"), "HEBBIAN-3"),
-        "out": "HEBBIAN-12",
-        **dict.fromkeys(("grad", "trace_grad"), "HEBBIAN-11"),
-    },
+    clauses=by_name(
+        {
+            "HEBBIAN-2": "M out/M",
+            "HEBBIAN-3": "y out/y",
+            "HEBBIAN-12": "out",
+            "HEBBIAN-11": "grad trace_grad",
+        }
+    ),
     has_error=False,
     has_momentum=False,
     has_window=False,

@@ -30,7 +30,7 @@ from atlas_ref.parts.newton_schulz import newton_schulz
 from atlas_ref.parts.window import Uniform, WindowWeights
 from atlas_ref.rules import sequence as run
 from atlas_ref.rules.checks import stores_residuals
-from atlas_ref.rules.rule import Rule
+from atlas_ref.rules.rule import Rule, by_name
 from atlas_ref.types import Array, Dims, Frozen
 from tape import ops
 
@@ -331,32 +331,33 @@ def _append_matrix(momenta: Array, Z: Array) -> Array:
 RULE = Rule(
     name="omega",
     gates=("retain", "momentum", "step_size"),
-    clauses={
-        "residual": "OMEGA-4",
-        "gradient": "OMEGA-5",
-        "S": "OMEGA-6",
-        "P": "OMEGA-11",
-        "U": "OMEGA-8",
-        "M": "OMEGA-10",
-        "y": "OMEGA-12",
-        "out/y": "OMEGA-12",
-        "out/M": "OMEGA-10",
-        "out/S": "OMEGA-6",
-        "out/M_ref": "CONV-31",
-        "out": "OMEGA-28",
-        **dict.fromkeys(("grad/q", "grad/M0", "grad/retain", "grad/log_retain"), "OMEGA-23"),
-        **dict.fromkeys(("grad/step_size", "grad/step_size_memory", "grad/momentum", "grad/log_momentum", "grad/S0"), "OMEGA-24"),
-        **dict.fromkeys(("grad/k", "grad/v", "grad/window_weights", "grad/window_gate"), "OMEGA-25"),
-        **dict.fromkeys(("grad/window_k", "grad/window_v", "grad/window_gate_before", "grad/window_residual"), "OMEGA-25"),
-        **dict.fromkeys(("grad/M_ref", "grad/window_momentum"), "OMEGA-26"),
-        "grad/phi": "PHI-16",
-        "grad": "OMEGA-27",
-        "trace_grad/y": "CASE-14",
-        **dict.fromkeys(("trace_grad/M", "trace_grad/U", "trace_grad/phi_q", "trace_grad/retain"), "OMEGA-23"),
-        **dict.fromkeys(("trace_grad/S", "trace_grad/P", "trace_grad/gradient", "trace_grad/momentum", "trace_grad/step_size"), "OMEGA-24"),
-        **dict.fromkeys(("trace_grad/k", "trace_grad/v", "trace_grad/q"), "OMEGA-27"),
-        "trace_grad": "OMEGA-25",
-    },
+    clauses=by_name(
+        {
+            "OMEGA-4": "residual",
+            "OMEGA-5": "gradient",
+            "OMEGA-6": "S out/S",
+            "OMEGA-11": "P",
+            "OMEGA-8": "U",
+            "OMEGA-10": "M out/M",
+            "OMEGA-12": "y out/y",
+            "CONV-31": "out/M_ref",
+            "OMEGA-28": "out",
+            "OMEGA-23": ("grad/q grad/M0 grad/retain grad/log_retain trace_grad/M trace_grad/U trace_grad/phi_q trace_grad/retain"),
+            "OMEGA-24": (
+                "grad/step_size grad/step_size_memory grad/momentum grad/log_momentum "
+                "grad/S0 trace_grad/S trace_grad/P trace_grad/gradient "
+                "trace_grad/momentum trace_grad/step_size"
+            ),
+            "OMEGA-25": (
+                "grad/k grad/v grad/window_weights grad/window_gate grad/window_k "
+                "grad/window_v grad/window_gate_before grad/window_residual trace_grad"
+            ),
+            "OMEGA-26": "grad/M_ref grad/window_momentum",
+            "PHI-16": "grad/phi",
+            "OMEGA-27": "grad trace_grad/k trace_grad/v trace_grad/q",
+            "CASE-14": "trace_grad/y",
+        }
+    ),
     has_error=True,
     has_momentum=True,
     has_window=True,

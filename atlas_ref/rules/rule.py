@@ -20,6 +20,11 @@ def rows(config: Any, state: Any, keys: Array, values: Array) -> Iterable[tuple[
     return zip(ops.moveaxis(keys, -2, 0), ops.moveaxis(values, -2, 0), strict=True)
 
 
+def by_name(names: Mapping[str, str]) -> dict[str, str]:
+    """Clause of each name, from the names of each clause with spaces between them."""
+    return {name: clause for clause, text in names.items() for name in text.split()}
+
+
 class Rule(NamedTuple):
     """Facts and functions of one rule.
 

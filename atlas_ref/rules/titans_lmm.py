@@ -22,7 +22,7 @@ from atlas_ref import backend
 from atlas_ref.conventions import Convention, resolve
 from atlas_ref.parts.gates import Gates
 from atlas_ref.rules import sequence as run
-from atlas_ref.rules.rule import Rule
+from atlas_ref.rules.rule import Rule, by_name
 from atlas_ref.types import Array, Dims, Frozen
 from tape import ops
 
@@ -161,14 +161,16 @@ def read(config: Config, state: State, q: Array) -> Array:
 RULE = Rule(
     name="titans_lmm",
     gates=("retain", "momentum", "step_size"),
-    clauses={
-        **dict.fromkeys(("residual", "gradient"), "TITANS-2"),
-        **dict.fromkeys(("S", "out/S"), "TITANS-3"),
-        **dict.fromkeys(("M", "out/M"), "TITANS-4"),
-        **dict.fromkeys(("y", "out/y"), "TITANS-6"),
-        "out": "TITANS-16",
-        **dict.fromkeys(("grad", "trace_grad"), "TITANS-15"),
-    },
+    clauses=by_name(
+        {
+            "TITANS-2": "residual gradient",
+            "TITANS-3": "S out/S",
+            "TITANS-4": "M out/M",
+            "TITANS-6": "y out/y",
+            "TITANS-16": "out",
+            "TITANS-15": "grad trace_grad",
+        }
+    ),
     has_error=True,
     has_momentum=True,
     has_window=False,
