@@ -1,4 +1,4 @@
-"""Evaluate a case: what the spec says its results are, and their gradients.
+"""Evaluate a case: its results by the spec, and their gradients.
 
 Level token first projects; then both levels run the rule over the sequence. Specified in specs/case.md.
 """
@@ -27,10 +27,10 @@ WEIGHED = {"out/y": "in/y_bar", "out/M": "in/M_bar", "out/S": "in/S_bar", "out/X
 
 
 class Results(Frozen):
-    """What a case evaluates to.
+    """Results of a case.
 
     Attributes:
-        tensors: `out/...` and, when asked for, `grad/...`.
+        tensors: `out/...` and, on request, `grad/...`.
         header: the case's header as a JSON object, with the phase that a continuation starts at.
         void: settings that cannot matter in this case, each with the reason.
     """
@@ -54,16 +54,17 @@ def evaluate(
     form: str = "sequential",
     chunk: int | None = None,
 ) -> Results:
-    """Results of a case, and gradients of <y, y_bar> + <M, M_bar> + <S, S_bar> by every floating input (CASE-12, CASE-14).
+    """Results of a case, and their gradients by every floating input (CASE-12, CASE-14).
 
-    Computed in the backend in use, from inputs that are copied there; the results are NumPy's (BACKEND-8).
+    Gradients are those of <y, y_bar> + <M, M_bar> + <S, S_bar>. Inputs are copied to the backend in use; results are NumPy's
+    (BACKEND-8).
 
     Args:
         grad: also compute `grad/...`; needs in/y_bar (in/X_bar, in/phi_bar).
         dtype: arithmetic: float64, which is the truth, or float32; under bfloat16 and float16 inputs and results are rounded to
             it around arithmetic in float32 (CASE-22).
         convention: evaluate under this convention instead of the case's.
-        form: compute in this form; that of the case says how its results were made, and the truth is sequential (CASE-29).
+        form: compute in this form; that of the case states how its results were computed, and the truth is sequential (CASE-29).
         chunk: tokens that the form takes at once; never changes results.
 
     Raises:
@@ -86,8 +87,8 @@ def evaluate(
         raise CaseError(f"{case.name}: {SUBJECTS[case.header.rule].cotangent}: missing, gradients need it")
     after: list[Position] = []
 
-    def forward(chosen: dict[str, Array]) -> dict[str, Array]:
-        outputs, position = results({**inputs, **chosen}, case, form=form, chunk=chunk)
+    def forward(variables: dict[str, Array]) -> dict[str, Array]:
+        outputs, position = results({**inputs, **variables}, case, form=form, chunk=chunk)
         after[:] = [position]
         return outputs
 
@@ -102,7 +103,7 @@ def evaluate(
     if form != "sequential":
         header |= {"form": form} | ({} if chunk is None else {"chunk": chunk})
     kind = STORED[dtype] if narrow else None
-    return Results.trusted(tensors={name: _settled(value, kind) for name, value in tensors.items()}, header=header, void=case.void)
+    return Results.trusted(tensors={name: _read_only(value, kind) for name, value in tensors.items()}, header=header, void=case.void)
 
 
 def _with_gradients(
@@ -114,10 +115,10 @@ def _with_gradients(
     return {**outputs} | {"grad/" + name.removeprefix("in/"): g for name, g in gradients.items()}
 
 
-def _settled(value: Array, kind: Any) -> np.ndarray[Any, Any]:
+def _read_only(value: Array, kind: Any) -> np.ndarray[Any, Any]:
     with np.errstate(over="ignore"):
-        found = backend.of(value).to_host(value)
-        array = found if kind is None else found.astype(kind)
+        host = backend.of(value).to_host(value)
+        array = host if kind is None else host.astype(kind)
     array = array.view()
     array.flags.writeable = False
     return array
@@ -153,7 +154,7 @@ def weighed(cotangent: str) -> str:
 
 
 def _header_out(case: Case, after: Position) -> dict[str, Any]:
-    """The header that a continuation starts from: where spans and schedules then stand (CASE-13, CASE-30)."""
+    """The header of a continuation: the positions of its spans and schedules (CASE-13, CASE-30)."""
     header = case.header.plain()
     if isinstance(after, list):
         header["levels"] = [
@@ -186,5 +187,8 @@ def _check_form(case: Case, form: str, chunk: int | None) -> None:
 def results(
     inputs: Mapping[str, Array], case: Case, *, form: str = "sequential", chunk: int | None = None
 ) -> tuple[dict[str, Array], Position]:
-    """`out/...` of a case from its inputs (arrays or tape variables), and the position in the span after it (CASE-12, CASE-13)."""
+    """`out/...` of a case, and the position in the span after it (CASE-12, CASE-13).
+
+    Inputs are arrays or tape variables.
+    """
     return SUBJECTS[case.header.rule].evaluate(inputs, case, form, chunk)

@@ -1,4 +1,4 @@
-"""Case files: one input of a rule, neutral to language and library, and what somebody computed from it.
+"""Case files: one input of a rule, neutral to language and library, and its recorded results.
 
 A case is a safetensors file whose header key `atlas_ref` holds a JSON object. Specified in specs/case.md.
 """
@@ -29,7 +29,10 @@ from atlas_ref.types import Frozen, bind_dims
 
 
 class CaseError(ValueError):
-    """Bad input: one line naming the file, the tensor or key, what was found and the rule it breaks (CASE-16, CASE-17)."""
+    """Bad input, in one line (CASE-16, CASE-17).
+
+    The line names the file, the tensor or key, the value and the rule that it breaks.
+    """
 
 
 class Unsupported(CaseError):
@@ -44,7 +47,7 @@ class Case(Frozen):
         header: the JSON object.
         convention: the convention in force, resolved for the rule and level.
         inputs: `in/...` tensors, in the dtype of the file.
-        recorded: `out/...` and `grad/...` tensors, if somebody's results are in the file.
+        recorded: `out/...` and `grad/...` tensors, where results are in the file.
     """
 
     name: str
@@ -68,7 +71,7 @@ class Case(Frozen):
 
     @property
     def in_force(self) -> dict[str, Any]:
-        """The convention as a JSON object; of a block those of its levels, by level0, level1, ..."""
+        """The convention as a JSON object; for a block one of each level, by level0, level1, ..."""
         if self.header.rule == BLOCK:
             return {f"level{number}": part.in_force for number, part in enumerate(levels.parts(self))}
         return self.convention.model_dump(mode="json") if self.supported else {}
@@ -80,7 +83,7 @@ class Case(Frozen):
         if h.rule == BLOCK:
             parts = enumerate(levels.parts(self))
             return {f"level{number}.{axis}": why for number, part in parts for axis, why in part.void.items()}
-        found = void_axes(
+        reasons = void_axes(
             self.convention,
             rule=h.rule,
             window=h.window,
@@ -93,15 +96,15 @@ class Case(Frozen):
             shape=self._memory_shape(),
         )
         default = resolve("spec", rule=h.rule, level=h.level)
-        chosen = {axis: why for axis, why in found.items() if attrgetter(axis)(self.convention) != attrgetter(axis)(default)}
+        settings = {axis: why for axis, why in reasons.items() if attrgetter(axis)(self.convention) != attrgetter(axis)(default)}
         if h.span is not None and not _spans(h, self.convention):
-            chosen["span"] = "nothing is refreshed by spans"
+            settings["span"] = "nothing is refreshed by spans"
         if h.phase is not None and not (_spans(h, self.convention) or effective(self.convention, rule=h.rule).frozen_reference):
-            chosen["phase"] = "no reference is frozen and no read needs the start of a span"
-        return chosen
+            settings["phase"] = "no reference is frozen and no read needs the start of a span"
+        return settings
 
     def _memory_shape(self) -> tuple[int, int]:
-        """(d_out, d_phi) of what Newton-Schulz acts on; (0, 0) where there is none."""
+        """(d_out, d_phi) of the argument of Newton-Schulz; (0, 0) without Newton-Schulz."""
         h = self.header
         if h.rule == "newton_schulz":
             rows, columns = self.inputs["in/G"].shape[-2:]
@@ -283,9 +286,9 @@ def _check_shapes(header: Header, inputs: Arrays, table: dict[str, Tensor]) -> N
     for key in table:
         if key not in inputs:
             continue
-        found, axes = inputs[key].shape, table[key].axes
+        shape, axes = inputs[key].shape, table[key].axes
         if axes == "gate":
-            axes = "... T d_out" if len(found) == len(inputs["in/k"].shape) else "... T"
+            axes = "... T d_out" if len(shape) == len(inputs["in/k"].shape) else "... T"
         if (
             "d_phi" in axes
             and "d_phi" not in sizes
@@ -294,7 +297,7 @@ def _check_shapes(header: Header, inputs: Arrays, table: dict[str, Tensor]) -> N
             and header.rule != "newton_schulz"
         ):
             sizes["d_phi"] = (feature_maps.d_phi(header.feature_map, sizes["d_in"][0]), f"feature_map {header.feature_map.kind}")
-        bind_dims(key, found, axes, sizes)
+        bind_dims(key, shape, axes, sizes)
         if key in ("in/proj", "in/x", "in/k") and header.feature_map.kind == "sketch" and "d_in" in sizes:
             d = sizes["d_in"][0]
             sizes.setdefault("d_sketch", (d + d * d, "d_in + d_in^2"))

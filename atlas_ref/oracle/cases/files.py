@@ -21,7 +21,7 @@ KEY = "atlas_ref"
 #: Bytes of a header that the format allows.
 LONGEST_HEADER = 100_000_000
 
-#: What NumPy can hold, by the name in the file. Most of it is read only to be refused by name, or as somebody's results.
+#: What NumPy can hold, by the name in the file. Most of it is read only to be refused by name, or as results under test.
 DTYPES: dict[str, Any] = {
     "F64": np.float64,
     "F32": np.float32,
@@ -60,16 +60,19 @@ def read(path: str) -> tuple[str, dict[str, np.ndarray[Any, Any]]]:
 
 def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object whose keys all differ."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in result:
             raise ValueError(f"key {key!r} stands twice")
-        found[key] = value
-    return found
+        result[key] = value
+    return result
 
 
 def _claimed(stream: IO[bytes]) -> bytes:
-    """What the header of a safetensors file speaks of and a byte more: of a larger file no more is needed to refuse it."""
+    """Read the bytes that the header of a safetensors file claims, and one more.
+
+    A larger file is refused without reading the rest.
+    """
     start = stream.read(8)
     length = int.from_bytes(start, "little")
     if length > LONGEST_HEADER:
@@ -79,7 +82,7 @@ def _claimed(stream: IO[bytes]) -> bytes:
         ends = [entry["data_offsets"][1] for name, entry in json.loads(start[8:]).items() if name != "__metadata__"]
         return start + stream.read(min(max([*ends, 0]) + 1, os.fstat(stream.fileno()).st_size))
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
-        return start  # no such header, and whoever parses it says so
+        return start  # no such header, which the parser refuses
 
 
 def _whole(stream: IO[bytes]) -> bytes:
@@ -89,11 +92,13 @@ def _whole(stream: IO[bytes]) -> bytes:
 def read_bytes(
     path: str | os.PathLike[str], folder: str = "is a folder, a file is needed", read: Callable[[IO[bytes]], bytes] = _whole
 ) -> bytes:
-    """A file's content; what is none, a device or a pipe, may have no end.
+    """Read a regular file.
+
+    A device or a pipe is refused, since it may have no end.
 
     Args:
-        folder: what is said of a folder.
-        read: how much of it.
+        folder: message about a folder.
+        read: reads the open file, whole or in part.
 
     Raises:
         ValueError: what is wrong with the file, without its name.
@@ -123,7 +128,7 @@ def _array(name: str, entry: Mapping[str, Any]) -> np.ndarray[Any, Any]:
 
 
 def write(path: str | os.PathLike[str], text: str, tensors: Arrays) -> None:
-    """Write under a temporary name and rename, so that nobody ever sees half a file (CASE-19).
+    """Write under a temporary name and rename, so that no reader ever sees half a file (CASE-19).
 
     Raises:
         ValueError: what is wrong with the place or the tensors, without the file's name.
@@ -144,7 +149,7 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
 
 
 def writable(path: str | os.PathLike[str]) -> Path:
-    """Where a file will be written, refused before any work is done for it.
+    """The path that a file will be written to, refused before any work is done for it.
 
     Raises:
         ValueError: what is wrong with the place, without the file's name.

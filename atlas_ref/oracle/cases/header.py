@@ -1,4 +1,7 @@
-"""The JSON object of a case: which keys it has and which values they take. Specified in specs/case.md, CASE-2 and CASE-3."""
+"""The JSON object of a case: its keys and their values.
+
+Specified in specs/case.md, CASE-2 and CASE-3.
+"""
 
 from __future__ import annotations
 
@@ -108,12 +111,12 @@ class Header(Frozen):
         if self.window_weights is not None and not (self.rule in names_with("has_window") and self.level == "token"):
             raise ValueError("window_weights: belongs to rule omega at level token")
         if self.schedule is not None and (self.schedule.level is None or self.schedule.level >= len(self.schedule.periods)):
-            found = "none" if self.schedule.level is None else self.schedule.level
-            raise ValueError(f"schedule.level: one of the {len(self.schedule.periods)} levels is needed, from 0, found {found}")
+            level = "none" if self.schedule.level is None else self.schedule.level
+            raise ValueError(f"schedule.level: one of the {len(self.schedule.periods)} levels is needed, from 0, found {level}")
         return self
 
     def _check_block(self) -> None:
-        """What a block of levels needs, and what each of its levels has for itself (CASE-31)."""
+        """Check what a block of levels needs, and what each level has for itself (CASE-31)."""
         if self.level != "token":
             raise ValueError(f"level: rule {BLOCK} takes tokens, so token is needed, found {self.level}")
         for key in ("window", "span", "phase", "convention", "feature_map", "window_weights"):
@@ -144,7 +147,7 @@ class Header(Frozen):
         return Header.model_validate_json(json.dumps({"schema": 1, "level": "token", **own, "schedule": schedule}))
 
     def plain(self) -> dict[str, Any]:
-        """The JSON object as it was given."""
+        """The JSON object with the keys that the file sets."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 

@@ -1,4 +1,4 @@
-"""The inputs of a case as the arithmetic takes them: in its dtype, and of a size that a machine can hold (CASE-22, BACKEND-10)."""
+"""The inputs of a case in the dtype of the arithmetic, and the limit of their size (CASE-22, BACKEND-10)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ LARGEST = 2**28
 
 
 def converted(case: Case, dtype: str) -> dict[str, Any]:
-    """Every floating input in `dtype`, exactly where that is not narrower; masks as they are.
+    """Every floating input in `dtype`, and masks as they are.
+
+    Conversion is exact where `dtype` is not narrower.
 
     Raises:
         CaseError: an entry that is finite and beyond `dtype`.
@@ -33,14 +35,16 @@ def _as(name: str, value: np.ndarray[Any, Any], kind: Any, case: Case) -> np.nda
     if value.dtype == ml_dtypes.bfloat16:
         value = value.astype(np.float32)  # which holds it exactly
     with np.errstate(over="ignore"):
-        found = value.astype(kind)
-    if not np.isfinite(found).all():
+        result = value.astype(kind)
+    if not np.isfinite(result).all():
         raise CaseError(f"{case.name}: {name}: has entries up to {np.abs(value).max():.3g}, which {np.dtype(kind)} cannot hold")
-    return found
+    return result
 
 
 def rounded(case: Case, dtype: str) -> Case:
-    """The case as an implementation that works in `dtype` sees it: every floating input in that format (CASE-22).
+    """The case with every floating input rounded to `dtype` (CASE-22).
+
+    An implementation that works in this format sees it so.
 
     Raises:
         CaseError: a dtype that does not exist; an entry that is finite and beyond it.
@@ -52,7 +56,10 @@ def rounded(case: Case, dtype: str) -> Case:
 
 
 def same(theirs: np.ndarray[Any, Any], own: np.ndarray[Any, Any] | None) -> bool:
-    """Whether an input that came back is the case's own, in any floating format that holds a rounding of it (SRC-3)."""
+    """Whether an input in a result file is the case's own (SRC-3).
+
+    Any floating format that holds a rounding of it will do.
+    """
     if own is None or theirs.shape != own.shape:
         return False
     kinds = (theirs.dtype, own.dtype)

@@ -1,4 +1,7 @@
-"""Make cases: random inputs in the ranges that the rules are stable in, so that a first case is one command away."""
+"""Make cases with random inputs, in the ranges where the rules are stable.
+
+A first case is one command away.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ DTYPES: dict[str, Any] = {"float64": np.float64, "float32": np.float32, "bfloat1
 
 
 class Request(Frozen):
-    """What `new` is asked for.
+    """Settings of a case that `new` makes.
 
     Attributes:
         tokens, d_in, d_out, heads, d_model, batch: sizes; d_model and batch are used at level token.
@@ -96,12 +99,12 @@ def new(request: Request, *, name: str = "new") -> Case:
     _check_size(request, d_phi, name)
     tensors = {"in/proj" if key == "proj" else f"in/phi/{key}": value for key, value in parameters.items()}
     subject = SUBJECTS[request.rule]
-    assert subject.draw is not None  # a block has been made above
+    assert subject.draw is not None  # a block was returned above
     try:
-        drawn, shape = subject.draw(request, header, draw, d_phi)
+        inputs, shape = subject.draw(request, header, draw, d_phi)
     except ValueError as error:
         raise CaseError(f"{name}: {error}") from None
-    tensors |= drawn
+    tensors |= inputs
     if request.cotangent:
         tensors[subject.cotangent] = draw.standard_normal(shape)
     return make(fields, _stored(tensors, kind), name=name)

@@ -1,4 +1,7 @@
-"""Make cases of frequency levels: the schedule of one memory, and a block whose levels are made like cases of their own."""
+"""Make cases of frequency levels: the schedule of one memory, or a block of levels.
+
+The levels of a block are made like cases of their own.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ SEEDS = 2**32
 
 
 def schedule(request: Request, *, name: str) -> dict[str, Any]:
-    """The header key `schedule` of one memory; nothing where the request names no periods.
+    """The header key `schedule` of one memory; empty where the request names no periods.
 
     Raises:
         CaseError: a request that says twice when the memory writes.
@@ -36,8 +39,8 @@ def schedule(request: Request, *, name: str) -> dict[str, Any]:
         return {}
     if request.pulse > 1:
         raise CaseError(f"{name}: pulse and periods both say when the memory writes; one of them is needed")
-    made = {"periods": list(request.periods), "level": request.schedule_level, "first_step": request.first_step}
-    return {"schedule": made}
+    fields = {"periods": list(request.periods), "level": request.schedule_level, "first_step": request.first_step}
+    return {"schedule": fields}
 
 
 def block(request: Request, new: Callable[..., Case], *, name: str) -> tuple[dict[str, Any], dict[str, Array]]:
@@ -81,8 +84,10 @@ def _level(request: Request, own: dict[str, Any], number: int, new: Callable[...
     """Parameters and memories of one level, under its place in the block."""
     shared = ("tokens", "d_in", "d_out", "heads", "d_model", "batch", "per_dimension_gates", "features")
     sizes = {key: getattr(request, key) for key in shared}
-    drawn = {key: value for key, value in own.items() if key != "phase"}  # which draws nothing
+    settings = {key: value for key, value in own.items() if key != "phase"}  # which draws nothing
     history = min(request.history, own.get("window", 1) - 1)
-    wanted = type(request)(**{**sizes, "level": "token", "seed": request.seed + SEEDS * (number + 1), "history": history, **drawn})
-    inputs = new(wanted, name=name).inputs
+    level_request = type(request)(
+        **{**sizes, "level": "token", "seed": request.seed + SEEDS * (number + 1), "history": history, **settings}
+    )
+    inputs = new(level_request, name=name).inputs
     return {f"in/level{number}/{key.removeprefix('in/')}": value for key, value in inputs.items() if key != "in/x"}

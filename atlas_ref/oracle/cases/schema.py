@@ -60,7 +60,7 @@ IDENTITY: dict[str, Any] = {"properties": {"kind": {"const": "identity"}}}
 
 
 def _contracts() -> list[dict[str, Any]]:
-    """What one key forbids another, as far as JSON Schema can say it (CASE-2, CASE-16, CASE-31)."""
+    """Constraints between keys, as far as JSON Schema can state them (CASE-2, CASE-16, CASE-31)."""
     single = {"rule": {"enum": ["newton_schulz", "feature_map"]}}
     supported = {"rule": {"not": {"enum": list(RESERVED)}}}
     of_block = ("window", "span", "phase", "convention", "feature_map", "window_weights")
@@ -104,7 +104,7 @@ def _integer_level() -> dict[str, Any]:
 
 
 def _plain_rules() -> dict[str, Any]:
-    """Every rule but omega looks at one token, without a map and without Newton-Schulz."""
+    """Constraint of every rule but omega: one token, no map and no Newton-Schulz."""
     plain = {"rule": {"enum": [name for name, rule in RULES.items() if not rule.has_window]}}
     return _when(plain, window={"const": 1}, feature_map=IDENTITY, convention=NO_NEWTON_SCHULZ, window_weights={"type": "null"})
 

@@ -1,4 +1,4 @@
-"""Which tensors a case may hold: what its subject says, and the results of all subjects."""
+"""Tensors that a case may hold, from its subject, and the results of all subjects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RESULTS = ("y", "M", "S", "M_ref", "window_k", "window_v", "window_gate_before",
 
 
 def legal(header: Any, convention: Any, names: set[str]) -> Legal:
-    """What this case may hold, and why it may not hold the rest.
+    """Tensors that this case may hold, and the reasons against other names.
 
     Args:
         names: present, since some tensors are needed only beside others.

@@ -1,6 +1,6 @@
 """Subjects of the oracle, one file each: `SUBJECTS` is the only list of them.
 
-Cases are read by what their subject says, so this room lies below `cases` and takes a case as it comes.
+Cases are read by the rules of their subject, so this folder lies below `cases` and does not import it.
 """
 
 from __future__ import annotations

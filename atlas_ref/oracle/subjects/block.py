@@ -22,13 +22,13 @@ OWN = {"in/x": "B T d_model", "in/logits": "k", "in/reset": "T", "in/y_bar": "B 
 
 
 def active(schedule: Any, tokens: int) -> Array:
-    """Which level writes at which token (T, k): where step mod period is 0 (PULSE-2)."""
+    """Mask (T, k) of the tokens at which each level writes: step mod period is 0 (PULSE-2)."""
     steps = schedule.first_step + np.arange(tokens)
     return np.stack([steps % period == 0 for period in schedule.periods], axis=-1)
 
 
 def with_schedule(header: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Inputs with `in/active` as the schedule of the case makes it (CASE-30).
+    """Inputs with `in/active` from the schedule of the case (CASE-30).
 
     Raises:
         ValueError: an `in/active` that says something else; a step that results could not name.
@@ -40,11 +40,11 @@ def with_schedule(header: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         step = header.schedule.first_step
         raise ValueError(f"schedule.first_step: {step}, the step after {sequence.shape[-2]} tokens has more than {LONGEST} digits")
     mask = active(header.schedule, sequence.shape[-2])[:, header.schedule.level].astype(np.uint8)
-    given = inputs.get("in/active")
-    if given is not None and given.shape == mask.shape and given.dtype.kind in "bu" and (given != mask).any():
-        t = int(np.argmax(given != mask))
-        raise ValueError(f"in/active: {int(given[t])} at token {t}, where the schedule says {mask[t]}; leave it out, or the schedule")
-    return {**inputs, "in/active": mask if given is None else given}
+    file_mask = inputs.get("in/active")
+    if file_mask is not None and file_mask.shape == mask.shape and file_mask.dtype.kind in "bu" and (file_mask != mask).any():
+        t = int(np.argmax(file_mask != mask))
+        raise ValueError(f"in/active: {int(file_mask[t])} at token {t}, where the schedule says {mask[t]}; leave it out, or the schedule")
+    return {**inputs, "in/active": mask if file_mask is None else file_mask}
 
 
 # -- a block ------------------------------------------------------------------------------------------
@@ -62,20 +62,22 @@ def inputs_of(header: Any, inputs: Mapping[str, Any], number: int) -> dict[str, 
 
 
 def parts(case: Any) -> list[Any]:
-    """The levels of a block as cases of their own, from a case that was checked; any other case alone."""
+    """The levels of a valid block as cases of their own; any other case alone."""
     if case.header.rule != BLOCK:
         return [case]
-    found = []
+    cases = []
     for number in range(count(case.header)):
         header = case.header.of_level(number)
         convention = resolve(header.convention, rule=header.rule, level="token")
         inputs = inputs_of(case.header, case.inputs, number)
-        found.append(case.replaced(header=header, convention=convention, inputs=inputs, recorded={}))
-    return found
+        cases.append(case.replaced(header=header, convention=convention, inputs=inputs, recorded={}))
+    return cases
 
 
 def checked(header: Any, inputs: Mapping[str, Any], build: Callable[[Any, dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
-    """The inputs of a block in order, if every level is a case of its own and all agree (CASE-32).
+    """Check that every level of a block is a valid case and all agree (CASE-32).
+
+    Returns the inputs in order.
 
     Args:
         build: the checked inputs of one such case.
@@ -85,18 +87,18 @@ def checked(header: Any, inputs: Mapping[str, Any], build: Callable[[Any, dict[s
     """
     _check_names(header, inputs)
     sizes: dict[str, Any] = {"k": (count(header), "levels")}
-    found: dict[str, Any] = {}
+    tensors: dict[str, Any] = {}
     for number in range(count(header)):
         own = _checked_level(header, inputs, number, build)
         alone = {name: value for name, value in own.items() if name not in (*SHARED, "in/active")}
-        found |= {f"in/level{number}/{name.removeprefix('in/')}": value for name, value in alone.items()}
+        tensors |= {f"in/level{number}/{name.removeprefix('in/')}": value for name, value in alone.items()}
         for name, axes in (("param/W_K", f"H d_in{number} d_model"), ("param/W_V", "H d_out d_model")):
             bind_dims(f"in/level{number}/{name}", own[f"in/{name}"].shape, axes, sizes)
     shared = {name: inputs[name] for name in OWN if name in inputs}
     for name, value in shared.items():
         bind_dims(name, value.shape, OWN[name], sizes)
     _check_alone(shared)
-    return {**shared, **found}
+    return {**shared, **tensors}
 
 
 def _check_names(header: Any, inputs: Mapping[str, Any]) -> None:
@@ -104,8 +106,8 @@ def _check_names(header: Any, inputs: Mapping[str, Any]) -> None:
     for name in inputs:
         level = LEVEL.match(name)
         if name not in OWN and (level is None or level[2] not in map(str, range(count(header)))):
-            known = f"{', '.join(OWN)} and in/level0/... to in/level{last}/..."
-            raise ValueError(f"{name}: unknown tensor for rule {BLOCK} with {last + 1} levels; it has {known}")
+            names = f"{', '.join(OWN)} and in/level0/... to in/level{last}/..."
+            raise ValueError(f"{name}: unknown tensor for rule {BLOCK} with {last + 1} levels; it has {names}")
         if level is not None and f"in/{name[level.end() :]}" in (*OWN, "in/active"):
             raise ValueError(f"{name}: not part of this case: in/x, in/reset and in/y_bar are shared, the schedule says who is active")
     for name in ("in/x", "in/logits"):
@@ -115,15 +117,18 @@ def _check_names(header: Any, inputs: Mapping[str, Any]) -> None:
 
 def _checked_level(header: Any, inputs: Mapping[str, Any], number: int, build: Any) -> dict[str, Any]:
     try:
-        made: dict[str, Any] = build(header.of_level(number), inputs_of(header, inputs, number))
+        result: dict[str, Any] = build(header.of_level(number), inputs_of(header, inputs, number))
     except ValueError as error:
         text = re.sub(r"\bin/(?!x\b|reset\b|active\b)", f"in/level{number}/", str(error))
         raise ValueError(text if text.startswith("in/") else f"levels[{number}]: {text}") from None
-    return made
+    return result
 
 
 def _check_alone(shared: Mapping[str, Any]) -> None:
-    """Dtype and range of what belongs to no level; the levels have checked the rest."""
+    """Check dtype and range of tensors that belong to no level.
+
+    The levels have checked the rest.
+    """
     for name in ("in/logits", "in/y_bar"):
         if name not in shared:
             continue
@@ -145,23 +150,26 @@ def results(
         run: results of one level as a case of its own.
     """
     reads: list[Array] = []
-    found: dict[str, Array] = {}
+    outputs: dict[str, Array] = {}
     for number, part in enumerate(parts(case)):
         out = run(inputs_of(case.header, inputs, number), part, number)
         reads.append(out["out/y"])
-        found |= {f"out/level{number}/{name.removeprefix('out/')}": value for name, value in out.items() if name != "out/y"}
-    return {"out/y": combined(case.header, inputs["in/logits"], reads), **found}
+        outputs |= {f"out/level{number}/{name.removeprefix('out/')}": value for name, value in out.items() if name != "out/y"}
+    return {"out/y": combined(case.header, inputs["in/logits"], reads), **outputs}
 
 
 def combined(header: Any, logits: Array, reads: list[Array]) -> Array:
-    """The reads weighed by a softmax over the levels that count at a token, tokens with the same of them at once (CMS-6, CMS-7)."""
+    """The reads, weighed by a softmax over the levels that count at each token (CMS-6, CMS-7).
+
+    Tokens with the same levels are computed at once.
+    """
     assert header.schedule is not None
     tokens = reads[0].shape[-2]
     counting = active(header.schedule, tokens) if header.combine == "masked" else np.ones((tokens, len(reads)), bool)
     pieces, order = [], []
-    for who in np.unique(counting, axis=0):
-        where = np.nonzero((counting == who).all(axis=1))[0]
-        chosen = np.nonzero(who)[0]
+    for row in np.unique(counting, axis=0):
+        where = np.nonzero((counting == row).all(axis=1))[0]
+        chosen = np.nonzero(row)[0]
         weights = ops.softmax(ops.index(logits, chosen))
         total = weights[0] * ops.index(reads[chosen[0]], (..., where, slice(None)))
         for place, number in enumerate(chosen[1:], start=1):
@@ -173,7 +181,7 @@ def combined(header: Any, logits: Array, reads: list[Array]) -> Array:
 
 
 def subject(memory: Mapping[str, Subject]) -> Subject:
-    """The subject of a block, whose levels are the subjects given.
+    """The subject of a block, from the subjects of its levels.
 
     Args:
         memory: name of a rule -> its subject.

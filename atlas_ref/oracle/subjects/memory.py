@@ -58,24 +58,27 @@ def _plain(inputs: Mapping[str, Array], case: Any, rounding: Rounding) -> dict[s
         return steps.newton_schulz(rounding.way, rounding.argument(S), case.convention.newton_schulz_settings)
 
     structure = prepare.structure(case.convention, case.header)
-    found = family.run(structure, prepared.stacked([case.convention]), orthogonalise, way=rounding.way, store=rounding.store)
-    return named(case, found)
+    outputs = family.run(structure, prepared.stacked([case.convention]), orthogonalise, way=rounding.way, store=rounding.store)
+    return named(case, outputs)
 
 
-def named(case: Any, found: family.Outputs) -> dict[str, Array]:
-    """Results as files have them: in the case's layout and momentum_sign, and no more than the case has (CASE-12)."""
+def named(case: Any, outputs: family.Outputs) -> dict[str, Array]:
+    """Results under their names in files, in the case's layout and momentum_sign (CASE-12).
+
+    Results that the case does not have are left out.
+    """
     c, h = case.convention, case.header
 
     def matrix(x: Any, *, signed: bool = False) -> Any:
         x = -x if signed and c.momentum_sign == "minus" else x
         return x.swapaxes(-1, -2) if c.layout == "transposed" else x
 
-    results = {"out/y": found.y, "out/M": matrix(found.M)}
+    results = {"out/y": outputs.y, "out/M": matrix(outputs.M)}
     momentum = {"in/momentum", "in/log_momentum", "in/param/W_momentum"} & set(case.inputs)
     if momentum and RULES[h.rule].has_momentum:
-        results["out/S"] = matrix(found.S, signed=True)
-    if found.M_ref is not None:
-        results["out/M_ref"] = matrix(found.M_ref)
+        results["out/S"] = matrix(outputs.S, signed=True)
+    if outputs.M_ref is not None:
+        results["out/M_ref"] = matrix(outputs.M_ref)
     return results
 
 
@@ -100,9 +103,9 @@ def sequence_of(rule: Rule, inputs: Mapping[str, Array], case: Any) -> tuple[Any
     config = rule.Config(**sizes, span=header.span, convention=case.convention)
     if not token:
         names = ("k", "v", "q", "retain", "momentum", "step_size", "step_size_memory", "window_weights", "window_gate")
-        given = {name: inputs[f"in/{name}"] for name in names if f"in/{name}" in inputs}
+        arrays = {name: inputs[f"in/{name}"] for name in names if f"in/{name}" in inputs}
         logs = {name.removeprefix("in/"): ops.exp(inputs[log]) for log, name in LOGARITHMS.items() if log in inputs}
-        return config, Tokens(**given, **logs, **_masks(inputs))
+        return config, Tokens(**arrays, **logs, **_masks(inputs))
     gates = GateSet(
         **{
             name: GateParams(W=inputs[f"in/param/W_{name}"], b=inputs[f"in/param/b_{name}"])
@@ -117,18 +120,18 @@ def sequence_of(rule: Rule, inputs: Mapping[str, Array], case: Any) -> tuple[Any
 
 
 def _plain_layout(x: Array, case: Any) -> Array:
-    """To and from the layout of the file: transposition is its own inverse (CONV-25)."""
+    """Convert to or from the layout of the file: transposition is its own inverse (CONV-25)."""
     return ops.transpose(x) if case.convention.layout == "transposed" else x
 
 
 def initial_state(rule: Rule, config: Any, inputs: Mapping[str, Array], case: Any, tokens: Tokens) -> Any:
-    """The state before the first token, with what the case gives (CONV-34)."""
+    """The state before the first token, from the initial tensors of the case (CONV-34)."""
     leading = tokens.k.shape[:-2]
     M = ops.zeros_like(tokens.k, shape=(*leading, config.d_out, rule.d_phi(config)))
     if "in/M0" in inputs:
         M = _plain_layout(inputs["in/M0"], case)
-    given = {"S": _plain_layout(inputs["in/S0"], case)} if "in/S0" in inputs else {}
-    state = rule.start(config, leading, M=M, **given)
+    momentum = {"S": _plain_layout(inputs["in/S0"], case)} if "in/S0" in inputs else {}
+    state = rule.start(config, leading, M=M, **momentum)
     if "in/M_ref" in inputs:
         state = state.replaced(reference=_plain_layout(inputs["in/M_ref"], case))
     if case.header.phase is not None:
@@ -167,7 +170,7 @@ def _with_window(config: Any, inputs: Mapping[str, Array], case: Any, tokens: To
 def _outputs(
     config: Any, inputs: Mapping[str, Array], case: Any, tokens: Tokens, state: Any, y: Array
 ) -> tuple[dict[str, Array], int | None]:
-    """Results, and what lets a run continue: OUT of one call feeds the next (CONV-37)."""
+    """Results, and the tensors that a next call starts from (CONV-37)."""
     out: dict[str, Array] = {"out/y": y, "out/M": _plain_layout(state.M, case)}
     if tokens.momentum is not None:
         out["out/S"] = _plain_layout(state.S, case)
@@ -181,7 +184,7 @@ def _outputs(
 
 
 def _window_outputs(config: Any, inputs: Mapping[str, Array], case: Any, tokens: Tokens, state: Any) -> dict[str, Array]:
-    """What a call that goes on needs of the window (CONV-37, WINDOW-25)."""
+    """Window contents that a next call starts from (CONV-37, WINDOW-25)."""
     n = min(state.filled, config.window - 1)
     starts = [] if tokens.reset is None else np.nonzero(tokens.reset)[0].tolist()
     first = starts[-1] if starts else 0  # tokens of the last packed sequence alone remain
@@ -196,7 +199,7 @@ def _window_outputs(config: Any, inputs: Mapping[str, Array], case: Any, tokens:
     if state.residuals is not None:
         out["out/window_residual"] = state.residuals[..., -n:, :]
     if state.momenta is not None:
-        given = inputs["in/window_momentum"].shape[-3] if "in/window_momentum" in inputs and not starts else 0
-        m = min(given + tokens.k.shape[-2] - first, config.window - 1)
+        initial = inputs["in/window_momentum"].shape[-3] if "in/window_momentum" in inputs and not starts else 0
+        m = min(initial + tokens.k.shape[-2] - first, config.window - 1)
         out["out/window_momentum"] = _plain_layout(state.momenta[..., -m:, :, :], case)
     return out

@@ -78,8 +78,8 @@ def _token(rule: Rule, request: Any, header: Any, convention: Convention, draw: 
         tensors[f"in/param/W_{gate}"] = 0.5 * draw.standard_normal((H, n, d_kv))
         tensors[f"in/param/b_{gate}"] = np.full((H, n), bias) + 0.5 * draw.standard_normal((H, n))
     if header.window_weights is not None:
-        made = window.init(header.window_weights, heads=H, window=request.window, d_model=d_model, draw=draw)
-        tensors |= {f"in/param/{key}": value + 0.3 * draw.standard_normal(value.shape) for key, value in made.items()}
+        parameters = window.init(header.window_weights, heads=H, window=request.window, d_model=d_model, draw=draw)
+        tensors |= {f"in/param/{key}": value + 0.3 * draw.standard_normal(value.shape) for key, value in parameters.items()}
     return tensors
 
 

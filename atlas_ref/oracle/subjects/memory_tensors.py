@@ -1,6 +1,6 @@
 """Tensors of a case of a memory: names, axes, ranges, and when each is needed.
 
-The tables below are what the reader enforces, what `atlas-ref schema` prints and what specs/case.md explains.
+The reader enforces the tables below, `atlas-ref schema` prints them and specs/case.md explains them.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ COMPUTED_AT_TOKEN = {
 
 
 def legal(header: Any, convention: Any, names: set[str]) -> Legal:
-    """What this case may hold, and why it may not hold the rest.
+    """Tensors that this case may hold, and the reasons against other names.
 
     Args:
         names: present, since some tensors are needed only beside others.
@@ -112,8 +112,8 @@ def _in_layout(name: str, tensor: Tensor, convention: Any, token: bool) -> Tenso
     return tensor._replace(axes=axes.replace("...", "B H") if token else axes)
 
 
-def _by_convention(header: Any, convention: Any, given: set[str], allowed: dict[str, Tensor], refused: dict[str, str]) -> None:
-    """Move tensors that this convention forbids to `refused`, and settle which are needed."""
+def _by_convention(header: Any, convention: Any, present: set[str], allowed: dict[str, Tensor], refused: dict[str, str]) -> None:
+    """Move tensors that this convention forbids to `refused`, and mark those that are needed."""
 
     def refuse(reason: str, *names: str) -> None:
         for name in names:
@@ -134,13 +134,13 @@ def _by_convention(header: Any, convention: Any, given: set[str], allowed: dict[
     else:
         refuse(f"rate {convention.rate} has one rate; it belongs to rate split", "in/step_size_memory")
     for log, name in LOGARITHMS.items():
-        if log in given:
+        if log in present:
             refuse(f"{log} stands in its place", name)
-    if not given & {"in/momentum", "in/log_momentum", "in/param/W_momentum", "in/param/b_momentum"}:
+    if not present & {"in/momentum", "in/log_momentum", "in/param/W_momentum", "in/param/b_momentum"}:
         refuse("it needs a momentum gate", "in/S0", "in/S_bar")
-    if given & {"in/param/W_momentum", "in/param/b_momentum"}:
+    if present & {"in/param/W_momentum", "in/param/b_momentum"}:
         require("in/param/W_momentum", "in/param/b_momentum")
-    if "in/window_gate" in given:
+    if "in/window_gate" in present:
         refuse("in/window_gate stands in its place", "in/window_weights")
     if not (convention.frozen_reference or convention.read == "chunk_start"):
         refuse("the reference is not frozen and no read needs the start of a span", "in/M_ref")
@@ -149,9 +149,9 @@ def _by_convention(header: Any, convention: Any, given: set[str], allowed: dict[
         refuse("it belongs to order momentum_then_window", "in/window_momentum")
     if not (first and convention.window_at_boundary == "carry" and convention.frozen_reference and header.window > 1):
         refuse("it belongs to window_at_boundary carry with a frozen reference", "in/window_residual")
-    if not ("in/window_gate" in given or (header.window_weights is not None and window.uses_gate(header.window_weights))):
+    if not ("in/window_gate" in present or (header.window_weights is not None and window.uses_gate(header.window_weights))):
         refuse("no token brings a weight here", "in/window_gate_before")
-    if given & {"in/window_k", "in/window_v"}:
+    if present & {"in/window_k", "in/window_v"}:
         require("in/window_k", "in/window_v", "in/window_residual", "in/window_gate_before")
     else:
         refuse("it needs in/window_k and in/window_v", "in/window_residual", "in/window_gate_before")

@@ -1,4 +1,4 @@
-"""What the oracle can compute as data: one `Subject` says all that the rest of the oracle asks of it.
+"""Subjects of the oracle as data: one `Subject` holds all that the rest of the oracle uses.
 
 A new subject is one file of this folder and one entry of `SUBJECTS`: cases of it are then read, made, evaluated, checked and
 swept, and their tolerances measured.
@@ -57,12 +57,12 @@ Position = int | None | list[int | None]
 #: Name -> tensor that a case may hold, and name -> the reason why it may not hold another.
 Legal = tuple[dict[str, Tensor], dict[str, str]]
 
-#: What becomes of a value on its way: a rounding of the ensemble.
+#: A rounding of the ensemble: value -> value.
 Touch = Callable[[Array], Array]
 
 
 class Rounding(NamedTuple):
-    """How a plain evaluation rounds (TOL-3).
+    """The rounding of a plain evaluation (TOL-3).
 
     Attributes:
         way: the arithmetic of sums and products.
@@ -82,7 +82,7 @@ class Subject(NamedTuple):
 
     Attributes:
         name: of the header key `rule`.
-        result: what it exists for; the absence of it is a verdict.
+        result: the main one, whose absence is a verdict.
         cotangent: input that gradients need.
         clauses: clause of each result and gradient, by name or by "out" and "grad", and of adjoints ("trace_grad").
         legal: tensors of a case, from (header, convention in force, names present).
@@ -109,8 +109,8 @@ class Subject(NamedTuple):
 
 def phi_of(inputs: Mapping[str, Array]) -> dict[str, Array]:
     """Tensors of the feature map, by name."""
-    named = {name.removeprefix("in/phi/"): value for name, value in inputs.items() if name.startswith("in/phi/")}
-    return named | ({"proj": inputs["in/proj"]} if "in/proj" in inputs else {})
+    tensors = {name.removeprefix("in/phi/"): value for name, value in inputs.items() if name.startswith("in/phi/")}
+    return tensors | ({"proj": inputs["in/proj"]} if "in/proj" in inputs else {})
 
 
 def phi_tensors(header: Any) -> dict[str, Tensor]:
