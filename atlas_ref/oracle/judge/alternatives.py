@@ -22,7 +22,7 @@ ROUNDING = 1e-13
 
 
 class Alternative(NamedTuple):
-    """A convention one change away, and the distance from ours of the results that it changes."""
+    """A convention one change away, and the distances from ours of the results that it changes."""
 
     changes: dict[str, Any]
     apart: dict[str, Norms]
@@ -33,7 +33,10 @@ class Alternative(NamedTuple):
 
 
 def alternatives(case: Case, ours: Mapping[str, Array]) -> list[Alternative]:
-    """Every convention one change away from the case's that float64 tells from it; none for a large case."""
+    """Every convention one change away from the case's that float64 tells from it.
+
+    None for a large case.
+    """
     if case.header.rule in ("feature_map", BLOCK) or sum(value.size for value in case.inputs.values()) > LARGEST:
         return []
     of, own = lattice.facts(case), lattice.point(case.convention)
@@ -41,15 +44,15 @@ def alternatives(case: Case, ours: Mapping[str, Array]) -> list[Alternative]:
     points.pop(lattice.folded(of, own), None)
     base = lattice.folded(of, own)
     chosen = [each for each in points if lattice.refusal(of, lattice.convention(each)) is None]
-    found: list[Alternative] = []
+    result: list[Alternative] = []
     with np.errstate(all="ignore"):
         for numbers, results in candidates.evaluated(case, converted(case, "float64"), [lattice.convention(each) for each in chosen]):
             for place, number in enumerate(numbers):
                 gaps = {name: norms(value[place] - ours[name]) for name, value in results.items() if _comparable(ours, name, value)}
                 apart = {name: gap for name, gap in gaps.items() if gap.rms > ROUNDING * norms(ours[name]).rms}
                 if apart:
-                    found.append(Alternative(lattice.changes(base, chosen[number]), apart))
-    return found
+                    result.append(Alternative(lattice.changes(base, chosen[number]), apart))
+    return result
 
 
 def _comparable(ours: Mapping[str, Array], name: str, value: Array) -> bool:

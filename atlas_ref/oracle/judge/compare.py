@@ -21,7 +21,7 @@ from atlas_ref.oracle.subjects import SUBJECTS
 
 __all__ = ["TOLERANCE", "Checked", "Comparison", "check", "checked", "chosen", "compare_arrays", "exit_code", "relative_error"]
 
-#: ||got - want|| / ||want|| allowed for results in float64 (CASE-20), and what is said of it.
+#: ||got - want|| / ||want|| allowed for results in float64 (CASE-20), and its basis in words.
 TOLERANCE = 1e-12
 BASIS = "fixed for float64 (CASE-20)"
 
@@ -29,19 +29,19 @@ BASIS = "fixed for float64 (CASE-20)"
 MEASURED = ("float32", "bfloat16", "float16")
 NARROW = ("bfloat16", "float16")
 
-#: What is said of a result that is not there.
+#: Reason given for an absent result.
 ABSENT = "this result was not handed over"
 
 Numbers = np.ndarray[Any, Any]
 
 
 class Checked(NamedTuple):
-    """A case with its verdicts, and what they are about.
+    """A case with its verdicts, and the answer that they are about.
 
     Attributes:
-        case: as it was compared: under the convention and in the dtype that were asked for.
-        answer: what was handed over.
-        dtype: the precision that the implementation works in, if it was said.
+        case: under the convention and in the dtype of the comparison.
+        answer: results under test.
+        dtype: the precision that the implementation works in, if stated.
     """
 
     case: Case
@@ -90,8 +90,8 @@ def checked(
     form: str = "sequential",
     chunk: int | None = None,
 ) -> Checked:
-    """`check`, with what the verdicts are about."""
-    wanted = None if only is None else chosen([only] if isinstance(only, str) else only)
+    """The verdicts of `check`, with their case and answer."""
+    selection = None if only is None else chosen([only] if isinstance(only, str) else only)
     if not case.supported:
         why = unsupported(case.header.rule)
         return Checked(case, Answer.unsupported(why), [Comparison(case.name, "-", "NOT SUPPORTED", why=why)])
@@ -105,19 +105,19 @@ def checked(
     if answer.tensors is None:
         return Checked(case, answer, [Comparison(case.name, "-", answer.verdict, why=answer.failure or "")])
     got = {name: value for name, value in answer.tensors.items() if name.startswith(("out/", "grad/"))}
-    compared = [name for name in got if wanted is None or name in wanted]
-    ours = evaluate(case, grad=any(name.startswith("grad/") for name in compared), form=form, chunk=chunk).tensors
+    selected = [name for name in got if selection is None or name in selection]
+    ours = evaluate(case, grad=any(name.startswith("grad/") for name in selected), form=form, chunk=chunk).tensors
     _check_known(case, got, ours)
     main = SUBJECTS[case.header.rule].result
-    expected = {*compared, main} if wanted is None or main in wanted else {*compared}
+    expected = {*selected, main} if selection is None or main in selection else {*selected}
     names = [name for name in ours if name in expected]
-    found = {name: got[name] for name in names if name in got}
-    rows = _judged(case, found, ours, Computed(dtype, state_dtype, form, chunk))
+    results = {name: got[name] for name in names if name in got}
+    rows = _judged(case, results, ours, Computed(dtype, state_dtype, form, chunk))
     return Checked(case, answer, [rows.get(name) or Comparison(case.name, name, "MISSING", why=ABSENT) for name in names], dtype)
 
 
 class Computed(NamedTuple):
-    """How results are computed: what the implementation works in, and our form."""
+    """Precision of the implementation, and form of our own results."""
 
     dtype: str | None
     state_dtype: str | None
@@ -126,7 +126,10 @@ class Computed(NamedTuple):
 
 
 def _judged(case: Case, results: Mapping[str, Numbers], ours: Mapping[str, Numbers], computed: Computed) -> dict[str, Comparison]:
-    """A verdict for each result: float64 by a fixed tolerance, narrower formats by the measured one (CASE-20, CASE-22)."""
+    """A verdict for each result (CASE-20, CASE-22).
+
+    float64 is judged by a fixed tolerance, narrower formats by a measured one.
+    """
     kinds = {name: computed.dtype or value.dtype.name for name, value in results.items()}
     rows: dict[str, Comparison] = {}
     for kind in dict.fromkeys(kinds.values()):
@@ -149,7 +152,7 @@ def _judged(case: Case, results: Mapping[str, Numbers], ours: Mapping[str, Numbe
 
 
 def _placed(case: Case, row: Comparison, got: Numbers, want: Numbers, tolerance: Tolerance | None = None) -> Comparison:
-    """Where along the tokens the error lies, and the first wrong entry (SRC-12, SRC-13)."""
+    """A verdict with its error along the tokens and its first wrong entry (SRC-12, SRC-13)."""
     if got.shape != want.shape or got.dtype.name not in STORED or (tolerance is None and row.tolerance is None):
         return row
     got, want = got.astype(np.float64), want.astype(np.float64)
@@ -167,10 +170,10 @@ def _placed(case: Case, row: Comparison, got: Numbers, want: Numbers, tolerance:
 
 
 def _check_known(case: Case, got: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    known = [*ours, *("grad/" + name.removeprefix("in/") for name in differentiable(case))]
+    names = [*ours, *("grad/" + name.removeprefix("in/") for name in differentiable(case))]
     for name in got:
-        if name not in known:
-            alike = ", ".join(dict.fromkeys(n for n in known if n.startswith(name.split("/")[0] + "/")))
+        if name not in names:
+            alike = ", ".join(dict.fromkeys(n for n in names if n.startswith(name.split("/")[0] + "/")))
             raise CaseError(f"{case.name}: {name}: not a result of this case; it has {alike}")
 
 
@@ -180,13 +183,13 @@ def chosen(only: Sequence[str]) -> set[str]:
     Raises:
         CaseError: a name that is no result of any rule.
     """
-    wanted = {name if name.startswith(("out/", "grad/")) else f"out/{name}" for name in only}
-    unknown = sorted(name for name in wanted if bare(name) not in result_names())
+    names = {name if name.startswith(("out/", "grad/")) else f"out/{name}" for name in only}
+    unknown = sorted(name for name in names if bare(name) not in result_names())
     if unknown:
         raise CaseError(
             f"only: {unknown[0]}: no rule has such a result; results are {', '.join(RESULTS)}, and grad/ before an input's name"
         )
-    return wanted
+    return names
 
 
 def compare_arrays(case: str, name: str, got: Numbers, want: Numbers) -> Comparison:

@@ -26,7 +26,9 @@ Results = dict[str, Array]
 
 
 def members(case: Case, dtype: str, *, state_dtype: str | None = None, grad: bool = False) -> dict[str, Results]:
-    """What each member computes for a case, by its name: results in `dtype`, arithmetic float64 for float64, else float32.
+    """Results of each member for a case, by the member's name.
+
+    Results are in `dtype`; arithmetic is float64 for float64, and float32 for all others.
 
     Args:
         case: with inputs as both sides have them, see `inputs.rounded`.
@@ -35,24 +37,26 @@ def members(case: Case, dtype: str, *, state_dtype: str | None = None, grad: boo
     """
     arithmetic = "float64" if dtype == "float64" else "float32"
     inputs = converted(case, arithmetic)
-    found: dict[str, Results] = {}
+    by_member: dict[str, Results] = {}
     for number, way in enumerate(MEMBERS):
         touch = _noise(number, FORMATS[arithmetic][1]) if number else None
         results = evaluate(case, inputs, way, touch=touch, state_dtype=state_dtype, grad=grad)
-        found[way.name] = {name: rounded(np.asarray(value), dtype) for name, value in results.items()}
-    return found
+        by_member[way.name] = {name: rounded(np.asarray(value), dtype) for name, value in results.items()}
+    return by_member
 
 
 def exact(case: Case, *, grad: bool = False) -> Results:
-    """What the loops of the members compute in float64: what their rounding errors are measured against (TOL-3)."""
+    """Results of the members' loops in float64, from which their rounding errors are measured (TOL-3)."""
     return evaluate(case, converted(case, "float64"), PLAIN, grad=grad)
 
 
 def amplification(case: Case, plain: Mapping[str, Array], *, grad: bool = False) -> dict[str, float]:
-    """By how much Newton-Schulz magnifies a relative change of its argument, for each result; at least 1 (TOL-5).
+    """Factor by which Newton-Schulz magnifies a relative change of its argument, for each result (TOL-5).
+
+    At least 1.
 
     Args:
-        plain: what `exact` computes.
+        plain: the results of `exact`.
     """
     if not any(part.convention.has_newton_schulz for part in block.parts(case)):
         return {}
@@ -87,12 +91,12 @@ def evaluate(
 
     Args:
         inputs: of one dtype.
-        touch: what becomes of mapped keys and queries and of computed gates.
-        argument: what becomes of every argument of Newton-Schulz.
+        touch: rounding of mapped keys and queries and of computed gates.
+        argument: change of every argument of Newton-Schulz.
     """
 
-    def forward(chosen: Mapping[str, Array]) -> Results:
-        return _forward(case, {**inputs, **chosen}, way, touch or _same, argument or _same, state_dtype)
+    def forward(variables: Mapping[str, Array]) -> Results:
+        return _forward(case, {**inputs, **variables}, way, touch or _same, argument or _same, state_dtype)
 
     with np.errstate(all="ignore"):
         if not grad:
@@ -109,9 +113,9 @@ def _same(x: Array) -> Array:
 
 
 def _noise(seed: int, bits: int) -> Touch:
-    """Each entry moved by at most one unit in its last place.
+    """A rounding that moves each entry by at most one unit in its last place.
 
-    That is what a function other than a sum of products may round.
+    A function other than a sum of products may round that much.
     """
     draw = np.random.Generator(np.random.Philox(seed))
 

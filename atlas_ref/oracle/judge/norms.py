@@ -1,4 +1,4 @@
-"""Errors in three norms, formats and their units in the last place: what tolerances are made of (TOL-1, TOL-2)."""
+"""Errors in three norms, formats and their units in the last place, for tolerances (TOL-1, TOL-2)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Norms(NamedTuple):
     p99: float
 
     def over(self, bound: Norms) -> float:
-        """The worst of the three quotients; an error of 0 is 0 whatever the bound."""
+        """The worst of the three quotients; an error of 0 gives 0 for every bound."""
         return max(_quotient(error, allowed) for error, allowed in zip(self, bound, strict=True))
 
 
@@ -38,7 +38,10 @@ def _quotient(error: float, allowed: float) -> float:
 
 
 def norms(x: Array) -> Norms:
-    """Largest magnitude, root mean square and 99th percentile of the magnitudes; at any scale, without overflow."""
+    """Largest magnitude, root mean square and 99th percentile of the magnitudes.
+
+    Right at any scale, without overflow.
+    """
     size = np.abs(np.asarray(x, np.float64)).ravel()
     if not size.size:
         return Norms(0.0, 0.0, 0.0)
@@ -68,7 +71,10 @@ def ulp(scale: float, dtype: str) -> float:
 
 
 def rounded(x: Array, dtype: str) -> Array:
-    """The nearest numbers of a format, in the type that x has; tape variables pass their derivative through."""
+    """The nearest numbers of a format, in the dtype of x.
+
+    Tape variables pass their derivative through.
+    """
     kind = FORMATS[dtype][0]
     if x.dtype == np.dtype(kind):
         return x

@@ -12,7 +12,9 @@ from atlas_ref.types import Array
 
 
 def evaluate(op: str, inputs: Mapping[str, Array], convention: Convention | NewtonSchulz, way: Arithmetic) -> Array:
-    """An op on given inputs; whatever the convention's signs, the result is that of the clause.
+    """The result of one op on its inputs.
+
+    It is that of the clause under every sign convention.
 
     Columns are (..., 1, 1), or (..., d_out, 1) for one number per output dimension; an absent one is 1, an absent
     momentum none. The inputs, by op:
@@ -32,20 +34,20 @@ def evaluate(op: str, inputs: Mapping[str, Array], convention: Convention | Newt
         ValueError: the op is none of these.
     """
     c = convention if isinstance(convention, Convention) else None
-    given = inputs.get
+    optional = inputs.get
     if op == "residual":
-        M_ref = steps.times(given("retain"), inputs["M_ref"])
+        M_ref = steps.times(optional("retain"), inputs["M_ref"])
         return steps.residual(way, M_ref, inputs["keys"], inputs["values"], plus=c is not None and c.value_sign == "plus")
     if op == "gradient":
         return steps.gradient(way, inputs["weights"], inputs["residual"], inputs["keys"])
     if op == "S":
-        a = given("a")
+        a = optional("a")
         signed = -inputs["gradient"] if c is not None and c.momentum_sign == "minus" else inputs["gradient"]
-        return steps.momentum(way, given("momentum"), inputs["S"], a, signed)
+        return steps.momentum(way, optional("momentum"), inputs["S"], a, signed)
     if op == "M":
         adds = c is not None and (c.momentum_sign == "minus") != (c.direction == "ascent")
         U = -inputs["U"] if adds else inputs["U"]
-        return steps.memory(way, given("retain"), inputs["M"], given("b"), U)
+        return steps.memory(way, optional("retain"), inputs["M"], optional("b"), U)
     if op == "y":
         M = inputs["M"]
         if c is not None and c.argument == "accumulated":

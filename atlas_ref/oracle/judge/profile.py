@@ -17,7 +17,7 @@ Numbers = np.ndarray[Any, Any]
 
 
 class Allowed(NamedTuple):
-    """What PASS allows a token: its largest entry, and its root mean square."""
+    """Error that PASS allows a token: its largest entry, and its root mean square."""
 
     max: float
     rms: float
@@ -43,13 +43,16 @@ def token_axis(case: Case, name: str) -> int | None:
 
 
 def by_token(gap: Numbers, axis: int | None, allowed: Allowed) -> Numbers:
-    """Error over what is allowed, a number per token; one for a tensor without tokens (SRC-13)."""
+    """Error over what is allowed, by token (SRC-13).
+
+    One number for a tensor without tokens.
+    """
     rows = [gap] if axis is None else np.moveaxis(gap, axis, 0)
     return np.array([max(_over(np.max(row, initial=0.0), allowed.max), _over(_rms(row), allowed.rms)) for row in rows])
 
 
 def _over(error: float, allowed: float) -> float:
-    """Not a number counts as infinity: `max` would lose it."""
+    """Error over what is allowed; NaN counts as infinity, since `max` would lose it."""
     if error == 0.0:
         return 0.0
     ratio = error / allowed if allowed > 0.0 else np.inf
@@ -67,7 +70,7 @@ def profile(tokens: Numbers, axis: int | None) -> Profile:
 def first_wrong(gap: Numbers, axis: int | None, tokens: Numbers, got: Numbers, want: Numbers) -> First | None:
     """The worst entry of the first token beyond what is allowed (SRC-12).
 
-    Of the worst token where none is beyond; None for an empty tensor.
+    Where none is beyond, that of the worst token. None for an empty tensor.
     """
     if not gap.size:
         return None

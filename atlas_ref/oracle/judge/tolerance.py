@@ -1,4 +1,4 @@
-"""How far a correct program may be from ours: measured, not guessed. Specified in specs/tolerance.md."""
+"""Distances that correct programs may have from ours: measured, not guessed. Specified in specs/tolerance.md."""
 
 from __future__ import annotations
 
@@ -34,16 +34,18 @@ DRAWS = 6
 
 
 class Tolerance(NamedTuple):
-    """One time the error that is allowed: PASS is up to two of it, MARGINAL up to four (TOL-1, TOL-6).
+    """One time the allowed error of a tensor (TOL-1, TOL-6).
+
+    PASS is an error of up to two times it, MARGINAL of up to four times.
 
     Attributes:
         name: the tensor, `out/y`, or the op.
         dtype: format that results are in.
-        max, rms, p99: the error allowed in each norm: ensemble + floor.
+        max, rms, p99: the allowed error in each norm: ensemble + floor.
         floor: 4 units in the last place of the tensor's scale, in each norm, times the amplification.
         ensemble: the error of each member, by name.
-        amplification: by how much Newton-Schulz magnifies a relative change of its argument, at least 1.
-        note: what a reader should know: what this precision cannot tell apart.
+        amplification: factor by which Newton-Schulz magnifies a relative change of its argument, at least 1.
+        note: for a reader: settings that this precision cannot tell apart.
         units: that the floor counts.
         merged: known alternatives that this precision cannot separate from ours, where it separates none.
     """
@@ -75,7 +77,7 @@ def from_members(
     amplification: float = 1.0,
     units: int = FLOOR,
 ) -> Tolerance:
-    """The tolerance of a tensor from what each member of the ensemble computed for it (TOL-3 to TOL-5).
+    """The tolerance of a tensor from the results of each member of the ensemble (TOL-3 to TOL-5).
 
     Args:
         want: the truth, float64.
@@ -102,12 +104,12 @@ def op_tolerance(
     function: Callable[[Mapping[str, Array]], Array] | None = None,
     exact: tuple[str, ...] = (),
 ) -> Tolerance:
-    """The tolerance of one op on given inputs (TOL-9).
+    """The tolerance of one op on its recorded inputs (TOL-9).
 
     Args:
         op: residual, gradient, S, X0, X1.., U, M or y, which are evaluated in every arithmetic (the names and shapes of
             their inputs are those of `op_steps.evaluate`); any other name needs `function`.
-        inputs: what the op read, as recorded; leading axes, tokens among them, may stand in front.
+        inputs: inputs of the op, as recorded; leading axes, tokens among them, may stand in front.
         convention: the case's.
         dtype: format of the recorded tensors. Arithmetic is float64 for float64 and float32 for all others.
         function: the op itself, from inputs of one dtype, where it is none of the above.
@@ -116,18 +118,18 @@ def op_tolerance(
     arithmetic = "float64" if dtype == "float64" else "float32"
     wide = {name: np.asarray(value, np.float64) for name, value in inputs.items()}
     narrow = {name: value.astype(FORMATS[arithmetic][0]) for name, value in wide.items()}
-    known = function is None
+    is_op = function is None
 
     def evaluated(way: Any, values: Mapping[str, Array]) -> Array:
         return op_steps.evaluate(op, values, convention, way) if function is None else function(values)
 
     with np.errstate(all="ignore"):
         want = np.asarray(evaluated(MEMBERS[0], wide), np.float64)
-        found = {way.name: evaluated(way, narrow) for way in (MEMBERS if known else MEMBERS[:1])}
-        for number in range(DRAWS if known else DRAWS + 2):
+        by_member = {way.name: evaluated(way, narrow) for way in (MEMBERS if is_op else MEMBERS[:1])}
+        for number in range(DRAWS if is_op else DRAWS + 2):
             way = MEMBERS[number % len(MEMBERS)]
-            found[f"inputs within half a unit, draw {number + 1}"] = evaluated(way, _redrawn(narrow, dtype, exact, number))
-        members = {member: rounded(np.asarray(value), dtype) for member, value in found.items()}
+            by_member[f"inputs within half a unit, draw {number + 1}"] = evaluated(way, _redrawn(narrow, dtype, exact, number))
+        members = {member: rounded(np.asarray(value), dtype) for member, value in by_member.items()}
     return from_members(op, want, members, dtype, units=OP_FLOOR)
 
 
@@ -169,26 +171,26 @@ def tolerances(
     case = stored(case, dtype) if dtype in ("bfloat16", "float16") else case
     grad = any(name.startswith("grad/") for name in only or ())
     want = evaluate(case, grad=grad).tensors if results is None else results
-    wanted = [name for name in want if name.startswith("out/")] if only is None else list(only)
-    for name in wanted:
+    names = [name for name in want if name.startswith("out/")] if only is None else list(only)
+    for name in names:
         if name not in want:
             raise CaseError(f"{case.name}: {name}: not a result of this case; it has {', '.join(want)}")
-    found = ensemble.members(case, dtype, state_dtype=state_dtype, grad=grad)
+    by_member = ensemble.members(case, dtype, state_dtype=state_dtype, grad=grad)
     exact = ensemble.exact(case, grad=grad)
     factors = ensemble.amplification(case, exact, grad=grad)
     others = known_alternatives(case, want) if alternatives else []
-    made = {}
-    for name in wanted:
+    by_name = {}
+    for name in names:
         truth = np.asarray(exact.get(name, want[name]), np.float64)
-        each = {member: results[name] for member, results in found.items() if name in results} or {"as given": rounded(truth, dtype)}
+        each = {member: results[name] for member, results in by_member.items() if name in results} or {"as given": rounded(truth, dtype)}
         arithmetic = "float64" if dtype == "float64" else "float32"
         plain = from_members(name, truth, each, dtype, arithmetic=arithmetic, amplification=factors.get(name, 1.0))
-        made[name] = _with_alternatives(plain, others)
-    return made
+        by_name[name] = _with_alternatives(plain, others)
+    return by_name
 
 
 def _with_alternatives(tolerance: Tolerance, others: Sequence[Alternative]) -> Tolerance:
-    """Which alternatives would pass for ours, or ours for them (TOL-6)."""
+    """A tolerance with the alternatives that would pass for ours, or ours for them (TOL-6)."""
     differ = [each for each in others if tolerance.name in each.apart]
     hidden = [each.words for each in differ if each.apart[tolerance.name].over(tolerance.norms) <= PASS]
     if not hidden:
@@ -208,36 +210,36 @@ def judged(case_name: str, name: str, got: Array, want: Array, tolerance: Tolera
         a comparison whose `error` and `tolerance` are those of the norm that decides; PASS is an error of up to two
         tolerances, MARGINAL of up to four.
     """
-    made = Comparison(case_name, name, "WRONG", basis=basis(tolerance))
+    row = Comparison(case_name, name, "WRONG", basis=basis(tolerance))
     if got.shape != want.shape:
-        return made._replace(why=f"shape {got.shape}, expected {want.shape}")
+        return row._replace(why=f"shape {got.shape}, expected {want.shape}")
     if got.dtype.name not in FORMATS:
-        return made._replace(verdict="UNDECIDABLE", why=f"no tolerance is stated for {got.dtype.name}")
+        return row._replace(verdict="UNDECIDABLE", why=f"no tolerance is stated for {got.dtype.name}")
     got, want = got.astype(np.float64), want.astype(np.float64)
     beyond = np.isinf(got) & np.isfinite(want) & (rounded(want, tolerance.dtype) == got)
     sides: tuple[tuple[Array, Verdict, str], ...] = ((got, "WRONG", ""), (want, "UNDECIDABLE", "ours is "))
-    for found, verdict, whose in sides:
-        bad = _first(~np.isfinite(found) & ~beyond)
+    for array, verdict, whose in sides:
+        bad = _first(~np.isfinite(array) & ~beyond)
         if bad is not None:
-            why = f"{whose}{found[bad]} at {bad}" + (": the rule itself overflows here" if whose else "")
-            return made._replace(verdict=verdict, place=bad, got=float(got[bad]), want=float(want[bad]), why=why)
+            why = f"{whose}{array[bad]} at {bad}" + (": the rule itself overflows here" if whose else "")
+            return row._replace(verdict=verdict, place=bad, got=float(got[bad]), want=float(want[bad]), why=why)
     with np.errstate(over="ignore"):
         gap = np.where(beyond, 0.0, np.abs(got - want))
     error = norms(gap)
     ratio = error.over(tolerance.norms)
     place = _first(gap == np.max(gap, initial=0.0)) or ()
     norm = decisive(error, tolerance.norms)
-    made = made._replace(error=getattr(error, norm), tolerance=getattr(tolerance.norms, norm), basis=basis(tolerance, norm))
+    row = row._replace(error=getattr(error, norm), tolerance=getattr(tolerance.norms, norm), basis=basis(tolerance, norm))
     if got.size:
-        made = made._replace(place=place, got=float(got[place]), want=float(want[place]))
+        row = row._replace(place=place, got=float(got[place]), want=float(want[place]))
     if ratio <= PASS and beyond.any():
         place = _first(beyond) or ()
         why = f"ours is {want[place]:.6g} at {place}, which {tolerance.dtype} cannot hold"
-        return made._replace(verdict="UNDECIDABLE", place=place, got=float(got[place]), want=float(want[place]), why=why)
+        return row._replace(verdict="UNDECIDABLE", place=place, got=float(got[place]), want=float(want[place]), why=why)
     if ratio <= PASS and tolerance.merged:
-        return made._replace(verdict="UNDECIDABLE", why=f"{tolerance.dtype} cannot separate ours from {'; '.join(tolerance.merged)}")
+        return row._replace(verdict="UNDECIDABLE", why=f"{tolerance.dtype} cannot separate ours from {'; '.join(tolerance.merged)}")
     word: Verdict = "PASS" if ratio <= PASS else "MARGINAL" if ratio <= MARGINAL else "WRONG"
-    return made._replace(verdict=word)
+    return row._replace(verdict=word)
 
 
 def decisive(error: Norms, bound: Norms) -> str:
@@ -246,7 +248,7 @@ def decisive(error: Norms, bound: Norms) -> str:
 
 
 def basis(tolerance: Tolerance, norm: str = "max") -> str:
-    """Where a tolerance comes from, in one line."""
+    """Derivation of a tolerance, in one line."""
     member, worst = worst_member(tolerance, norm)
     floor = getattr(tolerance.floor, norm)
     factor = f" times {tolerance.amplification:.3g} of Newton-Schulz" if tolerance.amplification > 1.0 else ""

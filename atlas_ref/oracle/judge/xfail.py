@@ -1,4 +1,4 @@
-"""Expected failures: a file that says what is known not to pass, why, and until when. Specified in specs/sources.md.
+"""Expected failures: a file of known failures, with reason and expiry. Specified in specs/sources.md.
 
 [[xfail]]
 id = "delta_long:grad/k"     # a case, or a case and one of its tensors
@@ -45,7 +45,7 @@ class Entry(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What expected failures make of a case's verdicts (SRC-16).
+    """Verdicts of a case with its expected failures marked (SRC-16).
 
     Attributes:
         rows: the same verdicts, with the reason where one was expected.
@@ -79,11 +79,11 @@ def load(path: str | os.PathLike[str]) -> list[Entry]:
     if not isinstance(tables, list) or set(data) != {"xfail"}:
         raise CaseError(f"{name}: one list named xfail is needed, of tables with {', '.join(KEYS)}")
     entries = [_entry(f"{name}: xfail {i + 1}", table) for i, table in enumerate(tables)]
-    seen: set[str] = set()
+    ids: set[str] = set()
     for entry in entries:
-        if entry.id in seen:
+        if entry.id in ids:
             raise CaseError(f"{name}: id {entry.id!r} stands twice")
-        seen.add(entry.id)
+        ids.add(entry.id)
     return entries
 
 
@@ -112,33 +112,33 @@ def _date(where: str, value: Any) -> datetime.date:
 
 
 def applied(entries: Iterable[Entry], rows: Iterable[Comparison], *, today: datetime.date | None = None) -> Outcome:
-    """Match what was expected with what happened (SRC-16).
+    """Match expected failures with verdicts (SRC-16).
 
     Args:
         today: the date that expiry is counted from.
     """
     today = today or datetime.date.today()
-    found = Outcome(list(rows), [], set())
+    outcome = Outcome(list(rows), [], set())
     for entry in entries:
-        mine = [i for i, row in enumerate(found.rows) if _about(entry, row)]
-        failing = [i for i in mine if found.rows[i].verdict not in ("PASS", "NOT SUPPORTED")]
+        mine = [i for i, row in enumerate(outcome.rows) if _about(entry, row)]
+        failing = [i for i in mine if outcome.rows[i].verdict not in ("PASS", "NOT SUPPORTED")]
         if mine:
-            found.met.add(entry.id)
+            outcome.met.add(entry.id)
         if failing and today > entry.expires:
-            found.problems.append(f"xfail {entry.id}: expired on {entry.expires}: {entry.reason}")
+            outcome.problems.append(f"xfail {entry.id}: expired on {entry.expires}: {entry.reason}")
         elif failing:
             for i in failing:
-                found.rows[i] = found.rows[i]._replace(xfail=entry.reason)
-        elif any(found.rows[i].verdict == "PASS" for i in mine):
-            found.problems.append(f"xfail {entry.id}: passes; remove the entry ({entry.reason})")
-    return found
+                outcome.rows[i] = outcome.rows[i]._replace(xfail=entry.reason)
+        elif any(outcome.rows[i].verdict == "PASS" for i in mine):
+            outcome.problems.append(f"xfail {entry.id}: passes; remove the entry ({entry.reason})")
+    return outcome
 
 
 def unknown(entries: Iterable[Entry], met: set[str], *, only: set[str] | None = None) -> list[str]:
     """Messages about entries that no case or tensor of this run met (SRC-16).
 
     Args:
-        only: names of the results compared; entries about other results are left alone.
+        only: names of the results compared; entries about other results are ignored.
     """
     return [
         f"xfail {entry.id}: no such case or tensor was checked"

@@ -1,4 +1,7 @@
-"""The failure message: fixed fields for whoever has to find the mistake. Specified in specs/case.md, CASE-27, and specs/sources.md."""
+"""The failure message: fixed fields for finding the mistake.
+
+Specified in specs/case.md, CASE-27, and specs/sources.md.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +26,14 @@ SEARCHED, LONGEST = 3, 64
 
 
 class Failure(NamedTuple):
-    """What is known about one failing case, from the first thing that is wrong in it.
+    """Message about one failing case, from the first error in it.
 
     Attributes:
         op: the tensor, or the op of the trace, that is wrong first.
         token, place: where, the place as an index; None where there is none.
         ratio: error over tolerance.
         basis: where the tolerance comes from.
-        before: what was found right before it.
+        before: results and ops that are right before it.
         clause: of the specs, about this result.
         nearest: the convention under which the answer would be right, or the nearest one.
         command: repeats this check of this case.
@@ -76,7 +79,7 @@ class Failure(NamedTuple):
         }
 
     def fields(self) -> list[tuple[str, str]]:
-        """Name and words of every field that says something."""
+        """Name and words of every field that is not empty."""
         place = self.op.strip("-") if self.token is None else f"token {self.token}, {self.op}"
         place += f", index {_words(self.place)}" if self.place else ""
         fields = [
@@ -104,7 +107,7 @@ class Failure(NamedTuple):
 
 
 def failing(rows: Sequence[Comparison]) -> list[Comparison]:
-    """Those that a run fails for."""
+    """Verdicts that a run fails for."""
     return [row for row in rows if row.verdict not in QUIET and not row.xfail]
 
 
@@ -112,7 +115,7 @@ def explained(checked: Checked, rows: Sequence[Comparison], command: str, *, nea
     """The failure message of a case; None where there is nothing to explain (CASE-27).
 
     Args:
-        rows: its verdicts, with what was expected to fail.
+        rows: its verdicts, with expected failures marked.
         command: repeats the check.
         nearest: also search for the nearest convention, which takes about a second.
     """
@@ -122,7 +125,7 @@ def explained(checked: Checked, rows: Sequence[Comparison], command: str, *, nea
     row = min(wrong, key=_place_in_time)
     first = row.first
     header = checked.case.header
-    found = Failure(
+    failure = Failure(
         case=row.case,
         rule=header.rule,
         verdict=row.verdict,
@@ -141,46 +144,46 @@ def explained(checked: Checked, rows: Sequence[Comparison], command: str, *, nea
         why=row.why,
         others=tuple(f"{other.tensor} {other.verdict}" for other in wrong if other is not row),
     )
-    found = _by_replay(found, checked)
-    return found._replace(nearest=_nearest(checked, rows)) if nearest else found
+    failure = _by_replay(failure, checked)
+    return failure._replace(nearest=_nearest(checked, rows)) if nearest else failure
 
 
 def _nearest(checked: Checked, rows: Sequence[Comparison]) -> str:
     """The convention under which the answer would be right, or the nearest one, in words (IDENT-1)."""
-    tried = {row.tensor for row in rows if row.verdict in ("PASS", "MARGINAL", "WRONG") and row.error is not None}
-    if not any(row.tensor in tried and row.verdict != "PASS" and row.tensor.startswith("out/") for row in rows):
-        return "the case's own: gradients alone are not right" if tried else ""
-    mine = {name: value for name, value in (checked.answer.tensors or {}).items() if name in tried and name.startswith("out/")}
+    names = {row.tensor for row in rows if row.verdict in ("PASS", "MARGINAL", "WRONG") and row.error is not None}
+    if not any(row.tensor in names and row.verdict != "PASS" and row.tensor.startswith("out/") for row in rows):
+        return "the case's own: gradients alone are not right" if names else ""
+    mine = {name: value for name, value in (checked.answer.tensors or {}).items() if name in names and name.startswith("out/")}
     tokens = max((checked.case.inputs[name].shape[-2] for name in ("in/k", "in/x") if name in checked.case.inputs), default=0)
     if tokens > LONGEST:
         return f"not searched: {tokens} tokens are more than {LONGEST} (atlas-ref identify does)"
     try:
-        found = identify(checked.case, mine, dtype=checked.dtype)
+        answer = identify(checked.case, mine, dtype=checked.dtype)
     except CaseError:  # nothing that a convention could explain
         return ""
-    if found.match is None:
+    if answer.match is None:
         return ""
-    words = setting(found.match.convention)
-    if found.preset not in (None, found.match.convention.get("preset")):
-        words += f" (as {found.preset})"
-    if found.own or (found.verdict == "NO MATCH" and found.match.convention == {"preset": checked.case.header.convention}):
+    words = setting(answer.match.convention)
+    if answer.preset not in (None, answer.match.convention.get("preset")):
+        words += f" (as {answer.preset})"
+    if answer.own or (answer.verdict == "NO MATCH" and answer.match.convention == {"preset": checked.case.header.convention}):
         return f"the case's own, {words}: no other is nearer"
-    if found.verdict == "MATCH":
+    if answer.verdict == "MATCH":
         return f"{words}: under it this would be right"
-    if found.verdict == "UNDECIDABLE":
+    if answer.verdict == "UNDECIDABLE":
         return f"{words}: under it this would be right, and under others too (atlas-ref identify tells which)"
-    return f"none is right; the nearest, {words}, is still {found.match.distance:.2g} away"
+    return f"none is right; the nearest, {words}, is still {answer.match.distance:.2g} away"
 
 
 def _by_replay(failure: Failure, checked: Checked) -> Failure:
-    """The first wrong op instead of the first wrong result, where a trace was handed over (REPLAY-11)."""
-    traced = {name: value for name, value in (checked.answer.tensors or {}).items() if name.startswith(("trace", "chunk/"))}
-    if not traced:
+    """The message with the first wrong op, where the answer has a trace (REPLAY-11)."""
+    trace = {name: value for name, value in (checked.answer.tensors or {}).items() if name.startswith(("trace", "chunk/"))}
+    if not trace:
         return failure
-    mine = traced | {name: value for name, value in (checked.answer.tensors or {}).items() if name == "out/y"}
+    mine = trace | {name: value for name, value in (checked.answer.tensors or {}).items() if name == "out/y"}
     try:
         first = first_wrong(replay(checked.case, mine, dtype=checked.dtype, nearest=False))
-    except CaseError as error:  # a trace that is none does not take the verdict away
+    except CaseError as error:  # an invalid trace does not take the verdict away
         return failure._replace(before=f"{failure.before}; the trace cannot be replayed: {error}")
     if first is None:
         return failure._replace(before=f"{failure.before}; every recorded op is right on its own inputs")
@@ -201,20 +204,23 @@ def _by_replay(failure: Failure, checked: Checked) -> Failure:
 
 
 def _place_in_time(row: Comparison) -> tuple[bool, bool, float]:
-    """Results before gradients, what has tokens before final states, the earliest token first; `min` keeps the case's order."""
+    """Sort key: results before gradients, sequences before final states, early tokens before late.
+
+    `min` keeps the case's order among equals.
+    """
     token = None if row.first is None else row.first.token
     return (row.tensor.startswith("grad/"), row.tensor != "-" and token is None, 0.0 if token is None else float(token))
 
 
 def _before(row: Comparison, rows: Sequence[Comparison]) -> str:
-    found = []
+    words = []
     token = None if row.first is None else row.first.token
     if token:
-        found.append(f"{row.tensor} is right at token{'' if token == 1 else 's 0 to'} {token - 1}")
+        words.append(f"{row.tensor} is right at token{'' if token == 1 else 's 0 to'} {token - 1}")
     right = [other.tensor for other in rows if other.verdict == "PASS"]
     if right:
-        found.append(f"{', '.join(right)} PASS")
-    return "; ".join(found) or ("" if token is None else "nothing: it is the first token")
+        words.append(f"{', '.join(right)} PASS")
+    return "; ".join(words) or ("" if token is None else "nothing: it is the first token")
 
 
 def _about(header: Header, tensor: str) -> tuple[str, str]:

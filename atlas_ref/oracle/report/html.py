@@ -1,4 +1,4 @@
-"""A report as one HTML page that needs nothing else: no script, no network, light and dark (SRC-19)."""
+"""A report as one self-contained HTML page: no script, no network, light and dark (SRC-19)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ ENDINGS = {0: "every compared tensor passes", 1: "something does not pass", 2: "
 
 
 def page(report: Report) -> str:
-    """The whole page: what came out, a list of cases, then each case with its failure, its heat map and its table."""
+    """The whole page: the outcome, a list of cases, then each case.
+
+    A case has its failure, its heat map and its table.
+    """
     cases = report.by_case()
     numbers = {case: number for number, case in enumerate(cases)}
     failures = {failure.case: failure for failure in report.failures}
@@ -57,7 +60,7 @@ def page(report: Report) -> str:
 
 
 def _text(words: Any) -> str:
-    """Escaped, and without characters that only a terminal understands."""
+    """Text escaped for HTML, with unprintable characters written out."""
     return html.escape(
         "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape", "surrogatepass").decode() for c in str(words))
     )
@@ -85,9 +88,11 @@ def _overview(cases: dict[str, list[Comparison]]) -> str:
     for number, (case, rows) in enumerate(cases.items()):
         ratios = [ratio for row in rows if (ratio := row.ratio) is not None]
         words = sorted({"XFAIL" if row.xfail else row.verdict for row in rows})
-        shown = " ".join(f'<span class="verdict {word.lower().replace(" ", "-")}">{word}</span>' for word in words)
+        verdicts = " ".join(f'<span class="verdict {word.lower().replace(" ", "-")}">{word}</span>' for word in words)
         worst = f"{max(ratios, key=_order):.3g}" if ratios else ""
-        lines.append(f'<tr><td><a href="#case-{number}">{_text(Path(case).stem)}</a></td><td>{shown}</td><td class="n">{worst}</td></tr>')
+        lines.append(
+            f'<tr><td><a href="#case-{number}">{_text(Path(case).stem)}</a></td><td>{verdicts}</td><td class="n">{worst}</td></tr>'
+        )
     head = '<tr><th scope="col">case</th><th scope="col">verdicts</th><th scope="col" class="n">worst error over tolerance</th></tr>'
     return f'<section aria-labelledby="cases"><h2 id="cases">Cases</h2>{_wide("cases", head, lines)}</section>'
 
@@ -102,7 +107,7 @@ def _case(number: int, case: str, rows: list[Comparison], failure: Failure | Non
     name = _text(Path(case).stem)
     notes = "".join(f'<p class="note">void: {_text(axis)}: {_text(why)}</p>' for axis, why in void.items())
     inside = "".join([_failure(failure) if failure else "", _heat(rows), _table(case, rows), notes])
-    if failure is None:  # told in one line, and in full when asked
+    if failure is None:  # one line, which opens to the rest
         words = ", ".join(sorted({"XFAIL" if row.xfail else row.verdict for row in rows}))
         inside = f"<details><summary>{words}: {len(rows)} result{'s' * (len(rows) != 1)}</summary>{inside}</details>"
     return f'<section class="case" id="case-{number}" aria-labelledby="name-{number}"><h2 id="name-{number}">{name}</h2>{inside}</section>'
@@ -118,15 +123,18 @@ def _field(name: str, words: str) -> str:
 
 
 def _heat(rows: list[Comparison]) -> str:
-    """One strip per tensor: a cell per token, coloured by error over tolerance, and barred where that is beyond what is allowed."""
-    shown = [row for row in rows if row.profile is not None]
-    if not shown:
+    """Heat map: one strip per tensor, with a cell per token coloured by error over tolerance.
+
+    Cells beyond what is allowed carry a bar.
+    """
+    located = [row for row in rows if row.profile is not None]
+    if not located:
         return ""
     strips = []
-    for row in shown:
+    for row in located:
         assert row.profile is not None
         strips.append(f'<div class="label">{_text(row.tensor)}</div>{_strip(row)}')
-    longest = max((row.profile for row in shown if row.profile and row.profile.width), key=lambda each: len(each.ratios), default=None)
+    longest = max((row.profile for row in located if row.profile and row.profile.width), key=lambda each: len(each.ratios), default=None)
     axis = ""
     if longest is not None:
         width = f" (each cell {longest.width} tokens)" if longest.width > 1 else ""
@@ -157,15 +165,15 @@ def _order(ratio: float) -> float:
 
 
 def _runs(ratios: tuple[float, ...], *, apart: bool) -> list[tuple[int, int, int]]:
-    """Cells as (start, end, level); neighbours of one level are one cell unless they are to stay apart."""
-    found: list[tuple[int, int, int]] = []
+    """Cells as (start, end, level); neighbours of one level are merged unless `apart`."""
+    cells: list[tuple[int, int, int]] = []
     for i, ratio in enumerate(ratios):
         step = level(ratio)
-        if found and found[-1][2] == step and not apart:
-            found[-1] = (found[-1][0], i + 1, step)
+        if cells and cells[-1][2] == step and not apart:
+            cells[-1] = (cells[-1][0], i + 1, step)
         else:
-            found.append((i, i + 1, step))
-    return found
+            cells.append((i, i + 1, step))
+    return cells
 
 
 def _tokens(start: int, end: int, width: int) -> str:
@@ -176,7 +184,7 @@ def _tokens(start: int, end: int, width: int) -> str:
 
 
 def _summary(row: Comparison) -> str:
-    """What the strip shows, for whoever does not see it."""
+    """Content of a strip in words, for screen readers."""
     assert row.profile is not None
     ratios, width = row.profile
     beyond = [i for i, ratio in enumerate(ratios) if STEPS[level(ratio)].beyond]

@@ -1,4 +1,4 @@
-"""A report as JUnit XML, for whatever shows test results: a suite per case, a test per tensor (SRC-18)."""
+"""A report as JUnit XML: a suite per case, a test per tensor (SRC-18)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _count(element: ElementTree.Element) -> None:
 
 
 def legible(words: str) -> str:
-    """The text with everything that XML 1.0 cannot hold written out."""
+    """Text with the characters that XML 1.0 cannot hold written out."""
     return "".join(
         c
         if c in "\n\t" or (c >= " " and not "\ud800" <= c <= "\udfff" and c not in "\x7f\ufffe\uffff")

@@ -1,4 +1,4 @@
-"""What a run of check found, and the files that say so: JSON, JUnit XML, HTML. Specified in specs/sources.md."""
+"""The report of a run of check, and its files: JSON, JUnit XML, HTML. Specified in specs/sources.md."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from atlas_ref.oracle.report.failures import SEARCHED, Failure, explained
 
 
 class Report(NamedTuple):
-    """A whole run.
+    """The report of a whole run.
 
     Attributes:
-        command: what repeats it.
+        command: repeats it.
         exit: the exit code (CASE-26).
         bad_input: one line for each case that could not be read, and for each expected failure that is about nothing.
         problems: expected failures that expired, or that pass.
@@ -42,7 +42,7 @@ class Report(NamedTuple):
     failures: list[Failure]
 
     def plain(self) -> dict[str, Any]:
-        """As JSON can hold it (SRC-17)."""
+        """The report as JSON can hold it (SRC-17)."""
         return {
             "exit": self.exit,
             "bad_input": self.bad_input,
@@ -53,16 +53,16 @@ class Report(NamedTuple):
         }
 
     def counts(self) -> dict[str, int]:
-        """How many there are of each verdict; an expected failure counts apart."""
+        """Number of results by verdict, with expected failures apart."""
         words = ["XFAIL" if row.xfail else row.verdict for row in self.rows]
         return {word: words.count(word) for word in dict.fromkeys(words)}
 
     def by_case(self) -> dict[str, list[Comparison]]:
         """The verdicts of each case, in order."""
-        found: dict[str, list[Comparison]] = {}
+        cases: dict[str, list[Comparison]] = {}
         for row in self.rows:
-            found.setdefault(row.case, []).append(row)
-        return found
+            cases.setdefault(row.case, []).append(row)
+        return cases
 
 
 def _row(row: Comparison) -> dict[str, Any]:
@@ -71,11 +71,13 @@ def _row(row: Comparison) -> dict[str, Any]:
 
 
 class Run:
-    """A run while it goes on: verdicts come in case by case, and only what a report needs is kept.
+    """A run in progress.
+
+    Verdicts come in case by case, and only what a report needs is stored.
 
     Args:
         command: the words before the cases, and those after them, that repeat a check.
-        entries: what is expected to fail.
+        entries: expected failures.
         only: results that are compared, for entries about others.
         nearest: search for the nearest convention of the first failing cases.
     """
@@ -90,38 +92,38 @@ class Run:
         nearest: bool = True,
     ) -> None:
         self._options, self._cases, self._entries, self._only, self._nearest = command, cases, entries, only, nearest
-        self._found = Report("", 0, [], [], {}, [], [])
+        self._report = Report("", 0, [], [], {}, [], [])
         self._met: set[str] = set()
 
     def add(self, checked: Checked, void: Mapping[str, str] | None = None) -> None:
-        """A case that was compared."""
+        """Add a case that was compared."""
         name = checked.case.name
-        found = xfail.applied([entry for entry in self._entries if xfail.concerns(entry, name)], checked.rows)
-        self._met |= found.met
-        self._found.rows.extend(found.rows)
-        self._found.problems.extend(found.problems)
-        self._found.void.update({name: dict(void)} if void else {})
-        search = self._nearest and len(self._found.failures) < SEARCHED
-        failure = explained(checked, found.rows, self.repeated(name), nearest=search)
+        outcome = xfail.applied([entry for entry in self._entries if xfail.concerns(entry, name)], checked.rows)
+        self._met |= outcome.met
+        self._report.rows.extend(outcome.rows)
+        self._report.problems.extend(outcome.problems)
+        self._report.void.update({name: dict(void)} if void else {})
+        search = self._nearest and len(self._report.failures) < SEARCHED
+        failure = explained(checked, outcome.rows, self.repeated(name), nearest=search)
         if failure and self._nearest and not search:
             failure = failure._replace(nearest=f"not searched: {SEARCHED} cases were (atlas-ref identify does)")
-        self._found.failures.extend([failure] if failure else [])
+        self._report.failures.extend([failure] if failure else [])
 
     def refuse(self, case: str, message: str) -> None:
-        """A case that is bad input."""
+        """Add a case that is bad input."""
         self._met |= {entry.id for entry in self._entries if xfail.concerns(entry, case)}
-        self._found.bad_input.append(message)
+        self._report.bad_input.append(message)
 
     def repeated(self, *cases: str) -> str:
         """The command that repeats this run for these cases."""
         return " ".join(["atlas-ref", "check", *map(shlex.quote, cases), *self._options])
 
     def report(self) -> Report:
-        """All of it, with the exit code."""
-        bad = [*self._found.bad_input, *xfail.unknown(self._entries, self._met, only=self._only)]
-        code = exit_code(self._found.rows)
-        code = 2 if bad else 1 if self._found.problems else code
-        return self._found._replace(command=self.repeated(*self._cases), exit=code, bad_input=bad)
+        """The report of all cases, with the exit code."""
+        bad = [*self._report.bad_input, *xfail.unknown(self._entries, self._met, only=self._only)]
+        code = exit_code(self._report.rows)
+        code = 2 if bad else 1 if self._report.problems else code
+        return self._report._replace(command=self.repeated(*self._cases), exit=code, bad_input=bad)
 
 
 class Place(NamedTuple):
@@ -131,7 +133,7 @@ class Place(NamedTuple):
     form: Callable[[Report], str]
 
     def write(self, report: Report) -> None:
-        """Write it whole or not at all.
+        """Write the report whole or not at all.
 
         Raises:
             CaseError: the place cannot be written.
@@ -143,7 +145,7 @@ class Place(NamedTuple):
 
 
 def place(path: Path) -> Place:
-    """The form of a report by the ending of its name (SRC-17 to SRC-19).
+    """The file of a report, in the form that its ending names (SRC-17 to SRC-19).
 
     Raises:
         CaseError: another ending.
@@ -160,7 +162,7 @@ def as_json(report: Report) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Numbers that JSON does not have become the words nan, inf and -inf (CASE-28)."""
+    """A value with the numbers that JSON lacks as the words nan, inf and -inf (CASE-28)."""
     if isinstance(value, Mapping):
         return {str(key): plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""What an implementation handed over for a case, whatever it is written in. Specified in specs/sources.md."""
+"""Answers of an implementation to a case, from any array library. Specified in specs/sources.md."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ PREFIXES = ("out/", "grad/", "trace/", "trace_grad/", "chunk/")
 
 
 class Answer(NamedTuple):
-    """What came back for one case (SRC-1).
+    """The answer of an implementation to one case (SRC-1).
 
     Attributes:
         tensors: `out/...`, `grad/...` and perhaps `trace/...`; None where there is no answer.
         failure: why there is none, in one line.
-        verdict: what an absent answer is called: FAILED, NOT SUPPORTED or MISSING.
+        verdict: name of an absent answer: FAILED, NOT SUPPORTED or MISSING.
     """
 
     tensors: dict[str, np.ndarray[Any, Any]] | None
@@ -33,12 +33,12 @@ class Answer(NamedTuple):
 
     @classmethod
     def failed(cls, why: str) -> Answer:
-        """A crash, garbage or a time-out."""
+        """The answer of a crash, garbage or a time-out."""
         return cls(None, why, "FAILED")
 
     @classmethod
     def unsupported(cls, why: str = "") -> Answer:
-        """The implementation says that it does not do this case."""
+        """The answer of an implementation that does not support this case."""
         return cls(None, why or "the implementation does not support this case", "NOT SUPPORTED")
 
 
@@ -63,7 +63,7 @@ def called(name: str) -> str:
 
 
 def tensors(answer: Any) -> dict[str, np.ndarray[Any, Any]]:
-    """Arrays by their full names, from what a function returned (SRC-6).
+    """Arrays by their full names, from the answer of a function (SRC-6).
 
     Raises:
         Garbage: no mapping of names to arrays.
@@ -71,19 +71,21 @@ def tensors(answer: Any) -> dict[str, np.ndarray[Any, Any]]:
     """
     if not isinstance(answer, Mapping):
         raise Garbage(f"a dict of arrays is needed, found {type(answer).__name__}")
-    found: dict[str, np.ndarray[Any, Any]] = {}
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
     for name, value in answer.items():
         if not isinstance(name, str):
             raise Garbage(f"names of results are strings, found {name!r:.60}")
         full = called(name)
-        if full in found:
+        if full in arrays:
             raise Garbage(f"{full} is handed over twice")
-        found[full] = array(name, value)
-    return found
+        arrays[full] = array(name, value)
+    return arrays
 
 
 def array(name: str, value: Any) -> np.ndarray[Any, Any]:
-    """A NumPy array of what has `__array__` or `__dlpack__`, its dtype kept, bfloat16 included (SRC-7).
+    """A NumPy array from an object with `__array__` or `__dlpack__`, in its own dtype (SRC-7).
+
+    bfloat16 is one of them.
 
     Raises:
         Garbage: it has neither, or does not hand its numbers over.
@@ -92,18 +94,18 @@ def array(name: str, value: Any) -> np.ndarray[Any, Any]:
         if _is_torch(value):
             return _from_torch(value)
         if hasattr(value, "__array__"):
-            found = np.array(value)
+            result = np.array(value)
         elif hasattr(value, "__dlpack__"):
-            found = np.array(np.from_dlpack(value))
+            result = np.array(np.from_dlpack(value))
         else:
             raise Garbage(f"{name}: an array with __array__ or __dlpack__ is needed, found {type(value).__name__}")
     except Garbage:
         raise
     except Exception as error:
         raise Garbage(f"{name}: cannot be read as an array: {type(error).__name__}: {error}") from None
-    if found.dtype.kind not in "fiubc" and found.dtype.name not in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
-        raise Garbage(f"{name}: an array of numbers is needed, found dtype {found.dtype}")
-    return found
+    if result.dtype.kind not in "fiubc" and result.dtype.name not in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
+        raise Garbage(f"{name}: an array of numbers is needed, found dtype {result.dtype}")
+    return result
 
 
 def _is_torch(value: Any) -> bool:
@@ -112,7 +114,7 @@ def _is_torch(value: Any) -> bool:
 
 
 def _from_torch(value: Any) -> np.ndarray[Any, Any]:
-    """A tensor of any device, whether a gradient is recorded for it or not; NumPy has no bfloat16 of its own."""
+    """A NumPy array from a torch tensor of any device, with or without a recorded gradient."""
     torch = sys.modules["torch"]
     plain = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
     if plain.dtype == torch.bfloat16:

@@ -1,8 +1,7 @@
-"""Implementations in processes of their own: a program per case, or a worker that calls one function. Specified in specs/sources.md.
+"""Implementations in processes of their own: a program per case, or a worker that calls one function.
 
-Each has a session of its own, so that all of its processes can be ended together.
-
-As a case's page has it: CASE-24.
+Each has a session of its own, so that all of its processes can be ended together. Specified in specs/sources.md and in
+specs/case.md, CASE-24.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ from typing import IO, Any, Self
 from atlas_ref.oracle.cases.case import Case, CaseError, load_results, save
 from atlas_ref.oracle.sources.answers import Answer, Source
 
-#: Seconds that an implementation has for one case, unless told.
+#: Seconds that an implementation has for one case by default.
 TIMEOUT = 60.0
 
-#: Seconds that one wait lasts at most: what the system calls beneath can hold. A longer time-out waits again.
+#: Longest wait in seconds that the system calls beneath can hold. A longer time-out waits again.
 WAIT = 86400.0
 
 #: Exit code of a program that does not support a case.
 UNSUPPORTED = 3
 
-#: Bytes of a program's last words that are kept.
+#: Bytes at the end of a program's output that are stored.
 KEPT = 4096
 
 
@@ -57,9 +56,9 @@ def program(command: str, *, timeout: float = TIMEOUT) -> Source:
 
     def answer(case: Case) -> Answer:
         with tempfile.TemporaryDirectory(prefix="atlas-ref-") as folder:
-            given, out = Path(folder) / "case.safetensors", Path(folder) / "out.safetensors"
-            save(given, case.header, case.inputs)
-            places = {"{case}": str(given), "{out}": str(out)}
+            case_file, out = Path(folder) / "case.safetensors", Path(folder) / "out.safetensors"
+            save(case_file, case.header, case.inputs)
+            places = {"{case}": str(case_file), "{out}": str(out)}
             failure = _run([_filled(word, places) for word in words], timeout)
             return failure or _read(out, case)
 
@@ -86,7 +85,7 @@ def _filled(word: str, places: dict[str, str]) -> str:
 
 
 def _run(words: list[str], timeout: float) -> Answer | None:
-    """Run to its end; None where that was exit code 0."""
+    """Run a command to its end; None for exit code 0."""
     try:
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
     except OSError as error:
@@ -102,12 +101,12 @@ def _run(words: list[str], timeout: float) -> Answer | None:
         return None
     if code == UNSUPPORTED:
         return Answer.unsupported(output.last() or errors.last())
-    said = errors.last() or output.last()  # apart, since output that waited in a buffer is written after the error
-    return Answer.failed(f"crash: {_ending(code)}" + (f": {said}" if said else ""))
+    message = errors.last() or output.last()  # apart, since output that waited in a buffer is written after the error
+    return Answer.failed(f"crash: {_ending(code)}" + (f": {message}" if message else ""))
 
 
 def _end(process: subprocess.Popen[Any]) -> None:
-    """Kill the process and all of its session's group, those that it left behind too."""
+    """Kill the process and all others of its process group."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -123,7 +122,7 @@ def _ending(code: int) -> str:
 
 
 class _Tail:
-    """The last words that a process writes, read beside it so that it never waits for a reader."""
+    """The end of a process's output, read in a thread so that the process never blocks."""
 
     def __init__(self, stream: IO[bytes] | None) -> None:
         assert stream is not None
@@ -138,26 +137,29 @@ class _Tail:
 
     def last(self) -> str:
         """The last line that is not blank."""
-        self._thread.join(1.0)  # whoever left the session may still hold the pipe
+        self._thread.join(1.0)  # a process that left the session may still hold the pipe
         lines = [line for line in self._kept.decode(errors="replace").splitlines() if line.strip()]
         return " ".join(lines[-1].split())[:200] if lines else ""
 
 
 def _read(out: Path, case: Case) -> Answer:
-    """The result file of a program; whatever is wrong with it is an answer, but for a name that no rule has."""
+    """The answer in a program's result file.
+
+    An error in the file is an answer too, except a name that no rule has.
+    """
     if not out.exists():
         return Answer.failed("garbage: exit code 0, and no {out} was written")
     try:
-        header, found = load_results(out)
+        header, tensors = load_results(out)
     except CaseError as error:
         return Answer.failed(f"garbage: {{out}}{str(error).removeprefix(str(out))}")
     if header.rule != case.header.rule:
         return Answer.failed(f"garbage: {{out}}: rule: the case has {case.header.rule}, found {header.rule}")
-    return Answer({name: value for name, value in found.items() if not name.startswith("in/")})
+    return Answer({name: value for name, value in tensors.items() if not name.startswith("in/")})
 
 
 class Isolated:
-    """`pkg.module:function` in a process of its own, which is started anew after a crash or a time-out (SRC-9).
+    """`pkg.module:function` in a process of its own, which restarts after a crash or a time-out (SRC-9).
 
     Use it in a `with` statement, which starts it, or call `close`.
 
@@ -200,10 +202,10 @@ class Isolated:
         assert self._process is not None
         assert self._process.stdin is not None
         with tempfile.TemporaryDirectory(prefix="atlas-ref-") as folder:
-            given, out = Path(folder) / "case.safetensors", Path(folder) / "out.safetensors"
-            save(given, case.header, case.inputs)
+            case_file, out = Path(folder) / "case.safetensors", Path(folder) / "out.safetensors"
+            save(case_file, case.header, case.inputs)
             with contextlib.suppress(OSError):  # it has ended; the missing reply says so
-                self._process.stdin.write(json.dumps({"case": str(given), "out": str(out)}).encode() + b"\n")
+                self._process.stdin.write(json.dumps({"case": str(case_file), "out": str(out)}).encode() + b"\n")
                 self._process.stdin.flush()
             reply = self._reply()
             if isinstance(reply, Answer):
@@ -239,10 +241,10 @@ class Isolated:
         assert self._replies is not None
         until, text = time.monotonic() + self._timeout, b""
         while not text.endswith(b"\n"):
-            left = until - time.monotonic()
-            ready, _, _ = select.select([self._replies], [], [], min(max(0.0, left), WAIT))
+            seconds = until - time.monotonic()
+            ready, _, _ = select.select([self._replies], [], [], min(max(0.0, seconds), WAIT))
             if not ready:
-                if left > WAIT:
+                if seconds > WAIT:
                     continue
                 return Answer.failed(f"time-out: did not end within {self._timeout:g} s")
             chunk = os.read(self._replies.fileno(), 65536)
@@ -253,13 +255,13 @@ class Isolated:
 
 
 def _understood(text: bytes) -> dict[str, Any] | Answer:
-    """A reply of the worker; whatever else was written to where it replies is somebody's mistake."""
+    """The reply of the worker, or an answer where other output came instead."""
     try:
-        found = json.loads(text)
+        reply = json.loads(text)
     except (ValueError, RecursionError):
-        found = None
-    if isinstance(found, dict) and set(found) == {"status", "message"}:
-        return found
+        reply = None
+    if isinstance(reply, dict) and set(reply) == {"status", "message"}:
+        return reply
     return Answer.failed(f"garbage: something wrote {text[:40]!r} where results are announced")
 
 

@@ -3,7 +3,7 @@
     source = sources.function("mine.kernels:delta")
     rows = atlas_ref.check(case, source=source)
 
-A source never ends a run: what goes wrong inside an implementation is an answer like any other.
+A source never ends a run: an error inside an implementation is an answer like any other.
 
 Precision, conventions and functions: SRC-10, SRC-11, CASE-25.
 """
@@ -33,7 +33,9 @@ Function = Callable[[dict[str, Any], dict[str, Any]], Mapping[str, Any]]
 
 
 def against(path: str | os.PathLike[str]) -> Source:
-    """Results that were written before: one file, or a folder that holds a file of the same name for each case (SRC-2).
+    """Results from files: one file, or a folder with one file per case (SRC-2).
+
+    In a folder, results have the file name of their case.
 
     Raises:
         CaseError: no such file or folder.
@@ -52,19 +54,19 @@ def against(path: str | os.PathLike[str]) -> Source:
 
 
 def read_results(path: str | os.PathLike[str], case: Case) -> dict[str, np.ndarray[Any, Any]]:
-    """Every result and trace of a file, which must be one about this case (SRC-3).
+    """Every result and trace of a file about this case (SRC-3).
 
     Raises:
         CaseError: not such a file, one of another rule, or with other inputs than the case's.
     """
     name = os.fspath(path)
-    header, found = load_results(name)
+    header, tensors = load_results(name)
     if header.rule != case.header.rule:
         raise CaseError(f"{name}: rule: the case has {case.header.rule}, found {header.rule}: results of another case")
-    for key, value in found.items():
+    for key, value in tensors.items():
         if key.startswith("in/") and not same(value, case.inputs.get(key)):
             raise CaseError(f"{name}: {key}: differs from the case's: results of another case")
-    return {key: value for key, value in found.items() if not key.startswith("in/")}
+    return {key: value for key, value in tensors.items() if not key.startswith("in/")}
 
 
 def function(name: str) -> Source:
@@ -92,20 +94,22 @@ def imported(name: str) -> Function:
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        found: Any = importlib.import_module(module)
+        target: Any = importlib.import_module(module)
         for part in path.split("."):
-            found = getattr(found, part)
+            target = getattr(target, part)
     except (KeyboardInterrupt, MemoryError):
         raise
-    except BaseException as error:  # whatever somebody's module does while it is imported
+    except BaseException as error:  # a module under test may raise anything while it is imported
         raise CaseError(f"impl {name}: {type(error).__name__}: {_short(error)}") from None
-    if not callable(found):
-        raise CaseError(f"impl {name}: a function is needed, found {type(found).__name__}")
-    return found  # type: ignore[no-any-return]  # somebody's function: what it returns is checked when it returns
+    if not callable(target):
+        raise CaseError(f"impl {name}: a function is needed, found {type(target).__name__}")
+    return target  # type: ignore[no-any-return]  # the implementation's function: its result is checked later
 
 
 def respond(call: Function, case: Case) -> Answer:
-    """Call a function with a case: `case` is the JSON object, `inputs` maps names without `in/` to arrays of its own (SRC-6, SRC-8).
+    """Call a function with a case (SRC-6, SRC-8).
+
+    Its `case` is the JSON object, its `inputs` map names without `in/` to arrays of its own.
 
     Raises:
         CaseError: it names a result that no rule has.
@@ -130,7 +134,7 @@ def _short(error: BaseException) -> str:
     """The first line of an error, short enough for a table."""
     try:
         text = " ".join(str(error).split("\n\n")[0].split())
-    except Exception:  # an error may fail to say what it is
+    except Exception:  # an error's own text may raise
         text = "without words"
     return text if len(text) <= 200 else text[:197] + "..."
 

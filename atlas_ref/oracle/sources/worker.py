@@ -1,4 +1,4 @@
-"""The process in which `check --impl` calls somebody's function: one line of JSON in per case, one line out (SRC-9)."""
+"""The process in which `check --impl` calls a function: one line of JSON in per case, one out (SRC-9)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from atlas_ref.oracle.sources.sources import Function, imported, respond
 
 
 def main(name: str, descriptor: int) -> None:
-    """Import the function, then answer until standard input ends; replies go where no print of the function goes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who is interrupted ends us
+    """Import the function, then answer until standard input ends.
+
+    Replies go where no print of the function goes.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process is interrupted too, and ends this one
     os.set_inheritable(descriptor, False)
     replies = os.fdopen(descriptor, "w", buffering=1)
     questions = os.fdopen(os.dup(0), "r")
@@ -26,7 +29,7 @@ def main(name: str, descriptor: int) -> None:
 
     try:
         _serve(name, questions, reply)
-    except BaseException as error:  # the function has closed or replaced what this needs; who asked sees that this process ended
+    except BaseException as error:  # the function has closed or replaced a stream; the parent process sees the exit
         print(f"atlas-ref: the function's process cannot go on: {type(error).__name__}: {error}", file=sys.__stderr__)
         os._exit(1)
 
@@ -42,18 +45,18 @@ def _serve(name: str, questions: TextIO, reply: Callable[..., None]) -> None:
 
 
 def _answered(call: Function, case: str, out: str) -> tuple[str, str | None]:
-    """How it went, and what is said of it; results are written to `out`."""
+    """Status and message of one case, whose results are written to `out`."""
     try:
-        given = load(case)
-        answer = respond(call, given)
+        problem = load(case)
+        answer = respond(call, problem)
     except CaseError as error:
         return "bad", str(error).removeprefix(f"{case}: ")
-    except KeyboardInterrupt:  # nobody's key: this process ignores the signal, so the function raised it
+    except KeyboardInterrupt:  # this process ignores the signal, so the function raised it
         return "failed", "crash: KeyboardInterrupt"
     if answer.tensors is None:
         return ("unsupported" if answer.verdict == "NOT SUPPORTED" else "failed"), answer.failure
     try:
-        save(out, given.header, answer.tensors)
+        save(out, problem.header, answer.tensors)
     except CaseError as error:
         return "failed", f"garbage: {str(error).removeprefix(f'{out}: ')}"
     return "done", None
