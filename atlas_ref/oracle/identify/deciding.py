@@ -19,7 +19,7 @@ from atlas_ref.parts.newton_schulz import NewtonSchulz
 from atlas_ref.rules import names_with
 from atlas_ref.types import Array
 
-#: Numbers of tokens tried, and seeds of each.
+#: Numbers of tokens to try, and seeds of each.
 TOKENS, SEEDS = (1, 2, 3, 4, 5, 6, 8, 12), 3
 
 #: Tolerances that two conventions must be apart.
@@ -33,7 +33,7 @@ LEAST = {"float64": 1e-13, "float32": 1e-6, "float16": 5e-3, "bfloat16": 4e-2}
 
 
 class Design(NamedTuple):
-    """What is varied beside the seed.
+    """Settings that are varied beside the seed.
 
     Attributes:
         scales: one head for each, whose values are this small and whose states are zero, so that eps and guard show.
@@ -48,7 +48,7 @@ class Design(NamedTuple):
 
 
 def deciding_case(case: Case, conventions: Sequence[Convention], *, dtype: str = "float32") -> Case | None:
-    """The case with the fewest tokens on which y differs, beyond what the format rounds, between every two conventions.
+    """The case with the fewest tokens whose y separates every two conventions beyond rounding.
 
     Where one exists, it also tells each of them from everything that is one change away from the first, so that results on
     it alone have one answer.
@@ -58,7 +58,7 @@ def deciding_case(case: Case, conventions: Sequence[Convention], *, dtype: str =
         dtype: format in which results will be compared.
 
     Returns:
-        a case under the first convention that it can be stated with, or None where none of those tried decides.
+        a case under the first convention that it can be stated with, or None where no trial decides.
     """
     for alone in (True, False):
         for design in _designs(case, conventions):
@@ -78,9 +78,9 @@ def _beside(case: Case, conventions: Sequence[Convention]) -> list[Convention]:
     own = {lattice.folded(of, lattice.point(each)) for each in conventions}
     depth = 1 if case.header.rule in names_with("has_window") else 2
     near = lattice.around(lattice.point(conventions[0]), lattice.tried(conventions[0], case.header.rule), depth)
-    found = dict.fromkeys(lattice.folded(of, each) for each in near)
-    made = [lattice.convention(each) for each in found if each not in own]
-    return [each for each in made if lattice.refusal(of, each) is None]
+    points = dict.fromkeys(lattice.folded(of, each) for each in near)
+    neighbours = [lattice.convention(each) for each in points if each not in own]
+    return [each for each in neighbours if lattice.refusal(of, each) is None]
 
 
 def separated(case: Case, conventions: Sequence[Convention], others: Sequence[Convention], dtype: str) -> bool:
@@ -103,12 +103,12 @@ def separated(case: Case, conventions: Sequence[Convention], others: Sequence[Co
 
 def _flat(case: Case, conventions: Sequence[Convention], name: str) -> Array:
     """One result of every convention, (conventions, numbers)."""
-    found: list[Array] = [np.zeros(0)] * len(conventions)
+    rows: list[Array] = [np.zeros(0)] * len(conventions)
     with np.errstate(all="ignore"):
         for numbers, results in candidates.evaluated(case, converted(case, "float64"), conventions):
             for place, number in enumerate(numbers):
-                found[number] = results[name][place].ravel()
-    return np.stack(found)
+                rows[number] = results[name][place].ravel()
+    return np.stack(rows)
 
 
 def _designs(case: Case, conventions: Sequence[Convention]) -> Iterator[Design]:
@@ -139,8 +139,8 @@ def _scales(conventions: Sequence[Convention]) -> tuple[float, ...]:
 
 def _trial(case: Case, conventions: Sequence[Convention], design: Design, seed: int, dtype: str) -> Case | None:
     """A case of a design that every convention can be evaluated on."""
-    for stated in conventions:
-        request = _request(case, stated, design, seed, "float32" if dtype == "float64" else dtype)
+    for convention in conventions:
+        request = _request(case, convention, design, seed, "float32" if dtype == "float64" else dtype)
         try:
             trial = new(request, name="deciding case")
             trial = _scaled(trial, design) if design.scales else trial
@@ -152,7 +152,7 @@ def _trial(case: Case, conventions: Sequence[Convention], design: Design, seed: 
     return None
 
 
-def _request(case: Case, stated: Convention, design: Design, seed: int, dtype: str) -> Request:
+def _request(case: Case, convention: Convention, design: Design, seed: int, dtype: str) -> Request:
     h = case.header
     plain = h.plain()
     return Request(
@@ -166,28 +166,30 @@ def _request(case: Case, stated: Convention, design: Design, seed: int, dtype: s
         span=design.span,
         seed=seed,
         dtype=dtype,
-        convention=_stated(stated, h.rule) or "spec",
+        convention=_stated(convention, h.rule) or "spec",
         feature_map=plain.get("feature_map", {}),
         window_weights=plain.get("window_weights") or {},
     )
 
 
 def _stated(convention: Convention, rule: str) -> dict[str, Any]:
-    """A convention as a header says it: what differs from `spec`."""
-    made, spec = convention.model_dump(mode="json"), resolve("spec", rule=rule)
+    """A convention as a header states it: its differences from `spec`."""
+    axes, spec = convention.model_dump(mode="json"), resolve("spec", rule=rule)
     plain = spec.model_dump(mode="json")
-    told = {axis: value for axis, value in made.items() if value != plain[axis]}
+    changes = {axis: value for axis, value in axes.items() if value != plain[axis]}
     if rule not in (*names_with("has_newton_schulz"), "newton_schulz"):
-        told.pop("newton_schulz", None)
-    elif isinstance(told.get("newton_schulz"), dict):
-        told["newton_schulz"] = {key: value for key, value in told["newton_schulz"].items() if value != plain["newton_schulz"][key]}
-    if rule in names_with("has_newton_schulz") and "newton_schulz" in told:
-        told["rate"] = made["rate"]  # whose default follows Newton-Schulz
-    return told
+        changes.pop("newton_schulz", None)
+    elif isinstance(changes.get("newton_schulz"), dict):
+        changes["newton_schulz"] = {key: value for key, value in changes["newton_schulz"].items() if value != plain["newton_schulz"][key]}
+    if rule in names_with("has_newton_schulz") and "newton_schulz" in changes:
+        changes["rate"] = axes["rate"]  # whose default follows Newton-Schulz
+    return changes
 
 
 def _scaled(case: Case, design: Design) -> Case:
-    """All heads but the first with tiny values and zero states, and at level projected one write alone.
+    """A case whose heads but the first have tiny values and zero states.
+
+    At level projected they have one write alone.
 
     From such a start every further write multiplies rounding by the slope of Newton-Schulz at 0, until nothing is left of it.
     """

@@ -1,4 +1,7 @@
-"""Why a case cannot tell two settings apart: the equivalence classes of specs/conventions.md, with their conditions (IDENT-6)."""
+"""Reasons why a case cannot tell two settings apart (IDENT-6).
+
+They are the equivalence classes of specs/conventions.md, with their conditions.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ ROUNDING = 1e-13
 
 
 class Numbers:
-    """What the clauses ask of a case's numbers."""
+    """Properties of a case's numbers that the clauses depend on."""
 
     def __init__(self, case: Case, inputs: Mapping[str, Array], convention: Convention) -> None:
         self.header, self.inputs, self.convention = case.header, inputs, convention
@@ -78,7 +81,7 @@ class Numbers:
         return self._is("retain", 0.5)
 
     @cached_property
-    def kept(self) -> bool:
+    def no_decay(self) -> bool:
         """Whether nothing decays."""
         c, value = self.convention, self.column("retain")
         return c.gate == "none" or (value is not None and bool(np.all(value == (0.0 if c.gate == "forget" else 1.0))))
@@ -127,7 +130,7 @@ def _gate(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | None:
 
 
 def _decay(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | None:
-    if n.kept:
+    if n.no_decay:
         return "CONV-41", "nothing decays"
     if n.fixed and n.zero("in/M0", "in/M_ref"):
         return "CONV-41", "the reference is M0 = 0"
@@ -235,7 +238,7 @@ def _read(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | None:
 
 
 def _k_norm(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | None:
-    """Keys that have the length already: the norm then moves them by its 1e-6 under the root alone."""
+    """Keys of that length already, which the norm moves by its 1e-6 under the root alone."""
     if n.prepared is None or "none" not in (a, b):
         return None
     k = np.asarray(n.prepared.k(n.convention))
@@ -283,23 +286,23 @@ TESTS: dict[str, Test] = {
 
 
 def why(numbers: Numbers, ours: Point, changes: Mapping[str, Any], names: frozenset[str], distance: float) -> str:
-    """Why a case does not separate a point from its changes (IDENT-6).
+    """Reasons in words why a case does not separate a point from its changes (IDENT-6).
 
-    In words, and clauses first where they are known.
+    Clauses come first, where they are known.
 
     Args:
-        names: of the results that were handed over.
+        names: of the results under test.
         distance: between the two in float64, relative.
     """
     both = _together(numbers, changes, names)
-    found = [both or _alone(numbers, axis, ours[PLACE[axis]], value, names) for axis, value in changes.items()]
-    told = dict.fromkeys(f"{each[0]}: {each[1]}" if each is not None else "these numbers do not separate them" for each in found)
+    reasons = [both or _alone(numbers, axis, ours[PLACE[axis]], value, names) for axis, value in changes.items()]
+    words = dict.fromkeys(f"{each[0]}: {each[1]}" if each is not None else "these numbers do not separate them" for each in reasons)
     apart = "equal up to rounding" if distance <= ROUNDING else f"{distance:.1g} apart in float64"
-    return f"{'; '.join(told)} ({apart})"
+    return f"{'; '.join(words)} ({apart})"
 
 
 def _together(n: Numbers, changes: Mapping[str, Any], names: frozenset[str]) -> Reason | None:
-    """What two changes undo of each other."""
+    """Reason why two changes undo each other."""
     c = n.convention
     fixed = c.reference == "zero" or (n.fixed and n.zero("in/M0", "in/M_ref"))
     if set(changes) == {"direction", "value_sign"} and fixed and n.from_rest and "out/S" not in names:

@@ -25,7 +25,7 @@ from atlas_ref.oracle.judge.tolerance import MARGINAL, PASS
 
 Verdict = Literal["MATCH", "UNDECIDABLE", "NO MATCH", "NOT FINITE"]
 
-#: Settings that fit beside the match and are listed one by one; of more, the axes are told and the number.
+#: Settings that fit beside the match and are listed one by one; of more, only the axes and the number.
 LISTED = 24
 
 
@@ -33,9 +33,9 @@ class Fit(NamedTuple):
     """A convention and how well it explains the results.
 
     Attributes:
-        convention: as a case's header would say it: a preset, and axes that change it.
+        convention: as a case's header would state it: a preset, and axes that change it.
         distance: the root mean square error over that of the results, the worst of the tensors.
-        ratio: the worst error over its tolerance; up to 2 is a fit, above 4 is wrong; None where it was not judged.
+        ratio: the worst error over its tolerance; up to 2 is a fit, above 4 is wrong; None where it has no tolerance.
         tensor: the tensor that is worst.
     """
 
@@ -46,7 +46,7 @@ class Fit(NamedTuple):
 
 
 class Twin(NamedTuple):
-    """A setting that this case cannot tell from the match: what it changes, and why it does not show."""
+    """A setting that this case cannot tell from the match, with its changes and the reason."""
 
     changes: dict[str, Any]
     reason: str
@@ -99,7 +99,7 @@ def identify(case: Case, mine: Mapping[str, Any], *, depth: int = 2, dtype: str 
     """Search the conventions that make ours equal to the results under test (IDENT-1 to IDENT-8).
 
     Args:
-        case: what the results were computed from; its own convention is one of those tried.
+        case: what the results were computed from; its own convention is one of the candidates.
         mine: results by name, `out/y`, `out/M`, `grad/k`, ...; any subset.
         depth: changes from the case's convention and from every preset, 0 to 2.
         dtype: format that the results were computed in; that of each array when None.
@@ -126,15 +126,15 @@ def identify(case: Case, mine: Mapping[str, Any], *, depth: int = 2, dtype: str 
 
 
 class Search:
-    """One search: the points tried, their distances, and what follows."""
+    """One search: its points, their distances, and the answer."""
 
     def __init__(self, case: Case, observation: Observation, depth: int) -> None:
         self.case, self.observation, self.depth = case, observation, depth
         self.facts = lattice.facts(case)
         self.inputs = converted(case, "float64")
         self.bases = {name: lattice.folded(self.facts, base) for name, base in lattice.bases(self.facts, case.convention).items()}
-        found = self._enumerated(depth)
-        self.points, self.conventions, self.untried = list(found.points), list(found.conventions), dict(found.untried)
+        space = self._enumerated(depth)
+        self.points, self.conventions, self.untried = list(space.points), list(space.conventions), dict(space.untried)
         self.large = is_large(case, len(self.points))
         self.scores: Scored = (staged if self.large else scored)(case, self.inputs, self.conventions, observation)
 
@@ -153,8 +153,8 @@ class Search:
         fitting = [i for i in order if ratios.get(i, np.inf) <= PASS]
         open_ = [i for i in order if ratios.get(i, np.inf) <= MARGINAL] if fitting else []
         best = min(fitting or [int(order[0])], key=self._cost)
-        taken = {best, *open_}
-        second = next((i for i in order if i not in taken and np.isfinite(self.scores.distance[i])), None)
+        fits = {best, *open_}
+        second = next((i for i in order if i not in fits and np.isfinite(self.scores.distance[i])), None)
         match = self._fit(best, ratios, tensors)
         runner_up = None if second is None else self._fit(second, ratios, tensors)
         verdict: Verdict = "NO MATCH" if not fitting else "MATCH" if len(open_) == 1 else "UNDECIDABLE"
@@ -180,12 +180,12 @@ class Search:
         )
 
     def with_number(self, answer: Identification) -> Identification:
-        """The answer with a gradient_scale outside the listed ones, where one explains the results (IDENT-13)."""
+        """The answer with a gradient_scale that is not listed, where one explains the results (IDENT-13)."""
         if self.large or not self.observation.values:
             return answer
-        known = set(self.points)
-        near = [each for each in self._enumerated(min(self.depth, 1)).points if each in known]
-        added = [each for each in fitted(self.case, self.inputs, near, self.observation) if each not in known][:1]
+        points = set(self.points)
+        near = [each for each in self._enumerated(min(self.depth, 1)).points if each in points]
+        added = [each for each in fitted(self.case, self.inputs, near, self.observation) if each not in points][:1]
         if not added:
             return answer
         self.points += added
@@ -217,42 +217,45 @@ class Search:
         return min((len(lattice.changes(base, self.points[i])), place) for place, base in enumerate(self.bases.values()))
 
     def described(self, at: Point) -> dict[str, Any]:
-        """A point as a header would say it."""
+        """A point as a header would state it."""
         name, base = min(self.bases.items(), key=lambda item: len(lattice.changes(item[1], at)))
         return as_header(name, lattice.changes(base, at), self.case)
 
     def _void(self, best: int) -> dict[str, str]:
         of, c = self.facts, self.conventions[best]
-        found = lattice.void_in(of, c)
-        return found | dict.fromkeys(lattice.always_the_same(of, c) - set(found), "the same function, whatever the value")
+        void = lattice.void_in(of, c)
+        return void | dict.fromkeys(lattice.always_the_same(of, c) - set(void), "the same function, whatever the value")
 
     def _undecided(self, best: int, fitting: Sequence[int]) -> dict[str, list[Any]]:
-        found: dict[str, list[Any]] = {}
+        by_axis: dict[str, list[Any]] = {}
         ours = self.points[best]
         for i in fitting:
             for axis, theirs in lattice.changes(ours, self.points[i]).items():
-                values = found.setdefault(axis, [ours[lattice.PLACE[axis]]])
+                values = by_axis.setdefault(axis, [ours[lattice.PLACE[axis]]])
                 if theirs not in values:
                     values.append(theirs)
-        return found
+        return by_axis
 
     def _twins(self, best: int, others: Sequence[int]) -> tuple[Twin, ...]:
-        """What one change makes of the match first; a combination only where its parts are not twins themselves."""
+        """Twins of the match, those of the fewest changes first.
+
+        A combination is listed only where its parts are not twins themselves.
+        """
         if not others:
             return ()
         ours = self.points[best]
-        seen = seen_as(self.case, self.conventions[best])
-        numbers = equivalence.Numbers(seen, converted(seen, "float64"), self.conventions[best])
-        changed = {i: lattice.changes(ours, self.points[i]) for i in others}
-        known = {frozenset((axis, repr(value)) for axis, value in each.items()) for each in changed.values()}
-        listed = [i for i, each in changed.items() if not _implied(each, known)]
-        listed = sorted(listed, key=lambda i: len(changed[i]))[:LISTED]
+        view = seen_as(self.case, self.conventions[best])
+        numbers = equivalence.Numbers(view, converted(view, "float64"), self.conventions[best])
+        changes = {i: lattice.changes(ours, self.points[i]) for i in others}
+        fits = {frozenset((axis, repr(value)) for axis, value in each.items()) for each in changes.values()}
+        listed = [i for i, each in changes.items() if not _implied(each, fits)]
+        listed = sorted(listed, key=lambda i: len(changes[i]))[:LISTED]
         apart = self._distances(best, listed)
         names = frozenset((*self.observation.values, *self.observation.gradients))
-        return tuple(Twin(changed[i], equivalence.why(numbers, ours, changed[i], names, apart[i]), apart[i]) for i in listed)
+        return tuple(Twin(changes[i], equivalence.why(numbers, ours, changes[i], names, apart[i]), apart[i]) for i in listed)
 
     def _distances(self, best: int, others: Sequence[int]) -> dict[int, float]:
-        """How far float64 puts other conventions from the match, in what was handed over."""
+        """Distances of other conventions from the match in float64, by the results under test."""
         chosen = [best, *others]
         names = list(self.observation.values) or ["out/y"]
         arrays: dict[int, dict[str, Any]] = {}
@@ -260,32 +263,35 @@ class Search:
             for numbers, results in candidates.evaluated(self.case, self.inputs, [self.conventions[i] for i in chosen]):
                 for place, number in enumerate(numbers):
                     arrays[chosen[number]] = {name: results[name][place] for name in names if name in results}
-        found = {}
+        distances = {}
         for i in others:
             pairs = [(arrays[i][name], arrays[best][name]) for name in arrays[best] if name in arrays[i]]
             pairs = [(x, y if x.shape == y.shape else np.swapaxes(y, -1, -2)) for x, y in pairs]
-            found[i] = max((float(np.linalg.norm(x - y) / (np.linalg.norm(y) or 1.0)) for x, y in pairs), default=0.0)
-        return found
+            distances[i] = max((float(np.linalg.norm(x - y) / (np.linalg.norm(y) or 1.0)) for x, y in pairs), default=0.0)
+        return distances
 
 
-def _implied(changes: Mapping[str, Any], known: set[frozenset[tuple[str, str]]]) -> bool:
-    """Whether a combination says nothing new: without those of its changes that fit alone, nothing or another fit is left."""
+def _implied(changes: Mapping[str, Any], fits: set[frozenset[tuple[str, str]]]) -> bool:
+    """Whether a combination of changes says nothing new.
+
+    Without those of its changes that fit alone, nothing or another fit remains.
+    """
     whole = frozenset((axis, repr(value)) for axis, value in changes.items())
-    rest = frozenset(each for each in whole if frozenset([each]) not in known)
-    return len(whole) > 1 and rest != whole and (not rest or rest in known)
+    rest = frozenset(each for each in whole if frozenset([each]) not in fits)
+    return len(whole) > 1 and rest != whole and (not rest or rest in fits)
 
 
 def as_header(name: str, changes: Mapping[str, Any], case: Case) -> dict[str, Any]:
     """A preset's name and changes as the `convention` of a header."""
     if name == lattice.OWN:
         own = case.header.convention
-        made: dict[str, Any] = {"preset": own} if isinstance(own, str) else dict(own)
+        header: dict[str, Any] = {"preset": own} if isinstance(own, str) else dict(own)
     else:
-        made = {"preset": name.removesuffix(lattice.WITHOUT)}
-        made |= {"newton_schulz": "none"} if name.endswith(lattice.WITHOUT) else {}
+        header = {"preset": name.removesuffix(lattice.WITHOUT)}
+        header |= {"newton_schulz": "none"} if name.endswith(lattice.WITHOUT) else {}
     inner = {axis.removeprefix(PREFIX): value for axis, value in changes.items() if axis.startswith(PREFIX)}
-    made |= {axis: value for axis, value in changes.items() if axis in AXES and value != "object"}
+    header |= {axis: value for axis, value in changes.items() if axis in AXES and value != "object"}
     if inner or changes.get("newton_schulz") == "object":
-        before = made.get("newton_schulz")
-        made["newton_schulz"] = {**(before if isinstance(before, Mapping) else {}), **inner}
-    return made
+        before = header.get("newton_schulz")
+        header["newton_schulz"] = {**(before if isinstance(before, Mapping) else {}), **inner}
+    return header

@@ -17,10 +17,10 @@ from atlas_ref.types import Array
 GRID = tuple(2.0**i for i in range(-6, 7))
 POINTS, ROUNDS, VALUES = 8, 8, 13
 
-#: Points that are tried between those values as well, and the factors of it.
+#: Points that are also evaluated between those values, and the factors.
 FINER, STEPS = 100, (2.0**-0.6, 2.0**-0.4, 2.0**-0.2, 1.0, 2.0**0.2, 2.0**0.4, 2.0**0.6)
 
-#: Distance of the nearest that is worth refining.
+#: Largest distance that is worth refining.
 NEAR = 0.5
 
 
@@ -37,19 +37,19 @@ def fitted(case: Case, inputs: Mapping[str, Array], points: Sequence[Point], obs
     first = _best(case, inputs, [(each, scale) for each in bare for scale in GRID], observation)
     between = [(each, best * step) for each, (_, best) in _nearest(first, FINER) for step in STEPS]
     second = _best(case, inputs, between, observation) if between else {}
-    found = [(*_refined(case, inputs, each, best, observation), each) for each, (_, best) in _nearest(second, POINTS)]
-    return [_at(each, scale) for gap, scale, each in sorted(found, key=lambda one: one[0])]
+    fits = [(*_refined(case, inputs, each, best, observation), each) for each, (_, best) in _nearest(second, POINTS)]
+    return [_at(each, scale) for gap, scale, each in sorted(fits, key=lambda one: one[0])]
 
 
 def _best(
-    case: Case, inputs: Mapping[str, Array], tried: Sequence[tuple[Point, float]], observation: Observation
+    case: Case, inputs: Mapping[str, Array], trials: Sequence[tuple[Point, float]], observation: Observation
 ) -> dict[Point, tuple[float, float]]:
     """The least distance of each point, and the scale that has it."""
-    found: dict[Point, tuple[float, float]] = {}
-    for (each, scale), gap in zip(tried, _distances(case, inputs, tried, observation), strict=True):
-        if each not in found or gap < found[each][0]:
-            found[each] = (float(gap), scale)
-    return found
+    result: dict[Point, tuple[float, float]] = {}
+    for (each, scale), gap in zip(trials, _distances(case, inputs, trials, observation), strict=True):
+        if each not in result or gap < result[each][0]:
+            result[each] = (float(gap), scale)
+    return result
 
 
 def _nearest(scores: Mapping[Point, tuple[float, float]], count: int) -> list[tuple[Point, tuple[float, float]]]:
@@ -57,7 +57,10 @@ def _nearest(scores: Mapping[Point, tuple[float, float]], count: int) -> list[tu
 
 
 def _refined(case: Case, inputs: Mapping[str, Array], at: Point, scale: float, observation: Observation) -> tuple[float, float]:
-    """The least distance near a first scale, and the scale that has it, by ever finer grids around the best."""
+    """The least distance near a first scale, and the scale that has it.
+
+    Found by ever finer grids around the best.
+    """
     width, gap = 0.2, np.inf
     for _ in range(ROUNDS):
         values = scale * np.exp(width * np.linspace(-1.0, 1.0, VALUES))
@@ -67,8 +70,8 @@ def _refined(case: Case, inputs: Mapping[str, Array], at: Point, scale: float, o
     return gap, scale
 
 
-def _distances(case: Case, inputs: Mapping[str, Array], tried: Sequence[tuple[Point, float]], observation: Observation) -> Array:
-    return scored(case, inputs, [lattice.convention(_at(each, scale)) for each, scale in tried], observation).distance
+def _distances(case: Case, inputs: Mapping[str, Array], trials: Sequence[tuple[Point, float]], observation: Observation) -> Array:
+    return scored(case, inputs, [lattice.convention(_at(each, scale)) for each, scale in trials], observation).distance
 
 
 def _at(point: Point, scale: float) -> Point:

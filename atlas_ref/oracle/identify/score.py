@@ -33,7 +33,7 @@ class Observation(NamedTuple):
     """Results under test in float64, and the format that they were computed in.
 
     Attributes:
-        values: what conventions are ranked by; gradients: what those that fit must explain as well.
+        values: what conventions are ranked by; gradients: those that a fit must explain as well.
         dtypes: the format of each.
         unused: results that no convention changes, or that are not compared here.
     """
@@ -71,14 +71,14 @@ def observe(case: Case, mine: Mapping[str, Any], dtype: str | None) -> Observati
     Raises:
         CaseError: nothing to compare, a name that is no result of the case, another shape, a dtype that is no float.
     """
-    known = {*result_names()} | {"grad/" + name.removeprefix("in/") for name in differentiable(case)}
+    names = {*result_names()} | {"grad/" + name.removeprefix("in/") for name in differentiable(case)}
     shapes = _shapes(case)
     values: dict[str, Array] = {}
     gradients: dict[str, Array] = {}
     dtypes: dict[str, str] = {}
     unused: list[str] = []
     for name, array in mine.items():
-        if name not in known:
+        if name not in names:
             raise CaseError(f"{case.name}: {name}: not a result of this case; it has {', '.join(shapes)}")
         array = np.asarray(array)
         if array.dtype.name not in FORMATS:
@@ -113,10 +113,10 @@ def _shapes(case: Case) -> dict[str, tuple[tuple[int, ...], ...]]:
     else:
         lead = inputs["in/k"].shape[:-2]
     matrix = tuple(dict.fromkeys([(*lead, of.d_out, of.d_phi), (*lead, of.d_phi, of.d_out)]))
-    found: dict[str, tuple[tuple[int, ...], ...]] = {"out/y": ((*lead, of.tokens, of.d_out),), "out/M": matrix}
+    shapes: dict[str, tuple[tuple[int, ...], ...]] = {"out/y": ((*lead, of.tokens, of.d_out),), "out/M": matrix}
     if of.names & {"in/momentum", "in/log_momentum", "in/param/W_momentum"} and RULES[h.rule].has_momentum:
-        found["out/S"] = matrix
-    return found | {"out/M_ref": matrix} | grads
+        shapes["out/S"] = matrix
+    return shapes | {"out/M_ref": matrix} | grads
 
 
 def scored(case: Case, inputs: Mapping[str, Array], conventions: Sequence[Convention], observation: Observation) -> Scored:
@@ -138,7 +138,7 @@ def _worst(errors: dict[str, Array]) -> Scored:
 
 
 def _relative(results: Array, mine: Array) -> Array:
-    """||found - mine|| / ||mine|| of each convention."""
+    """||results - mine|| / ||mine|| of each convention."""
     size = float(np.linalg.norm(mine))
     gap = (results - mine[None]).reshape(len(results), -1)
     return np.sqrt(np.einsum("ij,ij->i", gap, gap)) / (size or 1.0)
@@ -210,16 +210,16 @@ def _reach(tolerance: Tolerance, observation: Observation) -> float:
 
 
 def _allowed(case: Case, convention: Convention, observation: Observation) -> dict[str, Tolerance]:
-    seen = seen_as(case, convention)
-    found: dict[str, Tolerance] = {}
+    view = seen_as(case, convention)
+    by_name: dict[str, Tolerance] = {}
     for dtype in dict.fromkeys(observation.dtypes.values()):
         names = [name for name in (*observation.values, *observation.gradients) if observation.dtypes[name] == dtype]
-        known = [name for name in names if not name.startswith("grad/")]
-        known += [name for name in names if name.startswith("grad/") and "in/" + name.removeprefix("grad/") in seen.inputs]
-        if "out/M_ref" in known and not _resumes(convention):
-            known.remove("out/M_ref")
-        found |= tolerances(seen, dtype=dtype, only=known, alternatives=False)
-    return found
+        only = [name for name in names if not name.startswith("grad/")]
+        only += [name for name in names if name.startswith("grad/") and "in/" + name.removeprefix("grad/") in view.inputs]
+        if "out/M_ref" in only and not _resumes(convention):
+            only.remove("out/M_ref")
+        by_name |= tolerances(view, dtype=dtype, only=only, alternatives=False)
+    return by_name
 
 
 def _resumes(c: Convention) -> bool:
@@ -263,12 +263,12 @@ def _by_gradients(
 ) -> None:
     """Gradients of the conventions whose values fit, by the rules themselves."""
     for i in chosen:
-        seen = seen_as(case, conventions[i])
-        if any("in/" + name.removeprefix("grad/") not in seen.inputs for name in observation.gradients):
+        view = seen_as(case, conventions[i])
+        if any("in/" + name.removeprefix("grad/") not in view.inputs for name in observation.gradients):
             ratios[i] = float("inf")
             continue
         allowed = _allowed(case, conventions[i], observation)
-        ours = evaluate(seen, grad=True).tensors
+        ours = evaluate(view, grad=True).tensors
         worst = {name: _gradient_ratio(ours[name], mine, allowed[name].norms) for name, mine in observation.gradients.items()}
         name = max(worst, key=lambda each: worst[each])
         if worst[name] > ratios.get(i, -1.0):

@@ -40,7 +40,7 @@ def staged(case: Case, inputs: Mapping[str, Array], conventions: Sequence[Conven
 
     Exact for the conventions that are near on its first tokens, those of the first tokens for the rest.
 
-    A read at the end of the call is ranked by its memory where that was handed over, and is left out otherwise, since no
+    A read at the end of the call is ranked by its memory where the results have one. Otherwise it is left out, since no
     prefix shows it.
     """
     if "out/y" not in observation.values:
@@ -61,8 +61,8 @@ def staged(case: Case, inputs: Mapping[str, Array], conventions: Sequence[Conven
         near = [int(i) for i in np.argsort(distance, kind="stable")[:MOST]]
     whole = scored(case, inputs, [conventions[i] for i in near], observation)
     errors = {name: distance.copy() for name in whole.errors}
-    for name, found in whole.errors.items():
-        errors[name][near] = found
+    for name, error in whole.errors.items():
+        errors[name][near] = error
     distance[near] = whole.distance
     return Scored(distance, errors)
 
