@@ -1,6 +1,6 @@
-"""The cases of a sweep on the workers of a Dask scheduler; needs the extra `cluster`, which is imported when it is asked for.
+"""The cases of a sweep on the workers of a Dask scheduler.
 
-Specified in specs/sweep.md, SWEEP-8 and SWEEP-10.
+Needs the extra `cluster`, which is imported on first use. Specified in specs/sweep.md, SWEEP-8 and SWEEP-10.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ PATIENCE = 30.0
 
 
 def on_dask(work: Work, tasks: Iterable[Task], address: str) -> Generator[tuple[Task, Result]]:
-    """On the workers of a Dask scheduler; what a lost worker had is done by another (SWEEP-10).
+    """Results of tasks from the workers of a Dask scheduler (SWEEP-10).
+
+    The tasks of a lost worker are done by another.
 
     Raises:
         CaseError: dask is not installed, nothing answers at the address, the scheduler is lost, or no worker is left.
@@ -42,7 +44,7 @@ def on_dask(work: Work, tasks: Iterable[Task], address: str) -> Generator[tuple[
 
 
 def _on_client(distributed: Any, client: Any, packed: bytes, tasks: Iterable[Task]) -> Generator[tuple[Task, Result]]:
-    """A few tasks per thread under way at a time."""
+    """Results of tasks from a client, with a few tasks per thread under way at a time."""
     waiting = iter(tasks)
     under_way: dict[Any, Task] = {}
     while True:
@@ -56,10 +58,10 @@ def _on_client(distributed: Any, client: Any, packed: bytes, tasks: Iterable[Tas
         for future in _finished(distributed, client, under_way):
             task = under_way.pop(future)
             try:
-                found = future.result()
+                result = future.result()
             except distributed.KilledWorker:
                 raise CaseError(f"scheduler: case {task.number}: every worker that computed it was lost") from None
-            yield task, found
+            yield task, result
 
 
 @contextlib.contextmanager
@@ -82,7 +84,7 @@ def _client(distributed: Any, address: str) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the words of the cluster's libraries: what they have to say is raised, too."""
+    """Silence the loggers of the cluster's libraries, whose errors are raised as well."""
     names = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] in ("distributed", "tornado", "asyncio")]
     before = {name: logging.getLogger(name).level for name in names}
     try:
@@ -107,7 +109,10 @@ _per_thread = threading.local()
 
 
 def remote(packed: bytes, folder: str, task: Task) -> Result:
-    """A task, in a thread of a Dask worker, which keeps the implementation open for the next one."""
+    """Perform a task in a thread of a Dask worker.
+
+    The implementation stays open for the next task.
+    """
     if getattr(_per_thread, "packed", None) != packed:
         if getattr(_per_thread, "stack", None) is not None:
             _per_thread.stack.close()

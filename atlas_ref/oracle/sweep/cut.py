@@ -1,4 +1,7 @@
-"""Cut a case along one of its named axes, every tensor that has it at once, so that what is left is a case again."""
+"""Cut a case along one of its named axes, in every tensor that has it.
+
+The remainder is a case again.
+"""
 
 from __future__ import annotations
 
@@ -27,21 +30,21 @@ class Candidate(NamedTuple):
 
 
 def table_of(case: Case) -> dict[str, Tensor]:
-    """What this case may hold."""
+    """Tensors that this case may hold."""
     return legal(case.header, effective(case.convention, rule=case.header.rule), set(case.inputs))[0]
 
 
 def axes_of(case: Case) -> dict[str, tuple[str, ...]]:
     """Named axes of every input, leading ones as `leading0`, `leading1`, ..."""
-    table, found = table_of(case), {}
+    table, axes = table_of(case), {}
     for name, value in case.inputs.items():
         words = table[name].axes.split()
         if words == ["gate"]:
             words = ["...", "T", "d_out"] if value.ndim == case.inputs["in/k"].ndim else ["...", "T"]
         if words[0] == "...":
             words = [f"leading{i}" for i in range(value.ndim - len(words) + 1)] + words[1:]
-        found[name] = tuple(words)
-    return found
+        axes[name] = tuple(words)
+    return axes
 
 
 def axis_sizes(case: Case) -> dict[str, int]:
@@ -52,34 +55,34 @@ def axis_sizes(case: Case) -> dict[str, int]:
 def cut(case: Case, axis: str, keep: Sequence[int]) -> Candidate | None:
     """The case with these places of an axis alone; None where it has no such axis.
 
-    What is tied to the axis follows: features to the numbers they are made of, the columns of computed gates to keys and values,
+    Axes tied to it follow: features to the numbers they are made of, the columns of computed gates to keys and values,
     one gate per output dimension to the output dimensions, the window's contents to the window.
     """
     sizes = axis_sizes(case)
     header = case.header.plain()
-    kept: dict[str, Sequence[int]] = {axis: keep}
+    places: dict[str, Sequence[int]] = {axis: keep}
     if axis == "c":
         header["window"] = len(keep)
         n = min(len(keep) - 1, sizes.get("n", 0))
-        kept |= {each: range(sizes[each] - min(n, sizes[each]), sizes[each]) for each in ("n", "m") if each in sizes}
+        places |= {each: range(sizes[each] - min(n, sizes[each]), sizes[each]) for each in ("n", "m") if each in sizes}
     elif axis not in sizes:
         return None
     d_in, d_out = sizes.get("d_in", 0), sizes.get("d_out", 0)
     if axis == "d_in":
-        kept |= _features(case, sizes, keep)
-        kept["d_kv"] = [*keep, *range(d_in, d_in + d_out)]
+        places |= _features(case, sizes, keep)
+        places["d_kv"] = [*keep, *range(d_in, d_in + d_out)]
     elif axis == "d_out":
-        kept["d_kv"] = [*range(d_in), *(d_in + i for i in keep)]
-        kept |= {gate: keep for gate in sizes if gate.startswith("n_") and sizes[gate] == d_out}
+        places["d_kv"] = [*range(d_in), *(d_in + i for i in keep)]
+        places |= {gate: keep for gate in sizes if gate.startswith("n_") and sizes[gate] == d_out}
     elif axis == "d_phi" and ("in/phi/W" not in case.inputs and "in/proj" not in case.inputs and case.header.rule != "newton_schulz"):
         return None  # it follows d_in
     if header.get("span") and axis == "T" and header.get("phase", 0) >= header["span"]:
         header.pop("phase")
-    return Candidate(header, {name: _taken(case.inputs[name], axes, kept) for name, axes in axes_of(case).items()})
+    return Candidate(header, {name: _taken(case.inputs[name], axes, places) for name, axes in axes_of(case).items()})
 
 
 def _features(case: Case, sizes: dict[str, int], keep: Sequence[int]) -> dict[str, Sequence[int]]:
-    """Which features are left of a map, with fewer numbers to map."""
+    """Features that remain of a map with fewer inputs."""
     kind = case.header.feature_map.kind
     if case.header.rule not in (*RULES, "feature_map") or "in/phi/W" in case.inputs:
         return {}
@@ -89,15 +92,18 @@ def _features(case: Case, sizes: dict[str, int], keep: Sequence[int]) -> dict[st
     return {"d_phi": keep if kind in _SAME else range(min(sizes.get("d_phi", 0), feature_maps.d_phi(case.header.feature_map, d)))}
 
 
-def _taken(value: np.ndarray[Any, Any], axes: tuple[str, ...], kept: dict[str, Sequence[int]]) -> np.ndarray[Any, Any]:
+def _taken(value: np.ndarray[Any, Any], axes: tuple[str, ...], places: dict[str, Sequence[int]]) -> np.ndarray[Any, Any]:
     for place, axis in enumerate(axes):
-        if axis in kept:
-            value = np.take(value, list(kept[axis]), axis=place)
+        if axis in places:
+            value = np.take(value, list(places[axis]), axis=place)
     return value
 
 
 def flattened(case: Case) -> Iterator[Candidate | None]:
-    """Fewer leading axes: each cut to one of its places; without any, where each has one; gates one for all output dimensions."""
+    """Candidates with fewer leading axes.
+
+    Each axis is cut to one of its places; axes of one place are dropped; gates become one for all output dimensions.
+    """
     leading = {axis: size for axis, size in axis_sizes(case).items() if axis.startswith("leading")}
     for axis, size in leading.items():
         if size > 1:

@@ -21,7 +21,7 @@ Choices = Mapping[str, Sequence[Any]]
 #: Rules that can be swept.
 SWEPT = (*RULES, "newton_schulz", "feature_map")
 
-#: What a case is drawn from, in the order of drawing; the first value is the plainest, and shrinking leads towards it.
+#: Values that a case is drawn from, in the order of drawing; the first value is the plainest, and shrinking leads towards it.
 SPACE: dict[str, tuple[Any, ...]] = {
     "level": ("projected", "projected", "projected", "token"),
     "tokens": (1, 2, 3, 5, 7, 8, 9, 13, 16, 17, 31, 33),
@@ -70,7 +70,7 @@ class Drawn(NamedTuple):
     Attributes:
         request: fields of `Request` that were drawn, as JSON can hold them.
         regime: a name in `regimes`.
-        case: what they make.
+        case: made from them.
     """
 
     request: dict[str, Any]
@@ -79,17 +79,17 @@ class Drawn(NamedTuple):
 
 
 def checked_choices(rule: str, choices: Choices) -> dict[str, tuple[Any, ...]]:
-    """What is fixed, with the rule's own limits (SWEEP-3).
+    """Check choices against the limits of the rule (SWEEP-3).
 
     Raises:
         CaseError: a rule that cannot be swept, a name that is not drawn, or no value.
     """
     if rule not in SWEPT:
         raise CaseError(f"sweep: rule {rule!r} is none of {', '.join(SWEPT)}")
-    known = (*SPACE, "convention", "regime")
+    names = (*SPACE, "convention", "regime")
     for name, values in choices.items():
-        if name not in known:
-            raise CaseError(f"sweep: {name!r} is not drawn; {', '.join(known)} are")
+        if name not in names:
+            raise CaseError(f"sweep: {name!r} is not drawn; {', '.join(names)} are")
         if not values:
             raise CaseError(f"sweep: {name}: at least one value is needed")
     for name in choices.get("regime", ()):
@@ -102,7 +102,9 @@ def checked_choices(rule: str, choices: Choices) -> dict[str, tuple[Any, ...]]:
 
 
 def drawn(rule: str, seed: int, number: int, choices: Choices) -> Drawn:
-    """Case `number` of the sweep with this seed: the same on every machine, whatever was drawn before (SWEEP-1, SWEEP-2).
+    """Case `number` of the sweep with this seed (SWEEP-1, SWEEP-2).
+
+    It is the same on every machine and does not depend on other draws.
 
     Raises:
         CaseError: no case fits the choices.
@@ -120,49 +122,55 @@ def drawn(rule: str, seed: int, number: int, choices: Choices) -> Drawn:
 
 
 def _request(rule: str, draw: np.random.Generator, choices: Choices) -> tuple[dict[str, Any], str]:
-    """Every field is drawn, fixed or not, so that fixing one leaves the others as they are (SWEEP-3)."""
-    found: dict[str, Any] = {"rule": rule, "seed": int(draw.integers(2**31)), "cotangent": True}
+    """Draw the fields of a request, and a regime (SWEEP-3).
+
+    Every field is drawn, fixed or not, so that fixing one leaves the others as they are.
+    """
+    fields: dict[str, Any] = {"rule": rule, "seed": int(draw.integers(2**31)), "cotangent": True}
     for name, values in SPACE.items():
-        found[name] = _one(draw, choices.get(name, values))
+        fields[name] = _one(draw, choices.get(name, values))
     drawn_convention = _convention(rule, draw)
-    found["convention"] = _one(draw, choices["convention"]) if "convention" in choices else drawn_convention
+    fields["convention"] = _one(draw, choices["convention"]) if "convention" in choices else drawn_convention
     regime = str(_one(draw, choices.get("regime", regimes(rule))))
-    return {name: value for name, value in _fitting(found, choices).items() if value not in (None, {})}, regime
+    return {name: value for name, value in _fitting(fields, choices).items() if value not in (None, {})}, regime
 
 
-def _fitting(found: dict[str, Any], choices: Choices) -> dict[str, Any]:
-    """Without what this rule or level does not have, unless it was asked for, in which case the refusal says so."""
-    rule, token = found["rule"], found["level"] == "token"
+def _fitting(fields: dict[str, Any], choices: Choices) -> dict[str, Any]:
+    """Fields without those that this rule or level does not have.
+
+    A field among the choices stays, so that the refusal names it.
+    """
+    rule, token = fields["rule"], fields["level"] == "token"
     idle: list[str] = ["window_gate"] if token else ["batch", "d_model", "window_weights"]
     if rule not in names_with("has_window"):
         idle += ["window", "window_gate", "history", "window_weights"] + ([] if rule == "feature_map" else ["feature_map", "features"])
     if rule not in RULES:
         idle += ["level", "tokens", "span", "pulse", "reset", "per_dimension_gates"]
-    kept = {name: value for name, value in found.items() if name not in idle or name in choices}
-    if "history" in kept and "history" not in choices and isinstance(kept["window"], int):
-        kept["history"] = min(kept["history"], kept["window"] - 1)
-    return kept
+    result = {name: value for name, value in fields.items() if name not in idle or name in choices}
+    if "history" in result and "history" not in choices and isinstance(result["window"], int):
+        result["history"] = min(result["history"], result["window"] - 1)
+    return result
 
 
 def _one(draw: np.random.Generator, values: Sequence[Any]) -> Any:
-    """One number of the generator for each choice, however many values there are."""
+    """Draw one of the values with one number of the generator, however many there are."""
     return values[int(draw.uniform() * len(values))]
 
 
 def _convention(rule: str, draw: np.random.Generator) -> dict[str, Any]:
     """A preset, or `spec`, with up to three axes changed."""
     preset = _one(draw, tuple(PRESETS)) if draw.uniform() < 0.5 else "spec"
-    changed: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     axes = [axis for axis in Convention.model_fields if axis != "newton_schulz"]
     for _ in range(int(draw.integers(4))):
         axis = str(_one(draw, axes))
-        changed[axis] = _one(draw, axis_choices(axis))
+        changes[axis] = _one(draw, axis_choices(axis))
     settings: Any = {key: _one(draw, values) for key, values in _NEWTON_SCHULZ.items() if draw.uniform() < 0.25}
     if draw.uniform() < 0.5:
         settings = "none"
     if rule in (*names_with("has_newton_schulz"), "newton_schulz"):
-        changed["newton_schulz"] = settings if rule != "newton_schulz" or settings != "none" else {}
-    return ({} if preset == "spec" else {"preset": preset}) | changed
+        changes["newton_schulz"] = settings if rule != "newton_schulz" or settings != "none" else {}
+    return ({} if preset == "spec" else {"preset": preset}) | changes
 
 
 def axis_choices(axis: str) -> tuple[Any, ...]:
@@ -178,12 +186,12 @@ RATES = ("in/step_size", "in/step_size_memory")
 
 
 def regimes(rule: str) -> tuple[str, ...]:
-    """Names of what is done to the inputs of this rule's cases (SWEEP-4)."""
+    """Names of the regimes of this rule's inputs (SWEEP-4)."""
     return tuple(_MATRICES if rule == "newton_schulz" else _SEQUENCES if rule in RULES else {"ordinary": _ordinary})
 
 
 def in_regime(case: Case, regime: str, draw: np.random.Generator) -> Case:
-    """The case with its inputs moved to a place where implementations break (SWEEP-4)."""
+    """The case with its inputs moved to a regime where implementations break (SWEEP-4)."""
     change = (_MATRICES | _SEQUENCES)[regime]
     inputs = dict(case.inputs)
     change(inputs, draw)
@@ -192,7 +200,7 @@ def in_regime(case: Case, regime: str, draw: np.random.Generator) -> Case:
 
 
 def _ordinary(inputs: Tensors, draw: np.random.Generator) -> None:
-    """As `new` makes them."""
+    """Leave the inputs as `new` makes them."""
 
 
 def _edges(inputs: Tensors, draw: np.random.Generator) -> None:
@@ -207,8 +215,8 @@ def _edges(inputs: Tensors, draw: np.random.Generator) -> None:
 
 def _some(inputs: Tensors, name: str, draw: np.random.Generator, values: Any) -> None:
     """A third of a tensor's entries replaced."""
-    chosen = draw.uniform(size=inputs[name].shape) < 1 / 3
-    inputs[name] = np.where(chosen, np.asarray(values, np.float64), inputs[name].astype(np.float64))
+    mask = draw.uniform(size=inputs[name].shape) < 1 / 3
+    inputs[name] = np.where(mask, np.asarray(values, np.float64), inputs[name].astype(np.float64))
 
 
 def _ones(inputs: Tensors, draw: np.random.Generator) -> None:
@@ -219,7 +227,7 @@ def _ones(inputs: Tensors, draw: np.random.Generator) -> None:
 
 
 def _fading(inputs: Tensors, draw: np.random.Generator) -> None:
-    """Gates so small that their products leave every float format: who divides by them is lost."""
+    """Gates so small that their products leave every float format, so that division by them fails."""
     for name in GATES:
         if name in inputs:
             inputs[name] = np.ldexp(np.ones(inputs[name].shape), -draw.integers(2, 14, inputs[name].shape))

@@ -1,6 +1,7 @@
-"""The log of a sweep: one JSON object a line, only ever appended to, so that a kill costs what was under way and no more.
+"""The log of a sweep: one JSON object a line, only ever appended to.
 
-The first line says which sweep it is; each further one is what came of one case, or of shrinking one. Specified in specs/sweep.md, SWEEP-9.
+A kill costs the tasks under way and no more. The first line says which sweep it is; each further one is the outcome of one
+case, or of shrinking one. Specified in specs/sweep.md, SWEEP-9.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ VERSION = 1
 
 
 def plain(value: Any) -> Any:
-    """A value as it is after a log: keys in order, tuples as lists, numbers that JSON does not have as words."""
+    """A value as a log returns it.
+
+    Keys are in order, tuples are lists, and numbers that JSON does not have are words.
+    """
     if isinstance(value, Mapping):
         return {str(key): plain(value[key]) for key in sorted(value, key=str)}
     if isinstance(value, list | tuple):
@@ -35,7 +39,8 @@ class Log:
 
     Args:
         plan: what an outcome depends on, which the first line holds.
-        key, what: of the first line, and what is logged, in words.
+        key: of the first line.
+        what: what is logged, in words.
         holds: whether a further line is one that the work writes; any task with the number of a case where None.
 
     Raises:
@@ -54,7 +59,7 @@ class Log:
         self.path, self._key, self._what, self._holds = Path(path), key, what, holds or _is_task
         self._plan = {key: VERSION, **plain(plan)}
         self.known = self._read()
-        self._stream: IO[bytes] | None = None  # bad input leaves no file behind: it is made when there is a line
+        self._stream: IO[bytes] | None = None  # bad input leaves no file behind: the first line creates it
         if not os.path.isdir(self.path.parent):
             raise CaseError(f"{path}: the folder {self.path.parent} does not exist")
 
@@ -66,7 +71,7 @@ class Log:
             self._stream.close()
 
     def append(self, line: Mapping[str, Any]) -> None:
-        """Keep a line; it is in the file when this returns.
+        """Append a line, which is in the file on return.
 
         Raises:
             CaseError: the log cannot be written.
@@ -84,7 +89,7 @@ class Log:
         if stream.tell() == 0:
             stream.write(_bytes(self._plan))
         elif not self._ends_a_line():
-            stream.write(b"\n")  # what was cut short stays behind as a line that is no JSON
+            stream.write(b"\n")  # a partial line stays behind as one that is no JSON
         return stream
 
     def _ends_a_line(self) -> bool:
@@ -93,7 +98,7 @@ class Log:
             return stream.read() == b"\n"
 
     def _read(self) -> dict[tuple[str, int], dict[str, Any]]:
-        """(task, number) -> what came of it."""
+        """(task, number) -> outcome."""
         try:
             self.path.stat()
             lines = read_bytes(self.path).split(b"\n")
@@ -112,15 +117,15 @@ class Log:
             if plan.get(key) != value:
                 theirs = json.dumps(plan.get(key))
                 raise CaseError(f"{self.path}: {key}: the log is that of {self._what} with {theirs}, this one has {json.dumps(value)}")
-        found: dict[tuple[str, int], dict[str, Any]] = {}
+        outcomes: dict[tuple[str, int], dict[str, Any]] = {}
         for number, line in enumerate(lines[1:], start=2):
             each = _object(line)
             if each is None:  # cut short, or empty
                 continue
             if not self._holds(each):
                 raise CaseError(f"{self.path}: line {number}: not what {self._what} writes there")
-            found[each["task"], each["case"]] = each
-        return found
+            outcomes[each["task"], each["case"]] = each
+        return outcomes
 
 
 def _bytes(line: Mapping[str, Any]) -> bytes:
@@ -130,12 +135,12 @@ def _bytes(line: Mapping[str, Any]) -> bytes:
 def _object(line: bytes) -> dict[str, Any] | None:
     """A whole line; None for one that was cut short."""
     try:
-        found = json.loads(line)
+        value = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None
 
 
 def _is_task(line: Mapping[str, Any]) -> bool:
-    """Whether a whole line is what came of a task."""
+    """Whether a whole line is the outcome of a task."""
     return isinstance(line.get("task"), str) and isinstance(line.get("case"), int)

@@ -1,6 +1,6 @@
-"""Where the cases of a sweep are computed: in this process, or in several (on a Dask cluster: sweep_dask.py).
+"""Where the cases of a sweep are computed: in this process, or in several (on a Dask cluster: cluster.py).
 
-Every mode yields the same results, in whatever order they are ready. Specified in specs/sweep.md, SWEEP-8 and SWEEP-10.
+Every mode yields the same results, in the order in which they are ready. Specified in specs/sweep.md, SWEEP-8 and SWEEP-10.
 """
 
 from __future__ import annotations
@@ -29,33 +29,36 @@ Result = Any
 
 
 class Plans(Protocol):
-    """What a piece of work depends on, but its number; it goes to other processes."""
+    """Everything that a task depends on but its number.
+
+    It is sent to other processes.
+    """
 
     def perform(self, source: Any, kind: str, number: int) -> Result:
         """The result of one task."""
 
 
 class Task(NamedTuple):
-    """One piece of work: `judge` or `shrink` a case of a sweep, or what another plan calls its tasks."""
+    """One piece of work: `judge` or `shrink` a case of a sweep, or a task of another plan."""
 
     kind: str
     number: int
 
 
 class Work(NamedTuple):
-    """What every process is told."""
+    """The plan and the implementation, which every process is sent."""
 
     plan: Plans
     source: Named | Source | None
 
 
 def performed(work: Work, source: Source | None, task: Task) -> Result:
-    """A task, in this process."""
+    """Perform a task in this process."""
     return work.plan.perform(source, task.kind, task.number)
 
 
 def here(work: Work, tasks: Iterable[Task]) -> Generator[tuple[Task, Result]]:
-    """One task after the other, in this process."""
+    """Results of one task after the other, in this process."""
     with opened(work.source) as source:
         for task in tasks:
             yield task, performed(work, source, task)
@@ -64,8 +67,8 @@ def here(work: Work, tasks: Iterable[Task]) -> Generator[tuple[Task, Result]]:
 @contextlib.contextmanager
 def opened(source: Named | Source | None) -> Iterator[Source | None]:
     if isinstance(source, Named):
-        with source.opened() as made:
-            yield made
+        with source.opened() as implementation:
+            yield implementation
     else:
         yield source
 
@@ -74,13 +77,15 @@ def opened(source: Named | Source | None) -> Iterator[Source | None]:
 
 
 def on_processes(work: Work, tasks: Iterable[Task], jobs: int) -> Generator[tuple[Task, Result]]:
-    """On `jobs` processes of this machine; a process that ends under a task is replaced and the task done again (SWEEP-10).
+    """Results of tasks from `jobs` processes of this machine (SWEEP-10).
+
+    A process that ends under a task is replaced, and the task is done again.
 
     Raises:
         CaseError: an implementation that cannot be sent there, or one task that ends every process.
     """
     packed, waiting, taking = as_bytes(work), iter(tasks), threading.Lock()
-    finished: queue.Queue[Any] = queue.Queue()
+    results: queue.Queue[Any] = queue.Queue()
     children = [Child(packed) for _ in range(jobs)]
 
     def serve(child: Child) -> None:
@@ -90,24 +95,24 @@ def on_processes(work: Work, tasks: Iterable[Task], jobs: int) -> Generator[tupl
                     task = next(waiting, None)
                 if task is None:
                     break
-                finished.put((task, child.ask(task)))
-            finished.put(None)
+                results.put((task, child.ask(task)))
+            results.put(None)
         except BaseException as error:
-            finished.put(error)
+            results.put(error)
 
     threads = [threading.Thread(target=serve, args=(child,), daemon=True) for child in children]
     try:
         for thread in threads:
             thread.start()
-        left = jobs
-        while left:
-            found = finished.get()
-            if isinstance(found, BaseException):
-                raise found
-            if found is None:
-                left -= 1
+        running = jobs
+        while running:
+            item = results.get()
+            if isinstance(item, BaseException):
+                raise item
+            if item is None:
+                running -= 1
             else:
-                yield found
+                yield item
     finally:
         for child in children:
             child.close()
@@ -116,7 +121,7 @@ def on_processes(work: Work, tasks: Iterable[Task], jobs: int) -> Generator[tupl
 class Child:
     """A process that performs one task after the other, started when it is first asked.
 
-    Not a fork: what that would inherit, threads of a library above all, is no use to an implementation.
+    Not a fork: an implementation has no use for its inheritance, threads of a library above all.
     """
 
     def __init__(self, packed: bytes) -> None:
@@ -132,15 +137,15 @@ class Child:
         """
         for _ in range(ATTEMPTS):
             try:
-                kind, found = self._exchange(task)
+                kind, answer = self._exchange(task)
             except (EOFError, OSError, pickle.UnpicklingError):  # it has ended, perhaps in the middle of an answer
                 self._end()
                 if self._closed:
                     break
                 continue
             if kind == "bad":
-                raise CaseError(found)
-            result: Result = found
+                raise CaseError(answer)
+            result: Result = answer
             return result
         raise CaseError(f"sweep: case {task.number}: every process that computed it ended before its answer, {ATTEMPTS} of them")
 
@@ -152,8 +157,8 @@ class Child:
             self._send(self._packed)
         self._send(pickle.dumps(task))
         assert self._process.stdout is not None
-        found: tuple[str, Any] = pickle.load(self._process.stdout)
-        return found
+        answer: tuple[str, Any] = pickle.load(self._process.stdout)
+        return answer
 
     def _send(self, data: bytes) -> None:
         assert self._process is not None
@@ -162,7 +167,7 @@ class Child:
         self._process.stdin.flush()
 
     def close(self) -> None:
-        """End the process, whatever it does."""
+        """End the process, even in the middle of a task."""
         self._closed = True
         self._end()
 
@@ -182,10 +187,13 @@ class Child:
 
 
 def answers(questions: IO[bytes], replies: IO[bytes]) -> None:
-    """The other side of `Child`: what to compute, then tasks, until there are no more, or one cannot be done."""
+    """Answer a `Child`: read the work, then perform its tasks.
 
-    def reply(kind: str, found: Any) -> None:
-        pickle.dump((kind, found), replies)
+    It ends when there are no more, or when one is bad input.
+    """
+
+    def reply(kind: str, answer: Any) -> None:
+        pickle.dump((kind, answer), replies)
         replies.flush()
 
     work: Work = pickle.load(questions)
@@ -200,7 +208,7 @@ def answers(questions: IO[bytes], replies: IO[bytes]) -> None:
 
 
 def as_bytes(work: Work) -> bytes:
-    """What every process is sent.
+    """The work as bytes, for other processes.
 
     Raises:
         CaseError: an implementation that cannot be.

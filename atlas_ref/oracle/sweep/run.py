@@ -1,6 +1,6 @@
-"""One case of a sweep, from its number to its verdict: draw, compute, compare, and where it fails, shrink.
+"""One case of a sweep, from its number to its verdict: draw, compute, compare, and shrink a failure.
 
-It depends on the plan and the number alone, so it gives the same outcome in whichever process it runs. Specified in specs/sweep.md.
+It depends on the plan and the number alone, so it has the same outcome in every process. Specified in specs/sweep.md.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Named(NamedTuple):
 
     @contextmanager
     def opened(self) -> Iterator[Source]:
-        """The implementation in processes of its own: what ends them, or never ends, is an answer (SWEEP-6)."""
+        """The implementation in processes of its own, whose crash or time-out is an answer (SWEEP-6)."""
         if self.kind == "program":
             yield program(self.name, timeout=self.timeout)
             return
@@ -52,7 +52,7 @@ class Plan(NamedTuple):
     """Everything that the outcome of a case depends on, but its number.
 
     Attributes:
-        choices: what is fixed of the draw, name -> values.
+        choices: fixed parts of the draw, name -> values.
         only, dtype, state_dtype: of `check`.
         shrink: comparisons that shrinking one failure may take.
     """
@@ -71,7 +71,7 @@ class Plan(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What came of one case (SWEEP-5).
+    """The outcome of one case (SWEEP-5).
 
     Attributes:
         verdict: that of its worst tensor.
@@ -92,7 +92,7 @@ class Reduced(NamedTuple):
         row: as of an outcome, after shrinking.
         comparisons: how many it took.
         numbers: in the inputs of the case, as drawn and as shrunk.
-        header, tensors: the case to save, with what the implementation answered.
+        header, tensors: the case to save, with the implementation's answer.
     """
 
     number: int
@@ -106,44 +106,47 @@ class Reduced(NamedTuple):
 
 def outcome(plan: Plan, source: Source, number: int) -> Outcome:
     """Draw case `number` and compare (SWEEP-5)."""
-    made = drawn(plan.rule, plan.seed, number, plan.choices)
-    worst = _worst(_checked(plan, source, made.case).rows)
+    sample = drawn(plan.rule, plan.seed, number, plan.choices)
+    worst = _worst(_checked(plan, source, sample.case).rows)
     success = worst.verdict in SUCCESS
-    return Outcome(number, worst.verdict, _plain(worst), None if success else {**made.request, "regime": made.regime})
+    return Outcome(number, worst.verdict, _plain(worst), None if success else {**sample.request, "regime": sample.regime})
 
 
 def reduced(plan: Plan, source: Source, number: int) -> Reduced:
-    """Case `number`, which fails, as small as it gets while the same mistake shows (SWEEP-7)."""
-    made = drawn(plan.rule, plan.seed, number, plan.choices)
-    case, comparisons = made.case, 0
-    broken = _broken(_checked(plan, source, case).rows)
-    if broken:
-        case, comparisons = shrunk(case, lambda smaller: bool(broken & _broken(_checked(plan, source, smaller).rows)), plan.shrink)
+    """Shrink case `number`, which fails, while the same mistake shows (SWEEP-7)."""
+    sample = drawn(plan.rule, plan.seed, number, plan.choices)
+    case, comparisons = sample.case, 0
+    mistakes = _broken(_checked(plan, source, case).rows)
+    if mistakes:
+        case, comparisons = shrunk(case, lambda smaller: bool(mistakes & _broken(_checked(plan, source, smaller).rows)), plan.shrink)
     last = _checked(plan, source, case)
     worst = _worst(last.rows)
     answer = {name: value for name, value in (last.answer.tensors or {}).items() if name.startswith(("out/", "grad/"))}
     header = case.header.plain() | {"note": _note(plan, number, comparisons, worst)}
-    numbers = (_numbers(made.case), _numbers(case))
+    numbers = (_numbers(sample.case), _numbers(case))
     return Reduced(number, worst.verdict, _plain(worst), comparisons, numbers, header, {**last.case.inputs, **answer})
 
 
 def _checked(plan: Plan, source: Source, case: Case) -> Checked:
-    """The comparison; an answer that names what there is not is garbage, and not the end of the sweep (SWEEP-6)."""
+    """The comparison of one case (SWEEP-6).
+
+    An answer with unknown names is garbage, and does not end the sweep.
+    """
     answered = False
 
-    def asked(given: Case) -> Answer:
+    def ask(problem: Case) -> Answer:
         nonlocal answered
         try:
-            answer = source(given)
+            answer = source(problem)
         except CaseError as error:
-            if not str(error).startswith(f"{given.name}: "):  # not about this case: there is no such implementation
+            if not str(error).startswith(f"{problem.name}: "):  # not about this case: there is no such implementation
                 raise
-            answer = _garbage(given, error)
+            answer = _garbage(problem, error)
         answered = True
         return answer
 
     try:
-        return checked(case, source=asked, only=plan.only, dtype=plan.dtype, state_dtype=plan.state_dtype)
+        return checked(case, source=ask, only=plan.only, dtype=plan.dtype, state_dtype=plan.state_dtype)
     except CaseError as error:
         if not answered:
             raise
@@ -166,13 +169,16 @@ def _worst(rows: list[Comparison]) -> Comparison:
 
 
 def _broken(rows: list[Comparison]) -> set[tuple[str, str]]:
-    """What is wrong, so that shrinking keeps to one mistake: the verdict and the tensor, or the kind of failure."""
+    """Mistakes of a case: verdict and tensor, or verdict and kind of failure.
+
+    Shrinking keeps to them.
+    """
     return {(row.verdict, row.tensor if row.tensor != "-" else row.why.partition(":")[0]) for row in rows if row.verdict in BROKEN}
 
 
 def _plain(row: Comparison) -> dict[str, Any]:
-    found = {"tensor": row.tensor, "error": row.error, "tolerance": row.tolerance, "why": row.why}
-    return found | {"place": None if row.place is None else list(row.place), "got": row.got, "want": row.want}
+    fields = {"tensor": row.tensor, "error": row.error, "tolerance": row.tolerance, "why": row.why}
+    return fields | {"place": None if row.place is None else list(row.place), "got": row.got, "want": row.want}
 
 
 def _numbers(case: Case) -> int:

@@ -19,10 +19,10 @@ from atlas_ref.rules import names_with
 
 
 def shrunk(case: Case, fails: Callable[[Case], bool], most: int) -> tuple[Case, int]:
-    """The smallest case that was found to fail, and how many comparisons were spent on it (SWEEP-7).
+    """The smallest failing case of a search, and the number of its comparisons (SWEEP-7).
 
     Args:
-        fails: whether a case still shows the mistake; asked at most `most` times.
+        fails: whether a case still shows the mistake; called at most `most` times.
     """
     search = _Search(case, fails, most)
     moves = (_tokens, _settings, _optional, _dimensions, _formats, _values)
@@ -32,24 +32,27 @@ def shrunk(case: Case, fails: Callable[[Case], bool], most: int) -> tuple[Case, 
         for move in moves:
             move(search)
         improved = search.accepted > before
-    return search.case, search.asked
+    return search.case, search.comparisons
 
 
 class _Search:
-    """The present case, and what was spent to get there."""
+    """The present case, and the comparisons spent to get there."""
 
     def __init__(self, case: Case, fails: Callable[[Case], bool], most: int) -> None:
         self.case = case
-        self.asked = self.accepted = 0
+        self.comparisons = self.accepted = 0
         self._fails, self._most = fails, most
-        self._seen: set[bytes] = {_digest(case)}  # known not to fail, or left behind: no way leads back
+        self._digests: set[bytes] = {_digest(case)}  # cases that do not fail, or are behind: the search never returns
 
     @property
     def spent(self) -> bool:
-        return self.asked >= self._most
+        return self.comparisons >= self._most
 
     def attempt(self, candidate: Candidate | None) -> bool:
-        """Take the candidate if it is a case and fails. What is no case, or was asked before, costs nothing."""
+        """Take the candidate if it is a case and fails.
+
+        An invalid candidate, or one compared before, costs nothing.
+        """
         if candidate is None or self.spent:
             return False
         try:
@@ -57,10 +60,10 @@ class _Search:
         except CaseError:
             return False
         key = _digest(case)
-        if key in self._seen:
+        if key in self._digests:
             return False
-        self._seen.add(key)
-        self.asked += 1
+        self._digests.add(key)
+        self.comparisons += 1
         if not self._fails(case):
             return False
         self.case = case
@@ -84,7 +87,10 @@ def _present(case: Case) -> Candidate:
 
 
 def _with(case: Case, **header: Any) -> Candidate | None:
-    """The case with header keys changed, None to drop one, and without the tensors that it then may not hold."""
+    """The case with header keys changed, without the tensors that it then may not hold.
+
+    A value of None drops a key.
+    """
     fields = {key: value for key, value in {**case.header.plain(), **header}.items() if value is not None}
     try:
         parsed = parse_header(fields)
@@ -99,7 +105,7 @@ def _with(case: Case, **header: Any) -> Candidate | None:
 
 
 def _settings(search: _Search) -> None:
-    """Header keys to their defaults, axes to those of `spec`, a smaller window and span."""
+    """Set header keys to their defaults and axes to those of `spec`, and shrink window and span."""
     for key in ("note", "form", "chunk", "phase", "feature_map", "window_weights", "span"):
         if key in search.case.header.plain():
             search.attempt(_without_map(search.case) if key == "feature_map" else _with(search.case, **{key: None}))
@@ -111,7 +117,7 @@ def _settings(search: _Search) -> None:
 
 
 def _conventions(search: _Search) -> None:
-    """Axes to those of `spec`, but Newton-Schulz left out: that is the smallest convention of omega."""
+    """Set axes to those of `spec`, without Newton-Schulz: the smallest convention of omega."""
     if set(_changes(search.case)) - {"newton_schulz"}:
         search.attempt(_with(search.case, convention=None))
     for axis in _changes(search.case):
@@ -133,33 +139,38 @@ def _smaller(size: int) -> Iterator[int]:
 def _changes(case: Case) -> dict[str, Any]:
     """Axes of the convention in force that differ from `spec`; `newton_schulz.steps` for a key of the object."""
     h = case.header
-    found = case.convention
-    plain_rule = h.rule in names_with("has_newton_schulz") and not found.has_newton_schulz
+    convention = case.convention
+    plain_rule = h.rule in names_with("has_newton_schulz") and not convention.has_newton_schulz
     default = resolve({"newton_schulz": "none"} if plain_rule else "spec", rule=h.rule, level=h.level)
-    changed = {axis: getattr(found, axis) for axis in AXES if axis != "newton_schulz" and getattr(found, axis) != getattr(default, axis)}
-    if isinstance(found.newton_schulz, NewtonSchulz):
-        plain = found.newton_schulz.model_dump(mode="json")
+    changes = {
+        axis: getattr(convention, axis) for axis in AXES if axis != "newton_schulz" and getattr(convention, axis) != getattr(default, axis)
+    }
+    if isinstance(convention.newton_schulz, NewtonSchulz):
+        plain = convention.newton_schulz.model_dump(mode="json")
         base = NewtonSchulz().model_dump(mode="json")
-        changed |= {f"newton_schulz.{key}": plain[key] for key in NEWTON_SCHULZ_KEYS if plain[key] != base[key]}
+        changes |= {f"newton_schulz.{key}": plain[key] for key in NEWTON_SCHULZ_KEYS if plain[key] != base[key]}
     elif plain_rule:
-        changed["newton_schulz"] = "none"
-    return changed
+        changes["newton_schulz"] = "none"
+    return changes
 
 
 def _nested(changes: Mapping[str, Any]) -> dict[str, Any]:
     """Axes as a header holds them."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for axis, value in changes.items():
         outer, dot, key = axis.partition(".")
         if dot:
-            found.setdefault(outer, {})[key] = value
+            result.setdefault(outer, {})[key] = value
         else:
-            found[axis] = value
-    return found
+            result[axis] = value
+    return result
 
 
 def _without_map(case: Case) -> Candidate | None:
-    """The identity in place of the feature map; what has d_phi columns is cut to d_in, or dropped where it is narrower."""
+    """The case with the identity in place of its feature map.
+
+    Tensors with d_phi columns are cut to d_in, or dropped where they are narrower.
+    """
     candidate = _with(case, feature_map=None)
     if candidate is None or case.header.rule == "feature_map":
         return candidate
@@ -182,7 +193,7 @@ def _without_map(case: Case) -> Candidate | None:
 
 
 def _optional(search: _Search) -> None:
-    """Without each tensor that a case may lack; those that need each other go together."""
+    """Drop each tensor that a case may lack, and together those that need each other."""
     together = [[name for name in search.case.inputs if name.startswith("in/window_")], ["in/momentum", "in/S0", "in/S_bar"]]
     for names in [*together, *([name] for name in search.case.inputs)]:
         tensors = {name: value for name, value in search.case.inputs.items() if name not in names}
@@ -195,7 +206,7 @@ def _tokens(search: _Search) -> None:
 
 
 def _dimensions(search: _Search) -> None:
-    """One sequence, then fewer of everything else that has a size."""
+    """Cut to one sequence, then cut every other axis."""
     while search.first(flattened(search.case)):
         pass
     for axis in ("T", "B", "H", "n", "m", "d_out", "d_in", "d_phi", "d_model", "hidden", "gate_hidden"):
@@ -203,7 +214,7 @@ def _dimensions(search: _Search) -> None:
 
 
 def _shorter(search: _Search, axis: str) -> None:
-    """Half of an axis while that fails, then without single places, the last first."""
+    """Halve an axis while that fails, then drop single places, the last first."""
     while (size := axis_sizes(search.case).get(axis, 0)) > 1:
         half = size // 2
         if not search.first(cut(search.case, axis, keep) for keep in (range(1), range(half), range(half, size))):
@@ -218,7 +229,7 @@ def _shorter(search: _Search, axis: str) -> None:
 
 
 def _formats(search: _Search) -> None:
-    """Inputs in float64 throughout, if the mistake is not one of precision; else in float32."""
+    """Convert inputs to float64 if the mistake is not one of precision, else to float32."""
     for kind in (np.float64, np.float32):
         narrow = [
             name
@@ -231,7 +242,7 @@ def _formats(search: _Search) -> None:
 
 
 def _values(search: _Search) -> None:
-    """Each tensor of one round number, or of rounder numbers; at last single entries 0."""
+    """Make each tensor one round number, or rounder numbers, then single entries 0."""
     for name, value in list(search.case.inputs.items()):
         if value.dtype.kind in "bu":
             continue
@@ -255,10 +266,10 @@ def _rounder(x: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
 
 def _zeros(search: _Search, name: str) -> None:
     for place in np.ndindex(search.case.inputs[name].shape):
-        changed = search.case.inputs[name].astype(np.float64)
-        if changed[place] != 0.0:
-            changed[place] = 0.0
-            search.attempt(_replaced(search.case, name, changed))
+        values = search.case.inputs[name].astype(np.float64)
+        if values[place] != 0.0:
+            values[place] = 0.0
+            search.attempt(_replaced(search.case, name, values))
 
 
 def _replaced(case: Case, name: str, values: np.ndarray[Any, Any]) -> Candidate:

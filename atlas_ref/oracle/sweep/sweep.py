@@ -1,7 +1,7 @@
 """Sweep an implementation with seeded cases of odd shapes, conventions, dtypes and gates, and shrink what fails.
 
-    found = sweep("delta", Named("function", "mine.kernels:delta"), cases=500, seed=0, jobs=4)
-    for failure in found.failures: ...
+    result = sweep("delta", Named("function", "mine.kernels:delta"), cases=500, seed=0, jobs=4)
+    for failure in result.failures: ...
 
 The result is a function of the rule, the seed, the choices and the implementation: not of processes, order or interruptions.
 Specified in specs/sweep.md.
@@ -38,7 +38,7 @@ class Failure(NamedTuple):
 
     Attributes:
         number, verdict, row, drawn: as drawn.
-        file: the smallest case that still fails, with what the implementation answered; None where it was not shrunk.
+        file: the smallest case that still fails, with the implementation's answer; None where it was not shrunk.
         shrunk: verdict, row, comparisons and numbers of that case.
     """
 
@@ -51,7 +51,7 @@ class Failure(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """What a sweep found (SWEEP-5).
+    """The outcome of a sweep (SWEEP-5).
 
     Attributes:
         counts: cases by verdict.
@@ -96,15 +96,15 @@ def sweep(
     Args:
         rule: omega, titans_lmm, delta, hebbian, newton_schulz or feature_map.
         source: an implementation by its name, or any source; the latter must be picklable to go to other processes.
-        choices: what is fixed of the draw, name -> values that it may take (SWEEP-3).
+        choices: fixed parts of the draw, name -> values that it may take (SWEEP-3).
         only, dtype, state_dtype: see `check`.
         jobs: processes; 1 for this one.
         scheduler: address of a Dask scheduler, in place of `jobs`.
-        resume: the log; where it exists, what it holds is not done again.
+        resume: the log; where it exists, its tasks are not done again.
         folder: where failing cases are saved, made when there is one.
         keep: how many failures to shrink and save.
         shrink: comparisons that shrinking one failure may take.
-        progress: called with what is being done, how many are done, and how many there are.
+        progress: called with the kind of task, how many are done, and how many there are.
 
     Raises:
         CaseError: a rule, choice or result that does not exist, choices that no case fits, a log of another sweep, no scheduler.
@@ -125,26 +125,29 @@ def sweep(
         run = Tasks(
             work, lambda result: _line(result, place), jobs, scheduler, log, progress or unwatched, lambda line: _there(line, place)
         )
-        judged = run.lines("judge", range(cases))
-        failing = [line for line in judged if line["verdict"] not in SUCCESS]
+        lines = run.lines("judge", range(cases))
+        failing = [line for line in lines if line["verdict"] not in SUCCESS]
         shrunk = {line["case"]: line for line in run.lines("shrink", [line["case"] for line in _varied(failing)[:keep]])}
-    return _summed(plan, cases, judged, failing, shrunk)
+    return _summed(plan, cases, lines, failing, shrunk)
 
 
 def _check_counts(**counts: tuple[int, int]) -> None:
-    for name, (found, least) in counts.items():
-        if found < least or found >= SEEDS:
-            raise CaseError(f"sweep: {name} must be at least {least} and below 2^64, found {found}")
+    for name, (count, least) in counts.items():
+        if count < least or count >= SEEDS:
+            raise CaseError(f"sweep: {name} must be at least {least} and below 2^64, found {count}")
 
 
 def _described(plan: Plan, source: Named | Source) -> Line:
-    """What a log must agree with to be continued: everything that an outcome depends on."""
+    """Everything that an outcome depends on, which a log must match to be continued."""
     name = source._asdict() if isinstance(source, Named) else getattr(source, "__qualname__", type(source).__qualname__)
     return {"version": atlas_ref.__version__, "source": name, **plan._asdict()}
 
 
 def _line(result: Result, folder: Path) -> Line:
-    """As the log holds it. The case of a failure is saved before the log says so."""
+    """The line of a result in the log.
+
+    The case of a failure is saved before its line is written.
+    """
     if isinstance(result, Outcome):
         return {"verdict": result.verdict, "row": result.row, "drawn": result.drawn}
     line = {"verdict": result.verdict, "row": result.row, "comparisons": result.comparisons, "numbers": list(result.numbers)}
@@ -152,7 +155,7 @@ def _line(result: Result, folder: Path) -> Line:
 
 
 def _is_outcome(line: Mapping[str, Any]) -> bool:
-    """Whether a whole line is what came of a case, or of shrinking one."""
+    """Whether a whole line is the outcome of a case, or of shrinking one."""
     task, row = line.get("task"), line.get("row")
     keys = ("drawn",) if task == "judge" else ("file", "comparisons", "numbers")
     return (
@@ -166,7 +169,10 @@ def _is_outcome(line: Mapping[str, Any]) -> bool:
 
 
 def _there(line: Line, folder: Path) -> bool:
-    """Whether the file that a line tells of is still where it is looked for; a case is soon shrunk again."""
+    """Whether the file that a log line names still exists.
+
+    Where it does not, the case is soon shrunk again.
+    """
     return line["task"] == "judge" or os.path.isfile(folder / str(line["file"]))
 
 
@@ -182,25 +188,28 @@ def _saved(result: Reduced, folder: Path) -> str:
 
 
 def _varied(failing: list[Line]) -> list[Line]:
-    """Failures with those first that are the first of their kind, then the second, ...: five copies of one mistake teach little."""
-    seen: Counter[tuple[str, str]] = Counter()
+    """Failures in an order that takes the first of each kind, then the second, and so on.
+
+    Five copies of one mistake teach little.
+    """
+    counts: Counter[tuple[str, str]] = Counter()
     ranked = []
     for line in failing:
         kind = (line["verdict"], line["row"]["tensor"])
-        ranked.append((seen[kind], line["case"], line))
-        seen[kind] += 1
+        ranked.append((counts[kind], line["case"], line))
+        counts[kind] += 1
     return [line for _, _, line in sorted(ranked, key=lambda each: each[:2])]
 
 
-def _summed(plan: Plan, cases: int, judged: list[Line], failing: list[Line], shrunk: dict[int, Line]) -> Sweep:
-    counts = Counter(line["verdict"] for line in judged)
+def _summed(plan: Plan, cases: int, lines: list[Line], failing: list[Line], shrunk: dict[int, Line]) -> Sweep:
+    counts = Counter(line["verdict"] for line in lines)
     failures = []
     for line in failing:
         small = shrunk.get(line["case"])
         file = None if small is None else small["file"]
         details = None if small is None else {key: small[key] for key in ("verdict", "row", "comparisons", "numbers")}
         failures.append(Failure(line["case"], line["verdict"], line["row"], line["drawn"], file, details))
-    passed = [line for line in judged if line["verdict"] == "PASS" and line["row"]["error"] is not None]
+    passed = [line for line in lines if line["verdict"] == "PASS" and line["row"]["error"] is not None]
     nearest = max(passed, key=lambda line: (line["row"]["error"] / line["row"]["tolerance"], -line["case"]), default=None)
     near = None if nearest is None else {"case": nearest["case"], **nearest["row"]}
     return Sweep(plan.rule, plan.seed, cases, {verdict: counts[verdict] for verdict in GRAVITY if counts[verdict]}, failures, near)

@@ -1,6 +1,6 @@
-"""Numbered tasks done wherever they are to be done, or found in a log: what a sweep and the making of vectors have in common.
+"""Numbered tasks, performed in one of the modes or read from a log.
 
-Specified in specs/sweep.md, SWEEP-8 to SWEEP-10.
+A sweep and the making of vectors share them. Specified in specs/sweep.md, SWEEP-8 to SWEEP-10.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from atlas_ref.oracle.sweep.modes import Result, Task, Work, here, on_processes
 
 Line = dict[str, Any]
 
-#: Called with what is being done, how many are done, and how many there are.
+#: Called with the kind of task, how many are done, and how many there are.
 Progress = Callable[[str, int, int], None]
 
 
 def unwatched(doing: str, done: int, of: int) -> None:
-    """Progress that nobody watches."""
+    """Ignore progress."""
 
 
 def _always(line: Line) -> bool:
-    """Nothing besides the line is needed."""
+    """Accept every line, where nothing besides it is needed."""
     return True
 
 
@@ -34,9 +34,9 @@ class Tasks(NamedTuple):
     Attributes:
         jobs: processes; 1 for this one.
         scheduler: address of a Dask scheduler, in place of `jobs`.
-        log: what it holds is not done again.
-        line: a result as the log holds it; what a result is kept in besides is kept before the line is.
-        there: whether what a line of the log tells of is still there; else its task is done again.
+        log: its tasks are not done again.
+        line: the line of a result in the log; other files of the result are saved before it is returned.
+        there: whether the files that a line of the log names still exist; else its task is done again.
     """
 
     work: Work
@@ -48,20 +48,20 @@ class Tasks(NamedTuple):
     there: Callable[[Line], bool] = _always
 
     def lines(self, kind: str, numbers: Sequence[int]) -> list[Line]:
-        """What came of each, in the order of their numbers."""
-        known = {} if self.log is None else self.log.known
-        found = {number: known[kind, number] for number in numbers if (kind, number) in known and self.there(known[kind, number])}
-        left = [Task(kind, number) for number in numbers if number not in found]
-        self.progress(kind, len(found), len(numbers))
-        if left:
-            with closing(self._performed(iter(left))) as performed:  # at once, where what follows fails
+        """The lines of tasks, in the order of their numbers."""
+        log = {} if self.log is None else self.log.known
+        lines = {number: log[kind, number] for number in numbers if (kind, number) in log and self.there(log[kind, number])}
+        tasks = [Task(kind, number) for number in numbers if number not in lines]
+        self.progress(kind, len(lines), len(numbers))
+        if tasks:
+            with closing(self._performed(iter(tasks))) as performed:  # at once, where what follows fails
                 for task, result in performed:
                     line = plain({"task": kind, "case": task.number, **self.line(result)})
                     if self.log is not None:
                         self.log.append(line)
-                    found[task.number] = line
-                    self.progress(kind, len(found), len(numbers))
-        return [found[number] for number in sorted(found)]
+                    lines[task.number] = line
+                    self.progress(kind, len(lines), len(numbers))
+        return [lines[number] for number in sorted(lines)]
 
     def _performed(self, tasks: Iterator[Task]) -> Generator[tuple[Task, Result]]:
         if self.scheduler is not None:

@@ -11,8 +11,11 @@ from atlas_ref.oracle.sweep.modes import answers
 
 
 def main() -> None:
-    """Answer until standard input ends; what an implementation prints goes to standard error."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who is interrupted ends us
+    """Answer until standard input ends.
+
+    Output that an implementation prints goes to standard error.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process is interrupted too, and ends this one
     signal.signal(signal.SIGTERM, _leave)
     replies = os.fdopen(os.dup(1), "wb")
     questions = os.fdopen(os.dup(0), "rb")
