@@ -30,8 +30,7 @@ def replay(
     """Evaluate every op of your trace again on the inputs that you recorded, and name the first wrong one."""
     from atlas_ref.oracle.cases.case import load
     from atlas_ref.oracle.replay import words
-    from atlas_ref.oracle.replay.files import replay_file
-    from atlas_ref.oracle.replay.replay import exit_code, first_wrong
+    from atlas_ref.oracle.replay.replay import exit_code, first_wrong, replay_file
 
     case = load(file)
     command = shlex.join(["atlas-ref", "replay", str(file), "--trace", str(trace), *([] if dtype is None else ["--dtype", dtype])])

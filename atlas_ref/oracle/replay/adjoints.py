@@ -1,7 +1,7 @@
-"""Adjoints that somebody recorded, each evaluated again from the recorded adjoints of what reads the quantity.
+"""Recorded adjoints, each evaluated again from the recorded adjoints of the ops that read the quantity.
 
-The loop runs with every quantity whose adjoint was recorded made a variable of its own; the pullback then goes back one op
-at a time, and through those ops alone whose adjoint was not recorded. Specified in specs/replay.md (REPLAY-23).
+In the loop every quantity with a recorded adjoint is a variable of its own. The backward then goes one op at a time, and
+through those ops alone whose adjoint was not recorded. Specified in specs/replay.md (REPLAY-23).
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import numpy as np
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.evaluate import WEIGHED
 from atlas_ref.oracle.family.arithmetic import Arithmetic
-from atlas_ref.oracle.replay import loop as trace_loop
+from atlas_ref.oracle.replay.loop import run_ops
 from atlas_ref.oracle.replay.ops import Op
 from atlas_ref.oracle.replay.recorded import Recorded
+from atlas_ref.oracle.replay.sequence import leading
 from atlas_ref.oracle.replay.trace import in_layout
 from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.types import Array
@@ -24,8 +25,8 @@ from tape import plain, vjp
 
 PREFIX = "trace_grad/"
 
-#: Values that every op had for the loop: op -> token (None for all tokens at once) -> value.
-Taken = Mapping[str, Mapping[int | None, Any]]
+#: The value of every op with which the loop continued: op -> token (None for all tokens at once) -> value.
+Values = Mapping[str, Mapping[int | None, Any]]
 
 
 def clause(rule: str, op: str) -> str:
@@ -48,44 +49,44 @@ def require_cotangents(case: Case) -> None:
 
 
 def expected(
-    case: Case, inputs: Mapping[str, Array], taken: Taken, given: Sequence[Recorded], way: Arithmetic
+    case: Case, inputs: Mapping[str, Array], values: Values, adjoints: Sequence[Recorded], way: Arithmetic
 ) -> dict[str, dict[int | None, Any]]:
-    """What every recorded adjoint should be: `trace_grad/OP` -> token -> value.
+    """The expected value of every recorded adjoint: `trace_grad/OP` -> token -> value.
 
     Args:
-        taken: what the loop went on with at every op, recorded or computed.
-        given: the recorded adjoints, in the precision of `inputs`.
+        values: of every op, recorded or computed.
+        adjoints: the recorded ones, in the precision of `inputs`.
     """
-    lead = trace_loop.leading(case)
-    names = {each.op.removeprefix(PREFIX): each for each in given}
-    variables = {_key(op, t): value for op in names for t, value in taken.get(op, {}).items()}
+    lead = leading(case)
+    names = {each.op.removeprefix(PREFIX): each for each in adjoints}
+    variables = {_key(op, t): value for op in names for t, value in values.get(op, {}).items()}
     bars = {out: in_layout(case, out.removeprefix("out/"), inputs[bar]) for out, bar in WEIGHED.items() if bar in inputs}
 
-    def forward(moved: dict[str, Array]) -> dict[str, Array]:
-        found: dict[str, Array] = {}
+    def forward(leaves: dict[str, Array]) -> dict[str, Array]:
+        results: dict[str, Array] = {}
 
         def take(op: str, t: int | None, compute: Callable[..., Array], *args: Any, counts: Any = None) -> Array:
             value = compute(*args)
             if op in names:
-                found[_key(op, t)] = value
-                value = moved[_key(op, t)]
+                results[_key(op, t)] = value
+                value = leaves[_key(op, t)]
             else:
-                value = value + (taken[op][t] - plain(value))  # what was recorded, with the derivative of what was computed
+                value = value + (values[op][t] - plain(value))  # the recorded value, with the derivative of the computed one
             if op in ("X", "phi"):
-                found[f"out/{op}"] = value
+                results[f"out/{op}"] = value
             return value
 
-        end = trace_loop.walk(case, inputs, take, way=way)
-        found |= {name: value for name, value in (("out/y", end.y), ("out/M", end.M), ("out/S", end.S)) if value is not None}
-        return found
+        end = run_ops(case, inputs, take, way=way)
+        results |= {name: value for name, value in (("out/y", end.y), ("out/M", end.M), ("out/S", end.S)) if value is not None}
+        return results
 
-    value, pullback = vjp(forward, variables)
+    value, backward = vjp(forward, variables)
     seeds = {name: bars[name] if name in bars else np.zeros_like(plain(each)) for name, each in value.items()}
     for op, each in names.items():
-        for t in taken.get(op, {}):
+        for t in values.get(op, {}):
             seeds[_key(op, t)] = each.values if t is None else each.of(t, lead)
-    (found,) = pullback(seeds)
-    return {PREFIX + op: {t: np.asarray(found[_key(op, t)]) for t in taken.get(op, {})} for op in names}
+    (gradients,) = backward(seeds)
+    return {PREFIX + op: {t: np.asarray(gradients[_key(op, t)]) for t in values.get(op, {})} for op in names}
 
 
 def _key(op: str, t: int | None) -> str:
@@ -93,7 +94,7 @@ def _key(op: str, t: int | None) -> str:
 
 
 def gap(listed: Sequence[Op], name: str, recorded: set[str]) -> tuple[str, ...]:
-    """Ops that read a quantity, or what is made of it, before an adjoint that was recorded (REPLAY-14)."""
+    """Ops between a quantity and the recorded adjoints after it (REPLAY-14)."""
     readers: dict[str, set[str]] = {op.name: set() for op in listed}
     for op in listed:
         for source in op.inputs:

@@ -1,7 +1,7 @@
-"""Tensors of chunk kernels as ops of the loop: states at the start of chunks, the triangular matrix, and residuals by column.
+"""Tensors of chunk kernels as ops of the loop: initial states, residuals by column and the triangular matrix.
 
-chunk/M and chunk/S are the states before the first token of each chunk, chunk/E the residuals that a chunk works with, and
-chunk/A the unit lower triangular matrix of the exact form. Specified in specs/replay.md (REPLAY-19 to REPLAY-22).
+chunk/M and chunk/S are the states before the first token of each chunk. chunk/E has the residuals of a chunk, and chunk/A is
+the unit lower triangular matrix of the exact form. Specified in specs/replay.md (REPLAY-19 to REPLAY-22).
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import numpy as np
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.cases.inputs import STORED
 from atlas_ref.oracle.family.arithmetic import Arithmetic
-from atlas_ref.oracle.replay import loop as trace_loop
 from atlas_ref.oracle.replay import steps
+from atlas_ref.oracle.replay.sequence import Sequence, leading, windows
 from atlas_ref.oracle.subjects.memory import GATE_NAMES
 from atlas_ref.rules import RULES
 from atlas_ref.types import Array
 from tape import ops
 
-#: The tensors, in the order in which a chunk makes them, with their clauses.
+#: The tensors, in the order in which a chunk computes them, with their clauses.
 NAMES = {"chunk/A": "EXACT-2", "chunk/S": "CHUNK-8", "chunk/M": "CHUNK-8", "chunk/E": "CHUNK-6"}
 
 
@@ -29,8 +29,8 @@ class Chunks(NamedTuple):
     """How a call is cut: `size` tokens at most, never across a reset or the start of a span.
 
     Attributes:
-        starts: first token of each chunk, and of what would come after the last.
-        fresh: whether a chunk starts from the state that the case gives.
+        starts: first token of each chunk, then the number of tokens.
+        fresh: whether a chunk starts from the initial state of the case.
     """
 
     size: int
@@ -50,9 +50,9 @@ def chunks(case: Case, size: int) -> Chunks:
     """Cut a case into chunks (CHUNK-14, REPLAY-19)."""
     T = case.inputs["in/x" if case.header.level == "token" else "in/k"].shape[-2]
     reset = np.asarray(case.inputs["in/reset"]).astype(bool) if "in/reset" in case.inputs else np.zeros(T, bool)
-    stretches, position, starts, fresh = _span_starts(case, T, reset), 0, [], []
+    segments, position, starts, fresh = _segment_starts(case, T, reset), 0, [], []
     for t in range(T):
-        position = 0 if t in stretches else position
+        position = 0 if t in segments else position
         if position % size == 0:
             starts.append(t)
             fresh.append(t == 0 or bool(reset[t]))
@@ -60,23 +60,23 @@ def chunks(case: Case, size: int) -> Chunks:
     return Chunks(size, (*starts, T), tuple(fresh))
 
 
-def _span_starts(case: Case, T: int, reset: np.ndarray[Any, Any]) -> set[int]:
+def _segment_starts(case: Case, T: int, reset: np.ndarray[Any, Any]) -> set[int]:
     """Tokens at which a packed sequence or a span starts."""
-    found = {0, *np.nonzero(reset)[0].tolist()}
+    starts = {0, *np.nonzero(reset)[0].tolist()}
     convention, span = case.convention, case.header.span
     if span is None or convention.reference == "call_start" or "chunk_start" not in (convention.reference, convention.read):
-        return found
+        return starts
     first = 1 % span if convention.span_origin == "multiple" else 0
     position = first if case.header.phase is None else case.header.phase
     for t in range(T):
         position = first if reset[t] else position
         if position == 0:
-            found.add(t)
+            starts.add(t)
         position = (position + 1) % span
-    return found
+    return starts
 
 
-# -- what was handed over -----------------------------------------------------------------------------
+# -- recorded values ----------------------------------------------------------------------------------
 
 
 def unrolled(case: Case, name: str, value: Any, cut: Chunks, shapes: Mapping[str, tuple[int, ...]], label: str) -> tuple[Array, str]:
@@ -111,23 +111,23 @@ def _number(count: int, word: str) -> str:
 
 
 def _refusal(case: Case, name: str, shapes: Mapping[str, tuple[int, ...]]) -> str:
-    convention, solved = case.convention, case.convention.reference == "running"
+    convention, running = case.convention, case.convention.reference == "running"
     if name not in NAMES:
         return f"not a tensor of chunks; they are {', '.join(NAMES)}"
     if name == "chunk/S" and "S" not in shapes:
         return f"{case.header.rule} has no momentum"
     if name in ("chunk/A", "chunk/E") and "residual" not in shapes:
         return f"{case.header.rule} has no residual"
-    if name == "chunk/A" and (not solved or convention.has_newton_schulz):
+    if name == "chunk/A" and (not running or convention.has_newton_schulz):
         return "the exact form alone has it: reference running, without Newton-Schulz"
-    decays = not solved and convention.decay == "before_error" and convention.reference != "zero"
+    decays = not running and convention.decay == "before_error" and convention.reference != "zero"
     if name == "chunk/E" and decays and case.header.window > 1 and "P" not in shapes:
         return "under a frozen reference with decay before_error a column has no residual of its own (CHUNK-10)"
     return ""
 
 
 def _lead(case: Case, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
-    return shapes["phi_k"][: trace_loop.leading(case)]
+    return shapes["phi_k"][: leading(case)]
 
 
 def _shape(case: Case, name: str, cut: Chunks, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
@@ -147,7 +147,7 @@ def _momentum_first(case: Case) -> bool:
 
 
 def places(case: Case) -> int:
-    """Unknowns that a token has: one per lag under the running reference, else one (EXACT-3, EXACT-11)."""
+    """Unknowns of a token: one per lag under the running reference, else one (EXACT-3, EXACT-11)."""
     return case.header.window if case.convention.reference == "running" and not _momentum_first(case) else 1
 
 
@@ -161,12 +161,12 @@ def _per_dimension(case: Case) -> bool:
 def _rows_of_A(case: Case, wide: Array, cut: Chunks, shapes: Mapping[str, tuple[int, ...]]) -> Array:
     """(L, chunks, ..., rows, columns) -> (L, T, ..., rows of a token, columns)."""
     lead, c = len(_lead(case, shapes)), places(case)
-    taken = []
+    rows = []
     for t in range(cut.starts[-1]):
         i = cut.of(t)
         row = (t - cut.starts[i]) * c
-        taken.append(np.moveaxis(wide, lead, 0)[i][..., row : row + c, :])
-    return np.stack(taken, axis=lead)
+        rows.append(np.moveaxis(wide, lead, 0)[i][..., row : row + c, :])
+    return np.stack(rows, axis=lead)
 
 
 def _rows_of_E(case: Case, wide: Array, cut: Chunks, shapes: Mapping[str, tuple[int, ...]]) -> Array:
@@ -187,49 +187,51 @@ def _rows_of_E(case: Case, wide: Array, cut: Chunks, shapes: Mapping[str, tuple[
     return np.stack(rows, axis=lead)
 
 
-# -- what they should be ------------------------------------------------------------------------------
+# -- expected values ----------------------------------------------------------------------------------
 
 
 def initial(case: Case, inputs: Mapping[str, Array], name: str, like: Array) -> Array:
-    """M_0 or S_0 of the call, d_out x d_phi; zero unless given."""
-    given = inputs.get(f"in/{name}0")
-    if given is None:
+    """M_0 or S_0 of the call, d_out x d_phi; zero without a tensor."""
+    matrix = inputs.get(f"in/{name}0")
+    if matrix is None:
         return np.zeros_like(like)
-    return given.swapaxes(-1, -2) if case.convention.layout == "transposed" else given
+    return matrix.swapaxes(-1, -2) if case.convention.layout == "transposed" else matrix
 
 
-def system(sequence: trace_loop.Sequence, way: Arithmetic, cut: Chunks) -> Array:
-    """L = I + tril(D' * Phi Phi^T), cut into the rows of each token and padded to full chunks (EXACT-1 to EXACT-3, EXACT-11).
+def system(sequence: Sequence, way: Arithmetic, cut: Chunks) -> Array:
+    """L = I + tril(D' * Phi Phi^T) of every chunk, cut into the rows of each token (EXACT-1 to EXACT-3, EXACT-11).
+
+    Chunks of fewer tokens are padded to full ones.
 
     Returns:
         (..., T, G, rows of a token, columns), G one, or one per output dimension.
     """
     c = places(sequence.case)
-    keys = [ops.flip(each, -2)[..., :c, :] for each, _ in trace_loop._windows(sequence)]  # by lag
-    found = []
+    keys = [ops.flip(each, -2)[..., :c, :] for each, _ in windows(sequence)]  # by lag
+    blocks = []
     for i in range(cut.number):
         tokens = range(cut.starts[i], cut.starts[i + 1])
         columns = np.concatenate([keys[t] for t in tokens], axis=-2)
         before = _rows(sequence, tokens, c)
         for n, t in enumerate(tokens):
             scores = way.matmul(keys[t], columns.swapaxes(-1, -2))  # (..., c, columns)
-            seen = np.arange(columns.shape[-2]) < n * c
-            block = np.where(seen, before[n][..., None, :] * scores[..., None, :, :], 0.0)  # (..., G, c, columns)
+            earlier = np.arange(columns.shape[-2]) < n * c
+            block = np.where(earlier, before[n][..., None, :] * scores[..., None, :, :], 0.0)  # (..., G, c, columns)
             block = block + np.eye(c, columns.shape[-2], n * c, dtype=block.dtype)
             padding = [(0, 0)] * (block.ndim - 1) + [(0, cut.size * c - block.shape[-1])]
-            found.append(np.pad(block, padding))
-    return np.stack(found, axis=-4)
+            blocks.append(np.pad(block, padding))
+    return np.stack(blocks, axis=-4)
 
 
-def _rows(sequence: trace_loop.Sequence, tokens: range, c: int) -> list[Array]:
+def _rows(sequence: Sequence, tokens: range, c: int) -> list[Array]:
     """D'_t over the columns of a chunk, (..., G, columns), for each of its tokens (CHUNK-4, CHUNK-11, EXACT-1)."""
     s = steps.scale_of(sequence.config)
     lead = (*sequence.phi_k.shape[:-2], 1)
     D: Array = np.zeros((*lead, len(tokens) * c), sequence.phi_k.dtype)
-    X, own, found = D, list[Array](), list[Array]()
+    X, own, rows = D, list[Array](), list[Array]()
     for n, t in enumerate(tokens):
         r, m, a, b = _gates(sequence, t)
-        found.append(r * D if sequence.config.convention.decay == "before_error" else D)
+        rows.append(r * D if sequence.config.convention.decay == "before_error" else D)
         unit = np.zeros((*lead, len(tokens) * c), D.dtype)
         unit[..., n * c : (n + 1) * c] = 1.0
         if sequence.momentum_first:
@@ -243,11 +245,11 @@ def _rows(sequence: trace_loop.Sequence, tokens: range, c: int) -> list[Array]:
             w[..., n * c : (n + 1) * c] = np.where(sequence.exists[t], sequence.weights[t][..., ::-1, 0], 0.0)[..., None, :]
         X = m * X + a * (s * w)
         D = r * D + b * X
-    return found
+    return rows
 
 
-def _gates(sequence: trace_loop.Sequence, t: int) -> tuple[Any, Any, Any, Any]:
-    """r, m, a, b of a token; all silent at an inactive one (CHUNK-2)."""
+def _gates(sequence: Sequence, t: int) -> tuple[Any, Any, Any, Any]:
+    """r, m, a, b of a token; 1, 1, 0, 0 at an inactive one (CHUNK-2)."""
     if not sequence.active[t]:
         return 1.0, 1.0, 0.0, 0.0
     momentum = sequence.momentum[t] if sequence.rule.has_momentum else None

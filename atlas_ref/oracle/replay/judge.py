@@ -1,4 +1,4 @@
-"""The verdict on one recorded op: error over tolerance at every token and leading index, and the first that is wrong.
+"""The verdict on one recorded op: error over tolerance at every token and leading index, and the first wrong cell.
 
 Specified in specs/replay.md (REPLAY-13 to REPLAY-15).
 """
@@ -16,19 +16,19 @@ from atlas_ref.oracle.replay.passes import Pass, stored
 from atlas_ref.oracle.replay.recorded import Recorded
 from atlas_ref.types import Array
 
-#: What stands for the ensemble where the floor alone settles an op.
-NOT_ASKED = "the floor is enough"
+#: Name of the truth as the only member, where the floor alone decides an op.
+FLOOR_ALONE = "the floor is enough"
 
 
 class Cells(NamedTuple):
-    """An op cut into cells, one per leading index and token, each judged on its own.
+    """The cells of an op, one per leading index and token, each with its own verdict.
 
     Attributes:
         tokens: of the last axis of cells; (None,) for an op without tokens.
         tail: shape of one cell.
         got, want (cells..., entries): cells are the leading axes, then tokens; 0 in entries without an influence.
-        counts: which have one, for entries of the same shape.
-        dtype: format that the op was recorded in.
+        counts: which entries have one, in the same shape.
+        dtype: format of the recorded op.
     """
 
     tokens: tuple[int | None, ...]
@@ -40,12 +40,12 @@ class Cells(NamedTuple):
 
 
 class Ensemble(NamedTuple):
-    """What the members computed for an op, at the tokens at which they were asked.
+    """The values of an op by every member, at some of its tokens.
 
     Attributes:
         places: of those tokens among all of the op's.
         members (leading axes, places, entries): by name.
-        spread (norms, cells...): the largest error of a member, 0 where none was asked.
+        spread (norms, cells...): the largest error of a member, 0 at the other tokens.
     """
 
     places: tuple[int, ...]
@@ -53,12 +53,13 @@ class Ensemble(NamedTuple):
     spread: Array
 
 
-class Judged(NamedTuple):
+class Judgement(NamedTuple):
     """Where an op is wrong first, or worst where it is right.
 
     Attributes:
         ratio (cells...): error over tolerance, in the worst of the three norms; 0 where a cell cannot be judged.
-        open: tokens with cells that cannot be judged, since what they were computed from is not finite. judged: whether any can.
+        open: tokens with cells that cannot be judged, since their inputs are not finite.
+        decidable: whether any cell can be judged.
         worst: the largest ratio.
         tokens: of the last axis of `ratio`. cell: the one that the rest is about.
         token, place: of the first wrong cell, or of the worst; the place is the index of the entry without the token.
@@ -69,7 +70,7 @@ class Judged(NamedTuple):
 
     ratio: Array
     open: tuple[int | None, ...]
-    judged: bool
+    decidable: bool
     worst: float
     tokens: tuple[int | None, ...]
     cell: tuple[int, ...]
@@ -100,15 +101,15 @@ def cells(each: Recorded, lead: int, truth: Pass, *, sequence: bool) -> Cells | 
     head = (slice(None),) * lead
     got = np.stack([each.values[(*head, t)] for t in places], axis=lead) if sequence else np.expand_dims(each.values, lead)
     shape = got.shape[: lead + 1]
-    counted = truth.counts.get(each.op)
-    counts = np.broadcast_to(np.stack([counted[t] for t in tokens]) if counted else np.ones((), bool), got.shape).reshape(*shape, -1)
-    want = _gathered(computed, tokens, lead, sequence).astype(np.float64).reshape(*shape, -1)
+    masks = truth.counts.get(each.op)
+    counts = np.broadcast_to(np.stack([masks[t] for t in tokens]) if masks else np.ones((), bool), got.shape).reshape(*shape, -1)
+    want = _gather(computed, tokens, lead, sequence).astype(np.float64).reshape(*shape, -1)
     tail, got = got.shape[lead + 1 :], got.reshape(*shape, -1)
     got = np.where(np.isinf(got) & (stored(want, each.dtype) == got), want, got)  # an overflow that recording alone made
     return Cells(tokens, tail, np.where(counts, got, 0.0), np.where(counts, want, 0.0), counts, each.dtype)
 
 
-def _gathered(values: Mapping[int | None, Any], tokens: Sequence[int | None], lead: int, sequence: bool) -> Array:
+def _gather(values: Mapping[int | None, Any], tokens: Sequence[int | None], lead: int, sequence: bool) -> Array:
     """Values of some tokens, (leading axes, tokens, ...)."""
     if None in values:
         whole = np.asarray(values[None])
@@ -116,54 +117,54 @@ def _gathered(values: Mapping[int | None, Any], tokens: Sequence[int | None], le
     return np.stack([np.asarray(values[t]) for t in tokens], axis=lead)
 
 
-def unsettled(given: Cells) -> tuple[int | None, ...]:
-    """Tokens at which an error is beyond the floor alone, so that the ensemble has to be asked (REPLAY-13)."""
-    over = ratios(given, np.zeros((3, *given.got.shape[:-1])))
-    return tuple(given.tokens[i] for i in np.nonzero((over > 1.0).reshape(-1, over.shape[-1]).any(axis=0))[0])
+def tokens_above_floor(op_cells: Cells) -> tuple[int | None, ...]:
+    """Tokens with an error above the floor, which the ensemble decides (REPLAY-13)."""
+    over = ratios(op_cells, np.zeros((3, *op_cells.got.shape[:-1])))
+    return tuple(op_cells.tokens[i] for i in np.nonzero((over > 1.0).reshape(-1, over.shape[-1]).any(axis=0))[0])
 
 
-def ensemble(given: Cells, op: str, asked: Sequence[int | None], members: Sequence[Pass]) -> Ensemble:
-    """What the members say about an op at some tokens."""
-    lead = given.got.ndim - 2
-    places = tuple(given.tokens.index(t) for t in asked)
-    counts = given.counts[..., list(places), :]
-    found = {}
-    for made in members if asked else ():
-        values = stored(_gathered(made.values[op], asked, lead, given.tokens != (None,)), given.dtype)
-        found[made.name] = np.where(counts, values.reshape(counts.shape), 0.0)
-    spread = np.zeros((3, *given.got.shape[:-1]))
-    if found:
+def ensemble(op_cells: Cells, op: str, tokens: Sequence[int | None], members: Sequence[Pass]) -> Ensemble:
+    """The members' values of an op at some tokens."""
+    lead = op_cells.got.ndim - 2
+    places = tuple(op_cells.tokens.index(t) for t in tokens)
+    counts = op_cells.counts[..., list(places), :]
+    by_member = {}
+    for member in members if tokens else ():
+        values = stored(_gather(member.values[op], tokens, lead, op_cells.tokens != (None,)), op_cells.dtype)
+        by_member[member.name] = np.where(counts, values.reshape(counts.shape), 0.0)
+    spread = np.zeros((3, *op_cells.got.shape[:-1]))
+    if by_member:
         with np.errstate(all="ignore"):
-            errors = [norms_of(each - given.want[..., list(places), :]) for each in found.values()]
+            errors = [norms_of(each - op_cells.want[..., list(places), :]) for each in by_member.values()]
         spread[..., list(places)] = np.max(errors, axis=0)
-    return Ensemble(places, found, spread)
+    return Ensemble(places, by_member, spread)
 
 
-def judge(name: str, given: Cells, others: Ensemble, *, backwards: bool = False) -> Judged:
+def judge(name: str, op_cells: Cells, others: Ensemble, *, backwards: bool = False) -> Judgement:
     """Error over tolerance of every cell, and the first wrong one: tokens first, then leading indices (REPLAY-13).
 
     Args:
         backwards: whether the op is computed from the last token to the first, as adjoints are.
     """
-    ratio = ratios(given, others.spread)
+    ratio = ratios(op_cells, others.spread)
     wrong = ratio > MARGINAL
     cell = _first(wrong if wrong.any() else ratio == np.max(ratio, initial=0.0), backwards)
-    got, want = given.got[cell], given.want[cell]
+    got, want = op_cells.got[cell], op_cells.want[cell]
     with np.errstate(all="ignore"):
-        tolerance = from_members(name, want, _members_at(given, others, cell), given.dtype, units=OP_FLOOR)
+        tolerance = from_members(name, want, _members_at(op_cells, others, cell), op_cells.dtype, units=OP_FLOOR)
         error = Norms(*(np.inf if np.isnan(each) else each for each in norms(got - want)))
     norm = decisive(error, tolerance.norms)
     entry = _entry(got, want, MARGINAL * tolerance.max)
-    unjudged = ~np.isfinite(given.want).all(axis=-1)
-    return Judged(
+    undecidable = ~np.isfinite(op_cells.want).all(axis=-1)
+    return Judgement(
         ratio=ratio,
-        open=tuple(given.tokens[i] for i in np.nonzero(unjudged.reshape(-1, unjudged.shape[-1]).any(axis=0))[0]),
-        judged=not unjudged.all(),
+        open=tuple(op_cells.tokens[i] for i in np.nonzero(undecidable.reshape(-1, undecidable.shape[-1]).any(axis=0))[0]),
+        decidable=not undecidable.all(),
         worst=float(np.max(ratio, initial=0.0)),
-        tokens=given.tokens,
+        tokens=op_cells.tokens,
         cell=cell,
-        token=given.tokens[cell[-1]],
-        place=(*cell[:-1], *(int(i) for i in np.unravel_index(entry, given.tail))) if given.tail else cell[:-1],
+        token=op_cells.tokens[cell[-1]],
+        place=(*cell[:-1], *(int(i) for i in np.unravel_index(entry, op_cells.tail))) if op_cells.tail else cell[:-1],
         got=float(got[entry]),
         want=float(want[entry]),
         error=getattr(error, norm),
@@ -173,27 +174,27 @@ def judge(name: str, given: Cells, others: Ensemble, *, backwards: bool = False)
     )
 
 
-def _members_at(given: Cells, others: Ensemble, cell: tuple[int, ...]) -> dict[str, Array]:
-    """The members' values in a cell; where none was asked, the truth stands for them."""
+def _members_at(op_cells: Cells, others: Ensemble, cell: tuple[int, ...]) -> dict[str, Array]:
+    """The members' values in a cell; the truth instead at a token that the floor decides."""
     if cell[-1] not in others.places:
-        return {NOT_ASKED: given.want[cell]}
+        return {FLOOR_ALONE: op_cells.want[cell]}
     place = (*cell[:-1], others.places.index(cell[-1]))
     return {name: values[place] for name, values in others.members.items()}
 
 
-def ratios(given: Cells, spread: Array) -> Array:
+def ratios(op_cells: Cells, spread: Array) -> Array:
     """Error over tolerance of every cell, `from_members` for all of them at once; 0 where a cell cannot be judged.
 
     Args:
         spread: the largest error of a member in each norm.
     """
     with np.errstate(all="ignore"):
-        allowed = spread + OP_FLOOR * ulps(norms_of(given.want), given.dtype)
-        errors = norms_of(given.got - given.want)
+        allowed = spread + OP_FLOOR * ulps(norms_of(op_cells.want), op_cells.dtype)
+        errors = norms_of(op_cells.got - op_cells.want)
         over = np.where(errors == 0.0, 0.0, errors / np.where(allowed > 0.0, allowed, np.finfo(float).tiny))
-    over = np.where(np.isfinite(given.got).all(axis=-1), over, np.inf)
+    over = np.where(np.isfinite(op_cells.got).all(axis=-1), over, np.inf)
     worst = np.max(np.where(np.isnan(over), np.inf, over), axis=0)
-    return np.where(np.isfinite(given.want).all(axis=-1), worst, 0.0)
+    return np.where(np.isfinite(op_cells.want).all(axis=-1), worst, 0.0)
 
 
 def norms_of(x: Array) -> Array:
@@ -213,24 +214,24 @@ def ulps(scale: Array, dtype: str) -> Array:
     return np.where(np.isfinite(scale), np.ldexp(1.0, np.maximum(np.maximum(exponent, least) - bits, -1074)), scale)
 
 
-def at(given: Judged, token: int | None) -> float | None:
+def at(judgement: Judgement, token: int | None) -> float | None:
     """The worst ratio of an op at a token; None where it has none there."""
-    if token not in given.tokens:
+    if token not in judgement.tokens:
         return None
-    return float(given.ratio[..., given.tokens.index(token)].max(initial=0.0))
+    return float(judgement.ratio[..., judgement.tokens.index(token)].max(initial=0.0))
 
 
-def earlier_tokens(given: Judged, *, backwards: bool) -> list[int]:
-    """Tokens of an op that come before the one that it is judged by, in the order in which they are computed."""
-    tokens = [t for t in given.tokens if t is not None]
-    if given.token is None:
+def earlier_tokens(judgement: Judgement, *, backwards: bool) -> list[int]:
+    """Tokens of an op that are computed before the token of its judgement."""
+    tokens = [t for t in judgement.tokens if t is not None]
+    if judgement.token is None:
         return []
-    return [t for t in tokens if (t > given.token if backwards else t < given.token)]
+    return [t for t in tokens if (t > judgement.token if backwards else t < judgement.token)]
 
 
-def right_at(given: Judged, tokens: list[int]) -> bool:
+def right_at(judgement: Judgement, tokens: list[int]) -> bool:
     """Whether an op is right at all of these tokens."""
-    return all((at(given, t) or 0.0) <= PASS for t in tokens)
+    return all((at(judgement, t) or 0.0) <= PASS for t in tokens)
 
 
 def _first(where: Array, backwards: bool) -> tuple[int, ...]:
@@ -241,7 +242,7 @@ def _first(where: Array, backwards: bool) -> tuple[int, ...]:
 
 
 def _entry(got: Array, want: Array, allowed: float) -> int:
-    """The first entry that is not finite or beyond what is allowed of the largest one; the worst where none is."""
+    """The first entry that is not finite or whose error is beyond the largest allowed; the worst where none is."""
     with np.errstate(invalid="ignore"):
         gap = np.abs(got - want)
     bad = ~np.isfinite(got) | (gap > allowed)

@@ -1,4 +1,4 @@
-"""The convention that explains a wrong op: the same op on the same recorded inputs, under one other setting at a time.
+"""The convention that explains a wrong op: the same op and recorded inputs under one other setting at a time.
 
 Specified in specs/replay.md (REPLAY-16).
 """
@@ -13,10 +13,10 @@ from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.evaluate import under
 from atlas_ref.oracle.judge.tolerance import PASS
 from atlas_ref.oracle.replay.judge import cells, ratios
-from atlas_ref.oracle.replay.loop import leading
 from atlas_ref.oracle.replay.ops import is_matrix
 from atlas_ref.oracle.replay.passes import Passes
 from atlas_ref.oracle.replay.recorded import Recorded
+from atlas_ref.oracle.replay.sequence import leading
 from atlas_ref.parts.newton_schulz import NewtonSchulz
 from atlas_ref.rules import RULES, names_with
 from atlas_ref.types import Array
@@ -57,36 +57,36 @@ def candidates(case: Case) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def explanation(passes: Passes, op: str, spread: Array) -> str:
-    """The settings under which an op is right at every token, each on its own; "" where there is none (REPLAY-16).
+    """Settings each of which makes an op right at every token; "" where there is none (REPLAY-16).
 
     Args:
-        spread: errors of the ensemble at the op, `Judged.spread`.
+        spread: errors of the ensemble at the op, `Judgement.spread`.
     """
-    named = [name for name, change in candidates(passes.case) if _explains(passes, change, op, spread)]
-    if len(named) > MOST:
-        named = [*named[: MOST - 1], f"{len(named) - MOST + 1} more"]
-    return " or ".join(named)
+    names = [name for name, change in candidates(passes.case) if _explains(passes, change, op, spread)]
+    if len(names) > MOST:
+        names = [*names[: MOST - 1], f"{len(names) - MOST + 1} more"]
+    return " or ".join(names)
 
 
 def _explains(passes: Passes, change: Mapping[str, Any], op: str, spread: Array) -> bool:
     if "layout" in change:
-        turned = _turned(passes.found)
-        return turned is not None and _right(Passes(passes.case, turned, passes.cut), op, spread)
+        transposed = _transposed(passes.trace)
+        return transposed is not None and _right(Passes(passes.case, transposed, passes.cut), op, spread)
     try:
-        return _right(Passes(under(passes.case, change), passes.found, passes.cut), op, spread)
+        return _right(Passes(under(passes.case, change), passes.trace, passes.cut), op, spread)
     except CaseError:
         return False
 
 
 def _right(passes: Passes, op: str, spread: Array) -> bool:
     """Whether the op is right at every token of this case, with the ensemble's errors under the case's own convention."""
-    given = cells(passes.found[op], leading(passes.case), passes.truth(), sequence=passes.case.header.rule in RULES)
-    return given is not None and given.got.shape[:-1] == spread.shape[1:] and bool((ratios(given, spread) <= PASS).all())
+    op_cells = cells(passes.trace[op], leading(passes.case), passes.truth(), sequence=passes.case.header.rule in RULES)
+    return op_cells is not None and op_cells.got.shape[:-1] == spread.shape[1:] and bool((ratios(op_cells, spread) <= PASS).all())
 
 
-def _turned(found: Mapping[str, Recorded]) -> dict[str, Recorded] | None:
-    """The recorded matrices the other way round; None where they are not square."""
-    matrices = [each for op, each in found.items() if is_matrix(op)]
+def _transposed(trace: Mapping[str, Recorded]) -> dict[str, Recorded] | None:
+    """The trace with its matrices transposed; None where they are not square."""
+    matrices = [each for op, each in trace.items() if is_matrix(op)]
     if not matrices or any(each.values.shape[-1] != each.values.shape[-2] for each in matrices):
         return None
-    return {op: each._replace(values=each.values.swapaxes(-1, -2)) if is_matrix(op) else each for op, each in found.items()}
+    return {op: each._replace(values=each.values.swapaxes(-1, -2)) if is_matrix(op) else each for op, each in trace.items()}

@@ -1,4 +1,4 @@
-"""Which ops a case has, in the order of the loop, and what each is computed from.
+"""The ops of a case in the order of the loop, each with its inputs.
 
 Specified in specs/replay.md (REPLAY-2, REPLAY-3).
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from atlas_ref.oracle.cases.case import Case
-from atlas_ref.oracle.replay.loop import PROJECTED
+from atlas_ref.oracle.replay.sequence import PROJECTED
 from atlas_ref.parts.newton_schulz import coefficient_table
 from atlas_ref.rules import RULES
 
@@ -21,7 +21,7 @@ class Op(NamedTuple):
 
     Attributes:
         name: S for trace/S.
-        inputs: ops, `in/...` tensors, and what earlier tokens left ("M[t-1]").
+        inputs: ops, `in/...` tensors, and the ops of earlier tokens ("M[t-1]").
         clause: where it is defined.
     """
 
@@ -48,14 +48,14 @@ def ops_of(case: Case) -> list[Op]:
     if rule == "newton_schulz":
         settings = convention.newton_schulz_settings
         return [*_iterate_ops(settings, ("in/G",)), _image_op("X", settings, ("in/G",))]
-    found = _Inputs(case)
-    projected = _projection_ops(case, found) if found.token else []
-    mapped = Op("phi_k", (found("k"), *found.phi), "CONV-35")
-    return [*projected, mapped, *_write_ops(case, found), *_read_ops(case, found)]
+    sources = _Inputs(case)
+    projected = _projection_ops(case, sources) if sources.token else []
+    mapped = Op("phi_k", (sources("k"), *sources.phi), "CONV-35")
+    return [*projected, mapped, *_write_ops(case, sources), *_read_ops(case, sources)]
 
 
 def given_ops(case: Case) -> set[str]:
-    """Ops that compute nothing, since a tensor of the case is already what they are: features without norm and map."""
+    """Ops whose value is a tensor of the case as it is: features without norm and map."""
     c = case.convention
     if case.header.rule not in RULES or case.header.level == "token" or case.header.feature_map.kind != "identity":
         return set()
@@ -64,7 +64,7 @@ def given_ops(case: Case) -> set[str]:
 
 
 class _Inputs:
-    """Where a quantity comes from: an op at level token, else a tensor of the case."""
+    """The source of a quantity: an op at level token, else a tensor of the case."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -77,7 +77,7 @@ class _Inputs:
         return f"in/log_{name}" if f"in/log_{name}" in self.case.inputs else f"in/{name}"
 
     def some(self, *names: str) -> tuple[str, ...]:
-        """Those that the case has."""
+        """The sources of those names that the case has."""
         if self.token:
             params = self.case.inputs
             return tuple(n for n in names if f"in/param/W_{n}" in params or (n.startswith("window_") and _has_window(self.case, n)))
@@ -98,82 +98,82 @@ def _kinds(weights: Any) -> list[str]:
     return [kind for each in weights.of for kind in _kinds(each)] if weights.kind == "product" else [weights.kind]
 
 
-def _projection_ops(case: Case, found: _Inputs) -> list[Op]:
-    made = [Op(name, ("in/x", f"in/param/W_{name.upper()}"), "CONV-28") for name in ("k", "v", "q")]
-    for name in found.some(*PROJECTED[3:]):
+def _projection_ops(case: Case, sources: _Inputs) -> list[Op]:
+    projections = [Op(name, ("in/x", f"in/param/W_{name.upper()}"), "CONV-28") for name in ("k", "v", "q")]
+    for name in sources.some(*PROJECTED[3:]):
         if name.startswith("window_"):
             parameters = tuple(
                 key for key in case.inputs if key.startswith("in/param/window_") and ("logits" in key) == (name[7:] == "weights")
             )
-            made.append(Op(name, (*(("in/x",) if name == "window_gate" else ()), *parameters), "WINDOW-2"))
+            projections.append(Op(name, (*(("in/x",) if name == "window_gate" else ()), *parameters), "WINDOW-2"))
         else:
-            made.append(Op(name, ("k", "v", f"in/param/W_{name}", f"in/param/b_{name}"), "GATES-7"))
-    return made
+            projections.append(Op(name, ("k", "v", f"in/param/W_{name}", f"in/param/b_{name}"), "GATES-7"))
+    return projections
 
 
-def _write_ops(case: Case, found: _Inputs) -> list[Op]:
+def _write_ops(case: Case, sources: _Inputs) -> list[Op]:
     """From the residual to the memory."""
     rule, convention = RULES[case.header.rule], case.convention
     clause = rule.clauses
-    retain = found.some("retain")
+    retain = sources.some("retain")
     if not (rule.has_error or rule.has_momentum):
-        return [Op("M", ("M[t-1]", "phi_k", found("v"), *retain), clause["M"])]
+        return [Op("M", ("M[t-1]", "phi_k", sources("v"), *retain), clause["M"])]
     first_momentum = rule.has_window and convention.order == "momentum_then_window"
-    pairs = ("phi_k", found("v")) if case.header.window == 1 or first_momentum else ("phi_k[t-j]", f"{found('v')}[t-j]")
+    pairs = ("phi_k", sources("v")) if case.header.window == 1 or first_momentum else ("phi_k[t-j]", f"{sources('v')}[t-j]")
     reference = {"running": ("M[t-1]",), "zero": ()}.get(convention.reference, ("M[start]",)) if rule.has_error else ()
     decays = retain if convention.decay == "before_error" and reference else ()
     carried = (
         ("residual[t-j]",) if convention.window_at_boundary == "carry" and convention.frozen_reference and case.header.window > 1 else ()
     )
-    weights = found.some("window_weights", "window_gate") if rule.has_window else ()
-    inner, outer = _rate_inputs(case, found)
+    weights = sources.some("window_weights", "window_gate") if rule.has_window else ()
+    inner, outer = _rate_inputs(case, sources)
     listed = [
         Op("residual", (*reference, *pairs, *decays, *(() if first_momentum else carried)), clause["residual"]),
         Op("gradient", ("residual", pairs[0], *(() if first_momentum else weights)), clause["gradient"]),
     ]
     if not rule.has_momentum:
         return [*listed, Op("M", ("M[t-1]", "gradient", *inner, *outer, *retain), clause["M"])]
-    momentum = found.some("momentum")
+    momentum = sources.some("momentum")
     listed.append(Op("S", ("gradient", *(("S[t-1]", *momentum) if momentum else ()), *inner), clause["S"]))
-    held = "S"
+    momenta = "S"
     if first_momentum:
-        held = "P"
+        momenta = "P"
         listed.append(Op("P", ("S[t-j]", *weights), clause["P"]))
     if not rule.has_newton_schulz:
         return [*listed, Op("M", ("M[t-1]", "S", *outer, *retain), clause["M"])]
     if convention.has_newton_schulz and convention.argument != "accumulated":
-        nesterov = (held, "gradient", *momentum) if convention.argument == "nesterov" else (held,)
+        nesterov = (momenta, "gradient", *momentum) if convention.argument == "nesterov" else (momenta,)
         settings = convention.newton_schulz_settings
         listed += [*_iterate_ops(settings, nesterov), _image_op("U", settings, nesterov)]
     else:
-        listed.append(Op("U", (held,), clause["U"]))
+        listed.append(Op("U", (momenta,), clause["U"]))
     return [*listed, Op("M", ("M[t-1]", "U", *outer, *retain), clause["M"])]
 
 
-def _rate_inputs(case: Case, found: _Inputs) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _rate_inputs(case: Case, sources: _Inputs) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Tensors of a_t and of b_t (OMEGA-7)."""
-    rate, h = case.convention.rate, found("step_size")
+    rate, h = case.convention.rate, sources("step_size")
     inner = (h,) if rate in ("momentum", "both", "split") else ()
-    outer = (h,) if rate in ("memory", "both") else (found("step_size_memory"),) if rate == "split" else ()
+    outer = (h,) if rate in ("memory", "both") else (sources("step_size_memory"),) if rate == "split" else ()
     return inner, outer
 
 
-def _iterate_ops(settings: Any, given: tuple[str, ...]) -> list[Op]:
+def _iterate_ops(settings: Any, argument: tuple[str, ...]) -> list[Op]:
     later = [Op(f"X{i + 1}", (f"X{i}",), "NS-1") for i in range(len(coefficient_table(settings)))]
-    return [Op("X0", given, "NS-6"), *later]
+    return [Op("X0", argument, "NS-6"), *later]
 
 
-def _image_op(name: str, settings: Any, given: tuple[str, ...]) -> Op:
-    """The result of Newton-Schulz, which looks at the argument again for its scale or guard."""
-    again = given if settings.scale == "norm" or settings.guard == "return" else ()
+def _image_op(name: str, settings: Any, argument: tuple[str, ...]) -> Op:
+    """The result of Newton-Schulz, which reads the argument again for its scale or guard."""
+    again = argument if settings.scale == "norm" or settings.guard == "return" else ()
     return Op(name, (f"X{len(coefficient_table(settings))}", *again), "NS-9")
 
 
-def _read_ops(case: Case, found: _Inputs) -> list[Op]:
+def _read_ops(case: Case, sources: _Inputs) -> list[Op]:
     """The query's features and the read; where memories are accumulated Newton-Schulz belongs to the read (OMEGA-9)."""
     convention = case.convention
     memory = ({"after": "M", "before": "M[t-1]", "chunk_start": "M[start]", "call_end": "M[end]"}[convention.read],)
-    query = Op("phi_q", (found("q"), *found.phi), "CONV-35")
+    query = Op("phi_q", (sources("q"), *sources.phi), "CONV-35")
     clause = RULES[case.header.rule].clauses["y"]
     if convention.argument != "accumulated":
         return [query, Op("y", (*memory, "phi_q"), clause)]

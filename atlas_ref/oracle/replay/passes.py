@@ -1,4 +1,4 @@
-"""Passes over a case in which every op reads what somebody recorded: the truth, and each member of the ensemble.
+"""Passes over a case in which every op reads recorded inputs: the truth, and each member of the ensemble.
 
 Specified in specs/replay.md (REPLAY-11, REPLAY-12).
 """
@@ -14,10 +14,11 @@ from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.cases.inputs import converted, rounded
 from atlas_ref.oracle.family.arithmetic import MEMBERS, PLAIN, Arithmetic
 from atlas_ref.oracle.judge.norms import FORMATS
-from atlas_ref.oracle.replay import loop as trace_loop
 from atlas_ref.oracle.replay.adjoints import PREFIX, expected
 from atlas_ref.oracle.replay.chunks import Chunks, initial, system
+from atlas_ref.oracle.replay.loop import LoopState, run_ops
 from atlas_ref.oracle.replay.recorded import Recorded
+from atlas_ref.oracle.replay.sequence import leading, prepare
 from atlas_ref.types import Array
 
 #: Members whose recorded inputs are moved within the rounding that recording them may have hidden (REPLAY-12).
@@ -31,151 +32,151 @@ class Pass(NamedTuple):
     """One pass: op -> token (None for all tokens at once) -> value.
 
     Attributes:
-        values: what was computed. taken: what the loop went on with.
+        values: of every op, computed. inputs: what later ops read, recorded where that exists.
         counts: which entries have an influence, where not all have.
     """
 
     name: str
     values: dict[str, dict[int | None, Any]]
-    taken: dict[str, dict[int | None, Any]]
+    inputs: dict[str, dict[int | None, Any]]
     counts: dict[str, dict[int | None, Any]]
 
 
 class Reader:
-    """The hooks of a pass: keep what an op computed, and go on with what was recorded for it."""
+    """The hooks of a pass: store the computed value of an op, and return the recorded one to the loop."""
 
-    def __init__(self, name: str, lead: int, found: Sequence[Recorded], wanted: Wanted | None) -> None:
-        self.lead, self.wanted = lead, wanted
-        self.given: dict[str, Recorded] = {}
+    def __init__(self, name: str, lead: int, trace: Sequence[Recorded], requests: Requests | None) -> None:
+        self.lead, self.requests = lead, requests
+        self.recorded: dict[str, Recorded] = {}
         self.states: dict[str, Recorded] = {}
-        for each in found:
+        for each in trace:
             if each.labels is not None:
                 self.states[each.into] = each
-            elif each.into and not (each.tensor.startswith("chunk/") and each.into in self.given):
-                self.given[each.into] = each
-        self.made = Pass(name, {}, {}, {})
+            elif each.into and not (each.tensor.startswith("chunk/") and each.into in self.recorded):
+                self.recorded[each.into] = each
+        self.result = Pass(name, {}, {}, {})
 
     def __call__(self, op: str, t: int | None, compute: Callable[..., Array], *args: Any, counts: Any = None) -> Array:
-        given = self.given.get(op)
-        taken = None if given is None else given.values if t is None else given.of(t, self.lead)
-        if taken is None or self.wanted is None or (op in self.wanted and (t is None or t in self.wanted[op])):
-            value = compute(*args)
-            self.made.values.setdefault(op, {})[t] = value
-            taken = value if taken is None else taken
+        recorded = self.recorded.get(op)
+        value = None if recorded is None else recorded.values if t is None else recorded.of(t, self.lead)
+        if value is None or self.requests is None or (op in self.requests and (t is None or t in self.requests[op])):
+            result = compute(*args)
+            self.result.values.setdefault(op, {})[t] = result
+            value = result if value is None else value
         if counts is not None:
-            self.made.counts.setdefault(op, {})[t] = counts
-        self.made.taken.setdefault(op, {})[t] = taken
-        return taken
+            self.result.counts.setdefault(op, {})[t] = counts
+        self.result.inputs.setdefault(op, {})[t] = value
+        return value
 
-    def begin(self, t: int, held: trace_loop.Held) -> None:
-        """At the start of a chunk the loop goes on with the states recorded there, unless the trace has them (REPLAY-20)."""
+    def begin(self, t: int, state: LoopState) -> None:
+        """Continue from the recorded states at the start of a chunk, unless the trace has them token by token (REPLAY-20)."""
         for op, each in self.states.items():
-            if each.labels is not None and t in each.labels and op not in self.given:
-                setattr(held, op, each.of(each.labels.index(t), self.lead))
+            if each.labels is not None and t in each.labels and op not in self.recorded:
+                setattr(state, op, each.of(each.labels.index(t), self.lead))
 
 
 #: Tokens at which a recorded op is to be evaluated, by op.
-Wanted = Mapping[str, Collection[int | None]]
+Requests = Mapping[str, Collection[int | None]]
 
 
 class Passes:
-    """Passes over one case with what was recorded of it.
+    """Passes over one case and its recorded ops.
 
     Args:
-        found: by name, as `recorded` gives them.
+        trace: the recorded ops by name, from `recorded`.
         cut: how chunk tensors are cut; None without any.
     """
 
-    def __init__(self, case: Case, found: Mapping[str, Recorded], cut: Chunks | None) -> None:
-        self.case, self.found, self.cut = case, found, cut
+    def __init__(self, case: Case, trace: Mapping[str, Recorded], cut: Chunks | None) -> None:
+        self.case, self.trace, self.cut = case, trace, cut
 
     def truth(self) -> Pass:
         """Every op in float64 on recorded inputs (REPLAY-11)."""
-        return self._pass("truth", converted(self.case, "float64"), list(self.found.values()), PLAIN)
+        return self._pass("truth", converted(self.case, "float64"), list(self.trace.values()), PLAIN)
 
-    def members(self, dtype: str, wanted: Wanted) -> list[Pass]:
+    def members(self, dtype: str, requests: Requests) -> list[Pass]:
         """The same in every legal arithmetic of a format, on inputs that round to the recorded ones (REPLAY-12).
 
         Args:
-            dtype: the narrowest format that was recorded, or the one that the implementation is said to work in.
-            wanted: names of `found` with the tokens at which they are asked for; nothing else that was recorded is evaluated.
+            dtype: the narrowest format of the trace, or the one that the implementation is stated to work in.
+            requests: names of `trace` with the tokens at which they are evaluated; no other recorded op is.
         """
         arithmetic = "float64" if dtype == "float64" else "float32"
         kind = FORMATS[arithmetic][0]
         inputs = converted(self.case, arithmetic)
         narrow = self._narrow(dtype, arithmetic)
         with np.errstate(over="ignore"):
-            exact = [each._replace(values=each.values.astype(kind)) for each in self.found.values()]
-        made = [self._pass(way.name, inputs, exact, way, wanted) for way in MEMBERS]
+            exact = [each._replace(values=each.values.astype(kind)) for each in self.trace.values()]
+        members = [self._pass(way.name, inputs, exact, way, requests) for way in MEMBERS]
         for number in range(DRAWS):
             draw = np.random.Generator(np.random.Philox(number))
-            moved = [each._replace(values=_moved(each, arithmetic, draw)) for each in self.found.values()]
+            perturbed = [each._replace(values=_moved(each, arithmetic, draw)) for each in self.trace.values()]
             name = f"inputs within their rounding, draw {number + 1}"
-            given = _nudged(narrow if number % 2 else inputs, draw)
-            made.append(self._pass(name, given, moved, MEMBERS[number % len(MEMBERS)], wanted))
-        return made
+            nearby = _nudged(narrow if number % 2 else inputs, draw)
+            members.append(self._pass(name, nearby, perturbed, MEMBERS[number % len(MEMBERS)], requests))
+        return members
 
     def _narrow(self, dtype: str, arithmetic: str) -> dict[str, Array]:
-        """Inputs rounded to a format; as they are where they are too large for it, which the results will show."""
+        """Inputs rounded to a format; unrounded where they are too large for it, which the results will show."""
         try:
             return converted(rounded(self.case, dtype), arithmetic)
         except CaseError:
             return converted(self.case, arithmetic)
 
     def _pass(
-        self, name: str, inputs: Mapping[str, Array], found: Sequence[Recorded], way: Arithmetic, wanted: Wanted | None = None
+        self, name: str, inputs: Mapping[str, Array], trace: Sequence[Recorded], way: Arithmetic, requests: Requests | None = None
     ) -> Pass:
-        reader = Reader(name, trace_loop.leading(self.case), found, None if wanted is None else self._ops(wanted))
+        reader = Reader(name, leading(self.case), trace, None if requests is None else self._ops(requests))
         with np.errstate(all="ignore"):
-            trace_loop.walk(self.case, inputs, reader, way=way, begin=reader.begin)
+            run_ops(self.case, inputs, reader, way=way, begin=reader.begin)
             if self.cut is not None:
-                self._chunks(inputs, reader, way, self.cut, wanted)
-            adjoints = [each for each in found if each.op.startswith(PREFIX)]
-            if wanted is not None and not any(op.startswith(PREFIX) for op in wanted):
+                self._chunks(inputs, reader, way, self.cut, requests)
+            adjoints = [each for each in trace if each.op.startswith(PREFIX)]
+            if requests is not None and not any(op.startswith(PREFIX) for op in requests):
                 adjoints = []
             if adjoints:
-                reader.made.values.update(expected(self.case, inputs, reader.made.taken, adjoints, way))
-                reader.made.counts.update(
-                    {each.op: counts for each in adjoints if (counts := reader.made.counts.get(each.op[len(PREFIX) :]))}
+                reader.result.values.update(expected(self.case, inputs, reader.result.inputs, adjoints, way))
+                reader.result.counts.update(
+                    {each.op: counts for each in adjoints if (counts := reader.result.counts.get(each.op[len(PREFIX) :]))}
                 )
-        return reader.made
+        return reader.result
 
-    def _ops(self, wanted: Wanted) -> dict[str, set[int | None]]:
-        """The ops of the loop that have to be evaluated for what is wanted, at which tokens."""
-        found: dict[str, set[int | None]] = {}
-        for name, tokens in wanted.items():
-            each = self.found[name]
+    def _ops(self, requests: Requests) -> dict[str, set[int | None]]:
+        """The ops of the loop to evaluate for some requests, each with its tokens."""
+        ops: dict[str, set[int | None]] = {}
+        for name, tokens in requests.items():
+            each = self.trace[name]
             own = tokens if each.labels is None else [t - 1 for t in tokens if t]
-            found.setdefault(each.into, set()).update(own)
-        return found
+            ops.setdefault(each.into, set()).update(own)
+        return ops
 
-    def _chunks(self, inputs: Mapping[str, Array], reader: Reader, way: Arithmetic, cut: Chunks, wanted: Wanted | None) -> None:
-        """What chunk tensors should be, beside the ops of the loop (REPLAY-20)."""
-        values, counts = reader.made.values, reader.made.counts
-        asked = set(self.found) if wanted is None else set(wanted)
+    def _chunks(self, inputs: Mapping[str, Array], reader: Reader, way: Arithmetic, cut: Chunks, requests: Requests | None) -> None:
+        """Add the expected chunk tensors to the ops of the loop (REPLAY-20)."""
+        values, counts = reader.result.values, reader.result.counts
+        names = set(self.trace) if requests is None else set(requests)
         for name in ("chunk/M", "chunk/S"):
-            if name in asked:
+            if name in names:
                 op = name.removeprefix("chunk/")
-                start = initial(self.case, inputs, op, next(iter(reader.made.taken[op].values())))
-                pairs = [(t, fresh) for t, fresh in zip(cut.starts, cut.fresh, strict=False) if wanted is None or t in wanted[name]]
+                start = initial(self.case, inputs, op, next(iter(reader.result.inputs[op].values())))
+                pairs = [(t, fresh) for t, fresh in zip(cut.starts, cut.fresh, strict=False) if requests is None or t in requests[name]]
                 values[name] = {t: start if fresh else values[op][t - 1] for t, fresh in pairs}
-        if "chunk/E" in asked:
+        if "chunk/E" in names:
             values["chunk/E"], counts["chunk/E"] = values["residual"], counts["residual"]
-        if "chunk/A" in asked:
-            sequence = trace_loop.prepared(self.case, inputs, reader, way)
+        if "chunk/A" in names:
+            sequence = prepare(self.case, inputs, reader, way)
             rows = system(sequence, way, cut)
-            shape = self.found["chunk/A"].values.shape
-            lead = trace_loop.leading(self.case)
+            shape = self.trace["chunk/A"].values.shape
+            lead = leading(self.case)
             values["chunk/A"] = {
                 t: rows[(slice(None),) * lead + (t,)].reshape(shape[:lead] + shape[lead + 1 :]) for t in range(shape[lead])
             }
 
 
 def _moved(each: Recorded, arithmetic: str, draw: np.random.Generator) -> Array:
-    """Values that may have been there before they were recorded: within half a unit, and a whole one where nothing was rounded.
+    """Values that recording may have rounded: within half a unit, and a whole one where the format is that of the arithmetic.
 
-    A compiler may fuse an op with the next, so that the next reads what was never rounded. Below the smallest normal number
-    units stay as large as they are there; what is exactly 0 stays, since any direction would be near it.
+    A compiler may fuse an op with the next, so that the next reads an unrounded value. Below the smallest normal number
+    units stay as large as there. An exact 0 stays, since any direction would be near it.
     """
     _, bits, least = FORMATS[each.dtype]
     same = bits >= FORMATS[arithmetic][1]
@@ -187,19 +188,19 @@ def _moved(each: Recorded, arithmetic: str, draw: np.random.Generator) -> Array:
 
 
 def _nudged(inputs: Mapping[str, Array], draw: np.random.Generator) -> dict[str, Array]:
-    """Tokens and parameters moved by up to a unit in the last place, for the rounding inside maps, norms and gates (TOL-3).
+    """Tokens and parameters, each moved by up to a unit in the last place (TOL-3).
 
-    Gates stay: they may stand at the end of their range.
+    This stands for the rounding inside maps, norms and gates. Gates stay: they may stand at the end of their range.
     """
     return {name: _within(value, draw) if name.startswith(NUDGED) else value for name, value in inputs.items()}
 
 
 def _within(value: Array, draw: np.random.Generator) -> Array:
-    found: Array = (value * (1.0 + np.finfo(value.dtype).eps * draw.uniform(-1.0, 1.0, value.shape))).astype(value.dtype)
-    return found
+    result: Array = (value * (1.0 + np.finfo(value.dtype).eps * draw.uniform(-1.0, 1.0, value.shape))).astype(value.dtype)
+    return result
 
 
 def stored(value: Array, dtype: str) -> np.ndarray[Any, Any]:
-    """A member's value as it would have been recorded, in float64."""
+    """A value rounded to the format of a recorded op, in float64."""
     with np.errstate(over="ignore"):
         return np.asarray(value).astype(FORMATS[dtype][0]).astype(np.float64)

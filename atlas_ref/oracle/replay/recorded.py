@@ -1,4 +1,4 @@
-"""What somebody recorded: the trace tensors of a file, checked against the case and brought into one form.
+"""Recorded ops: the trace tensors of a file, checked against the case and brought into one form.
 
 Specified in specs/replay.md (REPLAY-9, REPLAY-10).
 """
@@ -13,8 +13,8 @@ import numpy as np
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.cases.header import Header
 from atlas_ref.oracle.cases.inputs import STORED, converted, same
-from atlas_ref.oracle.replay import loop as trace_loop
 from atlas_ref.oracle.replay.chunks import NAMES, Chunks, unrolled
+from atlas_ref.oracle.replay.loop import run_ops
 from atlas_ref.oracle.replay.trace import Recorder, in_layout
 from atlas_ref.rules import RULES
 from atlas_ref.types import Array
@@ -25,7 +25,7 @@ STANDS_FOR = {"out/y": "y", "out/X": "X", "out/phi": "phi"}
 #: Header keys that a trace and its case must share: they fix shapes and what a token is.
 SHARED = ("rule", "level", "window", "span", "feature_map")
 
-#: From the widest format to the narrowest.
+#: Formats from the widest to the narrowest.
 WIDEST_FIRST = ("float64", "float32", "float16", "bfloat16")
 
 
@@ -36,9 +36,9 @@ class Recorded(NamedTuple):
         tensor: its name in the file, trace/S or out/y.
         op: S, or chunk/M.
         values: in float64; (L, T, ...) with matrices as d_out x d_phi.
-        dtype: format it was stored in.
-        labels: tokens that the axis of tokens stands for: the first of each chunk; None for all of them.
-        into: the op of the loop that goes on with these values, or the state that starts with them; "" for none.
+        dtype: format of its file.
+        labels: tokens of the axis of tokens: the first of each chunk; None for all of them.
+        into: the op of the loop that has these values, or the state that starts with them; "" for none.
     """
 
     tensor: str
@@ -54,10 +54,12 @@ class Recorded(NamedTuple):
 
 
 def recorded(case: Case, mine: Mapping[str, Any], cut: Chunks | None, *, label: str = "trace") -> dict[str, Recorded]:
-    """The recorded ops by name: those of chunks first, then in the order of the loop, then adjoints from the last op to the first.
+    """The recorded ops by name.
+
+    Those of chunks come first, then the others in the order of the loop, then adjoints from the last op to the first.
 
     Args:
-        cut: how chunk tensors are cut; None where nobody said.
+        cut: how chunk tensors are cut; None where the size of a chunk is unknown.
         label: what messages call `mine`: the name of its file.
 
     Raises:
@@ -66,7 +68,7 @@ def recorded(case: Case, mine: Mapping[str, Any], cut: Chunks | None, *, label: 
     """
     _check_inputs(case, mine, label)
     shapes = op_shapes(case)
-    found: dict[str, Recorded] = {}
+    by_name: dict[str, Recorded] = {}
     for tensor, value in mine.items():
         kind, _, name = tensor.partition("/")
         op = name if kind in ("trace", "trace_grad") else STANDS_FOR.get(tensor)
@@ -75,10 +77,10 @@ def recorded(case: Case, mine: Mapping[str, Any], cut: Chunks | None, *, label: 
         if op not in shapes:
             raise CaseError(f"{label}: {tensor}: not an op of this case; it has {', '.join(shapes)}")
         one = _one(tensor, op, value, shapes[op], case, label)
-        found[tensor if kind == "trace_grad" else op] = one._replace(op=tensor, into="") if kind == "trace_grad" else one
+        by_name[tensor if kind == "trace_grad" else op] = one._replace(op=tensor, into="") if kind == "trace_grad" else one
     chunked = {name: _chunked(case, name, value, cut, shapes, label) for name, value in mine.items() if name.startswith("chunk/")}
     order = [*(name for name in NAMES if name in chunked), *shapes, *(f"trace_grad/{op}" for op in reversed(shapes))]
-    return {name: (chunked | found)[name] for name in order if name in chunked or name in found}
+    return {name: (chunked | by_name)[name] for name in order if name in chunked or name in by_name}
 
 
 def _chunked(case: Case, name: str, value: Any, cut: Chunks | None, shapes: Mapping[str, tuple[int, ...]], label: str) -> Recorded:
@@ -106,7 +108,7 @@ def op_shapes(case: Case) -> dict[str, tuple[int, ...]]:
     """The shape of `trace/OP` for every op, in the order of the loop."""
     recorder = Recorder(case)
     with np.errstate(all="ignore"):
-        trace_loop.walk(case, converted(case, "float64"), recorder)
+        run_ops(case, converted(case, "float64"), recorder)
     return {name: value.shape for name, value in recorder.tensors().items()}
 
 
@@ -140,6 +142,6 @@ def _shown(value: Any) -> str:
     return str(getattr(value, "kind", value))
 
 
-def narrowest(found: Mapping[str, Recorded]) -> str:
-    """The narrowest format among recorded tensors, which says what arithmetic they came from."""
-    return max((each.dtype for each in found.values()), key=WIDEST_FIRST.index)
+def narrowest(trace: Mapping[str, Recorded]) -> str:
+    """The narrowest format among recorded tensors, from which their arithmetic follows."""
+    return max((each.dtype for each in trace.values()), key=WIDEST_FIRST.index)

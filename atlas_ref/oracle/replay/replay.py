@@ -1,45 +1,46 @@
-"""Replay: every op of somebody's trace evaluated again on the inputs that they recorded, and the first wrong one named.
+"""Replay: every op of a recorded trace evaluated again on its recorded inputs, and the first wrong one named.
 
-A comparison of results sees the sum of all mistakes; a replay sees each op alone. Specified in specs/replay.md.
+A comparison of results sees the sum of all mistakes. A replay sees each op alone. Specified in specs/replay.md.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from atlas_ref.oracle.cases.case import Case, CaseError, require_supported
+from atlas_ref.oracle.cases.case import Case, CaseError, load_results, require_supported
 from atlas_ref.oracle.cases.inputs import STORED, check_size, rounded
 from atlas_ref.oracle.judge.tolerance import MARGINAL, PASS, basis
 from atlas_ref.oracle.replay.adjoints import PREFIX, require_cotangents
 from atlas_ref.oracle.replay.adjoints import clause as adjoint_clause
 from atlas_ref.oracle.replay.adjoints import gap as adjoint_gap
 from atlas_ref.oracle.replay.chunks import NAMES, chunks
-from atlas_ref.oracle.replay.judge import Judged, at, cells, earlier_tokens, ensemble, judge, right_at, unsettled
-from atlas_ref.oracle.replay.loop import leading
+from atlas_ref.oracle.replay.judge import Judgement, at, cells, earlier_tokens, ensemble, judge, right_at, tokens_above_floor
 from atlas_ref.oracle.replay.nearest import explanation
 from atlas_ref.oracle.replay.ops import Op, given_ops, ops_of
 from atlas_ref.oracle.replay.passes import Passes
-from atlas_ref.oracle.replay.recorded import STANDS_FOR, Recorded, narrowest, recorded
+from atlas_ref.oracle.replay.recorded import STANDS_FOR, Recorded, check_header, narrowest, recorded
+from atlas_ref.oracle.replay.sequence import leading
 from atlas_ref.rules import RULES
 
-#: Which verdict is told first.
+#: Verdicts in the order of reporting.
 RANK = {"WRONG": 0, "MARGINAL": 1, "UNDECIDABLE": 2}
 
 
 class Finding(NamedTuple):
-    """What a replay found about one recorded op (REPLAY-13).
+    """The result of a replay for one recorded op (REPLAY-13).
 
     Attributes:
         case: name of the case.
-        op: S, X3, chunk/M, trace_grad/S. tensor: what was handed over, trace/S or out/y.
+        op: S, X3, chunk/M, trace_grad/S. tensor: its name in the file, trace/S or out/y.
         verdict: PASS, MARGINAL, WRONG or UNDECIDABLE.
         token, place: of the first wrong entry, or of the worst where none is; the place is its index without the token.
         got, expected: the entries there.
         error, norm, tolerance, ratio: the deciding norm of that token and leading index, what is allowed, and their quotient.
         basis: where the tolerance comes from.
         gap: ops before this one that were not recorded, so that it was evaluated together with them.
-        before: what was found right before it.
+        before: in words, the verdicts before it.
         clause: where the op is defined.
         nearest: the convention under which this op would be right; "" where there is none.
         why: in words, where numbers do not say it.
@@ -80,8 +81,8 @@ def replay(
 
     Args:
         mine: `trace/OP`, `trace_grad/OP` and `chunk/NAME` tensors, any subset; out/y stands for trace/y where that is absent.
-        dtype: the precision that the implementation works in. Inputs are rounded to it first, and recorded tensors are held to
-            be of that format. When None, inputs stay and each tensor is judged by its own dtype.
+        dtype: the precision that the implementation works in. Inputs are rounded to it first, and recorded tensors count as
+            of that format. When None, inputs stay and each tensor is judged by its own dtype.
         chunk: tokens of a chunk, for `chunk/...` tensors; that of the case's header when None.
         label: what messages call `mine`.
         nearest: also search for the convention that explains the first wrong op.
@@ -100,21 +101,36 @@ def replay(
     case = case if dtype is None else rounded(case, dtype)
     size = chunk if chunk is not None else case.header.chunk
     cut = chunks(case, size) if size is not None and any(name.startswith("chunk/") for name in mine) else None
-    found = recorded(case, mine, cut, label=label)
-    if not any(each.tensor.startswith(("trace/", "trace_grad/", "chunk/")) for each in found.values()):
+    trace = recorded(case, mine, cut, label=label)
+    if not any(each.tensor.startswith(("trace/", "trace_grad/", "chunk/")) for each in trace.values()):
         raise CaseError(f"{label}: no trace/... or chunk/... tensor, so there is nothing to replay")
     if dtype is not None:
-        found = {op: each._replace(dtype=dtype) for op, each in found.items()}
-    if any(name.startswith(PREFIX) for name in found):
+        trace = {op: each._replace(dtype=dtype) for op, each in trace.items()}
+    if any(name.startswith(PREFIX) for name in trace):
         require_cotangents(case)
-    passes = Passes(case, found, cut)
-    parts = _parts(passes, narrowest(found))
+    passes = Passes(case, trace, cut)
+    parts = _parts(passes, narrowest(trace))
     findings = [_finding(passes, part, parts) for part in parts]
     first = first_wrong(findings)
     if first is None or not nearest or first.verdict != "WRONG":
         return findings
-    words = explanation(passes, first.op, parts[findings.index(first)].judged.spread)
+    words = explanation(passes, first.op, parts[findings.index(first)].judgement.spread)
     return [each._replace(nearest=words) if each is first else each for each in findings]
+
+
+def replay_file(case: Case, path: str | os.PathLike[str], *, dtype: str | None = None, nearest: bool = True) -> list[Finding]:
+    """`replay` on the tensors of a file (REPLAY-9).
+
+    Raises:
+        CaseError: not a whole case file, a header of another case, and everything that `replay` refuses.
+    """
+    require_replayable(case)
+    label = os.fspath(path)
+    header, tensors = load_results(label)
+    check_header(case, header, label)
+    if header.chunk is not None and case.header.chunk is None:
+        case = case.replaced(header=case.header.replaced(chunk=header.chunk))
+    return replay(case, tensors, dtype=dtype, label=label, nearest=nearest)
 
 
 def require_replayable(case: Case) -> None:
@@ -131,7 +147,7 @@ def require_replayable(case: Case) -> None:
 def first_wrong(findings: Iterable[Finding]) -> Finding | None:
     """The first finding that is not PASS, a wrong one before a marginal one (REPLAY-15).
 
-    Values come before adjoints; values from the first token on, adjoints, which are made backwards, from the last.
+    Values come before adjoints: values from the first token on, adjoints, which are computed backwards, from the last.
     """
 
     def place(each: Finding) -> tuple[int, bool, int, int]:
@@ -155,21 +171,23 @@ class Part(NamedTuple):
     order: int
     recorded: Recorded
     clause: str
-    judged: Judged
+    judgement: Judgement
 
 
 def _parts(passes: Passes, dtype: str) -> list[Part]:
-    """Every recorded op that some token computes, judged; the ensemble is asked where the floor alone does not settle it."""
-    right, lead = passes.truth(), leading(passes.case)
+    """Every recorded op that some token computes, with its verdict; the ensemble runs where an error is above the floor."""
+    truth, lead = passes.truth(), leading(passes.case)
     sequence = passes.case.header.rule in RULES
-    made = [(name, clause, order, passes.found[name]) for order, (name, clause) in enumerate(_clauses(passes.case)) if name in passes.found]
-    held = [(*each, given) for each in made if (given := cells(each[-1], lead, right, sequence=sequence)) is not None]
-    wanted = {name: asked for name, _, _, _, given in held if (asked := unsettled(given))}
-    others = passes.members(dtype, wanted) if wanted else []
+    listed = [
+        (name, clause, order, passes.trace[name]) for order, (name, clause) in enumerate(_clauses(passes.case)) if name in passes.trace
+    ]
+    rows = [(*each, op_cells) for each in listed if (op_cells := cells(each[-1], lead, truth, sequence=sequence)) is not None]
+    requests = {name: tokens for name, _, _, _, op_cells in rows if (tokens := tokens_above_floor(op_cells))}
+    members = passes.members(dtype, requests) if requests else []
     parts = []
-    for name, clause, order, each, given in held:
-        said = ensemble(given, name, wanted.get(name, ()), others)
-        parts.append(Part(order, each, clause, judge(name, given, said, backwards=name.startswith(PREFIX))))
+    for name, clause, order, each, op_cells in rows:
+        others = ensemble(op_cells, name, requests.get(name, ()), members)
+        parts.append(Part(order, each, clause, judge(name, op_cells, others, backwards=name.startswith(PREFIX))))
     return parts
 
 
@@ -183,13 +201,13 @@ def _clauses(case: Case) -> list[tuple[str, str]]:
 
 
 def _finding(passes: Passes, part: Part, parts: Sequence[Part]) -> Finding:
-    one = part.judged
+    one = part.judgement
     verdict = "PASS" if one.worst <= PASS else "MARGINAL" if one.worst <= MARGINAL else "WRONG"
     why = ""
     if one.open:
-        verdict = verdict if one.judged else "UNDECIDABLE"
+        verdict = verdict if one.decidable else "UNDECIDABLE"
         why = f"not judged{_at_tokens(one.open)}: what it is computed from is not finite"
-    made = Finding(
+    finding = Finding(
         case=passes.case.name,
         op=part.recorded.op,
         tensor=part.recorded.tensor,
@@ -208,31 +226,34 @@ def _finding(passes: Passes, part: Part, parts: Sequence[Part]) -> Finding:
         why=why,
         order=part.order,
     )
-    return made if verdict == "PASS" else made._replace(before=_before(part, parts))
+    return finding if verdict == "PASS" else finding._replace(before=_before(part, parts))
 
 
 def _at_tokens(tokens: tuple[int | None, ...]) -> str:
     """Where something happens, in a phrase; nothing for an op without tokens."""
     if tokens[0] is None:
         return ""
-    shown = ", ".join(str(t) for t in tokens[:4]) + (f" and {len(tokens) - 4} more" if len(tokens) > 4 else "")
-    return f" at token{'' if len(tokens) == 1 else 's'} {shown}"
+    words = ", ".join(str(t) for t in tokens[:4]) + (f" and {len(tokens) - 4} more" if len(tokens) > 4 else "")
+    return f" at token{'' if len(tokens) == 1 else 's'} {words}"
 
 
 def _gap(passes: Passes, each: Recorded) -> tuple[str, ...]:
-    """Ops that were evaluated together with this one (REPLAY-14); the matrix of a chunk is made of keys and gates alone."""
+    """Ops that were evaluated together with this one (REPLAY-14).
+
+    The matrix of a chunk needs keys and gates alone.
+    """
     listed = ops_of(passes.case)
     if each.op.startswith(PREFIX):
-        known = {name.removeprefix(PREFIX) for name in passes.found if name.startswith(PREFIX)}
-        return adjoint_gap(listed, each.op.removeprefix(PREFIX), known | set(STANDS_FOR.values()))  # that of a result is its cotangent
-    stored = {other.into for other in passes.found.values() if other.labels is None} | given_ops(passes.case)
+        adjoints = {name.removeprefix(PREFIX) for name in passes.trace if name.startswith(PREFIX)}
+        return adjoint_gap(listed, each.op.removeprefix(PREFIX), adjoints | set(STANDS_FOR.values()))  # that of a result is its cotangent
+    stored = {other.into for other in passes.trace.values() if other.labels is None} | given_ops(passes.case)
     if each.op == "chunk/A":
         return () if "phi_k" in stored else ("phi_k",)
     return gap(listed, each.into, stored)
 
 
 def gap(listed: Sequence[Op], name: str, recorded_ops: set[str]) -> tuple[str, ...]:
-    """Ops between this one and what was recorded before it, in the order of the loop (REPLAY-14)."""
+    """Ops between this one and the recorded ops before it, in the order of the loop (REPLAY-14)."""
     by_name = {op.name: op for op in listed}
     missing: set[str] = set()
     waiting = [name]
@@ -246,20 +267,22 @@ def gap(listed: Sequence[Op], name: str, recorded_ops: set[str]) -> tuple[str, .
 
 
 def _before(part: Part, parts: Sequence[Part]) -> str:
-    """What was found right before an op at its token."""
+    """In words: the verdict of the recorded op before this one at its token, and of the tokens before."""
     backwards = part.recorded.op.startswith(PREFIX)
     same = [other for other in parts if other.recorded.op.startswith(PREFIX) == backwards]
-    found: list[str] = []
-    token = part.judged.token
+    phrases: list[str] = []
+    token = part.judgement.token
     for other in reversed([other for other in same if other.order < part.order]):
-        ratio = at(other.judged, token)
+        ratio = at(other.judgement, token)
         if ratio is not None:
             word = "right" if ratio <= PASS else "marginal" if ratio <= MARGINAL else "wrong"
-            found.append(f"{other.recorded.op} is {word} at this token ({ratio:.2g} of its tolerance)")
+            phrases.append(f"{other.recorded.op} is {word} at this token ({ratio:.2g} of its tolerance)")
             break
-    earlier = earlier_tokens(part.judged, backwards=backwards)
+    earlier = earlier_tokens(part.judgement, backwards=backwards)
     if earlier:
         where = f"token {earlier[0]}" if len(earlier) == 1 else f"tokens {earlier[0]} to {earlier[-1]}"
-        everything = all(right_at(other.judged, earlier) for other in same)
-        found.append(f"every recorded {'adjoint' if backwards else 'op'} is right at {where}" if everything else f"it is right at {where}")
-    return "; ".join(found) or "nothing: it comes first"
+        everything = all(right_at(other.judgement, earlier) for other in same)
+        phrases.append(
+            f"every recorded {'adjoint' if backwards else 'op'} is right at {where}" if everything else f"it is right at {where}"
+        )
+    return "; ".join(phrases) or "nothing: it comes first"

@@ -1,4 +1,6 @@
-"""The ops of one token, one function each, as the rules define them: what a trace records and a replay evaluates again.
+"""The ops of one token, one function each, as the rules define them.
+
+A trace records them and a replay evaluates them again.
 
     e[t,j] = R_t phi_{t-j} - v_{t-j}        residual
     g_t    = s sum_j gamma[t,j] e[t,j] phi_{t-j}^T
@@ -8,7 +10,7 @@
     y_t    = M phi_q
 
 Every product, sum and multiply-add goes through an `Arithmetic`, so that one text serves the truth and every legal way to
-round. Matrices are d_out x d_phi here, whatever the layout of the case. Specified in specs/replay.md (REPLAY-3).
+round. Matrices are d_out x d_phi here under either layout of the case. Specified in specs/replay.md (REPLAY-3).
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.oracle.family.arithmetic import Arithmetic
+from atlas_ref.oracle.family.steps import read as read
+from atlas_ref.oracle.family.steps import times as times
 from atlas_ref.parts.newton_schulz import NewtonSchulz, coefficient_table
 from atlas_ref.types import Array
 from tape import ops
@@ -38,11 +42,6 @@ def rates(config: Any, step_size: Array, step_size_memory: Array) -> tuple[Array
     return a, b
 
 
-def times(factor: Array, x: Array) -> Array:
-    """factor * x; a factor of None is 1."""
-    return x if factor is None else factor * x
-
-
 def residual(config: Any, way: Arithmetic, reference: Array, retain: Array, keys: Array, values: Array) -> Array:
     """Residuals (..., c, d_out) of window pairs under a reference, None for the zero one (OMEGA-4, TITANS-2, DELTA-2)."""
     target = -values if config.convention.value_sign == "minus" else values
@@ -54,7 +53,10 @@ def residual(config: Any, way: Arithmetic, reference: Array, retain: Array, keys
 
 
 def gradient(config: Any, way: Arithmetic, residuals: Array, weights: Array, keys: Array) -> Array:
-    """g (..., d_out, d_phi) from residuals (..., c, d_out), weights (..., c, 1) or None for 1, keys (..., c, d_phi) (OMEGA-5)."""
+    """g (..., d_out, d_phi) from residuals, weights and keys of a window (OMEGA-5).
+
+    Residuals are (..., c, d_out), weights (..., c, 1) or None for 1, keys (..., c, d_phi).
+    """
     s = scale_of(config)
     if way.early or weights is None:
         weighed = times(weights, residuals)
@@ -74,12 +76,12 @@ def window_sum(way: Arithmetic, weights: Array, momenta: Array) -> Array:
     """P_t = sum_j gamma[t,j] Z_{t-j} over momenta (..., c, d_out, d_phi) and weights (..., c, 1) (OMEGA-11)."""
     c, rows, columns = momenta.shape[-3:]
     flat = ops.reshape(momenta, (*momenta.shape[:-3], c, rows * columns))
-    found = way.matmul(ops.swapaxes(weights, -1, -2), flat)
-    return ops.reshape(found, (*momenta.shape[:-3], rows, columns))
+    total = way.matmul(ops.swapaxes(weights, -1, -2), flat)
+    return ops.reshape(total, (*momenta.shape[:-3], rows, columns))
 
 
 def argument(config: Any, way: Arithmetic, S: Array, g: Array, factor: Array) -> Array:
-    """What Newton-Schulz is applied to at a write: S, or under nesterov +-g_t + m_t S_t (OMEGA-8)."""
+    """The argument of Newton-Schulz at a write: S, or under nesterov +-g_t + m_t S_t (OMEGA-8)."""
     if config.convention.argument != "nesterov":
         return S
     signed = g if config.convention.momentum_sign == "plus" else -g
@@ -100,11 +102,6 @@ def moved(config: Any, way: Arithmetic, M: Array, U: Array, b: Array, retain: Ar
     return way.scaled_sum(retain, M, change if adds else -change)
 
 
-def read(way: Arithmetic, M: Array, query: Array) -> Array:
-    """y = M phi(q) (OMEGA-12)."""
-    return way.matmul(M, ops.expand_dims(query, -1))[..., 0]
-
-
 # -- Newton-Schulz -------------------------------------------------------------------------------------
 
 
@@ -123,14 +120,19 @@ def normalised(settings: NewtonSchulz, way: Arithmetic, S: Array) -> Array:
 
 
 def iterate(settings: NewtonSchulz, way: Arithmetic, X: Array, step: int) -> Array:
-    """X_{i+1} = a X_i + (b A + c A^2) X_i with A = X_i X_i^T, or the same on the transpose (NS-1, NS-8)."""
+    """One step of Newton-Schulz (NS-1, NS-8).
+
+        X_{i+1} = a X_i + (b A + c A^2) X_i    with A = X_i X_i^T
+
+    or the same on the transpose.
+    """
     a, b, c = (np.asarray(each, dtype=X.dtype) for each in coefficient_table(settings)[step])
     tall = (settings.transpose == "tall" and X.shape[-2] > X.shape[-1]) != way.transposed
     X = ops.swapaxes(X, -1, -2) if tall else X
     A = way.matmul(X, ops.swapaxes(X, -1, -2))
     B = b * A if c == 0 else way.scaled_sum(b, A, c * way.matmul(A, A))
-    found = way.scaled_sum(a, X, way.matmul(B, X))
-    return ops.swapaxes(found, -1, -2) if tall else found
+    X = way.scaled_sum(a, X, way.matmul(B, X))
+    return ops.swapaxes(X, -1, -2) if tall else X
 
 
 def finished(settings: NewtonSchulz, way: Arithmetic, X: Array, S: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Trace of a case: every quantity of the sequential loop, token by token, and what the outputs owe to each.
+"""Trace of a case: every quantity of the sequential loop, token by token, and its adjoint.
 
 Specified in specs/replay.md (REPLAY-1 to REPLAY-8) and specs/case.md (CASE-15).
 """
@@ -13,8 +13,9 @@ import numpy as np
 from atlas_ref.oracle import evaluate
 from atlas_ref.oracle.cases.case import Case, CaseError, require_supported
 from atlas_ref.oracle.cases.inputs import STORED, check_size, converted, rounded
-from atlas_ref.oracle.replay.loop import leading, walk
+from atlas_ref.oracle.replay.loop import run_ops
 from atlas_ref.oracle.replay.ops import is_matrix, ops_of
+from atlas_ref.oracle.replay.sequence import leading
 from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.types import Array
 from tape import vjp
@@ -43,17 +44,20 @@ def trace(case: Case, *, grad: bool = False, dtype: str = "float64") -> dict[str
     inputs = arithmetic_inputs(case, dtype)
     recorder = Recorder(case)
     with np.errstate(all="ignore"):
-        walk(case, inputs, recorder)
-        found = {f"trace/{name}": value for name, value in recorder.tensors().items()}
+        run_ops(case, inputs, recorder)
+        tensors = {f"trace/{name}": value for name, value in recorder.tensors().items()}
         if grad:
-            found |= _adjoints(case, inputs, found)
-        return {name: np.ascontiguousarray(value.astype(STORED[dtype])) for name, value in found.items()}
+            tensors |= _adjoints(case, inputs, tensors)
+        return {name: np.ascontiguousarray(value.astype(STORED[dtype])) for name, value in tensors.items()}
 
 
 def traced(
     case: Case, results: evaluate.Results, *, grad: bool = False, dtype: str = "float64", convention: str | Mapping[str, Any] | None = None
 ) -> evaluate.Results:
-    """Results with the trace beside them, and the ops under the header key `trace`; of the sequential loop, whatever the form."""
+    """Results with the trace beside them, and the ops under the header key `trace`.
+
+    The trace is that of the sequential loop under every form.
+    """
     case = case if convention is None else evaluate.under(case, convention)
     tensors = {**results.tensors, **trace(case, grad=grad, dtype=dtype)}
     return results.replaced(tensors=tensors, header=results.header | {"trace": header_trace(case)})
@@ -65,7 +69,7 @@ def arithmetic_inputs(case: Case, dtype: str) -> dict[str, Any]:
 
 
 class Recorder:
-    """Keeps what every op computes, and lets the loop go on with it."""
+    """A hook that stores the value of every op and returns it to the loop."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -78,19 +82,22 @@ class Recorder:
         return value
 
     def tensors(self) -> dict[str, np.ndarray[Any, Any]]:
-        """(L, T, ...) per op in the order of the loop, matrices in the case's layout, 0 where an inactive token has none."""
+        """(L, T, ...) per op in the order of the loop.
+
+        Matrices have the case's layout; an inactive token without a value has 0.
+        """
         return {op.name: in_layout(self.case, op.name, self._tensor(op.name)) for op in ops_of(self.case)}
 
     def _tensor(self, name: str) -> np.ndarray[Any, Any]:
         values = self.values.get(name, {})
         if None in values:
             return np.asarray(values[None])
-        nothing = np.zeros_like(next(iter(values.values()))) if values else self._nothing(name)
-        rows = [values.get(t, nothing) for t in range(self.case.inputs[first(self.case)].shape[-2])]
+        zeros = np.zeros_like(next(iter(values.values()))) if values else self._zeros(name)
+        rows = [values.get(t, zeros) for t in range(self.case.inputs[first(self.case)].shape[-2])]
         return np.stack(rows, axis=self.lead)
 
-    def _nothing(self, name: str) -> np.ndarray[Any, Any]:
-        """What an op without any active token would have the shape of."""
+    def _zeros(self, name: str) -> np.ndarray[Any, Any]:
+        """Zeros of the shape of an op, for a case without any active token."""
         M = next(iter(self.values["M"].values()))
         return np.zeros_like(M, shape=(*M.shape[:-2], self.case.header.window, M.shape[-2])) if name == "residual" else np.zeros_like(M)
 
@@ -102,8 +109,8 @@ def first(case: Case) -> str:
 
 def in_layout(case: Case, name: str, value: Array) -> Array:
     """To and from the layout of files, where the op is a matrix."""
-    turned: Array = np.swapaxes(value, -1, -2) if case.convention.layout == "transposed" and is_matrix(name) else value
-    return turned
+    matrix: Array = np.swapaxes(value, -1, -2) if case.convention.layout == "transposed" and is_matrix(name) else value
+    return matrix
 
 
 def _adjoints(case: Case, inputs: Mapping[str, Array], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,15 +128,15 @@ def _adjoints(case: Case, inputs: Mapping[str, Array], values: Mapping[str, Any]
             last[op] = compute(*args) + probe
             return last[op]
 
-        end = walk(case, inputs, take)
-        found = {"out/y": end.y, "out/M": end.M, "out/S": end.S, "out/X": last.get("X"), "out/phi": last.get("phi")}
-        return {name: value for name, value in found.items() if value is not None and name in bars}
+        end = run_ops(case, inputs, take)
+        results = {"out/y": end.y, "out/M": end.M, "out/S": end.S, "out/X": last.get("X"), "out/phi": last.get("phi")}
+        return {name: value for name, value in results.items() if value is not None and name in bars}
 
     probes = {name.removeprefix("trace/"): np.zeros_like(in_layout(case, name.removeprefix("trace/"), v)) for name, v in values.items()}
-    _, pullback = vjp(forward, probes)
+    _, backward = vjp(forward, probes)
     weights = {name: in_layout(case, "M", bar) if name in ("out/M", "out/S") else bar for name, bar in bars.items()}
-    (found,) = pullback(weights)
-    return {f"trace_grad/{name}": in_layout(case, name, np.asarray(g)) for name, g in found.items()}
+    (gradients,) = backward(weights)
+    return {f"trace_grad/{name}": in_layout(case, name, np.asarray(g)) for name, g in gradients.items()}
 
 
 def header_trace(case: Case) -> list[dict[str, Any]]:

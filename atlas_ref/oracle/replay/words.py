@@ -1,4 +1,4 @@
-"""What a replay says: the message about the first wrong op, the table of all ops, and the same as JSON.
+"""Text of a replay: the message about the first wrong op, the table of all ops, and the same as JSON.
 
 Specified in specs/replay.md (REPLAY-17, REPLAY-18) and specs/case.md (CASE-27, CASE-28).
 """

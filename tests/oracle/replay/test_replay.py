@@ -10,7 +10,7 @@ from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.evaluate import Unsupported, under
 from atlas_ref.oracle.judge.tolerance import from_members
 from atlas_ref.oracle.replay import passes as replay_passes
-from atlas_ref.oracle.replay.judge import MARGINAL, cells, ensemble, judge, unsettled
+from atlas_ref.oracle.replay.judge import MARGINAL, cells, ensemble, judge, tokens_above_floor
 from atlas_ref.oracle.replay.passes import Passes
 from atlas_ref.oracle.replay.recorded import Recorded
 from atlas_ref.oracle.replay.recorded import recorded as given_of
@@ -362,7 +362,7 @@ def test_every_cell_is_judged_by_the_tolerance_rule(dtype):
             said = ensemble(own, op, asked, others)
             verdict = judge(op, own, said)
             assert_is_the_rule(op, own, said, verdict, dtype)
-        assert set(unsettled(own)) == {t for t, over in zip(own.tokens, (verdict.ratio > 1.0).any(axis=0), strict=True) if over}
+        assert set(tokens_above_floor(own)) == {t for t, over in zip(own.tokens, (verdict.ratio > 1.0).any(axis=0), strict=True) if over}
 
 
 def assert_is_the_rule(op, given, said, verdict, dtype):

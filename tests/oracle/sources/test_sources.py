@@ -9,7 +9,7 @@ import pytest
 
 import atlas_ref
 from atlas_ref.oracle.identify.report import results_of
-from atlas_ref.oracle.replay.files import replay_file
+from atlas_ref.oracle.replay.replay import replay_file
 from atlas_ref.oracle.replay.trace import trace
 from atlas_ref.oracle.sources import answers, sources
 from atlas_ref.oracle.sources.answers import Garbage
