@@ -1,4 +1,4 @@
-"""Ways in which a program may legally round: orders of a sum, transposed products, fused multiply-add, wide accumulators.
+"""Legal ways to round: orders of a sum, transposed products, fused multiply-add, wide accumulators.
 
 Each is an `Arithmetic`; a plain evaluation under several of them shows how far correct programs differ from each other at
 one precision (TOL-3). Everything here takes arrays and tape variables.
@@ -81,8 +81,8 @@ def _product(way: Arithmetic) -> Callable[[Array, Array], Array]:
     def forward(A: Array, B: Array) -> tuple[Array, Any]:
         return _multiplied(way, A, B), (A, B)
 
-    def backward(kept: Any, g: Array) -> tuple[Array, Array]:
-        A, B = kept
+    def backward(factors: Any, g: Array) -> tuple[Array, Array]:
+        A, B = factors
         return (
             unbroadcast(_multiplied(way, g, np.swapaxes(B, -1, -2)), A.shape),
             unbroadcast(_multiplied(way, np.swapaxes(A, -1, -2), g), B.shape),
@@ -133,7 +133,7 @@ def fused(a: Array, b: Array, c: Array) -> Array:
 
 
 def _product_error(a: Array, b: Array, product: Array) -> Array:
-    """What rounding took from a * b, by Dekker's splitting."""
+    """The rounding error of a * b, by Dekker's splitting."""
     a1, b1 = _high(a), _high(b)
     a2, b2 = a - a1, b - b1
     return a2 * b2 - (((product - a1 * b1) - a2 * b1) - a1 * b2)
@@ -152,8 +152,8 @@ def _fused() -> Callable[[Array, Array, Array], Array]:
     def forward(a: Array, x: Array, y: Array) -> tuple[Array, Any]:
         return fused(a, x, y), (a, x, y.shape)
 
-    def backward(kept: Any, g: Array) -> tuple[Array, Array, Array]:
-        a, x, shape = kept
+    def backward(factors: Any, g: Array) -> tuple[Array, Array, Array]:
+        a, x, shape = factors
         return unbroadcast(g * x, a.shape), unbroadcast(g * a, x.shape), unbroadcast(g, shape)
 
     plain.__name__ = "fused"
@@ -161,7 +161,7 @@ def _fused() -> Callable[[Array, Array, Array], Array]:
 
 
 def unbroadcast(g: Array, shape: tuple[int, ...]) -> Array:
-    """The sum of a cotangent over the axes that broadcasting made."""
+    """The sum of a cotangent over the axes that broadcasting added."""
     extra = g.ndim - len(shape)
     axes = tuple(range(extra)) + tuple(i + extra for i, size in enumerate(shape) if size == 1 and g.shape[i + extra] != 1)
     return np.sum(g, axis=axes, keepdims=True).reshape(shape) if axes else g.reshape(shape)

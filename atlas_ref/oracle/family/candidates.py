@@ -21,10 +21,10 @@ from atlas_ref.types import Array
 #: Numbers that one array of a group may hold; more conventions are evaluated in several rounds.
 ROUND = 2**21
 
-#: Arrays that meet others along the axis of conventions, and so have it in full.
+#: Arrays that are combined with others along the axis of conventions, and so have it in full.
 REPEATED = ("keys", "window_keys", "targets", "window_targets", "residuals", "momenta", "M0", "S0", "reference")
 
-#: What is done with the results of some conventions: their numbers, and name -> (convention, ...) array.
+#: Results of some conventions: name -> (convention, ...) array.
 Results = dict[str, Array]
 
 
@@ -49,10 +49,10 @@ def evaluated(case: Case, inputs: Mapping[str, Array], conventions: Sequence[Con
         for numbers in _rounds(members, _size(prepared, case)):
             group = [conventions[i] for i in numbers]
             padded = group if len(group) > 1 else group * 2  # one convention has no axis in front
-            given = prepared.stacked(padded)
-            full = {name: _repeated(getattr(given, name), len(padded)) for name in REPEATED}
-            found = family.run(structure, given._replace(**full), orthogonaliser(padded))
-            yield numbers, {name: value[: len(group)] for name, value in _named(case, padded, found).items()}
+            stack = prepared.stacked(padded)
+            full = {name: _repeated(getattr(stack, name), len(padded)) for name in REPEATED}
+            outputs = family.run(structure, stack._replace(**full), orthogonaliser(padded))
+            yield numbers, {name: value[: len(group)] for name, value in _named(case, padded, outputs).items()}
 
 
 def _size(prepared: prepare.Prepared, case: Case) -> int:

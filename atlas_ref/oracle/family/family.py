@@ -1,8 +1,8 @@
 """All rules as settings of one family, over a sequence, for many conventions at once and in any legal arithmetic.
 
-What a convention changes without changing control flow - signs, rates, scales, norms, layouts - has become arrays before
-(`prepare`), with an axis in front that counts conventions; what it does change is the `Structure`. The rules in `rules/`
-stay the truth: this evaluation is tied to them by a test, ranks candidates for `identify`, and is the plain evaluation
+A convention's signs, rates, scales, norms and layouts leave control flow as it is: `prepare` turns them into arrays, with an
+axis in front that counts conventions. The settings that do change control flow are the `Structure`. The rules in `rules/`
+stay the truth, and a test ties this evaluation to them. It ranks candidates for `identify`, and is the plain evaluation
 whose rounding the tolerance rule measures (TOL-3, IDENT-3).
 """
 
@@ -21,12 +21,12 @@ from tape import ops
 
 
 class Structure(NamedTuple):
-    """What decides which operations happen, and in which order.
+    """The settings that decide which operations happen, and in which order.
 
     Attributes:
         window: c.
         reference: of the residual: running, chunk_start, call_start or zero.
-        frozen: which span start memory is kept: that of the reference, or of the read.
+        frozen: the span start whose memory is kept: that of the reference, or of the read.
         argument: of Newton-Schulz; none without it.
         boundary: recompute, carry or cut where it has an effect, else recompute.
         span: tokens of a span, or None.
@@ -46,7 +46,7 @@ class Structure(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """What the loop reads; an axis in front may count conventions. None stands for 1, or for absent.
+    """The inputs of the loop; an axis in front may count conventions. None stands for 1, or for absent.
 
     Attributes:
         keys (..., T, d_phi), targets (..., T, d_out), queries (..., T, d_phi): targets are values, negated under value_sign plus.
@@ -55,7 +55,7 @@ class Inputs(NamedTuple):
         scale (..., 1, 1): gradient_scale under momentum_then_window.
         M0, S0 (..., d_out, d_phi): S in the sign that holds +gradient; S0 None where no momentum is kept.
         window_keys (..., n, d_phi), window_targets (..., n, d_out), residuals (..., n, d_out): initial window contents.
-        momenta (..., m, d_out, d_phi), reference (..., d_out, d_phi): as given, or None.
+        momenta (..., m, d_out, d_phi), reference (..., d_out, d_phi): of the case, or None.
         active, reset: plain booleans (T,).
     """
 
@@ -81,7 +81,7 @@ class Inputs(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """y (..., T, d_out), and what the last token leaves, S and momenta in the sign that holds +gradient."""
+    """y (..., T, d_out), and the state after the last token, S and momenta in the sign that holds +gradient."""
 
     y: Array
     M: Array
@@ -102,12 +102,12 @@ class _State(NamedTuple):
 
 Orthogonalise = Callable[[Array], Array]
 
-#: What becomes of a quantity at a named place of the write or read: reference, residual, gradient, carried S, carried M, read.
+#: The change of a quantity at a named place of the write or read: reference, residual, gradient, carried S, carried M, read.
 Touch = Callable[[str, Array], Array]
 
 
 class _Means(NamedTuple):
-    """How a token is computed, whatever its numbers are."""
+    """The functions by which every token is computed."""
 
     orthogonalise: Orthogonalise
     way: Arithmetic
@@ -132,8 +132,8 @@ def run(
     Args:
         orthogonalise: Newton-Schulz of the group.
         way: the arithmetic of every product and sum.
-        store: what becomes of M and S between tokens, where the state is kept in a narrower format.
-        touch: what becomes of a quantity at a named place, see `Touch`: where a mistake is planted.
+        store: rounds M and S between tokens, where the state is kept in a narrower format.
+        touch: changes a quantity at a named place, see `Touch`: a planted mistake.
     """
     by = _Means(orthogonalise, way, store, touch)
     T = inputs.keys.shape[-2]
@@ -149,8 +149,8 @@ def run(
         targets = _window(inputs.targets, inputs.window_targets if history else None, structure.window, first, last)
         waiting = []
         for t in range(first, last):
-            held = slice(t - first, t - first + structure.window)
-            before, state = _step(structure, inputs, state, t, keys[..., held, :], targets[..., held, :], by)
+            rows = slice(t - first, t - first + structure.window)
+            before, state = _step(structure, inputs, state, t, keys[..., rows, :], targets[..., rows, :], by)
             M = {"before": before.M, "chunk_start": before.reference}.get(structure.read, state.M)
             if structure.read == "call_end":
                 waiting.append(inputs.queries[..., t, :])
@@ -169,7 +169,7 @@ def _fresh(structure: Structure, inputs: Inputs) -> _State:
 
 
 def _resumed(structure: Structure, inputs: Inputs, fresh: _State) -> _State:
-    """The state of a call's first token: with what an earlier call left (CONV-34, CONV-37)."""
+    """The state before a call's first token, from the end of an earlier call (CONV-34, CONV-37)."""
     state = fresh._replace(reference=inputs.reference)
     if structure.phase is not None:
         state = state._replace(position=structure.phase)
@@ -199,7 +199,7 @@ def _step(
     targets: Array,
     by: _Means,
 ) -> tuple[_State, _State]:
-    """The state before the write, its span start settled, and the state after token t."""
+    """The state before the write, with the memory of its span start, and the state after token t."""
     if structure.frozen != "none" and (state.reference is None or (state.position == 0 and structure.frozen != "call_start")):
         state = state._replace(reference=state.M)
     write = _write if inputs.active[t] else _rest
@@ -223,23 +223,23 @@ def _write(structure: Structure, inputs: Inputs, state: _State, t: int, keys: Ar
     momenta = None
     if structure.order == "momentum_then_window":
         g = by.at("gradient", steps.gradient(way, inputs.scale, e[..., -1:, :], keys[..., -1:, :]))
-        kept = steps.momentum(way, m, S0, a, g)
-        momenta = ops.concatenate([state.momenta[..., 1:, :, :], ops.expand_dims(kept, -3)], axis=-3)
+        stored_S = steps.momentum(way, m, S0, a, g)
+        momenta = ops.concatenate([state.momenta[..., 1:, :, :], ops.expand_dims(stored_S, -3)], axis=-3)
         S = _weighted_sum(way, weights, momenta)
     else:
         g = by.at("gradient", steps.gradient(way, weights, e, keys))
-        S = kept = steps.momentum(way, m, S0, a, g)
+        S = stored_S = steps.momentum(way, m, S0, a, g)
     U = S
     if structure.argument in ("S", "written_back"):
         U = by.orthogonalise(S)
     elif structure.argument == "nesterov":
         U = by.orthogonalise(g if m is None else way.scaled_sum(m, S, g))
     M = steps.memory(way, _at(inputs.retain, t), by.at("carried M", state.M), b, U)
-    return state._replace(M=M, S=U if structure.argument == "written_back" else kept, stored=stored, momenta=momenta)
+    return state._replace(M=M, S=U if structure.argument == "written_back" else stored_S, stored=stored, momenta=momenta)
 
 
 def _rest(structure: Structure, inputs: Inputs, state: _State, t: int, keys: Array, targets: Array, by: _Means) -> _State:
-    """An inactive token enters the window; M and S stay (CONV-32)."""
+    """The rest at an inactive token, which enters the window while M and S stay (CONV-32)."""
     if state.momenta is not None:
         return state._replace(momenta=ops.concatenate([state.momenta[..., 1:, :, :], ops.expand_dims(state.S, -3)], axis=-3))
     if state.stored is not None:

@@ -1,6 +1,6 @@
-"""The lattice of conventions: every preset, and what is one or two changes away from one (IDENT-2).
+"""The lattice of conventions: every preset, and the points one or two changes away from one (IDENT-2).
 
-A point is a tuple of values, one per axis of `POINT`; conventions are made of those points alone that a case can tell apart.
+A point is a tuple of values, one per axis of `POINT`. Those points alone that a case can tell apart become conventions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from atlas_ref.rules import RULES, names_with
 
 PREFIX = "newton_schulz."
 
-#: Names of bases that are no presets: the case's own convention, and what follows a preset's name where its rate is that of
+#: Names of bases that are no presets: the case's own convention, and the end of a preset's name where its rate is that of
 #: the rule without Newton-Schulz (CONV-2).
 OWN, WITHOUT = "the case's own", " without Newton-Schulz"
 
@@ -46,12 +46,12 @@ PLACE = {axis: place for place, axis in enumerate(POINT)}
 @functools.lru_cache(maxsize=1)
 def values() -> dict[str, tuple[Any, ...]]:
     """The values tried on every axis of a point, the default first."""
-    found = dict(NUMBERS)
+    by_axis = dict(NUMBERS)
     for model, prefix in ((Convention, ""), (NewtonSchulz, PREFIX)):
         for name, field in model.model_fields.items():
-            if prefix + name not in found and get_origin(field.annotation) is Literal:
-                found[prefix + name] = get_args(field.annotation)
-    return found
+            if prefix + name not in by_axis and get_origin(field.annotation) is Literal:
+                by_axis[prefix + name] = get_args(field.annotation)
+    return by_axis
 
 
 def point(convention: Convention) -> Point:
@@ -84,7 +84,7 @@ _DEFAULTS = {PREFIX + key: getattr(NewtonSchulz(), key) for key in NEWTON_SCHULZ
 
 
 class Facts(NamedTuple):
-    """What decides which axes matter in a case: shapes, settings and which tensors there are."""
+    """The shapes, settings and names of tensors that decide which axes matter in a case."""
 
     rule: str
     level: str
@@ -157,11 +157,11 @@ def folded(of: Facts, at: Point) -> Point:
     hidden = set(void_in(of, c)) | always_the_same(of, c)
     if not hidden:
         return at
-    settled = list(at)
+    fields = list(at)
     for axis in hidden:
         if at[PLACE[axis]] is not None:
-            settled[PLACE[axis]] = _DEFAULTS.get(axis, _first(axis))
-    return tuple(settled)
+            fields[PLACE[axis]] = _DEFAULTS.get(axis, _first(axis))
+    return tuple(fields)
 
 
 @functools.lru_cache(maxsize=64)
@@ -174,23 +174,23 @@ def always_the_same(of: Facts, c: Convention) -> set[str]:
 
     Each follows from a clause (CONV-7, CONV-31, CONV-50, CONV-58, CONV-62, NS-19).
     """
-    found = {PREFIX + "transpose"} if c.has_newton_schulz else set()
+    axes = {PREFIX + "transpose"} if c.has_newton_schulz else set()
     if c.has_newton_schulz and c.newton_schulz_settings.eps == 0.0:
-        found.add(PREFIX + "guard")
+        axes.add(PREFIX + "guard")
     if of.rule == "newton_schulz":
-        found.add(PREFIX + "argument")
+        axes.add(PREFIX + "argument")
     if c.has_newton_schulz and of.d_out <= of.d_phi and c.newton_schulz_settings.scale == "sqrt":
-        found.add(PREFIX + "scale")
+        axes.add(PREFIX + "scale")
     if of.feature_map == "identity" and of.level == "projected":
-        found.add("norm_place")
+        axes.add("norm_place")
     momentum_free = of.rule in RULES and RULES[of.rule].has_error and not RULES[of.rule].has_momentum
     if momentum_free and c.rate == "memory":
-        found.add("rate")
+        axes.add("rate")
     if momentum_free and c.reference == "zero" and (c.direction, c.value_sign) == ("ascent", "plus"):
-        found |= {"direction", "value_sign"}
+        axes |= {"direction", "value_sign"}
     if of.rule in RULES and not RULES[of.rule].has_error and c.read == "chunk_start" and c.reference != "call_start":
-        found.add("reference")
-    return found
+        axes.add("reference")
+    return axes
 
 
 def refusal(of: Facts, c: Convention) -> str | None:
@@ -222,19 +222,19 @@ def refusal(of: Facts, c: Convention) -> str | None:
 def bases(of: Facts, own: Convention) -> dict[str, Point]:
     """The points that changes start from: the case's own convention, every preset, and for omega each without Newton-Schulz."""
     rule, level = of.rule, of.level
-    found = {OWN: point(own)}
+    points = {OWN: point(own)}
     for name, changed in PRESETS.items():
         if rule == "newton_schulz" and changed.get("newton_schulz") == "none":
             continue
-        found[name] = point(resolve(name, rule=rule, level=level))
-        if rule in names_with("has_newton_schulz") and found[name][PLACE["newton_schulz"]] == "object":
-            found[name + WITHOUT] = point(resolve({"preset": name, "newton_schulz": "none"}, rule=rule, level=level))
-    return found
+        points[name] = point(resolve(name, rule=rule, level=level))
+        if rule in names_with("has_newton_schulz") and points[name][PLACE["newton_schulz"]] == "object":
+            points[name + WITHOUT] = point(resolve({"preset": name, "newton_schulz": "none"}, rule=rule, level=level))
+    return points
 
 
 def tried(own: Convention, rule: str) -> dict[str, tuple[Any, ...]]:
     """The values tried on every axis that a rule has, the case's own among them."""
-    found = {}
+    by_axis = {}
     mine = point(own)
     for axis, listed in values().items():
         if axis.startswith("newton_schulz") and rule not in (*names_with("has_newton_schulz"), "newton_schulz"):
@@ -242,19 +242,19 @@ def tried(own: Convention, rule: str) -> dict[str, tuple[Any, ...]]:
         if rule == "newton_schulz" and not axis.startswith(PREFIX):
             continue
         extra = () if mine[PLACE[axis]] in (None, *listed) else (mine[PLACE[axis]],)
-        found[axis] = (*listed, *extra)
-    return found
+        by_axis[axis] = (*listed, *extra)
+    return by_axis
 
 
 def around(base: Point, axes: dict[str, tuple[Any, ...]], depth: int) -> Iterator[Point]:
-    """The point and what is up to `depth` changes away from it, on different axes."""
+    """The point, and every point up to `depth` changes away from it on different axes."""
     steps = [(axis, value) for axis, listed in axes.items() for value in listed if _is_change(base, axis, value)]
     for count in range(depth + 1):
         for chosen in itertools.combinations(steps, count):
             if len({axis for axis, _ in chosen}) == count:
-                made = _changed(base, chosen)
-                if made is not None:
-                    yield made
+                other = _changed(base, chosen)
+                if other is not None:
+                    yield other
 
 
 def _is_change(base: Point, axis: str, value: Any) -> bool:
@@ -262,28 +262,28 @@ def _is_change(base: Point, axis: str, value: Any) -> bool:
 
 
 def _changed(base: Point, chosen: Iterable[tuple[str, Any]]) -> Point | None:
-    made = list(base)
+    fields = list(base)
     chosen = list(chosen)
     for axis, value in chosen:
         if axis == "newton_schulz":
             inner = [None] * len(NEWTON_SCHULZ_KEYS) if value == "none" else list(_DEFAULTS.values())
-            made[len(AXES) :] = inner
-        made[PLACE[axis]] = value
-    has = made[PLACE["newton_schulz"]] == "object"
+            fields[len(AXES) :] = inner
+        fields[PLACE[axis]] = value
+    has = fields[PLACE["newton_schulz"]] == "object"
     for axis, value in chosen:
         if axis.startswith(PREFIX):
             if not has:
                 return None
-            made[PLACE[axis]] = value
-    return tuple(made)
+            fields[PLACE[axis]] = value
+    return tuple(fields)
 
 
 class Enumerated(NamedTuple):
-    """What is searched on a case.
+    """The points of a search on a case.
 
     Attributes:
-        points: every point up to some changes away from a base that is another function of the case, the bases first.
-        conventions: the same as conventions.
+        points: one per function of the case, up to some changes away from a base, the bases first.
+        conventions: of the points.
         untried: values that cannot be tried, each with the reason.
     """
 
@@ -294,31 +294,31 @@ class Enumerated(NamedTuple):
 
 @functools.lru_cache(maxsize=2)  # some ten megabytes each
 def enumerated(of: Facts, at: Point, depth: int) -> Enumerated:
-    """What is searched (IDENT-2, IDENT-4, IDENT-5); cases that are alike share it.
+    """The points of a search (IDENT-2, IDENT-4, IDENT-5); cases that are alike share them.
 
     Args:
         at: the case's own convention.
     """
     own = convention(at)
     axes = tried(own, of.rule)
-    seen: set[Point] = set()
-    kept: dict[Point, None] = {}
+    visited: set[Point] = set()
+    points: dict[Point, None] = {}
     untried: dict[str, str] = {}
     for base in bases(of, own).values():
         possible = refusal(of, convention(base)) is None
         for each in around(base, axes, depth):
-            if each in seen:
+            if each in visited:
                 continue
-            seen.add(each)
-            settled = folded(of, each)
-            if settled in kept:
+            visited.add(each)
+            same = folded(of, each)
+            if same in points:
                 continue
-            why = refusal(of, convention(settled))
+            why = refusal(of, convention(same))
             if why is None:
-                kept[settled] = None
+                points[same] = None
             elif possible:
                 changed = changes(base, each)
                 if len(changed) == 1:
                     axis, value = next(iter(changed.items()))
                     untried.setdefault(f"{axis} {value}", why)
-    return Enumerated(tuple(kept), tuple(map(convention, kept)), tuple(untried.items()))
+    return Enumerated(tuple(points), tuple(map(convention, points)), tuple(untried.items()))

@@ -26,7 +26,7 @@ GATE_NAMES = ("retain", "momentum", "step_size")
 
 
 def structure(convention: Convention, header: Any) -> Structure:
-    """What decides control flow under a convention (CONV-11 to CONV-16, CONV-30)."""
+    """The settings of control flow under a convention (CONV-11 to CONV-16, CONV-30)."""
     c = effective(convention, rule=header.rule)
     frozen = "none"
     if c.frozen_reference or c.read == "chunk_start":
@@ -49,7 +49,7 @@ def structure(convention: Convention, header: Any) -> Structure:
 
 
 class Prepared:
-    """The arrays of a case, made once per variant and stacked on demand.
+    """The arrays of a case, computed once per variant and stacked on demand.
 
     The numbers of M0, S0 and the other matrices are read in the layout and momentum_sign of each convention.
 
@@ -57,8 +57,8 @@ class Prepared:
         header: of the case.
         inputs: tensors of one dtype, or tape variables; masks as they are.
         way: the arithmetic of the projections.
-        touch: what becomes of keys and queries before and after their map, and of computed gates: where members of the
-            ensemble put the rounding of functions that have no products to reorder.
+        touch: changes keys and queries before and after their map, and computed gates. Members of the ensemble put the
+            rounding of functions there that have no products to reorder.
     """
 
     def __init__(
@@ -66,35 +66,35 @@ class Prepared:
     ) -> None:
         self.header, self.inputs, self.way, self.touch = header, inputs, way, touch
         self.rule = RULES[header.rule]
-        self.made: dict[Any, Array] = {}
+        self.arrays: dict[Any, Array] = {}
         self.phi = {name.removeprefix("in/phi/"): value for name, value in inputs.items() if name.startswith("in/phi/")}
         if "in/proj" in inputs:
             self.phi["proj"] = inputs["in/proj"]
 
     def stacked(self, conventions: Sequence[Convention]) -> Inputs:
-        """What the loop reads for conventions of one structure; no axis in front where there is one convention."""
+        """The inputs of the loop for conventions of one structure; one convention has no axis in front."""
         many = len(conventions) > 1
         c = conventions[0]
         lead = len(self.k(c).shape) - 2
 
         def variants(make: Callable[[Convention], Array], key: Callable[[Convention], Any], core: int) -> Array:
-            """An array of each convention, made once per key; `core` axes stay behind the leading ones."""
+            """An array of each convention, computed once per key; `core` axes stay behind the leading ones."""
             keys = [key(each) for each in conventions]
-            for each, wanted in zip(conventions, keys, strict=True):
-                if wanted not in self.made:
-                    self.made[wanted] = make(each)
+            for each, name in zip(conventions, keys, strict=True):
+                if name not in self.arrays:
+                    self.arrays[name] = make(each)
             distinct = list(dict.fromkeys(keys))
-            found = [self.made[wanted] for wanted in distinct]
-            if all(each is None for each in found):
+            arrays = [self.arrays[name] for name in distinct]
+            if all(each is None for each in arrays):
                 return None
             if not many:
-                return found[0]
-            found = [np.ones((1,) * core, self.k(c).dtype) if each is None else each for each in found]
-            found = [each.reshape((1,) * (lead + core - each.ndim) + each.shape) for each in found]
+                return arrays[0]
+            arrays = [np.ones((1,) * core, self.k(c).dtype) if each is None else each for each in arrays]
+            arrays = [each.reshape((1,) * (lead + core - each.ndim) + each.shape) for each in arrays]
             if len(distinct) == 1:
-                return found[0][None]
-            place = {wanted: i for i, wanted in enumerate(distinct)}
-            return np.stack(np.broadcast_arrays(*found))[[place[wanted] for wanted in keys]]
+                return arrays[0][None]
+            place = {name: i for i, name in enumerate(distinct)}
+            return np.stack(np.broadcast_arrays(*arrays))[[place[name] for name in keys]]
 
         def mapping(each: Convention) -> tuple[Any, ...]:
             return (each.k_norm, each.norm_place)
@@ -143,16 +143,16 @@ class Prepared:
         return np.full(T, absent) if name not in self.inputs else np.asarray(self.inputs[name]).astype(bool)
 
     def _gating(self, c: Convention) -> tuple[Any, ...]:
-        """What computed gates depend on: the key's norm, where it comes before phi."""
+        """The settings that computed gates depend on: the key's norm, where it comes before phi."""
         token = self.header.level == "token"
         return (c.k_norm if c.norm_place == "before_phi" else "none",) if token else ()
 
     def _projected(self, name: str) -> Array:
-        wanted = ("projected", name)
-        if wanted not in self.made:
+        key = ("projected", name)
+        if key not in self.arrays:
             x = ops.expand_dims(self.inputs["in/x"], 1)
-            self.made[wanted] = self.way.matmul(x, ops.transpose(self.inputs[f"in/param/{name}"]))
-        return self.made[wanted]
+            self.arrays[key] = self.way.matmul(x, ops.transpose(self.inputs[f"in/param/{name}"]))
+        return self.arrays[key]
 
     def k(self, c: Convention) -> Array:
         return self._projected("W_K") if self.header.level == "token" else self.inputs["in/k"]
@@ -194,14 +194,14 @@ class Prepared:
     def _computed(self, name: str, c: Convention) -> Array:
         if f"in/param/W_{name}" not in self.inputs:
             return None
-        wanted = ("gate", name, *self._gating(c))
-        if wanted not in self.made:
+        key = ("gate", name, *self._gating(c))
+        if key not in self.arrays:
             params = gates.GateSet(
                 **{name: gates.GateParams.trusted(W=self.inputs[f"in/param/W_{name}"], b=self.inputs[f"in/param/b_{name}"])}
             )
             k = normalised(self.k(c), self._gating(c)[0])
-            self.made[wanted] = self.touch(gates.compute(params, k, self.v(c))[name])
-        return self.made[wanted]
+            self.arrays[key] = self.touch(gates.compute(params, k, self.v(c))[name])
+        return self.arrays[key]
 
     def _retain(self, c: Convention) -> Array:
         value = None if c.gate == "none" else self.column("retain", c)
@@ -261,12 +261,12 @@ class Prepared:
 
     def _exists(self) -> Array:
         """Plain booleans (T, c): whether the token at each lag exists in its packed sequence."""
-        seen = self.inputs["in/window_k"].shape[-2] if "in/window_k" in self.inputs else 0
+        history = self.inputs["in/window_k"].shape[-2] if "in/window_k" in self.inputs else 0
         counts = []
         for fresh in self._mask("in/reset", False):
-            seen = 0 if fresh else seen
-            counts.append(seen)
-            seen += 1
+            history = 0 if fresh else history
+            counts.append(history)
+            history += 1
         return np.arange(self.header.window)[None, :] <= np.array(counts)[:, None]
 
     # -- matrices -------------------------------------------------------------------------------------

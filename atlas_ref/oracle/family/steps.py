@@ -1,4 +1,4 @@
-"""The steps of the family, one function each, in any of the legal arithmetics: what the tolerance rule evaluates (TOL-3).
+"""The steps of the family, one function each, in any legal arithmetic, for the tolerance rule (TOL-3).
 
 Written from the clauses of specs/omega.md, in vector form, with the factors of a convention as arrays, so that one call can
 carry many tokens, heads or conventions in front. Everything takes arrays and tape variables.
@@ -82,15 +82,15 @@ def frobenius(way: Arithmetic, S: Array) -> Array:
 
 
 def _largest(S: Array) -> Array:
-    found = ops.absolute(S)
-    while found.shape[-1] > 1:
-        n = found.shape[-1]
-        found = ops.maximum(found[..., : (n + 1) // 2], found[..., n // 2 :])
-    found = transposed(found)
-    while found.shape[-1] > 1:
-        n = found.shape[-1]
-        found = ops.maximum(found[..., : (n + 1) // 2], found[..., n // 2 :])
-    return found
+    top = ops.absolute(S)
+    while top.shape[-1] > 1:
+        n = top.shape[-1]
+        top = ops.maximum(top[..., : (n + 1) // 2], top[..., n // 2 :])
+    top = transposed(top)
+    while top.shape[-1] > 1:
+        n = top.shape[-1]
+        top = ops.maximum(top[..., : (n + 1) // 2], top[..., n // 2 :])
+    return top
 
 
 def polynomial(way: Arithmetic, X: Array, row: Coefficients) -> Array:
@@ -109,7 +109,7 @@ def polynomial(way: Arithmetic, X: Array, row: Coefficients) -> Array:
 
 
 def newton_schulz(way: Arithmetic, S: Array, settings: NewtonSchulz, *, X: Array = None) -> Array:
-    """NS(S) with scale and guard; from X_n where that is given (NS-1, NS-6, NS-9)."""
+    """NS(S) with scale and guard, or their result for a given X_n (NS-1, NS-6, NS-9)."""
     return _block(way, settings)(S) if X is None else _finished(way, S, X, settings)
 
 
@@ -151,11 +151,11 @@ def _backward(way: Arithmetic, S: Array, g: Array, settings: NewtonSchulz, root:
     """Cotangent of S from that of the result, step by step (NS-20, NS-21)."""
     norm = frobenius(way, S)
     safe = np.where(norm == 0.0, np.ones_like(norm), norm)
-    kept = [normalised(way, S, settings)]
+    path = [normalised(way, S, settings)]
     for row in coefficient_table(settings):
-        kept.append(polynomial(way, kept[-1], row))
+        path.append(polynomial(way, path[-1], row))
     D = g * norm if settings.scale == "norm" else g * root if settings.scale == "sqrt" else g
-    for (a, b, c), X in zip(reversed(coefficient_table(settings)), reversed(kept[:-1]), strict=True):
+    for (a, b, c), X in zip(reversed(coefficient_table(settings)), reversed(path[:-1]), strict=True):
         A, H = way.matmul(X, transposed(X)), way.matmul(D, transposed(X))
         K = b * H + c * (way.matmul(H, A) + way.matmul(A, H)) if c else b * H
         D = a * D + way.matmul(b * A + c * way.matmul(A, A) if c else b * A, D) + way.matmul(K + transposed(K), X)
@@ -164,10 +164,10 @@ def _backward(way: Arithmetic, S: Array, g: Array, settings: NewtonSchulz, root:
     moves = length >= settings.eps if settings.guard == "clamp" else length >= 0.0
     size = np.where(size == 0.0, np.ones_like(size), size)
     along = np.where(moves, settings.norm_factor * way.total(D * S) / size, np.zeros_like(size))
-    found = (D - along * (S / safe)) / size
+    S_bar = (D - along * (S / safe)) / size
     if settings.scale == "norm":
-        found = found + way.total(g * kept[-1]) * (S / safe)
-    return np.where(norm < settings.eps, g, found) if settings.guard == "return" else found
+        S_bar = S_bar + way.total(g * path[-1]) * (S / safe)
+    return np.where(norm < settings.eps, g, S_bar) if settings.guard == "return" else S_bar
 
 
 def iterates(way: Arithmetic, X: Array, table: Sequence[Coefficients]) -> Array:

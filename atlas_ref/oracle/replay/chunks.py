@@ -26,7 +26,7 @@ NAMES = {"chunk/A": "EXACT-2", "chunk/S": "CHUNK-8", "chunk/M": "CHUNK-8", "chun
 
 
 class Chunks(NamedTuple):
-    """How a call is cut: `size` tokens at most, never across a reset or the start of a span.
+    """Chunks of a call: `size` tokens at most, never across a reset or the start of a span.
 
     Attributes:
         starts: first token of each chunk, then the number of tokens.
@@ -199,7 +199,9 @@ def initial(case: Case, inputs: Mapping[str, Array], name: str, like: Array) -> 
 
 
 def system(sequence: Sequence, way: Arithmetic, cut: Chunks) -> Array:
-    """L = I + tril(D' * Phi Phi^T) of every chunk, cut into the rows of each token (EXACT-1 to EXACT-3, EXACT-11).
+    """The triangular system of every chunk, by the rows of each token (EXACT-1 to EXACT-3, EXACT-11).
+
+        L = I + tril(D' * Phi Phi^T)
 
     Chunks of fewer tokens are padded to full ones.
 

@@ -54,7 +54,7 @@ class Ensemble(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """Where an op is wrong first, or worst where it is right.
+    """The first wrong cell of an op, or the worst one where it is right.
 
     Attributes:
         ratio (cells...): error over tolerance, in the worst of the three norms; 0 where a cell cannot be judged.

@@ -1,4 +1,4 @@
-"""The sequential loop op by op, with a hook that sees the value of every op and decides the next op's input.
+"""The sequential loop op by op, with a hook that returns the value of each op to the loop.
 
 The hook of a trace returns the value that was computed. That of a replay returns the recorded value, so that every op is
 evaluated on recorded inputs and the loop computes only the rest. Specified in specs/replay.md (REPLAY-1 to REPLAY-6).
@@ -25,7 +25,7 @@ from tape import ops
 
 @dataclass
 class LoopState:
-    """Memory, stored momentum and reference between two tokens, and what the window needs beside its pairs."""
+    """Memory, stored momentum and reference between two tokens, and the window's residuals and momenta."""
 
     M: Array
     S: Array
@@ -142,7 +142,7 @@ def _write(sequence: Sequence, way: Arithmetic, state: LoopState, t: int, keys: 
 
 
 def _rest(sequence: Sequence, way: Arithmetic, state: LoopState, t: int, keys: Array, values: Array, take: Take) -> None:
-    """An inactive token: M and S repeat (WINDOW-13, OMEGA-11).
+    """The rest at an inactive token, where M and S repeat (WINDOW-13, OMEGA-11).
 
     The residual that the window stores for it is computed without decay.
     """

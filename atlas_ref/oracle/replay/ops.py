@@ -112,7 +112,7 @@ def _projection_ops(case: Case, sources: _Inputs) -> list[Op]:
 
 
 def _write_ops(case: Case, sources: _Inputs) -> list[Op]:
-    """From the residual to the memory."""
+    """The ops of the write, from the residual to the memory."""
     rule, convention = RULES[case.header.rule], case.convention
     clause = rule.clauses
     retain = sources.some("retain")

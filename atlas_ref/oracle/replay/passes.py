@@ -21,7 +21,7 @@ from atlas_ref.oracle.replay.recorded import Recorded
 from atlas_ref.oracle.replay.sequence import leading, prepare
 from atlas_ref.types import Array
 
-#: Members whose recorded inputs are moved within the rounding that recording them may have hidden (REPLAY-12).
+#: Members with recorded inputs that are moved within the rounding that recording may have hidden (REPLAY-12).
 DRAWS = 16
 
 #: Inputs that maps, norms and gates are computed from.
@@ -173,10 +173,11 @@ class Passes:
 
 
 def _moved(each: Recorded, arithmetic: str, draw: np.random.Generator) -> Array:
-    """Values that recording may have rounded: within half a unit, and a whole one where the format is that of the arithmetic.
+    """Values that recording may have rounded to these.
 
-    A compiler may fuse an op with the next, so that the next reads an unrounded value. Below the smallest normal number
-    units stay as large as there. An exact 0 stays, since any direction would be near it.
+    They are within half a unit, and within a whole one where the format is that of the arithmetic: a compiler may fuse an op
+    with the next, which then reads an unrounded value. Below the smallest normal number units stay as large as there. An
+    exact 0 stays, since any direction would be near it.
     """
     _, bits, least = FORMATS[each.dtype]
     same = bits >= FORMATS[arithmetic][1]

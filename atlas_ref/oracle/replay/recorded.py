@@ -22,7 +22,7 @@ from atlas_ref.types import Array
 #: A result that stands for an op where the trace leaves it out.
 STANDS_FOR = {"out/y": "y", "out/X": "X", "out/phi": "phi"}
 
-#: Header keys that a trace and its case must share: they fix shapes and what a token is.
+#: Header keys that a trace and its case must share: they fix shapes and the meaning of a token.
 SHARED = ("rule", "level", "window", "span", "feature_map")
 
 #: Formats from the widest to the narrowest.
@@ -113,7 +113,7 @@ def op_shapes(case: Case) -> dict[str, tuple[int, ...]]:
 
 
 def _check_inputs(case: Case, mine: Mapping[str, Any], label: str) -> None:
-    """A trace that brings its inputs must bring those of the case, if only rounded to its own format."""
+    """Refuse a trace with inputs other than those of the case, which may be rounded to its own format."""
     for name, value in mine.items():
         if not name.startswith("in/"):
             continue

@@ -159,7 +159,7 @@ def first_wrong(findings: Iterable[Finding]) -> Finding | None:
 
 
 def exit_code(findings: Sequence[Finding]) -> int:
-    """0 when every op is PASS, 1 when one is not, 3 when none could be judged (CASE-26)."""
+    """Exit code: 0 when every op is PASS, 1 when one is not, 3 when none could be judged (CASE-26)."""
     if not findings:
         return 3
     return 0 if all(each.verdict == "PASS" for each in findings) else 1
@@ -230,7 +230,7 @@ def _finding(passes: Passes, part: Part, parts: Sequence[Part]) -> Finding:
 
 
 def _at_tokens(tokens: tuple[int | None, ...]) -> str:
-    """Where something happens, in a phrase; nothing for an op without tokens."""
+    """Tokens in a phrase; nothing for an op without tokens."""
     if tokens[0] is None:
         return ""
     words = ", ".join(str(t) for t in tokens[:4]) + (f" and {len(tokens) - 4} more" if len(tokens) > 4 else "")
@@ -267,7 +267,7 @@ def gap(listed: Sequence[Op], name: str, recorded_ops: set[str]) -> tuple[str, .
 
 
 def _before(part: Part, parts: Sequence[Part]) -> str:
-    """In words: the verdict of the recorded op before this one at its token, and of the tokens before."""
+    """The phrase on the recorded op before this one at its token, and on the tokens before."""
     backwards = part.recorded.op.startswith(PREFIX)
     same = [other for other in parts if other.recorded.op.startswith(PREFIX) == backwards]
     phrases: list[str] = []

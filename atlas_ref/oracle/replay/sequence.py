@@ -79,7 +79,7 @@ class Sequence(NamedTuple):
 
 
 def leading(case: Case) -> int:
-    """How many leading axes the tensors of a case have."""
+    """The number of leading axes of a case's tensors."""
     if case.header.rule in RULES:
         return 2 if case.header.level == "token" else int(case.inputs["in/k"].ndim) - 2
     return int(case.inputs["in/G"].ndim) - 2 if case.header.rule == "newton_schulz" else int(case.inputs["in/x"].ndim) - 1
@@ -124,7 +124,7 @@ def prepare(case: Case, inputs: Mapping[str, Array], take: Take, way: Arithmetic
 def _project(
     case: Case, inputs: Mapping[str, Array], config: Any, tokens: rule_sequence.Tokens, take: Take, way: Arithmetic
 ) -> rule_sequence.Tokens:
-    """Level token: keys, values, queries, gates and weights from in/x, each an op of its own (CONV-28, GATES-7)."""
+    """Keys, values, queries, gates and weights from in/x at level token, each an op of its own (CONV-28, GATES-7)."""
     x = ops.expand_dims(inputs["in/x"], 1)  # (B, 1, T, d_model)
     fields: dict[str, Array] = {}
     for name in ("k", "v", "q"):

@@ -108,13 +108,13 @@ def first(case: Case) -> str:
 
 
 def in_layout(case: Case, name: str, value: Array) -> Array:
-    """To and from the layout of files, where the op is a matrix."""
+    """A value to or from the layout of files: a matrix is transposed under the layout `transposed`."""
     matrix: Array = np.swapaxes(value, -1, -2) if case.convention.layout == "transposed" and is_matrix(name) else value
     return matrix
 
 
 def _adjoints(case: Case, inputs: Mapping[str, Array], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Derivatives by a probe of zeros that is added to every quantity where it arises (REPLAY-7)."""
+    """Derivatives by a probe of zeros that is added to every quantity where it is computed (REPLAY-7)."""
     bars = {out: inputs[bar] for out, bar in evaluate.WEIGHED.items() if bar in inputs}
     if not bars.keys() & {"out/y", "out/X", "out/phi"}:
         raise CaseError(f"{case.name}: {SUBJECTS[case.header.rule].cotangent}: missing, gradients need it")

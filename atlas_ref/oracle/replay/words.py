@@ -1,4 +1,4 @@
-"""Text of a replay: the message about the first wrong op, the table of all ops, and the same as JSON.
+"""Text of a replay: the message about the first wrong op, the table of ops, and both as JSON.
 
 Specified in specs/replay.md (REPLAY-17, REPLAY-18) and specs/case.md (CASE-27, CASE-28).
 """
@@ -64,13 +64,13 @@ def rows(findings: Sequence[Finding]) -> list[tuple[str, ...]]:
 
 
 def summary(findings: Sequence[Finding]) -> str:
-    """How many ops have which verdict."""
+    """The number of ops per verdict."""
     counts = {word: sum(each.verdict == word for each in findings) for word in ("PASS", "MARGINAL", "WRONG", "UNDECIDABLE")}
     return ", ".join(f"{count} {word}" for word, count in counts.items() if count)
 
 
 def plain(findings: Sequence[Finding], *, trace: str, command: str) -> dict[str, Any]:
-    """Everything as JSON can hold it (CASE-28)."""
+    """All findings in the types of JSON (CASE-28)."""
     first = first_wrong(findings)
     return {
         "exit": exit_code(findings),
