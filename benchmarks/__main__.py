@@ -135,8 +135,8 @@ def _targets(rows: list[Row]) -> list[str]:
         verdict = "[green]met   [/]" if row.met else "[bold red]missed[/]"
         figure = _ratio(row) if row.target.ratio is not None else ""
         parts = [figure, _figure(row.ours, row.unit) if row.target.ours is not None else ""]
-        found = ", ".join(part for part in parts if part) if row.measured else f"not measured ({escape(row.reference)})"
-        lines.append(f"{verdict if row.measured else 'open  '}  {escape(row.name)}: {found}; target {_bound(row)}")
+        figures = ", ".join(part for part in parts if part) if row.measured else f"not measured ({escape(row.reference)})"
+        lines.append(f"{verdict if row.measured else 'open  '}  {escape(row.name)}: {figures}; target {_bound(row)}")
     return lines
 
 

@@ -76,9 +76,9 @@ class Checkout:
             stdout=subprocess.PIPE,
             text=True,
         )
-        found = self._answer()
-        if not Path(found).is_relative_to(folder):
-            raise RuntimeError(f"{folder}: Python imports {found} there")
+        origin = self._answer()
+        if not Path(origin).is_relative_to(folder):
+            raise RuntimeError(f"{folder}: Python imports {origin} there")
 
     def __enter__(self) -> Self:
         return self

@@ -25,10 +25,10 @@ def rows() -> list[Row]:
 
 
 def _row(name: str, case: Case, *, grad: bool, most: float | None = None) -> Row:
-    found = certify(case, grad=grad)
-    assert not found.unresolved
+    certified = certify(case, grad=grad)
+    assert not certified.unresolved
     seconds = [timer(lambda: certify(case, grad=grad), time.process_time)() for _ in range(SAMPLES if most is not None else 1)]
     nothing = Spread.one()
     target = None if most is None else Target("at most", None, most)
-    note = f"CPU time of the process; {max(found.bits.values())} bits"
+    note = f"CPU time of the process; {max(certified.bits.values())} bits"
     return Row(name, "s", Spread.of(seconds), "", nothing, nothing, target, note=note)

@@ -79,14 +79,14 @@ class Writes:
 @contextlib.contextmanager
 def writes() -> Iterator[Writes]:
     """Count and time every write of every rule."""
-    found, of_config = Writes(), dict(rules._OF_CONFIG)
+    total, of_config = Writes(), dict(rules._OF_CONFIG)
 
     def watched(write: Any) -> Any:
         def timed(*args: Any) -> Any:
             start = time.process_time()
             state = write(*args)
-            found.seconds += time.process_time() - start
-            found.count += 1
+            total.seconds += time.process_time() - start
+            total.count += 1
             return state
 
         return timed
@@ -94,15 +94,15 @@ def writes() -> Iterator[Writes]:
     try:
         for config, rule in of_config.items():
             rules._OF_CONFIG[config] = rule._replace(write=watched(rule.write))
-        yield found
+        yield total
     finally:
         rules._OF_CONFIG.update(of_config)
 
 
-def _written(made: Call) -> Writes:
-    with writes() as found:
-        made.run()
-    return found
+def _written(block: Call) -> Writes:
+    with writes() as total:
+        block.run()
+    return total
 
 
 def _average() -> Row:
@@ -136,40 +136,40 @@ def _counted(name: str, four: Call, one: Call) -> Row:
 
 def _timed(name: str, four: Call, one: Call, target: Target | None) -> Row:
     samples = 5 if target is not None else 3
-    found = alternated(lambda: _written(four).seconds, lambda: _written(one).seconds, samples=samples)
+    timing = alternated(lambda: _written(four).seconds, lambda: _written(one).seconds, samples=samples)
     return Row(
         f"time in the writes of {name}, {SIZES}",
         "ms",
-        Spread.of(found.ours, 1e3),
+        Spread.of(timing.ours, 1e3),
         "one Titans level" if "Omega" in name else "one level",
-        Spread.of(found.theirs, 1e3),
-        Spread.of(found.ratio),
+        Spread.of(timing.theirs, 1e3),
+        Spread.of(timing.ratio),
         target,
         note=f"CPU time, one thread; {_written(four).count} writes",
     )
 
 
 def _whole(name: str, four: Call, one: Call) -> Row:
-    found = bracketed(four.run, one.run, samples=3)
+    timing = bracketed(four.run, one.run, samples=3)
     return Row(
         f"whole call of {name}, {SIZES}",
         "ms",
-        Spread.of(found.ours, 1e3),
+        Spread.of(timing.ours, 1e3),
         "one level",
-        Spread.of(found.theirs, 1e3),
-        Spread.of(found.ratio),
+        Spread.of(timing.theirs, 1e3),
+        Spread.of(timing.ratio),
         note="CPU time, one thread; four times the projections and reads",
     )
 
 
-def _stream(made: Call) -> Row:
+def _stream(block: Call) -> Row:
     """Peak memory of a stream in pieces, which are made as they come."""
 
     def streamed(tokens: int) -> None:
-        draw, context = np.random.default_rng(1), made.context
+        draw, context = np.random.default_rng(1), block.context
         for _ in range(tokens // PIECE):
             piece = draw.standard_normal((1, PIECE, D_MODEL), np.float32)
-            context, _ = cms.run(made.config, made.params, piece, context)
+            context, _ = cms.run(block.config, block.params, piece, context)
 
     short, long = (peak_memory(partial(streamed, tokens)) for tokens in (TOKENS // 8, TOKENS))
     return Row(

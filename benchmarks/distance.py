@@ -33,14 +33,16 @@ Distances = dict[int, list[float | None]]
 
 def report() -> Report:
     """The distances, their order in the step size, and the figure."""
-    found: Distances = {span: [] for span in SPANS}
+    distances: Distances = {span: [] for span in SPANS}
     for step in STEPS:
         running = _reads(step)
         for span in SPANS:
             apart = float(np.linalg.norm(_reads(step, span) - running) / np.linalg.norm(running))
-            found[span].append(apart if math.isfinite(apart) else None)
-    data = {"step_sizes": STEPS, "distances": found}
-    return Report([_nothing_at_span_one(found), *(_order(span, found) for span in (8, 64))], data, ("distance.png", partial(_draw, found)))
+            distances[span].append(apart if math.isfinite(apart) else None)
+    data = {"step_sizes": STEPS, "distances": distances}
+    return Report(
+        [_nothing_at_span_one(distances), *(_order(span, distances) for span in (8, 64))], data, ("distance.png", partial(_draw, distances))
+    )
 
 
 def _reads(step: float, span: int | None = None) -> Any:
@@ -61,14 +63,14 @@ def _title(what: str) -> str:
     return f"frozen against running Omega, {what}, {HEADS} heads, d = {D}, c = {WINDOW}, T = {TOKENS}, float64"
 
 
-def _nothing_at_span_one(found: Distances) -> Row:
-    worst = max(math.inf if each is None else each for each in found[1])
+def _nothing_at_span_one(distances: Distances) -> Row:
+    worst = max(math.inf if each is None else each for each in distances[1])
     return Row(_title("span 1"), "relative", Spread.one(worst), "", Spread.one(), Spread.one(), note="largest distance over all step sizes")
 
 
-def _order(span: int, found: Distances) -> Row:
+def _order(span: int, distances: Distances) -> Row:
     """log distance over log step size, between the two smallest step sizes."""
-    first, second = found[span][:2]
+    first, second = distances[span][:2]
     order = math.nan if not (first and second) else math.log(second / first) / math.log(STEPS[1] / STEPS[0])
     return Row(
         _title(f"span {span}"),
@@ -82,7 +84,7 @@ def _order(span: int, found: Distances) -> Row:
     )
 
 
-def _draw(found: Distances, path: Path) -> None:
+def _draw(distances: Distances, path: Path) -> None:
     """The distance over the step size for each span, and over the span for some step sizes."""
     title = f"Frozen against running reference: Omega, d = {D}, c = {WINDOW}, T = {TOKENS}"
     labels = [
@@ -92,13 +94,13 @@ def _draw(found: Distances, path: Path) -> None:
     figure, (left, right) = plots.panels(2, title, labels)
     spans = [span for span in SPANS if span > 1]  # at span 1 the distance is zero
 
-    def shown(distance: float | None) -> float:
+    def height(distance: float | None) -> float:
         return TOP if distance is None else min(distance, TOP)
 
     for which, span in enumerate(spans):
-        plots.line(left, STEPS, [shown(each) for each in found[span]], which, f"span {span}")
+        plots.line(left, STEPS, [height(each) for each in distances[span]], which, f"span {span}")
     for which, index in enumerate(range(0, len(STEPS), 3)):
-        plots.line(right, spans, [shown(found[span][index]) for span in spans], which + len(spans), f"step size {STEPS[index]:g}")
+        plots.line(right, spans, [height(distances[span][index]) for span in spans], which + len(spans), f"step size {STEPS[index]:g}")
     for ax in (left, right):
         ax.set_ylim(top=2 * TOP)
         ax.axhline(1.0, color="#bbbbbb", linestyle=":", zorder=0)

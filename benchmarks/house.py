@@ -32,20 +32,20 @@ ROOT = Path(atlas_ref.__file__).parent
 
 def passed_through(call: Callable[[], Any]) -> tuple[int, int]:
     """Modules and functions of `atlas_ref` and `tape` that run in a call."""
-    seen: set[tuple[str, str]] = set()
+    functions: set[tuple[str, str]] = set()
 
     def watch(frame: Any, event: str, argument: Any) -> None:
         if event == "call":
             code = frame.f_code
             if code.co_filename.startswith(str(ROOT)) or "/tape/" in code.co_filename:
-                seen.add((code.co_filename, code.co_qualname))
+                functions.add((code.co_filename, code.co_qualname))
 
     sys.setprofile(watch)
     try:
         call()
     finally:
         sys.setprofile(None)
-    return len({file for file, _ in seen}), len(seen)
+    return len({file for file, _ in functions}), len(functions)
 
 
 def exact_with_gradient() -> Any:
@@ -64,12 +64,12 @@ def exact_with_gradient() -> Any:
 
 def named_rules(path: Path) -> int:
     """Comparisons of a file with the name of a rule."""
-    found = 0
+    count = 0
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Compare):
             constants = {each.value for each in ast.walk(node) if isinstance(each, ast.Constant) and isinstance(each.value, str)}
-            found += bool(constants & set(RULES))
-    return found
+            count += bool(constants & set(RULES))
+    return count
 
 
 def main() -> None:

@@ -22,8 +22,8 @@ def advice(libraries: Sequence[dict[str, Any]] | None = None, features: Sequence
         libraries: as threadpoolctl lists them; those of this process unless given.
         features: of the processor, as NumPy names them; this one's unless given.
     """
-    found = [each for each in (threadpool_info() if libraries is None else libraries) if each.get("internal_api") == "openblas"]
-    named = [each["architecture"] for each in found if each.get("architecture")]
+    openblas = [each for each in (threadpool_info() if libraries is None else libraries) if each.get("internal_api") == "openblas"]
+    named = [each["architecture"] for each in openblas if each.get("architecture")]
     older = next((name for name in named if name.lower() not in {wide.lower() for wide in WIDE}), None)
     has_wide = any(name == "X86_V4" or name.startswith("AVX512") for name in (_features() if features is None else features))
     if older is None or not has_wide:
@@ -36,5 +36,5 @@ def advice(libraries: Sequence[dict[str, Any]] | None = None, features: Sequence
 
 def _features() -> list[str]:
     """What NumPy's own kernels could use here."""
-    shown: Any = np.show_config(mode="dicts")
-    return list(shown.get("SIMD Extensions", {}).get("found", []))
+    config: Any = np.show_config(mode="dicts")
+    return list(config.get("SIMD Extensions", {}).get("found", []))

@@ -70,12 +70,12 @@ class Target(NamedTuple):
     def met(self, ours: float, ratio: float) -> bool:
         """Whether the medians keep the bounds."""
         if self.ratio is None:
-            kept = True
+            within = True
         elif self.sense == "at most":
-            kept = ratio <= self.ratio
+            within = ratio <= self.ratio
         else:
-            kept = self.ratio <= ratio <= self.high
-        return kept and (self.ours is None or ours <= self.ours)
+            within = self.ratio <= ratio <= self.high
+        return within and (self.ours is None or ours <= self.ours)
 
 
 class Row(NamedTuple):
@@ -176,12 +176,12 @@ def timer(work: Work, clock: Clock = time.perf_counter, lead: float = 0.0) -> Ca
 
 def alternated(ours: Callable[[], float], theirs: Callable[[], float], *, samples: int) -> Timing:
     """The same of two sides that time themselves, wherever they run, and that are warm."""
-    found = Timing([], [theirs()], [])
+    timing = Timing([], [theirs()], [])
     for _ in range(samples):
-        found.ours.append(ours())
-        found.theirs.append(theirs())
-        found.ratio.append(found.ours[-1] / ((found.theirs[-2] + found.theirs[-1]) / 2))
-    return found
+        timing.ours.append(ours())
+        timing.theirs.append(theirs())
+        timing.ratio.append(timing.ours[-1] / ((timing.theirs[-2] + timing.theirs[-1]) / 2))
+    return timing
 
 
 def repeated(work: Work, times: int) -> Work:

@@ -116,11 +116,11 @@ def sequence(memory: Memory, tokens: int, dtype: Any = np.float32, heads: int = 
         "step_size_memory": _sigmoid(2 + normal(heads, tokens)),
         "window_gate": _sigmoid(normal(heads, tokens)),
     }
-    made = {"k": k, "v": v, "q": q} | {name: gates[name] for name in memory.gates}
-    made = {name: array.astype(dtype, copy=False) for name, array in made.items()}
-    for array in made.values():
+    arrays = {"k": k, "v": v, "q": q} | {name: gates[name] for name in memory.gates}
+    arrays = {name: array.astype(dtype, copy=False) for name, array in arrays.items()}
+    for array in arrays.values():
         array.flags.writeable = False
-    return made
+    return arrays
 
 
 def _sigmoid(x: Array) -> Array:
@@ -130,8 +130,8 @@ def _sigmoid(x: Array) -> Array:
 
 def cotangent(tokens: int, dtype: Any = np.float32) -> Array:
     """What the gradients start from, of the shape of the reads."""
-    drawn: Array = np.random.default_rng(1).standard_normal((HEADS, tokens, D), np.float32).astype(dtype, copy=False)
-    return drawn
+    bar: Array = np.random.default_rng(1).standard_normal((HEADS, tokens, D), np.float32).astype(dtype, copy=False)
+    return bar
 
 
 def started(memory: Memory, arrays: Mapping[str, Any]) -> Any:
@@ -162,7 +162,7 @@ def both(
     memory: Memory, arrays: Mapping[str, Any], bar: Any, form: str | None = None, chunk: int | None = None, start: Any = None
 ) -> tuple[Any, dict[str, Any]]:
     """The reads and the gradient of their product with `bar` by every input: forward and backward."""
-    y, pullback = tape.vjp(lambda given: forward(memory, given, form, chunk, start)[-1], arrays)
+    y, pullback = tape.vjp(lambda inputs: forward(memory, inputs, form, chunk, start)[-1], arrays)
     (gradient,) = pullback(bar)
     return y, gradient
 

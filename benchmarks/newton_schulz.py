@@ -23,17 +23,17 @@ def rows() -> list[Row]:
     draw = np.random.default_rng(0)
     S = draw.standard_normal((COUNT, N, N)).astype(np.float32)
     a, b = (draw.standard_normal((LARGE, LARGE)).astype(np.float32) for _ in range(2))
-    found = bracketed(lambda: newton_schulz(S, settings), lambda: np.matmul(a, b), samples=9, clock=time.perf_counter, lead=LEAD)
+    timing = bracketed(lambda: newton_schulz(S, settings), lambda: np.matmul(a, b), samples=9, clock=time.perf_counter, lead=LEAD)
     operations = COUNT * settings.steps * 3 * 2 * N**3
-    share = [operations / (2 * LARGE**3) / ratio for ratio in found.ratio]
-    rate = 2 * LARGE**3 / float(np.median(found.theirs)) / 1e9
+    share = [operations / (2 * LARGE**3) / ratio for ratio in timing.ratio]
+    rate = 2 * LARGE**3 / float(np.median(timing.theirs)) / 1e9
     return [
         Row(
             f"Newton-Schulz, {settings.steps} steps, {COUNT} matrices of {N} x {N}, float32",
             "ms",
-            Spread.of(found.ours, 1e3),
+            Spread.of(timing.ours, 1e3),
             f"product of {LARGE} x {LARGE}",
-            Spread.of(found.theirs, 1e3),
+            Spread.of(timing.theirs, 1e3),
             Spread.of(share),
             Target("at least", 0.5),
             relative_error(newton_schulz(S, settings), newton_schulz(S.astype(np.float64), settings)),

@@ -37,7 +37,7 @@ def sequence(tokens: int, dtype: Any = np.float32) -> Arrays:
     draw = np.random.default_rng(0)
     shape = (HEADS, tokens, D)
     k, v, q = (draw.standard_normal(shape) for _ in range(3))
-    made = {
+    arrays = {
         "k": k / np.linalg.norm(k, axis=-1, keepdims=True),
         "v": v,
         "q": q / np.linalg.norm(q, axis=-1, keepdims=True),
@@ -46,7 +46,7 @@ def sequence(tokens: int, dtype: Any = np.float32) -> Arrays:
         "step_size": np.log1p(np.exp(draw.normal(-3.0, 1.0, shape[:2]))),
         "window_weights": draw.uniform(0.5, 1.5, (*shape[:2], WINDOW)) / WINDOW,
     }
-    return {name: array.astype(np.float32).astype(dtype) for name, array in made.items()}
+    return {name: array.astype(np.float32).astype(dtype) for name, array in arrays.items()}
 
 
 def _sigmoid(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -106,14 +106,14 @@ def _forward() -> list[Row]:
         raise AssertionError(f"omega: the bare loop computes something else, relative difference {same:.1e} in float64")
 
     def row(name: str, reference: Any, target: Target | None, note: str) -> Row:
-        found = bracketed(lambda: ours(arrays), lambda: reference(arrays), samples=9 if target else 5)
+        timing = bracketed(lambda: ours(arrays), lambda: reference(arrays), samples=9 if target else 5)
         return Row(
             f"Omega forward, {SIZES}, T = {TOKENS}, float32",
             "ms",
-            Spread.of(found.ours, 1e3),
+            Spread.of(timing.ours, 1e3),
             name,
-            Spread.of(found.theirs, 1e3),
-            Spread.of(found.ratio),
+            Spread.of(timing.theirs, 1e3),
+            Spread.of(timing.ratio),
             target,
             error,
             reference_error,
@@ -135,18 +135,18 @@ def _gradients(newton_schulz: Any, *, samples: int) -> Row:
         return ours(arrays, newton_schulz)
 
     def gradient(arrays: Arrays) -> list[Any]:
-        return list(tape.grad(lambda given: ops.sum(weights * forward(given)[2]))(arrays).values())
+        return list(tape.grad(lambda inputs: ops.sum(weights * forward(inputs)[2]))(arrays).values())
 
-    found = bracketed(lambda: gradient(arrays), lambda: forward(arrays), samples=samples)
+    timing = bracketed(lambda: gradient(arrays), lambda: forward(arrays), samples=samples)
     peaks = [peak_memory(partial(work, arrays)) for work in (gradient, forward)]
     return Row(
         f"Omega forward and backward, {SIZES}, T = {TOKENS_OF_GRADIENTS}, float32"
         + (", without Newton-Schulz" if newton_schulz == "none" else ", with Newton-Schulz"),
         "ms",
-        Spread.of(found.ours, 1e3),
+        Spread.of(timing.ours, 1e3),
         "forward alone",
-        Spread.of(found.theirs, 1e3),
-        Spread.of(found.ratio),
+        Spread.of(timing.theirs, 1e3),
+        Spread.of(timing.ratio),
         error=relative_error(gradient(arrays), gradient(exact)),
         reference_error=relative_error(forward(arrays), forward(exact)),
         note=f"CPU time; memory grows by {peaks[0]:.0f} MB, forward alone by {peaks[1]:.0f} MB",

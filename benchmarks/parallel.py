@@ -66,16 +66,16 @@ def _against_product(memory: Memory, kind: str, target: Target | None = None) ->
     ours = work(memory, kind, sequence(memory, TOKENS))
     times = runs_within(ours, SAMPLE)
     samples = 7 if target is not None else 3
-    found = bracketed(repeated(ours, times), large_product(), samples=samples, clock=time.perf_counter, lead=LEAD)
+    timing = bracketed(repeated(ours, times), large_product(), samples=samples, clock=time.perf_counter, lead=LEAD)
     share = useful() / LARGE**3
-    rate = 2 * LARGE**3 / float(np.median(found.theirs)) / 1e9
+    rate = 2 * LARGE**3 / float(np.median(timing.theirs)) / 1e9
     return Row(
         title(memory, kind),
         "ms",
-        Spread.of(found.ours, 1e3 / times),
+        Spread.of(timing.ours, 1e3 / times),
         "its useful products, as part of a large one",
-        Spread.of(found.theirs, 1e3 * share),
-        Spread.of(found.ratio, 1 / times / share),
+        Spread.of(timing.theirs, 1e3 * share),
+        Spread.of(timing.ratio, 1 / times / share),
         target,
         error,
         note=f"wall time; {useful() / 1e6:.0f} million multiply-adds forward; the large product runs at {rate:.0f} GFLOP/s",
@@ -89,7 +89,7 @@ def _peak(memory: Memory, target: Target) -> Row:
     memories.cotangent(TOKENS)
     runs = {kind: work(memory, kind, arrays) for kind in ("both", "forward")}
     peaks = {kind: peak_memory(run, runs=2) for kind, run in runs.items()}
-    made = {kind: memories.size_of(run()) / 1e6 for kind, run in runs.items()}
+    results = {kind: memories.size_of(run()) / 1e6 for kind, run in runs.items()}
     return Row(
         title(memory, "both") + ", memory",
         "MB",
@@ -98,7 +98,7 @@ def _peak(memory: Memory, target: Target) -> Row:
         Spread.one(peaks["forward"]),
         Spread.one(peaks["both"] / peaks["forward"]),
         target,
-        note=f"peak beyond the inputs; of it {made['both']:.0f} MB are reads and gradients, forward {made['forward']:.0f} MB",
+        note=f"peak beyond the inputs; of it {results['both']:.0f} MB are reads and gradients, forward {results['forward']:.0f} MB",
     )
 
 
@@ -109,16 +109,16 @@ def _newton_schulz() -> Row:
     arrays = sequence(memory, TOKENS)
     ours = work(memory, "forward", arrays)
     error = relative_error(ours(), memories.truth(memory))
-    found = bracketed(ours, large_product(), samples=3, clock=time.perf_counter, lead=LEAD)
+    timing = bracketed(ours, large_product(), samples=3, clock=time.perf_counter, lead=LEAD)
     multiply_adds = memories.HEADS * TOKENS * settings.steps * 3 * memories.D**3
-    rate = 2 * LARGE**3 / float(np.median(found.theirs)) / 1e9
+    rate = 2 * LARGE**3 / float(np.median(timing.theirs)) / 1e9
     return Row(
         title(memory, "forward"),
         "ms",
-        Spread.of(found.ours, 1e3),
+        Spread.of(timing.ours, 1e3),
         f"product of {LARGE} x {LARGE}",
-        Spread.of(found.theirs, 1e3),
-        Spread.of([multiply_adds / LARGE**3 / ratio for ratio in found.ratio]),
+        Spread.of(timing.theirs, 1e3),
+        Spread.of([multiply_adds / LARGE**3 / ratio for ratio in timing.ratio]),
         Target("at least", 0.5),
         error,
         note=f"wall time; counted are the three products of each of {settings.steps} steps; the large product runs at {rate:.0f} GFLOP/s",
@@ -133,14 +133,14 @@ def _against_sequential(memory: Memory, tokens: int, target: Target | None, kind
     ours, reference = work(memory, kind, arrays), work(memory, kind, arrays, "sequential")
     times, theirs = runs_within(ours, SAMPLE), runs_within(reference, SAMPLE)
     samples = 7 if target is not None else 3
-    found = bracketed(repeated(ours, times), repeated(reference, theirs), samples=samples, clock=time.perf_counter)
+    timing = bracketed(repeated(ours, times), repeated(reference, theirs), samples=samples, clock=time.perf_counter)
     return Row(
         title(memory, kind, tokens),
         "ms",
-        Spread.of(found.ours, 1e3 / times),
+        Spread.of(timing.ours, 1e3 / times),
         "its sequential run",
-        Spread.of(found.theirs, 1e3 / theirs),
-        Spread.of([times / theirs / ratio for ratio in found.ratio]),
+        Spread.of(timing.theirs, 1e3 / theirs),
+        Spread.of([times / theirs / ratio for ratio in timing.ratio]),
         target,
         error,
         errors(memory, "sequential")[kind == "both"],
@@ -152,17 +152,17 @@ def _against_sequential(memory: Memory, tokens: int, target: Target | None, kind
 def _copying(memory: Memory) -> Row:
     """What the same call takes whose inputs can be changed, so that they are copied first."""
     arrays = sequence(memory, TOKENS)
-    copied, kept = (work(memory, "forward", given) for given in ({name: x.copy() for name, x in arrays.items()}, arrays))
-    times = runs_within(kept, SAMPLE)
-    found = bracketed(repeated(copied, times), repeated(kept, times), samples=7, clock=time.perf_counter)
+    copied, as_is = (work(memory, "forward", inputs) for inputs in ({name: x.copy() for name, x in arrays.items()}, arrays))
+    times = runs_within(as_is, SAMPLE)
+    timing = bracketed(repeated(copied, times), repeated(as_is, times), samples=7, clock=time.perf_counter)
     error = errors(memory)[0]
     return Row(
         f"{title(memory, 'forward')}, inputs that can be changed",
         "ms",
-        Spread.of(found.ours, 1e3 / times),
+        Spread.of(timing.ours, 1e3 / times),
         "inputs that nobody can change",
-        Spread.of(found.theirs, 1e3 / times),
-        Spread.of(found.ratio),
+        Spread.of(timing.theirs, 1e3 / times),
+        Spread.of(timing.ratio),
         None,
         error,
         error,
@@ -174,9 +174,9 @@ def _copying(memory: Memory) -> Row:
 def _by_chunk(memory: Memory, kind: str, tokens: int) -> str:
     """Milliseconds at each chunk size, to see whether the form's own choice is its best."""
     arrays = sequence(memory, tokens)
-    found = []
+    times = []
     for chunk in CHUNKS:
         seconds = timer(work(memory, kind, arrays, chunk=chunk))
         seconds()
-        found.append(f"{chunk}: {1e3 * float(np.median([seconds() for _ in range(5)])):.3g}")
-    return f"ms by chunk {', '.join(found)}"
+        times.append(f"{chunk}: {1e3 * float(np.median([seconds() for _ in range(5)])):.3g}")
+    return f"ms by chunk {', '.join(times)}"

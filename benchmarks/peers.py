@@ -109,13 +109,13 @@ def report() -> Report:
     with Process() as process:
         for peer in PEERS:
             try:
-                found = _found(peer, process)
+                facts = _found(peer, process)
             except Missing as missing:
                 rows += [_absent(peer, kind, str(missing)) for kind in KINDS]
                 continue
-            rows += [_times(peer, kind, found, process) for kind in KINDS]
+            rows += [_times(peer, kind, facts, process) for kind in KINDS]
             if peer.less is not None:
-                rows += [_memory(peer, kind, found.grows) for kind in KINDS]
+                rows += [_memory(peer, kind, facts.grows) for kind in KINDS]
     return Report(rows)
 
 
@@ -170,13 +170,13 @@ def _meaning(peer: Peer) -> str:
     return "of its time" if peer.faster is None else "times faster"
 
 
-def _times(peer: Peer, kind: str, found: Found, process: Process) -> Row:
+def _times(peer: Peer, kind: str, facts: Found, process: Process) -> Row:
     """Our time beside theirs, taken in turn; `process` holds the peer."""
     which = KINDS.index(kind)
     error = errors(peer.memory)[which]
     run = work(peer.memory, kind, sequence(peer.memory, TOKENS))
     times = runs_within(run, SAMPLE)
-    one = found.took[which] if found.took[which] > LONG_RUN else process.seconds(kind)
+    one = facts.took[which] if facts.took[which] > LONG_RUN else process.seconds(kind)
     theirs, lead = max(1, round(SAMPLE / one)), LEAD if one < LEAD else 0.0
     timed = timer(repeated(run, times), lead=LEAD)
 
@@ -186,21 +186,21 @@ def _times(peer: Peer, kind: str, found: Found, process: Process) -> Row:
             time.sleep(SPIN)
         return spent
 
-    taken = alternated(ours, lambda: process.seconds(kind, theirs, lead), samples=max(1, min(peer.samples, int(LONGEST / one))))
-    ratio = [each / times for each in taken.ratio]
-    note = f"wall time; memory grows by {_ours(peer.memory)[which]:.0f} MB, theirs by {found.grows[which]:.0f} MB"
+    timing = alternated(ours, lambda: process.seconds(kind, theirs, lead), samples=max(1, min(peer.samples, int(LONGEST / one))))
+    ratio = [each / times for each in timing.ratio]
+    note = f"wall time; memory grows by {_ours(peer.memory)[which]:.0f} MB, theirs by {facts.grows[which]:.0f} MB"
     if not peer.same_work:
         note += "; another rule with projections of its own, its error is against its own float64"
     return Row(
         title(peer.memory, kind),
         "ms",
-        Spread.of(taken.ours, 1e3 / times),
-        _named(peer, found.options),
-        Spread.of(taken.theirs, 1e3),
+        Spread.of(timing.ours, 1e3 / times),
+        _named(peer, facts.options),
+        Spread.of(timing.theirs, 1e3),
         Spread.of(ratio if peer.faster is None else [1 / each for each in ratio]),
         _target(peer, kind),
         error,
-        found.errors[which],
+        facts.errors[which],
         note,
         _meaning(peer),
     )

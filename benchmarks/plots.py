@@ -34,8 +34,8 @@ def panels(count: int, title: str, labels: Sequence[tuple[str, str, str]], colum
 
 def line(ax: Any, x: Sequence[float], y: Sequence[float], which: int, label: str, **look: Any) -> None:
     """One measured line; `which` chooses colour and marker."""
-    given = {"color": COLOURS[which % len(COLOURS)], "marker": MARKERS[which % len(MARKERS)], "markersize": 5, "linewidth": 1.6} | look
-    ax.plot(x, y, label=label, **given)
+    settings = {"color": COLOURS[which % len(COLOURS)], "marker": MARKERS[which % len(MARKERS)], "markersize": 5, "linewidth": 1.6} | look
+    ax.plot(x, y, label=label, **settings)
 
 
 def ticks(axis: Any, values: Sequence[float], words: Sequence[str] | None = None) -> None:

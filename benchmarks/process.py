@@ -71,8 +71,8 @@ class Process:
 
     def gradients(self) -> dict[str, Any]:
         """Gradients as plain arrays, in our layout."""
-        found: dict[str, Any] = self._ask("gradients")
-        return found
+        result: dict[str, Any] = self._ask("gradients")
+        return result
 
     def seconds(self, kind: str, times: int = 1, lead: float = 0.0) -> float:
         """Wall time of one run, the mean of some in a row after a lead of untimed ones; kind "forward" or "both"."""
@@ -100,18 +100,18 @@ def _serve(connection: Connection) -> None:
     call: public.Call | None = None
     while True:
         try:
-            kind, *given = connection.recv()
+            kind, *arguments = connection.recv()
         except EOFError:
             return
         try:
             if kind == "load":
                 call = None  # lets the one before go first
-                call = public.call(*given)
+                call = public.call(*arguments)
                 answer: Any = None
             elif call is None:
                 raise RuntimeError("nothing is loaded")
             else:
-                answer = QUESTIONS[kind](call, *given)
+                answer = QUESTIONS[kind](call, *arguments)
             connection.send(("answer", answer))
         except public.Missing as missing:
             connection.send(("missing", str(missing)))
@@ -148,10 +148,10 @@ def _weighed(call: public.Call, kind: str) -> Weighed:
     except (AttributeError, OSError):
         before = float("nan")
     start = time.perf_counter()
-    made: Any = call.forward() if kind == "forward" else call.both()
+    result: Any = call.forward() if kind == "forward" else call.both()
     seconds = time.perf_counter() - start
     grows = before if math.isnan(before) else _megabytes(status, "VmHWM") - before
-    return Weighed(grows, seconds, call.plain(made.numpy()) if kind == "forward" else None)
+    return Weighed(grows, seconds, call.plain(result.numpy()) if kind == "forward" else None)
 
 
 def _megabytes(status: Path, field: str) -> float:

@@ -67,8 +67,8 @@ def module(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         package = name.partition(".")[0]
-        found = importlib.util.find_spec(package) is not None
-        raise Missing(f"{package} does not import: {error}" if found else HOW[package]) from None
+        installed = importlib.util.find_spec(package) is not None
+        raise Missing(f"{package} does not import: {error}" if installed else HOW[package]) from None
 
 
 def call(name: str, arrays: Arrays, bar: Array, options: dict[str, Any]) -> Call:
@@ -106,7 +106,7 @@ def _fla(arrays: Arrays, bar: Array, reads: Callable[[dict[str, Any]], Any], *, 
         reads,
         tensor(theirs(bar)),
         ours,
-        lambda found: {name: ours(array) for name, array in found.items()},
+        lambda gradients: {name: ours(array) for name, array in gradients.items()},
     )
 
 
@@ -125,10 +125,10 @@ def _fla_gated_delta(arrays: Arrays, bar: Array, *, chunk: int | None) -> Call:
     naive = _references("gated_delta_rule")
 
     def reads(x: dict[str, Any]) -> Any:
-        given = {"beta": x["step_size"], "g": x["retain"].log(), "output_final_state": True}
+        settings = {"beta": x["step_size"], "g": x["retain"].log(), "output_final_state": True}
         if chunk is None:
-            return naive.naive_recurrent_gated_delta_rule(x["q"], x["k"], x["v"], **given)[0]
-        return naive.naive_chunk_gated_delta_rule(x["q"], x["k"], x["v"], chunk_size=chunk, **given)[0]
+            return naive.naive_recurrent_gated_delta_rule(x["q"], x["k"], x["v"], **settings)[0]
+        return naive.naive_chunk_gated_delta_rule(x["q"], x["k"], x["v"], chunk_size=chunk, **settings)[0]
 
     return _fla(arrays, bar, reads, heads_first=False)
 
@@ -137,7 +137,7 @@ def _fla_momentum_delta(arrays: Arrays, bar: Array, *, chunk: int | None) -> Cal
     naive = _references("momentum_delta_rule")
 
     def reads(x: dict[str, Any]) -> Any:
-        given = {name: x[name] for name in ("q", "k", "v")} | {
+        arguments = {name: x[name] for name in ("q", "k", "v")} | {
             "p": x["k"],
             "log_alpha": x["retain"].log(),
             "log_mu": x["momentum"].log(),
@@ -146,8 +146,8 @@ def _fla_momentum_delta(arrays: Arrays, bar: Array, *, chunk: int | None) -> Cal
             "output_final_state": True,
         }
         if chunk is None:
-            return naive.recurrent_momentum_delta_rule_ref(**given)[0]
-        return naive.chunk_momentum_delta_rule_ref(**given, chunk_size=chunk)[0]
+            return naive.recurrent_momentum_delta_rule_ref(**arguments)[0]
+        return naive.chunk_momentum_delta_rule_ref(**arguments, chunk_size=chunk)[0]
 
     return _fla(arrays, bar, reads, heads_first=False)
 
@@ -194,12 +194,12 @@ def _atlas_rnn(arrays: Arrays, bar: Array, *, scan_chunk_len: int | None, window
         parted: Array = array[0].reshape(tokens, heads, -1).swapaxes(0, 1)
         return parted
 
-    def gradients(found: Arrays) -> Arrays:
-        parts = dict(zip(places, np.split(found["x"], bounds[1:-1], axis=-1), strict=True))
+    def gradients(by_leaf: Arrays) -> Arrays:
+        parts = dict(zip(places, np.split(by_leaf["x"], bounds[1:-1], axis=-1), strict=True))
         return {name: split(part).reshape(arrays[name].shape) for name, part in parts.items()}
 
     x = torch.tensor(np.concatenate([joined(arrays[name]) for name in places], axis=-1)[None], device=device, requires_grad=True)
-    return Call({"x": x}, lambda given: cell(given["x"])[0], torch.tensor(joined(bar)[None], device=device), split, gradients)
+    return Call({"x": x}, lambda leaves: cell(leaves["x"])[0], torch.tensor(joined(bar)[None], device=device), split, gradients)
 
 
 # -- titans-pytorch -----------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ def _titans(arrays: Arrays, bar: Array, *, chunk: int, double: bool = False) -> 
     used = torch.autograd.grad(memory(leaves["x"])[0].sum(), list(leaves.values()), allow_unused=True)
     leaves = {name: leaf for (name, leaf), grad in zip(leaves.items(), used, strict=True) if grad is not None}
     bars = torch.tensor(joined(bar), dtype=dtype)
-    return Call(leaves, lambda given: memory(given["x"])[0], bars, lambda y: y, lambda found: found)
+    return Call(leaves, lambda inputs: memory(inputs["x"])[0], bars, lambda y: y, lambda gradients: gradients)
 
 
 CALLS: dict[str, Callable[..., Call]] = {

@@ -80,10 +80,10 @@ class Point(NamedTuple):
 
 def report() -> Report:
     """The slopes and the memory of the judged forms, and the figure of all."""
-    found = {form.label: _measured(form) for form in FORMS}
-    rows = [row for form in FORMS if form.judged for row in _rows(form, found[form.label])]
-    data = {label: [point._asdict() | {"floats": point.floats} for point in points] for label, points in found.items()}
-    return Report(rows, data, ("scaling.png", partial(_draw, found)))
+    curves = {form.label: _measured(form) for form in FORMS}
+    rows = [row for form in FORMS if form.judged for row in _rows(form, curves[form.label])]
+    data = {label: [point._asdict() | {"floats": point.floats} for point in points] for label, points in curves.items()}
+    return Report(rows, data, ("scaling.png", partial(_draw, curves)))
 
 
 def _measured(form: Form) -> list[Point]:
@@ -129,13 +129,13 @@ def _point(form: Form, tokens: int, reference: Work | None = None) -> Point:
         if tokens < SIZES[-1]:  # the largest size has the work space of the one before it
             run()
         touch(round(peak))
-        found = alternated(seconds, timer(repeated(reference, times)), samples=2 if tokens == SIZES[-1] else 3)
-        return Point(tokens, float(np.median(found.ours)), peak, peak - outputs, times * float(np.median(found.ratio)))
+        timing = alternated(seconds, timer(repeated(reference, times)), samples=2 if tokens == SIZES[-1] else 3)
+        return Point(tokens, float(np.median(timing.ours)), peak, peak - outputs, times * float(np.median(timing.ratio)))
     touch(round(peak))
-    taken = [seconds()]
-    while len(taken) < 5 and sum(taken) < MOMENT:
-        taken.append(seconds())
-    return Point(tokens, float(np.median(taken)), peak, peak - outputs)
+    samples = [seconds()]
+    while len(samples) < 5 and sum(samples) < MOMENT:
+        samples.append(seconds())
+    return Point(tokens, float(np.median(samples)), peak, peak - outputs)
 
 
 def slope(points: list[Point]) -> float:
@@ -177,12 +177,12 @@ def _rows(form: Form, points: list[Point]) -> list[Row]:
     ]
 
 
-def _draw(found: dict[str, list[Point]], path: Path) -> None:
+def _draw(curves: dict[str, list[Point]], path: Path) -> None:
     """Time and memory over T."""
     title = f"Forward and backward, {HEADS} heads, d = {D}, c = {memories.WINDOW}, float32"
     labels = [("time", "tokens", "seconds"), ("memory beyond the inputs, at the peak", "tokens", "MB")]
     figure, (left, right) = plots.panels(2, title, labels)
-    for which, (label, points) in enumerate(found.items()):
+    for which, (label, points) in enumerate(curves.items()):
         tokens = [point.tokens for point in points]
         look: dict[str, Any] = {"linestyle": "--"} if "sequential" in label else {}
         plots.line(left, tokens, [point.seconds for point in points], which, label, **look)

@@ -23,12 +23,12 @@ COMMANDS = {
 
 def rows() -> list[Row]:
     """CPU time of whole processes."""
-    found = []
+    result = []
     for name, (ours, reference, theirs) in COMMANDS.items():
         timing = bracketed(partial(_python, ours), partial(_python, theirs), samples=3, clock=_children)
         times = Spread.of(timing.ours, 1e3), Spread.of(timing.theirs, 1e3)
-        found.append(Row(name, "ms", times[0], reference, times[1], Spread.of(timing.ratio), note="CPU time of the process"))
-    return found
+        result.append(Row(name, "ms", times[0], reference, times[1], Spread.of(timing.ratio), note="CPU time of the process"))
+    return result
 
 
 def _python(program: str) -> None:

@@ -26,17 +26,17 @@ def rows() -> list[Row]:
     truth = gradient(x, w, b)
     if relative_error(theirs(x, w, b), truth) > 1e-12:
         raise AssertionError("tape: autograd finds another gradient of the same chain")
-    found = bracketed(repeated(lambda: gradient(*low), 3), repeated(lambda: theirs(*low), 3), samples=101)
+    timing = bracketed(repeated(lambda: gradient(*low), 3), repeated(lambda: theirs(*low), 3), samples=101)
     plain = bracketed(repeated(lambda: _chain(ops)(*low), 9), repeated(lambda: _chain(np)(*low), 9), samples=51)
     per_op = 1e6 / OPS
     return [
         Row(
             "tape, forward and backward, one op on 4 x 4, float32",
             "us",
-            Spread.of(found.ours, per_op / 3),
+            Spread.of(timing.ours, per_op / 3),
             "HIPS autograd",
-            Spread.of(found.theirs, per_op / 3),
-            Spread.of(found.ratio),
+            Spread.of(timing.theirs, per_op / 3),
+            Spread.of(timing.ratio),
             Target("at most", 0.45, 4.0),
             relative_error(gradient(*low), truth),
             relative_error(theirs(*low), truth),

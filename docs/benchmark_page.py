@@ -28,10 +28,10 @@ the site shows them when it is made the next time.
 
 def page(root: Path) -> str:
     """What the last run left, figures first."""
-    found = [f"![{each.stem}](../bench/{each.name})\n" for each in figures(root)]
+    parts = [f"![{each.stem}](../bench/{each.name})\n" for each in figures(root)]
     if (root / ROWS).is_file():
-        found += _rows(json.loads((root / ROWS).read_text()))
-    return HEAD + ("\n".join(found) or NONE)
+        parts += _rows(json.loads((root / ROWS).read_text()))
+    return HEAD + ("\n".join(parts) or NONE)
 
 
 def figures(root: Path) -> list[Path]:

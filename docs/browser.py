@@ -110,8 +110,8 @@ def served(folder: Path) -> Iterator[str]:
 
 def pages(folder: Path) -> list[str]:
     """Addresses of all pages below the site's."""
-    found = [path.parent.relative_to(folder).as_posix() for path in folder.rglob("index.html")]
-    return sorted("" if each == "." else f"{each}/" for each in found)
+    folders = [path.parent.relative_to(folder).as_posix() for path in folder.rglob("index.html")]
+    return sorted("" if each == "." else f"{each}/" for each in folders)
 
 
 class Reader:
@@ -221,23 +221,23 @@ def _size(width: str) -> Any:
 
 def browser_path() -> str:
     """Debian's Chromium, or what CHROMIUM names."""
-    found = shutil.which(os.environ.get("CHROMIUM") or "chromium") or shutil.which("chromium-browser")
-    if not found:
+    path = shutil.which(os.environ.get("CHROMIUM") or "chromium") or shutil.which("chromium-browser")
+    if not path:
         raise LookupError("no Chromium: apt-get install chromium, or name one in CHROMIUM")
-    return found
+    return path
 
 
 async def read(base: str, addresses: list[str], out: Path, jobs: int) -> list[str]:
     """All complaints of readers that take the next page whenever they are done with one; the search is asked in each theme."""
     from playwright.async_api import async_playwright
 
-    left = iter(addresses)
+    queue = iter(addresses)
 
     async def reads(reader: Reader, searches: bool) -> list[str]:
         if searches:
             await reader.tried(reader.search())
             await reader.tried(reader.follow())
-        for address in left:
+        for address in queue:
             await reader.tried(reader.look(address))
         return reader.wrong
 
@@ -249,9 +249,9 @@ async def read(base: str, addresses: list[str], out: Path, jobs: int) -> list[st
             context = await browser.new_context(color_scheme=theme, reduced_motion="reduce")
             await context.add_init_script(STILL)
             readers.append(reads(Reader(await context.new_page(), base, theme, out), number < len(THEMES)))
-        found = await asyncio.gather(*readers)
+        complaints = await asyncio.gather(*readers)
         await browser.close()
-    return sorted(wrong for each in found for wrong in each)
+    return sorted(wrong for each in complaints for wrong in each)
 
 
 def main() -> int:
@@ -260,21 +260,21 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("build/docs-test"), help="where screenshots go")
     parser.add_argument("--only", default="", help="pages whose address holds this")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="readers at a time, two at least: one in each theme")
-    given = parser.parse_args()
+    options = parser.parse_args()
     started = time.monotonic()
-    chosen = [each for each in pages(given.site) if given.only in each]
+    chosen = [each for each in pages(options.site) if options.only in each]
     if not chosen:
-        parser.error(f"{given.site}: no page" + (f" whose address holds {given.only!r}" if given.only else "; make docs builds them"))
-    given.out.mkdir(parents=True, exist_ok=True)
+        parser.error(f"{options.site}: no page" + (f" whose address holds {options.only!r}" if options.only else "; make docs builds them"))
+    options.out.mkdir(parents=True, exist_ok=True)
     try:
-        with served(given.site) as base:
-            wrong = asyncio.run(read(base, chosen, given.out, given.jobs))
+        with served(options.site) as base:
+            wrong = asyncio.run(read(base, chosen, options.out, options.jobs))
     except (ImportError, LookupError) as error:
         parser.error(str(error))
     print("\n".join(wrong[:100]))
     print(
         f"{len(chosen)} pages, {len(WIDTHS)} widths, {len(THEMES)} themes in {time.monotonic() - started:.0f} s: "
-        f"{len(wrong)} complaints; screenshots in {given.out}"
+        f"{len(wrong)} complaints; screenshots in {options.out}"
     )
     return 1 if wrong else 0
 

@@ -29,15 +29,15 @@ class Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = dict(attrs)
+        attributes = dict(attrs)
         line, _ = self.getpos()
         for key in ("id", "name"):
-            if found.get(key) and not (key == "name" and tag != "a"):
-                self.anchors.add(found[key] or "")
-        if tag == "a" and found.get("href"):
-            self.links.append((line, found["href"] or ""))
-        if tag in LOADING and found.get(LOADING[tag]) and not set((found.get("rel") or "").split()) & NOT_LOADED:
-            self.loaded.append((line, found[LOADING[tag]] or ""))
+            if attributes.get(key) and not (key == "name" and tag != "a"):
+                self.anchors.add(attributes[key] or "")
+        if tag == "a" and attributes.get("href"):
+            self.links.append((line, attributes["href"] or ""))
+        if tag in LOADING and attributes.get(LOADING[tag]) and not set((attributes.get("rel") or "").split()) & NOT_LOADED:
+            self.loaded.append((line, attributes[LOADING[tag]] or ""))
 
 
 def problems(folder: Path) -> Iterator[str]:
@@ -75,9 +75,9 @@ def main(folder: str = "build/site", *others: str) -> int:
     if others or not any(Path(folder).rglob("*.html")):
         print(f"{folder}: one folder is needed, with a site in it; make docs builds one", file=sys.stderr)
         return 2
-    found = list(problems(Path(folder)))
-    print("\n".join([*found[:50], f"{len(found)} broken links" if found else "every link leads somewhere"]))
-    return 1 if found else 0
+    broken = list(problems(Path(folder)))
+    print("\n".join([*broken[:50], f"{len(broken)} broken links" if broken else "every link leads somewhere"]))
+    return 1 if broken else 0
 
 
 if __name__ == "__main__":

@@ -35,11 +35,13 @@ def commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _command(name: str, command: Any) -> str:
-    given = [each for each in command.params if each.name != "help"]
-    arguments = [_argument(each) for each in given if each.param_type_name == "argument"]
-    options = [each for each in given if each.param_type_name == "option"]
+    parameters = [each for each in command.params if each.name != "help"]
+    arguments = [_argument(each) for each in parameters if each.param_type_name == "argument"]
+    options = [each for each in parameters if each.param_type_name == "option"]
     usage = " ".join(["atlas-ref", name, *arguments, "[OPTIONS]"])
-    rows = [(tables.code(_argument(each)), html.escape(getattr(each, "help", None) or ""), "") for each in given if each not in options]
+    rows = [
+        (tables.code(_argument(each)), html.escape(getattr(each, "help", None) or ""), "") for each in parameters if each not in options
+    ]
     rows += [
         (tables.code(" ".join([*each.opts, *each.secondary_opts, _metavar(each)]).strip()), html.escape(each.help or ""), _default(each))
         for each in options

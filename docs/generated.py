@@ -10,13 +10,13 @@ from docs.clauses import record
 from docs.clauses.trace import Trace, trace
 
 
-def pages(root: Path, found: Trace) -> Iterator[tuple[str, str]]:
+def pages(root: Path, evidence: Trace) -> Iterator[tuple[str, str]]:
     """All of them."""
     for name in specs(root):
-        yield name, spec_pages.page(found, root, name)
+        yield name, spec_pages.page(evidence, root, name)
     yield "reference/cli.md", command_line.page()
     yield "tables/benchmarks.md", benchmark_page.page(root)
-    yield from vector_pages.pages(root, found)
+    yield from vector_pages.pages(root, evidence)
     for name in copied(root):
         yield links.page_of(name), links.moved((root / name).read_text(), name, links.page_of(name))
     for name in source_pages.files(root):
@@ -30,8 +30,8 @@ def specs(root: Path) -> list[str]:
 
 def copied(root: Path) -> list[str]:
     """Markdown files of the repository that are pages as they stand."""
-    found = [path for folder in ("benchmarks", "examples", "vectors") for path in (root / folder).rglob("*.md")]
-    readmes = sorted(path.relative_to(root).as_posix() for path in found)
+    paths = [path for folder in ("benchmarks", "examples", "vectors") for path in (root / folder).rglob("*.md")]
+    readmes = sorted(path.relative_to(root).as_posix() for path in paths)
     return ["README.md", *links.COPIED, *readmes]
 
 

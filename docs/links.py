@@ -51,12 +51,12 @@ def moved(text: str, path: str, page: str) -> str:
         words, (target, _, fragment) = match[1], match[2].partition("#")
         if ":" in target or not target:
             return match[0]
-        found = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
-        if not fragment and found.startswith("specs/") and ID.fullmatch(words):  # a clause, by the name of its page alone
+        file = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+        if not fragment and file.startswith("specs/") and ID.fullmatch(words):  # a clause, by the name of its page alone
             fragment = words.lower()
-        if (ROOT / found).is_dir():
-            found = posixpath.join(found, "README.md")
-        where = relative(page_of(found), page) + (f"#{fragment}" if fragment else "")
+        if (ROOT / file).is_dir():
+            file = posixpath.join(file, "README.md")
+        where = relative(page_of(file), page) + (f"#{fragment}" if fragment else "")
         return f"[{words}]({where})"
 
     return LINK.sub(replace, text)

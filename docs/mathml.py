@@ -31,8 +31,8 @@ def rendered(content: str, page: str) -> str:
 
     def replace(match: re.Match[str]) -> str:
         block = match[2] == "["
-        found = [mathml(each, page, block=block) for each in BETWEEN.split(html.unescape(match[3]))]
-        return "".join(f'<div class="equation" tabindex="0">{math}</div>' if block else math for math in found)
+        equations = [mathml(each, page, block=block) for each in BETWEEN.split(html.unescape(match[3]))]
+        return "".join(f'<div class="equation" tabindex="0">{math}</div>' if block else math for math in equations)
 
     return SPAN.sub(replace, content)
 
@@ -42,13 +42,13 @@ def mathml(latex: str, page: str, *, block: bool) -> str:
     if "$" in latex:
         raise EquationError(f"{page}: {latex!r}: a dollar sign inside of an equation")
     try:
-        found = convert(latex.strip(), display="block" if block else "inline")
+        markup = convert(latex.strip(), display="block" if block else "inline")
     except Exception as error:
         raise EquationError(f"{page}: {latex!r}: {type(error).__name__}: {error}") from error
-    left = COMMAND.findall(found)
-    if left:
-        raise EquationError(f"{page}: {latex!r}: {', '.join(left)} is not known")
-    return _barred(found).replace("<math ", f'<math alttext="{html.escape(latex.strip(), quote=True)}" ', 1)
+    commands = COMMAND.findall(markup)
+    if commands:
+        raise EquationError(f"{page}: {latex!r}: {', '.join(commands)} is not known")
+    return _barred(markup).replace("<math ", f'<math alttext="{html.escape(latex.strip(), quote=True)}" ', 1)
 
 
 def _barred(math: str) -> str:

@@ -30,15 +30,15 @@ def page(trace: Trace, root: Path, path: str) -> str:
     lines = (root / path).read_text().split("\n")
     heads = {clause.line: clause for clause in known.values() if clause.path == path}
 
-    def shown(words: str) -> str:
+    def converted(words: str) -> str:
         return links.moved(links.linked(mathml.without_tags(words), link), path, path)
 
     out: list[str] = []
     number = 1
     for clause in [heads[line] for line in sorted(heads)]:
-        out += [shown(_between(lines, number, clause.line)), *_clause(trace, root, clause, shown(clause.text), vectors, path)]
+        out += [converted(_between(lines, number, clause.line)), *_clause(trace, root, clause, converted(clause.text), vectors, path)]
         number = clause.last + 1
-    out.append(shown(_between(lines, number, len(lines) + 1)))
+    out.append(converted(_between(lines, number, len(lines) + 1)))
     body = "\n".join(out)
     notation = (
         ""

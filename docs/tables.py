@@ -121,16 +121,16 @@ def newton_schulz(trace: Trace, page: str) -> str:
 def _values(model: Any, name: str) -> str:
     """The values of a field as its schema lists them, the default first."""
     schema = model.model_json_schema()["properties"][name]
-    found: list[str] = []
+    values: list[str] = []
     for each in schema.get("anyOf", [schema]):
-        found += [code(value) for value in each.get("enum", [each["const"]] if "const" in each else [])]
-        found += {"number": ["a number"], "integer": ["a whole number"], "array": ["numbers"], "boolean": ["true, false"]}.get(
+        values += [code(value) for value in each.get("enum", [each["const"]] if "const" in each else [])]
+        values += {"number": ["a number"], "integer": ["a whole number"], "array": ["numbers"], "boolean": ["true, false"]}.get(
             each.get("type"), []
         )
-        found += ["settings"] if "$ref" in each else []
+        values += ["settings"] if "$ref" in each else []
     default = schema.get("default")
     first = [] if default is None or isinstance(default, dict) else [code(default)]
-    return ", ".join(dict.fromkeys([*first, *found]))
+    return ", ".join(dict.fromkeys([*first, *values]))
 
 
 def presets(trace: Trace, page: str) -> str:
@@ -147,14 +147,14 @@ def in_force(trace: Trace, page: str) -> str:
     """Every axis of a preset by rule, where the rules differ."""
 
     def cell(name: str, axis: str) -> str:
-        found = {rule: _plain(resolve(name, rule=rule).model_dump(mode="json")[axis]) for rule in RULES}
+        values = {rule: _plain(resolve(name, rule=rule).model_dump(mode="json")[axis]) for rule in RULES}
         by_value: dict[str, list[str]] = {}
-        for rule, value in found.items():
+        for rule, value in values.items():
             by_value.setdefault("settings" if value.startswith("{") else value, []).append(rule)
         return code(next(iter(by_value))) if len(by_value) == 1 else "<br>".join(f"{code(v)} {', '.join(r)}" for v, r in by_value.items())
 
-    shown = ("gate", "rate", "newton_schulz")
-    return table(("preset", *map(code, shown)), [(code(name), *(cell(name, axis) for axis in shown)) for name in PRESETS])
+    columns = ("gate", "rate", "newton_schulz")
+    return table(("preset", *map(code, columns)), [(code(name), *(cell(name, axis) for axis in columns)) for name in PRESETS])
 
 
 def equivalences(trace: Trace, page: str) -> str:
@@ -193,9 +193,9 @@ def mutants(trace: Trace, page: str) -> str:
 
     def to_test(test: str) -> str:
         plain, _, parameter = test.partition("[")
-        found = proofs[plain]
-        words = words_of(found.name) + (f" [{parameter}" if parameter else "")
-        return f"[{html.escape(words).replace('[', '&#91;').replace(']', '&#93;')}]({links.line_link(found.path, found.line, page)})"
+        proof = proofs[plain]
+        words = words_of(proof.name) + (f" [{parameter}" if parameter else "")
+        return f"[{html.escape(words).replace('[', '&#91;').replace(']', '&#93;')}]({links.line_link(proof.path, proof.line, page)})"
 
     def row(mutant: Any) -> tuple[str, ...]:
         tests = "<br>".join(map(to_test, mutant.tests))

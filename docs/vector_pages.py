@@ -23,19 +23,19 @@ HEAD = "---\nhide: [toc]\nsearch:\n  exclude: true\n---\n\n"
 
 def sets(root: Path) -> dict[str, Manifest]:
     """The sets of a clone by their folders from the root."""
-    found = sorted((root / SETS).glob(f"*/{manifest.MANIFEST}"))
-    return {path.parent.relative_to(root).as_posix(): manifest.load(path.parent) for path in found}
+    paths = sorted((root / SETS).glob(f"*/{manifest.MANIFEST}"))
+    return {path.parent.relative_to(root).as_posix(): manifest.load(path.parent) for path in paths}
 
 
 def places(root: Path) -> dict[str, tuple[str, str, str]]:
     """(page, anchor, target) of each recorded case by its path."""
-    found = {}
+    result = {}
     for folder, listed in sets(root).items():
         for each in listed.vectors:
-            found[f"{folder}/{each.file}"] = (f"{folder}/{each.target}.md", each.name, each.target)
+            result[f"{folder}/{each.file}"] = (f"{folder}/{each.target}.md", each.name, each.target)
     for path in peers(root):
-        found[path] = (PEERS_PAGE, Path(path).stem, "other implementations")
-    return found
+        result[path] = (PEERS_PAGE, Path(path).stem, "other implementations")
+    return result
 
 
 def peers(root: Path) -> list[str]:
@@ -158,8 +158,8 @@ def _rejected(kills: Any, meaning: Any) -> str:
         return ""
     counts = " and ".join(f"{len(names)} mutants at {dtype}" for dtype, names in sorted(kills.items(), reverse=True))
     items = [
-        f"- {tables.code(name)}: {meaning[name]}" + (f" ({found[0]} alone)" if len(found) < len(kills) else "")
-        for name, found in formats.items()
+        f"- {tables.code(name)}: {meaning[name]}" + (f" ({dtypes[0]} alone)" if len(dtypes) < len(kills) else "")
+        for name, dtypes in formats.items()
     ]
     return "\n".join(
         ["", f'<details class="proof mutant" markdown="1"><summary>Rejects {counts}</summary>', "", *items, "", "</details>", ""]

@@ -61,10 +61,10 @@ def compare(got: Any, want: Any) -> Difference:
     """The worst leaf of two gradients by ||got - want|| / ||want|| (absolute where want is 0, infinite where shapes differ)."""
     gots, paths, _ = flatten(got, "gradient")
     wants = matched(want, paths, "want")
-    found = [Difference(f"gradient{path}", a, b, _distance(a, b)) for path, a, b in zip(paths, gots, wants, strict=True)]
-    if not found:
+    differences = [Difference(f"gradient{path}", a, b, _distance(a, b)) for path, a, b in zip(paths, gots, wants, strict=True)]
+    if not differences:
         raise ValueError("compare: nothing to compare")
-    return max(found, key=lambda each: math.inf if math.isnan(each.error) else each.error)
+    return max(differences, key=lambda each: math.inf if math.isnan(each.error) else each.error)
 
 
 def _distance(got: Array, want: Array) -> float:
@@ -98,11 +98,13 @@ def check_second(function: Callable[[Any], Array], x: Any, direction: Any, *, to
 
 
 def _assert_close(name: str, got: Any, want: Any, tolerance: float) -> Difference:
-    found = compare(got, want)
-    if not found.error <= tolerance:
-        path = found.path.removeprefix("gradient")
-        raise AssertionError(f"{name}{path}: relative error {found.error:.2e} > {tolerance:.0e}\ngot  {found.got}\nwant {found.want}")
-    return found
+    difference = compare(got, want)
+    if not difference.error <= tolerance:
+        path = difference.path.removeprefix("gradient")
+        raise AssertionError(
+            f"{name}{path}: relative error {difference.error:.2e} > {tolerance:.0e}\ngot  {difference.got}\nwant {difference.want}"
+        )
+    return difference
 
 
 def check_linear(function: Callable[..., Array], *args: Array, seed: int = 0, tolerance: float = 1e-13) -> None:

@@ -45,10 +45,10 @@ def beside(constant: Any, *others: Array) -> Any:
 @contextlib.contextmanager
 def held() -> Iterator[list[Any]]:
     """All constants that are used until the end of the block, for whoever needs them beyond the time that they are kept here."""
-    found: list[Any] = []
-    _holding.append(found)
+    constants: list[Any] = []
+    _holding.append(constants)
     try:
-        yield found
+        yield constants
     finally:
         _holding.pop()
 
@@ -56,10 +56,10 @@ def held() -> Iterator[list[Any]]:
 def _moved(constant: np.ndarray[Any, Any], to: type) -> Any:
     move, device = _movers[to]
     large = constant.nbytes > KEPT_BYTES
-    found = move(constant) if large else _kept(to, device(), constant.tobytes(), constant.dtype.str, constant.shape)
+    array = move(constant) if large else _kept(to, device(), constant.tobytes(), constant.dtype.str, constant.shape)
     for each in _holding:
-        each.append(found)
-    return found
+        each.append(array)
+    return array
 
 
 @functools.lru_cache(maxsize=1024)

@@ -157,8 +157,8 @@ def checking() -> Iterator[None]:
 
 def _fingerprinter(tape: Tape) -> Guard:
     def note(name: str, args: Sequence[Array], value: Array) -> None:
-        for position, given in [*enumerate(args), (-1, value)]:
-            for array in given if isinstance(given, tuple) else (given,):  # a key of an index may be a tuple
+        for position, argument in [*enumerate(args), (-1, value)]:
+            for array in argument if isinstance(argument, tuple) else (argument,):  # a key of an index may be a tuple
                 if isinstance(array, np.ndarray):
                     tape.prints.append((name, position, array, hash(array.tobytes())))
 

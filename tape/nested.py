@@ -34,8 +34,8 @@ def matched(tree: Any, paths: Sequence[str], where: str) -> list[Any]:
     Raises:
         TapeError: a leaf that is missing or too many, named by its path.
     """
-    leaves, found, _ = flatten(tree, where)
-    by_path = dict(zip(found, leaves, strict=True))
+    leaves, own_paths, _ = flatten(tree, where)
+    by_path = dict(zip(own_paths, leaves, strict=True))
     for path in paths:
         if path not in by_path:
             raise TapeError(f"{where}{path} is missing; give an array for every leaf, zeros where there is nothing")

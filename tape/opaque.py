@@ -64,8 +64,8 @@ def opaque(
             g = _read_only(g)
             cotangents = tuple(_by_parts(backward, residuals, g) if _is_complex(g) and not complex_value else backward(residuals, g))
             if len(cotangents) != len(shapes) or any(c is not None and shape(c) != s for c, s in zip(cotangents, shapes, strict=True)):
-                found = [None if c is None else shape(c) for c in cotangents]
-                raise TapeError(f"{name}: backward gave cotangents of shapes {found}; give one per argument, of shapes {shapes}")
+                result_shapes = [None if c is None else shape(c) for c in cotangents]
+                raise TapeError(f"{name}: backward gave cotangents of shapes {result_shapes}; give one per argument, of shapes {shapes}")
             return Fresh(cotangents) if fresh else cotangents
 
         return pullback
@@ -79,8 +79,8 @@ def opaque(
             return forward(*arrays)[0] if value is None else value(*arrays)
         if len(levels) > 1 or any(type(a) is Variable and type(a.value) is Variable for a in arrays):
             return plain(*arrays)
-        made = op(*arrays)
-        return tuple(_pick(made, place=place) for place in range(len(made.value))) if type(made.value) is tuple else made
+        result = op(*arrays)
+        return tuple(_pick(result, place=place) for place in range(len(result.value))) if type(result.value) is tuple else result
 
     block.__name__ = name
     block.__doc__ = plain.__doc__

@@ -61,8 +61,8 @@ def transpose(x: Array) -> Array:
 @primitive
 def astype(x: Array, kind: Any) -> Array:
     """A copy of x in another floating dtype; complex x stays complex, in the precision of `kind`."""
-    wanted = np.result_type(kind, np.complex64) if np.iscomplexobj(x) else kind
-    return x.astype(wanted) if hasattr(x, "astype") else np.asarray(x, wanted)
+    target = np.result_type(kind, np.complex64) if np.iscomplexobj(x) else kind
+    return x.astype(target) if hasattr(x, "astype") else np.asarray(x, target)
 
 
 def _cast(y: Array, x: Array, kind: Any) -> Pullback:
@@ -102,8 +102,8 @@ def sum(x: Array, axis: Axes = None, keepdims: bool = False) -> Array:
 def _summed(y: Array, x: Array, axis: Axes = None, keepdims: bool = False) -> Pullback:
     full = shape_of(x)
     axes = range(len(full)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
-    kept = {i % len(full) for i in axes} if full else set()
-    thin = tuple(1 if i in kept else n for i, n in enumerate(full))
+    reduced = {i % len(full) for i in axes} if full else set()
+    thin = tuple(1 if i in reduced else n for i, n in enumerate(full))
     return lambda g: broadcast_to(g if shape_of(g) == thin else reshape(g, thin), full)
 
 
@@ -112,11 +112,11 @@ defvjp(sum, _summed)
 
 def unbroadcast(g: Array, target: tuple[int, ...]) -> Array:
     """Sum a cotangent over the axes along which an argument of shape `target` was repeated."""
-    found = shape_of(g)
-    if found == target:
+    full = shape_of(g)
+    if full == target:
         return g
-    extra = len(found) - len(target)
-    axes = tuple(range(extra)) + tuple(extra + i for i, n in enumerate(target) if n == 1 and found[extra + i] != 1)
+    extra = len(full) - len(target)
+    axes = tuple(range(extra)) + tuple(extra + i for i, n in enumerate(target) if n == 1 and full[extra + i] != 1)
     return reshape(sum(g, axis=axes), target)
 
 
@@ -145,8 +145,8 @@ def _index(x: Array, key: Any) -> Array:
 @primitive
 def _scatter(have: Array | None, *parts: Array, keys: tuple[Any, ...], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """The sum of `have` and of zeros with each part added at its key; the transpose of indexing."""
-    given = parts if have is None else (have, *parts)
-    total = _like(np.zeros_like, parts[0], shape, dtype=np.result_type(dtype, *given))
+    terms = parts if have is None else (have, *parts)
+    total = _like(np.zeros_like, parts[0], shape, dtype=np.result_type(dtype, *terms))
     if have is not None:
         total += have
     for key, part in zip(keys, parts, strict=True):

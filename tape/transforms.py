@@ -62,7 +62,7 @@ def vjp(function: Callable[..., Any], *args: Any) -> tuple[Any, Callable[[Any], 
             if type(o) is Variable and o.tape is tape:
                 seeds[o.index] = bar if o.index not in seeds else seeds[o.index] + bar
         pulled = sweep(tape, seeds, [x.index for x in inputs])
-        return build([_like(leaf, *found) for leaf, found in zip(leaves, pulled, strict=True)])  # type: ignore[no-any-return]
+        return build([_like(leaf, *pair) for leaf, pair in zip(leaves, pulled, strict=True)])  # type: ignore[no-any-return]
 
     return value, pullback
 
@@ -71,8 +71,8 @@ def _like(leaf: Array, g: Array | None, fresh: bool) -> Array:
     """A gradient in the precision of its leaf, in memory of its own; zeros where the function does not depend on it."""
     if type(g) is Variable or (fresh and g is not None and np.ndim(g)):
         return g if dtype(g) == dtype(leaf) else ops.astype(g, dtype(leaf))
-    made = np.zeros_like(plain(leaf)) if g is None else ops.astype(g, dtype(leaf))
-    return made if shape(leaf) else made[()]
+    gradient = np.zeros_like(plain(leaf)) if g is None else ops.astype(g, dtype(leaf))
+    return gradient if shape(leaf) else gradient[()]
 
 
 def value_and_grad(function: Callable[..., Array], argnums: Argnums = 0) -> Callable[..., tuple[Array, Any]]:

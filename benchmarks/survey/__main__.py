@@ -31,10 +31,10 @@ def main(
     progress = Console(stderr=True)
     try:
         chosen = entries(only)
-        found = read(folder)
+        cases = read(folder)
     except (CaseError, ValueError) as error:
         raise typer.BadParameter(str(error)) from None
-    data = survey(found, chosen, tell=lambda words: progress.print(words, highlight=False, markup=False))
+    data = survey(cases, chosen, tell=lambda words: progress.print(words, highlight=False, markup=False))
     text = json.dumps(data, indent=1, allow_nan=False) + "\n"
     if write is not None:
         _written(write.with_suffix(".json"), text)

@@ -64,9 +64,9 @@ def drawn(seed: int, tokens: int) -> Inputs:
 def called(x: Inputs, *, use_chunk: bool) -> tuple[Array, Array]:
     """Reads and last memory of its reference, in either of its two forms."""
     torch, naive = _theirs()
-    given = {name: torch.from_numpy(value.copy()) for name, value in x._asdict().items() if name != "M0"}
+    inputs = {name: torch.from_numpy(value.copy()) for name, value in x._asdict().items() if name != "M0"}
     options = {"eps": EPS, "chunk_size": CHUNK, "initial_state": torch.from_numpy(x.M0.copy()), "output_final_state": True}
-    y, M = naive.chunk_titans_linear_ref(**given, **options, use_chunk=use_chunk)
+    y, M = naive.chunk_titans_linear_ref(**inputs, **options, use_chunk=use_chunk)
     return y.numpy(), M.numpy()
 
 
@@ -79,9 +79,9 @@ def _theirs() -> tuple[Any, Any]:
 def applied(x: Inputs) -> Array:
     """The gradient that it applies at the first token, (H, D, D), from what it does to its memory."""
     _, M = called_once(x)
-    kept = (1 - x.alpha[0, 0].astype(np.float64))[:, :, None] * x.M0[0]
-    found: Array = (kept - M[0]) / x.theta[0, 0].astype(np.float64)[:, :, None]
-    return found
+    decayed = (1 - x.alpha[0, 0].astype(np.float64))[:, :, None] * x.M0[0]
+    gradient: Array = (decayed - M[0]) / x.theta[0, 0].astype(np.float64)[:, :, None]
+    return gradient
 
 
 def called_once(x: Inputs) -> tuple[Array, Array]:
@@ -105,17 +105,17 @@ def loss(M: Any, k: Any, u: Any, w: Any, b: Any) -> Any:
 def by_autograd(x: Inputs) -> Array:
     """d loss / d M at the first token, (H, D, D), by PyTorch in float64."""
     torch = helper("torch_calls").pytorch()
-    found = []
+    gradients = []
     for h in range(HEADS):
         M = torch.tensor(x.M0[0, h], dtype=torch.float64, requires_grad=True)
         k, u, w, b = (torch.tensor(each, dtype=torch.float64) for each in _first(x, h))
-        found.append(torch.autograd.grad(loss(M, k, u, w, b), M)[0].numpy())
-    return np.stack(found)
+        gradients.append(torch.autograd.grad(loss(M, k, u, w, b), M)[0].numpy())
+    return np.stack(gradients)
 
 
 def by_hand(x: Inputs, *, bracket: bool) -> Array:
     """The same by the formula, or by the formula without its bracket."""
-    found = []
+    gradients = []
     for h in range(HEADS):
         k, u, w, b = _first(x, h)
         p = k @ x.M0[0, h].astype(np.float64)
@@ -125,8 +125,8 @@ def by_hand(x: Inputs, *, bracket: bool) -> Array:
         under = WIDTH * spread
         last = hat * (z * hat).sum() / under
         row = (WIDTH * z - z.sum()) / under - last if bracket else WIDTH * z - z.sum() / under - last
-        found.append(2 * np.outer(k, row))
-    return np.stack(found)
+        gradients.append(2 * np.outer(k, row))
+    return np.stack(gradients)
 
 
 def _first(x: Inputs, h: int) -> tuple[Array, Array, Array, Array]:

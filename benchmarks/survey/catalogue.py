@@ -66,15 +66,15 @@ def entries(names: list[str] | None = None) -> list[Entry]:
     Raises:
         ValueError: a name of none.
     """
-    found = []
+    catalogue = []
     for module, functions in MODULES.items():
         for function in functions:
             implementation = getattr(helper(module), function)
-            found.append(Entry(f"{module}:{function}", implementation, version(implementation.package)))
+            catalogue.append(Entry(f"{module}:{function}", implementation, version(implementation.package)))
     for name in names or []:
-        if not any(name in _names(entry) for entry in found):
-            raise ValueError(f"{name}: no such implementation; there are {', '.join(entry.function.split(':')[1] for entry in found)}")
-    return [entry for entry in found if not names or any(name in _names(entry) for name in names)]
+        if not any(name in _names(entry) for entry in catalogue):
+            raise ValueError(f"{name}: no such implementation; there are {', '.join(entry.function.split(':')[1] for entry in catalogue)}")
+    return [entry for entry in catalogue if not names or any(name in _names(entry) for name in names)]
 
 
 def _names(entry: Entry) -> tuple[str, str, str]:

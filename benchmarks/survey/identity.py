@@ -48,19 +48,19 @@ def identified(implementation: Any) -> Found:
     case = rounded(drawn(implementation), dtype)
     inputs = {name.removeprefix("in/"): np.array(value) for name, value in case.inputs.items()}
     answer = implementation.answer(case.header.plain(), inputs)
-    found = identify(case, {name if "/" in name else f"out/{name}": _array(value) for name, value in answer.items()}, dtype=dtype)
-    words = "" if found.match is None else setting(found.match.convention)
-    if found.preset is not None and found.match is not None and found.preset != found.match.convention.get("preset"):
-        words += f" (as {found.preset})"
-    return Found(found.verdict, words, _is(implementation, found), tuple(found.undecided), found.searched)
+    result = identify(case, {name if "/" in name else f"out/{name}": _array(value) for name, value in answer.items()}, dtype=dtype)
+    words = "" if result.match is None else setting(result.match.convention)
+    if result.preset is not None and result.match is not None and result.preset != result.match.convention.get("preset"):
+        words += f" (as {result.preset})"
+    return Found(result.verdict, words, _is(implementation, result), tuple(result.undecided), result.searched)
 
 
-def _is(implementation: Any, found: Identification) -> bool:
+def _is(implementation: Any, result: Identification) -> bool:
     """Whether the match is the adapter's convention."""
-    if found.match is None:
+    if result.match is None:
         return False
     rule = implementation.rule
-    return resolve(found.match.convention, rule=rule) == resolve(implementation.convention, rule=rule)
+    return resolve(result.match.convention, rule=rule) == resolve(implementation.convention, rule=rule)
 
 
 def drawn(implementation: Any) -> Case:

@@ -120,23 +120,23 @@ def _name(row: Data) -> str:
 def _convention(row: Data) -> tuple[str, ...]:
     if "missing" in row:
         return (_name(row), row["rule"], "", row["missing"], row["source"])
-    found = row["identified"]
-    undecided = f" ({', '.join(found['undecided'])})" if found["verdict"] == "UNDECIDABLE" else ""
-    verdict = found["verdict"] + undecided + f", of {found['searched']}"
-    words = found["convention"] if found["own"] else f"{found['convention']}, where {setting(row['convention'])} was expected"
-    matches = found["own"] and found["verdict"] in ("MATCH", "UNDECIDABLE")
+    result = row["identified"]
+    undecided = f" ({', '.join(result['undecided'])})" if result["verdict"] == "UNDECIDABLE" else ""
+    verdict = result["verdict"] + undecided + f", of {result['searched']}"
+    words = result["convention"] if result["own"] else f"{result['convention']}, where {setting(row['convention'])} was expected"
+    matches = result["own"] and result["verdict"] in ("MATCH", "UNDECIDABLE")
     return (_name(row), row["rule"], words, verdict, f"{'matches' if matches else 'meant as'} {row['source']}")
 
 
 def _cases(rows: Sequence[Data]) -> list[tuple[str, ...]]:
-    found: list[tuple[str, ...]] = []
+    lines: list[tuple[str, ...]] = []
     for row in rows:
         for dtype, result in row.get("results", {}).items():
-            cases, left = result["cases"], sum(row["not_asked"].values())
-            asked = cases["as they stand"] + cases["restated"]
-            counts = (str(cases["as they stand"]), str(cases["restated"]), str(left), f"{cases['passed']} of {asked}")
-            found.append((_name(row), dtype, *counts, _passed(result["values"]), _passed(result["gradients"])))
-    return found
+            cases, skipped = result["cases"], sum(row["not_asked"].values())
+            total = cases["as they stand"] + cases["restated"]
+            counts = (str(cases["as they stand"]), str(cases["restated"]), str(skipped), f"{cases['passed']} of {total}")
+            lines.append((_name(row), dtype, *counts, _passed(result["values"]), _passed(result["gradients"])))
+    return lines
 
 
 def _passed(counts: Mapping[str, int]) -> str:
@@ -144,15 +144,15 @@ def _passed(counts: Mapping[str, int]) -> str:
 
 
 def _failures(rows: Sequence[Data]) -> list[tuple[str, ...]]:
-    found: list[tuple[str, ...]] = []
+    lines: list[tuple[str, ...]] = []
     for row in rows:
         for dtype, result in row.get("results", {}).items():
             for clause, each in sorted(result["failed"].items()):
                 cases = each["cases"]
                 named = ", ".join(cases) if len(cases) <= 3 else f"{len(cases)}, as {cases[0]}"
                 words = (", ".join(each["verdicts"]), each["worst"], "; ".join(each["why"]) or "as noted below" * bool(row["note"]))
-                found.append((_name(row), dtype, clause, ", ".join(each["tensors"]), named, *words))
-    return found
+                lines.append((_name(row), dtype, clause, ", ".join(each["tensors"]), named, *words))
+    return lines
 
 
 def _asked(row: Data) -> str:

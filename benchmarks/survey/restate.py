@@ -56,12 +56,12 @@ def asked(case: Case, implementation: Any) -> Asked | None:
 
 def _made(case: Case, header: dict[str, Any], inputs: Inputs, implementation: Any, changes: tuple[str, ...]) -> Asked:
     """The case to be asked, with gates as the logarithms that it takes them as; where one is 0, as they are."""
-    found = dict(inputs)
+    arrays = dict(inputs)
     for name in implementation.logs:
-        if name in found and (found[name] > 0).all():
-            found[f"log_{name}"] = np.log(found.pop(name))
+        if name in arrays and (arrays[name] > 0).all():
+            arrays[f"log_{name}"] = np.log(arrays.pop(name))
     try:
-        return Asked(make(header, {f"in/{name}": value for name, value in found.items()}, name=case.name), changes)
+        return Asked(make(header, {f"in/{name}": value for name, value in arrays.items()}, name=case.name), changes)
     except CaseError as error:
         return Asked(None, why=str(error).partition(": ")[2])
 
@@ -81,66 +81,66 @@ def _convention(case: Case, implementation: Any) -> dict[str, Any]:
 
 def _changed(inputs: Inputs, case: Case, implementation: Any, changes: list[str]) -> Inputs:
     mine = resolve(implementation.convention, rule=implementation.rule)
-    found = {name: value for name, value in inputs.items() if name != "M_ref"}
+    arrays = {name: value for name, value in inputs.items() if name != "M_ref"}
     if case.convention.layout != mine.layout:
-        found |= {name: np.swapaxes(found[name], -1, -2) for name in STATES if name in found}
-    found = _gates(found, mine, implementation, changes)
-    if implementation.square and found["k"].shape[-1] != found["v"].shape[-1]:
-        found = _cut(found, changes)
+        arrays |= {name: np.swapaxes(arrays[name], -1, -2) for name in STATES if name in arrays}
+    arrays = _gates(arrays, mine, implementation, changes)
+    if implementation.square and arrays["k"].shape[-1] != arrays["v"].shape[-1]:
+        arrays = _cut(arrays, changes)
     absent = [name for name in ("M0", "S0") if name not in implementation.states]
     absent += [f"{name}_bar" for name in ("M", "S") if name not in implementation.returns]
-    changes += [f"no {name}" for name in absent if found.pop(name, None) is not None]
+    changes += [f"no {name}" for name in absent if arrays.pop(name, None) is not None]
     if implementation.prepare is not None:
-        width = found["v"].shape[-1]
-        if found["k"].shape[-1] != width:
-            found = _cut(found, changes)
-        found, words = implementation.prepare(found)
+        width = arrays["v"].shape[-1]
+        if arrays["k"].shape[-1] != width:
+            arrays = _cut(arrays, changes)
+        arrays, words = implementation.prepare(arrays)
         changes.append(words)
-    return found
+    return arrays
 
 
 def _gates(inputs: Inputs, mine: Any, implementation: Any, changes: list[str]) -> Inputs:
     """The gates that its convention has: logarithms as numbers, one a head, a rate more or less."""
-    found = dict(inputs)
+    arrays = dict(inputs)
     for name in ("retain", "momentum"):
-        if f"log_{name}" in found:
-            found[name] = np.exp(found.pop(f"log_{name}"))
+        if f"log_{name}" in arrays:
+            arrays[name] = np.exp(arrays.pop(f"log_{name}"))
             changes.append("gates in place of their logarithms")
     for name in ("retain", "momentum", "step_size", "step_size_memory"):
-        if name in found and found[name].ndim == found["k"].ndim and name not in implementation.per_row:
-            found[name] = found[name][..., 0]
+        if name in arrays and arrays[name].ndim == arrays["k"].ndim and name not in implementation.per_row:
+            arrays[name] = arrays[name][..., 0]
             changes.append("one gate per head")
-    if mine.gate == "none" and "retain" in found:
-        del found["retain"]
+    if mine.gate == "none" and "retain" in arrays:
+        del arrays["retain"]
         changes.append("no retain gate")
-    if mine.gate != "none" and "retain" not in found:
-        found["retain"] = np.full(found["k"].shape[:-1], float(mine.gate == "retain"), found["k"].dtype)
+    if mine.gate != "none" and "retain" not in arrays:
+        arrays["retain"] = np.full(arrays["k"].shape[:-1], float(mine.gate == "retain"), arrays["k"].dtype)
         changes.append("a retain gate that keeps all")
     if implementation.rule == "hebbian":
-        return found
-    if "step_size" not in found:
-        found["step_size"] = np.full(found["k"].shape[:-1], 0.5, found["k"].dtype)
+        return arrays
+    if "step_size" not in arrays:
+        arrays["step_size"] = np.full(arrays["k"].shape[:-1], 0.5, arrays["k"].dtype)
         changes.append("a step size")
-    if mine.rate == "split" and "step_size_memory" not in found:
-        found["step_size_memory"] = np.ascontiguousarray(np.flip(found["step_size"], found["k"].ndim - 2))
+    if mine.rate == "split" and "step_size_memory" not in arrays:
+        arrays["step_size_memory"] = np.ascontiguousarray(np.flip(arrays["step_size"], arrays["k"].ndim - 2))
         changes.append("a second rate")
-    if mine.rate == "split" and "momentum" not in found:
-        found["momentum"] = np.full(found["k"].shape[:-1], 0.5, found["k"].dtype)
+    if mine.rate == "split" and "momentum" not in arrays:
+        arrays["momentum"] = np.full(arrays["k"].shape[:-1], 0.5, arrays["k"].dtype)
         changes.append("a momentum gate")
-    if mine.rate != "split" and found.pop("step_size_memory", None) is not None:
+    if mine.rate != "split" and arrays.pop("step_size_memory", None) is not None:
         changes.append("one rate")
-    return found
+    return arrays
 
 
 def _cut(inputs: Inputs, changes: list[str]) -> Inputs:
     """Keys and values of one width, the smaller."""
     width = min(inputs["k"].shape[-1], inputs["v"].shape[-1])
-    found = dict(inputs)
+    arrays = dict(inputs)
     for name in ("k", "q", "v", "y_bar"):
-        if name in found:
-            found[name] = found[name][..., :width]
+        if name in arrays:
+            arrays[name] = arrays[name][..., :width]
     for name in STATES:
-        if name in found:
-            found[name] = found[name][..., :width, :width]
+        if name in arrays:
+            arrays[name] = arrays[name][..., :width, :width]
     changes.append("keys and values cut to one width")
-    return {name: np.ascontiguousarray(value) for name, value in found.items()}
+    return {name: np.ascontiguousarray(value) for name, value in arrays.items()}

@@ -64,17 +64,17 @@ def read(folder: Path) -> Set:
     return Set(folder.as_posix(), tuple(cases), refused, digest.hexdigest())
 
 
-def survey(found: Set, entries: Sequence[Entry], *, tell: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+def survey(cases: Set, entries: Sequence[Entry], *, tell: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
     """The data of the page, as JSON can hold it. Figures of rounding are given as bounds, so that machines agree on them."""
     rows = []
     for entry in entries:
         tell(entry.implementation.label)
-        rows.append(_entry(entry, found))
-    data = {"set": {"name": found.name, "cases": len(found.cases), "refused": found.refused, "sha256": found.digest}}
+        rows.append(_entry(entry, cases))
+    data = {"set": {"name": cases.name, "cases": len(cases.cases), "refused": cases.refused, "sha256": cases.digest}}
     return data | {"implementations": rows, "others": dict(OTHERS), "bracket": _bracket()}
 
 
-def _entry(entry: Entry, found: Set) -> dict[str, Any]:
+def _entry(entry: Entry, cases: Set) -> dict[str, Any]:
     one = entry.implementation
     said = {"label": one.label, "package": one.package, "version": entry.version, "function": entry.function, "rule": one.rule}
     said |= {"convention": one.convention, "source": one.source, "note": one.note}
@@ -82,7 +82,7 @@ def _entry(entry: Entry, found: Set) -> dict[str, Any]:
         return said | {"missing": f"{one.package} is not installed (extra bench)"}
     match = identity.identified(one)._asdict()
     match["undecided"] = list(match["undecided"])
-    questions = once(each for case in found.cases if (each := asked(case, one)) is not None)
+    questions = once(each for case in cases.cases if (each := asked(case, one)) is not None)
     not_asked = collections.Counter(each.why for each in questions if each.case is None)
     changes = collections.Counter(words for each in questions for words in each.changes)
     said |= {"identified": match, "not_asked": dict(sorted(not_asked.items())), "changes": dict(sorted(changes.items()))}
@@ -91,17 +91,17 @@ def _entry(entry: Entry, found: Set) -> dict[str, Any]:
 
 def once(questions: Iterable[Asked]) -> list[Asked]:
     """Questions without those that restating made equal to an earlier one."""
-    seen: set[str] = set()
-    found = []
+    keys: set[str] = set()
+    result = []
     for question in questions:
         if question.case is None:
-            found.append(question)
+            result.append(question)
             continue
         parts = [f"{name} {value.dtype} {value.shape}".encode() + value.tobytes() for name, value in sorted(question.case.inputs.items())]
         key = hashlib.sha256(b"\0".join([repr(question.case.convention).encode(), *parts])).hexdigest()
-        found.append(Asked(None, why=SAME) if key in seen else question)
-        seen.add(key)
-    return found
+        result.append(Asked(None, why=SAME) if key in keys else question)
+        keys.add(key)
+    return result
 
 
 def _results(one: Any, questions: Sequence[Asked], dtype: str) -> dict[str, Any]:

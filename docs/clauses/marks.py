@@ -25,7 +25,7 @@ class Proof(NamedTuple):
 
 def read(root: Path) -> dict[str, Proof]:
     """Every test function of tests/ by its id (TRACE-3), marked or not; a mark that a parameter carries is known to a run alone."""
-    found = {}
+    proofs = {}
     for path in sorted((root / "tests").rglob("test_*.py")):
         where = path.relative_to(root).as_posix()
         tree = parsed(text(path, where), where)
@@ -41,8 +41,8 @@ def read(root: Path) -> dict[str, Proof]:
                     node.end_lineno or line,
                     tuple(dict.fromkeys([*ids, *_erratum(node)])),
                 )
-                found[proof.id] = proof
-    return found
+                proofs[proof.id] = proof
+    return proofs
 
 
 def _module_marks(node: ast.stmt) -> list[str]:

@@ -54,12 +54,12 @@ class _Owner(NamedTuple):
 
 def read(root: Path, families: frozenset[str]) -> list[Place]:
     """Every place of the packages that names a clause of these families."""
-    found = []
+    result = []
     for package in PACKAGES:
         for path in sorted((root / package).rglob("*.py")):
             name = path.relative_to(root).as_posix()
-            found += places(text(path, name), name, families)
-    return found
+            result += places(text(path, name), name, families)
+    return result
 
 
 def places(source: str, path: str, families: frozenset[str]) -> list[Place]:
@@ -89,12 +89,12 @@ def places(source: str, path: str, families: frozenset[str]) -> list[Place]:
 
 def words(source: str, tree: ast.AST) -> list[tuple[int, str]]:
     """(line, text) of every docstring and of every run of comment lines."""
-    found = []
+    texts = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(node, clean=False):
             first_statement = node.body[0]
             assert isinstance(first_statement, ast.Expr)
-            found.append((first_statement.lineno, ast.get_docstring(node, clean=False) or ""))
+            texts.append((first_statement.lineno, ast.get_docstring(node, clean=False) or ""))
     previous = -1
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type != tokenize.COMMENT:
@@ -102,18 +102,18 @@ def words(source: str, tree: ast.AST) -> list[tuple[int, str]]:
         line, alone = token.start[0], token.line.lstrip().startswith("#")
         text = token.string.lstrip("#: ")
         if alone and previous == line - 1:
-            first, before = found.pop()
-            found.append((first, f"{before} {text}"))
+            first, before = texts.pop()
+            texts.append((first, f"{before} {text}"))
         else:
-            found.append((line, text))
+            texts.append((line, text))
         previous = line if alone else -1
-    return found
+    return texts
 
 
 def _owners(tree: ast.Module, source: str) -> list[_Owner]:
     """The module and all that can hold a mention, outer ones first."""
     lines = source.split("\n")
-    found = [_Owner("", "module", tree, 1, len(lines))]
+    owners = [_Owner("", "module", tree, 1, len(lines))]
 
     def walk(node: ast.AST, prefix: str, inside: bool) -> None:
         for child in ast.iter_child_nodes(node):
@@ -122,14 +122,14 @@ def _owners(tree: ast.Module, source: str) -> list[_Owner]:
                 function = not isinstance(child, ast.ClassDef)
                 kind: Kind = "function" if function else "class" if _bodies(child) else "data"
                 first = min([child.lineno, *(each.lineno for each in child.decorator_list)])
-                found.append(_Owner(name, kind, child, _with_comments(lines, first), child.end_lineno or first))
+                owners.append(_Owner(name, kind, child, _with_comments(lines, first), child.end_lineno or first))
                 walk(child, f"{name}.", inside or function)
             elif isinstance(child, ast.Assign | ast.AnnAssign) and not inside and not prefix:
                 target = child.targets[0] if isinstance(child, ast.Assign) else child.target
-                found.append(_Owner(ast.unparse(target), "data", child, _with_comments(lines, child.lineno), child.end_lineno or 0))
+                owners.append(_Owner(ast.unparse(target), "data", child, _with_comments(lines, child.lineno), child.end_lineno or 0))
 
     walk(tree, "", False)
-    return found
+    return owners
 
 
 def _with_comments(lines: list[str], first: int) -> int:
@@ -145,11 +145,11 @@ def _innermost(owners: list[_Owner], line: int) -> _Owner:
 
 def _bodies(node: ast.AST) -> frozenset[int]:
     """Lines of statements inside functions: what runs when they are called, not when the file is imported."""
-    found: set[int] = set()
+    lines: set[int] = set()
     for each in ast.walk(node):
         if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             body = each.body if isinstance(each.body, list) else [each.body]
             docstring = isinstance(each, ast.FunctionDef) and ast.get_docstring(each, clean=False) is not None
             for statement in body[1:] if docstring else body:
-                found.update(range(statement.lineno, (statement.end_lineno or statement.lineno) + 1))
-    return frozenset(found)
+                lines.update(range(statement.lineno, (statement.end_lineno or statement.lineno) + 1))
+    return frozenset(lines)

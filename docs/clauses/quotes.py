@@ -40,11 +40,11 @@ def quotes(text: str, path: str) -> Iterator[Quote]:
 
 def changed(root: Path, known: Mapping[str, Clause]) -> list[Gap]:
     """Quotes of a clause that does not say so, or that no spec has (TRACE-7)."""
-    found = []
+    gaps = []
     for each in read(root):
         if each.clause not in known:
-            found.append(Gap(each.path, each.line, f"{each.clause}: quoted, and no spec has this clause"))
+            gaps.append(Gap(each.path, each.line, f"{each.clause}: quoted, and no spec has this clause"))
         elif each.text not in " ".join(known[each.clause].text.split()):
             clause = known[each.clause]
-            found.append(Gap(each.path, each.line, f"{each.clause}: quotes {each.text!r}, which {clause.path}:{clause.line} does not say"))
-    return found
+            gaps.append(Gap(each.path, each.line, f"{each.clause}: quotes {each.text!r}, which {clause.path}:{clause.line} does not say"))
+    return gaps

@@ -74,8 +74,8 @@ def write(root: Path, record: Record, path: Path | None = None, *, of: str | Non
     vectors = {name: _packed(lines) for name, lines in sorted(record.vectors.items())}
     unfinished = out.with_suffix(".part")
     mutants = [each._asdict() for each in record.mutants]
-    found = {"schema": SCHEMA, "sources": sources(root) if of is None else of, "tests": tests, "vectors": vectors, "mutants": mutants}
-    unfinished.write_text(json.dumps(found))
+    data = {"schema": SCHEMA, "sources": sources(root) if of is None else of, "tests": tests, "vectors": vectors, "mutants": mutants}
+    unfinished.write_text(json.dumps(data))
     unfinished.replace(out)
     return out
 
@@ -86,21 +86,21 @@ def read(root: Path, path: Path | None = None, *, any_sources: bool = False) -> 
     Raises:
         RecordError: one line that says what is missing or does not fit, and what to run.
     """
-    found = root / RECORD if path is None else path
-    if not found.is_file():
-        raise RecordError(f"{found}: no run of the tests is recorded; `make trace` records one")
+    file = root / RECORD if path is None else path
+    if not file.is_file():
+        raise RecordError(f"{file}: no run of the tests is recorded; `make trace` records one")
     try:
-        data = json.loads(found.read_text())
+        data = json.loads(file.read_text())
         if data["schema"] != SCHEMA:
-            raise RecordError(f"{found}: schema {data['schema']!r}, expected {SCHEMA}; `make trace` records anew")
+            raise RecordError(f"{file}: schema {data['schema']!r}, expected {SCHEMA}; `make trace` records anew")
         record = _record(data)
     except RecordError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         said = f"{error} is missing" if isinstance(error, KeyError) else error
-        raise RecordError(f"{found}: not a record of a run: {said}; `make trace` records one") from error
+        raise RecordError(f"{file}: not a record of a run: {said}; `make trace` records one") from error
     if not any_sources and data["sources"] != sources(root):
-        raise RecordError(f"{found}: recorded of other sources than these; `make trace` records anew")
+        raise RecordError(f"{file}: recorded of other sources than these; `make trace` records anew")
     return record
 
 
@@ -131,8 +131,8 @@ def spans(numbers: Iterable[int]) -> str:
 
 def numbers(text: str) -> frozenset[int]:
     """The inverse of `spans`."""
-    found: set[int] = set()
+    lines: set[int] = set()
     for span in filter(None, text.split(",")):
         first, _, last = span.partition("-")
-        found.update(range(int(first), int(last or first) + 1))
-    return frozenset(found)
+        lines.update(range(int(first), int(last or first) + 1))
+    return frozenset(lines)

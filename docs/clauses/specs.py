@@ -53,12 +53,12 @@ def read(root: Path) -> dict[str, Clause]:
     Raises:
         ReadingError: a spec that is no text, or no clause at all.
     """
-    found: dict[str, Clause] = {}
+    by_id: dict[str, Clause] = {}
     for clause in every(root):
-        found.setdefault(clause.id, clause)
-    if not found:
+        by_id.setdefault(clause.id, clause)
+    if not by_id:
         raise ReadingError("specs: no clause stands there, as `### FAMILY-1 Title`")
-    return found
+    return by_id
 
 
 def every(root: Path) -> Iterator[Clause]:
@@ -72,7 +72,7 @@ def clauses(source: str, path: str) -> list[Clause]:
     """The clauses of one spec (TRACE-1); a heading may name several ids, "E-M02, E-M03"."""
     lines = source.split("\n")
     heads = [i for i, line in enumerate(lines) if SECTION.match(line)] + [len(lines)]
-    found = []
+    result = []
     for start, end in itertools.pairwise(heads):
         match = HEADING.match(lines[start])
         if match:
@@ -80,8 +80,8 @@ def clauses(source: str, path: str) -> list[Clause]:
             body = re.sub(r'\n*<a id="[^"]*"></a>$', "", body)
             reason = NO_CODE.search(body)
             why = " ".join(reason[1].split()) if reason else ""
-            found.append(Clause(match[1], match[2].strip(), path, start + 1, end, body.strip("\n"), why))
-    return found
+            result.append(Clause(match[1], match[2].strip(), path, start + 1, end, body.strip("\n"), why))
+    return result
 
 
 def named(words: str, families: frozenset[str]) -> list[str]:

@@ -55,12 +55,12 @@ def trace(root: Path, record: Record | None) -> Trace:
     return Trace(known, evidence, tuple(sorted(gaps)), record is not None)
 
 
-def _with_run(found: dict[str, Proof], record: Record | None) -> dict[str, Proof]:
+def _with_run(proofs: dict[str, Proof], record: Record | None) -> dict[str, Proof]:
     """Tests with the clauses that the run knows of too: marks on parameters are not in the text of a function."""
     if record is None:
-        return found
+        return proofs
     more = {name: ran.clauses for name, ran in record.tests.items()}
-    return {name: each._replace(clauses=tuple(dict.fromkeys([*each.clauses, *more.get(name, ())]))) for name, each in found.items()}
+    return {name: each._replace(clauses=tuple(dict.fromkeys([*each.clauses, *more.get(name, ())]))) for name, each in proofs.items()}
 
 
 def _evidence(clause: Clause, known: Mapping[str, Clause], code: list[Place], tests: dict[str, Proof], record: Record | None) -> Evidence:
@@ -114,14 +114,14 @@ def _twice(root: Path, known: Mapping[str, Clause]) -> list[Gap]:
 
 def _unknown(known: Mapping[str, Clause], code: list[Place], tests: Iterable[Proof]) -> list[Gap]:
     """Code and marks that name a clause which no spec defines (TRACE-9)."""
-    found = [Gap(each.path, line, f"{name}: no spec has this clause") for each in code for name, line in each.names if name not in known]
+    gaps = [Gap(each.path, line, f"{name}: no spec has this clause") for each in code for name, line in each.names if name not in known]
     for test in tests:
-        found += [
+        gaps += [
             Gap(test.path, test.line, f"{name}: {test.name} is marked with a clause that no spec has")
             for name in test.clauses
             if name not in known
         ]
-    return found
+    return gaps
 
 
 def _gaps(clause: Clause, evidence: Evidence, recorded: bool) -> list[Gap]:
@@ -130,14 +130,14 @@ def _gaps(clause: Clause, evidence: Evidence, recorded: bool) -> list[Gap]:
     def gap(what: str) -> Gap:
         return Gap(clause.path, clause.line, f"{clause.id} {clause.title}: {what}")
 
-    found = []
+    gaps = []
     codeless = clause.erratum or bool(clause.no_code)
     if not evidence.places and not codeless:
-        found.append(gap("no code names it, and it does not say why (**No code.** reason)"))
+        gaps.append(gap("no code names it, and it does not say why (**No code.** reason)"))
     if clause.no_code and deciding(evidence.places) and any(each.kind != "module" for each in evidence.places):
-        found.append(gap(f"says that it has no code, and {evidence.places[0].where} names it"))
+        gaps.append(gap(f"says that it has no code, and {evidence.places[0].where} names it"))
     if not evidence.tests:
-        found.append(gap("no test is marked with it"))
+        gaps.append(gap("no test is marked with it"))
     elif recorded and evidence.places and not codeless and not evidence.proved:
-        found.append(gap(f"none of its {len(evidence.tests)} tests executed its code ({evidence.places[0].where} ...)"))
-    return found
+        gaps.append(gap(f"none of its {len(evidence.tests)} tests executed its code ({evidence.places[0].where} ...)"))
+    return gaps

@@ -10,8 +10,8 @@ from docs.pictures import PICTURES, write
 parser = argparse.ArgumentParser(prog="python -m docs.pictures", description="Draw pictures of the docs as SVG.")
 parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(PICTURES))
 parser.add_argument("--out", type=Path, default=Path("build/pictures"))
-given = parser.parse_args()
-if unknown := next((name for name in given.names if name not in PICTURES), None):
+options = parser.parse_args()
+if unknown := next((name for name in options.names if name not in PICTURES), None):
     parser.error(f"{unknown!r} is none of {', '.join(PICTURES)}")
-for name in given.names or PICTURES:
-    print(write(name, given.out))
+for name in options.names or PICTURES:
+    print(write(name, options.out))

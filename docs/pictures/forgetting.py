@@ -21,23 +21,23 @@ def picture() -> str:
     gates = {"in/retain": np.full(T, 0.98), "in/momentum": np.full(T, 0.3), "in/step_size": np.full(T, 0.9)}
     header = {"schema": 1, "rule": "omega", "window": WINDOW, "convention": {"newton_schulz": "none"}}
     case = make(header, {"in/k": k[None], "in/v": v[None], "in/q": k[None], **{name: gate[None] for name, gate in gates.items()}})
-    found = {name.removeprefix("trace/"): value[0] for name, value in trace(case).items()}
-    lags = np.linalg.norm(found["residual"], axis=-1)  # (T, c)
+    steps = {name.removeprefix("trace/"): value[0] for name, value in trace(case).items()}
+    lags = np.linalg.norm(steps["residual"], axis=-1)  # (T, c)
     figure, axes = style.figure(1, 3, width=8.4, height=6.0, sharex=True, height_ratios=(1.3, 1, 1))
     window, surprise, memory = axes[:, 0]
     grid = np.full((T, T), np.nan)
     for t in range(T):
         for lag in range(min(WINDOW, t + 1)):
             grid[t - lag, t] = lags[t, lag]
-    drawn = window.imshow(grid, origin="lower", aspect="auto", cmap="cool", interpolation="nearest")
+    image = window.imshow(grid, origin="lower", aspect="auto", cmap="cool", interpolation="nearest")
     window.set(title="the window: each token's residual, as long as it is held", ylabel="token held")
-    bar = figure.colorbar(drawn, ax=window)
+    bar = figure.colorbar(image, ax=window)
     bar.set_label("residual", color=style.TEXT)
     bar.ax.tick_params(colors=style.TEXT)
     surprise.bar(range(T), lags[:, 0], color=style.COLOURS[1])
     surprise.set(title="surprise: the residual of the newest token", ylabel="norm")
     for name, place in (("M", 0), ("S", 2)):
-        norms = np.linalg.norm(found[name], axis=(-2, -1))
+        norms = np.linalg.norm(steps[name], axis=(-2, -1))
         memory.plot(range(T), norms, color=style.COLOURS[place], marker=style.MARKERS[place], markersize=4, label=f"{name}")
     memory.set(title="memory M and momentum S", xlabel="token", ylabel="norm")
     style.legend(memory, ncols=2)

@@ -38,13 +38,13 @@ def driven() -> Driven:
 
 def picture() -> str:
     """One row a level: a mark where its pulse is active, a bar as high as its memory moved far; below, how many levels write (PULSE-7)."""
-    found = driven()
+    run = driven()
     figure, axes = style.figure(1, 2, height=4.6, sharex=True, height_ratios=(3.2, 1))
     levels, count = axes[:, 0]
     for row in range(len(PERIODS)):
-        colour, fires = style.COLOURS[row], np.flatnonzero(found.active[:, row])
-        largest = found.moved[:, row].max()
-        levels.bar(range(T), 0.7 * found.moved[:, row] / largest, bottom=row, width=0.8, color=colour)
+        colour, fires = style.COLOURS[row], np.flatnonzero(run.active[:, row])
+        largest = run.moved[:, row].max()
+        levels.bar(range(T), 0.7 * run.moved[:, row] / largest, bottom=row, width=0.8, color=colour)
         levels.text(T, row + 0.2, f"up to {largest:.1g}", color=style.TEXT, fontsize=9)
         levels.scatter(fires, np.full(len(fires), row - 0.12), s=12, marker="^", color=colour, linewidths=0)
     levels.set(
@@ -54,7 +54,7 @@ def picture() -> str:
         xlim=(-1, T + 7),
     )
     levels.set_yticks(range(len(PERIODS)), labels=[str(period) for period in PERIODS])
-    count.bar(range(T), found.active.sum(axis=1), width=0.8, color=style.COLOURS[7])
-    count.axhline(found.average, color=style.TEXT, linewidth=0.9, linestyle=":")
-    count.set(title=f"levels that write; on average {found.average:.2f}", xlabel="token", ylabel="levels")
+    count.bar(range(T), run.active.sum(axis=1), width=0.8, color=style.COLOURS[7])
+    count.axhline(run.average, color=style.TEXT, linewidth=0.9, linestyle=":")
+    count.set(title=f"levels that write; on average {run.average:.2f}", xlabel="token", ylabel="levels")
     return style.svg(figure, "levels", "Which of five levels write at which token, and how far their memory moves")

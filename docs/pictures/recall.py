@@ -57,9 +57,9 @@ def picture() -> str:
     for ax, kinds, title in zip(axes[0], (BENT, MORE), titles, strict=True):
         for place, (name, phi) in enumerate(features(kinds)):
             rank = int(np.linalg.matrix_rank(phi))
-            found = [error(phi[:count], values[:count]) for count in COUNTS]
+            errors = [error(phi[:count], values[:count]) for count in COUNTS]
             look = {"color": style.COLOURS[place], "marker": style.MARKERS[place], "markersize": 5}
-            ax.plot(COUNTS, found, label=f"{name}: {phi.shape[1]} columns, rank {rank}", **look)
+            ax.plot(COUNTS, errors, label=f"{name}: {phi.shape[1]} columns, rank {rank}", **look)
         ax.set(title=title, xlabel=f"stored pairs (random keys of length {D_IN})", ylim=(-0.03, 1.0))
         style.legend(ax, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.18))
     axes[0][0].set_ylabel("error of recall, relative")

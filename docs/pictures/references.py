@@ -39,8 +39,8 @@ def picture() -> str:
     running = {step: reads(step, None) for step in STEPS}
     for place, span in enumerate(SPANS):
         apart = [float(np.linalg.norm(reads(step, span) - running[step]) / np.linalg.norm(running[step])) for step in STEPS]
-        shown = [min(each, TOP) if np.isfinite(each) else TOP for each in apart]
-        ax.plot(STEPS, shown, color=style.COLOURS[place], marker=style.MARKERS[place], markersize=5, label=f"span {span}")
+        heights = [min(each, TOP) if np.isfinite(each) else TOP for each in apart]
+        ax.plot(STEPS, heights, color=style.COLOURS[place], marker=style.MARKERS[place], markersize=5, label=f"span {span}")
     ax.set(xscale="log", yscale="log", xlabel="step size", ylabel="distance from the running rule, relative", ylim=(None, 1.3 * TOP))
     style.legend(ax)
     return style.svg(figure, "references", "Distance of the frozen from the running reference over the step size, for five spans")

@@ -16,10 +16,10 @@ def picture() -> str:
     figure, axes = style.figure(len(SETS), width=9.6, height=3.6, sharey=True)
     for ax, (coefficients, steps) in zip(axes[0], SETS.items(), strict=True):
         settings = NewtonSchulz.model_validate({"coefficients": coefficients, "steps": steps, "eps": 0.0})
-        found = np.array([np.diag(X) for X in iterates(np.diag(VALUES), settings)])  # (steps + 1, values)
+        values = np.array([np.diag(X) for X in iterates(np.diag(VALUES), settings)])  # (steps + 1, values)
         for column, value in enumerate(VALUES):
             colour = style.COLOURS[column % len(style.COLOURS)]
-            ax.plot(range(steps + 1), found[:, column], color=colour, marker=".", linewidth=1.4, label=f"{value:.2g}")
+            ax.plot(range(steps + 1), values[:, column], color=colour, marker=".", linewidth=1.4, label=f"{value:.2g}")
         ax.axhline(1.0, color=style.TEXT, linewidth=0.8, linestyle=":")
         ax.set(title=coefficients, xlabel="step", yscale="log")
         ax.set_xticks(range(0, steps + 1, 1 if steps < 8 else 3))

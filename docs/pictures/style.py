@@ -29,15 +29,15 @@ def figure(columns: int = 1, rows: int = 1, *, width: float = 8.4, height: float
     from matplotlib.figure import Figure
 
     with rc_context(LOOK):
-        made = Figure(figsize=(width, height), layout="constrained", facecolor="none")
-        axes = made.subplots(rows, columns, squeeze=False, **settings)
+        drawing = Figure(figsize=(width, height), layout="constrained", facecolor="none")
+        axes = drawing.subplots(rows, columns, squeeze=False, **settings)
         for ax in axes.flat:
             ax.set_facecolor("none")
             ax.set_axisbelow(True)
             ax.grid(True, color=TEXT, alpha=0.15, linewidth=0.8)
             for side in ("top", "right"):
                 ax.spines[side].set_visible(False)
-    return made, axes
+    return drawing, axes
 
 
 def legend(ax: Any, **settings: Any) -> None:
@@ -45,13 +45,13 @@ def legend(ax: Any, **settings: Any) -> None:
     ax.legend(frameon=False, labelcolor=TEXT, **settings)
 
 
-def svg(made: Any, name: str, title: str) -> str:
+def svg(drawing: Any, name: str, title: str) -> str:
     """The SVG of a figure: same bytes for the same numbers, ids that no other picture of the page has, and a title to be read aloud."""
     from matplotlib import rc_context
 
     out = io.StringIO()
     with rc_context(LOOK | {"svg.hashsalt": name}):
-        made.savefig(out, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
+        drawing.savefig(out, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
     text = re.sub(r"^.*?(?=<svg)", "", out.getvalue(), flags=re.DOTALL)
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
     return finished(text, name, title)

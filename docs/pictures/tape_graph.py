@@ -38,44 +38,44 @@ def entries() -> list[Entry]:
         state = delta.start(config).replaced(M=x["M"])
         gates = Gates(retain=x["retain"], momentum=None, step_size=x["step_size"], step_size_memory=None, window_weights=None)
         delta.update(config, state, x["k"], x["v"], gates)
-        found = [Entry(name, np.shape(value), ()) for name, value in inputs.items()]
+        result = [Entry(name, np.shape(value), ()) for name, value in inputs.items()]
         for (name, value), edges in zip(ops, tape.entries[len(inputs) :], strict=True):
             flat = [each for parent, _ in edges for each in (parent if isinstance(parent, tuple) else (parent,)) if each is not None]
-            found.append(Entry(name, np.shape(plain(value)), tuple(flat)))
-    return found
+            result.append(Entry(name, np.shape(plain(value)), tuple(flat)))
+    return result
 
 
 def picture() -> str:
     """Entries in rows by their distance from the inputs; an edge over several rows goes between their boxes."""
-    found = entries()
-    rows, ways = arranged(found)
+    graph = entries()
+    rows, ways = arranged(graph)
     place = {node: (row, column) for row, nodes in enumerate(rows) for column, node in enumerate(nodes)}
     width, height = WIDE * max(map(len, rows)), HIGH * len(rows)
     parts = [_edge([place[node] for node in way]) for way in ways]
-    parts += [_box(i, each, place[i]) for i, each in enumerate(found)]
+    parts += [_box(i, each, place[i]) for i, each in enumerate(graph)]
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="13">'
     arrow = '<defs><marker id="arrow" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
     arrow += f'<path d="M0 0L8 4L0 8z" fill="{style.TEXT}"/></marker></defs>'
     return style.finished(f"{head}{arrow}{''.join(parts)}</svg>", "tape", "The tape of one write of the Delta rule as a graph")
 
 
-def depths(found: list[Entry]) -> list[int]:
+def depths(graph: list[Entry]) -> list[int]:
     """The row of each entry; an input stands right before what uses it first."""
     depth: list[int] = []
-    for each in found:
+    for each in graph:
         depth.append(1 + max((depth[parent] for parent in each.parents), default=-1))
-    for i, each in enumerate(found):
+    for i, each in enumerate(graph):
         if not each.parents:
-            depth[i] = min(depth[j] for j, other in enumerate(found) if i in other.parents) - 1
+            depth[i] = min(depth[j] for j, other in enumerate(graph) if i in other.parents) - 1
     return depth
 
 
-def arranged(found: list[Entry]) -> tuple[list[list[int]], list[list[int]]]:
+def arranged(graph: list[Entry]) -> tuple[list[list[int]], list[list[int]]]:
     """Rows of nodes from left to right, and the nodes that each edge passes; where an edge passes a row it has a node of its own."""
-    depth = depths(found)
+    depth = depths(graph)
     rows: list[list[int]] = [[i for i, row in enumerate(depth) if row == each] for each in range(max(depth) + 1)]
     ways = []
-    for i, entry in enumerate(found):
+    for i, entry in enumerate(graph):
         for parent in entry.parents:
             passed = list(range(len(depth), len(depth) + depth[i] - depth[parent] - 1))
             for down, node in enumerate(passed, depth[parent] + 1):

@@ -64,9 +64,9 @@ def cu_seqlens(reset: Array | None, tokens: int) -> Array:
 
 def resets(starts: Array) -> Array:
     """in/reset from cu_seqlens: 1 where a packed sequence starts, but for the first."""
-    found = np.zeros(int(starts[-1]), np.uint8)
-    found[np.asarray(starts[1:-1], int)] = 1
-    return found
+    mask = np.zeros(int(starts[-1]), np.uint8)
+    mask[np.asarray(starts[1:-1], int)] = 1
+    return mask
 
 
 class Packed(NamedTuple):
@@ -85,16 +85,16 @@ class Packed(NamedTuple):
 
         A head that several heads of the case share gets the sum of their gradients.
         """
-        found = {}
+        arrays = {}
         for full, value in results.items():
             kind, _, name = full.partition("/")
-            found[full] = value
+            arrays[full] = value
             if kind == "grad" and self.groups.get(name, 1) > 1:
                 shared = value.reshape(value.shape[0], -1, self.groups[name], *value.shape[2:])
-                found[full] = shared.sum(axis=2)
+                arrays[full] = shared.sum(axis=2)
             if name not in STATES and not name.startswith("window_"):
-                found[full] = np.swapaxes(found[full], 1, 2)
-        return found
+                arrays[full] = np.swapaxes(arrays[full], 1, 2)
+        return arrays
 
 
 def to_case(
@@ -140,7 +140,7 @@ def to_case(
 
 def sequences(arrays: Mapping[str, Array], starts: Array) -> list[dict[str, Array]]:
     """Each packed sequence by itself, with its own row of every state (N, H, d_out, d_in)."""
-    found = []
+    parts = []
     for n, (first, last) in enumerate(itertools.pairwise(starts)):
-        found.append({name: x[n : n + 1] if name in STATES else x[:, int(first) : int(last)] for name, x in arrays.items()})
-    return found
+        parts.append({name: x[n : n + 1] if name in STATES else x[:, int(first) : int(last)] for name, x in arrays.items()})
+    return parts

@@ -55,11 +55,11 @@ def read(case: Mapping[str, Any], inputs: Mapping[str, Any]) -> Settings:
     """
     if case["rule"] != "delta" or case.get("level", "projected") != "projected":
         raise NotImplementedError(f"rule {case['rule']}, level {case.get('level', 'projected')}: only delta, projected")
-    given = case.get("convention", "spec")
-    given = {"preset": given} if isinstance(given, str) else dict(given)
-    if given.get("preset", "spec") not in PRESETS:
-        raise NotImplementedError(f"preset {given['preset']}")
-    axes = {axis: values[0] for axis, values in VALUES.items()} | PRESETS[given.get("preset", "spec")] | given
+    convention = case.get("convention", "spec")
+    convention = {"preset": convention} if isinstance(convention, str) else dict(convention)
+    if convention.get("preset", "spec") not in PRESETS:
+        raise NotImplementedError(f"preset {convention['preset']}")
+    axes = {axis: values[0] for axis, values in VALUES.items()} | PRESETS[convention.get("preset", "spec")] | convention
     for axis, value in axes.items():
         if axis in VALUES and value not in VALUES[axis]:
             raise NotImplementedError(f"{axis} {value}")

@@ -36,6 +36,6 @@ def verdict(path):
     return "PASS" if error <= 1e-12 else f"FAIL: out/y differs by {error:.1e}"
 
 
-found = [verdict(path) for path in sys.argv[1:]]
-print(*(f"{words}  {path}" for words, path in zip(found, sys.argv[1:], strict=True)), sep="\n")
-sys.exit(any(words.startswith("FAIL") for words in found))
+verdicts = [verdict(path) for path in sys.argv[1:]]
+print(*(f"{words}  {path}" for words, path in zip(verdicts, sys.argv[1:], strict=True)), sep="\n")
+sys.exit(any(words.startswith("FAIL") for words in verdicts))

@@ -649,14 +649,14 @@ BACKWARD: tuple[Mutant, ...] = (
         "unbroadcast-averages",
         "a repeated argument gets the mean of its cotangents",
         "tape.shapes:unbroadcast",
-        Edited("sum(g, axis=axes)", "sum(g, axis=axes) / np.prod([found[i] for i in axes])"),
+        Edited("sum(g, axis=axes)", "sum(g, axis=axes) / np.prod([full[i] for i in axes])"),
         target("multiply_pulls_back_to_both_factors") + gradients("titans-step_size"),
     ),
     Mutant(
         "unbroadcast-missing",
         "a repeated argument gets the cotangent of its repetition",
         "tape.shapes:unbroadcast",
-        Edited("if found == target:", "if True:"),
+        Edited("if full == target:", "if True:"),
         target("multiply_pulls_back_to_both_factors"),
     ),
     Mutant(

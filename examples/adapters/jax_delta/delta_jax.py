@@ -36,11 +36,11 @@ def delta_rule(q: Array, k: Array, v: Array, step: Array, retain: Array, M: Arra
     def token(memory: Array, at: Any) -> tuple[Array, Array]:
         key, value, query, h, r, writes, starts = at
         memory = jnp.where(starts, M, memory)
-        kept = r[:, None] * memory
-        seen = kept if how.decay == "before_error" else memory
-        error = seen @ key + (value if how.value_sign == "plus" else -value)
+        decayed = r[:, None] * memory
+        reference = decayed if how.decay == "before_error" else memory
+        error = reference @ key + (value if how.value_sign == "plus" else -value)
         change = how.gradient_scale * (h * h if how.rate == "both" else h)[:, None] * jnp.outer(error, key)
-        new = jnp.where(writes, kept + change if how.direction == "ascent" else kept - change, memory)
+        new = jnp.where(writes, decayed + change if how.direction == "ascent" else decayed - change, memory)
         return new, (memory if how.read == "before" else new) @ (how.query_scale * query)
 
     last, y = jax.lax.scan(token, M, (k, v, q, step, retain, write, start))
@@ -53,7 +53,7 @@ def answer(case: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Array]:
     tokens, kind = inputs["k"].shape[-2], inputs["k"].dtype
     wide = jnp.float64 if kind == np.float64 else jnp.float32
     masks = {name: jnp.asarray(inputs.get(name, np.full(tokens, default)), bool) for name, default in (("active", 1), ("reset", 0))}
-    given = {name: jnp.asarray(value) for name, value in inputs.items() if name not in (*layouts.MASKS, "y_bar", "M_bar")}
+    arrays = {name: jnp.asarray(value) for name, value in inputs.items() if name not in (*layouts.MASKS, "y_bar", "M_bar")}
 
     def results(chosen: dict[str, Array]) -> dict[str, Array]:
         x = {name: value.astype(wide) for name, value in chosen.items()}
@@ -66,12 +66,12 @@ def answer(case: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Array]:
         return {"y": y.reshape(x["v"].shape), "M": last.reshape(*view.axes, *last.shape[1:])}
 
     if "y_bar" not in inputs:
-        return {name: value.astype(kind) for name, value in results(given).items()}
-    found, pullback = jax.vjp(results, given)
-    bars = {name: jnp.asarray(inputs.get(f"{name}_bar", np.zeros(value.shape)), wide) for name, value in found.items()}
+        return {name: value.astype(kind) for name, value in results(arrays).items()}
+    outputs, pullback = jax.vjp(results, arrays)
+    bars = {name: jnp.asarray(inputs.get(f"{name}_bar", np.zeros(value.shape)), wide) for name, value in outputs.items()}
     (gradients,) = pullback(bars)
-    found |= {f"grad/{name}": value for name, value in gradients.items()}
-    return {name: value.astype(kind) for name, value in found.items()}
+    outputs |= {f"grad/{name}": value for name, value in gradients.items()}
+    return {name: value.astype(kind) for name, value in outputs.items()}
 
 
 def _wide_gate(gate: Array | None, v: Array) -> Array:

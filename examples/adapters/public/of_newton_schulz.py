@@ -41,10 +41,10 @@ def _torch(call: Callable[[Any, Settings], Any], *, gradients: bool = True) -> C
         torch = pytorch()
         G = _tensor(inputs["G"]).requires_grad_(gradients)
         X = torch.stack([call(each, _settings(case)) for each in G.reshape(-1, *G.shape[-2:])]).reshape(G.shape)
-        found = {"X": X.detach()}
+        outputs = {"X": X.detach()}
         if "X_bar" in inputs and gradients:
-            found["grad/G"] = torch.autograd.grad((X * _tensor(inputs["X_bar"])).sum(), G)[0]
-        return found
+            outputs["grad/G"] = torch.autograd.grad((X * _tensor(inputs["X_bar"])).sum(), G)[0]
+        return outputs
 
     return results
 
@@ -82,10 +82,10 @@ def _optax(case: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Any]:
         return jax.vmap(one)(G.reshape(-1, *G.shape[-2:])).reshape(G.shape)
 
     X, pull = jax.vjp(jax.jit(each), jax.numpy.asarray(inputs["G"]))
-    found = {"X": np.asarray(X)}
+    outputs = {"X": np.asarray(X)}
     if "X_bar" in inputs:
-        found["grad/G"] = np.asarray(pull(jax.numpy.asarray(inputs["X_bar"]))[0])
-    return found
+        outputs["grad/G"] = np.asarray(pull(jax.numpy.asarray(inputs["X_bar"]))[0])
+    return outputs
 
 
 torch_muon = Implementation(

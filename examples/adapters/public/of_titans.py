@@ -80,10 +80,10 @@ def _titans_pytorch(x: Tensors, case: Mapping[str, Any], batch: int | None) -> T
     y, state = memory(tokens, state=state)
     last, momentum = state.states
     shape = (x["k"].shape[0], x["k"].shape[2])
-    found = {"y": y.reshape(*shape, -1, width).transpose(1, 2), "M": last[name].reshape(*shape, width, width)}
+    outputs = {"y": y.reshape(*shape, -1, width).transpose(1, 2), "M": last[name].reshape(*shape, width, width)}
     if "momentum" in x:
-        found["S"] = momentum[name][0].reshape(*shape, width, width)
-    return found
+        outputs["S"] = momentum[name][0].reshape(*shape, width, width)
+    return outputs
 
 
 def _more_than_one(inputs: dict[str, Any]) -> str:
@@ -194,21 +194,21 @@ def _titans_unofficial(x: Tensors, case: Mapping[str, Any]) -> Tensors:
     def whole(matrix: Any, last: Any) -> Any:
         return torch.cat([matrix, last[..., None]], dim=-1).reshape(batch, heads, width, keys)
 
-    found = {"y": y.reshape(batch, heads, tokens, width).transpose(1, 2), "M": whole(weight, bias)}
-    return found | ({"S": whole(momentum, of_bias)} if "momentum" in x else {})
+    outputs = {"y": y.reshape(batch, heads, tokens, width).transpose(1, 2), "M": whole(weight, bias)}
+    return outputs | ({"S": whole(momentum, of_bias)} if "momentum" in x else {})
 
 
 def _unit_with_one(inputs: dict[str, Any]) -> tuple[dict[str, Any], str]:
     """Keys and queries of length 1 with a last entry of 1 behind them, and states with a column for it."""
-    found = dict(inputs)
+    arrays = dict(inputs)
     for name in ("k", "q"):
         length = np.linalg.norm(np.asarray(inputs[name], np.float64), axis=-1, keepdims=True)
         unit = np.where(length > 0, inputs[name] / np.where(length > 0, length, 1), np.shape(inputs[name])[-1] ** -0.5)
-        found[name] = np.concatenate([unit, np.ones_like(length)], axis=-1)
+        arrays[name] = np.concatenate([unit, np.ones_like(length)], axis=-1)
     for name in ("M0", "S0", "M_bar", "S_bar"):
         if name in inputs:
-            found[name] = np.concatenate([inputs[name], inputs[name][..., :1]], axis=-1)
-    return found, "keys and queries made unit vectors, with an entry 1 for the bias"
+            arrays[name] = np.concatenate([inputs[name], inputs[name][..., :1]], axis=-1)
+    return arrays, "keys and queries made unit vectors, with an entry 1 for the bias"
 
 
 def _wants_unit_with_one(inputs: dict[str, Any]) -> str:

@@ -90,16 +90,16 @@ class Implementation(NamedTuple):
         return bool(case.get("feature_map", {"kind": "identity"}).get("kind", "identity") != "identity" or case.get("window", 1) != 1)
 
     def _of_convention(self, case: Mapping[str, Any], inputs: Mapping[str, Any]) -> str:
-        asked = resolve(case.get("convention", "spec"), rule=self.rule)
+        theirs = resolve(case.get("convention", "spec"), rule=self.rule)
         mine = resolve(self.convention, rule=self.rule)
         if self.rule == "newton_schulz":
-            return _settings_apart(asked, mine)
-        if mine.gate == "none" and asked.gate == "retain" and (np.asarray(inputs.get("retain", 0)) == 1).all():
-            asked = asked.replaced(gate="none")  # a gate that keeps all is none
-        void = set(void_axes(asked, rule=self.rule)) | {"window_at_boundary", "window_edge", "norm_place"}
+            return _settings_apart(theirs, mine)
+        if mine.gate == "none" and theirs.gate == "retain" and (np.asarray(inputs.get("retain", 0)) == 1).all():
+            theirs = theirs.replaced(gate="none")  # a gate that keeps all is none
+        void = set(void_axes(theirs, rule=self.rule)) | {"window_at_boundary", "window_edge", "norm_place"}
         for axis in AXES:
-            if axis not in void and getattr(asked, axis) != getattr(mine, axis):
-                return f"{axis} {getattr(asked, axis)}: it computes {getattr(mine, axis)}"
+            if axis not in void and getattr(theirs, axis) != getattr(mine, axis):
+                return f"{axis} {getattr(theirs, axis)}: it computes {getattr(mine, axis)}"
         return ""
 
     def _of_inputs(self, inputs: Mapping[str, Any]) -> str:
@@ -123,7 +123,7 @@ class Implementation(NamedTuple):
         return self.wants(dict(inputs)) if self.wants is not None else ""
 
 
-def _settings_apart(asked: Convention, mine: Convention) -> str:
-    theirs, ours = asked.newton_schulz_settings.model_dump(), mine.newton_schulz_settings.model_dump()
+def _settings_apart(convention: Convention, mine: Convention) -> str:
+    theirs, ours = convention.newton_schulz_settings.model_dump(), mine.newton_schulz_settings.model_dump()
     apart = [key for key, value in theirs.items() if key not in FREE and value != ours[key]]
     return f"newton_schulz.{apart[0]} {theirs[apart[0]]}: it computes {ours[apart[0]]}" if apart else ""

@@ -44,15 +44,15 @@ def answer(
         view = layouts.Leading.of(inputs)
         names = [name for name in inputs if name not in (*layouts.MASKS, *BARS)]
         leaves = {name: torch.from_numpy(np.array(view.to_kernel(name, inputs[name]))).requires_grad_() for name in names}
-        found = {name: value for name, value in core(leaves, case).items() if value is not None}
+        outputs = {name: value for name, value in core(leaves, case).items() if value is not None}
         if "y_bar" in inputs and not (no_slope is not None and no_slope(inputs)):
-            bars = [(found[result], inputs[bar], result) for bar, result in BARS.items() if bar in inputs and result in found]
+            bars = [(outputs[result], inputs[bar], result) for bar, result in BARS.items() if bar in inputs and result in outputs]
             loss = sum((value * torch.from_numpy(np.array(view.to_kernel(name, bar)))).sum() for value, bar, name in bars)
             gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
-            found |= {
+            outputs |= {
                 f"grad/{name}": each for name, each in zip(leaves, gradients, strict=True) if each is not None and name not in without
             }
-        return {name: view.to_case(name, value.detach().numpy()) for name, value in found.items()}
+        return {name: view.to_case(name, value.detach().numpy()) for name, value in outputs.items()}
 
     return results
 
@@ -109,10 +109,10 @@ def _folders(name: str) -> list[str]:
     parent, _, last = name.rpartition(".")
     if parent:
         return [str(Path(each) / last) for each in sys.modules[parent].__path__]
-    found = find_spec(name)
-    if found is None or not found.submodule_search_locations:
+    spec = find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
         raise ImportError(f"{name} is not installed")
-    return list(found.submodule_search_locations)
+    return list(spec.submodule_search_locations)
 
 
 def column(start: int, stop: int) -> Any:

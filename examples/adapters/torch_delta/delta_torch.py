@@ -53,13 +53,13 @@ def delta_rule(
 
 
 def _written(M: Tensor, k: Tensor, v: Tensor, step: Tensor | None, retain: Tensor | None, how: Settings) -> Tensor:
-    kept = M if retain is None else retain[..., None] * M
-    seen = kept if how.decay == "before_error" else M
-    error = torch.einsum("bhij,bhj->bhi", seen, k) + (v if how.value_sign == "plus" else -v)
+    decayed = M if retain is None else retain[..., None] * M
+    reference = decayed if how.decay == "before_error" else M
+    error = torch.einsum("bhij,bhj->bhi", reference, k) + (v if how.value_sign == "plus" else -v)
     if step is not None:
         error = error * (step * step if how.rate == "both" else step)
     change = how.gradient_scale * error[..., None] * k[..., None, :]
-    return kept + change if how.direction == "ascent" else kept - change
+    return decayed + change if how.direction == "ascent" else decayed - change
 
 
 def answer(case: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Tensor]:
@@ -80,15 +80,15 @@ def answer(case: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Tensor]:
         how=how,
     )
     M = M.transpose(-1, -2) if how.transposed else M
-    found = {"y": y, "M": M}
+    outputs = {"y": y, "M": M}
     if "y_bar" in inputs:
         loss = (y * tensor(view.to_kernel("y_bar", inputs["y_bar"])).to(y.dtype)).sum()
         if "M_bar" in inputs:
             loss = loss + (M * tensor(view.to_kernel("M0", inputs["M_bar"])).to(M.dtype)).sum()
         gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
-        found |= {f"grad/{name}": gradient for name, gradient in zip(leaves, gradients, strict=True)}
+        outputs |= {f"grad/{name}": gradient for name, gradient in zip(leaves, gradients, strict=True)}
     kind = leaves["k"].dtype
-    return {name: _in_case(view, name, value.detach().to(kind)) for name, value in found.items()}
+    return {name: _in_case(view, name, value.detach().to(kind)) for name, value in outputs.items()}
 
 
 def tensor(x: np.ndarray[Any, Any]) -> Tensor:
