@@ -1,4 +1,4 @@
-"""python -m benchmarks [name ...] [--out DIR] [--json FILE]"""
+"""Command line of the benchmarks: python -m benchmarks [name ...] [--out DIR] [--json FILE]"""
 
 from __future__ import annotations
 

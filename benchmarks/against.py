@@ -1,6 +1,8 @@
-"""python -m benchmarks.against OTHER [memory ...] [--rounds N] [--pace cold|awake|busy]: this checkout against another one, in turn.
+"""Time this checkout against another one, in turn.
 
-Each checkout has a process of its own. What comes before every sample is the pace:
+    python -m benchmarks.against OTHER [memory ...] [--rounds N] [--pace cold|awake|busy]
+
+Each checkout has a process of its own. The pace is what precedes every sample:
 
 - cold: both the caches and the threads have gone cold, as they are when a user's own work lies between two calls: the process
   writes 64 MB and sleeps.
@@ -32,14 +34,14 @@ KINDS = ("forward", "both")
 
 
 class Pace(Enum):
-    """What comes before every sample."""
+    """Preparation before every sample."""
 
     COLD = "cold"
     AWAKE = "awake"
     BUSY = "busy"
 
 
-#: What a process runs: it answers each line with the seconds of a call, the mean of two.
+#: Program of a process, which answers each line with the seconds of a call, the mean of two.
 SERVE = """
 import sys, time
 import numpy as np

@@ -1,4 +1,6 @@
-"""python -m benchmarks.awake: how fast each processor multiplies after all of them slept, moment by moment.
+"""Rate of products on each processor after all of them slept, moment by moment.
+
+    python -m benchmarks.awake
 
 On a virtual machine two processors that wake may be two halves of one core of the host until the host moves one of them.
 """

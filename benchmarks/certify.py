@@ -1,4 +1,4 @@
-"""How long certified results take, in ball arithmetic."""
+"""Time of certified results in ball arithmetic."""
 
 from __future__ import annotations
 

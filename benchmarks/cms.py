@@ -1,4 +1,4 @@
-"""Frequency levels: what four levels cost against one, and that a stream costs no more memory the longer it is.
+"""Frequency levels: the cost of four against one, and the constant memory of a stream.
 
 The work of writing is counted, and timed inside the writes alone; what all levels do at every token, projecting and reading,
 is in the time of the whole call.
@@ -70,7 +70,7 @@ def call(config: cms.Config, tokens: int = TOKENS) -> Call:
 
 
 class Writes:
-    """How many writes ran, and the CPU time that they took."""
+    """Number of writes, and the CPU time that they took."""
 
     count = 0
     seconds = 0.0

@@ -1,4 +1,4 @@
-"""How long the tools of diagnosis take: start-up, one case, a search for a convention, a folder of cases, a sweep."""
+"""Time of the diagnosis tools: start-up, one case, a search for a convention, a folder, a sweep."""
 
 from __future__ import annotations
 

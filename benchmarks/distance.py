@@ -1,4 +1,4 @@
-"""How far the frozen rule is from the running one, over the span and the step size.
+"""Distance of the frozen rule from the running one, over the span and the step size.
 
 The frozen reference is what makes a rule parallel, and it changes the rule: residuals of a span are taken under the memory
 of its start. Both rules run here in float64 on the same tokens, an Omega memory without Newton-Schulz whose step size is

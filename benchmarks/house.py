@@ -1,4 +1,4 @@
-"""Sizes of the house: lines, folders, names of rules, and what an exact call with a gradient passes through.
+"""Sizes of the package: lines, folders, names of rules, and the functions of one exact call with gradient.
 
     python -m benchmarks.house
 

@@ -1,4 +1,4 @@
-"""Whether the BLAS of NumPy runs the kernels that this processor could: a wrong guess halves every product.
+"""Check that NumPy's BLAS runs the widest kernels of this processor; others halve the speed of products.
 
 OpenBLAS takes its kernels by the family of the processor. 0.3.31, which NumPy 2.4 brings, does not know the family of AMD Zen 5
 and 6 and may take those of Haswell, of 2013, or even of Prescott, of 2004 (OpenMathLib/OpenBLAS, issue 6029 and pull request 6033).
@@ -16,7 +16,7 @@ WIDE = ("SkylakeX", "Cooperlake", "SapphireRapids")  # kernels with registers of
 
 
 def advice(libraries: Sequence[dict[str, Any]] | None = None, features: Sequence[str] | None = None) -> str | None:
-    """What to do where the processor has wider registers than the kernels of an OpenBLAS use; None where nothing is.
+    """Advice where the processor has wider registers than the kernels of an OpenBLAS use, else None.
 
     Args:
         libraries: as threadpoolctl lists them; those of this process unless given.
@@ -35,6 +35,6 @@ def advice(libraries: Sequence[dict[str, Any]] | None = None, features: Sequence
 
 
 def _features() -> list[str]:
-    """What NumPy's own kernels could use here."""
+    """Features of this processor that NumPy's own kernels can use."""
     config: Any = np.show_config(mode="dicts")
     return list(config.get("SIMD Extensions", {}).get("found", []))

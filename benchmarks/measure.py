@@ -1,4 +1,4 @@
-"""How every figure here is taken.
+"""Measurement of every figure here.
 
 A candidate and its reference run in turn, reference, candidate, reference, ..., and each candidate is divided by the mean
 of the references before and after it. What slows the machine for a while slows both, so the quartiles of that ratio
@@ -117,7 +117,7 @@ class Row(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What a module found.
+    """The results of a module.
 
     Attributes:
         rows: lines of the table.
@@ -175,7 +175,7 @@ def timer(work: Work, clock: Clock = time.perf_counter, lead: float = 0.0) -> Ca
 
 
 def alternated(ours: Callable[[], float], theirs: Callable[[], float], *, samples: int) -> Timing:
-    """The same of two sides that time themselves, wherever they run, and that are warm."""
+    """Time two warm sides in turn, where each times itself."""
     timing = Timing([], [theirs()], [])
     for _ in range(samples):
         timing.ours.append(ours())
@@ -195,7 +195,10 @@ def repeated(work: Work, times: int) -> Work:
 
 
 def runs_within(work: Work, seconds: float) -> int:
-    """How many runs of `work` fill about that many seconds, at least one; it runs twice to find out."""
+    """Number of runs of `work` that fill about that many seconds, at least one.
+
+    It takes two runs to measure.
+    """
     work()
     return max(1, round(seconds / max(timer(work)(), 1e-9)))
 
@@ -241,7 +244,7 @@ def peak_memory(work: Work, runs: int = 1) -> float:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on: processors, their load, versions, and the threads of the BLAS."""
+    """Conditions of the figures: processors, their load, versions, and the threads of the BLAS."""
     try:
         from threadpoolctl import threadpool_info
     except ImportError:
@@ -263,7 +266,7 @@ def _kernels(library: dict[str, Any]) -> str:
 
 
 def finite(value: Any) -> Any:
-    """JSON has no infinity and no nan: both become null, however deep."""
+    """Data as JSON can hold it: infinity and nan become null at any depth."""
     if isinstance(value, dict):
         return {name: finite(each) for name, each in value.items()}
     if isinstance(value, list | tuple):

@@ -98,7 +98,7 @@ def title(memory: Memory, kind: str, tokens: int = TOKENS) -> str:
 def sequence(memory: Memory, tokens: int, dtype: Any = np.float32, heads: int = HEADS) -> Arrays:
     """Keys and queries of length one; retain about sigmoid(3), momentum and memory rate sigmoid(2), step size softplus(-3).
 
-    Nobody can change the arrays, so our calls take them as they are, as PyTorch takes tensors made of them; what can be changed is
+    The arrays are read-only, so our calls take them without a copy, as PyTorch takes tensors of them. Writable arrays are
     copied (`benchmarks.parallel` has a row for that).
     """
     draw = np.random.default_rng(0)
@@ -129,7 +129,7 @@ def _sigmoid(x: Array) -> Array:
 
 
 def cotangent(tokens: int, dtype: Any = np.float32) -> Array:
-    """What the gradients start from, of the shape of the reads."""
+    """The cotangent of the reads that gradients start from."""
     bar: Array = np.random.default_rng(1).standard_normal((HEADS, tokens, D), np.float32).astype(dtype, copy=False)
     return bar
 

@@ -127,7 +127,7 @@ def _newton_schulz() -> Row:
 
 
 def _against_sequential(memory: Memory, tokens: int, target: Target | None, kind: str = "forward") -> Row:
-    """How many times faster the exact form is than the sequential run."""
+    """Speed-up of the exact form over the sequential run."""
     error = errors(memory)[kind == "both"]
     arrays = sequence(memory, tokens)
     ours, reference = work(memory, kind, arrays), work(memory, kind, arrays, "sequential")
@@ -150,7 +150,7 @@ def _against_sequential(memory: Memory, tokens: int, target: Target | None, kind
 
 
 def _copying(memory: Memory) -> Row:
-    """What the same call takes whose inputs can be changed, so that they are copied first."""
+    """Time of the same call with writable inputs, which are copied first."""
     arrays = sequence(memory, TOKENS)
     copied, as_is = (work(memory, "forward", inputs) for inputs in ({name: x.copy() for name, x in arrays.items()}, arrays))
     times = runs_within(as_is, SAMPLE)

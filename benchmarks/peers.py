@@ -45,7 +45,7 @@ CELL = {"window": memories.WINDOW}
 
 
 class Peer(NamedTuple):
-    """A public implementation and what of ours it is held against.
+    """A public implementation and the memory of ours that it is compared with.
 
     Attributes:
         label: as the table shows it.
@@ -88,7 +88,7 @@ PEERS = (
 
 
 class Found(NamedTuple):
-    """What was learned of a peer before it was timed.
+    """Facts about a peer from before it is timed.
 
     Attributes:
         options: the fastest of those it has.
@@ -229,7 +229,7 @@ def _memory(peer: Peer, kind: str, grows: tuple[float, float]) -> Row:
 
 
 def _absent(peer: Peer, kind: str, why: str) -> Row:
-    """Our own time, and why there is none beside it."""
+    """Our own time, and the reason for none beside it."""
     run = work(peer.memory, kind, sequence(peer.memory, TOKENS))
     times = runs_within(run, SAMPLE)
     seconds = timer(repeated(run, times))

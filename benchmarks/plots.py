@@ -11,7 +11,10 @@ MARKERS = "osD^vP*X<>"
 
 
 def panels(count: int, title: str, labels: Sequence[tuple[str, str, str]], columns: int | None = None) -> tuple[Any, list[Any]]:
-    """A figure of some log-log panels, side by side or in rows of some columns, each with title, label of x and label of y."""
+    """A figure of log-log panels, side by side or in rows.
+
+    Each panel has a title, a label of x and a label of y.
+    """
     from matplotlib.figure import Figure
 
     columns = min(columns or count, count)

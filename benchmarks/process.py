@@ -75,7 +75,10 @@ class Process:
         return result
 
     def seconds(self, kind: str, times: int = 1, lead: float = 0.0) -> float:
-        """Wall time of one run, the mean of some in a row after a lead of untimed ones; kind "forward" or "both"."""
+        """Wall time of one run of kind "forward" or "both".
+
+        It is the mean of some runs in a row after a lead of untimed ones.
+        """
         return float(self._ask("seconds", kind, times, lead))
 
     def weighed(self, kind: str) -> Weighed:
@@ -105,7 +108,7 @@ def _serve(connection: Connection) -> None:
             return
         try:
             if kind == "load":
-                call = None  # lets the one before go first
+                call = None  # frees the previous one first
                 call = public.call(*arguments)
                 answer: Any = None
             elif call is None:
@@ -115,7 +118,7 @@ def _serve(connection: Connection) -> None:
             connection.send(("answer", answer))
         except public.Missing as missing:
             connection.send(("missing", str(missing)))
-        except Exception:  # told to the other side, which raises it
+        except Exception:  # the other side raises it
             connection.send(("error", traceback.format_exc()))
 
 

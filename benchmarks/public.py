@@ -39,7 +39,7 @@ class Call(NamedTuple):
     Attributes:
         leaves: its inputs.
         reads: leaves -> reads, in its own layout.
-        bar: what gradients start from, in that layout.
+        bar: cotangent of the reads, in that layout.
         plain: reads in that layout -> (heads, T, d).
         gradients: gradients by leaf, in its layout -> gradients by name, in ours.
     """

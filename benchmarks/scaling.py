@@ -58,7 +58,7 @@ FORMS = (
 
 
 class Point(NamedTuple):
-    """What one size took.
+    """Time and memory of one size.
 
     Attributes:
         tokens: T.
@@ -102,7 +102,10 @@ def _measured(form: Form) -> list[Point]:
 
 
 def _affordable(points: list[Point], limit: tuple[float, float]) -> bool:
-    """Whether the next size, at the growth of the last two and at least as many times as tokens, keeps the limits of seconds and bytes."""
+    """Whether the next size is likely to keep the limits of seconds and bytes.
+
+    It is taken to grow as the last two sizes did, and at least in proportion to the tokens.
+    """
     before, last = points[max(len(points) - 2, 0)], points[-1]
     seconds = last.seconds * max(last.seconds / before.seconds, 4)
     peak = last.peak * max(last.peak / before.peak, 4)
@@ -110,7 +113,7 @@ def _affordable(points: list[Point], limit: tuple[float, float]) -> bool:
 
 
 def _point(form: Form, tokens: int, reference: Work | None = None) -> Point:
-    """Memory first, which also warms up; then the median of as many runs as fit into a moment.
+    """Measure one size: memory, which also warms up, then the median time of runs within a moment.
 
     With a reference three runs, two of the largest size, each between two samples of it. Work space belongs to a thread, and
     memory is taken in one of its own, so the thread that is timed runs once before.

@@ -1,4 +1,4 @@
-"""How long one waits for the command line and for the library, against the interpreter with the libraries they need."""
+"""Start-up time of the command line and the library, against the interpreter with their libraries."""
 
 from __future__ import annotations
 

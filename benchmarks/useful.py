@@ -1,4 +1,4 @@
-"""What a rule needs at the least, counted: multiply-adds of its products and bytes of its inputs and results.
+"""The least work of a rule, counted: multiply-adds of its products, bytes of its inputs and results.
 
 A form may do more - solve what another substitutes, read an array twice - and its share of the machine's rate falls by that.
 So one count serves every form of a memory and every implementation of it.
@@ -20,7 +20,9 @@ class Useful(NamedTuple):
 
 
 def frozen(d: int, c: int, C: int) -> int:
-    """Multiply-adds of a chunk of C tokens in the frozen dual form, K = C + c - 1 columns (CHUNK-26).
+    """Multiply-adds of a chunk of C tokens in the frozen dual form (CHUNK-26).
+
+    The chunk has K = C + c - 1 columns.
 
     Residuals C d d, scores C K d, masked scores times residuals C K d, reads from the memory and momentum at the chunk's start
     2 C d d, both end states 2 K d d.
@@ -30,7 +32,9 @@ def frozen(d: int, c: int, C: int) -> int:
 
 
 def exact(d: int, c: int, C: int, *, momentum: bool) -> int:
-    """Multiply-adds of a chunk of C tokens in the exact form, K = C + c - 1 keys, cC residuals (EXACT-2, EXACT-3).
+    """Multiply-adds of a chunk of C tokens in the exact form (EXACT-2, EXACT-3).
+
+    The chunk has K = C + c - 1 keys and cC residuals.
 
     Products of the keys K K d and with the queries C K d, predictions from the states at the chunk's start K d d each,
     substitution over the residuals c C K d / 2, masked scores C K d, reads from the states C d d each, end states K d d each.
@@ -46,7 +50,7 @@ def fewest(count: Callable[[int], int], tokens: int) -> int:
 
 
 def multiply_adds(memory: Any, heads: int, tokens: int, kind: str) -> float:
-    """Of one of `benchmarks.memories`; kind "forward", or "both" with the backward."""
+    """Multiply-adds of one of `benchmarks.memories`; kind "forward", or "both" with the backward."""
     config, convention = memory.config, memory.config.convention
     d, c = config.d_in, getattr(config, "window", 1)
     momentum = "momentum" in memory.gates
@@ -61,7 +65,11 @@ def multiply_adds(memory: Any, heads: int, tokens: int, kind: str) -> float:
 
 
 def bytes_moved(memory: Any, heads: int, tokens: int, kind: str, itemsize: int = 4) -> float:
-    """Inputs and reads once; with the backward the inputs twice, the cotangent of the reads, and a gradient for each input."""
+    """Bytes of the inputs and reads, each moved once.
+
+    With the backward the inputs count twice, and the cotangent of the reads and a gradient for each input are
+    added.
+    """
     rows = 3 * memory.config.d_in + len(memory.gates)
     reads = memory.config.d_out
     numbers = rows + reads if kind == "forward" else 3 * rows + 2 * reads

@@ -1,1 +1,4 @@
-"""How the docs site is made from the specs, the code and the tests; `hooks` is what mkdocs calls, `pages/` what is written by hand."""
+"""The docs site, made from the specs, the code and the tests.
+
+mkdocs calls `hooks`. The pages in `pages/` are written by hand.
+"""

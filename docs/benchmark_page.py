@@ -27,7 +27,7 @@ the site shows them when it is made the next time.
 
 
 def page(root: Path) -> str:
-    """What the last run left, figures first."""
+    """The page of the last run, figures first."""
     parts = [f"![{each.stem}](../bench/{each.name})\n" for each in figures(root)]
     if (root / ROWS).is_file():
         parts += _rows(json.loads((root / ROWS).read_text()))
@@ -35,12 +35,15 @@ def page(root: Path) -> str:
 
 
 def figures(root: Path) -> list[Path]:
-    """What `make bench` drew."""
+    """Figures that `make bench` drew."""
     return sorted((root / FIGURES).glob("*.png"))
 
 
 def _rows(run: dict[str, Any]) -> list[str]:
-    """The machine of a run and its rows, each with the median and the quartiles of the ratio, as far as they were measured."""
+    """The machine of a run, and its rows with median and quartiles of the ratio.
+
+    A figure that was not measured stays empty.
+    """
     machine = ", ".join(f"{key} {value}" for key, value in run["machine"].items() if not isinstance(value, dict))
     rows = [
         (

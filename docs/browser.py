@@ -1,4 +1,4 @@
-"""Open every page of the built site in Chromium, wide and narrow, light and dark, and fail on what a reader would stumble over.
+"""Check every page of the built site in Chromium, wide and narrow, light and dark.
 
     python -m docs.browser [build/site] [--out build/docs-test] [--only TEXT] [--jobs N]
 
@@ -7,11 +7,11 @@ the window, clauses that are not beside their code (below it on a narrow screen)
 copy buttons, the search, and the way from a clause to its proofs. Screenshots of every page but those of source are kept under
 --out. CHROMIUM names the browser.
 
-A page is loaded once and looked at four times: a reader makes the window narrow and presses the switch of the theme, and since
-the site remembers that theme, half of the pages are loaded light and half dark. Nothing moves on its way from one to the other.
-Pages of source code are most of all and one template, where only the text of one block differs: each is looked at wide and
-narrow in the theme that its reader has, so half of them light and half dark. Several readers share the pages among them. The
-search is asked on the start page, and it alone is given the entries of its index.
+A page is loaded once and checked four times: a reader makes the window narrow and presses the switch of the theme. The site
+remembers that theme, so half of the pages are loaded light and half dark. Transitions and animations are switched off.
+Pages of source code are the majority and share one template, where only the text of one block differs. Each is checked wide and
+narrow in the theme of its reader, so half of them light and half dark. Several readers share the pages among them. The
+search is checked on the start page, and only that page gets the entries of the index.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ WIDTHS = {"wide": (1440, 1000), "narrow": (390, 844)}
 Theme = Literal["light", "dark"]
 THEMES: dict[Theme, str] = {"light": "default", "dark": "slate"}
 
-#: What a reader asks, and the address and anchor that the answer holds.
+#: A query, and the address and anchor of its result.
 SEARCHES = (
     ("OMEGA-5", "specs/omega/", "#omega-5"),
     ("Gradient over the window", "specs/omega/", "#omega-5"),
     ("Without python-flint", "specs/certify/", "#cert-14"),
 )
-#: A clause from which a reader follows the links to its proofs, and what a page says that knows of no run.
+#: A clause from which a reader follows the links to its proofs, and the words of a page without a recorded run.
 CLAUSE = ("specs/omega/", "#omega-5")
 UNRECORDED = "No run of the tests is recorded"
-#: The index of the search, from which every page that is opened builds its own, for a second of work.
+#: The index of the search, which every page loads and prepares in about a second.
 INDEX = "/search/search_index.json"
 #: Pages of source code.
 SOURCE = "source/"
@@ -53,10 +53,10 @@ SOURCE = "source/"
 PATIENCE = 120_000
 TRIES = 3  # of a screenshot
 
-#: Why a request ends that the reader did not wait for, such as that for the icon.
+#: The failure of a request that was cut off, such as that for the icon.
 LEFT = "net::ERR_ABORTED"
 
-#: What a page says about itself, as lines of what is wrong.
+#: A page's check of itself, which returns one line for each fault.
 CHECK = Path(__file__).with_name("browser_check.js").read_text().partition("\n")[2]
 STILL = """addEventListener("DOMContentLoaded", () => {
   const style = document.createElement("style");
@@ -73,7 +73,10 @@ SWITCH = "() => document.querySelector('[data-md-component=palette] label:not([h
 
 
 class Site(SimpleHTTPRequestHandler):
-    """The files of the site, without a word on the terminal; the index of the search without entries but to the start page."""
+    """The files of the site, served without a log on the terminal.
+
+    The index of the search has entries for the start page only.
+    """
 
     protocol_version = "HTTP/1.1"  # one connection for many files
 
@@ -88,7 +91,7 @@ class Site(SimpleHTTPRequestHandler):
         self.wfile.write(body)
 
     def end_headers(self) -> None:
-        if self.path == INDEX:  # one page must not get what another was given
+        if self.path == INDEX:  # pages get different contents
             self.send_header("Cache-Control", "no-store")
         super().end_headers()
 
@@ -115,7 +118,10 @@ def pages(folder: Path) -> list[str]:
 
 
 class Reader:
-    """One who reads page after page, and complains: of the console, of requests, of what the page's own check says."""
+    """A browser window that visits page after page and collects complaints.
+
+    They come from the console, from requests and from the page's own check.
+    """
 
     def __init__(self, page: Any, base: str, theme: Theme, out: Path) -> None:
         self.page, self.base, self.theme, self.out = page, base, theme, out
@@ -135,7 +141,7 @@ class Reader:
         self.wrong.append(f"{self.place}: {what}")
 
     async def tried(self, work: Awaitable[None]) -> None:
-        """Do something with pages; what stops it is a complaint, and the reader goes on."""
+        """Await a visit; an exception becomes a complaint, and the reader goes on."""
         try:
             await work
         except Exception as error:
@@ -145,7 +151,7 @@ class Reader:
         await self.page.goto(f"{self.base}/{address}", wait_until="load")
 
     async def look(self, address: str) -> None:
-        """One page in every size and theme; of source code, in the theme that there is."""
+        """Check one page in every size and theme, or a page of source code in one theme."""
         self.place = address or "start"
         await self.open(address)
         for width in WIDTHS:
@@ -157,7 +163,7 @@ class Reader:
             await self.check(address, width)
 
     async def check(self, address: str, width: str) -> None:
-        """What the page says about itself at this size, and a screenshot."""
+        """Run the page's own check at this size, and take a screenshot."""
         self.place = f"{address or 'start'} ({width}, {self.theme})"
         await self.page.set_viewport_size(_size(width))
         for wrong in await self.page.evaluate(CHECK, [width, THEMES[self.theme]]):
@@ -167,7 +173,7 @@ class Reader:
             await self.picture(self.out / f"{name}_{width}_{self.theme}.png")
 
     async def picture(self, path: Path) -> None:
-        """A screenshot. Headless Chromium now and then never draws the frame that one waits for, so it is asked again."""
+        """Take a screenshot, again where headless Chromium never draws the frame."""
         from playwright.async_api import TimeoutError as TooLong
 
         for _ in range(TRIES - 1):
@@ -182,7 +188,7 @@ class Reader:
         self.theme = "dark" if self.theme == "light" else "light"
 
     async def search(self) -> None:
-        """The search finds a clause by its id and by its words, and leads to it."""
+        """Check that the search finds a clause by its id and by its words."""
         for query, target, anchor in SEARCHES:
             self.place = f"search for {query!r}"
             await self.open("")
@@ -195,7 +201,10 @@ class Reader:
                 self.say(f"does not find {target}{anchor}")
 
     async def follow(self) -> None:
-        """From a clause to its test, its erratum and its recorded cases, as a reader clicks; without a recorded run there are no cases."""
+        """Follow a clause to its test, its erratum and its recorded cases, as a reader clicks.
+
+        Without a recorded run there are no cases.
+        """
         page, anchor = CLAUSE
         for kind in ("test", "erratum", "vector"):
             self.place = f"from {page}{anchor} to its {kind}"
@@ -220,7 +229,7 @@ def _size(width: str) -> Any:
 
 
 def browser_path() -> str:
-    """Debian's Chromium, or what CHROMIUM names."""
+    """The path of Debian's Chromium, or of the browser that CHROMIUM names."""
     path = shutil.which(os.environ.get("CHROMIUM") or "chromium") or shutil.which("chromium-browser")
     if not path:
         raise LookupError("no Chromium: apt-get install chromium, or name one in CHROMIUM")
@@ -228,7 +237,10 @@ def browser_path() -> str:
 
 
 async def read(base: str, addresses: list[str], out: Path, jobs: int) -> list[str]:
-    """All complaints of readers that take the next page whenever they are done with one; the search is asked in each theme."""
+    """Complaints of all readers, who share the pages among them.
+
+    A reader takes the next page when it is done with one. The search is checked in each theme.
+    """
     from playwright.async_api import async_playwright
 
     queue = iter(addresses)

@@ -1,4 +1,4 @@
-"""Every link and anchor of the built site leads somewhere on it, and nothing on a page is loaded from elsewhere.
+"""Check of the built site: every link and anchor resolves, and nothing is loaded from elsewhere.
 
 python -m docs.check_links [FOLDER]
 """

@@ -1,4 +1,4 @@
-"""For the API reference: arguments and attributes that a docstring describes together, `d_in, d_out: ...`, keep their names together."""
+"""Extension of the API reference: names described together, `d_in, d_out: ...`, stay together."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ TOGETHER = re.compile(r"^( +)(\w+(?:, \w+)+)(?=(?: \([^\n]*?\))?: )", re.MULTILI
 
 
 def joined(text: str) -> str:
-    """The text with blanks between such names that do not part them."""
+    """The text with no-break spaces between such names."""
     return TOGETHER.sub(lambda match: match[1] + match[2].replace(", ", ",\N{NO-BREAK SPACE}"), text)
 
 
 class Together(griffe.Extension):
-    """Called by mkdocstrings for every function, class and module."""
+    """Extension that mkdocstrings calls for every function, class and module."""
 
     def on_instance(self, *, obj: Any, **_: Any) -> None:
         if not obj.is_alias and obj.docstring:

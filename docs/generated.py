@@ -1,4 +1,4 @@
-"""Every page that is made from the repository: (path among the pages, Markdown)."""
+"""Pages made from the repository, as (path among the pages, Markdown)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from docs.clauses.trace import Trace, trace
 
 
 def pages(root: Path, evidence: Trace) -> Iterator[tuple[str, str]]:
-    """All of them."""
+    """All generated pages."""
     for name in specs(root):
         yield name, spec_pages.page(evidence, root, name)
     yield "reference/cli.md", command_line.page()
@@ -36,7 +36,7 @@ def copied(root: Path) -> list[str]:
 
 
 def traced(root: Path) -> Trace:
-    """Clauses with their evidence; with what tests executed where a run of these sources is recorded."""
+    """Clauses with their evidence, and with executed lines where a run of these sources is recorded."""
     try:
         return trace(root, record.read(root))
     except record.RecordError:

@@ -1,4 +1,4 @@
-"""What mkdocs calls: pages made from the repository are added, tables are put into pages, equations become MathML."""
+"""Hooks of mkdocs: they add generated pages, fill in tables, and convert equations to MathML."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from docs import benchmark_page, generated, mathml, picture_places, tables, vect
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Pages that mkdocs.yml does not list yet: a new spec stands with the tools, what sets of vectors publish with the tables."""
+    """Add the pages that mkdocs.yml does not list yet.
+
+    A new spec stands with the tools, the pages of sets of vectors with the tables.
+    """
     nav: Any = config.nav
     listed = repr(nav)
     sections = {name: pages for each in nav for name, pages in each.items()}
@@ -39,12 +42,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: MkDocsConfig, files: Files) -> str:
-    """Tables that a page asks for."""
+    """Fill in the tables that a page asks for."""
     return tables.filled(markdown, config.extra["trace"], page.file.src_uri)
 
 
 def on_page_content(content: str, page: Any, config: MkDocsConfig, files: Files) -> str:
-    """Equations of a page as MathML; on pages of source there are none."""
+    """Convert the equations of a page to MathML, except on pages of source."""
     if page.file.src_uri.startswith("source/"):
         return content
     return picture_places.filled(mathml.rendered(content, page.file.src_uri))

@@ -1,4 +1,7 @@
-"""Where things of the repository are on the site: specs, other Markdown files, and every source file as a page with its lines."""
+"""Places of the repository's files on the site.
+
+Specs and other Markdown files are pages. Every source file is a page with its lines.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from docs.clauses.specs import ID, Clause
 
 ROOT = Path(__file__).absolute().parents[1]
 LINK = re.compile(r"(?<!\!)\[([^\]\[]*(?:\[[^\]]*\][^\]\[]*)*)\]\(([^)\s]+)\)")
-#: What a clause id is not looked for in: code, equations, links, headings, tags.
+#: Text where no clause ids are linked: code, equations, links, headings, tags.
 PROTECTED = re.compile(
     r"(```.*?```|^    .*?$|`[^`]*`|\$\$.*?\$\$|\$[^$\n]+(?:\n[^$\n]+)?\$|\[[^\]]*\]\([^)]*\)|^#+ .*?$|<[^>]+>)", re.DOTALL | re.MULTILINE
 )

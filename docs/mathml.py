@@ -1,4 +1,7 @@
-"""Equations as MathML, made when the site is built, so that a page asks no network and runs no script for them."""
+"""Equations as MathML, made when the site is built.
+
+So a page needs no network and no script for them.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,10 @@ def mathml(latex: str, page: str, *, block: bool) -> str:
 
 
 def _barred(math: str) -> str:
-    """The same with every bar over a symbol as a line of the style sheet: fonts without a table for mathematics hide it in the letter."""
+    """The same markup with every bar over a symbol drawn by the style sheet.
+
+    Fonts without a table for mathematics hide the bar in the letter.
+    """
     tree = ElementTree.fromstring(math)
     for each in tree.iter(f"{{{NAMESPACE}}}mover"):
         if len(each) == 2 and (each[1].text or "") in BARS:

@@ -1,4 +1,7 @@
-"""One page per spec: each clause on the left; beside it its code from the source, its tests, errata, vectors and mutants."""
+"""One page per spec, with the evidence of each clause beside it.
+
+The evidence is its code from the source, its tests, errata, vectors and mutants.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ def page(trace: Trace, root: Path, path: str) -> str:
 
 
 def _contents(clauses: list[Clause]) -> str:
-    """The clauses of the page, to choose from; the place of a table of contents is taken by the code."""
+    """The clauses of the page as links, since the code takes the place of a table of contents."""
     if not clauses:
         return ""
     items = "\n".join(f"- [{each.id} {html.escape(each.title)}](#{each.id.lower()})" for each in clauses)
@@ -129,7 +132,7 @@ def _proofs(trace: Trace, clause: Clause, evidence: Evidence, vectors: Vectors, 
 
 
 def _list(title: str, kind: str, items: list[str], opened: int, count: str = "") -> list[str]:
-    """Nothing without items; closed where there are many."""
+    """Items under a heading that folds; closed where there are many, nothing without items."""
     if not items:
         return []
     word = count or f"{len(items)} {kind if len(items) == 1 else {'erratum': 'errata'}.get(kind, kind + 's')}"

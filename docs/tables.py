@@ -1,4 +1,7 @@
-"""Tables made from the data that the code itself reads; a page asks for one with a line `<!-- table: NAME -->`."""
+"""Tables made from the data that the code itself reads.
+
+A page asks for one with a line `<!-- table: NAME -->`.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +99,7 @@ def support(trace: Trace, page: str) -> str:
 
 
 def refused(trace: Trace, page: str) -> str:
-    """What a form does not compute."""
+    """Conditions that each form refuses."""
     return table(("form", "where"), [(code(form), each.reason) for form in FORMS for each in CONDITIONS if form in each.forms])
 
 
@@ -134,7 +137,7 @@ def _values(model: Any, name: str) -> str:
 
 
 def presets(trace: Trace, page: str) -> str:
-    """What each preset changes."""
+    """Changes that each preset makes."""
 
     def row(name: str) -> tuple[str, ...]:
         changes = "<br>".join(code(f"{axis}: {_plain(value)}") for axis, value in PRESETS[name].items())
@@ -158,7 +161,7 @@ def in_force(trace: Trace, page: str) -> str:
 
 
 def equivalences(trace: Trace, page: str) -> str:
-    """The equivalence classes: what stands in italics first in each clause."""
+    """The equivalence classes: the statement in italics at the start of each clause."""
     rows = []
     for each in (trace.clauses[name] for name in (f"CONV-{n}" for n in EQUIVALENCES) if name in trace.clauses):
         match = re.match(r"\*(.+?)\*(?!\*)", each.text, re.DOTALL)
@@ -233,7 +236,7 @@ def _row(trace: Trace, name: str, page: str) -> tuple[str, ...]:
 
 
 def _executed(evidence: Evidence) -> int:
-    """How many tests of the clause executed code of it."""
+    """The number of tests of the clause that executed code of it."""
     return len({test.id for test, _ in evidence.proved})
 
 

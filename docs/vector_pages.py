@@ -1,6 +1,6 @@
-"""Pages of the recorded cases: of every shipped set one page a target, and one page of what independent implementations computed.
+"""Pages of the recorded cases: one per target of each shipped set, one of independent implementations.
 
-Each case has its header, its tensors, what it can show, the mutants that it rejects, the clauses that it exercises, and its file.
+Each case has its header, its tensors, its properties, the mutants that it rejects, the clauses that it exercises, and its file.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def peers(root: Path) -> list[str]:
 
 
 def pages(root: Path, trace: Trace) -> Iterator[tuple[str, str]]:
-    """(path among the pages, Markdown) of all of them."""
+    """All pages of recorded cases, as (path among the pages, Markdown)."""
     exercised: dict[str, list[str]] = {}
     for name, evidence in trace.evidence.items():
         for vector in evidence.vectors:
@@ -58,7 +58,10 @@ def pages(root: Path, trace: Trace) -> Iterator[tuple[str, str]]:
 
 
 def listed_by_target(vectors: Iterable[str], known: dict[str, tuple[str, str, str]], page: str) -> list[str]:
-    """A line for each target of these cases: its page where all cases of it are among them, else each of the cases."""
+    """Links to these cases, one line for each target.
+
+    A line links to the target's page where all cases of it are among these, else to each case.
+    """
     sizes: dict[str, int] = {}
     for where, _, _ in known.values():
         sizes[where] = sizes.get(where, 0) + 1
@@ -107,7 +110,7 @@ def _target(root: Path, folder: str, listed: Manifest, target: str, trace: Trace
 
 
 def _peers(root: Path, trace: Trace, exercised: dict[str, list[str]]) -> str:
-    """What independent implementations computed."""
+    """The page of cases that independent implementations computed."""
     text = (
         f"{HEAD}# Cases of other implementations\n\nWhat public code that nobody here wrote computed on random inputs, recorded as cases: "
     )
@@ -137,7 +140,7 @@ def _case(root: Path, path: str, file: str) -> str:
 
 
 def _shows(vector: Vector, listed: Manifest) -> str:
-    """What a vector can show, how else it is computed, and the mutants that it rejects."""
+    """Properties of a vector, its other forms, and the mutants that it rejects."""
     forms: dict[str, list[str]] = {}
     for each in vector.forms:
         forms.setdefault(each.form, []).append(str(each.chunk))

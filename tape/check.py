@@ -36,7 +36,10 @@ def complex_step(function: Callable[[Any], Array], x: Any) -> Any:
 
 
 def central_difference(function: Callable[[Any], Array], x: Any, *, step: float = 1e-6) -> Any:
-    """Gradient by (f(x + h e_j) - f(x - h e_j)) / 2h: the substitute where f is not analytic, to about 1e-9 (TAPE-15)."""
+    """Gradient by central differences, for functions that are not analytic (TAPE-15).
+
+    df/dx_j = (f(x + h e_j) - f(x - h e_j)) / 2h,    to about 1e-9
+    """
     plus = _entrywise(function, x, lambda leaf, unit: leaf + step * unit, lambda f: f)
     minus = _entrywise(function, x, lambda leaf, unit: leaf - step * unit, lambda f: f)
     above, _, build = flatten(plus)
@@ -58,7 +61,10 @@ def _entrywise(function: Callable[[Any], Array], x: Any, move: Any, read: Any) -
 
 
 def compare(got: Any, want: Any) -> Difference:
-    """The worst leaf of two gradients by ||got - want|| / ||want|| (absolute where want is 0, infinite where shapes differ)."""
+    """The leaf where two gradients differ most, by ||got - want|| / ||want||.
+
+    The distance is absolute where want is 0, and infinite where shapes differ.
+    """
     gots, paths, _ = flatten(got, "gradient")
     wants = matched(want, paths, "want")
     differences = [Difference(f"gradient{path}", a, b, _distance(a, b)) for path, a, b in zip(paths, gots, wants, strict=True)]
@@ -70,7 +76,7 @@ def compare(got: Any, want: Any) -> Difference:
 def _distance(got: Array, want: Array) -> float:
     if shape(got) != shape(want):
         return math.inf
-    scale = float(np.max(np.abs(want), initial=0.0)) or 1.0  # taken out first: squares of small numbers vanish
+    scale = float(np.max(np.abs(want), initial=0.0)) or 1.0  # divided out first: squares of small numbers underflow
     size = float(np.linalg.norm(np.asarray(want) / scale)) or 1.0
     return float(np.linalg.norm((np.asarray(got) - want) / scale)) / size
 
@@ -108,7 +114,9 @@ def _assert_close(name: str, got: Any, want: Any, tolerance: float) -> Differenc
 
 
 def check_linear(function: Callable[..., Array], *args: Array, seed: int = 0, tolerance: float = 1e-13) -> None:
-    """Assert that the pullback of `function` at `args` is linear: P(a u + b w) = a P(u) + b P(w), P(0) = 0 (TAPE-16).
+    """Assert that the pullback of `function` at `args` is linear (TAPE-16).
+
+        P(a u + b w) = a P(u) + b P(w),    P(0) = 0
 
     Raises:
         AssertionError: names the argument and the relative distance.

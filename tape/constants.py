@@ -1,8 +1,8 @@
-"""Masks and indices beside arrays of another library: they are made on the host and moved to where the array is.
+"""Masks and indices, moved from the host to the device of the arrays beside them.
 
 Which token is active, which window row is older, which column a monomial takes: such constants follow from settings and not
-from data, so they are plain NumPy arrays wherever they are made. Where one meets an array of another library, that library's
-mover takes it there, once: what was moved lately is kept, so a loop over tokens does not move the same mask again.
+from data, so they are plain NumPy arrays on the host. Where one meets an array of another library, that library's mover copies it
+there. The latest copies are cached, so a loop over tokens does not move the same mask again.
 """
 
 from __future__ import annotations
@@ -25,13 +25,19 @@ KEPT_BYTES = 2**16  # of one constant at most; larger ones are moved each time
 
 
 def register(array_type: type, move: Callable[[np.ndarray[Any, Any]], Any], device: Callable[[], int] = int) -> None:
-    """Name the mover of an array type, and what says which device it moves to; what earlier movers left is forgotten."""
+    """Register the mover of an array type, and the function that names its current device.
+
+    Copies by earlier movers are dropped.
+    """
     _movers[array_type] = move, device
     _kept.cache_clear()
 
 
 def beside(constant: Any, *others: Array) -> Any:
-    """A NumPy array where the others are; anything else, or beside NumPy arrays, as it is (TAPE-3)."""
+    """A NumPy array, moved to the device of the other arrays (TAPE-3).
+
+    Beside NumPy arrays, or of another type, the constant is returned as it is.
+    """
     if not _movers or type(constant) is not np.ndarray:
         return constant
     for other in others:
@@ -44,7 +50,10 @@ def beside(constant: Any, *others: Array) -> Any:
 
 @contextlib.contextmanager
 def held() -> Iterator[list[Any]]:
-    """All constants that are used until the end of the block, for whoever needs them beyond the time that they are kept here."""
+    """All constants that are used until the end of the block.
+
+    They are for a caller that needs them for longer than the cache holds them.
+    """
     constants: list[Any] = []
     _holding.append(constants)
     try:

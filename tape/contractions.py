@@ -31,14 +31,16 @@ def norm(x: Array, axis: Axes = None, keepdims: bool = False) -> Array:
 
 
 def softmax(x: Array, axis: Axes = -1) -> Array:
-    """exp(x) / sum(exp(x)) along `axis`, with the largest real part taken out first."""
+    """exp(x) / sum(exp(x)) along `axis`, with the largest real part subtracted first."""
     e = exp(x - np.max(np.real(plain(x)), axis=axis, keepdims=True))
     return e / sum(e, axis=axis, keepdims=True)
 
 
 @primitive
 def _logsumexp(x: Array, axis: Axes) -> Array:
-    """top + log(m) + log1p(rest / m), for m entries at the top and the sum of exp(x - top) over the rest.
+    """log(sum(exp(x))) as top + log(m) + log1p(rest / m), for m entries at the top.
+
+    The rest is the sum of exp(x - top) over the other entries.
 
     An entry at the top counts as 1 + expm1(x - top), so that a small rest keeps its relative precision,
     and so does a complex step.

@@ -1,4 +1,4 @@
-"""The Wengert list: the list that variables are recorded on, and the sweep that pulls cotangents back.
+"""The Wengert list on which variables are recorded, and the backward sweep over it.
 
 A differentiation opens one `Tape`. Every op on one of its variables appends one entry: the indices of
 its parents and, for each, a pullback. Index order is topological order, so the backward sweep is a loop
@@ -49,7 +49,7 @@ __all__ = [
 #: Maps the cotangent of an entry's value to the cotangent of one parent (or, for a joint rule, of all).
 Pullback: TypeAlias = Callable[[Array], Any]
 
-#: Made when an op is recorded, from the value, the arguments one level down and the settings.
+#: Makes the pullback when an op is recorded, from the value, the arguments one level down and the settings.
 Rule: TypeAlias = Callable[..., Pullback | Scatter]
 
 #: How a parent is reached: (its index, pullback), or for a joint rule (indices of all arguments or None, pullback).
@@ -59,7 +59,7 @@ Guard: TypeAlias = Callable[[str, Sequence[Array], Array], None]
 
 
 class Fresh(tuple[Array | None, ...]):
-    """Cotangents of the parents of an entry, of a joint rule, in arrays that nothing else holds: they need no copy to be a gradient."""
+    """Cotangents of a joint rule in arrays of their own, which become gradients without a copy."""
 
     __slots__ = ()
 
@@ -191,7 +191,7 @@ class Op:
         return f"ops.{self.__name__}"
 
     def __call__(self, *args: Array, **settings: Any) -> Array:
-        """The function on plain arrays; else on the values of the variables, recorded with the outer stage of each rule (TAPE-4)."""
+        """The value on plain arrays, or on variables, recorded with the outer stage of each rule (TAPE-4)."""
         tape: Tape | None = None
         for a in args:
             if type(a) is Variable and (tape is None or (a.tape is not tape and a.tape.level > tape.level)):
@@ -247,7 +247,7 @@ class Unary(Op):
 
 
 class Binary(Op):
-    """An op of two arrays and no settings, recorded likewise."""
+    """An op of two arrays and no settings, recorded as directly as a `Unary`."""
 
     def __call__(self, a: Array, b: Array) -> Array:
         left, right = type(a) is Variable, type(b) is Variable
@@ -271,7 +271,7 @@ class Binary(Op):
 
 
 class _Rules(dict[int, Rule]):
-    """Rule by position of the argument, with a refusal wherever none was given (TAPE-6)."""
+    """Rule by position of the argument, with a refusal where there is none (TAPE-6)."""
 
     def __init__(self, op: Op) -> None:
         self.op = op
@@ -303,10 +303,12 @@ def defvjp_joint(op: Op, rule: Callable[..., Pullback]) -> None:
 
 
 def sweep(tape: Tape, seeds: dict[int, Array], inputs: Sequence[int]) -> list[tuple[Array | None, bool]]:
-    """Pull the cotangents `seeds` back to the entries `inputs`: each, None where nothing arrives, and whether nothing else holds it.
+    """Propagate the cotangents `seeds` back to the entries `inputs`.
+
+    Returns for each input its cotangent, None where nothing arrives, and whether nothing else holds that array.
 
     Runs over the list from its end. The order of additions is the reverse of the order of records,
-    whatever the values are (TAPE-7). Cotangents are never changed in place: an array may be the cotangent
+    for all values (TAPE-7). Cotangents are never changed in place: an array may be the cotangent
     of several entries, or the caller's.
     """
     if tape.prints:

@@ -161,7 +161,10 @@ def equal(a: Array, b: Array) -> Array:
 
 @primitive
 def where(condition: Array, a: Array, b: Array) -> Array:
-    """a where the plain boolean `condition` holds, else b; a condition made on the host is moved to where a and b are."""
+    """a where the plain boolean `condition` holds, else b.
+
+    A condition on the host is moved to the device of a and b.
+    """
     return np.where(beside(condition, a, b), a, b)
 
 
@@ -188,7 +191,7 @@ def _first(beyond: Callable[[Array, Array], Array], a: Array, b: Array) -> Array
 
 
 def absolute(x: Array) -> Array:
-    """x or -x, whichever has a non-negative real part (not the complex modulus)."""
+    """x or -x, the one with a non-negative real part (not the complex modulus)."""
     return where(less(x, 0.0), -x, x)
 
 

@@ -23,8 +23,8 @@ def opaque(
 ) -> Callable[..., Any]:
     """A function recorded as one entry, with a backward written by hand (TAPE-9).
 
-    On raw arrays it is `value(*arrays)`, or without one `forward(*arrays)[0]`. In a first derivative the sweep calls `backward`. Wherever a
-    second derivative needs to see inside - an argument of two levels, or a cotangent that is a variable -
+    On raw arrays it is `value(*arrays)`, or without one `forward(*arrays)[0]`. In a first derivative the sweep calls `backward`. Where a
+    second derivative needs the inside - for an argument of two levels, or a cotangent that is a variable -
     `plain` is recorded op by op instead, so no derivative is cut.
 
     The value is an array or a tuple of arrays.
@@ -34,9 +34,9 @@ def opaque(
         forward: raw arrays -> (value, residuals).
         backward: (residuals, cotangent of the value, read-only) -> one cotangent per argument, None for a constant.
             For a tuple the cotangent is a tuple, with None where nothing depends on that array.
-        value: the value of `forward` alone, for a function that holds more than it needs when a sweep will follow.
-        fresh: whether every cotangent that `backward` gives is an array of its own, which may be written to and which nothing
-            else holds or looks at: then it may become a gradient as it is, where others are copied.
+        value: the value of `forward` alone, where `forward` keeps more for the backward than the value needs.
+        fresh: whether every cotangent of `backward` is a writable array of its own, which nothing else holds or reads.
+            Then it may become a gradient as it is. Others are copied.
 
     Raises:
         TapeError: in the sweep, `backward` gave another number of cotangents than arguments, or another shape.
@@ -114,7 +114,10 @@ def _is_complex(values: Any) -> bool:
 
 
 def _by_parts(backward: Callable[[Any, Any], Sequence[Array | None]], residuals: Any, g: Any) -> Sequence[Array | None]:
-    """Cotangents from a complex one of real values (TAPE-13): `backward` is linear, and may write into real arrays of its own."""
+    """Cotangents from a complex cotangent of real values, by its real and imaginary parts (TAPE-13).
+
+    This holds since `backward` is linear. It may write into real arrays of its own.
+    """
 
     def part(of: Callable[[Any], Any]) -> Sequence[Array | None]:
         return backward(residuals, tuple(None if each is None else of(each) for each in g) if type(g) is tuple else of(g))

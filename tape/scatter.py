@@ -11,7 +11,7 @@ from tape.variable import Array, Variable
 
 
 class Scatter:
-    """The pullback of indexing: adds the cotangent into a zero array at `key`.
+    """The pullback of indexing, which adds the cotangent into a zero array at `key`.
 
     The sweep collects the scatters of one array in a `Collected` instead of making an array for each,
     so a loop over x[0], x[1], ... costs one array, not T of them (TAPE-21).
@@ -34,7 +34,7 @@ class Scatter:
 class Collected:
     """The cotangent of an indexed array while the sweep adds to it, in the order of arrival.
 
-    Plain cotangents are added in place into a buffer that nobody else holds. From the first variable on
+    Plain cotangents are added in place into a buffer of its own. From the first variable on
     they wait, so that all of them become one entry of the outer tape.
     """
 
@@ -43,7 +43,7 @@ class Collected:
     def __init__(self, have: Array | None, like: Scatter) -> None:
         self.have = have
         self.like = like
-        self.owned = False  # whether `have` is a buffer that nobody else holds
+        self.owned = False  # whether nothing else holds the buffer `have`
         self.waiting: list[tuple[Any, Array]] = []
 
     def add(self, key: Any, g: Array) -> None:
@@ -67,7 +67,10 @@ class Collected:
 
 
 def add_at(buffer: Array, key: Any, g: Array) -> Array:
-    """The buffer with g added at `key`: in place, or in a copy of a wider dtype where g needs it."""
+    """The buffer with g added at `key`.
+
+    It is changed in place, or copied to a wider dtype where g needs one.
+    """
     wide = np.result_type(buffer, g)
     if wide != buffer.dtype:
         buffer = buffer.astype(wide)

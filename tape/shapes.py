@@ -86,7 +86,10 @@ def ones_like(x: Array, shape: tuple[int, ...] | None = None) -> Array:
 
 
 def _like(make: Any, x: Array, shape: tuple[int, ...] | None, **settings: Any) -> Array:
-    """An array beside x. Of one entry for the shape (), since CuPy takes an empty shape for none and keeps that of x."""
+    """An array of the backend of x, and of its dtype unless stated.
+
+    For the shape () it is made with one entry, since CuPy takes an empty shape for none and keeps that of x.
+    """
     return make(x, shape=(1,), **settings).reshape(()) if shape == () else make(x, shape=shape, **settings)
 
 
@@ -168,7 +171,10 @@ defvjp_joint(_scatter, _scattered)
 
 
 def index(x: Array, key: Any) -> Array:
-    """x[key] for a plain basic or advanced index; index arrays made on the host are moved to where x is."""
+    """x[key] for a plain basic or advanced index.
+
+    Index arrays on the host are moved to the device of x.
+    """
     parts = key if type(key) is tuple else (key,)
     for part in parts:
         if type(part) is Variable:

@@ -33,7 +33,7 @@ Argnums = int | tuple[int, ...]
 
 
 def vjp(function: Callable[..., Any], *args: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
-    """Value of a function and the map that pulls cotangents of its value back to its arguments (TAPE-8).
+    """Value of a function, and its pullback from cotangents of the value to cotangents of the arguments (TAPE-8).
 
         (x_1, ..., x_n) -> y,    y_bar -> (J_1^T y_bar, ..., J_n^T y_bar)
 
@@ -68,7 +68,10 @@ def vjp(function: Callable[..., Any], *args: Any) -> tuple[Any, Callable[[Any], 
 
 
 def _like(leaf: Array, g: Array | None, fresh: bool) -> Array:
-    """A gradient in the precision of its leaf, in memory of its own; zeros where the function does not depend on it."""
+    """A gradient in the precision of its leaf, in memory of its own.
+
+    It is zero where the function does not depend on the leaf.
+    """
     if type(g) is Variable or (fresh and g is not None and np.ndim(g)):
         return g if dtype(g) == dtype(leaf) else ops.astype(g, dtype(leaf))
     gradient = np.zeros_like(plain(leaf)) if g is None else ops.astype(g, dtype(leaf))
@@ -139,7 +142,10 @@ def jacobian(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
 
 
 def hvp(function: Callable[[Any], Array]) -> Callable[[Any, Any], Any]:
-    """(x, v) -> d/dx <df/dx, v>: the Hessian of a scalar function times a direction of the structure of x (TAPE-8)."""
+    """(x, v) -> d/dx <df/dx, v>, the Hessian of a scalar function times a direction (TAPE-8).
+
+    The direction v has the structure of x.
+    """
 
     def product(x: Any, v: Any) -> Any:
         def along(y: Any) -> Array:

@@ -25,8 +25,8 @@ def _refuse(what: str, instead: str) -> NoReturn:
 class Variable:
     """A value recorded on a tape.
 
-    It supports arithmetic, `@`, indexing, `.T` and the functions of `tape.ops`. Whatever would lose
-    the record - NumPy functions, conversion to a number, comparison, assignment - raises and says
+    It supports arithmetic, `@`, indexing, `.T` and the functions of `tape.ops`. Operations that would
+    lose the record - NumPy functions, conversion to a number, comparison, assignment - raise and say
     what to write instead (TAPE-11).
 
     Attributes:

@@ -1,4 +1,7 @@
-"""python -m benchmarks.gpu [--quick] [--list] [--device cuda|cpu] [--budget SECONDS] [--storage FORMAT] [--tf32] [--out DIR]"""
+"""Command line of the benchmarks on a GPU.
+
+python -m benchmarks.gpu [--quick] [--list] [--device cuda|cpu] [--budget SECONDS] [--storage FORMAT] [--tf32] [--out DIR]
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,10 @@ def main(
     tf32: Annotated[bool, typer.Option("--tf32", help="Let float32 products run in TF32, ours and PyTorch's.")] = False,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where bench-gpu.json and the pictures go.")] = OUT,
 ) -> None:
-    """Speed on a GPU, forward and backward of every form, beside PyTorch on the same GPU, each error beside its time."""
+    """Speed on a GPU, forward and backward of every form, beside PyTorch on the same GPU.
+
+    Each error stands beside its time.
+    """
     console = Console()
     if not console.is_terminal:  # a file has no width of its own
         console = Console(width=200)
@@ -52,7 +58,7 @@ def main(
         _refused(f"--budget {budget:g}: expected seconds, at least 0", console)
     try:
         out.mkdir(parents=True, exist_ok=True)
-    except OSError as why:  # said now, and not after the first group
+    except OSError as why:  # reported before the first group runs
         _refused(f"--out {out}: {why.strerror}", console)
     settings = ON_CPU if device == "cpu" else SETTINGS[quick]
     found = _run(groups, here, settings, BUDGETS[quick] if budget is None else budget, console, tf32, out)
@@ -67,7 +73,7 @@ def _refused(why: str, console: Console) -> NoReturn:
 
 
 def listed(groups: list[Group]) -> Iterator[str]:
-    """The plan in order, with what would not be tried and why."""
+    """The plan in order, with the candidates that would not run and the reasons."""
     for number, group in enumerate(groups, 1):
         yield f"{number:>3}  {group.title}"
         for candidate in group.candidates:
@@ -83,7 +89,10 @@ def _words(reasons: dict[str, str | None]) -> str:
 
 
 def _run(groups: list[Group], device: Device, settings: Settings, budget: float, console: Console, tf32: bool, out: Path) -> Found:
-    """Checks, then rates, then group after group while the budget lasts; what was found is in the JSON file from the first group on."""
+    """Run the checks, the rates, and group after group while the budget lasts.
+
+    The results are in the JSON file from the first group on.
+    """
     begun = time.perf_counter()
     if not device.measured:
         console.print(NOT_A_GPU, style="bold red")

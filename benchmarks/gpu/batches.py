@@ -1,7 +1,9 @@
-"""Newton-Schulz alone, on a batch of matrices: the share of the measured matrix rate, beside PyTorch eager on the same formula.
+"""Newton-Schulz on a batch of matrices, as a share of the measured matrix rate.
 
-In bfloat16, where that is asked for, PyTorch multiplies in it. Ours stores in it and computes in float32, which is all that this
-package offers, and is held against the rate of bfloat16 all the same.
+PyTorch in eager mode on the same formula stands beside it.
+
+With storage in bfloat16 PyTorch also multiplies in it. Ours stores in it and computes in float32, which is all that this
+package offers, and is compared with the rate of bfloat16 all the same.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Before anything is timed: every form on the device against the same form on NumPy, and against the sequential rule in float64.
+"""Checks before timing: every form on the device against NumPy and the sequential rule in float64.
 
 Small sizes, since the sequential rule runs on the host. The first comparison is of the same operations in another order
 (REORDERED); the second says that the form computes the rule, on this device, and is what lets it be the truth at large sizes.
@@ -20,9 +20,9 @@ from benchmarks.measure import relative_error
 from benchmarks.memories import Memory, gradient_error
 
 HEADS, D, TOKENS = 2, 32, 96
-#: By what Newton-Schulz magnifies a relative change of its argument at most: the slope of five Muon steps at 0.
+#: Largest factor by which Newton-Schulz magnifies a relative change of its argument: the slope of five Muon steps at 0.
 NEWTON_SCHULZ = 485.0
-#: What a form may differ from the sequential rule in float64: the bound of the tests of the forms.
+#: Largest difference of a form from the sequential rule in float64: the bound of the tests of the forms.
 FORM, FORM_WITH_NEWTON_SCHULZ = 1e4, 1e7
 
 
@@ -64,7 +64,7 @@ def _pair(name: str, form: str, dtype: Any, against: str, got: Any, want: Any, b
 
 
 def _given(memory: Memory, dtype: Any) -> tuple[dict[str, Any], Any]:
-    """float32 numbers, whatever the format: both formats see the same problem."""
+    """float32 numbers for either format, so that both see the same problem."""
     bar = np.random.default_rng(1).standard_normal((HEADS, TOKENS, D), np.float32)
     return memories.sequence(memory, TOKENS, dtype, heads=HEADS), bar.astype(dtype)
 

@@ -1,4 +1,6 @@
-"""Where the figures are taken: a GPU, by CUDA events and CuPy's memory pool, or the CPU, which only shows that everything runs.
+"""The devices that figures are taken on: a GPU, or the CPU.
+
+The GPU is measured by CUDA events and CuPy's memory pool. The CPU only shows that everything runs.
 
 CuPy and PyTorch run in one process and on one stream, the default one, so one pair of events times either, and what one of
 them made is the other's without a copy (DLPack). Their allocators keep what was freed; both are emptied between candidates.
@@ -25,11 +27,11 @@ GIGA = 1e9
 
 
 class Unavailable(Exception):
-    """What a device needs is not there; one line says what."""
+    """A missing requirement of a device, named in one line."""
 
 
 class Peak(NamedTuple):
-    """Bytes at the peak beyond what was held before; nan where no one counts them."""
+    """Bytes at the peak beyond what was held before; nan where they are not counted."""
 
     bytes: float
     how: str
@@ -117,7 +119,7 @@ class Cuda:
         self.torch = _torch_on_gpu(tf32)
 
     def seconds(self, work: Work) -> float:
-        """Between two events of the default stream, which is where everything here runs."""
+        """Time between two events of the default stream, on which everything here runs."""
         start, stop = self.cupy.cuda.Event(), self.cupy.cuda.Event()
         self.cupy.cuda.Device().synchronize()
         start.record()
@@ -142,7 +144,10 @@ class Cuda:
         return _tiled(self.cupy, array, shape)
 
     def peak(self, work: Work) -> Peak:
-        """What CuPy's pool takes from the device while `work` runs: whole blocks, and so rather too much than too little."""
+        """Memory that CuPy's pool takes from the device while `work` runs.
+
+        The pool takes whole blocks, so this is rather too much than too little.
+        """
         self.release()
         before = self.pool.total_bytes()
         made = work()

@@ -1,8 +1,8 @@
-"""The same formulas in plain PyTorch, as one writes them who knows the dual form and leaves the backward to autograd.
+"""The same formulas in plain PyTorch: the dual form, with the backward left to autograd.
 
 Coefficients come from the recurrences of CHUNK-4, one row after the other for all heads and chunks at once; the frozen form reads
 from masked scores (CHUNK-7), the exact one solves its unit triangular systems (EXACT-2, EXACT-3) for all chunks at once and lets
-only the states follow one another. No kernel is fused, nothing is compiled, and nothing is kept but by autograd.
+only the states follow one another. No kernel is fused, nothing is compiled, and only autograd keeps arrays for the backward.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ class Given(NamedTuple):
 
 
 class Coefficients(NamedTuple):
-    """Factors of a chunk, for every row t and, first, for the row before: D (.., C + 1, K), X_C (.., K), n_C, c, f (.., C + 1)."""
+    """Factors of a chunk, for every row t and, first, for the row before.
+
+    The shapes are D (.., C + 1, K), X_C (.., K), n_C, c, f (.., C + 1).
+    """
 
     D: Tensor
     last: Tensor
@@ -81,13 +84,19 @@ def _chunks(given: Given, chunk: int) -> Given:
 
 
 def _columns(rows: Tensor, chunk: int, window: int) -> Tensor:
-    """Rows of the c - 1 tokens before each chunk and of the chunk: (heads, T, d) -> (heads, chunks, C + c - 1, d)."""
+    """Rows of the c - 1 tokens before each chunk and of the chunk.
+
+    (heads, T, d) -> (heads, chunks, C + c - 1, d)
+    """
     padded = module("torch").nn.functional.pad(rows, (0, 0, window - 1, 0))
     return padded.unfold(1, chunk + window - 1, chunk).transpose(-1, -2)
 
 
 def _banded(weights: Tensor) -> Tensor:
-    """Weights by lag (.., C, c) as rows over the columns of a chunk (.., C, C + c - 1): row t begins at column t."""
+    """Weights by lag (.., C, c) as rows over the columns of a chunk.
+
+    The result is (.., C, C + c - 1), and row t begins at column t.
+    """
     C, c = weights.shape[-2:]
     skewed = module("torch").nn.functional.pad(weights.flip(-1), (0, C)).flatten(-2)
     return skewed[..., :-C].unflatten(-1, (C, C + c - 1))
@@ -126,7 +135,10 @@ def _zero(k: Tensor, v: Tensor) -> Tensor:
 
 
 def frozen(given: Given, chunk: int, *, anew: bool, before: bool) -> Tensor:
-    """Masked scores under a frozen reference: the memory at the start of each chunk (`anew`), or at the start of the call, which is 0."""
+    """Reads from masked scores under a frozen reference.
+
+    The reference is the memory at the start of each chunk (`anew`), or at the start of the call, which is 0.
+    """
     torch = module("torch")
     window = given.weights.shape[-1]
     keys, values = (_columns(rows, chunk, window) for rows in (given.k, given.v))
@@ -148,7 +160,10 @@ def frozen(given: Given, chunk: int, *, anew: bool, before: bool) -> Tensor:
 
 
 def exact(given: Given, chunk: int, *, before_error: bool) -> Tensor:
-    """The running rule by one unit lower triangular system a chunk, solved for its three right sides before any state is known."""
+    """The running rule by one unit lower triangular system a chunk.
+
+    The system is solved for its three right sides before any state is known.
+    """
     torch = module("torch")
     window = given.weights.shape[-1]
     keys, values = (_places(_columns(rows, chunk, window), window) for rows in (given.k, given.v))
@@ -180,7 +195,10 @@ def _but_last(each: Tensor) -> Tensor:
 
 
 def _places(columns: Tensor, window: int) -> Tensor:
-    """Rows of places (t, lag), the newest lag first: (.., C + c - 1, d) -> (.., C c, d)."""
+    """Rows of places (t, lag), the newest lag first.
+
+    (.., C + c - 1, d) -> (.., C c, d)
+    """
     return columns.unfold(-2, window, 1).flip(-1).transpose(-1, -2).flatten(-3, -2)
 
 
@@ -218,7 +236,10 @@ def _momenta(given: Given, rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def newton_schulz(S: Tensor, settings: Any) -> Tensor:
-    """A batch of square matrices: X <- a X + (b A + c A A) X, A = X X^T, from S over its norm."""
+    """Newton-Schulz on a batch of square matrices.
+
+    X <- a X + (b A + c A A) X,    A = X X^T,    from S over its norm
+    """
     X = S / (S.norm(dim=(-2, -1), keepdim=True) * settings.norm_factor + settings.eps)
     for a, b, c in coefficient_table(settings):
         A = X @ X.mT

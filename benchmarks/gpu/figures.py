@@ -1,4 +1,4 @@
-"""Pictures of a run: time over T for every side of a subject, and what share of the device our own forms take."""
+"""Pictures of a run: time over T for every side, and our forms' share of the device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ COLUMNS = 4
 
 
 def draw(found: Found, out: Path) -> Iterator[Path]:
-    """One picture for each number of heads and d that has more than one T: a panel for each subject and pass.
+    """One picture for each number of heads and d with more than one T.
+
+    It has a panel for each subject and pass.
 
     Raises:
         ImportError: matplotlib is not installed.

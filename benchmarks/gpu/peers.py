@@ -1,4 +1,4 @@
-"""PyTorch on the same GPU: the formula in eager mode, fla-core's kernels, the cell of atlas-rnn - as calls of one shape.
+"""PyTorch on the same GPU: eager formulas, fla-core's kernels and atlas-rnn's cell, as calls of one shape.
 
 Inputs are our arrays, passed on without a copy where the layout allows it. fla-core takes (1, T, heads, d), gates in log space
 and, but for the gated delta rule, no float32: there keys, values, queries and rates are in bfloat16, retain and momentum are not.
@@ -79,7 +79,10 @@ def _cell(candidate: Candidate, group: Group, arrays: dict[str, Array], bar: Arr
 
 @functools.cache
 def _tune_briefly() -> None:
-    """Let Triton time each configuration of a kernel for 20 ms, not for 100: there are some hundred for each size."""
+    """Let Triton time each configuration of a kernel for 20 ms, not for 100.
+
+    There are some hundred configurations for each size.
+    """
     with contextlib.suppress(Missing):
         testing = module("triton.testing")
         testing.do_bench = functools.partial(testing.do_bench, warmup=5, rep=20)
@@ -104,7 +107,7 @@ def _gated_delta() -> Any:
 
 
 def _momentum_delta() -> Any:
-    """Without the norms of its keys and with residuals under the memory before it decays, which is our rule."""
+    """The kernel without norms of keys, and with residuals under the memory before decay, as in our rule."""
     kernel = module("fla.ops.momentum_delta_rule").chunk_momentum_delta_rule
 
     def reads(x: dict[str, Any]) -> Any:
@@ -123,5 +126,5 @@ def _momentum_delta() -> Any:
     return reads
 
 
-#: What loads each kernel, which is where a missing package is noticed.
+#: The function that loads each kernel, where a missing package is noticed.
 FLA = {"fla delta": _delta, "fla gated delta": _gated_delta, "fla momentum delta": _momentum_delta}

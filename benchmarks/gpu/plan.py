@@ -1,4 +1,4 @@
-"""What is run, in order of importance: subjects, their forms and references, sizes, and what is left out with the reason.
+"""The plan of a run in order of importance: subjects, forms, references, sizes, and omissions with reasons.
 
 A subject is a memory of `benchmarks.memories`. All its candidates - our forms and the references - share inputs, truth and
 rounds of timing at one size, which is a group. The smallest sizes come first, so that later ones can be foreseen.
@@ -192,7 +192,10 @@ def groups(*, quick: bool, storage: tuple[str, ...] = ("float32",), sizes: Seque
 
 
 def refusal(candidate: Candidate, group: Group, kind: str, free: float) -> str | None:
-    """Why a candidate is not tried at a size: what it would hold, or a bound of its own; None where it is."""
+    """The reason not to run a candidate at a size, or None.
+
+    It is the memory that the candidate would hold, or a bound of its own.
+    """
     if candidate.longest is not None and group.tokens > candidate.longest:
         return f"not tried beyond T = {candidate.longest}"
     needs = candidate.bytes_needed(kind, group.heads, group.d, group.tokens)

@@ -1,4 +1,4 @@
-"""What a run found, as data: figures, ratios, checks, what was left out, and the verdict on each target of the issue."""
+"""Results of a run as data: figures, ratios, checks, omissions, and the verdict on each target."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Figure(NamedTuple):
         peak: bytes beyond what was held before; peak_how: who counted.
         bandwidth, rate: share of the measured copy bandwidth and matrix rate that its useful bytes and multiply-adds take.
         copies: between host and device during one run; None for a reference.
-        first: seconds of the first run, with whatever was compiled or tuned.
+        first: seconds of the first run, with all compiling and tuning.
         skipped: why it did not run.
     """
 
@@ -61,7 +61,7 @@ class Figure(NamedTuple):
 
 
 class Ratio(NamedTuple):
-    """How many times faster one of ours is than a reference, of the same rounds."""
+    """The speed-up of one of ours over a reference, of the same rounds."""
 
     ours: Figure
     theirs: Figure
@@ -69,7 +69,7 @@ class Ratio(NamedTuple):
 
 
 class Check(NamedTuple):
-    """A form on the device against the same form on NumPy, or against the sequential rule in float64 on the host."""
+    """A form on the device against the same form on NumPy, or the sequential rule in float64."""
 
     subject: str
     form: str
@@ -96,7 +96,7 @@ class Verdict(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Everything a run found."""
+    """All results of a run."""
 
     machine: dict[str, Any]
     figures: list[Figure]
@@ -105,7 +105,7 @@ class Found(NamedTuple):
     left_out: list[str]
 
     def plain(self) -> dict[str, Any]:
-        """As JSON takes it: no nan, ratios by the names of their sides."""
+        """The results as JSON takes them: no nan, ratios by the names of their sides."""
         found: dict[str, Any] = finite(
             {
                 "machine": self.machine,
@@ -150,7 +150,10 @@ def _named(figure: Figure) -> str:
 
 
 def _least(target: str, ratios: list[Ratio], bound: float) -> Verdict:
-    """Met where every judged ratio, of a right result, keeps the bound; the worst is shown."""
+    """Verdict met where every judged ratio, of a right result, keeps the bound.
+
+    It shows the worst ratio.
+    """
     judged = [each for each in ratios if each.ours.judged]
     if not judged:
         return Verdict(target, "open", "not measured")

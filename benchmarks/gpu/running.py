@@ -1,6 +1,6 @@
 """One group: its inputs, its truth, every candidate's error and peak, then rounds in which each candidate runs once.
 
-A candidate that fails, for whatever reason, is a line that says why; the others go on.
+A candidate that fails is a line with the reason. The others go on.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TRUTH = 2 * 26
 
 
 class Settings(NamedTuple):
-    """How long a run may take.
+    """Limits on the time of a run.
 
     Attributes:
         slot: seconds for the rounds of one kind of a group.
@@ -76,7 +76,10 @@ def truth(group: Group, arrays: Arrays, bar: Array, device: Device) -> Truth:
 
 
 class Given(NamedTuple):
-    """Inputs of a group as they are in a format, and their truth: who stores in bfloat16 is not blamed for the rounding of inputs."""
+    """Inputs of a group in a storage format, and their truth.
+
+    A candidate that stores in bfloat16 is not blamed for the rounding of its inputs.
+    """
 
     arrays: Arrays
     bar: Array
@@ -143,7 +146,10 @@ def _own(candidate: Candidate, group: Group, arrays: Arrays, bar: Array) -> Side
 
 
 def _stored(candidate: Candidate, group: Group, arrays: Arrays, bar: Array) -> Side:
-    """Keys, values, queries and rates come in bfloat16, reads and their gradients leave in it; the arithmetic is in float32."""
+    """A form on bfloat16 storage, with arithmetic in float32.
+
+    Keys, values, queries and rates come in bfloat16. Reads and their gradients leave in it.
+    """
     memory, form = group.memory, candidate.form
     held, held_bar = storage.stored(arrays), storage.narrowed(bar)
 
@@ -164,7 +170,10 @@ def _stored(candidate: Candidate, group: Group, arrays: Arrays, bar: Array) -> S
 
 
 def _graph(candidate: Candidate, group: Group, arrays: Arrays, bar: Array, device: Device) -> Side:
-    """A form recorded as one CUDA graph when it is asked for first, without the checks of arguments, which look at values."""
+    """A form recorded as one CUDA graph at its first use.
+
+    It runs without the checks of arguments, which look at values.
+    """
     if not device.measured:
         raise Missing("a CUDA graph needs a GPU")
     graphs = importlib.import_module("atlas_ref.engine.cuda.graphs")
@@ -249,7 +258,7 @@ def _prepared(
     settings: Settings,
     foreseen: Foreseen,
 ) -> tuple[Figure, Side | None]:
-    """The first run, the error and the peak of a candidate, or why it is left out."""
+    """The first run, the error and the peak of a candidate, or the reason to leave it out."""
     refused = refusal(candidate, group, blank.kind, device.free())
     seconds = foreseen.seconds(group, candidate, blank.kind)
     if refused is None and seconds is not None and seconds > settings.longest:
@@ -267,7 +276,7 @@ def _prepared(
         peak = _peak(candidate, once, device)
     except Missing as missing:
         return blank._replace(skipped=str(missing)), None
-    except Exception as failed:  # of a candidate, whatever its kind: the others go on
+    except Exception as failed:  # any failure of a candidate: the others go on
         device.release()
         return blank._replace(skipped=reason(failed, device)), None
     shown = blank._replace(seconds=Spread.one(again), error=off, peak=peak.bytes, peak_how=peak.how, first=first)
@@ -275,14 +284,14 @@ def _prepared(
 
 
 def _peak(candidate: Candidate, once: Work, device: Device) -> Peak:
-    """A graph keeps its memory, whose peak is that of the form which was recorded."""
+    """The peak of a side; for a graph, which keeps its memory, that of the recorded form."""
     if candidate.graph:
         return Peak(float("nan"), "the graph's own")
     return device.peak(once) if candidate.ours else device.peak_of_torch(once)
 
 
 def reason(failed: Exception, device: Device) -> str:
-    """Why a candidate failed, in one line."""
+    """The reason for the failure of a candidate, in one line."""
     if device.is_out_of_memory(failed):
         return "out of memory"
     words = str(failed).strip().splitlines()
@@ -295,7 +304,10 @@ def _copied() -> int:
 
 
 def alternated(works: Mapping[str, Work], begun: Mapping[str, Figure], device: Device, settings: Settings) -> dict[str, list[float]]:
-    """Seconds of every candidate, in rounds of one run each; a slow one sits out once it had its share of the slot."""
+    """Seconds of every candidate, in rounds of one run each.
+
+    A slow one sits out once it had its share of the slot.
+    """
     share = settings.slot / max(1, len(works))
     allowed = {label: min(MOST_ROUNDS, max(FEWEST_ROUNDS, int(share / begun[label].seconds.median))) for label in works}
     times: dict[str, list[float]] = {label: [] for label in works}
@@ -307,7 +319,7 @@ def alternated(works: Mapping[str, Work], begun: Mapping[str, Figure], device: D
 
 
 def _finished(figure: Figure, times: list[float] | None, group: Group, speeds: Speeds) -> Figure:
-    """With the quartiles of its times, and its share of what the device can do."""
+    """The figure with the quartiles of its times, and its share of the device's rates."""
     if times is None:
         return figure
     seconds = Spread.of(times)

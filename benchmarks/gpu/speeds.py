@@ -1,4 +1,4 @@
-"""What the device can do, measured in the same run: copying within its memory, and large products in float32 and bfloat16."""
+"""Rates of the device in the same run: copies in memory, and large products in float32 and bfloat16."""
 
 from __future__ import annotations
 

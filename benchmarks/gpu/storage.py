@@ -1,6 +1,6 @@
 """bfloat16 as storage: two bytes a number on the device, float32 arithmetic, by operations on whole numbers alone.
 
-A bfloat16 is the upper half of a float32. What is stored is that half as a uint16, so no library needs to know the format.
+A bfloat16 is the upper half of a float32. That half is stored as a uint16, so no library needs to know the format.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def widened(stored: Array) -> Array:
     return (stored.astype("uint32") << 16).view("float32")
 
 
-#: What is stored in it: all but the gates that a product over many tokens is made of.
+#: Inputs stored in it: all but the gates that are multiplied over many tokens.
 STORED = ("k", "v", "q", "step_size", "step_size_memory")
 
 
@@ -32,5 +32,5 @@ def opened(held: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def stored(arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Arrays by name, with those that are to be stored so as bfloat16."""
+    """Arrays by name, with those that the format applies to as bfloat16."""
     return {name: narrowed(array) if name in STORED else array for name, array in arrays.items()}

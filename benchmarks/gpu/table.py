@@ -1,4 +1,4 @@
-"""What a run found, as a table and as lines."""
+"""The results of a run as a table and as lines."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def table(found: Found) -> Table:
 
 
 def briefly(figure: Figure, ratios: list[Ratio]) -> str:
-    """A candidate while the run goes on: time, error, and how many times faster than whom."""
+    """A candidate while the run goes on: time, error, and speed-up over each reference."""
     faster = _faster(figure, ratios)
     error = "" if figure.error is None else f", error {figure.error:.1e}"
     return f"{figure.label}, {PASSES[figure.kind]}: {1e3 * figure.seconds.median:.3g} ms{error}" + (
@@ -88,7 +88,10 @@ def _note(figure: Figure) -> str:
 
 
 def skipped(figures: list[Figure]) -> Iterator[str]:
-    """One line for each reason for which a candidate of a subject did not run, with the passes and sizes that it concerns."""
+    """One line for each reason why a candidate of a subject did not run.
+
+    A line names the passes and sizes that it concerns.
+    """
     places: dict[tuple[str, str, str], dict[str, list[str]]] = {}
     for figure in figures:
         if figure.skipped is not None:
@@ -100,7 +103,7 @@ def skipped(figures: list[Figure]) -> Iterator[str]:
 
 
 def checked(checks: list[Check]) -> Iterator[str]:
-    """How many comparisons were kept, and each that was not."""
+    """The number of comparisons within their bounds, and each that was not."""
     for against in dict.fromkeys(each.against for each in checks):
         some = [each for each in checks if each.against == against]
         worst = max(some, key=lambda each: each.error / each.bound)

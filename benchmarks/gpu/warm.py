@@ -1,7 +1,7 @@
 """fla-core's kernels, compiled before they are needed: some processes fill Triton's cache while our forms are checked.
 
-Compiling every configuration that a kernel is tuned over takes minutes, most of them on the host. What these processes learn about
-which configuration is best is thrown away, since they run side by side: the timed process tunes for itself, alone on the GPU.
+Compiling every configuration that a kernel is tuned over takes minutes, most of them on the host. These processes run side by side, so
+their choice of the best configuration is thrown away: the timed process tunes for itself, alone on the GPU.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from benchmarks.gpu.plan import Group
 
-PATIENCE = 90.0  # seconds; what is not compiled by then, the timed process compiles
+PATIENCE = 90.0  # seconds; the timed process compiles the rest
 MOST = 6  # processes at a time
 TOKENS = 256
 
@@ -49,7 +49,10 @@ def begin(groups: Sequence[Group]) -> list[subprocess.Popen[bytes]]:
 
 
 def wait(processes: list[subprocess.Popen[bytes]], patience: float = PATIENCE) -> str:
-    """Wait until all ended, or end those that have not by then: nothing else may run on the GPU from here on."""
+    """Wait until all processes ended, or end those that run too long.
+
+    Nothing else may run on the GPU from here on.
+    """
     until = time.monotonic() + patience
     ended = 0
     for process in processes:

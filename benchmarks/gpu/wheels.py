@@ -1,4 +1,6 @@
-"""python benchmarks/gpu/wheels.py WHEELS FOLDER: install, without a network, what of wheels.txt this Python lacks.
+"""Install, without a network, the packages of wheels.txt that this Python lacks.
+
+    python benchmarks/gpu/wheels.py WHEELS FOLDER
 
 Runs on a bare Python, before anything of the project can be imported. Nothing is written but the folder.
 """

@@ -1,4 +1,4 @@
-"""python -m benchmarks.survey [SET] [--only NAME ...] [--write STEM] [--json]"""
+"""Command line of the survey: python -m benchmarks.survey [SET] [--only NAME ...] [--write STEM] [--json]"""
 
 from __future__ import annotations
 

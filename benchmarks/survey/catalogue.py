@@ -1,4 +1,4 @@
-"""The implementations that the survey asks, and those that it looked at and does not ask."""
+"""The implementations that the survey asks, and the packages that it leaves out."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _names(entry: Entry) -> tuple[str, str, str]:
 
 
 def version(package: str) -> str:
-    """The installed version of a package, without what names a build; empty where it is not installed."""
+    """The installed version of a package, without the name of a build; empty where it is not installed."""
     try:
         return importlib.metadata.version(package).partition("+")[0]
     except importlib.metadata.PackageNotFoundError:

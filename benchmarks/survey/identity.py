@@ -1,4 +1,4 @@
-"""Which convention is behind an implementation's results.
+"""Identification of the convention behind an implementation's results.
 
 One case is drawn for each, small and without anything that would hide an axis: from states that are not symmetric, with gates that
 vary, one matrix of Newton-Schulz below every eps. It states the adapter's convention; `identify` compares the answer with ours
@@ -25,7 +25,7 @@ TINY = 1e-9
 
 
 class Found(NamedTuple):
-    """What the search said, in words that a table can hold.
+    """The result of the search, in words that a table can hold.
 
     Attributes:
         verdict: of `identify`.

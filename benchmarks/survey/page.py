@@ -1,4 +1,7 @@
-"""The page that the survey's data make: specs/survey.md. It holds no number that is not in the data."""
+"""The page made from the survey's data: specs/survey.md.
+
+It holds no number that is not in the data.
+"""
 
 from __future__ import annotations
 

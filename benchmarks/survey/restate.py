@@ -1,4 +1,4 @@
-"""A case taken as an implementation can be asked for it: under its convention, with what it does not know left out.
+"""A case restated for an implementation: under its convention, without inputs that it does not know.
 
 A set is made for the rules, not for one library: most of its cases state a convention that a given implementation does not
 compute. Its inputs are still worth asking about - short, searched, with gates at 0 and 1 -, so a case that is refused as it
@@ -24,7 +24,7 @@ STATES = ("M0", "S0", "M_bar", "S_bar", "M_ref")
 
 
 class Asked(NamedTuple):
-    """What becomes of a case.
+    """The outcome of restating a case.
 
     Attributes:
         case: to be asked; None where it is not.
@@ -43,7 +43,7 @@ def asked(case: Case, implementation: Any) -> Asked | None:
         return None
     inputs = _bare(case)
     if not implementation.refusal(case.header.plain(), inputs):
-        return _made(case, case.header.plain(), inputs, implementation, ())
+        return _restated(case, case.header.plain(), inputs, implementation, ())
     if case.header.level != "projected":
         return Asked(None, why="level token")
     changes = [OWN]
@@ -51,11 +51,14 @@ def asked(case: Case, implementation: Any) -> Asked | None:
         inputs = _changed(inputs, case, implementation, changes)
     header = {"schema": 1, "rule": implementation.rule, "convention": _convention(case, implementation), "note": case.header.note}
     why = implementation.refusal(header, inputs)
-    return Asked(None, why=why) if why else _made(case, header, inputs, implementation, tuple(changes))
+    return Asked(None, why=why) if why else _restated(case, header, inputs, implementation, tuple(changes))
 
 
-def _made(case: Case, header: dict[str, Any], inputs: Inputs, implementation: Any, changes: tuple[str, ...]) -> Asked:
-    """The case to be asked, with gates as the logarithms that it takes them as; where one is 0, as they are."""
+def _restated(case: Case, header: dict[str, Any], inputs: Inputs, implementation: Any, changes: tuple[str, ...]) -> Asked:
+    """The case to ask, with gates as logarithms where the implementation takes them so.
+
+    A gate that is 0 somewhere stays as it is.
+    """
     arrays = dict(inputs)
     for name in implementation.logs:
         if name in arrays and (arrays[name] > 0).all():

@@ -21,7 +21,7 @@ from benchmarks.survey import bracket, identity
 from benchmarks.survey.catalogue import OTHERS, Entry
 from benchmarks.survey.restate import Asked, asked
 
-#: Said of a case that asks the same as one before it.
+#: Words for a case that asks the same as an earlier one.
 SAME = "restated, the same as another"
 
 GATES = ("retain", "momentum", "step_size", "step_size_memory")
@@ -65,7 +65,10 @@ def read(folder: Path) -> Set:
 
 
 def survey(cases: Set, entries: Sequence[Entry], *, tell: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
-    """The data of the page, as JSON can hold it. Figures of rounding are given as bounds, so that machines agree on them."""
+    """The data of the page, as JSON can hold it.
+
+    Figures of rounding are given as bounds, so that machines agree on them.
+    """
     rows = []
     for entry in entries:
         tell(entry.implementation.label)
@@ -133,7 +136,7 @@ def _note(failed: dict[str, dict[str, Any]], row: Comparison, case: Case) -> Non
 
 
 def _why(row: Comparison, case: Case) -> str:
-    """What is known about a failure in words: what its message says, and gates at their bounds."""
+    """Words about a failure: what its message says, and gates at their bounds."""
     if row.got is not None and not math.isfinite(row.got):
         zero = [
             n for n in ("retain", "momentum", "step_size", "step_size_memory") if (np.asarray(case.inputs.get(f"in/{n}", 1)) == 0).any()

@@ -1,4 +1,5 @@
-"""Which clause of the specs is carried out by which code, proved by which test, exercised by which vector: `atlas-ref trace-spec`.
+"""Trace of every clause to its code, tests and vectors: `atlas-ref trace-spec`.
 
-`specs` reads clauses, `places` reads code, `marks` reads tests, `record` what a run of the tests executed, `trace` joins them.
+`specs` reads clauses, `places` reads code, `marks` reads tests, `record` reads the lines that a run of the tests executed,
+`trace` joins them.
 """

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Gap(NamedTuple):
-    """Something that is missing or wrong: where, and what in words."""
+    """A missing or wrong link of the trace: its place, and a description."""
 
     path: str
     line: int

@@ -24,7 +24,10 @@ class Proof(NamedTuple):
 
 
 def read(root: Path) -> dict[str, Proof]:
-    """Every test function of tests/ by its id (TRACE-3), marked or not; a mark that a parameter carries is known to a run alone."""
+    """Every test function of tests/ by its id, marked or not (TRACE-3).
+
+    A mark on a parameter appears in the record of a run alone.
+    """
     proofs = {}
     for path in sorted((root / "tests").rglob("test_*.py")):
         where = path.relative_to(root).as_posix()
@@ -46,7 +49,7 @@ def read(root: Path) -> dict[str, Proof]:
 
 
 def _module_marks(node: ast.stmt) -> list[str]:
-    """Of `pytestmark = pytest.mark.clause(...)`, alone or in a list."""
+    """Clause ids of `pytestmark = pytest.mark.clause(...)`, alone or in a list."""
     if not isinstance(node, ast.Assign) or ast.unparse(node.targets[0]) != "pytestmark":
         return []
     marks = node.value.elts if isinstance(node.value, ast.List | ast.Tuple) else [node.value]
@@ -60,6 +63,6 @@ def _ids(mark: ast.expr) -> list[str]:
 
 
 def _erratum(node: ast.FunctionDef) -> list[str]:
-    """A test of an erratum says so by its name (TRACE-3)."""
+    """The erratum that a test names by its own name (TRACE-3)."""
     words = node.name.split("_")
     return [f"E-{words[2].upper()}"] if words[1] == "e" and len(words) > 2 and words[2][1:3].isdigit() else []

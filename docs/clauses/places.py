@@ -144,7 +144,7 @@ def _innermost(owners: list[_Owner], line: int) -> _Owner:
 
 
 def _bodies(node: ast.AST) -> frozenset[int]:
-    """Lines of statements inside functions: what runs when they are called, not when the file is imported."""
+    """Lines of statements inside functions, which run on a call and not on import."""
     lines: set[int] = set()
     for each in ast.walk(node):
         if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):

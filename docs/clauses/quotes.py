@@ -1,4 +1,7 @@
-"""Text that code, tests and docs quote from a clause, which must stand there word for word: an id, a colon, the words in quotes."""
+"""Quotes of clauses in code, tests and docs, which must match the clause word for word.
+
+A quote is an id, a colon, and the words in quotes.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ def quotes(text: str, path: str) -> Iterator[Quote]:
 
 
 def changed(root: Path, known: Mapping[str, Clause]) -> list[Gap]:
-    """Quotes of a clause that does not say so, or that no spec has (TRACE-7)."""
+    """Quotes that differ from their clause, or whose clause no spec has (TRACE-7)."""
     gaps = []
     for each in read(root):
         if each.clause not in known:

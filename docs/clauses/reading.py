@@ -1,4 +1,4 @@
-"""Files of a clone as text and as Python, or one line that says which of them is neither."""
+"""Files of a clone as text and as Python, or one line that names the file that is neither."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run of the tests recorded: which test proved which clauses, and which lines it executed."""
+"""The record of a run of the tests: the clauses that each proved, and the lines it executed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCHEMA = 1
 
 
 class RecordError(ValueError):
-    """A record that is missing, of other sources, or not what it says."""
+    """A record that is missing, damaged, or of other sources."""
 
 
 class Ran(NamedTuple):
@@ -33,7 +33,10 @@ class Ran(NamedTuple):
 
 
 class Mutant(NamedTuple):
-    """A planted mistake: what it is, the line of the code that it changes (0 where that is no code), the tests that reject it."""
+    """A planted mistake, the line of code that it changes, and the tests that reject it.
+
+    The line is 0 where it changes no code.
+    """
 
     name: str
     what: str
@@ -43,7 +46,10 @@ class Mutant(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A run: its tests by id, the recorded cases by name with the lines their evaluation executed, and the mutants of the tests."""
+    """A run: its tests by id, the recorded cases by name, and the mutants of the tests.
+
+    Each case has the lines that its evaluation executed.
+    """
 
     tests: Mapping[str, Ran]
     vectors: Mapping[str, Mapping[str, frozenset[int]]] = {}

@@ -48,7 +48,9 @@ class Clause(NamedTuple):
 
 
 def read(root: Path) -> dict[str, Clause]:
-    """Every clause of specs/*.md by its id, in the order of the files and of the clauses; the first of those with one id.
+    """Every clause of specs/*.md by its id, in the order of files and clauses.
+
+    Of clauses that share an id, the first.
 
     Raises:
         ReadingError: a spec that is no text, or no clause at all.
@@ -85,11 +87,14 @@ def clauses(source: str, path: str) -> list[Clause]:
 
 
 def named(words: str, families: frozenset[str]) -> list[str]:
-    """Ids of these families that a text names, ranges ("FAMILY-2 to FAMILY-5") in full, in order of appearance (TRACE-2)."""
+    """Ids of these families that a text names, in order of appearance (TRACE-2).
+
+    Ranges ("FAMILY-2 to FAMILY-5") are given in full.
+    """
     full = RANGE.sub(lambda m: " ".join(f"{m[1]}-{n}" for n in range(int(m[2]), int(m[3]) + 1)), words)
     return list(dict.fromkeys(each for each in ID.findall(full) if each.split("-")[0] in families))
 
 
 def families(known: dict[str, Clause]) -> frozenset[str]:
-    """The words before the number."""
+    """Families of the clauses: the words before the number."""
     return frozenset(each.split("-")[0] for each in known)

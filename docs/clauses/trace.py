@@ -15,7 +15,7 @@ from docs.clauses.specs import Clause
 
 
 class Evidence(NamedTuple):
-    """What stands for one clause.
+    """The evidence for one clause.
 
     Attributes:
         places: the code that names it, the narrowest first.
@@ -44,7 +44,10 @@ class Trace(NamedTuple):
 
 
 def trace(root: Path, record: Record | None) -> Trace:
-    """Read specs, code and tests below `root`; without a record nothing is said about what tests executed."""
+    """Read specs, code and tests below `root`.
+
+    Without a record the trace does not say which code the tests executed.
+    """
     known = specs.read(root)
     families = specs.families(known)
     code = places.read(root, families)
@@ -56,7 +59,10 @@ def trace(root: Path, record: Record | None) -> Trace:
 
 
 def _with_run(proofs: dict[str, Proof], record: Record | None) -> dict[str, Proof]:
-    """Tests with the clauses that the run knows of too: marks on parameters are not in the text of a function."""
+    """Tests with the clauses of the record added.
+
+    Marks on parameters are not in the text of a function, so only a run has them.
+    """
     if record is None:
         return proofs
     more = {name: ran.clauses for name, ran in record.tests.items()}
@@ -85,7 +91,10 @@ def deciding(own: Iterable[Place]) -> list[Place]:
 
 
 def executed(ran: Ran | None, place: Place) -> bool:
-    """Whether a test that passed executed a line of the place (TRACE-5); a place whose file holds no function counts as read on import."""
+    """Whether a test that passed executed a line of the place (TRACE-5).
+
+    A place whose file holds no function counts as read on import.
+    """
     if ran is None or not ran.passed:
         return False
     return bool(place.body & ran.lines.get(place.path, frozenset())) or (not place.body and place.kind != "function")
@@ -97,7 +106,10 @@ def changes(mutant: Mutant, place: Place) -> bool:
 
 
 def _breadth(clause: Clause, place: Place) -> tuple[int, int, int, str, int]:
-    """The module of the spec's name first, second implementations and vectors last, and functions that name few clauses before others."""
+    """Sort key of a place: the module of the spec's name first, second implementations and vectors last.
+
+    Functions that name few clauses come before others.
+    """
     stem = Path(clause.path).stem
     later = place.path.startswith(("atlas_ref/certify/", "atlas_ref/vectors/"))
     order = 0 if Path(place.path).stem == stem else 2 if later else 1
@@ -125,7 +137,10 @@ def _unknown(known: Mapping[str, Clause], code: list[Place], tests: Iterable[Pro
 
 
 def _gaps(clause: Clause, evidence: Evidence, recorded: bool) -> list[Gap]:
-    """What is missing for one clause (TRACE-6, TRACE-9); an erratum is about the sources, so it needs a proof and no code."""
+    """Missing evidence of one clause (TRACE-6, TRACE-9).
+
+    An erratum is about the sources, so it needs a proof and no code.
+    """
 
     def gap(what: str) -> Gap:
         return Gap(clause.path, clause.line, f"{clause.id} {clause.title}: {what}")

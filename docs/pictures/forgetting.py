@@ -1,4 +1,4 @@
-"""A run of Omega token by token: who is in the window, how surprised the memory is, and how large it and its momentum are."""
+"""A run of Omega token by token: window, surprise, and sizes of memory and momentum."""
 
 from __future__ import annotations
 

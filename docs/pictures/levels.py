@@ -1,4 +1,4 @@
-"""Which levels write when: a block of levels driven token by token, its pulses, and how far each memory moves at every token."""
+"""A block of levels token by token: its pulses, and the movement of each memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ T, PERIODS = 64, (1, 2, 4, 8, 16)
 
 
 class Driven(NamedTuple):
-    """What a block did at each token: active (T, k), the pulses of its conductor; moved (T, k), how far each memory went."""
+    """Pulses and movement of a block at each token.
+
+    active (T, k) holds the pulses of its conductor, moved (T, k) the distance that each memory moved.
+    """
 
     active: Array
     moved: Array
@@ -37,7 +40,10 @@ def driven() -> Driven:
 
 
 def picture() -> str:
-    """One row a level: a mark where its pulse is active, a bar as high as its memory moved far; below, how many levels write (PULSE-7)."""
+    """One row a level: marks at active pulses, bars for the movement of its memory (PULSE-7).
+
+    Below stands the number of levels that write.
+    """
     run = driven()
     figure, axes = style.figure(1, 2, height=4.6, sharex=True, height_ratios=(3.2, 1))
     levels, count = axes[:, 0]

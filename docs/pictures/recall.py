@@ -1,4 +1,4 @@
-"""How many pairs a memory holds, for each feature map: the best any rule could do, by least squares."""
+"""Capacity of a memory for each feature map: the best recall of any rule, by least squares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far the rule with a frozen reference is from the running one, over the span and the step size."""
+"""Distance of the rule with a frozen reference from the running one, over span and step size."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOP = 10.0
 
 
 def reads(step: float, span: int | None) -> Any:
-    """What Omega without Newton-Schulz reads, with the running reference or one that is frozen for a span."""
+    """Reads of Omega without Newton-Schulz, under the running reference or one frozen for a span."""
     draw = np.random.default_rng(0)
     k, v, q = draw.standard_normal((3, T, D))
     k, q = (rows / np.linalg.norm(rows, axis=-1, keepdims=True) for rows in (k, q))

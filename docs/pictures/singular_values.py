@@ -1,4 +1,4 @@
-"""What Newton-Schulz does to singular values, step by step, for each set of coefficients."""
+"""Singular values through the steps of Newton-Schulz, for each set of coefficients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""One look for all pictures: text and lines take the colour of the page's text, so that they read in both themes."""
+"""One look for all pictures, in the light theme and the dark one.
+
+Text and lines take the colour of the page's text.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,10 @@ def legend(ax: Any, **settings: Any) -> None:
 
 
 def svg(drawing: Any, name: str, title: str) -> str:
-    """The SVG of a figure: same bytes for the same numbers, ids that no other picture of the page has, and a title to be read aloud."""
+    """The SVG of a figure, with the same bytes for the same numbers.
+
+    Its ids are unique on the page, and its title is there to be read aloud.
+    """
     from matplotlib import rc_context
 
     out = io.StringIO()
@@ -58,7 +64,10 @@ def svg(drawing: Any, name: str, title: str) -> str:
 
 
 def finished(text: str, name: str, title: str) -> str:
-    """An SVG element for a page: its own ids, the page's text colour, a title, and no size but its shape."""
+    """An SVG element for a page, with ids of its own, the page's text colour and a title.
+
+    It has a shape and no size.
+    """
     text = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', text)
     text = re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", text)
     text = text.replace(TEXT, "currentColor")

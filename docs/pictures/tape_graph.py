@@ -1,4 +1,7 @@
-"""The tape of one write of the Delta rule: an entry for every op, edges from its arguments, and the way cotangents take back."""
+"""The tape of one write of the Delta rule as a graph.
+
+It has an entry for every op and edges from its arguments, which cotangents follow in reverse.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,7 @@ def picture() -> str:
 
 
 def depths(graph: list[Entry]) -> list[int]:
-    """The row of each entry; an input stands right before what uses it first."""
+    """The row of each entry; an input stands right before its first use."""
     depth: list[int] = []
     for each in graph:
         depth.append(1 + max((depth[parent] for parent in each.parents), default=-1))
@@ -71,7 +74,10 @@ def depths(graph: list[Entry]) -> list[int]:
 
 
 def arranged(graph: list[Entry]) -> tuple[list[list[int]], list[list[int]]]:
-    """Rows of nodes from left to right, and the nodes that each edge passes; where an edge passes a row it has a node of its own."""
+    """Rows of nodes from left to right, and the nodes that each edge passes.
+
+    Where an edge passes a row it has a node of its own.
+    """
     depth = depths(graph)
     rows: list[list[int]] = [[i for i, row in enumerate(depth) if row == each] for each in range(max(depth) + 1)]
     ways = []

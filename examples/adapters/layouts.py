@@ -1,4 +1,6 @@
-"""Between the layout of a case, (..., T, D), and that of most kernels, (B, T, H, D); packed sequences; grouped heads.
+"""Conversion between the layout of a case, (..., T, D), and that of most kernels, (B, T, H, D).
+
+Packed sequences and grouped heads are converted too.
 
 NumPy alone, and nothing of atlas_ref: copy this file beside your kernel. A case has any leading axes L, the same for every
 tensor, and time behind them: k (L, T, d_in), gates (L, T) or (L, T, d_out), states (L, d_out, d_in). Kernels have time
@@ -28,13 +30,16 @@ MASKS = ("active", "reset")
 
 
 class Leading(NamedTuple):
-    """The leading axes of a case, folded into (B, H): none is (1, 1), one is (1, H), more are (product of the others, H)."""
+    """The leading axes of a case, folded into (B, H).
+
+    None is (1, 1), one is (1, H), more are (product of the others, H).
+    """
 
     axes: tuple[int, ...]
 
     @classmethod
     def of(cls, inputs: Mapping[str, Any]) -> Leading:
-        """Of a case's inputs, named without `in/`."""
+        """The leading axes of a case's inputs, named without `in/`."""
         return cls(tuple(inputs["k"].shape[:-2]))
 
     @property
@@ -43,21 +48,25 @@ class Leading(NamedTuple):
         return int(np.prod(self.axes[:-1], dtype=int)), (self.axes[-1] if self.axes else 1)
 
     def to_kernel(self, name: str, x: Array) -> Array:
-        """(L, T, D) to (B, T, H, D), (L, T) to (B, T, H), states (L, d_out, d_in) to (B, H, d_out, d_in); masks stay."""
+        """An array of the case in the kernel's layout; masks stay.
+
+        (L, T, D) becomes (B, T, H, D), (L, T) becomes (B, T, H), and a state (L, d_out, d_in) becomes (B, H, d_out,
+        d_in).
+        """
         if name in MASKS:
             return x
         x = x.reshape(*self.folded, *x.shape[len(self.axes) :])
         return x if name in STATES else np.swapaxes(x, 1, 2)
 
     def to_case(self, name: str, x: Array) -> Array:
-        """The way back; `name` may begin with `grad/`."""
+        """The inverse of `to_kernel`; `name` may begin with `grad/`."""
         name = name.removeprefix("grad/").removeprefix("out/")
         x = x if name in STATES else np.swapaxes(x, 1, 2)
         return np.ascontiguousarray(x.reshape(*self.axes, *x.shape[2:]))
 
 
 def cu_seqlens(reset: Array | None, tokens: int) -> Array:
-    """Where packed sequences begin and the last one ends, from in/reset: [0, ..., T]."""
+    """Starts of packed sequences and the end of the last, from in/reset: [0, ..., T]."""
     starts = [0] if reset is None else [0, *(int(t) for t in np.flatnonzero(reset) if t)]
     return np.array([*starts, tokens], np.int64)
 
@@ -70,7 +79,7 @@ def resets(starts: Array) -> Array:
 
 
 class Packed(NamedTuple):
-    """How a kernel's arrays became a case.
+    """The conversion of a kernel's arrays to a case, and back.
 
     Attributes:
         heads: heads of the case, those of the queries.
@@ -81,7 +90,9 @@ class Packed(NamedTuple):
     groups: dict[str, int]
 
     def back(self, results: Mapping[str, Array]) -> dict[str, Array]:
-        """Results of the case in the kernel's layout: y (B, T, H, D), M (B, H, d_out, d_in), and gradients by the kernel's own arrays.
+        """Results of the case in the kernel's layout, with gradients by the kernel's own arrays.
+
+        y is (B, T, H, D), and M is (B, H, d_out, d_in).
 
         A head that several heads of the case share gets the sum of their gradients.
         """

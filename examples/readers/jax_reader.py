@@ -1,4 +1,7 @@
-"""python jax_reader.py CASE... - runs the Delta rule on case files in JAX and compares with the results recorded in them."""
+"""Run the Delta rule on case files in JAX and compare with the results recorded in them.
+
+python jax_reader.py CASE...
+"""
 
 import json
 import sys

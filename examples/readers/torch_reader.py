@@ -1,4 +1,7 @@
-"""python torch_reader.py CASE... - runs the Delta rule on case files in PyTorch and compares with the results recorded in them."""
+"""Run the Delta rule on case files in PyTorch and compare with the results recorded in them.
+
+python torch_reader.py CASE...
+"""
 
 import json
 import sys

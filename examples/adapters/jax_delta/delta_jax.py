@@ -1,4 +1,6 @@
-"""The Delta rule in JAX, one scan per head, and the adapter that lets atlas-ref ask it: values and, by vjp, gradients.
+"""The Delta rule in JAX, one scan per head, with an adapter for atlas-ref.
+
+The adapter answers values and, by vjp, gradients.
 
 atlas-ref check cases/ --impl delta_jax:answer
 """
@@ -48,7 +50,7 @@ def delta_rule(q: Array, k: Array, v: Array, step: Array, retain: Array, M: Arra
 
 
 def answer(case: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Array]:
-    """What `--impl` calls: arrays of the case in, results by name out."""
+    """Answer a case for `--impl`: arrays of the case in, results by name out."""
     how, view = settings.read(case, inputs), layouts.Leading.of(inputs)
     tokens, kind = inputs["k"].shape[-2], inputs["k"].dtype
     wide = jnp.float64 if kind == np.float64 else jnp.float32

@@ -2,8 +2,8 @@
 
     atlas-ref check cases/ --impl of_fla_core:gated_delta
 
-They are loaded by file, since fla-core itself imports Triton. All but the chunk form of delta compute in float32, whatever
-they get; the memory is stored transposed and queries are scaled by 1/sqrt(d_in).
+They are loaded by file, since fla-core itself imports Triton. All but the chunk form of delta compute in float32 on
+inputs of any dtype; the memory is stored transposed and queries are scaled by 1/sqrt(d_in).
 """
 
 from __future__ import annotations

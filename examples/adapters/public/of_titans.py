@@ -23,7 +23,10 @@ TITANS = {"gate": "forget", "momentum_sign": "minus"}
 
 
 class _Gate:
-    """What a projection returns where its caller takes the sigmoid: the gate itself, so that 0 and 1 stay exact."""
+    """A gate that is its own sigmoid, so that 0 and 1 stay exact.
+
+    A projection returns it where its caller takes the sigmoid.
+    """
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -33,7 +36,7 @@ class _Gate:
 
 
 def _titans_pytorch(x: Tensors, case: Mapping[str, Any], batch: int | None) -> Tensors:
-    """Heads are given as batch, so that every one has its own memory; it stores token by token."""
+    """titans-pytorch token by token, with heads as batch, so that each has its own memory."""
     torch = pytorch()
     package = imported("titans_pytorch")
     rows, width = x["k"].shape[0] * x["k"].shape[2], x["k"].shape[-1]
@@ -115,7 +118,10 @@ titans_pytorch_call = titans_pytorch._replace(
 
 
 def _titans_memory(x: Tensors, case: Mapping[str, Any], chunk: int | None) -> Tensors:
-    """Its loop over chunks, head after head: a memory starts from the weights of its last layer, cut off from the graph."""
+    """The loop of titans-memory over chunks, head after head.
+
+    A memory starts from the weights of its last layer, cut off from the graph.
+    """
     torch = pytorch()
     module = by_file("titans.memory.neural_memory")
     batch, tokens, heads, width = x["k"].shape
@@ -160,7 +166,10 @@ _SHIFT = 4.0
 
 
 def _titans_unofficial(x: Tensors, case: Mapping[str, Any]) -> Tensors:
-    """A layer with a bias is a linear memory whose keys have a last entry of 1; keys and queries are normalised inside."""
+    """titans-unofficial: a layer with a bias, as a linear memory whose keys have a last entry of 1.
+
+    Keys and queries are normalised inside.
+    """
     torch = pytorch()
     module = by_file("titans.utils.memory")
     batch, tokens, heads, keys = x["k"].shape
@@ -199,7 +208,7 @@ def _titans_unofficial(x: Tensors, case: Mapping[str, Any]) -> Tensors:
 
 
 def _unit_with_one(inputs: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """Keys and queries of length 1 with a last entry of 1 behind them, and states with a column for it."""
+    """Unit keys and queries with a last entry of 1 behind them, and states with its column."""
     arrays = dict(inputs)
     for name in ("k", "q"):
         length = np.linalg.norm(np.asarray(inputs[name], np.float64), axis=-1, keepdims=True)

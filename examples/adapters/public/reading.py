@@ -1,4 +1,4 @@
-"""What a public implementation computes, said once as data, and the object that atlas-ref calls for it.
+"""A public implementation: what it computes, as data, and the object that atlas-ref calls.
 
     atlas-ref check cases/ --impl of_fla_core:gated_delta
 
@@ -65,7 +65,7 @@ class Implementation(NamedTuple):
     note: str = ""
 
     def __call__(self, case: dict[str, Any], inputs: dict[str, Any]) -> Results:
-        """What `--impl` calls.
+        """Answer a case for `--impl`.
 
         Raises:
             NotImplementedError: the case asks for what this implementation does not compute.
@@ -76,7 +76,7 @@ class Implementation(NamedTuple):
         return self.answer(case, inputs)
 
     def refusal(self, case: Mapping[str, Any], inputs: Mapping[str, Any]) -> str:
-        """Why a case is not asked of it; empty where it is."""
+        """The reason not to ask it a case; empty where there is none."""
         if case["rule"] != self.rule:
             return f"rule {case['rule']}: it computes {self.rule}"
         if case.get("level", "projected") != "projected" or self._other_map(case):

@@ -75,7 +75,7 @@ def pytorch() -> Any:
 
 
 def imported(module: str) -> Any:
-    """A module of an installed package. What it warns of while it is imported is no concern of a case."""
+    """A module of an installed package, imported without its warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return importlib.import_module(module)

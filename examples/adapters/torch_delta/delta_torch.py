@@ -1,4 +1,6 @@
-"""The Delta rule in PyTorch, (B, T, H, D), and the adapter that lets atlas-ref ask it: values and, by autograd, gradients.
+"""The Delta rule in PyTorch, (B, T, H, D), with an adapter for atlas-ref.
+
+The adapter answers values and, by autograd, gradients.
 
 atlas-ref check cases/ --impl delta_torch:answer
 """
@@ -32,7 +34,9 @@ def delta_rule(
     active: Tensor | None = None,
     how: Settings,
 ) -> tuple[Tensor, Tensor]:
-    """y (B, T, H, d_out) and the last memory (B, H, d_out, d_in): M <- retain M - step (M k - v) k^T, read with q.
+    """The Delta rule, M <- retain M - step (M k - v) k^T, read with q.
+
+    Returns y (B, T, H, d_out) and the last memory (B, H, d_out, d_in).
 
     Args:
         q, k (B, T, H, d_in); v (B, T, H, d_out); step_size, retain (B, T, H, 1 or d_out), None where there is none.
@@ -63,7 +67,7 @@ def _written(M: Tensor, k: Tensor, v: Tensor, step: Tensor | None, retain: Tenso
 
 
 def answer(case: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Tensor]:
-    """What `--impl` calls: arrays of the case in, results by name out."""
+    """Answer a case for `--impl`: arrays of the case in, results by name out."""
     how, view = settings.read(case, inputs), layouts.Leading.of(inputs)
     names = [name for name in inputs if name not in (*layouts.MASKS, "y_bar", "M_bar")]
     leaves = {name: tensor(view.to_kernel(name, inputs[name])).requires_grad_() for name in names}
