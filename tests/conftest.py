@@ -1,4 +1,4 @@
-"""Tables at the end of a test run: the reductions with their twins, the errata, and the mutants with the tests that reject them.
+"""Tables at the end of a test run: reductions with twins, errata, mutants with the tests that reject them.
 
 A test adds its line with `record_property`; properties travel with the reports, so the tables are complete
 under pytest-xdist too.
@@ -19,7 +19,10 @@ def pytest_addoption(parser: Any) -> None:
 
 
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
-    """Under --backend, build the bridge; where the backend cannot be used, or a test is about NumPy alone, skip with the reason."""
+    """Build the bridge under --backend, or skip with the reason.
+
+    Skipped are all tests where the backend cannot be used, and those about NumPy alone.
+    """
     name = config.getoption("--backend")
     if name == "numpy":
         return

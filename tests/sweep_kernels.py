@@ -1,4 +1,4 @@
-"""Implementations of the Delta rule to be swept: a right one by hand, and wrong ones that only odd cases show."""
+"""Implementations of the Delta rule for sweeps: a right one by hand, and wrong ones that odd cases expose."""
 
 from __future__ import annotations
 

@@ -63,7 +63,10 @@ def test_rates_that_do_not_fit_are_refused(rule):
 
 
 def memories(p, span=None, reference="running", origin=0, reset=()):
-    """M_0 .. M_T of the Delta rule and for every token the number of its span start and of its packed sequence's last memory."""
+    """M_0 .. M_T of the Delta rule with two places for every token.
+
+    The places are the number of its span start and of its packed sequence's last memory.
+    """
     M, start, position, out, starts, ends = p["M0"], None, origin, [p["M0"]], [], []
     held = None
     for t in range(len(p["k"])):

@@ -1,4 +1,4 @@
-"""The house: how many files a room has, how long they are, and that no file but the rules' own knows a rule by its name."""
+"""Rules of the house: files per folder, their lengths, and rule names only in the rules' own files."""
 
 from __future__ import annotations
 

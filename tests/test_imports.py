@@ -106,7 +106,10 @@ def test_no_cycle() -> None:
 
 
 def test_imports_inside_functions_are_those_of_start_up_time() -> None:
-    """Only the command line and what is loaded with every start may put an import off; an extra is imported where it is asked for."""
+    """Imports inside functions: only those of start-up time and of extras.
+
+    The command line and what is loaded with every start may put an import off; an extra is imported at its use.
+    """
     lazy = {
         name
         for name, path in FILES.items()

@@ -101,7 +101,7 @@ def test_what_an_adapter_does_not_carry_out_is_not_supported(source):
 
 
 def test_the_program_reads_and_writes_every_character_and_every_format(program, tmp_path):
-    """The header comes back as it was, with quotation marks, escapes and letters beyond ASCII; numbers of 16 bits arrive exactly."""
+    """Round trip of a header with quotation marks, escapes and letters beyond ASCII, and of numbers of 16 bits."""
     header, tensors = some("delta", tokens=3, d_in=2, d_out=2, heads=1, dtype="float16", cotangent=False)
     header = {**header, "note": 'é "quoted" \\ \t \U0001f9e0 \u0001'}
     tiny = np.array([6e-8, -6.1e-5, 65504.0, 0.0, -0.0, 1.0], np.float16).reshape(1, 3, 2)

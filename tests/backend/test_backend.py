@@ -1,4 +1,4 @@
-"""Backends: the switch, its refusals, and that whatever runs on one runs on the other with the same numbers and no copies in passing.
+"""Backends: the switch, its refusals, and the same numbers on each without copies in passing.
 
 The stand-in has CuPy's manners (BACKEND-12); where CuPy and a GPU are there, they are tested too.
 """
@@ -467,7 +467,10 @@ def test_the_stand_in_refuses_what_cupy_refuses() -> None:
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 @pytest.mark.host("negates strided NumPy arrays")
 def test_a_negative_takes_the_entries_it_was_given_whatever_lies_between_them(kind: Any) -> None:
-    """`np.negative` of NumPy 2.4 does not, for entries 8 float64 or 4 float32 apart that go where entries are apart too."""
+    """Guard against an error of `np.negative` in NumPy 2.4.
+
+    It goes wrong for entries 8 float64 or 4 float32 apart whose results go to entries that are apart too.
+    """
     for apart in range(1, 20):
         x = np.arange(1, 9 * apart + 1, dtype=kind).reshape(9, apart)[:, -1:]
         want = x * kind(-1)

@@ -186,7 +186,7 @@ def test_this_machine_is_asked_for_its_kernels() -> None:
 
 
 def test_useful_multiply_adds_are_those_of_the_products_alone() -> None:
-    """8 heads, T = 1024, d = 64, c = 16, counted by hand for chunks of 16 tokens: 31 columns."""
+    """Count by hand for 8 heads, T = 1024, d = 64 and chunks of 16 tokens: 31 columns."""
     each = 16 * 64 * 64 + 2 * 16 * 31 * 64 + 2 * 16 * 64 * 64 + 2 * 31 * 64 * 64
     assert 0.8 * 8 * 64 * each < parallel.useful() <= 8 * 64 * each
 

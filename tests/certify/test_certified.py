@@ -26,7 +26,10 @@ FOLDER = Path(atlas_ref.__file__).parent / "certify"
 
 
 def assert_agrees(case: Case, ours: dict[str, np.ndarray], certified: dict[str, np.ndarray]) -> None:
-    """To 1e-12 of the tensor's scale, or of 1 where a tensor is the small rest of larger terms; else to the measured tolerance."""
+    """Compare to 1e-12 of the tensor's scale, else to the measured tolerance.
+
+    The scale is 1 where a tensor is the small rest of larger terms.
+    """
     for name, want in certified.items():
         assert want.shape == ours[name].shape
         assert want.dtype == np.float64
@@ -225,7 +228,10 @@ def test_balls_that_have_lost_everything_stop_growing_and_are_reported_as_unknow
 @pytest.mark.clause("CERT-8")
 @pytest.mark.parametrize("size", [0.25, 0.5, 0.75])
 def test_the_guard_return_is_decided_where_norms_are_exact(size: float) -> None:
-    """Below eps = 0.5 the argument comes back itself; at and above it size / (size + eps) goes through the cubic once."""
+    """The two sides of the guard at eps = 0.5.
+
+    Below it the argument comes back itself; at and above it size / (size + eps) goes through the cubic once.
+    """
     chosen = {"coefficients": "cubic", "steps": 1, "eps": 0.5, "guard": "return"}
     case = make({"schema": 1, "rule": "newton_schulz", "convention": {"newton_schulz": chosen}}, {"in/G": np.array([[size]])})
     x = Fraction(size) / (Fraction(size) + Fraction(1, 2))

@@ -69,7 +69,10 @@ def test_differences_of_values_confirm_every_entry_to_its_last_bit(name: str) ->
 
 
 def confirmed(proof: Difference) -> bool:
-    """One float64, and it is the certified one; or a derivative of exactly 0, which no difference can be exact about."""
+    """Whether the enclosure is one float64, the certified one, or a derivative of exactly 0.
+
+    No difference can be exact about a derivative of 0.
+    """
     return proof.low == proof.certified == proof.high or (proof.certified == 0.0 and abs(proof.low) == proof.high < 2.0**-300)
 
 

@@ -1,4 +1,7 @@
-"""The check of the site in Chromium complains of what a reader would stumble over, and of nothing else; it needs the extra docs."""
+"""The check of the site in Chromium: complaints where a reader would stumble, and nowhere else.
+
+It needs the extra docs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Every command that a document shows is one that the program takes, those for a set of vectors run, and so does every block of code."""
+"""The commands and code blocks of the documents: each command exists, each block runs.
+
+Commands for a set of vectors are run too.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,10 @@ def delta(case, inputs):
 
 
 def commands(path: Path, program: str) -> list[list[str]]:
-    """The words of every line of a document that calls a program; lines joined by && are several, words behind # or two blanks none."""
+    """The words of every line of a document that calls a program.
+
+    A line joined by && is several; words behind # or two blanks are dropped.
+    """
     lines = [match.replace("\\\n", " ") for match in INDENTED.findall(path.read_text())]
     parts = [part.strip() for line in lines for part in re.split(r" && ", re.split(r"\s#|\s{2,}", line)[0])]
     return [shlex.split(part) for part in parts if part.split()[0] == program]

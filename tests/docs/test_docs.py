@@ -1,4 +1,7 @@
-"""What makes the docs site refuses what a reader would stumble over; the site itself is judged by `make docs` and `make docs-test`."""
+"""Refusals of the docs build, where a reader would stumble over a page.
+
+The site itself is judged by `make docs` and `make docs-test`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every code block of the docs runs as it stands: the tutorial in order in one folder, with each kernel it offers."""
+"""Every code block of the docs, run as it stands: the tutorial in order, with each kernel it offers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errata of frequency levels: what a sum of stale gradients is, when it is too large, and what a step is."""
+"""Errata of frequency levels: the sum of stale gradients, when it is too large, and the step."""
 
 import math
 import warnings

@@ -18,7 +18,10 @@ def near(number, share=0.02):
 
 
 def orthogonalise(matrix, coefficients=MUON, steps=5, eps=1e-7):
-    """X <- a X + (b A + c A A) X with A = X X^T, from S / (||S|| + eps)."""
+    """Newton-Schulz as plain products.
+
+    X <- a X + (b A + c A A) X with A = X X^T, from S / (||S|| + eps).
+    """
     a, b, c = coefficients
     x = matrix / (np.linalg.norm(matrix) + eps)
     for _ in range(steps):

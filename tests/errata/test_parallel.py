@@ -33,7 +33,10 @@ def cubic(matrix, steps=10):
 
 
 def prefixes(pairs, start):
-    """Inclusive states of x = a x + b by compositions of neighbours at distance 1, 2, 4, ..., and the number of rounds."""
+    """Inclusive states of x = a x + b by a parallel scan, and the number of its rounds.
+
+    Neighbours at distance 1, 2, 4, ... are composed.
+    """
     pairs, reach, rounds = list(pairs), 1, 0
     while reach < len(pairs):
         old = list(pairs)
@@ -278,7 +281,10 @@ def test_e_m09_momentum_before_the_window_moves_the_scale_and_the_start():
         return np.array(reads)
 
     def coefficients(in_weights, in_momenta, windowed_start):
-        """Reads from rows of coefficients: s in the weights or in the momenta, and f from the windowed n or from n itself."""
+        """Reads from rows of coefficients.
+
+        s is in the weights or in the momenta, f starts from the windowed n or from n itself.
+        """
         own, n, c, f, mask, single, decays, reads = np.zeros(6), 1.0, 1.0, 0.0, np.zeros(6), [], [], []
         for t in range(6):
             own, n = momentum[t] * own + in_momenta * rate[t] * np.eye(6)[t], momentum[t] * n

@@ -1,4 +1,7 @@
-"""How a sequence is cut into chunks and groups: token by token, whatever the spans, the chunk and the limit (CHUNK-14, CHUNK-15)."""
+"""Division of a sequence into chunks and groups, token by token (CHUNK-14, CHUNK-15).
+
+For any spans, chunk and limit.
+"""
 
 from __future__ import annotations
 

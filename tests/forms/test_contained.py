@@ -68,7 +68,7 @@ def test_decay_before_the_error_takes_two_masks(form: str) -> None:
 @pytest.mark.clause("EXACT-1")
 @pytest.mark.parametrize("decay", ["after_error", "before_error"])
 def test_the_memory_before_a_token_is_the_row_before(decay: str) -> None:
-    """R_t from the coefficients of the row before, its residual from R_t, and with them the reads of the exact form."""
+    """R_t from the coefficients of the row before, its residual from R_t, and the reads of the exact form."""
     x = drawn(1)
     retain, momentum, rate = x["retain"], x["momentum"], x["step_size"]
     n, c, f, own, mask, errors, reads = 1.0, 1.0, 0.0, np.zeros(T), np.zeros(T), np.zeros((T, D_OUT)), []
@@ -194,7 +194,10 @@ def test_a_chunk_of_the_running_rule_costs_no_more_than_its_table(c: int, C: int
 @pytest.mark.clause("EXACT-16")
 @pytest.mark.host("counts products of NumPy arrays")
 def test_from_a_window_of_sixteen_on_the_sequential_form_does_less() -> None:
-    """EXACT-16: "at $c = C = 16$ and $d_{out} = d_{phi} = 64$ 4.7 times the work of the sequential form"."""
+    """Work of the window, EXACT-16.
+
+    The spec says: "at $c = C = 16$ and $d_{out} = d_{phi} = 64$ 4.7 times the work of the sequential form".
+    """
 
     def added(c: int, C: int, d: int) -> float:
         """What the window adds to a token: c^2 C d_out + c^3 C^2 / 3."""

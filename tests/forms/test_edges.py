@@ -143,7 +143,7 @@ def test_no_sequence_at_all_has_results_of_no_sequence(way: str) -> None:
 @pytest.mark.parametrize("numbers", [1, 400])
 @every_way
 def test_groups_of_any_size_have_the_same_results(way: str, numbers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A group for every chunk, and groups of a few: what one hands to the next is all that there is."""
+    """A group for every chunk, and groups of a few: the state handed on is all that they share."""
     form, case = example(way, tokens=11, span=5)
     want, want_gradients = results(case, form, 2)[0], gradients(case, form, 2)
     monkeypatch.setattr(chunked, "GROUP_NUMBERS", numbers)
@@ -182,7 +182,10 @@ def test_silent_and_lonely_tokens_equal_the_loops(way: str, kind: str) -> None:
 
 
 def call(case: Case, form: str, change: Any, chunk: int | None = 2) -> tuple[dict[str, Any], dict[str, Any]]:
-    """y and the arrays of the final state, and the gradients of all arrays of tokens and state, after a change of these arrays."""
+    """Outputs and gradients after `change` is applied to the arrays of tokens and state.
+
+    Outputs are y and the arrays of the final state; gradients are those of all changed arrays.
+    """
     config, tokens, state = call_of(case, case.inputs)
     rule = RULES[case.header.rule]
     given = {("tokens", name): change(value) for name, value in tokens.__dict__.items() if _floats(value)}
@@ -231,7 +234,10 @@ def test_precision_is_that_of_the_tokens_everywhere(way: str, kind: Any) -> None
 @pytest.mark.clause("CHUNK-16", "TAPE-13")
 @every_way
 def test_the_cotangent_alone_may_be_complex(way: str) -> None:
-    """As where a complex step moves a number that comes after the memory: the gradient is linear in it, states included."""
+    """A complex step in a number after the memory.
+
+    The gradient is linear in the cotangent, states included.
+    """
     form, case = example(way)
     chosen = {name: case.inputs[name] for name in ("in/k", "in/retain", "in/M0")}
     outputs, pullback = tape.vjp(lambda moved: results(case, form, 2, {**case.inputs, **moved})[0], chosen)
@@ -504,7 +510,7 @@ def test_results_are_affine_in_values_and_states_of_any_size(way: str, size: flo
 
 
 def overflowing(kind: str, reference: str) -> tuple[Any, Tokens, Any]:
-    """Tokens of Delta that end beyond float64: the score of every query with the last key, or the memory of the last tokens."""
+    """Tokens of Delta that overflow float64: the scores of the last key, or the memory of the last tokens."""
     config = delta.Config(d_in=2, d_out=1, span=8, convention={"reference": reference})
     k, q, step_size = np.ones((8, 2)), np.ones((8, 2)), np.full(8, 0.1)
     if kind == "scores":

@@ -1,4 +1,4 @@
-"""Every form equals the rule itself: the literal loops, the sequential run, and itself under any chunk (rungs a and e)."""
+"""Every form against the literal loops, the sequential run, and itself under any chunk (rungs a and e)."""
 
 from __future__ import annotations
 

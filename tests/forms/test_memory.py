@@ -1,4 +1,4 @@
-"""Memory of a forward and backward pass: what grows with the sequence is inputs, outputs and a few rows a token."""
+"""Memory of a forward and backward pass: only inputs, outputs and a few rows a token grow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Scans equal loops at any length and gate, in logarithmic depth; the scan form equals the literal loops and the sequential form."""
+"""Scans against loops at any length and gate, their logarithmic depth, and the scan form.
+
+The scan form equals the literal loops and the sequential form.
+"""
 
 from __future__ import annotations
 

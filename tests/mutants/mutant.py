@@ -1,4 +1,4 @@
-"""What a mutant is: a place in the package, a change of what stands there, and the tests that must reject it."""
+"""A mutant: a place in the package, a change of its code, and the tests that must reject it."""
 
 from __future__ import annotations
 

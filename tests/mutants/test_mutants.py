@@ -1,4 +1,4 @@
-"""Every mutant is rejected by every test named for it, each in a process of its own; legal variants are not."""
+"""Rejection of every mutant by every test named for it, in a process each; acceptance of legal variants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small tests that mutants of the parallel forms are named for: each form against the literal loops, one feature at a time.
+"""Small tests for mutants of the parallel forms: each form against the literal loops, one feature at a time.
 
 Values are compared with `tests/truth/literal.py`, gradients with its complex step, as in `test_targets.py`; parts that no case
 reaches, with loops written here.
@@ -206,7 +206,10 @@ def test_gradient(name: str, key: str) -> None:
 
 
 def blocks(stride: int) -> tuple[GateRows, int]:
-    """Gates of two memories with two chunks of twelve tokens each, some of them 0 and 1, and how many columns the keys have."""
+    """Gates of two memories with two chunks of twelve tokens, and the number of columns of the keys.
+
+    Some gates are 0 and 1.
+    """
     random = np.random.default_rng(5)
     gates = [random.uniform(0.2, 1.0, (12, 2, 2, 1)) for _ in range(4)]
     gates[0][3::5], gates[1][4::7] = 0.0, 1.0

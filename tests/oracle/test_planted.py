@@ -1,4 +1,7 @@
-"""Every mistake of the design's list, planted into a re-statement by hand: caught, traced to its op, named; legal variants pass."""
+"""Every mistake of the design's list, planted by hand: caught, traced to its op, named.
+
+Legal variants pass.
+"""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ CASES = {
 
 @pytest.fixture(scope="session")
 def files(tmp_path_factory):
-    """Each case with the results recorded in it, one also without its leading axis, one with a read that is 1e-9 off."""
+    """Each case with its recorded results, without its leading axis, and with a read that is 1e-9 off."""
     folder, told = tmp_path_factory.mktemp("cases"), {}
 
     def save(name, header, inputs, says, off=0.0):

@@ -169,7 +169,7 @@ def projected(x: Inputs) -> Inputs:
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a row: a rule under a convention, or a closed form, and how it takes the shared inputs.
+    """One side of a row: a rule under a convention or a closed form, and its use of the inputs.
 
     Attributes:
         rule: omega, titans_lmm, delta, hebbian; or "form".
@@ -233,7 +233,10 @@ def _column(gate: Any, t: int) -> Any:
 
 
 def omeganet(x: Inputs, sign: float = 1.0) -> Inputs:
-    """M_t = r_t M_{t-1} - h_t (M_{t-1} A_t - B_t), A_t = sum_j gamma k k^T, B_t = sum_j gamma v k^T."""
+    """The OmegaNet recurrence in its closed form.
+
+    M_t = r_t M_{t-1} - h_t (M_{t-1} A_t - B_t), A_t = sum_j gamma k k^T, B_t = sum_j gamma v k^T.
+    """
     k, v, M, reads = x["k"], x["v"], x["M0"], []
     c = x["window_weights"].shape[-1]
     for t in range(k.shape[-2]):

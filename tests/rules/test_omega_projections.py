@@ -1,4 +1,4 @@
-"""How the derivative of a key, a value and a query reaches projections, gates, map and tokens: OMEGA-27 and what it refers to."""
+"""Derivatives of key, value and query at projections, gates, map and tokens: OMEGA-27 and its references."""
 
 import numpy as np
 import pytest

@@ -103,7 +103,10 @@ def test_the_pullback_of_a_whole_sequence_is_linear(case: Case) -> None:
 
 @pytest.mark.clause("DELTA-7")
 def test_outside_the_stable_range_the_rule_grows_by_the_predicted_factor() -> None:
-    """With a unit key and retain 1, one Delta step multiplies the error by 1 - step_size: 3 means a factor -2 per token."""
+    """Growth of the error with a unit key and retain 1.
+
+    One Delta step multiplies the error by 1 - step_size: 3 means a factor -2 per token.
+    """
     T, step_size = 12, 3.0
     k = np.zeros((T, 2))
     k[:, 0] = 1.0

@@ -1,4 +1,4 @@
-"""What a sequence is made of before the rule sees it, CONV-35 and CONV-36, and what is refused before the first token."""
+"""Inputs that a sequence computes before the rule, CONV-35 and CONV-36, and refusals before the first token."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,10 @@ BARE = {"newton_schulz": "none"}
 
 
 def mapped_reads(p, kind, place):
-    """y of the Omega rule with c = 1 and momentum 0 behind norms, a linear map and the query scale 1/sqrt(4)."""
+    """Reads of the Omega rule with c = 1 and momentum 0, behind norms and a linear map.
+
+    The query scale is 1/sqrt(4).
+    """
 
     def norm(x):
         return x if kind == "none" else x / np.sqrt((np.sum(x * x) if kind == "l2" else np.mean(x * x)) + 1e-6)

@@ -1,4 +1,6 @@
-"""Blocks of levels for tests, and the definition of a block as loops: every level by itself, then a weighted sum.
+"""Blocks of levels for tests, and the definition of a block as loops over levels.
+
+A block is every level by itself, then a weighted sum.
 
 The loops import nothing from the package (tests/truth/literal.py evaluates each level).
 """

@@ -34,7 +34,10 @@ def counted(x: Any) -> Any:
 
 
 def multiply_adds(work: Callable[[], Any]) -> int:
-    """How many multiply-adds `work` does on counted arrays, and in calls of `np.matmul` on any: work space does not count itself."""
+    """Count the multiply-adds of `work` on counted arrays, and in calls of `np.matmul` on any.
+
+    The second count is needed because work space does not count itself.
+    """
 
     def counting(*arrays: Any, **settings: Any) -> Any:
         before = _count[0]

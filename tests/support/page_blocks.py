@@ -36,7 +36,7 @@ def blocks(path: Path) -> list[Block]:
 
 
 def run(block: Block, folder: Path) -> str:
-    """Run a block in the folder, and return what it printed; an assertion says what went otherwise than the page tells."""
+    """Run a block in the folder and return its output; an assertion reports deviations from the page."""
     if block.title:
         (folder / block.title).write_text(block.text)
         return ""

@@ -15,7 +15,7 @@ DRAWN = {"tokens": 6, "d_in": 3, "d_out": 2, "heads": 1, "seed": 7}
 
 
 def write_cases(folder: Path) -> None:
-    """Cases with results: right, wrong from token 2 on, not a number, unknown rule, and one whose name is no word."""
+    """Write cases with results: right, wrong from token 2, not a number, unknown rule, and an odd name."""
     header, tensors = some("delta", **DRAWN)
     results = dict(atlas_ref.evaluate(atlas_ref.make(header, tensors), grad=True).tensors)
     late, hole = results["out/y"].copy(), results["out/M"].copy()

@@ -149,7 +149,10 @@ def form_cases(draw: st.DrawFn, form: str, rule: str | None = None, *, newton_sc
 
 
 def with_extreme_gates(case: Case, seed: int) -> Case:
-    """The case with a third of its retain and momentum gates at exactly 0 or 1, and some steps 0; as it is for seed 0."""
+    """The case with extreme gates: a third of retain and momentum exactly 0 or 1, some steps 0.
+
+    Seed 0 returns the case unchanged.
+    """
     if seed == 0:
         return case
     random = np.random.default_rng(seed)

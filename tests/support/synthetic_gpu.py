@@ -1,4 +1,4 @@
-"""Recorded times of no machine: what a run on a GPU would hand to the table, the JSON file and the pictures."""
+"""Synthetic times of a run on a GPU, for the table, the JSON file and the pictures."""
 
 from __future__ import annotations
 

@@ -209,7 +209,10 @@ def _first_process(config: Any) -> bool:
 
 
 def evaluate_vectors(recorder: Recorder) -> None:
-    """Every recorded case in each form that computes it, with gradients where it has a cotangent, each in a context of its own."""
+    """Evaluate every recorded case in each form that computes it, each in a context of its own.
+
+    A case with a cotangent is evaluated with gradients.
+    """
     from atlas_ref.oracle.cases.case import load
     from atlas_ref.oracle.evaluate import evaluate
     from atlas_ref.vectors.inputs.properties import forms

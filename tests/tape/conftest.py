@@ -209,7 +209,10 @@ PLAIN_RESULTS = {"less", "greater", "equal", "zeros_like", "ones_like", "stop_gr
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test on every op where it has an argument `case`, or `free_case`: one that holds no NumPy arrays of its own."""
+    """Run a test on every op where it has an argument `case` or `free_case`.
+
+    A `free_case` holds no NumPy arrays of its own.
+    """
     for name, cases in (("case", CASES), ("free_case", [case for case in CASES if not case.holds_arrays])):
         if name in metafunc.fixturenames:
             metafunc.parametrize(name, cases, ids=[f"{case.op}-{i}" for i, case in enumerate(cases)])

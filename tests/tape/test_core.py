@@ -60,7 +60,10 @@ def test_a_variable_used_many_times_receives_the_sum() -> None:
 
 @pytest.mark.clause("TAPE-7")
 def test_contributions_are_added_in_the_reverse_order_of_the_records() -> None:
-    """(-1e16 + 1e16) + 1 is 1 and (1 + 1e16) - 1e16 is 0: the order shows in the bits, also under an outer tape."""
+    """The order of additions as it shows in the bits, also under an outer tape.
+
+    (-1e16 + 1e16) + 1 is 1 and (1 + 1e16) - 1e16 is 0.
+    """
     small, large = np.array([1.0]), np.array([1e16])
 
     def by_product(x: Any) -> Any:
@@ -79,7 +82,10 @@ def test_contributions_are_added_in_the_reverse_order_of_the_records() -> None:
 
 @pytest.mark.clause("TAPE-7")
 def test_plain_and_recorded_cotangents_of_one_array_keep_their_order() -> None:
-    """Of -1e16, 1e16 y and 1 only the second is a variable of the outer tape; it is added second all the same."""
+    """The sum of -1e16, 1e16 y and 1, of which only the second is a variable of the outer tape.
+
+    It is added second all the same.
+    """
 
     def inner(y: Any) -> Any:
         return tape.grad(lambda x: x[0] * 1.0 + (x[0] * 1e16 * y + x[0] * -1e16))(np.ones(1))

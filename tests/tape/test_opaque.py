@@ -204,7 +204,7 @@ def test_one_block_in_two_threads_keeps_its_residuals_apart() -> None:
 
 
 def held_block(held: list[Any], *, fresh: bool) -> Callable[..., Any]:
-    """2 a + 3 b, whose backward keeps the arrays that it gives, so that a test can tell them from copies."""
+    """The block 2 a + 3 b, whose backward keeps its results so that a test can recognise copies."""
 
     def backward(_: Any, g: Any) -> Any:
         held[:] = [2.0 * g, 3.0 * g]
@@ -226,7 +226,10 @@ def test_a_gradient_is_what_a_block_gave_where_nothing_else_holds_it_and_a_copy_
 
 @pytest.mark.clause("TAPE-9")
 def test_no_gradient_shares_memory_with_another_or_with_what_the_caller_holds() -> None:
-    """Beside a fresh block: a leaf that is the value, two leaves of one cotangent, an argument that comes twice, a block behind a view."""
+    """Gradients beside a fresh block in four cases of sharing.
+
+    A leaf that is the value, two leaves of one cotangent, an argument that comes twice, a block behind a view.
+    """
     held: list[Any] = []
     block = held_block(held, fresh=True)
 

@@ -114,7 +114,10 @@ def test_maximum_and_minimum_pass_nan_on_as_numpy_does(op: str) -> None:
 
 @pytest.mark.clause("TAPE-4")
 def test_powers_at_zero_have_the_derivatives_of_polynomials() -> None:
-    """d/dx of (1, x, x^2, x^3) at 0 is (0, 1, 0, 0), with exponents as an array or one by one."""
+    """Derivatives of (1, x, x^2, x^3) at 0, with exponents as an array or one by one.
+
+    They are (0, 1, 0, 0).
+    """
     together = tape.jacobian(lambda x: x ** np.arange(4))
     one_by_one = tape.jacobian(lambda x: ops.stack([x**p for p in range(4)]))
     for name, jacobian in (("array", together), ("numbers", one_by_one)):
@@ -124,7 +127,10 @@ def test_powers_at_zero_have_the_derivatives_of_polynomials() -> None:
 
 @pytest.mark.clause("TAPE-5")
 def test_the_mixed_derivative_of_a_power_is_right_at_exponent_zero() -> None:
-    """d/da d/dp a^p = a^(p - 1) (1 + p log a), which is 1 / a at p = 0."""
+    """The mixed derivative at p = 0, which is 1 / a.
+
+    d/da d/dp a^p = a^(p - 1) (1 + p log a).
+    """
     a, p = np.array([0.5, 2.0]), np.array([0.0, 3.0])
     mixed = tape.grad(lambda p: ops.sum(tape.grad(lambda a: ops.sum(a**p))(a)))(p)
     assert_close("mixed", mixed, a ** (p - 1) * (1 + p * np.log(a)), ANALYTIC)

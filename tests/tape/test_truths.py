@@ -167,7 +167,10 @@ def test_recurrent_network_by_backpropagation_through_time() -> None:
 
 @pytest.mark.clause("TAPE-7")
 def test_delta_rule_by_its_adjoint_recursion() -> None:
-    """S' = S - eta (S k - v) k^T, loss sum_t q_t^T S_t u: S_bar' -> S_bar' (1 - eta k k^T), and the rest from it."""
+    """The adjoint recursion of S' = S - eta (S k - v) k^T.
+
+    With loss sum_t q_t^T S_t u it is S_bar' -> S_bar' (1 - eta k k^T), and the rest follows from it.
+    """
     eta, u = 0.3, V[1]
 
     def loss(p: Any) -> Any:
@@ -197,7 +200,10 @@ def test_delta_rule_by_its_adjoint_recursion() -> None:
 
 @pytest.mark.clause("TAPE-7")
 def test_window_that_slides_hands_each_row_the_cotangents_of_its_stay() -> None:
-    """Row t is in the window of c rows after steps t, ..., t + c - 1, at places c - 1, ..., 0."""
+    """The stay of row t in a window of c rows.
+
+    It is there after steps t, ..., t + c - 1, at places c - 1, ..., 0.
+    """
     c = 3
     weights = draw.standard_normal((T, c, N))
     want = np.zeros((T, N))
@@ -217,7 +223,10 @@ def test_window_that_slides_hands_each_row_the_cotangents_of_its_stay() -> None:
 
 @pytest.mark.clause("TAPE-7")
 def test_odd_polynomial_of_a_matrix_by_matrix_calculus() -> None:
-    """Y = (b A + c A A) X, A = X X^T: A_bar = B' X^T with B' = Y_bar, and X gets three parts."""
+    """Matrix calculus of Y = (b A + c A A) X with A = X X^T.
+
+    A_bar = B' X^T with B' = Y_bar, and X gets three parts.
+    """
     b, c, Y_bar = -1.3, 0.4, G
     X = U
     A = X @ X.T

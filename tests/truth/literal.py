@@ -25,7 +25,10 @@ SHARED = ("in/phi/", "in/proj", "in/param/", "in/x", "in/active", "in/reset")  #
 
 
 def evaluate(header: dict[str, Any], tensors: Tensors) -> dict[str, Any]:
-    """Results of a case: out/y, out/M, out/S and all that lets a run continue (out/X or out/phi for the two bare functions)."""
+    """Results of a case: out/y, out/M, out/S and all that lets a run continue.
+
+    The two bare functions give out/X and out/phi.
+    """
     exact = complex if any(np.iscomplexobj(value) for value in tensors.values()) else float
     arrays = {name: np.asarray(value, dtype=exact) for name, value in tensors.items()}
     convention = resolve(header)
@@ -155,7 +158,10 @@ class Sequence:
         return 2 / self.d_out if given == "2/d_out" else float(given)
 
     def signs(self) -> tuple[float, float]:
-        """How g enters S and how U enters M: (+, -) or, for momentum_sign minus, (-, +); ascent flips the second."""
+        """Signs with which g enters S and U enters M.
+
+        (+, -) or, for momentum_sign minus, (-, +); ascent flips the second.
+        """
         into_s, into_m = (1.0, -1.0) if self.convention["momentum_sign"] == "plus" else (-1.0, 1.0)
         return into_s, into_m if self.convention["direction"] == "descent" else -into_m
 
@@ -173,7 +179,10 @@ class Sequence:
         return value
 
     def edge(self, state: State, t: int) -> Any:
-        """renormalise: the sum over all c weights over the sum of those whose token exists; 1 if the latter is 0."""
+        """The factor of window_edge renormalise.
+
+        The sum over all c weights over the sum of those whose token exists; 1 if the latter is 0.
+        """
         if self.convention["window_edge"] == "truncate":
             return 1.0
         everything = sum(self.weight(state, t, j) for j in range(self.c))
@@ -185,13 +194,19 @@ class Sequence:
         return {"running": state.M, "zero": self.zero}.get(self.convention["reference"], state.M_ref)
 
     def residual(self, reference: Array, phi: Array, v: Array, retain: Array | float) -> Array:
-        """e = M_ref phi - v, with r M_ref in place of M_ref under before_error and + v under value_sign plus."""
+        """e = M_ref phi - v.
+
+        r M_ref takes the place of M_ref under before_error, and + v that of - v under value_sign plus.
+        """
         if self.convention["decay"] == "before_error":
             reference = rows(retain, reference)
         return reference @ phi + v if self.convention["value_sign"] == "plus" else reference @ phi - v
 
     def window_gradient(self, state: State, t: int) -> Array:
-        """g_t = s sum_j gamma[t,j] e[t,t-j] phi(k_{t-j})^T; a token of lag j is of the current span iff j <= p(t)."""
+        """The gradient of the window at token t.
+
+        g_t = s sum_j gamma[t,j] e[t,t-j] phi(k_{t-j})^T; a token of lag j is of the current span iff j <= p(t).
+        """
         total, factor = self.zero, self.edge(state, t)
         for j in range(min(self.c, len(state.tokens))):
             token = state.tokens[-1 - j]
@@ -226,7 +241,10 @@ class Sequence:
         state.M = rows(self.retain(t), state.M) + into_m * rows(b, state.S)
 
     def write_omega(self, state: State, t: int) -> None:
-        """S <- m S + a g; M <- r M - b NS(S), the window's sum inside g or, under momentum_then_window, over the momenta."""
+        """One write of the Omega rule.
+
+        S <- m S + a g; M <- r M - b NS(S), the window's sum inside g or, under momentum_then_window, over the momenta.
+        """
         (a, b), (into_s, into_m), m = self.rates(t), self.signs(), self.momentum(t)
         if self.window_first:
             gradient = self.window_gradient(state, t)

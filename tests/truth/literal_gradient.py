@@ -25,7 +25,10 @@ def complex_step(
     step: float = 1e-30,
     entries: Iterable[tuple[int, ...]] | None = None,
 ) -> np.ndarray:
-    """df/dx[i] = Im f(x + i step e_i) / step for every entry of tensors[name]; with `entries` for those alone, nan elsewhere."""
+    """The gradient of tensors[name] by the complex step, at `entries` alone where given and nan elsewhere.
+
+    df/dx[i] = Im f(x + i step e_i) / step.
+    """
     base = np.asarray(tensors[name], dtype=complex)
     gradient = np.full(base.shape, np.nan)
     for index in np.ndindex(*base.shape) if entries is None else entries:

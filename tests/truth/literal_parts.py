@@ -202,7 +202,9 @@ def solve(matrix: list[list[Decimal]], right: list[Decimal]) -> list[Decimal]:
 
 
 def minimax_quintic(low: Decimal, high: Decimal) -> tuple[Decimal, Decimal, Decimal, Decimal]:
-    """a, b, c, E of the p(x) = a x + b x^3 + c x^5 nearest to 1 on [low, high], by exchange of four points.
+    """Coefficients a, b, c and error E of the odd quintic nearest to 1 on [low, high].
+
+    p(x) = a x + b x^3 + c x^5, by exchange of four points.
 
     p(low) = 1 - E, p(q) = 1 + E, p(r) = 1 - E, p(high) = 1 + E, with q < r the roots of p' = a + 3 b x^2 + 5 c x^4.
     """
@@ -221,7 +223,10 @@ def minimax_quintic(low: Decimal, high: Decimal) -> tuple[Decimal, Decimal, Deci
 
 @functools.cache
 def polar_express(steps: int, lower_bound: float) -> list[tuple[float, float, float]]:
-    """Step i is minimax on [l_i, u_i]; l_{i+1} = 1 - E_i, u_{i+1} = 1 + E_i; (15, -10, 3) / 8 once u - l < 1e-5."""
+    """Rows of the Polar Express: step i is minimax on [l_i, u_i].
+
+    l_{i+1} = 1 - E_i, u_{i+1} = 1 + E_i; (15, -10, 3) / 8 once u - l < 1e-5.
+    """
     table = []
     with localcontext() as context:
         context.prec = 60
@@ -247,7 +252,10 @@ def coefficient_table(settings: dict[str, Any]) -> list[tuple[float, float, floa
 
 
 def newton_schulz(s: Array, settings: dict[str, Any]) -> Array:
-    """X_0 = S / (f ||S|| + eps); X <- a X + (b A + c A^2) X with A = X X^T; then the scale."""
+    """Newton-Schulz as written in the spec.
+
+    X_0 = S / (f ||S|| + eps); X <- a X + (b A + c A^2) X with A = X X^T; then the scale.
+    """
     norm = np.sqrt(np.sum(s * s))
     factor, eps = settings["norm_factor"], settings["eps"]
     if settings["guard"] == "return" and norm.real < eps:

@@ -31,7 +31,10 @@ def per_token(x: Array, heads: int, function: Any) -> Array:
 
 
 def gate_values(convention: dict[str, Any], arrays: Tensors, k: Array, v: Array, gate: str, squash: Any) -> Array:
-    """squash(W_g [k; v] + b_g), (B, H, T) for one row and (B, H, T, d_out) for one row per output dimension."""
+    """squash(W_g [k; v] + b_g) for every token.
+
+    (B, H, T) for one row and (B, H, T, d_out) for one row per output dimension.
+    """
     w, b = arrays[f"in/param/W_{gate}"], arrays[f"in/param/b_{gate}"]
     kind = convention["k_norm"] if convention["norm_place"] == "before_phi" else "none"
     values = np.zeros((*k.shape[:-1], w.shape[1]), k.dtype)
@@ -41,7 +44,10 @@ def gate_values(convention: dict[str, Any], arrays: Tensors, k: Array, v: Array,
 
 
 def window_weights(header: dict[str, Any], arrays: Tensors, x: Array, heads: int) -> Tensors:
-    """The table gamma[t, j] (B, H, T, c) of all kinds but gates, and where a kind is "gate" the product of each token's gates (B, H, T)."""
+    """The table gamma[t, j] (B, H, T, c) of all kinds but gates.
+
+    Where a kind is "gate", also the product of each token's gates (B, H, T).
+    """
     c = header.get("window", 1)
     kinds = flatten(header.get("window_weights") or {"kind": "uniform"})
     table = np.ones((len(x), heads, x.shape[1], c), x.dtype)

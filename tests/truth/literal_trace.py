@@ -1,4 +1,4 @@
-"""The trace as literal loops: every quantity of a token written down where it arises, and one of them moved on request.
+"""The trace as literal loops: every quantity of a token where it arises, one of them moved on request.
 
 Truth for `trace/OP` and, by the complex step, for `trace_grad/OP`. It shares nothing with the package under test.
 """
@@ -54,7 +54,10 @@ class Traced(Sequence):
         state.M = self.note("M", t, state.M)
 
     def residuals(self, state: State, t: int) -> Array:
-        """Row j for token t-j; zero where there is none, where it is cut off, and where its momentum alone counts."""
+        """Residuals of the window's tokens: row j for token t-j.
+
+        A row is zero where there is no token, where it is cut off, and where its momentum alone counts.
+        """
         found = np.zeros((self.c, self.d_out), self.zero.dtype)
         for j in range(min(self.c if self.window_first or self.rule != "omega" else 1, len(state.tokens))):
             token = state.tokens[-1 - j]

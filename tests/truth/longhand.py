@@ -1,4 +1,4 @@
-"""One Omega sequence longhand: every token's step and its pullback, written as the specs write them, one index at a time.
+"""One Omega sequence longhand: each token's step and its backward, one index at a time, as the specs write.
 
 The forward loop (OMEGA-2 to OMEGA-13, WINDOW-8 to WINDOW-17) takes float64 or complex128, so that a complex step passes; the
 backward loop (OMEGA-23 to OMEGA-26, WINDOW-22 to WINDOW-24) visits the tokens from the last to the first. Inputs are mapped

@@ -1,4 +1,7 @@
-"""The Omega rule with a running reference as plain loops, and the rules through the package: shared by the errata of rules."""
+"""The Omega rule with a running reference as plain loops, and the rules through the package.
+
+Shared by the errata of rules.
+"""
 
 import numpy as np
 import pytest
@@ -22,7 +25,10 @@ def tokens(count=32, d_in=6, d_out=5, seed=0):
 
 
 def omega(keys, values, retain, momentum, inner, outer, window=1, update=None, memory=None, trace=None):
-    """All memories of S = m S + inner g, M = r M - outer U with the running reference and uniform weights."""
+    """Memories of S = m S + inner g, M = r M - outer U with the running reference.
+
+    The weights are uniform.
+    """
     memory = np.zeros((values.shape[1], keys.shape[1])) if memory is None else memory
     trace = np.zeros_like(memory) if trace is None else trace
     memories = []
@@ -37,7 +43,10 @@ def omega(keys, values, retain, momentum, inner, outer, window=1, update=None, m
 
 
 def titans(keys, values, forget, momentum, rate, trace=None):
-    """All memories of S = m S - h g, M = (1 - f) M + S (the seeds' Titans LMM and, for m = 0, their Delta rule)."""
+    """Memories of S = m S - h g, M = (1 - f) M + S.
+
+    This is the seeds' Titans LMM and, for m = 0, their Delta rule.
+    """
     memory = np.zeros((values.shape[1], keys.shape[1]))
     trace = np.zeros_like(memory) if trace is None else trace
     memories = []

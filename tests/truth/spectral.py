@@ -116,7 +116,10 @@ def polynomial(rows: Rows, x: Array) -> Array:
 
 
 def divided_difference(rows: Rows, x: Array, y: Array) -> Array:
-    """(h(x) - h(y)) / (x - y) without a quotient, so h'(x) where x = y: the product of those of the steps."""
+    """(h(x) - h(y)) / (x - y) without a quotient, so h'(x) where x = y.
+
+    It is the product of those of the steps.
+    """
     product = 1.0
     for a, b, c in rows:
         xx, xy, yy = x * x, x * y, y * y

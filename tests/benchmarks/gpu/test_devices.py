@@ -1,4 +1,7 @@
-"""The GPU's clock, memory and copies, on a CuPy that only counts: what a machine without a GPU can show of that code."""
+"""The GPU's clock, memory and copies, on a CuPy that only counts.
+
+This is what a machine without a GPU can show of that code.
+"""
 
 from __future__ import annotations
 

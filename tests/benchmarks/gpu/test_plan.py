@@ -140,7 +140,10 @@ def test_useful_bytes_are_inputs_and_results_once() -> None:
 
 
 def test_useful_multiply_adds_of_an_exact_chunk_by_hand() -> None:
-    """16 tokens, d = 8, no momentum: keys by keys, queries by keys, two products with M, substitution, reads, end state."""
+    """Count of 16 tokens at d = 8 without momentum.
+
+    Keys by keys, queries by keys, two products with M, substitution, reads, end state.
+    """
     assert useful.exact(8, 1, 16, momentum=False) == 16 * 16 * 8 * 2 + 16 * 8 * 8 * 3 + 16 * 16 * 8 // 2 + 16 * 16 * 8
     assert useful.exact(8, 1, 16, momentum=True) - useful.exact(8, 1, 16, momentum=False) == 3 * 16 * 8 * 8
 

@@ -1,4 +1,4 @@
-"""A group from inputs to ratios, on the CPU, on the stand-in that is as strict as CuPy, and with candidates that fail."""
+"""A group from inputs to ratios: on the CPU, on the strict stand-in, and with candidates that fail."""
 
 from __future__ import annotations
 
@@ -87,7 +87,10 @@ def test_every_candidate_of_ours_runs_and_is_right(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["gated delta", "frozen Omega in spans"])
 def test_nothing_in_a_run_leaves_the_device(name: str) -> None:
-    """On the stand-in whatever would convert, or wait for the device, raises; the checks of a call's arguments alone may look."""
+    """A run on the stand-in, which raises on conversions and on waits for the device.
+
+    Only the checks of a call's arguments may look.
+    """
     device = Elsewhere()
     with backend.used(tests.support.standin.array.NAME):
         found = running.measured(group(name), device, BRIEF, Foreseen(), SPEEDS)

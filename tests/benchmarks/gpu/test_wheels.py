@@ -1,4 +1,4 @@
-"""What `make bench-gpu` installs where there is no network: what is lacking, nothing else, and a word about what was not brought."""
+"""What `make bench-gpu` installs without a network: the lacking packages alone, and a word about those not brought."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adapters of public implementations: each computes what it says, and what the page says of it is what the survey finds."""
+"""Adapters of public implementations: each computes what it says, and the survey confirms what the page says."""
 
 import importlib
 import json
@@ -62,7 +62,7 @@ def test_a_gate_of_zero_makes_a_chunk_form_in_logarithms_not_finite():
 
 
 def test_the_momentum_chunk_form_adds_to_a_rate():
-    """Its reads are those of a second rate that is 1e-6 larger, and not those of the rate that it is given."""
+    """Reads of a second rate that is 1e-6 larger than the one passed in."""
     one = installed("momentum_delta_chunk").implementation
     header, inputs = some("titans_lmm", tokens=8, convention="fla-momentum-delta", cotangent=False)
     inputs["in/step_size_memory"] = np.full_like(inputs["in/step_size_memory"], 0.01)

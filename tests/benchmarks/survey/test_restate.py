@@ -1,4 +1,4 @@
-"""A case taken as an implementation can be asked for it: what is changed, what is refused, and what it means for the truth."""
+"""A case taken as an implementation: what restating it changes, what is refused, and what that means for the truth."""
 
 import json
 

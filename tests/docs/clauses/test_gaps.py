@@ -1,4 +1,7 @@
-"""A clause that is removed, renamed or left untested is a gap with file and line, in a copy of this repository and in a small one."""
+"""Gaps with file and line for a clause that is removed, renamed or left untested.
+
+Shown in a copy of this repository and in a small one.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What counts as a clause, as code of it and as a test of it; and that this repository names every clause."""
+"""What counts as a clause, as its code and as its test; this repository names every clause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiled forms in chunks: the sequential rule's numbers, for whatever it takes; what it does not take, and how it leaves it to NumPy."""
+"""Compiled forms in chunks: the sequential rule's numbers, and the calls that are left to NumPy."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_is_the_sequential_rule(groups: list[bool], sizes: tuple[int, int | None
 def test_is_the_sequential_rule_under_a_reference_that_is_known(
     groups: list[bool], sizes: tuple[int, int | None, int], reference: str, boundary: str, read: str
 ) -> None:
-    """In two calls, of which the second continues with the window, the residuals and the place in a span of the first."""
+    """Two calls, of which the second continues with the window, residuals and place in a span of the first."""
     T, chunk, window = sizes
     convention = {"reference": reference, "read": read} | ({} if reference == "zero" else {"window_at_boundary": boundary})
     for d_in, d_out in ((4, 4), (7, 5)):

@@ -1,4 +1,4 @@
-"""Where kernels run in the tests: on the host in three orders of their threads, and on a GPU where CuPy finds one."""
+"""Where kernels run in the tests: on the host in three thread orders, and on a GPU if present."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class Guarded:
 
 
 class Emulated:
-    """A device that runs each kernel on the host, threads in one order; where `planted`, in a source changed by hand.
+    """A device that runs each kernel on the host, thread after thread, in a source changed by `planted`.
 
     Attributes:
         order: FORWARDS, BACKWARDS, or a seed from SHUFFLED on.

@@ -1,4 +1,7 @@
-"""The few calls of CuPy that launches and graphs make, on NumPy's arrays: it runs nothing and keeps what it was asked for."""
+"""The few calls of CuPy that launches and graphs make, on NumPy's arrays.
+
+It runs nothing and keeps the requests.
+"""
 
 from __future__ import annotations
 

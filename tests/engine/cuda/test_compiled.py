@@ -1,4 +1,4 @@
-"""Every instantiation of every kernel compiles for the GPUs it is meant for, by nvcc and by NVRTC, within registers and shared memory."""
+"""Compilation of every kernel instantiation for its GPUs, by nvcc and NVRTC, within registers and shared memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The host that runs the kernels finds mistakes that a GPU may hide: each is planted into a source, and must be seen."""
+"""Mistakes that a GPU may hide, planted into kernel sources: the emulating host must report each."""
 
 from __future__ import annotations
 
@@ -56,7 +56,10 @@ def worst(got: Any, want: Any) -> float:
 
 
 class Mistake(NamedTuple):
-    """What is replaced in a source, by what, what runs, and what the host says where it is more than a wrong result."""
+    """A planted mistake: what it replaces in a source, what runs, and the message of the host.
+
+    The message is there where the outcome is more than a wrong result.
+    """
 
     run: Callable[[Emulated], float]
     old: str

@@ -1,4 +1,7 @@
-"""The parallel forms with kernels in the place of array operations: on the host here, the same hooks that a GPU takes."""
+"""The parallel forms with kernels in place of array operations.
+
+On the host here, through the same hooks that a GPU takes.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ MORE = {
 
 
 def weighed(outputs: Iterable[Any]) -> Any:
-    """A number of all outputs; each entry has a weight of its own, since equal ones of M and S cancel where M is minus S."""
+    """One number from all outputs, with a weight of its own for each entry.
+
+    Equal weights of M and S would cancel where M is minus S.
+    """
     return sum(ops.sum(ops.tanh(value) * np.cos(np.arange(value.size) + place).reshape(value.shape)) for place, value in enumerate(outputs))
 
 

@@ -1,4 +1,4 @@
-"""Products for a graph: what cuBLAS is asked for, by a library that computes on the host what cuBLAS's manual says."""
+"""Products for a graph: the calls to cuBLAS, answered by a host library written from cuBLAS's manual."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def by_columns(kind: Any, at: int, rows: int, columns: int, apart: int) -> np.nd
 
 
 class Library:
-    """cuBLAS by its manual: C = one op(A) op(B) + nothing C for each of a count of matrices, every one column after column."""
+    """cuBLAS by its manual: C = one op(A) op(B) + nothing C for a count of column-major matrices."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[int, ...]] = []

@@ -1,4 +1,4 @@
-"""Forms that a CUDA graph is made of: nothing in them copies, waits, or multiplies in a way that cannot be recorded."""
+"""Forms in a CUDA graph: no copies, no waits, no products that cannot be recorded."""
 
 from __future__ import annotations
 

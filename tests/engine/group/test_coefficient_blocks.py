@@ -61,7 +61,10 @@ def test_rows_by_block_are_those_token_by_token(chunk: int, window: int, stride:
 @pytest.mark.parametrize("momentum", [False, True])
 @pytest.mark.parametrize(("memories", "apart"), [(15, 15 * 32 * 8), (16, PAGE + ALIGNMENT)])
 def test_columns_that_would_begin_at_one_place_of_a_page_stand_apart(memories: int, apart: int, momentum: bool) -> None:
-    """Seen where rows were laid out on the host: 16 x 32 entries of 8 bytes are a page. The rows are what they are elsewhere."""
+    """A check of strides for rows laid out on the host, and of their values everywhere.
+
+    16 x 32 entries of 8 bytes are a page.
+    """
     gates = drawn(6, 3, chunks=32, memories=memories, momentum=momentum)
     found, want = coefficient_rows(gates, 8, 1), plain_coefficient_rows(gates, 8, 1)
     assert found[0].strides[-1] == apart

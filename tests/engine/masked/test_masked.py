@@ -1,4 +1,7 @@
-"""A group of chunks by hand against its twin in tape ops and against the complex step: values, first and second derivatives."""
+"""A group of chunks by hand against its twin in tape ops and the complex step.
+
+Values, first and second derivatives.
+"""
 
 from __future__ import annotations
 
@@ -163,7 +166,10 @@ def test_the_gradient_of_one_output_alone_needs_no_other(output: int) -> None:
 @pytest.mark.clause("CHUNK-4", "CHUNK-5")
 @pytest.mark.parametrize("momentum", [False, True])
 def test_coefficient_rows_are_the_sums_over_paths(momentum: bool) -> None:
-    """D[t,i] = sum over s <= t of the products of retain after s, times rate_out_s times X[s,i]; X likewise: as plain loops."""
+    """D[t,i] as plain loops, and X likewise.
+
+    D[t,i] is the sum over s <= t of the products of retain after s, times rate_out_s times X[s,i].
+    """
     layout = Layout(6, 3, (False,), "frozen", False, "after", False, 0)
     given = drawn(layout, momentum=momentum)
     gates = coefficients.gate_rows(6, given.retain, given.momentum, given.rate_in, given.rate_out, given.weights)

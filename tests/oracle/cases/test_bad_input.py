@@ -1,4 +1,4 @@
-"""What a case must not hold: each fault has one line that says where it is, what was found and what is needed.
+"""Faults of a case: each gives one line with the place, the value and the requirement.
 
 The same words come from Python and from every command that takes a case; no command writes anything.
 """

@@ -102,7 +102,10 @@ def test_a_packed_sequence_that_ended_in_the_first_call_leaves_no_trace():
 @settings(repeatable, max_examples=40)
 @given(data=st.data())
 def test_any_case_resumes_anywhere(data):
-    """Without a reset in the second call, which would go back to a state that it does not hold, and without call_end."""
+    """A case in two calls, without a reset in the second and without call_end.
+
+    A reset would go back to a state that the second call does not hold.
+    """
     case = data.draw(cases(reset=0).filter(lambda case: case.convention.read != "call_end"))
     inputs = {name: value for name, value in case.inputs.items() if not name.endswith("_bar")}
     tokens = inputs["in/k" if "in/k" in inputs else "in/x"].shape[-2]

@@ -1,4 +1,4 @@
-"""The published JSON Schema says what the reader does: what is read validates, what it can express and is refused does not."""
+"""The published JSON Schema against the reader: accepted cases validate, expressible refusals do not."""
 
 import json
 

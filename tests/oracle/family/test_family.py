@@ -62,7 +62,10 @@ def test_its_gradients_are_those_of_the_rules(rule):
 
 
 def sequences(rule):
-    """Packed sequences with pulses; a window that is full from the start; no momentum, under which less depends on the convention."""
+    """Cases of a rule: packed sequences with pulses, a window full from the start, no momentum.
+
+    Without momentum less depends on the convention.
+    """
     split = {} if rule == "hebbian" else {"rate": "split"}
     if rule == "newton_schulz":
         return [new(Request(rule=rule, d_in=3, d_out=3, seed=1))]

@@ -285,7 +285,7 @@ def test_newton_schulz_alone_is_identified():
 
 
 def one_by_one(case, count):
-    """CPU seconds that so many evaluations of the case would take, one after the other, on the machine as it is now."""
+    """CPU seconds of `count` evaluations of the case, one after the other, on the machine as it is now."""
     evaluate(case)
     before = time.process_time()
     for _ in range(5):

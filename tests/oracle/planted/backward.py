@@ -66,7 +66,10 @@ class _Gradients:
         return dg, np.zeros_like(dS) if one.plant.drops_dS else one.m[t] * dS
 
     def _newton_schulz(self, t: int, D: Array) -> Array:
-        """B = b A + c A^2: dB = dY X^T, dA = b dB + c (dB A + A dB), dX = a dY + B dY + (dA + dA^T) X (NS-20)."""
+        """The backward of the Newton-Schulz iteration (NS-20).
+
+        B = b A + c A^2: dB = dY X^T, dA = b dB + c (dB A + A dB), dX = a dY + B dY + (dA + dA^T) X.
+        """
         one = self.one
         a, b, c = (np.float32(each) for each in one.plant.coefficients)
         self._keep("X5", D)

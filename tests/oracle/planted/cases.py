@@ -1,4 +1,7 @@
-"""The cases that mistakes are planted into: small, dyadic, exact in bfloat16 and float16, without the values that hide a mistake."""
+"""The cases for planted mistakes: small, dyadic, exact in bfloat16 and float16.
+
+They avoid the values that hide a mistake.
+"""
 
 from __future__ import annotations
 

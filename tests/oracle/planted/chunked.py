@@ -1,4 +1,6 @@
-"""The exact chunk form of titans_lmm, delta and hebbian by hand: a triangular solve per chunk, over a sequence padded to whole chunks.
+"""The exact chunk form of titans_lmm, delta and hebbian by hand, a triangular solve per chunk.
+
+The sequence is padded to whole chunks.
 
     c_t = r_t c_(t-1)   n_t = m_t n_(t-1)   f_t = r_t f_(t-1) - b_t n_t
     N[t,j] = m_t N[t-1,j] (+ a_t at j = t)   G[t,j] = r_t G[t-1,j] + b_t N[t,j]

@@ -1,4 +1,4 @@
-"""The mistakes of the design's list, each with the cases it is planted into and, where it is a convention, its name."""
+"""The mistakes of the design's list, each with its cases and, for a convention, its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The four rules once more, by hand in NumPy, token by token, with outputs and traces - and the place for each mistake.
+"""The four rules by hand in NumPy, token by token, with outputs, traces and a place for each mistake.
 
 Written from the clauses of the specs and from nothing of atlas_ref. Arithmetic and state are float32; what is recorded is
 rounded to the format of the storage. Conventions are those of preset `spec` but for what `Plant` changes.
@@ -67,7 +67,10 @@ class Rule:
 
 
 class One:
-    """One sequence of a case: k (T, d_in), v (T, d_out), q (T, d_in), gates (T,) or (T, d_out), weights (T, c), M0, S0."""
+    """One sequence of a case.
+
+    k (T, d_in), v (T, d_out), q (T, d_in), gates (T,) or (T, d_out), weights (T, c), M0, S0.
+    """
 
     def __init__(self, rule: Rule, inputs: Mapping[str, Array], plant: Plant, way: Rounding) -> None:
         self.rule, self.plant, self.way = rule, plant, way

@@ -1,4 +1,4 @@
-"""Small mistakes in five steps of Newton-Schulz on random inputs, recorded in bfloat16: what results show, and what a replay shows.
+"""Small mistakes in five Newton-Schulz steps, recorded in bfloat16: sight of results against sight of a replay.
 
 A comparison of results sees a mistake only where it is larger than what bfloat16 may do to everything before it; a replay sees each step
 alone. Printed by `python -m tests.oracle.planted --subtle`.

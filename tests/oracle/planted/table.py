@@ -26,7 +26,10 @@ CHUNKED = ("titans_lmm", "delta", "hebbian")
 
 
 class Found(NamedTuple):
-    """What check and replay say to a re-statement: the first tensor and the first op that are not PASS, "" where all are."""
+    """Verdicts of check and replay on a restatement: the first tensor and the first op that fail.
+
+    "" where all are PASS.
+    """
 
     checked: str
     replayed: str

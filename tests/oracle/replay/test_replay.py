@@ -261,7 +261,10 @@ def test_an_overflow_that_recording_made_is_no_alarm():
 
 @pytest.mark.clause("REPLAY-12")
 def test_small_numbers_may_have_been_rounded_by_as_much_as_the_smallest_normal_one():
-    """Not by a part of themselves, as larger ones: 2^-24 is the unit of float16 below 2^-14, and 0 has no neighbours."""
+    """Rounding below the smallest normal number of float16.
+
+    The error is absolute: 2^-24 is the unit below 2^-14, and 0 has no neighbours.
+    """
     values = np.array([0.0, 2.0**-24, 2.0**-16, 2.0**-14, 1.0])
     each = Recorded("trace/S", "S", values, "float16")
     moved = [np.abs(replay_passes._moved(each, "float32", np.random.Generator(np.random.Philox(i))) - values) for i in range(200)]
@@ -344,7 +347,7 @@ def test_a_reserved_rule_is_not_supported():
 @pytest.mark.clause("REPLAY-13")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_cell_is_judged_by_the_tolerance_rule(dtype):
-    """The many cells of an op are judged at once; each ratio is the one that `from_members` gives for the cell alone."""
+    """The joint judgement of an op's cells against the ratio that `from_members` gives for each cell alone."""
     case = small("gated window")
     draw = np.random.default_rng(4)
     mine = {

@@ -1,4 +1,4 @@
-"""Adjoints: those of the trace raise no alarm; a backward pass by hand with one mistake in it is told which op is wrong."""
+"""Adjoints: no alarm for those of the trace, and the wrong op named for a faulty backward by hand."""
 
 import numpy as np
 import pytest
@@ -41,7 +41,7 @@ def test_any_subset_of_right_adjoints_raises_no_alarm(case, data):
 @pytest.mark.clause("REPLAY-23")
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_wrong_adjoint_is_named(kind):
-    """A number of one adjoint is moved; what was made of it before no longer agrees, and all that comes after it is right."""
+    """One adjoint with a changed number: those computed from the old number disagree, all later ones are right."""
     case, draw = small(kind), np.random.default_rng(2)
     whole = trace(case, grad=True)
     names = [name for name in whole if name.startswith("trace_grad/")]

@@ -34,7 +34,10 @@ def explained_for(header, tensors, answer, **options):
 
 @pytest.mark.clause("SRC-12", "SRC-14", "CASE-27")
 def test_the_message_of_a_wrong_result(cli, folder):
-    """The numbers were rounded to quarters from token 2 on: what was handed over is exact, ours has digits that every machine shares."""
+    """The report of results rounded to quarters from token 2 on.
+
+    The results handed over are exact, and ours are shown in digits that every machine shares.
+    """
     ran = cli("check", "cases/late.safetensors", "--no-nearest")
     message = ran.out[ran.out.index("cases/late") :]
     assert_golden("report_wrong.txt", _without_last_digits(message))

@@ -1,4 +1,7 @@
-"""The same sweep in this process, in several, on a cluster that loses a worker, and after a kill: the same results, bit for bit."""
+"""The same sweep in one process, in several, on a cluster and after a kill: bit-equal results.
+
+The cluster loses a worker.
+"""
 
 from __future__ import annotations
 

@@ -176,7 +176,10 @@ def _outside(x: Any) -> Any:
 
 
 def _key(key: Any) -> Any:
-    """An index: CuPy would copy one that is a NumPy array or a list to the device, and wait for the size of what a mask leaves."""
+    """Check an index.
+
+    CuPy would copy a NumPy array or a list to the device, and wait for the size of a mask's selection.
+    """
     if isinstance(key, tuple):
         return tuple(_key(part) for part in key)
     if isinstance(key, Strict):

@@ -1,4 +1,4 @@
-"""Larger cases: read from their JSON by plain loops, as somebody would in another language, and what they promise of results."""
+"""Larger cases, read from their JSON by plain loops as another language would, and their promises of results."""
 
 from __future__ import annotations
 

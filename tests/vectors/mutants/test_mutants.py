@@ -1,4 +1,4 @@
-"""Mutants and legal variants: every mistake that the design lists is one, each does what it says, and scores are check's verdicts."""
+"""Mutants and legal variants: all mistakes of the design's list, their effects, and scores as verdicts of check."""
 
 from __future__ import annotations
 

@@ -46,7 +46,10 @@ def test_linear_rules_and_newton_schulz_have_no_survivor(shipped, listed) -> Non
 @pytest.mark.slow
 @pytest.mark.clause("VEC-18")
 def test_the_published_matrix_is_that_of_the_set(shipped) -> None:
-    """Every target: no survivor and no alarm, and every kill that is published is one; borderline ones may differ between machines."""
+    """Every target: no survivor, no alarm, and every published kill a kill.
+
+    Borderline ones may differ between machines.
+    """
     found = matrix.matrix(shipped, jobs=2)
     assert found.exit_code == 0
     published = json.loads(PUBLISHED.read_text())

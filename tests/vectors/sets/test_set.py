@@ -202,7 +202,10 @@ def test_a_wheel_has_the_set_where_it_is_looked_for() -> None:
 @pytest.mark.clause("VEC-17")
 @pytest.mark.parametrize("dtype", table.STORAGE)
 def test_legal_variants_of_another_program_pass(listed, cases, dtype) -> None:
-    """The re-statement by hand, which shares no code with ours, rounds in eight ways; conventions of `spec` are what it knows."""
+    """The restatement by hand, which shares no code with ours, with eight ways of rounding.
+
+    Its conventions are those of `spec`.
+    """
     tried = 0
     for each in listed.vectors:
         if each.target not in ("delta", "hebbian", "titans_lmm", "omega", "omega-linear", "omega-atlas-paper"):

@@ -1,4 +1,7 @@
-"""verify: a changed byte, a missing file, a wrong hash, an unknown key - each is one line, and so is every other way to spoil a set."""
+"""The command verify: one line for a changed byte, a missing file, a wrong hash and an unknown key.
+
+The same holds for every other way to spoil a set.
+"""
 
 from __future__ import annotations
 
