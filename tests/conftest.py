@@ -72,7 +72,10 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 def _reductions(records: list[dict[str, Any]], every_twin: bool) -> list[str]:
-    """id, statement, worst agreement of the two sides, and the smallest distance of its twins (with -v: of each)."""
+    """Lines of the reductions: id, statement, worst agreement of the two sides, smallest distance of the twins.
+
+    With -v the distance of each twin.
+    """
     lines = []
     rows = sorted({each["id"]: each["place"] for each in records}.items(), key=lambda row: int(row[1]))
     for name, _ in rows:
@@ -89,7 +92,10 @@ def _reductions(records: list[dict[str, Any]], every_twin: bool) -> list[str]:
 
 
 def _errata(reports: list[Any]) -> list[str]:
-    """id, what is wrong, and whether the proof held; a test named test_e_a03_... proves erratum E-A03."""
+    """Lines of the errata: id, mistake, and whether the proof held.
+
+    A test named test_e_a03_... proves erratum E-A03.
+    """
     proofs: dict[str, tuple[bool, str]] = {}
     for report in reports:
         named = ERRATUM.search(report.nodeid)
@@ -105,7 +111,7 @@ def _errata(reports: list[Any]) -> list[str]:
 
 
 def _mutants(records: list[dict[str, Any]]) -> list[str]:
-    """name, the mistake, and the tests that reject it."""
+    """Lines of the mutants: name, mistake, and the tests that reject it."""
     lines = []
     for each in sorted(records, key=lambda each: int(each["place"])):
         tests = ", ".join(test.rpartition("::test_")[2] for test in each["rejected_by"])

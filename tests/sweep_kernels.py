@@ -32,18 +32,18 @@ def right(case: dict[str, Any], inputs: Tensors) -> Tensors:
 
 
 def _column(gate: np.ndarray, d_out: int, rank: int) -> np.ndarray:
-    """(..., T, d_out) or (..., T, 1)."""
+    """The gate as a factor of rows, (..., T, d_out) or (..., T, 1)."""
     return gate.astype(np.float64) if gate.ndim == rank else gate.astype(np.float64)[..., None]
 
 
 def no_pulse(case: dict[str, Any], inputs: Tensors) -> Tensors:
-    """Writes at inactive tokens, too; takes its time where it is told to."""
+    """The rule that writes at inactive tokens, too; slow on request."""
     time.sleep(float(os.environ.get("ATLAS_REF_TEST_PAUSE", "0")))
     return right(case, {name: value for name, value in inputs.items() if name != "active"})
 
 
 def by_chunks_of_four(case: dict[str, Any], inputs: Tensors) -> Tensors:
-    """Forgets the tokens after the last whole chunk."""
+    """The rule without the tokens after the last whole chunk."""
     T = inputs["k"].shape[-2]
     if T <= 4 or T % 4 == 0:
         return right(case, inputs)
@@ -53,7 +53,7 @@ def by_chunks_of_four(case: dict[str, Any], inputs: Tensors) -> Tensors:
 
 
 def divides_by_gates(case: dict[str, Any], inputs: Tensors) -> Tensors:
-    """Products of gates in float32, divided by each other: lost where they leave the format."""
+    """The rule by quotients of products of gates in float32, lost where these leave the format."""
     found = right(case, inputs)
     with np.errstate(all="ignore"):
         product = np.cumprod(inputs["retain"].astype(np.float32), axis=-1, dtype=np.float32)
@@ -63,21 +63,21 @@ def divides_by_gates(case: dict[str, Any], inputs: Tensors) -> Tensors:
 
 
 def crashes_after_eight(case: dict[str, Any], inputs: Tensors) -> Tensors:
-    """Ends its process where there are more than eight tokens."""
+    """End of the process where there are more than eight tokens."""
     if inputs["k"].shape[-2] > 8:
         os.kill(os.getpid(), signal.SIGSEGV)
     return right(case, inputs)
 
 
 def hangs_on_three(case: dict[str, Any], inputs: Tensors) -> Tensors:
-    """Never ends where there are exactly three tokens."""
+    """An endless run where there are exactly three tokens."""
     if inputs["k"].shape[-2] == 3:
         time.sleep(3600)
     return right(case, inputs)
 
 
 def garbage(case: dict[str, Any], inputs: Tensors) -> Any:
-    """No arrays at all."""
+    """An answer without arrays."""
     print("a print belongs on standard error")
     return {"y": "yes"}
 
@@ -97,7 +97,7 @@ def answers_nothing(case: dict[str, Any], inputs: Tensors) -> Tensors:
 
 
 def enormous(case: dict[str, Any], inputs: Tensors) -> Tensors:
-    """As large as float64 goes; at level projected."""
+    """Numbers as large as float64 allows, at level projected."""
     return {"y": np.full(inputs["v"].shape, 1.7e308)}
 
 

@@ -65,7 +65,7 @@ STATED = {
 
 
 def expected(stated, rule, level):
-    """Every axis from what a preset states, by the three steps of CONV-2."""
+    """All axes of a preset, by the three steps of CONV-2."""
     axes = {axis: values[0] for axis, values in VALUES.items()}
     newton_schulz = stated.get("newton_schulz", {}) if rule == "omega" else "none"
     axes["newton_schulz"] = newton_schulz if newton_schulz == "none" else {**DEFAULTS, **newton_schulz}

@@ -1,4 +1,4 @@
-"""Single axes as loops, and what they refuse: CONV-4, CONV-7, CONV-11 to CONV-13, CONV-17 to CONV-21, CONV-25."""
+"""Single axes as loops, and their refusals: CONV-4, CONV-7, CONV-11 to CONV-13, CONV-17 to CONV-21, CONV-25."""
 
 import numpy as np
 import pytest
@@ -207,7 +207,7 @@ def test_omega_orthogonalises_unless_told_not_to():
 
 
 def applied(S, rows, *, steps=None, eps=0.01, factor=1.0, guard="add", scale="1"):
-    """Newton-Schulz as CONV-18 to CONV-21 write it."""
+    """Newton-Schulz as in CONV-18 to CONV-21."""
     norm = np.sqrt(np.sum(S * S))
     if not norm or (guard == "return" and norm < eps):
         return S

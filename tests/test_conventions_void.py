@@ -1,4 +1,4 @@
-"""An axis is listed as void exactly where no value of it can matter: CONV-3 and the clauses' own conditions."""
+"""Void axes, listed exactly where no value can matter: CONV-3 and the clauses' own conditions."""
 
 import numpy as np
 import pytest
@@ -60,7 +60,7 @@ def inputs(rule, axes, header, more):
 
 
 def distances(name, axis):
-    """How far y, M and S move, at most, between the values of an axis."""
+    """The largest distances of y, M and S between the values of an axis."""
     rule, axes, header, more = CASES[name]
     p, base = inputs(rule, axes, header, more), BARE | axes if rule == "omega" else axes
     found = []

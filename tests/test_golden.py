@@ -1,4 +1,4 @@
-"""The helper for golden files: what differs is shown, and only a request writes."""
+"""The helper for golden files: a diff on failure, and writes on request alone."""
 
 import pytest
 

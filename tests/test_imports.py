@@ -1,4 +1,7 @@
-"""Imports run one way: tape, parts, engine, rules, forms, levels and oracle, certify, vectors, command line; and without a cycle."""
+"""Direction of imports, from tape to the command line, without a cycle.
+
+Tape, parts, engine, rules, forms, levels and oracle, certify, vectors, command line.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ def layer(name: str) -> int:
 
 
 def imported(name: str, *, types: bool) -> set[str]:
-    """Modules of the two packages that a module imports anywhere; without `types` only what is imported when it runs."""
+    """Modules of the two packages that a module imports; without `types` only those imported at run time."""
     tree = ast.parse(FILES[name].read_text())
     left_out = [] if types else [node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)]
     skipped = {inner for node in left_out for inner in ast.walk(node)}
@@ -79,7 +82,7 @@ def test_a_module_imports_from_its_own_layer_and_from_below(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in FILES if name.startswith("atlas_ref.engine.")])
 def test_the_engine_knows_no_rule_and_no_form(name: str) -> None:
-    """A form hands its plain function to the engine."""
+    """An engine without rules: a form hands its plain function to the engine."""
     assert not {each for each in imported(name, types=True) if each.startswith(("atlas_ref.rules", "atlas_ref.forms"))}
 
 
@@ -87,7 +90,10 @@ def test_the_engine_knows_no_rule_and_no_form(name: str) -> None:
     "name", [name for name in FILES if name.startswith(("atlas_ref.oracle.", "atlas_ref.certify.", "atlas_ref.vectors."))]
 )
 def test_the_oracle_knows_no_block_of_levels(name: str) -> None:
-    """It computes a block from the cases of its levels, so that the two are evidence for each other."""
+    """An oracle without blocks of levels.
+
+    It computes a block from the cases of its levels, so that the two are evidence for each other.
+    """
     assert not {each for each in imported(name, types=True) if each.startswith("atlas_ref.levels")}
 
 

@@ -48,7 +48,7 @@ def project(pytester, monkeypatch):
 
 
 def ran(project, *options, apart=False):
-    """A run of pytest, in this process unless it is about what is imported."""
+    """A run of pytest, in this process unless imports are at stake."""
     search = [] if "-q" in options or apart else ["--atlas-no-nearest"]
     words = ["-p", "atlas_ref.pytest_plugin", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", *search, *map(str, options)]
     done = project.runpytest_subprocess(*words) if apart else project.runpytest_inprocess(*words)

@@ -36,7 +36,7 @@ class Other(Frozen):
 
 
 def message(build: Any) -> str:
-    """What the first problem says, without the frame that pydantic puts around it."""
+    """The message of the first problem, without pydantic's frame."""
     with pytest.raises(ValidationError) as caught:
         build()
     return str(caught.value.errors()[0]["msg"]).removeprefix("Value error, ")

@@ -1,4 +1,4 @@
-"""The adapters for PyTorch, JAX and C++ agree with the oracle on everything that they say they carry out."""
+"""The adapters for PyTorch, JAX and C++ against the oracle, on every case that they say they support."""
 
 import importlib.util
 import json
@@ -70,7 +70,7 @@ def program(tmp_path_factory):
 
 @pytest.fixture(params=["torch", "jax", "cpp"])
 def source(request, monkeypatch):
-    """Each adapter whose toolchain is here; gradients are the first two's."""
+    """Each adapter whose toolchain is installed; the first two have gradients."""
     if request.param == "cpp":
         built = request.getfixturevalue("program")
         return "cpp", sources.program(f"{built} {{case}} {{out}}", timeout=20)

@@ -55,7 +55,7 @@ def there(request: pytest.FixtureRequest) -> Iterator[backend.Backend]:
 
 
 def amplification(case: Case) -> float:
-    """What a rule may make of a rounding error, as in tests/forms/test_forms.py."""
+    """Amplification of a rounding error by a rule, as in tests/forms/test_forms.py."""
     return 1e7 if case.convention.has_newton_schulz else 1e4
 
 
@@ -102,7 +102,7 @@ def _parts(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def fake_cupy(devices: Any) -> Any:
-    """What the backend asks of CuPy before it trusts it."""
+    """The part of CuPy that the backend checks before use."""
 
     def count() -> int:
         if isinstance(devices, Exception):
@@ -151,7 +151,7 @@ def test_tf32_is_refused_unless_it_is_asked_for(monkeypatch: pytest.MonkeyPatch,
 
 @pytest.mark.clause("BACKEND-3", "BACKEND-6")
 def test_cupy_has_what_is_asked_of_it() -> None:
-    """Of CuPy itself, which can be imported without a GPU."""
+    """The real CuPy, which can be imported without a GPU."""
     cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
     products = importlib.import_module("cupy._core._routines_linalg")
     assert products.get_compute_type(np.dtype(np.float32)) != products.COMPUTE_TYPE_TF32
@@ -335,7 +335,7 @@ WAYS: list[tuple[str, str, dict[str, Any]]] = [
 
 
 def copies_of(form: str, rule: str, convention: dict[str, Any], T: int) -> tuple[int, int, int, int]:
-    """Copies to the device and back in a run, and in its backward sweep, on arrays that are there."""
+    """Number of copies to the device and back in a run and its backward, on arrays already there."""
     module = {"omega": omega, "titans_lmm": titans_lmm, "delta": delta, "hebbian": hebbian}[rule]
     sizes: dict[str, Any] = {"d_in": 3, "d_out": 3, "convention": convention}
     sizes |= {"window": 3, "span": 8} if rule == "omega" else {}

@@ -1,4 +1,7 @@
-"""Arrays without axes on a device, where CuPy takes the shape () of a new array for none given."""
+"""Arrays without axes on a device.
+
+CuPy takes the shape () of a new array as an absent one.
+"""
 
 from __future__ import annotations
 

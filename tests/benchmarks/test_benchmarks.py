@@ -1,4 +1,4 @@
-"""What `make bench` reports and writes: verdicts, one JSON file without nan, and the figures."""
+"""The report and files of `make bench`: verdicts, one JSON file without nan, and the figures."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_without_matplotlib_the_figure_alone_is_missing(tmp_path: Path, monkeypa
 
 @pytest.mark.parametrize("power", [0.5, 1.0, 2.0])
 def test_the_slope_is_the_power_of_t_from_a_thousand_tokens_on(power: float) -> None:
-    """By the ratios alone: seconds were taken minutes apart."""
+    """A slope from the ratios alone: the seconds were measured minutes apart."""
     first = scaling.LINEAR_FROM
     points = [scaling.Point(n, 7.0, 1.0, 1.0, math.nan if n < first else (n / first) ** power) for n in scaling.SIZES]
     assert math.isclose(scaling.slope(points), power, rel_tol=1e-9)
@@ -179,7 +179,7 @@ def test_kernels_for_an_older_processor_are_told(libraries: list[dict[str, Any]]
 
 
 def test_this_machine_is_asked_for_its_kernels() -> None:
-    """Whatever the answer is: both sides of the question have one here."""
+    """A machine with kernels and one without."""
     assert all("architecture" in each for each in kernels.threadpool_info() if each["internal_api"] == "openblas")
     assert kernels._features() or "x86" not in platform.machine()
     assert kernels.advice() == kernels.advice(kernels.threadpool_info(), kernels._features())

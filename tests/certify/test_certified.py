@@ -1,4 +1,7 @@
-"""Certified values: against the NumPy path under drawn conventions, against fractions bit for bit, ties, and precision."""
+"""Certified values against the NumPy path and, bit for bit, against fractions; ties and precision.
+
+Conventions are drawn for the NumPy path.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,7 @@ def test_two_implementations_agree_on_many_more(case: Case) -> None:
 
 @pytest.mark.clause("CERT-1")
 def test_nothing_of_the_numpy_path_is_imported() -> None:
-    """Its modules take the parsed case, the refusal of reserved rules, and each other."""
+    """Imports of its modules: the parsed case, the refusal of reserved rules, and each other."""
     taken = set()
     for path in FOLDER.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -92,7 +95,7 @@ def exact(array: Any) -> Any:
 
 
 def floats(array: Any) -> np.ndarray:
-    """Each fraction rounded once."""
+    """Fractions as float64, each rounded once."""
     return np.array([float(x) for x in np.ravel(array)]).reshape(np.shape(array))
 
 
@@ -116,7 +119,7 @@ def test_titans_is_the_fraction_rounded_once(seed: int) -> None:
 
 @pytest.mark.clause("CERT-3")
 def test_newton_schulz_is_the_fraction_rounded_once() -> None:
-    """A norm of 5, so that nothing but fractions occurs."""
+    """A matrix of norm 5, so that all numbers are fractions."""
     G = np.array([[3.0, 0.0], [0.0, 4.0], [0.0, 0.0]])
     rows = [[2.0, -1.5, 0.5], [1.5, -0.5, 0.0], [3.4445, -4.775, 2.0315]]
     settings_ = {"coefficients": rows, "steps": 4, "eps": 1e-7, "scale": "norm"}
@@ -241,7 +244,7 @@ def test_the_guard_return_is_decided_where_norms_are_exact(size: float) -> None:
 
 @pytest.mark.clause("CERT-8")
 def test_a_guard_whose_boundary_no_ball_decides_leaves_nothing_known() -> None:
-    """||S|| = sqrt 2 is not told from the float64 nearest to it in 40 bits, and is in 128."""
+    """A guard at ||S|| = sqrt 2 and the float64 nearest to it: undecided in 40 bits, decided in 128."""
     root = math.sqrt(2.0)
     chosen = {"coefficients": "cubic", "steps": 1, "eps": root, "guard": "return"}
     G = np.array([[1.0, 1.0]])
@@ -291,7 +294,10 @@ def test_bfloat16_is_read_as_itself() -> None:
 
 @pytest.mark.clause("CERT-15")
 def test_newton_schulz_and_length_take_bits_and_a_linear_rule_few() -> None:
-    """The precision that each needs; the seconds are those of `python -m benchmarks certify`."""
+    """The precision that each needs.
+
+    The seconds are those of `python -m benchmarks certify`.
+    """
 
     def bits(grad: bool, **request: Any) -> int:
         found = certify(new(Request(heads=1, cotangent=True, **request)), grad=grad)

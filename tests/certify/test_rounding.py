@@ -1,4 +1,4 @@
-"""From balls to float64: against fractions, which Python rounds correctly by itself."""
+"""Conversion of balls to float64, against Python's correctly rounded fractions."""
 
 import math
 from fractions import Fraction
@@ -15,7 +15,7 @@ HALF = Fraction(1, 2**1075)  # of the smallest subnormal
 
 
 def ball(middle: Fraction, radius: Fraction = Fraction(0)) -> arb:
-    """A ball of dyadic numbers, exactly."""
+    """An exact ball of dyadic numbers."""
     with ctx.workprec(20000):
         parts = [arb(each.numerator) / arb(each.denominator) for each in (middle, radius)]
         made = parts[0] + arb(0, 1) * parts[1]

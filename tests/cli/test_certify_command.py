@@ -1,4 +1,4 @@
-"""The command certify: table, JSON, the written case, exit codes, and what it answers without python-flint."""
+"""The command certify: table, JSON, the written case, exit codes, and its answer without python-flint."""
 
 import importlib.util
 import json

@@ -15,7 +15,7 @@ RESERVED = PEERS / "mag_qk_projection_11.safetensors"
 
 @pytest.fixture
 def recorded(tmp_path):
-    """Files with our own results in them: right, wrong, integers, without the main result, bad."""
+    """Files with our own results: right, wrong, integers, without the main result, bad."""
     header, tensors = some()
     results = atlas_ref.evaluate(atlas_ref.make(header, tensors), grad=True).tensors
     content = {

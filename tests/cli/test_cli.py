@@ -1,4 +1,4 @@
-"""The commands: what they print and what they write."""
+"""Output and files of the commands."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def test_eval_writes_what_python_computes(grad, cli, tmp_path):
 @pytest.mark.clause("CASE-4", "CASE-22")
 @pytest.mark.parametrize("rule", ["omega", "titans_lmm", "delta", "hebbian", "newton_schulz", "feature_map"])
 def test_float32_arithmetic_is_float32_from_end_to_end(rule, cli, tmp_path):
-    """The inputs are exact in float32, so all of the error is that of the arithmetic."""
+    """Inputs exact in float32, so that all of the error is that of the arithmetic."""
     extra = {"feature_map": {"kind": "elu"}} if rule == "feature_map" else {}
     case = written(tmp_path / "case", *some(rule, tokens=40, dtype="float32", **extra))
     for dtype in ("float64", "float32"):
@@ -95,7 +95,10 @@ def test_a_rule_that_overflows_says_so_and_no_more(cli, tmp_path):
 
 @pytest.mark.clause("CASE-3")
 def test_eval_under_another_convention_is_the_case_with_that_convention(cli, tmp_path):
-    """An axis changes the case's own convention; a preset replaces it."""
+    """A change of the convention on the command line.
+
+    An axis changes the case's own convention; a preset replaces it.
+    """
     own = {"preset": "atlas-paper", "read": "before", "newton_schulz": {"eps": 1e-3}}
     case, out = written(tmp_path / "case", *some(convention=own)), tmp_path / "out"
     for options, want in (

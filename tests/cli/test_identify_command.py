@@ -1,4 +1,4 @@
-"""The commands identify and tolerance: words, JSON, exit codes, and files that are not what they should be."""
+"""The commands identify and tolerance: words, JSON, exit codes, and refused files."""
 
 import json
 import re
@@ -15,7 +15,10 @@ from tests.support.identified import altered, made, results
 
 @pytest.fixture
 def files(tmp_path, monkeypatch):
-    """A case, and results of it in files beside it; names without folders, so that words are the same everywhere."""
+    """A case and results of it in files beside it.
+
+    Names have no folders, so that words are the same everywhere.
+    """
     monkeypatch.chdir(tmp_path)
     case = altered(made("titans_lmm", d_in=3, d_out=3), {})
     header, inputs = parts(case)
@@ -37,7 +40,7 @@ def files(tmp_path, monkeypatch):
 
 
 def measured(text):
-    """The report with every number that depends on how this machine rounds replaced."""
+    """The report with placeholders for every number that depends on the rounding of this machine."""
     return re.sub(r"[\d.]+(e[+-]\d+)?(?= (tolerances|times worse|in out/))|(?<=distance )[\d.]+(e[+-]\d+)?", "NUMBER", text)
 
 
@@ -101,7 +104,7 @@ def test_the_deciding_case_is_written_and_decides(files, cli):
 
 
 def foreign(files, tmp_path):
-    """Files that hold no results of the case, each with the words of its refusal."""
+    """Files that hold no results of the case, each with its refusal."""
     header, inputs = parts(made("titans_lmm", d_in=3, d_out=3))
     y = np.zeros((2, 8, 3), np.float32)
     (tmp_path / "text").write_text("not a tensor file\n")
@@ -183,7 +186,7 @@ def test_the_derivation_of_a_tolerance(files, cli):
 
 @pytest.mark.clause("TOL-10")
 def test_the_words_of_a_derivation_are_kept(cli, tmp_path, monkeypatch):
-    """On a case whose every product is exact, so that the numbers are the same on every machine."""
+    """A case whose every product is exact, so that the numbers are the same on every machine."""
     monkeypatch.chdir(tmp_path)
     header = {"schema": 1, "rule": "hebbian", "convention": {"gate": "none"}}
     one = np.ones((1, 2, 1))

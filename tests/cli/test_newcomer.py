@@ -1,4 +1,4 @@
-"""The story of a newcomer with a wrong kernel, played as it stands."""
+"""The story of a newcomer with a wrong kernel, command by command."""
 
 from __future__ import annotations
 

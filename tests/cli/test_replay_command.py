@@ -1,4 +1,7 @@
-"""The commands `eval --trace` and `replay`: files, words, JSON and exit codes. Numbers here are exact in every arithmetic."""
+"""The commands `eval --trace` and `replay`: files, words, JSON and exit codes.
+
+Numbers here are exact in every arithmetic.
+"""
 
 import json
 
@@ -29,7 +32,7 @@ INPUTS = {
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """A folder to run in, so that messages name files as they were typed."""
+    """A folder to run in, so that messages show file names as typed."""
     monkeypatch.chdir(tmp_path)
     written(tmp_path / "case.st", HEADER, INPUTS)
     return tmp_path
@@ -121,14 +124,17 @@ def test_a_right_trace(here, cli):
 
 @pytest.mark.clause("CASE-27", "REPLAY-15", "REPLAY-16", "REPLAY-17")
 def test_a_wrong_op(here, cli):
-    """The gate is read as what is kept: from token 0 on the memory is another function of recorded inputs."""
+    """A gate read in the other sense.
+
+    From token 0 on the memory is another function of recorded inputs.
+    """
     cli("eval", "case.st", "-o", "mine.st", "--trace", "--convention", "gate=retain", "--dtype", "float32")
     assert_golden("replay_wrong.txt", shown(cli("replay", "case.st", "--trace", "mine.st")))
 
 
 @pytest.mark.clause("CASE-27", "REPLAY-14", "REPLAY-17")
 def test_a_gap(here, cli):
-    """The momentum is wrong from token 2 on and was not recorded."""
+    """A momentum that is wrong from token 2 on and is not recorded."""
     whole = {name: value.copy() for name, value in right(here).items()}
     whole["trace/M"][1, 2:] += 0.5
     mine(here, {name: whole[name] for name in ("trace/residual", "trace/M")})
@@ -181,7 +187,7 @@ def test_json(here, cli):
 
 
 def bad_files(folder):
-    """Every kind of file that is refused, by name."""
+    """Every kind of refused file, by name."""
     whole = right(folder)
     good = (folder / "case.st").read_bytes()
     yield "missing.st", None

@@ -1,4 +1,4 @@
-"""atlas-ref vectors: words, JSON and exit codes; check and pytest with a set."""
+"""The command `atlas-ref vectors`: words, JSON and exit codes; check and pytest with a set."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_spoilt_set_is_one_line_each_and_exit_code_1(cli, spoilt, listed) -> N
 
 @pytest.mark.clause("VEC-18")
 def test_a_block_of_levels_has_no_kill_matrix_and_can_be_verified(cli, spoilt, listed) -> None:
-    """Under a digest and in a manifest of their own."""
+    """Verification of blocks of levels under a digest and a manifest of their own."""
     case = new(Request(rule="cms", levels=("titans_lmm", "delta"), tokens=5))
     inputs = {name: np.round(value * 16) / 16 if value.dtype.kind == "f" else value for name, value in case.inputs.items()}
     case = make(case.header.plain(), inputs)

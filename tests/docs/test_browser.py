@@ -37,7 +37,10 @@ GOOD = '<div class="clause"><div class="contract">what</div><div class="beside">
 
 
 def complaints(folder: Path, body: str, theme: str = THEME) -> list[str]:
-    """What one reader says of a page, without its place but for what differs between sizes."""
+    """Complaints of one reader about a page, without the place.
+
+    The place stays where it differs between sizes.
+    """
     page = f'<!doctype html><link rel="icon" href="data:,"><head>{STYLE}</head><body>{theme}<article>{body}</article></body>'
     (folder / "a").mkdir()
     (folder / "a/index.html").write_text(page)

@@ -98,7 +98,7 @@ def test_the_commands_that_use_a_set_of_vectors_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", [path for path in PAGES if path.parts[-2] != "tutorial"], ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_other_block_of_code_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of the README and of the tutorial run in tests of their own."""
+    """All code blocks but those of the README and the tutorial, which have tests of their own."""
     if path == ROOT / "README.md":
         assert blocks(path)
         return

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def site(folder: Path, **pages: str) -> list[str]:
-    """What the check of links says of a site with these pages."""
+    """The check of links on a site with these pages."""
     for name, body in pages.items():
         path = folder / name.replace("__", "/") / "index.html" if name != "start" else folder / "index.html"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Every link between the specs leads somewhere, and every clause that code or a test names exists."""
+"""Links between the specs, and clause ids that code or a test names: all exist."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMED = re.compile(rf"\b((?:{'|'.join(FAMILIES)})-\d+|E-[ADEFGMPRT]\d\d)[a-z]?\b
 
 
 def clauses() -> set[str]:
-    """Ids that a heading of some spec defines."""
+    """Ids of the clauses that a heading of a spec defines."""
     found: set[str] = set()
     for spec in SPECS:
         for heading in re.findall(r"^###? (.*)$", spec.read_text(), re.MULTILINE):
@@ -26,7 +26,7 @@ def clauses() -> set[str]:
 
 
 def anchors(text: str) -> set[str]:
-    """Fragments that a Markdown page answers to: explicit anchors and slugs of headings."""
+    """Fragments of a Markdown page: explicit anchors and slugs of headings."""
     slugs = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in re.findall(r"^#+ (.*)$", text, re.MULTILINE)}
     return slugs | set(re.findall(r'<a id="([^"]+)">', text))
 

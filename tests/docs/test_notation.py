@@ -1,4 +1,4 @@
-"""Names and ways of counting: what the notation says is what the package, its files and its specs use."""
+"""Names and ways of counting: the notation against the package, its files and its specs."""
 
 from __future__ import annotations
 

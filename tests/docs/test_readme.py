@@ -1,4 +1,4 @@
-"""Every code block of the README runs as it stands, in order, in one empty folder."""
+"""Every code block of the README, run in order in one empty folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FIGURE = re.compile(r"-?0x[0-9a-fp.+-]+|-?\d+\.\d+(?:e[+-]\d+)?")
 
 
 def test_every_block_of_the_readme_runs_and_prints_what_it_says(tmp_path: Path) -> None:
-    """Digits apart, since the last ones of an error depend on the processor."""
+    """A comparison without digits, since the last ones of an error depend on the processor."""
     found = blocks(README)
     assert [block.kind for block in found] == ["python", "console", "python", "console"]
     printed, codes = [], []
@@ -42,7 +42,7 @@ def commands(kind: str, text: str) -> list[list[str]]:
 
 
 def lines(text: str) -> list[str]:
-    """What is printed, without digits of decimals and the rules and blanks that fit a table to them."""
+    """Printed lines without digits of decimals and without the rules and blanks that fit a table to them."""
     return [" ".join(FIGURE.sub("#", line).strip("┏┳┓┡╇┩└┴┘━─").split()) for line in text.strip().splitlines()]
 
 

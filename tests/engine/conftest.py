@@ -1,4 +1,4 @@
-"""What every test of the forms must keep: no work space may stay handed out after it."""
+"""The invariant of all tests of the engine: no work space is still in use afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A block that is recomputed in the backward pass: alike for every partition of memories, and for derivatives of derivatives."""
+"""A block that is recomputed in the backward pass.
+
+It is alike for every partition of memories, and for derivatives of derivatives.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,10 @@ def test_an_array_that_belongs_to_all_parts_gets_the_sum_of_their_cotangents() -
 
 @pytest.mark.host("threads share memories out on the host alone")
 def test_one_part_leaves_all_threads_to_newton_schulz() -> None:
-    """A part of several would count as a thread among others, and Newton-Schulz inside of it would take no more."""
+    """One part alone.
+
+    A part of several would count as a thread among others, and Newton-Schulz inside it would use no more.
+    """
     seen: list[int] = []
     recomputed(lambda x: (seen.append(processors()) or x,))(np.zeros((2, 1)))
     assert seen == [processors()]

@@ -1,4 +1,4 @@
-"""Corrections to the design pages: equivalence classes of conventions that hold on narrower conditions than written there."""
+"""Corrections to the design pages: equivalences of conventions on narrower conditions than written there."""
 
 import numpy as np
 import pytest
@@ -59,7 +59,10 @@ def literal(
     of_norm=False,
     window=(),
 ):
-    """y of the Omega rule, one token after the other; `window` holds initial (key, value, residual), oldest first."""
+    """Reads of the Omega rule, one token after the other.
+
+    `window` holds initial (key, value, residual), oldest first.
+    """
     memory, trace, seen, found = p["memory"], p["trace"], list(window), []
     momenta = [None] * len(seen)
     frozen = memory
@@ -105,7 +108,7 @@ def literal(
 
 
 def reads(p, place="momentum", order="window_then_momentum", **settings):
-    """`literal`, after the package has given the same."""
+    """The reads of `literal`, after an assertion that the package agrees."""
     settings |= {"order": order}
     found = literal(p, place, **settings)
     chosen = {"order": order, "reference": "running", "decay": "after_error", "read": "after"}

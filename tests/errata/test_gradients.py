@@ -20,7 +20,7 @@ def near(number, share=0.02):
 
 
 def token(seed=0, window=3, d_in=4, d_out=3):
-    """What one Omega token starts from; the loss is u . y."""
+    """Inputs of one Omega token; the loss is u . y."""
     random = np.random.default_rng(seed)
     shapes = {"memory": (d_out, d_in), "trace": (d_out, d_in), "keys": (window, d_in), "values": (window, d_out), "query": (d_in,)}
     drawn = {name: random.standard_normal(shape) for name, shape in shapes.items()}
@@ -37,7 +37,10 @@ def orthogonalise(matrix):
 
 
 def forward(p):
-    """Loss, gradient, momentum, its Newton-Schulz and the new memory; the rate in both places as the seed prints."""
+    """Loss, gradient, momentum, its Newton-Schulz and the new memory.
+
+    The rate is in both places, as the seed prints it.
+    """
     residuals = [p["memory"] @ key - value for key, value in zip(p["keys"], p["values"], strict=True)]
     gradient = sum(w * np.outer(e, key) for w, e, key in zip(p["weights"], residuals, p["keys"], strict=True))
     trace = p["momentum"] * p["trace"] + p["rate"] * gradient

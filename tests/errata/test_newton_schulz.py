@@ -1,4 +1,4 @@
-"""Errata of Newton-Schulz: which polynomial, what it converges to, what it costs."""
+"""Errata of Newton-Schulz: its polynomial, its limit, its cost."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def orthogonalise(matrix, coefficients=MUON, steps=5, eps=1e-7):
 
 
 def polynomial(x, coefficients=MUON, steps=5):
-    """What one singular value goes through."""
+    """The odd polynomial of one singular value."""
     a, b, c = coefficients
     for _ in range(steps):
         x = a * x + b * x**3 + c * x**5

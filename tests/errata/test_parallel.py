@@ -1,4 +1,4 @@
-"""Errata of parallel forms: scans, chunks, what they read and how far they are from the running rule."""
+"""Errata of parallel forms: scans, chunks, their reads and their distance from the running rule."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ MODULES = {"omega": omega, "titans_lmm": titans_lmm, "delta": delta}
 
 
 def through(form, rule, keys, values, retain, momentum, rate, convention, chunk=None, span=None, window=1, q=None, weights=None, **start):
-    """The state after the tokens and what they read, by one form of the package."""
+    """The final state and the reads by one form of the package."""
     module, sizes = MODULES[rule], {"d_in": keys.shape[1], "d_out": values.shape[1], "span": span}
     sizes |= {"window": window} if rule == "omega" else {}
     convention = {"gate": "retain"} | ({"newton_schulz": "none"} if rule == "omega" else {}) | convention

@@ -16,7 +16,7 @@ def near(number, share=0.02):
 
 
 def omega(keys, values, weights, retain=0.98, rate=0.3, momentum=0.0):
-    """The last memory of the Omega rule without Newton-Schulz; weights[t, j] belongs to token t - j."""
+    """The last memory of the Omega rule without Newton-Schulz, where weights[t, j] belongs to token t - j."""
     memory, trace = np.zeros((values.shape[1], keys.shape[1])), np.zeros((values.shape[1], keys.shape[1]))
     for t in range(len(keys)):
         gradient = np.zeros_like(memory)

@@ -1,4 +1,4 @@
-"""Errata of the reference memory: what is frozen, and what the state between two calls must hold."""
+"""Errata of the reference memory: the frozen part, and the state between two calls."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Errata of the special cases: which rule contains which, and on what conditions."""
+"""Errata of the special cases: containments of rules and their conditions."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Errata of the window: what crosses a boundary, what is carried, what a window token counts."""
+"""Errata of the window: crossing of boundaries, carried state, count of tokens."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,7 @@
-"""The steps of Atlas parallel equal the literal loops and the sequential form under the same frozen or zero reference."""
+"""The steps of Atlas parallel, against the literal loops and the sequential form.
+
+The reference is the same frozen or zero one.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chunk forms against the recurrences that their clauses write out, what they contain, and what they cost."""
+"""Chunk forms against the recurrences of their clauses, their special cases and their cost."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_the_exact_form_of_the_gated_delta_rule_is_the_wy_form() -> None:
 
 @pytest.mark.clause("EXACT-18", "CHUNK-28")
 def test_hebbian_is_decayed_linear_attention_in_every_form() -> None:
-    """With nothing to solve, y_t = sum over i of the decay since i, <q_t, k_i> and v_i."""
+    """Reads without a solve: y_t = sum over i of the decay since i, <q_t, k_i> and v_i."""
     x = drawn(3)
     x["M"] = np.zeros_like(x["M"])
     decay = np.array([[np.prod(x["retain"][i + 1 : t + 1]) if i <= t else 0.0 for i in range(T)] for t in range(T)])
@@ -200,7 +200,7 @@ def test_from_a_window_of_sixteen_on_the_sequential_form_does_less() -> None:
     """
 
     def added(c: int, C: int, d: int) -> float:
-        """What the window adds to a token: c^2 C d_out + c^3 C^2 / 3."""
+        """Work that the window adds to a token: c^2 C d_out + c^3 C^2 / 3."""
         return c**2 * C * d + c**3 * C**2 / 3
 
     sequential = 2 * 16 * 64 * 64

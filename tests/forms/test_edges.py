@@ -1,4 +1,4 @@
-"""Forms at the edges of what they accept: the smallest shapes, any precision and memory layout, silent tokens, threads, interruptions."""
+"""Forms at the edges of their domain: shapes, precisions, memory layouts, silent tokens, threads, interruptions."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ every_way = pytest.mark.parametrize("way", WAYS)
 
 
 def example(way: str, **fields: Any) -> tuple[str, Case]:
-    """The form of a way and a case of it."""
+    """The form of `way`, and a case of it."""
     form, own = WAYS[way]
     sizes: dict[str, Any] = {"rule": "omega", "tokens": 7, "window": 3, "span": 4, "cotangent": True}
     return form, new(Request(**(sizes | own | fields)))
@@ -107,7 +107,7 @@ BEHIND |= {"in/window_k": 2, "in/window_v": 2, "in/window_residual": 2}
 
 
 def leading(case: Case, lead: tuple[int, ...]) -> Case:
-    """The case, which has two heads, with other leading axes; with none for the first head alone."""
+    """The case, which has two heads, with other leading axes; with none, its first head alone."""
     changed = {}
     for name, value in case.inputs.items():
         rest = value.shape[value.ndim - BEHIND.get(name, 1) :]
@@ -127,7 +127,7 @@ def test_any_leading_axes(way: str, lead: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_no_sequence_at_all_has_results_of_no_sequence(way: str) -> None:
-    """A leading axis of length 0, as the sequential form takes it."""
+    """A leading axis of length 0, which the sequential form accepts."""
     form, case = example(way)
     config, tokens, state = call_of(case, case.inputs)
     rule = RULES[case.header.rule]
@@ -253,7 +253,7 @@ def test_the_cotangent_alone_may_be_complex(way: str) -> None:
 @pytest.mark.clause("CHUNK-16")
 @every_way
 def test_the_cotangent_may_be_real_where_a_complex_step_moved_an_input(way: str) -> None:
-    """Of reads and states together, and of states alone."""
+    """Real cotangents of reads and states together, and of states alone."""
     form, case = example(way)
     chosen = {name: case.inputs[name] for name in ("in/k", "in/retain", "in/M0")}
     moved = {**chosen, "in/k": chosen["in/k"] * np.exp(0.02j)}
@@ -361,7 +361,7 @@ def both(case: Case, form: str) -> dict[str, bytes]:
 @pytest.mark.clause("CHUNK-15")
 @pytest.mark.parametrize("threads", [1, 2])
 def test_threads_of_a_caller_do_not_meet_in_work_space(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether or not each of them partitions its memories over threads in turn."""
+    """Callers in threads, with and without a partition of memories over further threads."""
     monkeypatch.setattr(engine_dispatch, "PARTITION_WORK", {True: 0, False: 0})
     monkeypatch.setattr(engine_dispatch, "processors", lambda: threads)
     jobs = [example(way, tokens=20 + i, d_in=5, seed=i) for i, way in enumerate(["chunkwise-carry", "exact", "exact-titans", "chunkwise"])]
@@ -387,7 +387,7 @@ def test_threads_of_a_caller_do_not_meet_in_work_space(threads: int, monkeypatch
 @pytest.mark.parametrize("way", ["exact", "exact-titans", "exact-delta"])
 @pytest.mark.parametrize("threads", [2, 3, 4])
 def test_how_many_threads_fold_and_walk_changes_no_bit(way: str, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each thread does both for its memories."""
+    """Threads that each do the intra-chunk part and the inter-chunk loop for their memories."""
     form, case = example(way, heads=5)
     monkeypatch.setattr(engine_dispatch, "PARTITION_WORK", {True: 0, False: 0})
     monkeypatch.setattr(engine_dispatch, "processors", lambda: 1)
@@ -553,7 +553,7 @@ def test_what_overflows_later_leaves_earlier_reads_alone(form: str, reference: s
 @pytest.mark.clause("CHUNK-15")
 @every_way
 def test_a_pullback_gives_the_same_again_whatever_ran_and_was_written_in_between(way: str) -> None:
-    """Groups that are kept for backward hold work space: neither a backward nor another call may touch it."""
+    """Groups kept for backward, which hold work space that neither a backward nor another call may touch."""
     form, case = example(way)
     names = [name for name, value in case.inputs.items() if value.dtype.kind == "f" and not name.endswith("_bar")]
 

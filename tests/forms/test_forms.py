@@ -81,7 +81,7 @@ def test_longer_sequences_with_chunks_that_do_not_divide_them(form: str, data: s
 @pytest.mark.parametrize("form", PARALLEL)
 @pytest.mark.parametrize("rule", RULES)
 def test_every_yes_of_the_matrix_is_computed(form: str, rule: str) -> None:
-    """One plain case per cell, so that none is left to what hypothesis happens to draw."""
+    """One plain case per cell, so that none depends on the draws of hypothesis."""
     frozen = SUPPORT[form][rule] == "frozen"
     convention = {"reference": "chunk_start"} if frozen else {}
     convention |= {"newton_schulz": "none"} if rule == "omega" else {}
@@ -123,7 +123,7 @@ def test_every_no_is_refused_in_one_line_before_anything_is_computed(form: str, 
 
 
 def test_every_condition_refuses_something() -> None:
-    """A condition that no convention meets would be a line nobody needs."""
+    """A use for every condition: one that no convention meets would be superfluous."""
     conventions = [
         resolve({"newton_schulz": ns, "reference": reference, "order": order}, rule="omega")
         for ns in ("none", {}, {"argument": "accumulated"})
@@ -165,7 +165,7 @@ def test_recorded_runs_of_public_implementations_pass_in_every_form_that_compute
 
 
 def test_every_recorded_case_with_a_span_is_computed_in_chunks_and_every_other_exactly() -> None:
-    """So none of those above passes by being refused."""
+    """A count of the computed cases, so that none of the tests above passes by refusals."""
     cases = [atlas_ref.load(file) for file in sorted(PEERS.glob("*.safetensors"))]
     cases = [case for case in cases if case.header.rule in RULES]
     computed = {case.name: {form for form in PARALLEL if refusal(case.header.rule, case.convention, form) is None} for case in cases}

@@ -1,4 +1,4 @@
-"""The kernel form computes every rule from products of features alone."""
+"""The kernel form: every rule from products of features alone."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def layout(case: Case, x: Any) -> Any:
 
 
 def part(case: Case, form: str, tokens: slice, state: Any) -> tuple[Any, Any]:
-    """Some tokens of a case in a form, from a state, or from that of the case."""
+    """The results of some tokens of a case in a form, from a state or from that of the case."""
     rule = RULES[case.header.rule]
     config, whole = memory.sequence_of(rule, case.inputs, case)
     lead = len(whole.k.shape) - 2

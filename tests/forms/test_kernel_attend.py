@@ -1,4 +1,4 @@
-"""The kernel form where features are known through a kernel alone, and may be infinitely many."""
+"""The kernel form with features known through a kernel alone, possibly infinitely many."""
 
 from __future__ import annotations
 

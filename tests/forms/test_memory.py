@@ -58,7 +58,7 @@ def peak(module: Any, form: str, settings: dict[str, Any], T: int) -> float:
 @pytest.mark.clause("CHUNK-15")
 @pytest.mark.parametrize("name", CASES)
 def test_a_pass_takes_at_most_forty_numbers_a_token_and_channel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An array of T d d numbers alone would be 64 of them."""
+    """Forty numbers a token and channel: an array of T d d numbers alone would be 64 of them."""
     monkeypatch.setattr(chunked, "GROUP_NUMBERS", 2**17)
     module, form, settings = CASES[name]
     short, long = (peak(module, form, settings, T) for T in (512, 2048))
@@ -69,7 +69,7 @@ def test_a_pass_takes_at_most_forty_numbers_a_token_and_channel(name: str, monke
 @pytest.mark.clause("CHUNK-15")
 @pytest.mark.parametrize("span", [1, 2, 5, 64])
 def test_the_work_space_of_a_group_does_not_depend_on_the_span(span: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spans shorter than the chunk cut it, and each piece has states of its own."""
+    """Spans shorter than the chunk, which cut it into pieces with states of their own."""
     monkeypatch.setattr(chunked, "GROUP_NUMBERS", 2**17)
     monkeypatch.setattr(scratch.scratch, "block", np.empty(0, np.uint8))
     settings = {"window": 8, "span": span, "convention": FROZEN | {"reference": "chunk_start"}}

@@ -1,4 +1,4 @@
-"""Blocks of tokens with Newton-Schulz: alike for every partition of memories, apart from the arrays of the call."""
+"""Blocks of tokens with Newton-Schulz: alike for every partition of memories, in memory of their own."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def drawn(heads: int = 4, *, d_in: int = 3, d_out: int = 5, window: int = 3, row
 
 
 def results(tensors: Arrays, chunk: int | None = 4, **convention: Any) -> tuple[Any, Any, Any]:
-    """y, M and S of a call from a state that is not zero, as two calls make it."""
+    """y, M and S of two calls from a state that is not zero."""
     window, d_in, d_out = tensors["window_weights"].shape[-1], tensors["k"].shape[-1], tensors["v"].shape[-1]
     settings = {"reference": "chunk_start", **convention}
     config = omega.Config(d_in=d_in, d_out=d_out, window=window, span=6, convention=settings)
@@ -86,7 +86,7 @@ def test_memories_are_shared_out_where_there_is_enough_to_do_and_as_much_for_eac
 
 @pytest.mark.clause("CHUNK-18")
 def test_a_state_shares_nothing_with_the_one_that_a_call_began_with() -> None:
-    """Its reference is the memory that it began with: the span goes on."""
+    """A state whose reference is the memory at the start of the call, since the span goes on."""
     tensors = drawn()
     config = omega.Config(d_in=3, d_out=5, window=3, span=2 * T, convention={"reference": "chunk_start"})
     M = np.zeros((4, 5, 3))

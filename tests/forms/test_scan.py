@@ -331,7 +331,7 @@ def test_a_call_can_be_continued_in_another_form(convention: dict[str, Any], fir
 @pytest.mark.clause("SCAN-9", "SCAN-13")
 @pytest.mark.host("measures the memory of this process")
 def test_without_a_chunk_memory_does_not_grow_with_the_sequence() -> None:
-    """The maps of all 1024 tokens would take 33 MB, with their products twice as much."""
+    """Memory of a scan without a chunk: the maps of all 1024 tokens would occupy 33 MB, twice with products."""
     draw = np.random.default_rng(0)
     config = omega.Config(d_in=16, d_out=16, window=4, convention={"newton_schulz": "none"})
     sizes = {"k": (4, 1024, 16), "v": (4, 1024, 16), "q": (4, 1024, 16), "retain": (4, 1024), "momentum": (4, 1024), "step_size": (4, 1024)}

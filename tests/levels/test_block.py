@@ -135,7 +135,7 @@ def test_one_slow_level_is_the_plain_rule_with_that_schedule_bit_for_bit() -> No
 
 @st.composite
 def any_level(draw: st.DrawFn) -> dict[str, Any]:
-    """What a case would say of a level, under any convention."""
+    """The case description of a level under any convention."""
     rule = draw(st.sampled_from(list(RULES)))
     own = {"window": draw(st.integers(1, 4))} if rule == "omega" else {}
     convention = draw(conventions(rule, newton_schulz=rule == "omega"))

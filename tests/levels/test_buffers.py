@@ -1,4 +1,4 @@
-"""Error buffers: the sum of what a frozen level was owed, and when that sum is too large."""
+"""Error buffers: the sum of the gradients of a frozen level's tokens, and when it is too large."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stream through a block costs in memory: the same for any number of tokens behind it."""
+"""Memory of a stream through a block: the same for any number of tokens behind it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PIECE = 64
 
 
 def peak(config: cms.Config, tokens: int) -> int:
-    """Most bytes at once of a stream in pieces, which are made as they come."""
+    """Peak bytes of a stream in pieces, which are created one at a time."""
     params, context = cms.init(config, 0), cms.start(config)
     draw = np.random.default_rng(0)
     tracemalloc.start()
@@ -47,7 +47,7 @@ def test_a_context_has_the_size_of_its_states_whatever_is_behind_it() -> None:
         return sum(int(held.size) for held in map(_held, arrays))
 
     def _held(array: Any) -> Any:
-        """What an array keeps alive: a view keeps all of its base."""
+        """Bytes that an array keeps alive: a view keeps all of its base."""
         return array if array.base is None else array.base
 
     sizes = []

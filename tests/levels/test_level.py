@@ -1,4 +1,4 @@
-"""Frozen levels: what they keep, what they read, and that they write nothing. Gate biases, forms, presets."""
+"""Frozen levels: their state, their reads, their missing writes. Gate biases, forms, presets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FAST = (
 
 
 def counting(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often each rule's write and rest run from now on."""
+    """Count the calls of each rule's write and rest from now on."""
     calls: Counter[str] = Counter()
     for name, rule in RULES.items():
         counted = {part: _counted(calls, f"{name}.{part}", getattr(rule, part)) for part in ("write", "rest")}

@@ -17,7 +17,7 @@ from atlas_ref.levels.pulse import PERIODS, Conductor, Pulse, schedule
 
 
 def counted(periods: Sequence[int], first: int, tokens: int) -> list[list[bool]]:
-    """Who fires at each token: every level counts down to its next write, without a division."""
+    """Levels that fire at each token: each counts down to its next write, without a division."""
     waiting = [0 if first == 0 else period - first for period in periods]
     found = []
     for _ in range(tokens):

@@ -1,4 +1,4 @@
-"""What a block reduces to, each with a twin in which one condition is broken and the two sides differ."""
+"""Reductions of a block, each with a twin that breaks one condition and so differs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def masked(period: int) -> tuple[Any, Any]:
 
 
 def twins(change: float) -> tuple[Any, Any]:
-    """Two levels with the same parameters and memories, whatever their logits."""
+    """Two levels with the same parameters and memories, for any logits."""
     config = block([FAST, FAST])
     params, x, context = drawn(config)
     second = params.levels[0].replaced(W_V=(1.0 + change) * params.levels[0].W_V)
@@ -62,7 +62,7 @@ def silent(first_step: int) -> tuple[Any, Any]:
 
 
 def calls(count: int) -> tuple[Any, Any]:
-    """Steps per call in calls of one token are steps per token."""
+    """Calls of one token, where steps per call are steps per token."""
     config = block([FAST, SLOW])
     params, x, context = drawn(config)
     by_call = cms.Config(levels=config.levels, per="call")
@@ -70,7 +70,7 @@ def calls(count: int) -> tuple[Any, Any]:
 
 
 def covered(tokens: int) -> tuple[Any, Any]:
-    """A call that is as long as every period covers all levels: all of them always write."""
+    """A call as long as every period, in which all levels always write."""
     levels = block([FAST, SLOW]).levels
     config = cms.Config(levels=levels, per="call", call_tokens=tokens)
     params, x, context = drawn(config)

@@ -1,4 +1,4 @@
-"""Stacks of blocks: which of them each variant allows."""
+"""Stacks of blocks: the variants that allow each."""
 
 from __future__ import annotations
 

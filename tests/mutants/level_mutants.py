@@ -22,7 +22,7 @@ def targets(*names: str) -> tuple[str, ...]:
 
 
 def _active_tokens_alone(run: Any) -> Any:
-    """Token by token, where a frozen one leaves no trace."""
+    """Evaluation token by token of active tokens alone: a frozen one leaves no trace."""
 
     def mutated(level: Any, projected: Any, state: Any, active: Any, phi: Any) -> Any:
         reads = []

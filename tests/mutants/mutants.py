@@ -19,7 +19,7 @@ from tests.mutants.parallel_mutants import PARALLEL, PARALLEL_LEGAL
 
 
 def forced(**axes: Any) -> Change:
-    """Evaluation under these convention values, whatever the case says; newton_schulz takes single keys."""
+    """Evaluation under these convention values in place of the case's; newton_schulz takes single keys."""
 
     def change(results: Any) -> Any:
         def mutated(inputs: Any, case: Any, **form: Any) -> Any:

@@ -48,7 +48,7 @@ def _window_of_the_sequence_before(packed: Any) -> Any:
 
 
 def _last_of_odd_lengths_lost(fill: Any) -> Any:
-    """A step without a partner changes nothing."""
+    """A scan in which a step without a partner changes nothing."""
 
     def mutated(kind: Any, a: Any, b: Any, initial: Any, y: Any) -> None:
         fill(kind, a, b, initial, y)
@@ -73,7 +73,7 @@ def _newton_schulz_first(block: Any) -> Any:
 
 
 def _any_chunk(chunk: int | None) -> Change:
-    """Evaluation in chunks of this length, whatever the test asks for."""
+    """Evaluation in chunks of this length in place of the requested one."""
     return lambda results: lambda inputs, case, *, form="sequential", chunk_=chunk, **asked: results(inputs, case, form=form, chunk=chunk_)
 
 
@@ -91,7 +91,7 @@ def _one_memory_a_part_of_blocks(partition: Any) -> Any:
 
 
 def _poisoned(empty: Any) -> Any:
-    """Work space that holds NaN, as nothing may be known of it."""
+    """Work space full of NaN, since its contents are undefined."""
 
     def mutated(self: Any, shape: tuple[int, ...], like: Any, kind: Any = None) -> Any:
         made = empty(self, shape, like, kind)

@@ -32,7 +32,7 @@ SECONDS = 120
 
 
 class Judge:
-    """Collects how each test ended."""
+    """Collector of each test's outcome."""
 
     def __init__(self) -> None:
         self.ended: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Small tests that mutants of frequency levels are named for: blocks against tests/support/blocks.py, one feature at a time."""
+"""Small tests for mutants of frequency levels, one feature at a time, against tests/support/blocks.py."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_case_schedule() -> None:
 
 
 def case_of_block(combine: str) -> tuple[Any, Any]:
-    """What a case says, and what the package's own block says."""
+    """Reads of a block as a case, and by the loops."""
     config = block(BLOCKS["window"], combine=combine)
     params, x, context = drawn(config, tokens=11, batch=1)
     made: dict[str, Any] = {"in/x": x, "in/logits": params.logits}

@@ -22,7 +22,7 @@ Ended = Callable[[str, tuple[str, ...]], dict[str, str]]
 
 @pytest.fixture(scope="module")
 def ended() -> Iterator[Ended]:
-    """How each test ends under a mutant, in a fresh process."""
+    """Outcome of each test under a mutant, in a fresh process."""
     env = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")} | ONE_THREAD
     runner = subprocess.Popen([sys.executable, str(RUNNER), "--serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
     assert runner.stdin is not None
@@ -65,7 +65,7 @@ def test_without_a_mutant_the_named_tests_pass(ended: Ended) -> None:
 
 
 def test_a_mutant_survives_tests_that_are_not_named_for_it(ended: Ended) -> None:
-    """The runner can say no: a case without a query scale does not see that the scale is missing."""
+    """A negative result of the runner: a case without a query scale cannot reject the mutant that drops it."""
     (test,) = [each for mutant in MUTANTS if mutant.name == "ns-last-row-not-repeated" for each in mutant.tests]
     assert ended("query-scale-missing", (test,)) == {test: "passed"}
     assert ended("ns-last-row-not-repeated", (test,)) == {test: "rejected"}

@@ -144,7 +144,7 @@ CASES |= {
 
 
 def built(name: str) -> tuple[Formed, dict[str, Any], Tensors]:
-    """How a case is computed, its header and its tensors."""
+    """The evaluation of a case, its header and its tensors."""
     case = CASES[name]
     return case, *made(case.request, case.change, case.more)
 
@@ -218,7 +218,7 @@ def blocks(stride: int) -> tuple[GateRows, int]:
 
 @pytest.mark.parametrize("stride", [1, 3])
 def test_rows_by_block(stride: int) -> None:
-    """D, and X where a block starts and at the end, are those of the recurrence in tape ops."""
+    """D, and X where a block starts and at the end, against the recurrence in tape ops."""
     gates, columns = blocks(stride)
     D, X = plain_coefficient_rows(gates, columns, stride)
     with scratch.frame():
@@ -229,7 +229,7 @@ def test_rows_by_block(stride: int) -> None:
 
 @pytest.mark.parametrize("stride", [1, 3])
 def test_rows_by_block_backward(stride: int) -> None:
-    """Cotangents of every gate and weight are those of the recurrence in tape ops."""
+    """Cotangents of every gate and weight, against those of the recurrence in tape ops."""
     gates, columns = blocks(stride)
     random = np.random.default_rng(6)
     bar_D, bar_X = random.standard_normal((13, 2, 2, 1, 2 + columns)), random.standard_normal((2, 2, 1, 2 + columns))
@@ -309,7 +309,7 @@ def test_an_inverse_by_halves_is_that_by_substitution(n: int) -> None:
 
 
 def scanned(kind: str, T: int) -> tuple[Any, Any, tuple[Any, Any, Any]]:
-    """The scan, its loop, and what both take."""
+    """The scan, its loop, and the arguments of both."""
     draw = np.random.default_rng(T)
     b, initial = draw.standard_normal((T, 2, 3)), draw.standard_normal((2, 3))
     if kind == "scalar":

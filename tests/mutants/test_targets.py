@@ -1,4 +1,4 @@
-"""Small tests that mutants are named for: the package against literal loops, one feature of the rules at a time.
+"""Small tests for mutants of the rules: the package against literal loops, one feature at a time.
 
 Values are compared with `tests/truth/literal.py`, gradients with its complex step; ops of the tape with loops written
 here. Nothing in this file, and nothing that it takes as truth, is changed by a mutant.
@@ -138,7 +138,7 @@ def built(name: str) -> tuple[dict[str, Any], Tensors]:
 
 
 def made(asked: Request, change: Change | None, more: dict[str, Any]) -> tuple[dict[str, Any], Tensors]:
-    """Header and tensors of a request, changed, with further keys of the header."""
+    """Header and tensors of a request with changes and further keys of the header."""
     case = new(asked)
     header = case.header.model_dump(mode="json", by_alias=True, exclude_unset=True) | more
     tensors = dict(case.inputs)
@@ -234,7 +234,7 @@ def test_recorded(name: str) -> None:
 
 
 def test_gates_start_by_keeping() -> None:
-    """About 0.953 of the memory is kept per token, whatever the gate is called."""
+    """The first gate, which keeps about 0.953 of the memory per token under every name."""
     for forget in (False, True):
         made = gates.init(("retain",), heads=1, d_in=3, d_out=2, per_dimension=False, forget=forget, draw=np.random.default_rng(0))
         value = gates.compute(made, np.zeros((1, 1, 1, 3)), np.zeros((1, 1, 1, 2)))["retain"]
@@ -263,7 +263,7 @@ def test_matmul_pulls_back_as_its_sum() -> None:
 
 
 def test_multiply_pulls_back_to_both_factors() -> None:
-    """A row is repeated over the rows of the other factor, so its cotangent is a sum over them."""
+    """The backward of a repeated row: a sum over the rows of the other factor."""
     row = A[:1]
     dA, dB = np.zeros((1, 3)), np.zeros((3, 3))
     for i in range(3):

@@ -1,4 +1,4 @@
-"""What independent implementations recorded is what we compute: tensor by tensor, values and gradients."""
+"""Records of independent implementations against ours, tensor by tensor, values and gradients."""
 
 import numpy as np
 import pytest
@@ -56,7 +56,10 @@ def test_a_reserved_rule_is_not_supported(file):
 @pytest.mark.clause("CASE-20")
 @pytest.mark.parametrize("file", SUPPORTED, ids=by_name)
 def test_a_recorded_tensor_that_is_off_by_a_billionth_is_wrong(file):
-    """Half of the entries move by 2e-9 of themselves, a thousand times the tolerance; float32 by 1e-4."""
+    """Records with half of the entries moved.
+
+    By 2e-9 of themselves, a thousand times the tolerance; float32 by 1e-4.
+    """
     case = atlas_ref.load(file)
     random = np.random.default_rng(0)
     for name, value in case.recorded.items():

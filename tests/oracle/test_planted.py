@@ -117,7 +117,7 @@ def test_a_convention_is_named(mistake: Mistake, dtype: str) -> None:
 
 
 def test_the_table_counts_and_says_no(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """With one mistake of the list, then with a legal variant in its place, which survives."""
+    """The table with one mistake of the list, then with a legal variant in its place, which survives."""
     (one,) = [mistake for mistake in MISTAKES if mistake.name == "read before write"]
     few = Mistake(one.name, one.plant, ("hebbian",), one.op, one.axes)
     monkeypatch.setattr(table, "MISTAKES", (few,))

@@ -1,4 +1,4 @@
-"""Feature maps by definition: values, dimensions, settings, tensors drawn (PHI-1 to PHI-10)."""
+"""Feature maps by definition: values, dimensions, settings, drawn tensors (PHI-1 to PHI-10)."""
 
 from __future__ import annotations
 

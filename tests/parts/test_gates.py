@@ -1,4 +1,4 @@
-"""Given gates: roles, the two readings of the decay gate, shapes, logarithms, derivatives (GATES-1 to GATES-5, GATES-11, GATES-12)."""
+"""Gates as inputs: roles, the two senses of decay, shapes, logarithms, derivatives (GATES-1 to GATES-5, GATES-11, GATES-12)."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_the_closed_bounds_are_legal_and_nothing_beyond_them() -> None:
 
 @pytest.mark.clause("GATES-4")
 def test_gates_are_columns_within_their_ranges() -> None:
-    """One number for the memory, or one per row; a gate that is absent is None."""
+    """Shapes of gates: one number for the memory, or one per row; None for an absent gate."""
     gates.Gates(retain=np.ones((1, 1)), step_size=np.full((2, D_OUT, 1), 3.0), window_weights=-np.ones((4, 1)))
     assert gates.Gates().momentum is None
     for name in ("retain", "momentum"):

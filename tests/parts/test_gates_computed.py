@@ -1,4 +1,4 @@
-"""Computed gates: what they read, activations, initial biases, derivatives (GATES-6 to GATES-13)."""
+"""Computed gates: inputs, activations, initial biases, derivatives (GATES-6 to GATES-13)."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_the_same_program_gives_the_same_bits_twice() -> None:
 
 @pytest.fixture
 def grouped(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
-    """Sets bytes of a group and number of processors, and makes threads pay from the first multiply-add."""
+    """Set bytes of a group and number of processors, and let threads pay from the first multiply-add."""
 
     def force(group_bytes: int, processors: int) -> None:
         monkeypatch.setattr(module, "GROUP_BYTES", group_bytes)
@@ -92,7 +92,7 @@ def test_groups_and_threads_change_no_bit(grouped: Callable[[int, int], None], s
 
 @pytest.mark.clause("NS-1", "NS-20")
 def test_groups_and_threads_change_no_bit_of_matrices_in_any_order_in_memory(grouped: Callable[[int, int], None]) -> None:
-    """A norm is summed in the same order however many matrices stand beside."""
+    """Norms that are summed in the same order for any number of matrices beside."""
     S, G = (np.moveaxis(gaussian(33, 40, 65, seed=seed), -1, 0) for seed in (0, 1))  # the matrices' own entries lie apart
     grouped(10**9, 1)
     want = value_and_pullback(NewtonSchulz(), S, G)
@@ -119,7 +119,7 @@ def test_matrices_whose_products_the_blas_shares_out_are_computed_as_small_ones(
 @pytest.mark.clause("NS-20")
 @pytest.mark.host("memory of the host")
 def test_memory_of_the_way_back_does_not_grow_with_the_steps_of_many_matrices() -> None:
-    """A group keeps an iterate a step; more steps, smaller groups."""
+    """A group that keeps an iterate a step: more steps, smaller groups."""
     S = gaussian(256, 32, 32)
 
     def peak(steps: int) -> float:

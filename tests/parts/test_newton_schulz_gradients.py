@@ -1,4 +1,4 @@
-"""First and second derivatives of Newton-Schulz, and what is not its derivative (NS-20 to NS-24)."""
+"""First and second derivatives of Newton-Schulz, and false ones (NS-20 to NS-24)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Newton-Schulz guarantees, what it does not, its cost and its special cases (NS-10 to NS-19)."""
+"""Guarantees of Newton-Schulz and their limits, its cost and special cases (NS-10 to NS-19)."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def extrema(row: tuple[float, float, float]) -> tuple[Decimal, Decimal]:
 
 
 def least_distance(points: list[Decimal]) -> Decimal:
-    """What no odd quintic can go below on four points: the dual of the minimax problem, in exact fractions.
+    """A lower bound of every odd quintic on four points, in exact fractions.
 
     With y = x^2, the weights m_k = 1 / (x_k prod_j (y_k - y_j)) give sum m_k p(x_k) = 0 for every p, so
     max |1 - p(x_k)| >= |sum m_k| / sum |m_k|. Its error is of second order in that of the points.

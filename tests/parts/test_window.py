@@ -81,7 +81,7 @@ def test_a_weight_table_of_another_width_is_refused():
 
 
 def token_case(kind, parameters, *, T=5, c=3, H=2, seed=4, **header):
-    """A case at level token of the bare rule, its gates at fixed numbers."""
+    """A case at level token of the bare rule, with fixed numbers as gates."""
     random = np.random.default_rng(seed)
     p = {"x": random.standard_normal((1, T, 4))}
     for name, d in (("W_K", 3), ("W_V", 2), ("W_Q", 3)):

@@ -1,4 +1,4 @@
-"""What the window promises, what it costs, and its derivatives: WINDOW-18 to WINDOW-25."""
+"""Guarantees of the window, its cost and its derivatives: WINDOW-18 to WINDOW-25."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The readers of examples/readers, which hold nothing of this package, judge recorded results as they are."""
+"""The readers of examples/readers, which use nothing of this package, on recorded results."""
 
 import functools
 import importlib.util
@@ -99,7 +99,7 @@ def _run(words):
 
 @pytest.fixture(scope="session", params=BUILD)
 def reader(request, tmp_path_factory):
-    """(language, words that run it) of each whose toolchain is here."""
+    """The language and command line of each reader whose toolchain is installed."""
     return request.param, BUILD[request.param](tmp_path_factory.mktemp(request.param))
 
 

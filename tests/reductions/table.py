@@ -1,4 +1,4 @@
-"""The reduction table: which settings of the rules are the same function, on which conditions, and what breaks it.
+"""The reduction table: settings of the rules that are the same function, their conditions, and twins that break them.
 
 A row states that two sides agree in y, M and S, and in the gradients of the inputs they share. Conditions are
 maps of the shared inputs (`given`), so the gradient of a shared input is taken along the condition: where the
@@ -218,7 +218,7 @@ def form(function: Callable[[Inputs], Inputs], takes: Map = same) -> Side:
 
 
 def ns(**keys: Any) -> dict[str, Any]:
-    """Newton-Schulz without its epsilon, so that a scale is invisible exactly."""
+    """Settings of Newton-Schulz without its epsilon, so that a scale is invisible exactly."""
     return {"eps": 0.0, **keys}
 
 
@@ -1392,7 +1392,7 @@ _BLANK = without("M0", "S0")
 
 
 def _first(name: str, words: str, left: Side, right: Side, **more: Any) -> Row:
-    """A first token from zero state hides what the two sides differ in; a second token shows it."""
+    """Tokens after the first, since a first token from zero state hides the difference of the sides."""
     row: dict[str, Any] = {"given": _BLANK, "tokens": 1, "masks": False, "window": 3, "S": None, **more}
     return Row(
         f"first-token-{name}",

@@ -1,4 +1,4 @@
-"""Every row of the reduction table holds to rounding, and fails as soon as one of its conditions is broken.
+"""Every row of the reduction table: agreement to rounding, and failure when one condition is broken.
 
 The rows are data in `table.py`. Each is evaluated on several shapes with keys and values of different length,
 some of them with inactive tokens and packed sequences; its table is printed at the end of the test run.
@@ -88,7 +88,7 @@ def _tokens(random: np.random.Generator, T: int, d_in: int, d_out: int, d_model:
 
 
 def taken(side: Side, x: Inputs) -> Inputs:
-    """What a side's rule has of the inputs, after its own map."""
+    """The inputs of a side's rule, after its own map."""
     made = side.takes(x)
     if side.form is not None:
         return made

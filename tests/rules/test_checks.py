@@ -1,4 +1,4 @@
-"""A call whose rule, convention, tokens and state contradict each other is refused before its first token."""
+"""Refusals before the first token, where rule, convention, tokens and state of a call contradict each other."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_what_is_no_rule_and_the_configuration_of_another_are_refused(rule: Any,
 @pytest.mark.parametrize("form", ["sequential", "chunkwise", "atlas_parallel", "kernel"])
 @pytest.mark.parametrize(("config", "of"), [(CARRY, memory(reference="call_start")), (memory(reference="call_start"), CARRY)])
 def test_no_form_goes_on_from_a_window_that_stores_something_else(form: str, config: Any, of: Any) -> None:
-    """It would compute the convention of the state instead of its own."""
+    """A window of another convention, which a form would compute in place of its own."""
     tokens = run.Tokens(k=ones(T, 4), v=ones(T, 2), q=ones(T, 4), retain=ones(T), step_size=ones(T))
     with pytest.raises(ValueError, match=r"^state.residuals: (missing|stored), but "):
         parallel.run(omega.RULE, config, tokens, omega.start(of), form=form)

@@ -1,4 +1,4 @@
-"""The Delta rule, DELTA-1 to DELTA-15: loops, numbers by hand, and the pullback written out."""
+"""The Delta rule, DELTA-1 to DELTA-15: loops, numbers by hand, and the backward written out."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def column(gate):
 
 
 def product(p, o, t):
-    """a_t b_t."""
+    """The product of the rates, a_t b_t."""
     h, h_memory = p["step_size"][t], p["step_size_memory"][t]
     return {"momentum": h, "memory": h, "both": h * h, "split": h * h_memory, "none": np.ones_like(h)}[o.get("rate", "momentum")]
 
@@ -252,7 +252,7 @@ def inner(gate, X, Y):
 
 
 def pullback(p, o):
-    """DELTA-14, with the references of OMEGA-26."""
+    """The backward of DELTA-14, with the references of OMEGA-26."""
     _, record = loop(p, o)
     bar = {name: np.zeros(p[name].shape) for name in NAMES}
     M_bar, waiting, s, rate = p["M_bar"], np.zeros((3, 4)), o.get("gradient_scale", 1), o.get("rate", "momentum")

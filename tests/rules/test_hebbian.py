@@ -1,4 +1,4 @@
-"""The Hebbian rule, HEBBIAN-1 to HEBBIAN-12: loops, closed form, limit, and the pullback written out."""
+"""The Hebbian rule, HEBBIAN-1 to HEBBIAN-12: loops, closed form, limit, and the backward written out."""
 
 import numpy as np
 import pytest

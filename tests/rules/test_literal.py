@@ -1,4 +1,4 @@
-"""Every rule under any convention equals the definition written as loops, values and gradients (rungs a and b).
+"""Every rule under any convention against the definition as loops, values and gradients (rungs a and b).
 
 The loops (tests/truth/literal.py) import nothing from the package. Gradients: the tape against the complex step
 through the loops, along one random direction per tensor.

@@ -1,4 +1,4 @@
-"""The step of Omega, OMEGA-1 to OMEGA-13: each clause as a loop or as numbers worked out by hand."""
+"""The step of Omega, OMEGA-1 to OMEGA-13: each clause as a loop or as numbers by hand."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The pullback of Omega as its spec writes it, against the tape and against complex step through literal loops."""
+"""The backward of Omega as its spec writes it, against the tape and complex step through literal loops."""
 
 import numpy as np
 import pytest

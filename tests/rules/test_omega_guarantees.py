@@ -1,4 +1,4 @@
-"""What Omega guarantees and what it costs, OMEGA-14 to OMEGA-18."""
+"""Guarantees and cost of Omega, OMEGA-14 to OMEGA-18."""
 
 import numpy as np
 import pytest

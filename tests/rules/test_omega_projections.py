@@ -38,7 +38,7 @@ def parameters(o, n, seed=0):
 
 
 def project(p, o, h):
-    """One head's sequence for the loop over tokens, and what it was made from."""
+    """One head's sequence for the loop over tokens, and its sources."""
     x = p["x"][0]
     made = {"k": [], "v": [], "q": [], "retain": [], "momentum": [], "step_size": [], "u": [], "z": []}
     for t in range(T):
@@ -69,7 +69,7 @@ def value(p, o):
 
 
 def chained(p, o):
-    """OMEGA-27, GATES-12 and WINDOW-22 after the pullback of the token loop."""
+    """The backward of OMEGA-27, GATES-12 and WINDOW-22 after that of the token loop."""
     bar = {name: np.zeros(tensor.shape) for name, tensor in p.items() if not name.endswith("_bar")}
     W_phi = p["phi/W"]
     for h in range(H):

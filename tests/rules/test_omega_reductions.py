@@ -1,4 +1,4 @@
-"""Which rules Omega contains and what it carries from call to call, OMEGA-19 to OMEGA-22 and OMEGA-28."""
+"""Rules that Omega contains, and its state from call to call, OMEGA-19 to OMEGA-22 and OMEGA-28."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What holds for every rule under every convention, whatever the numbers."""
+"""Properties of every rule under every convention, for any numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sequence is driven as CONV-27 to CONV-34 say: leading axes, levels, the order at a token, spans, pulses, resets."""
+"""Sequences, CONV-27 to CONV-34: leading axes, levels, the order at a token, spans, pulses, resets."""
 
 import numpy as np
 import pytest
@@ -203,7 +203,7 @@ def test_a_phase_outside_the_span_is_refused(axes, phase, message):
 
 
 def starts(p, y):
-    """For each token the number of the memory that it read: M_0, M_1, ... of one token steps."""
+    """For each token the number of the memory of its read: M_0, M_1, ... of one token steps."""
     memories = [p["M0"]]
     for t in range(len(y)):
         token = {name: value[: t + 1] if len(value) == len(y) else value for name, value in p.items()}

@@ -1,4 +1,4 @@
-"""What must be carried and that nothing else is: CONV-37 and CONV-38."""
+"""The state between calls, with nothing missing and nothing superfluous: CONV-37 and CONV-38."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The streaming interface: `init`, `start`, `step`, and what a state must carry."""
+"""The streaming interface: `init`, `start`, `step`, and the contents of a state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Titans LMM, TITANS-1 to TITANS-16: loops, numbers by hand, and the pullback written out."""
+"""Titans LMM, TITANS-1 to TITANS-16: loops, numbers by hand, and the backward written out."""
 
 import numpy as np
 import pytest
@@ -261,7 +261,7 @@ def inner(gate, X, Y):
 
 
 def pullback(p, o):
-    """TITANS-15 for momentum_sign plus and descent, with the references of OMEGA-26."""
+    """The backward of TITANS-15 for momentum_sign plus and descent, with the references of OMEGA-26."""
     _, record = loop(p, o)
     bar = {name: np.zeros(p[name].shape) for name in NAMES}
     M_bar, S_bar, waiting, s = p["M_bar"], p["S_bar"], np.zeros((3, 4)), o.get("gradient_scale", 1)

@@ -1,4 +1,4 @@
-"""Headers that no case may have: the change to a valid one, and the words for it."""
+"""Headers that no case may have: the change to a valid one, and its refusal."""
 
 from typing import Any
 
@@ -146,7 +146,7 @@ CONVENTIONS = {
 
 
 def scheduled(**changes: Any) -> dict[str, Any]:
-    """The schedule of level 1 of three, changed."""
+    """The schedule of level 1 of three, with a change."""
     return {"schedule": {key: value for key, value in {"periods": [1, 2, 4], "level": 1, **changes}.items() if value is not GONE}}
 
 

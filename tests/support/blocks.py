@@ -53,7 +53,7 @@ COUNTING: tuple[dict[str, Any], ...] = (
 
 
 def level(spec: Mapping[str, Any], *, d_model: int = 5, d_out: int = 3, heads: int = 2, **settings: Any) -> Level:
-    """A level from what a case would say of it."""
+    """A level from its description in a case."""
     own = {key: value for key, value in spec.items() if key not in ("rule", "period")}
     config = RULES[spec["rule"]].Config(d_model=d_model, d_out=d_out, heads=heads, **own)
     return Level(config=config, period=spec["period"], **settings)
@@ -64,7 +64,10 @@ def block(specs: Sequence[Mapping[str, Any]], *, combine: Any = "softmax", first
 
 
 def drawn(config: cms.Config, *, seed: int = 0, tokens: int = 12, batch: int = 2) -> tuple[cms.Params, Array, cms.Context]:
-    """Parameters with gates away from their start, tokens, and a context whose memories are neither zero nor symmetric."""
+    """Drawn parameters, tokens and context of a block.
+
+    Gates are away from their start, memories neither zero nor symmetric.
+    """
     draw = np.random.default_rng(seed)
     levels = []
     for params in cms.init(config, seed).levels:
@@ -97,7 +100,7 @@ def tensors_of(params: Any) -> dict[str, Array]:
 
 
 def countdown(periods: Sequence[int], first: int, tokens: int) -> Array:
-    """Who writes at each token: every level counts down to its next write, without a division."""
+    """Whether each level writes at each token: every level counts down to its next write, without a division."""
     waiting = [0 if first == 0 else period - first for period in periods]
     found = []
     for _ in range(tokens):

@@ -1,4 +1,4 @@
-"""Case files for tests: written byte by byte, so that they may break every rule that a library would keep."""
+"""Case files for tests, written byte by byte, so that they may break every rule of a library."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def raw(path: Path, tensors: Mapping[str, Any], metadata: Any) -> Path:
 
 
 def written(path: Path, header: Mapping[str, Any] | str, tensors: Mapping[str, Any]) -> Path:
-    """Write a case from a header, or from the text in its place."""
+    """Write a case from a header, or from a text in its place."""
     text = header if isinstance(header, str) else json.dumps(header)
     return raw(path, tensors, {"atlas_ref": text})
 
 
 def parts(case: Case) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Header and inputs of a case, to be changed."""
+    """Header and inputs of a case, as mappings to change."""
     return case.header.plain(), dict(case.inputs)
 
 

@@ -20,13 +20,16 @@ FINITE_DIFFERENCE = Tolerance("FINITE_DIFFERENCE", 1e-6)
 
 
 class Elsewhere:
-    """Whether the tests compute on another backend, whose products may sum in another order for the same numbers (BACKEND-11)."""
+    """Whether the tests compute on another backend, whose products may sum in another order (BACKEND-11)."""
 
     yes = False
 
 
 def reordered(length: int, *, dtype: Any = np.float64, amplification: float = 1.0) -> Tolerance:
-    """The same sum in another order: a few units in the last place per term, times what the rule amplifies."""
+    """A bound for the same sum in another order.
+
+    A few units in the last place per term, times the amplification by the rule.
+    """
     return Tolerance(f"REORDERED({length})", 8 * float(np.finfo(dtype).eps) * length * amplification)
 
 

@@ -1,4 +1,7 @@
-"""The command line in this process, as a fixture: `cli("eval", case, "-o", out)` gives exit code, standard output and error."""
+"""The command line in this process, as a fixture.
+
+`cli("eval", case, "-o", out)` gives exit code, standard output and error.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Multiply-adds of a computation: arrays that count the products they take part in."""
+"""Multiply-adds of a computation: arrays that count the products with them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Counted(np.ndarray):
 
 
 def counted(x: Any) -> Any:
-    """The same array, or a state with the same arrays, counting."""
+    """The same array, or a state with the same arrays, with a counter."""
     if isinstance(x, np.ndarray):
         return x.view(Counted)
     return type(x).trusted(**{name: value.view(Counted) if isinstance(value, np.ndarray) else value for name, value in x.__dict__.items()})

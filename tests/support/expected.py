@@ -5,7 +5,7 @@ from typing import Any
 
 
 def in_toml(*entries: dict[str, Any]) -> str:
-    """TOML from entries; `expires` stands as it is, so that it may be no date."""
+    """TOML text of entries; `expires` is copied verbatim, so that it may be no date."""
     return "\n".join(
         "[[xfail]]\n" + "\n".join(f"{key} = {value if key == 'expires' else json.dumps(value)}" for key, value in each.items())
         for each in entries

@@ -1,4 +1,4 @@
-"""CuPy as far as `benchmarks.gpu.devices` calls it, on NumPy: clocks and memory that count what they are told."""
+"""The part of CuPy in `benchmarks.gpu.devices`, on NumPy: clocks and memory with scripted counts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Pool:
 
 
 class Event:
-    """An event whose time is the number of seconds that works said they take, in milliseconds."""
+    """An event that reads the scripted clock, in milliseconds."""
 
     now = 0.0
 
@@ -34,7 +34,7 @@ class Event:
 
 
 class OutOfMemoryError(MemoryError):
-    """CuPy's."""
+    """CuPy's error of the same name."""
 
 
 def module(gpus: int = 1) -> Any:

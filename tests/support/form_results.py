@@ -21,17 +21,17 @@ EDGES = {"in/retain": (0.0, 1.0, 1e-300), "in/momentum": (0.0, 1.0, 1e-300), "in
 
 
 def tolerance(case: Case) -> Tolerance:
-    """ANALYTIC; under Newton-Schulz what it may make of a rounding error, as in tests/rules/test_literal.py."""
+    """ANALYTIC, or under Newton-Schulz its amplification of a rounding error, as in tests/rules/test_literal.py."""
     return reordered(1, amplification=1e7) if case.convention.has_newton_schulz else ANALYTIC
 
 
 def results(case: Case, form: str, chunk: int | None = None, inputs: Mapping[str, Any] | None = None) -> tuple[dict[str, Any], int | None]:
-    """`out/...` of a case computed in a form, and the position in the span after it."""
+    """The results `out/...` of a case in a form, and the position in the span after it."""
     return evaluate.results(case.inputs if inputs is None else inputs, case, form=form, chunk=chunk)
 
 
 def call_of(case: Case, inputs: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-    """Configuration, tokens and initial state of a case, as the oracle makes them."""
+    """Configuration, tokens and initial state of a case, from the oracle."""
     rule = RULES[case.header.rule]
     config, tokens = memory.sequence_of(rule, inputs, case)
     return config, tokens, memory.initial_state(rule, config, inputs, case, tokens)
@@ -57,7 +57,7 @@ def with_edges(case: Case, seed: int) -> Case:
 
 
 def assert_equal_the_loops(case: Case, form: str, chunk: int | None = None) -> None:
-    """Every result of the form, states and phase included, is that of the literal loops and of the sequential form."""
+    """Assert that every result of the form, states and phase included, is that of loops and sequential form."""
     want = literal.evaluate(header_of(case), case.inputs)
     phase = want.pop("phase", None)
     got, position = results(case, form, chunk)
@@ -71,7 +71,10 @@ def assert_equal_the_loops(case: Case, form: str, chunk: int | None = None) -> N
 
 
 def assert_gradients_equal_the_sequential(case: Case, form: str, chunk: int | None = None) -> None:
-    """Every gradient is that of the sequential form; one that vanishes is measured against the largest."""
+    """Assert that every gradient is that of the sequential form.
+
+    One that vanishes is measured against the largest.
+    """
     want, got = gradients(case, "sequential"), gradients(case, form, chunk)
     largest = max(float(np.linalg.norm(value)) for value in want.values())
     assert want.keys() == got.keys()

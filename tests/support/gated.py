@@ -25,7 +25,7 @@ def uniform(*shape: int, seed: int = 0) -> Any:
 
 
 def tensors(rule: str, **changes: Any) -> dict[str, Any]:
-    """Keys, values, queries and the gates that the rule uses; None takes one away."""
+    """Keys, values, queries and the gates of the rule; None removes one."""
     made: dict[str, Any] = {"k": 0.5 * gaussian(T, D_IN), "v": gaussian(T, D_OUT, seed=1), "q": gaussian(T, D_IN, seed=2)}
     made["retain"] = uniform(T, seed=3)
     if rule in ("omega", "titans_lmm"):

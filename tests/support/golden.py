@@ -1,4 +1,4 @@
-"""Golden files: what a command prints, kept as text, so that a change of words is seen in a diff.
+"""Golden files: output of a command as text, so that a change of words shows in a diff.
 
 `ATLAS_REF_GOLDEN=write python -m pytest tests/oracle` writes the files anew; read the diff before you keep it.
 """
@@ -14,7 +14,9 @@ WRITE = "ATLAS_REF_GOLDEN"
 
 
 def assert_golden(name: str, text: str, *, folder: Path = GOLDEN) -> None:
-    """`text` is what `golden/<name>` holds; the test replaces paths and times before, so that it is the same everywhere.
+    """Assert that `text` is the content of `golden/<name>`.
+
+    The test replaces paths and times before, so that it is the same everywhere.
 
     Args:
         name: `<topic>_<what>.txt`.

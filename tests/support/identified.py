@@ -1,4 +1,4 @@
-"""Cases with somebody's results under another convention, for the tests of identify."""
+"""Cases with results of another convention, for the tests of identify."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def without(case: Case, *names: str) -> Case:
 
 
 def results(case: Case, changes: Any, *names: str, dtype: Any = np.float32) -> dict[str, Any]:
-    """What somebody computes from a case under a convention."""
+    """Results of an implementation for a case under a convention."""
     seen = seen_as(case, resolve(changes, rule=case.header.rule, level=case.header.level))
     found = evaluate(seen, grad=any(name.startswith("grad/") for name in names)).tensors
     return {name: found[name].astype(dtype) for name in names or ("out/y",)}

@@ -1,4 +1,4 @@
-"""Implementations of the Delta rule that a stranger might hand over: right, wrong, and badly behaved in every way."""
+"""Implementations of the Delta rule that a user might hand over: right, wrong, and badly behaved."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def right(case: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Any]:
 
 
 def wrong_from_3(case: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Any]:
-    """Forgets instead of retaining, from token 3 on."""
+    """The Delta rule that forgets instead of retaining, from token 3 on."""
     return _delta(case, inputs, forget_from=3)
 
 
 def block(case: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Any]:
-    """A block of levels: every level in loops, then the weighted sum of what they read."""
+    """A block of levels: every level in loops, then the weighted sum of the reads."""
     periods, first = case["schedule"]["periods"], case["schedule"].get("first_step", 0)
     weights = np.exp(inputs["logits"]) / np.exp(inputs["logits"]).sum()
     answer: dict[str, Any] = {"y": 0.0}
@@ -64,7 +64,7 @@ def brain(case: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Any]:
 
 
 def in_its_dtype(case: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Any]:
-    """Answers in the dtype of its inputs."""
+    """Results in the dtype of the inputs."""
     return {name: value.astype(inputs["k"].dtype) for name, value in _delta(case, inputs).items()}
 
 
@@ -119,7 +119,7 @@ def closes_every_file(case: dict[str, Any], inputs: dict[str, Any]) -> Any:
 
 
 def writes_everywhere(case: dict[str, Any], inputs: dict[str, Any]) -> Any:
-    """Also to where the process that calls it announces results."""
+    """Right results, and output even to the channel of results of the calling process."""
     for descriptor in range(3, 30):
         with contextlib.suppress(OSError):
             os.write(descriptor, b"loss 0.25\n")
@@ -140,7 +140,7 @@ def segfault(case: dict[str, Any], inputs: dict[str, Any]) -> Any:
 
 
 def hangs(case: dict[str, Any], inputs: dict[str, Any]) -> Any:
-    """With a child, whose process id it leaves in a file."""
+    """An endless run with a child, whose process id it leaves in a file."""
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     with open(os.environ["ATLAS_REF_TEST_PID"], "w") as file:
         file.write(str(child.pid))
@@ -154,7 +154,7 @@ def crashes_on_the_second(case: dict[str, Any], inputs: dict[str, Any]) -> Any:
 
 
 def prints(case: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Any]:
-    """To Python's standard output and to that of the process."""
+    """Right results, and text on Python's standard output and on that of the process."""
     print("a word of its own")
     os.write(1, b"and another\n")
     return _delta(case, inputs)

@@ -1,4 +1,4 @@
-"""Faults in case files, and the proof that one is refused everywhere with the same one line."""
+"""Faults in case files, and the proof that each is refused everywhere in the same one line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.casefiles import changed, some, written
 
 
 class Bad(NamedTuple):
-    """A fault: what changes in a valid case, and the words for it."""
+    """A fault: the change to a valid case, and the words of the refusal."""
 
     message: str
     header: dict[str, Any] = {}
@@ -25,7 +25,7 @@ def case_of(bad, folder):
 
 
 def refused_everywhere(file, message, cli, folder):
-    """Through Python and through every command: the same one line, exit code 2 and no output."""
+    """Refusal through Python and every command: the same one line, exit code 2 and no output."""
     with pytest.raises(atlas_ref.CaseError) as refusal:
         atlas_ref.load(file)
     line = str(refusal.value)

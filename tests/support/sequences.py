@@ -1,4 +1,4 @@
-"""Random sequences, and what the package makes of them under short names; nothing here is a truth."""
+"""Random sequences, and the package's results for them under short names; nothing here is a truth."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ def case(rule: str, tensors: Mapping[str, Any], convention: Any = "spec", **head
 
 
 def results(rule: str, tensors: Mapping[str, Any], convention: Any = "spec", *, grad: bool = False, **header: Any) -> dict[str, Any]:
-    """y, M, S and what lets a run continue, "phase" among it; with `grad` also grad/NAME."""
+    """y, M, S and the state for a next call, "phase" among it; with `grad` also grad/NAME."""
     found = atlas_ref.evaluate(case(rule, tensors, convention, **header), grad=grad)
     named = {name.removeprefix("out/"): tensor for name, tensor in found.tensors.items()}
     return named | {"phase": found.header["phase"]} if "phase" in found.header else named
 
 
 def times(tensors: Arrays, start: int, stop: int) -> Arrays:
-    """Tokens start to stop of everything that has a time axis, nothing of the rest."""
+    """Tokens start to stop of every tensor with a time axis, nothing of the rest."""
     lead = tensors["k"].ndim - 2 if "k" in tensors else 0
     timed = ("k", "v", "q", "window_weights", "window_gate", "log_retain", "log_momentum", *RANGES)
     cut = {name: tensor[(slice(None),) * lead + (slice(start, stop),)] for name, tensor in tensors.items() if name in timed}

@@ -91,7 +91,7 @@ def conventions(rule: str, *, newton_schulz: bool = True) -> st.SearchStrategy[d
 
 @st.composite
 def cases(draw: st.DrawFn, rule: str | None = None, *, newton_schulz: bool = True, **fixed: Any) -> Case:
-    """A valid case; what a rule or convention does not allow is drawn again."""
+    """A valid case; cases that a rule or convention refuses are drawn again."""
     rule = rule or draw(st.sampled_from(["omega", "omega", "titans_lmm", "delta", "hebbian"]))
     level = fixed.pop("level", None) or draw(st.sampled_from(["projected", "token"]))
     window = draw(st.sampled_from([1, 2, 3, 5])) if rule == "omega" else 1

@@ -27,7 +27,7 @@ def check(error: float = 1e-15, bound: float = 1e-13, what: str = "reads", again
 
 
 def found(measured: bool = True, **more: Any) -> Found:
-    """Every target met."""
+    """Results in which every target is met."""
     frozen, exact = figure(), figure("exact", subject="delta", seconds=2e-3)
     others = [theirs("PyTorch eager"), theirs("atlas-rnn cell", seconds=3e-2), theirs("fla Triton chunk, bfloat16", subject="delta")]
     batches = [figure("Newton-Schulz", subject=BATCH, rate=0.6, storage=storage) for storage in ("float32", "bfloat16")]

@@ -1,4 +1,6 @@
-"""Record which lines the tests of each clause execute: `python -m pytest -p tests.support.trace_plugin -m clause`, which is `make trace`.
+"""A record of the lines that the tests of each clause execute, for `make trace`.
+
+`python -m pytest -p tests.support.trace_plugin -m clause` writes it.
 
 Writes build/trace/run.json, which `atlas-ref trace-spec` reads. A test function is one context, all its parameters together. A
 function with many parameters runs with a few of them, spread evenly, and a property with few examples: `make test` judges them
@@ -35,7 +37,7 @@ Lines = dict[str, set[int]]
 
 
 class Recorder:
-    """One process's part: contexts of coverage, marks and outcomes by test function."""
+    """The record of one process: contexts of coverage, marks and outcomes by test function."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -49,13 +51,13 @@ class Recorder:
         self.coverage.start()
 
     def enter(self, context: str) -> None:
-        """A change of context costs a millisecond, so parameters in a row are one."""
+        """Enter a context; parameters in a row share one, since a change costs a millisecond."""
         if context != self.context:
             self.context = context
             self.coverage.switch_context(context)
 
     def lines(self) -> dict[str, dict[str, set[int]]]:
-        """By context and file, the lines executed."""
+        """The executed lines, by context and file."""
         self.coverage.stop()
         data = self.coverage.get_data()
         found: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
@@ -67,7 +69,7 @@ class Recorder:
         return found
 
     def of_test(self, name: str, lines: dict[str, dict[str, set[int]]]) -> dict[str, str]:
-        """By file, the lines of a test function and of the fixtures that it shares with others."""
+        """The lines of a test function and of its shared fixtures, by file."""
         found: Lines = defaultdict(set)
         for context in (name, *self.shared[name]):
             for path, each in lines.get(context, {}).items():
@@ -75,7 +77,7 @@ class Recorder:
         return {path: record.spans(each) for path, each in found.items()}
 
     def part(self) -> dict[str, Any]:
-        """All of it in plain types, which travel between processes."""
+        """The record in plain types, which travel between processes."""
         lines = self.lines()
         tests = {name: [ids, name in self.passed, name in self.failed, self.of_test(name, lines)] for name, ids in self.clauses.items()}
         vectors = {
@@ -109,7 +111,7 @@ def pytest_configure(config: Any) -> None:
 
 
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
-    """Leave out slow tests that prove nothing which a faster one does not, and most of many parameters."""
+    """Leave out most of many parameters, and slow tests whose proof a faster one gives."""
     fast = {each for item in items if not item.get_closest_marker("slow") for each in _marked(item)}
     alike: dict[tuple[str, ...], list[Any]] = defaultdict(list)
     for item in items:
@@ -149,7 +151,7 @@ def pytest_runtest_protocol(item: Any) -> Any:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_fixture_setup(fixturedef: Any, request: Any) -> Any:
-    """What several tests share has a context of its own."""
+    """Give fixtures that several tests share a context of their own."""
     recorder = request.config.trace_recorder
     if recorder is None or fixturedef.scope == "function":
         return (yield)
@@ -162,7 +164,7 @@ def pytest_fixture_setup(fixturedef: Any, request: Any) -> Any:
 
 
 def _fixtures(item: Any) -> Any:
-    """All that a test asks for, itself or by way of others."""
+    """All fixtures of a test, its own or by way of others."""
     return item._fixtureinfo.name2fixturedefs.values()
 
 
@@ -249,7 +251,7 @@ def joined(parts: list[dict[str, Any]], mutants: tuple[Mutant, ...]) -> Record:
 
 
 def planted(root: Path) -> tuple[Mutant, ...]:
-    """The mutants of the tests, each with the line that it changes; none where there is no list of them."""
+    """The mutants of the tests, each with its changed line; none where there is no list of them."""
     if not (root / "tests/mutants/mutants.py").is_file():
         return ()
     from tests.mutants.mutants import MUTANTS
@@ -262,7 +264,7 @@ def planted(root: Path) -> tuple[Mutant, ...]:
 
 
 def _changed(root: Path, place: str) -> tuple[str, int]:
-    """File and first line of the function that "module:attribute" is; line 0 where it is none."""
+    """File and first line of the function "module:attribute"; line 0 for anything else."""
     module, _, path = place.partition(":")
     found: Any = importlib.import_module(module)
     file = Path(found.__file__).relative_to(root).as_posix()

@@ -1,4 +1,4 @@
-"""Cases with traces that others made: literal loops in several precisions, legal variants of them, and planted mistakes."""
+"""Cases with foreign traces: literal loops in several precisions, legal variants of them, and planted mistakes."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def small(kind: str, **more: Any) -> Case:
-    """A case of two heads and six tokens, with every cotangent that it may have."""
+    """A case of two heads and six tokens, with every legal cotangent."""
     request = {"rule": "omega", "tokens": 6, "d_in": 3, "d_out": 2, "heads": 2, "seed": 3, "cotangent": True, **KINDS[kind], **more}
     return with_bars(new(Request(**request), name="case"))
 
 
 def with_bars(case: Case) -> Case:
-    """The case with every cotangent that it may have."""
+    """The case with every legal cotangent."""
     draw = np.random.default_rng(5)
     results = evaluate(case).tensors
     bars = {f"in/{name}_bar": draw.standard_normal(results[f"out/{name}"].shape) for name in ("y", "M", "S") if f"out/{name}" in results}
@@ -75,7 +75,7 @@ def with_bars(case: Case) -> Case:
 
 
 class Turned(Traced):
-    """Newton-Schulz by X (X^T X), the other side."""
+    """Newton-Schulz by X (X^T X), the product of the other side."""
 
     def polynomial(self, x: np.ndarray, row: tuple[float, float, float]) -> np.ndarray:
         a, b, c = row
@@ -84,7 +84,7 @@ class Turned(Traced):
 
 
 class Reordered(Traced):
-    """Sums over the window and over features from the other end."""
+    """Loops whose sums over the window and over features run from the other end."""
 
     def gradient(self, state: Any, t: int, residuals: np.ndarray) -> np.ndarray:
         total, weighs = self.zero, self.rule == "omega" and self.window_first

@@ -1,4 +1,4 @@
-"""Every op with arguments to try it on, and what NumPy says the value is."""
+"""Every op with test arguments and NumPy's value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ops follow their arrays: an array type of another library passes through values and gradients and is never converted.
+"""Ops on arrays of another library, which pass through values and gradients without conversion.
 
 `Device` stands in for CuPy where there is no GPU. Like CuPy's arrays it takes part in NumPy's dispatch, gives arrays
 without axes where NumPy gives scalars, accepts numbers beside it, and refuses NumPy arrays and conversion to them.

@@ -1,4 +1,4 @@
-"""The checks themselves: they accept the truth and catch each kind of wrong gradient."""
+"""The checks themselves: the truth accepted, each kind of wrong gradient caught."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""checkpoint: the same value and derivatives, one entry, less memory, and no lost gradient."""
+"""The function checkpoint: the same value and derivatives, one entry, less memory, no lost gradient."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The life of a tape: what it frees, what it refuses afterwards, checking mode, threads."""
+"""The life of a tape: memory set free, refusals afterwards, checking mode, threads."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_differentiation_frees_its_arrays_without_the_garbage_collector() -> N
 
 @pytest.mark.clause("TAPE-21")
 def test_the_sweep_lets_go_of_a_cotangent_when_it_has_been_pulled_back() -> None:
-    """A long chain of ops that keep nothing needs a few arrays, forward and backward."""
+    """A long chain of ops that keep nothing, in a few arrays forward and backward."""
     x = np.ones(10_000)
 
     def chain(x: Any) -> Any:
@@ -85,7 +85,7 @@ def test_the_sweep_lets_go_of_a_cotangent_when_it_has_been_pulled_back() -> None
     ],
 )
 def test_a_linear_op_does_not_keep_its_argument(op: Callable[[Any], Any]) -> None:
-    """The outer stage of its rule takes the shape and lets the array go."""
+    """A rule whose outer stage uses the shape and lets the array go."""
 
     def f(x: Any) -> Any:
         z = x * 2.0

@@ -1,4 +1,4 @@
-"""opaque: a hand-written backward for the first derivative, the plain function for every other."""
+"""The function opaque: a hand-written backward for the first derivative, the plain function for every other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ W = np.random.default_rng(6).standard_normal((3, 3))
 
 
 def product_block(seen: list[str], factor: float = 1.0) -> Callable[..., Any]:
-    """tanh(a b), whose backward is `factor` times the truth, so that a test can tell which way was taken."""
+    """The block tanh(a b), whose backward is `factor` times the truth, so that a test recognises the path."""
 
     def plain(a: Any, b: Any) -> Any:
         seen.append("plain")
@@ -112,7 +112,7 @@ def test_complex_arguments_pass_through() -> None:
 @pytest.mark.clause("TAPE-9", "TAPE-13")
 @pytest.mark.parametrize("several", [False, True])
 def test_a_backward_that_writes_into_real_arrays_takes_a_complex_cotangent_of_real_values(several: bool) -> None:
-    """As where a complex step moves what comes after the block alone."""
+    """A complex step in the code behind the block alone."""
 
     def forward(a: Any, s: Any) -> Any:
         return ((a * a, a + 1.0) if several else a * a), a
@@ -183,7 +183,7 @@ def test_backward_cannot_write_into_a_cotangent_that_others_hold() -> None:
 
 @pytest.mark.clause("TAPE-9")
 def test_one_block_in_two_threads_keeps_its_residuals_apart() -> None:
-    """Both threads have left `forward` before either makes its pullback."""
+    """Two threads that both leave `forward` before either starts its backward."""
     meet, found = threading.Barrier(2, timeout=10), {}
     square = tape.opaque(lambda a: a * a, lambda a: (a * a, a), lambda a, g: (2.0 * a * g,))
 

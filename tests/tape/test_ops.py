@@ -1,4 +1,4 @@
-"""Every op: its value is NumPy's, its derivatives are those of the complex step."""
+"""Every op: NumPy's value, and the derivatives of the complex step."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_pullback_is_linear(case: Any) -> None:
 
 @pytest.mark.clause("TAPE-13")
 def test_gradient_at_complex_arguments_is_holomorphic(case: Any) -> None:
-    """Central differences along the real and the imaginary axis both give f', not its conjugate."""
+    """Central differences along the real and the imaginary axis, which both give f', not its conjugate."""
     z = tuple(np.asarray(a + 0.2j * np.cos(a)) for a in case.args)
     v, f, h = directions(case), weighted(case), 1e-5
     slope = sum(np.sum(g * d) for g, d in zip(tape.grad(f)(z), v, strict=True))

@@ -1,4 +1,4 @@
-"""Ops where care is needed: extreme values, points without a derivative, nan, zeros of powers, dtypes."""
+"""Ops at points that need care: extreme values, missing derivatives, nan, zeros of powers, dtypes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXTREMES = [-1e308, -745.0, -700.0, -40.0, -1.0, -1e-300, 0.0, 1e-300, 1.0, 40.0
 
 
 def by_entry(name: str, got: Any, want: Any) -> None:
-    """Every entry to a few units in its own last place, however large or small it is."""
+    """Assert that every entry agrees to a few units in its own last place, however large it is."""
     for i, (a, b) in enumerate(zip(np.ravel(got), np.ravel(want), strict=True)):
         assert abs(a - b) <= 4 * np.spacing(abs(b)), f"{name}[{i}]: got {a!r}, want {b!r}"
 

@@ -1,4 +1,4 @@
-"""Random programs: any mixture of ops, sharing, indexing, blocks and inner gradients has the derivatives of the complex step."""
+"""Random programs of ops, sharing, indexing, blocks and inner gradients, against the complex step."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ STEPS: list[Callable[[Any, Any], Any]] = [
 
 
 def program(seed: int, length: int = 7) -> Callable[[Any], Any]:
-    """A straight line of steps, each on two of all the arrays made so far."""
+    """A straight line of steps, each on two of all earlier arrays."""
     draw = np.random.default_rng(seed)
     plan = [(int(draw.integers(len(STEPS))), int(draw.integers(i + 2)), int(draw.integers(i + 2))) for i in range(length)]
 

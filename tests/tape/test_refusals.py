@@ -1,4 +1,4 @@
-"""What a variable refuses, and that each refusal says what to write instead."""
+"""Refusals of a variable, each with what to write instead."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_numpy_functions_and_conversion_to_an_array_are_refused(use: Callable[[A
     ids=["sin", "negative", "add left", "add right", "matmul", "method"],
 )
 def test_ufuncs_are_refused_by_numpy(use: Callable[[Any], Any]) -> None:
-    """NumPy raises here itself and asks no one for a message: the price of `array + variable` being recorded."""
+    """An error of NumPy itself, without our message: the price of `array + variable` being recorded."""
     with pytest.raises(TypeError, match=r"'Variable' does not support ufuncs \(__array_ufunc__=None\)"):
         used(use)
 
@@ -145,7 +145,7 @@ def test_what_would_lose_the_record_is_refused(use: Callable[[Any], Any], messag
 @pytest.mark.clause("TAPE-11")
 @pytest.mark.parametrize("x", [X, 1.0], ids=["array", "number"])
 def test_assignment_into_an_array_is_refused(x: Any) -> None:
-    """NumPy wraps the refusal of an array in its own error and keeps ours as the cause."""
+    """An error of NumPy around our refusal, which is its cause."""
     with pytest.raises((tape.TapeError, ValueError), match=r"not possible on a tape variable|setting an array element") as caught:
         used(lambda v: operator.setitem(np.zeros((2, 2)), (0, 0), v), x)
     assert isinstance(caught.value, tape.TapeError) or isinstance(caught.value.__cause__, tape.TapeError)

@@ -1,4 +1,4 @@
-"""grad, value_and_grad, vjp, jacobian and hvp: what they give, nested in each other, and what they refuse."""
+"""grad, value_and_grad, vjp, jacobian and hvp: results, nesting and refusals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ V = np.array([[0.2, 0.9, -0.4], [-1.3, 0.1, 0.6]])
 
 
 def smooth(x: Any) -> Any:
-    """Reuses x, mixes entries, indexes, joins."""
+    """A smooth function that reuses x, mixes entries, indexes and joins."""
     y = ops.tanh(x @ ops.transpose(x)) @ x
     return ops.sum(ops.concatenate([y * x, ops.softmax(x)])[1:] / (2.0 + x[0] * x[0])) + ops.logsumexp(y[0])
 
@@ -222,13 +222,13 @@ def test_fifth_derivative_of_a_power() -> None:
     ],
 )
 def test_levels_are_not_confused_by_captured_variables(f: Callable[[Any], Any], want: float) -> None:
-    """At x = 3; the expected numbers are worked out by hand."""
+    """A nested derivative at x = 3, with expected numbers by hand."""
     assert_close("gradient", tape.grad(f)(3.0), want, ANALYTIC)
 
 
 @pytest.mark.clause("TAPE-2")
 def test_a_pullback_made_outside_is_differentiated_in_its_cotangent() -> None:
-    """P(g) = J^T g is linear in g: the gradient of <P(g), v> in g is J v."""
+    """The gradient of <P(g), v> in g for the linear P(g) = J^T g: it is J v."""
     _, pullback = tape.vjp(lambda x: ops.tanh(x) * x, X)
     got = tape.grad(lambda g: ops.vdot(pullback(g)[0], V))(X)
     assert_close("J v", got, (np.tanh(X) + X * (1 - np.tanh(X) ** 2)) * V, ANALYTIC)

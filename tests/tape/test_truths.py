@@ -1,4 +1,4 @@
-"""Gradients against derivatives worked out by hand and written as plain loops, which know nothing of the tape."""
+"""Gradients against derivatives by hand in plain loops, which know nothing of the tape."""
 
 from __future__ import annotations
 

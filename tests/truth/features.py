@@ -1,4 +1,4 @@
-"""Feature maps by definition, vector by vector; nothing is shared with the package under test."""
+"""Feature maps by definition, vector by vector, without the package under test."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def phi(settings: Mapping[str, Any], p: Mapping[str, Array], x: Array) -> Array:
 
 
 def pullback(settings: Mapping[str, Any], p: Mapping[str, Array], x: Array, g: Array) -> tuple[Array, dict[str, Array]]:
-    """The table of PHI-16 for one vector: cotangents of x and of the tensors."""
+    """The backward of phi for one vector, by the table of PHI-16: cotangents of x and of the tensors."""
     kind, d = settings["kind"], len(x)
     if kind == "identity":
         return g, {}

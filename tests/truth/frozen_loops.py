@@ -1,4 +1,4 @@
-"""Omega with a frozen reference as plain loops, and through the package: shared by the errata of references and windows."""
+"""Omega with a frozen reference as plain loops and through the package, for the errata."""
 
 import numpy as np
 
@@ -6,7 +6,10 @@ import atlas_ref
 
 
 def omega(keys, values, retain, momentum, rate, window, span=1, boundary="recompute", memory=None, trace=None):
-    """All (M, S) of the Omega rule without Newton-Schulz, uniform weights, reference refreshed every `span` tokens."""
+    """Memories and momenta (M, S) of the Omega rule without Newton-Schulz, with uniform weights.
+
+    The reference is refreshed every `span` tokens.
+    """
     memory = np.zeros((values.shape[1], keys.shape[1])) if memory is None else memory
     trace = np.zeros_like(memory) if trace is None else trace
     memories, traces, stored = [], [], []

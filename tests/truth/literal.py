@@ -70,7 +70,7 @@ class Token:
 
 @dataclass
 class State:
-    """All that is carried from token to token."""
+    """The state carried from token to token."""
 
     M: Array
     S: Array
@@ -88,7 +88,7 @@ def last(items: list[Any], n: int) -> list[Any]:
 
 
 def rows(gate: Array | float, matrix: Array) -> Array:
-    """diag(gate) matrix for a gate per output dimension, gate times matrix for a scalar."""
+    """The product diag(gate) matrix for a gate per output dimension, gate times matrix for a scalar."""
     return np.reshape(gate, (-1, 1)) * matrix
 
 
@@ -116,7 +116,7 @@ class Sequence:
         return self.oriented(self.tensors[name])
 
     def oriented(self, matrix: Array) -> Array:
-        """The matrix transposed when the case's layout is."""
+        """A matrix in the layout of the case, where its transpose is one."""
         return matrix.T if self.convention["layout"] == "transposed" else matrix
 
     def phi(self, x: Array, norm: str) -> Array:
@@ -128,22 +128,22 @@ class Sequence:
         return normalise("none" if before else kind, x)
 
     def flag(self, name: str, t: int, default: bool) -> bool:
-        """in/active or in/reset at token t."""
+        """The flag in/active or in/reset at token t."""
         return bool(np.real(self.tensors[name][t])) if name in self.tensors else default
 
     def retain(self, t: int) -> Array | float:
-        """What multiplies M: the gate, one minus the gate, or 1."""
+        """The factor of M: the gate, one minus the gate, or 1."""
         if self.convention["gate"] == "none":
             return 1.0
         given = self.tensors["in/retain"][t]
         return 1 - given if self.convention["gate"] == "forget" else given
 
     def momentum(self, t: int) -> Array | float:
-        """m_t, 0 when the case has no momentum."""
+        """The factor m_t, 0 when the case has no momentum."""
         return self.tensors["in/momentum"][t] if "in/momentum" in self.tensors else 0.0
 
     def rates(self, t: int) -> tuple[Any, Any]:
-        """(a, b) = (h, 1), (1, h), (h, h), (h, h') or (1, 1)."""
+        """The rates (a, b) = (h, 1), (1, h), (h, h), (h, h') or (1, 1)."""
         rate = self.convention["rate"]
         if rate == "none":
             return 1.0, 1.0
@@ -153,7 +153,7 @@ class Sequence:
         return {"momentum": (h, 1.0), "memory": (1.0, h), "both": (h, h)}[rate]
 
     def scale(self) -> float:
-        """s, the factor of the gradient."""
+        """The factor s of the gradient."""
         given = self.convention["gradient_scale"]
         return 2 / self.d_out if given == "2/d_out" else float(given)
 
@@ -168,7 +168,10 @@ class Sequence:
     # the window
 
     def weight(self, state: State, t: int, j: int) -> Any:
-        """gamma[t, j] before the edge: the table's entry times the gate of token t-j (0 where that token is missing)."""
+        """The weight gamma[t, j] before the edge: the table's entry times the gate of token t-j.
+
+        It is 0 where that token is missing.
+        """
         tensors, gated = self.tensors, "in/window_gate" in self.tensors
         if "in/window_weights" not in tensors and not gated:
             return 1 / self.c
@@ -190,11 +193,11 @@ class Sequence:
         return 1.0 if np.real(present) == 0 else everything / present
 
     def reference(self, state: State) -> Array:
-        """M_ref: M_{t-1}, the memory at the start of the span or call, or zero."""
+        """The reference M_ref: M_{t-1}, the memory at the start of the span or call, or zero."""
         return {"running": state.M, "zero": self.zero}.get(self.convention["reference"], state.M_ref)
 
     def residual(self, reference: Array, phi: Array, v: Array, retain: Array | float) -> Array:
-        """e = M_ref phi - v.
+        """The residual e = M_ref phi - v.
 
         r M_ref takes the place of M_ref under before_error, and + v that of - v under value_sign plus.
         """
@@ -222,19 +225,22 @@ class Sequence:
     # one write for each rule
 
     def write_hebbian(self, state: State, t: int) -> None:
-        """M <- r M + v k^T."""
+        """The write M <- r M + v k^T."""
         token = state.tokens[-1]
         state.M = rows(self.retain(t), state.M) + np.outer(token.v, token.phi)
 
     def write_delta(self, state: State, t: int) -> None:
-        """M <- r M - a b s (M_ref k - v) k^T."""
+        """The write M <- r M - a b s (M_ref k - v) k^T."""
         token, (a, b) = state.tokens[-1], self.rates(t)
         error = self.residual(self.reference(state), token.phi, token.v, self.retain(t))
         sign = -1.0 if self.convention["direction"] == "descent" else 1.0
         state.M = rows(self.retain(t), state.M) + sign * rows(a, rows(b, self.scale() * np.outer(error, token.phi)))
 
     def write_titans_lmm(self, state: State, t: int) -> None:
-        """S <- m S + a s (M_ref k - v) k^T; M <- r M - b S."""
+        """One write of Titans LMM.
+
+        S <- m S + a s (M_ref k - v) k^T; M <- r M - b S.
+        """
         token, (a, b), (into_s, into_m) = state.tokens[-1], self.rates(t), self.signs()
         error = self.residual(self.reference(state), token.phi, token.v, self.retain(t))
         state.S = rows(self.momentum(t), state.S) + into_s * rows(a, self.scale() * np.outer(error, token.phi))
@@ -297,7 +303,7 @@ class Sequence:
         return state
 
     def read(self, memory: Array, t: int) -> Array:
-        """y = M phi(q) times the query's scale, through NS(M) when the memory is accumulated."""
+        """The read y = M phi(q) times the query's scale, through NS(M) when the memory is accumulated."""
         settings = self.convention["newton_schulz"]
         if settings != "none" and settings["argument"] == "accumulated":
             memory = newton_schulz(memory, settings)
@@ -306,7 +312,7 @@ class Sequence:
         return memory @ self.phi(self.tensors["in/q"][t], "q_norm") * scale
 
     def push(self, state: State, t: int, active: bool) -> None:
-        """The token enters the window, active or not."""
+        """Let the token enter the window, active or not."""
         k, v = self.tensors["in/k"][t], self.tensors["in/v"][t]
         phi = self.phi(k, "k_norm")
         arrived = self.residual(self.reference(state), phi, v, self.retain(t) if active else 1.0)
@@ -338,7 +344,7 @@ class Sequence:
         return {"out/y": np.array([self.read(memory, t) for t, memory in enumerate(memories)]), **self.continuing(state)}
 
     def continuing(self, state: State) -> dict[str, Any]:
-        """The final state in the case's layout, and what a later call needs to go on."""
+        """The final state in the case's layout, and the inputs for a later call."""
         results: dict[str, Any] = {"out/M": self.oriented(state.M)}
         if self.rule in ("omega", "titans_lmm") and "in/momentum" in self.tensors:
             results["out/S"] = self.oriented(state.S)

@@ -69,7 +69,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def resolve(header: dict[str, Any]) -> dict[str, Any]:
-    """All axes of a case: first values < preset < given; what stays open follows from rule, level and Newton-Schulz."""
+    """All axes of a case: first values < preset < given, the rest by rule, level and Newton-Schulz."""
     rule, level = header["rule"], header.get("level", "projected")
     given = header.get("convention", "spec")
     if isinstance(given, str):
@@ -121,7 +121,7 @@ def softmax(x: Array) -> Array:
 
 
 def normalise(kind: str, x: Array) -> Array:
-    """x, x / sqrt(sum x^2 + 1e-6) or x / sqrt(mean x^2 + 1e-6) for one vector."""
+    """One vector x under a norm: x, x / sqrt(sum x^2 + 1e-6) or x / sqrt(mean x^2 + 1e-6)."""
     if kind == "l2":
         return x / np.sqrt(np.sum(x * x) + 1e-6)
     if kind == "rms":
@@ -188,7 +188,7 @@ FIXED_COEFFICIENTS = {"muon": (3.4445, -4.7750, 2.0315), "cubic": (1.5, -0.5, 0.
 
 
 def solve(matrix: list[list[Decimal]], right: list[Decimal]) -> list[Decimal]:
-    """x with A x = b, by Gauss-Jordan elimination with the largest pivot."""
+    """The solution x of A x = b, by Gauss-Jordan elimination with the largest pivot."""
     n = len(right)
     rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
     for i in range(n):

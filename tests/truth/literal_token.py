@@ -26,7 +26,7 @@ def project(header: dict[str, Any], convention: dict[str, Any], arrays: Tensors)
 
 
 def per_token(x: Array, heads: int, function: Any) -> Array:
-    """function(x[b, t], h) for every b, h, t, as an array (B, H, T, ...)."""
+    """The array function(x[b, t], h) for every b, h, t: (B, H, T, ...)."""
     return np.array([[[function(token, h) for token in sequence] for h in range(heads)] for sequence in x])
 
 

@@ -21,7 +21,7 @@ MATRICES = ("gradient", "S", "P", "U", "M")
 
 
 class Traced(Sequence):
-    """One sequence of tokens that notes what it computes."""
+    """One sequence of tokens that records its quantities."""
 
     def __init__(self, header: dict[str, Any], convention: dict[str, Any], tensors: dict[str, Array], move: Any = None) -> None:
         super().__init__(header, convention, tensors)
@@ -29,7 +29,7 @@ class Traced(Sequence):
         self.notes: dict[str, dict[int, Array]] = {}
 
     def note(self, op: str, t: int, value: Any) -> Array:
-        """Write a quantity down; the one that is to be moved goes on moved."""
+        """Record a quantity; the one that is to be moved goes on moved."""
         value = np.array(value, self.zero.dtype)
         if self.move is not None and self.move[:2] == (op, t):
             matrix = value.T if self.turned(op) else value
@@ -38,11 +38,11 @@ class Traced(Sequence):
         return value
 
     def turned(self, op: str) -> bool:
-        """Whether a file holds the quantity the other way round."""
+        """Whether a file holds the quantity transposed."""
         return self.convention["layout"] == "transposed" and (op in MATRICES or (op[0] == "X" and op[1:].isdigit()))
 
     def push(self, state: State, t: int, active: bool) -> None:
-        """The pair enters; an inactive token repeats S and M."""
+        """Let the pair enter; an inactive token repeats S and M."""
         super().push(state, t, active)
         token = state.tokens[-1]
         token.phi = self.note("phi_k", t, token.phi)
@@ -115,7 +115,7 @@ class Traced(Sequence):
         state.M = self.note("M", t, rows(self.retain(t), state.M) + into_m * rows(b, update))
 
     def newton_schulz(self, s: Array, settings: dict[str, Any], t: int) -> Array:
-        """All iterates in the orientation of S, noted, and the result."""
+        """All iterates in the orientation of S, recorded, and the result."""
         norm = np.sqrt(np.sum(s * s))
         long = settings["norm_factor"] * norm
         divisor = long + settings["eps"]
@@ -144,7 +144,7 @@ class Traced(Sequence):
         return self.note("y", t, memory @ self.note("phi_q", t, self.phi(self.tensors["in/q"][t], "q_norm") * scale))
 
     def tensors_of(self) -> dict[str, Array]:
-        """T rows per op, 0 where a token has none."""
+        """The tensors of T rows per op, 0 where a token has none."""
         made = {}
         for op, values in self.notes.items():
             some = next(iter(values.values()))
@@ -156,7 +156,7 @@ class Traced(Sequence):
 def trace(
     header: dict[str, Any], tensors: dict[str, Array], move: Move = None, *, kind: Any = float, loops: Any = Traced
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """`OP` -> (L, T, ...) and the results, with one number moved on the way, in arithmetic of a kind."""
+    """The trace `OP` -> (L, T, ...) and the results, in arithmetic of a kind, with one number moved."""
     kind = complex if move is not None and isinstance(move[4], complex) else kind
     arrays = {name: np.asarray(value, kind) for name, value in tensors.items()}
     convention = resolve(header)
@@ -183,7 +183,7 @@ def trace(
 
 
 def projection(header: dict[str, Any], convention: dict[str, Any], arrays: dict[str, Array], move: Move) -> dict[str, Array]:
-    """Keys, values, queries, gates and weights of level token, each from the ones before it, one number moved."""
+    """Keys, values, queries, gates and weights of level token, each from those before, one number moved."""
     x, heads = arrays["in/x"], len(arrays["in/param/W_K"])
     made: dict[str, Array] = {}
 
@@ -207,12 +207,12 @@ def projection(header: dict[str, Any], convention: dict[str, Any], arrays: dict[
 
 
 def weighed(results: dict[str, Array], bars: dict[str, Array]) -> Any:
-    """What the cotangents weigh: <y, y_bar> + <M, M_bar> + <S, S_bar>."""
+    """The loss of the cotangents: <y, y_bar> + <M, M_bar> + <S, S_bar>."""
     return sum(np.sum(results[f"out/{name}"] * bars[f"in/{name}_bar"]) for name in ("y", "M", "S") if f"in/{name}_bar" in bars)
 
 
 def adjoint(header: dict[str, Any], tensors: dict[str, Array], op: str, lead: tuple[int, ...], t: int, index: tuple[int, ...]) -> float:
-    """The derivative of what is weighed by one traced number, by the complex step."""
+    """The derivative of the loss by one traced number, by the complex step."""
     step = 1e-30
     _, results = trace(header, tensors, (op, lead, t, index, 1j * step))
     return float(np.imag(weighed(results, tensors)) / step)

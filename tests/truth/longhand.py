@@ -18,7 +18,7 @@ CUBIC = {"coefficients": "cubic", "steps": 2, "eps": 0.01}
 
 @dataclass(frozen=True)
 class Setting:
-    """What distinguishes the cases; read after, momentum_sign plus, direction descent throughout."""
+    """Settings of the cases; read after, momentum_sign plus and direction descent throughout."""
 
     c: int = 1
     rate: str = "momentum"
@@ -54,12 +54,12 @@ class Setting:
 
 
 def rows(gate: Any, matrix: np.ndarray) -> np.ndarray:
-    """diag(gate) matrix, or a number times it."""
+    """The product diag(gate) matrix, or a number times the matrix."""
     return np.reshape(gate, (-1, 1)) * matrix
 
 
 def inner(gate: Any, X: np.ndarray, Y: np.ndarray) -> Any:
-    """<X, Y>, row by row for a gate per output dimension."""
+    """The inner product <X, Y>, row by row for a gate per output dimension."""
     return np.sum(X * Y, axis=1) if np.ndim(gate) else np.sum(X * Y)
 
 
@@ -72,7 +72,7 @@ def newton_schulz(S: np.ndarray) -> np.ndarray:
 
 
 def pulled_through(S: np.ndarray, bar: np.ndarray) -> np.ndarray:
-    """NS*: the pullback of `newton_schulz` at S, from its Jacobian by complex step."""
+    """The backward NS* of `newton_schulz` at S, from its Jacobian by complex step."""
     found = np.zeros(S.shape)
     for place in np.ndindex(*S.shape):
         moved = S.astype(complex)
@@ -83,7 +83,7 @@ def pulled_through(S: np.ndarray, bar: np.ndarray) -> np.ndarray:
 
 @dataclass
 class Token:
-    """What the forward loop leaves of one token for the way back."""
+    """The record of one token in the forward loop, for the backward loop."""
 
     active: bool
     reset: bool
@@ -104,7 +104,7 @@ class Token:
 
 
 def forward(p: dict[str, np.ndarray], o: Setting) -> tuple[dict[str, np.ndarray], list[Token]]:
-    """y, M_T, S_T and the record of every token."""
+    """The forward loop: y, M_T, S_T and the record of every token."""
     T, n = len(p["k"]), len(p.get("window_k", ()))
     phi = np.concatenate([p["window_k"], p["k"]]) if n else p["k"]
     v = np.concatenate([p["window_v"], p["v"]]) if n else p["v"]
@@ -279,7 +279,7 @@ def _value(p: dict[str, np.ndarray], i: int) -> np.ndarray:
 
 
 def _before_the_edge(weights: np.ndarray, bar: np.ndarray, present: list[int], o: Setting) -> np.ndarray:
-    """WINDOW-23: from the derivative of the renormalised weights to that of the given ones."""
+    """The backward of WINDOW-23, from the renormalised weights to the inputs."""
     if o.edge == "truncate" or o.momentum_first:
         return bar
     N, D = sum(weights), sum(weights[j] for j in present)

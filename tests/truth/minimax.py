@@ -1,4 +1,6 @@
-"""The odd quintic nearest to 1 on an interval, by Remez exchange on a grid; shares nothing with the package.
+"""The odd quintic nearest to 1 on an interval, by Remez exchange on a grid.
+
+It shares nothing with the package.
 
 In the basis x T_k(t), with t the image of x^2 on [-1, 1], the exchange is well-conditioned in float64 however
 short the interval is.
@@ -16,14 +18,17 @@ SIGNS = np.array([1.0, -1.0, 1.0, -1.0])
 
 
 class Quintic(NamedTuple):
-    """a, b, c of the polynomial and its largest distance from 1 on the interval."""
+    """The odd polynomial a, b, c and its largest distance from 1 on the interval."""
 
     row: tuple[float, float, float]
     error: float
 
 
 def quintic(low: float, high: float) -> Quintic:
-    """Exchange of all four extrema of 1 - p, each found on a grid and polished by Newton's method."""
+    """The nearest quintic by exchange of all four extrema of 1 - p.
+
+    Each is searched on a grid and polished by Newton's method.
+    """
     middle, half = (high * high + low * low) / 2, (high - low) * (high + low) / 2
 
     def basis(x: Array) -> Array:
@@ -59,7 +64,10 @@ def quintic(low: float, high: float) -> Quintic:
 
 
 def polar_express(lower_bound: float, steps: int) -> list[Quintic]:
-    """Every step's quintic on the interval that the steps before it leave, (15/8, -10/8, 3/8) below a width of 1e-5."""
+    """The quintic of each step on the interval that the steps before it leave.
+
+    It is (15/8, -10/8, 3/8) below a width of 1e-5.
+    """
     found, low, high = [], lower_bound, 1.0
     for _ in range(steps):
         if high - low < 1e-5:

@@ -1,4 +1,4 @@
-"""Newton-Schulz by definition: as loops over entries, and through the singular values.
+"""Newton-Schulz by definition, as loops over entries and through the singular values.
 
 Nothing is shared with the package under test. The loops take complex arrays, so their complex step gives
 derivatives of any order; the spectral forms know nothing of matrix products.
@@ -21,7 +21,7 @@ Rows = Sequence[tuple[float, float, float]]
 
 
 class Map(NamedTuple):
-    """The function: one row (a, b, c) a step, and how the argument is divided and the result scaled."""
+    """The function: one row (a, b, c) a step, the divisor of the argument and the scale of the result."""
 
     rows: Rows
     eps: float = 1e-7
@@ -45,7 +45,7 @@ def rows_of(coefficients: Any = "muon", steps: int = 5, lower_bound: float = 1e-
 
 
 def map_of(settings: Mapping[str, Any]) -> Map:
-    """The function that settings, as a user writes them, stand for."""
+    """The function of settings as a user writes them."""
     table = {key: settings[key] for key in ("coefficients", "steps", "lower_bound") if key in settings}
     return Map(rows_of(**table), **{key: settings[key] for key in ("eps", "norm_factor", "guard", "scale") if key in settings})
 
@@ -84,7 +84,7 @@ SHAPES = [(1, 1), (1, 6), (6, 1), (5, 5), (4, 7), (7, 4)]
 
 
 def arguments(seed: int = 0) -> Iterator[tuple[str, Array]]:
-    """Matrices of every shape and kind, with what they are."""
+    """Matrices of every shape and kind, with descriptions."""
     random = np.random.default_rng(seed)
     for shape in SHAPES:
         S = random.standard_normal(shape)
@@ -109,7 +109,7 @@ def arguments(seed: int = 0) -> Iterator[tuple[str, Array]]:
 
 
 def polynomial(rows: Rows, x: Array) -> Array:
-    """h(x), what the steps make of one singular value of X_0."""
+    """The polynomial h(x), the result of the steps on one singular value of X_0."""
     for a, b, c in rows:
         x = x * (a + x * x * (b + c * x * x))
     return x
@@ -129,7 +129,7 @@ def divided_difference(rows: Rows, x: Array, y: Array) -> Array:
 
 
 def frobenius(S: Array) -> Array:
-    """sqrt of the sum of squares, over entries; holomorphic."""
+    """The root of the sum of squares over entries; holomorphic."""
     total = 0.0
     for row in S.tolist():
         for entry in row:
@@ -138,7 +138,7 @@ def frobenius(S: Array) -> Array:
 
 
 def divisor(m: Map, norm: Array) -> Array:
-    """N of NS-6 for one matrix."""
+    """The divisor N of NS-6 for one matrix."""
     if m.guard == "clamp":
         return m.norm_factor * norm if np.real(m.norm_factor * norm) >= m.eps else m.eps
     return m.norm_factor * norm + m.eps
@@ -214,7 +214,7 @@ def gain(m: Map, S: Array) -> float:
 
 
 def natural_size(m: Map, S: Array, order: int) -> float:
-    """How large the derivative of this order is along unit directions where nothing cancels; 0 for the value.
+    """The size of the derivative of this order along unit directions where nothing cancels; 0 for the value.
 
     Newton-Schulz hides the length of its argument, so a derivative can all but vanish; its error does not.
     """
@@ -227,7 +227,7 @@ def natural_size(m: Map, S: Array, order: int) -> float:
 
 
 def assert_near(name: str, got: Array, want: Array, size: float, tolerance: Tolerance = IN_ANOTHER_ORDER) -> None:
-    """`assert_close` relative to the larger of ||want|| and `size`."""
+    """Assert closeness relative to the larger of ||want|| and `size`."""
     assert np.shape(got) == np.shape(want), f"{name}: shape {np.shape(got)}, expected {np.shape(want)}"
     assert_close(name, np.append(got, size), np.append(want, size), tolerance)
 
@@ -242,13 +242,13 @@ def product(A: Array, B: Array) -> Array:
 
 
 def start(m: Map, S: Array) -> Array:
-    """X_0 (NS-6, NS-7)."""
+    """The first iterate X_0 (NS-6, NS-7)."""
     N = divisor(m, frobenius(S))
     return S / N if np.real(N) > 0 else S
 
 
 def loops(m: Map, S: Array) -> Array:
-    """NS(S) of one matrix as NS-1 writes it."""
+    """The iteration NS(S) of one matrix as in NS-1."""
     norm = frobenius(S)
     if returned(m, norm):
         return S
@@ -260,7 +260,7 @@ def loops(m: Map, S: Array) -> Array:
 
 
 def loops_pullback(m: Map, S: Array, G: Array) -> Array:
-    """NS-20 and NS-21 as written, of one matrix; for complex S the derivative's holomorphic extension."""
+    """The backward of one matrix by NS-20 and NS-21; for complex S the derivative's holomorphic extension."""
     norm = frobenius(S)
     if returned(m, norm):
         return G

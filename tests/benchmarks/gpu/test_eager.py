@@ -1,4 +1,4 @@
-"""The references in plain PyTorch compute our rules: values and gradients in float64 against the sequential rule."""
+"""The references in plain PyTorch against the sequential rule: values and gradients in float64."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_without_a_gpu_triton_kernels_say_so(label: str) -> None:
 @pytest.mark.skipif(importlib.util.find_spec("fla") is None, reason="fla-core is not installed (extra bench)")
 @pytest.mark.parametrize("peer", peers.FLA)
 def test_calls_of_fla_core_name_arguments_that_it_has(peer: str) -> None:
-    """Its kernels need a GPU to be imported, so the call is held against the text of the function."""
+    """A check against the text of the function, since importing its kernels needs a GPU."""
     made = ast.parse(Path(peers.__file__).read_text())
     function = next(each for each in made.body if getattr(each, "name", "") == peers.FLA[peer].__name__)
     names = [node.value for node in ast.walk(function) if isinstance(node, ast.Constant) and str(node.value).startswith("fla.ops")]

@@ -1,4 +1,4 @@
-"""What `make bench-gpu` would run: every form, size and reference, in order, and what is left out with the reason."""
+"""The plan of `make bench-gpu`: every form, size and reference in order, and the omissions with reasons."""
 
 from __future__ import annotations
 
@@ -99,7 +99,10 @@ def test_seconds_are_foreseen_from_smaller_sizes() -> None:
 
 
 def test_the_plan_is_listed_without_a_gpu_or_pytorch() -> None:
-    """In a process of its own, since nothing may import CuPy or PyTorch on the way."""
+    """The list of the plan, in a process of its own.
+
+    Nothing may import CuPy or PyTorch on the way.
+    """
     code = (
         "import sys, json; from benchmarks.gpu import plan, __main__ as command;"
         "lines = list(command.listed(list(plan.groups(quick=False))));"

@@ -1,4 +1,4 @@
-"""What a run on a GPU says: verdicts on the targets, the table, lines, one JSON file without nan, pictures."""
+"""Results of a run on a GPU: verdicts on the targets, the table, lines, JSON without nan, pictures."""
 
 from __future__ import annotations
 

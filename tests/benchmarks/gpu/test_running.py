@@ -101,7 +101,7 @@ def test_nothing_in_a_run_leaves_the_device(name: str) -> None:
 
 
 def test_a_form_from_a_state_that_was_made_before_copies_nothing() -> None:
-    """What a CUDA graph records: no look at a value, which would break the recording off."""
+    """The condition of a CUDA graph: a look at a value would break the recording off."""
     device = Elsewhere()
     one = group("gated delta")
     with backend.used(tests.support.standin.array.NAME):

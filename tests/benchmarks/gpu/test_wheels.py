@@ -23,7 +23,7 @@ def test_the_list_covers_what_the_package_needs_at_run_time() -> None:
 
 
 def test_the_list_is_complete_where_it_is_installed() -> None:
-    """Whatever a listed package requires here is listed too, or the machine must have it."""
+    """Completeness of the list: every requirement of a listed package is listed or expected on the machine."""
     given = {"numpy", "torch", "cupy"}
     listed = {wheels.plain(name) for name in NAMES} | given
     for name in NAMES:

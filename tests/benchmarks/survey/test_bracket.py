@@ -1,4 +1,4 @@
-"""The bracket that fla-core's Titans reference lost: the formula by hand, and what the reference applies."""
+"""The bracket missing in fla-core's Titans reference: the formula by hand, and the one that the reference applies."""
 
 import importlib.util
 import json

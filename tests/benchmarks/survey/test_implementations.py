@@ -88,7 +88,7 @@ def test_every_implementation_is_on_the_page():
 
 
 def the_set():
-    """The set that the page is about."""
+    """The set of vectors that the page reports on."""
     folder = ROOT / json.loads(DATA.read_text())["set"]["name"]
     if not folder.exists():
         pytest.skip(f"{folder.relative_to(ROOT)} is not here")
@@ -102,7 +102,7 @@ def test_the_page_is_about_the_set_as_it_is():
 
 
 def survey_of_the_page(names):
-    """The page's rows and what the survey finds today, for implementations that are installed in the page's version."""
+    """The page's rows and today's survey, for implementations installed in the page's version."""
     before = json.loads(DATA.read_text())
     rows = {row["function"]: row for row in before["implementations"]}
     chosen = [entry for name, entry in ENTRIES.items() if name in names and entry.version == rows[entry.function]["version"]]
@@ -113,7 +113,10 @@ def survey_of_the_page(names):
 
 
 def firm(row):
-    """What every machine agrees on: verdicts near their bound may turn out otherwise where sums are ordered otherwise."""
+    """The part of a row that every machine agrees on.
+
+    Verdicts near their bound may turn out otherwise where sums are ordered otherwise.
+    """
     results = {}
     for dtype, result in row["results"].items():
         failed = {clause: {**each, "worst": ""} for clause, each in result["failed"].items()}

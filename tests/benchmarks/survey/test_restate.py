@@ -15,7 +15,7 @@ Implementation = catalogue.helper("reading").Implementation
 
 
 def oracle(case, inputs):
-    """What an implementation that is right answers: ours, under whatever convention is asked."""
+    """Results of a correct implementation: ours, under the requested convention."""
     made = atlas_ref.make(case, {f"in/{name}": value for name, value in inputs.items()})
     return {name: value for name, value in atlas_ref.evaluate(made, grad="y_bar" in inputs).tensors.items() if not name.startswith("trace")}
 

@@ -34,7 +34,7 @@ def edit(path: Path, old: str, new: str) -> None:
 
 
 def line(path: Path, text: str) -> int:
-    """The line on which a text begins."""
+    """The number of the line on which a text begins."""
     return path.read_text().split(text)[0].count("\n") + 1
 
 

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.host("compiled forms take arrays of NumPy alone")
 
 @pytest.fixture
 def groups(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
-    """Every sequence is long enough; and for each group that was compiled, whether its results were taken."""
+    """For each compiled group, whether its results were used, with no sequence too short."""
     taken: list[bool] = []
 
     def seen(*args: Any) -> Any:
@@ -50,7 +50,7 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
 
 
 def drawn(rule: str, **sizes: Any) -> Arrays:
-    """Three memories; some gates are exactly 0 and 1."""
+    """Tensors of three memories; some gates are exactly 0 and 1."""
     tensors = drawn_once(rule, lead=(3,), **sizes)
     for name in ("retain", "momentum", "step_size"):
         if name in tensors:
@@ -144,7 +144,7 @@ def test_hebbian(groups: list[bool]) -> None:
 @pytest.mark.parametrize("momentum", [True, False])
 @pytest.mark.parametrize("name", [name for name, layout in LAYOUTS.items() if layout.read in ("after", "before")])
 def test_a_group_is_what_numpy_makes_of_it(groups: list[bool], name: str, momentum: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where a layout names refreshes that have no reference to refresh."""
+    """A compiled group against NumPy, also where a layout names refreshes without a reference to refresh."""
     layout = LAYOUTS[name]
     given = drawn_group(layout, momentum=momentum)
     y, end = segment.block([layout], chunked_plain.plain)(given)
@@ -201,7 +201,7 @@ def test_every_number_of_threads_and_every_group_gives_the_same_bits(groups: lis
 
 
 def test_arguments_in_any_order_of_memory_stay_as_they_are(groups: list[bool]) -> None:
-    """Arrays that nobody can change are taken as they are, whatever their order."""
+    """Read-only arrays, passed on as they are in any order of memory."""
     tensors = drawn("delta", T=24)
     want = results("delta", tensors)
     turned = {name: np.moveaxis(value, 0, -1).copy() for name, value in tensors.items()}
@@ -288,7 +288,7 @@ def test_the_environment_and_what_is_installed_decide(groups: list[bool], monkey
 
 
 def test_what_lasts_for_a_sweep_back_goes_to_numpy(groups: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last group is kept for backward; the others are not, and they are compiled."""
+    """A sequence whose last group is kept for backward; the others are not, and they are compiled."""
     tensors = drawn("delta", T=16)
     monkeypatch.setattr(chunked, "_limit", lambda flat, layout, chunk: 4)
 
@@ -323,7 +323,7 @@ def test_numpy_says_what_overflows(groups: list[bool], monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("broken", ["numba", "atlas_ref.engine.compiled.chunks"])
 def test_a_numba_that_cannot_be_used_is_named_once(groups: list[bool], broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one that is older than its NumPy."""
+    """A Numba that cannot be used, as one that is older than its NumPy."""
     tensors = drawn("delta", T=9)
     monkeypatch.delitem(sys.modules, "atlas_ref.engine.compiled.chunks", raising=False)
     monkeypatch.setitem(sys.modules, broken, None)

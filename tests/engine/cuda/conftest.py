@@ -18,13 +18,16 @@ ORDERS = {"forwards": emulated.FORWARDS, "backwards": emulated.BACKWARDS, "shuff
 
 @pytest.fixture(autouse=True)
 def _work_space_is_given_back() -> Iterator[None]:
-    """Plain code is called by its parts here, without the frame of a group around it."""
+    """Open a frame of work space, since plain code is called by its parts here, without a group."""
     with scratch.frame():
         yield
 
 
 class Place(NamedTuple):
-    """A device, the way there, and the way back; `device` is None for the one that CuPy's arrays are on."""
+    """A device, the way there, and the way back.
+
+    `device` is None for the one that CuPy's arrays are on.
+    """
 
     device: Device | None
     cupy: Any = None
@@ -66,7 +69,7 @@ def cupy() -> Any:
 
 @pytest.fixture(params=[*ORDERS, "cupy"])
 def place(request: pytest.FixtureRequest) -> Place:
-    """Everywhere that kernels can run."""
+    """Every place where kernels can run."""
     if request.param == "cupy":
         return Place(None, request.getfixturevalue("cupy"))
     if emulated.compiler() is None:

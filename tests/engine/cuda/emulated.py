@@ -38,7 +38,7 @@ FORWARDS, BACKWARDS, SHUFFLED = 0, 1, 2
 
 
 class Broken(AssertionError):
-    """A kernel touched what is not its own, or its threads did not meet."""
+    """A fault of a kernel: memory that is not its own, or threads that did not meet."""
 
 
 def compiler() -> str | None:
@@ -47,7 +47,7 @@ def compiler() -> str | None:
 
 @functools.cache
 def library(text: str, names: tuple[str, ...]) -> ctypes.CDLL:
-    """A source with some of its instantiations, compiled once for all processes that ask."""
+    """A source with some of its instantiations, compiled once for all processes."""
     taken = "const unsigned* grid, const unsigned* block, size_t bytes, void** arguments, int count, unsigned order"
     calls = "\n".join(
         f'extern "C" const char* run_{i}({taken}) {{ return emulator::launch({name}, grid, block, bytes, arguments, count, order); }}'
@@ -70,7 +70,7 @@ def library(text: str, names: tuple[str, ...]) -> ctypes.CDLL:
 
 
 class Guarded:
-    """Bytes between pages that cannot be touched, flush with the one behind them or with the one before."""
+    """Bytes between inaccessible pages, flush with the one behind them or with the one before."""
 
     def __init__(self, size: int, *, at_end: bool) -> None:
         self.room = -(-max(size, 1) // PAGE) * PAGE
@@ -122,7 +122,7 @@ class Emulated:
 
 
 class _Poisoned:
-    """NumPy, but that an array of which nothing is known is full of NaN."""
+    """NumPy with uninitialised arrays full of NaN."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(np, name)
@@ -133,7 +133,7 @@ class _Poisoned:
 
 
 class _Passed:
-    """Arguments in guarded memory, and the way back for what a kernel writes."""
+    """Arguments in guarded memory, and the copy back of the arrays that a kernel writes."""
 
     def __init__(self, arguments: Sequence[Argument], *, at_end: bool) -> None:
         self.kept: list[Any] = []
@@ -142,7 +142,7 @@ class _Passed:
         self.pointers = (ctypes.c_void_p * len(arguments))(*(self._address(x) for x in arguments))
 
     def _address(self, x: Argument) -> int:
-        """Where the value of an argument stands."""
+        """The address of an argument's value."""
         if isinstance(x, View | Struct):
             packed = launch.packed(x, lambda array, by_strides: self._view(array) if by_strides else self._copied(array))
             self.kept.append(packed)

@@ -14,7 +14,7 @@ import numpy as np
 
 
 class ndarray:
-    """An array that says it is CuPy's."""
+    """An array that claims to be CuPy's."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -34,7 +34,7 @@ ndarray.__module__ = "cupy"
 
 
 class CUDARuntimeError(RuntimeError):
-    """What the driver's errors come as."""
+    """The class of the driver's errors."""
 
 
 class Stream:
@@ -72,7 +72,7 @@ class Stream:
 
 
 class FakeCupy:
-    """In the place of the module `cupy`."""
+    """A stand-in for the module `cupy`."""
 
     empty, broadcast_to, ascontiguousarray, matmul = (staticmethod(f) for f in (np.empty, np.broadcast_to, np.ascontiguousarray, np.matmul))
     ndarray = ndarray

@@ -80,7 +80,7 @@ def test_nvcc_compiles_every_kernel_without_spills(source: str, architecture: st
 
 
 def nvrtc() -> Any:
-    """The run-time compiler that CuPy compiles with, out of the package that brings it, or None."""
+    """The run-time compiler of CuPy, out of the package that brings it, or None."""
     spec = importlib.util.find_spec("nvidia")
     folders = [] if spec is None else [Path(each) for each in spec.submodule_search_locations or []]
     libraries = [path for folder in folders for path in folder.glob("*/lib/libnvrtc.so*")]
@@ -91,7 +91,7 @@ def nvrtc() -> Any:
 @pytest.mark.clause("CUDA-3")
 @pytest.mark.parametrize("source", INSTANCES)
 def test_nvrtc_compiles_every_kernel_from_one_text(source: str) -> None:
-    """It has no headers of the host: what nvcc takes from there would be missing."""
+    """Compilation without headers of the host, which nvcc would find."""
     library = nvrtc()
     if library is None:
         pytest.skip("NVRTC is not installed (nvidia-cuda-nvrtc)")
@@ -113,7 +113,7 @@ def test_nvrtc_compiles_every_kernel_from_one_text(source: str) -> None:
 
 
 class Asked:
-    """A device that launches nothing and keeps the most shared memory that was asked for."""
+    """A device that launches nothing and records the largest request of shared memory."""
 
     xp = np
 
@@ -136,7 +136,7 @@ def zeros(*shape: int) -> Any:
 @pytest.mark.clause("CUDA-3")
 @pytest.mark.parametrize("d", [64, 128])
 def test_what_the_kernels_are_made_for_fits_a_block_in_float64(d: int) -> None:
-    """Chunks of 64 tokens, d_phi and d_out of 64 and 128, windows up to 16."""
+    """Sizes of the design: chunks of 64 tokens, d_phi and d_out of 64 and 128, windows up to 16."""
     B, g, C = 1, 2, 64
     for window, chunk in ((1, C), (16, 4)):
         device = Asked()

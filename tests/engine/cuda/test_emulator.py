@@ -50,7 +50,7 @@ def of_triangular(device: Emulated) -> float:
 
 
 def worst(got: Any, want: Any) -> float:
-    """The largest difference; infinite where something is no number."""
+    """The largest difference, or infinity where an entry is no number."""
     gap = np.abs(got - want)
     return float(np.max(np.where(np.isfinite(gap), gap, np.inf)))
 
@@ -138,7 +138,7 @@ __global__ void narrow(V* to, const float* from, int64 count) {
 @pytest.mark.clause("CUDA-7")
 @pytest.mark.parametrize(("kind", "name"), [(np.float16, "f16"), (ml_dtypes.bfloat16, "bf16")])
 def test_numbers_of_16_bits_are_widened_and_rounded_as_numpy_does(host: Any, kind: Any, name: str) -> None:
-    """Every number of 16 bits; what lies between two of them, ties and their neighbours; drawn bits of 32."""
+    """All numbers of 16 bits; midpoints, their neighbours and drawn bits of 32."""
     first = "template <class T>\n__global__ void inverse_unit_lower("
     device = Emulated(planted={first: CONVERSIONS + first})
     every = np.arange(2**16, dtype=np.uint32).astype(np.uint16).view(kind)

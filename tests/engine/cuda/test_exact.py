@@ -1,4 +1,4 @@
-"""The walks of the exact form by a kernel, against chunk after chunk of array operations."""
+"""The inter-chunk loops of the exact form by a kernel, against array operations chunk by chunk."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_both_walks_are_those_of_the_array_operations(
 
 
 def plain_back(case: Drawn, E_bar: Any, states_bar: Any) -> exact.WalkedBack:
-    """The walk back as `masked_backward` makes it."""
+    """The backward inter-chunk loop as `masked_backward` writes it."""
     pulled = CotangentSums(None, None, None, None, E_bar, states_bar, None)
     ends, F = np.empty_like(states_bar), np.empty_like(case.made.scaled)
     into = Into(None, None, None)

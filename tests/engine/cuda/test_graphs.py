@@ -1,4 +1,4 @@
-"""A captured function computes what the function does, and one that cannot be captured is named with the reason."""
+"""Captured functions: the same results, and a reason for each that cannot be captured."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def weighed(outputs: Iterable[Any]) -> Any:
 @pytest.mark.parametrize("momentum", [False, True])
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_group_with_kernels_is_the_group_without(host: Any, name: str, momentum: bool, per_dimension: bool) -> None:
-    """Values and gradients; and the kernels did run."""
+    """Values and gradients with kernels and without; and a proof that the kernels ran."""
     layout = LAYOUTS[name]
     given = drawn(layout, per_dimension=per_dimension, momentum=momentum)
     block = by_hand(layout)
@@ -68,7 +68,7 @@ def test_a_group_with_kernels_is_the_group_without(host: Any, name: str, momentu
 
 @pytest.fixture
 def host(host: Any, request: pytest.FixtureRequest) -> Any:
-    """The host, in whose kernels NumPy's arrays are at home."""
+    """The host, whose kernels take NumPy's arrays."""
     if request.config.getoption("--backend") != "numpy":
         pytest.skip("kernels on the host take NumPy's arrays")
     return host
@@ -162,7 +162,7 @@ def test_complex_numbers_and_two_types_go_through_array_operations(host: Any) ->
 @pytest.mark.clause("CUDA-14")
 @pytest.mark.parametrize("name", [name for name in LAYOUTS if name.startswith("running")])
 def test_a_group_that_does_not_fit_a_block_goes_through_array_operations(host: Any, name: str) -> None:
-    """What a kernel refuses it leaves as it was."""
+    """A group that a kernel refuses and leaves unchanged."""
     layout = LAYOUTS[name]
     given = drawn(layout)
     present = {key: value for key, value in given._asdict().items() if value is not None}

@@ -1,4 +1,4 @@
-"""How a kernel is compiled, what it is passed, and what is refused before it is launched."""
+"""Kernels before their launch: compilation, arguments and refusals."""
 
 from __future__ import annotations
 
@@ -96,13 +96,13 @@ def test_a_source_is_one_text_that_needs_no_folder(source: str) -> None:
 
 
 def test_the_sources_are_in_the_wheel() -> None:
-    """They lie in the package, of which everything is taken."""
+    """The sources lie in the package, of which the wheel takes everything."""
     assert {path.name for path in launch.SOURCES.iterdir()} == {f"{source}.cu" for source in INSTANCES} | {"common.cuh"}
     assert (launch.SOURCES.parents[2] / "py.typed").exists()
 
 
 def test_the_fake_is_passed_what_the_real_one_takes(cupy: Any) -> None:
-    """On a GPU: a struct by value, a null pointer and 64-bit integers reach a kernel."""
+    """A kernel on a GPU, with a struct by value, a null pointer and 64-bit integers."""
     code = """
     struct View { double* at; long long step; };
     extern "C" __global__ void probe(double* to, View from, double* nothing, long long n) {

@@ -28,7 +28,7 @@ def work_space() -> Iterator[None]:
 
 
 def rows(dtype: Any, *, momentum: bool, per_dimension: bool) -> tuple[GateRows, Any, Any, Any]:
-    """Gates of which only `momentum` is looked at, coefficient rows, and a draw of arrays."""
+    """Gates with a `momentum` alone, coefficient rows, and a draw of arrays."""
     random = np.random.default_rng(3)
 
     def draw(*shape: int) -> Any:

@@ -81,7 +81,7 @@ def test_every_setting_equals_array_operations(place: Place, read: str, referenc
 @pytest.mark.clause("CUDA-7")
 @pytest.mark.parametrize("kind", [ml_dtypes.bfloat16, np.float16])
 def test_16_bit_storage_is_computed_with_in_float32(place: Place, kind: Any) -> None:
-    """M and S are those of float32 on the same numbers; y is rounded once, at the end."""
+    """Storage of 16 bits: M and S are those of float32 on the same numbers, y is rounded once."""
     given = drawn((2, 6, 24, 9, 3, False), kind)
     if place.cupy is not None and kind is ml_dtypes.bfloat16 and not hasattr(place.cupy, "bfloat16"):
         try:
@@ -108,7 +108,7 @@ def test_the_tile_of_a_block_changes_no_bit(place: Place) -> None:
 
 @pytest.mark.clause("CUDA-6")
 def test_two_calls_are_one(place: Place) -> None:
-    """M and S go on where they ended, with the keys of the window in front."""
+    """A second call that continues from M and S, with the keys of the window in front."""
     given = drawn((1, 9, 6, 5, 3, False))
     whole = sequential.steps(*place.to(given), device=place.device)
     keys, values, queries, *gates, weights, M, S = given
@@ -135,7 +135,7 @@ CONVENTIONS = {
 @pytest.mark.clause("CUDA-6")
 @pytest.mark.parametrize("name", CONVENTIONS)
 def test_array_operations_are_the_rules_token_by_token(name: str) -> None:
-    """The plain twin on the packed recurrence of a rule gives what the rule gives."""
+    """The plain twin on the packed recurrence of a rule, against the rule."""
     rule, sizes, convention = CONVENTIONS[name]
     random = np.random.default_rng(5)
     config = rule.Config(d_in=4, d_out=3, convention=convention, **sizes)

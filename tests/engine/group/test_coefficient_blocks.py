@@ -1,4 +1,4 @@
-"""Coefficient rows block by block: against the recurrence in tape ops, inside a form, and where they are not taken."""
+"""Coefficient rows block by block: against the recurrence in tape ops, inside a form, and where refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.close import ANALYTIC, assert_close
 
 @pytest.fixture(autouse=True)
 def frame() -> Iterator[None]:
-    """Rows are work space."""
+    """A frame of work space, where rows live."""
     with scratch.frame():
         yield
 
@@ -75,7 +75,7 @@ def test_columns_that_would_begin_at_one_place_of_a_page_stand_apart(memories: i
 
 @pytest.mark.clause("CHUNK-25", "CHUNK-29")
 def test_a_column_that_no_token_reached_is_exactly_zero() -> None:
-    """So a read depends on no later token, whatever that holds."""
+    """Exact zeros, so that a read depends on no later token."""
     gates = drawn(32, 3)
     D, _ = coefficient_blocks.rows_by_block(gates, 34, 1, 8)
     for t in range(33):
@@ -98,7 +98,7 @@ def test_blocks_are_taken_where_they_pay() -> None:
 @pytest.mark.parametrize("reference", ["chunk_start", "running"])
 @pytest.mark.host("a device has a kernel for coefficient rows")
 def test_a_form_with_blocks_computes_the_rule(reference: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Values and gradients of a long chunk, where the blocks are those that users get, against the sequential run."""
+    """Values and gradients of a long chunk in blocks of the usual size, against the sequential run."""
     convention = resolve({"reference": reference, "newton_schulz": "none"}, rule="omega")
     config = omega.Config(d_in=2, d_out=3, window=16, span=128, convention=convention)
     random = np.random.default_rng(2)

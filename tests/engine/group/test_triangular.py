@@ -1,4 +1,7 @@
-"""The inverse by recursive halves against substitution, where sums of powers fail, and at sizes that halves do not divide."""
+"""The inverse by recursive halves, against substitution and where sums of powers fail.
+
+Sizes that halves do not divide are among them.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,10 @@ def test_equals_substitution_at_every_size(n: int) -> None:
 @pytest.mark.clause("EXACT-4", "EXACT-5")
 @pytest.mark.parametrize("step", [0.5, 1.0, 1.5, 1.9])
 def test_64_equal_keys(step: float) -> None:
-    """Every entry below the diagonal is the step size: substitution keeps all digits, the sum of powers loses them."""
+    """A triangle whose every entry is the step size.
+
+    Substitution keeps all digits, the sum of powers loses them.
+    """
     strict = np.tril(np.full((64, 64), step), -1)
     want = substituted(strict)
     assert_close("by halves", inverse_unit_lower(strict), want, ANALYTIC)

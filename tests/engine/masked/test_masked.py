@@ -116,7 +116,9 @@ def test_the_gradient_by_hand_is_that_of_the_twin_and_the_complex_step(name: str
 def test_gradients_have_memory_of_their_own_although_none_is_copied(
     name: str, momentum: bool, per_dimension: bool, groups: int, read: bool
 ) -> None:
-    """Else changing one would change another, what the caller holds, or what the next call computes with.
+    """Separate memory of gradients.
+
+    Else a change of one would change another, an array of the caller, or an input of the next call.
 
     Where nobody asks for the gradient of the reads, that of a reference may come through as it was.
     """
@@ -151,7 +153,7 @@ def test_second_derivatives_see_inside(name: str) -> None:
 @pytest.mark.clause("CHUNK-16")
 @pytest.mark.parametrize("output", [0, 1, 2])
 def test_the_gradient_of_one_output_alone_needs_no_other(output: int) -> None:
-    """Cotangents that are not there count as zero."""
+    """Absent cotangents, which count as zero."""
     layout = LAYOUTS["running-before-error"]
     given = drawn(layout)
     present = {name: value for name, value in given._asdict().items() if value is not None}
@@ -191,7 +193,7 @@ def test_coefficient_rows_are_the_sums_over_paths(momentum: bool) -> None:
 
 @pytest.mark.clause("CHUNK-15")
 def test_results_are_not_work_space() -> None:
-    """What a group returned stays as it is when the next group runs."""
+    """Returned arrays, which stay as they are when the next group runs."""
     layout = LAYOUTS["running"]
     block = by_hand(layout)
 

@@ -1,4 +1,4 @@
-"""Whatever is done to a valid case, it is evaluated or refused: no other error, no warning, no half answer."""
+"""Damaged cases: evaluated or refused, without another error, a warning or half an answer."""
 
 import numpy as np
 from hypothesis import given, settings

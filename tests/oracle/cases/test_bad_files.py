@@ -1,4 +1,4 @@
-"""Files that are not what they say: refused in one line, never with a traceback, never with half a result."""
+"""Bad files: refused in one line, never with a traceback, never with half a result."""
 
 import json
 import os
@@ -94,7 +94,7 @@ def test_metadata_must_hold_the_header_as_a_string(metadata, message, cli, tmp_p
 
 @pytest.mark.clause("CASE-1")
 def test_a_tensor_or_metadata_that_stands_twice_is_refused(cli, tmp_path):
-    """Both copies of a tensor are empty, since the container itself refuses bytes that nobody or two own."""
+    """Two empty copies of a tensor, since the container refuses bytes with no owner or with two."""
     file = tmp_path / "bad.safetensors"
     empty = '"in/k":{"dtype":"F64","shape":[0],"data_offsets":[0,0]}'
     metadata = f'"__metadata__":{{"atlas_ref":{json.dumps(TEXT)}}}'
@@ -169,7 +169,10 @@ def test_what_is_no_file_is_refused_by_name(cli, tmp_path):
 
 
 def test_a_file_that_is_too_large_by_far_is_refused_by_its_header(cli, tmp_path):
-    """A disk holds such a file in a few blocks; no machine reads it in a second."""
+    """A sparse file far too large to read, refused by its header.
+
+    A disk holds such a file in a few blocks; no machine reads it in a second.
+    """
     case = written(tmp_path / "case", HEADER, TENSORS)
     zeros = tmp_path / "zeros"
     zeros.touch()

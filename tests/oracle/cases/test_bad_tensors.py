@@ -1,5 +1,5 @@
 # ruff: noqa: E501  # one fault a line
-"""Tensors that a case must not hold: missing, misshapen, misnamed, of another dtype, not finite, out of range."""
+"""Refused tensors of a case: missing, misshapen, misnamed, of another dtype, not finite, out of range."""
 
 from typing import Any
 

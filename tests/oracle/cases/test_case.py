@@ -1,4 +1,4 @@
-"""Reading a case: every key and tensor, what stands in for an absent one, dtypes, masks, logarithms."""
+"""Reading a case: every key and tensor, defaults of absent ones, dtypes, masks, logarithms."""
 
 import json
 
@@ -148,7 +148,7 @@ def test_narrow_inputs_are_converted_exactly(kind, name, tmp_path):
 
 @pytest.mark.clause("CASE-4")
 def test_bfloat16_is_the_upper_half_of_float32(tmp_path):
-    """Every finite bfloat16 is read as the float32 with these upper sixteen bits."""
+    """Every finite bfloat16, read as the float32 with these upper sixteen bits."""
     bits = np.arange(2**16, dtype=np.uint16)
     upper = (bits.astype(np.uint32) << 16).view(np.float32)
     bits, upper = bits[np.isfinite(upper)], upper[np.isfinite(upper)]
@@ -161,7 +161,10 @@ def test_bfloat16_is_the_upper_half_of_float32(tmp_path):
 @pytest.mark.clause("CASE-6", "CASE-14")
 @pytest.mark.parametrize("gate", ["retain", "forget"])
 def test_a_logarithm_stands_for_its_gate_and_takes_its_gradient(gate):
-    """x = exp(l), so the derivative by l is that by x times x; the gate axis applies to x."""
+    """Gates given as x = exp(l).
+
+    The derivative by l is that by x times x; the gate axis applies to x.
+    """
     header, tensors = some(convention={"gate": gate})
     plain = atlas_ref.evaluate(atlas_ref.make(header, tensors), grad=True).tensors
     logs = {f"in/log_{name}": np.log(tensors[f"in/{name}"]) for name in ("retain", "momentum")}
@@ -211,7 +214,7 @@ def test_a_reserved_rule_may_hold_anything_under_in(tmp_path):
 
 @pytest.mark.clause("CASE-1")
 def test_the_peers_hold_their_header_where_the_spec_says():
-    """Read with nothing but the eight bytes, JSON and the key."""
+    """The header of a file, read with nothing but the eight bytes, JSON and the key."""
     for file in PEERS.glob("*.safetensors"):
         data = file.read_bytes()
         metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]

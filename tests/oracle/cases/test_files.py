@@ -62,7 +62,7 @@ def test_a_saved_case_is_the_same_case_and_the_same_bytes(tmp_path):
 
 @pytest.mark.clause("CASE-1")
 def test_the_container_is_the_one_that_safetensors_reads(tmp_path):
-    """Our writer against the library's reader, and the library's writer against our reader."""
+    """Our writer against the library's reader, and the library's writer against ours."""
     header, tensors = some()
     atlas_ref.save(tmp_path / "ours", header, tensors)
     for name, array in safetensors.numpy.load_file(tmp_path / "ours").items():

@@ -1,4 +1,4 @@
-"""Frequency levels in case files: schedules of one memory, and whole blocks, against loops and against the package's own block."""
+"""Frequency levels in case files: schedules of one memory and whole blocks, against loops and the package's block."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_block_in_a_case_is_its_definition_in_loops_and_the_package_s_own(spec
 @pytest.mark.clause("CASE-14", "CASE-33", "CMS-15")
 @pytest.mark.parametrize("combine", ["softmax", "masked"])
 def test_gradients_of_a_block_are_the_complex_step_of_the_loops(combine: Any) -> None:
-    """Along one random direction per tensor: the loops of each level, combined by hand."""
+    """A derivative along one random direction per tensor, from the loops of each level combined by hand."""
     draw = np.random.default_rng(5)
     specs = MIXED
     config = block(specs, combine=combine, d_model=3, d_out=2, heads=1)

@@ -1,4 +1,4 @@
-"""Making cases: every rule, level and preset gives a case that evaluates with gradients; a seed gives its bytes."""
+"""New cases: every rule, level and preset evaluates with gradients; a seed fixes the bytes."""
 
 import numpy as np
 import pytest
@@ -110,7 +110,7 @@ def test_python_and_the_command_make_the_same_case(cli, tmp_path):
 
 
 def test_initial_states_are_neither_zero_nor_symmetric():
-    """What hides a transposition or a dropped carry."""
+    """Initial states that show a transposition or a dropped carry."""
     for convention in ("spec", "fla-delta"):
         _, tensors = some(d_in=3, d_out=3, convention=convention)
         for name in ("in/M0", "in/S0"):

@@ -1,4 +1,4 @@
-"""Making cases of frequency levels: schedules of one memory, and blocks."""
+"""New cases of frequency levels: schedules of one memory, and blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The results of one call are the state of the next: two calls give what one gives (CASE-13)."""
+"""The results of one call as the state of the next: two calls against one (CASE-13)."""
 
 import numpy as np
 import pytest
@@ -116,7 +116,7 @@ def test_any_case_resumes_anywhere(data):
 @pytest.mark.clause("CASE-12", "CASE-13")
 @pytest.mark.parametrize("level", ["projected", "token"])
 def test_through_files_and_commands_a_run_continues(level, cli, tmp_path):
-    """Three calls of the program, each fed by the file that the one before wrote, against one call."""
+    """Three calls of the program, each on the file of the one before, against one call."""
     weights = {"window_weights": {"kind": "gate"}} if level == "token" else {"window_gate": True}
     convention = {"preset": "atlas-rnn", "reference": "chunk_start"}
     header, inputs = some(level=level, tokens=9, window=3, span=4, convention=convention, cotangent=False, **weights)
@@ -136,7 +136,7 @@ def test_through_files_and_commands_a_run_continues(level, cli, tmp_path):
 @pytest.mark.clause("WINDOW-7", "WINDOW-25", "CASE-13")
 @pytest.mark.parametrize("factors", [1, 2, 3])
 def test_what_a_token_brings_is_the_product_of_its_gates(factors):
-    """As given of initial tokens and as returned, by the plain loops and over two calls."""
+    """Products of gates for initial tokens and for returned ones, by the plain loops and over two calls."""
     kind = {"kind": "product", "of": [{"kind": "gate"}, {"kind": "product", "of": [{"kind": "gate"}] * factors}]}
     header, inputs = some(level="token", tokens=7, window=4, history=2, window_weights=kind, cotangent=False)
     case = atlas_ref.make(header, inputs)

@@ -1,4 +1,4 @@
-"""The family's loop, which ranks conventions and measures rounding, against the rules themselves: TOL-3, IDENT-3."""
+"""The family's loop over conventions and roundings, against the rules themselves: TOL-3, IDENT-3."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,10 @@ RULES = ["omega", "titans_lmm", "delta", "hebbian"]
 
 
 def chaotic(case):
-    """Newton-Schulz written back, or with the slope of polar_express: rounding alone moves these by 1e-8 and more."""
+    """Whether rounding alone moves the results by 1e-8 and more.
+
+    It does so for Newton-Schulz written back, and with the slope of polar_express.
+    """
     ns = case.convention.newton_schulz
     return not isinstance(ns, str) and (ns.argument == "written_back" or ns.coefficients == "polar_express" or ns.scale == "norm")
 

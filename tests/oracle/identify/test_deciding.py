@@ -1,4 +1,4 @@
-"""Cases that decide: whatever could not be told apart has one answer on them: IDENT-8."""
+"""Deciding cases, on which settings that were indistinguishable have one answer: IDENT-8."""
 
 import numpy as np
 import pytest
@@ -62,7 +62,7 @@ def test_a_sequence_decides_guards_and_eps_as_well():
 
 @pytest.mark.clause("IDENT-8")
 def test_the_case_is_the_smallest_of_those_tried():
-    """One token is too few for a reference, and the momentum of one token shows its sign at once."""
+    """The smallest case: a reference needs more than one token, and the sign of a momentum shows at the first."""
     signs = altered(TITANS, {"in/S0": None})
     answer = identify(signs, results(signs, {}), depth=1)
     assert set(answer.undecided) == {"momentum_sign"}

@@ -1,4 +1,4 @@
-"""Settings that cannot be told apart on given data, and where they can: CONV-39 to CONV-51."""
+"""Settings that cannot be told apart on some data, and data that separate them: CONV-39 to CONV-51."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Settings that Newton-Schulz hides, and those that it does not: CONV-52 to CONV-55."""
+"""Settings that Newton-Schulz hides, and others that it does not: CONV-52 to CONV-55."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,7 @@
-"""Settings that cannot be told apart: the first token, reads, places of a norm, reparametrisations; CONV-56 to CONV-61."""
+"""Settings that cannot be told apart by reparametrisations and reads; CONV-56 to CONV-61.
+
+The first token, reads, places of a norm.
+"""
 
 import numpy as np
 import pytest

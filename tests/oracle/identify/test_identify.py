@@ -1,4 +1,4 @@
-"""What identify answers: match, runner-up, preset, indistinguishable settings with reasons, and what it refuses."""
+"""Answers of identify: match, runner-up, preset, indistinguishable settings with reasons, and refusals."""
 
 import time
 
@@ -295,7 +295,10 @@ def one_by_one(case, count):
 
 @pytest.mark.clause("IDENT-11")
 def test_eight_tokens_take_a_small_part_of_what_their_conventions_would_take_one_by_one():
-    """A bound in seconds would judge the machine; that promise is measured by the benchmarks."""
+    """A bound relative to evaluations, since one in seconds would judge the machine.
+
+    That promise is measured by the benchmarks.
+    """
     case = made("omega", window=3)
     mine = results(case, "atlas-paper")
     before = time.process_time()

@@ -1,4 +1,4 @@
-"""Every value of every axis planted, and found from float32 reads alone: IDENT-10."""
+"""Every value of every axis planted, and identified from float32 reads alone: IDENT-10."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,10 @@ def base(rule):
 
 
 def separating(rule, seed=3):
-    """Eight tokens, square matrices that are neither zero nor symmetric, both rates, a map for the place of norms."""
+    """A case that separates the settings.
+
+    Eight tokens, square matrices that are neither zero nor symmetric, both rates, a map for the place of norms.
+    """
     sizes = {"span": 3, "d_in": 3, "d_out": 3, "heads": 2, "seed": seed}
     omega = {"window": 3, "feature_map": {"kind": "elu"}} if rule == "omega" else {}
     split = {} if rule == "hebbian" else {"rate": "split"}
@@ -42,7 +45,7 @@ def plants(rule, arounds):
 
 
 def planted(rule, changes):
-    """The point that was planted, and its reads in float32."""
+    """The planted point, and its reads in float32."""
     case = CASES[rule]
     convention = resolve(changes, rule=rule)
     reads = evaluate(seen_as(case, convention)).tensors["out/y"].astype(np.float32)

@@ -1,4 +1,4 @@
-"""Verdicts: the measure at every scale, what is WRONG and where, and what cannot be decided."""
+"""Verdicts: the measure at every scale, the place of WRONG, and undecidable results."""
 
 import math
 
@@ -67,7 +67,7 @@ def test_a_result_in_float64_passes_up_to_its_tolerance_and_not_beyond():
 @pytest.mark.clause("CASE-20", "CASE-22")
 @pytest.mark.parametrize("kind", [np.float32, np.float16, ml_dtypes.bfloat16])
 def test_a_narrow_result_is_judged_by_the_measured_tolerance(kind, ours):
-    """One unit in the last place passes and forty do not, whatever the unit is."""
+    """One unit in the last place, which passes, and forty, which do not, for any unit."""
     header, tensors, _ = ours
     exact = atlas_ref.evaluate(rounded(atlas_ref.make(header, tensors), np.dtype(kind).name)).tensors["out/y"]
     unit = float(ml_dtypes.finfo(kind).eps)
@@ -113,7 +113,7 @@ def test_a_result_of_another_dtype_is_undecidable(kind):
 
 
 def test_where_the_rule_itself_overflows_nothing_is_decided(ours):
-    """A memory of 1e308 that grows: whoever computes it has no finite answer to hand over."""
+    """A memory that grows beyond 1e308: no implementation has a finite answer to hand over."""
     header, tensors, results = ours
     grown = tensors | {"in/M0": np.full((2, 3, 4), 1e308), "in/k": 1e3 * tensors["in/k"]}
     found = atlas_ref.check(atlas_ref.make(header, {**grown, "out/y": results["out/y"]}))

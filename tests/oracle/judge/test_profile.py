@@ -1,4 +1,4 @@
-"""Where an error lies: the axis of tokens of every tensor, the numbers per token, and the first wrong entry."""
+"""The place of an error: the axis of tokens, the numbers per token, the first wrong entry."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Tolerances: norms, floor, amplification, verdicts, and that correct programs pass while wrong ones do not."""
+"""Tolerances: norms, floor, amplification, verdicts; correct programs pass, wrong ones do not."""
 
 import math
 from fractions import Fraction
@@ -155,7 +155,7 @@ def test_what_is_not_finite_or_misshapen_is_wrong_and_an_overflow_of_ours_is_no_
 
 @pytest.mark.clause("TOL-6", "CASE-21")
 def test_what_the_format_cannot_hold_is_undecidable_and_never_wrong():
-    """A right program that answers in float16 has nothing but infinity for 98301."""
+    """A right program that answers in float16, which has nothing but infinity for 98301."""
     want = np.array([1.0, -98301.0, 2.0])
     tolerance = from_members("grad/G", want, {"one": want}, "float16", arithmetic="float32")
     with np.errstate(over="ignore"):
@@ -182,7 +182,7 @@ def test_a_precision_that_separates_no_alternative_decides_nothing():
 
 @pytest.mark.clause("TOL-6")
 def test_alternatives_that_the_format_hides_are_named_in_a_note():
-    """Steps so small that what they write is lost beside the memory."""
+    """Steps so small that their writes are lost beside the memory."""
     case = CASES["delta"]
     still = atlas_ref.make(case.header.plain(), case.inputs | {"in/step_size": 1e-6 * case.inputs["in/step_size"]})
     found = tolerances(still, dtype="bfloat16", only=["out/y"])["out/y"]

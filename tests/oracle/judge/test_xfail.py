@@ -1,4 +1,4 @@
-"""Expected failures: the file, and what an entry makes of a run."""
+"""Expected failures: the file, and the effect of an entry on a run."""
 
 import datetime
 import json

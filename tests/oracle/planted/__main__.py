@@ -1,4 +1,4 @@
-"""The table of planted mistakes: which of check and replay catch each, and what identify calls it, with counts.
+"""The table of planted mistakes: detection by check and replay, the name by identify, and counts.
 
     python -m tests.oracle.planted [--quick | --subtle]
 
@@ -30,7 +30,7 @@ Names = dict[tuple[str, str, str], table.Named]
 
 
 def main(quick: bool, jobs: int = 1) -> int:
-    """Print the table and its counts, worked out in several processes."""
+    """Print the table and its counts, computed in several processes."""
     console = Console() if sys.stdout.isatty() else Console(width=200)
     conventions = [each for each in table.mistakes() if each[0].axes is not None and not quick]
     conventions.sort(key=lambda each: each[1])  # one case after the other: what is searched on it is listed once
@@ -55,7 +55,7 @@ def main(quick: bool, jobs: int = 1) -> int:
 
 
 def _asked(pool: Executor | None, ask: Callable[..., Any], tasks: Iterable[Any], words: str) -> Iterable[tuple[Any, Any]]:
-    """Each task with its answer, in order, with a bar where somebody watches."""
+    """Each task with its answer, in order, with a progress bar on a terminal."""
     items = list(tasks)
     if not items:
         return []

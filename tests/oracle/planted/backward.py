@@ -1,4 +1,4 @@
-"""The backward pass of the re-statement, by hand from OMEGA-23 to OMEGA-26, with the place for each mistake in it."""
+"""The backward pass of the restatement, by hand from OMEGA-23 to OMEGA-26, with places for mistakes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.oracle.planted.rounding import Array
 
 
 def pulled_back(one: One) -> dict[str, Array]:
-    """grad/... and trace_grad/... of one sequence that was run, in float32."""
+    """The cotangents grad/... and trace_grad/... of one sequence after its run, in float32."""
     grads = _Gradients(one)
     dM = one.bars.get("M_bar", np.zeros_like(one.M0))
     dS = one.bars.get("S_bar", np.zeros_like(one.M0))
@@ -86,7 +86,7 @@ class _Gradients:
         return D / size - (np.sum(D * S) / (size * size)) * (S / (norm if norm > 0 else np.float32(1)))
 
     def _window(self, t: int, dg: Array) -> Array:
-        """What the residuals owe to keys, values and weights; the cotangent of the memory that they were taken under (OMEGA-25)."""
+        """Cotangents of keys, values and weights by the residuals, and of the memory used there (OMEGA-25)."""
         one = self.one
         M = one.memories[t]
         dM, rows = np.zeros_like(M), np.zeros((one.c, one.d_out), np.float32)
@@ -101,7 +101,7 @@ class _Gradients:
         return dM
 
     def named(self, dM: Array, dS: Array) -> dict[str, Array]:
-        """By the names of the files."""
+        """Cotangents by the names of the files."""
         one = self.one
         found = {f"grad/{name}": self.of[name] for name in ("k", "v", "q")}
         gates = {"r": "retain", "m": "momentum", "h": "step_size"}
@@ -124,5 +124,5 @@ class _Gradients:
 
 
 def _like(product: Array, gate: Array) -> Array:
-    """The derivative of a gate: a sum over what it scales."""
+    """The derivative by a gate: a sum over the scaled entries."""
     return product.sum(axis=1, keepdims=True) if gate.shape[0] > 1 else product.sum(keepdims=True)

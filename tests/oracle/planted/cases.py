@@ -52,7 +52,7 @@ def case_of(name: str) -> Case:
 
 
 def rule_of(case: Case) -> Rule:
-    """What the re-statement needs to know of a case."""
+    """The settings of a case that the restatement needs."""
     return Rule(case.header.rule, rate=case.convention.rate, newton_schulz=case.convention.has_newton_schulz)
 
 

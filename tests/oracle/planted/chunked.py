@@ -23,7 +23,7 @@ CHUNK = 3
 
 
 def run(rule: Rule, inputs: Mapping[str, Array], storage: Any, plant: Plant = RIGHT) -> dict[str, Array]:
-    """out/y, out/M and out/S, and what a chunk kernel can hand over: chunk/M, chunk/S, chunk/A, chunk/E."""
+    """out/y, out/M, out/S and the arrays of a chunk kernel: chunk/M, chunk/S, chunk/A, chunk/E."""
     lead = inputs["k"].shape[:-2]
     found: dict[str, list[Array]] = {}
     for place in np.ndindex(*lead):

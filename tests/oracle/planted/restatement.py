@@ -20,7 +20,7 @@ CUBIC = (1.5, -0.5, 0.0)
 
 @dataclass(frozen=True)
 class Plant:
-    """How the re-statement differs from the rule; the defaults are the rule.
+    """A deviation of the restatement from the rule; the defaults are the rule.
 
     Attributes:
         rate: where the step size enters; None for where the case says.
@@ -59,7 +59,7 @@ RIGHT = Plant()
 
 @dataclass(frozen=True)
 class Rule:
-    """What is computed: the rule, and the settings of the case that matter here."""
+    """The rule to compute, and the settings of the case that matter here."""
 
     name: str
     rate: str = "momentum"
@@ -89,12 +89,12 @@ class One:
 
     @staticmethod
     def _column(gate: Array) -> Array:
-        """(T, 1, 1) or (T, d_out, 1): a factor of rows."""
+        """A factor of rows, (T, 1, 1) or (T, d_out, 1)."""
         return gate.reshape(len(gate), -1, 1)
 
     @property
     def rates(self) -> tuple[Array | None, Array | None]:
-        """a in S, b in M."""
+        """The rates: a in S, b in M."""
         rate = self.plant.rate or self.rule.rate
         return (self.h if rate in ("momentum", "both") else None), (self.h if rate in ("memory", "both") else None)
 
@@ -177,7 +177,7 @@ class One:
         return self.way.product(M, x[:, None])[:, 0]
 
     def _stored(self, value: Array) -> Array:
-        """As it comes back from storage, where the loop goes on with that."""
+        """The array as storage returns it, where the loop goes on with that."""
         return value if self.way.stored is None else value.astype(self.way.stored).astype(np.float32)
 
     def _keep(self, name: str, value: Array) -> Array:

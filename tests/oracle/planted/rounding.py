@@ -1,4 +1,4 @@
-"""Legal ways to round: what no verdict may depend on.
+"""Legal ways to round: variants that no verdict may depend on.
 
 A `Rounding` computes products of float32 matrices in an order of its own. Nothing here is shared with atlas_ref.
 """
@@ -16,12 +16,12 @@ Product = Callable[[Array, Array], Array]
 
 
 def library(A: Array, B: Array) -> Array:
-    """As NumPy sums."""
+    """A product in NumPy's order of sums."""
     return A @ B
 
 
 def last_first(A: Array, B: Array) -> Array:
-    """Term by term in float32, from the last to the first."""
+    """A product term by term in float32, from the last to the first."""
     total = np.zeros((A.shape[0], B.shape[1]), A.dtype)
     for i in reversed(range(A.shape[1])):
         total = total + A[:, i : i + 1] * B[i : i + 1]
@@ -29,7 +29,10 @@ def last_first(A: Array, B: Array) -> Array:
 
 
 def narrow(A: Array, B: Array) -> Array:
-    """Term by term in float32, from the first to the last: every product and every sum is rounded."""
+    """A product term by term in float32, from the first to the last.
+
+    Every product and every sum is rounded.
+    """
     total = np.zeros((A.shape[0], B.shape[1]), A.dtype)
     for i in range(A.shape[1]):
         total = total + A[:, i : i + 1] * B[i : i + 1]
@@ -37,7 +40,7 @@ def narrow(A: Array, B: Array) -> Array:
 
 
 def fused(A: Array, B: Array) -> Array:
-    """Fused multiply-add: a product enters the sum unrounded."""
+    """A product by fused multiply-add: each term enters the sum unrounded."""
     total = np.zeros((A.shape[0], B.shape[1]), A.dtype)
     for i in range(A.shape[1]):
         exact = A[:, i : i + 1].astype(np.float64) * B[i : i + 1].astype(np.float64) + total.astype(np.float64)
@@ -46,12 +49,12 @@ def fused(A: Array, B: Array) -> Array:
 
 
 def wide(A: Array, B: Array) -> Array:
-    """Summed in float64, rounded once."""
+    """A product summed in float64 and rounded once."""
     return (A.astype(np.float64) @ B.astype(np.float64)).astype(A.dtype)
 
 
 def turned(A: Array, B: Array) -> Array:
-    """(B^T A^T)^T."""
+    """The product as (B^T A^T)^T."""
     return np.ascontiguousarray((np.ascontiguousarray(B.T) @ np.ascontiguousarray(A.T)).T)
 
 

@@ -50,7 +50,7 @@ MISTAKES: dict[str, Plant] = {
 
 
 class Seen(NamedTuple):
-    """Who sees a mistake: check by y, check by all results, replay."""
+    """Detection of a mistake: by check on y, by check on all results, by replay."""
 
     by_y: bool
     by_results: bool
@@ -63,7 +63,7 @@ def case_of(seed: int) -> Case:
 
 
 def seen(plant: Plant, seed: int, way: Rounding) -> Seen:
-    """What check and replay say; where quantities are rounded on the way, check is told that the state is."""
+    """Verdicts of check and replay; where quantities are rounded on the way, check knows of the state's format."""
     case = case_of(seed)
     with np.errstate(all="ignore"):  # a mistake may grow beyond every format
         found = restatement.run(rule_of(case), inputs_of(case), table.STORAGE[FORMAT], plant, way)
@@ -76,7 +76,7 @@ def seen(plant: Plant, seed: int, way: Rounding) -> Seen:
 
 
 def lines() -> Iterator[str]:
-    """The counts, for an implementation that rounds what it records and for one that goes on with what it recorded."""
+    """The counts, for an implementation that rounds its records and for one that goes on with them."""
     for words, stored in (("rounded at the end", None), ("rounded on the way, iterates too", table.STORAGE[FORMAT])):
         found = [seen(plant, seed, replace(PLAIN, stored=stored)) for plant in MISTAKES.values() for seed in SEEDS]
         legal = [seen(RIGHT, seed, replace(way, stored=stored)) for way in (PLAIN, *LEGAL) for seed in SEEDS]

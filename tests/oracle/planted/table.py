@@ -48,7 +48,7 @@ def mistakes() -> Iterator[tuple[Mistake, str, str]]:
 
 
 def legal() -> Iterator[tuple[Rounding | None, str, str]]:
-    """The re-statement as written and every legal variant, in every case and format; None for the chunk form."""
+    """The restatement and every legal variant, in every case and format; None for the chunk form."""
     for name in REQUESTS:
         for dtype in STORAGE:
             for way in (PLAIN, *LEGAL, *([None] if name in CHUNKED else [])):
@@ -56,12 +56,12 @@ def legal() -> Iterator[tuple[Rounding | None, str, str]]:
 
 
 def planted(mistake: Mistake, name: str, dtype: str) -> Found:
-    """What check and replay say to a mistake."""
+    """Verdicts of check and replay on a mistake."""
     return asked(case_of(name), computed(mistake, name, dtype), dtype)
 
 
 def alarmed(way: Rounding | None, name: str, dtype: str) -> Found:
-    """What they say to a legal variant, gradients included."""
+    """Verdicts of check and replay on a legal variant, gradients included."""
     case = case_of(name)
     if way is None:
         found = chunked.run(rule_of(case), inputs_of(case), STORAGE[dtype])
@@ -71,7 +71,7 @@ def alarmed(way: Rounding | None, name: str, dtype: str) -> Found:
 
 
 def computed(mistake: Mistake, name: str, dtype: str) -> dict[str, Array]:
-    """Results and traces of the re-statement with a mistake."""
+    """Results and traces of the restatement with a mistake."""
     case = case_of(name)
     if mistake.chunked:
         return chunked.run(rule_of(case), inputs_of(case), STORAGE[dtype], mistake.plant)
@@ -91,7 +91,7 @@ def asked(case: Case, found: dict[str, Array], dtype: str) -> Found:
 
 
 class Named(NamedTuple):
-    """What identify says to a mistake that is a convention.
+    """The answer of identify to a mistake that is a convention.
 
     Attributes:
         words: its match on the planted axes, and what it cannot tell from that.
@@ -105,7 +105,7 @@ class Named(NamedTuple):
 
 
 def named(mistake: Mistake, name: str, dtype: str) -> Named:
-    """What identify says, from the results alone."""
+    """The answer of identify, from the results alone."""
     case = case_of(name)
     results = {tensor: value for tensor, value in computed(mistake, name, dtype).items() if tensor.startswith("out/")}
     found = identify(case, results, dtype=dtype)

@@ -1,4 +1,4 @@
-"""Replay: right traces raise no alarm however they were computed; a mistake is named where it is, and nowhere else."""
+"""Replay: no alarm for right traces however computed; a mistake is named at its place alone."""
 
 import numpy as np
 import pytest
@@ -46,7 +46,10 @@ def test_a_right_trace_raises_no_alarm(kind, dtype):
 
 
 def assert_equal_variants_raise_no_alarm(case, legal, dtype, works):
-    """Without being told the dtype: inputs that the program rounded first are within what recording allows."""
+    """Assert that variants raise no alarm without the dtype of the arithmetic.
+
+    Inputs that the program rounded first are within what recording allows.
+    """
     found = replay(case, recorded(case, dtype, loops=LEGAL[legal], kind=works))
     assert right(found), told(found)
 
@@ -86,7 +89,7 @@ def test_any_subset_of_a_right_trace_raises_no_alarm(case, data):
 
 
 def moved(case: Case, dtype: str, seed: int) -> tuple[dict[str, np.ndarray], tuple[str, int, tuple[int, ...]]]:
-    """A trace of loops that went wrong at one number and right from there on, and where that was."""
+    """A trace of loops with one wrong number, right from there on, and the place of that number."""
     draw = np.random.default_rng(seed)
     plain = recorded(case, dtype)
     lead = plain["trace/y"].ndim - 2
@@ -109,7 +112,7 @@ def moved(case: Case, dtype: str, seed: int) -> tuple[dict[str, np.ndarray], tup
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_wrong_number_is_named_and_everything_else_is_right(kind, dtype):
-    """What follows from a wrong number is right on recorded inputs, however far it is from the truth."""
+    """Consequences of a wrong number: right on recorded inputs, at any distance from the truth."""
     case = small(kind)
     for seed in range(4):
         mine, (op, t, place) = moved(case, dtype, seed)
@@ -190,7 +193,7 @@ def test_what_no_convention_explains_has_no_nearest():
 
 @pytest.mark.clause("REPLAY-10", "REPLAY-14")
 def test_a_mistake_between_recorded_ops_is_named_with_the_gap_around_it():
-    """Gradient and M are there, S and U are not: the span of ops between them is evaluated as one."""
+    """A trace with gradient and M but without S and U: the ops between are evaluated as one."""
     case = small("omega")
     mine = trace(under(case, {"rate": "memory"}), dtype="float32")
     found = replay(case, {name: mine[name] for name in ("trace/gradient", "trace/M")}, nearest=False)
@@ -218,7 +221,10 @@ def test_out_y_stands_for_the_read_where_the_trace_leaves_it_out():
 
 @pytest.mark.clause("REPLAY-6")
 def test_rows_without_influence_are_not_looked_at():
-    """Rows before the first token, rows cut off at a boundary, and what an inactive token would have computed."""
+    """Rows that must be ignored.
+
+    Rows before the first token, rows cut off at a boundary, and those of an inactive token.
+    """
     case = small("cut", pulse=3)
     mine = {name: value.copy() for name, value in trace(case).items()}
     free = mine["trace/residual"] == 0.0

@@ -1,4 +1,4 @@
-"""Tensors of chunk kernels: made here from the trace and from literal loops, and each number of them moved once."""
+"""Tensors of chunk kernels, computed from the trace and literal loops, with each number moved once."""
 
 import numpy as np
 import pytest
@@ -82,7 +82,10 @@ def residual_rows(case: Case, e: np.ndarray, cut: list[tuple[int, int, bool]], s
 
 
 def matrix(case: Case, size: int) -> np.ndarray:
-    """chunk/A by moving one residual at a time through the literal loops: they answer with a column of its inverse."""
+    """The tensor chunk/A from the literal loops.
+
+    Moving one residual at a time gives a column of its inverse.
+    """
     momentum_first = case.convention.order == "momentum_then_window"
     T, d_out, c = *case.inputs["in/v"].shape[-2:], 1 if momentum_first else case.header.window
     header, cut = header_of(case), starts(case, size)

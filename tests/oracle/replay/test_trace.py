@@ -44,7 +44,7 @@ def test_a_trace_of_any_case_is_what_literal_loops_write_down(case):
 @pytest.mark.clause("CASE-15", "REPLAY-7")
 @pytest.mark.parametrize("kind", KINDS)
 def test_adjoints_are_derivatives_by_every_traced_number(kind):
-    """Each op at four places, the first and the last token among them, by the complex step through the loops."""
+    """Derivatives by each op at four places, the first and last token among them, by complex step."""
     case = small(kind)
     got = trace(case, grad=True)
     header, lead = header_of(case), got["trace/y"].ndim - 2

@@ -1,4 +1,4 @@
-"""Reports and failure messages: what they hold, that they can be read by others, and their words."""
+"""Reports and failure messages: contents, readability by other programs, and words."""
 
 import json
 import re

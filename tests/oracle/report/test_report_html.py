@@ -1,4 +1,4 @@
-"""The page of a report: whole, loads nothing, says in words what it shows, and a browser draws it."""
+"""The page of a report: whole, without loads, with words for all that it shows, drawn by a browser."""
 
 import re
 import subprocess
@@ -96,7 +96,7 @@ def test_failing_cases_come_first_and_stand_open(cli, folder):
 
 
 def contrast(one, two):
-    """The ratio that WCAG defines."""
+    """The contrast ratio of WCAG."""
 
     def light(colour):
         parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
@@ -136,7 +136,7 @@ def test_a_long_sequence_stays_a_short_page():
 
 
 def test_the_page_is_drawn_by_a_browser(cli, folder):
-    """Where there is one: it draws the page in a narrow window and ends well."""
+    """The page in a narrow window of a browser, where there is one."""
     import shutil
 
     browser = shutil.which("chromium")

@@ -1,4 +1,4 @@
-"""Where results come from: files and functions, and what an answer may hold."""
+"""Sources of results: files and functions, and the legal contents of an answer."""
 
 import sys
 from types import SimpleNamespace
@@ -33,7 +33,7 @@ def verdicts(case, source, **options):
 
 
 class OnlyDlpack:
-    """An array of a library that NumPy does not know."""
+    """An array of a library unknown to NumPy."""
 
     def __init__(self, value):
         self.value = value
@@ -241,7 +241,10 @@ def test_inputs_that_came_back_must_be_those_of_the_case_in_any_precision(kind, 
 @pytest.mark.clause("SRC-3", "IDENT-1", "REPLAY-9")
 @pytest.mark.parametrize("kind", ["float64", "float32", "bfloat16", "float16", "int8", "complex64"])
 def test_inputs_that_come_back_are_the_cases_own_in_every_floating_format(kind, tmp_path):
-    """By the same rule wherever somebody's file is read; numbers cut to integers are others."""
+    """Inputs returned with the results, accepted in every floating format.
+
+    The rule is that of all result files; numbers cut to integers are other inputs.
+    """
     header, tensors = some("delta")
     case = atlas_ref.make(header, tensors, name="case")
     back = {"in/k": tensors["in/k"].astype(ml_dtypes.bfloat16 if kind == "bfloat16" else kind)}

@@ -1,4 +1,4 @@
-"""Programs and functions in processes of their own: what they may do, and that nothing they do ends the run."""
+"""Programs and functions in processes of their own: their rights, and survival of the run."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def case():
 
 @pytest.fixture
 def script(tmp_path):
-    """A program of some Python lines, which know `case`, `out` and, after `solve()`, a right answer at `out`."""
+    """A program of some Python lines with `case`, `out` and `solve()`, which leaves a right answer at `out`."""
 
     def made(body, *, name="mine.py"):
         file = tmp_path / name
@@ -172,7 +172,7 @@ def test_a_time_limit_is_greater_than_zero():
 
 @pytest.mark.clause("SRC-4")
 def test_a_command_is_split_as_a_shell_would_and_no_shell_reads_it(script, case, tmp_path):
-    """A word in quotation marks is one word, and what a shell would act upon is only text."""
+    """A command line split into words without a shell: quotes group, special characters are text."""
     heard = tmp_path / "heard"
     command = script(f"open({str(heard)!r}, 'w').write(repr(sys.argv[3:])); solve()")
     rows = answered(command + " 'two words' --to={out}.x $HOME '; false' *", case)

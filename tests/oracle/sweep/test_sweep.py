@@ -1,4 +1,4 @@
-"""A sweep: what it draws, what it finds, how small failures get, and what the command says."""
+"""A sweep: its draws, its findings, the size of its failures, and the words of the command."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HERE = "tests.sweep_kernels"
 
 
 def kernel(name: str) -> Any:
-    """A source in this process."""
+    """A source inside this process."""
     function = getattr(sweep_kernels, name)
 
     def source(case: Case) -> Answer:
@@ -162,7 +162,7 @@ def test_a_failure_shrinks_to_the_one_token_that_shows_it(tmp_path: Path) -> Non
 
 @pytest.mark.clause("SWEEP-7")
 def test_shrinking_keeps_what_the_mistake_needs(tmp_path: Path) -> None:
-    """A remainder after whole chunks of four: five tokens, and no fewer."""
+    """A mistake in the remainder after whole chunks of four, which needs at least five tokens."""
     found = sweep("delta", kernel("by_chunks_of_four"), cases=30, choices=PLAIN, folder=tmp_path, keep=1)
     case = atlas_ref.load(tmp_path / str(next(each.file for each in found.failures if each.file)))
     assert case.inputs["in/k"].shape == (5, 1)

@@ -31,7 +31,7 @@ CASES = 40
 
 
 class Kept(NamedTuple):
-    """Everything that a sweep leaves."""
+    """Everything that a sweep leaves behind."""
 
     found: Sweep
     lines: list[str]
@@ -50,7 +50,7 @@ def kept(folder: Path, found: Sweep) -> Kept:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Kept:
-    """In this process, without interruption."""
+    """A sweep in this process, without interruption."""
     made = swept(tmp_path_factory.mktemp("alone"))
     assert made.found.counts["WRONG"] > 5
     assert made.found.counts["PASS"] > 5
@@ -97,7 +97,7 @@ def test_a_process_that_is_killed_is_replaced(alone: Kept, tmp_path: Path, monke
 
 
 def test_a_task_that_ends_every_process_is_one_line(tmp_path: Path) -> None:
-    """A source that was not given by its name runs unprotected: what ends it ends its process."""
+    """An unprotected source, not named on the command line, which ends its process."""
     with pytest.raises(CaseError, match="sweep: case 0: every process that computed it ended before its answer, 4 of them"):
         sweep("delta", ends_its_process, cases=1, folder=tmp_path, jobs=2)
 

@@ -1,4 +1,4 @@
-"""Shrinking on its own: any property of a case in place of a mistake, over cases of every rule."""
+"""Shrinking by itself: any property of a case in place of a mistake, over cases of every rule."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""An array type that is as strict as CuPy's, for machines without a GPU: what would break there breaks here."""
+"""An array type as strict as CuPy's, for machines without a GPU: code that breaks there breaks here."""

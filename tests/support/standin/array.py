@@ -50,7 +50,7 @@ MATMUL_SETTINGS = {"out", "dtype", "casting", "axes", "axis", "keepdims", "order
 
 
 class Refused(TypeError):
-    """What CuPy does not do, or a run on a device must not."""
+    """Error for an operation that CuPy does not have, or that a run on a device must avoid."""
 
 
 class Strict(np.lib.mixins.NDArrayOperatorsMixin):
@@ -159,7 +159,7 @@ def _poison(found: Any) -> None:
 
 
 def _inside(x: Any) -> Any:
-    """Arguments as NumPy takes them; a NumPy array among them is what CuPy refuses."""
+    """Arguments as NumPy takes them; a NumPy array among them is refused, as by CuPy."""
     if isinstance(x, Strict):
         return x._host
     if isinstance(x, np.ndarray):
@@ -192,7 +192,7 @@ def _key(key: Any) -> Any:
 
 
 class Functions:
-    """The namespace of the stand-in: what makes arrays."""
+    """The namespace of the stand-in, which creates arrays."""
 
     ndarray = Strict
 

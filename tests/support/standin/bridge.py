@@ -1,4 +1,4 @@
-"""pytest --backend NAME: the same tests with the computing done on another backend.
+"""The option pytest --backend NAME: the same tests, computed on another backend.
 
 Tests are written with NumPy arrays. Around every public function that computes, the bridge moves what it is given to the
 backend and what it returns back, on the tape too: a move is an op whose pullback moves the cotangent the other way. Inside the

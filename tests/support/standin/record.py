@@ -1,4 +1,7 @@
-"""python -m tests.support.standin.record: write what CuPy offers, by name and parameters, to cupy.json. Needs CuPy, but no GPU."""
+"""Write the names and parameters that CuPy offers to cupy.json: `python -m tests.support.standin.record`.
+
+Needs CuPy, but no GPU.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ FILE = Path(__file__).with_name("cupy.json")
 
 
 def described() -> dict[str, Any]:
-    """Version, names of ufuncs, parameters of functions ("**name" for any), and what arrays have."""
+    """Version, names of ufuncs, parameters of functions ("**name" for any), and attributes of arrays."""
     cupy = importlib.import_module("cupy")
     ufuncs, functions = [], {}
     for name in dir(cupy):

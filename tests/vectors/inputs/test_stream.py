@@ -1,4 +1,4 @@
-"""Drawn numbers: the definition as plain loops over Python's integers, and what the draws are made of."""
+"""Drawn numbers: the definition as plain loops over Python's integers, and the bits behind the draws."""
 
 from __future__ import annotations
 

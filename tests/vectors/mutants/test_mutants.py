@@ -87,7 +87,7 @@ def test_the_chunk_form_without_a_mistake_is_the_rule(target) -> None:
 @pytest.mark.parametrize("dtype", score.FORMATS)
 @pytest.mark.parametrize(("target", "topic"), [("delta", "gradient"), ("omega", "gradient-tall"), ("newton_schulz", "gradient")])
 def test_scores_are_the_verdicts_of_check(target, topic, dtype) -> None:
-    """Whoever hands over what a mutant computes is told PASS exactly where its score is at most that of PASS."""
+    """An implementation that is a mutant: PASS exactly where its score is at most that of PASS."""
     case = case_of(target, topic)
     scores = score.score(case, dtype).mutants
     given = rounded(case, dtype)
@@ -146,7 +146,7 @@ def test_what_is_not_carried_over_a_cut_shows_in_the_second_call() -> None:
 @pytest.mark.clause("VEC-17")
 @pytest.mark.parametrize("dtype", score.FORMATS)
 def test_legal_variants_differ_and_pass(dtype) -> None:
-    """They are no copies of each other: at float32 most differ in some bit, and all pass."""
+    """Distinct legal variants: at float32 most differ in some bit, and all pass."""
     case = rounded(case_of("omega", "gradient-tall", 1), dtype)
     found = dict(score.controls(case, dtype, grad=True))
     assert len(found) >= 10

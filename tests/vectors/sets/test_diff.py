@@ -1,4 +1,4 @@
-"""diff: what changed between two sets, each difference told and nothing else."""
+"""The command diff: each difference of two sets, and nothing else."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from atlas_ref.vectors.sets.diff import diff, told
 
 
 def saved(folder, plain) -> None:
-    """The manifest, and digests of what is there."""
+    """Write the manifest, and digests of the files."""
     (folder / manifest.MANIFEST).write_bytes(encode.json_bytes(plain))
     files = {
         path.relative_to(folder).as_posix(): path.read_bytes()

@@ -1,4 +1,4 @@
-"""make: the same bytes on every machine, in any number of processes, after a kill."""
+"""The command make: the same bytes on every machine, in any number of processes, after a kill."""
 
 from __future__ import annotations
 

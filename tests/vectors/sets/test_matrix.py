@@ -1,4 +1,4 @@
-"""The kill matrix: no mutant survives, no legal variant is rejected, and what is not so is said."""
+"""The kill matrix: no surviving mutant, no rejected legal variant, and a report of exceptions."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_the_published_matrix_is_about_this_set(listed) -> None:
 
 @pytest.mark.clause("VEC-18")
 def test_a_mutant_that_no_vector_kills_survives(shipped, listed, tmp_path) -> None:
-    """Without the vectors that have gradients nothing kills mistakes of the backward pass of another one; here, without edges."""
+    """A set without the vectors with a gate of 0, which alone kill one of its mutants."""
     folder = reduced(shipped, listed, tmp_path / "set", ("hebbian",), lambda each: None if "a gate is 0" in each.properties else each)
     found = matrix.matrix(folder)
     assert ("chunk decay by division", "float32") in found.targets["hebbian"].survivors
@@ -99,7 +99,7 @@ def test_a_kill_that_is_listed_and_is_none(shipped, listed, tmp_path) -> None:
 
 @pytest.mark.clause("VEC-18")
 def test_an_alarm_is_said(shipped, listed, tmp_path, monkeypatch) -> None:
-    """With a mutant among the legal variants."""
+    """A mutant among the legal variants."""
     from atlas_ref.vectors.mutants import score
 
     legal = score.controls

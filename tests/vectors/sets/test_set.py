@@ -1,4 +1,4 @@
-"""The shipped set: what it promises of its cases, sizes and manifest."""
+"""The shipped set: its promises of cases, sizes and manifest."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_every_property_occurs_and_is_told_truly(listed, cases) -> None:
 
 @pytest.mark.clause("VEC-5")
 def test_properties_occur_where_they_matter(listed) -> None:
-    """Every rule with a sequence has its own edges, sizes and split calls."""
+    """Edges, sizes and split calls for every rule with a sequence."""
     for rule in ("omega", "titans_lmm", "delta", "hebbian"):
         shown = {found for each in listed.vectors if each.rule == rule for found in each.properties}
         wanted = {
@@ -111,7 +111,7 @@ def test_recorded_values_are_certified(cases) -> None:
 
 @pytest.mark.clause("VEC-7", "VEC-18")
 def test_a_kill_is_listed_for_every_mutant_in_every_format(listed) -> None:
-    """Of each target the same mutants are killed at float32 and at bfloat16, and hundreds are."""
+    """The same kills of each target at float32 and at bfloat16, and hundreds of them."""
     total = 0
     for target in TARGETS:
         killed = {
@@ -126,7 +126,7 @@ def test_a_kill_is_listed_for_every_mutant_in_every_format(listed) -> None:
 
 @pytest.mark.clause("VEC-7")
 def test_no_vector_is_superfluous(listed) -> None:
-    """Without any one of its vectors a target loses a kill or a property."""
+    """Sets without one vector, each of which loses a kill or a property of its target."""
     for each in listed.vectors:
         others = [other for other in listed.vectors if other.target == each.target and other is not each]
         kills = {(dtype, name) for dtype, names in each.kills.items() for name in names}

@@ -41,7 +41,7 @@ def small(shipped, listed, tmp_path):
 
 
 def summed(folder: Path) -> None:
-    """SHA256SUMS of what is there."""
+    """Write SHA256SUMS of the files."""
     files = {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in folder.rglob("*")
@@ -51,7 +51,7 @@ def summed(folder: Path) -> None:
 
 
 def edited(folder: Path, change) -> None:
-    """The manifest changed, with its digest."""
+    """Change the manifest, and write its digest."""
     path = folder / manifest.MANIFEST
     plain = json.loads(path.read_text())
     change(plain)
@@ -83,7 +83,7 @@ def test_the_shipped_set_is_verified(shipped, listed) -> None:
 
 @pytest.mark.clause("VEC-15")
 def test_verify_needs_no_ball_arithmetic(small) -> None:
-    """In a process in which python-flint cannot be imported."""
+    """A process in which python-flint cannot be imported."""
     code = "import sys; sys.modules['flint'] = None; from pathlib import Path; from atlas_ref.vectors.sets.verify import verify; "
     code += "print(verify(Path(sys.argv[1])).problems)"
     done = subprocess.run([sys.executable, "-c", code, str(small)], capture_output=True, text=True, check=True)
@@ -233,7 +233,7 @@ def test_what_is_said_of_every_negative_case(shipped, listed) -> None:
 
 @pytest.mark.clause("VEC-12")
 def test_a_repair_is_the_least_and_makes_the_case_pass(shipped, listed) -> None:
-    """Without its last step, or with none, the file is still refused."""
+    """A repair without its last step or with none, under which the file is still refused."""
     for each in listed.negative:
         data = (shipped / each.file).read_bytes()
         case = repair.repaired(data, each.repair, each.name)
