@@ -123,7 +123,10 @@ class Found(NamedTuple):
         return found
 
     def verdicts(self) -> list[Verdict]:
-        """One for each target of the issue. A run on the CPU decides none that is about speed."""
+        """One verdict for each target of the issue.
+
+        A run on the CPU decides none that is about speed.
+        """
         on_gpu = bool(self.machine.get("measured"))
         speed = self.ratios if on_gpu else []
         exact_deltas = [r for r in speed if r.theirs.label.startswith("fla Triton") and r.ours.tokens == 8192]

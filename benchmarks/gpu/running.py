@@ -210,7 +210,7 @@ class Taken(NamedTuple):
 
 
 def measured(group: Group, device: Device, settings: Settings, foreseen: Foreseen, speeds: Speeds) -> Taken:
-    """Everything that can be run of a group, kind by kind."""
+    """Figures and ratios of all candidates of a group that can run, kind by kind."""
     device.release()
     given = {kind: Given.of(group, kind, device) for kind in dict.fromkeys(each.storage for each in group.candidates)}
     figures: list[Figure] = []

@@ -50,7 +50,7 @@ def error(phi: Any, values: Any) -> float:
 
 
 def picture() -> str:
-    """Error of recall over the number of random pairs; it leaves zero at the rank of the features (PHI-13)."""
+    """Error of recall over the number of random pairs, zero up to the rank of the features (PHI-13)."""
     values = np.random.default_rng(1).standard_normal((max(COUNTS), D_OUT))
     figure, axes = style.figure(2, width=9.6, height=5.2, sharey=True)
     titles = ("maps that mix or bend", "maps that make more of a key")
