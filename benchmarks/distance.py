@@ -17,8 +17,7 @@ import numpy as np
 
 from atlas_ref import forms as parallel
 from atlas_ref.conventions import resolve
-from atlas_ref.rules import omega
-from atlas_ref.rules import sequence as run
+from atlas_ref.rules import omega, sequence
 from benchmarks import plots
 from benchmarks.measure import Report, Row, Spread
 
@@ -53,7 +52,7 @@ def _reads(step: float, span: int | None = None) -> Any:
     k, v, q = draw.standard_normal((3, HEADS, TOKENS, D))
     k, q = (rows / np.linalg.norm(rows, axis=-1, keepdims=True) for rows in (k, q))
     retain, momentum = 1 / (1 + np.exp(-draw.normal([[[3.0]], [[2.0]]], 1.0, (2, HEADS, TOKENS))))
-    tokens = run.Tokens(k=k, v=v, q=q, retain=retain, momentum=momentum, step_size=np.full((HEADS, TOKENS), step))
+    tokens = sequence.Tokens(k=k, v=v, q=q, retain=retain, momentum=momentum, step_size=np.full((HEADS, TOKENS), step))
     with np.errstate(all="ignore"):  # an unstable rule may overflow, and that is its distance
         start = omega.start(config, (HEADS,))
         return parallel.run(omega.RULE, config, tokens, start, form="sequential" if span is None else "chunkwise")[1]

@@ -2,14 +2,16 @@
 
     python -m benchmarks.house
 
-Lines are those of `atlas_ref` as they stand, docstrings included. The call is a Delta rule of 2 heads, 64 tokens and keys of 8 in
-the form exact, with the gradient of its reads by keys, values, queries and gates, counted with `sys.setprofile` after one call.
+Lines are those of `atlas_ref` as they stand, docstrings included. The call is a Delta rule of 2 heads, 64 tokens and keys
+of 8 in the form exact, with the gradient of its reads by keys, values, queries and gates, counted with `sys.setprofile`.
+Seconds are CPU time. They say why the oracle has two loops: one evaluates many conventions at once, one has a hook at every op.
 """
 
 from __future__ import annotations
 
 import ast
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +25,10 @@ import atlas_ref
 import tape
 from atlas_ref import forms
 from atlas_ref.conventions import resolve
-from atlas_ref.rules import RULES, delta
+from atlas_ref.oracle.cases import new
+from atlas_ref.oracle.family import candidates, lattice
+from atlas_ref.oracle.replay import loop
+from atlas_ref.rules import RULES, delta, omega
 from atlas_ref.rules.sequence import Tokens
 from tape import ops
 
@@ -72,6 +77,21 @@ def named_rules(path: Path) -> int:
     return count
 
 
+def loop_seconds() -> tuple[int, float, float]:
+    """CPU time of every convention one change away from a case: in one batch of the family, and op by op in the replay's loop."""
+    case = new.new(new.Request(rule=omega.RULE.name, tokens=8, window=3, d_in=4, d_out=3))
+    inputs = {name: np.asarray(value, np.float64) for name, value in case.inputs.items()}
+    conventions = lattice.enumerated(lattice.facts(case), lattice.point(case.convention), 1).conventions
+    start = time.process_time()
+    for _ in candidates.evaluated(case, inputs, conventions):
+        pass
+    batch = time.process_time() - start
+    for convention in conventions:
+        under = case.replaced(header=case.header.replaced(convention=convention))
+        loop.run_ops(under, inputs, lambda op, t, compute, *arguments, counts=None: compute(*arguments))
+    return len(conventions), batch, time.process_time() - start - batch
+
+
 def main() -> None:
     """Print the table."""
     files = sorted(ROOT.rglob("*.py"))
@@ -80,6 +100,7 @@ def main() -> None:
     outside = [path for path in files if path.parent.name not in ("rules", "certify") and path.name != "conventions.py"]
     exact_with_gradient()
     modules, functions = passed_through(exact_with_gradient)
+    conventions, batch, one_by_one = loop_seconds()
     table = Table("what", "count")
     for what, count in (
         ("lines of the package", sum(lines.values())),
@@ -90,6 +111,8 @@ def main() -> None:
         ("comparisons with names of rules outside rules, conventions and certify", sum(map(named_rules, outside))),
         ("modules that exact with a gradient passes through", modules),
         ("functions that exact with a gradient passes through", functions),
+        (f"seconds of {conventions} conventions in one batch of oracle.family", f"{batch:.3f}"),
+        (f"seconds of {conventions} conventions one by one in oracle.replay", f"{one_by_one:.3f}"),
     ):
         table.add_row(what, str(count))
     Console().print(table)

@@ -19,7 +19,7 @@ from pydantic import Field, field_validator, model_validator
 from atlas_ref import backend
 from atlas_ref.conventions import Convention, resolve
 from atlas_ref.parts.gates import Gates
-from atlas_ref.rules import sequence as run
+from atlas_ref.rules import sequence
 from atlas_ref.rules.rule import Rule, by_name
 from atlas_ref.types import Array, Dims, Frozen
 from tape import ops
@@ -53,7 +53,7 @@ class Config(Frozen):
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        run.require_span(self.convention, self.span)
+        sequence.require_span(self.convention, self.span)
         return self
 
 
@@ -74,13 +74,13 @@ class State(Frozen):
 def start(config: Config, leading: tuple[int, ...] = (), *, dtype: Any = np.float64, M: Array = None) -> State:
     """The state before the first token: M_0, zero unless given (DELTA-1)."""
     shape = (config.d_out, config.d_in)
-    M = run.initial("M", M, (*leading, *shape), zeros=lambda: backend.current().zeros((*leading, *shape), dtype))
+    M = sequence.initial("M", M, (*leading, *shape), zeros=lambda: backend.current().zeros((*leading, *shape), dtype))
     return restart(config, State.trusted(M=M))
 
 
 def restart(config: Config, state: State) -> State:
     """The same M at the start of a call, as at the start of a packed sequence."""
-    return State.trusted(M=state.M, reference=None, position=run.first_position(config))
+    return State.trusted(M=state.M, reference=None, position=sequence.first_position(config))
 
 
 class Update(NamedTuple):

@@ -28,7 +28,7 @@ from atlas_ref.parts.feature_maps import IDENTITY, FeatureMap
 from atlas_ref.parts.gates import Gates
 from atlas_ref.parts.newton_schulz import newton_schulz
 from atlas_ref.parts.window import Uniform, WindowWeights
-from atlas_ref.rules import sequence as run
+from atlas_ref.rules import sequence
 from atlas_ref.rules.checks import stores_residuals
 from atlas_ref.rules.rule import Rule, by_name
 from atlas_ref.types import Array, Dims, Frozen
@@ -70,7 +70,7 @@ class Config(Frozen):
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        run.require_span(self.convention, self.span)
+        sequence.require_span(self.convention, self.span)
         if self.convention.order == "momentum_then_window" and self.convention.argument == "written_back":
             raise ValueError("newton_schulz.argument: written_back is not defined for order momentum_then_window")
         return self
@@ -112,8 +112,8 @@ class State(Frozen):
 def start(config: Config, leading: tuple[int, ...] = (), *, dtype: Any = np.float64, M: Array = None, S: Array = None) -> State:
     """The state before the first token: M_0 and S_0 (zero unless given), an empty window (OMEGA-1)."""
     shape = (config.d_out, config.d_phi)
-    M = run.initial("M", M, (*leading, *shape), zeros=lambda: backend.current().zeros((*leading, *shape), dtype))
-    S = run.initial("S", S, M.shape, zeros=lambda: ops.zeros_like(M), exact=True)
+    M = sequence.initial("M", M, (*leading, *shape), zeros=lambda: backend.current().zeros((*leading, *shape), dtype))
+    S = sequence.initial("S", S, M.shape, zeros=lambda: ops.zeros_like(M), exact=True)
     return restart(config, State.trusted(M=M, S=S))
 
 
@@ -130,7 +130,7 @@ def restart(config: Config, state: State) -> State:
         values=values,
         filled=0,
         reference=None,
-        position=run.first_position(config),
+        position=sequence.first_position(config),
         residuals=values if stores_residuals(config) else None,
         momenta=ops.zeros_like(M, shape=(*lead, c, *M.shape[-2:])) if config.convention.order == "momentum_then_window" else None,
         token_gates=None,

@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from atlas_ref.levels import block as cms
-from atlas_ref.levels import presets
+from atlas_ref.levels import block, presets
 from atlas_ref.types import Array
 from docs.pictures import style
 
@@ -28,12 +27,12 @@ class Driven(NamedTuple):
 def driven() -> Driven:
     """A block of the delta rule at five periods, from its first step on (PULSE-2, CMS-4, CMS-5)."""
     config = presets.all_delta(d_model=8, d_in=4, d_out=4, periods=PERIODS)
-    params, context = cms.init(config, seed=0), cms.start(config)
+    params, context = block.init(config, seed=0), block.start(config)
     x = np.random.default_rng(0).standard_normal((T, 1, 8))
     active, moved = [], []
     for token in x:
         active.append(context.conductor.pulse.active)
-        after, _ = cms.step(config, params, context, token)
+        after, _ = block.step(config, params, context, token)
         moved.append([float(np.linalg.norm(new.M - old.M)) for new, old in zip(after.states, context.states, strict=True)])
         context = after
     return Driven(np.array(active), np.array(moved), config.conductor().average_active)

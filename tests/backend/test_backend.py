@@ -21,16 +21,14 @@ from atlas_ref import backend, evaluate
 from atlas_ref import forms as parallel
 from atlas_ref.forms.support import FORMS
 from atlas_ref.layers import projection
-from atlas_ref.levels import block as cms
-from atlas_ref.levels import buffers
+from atlas_ref.levels import block, buffers
 from atlas_ref.levels.level import Level
 from atlas_ref.levels.pulse import Conductor
 from atlas_ref.oracle.cases import files
 from atlas_ref.oracle.cases.case import Case, save
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.parts import feature_maps
-from atlas_ref.rules import delta, hebbian, omega, titans_lmm
-from atlas_ref.rules import sequence as run
+from atlas_ref.rules import delta, hebbian, omega, sequence, titans_lmm
 from tape import ops
 from tests.support.close import EXACT, assert_close, reordered
 from tests.support.command import Ran, cli
@@ -177,12 +175,12 @@ def test_arrays_of_two_backends_are_refused_by_name(monkeypatch: pytest.MonkeyPa
         away = backend.device(here)
         state = delta.start(delta.Config(d_in=3, d_out=3), (2,))
     with pytest.raises(ValueError, match=r"v: in numpy, but k is in strict; move it with backend\.device"):
-        run.Tokens(**{**away, "v": here["v"]})
+        sequence.Tokens(**{**away, "v": here["v"]})
     with pytest.raises(ValueError, match="retain: in numpy, but k is in strict"):
-        run.Tokens(**{**away, "retain": here["retain"]})
+        sequence.Tokens(**{**away, "retain": here["retain"]})
     for form in ("sequential", "exact"):
         with pytest.raises(ValueError, match=r"state\.M: in strict, but k is in numpy"):
-            parallel.run(delta.RULE, delta.Config(d_in=3, d_out=3), run.Tokens(**here), state, form=form)
+            parallel.run(delta.RULE, delta.Config(d_in=3, d_out=3), sequence.Tokens(**here), state, form=form)
     other = backend.Backend("other", Other, None, Other, Other, lambda *_: None)
     monkeypatch.setitem(backend._by_type, Other, other)
     with pytest.raises(backend.BackendError, match=r"^arrays of strict and of other: move them to one backend$"):
@@ -202,7 +200,7 @@ def test_a_value_out_of_its_range_is_named_with_its_place_on_any_backend(there: 
         made = tokens_of()
         made[name][1, 2] = value
         with pytest.raises(ValueError, match=rf"{name}: {words}.* at \(1, 2"):
-            run.Tokens(**backend.device(made))
+            sequence.Tokens(**backend.device(made))
 
 
 # -- the same numbers ----------------------------------------------------------------------------------
@@ -268,14 +266,14 @@ def test_every_feature_map_computes_there(there: backend.Backend) -> None:
 def test_a_block_of_levels_computes_there(there: backend.Backend, combine: Any) -> None:
     sizes = {"d_model": 4, "heads": 2, "d_in": 3, "d_out": 3}
     levels = (Level(period=1, config=delta.Config(**sizes), form="exact"), Level(period=2, config=omega.Config(**sizes, window=2)))
-    config = cms.Config(levels=levels, combine=combine)
+    config = block.Config(levels=levels, combine=combine)
     x, reset = np.random.default_rng(0).standard_normal((1, 9, 4)), np.arange(9) == 5
 
     def outcome(place: Callable[[Any], Any]) -> tuple[Any, Any]:
-        params = cms.init(config, 3)
+        params = block.init(config, 3)
 
         def loss(params: Any) -> Any:
-            return ops.sum(cms.run(config, params, place(x), cms.start(config), reset=reset)[1] ** 2)
+            return ops.sum(block.run(config, params, place(x), block.start(config), reset=reset)[1] ** 2)
 
         return backend.host(loss(params)), backend.host(tape.grad(loss)(params).logits)
 
@@ -345,7 +343,7 @@ def copies_of(form: str, rule: str, convention: dict[str, Any], T: int) -> tuple
     if rule == "hebbian":
         made.pop("step_size")
     config = module.Config(**sizes)
-    tokens = run.Tokens(**backend.device(made), active=np.arange(T) % 8 != 3, reset=np.arange(T) == T - 2)
+    tokens = sequence.Tokens(**backend.device(made), active=np.arange(T) % 8 != 3, reset=np.arange(T) == T - 2)
     state = module.start(config, (2,))
     counts = backend.current().copies
 

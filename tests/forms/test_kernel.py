@@ -18,8 +18,7 @@ from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.subjects import memory
 from atlas_ref.oracle.subjects.subject import phi_of
 from atlas_ref.parts.newton_schulz import NewtonSchulz, plain_newton_schulz
-from atlas_ref.rules import RULES
-from atlas_ref.rules import sequence as run
+from atlas_ref.rules import RULES, sequence
 from tape import grad, ops
 from tests.support.close import ANALYTIC, EXACT, assert_close, assert_differs, relative_error, reordered
 from tests.support.form_results import gradients, results, with_edges
@@ -193,7 +192,7 @@ def part(case: Case, form: str, tokens: slice, state: Any) -> tuple[Any, Any]:
         if value is not None
     }
     state = memory.initial_state(rule, config, case.inputs, case, whole) if state is None else state
-    return parallel.run(rule, config, run.Tokens(**cut), state, form=form, phi=phi_of(case.inputs))
+    return parallel.run(rule, config, sequence.Tokens(**cut), state, form=form, phi=phi_of(case.inputs))
 
 
 @pytest.mark.clause("KERNEL-10")

@@ -16,8 +16,7 @@ from atlas_ref.conventions import resolve
 from atlas_ref.forms.kernel import Coefficients, attend, exponential, inner, polynomial
 from atlas_ref.parts import feature_maps
 from atlas_ref.parts.newton_schulz import NewtonSchulz
-from atlas_ref.rules import omega
-from atlas_ref.rules import sequence as run
+from atlas_ref.rules import omega, sequence
 from tape import check, ops, vjp
 from tests.support.close import ANALYTIC, EXACT, assert_close, relative_error, reordered
 from tests.support.strategies import AXES, NEWTON_SCHULZ, repeatable
@@ -72,7 +71,7 @@ def through_features(p: dict[str, Any], choices: dict[str, Any], active: Any, fe
         }
     )
     start = omega.start(config, p["k"].shape[:-2], **state)
-    return run.run(omega.RULE, config, run.Tokens(**p, active=active), start)
+    return sequence.run(omega.RULE, config, sequence.Tokens(**p, active=active), start)
 
 
 CUBIC = (0.5, 1.0, 0.25, 0.1)

@@ -15,8 +15,7 @@ from atlas_ref.conventions import Convention
 from atlas_ref.layers import projection
 from atlas_ref.parts.feature_maps import Linear
 from atlas_ref.parts.newton_schulz import NewtonSchulz
-from atlas_ref.rules import delta, hebbian, omega, titans_lmm
-from atlas_ref.rules import sequence as run
+from atlas_ref.rules import delta, hebbian, omega, sequence, titans_lmm
 from atlas_ref.types import Pulse
 
 T = 3
@@ -29,8 +28,8 @@ def call(rule: Any = omega, convention: Any = "atlas-paper", state: Any = None, 
     names = {"retain": 0.9, "step_size": 0.1} if rule is not hebbian else {"retain": 0.9}
     given: dict[str, Any] = {name: np.full(T, value) for name, value in names.items()}
     given |= {"k": np.ones((T, 4)), "v": np.ones((T, 2)), "q": np.ones((T, 4))} | changes
-    tokens = run.Tokens(**{name: value for name, value in given.items() if value is not None})
-    return run.run(rule.RULE, config, tokens, rule.start(config) if state is None else state)
+    tokens = sequence.Tokens(**{name: value for name, value in given.items() if value is not None})
+    return sequence.run(rule.RULE, config, tokens, rule.start(config) if state is None else state)
 
 
 def ones(*shape: int) -> Any:
@@ -102,8 +101,8 @@ NO_RULE: list[tuple[Any, Any, str]] = [
 @pytest.mark.parametrize("form", [None, "sequential", "chunkwise", "exact"])
 def test_what_is_no_rule_and_the_configuration_of_another_are_refused(rule: Any, config: Any, message: str, form: str | None) -> None:
     config = memory() if config is None else config
-    tokens = run.Tokens(k=ones(T, 4), v=ones(T, 2), q=ones(T, 4), retain=ones(T), step_size=ones(T))
-    drive = run.run if form is None else functools.partial(parallel.run, form=form)
+    tokens = sequence.Tokens(k=ones(T, 4), v=ones(T, 2), q=ones(T, 4), retain=ones(T), step_size=ones(T))
+    drive = sequence.run if form is None else functools.partial(parallel.run, form=form)
     with pytest.raises(ValueError) as caught:
         drive(rule, config, tokens, PLAIN)
     assert str(caught.value) == message
@@ -114,7 +113,7 @@ def test_what_is_no_rule_and_the_configuration_of_another_are_refused(rule: Any,
 @pytest.mark.parametrize(("config", "of"), [(CARRY, memory(reference="call_start")), (memory(reference="call_start"), CARRY)])
 def test_no_form_goes_on_from_a_window_that_stores_something_else(form: str, config: Any, of: Any) -> None:
     """A window of another convention, which a form would compute in place of its own."""
-    tokens = run.Tokens(k=ones(T, 4), v=ones(T, 2), q=ones(T, 4), retain=ones(T), step_size=ones(T))
+    tokens = sequence.Tokens(k=ones(T, 4), v=ones(T, 2), q=ones(T, 4), retain=ones(T), step_size=ones(T))
     with pytest.raises(ValueError, match=r"^state.residuals: (missing|stored), but "):
         parallel.run(omega.RULE, config, tokens, omega.start(of), form=form)
 

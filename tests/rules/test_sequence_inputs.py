@@ -5,8 +5,7 @@ import pytest
 
 from atlas_ref import CaseError
 from atlas_ref.layers import projection
-from atlas_ref.rules import omega
-from atlas_ref.rules import sequence as run
+from atlas_ref.rules import omega, sequence
 from tests.support.close import ANALYTIC, EXACT, assert_close
 from tests.support.sequences import case, drawn, results, without
 
@@ -71,8 +70,8 @@ def test_each_norm_acts_on_its_own(axis):
 @pytest.mark.clause("CONV-24")
 def test_the_floor_of_a_norm_is_under_the_root():
     x = np.array([[3e-4, 4e-4]])
-    assert_close("l2", run.normalised(x, "l2"), x / np.sqrt(2.5e-7 + 1e-6), ANALYTIC)
-    assert_close("rms", run.normalised(x, "rms"), x / np.sqrt(1.25e-7 + 1e-6), ANALYTIC)
+    assert_close("l2", sequence.normalised(x, "l2"), x / np.sqrt(2.5e-7 + 1e-6), ANALYTIC)
+    assert_close("rms", sequence.normalised(x, "rms"), x / np.sqrt(1.25e-7 + 1e-6), ANALYTIC)
 
 
 @pytest.mark.clause("CONV-24", "CONV-58", "GATES-6")
@@ -136,9 +135,9 @@ def test_a_logarithm_of_zero_leaves_the_gate_at_one():
 )
 def test_a_sequence_in_python_is_checked_as_a_case_is(change, message):
     p = without(drawn(), "M0", "S0") | {"step_size_memory": np.full(6, 0.1)}
-    run.Tokens(**p)
+    sequence.Tokens(**p)
     with pytest.raises(ValueError, match=message):
-        run.Tokens(**p | change)
+        sequence.Tokens(**p | change)
 
 
 @pytest.mark.clause("CONV-4", "CONV-7", "CONV-27")
@@ -156,9 +155,9 @@ def test_a_sequence_in_python_is_checked_as_a_case_is(change, message):
 )
 def test_a_call_in_python_refuses_gates_that_do_not_fit(axes, change, message):
     config = omega.Config(d_in=4, d_out=3, window=3, convention={**BARE, "gate": "retain", **axes})
-    tokens = run.Tokens(**without(drawn(), "M0", "S0") | change)
+    tokens = sequence.Tokens(**without(drawn(), "M0", "S0") | change)
     with pytest.raises(ValueError, match=message):
-        run.run(omega.RULE, config, tokens, omega.start(config))
+        sequence.run(omega.RULE, config, tokens, omega.start(config))
 
 
 @pytest.mark.clause("CONV-7", "CONV-28")

@@ -5,8 +5,7 @@ import pytest
 
 import atlas_ref
 from atlas_ref.oracle.cases.new import Request, new
-from atlas_ref.rules import omega
-from atlas_ref.rules import sequence as run
+from atlas_ref.rules import omega, sequence
 from tests.support.close import EXACT, assert_close, assert_differs, reordered
 from tests.support.sequences import drawn, earlier, results, split_call, times, without
 
@@ -175,7 +174,7 @@ def test_a_state_in_python_continues_the_call(weights, axes, at):
     config = omega.Config(d_in=4, d_out=3, window=4, span=2, convention=BARE | axes)
 
     def call(state, start, stop):
-        return run.run(omega.RULE, config, run.Tokens(**times(p, start, stop)), state)
+        return sequence.run(omega.RULE, config, sequence.Tokens(**times(p, start, stop)), state)
 
     whole, y = call(omega.start(config), 0, 9)
     middle, first = call(omega.start(config), 0, at)

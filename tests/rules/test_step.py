@@ -10,8 +10,7 @@ import pytest
 import tape
 from atlas_ref.layers import projection
 from atlas_ref.parts import feature_maps, window
-from atlas_ref.rules import delta, hebbian, omega, titans_lmm
-from atlas_ref.rules import sequence as run
+from atlas_ref.rules import delta, hebbian, omega, sequence, titans_lmm
 from atlas_ref.types import Pulse
 from tape import ops
 from tests.support.close import EXACT, assert_close, reordered
@@ -126,12 +125,12 @@ def test_the_same_seed_gives_the_same_parameters(rule: Any, config: Any) -> None
             "written_back is not defined for order momentum_then_window",
         ),
         (
-            lambda: run.Tokens(k=np.ones((2, 4)), v=np.ones((2, 3)), q=np.ones((2, 4)), retain=np.full(2, 1.5)),
+            lambda: sequence.Tokens(k=np.ones((2, 4)), v=np.ones((2, 3)), q=np.ones((2, 4)), retain=np.full(2, 1.5)),
             "retain: entries must be at most 1, found 1.5",
         ),
-        (lambda: run.Tokens(k=np.ones((2, 4)), v=np.ones((3, 3)), q=np.ones((2, 4))), "v: shape (3, 3) makes T 3, but k makes it 2"),
+        (lambda: sequence.Tokens(k=np.ones((2, 4)), v=np.ones((3, 3)), q=np.ones((2, 4))), "v: shape (3, 3) makes T 3, but k makes it 2"),
         (
-            lambda: run.Tokens(k=np.ones((2, 4)), v=np.ones((2, 3)), q=np.ones((2, 4)), active=np.ones(2)),
+            lambda: sequence.Tokens(k=np.ones((2, 4)), v=np.ones((2, 3)), q=np.ones((2, 4)), active=np.ones(2)),
             "active: float64 of shape (2,), expected bool of shape (2,)",
         ),
         (lambda: omega.start(omega.Config(d_in=4, d_out=3), M=np.full((3, 4), np.nan)), "M: every entry must be finite"),

@@ -23,8 +23,7 @@ from atlas_ref.oracle.subjects import BLOCK
 from atlas_ref.oracle.subjects import block as levels
 from atlas_ref.parts import feature_maps
 from atlas_ref.parts.window import uses_gate
-from atlas_ref.rules import RULES, names_with
-from atlas_ref.rules import sequence as run
+from atlas_ref.rules import RULES, names_with, sequence
 from atlas_ref.types import Frozen, bind_dims
 
 
@@ -243,7 +242,7 @@ def _build(name: str, header: Header, tensors: dict[str, Any]) -> Case:
 def _check_convention(header: Header, convention: Convention) -> None:
     if header.rule not in RULES:
         return
-    run.require_span(convention, header.span)
+    sequence.require_span(convention, header.span)
     if header.phase is not None and header.span is not None and header.phase >= header.span and _spans(header, convention):
         raise ValueError(f"phase: must be below the span {header.span}, found {header.phase}")
     if convention.rate == "split" and header.level == "token":

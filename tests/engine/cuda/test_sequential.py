@@ -11,8 +11,7 @@ import pytest
 from atlas_ref import forms
 from atlas_ref.engine.cuda import launch, sequential
 from atlas_ref.forms import recurrence
-from atlas_ref.rules import delta, hebbian, omega, titans_lmm
-from atlas_ref.rules import sequence as run
+from atlas_ref.rules import delta, hebbian, omega, sequence, titans_lmm
 from tests.engine.cuda.conftest import Place
 from tests.support.close import ANALYTIC, EXACT, assert_close, assert_differs, reordered
 
@@ -142,7 +141,7 @@ def test_array_operations_are_the_rules_token_by_token(name: str) -> None:
     lead, T = (2,), 7
     gates = {gate: random.uniform(0.1, 0.9, (*lead, T)) for gate in ("retain", "momentum", "step_size") if gate in rule.RULE.gates}
     k, q = 0.4 * random.standard_normal((2, *lead, T, 4))
-    tokens = run.Tokens(k=k, v=random.standard_normal((*lead, T, 3)), q=q, **gates)
+    tokens = sequence.Tokens(k=k, v=random.standard_normal((*lead, T, 3)), q=q, **gates)
     state = rule.start(config, leading=lead)
     want_state, want = forms.run(rule.RULE, config, tokens, state)
     ((_, packed),) = recurrence.packed(rule.RULE, config, tokens, state, None)
