@@ -13,5 +13,5 @@ from atlas_ref.backend.scratch import scratch
 def _work_space_is_given_back() -> Iterator[None]:
     assert scratch.used == 0
     yield
-    left, scratch.used = scratch.used, 0
-    assert left == 0
+    in_use, scratch.used = scratch.used, 0
+    assert in_use == 0

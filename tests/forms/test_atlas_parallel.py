@@ -115,11 +115,11 @@ def test_every_rule_gate_and_read(rule: str, per_dimension: bool, read: str) -> 
 @pytest.mark.parametrize("longest", [1, 2, 3, 100])
 def test_a_stretch_never_crosses_a_refresh(longest: int) -> None:
     for refresh in itertools.product([False, True], repeat=6):
-        found = list(stretches(np.array(refresh), longest))
-        assert [t for first, last in found for t in range(first, last)] == list(range(6))
-        assert all(last - first <= longest and not any(refresh[first + 1 : last]) for first, last in found)
-        needed = sum(refresh[1:]) + 1
-        assert longest < 6 or len(found) == needed  # no cut without a reason
+        segments = list(stretches(np.array(refresh), longest))
+        assert [t for first, last in segments for t in range(first, last)] == list(range(6))
+        assert all(last - first <= longest and not any(refresh[first + 1 : last]) for first, last in segments)
+        count = sum(refresh[1:]) + 1
+        assert longest < 6 or len(segments) == count  # no cut without a reason
 
 
 @pytest.mark.clause("ATLASP-16", "CHUNK-1", "CHUNK-19")
@@ -160,12 +160,12 @@ def test_a_call_can_be_continued_in_another_form(axes: dict[str, Any], first: st
 def test_span_one_with_recompute_is_the_running_rule(newton_schulz: str, boundary: str) -> None:
     case = example(newton_schulz=newton_schulz, convention={"window_at_boundary": boundary}, span=1)
     running = make(header_of(case) | {"convention": header_of(case)["convention"] | {"reference": "running"}}, case.inputs)
-    found, want = results(case, "atlas_parallel")[0], results(running, "sequential")[0]
+    result, want = results(case, "atlas_parallel")[0], results(running, "sequential")[0]
     for name in ("out/y", "out/M", "out/S"):
         if boundary == "recompute":
-            assert_close(name, found[name], want[name], ANALYTIC)
+            assert_close(name, result[name], want[name], ANALYTIC)
         else:
-            assert_differs(name, found[name], want[name], 1e-3)
+            assert_differs(name, result[name], want[name], 1e-3)
 
 
 def momentum_of(case: Case, S0: Any) -> Any:
@@ -218,8 +218,8 @@ def test_a_state_keeps_no_chunk_and_precision_is_that_of_the_tokens() -> None:
     case = example(newton_schulz="S", convention={"window_at_boundary": "carry"})
     config, tokens, state = call_of(case, case.inputs)
     end, _ = parallel.run(omega.RULE, config, tokens, state, form="atlas_parallel")
-    for kept in (end.M, end.S, end.reference, end.residuals):
-        assert kept.base is None or kept.base.size == kept.size
+    for array in (end.M, end.S, end.reference, end.residuals):
+        assert array.base is None or array.base.size == array.size
     inputs = {name: value if value.dtype == np.uint8 else value.astype(np.float32) for name, value in case.inputs.items()}
     assert {value.dtype for value in results(case, "atlas_parallel", 3, inputs)[0].values()} == {np.dtype(np.float32)}
 
@@ -228,7 +228,7 @@ def test_a_state_keeps_no_chunk_and_precision_is_that_of_the_tokens() -> None:
 @settings(repeatable, max_examples=40)
 @given(form_cases("atlas_parallel"))
 def test_the_results_are_those_of_the_chunkwise_form(case: Case) -> None:
-    found, want = results(case, "atlas_parallel", 3)[0], results(case, "chunkwise", 2)[0]
-    assert found.keys() == want.keys()
+    result, want = results(case, "atlas_parallel", 3)[0], results(case, "chunkwise", 2)[0]
+    assert result.keys() == want.keys()
     for name, value in want.items():
-        assert_close(name, found[name], value, tolerance(case))
+        assert_close(name, result[name], value, tolerance(case))

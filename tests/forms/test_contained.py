@@ -119,18 +119,18 @@ def test_scores_that_overflow_leave_alone_what_does_not_depend_on_reads() -> Non
     x["k"], x["q"] = np.full_like(x["k"], 0.4), np.full_like(x["q"], 1.7e308)
     config = delta.Config(d_in=D_IN, d_out=D_OUT)
 
-    def end(given: Any, form: str) -> Any:
+    def end(arrays: Any, form: str) -> Any:
         chunk = None if form == "sequential" else 4
-        return run.run(delta.RULE, config, Tokens(**given), delta.start(config), form=form, chunk=chunk)[0].M
+        return run.run(delta.RULE, config, Tokens(**arrays), delta.start(config), form=form, chunk=chunk)[0].M
 
-    found = {}
+    gradients = {}
     for form in ("exact", "sequential"):
         with np.errstate(over="ignore", invalid="ignore"):
-            M, pullback = tape.vjp(lambda given, form=form: end(given, form), x)
-            found[form] = pullback(np.ones_like(M))[0]
-    for name, want in found["sequential"].items():
+            M, pullback = tape.vjp(lambda arrays, form=form: end(arrays, form), x)
+            gradients[form] = pullback(np.ones_like(M))[0]
+    for name, want in gradients["sequential"].items():
         assert np.isfinite(want).all()
-        assert_close(name, found["exact"][name], want, ANALYTIC)
+        assert_close(name, gradients["exact"][name], want, ANALYTIC)
 
 
 @pytest.mark.clause("EXACT-13")
@@ -152,9 +152,9 @@ def work(form: str, window: int, chunk: int, d_phi: int, d_out: int, **conventio
     """Multiply-adds of one chunk of Omega without Newton-Schulz."""
     r = np.random.default_rng(0)
     config = omega.Config(d_in=d_phi, d_out=d_out, window=window, convention={"newton_schulz": "none", **convention})
-    given = {"k": 0.1 * r.standard_normal((chunk, d_phi)), "v": r.standard_normal((chunk, d_out)), "q": r.standard_normal((chunk, d_phi))}
-    given |= {"retain": np.full(chunk, 0.9), "momentum": np.full(chunk, 0.5), "step_size": np.full(chunk, 0.1)}
-    tokens = Tokens(**{name: value.view(Counted) for name, value in given.items()})
+    inputs = {"k": 0.1 * r.standard_normal((chunk, d_phi)), "v": r.standard_normal((chunk, d_out)), "q": r.standard_normal((chunk, d_phi))}
+    inputs |= {"retain": np.full(chunk, 0.9), "momentum": np.full(chunk, 0.5), "step_size": np.full(chunk, 0.1)}
+    tokens = Tokens(**{name: value.view(Counted) for name, value in inputs.items()})
     return multiply_adds(lambda: run.run(omega.RULE, config, tokens, counted(omega.start(config)), form=form, chunk=chunk))
 
 
@@ -194,9 +194,9 @@ def test_a_chunk_of_the_running_rule_costs_no_more_than_its_table(c: int, C: int
 @pytest.mark.clause("EXACT-16")
 @pytest.mark.host("counts products of NumPy arrays")
 def test_from_a_window_of_sixteen_on_the_sequential_form_does_less() -> None:
-    """Work of the window, EXACT-16.
+    """Work of the window beside that of the sequential form.
 
-    The spec says: "at $c = C = 16$ and $d_{out} = d_{phi} = 64$ 4.7 times the work of the sequential form".
+    EXACT-16: "at $c = C = 16$ and $d_{out} = d_{phi} = 64$ 4.7 times the work of the sequential form".
     """
 
     def added(c: int, C: int, d: int) -> float:

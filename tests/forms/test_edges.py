@@ -188,15 +188,15 @@ def call(case: Case, form: str, change: Any, chunk: int | None = 2) -> tuple[dic
     """
     config, tokens, state = call_of(case, case.inputs)
     rule = RULES[case.header.rule]
-    given = {("tokens", name): change(value) for name, value in tokens.__dict__.items() if _floats(value)}
-    given |= {("state", name): change(value) for name, value in state.__dict__.items() if _floats(value)}
+    inputs = {("tokens", name): change(value) for name, value in tokens.__dict__.items() if _floats(value)}
+    inputs |= {("state", name): change(value) for name, value in state.__dict__.items() if _floats(value)}
 
     def run(arrays: dict[Any, Any]) -> dict[str, Any]:
         moved = {kind: {name: value for (of, name), value in arrays.items() if of == kind} for kind in ("tokens", "state")}
         end, y = parallel.run(rule, config, tokens.replaced(**moved["tokens"]), state.replaced(**moved["state"]), form=form, chunk=chunk)
         return {"y": y} | {name: value for name, value in end.__dict__.items() if value is not None and not isinstance(value, int)}
 
-    outputs, pullback = tape.vjp(run, given)
+    outputs, pullback = tape.vjp(run, inputs)
     draw = np.random.default_rng(3)
     bars = {name: draw.standard_normal(value.shape).astype(value.dtype) for name, value in sorted(outputs.items())}
     return outputs, {f"d {of} {name}": value for (of, name), value in pullback(bars)[0].items()}
@@ -216,9 +216,9 @@ def _floats(value: Any) -> bool:
 def test_precision_is_that_of_the_tokens_everywhere(way: str, kind: Any) -> None:
     form, case = example(way, pulse=3, reset=5)
     if np.dtype(kind).kind == "c":  # a complex call is analytic in its arrays: no part of it may be dropped
-        turned = np.exp(0.02j)
-        outputs, pulled = call(case, form, lambda x: (turned * x).astype(kind))
-        want, want_pulled = call(case, "sequential", lambda x: (turned * x).astype(kind))
+        rotation = np.exp(0.02j)
+        outputs, pulled = call(case, form, lambda x: (rotation * x).astype(kind))
+        want, want_pulled = call(case, "sequential", lambda x: (rotation * x).astype(kind))
     else:
         outputs, pulled = call(case, form, lambda x: x.astype(kind))
         want, want_pulled = call(case, "sequential", lambda x: x.astype(kind))
@@ -243,9 +243,9 @@ def test_the_cotangent_alone_may_be_complex(way: str) -> None:
     outputs, pullback = tape.vjp(lambda moved: results(case, form, 2, {**case.inputs, **moved})[0], chosen)
     draw = np.random.default_rng(4)
     real, imaginary = ({name: draw.standard_normal(np.shape(value)) for name, value in sorted(outputs.items())} for _ in range(2))
-    found = pullback({name: real[name] + 1e-30j * imaginary[name] for name in real})[0]
+    gradient = pullback({name: real[name] + 1e-30j * imaginary[name] for name in real})[0]
     want = [pullback(bars)[0] for bars in (real, imaginary)]
-    for name, value in found.items():
+    for name, value in gradient.items():
         assert_close(name, value.real, want[0][name], ANALYTIC)
         assert_close(f"{name}, imaginary", value.imag / 1e-30, want[1][name], ANALYTIC)
 
@@ -258,14 +258,14 @@ def test_the_cotangent_may_be_real_where_a_complex_step_moved_an_input(way: str)
     chosen = {name: case.inputs[name] for name in ("in/k", "in/retain", "in/M0")}
     moved = {**chosen, "in/k": chosen["in/k"] * np.exp(0.02j)}
     for states_alone in (False, True):
-        found = []
+        cotangents = []
         for one in (form, "sequential"):
-            outputs, pullback = tape.vjp(lambda given, one=one: results(case, one, 2, {**case.inputs, **given})[0], moved)
+            outputs, pullback = tape.vjp(lambda arrays, one=one: results(case, one, 2, {**case.inputs, **arrays})[0], moved)
             draw = np.random.default_rng(4)
             bars = {name: draw.standard_normal(np.shape(value)) for name, value in sorted(outputs.items())}
-            found.append(pullback({name: bar * (not states_alone or name != "out/y") for name, bar in bars.items()})[0])
-        for name, value in found[1].items():
-            assert_close(name, found[0][name], value, ANALYTIC)
+            cotangents.append(pullback({name: bar * (not states_alone or name != "out/y") for name, bar in bars.items()})[0])
+        for name, value in cotangents[1].items():
+            assert_close(name, cotangents[0][name], value, ANALYTIC)
 
 
 def strided(x: Any) -> Any:
@@ -279,9 +279,9 @@ def strided(x: Any) -> Any:
 
 def backwards(x: Any) -> Any:
     """The same entries in an array of negative strides."""
-    turned = x[tuple(slice(None, None, -1) for _ in x.shape)].copy()
-    turned.flags.writeable = False
-    return turned[tuple(slice(None, None, -1) for _ in x.shape)]
+    mirror = x[tuple(slice(None, None, -1) for _ in x.shape)].copy()
+    mirror.flags.writeable = False
+    return mirror[tuple(slice(None, None, -1) for _ in x.shape)]
 
 
 @pytest.mark.clause("CHUNK-1")
@@ -301,11 +301,11 @@ def test_a_state_is_read_only_and_what_is_returned_is_no_work_space(way: str) ->
     form, case = example(way)
     config, tokens, state = call_of(case, case.inputs)
     end, y = parallel.run(RULES[case.header.rule], config, tokens, state, form=form, chunk=2)
-    kept = {name: value for name, value in end.__dict__.items() if isinstance(value, np.ndarray)}
-    assert not any(value.flags.writeable for value in kept.values())
+    arrays = {name: value for name, value in end.__dict__.items() if isinstance(value, np.ndarray)}
+    assert not any(value.flags.writeable for value in arrays.values())
     outputs, pulled = call(case, form, np.ascontiguousarray)
     assert scratch.used == 0
-    for name, value in {"y": y, **kept, **outputs, **pulled}.items():
+    for name, value in {"y": y, **arrays, **outputs, **pulled}.items():
         assert not np.shares_memory(value, scratch.block), name
 
 
@@ -316,9 +316,9 @@ def test_nothing_is_known_of_work_space(way: str, monkeypatch: pytest.MonkeyPatc
     empty = Scratch.empty
 
     def poisoned(self: Scratch, shape: tuple[int, ...], like: Any, kind: Any = None) -> Any:
-        made = empty(self, shape, like, kind)
-        made[...] = np.nan
-        return made
+        array = empty(self, shape, like, kind)
+        array[...] = np.nan
+        return array
 
     monkeypatch.setattr(Scratch, "empty", poisoned)
     for name, value in {**results(case, form, 2)[0], **gradients(case, form, 2)}.items():
@@ -338,16 +338,16 @@ def test_second_derivatives_and_checkpoints_are_those_of_the_sequential_form(way
 
     def loss(form: str) -> Any:
         def number(moved: dict[str, Any]) -> Any:
-            found = results(case, form, 2, {**case.inputs, **moved})[0]
-            return sum(ops.sum(ops.tanh(found[name])) for name in ("out/y", "out/M"))
+            outputs = results(case, form, 2, {**case.inputs, **moved})[0]
+            return sum(ops.sum(ops.tanh(outputs[name])) for name in ("out/y", "out/M"))
 
         return number
 
-    found = tape.hvp(loss(form))(point, direction), tape.grad(tape.checkpoint(loss(form)))(point)
+    derivatives = tape.hvp(loss(form))(point, direction), tape.grad(tape.checkpoint(loss(form)))(point)
     want = tape.hvp(loss("sequential"))(point, direction), tape.grad(loss("sequential"))(point)
     largest = [max(float(np.linalg.norm(value)) for value in each.values()) for each in want]
     for i, name in ((i, name) for i in range(2) for name in point):
-        assert float(np.linalg.norm(found[i][name] - want[i][name])) <= 1e-10 * largest[i], f"{('second', 'checkpointed')[i]} {name}"
+        assert float(np.linalg.norm(derivatives[i][name] - want[i][name])) <= 1e-10 * largest[i], f"{('second', 'checkpointed')[i]} {name}"
 
 
 # -- work space under threads, interruptions and nested calls ------------------------------------------
@@ -393,13 +393,13 @@ def test_how_many_threads_fold_and_walk_changes_no_bit(way: str, threads: int, m
     monkeypatch.setattr(engine_dispatch, "processors", lambda: 1)
     want = both(case, form)
     monkeypatch.setattr(engine_dispatch, "processors", lambda: threads)
-    walked: list[tuple[int, int]] = []
+    loops: list[tuple[int, int]] = []
     folded: set[int] = set()
     walk, fold = running.inter_chunk, running.intra_chunk
 
-    def noted_walk(layout: Any, given: Any, *rest: Any) -> None:
-        walked.append((len(given.queries), threads_module._alone.callers))
-        walk(layout, given, *rest)
+    def noted_walk(layout: Any, group: Any, *rest: Any) -> None:
+        loops.append((len(group.queries), threads_module._alone.callers))
+        walk(layout, group, *rest)
 
     def noted_fold(*args: Any) -> None:
         folded.add(threading.get_ident())
@@ -408,8 +408,8 @@ def test_how_many_threads_fold_and_walk_changes_no_bit(way: str, threads: int, m
     monkeypatch.setattr(running, "inter_chunk", noted_walk)
     monkeypatch.setattr(running, "intra_chunk", noted_fold)
     assert both(case, form) == want
-    assert {count for count, _ in walked} == {each.stop - each.start for each in threads_module.slices(5, threads)}
-    assert all(callers > 0 for _, callers in walked), "the BLAS computes each product on the thread that asks for it"
+    assert {count for count, _ in loops} == {each.stop - each.start for each in threads_module.slices(5, threads)}
+    assert all(callers > 0 for _, callers in loops), "the BLAS computes each product on the thread that asks for it"
     assert len(folded) > 1
 
 
@@ -503,10 +503,10 @@ def test_results_are_affine_in_values_and_states_of_any_size(way: str, size: flo
     large = {
         name: size * case.inputs[name] for name in ("in/v", "in/M0", "in/S0", "in/window_v", "in/window_residual") if name in case.inputs
     }
-    one, found = results(case, form, 2)[0], results(with_inputs(case, large), form, 2)[0]
+    one, other = results(case, form, 2)[0], results(with_inputs(case, large), form, 2)[0]
     for name in ("out/y", "out/M", "out/S"):
         if name in one:
-            assert_close(name, found[name] / size, one[name], ANALYTIC)
+            assert_close(name, other[name] / size, one[name], ANALYTIC)
 
 
 def overflowing(kind: str, reference: str) -> tuple[Any, Tokens, Any]:
@@ -541,10 +541,10 @@ def test_what_overflows_later_leaves_earlier_reads_alone(form: str, reference: s
     config, tokens, state = overflowing(kind, reference)
     with np.errstate(all="ignore"):
         want = parallel.run(delta.RULE, config, tokens, state)[1]
-        found = parallel.run(delta.RULE, config, tokens, state, form=form, chunk=chunk)[1]
+        reads = parallel.run(delta.RULE, config, tokens, state, form=form, chunk=chunk)[1]
     early = 7 if kind == "scores" else 5
     assert np.isfinite(want[:early]).all()
-    assert_close("y", found[:early], want[:early], ANALYTIC)
+    assert_close("y", reads[:early], want[:early], ANALYTIC)
 
 
 # -- the backward, more than once ------------------------------------------------------------------------

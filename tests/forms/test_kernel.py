@@ -210,10 +210,10 @@ def test_a_rotation_of_the_features_changes_no_result_but_the_memory(convention:
     axes = {"rule": "omega", "tokens": 6, "window": 2, "feature_map": {"kind": "linear"}, "features": 6, "convention": convention}
     case = new(Request(**axes))
     Q, _ = np.linalg.qr(np.random.default_rng(3).standard_normal((6, 6)))
-    turned = {name: value @ Q.T for name, value in case.inputs.items() if name in ("in/M0", "in/S0")}
-    turned |= {"in/phi/W": Q @ case.inputs["in/phi/W"]}
+    rotation = {name: value @ Q.T for name, value in case.inputs.items() if name in ("in/M0", "in/S0")}
+    rotation |= {"in/phi/W": Q @ case.inputs["in/phi/W"]}
     one, _ = results(case, "kernel")
-    two, _ = results(case, "kernel", inputs={**case.inputs, **turned})
+    two, _ = results(case, "kernel", inputs={**case.inputs, **rotation})
     assert_close("y", two["out/y"], one["out/y"], amplified(case.convention))
     assert_close("M", two["out/M"], one["out/M"] @ Q.T, amplified(case.convention))
 
@@ -231,9 +231,9 @@ def test_newton_schulz_on_coefficients_equals_the_loops_at_every_size(guard: str
         Z = draw.standard_normal((shape[0], 7))
         Z = Z / np.linalg.norm(Z @ Phi)
         for size in (0.0, 0.01 * eps, 0.9 * eps, 1.1 * eps, 1.0, 100.0):  # 0.9: below eps, with norm_factor above it
-            found = orthogonalised(size * Z, Phi @ Phi.T, parsed, shape[1]) @ Phi
+            result = orthogonalised(size * Z, Phi @ Phi.T, parsed, shape[1]) @ Phi
             want = literal_parts.newton_schulz(size * Z @ Phi, parsed.model_dump())
-            assert_close(f"{shape} {eps} {size}", found, want, reordered(1, amplification=WITH))
+            assert_close(f"{shape} {eps} {size}", result, want, reordered(1, amplification=WITH))
 
 
 @pytest.mark.clause("KERNEL-3", "KERNEL-13")

@@ -117,9 +117,9 @@ def test_a_start_over_earlier_keys_has_the_results_and_gradients_of_its_monomial
     bound = reordered(1, amplification=WITH if choices["newton_schulz"] else WITHOUT)
     assert_close("y", y, want, bound)
     g = draw.standard_normal(y.shape)
-    got, wanted = pulled(g)[0], pulled_features(g)[0]
-    size = max(float(np.linalg.norm(value)) for value in wanted.values())
-    for name, value in wanted.items():
+    got, reference = pulled(g)[0], pulled_features(g)[0]
+    size = max(float(np.linalg.norm(value)) for value in reference.values())
+    for name, value in reference.items():
         assert np.linalg.norm(got[name] - value) <= bound.bound * size, name
 
 
@@ -164,8 +164,8 @@ def test_the_polynomial_map_approaches_the_exponential_kernel_factorially(argume
     errors, remainders = [], []
     for degree in range(2, 18, 3):
         taylor = tuple(1 / math.factorial(i) for i in range(degree + 1))
-        _, found = through_features(p, choices, None, {"kind": "polynomial", "degree": degree, "coefficients": taylor})
-        errors.append(relative_error(found, y))
+        _, reads = through_features(p, choices, None, {"kind": "polynomial", "degree": degree, "coefficients": taylor})
+        errors.append(relative_error(reads, y))
         remainders.append(u ** (degree + 1) / math.factorial(degree + 1))
     assert errors[-1] < 1e-12
     assert errors[0] > 1e-3

@@ -49,10 +49,10 @@ def peak(module: Any, form: str, settings: dict[str, Any], T: int) -> float:
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     results = both()
-    kept, most = tracemalloc.get_traced_memory()
+    end, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(results) == 2
-    return most - before - (kept - before) + scratch.scratch.block.nbytes
+    return most - before - (end - before) + scratch.scratch.block.nbytes
 
 
 @pytest.mark.clause("CHUNK-15")

@@ -23,10 +23,10 @@ T = 11
 def drawn(heads: int = 4, *, d_in: int = 3, d_out: int = 5, window: int = 3, rows: bool = False, dtype: Any = np.float64) -> Arrays:
     random = np.random.default_rng(3)
     gate = (heads, T, d_out) if rows else (heads, T)
-    made = {"k": random.standard_normal((heads, T, d_in)), "v": random.standard_normal((heads, T, d_out))}
-    made |= {"q": random.standard_normal((heads, T, d_in)), "window_weights": random.standard_normal((heads, T, window))}
-    made |= {name: random.uniform(0.1, 0.9, gate) for name in ("retain", "momentum", "step_size")}
-    return {name: value.astype(dtype) for name, value in made.items()}
+    tensors = {"k": random.standard_normal((heads, T, d_in)), "v": random.standard_normal((heads, T, d_out))}
+    tensors |= {"q": random.standard_normal((heads, T, d_in)), "window_weights": random.standard_normal((heads, T, window))}
+    tensors |= {name: random.uniform(0.1, 0.9, gate) for name in ("retain", "momentum", "step_size")}
+    return {name: value.astype(dtype) for name, value in tensors.items()}
 
 
 def results(tensors: Arrays, chunk: int | None = 4, **convention: Any) -> tuple[Any, Any, Any]:
@@ -80,8 +80,8 @@ def test_memories_are_shared_out_where_there_is_enough_to_do_and_as_much_for_eac
     heads: int, tokens: int, shared: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(newton_schulz_blocks, "processors", lambda: 2)
-    found = newton_schulz_blocks._partition(np.zeros((heads, 32, 32)), tokens)
-    assert found == (slices(heads, 2) if shared else (slice(None),))
+    parts = newton_schulz_blocks._partition(np.zeros((heads, 32, 32)), tokens)
+    assert parts == (slices(heads, 2) if shared else (slice(None),))
 
 
 @pytest.mark.clause("CHUNK-18")
@@ -91,9 +91,9 @@ def test_a_state_shares_nothing_with_the_one_that_a_call_began_with() -> None:
     config = omega.Config(d_in=3, d_out=5, window=3, span=2 * T, convention={"reference": "chunk_start"})
     M = np.zeros((4, 5, 3))
     state = omega.start(config, (4,)).replaced(M=M)
-    found, _ = run.run(omega.RULE, config, Tokens(**tensors), state, form="chunkwise")
+    end, _ = run.run(omega.RULE, config, Tokens(**tensors), state, form="chunkwise")
     assert M.flags.writeable
-    assert not any(np.may_share_memory(M, each) for each in (found.M, found.S, found.reference))
+    assert not any(np.may_share_memory(M, each) for each in (end.M, end.S, end.reference))
 
 
 @pytest.mark.host("moves are entries of the tape too")
@@ -101,11 +101,11 @@ def test_a_state_shares_nothing_with_the_one_that_a_call_began_with() -> None:
 def test_gradients_of_tokens_are_those_of_the_block_where_there_is_one_leading_axis(
     lead: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given: list[tuple[tuple[int, ...], bool]] = []
+    calls: list[tuple[tuple[int, ...], bool]] = []
     like = transforms._like
 
     def noted(leaf: Any, g: Any, fresh: bool) -> Any:
-        given.append((np.shape(leaf), fresh))
+        calls.append((np.shape(leaf), fresh))
         return like(leaf, g, fresh)
 
     monkeypatch.setattr(transforms, "_like", noted)
@@ -115,4 +115,4 @@ def test_gradients_of_tokens_are_those_of_the_block_where_there_is_one_leading_a
     state = delta.start(config, lead)
     y, pullback = tape.vjp(lambda moved: run.run(delta.RULE, config, Tokens(**moved, **rest), state, form="exact")[1], tensors)
     pullback(np.ones_like(y))
-    assert [fresh for _, fresh in given] == [len(lead) == 1] * 3
+    assert [fresh for _, fresh in calls] == [len(lead) == 1] * 3

@@ -37,23 +37,23 @@ def gates(draw: np.random.Generator, shape: tuple[int, ...]) -> Any:
 
 def loop(a: Any, b: Any, initial: Any) -> Any:
     """y_t = a_t y_{t-1} + b_t, time first."""
-    y, found = initial, []
+    y, values = initial, []
     for t in range(len(b)):
         y = a[t] * y + b[t]
-        found.append(y)
-    return np.array(found)
+        values.append(y)
+    return np.array(values)
 
 
 def affine_loop(A: Any, B: Any, initial: Any) -> Any:
     """X_t = X_{t-1} A_t + B_t of one sequence, entry by entry."""
-    X, found = initial, []
+    X, values = initial, []
     for t in range(len(B)):
         after = B[t].copy()
         for row, column, each in np.ndindex(*B[t].shape, A.shape[-1]):
             after[row, column] += X[row, each] * A[t, each, column]
         X = after
-        found.append(X)
-    return np.array(found)
+        values.append(X)
+    return np.array(values)
 
 
 def affine_case(T: int, lead: tuple[int, ...] = (), rows: int = 2, n: int = 3, seed: int = 0) -> tuple[Any, Any, Any]:
@@ -125,7 +125,7 @@ def test_long_products_with_gates_zero_one_and_tiny_stay_finite_and_right() -> N
     draw, T = np.random.default_rng(0), 5000
     for some in ([0.0, 1.0, 1e-300], [1.0], [1e-300], [0.0], [1.0, 1.0 - 2**-53], [0.999, 1e-300]):
         a, b, initial = draw.choice(some, (T, 1)), draw.standard_normal((T, 2)), draw.standard_normal(2)
-        y, pullback = tape.vjp(lambda *given: scan(given[0], given[1], initial=given[2]), a, b, initial)
+        y, pullback = tape.vjp(lambda *arrays: scan(arrays[0], arrays[1], initial=arrays[2]), a, b, initial)
         bar = draw.standard_normal((T, 2))
         want = loop(a, b, initial)
         carried = loop(np.concatenate([[[0.0]], a[:0:-1]]), bar[::-1], np.zeros(2))[::-1]
@@ -143,13 +143,13 @@ def test_long_products_of_maps_stay_finite_and_right() -> None:
     turn = np.linalg.qr(draw.standard_normal((T, 3, 3)))[0]
     for some in ([0.0, 1.0, 1e-300], [1.0], [1e-300], [0.999, 0.0]):
         A, B, X = draw.choice(some, (T, 1, 1)) * turn, draw.standard_normal((T, 2, 3)), draw.standard_normal((2, 3))
-        found, pullback = tape.vjp(affine_scan, A, B)
-        assert np.isfinite(found).all()
+        value, pullback = tape.vjp(affine_scan, A, B)
+        assert np.isfinite(value).all()
         X, want = np.zeros((2, 3)), []
         for t in range(T):
             X = X @ A[t] + B[t]
             want.append(X)
-        assert_close("X", found, np.array(want), ANALYTIC)
+        assert_close("X", value, np.array(want), ANALYTIC)
         bar = draw.standard_normal(B.shape)
         carried, back = np.zeros((2, 3)), []
         for t in reversed(range(T)):
@@ -169,10 +169,10 @@ def test_rounds_grow_with_the_logarithm_and_work_with_the_length(T: int, monkeyp
     monkeypatch.setattr(module, "_pairs", lambda kind, a, b: composed.append(len(b) // 2) or pairs(kind, a, b))
     monkeypatch.setattr(module, "_step", lambda kind, before, a, b, out: stepped.append(b.shape) or step(kind, before, a, b, out))
     A, B = np.full((T, 1, 1), 0.5), np.ones((T, 1, 1))
-    for made in (lambda: scan(A, B), lambda: affine_scan(A, B)):
+    for run in (lambda: scan(A, B), lambda: affine_scan(A, B)):
         composed.clear()
         stepped.clear()
-        made()
+        run()
         filled = [shape[0] for shape in stepped if len(shape) == 3 and shape[0]]  # the others: first values, made beside the pairs
         assert len(composed) <= math.ceil(math.log2(T))
         assert len(composed) + len(filled) + 1 <= 2 * math.ceil(math.log2(T)) + 1
@@ -363,8 +363,8 @@ def test_a_scalar_scan_with_given_gradients_is_the_frozen_rule_and_not_the_runni
     k, v, retain, h = (case.inputs[f"in/{name}"][0] for name in ("k", "v", "retain", "step_size"))
     M0 = draw.standard_normal((3, 4))
     case = make(case.header.plain(), {**case.inputs, "in/M0": M0[None]})
-    given = np.stack([-h[t] * np.outer(M0 @ k[t] - v[t], k[t]) for t in range(9)])
-    scanned = scan(retain[:, None, None], given, initial=M0)[-1]
+    terms = np.stack([-h[t] * np.outer(M0 @ k[t] - v[t], k[t]) for t in range(9)])
+    scanned = scan(retain[:, None, None], terms, initial=M0)[-1]
     assert_close("frozen", results(case, "chunkwise", None)[0]["out/M"][0], scanned, ANALYTIC)
     running = make({**case.header.plain(), "convention": {"reference": "running"}}, case.inputs)
     end = results(running, "scan", None)[0]["out/M"][0]

@@ -26,9 +26,9 @@ def call(rule: Any = omega, convention: Any = "atlas-paper", state: Any = None, 
     sizes = {"d_in": 4, "d_out": 2} | ({"window": 3} if rule is omega else {})
     config = config or rule.Config(**sizes, convention=convention)
     names = {"retain": 0.9, "step_size": 0.1} if rule is not hebbian else {"retain": 0.9}
-    given: dict[str, Any] = {name: np.full(T, value) for name, value in names.items()}
-    given |= {"k": np.ones((T, 4)), "v": np.ones((T, 2)), "q": np.ones((T, 4))} | changes
-    tokens = sequence.Tokens(**{name: value for name, value in given.items() if value is not None})
+    inputs: dict[str, Any] = {name: np.full(T, value) for name, value in names.items()}
+    inputs |= {"k": np.ones((T, 4)), "v": np.ones((T, 2)), "q": np.ones((T, 4))} | changes
+    tokens = sequence.Tokens(**{name: value for name, value in inputs.items() if value is not None})
     return sequence.run(rule.RULE, config, tokens, rule.start(config) if state is None else state)
 
 

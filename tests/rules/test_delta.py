@@ -50,10 +50,10 @@ def inputs(o, **more):
 @pytest.mark.clause("DELTA-1")
 def test_the_memory_has_the_length_of_a_key_starts_at_zero_and_is_the_only_state():
     p = without(drawn("delta"), "M0")
-    found = results("delta", p)
-    assert found.keys() == {"y", "M"}
-    assert found["M"].shape == (3, 4)
-    assert_close("y", found["y"], results("delta", p | {"M0": np.zeros((3, 4))})["y"], EXACT)
+    result = results("delta", p)
+    assert result.keys() == {"y", "M"}
+    assert result["M"].shape == (3, 4)
+    assert_close("y", result["y"], results("delta", p | {"M0": np.zeros((3, 4))})["y"], EXACT)
 
 
 @pytest.mark.clause("DELTA-1", "CASE-16")
@@ -103,9 +103,9 @@ def test_two_tokens_by_hand():
 )
 def test_the_step_is_the_loop(o, per_dimension):
     p, tensors = inputs(o, per_dimension=per_dimension, seed=1)
-    found, (want, _) = results("delta", tensors, o, span=2), loop(p, o)
+    result, (want, _) = results("delta", tensors, o, span=2), loop(p, o)
     for name in want:
-        assert_close(name, found[name], want[name], ANALYTIC)
+        assert_close(name, result[name], want[name], ANALYTIC)
 
 
 @pytest.mark.clause("DELTA-3", "CONV-3", "CONV-8")
@@ -118,9 +118,9 @@ def test_momentum_sign_is_void():
 @pytest.mark.clause("DELTA-5", "CONV-32")
 def test_an_inactive_token_keeps_the_memory_and_reads():
     p = drawn("delta", seed=3)
-    found = results("delta", p | {"active": np.zeros(6, bool)})
-    assert_close("M", found["M"], p["M0"], EXACT)
-    assert_close("y", found["y"], p["q"] @ p["M0"].T, ANALYTIC)
+    result = results("delta", p | {"active": np.zeros(6, bool)})
+    assert_close("M", result["M"], p["M0"], EXACT)
+    assert_close("y", result["y"], p["q"] @ p["M0"].T, ANALYTIC)
 
 
 def full_step(keys, values, M0, s=1.0):
@@ -196,11 +196,11 @@ def test_every_step_depends_on_the_history():
 def test_later_tokens_leave_earlier_reads_unless_read_is_call_end(read):
     p, other = drawn("delta", seed=10), drawn("delta", seed=11)
     mixed = {name: np.concatenate([p[name][:3], other[name][3:]]) if len(p[name]) == 6 else p[name] for name in p}
-    want, found = (results("delta", each, {"read": read}, span=2)["y"][:3] for each in (p, mixed))
+    want, reads = (results("delta", each, {"read": read}, span=2)["y"][:3] for each in (p, mixed))
     if read == "call_end":
-        assert_differs("y", found, want, 1e-2)
+        assert_differs("y", reads, want, 1e-2)
     else:
-        assert_close("y", found, want, EXACT)
+        assert_close("y", reads, want, EXACT)
 
 
 @pytest.mark.clause("DELTA-10")
@@ -222,10 +222,10 @@ def test_before_error_is_gated_deltanet_and_with_retain_one_deltanet():
         for t in range(6):
             strength, k = 1.5 * p["step_size"][t], p["k"][t]
             M = retain[t] * M @ (np.eye(4) - strength * np.outer(k, k)) + strength * np.outer(p["v"][t], k)
-        found = results("delta", p | {"retain": retain}, {"decay": "before_error", "gradient_scale": 1.5})["M"]
-        assert_close("M", found, M, ANALYTIC)
+        memory = results("delta", p | {"retain": retain}, {"decay": "before_error", "gradient_scale": 1.5})["M"]
+        assert_close("M", memory, M, ANALYTIC)
     either = results("delta", p | {"retain": np.ones(6)}, {"decay": "after_error", "gradient_scale": 1.5})["M"]
-    assert_close("deltanet", either, found, EXACT)
+    assert_close("deltanet", either, memory, EXACT)
 
 
 @pytest.mark.clause("DELTA-12", "CONV-60")
@@ -243,8 +243,8 @@ def test_no_gate_values_make_it_linear_attention(axes):
     p = drawn("hebbian", seed=14)
     want = results("hebbian", p | {"retain": np.ones(6)})["M"]
     for h in (0.0, 0.01, 0.5, 1.0, 2.0):
-        found = results("delta", p | {"retain": np.ones(6), "step_size": np.full(6, h)}, axes)["M"]
-        assert_differs(f"step size {h}", found, want, 1e-2)
+        memory = results("delta", p | {"retain": np.ones(6), "step_size": np.full(6, h)}, axes)["M"]
+        assert_differs(f"step size {h}", memory, want, 1e-2)
 
 
 def inner(gate, X, Y):
@@ -302,7 +302,7 @@ def test_the_pullback_is_the_one_written_out(o, per_dimension):
     random = np.random.default_rng(0)
     p, tensors = inputs(o, per_dimension=per_dimension, seed=15)
     bars = {"y_bar": random.standard_normal((6, 3)), "M_bar": random.standard_normal((3, 4))}
-    found, longhand = results("delta", tensors | bars, o, grad=True, span=2), pullback(p | bars, o)
+    result, longhand = results("delta", tensors | bars, o, grad=True, span=2), pullback(p | bars, o)
     for name in NAMES:
         if name not in tensors:
             continue
@@ -313,7 +313,7 @@ def test_the_pullback_is_the_one_written_out(o, per_dimension):
             out, _ = loop(p | {name: moved}, o)
             derivative[place] = sum(np.sum(bars[f"{key}_bar"] * out[key]).imag for key in ("y", "M")) / STEP
         assert_close(f"complex step, {name}", derivative, longhand[name], ANALYTIC)
-        assert_close(f"tape, {name}", found[f"grad/{name}"], longhand[name], ANALYTIC)
+        assert_close(f"tape, {name}", result[f"grad/{name}"], longhand[name], ANALYTIC)
 
 
 @pytest.mark.clause("DELTA-15", "CONV-38")

@@ -30,10 +30,10 @@ def loop(p):
 @pytest.mark.clause("HEBBIAN-1")
 def test_the_memory_starts_at_zero_and_is_the_only_state():
     p = without(drawn("hebbian"), "M0")
-    found = results("hebbian", p)
-    assert found.keys() == {"y", "M"}
-    assert found["M"].shape == (3, 4)
-    assert_close("y", found["y"], results("hebbian", p | {"M0": np.zeros((3, 4))})["y"], EXACT)
+    result = results("hebbian", p)
+    assert result.keys() == {"y", "M"}
+    assert result["M"].shape == (3, 4)
+    assert_close("y", result["y"], results("hebbian", p | {"M0": np.zeros((3, 4))})["y"], EXACT)
 
 
 @pytest.mark.clause("HEBBIAN-1", "CASE-16")
@@ -64,17 +64,17 @@ def test_two_tokens_by_hand():
 @pytest.mark.parametrize("per_dimension", [False, True])
 def test_the_step_is_the_loop(per_dimension):
     p = drawn("hebbian", per_dimension=per_dimension, seed=1)
-    found, want = results("hebbian", p), loop(p)
+    result, want = results("hebbian", p), loop(p)
     for name in want:
-        assert_close(name, found[name], want[name], ANALYTIC)
+        assert_close(name, result[name], want[name], ANALYTIC)
 
 
 @pytest.mark.clause("HEBBIAN-4", "CONV-32")
 def test_an_inactive_token_writes_nothing_and_reads():
     p = drawn("hebbian", seed=2)
-    found = results("hebbian", p | {"active": np.zeros(6, bool)})
-    assert_close("M", found["M"], p["M0"], EXACT)
-    assert_close("y", found["y"], p["q"] @ p["M0"].T, ANALYTIC)
+    result = results("hebbian", p | {"active": np.zeros(6, bool)})
+    assert_close("M", result["M"], p["M0"], EXACT)
+    assert_close("y", result["y"], p["q"] @ p["M0"].T, ANALYTIC)
 
 
 VOID = {
@@ -105,9 +105,9 @@ def test_an_axis_of_the_error_is_accepted_listed_and_changes_nothing(axis, value
 def test_reference_and_span_matter_only_for_the_read_at_the_start_of_a_span():
     p = drawn("hebbian", seed=4)
     for reference in ("chunk_start", "call_start", "zero"):
-        found = case("hebbian", p, {"reference": reference}, span=2)
+        variant = case("hebbian", p, {"reference": reference}, span=2)
         assert_close(reference, results("hebbian", p, {"reference": reference}, span=2)["y"], results("hebbian", p)["y"], EXACT)
-        assert "reference" in found.void
+        assert "reference" in variant.void
     assert case("hebbian", p, {"span_origin": "multiple"}, span=3).void.keys() == {"span_origin", "span"}
     reads = {
         "first": results("hebbian", p, {"read": "chunk_start"}, span=3),
@@ -143,9 +143,9 @@ def test_gate_read_query_scale_and_norms_act_as_in_every_rule(axes):
 @pytest.mark.clause("HEBBIAN-5", "CONV-25")
 def test_layout_transposes_the_matrices_of_the_file():
     p = drawn("hebbian", seed=5)
-    plain, turned = results("hebbian", p), results("hebbian", p | {"M0": p["M0"].T}, {"layout": "transposed"})
-    assert_close("M", turned["M"], plain["M"].T, EXACT)
-    assert_close("y", turned["y"], plain["y"], EXACT)
+    plain, transposed = results("hebbian", p), results("hebbian", p | {"M0": p["M0"].T}, {"layout": "transposed"})
+    assert_close("M", transposed["M"], plain["M"].T, EXACT)
+    assert_close("y", transposed["y"], plain["y"], EXACT)
 
 
 @pytest.mark.clause("HEBBIAN-6")
@@ -159,9 +159,9 @@ def test_the_memory_is_the_sum_of_decayed_outer_products_and_the_read_linear_att
         decay = np.prod(retain[t + 1 :], axis=0)
         M = M + decay * np.outer(p["v"][t], p["k"][t])
         y = y + decay[:, 0] * p["v"][t] * (p["k"][t] @ p["q"][-1])
-    found = results("hebbian", p)
-    assert_close("M", found["M"], M, ANALYTIC)
-    assert_close("y", found["y"][-1], y, ANALYTIC)
+    result = results("hebbian", p)
+    assert_close("M", result["M"], M, ANALYTIC)
+    assert_close("y", result["y"][-1], y, ANALYTIC)
 
 
 @pytest.mark.clause("HEBBIAN-7")
@@ -179,11 +179,11 @@ def test_it_answers_with_the_sum_where_delta_answers_with_the_last():
 def test_later_tokens_leave_earlier_reads_unless_read_is_call_end(read):
     p, other = drawn("hebbian", seed=8), drawn("hebbian", seed=9)
     mixed = {name: np.concatenate([p[name][:3], other[name][3:]]) if len(p[name]) == 6 else p[name] for name in p}
-    want, found = (results("hebbian", each, {"read": read}, span=2)["y"][:3] for each in (p, mixed))
+    want, reads = (results("hebbian", each, {"read": read}, span=2)["y"][:3] for each in (p, mixed))
     if read == "call_end":
-        assert_differs("y", found, want, 1e-2)
+        assert_differs("y", reads, want, 1e-2)
     else:
-        assert_close("y", found, want, EXACT)
+        assert_close("y", reads, want, EXACT)
 
 
 @pytest.mark.clause("HEBBIAN-8", "DELTA-13")
@@ -202,9 +202,9 @@ def test_it_is_the_limit_of_delta_with_an_error_of_first_order():
 @pytest.mark.clause("HEBBIAN-8")
 def test_one_step_of_the_limit_misses_by_the_stated_term():
     p, h = drawn("hebbian", T=1, seed=11), 0.25
-    found = results("delta", p | {"step_size": [h], "v": p["v"] / h})["M"]
+    memory = results("delta", p | {"step_size": [h], "v": p["v"] / h})["M"]
     stated = p["retain"][0] * p["M0"] + np.outer(p["v"][0], p["k"][0]) - h * p["M0"] @ np.outer(p["k"][0], p["k"][0])
-    assert_close("M", found, stated, ANALYTIC)
+    assert_close("M", memory, stated, ANALYTIC)
 
 
 @pytest.mark.clause("HEBBIAN-9")
@@ -212,9 +212,9 @@ def test_one_step_of_the_limit_misses_by_the_stated_term():
 def test_it_is_delta_from_the_zero_reference(more):
     p = drawn("hebbian", seed=12)
     gates = {} if more["rate"] == "none" else {"step_size": np.ones(6)}
-    found = results("delta", p | gates, {"reference": "zero", **more})
+    result = results("delta", p | gates, {"reference": "zero", **more})
     for name, want in results("hebbian", p).items():
-        assert_close(name, found[name], want, EXACT)
+        assert_close(name, result[name], want, EXACT)
 
 
 @pytest.mark.clause("HEBBIAN-10")
@@ -245,7 +245,7 @@ def test_the_pullback_is_the_one_written_out(per_dimension):
         bar["v"][t], bar["k"][t] = M_bar @ p["k"][t], M_bar.T @ p["v"][t]
         M_bar = column(p["retain"][t]) * M_bar
     bar["M0"] = M_bar
-    found = results("hebbian", p | bars, grad=True)
+    result = results("hebbian", p | bars, grad=True)
     for name in p:
         derivative = np.zeros(p[name].shape)
         for place in np.ndindex(*p[name].shape):
@@ -254,7 +254,7 @@ def test_the_pullback_is_the_one_written_out(per_dimension):
             out = loop(p | {name: moved})
             derivative[place] = sum(np.sum(bars[f"{key}_bar"] * out[key]).imag for key in ("y", "M")) / STEP
         assert_close(f"complex step, {name}", derivative, bar[name], ANALYTIC)
-        assert_close(f"tape, {name}", found[f"grad/{name}"], bar[name], ANALYTIC)
+        assert_close(f"tape, {name}", result[f"grad/{name}"], bar[name], ANALYTIC)
 
 
 @pytest.mark.clause("HEBBIAN-12", "CONV-38")

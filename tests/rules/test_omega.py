@@ -33,10 +33,10 @@ def test_memory_and_momentum_start_at_zero_and_meet_features():
     tensors = without(drawn(d_in=2, d_out=3), "M0", "S0")
     kinds = {"identity": 2, "monomials": 5}
     for kind, d_phi in kinds.items():
-        found = results("omega", tensors, BARE, feature_map={"kind": kind})
-        assert found["M"].shape == found["S"].shape == (3, d_phi)
+        result = results("omega", tensors, BARE, feature_map={"kind": kind})
+        assert result["M"].shape == result["S"].shape == (3, d_phi)
         explicit = {"M0": np.zeros((3, d_phi)), "S0": np.zeros((3, d_phi))}
-        assert_close(kind, found["y"], results("omega", tensors | explicit, BARE, feature_map={"kind": kind})["y"], EXACT)
+        assert_close(kind, result["y"], results("omega", tensors | explicit, BARE, feature_map={"kind": kind})["y"], EXACT)
 
 
 @pytest.mark.clause("OMEGA-1")
@@ -50,9 +50,9 @@ def test_the_window_starts_empty():
 @pytest.mark.clause("OMEGA-1", "GATES-4")
 def test_without_momentum_there_is_no_momentum_in_the_state():
     tensors = without(drawn(), "momentum", "S0")
-    found = results("omega", tensors, BARE)
-    assert "S" not in found
-    assert_close("M", found["M"], results("omega", tensors | {"momentum": np.zeros(6)}, BARE)["M"], EXACT)
+    result = results("omega", tensors, BARE)
+    assert "S" not in result
+    assert_close("M", result["M"], results("omega", tensors | {"momentum": np.zeros(6)}, BARE)["M"], EXACT)
     with pytest.raises(CaseError, match="in/S0: not part of this case: it needs a momentum gate"):
         case("omega", tensors | {"S0": np.zeros((3, 4))}, BARE)
 
@@ -70,9 +70,9 @@ def test_a_gate_with_d_out_entries_scales_rows():
             momentum[row] = p["momentum"][t, row] * S[row] + p["step_size"][t, row] * g[row]
             after[row] = p["retain"][t, row] * M[row] - momentum[row]
         M, S = after, momentum
-    found = results("omega", p, BARE, window=2)
-    assert_close("M", found["M"], M, ANALYTIC)
-    assert_close("S", found["S"], S, ANALYTIC)
+    result = results("omega", p, BARE, window=2)
+    assert_close("M", result["M"], M, ANALYTIC)
+    assert_close("S", result["S"], S, ANALYTIC)
 
 
 @pytest.mark.clause("OMEGA-2", "OMEGA-5", "OMEGA-6", "OMEGA-10", "OMEGA-12")
@@ -82,10 +82,10 @@ def test_two_tokens_by_hand():
     # token 2: k = 2, v = 1: e = (1.2 - 1, 0.6 - 3) = (0.2, -2.4), g = 0.4 - 2.4 = -2, S = 0.2 - 0.2 = 0, M = 0.3, y = -0.6
     numbers = {"k": [[1.0], [2.0]], "v": [[3.0], [1.0]], "q": [[5.0], [-2.0]], "M0": [[2.0]], "S0": [[1.0]]}
     gates = {"retain": [0.5, 0.5], "momentum": [0.5, 0.5], "step_size": [0.1, 0.1], "window_weights": np.ones((2, 2))}
-    found = results("omega", numbers | gates, BARE, window=2)
-    assert_close("y", found["y"], np.array([[3.0], [-0.6]]), ANALYTIC)
-    assert_close("M", found["M"], np.array([[0.3]]), ANALYTIC)
-    assert abs(found["S"][0, 0]) < 1e-15
+    result = results("omega", numbers | gates, BARE, window=2)
+    assert_close("y", result["y"], np.array([[3.0], [-0.6]]), ANALYTIC)
+    assert_close("M", result["M"], np.array([[0.3]]), ANALYTIC)
+    assert abs(result["S"][0, 0]) < 1e-15
 
 
 @pytest.mark.clause("OMEGA-2")
@@ -98,8 +98,8 @@ def test_each_quantity_uses_the_newest_of_the_ones_before_it():
         S = p["momentum"][t] * S + p["step_size"][t] * g  # with g_t
         M = p["retain"][t] * M - p["step_size"][t] * cubic(S)  # with S_t
         y.append(M @ p["q"][t])  # with M_t
-    found = results("omega", p, {"newton_schulz": CUBIC}, window=3)
-    assert_close("y", found["y"], np.array(y), ANALYTIC)
+    result = results("omega", p, {"newton_schulz": CUBIC}, window=3)
+    assert_close("y", result["y"], np.array(y), ANALYTIC)
 
 
 @pytest.mark.clause("OMEGA-3", "WINDOW-17")
@@ -112,9 +112,9 @@ def test_a_silent_level_finds_the_last_tokens_not_the_last_active_ones():
         pairs = [(4, p["window_weights"][4, 0]), (older, p["window_weights"][4, 1])]
         g = sum(w * np.outer(M @ p["k"][i] - p["v"][i], p["k"][i]) for i, w in pairs)
         both[name] = p["retain"][4] * M - p["step_size"][4] * g
-    found = results("omega", p, BARE, window=2)["M"]
-    assert_close("M", found, both["last tokens"], ANALYTIC)
-    assert_differs("M", found, both["last active tokens"], 1e-2)
+    memory = results("omega", p, BARE, window=2)["M"]
+    assert_close("M", memory, both["last tokens"], ANALYTIC)
+    assert_differs("M", memory, both["last active tokens"], 1e-2)
 
 
 @pytest.mark.clause("OMEGA-4", "CONV-5", "CONV-10")
@@ -142,8 +142,8 @@ def test_every_pair_of_the_window_is_judged_by_the_present_memory():
 
 
 @pytest.mark.clause("OMEGA-5", "CONV-6")
-@pytest.mark.parametrize(("given", "s"), [(1, 1.0), (2.5, 2.5), (-1, -1.0), ("2/d_out", 2 / 3)])
-def test_the_gradient_is_the_weighted_sum_of_residual_times_feature(given, s):
+@pytest.mark.parametrize(("scale", "s"), [(1, 1.0), (2.5, 2.5), (-1, -1.0), ("2/d_out", 2 / 3)])
+def test_the_gradient_is_the_weighted_sum_of_residual_times_feature(scale, s):
     p = without(drawn(T=3, window=3, seed=4), "momentum", "S0", "retain", "step_size")
     tensors = p | {"active": np.array([False, False, True])}
     g = np.zeros((3, 4))
@@ -152,8 +152,8 @@ def test_the_gradient_is_the_weighted_sum_of_residual_times_feature(given, s):
         for o in range(3):
             for i in range(4):
                 g[o, i] += s * w * e[o] * p["k"][2 - j][i]
-    found = results("omega", tensors, {**BARE, "rate": "none", "gate": "none", "gradient_scale": given}, window=3)["M"]
-    assert_close("g", p["M0"] - found, g, ANALYTIC)
+    memory = results("omega", tensors, {**BARE, "rate": "none", "gate": "none", "gradient_scale": scale}, window=3)["M"]
+    assert_close("g", p["M0"] - memory, g, ANALYTIC)
 
 
 @pytest.mark.clause("OMEGA-6", "CONV-8")
@@ -162,9 +162,9 @@ def test_the_momentum_accumulates_plus_gradient_or_under_minus_its_negative():
     g = np.outer(p["M0"] @ p["k"][0] - p["v"][0], p["k"][0])
     for sign, word in ((1.0, "plus"), (-1.0, "minus")):
         S = p["momentum"][0] * p["S0"] + sign * p["step_size"][0] * g
-        found = results("omega", p, {**BARE, "momentum_sign": word})
-        assert_close(f"S, {word}", found["S"], S, ANALYTIC)
-        assert_close(f"M, {word}", found["M"], p["retain"][0] * p["M0"] - sign * S, ANALYTIC)
+        result = results("omega", p, {**BARE, "momentum_sign": word})
+        assert_close(f"S, {word}", result["S"], S, ANALYTIC)
+        assert_close(f"M, {word}", result["M"], p["retain"][0] * p["M0"] - sign * S, ANALYTIC)
 
 
 @pytest.mark.clause("OMEGA-7", "CONV-7")
@@ -179,9 +179,9 @@ def test_the_step_size_enters_where_rate_says(rate, per_dimension):
         S = p["momentum"][t].reshape(-1, 1) * S + a * np.outer(M @ p["k"][t] - p["v"][t], p["k"][t])
         M = p["retain"][t].reshape(-1, 1) * M - b * S
     surplus = {"split": (), "none": ("step_size", "step_size_memory")}.get(rate, ("step_size_memory",))
-    found = results("omega", without(p, *surplus), {**BARE, "rate": rate})
-    assert_close("M", found["M"], M, ANALYTIC)
-    assert_close("S", found["S"], S, ANALYTIC)
+    result = results("omega", without(p, *surplus), {**BARE, "rate": rate})
+    assert_close("M", result["M"], M, ANALYTIC)
+    assert_close("S", result["S"], S, ANALYTIC)
 
 
 @pytest.mark.clause("OMEGA-7", "CONV-2")
@@ -205,16 +205,16 @@ def test_newton_schulz_acts_on_what_argument_names(argument, sign):
         M = p["retain"][t] * M - plus * p["step_size_memory"][t] * U
         S = U if argument == "written_back" else S
     axes = {"rate": "split", "gradient_scale": 1.5, "momentum_sign": sign, "newton_schulz": {**CUBIC, "argument": argument}}
-    found = results("omega", p, axes)
-    assert_close("M", found["M"], M, ANALYTIC)
-    assert_close("S", found["S"], S, ANALYTIC)
+    result = results("omega", p, axes)
+    assert_close("M", result["M"], M, ANALYTIC)
+    assert_close("S", result["S"], S, ANALYTIC)
 
 
 @pytest.mark.clause("OMEGA-8")
 def test_without_newton_schulz_the_update_is_the_momentum():
     p = drawn(T=1, seed=9)
-    found = results("omega", p, BARE)
-    assert_close("M", found["M"], p["retain"][0] * p["M0"] - found["S"], ANALYTIC)
+    result = results("omega", p, BARE)
+    assert_close("M", result["M"], p["retain"][0] * p["M0"] - result["S"], ANALYTIC)
 
 
 @pytest.mark.clause("OMEGA-9", "CONV-22")
@@ -227,9 +227,9 @@ def test_accumulated_collects_raw_updates_and_reads_through_newton_schulz():
         S = p["momentum"][t] * S + g
         A = p["retain"][t] * A - p["step_size"][t] * S
         y.append(cubic(A) @ p["q"][t])
-    found = results("omega", p, {"rate": "memory", "newton_schulz": {**CUBIC, "argument": "accumulated"}}, window=2)
-    assert_close("y", found["y"], np.array(y), ANALYTIC)
-    assert_close("A_T", found["M"], A, ANALYTIC)
+    result = results("omega", p, {"rate": "memory", "newton_schulz": {**CUBIC, "argument": "accumulated"}}, window=2)
+    assert_close("y", result["y"], np.array(y), ANALYTIC)
+    assert_close("A_T", result["M"], A, ANALYTIC)
 
 
 @pytest.mark.clause("OMEGA-10", "CONV-9")
@@ -238,8 +238,8 @@ def test_accumulated_collects_raw_updates_and_reads_through_newton_schulz():
 )
 def test_the_memory_decays_and_the_update_enters_with_its_sign(sign, direction, enters):
     p = drawn(T=1, seed=11)
-    found = results("omega", p, {**BARE, "rate": "memory", "momentum_sign": sign, "direction": direction})
-    assert_close("M", found["M"], p["retain"][0] * p["M0"] + enters * p["step_size"][0] * found["S"], ANALYTIC)
+    result = results("omega", p, {**BARE, "rate": "memory", "momentum_sign": sign, "direction": direction})
+    assert_close("M", result["M"], p["retain"][0] * p["M0"] + enters * p["step_size"][0] * result["S"], ANALYTIC)
 
 
 @pytest.mark.clause("OMEGA-11", "CONV-16")
@@ -256,9 +256,9 @@ def test_momentum_before_the_window_averages_momenta_of_single_tokens(sign):
             P = sum(p["window_weights"][t, j] * past[t - j] for j in range(3) if t - j >= 0)
             M = p["retain"][t] * M - plus * P
     axes = {**BARE, "order": "momentum_then_window", "decay": "before_error", "gradient_scale": 0.7, "momentum_sign": sign}
-    found = results("omega", p, axes, window=3)
-    assert_close("M", found["M"], M, ANALYTIC)
-    assert_close("Z", found["S"], Z, ANALYTIC)
+    result = results("omega", p, axes, window=3)
+    assert_close("M", result["M"], M, ANALYTIC)
+    assert_close("Z", result["S"], Z, ANALYTIC)
 
 
 @pytest.mark.clause("OMEGA-11", "CONV-22")
@@ -291,18 +291,18 @@ def test_the_query_has_the_length_of_a_key():
     params = projection.init(config, seed=0)
     assert params.W_Q.shape == params.W_K.shape == (1, 4, 5)
     p = drawn(T=1, seed=14)
-    found = results("omega", p, BARE)
-    assert_close("y", found["y"][0], found["M"] @ p["q"][0], ANALYTIC)
+    result = results("omega", p, BARE)
+    assert_close("y", result["y"][0], result["M"] @ p["q"][0], ANALYTIC)
 
 
 @pytest.mark.clause("OMEGA-13", "CONV-32")
 @pytest.mark.parametrize("order", ["window_then_momentum", "momentum_then_window"])
 def test_an_inactive_token_changes_neither_memory_nor_momentum(order):
     p = drawn(T=3, window=2, seed=15) | {"active": np.zeros(3, bool)}
-    found = results("omega", p, {"order": order}, window=2)
-    assert_close("M", found["M"], p["M0"], EXACT)
-    assert_close("S", found["S"], p["S0"], EXACT)
-    assert_close("y", found["y"], np.array([p["M0"] @ q for q in p["q"]]), ANALYTIC)  # the read takes place
+    result = results("omega", p, {"order": order}, window=2)
+    assert_close("M", result["M"], p["M0"], EXACT)
+    assert_close("S", result["S"], p["S0"], EXACT)
+    assert_close("y", result["y"], np.array([p["M0"] @ q for q in p["q"]]), ANALYTIC)  # the read takes place
 
 
 @pytest.mark.clause("OMEGA-13", "CONV-32")
@@ -314,6 +314,6 @@ def test_gates_of_an_inactive_token_influence_nothing(boundary):
     for gate in ("retain", "momentum", "step_size"):
         moved[gate] = np.where(p["active"], p[gate], 1.0 - p[gate])
     moved["window_weights"] = np.where(p["active"][:, None], p["window_weights"], 9.0)
-    want, found = (results("omega", each, axes, window=3, span=2) for each in (p, moved))
+    want, result = (results("omega", each, axes, window=3, span=2) for each in (p, moved))
     for name in ("y", "M", "S"):
-        assert_close(name, found[name], want[name], EXACT)
+        assert_close(name, result[name], want[name], EXACT)

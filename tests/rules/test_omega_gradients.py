@@ -64,12 +64,12 @@ def sequence(o, *, per_dimension=False, initial=True, masks=True, T=5, seed=0):
 
 def compare(o, p):
     """The tape's gradient and the complex step's of every input against the longhand one."""
-    found = results("omega", p, o.convention, grad=True, **o.header)
+    result = results("omega", p, o.convention, grad=True, **o.header)
     longhand = backward(p, o)
     for name, want in longhand.items():
-        assert_close(f"tape, {name}", found[f"grad/{name}"], want, ANALYTIC)
+        assert_close(f"tape, {name}", result[f"grad/{name}"], want, ANALYTIC)
         assert_close(f"complex step, {name}", complex_step(p, o, name), want, ANALYTIC)
-    assert {name.removeprefix("grad/") for name in found if name.startswith("grad/")} == longhand.keys()
+    assert {name.removeprefix("grad/") for name in result if name.startswith("grad/")} == longhand.keys()
 
 
 @pytest.mark.clause(
@@ -98,19 +98,19 @@ def test_the_pullback_holds_without_initial_contents_and_resets(name):
 def test_the_forward_loop_of_this_file_is_the_rule():
     for name, o in SETTINGS.items():
         p = sequence(o)
-        found, (want, _) = results("omega", p, o.convention, **o.header), forward(p, o)
+        result, (want, _) = results("omega", p, o.convention, **o.header), forward(p, o)
         for key in ("y", "M", "S"):
-            assert_close(f"{name}, {key}", found[key], want[key], ANALYTIC)
+            assert_close(f"{name}, {key}", result[key], want[key], ANALYTIC)
 
 
 @pytest.mark.clause("OMEGA-23")
 def test_under_memory_the_whole_step_size_gradient_comes_from_the_update():
     o = SETTINGS["memory"]
     p = sequence(o, initial=False, masks=False)
-    found = results("omega", p, o.convention, grad=True, **o.header)
+    result = results("omega", p, o.convention, grad=True, **o.header)
     M_T_bar = p["M_bar"] + np.outer(p["y_bar"][-1], p["q"][-1])
     _, record = forward(p, o)
-    assert_close("last step size", found["grad/step_size"][-1], -np.sum(M_T_bar * record[-1].U), ANALYTIC)
+    assert_close("last step size", result["grad/step_size"][-1], -np.sum(M_T_bar * record[-1].U), ANALYTIC)
 
 
 @pytest.mark.clause("OMEGA-23")
@@ -118,33 +118,33 @@ def test_under_both_the_update_is_the_whole_step_size_gradient_of_a_first_token(
     settings = {"coefficients": "cubic", "steps": 5, "eps": 0.0}
     p = without(drawn(T=1, seed=3), "S0")
     p |= {"y_bar": np.random.default_rng(0).standard_normal((1, 3))}
-    found = results("omega", p, {"newton_schulz": settings}, grad=True)
-    U = (p["retain"][0] * p["M0"] - found["M"]) / p["step_size"][0]
-    assert_close("step size", found["grad/step_size"][0], -np.sum(np.outer(p["y_bar"][0], p["q"][0]) * U), ANALYTIC)
+    result = results("omega", p, {"newton_schulz": settings}, grad=True)
+    U = (p["retain"][0] * p["M0"] - result["M"]) / p["step_size"][0]
+    assert_close("step size", result["grad/step_size"][0], -np.sum(np.outer(p["y_bar"][0], p["q"][0]) * U), ANALYTIC)
     p["S0"] = np.random.default_rng(1).standard_normal((3, 4))
-    found = results("omega", p, {"newton_schulz": settings}, grad=True)
-    U = (p["retain"][0] * p["M0"] - found["M"]) / p["step_size"][0]
-    assert_differs("from S0", found["grad/step_size"][0], -np.sum(np.outer(p["y_bar"][0], p["q"][0]) * U), 1e-3)
+    result = results("omega", p, {"newton_schulz": settings}, grad=True)
+    U = (p["retain"][0] * p["M0"] - result["M"]) / p["step_size"][0]
+    assert_differs("from S0", result["grad/step_size"][0], -np.sum(np.outer(p["y_bar"][0], p["q"][0]) * U), 1e-3)
 
 
 @pytest.mark.clause("OMEGA-25")
 def test_the_window_weight_occurs_once_in_the_memory_gradient():
     p = without(drawn(T=1, window=2, seed=4), "S0", "momentum", "q") | {"q": np.zeros((1, 4))}
     p |= {"y_bar": np.zeros((1, 3)), "M_bar": np.random.default_rng(2).standard_normal((3, 4))}
-    found = results("omega", p, {"newton_schulz": "none"}, window=2, grad=True)["grad/M0"]
+    gradient = results("omega", p, {"newton_schulz": "none"}, window=2, grad=True)["grad/M0"]
     k, w, h, M_bar = p["k"][0], p["window_weights"][0, 0], p["step_size"][0], p["M_bar"]
-    assert_close("once", found, p["retain"][0] * M_bar - h * w * M_bar @ np.outer(k, k), ANALYTIC)
+    assert_close("once", gradient, p["retain"][0] * M_bar - h * w * M_bar @ np.outer(k, k), ANALYTIC)
 
 
 @pytest.mark.clause("OMEGA-26")
 def test_an_inactive_token_passes_the_carries_and_gives_its_gates_nothing():
     o = Setting(c=1)
     p = sequence(o) | {"active": np.zeros(5, bool), "reset": np.zeros(5, bool), "y_bar": np.zeros((5, 2))}
-    found = results("omega", p, o.convention, grad=True)
-    assert_close("M0", found["grad/M0"], p["M_bar"], ANALYTIC)
-    assert_close("S0", found["grad/S0"], p["S_bar"], ANALYTIC)
+    result = results("omega", p, o.convention, grad=True)
+    assert_close("M0", result["grad/M0"], p["M_bar"], ANALYTIC)
+    assert_close("S0", result["grad/S0"], p["S_bar"], ANALYTIC)
     for gate in ("retain", "momentum", "step_size"):
-        assert not found[f"grad/{gate}"].any()
+        assert not result[f"grad/{gate}"].any()
 
 
 @pytest.mark.clause("WINDOW-24")
@@ -153,9 +153,9 @@ def test_a_cut_token_receives_nothing_from_the_times_after_the_cut():
     p = sequence(o, initial=False, masks=False)
     p["y_bar"] = np.where(np.arange(5)[:, None] == 3, p["y_bar"], 0.0)  # the read of token 3 alone
     p |= {"M_bar": np.zeros((2, 3)), "S_bar": np.zeros((2, 3)), "momentum": np.zeros(5), "retain": np.zeros(5)}
-    found = {
+    results_of = {
         name: results("omega", p, {**o.convention, "window_at_boundary": name}, grad=True, **o.header) for name in ("cut", "recompute")
     }
     reference_alone = results("omega", {**p, "window_weights": p["window_weights"] * [1, 1, 0, 0]}, o.convention, grad=True, **o.header)
-    assert_close("cut", found["cut"]["grad/v"][:2], reference_alone["grad/v"][:2], ANALYTIC)
-    assert_differs("recompute", found["recompute"]["grad/v"][:2], found["cut"]["grad/v"][:2], 1e-3)
+    assert_close("cut", results_of["cut"]["grad/v"][:2], reference_alone["grad/v"][:2], ANALYTIC)
+    assert_differs("recompute", results_of["recompute"]["grad/v"][:2], results_of["cut"]["grad/v"][:2], 1e-3)

@@ -18,7 +18,7 @@ BARE = {"newton_schulz": "none"}
 def test_the_gradient_is_the_derivative_of_half_the_weighted_squared_error(decay):
     p = without(drawn(T=3, window=4, seed=1), "momentum", "S0", "step_size") | {"active": np.array([False, False, True])}
     s = 1.7
-    found = results("omega", p, {**BARE, "rate": "none", "gradient_scale": s, "decay": decay}, window=4)["M"]
+    memory = results("omega", p, {**BARE, "rate": "none", "gradient_scale": s, "decay": decay}, window=4)["M"]
     R = p["M0"] if decay == "after_error" else p["retain"][2] * p["M0"]
 
     def objective(R):
@@ -30,7 +30,7 @@ def test_the_gradient_is_the_derivative_of_half_the_weighted_squared_error(decay
         moved = R.astype(complex)
         moved[place] += 1e-30j
         derivative[place] = objective(moved).imag / 1e-30
-    assert_close("g", p["retain"][2] * p["M0"] - found, derivative, ANALYTIC)
+    assert_close("g", p["retain"][2] * p["M0"] - memory, derivative, ANALYTIC)
 
 
 @pytest.mark.clause("OMEGA-15")
@@ -39,11 +39,11 @@ def test_the_gradient_is_the_derivative_of_half_the_weighted_squared_error(decay
 def test_later_tokens_leave_earlier_reads_unless_read_is_call_end(read, reference):
     p, other = drawn(window=3, seed=2), drawn(window=3, seed=3)
     mixed = {name: np.concatenate([p[name][:4], other[name][4:]]) if name[0] not in "MS" else p[name] for name in p}
-    found = [results("omega", each, {"read": read, "reference": reference}, window=3, span=2)["y"][:4] for each in (p, mixed)]
+    reads = [results("omega", each, {"read": read, "reference": reference}, window=3, span=2)["y"][:4] for each in (p, mixed)]
     if read == "call_end":
-        assert_differs("y", found[1], found[0], 1e-3)
+        assert_differs("y", reads[1], reads[0], 1e-3)
     else:
-        assert_close("y", found[1], found[0], EXACT)
+        assert_close("y", reads[1], reads[0], EXACT)
 
 
 @pytest.mark.clause("OMEGA-16")
@@ -65,8 +65,8 @@ def test_momentum_is_a_linear_recurrence_within_a_span(boundary):
 @pytest.mark.parametrize("axes", [{"reference": "running"}, {"reference": "chunk_start"}], ids=["running", "across spans"])
 def test_across_spans_momentum_depends_on_the_memory(axes):
     p = drawn(window=3, seed=4)
-    want, found = (results("omega", each, BARE | axes, window=3, span=3)["S"] for each in (p, p | {"retain": p["retain"] / 2}))
-    assert_differs("S", found, want, 1e-2)
+    want, momentum = (results("omega", each, BARE | axes, window=3, span=3)["S"] for each in (p, p | {"retain": p["retain"] / 2}))
+    assert_differs("S", momentum, want, 1e-2)
 
 
 def final(p, M, S, axes):
@@ -148,6 +148,6 @@ def test_one_token_costs_what_titans_costs_without_newton_schulz():
 @pytest.mark.clause("OMEGA-18", "WINDOW-19")
 @pytest.mark.parametrize("c", [1, 4])
 def test_the_state_between_tokens_has_the_stated_size(c):
-    found = results("omega", drawn(T=7, window=c), BARE, window=c)
-    carried = sum(found[name].size for name in ("M", "S", "window_k", "window_v") if name in found)
+    result = results("omega", drawn(T=7, window=c), BARE, window=c)
+    carried = sum(result[name].size for name in ("M", "S", "window_k", "window_v") if name in result)
     assert carried == 2 * 3 * 4 + (c - 1) * (4 + 3)

@@ -40,7 +40,7 @@ def parameters(o, n, seed=0):
 def project(p, o, h):
     """One head's sequence for the loop over tokens, and its sources."""
     x = p["x"][0]
-    made = {"k": [], "v": [], "q": [], "retain": [], "momentum": [], "step_size": [], "u": [], "z": []}
+    sources = {"k": [], "v": [], "q": [], "retain": [], "momentum": [], "step_size": [], "u": [], "z": []}
     for t in range(T):
         k, v, q = (p[f"param/{W}"][h] @ x[t] for W in ("W_K", "W_V", "W_Q"))
         z = {g: p[f"param/W_{g}"][h] @ np.concatenate([k, v]) + p[f"param/b_{g}"][h] for g in ("retain", "momentum", "step_size")}
@@ -49,14 +49,14 @@ def project(p, o, h):
         gates = {"retain": sigmoid(z["retain"]), "momentum": sigmoid(z["momentum"]), "step_size": np.log(1 + np.exp(z["step_size"]))}
         gates = {name: value if len(value) > 1 else value[0] for name, value in gates.items()}
         for name, value in {"k": k, "v": v, "q": q, "u": u, "z": z, **gates}.items():
-            made[name].append(value)
+            sources[name].append(value)
     soft = np.exp(p["param/window_logits"][h])
     soft = soft / np.sum(soft)
-    weights = np.array([[soft[j] * (made["u"][t - j] if j <= t else 0) for j in range(o.c)] for t in range(T)])
-    features = {name: np.array([p["phi/W"] @ x for x in made[name]]) for name in ("k", "q")}
-    inputs = {name: np.array(made[name]) for name in ("v", "retain", "momentum", "step_size")} | features
+    weights = np.array([[soft[j] * (sources["u"][t - j] if j <= t else 0) for j in range(o.c)] for t in range(T)])
+    features = {name: np.array([p["phi/W"] @ x for x in sources[name]]) for name in ("k", "q")}
+    inputs = {name: np.array(sources[name]) for name in ("v", "retain", "momentum", "step_size")} | features
     inputs |= {name: p[name][0, h] for name in ("M0", "S0", "M_bar", "S_bar", "y_bar")}
-    return inputs | {"window_weights": weights}, made | {"soft": soft}
+    return inputs | {"window_weights": weights}, sources | {"soft": soft}
 
 
 def value(p, o):
@@ -73,18 +73,18 @@ def chained(p, o):
     bar = {name: np.zeros(tensor.shape) for name, tensor in p.items() if not name.endswith("_bar")}
     W_phi = p["phi/W"]
     for h in range(H):
-        inputs, made = project(p, o, h)
+        inputs, sources = project(p, o, h)
         token = backward(inputs, o)
         bar["M0"][0, h], bar["S0"][0, h] = token["M0"], token["S0"]
-        weights_bar, soft = token["window_weights"], made["soft"]
-        soft_bar = sum(np.array([weights_bar[t, j] * (made["u"][t - j] if j <= t else 0) for j in range(o.c)]) for t in range(T))
+        weights_bar, soft = token["window_weights"], sources["soft"]
+        soft_bar = sum(np.array([weights_bar[t, j] * (sources["u"][t - j] if j <= t else 0) for j in range(o.c)]) for t in range(T))
         bar["param/window_logits"][h] = soft * (soft_bar - np.sum(soft * soft_bar))
         for t in range(T):
-            x, k, v, q = p["x"][0, t], made["k"][t], made["v"][t], made["q"][t]
+            x, k, v, q = p["x"][0, t], sources["k"][t], sources["v"][t], sources["q"][t]
             k_bar, v_bar, q_bar = W_phi.T @ token["k"][t], token["v"][t].copy(), W_phi.T @ token["q"][t]
             bar["phi/W"] += np.outer(token["k"][t], k) + np.outer(token["q"][t], q)  # from keys and queries alike
             for gate in ("retain", "momentum", "step_size"):
-                u, z = np.atleast_1d(made[gate][t]), made["z"][t][gate]
+                u, z = np.atleast_1d(sources[gate][t]), sources["z"][t][gate]
                 z_bar = np.atleast_1d(token[gate][t]) * (sigmoid(z) if gate == "step_size" else u * (1 - u))
                 bar[f"param/W_{gate}"][h] += np.outer(z_bar, np.concatenate([k, v]))
                 bar[f"param/b_{gate}"][h] += z_bar
@@ -95,7 +95,7 @@ def chained(p, o):
                 bar["x"][0, t] += p[f"param/{name}"][h].T @ x_bar
             u_bar = sum(weights_bar[t + j, j] * soft[j] for j in range(o.c) if t + j < T)  # the times whose window holds token t
             hidden = p["param/window_W1"][h] @ x + p["param/window_b1"][h]
-            last_bar = u_bar * made["u"][t] * (1 - made["u"][t])
+            last_bar = u_bar * sources["u"][t] * (1 - sources["u"][t])
             slope = sigmoid(hidden) * (1 + hidden * (1 - sigmoid(hidden)))
             hidden_bar = last_bar * p["param/window_W2"][h] * slope
             bar["param/window_b2"][h] += last_bar
@@ -114,10 +114,10 @@ def test_projections_gates_map_and_tokens_receive_what_is_written_out(name, n):
     p = parameters(o, n)
     kinds = {"kind": "product", "of": [{"kind": "softmax"}, {"kind": "gate"}]}
     header = {"level": "token", "feature_map": {"kind": "linear"}, "window_weights": kinds, **o.header}
-    found = results("omega", p, o.convention, grad=True, **header)
-    assert_close("value", np.sum(found["y"] * p["y_bar"]) + sum(np.sum(found[n] * p[f"{n}_bar"]) for n in "MS"), value(p, o), ANALYTIC)
+    result = results("omega", p, o.convention, grad=True, **header)
+    assert_close("value", np.sum(result["y"] * p["y_bar"]) + sum(np.sum(result[n] * p[f"{n}_bar"]) for n in "MS"), value(p, o), ANALYTIC)
     for tensor, want in chained(p, o).items():
-        assert_close(f"tape, {tensor}", found[f"grad/{tensor}"], want, ANALYTIC)
+        assert_close(f"tape, {tensor}", result[f"grad/{tensor}"], want, ANALYTIC)
 
 
 @pytest.mark.clause("OMEGA-27")
@@ -153,8 +153,8 @@ def test_the_other_rules_pull_back_to_the_same_projections_and_gates(rule, axes,
     random = np.random.default_rng(4)
     p |= {name: random.standard_normal((1, H, D_OUT, D_IN)) for name in ("M0", "S0", "M_bar", "S_bar") if name in p}
     header = {"level": "token"}
-    found = results(rule, p, grad=True, **header)
+    result = results(rule, p, grad=True, **header)
     want = results("omega", p, {"newton_schulz": "none", "gate": "forget", **axes}, grad=True, **header)
-    assert found.keys() == want.keys()
-    for name in found:
-        assert_close(name, found[name], want[name], ANALYTIC)
+    assert result.keys() == want.keys()
+    for name in result:
+        assert_close(name, result[name], want[name], ANALYTIC)

@@ -16,9 +16,9 @@ SHARED = [
 ]
 
 
-def same(found, want, *names, tolerance=ANALYTIC):
+def same(got, want, *names, tolerance=ANALYTIC):
     for name in names:
-        assert_close(name, found[name], want[name], tolerance)
+        assert_close(name, got[name], want[name], tolerance)
 
 
 @pytest.mark.clause("OMEGA-19", "TITANS-13")
@@ -33,9 +33,9 @@ def test_one_token_of_weight_one_without_newton_schulz_is_titans_lmm(axes, per_d
 def test_with_opposite_signs_and_gates_titans_is_omega_with_the_momentum_turned():
     p = drawn(seed=2)
     titans = results("titans_lmm", p | {"retain": 1 - p["retain"], "S0": -p["S0"]}, {"gate": "forget", "momentum_sign": "minus"})
-    found = results("omega", p, BARE)
-    same(found, titans, "y", "M")
-    assert_close("S", found["S"], -titans["S"], ANALYTIC)
+    result = results("omega", p, BARE)
+    same(result, titans, "y", "M")
+    assert_close("S", result["S"], -titans["S"], ANALYTIC)
 
 
 @pytest.mark.clause("OMEGA-19")

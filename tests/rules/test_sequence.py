@@ -22,12 +22,12 @@ def bare(rule, **axes):
 def test_every_leading_index_is_a_run_of_its_own(rule, per_dimension):
     window = {"window": 3} if rule == "omega" else {}
     p = drawn(rule, lead=(2, 3), per_dimension=per_dimension, **window)
-    found = results(rule, p, **window)
-    assert found["y"].shape == (2, 3, 6, 3)
+    result = results(rule, p, **window)
+    assert result["y"].shape == (2, 3, 6, 3)
     for index in np.ndindex(2, 3):
         alone = results(rule, {name: value[index] for name, value in p.items()}, **window)
         for name in ("y", "M"):
-            assert_close(f"{name} {index}", found[name][index], alone[name], reordered(18, amplification=100))
+            assert_close(f"{name} {index}", result[name][index], alone[name], reordered(18, amplification=100))
 
 
 @pytest.mark.clause("CONV-27")
@@ -81,21 +81,21 @@ def test_level_token_is_level_projected_after_the_projections(rule, n):
     for gate in gates:
         p |= {f"param/W_{gate}": random.standard_normal((H, n, d_in + d_out)) / 3, f"param/b_{gate}": random.standard_normal((H, n))}
     p["M0"] = random.standard_normal((2, H, d_out, d_in))
-    made = {"M0": p["M0"]}
+    sequence = {"M0": p["M0"]}
     for name, W in (("k", "W_K"), ("v", "W_V"), ("q", "W_Q")):
-        made[name] = np.array([[[p[f"param/{W}"][h] @ x for x in p["x"][b]] for h in range(H)] for b in range(2)])
+        sequence[name] = np.array([[[p[f"param/{W}"][h] @ x for x in p["x"][b]] for h in range(H)] for b in range(2)])
     for gate in gates:
         values = np.zeros((2, H, T, n))
         for b, h, t in np.ndindex(2, H, T):
-            z = p[f"param/W_{gate}"][h] @ np.concatenate([made["k"][b, h, t], made["v"][b, h, t]]) + p[f"param/b_{gate}"][h]
+            z = p[f"param/W_{gate}"][h] @ np.concatenate([sequence["k"][b, h, t], sequence["v"][b, h, t]]) + p[f"param/b_{gate}"][h]
             values[b, h, t] = np.log(1 + np.exp(z)) if gate == "step_size" else 1 / (1 + np.exp(-z))
-        made[gate] = values if n > 1 else values[..., 0]
+        sequence[gate] = values if n > 1 else values[..., 0]
     window = {"window": 3} if rule == "omega" else {}
     gate_axis = {} if rule == "omega" else {"gate": "forget"}  # at level token the other rules read the gate as what is forgotten
-    found, want = results(rule, p, level="token", **window), results(rule, made, gate_axis, **window)
-    assert found["y"].shape == (2, H, T, d_out)
+    result, want = results(rule, p, level="token", **window), results(rule, sequence, gate_axis, **window)
+    assert result["y"].shape == (2, H, T, d_out)
     for name in ("y", "M"):
-        assert_close(name, found[name], want[name], reordered(20, amplification=500))
+        assert_close(name, result[name], want[name], reordered(20, amplification=500))
 
 
 @pytest.mark.clause("CONV-28")
@@ -145,18 +145,18 @@ def test_a_token_resets_begins_a_span_enters_writes_and_reads_in_this_order(boun
         y.append(M @ p["q"][t])  # 5
         position = (position + 1) % 3
     axes = {**BARE, "reference": "chunk_start", "window_at_boundary": boundary}
-    found = results("omega", p, axes, window=3, span=3)
-    assert_close("y", found["y"], np.array(y), ANALYTIC)
-    assert found["phase"] == position
+    result = results("omega", p, axes, window=3, span=3)
+    assert_close("y", result["y"], np.array(y), ANALYTIC)
+    assert result["phase"] == position
 
 
 def positions(header, axes, T=9, **more):
     """The positions that a call of T tokens passes through, from the phases of calls of 1, 2, ... tokens."""
-    found = []
+    phases = []
     for t in range(1, T + 1):
         p = {name: value[:t] if len(value) == T else value for name, value in (drawn(T=T) | more).items()}
-        found.append(results("omega", p, BARE | axes, **header)["phase"])
-    return found
+        phases.append(results("omega", p, BARE | axes, **header)["phase"])
+    return phases
 
 
 @pytest.mark.clause("CONV-30", "CONV-13")
@@ -255,8 +255,8 @@ def test_a_given_reference_serves_until_a_span_begins(rule):
         ({"reference": "call_start"}, 0, loop(M_ref, set())),
         ({"reference": "call_start"}, 2, loop(M_ref, set())),
     ):
-        found = results(rule, p | {"M_ref": M_ref}, bare(rule, **axes), span=3, phase=phase)["M"]
-        assert_close(f"{axes} phase {phase}", found, want, ANALYTIC)
+        memory = results(rule, p | {"M_ref": M_ref}, bare(rule, **axes), span=3, phase=phase)["M"]
+        assert_close(f"{axes} phase {phase}", memory, want, ANALYTIC)
     without_it = results(rule, p, bare(rule, reference="chunk_start"), span=3, phase=1)["M"]
     assert_close("not given", without_it, loop(p["M0"], {2}), ANALYTIC)
 
@@ -265,10 +265,10 @@ def test_a_given_reference_serves_until_a_span_begins(rule):
 @pytest.mark.parametrize("reference", ["running", "zero", "chunk_start", "call_start"])
 def test_a_given_reference_is_read_until_a_span_begins(reference):
     p, M_ref = drawn("hebbian", T=4, seed=7), np.random.default_rng(0).standard_normal((3, 4))
-    found = results("hebbian", p | {"M_ref": M_ref}, {"reference": reference, "read": "chunk_start"}, span=3, phase=1)["y"]
-    assert_close("first span", found[:2], p["q"][:2] @ M_ref.T, ANALYTIC)
+    reads = results("hebbian", p | {"M_ref": M_ref}, {"reference": reference, "read": "chunk_start"}, span=3, phase=1)["y"]
+    assert_close("first span", reads[:2], p["q"][:2] @ M_ref.T, ANALYTIC)
     M = results("hebbian", {name: value[:2] if len(value) == 4 else value for name, value in p.items()})["M"]
-    assert_close("next span", found[2:], p["q"][2:] @ (M_ref if reference == "call_start" else M).T, ANALYTIC)
+    assert_close("next span", reads[2:], p["q"][2:] @ (M_ref if reference == "call_start" else M).T, ANALYTIC)
 
 
 @pytest.mark.clause("CONV-31")
@@ -284,14 +284,14 @@ def test_a_given_reference_is_refused_where_nothing_reads_it():
 def test_silent_tokens_change_nothing_but_the_window(rule):
     p = drawn(rule, T=7, seed=8)
     active = np.array([True, False, True, True, False, False, True])
-    kept = {name: value[active] if len(value) == 7 else value for name, value in p.items()}
-    found, want = results(rule, p | {"active": active}, bare(rule)), results(rule, kept, bare(rule))
-    assert_close("M", found["M"], want["M"], EXACT)
-    assert_close("y", found["y"][active], want["y"], EXACT)
+    shorter = {name: value[active] if len(value) == 7 else value for name, value in p.items()}
+    result, want = results(rule, p | {"active": active}, bare(rule)), results(rule, shorter, bare(rule))
+    assert_close("M", result["M"], want["M"], EXACT)
+    assert_close("y", result["y"][active], want["y"], EXACT)
     for t in (1, 4, 5):
         assert_close(
             f"y {t}",
-            found["y"][t],
+            result["y"][t],
             results(
                 rule, {name: value[:t] if len(value) == 7 else value for name, value in p.items()} | {"active": active[:t]}, bare(rule)
             )["M"]
@@ -347,9 +347,9 @@ def test_pair_i_of_n_has_lag_n_minus_i_at_the_first_token():
 @pytest.mark.clause("CONV-29", "CONV-31")
 def test_each_span_sees_the_memory_that_the_one_before_left():
     p = drawn("delta", T=6, seed=17)
-    found = results("delta", p, {"reference": "chunk_start"}, span=3)
+    result = results("delta", p, {"reference": "chunk_start"}, span=3)
     first = {name: value[:3] if len(value) == 6 else value for name, value in p.items()}
     start = results("delta", first, {"reference": "call_start"})["M"]
     second = {name: value[3:] for name, value in p.items() if len(value) == 6} | {"M0": start}
-    assert_close("y", found["y"][3:], results("delta", second, {"reference": "call_start"})["y"], EXACT)
-    assert_differs("y", found["y"], results("delta", p, {"reference": "call_start"})["y"], 1e-3)
+    assert_close("y", result["y"][3:], results("delta", second, {"reference": "call_start"})["y"], EXACT)
+    assert_differs("y", result["y"], results("delta", p, {"reference": "call_start"})["y"], 1e-3)

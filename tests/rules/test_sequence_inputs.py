@@ -40,15 +40,15 @@ def test_keys_and_queries_are_mapped_by_the_same_map_with_their_norms(kind, plac
     p = without(drawn(T=4, seed=13), "M0", "S0", "momentum") | {"phi/W": np.random.default_rng(1).standard_normal((5, 4))}
     y_bar = np.random.default_rng(2).standard_normal((4, 3))
     axes = {**BARE, "k_norm": kind, "q_norm": kind, "norm_place": place, "query_scale": "1/sqrt(d_in)"}
-    found = results("omega", p | {"y_bar": y_bar}, axes, feature_map={"kind": "linear"}, grad=True)
-    assert_close("y", found["y"], mapped_reads(p, kind, place), ANALYTIC)
+    result = results("omega", p | {"y_bar": y_bar}, axes, feature_map={"kind": "linear"}, grad=True)
+    assert_close("y", result["y"], mapped_reads(p, kind, place), ANALYTIC)
     for name in p:
         derivative = np.zeros(p[name].shape)
         for index in np.ndindex(*p[name].shape):
             moved = p[name].astype(complex)
             moved[index] += 1e-30j
             derivative[index] = np.sum(y_bar * mapped_reads(p | {name: moved}, kind, place).imag) / 1e-30
-        assert_close(name, found[f"grad/{name}"], derivative, ANALYTIC)
+        assert_close(name, result[f"grad/{name}"], derivative, ANALYTIC)
 
 
 @pytest.mark.clause("CONV-23", "CONV-27")
@@ -95,10 +95,10 @@ def test_a_logarithm_stands_for_its_gate(gate, per_dimension):
     p = drawn("titans_lmm", per_dimension=per_dimension, seed=15)
     logs = without(p, "retain", "momentum") | {"log_retain": np.log(p["retain"]), "log_momentum": np.log(p["momentum"])}
     y_bar = {"y_bar": np.ones((6, 3))}
-    found, want = (results("titans_lmm", each | y_bar, {"gate": gate}, grad=True) for each in (logs, p))
-    assert_close("y", found["y"], want["y"], ANALYTIC)
+    result, want = (results("titans_lmm", each | y_bar, {"gate": gate}, grad=True) for each in (logs, p))
+    assert_close("y", result["y"], want["y"], ANALYTIC)
     for name in ("retain", "momentum"):
-        assert_close(f"log_{name}", found[f"grad/log_{name}"], p[name] * want[f"grad/{name}"], ANALYTIC)
+        assert_close(f"log_{name}", result[f"grad/log_{name}"], p[name] * want[f"grad/{name}"], ANALYTIC)
 
 
 @pytest.mark.clause("CONV-36")
@@ -114,8 +114,8 @@ def test_a_gate_in_both_forms_or_a_positive_logarithm_is_refused(name):
 @pytest.mark.clause("CONV-36")
 def test_a_logarithm_of_zero_leaves_the_gate_at_one():
     p = drawn("hebbian", seed=16)
-    found = results("hebbian", without(p, "retain") | {"log_retain": np.zeros(6)})["y"]
-    assert_close("y", found, results("hebbian", p | {"retain": np.ones(6)})["y"], EXACT)
+    reads = results("hebbian", without(p, "retain") | {"log_retain": np.zeros(6)})["y"]
+    assert_close("y", reads, results("hebbian", p | {"retain": np.ones(6)})["y"], EXACT)
 
 
 @pytest.mark.clause("CONV-27", "GATES-1")

@@ -72,7 +72,7 @@ def test_nothing_else_of_the_past_influences_the_future(rule):
     first = results(rule, {**p, **times(p, 0, 3)}, BARE if rule == "omega" else "spec", **window)
     carried = {name: value for name, value in first.items() if name.startswith("window_")}
     state = {f"{name}0": first[name] for name in ("M", "S") if name in first}
-    found = results(rule, {**times(p, 3, 6), **state, **carried}, BARE if rule == "omega" else "spec", **window)
+    result = results(rule, {**times(p, 3, 6), **state, **carried}, BARE if rule == "omega" else "spec", **window)
     # another past that ends in the same state: the window's pairs are set by two silent tokens
     if rule == "omega":
         past = {
@@ -84,8 +84,8 @@ def test_nothing_else_of_the_past_influences_the_future(rule):
         past = times(other, 0, 3)
     whole = {name: np.concatenate([past[name], value]) for name, value in times(p, 3, 6).items()}
     second = results(rule, {**whole, **state, "active": np.arange(6) > 2}, BARE if rule == "omega" else "spec", **window)
-    assert_close("y", second["y"][3:], found["y"], EXACT)
-    assert_close("M", second["M"], found["M"], EXACT)
+    assert_close("y", second["y"][3:], result["y"], EXACT)
+    assert_close("M", second["M"], result["M"], EXACT)
 
 
 @pytest.mark.clause("CONV-38", "OMEGA-28")
@@ -121,8 +121,8 @@ def test_a_split_of_many_heads_equals_one_call_to_the_bit(rule, axes, at):
 @pytest.mark.parametrize("feature_map", [{"kind": "random_fourier"}, {"kind": "polynomial", "degree": 2}, {"kind": "elu"}], ids=str)
 @pytest.mark.parametrize("at", [1, 3, 6])
 def test_a_split_behind_a_feature_map_equals_one_call_up_to_the_products_of_a_matrix_map(feature_map, at):
-    made = new(Request(rule="omega", tokens=8, heads=1, window=3, span=3, feature_map=feature_map, convention={"reference": "chunk_start"}))
-    p = {name.removeprefix("in/"): value if name.startswith("in/phi") else value[0] for name, value in made.inputs.items()}
+    case = new(Request(rule="omega", tokens=8, heads=1, window=3, span=3, feature_map=feature_map, convention={"reference": "chunk_start"}))
+    p = {name.removeprefix("in/"): value if name.startswith("in/phi") else value[0] for name, value in case.inputs.items()}
     header, axes = {"window": 3, "span": 3, "feature_map": feature_map}, {"reference": "chunk_start"}
     tolerance = reordered(8, amplification=500) if feature_map["kind"] == "random_fourier" else EXACT
     same(results("omega", p, axes, **header), split_call("omega", p, axes, at, **header), tolerance)
@@ -134,10 +134,10 @@ def test_a_split_behind_a_feature_map_equals_one_call_up_to_the_products_of_a_ma
 def test_a_split_at_level_token_equals_one_call_up_to_the_projections(rule, at):
     weights = {"kind": "product", "of": [{"kind": "softmax"}, {"kind": "gate"}]} if rule == "omega" else {}
     request = Request(rule=rule, level="token", tokens=8, window=3 if rule == "omega" else 1, window_weights=weights)
-    made = new(request)
-    header = {key: getattr(made.header, key) for key in ("level", "window")}
+    case = new(request)
+    header = {key: getattr(case.header, key) for key in ("level", "window")}
     header |= {"window_weights": weights} if weights else {}
-    inputs = dict(made.inputs)
+    inputs = dict(case.inputs)
     call = {"schema": 1, "rule": rule, **header}
 
     def part(start, stop, states):

@@ -54,10 +54,10 @@ def inputs(o, **more):
 @pytest.mark.clause("TITANS-1")
 def test_memory_and_momentum_have_the_length_of_a_key_and_start_at_zero():
     p = without(drawn("titans_lmm"), "M0", "S0")
-    found = results("titans_lmm", p)
-    assert found["M"].shape == found["S"].shape == (3, 4)
+    result = results("titans_lmm", p)
+    assert result["M"].shape == result["S"].shape == (3, 4)
     zero = {"M0": np.zeros((3, 4)), "S0": np.zeros((3, 4))}
-    assert_close("y", found["y"], results("titans_lmm", p | zero)["y"], EXACT)
+    assert_close("y", result["y"], results("titans_lmm", p | zero)["y"], EXACT)
 
 
 @pytest.mark.clause("TITANS-1", "CASE-16")
@@ -79,9 +79,9 @@ def test_two_tokens_by_hand():
     # retain 1/2, momentum 1/2, step 1/10. Token 1: k = 2, v = 1, M = 1, S = 4: e = 1, g = 2, S = 2.2, M = 0.5 - 2.2 = -1.7, y = -3.4
     # token 2: k = 1, v = 0.3: e = -2, g = -2, S = 1.1 - 0.2 = 0.9, M = -0.85 - 0.9 = -1.75, y = 1.75
     p = {"k": [[2.0], [1.0]], "v": [[1.0], [0.3]], "q": [[2.0], [-1.0]], "M0": [[1.0]], "S0": [[4.0]]}
-    found = results("titans_lmm", p | {"retain": [0.5, 0.5], "momentum": [0.5, 0.5], "step_size": [0.1, 0.1]})
-    assert_close("y", found["y"], np.array([[-3.4], [1.75]]), ANALYTIC)
-    assert_close("S", found["S"], np.array([[0.9]]), ANALYTIC)
+    result = results("titans_lmm", p | {"retain": [0.5, 0.5], "momentum": [0.5, 0.5], "step_size": [0.1, 0.1]})
+    assert_close("y", result["y"], np.array([[-3.4], [1.75]]), ANALYTIC)
+    assert_close("S", result["S"], np.array([[0.9]]), ANALYTIC)
 
 
 @pytest.mark.clause("TITANS-2", "TITANS-3", "TITANS-4", "TITANS-5", "TITANS-6")
@@ -108,9 +108,9 @@ def test_two_tokens_by_hand():
 )
 def test_the_step_is_the_loop(o, per_dimension):
     p, tensors = inputs(o, per_dimension=per_dimension, seed=1)
-    found, (want, _) = results("titans_lmm", tensors, o, span=2), loop(p, o)
+    result, (want, _) = results("titans_lmm", tensors, o, span=2), loop(p, o)
     for name in want:
-        assert_close(name, found[name], want[name], ANALYTIC)
+        assert_close(name, result[name], want[name], ANALYTIC)
 
 
 @pytest.mark.clause("TITANS-2", "TITANS-3", "TITANS-4", "CONV-26")
@@ -120,9 +120,9 @@ def test_the_paper_forgets_adds_and_differentiates_the_whole_square():
     for t in range(6):
         S = p["momentum"][t] * S - p["step_size"][t] * 2 * np.outer(M @ p["k"][t] - p["v"][t], p["k"][t])
         M = (1 - p["retain"][t]) * M + S
-    found = results("titans_lmm", p, "titans-paper")
-    assert_close("M", found["M"], M, ANALYTIC)
-    assert_close("S", found["S"], S, ANALYTIC)
+    result = results("titans_lmm", p, "titans-paper")
+    assert_close("M", result["M"], M, ANALYTIC)
+    assert_close("S", result["S"], S, ANALYTIC)
 
 
 @pytest.mark.clause("TITANS-5")
@@ -135,13 +135,13 @@ def test_gates_of_equal_entries_give_the_result_of_the_number():
 @pytest.mark.clause("TITANS-7", "CONV-32")
 def test_an_inactive_token_keeps_memory_and_momentum_and_reads():
     p = drawn("titans_lmm", seed=4)
-    found = results("titans_lmm", p | {"active": np.zeros(6, bool)})
-    assert_close("M", found["M"], p["M0"], EXACT)
-    assert_close("S", found["S"], p["S0"], EXACT)
-    assert_close("y", found["y"], p["q"] @ p["M0"].T, ANALYTIC)
+    result = results("titans_lmm", p | {"active": np.zeros(6, bool)})
+    assert_close("M", result["M"], p["M0"], EXACT)
+    assert_close("S", result["S"], p["S0"], EXACT)
+    assert_close("y", result["y"], p["q"] @ p["M0"].T, ANALYTIC)
     some = p | {"active": np.array([1, 0, 1, 1, 0, 1], bool)}
-    kept = {name: value[some["active"]] if len(value) == 6 else value for name, value in p.items()}
-    assert_close("M", results("titans_lmm", some)["M"], results("titans_lmm", kept)["M"], EXACT)
+    shorter = {name: value[some["active"]] if len(value) == 6 else value for name, value in p.items()}
+    assert_close("M", results("titans_lmm", some)["M"], results("titans_lmm", shorter)["M"], EXACT)
 
 
 @pytest.mark.clause("TITANS-8", "CONV-44")
@@ -160,8 +160,8 @@ def test_an_affine_scan_over_pairs_of_states_is_exact(decay):
 
     def step(t, x):
         token = {name: value[t : t + 1] for name, value in p.items() if len(value) == 6}
-        found = results("titans_lmm", token | {"M0": x[:4].reshape(2, 2), "S0": x[4:].reshape(2, 2)}, {"decay": decay})
-        return np.concatenate([found["M"].ravel(), found["S"].ravel()])
+        result = results("titans_lmm", token | {"M0": x[:4].reshape(2, 2), "S0": x[4:].reshape(2, 2)}, {"decay": decay})
+        return np.concatenate([result["M"].ravel(), result["S"].ravel()])
 
     offsets = [step(t, np.zeros(8)) for t in range(6)]
     slopes = [np.stack([step(t, unit) - offsets[t] for unit in np.eye(8)], axis=1) for t in range(6)]
@@ -173,8 +173,8 @@ def test_an_affine_scan_over_pairs_of_states_is_exact(decay):
         return B @ A, B @ a + b
 
     A, a = scan(0, 6)
-    found = results("titans_lmm", p, {"decay": decay})
-    final = np.concatenate([found["M"].ravel(), found["S"].ravel()])
+    result = results("titans_lmm", p, {"decay": decay})
+    final = np.concatenate([result["M"].ravel(), result["S"].ravel()])
     assert_close("state", A @ np.concatenate([p["M0"].ravel(), p["S0"].ravel()]) + a, final, reordered(48))
 
 
@@ -193,11 +193,11 @@ def test_under_a_frozen_reference_momentum_alone_is_a_scalar_recurrence():
 def test_later_tokens_leave_earlier_reads_unless_read_is_call_end(read):
     p, other = drawn("titans_lmm", seed=8), drawn("titans_lmm", seed=9)
     mixed = {name: np.concatenate([p[name][:3], other[name][3:]]) if len(p[name]) == 6 else p[name] for name in p}
-    want, found = (results("titans_lmm", each, {"read": read}, span=2)["y"][:3] for each in (p, mixed))
+    want, reads = (results("titans_lmm", each, {"read": read}, span=2)["y"][:3] for each in (p, mixed))
     if read == "call_end":
-        assert_differs("y", found, want, 1e-2)
+        assert_differs("y", reads, want, 1e-2)
     else:
-        assert_close("y", found, want, EXACT)
+        assert_close("y", reads, want, EXACT)
 
 
 @pytest.mark.clause("TITANS-11")
@@ -209,9 +209,9 @@ def test_a_token_costs_three_products_and_the_state_two_matrices(d_in, d_out):
     state, k, v = counted(titans_lmm.start(config)), counted(np.ones(d_in)), counted(np.ones(d_out))
     work = multiply_adds(lambda: titans_lmm.read(config, titans_lmm.write(config, state, k, v, gates), k))
     assert work == 3 * d_out * d_in
-    found = results("titans_lmm", drawn("titans_lmm", d_in=d_in, d_out=d_out))
-    assert found.keys() == {"y", "M", "S"}
-    assert found["M"].size + found["S"].size == 2 * d_out * d_in
+    result = results("titans_lmm", drawn("titans_lmm", d_in=d_in, d_out=d_out))
+    assert result.keys() == {"y", "M", "S"}
+    assert result["M"].size + result["S"].size == 2 * d_out * d_in
 
 
 @pytest.mark.clause("TITANS-12", "DELTA-11")
@@ -222,9 +222,9 @@ def test_a_token_costs_three_products_and_the_state_two_matrices(d_in, d_out):
 def test_without_momentum_it_is_the_delta_rule(rate, axes):
     surplus = {"split": (), "none": ("step_size", "step_size_memory")}.get(rate, ("step_size_memory",))
     p = without(drawn("delta", split=True, seed=10), *surplus)
-    found, want = (results(rule, p, {**axes, "rate": rate}, span=2) for rule in ("titans_lmm", "delta"))
+    result, want = (results(rule, p, {**axes, "rate": rate}, span=2) for rule in ("titans_lmm", "delta"))
     for name in ("y", "M"):
-        assert_close(name, found[name], want[name], ANALYTIC)
+        assert_close(name, result[name], want[name], ANALYTIC)
 
 
 @pytest.mark.clause("TITANS-12", "DELTA-11")
@@ -248,12 +248,12 @@ def test_rate_momentum_and_rate_memory_agree_for_a_constant_step_from_zero_or_wi
         ("varying", without(p, "S0"), False),
         ("constant, S_0", constant, False),
     ):
-        found, want = (results("titans_lmm", tensors, {"rate": rate}) for rate in ("memory", "momentum"))
+        other, want = (results("titans_lmm", tensors, {"rate": rate}) for rate in ("memory", "momentum"))
         for result in ("y", "M"):
             if equal:
-                assert_close(f"{name}, {result}", found[result], want[result], ANALYTIC)
+                assert_close(f"{name}, {result}", other[result], want[result], ANALYTIC)
             else:
-                assert_differs(f"{name}, {result}", found[result], want[result], 1e-2)
+                assert_differs(f"{name}, {result}", other[result], want[result], 1e-2)
 
 
 def inner(gate, X, Y):
@@ -316,7 +316,7 @@ def test_the_pullback_is_the_one_written_out(o, per_dimension):
     random = np.random.default_rng(0)
     bars = {"y_bar": random.standard_normal((6, 3)), "M_bar": random.standard_normal((3, 4)), "S_bar": random.standard_normal((3, 4))}
     p, tensors = inputs(o, per_dimension=per_dimension, seed=13)
-    found, longhand = results("titans_lmm", tensors | bars, o, grad=True, span=2), pullback(p | bars, o)
+    result, longhand = results("titans_lmm", tensors | bars, o, grad=True, span=2), pullback(p | bars, o)
     for name in NAMES:
         if name not in tensors:
             continue
@@ -327,7 +327,7 @@ def test_the_pullback_is_the_one_written_out(o, per_dimension):
             out, _ = loop(p | {name: moved}, o)
             derivative[place] = sum(np.sum(bars[f"{key}_bar"] * out[key]).imag for key in ("y", "M", "S")) / STEP
         assert_close(f"complex step, {name}", derivative, longhand[name], ANALYTIC)
-        assert_close(f"tape, {name}", found[f"grad/{name}"], longhand[name], ANALYTIC)
+        assert_close(f"tape, {name}", result[f"grad/{name}"], longhand[name], ANALYTIC)
 
 
 @pytest.mark.clause("TITANS-16", "CONV-38")

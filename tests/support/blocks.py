@@ -91,22 +91,22 @@ def drawn(config: cms.Config, *, seed: int = 0, tokens: int = 12, batch: int = 2
 
 def tensors_of(params: Any) -> dict[str, Array]:
     """A level's parameters under the names of a case."""
-    made = {f"in/param/{name}": getattr(params, name) for name in ("W_K", "W_V", "W_Q")}
+    tensors = {f"in/param/{name}": getattr(params, name) for name in ("W_K", "W_V", "W_Q")}
     for name, gate in params.gates.__dict__.items():
         if gate is not None:
-            made |= {f"in/param/W_{name}": gate.W, f"in/param/b_{name}": gate.b}
-    made |= {f"in/param/{name}": value for name, value in getattr(params, "window", {}).items()}
-    return made | {f"in/phi/{name}": value for name, value in getattr(params, "phi", {}).items()}
+            tensors |= {f"in/param/W_{name}": gate.W, f"in/param/b_{name}": gate.b}
+    tensors |= {f"in/param/{name}": value for name, value in getattr(params, "window", {}).items()}
+    return tensors | {f"in/phi/{name}": value for name, value in getattr(params, "phi", {}).items()}
 
 
 def countdown(periods: Sequence[int], first: int, tokens: int) -> Array:
     """Whether each level writes at each token: every level counts down to its next write, without a division."""
     waiting = [0 if first == 0 else period - first for period in periods]
-    found = []
+    active = []
     for _ in range(tokens):
-        found.append([left == 0 for left in waiting])
-        waiting = [period - 1 if left == 0 else left - 1 for left, period in zip(waiting, periods, strict=True)]
-    return np.array(found)
+        active.append([remaining == 0 for remaining in waiting])
+        waiting = [period - 1 if remaining == 0 else remaining - 1 for remaining, period in zip(waiting, periods, strict=True)]
+    return np.array(active)
 
 
 def in_loops(
@@ -122,7 +122,7 @@ def in_loops(
     """The reads of a block (B, H, T, d_out) and the results of each level, by the definition."""
     T = x.shape[-2]
     active = countdown([spec["period"] for spec in specs], first, T)
-    found = []
+    results = []
     for i, spec in enumerate(specs):
         header = {"schema": 1, "level": "token", **{key: value for key, value in spec.items() if key not in ("period", "d_in")}}
         tensors = {**tensors_of(params.levels[i]), "in/x": x, "in/active": active[:, i], "in/M0": context.origins[i].M}
@@ -130,11 +130,11 @@ def in_loops(
             tensors["in/S0"] = context.origins[i].S
         if reset is not None:
             tensors["in/reset"] = reset
-        found.append(literal.evaluate(header, tensors))
-    y = np.zeros_like(found[0]["out/y"])
+        results.append(literal.evaluate(header, tensors))
+    y = np.zeros_like(results[0]["out/y"])
     for t in range(T):
         counted = [i for i in range(len(specs)) if active[t, i] or not masked]
         total = sum(math.exp(params.logits[i]) for i in counted)
         for i in counted:
-            y[:, :, t] += math.exp(params.logits[i]) / total * found[i]["out/y"][:, :, t]
-    return y, found
+            y[:, :, t] += math.exp(params.logits[i]) / total * results[i]["out/y"][:, :, t]
+    return y, results

@@ -40,12 +40,12 @@ class OutOfMemoryError(MemoryError):
 def module(gpus: int = 1) -> Any:
     """A module to stand in `sys.modules["cupy"]`."""
     pool = Pool()
-    made: Any = types.ModuleType("cupy")
+    stand_in: Any = types.ModuleType("cupy")
     for name in ("asarray", "tile", "ascontiguousarray", "ndarray"):
-        setattr(made, name, getattr(np, name))
-    made.__version__ = "0"
-    made.asnumpy = made.from_dlpack = np.asarray
-    made.get_default_memory_pool = lambda: pool
+        setattr(stand_in, name, getattr(np, name))
+    stand_in.__version__ = "0"
+    stand_in.asnumpy = stand_in.from_dlpack = np.asarray
+    stand_in.get_default_memory_pool = lambda: pool
     runtime = types.SimpleNamespace(
         getDeviceCount=lambda: gpus,
         memGetInfo=lambda: (7, 9),
@@ -53,11 +53,11 @@ def module(gpus: int = 1) -> Any:
         driverGetVersion=lambda: 13000,
         runtimeGetVersion=lambda: 13000,
     )
-    made.cuda = types.SimpleNamespace(
+    stand_in.cuda = types.SimpleNamespace(
         runtime=runtime,
         Event=Event,
         get_elapsed_time=lambda start, stop: stop.at - start.at,
         Device=lambda: types.SimpleNamespace(synchronize=lambda: None),
         memory=types.SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
     )
-    return made
+    return stand_in

@@ -26,14 +26,14 @@ def uniform(*shape: int, seed: int = 0) -> Any:
 
 def tensors(rule: str, **changes: Any) -> dict[str, Any]:
     """Keys, values, queries and the gates of the rule; None removes one."""
-    made: dict[str, Any] = {"k": 0.5 * gaussian(T, D_IN), "v": gaussian(T, D_OUT, seed=1), "q": gaussian(T, D_IN, seed=2)}
-    made["retain"] = uniform(T, seed=3)
+    inputs: dict[str, Any] = {"k": 0.5 * gaussian(T, D_IN), "v": gaussian(T, D_OUT, seed=1), "q": gaussian(T, D_IN, seed=2)}
+    inputs["retain"] = uniform(T, seed=3)
     if rule in ("omega", "titans_lmm"):
-        made["momentum"] = uniform(T, seed=4)
+        inputs["momentum"] = uniform(T, seed=4)
     if rule != "hebbian":
-        made["step_size"] = 0.3 * uniform(T, seed=5)
-    made |= changes
-    return {f"in/{name}": value for name, value in made.items() if value is not None}
+        inputs["step_size"] = 0.3 * uniform(T, seed=5)
+    inputs |= changes
+    return {f"in/{name}": value for name, value in inputs.items() if value is not None}
 
 
 def case(rule: str, convention: dict[str, Any] | None = None, **changes: Any) -> Any:
@@ -52,8 +52,8 @@ def refused(message: str, rule: str, convention: dict[str, Any] | None = None, *
 
 def parameters(rule: str, rows: int = 1) -> dict[str, Any]:
     names = {"W_K": (H, D_IN, D_MODEL), "W_V": (H, D_OUT, D_MODEL), "W_Q": (H, D_IN, D_MODEL)}
-    used = {"hebbian": ("retain",), "delta": ("retain", "step_size")}.get(rule, ("retain", "momentum", "step_size"))
-    for name in used:
+    gates = {"hebbian": ("retain",), "delta": ("retain", "step_size")}.get(rule, ("retain", "momentum", "step_size"))
+    for name in gates:
         names |= {f"W_{name}": (H, rows, D_IN + D_OUT), f"b_{name}": (H, rows)}
     return {name: 0.4 * gaussian(*shape, seed=20 + i) for i, (name, shape) in enumerate(names.items())}
 
@@ -67,13 +67,13 @@ def token_level(
     grad: bool = False,
     **more: Any,
 ) -> dict[str, Any]:
-    made = {name: value for name, value in (parameters(rule, rows) | (param or {})).items() if value is not None}
-    given = {"in/x": gaussian(B, T, D_MODEL), **{f"in/param/{name}": value for name, value in made.items()}}
-    given |= {f"in/{name}": value for name, value in more.items() if name != "feature_map"}
+    weights = {name: value for name, value in (parameters(rule, rows) | (param or {})).items() if value is not None}
+    inputs = {"in/x": gaussian(B, T, D_MODEL), **{f"in/param/{name}": value for name, value in weights.items()}}
+    inputs |= {f"in/{name}": value for name, value in more.items() if name != "feature_map"}
     plain = {"newton_schulz": "none"} if rule == "omega" else {}
     header = {"schema": 1, "rule": rule, "level": "token", "convention": {**plain, **(convention or {})}}
     header |= {"feature_map": more["feature_map"]} if "feature_map" in more else {}
-    return atlas_ref.evaluate(atlas_ref.make(header, given), grad=grad).tensors
+    return atlas_ref.evaluate(atlas_ref.make(header, inputs), grad=grad).tensors
 
 
 def one_gate(name: str, bias: Any, weights: Any = 0.0) -> GateSet:

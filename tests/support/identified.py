@@ -28,9 +28,9 @@ def without(case: Case, *names: str) -> Case:
 
 def results(case: Case, changes: Any, *names: str, dtype: Any = np.float32) -> dict[str, Any]:
     """Results of an implementation for a case under a convention."""
-    seen = seen_as(case, resolve(changes, rule=case.header.rule, level=case.header.level))
-    found = evaluate(seen, grad=any(name.startswith("grad/") for name in names)).tensors
-    return {name: found[name].astype(dtype) for name in names or ("out/y",)}
+    variant = seen_as(case, resolve(changes, rule=case.header.rule, level=case.header.level))
+    tensors = evaluate(variant, grad=any(name.startswith("grad/") for name in names)).tensors
+    return {name: tensors[name].astype(dtype) for name in names or ("out/y",)}
 
 
 def same_point(case: Case, one: Any, other: Any) -> bool:

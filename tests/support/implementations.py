@@ -34,9 +34,9 @@ def block(case: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Any]:
     for level, (own, period) in enumerate(zip(case["levels"], periods, strict=True)):
         tensors = {f"in/{name.removeprefix(f'level{level}/')}": x for name, x in inputs.items() if name.startswith(f"level{level}/")}
         active = (first + np.arange(inputs["x"].shape[1])) % period == 0
-        found = literal.evaluate({"level": "token", **own}, {**tensors, "in/x": inputs["x"], "in/active": active})
-        answer["y"] = answer["y"] + weights[level] * found["out/y"]
-        answer[f"level{level}/M"] = found["out/M"]
+        results = literal.evaluate({"level": "token", **own}, {**tensors, "in/x": inputs["x"], "in/active": active})
+        answer["y"] = answer["y"] + weights[level] * results["out/y"]
+        answer[f"level{level}/M"] = results["out/M"]
     return answer
 
 
@@ -161,11 +161,11 @@ def prints(case: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Any]:
 
 
 def changes_its_inputs(case: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Any]:
-    found = _delta(case, inputs)
+    results = _delta(case, inputs)
     for value in inputs.values():
         value[...] = 0
     case.clear()
-    return found
+    return results
 
 
 not_a_function = 3

@@ -56,7 +56,7 @@ def _console(text: str, folder: Path) -> str:
         words = shlex.split(line)
         assert words[0] == "atlas-ref", line
         code, out = done([sys.executable, "-m", "atlas_ref.cli", *words[1:]], folder)
-        want = next((int(found[1]) for each in said if (found := EXIT.fullmatch(each))), 0)
+        want = next((int(ending[1]) for each in said if (ending := EXIT.fullmatch(each))), 0)
         assert code == want, f"$ {line}\nexit code {code}, the page says {want}\n{out}"
         plain = " ".join(out.split())
         missing = [each for each in said if not EXIT.fullmatch(each) and " ".join(each.split()) not in plain]

@@ -28,11 +28,11 @@ def time_axis(case: Case, name: str) -> int | None:
 
 def cut(case: Case, part: slice) -> dict[str, Any]:
     """The inputs with only some tokens."""
-    kept = {}
+    inputs = {}
     for name, value in case.inputs.items():
         axis = time_axis(case, name)
-        kept[name] = value if axis is None else value[(..., part, *[slice(None)] * (-axis - 1))]
-    return kept
+        inputs[name] = value if axis is None else value[(..., part, *[slice(None)] * (-axis - 1))]
+    return inputs
 
 
 def in_two(case: Case, where: int, first: dict[str, Any] | None = None, second: dict[str, Any] | None = None) -> dict[str, Any]:

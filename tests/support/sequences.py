@@ -75,9 +75,9 @@ def case(rule: str, tensors: Mapping[str, Any], convention: Any = "spec", **head
 
 def results(rule: str, tensors: Mapping[str, Any], convention: Any = "spec", *, grad: bool = False, **header: Any) -> dict[str, Any]:
     """y, M, S and the state for a next call, "phase" among it; with `grad` also grad/NAME."""
-    found = atlas_ref.evaluate(case(rule, tensors, convention, **header), grad=grad)
-    named = {name.removeprefix("out/"): tensor for name, tensor in found.tensors.items()}
-    return named | {"phase": found.header["phase"]} if "phase" in found.header else named
+    evaluation = atlas_ref.evaluate(case(rule, tensors, convention, **header), grad=grad)
+    named = {name.removeprefix("out/"): tensor for name, tensor in evaluation.tensors.items()}
+    return named | {"phase": evaluation.header["phase"]} if "phase" in evaluation.header else named
 
 
 def times(tensors: Arrays, start: int, stop: int) -> Arrays:
@@ -96,7 +96,7 @@ def split_call(rule: str, tensors: Arrays, convention: Any, at: int, **header: A
     first = results(rule, {**timeless, **times(tensors, 0, at)}, convention, **header)
     carried = {name: tensor for name, tensor in first.items() if name not in ("y", "M", "S", "phase")}
     states = {f"{name}0": first[name] for name in ("M", "S") if name in first}
-    kept = {name: tensor for name, tensor in timeless.items() if not name.startswith(("window_", "M0", "S0", "M_ref"))}
+    constant = {name: tensor for name, tensor in timeless.items() if not name.startswith(("window_", "M0", "S0", "M_ref"))}
     phase = {"phase": first["phase"]} if "phase" in first else {}
-    second = results(rule, {**kept, **times(tensors, at, T), **states, **carried}, convention, **{**header, **phase})
+    second = results(rule, {**constant, **times(tensors, at, T), **states, **carried}, convention, **{**header, **phase})
     return second | {"y": np.concatenate([first["y"], second["y"]], axis=-2)}

@@ -9,9 +9,9 @@ from benchmarks.measure import Spread
 
 
 def figure(label: str = "chunkwise", tokens: int = 8192, seconds: float = 1e-3, **more: Any) -> Figure:
-    given: dict[str, Any] = {"form": label, "judged": True, "error": 1e-6, "rate": 0.1, "bandwidth": 0.2, "peak": 5e6} | more
+    fields: dict[str, Any] = {"form": label, "judged": True, "error": 1e-6, "rate": 0.1, "bandwidth": 0.2, "peak": 5e6} | more
     times = Spread(0.9 * seconds, seconds, 1.1 * seconds)
-    return Figure(given.pop("subject", "frozen Omega"), label, given.pop("kind", "forward"), 8, 64, tokens, seconds=times, **given)
+    return Figure(fields.pop("subject", "frozen Omega"), label, fields.pop("kind", "forward"), 8, 64, tokens, seconds=times, **fields)
 
 
 def theirs(label: str, tokens: int = 8192, seconds: float = 2e-3, **more: Any) -> Figure:
@@ -35,7 +35,7 @@ def found(measured: bool = True, **more: Any) -> Found:
     figures = [*small, frozen, *others[:2], exact, others[2], *batches, figure("scan", skipped="would hold about 900 GB")]
     ratios = [ratio(small[0], small[1]), ratio(frozen, others[0]), ratio(frozen, others[1]), ratio(exact, others[2])]
     checks = [check(), check(what="gradients"), check(against="float64 sequential")]
-    made = Found(
+    result = Found(
         {"measured": measured, "device": "none"}, figures, ratios, checks, ["delta, 8 heads, d = 64, T = 131072: the budget was spent"]
     )
-    return made._replace(**more)
+    return result._replace(**more)

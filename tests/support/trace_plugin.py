@@ -60,29 +60,29 @@ class Recorder:
         """The executed lines, by context and file."""
         self.coverage.stop()
         data = self.coverage.get_data()
-        found: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+        by_context: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
         for path in data.measured_files():
             name = Path(path).relative_to(self.root).as_posix()
             for line, contexts in data.contexts_by_lineno(path).items():
                 for context in filter(None, contexts):
-                    found[context][name].add(line)
-        return found
+                    by_context[context][name].add(line)
+        return by_context
 
     def of_test(self, name: str, lines: dict[str, dict[str, set[int]]]) -> dict[str, str]:
         """The lines of a test function and of its shared fixtures, by file."""
-        found: Lines = defaultdict(set)
+        by_file: Lines = defaultdict(set)
         for context in (name, *self.shared[name]):
             for path, each in lines.get(context, {}).items():
-                found[path] |= each
-        return {path: record.spans(each) for path, each in found.items()}
+                by_file[path] |= each
+        return {path: record.spans(each) for path, each in by_file.items()}
 
     def part(self) -> dict[str, Any]:
         """The record in plain types, which travel between processes."""
         lines = self.lines()
         tests = {name: [ids, name in self.passed, name in self.failed, self.of_test(name, lines)] for name, ids in self.clauses.items()}
         vectors = {
-            name.removeprefix("vector:"): {path: record.spans(each) for path, each in found.items()}
-            for name, found in lines.items()
+            name.removeprefix("vector:"): {path: record.spans(each) for path, each in files.items()}
+            for name, files in lines.items()
             if name.startswith("vector:")
         }
         return {"tests": tests, "vectors": vectors}
@@ -93,10 +93,10 @@ def fewer_examples() -> None:
     original = hypothesis.settings.__init__
 
     @functools.wraps(original)
-    def capped(self: Any, *args: Any, **given: Any) -> None:
-        if "max_examples" in given:
-            given["max_examples"] = min(given["max_examples"], EXAMPLES)
-        original(self, *args, **given)
+    def capped(self: Any, *args: Any, **settings: Any) -> None:
+        if "max_examples" in settings:
+            settings["max_examples"] = min(settings["max_examples"], EXAMPLES)
+        original(self, *args, **settings)
 
     hypothesis.settings.__init__ = capped  # type: ignore[method-assign]
 
@@ -117,9 +117,9 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
     for item in items:
         if not item.get_closest_marker("slow") or not set(_marked(item)) <= fast:
             alike[_function(item), *_marked(item)].append(item)
-    kept = {each for group in alike.values() for each in _spread(group)}
-    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-    items[:] = [item for item in items if item in kept]
+    selection = {each for group in alike.values() for each in _spread(group)}
+    config.hook.pytest_deselected(items=[item for item in items if item not in selection])
+    items[:] = [item for item in items if item in selection]
 
 
 def _spread(group: list[Any]) -> list[Any]:
@@ -142,8 +142,8 @@ def pytest_runtest_protocol(item: Any) -> Any:
     recorder = item.config.trace_recorder
     if recorder is not None:
         name = _function(item)
-        known = recorder.clauses.setdefault(name, [])
-        known += [each for each in _marked(item) if each not in known]
+        clauses = recorder.clauses.setdefault(name, [])
+        clauses += [each for each in _marked(item) if each not in clauses]
         recorder.shared[name] |= {_context(each) for all_of_name in _fixtures(item) for each in all_of_name if each.scope != "function"}
         recorder.enter(name)
     return (yield)
@@ -237,11 +237,11 @@ def joined(parts: list[dict[str, Any]], mutants: tuple[Mutant, ...]) -> Record:
     vectors: dict[str, dict[str, frozenset[int]]] = {}
     for part in parts:
         vectors |= {name: {path: record.numbers(text) for path, text in each.items()} for name, each in part["vectors"].items()}
-        for name, (ids, good, bad, found) in part["tests"].items():
+        for name, (ids, good, bad, files) in part["tests"].items():
             clauses[name] = list(dict.fromkeys([*clauses.get(name, []), *ids]))
             passed |= {name} if good else set()
             failed |= {name} if bad else set()
-            for path, text in found.items():
+            for path, text in files.items():
                 lines[name][path] |= record.numbers(text)
     tests = {
         name: Ran(tuple(ids), name in passed - failed, {path: frozenset(each) for path, each in lines[name].items()})
@@ -256,21 +256,21 @@ def planted(root: Path) -> tuple[Mutant, ...]:
         return ()
     from tests.mutants.mutants import MUTANTS
 
-    found = []
+    mutants = []
     for each in MUTANTS:
         path, line = _changed(root, each.place)
-        found.append(Mutant(each.name, each.what, path, line, tuple(dict.fromkeys(test.partition("[")[0] for test in each.tests))))
-    return tuple(found)
+        mutants.append(Mutant(each.name, each.what, path, line, tuple(dict.fromkeys(test.partition("[")[0] for test in each.tests))))
+    return tuple(mutants)
 
 
 def _changed(root: Path, place: str) -> tuple[str, int]:
     """File and first line of the function "module:attribute"; line 0 for anything else."""
     module, _, path = place.partition(":")
-    found: Any = importlib.import_module(module)
-    file = Path(found.__file__).relative_to(root).as_posix()
+    target: Any = importlib.import_module(module)
+    file = Path(target.__file__).relative_to(root).as_posix()
     for name in path.split("."):
-        found = getattr(found, name, None)
-    found = inspect.unwrap(getattr(found, "function", found)) if found is not None else None
-    if not inspect.isfunction(found):
+        target = getattr(target, name, None)
+    target = inspect.unwrap(getattr(target, "function", target)) if target is not None else None
+    if not inspect.isfunction(target):
         return file, 0
-    return Path(inspect.getfile(found)).relative_to(root).as_posix(), found.__code__.co_firstlineno
+    return Path(inspect.getfile(target)).relative_to(root).as_posix(), target.__code__.co_firstlineno

@@ -74,7 +74,7 @@ def with_bars(case: Case) -> Case:
     return make(case.header.plain(), {**case.inputs, **bars}, name=case.name)
 
 
-class Turned(Traced):
+class OtherSide(Traced):
     """Newton-Schulz by X (X^T X), the product of the other side."""
 
     def polynomial(self, x: np.ndarray, row: tuple[float, float, float]) -> np.ndarray:
@@ -104,5 +104,5 @@ def recorded(case: Case, dtype: str, *, loops: Any = Traced, kind: Any = None, m
     inputs = {
         name: value if value.dtype.kind in "bu" else value.astype(DTYPES[dtype]).astype(np.float64) for name, value in case.inputs.items()
     }
-    found, _ = literal_trace(header_of(case), inputs, move, kind=works, loops=loops)
-    return {f"trace/{op}": value.astype(DTYPES[dtype]) for op, value in found.items()}
+    quantities, _ = literal_trace(header_of(case), inputs, move, kind=works, loops=loops)
+    return {f"trace/{op}": value.astype(DTYPES[dtype]) for op, value in quantities.items()}

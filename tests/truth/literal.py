@@ -135,8 +135,8 @@ class Sequence:
         """The factor of M: the gate, one minus the gate, or 1."""
         if self.convention["gate"] == "none":
             return 1.0
-        given = self.tensors["in/retain"][t]
-        return 1 - given if self.convention["gate"] == "forget" else given
+        gate = self.tensors["in/retain"][t]
+        return 1 - gate if self.convention["gate"] == "forget" else gate
 
     def momentum(self, t: int) -> Array | float:
         """The factor m_t, 0 when the case has no momentum."""
@@ -154,8 +154,8 @@ class Sequence:
 
     def scale(self) -> float:
         """The factor s of the gradient."""
-        given = self.convention["gradient_scale"]
-        return 2 / self.d_out if given == "2/d_out" else float(given)
+        factor = self.convention["gradient_scale"]
+        return 2 / self.d_out if factor == "2/d_out" else float(factor)
 
     def signs(self) -> tuple[float, float]:
         """Signs with which g enters S and U enters M.
@@ -349,11 +349,11 @@ class Sequence:
         if self.rule in ("omega", "titans_lmm") and "in/momentum" in self.tensors:
             results["out/S"] = self.oriented(state.S)
         if self.rule == "omega" and self.c > 1:
-            kept = last(state.tokens, self.c - 1)
-            results["out/window_k"] = np.array([token.k for token in kept])
-            results["out/window_v"] = np.array([token.v for token in kept])
+            tokens = last(state.tokens, self.c - 1)
+            results["out/window_k"] = np.array([token.k for token in tokens])
+            results["out/window_v"] = np.array([token.v for token in tokens])
             if self.carries:
-                results["out/window_residual"] = np.array([token.residual for token in kept])
+                results["out/window_residual"] = np.array([token.residual for token in tokens])
             if "in/window_gate" in self.tensors:
                 results["out/window_gate_before"] = np.array(last(state.gates, self.c - 1))
             if not self.window_first:

@@ -71,12 +71,12 @@ PRESETS: dict[str, dict[str, Any]] = {
 def resolve(header: dict[str, Any]) -> dict[str, Any]:
     """All axes of a case: first values < preset < given, the rest by rule, level and Newton-Schulz."""
     rule, level = header["rule"], header.get("level", "projected")
-    given = header.get("convention", "spec")
-    if isinstance(given, str):
-        given = {"preset": given}
-    convention = {**SPEC, "newton_schulz": {}, **PRESETS[given.get("preset", "spec")]}
+    choices = header.get("convention", "spec")
+    if isinstance(choices, str):
+        choices = {"preset": choices}
+    convention = {**SPEC, "newton_schulz": {}, **PRESETS[choices.get("preset", "spec")]}
     preset_keys = convention["newton_schulz"]
-    convention.update({axis: value for axis, value in given.items() if axis != "preset"})
+    convention.update({axis: value for axis, value in choices.items() if axis != "preset"})
     if isinstance(preset_keys, dict) and isinstance(convention["newton_schulz"], dict):
         convention["newton_schulz"] = {**preset_keys, **convention["newton_schulz"]}
     if rule not in ("omega", "newton_schulz"):
@@ -266,13 +266,13 @@ def newton_schulz(s: Array, settings: dict[str, Any]) -> Array:
     if not np.any(np.real(s)) and eps == 0:
         return np.zeros_like(s)
     x = s / denominator
-    turned = settings["transpose"] == "tall" and s.shape[0] > s.shape[1]
-    if turned:
+    transposed = settings["transpose"] == "tall" and s.shape[0] > s.shape[1]
+    if transposed:
         x = x.T
     for a, b, c in coefficient_table(settings):
         gram = x @ x.T
         x = a * x + (b * gram + c * (gram @ gram)) @ x
-    if turned:
+    if transposed:
         x = x.T
     if settings["scale"] == "sqrt":
         x = x * math.sqrt(max(1.0, s.shape[0] / s.shape[1]))

@@ -14,15 +14,15 @@ def project(header: dict[str, Any], convention: dict[str, Any], arrays: Tensors)
     """The tensors of level "projected", leading axes (B, H), from x (B, T, d_model) and the parameters (H, ...)."""
     x, heads = arrays["in/x"], len(arrays["in/param/W_K"])
     names = {"W_K": "in/k", "W_V": "in/v", "W_Q": "in/q"}
-    made: Tensors = {}
+    tensors: Tensors = {}
     for parameter, name in names.items():
-        made[name] = per_token(x, heads, lambda token, h, w=arrays[f"in/param/{parameter}"]: w[h] @ token)
+        tensors[name] = per_token(x, heads, lambda token, h, w=arrays[f"in/param/{parameter}"]: w[h] @ token)
     for gate, squash in (("retain", sigmoid), ("momentum", sigmoid), ("step_size", softplus)):
         if f"in/param/W_{gate}" in arrays:
-            made[f"in/{gate}"] = gate_values(convention, arrays, made["in/k"], made["in/v"], gate, squash)
+            tensors[f"in/{gate}"] = gate_values(convention, arrays, tensors["in/k"], tensors["in/v"], gate, squash)
     if header["rule"] == "omega":
-        made.update(window_weights(header, arrays, x, heads))
-    return {**arrays, **made}
+        tensors.update(window_weights(header, arrays, x, heads))
+    return {**arrays, **tensors}
 
 
 def per_token(x: Array, heads: int, function: Any) -> Array:
@@ -58,13 +58,13 @@ def window_weights(header: dict[str, Any], arrays: Tensors, x: Array, heads: int
             table = table * np.array([float(kind.get("base", 0.95)) ** j for j in range(c)])
         if kind["kind"] == "softmax":
             table = table * softmax(arrays["in/param/window_logits"])[None, :, None, :]
-    made = {"in/window_weights": table}
+    tensors = {"in/window_weights": table}
     gates = [kind["kind"] for kind in kinds].count("gate")
     if gates:
         w1, b1, w2, b2 = (arrays[f"in/param/window_{name}"] for name in ("W1", "b1", "W2", "b2"))
         u = per_token(x, heads, lambda token, h: sigmoid(w2[h] @ silu(w1[h] @ token + b1[h]) + b2[h]))
-        made["in/window_gate"] = u**gates  # what the token weighs, as an initial token's window_gate_before does
-    return made
+        tensors["in/window_gate"] = u**gates  # what the token weighs, as an initial token's window_gate_before does
+    return tensors
 
 
 def flatten(kind: dict[str, Any]) -> list[dict[str, Any]]:

@@ -32,12 +32,12 @@ class Traced(Sequence):
         """Record a quantity; the one that is to be moved goes on moved."""
         value = np.array(value, self.zero.dtype)
         if self.move is not None and self.move[:2] == (op, t):
-            matrix = value.T if self.turned(op) else value
+            matrix = value.T if self.transposed(op) else value
             matrix[self.move[2]] += self.move[3]
         self.notes.setdefault(op, {})[t] = value
         return value
 
-    def turned(self, op: str) -> bool:
+    def transposed(self, op: str) -> bool:
         """Whether a file holds the quantity transposed."""
         return self.convention["layout"] == "transposed" and (op in MATRICES or (op[0] == "X" and op[1:].isdigit()))
 
@@ -58,18 +58,18 @@ class Traced(Sequence):
 
         A row is zero where there is no token, where it is cut off, and where its momentum alone counts.
         """
-        found = np.zeros((self.c, self.d_out), self.zero.dtype)
+        residuals = np.zeros((self.c, self.d_out), self.zero.dtype)
         for j in range(min(self.c if self.window_first or self.rule != "omega" else 1, len(state.tokens))):
             token = state.tokens[-1 - j]
-            found[j] = self.residual(self.reference(state), token.phi, token.v, self.retain(t))
+            residuals[j] = self.residual(self.reference(state), token.phi, token.v, self.retain(t))
             if self.frozen and j > state.position:
                 if self.convention["window_at_boundary"] == "cut":
-                    found[j] = 0
+                    residuals[j] = 0
                 elif self.carries:
-                    found[j] = token.residual
-        found = self.note("residual", t, found)
-        state.tokens[-1].residual = found[0]
-        return found
+                    residuals[j] = token.residual
+        residuals = self.note("residual", t, residuals)
+        state.tokens[-1].residual = residuals[0]
+        return residuals
 
     def gradient(self, state: State, t: int, residuals: Array) -> Array:
         """s times the sum of weight, residual and feature over the window."""
@@ -145,12 +145,12 @@ class Traced(Sequence):
 
     def tensors_of(self) -> dict[str, Array]:
         """The tensors of T rows per op, 0 where a token has none."""
-        made = {}
+        tensors = {}
         for op, values in self.notes.items():
             some = next(iter(values.values()))
-            found = np.array([values.get(t, np.zeros_like(some)) for t in range(self.length)])
-            made[op] = found.swapaxes(-1, -2) if self.turned(op) else found
-        return made
+            entries = np.array([values.get(t, np.zeros_like(some)) for t in range(self.length)])
+            tensors[op] = entries.swapaxes(-1, -2) if self.transposed(op) else entries
+        return tensors
 
 
 def trace(
@@ -185,25 +185,25 @@ def trace(
 def projection(header: dict[str, Any], convention: dict[str, Any], arrays: dict[str, Array], move: Move) -> dict[str, Array]:
     """Keys, values, queries, gates and weights of level token, each from those before, one number moved."""
     x, heads = arrays["in/x"], len(arrays["in/param/W_K"])
-    made: dict[str, Array] = {}
+    quantities: dict[str, Array] = {}
 
     def note(name: str, value: Array) -> None:
-        made[name] = np.array(value)
+        quantities[name] = np.array(value)
         if move is not None and move[0] == name:
-            made[name][(*move[1], move[2], *move[3])] += move[4]
+            quantities[name][(*move[1], move[2], *move[3])] += move[4]
 
     for name, parameter in (("k", "W_K"), ("v", "W_V"), ("q", "W_Q")):
         w = arrays[f"in/param/{parameter}"]
         note(name, per_token(x, heads, lambda token, h, w=w: w[h] @ token))
     for gate, squash in (("retain", sigmoid), ("momentum", sigmoid), ("step_size", softplus)):
         if f"in/param/W_{gate}" in arrays:
-            note(gate, gate_values(convention, arrays, made["k"], made["v"], gate, squash))
+            note(gate, gate_values(convention, arrays, quantities["k"], quantities["v"], gate, squash))
     if header["rule"] == "omega":
         kinds = [kind["kind"] for kind in flatten(header.get("window_weights") or {"kind": "uniform"})]
         for name, value in window_weights(header, arrays, x, heads).items():
             if name == "in/window_gate" or set(kinds) != {"gate"}:
                 note(name.removeprefix("in/"), value)
-    return made
+    return quantities
 
 
 def weighed(results: dict[str, Array], bars: dict[str, Array]) -> Any:

@@ -71,14 +71,14 @@ def newton_schulz(S: np.ndarray) -> np.ndarray:
     return X
 
 
-def pulled_through(S: np.ndarray, bar: np.ndarray) -> np.ndarray:
+def newton_schulz_backward(S: np.ndarray, bar: np.ndarray) -> np.ndarray:
     """The backward NS* of `newton_schulz` at S, from its Jacobian by complex step."""
-    found = np.zeros(S.shape)
+    cotangent = np.zeros(S.shape)
     for place in np.ndindex(*S.shape):
         moved = S.astype(complex)
         moved[place] += 1j * STEP
-        found[place] = np.sum(bar * newton_schulz(moved).imag / STEP)
-    return found
+        cotangent[place] = np.sum(bar * newton_schulz(moved).imag / STEP)
+    return cotangent
 
 
 @dataclass
@@ -137,8 +137,8 @@ def forward(p: dict[str, np.ndarray], o: Setting) -> tuple[dict[str, np.ndarray]
             older = o.frozen and j > position
             if older and o.boundary == "cut":
                 continue
-            kept = older and o.boundary == "carry"
-            members.append((j, i - j, stored[i - j] if kept else R @ phi[i - j] - v[i - j], kept))
+            carried = older and o.boundary == "carry"
+            members.append((j, i - j, stored[i - j] if carried else R @ phi[i - j] - v[i - j], carried))
         token = Token(active, reset, refreshed, M, S, base, R, members, [], lags, weights)
         if active:
             h = p["step_size"][t]
@@ -185,7 +185,7 @@ def backward(p: dict[str, np.ndarray], o: Setting) -> dict[str, np.ndarray]:
         # OMEGA-23
         read_bar = np.outer(p["y_bar"][t], p["q"][t])
         if o.argument == "accumulated":
-            M_bar = M_bar + pulled_through(token.M, read_bar)
+            M_bar = M_bar + newton_schulz_backward(token.M, read_bar)
             bar["q"][t] = newton_schulz(token.M).T @ p["y_bar"][t]
         else:
             M_bar = M_bar + read_bar
@@ -199,15 +199,15 @@ def backward(p: dict[str, np.ndarray], o: Setting) -> dict[str, np.ndarray]:
             # OMEGA-24
             g_bar = np.zeros(p["M0"].shape)
             if o.argument == "written_back":
-                S_bar = pulled_through(token.P, U_bar + S_bar)
+                S_bar = newton_schulz_backward(token.P, U_bar + S_bar)
                 P_bar = np.zeros(p["M0"].shape)
             elif o.argument == "nesterov":
-                N_bar = pulled_through(token.g + rows(momentum, token.P), U_bar)
+                N_bar = newton_schulz_backward(token.g + rows(momentum, token.P), U_bar)
                 P_bar = rows(momentum, N_bar)
                 g_bar = g_bar + N_bar
                 bar["momentum"][t] += inner(momentum, N_bar, token.P)
             else:
-                P_bar = pulled_through(token.P, U_bar) if o.argument == "S" else U_bar
+                P_bar = newton_schulz_backward(token.P, U_bar) if o.argument == "S" else U_bar
             weights_bar = np.zeros(o.c)
             if o.momentum_first:
                 for j, u, z in token.momenta:
@@ -225,13 +225,13 @@ def backward(p: dict[str, np.ndarray], o: Setting) -> dict[str, np.ndarray]:
                 bar["step_size_memory"][t] += b_bar
             # OMEGA-25
             members = [(0, i, token.R @ phi[i] - _value(p, i), False)] if o.momentum_first else token.members
-            for j, u, e, kept in members:
+            for j, u, e, carried in members:
                 weight = 1.0 if o.momentum_first else token.weights[j]
                 e_bar = o.s * weight * g_bar @ phi[u]
                 phi_bar[u] += o.s * weight * g_bar.T @ e
                 if not o.momentum_first:
                     weights_bar[j] = o.s * e @ g_bar @ phi[u]
-                if kept:
+                if carried:
                     e_bar_stored[u] += e_bar
                 else:
                     v_bar[u] -= e_bar
@@ -289,10 +289,10 @@ def _before_the_edge(weights: np.ndarray, bar: np.ndarray, present: list[int], o
 
 def complex_step(p: dict[str, np.ndarray], o: Setting, name: str) -> np.ndarray:
     """The derivative of the same number by complex step through the forward loop."""
-    found = np.zeros(p[name].shape)
+    gradient = np.zeros(p[name].shape)
     for place in np.ndindex(*p[name].shape):
         moved = p[name].astype(complex)
         moved[place] += 1j * STEP
         out, _ = forward({**p, name: moved}, o)
-        found[place] = sum(np.sum(out[key] * p[f"{key}_bar"]).imag for key in ("y", "M", "S")) / STEP
-    return found
+        gradient[place] = sum(np.sum(out[key] * p[f"{key}_bar"]).imag for key in ("y", "M", "S")) / STEP
+    return gradient

@@ -48,11 +48,11 @@ def quintic(low: float, high: float) -> Quintic:
         weights = np.linalg.solve(np.column_stack([basis(points), SIGNS]), np.ones(4))
         distance = basis(grid) @ weights[:3] - 1
         inner = [1 + int(np.argmax(sign * distance[1:-1])) for sign in (1, -1)]  # p has a maximum, then a minimum inside
-        found = grid[inner]
+        extrema = grid[inner]
         for _ in range(3):
-            first, second = slopes(found)
-            found = found - (first @ weights[:3]) / (second @ weights[:3])
-        moved = np.array([low, *found, high])
+            first, second = slopes(extrema)
+            extrema = extrema - (first @ weights[:3]) / (second @ weights[:3])
+        moved = np.array([low, *extrema, high])
         done = np.abs(moved - points).max() <= 1e-15 * high
         points = moved
         if done:
@@ -68,12 +68,12 @@ def polar_express(lower_bound: float, steps: int) -> list[Quintic]:
 
     It is (15/8, -10/8, 3/8) below a width of 1e-5.
     """
-    found, low, high = [], lower_bound, 1.0
+    quintics, low, high = [], lower_bound, 1.0
     for _ in range(steps):
         if high - low < 1e-5:
-            found.append(Quintic((15 / 8, -10 / 8, 3 / 8), 0.0))
+            quintics.append(Quintic((15 / 8, -10 / 8, 3 / 8), 0.0))
             continue
-        found.append(quintic(low, high))
-        error = abs(found[-1].error)  # rounding may make a tiny one negative
+        quintics.append(quintic(low, high))
+        error = abs(quintics[-1].error)  # rounding may make a tiny one negative
         low, high = 1 - error, 1 + error
-    return found
+    return quintics

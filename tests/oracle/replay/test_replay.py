@@ -17,9 +17,9 @@ from atlas_ref.oracle.replay.recorded import recorded as given_of
 from atlas_ref.oracle.replay.replay import Finding, exit_code, first_wrong, replay
 from atlas_ref.oracle.replay.trace import trace
 from tests.support.strategies import cases, repeatable
-from tests.support.traced_cases import DTYPES, KINDS, Reordered, Traced, Turned, recorded, small
+from tests.support.traced_cases import DTYPES, KINDS, OtherSide, Reordered, Traced, recorded, small
 
-LEGAL = {"as written": Traced, "other side of Newton-Schulz": Turned, "sums from the other end": Reordered}
+LEGAL = {"as written": Traced, "other side of Newton-Schulz": OtherSide, "sums from the other end": Reordered}
 
 
 def right(findings: list[Finding]) -> bool:

@@ -127,8 +127,8 @@ class Strict(np.lib.mixins.NDArrayOperatorsMixin):
             if name == "matmul" and any(isinstance(x, Strict) and np.shares_memory(x._host, out[0]._host) for x in inputs):
                 raise Refused("cupy.matmul: the result overlaps an argument")
             settings["out"] = (_inside(out[0]),)
-        found = getattr(ufunc, method)(*[_inside(x) for x in inputs], **settings)
-        return out[0] if out is not None else _outside(found)
+        result = getattr(ufunc, method)(*[_inside(x) for x in inputs], **settings)
+        return out[0] if out is not None else _outside(result)
 
     def __array_function__(self, function: Any, _: Any, args: Any, settings: Any) -> Any:
         name = function.__name__
@@ -145,17 +145,17 @@ class Strict(np.lib.mixins.NDArrayOperatorsMixin):
             raise Refused(f"cupy.{name}: shape=() is taken for none given, and the result has the shape of the array")
         if name == "einsum" and settings.keys() - {"dtype", "optimize"}:
             raise Refused(f"cupy.einsum: no {', '.join(settings.keys() - {'dtype', 'optimize'})}")
-        found = function(*_inside(args), **_inside(settings))
+        result = function(*_inside(args), **_inside(settings))
         if name in TO_HOST:
-            return found
+            return result
         if name.startswith("empty"):
-            _poison(found)
-        return settings["out"] if settings.get("out") is not None else _outside(found)
+            _poison(result)
+        return settings["out"] if settings.get("out") is not None else _outside(result)
 
 
-def _poison(found: Any) -> None:
-    if found.dtype.kind in "fc":
-        found[...] = np.nan
+def _poison(array: Any) -> None:
+    if array.dtype.kind in "fc":
+        array[...] = np.nan
 
 
 def _inside(x: Any) -> Any:

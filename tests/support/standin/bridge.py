@@ -54,9 +54,9 @@ def _readable(x: np.ndarray[Any, Any]) -> Any:
 
 
 def _held(nest: Any) -> list[Any]:
-    found: list[Any] = []
-    backend.changed(nest, lambda x: found.append(x) or x)
-    return found
+    leaves: list[Any] = []
+    backend.changed(nest, lambda x: leaves.append(x) or x)
+    return leaves
 
 
 def bridged(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -74,14 +74,14 @@ def bridged(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _protected(found: Any) -> Any:
+def _protected(result: Any) -> Any:
     """States with read-only arrays, as they are at every boundary."""
-    for each in found if type(found) is tuple else (found,):
+    for each in result if type(result) is tuple else (result,):
         if hasattr(type(each), "trusted"):
             for x in _held(each):
                 if isinstance(x, np.ndarray):
                     x.flags.writeable = False
-    return found
+    return result
 
 
 def build(name: str) -> None:

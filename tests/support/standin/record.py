@@ -19,14 +19,14 @@ def described() -> dict[str, Any]:
     cupy = importlib.import_module("cupy")
     ufuncs, functions = [], {}
     for name in dir(cupy):
-        found = getattr(cupy, name)
-        if name.startswith("_") or inspect.ismodule(found) or inspect.isclass(found) or not callable(found):
+        attribute = getattr(cupy, name)
+        if name.startswith("_") or inspect.ismodule(attribute) or inspect.isclass(attribute) or not callable(attribute):
             continue
-        if type(found).__name__ in ("ufunc", "_GUFunc"):
+        if type(attribute).__name__ in ("ufunc", "_GUFunc"):
             ufuncs.append(name)
             continue
         try:
-            parameters = inspect.signature(found).parameters.values()
+            parameters = inspect.signature(attribute).parameters.values()
         except ValueError:  # written in Cython
             continue
         marks = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
