@@ -147,7 +147,7 @@ def test_e_a23_other_gaps_of_the_derivation():
     assert relative(pull_back(-p["rate"] * memory_bar, trace, through_the_norm=False), trace_bar) == near(1.56, 0.01)
     assert relative(taped(p, "trace"), p["momentum"] * trace_bar) < 1e-12
     assert relative(taped(p, "trace"), truth(p, "trace")) < 1e-12
-    assert abs(np.vdot(trace, trace_bar)) < 1e-12  # a scale-free function pulls back orthogonally to its input
+    assert abs(np.vdot(trace, trace_bar)) < 1e-12  # the backward of a scale-free function is orthogonal to its input
 
 
 @pytest.mark.clause("E-A23")

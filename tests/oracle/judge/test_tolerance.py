@@ -88,7 +88,7 @@ def test_amplification_is_one_without_newton_schulz_and_the_slope_at_zero_for_ra
     assert {each.amplification for each in tolerances(CASES["delta"], dtype="float32").values()} == {1.0}
     header, slope = {"schema": 1, "rule": "newton_schulz"}, 3.4445**5
     one_entry = np.zeros((3, 4))
-    one_entry[1, 2] = 1.0  # whatever its size, its direction is the same
+    one_entry[1, 2] = 1.0  # at any size its direction is the same
     assert tolerances(atlas_ref.make(header, {"in/G": one_entry}), dtype="float32")["out/X"].amplification == 1.0
     rank_one = np.outer([1.0, 0.5, 0.7], [0.4, 1.0, 0.6, 0.8])
     found = tolerances(atlas_ref.make(header, {"in/G": rank_one}), dtype="float32")["out/X"].amplification

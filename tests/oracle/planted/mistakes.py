@@ -16,7 +16,7 @@ NEWTON_SCHULZ = ("omega", "omega tall")
 
 @dataclass(frozen=True)
 class Mistake:
-    """A mistake in the re-statement.
+    """A mistake in the restatement.
 
     Attributes:
         plant: what it changes.

@@ -21,7 +21,7 @@ from tests.oracle.planted.rounding import LEGAL, PLAIN, Array, Rounding
 
 STORAGE: dict[str, Any] = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
 
-#: Cases without a window or Newton-Schulz, whose chunk form the re-statement has.
+#: Cases without a window or Newton-Schulz, whose chunk form the restatement has.
 CHUNKED = ("titans_lmm", "delta", "hebbian")
 
 
