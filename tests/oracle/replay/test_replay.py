@@ -221,10 +221,7 @@ def test_out_y_stands_for_the_read_where_the_trace_leaves_it_out():
 
 @pytest.mark.clause("REPLAY-6")
 def test_rows_without_influence_are_not_looked_at():
-    """Rows that must be ignored.
-
-    Rows before the first token, rows cut off at a boundary, and those of an inactive token.
-    """
+    """Rows to ignore: before the first token, cut off at a boundary, or of an inactive token."""
     case = small("cut", pulse=3)
     mine = {name: value.copy() for name, value in trace(case).items()}
     free = mine["trace/residual"] == 0.0
