@@ -1,4 +1,7 @@
-"""A vector's inputs from its target, topic and seed: dyadic, exact in bfloat16 and float16, the same on every machine (VEC-3 to VEC-5)."""
+"""A vector's inputs from its target, topic and seed (VEC-3 to VEC-5).
+
+They are dyadic, exact in bfloat16 and float16, and the same on every machine.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ Inputs = dict[str, Any]
 #: A list that entries are drawn from; or the largest whole number, and what it is multiplied by.
 Recipe = tuple[float, ...] | tuple[int, float]
 
-#: What gates and rates are drawn from: none at 1/2, where forget is retain, and none equal throughout.
+#: Values that gates and rates are drawn from: none at 1/2, where forget is retain, and none equal throughout.
 RETAIN = (0.625, 0.75, 0.8125, 0.875, 0.9375)
 FORGET = tuple(1.0 - each for each in RETAIN)
 MOMENTUM = (0.25, 0.375, 0.5, 0.625, 0.75)
@@ -48,9 +51,9 @@ def drawn(target: Target, topic: Topic, seed: int) -> Case:
     if history:
         request["history"] = request["window"] - 1
     name = f"{target.name}-{topic.name}"
-    made = new(Request(**request, cotangent=topic.grad), name=name)
-    header = made.header.plain()
-    inputs = {key: _values(seed, key, value, convention) for key, value in made.inputs.items()}
+    case = new(Request(**request, cotangent=topic.grad), name=name)
+    header = case.header.plain()
+    inputs = {key: _values(seed, key, value, convention) for key, value in case.inputs.items()}
     inputs |= _resuming(seed, header, inputs, convention, "phase" in topic.regimes, history=history)
     if topic.grad:
         inputs |= {
@@ -62,7 +65,7 @@ def drawn(target: Target, topic: Topic, seed: int) -> Case:
 
 
 def stored(value: Any) -> Any:
-    """As files hold it: masks as they are, numbers in float32."""
+    """An array as files hold it: masks as they are, numbers in float32."""
     return value if value.dtype.kind in "bu" else value.astype(np.float32)
 
 
@@ -97,14 +100,14 @@ def _values(seed: int, key: str, like: Any, convention: Convention) -> Any:
 
 
 def _resuming(seed: int, header: Inputs, inputs: Inputs, convention: Convention, phase: bool, *, history: bool) -> Inputs:
-    """What a call that goes on in the middle of a span has, beside its states."""
-    found: Inputs = {}
+    """Extra inputs of a call that goes on in the middle of a span, beside its states."""
+    extra: Inputs = {}
     frozen = convention.frozen_reference or convention.read == "chunk_start"
     if phase and frozen:
         header["phase"] = 2
-        found["in/M_ref"] = _values(seed, "in/M_ref", inputs["in/M0"], convention)
+        extra["in/M_ref"] = _values(seed, "in/M_ref", inputs["in/M0"], convention)
     if history and convention.order == "momentum_then_window":
         lead, shape = inputs["in/M0"].shape[:-2], inputs["in/M0"].shape[-2:]
         like = np.zeros((*lead, header["window"] - 1, *shape))
-        found["in/window_momentum"] = _values(seed, "in/window_momentum", like, convention)
-    return found
+        extra["in/window_momentum"] = _values(seed, "in/window_momentum", like, convention)
+    return extra

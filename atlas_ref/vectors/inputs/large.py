@@ -1,4 +1,4 @@
-"""Larger cases that nobody has to download: a recipe for the inputs, and norms and projections of the results (VEC-13)."""
+"""Larger cases without a download: a recipe for the inputs, and norms and projections of the results (VEC-13)."""
 
 from __future__ import annotations
 
@@ -71,17 +71,17 @@ def drawn_large(large: Large) -> tuple[Case, dict[str, Any]]:
 
 def _recipe(name: str, value: Numbers, case: Case, large: Large) -> dict[str, Any]:
     how = recipe(name, case.convention)
-    found: dict[str, Any] = {"shape": list(value.shape), "seed": large.seed}
+    origin: dict[str, Any] = {"shape": list(value.shape), "seed": large.seed}
     if isinstance(how[0], int):
-        return found | {"most": how[0], "unit": how[1] * (large.shrink if name in ("in/k", "in/q") else 1.0)}
-    return found | {"values": list(how)}
+        return origin | {"most": how[0], "unit": how[1] * (large.shrink if name in ("in/k", "in/q") else 1.0)}
+    return origin | {"values": list(how)}
 
 
 def from_recipes(header: Mapping[str, Any], recipes: Mapping[str, Mapping[str, Any]], name: str) -> Case:
     """The case that recipes make.
 
     Raises:
-        CaseError: it is none.
+        CaseError: the recipes make no case.
     """
     tensors = {}
     for key, each in recipes.items():
@@ -103,15 +103,15 @@ def summary(tensor: str, value: Numbers, seed: int) -> dict[str, Any]:
 
 def signs(tensor: str, number: int, count: int, seed: int) -> Numbers:
     """+1 where the top bit of the stream's word is 0, else -1; the stream's name is "TENSOR projection NUMBER"."""
-    found: Numbers = np.where(words(seed, f"{tensor} projection {number}", count) >> np.uint64(63) == 0, 1.0, -1.0)
-    return found
+    values: Numbers = np.where(words(seed, f"{tensor} projection {number}", count) >> np.uint64(63) == 0, 1.0, -1.0)
+    return values
 
 
-def apart(found: Mapping[str, Any], want: Mapping[str, Any]) -> float:
-    """How far two summaries are from each other, as a multiple of what is allowed in float64."""
+def apart(own: Mapping[str, Any], want: Mapping[str, Any]) -> float:
+    """Distance of two summaries, as a multiple of what is allowed in float64."""
     size = float(want["rms"]) * math.sqrt(math.prod(want["shape"]))
-    if found["shape"] != want["shape"]:
+    if own["shape"] != want["shape"]:
         return math.inf
-    gaps = [abs(found[key] - want[key]) / max(want[key], 5e-324) for key in ("max", "rms")]
-    gaps += [abs(a - b) / max(size, 5e-324) for a, b in zip(found["projections"], want["projections"], strict=True)]
+    gaps = [abs(own[key] - want[key]) / max(want[key], 5e-324) for key in ("max", "rms")]
+    gaps += [abs(a - b) / max(size, 5e-324) for a, b in zip(own["projections"], want["projections"], strict=True)]
     return float(max(gaps)) / AGREE

@@ -1,4 +1,4 @@
-"""What a vector is able to show: the properties without which some mistakes stay hidden, read off its numbers (VEC-5)."""
+"""Properties of a vector without which some mistakes stay hidden, read off its numbers (VEC-5)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TINY = 2.0**-20
 
 
 class Look:
-    """A case with what its properties are read off."""
+    """A case, its trace and its sizes, from which properties are computed."""
 
     def __init__(self, case: Case) -> None:
         self.case, self.header = case, case.header
@@ -53,11 +53,11 @@ class Look:
         return value.shape[-1] != value.shape[-2] or not np.array_equal(value, np.swapaxes(value, -1, -2))
 
     def arguments(self) -> Numbers:
-        """What Newton-Schulz is applied to, (matrices, d_out, d_phi)."""
+        """Arguments of Newton-Schulz, (matrices, d_out, d_phi)."""
         if not self.case.convention.has_newton_schulz:
             return np.zeros((0, 1, 1))
-        found = self.inputs["in/G"] if self.header.rule == "newton_schulz" else self.traced["trace/S"]
-        return found.reshape(-1, *found.shape[-2:])
+        matrices = self.inputs["in/G"] if self.header.rule == "newton_schulz" else self.traced["trace/S"]
+        return matrices.reshape(-1, *matrices.shape[-2:])
 
 
 def _weights_by_token(look: Look) -> bool:
@@ -77,8 +77,8 @@ def _repeated(look: Look) -> bool:
 
 
 def _zero_gradient(look: Look) -> bool:
-    found = look.traced.get("trace/gradient")
-    return found is not None and bool((np.abs(found).max(axis=(-2, -1)) == 0).any())
+    gradients = look.traced.get("trace/gradient")
+    return gradients is not None and bool((np.abs(gradients).max(axis=(-2, -1)) == 0).any())
 
 
 def _equal_values(look: Look) -> bool:
@@ -133,13 +133,13 @@ PROPERTIES: dict[str, Callable[[Look], bool]] = {
 
 
 def properties(case: Case) -> list[str]:
-    """Names of those that a case has (VEC-5)."""
+    """Names of the properties that a case has (VEC-5)."""
     look = Look(case)
     return [name for name, has in PROPERTIES.items() if has(look)]
 
 
 def forms(case: Case) -> list[tuple[str, int]]:
-    """Forms that compute a case, with a chunk that does not divide its tokens and one that is longer than they are."""
+    """Forms that compute a case, with a chunk that does not divide its tokens and one that is longer."""
     if case.header.rule not in RULES:
         return []
     T = facts(case).tokens

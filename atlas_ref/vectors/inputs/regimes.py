@@ -1,4 +1,4 @@
-"""Places where a mistake shows that ordinary numbers hide: what is done to the inputs of a topic (VEC-3)."""
+"""Changes of a topic's inputs that show mistakes which ordinary numbers hide (VEC-3)."""
 
 from __future__ import annotations
 
@@ -25,8 +25,11 @@ def _as_drawn(seed: int, inputs: Inputs, case: Case) -> Inputs:
 
 
 def _edges(seed: int, inputs: Inputs, case: Case) -> Inputs:
-    """Gates exactly 0 and 1, and steps of 0, at a third of the places; the first two gates are a 0 and a 1 whatever is drawn."""
-    found = dict(inputs)
+    """Gates exactly 0 and 1, and steps of 0, at a third of the places.
+
+    Two fixed places have a 0 and a 1 under every seed.
+    """
+    tensors = dict(inputs)
     for name, values in (("in/retain", (0.0, 1.0)), ("in/momentum", (1.0, 0.0)), ("in/step_size", (0.0, 0.0))):
         if name not in inputs:
             continue
@@ -35,12 +38,12 @@ def _edges(seed: int, inputs: Inputs, case: Case) -> Inputs:
         value[draw == 0], value[draw == 1] = values
         flat = value.reshape(-1)
         flat[2], flat[-2] = values
-        found[name] = value
-    return found
+        tensors[name] = value
+    return tensors
 
 
 def _repeated(seed: int, inputs: Inputs, case: Case) -> Inputs:
-    """One key for every token of a sequence: what is written is overwritten."""
+    """One key for every token of a sequence, so that every write overwrites the one before."""
     return inputs | {"in/k": np.repeat(inputs["in/k"][..., :1, :], inputs["in/k"].shape[-2], axis=-2)}
 
 
@@ -53,19 +56,22 @@ def _strong(seed: int, inputs: Inputs, case: Case) -> Inputs:
 
 
 def _zero_gradient(seed: int, inputs: Inputs, case: Case) -> Inputs:
-    """The first value is what M0 holds of the first key, a unit vector, and S0 is 0: the first gradient and momentum are 0."""
-    found = dict(inputs)
+    """Inputs whose first gradient and momentum are 0.
+
+    The first value is what M0 returns for the first key, a unit vector, and S0 is 0.
+    """
+    tensors = dict(inputs)
     M0 = np.swapaxes(inputs["in/M0"], -1, -2) if case.convention.layout == "transposed" else inputs["in/M0"]
     k, v = inputs["in/k"].copy(), inputs["in/v"].copy()
     k[..., 0, :] = np.eye(k.shape[-1])[0]
     v[..., 0, :] = 0.0 if case.convention.reference == "zero" else M0[..., :, 0]
     if "in/S0" in inputs:
-        found["in/S0"] = np.zeros_like(inputs["in/S0"])
-    return found | {"in/k": k, "in/v": v}
+        tensors["in/S0"] = np.zeros_like(inputs["in/S0"])
+    return tensors | {"in/k": k, "in/v": v}
 
 
 def _tiny(seed: int, inputs: Inputs, case: Case) -> Inputs:
-    """The norm of the first momenta is near 1e-7, the eps of Newton-Schulz, from inputs that float16 holds."""
+    """First momenta with norms near 1e-7, the eps of Newton-Schulz, from inputs that float16 holds."""
     enters = case.convention.rate in ("momentum", "both", "split")
     h = 2.0**-8
     k, v = (2.0**-6, 2.0**-10) if enters else (2.0**-10, 2.0**-14)
@@ -74,15 +80,18 @@ def _tiny(seed: int, inputs: Inputs, case: Case) -> Inputs:
 
 
 def _cancelling(seed: int, inputs: Inputs, case: Case) -> Inputs:
-    """An initial memory that the writes nearly cancel, so that a small error of one write is a large one of what is left."""
-    found, best, least = dict(inputs), inputs["in/M0"], np.inf
+    """An initial memory that the writes nearly cancel.
+
+    A small error of one write is then a large error of the last memory.
+    """
+    candidate, best, least = dict(inputs), inputs["in/M0"], np.inf
     for _ in range(STEPS):
-        left = evaluate(make(case.header.plain(), found)).tensors["out/M"]
-        size = float(np.linalg.norm(left)) / max(float(np.linalg.norm(found["in/M0"])), 1e-9)
+        rest = evaluate(make(case.header.plain(), candidate)).tensors["out/M"]
+        size = float(np.linalg.norm(rest)) / max(float(np.linalg.norm(candidate["in/M0"])), 1e-9)
         if size < least:
-            best, least = found["in/M0"], size
-        moved = found["in/M0"] - left
-        found["in/M0"] = np.clip(moved, -64, 64).astype(ml_dtypes.bfloat16).astype(np.float16).astype(np.float64)
+            best, least = candidate["in/M0"], size
+        moved = candidate["in/M0"] - rest
+        candidate["in/M0"] = np.clip(moved, -64, 64).astype(ml_dtypes.bfloat16).astype(np.float16).astype(np.float64)
     return inputs | {"in/M0": best}
 
 
@@ -101,7 +110,7 @@ def _rank_one(seed: int, inputs: Inputs, case: Case) -> Inputs:
 
 
 def _zero_matrix(seed: int, inputs: Inputs, case: Case) -> Inputs:
-    """The first matrix is zero."""
+    """A first matrix of zeros."""
     G = inputs["in/G"].copy()
     G[0] = 0.0
     return {**inputs, "in/G": G}

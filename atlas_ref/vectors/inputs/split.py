@@ -1,4 +1,4 @@
-"""A call cut in two at a token, the second call fed with what the first returns (CONV-37, CONV-38, VEC-10)."""
+"""A call cut in two at a token, the second fed with results of the first (CONV-37, CONV-38, VEC-10)."""
 
 from __future__ import annotations
 
@@ -25,20 +25,21 @@ Tensors = dict[str, np.ndarray[Any, Any]]
 
 
 def places(case: Case) -> list[int]:
-    """Tokens before which the call may be cut: the second, the middle one and the last; none where the cut shows by definition.
+    """Tokens before which the call may be cut: the second, the middle one and the last.
 
-    A read of the call's end shows it (CONV-38), and so does a reset after the cut, which restores the second call's first state.
+    There are none where a cut shows by definition. A read of the call's end shows it (CONV-38), and so does a reset after the cut,
+    which restores the second call's first state.
     """
     T = facts(case).tokens if case.header.rule in RULES else 0
     if case.convention.read == "call_end":
         return []
-    found = sorted(place for place in {1, T // 2, T - 1} if 0 < place < T)
+    cuts = sorted(place for place in {1, T // 2, T - 1} if 0 < place < T)
     resets = np.nonzero(case.inputs["in/reset"])[0].tolist() if "in/reset" in case.inputs else []
-    return [place for place in found if not any(reset > place for reset in resets)]
+    return [place for place in cuts if not any(reset > place for reset in resets)]
 
 
 def in_two(case: Case, place: int) -> tuple[Case, Case]:
-    """The call before a token, and the call from it on as the first one's results make it."""
+    """The call before a token, and the call from it on, which starts from the results of the first."""
     head = _part(case, range(place))
     return head, resumed(case, evaluate(head), range(place, facts(case).tokens))
 
@@ -51,14 +52,14 @@ def resumed(case: Case, before: Results, tokens: range, *, lost: tuple[str, ...]
     """
     candidate = cut(case, "T", tokens)
     assert candidate is not None
-    given: Tensors = {name: value for name, value in candidate.tensors.items() if name not in RESUMES.values()}
-    given |= {name: before.tensors[out] for out, name in RESUMES.items() if out in before.tensors and out not in lost}
-    if "out/window_residual" in lost and "in/window_k" in given:  # a case cannot do without
-        given["in/window_residual"] = np.zeros_like(before.tensors["out/window_residual"])
+    tensors: Tensors = {name: value for name, value in candidate.tensors.items() if name not in RESUMES.values()}
+    tensors |= {name: before.tensors[out] for out, name in RESUMES.items() if out in before.tensors and out not in lost}
+    if "out/window_residual" in lost and "in/window_k" in tensors:  # a case cannot do without
+        tensors["in/window_residual"] = np.zeros_like(before.tensors["out/window_residual"])
     header = {key: value for key, value in candidate.header.items() if key != "phase"}
     if "phase" in before.header and "phase" not in lost:
         header["phase"] = before.header["phase"]
-    return make(header, given, name=case.name)
+    return make(header, tensors, name=case.name)
 
 
 def _part(case: Case, tokens: range) -> Case:
@@ -69,5 +70,5 @@ def _part(case: Case, tokens: range) -> Case:
 
 
 def joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> Tensors:
-    """Results of both calls as those of one: y of both, and what the second leaves."""
+    """Results of both calls as those of one: y of both, and the last states of the second."""
     return {**second, "out/y": np.concatenate([first["out/y"], second["out/y"]], axis=-2)}

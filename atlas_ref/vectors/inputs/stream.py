@@ -1,4 +1,7 @@
-"""Numbers from a seed that any language draws alike: SplitMix64, and multiples of a power of two. Specified in specs/vectors.md, VEC-4."""
+"""Numbers from a seed that any language draws alike: SplitMix64, and multiples of a power of two.
+
+Specified in specs/vectors.md, VEC-4.
+"""
 
 from __future__ import annotations
 
@@ -23,20 +26,26 @@ def mixed(z: Words) -> Words:
 
 def hashed(name: str) -> int:
     """FNV-1a of a name's UTF-8 bytes, 64 bits."""
-    found = OFFSET
+    value = OFFSET
     for byte in name.encode():
-        found = (found ^ byte) * PRIME % BITS
-    return found
+        value = (value ^ byte) * PRIME % BITS
+    return value
 
 
 def words(seed: int, name: str, count: int) -> Words:
-    """Word i of the stream of a name: mix(key + (i + 1) GOLDEN), key = mix(hash(name) + seed GOLDEN), all modulo 2^64 (VEC-4)."""
+    """The first words of the stream of a name, modulo 2^64 (VEC-4).
+
+    Word i is mix(key + (i + 1) GOLDEN), where key = mix(hash(name) + seed GOLDEN).
+    """
     key = mixed(np.array([(hashed(name) + seed * GOLDEN) % BITS], np.uint64))
     return mixed(key + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(GOLDEN))
 
 
 def whole(seed: int, name: str, count: int, low: int, high: int) -> Numbers:
-    """Whole numbers from low to high, both included: low + floor(top 32 bits * (high - low + 1) / 2^32) (VEC-4)."""
+    """Whole numbers from low to high, both included (VEC-4).
+
+    They are low + floor(top 32 bits * (high - low + 1) / 2^32).
+    """
     top = words(seed, name, count) >> np.uint64(32)
     return low + ((top * np.uint64(high - low + 1)) >> np.uint64(32)).astype(np.float64)
 
@@ -44,8 +53,8 @@ def whole(seed: int, name: str, count: int, low: int, high: int) -> Numbers:
 def chosen(seed: int, name: str, shape: tuple[int, ...], values: tuple[float, ...]) -> Numbers:
     """An array whose entries are drawn from a list."""
     places = whole(seed, name, int(np.prod(shape)), 0, len(values) - 1).astype(int)
-    found: Numbers = np.asarray(values, np.float64)[places].reshape(shape)
-    return found
+    entries: Numbers = np.asarray(values, np.float64)[places].reshape(shape)
+    return entries
 
 
 def dyadic(seed: int, name: str, shape: tuple[int, ...], *, most: int, scale: float) -> Numbers:

@@ -1,4 +1,4 @@
-"""What a set holds vectors of: targets, each a rule under one convention, and topics, each a shape and a regime (VEC-2, VEC-3)."""
+"""Targets, each a rule under one convention, and topics, each a shape and a regime (VEC-2, VEC-3)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SMALL = {"tokens": 4, "d_in": 3, "d_out": 3, "heads": 1}
 
 
 class Topic(NamedTuple):
-    """What the cases of one kind have in common.
+    """The shape and the regime that the cases of one kind have in common.
 
     Attributes:
         request: fields of `Request` that differ from the target's.
@@ -83,7 +83,7 @@ ROWS = (Topic("rows", {"d_in": 3, "heads": 4}), Topic("gradient", {"d_in": 3, "h
 
 
 class Target(NamedTuple):
-    """A rule under one convention: what somebody implements, and what a set must be adequate for.
+    """A rule under one convention: the thing that is implemented, and for which a set must be adequate.
 
     Attributes:
         name: of the target; its vectors are called NAME-TOPIC.
@@ -107,7 +107,7 @@ class Target(NamedTuple):
 
     @property
     def topics(self) -> tuple[Topic, ...]:
-        """Those that it has."""
+        """The listed topics that the target has."""
         has = {"newton_schulz"} if self.convention.has_newton_schulz else set()
         return tuple(topic for topic in self.listed if topic.name not in self.without and set(topic.needs) <= has)
 

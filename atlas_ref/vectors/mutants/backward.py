@@ -1,4 +1,4 @@
-"""Mistakes of the backward pass: values are right, and what is pulled back is not (VEC-16)."""
+"""Mistakes of the backward pass: values are right, and cotangents are not (VEC-16)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def pulled(change: Callable[[Array], Array]) -> Callable[[Array], Array]:
 
 _dropped = pulled(lambda g: 0.0 * g)
 _doubled = pulled(lambda g: 2.0 * g)
-_turned = pulled(lambda g: g.swapaxes(-1, -2))
+_transposed = pulled(lambda g: g.swapaxes(-1, -2))
 
 
 def _always(at: Seen) -> bool:
@@ -41,11 +41,11 @@ def _square(at: Seen) -> bool:
 
 
 def _to(name: str, change: Callable[[Array], Array]) -> Callable[[Inputs], Inputs]:
-    return lambda given: given._replace(**{name: change(getattr(given, name))})
+    return lambda inputs: inputs._replace(**{name: change(getattr(inputs, name))})
 
 
 def _has(name: str) -> Callable[[Seen], bool]:
-    return lambda at: getattr(at.given, name) is not None
+    return lambda at: getattr(at.inputs, name) is not None
 
 
 def _averaged(x: Array) -> Array:
@@ -61,15 +61,15 @@ MISTAKES: tuple[Mistake, ...] = (
         "what the residual owes to the memory is transposed",
         lambda at: _errors(at) and at.square,
         True,
-        touch={"reference": _turned},
+        touch={"reference": _transposed},
     ),
-    Mistake("dM transposed", "dM is transposed where the memory decays", _square, True, touch={"carried M": _turned}),
+    Mistake("dM transposed", "dM is transposed where the memory decays", _square, True, touch={"carried M": _transposed}),
     Mistake(
         "dS transposed",
         "dS is transposed where the momentum decays",
         lambda at: at.square and at.momentum,
         True,
-        touch={"carried S": _turned},
+        touch={"carried S": _transposed},
     ),
     Mistake("inner gradient held fixed", "nothing passes the inner gradient", _always, True, touch={"gradient": _dropped}),
     Mistake("residual held fixed", "nothing passes the residual", _always, True, touch={"residual": _dropped}),
@@ -95,6 +95,6 @@ MISTAKES: tuple[Mistake, ...] = (
         "initial window tokens have no gradient",
         lambda at: at.history > 0 and at.structure.order == "window_then_momentum",
         True,
-        inputs=lambda given: given._replace(window_keys=_dropped(given.window_keys), window_targets=_dropped(given.window_targets)),
+        inputs=lambda inputs: inputs._replace(window_keys=_dropped(inputs.window_keys), window_targets=_dropped(inputs.window_targets)),
     ),
 )

@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 #: Tokens of a chunk: enough that terms of second order count, and no multiple of most topics.
 CHUNK = 5
 
-#: name -> what somebody did.
+#: name -> the mistake in words.
 MISTAKES = {
     "gates copied onto padding": "the padding of the last chunk has the gates of the last token",
     "chunk gates not shifted": "residuals are taken under the memory after the token's own write",
@@ -36,16 +36,16 @@ MISTAKES = {
 
 def made_in(at: Seen, name: str) -> bool:
     """Whether the form computes a case, and the mistake can be made there."""
-    given, s = at.given, at.structure
-    gates = [x for x in (given.retain, given.momentum, given.a, given.b) if x is not None]
+    inputs, s = at.inputs, at.structure
+    gates = [x for x in (inputs.retain, inputs.momentum, inputs.a, inputs.b) if x is not None]
     plain = (
         at.case.header.level == "projected"
         and s.window == 1
         and s.reference in ("running", "zero")
         and s.read == "after"
-        and given.decay is None
+        and inputs.decay is None
     )
-    plain = plain and all(x.shape[-2] == 1 for x in gates) and given.active.all() and not given.reset.any()
+    plain = plain and all(x.shape[-2] == 1 for x in gates) and inputs.active.all() and not inputs.reset.any()
     if name == "gates copied onto padding":
         return plain and at.tokens % CHUNK != 0
     if name == "chunk momentum dropped":
@@ -53,21 +53,21 @@ def made_in(at: Seen, name: str) -> bool:
     if name in ("chunk gates not shifted", "chunk decay not shifted", "chunk diagonal kept", "chunk inverse of first order"):
         return plain and s.reference == "running"
     if name == "chunk decay by division":
-        return plain and given.momentum is None and given.retain is not None
+        return plain and inputs.momentum is None and inputs.retain is not None
     return plain
 
 
-def run(given: Inputs, reference: str, wrong: str | None = None) -> Outputs:
-    """What the family computes, chunk by chunk; with a mistake by its name."""
-    T = given.keys.shape[-2]
+def run(inputs: Inputs, reference: str, wrong: str | None = None) -> Outputs:
+    """Results of the family, chunk by chunk; with a mistake by its name."""
+    T = inputs.keys.shape[-2]
     rows = -(-T // CHUNK) * CHUNK
-    k, v, q = (_rows(x, rows) for x in (given.keys, given.targets, given.queries))
+    k, v, q = (_rows(x, rows) for x in (inputs.keys, inputs.targets, inputs.queries))
     copied = wrong == "gates copied onto padding"
-    r, b, a = (_gate(x, T, k, fill, copied) for x, fill in ((given.retain, 1.0), (given.b, 0.0), (given.a, 0.0)))
-    m = _gate(np.zeros_like(k[..., :T, :1, None]) if given.momentum is None else given.momentum, T, k, 1.0, copied)
-    a = a * _gate(given.weights, T, k, 1.0, copied=False)
-    M = np.broadcast_to(given.M0, (*k.shape[:-2], *given.M0.shape[-2:]))
-    S = np.zeros_like(M) if given.S0 is None else np.broadcast_to(given.S0, M.shape)
+    r, b, a = (_gate(x, T, k, fill, copied) for x, fill in ((inputs.retain, 1.0), (inputs.b, 0.0), (inputs.a, 0.0)))
+    m = _gate(np.zeros_like(k[..., :T, :1, None]) if inputs.momentum is None else inputs.momentum, T, k, 1.0, copied)
+    a = a * _gate(inputs.weights, T, k, 1.0, copied=False)
+    M = np.broadcast_to(inputs.M0, (*k.shape[:-2], *inputs.M0.shape[-2:]))
+    S = np.zeros_like(M) if inputs.S0 is None else np.broadcast_to(inputs.S0, M.shape)
     reads = []
     for first in range(0, rows, CHUNK):
         at = slice(first, first + CHUNK)
@@ -83,7 +83,7 @@ def run(given: Inputs, reference: str, wrong: str | None = None) -> Outputs:
         )
         y, M, S = _chunk(*part, M, S, reference, wrong)
         reads.append(y)
-    return Outputs(np.concatenate(reads, axis=-2)[..., :T, :], M, None if given.S0 is None else S, None, None, None)
+    return Outputs(np.concatenate(reads, axis=-2)[..., :T, :], M, None if inputs.S0 is None else S, None, None, None)
 
 
 def _rows(x: Array, rows: int) -> Array:
@@ -119,10 +119,10 @@ def _chunk(
             E[..., t, :] = (base[..., t, :] - (A[..., t : t + 1, :] @ E)[..., 0, :]) / (1.0 + A[..., t, t, None])
     y = c[..., 1:, None] * (q @ np.swapaxes(M, -1, -2)) + f[..., 1:, None] * (q @ np.swapaxes(S, -1, -2))
     y = y - (G * (q @ np.swapaxes(k, -1, -2))) @ E
-    kept = np.ones_like(c[..., -1]) if wrong == "chunk memory not decayed" else c[..., -1]
-    turned = np.swapaxes(E, -1, -2)
-    M_end = kept[..., None, None] * M + f[..., -1, None, None] * S - (turned * G[..., -1:, :]) @ k
-    return y, M_end, n[..., -1, None, None] * S + (turned * N[..., -1:, :]) @ k
+    decay = np.ones_like(c[..., -1]) if wrong == "chunk memory not decayed" else c[..., -1]
+    Et = np.swapaxes(E, -1, -2)
+    M_end = decay[..., None, None] * M + f[..., -1, None, None] * S - (Et * G[..., -1:, :]) @ k
+    return y, M_end, n[..., -1, None, None] * S + (Et * N[..., -1:, :]) @ k
 
 
 def _coefficients(r: Array, m: Array, a: Array, b: Array, wrong: str | None) -> tuple[Array, Array, Array, Array, Array]:

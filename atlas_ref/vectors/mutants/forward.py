@@ -1,4 +1,4 @@
-"""Mistakes of the forward pass, each what somebody has done or easily does (VEC-16)."""
+"""Mistakes of the forward pass, each made before or easily made (VEC-16)."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def _held(at: Seen) -> int:
 
 
 def _has(name: str) -> Callable[[Seen], bool]:
-    return lambda at: getattr(at.given, name) is not None
+    return lambda at: getattr(at.inputs, name) is not None
 
 
 def _changed(name: str, change: Callable[[Array], Array]) -> Callable[[Inputs], Inputs]:
-    return lambda given: given._replace(**{name: change(getattr(given, name))})
+    return lambda inputs: inputs._replace(**{name: change(getattr(inputs, name))})
 
 
 def _later(x: Array) -> Array:
-    """Columns or rows one token late: token t has what token t - 1 should have, the first keeps its own."""
+    """Columns or rows one token late: token t has those of token t - 1, the first keeps its own."""
     return ops.concatenate([x[..., :1, :, :], x[..., :-1, :, :]], axis=-3)
 
 
@@ -56,14 +56,14 @@ def _of_first_head(behind: int) -> Callable[[Array], Array]:
 
 def _per_head(name: str) -> Callable[[Seen], bool]:
     def applies(at: Seen) -> bool:
-        value = getattr(at.given, name)
-        return at.heads > 1 and value is not None and len(value.shape) == len(at.given.keys.shape) + 1
+        value = getattr(at.inputs, name)
+        return at.heads > 1 and value is not None and len(value.shape) == len(at.inputs.keys.shape) + 1
 
     return applies
 
 
 def _row_wise(name: str) -> Callable[[Seen], bool]:
-    return lambda at: getattr(at.given, name) is not None and getattr(at.given, name).shape[-2] > 1
+    return lambda at: getattr(at.inputs, name) is not None and getattr(at.inputs, name).shape[-2] > 1
 
 
 def _oldest_dropped(weights: Array) -> Array:
@@ -80,23 +80,23 @@ def _first_rows(name: str) -> Mistake:
 
 
 def _inactive(at: Seen) -> bool:
-    return not bool(at.given.active.all())
+    return not bool(at.inputs.active.all())
 
 
-def _decaying(given: Inputs) -> Inputs:
-    """An inactive token writes nothing and decays all the same."""
-    rest = given.active.reshape(-1, 1, 1)
-    one = ops.ones_like(given.retain, shape=(len(given.active), 1, 1))
+def _decaying(inputs: Inputs) -> Inputs:
+    """Inputs under which an inactive token writes nothing and decays all the same."""
+    rest = inputs.active.reshape(-1, 1, 1)
+    one = ops.ones_like(inputs.retain, shape=(len(inputs.active), 1, 1))
 
     def gate(x: Array, value: float) -> Array:
         return ops.where(rest, one if x is None else x, value * one)
 
-    momentum = {} if given.momentum is None else {"momentum": gate(given.momentum, 1.0)}
-    return given._replace(a=gate(given.a, 0.0), b=gate(given.b, 0.0), active=np.ones_like(given.active), **momentum)
+    momentum = {} if inputs.momentum is None else {"momentum": gate(inputs.momentum, 1.0)}
+    return inputs._replace(a=gate(inputs.a, 0.0), b=gate(inputs.b, 0.0), active=np.ones_like(inputs.active), **momentum)
 
 
 def _resets(at: Seen) -> bool:
-    return bool(at.given.reset[1:].any())
+    return bool(at.inputs.reset[1:].any())
 
 
 MISTAKES: tuple[Mistake, ...] = (
@@ -125,19 +125,21 @@ MISTAKES: tuple[Mistake, ...] = (
         "initial window ignored",
         "a call starts with an empty window",
         lambda at: _held(at) > 0,
-        inputs=lambda given: given._replace(window_keys=None, window_targets=None),
+        inputs=lambda inputs: inputs._replace(window_keys=None, window_targets=None),
     ),
     Mistake(
         "initial window reversed",
         "initial window tokens are read newest first",
         lambda at: _held(at) > 1,
-        inputs=lambda given: given._replace(window_keys=ops.flip(given.window_keys, -2), window_targets=ops.flip(given.window_targets, -2)),
+        inputs=lambda inputs: inputs._replace(
+            window_keys=ops.flip(inputs.window_keys, -2), window_targets=ops.flip(inputs.window_targets, -2)
+        ),
     ),
     Mistake(
         "padding leaks a future token",
         "keys and values are one token ahead",
         lambda at: at.tokens > 1,
-        inputs=lambda given: given._replace(keys=_ahead(given.keys), targets=_ahead(given.targets)),
+        inputs=lambda inputs: inputs._replace(keys=_ahead(inputs.keys), targets=_ahead(inputs.targets)),
     ),
     # states
     Mistake("M0 ignored", "a call starts from a memory of zero", _always, inputs=_changed("M0", ops.zeros_like)),
@@ -148,8 +150,12 @@ MISTAKES: tuple[Mistake, ...] = (
         lambda at: at.heads > 1,
         inputs=_changed("M0", _of_first_head(2)),
     ),
-    Mistake("reference ignored", "a resumed span starts under M0", _has("reference"), inputs=lambda given: given._replace(reference=None)),
-    Mistake("initial momenta ignored", "a call starts with no momenta", _has("momenta"), inputs=lambda given: given._replace(momenta=None)),
+    Mistake(
+        "reference ignored", "a resumed span starts under M0", _has("reference"), inputs=lambda inputs: inputs._replace(reference=None)
+    ),
+    Mistake(
+        "initial momenta ignored", "a call starts with no momenta", _has("momenta"), inputs=lambda inputs: inputs._replace(momenta=None)
+    ),
     Mistake(
         "residuals ignored", "a call starts with stored residuals of zero", _has("residuals"), inputs=_changed("residuals", ops.zeros_like)
     ),
@@ -184,25 +190,25 @@ MISTAKES: tuple[Mistake, ...] = (
         lambda at: at.momentum and at.tokens > 1,
         inputs=_changed("momentum", _later),
     ),
-    Mistake("retain left out", "the memory never decays", _has("retain"), inputs=lambda given: given._replace(retain=None, decay=None)),
+    Mistake("retain left out", "the memory never decays", _has("retain"), inputs=lambda inputs: inputs._replace(retain=None, decay=None)),
     Mistake("momentum left out", "momentum is 1 at every token", lambda at: at.momentum, inputs=_changed("momentum", ops.ones_like)),
     Mistake(
         "momentum for retain",
         "the momentum gate multiplies the memory",
         lambda at: at.momentum and _has("retain")(at),
-        inputs=lambda given: given._replace(retain=given.momentum),
+        inputs=lambda inputs: inputs._replace(retain=inputs.momentum),
     ),
     Mistake(
         "retain for momentum",
         "the retain gate multiplies the momentum",
         lambda at: at.momentum and _has("retain")(at),
-        inputs=lambda given: given._replace(momentum=given.retain),
+        inputs=lambda inputs: inputs._replace(momentum=inputs.retain),
     ),
     Mistake(
         "momentum as an average",
         "the gradient is multiplied by one minus the momentum",
         lambda at: at.momentum,
-        inputs=lambda given: given._replace(a=(1.0 - given.momentum) if given.a is None else given.a * (1.0 - given.momentum)),
+        inputs=lambda inputs: inputs._replace(a=(1.0 - inputs.momentum) if inputs.a is None else inputs.a * (1.0 - inputs.momentum)),
     ),
     _first_rows("retain"),
     _first_rows("momentum"),
@@ -213,7 +219,9 @@ MISTAKES: tuple[Mistake, ...] = (
         inputs=_changed("retain", lambda x: x.swapaxes(-1, -2)),
     ),
     # pulses and resets
-    Mistake("pulses ignored", "inactive tokens write", _inactive, inputs=lambda given: given._replace(active=np.ones_like(given.active))),
+    Mistake(
+        "pulses ignored", "inactive tokens write", _inactive, inputs=lambda inputs: inputs._replace(active=np.ones_like(inputs.active))
+    ),
     Mistake(
         "inactive tokens decay",
         "an inactive token writes nothing and the memory decays",
@@ -224,13 +232,13 @@ MISTAKES: tuple[Mistake, ...] = (
         "resets ignored",
         "a packed sequence goes on from the one before",
         _resets,
-        inputs=lambda given: given._replace(reset=np.zeros_like(given.reset)),
+        inputs=lambda inputs: inputs._replace(reset=np.zeros_like(inputs.reset)),
     ),
     Mistake(
         "resets one late",
         "a packed sequence starts at its second token",
         _resets,
-        inputs=lambda given: given._replace(reset=np.concatenate([[False], given.reset[:-1]])),
+        inputs=lambda inputs: inputs._replace(reset=np.concatenate([[False], inputs.reset[:-1]])),
     ),
     # the write and the read
     Mistake(
@@ -268,7 +276,7 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake(
         "key read",
         "y = M k",
-        lambda at: at.given.keys.shape == at.given.queries.shape,
-        inputs=lambda given: given._replace(queries=given.keys),
+        lambda at: at.inputs.keys.shape == at.inputs.queries.shape,
+        inputs=lambda inputs: inputs._replace(queries=inputs.keys),
     ),
 )

@@ -1,8 +1,8 @@
-"""A mistake, and a kernel that makes it: the family of rules in float32 with something wrong at one place (VEC-16).
+"""A mistake, and a kernel that makes it: the family of rules in float32, wrong at one place (VEC-16).
 
-A mistake is planted into what the loop reads (`inputs`), into what decides its control flow (`structure`), into a quantity
+A mistake is planted into the inputs of the loop (`inputs`), into what decides its control flow (`structure`), into a quantity
 at a named place of the loop (`touch`), or into Newton-Schulz. A mistake of the backward pass is a touch that returns its
-argument and pulls back something else.
+argument and has a wrong backward.
 """
 
 from __future__ import annotations
@@ -33,38 +33,38 @@ WAY = Arithmetic("first to last", "forward")
 
 
 class Seen(NamedTuple):
-    """What a mistake may look at to see whether it can be made in a case."""
+    """A case with all that decides whether a mistake can be made in it."""
 
     case: Case
     structure: Structure
-    given: Inputs
+    inputs: Inputs
 
     @property
     def tokens(self) -> int:
-        return int(self.given.keys.shape[-2])
+        return int(self.inputs.keys.shape[-2])
 
     @property
     def square(self) -> bool:
-        return bool(self.given.M0.shape[-1] == self.given.M0.shape[-2])
+        return bool(self.inputs.M0.shape[-1] == self.inputs.M0.shape[-2])
 
     @property
     def heads(self) -> int:
-        return int(np.prod(self.given.M0.shape[:-2], dtype=int))
+        return int(np.prod(self.inputs.M0.shape[:-2], dtype=int))
 
     @property
     def momentum(self) -> bool:
-        return self.given.momentum is not None and self.given.S0 is not None
+        return self.inputs.momentum is not None and self.inputs.S0 is not None
 
     @property
     def history(self) -> int:
-        return 0 if self.given.window_keys is None else int(self.given.window_keys.shape[-2])
+        return 0 if self.inputs.window_keys is None else int(self.inputs.window_keys.shape[-2])
 
 
 class Mistake(NamedTuple):
-    """Something that somebody did.
+    """A mistake of an implementation.
 
     Attributes:
-        words: what they did, for a reader.
+        words: the mistake in words, for a reader.
         made_in: whether it can be made in a case; one that cannot is void there.
         grad: it is in the backward pass, so that gradients are what shows it.
         tensors, structure, inputs, touch, newton_schulz: where it is planted; touch by place of `family.Touch`.
@@ -82,7 +82,7 @@ class Mistake(NamedTuple):
 
 
 def seen(case: Case) -> Seen | None:
-    """A case as mistakes see it; None for a rule without a sequence."""
+    """A case with its structure and inputs as the loop has them; None for a rule without a sequence."""
     if case.header.rule not in RULES:
         return None
     prepared = prepare.Prepared(case.header, converted(case, "float32"), way=WAY)
@@ -90,7 +90,9 @@ def seen(case: Case) -> Seen | None:
 
 
 def computed(case: Case, mistake: Mistake | None, dtype: str) -> Results:
-    """Results of a kernel with a mistake, float32 arithmetic, rounded to `dtype`; with gradients for a mistake of the backward pass.
+    """Results of a kernel with a mistake, in float32 arithmetic, rounded to `dtype`.
+
+    For a mistake of the backward pass they include gradients.
 
     Args:
         case: with inputs as the kernel has them, see `inputs.rounded`.
@@ -103,13 +105,13 @@ def computed(case: Case, mistake: Mistake | None, dtype: str) -> Results:
 
     with np.errstate(all="ignore"):
         if mistake is None or not mistake.grad:
-            found = forward({})
+            results = forward({})
         else:
             outputs, pullback = vjp(forward, {name: inputs[name] for name in differentiable(case)})
             bars = {name: inputs[bar] for name, bar in WEIGHED.items() if bar in inputs}
             (gradients,) = pullback({name: bars.get(name, np.zeros_like(value)) for name, value in outputs.items()})
-            found = {**outputs} | {"grad/" + name.removeprefix("in/"): np.asarray(g) for name, g in gradients.items()}
-        return {name: rounded(np.asarray(value), dtype) for name, value in found.items()}
+            results = {**outputs} | {"grad/" + name.removeprefix("in/"): np.asarray(g) for name, g in gradients.items()}
+        return {name: rounded(np.asarray(value), dtype) for name, value in results.items()}
 
 
 def _forward(case: Case, inputs: Mapping[str, Array], mistake: Mistake | None) -> Results:
@@ -128,16 +130,16 @@ def _forward(case: Case, inputs: Mapping[str, Array], mistake: Mistake | None) -
     if case.header.rule == "newton_schulz":
         return {"out/X": orthogonalise(inputs["in/G"])}
     prepared = prepare.Prepared(case.header, inputs, way=WAY)
-    structure, given = prepare.structure(c, case.header), prepared.stacked([c])
+    structure, stacked = prepare.structure(c, case.header), prepared.stacked([c])
     structure = structure if planted.structure is None else planted.structure(structure)
-    given = given if planted.inputs is None else planted.inputs(given)
+    stacked = stacked if planted.inputs is None else planted.inputs(stacked)
     places: Mapping[str, Callable[[Array], Any]] = planted.touch or {}
 
     def touch(place: str, x: Array) -> Array:
         return places[place](x) if place in places else x
 
-    found = family.run(structure, given, orthogonalise, way=WAY, touch=touch)
-    results = memory.named(case, found)
+    outputs = family.run(structure, stacked, orthogonalise, way=WAY, touch=touch)
+    results = memory.named(case, outputs)
     if "out/M_ref" in results and not (c.frozen_reference or c.read == "chunk_start"):
         del results["out/M_ref"]
     return results

@@ -1,4 +1,4 @@
-"""Every mutant of a case: conventions that it does not ask for, and mistakes, with what a kernel computes that makes them (VEC-16).
+"""Every mutant of a case, another convention or a mistake, with the results of a kernel that has it (VEC-16).
 
 A mutant is killed by a vector if a result of it is not PASS by the measured tolerance. What a case cannot show by the shapes
 and settings alone is no mutant of it: void axes and settings that are the same function (CONV-3, IDENT-4).
@@ -25,7 +25,7 @@ from atlas_ref.vectors.mutants.mistake import Mistake, Results, Seen, computed, 
 #: Tokens of a span where a case has none: of kernels that freeze the memory over chunks.
 SPAN = 3
 
-#: Results that are lost where a call is cut: name -> results, what somebody did.
+#: Results that are lost where a call is cut: name -> results, the mistake in words.
 LOST: dict[str, tuple[tuple[str, ...], str]] = {
     "momentum lost at a cut": (("out/S",), "a second call starts with a momentum of zero"),
     "window lost at a cut": (("out/window_k", "out/window_v", "out/window_gate_before"), "a second call starts with an empty window"),
@@ -53,13 +53,13 @@ def mutants(case: Case, dtype: str) -> Iterator[tuple[str, Results]]:
 
 
 def words(name: str) -> str:
-    """What somebody did, for a reader."""
-    told = {
+    """A mutant in words, for a reader."""
+    meanings = {
         mistake.name: mistake.words
         for mistake in (*forward.MISTAKES, *backward.MISTAKES, *matrices.NEWTON_SCHULZ, *tensors.TOKENS, *tensors.MAPS)
     }
-    told |= chunked.MISTAKES | {lost: meaning for lost, (_, meaning) in LOST.items()}
-    return told.get(name) or f"convention {name} in place of the case's"
+    meanings |= chunked.MISTAKES | {lost: meaning for lost, (_, meaning) in LOST.items()}
+    return meanings.get(name) or f"convention {name} in place of the case's"
 
 
 # -- conventions --------------------------------------------------------------------------------------
@@ -79,13 +79,13 @@ def _conventions(case: Case, dtype: str) -> Iterator[tuple[str, Results]]:
 
 
 def conventions(case: Case) -> dict[str, lattice.Point]:
-    """Every convention one change away that the case's shapes and settings allow to differ, by its change."""
+    """Conventions one change away that a case can tell from its own, by their change."""
     of, own = lattice.facts(case), lattice.point(case.convention)
-    folded, found = lattice.folded(of, own), {}
+    folded, points = lattice.folded(of, own), {}
     for point in lattice.around(own, lattice.tried(case.convention, case.header.rule), 1):
         if lattice.folded(of, point) != folded and lattice.refusal(of, lattice.convention(point)) is None:
-            found[change_named(lattice.changes(own, point))] = point
-    return found
+            points[change_named(lattice.changes(own, point))] = point
+    return points
 
 
 def change_named(changes: dict[str, Any]) -> str:
@@ -98,14 +98,14 @@ def change_named(changes: dict[str, Any]) -> str:
 
 
 def mistakes(case: Case, at: Seen | None) -> list[Mistake]:
-    """Those that can be made in a case."""
+    """Mistakes that can be made in a case."""
     grad = any(name in case.inputs for name in ("in/y_bar", "in/X_bar", "in/phi_bar"))
-    found = tensors.mistakes(case)
+    listed = tensors.mistakes(case)
     if at is not None:
-        found += [each for each in (*forward.MISTAKES, *backward.MISTAKES) if each.made_in(at)]
+        listed += [each for each in (*forward.MISTAKES, *backward.MISTAKES) if each.made_in(at)]
     if case.convention.has_newton_schulz:
-        found += [each for each in matrices.NEWTON_SCHULZ if at is None or each.made_in(at)]
-    return [each for each in found if grad or not each.grad]
+        listed += [each for each in matrices.NEWTON_SCHULZ if at is None or each.made_in(at)]
+    return [each for each in listed if grad or not each.grad]
 
 
 def _chunks(at: Seen, dtype: str) -> Iterator[tuple[str, Results]]:
@@ -117,21 +117,24 @@ def _chunks(at: Seen, dtype: str) -> Iterator[tuple[str, Results]]:
 def chunk_form(at: Seen, dtype: str, wrong: str | None = None) -> Results:
     """Results of the chunk form, perhaps with a mistake."""
     with np.errstate(all="ignore"):
-        found = chunked.run(at.given, at.structure.reference, wrong)
-        results = memory.named(at.case, found)
+        outputs = chunked.run(at.inputs, at.structure.reference, wrong)
+        results = memory.named(at.case, outputs)
         return {name: rounded(np.asarray(value), dtype) for name, value in results.items()}
 
 
 def _needed(at: Seen, name: str) -> bool:
-    """Whether the second call depends on what is lost: momentum_then_window does not look at the window (CONV-16), and under
-    call_start a stored residual is the same as one taken again, so that its position decides nothing (CONV-14)."""
+    """Whether the second call depends on the results that are lost.
+
+    momentum_then_window does not look at the window (CONV-16). Under call_start a stored residual is the same as one computed
+    again, so that its position decides nothing (CONV-14).
+    """
     if name == "window lost at a cut":
         return at.structure.order == "window_then_momentum"
     return name not in ("phase lost at a cut", "residuals lost at a cut") or at.structure.frozen == "chunk_start"
 
 
 def _cuts(at: Seen, dtype: str) -> Iterator[tuple[str, Results]]:
-    """Two calls in float32, and something lost between them."""
+    """Results of two calls in float32, with a state lost between them."""
     case, places = at.case, split.places(at.case)
     if not places:
         return

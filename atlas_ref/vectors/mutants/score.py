@@ -38,7 +38,7 @@ LEGAL = (
 
 
 class Score(NamedTuple):
-    """What a case says of mutants and legal variants, in multiples of the tolerance: PASS is up to 2.
+    """Errors of mutants and legal variants on a case, in multiples of the tolerance: PASS is up to 2.
 
     Attributes:
         mutants, controls: name -> the worst over results; infinity for what is not finite or has another shape.
@@ -51,7 +51,7 @@ class Score(NamedTuple):
 
 
 def score(case: Case, dtype: str) -> Score:
-    """Mutants and legal variants on a case in a format.
+    """The score of mutants and legal variants on a case in a format.
 
     Args:
         case: as drawn; with cotangents, mistakes of the backward pass are mutants too.
@@ -82,7 +82,10 @@ def _one(got: Any, want: Any, allowed: Tolerance) -> float:
 
 
 def controls(case: Case, dtype: str, *, grad: bool) -> Iterator[tuple[str, Results]]:
-    """What must pass: legal ways to round, the rules in float32, the chunk form by hand, and every parallel form (VEC-17)."""
+    """Legal variants, which must pass (VEC-17).
+
+    They are legal ways to round, the rules in float32, the chunk form by hand, and every parallel form.
+    """
     inputs = converted(case, "float32")
     for way in LEGAL:
         yield way.name, _rounded(plainly(case, inputs, way, grad=grad), dtype)

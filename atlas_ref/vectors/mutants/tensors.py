@@ -22,7 +22,7 @@ def _always(at: Seen) -> bool:
 
 
 def _values_first(tensors: Results) -> Results:
-    """Gates that were made for [v; k]."""
+    """Weights of gates for [v; k] in place of [k; v]."""
     d_in = tensors["in/param/W_K"].shape[-2]
     return _each(WEIGHTS, lambda W: ops.concatenate([W[..., d_in:], W[..., :d_in]], axis=-1))(tensors)
 
@@ -61,7 +61,7 @@ MAPS: tuple[Mistake, ...] = (
 
 
 def mistakes(case: Case) -> list[Mistake]:
-    """Those that can be made in a case: of tensors that it has, and of matrices that are square."""
+    """Mistakes that can be made in a case: of tensors that it has, and of matrices that are square."""
     listed = TOKENS if case.header.level == "token" else MAPS if case.header.rule == "feature_map" else ()
     return [each for each in listed if _made_in(each.name, case)]
 

@@ -1,4 +1,4 @@
-"""What is wrong with a file that must be refused: one word for each kind, in which implementations in any language can agree (VEC-11)."""
+"""Codes of refusals: one word for each kind, in which implementations in any language can agree (VEC-11)."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ CUT = 5
 
 
 class Negative(NamedTuple):
-    """One file.
+    """One file that must be refused.
 
     Attributes:
         base: target and topic of the vector that it is made from, drawn with seed 0.
@@ -59,7 +59,7 @@ def _put(name: str, make: Callable[[Tensors], np.ndarray[Any, Any]]) -> Callable
 
 
 def _cut(data: bytes) -> tuple[bytes, Step]:
-    """Without the last bytes."""
+    """The bytes without the last few."""
     return data[:-CUT], {"op": "append", "hex": data[-CUT:].hex()}
 
 
@@ -125,9 +125,9 @@ NEGATIVE = (
 
 
 def _with_nan(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    found = x.copy()
-    found.flat[4] = np.nan
-    return found
+    spoilt = x.copy()
+    spoilt.flat[4] = np.nan
+    return spoilt
 
 
 def negative_named(name: str) -> Negative:
@@ -136,7 +136,7 @@ def negative_named(name: str) -> Negative:
 
 
 def bases(negatives: Sequence[Negative]) -> list[tuple[str, str]]:
-    """What they are made from, each once."""
+    """The vectors that files are made from, each once."""
     return list(dict.fromkeys(each.base for each in negatives))
 
 
@@ -154,7 +154,7 @@ class Made(NamedTuple):
 
 
 def made(negative: Negative, header: Mapping[str, Any], tensors: Tensors) -> Made:
-    """A vector spoilt, and how to undo it."""
+    """The bytes of a spoilt vector, and the steps that repair it."""
     wrong = negative.wrong(tensors)
     data = tensor_bytes(*changed(header, tensors, wrong))
     steps = [_undone(step, header, tensors) for step in wrong]

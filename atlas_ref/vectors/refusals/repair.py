@@ -50,7 +50,7 @@ def repaired(data: bytes, steps: Sequence[Mapping[str, Any]], name: str) -> Case
     """The case that a refused file becomes.
 
     Raises:
-        CaseError: a step that does not exist; what is left is no case either.
+        CaseError: a step does not exist, or the repaired file is no case either.
     """
     for step in steps:
         op = step.get("op")
@@ -68,33 +68,33 @@ def repaired(data: bytes, steps: Sequence[Mapping[str, Any]], name: str) -> Case
 
 def _mended(data: bytes, steps: Sequence[Mapping[str, Any]]) -> bytes:
     """The file after the steps that are about bytes."""
-    found = bytearray(data)
+    content = bytearray(data)
     for step in steps:
         if step["op"] == "append":
-            found += bytes.fromhex(step["hex"])
+            content += bytes.fromhex(step["hex"])
         elif step["op"] == "bytes":
             new = bytes.fromhex(step["hex"])
-            found[step["at"] : step["at"] + len(new)] = new
-    return bytes(found)
+            content[step["at"] : step["at"] + len(new)] = new
+    return bytes(content)
 
 
 def changed(header: Mapping[str, Any], tensors: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], Tensors]:
-    """Header and tensors after steps; those about bytes are not taken."""
-    keys, found = dict(header), dict(tensors)
+    """Header and tensors after steps, without those about bytes."""
+    keys, values = dict(header), dict(tensors)
     for step in steps:
         if step["op"] == "set":
             keys[step["key"]] = step["value"]
         elif step["op"] == "unset":
             keys.pop(step["key"], None)
         elif step["op"] == "put":
-            found[step["tensor"]] = np.array(step["values"], DTYPES[step["dtype"]]).reshape(step["shape"])
+            values[step["tensor"]] = np.array(step["values"], DTYPES[step["dtype"]]).reshape(step["shape"])
         elif step["op"] == "drop":
-            found.pop(step["tensor"], None)
+            values.pop(step["tensor"], None)
         elif step["op"] == "entry":
-            value = found[step["tensor"]].copy()
+            value = values[step["tensor"]].copy()
             value[tuple(step["at"])] = step["value"]
-            found[step["tensor"]] = value
-    return keys, found
+            values[step["tensor"]] = value
+    return keys, values
 
 
 def _read(data: bytes, name: str) -> tuple[dict[str, Any], Tensors]:

@@ -35,7 +35,10 @@ LOG, WHAT = "atlas_ref_vectors", "a set of vectors"
 
 
 class Certifying(NamedTuple):
-    """The plan of the tasks: task `certify` N has the values of vector N, `base` and `large` N those of the other cases."""
+    """The plan of the tasks that certify the values of a set.
+
+    Task `certify` N has the values of vector N; `base` N and `large` N have those of the other cases.
+    """
 
     plan: plan.Plan
 
@@ -73,26 +76,26 @@ def build(
         CaseError: no such plan, python-flint is missing, a folder that holds something else, a log of another set.
     """
     place = _place(Path(out))
-    made = plan.load(name)
+    set_plan = plan.load(name)
     with ExitStack() as stack:
-        described = {"version": atlas_ref.__version__, "plan": _told(made)}
+        described = {"version": atlas_ref.__version__, "plan": _identity(set_plan)}
         log = None if resume is None else stack.enter_context(Log(resume, described, key=LOG, what=WHAT))
-        run = Tasks(Work(Certifying(made), None), _line, jobs, scheduler, log, progress)
-        values = [_values(line) for line in run.lines("certify", range(len(made.vectors)))]
-        bases = [_values(line) for line in run.lines("base", range(len(_bases(made))))]
-        sizes = [_values(line) for line in run.lines("large", range(len(made.large)))]
-    files = _files(made, values, bases, sizes)
+        run = Tasks(Work(Certifying(set_plan), None), _line, jobs, scheduler, log, progress)
+        values = [_values(line) for line in run.lines("certify", range(len(set_plan.vectors)))]
+        bases = [_values(line) for line in run.lines("base", range(len(_bases(set_plan))))]
+        sizes = [_values(line) for line in run.lines("large", range(len(set_plan.large)))]
+    files = _files(set_plan, values, bases, sizes)
     _replace(place, files)
     return {file: len(data) for file, data in files.items()}
 
 
-def _told(made: plan.Plan) -> str:
-    """A plan in a line, which differs where the plan does."""
-    return f"{made.set} {made.version}, SHA-256 {manifest.digest(encode.json_bytes(made.model_dump(mode='json')))[:16]}"
+def _identity(set_plan: plan.Plan) -> str:
+    """One line that identifies a plan: it differs where the plan does."""
+    return f"{set_plan.set} {set_plan.version}, SHA-256 {manifest.digest(encode.json_bytes(set_plan.model_dump(mode='json')))[:16]}"
 
 
-def _bases(made: plan.Plan) -> list[tuple[str, str]]:
-    return negative.bases([negative.negative_named(name) for name in made.negative])
+def _bases(set_plan: plan.Plan) -> list[tuple[str, str]]:
+    return negative.bases([negative.negative_named(name) for name in set_plan.negative])
 
 
 def _line(result: Values) -> Line:
@@ -103,40 +106,40 @@ def _values(line: Mapping[str, Any]) -> Values:
     return {name: np.array(each["numbers"], np.float64).reshape(each["shape"]) for name, each in line["values"].items()}
 
 
-def _files(made: plan.Plan, values: list[Values], bases: list[Values], sizes: list[Values]) -> Files:
+def _files(set_plan: plan.Plan, values: list[Values], bases: list[Values], sizes: list[Values]) -> Files:
     files: Files = {}
     vectors = []
-    for entry, found in zip(made.vectors, values, strict=True):
+    for entry, results in zip(set_plan.vectors, values, strict=True):
         case = entry.case()
         vectors.append(_vector(entry, case))
-        files[vectors[-1]["file"]] = encode.tensor_bytes(_header(case), {**case.inputs, **found})
-    negatives = _negatives(made, dict(zip(_bases(made), bases, strict=True)), files)
+        files[vectors[-1]["file"]] = encode.tensor_bytes(_header(case), {**case.inputs, **results})
+    negatives = _negatives(set_plan, dict(zip(_bases(set_plan), bases, strict=True)), files)
     larges = []
-    for name, found in zip(made.large, sizes, strict=True):
+    for name, results in zip(set_plan.large, sizes, strict=True):
         one = large.large_named(name)
         file = f"large/{one.name}.json"
-        files[file] = encode.json_bytes(_large(one, found))
+        files[file] = encode.json_bytes(_large(one, results))
         larges.append({"name": one.name, "file": file, "rule": one.rule})
-    killed = {name for entry in made.vectors for names in entry.kills.values() for name in names}
-    found_set = {"format": 1, "set": made.set, "version": made.version, "values": "certified"}
-    found_set |= {"vectors": vectors, "negative": negatives, "large": larges}
-    checked = manifest.Manifest.model_validate(found_set | {"mutants": {name: mutants.words(name) for name in killed}}).plain()
+    killed = {name for entry in set_plan.vectors for names in entry.kills.values() for name in names}
+    contents = {"format": 1, "set": set_plan.set, "version": set_plan.version, "values": "certified"}
+    contents |= {"vectors": vectors, "negative": negatives, "large": larges}
+    checked = manifest.Manifest.model_validate(contents | {"mutants": {name: mutants.words(name) for name in killed}}).plain()
     files[manifest.MANIFEST] = encode.json_bytes(checked)
     files[manifest.SCHEMA] = encode.json_bytes(manifest_schema())
     files[manifest.SUMS] = manifest.sums(files)
     return files
 
 
-def _negatives(made: plan.Plan, bases: Mapping[tuple[str, str], Values], files: Files) -> list[dict[str, Any]]:
-    """Files that must be refused, put among the others, and what the manifest says of them."""
-    found = []
-    for each in map(negative.negative_named, made.negative):
+def _negatives(set_plan: plan.Plan, bases: Mapping[tuple[str, str], Values], files: Files) -> list[dict[str, Any]]:
+    """Add the files that must be refused to `files`, and return their entries of the manifest."""
+    entries = []
+    for each in map(negative.negative_named, set_plan.negative):
         case = negative.drawn_base(each.base)
         spoilt = negative.made(each, _header(case), {**case.inputs, **bases[each.base]})
         file = f"negative/{each.name}.safetensors"
         files[file] = spoilt.data
-        found.append({"name": each.name, "file": file, "code": each.code, "about": each.about, "repair": spoilt.repair})
-    return found
+        entries.append({"name": each.name, "file": file, "code": each.code, "about": each.about, "repair": spoilt.repair})
+    return entries
 
 
 def _header(case: Case) -> dict[str, Any]:
@@ -181,7 +184,10 @@ def _place(out: Path) -> Path:
 
 
 def _replace(out: Path, files: Files) -> None:
-    """Every file under a temporary folder, which then takes the place of what was there; nothing is left behind if it cannot."""
+    """Write every file under a temporary folder, which then replaces `out`.
+
+    Nothing is left behind if it cannot.
+    """
     try:
         with tempfile.TemporaryDirectory(prefix=".atlas-ref-", dir=out.parent, ignore_cleanup_errors=True) as room:
             new, old = Path(room, "new"), Path(room, "old")

@@ -12,23 +12,24 @@ from atlas_ref.vectors.sets.verify import load_large
 
 
 def paths(name: str, *, large: bool = False, targets: Sequence[str] = ()) -> list[Path]:
-    """Files of a set's vectors, in the order of its manifest; of larger cases instead, which record no results.
+    """Files of a set's vectors, in the order of its manifest.
 
     Args:
+        large: files of the larger cases instead, which record no results.
         targets: vectors of these alone, and larger cases of their rules; all when empty.
 
     Raises:
         CaseError: no such set, or no such target.
     """
     folder = locate.folder(name)
-    found = manifest.load(folder)
-    rules = {each.target: each.rule for each in found.vectors}
+    listing = manifest.load(folder)
+    rules = {each.target: each.rule for each in listing.vectors}
     for target in targets:
         if target not in rules:
             raise CaseError(f"set {name!r}: target {target!r} does not exist; targets are {', '.join(rules)}")
     if large:
-        return [folder / each.file for each in found.large if not targets or each.rule in {rules[target] for target in targets}]
-    return [folder / each.file for each in found.vectors if not targets or each.target in targets]
+        return [folder / each.file for each in listing.large if not targets or each.rule in {rules[target] for target in targets}]
+    return [folder / each.file for each in listing.vectors if not targets or each.target in targets]
 
 
 def load(path: Path) -> Case:

@@ -1,4 +1,4 @@
-"""What changed from one set to another: metadata, cases that came and went, tensors and by how much (VEC-19)."""
+"""Differences of two sets: metadata, cases added and removed, tensors and by how much they changed (VEC-19)."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def diff(old: Path, new: Path) -> list[Change]:
         CaseError: a folder that holds no set, or a file that cannot be read.
     """
     sums = manifest.read_sums(old), manifest.read_sums(new)
-    found = manifest.load(old), manifest.load(new)
+    manifests = manifest.load(old), manifest.load(new)
     changes = []
-    lines = _keys(_metadata(found[0]), _metadata(found[1]))
+    lines = _keys(_metadata(manifests[0]), _metadata(manifests[1]))
     lines += [] if _bytes(old / manifest.SCHEMA) == _bytes(new / manifest.SCHEMA) else ["schema changed"]
     lines += [
         f"{manifest.SUMS}: another digest of {name}, whose bytes are the same"
@@ -53,7 +53,7 @@ def diff(old: Path, new: Path) -> list[Change]:
     if lines:
         changes.append(Change("metadata", "", "changed", lines))
     for kind in KINDS:
-        before, after = ({each.name: each for each in getattr(one, kind)} for one in found)
+        before, after = ({each.name: each for each in getattr(one, kind)} for one in manifests)
         for name in sorted({*before, *after}):
             if name not in after or name not in before:
                 changes.append(Change(kind, name, "removed" if name in before else "added", []))
@@ -69,7 +69,7 @@ def diff(old: Path, new: Path) -> list[Change]:
 
 
 def _bytes(path: Path) -> bytes:
-    """A file as it is, whatever SHA256SUMS says of it.
+    """A file as it is, without a look at SHA256SUMS.
 
     Raises:
         CaseError: it cannot be read.
@@ -80,12 +80,12 @@ def _bytes(path: Path) -> bytes:
         raise CaseError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
-def _metadata(found: manifest.Manifest) -> dict[str, Any]:
-    return {key: value for key, value in found.plain().items() if key not in KINDS}
+def _metadata(listing: manifest.Manifest) -> dict[str, Any]:
+    return {key: value for key, value in listing.plain().items() if key not in KINDS}
 
 
 def _keys(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """What differs between two JSON objects, lists of words as what was gained and lost."""
+    """Differences of two JSON objects, of lists of words as words gained and lost."""
     lines: list[str] = []
     for key in sorted({*old, *new}):
         a, b, name = old.get(key), new.get(key), prefix + key
@@ -125,7 +125,7 @@ def _json(old: Path, new: Path) -> list[str]:
 
 
 def _tensors(old: Path, new: Path) -> list[str]:
-    """Tensors that came, went or changed, with the largest change; keys of the header."""
+    """Tensors added, removed or changed, with the largest change; keys of the header."""
     one, two = _read(old), _read(new)
     if one is None or two is None:
         return ["bytes changed"]

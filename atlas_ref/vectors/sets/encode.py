@@ -15,7 +15,7 @@ WORD = 8
 
 
 def tensor_bytes(header: Mapping[str, Any], tensors: Mapping[str, np.ndarray[Any, Any]]) -> bytes:
-    """A safetensors file: tensors in the order of their names, widest numbers first, JSON without blanks and with sorted keys."""
+    """A safetensors file with the widest numbers first, then by name; its JSON has sorted keys and no blanks."""
     order = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
     table: dict[str, Any] = {"__metadata__": {KEY: json.dumps(header, sort_keys=True, allow_nan=False)}}
     blocks, place = [], 0

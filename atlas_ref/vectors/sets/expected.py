@@ -13,12 +13,15 @@ Values = dict[str, np.ndarray[Any, Any]]
 
 
 def expected(case: Case, *, grad: bool) -> Values:
-    """out/... of a case and, when asked for, grad/..., each entry certified to be the nearest float64 (VEC-6).
+    """Results out/... of a case, each entry certified to be the nearest float64 (VEC-6).
+
+    Args:
+        grad: with the gradients grad/....
 
     Raises:
         CaseError: python-flint is not installed, or an entry lies too near the middle of two float64 to be decided.
     """
-    found = certify(case, grad=grad)
-    if found.unresolved:
-        raise CaseError(f"{case.name}: {next(iter(found.unresolved))}: cannot be certified, so that it is no vector")
-    return {name: np.asarray(value, np.float64) for name, value in found.values.items()}
+    certificate = certify(case, grad=grad)
+    if certificate.unresolved:
+        raise CaseError(f"{case.name}: {next(iter(certificate.unresolved))}: cannot be certified, so that it is no vector")
+    return {name: np.asarray(value, np.float64) for name, value in certificate.values.items()}

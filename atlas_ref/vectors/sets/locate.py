@@ -31,6 +31,6 @@ def folder(name: str | os.PathLike[str]) -> Path:
         return shipped()[os.fspath(name)]
     if (path / MANIFEST).is_file():
         return path
-    known = ", ".join(shipped()) or "none"
+    names = ", ".join(shipped()) or "none"
     what = f"is a folder without {MANIFEST}" if path.is_dir() else "is neither a folder nor a shipped set"
-    raise CaseError(f"set {os.fspath(name)!r} {what}; shipped sets: {known}")
+    raise CaseError(f"set {os.fspath(name)!r} {what}; shipped sets: {names}")

@@ -1,4 +1,4 @@
-"""What is in a set: the model of manifest.json, in which no key is unknown (VEC-1, VEC-8), and its version (VEC-20)."""
+"""The model of manifest.json, in which no key is unknown (VEC-1, VEC-8), and the version of a set (VEC-20)."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def both_formats(kills: Kills) -> Kills:
 
 def repeated(names: Iterable[str]) -> str | None:
     """The first name that stands twice."""
-    seen: set[str] = set()
+    earlier: set[str] = set()
     for name in names:
-        if name in seen:
+        if name in earlier:
             return name
-        seen.add(name)
+        earlier.add(name)
     return None
 
 
@@ -59,8 +59,8 @@ class Vector(_Part):
     """One case with certified results.
 
     Attributes:
-        target, topic, seed: what it was drawn from.
-        properties: what mistakes it is able to show, in the words of VEC-5.
+        target, topic, seed: the origin of its inputs.
+        properties: those by which it shows mistakes, in the words of VEC-5.
         forms: forms that compute it.
         splits: tokens before which the call may be cut in two (CONV-38).
         kills: dtype -> mutants that it rejects.
@@ -100,7 +100,7 @@ class Negative(_Part):
 
 
 class Large(_Part):
-    """A case that is made from a seed; what it must give is in its file (VEC-13)."""
+    """A case that is made from a seed, with its expected results in its file (VEC-13)."""
 
     name: Name
     file: Place
@@ -112,7 +112,7 @@ class Manifest(_Part):
 
     Attributes:
         format: of sets; version: of this one, MAJOR.MINOR.PATCH.
-        mutants: name -> what somebody did who made that mistake.
+        mutants: name -> the mistake in words.
     """
 
     format: Literal[1]
@@ -136,7 +136,7 @@ class Manifest(_Part):
         return self
 
     def plain(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """The manifest as JSON holds it."""
         return self.model_dump(mode="json")
 
 
@@ -167,12 +167,12 @@ def digest(data: bytes) -> str:
 
 
 def sums(files: dict[str, bytes]) -> bytes:
-    """SHA256SUMS, as `sha256sum -c` reads it."""
+    """The text of SHA256SUMS, as `sha256sum -c` reads it."""
     return "".join(f"{digest(files[name])}  {name}\n" for name in sorted(files)).encode()
 
 
 def read_sums(folder: Path) -> dict[str, str]:
-    """Name -> digest.
+    """The digests of SHA256SUMS, by the name of the file.
 
     Raises:
         CaseError: no such file, or a line that is not a digest and a name.
@@ -184,13 +184,13 @@ def read_sums(folder: Path) -> dict[str, str]:
         raise CaseError(f"{folder}: is no set of vectors: it has no {SUMS}") from None
     except (OSError, UnicodeError) as error:
         raise CaseError(f"{path}: cannot be read: {error}") from None
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         match = re.fullmatch(r"([0-9a-f]{64})  ([A-Za-z0-9_./-]+)", line)
-        if match is None or match[2] in found:
+        if match is None or match[2] in digests:
             raise CaseError(f"{path}: line {number}: a digest and a name of its own are needed, found {line[:80]!r}")
-        found[match[2]] = match[1]
-    return found
+        digests[match[2]] = match[1]
+    return digests
 
 
 def files_of(manifest: Manifest) -> list[str]:

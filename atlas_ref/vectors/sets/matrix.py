@@ -51,7 +51,7 @@ class Rows(NamedTuple):
 
 
 class Matrix(NamedTuple):
-    """What vectors reject.
+    """The kill matrices of the targets of a set.
 
     Attributes:
         targets: name -> its matrix.
@@ -78,7 +78,7 @@ class Matrix(NamedTuple):
         return total - sum(kind == dtype for rows in self.targets.values() for _, kind in rows.survivors), total
 
     def plain(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """The matrix as JSON holds it."""
         counts = {dtype: dict(zip(("killed", "mutants"), self.counts(dtype), strict=True)) for dtype in FORMATS}
         targets = {name: rows._asdict() for name, rows in self.targets.items()}
         return {"set": self.set, "version": self.version, "counts": counts, **self._asdict(), "targets": targets}
@@ -91,16 +91,16 @@ class Scoring(NamedTuple):
     files: tuple[str, ...]
 
     def perform(self, source: Any, kind: str, number: int) -> Result:
-        """Mutants and legal variants on a vector, in every format."""
+        """Score mutants and legal variants on a vector, in every format."""
         case = load(Path(self.folder) / self.files[number])
-        found: Line = {}
+        line: Line = {}
         for dtype in FORMATS:
-            made = score(case, dtype)
-            alarms = [f"{name}: {ratio:.3g} tolerances" for name, ratio in made.controls.items() if not ratio <= PASS]
-            alarms += [f"{name}: UNDECIDABLE" for name in made.hidden]
-            kills = {name: not ratio <= PASS for name, ratio in made.mutants.items()}
-            found[dtype] = {"kills": kills, "alarms": alarms, "controls": len(made.controls)}
-        return found
+            result = score(case, dtype)
+            alarms = [f"{name}: {ratio:.3g} tolerances" for name, ratio in result.controls.items() if not ratio <= PASS]
+            alarms += [f"{name}: UNDECIDABLE" for name in result.hidden]
+            kills = {name: not ratio <= PASS for name, ratio in result.mutants.items()}
+            line[dtype] = {"kills": kills, "alarms": alarms, "controls": len(result.controls)}
+        return line
 
 
 def matrix(
@@ -121,21 +121,21 @@ def matrix(
     Raises:
         CaseError: no set, a target that it does not have, a log of another set.
     """
-    found = manifest.load(folder)
-    known = dict.fromkeys(each.target for each in found.vectors)
+    listing = manifest.load(folder)
+    existing = dict.fromkeys(each.target for each in listing.vectors)
     for name in targets:
-        if name not in known:
-            raise CaseError(f"{folder}: target {name!r} does not exist; targets are {', '.join(known)}")
-    vectors = [each for each in found.vectors if not targets or each.target in targets]
+        if name not in existing:
+            raise CaseError(f"{folder}: target {name!r} does not exist; targets are {', '.join(existing)}")
+    vectors = [each for each in listing.vectors if not targets or each.target in targets]
     work = Work(Scoring(str(folder.resolve()), tuple(each.file for each in vectors)), None)
     described = {"version": atlas_ref.__version__, "sums": manifest.read_sums(folder), "targets": list(targets)}
     with ExitStack() as stack:
         log = None if resume is None else stack.enter_context(Log(resume, described, key="atlas_ref_kills", what="a kill matrix"))
         lines = Tasks(work, lambda line: line, jobs, scheduler, log, progress).lines("score", range(len(vectors)))
-    return _summed(folder, found, vectors, lines)
+    return _summed(folder, listing, vectors, lines)
 
 
-def _summed(folder: Path, found: manifest.Manifest, vectors: Sequence[manifest.Vector], lines: Sequence[Mapping[str, Any]]) -> Matrix:
+def _summed(folder: Path, listing: manifest.Manifest, vectors: Sequence[manifest.Vector], lines: Sequence[Mapping[str, Any]]) -> Matrix:
     alarms: list[tuple[str, str, str]] = []
     lost: list[tuple[str, str, str]] = []
     for vector, line in zip(vectors, lines, strict=True):
@@ -148,7 +148,7 @@ def _summed(folder: Path, found: manifest.Manifest, vectors: Sequence[manifest.V
         own = [(vector, line) for vector, line in zip(vectors, lines, strict=True) if vector.target == name]
         targets[name] = _rows(folder, own)
     controls = sum(line[dtype]["controls"] for line in lines for dtype in FORMATS)
-    return Matrix(found.set, found.version, targets, alarms, lost, controls)
+    return Matrix(listing.set, listing.version, targets, alarms, lost, controls)
 
 
 def _rows(folder: Path, own: Sequence[tuple[manifest.Vector, Mapping[str, Any]]]) -> Rows:
@@ -167,13 +167,16 @@ def _rows(folder: Path, own: Sequence[tuple[manifest.Vector, Mapping[str, Any]]]
 
 
 def hidden(case: Case) -> dict[str, str]:
-    """Conventions one change away that are no mutants of a case, and why: void, the same function, or not to be evaluated."""
+    """Conventions one change away that are no mutants of a case, and why.
+
+    They are void, the same function, or cannot be evaluated.
+    """
     if case.header.rule == "feature_map":
         return {}
     if case.header.rule in RULES and case.header.span is None:
         case = case.replaced(header=case.header.replaced(span=SPAN))
     of, own = lattice.facts(case), lattice.point(case.convention)
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for point in lattice.around(own, lattice.tried(case.convention, case.header.rule), 1):
         c = lattice.convention(point)
         changes = lattice.changes(own, point)
@@ -181,8 +184,10 @@ def hidden(case: Case) -> dict[str, str]:
             continue
         refused = lattice.refusal(of, c)
         if refused is not None:
-            found[change_named(changes)] = refused
+            reasons[change_named(changes)] = refused
         elif lattice.folded(of, point) == lattice.folded(of, own):
             axis = next(iter(changes))
-            found[change_named(changes)] = lattice.void_in(of, c).get(axis) or lattice.void_in(of, case.convention).get(axis) or SAME[axis]
-    return found
+            reasons[change_named(changes)] = (
+                lattice.void_in(of, c).get(axis) or lattice.void_in(of, case.convention).get(axis) or SAME[axis]
+            )
+    return reasons

@@ -12,21 +12,21 @@ from atlas_ref.vectors.sets.matrix import Matrix, Rows
 CELL = {(): "", ("float32",): "f", ("bfloat16",): "b", FORMATS: "f b"}
 
 
-def markdown(found: Matrix) -> str:
+def markdown(result: Matrix) -> str:
     """Counts, a summary of targets, and for each target the table of mutants by vectors."""
-    lines = [f"# Kill matrix of {found.set} {found.version}", ""]
+    lines = [f"# Kill matrix of {result.set} {result.version}", ""]
     lines += ["Written by `atlas-ref vectors kill-matrix`; what it means is in [vectors](../specs/vectors.md).", ""]
     for dtype in FORMATS:
-        killed, total = found.counts(dtype)
+        killed, total = result.counts(dtype)
         lines.append(f"- {dtype}: {killed} of {total} mutants killed")
-    lines += [f"- {len(found.alarms)} alarms on {found.controls} legal variants", ""]
+    lines += [f"- {len(result.alarms)} alarms on {result.controls} legal variants", ""]
     rows = [
         (f"[{name}](#{name})", len(rows.vectors), len(rows.kills), len(rows.survivors), len(rows.void))
-        for name, rows in found.targets.items()
+        for name, rows in result.targets.items()
     ]
     lines += _table(("target", "vectors", "mutants", "survivors", "no mutants here"), rows)
     lines += ["", "A cell names the formats in which the vector rejects the mutant: f for float32, b for bfloat16.", ""]
-    for name, each in found.targets.items():
+    for name, each in result.targets.items():
         lines += [f"## {name}", "", *_target(name, each), ""]
     return "\n".join(lines).rstrip() + "\n"
 

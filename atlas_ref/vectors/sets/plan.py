@@ -1,4 +1,4 @@
-"""Which vectors a set has: the outcome of a search, kept beside the code, so that a set is made again without one (VEC-7).
+"""The plan of a set: the outcome of a search, stored so that it is not repeated (VEC-7).
 
 `plans/<set>.json` names target, topic and seed of every vector, and the mutants that it kills with a margin.
 """
@@ -47,12 +47,12 @@ class Entry(Frozen):
         return target, topic_named(target, self.topic)
 
     def case(self) -> Case:
-        """What is drawn from them."""
+        """The case that is drawn from target, topic and seed."""
         return drawn(*self.parts(), self.seed)
 
 
 class Plan(Frozen):
-    """A set, but for its numbers.
+    """A set without its numbers.
 
     Attributes:
         negative, large: names of files that must be refused, and of larger cases.
@@ -74,14 +74,14 @@ class Plan(Frozen):
         return self
 
 
-def planned(**given: Any) -> Plan:
+def planned(**fields: Any) -> Plan:
     """A plan of these parts.
 
     Raises:
         CaseError: one of them is not what a plan holds.
     """
     try:
-        return Plan.model_validate(given)
+        return Plan.model_validate(fields)
     except ValidationError as error:
         raise CaseError(first_problem(error)) from None
 

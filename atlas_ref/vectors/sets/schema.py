@@ -55,7 +55,7 @@ def manifest_schema() -> dict[str, Any]:
         about={**WORD, "description": "the tensor or key that a message names"},
         repair={"type": "array", "items": STEP, "minItems": 1, "description": "the least change that makes it a case that passes"},
     )
-    made = _object(
+    schema = _object(
         format={"const": 1},
         set=NAME,
         version={"type": "string", "pattern": r"^\d+\.\d+\.\d+$"},
@@ -65,4 +65,4 @@ def manifest_schema() -> dict[str, Any]:
         large={"type": "array", "items": _object(name=NAME, file=WORD, rule=WORD)},
         mutants={"type": "object", "additionalProperties": WORD, "description": "what somebody did who made the mistake"},
     )
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "a set of atlas-ref vectors", **made}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "a set of atlas-ref vectors", **schema}

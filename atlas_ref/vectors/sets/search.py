@@ -1,4 +1,4 @@
-"""Search the vectors of a set: draw, score, and keep the fewest that kill every mutant and let every legal variant pass (VEC-7).
+"""Search the fewest vectors that kill every mutant and let every legal variant pass (VEC-7).
 
 For each target all topics are drawn with one seed after the other, until no mutant is left that some draw could kill and none does,
 or the seeds are spent. Then vectors are chosen greedily: always the one that kills most of what is not yet killed.
@@ -63,23 +63,23 @@ class Scoring(NamedTuple):
     """The plan of the tasks: task `score` N scores the draw of that number."""
 
     def perform(self, source: Any, kind: str, number: int) -> Result:
-        """Mutants and legal variants on one draw, in every format."""
+        """Score mutants and legal variants on one draw, in every format."""
         target, topic, seed = parts(number)
         case = drawn(target, topic, seed)
-        found: Line = {"refused": "", "shows": properties(case), "kills": {}}
+        line: Line = {"refused": "", "shows": properties(case), "kills": {}}
         for dtype in FORMATS:
-            made = score(case, dtype)
-            found["kills"][dtype] = {name: float(f"{ratio:.4g}") for name, ratio in made.mutants.items()}
-            loud = [f"{name}: {ratio:.3g}" for name, ratio in made.controls.items() if not ratio <= CALM]
-            if loud or made.hidden:
-                found["refused"] = f"{dtype}: {(loud or made.hidden)[0]}"
+            result = score(case, dtype)
+            line["kills"][dtype] = {name: float(f"{ratio:.4g}") for name, ratio in result.mutants.items()}
+            loud = [f"{name}: {ratio:.3g}" for name, ratio in result.controls.items() if not ratio <= CALM]
+            if loud or result.hidden:
+                line["refused"] = f"{dtype}: {(loud or result.hidden)[0]}"
         try:
             truth = expected(case, grad=topic.grad)
         except CaseError as error:
-            return found | {"refused": str(error)}
+            return line | {"refused": str(error)}
         ours = evaluate(case, grad=topic.grad).tensors
         far = [name for name, value in truth.items() if relative_error(ours[name], value) > NEAR]
-        return found | ({"refused": f"{far[0]}: float64 itself is too far from it"} if far else {})
+        return line | ({"refused": f"{far[0]}: float64 itself is too far from it"} if far else {})
 
 
 def number(target: int, topic: int, seed: int) -> int:
@@ -131,12 +131,12 @@ def search(
                     break
             survivors[target.name] = [f"{mutant} ({dtype})" for dtype, mutant in missing(pool)]
             entries += [_entry(each) for each in chosen(pool)]
-    return empty.replaced(vectors=entries), {name: left for name, left in survivors.items() if left}
+    return empty.replaced(vectors=entries), {name: mutants for name, mutants in survivors.items() if mutants}
 
 
 def _candidate(line: Mapping[str, Any]) -> Candidate:
     target, topic, seed = parts(line["case"])
-    kills = {(dtype, name): float(ratio) for dtype, found in line["kills"].items() for name, ratio in found.items()}
+    kills = {(dtype, name): float(ratio) for dtype, ratios in line["kills"].items() for name, ratio in ratios.items()}
     return Candidate(target.name, topic.name, seed, kills, frozenset(line["shows"]), line["refused"])
 
 
@@ -146,28 +146,29 @@ def goals(pool: Sequence[Candidate]) -> set[Goal]:
 
 
 def missing(pool: Sequence[Candidate]) -> list[Goal]:
-    """Mutants that no draw kills which may become a vector, and properties that none of those shows."""
+    """Mutants that no acceptable draw kills."""
     killed = {goal for each in pool if not each.refused for goal, ratio in each.kills.items() if ratio >= LISTED}
     return sorted(goals(pool) - killed)
 
 
 def chosen(pool: Sequence[Candidate]) -> list[Candidate]:
-    """The fewest draws, greedily, that kill all that can be killed and show all that can be shown; ties go to what was drawn first."""
+    """The fewest draws, greedily, that kill every mutant and show every property that some draw does.
+
+    Ties go to the earliest draw.
+    """
     free = [each for each in pool if not each.refused]
-    cover = [
-        {*(goal for goal, ratio in each.kills.items() if ratio >= LISTED), *(("shows", shown) for shown in each.shows)} for each in free
-    ]
-    wanted: set[Goal] = set().union(*cover)
-    found: list[int] = []
-    while wanted:
-        best = max(range(len(free)), key=lambda i: (len(cover[i] & wanted), -free[i].seed, -i))
-        found.append(best)
-        wanted -= cover[best]
-    for i in list(found):  # the first chosen may have become superfluous
-        others = [j for j in found if j != i]
+    cover = [{*(goal for goal, ratio in each.kills.items() if ratio >= LISTED), *(("shows", name) for name in each.shows)} for each in free]
+    open_goals: set[Goal] = set().union(*cover)
+    picks: list[int] = []
+    while open_goals:
+        best = max(range(len(free)), key=lambda i: (len(cover[i] & open_goals), -free[i].seed, -i))
+        picks.append(best)
+        open_goals -= cover[best]
+    for i in list(picks):  # the first chosen may have become superfluous
+        others = [j for j in picks if j != i]
         if cover[i] <= set().union(*(cover[j] for j in others)):
-            found = others
-    return [free[i] for i in sorted(found)]
+            picks = others
+    return [free[i] for i in sorted(picks)]
 
 
 def _entry(each: Candidate) -> Entry:

@@ -27,7 +27,7 @@ from atlas_ref.vectors.sets.schema import manifest_schema
 
 
 class Agreement(NamedTuple):
-    """How far our float64 evaluation is from a certified tensor.
+    """The distance of our float64 evaluation from a certified tensor.
 
     Attributes:
         error: ||ours - certified|| / ||certified||.
@@ -41,7 +41,7 @@ class Agreement(NamedTuple):
 
 
 class Verified(NamedTuple):
-    """What verifying a set found.
+    """The outcome of verifying a set.
 
     Attributes:
         problems: one line each; none where the set is what it says.
@@ -74,16 +74,16 @@ def verify(folder: Path, *, progress: Progress = unwatched) -> Verified:
     sums = manifest.read_sums(folder)
     problems = list(_bytes(folder, sums))
     try:
-        found = manifest.load(folder)
+        listing = manifest.load(folder)
     except CaseError as error:
         if not problems:
             raise
         return Verified(str(folder), "", {}, [*problems, str(error)], [])
-    problems += _listed(folder, found, sums)
+    problems += _listed(folder, listing, sums)
     spoilt = {line.split(": ")[1] for line in problems}
     agreements: list[Agreement] = []
-    total = len(manifest.files_of(found))
-    for number, (kind, each) in enumerate(_parts(found)):
+    total = len(manifest.files_of(listing))
+    for number, (kind, each) in enumerate(_parts(listing)):
         progress("verify", number, total)
         if each.file in spoilt:
             continue
@@ -99,18 +99,18 @@ def verify(folder: Path, *, progress: Progress = unwatched) -> Verified:
         for each in agreements
         if not each.error <= TOLERANCE
     ]
-    counts = {kind: len(getattr(found, kind)) for kind in ("vectors", "negative", "large")}
-    return Verified(str(folder), found.version, counts, problems, agreements)
+    counts = {kind: len(getattr(listing, kind)) for kind in ("vectors", "negative", "large")}
+    return Verified(str(folder), listing.version, counts, problems, agreements)
 
 
-def _parts(found: manifest.Manifest) -> Iterator[tuple[str, Any]]:
+def _parts(listing: manifest.Manifest) -> Iterator[tuple[str, Any]]:
     for kind in ("vectors", "negative", "large"):
-        for each in getattr(found, kind):
+        for each in getattr(listing, kind):
             yield kind, each
 
 
 def _bytes(folder: Path, sums: dict[str, str]) -> Iterator[str]:
-    """A file that is not there, or not what its digest says."""
+    """Problems of files that are missing, or whose digest is another."""
     for name, digest in sums.items():
         try:
             data = (folder / name).read_bytes()
@@ -124,9 +124,9 @@ def _bytes(folder: Path, sums: dict[str, str]) -> Iterator[str]:
             yield f"{folder}: {name}: its SHA-256 is {manifest.digest(data)[:12]}..., {manifest.SUMS} says {digest[:12]}..."
 
 
-def _listed(folder: Path, found: manifest.Manifest, sums: dict[str, str]) -> Iterator[str]:
-    """A file that only one of folder, manifest and digests knows; a schema that is not ours."""
-    named = {*manifest.files_of(found), manifest.MANIFEST, manifest.SCHEMA}
+def _listed(folder: Path, listing: manifest.Manifest, sums: dict[str, str]) -> Iterator[str]:
+    """Problems of files that one of folder, manifest and digests lacks, and of a schema that is not ours."""
+    named = {*manifest.files_of(listing), manifest.MANIFEST, manifest.SCHEMA}
     for name in sorted(named - sums.keys()):
         yield f"{folder}: {name}: no digest in {manifest.SUMS}"
     for name in sorted(sums.keys() - named):
@@ -136,7 +136,7 @@ def _listed(folder: Path, found: manifest.Manifest, sums: dict[str, str]) -> Ite
         yield f"{folder}: {name}: neither in {manifest.MANIFEST} nor in {manifest.SUMS}"
     schema = folder / manifest.SCHEMA
     if schema.is_file() and schema.read_bytes() != encode.json_bytes(manifest_schema()):
-        yield f"{folder}: {manifest.SCHEMA}: is not the schema of format {found.format}"
+        yield f"{folder}: {manifest.SCHEMA}: is not the schema of format {listing.format}"
 
 
 def _vector(folder: Path, vector: manifest.Vector) -> list[Agreement]:
@@ -160,7 +160,7 @@ def _agreement(vector: str, tensor: str, ours: Any, certified: Any) -> Agreement
 
 
 def _negative(folder: Path, negative: manifest.Negative) -> None:
-    """The file is refused with its code, and is a case that passes once it is repaired (VEC-11, VEC-12)."""
+    """Check that a file is refused with its code, and passes once it is repaired (VEC-11, VEC-12)."""
     path = folder / negative.file
     if negative.code not in CODES:
         raise CaseError(f"{folder}: {negative.file}: code {negative.code!r} does not exist; codes are {', '.join(CODES)}")
@@ -169,8 +169,8 @@ def _negative(folder: Path, negative: manifest.Negative) -> None:
     except CaseError as error:
         said = str(error).removeprefix(f"{path}: ")
         if code_of(error) != negative.code or negative.about not in said:
-            wanted = f"{negative.code} about {negative.about!r}"
-            raise CaseError(f"{folder}: {negative.file}: is refused as {code_of(error)} ({said}), expected {wanted}") from None
+            want = f"{negative.code} about {negative.about!r}"
+            raise CaseError(f"{folder}: {negative.file}: is refused as {code_of(error)} ({said}), expected {want}") from None
     else:
         raise CaseError(f"{folder}: {negative.file}: is accepted, expected {negative.code}")
     case = repaired(path.read_bytes(), negative.repair, f"{folder}: {negative.file}")
@@ -189,13 +189,13 @@ LARGE_KEYS = {"name", "header", "tensors", "seed", "results"}
 
 
 def _large(folder: Path, one: manifest.Large) -> None:
-    """What our evaluation gives has the norms and projections that were recorded (VEC-13)."""
-    case, given = load_large(folder / one.file)
+    """Check that our results have the recorded norms and projections (VEC-13)."""
+    case, recipe = load_large(folder / one.file)
     if case.header.rule != one.rule:
         raise CaseError(f"{folder}: {one.file}: rule {case.header.rule}, {manifest.MANIFEST} says {one.rule}")
     ours = evaluate(case).tensors
-    for name, want in given["results"].items():
-        distance = large.apart(large.summary(name, ours[name], given["seed"]), want)
+    for name, want in recipe["results"].items():
+        distance = large.apart(large.summary(name, ours[name], recipe["seed"]), want)
         if not distance <= 1.0:
             raise CaseError(
                 f"{folder}: {one.file}: {name}: ours is {distance:.3g} times further from what is recorded than {large.AGREE:g}"
@@ -209,10 +209,10 @@ def load_large(path: Path) -> tuple[Case, dict[str, Any]]:
         CaseError: the file cannot be read, has another key or lacks one, or makes no case.
     """
     try:
-        given = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=unique)
+        recipe = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=unique)
     except (OSError, ValueError) as error:
         raise CaseError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
-    if not isinstance(given, dict) or given.keys() != LARGE_KEYS:
+    if not isinstance(recipe, dict) or recipe.keys() != LARGE_KEYS:
         raise CaseError(f"{path}: keys must be {', '.join(sorted(LARGE_KEYS))}")
-    case = large.from_recipes(given["header"], given["tensors"], str(path))
-    return make(case.header.plain(), case.inputs, name=str(path)), given
+    case = large.from_recipes(recipe["header"], recipe["tensors"], str(path))
+    return make(case.header.plain(), case.inputs, name=str(path)), recipe
