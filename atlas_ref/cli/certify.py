@@ -1,4 +1,4 @@
-"""The command certify: results in ball arithmetic, rounded once, and how far ours are from them."""
+"""The command certify: results in ball arithmetic, rounded once, and the distance of ours from them."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def certify(
         if not case.supported:
             skipped.append(f"{path}: {unsupported(case.header.rule)}")
             continue
-        wanted = grad and (len(paths) == 1 or _has_cotangent(case))
-        found = certified(case, grad=wanted, max_bits=max_bits)
-        table += rows(str(path), found, evaluate(case, grad=wanted).tensors)
-        problems += _unresolved(str(path), found) + (_contradictions(case, found) if differences and wanted else [])
+        with_grad = grad and (len(paths) == 1 or _has_cotangent(case))
+        certificate = certified(case, grad=with_grad, max_bits=max_bits)
+        table += rows(str(path), certificate, evaluate(case, grad=with_grad).tensors)
+        problems += _unresolved(str(path), certificate) + (_contradictions(case, certificate) if differences and with_grad else [])
         if out is not None:
-            _write(out, case, found)
+            _write(out, case, certificate)
     _print(table, problems, skipped, as_json)
     return _exit_code(table, problems)
 
@@ -96,13 +96,13 @@ def _contradictions(case: Case, certificate: Certified) -> list[dict[str, Any]]:
 
 
 def _write(out: Path, case: Case, certificate: Certified) -> None:
-    """The case with every tensor that is certified in full; a tensor with an unresolved entry is left out."""
+    """Write the case with every tensor that is certified in full, and without those with an unresolved entry."""
     from atlas_ref.oracle.cases.case import save
 
     whole = {name: value for name, value in certificate.values.items() if name not in certificate.unresolved}
     save(out, case.header, {**case.inputs, **whole})
-    left = f"; left out, since entries are unresolved: {', '.join(certificate.unresolved)}" if certificate.unresolved else ""
-    output.say(f"wrote {out}: {', '.join(whole)}{left}")
+    note = f"; left out, since entries are unresolved: {', '.join(certificate.unresolved)}" if certificate.unresolved else ""
+    output.say(f"wrote {out}: {', '.join(whole)}{note}")
 
 
 def _print(table: list[Row], problems: list[dict[str, Any]], skipped: list[str], as_json: bool) -> None:
@@ -121,6 +121,6 @@ def _print(table: list[Row], problems: list[dict[str, Any]], skipped: list[str],
         lines.append((name, row.tensor, row.entries, row.bits, row.unresolved, *map(output.number, (row.worst, row.median, row.scale))))
     columns = ("case", "tensor", "entries", "bits", "unresolved", "error, ulp: worst", "median", "worst, ulp of the largest entry")
     entries, lost = sum(row.entries for row in table), sum(row.unresolved for row in table)
-    told = [f"{each['tensor']} {each['index']}: {each['what']}: {each['low']!r} or {each['high']!r}" for each in problems[:SHOWN]]
-    told += [f"and {len(problems) - SHOWN} more, told in full by --json"] if len(problems) > SHOWN else []
-    output.emit_rich(output.table("", columns, lines), *told, f"{entries - lost} of {entries} entries certified")
+    messages = [f"{each['tensor']} {each['index']}: {each['what']}: {each['low']!r} or {each['high']!r}" for each in problems[:SHOWN]]
+    messages += [f"and {len(problems) - SHOWN} more, told in full by --json"] if len(problems) > SHOWN else []
+    output.emit_rich(output.table("", columns, lines), *messages, f"{entries - lost} of {entries} entries certified")

@@ -1,4 +1,4 @@
-"""The command check: where results come from, what is expected to fail, and the reports."""
+"""The command check: sources of results, expected failures, and reports."""
 
 from __future__ import annotations
 
@@ -76,16 +76,16 @@ def check(
     from atlas_ref.oracle.report import report as reports
     from atlas_ref.vectors.sets.cases import load
 
-    wanted = options.names("--only", only)
-    names = None if wanted is None else chosen(wanted)
+    result_names = options.names("--only", only)
+    names = None if result_names is None else chosen(result_names)
     changes = options.convention_changes(convention)
     places = [reports.place(path) for path in report or ()]
     entries = expected(xfail) if xfail else []
     chosen_sets = [(option, name) for option, names in (("--set", sets), ("--target", target)) for name in names or ()]
-    told = [*map(str, files or ()), *(word for pair in chosen_sets for word in pair), *(["--large"] if larger else [])]
-    if not told:
+    selection = [*map(str, files or ()), *(word for pair in chosen_sets for word in pair), *(["--large"] if larger else [])]
+    if not selection:
         raise CaseError("check: a case, a folder of cases or --set is needed")
-    run = reports.Run(command=_repeated(locals()), cases=told, entries=entries, only=names, nearest=nearest)
+    run = reports.Run(command=_repeated(locals()), cases=selection, entries=entries, only=names, nearest=nearest)
     with contextlib.ExitStack() as stack:
         paths = [*options.case_files(files or ()), *options.set_files(sets, larger=larger, targets=target)]
         for path in report or ():
@@ -95,18 +95,20 @@ def check(
             try:
                 case = load(path)
                 settings: dict[str, Any] = {"dtype": dtype, "state_dtype": state_dtype, "form": form, "chunk": chunk}
-                run.add(checked(case, source=source, only=wanted, convention=changes, **settings), case.void if case.supported else {})
+                run.add(
+                    checked(case, source=source, only=result_names, convention=changes, **settings), case.void if case.supported else {}
+                )
             except CaseError as error:
                 run.refuse(str(path), str(error))
-    found = run.report()
+    outcome = run.report()
     for place in places:
-        place.write(found)
-    _print(found, as_json)
-    return found.exit
+        place.write(outcome)
+    _print(outcome, as_json)
+    return outcome.exit
 
 
 def _refuse_read(report: Path, cases: list[Path], against: Path | None, xfail: Path | None) -> None:
-    """A report never overwrites what the run reads."""
+    """Refuse a report that would overwrite a file that the run reads."""
     for case in cases:
         options.refuse_same(report, case)
     if against is not None:
@@ -116,13 +118,13 @@ def _refuse_read(report: Path, cases: list[Path], against: Path | None, xfail: P
 
 
 def _source(stack: contextlib.ExitStack, against: Path | None, impl: str | None, command: str | None, timeout: float, cases: int) -> Any:
-    """The one source that was named, or none."""
+    """The one source of results that the options name, or none."""
     from atlas_ref.oracle.cases.case import CaseError
     from atlas_ref.oracle.sources import sources
 
-    given = [name for name, value in (("--against", against), ("--impl", impl), ("--exec", command)) if value is not None]
-    if len(given) > 1:
-        raise CaseError(f"{' and '.join(given)}: one source of results at a time")
+    flags = [name for name, value in (("--against", against), ("--impl", impl), ("--exec", command)) if value is not None]
+    if len(flags) > 1:
+        raise CaseError(f"{' and '.join(flags)}: one source of results at a time")
     if not timeout > 0:
         raise CaseError(f"--timeout: must be greater than 0, found {timeout:g}")
     if against is not None:

@@ -1,4 +1,4 @@
-"""The commands identify and tolerance: the convention behind results under test, and how far they may be from ours."""
+"""The commands identify and tolerance: the convention behind results under test, and their allowed distance from ours."""
 
 from __future__ import annotations
 
@@ -53,21 +53,21 @@ def identify(
         options.refuse_same(decide, file)
         options.refuse_same(decide, out, what="file of results")
     mine = results_of(case, out)
-    found = search(case, mine, depth=depth, dtype=dtype)
+    answer = search(case, mine, depth=depth, dtype=dtype)
     decided = ""
-    if decide is not None and found.verdict == "UNDECIDABLE":
-        made = deciding_case(case, found.fits, dtype=found.dtype)
+    if decide is not None and answer.verdict == "UNDECIDABLE":
+        deciding = deciding_case(case, answer.fits, dtype=answer.dtype)
         decided = "none of the cases tried decides"
-        if made is not None:
-            save(decide, made.header, made.inputs)
+        if deciding is not None:
+            save(decide, deciding.header, deciding.inputs)
             decided = str(decide)
     if as_json:
-        output.emit_json(plain(found, str(out), decided))
-        return found.exit_code
-    output.emit_rich(*identification(found))
+        output.emit_json(plain(answer, str(out), decided))
+        return answer.exit_code
+    output.emit_rich(*identification(answer))
     if decide is not None:
-        output.say(about_deciding(found, decided))
-    return found.exit_code
+        output.say(about_deciding(answer, decided))
+    return answer.exit_code
 
 
 def tolerance(
@@ -86,38 +86,38 @@ def tolerance(
     if not colon or not path or not name:
         raise CaseError(f"{what}: CASE:TENSOR is needed, such as case.safetensors:y")
     (full,) = chosen([name])
-    found = tolerances(load(path), dtype=dtype, state_dtype=state_dtype, only=[full])[full]
+    bound = tolerances(load(path), dtype=dtype, state_dtype=state_dtype, only=[full])[full]
     if as_json:
-        output.emit_json(plain(found, path))
+        output.emit_json(plain(bound, path))
     else:
-        output.emit_rich(*derivation(found, path))
+        output.emit_rich(*derivation(bound, path))
     return 0
 
 
 def identification(answer: Identification) -> list[RenderableType]:
-    """Print form of what identify says (IDENT-9)."""
+    """Print form of an identification (IDENT-9)."""
     from atlas_ref.oracle.identify.report import setting, shown
 
-    told: list[RenderableType] = [f"{output.one_line(answer.case)}: {answer.verdict}" + (f": {answer.why}" if answer.why else "")]
+    lines: list[RenderableType] = [f"{output.one_line(answer.case)}: {answer.verdict}" + (f": {answer.why}" if answer.why else "")]
     if answer.match is not None:
-        told.append(f"{'nearest' if answer.verdict == 'NO MATCH' else 'match'}: {setting(answer.match.convention)}{_how(answer.match)}")
+        lines.append(f"{'nearest' if answer.verdict == 'NO MATCH' else 'match'}: {setting(answer.match.convention)}{_how(answer.match)}")
         if answer.own:
-            told.append("that is the case's own convention")
+            lines.append("that is the case's own convention")
         if answer.preset is not None and answer.verdict != "NO MATCH":
-            told.append(f"preset: {answer.preset}")
+            lines.append(f"preset: {answer.preset}")
     if answer.runner_up is not None:
-        told.append(f"runner-up: {setting(answer.runner_up.convention)}{_how(answer.runner_up)}{_worse(answer)}")
+        lines.append(f"runner-up: {setting(answer.runner_up.convention)}{_how(answer.runner_up)}{_worse(answer)}")
     if answer.undecided:
-        told.append("not decided by this case:")
+        lines.append("not decided by this case:")
         rows = [(axis, ", ".join(map(shown, values))) for axis, values in answer.undecided.items()]
-        told.append(output.table("", ("axis", "values that fit, the match's first"), rows))
+        lines.append(output.table("", ("axis", "values that fit, the match's first"), rows))
     if answer.twins:
         twins = [(setting(twin.changes), twin.reason) for twin in answer.twins]
-        told.append(output.table("", ("cannot be told from the match", "because"), twins))
-    told += [f"void: {axis}: {why}" for axis, why in sorted(answer.void.items())]
-    told += [f"not tried: {value}: {why}" for value, why in list(answer.untried.items())[:LISTED]]
-    told += [f"not used: {name}: no convention changes it" for name in answer.unused]
-    return [*told, f"{answer.searched} conventions compared"] if answer.searched else told
+        lines.append(output.table("", ("cannot be told from the match", "because"), twins))
+    lines += [f"void: {axis}: {why}" for axis, why in sorted(answer.void.items())]
+    lines += [f"not tried: {value}: {why}" for value, why in list(answer.untried.items())[:LISTED]]
+    lines += [f"not used: {name}: no convention changes it" for name in answer.unused]
+    return [*lines, f"{answer.searched} conventions compared"] if answer.searched else lines
 
 
 def _how(fit: Fit) -> str:
@@ -142,7 +142,7 @@ def about_deciding(answer: Identification, decided: str) -> str:
 
 
 def derivation(bound: Tolerance, case: str) -> list[RenderableType]:
-    """Print form of a tolerance: every member, the floor, the sum, and what it means for a verdict (TOL-10)."""
+    """Print form of a tolerance: every member, the floor, the sum, and the limits of verdicts (TOL-10)."""
     from atlas_ref.oracle.judge.norms import Norms
     from atlas_ref.oracle.judge.tolerance import FLOOR, MARGINAL, PASS
 
@@ -156,11 +156,11 @@ def derivation(bound: Tolerance, case: str) -> list[RenderableType]:
         (f"PASS up to {PASS:g} times", *_row(Norms(*(PASS * each for each in bound.norms)))),
         (f"MARGINAL up to {MARGINAL:g} times", *_row(Norms(*(MARGINAL * each for each in bound.norms)))),
     ]
-    told: list[RenderableType] = [
+    lines: list[RenderableType] = [
         f"{output.one_line(case)}: {bound.name} in {bound.dtype}: error of each member of the ensemble, in three norms",
         output.table("", COLUMNS, rows),
     ]
-    return [*told, *([bound.note] if bound.note else [])]
+    return [*lines, *([bound.note] if bound.note else [])]
 
 
 def _row(each: Norms) -> tuple[str, ...]:

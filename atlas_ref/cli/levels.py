@@ -1,4 +1,4 @@
-"""atlas-ref levels: a block of frequency levels as the cases of its levels."""
+"""The command levels: a block of frequency levels as the cases of its levels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from atlas_ref.cli import options, output
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
+    """Add the command to the program."""
     app.command()(levels)
 
 
@@ -32,16 +32,16 @@ def levels(
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CaseError(f"{out}: cannot be made: {error.strerror}") from None
-    found = parts(case)
-    made = [out / f"level{number}.safetensors" for number in range(len(found))]
-    for place in made:
+    level_cases = parts(case)
+    places = [out / f"level{number}.safetensors" for number in range(len(level_cases))]
+    for place in places:
         options.refuse_same(place, file)
-    for number, part in enumerate(found):
+    for number, part in enumerate(level_cases):
         prefix = f"out/level{number}/"
         recorded = {"out/" + name.removeprefix(prefix): value for name, value in case.recorded.items() if name.startswith(prefix)}
-        save(made[number], part.header, {**part.inputs, **recorded})
+        save(places[number], part.header, {**part.inputs, **recorded})
     if as_json:
-        output.emit_json({"case": str(file), "levels": [str(place) for place in made]})
+        output.emit_json({"case": str(file), "levels": [str(place) for place in places]})
     else:
-        output.say(f"wrote {', '.join(map(str, made))}")
+        output.say(f"wrote {', '.join(map(str, places))}")
     return 0

@@ -1,4 +1,4 @@
-"""The command line: atlas-ref new, show, conventions, forms, schema and eval here, the others in a file each.
+"""The command line: new, show, conventions, forms, schema and eval here, the others in a file each.
 
 Words and progress go to standard error, results to standard output; every command takes --json. Exit codes:
 2 for bad input, else 1 if a compared tensor is not PASS, else 3 if nothing could be compared, else 0.
@@ -44,7 +44,7 @@ Chunk = Annotated[int | None, typer.Option(min=1, help="Tokens that the form tak
 
 
 def main() -> None:
-    """Run the command line; every error a user can cause is one line on standard error and exit code 2."""
+    """Run the command line: every error of a user is one line on standard error and exit code 2."""
     try:
         code = app(standalone_mode=False)
     except typer.TyperException as error:
@@ -156,13 +156,13 @@ def show(file: Annotated[Path, typer.Argument(help="a case, or results")], as_js
     header, tensors = load_results(file)
     results_alone = tensors and not any(name.startswith("in/") for name in tensors)
     if results_alone:
-        found = output.described(str(file), header, tensors, {}, {})
+        description = output.described(str(file), header, tensors, {}, {})
     else:
-        found = _described(make(header.plain(), tensors, name=str(file)), tensors)
+        description = _described(make(header.plain(), tensors, name=str(file)), tensors)
     if as_json:
-        output.emit_json(found)
+        output.emit_json(description)
     else:
-        output.emit_description(found)
+        output.emit_description(description)
     return 0
 
 
@@ -182,12 +182,12 @@ def conventions(
         axis: {"values": axis_values(axis), "meaning": field.description} for axis, field in Convention.model_fields.items()
     }
     presets = {name: {"source": SOURCES[name], "changes": PRESETS[name]} for name in ([preset] if preset else PRESETS)}
-    found: dict[str, Any] = {"axes": axes, "presets": presets}
+    content: dict[str, Any] = {"axes": axes, "presets": presets}
     if preset is not None:
         resolved = {rule: resolve(preset, rule=rule).model_dump(mode="json") for rule in RULES}
-        found = {"preset": preset, **presets[preset], "resolved": resolved}
+        content = {"preset": preset, **presets[preset], "resolved": resolved}
     if as_json:
-        output.emit_json(found)
+        output.emit_json(content)
         return 0
     rows = [(name, output.words(each["changes"]), each["source"]) for name, each in presets.items()]
     tables = [output.table("presets", ("preset", "changes in spec", "source"), rows)]
@@ -261,8 +261,8 @@ def evaluate(
     save(out, results.header, results.tensors)
     if as_json:
         tensors = {name: {"dtype": str(t.dtype), "shape": list(t.shape)} for name, t in results.tensors.items()}
-        found = {"case": str(file), "out": str(out), "tensors": tensors, "void": results.void, "not_finite": results.not_finite}
-        output.emit_json(found)
+        summary = {"case": str(file), "out": str(out), "tensors": tensors, "void": results.void, "not_finite": results.not_finite}
+        output.emit_json(summary)
         return 0
     for axis, why in results.void.items():
         output.say(f"void: {axis}: {why}")

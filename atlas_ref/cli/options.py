@@ -1,4 +1,4 @@
-"""How the command line reads its options."""
+"""Readers of the options of the command line."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ def convention_changes(options: list[str] | None) -> dict[str, Any] | None:
 
 
 def _value(axis: str, text: str) -> Any:
-    """Numbers, lists and objects as JSON, everything else as a word; the values of preset and scale are always words."""
+    """Numbers, lists and objects as JSON, everything else as a word.
+
+    The values of preset and scale are always words.
+    """
     if axis in ("preset", "newton_schulz.scale"):
         return text.strip('"')
     try:
@@ -63,7 +66,7 @@ def numbers(option: str, text: str | None) -> tuple[int, ...]:
     """Whole numbers between commas.
 
     Raises:
-        CaseError: something else.
+        CaseError: the text is something else.
     """
     try:
         return () if text is None else tuple(int(part) for part in text.split(","))
@@ -81,14 +84,14 @@ def levels(option: str, text: str | None) -> tuple[str | dict[str, Any], ...]:
         return ()
     if not text.lstrip().startswith("["):
         return tuple(name.strip() for name in text.split(","))
-    found = _json(option, text)
-    if not found or not all(isinstance(each, dict) for each in found):
+    objects = _json(option, text)
+    if not objects or not all(isinstance(each, dict) for each in objects):
         raise _error(f"{option}: an object for each level is needed")
-    return tuple(found)
+    return tuple(objects)
 
 
 def _json(option: str, text: str) -> Any:
-    """JSON as a case takes it: an object has no key twice (CASE-2)."""
+    """The value of a JSON text in which no object has a key twice (CASE-2)."""
     from atlas_ref.oracle.cases.files import unique
 
     try:
@@ -98,7 +101,7 @@ def _json(option: str, text: str) -> Any:
 
 
 def use_backend(name: str | None) -> str | None:
-    """Compute there from now on, in the processes that this one starts too (BACKEND-1)."""
+    """Compute on a backend from now on, also in the processes that this one starts (BACKEND-1)."""
     if name is None:
         return None
     from atlas_ref import backend
@@ -126,14 +129,17 @@ def names(option: str, text: str | None) -> list[str] | None:
     """
     if text is None:
         return None
-    found = [name.strip() for name in text.split(",") if name.strip()]
-    if not found:
+    entries = [name.strip() for name in text.split(",") if name.strip()]
+    if not entries:
         raise _error(f"{option}: names of results are needed, as in y,M,grad/k")
-    return found
+    return entries
 
 
 def case_files(paths: Iterable[Path]) -> Iterator[Path]:
-    """Folders stand for the case files in them; an empty one stands for itself, for the reader to refuse."""
+    """Case files, with those of a folder in its place.
+
+    An empty folder stays itself, so that its reader refuses it.
+    """
     for path in paths:
         with contextlib.suppress(OSError):
             inside = sorted(path.glob("*.safetensors"))
@@ -164,7 +170,7 @@ def set_files(names: list[str] | None, *, larger: bool, targets: list[str] | Non
 
 
 def with_progress(paths: list[Path]) -> Iterable[Path]:
-    """The same, with a bar on a terminal."""
+    """The paths one by one, with a progress bar on a terminal."""
     if len(paths) < 2 or not sys.stderr.isatty():
         return paths
     from rich.console import Console
@@ -174,7 +180,7 @@ def with_progress(paths: list[Path]) -> Iterable[Path]:
 
 
 def refuse_same(out: Path, source: Path, *, what: str = "case") -> None:
-    """What is written never overwrites what is read, under whatever name (CASE-19).
+    """Refuse to overwrite a file that is read, under any of its names (CASE-19).
 
     Args:
         what: the kind of the file that is read.

@@ -1,4 +1,4 @@
-"""What the command line writes: results to standard output, words to standard error."""
+"""Output of the command line: results to standard output, words to standard error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COLOURS |= {"XFAIL": "yellow", "NOT SUPPORTED": "dim"}
 
 
 def say(message: str) -> None:
-    """One line on standard error."""
+    """Write one line to standard error."""
     print(one_line(message), file=sys.stderr)
 
 
@@ -38,7 +38,7 @@ def printable(text: str) -> str:
 
 
 def emit(text: str) -> None:
-    """Write to standard output; a reader who has left, as `head` does, is no error."""
+    """Write to standard output; a pipe that its reader has closed, as `head` does, is no error."""
     from atlas_ref.oracle.cases.case import CaseError
 
     encoding = sys.stdout.encoding or "utf-8"
@@ -53,14 +53,14 @@ def emit(text: str) -> None:
 
 
 def discard_output() -> None:
-    """Send the rest of standard output nowhere, so that nothing fails when the interpreter flushes it at its end."""
+    """Send the rest of standard output nowhere, so that the interpreter's last flush does not fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
 
 
 def emit_json(value: Mapping[str, Any]) -> None:
-    """One JSON object; numbers that JSON does not have become the words nan, inf and -inf."""
+    """Write one JSON object; numbers that JSON does not have become the words nan, inf and -inf."""
     emit(json.dumps(_plain(value), indent=2, allow_nan=False) + "\n")
 
 
@@ -73,7 +73,7 @@ def _plain(value: Any) -> Any:
 
 
 def emit_rich(*parts: RenderableType) -> None:
-    """Write tables and lines; into a pipe, which has no width of its own, as wide as they need."""
+    """Write tables and lines; into a pipe, which has no width of its own, as wide as they are."""
     from rich.console import Console
 
     console = Console() if sys.stdout.isatty() else Console(width=10_000)
@@ -106,19 +106,19 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> 
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(*columns, title=title or None, title_justify="left")
+    grid = Table(*columns, title=title or None, title_justify="left")
     for row in rows:
-        made.add_row(*[cell if isinstance(cell, Text) else Text(one_line(str(cell))) for cell in row])
-    return made
+        grid.add_row(*[cell if isinstance(cell, Text) else Text(one_line(str(cell))) for cell in row])
+    return grid
 
 
 def number(value: float | str | None) -> str:
-    """Three digits, or nothing; what JSON has no number for is a word already."""
+    """A number in three digits, or nothing for None; a word stays as it is."""
     return "" if value is None else value if isinstance(value, str) else f"{value:.3g}"
 
 
 def words(value: Any) -> str:
-    """A setting as a sentence has it."""
+    """A setting in words."""
     if isinstance(value, Mapping):
         return ", ".join(f"{key} ({words(each)})" if isinstance(each, Mapping) else f"{key} {words(each)}" for key, each in value.items())
     return f"{value:g}" if isinstance(value, float) else str(value)
@@ -128,8 +128,8 @@ def described(
     name: str, header: Header, tensors: Mapping[str, Any], convention: Mapping[str, Any], void: Mapping[str, str]
 ) -> dict[str, Any]:
     """A file as JSON can hold it: header, convention in force, settings without effect, tensors."""
-    shown = {key: {"dtype": value.dtype.name, "shape": list(value.shape), **_range(value)} for key, value in tensors.items()}
-    return {"case": name, "header": header.plain(), "convention": dict(convention), "void": dict(void), "tensors": shown}
+    summaries = {key: {"dtype": value.dtype.name, "shape": list(value.shape), **_range(value)} for key, value in tensors.items()}
+    return {"case": name, "header": header.plain(), "convention": dict(convention), "void": dict(void), "tensors": summaries}
 
 
 def _range(value: Any) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def _range(value: Any) -> dict[str, Any]:
 
 
 def emit_description(description: Mapping[str, Any]) -> None:
-    """`described` for a reader."""
+    """Write the result of `described` for a reader."""
     header = description["header"]
     head = f"{one_line(description['case'])}  rule {header['rule']}, level {header.get('level', 'projected')}"
     lines = [head, json.dumps(header, indent=2)]
@@ -159,7 +159,7 @@ def emit_description(description: Mapping[str, Any]) -> None:
 
 
 def emit_comparisons(rows: Sequence[Comparison], messages: Sequence[str] = ()) -> None:
-    """A verdict per line, what is to be said of failing cases, and how many there are of each verdict."""
+    """Write a verdict per line, messages about failing cases, and the count of each verdict."""
     from rich.text import Text
 
     lines, previous = [], ""
@@ -172,8 +172,8 @@ def emit_comparisons(rows: Sequence[Comparison], messages: Sequence[str] = ()) -
         previous = row.case
     columns = ("case", "tensor", "verdict", "error", "tolerance", "where it is worst: got, expected")
     counts = {word: sum(_word(row) == word for row in rows) for word in COLOURS}
-    told = [line for message in messages for line in (*map(printable, message.splitlines()), "")]
-    emit_rich(table("", columns, lines), *told, ", ".join(f"{count} {word}" for word, count in counts.items() if count))
+    notes = [line for message in messages for line in (*map(printable, message.splitlines()), "")]
+    emit_rich(table("", columns, lines), *notes, ", ".join(f"{count} {word}" for word, count in counts.items() if count))
 
 
 def _word(row: Comparison) -> str:

@@ -1,7 +1,4 @@
-"""atlas-ref sweep: an implementation against seeded cases, without files.
-
-What it prints and when it fails: SWEEP-11.
-"""
+"""The command sweep: an implementation against seeded cases, without files (SWEEP-11)."""
 
 from __future__ import annotations
 
@@ -63,7 +60,7 @@ def sweep(
 
     choices = _choices(fix, convention)
     with output.progress({"judge": f"sweeping {rule}", "shrink": "shrinking failures"}) as progress:
-        found = run(
+        outcome = run(
             rule,
             _named(impl, program, timeout),
             cases=cases,
@@ -81,15 +78,15 @@ def sweep(
             progress=progress,
         )
     if as_json:
-        output.emit_json({"exit": found.exit_code, **found._asdict(), "failures": [each._asdict() for each in found.failures]})
+        output.emit_json({"exit": outcome.exit_code, **outcome._asdict(), "failures": [each._asdict() for each in outcome.failures]})
     else:
         named = ("--impl", impl) if impl is not None else ("--exec", program)
-        _emit(found, out, _repeating({"--only": only, "--dtype": dtype, "--state-dtype": state_dtype}), _repeating(dict([named])))
-    return found.exit_code
+        _emit(outcome, out, _repeating({"--only": only, "--dtype": dtype, "--state-dtype": state_dtype}), _repeating(dict([named])))
+    return outcome.exit_code
 
 
 def _repeating(settings: dict[str, str | None]) -> str:
-    """Options as they were given, each with a blank in front."""
+    """The options that are set, as words of a command, each with a blank in front."""
     return "".join(f" {name} {shlex.quote(value)}" for name, value in settings.items() if value is not None)
 
 
@@ -105,25 +102,25 @@ def _named(impl: str | None, program: str | None, timeout: float) -> Named:
 
 
 def _choices(fix: list[str] | None, convention: list[str] | None) -> dict[str, list[Any]]:
-    """What is fixed: values as JSON, words as they are, several between commas.
+    """The values to draw each fixed name from: JSON, or words as they are, several between commas.
 
     Raises:
         CaseError: no name, or a name twice.
     """
     from atlas_ref.oracle.cases.case import CaseError
 
-    found: dict[str, list[Any]] = {}
+    choices: dict[str, list[Any]] = {}
     for option in fix or []:
         name, equals, text = option.partition("=")
-        if not equals or not name or name in found:
+        if not equals or not name or name in choices:
             raise CaseError(f"--fix: NAME=VALUE is needed, once for each name, found {option!r}")
-        found[name] = _values(text)
+        choices[name] = _values(text)
     changes = options.convention_changes(convention)
     if changes is not None:
-        if "convention" in found:
+        if "convention" in choices:
             raise CaseError("--fix: convention is given by --convention")
-        found["convention"] = [changes["preset"] if list(changes) == ["preset"] else changes]
-    return found
+        choices["convention"] = [changes["preset"] if list(changes) == ["preset"] else changes]
+    return choices
 
 
 def _values(text: str) -> list[Any]:
@@ -142,7 +139,7 @@ def _value(text: str) -> Any:
 
 
 def _emit(outcome: Sweep, folder: Path, compared: str, computed: str) -> None:
-    """Failures, what they shrank to, counts, and how to repeat each.
+    """Write failures, the cases that they shrank to, counts, and the command that repeats each.
 
     Args:
         compared: options of the comparison. computed: that of the implementation, which a case without its results needs.

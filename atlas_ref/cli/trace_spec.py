@@ -1,4 +1,4 @@
-"""The command trace-spec: every clause with its code, its tests and what they executed; a gap fails."""
+"""The command trace-spec: every clause with its code, its tests and the code that they executed; a gap fails."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ def trace_spec(
     if not (root / "specs").is_dir():
         raise CaseError(f"--root {root}: holds no specs; it takes a clone of the repository")
     try:
-        found = trace(root, records.read(root, record))
+        result = trace(root, records.read(root, record))
     except (records.RecordError, ReadingError) as error:
         raise CaseError(str(error)) from error
-    unknown = [each for each in clauses or [] if each not in found.clauses]
+    unknown = [each for each in clauses or [] if each not in result.clauses]
     if unknown:
         raise CaseError(f"CLAUSE: no spec has {', '.join(unknown)}")
-    code = 1 if found.gaps else 0
+    code = 1 if result.gaps else 0
     if as_json:
         output.emit_json(
-            {"exit": code, "gaps": [gap._asdict() for gap in found.gaps], "clauses": _described(found, clauses or list(found.clauses))}
+            {"exit": code, "gaps": [gap._asdict() for gap in result.gaps], "clauses": _described(result, clauses or list(result.clauses))}
         )
     elif clauses:
-        _tell(found, clauses)
+        _tell(result, clauses)
     else:
-        _summary(found)
+        _summary(result)
     return code
 
 
@@ -73,7 +73,7 @@ def _described(trace: Trace, ids: list[str]) -> list[dict[str, Any]]:
 
 
 def _tell(trace: Trace, ids: list[str]) -> None:
-    """All about some clauses (TRACE-10)."""
+    """Write all the evidence of some clauses (TRACE-10)."""
     for each in _described(trace, ids):
         _line(f"{each['clause']} {each['title']} ({each['spec']})")
         if each["no_code"]:
@@ -88,7 +88,7 @@ def _tell(trace: Trace, ids: list[str]) -> None:
 
 
 def _summary(trace: Trace) -> None:
-    """One line a spec, then every gap (TRACE-10)."""
+    """Write one line a spec, then every gap (TRACE-10)."""
     rows = []
     specs = list(dict.fromkeys(each.path for each in trace.clauses.values()))
     for spec in specs:

@@ -1,4 +1,4 @@
-"""atlas-ref vectors: make, list, verify and compare sets of vectors, and print what each vector rejects."""
+"""The commands vectors: make, list, verify and compare sets of vectors, and print the mutants that each vector rejects."""
 
 from __future__ import annotations
 
@@ -65,17 +65,17 @@ def list_(
             output.emit_rich(output.table("sets", ("set", "folder"), list(sets.items())))
         return 0
     folder = locate.folder(name)
-    found = manifest.load(folder)
-    chosen = [each for each in found.vectors if rule in (None, each.rule)]
+    listing = manifest.load(folder)
+    chosen = [each for each in listing.vectors if rule in (None, each.rule)]
     if as_json:
-        plain = found.replaced(vectors=chosen).plain()
+        plain = listing.replaced(vectors=chosen).plain()
         output.emit_json({"folder": str(folder), **{key: plain[key] for key in ("set", "version", "vectors", "negative", "large")}})
         return 0
     rows = [(each.name, "yes" if each.grad else "", *_counts(each.kills), ", ".join(each.properties)) for each in chosen]
-    tables = [output.table(f"{found.set} {found.version}", ("vector", "gradients", "float32", "bfloat16", "what it can show"), rows)]
+    tables = [output.table(f"{listing.set} {listing.version}", ("vector", "gradients", "float32", "bfloat16", "what it can show"), rows)]
     if rule is None:
-        tables.append(output.table("must be refused", ("file", "code", "about"), [(n.name, n.code, n.about) for n in found.negative]))
-        tables.append(output.table("made from a seed", ("case", "rule"), [(large.name, large.rule) for large in found.large]))
+        tables.append(output.table("must be refused", ("file", "code", "about"), [(n.name, n.code, n.about) for n in listing.negative]))
+        tables.append(output.table("made from a seed", ("case", "rule"), [(large.name, large.rule) for large in listing.large]))
     output.emit_rich(*tables)
     return 0
 
@@ -91,14 +91,14 @@ def verify(name: Annotated[str, SET] = "v1", backend: options.Backend = None, as
     from atlas_ref.vectors.sets.verify import verify as run
 
     with output.progress({"verify": "verifying"}) as progress:
-        found = run(locate.folder(name), progress=progress)
+        verification = run(locate.folder(name), progress=progress)
     if as_json:
-        worst = None if found.worst is None else found.worst._asdict()
-        plain = {key: value for key, value in found._asdict().items() if key != "agreements"}
-        output.emit_json({"exit": found.exit_code, **plain, "worst": worst})
+        worst = None if verification.worst is None else verification.worst._asdict()
+        plain = {key: value for key, value in verification._asdict().items() if key != "agreements"}
+        output.emit_json({"exit": verification.exit_code, **plain, "worst": worst})
     else:
-        _say_verified(found)
-    return found.exit_code
+        _say_verified(verification)
+    return verification.exit_code
 
 
 def _say_verified(verification: Verified) -> None:
@@ -134,18 +134,18 @@ def kill_matrix(
         _refuse_place(path)
     with output.progress({"score": "scoring vectors"}) as progress:
         place = locate.folder(name)
-        found = matrix(place, targets=target or (), jobs=jobs, scheduler=scheduler, resume=resume, progress=progress)
+        result = matrix(place, targets=target or (), jobs=jobs, scheduler=scheduler, resume=resume, progress=progress)
     for path in report or ():
-        _write(path, json_bytes(found.plain()) if path.suffix == ".json" else markdown(found).encode())
+        _write(path, json_bytes(result.plain()) if path.suffix == ".json" else markdown(result).encode())
     if as_json:
-        output.emit_json({"exit": found.exit_code, **found.plain()})
+        output.emit_json({"exit": result.exit_code, **result.plain()})
     else:
-        _emit_matrix(found)
-    return found.exit_code
+        _emit_matrix(result)
+    return result.exit_code
 
 
 def _emit_matrix(matrix: Matrix) -> None:
-    """Vectors by mutants as counts, then whatever is not as it should be."""
+    """Write vectors by mutants as counts, then surviving mutants, alarms and listed kills that are none."""
     from atlas_ref.vectors.mutants.score import FORMATS
 
     rows: list[tuple[Any, ...]] = []
@@ -153,8 +153,8 @@ def _emit_matrix(matrix: Matrix) -> None:
         for vector in each.vectors:
             counts = (sum(vector in by[dtype] for by in each.kills.values()) for dtype in FORMATS)
             rows.append((vector, *(f"{count} of {len(each.kills)}" for count in counts)))
-        left = [sum(kind == dtype for _, kind in each.survivors) for dtype in FORMATS]
-        rows.append((f"{name}: together", *(f"{len(each.kills) - count} of {len(each.kills)}" for count in left)))
+        survivors = [sum(kind == dtype for _, kind in each.survivors) for dtype in FORMATS]
+        rows.append((f"{name}: together", *(f"{len(each.kills) - count} of {len(each.kills)}" for count in survivors)))
     lines = [f"SURVIVES: {name}: {mutant} at {dtype}" for name, each in matrix.targets.items() for mutant, dtype in each.survivors]
     lines += [f"ALARM: {vector} at {dtype}: {what}" for vector, dtype, what in matrix.alarms]
     lines += [f"NO KILL: {vector} at {dtype}: {mutant}" for vector, dtype, mutant in matrix.lost]
@@ -165,13 +165,13 @@ def _emit_matrix(matrix: Matrix) -> None:
     output.emit_rich(output.table(f"{matrix.set} {matrix.version}", ("vector", *FORMATS), rows), *lines)
 
 
-@vectors.command()
+@vectors.command(help="What changed from set A to set B: cases, tensors and by how much, metadata. Exit code 1 if anything did.")
 def diff(
     old: Annotated[str, typer.Argument(metavar="A", help="A shipped set, or a folder that holds one.")],
     new: Annotated[str, typer.Argument(metavar="B", help="Another.")],
     as_json: Json = False,
 ) -> int:
-    """What changed from set A to set B: cases, tensors and by how much, metadata. Exit code 1 if anything did."""
+    """Write the differences of two sets; the exit code is 1 if there are any."""
     from atlas_ref.vectors.sets import locate
     from atlas_ref.vectors.sets.diff import diff as run
     from atlas_ref.vectors.sets.diff import told
@@ -207,8 +207,8 @@ def search(
     if as_json:
         output.emit_json({"exit": int(bool(survivors)), "plan": str(out), "vectors": len(plan.vectors), "survivors": survivors})
     else:
-        for target, left in survivors.items():
-            output.say(f"SURVIVES: {target}: {', '.join(left)}")
+        for target, mutants in survivors.items():
+            output.say(f"SURVIVES: {target}: {', '.join(mutants)}")
         output.say(f"wrote {out}: {len(plan.vectors)} vectors")
     return int(bool(survivors))
 
@@ -231,7 +231,7 @@ def _refuse_place(path: Path) -> None:
     """Refuse a place that no file can have, before minutes of work and not after them.
 
     Raises:
-        CaseError: as writing there would.
+        CaseError: no file can be written there.
     """
     from atlas_ref.oracle.cases.files import writable
 
