@@ -1,4 +1,4 @@
-"""Certified results: the rules written out again in ball arithmetic, rounded once to float64.
+"""Certified results: a second implementation of the rules in ball arithmetic, rounded once to float64.
 
 It shares no code with the NumPy path, only the parsed case: header, convention and input tensors as data. Needs python-flint
 (extra `certify`). Specified in specs/certify.md.
@@ -18,7 +18,7 @@ def require_flint() -> None:
     """Refuse in one line where python-flint is not installed (CERT-14).
 
     Raises:
-        CaseError: it is not; names the extra that brings it.
+        CaseError: it is not installed; the message names the extra that brings it.
     """
     if importlib.util.find_spec("flint") is None:
         raise CaseError("certify needs python-flint, which is not installed: pip install 'atlas-ref[certify]'")

@@ -1,6 +1,6 @@
-"""The float64 that every result rounds to, proved by balls at a precision that doubles until each ball has one nearest float64.
+"""The float64 nearest to every result, proved by balls at a precision that doubles until each is decided.
 
-Specified in specs/certify.md.
+A ball is decided when all numbers in it have one nearest float64. Specified in specs/certify.md.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Array = np.ndarray[Any, Any]
 #: Bits of the first attempt; each further one has twice as many.
 FIRST = 128
 
-#: Directions per tensor along which gradients of larger cases are certified too, and what counts as larger.
+#: Directions per tensor along which gradients of larger cases are certified too, and the sizes above which a case is larger.
 DIRECTIONS = 8
 SMALL_TOKENS, SMALL_WIDTH = 8, 4
 
@@ -34,15 +34,15 @@ def certify(case: Case, *, grad: bool = False, max_bits: int = 16384) -> Certifi
     require_supported(case)
     case.require_one_memory("certify")
     arrays = exact(case)
-    names = _asked(case) if grad else []
-    found = _Rounding(axes=len(leading(case.header, arrays)))
+    names = _inputs_of_gradients(case) if grad else []
+    rounding = _Rounding(axes=len(leading(case.header, arrays)))
     bits = min(FIRST, max_bits)
     while True:
-        balls = evaluate(case.header, case.convention, arrays, bits=bits, grad=names, only=found.places())
+        balls = evaluate(case.header, case.convention, arrays, bits=bits, grad=names, only=rounding.places())
         with ctx.workprec(bits):
-            found.take(balls | (_along(balls) if larger(case) else {}), bits)
-        if found.done or bits >= max_bits:
-            return found.certified()
+            rounding.take(balls | (_along(balls) if larger(case) else {}), bits)
+        if rounding.done or bits >= max_bits:
+            return rounding.certified()
         bits = min(2 * bits, max_bits)
 
 
@@ -51,7 +51,7 @@ def exact(case: Case) -> dict[str, Array]:
     return {name: value if value.dtype.kind in "bu" else value.astype(np.float64) for name, value in case.inputs.items()}
 
 
-def _asked(case: Case) -> list[str]:
+def _inputs_of_gradients(case: Case) -> list[str]:
     """The inputs to differentiate by.
 
     Raises:
@@ -75,19 +75,22 @@ def larger(case: Case) -> bool:
 
 
 def direction(shape: tuple[int, ...], i: int) -> Array:
-    """Direction i of a tensor of this shape: +1 where the top bit of the number drawn for an entry is 1, else -1 (CERT-10)."""
+    """Direction i of a tensor of this shape, an array of signs (CERT-10).
+
+    The sign is +1 where the top bit of the random number of an entry is 1, else -1.
+    """
     raw = np.random.Philox(key=i).random_raw(math.prod(shape))
     return np.where(raw >> np.uint64(63), 1.0, -1.0).reshape(shape)
 
 
 def _along(balls: Mapping[str, Array]) -> dict[str, Array]:
     """The derivatives along each direction, by name of the gradient with `directions/` in front."""
-    found = {}
+    slopes = {}
     for name, value in balls.items():
         if name.startswith("grad/"):
             sums = [_signed_sum(value, direction(value.shape, i)) for i in range(DIRECTIONS)]
-            found["directions/" + name] = np.array([*sums, None], dtype=object)[:-1]
-    return found
+            slopes["directions/" + name] = np.array([*sums, None], dtype=object)[:-1]
+    return slopes
 
 
 def _signed_sum(value: Array, signs: Array) -> arb:
@@ -96,10 +99,10 @@ def _signed_sum(value: Array, signs: Array) -> arb:
 
 
 class _Rounding:
-    """What is known of every entry so far.
+    """The float64 bounds of every entry so far.
 
     Args:
-        axes: how many leading axes results have whose indices are evaluated on their own.
+        axes: number of leading axes of results whose indices are evaluated on their own.
     """
 
     def __init__(self, axes: int) -> None:
@@ -121,7 +124,7 @@ class _Rounding:
         return {place[: self.axes] for name in self.low for place in self.waiting(name)} if self.low else None
 
     def take(self, balls: Mapping[str, Array], bits: int) -> None:
-        """Round what has not been resolved yet."""
+        """Round the entries that are not resolved yet."""
         for name, value in balls.items():
             if name not in self.low:
                 self.low[name], self.high[name] = (np.full(value.shape, end) for end in UNKNOWN)

@@ -1,4 +1,4 @@
-"""Derivatives from differences of values alone, to 30 digits: the proof of certified gradients that knows no pullback (CERT-11)."""
+"""Derivatives from differences of values alone, to 30 digits: a proof of certified gradients without a backward (CERT-11)."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ NOTHING = -300
 
 
 class Difference(NamedTuple):
-    """One derivative proved again, or not.
+    """A certified derivative beside the interval that differences of values allow.
 
     Attributes:
         name: grad/NAME.
         place: index of the entry, or (i,) for direction i of a larger case.
-        certified: what `certify` said.
-        low, high: the float64 nearest to the ends of what the differences allow.
+        certified: the value of `certify`.
+        low, high: the float64 nearest to the ends of the interval.
         agrees: whether `certified` is one of them, or lies between them.
     """
 
@@ -47,18 +47,20 @@ class Difference(NamedTuple):
 
 
 def differences(case: Case, certified: Certified, *, max_bits: int = 16384) -> Iterator[Difference]:
-    """Every certified derivative of a case with at most 8 tokens and 4 dimensions; of a larger one those along 8 directions.
+    """Prove every certified derivative of a case by differences of values.
+
+    Of a case with more than 8 tokens or 4 dimensions only the derivatives along 8 directions are proved.
 
     Args:
         certified: with gradients.
     """
     arrays = exact(case)
-    for name, place, unit, value in _wanted(case, certified):
+    for name, place, unit, value in _derivatives(case, certified):
         ends = rounded(derivative(case, arrays, "in/" + name.removeprefix("grad/"), unit, max_bits=max_bits))
         yield Difference(name, place, value, *ends)
 
 
-def _wanted(case: Case, certified: Certified) -> Iterator[tuple[str, tuple[int, ...], Array, float]]:
+def _derivatives(case: Case, certified: Certified) -> Iterator[tuple[str, tuple[int, ...], Array, float]]:
     """Name, place, direction and value of every derivative to prove."""
     if larger(case):
         for name, values in certified.directions.items():
@@ -78,17 +80,17 @@ def derivative(case: Case, arrays: Mapping[str, Array], name: str, unit: Array, 
 
         D(h) = (f(x + h u) - f(x - h u)) / (2 h),   f' = D(h/2) +- |D(h) - D(h/2)|
 
-    D(h) = f' + c h^2 + O(h^4), so that D(h/2) is off by a third of |D(h) - D(h/2)| and terms that vanish beside it; the whole
-    of it is taken, plus the radii of the values. h is 2^-(bits/4), which leaves half of the bits to the difference.
+    D(h) = f' + c h^2 + O(h^4), so that D(h/2) is off by a third of |D(h) - D(h/2)| and terms that vanish beside it. The radius
+    is the whole of it, plus the radii of the values. h is 2^-(bits/4), so that half of the bits remain for the difference.
     """
     bits = 512
     while True:
         with ctx.workprec(bits):
             h = arb(2) ** (-(bits // 4))
             wide, narrow = (_quotient(case, arrays, name, unit, step, bits) for step in (h, h / 2))
-            found: arb = narrow + abs(wide - narrow) * arb(0, 1)
-            if found.rel_accuracy_bits() >= ACCURACY or abs(found) < arb(2) ** NOTHING or bits >= max_bits:
-                return found
+            ball: arb = narrow + abs(wide - narrow) * arb(0, 1)
+            if ball.rel_accuracy_bits() >= ACCURACY or abs(ball) < arb(2) ** NOTHING or bits >= max_bits:
+                return ball
         bits = min(2 * bits, max_bits)
 
 

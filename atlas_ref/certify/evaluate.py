@@ -20,7 +20,7 @@ Index = tuple[int, ...]
 #: Results that a cotangent weighs (CASE-14).
 WEIGHED = {"out/y": "in/y_bar", "out/M": "in/M_bar", "out/S": "in/S_bar", "out/X": "in/X_bar", "out/phi": "in/phi_bar"}
 
-#: Axes of one item of a result: what else stands in front of them is leading, or one item after another.
+#: Axes of one item of a result; the axes in front of them are leading, or count the items.
 RANKS = {"out/M": 2, "out/S": 2, "out/M_ref": 2, "out/window_momentum": 2, "out/X": 2, "out/window_gate_before": 0}
 
 
@@ -52,20 +52,20 @@ def evaluate(
         bits: precision.
         grad: names of the inputs to differentiate by; cotangents are among `arrays`.
         only: leading indices to evaluate; the others hold None. All of them with `grad`, which may sum over them.
-        moved: what is added to inputs, arrays of balls.
+        moved: arrays of balls that are added to inputs.
     """
     axes, names = leading(header, arrays), frozenset(grad)
-    found: dict[str, Array] = {}
+    values: dict[str, Array] = {}
     slopes = {"grad/" + name.removeprefix("in/"): _zeros(arrays[name].shape) for name in sorted(names)}
     with ctx.workprec(bits):
         for index in np.ndindex(*axes) if only is None or names else only:
             inputs = Inputs(arrays, live=names, moved=moved)
             results = _results(header, convention, inputs, index)
             for name, value in results.items():
-                _store(found, name, value, axes, index)
+                _store(values, name, value, axes, index)
             if names:
                 _differentiate(results, inputs, index, slopes)
-    return found | slopes
+    return values | slopes
 
 
 def _results(header: Any, convention: Any, inputs: Inputs, index: Index) -> Results:
@@ -77,25 +77,25 @@ def _results(header: Any, convention: Any, inputs: Inputs, index: Index) -> Resu
 
 
 def _zeros(shape: tuple[int, ...]) -> Array:
-    made = np.empty(shape, dtype=object)
-    made.fill(arb(0))
-    return made
+    zeros = np.empty(shape, dtype=object)
+    zeros.fill(arb(0))
+    return zeros
 
 
-def _store(found: dict[str, Array], name: str, value: Matrix | list[Matrix], axes: tuple[int, ...], index: Index) -> None:
-    """Put the balls of one leading index where they belong."""
+def _store(values: dict[str, Array], name: str, value: Matrix | list[Matrix], axes: tuple[int, ...], index: Index) -> None:
+    """Store the balls of one leading index in `values`."""
     items = value if isinstance(value, list) else [value]
     parts = [_shaped(each, RANKS.get(name, 1)) for each in items]
     own = np.stack(parts) if isinstance(value, list) else parts[0]
-    if name not in found:
-        found[name] = np.empty((*axes, *own.shape), dtype=object)
-    found[name][index] = own
+    if name not in values:
+        values[name] = np.empty((*axes, *own.shape), dtype=object)
+    values[name][index] = own
 
 
 def _shaped(matrix: Matrix, rank: int) -> Array:
-    made = np.empty((matrix.rows, matrix.columns), dtype=object)
-    made[...] = matrix.value.tolist()
-    return made.reshape(((), (matrix.rows,), made.shape)[rank])
+    balls = np.empty((matrix.rows, matrix.columns), dtype=object)
+    balls[...] = matrix.value.tolist()
+    return balls.reshape(((), (matrix.rows,), balls.shape)[rank])
 
 
 def _differentiate(results: Results, inputs: Inputs, index: Index, slopes: dict[str, Array]) -> None:
@@ -106,11 +106,11 @@ def _differentiate(results: Results, inputs: Inputs, index: Index, slopes: dict[
             value = results[name]
             items = [((i,), each) for i, each in enumerate(value)] if isinstance(value, list) else [((), value)]
             seeds += [(each, inputs.get(bar, *index, *place).value) for place, each in items]
-    leaves = [(key, matrix) for key, matrix in inputs.made.items() if matrix.live]
-    for (key, matrix), found in zip(leaves, cotangents(seeds, [matrix for _, matrix in leaves]), strict=True):
-        if found is not None:
+    leaves = [(key, matrix) for key, matrix in inputs.slices.items() if matrix.live]
+    for (key, matrix), slope in zip(leaves, cotangents(seeds, [matrix for _, matrix in leaves]), strict=True):
+        if slope is not None:
             name, place = key
             target = slopes["grad/" + name.removeprefix("in/")]
             added = np.empty((matrix.rows, matrix.columns), dtype=object)
-            added[...] = found.tolist()
+            added[...] = slope.tolist()
             target[place] = target[place] + added.reshape(np.shape(target[place]))

@@ -39,10 +39,10 @@ def _residual(settings: Any, p: Parameters, x: Matrix) -> Matrix:
 
 def _polynomial(settings: Any, p: Parameters, x: Matrix) -> Matrix:
     """Monomials by degree and then in lexicographic order, each times sqrt(a_n multinomial) (PHI-7)."""
-    given = settings.coefficients
+    coefficients = settings.coefficients
     parts = []
     for n in range(settings.degree + 1):
-        a = arb(given[n]) if given is not None else (arb(1) / math.factorial(n) if n else arb(0))
+        a = arb(coefficients[n]) if coefficients is not None else (arb(1) / math.factorial(n) if n else arb(0))
         if n == 0 and a.is_zero():
             continue
         tuples = list(itertools.combinations_with_replacement(range(x.rows), n))

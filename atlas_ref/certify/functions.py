@@ -9,7 +9,7 @@ from atlas_ref.certify.matrix import Matrix, each, hadamard, scaled
 #: Added under the root of a norm: the float64 nearest to the printed decimal (CERT-3).
 NORM_EPS = 1e-6
 
-#: Of the tanh form of gelu, likewise.
+#: Cubic coefficient of the tanh form of gelu, likewise.
 GELU_CUBIC = 0.044715
 
 
@@ -71,7 +71,10 @@ def cosines(x: Matrix) -> Matrix:
 
 
 def shifted_elu(x: Matrix) -> Matrix:
-    """x + 1 above 0, e^x at and below: max(x, 0) + e^min(x, 0), which a ball around 0 does not tear apart (PHI-5)."""
+    """x + 1 above 0, e^x at and below 0 (PHI-5).
+
+    It is max(x, 0) + e^min(x, 0), which encloses a ball around 0 tightly.
+    """
     return each(x, lambda z: z.max(arb(0)) + z.min(arb(0)).exp(), lambda z: z.min(arb(0)).exp())
 
 

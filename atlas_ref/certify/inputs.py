@@ -1,4 +1,4 @@
-"""The tensors of a case as exact matrices of balls, each slice made once (CERT-1)."""
+"""The tensors of a case as exact matrices of balls, one matrix for each slice (CERT-1)."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Inputs:
 
     Args:
         arrays: the tensors of a case in float64, which holds every format of the file exactly.
-        live: names of the tensors whose derivatives are wanted.
-        moved: numbers, of any precision, that are added to a tensor: what differences of values need.
+        live: names of the tensors to differentiate by.
+        moved: numbers, of any precision, that are added to a tensor, for differences of values.
     """
 
     def __init__(self, arrays: Mapping[str, Array], live: frozenset[str] = frozenset(), moved: Mapping[str, Array] | None = None) -> None:
         self.arrays, self.live, self.moved = arrays, live, moved or {}
-        self.made: dict[tuple[str, Index], Matrix] = {}
+        self.slices: dict[tuple[str, Index], Matrix] = {}
 
     def __contains__(self, name: str) -> bool:
         return name in self.arrays
@@ -36,9 +36,9 @@ class Inputs:
     def get(self, name: str, *index: int) -> Matrix:
         """The slice at an index: a number 1 x 1, a vector as a column, a matrix as it is."""
         key = (name, index)
-        if key not in self.made:
-            self.made[key] = Matrix(self._balls(name, index), live=name in self.live)
-        return self.made[key]
+        if key not in self.slices:
+            self.slices[key] = Matrix(self._balls(name, index), live=name in self.live)
+        return self.slices[key]
 
     def optional(self, name: str, *index: int) -> Matrix | None:
         """The slice, None where the case has no such tensor."""
@@ -50,8 +50,8 @@ class Inputs:
 
     def phi(self) -> dict[str, Matrix]:
         """The tensors of the feature map: W, b, W1, W2, proj."""
-        found = {name.removeprefix("in/phi/"): self.get(name) for name in self.arrays if name.startswith("in/phi/")}
-        return found | ({"proj": self.get("in/proj")} if "in/proj" in self.arrays else {})
+        tensors = {name.removeprefix("in/phi/"): self.get(name) for name in self.arrays if name.startswith("in/phi/")}
+        return tensors | ({"proj": self.get("in/proj")} if "in/proj" in self.arrays else {})
 
     def _balls(self, name: str, index: Index) -> arb_mat:
         part = self.arrays[name][index]

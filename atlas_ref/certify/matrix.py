@@ -1,8 +1,8 @@
-"""Matrices of balls that remember how they were made: values enclosed, and derivatives by reverse accumulation.
+"""Matrices of balls with their parents: values enclosed, and derivatives by reverse accumulation.
 
 Every number is a ball (midpoint and radius) that contains the real number it stands for, at the precision of
 `flint.ctx`. A matrix made from another one that is `live` keeps, per parent, the pullback of a cotangent; `cotangents`
-walks them from the last to the first. Nothing here knows `tape`. Specified in specs/certify.md, CERT-2 and CERT-9.
+runs them from the last to the first. Nothing here knows `tape`. Specified in specs/certify.md, CERT-2 and CERT-9.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Matrix:
 
     Attributes:
         value: the balls.
-        live: whether derivatives with respect to it, or to something it was made from, are wanted.
-        parents: what it was made from and is live, each with the pullback of a cotangent of this matrix.
+        live: whether derivatives by this matrix, or by an ancestor of it, are computed.
+        parents: its live arguments, each with the pullback of a cotangent of this matrix.
         order: place in the sequence of all matrices, so that later ones are visited first.
     """
 
@@ -93,7 +93,7 @@ def zeros(rows: int, columns: int) -> Matrix:
 
 
 def unknown(matrix: Matrix) -> Matrix:
-    """Of the shape of a matrix and made from it in a way that nothing is known of: neither the value nor the derivative."""
+    """A matrix of the shape of another, of which neither the value nor the derivative is known."""
 
     def nothing(_: arb_mat) -> arb_mat:
         return filled(matrix.rows, matrix.columns, [arb.nan()] * (matrix.rows * matrix.columns))
@@ -102,7 +102,10 @@ def unknown(matrix: Matrix) -> Matrix:
 
 
 def sane(matrix: Matrix) -> Matrix:
-    """The matrix, or `unknown` where the radii exceed both 1 and every midpoint: further steps would raise them to powers."""
+    """The matrix, or `unknown` where a radius exceeds both 1 and every midpoint.
+
+    Further steps would raise such radii to powers.
+    """
     entries = matrix.value.entries()
     if not all(x.is_finite() for x in entries):
         return unknown(matrix)
@@ -125,7 +128,7 @@ def scaled(gate: Matrix, matrix: Matrix) -> Matrix:
 
 
 def hadamard(a: Matrix, b: Matrix) -> Matrix:
-    """Entry by entry."""
+    """The product entry by entry."""
     return Matrix(_products(a.value, b.value), (a, lambda g: _products(g, b.value)), (b, lambda g: _products(g, a.value)))
 
 
@@ -141,7 +144,7 @@ def each(matrix: Matrix, function: Callable[[arb], arb], slope: Callable[[arb], 
 
 
 def pick(column: Matrix, rows: Sequence[int]) -> Matrix:
-    """The given entries of a column; one may be taken several times."""
+    """The entries of a column at `rows`, in which a row may stand several times."""
     n = column.rows
 
     def pull(g: arb_mat) -> arb_mat:
@@ -167,16 +170,17 @@ def stacked(columns: Sequence[Matrix]) -> Matrix:
 
 def total(terms: Sequence[Matrix], rows: int, columns: int) -> Matrix:
     """The sum of matrices of one shape; exact zeros where there is none."""
-    found = zeros(rows, columns) if not terms else terms[0]
+    result = zeros(rows, columns) if not terms else terms[0]
     for term in terms[1:]:
-        found = found + term
-    return found
+        result = result + term
+    return result
 
 
 def norm(matrix: Matrix) -> Matrix:
-    """The Frobenius norm, 1 x 1; its derivative is the matrix over the norm, 0 where the matrix is exactly 0 (NS-21).
+    """The Frobenius norm, 1 x 1 (NS-21).
 
-    Where the ball of the norm reaches 0, every entry of the quotient is enclosed by [-1, 1], which holds for each matrix in it.
+    Its derivative is the matrix over the norm, 0 where the matrix is exactly 0. Where the ball of the norm reaches 0, every entry
+    of the quotient is enclosed by [-1, 1], which holds for each matrix in it.
     """
     value = matrix.value
     squares = _dot(value, value).nonnegative_part()
@@ -214,13 +218,13 @@ def _products(a: arb_mat, b: arb_mat) -> arb_mat:
 # -- derivatives --------------------------------------------------------------------------------------
 
 
-def cotangents(seeds: Sequence[tuple[Matrix, arb_mat]], wanted: Sequence[Matrix]) -> list[arb_mat | None]:
-    """The derivative of the sum of <matrix, seed> by each wanted matrix, None where nothing depends on it (CERT-9)."""
+def cotangents(seeds: Sequence[tuple[Matrix, arb_mat]], leaves: Sequence[Matrix]) -> list[arb_mat | None]:
+    """The derivative of the sum of <matrix, seed> by each leaf, None where it has none (CERT-9)."""
     nodes: dict[int, Matrix] = {}
     waiting: dict[int, arb_mat] = {}
     queue: list[int] = []
-    kept = {each.order for each in wanted}
-    done: dict[int, arb_mat] = {}
+    orders = {each.order for each in leaves}
+    results: dict[int, arb_mat] = {}
 
     def arrives(matrix: Matrix, g: arb_mat) -> None:
         if matrix.order in waiting:
@@ -236,8 +240,8 @@ def cotangents(seeds: Sequence[tuple[Matrix, arb_mat]], wanted: Sequence[Matrix]
     while queue:
         order = -heapq.heappop(queue)
         matrix, g = nodes.pop(order), waiting.pop(order)
-        if order in kept:
-            done[order] = g
+        if order in orders:
+            results[order] = g
         for parent, pull in matrix.parents:
             arrives(parent, pull(g))
-    return [done.get(each.order) for each in wanted]
+    return [results.get(each.order) for each in leaves]

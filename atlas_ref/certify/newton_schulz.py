@@ -23,7 +23,7 @@ def newton_schulz(S: Matrix, settings: Any) -> Matrix:
 
         X_0 = S / (f ||S|| + eps),   A = X X^T,   X <- a X + (b A + c A^2) X
 
-    Where guard `return` cannot be decided, since the ball of the norm holds eps, nothing is known of the result.
+    Where guard `return` cannot be decided, since the ball of the norm holds eps, the result is `unknown`.
     """
     length = norm(S)
     eps = arb(settings.eps)
@@ -51,7 +51,7 @@ def _step(X: Matrix, a: float, b: float, c: float) -> Matrix:
 
 
 def _divisor(length: Matrix, eps: arb, guard: str) -> Matrix:
-    """f ||S|| + eps, or max(f ||S||, eps), whose slope lies in [0, 1] where nobody knows which is larger."""
+    """f ||S|| + eps, or max(f ||S||, eps), with a slope in [0, 1] where balls cannot tell the larger."""
     size = length.value[0, 0]
     if guard != "clamp":
         return length.plus(eps)
@@ -86,9 +86,9 @@ def polar_express(lower_bound: float, steps: int) -> list[Row]:
     bits = 512
     while True:
         with ctx.workprec(bits):
-            found = _table(arb(lower_bound), steps)
-        if found is not None:
-            return found
+            rows = _table(arb(lower_bound), steps)
+        if rows is not None:
+            return rows
         bits *= 2
 
 
@@ -115,7 +115,10 @@ def _table(lower_bound: arb, steps: int) -> list[Row] | None:
 
 
 def _enclosed(low: arb, high: arb) -> list[arb] | None:
-    """Balls for a, b, c, E, x1, x2: a Newton step that maps a box into itself proves that it holds the one solution."""
+    """Balls for a, b, c, E, x1, x2 that hold the solution, or None.
+
+    A Newton step that maps a box into itself proves that the box holds the one solution.
+    """
     guess = _exchanged(low.mid(), high.mid())
     if guess is None:
         return None
@@ -127,16 +130,19 @@ def _enclosed(low: arb, high: arb) -> list[arb] | None:
 
 
 def _exchanged(low: arb, high: arb) -> list[arb] | None:
-    """A guess by exchange of points: solve for a, b, c, E at four points, move the inner two to the extrema of p."""
+    """A guess at the solution by exchange of points.
+
+    Each step solves for a, b, c, E at four points, and moves the inner two to the extrema of p.
+    """
     inner = [(3 * low + high) / 4, (low + 3 * high) / 4]
     for _ in range(200):
         points = [low, *inner, high]
         rows = [[x, x**3, x**5, arb(-sign)] for x, sign in zip(points, SIGNS, strict=True)]
         try:
-            solved = arb_mat(rows).solve(arb_mat(4, 1, [arb(1)] * 4))
+            solution = arb_mat(rows).solve(arb_mat(4, 1, [arb(1)] * 4))
         except ZeroDivisionError:
             return None
-        a, b, c, error = (solved[i, 0].mid() for i in range(4))
+        a, b, c, error = (solution[i, 0].mid() for i in range(4))
         root = (9 * b * b - 20 * a * c).sqrt()
         moved = [((-3 * b - root) / (10 * c)).sqrt().mid(), ((-3 * b + root) / (10 * c)).sqrt().mid()]
         if not all(x.is_finite() for x in moved):

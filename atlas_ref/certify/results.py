@@ -1,4 +1,4 @@
-"""What certify answers."""
+"""Types of the results of `certify`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Unresolved:
-    """An entry whose ball holds a tie, or too much: the float64 nearest to each end.
+    """An entry whose ball has several nearest float64: those of its ends.
 
     Attributes:
         index: place in the tensor.
-        low, high: neighbours in float64 unless the ball is still wide; infinities where nothing is known.
+        low, high: neighbours in float64 unless the ball is still wide; infinities for a ball without bounds.
     """
 
     index: tuple[int, ...]
@@ -25,10 +25,10 @@ class Unresolved:
 
 
 class Certified(NamedTuple):
-    """What `certify` found.
+    """Certified results of a case.
 
     Attributes:
-        values: name -> float64: every result, and gradients if asked for; an unresolved entry holds `low`, nan where unknown.
+        values: name -> float64: every result, and gradients under `grad`; an unresolved entry holds `low`, nan where unknown.
         bits: name -> precision at which every entry of the tensor that is resolved had one nearest float64.
         unresolved: name -> entries that the last precision did not resolve; tensors without any are not there.
             Those of directions are here and in `bits` under directions/grad/NAME.

@@ -1,4 +1,7 @@
-"""From a ball to the one float64 that every number in it rounds to. Specified in specs/certify.md, CERT-4 and CERT-5."""
+"""Rounding of a ball to the one float64 nearest to every number in it.
+
+Specified in specs/certify.md, CERT-4 and CERT-5.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ def rounded(ball: arb) -> Rounded:
 
 
 def _far_apart(middle: int, exponent: int, radius: int, scale: int) -> Rounded:
-    """Ends of a ball whose midpoint and radius differ by more than any shift that memory should hold."""
+    """Ends of a ball whose midpoint and radius are too many powers of two apart for a shift."""
     if scale > exponent:
         return Rounded(-math.inf, math.inf)
     # one unit far below the midpoint's last place decides ties just as the true radius does

@@ -1,4 +1,7 @@
-"""One write of each rule on balls, longhand (OMEGA-2 to OMEGA-13, TITANS-2 to TITANS-5, DELTA-2, DELTA-3, HEBBIAN-2)."""
+"""One write of each rule on balls, each written out.
+
+OMEGA-2 to OMEGA-13, TITANS-2 to TITANS-5, DELTA-2, DELTA-3, HEBBIAN-2.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from atlas_ref.certify.window import Held, residual, weight, window_gradient
 
 
 class Write(NamedTuple):
-    """What a write looks at.
+    """Arguments of a write.
 
     Attributes:
         M, S: memory and momentum before the token, S in the case's momentum_sign.
@@ -35,14 +38,14 @@ class Write(NamedTuple):
 
 
 def multiplier(convention: Any, token: Token) -> Matrix | None:
-    """What multiplies M (CONV-4); None for 1."""
+    """The factor of M (CONV-4); None for 1."""
     if convention.gate == "none":
         return None
     u = token.gates["retain"]
     return u if convention.gate == "retain" else (-u).plus(arb(1))
 
 
-def _kept(factor: Matrix | None, matrix: Matrix) -> Matrix:
+def _times(factor: Matrix | None, matrix: Matrix) -> Matrix:
     return matrix if factor is None else scaled(factor, matrix)
 
 
@@ -54,8 +57,8 @@ def _rates(w: Write) -> tuple[Matrix | None, Matrix | None]:
 
 def _scale(w: Write) -> arb:
     """s (CONV-6)."""
-    given = w.convention.gradient_scale
-    return arb(2) / w.M.rows if given == "2/d_out" else arb(given)
+    scale = w.convention.gradient_scale
+    return arb(2) / w.M.rows if scale == "2/d_out" else arb(scale)
 
 
 def _single(w: Write) -> Matrix:
@@ -66,8 +69,11 @@ def _single(w: Write) -> Matrix:
 
 
 def _momentum(w: Write, a: Matrix | None, g: Matrix) -> Matrix:
-    """momentum S + a g, or - a g under momentum_sign minus; without a momentum gate a g alone (OMEGA-6, GATES-4)."""
-    entering = _kept(a, g if w.convention.momentum_sign == "plus" else -g)
+    """momentum S + a g, or - a g under momentum_sign minus (OMEGA-6).
+
+    Without a momentum gate it is a g alone (GATES-4).
+    """
+    entering = _times(a, g if w.convention.momentum_sign == "plus" else -g)
     m = w.token.gates.get("momentum")
     return entering if m is None else scaled(m, w.S) + entering
 
@@ -75,22 +81,22 @@ def _momentum(w: Write, a: Matrix | None, g: Matrix) -> Matrix:
 def _memory(w: Write, b: Matrix | None, U: Matrix) -> Matrix:
     """retain M - b U, or + b U under momentum_sign minus; ascent turns the sign round (OMEGA-10)."""
     down = (w.convention.momentum_sign == "plus") == (w.convention.direction == "descent")
-    kept, moved = _kept(multiplier(w.convention, w.token), w.M), _kept(b, U)
-    return kept - moved if down else kept + moved
+    memory, step = _times(multiplier(w.convention, w.token), w.M), _times(b, U)
+    return memory - step if down else memory + step
 
 
 def hebbian(w: Write) -> tuple[Matrix, Matrix]:
     """M <- retain M + v k^T."""
     newest = w.held[-1]
-    return _kept(multiplier(w.convention, w.token), w.M) + newest.v @ newest.phi.T, w.S
+    return _times(multiplier(w.convention, w.token), w.M) + newest.v @ newest.phi.T, w.S
 
 
 def delta(w: Write) -> tuple[Matrix, Matrix]:
     """M <- retain M - a b g."""
     a, b = _rates(w)
-    step = _kept(a, _kept(b, _single(w)))
-    kept = _kept(multiplier(w.convention, w.token), w.M)
-    return (kept - step if w.convention.direction == "descent" else kept + step), w.S
+    step = _times(a, _times(b, _single(w)))
+    memory = _times(multiplier(w.convention, w.token), w.M)
+    return (memory - step if w.convention.direction == "descent" else memory + step), w.S
 
 
 def titans_lmm(w: Write) -> tuple[Matrix, Matrix]:
@@ -101,7 +107,10 @@ def titans_lmm(w: Write) -> tuple[Matrix, Matrix]:
 
 
 def omega(w: Write) -> tuple[Matrix, Matrix]:
-    """S <- momentum S + a g over the window; M <- retain M - b NS(S); or the window over momenta (OMEGA-11)."""
+    """S <- momentum S + a g over the window, then M <- retain M - b NS(S).
+
+    Under momentum_then_window the window is over momenta (OMEGA-11).
+    """
     a, b = _rates(w)
     windowed = w.convention.order == "window_then_momentum"
     g = _window_gradient(w) if windowed else _single(w)

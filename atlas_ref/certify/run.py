@@ -1,4 +1,4 @@
-"""A sequence on balls: resets, spans, pulses, reads, and what a continuation needs (CONV-27 to CONV-37, CASE-12)."""
+"""A sequence on balls: resets, spans, pulses, reads, and the state of a continuation (CONV-27 to CONV-37, CASE-12)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Results = dict[str, "Matrix | list[Matrix]"]
 
 @dataclass
 class State:
-    """What one token hands to the next.
+    """The state that one token hands to the next.
 
     Attributes:
         M, S: memory; momentum in the case's momentum_sign, Z under momentum_then_window.
@@ -69,17 +69,17 @@ class Sequence:
 
     def matrix(self, name: str, *more: int) -> Matrix:
         """A matrix of the case as d_out x d_phi, exact zeros where there is none (CONV-25)."""
-        given = self.inputs.optional(name, *self.index, *more)
-        if given is None:
+        matrix = self.inputs.optional(name, *self.index, *more)
+        if matrix is None:
             return zeros(self.d_out, self.d_phi)
-        return self.laid(given)
+        return self.laid(matrix)
 
     def laid(self, matrix: Matrix) -> Matrix:
-        """To and from the layout of the file."""
+        """A matrix converted to or from the layout of the file."""
         return matrix.T if self.convention.layout == "transposed" else matrix
 
     def fresh(self) -> State:
-        """A state without phase, reference and window: of a packed sequence (CONV-33)."""
+        """The first state of a packed sequence, without phase, reference and window (CONV-33)."""
         counted = self.convention.span_origin == "multiple" and not self.once and self.header.span is not None
         return State(self.matrix("in/M0"), self.matrix("in/S0"), None, 1 % self.header.span if counted else 0)
 
@@ -93,8 +93,8 @@ class Sequence:
         for i in range(inputs.shape("in/window_k")[-2] if "in/window_k" in inputs else 0):
             at = (*self.index, i)
             k, v = inputs.get("in/window_k", *at), inputs.get("in/window_v", *at)
-            gate, kept = inputs.optional("in/window_gate_before", *at), inputs.optional("in/window_residual", *at)
-            state.held.append(Held(k, v, self.features(k, self.convention.k_norm), gate, kept))
+            gate, error = inputs.optional("in/window_gate_before", *at), inputs.optional("in/window_residual", *at)
+            state.held.append(Held(k, v, self.features(k, self.convention.k_norm), gate, error))
         for i in range(inputs.shape("in/window_momentum")[-3] if "in/window_momentum" in inputs else 0):
             state.momenta.append(self.matrix("in/window_momentum", i))
         if state.momenta and "momentum" not in self.tokens[0].gates:
@@ -114,31 +114,31 @@ class Sequence:
         return state.start
 
     def begin_span(self, state: State) -> None:
-        """The memory before the token becomes that of the span's start, where a span starts (CONV-31)."""
+        """Take the memory before the token as that of the span's start, where a span starts (CONV-31)."""
         if self.spans and (state.start is None or (not self.once and state.position == 0)):
             state.start = state.M
 
     def push(self, state: State, token: Token) -> None:
-        """The token enters the window, active or not (OMEGA-3), with the residual of its arrival under carry (WINDOW-13)."""
-        phi, kept = self.features(token.k, self.convention.k_norm), None
+        """Append the token to the window, active or not (OMEGA-3), under carry with its residual (WINDOW-13)."""
+        phi, error = self.features(token.k, self.convention.k_norm), None
         if self.carries:
             retain = multiplier(self.convention, token) if token.active else None
-            kept = residual(self.convention, self.reference(state), retain, phi, token.v)
-        state.held = [*state.held, Held(token.k, token.v, phi, token.gate, kept)][-self.c :]
+            error = residual(self.convention, self.reference(state), retain, phi, token.v)
+        state.held = [*state.held, Held(token.k, token.v, phi, token.gate, error)][-self.c :]
 
     def write(self, state: State, token: Token) -> None:
-        """The rule's write, and the momentum that enters the window of momenta (OMEGA-11)."""
+        """Write the token by its rule, and append the momentum to the window of momenta (OMEGA-11)."""
         if token.active:
             position = state.position if self.bounded else None
             reference = self.reference(state)
-            asked = Write(self.convention, token, state.M, state.S, reference, state.held, state.momenta, position)
-            M, state.S = WRITES[self.rule](asked)
+            write = Write(self.convention, token, state.M, state.S, reference, state.held, state.momenta, position)
+            M, state.S = WRITES[self.rule](write)
             state.M = sane(M)
         if not self.order_first:
             state.momenta = [*state.momenta, state.S][-(self.c - 1) :] if self.c > 1 else []
 
     def advance(self, state: State) -> None:
-        """p(t + 1) (CONV-30)."""
+        """Set p(t + 1) (CONV-30)."""
         state.position += 1
         if not self.once and self.header.span is not None:
             state.position %= self.header.span
@@ -146,7 +146,7 @@ class Sequence:
     # -- the run -------------------------------------------------------------------------------------
 
     def run(self) -> Results:
-        """Every token in turn (CONV-29), then the reads."""
+        """Run every token in turn (CONV-29), then the reads."""
         state = self.begin()
         memories: list[Matrix] = []
         waiting = 0  # tokens that read the last memory of their packed sequence
@@ -173,25 +173,25 @@ class Sequence:
         return read(self.convention, memory, self.features(token.q, self.convention.q_norm), self.d_in)
 
     def outputs(self, state: State) -> Results:
-        """The final state and what lets a run continue (CASE-12)."""
-        found: Results = {"out/M": self.laid(state.M)}
+        """The final state, with all that a continuation needs (CASE-12)."""
+        results: Results = {"out/M": self.laid(state.M)}
         if self.rule in ("omega", "titans_lmm") and "momentum" in self.tokens[0].gates:
-            found["out/S"] = self.laid(state.S)
+            results["out/S"] = self.laid(state.S)
         if self.spans and state.start is not None:
-            found["out/M_ref"] = self.laid(state.start)
+            results["out/M_ref"] = self.laid(state.start)
         if self.rule == "omega" and self.c > 1:
-            found |= self.window_outputs(state)
-        return found
+            results |= self.window_outputs(state)
+        return results
 
     def window_outputs(self, state: State) -> Results:
-        """The last c - 1 pairs, and what is kept beside them (WINDOW-25)."""
+        """The last c - 1 pairs, with their gates, residuals and momenta (WINDOW-25)."""
         last = state.held[-(self.c - 1) :]
-        found: Results = {"out/window_k": [each.k for each in last], "out/window_v": [each.v for each in last]}
+        results: Results = {"out/window_k": [each.k for each in last], "out/window_v": [each.v for each in last]}
         gates = [each.gate for each in last if each.gate is not None]
         if self.tokens[0].gate is not None:
-            found["out/window_gate_before"] = gates
+            results["out/window_gate_before"] = gates
         if self.carries:
-            found["out/window_residual"] = [each.residual for each in last if each.residual is not None]
+            results["out/window_residual"] = [each.residual for each in last if each.residual is not None]
         if not self.order_first:
-            found["out/window_momentum"] = [self.laid(each) for each in state.momenta]
-        return found
+            results["out/window_momentum"] = [self.laid(each) for each in state.momenta]
+        return results

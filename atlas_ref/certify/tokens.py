@@ -1,4 +1,7 @@
-"""What each token of a sequence brings, at either level (CONV-4, CONV-28, CONV-36, GATES-6, GATES-7, WINDOW-2 to WINDOW-7)."""
+"""The tokens of a sequence at either level: keys, values, queries, gates and window weights.
+
+CONV-4, CONV-28, CONV-36, GATES-6, GATES-7, WINDOW-2 to WINDOW-7.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,9 @@ class Token(NamedTuple):
 
     Attributes:
         k, v, q: raw key, value and query, as columns.
-        gates: retain, momentum, step_size, step_size_memory as given or computed: 1 x 1, or d_out x 1; a missing one is not there.
-        weights: what the lag decides of the window weights, c numbers.
-        gate: what the token weighs at every lag, where tokens bring a weight.
+        gates: retain, momentum, step_size, step_size_memory, from the case or computed: 1 x 1, or d_out x 1; a missing one is not there.
+        weights: the factor of the window weights by lag, c numbers.
+        gate: the factor of the token at every lag, where tokens bring a weight.
     """
 
     k: Matrix
@@ -36,11 +39,11 @@ def tokens_of(header: Any, convention: Any, inputs: Inputs, index: tuple[int, ..
     """The tokens of the sequence at an index of the leading axes."""
     if header.level == "token":
         return _computed(header, convention, inputs, index)
-    return [_given(header, inputs, (*index, t)) for t in range(inputs.shape("in/k")[-2])]
+    return [_projected(header, inputs, (*index, t)) for t in range(inputs.shape("in/k")[-2])]
 
 
-def _given(header: Any, inputs: Inputs, at: tuple[int, ...]) -> Token:
-    """Level projected: at = (..., t)."""
+def _projected(header: Any, inputs: Inputs, at: tuple[int, ...]) -> Token:
+    """The token at (..., t) of a case of level projected."""
     gates = {}
     for name in ("retain", "momentum", "step_size", "step_size_memory"):
         value = inputs.optional(f"in/{name}", *at)
@@ -70,38 +73,38 @@ def _masks(inputs: Inputs, t: int) -> dict[str, bool]:
 
 
 def _computed(header: Any, convention: Any, inputs: Inputs, index: tuple[int, ...]) -> list[Token]:
-    """Level token: index = (batch, head)."""
+    """The tokens at (batch, head) of a case of level token."""
     batch, head = index
     kinds = _factors(header.window_weights)
     weights = _by_lag(kinds, inputs, head, header.window)
-    found = []
+    tokens = []
     for t in range(inputs.shape("in/x")[-2]):
         x = inputs.get("in/x", batch, t)
         k, v, q = (inputs.get(f"in/param/{name}", head) @ x for name in ("W_K", "W_V", "W_Q"))
         read = normalised(k, convention.k_norm) if convention.norm_place == "before_phi" else k
         gates = _gates(inputs, head, stacked([read, v]))
-        found.append(Token(k, v, q, gates, weights, _by_token(kinds, inputs, head, x), **_masks(inputs, t)))
-    return found
+        tokens.append(Token(k, v, q, gates, weights, _by_token(kinds, inputs, head, x), **_masks(inputs, t)))
+    return tokens
 
 
 def _gates(inputs: Inputs, head: int, read: Matrix) -> dict[str, Matrix]:
     """sigmoid or softplus of W_g [k; v] + b_g (GATES-7)."""
-    found = {}
+    gates = {}
     for name, activation in (("retain", sigmoids), ("momentum", sigmoids), ("step_size", softpluses)):
         if f"in/param/W_{name}" in inputs:
-            found[name] = activation(inputs.get(f"in/param/W_{name}", head) @ read + inputs.get(f"in/param/b_{name}", head))
-    return found
+            gates[name] = activation(inputs.get(f"in/param/W_{name}", head) @ read + inputs.get(f"in/param/b_{name}", head))
+    return gates
 
 
 def _factors(kind: Any) -> list[Any]:
-    """The kinds whose product the window weights are; nothing stands for uniform (WINDOW-7)."""
+    """The kinds whose product the window weights are; None stands for uniform (WINDOW-7)."""
     if kind is None:
         return [None]
     return [factor for part in kind.of for factor in _factors(part)] if kind.kind == "product" else [kind]
 
 
 def _by_lag(kinds: Sequence[Any], inputs: Inputs, head: int, c: int) -> list[Matrix]:
-    """What the lag decides: the product of all kinds but gate."""
+    """The weights by lag: the product of all kinds but gate."""
     weights = [number(arb(1))] * c
     for kind in kinds:
         name = "uniform" if kind is None else kind.kind
@@ -116,7 +119,7 @@ def _by_lag(kinds: Sequence[Any], inputs: Inputs, head: int, c: int) -> list[Mat
 
 
 def _by_token(kinds: Sequence[Any], inputs: Inputs, head: int, x: Matrix) -> Matrix | None:
-    """What the token brings: the product of its gates, sigmoid(W2 silu(W1 x + b1) + b2) each (WINDOW-6)."""
+    """The weight of the token: the product of its gates, sigmoid(W2 silu(W1 x + b1) + b2) each (WINDOW-6)."""
     product: Matrix | None = None
     for kind in kinds:
         if kind is not None and kind.kind == "gate":

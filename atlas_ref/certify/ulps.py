@@ -1,4 +1,4 @@
-"""How far the NumPy path is from the certified results, in units in the last place (CERT-12)."""
+"""Errors of the NumPy path against certified results, in units in the last place (CERT-12)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Row(NamedTuple):
 
     Attributes:
         case, tensor: names.
-        entries: how many there are.
+        entries: number of entries.
         bits: precision at which every resolved entry had one nearest float64.
-        unresolved: how many entries have none.
+        unresolved: number of entries that are not resolved.
         worst, median: error of ours in units in the last place of each entry.
         scale: the largest error in units in the last place of the largest entry of the tensor.
     """
@@ -36,22 +36,22 @@ class Row(NamedTuple):
 
 def rows(case: str, certified: Certified, ours: Mapping[str, Array]) -> list[Row]:
     """A row for every certified tensor."""
-    found = []
+    table = []
     for name, want in certified.values.items():
         each, largest = errors(ours[name], want)
         lost = len(certified.unresolved.get(name, ()))
-        found.append(Row(case, name, want.size, certified.bits[name], lost, _most(each), _middle(each), _most(largest)))
-    return found
+        table.append(Row(case, name, want.size, certified.bits[name], lost, _most(each), _middle(each), _most(largest)))
+    return table
 
 
 def errors(got: Array, want: Array) -> tuple[Array, Array]:
-    """|got - want| in units in the last place of each entry of `want`, and in those of its largest entry.
+    """|got - want| in units in the last place of each entry of `want`, and of its largest entry.
 
     An entry that is exactly 0 has no last place of its own and is measured by the largest entry's. Entries that are unresolved
     are left out.
     """
-    known = ~np.isnan(want)
-    got, want = got[known], want[known]
+    resolved = ~np.isnan(want)
+    got, want = got[resolved], want[resolved]
     with np.errstate(all="ignore"):  # an infinity beside a number is an error without bound
         gap = np.where(got == want, 0.0, np.abs(got - want))
         top = np.spacing(np.max(np.abs(want[np.isfinite(want)]), initial=0.0))

@@ -1,4 +1,4 @@
-"""Omega's window on balls: who is in it, what each weighs, and the gradient over it (WINDOW-1 to WINDOW-14, OMEGA-5)."""
+"""Omega's window on balls: its tokens, their weights, and its gradient (WINDOW-1 to WINDOW-14, OMEGA-5)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from atlas_ref.certify.tokens import Token
 
 
 class Held(NamedTuple):
-    """A token in the window: raw key and value, its features, what it weighs at every lag, its residual on arrival."""
+    """A token in the window: raw key and value, features, gate, residual on arrival."""
 
     k: Matrix
     v: Matrix
@@ -32,7 +32,7 @@ def residual(convention: Any, reference: Matrix, retain: Matrix | None, phi: Mat
 
 
 def weight(token: Token, held: list[Held], lag: int) -> Matrix | None:
-    """w[t, lag] before any edge, None for a missing token that would have brought its own (WINDOW-2, WINDOW-6)."""
+    """w[t, lag] before any edge (WINDOW-2), None for a missing token where tokens bring weights (WINDOW-6)."""
     if token.gate is None:
         return token.weights[lag]
     gate = held[-1 - lag].gate if lag < len(held) else None
@@ -40,9 +40,9 @@ def weight(token: Token, held: list[Held], lag: int) -> Matrix | None:
 
 
 def edge(convention: Any, token: Token, held: list[Held]) -> Matrix:
-    """The factor of WINDOW-9: all weights over those that exist; 1 under truncate, or where the divisor is 0.
+    """The factor of WINDOW-9: all weights over those that exist; 1 under truncate, or for a divisor of 0.
 
-    Where tokens bring their weights that of a missing one is 0, so the two sums are one.
+    Where tokens bring their weights, that of a missing token is 0, so that the two sums are equal.
     """
     c = len(token.weights)
     if convention.window_edge == "truncate" or token.gate is not None or len(held) >= c:
