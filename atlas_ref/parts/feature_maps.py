@@ -1,4 +1,4 @@
-"""Feature maps phi: what a key or a query becomes before it meets the memory.
+"""Feature maps phi of keys and queries.
 
 The same map with the same parameters acts on keys and queries. Each kind is one settings model and one
 function. Specified in specs/feature_maps.md.
@@ -142,7 +142,9 @@ def apply(feature_map: FeatureMap, parameters: Parameters, x: Array) -> Array:
 
 
 def of_checked(feature_map: FeatureMap, parameters: Parameters, x: Array) -> Array:
-    """The same of keys and queries that were checked at the boundary: a look at their values would wait for a device (BACKEND-5).
+    """phi(x) of keys and queries that were checked at the boundary.
+
+    It reads no value of x, which would wait for a device (BACKEND-5).
 
     Raises:
         ValueError: a tensor of the map that is missing or misshapen.
@@ -237,9 +239,9 @@ def d_phi(feature_map: FeatureMap, d_in: int, parameters: Parameters | None = No
     if feature_map.kind == "monomials":
         return d_in + d_in * (d_in + 1) // 2
     if feature_map.kind in ("linear", "random_fourier", "sketch"):
-        given = parameters or {}
-        _check_tensors(feature_map, given, d_in)
-        return int(given["proj"].shape[1] if feature_map.kind == "sketch" else given["W"].shape[0])
+        tensors = parameters or {}
+        _check_tensors(feature_map, tensors, d_in)
+        return int(tensors["proj"].shape[1] if feature_map.kind == "sketch" else tensors["W"].shape[0])
     return d_in
 
 

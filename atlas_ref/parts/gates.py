@@ -1,8 +1,8 @@
-"""Gates: how much a memory keeps, how much momentum carries on, how far a step goes.
+"""Gates: the factors of the memory and of the momentum, and the size of a step.
 
 Specified in specs/gates.md.
 
-Gates that come as logarithms, stable evaluation, biases, pullbacks and cost: GATES-5, GATES-9 to GATES-13.
+Gates as logarithms, stable evaluation, biases, backward and cost: GATES-5, GATES-9 to GATES-13.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ GateKind = Literal["retain", "forget", "none"]
 
 
 class Gates(Frozen):
-    """The gates of one token (or, with a time axis in front, of a sequence), ready to scale rows (GATES-1, GATES-3, GATES-4).
+    """The gates of one token as columns that scale rows (GATES-1, GATES-3, GATES-4).
 
-    Each is (..., 1, 1), one number for the whole memory, or (..., d_out, 1), one per output dimension.
-    `retain` is the factor of M, whatever the gate was called outside.
+    Each is (..., 1, 1), one number for the whole memory, or (..., d_out, 1), one per output dimension. With a time axis in front
+    they are those of a sequence. `retain` is the factor of M also where the convention calls the gate forget.
 
     Attributes:
         retain: r in M_t = r M_{t-1} - ..., within [0, 1]; None for 1.
@@ -85,20 +85,20 @@ class GateSet(Frozen):
 
 
 def init(names: tuple[str, ...], *, heads: int, d_in: int, d_out: int, per_dimension: bool, forget: bool, draw: Any) -> GateSet:
-    """Gates that start, whatever the token, at their initial biases up to small weights (GATES-8).
+    """Parameters of gates that start at their initial biases for every token, up to small weights (GATES-8).
 
     Args:
-        names: gates to make, of retain, momentum, step_size.
+        names: of the gates, of retain, momentum, step_size.
         per_dimension: one gate per output dimension instead of one per head.
-        forget: whether the retain gate's value is what is forgotten; its bias then is -3.0.
+        forget: whether the retain gate's value is the share to forget; its bias then is -3.0.
         draw: NumPy generator for the weights, N(0, 0.02^2).
     """
     n = d_out if per_dimension else 1
-    made = {}
+    maps = {}
     for name in names:
         bias = INITIAL_BIAS["forget" if name == "retain" and forget else name]
-        made[name] = GateParams(W=0.02 * draw.standard_normal((heads, n, d_in + d_out)), b=np.full((heads, n), bias))
-    return GateSet(**made)
+        maps[name] = GateParams(W=0.02 * draw.standard_normal((heads, n, d_in + d_out)), b=np.full((heads, n), bias))
+    return GateSet(**maps)
 
 
 def compute(params: GateSet, k: Array, v: Array) -> dict[str, Array]:
@@ -111,8 +111,8 @@ def compute(params: GateSet, k: Array, v: Array) -> dict[str, Array]:
         v (B, H, T, d_out): values.
 
     Returns:
-        name -> (B, H, T) for scalar gates, (B, H, T, d_out) for one gate per output dimension; `retain` is
-        the gate as computed, which the gate axis then reads as kept or as forgotten.
+        name -> (B, H, T) for scalar gates, (B, H, T, d_out) for one gate per output dimension; `retain` is the value of the
+        gate, which the gate axis then takes as the share to keep or to forget.
     """
     kv = ops.concatenate([k, v], axis=-1)
     values = {}
@@ -131,5 +131,8 @@ def multiplier(value: Array, kind: GateKind) -> Array:
 
 
 def as_column(value: Array, per_dimension: bool) -> Array:
-    """(..., T) or (..., T, d_out) -> (..., T, 1, 1) or (..., T, d_out, 1): a column that scales the rows of M (GATES-3)."""
+    """A gate as a column that scales the rows of M (GATES-3).
+
+    (..., T) becomes (..., T, 1, 1), and (..., T, d_out) becomes (..., T, d_out, 1).
+    """
     return ops.reshape(value, (*value.shape, 1) if per_dimension else (*value.shape, 1, 1))

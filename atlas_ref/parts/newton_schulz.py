@@ -2,7 +2,7 @@
 
 Specified in specs/newton_schulz.md.
 
-What it does to singular values, its cost and its derivative: NS-10 to NS-18, NS-22 to NS-24.
+Its action on singular values, its cost and its derivative: NS-10 to NS-18, NS-22 to NS-24.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def coefficient_table(settings: NewtonSchulz) -> tuple[Coefficients, ...]:
 
 @functools.lru_cache(maxsize=64)
 def polar_express(lower_bound: float, steps: int) -> tuple[Coefficients, ...]:
-    """Rows of odd quintics, each minimax for 1 on the interval that the ones before leave (NS-5).
+    """Rows of odd quintics, each minimax for 1 on the image of the interval under those before (NS-5).
 
         p_i = argmin max_{x in [l_i, u_i]} |1 - p(x)|,   l_0 = lower_bound, u_0 = 1,
         [l_{i+1}, u_{i+1}] = [1 - E_i, 1 + E_i]
@@ -105,7 +105,10 @@ def polar_express(lower_bound: float, steps: int) -> tuple[Coefficients, ...]:
 
 
 def _minimax(low: Decimal, high: Decimal) -> tuple[tuple[Decimal, Decimal, Decimal], Decimal]:
-    """The odd quintic that equioscillates about 1 at low < q < r < high, and its error, by exchange of q and r."""
+    """The odd quintic that equioscillates about 1 at low < q < r < high, and its error.
+
+    They are computed by exchange of q and r.
+    """
     q, r = (3 * low + high) / 4, (low + 3 * high) / 4
     while True:
         # p = 1 - E, 1 + E, 1 - E, 1 + E at the four points
@@ -155,16 +158,16 @@ def iterates(S: Array, settings: NewtonSchulz) -> list[Array]:
     tall = settings.transpose == "tall" and rows > columns
     X = _normalised(S, settings)
     X = ops.transpose(X) if tall else X
-    found = [X]
+    sequence = [X]
     for a, b, c in coefficient_table(settings):
         A = X @ ops.transpose(X)
         X = a * X + (b * A + c * (A @ A)) @ X
-        found.append(X)
-    return [ops.transpose(X) for X in found] if tall else found
+        sequence.append(X)
+    return [ops.transpose(X) for X in sequence] if tall else sequence
 
 
 def plain_newton_schulz(S: Array, settings: NewtonSchulz) -> Array:
-    """The same function written out in tape ops: the truth beside the opaque block, and its second derivative."""
+    """Newton-Schulz in tape ops: the plain twin of the opaque block, and its second derivative."""
     X = iterates(S, settings)[-1] * _scale(S, settings)
     if settings.guard == "return":
         X = ops.where(ops.less(_frobenius(S), settings.eps), S, X)
@@ -191,10 +194,10 @@ def _scale(S: Array, settings: NewtonSchulz) -> Array:
 
 # -- the opaque block: in place, in groups that stay near a processor, over threads -----------------------------------
 
-GROUP_BYTES = 2**20  # of smaller groups two threads wait for each other: every call ends with Python, one thread at a time
-KEPT_BYTES = 5 * 2**20  # of all iterates that a group keeps on the way back
+GROUP_BYTES = 2**20  # of smaller groups threads contend for the GIL, which every call needs at its end
+KEPT_BYTES = 5 * 2**20  # of all iterates that a group keeps for its backward
 THREAD_WORK = 2**22  # multiply-adds of one step below which a second thread costs more than it saves
-BLAS_WORK = 2**20  # multiply-adds of one product above which the BLAS has threads of its own, and two kinds would fight
+BLAS_WORK = 2**20  # multiply-adds of one product above which the BLAS has threads of its own, which would contend with ours
 
 
 @functools.lru_cache(maxsize=256)
@@ -216,7 +219,7 @@ def _forward(S: Array, settings: NewtonSchulz) -> Array:
     table, X, matrices = coefficient_table(settings), _room(S, settings), _matrices(S)
 
     def part(group: slice) -> None:
-        X[group] = _turned(_normalised(matrices[group], settings), settings)
+        X[group] = _oriented(_normalised(matrices[group], settings), settings)
         _polynomial_steps(X[group], table)
 
     _in_groups(part, X, GROUP_BYTES)
@@ -229,32 +232,32 @@ def _forward(S: Array, settings: NewtonSchulz) -> Array:
 
 
 def _matrices(S: Array) -> Array:
-    """S with one leading axis, its entries in order: the sum of a norm then goes the same way in every group."""
+    """S with one leading axis and contiguous, so that norms are summed in the same order in every group."""
     x = S.reshape(math.prod(S.shape[:-2]), *S.shape[-2:])
     return x.copy() if on_host(x) and not x.flags.c_contiguous else x
 
 
-def _turned(x: Array, settings: NewtonSchulz) -> Array:
-    """A view of matrices in the orientation that the steps work in (CONV-21, CONV-50)."""
+def _oriented(x: Array, settings: NewtonSchulz) -> Array:
+    """A view of matrices in the orientation of the steps (CONV-21, CONV-50)."""
     return x.swapaxes(-1, -2) if settings.transpose == "tall" and x.shape[-2] > x.shape[-1] else x
 
 
 def _room(S: Array, settings: NewtonSchulz) -> Array:
-    """Room for matrices with one leading axis, in the orientation that the steps work in."""
-    lead, shape = S.shape[:-2], _turned(S, settings).shape[-2:]
-    kind = np.result_type(S.dtype, 0.5)  # whole numbers are taken as the reals they are
+    """An empty array for matrices with one leading axis, in the orientation of the steps."""
+    lead, shape = S.shape[:-2], _oriented(S, settings).shape[-2:]
+    kind = np.result_type(S.dtype, 0.5)  # integers become floating numbers
     return np.empty_like(S, dtype=kind, order="C", shape=(math.prod(lead), *shape))
 
 
 def _unflat(x: Array, S: Array, settings: NewtonSchulz) -> Array:
-    """The same in the orientation and with the leading axes of S."""
-    shape = S.shape[:-2], _turned(S, settings).shape[-2:]
+    """Matrices in the orientation and with the leading axes of S."""
+    shape = S.shape[:-2], _oriented(S, settings).shape[-2:]
     x = x.reshape(*shape[0], *shape[1])
     return x if shape[1] == S.shape[-2:] else x.swapaxes(-1, -2)
 
 
 def _polynomial_steps(X: Array, table: tuple[Coefficients, ...]) -> None:
-    """All steps on one group of matrices, in place, in room that is used again."""
+    """Run all steps on one group of matrices, in place, in reused work space."""
     with scratch.frame():
         square = (*X.shape[:-1], X.shape[-2])
         A, B, Y = scratch.empty(square, X), scratch.empty(square, X), scratch.empty(X.shape, X)
@@ -273,7 +276,11 @@ def _polynomial_steps(X: Array, table: tuple[Coefficients, ...]) -> None:
 
 
 def _gram(X: Array, out: Array) -> None:
-    """X X^T. A small product is twice as fast with a contiguous right side; a large one the BLAS shares out and does by halves."""
+    """Compute X X^T into `out`.
+
+    A small product is twice as fast with a contiguous right side. A large one the BLAS computes on several threads, and only half
+    of it, since the result is symmetric.
+    """
     if X.shape[-2] ** 2 * X.shape[-1] > BLAS_WORK:
         np.matmul(X, X.swapaxes(-1, -2), out=out)
         return
@@ -282,7 +289,7 @@ def _gram(X: Array, out: Array) -> None:
 
 
 def _in_groups(work: Callable[[slice], None], X: Array, size_of_group: int) -> None:
-    """Run `work` over groups of matrices, of so many bytes at most, on several threads where that pays.
+    """Run `work` over groups of matrices of at most `size_of_group` bytes, on several threads where that pays.
 
     Every matrix is computed alone, so the result does not depend on groups or threads.
     """
@@ -304,18 +311,18 @@ def _in_groups(work: Callable[[slice], None], X: Array, size_of_group: int) -> N
 
 
 def _backward(S: Array, g: Array, settings: NewtonSchulz) -> Array:
-    """Cotangent of S: the steps are recomputed, then pulled back one by one (NS-20, NS-21).
+    """Cotangent of S: the steps are recomputed, then their backwards run one by one (NS-20, NS-21).
 
     B = b A + c A^2,  dB = dY X^T,  dA = b dB + c (dB A + A dB),
     dX = a dY + B dY + (dA + dA^T) X,  dS = dX / n - (norm_factor / n^2) <dX, S> S / ||S||
     """
     table, X, D = coefficient_table(settings), _room(S, settings), _room(S, settings)
     matrices = _matrices(S)
-    D[...] = _turned((g * _scale(S, settings)).reshape(matrices.shape), settings)
+    D[...] = _oriented((g * _scale(S, settings)).reshape(matrices.shape), settings)
 
     def part(group: slice) -> None:  # X ends as the last iterate
-        X[group] = _turned(_normalised(matrices[group], settings), settings)
-        _pull_back_steps(X[group], D[group], table)
+        X[group] = _oriented(_normalised(matrices[group], settings), settings)
+        _backward_steps(X[group], D[group], table)
 
     _in_groups(part, X, min(GROUP_BYTES, KEPT_BYTES // max(1, len(table))))
     dS = _normalised_backward(S, _unflat(D, S, settings), settings)
@@ -328,15 +335,18 @@ def _backward(S: Array, g: Array, settings: NewtonSchulz) -> Array:
     return dS
 
 
-def _pull_back_steps(X: Array, D: Array, table: tuple[Coefficients, ...]) -> None:
-    """All steps of one group forward, in place in X, and the cotangent of the last iterate back, in place in D."""
-    kept = []
+def _backward_steps(X: Array, D: Array, table: tuple[Coefficients, ...]) -> None:
+    """Recompute the steps of one group in place in X, and run their backwards in place in D.
+
+    D holds the cotangent of the last iterate, then that of the first.
+    """
+    arguments = []
     for row in table:
-        kept.append(X.copy())
+        arguments.append(X.copy())
         _polynomial_steps(X, (row,))
     A, B, dA, other = (np.empty_like(X, shape=(*X.shape[:-1], X.shape[-2])) for _ in range(4))
     Y, x_T = np.empty_like(X), np.empty_like(X, shape=(*X.shape[:-2], X.shape[-1], X.shape[-2]))
-    for (a, b, c), x in zip(reversed(table), reversed(kept), strict=True):
+    for (a, b, c), x in zip(reversed(table), reversed(arguments), strict=True):
         x_T[...] = x.swapaxes(-1, -2)  # a product with a contiguous factor is faster, and there are two
         np.matmul(x, x_T, out=A)
         np.matmul(D, x_T, out=B)  # dB

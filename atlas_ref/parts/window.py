@@ -1,4 +1,4 @@
-"""The window: the last c pairs that Omega looks at, and what each of them weighs.
+"""The window: the last c pairs of Omega's gradient, and their weights.
 
 Rows run from the oldest token to the newest. A missing token is a row of zeros, which contributes nothing
 to any gradient. Weights are indexed by lag where users see them, [t, j] for token t - j.
@@ -97,17 +97,17 @@ def uses_gate(weights: WindowWeights) -> bool:
 
 
 def init(weights: WindowWeights, *, heads: int, window: int, d_model: int, draw: Any, hidden: int = 16) -> dict[str, Array]:
-    """Parameters of a kind: logits 0 (uniform), a gate that starts at sigmoid(0) = 0.5 for every token (WINDOW-5, WINDOW-6)."""
+    """Parameters of a kind: logits 0, gates that start at 0.5 for every token (WINDOW-5, WINDOW-6)."""
     shapes = {"H": heads, "c": window, "gate_hidden": hidden, "d_model": d_model}
-    made: dict[str, Array] = {}
+    parameters: dict[str, Array] = {}
     for name, axes in tensors(weights).items():
         size = tuple(shapes[axis] for axis in axes.split())
-        made[name] = draw.standard_normal(size) / np.sqrt(d_model) if name == "window_W1" else np.zeros(size)
-    return made
+        parameters[name] = draw.standard_normal(size) / np.sqrt(d_model) if name == "window_W1" else np.zeros(size)
+    return parameters
 
 
 def by_lag(weights: WindowWeights, parameters: Mapping[str, Array], *, window: int, heads: int, like: Array = None) -> Array | None:
-    """What the lag alone decides: the product of all kinds but gate, None where there is no other (WINDOW-3 to WINDOW-5).
+    """Weights by lag: the product of all kinds but gate, None where there is none (WINDOW-3 to WINDOW-5).
 
     Returns:
         (1, 1, 1, c), or with learned logits (1, H, 1, c); constant rows are of the dtype and the backend of `like`, else NumPy's float64.
@@ -128,7 +128,7 @@ def by_lag(weights: WindowWeights, parameters: Mapping[str, Array], *, window: i
 
 
 def by_token(weights: WindowWeights, parameters: Mapping[str, Array], x: Array) -> Array | None:
-    """What the tokens bring: the product of all gates, (B, H, T); None where there is no gate (WINDOW-6)."""
+    """Weights by token: the product of all gates, (B, H, T); None where there is no gate (WINDOW-6)."""
     if weights.kind == "product":
         factors = [by_token(each, parameters, x) for each in weights.of]
         return _product([each for each in factors if each is not None])
@@ -153,7 +153,7 @@ def token_gates(parameters: Mapping[str, Array], x: Array) -> Array:
 
 
 def gate_by_lag(gate: Array, *, window: int, before: Array | None = None) -> Array:
-    """gamma[t, j] = u[t - j]: each token keeps its gate at every lag; 0 where the token is missing (WINDOW-6).
+    """gamma[t, j] = u[t - j], 0 for a missing token: each has its gate at every lag (WINDOW-6).
 
     Args:
         gate (..., T): one weight per token.
@@ -162,16 +162,19 @@ def gate_by_lag(gate: Array, *, window: int, before: Array | None = None) -> Arr
     Returns:
         (..., T, c), of NumPy read-only.
     """
-    given = [] if before is None else [before]
+    history = [] if before is None else [before]
     missing = window - 1 - (before.shape[-1] if before is not None else 0)
     empty = [ops.zeros_like(gate, shape=(*gate.shape[:-1], missing))] if missing else []
-    padded = ops.concatenate([*empty, *given, gate], axis=-1) if window > 1 else gate
+    padded = ops.concatenate([*empty, *history, gate], axis=-1) if window > 1 else gate
     return _lags(window)(padded)
 
 
 @functools.cache
 def _lags(window: int) -> Callable[[Array], Array]:
-    """padded (..., window - 1 + T) -> (..., T, window), [t, j] = padded[window - 1 + t - j]: on raw arrays a view."""
+    """The function of padded rows (..., window - 1 + T) that returns lags (..., T, window).
+
+    Entry [t, j] is padded[window - 1 + t - j]; on raw arrays the result is a view.
+    """
 
     def plain(padded: Array) -> Array:
         T = padded.shape[-1] - window + 1
@@ -180,29 +183,29 @@ def _lags(window: int) -> Callable[[Array], Array]:
     def forward(padded: Array) -> tuple[Array, tuple[int, ...]]:
         T, right = padded.shape[-1] - window + 1, padded.strides[-1]
         oldest_first = as_strided(padded, (*padded.shape[:-1], T, window), (*padded.strides, right))
-        found = np.flip(oldest_first, -1)
-        if isinstance(found, np.ndarray):
-            found.flags.writeable = False  # one number stands in several places
-        return found, padded.shape
+        lags = np.flip(oldest_first, -1)
+        if isinstance(lags, np.ndarray):
+            lags.flags.writeable = False  # one number stands in several places
+        return lags, padded.shape
 
     def backward(shape: tuple[int, ...], g: Array) -> tuple[Array]:
         T = g.shape[-2]
-        found = np.zeros_like(g, shape=shape)
+        padded_bar = np.zeros_like(g, shape=shape)
         for j in range(window):
-            found[..., window - 1 - j : window - 1 - j + T] += g[..., j]
-        return (found,)
+            padded_bar[..., window - 1 - j : window - 1 - j + T] += g[..., j]
+        return (padded_bar,)
 
     return opaque(plain, forward, backward)
 
 
 def slid(held: Array, rows: Array) -> list[Array]:
-    """The window after each row was pushed: views of one array, which costs no copy per token (WINDOW-1).
+    """The window after each push of a row, as views of one array without a copy per token (WINDOW-1).
 
     The last one is an array of its own, since a state must not keep a whole sequence.
 
     Args:
         held (..., c, d): the window before, oldest row first.
-        rows (..., T, d): what the tokens push.
+        rows (..., T, d): the rows of the tokens.
 
     Returns:
         T windows (..., c, d).
@@ -214,7 +217,9 @@ def slid(held: Array, rows: Array) -> list[Array]:
 
 
 def renormalised(weights: Array, exists: Array) -> Array:
-    """Weights times (sum over all lags) / (sum over the lags that exist), factor 1 where the latter is 0 (WINDOW-9, CONV-15).
+    """Weights times (sum over all lags) / (sum over the lags that exist) (WINDOW-9, CONV-15).
+
+    The factor is 1 where the latter sum is 0.
 
     Args:
         weights (..., T, c): by lag.

@@ -1,4 +1,4 @@
-"""What a call must agree on before its first token: rule, convention, tokens and state.
+"""Checks of a call before its first token: rule, convention, tokens and state must agree.
 
 Checked once per call, so that a loop never has to. Specified in specs/conventions.md (CONV-4, CONV-7, CONV-27).
 """
@@ -30,9 +30,9 @@ def check_call(rule: Any, config: Any, tokens: Any, state: Any) -> None:
     _check_gates(rule, config.convention, tokens)
     _check_window(config, tokens)
     for name, axis, size in (("k", "d_in", config.d_in), ("v", "d_out", config.d_out), ("q", "d_in", config.d_in)):
-        found = getattr(tokens, name).shape
-        if found[-1] != size:
-            raise ValueError(f"{name}: shape {found}, expected {axis} = {size} as in the configuration")
+        shape = getattr(tokens, name).shape
+        if shape[-1] != size:
+            raise ValueError(f"{name}: shape {shape}, expected {axis} = {size} as in the configuration")
     expected = (*tokens.k.shape[:-2], config.d_out, rule.d_phi(config))
     if state.M.shape != expected:
         raise ValueError(f"state.M: shape {state.M.shape}, expected {expected}: the tokens' leading axes, d_out, d_phi")
@@ -42,7 +42,7 @@ def check_call(rule: Any, config: Any, tokens: Any, state: Any) -> None:
 
 
 def check_rule(rule: Any, config: Any) -> None:
-    """Refuse what is no rule, such as its module, and the configuration of another rule.
+    """Refuse an object that is no rule, such as its module, and the configuration of another rule.
 
     Raises:
         ValueError: what was found and what is needed.
@@ -63,16 +63,16 @@ def stores_residuals(config: Any) -> bool:
 
 
 def _check_gates(rule: Any, convention: Convention, tokens: Any) -> None:
-    """Which gates there are follows from the rule and the axes gate and rate (GATES-2, CONV-4, CONV-7)."""
-    needed = {"retain"} if convention.gate != "none" else set()
+    """Check the gates against the rule and the axes gate and rate (GATES-2, CONV-4, CONV-7)."""
+    required = {"retain"} if convention.gate != "none" else set()
     if "step_size" in rule.gates and convention.rate != "none":
-        needed |= {"step_size", "step_size_memory"} if convention.rate == "split" else {"step_size"}
-    possible = needed | ({"momentum"} & set(rule.gates))
+        required |= {"step_size", "step_size_memory"} if convention.rate == "split" else {"step_size"}
+    possible = required | ({"momentum"} & set(rule.gates))
     for name in GATES:
-        given = getattr(tokens, name) is not None
-        if given and name not in possible:
+        present = getattr(tokens, name) is not None
+        if present and name not in possible:
             raise ValueError(f"{name}: this rule under gate {convention.gate}, rate {convention.rate} has none")
-        if not given and name in needed:
+        if not present and name in required:
             raise ValueError(f"{name}: missing, gate {convention.gate} and rate {convention.rate} need it")
 
 
@@ -86,7 +86,7 @@ def _check_window(config: Any, tokens: Any) -> None:
 
 
 def _check_stored_window(config: Any, state: Any) -> None:
-    """The window that a state holds is that of the configuration, whose convention says what it stores beside pairs."""
+    """Check the window of a state, and the residuals and momenta beside it, against the configuration."""
     if state.keys.shape[-2] != config.window:
         raise ValueError(f"state.keys: shape {state.keys.shape}, expected one row for each of {config.window} window tokens")
     convention = config.convention
@@ -94,21 +94,24 @@ def _check_stored_window(config: Any, state: Any) -> None:
         "residuals": (stores_residuals(config), f"window_at_boundary {convention.window_at_boundary}, reference {convention.reference}"),
         "momenta": (convention.order == "momentum_then_window", f"order {convention.order}"),
     }
-    for name, (needed, why) in stored.items():
-        if needed != (getattr(state, name) is not None):
-            raise ValueError(f"state.{name}: {'missing' if needed else 'stored'}, but {why} {'needs them' if needed else 'has none'}")
+    for name, (required, why) in stored.items():
+        if required != (getattr(state, name) is not None):
+            raise ValueError(f"state.{name}: {'missing' if required else 'stored'}, but {why} {'needs them' if required else 'has none'}")
 
 
 def _check_precision(tokens: Any, state: Any) -> None:
-    """Promotion would hide in which precision a result was computed, so all arrays must share one, and one backend (BACKEND-4)."""
+    """Require one precision and one backend of all arrays (BACKEND-4).
+
+    Promotion would hide the precision of a result.
+    """
     arrays = {name: getattr(tokens, name) for name in ("k", "v", "q", *GATES, "window_weights", "window_gate")} | {"state.M": state.M}
     arrays["state.S"] = getattr(state, "S", None)
     arrays = {name: array for name, array in arrays.items() if array is not None}
     require_one(arrays)
-    found = {name: precision(array) for name, array in arrays.items()}
-    for name, own in found.items():
-        if own != found["k"]:
-            raise ValueError(f"{name}: {own}, but k is {found['k']}; cast them to one precision (start and init take dtype)")
+    precisions = {name: precision(array) for name, array in arrays.items()}
+    for name, own in precisions.items():
+        if own != precisions["k"]:
+            raise ValueError(f"{name}: {own}, but k is {precisions['k']}; cast them to one precision (start and init take dtype)")
 
 
 def precision(array: Array) -> str:

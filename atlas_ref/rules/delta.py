@@ -6,7 +6,7 @@
 
 Specified in specs/delta.md. Source: Titans (2501.00663) Eq 34; MIRAS (2504.13173) Table 1.
 
-What it guarantees, costs and contains, and its pullbacks: DELTA-6 to DELTA-14.
+Its guarantees, cost, special cases and backward: DELTA-6 to DELTA-14.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def restart(config: Config, state: State) -> State:
 
 
 class Update(NamedTuple):
-    """What one write computes, in order; `state` is what it leaves."""
+    """The values of one write in order, and the state after it."""
 
     residual: Array
     gradient: Array
@@ -126,13 +126,13 @@ def update(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Up
         change = gates.step_size_memory * (gates.step_size * gradient)
     else:
         change = gradient if convention.rate == "none" else gates.step_size * gradient
-    kept = state.M if gates.retain is None else gates.retain * state.M
-    M = kept + change if convention.direction == "ascent" else kept - change
+    memory = state.M if gates.retain is None else gates.retain * state.M
+    M = memory + change if convention.direction == "ascent" else memory - change
     return Update(residual, gradient, M, state.replaced(M=M))
 
 
 def rest(config: Config, state: State, k: Array, v: Array) -> State:
-    """An inactive token: M stays (DELTA-5, CONV-32)."""
+    """The state after an inactive token: M stays (DELTA-5, CONV-32)."""
     return state
 
 

@@ -1,11 +1,11 @@
-"""Hebbian rule: the outer product of value and key is added; nothing is predicted and nothing corrected.
+"""Hebbian rule: the outer product of value and key is added, without a prediction or an error.
 
     M_t = retain_t M_{t-1} + v_t k_t^T
     y_t = M_t q_t
 
 Specified in specs/hebbian.md. It is a rule of its own: no gate values turn Delta into it (errata E-A26).
 
-What it guarantees, costs and contains, and its pullbacks: HEBBIAN-6 to HEBBIAN-11.
+Its guarantees, cost, special cases and backward: HEBBIAN-6 to HEBBIAN-11.
 """
 
 from __future__ import annotations
@@ -92,12 +92,12 @@ def write(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Sta
 
     Source: MIRAS (2504.13173) Table 1, dot-product bias; HEBBIAN-2.
     """
-    kept = state.M if gates.retain is None else gates.retain * state.M
-    return state.replaced(M=kept + ops.outer(v, k))
+    memory = state.M if gates.retain is None else gates.retain * state.M
+    return state.replaced(M=memory + ops.outer(v, k))
 
 
 def rest(config: Config, state: State, k: Array, v: Array) -> State:
-    """An inactive token: M stays (HEBBIAN-4, CONV-32)."""
+    """The state after an inactive token: M stays (HEBBIAN-4, CONV-32)."""
     return state
 
 

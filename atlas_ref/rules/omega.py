@@ -9,7 +9,7 @@
 
 Specified in specs/omega.md. Source: Atlas (2505.23735) Eqs 9, 10, 32, 33.
 
-What it guarantees, costs and contains, and its pullbacks: OMEGA-14 to OMEGA-26. Settings that make it the same
+Its guarantees, cost, special cases and backward: OMEGA-14 to OMEGA-26. Settings that make it the same
 function: CONV-39 to CONV-62.
 """
 
@@ -46,7 +46,7 @@ class Config(Frozen):
         window: c, tokens that the gradient looks at.
         span: tokens between refreshes of a frozen reference, or of the memory that read chunk_start reads.
         feature_map, features: phi, and its d_phi where the kind leaves it open.
-        window_weights: how window tokens are weighed at level token.
+        window_weights: kind of the weights of window tokens at level token.
         per_dimension_gates: one gate per output dimension instead of one per head.
         convention: a preset's name, a mapping of axes, or a `Convention`.
     """
@@ -118,7 +118,7 @@ def start(config: Config, leading: tuple[int, ...] = (), *, dtype: Any = np.floa
 
 
 def restart(config: Config, state: State) -> State:
-    """The same M and S with an empty window, at the start of a call or of a packed sequence (WINDOW-16)."""
+    """The same M and S with an empty window, at the start of a packed sequence (WINDOW-16)."""
     M, c = state.M, config.window
     lead = M.shape[:-2]
     keys = ops.zeros_like(M, shape=(*lead, c, M.shape[-1]))
@@ -138,7 +138,7 @@ def restart(config: Config, state: State) -> State:
 
 
 class Update(NamedTuple):
-    """What one write computes, in order; `state` is what it leaves."""
+    """The values of one write in order, and the state after it."""
 
     residual: Array
     gradient: Array
@@ -169,12 +169,12 @@ def update(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Up
 
 
 def rest(config: Config, state: State, k: Array, v: Array) -> State:
-    """An inactive token: it enters the window; M and S stay (OMEGA-13, WINDOW-17)."""
+    """The state after an inactive token: it enters the window, M and S stay (OMEGA-13, WINDOW-17)."""
     return _rest(config, state, ops.slide(state.keys, k), ops.slide(state.values, v))
 
 
 def read(config: Config, state: State, q: Array) -> Array:
-    """y = M phi(q), or NS(M) phi(q) where the accumulated argument is kept (OMEGA-12, OMEGA-9).
+    """y = M phi(q) (OMEGA-12), or NS(M) phi(q) under argument accumulated (OMEGA-9).
 
     Args:
         q (..., d_phi): the query after norms, feature map and scale.
@@ -189,7 +189,7 @@ def read(config: Config, state: State, q: Array) -> Array:
 
 
 def _enter(config: Config, state: State, keys: Array, values: Array) -> Iterable[tuple[Array, Array]]:
-    """The window as each token finds itself in it (OMEGA-3, WINDOW-1)."""
+    """The window after each token has entered it (OMEGA-3, WINDOW-1)."""
     return zip(window.slid(state.keys, keys), window.slid(state.values, values), strict=True)
 
 
@@ -198,7 +198,7 @@ def _write(config: Config, state: State, keys: Array, values: Array, gates: Gate
 
 
 def _update(config: Config, state: State, keys: Array, values: Array, gates: Gates) -> Update:
-    """Residual, gradient, momentum, direction, memory, each from the newest of those before it (OMEGA-2, OMEGA-5)."""
+    """One write in order: residual, gradient, momentum, direction, memory (OMEGA-2, OMEGA-5)."""
     if config.convention.order == "momentum_then_window":
         return _update_momentum_first(config, state, keys, values, gates)
     residual, residuals = _residual(config, state, keys, values, gates.retain)  # (..., c, d_out)
@@ -209,13 +209,13 @@ def _update(config: Config, state: State, keys: Array, values: Array, gates: Gat
     S = _momentum(config, state.S, _times(a, gradient), gates)
     U = _orthogonalised(config, S, gradient, gates)
     M = _moved(config, state.M, _times(b, U), gates)
-    kept = U if config.convention.argument == "written_back" else S
-    after = state.replaced(M=M, S=kept, keys=keys, values=values, filled=_filled(config, state), residuals=residuals)
+    S_next = U if config.convention.argument == "written_back" else S
+    after = state.replaced(M=M, S=S_next, keys=keys, values=values, filled=_filled(config, state), residuals=residuals)
     return Update(residual, gradient, S, U, M, after)
 
 
 def _update_momentum_first(config: Config, state: State, keys: Array, values: Array, gates: Gates) -> Update:
-    """Order momentum_then_window (OMEGA-11, CONV-16).
+    """One write under order momentum_then_window (OMEGA-11, CONV-16).
 
     Z_t = momentum_t Z_{t-1} + a_t s e_t phi_t^T,    S_t = sum_j gamma[t,j] Z_{t-j}
     """
@@ -232,7 +232,7 @@ def _update_momentum_first(config: Config, state: State, keys: Array, values: Ar
 
 
 def _rest(config: Config, state: State, keys: Array, values: Array) -> State:
-    """The pair of an inactive token enters the window; M and S stay as they are (OMEGA-13, CONV-32)."""
+    """The state after the pair of an inactive token has entered the window; M and S stay (OMEGA-13, CONV-32)."""
     after = state.replaced(keys=keys, values=values, filled=_filled(config, state))
     if state.momenta is not None:
         return after.replaced(momenta=_append_matrix(state.momenta, state.S))
@@ -246,7 +246,7 @@ def _filled(config: Config, state: State) -> int:
 
 
 def _residual(config: Config, state: State, keys: Array, values: Array, retain: Array) -> tuple[Array, Array]:
-    """Residuals of the window tokens under the reference, and under carry those stored at arrival.
+    """Residuals of the window tokens, and under carry also those stored at arrival.
 
     OMEGA-4, WINDOW-11, WINDOW-13, CONV-5, CONV-10, CONV-31.
     """
@@ -319,9 +319,9 @@ def _orthogonalised(config: Config, S: Array, gradient: Array, gates: Gates) -> 
 def _moved(config: Config, M: Array, change: Array, gates: Gates) -> Array:
     """M_t from M_{t-1} and b_t U_t, with the sign that momentum_sign and direction give (OMEGA-10, CONV-9)."""
     convention = config.convention
-    kept = _times(gates.retain, M)
+    memory = _times(gates.retain, M)
     adds = (convention.momentum_sign == "minus") != (convention.direction == "ascent")
-    return kept + change if adds else kept - change
+    return memory + change if adds else memory - change
 
 
 def _append_matrix(momenta: Array, Z: Array) -> Array:

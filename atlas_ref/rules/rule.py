@@ -1,4 +1,4 @@
-"""A rule of memory as data: its facts, and the functions that carry it out.
+"""A rule of memory as data: its facts and its functions.
 
 Each rule module makes one `Rule`; `atlas_ref.rules.RULES` lists them. No other file compares names of rules.
 """

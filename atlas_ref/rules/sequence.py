@@ -1,4 +1,4 @@
-"""A rule over a sequence: what every rule shares and none repeats.
+"""A rule over a sequence: the part that all rules share.
 
 The axes gate, read, reference, layout, query_scale and norms live here, together with pulses, resets of
 packed sequences, spans and initial window contents. Specified in specs/conventions.md.
@@ -30,7 +30,7 @@ ParamsT = TypeVar("ParamsT", bound=Frozen)
 
 
 class Tokens(Frozen):
-    """A projected sequence (CONV-27, CONV-28): keys, values, queries and gates of T tokens, with any leading axes.
+    """A projected sequence of T tokens, with any leading axes: keys, values, queries and gates (CONV-27, CONV-28).
 
     Attributes:
         k (..., T, d_in), v (..., T, d_out), q (..., T, d_in): before norms and feature map.
@@ -107,7 +107,7 @@ def run(rule: Rule, config: Any, tokens: Tokens, state: Any, *, phi: Mapping[str
 
 
 def read_only_state(state: Any) -> Any:
-    """The state of the last token with its arrays read-only, as at every boundary; what aliases nothing is not copied."""
+    """The state of the last token with its arrays read-only, as at every boundary, without a copy."""
     for array in state.__dict__.values():
         if isinstance(array, np.ndarray):
             array.flags.writeable = False
@@ -115,7 +115,7 @@ def read_only_state(state: Any) -> Any:
 
 
 def _each_token(rule: Rule, config: Any, state: Any, fresh: Any, tokens: Iterable[Any]) -> tuple[Any, Array]:
-    """The state after the last token and what each token reads (CONV-31, CONV-32)."""
+    """The state after the last token and the read of each token (CONV-31, CONV-32)."""
     convention: Convention = config.convention
     spans = convention.frozen_reference or convention.read == "chunk_start"
     reads = _Reads(rule, config)
@@ -144,7 +144,7 @@ def _each_token(rule: Rule, config: Any, state: Any, fresh: Any, tokens: Iterabl
 
 
 class _Reads:
-    """Reads in the order of tokens; queries that meet the same memory read it at once: the same bits (CMS-5)."""
+    """Reads in the order of tokens; queries of one memory read it at once, with the same bits (CMS-5)."""
 
     def __init__(self, rule: Rule, config: Any) -> None:
         self.rule, self.config = rule, config
@@ -174,7 +174,7 @@ class _Reads:
 
 
 def _entering(rule: Rule, config: Any, keys: Array, values: Array, state: Any, fresh: Any, reset: Array) -> Iterable[tuple[Array, Array]]:
-    """What every token brings; at a reset the tokens that follow come to a fresh state (CONV-33)."""
+    """The pairs of every token; after a reset they enter a fresh state (CONV-33)."""
     starts = np.union1d(0, np.nonzero(reset)[0]).tolist()
     for first, last in itertools.pairwise([*starts, len(reset)]):
         yield from rule.enter(config, fresh if reset[first] else state, keys[..., first:last, :], values[..., first:last, :])
@@ -192,20 +192,20 @@ def require_span(convention: Convention, span: int | None) -> None:
 
 
 def initial(name: str, value: Array | None, shape: tuple[int, ...], *, zeros: Callable[[], Array], exact: bool = False) -> Array:
-    """An initial memory or momentum, checked and read-only, or where none is given, zeros.
+    """An initial memory or momentum, checked and read-only; zeros for None.
 
     Args:
         shape: of its last axes, or if `exact`, of all.
-        zeros: makes an array that nobody else has, since it is protected as it is.
+        zeros: makes a new array, which becomes read-only itself.
 
     Raises:
         ValueError: names the array, its shape and the one needed.
     """
     if value is None:
-        made = check_kind(name, zeros())
-        if isinstance(made, np.ndarray):
-            made.flags.writeable = False
-        return made
+        array = check_kind(name, zeros())
+        if isinstance(array, np.ndarray):
+            array.flags.writeable = False
+        return array
     check_array(name, value, Dims("..."))
     if value.shape[-len(shape) :] != shape or (exact and value.shape != shape):
         raise ValueError(f"{name}: shape {value.shape}, expected {shape}" + ("" if exact else ", after any leading axes"))
@@ -246,7 +246,7 @@ def normalised(x: Array, kind: str) -> Array:
 
 
 def features(config: Any, tokens: Tokens, phi: Mapping[str, Array]) -> tuple[Array, Array]:
-    """Keys and queries of a sequence as they meet the memory, the query scale included (CONV-23, CONV-35)."""
+    """Keys and queries of a sequence after norm, feature map and query scale (CONV-23, CONV-35)."""
     convention: Convention = config.convention
     queries = mapped(config, phi, tokens.q, convention.q_norm)
     if convention.query_scale != 1.0:
@@ -255,7 +255,7 @@ def features(config: Any, tokens: Tokens, phi: Mapping[str, Array]) -> tuple[Arr
 
 
 def mapped(config: Any, phi: Mapping[str, Array], x: Array, norm: str) -> Array:
-    """Keys or queries as they meet the memory: norm, then feature map, or the other way round (CONV-35, CONV-58)."""
+    """Keys or queries after norm and feature map, in the order of norm_place (CONV-35, CONV-58)."""
     feature_map = getattr(config, "feature_map", feature_maps.IDENTITY)
     if config.convention.norm_place == "before_phi":
         return feature_maps.of_checked(feature_map, phi, normalised(x, norm))
@@ -318,7 +318,7 @@ def exists(tokens: Tokens, state: Any, c: int) -> Array:
 
 
 def with_token_gates(config: Any, tokens: Tokens, state: Any) -> Any:
-    """The state with the weights that its window tokens brought, where tokens bring one."""
+    """The state with the gates of its window tokens, where tokens bring one."""
     if tokens.window_gate is None:
         return state
     c, gate = config.window, tokens.window_gate

@@ -8,7 +8,7 @@
 Specified in specs/titans_lmm.md. Source: Titans (2501.00663) Eqs 13-15, whose S has the opposite sign
 (momentum_sign minus) and whose gate says what is forgotten (gate forget).
 
-What it guarantees, costs and contains, and its pullbacks: TITANS-8 to TITANS-15.
+Its guarantees, cost, special cases and backward: TITANS-8 to TITANS-15.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def restart(config: Config, state: State) -> State:
 
 
 class Update(NamedTuple):
-    """What one write computes, in order; `state` is what it leaves."""
+    """The values of one write in order, and the state after it."""
 
     residual: Array
     gradient: Array
@@ -138,14 +138,14 @@ def update(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Up
         to_memory = h_memory * S
     else:
         to_memory = S
-    kept = state.M if gates.retain is None else gates.retain * state.M
+    memory = state.M if gates.retain is None else gates.retain * state.M
     adds = (convention.momentum_sign == "minus") != (convention.direction == "ascent")
-    M = kept + to_memory if adds else kept - to_memory
+    M = memory + to_memory if adds else memory - to_memory
     return Update(residual, gradient, S, M, state.replaced(M=M, S=S))
 
 
 def rest(config: Config, state: State, k: Array, v: Array) -> State:
-    """An inactive token: M and S stay (TITANS-7, CONV-32)."""
+    """The state after an inactive token: M and S stay (TITANS-7, CONV-32)."""
     return state
 
 

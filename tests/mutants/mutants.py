@@ -344,14 +344,14 @@ FORWARD: tuple[Mutant, ...] = (
         "delta-adds",
         "the Delta rule adds its gradient",
         "atlas_ref.rules.delta:update",
-        Edited("else kept - change", "else kept + change"),
+        Edited("else memory - change", "else memory + change"),
         values("delta") + recorded("fla_delta"),
     ),
     Mutant(
         "hebbian-corrects",
         "the Hebbian rule subtracts what it predicts",
         "atlas_ref.rules.hebbian:write",
-        Edited("kept + ops.outer(v, k)", "kept + ops.outer(v - (state.M @ ops.expand_dims(k, -1))[..., 0], k)"),
+        Edited("memory + ops.outer(v, k)", "memory + ops.outer(v - (state.M @ ops.expand_dims(k, -1))[..., 0], k)"),
         values("hebbian") + reductions("delta-hebbian"),
     ),
     Mutant(
@@ -462,7 +462,7 @@ FORWARD: tuple[Mutant, ...] = (
         "gate-pulled-to-the-time",
         "the sweep gives the gate of time t what every token of its window is due",
         "atlas_ref.parts.window:_lags",
-        Edited("found[..., window - 1 - j : window - 1 - j + T]", "found[..., window - 1 : window - 1 + T]"),
+        Edited("padded_bar[..., window - 1 - j : window - 1 - j + T]", "padded_bar[..., window - 1 : window - 1 + T]"),
         gradients("window-gate-window_gate"),
     ),
     Mutant(
@@ -589,7 +589,7 @@ BACKWARD: tuple[Mutant, ...] = (
     Mutant(
         "ns-half-of-dA",
         "dA without its transpose",
-        f"{_NS}:_pull_back_steps",
+        f"{_NS}:_backward_steps",
         Edited("np.add(dA, dA.swapaxes(-1, -2), out=other)", "np.add(dA, 0.0, out=other)"),
         gradients("ns-G", "omega-k"),
     ),
