@@ -1,4 +1,4 @@
-"""The rules by which neural memories learn at test time, and an oracle for implementations of them.
+"""Rules by which neural memories learn at test time, and an oracle for implementations of them.
 
 import atlas_ref
 
@@ -22,7 +22,10 @@ __all__ = ["BackendError", "Case", "CaseError", "Comparison", "Results", "check"
 
 
 def _of_the_oracle(name: str) -> Any:
-    """Import a name when it is first asked for: `atlas-ref --help` does without arrays, and so does who imports one part."""
+    """Import a name at its first use.
+
+    So `atlas-ref --help`, and an import of one part, load no array library.
+    """
     if name in __all__:
         for home in ("oracle.cases.case", "oracle.judge.compare", "oracle.evaluate", "backend"):
             module = import_module(f"atlas_ref.{home}")

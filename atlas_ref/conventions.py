@@ -1,7 +1,7 @@
 """Conventions: every point on which the papers and the public implementations disagree, as data.
 
-One frozen model names each point and its legal values; presets say what a source or an implementation
-does. Specified, with the equations behind every value, in specs/conventions.md.
+One frozen model names each point and its legal values; presets hold the values of a source or of an
+implementation. Specified, with the equations behind every value, in specs/conventions.md.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RULES: tuple[str, ...] = ("omega", "titans_lmm", "delta", "hebbian")
 class Convention(Frozen):
     """One choice on every axis; the defaults are the preset `spec` of a rule at level projected (CONV-1).
 
-    What depends on the rule - newton_schulz, rate, gate - is settled by `resolve`.
+    What depends on the rule - newton_schulz, rate, gate - is set by `resolve`.
     """
 
     gate: Literal["retain", "forget", "none"] = Field(
@@ -86,7 +86,7 @@ class Convention(Frozen):
 
     @property
     def argument(self) -> str:
-        """What Newton-Schulz is applied to; "S" without Newton-Schulz."""
+        """The argument of Newton-Schulz; "S" without Newton-Schulz."""
         return self.newton_schulz.argument if isinstance(self.newton_schulz, NewtonSchulz) else "S"
 
     @property
@@ -140,7 +140,7 @@ SOURCES: dict[str, str] = {
 
 
 def resolve(value: str | Mapping[str, Any] | Convention, *, rule: str, level: str = "projected") -> Convention:
-    """The convention that a preset's name or a mapping of changes means for a rule (CONV-2).
+    """The convention of a preset's name or of a mapping of changes, for a rule (CONV-2).
 
     Args:
         value: a preset's name, or axes with values, where the key "preset" (default spec) says what they
@@ -156,18 +156,18 @@ def resolve(value: str | Mapping[str, Any] | Convention, *, rule: str, level: st
         return value
     if not isinstance(value, str | Mapping):
         raise ValueError(f"convention: a preset's name, a mapping of axes or a Convention is needed, found {value!r}")
-    asked: dict[str, Any] = {"preset": value} if isinstance(value, str) else dict(value)
-    name = asked.pop("preset", "spec")
+    changes: dict[str, Any] = {"preset": value} if isinstance(value, str) else dict(value)
+    name = changes.pop("preset", "spec")
     if not isinstance(name, str) or name not in PRESETS:
         raise ValueError(f"convention: preset {name!r} does not exist; presets are {', '.join(PRESETS)}")
     preset = PRESETS[name]
-    for axis, wanted in asked.items():
-        if wanted is None:
+    for axis, setting in changes.items():
+        if setting is None:
             raise ValueError(f"convention: {axis}: null is not a value")
         if axis not in AXES:
             raise ValueError(f"convention: axis {axis!r} does not exist; axes are {', '.join(AXES)}")
-    chosen = {**preset, **asked}
-    chosen["newton_schulz"] = _newton_schulz(preset.get("newton_schulz"), asked.get("newton_schulz"), rule)
+    chosen = {**preset, **changes}
+    chosen["newton_schulz"] = _newton_schulz(preset.get("newton_schulz"), changes.get("newton_schulz"), rule)
     if "rate" not in chosen:
         chosen["rate"] = "both" if rule == "omega" and chosen["newton_schulz"] != "none" else "momentum"
     if "gate" not in chosen:
@@ -175,31 +175,31 @@ def resolve(value: str | Mapping[str, Any] | Convention, *, rule: str, level: st
     return _validated(chosen)
 
 
-def _newton_schulz(preset: Any, asked: Any, rule: str) -> Any:
-    """The object in force: the rule's default, changed by the preset, changed by the request."""
+def _newton_schulz(preset: Any, request: Any, rule: str) -> Any:
+    """The settings in force: the rule's default, changed by the preset, changed by the request."""
     if rule not in ("omega", "newton_schulz"):
-        if asked not in (None, "none"):
+        if request not in (None, "none"):
             raise ValueError(f"convention: newton_schulz is not part of {rule}; only none is possible")
         return "none"
-    if asked == "none" or (asked is None and preset == "none"):
+    if request == "none" or (request is None and preset == "none"):
         if rule == "newton_schulz":
             raise ValueError("convention: newton_schulz none leaves the rule newton_schulz nothing to compute")
         return "none"
-    if isinstance(asked, NewtonSchulz):
-        return asked.model_dump()
-    for part in (preset, asked):
+    if isinstance(request, NewtonSchulz):
+        return request.model_dump()
+    for part in (preset, request):
         if part is not None and part != "none" and not isinstance(part, Mapping):
             raise ValueError(
                 f'convention: newton_schulz must be "none" or an object with keys {", ".join(NEWTON_SCHULZ_KEYS)}, found {shown(part)}'
             )
-    chosen = {**(preset if isinstance(preset, Mapping) else {}), **(asked or {})}
+    chosen = {**(preset if isinstance(preset, Mapping) else {}), **(request or {})}
     try:
         return NewtonSchulz.model_validate_json(json.dumps(chosen)).model_dump()
     except ValidationError as error:
         raise ValueError(f"convention: newton_schulz.{first_problem(error)}") from None
 
 
-#: Axes that take a number as well as a word, with what they take.
+#: Axes that take a number as well as a word, with their legal values.
 _NUMBERS = {"gradient_scale": 'a finite number or "2/d_out"', "query_scale": '1 or "1/sqrt(d_in)"'}
 
 
@@ -218,7 +218,7 @@ def _validated(chosen: dict[str, Any]) -> Convention:
 
 
 def first_problem(error: ValidationError) -> str:
-    """The most telling problem of a validation in one line: where, what was found, what is needed."""
+    """The main problem of a validation in one line: its place, the value, and the values that are legal."""
     problems = error.errors(include_url=False)
     problem = max(problems, key=lambda each: (each["type"] == "extra_forbidden", len(each["loc"])))
     where = ".".join(str(part) for part in problem["loc"] if not (isinstance(part, str) and not part.isidentifier()))
@@ -230,8 +230,8 @@ def first_problem(error: ValidationError) -> str:
     if problem["type"] == "union_tag_not_found":
         return f"{where}kind: missing"
     text = _plain_words(problem)
-    told = isinstance(problem["input"], dict | list | tuple) or "found" in text
-    return f"{where}{text}" + ("" if told else f", found {shown(problem['input'])}")
+    complete = isinstance(problem["input"], dict | list | tuple) or "found" in text
+    return f"{where}{text}" + ("" if complete else f", found {shown(problem['input'])}")
 
 
 def shown(value: Any) -> str:
@@ -241,7 +241,7 @@ def shown(value: Any) -> str:
 
 
 def _plain_words(problem: Any) -> str:
-    """What pydantic calls a problem, in words that name no library."""
+    """The message of pydantic, in words that name no library."""
     context = problem.get("ctx", {})
     if problem["type"] == "union_tag_invalid":
         return f"kind {context['tag']!r} does not exist; kinds are {context['expected_tags']}"
@@ -262,7 +262,10 @@ def _plain_words(problem: Any) -> str:
 
 
 def effective(convention: Convention, *, rule: str) -> Convention:
-    """The convention without a reference that nothing reads: hebbian has no error, so only read chunk_start needs one (HEBBIAN-5)."""
+    """The convention without a reference that nothing reads (HEBBIAN-5).
+
+    hebbian has no error, so that only read chunk_start needs a reference.
+    """
     if rule == "hebbian" and convention.read != "chunk_start":
         return convention.replaced(reference="running")
     return convention

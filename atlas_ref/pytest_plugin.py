@@ -1,7 +1,7 @@
-"""A pytest plugin: `pytest --atlas-impl pkg.module:function --atlas-cases FOLDER`. Specified in specs/sources.md.
+"""A pytest plugin: `pytest --atlas-impl pkg.module:function --atlas-cases FOLDER`.
 
-One test per case, since the tensors that a test would be named after are those that the implementation hands over, and it is
-not run while tests are collected. Without its options the plugin imports nothing and collects nothing.
+Specified in specs/sources.md. A case is one test: only a run of the implementation tells its tensors, and it is not run while
+tests are collected. Without its options the plugin imports nothing and collects nothing.
 
 Its options and outcomes: SRC-20.
 """
@@ -23,7 +23,10 @@ MARK = "atlas"
 
 
 class Settings:
-    """What the options say, read once per process; the implementation is imported before the first test that needs it."""
+    """The options, read once per process.
+
+    The implementation is imported before the first test that needs it.
+    """
 
     def __init__(self, config: pytest.Config) -> None:
         from atlas_ref.oracle.judge import compare, xfail
@@ -71,7 +74,7 @@ SETTINGS = pytest.StashKey[Settings]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The options, in a group of their own."""
+    """Add the options, in a group of their own."""
     group = parser.getgroup("atlas-ref", "check an implementation against case files")
     group.addoption("--atlas-cases", metavar="FOLDER", action="append", help="a case file or a folder of them; may be given several times")
     group.addoption("--atlas-set", metavar="SET", action="append", help="vectors: a shipped set, as v1, or a folder that holds one")
@@ -86,7 +89,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Read the options, if there are any, and add the folders to what is collected."""
+    """Read the options, if there are any, and add the folders to the collection."""
     config.addinivalue_line("markers", f"{MARK}: an implementation against one case file (--atlas-cases)")
     if not config.getoption("atlas_cases") and not config.getoption("atlas_set"):
         for option in ("impl", "exec", "xfail"):
@@ -111,8 +114,8 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> CaseFile |
         return None
     if not any(folder in (file_path, file_path.parent) for folder in settings.folders):
         return None
-    found: CaseFile = CaseFile.from_parent(parent, path=file_path)
-    return found
+    case_file: CaseFile = CaseFile.from_parent(parent, path=file_path)
+    return case_file
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -139,7 +142,7 @@ class CaseFile(pytest.File):
 
 
 class NotPassed(AssertionError):
-    """What the oracle found, in its own words."""
+    """A failure of a case, in the words of the oracle."""
 
 
 class CaseItem(pytest.Item):
@@ -159,14 +162,14 @@ class CaseItem(pytest.Item):
         except CaseError as error:
             raise NotPassed(f"bad input: {error}") from None
         entries = [entry for entry in settings.entries if xfail.concerns(entry, name)]
-        found = xfail.applied(entries, done.rows)
-        self.user_properties += [(row.tensor, row.verdict) for row in found.rows]
-        problems = found.problems + xfail.unknown(entries, found.met, only=None if settings.only is None else set(settings.only))
-        failure = failures.explained(done, found.rows, settings.repeated(name), nearest=settings.searches > 0)
+        outcome = xfail.applied(entries, done.rows)
+        self.user_properties += [(row.tensor, row.verdict) for row in outcome.rows]
+        problems = outcome.problems + xfail.unknown(entries, outcome.met, only=None if settings.only is None else set(settings.only))
+        failure = failures.explained(done, outcome.rows, settings.repeated(name), nearest=settings.searches > 0)
         settings.searches -= failure is not None
         if failure or problems:
             raise NotPassed("\n".join([*([failure.text()] if failure else []), *problems]))
-        _not_run(found.rows)
+        _not_run(outcome.rows)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """The message alone: no line of ours or of pytest's helps to find the mistake."""

@@ -52,8 +52,8 @@ class Frozen(BaseModel):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        found = {name: [m for m in field.metadata if isinstance(m, Dims)] for name, field in cls.model_fields.items()}
-        cls._dims = {name: metadata[0] for name, metadata in found.items() if metadata}
+        declared = {name: [m for m in field.metadata if isinstance(m, Dims)] for name, field in cls.model_fields.items()}
+        cls._dims = {name: metadata[0] for name, metadata in declared.items() if metadata}
 
     @model_validator(mode="after")
     def _check_arrays(self) -> Self:
@@ -88,7 +88,7 @@ class Frozen(BaseModel):
         return self
 
     def replaced(self, **changes: Any) -> Self:
-        """The same with some fields changed, without validation."""
+        """A copy with some fields changed, without validation."""
         return self.trusted(**{**self.__dict__, **changes})
 
     def __eq__(self, other: object) -> bool:
@@ -98,7 +98,7 @@ class Frozen(BaseModel):
 
 
 def check_array(name: str, value: Any, dims: Dims) -> None:
-    """Refuse what is not a finite floating or complex array within its range.
+    """Refuse a value that is not a finite floating or complex array within its range.
 
     Raises:
         ValueError: names the field, what was found and the rule it breaks.
@@ -116,7 +116,7 @@ def check_array(name: str, value: Any, dims: Dims) -> None:
 
 
 def check_kind(name: str, value: Any) -> Array:
-    """Refuse what is not a floating or complex array; of a tape variable, its array.
+    """The array of a value or of a tape variable; refuse one that is not floating or complex.
 
     Raises:
         ValueError: names the field and what was found.
@@ -134,32 +134,33 @@ def _first(bad: Array) -> tuple[int, ...]:
     return tuple(int(i) for i in np.argwhere(bad)[0])
 
 
-def bind_dims(name: str, found: tuple[int, ...], names: str, sizes: dict[str, Any]) -> None:
+def bind_dims(name: str, actual: tuple[int, ...], names: str, sizes: dict[str, Any]) -> None:
     """Match a shape with named dimensions, recording new names in `sizes`.
 
     Raises:
         ValueError: names the array, both shapes and, where a name was bound before, by which array.
     """
     words = names.split()
-    lead = len(found) - (len(words) - 1) if words[:1] == ["..."] else 0
+    lead = len(actual) - (len(words) - 1) if words[:1] == ["..."] else 0
     fixed = words[1:] if words[:1] == ["..."] else words
-    if lead < 0 or (words[:1] != ["..."] and len(found) != len(words)):
-        raise ValueError(f"{name}: shape {found}, expected axes ({', '.join(words)})")
-    pairs: Iterator[tuple[str, Any]] = iter([("...", found[:lead])] if words[:1] == ["..."] else [])
-    for word, size in [*pairs, *zip(fixed, found[lead:], strict=True)]:
+    if lead < 0 or (words[:1] != ["..."] and len(actual) != len(words)):
+        raise ValueError(f"{name}: shape {actual}, expected axes ({', '.join(words)})")
+    pairs: Iterator[tuple[str, Any]] = iter([("...", actual[:lead])] if words[:1] == ["..."] else [])
+    for word, size in [*pairs, *zip(fixed, actual[lead:], strict=True)]:
         if word.isdigit():
             if size != int(word):
-                raise ValueError(f"{name}: shape {found}, expected axes ({', '.join(words)}); found {size} where {word} is needed")
+                raise ValueError(f"{name}: shape {actual}, expected axes ({', '.join(words)}); found {size} where {word} is needed")
             continue
         bound, by = sizes.setdefault(word, (size, name))
         if bound != size:
             label = "leading axes" if word == "..." else word
-            raise ValueError(f"{name}: shape {found} makes {label} {size}, but {by} makes it {bound}")
+            raise ValueError(f"{name}: shape {actual} makes {label} {size}, but {by} makes it {bound}")
 
 
 def read_only(value: Any) -> Any:
-    """A copy that nobody can change; what nobody can change already, or a variable, as it is; in a dict, each array.
+    """A read-only copy of an array, or of each array of a dict.
 
+    An array that is read-only already, and a variable, are returned as they are.
     An array on a device cannot be protected and is taken as it is (BACKEND-7).
     """
     if isinstance(value, dict):
@@ -171,7 +172,7 @@ def read_only(value: Any) -> Any:
 
 
 def _writeable(value: Any) -> bool:
-    """Whether an array can be changed, through itself or through what it is a view of."""
+    """Whether an array can be changed, through itself or through the array of which it is a view."""
     while isinstance(value, np.ndarray):
         if value.flags.writeable:
             return True
@@ -198,7 +199,7 @@ class Pulse(Frozen):
     """Whether a memory writes at this token.
 
     Attributes:
-        step: number of the token, counted by whoever drives the memory.
+        step: number of the token, counted by the caller.
         active: True to write and read; False to read only (the token still enters the window).
     """
 

@@ -1,8 +1,8 @@
-"""Where arrays are made and where they are: NumPy on the host, or CuPy on a GPU.
+"""The backend of arrays: NumPy on the host, or CuPy on a GPU.
 
     atlas_ref.backend.use("cupy")        or ATLAS_REF_BACKEND=cupy, or --backend cupy
 
-says where parameters and states are made, and where the commands compute. Everything else follows its arrays: a rule, a form
+decides where parameters and states are made, and where the commands compute. Everything else follows its arrays: a rule, a form
 or a gradient computes where its arguments are, and nothing is copied between host and device on the way but masks and indices,
 which are made on the host. `device` and `host` copy, and count it.
 
@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 VARIABLE = "ATLAS_REF_BACKEND"
-DEVICE_ROOM = 16  # how many times more numbers a form takes at once on a device than fit the caches of a host; not measured on one yet
+DEVICE_ROOM = 16  # numbers that a form takes at once on a device, over those that fit the caches of a host; not measured on a device yet
 
 
 class BackendError(ValueError):
@@ -58,7 +58,7 @@ class Copies:
     """Copies between host and device since the program began (BACKEND-5).
 
     Attributes:
-        to_device, to_host: how many. bytes: of all of them.
+        to_device, to_host: number of copies. bytes: of all of them.
     """
 
     to_device: int = 0
@@ -74,10 +74,10 @@ class Backend:
         name: as `use` takes it.
         array: its type of arrays.
         xp: its functions, by NumPy's names.
-        place: a NumPy array -> one of its own; fetch: the way back.
+        place: a NumPy array -> one of its own; fetch: the reverse.
         as_strided: (x, shape, strides) -> a view of x.
         device: the number of the device that is current in that library.
-        copies: what was copied so far.
+        copies: made so far.
     """
 
     name: str
@@ -93,7 +93,7 @@ class Backend:
         """A NumPy array as one of this backend; one that is there already, as it is (BACKEND-5)."""
         if isinstance(x, self.array):
             return x
-        x = np.asarray(x)  # what is in a third backend refuses
+        x = np.asarray(x)  # an array of a third backend raises here
         self.copies.to_device += 1
         self.copies.bytes += x.nbytes
         return self.place(x)
@@ -102,13 +102,13 @@ class Backend:
         """An array of this backend as a NumPy array; one that is there already, as it is (BACKEND-5)."""
         if not isinstance(x, self.array) or self.array is np.ndarray:
             return np.asarray(x)
-        found = self.fetch(x)
+        copy = self.fetch(x)
         self.copies.to_host += 1
-        self.copies.bytes += found.nbytes
-        return found
+        self.copies.bytes += copy.nbytes
+        return copy
 
     def zeros(self, shape: tuple[int, ...], kind: Any) -> Array:
-        """Zeros, made there."""
+        """Zeros in this backend."""
         return self.xp.zeros(shape, kind)
 
 
@@ -131,7 +131,7 @@ def _cupy() -> Backend:
         ) from None
     try:
         count = int(cupy.cuda.runtime.getDeviceCount())
-    except Exception as error:  # of the driver, whatever its kind
+    except Exception as error:  # of the driver, of any kind
         raise BackendError(f"backend cupy: no GPU can be used ({str(error).splitlines()[0]}); --backend numpy runs on the host") from None
     if count == 0:
         raise BackendError("backend cupy: no GPU was found; --backend numpy runs on the host")
@@ -141,10 +141,10 @@ def _cupy() -> Backend:
 
 
 def refuse_tf32(environment: Mapping[str, str]) -> None:
-    """Products of float32 arrays keep their 24 bits: TF32, which keeps 11, must have been asked for by ATLAS_REF_TF32=1 (BACKEND-6).
+    """Refuse TF32, which keeps 11 of the 24 bits of float32, without ATLAS_REF_TF32=1 (BACKEND-6).
 
     Raises:
-        BackendError: TF32 is on and nobody asked for it here.
+        BackendError: TF32 is on without that variable.
     """
     if environment.get("ATLAS_REF_TF32", "0") not in ("", "0"):
         return
@@ -159,7 +159,7 @@ def refuse_tf32(environment: Mapping[str, str]) -> None:
         raise BackendError("backend cupy: float32 products are set to TF32; set ATLAS_REF_TF32=1 if you want that")
 
 
-#: Name -> how the backend is made, when it is asked for first.
+#: Name -> the function that makes the backend at its first use.
 _makers: dict[str, Callable[[], Backend]] = {"numpy": lambda: NUMPY, "cupy": _cupy}
 _made: dict[str, Backend] = {"numpy": NUMPY}
 _by_type: dict[type, Backend] = {np.ndarray: NUMPY}
@@ -176,14 +176,14 @@ def named(name: str) -> Backend:
     """The backend of that name.
 
     Raises:
-        BackendError: there is none of that name, or what it needs is not there.
+        BackendError: there is none of that name, or it cannot be used here.
     """
     if name not in _makers:
         raise BackendError(f"backend {name!r}: expected one of {', '.join(_makers)}")
     if name not in _made:
-        made = _makers[name]()
-        _made[name] = _by_type[made.array] = made
-        constants.register(made.array, made.from_host, made.device)
+        backend = _makers[name]()
+        _made[name] = _by_type[backend.array] = backend
+        constants.register(backend.array, backend.from_host, backend.device)
     return _made[name]
 
 
@@ -191,11 +191,11 @@ def use(name: str) -> Backend:
     """Make parameters and states in this backend from now on, and let commands compute there (BACKEND-1).
 
     Raises:
-        BackendError: there is none of that name, or what it needs is not there.
+        BackendError: there is none of that name, or it cannot be used here.
     """
-    found = named(name)
-    _current[:] = [found]
-    return found
+    backend = named(name)
+    _current[:] = [backend]
+    return backend
 
 
 @contextlib.contextmanager
@@ -209,7 +209,7 @@ def used(name: str) -> Iterator[Backend]:
 
 
 def current() -> Backend:
-    """The backend in use: what `use` named last, else ATLAS_REF_BACKEND, else NumPy (BACKEND-1).
+    """The backend in use: that of the last `use`, else ATLAS_REF_BACKEND, else NumPy (BACKEND-1).
 
     Raises:
         BackendError: the variable names none that can be used.
@@ -223,15 +223,15 @@ def of(*arrays: Array) -> Backend:
     Raises:
         BackendError: arrays of two backends.
     """
-    found = NUMPY
+    backend = NUMPY
     for x in arrays:
         own = _by_type.get(type(plain(x)), NUMPY)
-        if own is NUMPY or own is found:
+        if own is NUMPY or own is backend:
             continue
-        if found is not NUMPY:
-            raise BackendError(f"arrays of {found.name} and of {own.name}: move them to one backend")
-        found = own
-    return found
+        if backend is not NUMPY:
+            raise BackendError(f"arrays of {backend.name} and of {own.name}: move them to one backend")
+        backend = own
+    return backend
 
 
 def device(nest: Any) -> Any:
@@ -245,7 +245,10 @@ def host(nest: Any) -> Any:
 
 
 def changed(nest: Any, change: Callable[[Any], Array]) -> Any:
-    """A copy of a nest with every floating or complex array, or variable, changed; masks, numbers and settings stay."""
+    """A copy of a nest with `change` applied to every floating or complex array or variable.
+
+    Masks, numbers and settings stay.
+    """
     if is_leaf(nest):
         return change(nest) if hasattr(nest, "dtype") else nest
     if hasattr(type(nest), "model_construct"):
@@ -253,12 +256,12 @@ def changed(nest: Any, change: Callable[[Any], Array]) -> Any:
     if isinstance(nest, dict):
         return {name: changed(value, change) for name, value in nest.items()}
     if isinstance(nest, tuple | list):
-        found = [changed(value, change) for value in nest]
-        return type(nest)(*found) if hasattr(nest, "_fields") else type(nest)(found)
+        values = [changed(value, change) for value in nest]
+        return type(nest)(*values) if hasattr(nest, "_fields") else type(nest)(values)
     return nest
 
 
-# -- what the rules and forms ask ----------------------------------------------------------------------
+# -- for the rules and the forms ------------------------------------------------------------------------
 
 
 def require_one(named: Mapping[str, Array]) -> None:
@@ -279,7 +282,7 @@ def require_one(named: Mapping[str, Array]) -> None:
 
 
 def truth(x: Any) -> bool:
-    """Whether one boolean holds; from a device it is copied, so a loop must not ask."""
+    """The value of one boolean; from a device it is copied, which is slow inside a loop."""
     return bool(of(x).to_host(x))
 
 
@@ -300,12 +303,12 @@ def negated(x: Array, out: Array) -> Array:
     Returns:
         out.
     """
-    made: Array = np.negative(x, out=out) if x.dtype.kind == "c" else np.multiply(x, -1.0, out=out)
-    return made
+    result: Array = np.negative(x, out=out) if x.dtype.kind == "c" else np.multiply(x, -1.0, out=out)
+    return result
 
 
 def at_once(x: Array, numbers: int) -> int:
-    """How many numbers a form takes at once beside x, from how many it takes on the host (BACKEND-11)."""
+    """The count of numbers that a form takes at once beside x, from that on the host (BACKEND-11)."""
     return numbers if on_host(x) else DEVICE_ROOM * numbers
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 @contextlib.contextmanager
 def short_buffers() -> Iterator[None]:
-    """Keep NumPy from copies that it need not make; results stay the same.
+    """Keep NumPy from needless copies; results stay the same.
 
     A factor that scales whole rows, or an array whose pieces lie apart in memory, goes through NumPy's buffer where a row or a
     piece is shorter than half of the buffer. That takes longer than the operation itself; with this buffer it happens below 512 numbers.

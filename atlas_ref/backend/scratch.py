@@ -1,4 +1,4 @@
-"""Work space that is reused by every group of chunks, and by every group of matrices of Newton-Schulz.
+"""Work space that every group of chunks, and every group of matrices of Newton-Schulz, uses again.
 
 A page that is touched for the first time costs more than the arithmetic on it, so arrays that live only while a group is
 computed come from one block of memory, allocated from its start and freed all at once. A block per thread.
@@ -21,16 +21,16 @@ ALIGNMENT = 64  # bytes of a cache line
 PAGE = 4096  # bytes after which entries share a set of the first cache
 KEPT = 2**28  # bytes beyond which a block is not worth keeping for the life of the thread
 FREED = 2**25 - 2**16  # bytes of the largest block whose freeing raises glibc's threshold
-SPARE = 2  # blocks that are spare for another arena
+SPARE = 2  # spare blocks kept for other arenas
 
 
-def _keep_freed_pages(needed: int) -> None:
+def _keep_freed_pages(size: int) -> None:
     """Let the allocator keep the pages of freed results, so that the next call does not fault in new ones.
 
     glibc hands free memory back to the system beyond twice the largest block that was freed so far. Where all that is large is
     work space, which is never freed, that is less than the results of one call. Elsewhere this changes nothing.
     """
-    np.empty(min(needed, FREED), np.uint8)
+    np.empty(min(size, FREED), np.uint8)
 
 
 class Arena:
@@ -39,17 +39,17 @@ class Arena:
     def __init__(self, spare: list[np.ndarray[Any, Any]], room: int) -> None:
         self.spare = spare
         self.block = spare.pop() if spare else np.empty(room, np.uint8)  # one large block has large pages
-        self.needed = 0
+        self.size = 0
 
     def __del__(self) -> None:
-        if self.needed > self.block.nbytes:
-            self.block = np.empty(self.needed if self.needed <= KEPT else 0, np.uint8)
+        if self.size > self.block.nbytes:
+            self.block = np.empty(self.size if self.size <= KEPT else 0, np.uint8)
         if len(self.spare) < SPARE and self.block.nbytes:
             self.spare.append(self.block)
 
 
 class Scratch(threading.local):
-    """A block of memory and how much of it is in use."""
+    """A block of memory per thread, and the number of bytes in use."""
 
     def __init__(self) -> None:
         self.block = np.empty(0, np.uint8)
@@ -68,10 +68,10 @@ class Scratch(threading.local):
         finally:
             self.used = before
             if before == 0:
-                needed, self.most = self.most, 0  # forgotten, so that a group too large for the machine harms no other
-                if self.block.nbytes < needed <= KEPT:
-                    _keep_freed_pages(needed)
-                    self.block = np.empty(needed, np.uint8)
+                size, self.most = self.most, 0  # forgotten, so that a group too large for the machine harms no other
+                if self.block.nbytes < size <= KEPT:
+                    _keep_freed_pages(size)
+                    self.block = np.empty(size, np.uint8)
 
     @contextlib.contextmanager
     def arena(self) -> Iterator[Arena]:
@@ -88,8 +88,8 @@ class Scratch(threading.local):
         try:
             yield arena
         finally:
-            arena.needed, self.current = self.most, None
-            self.room = arena.needed if arena.needed <= KEPT else 0
+            arena.size, self.current = self.most, None
+            self.room = arena.size if arena.size <= KEPT else 0
             self.block, self.used, self.most = own
 
     def empty(self, shape: tuple[int, ...], like: Array, kind: Any = None) -> Array:
@@ -114,13 +114,13 @@ class Scratch(threading.local):
         return room
 
     def copy(self, x: Array) -> Array:
-        """The same entries, contiguous."""
+        """A contiguous copy."""
         room = self.empty(x.shape, x)
         room[...] = x
         return room
 
     def transposed(self, x: Array) -> Array:
-        """The last two axes exchanged, contiguous: a matrix product is fastest on it."""
+        """A contiguous copy with the last two axes exchanged, on which a matrix product is fastest."""
         return self.copy(x.swapaxes(-1, -2))
 
     def times(self, a: Array, b: Array) -> Array:

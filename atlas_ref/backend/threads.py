@@ -40,13 +40,13 @@ def _pool() -> ThreadPoolExecutor:
 
 @functools.cache
 def _blas() -> list[Any]:
-    """The BLAS libraries of this process, found once: looking for them takes milliseconds."""
-    found: list[Any] = ThreadpoolController().select(user_api="blas").lib_controllers
-    return found
+    """The BLAS libraries of this process, cached: the search for them takes milliseconds."""
+    libraries: list[Any] = ThreadpoolController().select(user_api="blas").lib_controllers
+    return libraries
 
 
 class _Alone:
-    """Whether the BLAS computes each product on the thread that asks for it, and for how many callers."""
+    """A switch that keeps the BLAS to the calling thread, and the number of its callers."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -90,7 +90,7 @@ if hasattr(os, "register_at_fork"):  # threads do not survive a fork
 
 
 def slices(count: int, parts: int) -> list[slice]:
-    """`count` things cut into parts of the same size, up to one."""
+    """`count` items cut into parts whose sizes differ by at most one."""
     bounds = [count * i // parts for i in range(parts + 1)]
     return [slice(first, last) for first, last in itertools.pairwise(bounds)]
 

@@ -27,7 +27,7 @@ ParamsT = TypeVar("ParamsT", bound=Frozen)
 
 
 class Params(Frozen):
-    """What the outer loop learns of a memory at level token (OMEGA-27, GATES-7).
+    """Parameters of a memory at level token, which the outer loop learns (OMEGA-27, GATES-7).
 
     Attributes:
         W_K (H, d_in, d_model), W_V (H, d_out, d_model), W_Q (H, d_in, d_model): projections.
@@ -91,10 +91,10 @@ def init(config: Any, seed: int, *, dtype: Any = np.float64) -> Params:
 
 
 def cast(params: ParamsT, dtype: Any) -> ParamsT:
-    """The same parameters in another precision, drawn on the host and moved to the backend in use (BACKEND-1, BACKEND-9)."""
+    """Parameters of the host in another precision, moved to the backend in use (BACKEND-1, BACKEND-9)."""
     leaves, _, build = flatten(params, "params")
-    made: ParamsT = build([read_only(backend.current().from_host(leaf.astype(dtype))) for leaf in leaves])
-    return made
+    result: ParamsT = build([read_only(backend.current().from_host(leaf.astype(dtype))) for leaf in leaves])
+    return result
 
 
 def gate_names(names: tuple[str, ...], convention: Convention) -> tuple[str, ...]:
@@ -112,13 +112,13 @@ def project(config: Any, params: Any, x: Array) -> dict[str, Array]:
     k, v, q = (each @ ops.transpose(W) for W in (params.W_K, params.W_V, params.W_Q))
     convention: Convention = config.convention
     gated_key = normalised(k, convention.k_norm) if convention.norm_place == "before_phi" else k
-    made: dict[str, Array] = {"k": k, "v": v, "q": q, **gates.compute(params.gates, gated_key, v)}
+    inputs: dict[str, Array] = {"k": k, "v": v, "q": q, **gates.compute(params.gates, gated_key, v)}
     if rule_of(config).has_window:
         weights = config.window_weights
         static = window.by_lag(weights, params.window, window=config.window, heads=config.heads, like=k)
-        made["window_gate"] = window.by_token(weights, params.window, x)
-        made["window_weights"] = static if static is None else static + ops.zeros_like(k, shape=(*k.shape[:-1], 1))
-    return made
+        inputs["window_gate"] = window.by_token(weights, params.window, x)
+        inputs["window_weights"] = static if static is None else static + ops.zeros_like(k, shape=(*k.shape[:-1], 1))
+    return inputs
 
 
 def check_params(config: Any, params: Any, x: Array) -> None:
@@ -131,9 +131,9 @@ def check_params(config: Any, params: Any, x: Array) -> None:
         raise ValueError(f"params: {extra[0]}: the rule {rule.name} has none")
     H, d_in, d_model = params.W_K.shape
     sizes = {"heads": H, "d_in": d_in, "d_model": d_model, "d_out": params.W_V.shape[-2]}
-    for name, found in sizes.items():
-        if getattr(config, name) != found:
-            raise ValueError(f"params: {name} is {found}, but {getattr(config, name)} in the configuration")
+    for name, size in sizes.items():
+        if getattr(config, name) != size:
+            raise ValueError(f"params: {name} is {size}, but {getattr(config, name)} in the configuration")
     if len(x.shape) != 3 or x.shape[-1] != d_model:
         raise ValueError(f"x: shape {x.shape}, expected (batch, tokens, {d_model})")
 
@@ -154,12 +154,12 @@ def run_tokens(
         ValueError: parameters or tokens that contradict the configuration, or rate split, which has no second gate.
     """
     check_params(config, params, x)
-    made = project(config, params, x)
-    return sequence.run(rule, config, Tokens(**made, active=active, reset=reset), state, phi=params.phi)
+    inputs = project(config, params, x)
+    return sequence.run(rule, config, Tokens(**inputs, active=active, reset=reset), state, phi=params.phi)
 
 
 def step(config: Any, params: Params, state: Any, x: Array, pulse: Pulse) -> tuple[Any, Array]:
-    """One token: project, gate, write if the pulse is active, read (OMEGA-2).
+    """Run one token: project, gate, write if the pulse is active, read (OMEGA-2).
 
     Args:
         x (B, d_model): tokens.

@@ -1,1 +1,1 @@
-"""Frequency levels: memories that write at every token, at every eighth, at every sixty-fourth, and read at all of them."""
+"""Frequency levels: memories that write at periods such as 1, 8 and 64, and read at every token."""

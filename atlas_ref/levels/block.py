@@ -21,7 +21,7 @@ from atlas_ref.rules.checks import precision
 from atlas_ref.types import Array, Dims, Frozen
 from tape import ops, plain
 
-#: How far apart the seeds of two levels are, so that no two blocks share a level's parameters.
+#: Distance of the seeds of two levels, so that no two blocks share a level's parameters.
 SEEDS = 2**64
 
 
@@ -44,9 +44,9 @@ class Config(Frozen):
     @model_validator(mode="after")
     def _agree(self) -> Self:
         for name in ("d_model", "heads", "d_out"):
-            found = [getattr(level.config, name) for level in self.levels]
-            if len(set(found)) > 1:
-                raise ValueError(f"levels: {name} must be the same in all of them, found {', '.join(map(str, found))}")
+            values = [getattr(level.config, name) for level in self.levels]
+            if len(set(values)) > 1:
+                raise ValueError(f"levels: {name} must be the same in all of them, found {', '.join(map(str, values))}")
         if self.per == "token" and self.call_tokens is not None:
             raise ValueError("call_tokens: belongs to steps per call, but a step is a token here")
         if self.combine == "masked" and not self.conductor().always:
@@ -66,25 +66,25 @@ class Config(Frozen):
         return Conductor(periods=self.periods, first_step=self.first_step, per=self.per, call_tokens=self.call_tokens)
 
     def places(self) -> list[int]:
-        """For each level how many are faster, those before it with its own period among them (CMS-3)."""
+        """For each level the number of faster ones, including those before it of its own period (CMS-3)."""
         order = sorted(range(len(self.levels)), key=lambda i: self.periods[i])
         return [order.index(i) for i in range(len(self.levels))]
 
 
 class Params(Frozen):
-    """What the outer loop learns: the parameters of every level, and what combines their reads (CMS-6)."""
+    """Parameters of the outer loop: those of every level, and the logits that combine their reads (CMS-6)."""
 
     levels: tuple[Any, ...]
     logits: Annotated[Array, Dims("k")]
 
 
 class Context(Frozen):
-    """Everything that moves from one call to the next (CMS-8).
+    """The state of a block between two calls (CMS-8).
 
     Attributes:
-        conductor: which step comes next.
+        conductor: at the step that comes next.
         states: of the levels.
-        origins: what each level returns to where a document starts.
+        origins: the states to which the levels return where a document starts.
     """
 
     conductor: Conductor
@@ -95,8 +95,8 @@ class Context(Frozen):
 def init(config: Config, seed: int, *, dtype: Any = np.float64) -> Params:
     """Parameters of every level by its rule's `init`; logits zero, so that all levels weigh 1/k (CMS-3, CMS-6)."""
     places = config.places()
-    made = [level.init(place, seed + SEEDS * place, dtype=dtype) for level, place in zip(config.levels, places, strict=True)]
-    return Params(levels=tuple(made), logits=backend.current().zeros((len(config.levels),), dtype))
+    parameters = [level.init(place, seed + SEEDS * place, dtype=dtype) for level, place in zip(config.levels, places, strict=True)]
+    return Params(levels=tuple(parameters), logits=backend.current().zeros((len(config.levels),), dtype))
 
 
 def start(config: Config, batch: int = 1, *, dtype: Any = np.float64, initial: Any = None) -> Context:
@@ -109,18 +109,18 @@ def start(config: Config, batch: int = 1, *, dtype: Any = np.float64, initial: A
     Raises:
         ValueError: another number of entries, a memory that the rule does not have, or one of another shape.
     """
-    given = [None] * len(config.levels) if initial is None else initial
-    if len(given) != len(config.levels):
-        raise ValueError(f"initial: {len(given)} entries, expected one for each of {len(config.levels)} levels")
-    states = tuple(_started(level, i, (batch, config.heads), dtype, given[i]) for i, level in enumerate(config.levels))
+    memories = [None] * len(config.levels) if initial is None else initial
+    if len(memories) != len(config.levels):
+        raise ValueError(f"initial: {len(memories)} entries, expected one for each of {len(config.levels)} levels")
+    states = tuple(_started(level, i, (batch, config.heads), dtype, memories[i]) for i, level in enumerate(config.levels))
     return Context(conductor=config.conductor(), states=states, origins=states)
 
 
 def _started(level: Level, number: int, leading: tuple[int, int], dtype: Any, initial: Any) -> Any:
     names = ["M", "S"] if level.rule.has_momentum else ["M"]
     if initial is not None and (not isinstance(initial, Mapping) or not initial.keys() <= set(names)):
-        found = ", ".join(map(str, initial)) if isinstance(initial, Mapping) else type(initial).__name__
-        raise ValueError(f"initial: level {number} is a {level.rule.name} and starts from {' and '.join(names)}, found {found}")
+        content = ", ".join(map(str, initial)) if isinstance(initial, Mapping) else type(initial).__name__
+        raise ValueError(f"initial: level {number} is a {level.rule.name} and starts from {' and '.join(names)}, found {content}")
     return level.rule.start(level.config, leading, dtype=dtype, **(initial or {}))
 
 
@@ -169,7 +169,7 @@ def step(config: Config, params: Params, context: Context, x: Array) -> tuple[Co
 
 
 def combining(config: Config, logits: Array, schedule: Array) -> list[Array]:
-    """What each level's read weighs: a number, or with the masked combination a column (T, 1) (CMS-6, CMS-7).
+    """The weight of each level's read: a number, under combine masked a column (T, 1) (CMS-6, CMS-7).
 
     softmax    w_l = exp(z_l) / sum_m exp(z_m)
     masked     w_l[t] = a_l[t] exp(z_l) / sum_m a_m[t] exp(z_m),    a_l[t] = 1 where level l writes at t, else 0
@@ -180,7 +180,7 @@ def combining(config: Config, logits: Array, schedule: Array) -> list[Array]:
     if config.combine == "softmax":
         weights = ops.softmax(logits)
         return [weights[i] for i in range(k)]
-    top = np.max(ops.where(schedule, np.real(plain(logits)), -np.inf), axis=-1, keepdims=True)  # what cannot overflow
+    top = np.max(ops.where(schedule, np.real(plain(logits)), -np.inf), axis=-1, keepdims=True)  # so that exp cannot overflow
     shifted = ops.where(schedule, logits - top.astype(np.real(plain(logits)).dtype), 0.0)
     e = ops.where(schedule, ops.exp(shifted), 0.0)  # (T, k)
     weights = e / ops.sum(e, axis=-1, keepdims=True)
@@ -190,22 +190,22 @@ def combining(config: Config, logits: Array, schedule: Array) -> list[Array]:
 def _check_call(config: Config, params: Params, x: Array, context: Context, reset: Any) -> None:
     k = len(config.levels)
     if len(params.levels) != k or params.logits.shape != (k,):
-        found = f"{len(params.levels)} levels and logits of shape {params.logits.shape}"
-        raise ValueError(f"params: {found}, expected {k} levels and logits of shape ({k},)")
+        sizes = f"{len(params.levels)} levels and logits of shape {params.logits.shape}"
+        raise ValueError(f"params: {sizes}, expected {k} levels and logits of shape ({k},)")
     for i, level in enumerate(config.levels):
         if not isinstance(params.levels[i], projection.Params):
             raise ValueError(f"params: level {i} is a {level.rule.name}, found {type(params.levels[i]).__qualname__}")
-    wanted = config.conductor()
+    conductor = config.conductor()
     if len(context.states) != k or len(context.origins) != k:
         raise ValueError(f"context: {len(context.states)} states and {len(context.origins)} origins, expected {k} of each")
     for name in SETTINGS:
-        found, needed = getattr(context.conductor, name), getattr(wanted, name)
-        if found != needed:
-            raise ValueError(f"context: {name} {found} of its conductor, expected {needed} as in the configuration")
-    kept = precision(context.states[0].M)
-    if precision(params.logits) != kept:
+        value, expected = getattr(context.conductor, name), getattr(conductor, name)
+        if value != expected:
+            raise ValueError(f"context: {name} {value} of its conductor, expected {expected} as in the configuration")
+    dtype = precision(context.states[0].M)
+    if precision(params.logits) != dtype:
         raise ValueError(
-            f"logits: {precision(params.logits)}, but state.M is {kept}; cast them to one precision (start and init take dtype)"
+            f"logits: {precision(params.logits)}, but state.M is {dtype}; cast them to one precision (start and init take dtype)"
         )
     if len(x.shape) != 3 or x.shape[-2] == 0:
         raise ValueError(f"x: shape {x.shape}, expected (batch, tokens, d_model) with at least one token")

@@ -1,4 +1,4 @@
-"""Error buffers: what the outer loop does with the gradients of a level that is frozen.
+"""Error buffers: the gradients of a frozen level, accumulated by the outer loop.
 
 The gradients of a frozen level are added up and applied when the level is active again: a sum of stale gradients, each
 taken at parameters that have not moved since the last application. Specified in specs/cms.md (CMS-11, CMS-12).
@@ -31,7 +31,7 @@ class Buffer(Frozen):
     Attributes:
         period: of the level.
         total: their sum, of the shape of one gradient; None while there is none.
-        count: how many there are.
+        count: number of gradients in it.
         threshold: of the health ratio, in square roots of the period.
         clip: whether a sum beyond that bound is scaled down to it when it is applied.
     """
@@ -56,7 +56,7 @@ class BufferWarning(UserWarning):
 
 
 class Health(NamedTuple):
-    """How the sum compares with the gradient that came last (CMS-12).
+    """The size of the sum relative to the last gradient (CMS-12).
 
     Attributes:
         ratio: ||sum|| / ||gradient||, infinite where the gradient is 0 and the sum is not, 1 where both are 0.
@@ -72,7 +72,7 @@ class Health(NamedTuple):
 
 
 class Pending(NamedTuple):
-    """What one outer step does with one level.
+    """The outcome of one outer step for one level.
 
     Attributes:
         buffer: after it.
@@ -130,7 +130,7 @@ def norm(gradient: Any) -> float:
 
 
 def _number(x: Array) -> float:
-    """One number, from wherever it is."""
+    """One number as a float of the host."""
     return float(backend.of(x).to_host(x))
 
 
@@ -141,23 +141,23 @@ def _ratio(total: float, single: float) -> float:
 
 
 def _copied(gradient: GradientT) -> GradientT:
-    """The same numbers in arrays of their own: a training loop may write its next gradient into the old arrays."""
+    """A copy of a gradient: a training loop may write its next gradient into the old arrays."""
     leaves, _, build = flatten(gradient, "gradient")
-    made: GradientT = build([np.copy(leaf) for leaf in leaves])
-    return made
+    copies: GradientT = build([np.copy(leaf) for leaf in leaves])
+    return copies
 
 
 def _sum(total: GradientT, gradient: GradientT) -> GradientT:
     leaves, paths, build = flatten(total, "gradient")
     new = matched(gradient, paths, "gradient")
-    for path, held, given in zip(paths, leaves, new, strict=True):
-        if np.shape(held) != np.shape(given):  # which a sum would stretch to one shape where it can
-            raise TapeError(f"gradient{path}: shape {np.shape(given)}, expected {np.shape(held)} as before")
-    added: GradientT = build([a + b for a, b in zip(leaves, new, strict=True)])
-    return added
+    for path, old, leaf in zip(paths, leaves, new, strict=True):
+        if np.shape(old) != np.shape(leaf):  # which a sum would stretch to one shape where it can
+            raise TapeError(f"gradient{path}: shape {np.shape(leaf)}, expected {np.shape(old)} as before")
+    result: GradientT = build([a + b for a, b in zip(leaves, new, strict=True)])
+    return result
 
 
 def _scaled(total: GradientT, factor: float) -> GradientT:
     leaves, _, build = flatten(total, "gradient")
-    made: GradientT = build([leaf * leaf.dtype.type(factor) for leaf in leaves])
-    return made
+    result: GradientT = build([leaf * leaf.dtype.type(factor) for leaf in leaves])
+    return result

@@ -34,7 +34,7 @@ STEP_SIZE = (-4.6, -5.6, -6.6, -7.6)
 
 
 class Biases(Frozen):
-    """Where the gates of a level start; None for what its place among the levels says (CMS-3).
+    """Initial biases of the gates of a level; None for those of its place among the levels (CMS-3).
 
     Attributes:
         retain: of the multiplier of M: for a forget gate the bias is its negative.
@@ -49,10 +49,10 @@ class Level(Frozen):
     """A memory that writes at every `period`-th step and reads at all of them (CMS-2, CMS-17).
 
     Attributes:
-        config: of the rule: its type says which rule, its feature map, window and convention are the level's own.
+        config: of the rule: its type decides the rule; feature map, window and convention are the level's own.
         period: steps between two writes.
-        form, chunk: in which form long stretches of writes are computed, see `atlas_ref.forms`.
-        biases: where the gates start.
+        form, chunk: the form of long segments of writes, see `atlas_ref.forms`.
+        biases: of the gates at the start.
     """
 
     config: RuleConfig
@@ -100,7 +100,7 @@ def run_level(level: Level, params: Any, x: Array, state: Any, origin: Any, acti
     Args:
         x (B, T, d_model): tokens.
         state: before the first token.
-        origin: what a document starts from.
+        origin: the state from which a document starts.
         active, reset (T,): plain booleans: where the level writes, where a document starts.
 
     Returns:
@@ -120,7 +120,7 @@ def run_level(level: Level, params: Any, x: Array, state: Any, origin: Any, acti
 
 
 def _document(level: Level, projected: Mapping[str, Array], state: Any, active: Array, phi: Mapping[str, Array]) -> tuple[Any, Array]:
-    """Tokens without a document boundary: in the level's form, or where tokens between writes cost nothing, sequentially."""
+    """Run tokens without a document boundary: in the level's form, or sequentially where frozen tokens cost nothing."""
     always = bool(active.all())
     sparse = not always and _memory_alone(level)
     tokens = Tokens(**projected, active=None if always else active)
@@ -129,6 +129,6 @@ def _document(level: Level, projected: Mapping[str, Array], state: Any, active: 
 
 
 def _memory_alone(level: Level) -> bool:
-    """Whether a frozen token changes nothing but the window: all tokens between two writes then read at once."""
+    """Whether a frozen token changes the window alone, so that all tokens between writes read at once."""
     c = level.config.convention
     return c.read in ("after", "before") and not c.frozen_reference and not level.rule.averages_momenta(level.config)

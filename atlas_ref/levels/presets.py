@@ -14,7 +14,7 @@ from atlas_ref.rules import delta, omega, titans_lmm
 def fast_titans_slow_omega(
     *, d_model: int, d_in: int, d_out: int, heads: int = 1, periods: Sequence[int] = PERIODS, window: int = 8, **settings: Any
 ) -> Config:
-    """The faster half of the levels looks at one token, the slower half at a window of them.
+    """Titans at the faster half of the levels, Omega with its window at the slower half.
 
     A window costs c times as much per write, which levels that write rarely can afford. Source: Omega spec, note 5.
 

@@ -1,4 +1,4 @@
-"""Pulse and Conductor: at which step which level writes.
+"""Pulse and Conductor: the steps at which each level writes.
 
     level l writes at step s    if and only if    s mod period_l = 0
 
@@ -23,12 +23,12 @@ Count = Annotated[int, Field(ge=1)]
 Phase = Literal["build", "test", "stream"]
 Unit = Literal["token", "call"]
 
-#: What a saved conductor must share with the one that it is restored into (PULSE-9).
+#: Settings that a saved conductor must share with the one that it is restored into (PULSE-9).
 SETTINGS = ("periods", "first_step", "per", "call_tokens")
 
 
 class Pulse(Frozen):
-    """What every level is told about one step (PULSE-1).
+    """The levels that write at one step, and the phase (PULSE-1).
 
     Attributes:
         step: number of the step.
@@ -51,7 +51,7 @@ class Pulse(Frozen):
         return self.active[level]
 
     def of(self, level: int) -> types.Pulse:
-        """What the `step` of that level's rule takes."""
+        """The pulse that the `step` of that level's rule takes."""
         return types.Pulse(step=self.step, active=self.is_active(level))
 
     @property
@@ -61,7 +61,7 @@ class Pulse(Frozen):
 
 
 def schedule(periods: Sequence[int], step: int, tokens: int) -> Array:
-    """Which level writes at each of the tokens that follow, plain booleans (T, k) (PULSE-2, PULSE-6).
+    """Masks (T, k) of the levels that write at each of the next tokens (PULSE-2, PULSE-6).
 
     Args:
         step: number of the first of these tokens.
@@ -73,14 +73,14 @@ def schedule(periods: Sequence[int], step: int, tokens: int) -> Array:
 
 
 class Conductor(Frozen):
-    """The one that counts steps and makes pulses (PULSE-3 to PULSE-9).
+    """The counter of steps, which makes their pulses (PULSE-3 to PULSE-9).
 
-    Frozen like all data here: to advance is to make the next one. Nothing makes one with a smaller step, but `restored`.
+    Frozen like all data here: to advance is to make the next one. Only `restored` makes one with a smaller step.
 
     Attributes:
         periods: of the levels.
         first_step: number of the first step: 0, every level writes at the first token; 1, each waits for its period.
-        per: what a step is: a token, or a whole call.
+        per: the unit of a step: a token, or a whole call.
         call_tokens: with steps per call, the tokens of a call: a level with a period of at most so many writes in every
             call. None where periods count calls.
         phase: of the pulses.
@@ -101,8 +101,8 @@ class Conductor(Frozen):
     def _starts_at_the_first_step(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        made = {"step": data.get("first_step", 0), **data}
-        return {**made, "periods": tuple(made["periods"])} if isinstance(made.get("periods"), list) else made
+        fields = {"step": data.get("first_step", 0), **data}
+        return {**fields, "periods": tuple(fields["periods"])} if isinstance(fields.get("periods"), list) else fields
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -133,13 +133,13 @@ class Conductor(Frozen):
         return 1 in self.periods or any(self._covered)
 
     def schedule(self, tokens: int) -> Array:
-        """Which level writes at each of the tokens that follow, plain booleans (T, k): what a parallel form takes (PULSE-6)."""
+        """Masks (T, k) of the levels that write at each of the next tokens, for a parallel form (PULSE-6)."""
         if self.per == "token":
             return schedule(self.periods, self.step, tokens)
         return np.broadcast_to(self._row, (tokens, len(self.periods)))
 
     def advanced(self, tokens: int = 1) -> Conductor:
-        """The conductor after so many tokens: as many steps, or one step where a step is a call (PULSE-3, PULSE-5).
+        """The conductor after some tokens: one step each, or one step where it is a call (PULSE-3, PULSE-5).
 
         Raises:
             ValueError: fewer than one token.
@@ -151,7 +151,7 @@ class Conductor(Frozen):
     def tick(self, *observers: Callable[[Pulse], Any], tokens: int = 1) -> Conductor:
         """Observe, then advance: all observers see the pulse of a step before the counter moves (PULSE-4).
 
-        Where a step is a token they see every token's pulse. What an observer raises leaves the step as it was.
+        Where a step is a token they see every token's pulse. An error of an observer leaves the step as it was.
         """
         if self.per == "call" or tokens == 1:
             for observer in observers:
@@ -164,39 +164,39 @@ class Conductor(Frozen):
         return after
 
     def in_phase(self, phase: Phase) -> Conductor:
-        """The same in another phase (PULSE-8)."""
+        """The conductor in another phase (PULSE-8)."""
         return Conductor(**{**self.__dict__, "phase": phase})
 
     @property
     def average_active(self) -> float:
-        """Levels that write at a token in the long run, sum_l 1 / period_l: 1.14 for the default periods (PULSE-7).
+        """The mean number of levels that write at a token, sum_l 1 / period_l (PULSE-7).
 
-        With steps per call, levels that a call covers count 1.
+        It is 1.14 for the default periods. With steps per call, levels that a call covers count 1.
         """
         return sum(1.0 if covered else 1.0 / period for covered, period in zip(self._covered, self.periods, strict=True))
 
     def saved(self) -> dict[str, Any]:
         """Everything that `restored` needs, as a JSON object (PULSE-9). The phase is no part of it."""
-        found = {name: getattr(self, name) for name in (*SETTINGS, "step", "tokens")}
-        return {**found, "periods": list(self.periods)}
+        values = {name: getattr(self, name) for name in (*SETTINGS, "step", "tokens")}
+        return {**values, "periods": list(self.periods)}
 
     def restored(self, saved: Mapping[str, Any], *, tokens: int | None = None) -> Conductor:
-        """This conductor at the step that was saved (PULSE-9).
+        """This conductor at the step of a saved one (PULSE-9).
 
         Args:
-            saved: what `saved` returned.
-            tokens: where the stream of tokens stands, if it is known; it must stand where the conductor does.
+            saved: the result of `saved`.
+            tokens: number of tokens of the stream so far, if it is known; it must be that of the conductor.
 
         Raises:
             ValueError: a key that is missing or unknown, a setting that differs, a step that the tokens do not make, or a
                 stream that stands elsewhere.
         """
-        wanted = self.saved()
-        for key in sorted(wanted.keys() ^ saved.keys()):
-            raise ValueError(f"{key}: {'missing' if key in wanted else 'unknown'} in the saved conductor")
+        own = self.saved()
+        for key in sorted(own.keys() ^ saved.keys()):
+            raise ValueError(f"{key}: {'missing' if key in own else 'unknown'} in the saved conductor")
         for key in SETTINGS:
-            if saved[key] != wanted[key]:
-                raise ValueError(f"{key}: {saved[key]} in the saved conductor, {wanted[key]} in this one")
+            if saved[key] != own[key]:
+                raise ValueError(f"{key}: {saved[key]} in the saved conductor, {own[key]} in this one")
         if tokens is not None and tokens != saved["tokens"]:
             raise ValueError(f"tokens: the saved conductor stands after {saved['tokens']}, the stream after {tokens}")
         return Conductor(**{**saved, "phase": self.phase})
