@@ -1,4 +1,4 @@
-"""One group of chunks, forward and backward, by the way that fits; plain twin: `atlas_ref.forms.chunked_plain`.
+"""Choice of the engine for a group of chunks, forward and backward; plain twin: `atlas_ref.forms.chunked_plain`.
 
 Work space is free again after a group, so a group is recomputed for its backward; a group that is kept for backward holds its
 results in an arena of its own. Memories never meet, so threads partition them. Specified in specs/chunkwise.md (CHUNK-15).
@@ -31,7 +31,7 @@ PARTITION_WORK = {True: 2**23, False: 2**24}
 
 
 class KeptResults(NamedTuple):
-    """Results of a group, kept for backward: coefficient rows, the rest by part, and its arenas."""
+    """Results of a group, kept for backward: coefficient rows, other results by part, and arenas."""
 
     rows: Rows
     parts: list[Any]
@@ -39,7 +39,7 @@ class KeptResults(NamedTuple):
 
 
 def run(layout: Layout, inputs: Arrays, y: Array, *, keeps: bool) -> tuple[End, KeptResults | None]:
-    """Run a group; its reads go into y. Its results are kept for backward, or None.
+    """Run a group; its reads go into y. Return its results if they are kept for backward, else None.
 
     It takes work space of the caller's frame, or if it is kept, of the caller's arena.
     """
@@ -98,7 +98,7 @@ def backward(layout: Layout, inputs: Arrays, kept: KeptResults | None, cotangent
 
 
 def thread_partition(layout: Layout, inputs: Arrays) -> list[slice]:
-    """Memories of each thread; all in one part where there is little to do."""
+    """Memories of each thread; one part for a small group."""
     B, n, d = inputs.queries.shape
     work = B * n * layout.columns * (d + inputs.values.shape[-1])
     count = 1 if work < PARTITION_WORK[layout.running] or not on_host(inputs.queries) else min(processors(), B)
@@ -106,7 +106,10 @@ def thread_partition(layout: Layout, inputs: Arrays) -> list[slice]:
 
 
 def _halves(memories: slice) -> list[slice]:
-    """The first and the second half, one after the other in half the room: a frozen reference takes few calls."""
+    """The first and the second half of the memories, run one after the other in half the work space.
+
+    A frozen reference takes few calls.
+    """
     middle = (memories.start + memories.stop) // 2
     return [memories] if middle == memories.start else [slice(memories.start, middle), slice(middle, memories.stop)]
 

@@ -20,7 +20,7 @@ WHOLE = (slice(None),)
 
 
 def recomputed(plain: Callable[..., Outputs], partition: Sequence[slice] = WHOLE) -> Callable[..., Outputs]:
-    """The same function of arrays (or None) as one opaque entry without residuals (CHUNK-15).
+    """A function of arrays (or None) as one opaque entry without residuals (CHUNK-15).
 
     Args:
         plain: a function of arrays or None that returns a tuple of arrays.
@@ -65,7 +65,7 @@ def _backward(plain: Callable[..., Outputs], arrays: Sequence[Array], cotangents
 
 
 def _cotangent(x: Array, parts: Sequence[Array]) -> Array | None:
-    """That of an array out of those of its parts, in their order."""
+    """The cotangent of an array from those of its parts, in their order."""
     if x is None or len(parts) == 1:
         return parts[0]
     return sum(parts[1:], parts[0]) if len(x) == 1 else np.concatenate(parts)

@@ -1,8 +1,8 @@
 """A segment of groups of chunks as one opaque block; plain twin: `atlas_ref.forms.chunked_plain`, group after group.
 
-Reads and gradients are written where they belong as they are computed, so no array of the sequence is copied or added up once
-more. Between forward and backward are kept the arguments, one state a group, and all of the last groups, with which the backward
-begins; it recomputes the others. Specified in specs/chunkwise.md (CHUNK-15).
+Reads and gradients are written into their final arrays, so no array of the sequence is copied or summed again. For backward are
+kept the arguments, one state a group, and all of the last groups, with which the backward begins. It recomputes the others.
+Specified in specs/chunkwise.md (CHUNK-15).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ Join = Callable[[Array, Array], Array]
 
 
 def block(layouts: Sequence[Layout], plain: Plain) -> Callable[[Arrays], tuple[Array, End]]:
-    """Groups that follow each other, as a function of the arrays of all their tokens (CHUNK-15).
+    """Consecutive groups as one function of the arrays of all their tokens (CHUNK-15).
 
     Args:
         layouts: of each group; they differ in chunk, refresh and position alone. A frozen reference does not decay here.
-        plain: the outputs of one group in tape ops, for derivatives of derivatives and as the truth beside it.
+        plain: the plain twin: outputs of one group in tape ops, also for second derivatives.
 
     Returns:
         Arrays -> y (B, n, o), or None where nothing is read, and the end of the last group.
@@ -80,7 +80,7 @@ def _forward(layouts: Sequence[Layout]) -> Callable[..., tuple[Outputs, Any]]:
 
 
 def _run(layouts: Sequence[Layout], inputs: Arrays, *, keeps: bool) -> tuple[Outputs, list[End], list[KeptGroup | None]]:
-    """The outputs, the start of each group, and each group where it is kept for backward, else None."""
+    """The outputs, the start of each group, and each group, None where it is not kept for backward."""
     y, end, starts, groups = _reads(layouts[0], inputs), _start(inputs), [], []
     for layout, tokens in _places(layouts):
         starts.append(end)
@@ -93,7 +93,7 @@ def _run(layouts: Sequence[Layout], inputs: Arrays, *, keeps: bool) -> tuple[Out
 
 
 def _reads(layout: Layout, inputs: Arrays) -> Array:
-    """Room for the reads of all tokens; None where nothing is read."""
+    """An empty array for the reads of all tokens; None where nothing is read."""
     B, n, _ = inputs.queries.shape
     return None if layout.read == "none" else np.empty_like(inputs.values, order="C", shape=(B, n, inputs.values.shape[-1]))
 
@@ -132,7 +132,7 @@ def _places(layouts: Sequence[Layout]) -> Iterator[tuple[Layout, slice]]:
 
 
 def _start(inputs: Arrays) -> End:
-    """The start of the first group, as a group before it would have left it."""
+    """The start of the first group, in the form of the end of a group."""
     return End(inputs.M, inputs.S, inputs.reference, inputs.residuals)
 
 
@@ -170,7 +170,7 @@ def _behind(earlier: Array, own: Array) -> Array:
 
 
 def _room_behind(earlier: Array, own: Array) -> Array:
-    """Room for the cotangents of tokens behind their history."""
+    """Arrays for the cotangents of tokens behind their history."""
     return scratch.zeros(_joined_shape(earlier, own), own)
 
 
@@ -179,7 +179,7 @@ def _joined_shape(earlier: Array, own: Array) -> tuple[int, ...]:
 
 
 def _add_history(layout: Layout, of_tokens: Arrays, gradients: Arrays, tokens: slice) -> None:
-    """Cotangents of a group that began in the history, from its room to where they belong."""
+    """Add the cotangents of a group that began in the history to those of history and tokens."""
     if gradients.earlier_keys is None or tokens.start >= layout.window - 1:
         return
     h = layout.window - 1 - tokens.start

@@ -1,4 +1,4 @@
-"""A rule over a sequence in a form of one's choice; the support matrix says which form computes what.
+"""A rule over a sequence in a chosen form; the support matrix lists which form computes which rule.
 
 Specified in specs/chunkwise.md (CHUNK-1, CHUNK-3, CHUNK-20).
 """
@@ -21,7 +21,7 @@ from tape import ops
 #: (configuration, one packed sequence, memory before it, chunk or None) -> (memory after it, y (..., T, d_out)).
 Form = Callable[[Any, Recurrence, Memory, int | None], tuple[Memory, Array]]
 
-#: Each form as a function; `support` says what it computes.
+#: Each form as a function; `support` lists the rules that it computes.
 FORMS: dict[str, Form] = {
     "chunkwise": chunkwise.run,
     "exact": exact.run,
@@ -49,15 +49,15 @@ def run(
         tokens: keys k (..., T, d_in), values v (..., T, d_out), queries q (..., T, d_in), gates (..., T) or (..., T, d_out).
         state: from the rule's `start`, or from an earlier call in any form, which this one then continues.
         form: sequential, or a parallel form that computes the same numbers up to rounding.
-        chunk: tokens that the form takes at once; it never changes results. None for what is fastest.
+        chunk: tokens that the form takes at once; it never changes results. None for the fastest.
         phi: tensors of the feature map, by name.
 
     Returns:
         state after the last token, y (..., T, d_out).
 
     Raises:
-        ValueError: a form that does not compute this rule under this convention, a chunk below 1, what is no rule, or a
-            configuration, tokens or a state that contradict the rule, its convention or each other.
+        ValueError: a form that does not compute this rule under this convention, a chunk below 1, no rule, or a configuration,
+            tokens or a state that contradict the rule, its convention or each other.
 
     Source: CHUNK-1, CHUNK-3, CHUNK-20 to CHUNK-22.
     """

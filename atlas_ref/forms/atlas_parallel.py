@@ -10,7 +10,7 @@ Within a span no g_t depends on M_t or S_t, so the steps compute the sequential 
 through Newton-Schulz as well. They hold one matrix for each token that is taken at once.
 Specified in specs/atlas_parallel.md.
 
-What holds of it, its cost, its special cases and pullbacks: ATLASP-8 to ATLASP-16.
+Its properties, cost, special cases and backward: ATLASP-8 to ATLASP-16.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def run(config: Any, sequence: Recurrence, memory: Memory, chunk: int | None = N
     Args:
         config: the rule's configuration; its convention names the memory that is read and Newton-Schulz.
         sequence: one packed sequence; its reference is frozen or zero.
-        memory: what the sequence starts from.
+        memory: at the start of the sequence.
         chunk: tokens that are taken at once, at most; the end of a span ends them too. It changes results by
-            rounding only. None for what is fastest.
+            rounding only. None for the fastest.
 
     Returns:
         memory after the last token, y (..., T, d_out).
@@ -101,7 +101,9 @@ def window_gradients(part: Recurrence, memory: Memory) -> tuple[Array, Array]:
 
 
 def residuals(part: Recurrence, reference: Array) -> Array:
-    """e[t,j] = M_ref phi_{t-j} - v_{t-j}, with retain_t M_ref under decay before_error, or -v under a zero reference (ATLASP-2).
+    """Residuals e[t,j] = M_ref phi_{t-j} - v_{t-j} (ATLASP-2).
+
+    Under decay before_error M_ref is multiplied by retain_t; under a zero reference they are -v.
 
     Returns:
         (..., T, c, d_out).
@@ -131,7 +133,7 @@ def accumulated(part: Recurrence, g: Array, S: Array) -> Array:
 
 
 def summed(weights: Array, Z: Array) -> Array:
-    """P_t = sum_j w[t,j] Z_{t-j}, which takes the place of S_t under momentum_then_window (ATLASP-5).
+    """P_t = sum_j w[t,j] Z_{t-j}, in place of S_t under momentum_then_window (ATLASP-5).
 
     Args:
         weights (..., T, c): by lag.

@@ -2,9 +2,9 @@
 
     e[t,i] = r_t (M_ref phi_i) - v_i
 
-depends on the token that looks, and so is no residual of a column. But states and reads are linear in residuals, so those of
-a span are the sum of the parts of two residuals that do not depend on it: M_ref phi_i at the rate a_t r_t, beginning with the
-states before the span, and -v_i at the rate a_t, beginning with nothing. A column that carries its residual brings it in
+depends on the token t, and so is no residual of a column. But states and reads are linear in residuals, so those of
+a span are the sum of the parts of two residuals that do not depend on t: M_ref phi_i at the rate a_t r_t, beginning with the
+states before the span, and -v_i at the rate a_t, beginning with zero. A column that carries its residual has it in
 place of -v_i. Specified in specs/chunkwise.md (CHUNK-9, CHUNK-10).
 """
 
@@ -23,12 +23,12 @@ from tape import ops
 
 
 def block(layouts: Sequence[Layout]) -> Callable[[Arrays], tuple[Array, End]]:
-    """Groups that follow each other under a frozen reference and decay before_error, as `segment.block` has them."""
+    """Consecutive groups under a frozen reference and decay before_error, as in `segment.block`."""
     return lambda inputs: _run(_spans(layouts), inputs)
 
 
 def _spans(layouts: Sequence[Layout]) -> list[list[Layout]]:
-    """The groups of each span; where several spans share one, it is cut."""
+    """The groups of each span; a group of several spans is cut."""
     spans: list[list[Layout]] = [[]]
     for layout in layouts:
         for first, last in runs(layout.refresh):
@@ -82,7 +82,7 @@ def _block(layouts: Sequence[Layout], reference: str, read: str) -> Callable[[Ar
 
 
 def _beside_predictions(layout: Layout, inputs: Arrays) -> tuple[Array, Array]:
-    """Under carry: values that a column brings beside its prediction, and the weights of predictions alone (WINDOW-13)."""
+    """Under carry: values of columns beside their predictions, and the weights of predictions alone (WINDOW-13)."""
     c, h, n = layout.window, layout.window - 1, inputs.queries.shape[1]
     older = np.arange(h) < h - layout.position
     stored = ops.where(older[:, None], -inputs.residuals, inputs.values[:, :h])

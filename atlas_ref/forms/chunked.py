@@ -1,6 +1,6 @@
 """Groups of chunks over a sequence, for the chunkwise and the exact form.
 
-The groups are one opaque block that keeps its arguments and recomputes the rest for backward, so that memory
+The groups are one opaque block that keeps its arguments and is recomputed for backward, so that memory
 beyond inputs, outputs and one state per group does not grow with the sequence. Specified in specs/chunkwise.md (CHUNK-15).
 """
 
@@ -55,7 +55,7 @@ def run(config: Any, sequence: Recurrence, memory: Memory, chunk: int) -> tuple[
 
 
 def apart(before: Memory, after: Memory, y: Array) -> tuple[Memory, Array]:
-    """Results with the leading axes that `before` has, in place of the one axis that `joined` made of them."""
+    """Results with the leading axes of `before` in place of the one axis of `joined`."""
     lead = before.M.shape[:-2]
 
     def each(x: Array) -> Array:
@@ -92,7 +92,7 @@ def joined(sequence: Recurrence, memory: Memory, *, reference: bool, residuals: 
 
 
 def _limit(flat: Arrays, layout: Layout, chunk: int) -> int:
-    """Tokens of a group of chunks of this length: as many as keep its work space within bounds."""
+    """The largest number of tokens of a group of such chunks whose work space is within bounds."""
     B, _, d = flat.queries.shape
     o = flat.values.shape[-1]
     G: int = max(gate.shape[-1] for gate in (flat.retain, flat.momentum, flat.rate_in, flat.rate_out) if gate is not None)

@@ -1,6 +1,6 @@
 """A group of chunks in tape ops, one chunk after the other: the plain twin of the engine.
 
-A set of columns is a pair (weights, residuals). One set is enough but under carry, where a column of an older span has the
+A set of columns is a pair (weights, residuals). One set is enough except under carry, where a column of an older span has the
 residual of its arrival (CHUNK-9).
 Specified in specs/chunkwise.md (CHUNK-6 to CHUNK-13) and specs/exact.md (EXACT-1 to EXACT-6).
 """

@@ -26,7 +26,7 @@ class Chunks(NamedTuple):
 
 
 def alone(length: int) -> int:
-    """The limit of groups of one chunk each."""
+    """The limit under which each group is one chunk."""
     return length
 
 
@@ -34,8 +34,8 @@ def grouped(refresh: np.ndarray[Any, Any], chunk: int, limit: Callable[[int], in
     """Cut a sequence into chunks of about equal length, at most `chunk`, and join equal neighbours.
 
     Args:
-        refresh (T,): where a span starts.
-        limit: tokens of a group at most, by the length of its chunks: short ones need more room for their tokens.
+        refresh (T,): True where a span starts.
+        limit: tokens of a group at most, by the length of its chunks: short ones need more work space a token.
     """
     T = len(refresh)
     starts = np.union1d(0, np.flatnonzero(refresh)).tolist()
@@ -55,7 +55,7 @@ def grouped(refresh: np.ndarray[Any, Any], chunk: int, limit: Callable[[int], in
 
 
 def _lengths(tokens: int, chunk: int) -> list[int]:
-    """Lengths of the chunks of a segment: full and a shorter last, or as many equal ones."""
+    """Lengths of the chunks of a segment: full ones and a shorter last, or as many equal ones."""
     count = -(-tokens // chunk)
     if tokens % count == 0:
         return [tokens // count] * count

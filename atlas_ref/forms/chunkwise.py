@@ -1,4 +1,4 @@
-"""The chunkwise form: residuals under a frozen reference, so that all tokens of a span are computed at once.
+"""The chunkwise form: all tokens of a span at once, with residuals under a frozen reference.
 
     E = Phi M_ref^T - V
     Y = diag(c) Psi M_0^T + diag(f) Psi S_0^T - (D * (Psi Phi^T)) E
@@ -25,7 +25,7 @@ def run(config: Any, sequence: Recurrence, memory: Memory, chunk: int | None) ->
     """The rule with a frozen or zero reference over one packed sequence (CHUNK-6 to CHUNK-15).
 
     Args:
-        config: the rule's configuration; its convention says which memory is read, and Newton-Schulz.
+        config: the rule's configuration; its convention names the memory that is read, and Newton-Schulz.
         sequence: one packed sequence; its reference is frozen or zero.
         memory: start of the sequence.
         chunk: tokens of a chunk; None for 64, with Newton-Schulz for the most that its memory bound allows.

@@ -28,7 +28,7 @@ def run(config: Any, sequence: Recurrence, memory: Memory, chunk: int | None) ->
     """The rule over one packed sequence (EXACT-1 to EXACT-7, EXACT-11).
 
     Args:
-        config: the rule's configuration; its convention says which memory is read.
+        config: the rule's configuration; its convention names the memory that is read.
         sequence: one packed sequence without Newton-Schulz; its reference is running, or zero for Hebbian.
         memory: start of the sequence.
         chunk: tokens of a chunk; None for 32, fewer with a window.

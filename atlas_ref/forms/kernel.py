@@ -1,6 +1,6 @@
-"""The kernel (dual) form: a memory as a sum over the keys that it has seen.
+"""The kernel (dual) form: a memory as a sum over the keys so far.
 
-Keys meet through a kernel alone.
+Keys enter through a kernel of two keys alone.
 
     M_t = B_t Phi,    S_t = Z_t Phi,    row i of Phi = phi(k_i)
     M_t phi(q) = B_t kappa(keys, q),    kappa(k, k') = <phi(k), phi(k')>
@@ -9,7 +9,7 @@ A step moves coefficients: the gradient has a column for each window token, gate
 Z K Z^T. It is another program for every rule, and the only one for a map with infinitely many features.
 Specified in specs/kernel.md.
 
-What holds of it, its cost, special cases and derivatives: KERNEL-7 to KERNEL-13.
+Its properties, cost, special cases and derivatives: KERNEL-7 to KERNEL-13.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ def polynomial(x: Array, y: Array, *, coefficients: tuple[float, ...]) -> Array:
 
 
 def run(config: Any, sequence: Recurrence, memory: Memory, chunk: int | None) -> tuple[Memory, Array]:
-    """A packed sequence in dual form (KERNEL-1 to KERNEL-5).
+    """Run a packed sequence in dual form (KERNEL-1 to KERNEL-5).
 
-    What came before is written over the unit vectors, as if each had been a key: M_0 = M_0 I.
+    The states before it are written over the unit vectors, as if each had been a key: M_0 = M_0 I.
 
     Args:
         chunk: accepted as in every form; tokens are taken one by one.
@@ -128,7 +128,7 @@ def attend(
         retain, momentum (..., T) or (..., T, d_out): r, the factor of M, 1 when not given; m, 0 when not given.
         step_size, step_size_memory: a, the factor of the gradient, and b, the factor of the update, 1 when not given (OMEGA-7).
         window_weights (..., T, c): weight at t of token t - j, a gradient scale in it; when not given, one token of weight 1.
-        before: where an earlier call ended, or any coefficients over earlier keys; None for M_0 = S_0 = 0 and no key.
+        before: the coefficients of an earlier call, or any over earlier keys; None for M_0 = S_0 = 0 and no key.
         active (T,): False where M and S stay.
         reference, span, decay, window_at_boundary, order, read: axes of the convention, spans counted from the first token.
         newton_schulz: its settings; None for none. Its scale `sqrt` takes d_phi to be infinite.
@@ -160,7 +160,7 @@ def attend(
 
 
 def _kernel(kappa: Kernel, x: Array, y: Array) -> Array:
-    """kappa(x, y), of the shape and the finite numbers that a kernel has."""
+    """kappa(x, y), after a check of its shape and that it is finite."""
     found, expected = kappa(x, y), (*x.shape[:-1], y.shape[-2])
     shape = getattr(found, "shape", type(found).__name__)
     if shape != expected:
@@ -170,7 +170,7 @@ def _kernel(kappa: Kernel, x: Array, y: Array) -> Array:
 
 
 def _start(config: omega.Config, tokens: Tokens, before: Coefficients | None) -> Coefficients:
-    """What came before, made complete and checked against the tokens."""
+    """The coefficients before the tokens, completed and checked against them."""
     *lead, _, d = tokens.k.shape
     nothing = ops.zeros_like(tokens.v, shape=(*lead, 0, config.d_out))
     given = before or Coefficients(ops.zeros_like(tokens.k, shape=(*lead, 0, d)), ops.transpose(nothing))
@@ -234,7 +234,7 @@ def _sequence(config: omega.Config, tokens: Tokens, start: Coefficients) -> Recu
 
 
 def _continuing(config: omega.Config, sequence: Recurrence, after: Coefficients) -> Coefficients:
-    """What a later call needs: coefficients of all keys, and no more tokens than its window can still hold."""
+    """The coefficients for a later call: of all keys, with the tokens that its window can still hold."""
     n, h = after.keys.shape[-2], config.window - 1
 
     def over_all(coefficients: Array) -> Array:

@@ -1,6 +1,6 @@
-"""One token after another in the kernel form: coefficients of the keys seen, moved by gates, residuals and Newton-Schulz.
+"""The kernel form token by token: coefficients of the keys, moved by gates, residuals and Newton-Schulz.
 
-Features are met through the kernel of two keys alone. Reads the settings and coefficients of `atlas_ref.parts.newton_schulz`,
+Features enter through the kernel of two keys alone. Reads the settings and coefficients of `atlas_ref.parts.newton_schulz`,
 and shares no step with it or with a rule. Specified in specs/kernel.md.
 """
 
@@ -19,12 +19,12 @@ from tape import ops
 
 
 class Coefficients(NamedTuple):
-    """A memory in dual form, and all that a later call needs to go on (KERNEL-1, KERNEL-14).
+    """A memory in dual form, with all that a later call needs (KERNEL-1, KERNEL-14).
 
     Coefficients may have fewer columns than there are keys: those of the newest keys are then 0.
 
     Attributes:
-        keys (..., n, d): keys seen, oldest first.
+        keys (..., n, d): keys so far, oldest first.
         M (..., d_out, n): B, coefficients of the memory, M = B Phi.
         S (..., d_out, n): Z, coefficients of the momentum (the sum of +gradients), S = Z Phi; None for 0.
         reference (..., d_out, n): coefficients of the memory at the start of the span; None before the first token.
@@ -45,15 +45,15 @@ class Coefficients(NamedTuple):
 
 
 class Kernels(NamedTuple):
-    """All that is known of the features, and what the rule makes of it.
+    """Kernels of keys and queries, with the settings of the rule.
 
     Attributes:
         keys (..., n, n): kernel of every two keys, those of the sequence last.
         queries (..., n, T): kernel of every key with every query.
         features: d_phi, infinite for an infinite map.
-        units: how many of the first keys are the unit vectors of the feature space: all of them, or none.
+        units: number of first keys that are the unit vectors of the feature space: all of these, or none.
         newton_schulz: its settings; None for none.
-        read: which memory a query meets: after, before, chunk_start, call_end.
+        read: the memory that a query reads: after, before, chunk_start, call_end.
     """
 
     keys: Array
@@ -65,7 +65,7 @@ class Kernels(NamedTuple):
 
 
 def evaluated(sequence: Recurrence, before: Coefficients, kernels: Kernels) -> tuple[Coefficients, Array]:
-    """All tokens of a sequence (KERNEL-2, KERNEL-4).
+    """Run all tokens of a sequence (KERNEL-2, KERNEL-4).
 
     Returns:
         coefficients after the last token, with every residual of arrival; y (..., T, d_out).
@@ -132,7 +132,10 @@ def _written(sequence: Recurrence, now: Coefficients, kernels: Kernels, gram: Ar
 
 
 def _residuals(sequence: Recurrence, now: Coefficients, gram: Array, t: int) -> tuple[Array, Array]:
-    """Residuals (..., d_out, window tokens) that count at t, oldest first; under carry also all of arrival, (..., tokens, d_out)."""
+    """Residuals (..., d_out, window tokens) of the gradient at t, oldest first.
+
+    Under carry they come with all residuals of arrival, (..., tokens, d_out).
+    """
     seen = sequence.values.shape[-2] - sequence.length + t + 1
     count = min(sequence.window, seen)
     errors = -ops.transpose(sequence.values[..., seen - count : seen, :])
@@ -149,12 +152,12 @@ def _residuals(sequence: Recurrence, now: Coefficients, gram: Array, t: int) -> 
 
 
 def _column(gate: Array, t: int) -> Array:
-    """A gate of token t as it scales rows (..., 1 or d_out, 1)."""
+    """A gate of token t as a factor of rows (..., 1 or d_out, 1)."""
     return ops.expand_dims(gate[..., t, :], -1)
 
 
 def _over(coefficients: Array, n: int) -> Array:
-    """The same over n keys: 0 for the newest."""
+    """Coefficients over n keys, with 0 for the newest."""
     *lead, columns = coefficients.shape
     if columns == n:
         return coefficients
@@ -162,17 +165,17 @@ def _over(coefficients: Array, n: int) -> Array:
 
 
 def _newest(columns: Array, n: int) -> Array:
-    """Coefficients of n keys that are 0 but for the newest."""
+    """Coefficients over n keys that are 0 except for the newest."""
     *lead, count = columns.shape
     return columns if count == n else ops.concatenate([ops.zeros_like(columns, shape=(*lead, n - count)), columns], axis=-1)
 
 
 def orthogonalised(Z: Array, gram: Array, settings: NewtonSchulz, features: float) -> Array:
-    """Coefficients of NS(Z Phi) of the same keys; neither Z Phi nor its singular values are ever formed (KERNEL-3).
+    """Coefficients of NS(Z Phi) over the same keys, without Z Phi itself or its singular values (KERNEL-3).
 
         ||S||^2 = tr(Z K Z^T),    A = Y K Y^T,    Y <- a Y + (b A + c A^2) Y
 
-    `transpose` says in which orientation matrices are multiplied, and has nothing to say here.
+    `transpose`, the orientation of matrix products, has no effect here.
 
     Args:
         Z (..., d_out, n): coefficients of S.

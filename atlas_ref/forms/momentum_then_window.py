@@ -3,8 +3,8 @@
     Z_t = momentum_t Z_{t-1} + rate_in_t s e_t phi_t^T        one residual a token, under its own reference
     P_t = sum_j weights[t,j] Z_{t-j},    M_t = retain_t M_{t-1} - rate_out_t P_t
 
-In coefficient rows W N stands in place of N W (CHUNK-11). The momenta of the h tokens before a chunk are matrices that it
-starts from, as M_0 and Z_0 are. Written in tape ops and recomputed chunk by chunk for backward.
+In coefficient rows W N stands in place of N W (CHUNK-11). The momenta of the h tokens before a chunk are matrices of its
+first state, as M_0 and Z_0 are. Written in tape ops and recomputed chunk by chunk for backward.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     U_t = NewtonSchulz(S_t)                           one batch of all heads and tokens of a block
     M_t = retain_t M_{t-1} - rate_out_t U_t
 
-Nothing passes through Newton-Schulz in the masked form, so each token has matrices of its own; a block bounds how many
-there are at a time, and is recomputed for backward. Specified in specs/chunkwise.md (CHUNK-15, CHUNK-18).
+The masked form has no Newton-Schulz, so each token has matrices of its own. A block bounds their number at a time, and is
+recomputed for backward. Specified in specs/chunkwise.md (CHUNK-15, CHUNK-18).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _numbers(M: Array) -> int:
 
 
 def _partition(M: Array, tokens: int) -> Sequence[slice]:
-    """Memories of each thread, as many for each; all for one where there is little to do."""
+    """Memories of each thread, of equal number; all in one part for little work."""
     B, threads = len(M), processors()
     work = _numbers(M) * tokens * min(M.shape[-2:])
     return slices(B, threads) if on_host(M) and B % threads == 0 and work >= PARTITION_WORK else WHOLE

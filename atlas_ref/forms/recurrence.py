@@ -1,11 +1,11 @@
-"""What every parallel form starts from: one packed sequence, with all that conventions say about single tokens applied.
+"""The input of every parallel form: one packed sequence after all conventions of single tokens.
 
     e[t,i] = M_ref phi_i - v_i
     S_t    = momentum_t S_{t-1} + rate_in_t sum_j weights[t,j] e[t,t-j] phi_{t-j}^T
     M_t    = retain_t M_{t-1} - rate_out_t S_t                                        (or its Newton-Schulz)
 
-Norms, feature map, query scale, gate, rate, signs, gradient scale, edges of the window and inactive tokens are settled
-here, once for the whole sequence, so that a form sees numbers and no convention but reference, decay, order, read and
+Norms, feature map, query scale, gate, rate, signs, gradient scale, edges of the window and inactive tokens are applied
+here, once for the whole sequence, so that a form takes numbers and no convention but reference, decay, order, read and
 Newton-Schulz. Specified in specs/chunkwise.md.
 """
 
@@ -43,10 +43,10 @@ class Recurrence(NamedTuple):
         active (T,): False where memory and momentum stay.
         position (T,): place of each token in its span.
         refresh (T,): where the reference becomes the memory before the token.
-        reference: which memory residuals are taken under: "running", "frozen" or "zero".
+        reference: the memory of the residuals: "running", "frozen" or "zero".
         before_error: whether that memory decays first.
-        earlier_keys, earlier_values (..., h, d_phi or d_out): the history, where it is apart from keys and values (..., T, ...):
-            a form that takes a few tokens at a time need not copy the sequence to have it in front.
+        earlier_keys, earlier_values (..., h, d_phi or d_out): the history, where it is apart from keys and values (..., T, ...),
+            so that a form that takes a few tokens at a time does not copy the sequence.
     """
 
     keys: Array
@@ -67,7 +67,7 @@ class Recurrence(NamedTuple):
     earlier_values: Array = None
 
     def whole(self) -> Recurrence:
-        """The same with keys and values behind their history, in one array."""
+        """The sequence with keys and values behind their history, in one array."""
         if self.earlier_keys is None:
             return self
         keys, values = (ops.concatenate(pair, axis=-2) for pair in ((self.earlier_keys, self.keys), (self.earlier_values, self.values)))
@@ -83,11 +83,11 @@ class Recurrence(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What one stretch of tokens hands to the next, with S holding the sum of +gradients.
+    """The state between two segments of tokens, with S holding the sum of +gradients.
 
     Attributes:
         M, S (..., d_out, d_phi): memory and momentum; S None for a rule without momentum.
-        reference (..., d_out, d_phi): memory that residuals or reads of the span refer to; None where nothing does.
+        reference (..., d_out, d_phi): memory of the residuals or reads of the span; None where they have none.
         residuals (..., h, d_out): under carry, the residual of each window token when it arrived.
         momenta (..., h, d_out, d_phi): under momentum_then_window, the momenta of the last tokens, oldest first.
     """
@@ -119,7 +119,7 @@ def packed(rule: Rule, config: Any, tokens: run.Tokens, state: Any, phi: Mapping
 
 
 def _tokens(value: Array, first: int, last: int) -> Array:
-    """Tokens first to last; all of them without an index, whose pullback makes an array of its own."""
+    """Tokens first to last; all of them without an index, whose backward makes an array of its own."""
     return value if value is None or last - first == value.shape[-2] else value[..., first:last, :]
 
 
@@ -207,7 +207,7 @@ def _weights(rule: Rule, config: Any, tokens: run.Tokens, state: Any, s: float) 
 
 
 def memory(rule: Rule, config: Any, state: Any) -> Memory:
-    """What a form starts from, out of the rule's state."""
+    """The memory at the start of a form, from the rule's state."""
     h = rule.window(config) - 1
     residuals, momenta = (state.residuals, state.momenta) if rule.has_window else (None, None)
     return Memory(
@@ -235,7 +235,7 @@ def state_after(rule: Rule, config: Any, before: Any, sequence: Recurrence, made
 
 
 def _owned(value: Any) -> Any:
-    """A view as an array of its own: a state must not keep a whole sequence alive."""
+    """A copy of a view, since a state must not keep a whole sequence alive."""
     return value.copy() if getattr(value, "base", None) is not None else value
 
 
@@ -266,5 +266,5 @@ def _padded(rows: Array, count: int, axis: int) -> Array:
 
 
 def _signed(config: Any, S: Array) -> Array:
-    """To and from the sign in which the convention stores momentum."""
+    """Momentum converted to or from the sign in which the convention stores it."""
     return S if config.convention.momentum_sign == "plus" else -S

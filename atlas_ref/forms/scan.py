@@ -1,4 +1,4 @@
-"""Associative scan: linear recurrences over a sequence in logarithmic depth, and the running-reference rules as such.
+"""Associative scan: linear recurrences, and the rules of a running reference, in logarithmic depth.
 
     y_t = a_t y_{t-1} + b_t            pairs combine as (a_2 a_1, a_2 b_1 + b_2)
     X_t = X_{t-1} A_t + B_t            pairs combine as (A_1 A_2, B_1 A_2 + B_2)
@@ -31,7 +31,7 @@ SCANNED_BYTES = 2**20
 
 
 class Action(NamedTuple):
-    """How the coefficient of one step acts on a value, and which coefficient two steps have together.
+    """The action of a step's coefficient on a value, and the coefficient of two steps together.
 
     Attributes:
         act: the ufunc (value, coefficient) -> value; of an earlier and a later coefficient it makes that of both.
@@ -55,7 +55,7 @@ def scan(a: Array, b: Array, *, axis: int = 0, initial: Array = None) -> Array:
         a (..., T, ...): coefficients, any numbers; of the shape of b, or broadcastable to it, with all T along `axis`.
         b (..., T, ...): the term that each step adds.
         axis: that of time, of b (a has it at the same place from the end).
-        initial: y_0, of the shape of b without `axis`, or broadcastable to it; zero where left out.
+        initial: y_0, of the shape of b without `axis`, or broadcastable to it; None for zero.
 
     Returns:
         y, of the shape of b.
@@ -85,7 +85,7 @@ def affine_scan(A: Array, B: Array, *, initial: Array = None) -> Array:
     Args:
         A (..., T, n, n): maps that act from the right; leading axes of B, or broadcastable to them.
         B (..., T, rows, n): the term that each step adds.
-        initial (..., rows, n): X_0; zero where left out.
+        initial (..., rows, n): X_0; None for zero.
 
     Returns:
         X (..., T, rows, n).
@@ -143,7 +143,7 @@ def _step(kind: Action, before: Array, a: Array, b: Array, out: Array) -> None:
 
 
 def _pairs(kind: Action, a: Array, b: Array) -> tuple[Array, Array]:
-    """(a_1 a_2, b_1 a_2 + b_2) of steps by twos; a step without a partner is left out."""
+    """(a_1 a_2, b_1 a_2 + b_2) of steps by twos, without a last step that has no partner."""
     end = len(b) - len(b) % 2
     first, then = slice(0, end, 2), slice(1, end, 2)
     both = kind.act(b[first], a[then])
@@ -210,12 +210,14 @@ _affine = opaque(_plain_affine, _affine_forward, _affine_backward)
 
 
 def run(config: Any, sequence: Recurrence, memory: Memory, chunk: int | None = None) -> tuple[Memory, Array]:
-    """The running-reference rule without Newton-Schulz, or the one without a reference, by associative scans (SCAN-9, SCAN-11, CHUNK-13).
+    """A rule of the running or the zero reference by associative scans (SCAN-9, SCAN-11, CHUNK-13).
+
+    It has no Newton-Schulz.
 
         [M_t S_t] = [M_{t-1} S_{t-1}] A_t + B_t
 
     Args:
-        config: the rule's configuration; its convention says which memory is read.
+        config: the rule's configuration; its convention names the memory that is read.
         sequence: one packed sequence; its reference is running or zero.
         memory: start of the sequence.
         chunk: tokens that are scanned at once; it changes results by rounding only. None for the fastest measured.
@@ -318,7 +320,7 @@ def window_sums(part: Recurrence) -> tuple[Array, Array]:
 
 
 def _rows(sequence: Recurrence) -> int | None:
-    """How many rows have gates of their own; None where one gate scales them all."""
+    """Number of rows with gates of their own; None where one gate scales all rows."""
     gates = (sequence.retain, sequence.momentum, sequence.rate_in, sequence.rate_out)
     most = max(gate.shape[-1] for gate in gates if gate is not None)
     return most if most > 1 else None
@@ -333,7 +335,7 @@ def _maps_at_once(sequence: Recurrence, M: Array) -> int:
 
 
 def tokens_at_once(M: Array, each: tuple[int, ...]) -> int:
-    """Tokens whose arrays of shape `each`, one for every memory, fill SCANNED_BYTES (on a device more); at least 2."""
+    """Number of tokens, at least 2, whose arrays of shape `each` fill SCANNED_BYTES (on a device more)."""
     return max(2, at_once(M, SCANNED_BYTES) // (math.prod((*M.shape[:-2], *each)) * int(M.dtype.itemsize)))
 
 
@@ -349,7 +351,7 @@ def tokens_of(sequence: Recurrence, first: int, last: int) -> Recurrence:
 
 
 def stretches(refresh: Any, longest: int) -> Iterator[tuple[int, int]]:
-    """First and last of stretches of tokens that no refresh and no more than `longest` tokens cut."""
+    """First and last of segments of at most `longest` tokens without a refresh inside."""
     starts = np.union1d(0, np.nonzero(refresh)[0]).tolist()
     for start, stop in itertools.pairwise([*starts, len(refresh)]):
         for first in range(start, stop, longest):
@@ -383,5 +385,5 @@ def read_one(M: Array, queries: Array) -> Array:
 
 
 def joined(reads: list[Array]) -> Array:
-    """The reads of successive stretches as one array."""
+    """The reads of successive segments as one array."""
     return reads[0] if len(reads) == 1 else ops.concatenate(reads, axis=-2)

@@ -1,4 +1,4 @@
-"""Which form computes which rule, as data for `run`, the command line, tests and docs.
+"""Forms and the rules that they compute, as data for `run`, the command line, tests and docs.
 
 Specified in specs/chunkwise.md (CHUNK-20 and the clauses after it).
 
@@ -36,9 +36,9 @@ class Condition(NamedTuple):
     """A convention that a form cannot compute.
 
     Attributes:
-        forms: the forms it concerns.
-        breaks: whether a rule under a convention is such a one.
-        reason: why, and what to use instead.
+        forms: those that cannot compute it.
+        breaks: whether a rule under a convention meets the condition.
+        reason: why, and the form to use instead.
     """
 
     forms: tuple[str, ...]
@@ -80,7 +80,7 @@ CONDITIONS = (
 
 
 def refusal(rule: str, convention: Convention, form: str) -> str | None:
-    """Why a form cannot compute a rule under a convention, in one line; None where it can (CHUNK-21)."""
+    """The reason why a form cannot compute a rule under a convention; None where it can (CHUNK-21)."""
     if form not in FORMS:
         return f"form: {form!r} is not one of {', '.join(FORMS)}"
     status = SUPPORT[form][rule]
@@ -96,7 +96,7 @@ def require(rule: str, convention: Convention, form: str, chunk: Any) -> None:
     """Refuse a form that cannot compute the rule, or a chunk that is no number of tokens (CHUNK-21, CHUNK-22).
 
     Raises:
-        ValueError: one line that names the form, why not, and what to use instead.
+        ValueError: one line that names the form, the reason, and the form to use instead.
     """
     reason = refusal(rule, convention, form)
     if reason is not None:

@@ -1,9 +1,9 @@
 """Forms compiled by Numba, where it is installed (extra `fast`); plain twin: `atlas_ref.forms.chunked_plain`.
 
-Threads that compute many small products in NumPy contend for the GIL between them. A compiled form never comes back to Python,
+Threads that compute many small products in NumPy contend for the GIL between them. A compiled form never returns to Python,
 and its intermediate arrays stay in the cache.
 
-Set ATLAS_REF_COMPILED=0 to do without.
+ATLAS_REF_COMPILED=0 switches them off.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from atlas_ref.types import Array
 
 
 def available_for(*arrays: Array) -> bool:
-    """Whether compiled forms can take these arrays: of NumPy, all of the same one of two precisions."""
+    """Whether compiled forms can take these arrays: of NumPy, all float32 or all float64."""
     kinds = {(type(x), getattr(x, "dtype", None)) for x in arrays}
     return len(kinds) == 1 and kinds <= _TAKEN and wanted()
 
 
 def wanted() -> bool:
-    """Whether Numba is there and the environment does not forbid it."""
+    """Whether Numba is installed and the environment allows it."""
     return os.environ.get("ATLAS_REF_COMPILED", "1").lower() not in ("0", "false", "no", "off") and _installed()
 
 
@@ -35,7 +35,7 @@ def wanted() -> bool:
 def loop_for(kind: np.dtype[Any]) -> Callable[..., None] | None:
     """The inter-chunk loop of a memory compiled for a dtype; None, and a warning, where Numba fails."""
     try:
-        from atlas_ref.engine.compiled.chunks import compile_loop  # here, since Numba takes its time to load
+        from atlas_ref.engine.compiled.chunks import compile_loop  # here, since Numba is slow to load
 
         return compile_loop(kind)
     except Exception as error:  # a Numba that is too old for its NumPy, or broken, must harm no call that can do without

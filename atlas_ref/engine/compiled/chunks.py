@@ -35,7 +35,7 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def compiled_for(function: Callable[P, R], signature: Any) -> Callable[P, R]:
-    """A function compiled for these types at once, and kept on disk for the next process, where that is possible."""
+    """Compile a function for these types, and store the code on disk for the next process if possible."""
     try:
         made: Callable[P, R] = numba.njit(signature, cache=True, **SETTINGS)(function)
     except Exception:  # no folder or no room to write to, or a damaged file
@@ -81,9 +81,9 @@ def inter_chunk_loop(
         gates (3, n): retain, momentum, rate_out.
         enters (n, c): window weights, oldest token first, times rate_in.
         refresh (chunks): where the reference becomes the memory before the chunk.
-        M, S, reference (d, o): transposed; overwritten by those at the end. S is not looked at without momentum, nor the
+        M, S, reference (d, o): transposed; overwritten by those at the end. S is not read without momentum, nor the
             reference where it is running.
-        arrivals (h + n, o): under carry, F of each token when it came; the first h are given. Else not looked at.
+        arrivals (h + n, o): under carry, F of each token at its arrival; the first h are inputs. Else not read.
         older: tokens of the history that belong to an older span than the first one here; 0 unless carry.
         running: whether residuals are taken under the running memory, which is for c = 1; else under the reference.
         before_error: whether the running memory decays before that.

@@ -1,6 +1,6 @@
-"""A group of chunks by compiled code, where nothing is kept for backward; plain twin: `atlas_ref.forms.chunked_plain`.
+"""A group of chunks by compiled code, without residuals for backward; plain twin: `atlas_ref.forms.chunked_plain`.
 
-Each thread takes its memories. A result that is not finite is recomputed in NumPy, which warns of it.
+Each thread runs its memories. A result that is not finite is recomputed in NumPy, which warns of it.
 Specified in specs/exact.md (EXACT-2, EXACT-6) and specs/chunkwise.md (CHUNK-6 to CHUNK-8).
 """
 
@@ -43,7 +43,7 @@ def run(layout: Layout, inputs: Arrays, partition: Sequence[slice], y: Array) ->
         partition: memories of each thread.
 
     Returns:
-        The end of the group; None where a result is not finite or Numba cannot be used, and then y holds nothing of use.
+        The end of the group; None where a result is not finite or Numba cannot be used, and then y is undefined.
     """
     loop, has_momentum = compiled.loop_for(inputs.queries.dtype), inputs.momentum is not None
     if loop is None:
@@ -90,7 +90,7 @@ def _enters(inputs: Arrays) -> Array:
 
 
 def _arrivals(inputs: Arrays) -> Array:
-    """(B, h + n, o): minus the residuals of the history, and room for those to come."""
+    """An array (B, h + n, o): minus the residuals of the history, then room for those of tokens."""
     B, h, o = inputs.residuals.shape
     arrivals = scratch.empty((B, h + inputs.queries.shape[1], o), inputs.values)
     np.negative(inputs.residuals, out=arrivals[:, :h])

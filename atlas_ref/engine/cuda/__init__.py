@@ -1,4 +1,4 @@
-"""CUDA kernels for what takes many launches as array operations, each beside the plain code that it must agree with.
+"""CUDA kernels for steps that take many launches as array operations, each with a plain twin.
 
 Nothing here imports CuPy: kernels are compiled and launched through the CuPy of the arrays that come in. Specified in specs/cuda.md.
 """
@@ -17,9 +17,9 @@ _chosen: list[Any] = []
 
 
 def available_for(*arrays: Array) -> bool:
-    """Whether kernels can take these arrays: all that are there are CuPy's, on its current device, in float32 or in float64 (CUDA-1).
+    """Whether kernels can take these arrays: CuPy's, on its current device, in float32 or float64 (CUDA-1).
 
-    Not tape variables, and not the complex numbers that derivatives are checked with: they go through the array operations.
+    Arguments that are None are ignored. Tape variables, and the complex numbers of derivative checks, go through the array operations.
     """
     there = [x for x in arrays if x is not None]
     library = "numpy" if _chosen else "cupy"
@@ -36,7 +36,10 @@ def _is_near(x: Array) -> bool:
 
 @contextlib.contextmanager
 def running_on(device: Any) -> Iterator[None]:
-    """Run kernels for NumPy's arrays on a device until the end of the block: how what calls them is tested without a GPU (CUDA-1)."""
+    """Run kernels for NumPy's arrays on a device until the end of the block (CUDA-1).
+
+    So the callers of kernels are tested without a GPU.
+    """
     _chosen.append(device)
     try:
         yield

@@ -1,7 +1,7 @@
 """Coefficient rows of all chunks in one launch, and their cotangents in another.
 
-Plain twins: `coefficient_rows` and `coefficient_rows_backward` of `atlas_ref.engine.group.coefficients`, which say what is computed,
-in what layout. Specified in specs/cuda.md (CUDA-4, CUDA-5).
+Plain twins: `coefficient_rows` and `coefficient_rows_backward` of `atlas_ref.engine.group.coefficients`, with the equations and the
+layout. Specified in specs/cuda.md (CUDA-4, CUDA-5).
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ THREADS = 128
 
 
 class GateBars(NamedTuple):
-    """Cotangents of the gates of a group (C, B, g, G); momentum None without momentum; weights (C, B, g, 1, c)."""
+    """Cotangents of the gates of a group.
+
+    Gates are (C, B, g, G), momentum None without momentum; weights are (C, B, g, 1, c).
+    """
 
     retain: Array
     momentum: Array
@@ -33,7 +36,7 @@ def coefficient_rows(gates: Any, columns: int, stride: int, *, device: Device | 
     Args:
         gates: retain, momentum (or None), rate_in, rate_out (C, B, g, G) and weights (C, B or 1, g, 1, c), with any strides, B of a
             gate or the weights may be 1.
-        columns: K, how many columns the keys of a chunk have.
+        columns: K, number of columns of the keys of a chunk.
         stride: the window of token t occupies c columns from stride * t on.
         device: where to run; that of the arrays when None.
 
@@ -64,12 +67,14 @@ def coefficient_rows(gates: Any, columns: int, stride: int, *, device: Device | 
 def coefficient_rows_backward(
     gates: Any, D: Array, X: Array, dD: Array, dX_last: Array, stride: int, *, device: Device | None = None
 ) -> GateBars:
-    """Cotangents of the gates from those of D and of the last row of X (CHUNK-17), a block for each row; dD is left as it is.
+    """Cotangents of the gates from those of D and of the last row of X (CHUNK-17).
+
+    A block of threads computes each row; dD is not overwritten.
 
         lambda_t = dX_t + rate_out_t mu_t + momentum_{t+1} lambda_{t+1},    mu_t = dD_t + retain_{t+1} mu_{t+1}
 
     Args:
-        gates: as for `coefficient_rows`. D, X: what that made.
+        gates: as for `coefficient_rows`. D, X: its results.
         dD (C + 1, B, g, G, bases + K), dX_last (B, g, G, bases + K): cotangents; dX_last None without momentum.
         stride, device: as there.
 
@@ -113,7 +118,7 @@ def _settled(gates: Any, columns: int, device: Device | None) -> tuple[Device, s
 
 
 def _views(device: Device, gates: Any, shape: tuple[int, ...]) -> list[View]:
-    """The gates as the kernels take them, memories that share one repeated by a stride of 0."""
+    """The gates as views of the kernels; memories that share one are repeated by a stride of 0."""
     tokens, B, g, G, _ = shape
     momentum = gates.retain if gates.momentum is None else gates.momentum  # not read
     weights = gates.weights[..., 0, :]

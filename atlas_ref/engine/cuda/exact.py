@@ -1,7 +1,7 @@
-"""The exact form's walk over all chunks of a group in one launch, and the walk back in another.
+"""The exact form's inter-chunk loop over a group in one launch, and its backward in another.
 
-Plain twins: `_running` of `atlas_ref.engine.masked.forward` and `_through_running` of `atlas_ref.engine.masked.backward`, which say what is
-computed. Specified in specs/cuda.md (CUDA-9, CUDA-10).
+Plain twins: `_running` of `atlas_ref.engine.masked.forward` and `_through_running` of `atlas_ref.engine.masked.backward`.
+Specified in specs/cuda.md (CUDA-9, CUDA-10).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TILE, GROUPS = 64, 16  # as in source/exact.cu
 
 
 class Walked(NamedTuple):
-    """What the walk makes; states are transposed, [M^T | S^T] (d, bases o).
+    """Results of the inter-chunk loop; states are transposed, [M^T | S^T] (d, bases o).
 
     Attributes:
         E (B, g, K, o): residuals. scaled (B, g, K, bases o): [-D_C E | X_C E]. answered (B, g, K, bases o): Phi Z before each chunk.
@@ -31,7 +31,7 @@ class Walked(NamedTuple):
 
 
 class WalkedBack(NamedTuple):
-    """What the walk back makes.
+    """Results of the backward of the inter-chunk loop.
 
     Attributes:
         start (B, d, bases o): cotangent of the state before the first chunk. ends (B, g, d, bases o): of that after each chunk.
@@ -45,14 +45,14 @@ class WalkedBack(NamedTuple):
 
 
 class Given(NamedTuple):
-    """What both walks take, computed for all chunks at once.
+    """Arguments of the inter-chunk loop and of its backward, computed for all chunks at once.
 
     Attributes:
         phi (B, g, K, d), values (B, g, K, o): rows of the columns, with any strides.
         inverse (B, g, G, K, K): L^{-1}, lower triangular.
         D, X (C + 1, B, g, G, bases + K): coefficient rows, with any strides; X None without momentum.
         retain (C, B, g, G): where the memory decays before the residual is taken, else None.
-        window: c, places a token.
+        window: c, number of columns of a token.
     """
 
     phi: Array
@@ -98,7 +98,7 @@ def walk_backward(
 
     Args:
         last (B, d, bases o): Z_bar after the last chunk.
-        E_bar (B, g, K, o), states_bar (B, g, d, bases o): what reads ask of residuals and of the state before each chunk.
+        E_bar (B, g, K, o), states_bar (B, g, d, bases o): cotangents, from the reads, of residuals and of the state before each chunk.
         width, device: as for `walk`.
 
     Raises:

@@ -1,4 +1,7 @@
-"""A function of arrays, recorded once as a CUDA graph and replayed as one launch. Specified in specs/cuda.md (CUDA-13)."""
+"""A function of arrays, recorded once as a CUDA graph and replayed as one launch.
+
+Specified in specs/cuda.md (CUDA-13).
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,10 @@ WARM_UPS = 2  # compile kernels and fill the pool, so that recording needs neith
 
 
 class Captured:
-    """A recorded function: called with other arrays of the same shapes and types, it computes what the function would.
+    """A recorded function, for arrays of the same shapes and types as those of the recording.
 
     Attributes:
-        outputs: what the function returned, in arrays that every call writes anew. Copy what must outlive the next call.
+        outputs: the results, in arrays that every call overwrites. Copy those that must outlive the next call.
     """
 
     def __init__(self, function: Callable[..., Any], arrays: tuple[Array, ...]) -> None:
@@ -27,7 +30,7 @@ class Captured:
         self._stream, self._pool = cupy.cuda.Stream(non_blocking=True), cupy.cuda.MemoryPool()
         self._inputs = tuple(x.copy() for x in arrays)
         cupy.cuda.get_current_stream().synchronize()
-        # Masks that are kept for everyone may be let go of there; the graph reads them for as long as it is.
+        # The cache of masks may drop some that the graph reads; `held` keeps those as long as the graph.
         with (
             self._stream,
             cupy.cuda.using_allocator(self._pool.malloc),
@@ -40,7 +43,7 @@ class Captured:
             self.outputs, self._graph = self._recorded(function)
 
     def _recorded(self, function: Callable[..., Any]) -> tuple[Any, Any]:
-        """What the function returned while its launches were written down instead of run, and the graph of them."""
+        """The results of the function while its launches are recorded instead of run, and their graph."""
         name = getattr(function, "__name__", type(function).__name__)
         self._stream.begin_capture(self._cupy.cuda.runtime.streamCaptureModeThreadLocal)
         try:
@@ -55,7 +58,7 @@ class Captured:
             raise RuntimeError(f"{name}: {_reason(error)}") from error
 
     def __call__(self, *arrays: Array) -> Any:
-        """Copy the arrays in, replay, and return `outputs`, ready for whoever uses the current stream.
+        """Copy the arrays in, replay, and return `outputs`, ready for use on the current stream.
 
         Raises:
             ValueError: another number of arrays, or other shapes or types, than were recorded.
@@ -72,15 +75,15 @@ class Captured:
 
 
 def captured(function: Callable[..., Any], *arrays: Array) -> Captured:
-    """Record a function of arrays as a CUDA graph, which costs one launch whatever the function launches (CUDA-13).
+    """Record a function of arrays as a CUDA graph, which takes one launch in all (CUDA-13).
 
     The function is run a few times first, then recorded on a stream of its own, with memory of its own that the graph keeps: so
-    a replay never meets an array of anyone else.
+    a replay never touches other arrays.
 
     Args:
         function: arrays -> arrays, in any nesting; the same launches at every call, no look at a value on the host, matrix
             products by np.matmul.
-        arrays: what it is recorded with, CuPy's; they are copied.
+        arrays: of CuPy, arguments of the recording; they are copied.
 
     Raises:
         TypeError: arrays that are not CuPy's.

@@ -1,4 +1,4 @@
-"""Where plain code hands over to a kernel (CUDA-14)."""
+"""The decorator that lets a kernel compute a plain function (CUDA-14)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ R = TypeVar("R")
 
 
 def kernel(fused: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Let a function be computed by a kernel where kernels can take its arrays and sizes, and by itself elsewhere (CUDA-14).
+    """Let a kernel compute a function where it can take its arrays and sizes (CUDA-14).
+
+    Elsewhere the function computes itself.
 
     Args:
         fused: the same function by a kernel; it raises DoesNotFit for sizes beyond it, before it changes anything.
@@ -38,7 +40,7 @@ def kernel(fused: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable[P, 
 
 
 def _arrays(nest: tuple[Any, ...]) -> Iterator[Array]:
-    """The arrays of arguments, those inside of tuples too."""
+    """The arrays among arguments, including those inside tuples."""
     for each in nest:
         if isinstance(each, tuple):
             yield from _arrays(each)

@@ -1,7 +1,7 @@
-"""From a kernel's name to its launch: source, instantiation, arguments and what a device can hold (CUDA-1 to CUDA-3).
+"""The launch of a kernel by its name: source, instantiation, arguments and limits of the device (CUDA-1 to CUDA-3).
 
-A kernel is named by its C++ name with the types filled in, `coefficient_rows<float, true>`, and compiled when it is first asked
-for. Where it runs is a `Device`: the GPU that CuPy's arrays are on, or in the tests a host that runs the same source.
+A kernel is named by its C++ name with the types filled in, `coefficient_rows<float, true>`, and compiled at its first use. It runs
+on a `Device`: the GPU of CuPy's arrays, or in the tests a host that runs the same source.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from atlas_ref.types import Array
 
 SOURCES = Path(__file__).parent / "source"
 C_TYPES = {"float32": "float", "float64": "double", "float16": "f16", "bfloat16": "bf16"}
-WITHOUT_ASKING = 48 * 1024  # bytes of shared memory that every kernel may have without a word
+WITHOUT_ASKING = 48 * 1024  # bytes of shared memory that every kernel may have without an opt-in
 MOST_BLOCKS_ACROSS = 65535
 OPTIONS = ("-std=c++17",)
 Size = tuple[int, ...]
 
 
 class DoesNotFit(ValueError):
-    """Shapes that a kernel is not made for, or that need more shared memory than a block of the device has."""
+    """Shapes that a kernel does not take, or that need more shared memory than a block has."""
 
 
 class View(NamedTuple):
-    """An array with its strides, as a kernel takes it that reads along any axis: `View<T, ndim>` in C++.
+    """An array with its strides, for kernels that read along any axis: `View<T, ndim>` in C++.
 
     Attributes:
         array: None for an argument that is not there, `at` 0 in C++.
-        ndim: its axes.
+        ndim: number of its axes.
     """
 
     array: Array
@@ -75,7 +75,7 @@ def _words(x: Argument, address: Addresses) -> list[int]:
 
 
 class Device(Protocol):
-    """Where kernels run: `xp` makes and joins arrays as NumPy does."""
+    """A device on which kernels run; its `xp` makes and joins arrays as NumPy does."""
 
     xp: Any
 
@@ -104,12 +104,12 @@ class CupyDevice:
 
 @functools.cache
 def _compiled(cupy: Any, source: str, name: str) -> Any:
-    """The kernel, compiled for each device where CuPy first runs it."""
+    """The kernel; CuPy compiles it for each device at its first run there."""
     return cupy.RawModule(code=source_text(source), options=OPTIONS, name_expressions=(name,)).get_function(name)
 
 
 def _passed(x: Argument) -> Any:
-    """An argument as CuPy passes it: arrays as pointers, structs as NumPy arrays of one entry, integers in 64 bits."""
+    """An argument for CuPy: arrays as pointers, structs as NumPy arrays of one entry, integers in 64 bits."""
     if isinstance(x, View | Struct):
         return packed(x, lambda array, _: int(array.data.ptr))
     return np.int64(x) if isinstance(x, int) else x
@@ -117,13 +117,13 @@ def _passed(x: Argument) -> Any:
 
 @functools.cache
 def source_text(source: str) -> str:
-    """A source file with what it includes in place, as one text that needs no folder to compile."""
+    """A source file with its includes in place, as one text that compiles without a folder."""
     common = (SOURCES / "common.cuh").read_text().replace("#pragma once", "")
     return (SOURCES / f"{source}.cu").read_text().replace('#include "common.cuh"', common)
 
 
 def device_of(*arrays: Array, device: Device | None = None) -> Device:
-    """The device given, else that of `cuda.running_on`, else that of the arrays.
+    """The device of the argument, else that of `cuda.running_on`, else that of the arrays.
 
     Raises:
         TypeError: arrays that are not CuPy's.
@@ -138,7 +138,7 @@ def device_of(*arrays: Array, device: Device | None = None) -> Device:
 
 
 def run(device: Device, source: str, name: str, *, grid: Size, block: Size, arguments: Sequence[Argument], shared: int = 0) -> None:
-    """Launch a kernel, after a check that the device has the shared memory and that arrays lie as the kernel reads them.
+    """Launch a kernel, after a check of its shared memory and of the layout of its arrays.
 
     Raises:
         DoesNotFit: more shared memory than a block can have.
@@ -156,7 +156,7 @@ def run(device: Device, source: str, name: str, *, grid: Size, block: Size, argu
 
 
 def _pointers(arguments: Iterable[Argument]) -> Iterator[Array]:
-    """The arrays whose entries a kernel expects one behind the other."""
+    """The arrays that a kernel expects to be contiguous."""
     for x in arguments:
         if isinstance(x, Struct):
             yield from _pointers(x.fields)
@@ -165,7 +165,7 @@ def _pointers(arguments: Iterable[Argument]) -> Iterator[Array]:
 
 
 def arithmetic(name: str, x: Array, **others: Array) -> str:
-    """The C++ type of arrays that are computed with as they are stored.
+    """The C++ type of arrays whose arithmetic is in their own dtype.
 
     Raises:
         TypeError: neither float32 nor float64, or one of the others of another type.

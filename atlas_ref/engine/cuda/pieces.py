@@ -1,5 +1,6 @@
-"""Small steps of a group of chunks, each in one launch where array operations take one for every product and sum.
+"""Small steps of a group of chunks, each in one launch.
 
+As array operations they take a launch for every product and sum.
 Plain twins: `pass_on`, `scale_residuals`, `combined` and `gathered` of `atlas_ref.engine.masked.forward`, and `_hand_back` of
 `atlas_ref.engine.masked.backward`. Specified in specs/cuda.md (CUDA-12).
 """
@@ -16,12 +17,12 @@ THREADS = 256
 
 
 def carried(start: Array, change: Array, D: Array, X: Array, *, device: Device | None = None) -> Array:
-    """The state before each chunk and after the last: what `pass_on` computes chunk by chunk (CHUNK-8).
+    """The state before each chunk and after the last, as `pass_on` computes it chunk by chunk (CHUNK-8).
 
         Z_{k+1} = [c_C M^T + f_C S^T | n_C S^T] + change_k
 
     Args:
-        start (B, d, bases o): [M^T | S^T]. change (B, g, d, bases o): what the residuals of each chunk add.
+        start (B, d, bases o): [M^T | S^T]. change (B, g, d, bases o): the term of the residuals of each chunk.
         D, X (C + 1, B, g, G, bases + K): coefficient rows, with any strides; X None without momentum.
 
     Returns:
@@ -38,11 +39,13 @@ def carried(start: Array, change: Array, D: Array, X: Array, *, device: Device |
 
 
 def carried_backward(last: Array, asked: Array, D: Array, X: Array, *, device: Device | None = None) -> tuple[Array, Array]:
-    """Cotangents of the state before the first chunk (B, d, bases o) and after each (B, g, d, bases o), that of `change` (CHUNK-16).
+    """Cotangents of the state before the first chunk and after each (CHUNK-16).
+
+    They are (B, d, bases o) and (B, g, d, bases o); the latter is also that of `change`.
 
     Args:
-        last (B, d, bases o): that of the state after the last chunk.
-        asked (B, g, d, bases o): what else depends on the state before each chunk.
+        last (B, d, bases o): cotangent of the state after the last chunk.
+        asked (B, g, d, bases o): cotangents of the state before each chunk from the reads.
         D, X: as for `carried`.
 
     Source: CUDA-12.
@@ -56,7 +59,9 @@ def carried_backward(last: Array, asked: Array, D: Array, X: Array, *, device: D
 
 
 def scaled_residuals(E: Array, D: Array, X: Array, out: Array, *, device: Device | None = None) -> None:
-    """Write [-D_C E | X_C E] of residuals E (B, g, K, o) into out (B, g, K, bases o); D, X as for `carried`, all with any strides.
+    """Write [-D_C E | X_C E] of residuals E (B, g, K, o) into out (B, g, K, bases o).
+
+    D and X are as for `carried`; all arrays may have any strides.
 
     Source: CUDA-12.
     """
@@ -66,7 +71,9 @@ def scaled_residuals(E: Array, D: Array, X: Array, out: Array, *, device: Device
 
 
 def combined_reads(asked: Array, mixed: Array, rows: Array, out: Array, *, device: Device | None = None) -> None:
-    """Write y = c (Psi M_0^T) + f (Psi S_0^T) - A E into out (B, g, C, o), with any strides (CHUNK-7).
+    """Write y = c (Psi M_0^T) + f (Psi S_0^T) - A E into `out` (CHUNK-7).
+
+    `out` is (B, g, C, o), with any strides.
 
     Args:
         asked (B, g, C, bases o): [Psi M_0^T | Psi S_0^T]. mixed (B, g, C, o): A E.
@@ -86,7 +93,9 @@ def combined_reads(asked: Array, mixed: Array, rows: Array, out: Array, *, devic
 
 
 def gathered(columns: Array, rows: Array, chunk: int, window: int, *, own_columns: bool, device: Device | None = None) -> None:
-    """Add columns (B, g, K, x) into the rows (B, h + n, x) that they were made of, in place, both with any strides (EXACT-10).
+    """Add columns (B, g, K, x) in place into their rows (B, h + n, x) (EXACT-10).
+
+    Both may have any strides.
 
     Args:
         own_columns: whether each token has c columns of its own (K = C c), rather than all tokens of a chunk one for each row
@@ -111,7 +120,7 @@ def _grid(entries: int) -> dict[str, Any]:
 
 
 def _run(device: Device, kernel: str, D: Array, X: Array, wide: int, arrays: tuple[Any, ...], sizes: tuple[int, ...]) -> None:
-    """A kernel over (memory, chunk, row, output) or, passing over chunks, (memory, row, output)."""
+    """Run a kernel over (memory, chunk, row, output) or, with a loop over chunks, (memory, row, output)."""
     outputs = wide if X is None else wide // 2
     ends = Struct((view(D[-1]), View(None if X is None else X[-1], 4), int(D.shape[3])))
     B, g, rows = sizes

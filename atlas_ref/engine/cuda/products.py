@@ -1,8 +1,8 @@
-"""Matrix products that can be recorded: cuBLAS on the recording stream, which CuPy does not call while a stream records.
+"""Matrix products that can be recorded: cuBLAS on the recording stream.
 
-cuBLAS may be recorded (its manual, "CUDA graphs support"), but CuPy refuses before it asks: "calling cuBLAS API during stream
-capture is currently unsupported". So a graph's products go to the same library, with the handle that CuPy keeps, past CuPy.
-Specified in specs/cuda.md (CUDA-15).
+CuPy does not call cuBLAS while a stream records. cuBLAS may be recorded (its manual, "CUDA graphs support"), but CuPy refuses
+before it asks: "calling cuBLAS API during stream capture is currently unsupported". So a graph's products go to the same library,
+with the handle that CuPy keeps, past CuPy. Specified in specs/cuda.md (CUDA-15).
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ MOST = 2**31 - 1  # what its sizes, strides of rows and counts may be
 
 _INT, _LONG, _POINTER = ctypes.c_int, ctypes.c_longlong, ctypes.c_void_p
 _MATRIX = (_POINTER, _INT, _LONG)  # where, from one row to the next, from one matrix to the next
-#: handle, turned, turned, m, n, k, factor, A, B, factor, C, count.
+#: handle, transposed, transposed, m, n, k, factor, A, B, factor, C, count.
 SIGNATURE = (_POINTER, _INT, _INT, _INT, _INT, _INT, _POINTER, *_MATRIX, *_MATRIX, _POINTER, *_MATRIX, _INT)
 
 
 class Matrices(NamedTuple):
-    """A stack of matrices as cuBLAS reads it.
+    """A batch of matrices as cuBLAS reads it.
 
     Attributes:
-        array: where they are.
-        turned: whether columns lie in one piece, and not rows.
+        array: of all matrices.
+        turned: whether columns are contiguous, and not rows.
         apart: entries from one row (turned: column) to the next. step: from one matrix to the next, 0 for one that all share.
     """
 
@@ -42,7 +42,10 @@ class Matrices(NamedTuple):
 
 
 def matrices(xp: Any, x: Array, lead: tuple[int, ...]) -> Matrices:
-    """x (..., r, c) with leading axes broadcast to `lead`, as it lies where cuBLAS can read that, else copied (CUDA-15)."""
+    """x (..., r, c) as a batch for cuBLAS, with leading axes broadcast to `lead` (CUDA-15).
+
+    It is copied only where cuBLAS cannot read its layout.
+    """
     wide = x if x.shape[:-2] == lead else xp.broadcast_to(x, (*lead, *x.shape[-2:]))
     found = _as_it_lies(wide) or _as_it_lies(xp.ascontiguousarray(wide))
     assert found is not None  # contiguous matrices always can be read
@@ -63,7 +66,7 @@ def _as_it_lies(x: Array) -> Matrices | None:
 
 
 def _one_step(lead: list[int], steps: list[int]) -> int | None:
-    """The step from one matrix to the next where leading axes are as one, else None."""
+    """The step from one matrix to the next where the leading axes can be joined, else None."""
     axes = [(n, step) for n, step in zip(lead, steps, strict=True) if n != 1]
     if any(outer != n * inner for (_, outer), (n, inner) in itertools.pairwise(axes)):
         return None
@@ -74,14 +77,17 @@ class Products:
     """Products by cuBLAS on a stream (CUDA-15).
 
     Attributes:
-        handle: cuBLAS's, as CuPy made it; CuPy names its own stream to it before each call of its own.
+        handle: of cuBLAS, made by CuPy, which sets its own stream on it before each call of its own.
     """
 
     def __init__(self, xp: Any, library: Any, handle: int, stream: int, address: Callable[[Array], int]) -> None:
         self._xp, self._library, self.handle, self._stream, self._address = xp, library, handle, stream, address
 
     def product(self, a: Array, b: Array, out: Array) -> Array:
-        """a @ b for arrays of any axes, into `out` where given; None for what this cannot compute: other types, sizes beyond 32 bits."""
+        """a @ b for arrays of any axes, into `out` unless it is None.
+
+        The result is None where cuBLAS cannot compute it: other types, sizes beyond 32 bits.
+        """
         if a.ndim == 0 or b.ndim == 0 or a.dtype != b.dtype or a.dtype.name not in PRODUCTS or (out is not None and out.dtype != a.dtype):
             return None
         left, right = a[None] if a.ndim == 1 else a, b[:, None] if b.ndim == 1 else b
@@ -103,7 +109,10 @@ class Products:
         return out
 
     def _into(self, made: Array, a: Array, b: Array) -> bool:
-        """made = a b. To cuBLAS, which counts down columns, rows are columns: it computes the transposed product b^T a^T."""
+        """Compute made = a b.
+
+        cuBLAS stores matrices by columns, so that it computes the transposed product b^T a^T.
+        """
         *lead, n, m = made.shape
         k, count = a.shape[-1], made.size // max(1, n * m)
         if made.size == 0 or k == 0:
@@ -139,9 +148,9 @@ def _succeeds(status: int) -> None:
 
 @contextlib.contextmanager
 def on(cupy: Any, stream: Any) -> Iterator[None]:
-    """Until the end of the block, `cupy.matmul` on this stream, and with it np.matmul and einsum of CuPy arrays, can be recorded (CUDA-15).
+    """Let `cupy.matmul` on this stream be recorded until the end of the block (CUDA-15).
 
-    `a @ b` of two CuPy arrays goes another way, which nobody can lead elsewhere: write np.matmul.
+    So are np.matmul and einsum of CuPy arrays, which call it. `a @ b` of two CuPy arrays does not: write np.matmul.
     """
     plain = cupy.matmul
     made: list[Products] = []

@@ -1,4 +1,4 @@
-"""T tokens of a rule one after the other in one launch, and the same as plain array operations.
+"""T tokens of a rule one after the other in one launch, and their plain twin.
 
 Specified in specs/cuda.md (CUDA-6 to CUDA-8).
 """
@@ -18,7 +18,10 @@ READS = {"after": 0, "before": 1, "none": 2}
 
 
 class Steps(NamedTuple):
-    """What T tokens make: y (B, T, d_out), None where nothing is read; M and S (B, d_out, d_phi), S None without momentum."""
+    """Results of T tokens.
+
+    They are y (B, T, d_out), None where nothing is read; M and S (B, d_out, d_phi), S None without momentum.
+    """
 
     y: Array
     M: Array
@@ -57,7 +60,7 @@ def steps(
         retain, rate_in, rate_out (B or 1, T, 1 or d_out): gates, in the type of the arithmetic, with any strides.
         momentum: the same; None for a rule without momentum.
         weights (B or 1, T, c): by lag, 0 where there is no token.
-        M, S (B, d_out, d_phi): where to start, in the type of the arithmetic; S None without momentum.
+        M, S (B, d_out, d_phi): the first state, in the type of the arithmetic; S None without momentum.
         read: "after" or "before" the write of the token, or "none".
         reference: "running", or "zero", where residuals are -v (Hebbian).
         before_error: whether the memory decays before the residual is taken.
@@ -122,7 +125,7 @@ def fits(M: Array, window: int, *, device: Device | None = None) -> bool:
 
 
 class _Plan(NamedTuple):
-    """Entries a thread has of a row of M, threads of a row, rows of a block, bytes of shared memory."""
+    """Entries of a row of M a thread, threads a row, rows a block, bytes of shared memory."""
 
     part: int
     lanes: int
@@ -163,7 +166,7 @@ def plain_steps(
     reference: str = "running",
     before_error: bool = False,
 ) -> Steps:
-    """`steps` as array operations, token by token: the truth beside it (CUDA-6)."""
+    """The plain twin of `steps`: array operations, token by token (CUDA-6)."""
     tokens, window = weights.shape[-2:]
     y: list[Array] = []
     for t in range(tokens):

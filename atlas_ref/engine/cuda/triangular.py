@@ -11,7 +11,7 @@ from atlas_ref.types import Array
 
 
 def inverse_unit_lower(strict: Array, *, device: Device | None = None) -> Array:
-    """(I + N)^{-1} for the strictly lower triangular part N of a matrix (EXACT-4), a block for each, by substitution.
+    """(I + N)^{-1} for the strictly lower triangular part N of a matrix (EXACT-4), by substitution.
 
         X[i,j] = -(N[i,j] + sum over j < l < i of N[i,l] X[l,j])
 

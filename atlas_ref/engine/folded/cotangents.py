@@ -20,7 +20,7 @@ from atlas_ref.types import Array
 
 
 class CotangentSums(NamedTuple):
-    """Sums of cotangents, while they are added up.
+    """Sums of cotangents inside a group.
 
     Attributes:
         phi (B, g, K, d).

@@ -26,7 +26,7 @@ def forward(layout: Layout, inputs: Arrays, rows: Rows, partition: Sequence[slic
 
     Args:
         partition: memories of each thread.
-        keeps: whether every state is kept for backward.
+        keeps: whether all states are kept for backward.
     """
     folded = _room(layout, inputs, rows, keeps or not layout.running)
 
@@ -46,7 +46,7 @@ def forward(layout: Layout, inputs: Arrays, rows: Rows, partition: Sequence[slic
 
 
 def _room(layout: Layout, inputs: Arrays, rows: Rows, keeps: bool) -> Folded:
-    """Arrays to fill, and the state at the start."""
+    """The empty arrays of a group, with its first state."""
     B, n, d = inputs.queries.shape
     C, K, nb, o = layout.chunk, layout.columns, rows.gates.bases, inputs.values.shape[-1]
     lead, is_running = (B, n // C), layout.running

@@ -35,7 +35,7 @@ def intra_chunk(layout: Layout, inputs: Arrays, folded: Folded) -> None:
 
 
 def older(layout: Layout, first: int) -> int:
-    """How many tokens of the window before a run of chunks under one reference belong to older spans (WINDOW-13)."""
+    """Number of window tokens before a run of chunks of one reference that belong to older spans (WINDOW-13)."""
     h = layout.window - 1
     return h - min(h, layout.position if first == 0 else 0)
 
@@ -65,7 +65,7 @@ def inter_chunk(layout: Layout, inputs: Arrays, folded: Folded) -> None:
 def _residuals(layout: Layout, inputs: Arrays, chunks: slice, reference: Array, arrivals: Array, beyond: Array) -> None:
     """F of a run of chunks under one reference into `beyond`.
 
-    Under carry, F of older spans comes out of `arrivals`, and its own goes into them.
+    Under carry, F of older spans is read from `arrivals`, and that of this span is written there.
     """
     C, h = layout.chunk, layout.window - 1
     tokens = slice(chunks.start * C, chunks.stop * C + h)

@@ -54,7 +54,7 @@ class Folded(NamedTuple):
     arrivals: Array = None
 
     def of(self, memories: slice) -> Folded:
-        """The part of some memories, as views."""
+        """The arrays of some memories, as views."""
         return Folded(self.rows.of(memories), *(None if x is None else x[memories] for x in self[1:]))
 
     @property
@@ -69,7 +69,7 @@ class Folded(NamedTuple):
 
     @property
     def reads(self) -> int:
-        """Rows of a chunk that read a state: its tokens, or none."""
+        """Number of rows of a chunk that read a state: its tokens, or none."""
         return 0 if self.scores is None else int(self.scores.shape[-2])
 
     def states(self) -> Array:
@@ -86,7 +86,7 @@ class Folded(NamedTuple):
 
 
 def takes(layout: Layout, rows: Rows) -> bool:
-    """Whether a group is one of these: one gate for all columns of the memory, on the host.
+    """Whether a group can be folded: one gate for all columns of the memory, on the host.
 
     Where kernels can take it, `masked.forward` runs all chunks in one launch.
     """
@@ -94,7 +94,7 @@ def takes(layout: Layout, rows: Rows) -> bool:
 
 
 def end(layout: Layout, folded: Folded) -> End:
-    """The end of a group, in arrays of their own."""
+    """The end of a group, copied from its work space."""
     d, last = folded.phi.shape[-1], folded.last()
     M, S = (last[:, base * d : base * d + d].swapaxes(-1, -2).copy() if base * d < folded.height else None for base in range(2))
     reference = folded.last_reference.swapaxes(-1, -2).copy() if layout.keeps_reference else None
@@ -103,9 +103,9 @@ def end(layout: Layout, folded: Folded) -> End:
 
 
 def by_chunk(first: Array, *others: Array) -> Iterator[tuple[Array, ...]]:
-    """Arrays (B, chunks, ...) chunk after chunk, None as None: views, taken before the inter-chunk loop.
+    """Views of arrays (B, chunks, ...) by chunk, made before the inter-chunk loop; None stays None.
 
-    Inter-chunk loops on several threads contend for the GIL, so as little Python as possible is left inside.
+    Inter-chunk loops on several threads contend for the GIL, so as little Python as possible remains inside.
     """
     return zip(*([None] * first.shape[1] if x is None else list(x.swapaxes(0, 1)) for x in (first, *others)), strict=True)
 
@@ -123,13 +123,13 @@ class Halves(NamedTuple):
 
     @classmethod
     def of(cls, states: Array, d: int) -> Halves:
-        """Those of some states."""
+        """The views of some states."""
         rows = states.reshape(*states.shape[:-2], -1, d * states.shape[-1])
         return cls(rows, rows[..., :1, :], rows[..., 1:, :])
 
     @classmethod
     def of_each(cls, states: Array, d: int) -> list[Halves]:
-        """Those of states (B, chunks, bases d, o), chunk after chunk."""
+        """The views of states (B, chunks, bases d, o), chunk after chunk."""
         return [cls(*views) for views in by_chunk(*cls.of(states, d))]
 
 
@@ -148,14 +148,14 @@ def left_rows(rows: Rows) -> Array:
 
 
 def first_reference(layout: Layout, inputs: Arrays, folded: Folded) -> Array:
-    """The array of the current reference, filled with that of the arguments."""
+    """An array for the current reference, filled with that of the arguments."""
     if layout.keeps_reference:
         folded.last_reference[...] = inputs.reference.swapaxes(-1, -2)
     return folded.last_reference
 
 
 def _nothing_forgotten(c: Array) -> bool:
-    """Whether every memory keeps all of itself over every chunk: a factor of 1 may be left out."""
+    """Whether every memory keeps all of itself over every chunk, so that a factor of 1 may be omitted."""
     return bool(np.all(c == 1.0))
 
 
@@ -177,7 +177,7 @@ class Keep(NamedTuple):
 
     @classmethod
     def of_each(cls, folded: Folded) -> list[Keep]:
-        """The factors of each chunk of a group, out of its last coefficient rows."""
+        """The factors of each chunk of a group, from its last coefficient rows."""
         D, X = folded.rows.D[-1, :, :, 0], None if folded.rows.X is None else folded.rows.X[-1, :, :, 0]
         c = D[..., :1, None]
         if X is None:

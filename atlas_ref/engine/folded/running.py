@@ -21,7 +21,7 @@ from atlas_ref.types import Array
 
 
 def intra_chunk(layout: Layout, inputs: Arrays, folded: Folded) -> None:
-    """The intra-chunk matrices, which need no state."""
+    """The intra-chunk matrices, which depend on no state."""
     with scratch.frame():
         phi_T = spread_transposed(layout, inputs.keys)
         before = before_rows(layout, folded.rows.gates, folded.rows.D)[:, :, 0]  # (B, g, K, bases + K)
@@ -54,8 +54,8 @@ def scale(layout: Layout, folded: Folded, phi_T: Array, before: Array) -> None:
 def _times(coefficients: Array, products: Array, out: Array) -> None:
     """Coefficient rows (B, g, rows, K) times products of the same shape.
 
-    Rows of the same place in all chunks lie side by side (`coefficients`), so they are taken place after place: chunk after
-    chunk, every entry would bring a line into the first cache that is gone before its next one is asked for.
+    Rows of the same place in all chunks lie side by side (`coefficients`), so the loop is over places. In a loop over chunks, every
+    entry would bring a line into the first cache that is evicted before its next use.
     """
     np.multiply(coefficients.swapaxes(1, 2), products.swapaxes(1, 2), out=out.swapaxes(1, 2), order="C")
 

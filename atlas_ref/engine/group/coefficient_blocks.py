@@ -26,10 +26,10 @@ PAYS = 64  # columns from which the product is faster than the recurrence
 
 
 def block_length(gates: GateRows, columns: int) -> int:
-    """Tokens of a block: a divisor of the chunk, or 1 where rows are made token after token.
+    """Tokens of a block: a divisor of the chunk, or 1 where rows are computed token after token.
 
     That is so with a gate for each output dimension, which would need a product for each; without momentum, where the
-    recurrence has half as much to do; and on a device, which has a kernel for it.
+    recurrence has half the work; and on a device, which has a kernel for it.
     """
     if gates.retain.shape[-1] > 1 or gates.momentum is None or columns < PAYS or not on_host(gates.retain):
         return 1
@@ -38,7 +38,7 @@ def block_length(gates: GateRows, columns: int) -> int:
 
 
 class _Inside(NamedTuple):
-    """Blocks by themselves.
+    """Blocks without the rows before them.
 
     Attributes:
         gates: of all blocks, by place in the block, one weight of 1 a token.
@@ -138,7 +138,7 @@ def _inside_backward(inside: _Inside, dN: Array) -> GateRows:
 
 
 def _by_chunk(x: Array, shape: tuple[int, ...]) -> Array:
-    """(b, B, g m, 1) by place in the block, as (C, B, g, 1) by place in the chunk."""
+    """Gates (b, B, g m, 1) by place in a block as (C, B, g, 1) by place in chunks."""
     C, B, g, _ = shape
     return np.moveaxis(x.reshape(len(x), B, g, C // len(x), 1), 3, 0).reshape(shape)
 
@@ -151,7 +151,7 @@ def _weights(gates: GateRows, block: int) -> Array:
 
 
 def _entering(gates: GateRows, columns: int, stride: int, block: int) -> Array:
-    """(B, g, m, 2 + b, 2 + K): room for rows before a block, and weights of its tokens."""
+    """Rows before each block, and weights of its tokens, (B, g, m, 2 + b, 2 + K)."""
     C, B, g, _ = gates.retain.shape
     made = scratch.zeros((B, g, C // block, 2 + block, 2 + columns), gates.retain)
     _bands(made, gates, stride)[...] = _weights(gates, block)

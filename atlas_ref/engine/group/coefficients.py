@@ -1,4 +1,4 @@
-"""Coefficient rows: how much of each key a memory holds; plain twin: `plain_coefficient_rows` below.
+"""Coefficient rows, the factors of keys in a memory; plain twin: `plain_coefficient_rows` below.
 
     X_t = momentum_t X_{t-1} + rate_in_t w_t        coefficients of S_t
     D_t = retain_t D_{t-1} + rate_out_t X_t         coefficients of -M_t
@@ -51,7 +51,7 @@ class Rows(NamedTuple):
     X: Array
 
     def of(self, memories: slice) -> Rows:
-        """Those of some memories, as views."""
+        """The gates and rows of some memories, as views."""
 
         def some(x: Array) -> Array:
             return x if x is None or x.shape[1] == 1 else x[:, memories]
@@ -64,7 +64,7 @@ def coefficient_rows(gates: GateRows, columns: int, stride: int) -> tuple[Array,
     """D_0 .. D_C and X_0 .. X_C of every chunk (CHUNK-4).
 
     Args:
-        columns: K, how many columns the keys of a chunk have.
+        columns: K, number of columns of the keys of a chunk.
         stride: the window of token t occupies c columns from stride * t on.
 
     Returns:
@@ -102,7 +102,7 @@ def coefficient_rows(gates: GateRows, columns: int, stride: int) -> tuple[Array,
 def _room(shape: tuple[int, ...], like: Array) -> Array:
     """Zero rows, contiguous along the longer of a row and a column of them.
 
-    Columns that would begin at the same place of a page are moved a cache line apart: their entries would meet in one set of
+    Columns that would begin at the same place of a page are moved a cache line apart. Else their entries would share one set of
     the cache, which holds a few of them, and every step along a row would be a cache miss.
     """
     across = math.prod(shape[1:-1])
@@ -123,7 +123,7 @@ def coefficient_rows_backward(gates: GateRows, D: Array, X: Array, dD: Array, dX
     r = gates.retain[..., None]
     if gates.momentum is None:
         for t in range(C - 1, 0, -1):
-            seen = (..., slice(0, nb + stride * (t - 1) + c))  # beyond them D_t is 0 whatever the gates are
+            seen = (..., slice(0, nb + stride * (t - 1) + c))  # beyond them D_t is 0 for all gates
             dD[t][seen] += r[t] * dD[t + 1][seen]
         into = dD
     else:
@@ -166,7 +166,7 @@ def _entering(gates: GateRows) -> Array:
 
 
 def plain_coefficient_rows(gates: GateRows, columns: int, stride: int) -> tuple[Array, Array]:
-    """`coefficient_rows` in tape ops: the truth beside it."""
+    """The plain twin of `coefficient_rows` in tape ops."""
     enter = _entering(gates)
     C, c, nb = enter.shape[0], enter.shape[-1], gates.bases
     shape = (*enter.shape[1:-1], nb + columns)
@@ -192,7 +192,7 @@ def unit(like: Array, shape: tuple[int, ...], column: int) -> Array:
 
 
 def zeros(like: Array, shape: tuple[int, ...], columns: int) -> Array:
-    """Zeros of a shape but for the number of columns."""
+    """Zeros of the shape of `like` with another number of columns."""
     return ops.zeros_like(like, shape=(*shape[:-1], columns))
 
 

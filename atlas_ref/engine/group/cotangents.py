@@ -1,6 +1,6 @@
 """Cotangents of a group of chunks as data; plain twin: the gradient of `atlas_ref.forms.chunked_plain`.
 
-Those of outputs, sums that are added up, and the arrays that they are written to. Specified in specs/chunkwise.md (CHUNK-16).
+Cotangents of outputs, sums of cotangents, and the arrays of the results. Specified in specs/chunkwise.md (CHUNK-16).
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ class RowCotangents(NamedTuple):
 
 
 class Into(NamedTuple):
-    """Cotangents of tokens: keys and values (B, h + n, x) are added to, queries (B, n, d) overwritten."""
+    """Cotangents of tokens.
+
+    Those of keys and values (B, h + n, x) are added to, those of queries (B, n, d) overwritten.
+    """
 
     keys: Array
     values: Array
@@ -50,10 +53,10 @@ class Into(NamedTuple):
 
 
 class CotangentSums(NamedTuple):
-    """Sums of cotangents, while they are added up.
+    """Sums of cotangents inside a group.
 
-    Of D and of the last row of X, of the columns, the queries, residuals, states at the start of each chunk (from the reads
-    alone) and of the references that are read.
+    They are those of D and of the last row of X, of the columns, the queries, residuals, states at the start of each chunk (from
+    the reads alone) and of the references that are read.
     """
 
     D: Array

@@ -40,7 +40,7 @@ class Layout(NamedTuple):
 
     @property
     def stride(self) -> int:
-        """Columns between the windows of neighbouring tokens: under a running reference each has columns of its own."""
+        """Columns between the windows of neighbouring tokens: under a running reference windows share none."""
         return self.window if self.running else 1
 
     @property
@@ -56,7 +56,7 @@ class Arrays(NamedTuple):
     """The arguments of a group: n tokens after a history of h = c - 1, leading axes joined.
 
     keys (B, h + n, d), values (B, h + n, o), queries (B, n, d), gates (B, n, G), weights (B or 1, n, c), M, S and
-    reference (B, o, d), residuals (B, h, o) of the history under carry. None where the layout has no use for one.
+    reference (B, o, d), residuals (B, h, o) of the history under carry. Those that the layout does not use are None.
 
     A segment of groups may have the history apart: earlier_keys (B, h, d), earlier_values (B, h, o), with keys and values
     (B, n, x). A group has it in front.
@@ -78,7 +78,7 @@ class Arrays(NamedTuple):
     earlier_values: Array = None
 
     def of(self, memories: slice) -> Arrays:
-        """The arguments of some memories, as views; weights that all share as they are."""
+        """The arguments of some memories, as views; weights of all memories stay as they are."""
         return Arrays(*(x if x is None or x.shape[0] == 1 else x[memories] for x in self))
 
 

@@ -36,7 +36,7 @@ def inverse_unit_lower(strict: Array) -> Array:
 
 
 def invert_unit_lower(strict: Array, out: Array) -> None:
-    """`inverse_unit_lower` into an array that may be a part of another one (EXACT-4)."""
+    """Write `inverse_unit_lower` into an array that may be a view of another one (EXACT-4)."""
     n = strict.shape[-1]
     size = 1 << (n - 1).bit_length()
     if size != n:

@@ -38,20 +38,20 @@ from atlas_ref.types import Array
 
 
 def row_cotangents(layout: Layout, rows: Rows) -> RowCotangents:
-    """Room for the cotangents of coefficient rows, zero."""
+    """Zeros for the cotangents of coefficient rows."""
     retain = scratch.zeros(rows.gates.retain.shape, rows.D) if layout.running and layout.before_error else None
     return RowCotangents(scratch.zeros(rows.D.shape, rows.D), None if rows.X is None else np.zeros_like(rows.X[-1]), retain)
 
 
 def backward(layout: Layout, inputs: Arrays, group: Group, cotangents: Cotangents, d_rows: RowCotangents, into: Into) -> End:
-    """Cotangents of the arguments of a group but for its gates, and of its coefficient rows (CHUNK-16, EXACT-8 to EXACT-10).
+    """Cotangents of a group, its coefficient rows in place of its gates (CHUNK-16, EXACT-8 to EXACT-10).
 
     Args:
         bars: of the outputs.
-        summed, into: where cotangents of coefficient rows, keys, values and queries go.
+        summed, into: arrays for the cotangents of coefficient rows, keys, values and queries.
 
     Returns:
-        those of the start of the group.
+        the cotangents of the start of the group.
     """
     sums = _through_reads(layout, group, cotangents, d_rows, into)
     ends = scratch.empty(group.states[:, 1:].shape, group.states)  # cotangent of the state at the end of each chunk
@@ -86,7 +86,7 @@ def gates_backward(layout: Layout, inputs: Arrays, rows: Rows, d_rows: RowCotang
 
 
 def _per_token(rows: Array, like: Array) -> Array:
-    """(C, B, g, G) back to (B, n, G) as the gate came."""
+    """Cotangents (C, B, g, G) as (B, n, G), in the shape of the gate."""
     moved = np.moveaxis(rows, 0, 2)
     flat = moved.reshape(moved.shape[0], -1, moved.shape[-1])
     return flat if flat.shape == like.shape else flat.sum(axis=-1, keepdims=True)
@@ -193,7 +193,7 @@ def _hand_over_at_once(group: Group, keep: Kept, sums: CotangentSums, ends: Arra
 
 @kernel(_hand_over_at_once)
 def _hand_over(group: Group, keep: Kept, sums: CotangentSums, ends: Array, dZ: Array, first: int, last: int) -> Array:
-    """The cotangent of the state before some chunks from that after them; `ends` receives that after each."""
+    """The cotangent of the state before some chunks from that after them; writes that after each into `ends`."""
     for k in range(last - 1, first - 1, -1):
         ends[:, k] = dZ
         dZ = sums.states[:, k]
@@ -293,7 +293,7 @@ def _through_running(
     F: Array,
     into: Into,
 ) -> tuple[Array, Array, Array]:
-    """The inter-chunk loop in reverse under the running reference; leaves R_bar where E_bar was."""
+    """The inter-chunk loop in reverse under the running reference; overwrites E_bar with R_bar."""
     o = group.E.shape[-1]
     dZ = _first_state(inputs, cotangents)
     keep, left = kept(group.gates, group.D, group.X, o), left_factors(group)
@@ -343,7 +343,7 @@ def _through_ends(group: Group, sums: CotangentSums, ends: Array, F: Array) -> N
 
 
 def _through_rows(layout: Layout, group: Group, sums: CotangentSums, d_rows: RowCotangents, into: Into) -> None:
-    """From R_bar, which stands in E_bar's place, to the triangular system: columns, values, coefficient rows, retain."""
+    """From R_bar, in the array of E_bar, to the triangular system: columns, values, coefficient rows, retain."""
     nb, dR = group.gates.bases, sums.E
     gathered(layout, -dR, into.values)
     before = before_rows(layout, group.gates, group.D)  # (B, g, G, K, bases + K)

@@ -28,7 +28,7 @@ from atlas_ref.types import Array
 
 
 def end(layout: Layout, group: Group) -> End:
-    """The end of a group, in arrays of their own, since the group's are work space."""
+    """The end of a group, copied from its work space."""
     o = group.E.shape[-1]
     states = group.states[:, -1]
     return End(
@@ -95,7 +95,7 @@ def spread(layout: Layout, rows: Array) -> Array:
 
 
 def spread_transposed(layout: Layout, rows: Array) -> Array:
-    """The same as (B, g, x, K), contiguous along K, as matrix products want it."""
+    """Columns (B, g, x, K), contiguous along K, on which matrix products are fastest."""
     return scratch.transposed(spread(layout, rows))
 
 
@@ -105,7 +105,7 @@ def _gathered_at_once(layout: Layout, columns: Array, rows: Array) -> None:
 
 @kernel(_gathered_at_once)
 def gathered(layout: Layout, columns: Array, rows: Array) -> None:
-    """Add columns (B, g, K, x) into the rows (B, h + n, x) that `spread` made them of."""
+    """Add columns (B, g, K, x) into their rows (B, h + n, x), the transpose of `spread`."""
     C, c = layout.chunk, layout.window
     B, g, _, x = columns.shape
     h, n = c - 1, g * C
@@ -123,7 +123,7 @@ def gathered(layout: Layout, columns: Array, rows: Array) -> None:
 
 
 def read_rows(layout: Layout, D: Array) -> Array:
-    """Coefficients that each token reads with, (B, g, G, C, bases + K)."""
+    """Coefficients of the read of each token, (B, g, G, C, bases + K)."""
     return np.moveaxis(D[1:] if layout.read == "after" else D[:-1], 0, -2)
 
 
@@ -160,7 +160,7 @@ def side_by_side(inputs: Arrays) -> Array:
 
 
 def left_factors(group: Group) -> Array:
-    """(B, g, K, G, bases): -D_C and X_C, the factors by which residuals are left in memory and momentum."""
+    """Factors (B, g, K, G, bases) of residuals in the last memory and momentum: -D_C and X_C."""
     nb = group.gates.bases
     rows = [-group.D[-1, ..., nb:]] if group.X is None else [-group.D[-1, ..., nb:], group.X[-1, ..., nb:]]
     return np.stack([factor(x) for x in rows], axis=-1)
@@ -185,7 +185,7 @@ class Kept(NamedTuple):
 
 
 def kept(gates: GateRows, D: Array, X: Array, o: int) -> Kept:
-    """The factors of `Kept` out of the last coefficient rows."""
+    """The factors of `Kept` from the last coefficient rows."""
 
     def wide(x: Array) -> Array:  # (B, g, G) -> (B, g, 1, o)
         return np.broadcast_to(x[:, :, None], (*x.shape[:2], 1, o))
@@ -216,7 +216,7 @@ def _passed_at_once(group: Group, keep: Kept, states: Array, change: Array, firs
 
 @kernel(_passed_at_once)
 def passed_over(group: Group, keep: Kept, states: Array, change: Array, first: int, last: int) -> None:
-    """The states after chunks from first to last, out of the state before them and their changes (CHUNK-8)."""
+    """The states after chunks from first to last, from the state before them and their changes (CHUNK-8)."""
     for k in range(first, last):
         pass_on(keep, states, k, change[:, k - first])
 
@@ -238,7 +238,7 @@ def runs(refresh: tuple[bool, ...]) -> list[tuple[int, int]]:
 
 
 def old_columns(layout: Layout, first: int, last: int) -> list[tuple[int, int]]:
-    """Chunks of a run whose first columns keep the residual of their arrival under carry, and how many (WINDOW-13)."""
+    """Chunks of a run whose first columns keep their residual under carry, and the number of these (WINDOW-13)."""
     h = layout.window - 1
     before = h - min(h, layout.position if first == 0 else 0)  # tokens of older spans before the run
     counts = [(k, before - (k - first) * layout.chunk) for k in range(first, last)]
