@@ -78,7 +78,10 @@ def named_rules(path: Path) -> int:
 
 
 def loop_seconds() -> tuple[int, float, float]:
-    """CPU time of every convention one change away from a case: in one batch of the family, and op by op in the replay's loop."""
+    """CPU time of both loops for every convention one change away from a case.
+
+    The family takes them in one batch, the replay one after another, op by op.
+    """
     case = new.new(new.Request(rule=omega.RULE.name, tokens=8, window=3, d_in=4, d_out=3))
     inputs = {name: np.asarray(value, np.float64) for name, value in case.inputs.items()}
     conventions = lattice.enumerated(lattice.facts(case), lattice.point(case.convention), 1).conventions

@@ -114,7 +114,7 @@ def use_backend(name: str | None) -> str | None:
     return name
 
 
-#: Of every command that computes; its callback does all there is to do.
+#: The option of every command that computes; its callback sets the backend.
 Backend = Annotated[
     str | None,
     typer.Option("--backend", metavar="NAME", callback=use_backend, help="Compute on numpy or on a GPU with cupy; else ATLAS_REF_BACKEND."),

@@ -125,8 +125,7 @@ def kill_matrix(
     """Which vector rejects which mutant at float32 and bfloat16, and that no legal variant is rejected."""
     from atlas_ref.vectors.sets import locate
     from atlas_ref.vectors.sets.encode import json_bytes
-    from atlas_ref.vectors.sets.matrix import matrix
-    from atlas_ref.vectors.sets.matrix_words import markdown
+    from atlas_ref.vectors.sets.matrix import markdown, matrix
 
     for path in report or ():
         if path.suffix not in (".md", ".json"):

@@ -31,7 +31,7 @@ STEP = (0.0625, 0.125, 0.1875, 0.25, 0.375)
 STEP_MEMORY = (0.3125, 0.4375, 0.5, 0.625, 0.75)
 WEIGHT = (0.125, 0.1875, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875)
 
-#: The same of biases of computed gates.
+#: Values that biases of computed gates are drawn from.
 RETAIN_BIAS, MOMENTUM_BIAS, STEP_BIAS = (1.0, 1.5, 2.0, 2.5), (-0.5, 0.25, 0.5, 1.0), (-2.5, -2.0, -1.75, -1.5)
 
 #: Largest whole number and its unit, of everything that is no gate.

@@ -6,7 +6,7 @@ import re
 
 from atlas_ref.oracle.cases.case import CaseError
 
-#: code -> what it is, and a pattern of our messages.
+#: code -> its meaning, and a pattern of our messages.
 CODES: dict[str, tuple[str, str]] = {
     "format": ("the file is no whole safetensors file", r"not a whole safetensors file"),
     "metadata": ("the header has no JSON object of ours, or one that is not JSON", r"metadata key|: not JSON|stands twice"),

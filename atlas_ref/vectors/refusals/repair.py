@@ -23,7 +23,7 @@ from atlas_ref.oracle.cases.files import DTYPES, KEY, NAMES
 Step = dict[str, Any]
 Tensors = dict[str, np.ndarray[Any, Any]]
 
-#: What each step has beside `op`.
+#: Keys of each step beside `op`.
 STEPS: dict[str, tuple[str, ...]] = {
     "set": ("key", "value"),
     "unset": ("key",),

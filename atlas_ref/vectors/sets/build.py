@@ -30,7 +30,7 @@ from atlas_ref.vectors.sets.schema import manifest_schema
 
 Files = dict[str, bytes]
 
-#: Key of the first line of a log, and what it is called.
+#: Key of the first line of a log, and the name of its work.
 LOG, WHAT = "atlas_ref_vectors", "a set of vectors"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from atlas_ref.oracle.sweep.log import Log
 from atlas_ref.oracle.sweep.modes import Result, Work
 from atlas_ref.oracle.sweep.tasks import Line, Progress, Tasks, unwatched
 from atlas_ref.rules import RULES
-from atlas_ref.vectors.mutants.mutants import SPAN, change_named
+from atlas_ref.vectors.mutants.mutants import SPAN, change_named, words
 from atlas_ref.vectors.mutants.score import FORMATS, score
 from atlas_ref.vectors.sets import manifest
 
@@ -32,6 +32,9 @@ SAME = {
     "direction": "CONV-62: one sign undoes the other",
     "value_sign": "CONV-62: one sign undoes the other",
 }
+
+#: The text of a cell, by the formats in which a vector kills a mutant.
+CELL = {(): "", ("float32",): "f", ("bfloat16",): "b", FORMATS: "f b"}
 
 
 class Rows(NamedTuple):
@@ -191,3 +194,43 @@ def hidden(case: Case) -> dict[str, str]:
                 lattice.void_in(of, c).get(axis) or lattice.void_in(of, case.convention).get(axis) or SAME[axis]
             )
     return reasons
+
+
+def markdown(result: Matrix) -> str:
+    """Counts, a summary of targets, and for each target the table of mutants by vectors."""
+    lines = [f"# Kill matrix of {result.set} {result.version}", ""]
+    lines += ["Written by `atlas-ref vectors kill-matrix`; what it means is in [vectors](../specs/vectors.md).", ""]
+    for dtype in FORMATS:
+        killed, total = result.counts(dtype)
+        lines.append(f"- {dtype}: {killed} of {total} mutants killed")
+    lines += [f"- {len(result.alarms)} alarms on {result.controls} legal variants", ""]
+    rows = [
+        (f"[{name}](#{name})", len(rows.vectors), len(rows.kills), len(rows.survivors), len(rows.void))
+        for name, rows in result.targets.items()
+    ]
+    lines += _table(("target", "vectors", "mutants", "survivors", "no mutants here"), rows)
+    lines += ["", "A cell names the formats in which the vector rejects the mutant: f for float32, b for bfloat16.", ""]
+    for name, each in result.targets.items():
+        lines += [f"## {name}", "", *_target(name, each), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _target(name: str, rows: Rows) -> Iterator[str]:
+    columns = [vector.removeprefix(f"{name}-") for vector in rows.vectors]
+    body = []
+    for mutant, by in rows.kills.items():
+        cells = [CELL[tuple(dtype for dtype in FORMATS if vector in by[dtype])] for vector in rows.vectors]
+        body.append((f"`{mutant}`" if "=" in mutant else f"{mutant}: {words(mutant)}", *cells))
+    yield from _table(("mutant", *columns), body)
+    for mutant, dtype in rows.survivors:
+        yield from ("", f"SURVIVES at {dtype}: {mutant}")
+    if rows.void:
+        yield from ("", "No mutants here:", "")
+        yield from (f"- `{change}`: {why}" for change, why in rows.void.items())
+
+
+def _table(columns: Sequence[object], rows: Sequence[Sequence[object]]) -> Iterator[str]:
+    yield "| " + " | ".join(map(str, columns)) + " |"
+    yield "|" + "---|" * len(columns)
+    for row in rows:
+        yield "| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |"

@@ -36,7 +36,7 @@ CALM = 1.5
 #: Relative distance from the certified values that our own float64 evaluation may have: ten times less than a set allows (VEC-15).
 NEAR = 1e-13
 
-#: Seeds that are drawn at most per topic, and as many topics and seeds as a task's number has room for.
+#: Seeds that are drawn at most per topic, and the numbers of topics and of seeds that a task's number can hold.
 SEEDS, TOPICS, ROOM = 12, 64, 1024
 
 Goal = tuple[str, str]

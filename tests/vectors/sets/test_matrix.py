@@ -12,7 +12,7 @@ from atlas_ref.oracle.cases.case import CaseError
 from atlas_ref.vectors.mutants.mutants import mutants
 from atlas_ref.vectors.mutants.score import FORMATS
 from atlas_ref.vectors.sets import encode, locate, manifest, matrix
-from atlas_ref.vectors.sets.matrix_words import markdown
+from atlas_ref.vectors.sets.matrix import markdown
 
 PUBLISHED = locate.SHIPPED[1] / "v1-kill-matrix.json"
 
