@@ -18,7 +18,18 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["BackendError", "Case", "CaseError", "Comparison", "Results", "check", "evaluate", "load", "make", "save"]
+__all__ = [
+    "BackendError",
+    "Case",
+    "CaseError",
+    "Comparison",
+    "Results",
+    "check",
+    "evaluate",
+    "load",
+    "make",
+    "save",
+]
 
 
 def _of_the_oracle(name: str) -> Any:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
+from atlas_ref.messages import first_problem, shown
 from atlas_ref.parts.newton_schulz import NewtonSchulz
 from atlas_ref.types import Frozen
 
@@ -24,54 +25,80 @@ RULES: tuple[str, ...] = ("omega", "titans_lmm", "delta", "hebbian")
 
 
 class Convention(Frozen):
-    """One choice on every axis; the defaults are the preset `spec` of a rule at level projected (CONV-1).
+    """One choice on every axis; the defaults are the preset `spec` of a rule at level projected
+    (CONV-1).
 
     What depends on the rule - newton_schulz, rate, gate - is set by `resolve`.
     """
 
     gate: Literal["retain", "forget", "none"] = Field(
-        "retain", description="what the retain gate's value is: the share of M kept, the share forgotten, or no gate (r = 1)"
+        "retain",
+        description="what the retain gate's value is: the share of M kept, the share forgotten, or no "
+        "gate (r = 1)",
     )
-    decay: Literal["after_error", "before_error"] = Field("after_error", description="whether the error uses M_ref or r_t M_ref")
+    decay: Literal["after_error", "before_error"] = Field(
+        "after_error", description="whether the error uses M_ref or r_t M_ref"
+    )
     gradient_scale: Finite | Literal["2/d_out"] = Field(
-        1.0, description="factor s of the gradient: 1 for the loss |e|^2 / 2, 2 for |e|^2, 2/d_out for its mean; any number"
+        1.0,
+        description="factor s of the gradient: 1 for the loss |e|^2 / 2, 2 for |e|^2, 2/d_out for its "
+        "mean; any number",
     )
     rate: Literal["momentum", "memory", "both", "split", "none"] = Field(
-        "momentum", description="where the learning rate enters: (a, b) = (h, 1), (1, h), (h, h), (h, h'), (1, 1)"
+        "momentum",
+        description="where the learning rate enters: (a, b) = (h, 1), (1, h), (h, h), (h, h'), (1, 1)",
     )
     momentum_sign: Literal["plus", "minus"] = Field(
         "plus", description="S holds +gradient and M subtracts, or S holds the negative and M adds"
     )
     direction: Literal["descent", "ascent"] = Field(
-        "descent", description="ascent moves M the other way: an error of print, kept so that it can be named"
+        "descent",
+        description="ascent moves M the other way: an error of print, kept so that it can be named",
     )
-    value_sign: Literal["minus", "plus"] = Field("minus", description="residual M phi - v, or M phi + v: an error of print, kept likewise")
+    value_sign: Literal["minus", "plus"] = Field(
+        "minus", description="residual M phi - v, or M phi + v: an error of print, kept likewise"
+    )
     read: Literal["after", "before", "chunk_start", "call_end"] = Field(
-        "after", description="the memory that y_t reads: M_t, M_(t-1), that of the span's start, or the last one (not causal)"
+        "after",
+        description="the memory that y_t reads: M_t, M_(t-1), that of the span's start, or the last one "
+        "(not causal)",
     )
     reference: Literal["running", "chunk_start", "call_start", "zero"] = Field(
-        "running", description="the memory in the error: M_(t-1), that of the span's start, that of the call's start, or zero"
+        "running",
+        description="the memory in the error: M_(t-1), that of the span's start, that of the call's "
+        "start, or zero",
     )
     span_origin: Literal["first", "multiple"] = Field(
-        "first", description="spans start at the first token, or at multiples of the span counted from 1"
+        "first",
+        description="spans start at the first token, or at multiples of the span counted from 1",
     )
     window_at_boundary: Literal["recompute", "carry", "cut"] = Field(
-        "recompute", description="older window tokens after a span's start: new reference, residual of their own span, or dropped"
+        "recompute",
+        description="older window tokens after a span's start: new reference, residual of their own span, "
+        "or dropped",
     )
     window_edge: Literal["truncate", "renormalise"] = Field(
-        "truncate", description="before the window is full: weights stay, or grow so that their sum stays"
+        "truncate",
+        description="before the window is full: weights stay, or grow so that their sum stays",
     )
     order: Literal["window_then_momentum", "momentum_then_window"] = Field(
         "window_then_momentum", description="which of the two sums is the inner one"
     )
     newton_schulz: NewtonSchulz | Literal["none"] = Field(
-        "none", description="settings of Newton-Schulz (Omega's default is an object with all defaults), or none"
+        "none",
+        description="settings of Newton-Schulz (Omega's default is an object with all defaults), or none",
     )
-    query_scale: Finite | Literal["1/sqrt(d_in)"] = Field(1.0, description="factor of phi(q): 1 or 1/sqrt(d_in)")
+    query_scale: Finite | Literal["1/sqrt(d_in)"] = Field(
+        1.0, description="factor of phi(q): 1 or 1/sqrt(d_in)"
+    )
     q_norm: Literal["none", "l2", "rms"] = Field("none", description="norm of the query")
     k_norm: Literal["none", "l2", "rms"] = Field("none", description="norm of the key")
-    norm_place: Literal["before_phi", "after_phi"] = Field("before_phi", description="whether norms come before or after the feature map")
-    layout: Literal["plain", "transposed"] = Field("plain", description="memory in files as d_out x d_phi, or as its transpose")
+    norm_place: Literal["before_phi", "after_phi"] = Field(
+        "before_phi", description="whether norms come before or after the feature map"
+    )
+    layout: Literal["plain", "transposed"] = Field(
+        "plain", description="memory in files as d_out x d_phi, or as its transpose"
+    )
 
     @property
     def has_newton_schulz(self) -> bool:
@@ -104,7 +131,12 @@ PRESETS: dict[str, dict[str, Any]] = {
     "spec": {},
     "atlas-paper": {"rate": "memory"},
     "atlas-table1": {"rate": "memory", "direction": "ascent"},
-    "atlas-eq40": {"rate": "momentum", "momentum_sign": "minus", "gate": "none", "reference": "chunk_start"},
+    "atlas-eq40": {
+        "rate": "momentum",
+        "momentum_sign": "minus",
+        "gate": "none",
+        "reference": "chunk_start",
+    },
     "atlas-eq57": {"rate": "none", "momentum_sign": "minus"},
     "titans-paper": {"gate": "forget", "momentum_sign": "minus", "gradient_scale": 2.0},
     "ttl": {"rate": "memory", "gradient_scale": 2.0, "reference": "call_start", "read": "call_end"},
@@ -115,7 +147,13 @@ PRESETS: dict[str, dict[str, Any]] = {
         "read": "call_end",
         "newton_schulz": {"guard": "return", "transpose": "never"},
     },
-    "atlas-rnn": {"rate": "memory", "read": "before", "reference": "call_start", "window_at_boundary": "carry", "newton_schulz": "none"},
+    "atlas-rnn": {
+        "rate": "memory",
+        "read": "before",
+        "reference": "call_start",
+        "window_at_boundary": "carry",
+        "newton_schulz": "none",
+    },
     "fla-delta": _FLA,
     "fla-gated-delta": {**_FLA, "decay": "before_error"},
     "fla-momentum-delta": {**_FLA, "rate": "split"},
@@ -139,12 +177,14 @@ SOURCES: dict[str, str] = {
 }
 
 
-def resolve(value: str | Mapping[str, Any] | Convention, *, rule: str, level: str = "projected") -> Convention:
+def resolve(
+    value: str | Mapping[str, Any] | Convention, *, rule: str, level: str = "projected"
+) -> Convention:
     """The convention of a preset's name or of a mapping of changes, for a rule (CONV-2).
 
     Args:
-        value: a preset's name, or axes with values, where the key "preset" (default spec) says what they
-            change. A complete `Convention` is returned as it is.
+        value: a preset's name, or axes with values, where the key "preset" (default spec) says what
+            they change. A complete `Convention` is returned as it is.
         rule: omega, titans_lmm, delta, hebbian, newton_schulz or feature_map.
         level: at level token, the gate of titans_lmm, delta and hebbian is forget unless stated.
 
@@ -155,21 +195,32 @@ def resolve(value: str | Mapping[str, Any] | Convention, *, rule: str, level: st
         _newton_schulz(None, "none" if value.newton_schulz == "none" else value.newton_schulz, rule)
         return value
     if not isinstance(value, str | Mapping):
-        raise ValueError(f"convention: a preset's name, a mapping of axes or a Convention is needed, found {value!r}")
+        raise ValueError(
+            "convention: a preset's name, a mapping of axes or a Convention is needed, found "
+            f"{value!r}"
+        )
     changes: dict[str, Any] = {"preset": value} if isinstance(value, str) else dict(value)
     name = changes.pop("preset", "spec")
     if not isinstance(name, str) or name not in PRESETS:
-        raise ValueError(f"convention: preset {name!r} does not exist; presets are {', '.join(PRESETS)}")
+        raise ValueError(
+            f"convention: preset {name!r} does not exist; presets are {', '.join(PRESETS)}"
+        )
     preset = PRESETS[name]
     for axis, setting in changes.items():
         if setting is None:
             raise ValueError(f"convention: {axis}: null is not a value")
         if axis not in AXES:
-            raise ValueError(f"convention: axis {axis!r} does not exist; axes are {', '.join(AXES)}")
+            raise ValueError(
+                f"convention: axis {axis!r} does not exist; axes are {', '.join(AXES)}"
+            )
     chosen = {**preset, **changes}
-    chosen["newton_schulz"] = _newton_schulz(preset.get("newton_schulz"), changes.get("newton_schulz"), rule)
+    chosen["newton_schulz"] = _newton_schulz(
+        preset.get("newton_schulz"), changes.get("newton_schulz"), rule
+    )
     if "rate" not in chosen:
-        chosen["rate"] = "both" if rule == "omega" and chosen["newton_schulz"] != "none" else "momentum"
+        chosen["rate"] = (
+            "both" if rule == "omega" and chosen["newton_schulz"] != "none" else "momentum"
+        )
     if "gate" not in chosen:
         chosen["gate"] = "forget" if level == "token" and rule != "omega" else "retain"
     return _validated(chosen)
@@ -179,18 +230,23 @@ def _newton_schulz(preset: Any, request: Any, rule: str) -> Any:
     """The settings in force: the rule's default, changed by the preset, changed by the request."""
     if rule not in ("omega", "newton_schulz"):
         if request not in (None, "none"):
-            raise ValueError(f"convention: newton_schulz is not part of {rule}; only none is possible")
+            raise ValueError(
+                f"convention: newton_schulz is not part of {rule}; only none is possible"
+            )
         return "none"
     if request == "none" or (request is None and preset == "none"):
         if rule == "newton_schulz":
-            raise ValueError("convention: newton_schulz none leaves the rule newton_schulz nothing to compute")
+            raise ValueError(
+                "convention: newton_schulz none leaves the rule newton_schulz nothing to compute"
+            )
         return "none"
     if isinstance(request, NewtonSchulz):
         return request.model_dump()
     for part in (preset, request):
         if part is not None and part != "none" and not isinstance(part, Mapping):
             raise ValueError(
-                f'convention: newton_schulz must be "none" or an object with keys {", ".join(NEWTON_SCHULZ_KEYS)}, found {shown(part)}'
+                'convention: newton_schulz must be "none" or an object with keys '
+                f"{', '.join(NEWTON_SCHULZ_KEYS)}, found {shown(part)}"
             )
     chosen = {**(preset if isinstance(preset, Mapping) else {}), **(request or {})}
     try:
@@ -206,8 +262,14 @@ _NUMBERS = {"gradient_scale": 'a finite number or "2/d_out"', "query_scale": '1 
 def _validated(chosen: dict[str, Any]) -> Convention:
     for axis, legal in _NUMBERS.items():
         value = chosen.get(axis, 1.0)
-        number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-        if not (value == legal.split('"')[1] or (number and (axis == "gradient_scale" or value == 1))):
+        number = (
+            isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and abs(value) <= sys.float_info.max
+        )
+        if not (
+            value == legal.split('"')[1] or (number and (axis == "gradient_scale" or value == 1))
+        ):
             raise ValueError(f"convention: {axis} must be {legal}, found {shown(value)}")
     try:
         return Convention.model_validate_json(json.dumps(chosen))
@@ -215,50 +277,6 @@ def _validated(chosen: dict[str, Any]) -> Convention:
         raise ValueError(f"convention: {first_problem(error)}") from None
     except (TypeError, ValueError) as error:
         raise ValueError(f"convention: {error}") from None
-
-
-def first_problem(error: ValidationError) -> str:
-    """The main problem of a validation in one line: its place, the value, and the values that are legal."""
-    problems = error.errors(include_url=False)
-    problem = max(problems, key=lambda each: (each["type"] == "extra_forbidden", len(each["loc"])))
-    where = ".".join(str(part) for part in problem["loc"] if not (isinstance(part, str) and not part.isidentifier()))
-    where = f"{where}: " if where else ""
-    if problem["type"] == "extra_forbidden":
-        return f"{where}unknown key"
-    if problem["type"] == "missing":
-        return f"{where}missing"
-    if problem["type"] == "union_tag_not_found":
-        return f"{where}kind: missing"
-    text = _plain_words(problem)
-    complete = isinstance(problem["input"], dict | list | tuple) or "found" in text
-    return f"{where}{text}" + ("" if complete else f", found {shown(problem['input'])}")
-
-
-def shown(value: Any) -> str:
-    """A value in a message: null, true and false as JSON has them, and no more than 60 characters."""
-    text = json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _plain_words(problem: Any) -> str:
-    """The message of pydantic, in words that name no library."""
-    context = problem.get("ctx", {})
-    if problem["type"] == "union_tag_invalid":
-        return f"kind {context['tag']!r} does not exist; kinds are {context['expected_tags']}"
-    if problem["type"] in ("greater_than_equal", "less_than_equal"):
-        return f"must be at least {context['ge']:g}" if "ge" in context else f"must be at most {context['le']:g}"
-    if problem["type"] == "string_pattern_mismatch":
-        return f"must match {context['pattern']}"
-    if problem["type"] == "too_short":
-        return f"must have at least {context['min_length']} entry, found {context['actual_length']}"
-    text = str(problem["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    text = (
-        text.replace("Input should be a valid integer", "must be an integer")
-        .replace("Input should be", "must be")
-        .replace("a valid array", "a list")
-        .replace("a valid ", "a ")
-    )
-    return text[0].lower() + text[1:]
 
 
 def effective(convention: Convention, *, rule: str) -> Convention:
@@ -284,11 +302,13 @@ def void_axes(
     gated: bool = False,
     shape: tuple[int, int] = (0, 0),
 ) -> dict[str, str]:
-    """Axes whose value cannot matter in this case, each with the reason (CONV-3); also "newton_schulz.KEY".
+    """Axes whose value cannot matter in this case, each with the reason (CONV-3); also
+    "newton_schulz.KEY".
 
     Args:
         history: initial window tokens, before whose end there is a boundary.
-        resets: whether packed sequences may start inside the call, which take their positions from span_origin.
+        resets: whether packed sequences may start inside the call, which take their positions from
+            span_origin.
         gated: whether tokens bring their own window weight.
         shape: (d_out, d_phi).
     """
@@ -300,7 +320,11 @@ def void_axes(
         if shape[0] <= shape[1]:
             void["newton_schulz.transpose"] = "the matrix is not tall"
     if rule in ("newton_schulz", "feature_map"):
-        steps = {axis: f"the rule {rule} has no such step" for axis in AXES if axis != "newton_schulz" or rule == "feature_map"}
+        steps = {
+            axis: f"the rule {rule} has no such step"
+            for axis in AXES
+            if axis != "newton_schulz" or rule == "feature_map"
+        }
         return steps | void
     if rule == "hebbian":
         no_error = ["decay", "gradient_scale", "rate", "momentum_sign", "direction", "value_sign"]
@@ -337,13 +361,19 @@ def void_axes(
             void["window_edge"] = "the window is full from the first token on"
         if not c.frozen_reference:
             void["window_at_boundary"] = "the reference is not frozen"
-        elif history == 0 and (c.reference == "call_start" or _first_span_covers(c, span, phase, tokens, resets)):
+        elif history == 0 and (
+            c.reference == "call_start" or _first_span_covers(c, span, phase, tokens, resets)
+        ):
             void["window_at_boundary"] = "the first span covers the call"
     return void
 
 
-def _first_span_covers(c: Convention, span: int | None, phase: int | None, tokens: int, resets: bool) -> bool:
-    """Whether no span ends within a call of chunk_start, nor within a packed sequence of it (CONV-47)."""
+def _first_span_covers(
+    c: Convention, span: int | None, phase: int | None, tokens: int, resets: bool
+) -> bool:
+    """Whether no span ends within a call of chunk_start, nor within a packed sequence of it
+    (CONV-47).
+    """
     if span is None:
         return False
     starts = [] if phase is None else [phase]

@@ -1,7 +1,8 @@
 """A pytest plugin: `pytest --atlas-impl pkg.module:function --atlas-cases FOLDER`.
 
-Specified in specs/sources.md. A case is one test: only a run of the implementation tells its tensors, and it is not run while
-tests are collected. Without its options the plugin imports nothing and collects nothing.
+Specified in specs/sources.md. A case is one test: only a run of the implementation tells its
+tensors, and it is not run while tests are collected. Without its options the plugin imports nothing
+and collects nothing.
 
 Its options and outcomes: SRC-20.
 """
@@ -38,19 +39,35 @@ class Settings:
         if option("atlas_set"):
             from atlas_ref.vectors.sets.cases import paths
 
-            self.folders += dict.fromkeys(path.resolve().parent for name in option("atlas_set") for path in paths(name))
+            self.folders += dict.fromkeys(
+                path.resolve().parent for name in option("atlas_set") for path in paths(name)
+            )
         self.dtype, self.state_dtype = option("atlas_dtype"), option("atlas_state_dtype")
         self.searches = 0 if option("atlas_no_nearest") else failures.SEARCHED
         only = option("atlas_only")
-        self.only = None if only is None else sorted(compare.chosen([name.strip() for name in only.split(",") if name.strip()]))
-        self.entries: list[Entry] = xfail.load(option("atlas_xfail")) if option("atlas_xfail") else []
-        self.impl, self.program, self.timeout = option("atlas_impl"), option("atlas_exec"), option("atlas_timeout")
+        self.only = (
+            None
+            if only is None
+            else sorted(compare.chosen([name.strip() for name in only.split(",") if name.strip()]))
+        )
+        self.entries: list[Entry] = (
+            xfail.load(option("atlas_xfail")) if option("atlas_xfail") else []
+        )
+        self.impl, self.program, self.timeout = (
+            option("atlas_impl"),
+            option("atlas_exec"),
+            option("atlas_timeout"),
+        )
         if self.impl and self.program:
-            raise pytest.UsageError("--atlas-impl and --atlas-exec: one source of results at a time")
+            raise pytest.UsageError(
+                "--atlas-impl and --atlas-exec: one source of results at a time"
+            )
         for folder in self.folders:
             if not os.path.exists(folder):
                 raise pytest.UsageError(f"--atlas-cases: {folder}: no such file or folder")
-        self._source: Source | None = sources.program(self.program, timeout=self.timeout) if self.program else None
+        self._source: Source | None = (
+            sources.program(self.program, timeout=self.timeout) if self.program else None
+        )
 
     def source(self) -> Source | None:
         """The implementation; None where the results recorded in the cases are compared."""
@@ -65,7 +82,12 @@ class Settings:
         import shlex
 
         words = ["pytest", "--atlas-cases", case]
-        for name, value in (("impl", self.impl), ("exec", self.program), ("dtype", self.dtype), ("state-dtype", self.state_dtype)):
+        for name, value in (
+            ("impl", self.impl),
+            ("exec", self.program),
+            ("dtype", self.dtype),
+            ("state-dtype", self.state_dtype),
+        ):
             words += [f"--atlas-{name}", value] if value else []
         return shlex.join([*words, "-m", MARK])
 
@@ -76,21 +98,59 @@ SETTINGS = pytest.StashKey[Settings]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options, in a group of their own."""
     group = parser.getgroup("atlas-ref", "check an implementation against case files")
-    group.addoption("--atlas-cases", metavar="FOLDER", action="append", help="a case file or a folder of them; may be given several times")
-    group.addoption("--atlas-set", metavar="SET", action="append", help="vectors: a shipped set, as v1, or a folder that holds one")
-    group.addoption("--atlas-impl", metavar="PKG.MODULE:FUNCTION", help="f(case, inputs) -> results, called in this process")
-    group.addoption("--atlas-exec", metavar="COMMAND", help="a program per case: './mine {case} {out}'")
-    group.addoption("--atlas-dtype", metavar="DTYPE", help="what your code works in: float64, float32, bfloat16, float16")
-    group.addoption("--atlas-state-dtype", metavar="DTYPE", help="what your code keeps M and S in; else float32")
+    group.addoption(
+        "--atlas-cases",
+        metavar="FOLDER",
+        action="append",
+        help="a case file or a folder of them; may be given several times",
+    )
+    group.addoption(
+        "--atlas-set",
+        metavar="SET",
+        action="append",
+        help="vectors: a shipped set, as v1, or a folder that holds one",
+    )
+    group.addoption(
+        "--atlas-impl",
+        metavar="PKG.MODULE:FUNCTION",
+        help="f(case, inputs) -> results, called in this process",
+    )
+    group.addoption(
+        "--atlas-exec", metavar="COMMAND", help="a program per case: './mine {case} {out}'"
+    )
+    group.addoption(
+        "--atlas-dtype",
+        metavar="DTYPE",
+        help="what your code works in: float64, float32, bfloat16, float16",
+    )
+    group.addoption(
+        "--atlas-state-dtype", metavar="DTYPE", help="what your code keeps M and S in; else float32"
+    )
     group.addoption("--atlas-only", metavar="y,M,grad/k", help="compare these results alone")
-    group.addoption("--atlas-xfail", metavar="FILE", help="what is expected to fail, why and until when: .toml or .json")
-    group.addoption("--atlas-no-nearest", action="store_true", help="do not search for the nearest convention where a case fails")
-    group.addoption("--atlas-timeout", metavar="SECONDS", type=float, default=60.0, help="for one case of --atlas-exec")
+    group.addoption(
+        "--atlas-xfail",
+        metavar="FILE",
+        help="what is expected to fail, why and until when: .toml or .json",
+    )
+    group.addoption(
+        "--atlas-no-nearest",
+        action="store_true",
+        help="do not search for the nearest convention where a case fails",
+    )
+    group.addoption(
+        "--atlas-timeout",
+        metavar="SECONDS",
+        type=float,
+        default=60.0,
+        help="for one case of --atlas-exec",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Read the options, if there are any, and add the folders to the collection."""
-    config.addinivalue_line("markers", f"{MARK}: an implementation against one case file (--atlas-cases)")
+    config.addinivalue_line(
+        "markers", f"{MARK}: an implementation against one case file (--atlas-cases)"
+    )
     if not config.getoption("atlas_cases") and not config.getoption("atlas_set"):
         for option in ("impl", "exec", "xfail"):
             if config.getoption(f"atlas_{option}"):
@@ -110,7 +170,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> CaseFile | None:
     """A case file below one of the folders."""
     settings = parent.config.stash.get(SETTINGS, None)
-    if settings is None or (file_path.suffix != ".safetensors" and file_path not in settings.folders):
+    if settings is None or (
+        file_path.suffix != ".safetensors" and file_path not in settings.folders
+    ):
         return None
     if not any(folder in (file_path, file_path.parent) for folder in settings.folders):
         return None
@@ -125,10 +187,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     from atlas_ref.oracle.judge.xfail import concerns
 
-    names = [str(file) for folder in settings.folders for file in (folder.glob("*.safetensors") if folder.is_dir() else [folder])]
+    names = [
+        str(file)
+        for folder in settings.folders
+        for file in (folder.glob("*.safetensors") if folder.is_dir() else [folder])
+    ]
     for entry in settings.entries:
         if not any(concerns(entry, name) for name in names):
-            raise pytest.UsageError(f"--atlas-xfail: xfail {entry.id}: no such case or tensor was checked")
+            raise pytest.UsageError(
+                f"--atlas-xfail: xfail {entry.id}: no such case or tensor was checked"
+            )
 
 
 class CaseFile(pytest.File):
@@ -158,14 +226,24 @@ class CaseItem(pytest.Item):
         settings = self.config.stash[SETTINGS]
         name = str(self.path)
         try:
-            done = checked(load(name), source=settings.source(), only=settings.only, dtype=settings.dtype, state_dtype=settings.state_dtype)
+            done = checked(
+                load(name),
+                source=settings.source(),
+                only=settings.only,
+                dtype=settings.dtype,
+                state_dtype=settings.state_dtype,
+            )
         except CaseError as error:
             raise NotPassed(f"bad input: {error}") from None
         entries = [entry for entry in settings.entries if xfail.concerns(entry, name)]
         outcome = xfail.applied(entries, done.rows)
         self.user_properties += [(row.tensor, row.verdict) for row in outcome.rows]
-        problems = outcome.problems + xfail.unknown(entries, outcome.met, only=None if settings.only is None else set(settings.only))
-        failure = failures.explained(done, outcome.rows, settings.repeated(name), nearest=settings.searches > 0)
+        problems = outcome.problems + xfail.unknown(
+            entries, outcome.met, only=None if settings.only is None else set(settings.only)
+        )
+        failure = failures.explained(
+            done, outcome.rows, settings.repeated(name), nearest=settings.searches > 0
+        )
         settings.searches -= failure is not None
         if failure or problems:
             raise NotPassed("\n".join([*([failure.text()] if failure else []), *problems]))
@@ -173,7 +251,11 @@ class CaseItem(pytest.Item):
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """The message alone: no line of ours or of pytest's helps to find the mistake."""
-        return str(excinfo.value) if isinstance(excinfo.value, NotPassed) else super().repr_failure(excinfo)
+        return (
+            str(excinfo.value)
+            if isinstance(excinfo.value, NotPassed)
+            else super().repr_failure(excinfo)
+        )
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
         """Where the test is, for pytest's headings."""

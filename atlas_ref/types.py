@@ -6,9 +6,10 @@ Array fields declare their shape in named dimensions:
         M: Annotated[Array, Dims("... d_out d_phi")]
         S: Annotated[Array, Dims("... d_out d_phi")]
 
-Building one checks that every field is a floating or complex array (or a tape variable), that equal names
-mean equal sizes, and that every number is finite. Arrays are copied read-only. `trusted` and `replaced`
-skip all of that: they are for the inside of a loop, on values that were checked at its boundary.
+Building one checks that every field is a floating or complex array (or a tape variable), that equal
+names mean equal sizes, and that every number is finite. Arrays are copied read-only. `trusted` and
+`replaced` skip all of that: they are for the inside of a loop, on values that were checked at its
+boundary.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ class Dims:
     """Shape of an array field in named dimensions, with an optional range.
 
     Attributes:
-        names: such as "... d_out d_phi"; "..." stands for any leading axes, the same in every field that has
-            it; a number is an exact size.
+        names: such as "... d_out d_phi"; "..." stands for any leading axes, the same in every field
+            that has it; a number is an exact size.
         low, high: inclusive bounds of every entry.
         optional: whether None may stand in place of the array.
     """
@@ -46,13 +47,18 @@ class Dims:
 class Frozen(BaseModel):
     """Immutable validated data; equal when of the same type with bit-equal arrays."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, strict=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", arbitrary_types_allowed=True, strict=True
+    )
 
     _dims: ClassVar[dict[str, Dims]] = {}
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        declared = {name: [m for m in field.metadata if isinstance(m, Dims)] for name, field in cls.model_fields.items()}
+        declared = {
+            name: [m for m in field.metadata if isinstance(m, Dims)]
+            for name, field in cls.model_fields.items()
+        }
         cls._dims = {name: metadata[0] for name, metadata in declared.items() if metadata}
 
     @model_validator(mode="after")
@@ -70,7 +76,9 @@ class Frozen(BaseModel):
 
     def __setstate__(self, state: dict[Any, Any]) -> None:
         super().__setstate__(state)
-        self.__dict__.update(read_only(self.__dict__))  # a pickle does not keep it, nor does a deep copy
+        self.__dict__.update(
+            read_only(self.__dict__)
+        )  # a pickle does not keep it, nor does a deep copy
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
         copied = super().__deepcopy__(memo)
@@ -112,7 +120,9 @@ def check_array(name: str, value: Any, dims: Dims) -> None:
         if bound is not None and backend.truth(bad(np.real(bare), bound).any()):
             bare = backend.host(bare)
             where = _first(bad(np.real(bare), bound))
-            raise ValueError(f"{name}: entries must be {word} {bound:g}, found {bare[where]} at {where}")
+            raise ValueError(
+                f"{name}: entries must be {word} {bound:g}, found {bare[where]} at {where}"
+            )
 
 
 def check_kind(name: str, value: Any) -> Array:
@@ -125,7 +135,9 @@ def check_kind(name: str, value: Any) -> Array:
     kind = getattr(bare, "dtype", None)
     if kind is None:
         raise ValueError(f"{name}: an array is needed, found {type(bare).__name__}")
-    if kind.kind not in "fc" and not any(word in kind.name for word in ("float", "complex")):  # by name: bfloat16 and int4 are voids alike
+    if kind.kind not in "fc" and not any(
+        word in kind.name for word in ("float", "complex")
+    ):  # by name: bfloat16 and int4 are voids alike
         raise ValueError(f"{name}: a floating or complex dtype is needed, found {kind}")
     return bare
 
@@ -145,16 +157,23 @@ def bind_dims(name: str, actual: tuple[int, ...], names: str, sizes: dict[str, A
     fixed = words[1:] if words[:1] == ["..."] else words
     if lead < 0 or (words[:1] != ["..."] and len(actual) != len(words)):
         raise ValueError(f"{name}: shape {actual}, expected axes ({', '.join(words)})")
-    pairs: Iterator[tuple[str, Any]] = iter([("...", actual[:lead])] if words[:1] == ["..."] else [])
+    pairs: Iterator[tuple[str, Any]] = iter(
+        [("...", actual[:lead])] if words[:1] == ["..."] else []
+    )
     for word, size in [*pairs, *zip(fixed, actual[lead:], strict=True)]:
         if word.isdigit():
             if size != int(word):
-                raise ValueError(f"{name}: shape {actual}, expected axes ({', '.join(words)}); found {size} where {word} is needed")
+                raise ValueError(
+                    f"{name}: shape {actual}, expected axes ({', '.join(words)}); found "
+                    f"{size} where {word} is needed"
+                )
             continue
         bound, by = sizes.setdefault(word, (size, name))
         if bound != size:
             label = "leading axes" if word == "..." else word
-            raise ValueError(f"{name}: shape {actual} makes {label} {size}, but {by} makes it {bound}")
+            raise ValueError(
+                f"{name}: shape {actual} makes {label} {size}, but {by} makes it {bound}"
+            )
 
 
 def read_only(value: Any) -> Any:
@@ -172,7 +191,9 @@ def read_only(value: Any) -> Any:
 
 
 def _writeable(value: Any) -> bool:
-    """Whether an array can be changed, through itself or through the array of which it is a view."""
+    """Whether an array can be changed, through itself or through the array of which it is a
+    view.
+    """
     while isinstance(value, np.ndarray):
         if value.flags.writeable:
             return True

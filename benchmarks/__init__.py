@@ -1,1 +1,3 @@
-"""Speed, each figure beside a reference that was measured in between, and the error beside the time."""
+"""Speed, each figure beside a reference that was measured in between, and the error beside the
+time.
+"""

@@ -17,16 +17,36 @@ from rich.table import Table
 from benchmarks import kernels
 from benchmarks.measure import Report, Row, Spread, Target, finite, machine, product_rate
 
-NAMES = ("omega", "newton_schulz", "tape", "startup", "diagnosis", "certify", "parallel", "cms", "peers", "scaling", "distance")
+NAMES = (
+    "omega",
+    "newton_schulz",
+    "tape",
+    "startup",
+    "diagnosis",
+    "certify",
+    "parallel",
+    "cms",
+    "peers",
+    "scaling",
+    "distance",
+)
 OUT = Path("build/bench")
 
 
 def main(
-    names: Annotated[list[str] | None, typer.Argument(help=f"{', '.join(NAMES)}; all of them unless given")] = None,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the figures and bench.json go.")] = OUT,
-    to: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the JSON there instead.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(help=f"{', '.join(NAMES)}; all of them unless given")
+    ] = None,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Where the figures and bench.json go.")
+    ] = OUT,
+    to: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the JSON there instead.")
+    ] = None,
 ) -> None:
-    """Speed, each figure beside a reference of the same run, and the error against float64 beside the time."""
+    """Speed, each figure beside a reference of the same run, and the error against float64 beside
+    the time.
+    """
     for name in names or []:
         if name not in NAMES:
             raise typer.BadParameter(f"{name} is none of {', '.join(NAMES)}")
@@ -39,7 +59,12 @@ def main(
     if here["advice"]:
         console.print(here["advice"], highlight=False)
     here["product_rate"] = product_rate()._asdict()
-    console.print("float32 product of 2048 x 2048: {low:.0f}, {median:.0f}, {high:.0f} GFLOP/s (quartiles)".format(**here["product_rate"]))
+    console.print(
+        (
+            "float32 product of 2048 x 2048: {low:.0f}, {median:.0f}, {high:.0f} GFLOP/s "
+            "(quartiles)"
+        ).format(**here["product_rate"])
+    )
     reports: dict[str, Report] = {}
     seconds: dict[str, float] = {}
     for name in names or NAMES:
@@ -52,18 +77,36 @@ def main(
     console.print(_table(rows))
     for line in _targets(rows):
         console.print(line, highlight=False)
-    console.print("seconds: " + ", ".join(f"{name} {spent}" for name, spent in seconds.items()), highlight=False)
+    console.print(
+        "seconds: " + ", ".join(f"{name} {spent}" for name, spent in seconds.items()),
+        highlight=False,
+    )
     for path in _written(here, reports, seconds, out, to):
         console.print(f"written: {path}", highlight=False)
 
 
-def _written(here: dict[str, Any], reports: dict[str, Report], seconds: dict[str, float], out: Path, to: Path | None) -> list[Path]:
+def _written(
+    here: dict[str, Any],
+    reports: dict[str, Report],
+    seconds: dict[str, float],
+    out: Path,
+    to: Path | None,
+) -> list[Path]:
     """The figures and the JSON file."""
     out.mkdir(parents=True, exist_ok=True)
     paths = [to or out / "bench.json"]
     rows = [_plain(row) for report in reports.values() for row in report.rows]
-    data = {name: finite(report.data) for name, report in reports.items() if report.data is not None}
-    paths[0].write_text(json.dumps({"machine": here, "seconds": seconds, "rows": rows, "data": data}, indent=2, allow_nan=False) + "\n")
+    data = {
+        name: finite(report.data) for name, report in reports.items() if report.data is not None
+    }
+    paths[0].write_text(
+        json.dumps(
+            {"machine": here, "seconds": seconds, "rows": rows, "data": data},
+            indent=2,
+            allow_nan=False,
+        )
+        + "\n"
+    )
     for report in reports.values():
         if report.draw is not None:
             file, draw = report.draw
@@ -77,7 +120,18 @@ def _written(here: dict[str, Any], reports: dict[str, Report], seconds: dict[str
 
 
 def _table(rows: list[Row]) -> Table:
-    table = Table("what", "ours", "reference", "its", "ratio (quartiles)", "target", "error", "its", "how", show_lines=True)
+    table = Table(
+        "what",
+        "ours",
+        "reference",
+        "its",
+        "ratio (quartiles)",
+        "target",
+        "error",
+        "its",
+        "how",
+        show_lines=True,
+    )
     for row in rows:
         table.add_row(
             row.name,
@@ -101,7 +155,11 @@ def _ratio(row: Row) -> str:
     low, median, high = row.ratio
     if math.isnan(median):
         return ""
-    return f"{median:.3g}" + (f" {row.meaning}" if row.meaning else "") + (f" ({low:.3g} to {high:.3g})" if low < high else "")
+    return (
+        f"{median:.3g}"
+        + (f" {row.meaning}" if row.meaning else "")
+        + (f" ({low:.3g} to {high:.3g})" if low < high else "")
+    )
 
 
 def _bound(row: Row) -> str:
@@ -112,7 +170,9 @@ def _bound(row: Row) -> str:
     parts = []
     if target.ratio is not None:
         upper = f" and {target.high:g}" if target.sense == "between" else ""
-        parts.append(f"{target.sense} {target.ratio:.3g}{upper}" + (f" {row.meaning}" if row.meaning else ""))
+        parts.append(
+            f"{target.sense} {target.ratio:.3g}{upper}" + (f" {row.meaning}" if row.meaning else "")
+        )
     if target.ours is not None:
         parts.append(f"at most {target.ours:g} {row.unit}")
     return ", ".join(parts)
@@ -135,8 +195,15 @@ def _targets(rows: list[Row]) -> list[str]:
         verdict = "[green]met   [/]" if row.met else "[bold red]missed[/]"
         figure = _ratio(row) if row.target.ratio is not None else ""
         parts = [figure, _figure(row.ours, row.unit) if row.target.ours is not None else ""]
-        figures = ", ".join(part for part in parts if part) if row.measured else f"not measured ({escape(row.reference)})"
-        lines.append(f"{verdict if row.measured else 'open  '}  {escape(row.name)}: {figures}; target {_bound(row)}")
+        figures = (
+            ", ".join(part for part in parts if part)
+            if row.measured
+            else f"not measured ({escape(row.reference)})"
+        )
+        lines.append(
+            f"{verdict if row.measured else 'open  '}  {escape(row.name)}: {figures}; target "
+            f"{_bound(row)}"
+        )
     return lines
 
 
@@ -145,7 +212,10 @@ def _error(value: float | None) -> str:
 
 
 def _plain(row: Row) -> dict[str, Any]:
-    parts = {name: value._asdict() if isinstance(value, Spread | Target) else value for name, value in row._asdict().items()}
+    parts = {
+        name: value._asdict() if isinstance(value, Spread | Target) else value
+        for name, value in row._asdict().items()
+    }
     if row.target is not None:
         parts["met"] = row.met if row.measured else None
     return {name: finite(value) for name, value in parts.items()}

@@ -4,14 +4,15 @@
 
 Each checkout has a process of its own. The pace is what precedes every sample:
 
-- cold: both the caches and the threads have gone cold, as they are when a user's own work lies between two calls: the process
-  writes 64 MB and sleeps.
-- awake: untimed runs until processors that slept are awake, as `benchmarks.peers` has them (`python -m benchmarks.awake`).
-- busy: both work on one processor, the same, and never sleep: what a second thread saves is not seen, and ratios stay put
-  within a hundredth or two.
+- cold: both the caches and the threads have gone cold, as they are when a user's own work lies
+  between two calls: the process writes 64 MB and sleeps.
+- awake: untimed runs until processors that slept are awake, as `benchmarks.peers` has them (`python
+  -m benchmarks.awake`).
+- busy: both work on one processor, the same, and never sleep: what a second thread saves is not
+  seen, and ratios stay put within a hundredth or two.
 
-A round is one sample of each checkout and their ratio; what slows the machine for a while slows both. `git worktree add OTHER
-COMMIT` makes the other checkout.
+A round is one sample of each checkout and their ratio; what slows the machine for a while slows
+both. `git worktree add OTHER COMMIT` makes the other checkout.
 """
 
 from __future__ import annotations
@@ -29,7 +30,14 @@ import typer
 from benchmarks import memories
 from benchmarks.measure import LEAD, Spread
 
-NAMES = ("FROZEN", "FROZEN_SPANS", "FROZEN_NEWTON_SCHULZ", "FLA_DELTA", "FLA_GATED_DELTA", "FLA_MOMENTUM_DELTA")
+NAMES = (
+    "FROZEN",
+    "FROZEN_SPANS",
+    "FROZEN_NEWTON_SCHULZ",
+    "FLA_DELTA",
+    "FLA_GATED_DELTA",
+    "FLA_MOMENTUM_DELTA",
+)
 KINDS = ("forward", "both")
 
 
@@ -85,7 +93,12 @@ class Checkout:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.process.terminate()
         self.process.wait()
 
@@ -104,7 +117,9 @@ class Checkout:
         return line
 
 
-def compared(here: Path, other: Path, name: str, kind: str, rounds: int, pace: Pace) -> tuple[Spread, Spread, Spread]:
+def compared(
+    here: Path, other: Path, name: str, kind: str, rounds: int, pace: Pace
+) -> tuple[Spread, Spread, Spread]:
     """Milliseconds of both checkouts, and the ratio of the first to the second."""
     with Checkout(here, name, kind, pace) as ours, Checkout(other, name, kind, pace) as theirs:
         samples = [(ours.seconds(), theirs.seconds()) for _ in range(rounds)]
@@ -113,8 +128,16 @@ def compared(here: Path, other: Path, name: str, kind: str, rounds: int, pace: P
 
 
 def main(
-    other: Annotated[Path, typer.Argument(exists=True, file_okay=False, resolve_path=True, help="A folder with another checkout.")],
-    names: Annotated[list[str] | None, typer.Argument(metavar="MEMORY", help=f"{', '.join(NAMES)}; all of them unless given")] = None,
+    other: Annotated[
+        Path,
+        typer.Argument(
+            exists=True, file_okay=False, resolve_path=True, help="A folder with another checkout."
+        ),
+    ],
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="MEMORY", help=f"{', '.join(NAMES)}; all of them unless given"),
+    ] = None,
     rounds: Annotated[int, typer.Option(min=2, help="Samples of each checkout.")] = 40,
     pace: Annotated[Pace, typer.Option(help="What comes before every sample.")] = Pace.COLD,
 ) -> None:
@@ -131,7 +154,8 @@ def main(
         for kind in KINDS:
             mine, its, ratio = compared(here, other, name, kind, rounds, pace)
             print(
-                f"{memories.title(getattr(memories, name), kind)}: {mine.median:.1f} ms, there {its.median:.1f} ms,"
+                f"{memories.title(getattr(memories, name), kind)}: {mine.median:.1f} ms, "
+                f"there {its.median:.1f} ms,"
                 f" ratio {ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})",
                 flush=True,
             )

@@ -2,7 +2,8 @@
 
     python -m benchmarks.awake
 
-On a virtual machine two processors that wake may be two halves of one core of the host until the host moves one of them.
+On a virtual machine two processors that wake may be two halves of one core of the host until the
+host moves one of them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from threadpoolctl import threadpool_limits
 from atlas_ref.backend.threads import processors
 from benchmarks.measure import SPIN
 
-ROWS, TIMES = 128, 20  # a product that stays in a processor's own cache, and how many make a reading
+ROWS, TIMES = (
+    128,
+    20,
+)  # a product that stays in a processor's own cache, and how many make a reading
 MOMENT, MOMENTS, ROUNDS = 0.04, 12, 4
 
 
@@ -40,7 +44,9 @@ def course() -> np.ndarray:
     for thread in threads:
         thread.join()
     operations = TIMES * 2 * ROWS**3 / 1e9
-    return np.array([[_rate(into, moment, operations) for moment in range(MOMENTS)] for into in readings])
+    return np.array(
+        [[_rate(into, moment, operations) for moment in range(MOMENTS)] for into in readings]
+    )
 
 
 def _rate(readings: list[tuple[float, float]], moment: int, operations: float) -> float:
@@ -51,7 +57,10 @@ def _rate(readings: list[tuple[float, float]], moment: int, operations: float) -
 
 def main() -> None:
     """Print some rounds, a line for each processor."""
-    print(f"GFLOP/s of each of {processors()} processors, every {1e3 * MOMENT:.0f} ms after {SPIN} s of sleep")
+    print(
+        f"GFLOP/s of each of {processors()} processors, every {1e3 * MOMENT:.0f} ms after "
+        f"{SPIN} s of sleep"
+    )
     with threadpool_limits(1, "blas"):
         for _ in range(ROUNDS):
             print()

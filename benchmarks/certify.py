@@ -18,8 +18,15 @@ def rows() -> list[Row]:
     small = new(Request(rule="omega", tokens=8, d_in=4, d_out=4, heads=1, window=3, cotangent=True))
     linear = new(Request(rule="titans_lmm", tokens=64, d_in=16, d_out=16, heads=1, cotangent=True))
     return [
-        _row("certify values, T = 64, d = 16, five steps of Newton-Schulz", large, grad=False, most=5.0),
-        _row("certify values and gradients, T = 8, d = 4, the same with a window", small, grad=True),
+        _row(
+            "certify values, T = 64, d = 16, five steps of Newton-Schulz",
+            large,
+            grad=False,
+            most=5.0,
+        ),
+        _row(
+            "certify values and gradients, T = 8, d = 4, the same with a window", small, grad=True
+        ),
         _row("certify values and gradients, Titans, T = 64, d = 16", linear, grad=True),
     ]
 
@@ -27,7 +34,10 @@ def rows() -> list[Row]:
 def _row(name: str, case: Case, *, grad: bool, most: float | None = None) -> Row:
     certified = certify(case, grad=grad)
     assert not certified.unresolved
-    seconds = [timer(lambda: certify(case, grad=grad), time.process_time)() for _ in range(SAMPLES if most is not None else 1)]
+    seconds = [
+        timer(lambda: certify(case, grad=grad), time.process_time)()
+        for _ in range(SAMPLES if most is not None else 1)
+    ]
     nothing = Spread.one()
     target = None if most is None else Target("at most", None, most)
     note = f"CPU time of the process; {max(certified.bits.values())} bits"

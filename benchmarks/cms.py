@@ -1,7 +1,7 @@
 """Frequency levels: the cost of four against one, and the constant memory of a stream.
 
-The work of writing is counted, and timed inside the writes alone; what all levels do at every token, projecting and reading,
-is in the time of the whole call.
+The work of writing is counted, and timed inside the writes alone; what all levels do at every
+token, projecting and reading, is in the time of the whole call.
 """
 
 from __future__ import annotations
@@ -41,11 +41,16 @@ class Call(NamedTuple):
 
 
 def rows() -> list[Row]:
-    """Levels that write on average; writes counted and timed, and whole calls; memory of a stream."""
+    """Levels that write on average; writes counted and timed, and whole calls; memory of a
+    stream.
+    """
     four = call(_titans(PERIODS))
     one = call(_titans((1,)))
     mixed = call(fast_titans_slow_omega(d_model=D_MODEL, d_in=D, d_out=D, heads=HEADS))
-    delta, one_delta = (call(all_delta(d_model=D_MODEL, d_in=D, d_out=D, heads=HEADS, periods=each)) for each in (PERIODS, (1,)))
+    delta, one_delta = (
+        call(all_delta(d_model=D_MODEL, d_in=D, d_out=D, heads=HEADS, periods=each))
+        for each in (PERIODS, (1,))
+    )
     with threadpool_limits(1):  # threads that wait in a loop would spend CPU time too
         return [
             _average(),
@@ -65,8 +70,12 @@ def _titans(periods: tuple[int, ...]) -> cms.Config:
 
 def call(config: cms.Config, tokens: int = TOKENS) -> Call:
     """A call of one batch with tokens of length about one."""
-    x = np.random.default_rng(0).standard_normal((1, tokens, D_MODEL)).astype(np.float32) / np.float32(np.sqrt(D_MODEL))
-    return Call(config, cms.init(config, 0, dtype=np.float32), x, cms.start(config, dtype=np.float32))
+    x = np.random.default_rng(0).standard_normal((1, tokens, D_MODEL)).astype(
+        np.float32
+    ) / np.float32(np.sqrt(D_MODEL))
+    return Call(
+        config, cms.init(config, 0, dtype=np.float32), x, cms.start(config, dtype=np.float32)
+    )
 
 
 class Writes:
@@ -109,7 +118,10 @@ def _average() -> Row:
     active = Conductor().schedule(TOKENS)
     measured = float(active.sum(1).mean())
     return Row(
-        f"levels that write at a token on average, periods {', '.join(map(str, PERIODS))}, T = {TOKENS}",
+        (
+            f"levels that write at a token on average, periods {', '.join(map(str, PERIODS))}, T "
+            f"= {TOKENS}"
+        ),
         "levels",
         Spread.one(measured),
         "sum of 1 / period",
@@ -136,7 +148,9 @@ def _counted(name: str, four: Call, one: Call) -> Row:
 
 def _timed(name: str, four: Call, one: Call, target: Target | None) -> Row:
     samples = 5 if target is not None else 3
-    timing = alternated(lambda: _written(four).seconds, lambda: _written(one).seconds, samples=samples)
+    timing = alternated(
+        lambda: _written(four).seconds, lambda: _written(one).seconds, samples=samples
+    )
     return Row(
         f"time in the writes of {name}, {SIZES}",
         "ms",
@@ -173,7 +187,10 @@ def _stream(block: Call) -> Row:
 
     short, long = (peak_memory(partial(streamed, tokens)) for tokens in (TOKENS // 8, TOKENS))
     return Row(
-        f"peak memory of a stream of {TOKENS} tokens in pieces of {PIECE}, four Titans levels, {HEADS} heads, d = {D}, float32",
+        (
+            f"peak memory of a stream of {TOKENS} tokens in pieces of {PIECE}, four Titans "
+            f"levels, {HEADS} heads, d = {D}, float32"
+        ),
         "MB",
         Spread.one(long),
         f"of {TOKENS // 8} tokens",

@@ -46,9 +46,15 @@ def rows() -> list[Row]:
         many = [timer(lambda: _checked(folder), _children)()]
     omega, mine = _omega()
     return [
-        _row("atlas-ref --help", [timer(lambda: _python(HELP), _children)() for _ in range(5)], 0.3),
+        _row(
+            "atlas-ref --help", [timer(lambda: _python(HELP), _children)() for _ in range(5)], 0.3
+        ),
         _row("check of one small case, after start-up", one, 0.2),
-        _row("identify, T = 8, from y in float32", _samples(lambda: identify(omega, {"out/y": mine["out/y"]})), 5.0),
+        _row(
+            "identify, T = 8, from y in float32",
+            _samples(lambda: identify(omega, {"out/y": mine["out/y"]})),
+            5.0,
+        ),
         _row("replay, T = 8, float32", _samples(lambda: replay(omega, mine), 1)),
         _row(f"atlas-ref check of {CASES} small cases", many, 30.0),
         _row("sweep of 100 Delta cases, in this process", _samples(_swept, 1)),
@@ -58,7 +64,9 @@ def rows() -> list[Row]:
 def _row(name: str, seconds: list[float], most: float | None = None) -> Row:
     nothing = Spread.one()
     target = None if most is None else Target("at most", None, most)
-    return Row(name, "s", Spread.of(seconds), "", nothing, nothing, target, note="CPU time of the process")
+    return Row(
+        name, "s", Spread.of(seconds), "", nothing, nothing, target, note="CPU time of the process"
+    )
 
 
 def _samples(work: Work, count: int = SAMPLES) -> list[float]:
@@ -70,14 +78,25 @@ def _written(folder: Path) -> Iterator[Path]:
     rules = ("omega", "titans_lmm", "delta", "hebbian")
     for number in range(CASES):
         rule = rules[number % 4]
-        case = new(Request(rule=rule, tokens=8, window=3 if rule == "omega" else 1, seed=number, dtype="float32"))
+        case = new(
+            Request(
+                rule=rule,
+                tokens=8,
+                window=3 if rule == "omega" else 1,
+                seed=number,
+                dtype="float32",
+            )
+        )
         path = folder / f"{number:03}-{rule}.safetensors"
         save(path, case.header, {**case.inputs, **_answers(case)})
         yield path
 
 
 def _answers(case: Case) -> dict[str, Any]:
-    return {name: np.asarray(value, np.float32) for name, value in evaluate(case, dtype="float32").tensors.items()}
+    return {
+        name: np.asarray(value, np.float32)
+        for name, value in evaluate(case, dtype="float32").tensors.items()
+    }
 
 
 def _checked(folder: Path) -> None:
@@ -85,7 +104,9 @@ def _checked(folder: Path) -> None:
 
 
 def _printed(program: str, *arguments: str) -> str:
-    done = subprocess.run([sys.executable, "-c", program, *arguments], check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], check=True, capture_output=True, text=True
+    )
     return done.stdout
 
 

@@ -1,10 +1,12 @@
-"""Sizes of the package: lines, folders, names of rules, and the functions of one exact call with gradient.
+"""Sizes of the package: lines, folders, names of rules, and the functions of one exact call with
+gradient.
 
     python -m benchmarks.house
 
-Lines are those of `atlas_ref` as they stand, docstrings included. The call is a Delta rule of 2 heads, 64 tokens and keys
-of 8 in the form exact, with the gradient of its reads by keys, values, queries and gates, counted with `sys.setprofile`.
-Seconds are CPU time. They say why the oracle has two loops: one evaluates many conventions at once, one has a hook at every op.
+Lines are those of `atlas_ref` as they stand, docstrings included. The call is a Delta rule of 2
+heads, 64 tokens and keys of 8 in the form exact, with the gradient of its reads by keys, values,
+queries and gates, counted with `sys.setprofile`. Seconds are CPU time. They say why the oracle has
+two loops: one evaluates many conventions at once, one has a hook at every op.
 """
 
 from __future__ import annotations
@@ -58,11 +60,15 @@ def exact_with_gradient() -> Any:
     draw = np.random.default_rng(0)
     arrays = {name: 0.3 * draw.standard_normal((2, 64, 8)) for name in ("k", "v", "q")}
     arrays |= {"retain": np.full((2, 64), 0.98), "step_size": np.full((2, 64), 0.1)}
-    config = delta.Config(d_in=8, d_out=8, convention=resolve({"gate": "retain"}, rule=delta.RULE.name))
+    config = delta.Config(
+        d_in=8, d_out=8, convention=resolve({"gate": "retain"}, rule=delta.RULE.name)
+    )
     state = delta.start(config, (2,))
 
     def loss(arrays: dict[str, Any]) -> Any:
-        return ops.sum(forms.run(delta.RULE, config, Tokens(**arrays), state, form="exact", chunk=16)[1])
+        return ops.sum(
+            forms.run(delta.RULE, config, Tokens(**arrays), state, form="exact", chunk=16)[1]
+        )
 
     return tape.grad(loss)(arrays)
 
@@ -72,7 +78,11 @@ def named_rules(path: Path) -> int:
     count = 0
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Compare):
-            constants = {each.value for each in ast.walk(node) if isinstance(each, ast.Constant) and isinstance(each.value, str)}
+            constants = {
+                each.value
+                for each in ast.walk(node)
+                if isinstance(each, ast.Constant) and isinstance(each.value, str)
+            }
             count += bool(constants & set(RULES))
     return count
 
@@ -84,14 +94,18 @@ def loop_seconds() -> tuple[int, float, float]:
     """
     case = new.new(new.Request(rule=omega.RULE.name, tokens=8, window=3, d_in=4, d_out=3))
     inputs = {name: np.asarray(value, np.float64) for name, value in case.inputs.items()}
-    conventions = lattice.enumerated(lattice.facts(case), lattice.point(case.convention), 1).conventions
+    conventions = lattice.enumerated(
+        lattice.facts(case), lattice.point(case.convention), 1
+    ).conventions
     start = time.process_time()
     for _ in candidates.evaluated(case, inputs, conventions):
         pass
     batch = time.process_time() - start
     for convention in conventions:
         under = case.replaced(header=case.header.replaced(convention=convention))
-        loop.run_ops(under, inputs, lambda op, t, compute, *arguments, counts=None: compute(*arguments))
+        loop.run_ops(
+            under, inputs, lambda op, t, compute, *arguments, counts=None: compute(*arguments)
+        )
     return len(conventions), batch, time.process_time() - start - batch
 
 
@@ -100,7 +114,11 @@ def main() -> None:
     files = sorted(ROOT.rglob("*.py"))
     lines = {path: len(path.read_text().splitlines()) for path in files}
     folders = Counter(path.parent for path in files)
-    outside = [path for path in files if path.parent.name not in ("rules", "certify") and path.name != "conventions.py"]
+    outside = [
+        path
+        for path in files
+        if path.parent.name not in ("rules", "certify") and path.name != "conventions.py"
+    ]
     exact_with_gradient()
     modules, functions = passed_through(exact_with_gradient)
     conventions, batch, one_by_one = loop_seconds()
@@ -111,7 +129,10 @@ def main() -> None:
         ("modules at its root", folders[ROOT]),
         ("most files in a folder", max(folders.values())),
         ("lines of the longest file", max(lines.values())),
-        ("comparisons with names of rules outside rules, conventions and certify", sum(map(named_rules, outside))),
+        (
+            "comparisons with names of rules outside rules, conventions and certify",
+            sum(map(named_rules, outside)),
+        ),
         ("modules that exact with a gradient passes through", modules),
         ("functions that exact with a gradient passes through", functions),
         (f"seconds of {conventions} conventions in one batch of oracle.family", f"{batch:.3f}"),

@@ -1,19 +1,23 @@
 """Measurement of every figure here.
 
-A candidate and its reference run in turn, reference, candidate, reference, ..., and each candidate is divided by the mean
-of the references before and after it. What slows the machine for a while slows both, so the quartiles of that ratio
-stay put where the times themselves wander. Neighbouring traps:
+A candidate and its reference run in turn, reference, candidate, reference, ..., and each candidate
+is divided by the mean of the references before and after it. What slows the machine for a while
+slows both, so the quartiles of that ratio stay put where the times themselves wander. Neighbouring
+traps:
 
-- Memory touched for the first time is twenty times slower than memory written again: everything runs once before it is timed.
-- A virtual machine hands memory that has been free for some seconds back to its host, and waits for it when it is touched again, for
-  longer than a run may take. What takes gigabytes has as much touched, and freed, less than a second before its
-  runs, which follow each other as fast.
-- Processors of a virtual machine that slept may be two halves of one core of its host for the next fifth of a second, where
-  two threads are as slow as one (`python -m benchmarks.awake` shows it). And the threads of the BLAS spin for a tenth of a
-  second after a large product. So what fills less time than that has a `lead`, runs that are not timed.
-- Other work on the machine takes wall time: work on one thread is timed by its CPU time. Work on several threads is not,
-  since threads that wait in a loop spend CPU time too.
-- Two libraries with threads of their own slow each other within one process: PyTorch runs in another one (`benchmarks.process`).
+- Memory touched for the first time is twenty times slower than memory written again: everything
+  runs once before it is timed.
+- A virtual machine hands memory that has been free for some seconds back to its host, and waits for
+  it when it is touched again, for longer than a run may take. What takes gigabytes has as much
+  touched, and freed, less than a second before its runs, which follow each other as fast.
+- Processors of a virtual machine that slept may be two halves of one core of its host for the next
+  fifth of a second, where two threads are as slow as one (`python -m benchmarks.awake` shows it).
+  And the threads of the BLAS spin for a tenth of a second after a large product. So what fills less
+  time than that has a `lead`, runs that are not timed.
+- Other work on the machine takes wall time: work on one thread is timed by its CPU time. Work on
+  several threads is not, since threads that wait in a loop spend CPU time too.
+- Two libraries with threads of their own slow each other within one process: PyTorch runs in
+  another one (`benchmarks.process`).
 """
 
 from __future__ import annotations
@@ -34,7 +38,9 @@ import numpy as np
 Work = Callable[[], Any]
 Clock = Callable[[], float]
 
-LEAD = 0.25  # seconds of untimed runs after which processors that slept are awake and the threads of the BLAS sleep
+# seconds of untimed runs after which processors that slept are awake and the threads of the BLAS
+# sleep
+LEAD = 0.25
 SPIN = 0.15  # seconds after which the threads of the BLAS sleep
 LARGE = 2048  # rows and columns of the product whose rate is the machine's
 ERROR_BOUND = 1e-3  # a float32 result further from float64 keeps no target, however fast it came
@@ -107,13 +113,21 @@ class Row(NamedTuple):
 
     @property
     def measured(self) -> bool:
-        return not math.isnan(self.ours.median if self.target is not None and self.target.ratio is None else self.ratio.median)
+        return not math.isnan(
+            self.ours.median
+            if self.target is not None and self.target.ratio is None
+            else self.ratio.median
+        )
 
     @property
     def met(self) -> bool:
         """Whether the target is kept, by a result that is right."""
         right = self.error is None or self.error <= ERROR_BOUND
-        return self.target is not None and right and self.target.met(self.ours.median, self.ratio.median)
+        return (
+            self.target is not None
+            and right
+            and self.target.met(self.ours.median, self.ratio.median)
+        )
 
 
 class Report(NamedTuple):
@@ -138,8 +152,16 @@ class Timing(NamedTuple):
     ratio: list[float]
 
 
-def bracketed(ours: Work, reference: Work, *, samples: int, clock: Clock = time.process_time, lead: float = 0.0) -> Timing:
-    """Time `ours` between two runs of `reference`, `samples` times, after one run of each to warm up.
+def bracketed(
+    ours: Work,
+    reference: Work,
+    *,
+    samples: int,
+    clock: Clock = time.process_time,
+    lead: float = 0.0,
+) -> Timing:
+    """Time `ours` between two runs of `reference`, `samples` times, after one run of each to warm
+    up.
 
     Args:
         clock: seconds; CPU time of this process unless stated.
@@ -204,14 +226,18 @@ def runs_within(work: Work, seconds: float) -> int:
 
 
 def large_product() -> Work:
-    """One product of `LARGE` x `LARGE` in float32 on all threads: its rate is what the machine can do."""
+    """One product of `LARGE` x `LARGE` in float32 on all threads: its rate is what the machine can
+    do.
+    """
     draw = np.random.default_rng(0)
     a, b = (draw.standard_normal((LARGE, LARGE), np.float32) for _ in range(2))
     return lambda: np.matmul(a, b)
 
 
 def product_rate(samples: int = 9) -> Spread:
-    """Rate of the large product now, in units of 1e9 float32 operations (a multiply-add counts as two) a second."""
+    """Rate of the large product now, in units of 1e9 float32 operations (a multiply-add counts as
+    two) a second.
+    """
     seconds = timer(large_product())
     seconds()
     low, median, high = Spread.of([seconds() for _ in range(samples)])
@@ -220,15 +246,20 @@ def product_rate(samples: int = 9) -> Spread:
 
 
 def relative_error(got: Any, truth: Any) -> float:
-    """||got - truth|| / ||truth||, the largest over a sequence of arrays; the truth is in float64."""
+    """||got - truth|| / ||truth||, the largest over a sequence of arrays; the truth is in
+    float64.
+    """
     pairs = zip(got, truth, strict=True) if isinstance(truth, tuple | list) else [(got, truth)]
-    return max(float(np.linalg.norm(np.asarray(g, float) - t) / np.linalg.norm(t)) for g, t in pairs)
+    return max(
+        float(np.linalg.norm(np.asarray(g, float) - t) / np.linalg.norm(t)) for g, t in pairs
+    )
 
 
 def peak_memory(work: Work, runs: int = 1) -> float:
     """Megabytes that `work` holds at its peak beyond what was held before.
 
-    It runs in a thread of its own, where work space that a form keeps for its next call starts empty, so that it counts.
+    It runs in a thread of its own, where work space that a form keeps for its next call starts
+    empty, so that it counts.
     """
     tracemalloc.start()
     try:
@@ -250,9 +281,17 @@ def machine() -> dict[str, Any]:
     except ImportError:
         blas = ["unknown, threadpoolctl is not installed"]
     else:
-        blas = [f"{each['internal_api']} {each['version']}{_kernels(each)}, {each['num_threads']} threads" for each in threadpool_info()]
+        blas = [
+            (
+                f"{each['internal_api']} {each['version']}{_kernels(each)}, {each['num_threads']} "
+                "threads"
+            )
+            for each in threadpool_info()
+        ]
     return {
-        "processors": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "processors": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
         "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "python": platform.python_version(),
         "numpy": np.__version__,

@@ -1,8 +1,9 @@
-"""The memories whose parallel forms are timed: conventions, inputs, our call, and the truth in float64.
+"""The memories whose parallel forms are timed: conventions, inputs, our call, and the truth in
+float64.
 
-All have 8 heads and d = 64, unless asked for otherwise (`sized`, `sequence`). Those named after a public implementation
-compute what it computes, to the factor of the query, so that both sides do the same work. The truth is the sequential rule
-in float64 on the same float32 numbers.
+All have 8 heads and d = 64, unless asked for otherwise (`sized`, `sequence`). Those named after a
+public implementation compute what it computes, to the factor of the query, so that both sides do
+the same work. The truth is the sequential rule in float64 on the same float32 numbers.
 """
 
 from __future__ import annotations
@@ -49,17 +50,31 @@ class Memory(NamedTuple):
 
 def _omega(name: str, gates: tuple[str, ...], form: str = "chunkwise", **axes: Any) -> Memory:
     convention = resolve(axes, rule="omega")
-    config = omega.Config(d_in=D, d_out=D, window=WINDOW, span=_span(convention), convention=convention)
+    config = omega.Config(
+        d_in=D, d_out=D, window=WINDOW, span=_span(convention), convention=convention
+    )
     return Memory(name, omega, config, gates, form)
 
 
 def _delta(name: str, gates: tuple[str, ...], **axes: Any) -> Memory:
-    return Memory(name, delta, delta.Config(d_in=D, d_out=D, convention=resolve(axes, rule="delta")), gates, "exact")
+    return Memory(
+        name,
+        delta,
+        delta.Config(d_in=D, d_out=D, convention=resolve(axes, rule="delta")),
+        gates,
+        "exact",
+    )
 
 
 def _titans(name: str, gates: tuple[str, ...], form: str = "exact", **axes: Any) -> Memory:
     convention = resolve(axes, rule="titans_lmm")
-    return Memory(name, titans_lmm, titans_lmm.Config(d_in=D, d_out=D, span=_span(convention), convention=convention), gates, form)
+    return Memory(
+        name,
+        titans_lmm,
+        titans_lmm.Config(d_in=D, d_out=D, span=_span(convention), convention=convention),
+        gates,
+        form,
+    )
 
 
 def _span(convention: Convention) -> int | None:
@@ -78,7 +93,9 @@ TITANS = _titans("Titans", MOVING)
 FROZEN_TITANS = _titans("frozen Titans", MOVING, "chunkwise", reference="chunk_start")
 FLA_DELTA = _delta("delta", ("step_size",), preset="fla-delta", gate="none")
 FLA_GATED_DELTA = _delta("gated delta", ("retain", "step_size"), preset="fla-gated-delta")
-FLA_MOMENTUM_DELTA = _titans("Titans as momentum delta", (*MOVING, "step_size_memory"), preset="fla-momentum-delta")
+FLA_MOMENTUM_DELTA = _titans(
+    "Titans as momentum delta", (*MOVING, "step_size_memory"), preset="fla-momentum-delta"
+)
 
 
 def sized(memory: Memory, d: int) -> Memory:
@@ -92,14 +109,18 @@ def title(memory: Memory, kind: str, tokens: int = TOKENS) -> str:
     for word, field in (("c", "window"), ("span", "span")):
         if getattr(memory.config, field, None) is not None:
             sizes.append(f"{word} = {getattr(memory.config, field)}")
-    return f"{memory.name} {'forward' if kind == 'forward' else 'forward and backward'}, {', '.join(sizes)}, T = {tokens}"
+    return (
+        f"{memory.name} {'forward' if kind == 'forward' else 'forward and backward'}, "
+        f"{', '.join(sizes)}, T = {tokens}"
+    )
 
 
 def sequence(memory: Memory, tokens: int, dtype: Any = np.float32, heads: int = HEADS) -> Arrays:
-    """Keys and queries of length one; retain about sigmoid(3), momentum and memory rate sigmoid(2), step size softplus(-3).
+    """Keys and queries of length one; retain about sigmoid(3), momentum and memory rate sigmoid(2),
+    step size softplus(-3).
 
-    The arrays are read-only, so our calls take them without a copy, as PyTorch takes tensors of them. Writable arrays are
-    copied (`benchmarks.parallel` has a row for that).
+    The arrays are read-only, so our calls take them without a copy, as PyTorch takes tensors of
+    them. Writable arrays are copied (`benchmarks.parallel` has a row for that).
     """
     draw = np.random.default_rng(0)
 
@@ -130,27 +151,40 @@ def _sigmoid(x: Array) -> Array:
 
 def cotangent(tokens: int, dtype: Any = np.float32) -> Array:
     """The cotangent of the reads that gradients start from."""
-    bar: Array = np.random.default_rng(1).standard_normal((HEADS, tokens, D), np.float32).astype(dtype, copy=False)
+    bar: Array = (
+        np.random.default_rng(1)
+        .standard_normal((HEADS, tokens, D), np.float32)
+        .astype(dtype, copy=False)
+    )
     return bar
 
 
 def started(memory: Memory, arrays: Mapping[str, Any]) -> Any:
     """The state before the first token, zero, where the arrays are."""
     heads, _, d = arrays["k"].shape
-    return memory.rule.start(memory.config, (heads,), M=ops.zeros_like(arrays["k"], shape=(heads, d, d)))
+    return memory.rule.start(
+        memory.config, (heads,), M=ops.zeros_like(arrays["k"], shape=(heads, d, d))
+    )
 
 
 def forward(
-    memory: Memory, arrays: Mapping[str, Any], form: str | None = None, chunk: int | None = None, start: Any = None
+    memory: Memory,
+    arrays: Mapping[str, Any],
+    form: str | None = None,
+    chunk: int | None = None,
+    start: Any = None,
 ) -> tuple[Any, ...]:
-    """The arrays of the state after the last token, then the reads: what a user's call returns, its checks included.
+    """The arrays of the state after the last token, then the reads: what a user's call returns, its
+    checks included.
 
     With a state to start from, which `started` made, the arrays are taken as checked.
     """
     state, y = parallel.run(
         memory.rule.RULE,
         memory.config,
-        run.Tokens(**arrays) if start is None else run.Tokens.trusted(**{name: arrays.get(name) for name in run.Tokens.model_fields}),
+        run.Tokens(**arrays)
+        if start is None
+        else run.Tokens.trusted(**{name: arrays.get(name) for name in run.Tokens.model_fields}),
         started(memory, arrays) if start is None else start,
         form=memory.form if form is None else form,
         chunk=chunk,
@@ -159,9 +193,16 @@ def forward(
 
 
 def both(
-    memory: Memory, arrays: Mapping[str, Any], bar: Any, form: str | None = None, chunk: int | None = None, start: Any = None
+    memory: Memory,
+    arrays: Mapping[str, Any],
+    bar: Any,
+    form: str | None = None,
+    chunk: int | None = None,
+    start: Any = None,
 ) -> tuple[Any, dict[str, Any]]:
-    """The reads and the gradient of their product with `bar` by every input: forward and backward."""
+    """The reads and the gradient of their product with `bar` by every input: forward and
+    backward.
+    """
     y, pullback = tape.vjp(lambda inputs: forward(memory, inputs, form, chunk, start)[-1], arrays)
     (gradient,) = pullback(bar)
     return y, gradient
@@ -177,22 +218,33 @@ def truth(memory: Memory, tokens: int = TOKENS) -> tuple[Array, ...]:
 def true_gradient(memory: Memory) -> Arrays:
     """Gradients of the sequential rule in float64."""
     tokens = TOKENS_OF_GRADIENTS
-    return both(memory, sequence(memory, tokens, np.float64), cotangent(tokens, np.float64), "sequential")[1]
+    return both(
+        memory, sequence(memory, tokens, np.float64), cotangent(tokens, np.float64), "sequential"
+    )[1]
 
 
 @functools.cache
-def errors(memory: Memory, form: str | None = None, chunk: int | None = None) -> tuple[float, float]:
-    """Relative error in float32 of state and reads at `TOKENS`, and of the gradients at `TOKENS_OF_GRADIENTS`.
+def errors(
+    memory: Memory, form: str | None = None, chunk: int | None = None
+) -> tuple[float, float]:
+    """Relative error in float32 of state and reads at `TOKENS`, and of the gradients at
+    `TOKENS_OF_GRADIENTS`.
 
     Raises:
-        AssertionError: the form computes something else, seen in float64, where rounding hides nothing.
+        AssertionError: the form computes something else, seen in float64, where rounding hides
+            nothing.
     """
     few = TOKENS_OF_GRADIENTS
     exact = sequence(memory, few, np.float64)
     y, gradient = both(memory, exact, cotangent(few, np.float64), form, chunk)
-    apart = max(relative_error(y, truth(memory, few)[-1]), gradient_error(gradient, true_gradient(memory)))
+    apart = max(
+        relative_error(y, truth(memory, few)[-1]), gradient_error(gradient, true_gradient(memory))
+    )
     if not apart <= 1e-9:
-        raise AssertionError(f"{memory.name}: the form {form or memory.form} computes something else, {apart:.1e} off in float64")
+        raise AssertionError(
+            f"{memory.name}: the form {form or memory.form} computes something else, "
+            f"{apart:.1e} off in float64"
+        )
     low = forward(memory, sequence(memory, TOKENS), form, chunk)
     return relative_error(low, truth(memory)), gradient_error(
         both(memory, sequence(memory, few), cotangent(few), form, chunk)[1], true_gradient(memory)
@@ -204,7 +256,9 @@ def gradient_error(got: Mapping[str, Any], true: Mapping[str, Any]) -> float:
     return relative_error([got[name] for name in true], list(true.values()))
 
 
-def work(memory: Memory, kind: str, arrays: Arrays, form: str | None = None, chunk: int | None = None) -> Callable[[], Any]:
+def work(
+    memory: Memory, kind: str, arrays: Arrays, form: str | None = None, chunk: int | None = None
+) -> Callable[[], Any]:
     """The call that is timed: kind "forward" or "both"."""
     if kind == "forward":
         return lambda: forward(memory, arrays, form, chunk)
@@ -214,5 +268,7 @@ def work(memory: Memory, kind: str, arrays: Arrays, form: str | None = None, chu
 
 def size_of(outputs: Any) -> int:
     """Bytes of what `forward` or `both` returned."""
-    leaves = itertools.chain.from_iterable(each.values() if isinstance(each, dict) else [each] for each in outputs)
+    leaves = itertools.chain.from_iterable(
+        each.values() if isinstance(each, dict) else [each] for each in outputs
+    )
     return sum(int(leaf.nbytes) for leaf in leaves)

@@ -1,9 +1,10 @@
 """Sequential Omega against the loop that one writes by hand, and what its gradients cost.
 
-The bare loop is what a careful person writes in plain NumPy for one convention: keys and values padded once, the window
-a view of them, M and S changed in place. It computes the same products and sums in the same order, and what it returns is
-compared before anything is timed. Beside it stands the same loop with NumPy's buffer shortened, the one trick of the
-driver that a loop by hand would lack (`atlas_ref.rules.sequence`).
+The bare loop is what a careful person writes in plain NumPy for one convention: keys and values
+padded once, the window a view of them, M and S changed in place. It computes the same products and
+sums in the same order, and what it returns is compared before anything is timed. Beside it stands
+the same loop with NumPy's buffer shortened, the one trick of the driver that a loop by hand would
+lack (`atlas_ref.rules.sequence`).
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ def rows() -> list[Row]:
 
 
 def sequence(tokens: int, dtype: Any = np.float32) -> Arrays:
-    """Keys and queries of length one, gates about sigmoid(3), sigmoid(2) and softplus(-3), window weights about 1 / c."""
+    """Keys and queries of length one, gates about sigmoid(3), sigmoid(2) and softplus(-3), window
+    weights about 1 / c.
+    """
     draw = np.random.default_rng(0)
     shape = (HEADS, tokens, D)
     k, v, q = (draw.standard_normal(shape) for _ in range(3))
@@ -68,8 +71,12 @@ def bare_loop(arrays: Arrays) -> tuple[Any, Any, Any]:
     k, v, q = arrays["k"], arrays["v"], arrays["q"]
     heads, tokens, d = k.shape
     keys, values = _padded(k), _padded(v)
-    retain, momentum, step_size = (arrays[name].T[..., None, None] for name in ("retain", "momentum", "step_size"))
-    weights = np.moveaxis(arrays["window_weights"][..., ::-1, None], 1, 0)  # (T, H, c, 1), oldest first
+    retain, momentum, step_size = (
+        arrays[name].T[..., None, None] for name in ("retain", "momentum", "step_size")
+    )
+    weights = np.moveaxis(
+        arrays["window_weights"][..., ::-1, None], 1, 0
+    )  # (T, H, c, 1), oldest first
     M = np.zeros((heads, d, d), k.dtype)
     S = np.zeros_like(M)
     y = np.empty_like(v)
@@ -100,13 +107,21 @@ def _with_short_buffers(arrays: Arrays) -> tuple[Any, Any, Any]:
 
 def _forward() -> list[Row]:
     arrays, truth = sequence(TOKENS), bare_loop(sequence(TOKENS, np.float64))
-    error, reference_error = relative_error(ours(arrays), truth), relative_error(bare_loop(arrays), truth)
+    error, reference_error = (
+        relative_error(ours(arrays), truth),
+        relative_error(bare_loop(arrays), truth),
+    )
     same = relative_error(ours(sequence(TOKENS, np.float64)), truth)
     if same > 1e-12:
-        raise AssertionError(f"omega: the bare loop computes something else, relative difference {same:.1e} in float64")
+        raise AssertionError(
+            f"omega: the bare loop computes something else, relative difference {same:.1e} in "
+            "float64"
+        )
 
     def row(name: str, reference: Any, target: Target | None, note: str) -> Row:
-        timing = bracketed(lambda: ours(arrays), lambda: reference(arrays), samples=9 if target else 5)
+        timing = bracketed(
+            lambda: ours(arrays), lambda: reference(arrays), samples=9 if target else 5
+        )
         return Row(
             f"Omega forward, {SIZES}, T = {TOKENS}, float32",
             "ms",
@@ -122,12 +137,19 @@ def _forward() -> list[Row]:
 
     return [
         row("bare loop", bare_loop, Target("at most", 1.3), "CPU time, one thread"),
-        row("bare loop, short buffers", _with_short_buffers, None, "the reference with the driver's buffer size"),
+        row(
+            "bare loop, short buffers",
+            _with_short_buffers,
+            None,
+            "the reference with the driver's buffer size",
+        ),
     ]
 
 
 def _gradients(newton_schulz: Any, *, samples: int) -> Row:
-    """Forward and backward, of a weighted sum of the reads by every input, against forward alone."""
+    """Forward and backward, of a weighted sum of the reads by every input, against forward
+    alone.
+    """
     arrays, exact = sequence(TOKENS_OF_GRADIENTS), sequence(TOKENS_OF_GRADIENTS, np.float64)
     weights = np.asarray(np.random.default_rng(1).standard_normal(arrays["v"].shape), np.float32)
 
@@ -135,7 +157,9 @@ def _gradients(newton_schulz: Any, *, samples: int) -> Row:
         return ours(arrays, newton_schulz)
 
     def gradient(arrays: Arrays) -> list[Any]:
-        return list(tape.grad(lambda inputs: ops.sum(weights * forward(inputs)[2]))(arrays).values())
+        return list(
+            tape.grad(lambda inputs: ops.sum(weights * forward(inputs)[2]))(arrays).values()
+        )
 
     timing = bracketed(lambda: gradient(arrays), lambda: forward(arrays), samples=samples)
     peaks = [peak_memory(partial(work, arrays)) for work in (gradient, forward)]

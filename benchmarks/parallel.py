@@ -1,8 +1,9 @@
 """Our parallel forms, against a large product and against the sequential run.
 
-Frozen forms are held against the time that their useful multiply-adds would take as part of one large product: what the
-dual form needs of products and no more. Exact forms are held against the sequential run of the same rule. Every figure of
-this module is wall time, since products run on several threads.
+Frozen forms are held against the time that their useful multiply-adds would take as part of one
+large product: what the dual form needs of products and no more. Exact forms are held against the
+sequential run of the same rule. Every figure of this module is wall time, since products run on
+several threads.
 """
 
 from __future__ import annotations
@@ -46,11 +47,22 @@ def report() -> Report:
         _against_product(memories.FROZEN_SPANS, "both"),
         _newton_schulz(),
     ]
-    for memory, bound in ((memories.DELTA, 4), (memories.TITANS, 3), (memories.RUNNING_OMEGA, None)):
-        rows.append(_against_sequential(memory, TOKENS, None if bound is None else Target("at least", bound)))
+    for memory, bound in (
+        (memories.DELTA, 4),
+        (memories.TITANS, 3),
+        (memories.RUNNING_OMEGA, None),
+    ):
+        rows.append(
+            _against_sequential(
+                memory, TOKENS, None if bound is None else Target("at least", bound)
+            )
+        )
         rows.append(_against_sequential(memory, 64, None if bound is None else NO_SLOWER))
     rows.append(_copying(memories.FLA_MOMENTUM_DELTA))
-    rows += [_against_sequential(each, memories.TOKENS_OF_GRADIENTS, None, "both") for each in (memories.DELTA, memories.TITANS)]
+    rows += [
+        _against_sequential(each, memories.TOKENS_OF_GRADIENTS, None, "both")
+        for each in (memories.DELTA, memories.TITANS)
+    ]
     return Report(rows)
 
 
@@ -61,12 +73,16 @@ def useful() -> int:
 
 
 def _against_product(memory: Memory, kind: str, target: Target | None = None) -> Row:
-    """The time of a frozen form, forward or with backward, over that of its forward products at the machine's rate."""
+    """The time of a frozen form, forward or with backward, over that of its forward products at the
+    machine's rate.
+    """
     error = errors(memory)[kind == "both"]
     ours = work(memory, kind, sequence(memory, TOKENS))
     times = runs_within(ours, SAMPLE)
     samples = 7 if target is not None else 3
-    timing = bracketed(repeated(ours, times), large_product(), samples=samples, clock=time.perf_counter, lead=LEAD)
+    timing = bracketed(
+        repeated(ours, times), large_product(), samples=samples, clock=time.perf_counter, lead=LEAD
+    )
     share = useful() / LARGE**3
     rate = 2 * LARGE**3 / float(np.median(timing.theirs)) / 1e9
     return Row(
@@ -78,7 +94,8 @@ def _against_product(memory: Memory, kind: str, target: Target | None = None) ->
         Spread.of(timing.ratio, 1 / times / share),
         target,
         error,
-        note=f"wall time; {useful() / 1e6:.0f} million multiply-adds forward; the large product runs at {rate:.0f} GFLOP/s",
+        note=f"wall time; {useful() / 1e6:.0f} million multiply-adds forward; the large product "
+        f"runs at {rate:.0f} GFLOP/s",
         meaning="times as long",
     )
 
@@ -98,12 +115,15 @@ def _peak(memory: Memory, target: Target) -> Row:
         Spread.one(peaks["forward"]),
         Spread.one(peaks["both"] / peaks["forward"]),
         target,
-        note=f"peak beyond the inputs; of it {results['both']:.0f} MB are reads and gradients, forward {results['forward']:.0f} MB",
+        note=f"peak beyond the inputs; of it {results['both']:.0f} MB are reads and gradients, "
+        f"forward {results['forward']:.0f} MB",
     )
 
 
 def _newton_schulz() -> Row:
-    """Useful products of the frozen form with Newton-Schulz a second, as a share of the machine's rate."""
+    """Useful products of the frozen form with Newton-Schulz a second, as a share of the machine's
+    rate.
+    """
     memory = memories.FROZEN_NEWTON_SCHULZ
     settings = memory.config.convention.newton_schulz_settings
     arrays = sequence(memory, TOKENS)
@@ -121,19 +141,24 @@ def _newton_schulz() -> Row:
         Spread.of([multiply_adds / LARGE**3 / ratio for ratio in timing.ratio]),
         Target("at least", 0.5),
         error,
-        note=f"wall time; counted are the three products of each of {settings.steps} steps; the large product runs at {rate:.0f} GFLOP/s",
+        note=f"wall time; counted are the three products of each of {settings.steps} steps; the "
+        f"large product runs at {rate:.0f} GFLOP/s",
         meaning="of its rate",
     )
 
 
-def _against_sequential(memory: Memory, tokens: int, target: Target | None, kind: str = "forward") -> Row:
+def _against_sequential(
+    memory: Memory, tokens: int, target: Target | None, kind: str = "forward"
+) -> Row:
     """Speed-up of the exact form over the sequential run."""
     error = errors(memory)[kind == "both"]
     arrays = sequence(memory, tokens)
     ours, reference = work(memory, kind, arrays), work(memory, kind, arrays, "sequential")
     times, theirs = runs_within(ours, SAMPLE), runs_within(reference, SAMPLE)
     samples = 7 if target is not None else 3
-    timing = bracketed(repeated(ours, times), repeated(reference, theirs), samples=samples, clock=time.perf_counter)
+    timing = bracketed(
+        repeated(ours, times), repeated(reference, theirs), samples=samples, clock=time.perf_counter
+    )
     return Row(
         title(memory, kind, tokens),
         "ms",
@@ -144,7 +169,12 @@ def _against_sequential(memory: Memory, tokens: int, target: Target | None, kind
         target,
         error,
         errors(memory, "sequential")[kind == "both"],
-        "wall time" + (f"; {_by_chunk(memory, kind, tokens)}" if target is not None and tokens == TOKENS else ""),
+        "wall time"
+        + (
+            f"; {_by_chunk(memory, kind, tokens)}"
+            if target is not None and tokens == TOKENS
+            else ""
+        ),
         "times faster",
     )
 
@@ -152,9 +182,14 @@ def _against_sequential(memory: Memory, tokens: int, target: Target | None, kind
 def _copying(memory: Memory) -> Row:
     """Time of the same call with writable inputs, which are copied first."""
     arrays = sequence(memory, TOKENS)
-    copied, as_is = (work(memory, "forward", inputs) for inputs in ({name: x.copy() for name, x in arrays.items()}, arrays))
+    copied, as_is = (
+        work(memory, "forward", inputs)
+        for inputs in ({name: x.copy() for name, x in arrays.items()}, arrays)
+    )
     times = runs_within(as_is, SAMPLE)
-    timing = bracketed(repeated(copied, times), repeated(as_is, times), samples=7, clock=time.perf_counter)
+    timing = bracketed(
+        repeated(copied, times), repeated(as_is, times), samples=7, clock=time.perf_counter
+    )
     error = errors(memory)[0]
     return Row(
         f"{title(memory, 'forward')}, inputs that can be changed",
@@ -166,7 +201,10 @@ def _copying(memory: Memory) -> Row:
         None,
         error,
         error,
-        "wall time; the other rows of parallel forms are of inputs that nobody can change, which are taken as they are",
+        (
+            "wall time; the other rows of parallel forms are of inputs that nobody can change, "
+            "which are taken as they are"
+        ),
         "of its time",
     )
 

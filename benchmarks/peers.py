@@ -1,12 +1,14 @@
 """Our forms against public PyTorch implementations of the same rules, on the same inputs.
 
-fla-core's chunk references compute the exact rules, called with the chunk size that each takes unless told otherwise; where
-another is faster on a CPU it has a row of its own. Its recurrent references stand beside them, since a chunk reference can be
-wrong in float32 where the recurrence is right. The cell of atlas-rnn computes
-the rule frozen at the start of the call. titans-pytorch computes a relative of Titans frozen for a chunk, from tokens: its
-row shows what that costs, not the same work. PyTorch runs in a process of its own, on as many threads as there are cores;
-the two take turns, every sample fills some time with runs after a lead of untimed ones, unless one run is longer than the
-lead, and all times are by the wall. Most rows without a bound have few samples, and so has what takes seconds.
+fla-core's chunk references compute the exact rules, called with the chunk size that each takes
+unless told otherwise; where another is faster on a CPU it has a row of its own. Its recurrent
+references stand beside them, since a chunk reference can be wrong in float32 where the recurrence
+is right. The cell of atlas-rnn computes the rule frozen at the start of the call. titans-pytorch
+computes a relative of Titans frozen for a chunk, from tokens: its row shows what that costs, not
+the same work. PyTorch runs in a process of its own, on as many threads as there are cores; the two
+take turns, every sample fills some time with runs after a lead of untimed ones, unless one run is
+longer than the lead, and all times are by the wall. Most rows without a bound have few samples, and
+so has what takes seconds.
 """
 
 from __future__ import annotations
@@ -31,12 +33,24 @@ from benchmarks.measure import (
     runs_within,
     timer,
 )
-from benchmarks.memories import TOKENS, TOKENS_OF_GRADIENTS, Memory, cotangent, errors, gradient_error, sequence, title, work
+from benchmarks.memories import (
+    TOKENS,
+    TOKENS_OF_GRADIENTS,
+    Memory,
+    cotangent,
+    errors,
+    gradient_error,
+    sequence,
+    title,
+    work,
+)
 from benchmarks.process import Process
 from benchmarks.public import Missing
 
 SAMPLE = 0.05  # seconds of one sample: short work is repeated
-LONG_RUN = 1.0  # seconds of a first run after which another one is not needed to know how long one takes
+LONG_RUN = (
+    1.0  # seconds of a first run after which another one is not needed to know how long one takes
+)
 LONGEST = 10.0  # seconds of all samples of a peer but one, beyond which it has fewer of them
 KINDS = ("forward", "both")
 SHORT: Sequence[dict[str, Any]] = ({"chunk": 32},)
@@ -56,7 +70,8 @@ class Peer(NamedTuple):
         faster: bounds on how many times faster we are, instead.
         less: a bound on their growth of memory over ours.
         samples: of each time, at most.
-        same_work: whether its reads are those of our rule; else its error is against its own float64.
+        same_work: whether its reads are those of our rule; else its error is against its own
+            float64.
     """
 
     label: str
@@ -73,17 +88,62 @@ class Peer(NamedTuple):
 RECURRENT: Sequence[dict[str, Any]] = ({"chunk": None},)
 
 PEERS = (
-    Peer("atlas-rnn cell", "atlas-rnn", memories.FROZEN, ({**CELL, "scan_chunk_len": None},), faster=(150, 100), less=30, samples=2),
-    Peer("atlas-rnn cell, scan in chunks of 64", "atlas-rnn", memories.FROZEN, ({**CELL, "scan_chunk_len": 64},), samples=1),
+    Peer(
+        "atlas-rnn cell",
+        "atlas-rnn",
+        memories.FROZEN,
+        ({**CELL, "scan_chunk_len": None},),
+        faster=(150, 100),
+        less=30,
+        samples=2,
+    ),
+    Peer(
+        "atlas-rnn cell, scan in chunks of 64",
+        "atlas-rnn",
+        memories.FROZEN,
+        ({**CELL, "scan_chunk_len": 64},),
+        samples=1,
+    ),
     Peer("fla-core delta", "fla delta", memories.FLA_DELTA, SHORT, (0.9, 0.8)),
     Peer("fla-core gated delta", "fla gated delta", memories.FLA_GATED_DELTA, LONG, (0.6, 0.7)),
-    Peer("fla-core momentum delta", "fla momentum delta", memories.FLA_MOMENTUM_DELTA, LONG, (0.5, 0.7)),
+    Peer(
+        "fla-core momentum delta",
+        "fla momentum delta",
+        memories.FLA_MOMENTUM_DELTA,
+        LONG,
+        (0.5, 0.7),
+    ),
     Peer("fla-core gated delta", "fla gated delta", memories.FLA_GATED_DELTA, SHORT, samples=2),
-    Peer("fla-core momentum delta", "fla momentum delta", memories.FLA_MOMENTUM_DELTA, SHORT, samples=2),
+    Peer(
+        "fla-core momentum delta",
+        "fla momentum delta",
+        memories.FLA_MOMENTUM_DELTA,
+        SHORT,
+        samples=2,
+    ),
     Peer("fla-core delta, recurrent", "fla delta", memories.FLA_DELTA, RECURRENT, samples=1),
-    Peer("fla-core gated delta, recurrent", "fla gated delta", memories.FLA_GATED_DELTA, RECURRENT, samples=1),
-    Peer("fla-core momentum delta, recurrent", "fla momentum delta", memories.FLA_MOMENTUM_DELTA, RECURRENT, samples=1),
-    Peer("titans-pytorch, linear memory", "titans-pytorch", memories.FROZEN_TITANS, LONG, samples=3, same_work=False),
+    Peer(
+        "fla-core gated delta, recurrent",
+        "fla gated delta",
+        memories.FLA_GATED_DELTA,
+        RECURRENT,
+        samples=1,
+    ),
+    Peer(
+        "fla-core momentum delta, recurrent",
+        "fla momentum delta",
+        memories.FLA_MOMENTUM_DELTA,
+        RECURRENT,
+        samples=1,
+    ),
+    Peer(
+        "titans-pytorch, linear memory",
+        "titans-pytorch",
+        memories.FROZEN_TITANS,
+        LONG,
+        samples=3,
+        same_work=False,
+    ),
 )
 
 
@@ -128,7 +188,9 @@ def _ours(memory: Memory) -> tuple[float, float]:
 
 
 def _found(peer: Peer, process: Process) -> Found:
-    """The fastest options, with the errors and the growth of memory that they have; `process` holds the peer after it."""
+    """The fastest options, with the errors and the growth of memory that they have; `process` holds
+    the peer after it.
+    """
     large = sequence(peer.memory, TOKENS), cotangent(TOKENS)
 
     def seconds(options: dict[str, Any]) -> float:
@@ -152,10 +214,14 @@ def _gradients(peer: Peer, process: Process, options: dict[str, Any]) -> dict[st
 
 
 def _truth(peer: Peer, process: Process, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Reads and gradients of the sequential rule in float64, or where that is another rule, of its own float64."""
+    """Reads and gradients of the sequential rule in float64, or where that is another rule, of its
+    own float64.
+    """
     if peer.same_work:
         return memories.truth(peer.memory)[-1], memories.true_gradient(peer.memory)
-    process.load(peer.name, sequence(peer.memory, TOKENS), cotangent(TOKENS), **options, double=True)
+    process.load(
+        peer.name, sequence(peer.memory, TOKENS), cotangent(TOKENS), **options, double=True
+    )
     return process.reads(), _gradients(peer, process, options | {"double": True})
 
 
@@ -186,9 +252,16 @@ def _times(peer: Peer, kind: str, facts: Found, process: Process) -> Row:
             time.sleep(SPIN)
         return spent
 
-    timing = alternated(ours, lambda: process.seconds(kind, theirs, lead), samples=max(1, min(peer.samples, int(LONGEST / one))))
+    timing = alternated(
+        ours,
+        lambda: process.seconds(kind, theirs, lead),
+        samples=max(1, min(peer.samples, int(LONGEST / one))),
+    )
     ratio = [each / times for each in timing.ratio]
-    note = f"wall time; memory grows by {_ours(peer.memory)[which]:.0f} MB, theirs by {facts.grows[which]:.0f} MB"
+    note = (
+        f"wall time; memory grows by {_ours(peer.memory)[which]:.0f} MB, theirs by "
+        f"{facts.grows[which]:.0f} MB"
+    )
     if not peer.same_work:
         note += "; another rule with projections of its own, its error is against its own float64"
     return Row(
@@ -223,7 +296,8 @@ def _memory(peer: Peer, kind: str, grows: tuple[float, float]) -> Row:
         Spread.one(theirs),
         Spread.one(theirs / ours),
         None if peer.less is None else Target("at least", peer.less),
-        note="ours: peak beyond the inputs, as NumPy allocates; theirs: peak of the process beyond what it held",
+        note="ours: peak beyond the inputs, as NumPy allocates; theirs: peak of the process beyond "
+        "what it held",
         meaning="times less",
     )
 

@@ -1,7 +1,8 @@
 """PyTorch in a process of its own, which times and weighs itself.
 
-Its threads and those of our BLAS wait in a loop after each product; within one process, or without a pause, each would
-slow the other. So the two take turns, and what still spins when the other begins is outlasted by its lead of untimed runs, or by a pause.
+Its threads and those of our BLAS wait in a loop after each product; within one process, or without
+a pause, each would slow the other. So the two take turns, and what still spins when the other
+begins is outlasted by its lead of untimed runs, or by a pause.
 """
 
 from __future__ import annotations
@@ -51,7 +52,12 @@ class Process:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._ours.close()
         self._process.join(5)
         if self._process.is_alive():
@@ -145,7 +151,9 @@ def _weighed(call: public.Call, kind: str) -> Weighed:
     status, clear = Path("/proc/self/status"), Path("/proc/self/clear_refs")
     gc.collect()
     try:
-        ctypes.CDLL(None).malloc_trim(0)  # what is free goes back to the system, so that using it again counts
+        ctypes.CDLL(None).malloc_trim(
+            0
+        )  # what is free goes back to the system, so that using it again counts
         clear.write_text("5")  # the peak starts anew
         before = _megabytes(status, "VmRSS")
     except (AttributeError, OSError):
@@ -162,4 +170,9 @@ def _megabytes(status: Path, field: str) -> float:
     return int(line.split()[1]) * 1024 / 1e6
 
 
-QUESTIONS: dict[str, Callable[..., Any]] = {"reads": _reads, "gradients": _gradients, "seconds": _seconds, "weighed": _weighed}
+QUESTIONS: dict[str, Callable[..., Any]] = {
+    "reads": _reads,
+    "gradients": _gradients,
+    "seconds": _seconds,
+    "weighed": _weighed,
+}

@@ -1,9 +1,10 @@
 """Public PyTorch implementations of the same rules, as calls of one shape.
 
-Runs in a process of its own (`benchmarks.process`), and nothing else imports it: PyTorch and the packages are loaded when a
-call is made, from where they are installed. fla-core's references are loaded by file, since the package itself imports
-Triton. The cell of atlas-rnn computes projections and gates from tokens; here these modules hand it slices of its input, so
-that it does the same work as our forms: keys, values, queries and gates go in, reads come out.
+Runs in a process of its own (`benchmarks.process`), and nothing else imports it: PyTorch and the
+packages are loaded when a call is made, from where they are installed. fla-core's references are
+loaded by file, since the package itself imports Triton. The cell of atlas-rnn computes projections
+and gates from tokens; here these modules hand it slices of its input, so that it does the same work
+as our forms: keys, values, queries and gates go in, reads come out.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ HOW = {
     "torch": "PyTorch is not installed (extra bench)",
     "fla": "fla-core is not installed (extra bench)",
     "titans_pytorch": "titans-pytorch is not installed (extra bench)",
-    "atlas_pytorch": "atlas_pytorch is not installed: clone engineerA314/atlas-rnn from GitHub and name the clone in PYTHONPATH"
+    "atlas_pytorch": "atlas_pytorch is not installed: clone engineerA314/atlas-rnn from GitHub and name the "
+    "clone in PYTHONPATH"
     " (do not install it: its package calls itself titans-pytorch)",
 }
 
@@ -58,7 +60,13 @@ class Call(NamedTuple):
     def both(self) -> tuple[Any, dict[str, Any]]:
         """Reads, and the gradient of their product with `bar` by every leaf."""
         y = self.reads(self.leaves)
-        return y, dict(zip(self.leaves, module("torch").autograd.grad(y, list(self.leaves.values()), self.bar), strict=True))
+        return y, dict(
+            zip(
+                self.leaves,
+                module("torch").autograd.grad(y, list(self.leaves.values()), self.bar),
+                strict=True,
+            )
+        )
 
 
 def module(name: str) -> Any:
@@ -68,7 +76,9 @@ def module(name: str) -> Any:
     except ImportError as error:
         package = name.partition(".")[0]
         installed = importlib.util.find_spec(package) is not None
-        raise Missing(f"{package} does not import: {error}" if installed else HOW[package]) from None
+        raise Missing(
+            f"{package} does not import: {error}" if installed else HOW[package]
+        ) from None
 
 
 def call(name: str, arrays: Arrays, bar: Array, options: dict[str, Any]) -> Call:
@@ -76,7 +86,7 @@ def call(name: str, arrays: Arrays, bar: Array, options: dict[str, Any]) -> Call
     return CALLS[name](arrays, bar, **options)
 
 
-# -- fla-core -----------------------------------------------------------------------------------------
+# -- fla-core --------------------------------------------------------------------------------------
 
 
 def _references(operation: str) -> Any:
@@ -90,7 +100,9 @@ def _references(operation: str) -> Any:
         raise Missing(f"fla-core's ops/{operation}/naive.py does not import: {error}") from None
 
 
-def _fla(arrays: Arrays, bar: Array, reads: Callable[[dict[str, Any]], Any], *, heads_first: bool) -> Call:
+def _fla(
+    arrays: Arrays, bar: Array, reads: Callable[[dict[str, Any]], Any], *, heads_first: bool
+) -> Call:
     """A call in the layout (1, T, heads, ...) or (1, heads, T, ...)."""
 
     def theirs(array: Array) -> Array:
@@ -116,7 +128,9 @@ def _fla_delta(arrays: Arrays, bar: Array, *, chunk: int | None) -> Call:
     def reads(x: dict[str, Any]) -> Any:
         if chunk is None:
             return naive.delta_rule_recurrence(x["q"], x["k"], x["v"], x["step_size"])[0]
-        return naive.delta_rule_chunkwise(x["q"], x["k"], x["v"], x["step_size"], chunk_size=chunk)[0]
+        return naive.delta_rule_chunkwise(x["q"], x["k"], x["v"], x["step_size"], chunk_size=chunk)[
+            0
+        ]
 
     return _fla(arrays, bar, reads, heads_first=True)
 
@@ -128,7 +142,9 @@ def _fla_gated_delta(arrays: Arrays, bar: Array, *, chunk: int | None) -> Call:
         settings = {"beta": x["step_size"], "g": x["retain"].log(), "output_final_state": True}
         if chunk is None:
             return naive.naive_recurrent_gated_delta_rule(x["q"], x["k"], x["v"], **settings)[0]
-        return naive.naive_chunk_gated_delta_rule(x["q"], x["k"], x["v"], chunk_size=chunk, **settings)[0]
+        return naive.naive_chunk_gated_delta_rule(
+            x["q"], x["k"], x["v"], chunk_size=chunk, **settings
+        )[0]
 
     return _fla(arrays, bar, reads, heads_first=False)
 
@@ -152,11 +168,13 @@ def _fla_momentum_delta(arrays: Arrays, bar: Array, *, chunk: int | None) -> Cal
     return _fla(arrays, bar, reads, heads_first=False)
 
 
-# -- atlas-rnn ----------------------------------------------------------------------------------------
+# -- atlas-rnn -------------------------------------------------------------------------------------
 
 
 def _columns(start: int, stop: int) -> Any:
-    """A module that returns some columns of its input, in place of what the cell would compute from it."""
+    """A module that returns some columns of its input, in place of what the cell would compute from
+    it.
+    """
 
     class Columns(module("torch").nn.Module):  # type: ignore[misc]  # a class of a library that may not be there
         def forward(self, x: Any) -> Any:
@@ -165,7 +183,9 @@ def _columns(start: int, stop: int) -> Any:
     return Columns()
 
 
-def _atlas_rnn(arrays: Arrays, bar: Array, *, scan_chunk_len: int | None, window: int, device: str = "cpu") -> Call:
+def _atlas_rnn(
+    arrays: Arrays, bar: Array, *, scan_chunk_len: int | None, window: int, device: str = "cpu"
+) -> Call:
     torch, cell_module = module("torch"), module("atlas_pytorch.rnn_memory")
     heads, tokens, d = arrays["k"].shape
     cell = cell_module.OmegaRNNMemoryCell(
@@ -198,20 +218,34 @@ def _atlas_rnn(arrays: Arrays, bar: Array, *, scan_chunk_len: int | None, window
         parts = dict(zip(places, np.split(by_leaf["x"], bounds[1:-1], axis=-1), strict=True))
         return {name: split(part).reshape(arrays[name].shape) for name, part in parts.items()}
 
-    x = torch.tensor(np.concatenate([joined(arrays[name]) for name in places], axis=-1)[None], device=device, requires_grad=True)
-    return Call({"x": x}, lambda leaves: cell(leaves["x"])[0], torch.tensor(joined(bar)[None], device=device), split, gradients)
+    x = torch.tensor(
+        np.concatenate([joined(arrays[name]) for name in places], axis=-1)[None],
+        device=device,
+        requires_grad=True,
+    )
+    return Call(
+        {"x": x},
+        lambda leaves: cell(leaves["x"])[0],
+        torch.tensor(joined(bar)[None], device=device),
+        split,
+        gradients,
+    )
 
 
-# -- titans-pytorch -----------------------------------------------------------------------------------
+# -- titans-pytorch --------------------------------------------------------------------------------
 
 
 def _titans(arrays: Arrays, bar: Array, *, chunk: int, double: bool = False) -> Call:
-    """Its neural memory with a linear model and momentum, from tokens drawn here: projections, norms and gates are its own."""
+    """Its neural memory with a linear model and momentum, from tokens drawn here: projections,
+    norms and gates are its own.
+    """
     torch, package = module("torch"), module("titans_pytorch")
     heads, tokens, d = arrays["k"].shape
     torch.manual_seed(0)
     model = package.MemoryMLP(d, depth=1)
-    memory = package.NeuralMemory(dim=heads * d, dim_head=d, heads=heads, chunk_size=chunk, model=model)
+    memory = package.NeuralMemory(
+        dim=heads * d, dim_head=d, heads=heads, chunk_size=chunk, model=model
+    )
     dtype = torch.float64 if double else torch.float32
     memory.to(dtype)
 
@@ -219,11 +253,25 @@ def _titans(arrays: Arrays, bar: Array, *, chunk: int, double: bool = False) -> 
         return array.swapaxes(0, 1).reshape(1, tokens, -1)
 
     leaves = {"x": torch.tensor(joined(arrays["v"]), dtype=dtype, requires_grad=True)}
-    leaves |= {f"parameter {n}": each for n, each in enumerate(memory.parameters()) if each.requires_grad}
-    used = torch.autograd.grad(memory(leaves["x"])[0].sum(), list(leaves.values()), allow_unused=True)
-    leaves = {name: leaf for (name, leaf), grad in zip(leaves.items(), used, strict=True) if grad is not None}
+    leaves |= {
+        f"parameter {n}": each for n, each in enumerate(memory.parameters()) if each.requires_grad
+    }
+    used = torch.autograd.grad(
+        memory(leaves["x"])[0].sum(), list(leaves.values()), allow_unused=True
+    )
+    leaves = {
+        name: leaf
+        for (name, leaf), grad in zip(leaves.items(), used, strict=True)
+        if grad is not None
+    }
     bars = torch.tensor(joined(bar), dtype=dtype)
-    return Call(leaves, lambda inputs: memory(inputs["x"])[0], bars, lambda y: y, lambda gradients: gradients)
+    return Call(
+        leaves,
+        lambda inputs: memory(inputs["x"])[0],
+        bars,
+        lambda y: y,
+        lambda gradients: gradients,
+    )
 
 
 CALLS: dict[str, Callable[..., Call]] = {

@@ -1,11 +1,12 @@
 """Time and memory of forward and backward over the number of tokens, for every form.
 
-A form goes on to four times the tokens while that is likely to stay within its limits: forms that are judged - those that
-promise time and memory linear in T - reach 65,536 tokens, the others stop where they become a burden. The slope is that of
-a straight line through log time against log T from 1,024 tokens on, where the time of a longer sequence is its ratio to that of
-1,024 tokens taken before and after it: minutes lie between the first size and the last, and a machine changes its pace. Memory is
-what NumPy allocates at the peak beyond the inputs; floats per token and channel leave out the outputs too, which are reads,
-state and one gradient for each input.
+A form goes on to four times the tokens while that is likely to stay within its limits: forms that
+are judged - those that promise time and memory linear in T - reach 65,536 tokens, the others stop
+where they become a burden. The slope is that of a straight line through log time against log T from
+1,024 tokens on, where the time of a longer sequence is its ratio to that of 1,024 tokens taken
+before and after it: minutes lie between the first size and the last, and a machine changes its
+pace. Memory is what NumPy allocates at the peak beyond the inputs; floats per token and channel
+leave out the outputs too, which are reads, state and one gradient for each input.
 """
 
 from __future__ import annotations
@@ -18,7 +19,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks import memories, plots
-from benchmarks.measure import LEAD, Report, Row, Spread, Target, Work, alternated, peak_memory, repeated, runs_within, timer, touch
+from benchmarks.measure import (
+    LEAD,
+    Report,
+    Row,
+    Spread,
+    Target,
+    Work,
+    alternated,
+    peak_memory,
+    repeated,
+    runs_within,
+    timer,
+    touch,
+)
 from benchmarks.memories import HEADS, D, Memory, sequence, work
 
 SIZES = tuple(16 * 4**n for n in range(7))  # 16 to 65,536 tokens
@@ -64,7 +78,8 @@ class Point(NamedTuple):
         tokens: T.
         seconds: of a run, the median.
         peak, beyond_outputs: bytes at the peak beyond the inputs, and beyond inputs and outputs.
-        ratio: of a judged form from `LINEAR_FROM` on, the time over that of `LINEAR_FROM` tokens, taken in turn.
+        ratio: of a judged form from `LINEAR_FROM` on, the time over that of `LINEAR_FROM` tokens,
+            taken in turn.
     """
 
     tokens: int
@@ -82,7 +97,10 @@ def report() -> Report:
     """The slopes and the memory of the judged forms, and the figure of all."""
     curves = {form.label: _measured(form) for form in FORMS}
     rows = [row for form in FORMS if form.judged for row in _rows(form, curves[form.label])]
-    data = {label: [point._asdict() | {"floats": point.floats} for point in points] for label, points in curves.items()}
+    data = {
+        label: [point._asdict() | {"floats": point.floats} for point in points]
+        for label, points in curves.items()
+    }
     return Report(rows, data, ("scaling.png", partial(_draw, curves)))
 
 
@@ -115,8 +133,9 @@ def _affordable(points: list[Point], limit: tuple[float, float]) -> bool:
 def _point(form: Form, tokens: int, reference: Work | None = None) -> Point:
     """Measure one size: memory, which also warms up, then the median time of runs within a moment.
 
-    With a reference three runs, two of the largest size, each between two samples of it. Work space belongs to a thread, and
-    memory is taken in one of its own, so the thread that is timed runs once before.
+    With a reference three runs, two of the largest size, each between two samples of it. Work space
+    belongs to a thread, and memory is taken in one of its own, so the thread that is timed runs
+    once before.
     """
     run = work(form.memory, "both", sequence(form.memory, tokens), form.form)
     outputs = 0
@@ -132,8 +151,16 @@ def _point(form: Form, tokens: int, reference: Work | None = None) -> Point:
         if tokens < SIZES[-1]:  # the largest size has the work space of the one before it
             run()
         touch(round(peak))
-        timing = alternated(seconds, timer(repeated(reference, times)), samples=2 if tokens == SIZES[-1] else 3)
-        return Point(tokens, float(np.median(timing.ours)), peak, peak - outputs, times * float(np.median(timing.ratio)))
+        timing = alternated(
+            seconds, timer(repeated(reference, times)), samples=2 if tokens == SIZES[-1] else 3
+        )
+        return Point(
+            tokens,
+            float(np.median(timing.ours)),
+            peak,
+            peak - outputs,
+            times * float(np.median(timing.ratio)),
+        )
     touch(round(peak))
     samples = [seconds()]
     while len(samples) < 5 and sum(samples) < MOMENT:
@@ -146,7 +173,11 @@ def slope(points: list[Point]) -> float:
     some = [point for point in points if not math.isnan(point.ratio)]
     if len(some) < 2:
         return math.nan
-    return float(np.polyfit(np.log([point.tokens for point in some]), np.log([point.ratio for point in some]), 1)[0])
+    return float(
+        np.polyfit(
+            np.log([point.tokens for point in some]), np.log([point.ratio for point in some]), 1
+        )[0]
+    )
 
 
 def _rows(form: Form, points: list[Point]) -> list[Row]:
@@ -175,7 +206,8 @@ def _rows(form: Form, points: list[Point]) -> list[Row]:
             Spread.one(last.floats / first.floats),
             Target("at most", None, FLOATS),
             error,
-            note=f"per token and channel beyond inputs and outputs, at its largest; the last size peaks at {last.peak / 1e6:.0f} MB",
+            note="per token and channel beyond inputs and outputs, at its largest; the last size "
+            f"peaks at {last.peak / 1e6:.0f} MB",
         ),
     ]
 
@@ -183,7 +215,10 @@ def _rows(form: Form, points: list[Point]) -> list[Row]:
 def _draw(curves: dict[str, list[Point]], path: Path) -> None:
     """Time and memory over T."""
     title = f"Forward and backward, {HEADS} heads, d = {D}, c = {memories.WINDOW}, float32"
-    labels = [("time", "tokens", "seconds"), ("memory beyond the inputs, at the peak", "tokens", "MB")]
+    labels = [
+        ("time", "tokens", "seconds"),
+        ("memory beyond the inputs, at the peak", "tokens", "MB"),
+    ]
     figure, (left, right) = plots.panels(2, title, labels)
     for which, (label, points) in enumerate(curves.items()):
         tokens = [point.tokens for point in points]
@@ -191,7 +226,9 @@ def _draw(curves: dict[str, list[Point]], path: Path) -> None:
         plots.line(left, tokens, [point.seconds for point in points], which, label, **look)
         plots.line(right, tokens, [point.peak / 1e6 for point in points], which, label, **look)
     channels = np.array([SIZES[0], SIZES[-1]]) * HEADS * D
-    right.plot([SIZES[0], SIZES[-1]], channels * 4 * FLOATS / 1e6, color="#bbbbbb", linestyle=":", zorder=0)
+    right.plot(
+        [SIZES[0], SIZES[-1]], channels * 4 * FLOATS / 1e6, color="#bbbbbb", linestyle=":", zorder=0
+    )
     right.annotate(
         f"{FLOATS} floats per token and channel",
         (SIZES[-2], channels[-1] * 4 * FLOATS / 1e6),

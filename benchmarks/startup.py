@@ -1,4 +1,6 @@
-"""Start-up time of the command line and the library, against the interpreter with their libraries."""
+"""Start-up time of the command line and the library, against the interpreter with their
+libraries.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,21 @@ def rows() -> list[Row]:
     """CPU time of whole processes."""
     result = []
     for name, (ours, reference, theirs) in COMMANDS.items():
-        timing = bracketed(partial(_python, ours), partial(_python, theirs), samples=3, clock=_children)
+        timing = bracketed(
+            partial(_python, ours), partial(_python, theirs), samples=3, clock=_children
+        )
         times = Spread.of(timing.ours, 1e3), Spread.of(timing.theirs, 1e3)
-        result.append(Row(name, "ms", times[0], reference, times[1], Spread.of(timing.ratio), note="CPU time of the process"))
+        result.append(
+            Row(
+                name,
+                "ms",
+                times[0],
+                reference,
+                times[1],
+                Spread.of(timing.ratio),
+                note="CPU time of the process",
+            )
+        )
     return result
 
 

@@ -1,6 +1,7 @@
 """The price of one op on the tape, against HIPS autograd on the same chain.
 
-x <- tanh(x w + b) x on 4 x 4 arrays, 100 ops and a sum: small enough that nearly all of it is bookkeeping.
+x <- tanh(x w + b) x on 4 x 4 arrays, 100 ops and a sum: small enough that nearly all of it is
+bookkeeping.
 """
 
 from __future__ import annotations
@@ -26,8 +27,12 @@ def rows() -> list[Row]:
     truth = gradient(x, w, b)
     if relative_error(theirs(x, w, b), truth) > 1e-12:
         raise AssertionError("tape: autograd finds another gradient of the same chain")
-    timing = bracketed(repeated(lambda: gradient(*low), 3), repeated(lambda: theirs(*low), 3), samples=101)
-    plain = bracketed(repeated(lambda: _chain(ops)(*low), 9), repeated(lambda: _chain(np)(*low), 9), samples=51)
+    timing = bracketed(
+        repeated(lambda: gradient(*low), 3), repeated(lambda: theirs(*low), 3), samples=101
+    )
+    plain = bracketed(
+        repeated(lambda: _chain(ops)(*low), 9), repeated(lambda: _chain(np)(*low), 9), samples=51
+    )
     per_op = 1e6 / OPS
     return [
         Row(

@@ -44,7 +44,9 @@ def _rows(run: dict[str, Any]) -> list[str]:
 
     A figure that was not measured stays empty.
     """
-    machine = ", ".join(f"{key} {value}" for key, value in run["machine"].items() if not isinstance(value, dict))
+    machine = ", ".join(
+        f"{key} {value}" for key, value in run["machine"].items() if not isinstance(value, dict)
+    )
     rows = [
         (
             html.escape(row["name"]),

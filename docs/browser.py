@@ -2,15 +2,17 @@
 
     python -m docs.browser [build/site] [--out build/docs-test] [--only TEXT] [--jobs N]
 
-Checked: errors on the console, failed requests and requests to anywhere else, equations that are not rendered, pages wider than
-the window, clauses that are not beside their code (below it on a narrow screen), text that does not stand out from its page,
-copy buttons, the search, and the way from a clause to its proofs. Screenshots of every page but those of source are kept under
---out. CHROMIUM names the browser.
+Checked: errors on the console, failed requests and requests to anywhere else, equations that are
+not rendered, pages wider than the window, clauses that are not beside their code (below it on a
+narrow screen), text that does not stand out from its page, copy buttons, the search, and the way
+from a clause to its proofs. Screenshots of every page but those of source are kept under --out.
+CHROMIUM names the browser.
 
-A page is loaded once and checked four times: a reader makes the window narrow and presses the switch of the theme. The site
-remembers that theme, so half of the pages are loaded light and half dark. Transitions and animations are switched off.
-Pages of source code are the majority and share one template, where only the text of one block differs. Each is checked wide and
-narrow in the theme of its reader, so half of them light and half dark. Several readers share the pages among them. The
+A page is loaded once and checked four times: a reader makes the window narrow and presses the
+switch of the theme. The site remembers that theme, so half of the pages are loaded light and half
+dark. Transitions and animations are switched off. Pages of source code are the majority and share
+one template, where only the text of one block differs. Each is checked wide and narrow in the theme
+of its reader, so half of them light and half dark. Several readers share the pages among them. The
 search is checked on the start page, and only that page gets the entries of the index.
 """
 
@@ -42,7 +44,8 @@ SEARCHES = (
     ("Gradient over the window", "specs/omega/", "#omega-5"),
     ("Without python-flint", "specs/certify/", "#cert-14"),
 )
-#: A clause from which a reader follows the links to its proofs, and the words of a page without a recorded run.
+#: A clause from which a reader follows the links to its proofs, and the words of a page without a
+#: recorded run.
 CLAUSE = ("specs/omega/", "#omega-5")
 UNRECORDED = "No run of the tests is recorded"
 #: The index of the search, which every page loads and prepares in about a second.
@@ -83,9 +86,14 @@ class Site(SimpleHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.path != INDEX or urlsplit(self.headers.get("Referer", "")).path == "/":
             return super().do_GET()
-        body = json.dumps({**json.loads(Path(self.directory, INDEX[1:]).read_text()), "docs": []}).encode()
+        body = json.dumps(
+            {**json.loads(Path(self.directory, INDEX[1:]).read_text()), "docs": []}
+        ).encode()
         self.send_response(200)
-        for name, value in {"Content-Type": "application/json", "Content-Length": str(len(body))}.items():
+        for name, value in {
+            "Content-Type": "application/json",
+            "Content-Length": str(len(body)),
+        }.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
@@ -127,15 +135,42 @@ class Reader:
         self.page, self.base, self.theme, self.out = page, base, theme, out
         self.place, self.wrong = "", list[str]()
         page.set_default_timeout(PATIENCE)
-        page.on("console", lambda message: self.say(f"console: {message.text}") if message.type in ("error", "warning") else None)
+        page.on(
+            "console",
+            lambda message: (
+                self.say(f"console: {message.text}")
+                if message.type in ("error", "warning")
+                else None
+            ),
+        )
         page.on("pageerror", lambda error: self.say(f"script: {error}"))
-        page.on("requestfailed", lambda request: self.say(f"request failed: {request.url}") if request.failure != LEFT else None)
-        page.on("request", lambda request: self.say(f"outside request: {request.url}") if self.outside(request.url) else None)
-        page.on("response", lambda response: self.say(f"status {response.status}: {response.url}") if response.status >= 400 else None)
+        page.on(
+            "requestfailed",
+            lambda request: (
+                self.say(f"request failed: {request.url}") if request.failure != LEFT else None
+            ),
+        )
+        page.on(
+            "request",
+            lambda request: (
+                self.say(f"outside request: {request.url}") if self.outside(request.url) else None
+            ),
+        )
+        page.on(
+            "response",
+            lambda response: (
+                self.say(f"status {response.status}: {response.url}")
+                if response.status >= 400
+                else None
+            ),
+        )
 
     def outside(self, url: str) -> bool:
         parts = urlsplit(url)
-        return parts.scheme in ("http", "https", "ws", "wss") and f"{parts.scheme}://{parts.netloc}" != self.base
+        return (
+            parts.scheme in ("http", "https", "ws", "wss")
+            and f"{parts.scheme}://{parts.netloc}" != self.base
+        )
 
     def say(self, what: str) -> None:
         self.wrong.append(f"{self.place}: {what}")
@@ -211,7 +246,10 @@ class Reader:
             await self.open(f"{page}{anchor}")
             proof = self.page.locator(f"h3{anchor} + .clause details.{kind}")
             if not await proof.count():
-                if kind != "vector" or not await self.page.locator("article", has_text=UNRECORDED).count():
+                if (
+                    kind != "vector"
+                    or not await self.page.locator("article", has_text=UNRECORDED).count()
+                ):
                     self.say("there is none")
                 continue
             if await proof.get_attribute("open") is None:
@@ -230,7 +268,9 @@ def _size(width: str) -> Any:
 
 def browser_path() -> str:
     """The path of Debian's Chromium, or of the browser that CHROMIUM names."""
-    path = shutil.which(os.environ.get("CHROMIUM") or "chromium") or shutil.which("chromium-browser")
+    path = shutil.which(os.environ.get("CHROMIUM") or "chromium") or shutil.which(
+        "chromium-browser"
+    )
     if not path:
         raise LookupError("no Chromium: apt-get install chromium, or name one in CHROMIUM")
     return path
@@ -254,29 +294,49 @@ async def read(base: str, addresses: list[str], out: Path, jobs: int) -> list[st
         return reader.wrong
 
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=browser_path(), args=["--no-sandbox"])
+        browser = await playwright.chromium.launch(
+            executable_path=browser_path(), args=["--no-sandbox"]
+        )
         readers = []
         for number in range(max(jobs, len(THEMES))):
             theme = list(THEMES)[number % len(THEMES)]  # what the system of this reader prefers
             context = await browser.new_context(color_scheme=theme, reduced_motion="reduce")
             await context.add_init_script(STILL)
-            readers.append(reads(Reader(await context.new_page(), base, theme, out), number < len(THEMES)))
+            readers.append(
+                reads(Reader(await context.new_page(), base, theme, out), number < len(THEMES))
+            )
         complaints = await asyncio.gather(*readers)
         await browser.close()
     return sorted(wrong for each in complaints for wrong in each)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m docs.browser", description="Open every page of the site in Chromium.")
+    parser = argparse.ArgumentParser(
+        prog="python -m docs.browser", description="Open every page of the site in Chromium."
+    )
     parser.add_argument("site", nargs="?", type=Path, default=Path("build/site"))
-    parser.add_argument("--out", type=Path, default=Path("build/docs-test"), help="where screenshots go")
+    parser.add_argument(
+        "--out", type=Path, default=Path("build/docs-test"), help="where screenshots go"
+    )
     parser.add_argument("--only", default="", help="pages whose address holds this")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="readers at a time, two at least: one in each theme")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=os.cpu_count() or 1,
+        help="readers at a time, two at least: one in each theme",
+    )
     options = parser.parse_args()
     started = time.monotonic()
     chosen = [each for each in pages(options.site) if options.only in each]
     if not chosen:
-        parser.error(f"{options.site}: no page" + (f" whose address holds {options.only!r}" if options.only else "; make docs builds them"))
+        parser.error(
+            f"{options.site}: no page"
+            + (
+                f" whose address holds {options.only!r}"
+                if options.only
+                else "; make docs builds them"
+            )
+        )
     options.out.mkdir(parents=True, exist_ok=True)
     try:
         with served(options.site) as base:
@@ -285,7 +345,8 @@ def main() -> int:
         parser.error(str(error))
     print("\n".join(wrong[:100]))
     print(
-        f"{len(chosen)} pages, {len(WIDTHS)} widths, {len(THEMES)} themes in {time.monotonic() - started:.0f} s: "
+        f"{len(chosen)} pages, {len(WIDTHS)} widths, {len(THEMES)} themes in "
+        f"{time.monotonic() - started:.0f} s: "
         f"{len(wrong)} complaints; screenshots in {options.out}"
     )
     return 1 if wrong else 0

@@ -13,7 +13,14 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 #: Attributes by which a browser loads something on its own.
-LOADING = {"script": "src", "img": "src", "iframe": "src", "source": "src", "object": "data", "link": "href"}
+LOADING = {
+    "script": "src",
+    "img": "src",
+    "iframe": "src",
+    "source": "src",
+    "object": "data",
+    "link": "href",
+}
 #: Links of a page's head that a browser does not load.
 NOT_LOADED = {"canonical", "prev", "next", "alternate", "edit"}
 
@@ -36,13 +43,20 @@ class Page(HTMLParser):
                 self.anchors.add(attributes[key] or "")
         if tag == "a" and attributes.get("href"):
             self.links.append((line, attributes["href"] or ""))
-        if tag in LOADING and attributes.get(LOADING[tag]) and not set((attributes.get("rel") or "").split()) & NOT_LOADED:
+        if (
+            tag in LOADING
+            and attributes.get(LOADING[tag])
+            and not set((attributes.get("rel") or "").split()) & NOT_LOADED
+        ):
             self.loaded.append((line, attributes[LOADING[tag]] or ""))
 
 
 def problems(folder: Path) -> Iterator[str]:
     """One line for each link that leads nowhere and each file that is loaded from elsewhere."""
-    pages = {path.relative_to(folder).as_posix(): Page(path.read_text()) for path in sorted(folder.rglob("*.html"))}
+    pages = {
+        path.relative_to(folder).as_posix(): Page(path.read_text())
+        for path in sorted(folder.rglob("*.html"))
+    }
     for name, page in pages.items():
         if name == "404.html":  # its links are from the root of a host
             continue
@@ -65,7 +79,11 @@ def _target(folder: Path, page: str, link: str) -> tuple[str, str] | None:
     parts = urlsplit(link)
     if parts.scheme or parts.netloc:
         return None
-    path = page if not parts.path else posixpath.normpath(posixpath.join(posixpath.dirname(page), unquote(parts.path)))
+    path = (
+        page
+        if not parts.path
+        else posixpath.normpath(posixpath.join(posixpath.dirname(page), unquote(parts.path)))
+    )
     if (folder / path).is_dir():
         path = posixpath.normpath(posixpath.join(path, "index.html"))
     return path, unquote(parts.fragment)
@@ -73,10 +91,20 @@ def _target(folder: Path, page: str, link: str) -> tuple[str, str] | None:
 
 def main(folder: str = "build/site", *others: str) -> int:
     if others or not any(Path(folder).rglob("*.html")):
-        print(f"{folder}: one folder is needed, with a site in it; make docs builds one", file=sys.stderr)
+        print(
+            f"{folder}: one folder is needed, with a site in it; make docs builds one",
+            file=sys.stderr,
+        )
         return 2
     broken = list(problems(Path(folder)))
-    print("\n".join([*broken[:50], f"{len(broken)} broken links" if broken else "every link leads somewhere"]))
+    print(
+        "\n".join(
+            [
+                *broken[:50],
+                f"{len(broken)} broken links" if broken else "every link leads somewhere",
+            ]
+        )
+    )
     return 1 if broken else 0
 
 

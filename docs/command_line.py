@@ -16,7 +16,8 @@ def page() -> str:
     from atlas_ref.cli.main import app
 
     parts = [
-        "# Command line\n\nResults go to standard output, words and progress to standard error. Every command takes "
+        "# Command line\n\nResults go to standard output, words and progress to standard "
+        "error. Every command takes "
         "`--json`, which prints one object. "
         "Exit codes: 2 for bad input, else 1 if something is not right, "
         "else 3 if nothing could be compared, else 0.\n"
@@ -40,10 +41,16 @@ def _command(name: str, command: Any) -> str:
     options = [each for each in parameters if each.param_type_name == "option"]
     usage = " ".join(["atlas-ref", name, *arguments, "[OPTIONS]"])
     rows = [
-        (tables.code(_argument(each)), html.escape(getattr(each, "help", None) or ""), "") for each in parameters if each not in options
+        (tables.code(_argument(each)), html.escape(getattr(each, "help", None) or ""), "")
+        for each in parameters
+        if each not in options
     ]
     rows += [
-        (tables.code(" ".join([*each.opts, *each.secondary_opts, _metavar(each)]).strip()), html.escape(each.help or ""), _default(each))
+        (
+            tables.code(" ".join([*each.opts, *each.secondary_opts, _metavar(each)]).strip()),
+            html.escape(each.help or ""),
+            _default(each),
+        )
         for each in options
     ]
     text = f"## {name}\n\n{html.escape(' '.join((command.help or '').split()))}\n\n    {usage}\n\n"
@@ -62,4 +69,8 @@ def _metavar(option: Any) -> str:
 def _default(option: Any) -> str:
     if option.required:
         return "must be given"
-    return "" if option.default in (None, False, (), []) or option.is_flag else tables.code(str(option.default))
+    return (
+        ""
+        if option.default in (None, False, (), []) or option.is_flag
+        else tables.code(str(option.default))
+    )

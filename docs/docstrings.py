@@ -7,13 +7,16 @@ from typing import Any
 
 import griffe
 
-#: Names before a colon, two at least, with a shape behind them or none. Griffe takes what follows the first blank for a type.
+#: Names before a colon, two at least, with a shape behind them or none. Griffe takes what follows
+#: the first blank for a type.
 TOGETHER = re.compile(r"^( +)(\w+(?:, \w+)+)(?=(?: \([^\n]*?\))?: )", re.MULTILINE)
 
 
 def joined(text: str) -> str:
     """The text with no-break spaces between such names."""
-    return TOGETHER.sub(lambda match: match[1] + match[2].replace(", ", ",\N{NO-BREAK SPACE}"), text)
+    return TOGETHER.sub(
+        lambda match: match[1] + match[2].replace(", ", ",\N{NO-BREAK SPACE}"), text
+    )
 
 
 class Together(griffe.Extension):

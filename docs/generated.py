@@ -30,13 +30,19 @@ def specs(root: Path) -> list[str]:
 
 def copied(root: Path) -> list[str]:
     """Markdown files of the repository that are pages as they stand."""
-    paths = [path for folder in ("benchmarks", "examples", "vectors") for path in (root / folder).rglob("*.md")]
+    paths = [
+        path
+        for folder in ("benchmarks", "examples", "vectors")
+        for path in (root / folder).rglob("*.md")
+    ]
     readmes = sorted(path.relative_to(root).as_posix() for path in paths)
     return ["README.md", *links.COPIED, *readmes]
 
 
 def traced(root: Path) -> Trace:
-    """Clauses with their evidence, and with executed lines where a run of these sources is recorded."""
+    """Clauses with their evidence, and with executed lines where a run of these sources is
+    recorded.
+    """
     try:
         return trace(root, record.read(root))
     except record.RecordError:

@@ -36,7 +36,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     config.extra["trace"] = generated.traced(ROOT)
     for name, content in generated.pages(ROOT, config.extra["trace"]):
         files.append(File.generated(config, name, content=content))
-    for name, path in [*((f"bench/{each.name}", each) for each in benchmark_page.figures(ROOT)), *vector_pages.files(ROOT)]:
+    for name, path in [
+        *((f"bench/{each.name}", each) for each in benchmark_page.figures(ROOT)),
+        *vector_pages.files(ROOT),
+    ]:
         files.append(File.generated(config, name, abs_src_path=str(path)))
     return files
 

@@ -16,7 +16,8 @@ ROOT = Path(__file__).absolute().parents[1]
 LINK = re.compile(r"(?<!\!)\[([^\]\[]*(?:\[[^\]]*\][^\]\[]*)*)\]\(([^)\s]+)\)")
 #: Text where no clause ids are linked: code, equations, links, headings, tags.
 PROTECTED = re.compile(
-    r"(```.*?```|^    .*?$|`[^`]*`|\$\$.*?\$\$|\$[^$\n]+(?:\n[^$\n]+)?\$|\[[^\]]*\]\([^)]*\)|^#+ .*?$|<[^>]+>)", re.DOTALL | re.MULTILINE
+    r"(```.*?```|^    .*?$|`[^`]*`|\$\$.*?\$\$|\$[^$\n]+(?:\n[^$\n]+)?\$|\[[^\]]*\]\([^)]*\)|^#+ .*?$|<[^>]+>)",
+    re.DOTALL | re.MULTILINE,
 )
 COPIED = ("CONTRIBUTING.md", "CHANGELOG.md")
 
@@ -27,7 +28,11 @@ def page_of(path: str) -> str:
         return "index.md"
     if path.startswith("docs/pages/") and path.endswith(".md"):
         return path.removeprefix("docs/pages/")
-    if path.startswith("specs/") or path in COPIED or (path.endswith(".md") and path.startswith(("examples/", "benchmarks/", "vectors/"))):
+    if (
+        path.startswith("specs/")
+        or path in COPIED
+        or (path.endswith(".md") and path.startswith(("examples/", "benchmarks/", "vectors/")))
+    ):
         return path
     return f"source/{path}.md"
 
@@ -55,7 +60,9 @@ def moved(text: str, path: str, page: str) -> str:
         if ":" in target or not target:
             return match[0]
         file = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
-        if not fragment and file.startswith("specs/") and ID.fullmatch(words):  # a clause, by the name of its page alone
+        if (
+            not fragment and file.startswith("specs/") and ID.fullmatch(words)
+        ):  # a clause, by the name of its page alone
             fragment = words.lower()
         if (ROOT / file).is_dir():
             file = posixpath.join(file, "README.md")

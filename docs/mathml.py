@@ -34,8 +34,13 @@ def rendered(content: str, page: str) -> str:
 
     def replace(match: re.Match[str]) -> str:
         block = match[2] == "["
-        equations = [mathml(each, page, block=block) for each in BETWEEN.split(html.unescape(match[3]))]
-        return "".join(f'<div class="equation" tabindex="0">{math}</div>' if block else math for math in equations)
+        equations = [
+            mathml(each, page, block=block) for each in BETWEEN.split(html.unescape(match[3]))
+        ]
+        return "".join(
+            f'<div class="equation" tabindex="0">{math}</div>' if block else math
+            for math in equations
+        )
 
     return SPAN.sub(replace, content)
 
@@ -51,7 +56,9 @@ def mathml(latex: str, page: str, *, block: bool) -> str:
     commands = COMMAND.findall(markup)
     if commands:
         raise EquationError(f"{page}: {latex!r}: {', '.join(commands)} is not known")
-    return _barred(markup).replace("<math ", f'<math alttext="{html.escape(latex.strip(), quote=True)}" ', 1)
+    return _barred(markup).replace(
+        "<math ", f'<math alttext="{html.escape(latex.strip(), quote=True)}" ', 1
+    )
 
 
 def _barred(math: str) -> str:

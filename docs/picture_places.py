@@ -1,4 +1,6 @@
-"""Pictures where a page asks for one with `<!-- picture: NAME -->`, each with the command that draws it."""
+"""Pictures where a page asks for one with `<!-- picture: NAME -->`, each with the command that
+draws it.
+"""
 
 from __future__ import annotations
 

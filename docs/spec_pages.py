@@ -14,7 +14,8 @@ from docs.clauses.places import Place
 from docs.clauses.specs import Clause
 from docs.clauses.trace import Evidence, Trace
 
-#: Places shown in full beside a clause, the lines that one may have, and the clauses that it may name.
+#: Places shown in full beside a clause, the lines that one may have, and the clauses that it may
+#: name.
 SHOWN, LONGEST, BROADEST = 2, 70, 4
 TESTS_OPEN = 6
 UNRECORDED = """No run of the tests is recorded of these sources, so the recorded cases and the mutants of each clause are missing here;
@@ -39,35 +40,53 @@ def page(trace: Trace, root: Path, path: str) -> str:
     out: list[str] = []
     number = 1
     for clause in [heads[line] for line in sorted(heads)]:
-        out += [converted(_between(lines, number, clause.line)), *_clause(trace, root, clause, converted(clause.text), vectors, path)]
+        out += [
+            converted(_between(lines, number, clause.line)),
+            *_clause(trace, root, clause, converted(clause.text), vectors, path),
+        ]
         number = clause.last + 1
     out.append(converted(_between(lines, number, len(lines) + 1)))
     body = "\n".join(out)
     notation = (
         ""
         if path.endswith("notation.md")
-        else f"Symbols and names: [notation]({links.relative('specs/notation.md', path)}).\n{{ .notation }}\n\n"
+        else (
+            f"Symbols and names: [notation]({links.relative('specs/notation.md', path)}).\n{{ "
+            f".notation }}\n\n"
+        )
     )
     if not trace.recorded:
         notation += f"{UNRECORDED}\n{{ .notation }}\n\n"
     title, _, rest = body.partition("\n")
-    return f"---\nhide: [toc]\n---\n\n{title}\n\n{notation}{_contents([heads[line] for line in sorted(heads)])}{rest}"
+    return (
+        "---\nhide: "
+        f"[toc]\n---\n\n{title}\n\n{notation}{_contents([heads[line] for line in sorted(heads)])}{rest}"
+    )
 
 
 def _contents(clauses: list[Clause]) -> str:
     """The clauses of the page as links, since the code takes the place of a table of contents."""
     if not clauses:
         return ""
-    items = "\n".join(f"- [{each.id} {html.escape(each.title)}](#{each.id.lower()})" for each in clauses)
-    return f'<details class="proof contents" markdown="1"><summary>{len(clauses)} clauses</summary>\n\n{items}\n\n</details>\n\n'
+    items = "\n".join(
+        f"- [{each.id} {html.escape(each.title)}](#{each.id.lower()})" for each in clauses
+    )
+    return (
+        f'<details class="proof contents" markdown="1"><summary>{len(clauses)} '
+        f"clauses</summary>\n\n{items}\n\n</details>\n\n"
+    )
 
 
 def _between(lines: list[str], first: int, end: int) -> str:
     """Lines outside clauses, without the anchors of errata, which their headings carry here."""
-    return "\n".join(line for line in lines[first - 1 : end - 1] if not re.match(r'<a id="e-', line))
+    return "\n".join(
+        line for line in lines[first - 1 : end - 1] if not re.match(r'<a id="e-', line)
+    )
 
 
-def _clause(trace: Trace, root: Path, clause: Clause, text: str, vectors: Vectors, page: str) -> list[str]:
+def _clause(
+    trace: Trace, root: Path, clause: Clause, text: str, vectors: Vectors, page: str
+) -> list[str]:
     """Heading, contract and evidence of one clause."""
     evidence = trace.evidence[clause.id]
     left = ['<div class="contract" markdown="1">', "", text, "", "</div>"]
@@ -79,7 +98,19 @@ def _clause(trace: Trace, root: Path, clause: Clause, text: str, vectors: Vector
         "</div>",
     ]
     heading = f"### {clause.id} {clause.title} {{ #{clause.id.lower()} }}"
-    return ["", heading, "", '<div class="clause" markdown="1">', "", *left, "", *right, "", "</div>", ""]
+    return [
+        "",
+        heading,
+        "",
+        '<div class="clause" markdown="1">',
+        "",
+        *left,
+        "",
+        *right,
+        "",
+        "</div>",
+        "",
+    ]
 
 
 def _code(trace: Trace, root: Path, clause: Clause, evidence: Evidence, page: str) -> list[str]:
@@ -100,7 +131,9 @@ def _code(trace: Trace, root: Path, clause: Clause, evidence: Evidence, page: st
 
 
 def _shown(place: Place) -> bool:
-    return place.kind != "module" and len(place.ids) <= BROADEST and place.last - place.first < LONGEST
+    return (
+        place.kind != "module" and len(place.ids) <= BROADEST and place.last - place.first < LONGEST
+    )
 
 
 def fenced(root: Path, place: Place) -> list[str]:
@@ -111,23 +144,49 @@ def fenced(root: Path, place: Place) -> list[str]:
 
 
 def _link(place: Place, page: str) -> str:
-    words = place.path.removeprefix("atlas_ref/").removesuffix(".py") + (f" · {place.name}" if place.name else "")
+    words = place.path.removeprefix("atlas_ref/").removesuffix(".py") + (
+        f" · {place.name}" if place.name else ""
+    )
     return f"[`{words}`]({links.line_link(place.path, place.first, page)})"
 
 
-def _proofs(trace: Trace, clause: Clause, evidence: Evidence, vectors: Vectors, page: str) -> list[str]:
+def _proofs(
+    trace: Trace, clause: Clause, evidence: Evidence, vectors: Vectors, page: str
+) -> list[str]:
     """Tests, errata, vectors and mutants of a clause, as lists of links."""
     out: list[str] = []
-    tests = [f"[{tables.words_of(each.name)}]({links.line_link(each.path, each.line, page)})" for each in evidence.tests]
+    tests = [
+        f"[{tables.words_of(each.name)}]({links.line_link(each.path, each.line, page)})"
+        for each in evidence.tests
+    ]
     out += _list("Proved by", "test", tests, TESTS_OPEN)
-    errata = [f"[{each} {trace.clauses[each].title}]({links.clause_link(trace.clauses[each], page)})" for each in evidence.errata]
+    errata = [
+        f"[{each} {trace.clauses[each].title}]({links.clause_link(trace.clauses[each], page)})"
+        for each in evidence.errata
+    ]
     out += _list("Errata", "erratum", errata, TESTS_OPEN)
     count = f"{len(evidence.vectors)} recorded case{'s' * (len(evidence.vectors) != 1)}"
-    out += _list("Exercised by", "vector", vector_pages.listed_by_target(evidence.vectors, vectors, page), 0, count)
+    out += _list(
+        "Exercised by",
+        "vector",
+        vector_pages.listed_by_target(evidence.vectors, vectors, page),
+        0,
+        count,
+    )
     mutants = [
-        f"[{each.name}]({links.relative('tables/mutants.md', page)}#{each.name}): {html.escape(each.what)}" for each in evidence.mutants
+        (
+            f"[{each.name}]({links.relative('tables/mutants.md', page)}#{each.name}): "
+            f"{html.escape(each.what)}"
+        )
+        for each in evidence.mutants
     ]
-    out += _list("Dies by a test of this clause", "mutant", mutants, 0, f"{len(mutants)} mutant{'s' * (len(mutants) != 1)}")
+    out += _list(
+        "Dies by a test of this clause",
+        "mutant",
+        mutants,
+        0,
+        f"{len(mutants)} mutant{'s' * (len(mutants) != 1)}",
+    )
     return out
 
 
@@ -135,7 +194,9 @@ def _list(title: str, kind: str, items: list[str], opened: int, count: str = "")
     """Items under a heading that folds; closed where there are many, nothing without items."""
     if not items:
         return []
-    word = count or f"{len(items)} {kind if len(items) == 1 else {'erratum': 'errata'}.get(kind, kind + 's')}"
+    word = count or (
+        f"{len(items)} {kind if len(items) == 1 else {'erratum': 'errata'}.get(kind, kind + 's')}"
+    )
     state = " open" if len(items) <= opened else ""
     head = f'<details class="proof {kind}"{state} markdown="1"><summary>{title}: {word}</summary>'
     return [head, "", *(f"- {each}" for each in items), "", "</details>", ""]

@@ -12,7 +12,15 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from atlas_ref.conventions import AXES, NEWTON_SCHULZ_KEYS, PRESETS, RULES, SOURCES, Convention, resolve
+from atlas_ref.conventions import (
+    AXES,
+    NEWTON_SCHULZ_KEYS,
+    PRESETS,
+    RULES,
+    SOURCES,
+    Convention,
+    resolve,
+)
 from atlas_ref.forms.support import CONDITIONS, FORMS, SUPPORT
 from atlas_ref.parts.newton_schulz import NewtonSchulz
 from docs import links
@@ -38,7 +46,15 @@ def filled(text: str, trace: Trace, page: str) -> str:
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table; a line break or a bar in a cell would end it."""
     lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(" ".join(str(cell).split()).replace("|", "&#124;") for cell in row) + " |" for row in lines) + "\n"
+    return (
+        "\n".join(
+            "| "
+            + " | ".join(" ".join(str(cell).split()).replace("|", "&#124;") for cell in row)
+            + " |"
+            for row in lines
+        )
+        + "\n"
+    )
 
 
 def code(value: Any) -> str:
@@ -48,7 +64,11 @@ def code(value: Any) -> str:
 
 def to_clauses(ids: Iterable[str], trace: Trace, page: str) -> str:
     """Clause ids as links."""
-    return ", ".join(f"[{each}]({links.clause_link(trace.clauses[each], page)}){{ .id }}" for each in ids if each in trace.clauses)
+    return ", ".join(
+        f"[{each}]({links.clause_link(trace.clauses[each], page)}){{ .id }}"
+        for each in ids
+        if each in trace.clauses
+    )
 
 
 def words_of(test: str) -> str:
@@ -85,7 +105,12 @@ def _reductions(rows: Iterable[Any], trace: Trace, page: str) -> str:
 
     def row(each: Any) -> tuple[str, ...]:
         broken = "<br>".join(html.escape(words) for words in each.twins)
-        return _anchored(each.id), html.escape(each.statement), to_clauses(each.clauses, trace, page), broken
+        return (
+            _anchored(each.id),
+            html.escape(each.statement),
+            to_clauses(each.clauses, trace, page),
+            broken,
+        )
 
     return table(("row", "the two sides agree", "clauses", "and differ with"), map(row, rows))
 
@@ -100,7 +125,10 @@ def support(trace: Trace, page: str) -> str:
 
 def refused(trace: Trace, page: str) -> str:
     """Conditions that each form refuses."""
-    return table(("form", "where"), [(code(form), each.reason) for form in FORMS for each in CONDITIONS if form in each.forms])
+    return table(
+        ("form", "where"),
+        [(code(form), each.reason) for form in FORMS for each in CONDITIONS if form in each.forms],
+    )
 
 
 def axes(trace: Trace, page: str) -> str:
@@ -108,8 +136,15 @@ def axes(trace: Trace, page: str) -> str:
     about = [each for each in trace.clauses.values() if each.path == "specs/conventions.md"]
 
     def row(axis: str) -> tuple[str, ...]:
-        named = [each.id for each in about if re.search(rf"`{re.escape(axis)}\b", each.title + each.text)]
-        return code(axis), _values(Convention, axis), Convention.model_fields[axis].description or "", to_clauses(named, trace, page)
+        named = [
+            each.id for each in about if re.search(rf"`{re.escape(axis)}\b", each.title + each.text)
+        ]
+        return (
+            code(axis),
+            _values(Convention, axis),
+            Convention.model_fields[axis].description or "",
+            to_clauses(named, trace, page),
+        )
 
     return table(("axis", "values, the default first", "meaning", "clauses"), map(row, AXES))
 
@@ -117,7 +152,10 @@ def axes(trace: Trace, page: str) -> str:
 def newton_schulz(trace: Trace, page: str) -> str:
     """The keys of Newton-Schulz."""
     fields = NewtonSchulz.model_fields
-    rows = [(code(key), _values(NewtonSchulz, key), fields[key].description or "") for key in NEWTON_SCHULZ_KEYS]
+    rows = [
+        (code(key), _values(NewtonSchulz, key), fields[key].description or "")
+        for key in NEWTON_SCHULZ_KEYS
+    ]
     return table(("key", "values, the default first", "meaning"), rows)
 
 
@@ -126,10 +164,15 @@ def _values(model: Any, name: str) -> str:
     schema = model.model_json_schema()["properties"][name]
     values: list[str] = []
     for each in schema.get("anyOf", [schema]):
-        values += [code(value) for value in each.get("enum", [each["const"]] if "const" in each else [])]
-        values += {"number": ["a number"], "integer": ["a whole number"], "array": ["numbers"], "boolean": ["true, false"]}.get(
-            each.get("type"), []
-        )
+        values += [
+            code(value) for value in each.get("enum", [each["const"]] if "const" in each else [])
+        ]
+        values += {
+            "number": ["a number"],
+            "integer": ["a whole number"],
+            "array": ["numbers"],
+            "boolean": ["true, false"],
+        }.get(each.get("type"), [])
         values += ["settings"] if "$ref" in each else []
     default = schema.get("default")
     first = [] if default is None or isinstance(default, dict) else [code(default)]
@@ -140,7 +183,9 @@ def presets(trace: Trace, page: str) -> str:
     """Changes that each preset makes."""
 
     def row(name: str) -> tuple[str, ...]:
-        changes = "<br>".join(code(f"{axis}: {_plain(value)}") for axis, value in PRESETS[name].items())
+        changes = "<br>".join(
+            code(f"{axis}: {_plain(value)}") for axis, value in PRESETS[name].items()
+        )
         return code(name), SOURCES[name], changes or "nothing"
 
     return table(("preset", "source", "changes in spec"), map(row, PRESETS))
@@ -150,20 +195,31 @@ def in_force(trace: Trace, page: str) -> str:
     """Every axis of a preset by rule, where the rules differ."""
 
     def cell(name: str, axis: str) -> str:
-        values = {rule: _plain(resolve(name, rule=rule).model_dump(mode="json")[axis]) for rule in RULES}
+        values = {
+            rule: _plain(resolve(name, rule=rule).model_dump(mode="json")[axis]) for rule in RULES
+        }
         by_value: dict[str, list[str]] = {}
         for rule, value in values.items():
             by_value.setdefault("settings" if value.startswith("{") else value, []).append(rule)
-        return code(next(iter(by_value))) if len(by_value) == 1 else "<br>".join(f"{code(v)} {', '.join(r)}" for v, r in by_value.items())
+        return (
+            code(next(iter(by_value)))
+            if len(by_value) == 1
+            else "<br>".join(f"{code(v)} {', '.join(r)}" for v, r in by_value.items())
+        )
 
     columns = ("gate", "rate", "newton_schulz")
-    return table(("preset", *map(code, columns)), [(code(name), *(cell(name, axis) for axis in columns)) for name in PRESETS])
+    return table(
+        ("preset", *map(code, columns)),
+        [(code(name), *(cell(name, axis) for axis in columns)) for name in PRESETS],
+    )
 
 
 def equivalences(trace: Trace, page: str) -> str:
     """The equivalence classes: the statement in italics at the start of each clause."""
     rows = []
-    for each in (trace.clauses[name] for name in (f"CONV-{n}" for n in EQUIVALENCES) if name in trace.clauses):
+    for each in (
+        trace.clauses[name] for name in (f"CONV-{n}" for n in EQUIVALENCES) if name in trace.clauses
+    ):
         match = re.match(r"\*(.+?)\*(?!\*)", each.text, re.DOTALL)
         if match:
             rows.append((to_clauses([each.id], trace, page), each.title, _without_links(match[1])))
@@ -175,10 +231,21 @@ def errata(trace: Trace, page: str) -> str:
 
     def row(name: str) -> tuple[str, ...]:
         clause, proof = trace.clauses[name], PROOF.search(trace.clauses[name].text)
-        tests = [f"[{words_of(each.name)}]({links.line_link(each.path, each.line, page)})" for each in trace.evidence[name].tests]
-        named = [each.id for each in trace.clauses.values() if name in each.errata and not each.erratum]
+        tests = [
+            f"[{words_of(each.name)}]({links.line_link(each.path, each.line, page)})"
+            for each in trace.evidence[name].tests
+        ]
+        named = [
+            each.id for each in trace.clauses.values() if name in each.errata and not each.erratum
+        ]
         words = _without_links(proof[1]) if proof else ""
-        return to_clauses([name], trace, page), clause.title, words, to_clauses(named, trace, page), ", ".join(tests)
+        return (
+            to_clauses([name], trace, page),
+            clause.title,
+            words,
+            to_clauses(named, trace, page),
+            ", ".join(tests),
+        )
 
     rows = [row(name) for name, each in trace.clauses.items() if each.erratum]
     return table(("erratum", "what", "proof", "clauses", "test"), rows)
@@ -210,29 +277,61 @@ def mutants(trace: Trace, page: str) -> str:
             tests,
         )
 
-    return table(("mutant", "the mistake", "what it changes", "clauses", "rejected by"), map(row, MUTANTS))
+    return table(
+        ("mutant", "the mistake", "what it changes", "clauses", "rejected by"), map(row, MUTANTS)
+    )
 
 
 def clauses(trace: Trace, page: str) -> str:
     """The report of trace-spec."""
     said = (
-        "Of these very sources a run of the tests is recorded." if trace.recorded else "No run of the tests is recorded of these sources."
+        "Of these very sources a run of the tests is recorded."
+        if trace.recorded
+        else "No run of the tests is recorded of these sources."
     )
-    hint = "" if trace.recorded else " So nothing is said here about what the tests executed; `make trace` records it."
+    hint = (
+        ""
+        if trace.recorded
+        else " So nothing is said here about what the tests executed; `make trace` records it."
+    )
     parts = [f"{said}{hint} {len(trace.clauses)} clauses, {len(trace.gaps)} gaps.\n"]
     parts += ["\n".join(f"- {html.escape(str(gap))}" for gap in trace.gaps) + "\n"]
     for spec in dict.fromkeys(each.path for each in trace.clauses.values()):
-        rows = [_row(trace, name, page) for name, each in trace.clauses.items() if each.path == spec]
-        head = ("clause", "title", "places in code", "tests", "tests that executed it", "recorded cases", "mutants")
+        rows = [
+            _row(trace, name, page) for name, each in trace.clauses.items() if each.path == spec
+        ]
+        head = (
+            "clause",
+            "title",
+            "places in code",
+            "tests",
+            "tests that executed it",
+            "recorded cases",
+            "mutants",
+        )
         parts.append(f"## {Path(spec).stem}\n\n" + table(head, rows))
     return "\n".join(parts)
 
 
 def _row(trace: Trace, name: str, page: str) -> tuple[str, ...]:
     clause, evidence = trace.clauses[name], trace.evidence[name]
-    places = f"none: {_without_links(clause.no_code)}" if clause.no_code else str(len(evidence.places) or "")
-    counts = (len(evidence.tests), _executed(evidence), len(evidence.vectors), len(evidence.mutants))
-    return to_clauses([name], trace, page), clause.title, places, *(str(each or "") for each in counts)
+    places = (
+        f"none: {_without_links(clause.no_code)}"
+        if clause.no_code
+        else str(len(evidence.places) or "")
+    )
+    counts = (
+        len(evidence.tests),
+        _executed(evidence),
+        len(evidence.vectors),
+        len(evidence.mutants),
+    )
+    return (
+        to_clauses([name], trace, page),
+        clause.title,
+        places,
+        *(str(each or "") for each in counts),
+    )
 
 
 def _executed(evidence: Evidence) -> int:
@@ -242,5 +341,18 @@ def _executed(evidence: Evidence) -> int:
 
 TABLES: dict[str, Callable[[Trace, str], str]] = {
     each.__name__: each
-    for each in (reductions, limits, support, refused, axes, newton_schulz, presets, in_force, equivalences, errata, mutants, clauses)
+    for each in (
+        reductions,
+        limits,
+        support,
+        refused,
+        axes,
+        newton_schulz,
+        presets,
+        in_force,
+        equivalences,
+        errata,
+        mutants,
+        clauses,
+    )
 }

@@ -1,6 +1,8 @@
-"""Pages of the recorded cases: one per target of each shipped set, one of independent implementations.
+"""Pages of the recorded cases: one per target of each shipped set, one of independent
+implementations.
 
-Each case has its header, its tensors, its properties, the mutants that it rejects, the clauses that it exercises, and its file.
+Each case has its header, its tensors, its properties, the mutants that it rejects, the clauses that
+it exercises, and its file.
 """
 
 from __future__ import annotations
@@ -57,7 +59,9 @@ def pages(root: Path, trace: Trace) -> Iterator[tuple[str, str]]:
     yield PEERS_PAGE, _peers(root, trace, exercised)
 
 
-def listed_by_target(vectors: Iterable[str], known: dict[str, tuple[str, str, str]], page: str) -> list[str]:
+def listed_by_target(
+    vectors: Iterable[str], known: dict[str, tuple[str, str, str]], page: str
+) -> list[str]:
     """Links to these cases, one line for each target.
 
     A line links to the target's page where all cases of it are among these, else to each case.
@@ -72,7 +76,9 @@ def listed_by_target(vectors: Iterable[str], known: dict[str, tuple[str, str, st
     out = []
     for (where, target), anchors in by_page.items():
         to = links.relative(where, page)
-        single = ", ".join(f"[{each.removeprefix(f'{target}-')}]({to}#{each.lower()})" for each in anchors)
+        single = ", ".join(
+            f"[{each.removeprefix(f'{target}-')}]({to}#{each.lower()})" for each in anchors
+        )
         words = f"all {len(anchors)}" if len(anchors) == sizes[where] > 1 else single
         out.append(f"[{target}]({to}): {words}")
     return out
@@ -84,24 +90,54 @@ def _index(root: Path, folder: str, listed: Manifest) -> str:
     for target in dict.fromkeys(each.target for each in listed.vectors):
         own = [each for each in listed.vectors if each.target == target]
         killed = {name for each in own for name in each.kills["float32"]}
-        names = ", ".join(f"[{each.name.removeprefix(f'{target}-')}]({target}.md#{each.name.lower()})" for each in own)
+        names = ", ".join(
+            f"[{each.name.removeprefix(f'{target}-')}]({target}.md#{each.name.lower()})"
+            for each in own
+        )
         rows.append((f"[{target}]({target}.md)", tables.code(own[0].rule), names, str(len(killed))))
-    text = f"# Vectors {listed.set}\n\nThe recorded cases of the set {listed.set} {listed.version}, by target: what they are is in "
-    text += f"[vectors](../../specs/vectors.md), which mutant which of them rejects in the [kill matrix](../{listed.set}-kill-matrix.md). "
-    text += f"What other programs computed is [here]({links.relative(PEERS_PAGE, f'{folder}/index.md')}).\n\n"
-    refused = [(tables.code(each.name), tables.code(each.code), tables.code(each.about)) for each in listed.negative]
+    text = (
+        f"# Vectors {listed.set}\n\nThe recorded cases of the set {listed.set} {listed.version}, "
+        "by target: what they are is in "
+    )
+    text += (
+        "[vectors](../../specs/vectors.md), which mutant which of them rejects in the [kill "
+        f"matrix](../{listed.set}-kill-matrix.md). "
+    )
+    text += (
+        "What other programs computed is "
+        f"[here]({links.relative(PEERS_PAGE, f'{folder}/index.md')}).\n\n"
+    )
+    refused = [
+        (tables.code(each.name), tables.code(each.code), tables.code(each.about))
+        for each in listed.negative
+    ]
     text += tables.table(("target", "rule", "vectors", "mutants killed at float32"), rows)
-    text += "\n## Files that must be refused\n\n" + tables.table(("file", "code", "what a message must name"), refused)
+    text += "\n## Files that must be refused\n\n" + tables.table(
+        ("file", "code", "what a message must name"), refused
+    )
     large = [(tables.code(each.name), tables.code(each.rule)) for each in listed.large]
     return text + "\n## Larger cases, as recipes\n\n" + tables.table(("name", "rule"), large)
 
 
-def _target(root: Path, folder: str, listed: Manifest, target: str, trace: Trace, exercised: dict[str, list[str]]) -> str:
+def _target(
+    root: Path,
+    folder: str,
+    listed: Manifest,
+    target: str,
+    trace: Trace,
+    exercised: dict[str, list[str]],
+) -> str:
     """All vectors of a target."""
     page = f"{folder}/{target}.md"
-    command = f"atlas-ref check --set {listed.set} --target {target} --impl mine.kernels:{target.replace('-', '_')}"
+    command = (
+        f"atlas-ref check --set {listed.set} --target {target} --impl "
+        f"mine.kernels:{target.replace('-', '_')}"
+    )
     matrix = f"../{listed.set}-kill-matrix.md#{target}"
-    text = f"{HEAD}# Vectors of {target}\n\n[All targets](index.md) · [kill matrix]({matrix})\n\n    {command}\n"
+    text = (
+        f"{HEAD}# Vectors of {target}\n\n[All targets](index.md) · [kill matrix]({matrix})\n\n    "
+        f"{command}\n"
+    )
     for each in (one for one in listed.vectors if one.target == target):
         path = f"{folder}/{each.file}"
         text += f"\n## {each.name} {{ #{each.name.lower()} }}\n\n{_case(root, path, each.file)}\n"
@@ -112,9 +148,13 @@ def _target(root: Path, folder: str, listed: Manifest, target: str, trace: Trace
 def _peers(root: Path, trace: Trace, exercised: dict[str, list[str]]) -> str:
     """The page of cases that independent implementations computed."""
     text = (
-        f"{HEAD}# Cases of other implementations\n\nWhat public code that nobody here wrote computed on random inputs, recorded as cases: "
+        f"{HEAD}# Cases of other implementations\n\nWhat public code that nobody here wrote "
+        "computed on random inputs, recorded as cases: "
     )
-    text += "fla-core and atlas-rnn for the rules, Atlas-MAG for Newton-Schulz. This compares them all:\n\n    make oracle\n"
+    text += (
+        "fla-core and atlas-rnn for the rules, Atlas-MAG for Newton-Schulz. This compares them "
+        "all:\n\n    make oracle\n"
+    )
     for path in peers(root):
         name = Path(path).stem
         text += f"\n## {name} {{ #{name.lower()} }}\n\n{_case(root, path, Path(path).name)}\n"
@@ -132,11 +172,18 @@ def files(root: Path) -> Iterator[tuple[str, Path]]:
 def _case(root: Path, path: str, file: str) -> str:
     """The header and the tensors of a case."""
     case = atlas_ref.load(root / path)
-    header = json.dumps(case.header.model_dump(mode="json", exclude_unset=True, by_alias=True), indent=2)
+    header = json.dumps(
+        case.header.model_dump(mode="json", exclude_unset=True, by_alias=True), indent=2
+    )
     tensors: dict[str, Any] = {**case.inputs, **case.recorded}
-    rows = [(tables.code(name), value.dtype.name, " x ".join(map(str, value.shape)) or "a number") for name, value in tensors.items()]
+    rows = [
+        (tables.code(name), value.dtype.name, " x ".join(map(str, value.shape)) or "a number")
+        for name, value in tensors.items()
+    ]
     download = f"[{Path(file).name}]({file}) ({(root / path).stat().st_size:,} bytes)"
-    return f"{download}\n\n```json\n{header}\n```\n\n" + tables.table(("tensor", "type", "shape"), rows)
+    return f"{download}\n\n```json\n{header}\n```\n\n" + tables.table(
+        ("tensor", "type", "shape"), rows
+    )
 
 
 def _shows(vector: Vector, listed: Manifest) -> str:
@@ -147,7 +194,9 @@ def _shows(vector: Vector, listed: Manifest) -> str:
     lines = [f"- shows: {', '.join(vector.properties)}"]
     words = [f"{form} (chunks of {' and '.join(chunks)})" for form, chunks in forms.items()]
     lines += [f"- in forms: {', '.join(words)}"] if words else []
-    lines += [f"- may be cut before token {', '.join(map(str, vector.splits))}"] if vector.splits else []
+    lines += (
+        [f"- may be cut before token {', '.join(map(str, vector.splits))}"] if vector.splits else []
+    )
     return "\n".join(lines) + "\n" + _rejected(vector.kills, listed.mutants)
 
 
@@ -159,13 +208,24 @@ def _rejected(kills: Any, meaning: Any) -> str:
             formats.setdefault(name, []).append(dtype)
     if not formats:
         return ""
-    counts = " and ".join(f"{len(names)} mutants at {dtype}" for dtype, names in sorted(kills.items(), reverse=True))
+    counts = " and ".join(
+        f"{len(names)} mutants at {dtype}" for dtype, names in sorted(kills.items(), reverse=True)
+    )
     items = [
-        f"- {tables.code(name)}: {meaning[name]}" + (f" ({dtypes[0]} alone)" if len(dtypes) < len(kills) else "")
+        f"- {tables.code(name)}: {meaning[name]}"
+        + (f" ({dtypes[0]} alone)" if len(dtypes) < len(kills) else "")
         for name, dtypes in formats.items()
     ]
     return "\n".join(
-        ["", f'<details class="proof mutant" markdown="1"><summary>Rejects {counts}</summary>', "", *items, "", "</details>", ""]
+        [
+            "",
+            f'<details class="proof mutant" markdown="1"><summary>Rejects {counts}</summary>',
+            "",
+            *items,
+            "",
+            "</details>",
+            "",
+        ]
     )
 
 
@@ -173,4 +233,7 @@ def _clauses(names: list[str], trace: Trace, page: str) -> str:
     if not names:
         return ""
     words = tables.to_clauses(names, trace, page)
-    return f'\n<details class="proof test" markdown="1"><summary>Exercises {len(names)} clauses</summary>\n\n{words}\n\n</details>\n'
+    return (
+        f'\n<details class="proof test" markdown="1"><summary>Exercises {len(names)} '
+        f"clauses</summary>\n\n{words}\n\n</details>\n"
+    )

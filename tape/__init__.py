@@ -10,7 +10,17 @@ Specified in specs/tape.md. Knows nothing of `atlas_ref`.
 """
 
 from tape import check, ops
-from tape.core import Array, Op, TapeError, Variable, checking, defvjp, defvjp_joint, plain, primitive
+from tape.core import (
+    Array,
+    Op,
+    TapeError,
+    Variable,
+    checking,
+    defvjp,
+    defvjp_joint,
+    plain,
+    primitive,
+)
 from tape.opaque import opaque
 from tape.transforms import checkpoint, grad, hvp, jacobian, value_and_grad, vjp
 

@@ -29,10 +29,12 @@ def complex_step(function: Callable[[Any], Array], x: Any) -> Any:
 
         df/dx_j = Im f(x + i h e_j) / h,    h = 1e-30
 
-    There is no subtraction, so the only error is that of evaluating f: about 1e-16. It requires that
-    nothing in f conjugates, takes a modulus or compares imaginary parts (TAPE-14).
+    There is no subtraction, so the only error is that of evaluating f: about 1e-16. It requires
+    that nothing in f conjugates, takes a modulus or compares imaginary parts (TAPE-14).
     """
-    return _entrywise(function, x, lambda leaf, unit: leaf + 1j * STEP * unit, lambda f: np.imag(f) / STEP)
+    return _entrywise(
+        function, x, lambda leaf, unit: leaf + 1j * STEP * unit, lambda f: np.imag(f) / STEP
+    )
 
 
 def central_difference(function: Callable[[Any], Array], x: Any, *, step: float = 1e-6) -> Any:
@@ -55,7 +57,9 @@ def _entrywise(function: Callable[[Any], Array], x: Any, move: Any, read: Any) -
         for j in np.ndindex(*shape(leaf)):
             unit = np.zeros(shape(leaf))
             unit[j] = 1.0
-            gradient[j] = read(function(build([*leaves[:i], move(np.asarray(leaf), unit), *leaves[i + 1 :]])))
+            gradient[j] = read(
+                function(build([*leaves[:i], move(np.asarray(leaf), unit), *leaves[i + 1 :]]))
+            )
         gradients.append(gradient)
     return build(gradients)
 
@@ -67,7 +71,10 @@ def compare(got: Any, want: Any) -> Difference:
     """
     gots, paths, _ = flatten(got, "gradient")
     wants = matched(want, paths, "want")
-    differences = [Difference(f"gradient{path}", a, b, _distance(a, b)) for path, a, b in zip(paths, gots, wants, strict=True)]
+    differences = [
+        Difference(f"gradient{path}", a, b, _distance(a, b))
+        for path, a, b in zip(paths, gots, wants, strict=True)
+    ]
     if not differences:
         raise ValueError("compare: nothing to compare")
     return max(differences, key=lambda each: math.inf if math.isnan(each.error) else each.error)
@@ -76,12 +83,16 @@ def compare(got: Any, want: Any) -> Difference:
 def _distance(got: Array, want: Array) -> float:
     if shape(got) != shape(want):
         return math.inf
-    scale = float(np.max(np.abs(want), initial=0.0)) or 1.0  # divided out first: squares of small numbers underflow
+    scale = (
+        float(np.max(np.abs(want), initial=0.0)) or 1.0
+    )  # divided out first: squares of small numbers underflow
     size = float(np.linalg.norm(np.asarray(want) / scale)) or 1.0
     return float(np.linalg.norm((np.asarray(got) - want) / scale)) / size
 
 
-def check_gradient(function: Callable[[Any], Array], x: Any, *, tolerance: float = 1e-12) -> Difference:
+def check_gradient(
+    function: Callable[[Any], Array], x: Any, *, tolerance: float = 1e-12
+) -> Difference:
     """Assert that the taped gradient of a scalar function equals its complex step.
 
     Raises:
@@ -90,8 +101,11 @@ def check_gradient(function: Callable[[Any], Array], x: Any, *, tolerance: float
     return _assert_close("gradient", grad(function)(x), complex_step(function, x), tolerance)
 
 
-def check_second(function: Callable[[Any], Array], x: Any, direction: Any, *, tolerance: float = 1e-11) -> Difference:
-    """Assert that d/dx <grad f, v> on the tape equals the complex step of the taped gradient along v.
+def check_second(
+    function: Callable[[Any], Array], x: Any, direction: Any, *, tolerance: float = 1e-11
+) -> Difference:
+    """Assert that d/dx <grad f, v> on the tape equals the complex step of the taped gradient along
+    v.
 
     Raises:
         AssertionError: with the worst leaf, both second derivatives and their relative distance.
@@ -108,12 +122,15 @@ def _assert_close(name: str, got: Any, want: Any, tolerance: float) -> Differenc
     if not difference.error <= tolerance:
         path = difference.path.removeprefix("gradient")
         raise AssertionError(
-            f"{name}{path}: relative error {difference.error:.2e} > {tolerance:.0e}\ngot  {difference.got}\nwant {difference.want}"
+            f"{name}{path}: relative error {difference.error:.2e} > {tolerance:.0e}\ngot  "
+            f"{difference.got}\nwant {difference.want}"
         )
     return difference
 
 
-def check_linear(function: Callable[..., Array], *args: Array, seed: int = 0, tolerance: float = 1e-13) -> None:
+def check_linear(
+    function: Callable[..., Array], *args: Array, seed: int = 0, tolerance: float = 1e-13
+) -> None:
     """Assert that the pullback of `function` at `args` is linear (TAPE-16).
 
         P(a u + b w) = a P(u) + b P(w),    P(0) = 0
@@ -129,7 +146,9 @@ def check_linear(function: Callable[..., Array], *args: Array, seed: int = 0, to
         size = float(np.max(np.abs([f, s]), initial=0.0)) or 1.0
         error = float(np.max(np.abs(b - (0.3 * f - 1.7 * s)), initial=0.0)) / size
         if not error <= tolerance:
-            raise AssertionError(f"argument {i}: the pullback is not linear, relative distance {error:.2e}")
+            raise AssertionError(
+                f"argument {i}: the pullback is not linear, relative distance {error:.2e}"
+            )
     for i, z in enumerate(pullback(0.0 * u)):
         if np.any(z != 0):
             raise AssertionError(f"argument {i}: the pullback of zero is not zero")

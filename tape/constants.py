@@ -1,8 +1,9 @@
 """Masks and indices, moved from the host to the device of the arrays beside them.
 
-Which token is active, which window row is older, which column a monomial takes: such constants follow from settings and not
-from data, so they are plain NumPy arrays on the host. Where one meets an array of another library, that library's mover copies it
-there. The latest copies are cached, so a loop over tokens does not move the same mask again.
+Which token is active, which window row is older, which column a monomial takes: such constants
+follow from settings and not from data, so they are plain NumPy arrays on the host. Where one meets
+an array of another library, that library's mover copies it there. The latest copies are cached, so
+a loop over tokens does not move the same mask again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import numpy as np
 
 from tape.variable import Array, Variable
 
-#: Array type -> how a NumPy array becomes one, and the number of the device where it then is. NumPy's own needs none.
+#: Array type -> how a NumPy array becomes one, and the number of the device where it then is.
+#: NumPy's own needs none.
 _movers: dict[type, tuple[Callable[[np.ndarray[Any, Any]], Any], Callable[[], int]]] = {}
 
 _holding: list[list[Any]] = []
@@ -24,7 +26,9 @@ _holding: list[list[Any]] = []
 KEPT_BYTES = 2**16  # of one constant at most; larger ones are moved each time
 
 
-def register(array_type: type, move: Callable[[np.ndarray[Any, Any]], Any], device: Callable[[], int] = int) -> None:
+def register(
+    array_type: type, move: Callable[[np.ndarray[Any, Any]], Any], device: Callable[[], int] = int
+) -> None:
     """Register the mover of an array type, and the function that names its current device.
 
     Copies by earlier movers are dropped.
@@ -65,7 +69,11 @@ def held() -> Iterator[list[Any]]:
 def _moved(constant: np.ndarray[Any, Any], to: type) -> Any:
     move, device = _movers[to]
     large = constant.nbytes > KEPT_BYTES
-    array = move(constant) if large else _kept(to, device(), constant.tobytes(), constant.dtype.str, constant.shape)
+    array = (
+        move(constant)
+        if large
+        else _kept(to, device(), constant.tobytes(), constant.dtype.str, constant.shape)
+    )
     for each in _holding:
         each.append(array)
     return array

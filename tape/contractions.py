@@ -27,7 +27,7 @@ def norm(x: Array, axis: Axes = None, keepdims: bool = False) -> Array:
     return where(zero, 0.0, sqrt(where(zero, 1.0, squares)))
 
 
-# -- softmax ------------------------------------------------------------------------------------------
+# -- softmax ---------------------------------------------------------------------------------------
 
 
 def softmax(x: Array, axis: Axes = -1) -> Array:
@@ -42,8 +42,8 @@ def _logsumexp(x: Array, axis: Axes) -> Array:
 
     The rest is the sum of exp(x - top) over the other entries.
 
-    An entry at the top counts as 1 + expm1(x - top), so that a small rest keeps its relative precision,
-    and so does a complex step.
+    An entry at the top counts as 1 + expm1(x - top), so that a small rest keeps its relative
+    precision, and so does a complex step.
     """
     top = np.max(np.real(x), axis=axis, keepdims=True)
     peak = np.real(x) == top
@@ -61,13 +61,15 @@ def logsumexp(x: Array, axis: Axes = -1, keepdims: bool = False) -> Array:
     return y if keepdims else squeeze(y, axis)
 
 
-# -- products -----------------------------------------------------------------------------------------
+# -- products --------------------------------------------------------------------------------------
 
 matmul = primitive(np.matmul, kind=Binary)
 
 
 def _mT(x: Array) -> Array:
-    return x.swapaxes(-1, -2)  # the method, of arrays and variables alike, costs a third of the function
+    return x.swapaxes(
+        -1, -2
+    )  # the method, of arrays and variables alike, costs a third of the function
 
 
 def _matmul_left(y: Array, a: Array, b: Array) -> Pullback:
@@ -98,7 +100,7 @@ def outer(a: Array, b: Array) -> Array:
     return expand_dims(a, -1) * expand_dims(b, -2)
 
 
-# -- triangular solve ---------------------------------------------------------------------------------
+# -- triangular solve ------------------------------------------------------------------------------
 
 
 @primitive
@@ -142,5 +144,8 @@ def solve_triangular(a: Array, b: Array, lower: bool = True, unit: bool = False)
         TapeError: a that is not square, or b with another number of rows.
     """
     if shape(a)[-2:-1] != shape(a)[-1:] or shape(a)[-1:] != shape(b)[-2:-1]:
-        raise TapeError(f"ops.solve_triangular: a {shape(a)} must be square and match the rows of b {shape(b)}; write b as (..., n, m)")
+        raise TapeError(
+            f"ops.solve_triangular: a {shape(a)} must be square and match the rows of b "
+            f"{shape(b)}; write b as (..., n, m)"
+        )
     return _solve_triangular(a, b, lower=lower, unit=unit)

@@ -1,8 +1,8 @@
 """The Wengert list on which variables are recorded, and the backward sweep over it.
 
-A differentiation opens one `Tape`. Every op on one of its variables appends one entry: the indices of
-its parents and, for each, a pullback. Index order is topological order, so the backward sweep is a loop
-over the list from its end; there is no graph search and no recursion limit.
+A differentiation opens one `Tape`. Every op on one of its variables appends one entry: the indices
+of its parents and, for each, a pullback. Index order is topological order, so the backward sweep is
+a loop over the list from its end; there is no graph search and no recursion limit.
 
 Tapes nest. An op belongs to the innermost tape among its arguments and computes on values one level
 down, which may be variables of an outer tape. A gradient of a gradient therefore needs no flag.
@@ -46,13 +46,16 @@ __all__ = [
     "sweep",
 ]
 
-#: Maps the cotangent of an entry's value to the cotangent of one parent (or, for a joint rule, of all).
+#: Maps the cotangent of an entry's value to the cotangent of one parent (or, for a joint rule, of
+#: all).
 Pullback: TypeAlias = Callable[[Array], Any]
 
-#: Makes the pullback when an op is recorded, from the value, the arguments one level down and the settings.
+#: Makes the pullback when an op is recorded, from the value, the arguments one level down and the
+#: settings.
 Rule: TypeAlias = Callable[..., Pullback | Scatter]
 
-#: How a parent is reached: (its index, pullback), or for a joint rule (indices of all arguments or None, pullback).
+#: How a parent is reached: (its index, pullback), or for a joint rule (indices of all arguments or
+#: None, pullback).
 Edge: TypeAlias = tuple[Any, Any]
 
 Guard: TypeAlias = Callable[[str, Sequence[Array], Array], None]
@@ -72,7 +75,8 @@ class Tape:
         level: nesting depth, 1 for the outermost open tape.
         guard: called with (op name, arguments one level down, value) before an entry is appended;
             None while the tape simply records.
-        prints: in checking mode, (op name, argument position or -1, array, fingerprint) of all that was recorded.
+        prints: in checking mode, (op name, argument position or -1, array, fingerprint) of all that
+            was recorded.
         thread: the thread that records; another one would lose or misplace entries.
     """
 
@@ -116,7 +120,9 @@ def is_finished(tape: Tape) -> bool:
 
 @contextlib.contextmanager
 def recording() -> Iterator[Tape]:
-    """Open a tape one level above those already open; its variables are refused after it closes (TAPE-18)."""
+    """Open a tape one level above those already open; its variables are refused after it closes
+    (TAPE-18).
+    """
     tape = Tape(_open.tapes[-1].level + 1 if _open.tapes else 1)
     if _open.checking:
         tape.guard = _fingerprinter(tape)
@@ -147,7 +153,9 @@ def sealed(reason: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def checking() -> Iterator[None]:
-    """Checking mode: an array that changes between its record and the backward sweep is an error (TAPE-12)."""
+    """Checking mode: an array that changes between its record and the backward sweep is an error
+    (TAPE-12).
+    """
     before, _open.checking = _open.checking, True
     try:
         yield
@@ -158,7 +166,9 @@ def checking() -> Iterator[None]:
 def _fingerprinter(tape: Tape) -> Guard:
     def note(name: str, args: Sequence[Array], value: Array) -> None:
         for position, argument in [*enumerate(args), (-1, value)]:
-            for array in argument if isinstance(argument, tuple) else (argument,):  # a key of an index may be a tuple
+            for array in (
+                argument if isinstance(argument, tuple) else (argument,)
+            ):  # a key of an index may be a tuple
                 if isinstance(array, np.ndarray):
                     tape.prints.append((name, position, array, hash(array.tobytes())))
 
@@ -169,15 +179,18 @@ def _verify(tape: Tape) -> None:
     for name, position, array, fingerprint in tape.prints:
         if hash(array.tobytes()) != fingerprint:
             which = "the result" if position < 0 else f"argument {position}"
-            raise TapeError(f"ops.{name}: {which}, shape {array.shape}, was changed after it was recorded; pass a copy")
+            raise TapeError(
+                f"ops.{name}: {which}, shape {array.shape}, was changed after it was "
+                "recorded; pass a copy"
+            )
 
 
 class Op:
     """A function that records itself when an argument is a variable.
 
-    On plain arrays it is the function it wraps. Its rules are two-stage: `rule(value, *args, **settings)`
-    runs at record time, picks what to keep, and returns the pullback. Pullbacks are written in ops, so
-    they can be differentiated again.
+    On plain arrays it is the function it wraps. Its rules are two-stage: `rule(value, *args,
+    **settings)` runs at record time, picks what to keep, and returns the pullback. Pullbacks are
+    written in ops, so they can be differentiated again.
     """
 
     def __init__(self, function: Callable[..., Array], name: str) -> None:
@@ -191,10 +204,14 @@ class Op:
         return f"ops.{self.__name__}"
 
     def __call__(self, *args: Array, **settings: Any) -> Array:
-        """The value on plain arrays, or on variables, recorded with the outer stage of each rule (TAPE-4)."""
+        """The value on plain arrays, or on variables, recorded with the outer stage of each rule
+        (TAPE-4).
+        """
         tape: Tape | None = None
         for a in args:
-            if type(a) is Variable and (tape is None or (a.tape is not tape and a.tape.level > tape.level)):
+            if type(a) is Variable and (
+                tape is None or (a.tape is not tape and a.tape.level > tape.level)
+            ):
                 tape = a.tape
         if tape is None:
             return self.function(*args, **settings)
@@ -212,11 +229,17 @@ class Op:
                     outer = True
         value = self(*down, **settings) if outer else self.function(*down, **settings)
         if type(value) is Variable and not outer:
-            raise TapeError(f"ops.{self.__name__}: a tape variable came in by keyword or was captured; pass it as a positional argument")
+            raise TapeError(
+                f"ops.{self.__name__}: a tape variable came in by keyword or was captured; "
+                "pass it as a positional argument"
+            )
         if tape.guard is not None:
             tape.guard(self.__name__, down, value)
         if tape.thread != get_ident():
-            raise TapeError(f"ops.{self.__name__}: a tape variable was used in another thread; open the differentiation in that thread")
+            raise TapeError(
+                f"ops.{self.__name__}: a tape variable was used in another thread; open the "
+                "differentiation in that thread"
+            )
         edges: list[Edge] = []
         if self.joint is None:
             rules = self.rules
@@ -233,7 +256,9 @@ class Op:
 
 
 class Unary(Op):
-    """An op of one array and no settings, recorded without the loops that serve any number of arguments."""
+    """An op of one array and no settings, recorded without the loops that serve any number of
+    arguments.
+    """
 
     def __call__(self, a: Array) -> Array:
         if type(a) is not Variable:
@@ -277,7 +302,10 @@ class _Rules(dict[int, Rule]):
         self.op = op
 
     def __missing__(self, position: int) -> NoReturn:
-        raise TapeError(f"ops.{self.op.__name__} has no derivative with respect to argument {position}; pass it as a plain array")
+        raise TapeError(
+            f"ops.{self.op.__name__} has no derivative with respect to argument {position}; "
+            "pass it as a plain array"
+        )
 
 
 def primitive(function: Callable[..., Array], name: str | None = None, kind: type[Op] = Op) -> Op:
@@ -286,7 +314,8 @@ def primitive(function: Callable[..., Array], name: str | None = None, kind: typ
     Args:
         function: arrays and settings -> array; it must not use variables that it captured.
         name: in refusals; that of the function where left out.
-        kind: `Unary` or `Binary` for a NumPy function of one or two arrays and no settings, which is recorded faster.
+        kind: `Unary` or `Binary` for a NumPy function of one or two arrays and no settings, which
+            is recorded faster.
     """
     return kind(function, name or function.__name__.strip("_"))
 
@@ -298,14 +327,19 @@ def defvjp(op: Op, *rules: Rule | None) -> None:
 
 
 def defvjp_joint(op: Op, rule: Callable[..., Pullback]) -> None:
-    """State one pullback that returns the cotangents of all arguments as a tuple, None where there is none."""
+    """State one pullback that returns the cotangents of all arguments as a tuple, None where there
+    is none.
+    """
     op.joint = rule
 
 
-def sweep(tape: Tape, seeds: dict[int, Array], inputs: Sequence[int]) -> list[tuple[Array | None, bool]]:
+def sweep(
+    tape: Tape, seeds: dict[int, Array], inputs: Sequence[int]
+) -> list[tuple[Array | None, bool]]:
     """Propagate the cotangents `seeds` back to the entries `inputs`.
 
-    Returns for each input its cotangent, None where nothing arrives, and whether nothing else holds that array.
+    Returns for each input its cotangent, None where nothing arrives, and whether nothing else holds
+    that array.
 
     Runs over the list from its end. The order of additions is the reverse of the order of records,
     for all values (TAPE-7). Cotangents are never changed in place: an array may be the cotangent

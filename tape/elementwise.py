@@ -14,10 +14,11 @@ from tape.shapes import astype, fitted, unbroadcast, zeros_like
 
 SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)
 
-# -- arithmetic ---------------------------------------------------------------------------------------
+# -- arithmetic ------------------------------------------------------------------------------------
 
-# Python's operators and not NumPy's functions, since an op records what the expression would compute:
-# of two Python numbers a Python number, which leaves the dtype of the arrays it meets alone.
+# Python's operators and not NumPy's functions, since an op records what the expression would
+# compute: of two Python numbers a Python number, which leaves the dtype of the arrays it meets
+# alone.
 add = primitive(operator.add, kind=Binary)
 subtract = primitive(operator.sub, "subtract", kind=Binary)
 multiply = primitive(operator.mul, "multiply", kind=Binary)
@@ -39,12 +40,18 @@ def _subtracted(y: Array, target: tuple[int, ...]) -> Pullback:
 
 
 def _multiplied(y: Array, factor: Array, target: tuple[int, ...]) -> Pullback:
-    return (lambda g: g * factor) if target == shape(y) else lambda g: unbroadcast(g * factor, target)
+    return (
+        (lambda g: g * factor) if target == shape(y) else lambda g: unbroadcast(g * factor, target)
+    )
 
 
 defvjp(add, lambda y, a, b: _added(y, shape(a)), lambda y, a, b: _added(y, shape(b)))
 defvjp(subtract, lambda y, a, b: _added(y, shape(a)), lambda y, a, b: _subtracted(y, shape(b)))
-defvjp(multiply, lambda y, a, b: _multiplied(y, b, shape(a)), lambda y, a, b: _multiplied(y, a, shape(b)))
+defvjp(
+    multiply,
+    lambda y, a, b: _multiplied(y, b, shape(a)),
+    lambda y, a, b: _multiplied(y, a, shape(b)),
+)
 defvjp(
     divide,
     lambda y, a, b: fitted(a, lambda g: g / b),
@@ -79,7 +86,7 @@ def _exponent(y: Array, a: Array, p: Array) -> Pullback:
 
 defvjp(power, _base, _exponent)
 
-# -- elementary functions -----------------------------------------------------------------------------
+# -- elementary functions --------------------------------------------------------------------------
 
 square: Op = primitive(np.square, kind=Unary)
 sqrt: Op = primitive(np.sqrt, kind=Unary)
@@ -95,7 +102,9 @@ defvjp(square, lambda y, a: lambda g: g * (2.0 * a))
 defvjp(sqrt, lambda y, a: lambda g: g * (0.5 / y))
 defvjp(exp, lambda y, a: lambda g: g * y)
 defvjp(log, lambda y, a: lambda g: g / a)
-defvjp(expm1, lambda y, a: lambda g: g * exp(a))  # not y + 1, which rounds to 0 where exp(a) is small
+defvjp(
+    expm1, lambda y, a: lambda g: g * exp(a)
+)  # not y + 1, which rounds to 0 where exp(a) is small
 defvjp(log1p, lambda y, a: lambda g: g / (a + 1.0))
 defvjp(sin, lambda y, a: lambda g: g * cos(a))
 defvjp(cos, lambda y, a: lambda g: -g * sin(a))
@@ -112,7 +121,9 @@ def sigmoid(x: Array) -> Array:
 
 @primitive
 def softplus(x: Array) -> Array:
-    """log(1 + exp(x)) as max(x, 0) + log1p(exp(-|x|)), which neither overflows nor loses small values."""
+    """log(1 + exp(x)) as max(x, 0) + log1p(exp(-|x|)), which neither overflows nor loses small
+    values.
+    """
     positive = np.real(x) >= 0
     return np.where(positive, x, 0.0) + np.log1p(np.exp(np.where(positive, -x, x)))
 
@@ -137,7 +148,7 @@ def elu(x: Array) -> Array:
     return where(positive, x, expm1(where(positive, 0.0, x)))
 
 
-# -- choices, by real parts ---------------------------------------------------------------------------
+# -- choices, by real parts ------------------------------------------------------------------------
 
 
 def _real(x: Array) -> Array:

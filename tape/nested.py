@@ -1,9 +1,10 @@
 """Nested parameters: dicts, tuples, lists, named tuples and pydantic models as trees of arrays.
 
-A leaf is a floating or complex array, a Python float or complex, or a variable. What is not a leaf and
-not a container is a setting (a name, a flag, an integer field of a model): it stays as it is and has no
-derivative. Integers and booleans are refused where a derivative is asked for by position (in a dict,
-a tuple or as the argument itself), since they are usually a forgotten decimal point (TAPE-17).
+A leaf is a floating or complex array, a Python float or complex, or a variable. What is not a leaf
+and not a container is a setting (a name, a flag, an integer field of a model): it stays as it is
+and has no derivative. Integers and booleans are refused where a derivative is asked for by position
+(in a dict, a tuple or as the argument itself), since they are usually a forgotten decimal point
+(TAPE-17).
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ Build = Callable[[list[Any]], Any]
 
 
 def flatten(tree: Any, where: str = "argument") -> tuple[list[Any], list[str], Build]:
-    """Leaves of a tree in order, their paths, and the function that puts new leaves in their places.
+    """Leaves of a tree in order, their paths, and the function that puts new leaves in their
+    places.
 
     Raises:
         TapeError: a leaf that cannot be differentiated, named by its path below `where`.
@@ -38,26 +40,35 @@ def matched(tree: Any, paths: Sequence[str], where: str) -> list[Any]:
     by_path = dict(zip(own_paths, leaves, strict=True))
     for path in paths:
         if path not in by_path:
-            raise TapeError(f"{where}{path} is missing; give an array for every leaf, zeros where there is nothing")
+            raise TapeError(
+                f"{where}{path} is missing; give an array for every leaf, zeros where there "
+                "is nothing"
+            )
     for path in by_path.keys() - set(paths):
         raise TapeError(f"{where}{path} belongs to nothing; leave it out")
     return [by_path[path] for path in paths]
 
 
 def is_leaf(x: Any) -> bool:
-    """Whether x is one leaf with a derivative: a variable, or a floating or complex array or number."""
+    """Whether x is one leaf with a derivative: a variable, or a floating or complex array or
+    number.
+    """
     if type(x) is Variable or isinstance(x, float | complex):
         return True
     dtype: Any = getattr(x, "dtype", None)
     kind = getattr(dtype, "kind", None)
-    return kind in ("f", "c") or (kind == "V" and "float" in dtype.name)  # NumPy knows bfloat16 only as a void
+    return kind in ("f", "c") or (
+        kind == "V" and "float" in dtype.name
+    )  # NumPy knows bfloat16 only as a void
 
 
 def _is_model(tree: Any) -> bool:
     return hasattr(type(tree), "model_fields") and hasattr(type(tree), "model_construct")
 
 
-def _walk(tree: Any, path: str, where: str, leaves: list[Any], paths: list[str], strict: bool) -> Build:
+def _walk(
+    tree: Any, path: str, where: str, leaves: list[Any], paths: list[str], strict: bool
+) -> Build:
     if is_leaf(tree):
         position = len(leaves)
         leaves.append(tree)
@@ -72,7 +83,9 @@ def _walk(tree: Any, path: str, where: str, leaves: list[Any], paths: list[str],
     if _is_model(tree):
         names = [*type(tree).model_fields, *(tree.model_extra or ())]
         fields = {name: part(getattr(tree, name), f".{name}", strict=False) for name in names}
-        return lambda new: type(tree).model_construct(**{name: build(new) for name, build in fields.items()})
+        return lambda new: type(tree).model_construct(
+            **{name: build(new) for name, build in fields.items()}
+        )
     if isinstance(tree, dict):
         inner = {key: part(value, f"[{key!r}]") for key, value in tree.items()}
         return lambda new: {key: build(new) for key, build in inner.items()}
@@ -81,9 +94,14 @@ def _walk(tree: Any, path: str, where: str, leaves: list[Any], paths: list[str],
         if hasattr(tree, "_fields"):
             return lambda new: type(tree)(*[build(new) for build in each])
         return lambda new: type(tree)([build(new) for build in each])
-    counts = getattr(tree, "ndim", 0) > 0 and tree.dtype.kind in "iu"  # an array of integers is never a setting
+    counts = (
+        getattr(tree, "ndim", 0) > 0 and tree.dtype.kind in "iu"
+    )  # an array of integers is never a setting
     if strict or counts:
-        raise TapeError(f"{where}{path}: {_describe(tree)} has no derivative; write it as a float (1.0, array.astype(float))")
+        raise TapeError(
+            f"{where}{path}: {_describe(tree)} has no derivative; write it as a float (1.0, "
+            "array.astype(float))"
+        )
     return lambda new: tree
 
 

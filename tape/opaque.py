@@ -8,7 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from tape.core import Array, Fresh, Pullback, TapeError, Variable, defvjp, defvjp_joint, primitive, shape
+from tape.core import (
+    Array,
+    Fresh,
+    Pullback,
+    TapeError,
+    Variable,
+    defvjp,
+    defvjp_joint,
+    primitive,
+    shape,
+)
 from tape.shapes import zeros_like
 from tape.transforms import vjp
 
@@ -23,26 +33,32 @@ def opaque(
 ) -> Callable[..., Any]:
     """A function recorded as one entry, with a backward written by hand (TAPE-9).
 
-    On raw arrays it is `value(*arrays)`, or without one `forward(*arrays)[0]`. In a first derivative the sweep calls `backward`. Where a
-    second derivative needs the inside - for an argument of two levels, or a cotangent that is a variable -
-    `plain` is recorded op by op instead, so no derivative is cut.
+    On raw arrays it is `value(*arrays)`, or without one `forward(*arrays)[0]`. In a first
+    derivative the sweep calls `backward`. Where a second derivative needs the inside - for an
+    argument of two levels, or a cotangent that is a variable - `plain` is recorded op by op
+    instead, so no derivative is cut.
 
     The value is an array or a tuple of arrays.
 
     Args:
         plain: the same function written in tape ops: the truth that a test ties `backward` to.
         forward: raw arrays -> (value, residuals).
-        backward: (residuals, cotangent of the value, read-only) -> one cotangent per argument, None for a constant.
-            For a tuple the cotangent is a tuple, with None where nothing depends on that array.
-        value: the value of `forward` alone, where `forward` keeps more for the backward than the value needs.
-        fresh: whether every cotangent of `backward` is a writable array of its own, which nothing else holds or reads.
-            Then it may become a gradient as it is. Others are copied.
+        backward: (residuals, cotangent of the value, read-only) -> one cotangent per argument, None
+            for a constant. For a tuple the cotangent is a tuple, with None where nothing depends on
+            that array.
+        value: the value of `forward` alone, where `forward` keeps more for the backward than the
+            value needs.
+        fresh: whether every cotangent of `backward` is a writable array of its own, which nothing
+            else holds or reads. Then it may become a gradient as it is. Others are copied.
 
     Raises:
-        TapeError: in the sweep, `backward` gave another number of cotangents than arguments, or another shape.
+        TapeError: in the sweep, `backward` gave another number of cotangents than arguments, or
+            another shape.
     """
     name = plain.__name__
-    handed = threading.local()  # residuals on their way from `run` to `rule`, which follows it in the same thread
+    handed = (
+        threading.local()
+    )  # residuals on their way from `run` to `rule`, which follows it in the same thread
 
     def run(*arrays: Array) -> Any:
         value, handed.residuals = forward(*arrays)
@@ -62,10 +78,19 @@ def opaque(
                 values, pulled = vjp(plain, *arrays)
                 return pulled(g if count is None else tuple(map(_or_zeros, g, values)))
             g = _read_only(g)
-            cotangents = tuple(_by_parts(backward, residuals, g) if _is_complex(g) and not complex_value else backward(residuals, g))
-            if len(cotangents) != len(shapes) or any(c is not None and shape(c) != s for c, s in zip(cotangents, shapes, strict=True)):
+            cotangents = tuple(
+                _by_parts(backward, residuals, g)
+                if _is_complex(g) and not complex_value
+                else backward(residuals, g)
+            )
+            if len(cotangents) != len(shapes) or any(
+                c is not None and shape(c) != s for c, s in zip(cotangents, shapes, strict=True)
+            ):
                 result_shapes = [None if c is None else shape(c) for c in cotangents]
-                raise TapeError(f"{name}: backward gave cotangents of shapes {result_shapes}; give one per argument, of shapes {shapes}")
+                raise TapeError(
+                    f"{name}: backward gave cotangents of shapes {result_shapes}; give one "
+                    f"per argument, of shapes {shapes}"
+                )
             return Fresh(cotangents) if fresh else cotangents
 
         return pullback
@@ -77,10 +102,16 @@ def opaque(
         levels = {a.tape.level for a in arrays if type(a) is Variable}
         if not levels:
             return forward(*arrays)[0] if value is None else value(*arrays)
-        if len(levels) > 1 or any(type(a) is Variable and type(a.value) is Variable for a in arrays):
+        if len(levels) > 1 or any(
+            type(a) is Variable and type(a.value) is Variable for a in arrays
+        ):
             return plain(*arrays)
         result = op(*arrays)
-        return tuple(_pick(result, place=place) for place in range(len(result.value))) if type(result.value) is tuple else result
+        return (
+            tuple(_pick(result, place=place) for place in range(len(result.value)))
+            if type(result.value) is tuple
+            else result
+        )
 
     block.__name__ = name
     block.__doc__ = plain.__doc__
@@ -113,16 +144,25 @@ def _is_complex(values: Any) -> bool:
     return bool(getattr(getattr(values, "dtype", None), "kind", "") == "c")
 
 
-def _by_parts(backward: Callable[[Any, Any], Sequence[Array | None]], residuals: Any, g: Any) -> Sequence[Array | None]:
-    """Cotangents from a complex cotangent of real values, by its real and imaginary parts (TAPE-13).
+def _by_parts(
+    backward: Callable[[Any, Any], Sequence[Array | None]], residuals: Any, g: Any
+) -> Sequence[Array | None]:
+    """Cotangents from a complex cotangent of real values, by its real and imaginary parts
+    (TAPE-13).
 
     This holds since `backward` is linear. It may write into real arrays of its own.
     """
 
     def part(of: Callable[[Any], Any]) -> Sequence[Array | None]:
-        return backward(residuals, tuple(None if each is None else of(each) for each in g) if type(g) is tuple else of(g))
+        return backward(
+            residuals,
+            tuple(None if each is None else of(each) for each in g) if type(g) is tuple else of(g),
+        )
 
-    return [None if x is None or y is None else x + 1j * y for x, y in zip(part(np.real), part(np.imag), strict=True)]
+    return [
+        None if x is None or y is None else x + 1j * y
+        for x, y in zip(part(np.real), part(np.imag), strict=True)
+    ]
 
 
 def _or_zeros(g: Array | None, value: Array) -> Array:
@@ -130,7 +170,9 @@ def _or_zeros(g: Array | None, value: Array) -> Array:
 
 
 def _read_only(g: Any) -> Any:
-    """A view that refuses writing, since the cotangent may belong to other entries or to the caller."""
+    """A view that refuses writing, since the cotangent may belong to other entries or to the
+    caller.
+    """
     if type(g) is tuple:
         return tuple(_read_only(each) for each in g)
     if isinstance(g, np.ndarray):

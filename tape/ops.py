@@ -1,12 +1,14 @@
 """The ops: array functions that record themselves on a tape, and the operators of a variable.
 
-An op is two statements: the function on plain arrays and `defvjp` with one rule per argument. A rule is
-two-stage: its outer stage sees the value and the arguments, decides what to keep and returns the
-pullback. Pullbacks use operators and ops, never NumPy, so they can be differentiated again.
+An op is two statements: the function on plain arrays and `defvjp` with one rule per argument. A
+rule is two-stage: its outer stage sees the value and the arguments, decides what to keep and
+returns the pullback. Pullbacks use operators and ops, never NumPy, so they can be differentiated
+again.
 
-Every op takes complex arrays and no rule conjugates: derivatives are those of the holomorphic extension,
-which is what makes the complex step exact (TAPE-13). Where an op must choose (maximum, absolute, where),
-it chooses by real parts. Functions follow their arrays: NumPy's dispatch hands CuPy arrays to CuPy.
+Every op takes complex arrays and no rule conjugates: derivatives are those of the holomorphic
+extension, which is what makes the complex step exact (TAPE-13). Where an op must choose (maximum,
+absolute, where), it chooses by real parts. Functions follow their arrays: NumPy's dispatch hands
+CuPy arrays to CuPy.
 
 They are written in `shapes`, `elementwise` and `contractions`; this is where they are used from.
 

@@ -13,8 +13,8 @@ from tape.variable import Array, Variable
 class Scatter:
     """The pullback of indexing, which adds the cotangent into a zero array at `key`.
 
-    The sweep collects the scatters of one array in a `Collected` instead of making an array for each,
-    so a loop over x[0], x[1], ... costs one array, not T of them (TAPE-21).
+    The sweep collects the scatters of one array in a `Collected` instead of making an array for
+    each, so a loop over x[0], x[1], ... costs one array, not T of them (TAPE-21).
 
     Attributes:
         shape, dtype: of the array that was indexed.
@@ -24,7 +24,9 @@ class Scatter:
 
     __slots__ = ("dtype", "key", "scatter", "shape")
 
-    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], key: Any, scatter: Callable[..., Array]) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], dtype: np.dtype[Any], key: Any, scatter: Callable[..., Array]
+    ) -> None:
         self.shape = shape
         self.dtype = dtype
         self.key = key
@@ -60,7 +62,9 @@ class Collected:
         if not self.waiting:
             return self.have
         keys, parts = zip(*self.waiting, strict=True)
-        return self.like.scatter(self.have, *parts, keys=keys, shape=self.like.shape, dtype=self.like.dtype)
+        return self.like.scatter(
+            self.have, *parts, keys=keys, shape=self.like.shape, dtype=self.like.dtype
+        )
 
     def __add__(self, part: Array) -> Array:
         return self.total() + part
@@ -82,7 +86,9 @@ def add_at(buffer: Array, key: Any, g: Array) -> Array:
 
 
 def is_basic(key: Any) -> bool:
-    """Whether an index names every entry at most once by its form: integers, slices, None and Ellipsis."""
+    """Whether an index names every entry at most once by its form: integers, slices, None and
+    Ellipsis.
+    """
     for part in key if type(key) is tuple else (key,):
         if not (part is None or part is Ellipsis or isinstance(part, int | slice | np.integer)):
             return False

@@ -8,13 +8,24 @@ from typing import Any
 import numpy as np
 
 from tape.constants import beside
-from tape.core import Array, Op, Pullback, TapeError, Variable, defvjp, defvjp_joint, dtype, plain, primitive
+from tape.core import (
+    Array,
+    Op,
+    Pullback,
+    TapeError,
+    Variable,
+    defvjp,
+    defvjp_joint,
+    dtype,
+    plain,
+    primitive,
+)
 from tape.core import shape as shape_of
 from tape.scatter import Scatter, add_at
 
 Axes = int | tuple[int, ...] | None
 
-# -- shapes -------------------------------------------------------------------------------------------
+# -- shapes ----------------------------------------------------------------------------------------
 
 
 @primitive
@@ -60,14 +71,19 @@ def transpose(x: Array) -> Array:
 
 @primitive
 def astype(x: Array, kind: Any) -> Array:
-    """A copy of x in another floating dtype; complex x stays complex, in the precision of `kind`."""
+    """A copy of x in another floating dtype; complex x stays complex, in the precision of
+    `kind`.
+    """
     target = np.result_type(kind, np.complex64) if np.iscomplexobj(x) else kind
     return x.astype(target) if hasattr(x, "astype") else np.asarray(x, target)
 
 
 def _cast(y: Array, x: Array, kind: Any) -> Pullback:
     if np.dtype(kind).kind in "biu":
-        raise TapeError(f"ops.astype: a variable in {np.dtype(kind)} has no derivative; convert ops.stop_gradient of it")
+        raise TapeError(
+            f"ops.astype: a variable in {np.dtype(kind)} has no derivative; convert "
+            "ops.stop_gradient of it"
+        )
     before = dtype(x)
     return lambda g: astype(g, before)
 
@@ -88,12 +104,17 @@ def ones_like(x: Array, shape: tuple[int, ...] | None = None) -> Array:
 def _like(make: Any, x: Array, shape: tuple[int, ...] | None, **settings: Any) -> Array:
     """An array of the backend of x, and of its dtype unless stated.
 
-    For the shape () it is made with one entry, since CuPy takes an empty shape for none and keeps that of x.
+    For the shape () it is made with one entry, since CuPy takes an empty shape for none and keeps
+    that of x.
     """
-    return make(x, shape=(1,), **settings).reshape(()) if shape == () else make(x, shape=shape, **settings)
+    return (
+        make(x, shape=(1,), **settings).reshape(())
+        if shape == ()
+        else make(x, shape=shape, **settings)
+    )
 
 
-# -- sums ---------------------------------------------------------------------------------------------
+# -- sums ------------------------------------------------------------------------------------------
 
 
 @primitive
@@ -119,7 +140,9 @@ def unbroadcast(g: Array, target: tuple[int, ...]) -> Array:
     if full == target:
         return g
     extra = len(full) - len(target)
-    axes = tuple(range(extra)) + tuple(extra + i for i, n in enumerate(target) if n == 1 and full[extra + i] != 1)
+    axes = tuple(range(extra)) + tuple(
+        extra + i for i, n in enumerate(target) if n == 1 and full[extra + i] != 1
+    )
     return reshape(sum(g, axis=axes), target)
 
 
@@ -137,7 +160,7 @@ def cumsum(x: Array, axis: int = -1) -> Array:
 
 defvjp(cumsum, lambda y, x, axis=-1: lambda g: flip(cumsum(flip(g, axis), axis), axis))
 
-# -- indexing -----------------------------------------------------------------------------------------
+# -- indexing --------------------------------------------------------------------------------------
 
 
 @primitive
@@ -146,7 +169,13 @@ def _index(x: Array, key: Any) -> Array:
 
 
 @primitive
-def _scatter(have: Array | None, *parts: Array, keys: tuple[Any, ...], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+def _scatter(
+    have: Array | None,
+    *parts: Array,
+    keys: tuple[Any, ...],
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+) -> Array:
     """The sum of `have` and of zeros with each part added at its key; the transpose of indexing."""
     terms = parts if have is None else (have, *parts)
     total = _like(np.zeros_like, parts[0], shape, dtype=np.result_type(dtype, *terms))
@@ -157,7 +186,9 @@ def _scatter(have: Array | None, *parts: Array, keys: tuple[Any, ...], shape: tu
     return total
 
 
-def _scattered(y: Array, have: Array | None, *parts: Array, keys: tuple[Any, ...], **_: Any) -> Pullback:
+def _scattered(
+    y: Array, have: Array | None, *parts: Array, keys: tuple[Any, ...], **_: Any
+) -> Pullback:
     alone = have is None
     return lambda g: (None if alone else g, *[index(g, key) for key in keys])
 
@@ -178,13 +209,16 @@ def index(x: Array, key: Any) -> Array:
     parts = key if type(key) is tuple else (key,)
     for part in parts:
         if type(part) is Variable:
-            raise TapeError("ops.index: an index must be plain, not a tape variable; compute indices from plain arrays")
+            raise TapeError(
+                "ops.index: an index must be plain, not a tape variable; compute indices from "
+                "plain arrays"
+            )
         if type(part) is np.ndarray:
             key = tuple([beside(each, x) for each in parts])
     return _index(x, key)
 
 
-# -- joining ------------------------------------------------------------------------------------------
+# -- joining ---------------------------------------------------------------------------------------
 
 
 @primitive

@@ -1,7 +1,7 @@
 """Derivatives of functions: `vjp` and what follows from it.
 
-Functions take nested parameters (see `tape.nested`) and return an array, or for `vjp` any nest of them.
-Gradients come back in the shape of the parameters, and in their dtype.
+Functions take nested parameters (see `tape.nested`) and return an array, or for `vjp` any nest of
+them. Gradients come back in the shape of the parameters, and in their dtype.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ Argnums = int | tuple[int, ...]
 
 
 def vjp(function: Callable[..., Any], *args: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
-    """Value of a function, and its pullback from cotangents of the value to cotangents of the arguments (TAPE-8).
+    """Value of a function, and its pullback from cotangents of the value to cotangents of the
+    arguments (TAPE-8).
 
         (x_1, ..., x_n) -> y,    y_bar -> (J_1^T y_bar, ..., J_n^T y_bar)
 
@@ -42,7 +43,8 @@ def vjp(function: Callable[..., Any], *args: Any) -> tuple[Any, Callable[[Any], 
         pullback: cotangents of the shape of `value` -> a tuple of cotangents, one per argument.
 
     Raises:
-        TapeError: a leaf without a derivative; a cotangent that does not fit the value, by structure or shape.
+        TapeError: a leaf without a derivative; a cotangent that does not fit the value, by
+            structure or shape.
     """
     leaves, _, build = flatten(tuple(args))
     with recording() as tape:
@@ -51,14 +53,22 @@ def vjp(function: Callable[..., Any], *args: Any) -> tuple[Any, Callable[[Any], 
     outputs, paths, rebuild = flatten(result, "value")
     for o, path in zip(outputs, paths, strict=True):
         if type(o) is Variable and o.tape is not tape and is_finished(o.tape):
-            raise TapeError(f"value{path}: a tape variable left the function that was being differentiated; return it from there instead")
+            raise TapeError(
+                f"value{path}: a tape variable left the function that was being "
+                "differentiated; return it from there instead"
+            )
     value = rebuild([o.value if type(o) is Variable and o.tape is tape else o for o in outputs])
 
     def pullback(cotangents: Any) -> tuple[Any, ...]:
         seeds: dict[int, Array] = {}
-        for o, path, bar in zip(outputs, paths, matched(cotangents, paths, "cotangent"), strict=True):
+        for o, path, bar in zip(
+            outputs, paths, matched(cotangents, paths, "cotangent"), strict=True
+        ):
             if shape(bar) != shape(o):
-                raise TapeError(f"cotangent{path} has shape {shape(bar)}; give the shape of the value, {shape(o)}")
+                raise TapeError(
+                    f"cotangent{path} has shape {shape(bar)}; give the shape of the value, "
+                    f"{shape(o)}"
+                )
             if type(o) is Variable and o.tape is tape:
                 seeds[o.index] = bar if o.index not in seeds else seeds[o.index] + bar
         pulled = sweep(tape, seeds, [x.index for x in inputs])
@@ -78,22 +88,33 @@ def _like(leaf: Array, g: Array | None, fresh: bool) -> Array:
     return gradient if shape(leaf) else gradient[()]
 
 
-def value_and_grad(function: Callable[..., Array], argnums: Argnums = 0) -> Callable[..., tuple[Array, Any]]:
+def value_and_grad(
+    function: Callable[..., Array], argnums: Argnums = 0
+) -> Callable[..., tuple[Array, Any]]:
     """x -> (f(x), df/dx) of a function whose value is one number (TAPE-8).
 
     Args:
         function: returns a scalar (shape ()).
-        argnums: position, or positions, of the arguments to differentiate; the gradient is a tuple for positions.
+        argnums: position, or positions, of the arguments to differentiate; the gradient is a tuple
+            for positions.
     """
 
     def differentiated(*args: Any, **settings: Any) -> tuple[Array, Any]:
         positions = (argnums,) if isinstance(argnums, int) else argnums
         for position in positions:
             if not 0 <= position < len(args) or positions.count(position) > 1:
-                raise TapeError(f"grad: argnums {argnums} with {len(args)} positional arguments; name each position from 0 once")
+                raise TapeError(
+                    f"grad: argnums {argnums} with {len(args)} positional arguments; name "
+                    "each position from 0 once"
+                )
             name = f"argument {position} of {len(args)}"
-            if not is_leaf(args[position]) and not flatten(args[position], name)[0]:  # a refusal names the position as given
-                raise TapeError(f"grad: {name} is {type(args[position]).__name__} without a number to differentiate by")
+            if (
+                not is_leaf(args[position]) and not flatten(args[position], name)[0]
+            ):  # a refusal names the position as given
+                raise TapeError(
+                    f"grad: {name} is {type(args[position]).__name__} without a number to "
+                    "differentiate by"
+                )
 
         def chosen(*some: Any) -> Array:
             full = list(args)
@@ -103,9 +124,15 @@ def value_and_grad(function: Callable[..., Array], argnums: Argnums = 0) -> Call
 
         value, pullback = vjp(chosen, *[args[position] for position in positions])
         if not is_leaf(value):
-            raise TapeError(f"grad: the function returned {type(value).__name__}, not one array; return one number, or use vjp")
+            raise TapeError(
+                f"grad: the function returned {type(value).__name__}, not one array; return "
+                "one number, or use vjp"
+            )
         if shape(value) != ():
-            raise TapeError(f"grad: the function returned shape {shape(value)}, not one number; sum it, or use vjp or jacobian")
+            raise TapeError(
+                f"grad: the function returned shape {shape(value)}, not one number; sum it, "
+                "or use vjp or jacobian"
+            )
         gradients = pullback(ops.ones_like(value)[()])
         return value, gradients[0] if isinstance(argnums, int) else gradients
 
@@ -123,13 +150,17 @@ def grad(function: Callable[..., Array], argnums: Argnums = 0) -> Callable[..., 
 
 
 def jacobian(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """x -> J with J[i..., j...] = d f(x)[i...] / d x[j...], one sweep per entry of f(x) (TAPE-8)."""
+    """x -> J with J[i..., j...] = d f(x)[i...] / d x[j...], one sweep per entry of f(x)
+    (TAPE-8).
+    """
 
     def matrix(x: Array) -> Array:
         value, pullback = vjp(function, x)
         for name, tree in (("x", x), ("the value", value)):
             if not is_leaf(tree):
-                raise TapeError(f"jacobian: {name} is a {type(tree).__name__}, not one array; use vjp")
+                raise TapeError(
+                    f"jacobian: {name} is a {type(tree).__name__}, not one array; use vjp"
+                )
         rows = []
         for position in np.ndindex(*shape(value)):
             seed = ops.zeros_like(value)
@@ -153,7 +184,10 @@ def hvp(function: Callable[[Any], Array]) -> Callable[[Any, Any], Any]:
             total = 0.0
             for g, path, d in zip(gradients, paths, matched(v, paths, "direction"), strict=True):
                 if shape(g) != shape(d):
-                    raise TapeError(f"hvp: direction{path} has shape {shape(d)}; give the shape of the argument, {shape(g)}")
+                    raise TapeError(
+                        f"hvp: direction{path} has shape {shape(d)}; give the shape of the "
+                        f"argument, {shape(g)}"
+                    )
                 total = total + ops.vdot(g, d)
             return total
 
@@ -172,7 +206,10 @@ def checkpoint(function: Callable[..., Array]) -> Callable[..., Array]:
         TapeError: `function` used a variable it captured instead of taking it as an argument; the
             gradient with respect to that variable would be lost.
     """
-    reason = "checkpoint: the function captured a tape variable; pass it as an argument, or its gradient would be lost"
+    reason = (
+        "checkpoint: the function captured a tape variable; pass it as an argument, or its "
+        "gradient would be lost"
+    )
 
     def wrapped(*args: Any) -> Array:
         leaves, _, build = flatten(tuple(args))
@@ -186,7 +223,10 @@ def checkpoint(function: Callable[..., Array]) -> Callable[..., Array]:
             if type(value) is Variable:
                 raise TapeError(reason)
             if not is_leaf(value):
-                raise TapeError(f"checkpoint: the function returned {type(value).__name__}; return one array, joined by ops.concatenate")
+                raise TapeError(
+                    f"checkpoint: the function returned {type(value).__name__}; return one "
+                    "array, joined by ops.concatenate"
+                )
             return value
 
         def rule(value: Array, *arrays: Array) -> Pullback:

@@ -25,9 +25,9 @@ def _refuse(what: str, instead: str) -> NoReturn:
 class Variable:
     """A value recorded on a tape.
 
-    It supports arithmetic, `@`, indexing, `.T` and the functions of `tape.ops`. Operations that would
-    lose the record - NumPy functions, conversion to a number, comparison, assignment - raise and say
-    what to write instead (TAPE-11).
+    It supports arithmetic, `@`, indexing, `.T` and the functions of `tape.ops`. Operations that
+    would lose the record - NumPy functions, conversion to a number, comparison, assignment - raise
+    and say what to write instead (TAPE-11).
 
     Attributes:
         value: the value one level down, an array or a variable of an outer tape.
@@ -36,7 +36,9 @@ class Variable:
     """
 
     __slots__ = ("index", "tape", "value")
-    __array_ufunc__ = None  # array + variable comes to __radd__; a ufunc call is refused by NumPy itself
+    __array_ufunc__ = (
+        None  # array + variable comes to __radd__; a ufunc call is refused by NumPy itself
+    )
 
     def __init__(self, value: Array, tape: Tape, index: int) -> None:
         self.value = value
@@ -82,7 +84,9 @@ class Variable:
         _refuse(f"np.{name}", f"use tape.ops.{name}, or compose it of functions of tape.ops")
 
     def __bool__(self) -> NoReturn:
-        _refuse("truth value (if, while, and, or, not)", "branch on a plain array, or use ops.where")
+        _refuse(
+            "truth value (if, while, and, or, not)", "branch on a plain array, or use ops.where"
+        )
 
     def __float__(self) -> NoReturn:
         _refuse("float()", "keep it a variable; math functions are in tape.ops")
@@ -100,7 +104,13 @@ class Variable:
         _refuse("use as a key or in a set", "use a name or a position as the key")
 
     def _compare(self, other: object) -> NoReturn:
-        _refuse("comparison", "use ops.less, ops.greater or ops.equal, which compare real parts and give plain booleans")
+        _refuse(
+            "comparison",
+            (
+                "use ops.less, ops.greater or ops.equal, which compare real parts and give plain "
+                "booleans"
+            ),
+        )
 
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _compare
 
@@ -108,7 +118,10 @@ class Variable:
         _refuse("in", "use ops.equal, which gives plain booleans")
 
     def __setitem__(self, key: object, value: object) -> NoReturn:
-        _refuse("assignment to an element", "build a new array with ops.where, ops.concatenate or ops.stack")
+        _refuse(
+            "assignment to an element",
+            "build a new array with ops.where, ops.concatenate or ops.stack",
+        )
 
     def __deepcopy__(self, memo: object) -> NoReturn:
         _refuse("copy or pickle", "variables belong to one differentiation; copy plain arrays")

@@ -1,7 +1,8 @@
-"""Tables at the end of a test run: reductions with twins, errata, mutants with the tests that reject them.
+"""Tables at the end of a test run: reductions with twins, errata, mutants with the tests that
+reject them.
 
-A test adds its line with `record_property`; properties travel with the reports, so the tables are complete
-under pytest-xdist too.
+A test adds its line with `record_property`; properties travel with the reports, so the tables are
+complete under pytest-xdist too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,11 @@ ERRATUM = re.compile(r"::test_e_([a-z]\d\d[a-z]?)_(\w+)")
 
 
 def pytest_addoption(parser: Any) -> None:
-    parser.addoption("--backend", default="numpy", help="where the tests compute: numpy, strict (a stand-in for CuPy) or cupy")
+    parser.addoption(
+        "--backend",
+        default="numpy",
+        help="where the tests compute: numpy, strict (a stand-in for CuPy) or cupy",
+    )
 
 
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
@@ -72,19 +77,29 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 def _reductions(records: list[dict[str, Any]], every_twin: bool) -> list[str]:
-    """Lines of the reductions: id, statement, worst agreement of the two sides, smallest distance of the twins.
+    """Lines of the reductions: id, statement, worst agreement of the two sides, smallest distance
+    of the twins.
 
     With -v the distance of each twin.
     """
     lines = []
-    rows = sorted({each["id"]: each["place"] for each in records}.items(), key=lambda row: int(row[1]))
+    rows = sorted(
+        {each["id"]: each["place"] for each in records}.items(), key=lambda row: int(row[1])
+    )
     for name, _ in rows:
         row = next((each for each in records if each["id"] == name and "statement" in each), None)
-        twins = sorted((each for each in records if each["id"] == name and "broken" in each), key=lambda each: float(each["differs"]))
+        twins = sorted(
+            (each for each in records if each["id"] == name and "broken" in each),
+            key=lambda each: float(each["differs"]),
+        )
         agrees = f"agrees to {row['agrees']:5.0e}" if row else "not seen to hold"
         nearest = f"{len(twins)} broken, nearest {twins[0]['differs']:.1g}" if twins else "no twin"
         lines.append(f"{name:44} {agrees:16} {nearest:24} {row['statement'] if row else ''}")
-        lines += [f"{'':44} differs by {twin['differs']:.1g}: {twin['broken']}" for twin in twins if every_twin]
+        lines += [
+            f"{'':44} differs by {twin['differs']:.1g}: {twin['broken']}"
+            for twin in twins
+            if every_twin
+        ]
     if lines:
         holding, twins = (sum(key in each for each in records) for key in ("statement", "broken"))
         lines.append(f"{holding} rows hold, {twins} twins with one condition broken differ")
@@ -103,7 +118,8 @@ def _errata(reports: list[Any]) -> list[str]:
             held, _ = proofs.get(named[1], (True, ""))
             proofs[named[1]] = (held and report.passed, named[2])
     lines = [
-        f"E-{name.upper():6} {title.replace('_', ' ')}" + ("" if held else ": NOT PROVED") for name, (held, title) in sorted(proofs.items())
+        f"E-{name.upper():6} {title.replace('_', ' ')}" + ("" if held else ": NOT PROVED")
+        for name, (held, title) in sorted(proofs.items())
     ]
     if lines:
         lines.append(f"{sum(held for held, _ in proofs.values())} errata proved")

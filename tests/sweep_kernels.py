@@ -1,4 +1,6 @@
-"""Implementations of the Delta rule for sweeps: a right one by hand, and wrong ones that odd cases expose."""
+"""Implementations of the Delta rule for sweeps: a right one by hand, and wrong ones that odd cases
+expose.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,20 @@ def right(case: dict[str, Any], inputs: Tensors) -> Tensors:
     k, v, q = (inputs[name].astype(np.float64) for name in ("k", "v", "q"))
     T, d_out = v.shape[-2:]
     retain, step = (_column(inputs[name], d_out, v.ndim) for name in ("retain", "step_size"))
-    start = inputs["M0"].astype(np.float64) if "M0" in inputs else np.zeros((*k.shape[:-2], d_out, k.shape[-1]))
+    start = (
+        inputs["M0"].astype(np.float64)
+        if "M0" in inputs
+        else np.zeros((*k.shape[:-2], d_out, k.shape[-1]))
+    )
     active, reset = inputs.get("active", np.ones(T)), inputs.get("reset", np.zeros(T))
     M, y = start, []
     for t in range(T):
         M = start if reset[t] else M
         if active[t]:
             error = (M @ k[..., t, :, None])[..., 0] - v[..., t, :]
-            M = retain[..., t, :, None] * M - step[..., t, :, None] * (error[..., :, None] * k[..., t, None, :])
+            M = retain[..., t, :, None] * M - step[..., t, :, None] * (
+                error[..., :, None] * k[..., t, None, :]
+            )
         y.append((M @ q[..., t, :, None])[..., 0])
     return {"y": np.stack(y, axis=-2), "M": M}
 

@@ -1,4 +1,6 @@
-"""Conventions as data: axes, defaults, resolving, presets and messages; CONV-1, CONV-2 and CONV-26."""
+"""Conventions as data: axes, defaults, resolving, presets and messages; CONV-1, CONV-2 and
+CONV-26.
+"""
 
 import numpy as np
 import pytest
@@ -51,16 +53,33 @@ STATED = {
     "spec": {},
     "atlas-paper": {"rate": "memory"},
     "atlas-table1": {"rate": "memory", "direction": "ascent"},
-    "atlas-eq40": {"rate": "momentum", "momentum_sign": "minus", "gate": "none", "reference": "chunk_start"},
+    "atlas-eq40": {
+        "rate": "momentum",
+        "momentum_sign": "minus",
+        "gate": "none",
+        "reference": "chunk_start",
+    },
     "atlas-eq57": {"rate": "none", "momentum_sign": "minus"},
     "titans-paper": {"gate": "forget", "momentum_sign": "minus", "gradient_scale": 2.0},
     "ttl": TTL,
     "atlas-mag": {**TTL, "newton_schulz": {"guard": "return", "transpose": "never"}},
-    "atlas-rnn": {"rate": "memory", "read": "before", "reference": "call_start", "window_at_boundary": "carry", "newton_schulz": "none"},
+    "atlas-rnn": {
+        "rate": "memory",
+        "read": "before",
+        "reference": "call_start",
+        "window_at_boundary": "carry",
+        "newton_schulz": "none",
+    },
     "fla-delta": FLA,
     "fla-gated-delta": {**FLA, "decay": "before_error"},
     "fla-momentum-delta": {**FLA, "rate": "split"},
-    "nl-hecate": {"gate": "forget", "momentum_sign": "minus", "q_norm": "l2", "k_norm": "l2", "norm_place": "before_phi"},
+    "nl-hecate": {
+        "gate": "forget",
+        "momentum_sign": "minus",
+        "q_norm": "l2",
+        "k_norm": "l2",
+        "norm_place": "before_phi",
+    },
 }
 
 
@@ -68,7 +87,9 @@ def expected(stated, rule, level):
     """All axes of a preset, by the three steps of CONV-2."""
     axes = {axis: values[0] for axis, values in VALUES.items()}
     newton_schulz = stated.get("newton_schulz", {}) if rule == "omega" else "none"
-    axes["newton_schulz"] = newton_schulz if newton_schulz == "none" else {**DEFAULTS, **newton_schulz}
+    axes["newton_schulz"] = (
+        newton_schulz if newton_schulz == "none" else {**DEFAULTS, **newton_schulz}
+    )
     axes["rate"] = "both" if axes["newton_schulz"] != "none" else "momentum"
     axes["gate"] = "forget" if level == "token" and rule != "omega" else "retain"
     return axes | {axis: value for axis, value in stated.items() if axis != "newton_schulz"}
@@ -85,7 +106,9 @@ def test_a_convention_has_one_value_on_each_of_these_axes():
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("preset", STATED)
 def test_a_preset_states_its_axes_and_the_rest_follows_from_the_rule(preset, rule, level):
-    assert resolve(preset, rule=rule, level=level).model_dump() == expected(STATED[preset], rule, level)
+    assert resolve(preset, rule=rule, level=level).model_dump() == expected(
+        STATED[preset], rule, level
+    )
 
 
 @pytest.mark.clause("CONV-26")
@@ -111,19 +134,31 @@ def test_a_name_and_an_object_with_that_preset_are_the_same(preset):
 
 
 @pytest.mark.clause("CONV-2")
-@pytest.mark.parametrize(("axis", "value"), [(axis, value) for axis, values in VALUES.items() for value in values])
+@pytest.mark.parametrize(
+    ("axis", "value"), [(axis, value) for axis, values in VALUES.items() for value in values]
+)
 def test_a_key_changes_its_axis_alone(axis, value):
     base = resolve({"preset": "atlas-paper", "newton_schulz": "none"}, rule="omega").model_dump()
-    changed = resolve({"preset": "atlas-paper", "newton_schulz": "none", axis: value}, rule="omega").model_dump()
+    changed = resolve(
+        {"preset": "atlas-paper", "newton_schulz": "none", axis: value}, rule="omega"
+    ).model_dump()
     assert changed == base | {axis: value}
 
 
 @pytest.mark.clause("CONV-2", "CONV-17")
-@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in NEWTON_SCHULZ.items() for value in values])
-def test_an_object_under_newton_schulz_takes_missing_keys_from_the_preset_then_from_the_first_values(key, value):
-    found = resolve({"preset": "atlas-mag", "newton_schulz": {key: value}}, rule="omega").model_dump()["newton_schulz"]
+@pytest.mark.parametrize(
+    ("key", "value"), [(key, value) for key, values in NEWTON_SCHULZ.items() for value in values]
+)
+def test_an_object_under_newton_schulz_takes_missing_keys_from_the_preset_then_from_the_first_values(
+    key, value
+):
+    found = resolve(
+        {"preset": "atlas-mag", "newton_schulz": {key: value}}, rule="omega"
+    ).model_dump()["newton_schulz"]
     assert found == {**DEFAULTS, "guard": "return", "transpose": "never", key: value}
-    found = resolve({"preset": "atlas-rnn", "newton_schulz": {key: value}}, rule="omega").model_dump()["newton_schulz"]
+    found = resolve(
+        {"preset": "atlas-rnn", "newton_schulz": {key: value}}, rule="omega"
+    ).model_dump()["newton_schulz"]
     assert found == {**DEFAULTS, key: value}
 
 
@@ -139,10 +174,14 @@ def test_what_a_preset_or_key_states_wins_over_the_rule():
 
 @pytest.mark.clause("CONV-2", "CONV-17")
 @pytest.mark.parametrize("rule", ["titans_lmm", "delta", "hebbian"])
-def test_newton_schulz_is_none_for_other_rules_whatever_the_preset_says_and_cannot_be_asked_for(rule):
+def test_newton_schulz_is_none_for_other_rules_whatever_the_preset_says_and_cannot_be_asked_for(
+    rule,
+):
     assert resolve("atlas-mag", rule=rule).newton_schulz == "none"
     for asked in ({"newton_schulz": {}}, resolve("spec", rule="omega")):
-        with pytest.raises(ValueError, match=f"newton_schulz is not part of {rule}; only none is possible"):
+        with pytest.raises(
+            ValueError, match=f"newton_schulz is not part of {rule}; only none is possible"
+        ):
             resolve(asked, rule=rule)
     bare = resolve({"newton_schulz": "none"}, rule="omega")
     assert resolve(bare, rule=rule) is bare
@@ -150,14 +189,19 @@ def test_newton_schulz_is_none_for_other_rules_whatever_the_preset_says_and_cann
 
 @pytest.mark.clause("CONV-2")
 def test_an_unknown_preset_or_axis_is_reported_with_the_legal_ones():
-    with pytest.raises(ValueError, match="preset 'atlas' does not exist; presets are " + ", ".join(STATED)):
+    with pytest.raises(
+        ValueError, match="preset 'atlas' does not exist; presets are " + ", ".join(STATED)
+    ):
         resolve("atlas", rule="omega")
     with pytest.raises(ValueError, match=f"axis 'sign' does not exist; axes are {', '.join(AXES)}"):
         resolve({"sign": "minus"}, rule="omega")
 
 
 @pytest.mark.clause("CONV-2", "CONV-4", "CONV-7", "CONV-11", "CONV-12", "CONV-13", "CONV-25")
-@pytest.mark.parametrize("axis", [axis for axis in VALUES if axis not in ("gradient_scale", "query_scale", "newton_schulz")])
+@pytest.mark.parametrize(
+    "axis",
+    [axis for axis in VALUES if axis not in ("gradient_scale", "query_scale", "newton_schulz")],
+)
 @pytest.mark.parametrize(("bad", "shown"), [("sideways", "'sideways'"), (3, "3"), (True, "true")])
 def test_an_unknown_value_is_reported_with_its_axis_and_the_legal_ones(axis, bad, shown):
     with pytest.raises(ValueError, match=f"convention: {axis}: ") as caught:
@@ -179,7 +223,9 @@ def test_a_gradient_scale_is_a_finite_number_or_its_word(bad):
 
 @pytest.mark.clause("CONV-6")
 def test_the_message_of_a_gradient_scale_names_what_is_legal():
-    with pytest.raises(ValueError, match="gradient_scale must be a finite number or \"2/d_out\", found '2/d_in'"):
+    with pytest.raises(
+        ValueError, match="gradient_scale must be a finite number or \"2/d_out\", found '2/d_in'"
+    ):
         resolve({"gradient_scale": "2/d_in"}, rule="omega")
 
 
@@ -232,7 +278,12 @@ def test_what_was_found_is_shown_up_to_sixty_characters(length, shown):
 def test_a_lower_bound_is_read_by_polar_express_alone():
     p = drawn(T=3)
     for name, differs in (("muon", False), ("polar_express", True)):
-        y = [results("omega", p, {"newton_schulz": {"coefficients": name, "lower_bound": bound}})["y"] for bound in (1e-3, 0.3)]
+        y = [
+            results("omega", p, {"newton_schulz": {"coefficients": name, "lower_bound": bound}})[
+                "y"
+            ]
+            for bound in (1e-3, 0.3)
+        ]
         if differs:
             assert_differs(name, y[1], y[0], 1e-3)
         else:
@@ -255,10 +306,17 @@ def test_atlas_has_the_rate_outside_and_its_table_the_wrong_sign(preset, sign):
     p = drawn(window=3, seed=1)
     M, S = p["M0"], p["S0"]
     for t in range(6):
-        pairs = [(p["window_weights"][t, j], p["k"][t - j], p["v"][t - j]) for j in range(min(3, t + 1))]
+        pairs = [
+            (p["window_weights"][t, j], p["k"][t - j], p["v"][t - j]) for j in range(min(3, t + 1))
+        ]
         S = p["momentum"][t] * S + sum(w * np.outer(M @ k - v, k) for w, k, v in pairs)
         M = p["retain"][t] * M + sign * p["step_size"][t] * cubic(S)
-    assert_close("M", results("omega", p, {"preset": preset, "newton_schulz": CUBIC}, window=3)["M"], M, ANALYTIC)
+    assert_close(
+        "M",
+        results("omega", p, {"preset": preset, "newton_schulz": CUBIC}, window=3)["M"],
+        M,
+        ANALYTIC,
+    )
 
 
 @pytest.mark.clause("CONV-26")
@@ -267,16 +325,31 @@ def test_atlas_eq40_is_frozen_and_never_decays_and_eq57_has_no_rate():
     M, S, start = p["M0"], p["S0"], p["M0"]
     for t in range(6):
         start = M if t % 2 == 0 else start
-        S = p["momentum"][t] * S - p["step_size"][t] * np.outer(start @ p["k"][t] - p["v"][t], p["k"][t])
+        S = p["momentum"][t] * S - p["step_size"][t] * np.outer(
+            start @ p["k"][t] - p["v"][t], p["k"][t]
+        )
         M = M + cubic(S)
-    assert_close("eq40", results("omega", p, {"preset": "atlas-eq40", "newton_schulz": CUBIC}, span=2)["M"], M, ANALYTIC)
+    assert_close(
+        "eq40",
+        results("omega", p, {"preset": "atlas-eq40", "newton_schulz": CUBIC}, span=2)["M"],
+        M,
+        ANALYTIC,
+    )
     p = without(drawn(window=2, seed=2), "step_size")
     M, S = p["M0"], p["S0"]
     for t in range(6):
         lags = range(min(2, t + 1))
-        S = p["momentum"][t] * S - sum(p["window_weights"][t, j] * np.outer(M @ p["k"][t - j] - p["v"][t - j], p["k"][t - j]) for j in lags)
+        S = p["momentum"][t] * S - sum(
+            p["window_weights"][t, j] * np.outer(M @ p["k"][t - j] - p["v"][t - j], p["k"][t - j])
+            for j in lags
+        )
         M = p["retain"][t] * M + cubic(S)
-    assert_close("eq57", results("omega", p, {"preset": "atlas-eq57", "newton_schulz": CUBIC}, window=2)["M"], M, ANALYTIC)
+    assert_close(
+        "eq57",
+        results("omega", p, {"preset": "atlas-eq57", "newton_schulz": CUBIC}, window=2)["M"],
+        M,
+        ANALYTIC,
+    )
 
 
 @pytest.mark.clause("CONV-26")
@@ -298,7 +371,11 @@ def test_atlas_rnn_is_frozen_over_the_call_and_reads_before_it_writes():
     for t in range(6):
         y.append(M @ p["q"][t])
         lags = range(min(3, t + 1))
-        g = sum(p["window_weights"][t, j] * np.outer(p["M0"] @ p["k"][t - j] - p["v"][t - j], p["k"][t - j]) for j in lags)
+        g = sum(
+            p["window_weights"][t, j]
+            * np.outer(p["M0"] @ p["k"][t - j] - p["v"][t - j], p["k"][t - j])
+            for j in lags
+        )
         S = p["momentum"][t] * S + g
         M = p["retain"][t] * M - p["step_size"][t] * S
     assert_close("y", results("omega", p, "atlas-rnn", window=3)["y"], np.array(y), ANALYTIC)

@@ -30,22 +30,62 @@ GATED = {"window_gate": np.linspace(0.3, 0.9, 6)}
 RESET = {"reset": np.arange(6) == 3}
 CASES = {
     "omega": ("omega", {}, {"window": 3, "span": 2, **MAP}, {}),
-    "omega, frozen": ("omega", {"reference": "chunk_start", "k_norm": "l2"}, {"window": 3, "span": 2, **MAP}, {}),
+    "omega, frozen": (
+        "omega",
+        {"reference": "chunk_start", "k_norm": "l2"},
+        {"window": 3, "span": 2, **MAP},
+        {},
+    ),
     "omega, one span": ("omega", {"reference": "chunk_start"}, {"window": 3, "span": 6}, {}),
-    "omega, one span counted from one": ("omega", {"reference": "chunk_start", "span_origin": "multiple"}, {"window": 3, "span": 6}, {}),
+    "omega, one span counted from one": (
+        "omega",
+        {"reference": "chunk_start", "span_origin": "multiple"},
+        {"window": 3, "span": 6},
+        {},
+    ),
     "omega, span 1": ("omega", {"reference": "chunk_start"}, {"window": 3, "span": 1}, {}),
-    "omega, phase": ("omega", {"reference": "chunk_start"}, {"window": 3, "span": 4, "phase": 1}, {}),
-    "omega, phase and reset": ("omega", {"reference": "chunk_start"}, {"window": 3, "span": 3, "phase": 1}, RESET),
+    "omega, phase": (
+        "omega",
+        {"reference": "chunk_start"},
+        {"window": 3, "span": 4, "phase": 1},
+        {},
+    ),
+    "omega, phase and reset": (
+        "omega",
+        {"reference": "chunk_start"},
+        {"window": 3, "span": 3, "phase": 1},
+        RESET,
+    ),
     "omega, call_start": ("omega", {"reference": "call_start"}, {"window": 3, "span": 2}, {}),
-    "omega, call_start with history": ("omega", {"reference": "call_start"}, {"window": 3, "span": 2}, earlier(2, residual=True)),
+    "omega, call_start with history": (
+        "omega",
+        {"reference": "call_start"},
+        {"window": 3, "span": 2},
+        earlier(2, residual=True),
+    ),
     "omega, part of a history": ("omega", {}, {"window": 4, "span": 2}, earlier(2)),
     "omega, history and reset": ("omega", {}, {"window": 3, "span": 2}, earlier(2) | RESET),
     "omega, zero": ("omega", {"reference": "zero"}, {"window": 3, "span": 2}, {}),
     "omega, gate per token": ("omega", {}, {"window": 3, "span": 2}, GATED),
-    "omega, momentum first": ("omega", {"order": "momentum_then_window", "reference": "chunk_start"}, {"window": 3, "span": 2}, {}),
-    "omega, one token": ("omega", {"reference": "chunk_start"}, {"window": 1, "span": 2}, {"window_weights": np.full((6, 1), 0.7)}),
+    "omega, momentum first": (
+        "omega",
+        {"order": "momentum_then_window", "reference": "chunk_start"},
+        {"window": 3, "span": 2},
+        {},
+    ),
+    "omega, one token": (
+        "omega",
+        {"reference": "chunk_start"},
+        {"window": 1, "span": 2},
+        {"window_weights": np.full((6, 1), 0.7)},
+    ),
     "titans": ("titans_lmm", {"q_norm": "l2"}, {"span": 2}, {}),
-    "titans, frozen, no gate": ("titans_lmm", {"reference": "chunk_start", "gate": "none"}, {"span": 2}, {}),
+    "titans, frozen, no gate": (
+        "titans_lmm",
+        {"reference": "chunk_start", "gate": "none"},
+        {"span": 2},
+        {},
+    ),
     "delta": ("delta", {"reference": "chunk_start"}, {"span": 2}, {}),
     "delta, zero": ("delta", {"reference": "zero", "read": "chunk_start"}, {"span": 2}, {}),
     "hebbian": ("hebbian", {}, {"span": 2}, {}),
@@ -67,13 +107,34 @@ def distances(name, axis):
     for value in VALUES[axis]:
         chosen = {**base, axis: value}
         frozen = chosen.get("reference") in ("chunk_start", "call_start")
-        carries = frozen and chosen.get("window_at_boundary") == "carry" and chosen.get("order") != "momentum_then_window"
+        carries = (
+            frozen
+            and chosen.get("window_at_boundary") == "carry"
+            and chosen.get("order") != "momentum_then_window"
+        )
         kept = p if carries else without(p, "window_residual")
         found.append(results(rule, kept, chosen, **header))
-    return max(relative_error(other[key], found[0][key]) for other in found[1:] for key in ("y", "M", "S") if key in found[0])
+    return max(
+        relative_error(other[key], found[0][key])
+        for other in found[1:]
+        for key in ("y", "M", "S")
+        if key in found[0]
+    )
 
 
-@pytest.mark.clause("CONV-3", "CONV-5", "CONV-6", "CONV-8", "CONV-9", "CONV-10", "CONV-11", "CONV-12", "CONV-13", "CONV-14", "CONV-15")
+@pytest.mark.clause(
+    "CONV-3",
+    "CONV-5",
+    "CONV-6",
+    "CONV-8",
+    "CONV-9",
+    "CONV-10",
+    "CONV-11",
+    "CONV-12",
+    "CONV-13",
+    "CONV-14",
+    "CONV-15",
+)
 @pytest.mark.clause("CONV-16", "CONV-24", "CONV-41", "CASE-18")
 @pytest.mark.parametrize("axis", VALUES)
 @pytest.mark.parametrize("name", CASES)
@@ -124,7 +185,12 @@ def test_keys_of_newton_schulz_that_nothing_reads_are_listed(d_in, d_out, settin
     p = drawn(d_in=d_in, d_out=d_out, window=2)
     assert set(case("omega", p, {"newton_schulz": settings}, window=2).void) == void
     if void:
-        assert_close("y", results("omega", p, {"newton_schulz": settings}, window=2)["y"], results("omega", p, window=2)["y"], EXACT)
+        assert_close(
+            "y",
+            results("omega", p, {"newton_schulz": settings}, window=2)["y"],
+            results("omega", p, window=2)["y"],
+            EXACT,
+        )
     assert set(case("newton_schulz", {"G": p["M0"]}, {"newton_schulz": settings}).void) == void
 
 
@@ -133,4 +199,7 @@ def test_the_size_of_the_features_decides_whether_transpose_is_void():
     p = without(drawn(d_in=3, d_out=4), "M0", "S0")
     turned = {"newton_schulz": {"transpose": "never"}}
     assert "newton_schulz.transpose" not in case("omega", p, turned).void
-    assert "newton_schulz.transpose" in case("omega", p, turned, feature_map={"kind": "monomials"}).void
+    assert (
+        "newton_schulz.transpose"
+        in case("omega", p, turned, feature_map={"kind": "monomials"}).void
+    )

@@ -7,7 +7,9 @@ from tests.support.golden import WRITE, assert_golden
 
 def test_a_text_is_compared_and_written_on_request_alone(tmp_path, monkeypatch):
     monkeypatch.delenv(WRITE, raising=False)
-    with pytest.raises(AssertionError, match=r"^a.txt: no such golden file; ATLAS_REF_GOLDEN=write makes it$"):
+    with pytest.raises(
+        AssertionError, match=r"^a.txt: no such golden file; ATLAS_REF_GOLDEN=write makes it$"
+    ):
         assert_golden("a.txt", "one\ntwo\n", folder=tmp_path)
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setenv(WRITE, "write")

@@ -1,8 +1,11 @@
-"""Rules of the house: files per folder, their lengths, and rule names only in the rules' own files."""
+"""Rules of the house: files per folder, their lengths, and rule names only in the rules' own
+files.
+"""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -13,11 +16,17 @@ from atlas_ref.rules import RULES
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "atlas_ref").rglob("*.py"))
+DOCUMENTED = [*FILES, *sorted((ROOT / "tape").rglob("*.py"))]
 
-#: Where rules may be compared by name: their own room, the axes that depend on them, the second implementation.
+#: Where rules may be compared by name: their own room, the axes that depend on them, the second
+#: implementation.
 OF_RULES = ("atlas_ref/rules/", "atlas_ref/conventions.py", "atlas_ref/certify/")
 #: Tables of data, whose entries are named after rules.
-TABLES = ("atlas_ref/vectors/inputs/targets.py", "atlas_ref/vectors/inputs/large.py", "atlas_ref/vectors/refusals/negative.py")
+TABLES = (
+    "atlas_ref/vectors/inputs/targets.py",
+    "atlas_ref/vectors/inputs/large.py",
+    "atlas_ref/vectors/refusals/negative.py",
+)
 
 
 def name(path: Path) -> str:
@@ -36,7 +45,12 @@ def comparisons(tree: ast.AST) -> list[int]:
             parts = [case.pattern for case in node.cases]
         else:
             continue
-        constants = {each.value for part in parts for each in ast.walk(part) if isinstance(each, ast.Constant)}
+        constants = {
+            each.value
+            for part in parts
+            for each in ast.walk(part)
+            if isinstance(each, ast.Constant)
+        }
         if constants & set(RULES):
             found.append(node.lineno)
     return found
@@ -55,7 +69,9 @@ def probes(tree: ast.AST) -> list[int]:
     ]
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if not name(path).startswith((*OF_RULES, *TABLES))], ids=name)
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if not name(path).startswith((*OF_RULES, *TABLES))], ids=name
+)
 def test_no_other_file_compares_names_of_rules_or_probes_them(path: Path) -> None:
     tree = ast.parse(path.read_text())
     assert comparisons(tree) == []
@@ -82,6 +98,24 @@ def test_the_root_of_the_package_has_at_most_five_modules() -> None:
 @pytest.mark.parametrize("path", FILES, ids=name)
 def test_a_file_has_at_most_420_lines(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 420
+
+
+def summary(node: ast.AST) -> str:
+    """First sentence of a docstring, or its first paragraph where that is shorter."""
+    assert isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+    paragraph = " ".join((ast.get_docstring(node) or "").partition("\n\n")[0].split())
+    return re.split(r"(?<=[^.]{3}[.:;]) ", paragraph)[0]
+
+
+@pytest.mark.parametrize("path", DOCUMENTED, ids=name)
+def test_a_docstring_begins_with_at_most_twenty_words(path: Path) -> None:
+    long = {
+        getattr(node, "name", "module"): summary(node)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        and len(summary(node).split()) > 20
+    }
+    assert long == {}
 
 
 def test_every_rule_declares_its_facts() -> None:

@@ -13,10 +13,11 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-#: What each layer holds, from the lowest: a module may import from its own layer and from those before it.
+#: What each layer holds, from the lowest: a module may import from its own layer and from those
+#: before it.
 LAYERS = (
     ("tape",),
-    ("atlas_ref.backend", "atlas_ref.types"),
+    ("atlas_ref.backend", "atlas_ref.types", "atlas_ref.messages"),
     ("atlas_ref.parts",),
     ("atlas_ref.engine",),
     ("atlas_ref.conventions",),
@@ -45,15 +46,28 @@ FILES = modules()
 
 def layer(name: str) -> int:
     """The last layer that claims the module."""
-    if name.startswith("atlas_ref.cli_"):
-        name = "atlas_ref.cli.main"
-    return max(i for i, starts in enumerate(LAYERS) for start in starts if name == start or name.startswith(f"{start}."))
+    return max(
+        i
+        for i, starts in enumerate(LAYERS)
+        for start in starts
+        if name == start or name.startswith(f"{start}.")
+    )
 
 
 def imported(name: str, *, types: bool) -> set[str]:
-    """Modules of the two packages that a module imports; without `types` only those imported at run time."""
+    """Modules of the two packages that a module imports; without `types` only those imported at run
+    time.
+    """
     tree = ast.parse(FILES[name].read_text())
-    left_out = [] if types else [node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)]
+    left_out = (
+        []
+        if types
+        else [
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        ]
+    )
     skipped = {inner for node in left_out for inner in ast.walk(node)}
     found: set[str] = set()
     for node in ast.walk(tree):
@@ -69,7 +83,14 @@ def imported(name: str, *, types: bool) -> set[str]:
 def _own(name: str) -> str | None:
     """The module that an import reaches: itself, the package, or the module that holds the name."""
     module = name.rpartition(".")[0]
-    return next((place for place in (name, f"{name}.__init__", module, f"{module}.__init__") if place in FILES), None)
+    return next(
+        (
+            place
+            for place in (name, f"{name}.__init__", module, f"{module}.__init__")
+            if place in FILES
+        ),
+        None,
+    )
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -83,11 +104,20 @@ def test_a_module_imports_from_its_own_layer_and_from_below(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in FILES if name.startswith("atlas_ref.engine.")])
 def test_the_engine_knows_no_rule_and_no_form(name: str) -> None:
     """An engine without rules: a form hands its plain function to the engine."""
-    assert not {each for each in imported(name, types=True) if each.startswith(("atlas_ref.rules", "atlas_ref.forms"))}
+    assert not {
+        each
+        for each in imported(name, types=True)
+        if each.startswith(("atlas_ref.rules", "atlas_ref.forms"))
+    }
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in FILES if name.startswith(("atlas_ref.oracle.", "atlas_ref.certify.", "atlas_ref.vectors."))]
+    "name",
+    [
+        name
+        for name in FILES
+        if name.startswith(("atlas_ref.oracle.", "atlas_ref.certify.", "atlas_ref.vectors."))
+    ],
 )
 def test_the_oracle_knows_no_block_of_levels(name: str) -> None:
     """An oracle without blocks of levels.
@@ -98,12 +128,21 @@ def test_the_oracle_knows_no_block_of_levels(name: str) -> None:
 
 
 def _asks_the_package_for_its_version_alone(name: str) -> bool:
-    attributes = {ast.unparse(node) for node in ast.walk(ast.parse(FILES[name].read_text())) if isinstance(node, ast.Attribute)}
-    return {each for each in attributes if each.startswith("atlas_ref.")} == {"atlas_ref.__version__"}
+    attributes = {
+        ast.unparse(node)
+        for node in ast.walk(ast.parse(FILES[name].read_text()))
+        if isinstance(node, ast.Attribute)
+    }
+    return {each for each in attributes if each.startswith("atlas_ref.")} == {
+        "atlas_ref.__version__"
+    }
 
 
 def test_no_cycle() -> None:
-    graph = {name: imported(name, types=False) - {name, "atlas_ref.__init__", "tape.__init__"} for name in FILES}
+    graph = {
+        name: imported(name, types=False) - {name, "atlas_ref.__init__", "tape.__init__"}
+        for name in FILES
+    }
     try:
         order = list(TopologicalSorter(graph).static_order())
     except CycleError as error:
@@ -114,7 +153,8 @@ def test_no_cycle() -> None:
 def test_imports_inside_functions_are_those_of_start_up_time() -> None:
     """Imports inside functions: only those of start-up time and of extras.
 
-    The command line and what is loaded with every start may put an import off; an extra is imported at its use.
+    The command line and what is loaded with every start may put an import off; an extra is imported
+    at its use.
     """
     lazy = {
         name
@@ -125,4 +165,8 @@ def test_imports_inside_functions_are_those_of_start_up_time() -> None:
         if isinstance(node, ast.Import | ast.ImportFrom)
     }
     commands = {name for name in FILES if layer(name) == len(LAYERS) - 1}
-    assert lazy - commands == {"atlas_ref.oracle.sweep.cluster", "atlas_ref.certify.__init__", "atlas_ref.engine.compiled.__init__"}
+    assert lazy - commands == {
+        "atlas_ref.oracle.sweep.cluster",
+        "atlas_ref.certify.__init__",
+        "atlas_ref.engine.compiled.__init__",
+    }

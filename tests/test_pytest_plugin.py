@@ -39,9 +39,14 @@ def project(pytester, monkeypatch):
     """Three cases, the second of another seed, and one test of the project's own."""
     (pytester.path / "cases").mkdir()
     for seed, name in enumerate(("one", "two", "three")):
-        written(pytester.path / "cases" / f"{name}.safetensors", *some("delta", seed=seed, tokens=4, d_in=3, d_out=2, heads=1))
+        written(
+            pytester.path / "cases" / f"{name}.safetensors",
+            *some("delta", seed=seed, tokens=4, d_in=3, d_out=2, heads=1),
+        )
     pytester.makepyfile(test_own="def test_own():\n    pass\n")
-    pytester.makeini("[pytest]\naddopts = --strict-markers --strict-config\nfilterwarnings = error\n")
+    pytester.makeini(
+        "[pytest]\naddopts = --strict-markers --strict-config\nfilterwarnings = error\n"
+    )
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tests/support")]))
     monkeypatch.setenv("COLUMNS", "100")
     return pytester
@@ -50,11 +55,25 @@ def project(pytester, monkeypatch):
 def ran(project, *options, apart=False):
     """A run of pytest, in this process unless imports are at stake."""
     search = [] if "-q" in options or apart else ["--atlas-no-nearest"]
-    words = ["-p", "atlas_ref.pytest_plugin", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", *search, *map(str, options)]
+    words = [
+        "-p",
+        "atlas_ref.pytest_plugin",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:hypothesispytest",
+        *search,
+        *map(str, options),
+    ]
     done = project.runpytest_subprocess(*words) if apart else project.runpytest_inprocess(*words)
     stdout = done.stdout.str()
     outcomes = done.parseoutcomes() if re.search(r"in \d+\.\d+s", stdout) else {}
-    return Ran(int(done.ret), {name: number for name, number in outcomes.items() if name != "warnings"}, stdout, done.stderr.str())
+    return Ran(
+        int(done.ret),
+        {name: number for name, number in outcomes.items() if name != "warnings"},
+        stdout,
+        done.stderr.str(),
+    )
 
 
 @pytest.mark.clause("SRC-20")
@@ -63,20 +82,38 @@ def test_one_test_per_case_beside_the_projects_own(project):
     assert (found.returncode, found.counts) == (0, {"passed": 4}), found.stdout + found.stderr
     for name in ("one", "two", "three"):
         assert f"cases/{name}.safetensors::{name} PASSED" in found.stdout
-    found = ran(project, "--atlas-impl", "implementations:right", "--atlas-cases", "cases", "-m", "atlas")
+    found = ran(
+        project, "--atlas-impl", "implementations:right", "--atlas-cases", "cases", "-m", "atlas"
+    )
     assert (found.returncode, found.counts) == (0, {"passed": 3, "deselected": 1})
-    found = ran(project, "--atlas-impl", "implementations:right", "--atlas-cases", "cases", "-k", "two")
+    found = ran(
+        project, "--atlas-impl", "implementations:right", "--atlas-cases", "cases", "-k", "two"
+    )
     assert found.counts == {"passed": 1, "deselected": 3}
 
 
 @pytest.mark.clause("SRC-20", "CASE-27")
 def test_a_wrong_implementation_fails_with_the_message_and_nothing_else(project):
-    found = ran(project, "--atlas-impl", "implementations:wrong_from_3", "--atlas-cases", "cases/one.safetensors", "-m", "atlas", "-q")
+    found = ran(
+        project,
+        "--atlas-impl",
+        "implementations:wrong_from_3",
+        "--atlas-cases",
+        "cases/one.safetensors",
+        "-m",
+        "atlas",
+        "-q",
+    )
     assert (found.returncode, found.counts) == (1, {"failed": 1, "deselected": 1})
-    text = re.sub(r"-?0x1\.[0-9a-f]+p[+-]\d+", "0x...", found.stdout.replace(str(project.path), "PROJECT"))
+    text = re.sub(
+        r"-?0x1\.[0-9a-f]+p[+-]\d+", "0x...", found.stdout.replace(str(project.path), "PROJECT")
+    )
     text = re.sub(r"-?\d+\.\d{4,}(e[+-]\d+)?", lambda each: f"{float(each[0]):.3g}", text)
     text = re.sub(r"nearest .*", "nearest ...", text)
-    assert_golden("plugin_failure.txt", text[text.index("PROJECT/cases") : text.index("=====", text.index("PROJECT/cases"))])
+    assert_golden(
+        "plugin_failure.txt",
+        text[text.index("PROJECT/cases") : text.index("=====", text.index("PROJECT/cases"))],
+    )
     assert "Traceback" not in found.stdout
 
 
@@ -84,7 +121,11 @@ def test_a_wrong_implementation_fails_with_the_message_and_nothing_else(project)
 @pytest.mark.parametrize(
     ("options", "code", "want"),
     [
-        (["--atlas-impl", "implementations:in_its_dtype", "--atlas-dtype", "bfloat16"], 0, {"passed": 3}),
+        (
+            ["--atlas-impl", "implementations:in_its_dtype", "--atlas-dtype", "bfloat16"],
+            0,
+            {"passed": 3},
+        ),
         (["--atlas-impl", "implementations:brain", "--atlas-dtype", "float32"], 1, {"failed": 3}),
         (["--atlas-impl", "implementations:unsupported"], 0, {"skipped": 3}),
         (["--atlas-impl", "implementations:raises"], 1, {"failed": 3}),
@@ -99,13 +140,17 @@ def test_a_wrong_implementation_fails_with_the_message_and_nothing_else(project)
 )
 def test_each_way_to_end(options, code, want, project):
     found = ran(project, "--atlas-cases", "cases", "-m", "atlas", *options)
-    assert (found.returncode, found.counts) == (code, {**want, "deselected": 1}), found.stdout + found.stderr
+    assert (found.returncode, found.counts) == (code, {**want, "deselected": 1}), (
+        found.stdout + found.stderr
+    )
 
 
 @pytest.mark.clause("SRC-20", "CASE-23")
 def test_without_an_implementation_recorded_results_are_compared(project):
     found = ran(project, "--atlas-cases", PEERS)
-    assert (found.returncode, found.counts) == (0, {"passed": 18, "skipped": 3}), found.stdout + found.stderr
+    assert (found.returncode, found.counts) == (0, {"passed": 18, "skipped": 3}), (
+        found.stdout + found.stderr
+    )
 
 
 @pytest.mark.clause("SRC-16", "SRC-20")
@@ -133,7 +178,10 @@ def test_expected_failures(project):
     found = ran(project, *right)
     assert found.counts == {"failed": 1, "passed": 2, "deselected": 1}
     assert "xfail one: passes; remove the entry (rounds twice)" in found.stdout
-    for identity, words in (("absent", "xfail absent: no such case"), ("one:out/S", "xfail one:out/S: no such case or tensor was checked")):
+    for identity, words in (
+        ("absent", "xfail absent: no such case"),
+        ("one:out/S", "xfail one:out/S: no such case or tensor was checked"),
+    ):
         (project.path / "known.toml").write_text(in_toml({**known, "id": identity}))
         found = ran(project, *wrong)
         assert found.returncode != 0
@@ -166,7 +214,15 @@ def test_options_that_do_not_fit_are_a_usage_error(options, words, project):
 
 @pytest.mark.clause("SRC-20")
 def test_verdicts_are_properties_of_the_junit_report(project):
-    ran(project, "--atlas-impl", "implementations:right", "--atlas-cases", "cases", "--junit-xml", "out.xml")
+    ran(
+        project,
+        "--atlas-impl",
+        "implementations:right",
+        "--atlas-cases",
+        "cases",
+        "--junit-xml",
+        "out.xml",
+    )
     text = (project.path / "out.xml").read_text()
     assert text.count('<property name="out/y" value="PASS"') == 3
 
@@ -174,7 +230,17 @@ def test_verdicts_are_properties_of_the_junit_report(project):
 @pytest.mark.clause("SRC-20")
 def test_it_runs_on_several_processes_and_collects_each_case_once(project):
     found = ran(
-        project, "--atlas-impl", "implementations:right", "--atlas-cases", "cases", "--atlas-cases", "cases", "-n", "2", ".", apart=True
+        project,
+        "--atlas-impl",
+        "implementations:right",
+        "--atlas-cases",
+        "cases",
+        "--atlas-cases",
+        "cases",
+        "-n",
+        "2",
+        ".",
+        apart=True,
     )
     assert (found.returncode, found.counts) == (0, {"passed": 4}), found.stdout + found.stderr
 
@@ -183,7 +249,8 @@ def test_it_runs_on_several_processes_and_collects_each_case_once(project):
 def test_without_its_options_it_imports_nothing(project):
     (project.path / "test_own.py").write_text(
         "import sys\n\ndef test_own():\n    assert 'atlas_ref.pytest_plugin' in sys.modules\n"
-        "    assert {name for name in sys.modules if name.startswith('atlas_ref.')} == {'atlas_ref.pytest_plugin'}\n"
+        "    assert {name for name in sys.modules if name.startswith('atlas_ref.')} == "
+        "{'atlas_ref.pytest_plugin'}\n"
         "    assert 'numpy' not in sys.modules\n"
     )
     found = ran(project, apart=True)
@@ -192,7 +259,9 @@ def test_without_its_options_it_imports_nothing(project):
 
 @pytest.mark.clause("SRC-20")
 def test_the_package_announces_the_plugin():
-    announced = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["pytest11"]
+    announced = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"][
+        "pytest11"
+    ]
     assert announced == {"atlas_ref.pytest_plugin": "atlas_ref.pytest_plugin"}
     assert callable(import_module(announced["atlas_ref.pytest_plugin"]).pytest_addoption)
     assert atlas_ref.__version__

@@ -1,4 +1,6 @@
-"""Frozen validated data: shapes in named dimensions, finite entries, ranges, dtypes, read-only arrays, equality by bits."""
+"""Frozen validated data: shapes in named dimensions, finite entries, ranges, dtypes, read-only
+arrays, equality by bits.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ def message(build: Any) -> str:
     return str(caught.value.errors()[0]["msg"]).removeprefix("Value error, ")
 
 
-# -- shapes ---------------------------------------------------------------------------------------------
+# -- shapes ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.clause("CONV-27", "NOTATION-5", "NOTATION-6")
@@ -61,23 +63,39 @@ def test_equal_names_are_equal_sizes_and_dots_are_any_leading_axes(lead: tuple[i
         ({"M": ()}, "M: shape (), expected axes (..., d_out, d_phi)"),
         ({"M": (3, 4), "S": (3, 5)}, "S: shape (3, 5) makes d_phi 5, but M makes it 4"),
         ({"M": (3, 4), "S": (4, 3)}, "S: shape (4, 3) makes d_out 4, but M makes it 3"),
-        ({"M": (2, 3, 4), "S": (3, 4)}, "S: shape (3, 4) makes leading axes (), but M makes it (2,)"),
-        ({"M": (2, 3, 4), "S": (1, 3, 4)}, "S: shape (1, 3, 4) makes leading axes (1,), but M makes it (2,)"),
+        (
+            {"M": (2, 3, 4), "S": (3, 4)},
+            "S: shape (3, 4) makes leading axes (), but M makes it (2,)",
+        ),
+        (
+            {"M": (2, 3, 4), "S": (1, 3, 4)},
+            "S: shape (1, 3, 4) makes leading axes (1,), but M makes it (2,)",
+        ),
         ({"M": (3, 4), "retain": (4,)}, "retain: shape (4,) makes d_out 4, but M makes it 3"),
         ({"M": (3, 4), "retain": (1,)}, "retain: shape (1,) makes d_out 1, but M makes it 3"),
         ({"M": (3, 4), "retain": (3, 1)}, "retain: shape (3, 1), expected axes (d_out)"),
     ],
     ids=str,
 )
-def test_a_shape_that_does_not_fit_is_refused_with_both_sizes(fields: dict[str, tuple[int, ...]], says: str) -> None:
-    assert message(lambda: Memory(**{name: np.ones(shape) for name, shape in fields.items()})) == says
+def test_a_shape_that_does_not_fit_is_refused_with_both_sizes(
+    fields: dict[str, tuple[int, ...]], says: str
+) -> None:
+    assert (
+        message(lambda: Memory(**{name: np.ones(shape) for name, shape in fields.items()})) == says
+    )
 
 
 @pytest.mark.clause("CASE-16", "CASE-17")
 def test_a_number_is_an_exact_size_and_a_name_may_stand_twice() -> None:
     assert Square(A=np.ones((3, 5, 5))).A.shape == (3, 5, 5)
-    assert message(lambda: Square(A=np.ones((2, 5, 5)))) == "A: shape (2, 5, 5), expected axes (3, n, n); found 2 where 3 is needed"
-    assert message(lambda: Square(A=np.ones((3, 5, 4)))) == "A: shape (3, 5, 4) makes n 4, but A makes it 5"
+    assert (
+        message(lambda: Square(A=np.ones((2, 5, 5))))
+        == "A: shape (2, 5, 5), expected axes (3, n, n); found 2 where 3 is needed"
+    )
+    assert (
+        message(lambda: Square(A=np.ones((3, 5, 4))))
+        == "A: shape (3, 5, 4) makes n 4, but A makes it 5"
+    )
 
 
 @pytest.mark.clause("CASE-16", "CASE-17")
@@ -85,14 +103,21 @@ def test_sizes_are_shared_over_several_calls() -> None:
     sizes: dict[str, Any] = {"c": (4, "window")}
     bind_dims("in/k", (2, 8, 3), "... T d_in", sizes)
     bind_dims("in/retain", (2, 8), "... T", sizes)
-    assert sizes == {"c": (4, "window"), "...": ((2,), "in/k"), "T": (8, "in/k"), "d_in": (3, "in/k")}
-    with pytest.raises(ValueError, match=r"^in/window_weights: shape \(2, 8, 5\) makes c 5, but window makes it 4$"):
+    assert sizes == {
+        "c": (4, "window"),
+        "...": ((2,), "in/k"),
+        "T": (8, "in/k"),
+        "d_in": (3, "in/k"),
+    }
+    with pytest.raises(
+        ValueError, match=r"^in/window_weights: shape \(2, 8, 5\) makes c 5, but window makes it 4$"
+    ):
         bind_dims("in/window_weights", (2, 8, 5), "... T c", sizes)
     bind_dims("scalar", (), "", sizes)
     bind_dims("anything", (2,), "...", sizes)
 
 
-# -- entries --------------------------------------------------------------------------------------------
+# -- entries ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.clause("CASE-16", "CASE-17", "CONV-28")
@@ -100,7 +125,10 @@ def test_sizes_are_shared_over_several_calls() -> None:
 def test_every_entry_is_finite(bad: Any) -> None:
     M = np.ones((2, 3, 4), dtype=type(bad) if isinstance(bad, complex) else float)
     M[1, 0, 2] = bad
-    assert message(lambda: Memory(M=M)) == f"M: every entry must be finite, found {M[1, 0, 2]} at (1, 0, 2)"
+    assert (
+        message(lambda: Memory(M=M))
+        == f"M: every entry must be finite, found {M[1, 0, 2]} at (1, 0, 2)"
+    )
 
 
 @pytest.mark.clause("CASE-6", "CASE-16", "CASE-17")
@@ -108,9 +136,17 @@ def test_ranges_are_inclusive_and_of_real_parts() -> None:
     M = np.ones((3, 2))
     for good in ([0.0, 0.5, 1.0], np.array([0.0, 1.0, 1.0]) + 1e-30j):
         assert Memory(M=M, retain=np.asarray(good)).retain is not None
-    assert message(lambda: Memory(M=M, retain=np.array([0.5, 0.5, 1.5]))) == "retain: entries must be at most 1, found 1.5 at (2,)"
-    assert message(lambda: Memory(M=M, retain=np.array([-0.25, 0.5, 2]))) == "retain: entries must be at least 0, found -0.25 at (0,)"
-    assert message(lambda: Memory(M=M, retain=np.array([1.0, 1 + 2**-52, 0]))).startswith("retain: entries must be at most 1, found 1.0000")
+    assert (
+        message(lambda: Memory(M=M, retain=np.array([0.5, 0.5, 1.5])))
+        == "retain: entries must be at most 1, found 1.5 at (2,)"
+    )
+    assert (
+        message(lambda: Memory(M=M, retain=np.array([-0.25, 0.5, 2])))
+        == "retain: entries must be at least 0, found -0.25 at (0,)"
+    )
+    assert message(lambda: Memory(M=M, retain=np.array([1.0, 1 + 2**-52, 0]))).startswith(
+        "retain: entries must be at most 1, found 1.0000"
+    )
 
 
 @pytest.mark.clause("CASE-16", "CASE-17")
@@ -143,25 +179,46 @@ def test_floating_and_complex_dtypes_are_kept(kind: Any) -> None:
     assert_close("M", made.M, M, EXACT)
     assert made == Memory(M=M.copy(), retain=np.array([0.5, 1.0]).astype(kind))
     if not np.issubdtype(kind, np.complexfloating) and kind is not ml_dtypes.float4_e2m1fn:
-        assert "at most 1, found 1.5" in message(lambda: Memory(M=M, retain=np.array([0.5, 1.5]).astype(kind)))
+        assert "at most 1, found 1.5" in message(
+            lambda: Memory(M=M, retain=np.array([0.5, 1.5]).astype(kind))
+        )
 
 
 @pytest.mark.clause("CASE-4", "CASE-16", "CASE-17")
 @pytest.mark.parametrize(
-    "kind", [np.int64, np.uint8, np.bool_, ml_dtypes.int4, ml_dtypes.uint4, object, "U3", "S3", "M8[s]", "m8[s]", [("a", float)]], ids=str
+    "kind",
+    [
+        np.int64,
+        np.uint8,
+        np.bool_,
+        ml_dtypes.int4,
+        ml_dtypes.uint4,
+        object,
+        "U3",
+        "S3",
+        "M8[s]",
+        "m8[s]",
+        [("a", float)],
+    ],
+    ids=str,
 )
 def test_other_dtypes_are_refused(kind: Any) -> None:
     M = np.zeros((2, 2), dtype=kind)
-    assert message(lambda: Memory(M=M)) == f"M: a floating or complex dtype is needed, found {M.dtype}"
+    assert (
+        message(lambda: Memory(M=M)) == f"M: a floating or complex dtype is needed, found {M.dtype}"
+    )
 
 
 @pytest.mark.clause("CASE-16", "CASE-17")
-@pytest.mark.parametrize(("value", "found"), [([[1.0]], "list"), (1.0, "float"), (None, "NoneType"), ("M", "str"), (((1.0,),), "tuple")])
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [([[1.0]], "list"), (1.0, "float"), (None, "NoneType"), ("M", "str"), (((1.0,),), "tuple")],
+)
 def test_what_is_not_an_array_is_refused(value: Any, found: str) -> None:
     assert message(lambda: Memory(M=value)) == f"M: an array is needed, found {found}"
 
 
-# -- tape variables -------------------------------------------------------------------------------------
+# -- tape variables --------------------------------------------------------------------------------
 
 
 @pytest.mark.clause("TAPE-17")
@@ -196,7 +253,7 @@ def test_gradients_come_back_in_the_same_model() -> None:
     assert (gradient.name, gradient.count, gradient.S) == ("first", 3, None)
 
 
-# -- immutability ---------------------------------------------------------------------------------------
+# -- immutability ----------------------------------------------------------------------------------
 
 
 @pytest.mark.clause("CONV-1", "OMEGA-28")
@@ -239,14 +296,21 @@ def test_what_nobody_can_change_is_not_copied() -> None:
     assert Memory(M=own.T).M.base is own
     frozen = np.frombuffer(np.ones((2, 3)).tobytes()).reshape(2, 3)
     assert Memory(M=frozen).M is frozen
-    assert not np.shares_memory(read_only(np.frombuffer(bytearray(48)).reshape(2, 3)), np.frombuffer(bytearray(48)))
+    assert not np.shares_memory(
+        read_only(np.frombuffer(bytearray(48)).reshape(2, 3)), np.frombuffer(bytearray(48))
+    )
     assert read_only("text") == "text"
 
 
 @pytest.mark.clause("OMEGA-28")
 def test_copies_and_pickles_are_equal_and_as_immutable() -> None:
     made = Memory(M=np.ones((2, 2)), tensors={"W": np.ones(3)}, count=2)
-    for again in (pickle.loads(pickle.dumps(made)), copy.deepcopy(made), copy.copy(made), made.model_copy(deep=True)):
+    for again in (
+        pickle.loads(pickle.dumps(made)),
+        copy.deepcopy(made),
+        copy.copy(made),
+        made.model_copy(deep=True),
+    ):
         assert again == made
         assert again is not made
         assert not again.M.flags.writeable
@@ -269,7 +333,7 @@ def test_fields_are_strict() -> None:
     assert "required" in message(Memory)
 
 
-# -- equality -------------------------------------------------------------------------------------------
+# -- equality --------------------------------------------------------------------------------------
 
 
 @pytest.mark.clause("NOTATION-9")
@@ -299,7 +363,15 @@ def test_equal_means_the_same_type_and_the_same_bits() -> None:
 @pytest.mark.clause("NOTATION-9")
 def test_nests_are_compared_by_type_and_bits() -> None:
     assert same_bits({"a": [np.ones(2), (1, "x")]}, {"a": [np.ones(2), (1, "x")]})
-    for a, b in (([1], (1,)), ([1], [1, 2]), ({"a": 1}, {"b": 1}), (1, 1.0), (True, 1), (np.ones(2), np.ones(3)), ((0.5,), (0.25,))):
+    for a, b in (
+        ([1], (1,)),
+        ([1], [1, 2]),
+        ({"a": 1}, {"b": 1}),
+        (1, 1.0),
+        (True, 1),
+        (np.ones(2), np.ones(3)),
+        ((0.5,), (0.25,)),
+    ):
         assert not same_bits(a, b)
     assert not same_bits(np.zeros(2, np.float16), np.zeros(2, ml_dtypes.bfloat16))  # the same bytes
     assert same_bits(np.ones((2, 2)).T, np.ones((2, 2)))
@@ -312,7 +384,7 @@ def test_with_arrays_inside_it_is_no_key() -> None:
     assert {Pulse(step=3): "third"}[Pulse(step=3)] == "third"
 
 
-# -- without validation ---------------------------------------------------------------------------------
+# -- without validation ----------------------------------------------------------------------------
 
 
 @pytest.mark.clause("OMEGA-28")
@@ -334,7 +406,9 @@ def test_trusted_and_replaced_skip_validation_and_copy_nothing() -> None:
 @pytest.mark.clause("CONV-32")
 def test_a_pulse_is_a_number_and_a_switch() -> None:
     assert (Pulse().step, Pulse().active) == (0, True)
-    assert Pulse.model_validate_json(json.dumps({"step": 4, "active": False})) == Pulse(step=4, active=False)
+    assert Pulse.model_validate_json(json.dumps({"step": 4, "active": False})) == Pulse(
+        step=4, active=False
+    )
     for bad in ({"step": 1.5}, {"active": 1}, {"level": 0}):
         with pytest.raises(ValidationError):
             Pulse(**bad)

@@ -2,9 +2,10 @@
 
     atlas_ref.backend.use("cupy")        or ATLAS_REF_BACKEND=cupy, or --backend cupy
 
-decides where parameters and states are made, and where the commands compute. Everything else follows its arrays: a rule, a form
-or a gradient computes where its arguments are, and nothing is copied between host and device on the way but masks and indices,
-which are made on the host. `device` and `host` copy, and count it.
+decides where parameters and states are made, and where the commands compute. Everything else
+follows its arrays: a rule, a form or a gradient computes where its arguments are, and nothing is
+copied between host and device on the way but masks and indices, which are made on the host.
+`device` and `host` copy, and count it.
 
 Specified in specs/backend.md.
 """
@@ -46,7 +47,9 @@ __all__ = [
 ]
 
 VARIABLE = "ATLAS_REF_BACKEND"
-DEVICE_ROOM = 16  # numbers that a form takes at once on a device, over those that fit the caches of a host; not measured on a device yet
+# numbers that a form takes at once on a device, over those that fit the caches of a host; not
+# measured on a device yet
+DEVICE_ROOM = 16
 
 
 class BackendError(ValueError):
@@ -99,7 +102,9 @@ class Backend:
         return self.place(x)
 
     def to_host(self, x: Any) -> np.ndarray[Any, Any]:
-        """An array of this backend as a NumPy array; one that is there already, as it is (BACKEND-5)."""
+        """An array of this backend as a NumPy array; one that is there already, as it is
+        (BACKEND-5).
+        """
         if not isinstance(x, self.array) or self.array is np.ndarray:
             return np.asarray(x)
         copy = self.fetch(x)
@@ -127,17 +132,23 @@ def _cupy() -> Backend:
         cupy = importlib.import_module("cupy")
     except ImportError as error:
         raise BackendError(
-            f"backend cupy: CuPy is not installed ({error}); pip install 'atlas-ref[cuda]' for CUDA 13, [cuda12] for CUDA 12"
+            f"backend cupy: CuPy is not installed ({error}); pip install 'atlas-ref[cuda]' "
+            "for CUDA 13, [cuda12] for CUDA 12"
         ) from None
     try:
         count = int(cupy.cuda.runtime.getDeviceCount())
     except Exception as error:  # of the driver, of any kind
-        raise BackendError(f"backend cupy: no GPU can be used ({str(error).splitlines()[0]}); --backend numpy runs on the host") from None
+        raise BackendError(
+            f"backend cupy: no GPU can be used ({str(error).splitlines()[0]}); --backend "
+            "numpy runs on the host"
+        ) from None
     if count == 0:
         raise BackendError("backend cupy: no GPU was found; --backend numpy runs on the host")
     refuse_tf32(os.environ)
     strided = importlib.import_module("cupy.lib.stride_tricks").as_strided
-    return Backend("cupy", cupy.ndarray, cupy, cupy.asarray, cupy.asnumpy, strided, cupy.cuda.runtime.getDevice)
+    return Backend(
+        "cupy", cupy.ndarray, cupy, cupy.asarray, cupy.asnumpy, strided, cupy.cuda.runtime.getDevice
+    )
 
 
 def refuse_tf32(environment: Mapping[str, str]) -> None:
@@ -151,12 +162,15 @@ def refuse_tf32(environment: Mapping[str, str]) -> None:
     for name in ("CUPY_TF32", "NVIDIA_TF32_OVERRIDE"):
         if environment.get(name, "0") not in ("", "0"):
             raise BackendError(
-                f"backend cupy: {name}={environment[name]} makes float32 products in TF32, which keeps 11 of 24 bits; "
+                f"backend cupy: {name}={environment[name]} makes float32 products in TF32, "
+                "which keeps 11 of 24 bits; "
                 "unset it, or set ATLAS_REF_TF32=1 if you want that"
             )
     products = importlib.import_module("cupy._core._routines_linalg")
     if products.get_compute_type(np.dtype(np.float32)) == products.COMPUTE_TYPE_TF32:
-        raise BackendError("backend cupy: float32 products are set to TF32; set ATLAS_REF_TF32=1 if you want that")
+        raise BackendError(
+            "backend cupy: float32 products are set to TF32; set ATLAS_REF_TF32=1 if you want that"
+        )
 
 
 #: Name -> the function that makes the backend at its first use.
@@ -188,7 +202,8 @@ def named(name: str) -> Backend:
 
 
 def use(name: str) -> Backend:
-    """Make parameters and states in this backend from now on, and let commands compute there (BACKEND-1).
+    """Make parameters and states in this backend from now on, and let commands compute there
+    (BACKEND-1).
 
     Raises:
         BackendError: there is none of that name, or it cannot be used here.
@@ -218,7 +233,8 @@ def current() -> Backend:
 
 
 def of(*arrays: Array) -> Backend:
-    """The backend that holds the arrays, tape variables by their values; NumPy's for numbers (BACKEND-2).
+    """The backend that holds the arrays, tape variables by their values; NumPy's for numbers
+    (BACKEND-2).
 
     Raises:
         BackendError: arrays of two backends.
@@ -229,13 +245,17 @@ def of(*arrays: Array) -> Backend:
         if own is NUMPY or own is backend:
             continue
         if backend is not NUMPY:
-            raise BackendError(f"arrays of {backend.name} and of {own.name}: move them to one backend")
+            raise BackendError(
+                f"arrays of {backend.name} and of {own.name}: move them to one backend"
+            )
         backend = own
     return backend
 
 
 def device(nest: Any) -> Any:
-    """A copy of a model, dict, tuple or array with every array in the backend in use (BACKEND-5)."""
+    """A copy of a model, dict, tuple or array with every array in the backend in use
+    (BACKEND-5).
+    """
     return changed(nest, current().from_host)
 
 
@@ -252,7 +272,9 @@ def changed(nest: Any, change: Callable[[Any], Array]) -> Any:
     if is_leaf(nest):
         return change(nest) if hasattr(nest, "dtype") else nest
     if hasattr(type(nest), "model_construct"):
-        return type(nest).model_construct(**{name: changed(value, change) for name, value in nest.__dict__.items()})
+        return type(nest).model_construct(
+            **{name: changed(value, change) for name, value in nest.__dict__.items()}
+        )
     if isinstance(nest, dict):
         return {name: changed(value, change) for name, value in nest.items()}
     if isinstance(nest, tuple | list):
@@ -261,7 +283,7 @@ def changed(nest: Any, change: Callable[[Any], Array]) -> Any:
     return nest
 
 
-# -- for the rules and the forms ------------------------------------------------------------------------
+# -- for the rules and the forms -------------------------------------------------------------------
 
 
 def require_one(named: Mapping[str, Array]) -> None:
@@ -278,7 +300,10 @@ def require_one(named: Mapping[str, Array]) -> None:
         if first is None:
             first = name, own
         elif own is not first[1]:
-            raise ValueError(f"{name}: in {own.name}, but {first[0]} is in {first[1].name}; move it with backend.device or backend.host")
+            raise ValueError(
+                f"{name}: in {own.name}, but {first[0]} is in {first[1].name}; move it with "
+                "backend.device or backend.host"
+            )
 
 
 def truth(x: Any) -> bool:
@@ -294,8 +319,9 @@ def as_strided(x: Array, shape: tuple[int, ...], strides: tuple[int, ...]) -> Ar
 def negated(x: Array, out: Array) -> Array:
     """-x into `out`.
 
-    Real numbers not by `np.negative`: that of NumPy 2.4 takes wrong entries of an x whose entries lie 8 (float64) or 4 (float32)
-    apart, where those of `out` are apart too. Complex ones not by a product, which makes nan of an infinity's other part.
+    Real numbers not by `np.negative`: that of NumPy 2.4 takes wrong entries of an x whose entries
+    lie 8 (float64) or 4 (float32) apart, where those of `out` are apart too. Complex ones not by a
+    product, which makes nan of an infinity's other part.
 
     Args:
         x, out: of one shape and dtype, on one device; `out` may be x itself.
@@ -303,12 +329,16 @@ def negated(x: Array, out: Array) -> Array:
     Returns:
         out.
     """
-    result: Array = np.negative(x, out=out) if x.dtype.kind == "c" else np.multiply(x, -1.0, out=out)
+    result: Array = (
+        np.negative(x, out=out) if x.dtype.kind == "c" else np.multiply(x, -1.0, out=out)
+    )
     return result
 
 
 def at_once(x: Array, numbers: int) -> int:
-    """The count of numbers that a form takes at once beside x, from that on the host (BACKEND-11)."""
+    """The count of numbers that a form takes at once beside x, from that on the host
+    (BACKEND-11).
+    """
     return numbers if on_host(x) else DEVICE_ROOM * numbers
 
 

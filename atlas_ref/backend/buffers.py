@@ -12,8 +12,9 @@ import numpy as np
 def short_buffers() -> Iterator[None]:
     """Keep NumPy from needless copies; results stay the same.
 
-    A factor that scales whole rows, or an array whose pieces lie apart in memory, goes through NumPy's buffer where a row or a
-    piece is shorter than half of the buffer. That takes longer than the operation itself; with this buffer it happens below 512 numbers.
+    A factor that scales whole rows, or an array whose pieces lie apart in memory, goes through
+    NumPy's buffer where a row or a piece is shorter than half of the buffer. That takes longer than
+    the operation itself; with this buffer it happens below 512 numbers.
     """
     with np.errstate():
         np.setbufsize(1024)

@@ -1,7 +1,8 @@
 """Work space that every group of chunks, and every group of matrices of Newton-Schulz, uses again.
 
-A page that is touched for the first time costs more than the arithmetic on it, so arrays that live only while a group is
-computed come from one block of memory, allocated from its start and freed all at once. A block per thread.
+A page that is touched for the first time costs more than the arithmetic on it, so arrays that live
+only while a group is computed come from one block of memory, allocated from its start and freed all
+at once. A block per thread.
 """
 
 from __future__ import annotations
@@ -25,20 +26,26 @@ SPARE = 2  # spare blocks kept for other arenas
 
 
 def _keep_freed_pages(size: int) -> None:
-    """Let the allocator keep the pages of freed results, so that the next call does not fault in new ones.
+    """Let the allocator keep the pages of freed results, so that the next call does not fault in
+    new ones.
 
-    glibc hands free memory back to the system beyond twice the largest block that was freed so far. Where all that is large is
-    work space, which is never freed, that is less than the results of one call. Elsewhere this changes nothing.
+    glibc hands free memory back to the system beyond twice the largest block that was freed so far.
+    Where all that is large is work space, which is never freed, that is less than the results of
+    one call. Elsewhere this changes nothing.
     """
     np.empty(min(size, FREED), np.uint8)
 
 
 class Arena:
-    """A block of memory for results that outlive a frame; it becomes a spare one when the arena is released."""
+    """A block of memory for results that outlive a frame; it becomes a spare one when the arena is
+    released.
+    """
 
     def __init__(self, spare: list[np.ndarray[Any, Any]], room: int) -> None:
         self.spare = spare
-        self.block = spare.pop() if spare else np.empty(room, np.uint8)  # one large block has large pages
+        self.block = (
+            spare.pop() if spare else np.empty(room, np.uint8)
+        )  # one large block has large pages
         self.size = 0
 
     def __del__(self) -> None:
@@ -68,7 +75,10 @@ class Scratch(threading.local):
         finally:
             self.used = before
             if before == 0:
-                size, self.most = self.most, 0  # forgotten, so that a group too large for the machine harms no other
+                size, self.most = (
+                    self.most,
+                    0,
+                )  # forgotten, so that a group too large for the machine harms no other
                 if self.block.nbytes < size <= KEPT:
                     _keep_freed_pages(size)
                     self.block = np.empty(size, np.uint8)
@@ -84,7 +94,11 @@ class Scratch(threading.local):
             return
         own = self.block, self.used, self.most
         self.current = arena = Arena(self.spare, self.room)
-        self.block, self.used, self.most = arena.block, ALIGNMENT, 0  # so that no frame inside is the outermost
+        self.block, self.used, self.most = (
+            arena.block,
+            ALIGNMENT,
+            0,
+        )  # so that no frame inside is the outermost
         try:
             yield arena
         finally:
@@ -93,7 +107,8 @@ class Scratch(threading.local):
             self.block, self.used, self.most = own
 
     def empty(self, shape: tuple[int, ...], like: Array, kind: Any = None) -> Array:
-        """An array without values, of the dtype of `like` or another; outside the block where that is full.
+        """An array without values, of the dtype of `like` or another; outside the block where that
+        is full.
 
         Beside an array on a device it comes from that library, which keeps a pool of its own.
         """
@@ -105,7 +120,9 @@ class Scratch(threading.local):
         self.most = max(self.most, self.used)
         if self.used > self.block.nbytes or self.block.nbytes == 0:
             return np.empty(shape, kind)
-        return self.block[start : start + math.prod(shape) * kind.itemsize].view(kind).reshape(shape)
+        return (
+            self.block[start : start + math.prod(shape) * kind.itemsize].view(kind).reshape(shape)
+        )
 
     def zeros(self, shape: tuple[int, ...], like: Array) -> Array:
         """An array of zeros."""
@@ -120,7 +137,9 @@ class Scratch(threading.local):
         return room
 
     def transposed(self, x: Array) -> Array:
-        """A contiguous copy with the last two axes exchanged, on which a matrix product is fastest."""
+        """A contiguous copy with the last two axes exchanged, on which a matrix product is
+        fastest.
+        """
         return self.copy(x.swapaxes(-1, -2))
 
     def times(self, a: Array, b: Array) -> Array:

@@ -1,4 +1,6 @@
-"""Threads for independent parts of a computation; a part computes the same with or without a thread of its own."""
+"""Threads for independent parts of a computation; a part computes the same with or without a thread
+of its own.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ _inside = _Inside()
 
 
 def processors() -> int:
-    """Processors that this process may use; 1 inside a part, whose own parts then follow one another."""
+    """Processors that this process may use; 1 inside a part, whose own parts then follow one
+    another.
+    """
     if _inside.yes:
         return 1
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -55,7 +59,9 @@ class _Alone:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Keep each product on one thread: partitioned once more over busy processors, small products contend for them."""
+        """Keep each product on one thread: partitioned once more over busy processors, small
+        products contend for them.
+        """
         with self.lock:
             if self.callers == 0:
                 self.before = [library.get_num_threads() for library in _blas()]
@@ -96,7 +102,8 @@ def slices(count: int, parts: int) -> list[slice]:
 
 
 def in_threads(parts: Sequence[Callable[[], Result]]) -> list[Result]:
-    """Results of all parts, in order; the calling thread takes the first. One part alone has all processors.
+    """Results of all parts, in order; the calling thread takes the first. One part alone has all
+    processors.
 
     Floating-point error handling and other context of the caller holds in every part.
     """
@@ -107,7 +114,9 @@ def in_threads(parts: Sequence[Callable[[], Result]]) -> list[Result]:
         try:
             first = _part(parts[0])
         finally:
-            done = [other.exception() for other in others]  # none may still run when the caller goes on
+            done = [
+                other.exception() for other in others
+            ]  # none may still run when the caller goes on
     for error in done:
         if error is not None:
             raise error

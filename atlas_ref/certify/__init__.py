@@ -1,7 +1,8 @@
-"""Certified results: a second implementation of the rules in ball arithmetic, rounded once to float64.
+"""Certified results: a second implementation of the rules in ball arithmetic, rounded once to
+float64.
 
-It shares no code with the NumPy path, only the parsed case: header, convention and input tensors as data. Needs python-flint
-(extra `certify`). Specified in specs/certify.md.
+It shares no code with the NumPy path, only the parsed case: header, convention and input tensors as
+data. Needs python-flint (extra `certify`). Specified in specs/certify.md.
 """
 
 from __future__ import annotations
@@ -21,14 +22,17 @@ def require_flint() -> None:
         CaseError: it is not installed; the message names the extra that brings it.
     """
     if importlib.util.find_spec("flint") is None:
-        raise CaseError("certify needs python-flint, which is not installed: pip install 'atlas-ref[certify]'")
+        raise CaseError(
+            "certify needs python-flint, which is not installed: pip install 'atlas-ref[certify]'"
+        )
 
 
 def certify(case: Case, *, grad: bool = False, max_bits: int = 16384) -> Certified:
     """The float64 nearest to every result of a case, each proved by a ball that rounds to it alone.
 
     Args:
-        grad: also every entry of `grad/NAME`, the derivative of <y, y_bar> + <M, M_bar> + <S, S_bar> (CASE-14).
+        grad: also every entry of `grad/NAME`, the derivative of <y, y_bar> + <M, M_bar> + <S,
+            S_bar> (CASE-14).
         max_bits: precision beyond which entries are reported as unresolved, with both neighbours.
 
     Returns:
@@ -41,7 +45,9 @@ def certify(case: Case, *, grad: bool = False, max_bits: int = 16384) -> Certifi
     Source: CERT-1 to CERT-10.
     """
     require_flint()
-    from atlas_ref.certify import certified  # here, so that the package and its message load without python-flint
+    from atlas_ref.certify import (
+        certified,
+    )  # here, so that the package and its message load without python-flint
 
     if max_bits < 2:
         raise CaseError(f"max_bits: must be at least 2, found {max_bits}")

@@ -1,4 +1,5 @@
-"""The float64 nearest to every result, proved by balls at a precision that doubles until each is decided.
+"""The float64 nearest to every result, proved by balls at a precision that doubles until each is
+decided.
 
 A ball is decided when all numbers in it have one nearest float64. Specified in specs/certify.md.
 """
@@ -22,7 +23,8 @@ Array = np.ndarray[Any, Any]
 #: Bits of the first attempt; each further one has twice as many.
 FIRST = 128
 
-#: Directions per tensor along which gradients of larger cases are certified too, and the sizes above which a case is larger.
+#: Directions per tensor along which gradients of larger cases are certified too, and the sizes
+#: above which a case is larger.
 DIRECTIONS = 8
 SMALL_TOKENS, SMALL_WIDTH = 8, 4
 
@@ -38,7 +40,9 @@ def certify(case: Case, *, grad: bool = False, max_bits: int = 16384) -> Certifi
     rounding = _Rounding(axes=len(leading(case.header, arrays)))
     bits = min(FIRST, max_bits)
     while True:
-        balls = evaluate(case.header, case.convention, arrays, bits=bits, grad=names, only=rounding.places())
+        balls = evaluate(
+            case.header, case.convention, arrays, bits=bits, grad=names, only=rounding.places()
+        )
         with ctx.workprec(bits):
             rounding.take(balls | (_along(balls) if larger(case) else {}), bits)
         if rounding.done or bits >= max_bits:
@@ -47,8 +51,13 @@ def certify(case: Case, *, grad: bool = False, max_bits: int = 16384) -> Certifi
 
 
 def exact(case: Case) -> dict[str, Array]:
-    """The tensors of a case in float64, which holds every format exactly; masks as they are (CERT-1)."""
-    return {name: value if value.dtype.kind in "bu" else value.astype(np.float64) for name, value in case.inputs.items()}
+    """The tensors of a case in float64, which holds every format exactly; masks as they are
+    (CERT-1).
+    """
+    return {
+        name: value if value.dtype.kind in "bu" else value.astype(np.float64)
+        for name, value in case.inputs.items()
+    }
 
 
 def _inputs_of_gradients(case: Case) -> list[str]:
@@ -57,14 +66,18 @@ def _inputs_of_gradients(case: Case) -> list[str]:
     Raises:
         CaseError: the case has no cotangent of its main result.
     """
-    main = {"newton_schulz": "in/X_bar", "feature_map": "in/phi_bar"}.get(case.header.rule, "in/y_bar")
+    main = {"newton_schulz": "in/X_bar", "feature_map": "in/phi_bar"}.get(
+        case.header.rule, "in/y_bar"
+    )
     if main not in case.inputs:
         raise CaseError(f"{case.name}: {main}: missing, gradients need it")
     return differentiable(case)
 
 
 def larger(case: Case) -> bool:
-    """Whether a case has more than 8 tokens or 4 dimensions, so that its gradients are certified along directions too."""
+    """Whether a case has more than 8 tokens or 4 dimensions, so that its gradients are certified
+    along directions too.
+    """
     shapes = {name: value.shape for name, value in case.inputs.items()}
     k = shapes.get("in/k") or shapes.get("in/G") or shapes["in/x"]
     tokens = k[-2] if case.header.rule not in ("newton_schulz", "feature_map") else 1
@@ -113,7 +126,9 @@ class _Rounding:
 
     def waiting(self, name: str) -> Iterable[tuple[int, ...]]:
         """Indices of the entries that have no one float64 yet."""
-        return [tuple(int(i) for i in place) for place in np.argwhere(self.low[name] != self.high[name])]
+        return [
+            tuple(int(i) for i in place) for place in np.argwhere(self.low[name] != self.high[name])
+        ]
 
     @property
     def done(self) -> bool:
@@ -121,7 +136,11 @@ class _Rounding:
 
     def places(self) -> set[tuple[int, ...]] | None:
         """Leading indices that some entry still waits for; None before the first attempt."""
-        return {place[: self.axes] for name in self.low for place in self.waiting(name)} if self.low else None
+        return (
+            {place[: self.axes] for name in self.low for place in self.waiting(name)}
+            if self.low
+            else None
+        )
 
     def take(self, balls: Mapping[str, Array], bits: int) -> None:
         """Round the entries that are not resolved yet."""
@@ -137,13 +156,24 @@ class _Rounding:
 
     def certified(self) -> Certified:
         lost = {
-            name: [Unresolved(at, float(self.low[name][at]), float(self.high[name][at])) for at in self.waiting(name)] for name in self.low
+            name: [
+                Unresolved(at, float(self.low[name][at]), float(self.high[name][at]))
+                for at in self.waiting(name)
+            ]
+            for name in self.low
         }
-        values = {name: np.where(np.isinf(low) & (low != self.high[name]), np.nan, low) for name, low in self.low.items()}
+        values = {
+            name: np.where(np.isinf(low) & (low != self.high[name]), np.nan, low)
+            for name, low in self.low.items()
+        }
         ahead = "directions/"
         return Certified(
             values={name: value for name, value in values.items() if not name.startswith(ahead)},
             bits=self.bits,
             unresolved={name: entries for name, entries in lost.items() if entries},
-            directions={name.removeprefix(ahead): value for name, value in values.items() if name.startswith(ahead)},
+            directions={
+                name.removeprefix(ahead): value
+                for name, value in values.items()
+                if name.startswith(ahead)
+            },
         )

@@ -1,4 +1,6 @@
-"""Derivatives from differences of values alone, to 30 digits: a proof of certified gradients without a backward (CERT-11)."""
+"""Derivatives from differences of values alone, to 30 digits: a proof of certified gradients
+without a backward (CERT-11).
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ Array = np.ndarray[Any, Any]
 DIGITS = 30
 ACCURACY = 100
 
-#: A derivative smaller than this power of two, next to a step of the size of its input, counts as 0.
+#: A derivative smaller than this power of two, next to a step of the size of its input, counts as
+#: 0.
 NOTHING = -300
 
 
@@ -49,23 +52,30 @@ class Difference(NamedTuple):
 def differences(case: Case, certified: Certified, *, max_bits: int = 16384) -> Iterator[Difference]:
     """Prove every certified derivative of a case by differences of values.
 
-    Of a case with more than 8 tokens or 4 dimensions only the derivatives along 8 directions are proved.
+    Of a case with more than 8 tokens or 4 dimensions only the derivatives along 8 directions are
+    proved.
 
     Args:
         certified: with gradients.
     """
     arrays = exact(case)
     for name, place, unit, value in _derivatives(case, certified):
-        ends = rounded(derivative(case, arrays, "in/" + name.removeprefix("grad/"), unit, max_bits=max_bits))
+        ends = rounded(
+            derivative(case, arrays, "in/" + name.removeprefix("grad/"), unit, max_bits=max_bits)
+        )
         yield Difference(name, place, value, *ends)
 
 
-def _derivatives(case: Case, certified: Certified) -> Iterator[tuple[str, tuple[int, ...], Array, float]]:
+def _derivatives(
+    case: Case, certified: Certified
+) -> Iterator[tuple[str, tuple[int, ...], Array, float]]:
     """Name, place, direction and value of every derivative to prove."""
     if larger(case):
         for name, values in certified.directions.items():
             shape = certified.values[name].shape
-            yield from ((name, (i,), direction(shape, i), float(values[i])) for i in range(DIRECTIONS))
+            yield from (
+                (name, (i,), direction(shape, i), float(values[i])) for i in range(DIRECTIONS)
+            )
         return
     for name, value in certified.values.items():
         if name.startswith("grad/"):
@@ -75,13 +85,17 @@ def _derivatives(case: Case, certified: Certified) -> Iterator[tuple[str, tuple[
                 yield name, place, unit, float(value[place])
 
 
-def derivative(case: Case, arrays: Mapping[str, Array], name: str, unit: Array, *, max_bits: int = 16384) -> arb:
-    """The derivative of <y, y_bar> + <M, M_bar> + <S, S_bar> along a direction of one input, as a ball.
+def derivative(
+    case: Case, arrays: Mapping[str, Array], name: str, unit: Array, *, max_bits: int = 16384
+) -> arb:
+    """The derivative of <y, y_bar> + <M, M_bar> + <S, S_bar> along a direction of one input, as a
+    ball.
 
         D(h) = (f(x + h u) - f(x - h u)) / (2 h),   f' = D(h/2) +- |D(h) - D(h/2)|
 
-    D(h) = f' + c h^2 + O(h^4), so that D(h/2) is off by a third of |D(h) - D(h/2)| and terms that vanish beside it. The radius
-    is the whole of it, plus the radii of the values. h is 2^-(bits/4), so that half of the bits remain for the difference.
+    D(h) = f' + c h^2 + O(h^4), so that D(h/2) is off by a third of |D(h) - D(h/2)| and terms that
+    vanish beside it. The radius is the whole of it, plus the radii of the values. h is 2^-(bits/4),
+    so that half of the bits remain for the difference.
     """
     bits = 512
     while True:
@@ -89,12 +103,18 @@ def derivative(case: Case, arrays: Mapping[str, Array], name: str, unit: Array, 
             h = arb(2) ** (-(bits // 4))
             wide, narrow = (_quotient(case, arrays, name, unit, step, bits) for step in (h, h / 2))
             ball: arb = narrow + abs(wide - narrow) * arb(0, 1)
-            if ball.rel_accuracy_bits() >= ACCURACY or abs(ball) < arb(2) ** NOTHING or bits >= max_bits:
+            if (
+                ball.rel_accuracy_bits() >= ACCURACY
+                or abs(ball) < arb(2) ** NOTHING
+                or bits >= max_bits
+            ):
                 return ball
         bits = min(2 * bits, max_bits)
 
 
-def _quotient(case: Case, arrays: Mapping[str, Array], name: str, unit: Array, h: arb, bits: int) -> arb:
+def _quotient(
+    case: Case, arrays: Mapping[str, Array], name: str, unit: Array, h: arb, bits: int
+) -> arb:
     ahead, behind = (_pairing(case, arrays, {name: _along(unit, step)}, bits) for step in (h, -h))
     return (ahead - behind) / (2 * h)
 
@@ -112,5 +132,11 @@ def _pairing(case: Case, arrays: Mapping[str, Array], moved: Mapping[str, Array]
     total = arb(0)
     for out, bar in WEIGHED.items():
         if out in balls and bar in arrays:
-            total += sum((x * arb(float(w)) for x, w in zip(np.ravel(balls[out]), np.ravel(arrays[bar]), strict=True)), arb(0))
+            total += sum(
+                (
+                    x * arb(float(w))
+                    for x, w in zip(np.ravel(balls[out]), np.ravel(arrays[bar]), strict=True)
+                ),
+                arb(0),
+            )
     return total

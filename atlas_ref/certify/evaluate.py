@@ -1,4 +1,6 @@
-"""A whole case on balls at one precision: results, and derivatives by every floating input (CASE-10 to CASE-14)."""
+"""A whole case on balls at one precision: results, and derivatives by every floating input (CASE-10
+to CASE-14).
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,23 @@ Array = np.ndarray[Any, Any]
 Index = tuple[int, ...]
 
 #: Results that a cotangent weighs (CASE-14).
-WEIGHED = {"out/y": "in/y_bar", "out/M": "in/M_bar", "out/S": "in/S_bar", "out/X": "in/X_bar", "out/phi": "in/phi_bar"}
+WEIGHED = {
+    "out/y": "in/y_bar",
+    "out/M": "in/M_bar",
+    "out/S": "in/S_bar",
+    "out/X": "in/X_bar",
+    "out/phi": "in/phi_bar",
+}
 
 #: Axes of one item of a result; the axes in front of them are leading, or count the items.
-RANKS = {"out/M": 2, "out/S": 2, "out/M_ref": 2, "out/window_momentum": 2, "out/X": 2, "out/window_gate_before": 0}
+RANKS = {
+    "out/M": 2,
+    "out/S": 2,
+    "out/M_ref": 2,
+    "out/window_momentum": 2,
+    "out/X": 2,
+    "out/window_gate_before": 0,
+}
 
 
 def leading(header: Any, arrays: Mapping[str, Array]) -> tuple[int, ...]:
@@ -51,12 +66,15 @@ def evaluate(
         arrays: input tensors in float64.
         bits: precision.
         grad: names of the inputs to differentiate by; cotangents are among `arrays`.
-        only: leading indices to evaluate; the others hold None. All of them with `grad`, which may sum over them.
+        only: leading indices to evaluate; the others hold None. All of them with `grad`, which may
+            sum over them.
         moved: arrays of balls that are added to inputs.
     """
     axes, names = leading(header, arrays), frozenset(grad)
     values: dict[str, Array] = {}
-    slopes = {"grad/" + name.removeprefix("in/"): _zeros(arrays[name].shape) for name in sorted(names)}
+    slopes = {
+        "grad/" + name.removeprefix("in/"): _zeros(arrays[name].shape) for name in sorted(names)
+    }
     with ctx.workprec(bits):
         for index in np.ndindex(*axes) if only is None or names else only:
             inputs = Inputs(arrays, live=names, moved=moved)
@@ -82,7 +100,13 @@ def _zeros(shape: tuple[int, ...]) -> Array:
     return zeros
 
 
-def _store(values: dict[str, Array], name: str, value: Matrix | list[Matrix], axes: tuple[int, ...], index: Index) -> None:
+def _store(
+    values: dict[str, Array],
+    name: str,
+    value: Matrix | list[Matrix],
+    axes: tuple[int, ...],
+    index: Index,
+) -> None:
     """Store the balls of one leading index in `values`."""
     items = value if isinstance(value, list) else [value]
     parts = [_shaped(each, RANKS.get(name, 1)) for each in items]
@@ -98,16 +122,24 @@ def _shaped(matrix: Matrix, rank: int) -> Array:
     return balls.reshape(((), (matrix.rows,), balls.shape)[rank])
 
 
-def _differentiate(results: Results, inputs: Inputs, index: Index, slopes: dict[str, Array]) -> None:
+def _differentiate(
+    results: Results, inputs: Inputs, index: Index, slopes: dict[str, Array]
+) -> None:
     """Add the derivatives of one leading index (CASE-14)."""
     seeds: list[tuple[Matrix, arb_mat]] = []
     for name, bar in WEIGHED.items():
         if bar in inputs and name in results:
             value = results[name]
-            items = [((i,), each) for i, each in enumerate(value)] if isinstance(value, list) else [((), value)]
+            items = (
+                [((i,), each) for i, each in enumerate(value)]
+                if isinstance(value, list)
+                else [((), value)]
+            )
             seeds += [(each, inputs.get(bar, *index, *place).value) for place, each in items]
     leaves = [(key, matrix) for key, matrix in inputs.slices.items() if matrix.live]
-    for (key, matrix), slope in zip(leaves, cotangents(seeds, [matrix for _, matrix in leaves]), strict=True):
+    for (key, matrix), slope in zip(
+        leaves, cotangents(seeds, [matrix for _, matrix in leaves]), strict=True
+    ):
         if slope is not None:
             name, place = key
             target = slopes["grad/" + name.removeprefix("in/")]

@@ -38,21 +38,34 @@ def _residual(settings: Any, p: Parameters, x: Matrix) -> Matrix:
 
 
 def _polynomial(settings: Any, p: Parameters, x: Matrix) -> Matrix:
-    """Monomials by degree and then in lexicographic order, each times sqrt(a_n multinomial) (PHI-7)."""
+    """Monomials by degree and then in lexicographic order, each times sqrt(a_n multinomial)
+    (PHI-7).
+    """
     coefficients = settings.coefficients
     parts = []
     for n in range(settings.degree + 1):
-        a = arb(coefficients[n]) if coefficients is not None else (arb(1) / math.factorial(n) if n else arb(0))
+        a = (
+            arb(coefficients[n])
+            if coefficients is not None
+            else (arb(1) / math.factorial(n) if n else arb(0))
+        )
         if n == 0 and a.is_zero():
             continue
         tuples = list(itertools.combinations_with_replacement(range(x.rows), n))
-        parts.append(hadamard(_constants([(a * _multinomial(each)).sqrt() for each in tuples]), _monomials(x, tuples)))
+        parts.append(
+            hadamard(
+                _constants([(a * _multinomial(each)).sqrt() for each in tuples]),
+                _monomials(x, tuples),
+            )
+        )
     return stacked(parts)
 
 
 def _multinomial(indices: Sequence[int]) -> int:
     """n! / (m_1! ... m_d!) with m_r the number of indices equal to r."""
-    return math.factorial(len(indices)) // math.prod(math.factorial(len(list(same))) for _, same in itertools.groupby(indices))
+    return math.factorial(len(indices)) // math.prod(
+        math.factorial(len(list(same))) for _, same in itertools.groupby(indices)
+    )
 
 
 def _constants(values: Sequence[arb]) -> Matrix:
@@ -68,7 +81,9 @@ def _monomials(x: Matrix, tuples: Sequence[tuple[int, ...]]) -> Matrix:
 
 
 def _weightless(settings: Any, p: Parameters, x: Matrix) -> Matrix:
-    return stacked([x, _monomials(x, list(itertools.combinations_with_replacement(range(x.rows), 2)))])
+    return stacked(
+        [x, _monomials(x, list(itertools.combinations_with_replacement(range(x.rows), 2)))]
+    )
 
 
 def _elementwise(settings: Any, p: Parameters, x: Matrix) -> Matrix:
@@ -77,7 +92,9 @@ def _elementwise(settings: Any, p: Parameters, x: Matrix) -> Matrix:
 
 
 def _sketch(settings: Any, p: Parameters, x: Matrix) -> Matrix:
-    return p["proj"].T @ stacked([x, _monomials(x, list(itertools.product(range(x.rows), repeat=2)))])
+    return p["proj"].T @ stacked(
+        [x, _monomials(x, list(itertools.product(range(x.rows), repeat=2)))]
+    )
 
 
 _MAPS: dict[str, Callable[[Any, Parameters, Matrix], Matrix]] = {

@@ -1,4 +1,6 @@
-"""Functions of balls, each with its derivative: activations, norms, softmax (GATES-7, WINDOW-5, WINDOW-6, CONV-24, PHI-6)."""
+"""Functions of balls, each with its derivative: activations, norms, softmax (GATES-7, WINDOW-5,
+WINDOW-6, CONV-24, PHI-6).
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def _silu_slope(x: arb) -> arb:
 
 def _gelu_slope(x: arb) -> arb:
     t = _gelu_inner(x).tanh()
-    return (1 + t) / 2 + x / 2 * (1 - t * t) * (2 / arb.pi()).sqrt() * (1 + 3 * arb(GELU_CUBIC) * x * x)
+    return (1 + t) / 2 + x / 2 * (1 - t * t) * (2 / arb.pi()).sqrt() * (
+        1 + 3 * arb(GELU_CUBIC) * x * x
+    )
 
 
 def sigmoids(x: Matrix) -> Matrix:

@@ -23,7 +23,12 @@ class Inputs:
         moved: numbers, of any precision, that are added to a tensor, for differences of values.
     """
 
-    def __init__(self, arrays: Mapping[str, Array], live: frozenset[str] = frozenset(), moved: Mapping[str, Array] | None = None) -> None:
+    def __init__(
+        self,
+        arrays: Mapping[str, Array],
+        live: frozenset[str] = frozenset(),
+        moved: Mapping[str, Array] | None = None,
+    ) -> None:
         self.arrays, self.live, self.moved = arrays, live, moved or {}
         self.slices: dict[tuple[str, Index], Matrix] = {}
 
@@ -50,13 +55,19 @@ class Inputs:
 
     def phi(self) -> dict[str, Matrix]:
         """The tensors of the feature map: W, b, W1, W2, proj."""
-        tensors = {name.removeprefix("in/phi/"): self.get(name) for name in self.arrays if name.startswith("in/phi/")}
+        tensors = {
+            name.removeprefix("in/phi/"): self.get(name)
+            for name in self.arrays
+            if name.startswith("in/phi/")
+        }
         return tensors | ({"proj": self.get("in/proj")} if "in/proj" in self.arrays else {})
 
     def _balls(self, name: str, index: Index) -> arb_mat:
         part = self.arrays[name][index]
         entries = [arb(float(x)) for x in np.ravel(part)]
         if name in self.moved:
-            entries = [x + y for x, y in zip(entries, np.ravel(self.moved[name][index]), strict=True)]
+            entries = [
+                x + y for x, y in zip(entries, np.ravel(self.moved[name][index]), strict=True)
+            ]
         rows, columns = (*np.shape(part), 1, 1)[:2] if np.ndim(part) else (1, 1)
         return arb_mat(rows, columns, entries)

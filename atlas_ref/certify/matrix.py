@@ -1,8 +1,9 @@
 """Matrices of balls with their parents: values enclosed, and derivatives by reverse accumulation.
 
-Every number is a ball (midpoint and radius) that contains the real number it stands for, at the precision of
-`flint.ctx`. A matrix made from another one that is `live` keeps, per parent, the pullback of a cotangent; `cotangents`
-runs them from the last to the first. Nothing here knows `tape`. Specified in specs/certify.md, CERT-2 and CERT-9.
+Every number is a ball (midpoint and radius) that contains the real number it stands for, at the
+precision of `flint.ctx`. A matrix made from another one that is `live` keeps, per parent, the
+pullback of a cotangent; `cotangents` runs them from the last to the first. Nothing here knows
+`tape`. Specified in specs/certify.md, CERT-2 and CERT-9.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ class Matrix:
 
     def __init__(self, value: arb_mat, *parents: tuple[Matrix, Pull], live: bool = False) -> None:
         self.value = value
-        self.parents: tuple[tuple[Matrix, Pull], ...] = tuple(each for each in parents if each[0].live)
+        self.parents: tuple[tuple[Matrix, Pull], ...] = tuple(
+            each for each in parents if each[0].live
+        )
         self.live: bool = live or bool(self.parents)
         self.order = next(_count)
 
@@ -59,7 +62,9 @@ class Matrix:
 
     def __matmul__(self, other: Matrix) -> Matrix:
         a, b = self.value, other.value
-        return Matrix(a * b, (self, lambda g: g * b.transpose()), (other, lambda g: a.transpose() * g))
+        return Matrix(
+            a * b, (self, lambda g: g * b.transpose()), (other, lambda g: a.transpose() * g)
+        )
 
     def times(self, number: arb) -> Matrix:
         """The matrix times a constant."""
@@ -67,14 +72,17 @@ class Matrix:
 
     def plus(self, number: arb) -> Matrix:
         """A constant added to every entry."""
-        return Matrix(filled(self.rows, self.columns, [x + number for x in self.value.entries()]), (self, _same))
+        return Matrix(
+            filled(self.rows, self.columns, [x + number for x in self.value.entries()]),
+            (self, _same),
+        )
 
 
 def _same(g: arb_mat) -> arb_mat:
     return g
 
 
-# -- making matrices --------------------------------------------------------------------------------
+# -- making matrices -------------------------------------------------------------------------------
 
 
 def filled(rows: int, columns: int, entries: Sequence[arb]) -> arb_mat:
@@ -115,7 +123,7 @@ def sane(matrix: Matrix) -> Matrix:
     return matrix
 
 
-# -- operations ---------------------------------------------------------------------------------------
+# -- operations ------------------------------------------------------------------------------------
 
 
 def scaled(gate: Matrix, matrix: Matrix) -> Matrix:
@@ -123,13 +131,23 @@ def scaled(gate: Matrix, matrix: Matrix) -> Matrix:
     g, m = gate.value, matrix.value
     if gate.rows == 1:
         factor = g[0, 0]
-        return Matrix(m * factor, (gate, lambda c: arb_mat(1, 1, [_dot(c, m)])), (matrix, lambda c: c * factor))
-    return Matrix(_row_scaled(g, m), (gate, lambda c: _row_dots(c, m)), (matrix, lambda c: _row_scaled(g, c)))
+        return Matrix(
+            m * factor,
+            (gate, lambda c: arb_mat(1, 1, [_dot(c, m)])),
+            (matrix, lambda c: c * factor),
+        )
+    return Matrix(
+        _row_scaled(g, m), (gate, lambda c: _row_dots(c, m)), (matrix, lambda c: _row_scaled(g, c))
+    )
 
 
 def hadamard(a: Matrix, b: Matrix) -> Matrix:
     """The product entry by entry."""
-    return Matrix(_products(a.value, b.value), (a, lambda g: _products(g, b.value)), (b, lambda g: _products(g, a.value)))
+    return Matrix(
+        _products(a.value, b.value),
+        (a, lambda g: _products(g, b.value)),
+        (b, lambda g: _products(g, a.value)),
+    )
 
 
 def each(matrix: Matrix, function: Callable[[arb], arb], slope: Callable[[arb], arb]) -> Matrix:
@@ -138,7 +156,9 @@ def each(matrix: Matrix, function: Callable[[arb], arb], slope: Callable[[arb], 
     result = filled(matrix.rows, matrix.columns, [function(x) for x in value.entries()])
 
     def pull(g: arb_mat) -> arb_mat:
-        return _products(g, filled(value.nrows(), value.ncols(), [slope(x) for x in value.entries()]))
+        return _products(
+            g, filled(value.nrows(), value.ncols(), [slope(x) for x in value.entries()])
+        )
 
     return Matrix(result, (matrix, pull))
 
@@ -164,7 +184,9 @@ def stacked(columns: Sequence[Matrix]) -> Matrix:
     def part(first: int, last: int) -> Pull:
         return lambda g: filled(last - first, 1, g.entries()[first:last])
 
-    pulls = [(column, part(end - column.rows, end)) for column, end in zip(columns, ends, strict=True)]
+    pulls = [
+        (column, part(end - column.rows, end)) for column, end in zip(columns, ends, strict=True)
+    ]
     return Matrix(filled(len(entries), 1, entries), *pulls)
 
 
@@ -179,8 +201,9 @@ def total(terms: Sequence[Matrix], rows: int, columns: int) -> Matrix:
 def norm(matrix: Matrix) -> Matrix:
     """The Frobenius norm, 1 x 1 (NS-21).
 
-    Its derivative is the matrix over the norm, 0 where the matrix is exactly 0. Where the ball of the norm reaches 0, every entry
-    of the quotient is enclosed by [-1, 1], which holds for each matrix in it.
+    Its derivative is the matrix over the norm, 0 where the matrix is exactly 0. Where the ball of
+    the norm reaches 0, every entry of the quotient is enclosed by [-1, 1], which holds for each
+    matrix in it.
     """
     value = matrix.value
     squares = _dot(value, value).nonnegative_part()
@@ -212,13 +235,17 @@ def _row_scaled(gate: arb_mat, matrix: arb_mat) -> arb_mat:
 
 
 def _products(a: arb_mat, b: arb_mat) -> arb_mat:
-    return filled(a.nrows(), a.ncols(), [x * y for x, y in zip(a.entries(), b.entries(), strict=True)])
+    return filled(
+        a.nrows(), a.ncols(), [x * y for x, y in zip(a.entries(), b.entries(), strict=True)]
+    )
 
 
-# -- derivatives --------------------------------------------------------------------------------------
+# -- derivatives -----------------------------------------------------------------------------------
 
 
-def cotangents(seeds: Sequence[tuple[Matrix, arb_mat]], leaves: Sequence[Matrix]) -> list[arb_mat | None]:
+def cotangents(
+    seeds: Sequence[tuple[Matrix, arb_mat]], leaves: Sequence[Matrix]
+) -> list[arb_mat | None]:
     """The derivative of the sum of <matrix, seed> by each leaf, None where it has none (CERT-9)."""
     nodes: dict[int, Matrix] = {}
     waiting: dict[int, arb_mat] = {}

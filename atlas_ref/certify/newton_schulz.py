@@ -1,4 +1,6 @@
-"""Newton-Schulz on balls, and the coefficients of Polar Express from their equations (NS-1 to NS-9, NS-21)."""
+"""Newton-Schulz on balls, and the coefficients of Polar Express from their equations (NS-1 to NS-9,
+NS-21).
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ def newton_schulz(S: Matrix, settings: Any) -> Matrix:
 
         X_0 = S / (f ||S|| + eps),   A = X X^T,   X <- a X + (b A + c A^2) X
 
-    Where guard `return` cannot be decided, since the ball of the norm holds eps, the result is `unknown`.
+    Where guard `return` cannot be decided, since the ball of the norm holds eps, the result is
+    `unknown`.
     """
     length = norm(S)
     eps = arb(settings.eps)
@@ -51,7 +54,9 @@ def _step(X: Matrix, a: float, b: float, c: float) -> Matrix:
 
 
 def _divisor(length: Matrix, eps: arb, guard: str) -> Matrix:
-    """f ||S|| + eps, or max(f ||S||, eps), with a slope in [0, 1] where balls cannot tell the larger."""
+    """f ||S|| + eps, or max(f ||S||, eps), with a slope in [0, 1] where balls cannot tell the
+    larger.
+    """
     size = length.value[0, 0]
     if guard != "clamp":
         return length.plus(eps)
@@ -70,7 +75,7 @@ def coefficient_rows(settings: Any) -> list[Row]:
     return [rows[min(i, len(rows) - 1)] for i in range(settings.steps)]
 
 
-# -- the coefficients of Polar Express (NS-5), enclosed by an interval Newton step around their equations ----
+# -- the coefficients of Polar Express (NS-5), enclosed by an interval Newton step around their equations ---
 
 #: NS-5: from here on the row of the limit.
 SHORT = 1e-5
@@ -126,7 +131,9 @@ def _enclosed(low: arb, high: arb) -> list[arb] | None:
     box = [x + abs(x) * arb(0, 1) * size for x in guess]
     step = _jacobian(box, low, high).solve(_equations(guess, low, high))
     image = [x - step[i, 0] for i, x in enumerate(guess)]
-    return image if all(whole.contains(part) for whole, part in zip(box, image, strict=True)) else None
+    return (
+        image if all(whole.contains(part) for whole, part in zip(box, image, strict=True)) else None
+    )
 
 
 def _exchanged(low: arb, high: arb) -> list[arb] | None:
@@ -144,7 +151,10 @@ def _exchanged(low: arb, high: arb) -> list[arb] | None:
             return None
         a, b, c, error = (solution[i, 0].mid() for i in range(4))
         root = (9 * b * b - 20 * a * c).sqrt()
-        moved = [((-3 * b - root) / (10 * c)).sqrt().mid(), ((-3 * b + root) / (10 * c)).sqrt().mid()]
+        moved = [
+            ((-3 * b - root) / (10 * c)).sqrt().mid(),
+            ((-3 * b + root) / (10 * c)).sqrt().mid(),
+        ]
         if not all(x.is_finite() for x in moved):
             return None
         change = sum((abs(x - y) for x, y in zip(inner, moved, strict=True)), arb(0))
@@ -157,7 +167,10 @@ def _exchanged(low: arb, high: arb) -> list[arb] | None:
 def _equations(unknowns: Sequence[arb], low: arb, high: arb) -> arb_mat:
     """p(x) - 1 -+ E at l, x1, x2, u, and p'(x1), p'(x2): all 0 at the solution."""
     a, b, c, error, first, second = unknowns
-    values = [a * x + b * x**3 + c * x**5 - 1 - sign * error for x, sign in zip((low, first, second, high), SIGNS, strict=True)]
+    values = [
+        a * x + b * x**3 + c * x**5 - 1 - sign * error
+        for x, sign in zip((low, first, second, high), SIGNS, strict=True)
+    ]
     return arb_mat(6, 1, [*values, *(a + 3 * b * x**2 + 5 * c * x**4 for x in (first, second))])
 
 
@@ -167,8 +180,26 @@ def _jacobian(unknowns: Sequence[arb], low: arb, high: arb) -> arb_mat:
     rows = []
     for place, (x, sign) in enumerate(zip((low, first, second, high), SIGNS, strict=True)):
         slope = a + 3 * b * x**2 + 5 * c * x**4
-        rows.append([x, x**3, x**5, arb(-sign), slope if place == 1 else zero, slope if place == 2 else zero])
+        rows.append(
+            [
+                x,
+                x**3,
+                x**5,
+                arb(-sign),
+                slope if place == 1 else zero,
+                slope if place == 2 else zero,
+            ]
+        )
     for place, x in enumerate((first, second)):
         bend = 6 * b * x + 20 * c * x**3
-        rows.append([arb(1), 3 * x**2, 5 * x**4, zero, bend if place == 0 else zero, bend if place == 1 else zero])
+        rows.append(
+            [
+                arb(1),
+                3 * x**2,
+                5 * x**4,
+                zero,
+                bend if place == 0 else zero,
+                bend if place == 1 else zero,
+            ]
+        )
     return arb_mat(rows)

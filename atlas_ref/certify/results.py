@@ -16,7 +16,8 @@ class Unresolved:
 
     Attributes:
         index: place in the tensor.
-        low, high: neighbours in float64 unless the ball is still wide; infinities for a ball without bounds.
+        low, high: neighbours in float64 unless the ball is still wide; infinities for a ball
+            without bounds.
     """
 
     index: tuple[int, ...]
@@ -28,11 +29,14 @@ class Certified(NamedTuple):
     """Certified results of a case.
 
     Attributes:
-        values: name -> float64: every result, and gradients under `grad`; an unresolved entry holds `low`, nan where unknown.
-        bits: name -> precision at which every entry of the tensor that is resolved had one nearest float64.
-        unresolved: name -> entries that the last precision did not resolve; tensors without any are not there.
-            Those of directions are here and in `bits` under directions/grad/NAME.
-        directions: grad/NAME -> DIRECTIONS derivatives along `direction(shape, i)`, for cases with more than 8 tokens or 4 dimensions.
+        values: name -> float64: every result, and gradients under `grad`; an unresolved entry holds
+            `low`, nan where unknown.
+        bits: name -> precision at which every entry of the tensor that is resolved had one nearest
+            float64.
+        unresolved: name -> entries that the last precision did not resolve; tensors without any are
+            not there. Those of directions are here and in `bits` under directions/grad/NAME.
+        directions: grad/NAME -> DIRECTIONS derivatives along `direction(shape, i)`, for cases with
+            more than 8 tokens or 4 dimensions.
     """
 
     values: dict[str, Array]

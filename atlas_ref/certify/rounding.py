@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from flint import arb
 
-#: float64: bits of a significand, exponent of the last place of a subnormal, of the first beyond the range.
+#: float64: bits of a significand, exponent of the last place of a subnormal, of the first beyond
+#: the range.
 DIGITS, LOWEST, BEYOND = 53, -1074, 1024
 
 
@@ -28,7 +29,8 @@ class Rounded(NamedTuple):
 def rounded(ball: arb) -> Rounded:
     """Both ends of a ball, each to the nearest float64, ties to even; an exact ball has one end.
 
-    Zero carries no sign. What is beyond the largest float64 by half its last place or more becomes an infinity, as IEEE 754 has it.
+    Zero carries no sign. What is beyond the largest float64 by half its last place or more becomes
+    an infinity, as IEEE 754 has it.
     """
     if not ball.is_finite():
         return Rounded(-math.inf, math.inf)
@@ -40,7 +42,9 @@ def rounded(ball: arb) -> Rounded:
     if middle == 0:
         exponent = scale
     least = min(exponent, scale)
-    if max(exponent, scale) - least > 1 << 20:  # the smaller of the two is nowhere near a float64 beside the other
+    if (
+        max(exponent, scale) - least > 1 << 20
+    ):  # the smaller of the two is nowhere near a float64 beside the other
         return _far_apart(middle, exponent, radius, scale)
     middle, radius = middle << (exponent - least), radius << (scale - least)
     return Rounded(nearest(middle - radius, least), nearest(middle + radius, least))

@@ -52,7 +52,13 @@ def _times(factor: Matrix | None, matrix: Matrix) -> Matrix:
 def _rates(w: Write) -> tuple[Matrix | None, Matrix | None]:
     """(a_t, b_t) of CONV-7; None for 1."""
     h, second = w.token.gates.get("step_size"), w.token.gates.get("step_size_memory")
-    return {"momentum": (h, None), "memory": (None, h), "both": (h, h), "split": (h, second), "none": (None, None)}[w.convention.rate]
+    return {
+        "momentum": (h, None),
+        "memory": (None, h),
+        "both": (h, h),
+        "split": (h, second),
+        "none": (None, None),
+    }[w.convention.rate]
 
 
 def _scale(w: Write) -> arb:
@@ -64,7 +70,9 @@ def _scale(w: Write) -> arb:
 def _single(w: Write) -> Matrix:
     """s e_t phi_t^T of the newest token alone."""
     newest = w.held[-1]
-    error = residual(w.convention, w.reference, multiplier(w.convention, w.token), newest.phi, newest.v)
+    error = residual(
+        w.convention, w.reference, multiplier(w.convention, w.token), newest.phi, newest.v
+    )
     return (error @ newest.phi.T).times(_scale(w))
 
 
@@ -79,7 +87,9 @@ def _momentum(w: Write, a: Matrix | None, g: Matrix) -> Matrix:
 
 
 def _memory(w: Write, b: Matrix | None, U: Matrix) -> Matrix:
-    """retain M - b U, or + b U under momentum_sign minus; ascent turns the sign round (OMEGA-10)."""
+    """retain M - b U, or + b U under momentum_sign minus; ascent turns the sign round
+    (OMEGA-10).
+    """
     down = (w.convention.momentum_sign == "plus") == (w.convention.direction == "descent")
     memory, step = _times(multiplier(w.convention, w.token), w.M), _times(b, U)
     return memory - step if down else memory + step
@@ -130,7 +140,9 @@ def omega(w: Write) -> tuple[Matrix, Matrix]:
 
 def _window_gradient(w: Write) -> Matrix:
     retain = multiplier(w.convention, w.token)
-    return window_gradient(w.convention, w.token, w.held, w.reference, retain, w.position).times(_scale(w))
+    return window_gradient(w.convention, w.token, w.held, w.reference, retain, w.position).times(
+        _scale(w)
+    )
 
 
 def _windowed(w: Write, Z: Matrix) -> Matrix:
@@ -152,9 +164,15 @@ WRITES: dict[str, Callable[[Write], tuple[Matrix, Matrix]]] = {
 
 
 def read(convention: Any, memory: Matrix, query: Matrix, d_in: int) -> Matrix:
-    """y = M phi(q), through NS(M) under argument accumulated, times the query's scale (OMEGA-9, OMEGA-12, CONV-23)."""
+    """y = M phi(q), through NS(M) under argument accumulated, times the query's scale (OMEGA-9,
+    OMEGA-12, CONV-23).
+    """
     settings = convention.newton_schulz
     if settings != "none" and settings.argument == "accumulated":
         memory = newton_schulz(memory, settings)
-    scale = arb(1) / arb(d_in).sqrt() if convention.query_scale == "1/sqrt(d_in)" else arb(convention.query_scale)
+    scale = (
+        arb(1) / arb(d_in).sqrt()
+        if convention.query_scale == "1/sqrt(d_in)"
+        else arb(convention.query_scale)
+    )
     return scaled(number(scale), memory @ query)

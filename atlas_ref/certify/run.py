@@ -1,4 +1,6 @@
-"""A sequence on balls: resets, spans, pulses, reads, and the state of a continuation (CONV-27 to CONV-37, CASE-12)."""
+"""A sequence on balls: resets, spans, pulses, reads, and the state of a continuation (CONV-27 to
+CONV-37, CASE-12).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from atlas_ref.certify.rules import WRITES, Write, multiplier, read
 from atlas_ref.certify.tokens import Token, tokens_of
 from atlas_ref.certify.window import Held, residual
 
-#: A result of one sequence: a matrix, or a list of columns or matrices that stand along a new first axis.
+#: A result of one sequence: a matrix, or a list of columns or matrices that stand along a new first
+#: axis.
 Results = dict[str, "Matrix | list[Matrix]"]
 
 
@@ -44,7 +47,9 @@ class Sequence:
         index: its place in the leading axes.
     """
 
-    def __init__(self, header: Any, convention: Any, inputs: Inputs, index: tuple[int, ...]) -> None:
+    def __init__(
+        self, header: Any, convention: Any, inputs: Inputs, index: tuple[int, ...]
+    ) -> None:
         self.header, self.convention, self.inputs, self.index = header, convention, inputs, index
         self.rule, self.c = header.rule, header.window
         self.phi = inputs.phi()
@@ -52,7 +57,10 @@ class Sequence:
         first = self.tokens[0]
         self.d_in, self.d_out = first.k.rows, first.v.rows
         self.d_phi = self.features(first.k, convention.k_norm).rows
-        self.frozen = self.rule != "hebbian" and convention.reference in ("chunk_start", "call_start")
+        self.frozen = self.rule != "hebbian" and convention.reference in (
+            "chunk_start",
+            "call_start",
+        )
         self.spans = self.frozen or convention.read == "chunk_start"
         self.once = convention.reference == "call_start"
         self.order_first = self.rule != "omega" or convention.order == "window_then_momentum"
@@ -65,7 +73,7 @@ class Sequence:
             return mapped(self.header.feature_map, self.phi, normalised(x, norm))
         return normalised(mapped(self.header.feature_map, self.phi, x), norm)
 
-    # -- starting ------------------------------------------------------------------------------------
+    # -- starting ----------------------------------------------------------------------------------
 
     def matrix(self, name: str, *more: int) -> Matrix:
         """A matrix of the case as d_out x d_phi, exact zeros where there is none (CONV-25)."""
@@ -80,8 +88,14 @@ class Sequence:
 
     def fresh(self) -> State:
         """The first state of a packed sequence, without phase, reference and window (CONV-33)."""
-        counted = self.convention.span_origin == "multiple" and not self.once and self.header.span is not None
-        return State(self.matrix("in/M0"), self.matrix("in/S0"), None, 1 % self.header.span if counted else 0)
+        counted = (
+            self.convention.span_origin == "multiple"
+            and not self.once
+            and self.header.span is not None
+        )
+        return State(
+            self.matrix("in/M0"), self.matrix("in/S0"), None, 1 % self.header.span if counted else 0
+        )
 
     def begin(self) -> State:
         """The state before the first token of the call (CONV-30, CONV-31, CONV-34)."""
@@ -93,15 +107,22 @@ class Sequence:
         for i in range(inputs.shape("in/window_k")[-2] if "in/window_k" in inputs else 0):
             at = (*self.index, i)
             k, v = inputs.get("in/window_k", *at), inputs.get("in/window_v", *at)
-            gate, error = inputs.optional("in/window_gate_before", *at), inputs.optional("in/window_residual", *at)
+            gate, error = (
+                inputs.optional("in/window_gate_before", *at),
+                inputs.optional("in/window_residual", *at),
+            )
             state.held.append(Held(k, v, self.features(k, self.convention.k_norm), gate, error))
-        for i in range(inputs.shape("in/window_momentum")[-3] if "in/window_momentum" in inputs else 0):
+        for i in range(
+            inputs.shape("in/window_momentum")[-3] if "in/window_momentum" in inputs else 0
+        ):
             state.momenta.append(self.matrix("in/window_momentum", i))
         if state.momenta and "momentum" not in self.tokens[0].gates:
-            state.S = state.momenta[-1]  # without S in the case this is Z_0, which an inactive first token repeats (OMEGA-11)
+            state.S = state.momenta[
+                -1
+            ]  # without S in the case this is Z_0, which an inactive first token repeats (OMEGA-11)
         return state
 
-    # -- one token -----------------------------------------------------------------------------------
+    # -- one token ---------------------------------------------------------------------------------
 
     def reference(self, state: State) -> Matrix:
         """M_ref (CONV-12)."""
@@ -114,12 +135,16 @@ class Sequence:
         return state.start
 
     def begin_span(self, state: State) -> None:
-        """Take the memory before the token as that of the span's start, where a span starts (CONV-31)."""
+        """Take the memory before the token as that of the span's start, where a span starts
+        (CONV-31).
+        """
         if self.spans and (state.start is None or (not self.once and state.position == 0)):
             state.start = state.M
 
     def push(self, state: State, token: Token) -> None:
-        """Append the token to the window, active or not (OMEGA-3), under carry with its residual (WINDOW-13)."""
+        """Append the token to the window, active or not (OMEGA-3), under carry with its residual
+        (WINDOW-13).
+        """
         phi, error = self.features(token.k, self.convention.k_norm), None
         if self.carries:
             retain = multiplier(self.convention, token) if token.active else None
@@ -127,11 +152,22 @@ class Sequence:
         state.held = [*state.held, Held(token.k, token.v, phi, token.gate, error)][-self.c :]
 
     def write(self, state: State, token: Token) -> None:
-        """Write the token by its rule, and append the momentum to the window of momenta (OMEGA-11)."""
+        """Write the token by its rule, and append the momentum to the window of momenta
+        (OMEGA-11).
+        """
         if token.active:
             position = state.position if self.bounded else None
             reference = self.reference(state)
-            write = Write(self.convention, token, state.M, state.S, reference, state.held, state.momenta, position)
+            write = Write(
+                self.convention,
+                token,
+                state.M,
+                state.S,
+                reference,
+                state.held,
+                state.momenta,
+                position,
+            )
             M, state.S = WRITES[self.rule](write)
             state.M = sane(M)
         if not self.order_first:
@@ -143,7 +179,7 @@ class Sequence:
         if not self.once and self.header.span is not None:
             state.position %= self.header.span
 
-    # -- the run -------------------------------------------------------------------------------------
+    # -- the run -----------------------------------------------------------------------------------
 
     def run(self) -> Results:
         """Run every token in turn (CONV-29), then the reads."""
@@ -167,10 +203,18 @@ class Sequence:
                 memories.append(state.M if self.convention.read == "after" else before)
             self.advance(state)
         memories += [state.M] * waiting
-        return {"out/y": [self.read(memory, token) for memory, token in zip(memories, self.tokens, strict=True)], **self.outputs(state)}
+        return {
+            "out/y": [
+                self.read(memory, token)
+                for memory, token in zip(memories, self.tokens, strict=True)
+            ],
+            **self.outputs(state),
+        }
 
     def read(self, memory: Matrix, token: Token) -> Matrix:
-        return read(self.convention, memory, self.features(token.q, self.convention.q_norm), self.d_in)
+        return read(
+            self.convention, memory, self.features(token.q, self.convention.q_norm), self.d_in
+        )
 
     def outputs(self, state: State) -> Results:
         """The final state, with all that a continuation needs (CASE-12)."""
@@ -186,12 +230,17 @@ class Sequence:
     def window_outputs(self, state: State) -> Results:
         """The last c - 1 pairs, with their gates, residuals and momenta (WINDOW-25)."""
         last = state.held[-(self.c - 1) :]
-        results: Results = {"out/window_k": [each.k for each in last], "out/window_v": [each.v for each in last]}
+        results: Results = {
+            "out/window_k": [each.k for each in last],
+            "out/window_v": [each.v for each in last],
+        }
         gates = [each.gate for each in last if each.gate is not None]
         if self.tokens[0].gate is not None:
             results["out/window_gate_before"] = gates
         if self.carries:
-            results["out/window_residual"] = [each.residual for each in last if each.residual is not None]
+            results["out/window_residual"] = [
+                each.residual for each in last if each.residual is not None
+            ]
         if not self.order_first:
             results["out/window_momentum"] = [self.laid(each) for each in state.momenta]
         return results

@@ -10,7 +10,14 @@ from typing import Any, NamedTuple
 
 from flint import arb
 
-from atlas_ref.certify.functions import activated, exponentials, normalised, sigmoids, softmax, softpluses
+from atlas_ref.certify.functions import (
+    activated,
+    exponentials,
+    normalised,
+    sigmoids,
+    softmax,
+    softpluses,
+)
 from atlas_ref.certify.inputs import Inputs
 from atlas_ref.certify.matrix import Matrix, hadamard, number, pick, stacked
 
@@ -20,7 +27,8 @@ class Token(NamedTuple):
 
     Attributes:
         k, v, q: raw key, value and query, as columns.
-        gates: retain, momentum, step_size, step_size_memory, from the case or computed: 1 x 1, or d_out x 1; a missing one is not there.
+        gates: retain, momentum, step_size, step_size_memory, from the case or computed: 1 x 1, or
+            d_out x 1; a missing one is not there.
         weights: the factor of the window weights by lag, c numbers.
         gate: the factor of the token at every lag, where tokens bring a weight.
     """
@@ -83,16 +91,25 @@ def _computed(header: Any, convention: Any, inputs: Inputs, index: tuple[int, ..
         k, v, q = (inputs.get(f"in/param/{name}", head) @ x for name in ("W_K", "W_V", "W_Q"))
         read = normalised(k, convention.k_norm) if convention.norm_place == "before_phi" else k
         gates = _gates(inputs, head, stacked([read, v]))
-        tokens.append(Token(k, v, q, gates, weights, _by_token(kinds, inputs, head, x), **_masks(inputs, t)))
+        tokens.append(
+            Token(k, v, q, gates, weights, _by_token(kinds, inputs, head, x), **_masks(inputs, t))
+        )
     return tokens
 
 
 def _gates(inputs: Inputs, head: int, read: Matrix) -> dict[str, Matrix]:
     """sigmoid or softplus of W_g [k; v] + b_g (GATES-7)."""
     gates = {}
-    for name, activation in (("retain", sigmoids), ("momentum", sigmoids), ("step_size", softpluses)):
+    for name, activation in (
+        ("retain", sigmoids),
+        ("momentum", sigmoids),
+        ("step_size", softpluses),
+    ):
         if f"in/param/W_{name}" in inputs:
-            gates[name] = activation(inputs.get(f"in/param/W_{name}", head) @ read + inputs.get(f"in/param/b_{name}", head))
+            gates[name] = activation(
+                inputs.get(f"in/param/W_{name}", head) @ read
+                + inputs.get(f"in/param/b_{name}", head)
+            )
     return gates
 
 
@@ -100,7 +117,11 @@ def _factors(kind: Any) -> list[Any]:
     """The kinds whose product the window weights are; None stands for uniform (WINDOW-7)."""
     if kind is None:
         return [None]
-    return [factor for part in kind.of for factor in _factors(part)] if kind.kind == "product" else [kind]
+    return (
+        [factor for part in kind.of for factor in _factors(part)]
+        if kind.kind == "product"
+        else [kind]
+    )
 
 
 def _by_lag(kinds: Sequence[Any], inputs: Inputs, head: int, c: int) -> list[Matrix]:
@@ -119,11 +140,15 @@ def _by_lag(kinds: Sequence[Any], inputs: Inputs, head: int, c: int) -> list[Mat
 
 
 def _by_token(kinds: Sequence[Any], inputs: Inputs, head: int, x: Matrix) -> Matrix | None:
-    """The weight of the token: the product of its gates, sigmoid(W2 silu(W1 x + b1) + b2) each (WINDOW-6)."""
+    """The weight of the token: the product of its gates, sigmoid(W2 silu(W1 x + b1) + b2) each
+    (WINDOW-6).
+    """
     product: Matrix | None = None
     for kind in kinds:
         if kind is not None and kind.kind == "gate":
-            W1, b1, W2, b2 = (inputs.get(f"in/param/window_{name}", head) for name in ("W1", "b1", "W2", "b2"))
+            W1, b1, W2, b2 = (
+                inputs.get(f"in/param/window_{name}", head) for name in ("W1", "b1", "W2", "b2")
+            )
             u = sigmoids(W2.T @ activated(W1 @ x + b1, "silu") + b2)
             product = u if product is None else hadamard(product, u)
     return product

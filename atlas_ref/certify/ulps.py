@@ -40,15 +40,26 @@ def rows(case: str, certified: Certified, ours: Mapping[str, Array]) -> list[Row
     for name, want in certified.values.items():
         each, largest = errors(ours[name], want)
         lost = len(certified.unresolved.get(name, ()))
-        table.append(Row(case, name, want.size, certified.bits[name], lost, _most(each), _middle(each), _most(largest)))
+        table.append(
+            Row(
+                case,
+                name,
+                want.size,
+                certified.bits[name],
+                lost,
+                _most(each),
+                _middle(each),
+                _most(largest),
+            )
+        )
     return table
 
 
 def errors(got: Array, want: Array) -> tuple[Array, Array]:
     """|got - want| in units in the last place of each entry of `want`, and of its largest entry.
 
-    An entry that is exactly 0 has no last place of its own and is measured by the largest entry's. Entries that are unresolved
-    are left out.
+    An entry that is exactly 0 has no last place of its own and is measured by the largest entry's.
+    Entries that are unresolved are left out.
     """
     resolved = ~np.isnan(want)
     got, want = got[resolved], want[resolved]

@@ -1,4 +1,6 @@
-"""Omega's window on balls: its tokens, their weights, and its gradient (WINDOW-1 to WINDOW-14, OMEGA-5)."""
+"""Omega's window on balls: its tokens, their weights, and its gradient (WINDOW-1 to WINDOW-14,
+OMEGA-5).
+"""
 
 from __future__ import annotations
 
@@ -21,18 +23,27 @@ class Held(NamedTuple):
     residual: Matrix | None
 
 
-def residual(convention: Any, reference: Matrix, retain: Matrix | None, phi: Matrix, v: Matrix) -> Matrix:
-    """R phi - v, with R = retain M_ref under before_error, and + v under value_sign plus (OMEGA-4, CONV-5, CONV-10).
+def residual(
+    convention: Any, reference: Matrix, retain: Matrix | None, phi: Matrix, v: Matrix
+) -> Matrix:
+    """R phi - v, with R = retain M_ref under before_error, and + v under value_sign plus (OMEGA-4,
+    CONV-5, CONV-10).
 
     Args:
         retain: the multiplier of M, None for 1.
     """
-    R = scaled(retain, reference) if convention.decay == "before_error" and retain is not None else reference
+    R = (
+        scaled(retain, reference)
+        if convention.decay == "before_error" and retain is not None
+        else reference
+    )
     return R @ phi + v if convention.value_sign == "plus" else R @ phi - v
 
 
 def weight(token: Token, held: list[Held], lag: int) -> Matrix | None:
-    """w[t, lag] before any edge (WINDOW-2), None for a missing token where tokens bring weights (WINDOW-6)."""
+    """w[t, lag] before any edge (WINDOW-2), None for a missing token where tokens bring weights
+    (WINDOW-6).
+    """
     if token.gate is None:
         return token.weights[lag]
     gate = held[-1 - lag].gate if lag < len(held) else None
@@ -40,7 +51,8 @@ def weight(token: Token, held: list[Held], lag: int) -> Matrix | None:
 
 
 def edge(convention: Any, token: Token, held: list[Held]) -> Matrix:
-    """The factor of WINDOW-9: all weights over those that exist; 1 under truncate, or for a divisor of 0.
+    """The factor of WINDOW-9: all weights over those that exist; 1 under truncate, or for a divisor
+    of 0.
 
     Where tokens bring their weights, that of a missing token is 0, so that the two sums are equal.
     """
@@ -54,13 +66,18 @@ def edge(convention: Any, token: Token, held: list[Held]) -> Matrix:
 
 
 def window_gradient(
-    convention: Any, token: Token, held: list[Held], reference: Matrix, retain: Matrix | None, position: int | None
+    convention: Any,
+    token: Token,
+    held: list[Held],
+    reference: Matrix,
+    retain: Matrix | None,
+    position: int | None,
 ) -> Matrix:
     """sum_j w[t, j] e[t, j] phi[t-j]^T, without the scale s (OMEGA-5).
 
     Args:
-        position: p(t) where the reference is frozen: a token of a larger lag belongs to an older span (WINDOW-10); None
-            where no token does.
+        position: p(t) where the reference is frozen: a token of a larger lag belongs to an older
+            span (WINDOW-10); None where no token does.
     """
     factor = edge(convention, token, held)
     terms = []
@@ -73,7 +90,9 @@ def window_gradient(
             continue
         if older and convention.window_at_boundary == "carry":
             error = each.residual
-            assert error is not None  # an effective carry keeps one for every token, and a case gives those of its window
+            assert (
+                error is not None
+            )  # an effective carry keeps one for every token, and a case gives those of its window
         else:
             error = residual(convention, reference, retain, each.phi, each.v)
         terms.append(scaled(factor @ w, error) @ each.phi.T)

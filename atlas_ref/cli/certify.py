@@ -1,4 +1,6 @@
-"""The command certify: results in ball arithmetic, rounded once, and the distance of ours from them."""
+"""The command certify: results in ball arithmetic, rounded once, and the distance of ours from
+them.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +26,36 @@ def register(app: typer.Typer) -> None:
 
 
 def certify(
-    files: Annotated[list[Path], typer.Argument(metavar="CASE...", help="Cases, or folders of them.")],
-    grad: Annotated[bool, typer.Option("--grad", help="Gradients too, of cases that have a cotangent.")] = False,
-    differences: Annotated[
-        bool, typer.Option("--differences", help="With --grad: prove each gradient again by differences of values, to 30 digits.")
+    files: Annotated[
+        list[Path], typer.Argument(metavar="CASE...", help="Cases, or folders of them.")
+    ],
+    grad: Annotated[
+        bool, typer.Option("--grad", help="Gradients too, of cases that have a cotangent.")
     ] = False,
-    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="OUT", help="Write the case with the certified results.")] = None,
-    max_bits: Annotated[int, typer.Option(min=2, metavar="BITS", help="Precision at which to stop.")] = 16384,
+    differences: Annotated[
+        bool,
+        typer.Option(
+            "--differences",
+            help="With --grad: prove each gradient again by differences of values, to 30 digits.",
+        ),
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", metavar="OUT", help="Write the case with the certified results."
+        ),
+    ] = None,
+    max_bits: Annotated[
+        int, typer.Option(min=2, metavar="BITS", help="Precision at which to stop.")
+    ] = 16384,
     backend: options.Backend = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object on standard output.")
+    ] = False,
 ) -> int:
-    """Results to the last bit: each is the float64 nearest to the exact value, proved in ball arithmetic."""
+    """Results to the last bit: each is the float64 nearest to the exact value, proved in ball
+    arithmetic.
+    """
     from atlas_ref.certify import certify as certified
     from atlas_ref.certify import require_flint
     from atlas_ref.certify.ulps import rows
@@ -60,7 +81,9 @@ def certify(
         with_grad = grad and (len(paths) == 1 or _has_cotangent(case))
         certificate = certified(case, grad=with_grad, max_bits=max_bits)
         table += rows(str(path), certificate, evaluate(case, grad=with_grad).tensors)
-        problems += _unresolved(str(path), certificate) + (_contradictions(case, certificate) if differences and with_grad else [])
+        problems += _unresolved(str(path), certificate) + (
+            _contradictions(case, certificate) if differences and with_grad else []
+        )
         if out is not None:
             _write(out, case, certificate)
     _print(table, problems, skipped, as_json)
@@ -68,7 +91,9 @@ def certify(
 
 
 def _exit_code(table: list[Row], problems: list[dict[str, Any]]) -> int:
-    """1 where an entry is unresolved or contradicted, 3 where nothing could be certified (CERT-13)."""
+    """1 where an entry is unresolved or contradicted, 3 where nothing could be certified
+    (CERT-13).
+    """
     return 1 if problems else 0 if table else 3
 
 
@@ -78,7 +103,14 @@ def _has_cotangent(case: Case) -> bool:
 
 def _unresolved(name: str, certificate: Certified) -> list[dict[str, Any]]:
     return [
-        {"case": name, "tensor": tensor, "index": list(each.index), "low": each.low, "high": each.high, "what": "unresolved"}
+        {
+            "case": name,
+            "tensor": tensor,
+            "index": list(each.index),
+            "low": each.low,
+            "high": each.high,
+            "what": "unresolved",
+        }
         for tensor, entries in certificate.unresolved.items()
         for each in entries
     ]
@@ -89,27 +121,52 @@ def _contradictions(case: Case, certificate: Certified) -> list[dict[str, Any]]:
     from atlas_ref.certify.differences import differences
 
     return [
-        {"case": case.name, "tensor": each.name, "index": list(each.place), "low": each.low, "high": each.high, "what": "contradicted"}
+        {
+            "case": case.name,
+            "tensor": each.name,
+            "index": list(each.place),
+            "low": each.low,
+            "high": each.high,
+            "what": "contradicted",
+        }
         for each in differences(case, certificate)
         if not each.agrees
     ]
 
 
 def _write(out: Path, case: Case, certificate: Certified) -> None:
-    """Write the case with every tensor that is certified in full, and without those with an unresolved entry."""
+    """Write the case with every tensor that is certified in full, and without those with an
+    unresolved entry.
+    """
     from atlas_ref.oracle.cases.case import save
 
-    whole = {name: value for name, value in certificate.values.items() if name not in certificate.unresolved}
+    whole = {
+        name: value
+        for name, value in certificate.values.items()
+        if name not in certificate.unresolved
+    }
     save(out, case.header, {**case.inputs, **whole})
-    note = f"; left out, since entries are unresolved: {', '.join(certificate.unresolved)}" if certificate.unresolved else ""
+    note = (
+        f"; left out, since entries are unresolved: {', '.join(certificate.unresolved)}"
+        if certificate.unresolved
+        else ""
+    )
     output.say(f"wrote {out}: {', '.join(whole)}{note}")
 
 
-def _print(table: list[Row], problems: list[dict[str, Any]], skipped: list[str], as_json: bool) -> None:
+def _print(
+    table: list[Row], problems: list[dict[str, Any]], skipped: list[str], as_json: bool
+) -> None:
     for line in skipped:
         output.say(line)
     if as_json:
-        output.emit_json({"exit": _exit_code(table, problems), "tensors": [row._asdict() for row in table], "problems": problems})
+        output.emit_json(
+            {
+                "exit": _exit_code(table, problems),
+                "tensors": [row._asdict() for row in table],
+                "problems": problems,
+            }
+        )
         return
     if not table:
         output.say("nothing could be certified")
@@ -118,9 +175,38 @@ def _print(table: list[Row], problems: list[dict[str, Any]], skipped: list[str],
     for row in table:
         name = "" if row.case == previous else Path(row.case).stem
         previous = row.case
-        lines.append((name, row.tensor, row.entries, row.bits, row.unresolved, *map(output.number, (row.worst, row.median, row.scale))))
-    columns = ("case", "tensor", "entries", "bits", "unresolved", "error, ulp: worst", "median", "worst, ulp of the largest entry")
+        lines.append(
+            (
+                name,
+                row.tensor,
+                row.entries,
+                row.bits,
+                row.unresolved,
+                *map(output.number, (row.worst, row.median, row.scale)),
+            )
+        )
+    columns = (
+        "case",
+        "tensor",
+        "entries",
+        "bits",
+        "unresolved",
+        "error, ulp: worst",
+        "median",
+        "worst, ulp of the largest entry",
+    )
     entries, lost = sum(row.entries for row in table), sum(row.unresolved for row in table)
-    messages = [f"{each['tensor']} {each['index']}: {each['what']}: {each['low']!r} or {each['high']!r}" for each in problems[:SHOWN]]
-    messages += [f"and {len(problems) - SHOWN} more, told in full by --json"] if len(problems) > SHOWN else []
-    output.emit_rich(output.table("", columns, lines), *messages, f"{entries - lost} of {entries} entries certified")
+    messages = [
+        f"{each['tensor']} {each['index']}: {each['what']}: {each['low']!r} or {each['high']!r}"
+        for each in problems[:SHOWN]
+    ]
+    messages += (
+        [f"and {len(problems) - SHOWN} more, told in full by --json"]
+        if len(problems) > SHOWN
+        else []
+    )
+    output.emit_rich(
+        output.table("", columns, lines),
+        *messages,
+        f"{entries - lost} of {entries} entries certified",
+    )

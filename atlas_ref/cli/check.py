@@ -28,48 +28,117 @@ def register(app: typer.Typer) -> None:
 
 
 def check(
-    files: Annotated[list[Path] | None, typer.Argument(metavar="CASE...", help="Cases, or folders of them.")] = None,
+    files: Annotated[
+        list[Path] | None, typer.Argument(metavar="CASE...", help="Cases, or folders of them.")
+    ] = None,
     sets: Annotated[
-        list[str] | None, typer.Option("--set", metavar="SET", help="Vectors: a shipped set, as v1, or a folder that holds one.")
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="SET",
+            help="Vectors: a shipped set, as v1, or a folder that holds one.",
+        ),
     ] = None,
     target: Annotated[
-        list[str] | None, typer.Option(metavar="TARGET", help="With --set, vectors of this target alone, as delta; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            metavar="TARGET",
+            help="With --set, vectors of this target alone, as delta; may be repeated.",
+        ),
     ] = None,
-    larger: Annotated[bool, typer.Option("--large", help="With --set, its larger cases too; they need a source.")] = False,
+    larger: Annotated[
+        bool, typer.Option("--large", help="With --set, its larger cases too; they need a source.")
+    ] = False,
     against: Annotated[
-        Path | None, typer.Option(metavar="OUT|FOLDER", help="A result file, or a folder of them.", rich_help_panel=SOURCES)
+        Path | None,
+        typer.Option(
+            metavar="OUT|FOLDER",
+            help="A result file, or a folder of them.",
+            rich_help_panel=SOURCES,
+        ),
     ] = None,
     impl: Annotated[
-        str | None, typer.Option(metavar="PKG.MODULE:FUNCTION", help="f(case, inputs) -> results.", rich_help_panel=SOURCES)
+        str | None,
+        typer.Option(
+            metavar="PKG.MODULE:FUNCTION",
+            help="f(case, inputs) -> results.",
+            rich_help_panel=SOURCES,
+        ),
     ] = None,
     command: Annotated[
-        str | None, typer.Option("--exec", metavar="'./mine {case} {out}'", help="A program, run once per case.", rich_help_panel=SOURCES)
+        str | None,
+        typer.Option(
+            "--exec",
+            metavar="'./mine {case} {out}'",
+            help="A program, run once per case.",
+            rich_help_panel=SOURCES,
+        ),
     ] = None,
-    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="For one case, of --impl and --exec.", rich_help_panel=SOURCES)] = 60.0,
-    only: Annotated[str | None, typer.Option(metavar="y,M,grad/k", help="Compare these results alone.")] = None,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS", help="For one case, of --impl and --exec.", rich_help_panel=SOURCES
+        ),
+    ] = 60.0,
+    only: Annotated[
+        str | None, typer.Option(metavar="y,M,grad/k", help="Compare these results alone.")
+    ] = None,
     dtype: Annotated[
         str | None,
-        typer.Option(metavar="DTYPE", help="What your code works in: float64, float32, bfloat16, float16. Inputs are rounded to it."),
+        typer.Option(
+            metavar="DTYPE",
+            help="What your code works in: float64, float32, bfloat16, float16. Inputs are rounded "
+            "to it.",
+        ),
     ] = None,
-    state_dtype: Annotated[str | None, typer.Option(metavar="DTYPE", help="What your code keeps M and S in; else float32.")] = None,
+    state_dtype: Annotated[
+        str | None,
+        typer.Option(metavar="DTYPE", help="What your code keeps M and S in; else float32."),
+    ] = None,
     convention: Annotated[
         list[str] | None,
-        typer.Option("--convention", metavar="PRESET|AXIS=VALUE", help="A preset, or one axis; may be given several times."),
+        typer.Option(
+            "--convention",
+            metavar="PRESET|AXIS=VALUE",
+            help="A preset, or one axis; may be given several times.",
+        ),
     ] = None,
-    form: Annotated[str, typer.Option(metavar="FORM", help="Compute in this form: see atlas-ref forms.")] = "sequential",
-    chunk: Annotated[int | None, typer.Option(min=1, help="Tokens that the form takes at once; never changes results.")] = None,
+    form: Annotated[
+        str, typer.Option(metavar="FORM", help="Compute in this form: see atlas-ref forms.")
+    ] = "sequential",
+    chunk: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens that the form takes at once; never changes results."),
+    ] = None,
     xfail: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What is expected to fail, why and until when: .toml or .json.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="What is expected to fail, why and until when: .toml or .json."
+        ),
     ] = None,
     report: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE.json|.xml|.html", help="Write a report; may be given several times.", rich_help_panel=REPORTS),
+        typer.Option(
+            metavar="FILE.json|.xml|.html",
+            help="Write a report; may be given several times.",
+            rich_help_panel=REPORTS,
+        ),
     ] = None,
-    nearest: Annotated[bool, typer.Option(help="Search for the nearest convention where a case fails.", rich_help_panel=REPORTS)] = True,
+    nearest: Annotated[
+        bool,
+        typer.Option(
+            help="Search for the nearest convention where a case fails.", rich_help_panel=REPORTS
+        ),
+    ] = True,
     backend: options.Backend = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.", rich_help_panel=REPORTS)] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="One JSON object on standard output.", rich_help_panel=REPORTS),
+    ] = False,
 ) -> int:
-    """Compare results with ours: a verdict per tensor. Without a source, those recorded in the cases."""
+    """Compare results with ours: a verdict per tensor. Without a source, those recorded in the
+    cases.
+    """
     from atlas_ref.oracle.cases.case import CaseError
     from atlas_ref.oracle.judge.compare import checked, chosen
     from atlas_ref.oracle.judge.xfail import load as expected
@@ -81,22 +150,41 @@ def check(
     changes = options.convention_changes(convention)
     places = [reports.place(path) for path in report or ()]
     entries = expected(xfail) if xfail else []
-    chosen_sets = [(option, name) for option, names in (("--set", sets), ("--target", target)) for name in names or ()]
-    selection = [*map(str, files or ()), *(word for pair in chosen_sets for word in pair), *(["--large"] if larger else [])]
+    chosen_sets = [
+        (option, name)
+        for option, names in (("--set", sets), ("--target", target))
+        for name in names or ()
+    ]
+    selection = [
+        *map(str, files or ()),
+        *(word for pair in chosen_sets for word in pair),
+        *(["--large"] if larger else []),
+    ]
     if not selection:
         raise CaseError("check: a case, a folder of cases or --set is needed")
-    run = reports.Run(command=_repeated(locals()), cases=selection, entries=entries, only=names, nearest=nearest)
+    run = reports.Run(
+        command=_repeated(locals()), cases=selection, entries=entries, only=names, nearest=nearest
+    )
     with contextlib.ExitStack() as stack:
-        paths = [*options.case_files(files or ()), *options.set_files(sets, larger=larger, targets=target)]
+        paths = [
+            *options.case_files(files or ()),
+            *options.set_files(sets, larger=larger, targets=target),
+        ]
         for path in report or ():
             _refuse_read(path, paths, against, xfail)
         source = _source(stack, against, impl, command, timeout, len(paths))
         for path in options.with_progress(paths):
             try:
                 case = load(path)
-                settings: dict[str, Any] = {"dtype": dtype, "state_dtype": state_dtype, "form": form, "chunk": chunk}
+                settings: dict[str, Any] = {
+                    "dtype": dtype,
+                    "state_dtype": state_dtype,
+                    "form": form,
+                    "chunk": chunk,
+                }
                 run.add(
-                    checked(case, source=source, only=result_names, convention=changes, **settings), case.void if case.supported else {}
+                    checked(case, source=source, only=result_names, convention=changes, **settings),
+                    case.void if case.supported else {},
                 )
             except CaseError as error:
                 run.refuse(str(path), str(error))
@@ -117,19 +205,33 @@ def _refuse_read(report: Path, cases: list[Path], against: Path | None, xfail: P
         options.refuse_same(report, xfail, what="list of expected failures")
 
 
-def _source(stack: contextlib.ExitStack, against: Path | None, impl: str | None, command: str | None, timeout: float, cases: int) -> Any:
+def _source(
+    stack: contextlib.ExitStack,
+    against: Path | None,
+    impl: str | None,
+    command: str | None,
+    timeout: float,
+    cases: int,
+) -> Any:
     """The one source of results that the options name, or none."""
     from atlas_ref.oracle.cases.case import CaseError
     from atlas_ref.oracle.sources import sources
 
-    flags = [name for name, value in (("--against", against), ("--impl", impl), ("--exec", command)) if value is not None]
+    flags = [
+        name
+        for name, value in (("--against", against), ("--impl", impl), ("--exec", command))
+        if value is not None
+    ]
     if len(flags) > 1:
         raise CaseError(f"{' and '.join(flags)}: one source of results at a time")
     if not timeout > 0:
         raise CaseError(f"--timeout: must be greater than 0, found {timeout:g}")
     if against is not None:
         if cases > 1 and os.path.isfile(against):
-            raise CaseError(f"--against {against}: is one file for {cases} cases; a folder with a file of the same name for each is needed")
+            raise CaseError(
+                f"--against {against}: is one file for {cases} cases; a folder with a file of "
+                "the same name for each is needed"
+            )
         return sources.against(against)
     if impl is not None:
         return stack.enter_context(sources.Isolated(impl, timeout=timeout))
@@ -144,7 +246,9 @@ def _repeated(settings: dict[str, Any]) -> list[str]:
     if settings["timeout"] != 60.0:
         words += ["--timeout", f"{settings['timeout']:g}"]
     for name in ("only", "dtype", "state_dtype", "chunk"):
-        words += [] if settings[name] is None else [f"--{name.replace('_', '-')}", str(settings[name])]
+        words += (
+            [] if settings[name] is None else [f"--{name.replace('_', '-')}", str(settings[name])]
+        )
     words += [] if settings["form"] == "sequential" else ["--form", settings["form"]]
     for each in settings["convention"] or ():
         words += ["--convention", each]
@@ -162,7 +266,10 @@ def _print(report: Report, as_json: bool) -> None:
     elif report.rows:
         messages = [failure.text() for failure in report.failures[:SHOWN]]
         if len(report.failures) > SHOWN:
-            messages.append(f"and {len(report.failures) - SHOWN} more failing cases, told in full by --json and --report")
+            messages.append(
+                f"and {len(report.failures) - SHOWN} more failing cases, told in full by "
+                "--json and --report"
+            )
         output.emit_comparisons(report.rows, messages)
     elif not report.bad_input:
         output.say("nothing could be compared")

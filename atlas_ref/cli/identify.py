@@ -1,4 +1,6 @@
-"""The commands identify and tolerance: the convention behind results under test, and their allowed distance from ours."""
+"""The commands identify and tolerance: the convention behind results under test, and their allowed
+distance from ours.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
     from atlas_ref.oracle.judge.tolerance import Tolerance
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
-Dtype = Annotated[str | None, typer.Option(metavar="DTYPE", help="float64, float32, bfloat16 or float16.")]
+Dtype = Annotated[
+    str | None, typer.Option(metavar="DTYPE", help="float64, float32, bfloat16 or float16.")
+]
 
 #: Values that could not be tried and are listed one by one.
 LISTED = 12
@@ -33,16 +37,33 @@ def register(app: typer.Typer) -> None:
 
 def identify(
     file: Annotated[Path, typer.Argument(metavar="CASE")],
-    out: Annotated[Path, typer.Option("--out", metavar="MINE", help="Your results: out/y, out/M, grad/k, ..., any of them.")],
-    depth: Annotated[int, typer.Option(min=0, max=2, help="Changes from a preset that are searched.")] = 2,
-    dtype: Annotated[str | None, typer.Option(metavar="DTYPE", help="What your code works in; else the dtype of your results.")] = None,
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", metavar="MINE", help="Your results: out/y, out/M, grad/k, ..., any of them."
+        ),
+    ],
+    depth: Annotated[
+        int, typer.Option(min=0, max=2, help="Changes from a preset that are searched.")
+    ] = 2,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DTYPE", help="What your code works in; else the dtype of your results."
+        ),
+    ] = None,
     decide: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Where several settings fit, write the smallest case that decides.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Where several settings fit, write the smallest case that decides."
+        ),
     ] = None,
     backend: options.Backend = None,
     as_json: Json = False,
 ) -> int:
-    """Search the convention behind your results: the match, the runner-up, and what this case cannot tell apart."""
+    """Search the convention behind your results: the match, the runner-up, and what this case
+    cannot tell apart.
+    """
     from atlas_ref.oracle.cases.case import load, save
     from atlas_ref.oracle.identify.deciding import deciding_case
     from atlas_ref.oracle.identify.identify import identify as search
@@ -71,13 +92,24 @@ def identify(
 
 
 def tolerance(
-    what: Annotated[str, typer.Argument(metavar="CASE:TENSOR", help="Such as case.safetensors:y, or :grad/k.")],
-    dtype: Annotated[str, typer.Option(metavar="DTYPE", help="What results are in: float64, float32, bfloat16, float16.")] = "float32",
-    state_dtype: Annotated[str | None, typer.Option(metavar="DTYPE", help="What M and S are kept in.")] = None,
+    what: Annotated[
+        str, typer.Argument(metavar="CASE:TENSOR", help="Such as case.safetensors:y, or :grad/k.")
+    ],
+    dtype: Annotated[
+        str,
+        typer.Option(
+            metavar="DTYPE", help="What results are in: float64, float32, bfloat16, float16."
+        ),
+    ] = "float32",
+    state_dtype: Annotated[
+        str | None, typer.Option(metavar="DTYPE", help="What M and S are kept in.")
+    ] = None,
     backend: options.Backend = None,
     as_json: Json = False,
 ) -> int:
-    """Where the tolerance of a result comes from: every member of the ensemble, the floor and the amplification."""
+    """Where the tolerance of a result comes from: every member of the ensemble, the floor and the
+    amplification.
+    """
     from atlas_ref.oracle.cases.case import CaseError, load
     from atlas_ref.oracle.judge.compare import chosen
     from atlas_ref.oracle.judge.tolerance import plain, tolerances
@@ -98,15 +130,24 @@ def identification(answer: Identification) -> list[RenderableType]:
     """Print form of an identification (IDENT-9)."""
     from atlas_ref.oracle.identify.report import setting, shown
 
-    lines: list[RenderableType] = [f"{output.one_line(answer.case)}: {answer.verdict}" + (f": {answer.why}" if answer.why else "")]
+    lines: list[RenderableType] = [
+        f"{output.one_line(answer.case)}: {answer.verdict}"
+        + (f": {answer.why}" if answer.why else "")
+    ]
     if answer.match is not None:
-        lines.append(f"{'nearest' if answer.verdict == 'NO MATCH' else 'match'}: {setting(answer.match.convention)}{_how(answer.match)}")
+        lines.append(
+            f"{'nearest' if answer.verdict == 'NO MATCH' else 'match'}: "
+            f"{setting(answer.match.convention)}{_how(answer.match)}"
+        )
         if answer.own:
             lines.append("that is the case's own convention")
         if answer.preset is not None and answer.verdict != "NO MATCH":
             lines.append(f"preset: {answer.preset}")
     if answer.runner_up is not None:
-        lines.append(f"runner-up: {setting(answer.runner_up.convention)}{_how(answer.runner_up)}{_worse(answer)}")
+        lines.append(
+            "runner-up: "
+            f"{setting(answer.runner_up.convention)}{_how(answer.runner_up)}{_worse(answer)}"
+        )
     if answer.undecided:
         lines.append("not decided by this case:")
         rows = [(axis, ", ".join(map(shown, values))) for axis, values in answer.undecided.items()]
@@ -129,7 +170,11 @@ def _how(fit: Fit) -> str:
 def _worse(answer: Identification) -> str:
     if answer.times_worse is None:
         return ""
-    return ", infinitely worse" if answer.times_worse == float("inf") else f", {answer.times_worse:.3g} times worse"
+    return (
+        ", infinitely worse"
+        if answer.times_worse == float("inf")
+        else f", {answer.times_worse:.3g} times worse"
+    )
 
 
 def about_deciding(answer: Identification, decided: str) -> str:
@@ -142,22 +187,34 @@ def about_deciding(answer: Identification, decided: str) -> str:
 
 
 def derivation(bound: Tolerance, case: str) -> list[RenderableType]:
-    """Print form of a tolerance: every member, the floor, the sum, and the limits of verdicts (TOL-10)."""
+    """Print form of a tolerance: every member, the floor, the sum, and the limits of verdicts
+    (TOL-10).
+    """
     from atlas_ref.oracle.judge.norms import Norms
     from atlas_ref.oracle.judge.tolerance import FLOOR, MARGINAL, PASS
 
     rows = [(member, *_row(error)) for member, error in bound.ensemble.items()]
     worst = Norms(*(max(column) for column in zip(*bound.ensemble.values(), strict=True)))
-    factor = f", times {bound.amplification:.3g} that Newton-Schulz amplifies" if bound.amplification > 1.0 else ""
+    factor = (
+        f", times {bound.amplification:.3g} that Newton-Schulz amplifies"
+        if bound.amplification > 1.0
+        else ""
+    )
     rows += [
         ("largest error", *_row(worst)),
         (f"floor: {FLOOR} units in the last place{factor}", *_row(bound.floor)),
         ("tolerance: their sum", *_row(bound.norms)),
         (f"PASS up to {PASS:g} times", *_row(Norms(*(PASS * each for each in bound.norms)))),
-        (f"MARGINAL up to {MARGINAL:g} times", *_row(Norms(*(MARGINAL * each for each in bound.norms)))),
+        (
+            f"MARGINAL up to {MARGINAL:g} times",
+            *_row(Norms(*(MARGINAL * each for each in bound.norms))),
+        ),
     ]
     lines: list[RenderableType] = [
-        f"{output.one_line(case)}: {bound.name} in {bound.dtype}: error of each member of the ensemble, in three norms",
+        (
+            f"{output.one_line(case)}: {bound.name} in {bound.dtype}: error of each member of the "
+            "ensemble, in three norms"
+        ),
         output.table("", COLUMNS, rows),
     ]
     return [*lines, *([bound.note] if bound.note else [])]

@@ -17,8 +17,18 @@ def register(app: typer.Typer) -> None:
 
 def levels(
     file: Annotated[Path, typer.Argument(metavar="CASE", help="a case of rule cms")],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder for level0.safetensors, level1.safetensors, ...")],
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FOLDER",
+            help="Folder for level0.safetensors, level1.safetensors, ...",
+        ),
+    ],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object on standard output.")
+    ] = False,
 ) -> int:
     """Make a case of each level of a block, with the results that the file records of it."""
     from atlas_ref.oracle.cases.case import CaseError, load, save
@@ -27,7 +37,9 @@ def levels(
 
     case = load(file)
     if case.header.rule != BLOCK:
-        raise CaseError(f"{file}: rule {case.header.rule}: is one memory already; rule {BLOCK} has levels")
+        raise CaseError(
+            f"{file}: rule {case.header.rule}: is one memory already; rule {BLOCK} has levels"
+        )
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -38,7 +50,11 @@ def levels(
         options.refuse_same(place, file)
     for number, part in enumerate(level_cases):
         prefix = f"out/level{number}/"
-        recorded = {"out/" + name.removeprefix(prefix): value for name, value in case.recorded.items() if name.startswith(prefix)}
+        recorded = {
+            "out/" + name.removeprefix(prefix): value
+            for name, value in case.recorded.items()
+            if name.startswith(prefix)
+        }
         save(places[number], part.header, {**part.inputs, **recorded})
     if as_json:
         output.emit_json({"case": str(file), "levels": [str(place) for place in places]})

@@ -71,7 +71,9 @@ def numbers(option: str, text: str | None) -> tuple[int, ...]:
     try:
         return () if text is None else tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise _error(f"{option}: whole numbers between commas are needed, as in 1,8,64, found {text!r}") from None
+        raise _error(
+            f"{option}: whole numbers between commas are needed, as in 1,8,64, found {text!r}"
+        ) from None
 
 
 def levels(option: str, text: str | None) -> tuple[str | dict[str, Any], ...]:
@@ -117,7 +119,12 @@ def use_backend(name: str | None) -> str | None:
 #: The option of every command that computes; its callback sets the backend.
 Backend = Annotated[
     str | None,
-    typer.Option("--backend", metavar="NAME", callback=use_backend, help="Compute on numpy or on a GPU with cupy; else ATLAS_REF_BACKEND."),
+    typer.Option(
+        "--backend",
+        metavar="NAME",
+        callback=use_backend,
+        help="Compute on numpy or on a GPU with cupy; else ATLAS_REF_BACKEND.",
+    ),
 ]
 
 
@@ -165,7 +172,10 @@ def set_files(names: list[str] | None, *, larger: bool, targets: list[str] | Non
     from atlas_ref.vectors.sets.cases import paths
 
     return [
-        path for name in names for part in ([False, True] if larger else [False]) for path in paths(name, large=part, targets=targets or ())
+        path
+        for name in names
+        for part in ([False, True] if larger else [False])
+        for path in paths(name, large=part, targets=targets or ())
     ]
 
 
@@ -188,7 +198,9 @@ def refuse_same(out: Path, source: Path, *, what: str = "case") -> None:
     Raises:
         CaseError: both are one file.
     """
-    same = os.path.realpath(out) == os.path.realpath(source)  # also where a folder on the way does not exist
+    same = os.path.realpath(out) == os.path.realpath(
+        source
+    )  # also where a folder on the way does not exist
     with contextlib.suppress(OSError):  # one of them does not exist, or opening it will say more
         same = same or out.samefile(source)
     if same:

@@ -18,7 +18,14 @@ if TYPE_CHECKING:
     from atlas_ref.oracle.cases.header import Header
     from atlas_ref.oracle.judge.verdicts import Comparison
 
-COLOURS = {"PASS": "green", "MARGINAL": "yellow", "WRONG": "bold red", "MISSING": "red", "UNDECIDABLE": "yellow", "FAILED": "bold red"}
+COLOURS = {
+    "PASS": "green",
+    "MARGINAL": "yellow",
+    "WRONG": "bold red",
+    "MISSING": "red",
+    "UNDECIDABLE": "yellow",
+    "FAILED": "bold red",
+}
 COLOURS |= {"XFAIL": "yellow", "NOT SUPPORTED": "dim"}
 
 
@@ -28,7 +35,9 @@ def say(message: str) -> None:
 
 
 def one_line(text: str) -> str:
-    """The text without line breaks, and with every character that a terminal would act upon written out."""
+    """The text without line breaks, and with every character that a terminal would act upon written
+    out.
+    """
     return printable(" ".join(text.split()))
 
 
@@ -53,7 +62,9 @@ def emit(text: str) -> None:
 
 
 def discard_output() -> None:
-    """Send the rest of standard output nowhere, so that the interpreter's last flush does not fail."""
+    """Send the rest of standard output nowhere, so that the interpreter's last flush does not
+    fail.
+    """
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
@@ -93,12 +104,27 @@ def progress(words: Mapping[str, str]) -> Iterator[Callable[[str, int, int], Non
         yield lambda kind, done, of: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        tasks = {kind: bar.add_task(description, visible=False) for kind, description in words.items()}
-        yield lambda kind, done, of: bar.update(tasks[kind], completed=done, total=of, visible=of > 0)
+        tasks = {
+            kind: bar.add_task(description, visible=False) for kind, description in words.items()
+        }
+        yield lambda kind, done, of: bar.update(
+            tasks[kind], completed=done, total=of, visible=of > 0
+        )
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
@@ -108,7 +134,9 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> 
 
     grid = Table(*columns, title=title or None, title_justify="left")
     for row in rows:
-        grid.add_row(*[cell if isinstance(cell, Text) else Text(one_line(str(cell))) for cell in row])
+        grid.add_row(
+            *[cell if isinstance(cell, Text) else Text(one_line(str(cell))) for cell in row]
+        )
     return grid
 
 
@@ -120,16 +148,32 @@ def number(value: float | str | None) -> str:
 def words(value: Any) -> str:
     """A setting in words."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} ({words(each)})" if isinstance(each, Mapping) else f"{key} {words(each)}" for key, each in value.items())
+        return ", ".join(
+            f"{key} ({words(each)})" if isinstance(each, Mapping) else f"{key} {words(each)}"
+            for key, each in value.items()
+        )
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def described(
-    name: str, header: Header, tensors: Mapping[str, Any], convention: Mapping[str, Any], void: Mapping[str, str]
+    name: str,
+    header: Header,
+    tensors: Mapping[str, Any],
+    convention: Mapping[str, Any],
+    void: Mapping[str, str],
 ) -> dict[str, Any]:
     """A file as JSON can hold it: header, convention in force, settings without effect, tensors."""
-    summaries = {key: {"dtype": value.dtype.name, "shape": list(value.shape), **_range(value)} for key, value in tensors.items()}
-    return {"case": name, "header": header.plain(), "convention": dict(convention), "void": dict(void), "tensors": summaries}
+    summaries = {
+        key: {"dtype": value.dtype.name, "shape": list(value.shape), **_range(value)}
+        for key, value in tensors.items()
+    }
+    return {
+        "case": name,
+        "header": header.plain(),
+        "convention": dict(convention),
+        "void": dict(void),
+        "tensors": summaries,
+    }
 
 
 def _range(value: Any) -> dict[str, Any]:
@@ -146,13 +190,23 @@ def _range(value: Any) -> dict[str, Any]:
 def emit_description(description: Mapping[str, Any]) -> None:
     """Write the result of `described` for a reader."""
     header = description["header"]
-    head = f"{one_line(description['case'])}  rule {header['rule']}, level {header.get('level', 'projected')}"
+    head = (
+        f"{one_line(description['case'])}  rule {header['rule']}, level "
+        f"{header.get('level', 'projected')}"
+    )
     lines = [head, json.dumps(header, indent=2)]
     if description["convention"]:
         lines.append(f"convention in force: {words(description['convention'])}")
     lines += [f"void: {axis}: {why}" for axis, why in description["void"].items()]
     rows = [
-        (name, t["dtype"], tuple(t["shape"]), number(t["least"]), number(t["greatest"]), "yes" if t["finite"] else "no")
+        (
+            name,
+            t["dtype"],
+            tuple(t["shape"]),
+            number(t["least"]),
+            number(t["greatest"]),
+            "yes" if t["finite"] else "no",
+        )
         for name, t in description["tensors"].items()
     ]
     emit_rich(*lines, table("", ("tensor", "dtype", "shape", "least", "greatest", "finite"), rows))
@@ -164,16 +218,40 @@ def emit_comparisons(rows: Sequence[Comparison], messages: Sequence[str] = ()) -
 
     lines, previous = [], ""
     for row in rows:
-        detail = row.why or ("" if row.verdict == "PASS" or row.place is None else f"{list(row.place)}: {row.got!r}, {row.want!r}")
+        detail = row.why or (
+            ""
+            if row.verdict == "PASS" or row.place is None
+            else f"{list(row.place)}: {row.got!r}, {row.want!r}"
+        )
         detail += f" (expected to fail: {row.xfail})" if row.xfail else ""
         word = _word(row)
         case = "" if row.case == previous else Path(row.case).stem
-        lines.append((case, row.tensor, Text(word, style=COLOURS[word]), number(row.error), number(row.tolerance), detail))
+        lines.append(
+            (
+                case,
+                row.tensor,
+                Text(word, style=COLOURS[word]),
+                number(row.error),
+                number(row.tolerance),
+                detail,
+            )
+        )
         previous = row.case
-    columns = ("case", "tensor", "verdict", "error", "tolerance", "where it is worst: got, expected")
+    columns = (
+        "case",
+        "tensor",
+        "verdict",
+        "error",
+        "tolerance",
+        "where it is worst: got, expected",
+    )
     counts = {word: sum(_word(row) == word for row in rows) for word in COLOURS}
     notes = [line for message in messages for line in (*map(printable, message.splitlines()), "")]
-    emit_rich(table("", columns, lines), *notes, ", ".join(f"{count} {word}" for word, count in counts.items() if count))
+    emit_rich(
+        table("", columns, lines),
+        *notes,
+        ", ".join(f"{count} {word}" for word, count in counts.items() if count),
+    )
 
 
 def _word(row: Comparison) -> str:

@@ -1,4 +1,6 @@
-"""The command replay: every op of a recorded trace evaluated again, and the first wrong one named."""
+"""The command replay: every op of a recorded trace evaluated again, and the first wrong one
+named.
+"""
 
 from __future__ import annotations
 
@@ -18,27 +20,51 @@ def register(app: typer.Typer) -> None:
 
 def replay(
     file: Annotated[Path, typer.Argument(metavar="CASE")],
-    trace: Annotated[Path, typer.Option("--trace", metavar="MINE", help="Your trace/... tensors, any subset of them.")],
+    trace: Annotated[
+        Path,
+        typer.Option("--trace", metavar="MINE", help="Your trace/... tensors, any subset of them."),
+    ],
     dtype: Annotated[
         str | None,
-        typer.Option(metavar="DTYPE", help="What your code works in: float64, float32, bfloat16, float16. Inputs are rounded to it."),
+        typer.Option(
+            metavar="DTYPE",
+            help="What your code works in: float64, float32, bfloat16, float16. Inputs are rounded "
+            "to it.",
+        ),
     ] = None,
-    nearest: Annotated[bool, typer.Option(help="Search for the convention that explains the first wrong op.")] = True,
+    nearest: Annotated[
+        bool, typer.Option(help="Search for the convention that explains the first wrong op.")
+    ] = True,
     backend: options.Backend = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object on standard output.")
+    ] = False,
 ) -> int:
-    """Evaluate every op of your trace again on the inputs that you recorded, and name the first wrong one."""
+    """Evaluate every op of your trace again on the inputs that you recorded, and name the first
+    wrong one.
+    """
     from atlas_ref.oracle.cases.case import load
     from atlas_ref.oracle.replay import words
     from atlas_ref.oracle.replay.replay import exit_code, first_wrong, replay_file
 
     case = load(file)
-    command = shlex.join(["atlas-ref", "replay", str(file), "--trace", str(trace), *([] if dtype is None else ["--dtype", dtype])])
+    command = shlex.join(
+        [
+            "atlas-ref",
+            "replay",
+            str(file),
+            "--trace",
+            str(trace),
+            *([] if dtype is None else ["--dtype", dtype]),
+        ]
+    )
     findings = replay_file(case, trace, dtype=dtype, nearest=nearest)
     if as_json:
         output.emit_json(words.plain(findings, trace=str(trace), command=command))
         return exit_code(findings)
     first = first_wrong(findings)
     report = [words.message(first, command)] if first is not None else []
-    output.emit_rich(*report, output.table("", words.COLUMNS, words.rows(findings)), words.summary(findings))
+    output.emit_rich(
+        *report, output.table("", words.COLUMNS, words.rows(findings)), words.summary(findings)
+    )
     return exit_code(findings)

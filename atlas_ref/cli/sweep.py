@@ -14,13 +14,26 @@ from atlas_ref.cli import options, output
 if TYPE_CHECKING:
     from atlas_ref.oracle.sweep.sweep import Failure, Named, Sweep
 
-Rule = Annotated[str, typer.Argument(metavar="RULE", help="omega, titans_lmm, delta, hebbian, newton_schulz or feature_map")]
-Impl = Annotated[str | None, typer.Option("--impl", metavar="PKG.MODULE:FUNCTION", help="f(case, inputs) -> results")]
-Exec = Annotated[str | None, typer.Option("--exec", metavar="COMMAND", help="a program per case: './mine {case} {out}'")]
+Rule = Annotated[
+    str,
+    typer.Argument(
+        metavar="RULE", help="omega, titans_lmm, delta, hebbian, newton_schulz or feature_map"
+    ),
+]
+Impl = Annotated[
+    str | None,
+    typer.Option("--impl", metavar="PKG.MODULE:FUNCTION", help="f(case, inputs) -> results"),
+]
+Exec = Annotated[
+    str | None,
+    typer.Option("--exec", metavar="COMMAND", help="a program per case: './mine {case} {out}'"),
+]
 Fix = Annotated[
     list[str] | None,
     typer.Option(
-        "--fix", metavar="NAME=VALUE,...", help="Draw NAME from these values alone: tokens=5, dtype=float32,bfloat16, regime=edges."
+        "--fix",
+        metavar="NAME=VALUE,...",
+        help="Draw NAME from these values alone: tokens=5, dtype=float32,bfloat16, regime=edges.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
@@ -40,18 +53,40 @@ def sweep(
     fix: Fix = None,
     convention: Annotated[
         list[str] | None,
-        typer.Option("--convention", metavar="PRESET|AXIS=VALUE", help="This convention alone; without it conventions are drawn too."),
+        typer.Option(
+            "--convention",
+            metavar="PRESET|AXIS=VALUE",
+            help="This convention alone; without it conventions are drawn too.",
+        ),
     ] = None,
-    only: Annotated[str | None, typer.Option(metavar="y,M,grad/k", help="Compare these results alone.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="The precision of the implementation: float64, float32, bfloat16, float16.")] = None,
-    state_dtype: Annotated[str | None, typer.Option(help="That of its state, where it is not float32.")] = None,
+    only: Annotated[
+        str | None, typer.Option(metavar="y,M,grad/k", help="Compare these results alone.")
+    ] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            help="The precision of the implementation: float64, float32, bfloat16, float16."
+        ),
+    ] = None,
+    state_dtype: Annotated[
+        str | None, typer.Option(help="That of its state, where it is not float32.")
+    ] = None,
     timeout: Annotated[float, typer.Option(help="seconds per case")] = 60.0,
     jobs: Annotated[int, typer.Option(min=1, help="processes")] = 1,
-    scheduler: Annotated[str | None, typer.Option(metavar="ADDRESS", help="a Dask scheduler, in place of --jobs")] = None,
-    resume: Annotated[Path | None, typer.Option(metavar="LOG", help="Keep a log there; where it exists, go on from it.")] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="where failing cases are saved")] = Path("sweep-failures"),
+    scheduler: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="a Dask scheduler, in place of --jobs")
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(metavar="LOG", help="Keep a log there; where it exists, go on from it."),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="FOLDER", help="where failing cases are saved")
+    ] = Path("sweep-failures"),
     keep: Annotated[int, typer.Option(min=0, help="how many failures to shrink and save")] = 5,
-    shrink: Annotated[int, typer.Option(min=0, help="comparisons that shrinking one failure may take")] = 400,
+    shrink: Annotated[
+        int, typer.Option(min=0, help="comparisons that shrinking one failure may take")
+    ] = 400,
     backend: options.Backend = None,
     as_json: Json = False,
 ) -> int:
@@ -78,16 +113,29 @@ def sweep(
             progress=progress,
         )
     if as_json:
-        output.emit_json({"exit": outcome.exit_code, **outcome._asdict(), "failures": [each._asdict() for each in outcome.failures]})
+        output.emit_json(
+            {
+                "exit": outcome.exit_code,
+                **outcome._asdict(),
+                "failures": [each._asdict() for each in outcome.failures],
+            }
+        )
     else:
         named = ("--impl", impl) if impl is not None else ("--exec", program)
-        _emit(outcome, out, _repeating({"--only": only, "--dtype": dtype, "--state-dtype": state_dtype}), _repeating(dict([named])))
+        _emit(
+            outcome,
+            out,
+            _repeating({"--only": only, "--dtype": dtype, "--state-dtype": state_dtype}),
+            _repeating(dict([named])),
+        )
     return outcome.exit_code
 
 
 def _repeating(settings: dict[str, str | None]) -> str:
     """The options that are set, as words of a command, each with a blank in front."""
-    return "".join(f" {name} {shlex.quote(value)}" for name, value in settings.items() if value is not None)
+    return "".join(
+        f" {name} {shlex.quote(value)}" for name, value in settings.items() if value is not None
+    )
 
 
 def _named(impl: str | None, program: str | None, timeout: float) -> Named:
@@ -142,7 +190,8 @@ def _emit(outcome: Sweep, folder: Path, compared: str, computed: str) -> None:
     """Write failures, the cases that they shrank to, counts, and the command that repeats each.
 
     Args:
-        compared: options of the comparison. computed: that of the implementation, which a case without its results needs.
+        compared: options of the comparison. computed: that of the implementation, which a case
+            without its results needs.
     """
     lines = [_row(failure, folder) for failure in outcome.failures]
     columns = ("case", "tensor", "verdict", "error", "tolerance", "drawn", "smallest that fails")
@@ -151,21 +200,42 @@ def _emit(outcome: Sweep, folder: Path, compared: str, computed: str) -> None:
     words = [f"sweep {outcome.rule}, seed {outcome.seed}, {outcome.cases} cases: {counts}"]
     if outcome.nearest is not None:
         near = outcome.nearest
-        words.append(f"nearest to its tolerance: case {near['case']}, {near['tensor']}, {near['error']:.3g} of {near['tolerance']:.3g}")
+        words.append(
+            f"nearest to its tolerance: case {near['case']}, {near['tensor']}, "
+            f"{near['error']:.3g} of {near['tolerance']:.3g}"
+        )
     for failure in outcome.failures:
         if failure.file is not None:
-            source = computed if failure.verdict in ("FAILED", "MISSING") else ""  # whose file holds no results, or not all
-            words.append(f"repeat with: atlas-ref check {shlex.quote(str(folder / failure.file))}{source}{compared}")
+            source = (
+                computed if failure.verdict in ("FAILED", "MISSING") else ""
+            )  # whose file holds no results, or not all
+            words.append(
+                "repeat with: atlas-ref check "
+                f"{shlex.quote(str(folder / failure.file))}{source}{compared}"
+            )
     output.emit_rich(*tables, *words)
 
 
 def _row(failure: Failure, folder: Path) -> tuple[Any, ...]:
     small = ""
     if failure.shrunk is not None:
-        small = f"{failure.file}: {failure.shrunk['numbers'][1]} numbers of {failure.shrunk['numbers'][0]}"
+        small = (
+            f"{failure.file}: {failure.shrunk['numbers'][1]} numbers of "
+            f"{failure.shrunk['numbers'][0]}"
+        )
     row = failure.row
     detail = row["why"] or output.number(row["error"])
     sizes = [
-        f"{key} {failure.drawn[key]}" for key in ("tokens", "d_in", "d_out", "window", "span", "dtype", "regime") if key in failure.drawn
+        f"{key} {failure.drawn[key]}"
+        for key in ("tokens", "d_in", "d_out", "window", "span", "dtype", "regime")
+        if key in failure.drawn
     ]
-    return (failure.number, row["tensor"], failure.verdict, detail, output.number(row["tolerance"]), ", ".join(sizes), small)
+    return (
+        failure.number,
+        row["tensor"],
+        failure.verdict,
+        detail,
+        output.number(row["tolerance"]),
+        ", ".join(sizes),
+        small,
+    )

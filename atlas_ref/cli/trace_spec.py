@@ -1,4 +1,6 @@
-"""The command trace-spec: every clause with its code, its tests and the code that they executed; a gap fails."""
+"""The command trace-spec: every clause with its code, its tests and the code that they executed; a
+gap fails.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,28 @@ def register(app: typer.Typer) -> None:
 
 
 def trace_spec(
-    clauses: Annotated[list[str] | None, typer.Argument(metavar="CLAUSE...", help="Tell all about these; none: one line a spec.")] = None,
-    root: Annotated[Path, typer.Option(metavar="FOLDER", help="A clone of the repository.")] = Path(),
-    record: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What the tests executed; without it build/trace/run.json, which make trace writes.")
+    clauses: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="CLAUSE...", help="Tell all about these; none: one line a spec."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+    root: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="A clone of the repository.")
+    ] = Path(),
+    record: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="What the tests executed; without it build/trace/run.json, which make trace "
+            "writes.",
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object on standard output.")
+    ] = False,
 ) -> int:
-    """Clause, code, test, vector, mutant: what stands for each clause of the specs; fails on a gap."""
+    """Clause, code, test, vector, mutant: what stands for each clause of the specs; fails on a
+    gap.
+    """
     from atlas_ref.oracle.cases.case import CaseError
     from docs.clauses import record as records
     from docs.clauses.reading import ReadingError
@@ -44,7 +60,11 @@ def trace_spec(
     code = 1 if result.gaps else 0
     if as_json:
         output.emit_json(
-            {"exit": code, "gaps": [gap._asdict() for gap in result.gaps], "clauses": _described(result, clauses or list(result.clauses))}
+            {
+                "exit": code,
+                "gaps": [gap._asdict() for gap in result.gaps],
+                "clauses": _described(result, clauses or list(result.clauses)),
+            }
         )
     elif clauses:
         _tell(result, clauses)
@@ -83,7 +103,10 @@ def _tell(trace: Trace, ids: list[str]) -> None:
             for item in each[kind]:
                 _line(f"  {kind:8} {item}")
         for test in each["tests"]:
-            _line(f"  test     {test}" + ("" if test in executed or each["no_code"] else " (executed none of the code)"))
+            _line(
+                f"  test     {test}"
+                + ("" if test in executed or each["no_code"] else " (executed none of the code)")
+            )
     _gaps([gap for gap in trace.gaps if any(gap.what.startswith(f"{name} ") for name in ids)])
 
 
@@ -95,10 +118,16 @@ def _summary(trace: Trace) -> None:
         names = [name for name, each in trace.clauses.items() if each.path == spec]
         evidence = [trace.evidence[name] for name in names]
         tests = {test.id for each in evidence for test in each.tests}
-        counts = (sum(bool(each.places) for each in evidence), len(tests), sum(bool(each.vectors) for each in evidence))
+        counts = (
+            sum(bool(each.places) for each in evidence),
+            len(tests),
+            sum(bool(each.vectors) for each in evidence),
+        )
         dead = {mutant.name for each in evidence for mutant in each.mutants}
         rows.append((spec, len(names), *counts, len(dead)))
-    output.emit_rich(output.table("", ("spec", "clauses", "with code", "tests", "in a vector", "mutants"), rows))
+    output.emit_rich(
+        output.table("", ("spec", "clauses", "with code", "tests", "in a vector", "mutants"), rows)
+    )
     _gaps(list(trace.gaps))
 
 

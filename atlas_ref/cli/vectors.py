@@ -1,4 +1,6 @@
-"""The commands vectors: make, list, verify and compare sets of vectors, and print the mutants that each vector rejects."""
+"""The commands vectors: make, list, verify and compare sets of vectors, and print the mutants that
+each vector rejects.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,18 @@ if TYPE_CHECKING:
 SET = typer.Argument(metavar="SET", help="A shipped set, as v1, or a folder that holds one.")
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
 Jobs = Annotated[int, typer.Option(min=1, help="processes")]
-Scheduler = Annotated[str | None, typer.Option(metavar="ADDRESS", help="a Dask scheduler, in place of --jobs")]
-Resume = Annotated[Path | None, typer.Option(metavar="LOG", help="Keep a log there; where it exists, go on from it.")]
+Scheduler = Annotated[
+    str | None, typer.Option(metavar="ADDRESS", help="a Dask scheduler, in place of --jobs")
+]
+Resume = Annotated[
+    Path | None,
+    typer.Option(metavar="LOG", help="Keep a log there; where it exists, go on from it."),
+]
 
-vectors = typer.Typer(help="Small searched cases with certified results: make, list, verify, kill-matrix, diff.", no_args_is_help=True)
+vectors = typer.Typer(
+    help="Small searched cases with certified results: make, list, verify, kill-matrix, diff.",
+    no_args_is_help=True,
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -29,8 +39,15 @@ def register(app: typer.Typer) -> None:
 
 @vectors.command()
 def make(
-    name: Annotated[str, typer.Argument(metavar="PLAN", help="A plan, as v1, or a file that holds one.")],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="A new folder, or a set, which is replaced.")],
+    name: Annotated[
+        str, typer.Argument(metavar="PLAN", help="A plan, as v1, or a file that holds one.")
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", "-o", metavar="FOLDER", help="A new folder, or a set, which is replaced."
+        ),
+    ],
     jobs: Jobs = 1,
     scheduler: Scheduler = None,
     resume: Resume = None,
@@ -39,10 +56,14 @@ def make(
     """Make a set from its plan, the same bytes on every machine; needs the extra `certify`."""
     from atlas_ref.vectors.sets.build import build
 
-    with output.progress({"certify": "certifying vectors", "large": "certifying larger cases"}) as progress:
+    with output.progress(
+        {"certify": "certifying vectors", "large": "certifying larger cases"}
+    ) as progress:
         files = build(name, out, jobs=jobs, scheduler=scheduler, resume=resume, progress=progress)
     if as_json:
-        output.emit_json({"exit": 0, "folder": str(out), "files": files, "bytes": sum(files.values())})
+        output.emit_json(
+            {"exit": 0, "folder": str(out), "files": files, "bytes": sum(files.values())}
+        )
     else:
         output.say(f"wrote {out}: {len(files)} files, {sum(files.values())} bytes")
     return 0
@@ -51,7 +72,9 @@ def make(
 @vectors.command("list")
 def list_(
     name: Annotated[str | None, SET] = None,
-    rule: Annotated[str | None, typer.Option(metavar="RULE", help="Vectors of this rule alone.")] = None,
+    rule: Annotated[
+        str | None, typer.Option(metavar="RULE", help="Vectors of this rule alone.")
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """The sets that came with the package; with SET, what is in it."""
@@ -69,13 +92,39 @@ def list_(
     chosen = [each for each in listing.vectors if rule in (None, each.rule)]
     if as_json:
         plain = listing.replaced(vectors=chosen).plain()
-        output.emit_json({"folder": str(folder), **{key: plain[key] for key in ("set", "version", "vectors", "negative", "large")}})
+        output.emit_json(
+            {
+                "folder": str(folder),
+                **{key: plain[key] for key in ("set", "version", "vectors", "negative", "large")},
+            }
+        )
         return 0
-    rows = [(each.name, "yes" if each.grad else "", *_counts(each.kills), ", ".join(each.properties)) for each in chosen]
-    tables = [output.table(f"{listing.set} {listing.version}", ("vector", "gradients", "float32", "bfloat16", "what it can show"), rows)]
+    rows = [
+        (each.name, "yes" if each.grad else "", *_counts(each.kills), ", ".join(each.properties))
+        for each in chosen
+    ]
+    tables = [
+        output.table(
+            f"{listing.set} {listing.version}",
+            ("vector", "gradients", "float32", "bfloat16", "what it can show"),
+            rows,
+        )
+    ]
     if rule is None:
-        tables.append(output.table("must be refused", ("file", "code", "about"), [(n.name, n.code, n.about) for n in listing.negative]))
-        tables.append(output.table("made from a seed", ("case", "rule"), [(large.name, large.rule) for large in listing.large]))
+        tables.append(
+            output.table(
+                "must be refused",
+                ("file", "code", "about"),
+                [(n.name, n.code, n.about) for n in listing.negative],
+            )
+        )
+        tables.append(
+            output.table(
+                "made from a seed",
+                ("case", "rule"),
+                [(large.name, large.rule) for large in listing.large],
+            )
+        )
     output.emit_rich(*tables)
     return 0
 
@@ -85,7 +134,9 @@ def _counts(kills: Any) -> tuple[str, str]:
 
 
 @vectors.command()
-def verify(name: Annotated[str, SET] = "v1", backend: options.Backend = None, as_json: Json = False) -> int:
+def verify(
+    name: Annotated[str, SET] = "v1", backend: options.Backend = None, as_json: Json = False
+) -> int:
     """Check every byte, key, value and refusal of a set; needs no ball arithmetic."""
     from atlas_ref.vectors.sets import locate
     from atlas_ref.vectors.sets.verify import verify as run
@@ -108,21 +159,36 @@ def _say_verified(verification: Verified) -> None:
     worst = verification.worst
     if worst is not None:
         nearest = f"{worst.ulps:.3g} units in the last place ({worst.vector}, {worst.tensor})"
-        output.emit_rich(f"{verification.folder} {verification.version}: {counts}; ours is within {nearest} of the certified values")
-    output.emit_rich("verified" if not verification.problems else f"NOT VERIFIED: {len(verification.problems)} problems")
+        output.emit_rich(
+            f"{verification.folder} {verification.version}: {counts}; ours is within "
+            f"{nearest} of the certified values"
+        )
+    output.emit_rich(
+        "verified"
+        if not verification.problems
+        else f"NOT VERIFIED: {len(verification.problems)} problems"
+    )
 
 
 @vectors.command("kill-matrix")
 def kill_matrix(
     name: Annotated[str, SET] = "v1",
-    target: Annotated[list[str] | None, typer.Option(metavar="TARGET", help="This target alone; may be given several times.")] = None,
-    report: Annotated[list[Path] | None, typer.Option(metavar="FILE.md|.json", help="Write it there; may be given several times.")] = None,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TARGET", help="This target alone; may be given several times."),
+    ] = None,
+    report: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE.md|.json", help="Write it there; may be given several times."),
+    ] = None,
     jobs: Jobs = 1,
     scheduler: Scheduler = None,
     resume: Resume = None,
     as_json: Json = False,
 ) -> int:
-    """Which vector rejects which mutant at float32 and bfloat16, and that no legal variant is rejected."""
+    """Which vector rejects which mutant at float32 and bfloat16, and that no legal variant is
+    rejected.
+    """
     from atlas_ref.vectors.sets import locate
     from atlas_ref.vectors.sets.encode import json_bytes
     from atlas_ref.vectors.sets.matrix import markdown, matrix
@@ -133,9 +199,19 @@ def kill_matrix(
         _refuse_place(path)
     with output.progress({"score": "scoring vectors"}) as progress:
         place = locate.folder(name)
-        result = matrix(place, targets=target or (), jobs=jobs, scheduler=scheduler, resume=resume, progress=progress)
+        result = matrix(
+            place,
+            targets=target or (),
+            jobs=jobs,
+            scheduler=scheduler,
+            resume=resume,
+            progress=progress,
+        )
     for path in report or ():
-        _write(path, json_bytes(result.plain()) if path.suffix == ".json" else markdown(result).encode())
+        _write(
+            path,
+            json_bytes(result.plain()) if path.suffix == ".json" else markdown(result).encode(),
+        )
     if as_json:
         output.emit_json({"exit": result.exit_code, **result.plain()})
     else:
@@ -144,7 +220,9 @@ def kill_matrix(
 
 
 def _emit_matrix(matrix: Matrix) -> None:
-    """Write vectors by mutants as counts, then surviving mutants, alarms and listed kills that are none."""
+    """Write vectors by mutants as counts, then surviving mutants, alarms and listed kills that are
+    none.
+    """
     from atlas_ref.vectors.mutants.score import FORMATS
 
     rows: list[tuple[Any, ...]] = []
@@ -153,20 +231,36 @@ def _emit_matrix(matrix: Matrix) -> None:
             counts = (sum(vector in by[dtype] for by in each.kills.values()) for dtype in FORMATS)
             rows.append((vector, *(f"{count} of {len(each.kills)}" for count in counts)))
         survivors = [sum(kind == dtype for _, kind in each.survivors) for dtype in FORMATS]
-        rows.append((f"{name}: together", *(f"{len(each.kills) - count} of {len(each.kills)}" for count in survivors)))
-    lines = [f"SURVIVES: {name}: {mutant} at {dtype}" for name, each in matrix.targets.items() for mutant, dtype in each.survivors]
+        rows.append(
+            (
+                f"{name}: together",
+                *(f"{len(each.kills) - count} of {len(each.kills)}" for count in survivors),
+            )
+        )
+    lines = [
+        f"SURVIVES: {name}: {mutant} at {dtype}"
+        for name, each in matrix.targets.items()
+        for mutant, dtype in each.survivors
+    ]
     lines += [f"ALARM: {vector} at {dtype}: {what}" for vector, dtype, what in matrix.alarms]
     lines += [f"NO KILL: {vector} at {dtype}: {mutant}" for vector, dtype, mutant in matrix.lost]
     for dtype in FORMATS:
         killed, total = matrix.counts(dtype)
         lines.append(f"{dtype}: {killed} of {total} mutants killed")
     lines.append(f"{len(matrix.alarms)} alarms on {matrix.controls} legal variants")
-    output.emit_rich(output.table(f"{matrix.set} {matrix.version}", ("vector", *FORMATS), rows), *lines)
+    output.emit_rich(
+        output.table(f"{matrix.set} {matrix.version}", ("vector", *FORMATS), rows), *lines
+    )
 
 
-@vectors.command(help="What changed from set A to set B: cases, tensors and by how much, metadata. Exit code 1 if anything did.")
+@vectors.command(
+    help="What changed from set A to set B: cases, tensors and by how much, metadata. Exit code 1 "
+    "if anything did."
+)
 def diff(
-    old: Annotated[str, typer.Argument(metavar="A", help="A shipped set, or a folder that holds one.")],
+    old: Annotated[
+        str, typer.Argument(metavar="A", help="A shipped set, or a folder that holds one.")
+    ],
     new: Annotated[str, typer.Argument(metavar="B", help="Another.")],
     as_json: Json = False,
 ) -> int:
@@ -177,9 +271,14 @@ def diff(
 
     changes = run(locate.folder(old), locate.folder(new))
     if as_json:
-        output.emit_json({"exit": int(bool(changes)), "changes": [each._asdict() for each in changes]})
+        output.emit_json(
+            {"exit": int(bool(changes)), "changes": [each._asdict() for each in changes]}
+        )
     else:
-        counts = ", ".join(f"{sum(each.what == what for each in changes)} {what}" for what in ("added", "removed", "changed"))
+        counts = ", ".join(
+            f"{sum(each.what == what for each in changes)} {what}"
+            for what in ("added", "removed", "changed")
+        )
         output.emit_rich(*told(changes), counts if changes else "no difference")
     return int(bool(changes))
 
@@ -188,23 +287,45 @@ def diff(
 def search(
     name: Annotated[str, typer.Argument(metavar="SET", help="What the set will be called.")],
     version: Annotated[str, typer.Argument(help="MAJOR.MINOR.PATCH")],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="PLAN.json", help="File for the plan, which `make` takes.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", "-o", metavar="PLAN.json", help="File for the plan, which `make` takes."
+        ),
+    ],
     seeds: Annotated[int, typer.Option(min=1, help="drawn at most per topic")] = 12,
     jobs: Jobs = 1,
     scheduler: Scheduler = None,
     resume: Resume = None,
     as_json: Json = False,
 ) -> int:
-    """Search the vectors of a new set: the fewest that reject every mutant and no legal variant. Takes minutes."""
+    """Search the vectors of a new set: the fewest that reject every mutant and no legal variant.
+    Takes minutes.
+    """
     from atlas_ref.vectors.sets.encode import json_bytes
     from atlas_ref.vectors.sets.search import search as run
 
     _refuse_place(out)
     with output.progress({"score": "scoring draws"}) as progress:
-        plan, survivors = run(name, version, seeds=seeds, jobs=jobs, scheduler=scheduler, resume=resume, progress=progress)
+        plan, survivors = run(
+            name,
+            version,
+            seeds=seeds,
+            jobs=jobs,
+            scheduler=scheduler,
+            resume=resume,
+            progress=progress,
+        )
     _write(out, json_bytes(plan.model_dump(mode="json")))
     if as_json:
-        output.emit_json({"exit": int(bool(survivors)), "plan": str(out), "vectors": len(plan.vectors), "survivors": survivors})
+        output.emit_json(
+            {
+                "exit": int(bool(survivors)),
+                "plan": str(out),
+                "vectors": len(plan.vectors),
+                "survivors": survivors,
+            }
+        )
     else:
         for target, mutants in survivors.items():
             output.say(f"SURVIVES: {target}: {', '.join(mutants)}")

@@ -1,7 +1,9 @@
-"""Choice of the engine for a group of chunks, forward and backward; plain twin: `atlas_ref.forms.chunked_plain`.
+"""Choice of the engine for a group of chunks, forward and backward; plain twin:
+`atlas_ref.forms.chunked_plain`.
 
-Work space is free again after a group, so a group is recomputed for its backward; a group that is kept for backward holds its
-results in an arena of its own. Memories never meet, so threads partition them. Specified in specs/chunkwise.md (CHUNK-15).
+Work space is free again after a group, so a group is recomputed for its backward; a group that is
+kept for backward holds its results in an arena of its own. Memories never meet, so threads
+partition them. Specified in specs/chunkwise.md (CHUNK-15).
 """
 
 from __future__ import annotations
@@ -24,14 +26,18 @@ from atlas_ref.engine.group.cotangents import Cotangents, Into
 from atlas_ref.engine.group.layout import Arrays, End, Layout
 from atlas_ref.engine.masked import backward as masked_backward
 from atlas_ref.engine.masked import forward as masked_forward
+from atlas_ref.engine.masked.gates_backward import gates_backward
 from atlas_ref.types import Array
 
-#: Multiply-adds of scores below which a second thread costs more than it saves: under a running reference, and elsewhere.
+#: Multiply-adds of scores below which a second thread costs more than it saves: under a running
+#: reference, and elsewhere.
 PARTITION_WORK = {True: 2**23, False: 2**24}
 
 
 class KeptResults(NamedTuple):
-    """Results of a group, kept for backward: coefficient rows, other results by part, and arenas."""
+    """Results of a group, kept for backward: coefficient rows, other results by part, and
+    arenas.
+    """
 
     rows: Rows
     parts: list[Any]
@@ -39,7 +45,8 @@ class KeptResults(NamedTuple):
 
 
 def run(layout: Layout, inputs: Arrays, y: Array, *, keeps: bool) -> tuple[End, KeptResults | None]:
-    """Run a group; its reads go into y. Return its results if they are kept for backward, else None.
+    """Run a group; its reads go into y. Return its results if they are kept for backward, else
+    None.
 
     It takes work space of the caller's frame, or if it is kept, of the caller's arena.
     """
@@ -60,59 +67,107 @@ def run(layout: Layout, inputs: Arrays, y: Array, *, keeps: bool) -> tuple[End, 
     if folded_layout.takes(layout, rows):
         folded = folded_forward.forward(layout, inputs, rows, partition, y, keeps=keeps)
         return folded_layout.end(layout, folded), KeptResults(rows, [folded], []) if keeps else None
-    ends, parts, arenas = zip(*in_threads([partial(masked, memories) for memories in partition]), strict=True)
+    ends, parts, arenas = zip(
+        *in_threads([partial(masked, memories) for memories in partition]), strict=True
+    )
     return _rejoined(ends), KeptResults(rows, list(parts), list(arenas)) if keeps else None
 
 
-def backward(layout: Layout, inputs: Arrays, kept: KeptResults | None, cotangents: Cotangents, token_cotangents: Arrays) -> End:
-    """Cotangents of the start of a group; those of its tokens go into `token_cotangents` (CHUNK-15, CHUNK-16).
+def backward(
+    layout: Layout,
+    inputs: Arrays,
+    kept: KeptResults | None,
+    cotangents: Cotangents,
+    token_cotangents: Arrays,
+) -> End:
+    """Cotangents of the start of a group; those of its tokens go into `token_cotangents` (CHUNK-15,
+    CHUNK-16).
 
     A group that was not kept is recomputed.
     """
-    into, partition = Into(token_cotangents.keys, token_cotangents.values, token_cotangents.queries), thread_partition(layout, inputs)
+    into, partition = (
+        Into(token_cotangents.keys, token_cotangents.values, token_cotangents.queries),
+        thread_partition(layout, inputs),
+    )
     rows = masked_forward.rows_of(layout, inputs) if kept is None else kept.rows
     folds, d_rows = folded_layout.takes(layout, rows), masked_backward.row_cotangents(layout, rows)
     if folds:
-        folded = folded_forward.forward(layout, inputs, rows, partition, None, keeps=True) if kept is None else kept.parts[0]
+        folded = (
+            folded_forward.forward(layout, inputs, rows, partition, None, keeps=True)
+            if kept is None
+            else kept.parts[0]
+        )
     groups = [None] * len(partition) if folds or kept is None else kept.parts
 
     def of_thread(memories: slice, group: Any) -> End:
-        return _rejoined([of_part(part, group) for part in (_halves(memories) if folds and not layout.running else [memories])])
+        return _rejoined(
+            [
+                of_part(part, group)
+                for part in (_halves(memories) if folds and not layout.running else [memories])
+            ]
+        )
 
     def of_part(memories: slice, group: Any) -> End:
         with scratch.frame():
-            arrays, of_outputs, of_rows, some_into = inputs.of(memories), cotangents.of(memories), d_rows.of(memories), into.of(memories)
+            arrays, of_outputs, of_rows, some_into = (
+                inputs.of(memories),
+                cotangents.of(memories),
+                d_rows.of(memories),
+                into.of(memories),
+            )
             if folds:
-                return folded_backward.backward(layout, arrays, folded.of(memories), of_outputs, of_rows, some_into)
+                return folded_backward.backward(
+                    layout, arrays, folded.of(memories), of_outputs, of_rows, some_into
+                )
             if group is None:
                 group = masked_forward.forward(layout, arrays, rows.of(memories))
             return masked_backward.backward(layout, arrays, group, of_outputs, of_rows, some_into)
 
-    ends = in_threads([partial(of_thread, memories, group) for memories, group in zip(partition, groups, strict=True)])
-    for name, value in masked_backward.gates_backward(layout, inputs, rows, d_rows).items():
+    ends = in_threads(
+        [
+            partial(of_thread, memories, group)
+            for memories, group in zip(partition, groups, strict=True)
+        ]
+    )
+    for name, value in gates_backward(layout, inputs, rows, d_rows).items():
         getattr(token_cotangents, name)[...] = value
     return _rejoined(ends)
 
 
-# -- the partition of memories over threads ---------------------------------------------------------------
+# -- the partition of memories over threads --------------------------------------------------------
 
 
 def thread_partition(layout: Layout, inputs: Arrays) -> list[slice]:
     """Memories of each thread; one part for a small group."""
     B, n, d = inputs.queries.shape
     work = B * n * layout.columns * (d + inputs.values.shape[-1])
-    count = 1 if work < PARTITION_WORK[layout.running] or not on_host(inputs.queries) else min(processors(), B)
+    count = (
+        1
+        if work < PARTITION_WORK[layout.running] or not on_host(inputs.queries)
+        else min(processors(), B)
+    )
     return slices(B, count)
 
 
 def _halves(memories: slice) -> list[slice]:
-    """The first and the second half of the memories, run one after the other in half the work space.
+    """The first and the second half of the memories, run one after the other in half the work
+    space.
 
     A frozen reference takes few calls.
     """
     middle = (memories.start + memories.stop) // 2
-    return [memories] if middle == memories.start else [slice(memories.start, middle), slice(middle, memories.stop)]
+    return (
+        [memories]
+        if middle == memories.start
+        else [slice(memories.start, middle), slice(middle, memories.stop)]
+    )
 
 
 def _rejoined(ends: Sequence[End]) -> End:
-    return ends[0] if len(ends) == 1 else End(*(None if each[0] is None else np.concatenate(each) for each in zip(*ends, strict=True)))
+    return (
+        ends[0]
+        if len(ends) == 1
+        else End(
+            *(None if each[0] is None else np.concatenate(each) for each in zip(*ends, strict=True))
+        )
+    )

@@ -1,8 +1,10 @@
-"""A segment of groups of chunks as one opaque block; plain twin: `atlas_ref.forms.chunked_plain`, group after group.
+"""A segment of groups of chunks as one opaque block; plain twin: `atlas_ref.forms.chunked_plain`,
+group after group.
 
-Reads and gradients are written into their final arrays, so no array of the sequence is copied or summed again. For backward are
-kept the arguments, one state a group, and all of the last groups, with which the backward begins. It recomputes the others.
-Specified in specs/chunkwise.md (CHUNK-15).
+Reads and gradients are written into their final arrays, so no array of the sequence is copied or
+summed again. For backward are kept the arguments, one state a group, and all of the last groups,
+with which the backward begins. It recomputes the others. Specified in specs/chunkwise.md
+(CHUNK-15).
 """
 
 from __future__ import annotations
@@ -31,13 +33,20 @@ def block(layouts: Sequence[Layout], plain: Plain) -> Callable[[Arrays], tuple[A
     """Consecutive groups as one function of the arrays of all their tokens (CHUNK-15).
 
     Args:
-        layouts: of each group; they differ in chunk, refresh and position alone. A frozen reference does not decay here.
+        layouts: of each group; they differ in chunk, refresh and position alone. A frozen reference
+            does not decay here.
         plain: the plain twin: outputs of one group in tape ops, also for second derivatives.
 
     Returns:
         Arrays -> y (B, n, o), or None where nothing is read, and the end of the last group.
     """
-    run = opaque(_plain(layouts, plain), _forward(layouts), _backward(layouts), value=_value(layouts), fresh=True)
+    run = opaque(
+        _plain(layouts, plain),
+        _forward(layouts),
+        _backward(layouts),
+        value=_value(layouts),
+        fresh=True,
+    )
     return lambda inputs: _named(layouts[0], run(*inputs))
 
 
@@ -55,13 +64,17 @@ def _plain(layouts: Sequence[Layout], plain: Plain) -> Callable[..., Outputs]:
     return groups
 
 
-# -- forward and back ---------------------------------------------------------------------------------
+# -- forward and back ------------------------------------------------------------------------------
 
 
 class KeptGroup(NamedTuple):
-    """One of the last groups, kept for backward: its arguments, its results, and the arena of both."""
+    """One of the last groups, kept for backward: its arguments, its results, and the arena of
+    both.
+    """
 
-    arena: Arena  # in front: a tuple lets its last item go first, and the arena makes room anew once its arrays are gone
+    # in front: a tuple lets its last item go first, and the arena makes room anew once its arrays
+    # are gone
+    arena: Arena
     part: Arrays
     results: dispatch.KeptResults | None
 
@@ -79,15 +92,21 @@ def _forward(layouts: Sequence[Layout]) -> Callable[..., tuple[Outputs, Any]]:
     return forward
 
 
-def _run(layouts: Sequence[Layout], inputs: Arrays, *, keeps: bool) -> tuple[Outputs, list[End], list[KeptGroup | None]]:
-    """The outputs, the start of each group, and each group, None where it is not kept for backward."""
+def _run(
+    layouts: Sequence[Layout], inputs: Arrays, *, keeps: bool
+) -> tuple[Outputs, list[End], list[KeptGroup | None]]:
+    """The outputs, the start of each group, and each group, None where it is not kept for
+    backward.
+    """
     y, end, starts, groups = _reads(layouts[0], inputs), _start(inputs), [], []
     for layout, tokens in _places(layouts):
         starts.append(end)
         is_kept = keeps and len(starts) > len(layouts) - KEPT_GROUPS
         with scratch.arena() if is_kept else scratch.frame() as arena:
             part = _part(layout, inputs, tokens, end, _behind)
-            end, results = dispatch.run(layout, part, None if y is None else y[:, tokens], keeps=is_kept)
+            end, results = dispatch.run(
+                layout, part, None if y is None else y[:, tokens], keeps=is_kept
+            )
             groups.append(KeptGroup(arena, part, results) if is_kept else None)
     return outputs(y, end), starts, groups
 
@@ -95,31 +114,53 @@ def _run(layouts: Sequence[Layout], inputs: Arrays, *, keeps: bool) -> tuple[Out
 def _reads(layout: Layout, inputs: Arrays) -> Array:
     """An empty array for the reads of all tokens; None where nothing is read."""
     B, n, _ = inputs.queries.shape
-    return None if layout.read == "none" else np.empty_like(inputs.values, order="C", shape=(B, n, inputs.values.shape[-1]))
+    return (
+        None
+        if layout.read == "none"
+        else np.empty_like(inputs.values, order="C", shape=(B, n, inputs.values.shape[-1]))
+    )
 
 
 def _backward(layouts: Sequence[Layout]) -> Callable[[Any, Outputs], Arrays]:
-    def backward(kept: tuple[Arrays, list[End], list[KeptGroup | None]], of_outputs: Outputs) -> Arrays:
+    def backward(
+        kept: tuple[Arrays, list[End], list[KeptGroup | None]], of_outputs: Outputs
+    ) -> Arrays:
         inputs, starts, groups = kept
         kind = inputs.queries.dtype  # where it is complex, cotangents may be real
-        of_y, of_end = _named(layouts[0], tuple(x if x is None else x.astype(kind, copy=False) for x in of_outputs))
-        gradients = inputs._replace(**_each(inputs, IN_WINDOWS, np.zeros_like), **_each(inputs, PER_TOKEN, np.empty_like))
-        for (layout, tokens), start, group in zip(reversed(list(_places(layouts))), reversed(starts), reversed(groups), strict=True):
+        of_y, of_end = _named(
+            layouts[0], tuple(x if x is None else x.astype(kind, copy=False) for x in of_outputs)
+        )
+        gradients = inputs._replace(
+            **_each(inputs, IN_WINDOWS, np.zeros_like), **_each(inputs, PER_TOKEN, np.empty_like)
+        )
+        for (layout, tokens), start, group in zip(
+            reversed(list(_places(layouts))), reversed(starts), reversed(groups), strict=True
+        ):
             with scratch.frame():
-                part = _part(layout, inputs, tokens, start, _behind) if group is None else group.part
+                part = (
+                    _part(layout, inputs, tokens, start, _behind) if group is None else group.part
+                )
                 of_tokens = _part(layout, gradients, tokens, End(None), _room_behind)
                 cotangents = Cotangents(None if of_y is None else of_y[:, tokens], *of_end)
-                of_end = dispatch.backward(layout, part, None if group is None else group.results, cotangents, of_tokens)
+                of_end = dispatch.backward(
+                    layout, part, None if group is None else group.results, cotangents, of_tokens
+                )
                 _add_history(layout, of_tokens, gradients, tokens)
             if of_end.residuals is not None and tokens.start:  # the group before leaves one more
-                of_end = of_end._replace(residuals=np.concatenate([np.zeros_like(of_end.residuals[:, :1]), of_end.residuals], axis=1))
-        of_end = of_end._replace(**_each(of_end, ("reference", "residuals"), lambda x: x.copy()))  # which may be views of cotangents
+                of_end = of_end._replace(
+                    residuals=np.concatenate(
+                        [np.zeros_like(of_end.residuals[:, :1]), of_end.residuals], axis=1
+                    )
+                )
+        of_end = of_end._replace(
+            **_each(of_end, ("reference", "residuals"), lambda x: x.copy())
+        )  # which may be views of cotangents
         return gradients._replace(**of_end._asdict())
 
     return backward
 
 
-# -- parts of tokens --------------------------------------------------------------------------------
+# -- parts of tokens -------------------------------------------------------------------------------
 
 
 def _places(layouts: Sequence[Layout]) -> Iterator[tuple[Layout, slice]]:
@@ -137,13 +178,19 @@ def _start(inputs: Arrays) -> End:
 
 
 def _part(layout: Layout, inputs: Arrays, tokens: slice, start: End, join: Join) -> Arrays:
-    """The arguments of one group: its tokens behind their history, and the last h of c residuals."""
+    """The arguments of one group: its tokens behind their history, and the last h of c
+    residuals.
+    """
     h, residuals = layout.window - 1, start.residuals
 
     def rows(earlier: Array, own: Array) -> Array:
         if earlier is None:
             return own[:, tokens.start : tokens.stop + h]
-        return own[:, tokens.start - h : tokens.stop] if tokens.start >= h else join(earlier[:, tokens.start :], own[:, : tokens.stop])
+        return (
+            own[:, tokens.start - h : tokens.stop]
+            if tokens.start >= h
+            else join(earlier[:, tokens.start :], own[:, : tokens.stop])
+        )
 
     if residuals is not None and residuals.shape[1] == layout.window:
         residuals = residuals[:, 1:]
@@ -155,8 +202,13 @@ def _part(layout: Layout, inputs: Arrays, tokens: slice, start: End, join: Join)
     )
 
 
-def _each(inputs: Arrays | End, names: Sequence[str], change: Callable[[Array], Array]) -> dict[str, Array]:
-    return {name: None if getattr(inputs, name) is None else change(getattr(inputs, name)) for name in names}
+def _each(
+    inputs: Arrays | End, names: Sequence[str], change: Callable[[Array], Array]
+) -> dict[str, Array]:
+    return {
+        name: None if getattr(inputs, name) is None else change(getattr(inputs, name))
+        for name in names
+    }
 
 
 def _joined(earlier: Array, own: Array) -> Array:
@@ -184,16 +236,22 @@ def _add_history(layout: Layout, of_tokens: Arrays, gradients: Arrays, tokens: s
         return
     h = layout.window - 1 - tokens.start
     for name in ("keys", "values"):
-        room, earlier, own = getattr(of_tokens, name), getattr(gradients, f"earlier_{name}"), getattr(gradients, name)
+        room, earlier, own = (
+            getattr(of_tokens, name),
+            getattr(gradients, f"earlier_{name}"),
+            getattr(gradients, name),
+        )
         earlier[:, tokens.start :] += room[:, :h]
         own[:, : tokens.stop] += room[:, h:]
 
 
-# -- outputs, which an opaque block has no names for --------------------------------------------------
+# -- outputs, which an opaque block has no names for -----------------------------------------------
 
 
 def outputs(y: Array, end: End) -> Outputs:
-    """The outputs that are there, in order: y, M, S, the reference, and under carry the last c residuals."""
+    """The outputs that are there, in order: y, M, S, the reference, and under carry the last c
+    residuals.
+    """
     return tuple(x for x in (y, *end) if x is not None)
 
 

@@ -18,7 +18,8 @@ from atlas_ref.rules.checks import check_call, check_rule
 from atlas_ref.types import Array
 from tape import ops
 
-#: (configuration, one packed sequence, memory before it, chunk or None) -> (memory after it, y (..., T, d_out)).
+#: (configuration, one packed sequence, memory before it, chunk or None) -> (memory after it, y
+#: (..., T, d_out)).
 Form = Callable[[Any, Recurrence, Memory, int | None], tuple[Memory, Array]]
 
 #: Each form as a function; `support` lists the rules that it computes.
@@ -46,8 +47,10 @@ def run(
 
     Args:
         rule, config: as in `rules.sequence.run`, such as `omega.RULE` and an `omega.Config`.
-        tokens: keys k (..., T, d_in), values v (..., T, d_out), queries q (..., T, d_in), gates (..., T) or (..., T, d_out).
-        state: from the rule's `start`, or from an earlier call in any form, which this one then continues.
+        tokens: keys k (..., T, d_in), values v (..., T, d_out), queries q (..., T, d_in), gates
+            (..., T) or (..., T, d_out).
+        state: from the rule's `start`, or from an earlier call in any form, which this one then
+            continues.
         form: sequential, or a parallel form that computes the same numbers up to rounding.
         chunk: tokens that the form takes at once; it never changes results. None for the fastest.
         phi: tensors of the feature map, by name.
@@ -56,8 +59,9 @@ def run(
         state after the last token, y (..., T, d_out).
 
     Raises:
-        ValueError: a form that does not compute this rule under this convention, a chunk below 1, no rule, or a configuration,
-            tokens or a state that contradict the rule, its convention or each other.
+        ValueError: a form that does not compute this rule under this convention, a chunk below 1,
+            no rule, or a configuration, tokens or a state that contradict the rule, its convention
+            or each other.
 
     Source: CHUNK-1, CHUNK-3, CHUNK-20 to CHUNK-22.
     """

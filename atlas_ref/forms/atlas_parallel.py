@@ -6,9 +6,9 @@
     3   M_t = retain_t M_{t-1} - rate_out_t U_t                               scan
     4   y_t = M_t phi(q_t)                                                    all t at once
 
-Within a span no g_t depends on M_t or S_t, so the steps compute the sequential rule under that reference exactly,
-through Newton-Schulz as well. They hold one matrix for each token that is taken at once.
-Specified in specs/atlas_parallel.md.
+Within a span no g_t depends on M_t or S_t, so the steps compute the sequential rule under that
+reference exactly, through Newton-Schulz as well. They hold one matrix for each token that is taken
+at once. Specified in specs/atlas_parallel.md.
 
 Its properties, cost, special cases and backward: ATLASP-8 to ATLASP-16.
 """
@@ -19,27 +19,42 @@ from typing import Any
 
 import numpy as np
 
+from atlas_ref.engine.associative_scan import scan
 from atlas_ref.forms.recurrence import Memory, Recurrence
-from atlas_ref.forms.scan import column, joined, read_each, read_one, scan, shifted, stretches, tokens_at_once, tokens_of, windowed
+from atlas_ref.forms.scan import (
+    column,
+    joined,
+    read_each,
+    read_one,
+    shifted,
+    stretches,
+    tokens_at_once,
+    tokens_of,
+    windowed,
+)
 from atlas_ref.parts.newton_schulz import newton_schulz
 from atlas_ref.types import Array
 from tape import ops
 
 
-def run(config: Any, sequence: Recurrence, memory: Memory, chunk: int | None = None) -> tuple[Memory, Array]:
+def run(
+    config: Any, sequence: Recurrence, memory: Memory, chunk: int | None = None
+) -> tuple[Memory, Array]:
     """The rule with a frozen or zero reference, span by span (ATLASP-1).
 
     Args:
-        config: the rule's configuration; its convention names the memory that is read and Newton-Schulz.
+        config: the rule's configuration; its convention names the memory that is read and
+            Newton-Schulz.
         sequence: one packed sequence; its reference is frozen or zero.
         memory: at the start of the sequence.
-        chunk: tokens that are taken at once, at most; the end of a span ends them too. It changes results by
-            rounding only. None for the fastest.
+        chunk: tokens that are taken at once, at most; the end of a span ends them too. It changes
+            results by rounding only. None for the fastest.
 
     Returns:
         memory after the last token, y (..., T, d_out).
 
-    Source: seed 000, "atlas parallel"; Atlas (2505.23735) Eqs 15, 32-34; ATLASP-1, ATLASP-6, ATLASP-7.
+    Source: seed 000, "atlas parallel"; Atlas (2505.23735) Eqs 15, 32-34; ATLASP-1, ATLASP-6,
+    ATLASP-7.
     """
     sequence = sequence.whole()
     read = config.convention.read
@@ -54,7 +69,9 @@ def run(config: Any, sequence: Recurrence, memory: Memory, chunk: int | None = N
         if read == "chunk_start":
             reads.append(read_one(memory.reference, part.queries))
         elif read != "call_end":
-            reads.append(read_each(memories if read == "after" else shifted(memories, before), part.queries))
+            reads.append(
+                read_each(memories if read == "after" else shifted(memories, before), part.queries)
+            )
     return memory, read_one(memory.M, sequence.queries) if read == "call_end" else joined(reads)
 
 
@@ -67,18 +84,22 @@ def stretch(config: Any, part: Recurrence, memory: Memory) -> tuple[Memory, Arra
     if memory.momenta is None:
         g, residuals = window_gradients(part, memory)
         S = accumulated(part, g, memory.S)
-        memory = memory._replace(S=None if part.momentum is None else S[..., -1, :, :], residuals=residuals)
+        memory = memory._replace(
+            S=None if part.momentum is None else S[..., -1, :, :], residuals=residuals
+        )
     else:
         g = token_gradients(part, memory)
         held = memory.momenta.shape[-3] - (part.window - 1)
-        Z = ops.concatenate([memory.momenta[..., held:, :, :], accumulated(part, g, memory.S)], axis=-3)  # (..., h + T, d_out, d_phi)
+        Z = ops.concatenate(
+            [memory.momenta[..., held:, :, :], accumulated(part, g, memory.S)], axis=-3
+        )  # (..., h + T, d_out, d_phi)
         S = summed(part.weights, Z)
         memory = memory._replace(S=Z[..., -1, :, :], momenta=Z[..., -part.window :, :, :])
     memories = moved(part, directions(config, part, g, S), memory.M)
     return memory._replace(M=memories[..., -1, :, :]), memories
 
 
-# -- step 1: gradients ---------------------------------------------------------------------------------
+# -- step 1: gradients -----------------------------------------------------------------------------
 
 
 def window_gradients(part: Recurrence, memory: Memory) -> tuple[Array, Array]:
@@ -87,12 +108,15 @@ def window_gradients(part: Recurrence, memory: Memory) -> tuple[Array, Array]:
         g_t = sum_j w[t,j] e[t,j] phi_{t-j}^T
 
     Returns:
-        g (..., T, d_out, d_phi), under carry the residuals of the last c tokens when they arrived (..., c, d_out).
+        g (..., T, d_out, d_phi), under carry the residuals of the last c tokens when they arrived
+        (..., c, d_out).
     """
     e, arrived = residuals(part, memory.reference), None
     if memory.residuals is not None:
         held = memory.residuals.shape[-2] - (part.window - 1)
-        arrived = ops.concatenate([memory.residuals[..., held:, :], e[..., 0, :]], axis=-2)  # (..., h + T, d_out)
+        arrived = ops.concatenate(
+            [memory.residuals[..., held:, :], e[..., 0, :]], axis=-2
+        )  # (..., h + T, d_out)
         older = np.arange(part.window) > part.position[:, None]
         e = ops.where(older[..., None], windowed(arrived, part), e)
         arrived = arrived[..., -part.window :, :]
@@ -112,18 +136,22 @@ def residuals(part: Recurrence, reference: Array) -> Array:
     if part.reference == "zero":
         return -values
     predicted = windowed(read_one(reference, part.keys), part)
-    return (ops.expand_dims(part.retain, -2) * predicted if part.before_error else predicted) - values
+    return (
+        ops.expand_dims(part.retain, -2) * predicted if part.before_error else predicted
+    ) - values
 
 
 def token_gradients(part: Recurrence, memory: Memory) -> Array:
-    """Step 1 under momentum_then_window: g_t = s (M_ref phi_t - v_t) phi_t^T, the gradient of every token alone (ATLASP-5)."""
+    """Step 1 under momentum_then_window: g_t = s (M_ref phi_t - v_t) phi_t^T, the gradient of every
+    token alone (ATLASP-5).
+    """
     h = part.window - 1
     s = part.scale * ops.ones_like(part.weights, shape=(part.length, 1))
     alone = part._replace(keys=part.keys[..., h:, :], values=part.values[..., h:, :], weights=s)
     return window_gradients(alone, memory)[0]
 
 
-# -- steps 2 and 3: scans, and Newton-Schulz between them ----------------------------------------------
+# -- steps 2 and 3: scans, and Newton-Schulz between them ------------------------------------------
 
 
 def accumulated(part: Recurrence, g: Array, S: Array) -> Array:

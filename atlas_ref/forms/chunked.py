@@ -1,7 +1,8 @@
 """Groups of chunks over a sequence, for the chunkwise and the exact form.
 
-The groups are one opaque block that keeps its arguments and is recomputed for backward, so that memory
-beyond inputs, outputs and one state per group does not grow with the sequence. Specified in specs/chunkwise.md (CHUNK-15).
+The groups are one opaque block that keeps its arguments and is recomputed for backward, so that
+memory beyond inputs, outputs and one state per group does not grow with the sequence. Specified in
+specs/chunkwise.md (CHUNK-15).
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from atlas_ref.forms.recurrence import Memory, Recurrence
 from atlas_ref.types import Array
 from tape import ops
 
-GROUP_NUMBERS = 2**23  # coefficients, scores, columns and states of a group; all its arrays take two to six times as many
+# coefficients, scores, columns and states of a group; all its arrays take two to six times as many
+GROUP_NUMBERS = 2**23
 READS = {"after": "after", "before": "before", "chunk_start": "reference", "call_end": "none"}
 
 
@@ -44,14 +46,24 @@ def run(config: Any, sequence: Recurrence, memory: Memory, chunk: int) -> tuple[
     )
     flat = joined(sequence, memory, reference=layout.keeps_reference, residuals=layout.carry)
     groups = [
-        layout._replace(chunk=group.length, refresh=group.refresh, position=int(sequence.position[group.first]))
-        for group in grouped(sequence.refresh, chunk, functools.cache(functools.partial(_limit, flat, layout)))
+        layout._replace(
+            chunk=group.length, refresh=group.refresh, position=int(sequence.position[group.first])
+        )
+        for group in grouped(
+            sequence.refresh, chunk, functools.cache(functools.partial(_limit, flat, layout))
+        )
     ]
-    block = before_error.block(groups) if layout.before_error and not layout.running else segment.block(groups, chunked_plain.plain)
+    block = (
+        before_error.block(groups)
+        if layout.before_error and not layout.running
+        else segment.block(groups, chunked_plain.plain)
+    )
     y, end = block(flat)
     if y is None:
         y = ops.matmul(flat.queries, ops.transpose(end.M))
-    return apart(memory, Memory(M=end.M, S=end.S, reference=end.reference, residuals=end.residuals), y)
+    return apart(
+        memory, Memory(M=end.M, S=end.S, reference=end.reference, residuals=end.residuals), y
+    )
 
 
 def apart(before: Memory, after: Memory, y: Array) -> tuple[Memory, Array]:
@@ -72,7 +84,9 @@ def joined(sequence: Recurrence, memory: Memory, *, reference: bool, residuals: 
     def one(x: Array) -> Array:
         return None if x is None else ops.reshape(x, (math.prod(lead), *x.shape[len(lead) :]))
 
-    def tokens(name: str) -> Array:  # one axis stays as it is: the pullback of a reshape hides that a gradient has no other holder
+    def tokens(
+        name: str,
+    ) -> Array:  # one axis stays as it is: the pullback of a reshape hides that a gradient has no other holder
         return getattr(sequence, name) if len(lead) == 1 else one(getattr(sequence, name))
 
     held = memory.reference
@@ -80,7 +94,10 @@ def joined(sequence: Recurrence, memory: Memory, *, reference: bool, residuals: 
         held = ops.zeros_like(memory.M)  # not looked at: the first token makes it
     weights = sequence.weights
     return Arrays(
-        **{name: tokens(name) for name in ("keys", "values", "queries", "retain", "momentum", "rate_in", "rate_out")},
+        **{
+            name: tokens(name)
+            for name in ("keys", "values", "queries", "retain", "momentum", "rate_in", "rate_out")
+        },
         weights=ops.expand_dims(weights, 0) if weights.ndim == 2 else one(weights),
         M=one(memory.M),
         S=one(memory.S),
@@ -95,12 +112,18 @@ def _limit(flat: Arrays, layout: Layout, chunk: int) -> int:
     """The largest number of tokens of a group of such chunks whose work space is within bounds."""
     B, _, d = flat.queries.shape
     o = flat.values.shape[-1]
-    G: int = max(gate.shape[-1] for gate in (flat.retain, flat.momentum, flat.rate_in, flat.rate_out) if gate is not None)
+    G: int = max(
+        gate.shape[-1]
+        for gate in (flat.retain, flat.momentum, flat.rate_in, flat.rate_out)
+        if gate is not None
+    )
     layout = layout._replace(chunk=chunk)
     most, K = at_once(flat.queries, GROUP_NUMBERS), layout.columns
     each = K * (5 * G + 2) + (K * (d + o) + 4 * d * o) // chunk
     if layout.running and G == 1:  # `folded`: masks, P and ask, the state and F, reads
         bases = 1 if flat.momentum is None else 2
         each = 5 * K + (2 * K * bases * d + (bases * d + K) * o) // chunk + bases * d
-        most += most // 4 if bases == 1 else 0  # smaller per token than others, and a longer group has more for each thread
+        most += (
+            most // 4 if bases == 1 else 0
+        )  # smaller per token than others, and a longer group has more for each thread
     return max(chunk, most // max(1, int(B * each)))

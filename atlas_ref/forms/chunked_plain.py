@@ -1,8 +1,8 @@
 """A group of chunks in tape ops, one chunk after the other: the plain twin of the engine.
 
-A set of columns is a pair (weights, residuals). One set is enough except under carry, where a column of an older span has the
-residual of its arrival (CHUNK-9).
-Specified in specs/chunkwise.md (CHUNK-6 to CHUNK-13) and specs/exact.md (EXACT-1 to EXACT-6).
+A set of columns is a pair (weights, residuals). One set is enough except under carry, where a
+column of an older span has the residual of its arrival (CHUNK-9). Specified in specs/chunkwise.md
+(CHUNK-6 to CHUNK-13) and specs/exact.md (EXACT-1 to EXACT-6).
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ class _Set(NamedTuple):
 
 
 def plain(layout: Layout, inputs: Arrays) -> tuple[Array, ...]:
-    """The outputs of a group that are there, in order: y, M, S, the reference, the last c residuals."""
+    """The outputs of a group that are there, in order: y, M, S, the reference, the last c
+    residuals.
+    """
     C, h = layout.chunk, layout.window - 1
     M, S, reference, residuals = inputs.M, inputs.S, inputs.reference, inputs.residuals
     position = layout.position
@@ -43,13 +45,18 @@ def plain(layout: Layout, inputs: Arrays) -> tuple[Array, ...]:
             keys=inputs.keys[:, columns],
             values=inputs.values[:, columns],
             queries=inputs.queries[:, tokens],
-            **{name: _cut(getattr(inputs, name), tokens) for name in ("retain", "momentum", "rate_in", "rate_out", "weights")},
+            **{
+                name: _cut(getattr(inputs, name), tokens)
+                for name in ("retain", "momentum", "rate_in", "rate_out", "weights")
+            },
             M=M,
             S=S,
             reference=reference,
             residuals=residuals,
         )
-        sets, arrived = _running_set(layout, part) if layout.running else _frozen_sets(layout, part, position)
+        sets, arrived = (
+            _running_set(layout, part) if layout.running else _frozen_sets(layout, part, position)
+        )
         reads.append(_read(layout, part, sets))
         M, S = _after(part, sets)
         if layout.carry:
@@ -67,7 +74,9 @@ def _cut(value: Array, tokens: slice) -> Array:
 
 
 def _rows(layout: Layout, part: Arrays, weights: Array) -> tuple[Array, Array]:
-    gates = gate_rows(layout.chunk, part.retain, part.momentum, part.rate_in, part.rate_out, weights)
+    gates = gate_rows(
+        layout.chunk, part.retain, part.momentum, part.rate_in, part.rate_out, weights
+    )
     D, X = plain_coefficient_rows(gates, layout.columns, layout.stride)
     return D[:, :, 0], None if X is None else X[:, :, 0]
 
@@ -85,7 +94,9 @@ def _running_set(layout: Layout, part: Arrays) -> tuple[list[_Set], Array]:
     if layout.before_error:
         before = ops.expand_dims(ops.swapaxes(part.retain, -1, -2), -1) * before
     before = ops.index(before, (slice(None), slice(None), np.repeat(np.arange(layout.chunk), c)))
-    right_side = _base(before, [phi @ ops.transpose(Z) for Z in (part.M, part.S) if Z is not None]) - values
+    right_side = (
+        _base(before, [phi @ ops.transpose(Z) for Z in (part.M, part.S) if Z is not None]) - values
+    )
     N = before[..., nb:] * ops.expand_dims(phi @ ops.transpose(phi), 1)
     E = _solve(N, right_side)
     return [_Set(D, X, phi, E)], None
@@ -100,23 +111,34 @@ def _solve(N: Array, right_side: Array) -> Array:
 
 
 def _frozen_sets(layout: Layout, part: Arrays, position: int) -> tuple[list[_Set], Array]:
-    """Sets of columns under a frozen or zero reference, and the residuals of this chunk's tokens at their arrival."""
+    """Sets of columns under a frozen or zero reference, and the residuals of this chunk's tokens at
+    their arrival.
+    """
     fresh: Array = -part.values
     if layout.reference == "frozen":
         fresh = part.keys @ ops.transpose(part.reference) - part.values
     arrived = fresh[:, layout.window - 1 :]
     pairs = [(part.weights, fresh)]
     if layout.carry:
-        seen = np.arange(layout.window) <= position + np.arange(layout.chunk)[:, None]  # (C, c): the lags of this span
+        seen = (
+            np.arange(layout.window) <= position + np.arange(layout.chunk)[:, None]
+        )  # (C, c): the lags of this span
         stored = ops.concatenate([part.residuals, arrived], axis=1)
-        pairs = [(ops.where(seen, part.weights, 0.0), fresh), (ops.where(seen, 0.0, part.weights), stored)]
+        pairs = [
+            (ops.where(seen, part.weights, 0.0), fresh),
+            (ops.where(seen, 0.0, part.weights), stored),
+        ]
     return [_Set(*_rows(layout, part, weights), part.keys, E) for weights, E in pairs], arrived
 
 
 def _base(rows: Array, products: list[Array]) -> Array:
     """c (rows M_0) + f (rows S_0): coefficients (B, G, C, nb + K), products (B, C, o) per base."""
     prediction = ops.swapaxes(rows[..., 0], -1, -2) * products[0]
-    return prediction if len(products) == 1 else prediction - ops.swapaxes(rows[..., 1], -1, -2) * products[1]
+    return (
+        prediction
+        if len(products) == 1
+        else prediction - ops.swapaxes(rows[..., 1], -1, -2) * products[1]
+    )
 
 
 def _mixed(A: Array, E: Array) -> Array:
@@ -136,7 +158,9 @@ def _read(layout: Layout, part: Arrays, sets: list[_Set]) -> Array:
         rows = ops.moveaxis(each.D[1:] if layout.read == "after" else each.D[:-1], 0, -2)
         nb = rows.shape[-1] - each.phi.shape[1]
         if y is None:
-            y = _base(rows, [part.queries @ ops.transpose(Z) for Z in (part.M, part.S) if Z is not None])
+            y = _base(
+                rows, [part.queries @ ops.transpose(Z) for Z in (part.M, part.S) if Z is not None]
+            )
         scores = part.queries @ ops.transpose(each.phi)
         y = y - _mixed(rows[..., nb:] * ops.expand_dims(scores, 1), each.E)
     return y

@@ -1,7 +1,7 @@
 """Chunks of a span, and groups of equal chunks.
 
-A chunk never crosses the start of a span, and chunks of a group are equally long and follow each other, so no token
-is ever padding. Specified in specs/chunkwise.md (CHUNK-14, CHUNK-15).
+A chunk never crosses the start of a span, and chunks of a group are equally long and follow each
+other, so no token is ever padding. Specified in specs/chunkwise.md (CHUNK-14, CHUNK-15).
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import numpy as np
 
 
 class Chunks(NamedTuple):
-    """Consecutive chunks of `length` tokens from token `first` on; per chunk, whether a span starts with it."""
+    """Consecutive chunks of `length` tokens from token `first` on; per chunk, whether a span starts
+    with it.
+    """
 
     first: int
     length: int
@@ -35,7 +37,8 @@ def grouped(refresh: np.ndarray[Any, Any], chunk: int, limit: Callable[[int], in
 
     Args:
         refresh (T,): True where a span starts.
-        limit: tokens of a group at most, by the length of its chunks: short ones need more work space a token.
+        limit: tokens of a group at most, by the length of its chunks: short ones need more work
+            space a token.
     """
     T = len(refresh)
     starts = np.union1d(0, np.flatnonzero(refresh)).tolist()
@@ -45,11 +48,15 @@ def grouped(refresh: np.ndarray[Any, Any], chunk: int, limit: Callable[[int], in
         for length, equal in itertools.groupby(_lengths(stop - start, chunk)):
             left, most = len(list(equal)), max(1, limit(length) // length)
             while left:
-                joins = bool(groups) and groups[-1].length == length and len(groups[-1].refresh) < most
+                joins = (
+                    bool(groups) and groups[-1].length == length and len(groups[-1].refresh) < most
+                )
                 before = groups.pop() if joins else Chunks(first, length, ())
                 taken = min(left, most - len(before.refresh))
                 begins = first == start and bool(refresh[start])
-                groups.append(before._replace(refresh=(*before.refresh, begins, *[False] * (taken - 1))))
+                groups.append(
+                    before._replace(refresh=(*before.refresh, begins, *[False] * (taken - 1)))
+                )
                 first, left = first + taken * length, left - taken
     return groups
 

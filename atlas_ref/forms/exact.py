@@ -1,12 +1,15 @@
-"""The exact form: the running-reference rule, chunk by chunk, through a unit lower triangular system.
+"""The exact form: the running-reference rule, chunk by chunk, through a unit lower triangular
+system.
 
     (I + N) E = diag(c) Phi M_0^T + diag(f) Phi S_0^T - V,      N[i,j] = D[i-1,j] <phi_i, phi_j>
 
-for c = 1: the residual of token i follows from those of the tokens before it. With a window the unknowns are
-e[t,i], one per token and window place. Reads and end states are those of the masked form.
+for c = 1: the residual of token i follows from those of the tokens before it. With a window the
+unknowns are e[t,i], one per token and window place. Reads and end states are those of the masked
+form.
 
-Computes Delta, Titans, Omega without Newton-Schulz and Hebbian, exactly. Specified in specs/exact.md.
-Source: the WY form of gated DeltaNet is the case of no momentum and decay before the error.
+Computes Delta, Titans, Omega without Newton-Schulz and Hebbian, exactly. Specified in
+specs/exact.md. Source: the WY form of gated DeltaNet is the case of no momentum and decay before
+the error.
 
 That it equals the rule, its cost, its special cases and its backward: EXACT-12 to EXACT-15,
 EXACT-17 to EXACT-19.
@@ -24,12 +27,15 @@ CHUNK = 32  # tokens, where a token looks at itself alone
 COLUMNS = 64  # and with a window: so many unknowns, the fastest measured
 
 
-def run(config: Any, sequence: Recurrence, memory: Memory, chunk: int | None) -> tuple[Memory, Array]:
+def run(
+    config: Any, sequence: Recurrence, memory: Memory, chunk: int | None
+) -> tuple[Memory, Array]:
     """The rule over one packed sequence (EXACT-1 to EXACT-7, EXACT-11).
 
     Args:
         config: the rule's configuration; its convention names the memory that is read.
-        sequence: one packed sequence without Newton-Schulz; its reference is running, or zero for Hebbian.
+        sequence: one packed sequence without Newton-Schulz; its reference is running, or zero for
+            Hebbian.
         memory: start of the sequence.
         chunk: tokens of a chunk; None for 32, fewer with a window.
 

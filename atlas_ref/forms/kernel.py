@@ -5,9 +5,9 @@ Keys enter through a kernel of two keys alone.
     M_t = B_t Phi,    S_t = Z_t Phi,    row i of Phi = phi(k_i)
     M_t phi(q) = B_t kappa(keys, q),    kappa(k, k') = <phi(k), phi(k')>
 
-A step moves coefficients: the gradient has a column for each window token, gates scale rows, Newton-Schulz acts on
-Z K Z^T. It is another program for every rule, and the only one for a map with infinitely many features.
-Specified in specs/kernel.md.
+A step moves coefficients: the gradient has a column for each window token, gates scale rows,
+Newton-Schulz acts on Z K Z^T. It is another program for every rule, and the only one for a map with
+infinitely many features. Specified in specs/kernel.md.
 
 Its properties, cost, special cases and derivatives: KERNEL-7 to KERNEL-13.
 """
@@ -21,9 +21,10 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from atlas_ref.conventions import Convention, first_problem, resolve
+from atlas_ref.conventions import Convention, resolve
 from atlas_ref.forms.kernel_steps import Coefficients, Kernels, evaluated
 from atlas_ref.forms.recurrence import Memory, Recurrence
+from atlas_ref.messages import first_problem
 from atlas_ref.parts.newton_schulz import NewtonSchulz
 from atlas_ref.rules import omega
 from atlas_ref.rules.checks import stores_residuals
@@ -43,12 +44,16 @@ def inner(x: Array, y: Array) -> Array:
 
 
 def exponential(x: Array, y: Array, *, scale: float = 1.0) -> Array:
-    """Kernel exp(scale <x, y>) (..., m, n) of all monomials, degree i weighted by scale^i / i! (KERNEL-6)."""
+    """Kernel exp(scale <x, y>) (..., m, n) of all monomials, degree i weighted by scale^i / i!
+    (KERNEL-6).
+    """
     return ops.exp(scale * inner(x, y))
 
 
 def polynomial(x: Array, y: Array, *, coefficients: tuple[float, ...]) -> Array:
-    """kappa(x, y) = sum_i coefficients[i] <x, y>^i (..., m, n), without its monomials (KERNEL-6)."""
+    """kappa(x, y) = sum_i coefficients[i] <x, y>^i (..., m, n), without its monomials
+    (KERNEL-6).
+    """
     product = inner(x, y)
     total = coefficients[-1] * ops.ones_like(product)
     for a in reversed(coefficients[:-1]):
@@ -56,10 +61,12 @@ def polynomial(x: Array, y: Array, *, coefficients: tuple[float, ...]) -> Array:
     return total
 
 
-# -- features at hand ----------------------------------------------------------------------------------
+# -- features at hand ------------------------------------------------------------------------------
 
 
-def run(config: Any, sequence: Recurrence, memory: Memory, chunk: int | None) -> tuple[Memory, Array]:
+def run(
+    config: Any, sequence: Recurrence, memory: Memory, chunk: int | None
+) -> tuple[Memory, Array]:
     """Run a packed sequence in dual form (KERNEL-1 to KERNEL-5).
 
     The states before it are written over the unit vectors, as if each had been a key: M_0 = M_0 I.
@@ -74,11 +81,19 @@ def run(config: Any, sequence: Recurrence, memory: Memory, chunk: int | None) ->
     d_phi = sequence.keys.shape[-1]
     units = ops.tril(ops.triu(ops.ones_like(memory.M, shape=(*memory.M.shape[:-2], d_phi, d_phi))))
     Phi = ops.concatenate([units, sequence.keys], axis=-2)
-    momenta = None if memory.momenta is None else tuple(memory.momenta[..., i, :, :] for i in range(sequence.window - 1))
-    before = Coefficients(Phi, memory.M, memory.S, memory.reference, residuals=memory.residuals, momenta=momenta)
+    momenta = (
+        None
+        if memory.momenta is None
+        else tuple(memory.momenta[..., i, :, :] for i in range(sequence.window - 1))
+    )
+    before = Coefficients(
+        Phi, memory.M, memory.S, memory.reference, residuals=memory.residuals, momenta=momenta
+    )
     convention: Convention = config.convention
     settings = convention.newton_schulz_settings if convention.has_newton_schulz else None
-    kernels = Kernels(inner(Phi, Phi), inner(Phi, sequence.queries), d_phi, d_phi, settings, convention.read)
+    kernels = Kernels(
+        inner(Phi, Phi), inner(Phi, sequence.queries), d_phi, d_phi, settings, convention.read
+    )
     after, y = evaluated(sequence, before, kernels)
 
     def matrix(coefficients: Array) -> Array:
@@ -89,12 +104,14 @@ def run(config: Any, sequence: Recurrence, memory: Memory, chunk: int | None) ->
         S=None if memory.S is None else matrix(after.S),
         reference=None if after.reference is None else matrix(after.reference),
         residuals=after.residuals,
-        momenta=None if after.momenta is None else ops.stack([matrix(each) for each in after.momenta], axis=-3),
+        momenta=None
+        if after.momenta is None
+        else ops.stack([matrix(each) for each in after.momenta], axis=-3),
     )
     return made, y
 
 
-# -- any kernel ----------------------------------------------------------------------------------------
+# -- any kernel ------------------------------------------------------------------------------------
 
 
 def attend(
@@ -123,38 +140,61 @@ def attend(
         M_t = B_t Phi,    y_t = B_t kappa(keys, q_t)
 
     Args:
-        kappa: (..., m, d), (..., n, d) -> (..., m, n) in tape ops: symmetric, without negative eigenvalues.
-        k (..., T, d), v (..., T, d_out), q (..., T, d): keys, values and queries, as the kernel takes them.
-        retain, momentum (..., T) or (..., T, d_out): r, the factor of M, 1 when not given; m, 0 when not given.
-        step_size, step_size_memory: a, the factor of the gradient, and b, the factor of the update, 1 when not given (OMEGA-7).
-        window_weights (..., T, c): weight at t of token t - j, a gradient scale in it; when not given, one token of weight 1.
-        before: the coefficients of an earlier call, or any over earlier keys; None for M_0 = S_0 = 0 and no key.
+        kappa: (..., m, d), (..., n, d) -> (..., m, n) in tape ops: symmetric, without negative
+            eigenvalues.
+        k (..., T, d), v (..., T, d_out), q (..., T, d): keys, values and queries, as the kernel
+            takes them.
+        retain, momentum (..., T) or (..., T, d_out): r, the factor of M, 1 when not given; m, 0
+            when not given.
+        step_size, step_size_memory: a, the factor of the gradient, and b, the factor of the update,
+            1 when not given (OMEGA-7).
+        window_weights (..., T, c): weight at t of token t - j, a gradient scale in it; when not
+            given, one token of weight 1.
+        before: the coefficients of an earlier call, or any over earlier keys; None for M_0 = S_0 =
+            0 and no key.
         active (T,): False where M and S stay.
-        reference, span, decay, window_at_boundary, order, read: axes of the convention, spans counted from the first token.
+        reference, span, decay, window_at_boundary, order, read: axes of the convention, spans
+            counted from the first token.
         newton_schulz: its settings; None for none. Its scale `sqrt` takes d_phi to be infinite.
 
     Returns:
         coefficients over all keys, from which a later call continues; y (..., T, d_out).
 
     Raises:
-        ValueError: arrays that do not fit each other or `before`, an axis without that value, a span that is missing, or a
-            kernel whose result is not finite or has another shape.
+        ValueError: arrays that do not fit each other or `before`, an axis without that value, a
+            span that is missing, or a kernel whose result is not finite or has another shape.
 
-    Source: KERNEL-1 to KERNEL-6, KERNEL-14; OMEGA-2 to OMEGA-13 with kappa(k, k') in place of <phi(k), phi(k')>.
+    Source: KERNEL-1 to KERNEL-6, KERNEL-14; OMEGA-2 to OMEGA-13 with kappa(k, k') in place of
+    <phi(k), phi(k')>.
     """
-    axes = {"reference": reference, "decay": decay, "window_at_boundary": window_at_boundary, "order": order, "read": read}
-    gates = {"retain": retain, "momentum": momentum, "step_size": step_size, "step_size_memory": step_size_memory}
+    axes = {
+        "reference": reference,
+        "decay": decay,
+        "window_at_boundary": window_at_boundary,
+        "order": order,
+        "read": read,
+    }
+    gates = {
+        "retain": retain,
+        "momentum": momentum,
+        "step_size": step_size,
+        "step_size_memory": step_size_memory,
+    }
     convention = resolve({**axes, "newton_schulz": newton_schulz or "none"}, rule=omega.RULE.name)
     try:
         tokens = Tokens(k=k, v=v, q=q, **gates, window_weights=window_weights, active=active)
         window = 1 if window_weights is None else window_weights.shape[-1]
-        config = omega.Config(d_in=k.shape[-1], d_out=v.shape[-1], window=window, span=span, convention=convention)
+        config = omega.Config(
+            d_in=k.shape[-1], d_out=v.shape[-1], window=window, span=span, convention=convention
+        )
     except ValidationError as error:
         raise ValueError(first_problem(error)) from None
     start = _start(config, tokens, before)
     sequence = _sequence(config, tokens, start)
     keys = ops.concatenate([start.keys, tokens.k], axis=-2)
-    kernels = Kernels(_kernel(kappa, keys, keys), _kernel(kappa, keys, tokens.q), math.inf, 0, newton_schulz, read)
+    kernels = Kernels(
+        _kernel(kappa, keys, keys), _kernel(kappa, keys, tokens.q), math.inf, 0, newton_schulz, read
+    )
     after, y = evaluated(sequence, start, kernels)
     return _continuing(config, sequence, after._replace(keys=keys)), y
 
@@ -164,7 +204,9 @@ def _kernel(kappa: Kernel, x: Array, y: Array) -> Array:
     found, expected = kappa(x, y), (*x.shape[:-1], y.shape[-2])
     shape = getattr(found, "shape", type(found).__name__)
     if shape != expected:
-        raise ValueError(f"kappa: {shape} for arguments {x.shape} and {y.shape}, expected {expected}")
+        raise ValueError(
+            f"kappa: {shape} for arguments {x.shape} and {y.shape}, expected {expected}"
+        )
     check_array("kappa", found, Dims("..."))
     return found
 
@@ -173,19 +215,33 @@ def _start(config: omega.Config, tokens: Tokens, before: Coefficients | None) ->
     """The coefficients before the tokens, completed and checked against them."""
     *lead, _, d = tokens.k.shape
     nothing = ops.zeros_like(tokens.v, shape=(*lead, 0, config.d_out))
-    given = before or Coefficients(ops.zeros_like(tokens.k, shape=(*lead, 0, d)), ops.transpose(nothing))
+    given = before or Coefficients(
+        ops.zeros_like(tokens.k, shape=(*lead, 0, d)), ops.transpose(nothing)
+    )
     convention = config.convention
     first = convention.order == "momentum_then_window"
     residuals = None
     if stores_residuals(config):
         residuals = nothing if given.values is None else given.residuals
         if residuals is None:
-            raise ValueError("before.residuals: missing, window_at_boundary carry needs one for each of before.values")
+            raise ValueError(
+                "before.residuals: missing, window_at_boundary carry needs one for each of "
+                "before.values"
+            )
     made = given._replace(
-        values=nothing if given.values is None else given.values, residuals=residuals, momenta=(given.momenta or ()) if first else None
+        values=nothing if given.values is None else given.values,
+        residuals=residuals,
+        momenta=(given.momenta or ()) if first else None,
     )
     sizes: dict[str, Any] = {"...": (tuple(lead), "k"), "d": (d, "k"), "d_out": (config.d_out, "v")}
-    axes = {"keys": "n d", "M": "d_out n", "S": "d_out n", "reference": "d_out n", "values": "h d_out", "residuals": "h d_out"}
+    axes = {
+        "keys": "n d",
+        "M": "d_out n",
+        "S": "d_out n",
+        "reference": "d_out n",
+        "values": "h d_out",
+        "residuals": "h d_out",
+    }
     arrays = {name: (getattr(made, name), dims) for name, dims in axes.items()}
     arrays |= {f"momenta[{i}]": (each, "d_out n") for i, each in enumerate(made.momenta or ())}
     for name, (value, dims) in arrays.items():
@@ -204,7 +260,13 @@ def _sequence(config: omega.Config, tokens: Tokens, start: Coefficients) -> Recu
     one = ops.ones_like(tokens.k, shape=(*lead, T, 1))
 
     def gate(value: Array, absent: Array = one) -> Array:
-        return absent if value is None else ops.expand_dims(value, -1) if value.shape == one.shape[:-1] else value
+        return (
+            absent
+            if value is None
+            else ops.expand_dims(value, -1)
+            if value.shape == one.shape[:-1]
+            else value
+        )
 
     position = start.position + np.arange(T)
     if convention.reference != "call_start" and config.span is not None:
@@ -213,7 +275,11 @@ def _sequence(config: omega.Config, tokens: Tokens, start: Coefficients) -> Recu
     refresh = (position == 0) & spans & (convention.reference != "call_start")
     refresh[0] |= spans and start.reference is None
     weights = one if tokens.window_weights is None else tokens.window_weights
-    if convention.window_at_boundary == "cut" and convention.frozen_reference and start.momenta is None:
+    if (
+        convention.window_at_boundary == "cut"
+        and convention.frozen_reference
+        and start.momenta is None
+    ):
         weights = ops.where(np.arange(config.window) <= position[:, None], weights, 0.0)
     return Recurrence(
         keys=tokens.k,
@@ -234,7 +300,9 @@ def _sequence(config: omega.Config, tokens: Tokens, start: Coefficients) -> Recu
 
 
 def _continuing(config: omega.Config, sequence: Recurrence, after: Coefficients) -> Coefficients:
-    """The coefficients for a later call: of all keys, with the tokens that its window can still hold."""
+    """The coefficients for a later call: of all keys, with the tokens that its window can still
+    hold.
+    """
     n, h = after.keys.shape[-2], config.window - 1
 
     def over_all(coefficients: Array) -> Array:
@@ -253,6 +321,8 @@ def _continuing(config: omega.Config, sequence: Recurrence, after: Coefficients)
         reference=None if after.reference is None else over_all(after.reference),
         values=last(sequence.values),
         residuals=None if after.residuals is None else last(after.residuals),
-        momenta=None if after.momenta is None else tuple(over_all(each) for each in after.momenta[max(0, len(after.momenta) - h) :]),
+        momenta=None
+        if after.momenta is None
+        else tuple(over_all(each) for each in after.momenta[max(0, len(after.momenta) - h) :]),
         position=position,
     )

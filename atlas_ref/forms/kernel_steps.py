@@ -1,7 +1,9 @@
-"""The kernel form token by token: coefficients of the keys, moved by gates, residuals and Newton-Schulz.
+"""The kernel form token by token: coefficients of the keys, moved by gates, residuals and
+Newton-Schulz.
 
-Features enter through the kernel of two keys alone. Reads the settings and coefficients of `atlas_ref.parts.newton_schulz`,
-and shares no step with it or with a rule. Specified in specs/kernel.md.
+Features enter through the kernel of two keys alone. Reads the settings and coefficients of
+`atlas_ref.parts.newton_schulz`, and shares no step with it or with a rule. Specified in
+specs/kernel.md.
 """
 
 from __future__ import annotations
@@ -26,11 +28,15 @@ class Coefficients(NamedTuple):
     Attributes:
         keys (..., n, d): keys so far, oldest first.
         M (..., d_out, n): B, coefficients of the memory, M = B Phi.
-        S (..., d_out, n): Z, coefficients of the momentum (the sum of +gradients), S = Z Phi; None for 0.
-        reference (..., d_out, n): coefficients of the memory at the start of the span; None before the first token.
-        values (..., h, d_out): targets of the last h keys, which the window still holds; None for an empty window.
+        S (..., d_out, n): Z, coefficients of the momentum (the sum of +gradients), S = Z Phi; None
+            for 0.
+        reference (..., d_out, n): coefficients of the memory at the start of the span; None before
+            the first token.
+        values (..., h, d_out): targets of the last h keys, which the window still holds; None for
+            an empty window.
         residuals (..., h, d_out): under carry, the residual of each of them when it arrived.
-        momenta (..., d_out, n) each: under momentum_then_window, coefficients of the last momenta, oldest first.
+        momenta (..., d_out, n) each: under momentum_then_window, coefficients of the last momenta,
+            oldest first.
         position: place of the next token in its span.
     """
 
@@ -51,7 +57,8 @@ class Kernels(NamedTuple):
         keys (..., n, n): kernel of every two keys, those of the sequence last.
         queries (..., n, T): kernel of every key with every query.
         features: d_phi, infinite for an infinite map.
-        units: number of first keys that are the unit vectors of the feature space: all of these, or none.
+        units: number of first keys that are the unit vectors of the feature space: all of these, or
+            none.
         newton_schulz: its settings; None for none.
         read: the memory that a query reads: after, before, chunk_start, call_end.
     """
@@ -64,7 +71,9 @@ class Kernels(NamedTuple):
     read: str
 
 
-def evaluated(sequence: Recurrence, before: Coefficients, kernels: Kernels) -> tuple[Coefficients, Array]:
+def evaluated(
+    sequence: Recurrence, before: Coefficients, kernels: Kernels
+) -> tuple[Coefficients, Array]:
     """Run all tokens of a sequence (KERNEL-2, KERNEL-4).
 
     Returns:
@@ -78,8 +87,12 @@ def evaluated(sequence: Recurrence, before: Coefficients, kernels: Kernels) -> t
         if sequence.refresh[t]:
             now = now._replace(reference=now.M)
         earlier = now
-        now = _written(sequence, earlier, kernels, kernels.keys[..., : first + t + 1, : first + t + 1], t)
-        memories.append({"before": earlier.M, "chunk_start": earlier.reference}.get(kernels.read, now.M))
+        now = _written(
+            sequence, earlier, kernels, kernels.keys[..., : first + t + 1, : first + t + 1], t
+        )
+        memories.append(
+            {"before": earlier.M, "chunk_start": earlier.reference}.get(kernels.read, now.M)
+        )
     if kernels.read == "call_end":
         memories = [now.M] * T
     reads = []
@@ -90,14 +103,18 @@ def evaluated(sequence: Recurrence, before: Coefficients, kernels: Kernels) -> t
 
 
 def _read(B: Array, kernels: Kernels, first: int, last: int) -> Array:
-    """y = B kappa(keys, q) of some tokens, through Newton-Schulz where the argument is accumulated (KERNEL-4)."""
+    """y = B kappa(keys, q) of some tokens, through Newton-Schulz where the argument is accumulated
+    (KERNEL-4).
+    """
     n = B.shape[-1]
     if kernels.newton_schulz is not None and kernels.newton_schulz.argument == "accumulated":
         B = orthogonalised(B, kernels.keys[..., :n, :n], kernels.newton_schulz, kernels.features)
     return ops.transpose(B @ kernels.queries[..., :n, first:last])
 
 
-def _written(sequence: Recurrence, now: Coefficients, kernels: Kernels, gram: Array, t: int) -> Coefficients:
+def _written(
+    sequence: Recurrence, now: Coefficients, kernels: Kernels, gram: Array, t: int
+) -> Coefficients:
     """The coefficients after token t, whose key is the last of `gram` (KERNEL-2).
 
     G   = weights[t,j] e[t,t-j] in the column of the key of token t-j
@@ -120,13 +137,21 @@ def _written(sequence: Recurrence, now: Coefficients, kernels: Kernels, gram: Ar
         G = _newest(sequence.scale * errors[..., -1:], n)
         S = m * _over(now.S, n) + a * G
         momenta = (*momenta, S)[-c:]
-        summed = sum(weights[..., j : j + 1] * _over(each, n) for j, each in enumerate(reversed(momenta)))
+        summed = sum(
+            weights[..., j : j + 1] * _over(each, n) for j, each in enumerate(reversed(momenta))
+        )
     settings = kernels.newton_schulz
     U = summed
     if settings is not None and settings.argument != "accumulated":
-        U = orthogonalised(G + m * summed if settings.argument == "nesterov" else summed, gram, settings, kernels.features)
+        U = orthogonalised(
+            G + m * summed if settings.argument == "nesterov" else summed,
+            gram,
+            settings,
+            kernels.features,
+        )
         if settings.argument == "written_back":
-            # over the unit vectors, else what has coefficients but no features left (d_out > d_phi) grows by a_i in every step
+            # over the unit vectors, else what has coefficients but no features left (d_out > d_phi)
+            # grows by a_i in every step
             S = U @ gram[..., : kernels.units] if kernels.units else U
     return now._replace(M=r * _over(now.M, n) - b * U, S=S, momenta=momenta)
 
@@ -161,17 +186,24 @@ def _over(coefficients: Array, n: int) -> Array:
     *lead, columns = coefficients.shape
     if columns == n:
         return coefficients
-    return ops.concatenate([coefficients, ops.zeros_like(coefficients, shape=(*lead, n - columns))], axis=-1)
+    return ops.concatenate(
+        [coefficients, ops.zeros_like(coefficients, shape=(*lead, n - columns))], axis=-1
+    )
 
 
 def _newest(columns: Array, n: int) -> Array:
     """Coefficients over n keys that are 0 except for the newest."""
     *lead, count = columns.shape
-    return columns if count == n else ops.concatenate([ops.zeros_like(columns, shape=(*lead, n - count)), columns], axis=-1)
+    return (
+        columns
+        if count == n
+        else ops.concatenate([ops.zeros_like(columns, shape=(*lead, n - count)), columns], axis=-1)
+    )
 
 
 def orthogonalised(Z: Array, gram: Array, settings: NewtonSchulz, features: float) -> Array:
-    """Coefficients of NS(Z Phi) over the same keys, without Z Phi itself or its singular values (KERNEL-3).
+    """Coefficients of NS(Z Phi) over the same keys, without Z Phi itself or its singular values
+    (KERNEL-3).
 
         ||S||^2 = tr(Z K Z^T),    A = Y K Y^T,    Y <- a Y + (b A + c A^2) Y
 

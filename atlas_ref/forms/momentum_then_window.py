@@ -1,22 +1,24 @@
-"""Chunks under the order momentum_then_window, where the window averages momenta instead of gradients.
+"""Chunks under the order momentum_then_window, where the window averages momenta instead of
+gradients.
 
     Z_t = momentum_t Z_{t-1} + rate_in_t s e_t phi_t^T        one residual a token, under its own reference
     P_t = sum_j weights[t,j] Z_{t-j},    M_t = retain_t M_{t-1} - rate_out_t P_t
 
-In coefficient rows W N stands in place of N W (CHUNK-11). The momenta of the h tokens before a chunk are matrices of its
-first state, as M_0 and Z_0 are. Written in tape ops and recomputed chunk by chunk for backward.
+In coefficient rows W N stands in place of N W (CHUNK-11). The momenta of the h tokens before a
+chunk are matrices of its first state, as M_0 and Z_0 are. Written in tape ops and recomputed chunk
+by chunk for backward.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from atlas_ref.engine.associative_scan import scan
 from atlas_ref.engine.group.coefficients import unit
 from atlas_ref.engine.recompute import recomputed
 from atlas_ref.forms.chunked import READS, apart, joined
 from atlas_ref.forms.chunks import alone, grouped
 from atlas_ref.forms.recurrence import Memory, Recurrence
-from atlas_ref.forms.scan import scan
 from atlas_ref.types import Array
 from tape import ops
 
@@ -38,16 +40,32 @@ def run(config: Any, sequence: Recurrence, memory: Memory, chunk: int) -> tuple[
     for part in grouped(sequence.refresh, chunk, alone):
         reference = M if keeps and part.refresh[0] else reference
         own = slice(part.first, part.last)
-        gates = [getattr(flat, name)[:, own] for name in ("retain", "momentum", "rate_in", "rate_out", "weights")]
-        keys, values = (getattr(flat, name)[:, part.first + h : part.last + h] for name in ("keys", "values"))
-        y, M, Z, momenta = block(keys, values, flat.queries[:, own], *gates, M, Z, reference, momenta[:, momenta.shape[1] - h :])
+        gates = [
+            getattr(flat, name)[:, own]
+            for name in ("retain", "momentum", "rate_in", "rate_out", "weights")
+        ]
+        keys, values = (
+            getattr(flat, name)[:, part.first + h : part.last + h] for name in ("keys", "values")
+        )
+        y, M, Z, momenta = block(
+            keys,
+            values,
+            flat.queries[:, own],
+            *gates,
+            M,
+            Z,
+            reference,
+            momenta[:, momenta.shape[1] - h :],
+        )
         reads.append(y)
     y = flat.queries @ ops.transpose(M) if read == "none" else ops.concatenate(reads, axis=1)
     return apart(memory, Memory(M=M, S=Z, reference=reference, momenta=momenta), y)
 
 
 def _chunk(sequence: Recurrence, read: str, h: int) -> Any:
-    """The function of one chunk: its arrays -> y, M, Z, momenta of its tokens after the h before."""
+    """The function of one chunk: its arrays -> y, M, Z, momenta of its tokens after the h
+    before.
+    """
     running = sequence.reference == "running"
 
     def plain(
@@ -68,23 +86,30 @@ def _chunk(sequence: Recurrence, read: str, h: int) -> Any:
         bases = [M, Z, *[momenta[:, i] for i in range(h)]]
         nb = len(bases)
         if running:
-            E = _running(D[:, :, :-1], bases, keys, values, retain if sequence.before_error else None)
+            E = _running(
+                D[:, :, :-1], bases, keys, values, retain if sequence.before_error else None
+            )
         else:
             E = _frozen(sequence, keys, values, retain, reference)
         y = _read(D, bases, keys, queries, E, read, reference)
         after = _combination(D[:, :, -1], [M, *[-each for each in bases[1:]]], E, -1.0, keys, nb)
         C = keys.shape[1]
-        own_momenta = [_combination(own[:, :, t], [Z], E, 1.0, keys, 1) for t in range(max(0, C - h - 1), C)]
+        own_momenta = [
+            _combination(own[:, :, t], [Z], E, 1.0, keys, 1) for t in range(max(0, C - h - 1), C)
+        ]
         kept = ops.concatenate([momenta, ops.stack(own_momenta, axis=1)], axis=1)
         return y, after, own_momenta[-1], kept[:, -(h + 1) :]
 
     return plain
 
 
-def _rows(retain: Array, momentum: Array, rate_in: Array, rate_out: Array, weights: Array, h: int) -> tuple[Array, Array]:
+def _rows(
+    retain: Array, momentum: Array, rate_in: Array, rate_out: Array, weights: Array, h: int
+) -> tuple[Array, Array]:
     """Coefficient rows of memories and momenta.
 
-    Of -M_0 .. -M_C over [M_0, Z_0, earlier momenta, keys] (B, G, C + 1, columns), and of Z_1 .. Z_C over [Z_0, keys].
+    Of -M_0 .. -M_C over [M_0, Z_0, earlier momenta, keys] (B, G, C + 1, columns), and of Z_1 .. Z_C
+    over [Z_0, keys].
     """
     B, C = rate_in.shape[:2]
     G = max(gate.shape[-1] for gate in (retain, momentum, rate_in, rate_out))
@@ -122,7 +147,9 @@ def _column(rows: Array, i: int) -> Array:
 
 
 def _bases(rows: Array, bases: list[Array], x: Array) -> Array:
-    """Products of the matrices before the chunk with features x (B, C, d): c M_0 x minus the others."""
+    """Products of the matrices before the chunk with features x (B, C, d): c M_0 x minus the
+    others.
+    """
     found = _column(rows, 0) * (x @ ops.transpose(bases[0]))
     for i, each in enumerate(bases[1:], start=1):
         found = found - _column(rows, i) * (x @ ops.transpose(each))
@@ -136,7 +163,9 @@ def _mixed(A: Array, E: Array) -> Array:
     return ops.transpose((A @ ops.expand_dims(ops.transpose(E), -1))[..., 0])
 
 
-def _frozen(sequence: Recurrence, keys: Array, values: Array, retain: Array, reference: Array) -> Array:
+def _frozen(
+    sequence: Recurrence, keys: Array, values: Array, retain: Array, reference: Array
+) -> Array:
     if sequence.reference == "zero":
         return -values
     predicted = keys @ ops.transpose(reference)
@@ -144,7 +173,9 @@ def _frozen(sequence: Recurrence, keys: Array, values: Array, retain: Array, ref
 
 
 def _running(rows: Array, bases: list[Array], keys: Array, values: Array, retain: Array) -> Array:
-    """Residuals under the running reference: (I + N) E = predictions of the bases - values (EXACT-11)."""
+    """Residuals under the running reference: (I + N) E = predictions of the bases - values
+    (EXACT-11).
+    """
     if retain is not None:
         rows = ops.expand_dims(ops.transpose(retain), -1) * rows
     N = rows[..., len(bases) :] * ops.expand_dims(keys @ ops.transpose(keys), 1)
@@ -155,17 +186,23 @@ def _running(rows: Array, bases: list[Array], keys: Array, values: Array, retain
     return ops.transpose(each[..., 0])
 
 
-def _read(D: Array, bases: list[Array], keys: Array, queries: Array, E: Array, read: str, reference: Array) -> Array:
+def _read(
+    D: Array, bases: list[Array], keys: Array, queries: Array, E: Array, read: str, reference: Array
+) -> Array:
     if read == "none":
         return queries @ ops.transpose(bases[0])  # not looked at: every token reads the last memory
     if read == "reference":
         return queries @ ops.transpose(reference)
     rows = D[:, :, 1:] if read == "after" else D[:, :, :-1]
     scores = queries @ ops.transpose(keys)
-    return _bases(rows, bases, queries) - _mixed(rows[..., len(bases) :] * ops.expand_dims(scores, 1), E)
+    return _bases(rows, bases, queries) - _mixed(
+        rows[..., len(bases) :] * ops.expand_dims(scores, 1), E
+    )
 
 
-def _combination(row: Array, bases: list[Array], E: Array, sign: float, keys: Array, nb: int) -> Array:
+def _combination(
+    row: Array, bases: list[Array], E: Array, sign: float, keys: Array, nb: int
+) -> Array:
     """The matrix that a coefficient row (B, G, columns) names, with the keys' part times `sign`."""
     found = sign * ((ops.transpose(E) * row[..., nb:]) @ keys)
     for i, each in enumerate(bases):

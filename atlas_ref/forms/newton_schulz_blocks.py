@@ -4,8 +4,9 @@
     U_t = NewtonSchulz(S_t)                           one batch of all heads and tokens of a block
     M_t = retain_t M_{t-1} - rate_out_t U_t
 
-The masked form has no Newton-Schulz, so each token has matrices of its own. A block bounds their number at a time, and is
-recomputed for backward. Specified in specs/chunkwise.md (CHUNK-15, CHUNK-18).
+The masked form has no Newton-Schulz, so each token has matrices of its own. A block bounds their
+number at a time, and is recomputed for backward. Specified in specs/chunkwise.md (CHUNK-15,
+CHUNK-18).
 """
 
 from __future__ import annotations
@@ -27,11 +28,16 @@ from atlas_ref.types import Array
 from tape import ops
 
 BLOCK_NUMBERS = 2**20  # numbers of the momenta of a block
-PARTITION_WORK = 2**23  # multiply-adds of one product for all tokens of a block below which a second thread costs more than it saves
+# multiply-adds of one product for all tokens of a block below which a second thread costs more than
+# it saves
+PARTITION_WORK = 2**23
 
 
-def run(config: Any, sequence: Recurrence, memory: Memory, chunk: int | None) -> tuple[Memory, Array]:
-    """The rule with Newton-Schulz under a frozen or zero reference over one packed sequence (CHUNK-18).
+def run(
+    config: Any, sequence: Recurrence, memory: Memory, chunk: int | None
+) -> tuple[Memory, Array]:
+    """The rule with Newton-Schulz under a frozen or zero reference over one packed sequence
+    (CHUNK-18).
 
     Args:
         chunk: tokens of a block; None for as many as hold 2^20 numbers.
@@ -45,21 +51,45 @@ def run(config: Any, sequence: Recurrence, memory: Memory, chunk: int | None) ->
     carries = memory.residuals is not None and sequence.reference == "frozen"
     flat = joined(sequence, memory, reference=keeps, residuals=carries)
     M, S, reference, residuals = flat.M, flat.S, flat.reference, flat.residuals
-    momenta = None if memory.momenta is None else ops.reshape(memory.momenta, (M.shape[0], *memory.momenta.shape[-3:]))
+    momenta = (
+        None
+        if memory.momenta is None
+        else ops.reshape(memory.momenta, (M.shape[0], *memory.momenta.shape[-3:]))
+    )
     reads = []
-    for part in grouped(sequence.refresh, chunk or max(1, at_once(M, BLOCK_NUMBERS) // max(1, _numbers(M))), alone):
+    for part in grouped(
+        sequence.refresh, chunk or max(1, at_once(M, BLOCK_NUMBERS) // max(1, _numbers(M))), alone
+    ):
         reference = M if keeps and part.refresh[0] else reference
         own, seen = slice(part.first, part.last), slice(part.first, part.last + h)
         names = ("queries", "retain", "momentum", "rate_in", "rate_out", "weights")
         tokens = [getattr(flat, name)[:, own] for name in names]
         plain = _block(config, sequence, read, sequence.position[own])
         block = recomputed(plain, _partition(M, part.last - part.first))
-        results = list(block(flat.keys[:, seen], flat.values[:, seen], *tokens, M, S, reference, residuals, momenta))
+        results = list(
+            block(
+                flat.keys[:, seen],
+                flat.values[:, seen],
+                *tokens,
+                M,
+                S,
+                reference,
+                residuals,
+                momenta,
+            )
+        )
         y, M, S = results[:3]
         reads.append(y)
-        kept = residuals, momenta = results[3] if carries else None, results[-1] if momenta is not None else None
+        kept = residuals, momenta = (
+            results[3] if carries else None,
+            results[-1] if momenta is not None else None,
+        )
         residuals, momenta = _newest(residuals, h), _newest(momenta, h)
-    y = ops.matmul(flat.queries, ops.transpose(M)) if read == "none" else ops.concatenate(reads, axis=1)
+    y = (
+        ops.matmul(flat.queries, ops.transpose(M))
+        if read == "none"
+        else ops.concatenate(reads, axis=1)
+    )
     return apart(memory, Memory(M, S, reference, *kept), y)
 
 
@@ -71,7 +101,9 @@ def _partition(M: Array, tokens: int) -> Sequence[slice]:
     """Memories of each thread, of equal number; all in one part for little work."""
     B, threads = len(M), processors()
     work = _numbers(M) * tokens * min(M.shape[-2:])
-    return slices(B, threads) if on_host(M) and B % threads == 0 and work >= PARTITION_WORK else WHOLE
+    return (
+        slices(B, threads) if on_host(M) and B % threads == 0 and work >= PARTITION_WORK else WHOLE
+    )
 
 
 def _newest(rows: Array, count: int) -> Array:
@@ -79,7 +111,9 @@ def _newest(rows: Array, count: int) -> Array:
 
 
 def _block(config: Any, sequence: Recurrence, read: str, position: Any) -> Any:
-    """The function of one block: its arrays -> y, M, S, then residuals or momenta for the next block."""
+    """The function of one block: its arrays -> y, M, S, then residuals or momenta for the next
+    block.
+    """
     convention = config.convention
     settings = convention.newton_schulz_settings
 
@@ -100,7 +134,9 @@ def _block(config: Any, sequence: Recurrence, read: str, position: Any) -> Any:
     ) -> tuple[Array, ...]:
         found: tuple[Array, ...] = ()
         if momenta is None:
-            gradients, arrived = _gradients(sequence, keys, values, retain, weights, reference, residuals, position)
+            gradients, arrived = _gradients(
+                sequence, keys, values, retain, weights, reference, residuals, position
+            )
             found = () if arrived is None else (arrived,)
         else:
             gradients = sequence.scale * _single(sequence, keys, values, retain, reference)
@@ -156,7 +192,9 @@ def _gradients(
     return ops.matmul(ops.transpose(weighted), _windows(keys, c)), stored
 
 
-def _single(sequence: Recurrence, keys: Array, values: Array, retain: Array, reference: Array) -> Array:
+def _single(
+    sequence: Recurrence, keys: Array, values: Array, retain: Array, reference: Array
+) -> Array:
     """e_t phi_t^T of every token alone (OMEGA-11)."""
     h = sequence.window - 1
     keys, values = keys[:, h:], values[:, h:]
@@ -187,7 +225,15 @@ def _averaged(momenta: Array, weights: Array) -> Array:
     return found
 
 
-def _reads(M: Array, retain: Array, rate_out: Array, updates: Array, queries: Array, read: str, reference: Array) -> tuple[Array, Array]:
+def _reads(
+    M: Array,
+    retain: Array,
+    rate_out: Array,
+    updates: Array,
+    queries: Array,
+    read: str,
+    reference: Array,
+) -> tuple[Array, Array]:
     """y (B, n, o) of every token and the last memory, by the recurrence."""
     retain, steps = ops.expand_dims(retain, -1), ops.expand_dims(rate_out, -1) * updates
     columns = ops.expand_dims(queries, -1)

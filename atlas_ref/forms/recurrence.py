@@ -4,9 +4,9 @@
     S_t    = momentum_t S_{t-1} + rate_in_t sum_j weights[t,j] e[t,t-j] phi_{t-j}^T
     M_t    = retain_t M_{t-1} - rate_out_t S_t                                        (or its Newton-Schulz)
 
-Norms, feature map, query scale, gate, rate, signs, gradient scale, edges of the window and inactive tokens are applied
-here, once for the whole sequence, so that a form takes numbers and no convention but reference, decay, order, read and
-Newton-Schulz. Specified in specs/chunkwise.md.
+Norms, feature map, query scale, gate, rate, signs, gradient scale, edges of the window and inactive
+tokens are applied here, once for the whole sequence, so that a form takes numbers and no convention
+but reference, decay, order, read and Newton-Schulz. Specified in specs/chunkwise.md.
 """
 
 from __future__ import annotations
@@ -26,27 +26,29 @@ from tape import ops
 
 
 class Recurrence(NamedTuple):
-    """One packed sequence of T tokens, after a history of h = c - 1 window tokens (CHUNK-1, CHUNK-2).
+    """One packed sequence of T tokens, after a history of h = c - 1 window tokens (CHUNK-1,
+    CHUNK-2).
 
-    Gates are (..., T, 1), or (..., T, d_out) for one per output dimension; an inactive token has retain and momentum 1
-    and both rates 0.
+    Gates are (..., T, 1), or (..., T, d_out) for one per output dimension; an inactive token has
+    retain and momentum 1 and both rates 0.
 
     Attributes:
-        keys (..., h + T, d_phi): features, those of the history first, zero rows where it is missing.
-        values (..., h + T, d_out): targets, of the sign that makes a residual M phi - v.
+        keys (..., h + T, d_phi): features, those of the history first, zero rows where it is
+        missing. values (..., h + T, d_out): targets, of the sign that makes a residual M phi - v.
         queries (..., T, d_phi): features, scaled.
         retain, rate_in, rate_out: r, a and b.
         momentum: m; None for a rule without momentum.
-        weights (..., T, c) or (T, c): by lag, 0 where there is no token or a boundary cuts it off; times the gradient scale s,
-            except under momentum_then_window, where they weigh momenta.
+        weights (..., T, c) or (T, c): by lag, 0 where there is no token or a boundary cuts it off;
+            times the gradient scale s, except under momentum_then_window, where they weigh momenta.
         scale: the factor s that is not in the weights: 1 except under momentum_then_window.
         active (T,): False where memory and momentum stay.
         position (T,): place of each token in its span.
         refresh (T,): where the reference becomes the memory before the token.
         reference: the memory of the residuals: "running", "frozen" or "zero".
         before_error: whether that memory decays first.
-        earlier_keys, earlier_values (..., h, d_phi or d_out): the history, where it is apart from keys and values (..., T, ...),
-            so that a form that takes a few tokens at a time does not copy the sequence.
+        earlier_keys, earlier_values (..., h, d_phi or d_out): the history, where it is apart from
+            keys and values (..., T, ...), so that a form that takes a few tokens at a time does not
+            copy the sequence.
     """
 
     keys: Array
@@ -70,7 +72,10 @@ class Recurrence(NamedTuple):
         """The sequence with keys and values behind their history, in one array."""
         if self.earlier_keys is None:
             return self
-        keys, values = (ops.concatenate(pair, axis=-2) for pair in ((self.earlier_keys, self.keys), (self.earlier_values, self.values)))
+        keys, values = (
+            ops.concatenate(pair, axis=-2)
+            for pair in ((self.earlier_keys, self.keys), (self.earlier_values, self.values))
+        )
         return self._replace(keys=keys, values=values, earlier_keys=None, earlier_values=None)
 
     @property
@@ -87,9 +92,11 @@ class Memory(NamedTuple):
 
     Attributes:
         M, S (..., d_out, d_phi): memory and momentum; S None for a rule without momentum.
-        reference (..., d_out, d_phi): memory of the residuals or reads of the span; None where they have none.
+        reference (..., d_out, d_phi): memory of the residuals or reads of the span; None where they
+            have none.
         residuals (..., h, d_out): under carry, the residual of each window token when it arrived.
-        momenta (..., h, d_out, d_phi): under momentum_then_window, the momenta of the last tokens, oldest first.
+        momenta (..., h, d_out, d_phi): under momentum_then_window, the momenta of the last tokens,
+            oldest first.
     """
 
     M: Array
@@ -99,8 +106,12 @@ class Memory(NamedTuple):
     momenta: Array = None
 
 
-def packed(rule: Rule, config: Any, tokens: run.Tokens, state: Any, phi: Mapping[str, Array] | None) -> Iterator[tuple[bool, Recurrence]]:
-    """The packed sequences of a call, each with whether it starts from the state of the call (CHUNK-3)."""
+def packed(
+    rule: Rule, config: Any, tokens: run.Tokens, state: Any, phi: Mapping[str, Array] | None
+) -> Iterator[tuple[bool, Recurrence]]:
+    """The packed sequences of a call, each with whether it starts from the state of the call
+    (CHUNK-3).
+    """
     keys, queries = run.features(config, tokens, phi or {})
     values = tokens.v if _subtracts(rule, config) else -tokens.v
     per_token = {"keys": keys, "values": values, "queries": queries, **_gates(rule, config, tokens)}
@@ -115,15 +126,22 @@ def packed(rule: Rule, config: Any, tokens: run.Tokens, state: Any, phi: Mapping
         before = rule.restart(config, state) if anew else state
         cut = {name: _tokens(value, first, last) for name, value in per_token.items()}
         one = _one(rule, config, before, cut, _tokens(weights, first, last))
-        yield anew, one._replace(scale=scale if averages_momenta else 1.0, active=active[first:last])
+        yield (
+            anew,
+            one._replace(scale=scale if averages_momenta else 1.0, active=active[first:last]),
+        )
 
 
 def _tokens(value: Array, first: int, last: int) -> Array:
-    """Tokens first to last; all of them without an index, whose backward makes an array of its own."""
+    """Tokens first to last; all of them without an index, whose backward makes an array of its
+    own.
+    """
     return value if value is None or last - first == value.shape[-2] else value[..., first:last, :]
 
 
-def _one(rule: Rule, config: Any, before: Any, per_token: dict[str, Array], weights: Array) -> Recurrence:
+def _one(
+    rule: Rule, config: Any, before: Any, per_token: dict[str, Array], weights: Array
+) -> Recurrence:
     convention: Convention = config.convention
     T, c = weights.shape[-2:]
     if c > 1:
@@ -136,9 +154,19 @@ def _one(rule: Rule, config: Any, before: Any, per_token: dict[str, Array], weig
         position = position % config.span
     refresh = (position == 0) & spans & run.refreshes(convention)
     refresh[0] |= spans and before.reference is None
-    if convention.window_at_boundary == "cut" and convention.frozen_reference and convention.order == "window_then_momentum":
+    if (
+        convention.window_at_boundary == "cut"
+        and convention.frozen_reference
+        and convention.order == "window_then_momentum"
+    ):
         weights = ops.where(np.arange(c) <= position[:, None], weights, 0.0)
-    kind = "zero" if rule.reads_nothing(config) else "frozen" if convention.frozen_reference else "running"
+    kind = (
+        "zero"
+        if rule.reads_nothing(config)
+        else "frozen"
+        if convention.frozen_reference
+        else "running"
+    )
     decays = convention.decay == "before_error" and kind != "zero"
     return Recurrence(
         **per_token,
@@ -169,16 +197,27 @@ def _gates(rule: Rule, config: Any, tokens: run.Tokens) -> dict[str, Array]:
     h = one if not learns or tokens.step_size is None else column(tokens.step_size)
     rate = convention.rate if learns else "none"
     rate_in = h if rate in ("momentum", "both", "split") else one
-    rate_out = h if rate in ("memory", "both") else column(tokens.step_size_memory) if rate == "split" else one
+    rate_out = (
+        h
+        if rate in ("memory", "both")
+        else column(tokens.step_size_memory)
+        if rate == "split"
+        else one
+    )
     if learns and convention.direction == "ascent":
         rate_out = -rate_out
-    retain = one if tokens.retain is None else column(gates.multiplier(tokens.retain, convention.gate))
+    retain = (
+        one if tokens.retain is None else column(gates.multiplier(tokens.retain, convention.gate))
+    )
     momentum = None
     if rule.has_momentum:
         momentum = ops.zeros_like(one) if tokens.momentum is None else column(tokens.momentum)
     if tokens.active is not None and not np.all(tokens.active):
         active = np.asarray(tokens.active)[:, None]
-        retain, rate_in, rate_out = (ops.where(active, value, silent) for value, silent in ((retain, 1.0), (rate_in, 0.0), (rate_out, 0.0)))
+        retain, rate_in, rate_out = (
+            ops.where(active, value, silent)
+            for value, silent in ((retain, 1.0), (rate_in, 0.0), (rate_out, 0.0))
+        )
         momentum = None if momentum is None else ops.where(active, momentum, 1.0)
     return {"retain": retain, "momentum": momentum, "rate_in": rate_in, "rate_out": rate_out}
 
@@ -192,18 +231,22 @@ def _scale(rule: Rule, config: Any) -> float:
 
 
 def _weights(rule: Rule, config: Any, tokens: run.Tokens, state: Any, s: float) -> Array:
-    """Window weights times s, 0 where no token exists; a rule without a window has one lag of weight 1."""
+    """Window weights times s, 0 where no token exists; a rule without a window has one lag of
+    weight 1.
+    """
     if not rule.has_window:
         return s * ops.ones_like(tokens.k, shape=(tokens.k.shape[-2], 1))
     weights = run.weights_by_lag(config, tokens, state)
-    cleared = tokens.window_gate is not None and state.token_gates is None and tokens.reset is None  # by `gate_by_lag`
+    cleared = (
+        tokens.window_gate is not None and state.token_gates is None and tokens.reset is None
+    )  # by `gate_by_lag`
     if config.convention.order == "window_then_momentum" and not cleared:
         exists = run.exists(tokens, state, config.window)
         weights = weights if exists.all() else ops.where(exists, weights, 0.0)
     return weights if s == 1.0 else s * weights
 
 
-# -- states of a rule, as forms hold them --------------------------------------------------------------
+# -- states of a rule, as forms hold them ----------------------------------------------------------
 
 
 def memory(rule: Rule, config: Any, state: Any) -> Memory:
@@ -215,7 +258,9 @@ def memory(rule: Rule, config: Any, state: Any) -> Memory:
         S=_signed(config, state.S) if rule.has_momentum else None,
         reference=state.reference,
         residuals=None if residuals is None else residuals[..., 1:, :],
-        momenta=None if momenta is None else _signed(config, momenta[..., momenta.shape[-3] - h :, :, :]),
+        momenta=None
+        if momenta is None
+        else _signed(config, momenta[..., momenta.shape[-3] - h :, :, :]),
     )
 
 
@@ -239,7 +284,9 @@ def _owned(value: Any) -> Any:
     return value.copy() if getattr(value, "base", None) is not None else value
 
 
-def _window_after(rule: Rule, config: Any, before: Any, sequence: Recurrence, made: Memory) -> dict[str, Any]:
+def _window_after(
+    rule: Rule, config: Any, before: Any, sequence: Recurrence, made: Memory
+) -> dict[str, Any]:
     c, T = sequence.window, sequence.length
     sequence = sequence if c <= T else sequence.whole()
     values = sequence.values[..., -c:, :]

@@ -1,6 +1,7 @@
 """The sequential form on a GPU: all tokens in one launch of a kernel (CUDA-6, CUDA-14).
 
-Without a GPU, and with tape variables, a rule is driven token by token instead (`rules.run`), the plain twin.
+Without a GPU, and with tape variables, a rule is driven token by token instead (`rules.run`), the
+plain twin.
 """
 
 from __future__ import annotations
@@ -22,14 +23,27 @@ def computes(rule: Rule, config: Any, tokens: Tokens, state: Any) -> bool:
     convention = config.convention
     running = rule.reads_nothing(config) or not convention.frozen_reference
     window_first = not rule.averages_momenta(config)
-    if not running or not window_first or convention.has_newton_schulz or convention.read == "chunk_start":
+    if (
+        not running
+        or not window_first
+        or convention.has_newton_schulz
+        or convention.read == "chunk_start"
+    ):
         return False
-    gates = (tokens.retain, tokens.momentum, tokens.step_size, tokens.step_size_memory, tokens.window_weights)
+    gates = (
+        tokens.retain,
+        tokens.momentum,
+        tokens.step_size,
+        tokens.step_size_memory,
+        tokens.window_weights,
+    )
     arrays = (tokens.k, tokens.v, tokens.q, *gates, state.M, state.S if rule.has_momentum else None)
     return cuda.available_for(*arrays) and sequential.fits(state.M, rule.window(config))
 
 
-def run(config: Any, sequence: Recurrence, memory: Memory, chunk: int | None) -> tuple[Memory, Array]:
+def run(
+    config: Any, sequence: Recurrence, memory: Memory, chunk: int | None
+) -> tuple[Memory, Array]:
     """Run a packed sequence with the running or the zero reference, without Newton-Schulz (CUDA-6).
 
     Args:
@@ -40,7 +54,18 @@ def run(config: Any, sequence: Recurrence, memory: Memory, chunk: int | None) ->
     """
     flat = joined(sequence.whole(), memory, reference=False, residuals=False)
     made = sequential.steps(
-        *(flat.keys, flat.values, flat.queries, flat.retain, flat.momentum, flat.rate_in, flat.rate_out, flat.weights, flat.M, flat.S),
+        *(
+            flat.keys,
+            flat.values,
+            flat.queries,
+            flat.retain,
+            flat.momentum,
+            flat.rate_in,
+            flat.rate_out,
+            flat.weights,
+            flat.M,
+            flat.S,
+        ),
         read=READS[config.convention.read],
         reference=sequence.reference,
         before_error=sequence.before_error,

@@ -16,10 +16,12 @@ from atlas_ref.rules import RULES
 Status = Literal["exact", "frozen", "not defined", "later"]
 
 
-#: exact: the rule itself. frozen: exact for the rule whose residuals are taken under a frozen reference, or a zero one.
-#: A rule without an error has no reference, so every form of it is exact.
+#: exact: the rule itself. frozen: exact for the rule whose residuals are taken under a frozen
+#: reference, or a zero one. A rule without an error has no reference, so every form of it is exact.
 _EXACT: dict[str, Status] = dict.fromkeys(RULES, "exact")
-_FROZEN: dict[str, Status] = {name: "frozen" if rule.has_error else "exact" for name, rule in RULES.items()}
+_FROZEN: dict[str, Status] = {
+    name: "frozen" if rule.has_error else "exact" for name, rule in RULES.items()
+}
 SUPPORT: dict[str, dict[str, Status]] = {
     "sequential": _EXACT,
     "chunkwise": _FROZEN,
@@ -58,18 +60,31 @@ CONDITIONS = (
     Condition(
         ("chunkwise", "atlas_parallel"),
         _running,
-        "the reference is running; use form exact or scan, or freeze it (reference chunk_start with a span, call_start, zero)",
+        (
+            "the reference is running; use form exact or scan, or freeze it (reference "
+            "chunk_start with a span, call_start, zero)"
+        ),
     ),
-    Condition(("exact", "scan"), _frozen, "the reference is not running; use form chunkwise or atlas_parallel"),
+    Condition(
+        ("exact", "scan"),
+        _frozen,
+        "the reference is not running; use form chunkwise or atlas_parallel",
+    ),
     Condition(
         ("exact", "scan"),
         lambda rule, c: c.has_newton_schulz,
-        "Newton-Schulz is not affine in the memory; use form sequential or kernel, or newton_schulz none",
+        (
+            "Newton-Schulz is not affine in the memory; use form sequential or kernel, or "
+            "newton_schulz none"
+        ),
     ),
     Condition(
         ("chunkwise", "atlas_parallel"),
         lambda rule, c: c.argument in ("written_back", "accumulated"),
-        "newton_schulz.argument written_back and accumulated are not linear between steps; use form sequential or kernel",
+        (
+            "newton_schulz.argument written_back and accumulated are not linear between steps; "
+            "use form sequential or kernel"
+        ),
     ),
     Condition(
         ("scan",),
@@ -80,12 +95,16 @@ CONDITIONS = (
 
 
 def refusal(rule: str, convention: Convention, form: str) -> str | None:
-    """The reason why a form cannot compute a rule under a convention; None where it can (CHUNK-21)."""
+    """The reason why a form cannot compute a rule under a convention; None where it can
+    (CHUNK-21).
+    """
     if form not in FORMS:
         return f"form: {form!r} is not one of {', '.join(FORMS)}"
     status = SUPPORT[form][rule]
     if status in ("not defined", "later"):
-        return f"form {form}: {'not yet supported' if status == 'later' else status} for rule {rule}"
+        return (
+            f"form {form}: {'not yet supported' if status == 'later' else status} for rule {rule}"
+        )
     for condition in CONDITIONS:
         if form in condition.forms and condition.breaks(rule, convention):
             return f"form {form}: {condition.reason}"
@@ -93,7 +112,8 @@ def refusal(rule: str, convention: Convention, form: str) -> str | None:
 
 
 def require(rule: str, convention: Convention, form: str, chunk: Any) -> None:
-    """Refuse a form that cannot compute the rule, or a chunk that is no number of tokens (CHUNK-21, CHUNK-22).
+    """Refuse a form that cannot compute the rule, or a chunk that is no number of tokens (CHUNK-21,
+    CHUNK-22).
 
     Raises:
         ValueError: one line that names the form, the reason, and the form to use instead.

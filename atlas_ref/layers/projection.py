@@ -2,8 +2,8 @@
 
     k = W_K x,    v = W_V x,    q = W_Q x,    gates from [k; v]
 
-The parameters are the same for every rule, which none of them knows. Specified in specs/conventions.md (CONV-28)
-and specs/gates.md (GATES-6 to GATES-8).
+The parameters are the same for every rule, which none of them knows. Specified in
+specs/conventions.md (CONV-28) and specs/gates.md (GATES-6 to GATES-8).
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class Params(Frozen):
 
 
 def init(config: Any, seed: int, *, dtype: Any = np.float64) -> Params:
-    """Parameters drawn from the counter-based generator Philox with `seed`; gates start at their biases (GATES-8).
+    """Parameters drawn from the counter-based generator Philox with `seed`; gates start at their
+    biases (GATES-8).
 
     Args:
         config: of a rule, with d_model.
@@ -85,15 +86,21 @@ def init(config: Any, seed: int, *, dtype: Any = np.float64) -> Params:
     )
     if rule.has_window:
         phi = feature_maps.init(config.feature_map, config.d_in, seed, features=config.features)
-        weights = window.init(config.window_weights, heads=H, window=config.window, d_model=d_model, draw=draw)
+        weights = window.init(
+            config.window_weights, heads=H, window=config.window, d_model=d_model, draw=draw
+        )
         params = params.replaced(phi=phi, window=weights)
     return cast(params, dtype)
 
 
 def cast(params: ParamsT, dtype: Any) -> ParamsT:
-    """Parameters of the host in another precision, moved to the backend in use (BACKEND-1, BACKEND-9)."""
+    """Parameters of the host in another precision, moved to the backend in use (BACKEND-1,
+    BACKEND-9).
+    """
     leaves, _, build = flatten(params, "params")
-    result: ParamsT = build([read_only(backend.current().from_host(leaf.astype(dtype))) for leaf in leaves])
+    result: ParamsT = build(
+        [read_only(backend.current().from_host(leaf.astype(dtype))) for leaf in leaves]
+    )
     return result
 
 
@@ -106,7 +113,8 @@ def gate_names(names: tuple[str, ...], convention: Convention) -> tuple[str, ...
 def project(config: Any, params: Any, x: Array) -> dict[str, Array]:
     """Keys, values, queries, gates and window weights of tokens x (B, T, d_model) (CONV-28).
 
-    k = W_K x, v = W_V x, q = W_Q x per head; gates from [k; v] with k after a norm that precedes phi.
+    k = W_K x, v = W_V x, q = W_Q x per head; gates from [k; v] with k after a norm that precedes
+    phi.
     """
     each = ops.expand_dims(x, 1)  # (B, 1, T, d_model)
     k, v, q = (each @ ops.transpose(W) for W in (params.W_K, params.W_V, params.W_Q))
@@ -115,9 +123,13 @@ def project(config: Any, params: Any, x: Array) -> dict[str, Array]:
     inputs: dict[str, Array] = {"k": k, "v": v, "q": q, **gates.compute(params.gates, gated_key, v)}
     if rule_of(config).has_window:
         weights = config.window_weights
-        static = window.by_lag(weights, params.window, window=config.window, heads=config.heads, like=k)
+        static = window.by_lag(
+            weights, params.window, window=config.window, heads=config.heads, like=k
+        )
         inputs["window_gate"] = window.by_token(weights, params.window, x)
-        inputs["window_weights"] = static if static is None else static + ops.zeros_like(k, shape=(*k.shape[:-1], 1))
+        inputs["window_weights"] = (
+            static if static is None else static + ops.zeros_like(k, shape=(*k.shape[:-1], 1))
+        )
     return inputs
 
 
@@ -125,7 +137,11 @@ def check_params(config: Any, params: Any, x: Array) -> None:
     if config.convention.rate == "split":
         raise ValueError("convention: rate split has no second rate at level token")
     rule = rule_of(config)
-    extra = [name for name, gate in params.gates.__dict__.items() if gate is not None and name not in rule.gates]
+    extra = [
+        name
+        for name, gate in params.gates.__dict__.items()
+        if gate is not None and name not in rule.gates
+    ]
     extra += [name for name in ("phi", "window") if getattr(params, name) and not rule.has_window]
     if extra:
         raise ValueError(f"params: {extra[0]}: the rule {rule.name} has none")
@@ -133,13 +149,22 @@ def check_params(config: Any, params: Any, x: Array) -> None:
     sizes = {"heads": H, "d_in": d_in, "d_model": d_model, "d_out": params.W_V.shape[-2]}
     for name, size in sizes.items():
         if getattr(config, name) != size:
-            raise ValueError(f"params: {name} is {size}, but {getattr(config, name)} in the configuration")
+            raise ValueError(
+                f"params: {name} is {size}, but {getattr(config, name)} in the configuration"
+            )
     if len(x.shape) != 3 or x.shape[-1] != d_model:
         raise ValueError(f"x: shape {x.shape}, expected (batch, tokens, {d_model})")
 
 
 def run_tokens(
-    rule: Rule, config: Any, params: Any, x: Array, state: Any, *, active: Array | None = None, reset: Array | None = None
+    rule: Rule,
+    config: Any,
+    params: Any,
+    x: Array,
+    state: Any,
+    *,
+    active: Array | None = None,
+    reset: Array | None = None,
 ) -> tuple[Any, Array]:
     """Drive a rule over tokens: `project`, then `run`.
 
@@ -151,11 +176,14 @@ def run_tokens(
         state, y (B, H, T, d_out).
 
     Raises:
-        ValueError: parameters or tokens that contradict the configuration, or rate split, which has no second gate.
+        ValueError: parameters or tokens that contradict the configuration, or rate split, which has
+            no second gate.
     """
     check_params(config, params, x)
     inputs = project(config, params, x)
-    return sequence.run(rule, config, Tokens(**inputs, active=active, reset=reset), state, phi=params.phi)
+    return sequence.run(
+        rule, config, Tokens(**inputs, active=active, reset=reset), state, phi=params.phi
+    )
 
 
 def step(config: Any, params: Params, state: Any, x: Array, pulse: Pulse) -> tuple[Any, Array]:
@@ -168,5 +196,12 @@ def step(config: Any, params: Params, state: Any, x: Array, pulse: Pulse) -> tup
     Returns:
         state, y (B, H, d_out).
     """
-    state, y = run_tokens(rule_of(config), config, params, ops.expand_dims(x, -2), state, active=np.array([pulse.active]))
+    state, y = run_tokens(
+        rule_of(config),
+        config,
+        params,
+        ops.expand_dims(x, -2),
+        state,
+        active=np.array([pulse.active]),
+    )
     return state, y[..., 0, :]

@@ -29,8 +29,8 @@ class Config(Frozen):
     """A block of levels (CMS-1).
 
     Attributes:
-        levels: in any order; each has its own rule, feature map, sizes of keys, gate biases and form. They agree on d_model,
-            heads and d_out.
+        levels: in any order; each has its own rule, feature map, sizes of keys, gate biases and
+            form. They agree on d_model, heads and d_out.
         combine: softmax, over all levels; masked, over those that write at the token.
         first_step, per, call_tokens: of the conductor.
     """
@@ -46,11 +46,17 @@ class Config(Frozen):
         for name in ("d_model", "heads", "d_out"):
             values = [getattr(level.config, name) for level in self.levels]
             if len(set(values)) > 1:
-                raise ValueError(f"levels: {name} must be the same in all of them, found {', '.join(map(str, values))}")
+                raise ValueError(
+                    f"levels: {name} must be the same in all of them, found "
+                    f"{', '.join(map(str, values))}"
+                )
         if self.per == "token" and self.call_tokens is not None:
             raise ValueError("call_tokens: belongs to steps per call, but a step is a token here")
         if self.combine == "masked" and not self.conductor().always:
-            raise ValueError(f"combine: masked needs a level that always writes, found periods {', '.join(map(str, self.periods))}")
+            raise ValueError(
+                "combine: masked needs a level that always writes, found periods "
+                f"{', '.join(map(str, self.periods))}"
+            )
         return self
 
     @property
@@ -63,16 +69,25 @@ class Config(Frozen):
 
     def conductor(self) -> Conductor:
         """The conductor of this block, before the first step."""
-        return Conductor(periods=self.periods, first_step=self.first_step, per=self.per, call_tokens=self.call_tokens)
+        return Conductor(
+            periods=self.periods,
+            first_step=self.first_step,
+            per=self.per,
+            call_tokens=self.call_tokens,
+        )
 
     def places(self) -> list[int]:
-        """For each level the number of faster ones, including those before it of its own period (CMS-3)."""
+        """For each level the number of faster ones, including those before it of its own period
+        (CMS-3).
+        """
         order = sorted(range(len(self.levels)), key=lambda i: self.periods[i])
         return [order.index(i) for i in range(len(self.levels))]
 
 
 class Params(Frozen):
-    """Parameters of the outer loop: those of every level, and the logits that combine their reads (CMS-6)."""
+    """Parameters of the outer loop: those of every level, and the logits that combine their reads
+    (CMS-6).
+    """
 
     levels: tuple[Any, ...]
     logits: Annotated[Array, Dims("k")]
@@ -93,44 +108,69 @@ class Context(Frozen):
 
 
 def init(config: Config, seed: int, *, dtype: Any = np.float64) -> Params:
-    """Parameters of every level by its rule's `init`; logits zero, so that all levels weigh 1/k (CMS-3, CMS-6)."""
+    """Parameters of every level by its rule's `init`; logits zero, so that all levels weigh 1/k
+    (CMS-3, CMS-6).
+    """
     places = config.places()
-    parameters = [level.init(place, seed + SEEDS * place, dtype=dtype) for level, place in zip(config.levels, places, strict=True)]
-    return Params(levels=tuple(parameters), logits=backend.current().zeros((len(config.levels),), dtype))
+    parameters = [
+        level.init(place, seed + SEEDS * place, dtype=dtype)
+        for level, place in zip(config.levels, places, strict=True)
+    ]
+    return Params(
+        levels=tuple(parameters), logits=backend.current().zeros((len(config.levels),), dtype)
+    )
 
 
-def start(config: Config, batch: int = 1, *, dtype: Any = np.float64, initial: Any = None) -> Context:
+def start(
+    config: Config, batch: int = 1, *, dtype: Any = np.float64, initial: Any = None
+) -> Context:
     """The context before the first token: zero memories, empty windows, the first step (CMS-8).
 
     Args:
-        initial: for each level None, or the memories that its documents start from, {"M": M_0} or {"M": M_0, "S": S_0},
-            each with leading axes (B, H).
+        initial: for each level None, or the memories that its documents start from, {"M": M_0} or
+            {"M": M_0, "S": S_0}, each with leading axes (B, H).
 
     Raises:
-        ValueError: another number of entries, a memory that the rule does not have, or one of another shape.
+        ValueError: another number of entries, a memory that the rule does not have, or one of
+            another shape.
     """
     memories = [None] * len(config.levels) if initial is None else initial
     if len(memories) != len(config.levels):
-        raise ValueError(f"initial: {len(memories)} entries, expected one for each of {len(config.levels)} levels")
-    states = tuple(_started(level, i, (batch, config.heads), dtype, memories[i]) for i, level in enumerate(config.levels))
+        raise ValueError(
+            f"initial: {len(memories)} entries, expected one for each of {len(config.levels)} "
+            "levels"
+        )
+    states = tuple(
+        _started(level, i, (batch, config.heads), dtype, memories[i])
+        for i, level in enumerate(config.levels)
+    )
     return Context(conductor=config.conductor(), states=states, origins=states)
 
 
 def _started(level: Level, number: int, leading: tuple[int, int], dtype: Any, initial: Any) -> Any:
     names = ["M", "S"] if level.rule.has_momentum else ["M"]
-    if initial is not None and (not isinstance(initial, Mapping) or not initial.keys() <= set(names)):
-        content = ", ".join(map(str, initial)) if isinstance(initial, Mapping) else type(initial).__name__
-        raise ValueError(f"initial: level {number} is a {level.rule.name} and starts from {' and '.join(names)}, found {content}")
+    if initial is not None and (
+        not isinstance(initial, Mapping) or not initial.keys() <= set(names)
+    ):
+        content = (
+            ", ".join(map(str, initial)) if isinstance(initial, Mapping) else type(initial).__name__
+        )
+        raise ValueError(
+            f"initial: level {number} is a {level.rule.name} and starts from "
+            f"{' and '.join(names)}, found {content}"
+        )
     return level.rule.start(level.config, leading, dtype=dtype, **(initial or {}))
 
 
-def run(config: Config, params: Params, x: Array, context: Context, *, reset: Array | None = None) -> tuple[Context, Array]:
+def run(
+    config: Config, params: Params, x: Array, context: Context, *, reset: Array | None = None
+) -> tuple[Context, Array]:
     """A call: every level over the tokens, their reads combined (CMS-4 to CMS-10).
 
     Args:
         x (B, T, d_model): tokens.
-        context: from `start`, or from an earlier call, which this one then continues: calls of any length together give
-            what one call gives.
+        context: from `start`, or from an earlier call, which this one then continues: calls of any
+            length together give what one call gives.
         reset (T,): True where a document starts; the memories then start anew, the steps go on.
 
     Returns:
@@ -145,7 +185,15 @@ def run(config: Config, params: Params, x: Array, context: Context, *, reset: Ar
     starts = np.zeros(T, bool) if reset is None else np.asarray(reset)
     states, reads = [], []
     for i, level in enumerate(config.levels):
-        state, y = run_level(level, params.levels[i], x, context.states[i], context.origins[i], schedule[:, i], starts)
+        state, y = run_level(
+            level,
+            params.levels[i],
+            x,
+            context.states[i],
+            context.origins[i],
+            schedule[:, i],
+            starts,
+        )
         states.append(state)
         reads.append(y)
     weights = combining(config, params.logits, schedule)
@@ -169,7 +217,8 @@ def step(config: Config, params: Params, context: Context, x: Array) -> tuple[Co
 
 
 def combining(config: Config, logits: Array, schedule: Array) -> list[Array]:
-    """The weight of each level's read: a number, under combine masked a column (T, 1) (CMS-6, CMS-7).
+    """The weight of each level's read: a number, under combine masked a column (T, 1) (CMS-6,
+    CMS-7).
 
     softmax    w_l = exp(z_l) / sum_m exp(z_m)
     masked     w_l[t] = a_l[t] exp(z_l) / sum_m a_m[t] exp(z_m),    a_l[t] = 1 where level l writes at t, else 0
@@ -180,7 +229,9 @@ def combining(config: Config, logits: Array, schedule: Array) -> list[Array]:
     if config.combine == "softmax":
         weights = ops.softmax(logits)
         return [weights[i] for i in range(k)]
-    top = np.max(ops.where(schedule, np.real(plain(logits)), -np.inf), axis=-1, keepdims=True)  # so that exp cannot overflow
+    top = np.max(
+        ops.where(schedule, np.real(plain(logits)), -np.inf), axis=-1, keepdims=True
+    )  # so that exp cannot overflow
     shifted = ops.where(schedule, logits - top.astype(np.real(plain(logits)).dtype), 0.0)
     e = ops.where(schedule, ops.exp(shifted), 0.0)  # (T, k)
     weights = e / ops.sum(e, axis=-1, keepdims=True)
@@ -194,21 +245,35 @@ def _check_call(config: Config, params: Params, x: Array, context: Context, rese
         raise ValueError(f"params: {sizes}, expected {k} levels and logits of shape ({k},)")
     for i, level in enumerate(config.levels):
         if not isinstance(params.levels[i], projection.Params):
-            raise ValueError(f"params: level {i} is a {level.rule.name}, found {type(params.levels[i]).__qualname__}")
+            raise ValueError(
+                f"params: level {i} is a {level.rule.name}, found "
+                f"{type(params.levels[i]).__qualname__}"
+            )
     conductor = config.conductor()
     if len(context.states) != k or len(context.origins) != k:
-        raise ValueError(f"context: {len(context.states)} states and {len(context.origins)} origins, expected {k} of each")
+        raise ValueError(
+            f"context: {len(context.states)} states and {len(context.origins)} origins, "
+            f"expected {k} of each"
+        )
     for name in SETTINGS:
         value, expected = getattr(context.conductor, name), getattr(conductor, name)
         if value != expected:
-            raise ValueError(f"context: {name} {value} of its conductor, expected {expected} as in the configuration")
+            raise ValueError(
+                f"context: {name} {value} of its conductor, expected {expected} as in the "
+                "configuration"
+            )
     dtype = precision(context.states[0].M)
     if precision(params.logits) != dtype:
         raise ValueError(
-            f"logits: {precision(params.logits)}, but state.M is {dtype}; cast them to one precision (start and init take dtype)"
+            f"logits: {precision(params.logits)}, but state.M is {dtype}; cast them to one "
+            "precision (start and init take dtype)"
         )
     if len(x.shape) != 3 or x.shape[-2] == 0:
-        raise ValueError(f"x: shape {x.shape}, expected (batch, tokens, d_model) with at least one token")
+        raise ValueError(
+            f"x: shape {x.shape}, expected (batch, tokens, d_model) with at least one token"
+        )
     mask = None if reset is None else np.asarray(reset)
     if mask is not None and (mask.shape != x.shape[-2:-1] or mask.dtype != np.bool_):
-        raise ValueError(f"reset: {mask.dtype} of shape {mask.shape}, expected bool of shape {x.shape[-2:-1]}")
+        raise ValueError(
+            f"reset: {mask.dtype} of shape {mask.shape}, expected bool of shape {x.shape[-2:-1]}"
+        )

@@ -1,7 +1,8 @@
 """Error buffers: the gradients of a frozen level, accumulated by the outer loop.
 
-The gradients of a frozen level are added up and applied when the level is active again: a sum of stale gradients, each
-taken at parameters that have not moved since the last application. Specified in specs/cms.md (CMS-11, CMS-12).
+The gradients of a frozen level are added up and applied when the level is active again: a sum of
+stale gradients, each taken at parameters that have not moved since the last application. Specified
+in specs/cms.md (CMS-11, CMS-12).
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from tape.nested import flatten, matched
 
 GradientT = TypeVar("GradientT")
 
-#: A buffer is healthy up to so many times the square root of its period, relative to one gradient (CMS-12).
+#: A buffer is healthy up to so many times the square root of its period, relative to one gradient
+#: (CMS-12).
 THRESHOLD = 10.0
 
 
@@ -59,7 +61,8 @@ class Health(NamedTuple):
     """The size of the sum relative to the last gradient (CMS-12).
 
     Attributes:
-        ratio: ||sum|| / ||gradient||, infinite where the gradient is 0 and the sum is not, 1 where both are 0.
+        ratio: ||sum|| / ||gradient||, infinite where the gradient is 0 and the sum is not, 1 where
+            both are 0.
         bound: up to which it is healthy.
     """
 
@@ -85,13 +88,18 @@ class Pending(NamedTuple):
     health: Health
 
 
-def buffers(conductor: Conductor, *, threshold: float = THRESHOLD, clip: bool = False) -> tuple[Buffer, ...]:
+def buffers(
+    conductor: Conductor, *, threshold: float = THRESHOLD, clip: bool = False
+) -> tuple[Buffer, ...]:
     """An empty buffer for every level of a conductor."""
-    return tuple(Buffer(period=period, threshold=threshold, clip=clip) for period in conductor.periods)
+    return tuple(
+        Buffer(period=period, threshold=threshold, clip=clip) for period in conductor.periods
+    )
 
 
 def add(buffer: Buffer, gradient: Any, pulse: Pulse, level: int) -> Pending:
-    """One outer step of one level: add its gradient, and apply the sum where the pulse says so (CMS-11, CMS-12).
+    """One outer step of one level: add its gradient, and apply the sum where the pulse says so
+    (CMS-11, CMS-12).
 
     Args:
         gradient: of the level's parameters, in their shape.
@@ -110,7 +118,8 @@ def add(buffer: Buffer, gradient: Any, pulse: Pulse, level: int) -> Pending:
     health = Health(_ratio(norm(total), norm(gradient)), buffer.bound)
     if not health.healthy:
         words = (
-            f"level {level}: the sum of {buffer.count + 1} gradients is {health.ratio:.3g} times the last, healthy is {health.bound:.3g}"
+            f"level {level}: the sum of {buffer.count + 1} gradients is {health.ratio:.3g} times "
+            f"the last, healthy is {health.bound:.3g}"
         )
         warnings.warn(words, BufferWarning, stacklevel=2)
     if not pulse.is_active(level):
@@ -126,7 +135,9 @@ def norm(gradient: Any) -> float:
     top = max((_number(np.max(np.abs(leaf))) for leaf in leaves if np.size(leaf)), default=0.0)
     if top == 0.0 or not math.isfinite(top):
         return top
-    return top * math.sqrt(sum(_number(np.sum((np.abs(leaf).astype(float) / top) ** 2)) for leaf in leaves))
+    return top * math.sqrt(
+        sum(_number(np.sum((np.abs(leaf).astype(float) / top) ** 2)) for leaf in leaves)
+    )
 
 
 def _number(x: Array) -> float:
@@ -152,7 +163,9 @@ def _sum(total: GradientT, gradient: GradientT) -> GradientT:
     new = matched(gradient, paths, "gradient")
     for path, old, leaf in zip(paths, leaves, new, strict=True):
         if np.shape(old) != np.shape(leaf):  # which a sum would stretch to one shape where it can
-            raise TapeError(f"gradient{path}: shape {np.shape(leaf)}, expected {np.shape(old)} as before")
+            raise TapeError(
+                f"gradient{path}: shape {np.shape(leaf)}, expected {np.shape(old)} as before"
+            )
     result: GradientT = build([a + b for a, b in zip(leaves, new, strict=True)])
     return result
 

@@ -1,7 +1,7 @@
 """One level of a block: a rule that writes once in a period, over the tokens of a call.
 
-Where a level is frozen it costs no write: all tokens between two writes read the same memory at once.
-Specified in specs/cms.md (CMS-2, CMS-4, CMS-5, CMS-16, CMS-17).
+Where a level is frozen it costs no write: all tokens between two writes read the same memory at
+once. Specified in specs/cms.md (CMS-2, CMS-4, CMS-5, CMS-16, CMS-17).
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class Level(Frozen):
     """A memory that writes at every `period`-th step and reads at all of them (CMS-2, CMS-17).
 
     Attributes:
-        config: of the rule: its type decides the rule; feature map, window and convention are the level's own.
+        config: of the rule: its type decides the rule; feature map, window and convention are the
+            level's own.
         period: steps between two writes.
         form, chunk: the form of long segments of writes, see `atlas_ref.forms`.
         biases: of the gates at the start.
@@ -70,7 +71,10 @@ class Level(Frozen):
         gates = projection.gate_names(self.rule.gates, self.config.convention)
         for name, bias in self.biases:
             if bias is not None and name not in gates:
-                raise ValueError(f"biases: {name}: {self.rule.name} has no such gate, its gates are {', '.join(gates) or 'none'}")
+                raise ValueError(
+                    f"biases: {name}: {self.rule.name} has no such gate, its gates are "
+                    f"{', '.join(gates) or 'none'}"
+                )
         support.require(self.rule.name, self.config.convention, self.form, self.chunk)
         return self
 
@@ -82,7 +86,11 @@ class Level(Frozen):
     def init(self, place: int, seed: int, *, dtype: Any) -> Any:
         """Parameters of the level that is `place` levels slower than the fastest (CMS-3)."""
         params = projection.init(self.config, seed)
-        least = {"retain": RETAIN[min(place, 3)], "step_size": STEP_SIZE[min(place, 3)], "momentum": None}
+        least = {
+            "retain": RETAIN[min(place, 3)],
+            "step_size": STEP_SIZE[min(place, 3)],
+            "momentum": None,
+        }
         changed = {}
         for name, gate in params.gates.__dict__.items():
             bias = getattr(self.biases, name)
@@ -94,7 +102,9 @@ class Level(Frozen):
         return projection.cast(params.replaced(gates=params.gates.replaced(**changed)), dtype)
 
 
-def run_level(level: Level, params: Any, x: Array, state: Any, origin: Any, active: Array, reset: Array) -> tuple[Any, Array]:
+def run_level(
+    level: Level, params: Any, x: Array, state: Any, origin: Any, active: Array, reset: Array
+) -> tuple[Any, Array]:
     """A level over the tokens of a call (CMS-4, CMS-5, CMS-8).
 
     Args:
@@ -111,7 +121,10 @@ def run_level(level: Level, params: Any, x: Array, state: Any, origin: Any, acti
     starts = [0, *np.nonzero(reset[1:])[0] + 1, len(reset)]
     reads = []
     for first, last in itertools.pairwise(starts):
-        part = {name: None if value is None else value[:, :, first:last] for name, value in projected.items()}
+        part = {
+            name: None if value is None else value[:, :, first:last]
+            for name, value in projected.items()
+        }
         if reset[first]:
             state = level.rule.restart(level.config, origin)
         state, y = _document(level, part, state, active[first:last], params.phi)
@@ -119,8 +132,16 @@ def run_level(level: Level, params: Any, x: Array, state: Any, origin: Any, acti
     return state, reads[0] if len(reads) == 1 else ops.concatenate(reads, axis=-2)
 
 
-def _document(level: Level, projected: Mapping[str, Array], state: Any, active: Array, phi: Mapping[str, Array]) -> tuple[Any, Array]:
-    """Run tokens without a document boundary: in the level's form, or sequentially where frozen tokens cost nothing."""
+def _document(
+    level: Level,
+    projected: Mapping[str, Array],
+    state: Any,
+    active: Array,
+    phi: Mapping[str, Array],
+) -> tuple[Any, Array]:
+    """Run tokens without a document boundary: in the level's form, or sequentially where frozen
+    tokens cost nothing.
+    """
     always = bool(active.all())
     sparse = not always and _memory_alone(level)
     tokens = Tokens(**projected, active=None if always else active)
@@ -129,6 +150,12 @@ def _document(level: Level, projected: Mapping[str, Array], state: Any, active: 
 
 
 def _memory_alone(level: Level) -> bool:
-    """Whether a frozen token changes the window alone, so that all tokens between writes read at once."""
+    """Whether a frozen token changes the window alone, so that all tokens between writes read at
+    once.
+    """
     c = level.config.convention
-    return c.read in ("after", "before") and not c.frozen_reference and not level.rule.averages_momenta(level.config)
+    return (
+        c.read in ("after", "before")
+        and not c.frozen_reference
+        and not level.rule.averages_momenta(level.config)
+    )

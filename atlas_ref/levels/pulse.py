@@ -68,21 +68,25 @@ def schedule(periods: Sequence[int], step: int, tokens: int) -> Array:
     """
     active = np.zeros((tokens, len(periods)), bool)
     for level, period in enumerate(periods):
-        active[-step % period :: period, level] = True  # from the first multiple on; no step is too large for it
+        active[-step % period :: period, level] = (
+            True  # from the first multiple on; no step is too large for it
+        )
     return active
 
 
 class Conductor(Frozen):
     """The counter of steps, which makes their pulses (PULSE-3 to PULSE-9).
 
-    Frozen like all data here: to advance is to make the next one. Only `restored` makes one with a smaller step.
+    Frozen like all data here: to advance is to make the next one. Only `restored` makes one with a
+    smaller step.
 
     Attributes:
         periods: of the levels.
-        first_step: number of the first step: 0, every level writes at the first token; 1, each waits for its period.
+        first_step: number of the first step: 0, every level writes at the first token; 1, each
+            waits for its period.
         per: the unit of a step: a token, or a whole call.
-        call_tokens: with steps per call, the tokens of a call: a level with a period of at most so many writes in every
-            call. None where periods count calls.
+        call_tokens: with steps per call, the tokens of a call: a level with a period of at most so
+            many writes in every call. None where periods count calls.
         phase: of the pulses.
         step: number of the next step.
         tokens: tokens that were driven so far.
@@ -102,7 +106,11 @@ class Conductor(Frozen):
         if not isinstance(data, dict):
             return data
         fields = {"step": data.get("first_step", 0), **data}
-        return {**fields, "periods": tuple(fields["periods"])} if isinstance(fields.get("periods"), list) else fields
+        return (
+            {**fields, "periods": tuple(fields["periods"])}
+            if isinstance(fields.get("periods"), list)
+            else fields
+        )
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -110,7 +118,10 @@ class Conductor(Frozen):
             raise ValueError("call_tokens: belongs to steps per call, but a step is a token here")
         gone = self.step - self.first_step
         if gone < 0 or (gone != self.tokens if self.per == "token" else gone > self.tokens):
-            raise ValueError(f"step: {self.step} from {self.first_step} after {self.tokens} tokens, with a step per {self.per}")
+            raise ValueError(
+                f"step: {self.step} from {self.first_step} after {self.tokens} tokens, with a "
+                f"step per {self.per}"
+            )
         return self
 
     @property
@@ -125,7 +136,9 @@ class Conductor(Frozen):
     @property
     def _covered(self) -> list[bool]:
         """Levels that a call covers."""
-        return [self.call_tokens is not None and period <= self.call_tokens for period in self.periods]
+        return [
+            self.call_tokens is not None and period <= self.call_tokens for period in self.periods
+        ]
 
     @property
     def always(self) -> bool:
@@ -133,25 +146,32 @@ class Conductor(Frozen):
         return 1 in self.periods or any(self._covered)
 
     def schedule(self, tokens: int) -> Array:
-        """Masks (T, k) of the levels that write at each of the next tokens, for a parallel form (PULSE-6)."""
+        """Masks (T, k) of the levels that write at each of the next tokens, for a parallel form
+        (PULSE-6).
+        """
         if self.per == "token":
             return schedule(self.periods, self.step, tokens)
         return np.broadcast_to(self._row, (tokens, len(self.periods)))
 
     def advanced(self, tokens: int = 1) -> Conductor:
-        """The conductor after some tokens: one step each, or one step where it is a call (PULSE-3, PULSE-5).
+        """The conductor after some tokens: one step each, or one step where it is a call (PULSE-3,
+        PULSE-5).
 
         Raises:
             ValueError: fewer than one token.
         """
         if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
             raise ValueError(f"tokens: {tokens!r}, expected a whole number of tokens, at least 1")
-        return self.replaced(step=self.step + (tokens if self.per == "token" else 1), tokens=self.tokens + tokens)
+        return self.replaced(
+            step=self.step + (tokens if self.per == "token" else 1), tokens=self.tokens + tokens
+        )
 
     def tick(self, *observers: Callable[[Pulse], Any], tokens: int = 1) -> Conductor:
-        """Observe, then advance: all observers see the pulse of a step before the counter moves (PULSE-4).
+        """Observe, then advance: all observers see the pulse of a step before the counter moves
+        (PULSE-4).
 
-        Where a step is a token they see every token's pulse. An error of an observer leaves the step as it was.
+        Where a step is a token they see every token's pulse. An error of an observer leaves the
+        step as it was.
         """
         if self.per == "call" or tokens == 1:
             for observer in observers:
@@ -173,10 +193,15 @@ class Conductor(Frozen):
 
         It is 1.14 for the default periods. With steps per call, levels that a call covers count 1.
         """
-        return sum(1.0 if covered else 1.0 / period for covered, period in zip(self._covered, self.periods, strict=True))
+        return sum(
+            1.0 if covered else 1.0 / period
+            for covered, period in zip(self._covered, self.periods, strict=True)
+        )
 
     def saved(self) -> dict[str, Any]:
-        """Everything that `restored` needs, as a JSON object (PULSE-9). The phase is no part of it."""
+        """Everything that `restored` needs, as a JSON object (PULSE-9). The phase is no part of
+        it.
+        """
         values = {name: getattr(self, name) for name in (*SETTINGS, "step", "tokens")}
         return {**values, "periods": list(self.periods)}
 
@@ -185,18 +210,26 @@ class Conductor(Frozen):
 
         Args:
             saved: the result of `saved`.
-            tokens: number of tokens of the stream so far, if it is known; it must be that of the conductor.
+            tokens: number of tokens of the stream so far, if it is known; it must be that of the
+                conductor.
 
         Raises:
-            ValueError: a key that is missing or unknown, a setting that differs, a step that the tokens do not make, or a
-                stream that stands elsewhere.
+            ValueError: a key that is missing or unknown, a setting that differs, a step that the
+                tokens do not make, or a stream that stands elsewhere.
         """
         own = self.saved()
         for key in sorted(own.keys() ^ saved.keys()):
-            raise ValueError(f"{key}: {'missing' if key in own else 'unknown'} in the saved conductor")
+            raise ValueError(
+                f"{key}: {'missing' if key in own else 'unknown'} in the saved conductor"
+            )
         for key in SETTINGS:
             if saved[key] != own[key]:
-                raise ValueError(f"{key}: {saved[key]} in the saved conductor, {own[key]} in this one")
+                raise ValueError(
+                    f"{key}: {saved[key]} in the saved conductor, {own[key]} in this one"
+                )
         if tokens is not None and tokens != saved["tokens"]:
-            raise ValueError(f"tokens: the saved conductor stands after {saved['tokens']}, the stream after {tokens}")
+            raise ValueError(
+                f"tokens: the saved conductor stands after {saved['tokens']}, the stream "
+                f"after {tokens}"
+            )
         return Conductor(**{**saved, "phase": self.phase})

@@ -1,6 +1,7 @@
 """How blocks with levels stand in a stack: basic, sequential, independent, hybrid.
 
-Only their configurations are here; layers that run them come later. Specified in specs/cms.md (CMS-13).
+Only their configurations are here; layers that run them come later. Specified in specs/cms.md
+(CMS-13).
 """
 
 from __future__ import annotations
@@ -39,9 +40,12 @@ class Stack(Frozen):
     def _possible(self) -> Self:
         if len({block.levels[0].config.d_model for block in self.with_levels}) > 1:
             raise ValueError("blocks: d_model must be the same in all of them")
-        problem = {"basic": self._basic, "sequential": self._sequential, "independent": self._independent, "hybrid": self._hybrid}[
-            self.variant
-        ]()
+        problem = {
+            "basic": self._basic,
+            "sequential": self._sequential,
+            "independent": self._independent,
+            "hybrid": self._hybrid,
+        }[self.variant]()
         if problem is not None:
             raise ValueError(f"blocks: {self.variant} {problem}")
         return self
@@ -57,16 +61,22 @@ class Stack(Frozen):
 
     def _basic(self) -> str | None:
         if len(self.blocks) != 1 or self.blocks[0] is None:
-            return f"is one block with levels, found {len(self.blocks)}, {len(self.with_levels)} of them with levels"
+            return (
+                f"is one block with levels, found {len(self.blocks)}, {len(self.with_levels)} of "
+                "them with levels"
+            )
         return None
 
     def _sequential(self) -> str | None:
         if None in self.blocks:
             return f"has levels in every block, found none in block {self.blocks.index(None)}"
-        for i, (above, below) in enumerate(zip(self.with_levels, self.with_levels[1:], strict=False)):
+        for i, (above, below) in enumerate(
+            zip(self.with_levels, self.with_levels[1:], strict=False)
+        ):
             if len(below.levels) < len(above.levels):
                 return (
-                    f"never has fewer levels further down, found {len(above.levels)} in block {i} and {len(below.levels)} in block {i + 1}"
+                    f"never has fewer levels further down, found {len(above.levels)} in block {i} "
+                    f"and {len(below.levels)} in block {i + 1}"
                 )
         return self._one_clock()
 
@@ -77,7 +87,10 @@ class Stack(Frozen):
 
     def _hybrid(self) -> str | None:
         if not self.with_levels or None not in self.blocks:
-            return f"has blocks with levels and blocks without, found {len(self.with_levels)} with levels among {len(self.blocks)}"
+            return (
+                f"has blocks with levels and blocks without, found {len(self.with_levels)} with "
+                f"levels among {len(self.blocks)}"
+            )
         return self._one_clock()
 
     def _one_clock(self) -> str | None:
@@ -85,5 +98,8 @@ class Stack(Frozen):
         for name in ("first_step", "per", "call_tokens"):
             found = [getattr(block, name) for block in self.with_levels]
             if len(set(found)) > 1:
-                return f"counts the same steps in every block, found {name} {', '.join(map(str, found))}"
+                return (
+                    f"counts the same steps in every block, found {name} "
+                    f"{', '.join(map(str, found))}"
+                )
         return None

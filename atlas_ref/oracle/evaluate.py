@@ -1,6 +1,7 @@
 """Evaluate a case: its results by the spec, and their gradients.
 
-Level token first projects; then both levels run the rule over the sequence. Specified in specs/case.md.
+Level token first projects; then both levels run the rule over the sequence. Specified in
+specs/case.md.
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ from pydantic import ValidationError
 
 from atlas_ref import backend
 from atlas_ref.forms.support import require
-from atlas_ref.oracle.cases.case import Case, CaseError, differentiable, make, named, require_supported
+from atlas_ref.oracle.cases.case import (
+    Case,
+    CaseError,
+    differentiable,
+    make,
+    named,
+    require_supported,
+)
 from atlas_ref.oracle.cases.case import Unsupported as Unsupported
 from atlas_ref.oracle.cases.inputs import DTYPES, STORED, check_size, converted, rounded
 from atlas_ref.oracle.cases.tensors import COTANGENTS, bare
@@ -23,7 +31,13 @@ from atlas_ref.types import Array, Frozen
 from tape import vjp
 
 #: Results that a cotangent may weigh, and its name.
-WEIGHED = {"out/y": "in/y_bar", "out/M": "in/M_bar", "out/S": "in/S_bar", "out/X": "in/X_bar", "out/phi": "in/phi_bar"}
+WEIGHED = {
+    "out/y": "in/y_bar",
+    "out/M": "in/M_bar",
+    "out/S": "in/S_bar",
+    "out/X": "in/X_bar",
+    "out/phi": "in/phi_bar",
+}
 
 
 class Results(Frozen):
@@ -56,19 +70,21 @@ def evaluate(
 ) -> Results:
     """Results of a case, and their gradients by every floating input (CASE-12, CASE-14).
 
-    Gradients are those of <y, y_bar> + <M, M_bar> + <S, S_bar>. Inputs are copied to the backend in use; results are NumPy's
-    (BACKEND-8).
+    Gradients are those of <y, y_bar> + <M, M_bar> + <S, S_bar>. Inputs are copied to the backend in
+    use; results are NumPy's (BACKEND-8).
 
     Args:
         grad: also compute `grad/...`; needs in/y_bar (in/X_bar, in/phi_bar).
-        dtype: arithmetic: float64, which is the truth, or float32; under bfloat16 and float16 inputs and results are rounded to
-            it around arithmetic in float32 (CASE-22).
+        dtype: arithmetic: float64, which is the truth, or float32; under bfloat16 and float16
+            inputs and results are rounded to it around arithmetic in float32 (CASE-22).
         convention: evaluate under this convention instead of the case's.
-        form: compute in this form; that of the case states how its results were computed, and the truth is sequential (CASE-29).
+        form: compute in this form; that of the case states how its results were computed, and the
+            truth is sequential (CASE-29).
         chunk: tokens that the form takes at once; never changes results.
 
     Raises:
-        CaseError: no cotangent, an unknown dtype or convention, a form that does not compute this case.
+        CaseError: no cotangent, an unknown dtype or convention, a form that does not compute this
+            case.
         Unsupported: a reserved rule.
     """
     require_supported(case)
@@ -84,7 +100,9 @@ def evaluate(
     names = differentiable(case) if grad else []
     bars = {weighed(name): inputs[name] for name in inputs if bare(name) in COTANGENTS}
     if grad and not bars.keys() & {"out/y", "out/X", "out/phi"}:
-        raise CaseError(f"{case.name}: {SUBJECTS[case.header.rule].cotangent}: missing, gradients need it")
+        raise CaseError(
+            f"{case.name}: {SUBJECTS[case.header.rule].cotangent}: missing, gradients need it"
+        )
     after: list[Position] = []
 
     def forward(variables: dict[str, Array]) -> dict[str, Array]:
@@ -103,14 +121,24 @@ def evaluate(
     if form != "sequential":
         header |= {"form": form} | ({} if chunk is None else {"chunk": chunk})
     kind = STORED[dtype] if narrow else None
-    return Results.trusted(tensors={name: _read_only(value, kind) for name, value in tensors.items()}, header=header, void=case.void)
+    return Results.trusted(
+        tensors={name: _read_only(value, kind) for name, value in tensors.items()},
+        header=header,
+        void=case.void,
+    )
 
 
 def _with_gradients(
-    forward: Callable[[dict[str, Array]], dict[str, Array]], inputs: Mapping[str, Array], names: list[str], bars: Mapping[str, Array]
+    forward: Callable[[dict[str, Array]], dict[str, Array]],
+    inputs: Mapping[str, Array],
+    names: list[str],
+    bars: Mapping[str, Array],
 ) -> dict[str, Array]:
     outputs, pullback = vjp(forward, {name: inputs[name] for name in names})
-    seeds = {name: bars[name] if name in bars else np.zeros_like(value) for name, value in outputs.items()}
+    seeds = {
+        name: bars[name] if name in bars else np.zeros_like(value)
+        for name, value in outputs.items()
+    }
     (gradients,) = pullback(seeds)
     return {**outputs} | {"grad/" + name.removeprefix("in/"): g for name, g in gradients.items()}
 
@@ -143,13 +171,17 @@ def under(case: Case, convention: str | Mapping[str, Any]) -> Case:
 
 def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     merged = {**base, **changes}
-    if isinstance(base.get("newton_schulz"), Mapping) and isinstance(changes.get("newton_schulz"), Mapping):
+    if isinstance(base.get("newton_schulz"), Mapping) and isinstance(
+        changes.get("newton_schulz"), Mapping
+    ):
         merged["newton_schulz"] = {**base["newton_schulz"], **changes["newton_schulz"]}
     return merged
 
 
 def weighed(cotangent: str) -> str:
-    """The result that a cotangent weighs: `out/M` of `in/M_bar`, `out/level1/M` of `in/level1/M_bar`."""
+    """The result that a cotangent weighs: `out/M` of `in/M_bar`, `out/level1/M` of
+    `in/level1/M_bar`.
+    """
     return "out/" + cotangent.removeprefix("in/").removesuffix("_bar")
 
 
@@ -158,13 +190,17 @@ def _header_out(case: Case, after: Position) -> dict[str, Any]:
     header = case.header.plain()
     if isinstance(after, list):
         header["levels"] = [
-            level if position is None else {**level, "phase": position} for level, position in zip(header["levels"], after, strict=True)
+            level if position is None else {**level, "phase": position}
+            for level, position in zip(header["levels"], after, strict=True)
         ]
     elif after is not None:
         header["phase"] = after
     if case.header.schedule is not None:
         tokens = case.inputs["in/x" if case.header.level == "token" else "in/k"].shape[-2]
-        header["schedule"] = {**header["schedule"], "first_step": case.header.schedule.first_step + tokens}
+        header["schedule"] = {
+            **header["schedule"],
+            "first_step": case.header.schedule.first_step + tokens,
+        }
     return header
 
 

@@ -1,7 +1,7 @@
 """Feature maps phi of keys and queries.
 
-The same map with the same parameters acts on keys and queries. Each kind is one settings model and one
-function. Specified in specs/feature_maps.md.
+The same map with the same parameters acts on keys and queries. Each kind is one settings model and
+one function. Specified in specs/feature_maps.md.
 
 Kernels, bounds, capacity, special cases, cost and pullbacks: PHI-11 to PHI-16.
 """
@@ -63,7 +63,9 @@ class ResidualMlp(Frozen):
 
 
 class Polynomial(Frozen):
-    """Each monomial up to `degree` once, weighted so that <phi(q), phi(k)> = sum_i coefficients[i] (q.k)^i."""
+    """Each monomial up to `degree` once, weighted so that <phi(q), phi(k)> = sum_i coefficients[i]
+    (q.k)^i.
+    """
 
     kind: Literal["polynomial"] = "polynomial"
     degree: Degree = 2
@@ -79,7 +81,10 @@ class Polynomial(Frozen):
     @model_validator(mode="after")
     def _count(self) -> Polynomial:
         if self.coefficients is not None and len(self.coefficients) != self.degree + 1:
-            raise ValueError(f"coefficients: {len(self.coefficients)} given, degree {self.degree} needs a_0 .. a_{self.degree}")
+            raise ValueError(
+                f"coefficients: {len(self.coefficients)} given, degree {self.degree} needs "
+                f"a_0 .. a_{self.degree}"
+            )
         return self
 
     def weights(self) -> tuple[float, ...]:
@@ -111,10 +116,20 @@ class Sketch(Frozen):
 
 
 FeatureMap = Annotated[
-    Identity | Linear | RandomFourier | Elu | ResidualMlp | Polynomial | Monomials | Elementwise | Sketch, Field(discriminator="kind")
+    Identity
+    | Linear
+    | RandomFourier
+    | Elu
+    | ResidualMlp
+    | Polynomial
+    | Monomials
+    | Elementwise
+    | Sketch,
+    Field(discriminator="kind"),
 ]
 
-#: Tensors that each kind needs and their axes; in a case file they are in/phi/NAME, and in/proj for the sketch.
+#: Tensors that each kind needs and their axes; in a case file they are in/phi/NAME, and in/proj for
+#: the sketch.
 TENSORS: dict[str, dict[str, str]] = {
     "linear": {"W": "d_phi d_in"},
     "random_fourier": {"W": "d_phi d_in", "b": "d_phi"},
@@ -136,7 +151,8 @@ def apply(feature_map: FeatureMap, parameters: Parameters, x: Array) -> Array:
         (..., d_phi).
 
     Raises:
-        ValueError: x that is not an array of finite floating numbers; a tensor of the map that is missing or misshapen.
+        ValueError: x that is not an array of finite floating numbers; a tensor of the map that is
+            missing or misshapen.
 
     Source: PHI-1 to PHI-10.
     """
@@ -157,10 +173,15 @@ def of_checked(feature_map: FeatureMap, parameters: Parameters, x: Array) -> Arr
 
 
 def _check_tensors(feature_map: FeatureMap, parameters: Parameters, d_in: int) -> None:
-    sizes: dict[str, Any] = {"d_in": (d_in, "the argument"), "d_sketch": (d_in + d_in * d_in, "d_in + d_in^2")}
+    sizes: dict[str, Any] = {
+        "d_in": (d_in, "the argument"),
+        "d_sketch": (d_in + d_in * d_in, "d_in + d_in^2"),
+    }
     for name, axes in TENSORS.get(feature_map.kind, {}).items():
         if name not in parameters:
-            raise ValueError(f"feature map {feature_map.kind}: {name}: missing, axes ({axes}) are needed")
+            raise ValueError(
+                f"feature map {feature_map.kind}: {name}: missing, axes ({axes}) are needed"
+            )
         bind_dims(name, parameters[name].shape, axes, sizes)
 
 
@@ -182,7 +203,9 @@ def _polynomial(f: Polynomial, p: Parameters, x: Array) -> Array:
     parts = []
     for indices, constants in _monomial_blocks(x.shape[-1], f.weights()):
         weights = beside(constants.astype(x.dtype), x)
-        product: Array = weights if len(indices) else ops.ones_like(x, shape=(*x.shape[:-1], 1)) * weights
+        product: Array = (
+            weights if len(indices) else ops.ones_like(x, shape=(*x.shape[:-1], 1)) * weights
+        )
         for column in indices:
             product = ops.index(x, (..., column)) * product
         parts.append(product)
@@ -191,7 +214,9 @@ def _polynomial(f: Polynomial, p: Parameters, x: Array) -> Array:
 
 @functools.lru_cache(maxsize=64)
 def _monomial_blocks(d: int, coefficients: tuple[float, ...]) -> tuple[tuple[Any, Any], ...]:
-    """Per degree: index columns of the monomials in lexicographic order, and sqrt(a_i * multinomial)."""
+    """Per degree: index columns of the monomials in lexicographic order, and sqrt(a_i *
+    multinomial).
+    """
     blocks = []
     for degree, a in enumerate(coefficients):
         if degree == 0:
@@ -199,7 +224,10 @@ def _monomial_blocks(d: int, coefficients: tuple[float, ...]) -> tuple[tuple[Any
                 blocks.append(((), np.array([math.sqrt(a)])))
             continue
         tuples = list(itertools.combinations_with_replacement(range(d), degree))
-        counts = [math.factorial(degree) // math.prod(math.factorial(t.count(i)) for i in set(t)) for t in tuples]
+        counts = [
+            math.factorial(degree) // math.prod(math.factorial(t.count(i)) for i in set(t))
+            for t in tuples
+        ]
         columns = tuple(np.array(tuples).T)
         blocks.append((columns, np.sqrt(a * np.array(counts, dtype=float))))
     return tuple(blocks)
@@ -225,7 +253,9 @@ def _sketch(f: Sketch, p: Parameters, x: Array) -> Array:
 _MAPS: dict[str, Callable[[Any, Parameters, Array], Array]] = {
     "identity": lambda f, p, x: x,
     "linear": lambda f, p, x: _map_rows(x, p["W"]),
-    "random_fourier": lambda f, p, x: math.sqrt(2.0 / p["b"].shape[-1]) * ops.cos(_map_rows(x, p["W"]) + p["b"]),
+    "random_fourier": lambda f, p, x: (
+        math.sqrt(2.0 / p["b"].shape[-1]) * ops.cos(_map_rows(x, p["W"]) + p["b"])
+    ),
     "elu": lambda f, p, x: _elu(x),
     "residual_mlp": _residual,
     "polynomial": _polynomial,
@@ -236,19 +266,34 @@ _MAPS: dict[str, Callable[[Any, Parameters, Array], Array]] = {
 
 
 def d_phi(feature_map: FeatureMap, d_in: int, parameters: Parameters | None = None) -> int:
-    """Number of features of a map on d_in inputs; maps with tensors take it from them (PHI-2 to PHI-10)."""
+    """Number of features of a map on d_in inputs; maps with tensors take it from them (PHI-2 to
+    PHI-10).
+    """
     if feature_map.kind == "polynomial":
-        return sum(math.comb(d_in + n - 1, n) for n, a in enumerate(feature_map.weights()) if n > 0 or a > 0)
+        return sum(
+            math.comb(d_in + n - 1, n)
+            for n, a in enumerate(feature_map.weights())
+            if n > 0 or a > 0
+        )
     if feature_map.kind == "monomials":
         return d_in + d_in * (d_in + 1) // 2
     if feature_map.kind in ("linear", "random_fourier", "sketch"):
         tensors = parameters or {}
         _check_tensors(feature_map, tensors, d_in)
-        return int(tensors["proj"].shape[1] if feature_map.kind == "sketch" else tensors["W"].shape[0])
+        return int(
+            tensors["proj"].shape[1] if feature_map.kind == "sketch" else tensors["W"].shape[0]
+        )
     return d_in
 
 
-def init(feature_map: FeatureMap, d_in: int, seed: int, *, features: int | None = None, hidden: int | None = None) -> dict[str, Array]:
+def init(
+    feature_map: FeatureMap,
+    d_in: int,
+    seed: int,
+    *,
+    features: int | None = None,
+    hidden: int | None = None,
+) -> dict[str, Array]:
     """Tensors of a map, drawn from the counter-based generator Philox with `seed` (PHI-4).
 
     Args:
@@ -264,7 +309,10 @@ def init(feature_map: FeatureMap, d_in: int, seed: int, *, features: int | None 
         W = draw.standard_normal((m, d_in)) / feature_map.bandwidth
         return {"W": W, "b": draw.uniform(0.0, 2.0 * math.pi, m)}
     if feature_map.kind == "residual_mlp":
-        return {"W1": draw.standard_normal((h, d_in)) / math.sqrt(d_in), "W2": draw.standard_normal((d_in, h)) / math.sqrt(h)}
+        return {
+            "W1": draw.standard_normal((h, d_in)) / math.sqrt(d_in),
+            "W2": draw.standard_normal((d_in, h)) / math.sqrt(h),
+        }
     if feature_map.kind == "sketch":
         rows = d_in + d_in * d_in
         return {"proj": draw.standard_normal((rows, m)) / math.sqrt(rows)}

@@ -15,7 +15,8 @@ from pydantic import model_validator
 from atlas_ref.types import Array, Dims, Frozen, check_array
 from tape import ops
 
-#: Initial biases (GATES-8): sigmoid(3.0) = 0.953 kept per token, sigmoid(1.5) = 0.818, softplus(-4.6) = 0.010.
+#: Initial biases (GATES-8): sigmoid(3.0) = 0.953 kept per token, sigmoid(1.5) = 0.818,
+#: softplus(-4.6) = 0.010.
 INITIAL_BIAS = {"retain": 3.0, "forget": -3.0, "momentum": 1.5, "step_size": -4.6}
 
 GateKind = Literal["retain", "forget", "none"]
@@ -24,8 +25,9 @@ GateKind = Literal["retain", "forget", "none"]
 class Gates(Frozen):
     """The gates of one token as columns that scale rows (GATES-1, GATES-3, GATES-4).
 
-    Each is (..., 1, 1), one number for the whole memory, or (..., d_out, 1), one per output dimension. With a time axis in front
-    they are those of a sequence. `retain` is the factor of M also where the convention calls the gate forget.
+    Each is (..., 1, 1), one number for the whole memory, or (..., d_out, 1), one per output
+    dimension. With a time axis in front they are those of a sequence. `retain` is the factor of M
+    also where the convention calls the gate forget.
 
     Attributes:
         retain: r in M_t = r M_{t-1} - ..., within [0, 1]; None for 1.
@@ -53,7 +55,9 @@ class Gates(Frozen):
             low = None if name == "window_weights" else 0.0
             check_array(name, value, Dims("...", low=low, high=high.get(name)))
             if len(value.shape) < 2 or value.shape[-1] != 1:
-                raise ValueError(f"{name}: shape {value.shape}, expected a column (..., 1, 1) or (..., n, 1)")
+                raise ValueError(
+                    f"{name}: shape {value.shape}, expected a column (..., 1, 1) or (..., n, 1)"
+                )
         return self
 
 
@@ -84,8 +88,18 @@ class GateSet(Frozen):
         return self
 
 
-def init(names: tuple[str, ...], *, heads: int, d_in: int, d_out: int, per_dimension: bool, forget: bool, draw: Any) -> GateSet:
-    """Parameters of gates that start at their initial biases for every token, up to small weights (GATES-8).
+def init(
+    names: tuple[str, ...],
+    *,
+    heads: int,
+    d_in: int,
+    d_out: int,
+    per_dimension: bool,
+    forget: bool,
+    draw: Any,
+) -> GateSet:
+    """Parameters of gates that start at their initial biases for every token, up to small weights
+    (GATES-8).
 
     Args:
         names: of the gates, of retain, momentum, step_size.
@@ -97,7 +111,9 @@ def init(names: tuple[str, ...], *, heads: int, d_in: int, d_out: int, per_dimen
     maps = {}
     for name in names:
         bias = INITIAL_BIAS["forget" if name == "retain" and forget else name]
-        maps[name] = GateParams(W=0.02 * draw.standard_normal((heads, n, d_in + d_out)), b=np.full((heads, n), bias))
+        maps[name] = GateParams(
+            W=0.02 * draw.standard_normal((heads, n, d_in + d_out)), b=np.full((heads, n), bias)
+        )
     return GateSet(**maps)
 
 
@@ -111,8 +127,9 @@ def compute(params: GateSet, k: Array, v: Array) -> dict[str, Array]:
         v (B, H, T, d_out): values.
 
     Returns:
-        name -> (B, H, T) for scalar gates, (B, H, T, d_out) for one gate per output dimension; `retain` is the value of the
-        gate, which the gate axis then takes as the share to keep or to forget.
+        name -> (B, H, T) for scalar gates, (B, H, T, d_out) for one gate per output dimension;
+        `retain` is the value of the gate, which the gate axis then takes as the share to keep or to
+        forget.
     """
     kv = ops.concatenate([k, v], axis=-1)
     values = {}
@@ -126,7 +143,9 @@ def compute(params: GateSet, k: Array, v: Array) -> dict[str, Array]:
 
 
 def multiplier(value: Array, kind: GateKind) -> Array:
-    """The factor r of M from the gate's value: itself for retain, one minus it for forget (GATES-2)."""
+    """The factor r of M from the gate's value: itself for retain, one minus it for forget
+    (GATES-2).
+    """
     return 1.0 - value if kind == "forget" else value
 
 

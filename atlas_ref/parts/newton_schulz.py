@@ -32,21 +32,28 @@ Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class NewtonSchulz(Frozen):
-    """Settings of Newton-Schulz; each key is part of the contract, since variants differ by 25 to 50 % (NS-2, NS-15).
+    """Settings of Newton-Schulz; each key is part of the contract, since variants differ by 25 to
+    50 % (NS-2, NS-15).
 
     Attributes:
-        coefficients: muon, cubic, polar_express, or explicit rows (a, b, c), one a step, the last repeated.
+        coefficients: muon, cubic, polar_express, or explicit rows (a, b, c), one a step, the last
+            repeated.
         steps: number of polynomial steps, 1 to 1000 (for none, set `newton_schulz` to none).
         eps: added to, or floor of, the norm, see guard.
         norm_factor: factor of the norm that divides.
-        guard: add (norm + eps), clamp (max(norm, eps)), return (the input itself below eps, else add).
-        transpose: tall (work on the transpose where rows exceed columns) or never; the same function.
+        guard: add (norm + eps), clamp (max(norm, eps)), return (the input itself below eps, else
+            add).
+        transpose: tall (work on the transpose where rows exceed columns) or never; the same
+            function.
         scale: factor of the result: "1", "sqrt" of max(1, rows/columns), "norm" of the input.
-        argument: what the rule passes in and keeps: S, nesterov, written_back, accumulated (OMEGA-8).
+        argument: what the rule passes in and keeps: S, nesterov, written_back, accumulated
+            (OMEGA-8).
         lower_bound: smallest relative singular value that polar_express is made for.
     """
 
-    coefficients: Literal["muon", "cubic", "polar_express"] | tuple[tuple[Number, Number, Number], ...] = "muon"
+    coefficients: (
+        Literal["muon", "cubic", "polar_express"] | tuple[tuple[Number, Number, Number], ...]
+    ) = "muon"
     steps: Annotated[int, Field(ge=1, le=1000)] = 5
     eps: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1e-7
     norm_factor: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
@@ -84,7 +91,8 @@ def coefficient_table(settings: NewtonSchulz) -> tuple[Coefficients, ...]:
 
 @functools.lru_cache(maxsize=64)
 def polar_express(lower_bound: float, steps: int) -> tuple[Coefficients, ...]:
-    """Rows of odd quintics, each minimax for 1 on the image of the interval under those before (NS-5).
+    """Rows of odd quintics, each minimax for 1 on the image of the interval under those before
+    (NS-5).
 
         p_i = argmin max_{x in [l_i, u_i]} |1 - p(x)|,   l_0 = lower_bound, u_0 = 1,
         [l_{i+1}, u_{i+1}] = [1 - E_i, 1 + E_i]
@@ -93,7 +101,9 @@ def polar_express(lower_bound: float, steps: int) -> tuple[Coefficients, ...]:
     """
     rows: list[Coefficients] = []
     low, high = Decimal(lower_bound), Decimal(1)
-    with localcontext(prec=DIGITS - low.adjusted()):  # ill-conditioned on short intervals; 1 - E holds a tiny lower bound
+    with localcontext(
+        prec=DIGITS - low.adjusted()
+    ):  # ill-conditioned on short intervals; 1 - E holds a tiny lower bound
         for _ in range(steps):
             if high - low < Decimal("1e-5"):
                 rows.append(LIMIT)
@@ -112,12 +122,16 @@ def _minimax(low: Decimal, high: Decimal) -> tuple[tuple[Decimal, Decimal, Decim
     q, r = (3 * low + high) / 4, (low + 3 * high) / 4
     while True:
         # p = 1 - E, 1 + E, 1 - E, 1 + E at the four points
-        points = zip((low, q, r, high), (Decimal(1), Decimal(-1), Decimal(1), Decimal(-1)), strict=True)
+        points = zip(
+            (low, q, r, high), (Decimal(1), Decimal(-1), Decimal(1), Decimal(-1)), strict=True
+        )
         a, b, c, error = _solve([[x, x**3, x**5, sign, Decimal(1)] for x, sign in points])
         root = (9 * b * b - 20 * a * c).sqrt()  # of p'(x) = a + 3 b x^2 + 5 c x^4
         before = q, r
         q, r = ((-3 * b - root) / (10 * c)).sqrt(), ((-3 * b + root) / (10 * c)).sqrt()
-        if abs(q - before[0]) + abs(r - before[1]) <= Decimal("1e-40"):  # not E, which barely moves where low is tiny
+        if abs(q - before[0]) + abs(r - before[1]) <= Decimal(
+            "1e-40"
+        ):  # not E, which barely moves where low is tiny
             return (a, b, c), error
 
 
@@ -139,7 +153,8 @@ def newton_schulz(S: Array, settings: NewtonSchulz) -> Array:
 
         X_0 = S / (norm_factor ||S||_F + eps),   A = X X^T,   X <- a X + (b A + c A^2) X
 
-    It is an odd polynomial p of the singular values, NS(S) = U p(sigma / (||S|| + eps)) V^T, not the polar factor.
+    It is an odd polynomial p of the singular values, NS(S) = U p(sigma / (||S|| + eps)) V^T, not
+    the polar factor.
 
     Args:
         S (..., d_out, d_phi): matrices.
@@ -192,12 +207,18 @@ def _scale(S: Array, settings: NewtonSchulz) -> Array:
     return math.sqrt(max(1.0, S.shape[-2] / S.shape[-1])) if settings.scale == "sqrt" else 1.0
 
 
-# -- the opaque block: in place, in groups that stay near a processor, over threads -----------------------------------
+# -- the opaque block: in place, in groups that stay near a processor, over threads ----------------
 
-GROUP_BYTES = 2**20  # of smaller groups threads contend for the GIL, which every call needs at its end
+GROUP_BYTES = (
+    2**20
+)  # of smaller groups threads contend for the GIL, which every call needs at its end
 KEPT_BYTES = 5 * 2**20  # of all iterates that a group keeps for its backward
-THREAD_WORK = 2**22  # multiply-adds of one step below which a second thread costs more than it saves
-BLAS_WORK = 2**20  # multiply-adds of one product above which the BLAS has threads of its own, which would contend with ours
+THREAD_WORK = (
+    2**22
+)  # multiply-adds of one step below which a second thread costs more than it saves
+# multiply-adds of one product above which the BLAS has threads of its own, which would contend with
+# ours
+BLAS_WORK = 2**20
 
 
 @functools.lru_cache(maxsize=256)
@@ -232,7 +253,9 @@ def _forward(S: Array, settings: NewtonSchulz) -> Array:
 
 
 def _matrices(S: Array) -> Array:
-    """S with one leading axis and contiguous, so that norms are summed in the same order in every group."""
+    """S with one leading axis and contiguous, so that norms are summed in the same order in every
+    group.
+    """
     x = S.reshape(math.prod(S.shape[:-2]), *S.shape[-2:])
     return x.copy() if on_host(x) and not x.flags.c_contiguous else x
 
@@ -278,8 +301,8 @@ def _polynomial_steps(X: Array, table: tuple[Coefficients, ...]) -> None:
 def _gram(X: Array, out: Array) -> None:
     """Compute X X^T into `out`.
 
-    A small product is twice as fast with a contiguous right side. A large one the BLAS computes on several threads, and only half
-    of it, since the result is symmetric.
+    A small product is twice as fast with a contiguous right side. A large one the BLAS computes on
+    several threads, and only half of it, since the result is symmetric.
     """
     if X.shape[-2] ** 2 * X.shape[-1] > BLAS_WORK:
         np.matmul(X, X.swapaxes(-1, -2), out=out)
@@ -289,7 +312,8 @@ def _gram(X: Array, out: Array) -> None:
 
 
 def _in_groups(work: Callable[[slice], None], X: Array, size_of_group: int) -> None:
-    """Run `work` over groups of matrices of at most `size_of_group` bytes, on several threads where that pays.
+    """Run `work` over groups of matrices of at most `size_of_group` bytes, on several threads where
+    that pays.
 
     Every matrix is computed alone, so the result does not depend on groups or threads.
     """
@@ -347,7 +371,9 @@ def _backward_steps(X: Array, D: Array, table: tuple[Coefficients, ...]) -> None
     A, B, dA, other = (np.empty_like(X, shape=(*X.shape[:-1], X.shape[-2])) for _ in range(4))
     Y, x_T = np.empty_like(X), np.empty_like(X, shape=(*X.shape[:-2], X.shape[-1], X.shape[-2]))
     for (a, b, c), x in zip(reversed(table), reversed(arguments), strict=True):
-        x_T[...] = x.swapaxes(-1, -2)  # a product with a contiguous factor is faster, and there are two
+        x_T[...] = x.swapaxes(
+            -1, -2
+        )  # a product with a contiguous factor is faster, and there are two
         np.matmul(x, x_T, out=A)
         np.matmul(D, x_T, out=B)  # dB
         np.matmul(B, A, out=dA)

@@ -1,7 +1,7 @@
 """The window: the last c pairs of Omega's gradient, and their weights.
 
-Rows run from the oldest token to the newest. A missing token is a row of zeros, which contributes nothing
-to any gradient. Weights are indexed by lag where users see them, [t, j] for token t - j.
+Rows run from the oldest token to the newest. A missing token is a row of zeros, which contributes
+nothing to any gradient. Weights are indexed by lag where users see them, [t, j] for token t - j.
 
 Specified in specs/window.md.
 
@@ -77,13 +77,20 @@ class Product(Frozen):
         return self
 
 
-WindowWeights = Annotated[Uniform | Ones | Decay | Softmax | Gate | Product, Field(discriminator="kind")]
+WindowWeights = Annotated[
+    Uniform | Ones | Decay | Softmax | Gate | Product, Field(discriminator="kind")
+]
 Product.model_rebuild()
 
 #: Parameters that each kind needs and their axes; in a case file they are in/param/NAME.
 TENSORS: dict[str, dict[str, str]] = {
     "softmax": {"window_logits": "H c"},
-    "gate": {"window_W1": "H gate_hidden d_model", "window_b1": "H gate_hidden", "window_W2": "H gate_hidden", "window_b2": "H"},
+    "gate": {
+        "window_W1": "H gate_hidden d_model",
+        "window_b1": "H gate_hidden",
+        "window_W2": "H gate_hidden",
+        "window_b2": "H",
+    },
 }
 
 
@@ -96,27 +103,46 @@ def tensors(weights: WindowWeights) -> dict[str, str]:
 
 def uses_gate(weights: WindowWeights) -> bool:
     """Whether tokens bring their own weight, so that initial window tokens need theirs."""
-    return weights.kind == "gate" or (weights.kind == "product" and any(uses_gate(each) for each in weights.of))
+    return weights.kind == "gate" or (
+        weights.kind == "product" and any(uses_gate(each) for each in weights.of)
+    )
 
 
-def init(weights: WindowWeights, *, heads: int, window: int, d_model: int, draw: Any, hidden: int = 16) -> dict[str, Array]:
-    """Parameters of a kind: logits 0, gates that start at 0.5 for every token (WINDOW-5, WINDOW-6)."""
+def init(
+    weights: WindowWeights, *, heads: int, window: int, d_model: int, draw: Any, hidden: int = 16
+) -> dict[str, Array]:
+    """Parameters of a kind: logits 0, gates that start at 0.5 for every token (WINDOW-5,
+    WINDOW-6).
+    """
     shapes = {"H": heads, "c": window, "gate_hidden": hidden, "d_model": d_model}
     parameters: dict[str, Array] = {}
     for name, axes in tensors(weights).items():
         size = tuple(shapes[axis] for axis in axes.split())
-        parameters[name] = draw.standard_normal(size) / np.sqrt(d_model) if name == "window_W1" else np.zeros(size)
+        parameters[name] = (
+            draw.standard_normal(size) / np.sqrt(d_model) if name == "window_W1" else np.zeros(size)
+        )
     return parameters
 
 
-def by_lag(weights: WindowWeights, parameters: Mapping[str, Array], *, window: int, heads: int, like: Array = None) -> Array | None:
-    """Weights by lag: the product of all kinds but gate, None where there is none (WINDOW-3 to WINDOW-5).
+def by_lag(
+    weights: WindowWeights,
+    parameters: Mapping[str, Array],
+    *,
+    window: int,
+    heads: int,
+    like: Array = None,
+) -> Array | None:
+    """Weights by lag: the product of all kinds but gate, None where there is none (WINDOW-3 to
+    WINDOW-5).
 
     Returns:
-        (1, 1, 1, c), or with learned logits (1, H, 1, c); constant rows are of the dtype and the backend of `like`, else NumPy's float64.
+        (1, 1, 1, c), or with learned logits (1, H, 1, c); constant rows are of the dtype and the
+        backend of `like`, else NumPy's float64.
     """
     if weights.kind == "product":
-        factors = [by_lag(each, parameters, window=window, heads=heads, like=like) for each in weights.of]
+        factors = [
+            by_lag(each, parameters, window=window, heads=heads, like=like) for each in weights.of
+        ]
         return _product([each for each in factors if each is not None])
     if weights.kind == "gate":
         return None
@@ -131,7 +157,9 @@ def by_lag(weights: WindowWeights, parameters: Mapping[str, Array], *, window: i
 
 
 def by_token(weights: WindowWeights, parameters: Mapping[str, Array], x: Array) -> Array | None:
-    """Weights by token: the product of all gates, (B, H, T); None where there is no gate (WINDOW-6)."""
+    """Weights by token: the product of all gates, (B, H, T); None where there is no gate
+    (WINDOW-6).
+    """
     if weights.kind == "product":
         factors = [by_token(each, parameters, x) for each in weights.of]
         return _product([each for each in factors if each is not None])
@@ -151,7 +179,9 @@ def token_gates(parameters: Mapping[str, Array], x: Array) -> Array:
     """u = sigmoid(W2 silu(W1 x + b1) + b2), (B, T, d_model) -> (B, H, T) (WINDOW-6)."""
     W1, b1 = parameters["window_W1"], parameters["window_b1"]
     W2, b2 = parameters["window_W2"], parameters["window_b2"]
-    hidden = ops.silu(ops.expand_dims(x, 1) @ ops.transpose(W1) + ops.expand_dims(b1, -2))  # (B, H, T, hidden)
+    hidden = ops.silu(
+        ops.expand_dims(x, 1) @ ops.transpose(W1) + ops.expand_dims(b1, -2)
+    )  # (B, H, T, hidden)
     return ops.sigmoid((hidden @ ops.expand_dims(W2, -1))[..., 0] + ops.expand_dims(b2, -1))
 
 
@@ -181,7 +211,9 @@ def _lags(window: int) -> Callable[[Array], Array]:
 
     def plain(padded: Array) -> Array:
         T = padded.shape[-1] - window + 1
-        return ops.stack([padded[..., window - 1 - j : window - 1 - j + T] for j in range(window)], axis=-1)
+        return ops.stack(
+            [padded[..., window - 1 - j : window - 1 - j + T] for j in range(window)], axis=-1
+        )
 
     def forward(padded: Array) -> tuple[Array, tuple[int, ...]]:
         T, right = padded.shape[-1] - window + 1, padded.strides[-1]
@@ -202,7 +234,8 @@ def _lags(window: int) -> Callable[[Array], Array]:
 
 
 def slid(held: Array, rows: Array) -> list[Array]:
-    """The window after each push of a row, as views of one array without a copy per token (WINDOW-1).
+    """The window after each push of a row, as views of one array without a copy per token
+    (WINDOW-1).
 
     The last one is an array of its own, since a state must not keep a whole sequence.
 

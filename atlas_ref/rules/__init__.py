@@ -11,7 +11,9 @@ from atlas_ref.rules import delta, hebbian, omega, titans_lmm
 from atlas_ref.rules.rule import Rule
 
 #: Name -> rule, in the order in which tables list them.
-RULES: dict[str, Rule] = {rule.name: rule for rule in (omega.RULE, titans_lmm.RULE, delta.RULE, hebbian.RULE)}
+RULES: dict[str, Rule] = {
+    rule.name: rule for rule in (omega.RULE, titans_lmm.RULE, delta.RULE, hebbian.RULE)
+}
 
 _OF_CONFIG = {rule.Config: rule for rule in RULES.values()}
 
@@ -23,7 +25,10 @@ def rule_of(config: Any) -> Rule:
         ValueError: the configuration of no rule.
     """
     if type(config) not in _OF_CONFIG:
-        raise ValueError(f"config: the Config of a rule is needed, found {type(config).__module__}.{type(config).__qualname__}")
+        raise ValueError(
+            "config: the Config of a rule is needed, found "
+            f"{type(config).__module__}.{type(config).__qualname__}"
+        )
     return _OF_CONFIG[type(config)]
 
 

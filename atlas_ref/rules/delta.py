@@ -33,7 +33,8 @@ class Config(Frozen):
     Attributes:
         d_in, d_out: length of keys and queries; of values and reads.
         d_model, heads: length of a token and number of heads, for level token.
-        span: tokens between refreshes of a frozen reference, or of the memory that read chunk_start reads.
+        span: tokens between refreshes of a frozen reference, or of the memory that read chunk_start
+            reads.
         per_dimension_gates: one gate per output dimension instead of one per head.
         convention: a preset's name, a mapping of axes, or a `Convention`.
     """
@@ -62,7 +63,8 @@ class State(Frozen):
 
     Attributes:
         M (..., d_out, d_in): memory.
-        reference (..., d_out, d_in): memory at the start of the span or call; None before the first token.
+        reference (..., d_out, d_in): memory at the start of the span or call; None before the first
+            token.
         position: place of the next token in its span.
     """
 
@@ -71,10 +73,14 @@ class State(Frozen):
     position: Annotated[int, Field(ge=0)] = 0
 
 
-def start(config: Config, leading: tuple[int, ...] = (), *, dtype: Any = np.float64, M: Array = None) -> State:
+def start(
+    config: Config, leading: tuple[int, ...] = (), *, dtype: Any = np.float64, M: Array = None
+) -> State:
     """The state before the first token: M_0, zero unless given (DELTA-1)."""
     shape = (config.d_out, config.d_in)
-    M = sequence.initial("M", M, (*leading, *shape), zeros=lambda: backend.current().zeros((*leading, *shape), dtype))
+    M = sequence.initial(
+        "M", M, (*leading, *shape), zeros=lambda: backend.current().zeros((*leading, *shape), dtype)
+    )
     return restart(config, State.trusted(M=M))
 
 
@@ -117,7 +123,11 @@ def update(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Up
         M_ref = gates.retain * M_ref
     target = v if convention.value_sign == "minus" else -v
     residual = (M_ref @ ops.expand_dims(k, -1))[..., 0] - target  # (..., d_out)
-    s = 2.0 / config.d_out if isinstance(convention.gradient_scale, str) else convention.gradient_scale
+    s = (
+        2.0 / config.d_out
+        if isinstance(convention.gradient_scale, str)
+        else convention.gradient_scale
+    )
     gradient = ops.outer(residual if s == 1.0 else s * residual, k)  # (..., d_out, d_in)
 
     if convention.rate == "both":

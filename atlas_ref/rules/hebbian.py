@@ -3,7 +3,8 @@
     M_t = retain_t M_{t-1} + v_t k_t^T
     y_t = M_t q_t
 
-Specified in specs/hebbian.md. It is a rule of its own: no gate values turn Delta into it (errata E-A26).
+Specified in specs/hebbian.md. It is a rule of its own: no gate values turn Delta into it (errata
+E-A26).
 
 Its guarantees, cost, special cases and backward: HEBBIAN-6 to HEBBIAN-11.
 """
@@ -61,7 +62,8 @@ class State(Frozen):
 
     Attributes:
         M (..., d_out, d_in): memory.
-        reference (..., d_out, d_in): memory at the start of the span or call; None before the first token.
+        reference (..., d_out, d_in): memory at the start of the span or call; None before the first
+            token.
         position: place of the next token in its span.
     """
 
@@ -70,10 +72,14 @@ class State(Frozen):
     position: Annotated[int, Field(ge=0)] = 0
 
 
-def start(config: Config, leading: tuple[int, ...] = (), *, dtype: Any = np.float64, M: Array = None) -> State:
+def start(
+    config: Config, leading: tuple[int, ...] = (), *, dtype: Any = np.float64, M: Array = None
+) -> State:
     """The state before the first token: M_0, zero unless given (HEBBIAN-1)."""
     shape = (config.d_out, config.d_in)
-    M = sequence.initial("M", M, (*leading, *shape), zeros=lambda: backend.current().zeros((*leading, *shape), dtype))
+    M = sequence.initial(
+        "M", M, (*leading, *shape), zeros=lambda: backend.current().zeros((*leading, *shape), dtype)
+    )
     return restart(config, State.trusted(M=M))
 
 

@@ -9,8 +9,8 @@
 
 Specified in specs/omega.md. Source: Atlas (2505.23735) Eqs 9, 10, 32, 33.
 
-Its guarantees, cost, special cases and backward: OMEGA-14 to OMEGA-26. Settings that make it the same
-function: CONV-39 to CONV-62.
+Its guarantees, cost, special cases and backward: OMEGA-14 to OMEGA-26. Settings that make it the
+same function: CONV-39 to CONV-62.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class Config(Frozen):
         d_in, d_out: length of keys and queries; of values and reads.
         d_model, heads: length of a token and number of heads, for level token.
         window: c, tokens that the gradient looks at.
-        span: tokens between refreshes of a frozen reference, or of the memory that read chunk_start reads.
+        span: tokens between refreshes of a frozen reference, or of the memory that read chunk_start
+            reads.
         feature_map, features: phi, and its d_phi where the kind leaves it open.
         window_weights: kind of the weights of window tokens at level token.
         per_dimension_gates: one gate per output dimension instead of one per head.
@@ -71,8 +72,13 @@ class Config(Frozen):
     @model_validator(mode="after")
     def _possible(self) -> Self:
         sequence.require_span(self.convention, self.span)
-        if self.convention.order == "momentum_then_window" and self.convention.argument == "written_back":
-            raise ValueError("newton_schulz.argument: written_back is not defined for order momentum_then_window")
+        if (
+            self.convention.order == "momentum_then_window"
+            and self.convention.argument == "written_back"
+        ):
+            raise ValueError(
+                "newton_schulz.argument: written_back is not defined for order momentum_then_window"
+            )
         return self
 
     @property
@@ -87,13 +93,17 @@ class State(Frozen):
 
     Attributes:
         M (..., d_out, d_phi): memory.
-        S (..., d_out, d_phi): momentum; under momentum_then_window the momentum before the window sum.
-        keys (..., c, d_phi), values (..., c, d_out): the window, oldest first, zero rows where missing.
+        S (..., d_out, d_phi): momentum; under momentum_then_window the momentum before the window
+            sum.
+        keys (..., c, d_phi), values (..., c, d_out): the window, oldest first, zero rows where
+            missing.
         filled: tokens in the window.
-        reference (..., d_out, d_phi): memory at the start of the span or call; None before the first token.
+        reference (..., d_out, d_phi): memory at the start of the span or call; None before the
+            first token.
         position: place of the next token in its span.
         residuals (..., c, d_out): under carry, the residual of each window token when it arrived.
-        momenta (..., c, d_out, d_phi): under momentum_then_window, the momentum of each window token.
+        momenta (..., c, d_out, d_phi): under momentum_then_window, the momentum of each window
+            token.
         token_gates (..., c): the weight that each window token brought, where tokens bring one.
     """
 
@@ -109,10 +119,21 @@ class State(Frozen):
     token_gates: Annotated[Array, Dims("... c", optional=True)] = None
 
 
-def start(config: Config, leading: tuple[int, ...] = (), *, dtype: Any = np.float64, M: Array = None, S: Array = None) -> State:
-    """The state before the first token: M_0 and S_0 (zero unless given), an empty window (OMEGA-1)."""
+def start(
+    config: Config,
+    leading: tuple[int, ...] = (),
+    *,
+    dtype: Any = np.float64,
+    M: Array = None,
+    S: Array = None,
+) -> State:
+    """The state before the first token: M_0 and S_0 (zero unless given), an empty window
+    (OMEGA-1).
+    """
     shape = (config.d_out, config.d_phi)
-    M = sequence.initial("M", M, (*leading, *shape), zeros=lambda: backend.current().zeros((*leading, *shape), dtype))
+    M = sequence.initial(
+        "M", M, (*leading, *shape), zeros=lambda: backend.current().zeros((*leading, *shape), dtype)
+    )
     S = sequence.initial("S", S, M.shape, zeros=lambda: ops.zeros_like(M), exact=True)
     return restart(config, State.trusted(M=M, S=S))
 
@@ -132,7 +153,9 @@ def restart(config: Config, state: State) -> State:
         reference=None,
         position=sequence.first_position(config),
         residuals=values if stores_residuals(config) else None,
-        momenta=ops.zeros_like(M, shape=(*lead, c, *M.shape[-2:])) if config.convention.order == "momentum_then_window" else None,
+        momenta=ops.zeros_like(M, shape=(*lead, c, *M.shape[-2:]))
+        if config.convention.order == "momentum_then_window"
+        else None,
         token_gates=None,
     )
 
@@ -156,7 +179,8 @@ def write(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Sta
         v (..., d_out): the value.
         gates: this token's gates; window_weights (..., c, 1), oldest first.
 
-    Reduces to: titans_lmm for c = 1, gamma = 1, no feature map, no Newton-Schulz; delta when momentum is also 0.
+    Reduces to: titans_lmm for c = 1, gamma = 1, no feature map, no Newton-Schulz; delta when
+    momentum is also 0.
 
     Source: Atlas Eqs 9, 10, 32, 33; OMEGA-2 to OMEGA-11.
     """
@@ -169,7 +193,9 @@ def update(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Up
 
 
 def rest(config: Config, state: State, k: Array, v: Array) -> State:
-    """The state after an inactive token: it enters the window, M and S stay (OMEGA-13, WINDOW-17)."""
+    """The state after an inactive token: it enters the window, M and S stay (OMEGA-13,
+    WINDOW-17).
+    """
     return _rest(config, state, ops.slide(state.keys, k), ops.slide(state.values, v))
 
 
@@ -185,10 +211,12 @@ def read(config: Config, state: State, q: Array) -> Array:
     return (M @ q[..., None])[..., 0]
 
 
-# -- the parts of one write, from the window that already holds the token -----------------------------
+# -- the parts of one write, from the window that already holds the token --------------------------
 
 
-def _enter(config: Config, state: State, keys: Array, values: Array) -> Iterable[tuple[Array, Array]]:
+def _enter(
+    config: Config, state: State, keys: Array, values: Array
+) -> Iterable[tuple[Array, Array]]:
     """The window after each token has entered it (OMEGA-3, WINDOW-1)."""
     return zip(window.slid(state.keys, keys), window.slid(state.values, values), strict=True)
 
@@ -210,11 +238,15 @@ def _update(config: Config, state: State, keys: Array, values: Array, gates: Gat
     U = _orthogonalised(config, S, gradient, gates)
     M = _moved(config, state.M, _times(b, U), gates)
     S_next = U if config.convention.argument == "written_back" else S
-    after = state.replaced(M=M, S=S_next, keys=keys, values=values, filled=_filled(config, state), residuals=residuals)
+    after = state.replaced(
+        M=M, S=S_next, keys=keys, values=values, filled=_filled(config, state), residuals=residuals
+    )
     return Update(residual, gradient, S, U, M, after)
 
 
-def _update_momentum_first(config: Config, state: State, keys: Array, values: Array, gates: Gates) -> Update:
+def _update_momentum_first(
+    config: Config, state: State, keys: Array, values: Array, gates: Gates
+) -> Update:
     """One write under order momentum_then_window (OMEGA-11, CONV-16).
 
     Z_t = momentum_t Z_{t-1} + a_t s e_t phi_t^T,    S_t = sum_j gamma[t,j] Z_{t-j}
@@ -227,12 +259,16 @@ def _update_momentum_first(config: Config, state: State, keys: Array, values: Ar
     S = ops.sum(ops.expand_dims(gates.window_weights, -1) * momenta, axis=-3)
     U = _orthogonalised(config, S, gradient, gates)
     M = _moved(config, state.M, _times(b, U), gates)
-    after = state.replaced(M=M, S=Z, keys=keys, values=values, filled=_filled(config, state), momenta=momenta)
+    after = state.replaced(
+        M=M, S=Z, keys=keys, values=values, filled=_filled(config, state), momenta=momenta
+    )
     return Update(residual, gradient, S, U, M, after)
 
 
 def _rest(config: Config, state: State, keys: Array, values: Array) -> State:
-    """The state after the pair of an inactive token has entered the window; M and S stay (OMEGA-13, CONV-32)."""
+    """The state after the pair of an inactive token has entered the window; M and S stay (OMEGA-13,
+    CONV-32).
+    """
     after = state.replaced(keys=keys, values=values, filled=_filled(config, state))
     if state.momenta is not None:
         return after.replaced(momenta=_append_matrix(state.momenta, state.S))
@@ -245,7 +281,9 @@ def _filled(config: Config, state: State) -> int:
     return min(state.filled + 1, config.window)
 
 
-def _residual(config: Config, state: State, keys: Array, values: Array, retain: Array) -> tuple[Array, Array]:
+def _residual(
+    config: Config, state: State, keys: Array, values: Array, retain: Array
+) -> tuple[Array, Array]:
     """Residuals of the window tokens, and under carry also those stored at arrival.
 
     OMEGA-4, WINDOW-11, WINDOW-13, CONV-5, CONV-10, CONV-31.
@@ -268,7 +306,7 @@ def _residual(config: Config, state: State, keys: Array, values: Array, retain: 
 
 
 def _older(config: Config, state: State) -> Array:
-    """Plain booleans (c, 1): window rows whose token belongs to an older span (WINDOW-10, CONV-14, WINDOW-14)."""
+    """Plain booleans (c, 1): rows of an older span (WINDOW-10, WINDOW-14, CONV-14)."""
     lags = np.arange(config.window)[::-1]
     return (lags > state.position)[:, None]
 
@@ -289,14 +327,15 @@ def _scale(config: Config) -> float:
 
 
 def _rates(rate: str, gates: Gates) -> tuple[Array, Array]:
-    """(a, b): the factor of the gradient in S and of the update in M; None stands for 1 (OMEGA-7)."""
+    """(a, b), the factors of the gradient in S and of the update in M; None is 1 (OMEGA-7)."""
     a = gates.step_size if rate in ("momentum", "both", "split") else None
-    b = gates.step_size if rate in ("memory", "both") else gates.step_size_memory if rate == "split" else None
-    return a, b
+    if rate == "split":
+        return a, gates.step_size_memory
+    return a, gates.step_size if rate in ("memory", "both") else None
 
 
 def _momentum(config: Config, S: Array, step: Array, gates: Gates) -> Array:
-    """S_t from S_{t-1} and a_t g_t, which enters with the sign that momentum_sign gives (OMEGA-6, CONV-8)."""
+    """S_t from S_{t-1} and a_t g_t, with the sign of momentum_sign (OMEGA-6, CONV-8)."""
     signed = step if config.convention.momentum_sign == "plus" else -step
     return signed if gates.momentum is None else gates.momentum * S + signed
 
@@ -306,7 +345,7 @@ def _times(factor: Array, x: Array) -> Array:
 
 
 def _orthogonalised(config: Config, S: Array, gradient: Array, gates: Gates) -> Array:
-    """U from S: Newton-Schulz of the argument that the convention names (OMEGA-8, CONV-17, CONV-22)."""
+    """U from S: Newton-Schulz of the chosen argument (OMEGA-8, CONV-17, CONV-22)."""
     convention = config.convention
     if not convention.has_newton_schulz or convention.argument == "accumulated":
         return S
@@ -317,7 +356,7 @@ def _orthogonalised(config: Config, S: Array, gradient: Array, gates: Gates) -> 
 
 
 def _moved(config: Config, M: Array, change: Array, gates: Gates) -> Array:
-    """M_t from M_{t-1} and b_t U_t, with the sign that momentum_sign and direction give (OMEGA-10, CONV-9)."""
+    """M_t from M_{t-1} and b_t U_t, signed by momentum_sign and direction (OMEGA-10, CONV-9)."""
     convention = config.convention
     memory = _times(gates.retain, M)
     adds = (convention.momentum_sign == "minus") != (convention.direction == "ascent")
@@ -342,7 +381,10 @@ RULE = Rule(
             "OMEGA-12": "y out/y",
             "CONV-31": "out/M_ref",
             "OMEGA-28": "out",
-            "OMEGA-23": ("grad/q grad/M0 grad/retain grad/log_retain trace_grad/M trace_grad/U trace_grad/phi_q trace_grad/retain"),
+            "OMEGA-23": (
+                "grad/q grad/M0 grad/retain grad/log_retain trace_grad/M trace_grad/U "
+                "trace_grad/phi_q trace_grad/retain"
+            ),
             "OMEGA-24": (
                 "grad/step_size grad/step_size_memory grad/momentum grad/log_momentum "
                 "grad/S0 trace_grad/S trace_grad/P trace_grad/gradient "

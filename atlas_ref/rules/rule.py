@@ -1,6 +1,7 @@
 """A rule of memory as data: its facts and its functions.
 
-Each rule module makes one `Rule`; `atlas_ref.rules.RULES` lists them. No other file compares names of rules.
+Each rule module makes one `Rule`; `atlas_ref.rules.RULES` lists them. No other file compares names
+of rules.
 """
 
 from __future__ import annotations
@@ -31,17 +32,19 @@ class Rule(NamedTuple):
     Attributes:
         name: of the rule in cases, specs and tables.
         gates: names of its gates.
-        clauses: clause of each op ("residual", "M", ...), of each result ("out/y", else "out"), of each gradient
-            ("grad/k", else "grad") and of each adjoint of an op ("trace_grad/M", else "trace_grad").
+        clauses: clause of each op ("residual", "M", ...), of each result ("out/y", else "out"), of
+            each gradient ("grad/k", else "grad") and of each adjoint of an op ("trace_grad/M", else
+            "trace_grad").
         has_error: whether a residual is taken against a memory, at a step size.
         has_momentum: whether a second matrix S carries gradients on.
         has_window: whether a write looks at earlier tokens, and a feature map may lift the keys.
         has_newton_schulz: whether Newton-Schulz may orthogonalise its updates.
         Config, State: classes of its settings and of its state.
-        start, restart: the state before the first token of a call; the same at the start of a packed sequence.
+        start, restart: the state before the first token of a call; the same at the start of a
+            packed sequence.
         write, rest, read: one token that writes, one that only enters the window, one query.
-        enter: pairs that the tokens of one packed sequence bring to `write` and `rest`: their own key and value, or
-            the window that they have entered.
+        enter: pairs that the tokens of one packed sequence bring to `write` and `rest`: their own
+            key and value, or the window that they have entered.
     """
 
     name: str

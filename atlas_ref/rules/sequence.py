@@ -1,7 +1,7 @@
 """A rule over a sequence: the part that all rules share.
 
-The axes gate, read, reference, layout, query_scale and norms live here, together with pulses, resets of
-packed sequences, spans and initial window contents. Specified in specs/conventions.md.
+The axes gate, read, reference, layout, query_scale and norms live here, together with pulses,
+resets of packed sequences, spans and initial window contents. Specified in specs/conventions.md.
 
 A call may be split anywhere: CONV-38.
 """
@@ -30,14 +30,16 @@ ParamsT = TypeVar("ParamsT", bound=Frozen)
 
 
 class Tokens(Frozen):
-    """A projected sequence of T tokens, with any leading axes: keys, values, queries and gates (CONV-27, CONV-28).
+    """A projected sequence of T tokens, with any leading axes: keys, values, queries and gates
+    (CONV-27, CONV-28).
 
     Attributes:
         k (..., T, d_in), v (..., T, d_out), q (..., T, d_in): before norms and feature map.
-        retain, momentum, step_size, step_size_memory: (..., T), or (..., T, d_out) for one per output
-            dimension; None where the rule or the convention has none.
+        retain, momentum, step_size, step_size_memory: (..., T), or (..., T, d_out) for one per
+            output dimension; None where the rule or the convention has none.
         window_weights (..., T, c): weight at t of token t - j.
-        window_gate (..., T): the weight that a token has at every lag; with both, their product counts.
+        window_gate (..., T): the weight that a token has at every lag; with both, their product
+            counts.
         active (T,): False where M and S stay; None for all True.
         reset (T,): True where a packed sequence starts; None for nowhere.
     """
@@ -59,38 +61,52 @@ class Tokens(Frozen):
         if self.k.shape[-2] == 0:
             raise ValueError(f"k: shape {self.k.shape} has no token, at least one is needed")
         scalar, per_dimension = self.k.shape[:-1], self.v.shape
-        for name, high in (("retain", 1.0), ("momentum", 1.0), ("step_size", None), ("step_size_memory", None)):
+        for name, high in (
+            ("retain", 1.0),
+            ("momentum", 1.0),
+            ("step_size", None),
+            ("step_size_memory", None),
+        ):
             value = getattr(self, name)
             if value is None:
                 continue
             check_array(name, value, Dims("...", low=0.0, high=high))
             if value.shape not in (scalar, per_dimension):
-                raise ValueError(f"{name}: shape {value.shape}, expected {scalar} or, one per output dimension, {per_dimension}")
+                raise ValueError(
+                    f"{name}: shape {value.shape}, expected {scalar} or, one per output "
+                    f"dimension, {per_dimension}"
+                )
         for name in ("active", "reset"):
             mask = getattr(self, name)
-            if mask is not None and (np.shape(mask) != (self.k.shape[-2],) or np.asarray(mask).dtype != np.bool_):
+            if mask is not None and (
+                np.shape(mask) != (self.k.shape[-2],) or np.asarray(mask).dtype != np.bool_
+            ):
                 raise ValueError(
-                    f"{name}: {np.asarray(mask).dtype} of shape {np.shape(mask)}, expected bool of shape ({self.k.shape[-2]},)"
+                    f"{name}: {np.asarray(mask).dtype} of shape {np.shape(mask)}, expected "
+                    f"bool of shape ({self.k.shape[-2]},)"
                 )
         return self
 
 
-def run(rule: Rule, config: Any, tokens: Tokens, state: Any, *, phi: Mapping[str, Array] | None = None) -> tuple[Any, Array]:
+def run(
+    rule: Rule, config: Any, tokens: Tokens, state: Any, *, phi: Mapping[str, Array] | None = None
+) -> tuple[Any, Array]:
     """Drive a rule over a sequence (CONV-29).
 
-    At each token, in this order: a reset; the start of a span; the write, or for an inactive token the
-    entry into the window alone; the read.
+    At each token, in this order: a reset; the start of a span; the write, or for an inactive token
+    the entry into the window alone; the read.
 
     Args:
-        state: from the rule's `start`, or from an earlier call, which this one then continues (CONV-38).
+        state: from the rule's `start`, or from an earlier call, which this one then continues
+            (CONV-38).
         phi: tensors of the feature map, by name.
 
     Returns:
         state after the last token, y (..., T, d_out).
 
     Raises:
-        ValueError: what is no rule, or a configuration, tokens or a state that contradict the rule, its convention or
-            each other.
+        ValueError: what is no rule, or a configuration, tokens or a state that contradict the rule,
+            its convention or each other.
     """
     check_call(rule, config, tokens, state)
     T = tokens.k.shape[-2]
@@ -102,19 +118,29 @@ def run(rule: Rule, config: Any, tokens: Tokens, state: Any, *, phi: Mapping[str
     entering = _entering(rule, config, keys, tokens.v, state, fresh, reset)
     per_query = ops.moveaxis(queries, -2, 0)
     with short_buffers():
-        state, y = _each_token(rule, config, state, fresh, zip(active, reset, entering, per_query, per_token, strict=True))
+        state, y = _each_token(
+            rule,
+            config,
+            state,
+            fresh,
+            zip(active, reset, entering, per_query, per_token, strict=True),
+        )
     return read_only_state(with_token_gates(config, tokens, state)), y
 
 
 def read_only_state(state: Any) -> Any:
-    """The state of the last token with its arrays read-only, as at every boundary, without a copy."""
+    """The state of the last token with its arrays read-only, as at every boundary, without a
+    copy.
+    """
     for array in state.__dict__.values():
         if isinstance(array, np.ndarray):
             array.flags.writeable = False
     return state
 
 
-def _each_token(rule: Rule, config: Any, state: Any, fresh: Any, tokens: Iterable[Any]) -> tuple[Any, Array]:
+def _each_token(
+    rule: Rule, config: Any, state: Any, fresh: Any, tokens: Iterable[Any]
+) -> tuple[Any, Array]:
     """The state after the last token and the read of each token (CONV-31, CONV-32)."""
     convention: Convention = config.convention
     spans = convention.frozen_reference or convention.read == "chunk_start"
@@ -144,7 +170,9 @@ def _each_token(rule: Rule, config: Any, state: Any, fresh: Any, tokens: Iterabl
 
 
 class _Reads:
-    """Reads in the order of tokens; queries of one memory read it at once, with the same bits (CMS-5)."""
+    """Reads in the order of tokens; queries of one memory read it at once, with the same bits
+    (CMS-5).
+    """
 
     def __init__(self, rule: Rule, config: Any) -> None:
         self.rule, self.config = rule, config
@@ -162,7 +190,9 @@ class _Reads:
         if len(self.queries) == 1:
             y = ops.expand_dims(self.rule.read(self.config, self.state, self.queries[0]), -2)
         else:
-            y = ops.moveaxis(self.rule.read(self.config, self.state, ops.stack(self.queries, axis=0)), 0, -2)
+            y = ops.moveaxis(
+                self.rule.read(self.config, self.state, ops.stack(self.queries, axis=0)), 0, -2
+            )
         self.pieces.append(y)
         self.queries = []
 
@@ -173,11 +203,18 @@ class _Reads:
         return self.pieces[0] if len(self.pieces) == 1 else ops.concatenate(self.pieces, axis=-2)
 
 
-def _entering(rule: Rule, config: Any, keys: Array, values: Array, state: Any, fresh: Any, reset: Array) -> Iterable[tuple[Array, Array]]:
+def _entering(
+    rule: Rule, config: Any, keys: Array, values: Array, state: Any, fresh: Any, reset: Array
+) -> Iterable[tuple[Array, Array]]:
     """The pairs of every token; after a reset they enter a fresh state (CONV-33)."""
     starts = np.union1d(0, np.nonzero(reset)[0]).tolist()
     for first, last in itertools.pairwise([*starts, len(reset)]):
-        yield from rule.enter(config, fresh if reset[first] else state, keys[..., first:last, :], values[..., first:last, :])
+        yield from rule.enter(
+            config,
+            fresh if reset[first] else state,
+            keys[..., first:last, :],
+            values[..., first:last, :],
+        )
 
 
 def require_span(convention: Convention, span: int | None) -> None:
@@ -191,7 +228,14 @@ def require_span(convention: Convention, span: int | None) -> None:
             raise ValueError(f"span: missing, {axis} chunk_start needs one")
 
 
-def initial(name: str, value: Array | None, shape: tuple[int, ...], *, zeros: Callable[[], Array], exact: bool = False) -> Array:
+def initial(
+    name: str,
+    value: Array | None,
+    shape: tuple[int, ...],
+    *,
+    zeros: Callable[[], Array],
+    exact: bool = False,
+) -> Array:
     """An initial memory or momentum, checked and read-only; zeros for None.
 
     Args:
@@ -208,11 +252,14 @@ def initial(name: str, value: Array | None, shape: tuple[int, ...], *, zeros: Ca
         return array
     check_array(name, value, Dims("..."))
     if value.shape[-len(shape) :] != shape or (exact and value.shape != shape):
-        raise ValueError(f"{name}: shape {value.shape}, expected {shape}" + ("" if exact else ", after any leading axes"))
+        raise ValueError(
+            f"{name}: shape {value.shape}, expected {shape}"
+            + ("" if exact else ", after any leading axes")
+        )
     return read_only(value)
 
 
-# -- spans --------------------------------------------------------------------------------------------
+# -- spans -----------------------------------------------------------------------------------------
 
 
 def first_position(config: Any) -> int:
@@ -220,7 +267,9 @@ def first_position(config: Any) -> int:
 
     0, or 1 where spans start at multiples counted from 1 (CONV-13, CONV-30).
     """
-    counted_from_one = config.convention.span_origin == "multiple" and config.convention.reference != "call_start"
+    counted_from_one = (
+        config.convention.span_origin == "multiple" and config.convention.reference != "call_start"
+    )
     return 1 % config.span if counted_from_one and config.span is not None else 0
 
 
@@ -234,7 +283,7 @@ def _next_position(config: Any, position: int) -> int:
     return int((position + 1) % config.span)
 
 
-# -- keys, queries and gates of the whole sequence ----------------------------------------------------
+# -- keys, queries and gates of the whole sequence -------------------------------------------------
 
 
 def normalised(x: Array, kind: str) -> Array:
@@ -272,18 +321,28 @@ def gates_by_token(config: Any, tokens: Tokens, state: Any) -> list[Gates]:
             return [None] * T
         return ops.moveaxis(gates.as_column(value, per_dimension=value.shape != scalar), -3, 0)
 
-    retain = None if tokens.retain is None else gates.multiplier(tokens.retain, config.convention.gate)
+    retain = (
+        None if tokens.retain is None else gates.multiplier(tokens.retain, config.convention.gate)
+    )
     weights = _window_weights(config, tokens, state)
-    parts = [columns(each) for each in (retain, tokens.momentum, tokens.step_size, tokens.step_size_memory)]
+    parts = [
+        columns(each)
+        for each in (retain, tokens.momentum, tokens.step_size, tokens.step_size_memory)
+    ]
     names = ("retain", "momentum", "step_size", "step_size_memory", "window_weights")
-    return [Gates.trusted(**dict(zip(names, each, strict=True))) for each in zip(*parts, weights, strict=True)]
+    return [
+        Gates.trusted(**dict(zip(names, each, strict=True)))
+        for each in zip(*parts, weights, strict=True)
+    ]
 
 
 def _window_weights(config: Any, tokens: Tokens, state: Any) -> Any:
     """Per token (..., c, 1), oldest first; None for rules without a window."""
     if getattr(config, "window", None) is None:
         return [None] * tokens.k.shape[-2]
-    oldest_first = ops.expand_dims(ops.flip(weights_by_lag(config, tokens, state), -1), -1)  # (..., T, c, 1)
+    oldest_first = ops.expand_dims(
+        ops.flip(weights_by_lag(config, tokens, state), -1), -1
+    )  # (..., T, c, 1)
     return ops.moveaxis(oldest_first, -3, 0)
 
 
@@ -298,11 +357,17 @@ def weights_by_lag(config: Any, tokens: Tokens, state: Any) -> Array:
         before = None if state.token_gates is None else state.token_gates[..., 1:]
         gate = window.gate_by_lag(tokens.window_gate, window=c, before=before)
         if tokens.reset is not None:
-            gate = ops.where(exists(tokens, state, c), gate, 0.0)  # a token before the reset brings nothing
+            gate = ops.where(
+                exists(tokens, state, c), gate, 0.0
+            )  # a token before the reset brings nothing
         weights = gate if weights is None else weights * gate
     if weights is None:
         weights = ops.ones_like(tokens.k, shape=(T, c)) * (1.0 / c)
-    if config.convention.window_edge == "renormalise" and c > 1 and config.convention.order == "window_then_momentum":
+    if (
+        config.convention.window_edge == "renormalise"
+        and c > 1
+        and config.convention.order == "window_then_momentum"
+    ):
         weights = window.renormalised(weights, exists(tokens, state, c))
     return weights
 
@@ -312,7 +377,9 @@ def exists(tokens: Tokens, state: Any, c: int) -> Array:
     T = tokens.k.shape[-2]
     fresh = np.zeros(T, bool) if tokens.reset is None else np.asarray(tokens.reset)
     token = np.arange(T)
-    start = np.maximum.accumulate(np.where(fresh, token, -min(state.filled, c)))  # where its sequence began, or would have
+    start = np.maximum.accumulate(
+        np.where(fresh, token, -min(state.filled, c))
+    )  # where its sequence began, or would have
     counts = token - start
     return np.arange(c)[None, :] <= counts[:, None]
 
@@ -322,7 +389,11 @@ def with_token_gates(config: Any, tokens: Tokens, state: Any) -> Any:
     if tokens.window_gate is None:
         return state
     c, gate = config.window, tokens.window_gate
-    held = state.token_gates if state.token_gates is not None else ops.zeros_like(gate, shape=(*gate.shape[:-1], c))
+    held = (
+        state.token_gates
+        if state.token_gates is not None
+        else ops.zeros_like(gate, shape=(*gate.shape[:-1], c))
+    )
     if tokens.reset is not None and np.any(tokens.reset):
         first = int(np.nonzero(tokens.reset)[0][-1])
         held, gate = ops.zeros_like(held), gate[..., first:]

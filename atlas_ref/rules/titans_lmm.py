@@ -5,8 +5,8 @@
     M_t = retain_t M_{t-1} - S_t
     y_t = M_t q_t
 
-Specified in specs/titans_lmm.md. Source: Titans (2501.00663) Eqs 13-15, whose S has the opposite sign
-(momentum_sign minus) and whose gate says what is forgotten (gate forget).
+Specified in specs/titans_lmm.md. Source: Titans (2501.00663) Eqs 13-15, whose S has the opposite
+sign (momentum_sign minus) and whose gate says what is forgotten (gate forget).
 
 Its guarantees, cost, special cases and backward: TITANS-8 to TITANS-15.
 """
@@ -35,7 +35,8 @@ class Config(Frozen):
     Attributes:
         d_in, d_out: length of keys and queries; of values and reads.
         d_model, heads: length of a token and number of heads, for level token.
-        span: tokens between refreshes of a frozen reference, or of the memory that read chunk_start reads.
+        span: tokens between refreshes of a frozen reference, or of the memory that read chunk_start
+            reads.
         per_dimension_gates: one gate per output dimension instead of one per head.
         convention: a preset's name, a mapping of axes, or a `Convention`.
     """
@@ -65,7 +66,8 @@ class State(Frozen):
     Attributes:
         M (..., d_out, d_in): memory.
         S (..., d_out, d_in): momentum.
-        reference (..., d_out, d_in): memory at the start of the span or call; None before the first token.
+        reference (..., d_out, d_in): memory at the start of the span or call; None before the first
+            token.
         position: place of the next token in its span.
     """
 
@@ -75,17 +77,28 @@ class State(Frozen):
     position: Annotated[int, Field(ge=0)] = 0
 
 
-def start(config: Config, leading: tuple[int, ...] = (), *, dtype: Any = np.float64, M: Array = None, S: Array = None) -> State:
+def start(
+    config: Config,
+    leading: tuple[int, ...] = (),
+    *,
+    dtype: Any = np.float64,
+    M: Array = None,
+    S: Array = None,
+) -> State:
     """The state before the first token: M_0 and S_0, zero unless given (TITANS-1)."""
     shape = (config.d_out, config.d_in)
-    M = sequence.initial("M", M, (*leading, *shape), zeros=lambda: backend.current().zeros((*leading, *shape), dtype))
+    M = sequence.initial(
+        "M", M, (*leading, *shape), zeros=lambda: backend.current().zeros((*leading, *shape), dtype)
+    )
     S = sequence.initial("S", S, M.shape, zeros=lambda: ops.zeros_like(M), exact=True)
     return restart(config, State.trusted(M=M, S=S))
 
 
 def restart(config: Config, state: State) -> State:
     """The same M and S at the start of a call, as at the start of a packed sequence."""
-    return State.trusted(M=state.M, S=state.S, reference=None, position=sequence.first_position(config))
+    return State.trusted(
+        M=state.M, S=state.S, reference=None, position=sequence.first_position(config)
+    )
 
 
 class Update(NamedTuple):
@@ -114,7 +127,9 @@ def write(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Sta
 
 
 def update(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Update:
-    """`write` with its intermediate values (TITANS-2 to TITANS-5, CONV-5, CONV-6, CONV-8 to CONV-10)."""
+    """`write` with its intermediate values (TITANS-2 to TITANS-5, CONV-5, CONV-6, CONV-8 to
+    CONV-10).
+    """
     convention = config.convention
     M_ref = state.reference if convention.frozen_reference else state.M
     if convention.reference == "zero":
@@ -123,7 +138,11 @@ def update(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Up
         M_ref = gates.retain * M_ref
     target = v if convention.value_sign == "minus" else -v
     residual = (M_ref @ ops.expand_dims(k, -1))[..., 0] - target  # (..., d_out)
-    s = 2.0 / config.d_out if isinstance(convention.gradient_scale, str) else convention.gradient_scale
+    s = (
+        2.0 / config.d_out
+        if isinstance(convention.gradient_scale, str)
+        else convention.gradient_scale
+    )
     gradient = ops.outer(residual if s == 1.0 else s * residual, k)  # (..., d_out, d_in)
 
     h, h_memory = gates.step_size, gates.step_size_memory

@@ -1,6 +1,7 @@
 """Command line of the benchmarks on a GPU.
 
-python -m benchmarks.gpu [--quick] [--list] [--device cuda|cpu] [--budget SECONDS] [--storage FORMAT] [--tf32] [--out DIR]
+python -m benchmarks.gpu [--quick] [--list] [--device cuda|cpu] [--budget SECONDS] [--storage
+FORMAT] [--tf32] [--out DIR]
 """
 
 from __future__ import annotations
@@ -29,13 +30,34 @@ NOT_A_GPU = "RUN ON A CPU: no figure below says anything about a GPU; no target 
 
 
 def main(
-    quick: Annotated[bool, typer.Option("--quick", help="Three sizes and the main forms, in less than four minutes.")] = False,
-    list_: Annotated[bool, typer.Option("--list", help="Print what would be run, and what not, and stop; needs no GPU.")] = False,
-    device: Annotated[Literal["cuda", "cpu"], typer.Option("--device", help="cpu: tiny sizes, to see that everything runs.")] = "cuda",
-    budget: Annotated[float | None, typer.Option("--budget", metavar="SECONDS", help="Stop beginning groups after that many.")] = None,
-    storage: Annotated[Literal["float32", "bfloat16"], typer.Option("--storage", help="bfloat16: rows that store in it, too.")] = "float32",
-    tf32: Annotated[bool, typer.Option("--tf32", help="Let float32 products run in TF32, ours and PyTorch's.")] = False,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where bench-gpu.json and the pictures go.")] = OUT,
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="Three sizes and the main forms, in less than four minutes."),
+    ] = False,
+    list_: Annotated[
+        bool,
+        typer.Option(
+            "--list", help="Print what would be run, and what not, and stop; needs no GPU."
+        ),
+    ] = False,
+    device: Annotated[
+        Literal["cuda", "cpu"],
+        typer.Option("--device", help="cpu: tiny sizes, to see that everything runs."),
+    ] = "cuda",
+    budget: Annotated[
+        float | None,
+        typer.Option("--budget", metavar="SECONDS", help="Stop beginning groups after that many."),
+    ] = None,
+    storage: Annotated[
+        Literal["float32", "bfloat16"],
+        typer.Option("--storage", help="bfloat16: rows that store in it, too."),
+    ] = "float32",
+    tf32: Annotated[
+        bool, typer.Option("--tf32", help="Let float32 products run in TF32, ours and PyTorch's.")
+    ] = False,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Where bench-gpu.json and the pictures go.")
+    ] = OUT,
 ) -> None:
     """Speed on a GPU, forward and backward of every form, beside PyTorch on the same GPU.
 
@@ -45,7 +67,9 @@ def main(
     if not console.is_terminal:  # a file has no width of its own
         console = Console(width=200)
     sizes = plan.TINY if device == "cpu" else None
-    groups = list(plan.groups(quick=quick, storage=tuple(dict.fromkeys(("float32", storage))), sizes=sizes))
+    groups = list(
+        plan.groups(quick=quick, storage=tuple(dict.fromkeys(("float32", storage))), sizes=sizes)
+    )
     if list_:
         for line in listed(groups):
             console.print(line, highlight=False, markup=False)
@@ -61,7 +85,9 @@ def main(
     except OSError as why:  # reported before the first group runs
         _refused(f"--out {out}: {why.strerror}", console)
     settings = ON_CPU if device == "cpu" else SETTINGS[quick]
-    found = _run(groups, here, settings, BUDGETS[quick] if budget is None else budget, console, tf32, out)
+    found = _run(
+        groups, here, settings, BUDGETS[quick] if budget is None else budget, console, tf32, out
+    )
     _told(found, console)
     for path in written(found, out, console):
         console.print(f"written: {path}", highlight=False, markup=False)
@@ -84,11 +110,23 @@ def listed(groups: list[Group]) -> Iterator[str]:
 def _words(reasons: dict[str, str | None]) -> str:
     if all(reasons.values()) and len(set(reasons.values())) == 1:
         return f": not run, {reasons['forward']}"
-    parts = [f"{figures.KINDS[kind]} not run, {reason}" for kind, reason in reasons.items() if reason is not None]
+    parts = [
+        f"{figures.KINDS[kind]} not run, {reason}"
+        for kind, reason in reasons.items()
+        if reason is not None
+    ]
     return "".join(f"; {part}" for part in parts)
 
 
-def _run(groups: list[Group], device: Device, settings: Settings, budget: float, console: Console, tf32: bool, out: Path) -> Found:
+def _run(
+    groups: list[Group],
+    device: Device,
+    settings: Settings,
+    budget: float,
+    console: Console,
+    tf32: bool,
+    out: Path,
+) -> Found:
     """Run the checks, the rates, and group after group while the budget lasts.
 
     The results are in the JSON file from the first group on.
@@ -107,7 +145,9 @@ def _run(groups: list[Group], device: Device, settings: Settings, budget: float,
     rates = speeds.measured(device)
     console.print(rates.words(), highlight=False, markup=False)
     found.machine["speeds"] = rates.plain()
-    formats = dict.fromkeys(each.storage for group in groups for each in group.candidates if each.ours)
+    formats = dict.fromkeys(
+        each.storage for group in groups for each in group.candidates if each.ours
+    )
     for count, d in BATCHES if device.measured else ((64, 16),):
         for format_ in formats:
             _add(found, batches.measured(count, d, format_, device, settings, rates), console)
@@ -129,7 +169,9 @@ def _add(found: Found, more: Taken, console: Console) -> None:
     found.ratios.extend(more.ratios)
     for figure in more.figures:
         if figure.skipped is None:
-            console.print(f"            {table.briefly(figure, more.ratios)}", highlight=False, markup=False)
+            console.print(
+                f"            {table.briefly(figure, more.ratios)}", highlight=False, markup=False
+            )
 
 
 def _told(found: Found, console: Console) -> None:

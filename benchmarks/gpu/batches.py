@@ -2,8 +2,8 @@
 
 PyTorch in eager mode on the same formula stands beside it.
 
-With storage in bfloat16 PyTorch also multiplies in it. Ours stores in it and computes in float32, which is all that this
-package offers, and is compared with the rate of bfloat16 all the same.
+With storage in bfloat16 PyTorch also multiplies in it. Ours stores in it and computes in float32,
+which is all that this package offers, and is compared with the rate of bfloat16 all the same.
 """
 
 from __future__ import annotations
@@ -35,10 +35,14 @@ def multiply_adds(count: int, d: int, kind: str) -> float:
     return float(count * SETTINGS.steps * 3 * d**3 * (1 if kind == "forward" else 3))
 
 
-def measured(count: int, d: int, format_: str, device: Device, settings: Settings, speeds: Speeds) -> Taken:
+def measured(
+    count: int, d: int, format_: str, device: Device, settings: Settings, speeds: Speeds
+) -> Taken:
     """Ours and PyTorch's, forward and with the backward."""
     drawn = np.random.default_rng(0).standard_normal((min(count, 256), d, d), np.float32)
-    S, bar = (device.tiled(device.ours(each), (count, d, d)) for each in (drawn, drawn[::-1].copy()))
+    S, bar = (
+        device.tiled(device.ours(each), (count, d, d)) for each in (drawn, drawn[::-1].copy())
+    )
     if format_ == "bfloat16":
         S, bar = (storage.widened(storage.narrowed(each)) for each in (S, bar))
     found = Taken([], [])
@@ -48,19 +52,37 @@ def measured(count: int, d: int, format_: str, device: Device, settings: Setting
         runs: dict[str, Run] = {}
         for label, make in {OURS: _own, EAGER: _eager}.items():
             ours = label == OURS
-            blank = Figure(BATCH, label, kind, count, d, 1, format_, ours, ours, "newton_schulz" if ours else None)
+            blank = Figure(
+                BATCH,
+                label,
+                kind,
+                count,
+                d,
+                1,
+                format_,
+                ours,
+                ours,
+                "newton_schulz" if ours else None,
+            )
             try:
                 runs[label] = make(S, bar, kind, format_, device)
                 begun[label] = _begun(blank, runs[label], true, device)
-            except Exception as failed:  # a format that one of them does not take: the other goes on
+            except (
+                Exception
+            ) as failed:  # a format that one of them does not take: the other goes on
                 runs.pop(label, None)
                 begun[label] = blank._replace(skipped=reason(failed, device))
         times = alternated(runs, begun, device, settings)
         operations = 2 * multiply_adds(count, d, kind)
-        done = {label: _finished(figure, times.get(label), operations / speeds.rate(format_)) for label, figure in begun.items()}
+        done = {
+            label: _finished(figure, times.get(label), operations / speeds.rate(format_))
+            for label, figure in begun.items()
+        }
         found.figures.extend(done.values())
         if len(times) == 2:
-            faster = [theirs / ours for ours, theirs in zip(times[OURS], times[EAGER], strict=False)]
+            faster = [
+                theirs / ours for ours, theirs in zip(times[OURS], times[EAGER], strict=False)
+            ]
             found.ratios.append(Ratio(done[OURS], done[EAGER], Spread.of(faster)))
         device.release()
     return found
@@ -70,9 +92,21 @@ def _begun(blank: Figure, run: Run, true: Any, device: Device) -> Figure:
     """The first run, the error and the peak."""
     first = device.seconds(run)
     y, gradient = run()
-    off = error((_wide(y), None if gradient is None else {name: _wide(each) for name, each in gradient.items()}), true)
+    off = error(
+        (
+            _wide(y),
+            None if gradient is None else {name: _wide(each) for name, each in gradient.items()},
+        ),
+        true,
+    )
     peak = device.peak(run) if blank.ours else device.peak_of_torch(run)
-    return blank._replace(seconds=Spread.one(device.seconds(run)), first=first, error=off, peak=peak.bytes, peak_how=peak.how)
+    return blank._replace(
+        seconds=Spread.one(device.seconds(run)),
+        first=first,
+        error=off,
+        peak=peak.bytes,
+        peak_how=peak.how,
+    )
 
 
 def _finished(figure: Figure, times: list[float] | None, at_full_rate: float) -> Figure:
@@ -93,7 +127,9 @@ def _own(S: Array, bar: Array, kind: str, format_: str, device: Device) -> Run:
 
     def run() -> Results:
         y, gradient = _ours(storage.widened(held[0]), storage.widened(held[1]), kind)()
-        return storage.narrowed(y), None if gradient is None else {"S": storage.narrowed(gradient["S"])}
+        return storage.narrowed(y), None if gradient is None else {
+            "S": storage.narrowed(gradient["S"])
+        }
 
     return run
 

@@ -1,7 +1,8 @@
 """Checks before timing: every form on the device against NumPy and the sequential rule in float64.
 
-Small sizes, since the sequential rule runs on the host. The first comparison is of the same operations in another order
-(REORDERED); the second says that the form computes the rule, on this device, and is what lets it be the truth at large sizes.
+Small sizes, since the sequential rule runs on the host. The first comparison is of the same
+operations in another order (REORDERED); the second says that the form computes the rule, on this
+device, and is what lets it be the truth at large sizes.
 """
 
 from __future__ import annotations
@@ -20,14 +21,18 @@ from benchmarks.measure import relative_error
 from benchmarks.memories import Memory, gradient_error
 
 HEADS, D, TOKENS = 2, 32, 96
-#: Largest factor by which Newton-Schulz magnifies a relative change of its argument: the slope of five Muon steps at 0.
+#: Largest factor by which Newton-Schulz magnifies a relative change of its argument: the slope of
+#: five Muon steps at 0.
 NEWTON_SCHULZ = 485.0
-#: Largest difference of a form from the sequential rule in float64: the bound of the tests of the forms.
+#: Largest difference of a form from the sequential rule in float64: the bound of the tests of the
+#: forms.
 FORM, FORM_WITH_NEWTON_SCHULZ = 1e4, 1e7
 
 
 def reordered(dtype: Any, amplification: float) -> float:
-    """The bound REORDERED: 8 eps times the length of the sums times what the rule amplifies (specs/notation.md)."""
+    """The bound REORDERED: 8 eps times the length of the sums times what the rule amplifies
+    (specs/notation.md).
+    """
     return 8 * float(np.finfo(dtype).eps) * amplification
 
 
@@ -57,10 +62,18 @@ def _one(name: str, memory: Memory, form: str, true: Any, device: Device) -> lis
     return made
 
 
-def _pair(name: str, form: str, dtype: Any, against: str, got: Any, want: Any, bound: float) -> list[Check]:
-    errors = {"reads": relative_error(got[0], want[0]), "gradients": gradient_error(got[1], want[1])}
+def _pair(
+    name: str, form: str, dtype: Any, against: str, got: Any, want: Any, bound: float
+) -> list[Check]:
+    errors = {
+        "reads": relative_error(got[0], want[0]),
+        "gradients": gradient_error(got[1], want[1]),
+    }
     kind = np.dtype(dtype).name
-    return [Check(name, form, what, kind, against, off if np.isfinite(off) else np.inf, bound) for what, off in errors.items()]
+    return [
+        Check(name, form, what, kind, against, off if np.isfinite(off) else np.inf, bound)
+        for what, off in errors.items()
+    ]
 
 
 def _given(memory: Memory, dtype: Any) -> tuple[dict[str, Any], Any]:
@@ -76,5 +89,7 @@ def _on_numpy(memory: Memory, form: str, dtype: Any) -> tuple[Any, dict[str, Any
 
 def _on_device(memory: Memory, form: str, dtype: Any, device: Device) -> tuple[Any, dict[str, Any]]:
     arrays, bar = _given(memory, dtype)
-    y, gradient = memories.both(memory, {name: device.ours(each) for name, each in arrays.items()}, device.ours(bar), form)
+    y, gradient = memories.both(
+        memory, {name: device.ours(each) for name, each in arrays.items()}, device.ours(bar), form
+    )
     return device.host(y), {name: device.host(each) for name, each in gradient.items()}

@@ -2,8 +2,9 @@
 
 The GPU is measured by CUDA events and CuPy's memory pool. The CPU only shows that everything runs.
 
-CuPy and PyTorch run in one process and on one stream, the default one, so one pair of events times either, and what one of
-them made is the other's without a copy (DLPack). Their allocators keep what was freed; both are emptied between candidates.
+CuPy and PyTorch run in one process and on one stream, the default one, so one pair of events times
+either, and what one of them made is the other's without a copy (DLPack). Their allocators keep what
+was freed; both are emptied between candidates.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ class Peak(NamedTuple):
 
 def _torch() -> Any:
     """PyTorch, or None where it is not installed."""
-    return importlib.import_module("torch") if importlib.util.find_spec("torch") is not None else None
+    return (
+        importlib.import_module("torch") if importlib.util.find_spec("torch") is not None else None
+    )
 
 
 class Cpu:

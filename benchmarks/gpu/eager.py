@@ -1,8 +1,9 @@
 """The same formulas in plain PyTorch: the dual form, with the backward left to autograd.
 
-Coefficients come from the recurrences of CHUNK-4, one row after the other for all heads and chunks at once; the frozen form reads
-from masked scores (CHUNK-7), the exact one solves its unit triangular systems (EXACT-2, EXACT-3) for all chunks at once and lets
-only the states follow one another. No kernel is fused, nothing is compiled, and only autograd keeps arrays for the backward.
+Coefficients come from the recurrences of CHUNK-4, one row after the other for all heads and chunks
+at once; the frozen form reads from masked scores (CHUNK-7), the exact one solves its unit
+triangular systems (EXACT-2, EXACT-3) for all chunks at once and lets only the states follow one
+another. No kernel is fused, nothing is compiled, and only autograd keeps arrays for the backward.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ class Coefficients(NamedTuple):
 
 
 def reads(memory: Any, x: dict[str, Tensor], chunk: int = CHUNK) -> Tensor:
-    """Reads (heads, T, d) of one of `benchmarks.memories`, from its inputs as tensors; T is a multiple of the chunk."""
+    """Reads (heads, T, d) of one of `benchmarks.memories`, from its inputs as tensors; T is a
+    multiple of the chunk.
+    """
     convention = memory.config.convention
     given = _given(memory, x)
     if convention.reference == "running":
@@ -67,15 +70,33 @@ def _given(memory: Any, x: dict[str, Tensor]) -> Given:
     convention, k = memory.config.convention, x["k"]
     one = torch.ones_like(k[..., 0])
     h = x["step_size"]
-    rates = {"momentum": (h, one), "memory": (one, h), "both": (h, h), "split": (h, x.get("step_size_memory"))}
+    rates = {
+        "momentum": (h, one),
+        "memory": (one, h),
+        "both": (h, h),
+        "split": (h, x.get("step_size_memory")),
+    }
     rate_in, rate_out = rates[convention.rate]
     c = getattr(memory.config, "window", 1)
     weights = torch.full((*one.shape, c), 1.0 / c, dtype=k.dtype, device=k.device)
     if "window_gate" in x:
         gate = torch.nn.functional.pad(x["window_gate"], (c - 1, 0))
         weights = gate.unfold(-1, c, 1).flip(-1)  # (heads, T, c), by lag
-    scale = 1.0 / math.sqrt(k.shape[-1]) if convention.query_scale == "1/sqrt(d_in)" else float(convention.query_scale)
-    return Given(k, x["v"], x["q"] * scale, x.get("retain", one), x.get("momentum"), rate_in, rate_out, weights)
+    scale = (
+        1.0 / math.sqrt(k.shape[-1])
+        if convention.query_scale == "1/sqrt(d_in)"
+        else float(convention.query_scale)
+    )
+    return Given(
+        k,
+        x["v"],
+        x["q"] * scale,
+        x.get("retain", one),
+        x.get("momentum"),
+        rate_in,
+        rate_out,
+        weights,
+    )
 
 
 def _chunks(given: Given, chunk: int) -> Given:
@@ -127,7 +148,9 @@ def _coefficients(given: Given, rows: Tensor) -> Coefficients:
         masks.append(D)
         starts.append(c)
         momenta.append(f)
-    return Coefficients(torch.stack(masks, -2), X, n, torch.stack(starts, -1), torch.stack(momenta, -1))
+    return Coefficients(
+        torch.stack(masks, -2), X, n, torch.stack(starts, -1), torch.stack(momenta, -1)
+    )
 
 
 def _zero(k: Tensor, v: Tensor) -> Tensor:
@@ -137,7 +160,8 @@ def _zero(k: Tensor, v: Tensor) -> Tensor:
 def frozen(given: Given, chunk: int, *, anew: bool, before: bool) -> Tensor:
     """Reads from masked scores under a frozen reference.
 
-    The reference is the memory at the start of each chunk (`anew`), or at the start of the call, which is 0.
+    The reference is the memory at the start of each chunk (`anew`), or at the start of the call,
+    which is 0.
     """
     torch = module("torch")
     window = given.weights.shape[-1]
@@ -170,11 +194,16 @@ def exact(given: Given, chunk: int, *, before_error: bool) -> Tensor:
     parts = _chunks(given, chunk)
     found = _coefficients(parts, _by_place(parts.weights))
     decay = parts.retain if before_error else torch.ones_like(parts.retain)
-    D, c, f = ((decay[..., None] if each.ndim == 4 else decay) * _but_last(each) for each in (found.D, found.c, found.f))
+    D, c, f = (
+        (decay[..., None] if each.ndim == 4 else decay) * _but_last(each)
+        for each in (found.D, found.c, found.f)
+    )
     D, c, f = (each.repeat_interleave(window, -2 if each.ndim == 4 else -1) for each in (D, c, f))
     L = D * (keys @ keys.mT)  # row t of D' is 0 from place t on, so L - I is strictly lower
     right = torch.cat([c[..., None] * keys, f[..., None] * keys, values], -1)
-    solved = torch.linalg.solve_triangular(L, right, upper=False, unitriangular=True)  # takes the diagonal for ones
+    solved = torch.linalg.solve_triangular(
+        L, right, upper=False, unitriangular=True
+    )  # takes the diagonal for ones
     from_M, from_S, from_v = solved.split([keys.shape[-1], keys.shape[-1], values.shape[-1]], -1)
     masked = found.D[..., 1:, :] * (parts.q @ keys.mT)
     ends = (found.D[..., -1, :, None] * keys, found.last[..., None] * keys)
@@ -183,8 +212,14 @@ def exact(given: Given, chunk: int, *, before_error: bool) -> Tensor:
     for j in range(keys.shape[1]):
         E = from_M[:, j] @ M.mT + from_S[:, j] @ S.mT - from_v[:, j]
         q = parts.q[:, j]
-        reads.append(found.c[:, j, 1:, None] * (q @ M.mT) + found.f[:, j, 1:, None] * (q @ S.mT) - masked[:, j] @ E)
-        c_end, f_end, n_end = (each[:, j, None, None] for each in (found.c[..., -1], found.f[..., -1], found.n))
+        reads.append(
+            found.c[:, j, 1:, None] * (q @ M.mT)
+            + found.f[:, j, 1:, None] * (q @ S.mT)
+            - masked[:, j] @ E
+        )
+        c_end, f_end, n_end = (
+            each[:, j, None, None] for each in (found.c[..., -1], found.f[..., -1], found.n)
+        )
         M, S = c_end * M + f_end * S - E.mT @ ends[0][:, j], n_end * S + E.mT @ ends[1][:, j]
     return torch.cat(reads, 1)
 
@@ -203,7 +238,9 @@ def _places(columns: Tensor, window: int) -> Tensor:
 
 
 def frozen_newton_schulz(given: Given, chunk: int, settings: Any) -> Tensor:
-    """All momenta of a span at once, through Newton-Schulz as one batch, then the memories one after another."""
+    """All momenta of a span at once, through Newton-Schulz as one batch, then the memories one
+    after another.
+    """
     torch = module("torch")
     window = given.weights.shape[-1]
     keys, values = (_columns(rows, chunk, window) for rows in (given.k, given.v))
@@ -213,7 +250,10 @@ def frozen_newton_schulz(given: Given, chunk: int, settings: Any) -> Tensor:
     reads = []
     for j in range(keys.shape[1]):
         E = keys[:, j] @ M.mT - values[:, j]
-        momenta = n[:, j, :, None, None] * S[:, None] + (X[:, j, :, :, None] * E[:, None]).mT @ keys[:, j, None]
+        momenta = (
+            n[:, j, :, None, None] * S[:, None]
+            + (X[:, j, :, :, None] * E[:, None]).mT @ keys[:, j, None]
+        )
         written = parts.rate_out[:, j, :, None, None] * newton_schulz(momenta, settings)
         for t in range(chunk):
             M = parts.retain[:, j, t, None, None] * M - written[:, t]

@@ -1,8 +1,10 @@
-"""PyTorch on the same GPU: eager formulas, fla-core's kernels and atlas-rnn's cell, as calls of one shape.
+"""PyTorch on the same GPU: eager formulas, fla-core's kernels and atlas-rnn's cell, as calls of one
+shape.
 
-Inputs are our arrays, passed on without a copy where the layout allows it. fla-core takes (1, T, heads, d), gates in log space
-and, but for the gated delta rule, no float32: there keys, values, queries and rates are in bfloat16, retain and momentum are not.
-Its momentum delta rule has no kernel of its own: what it calls its chunk form is PyTorch under a backward that runs it again.
+Inputs are our arrays, passed on without a copy where the layout allows it. fla-core takes (1, T,
+heads, d), gates in log space and, but for the gated delta rule, no float32: there keys, values,
+queries and rates are in bfloat16, retain and momentum are not. Its momentum delta rule has no
+kernel of its own: what it calls its chunk form is PyTorch under a backward that runs it again.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from benchmarks.gpu.storage import STORED
 from benchmarks.public import Call, Missing, module
 
 
-def call(candidate: Candidate, group: Group, arrays: dict[str, Array], bar: Array, device: Device) -> Call:
+def call(
+    candidate: Candidate, group: Group, arrays: dict[str, Array], bar: Array, device: Device
+) -> Call:
     """A reference on given inputs.
 
     Raises:
@@ -31,7 +35,13 @@ def call(candidate: Candidate, group: Group, arrays: dict[str, Array], bar: Arra
     if candidate.peer == "eager":
         leaves = {name: device.tensor(array).requires_grad_() for name, array in arrays.items()}
         memory = group.memory
-        return Call(leaves, lambda x: eager.reads(memory, x), device.tensor(bar), lambda y: y, lambda found: found)
+        return Call(
+            leaves,
+            lambda x: eager.reads(memory, x),
+            device.tensor(bar),
+            lambda y: y,
+            lambda found: found,
+        )
     if candidate.peer == "atlas-rnn":
         return _cell(candidate, group, arrays, bar, device)
     if not device.measured:
@@ -39,7 +49,10 @@ def call(candidate: Candidate, group: Group, arrays: dict[str, Array], bar: Arra
     _tune_briefly()
     storage = getattr(torch, candidate.storage)
     leaves = {name: _theirs(device.tensor(array)) for name, array in arrays.items()}
-    leaves = {name: (leaf.to(storage) if name in STORED else leaf.clone()).requires_grad_() for name, leaf in leaves.items()}
+    leaves = {
+        name: (leaf.to(storage) if name in STORED else leaf.clone()).requires_grad_()
+        for name, leaf in leaves.items()
+    }
     reads = FLA[str(candidate.peer)]
     return Call(
         leaves,
@@ -70,10 +83,16 @@ def _ours(array: Array) -> Array:
     return array[0].swapaxes(0, 1)
 
 
-def _cell(candidate: Candidate, group: Group, arrays: dict[str, Array], bar: Array, device: Device) -> Call:
+def _cell(
+    candidate: Candidate, group: Group, arrays: dict[str, Array], bar: Array, device: Device
+) -> Call:
     """The cell, on columns of its input in place of its projections (`benchmarks.public`)."""
     host = {name: device.host(array) for name, array in arrays.items()}
-    options = {**candidate.options, "window": group.memory.config.window, "device": device.torch_name}
+    options = {
+        **candidate.options,
+        "window": group.memory.config.window,
+        "device": device.torch_name,
+    }
     return public.call("atlas-rnn", host, device.host(bar), options)
 
 
@@ -107,7 +126,9 @@ def _gated_delta() -> Any:
 
 
 def _momentum_delta() -> Any:
-    """The kernel without norms of keys, and with residuals under the memory before decay, as in our rule."""
+    """The kernel without norms of keys, and with residuals under the memory before decay, as in our
+    rule.
+    """
     kernel = module("fla.ops.momentum_delta_rule").chunk_momentum_delta_rule
 
     def reads(x: dict[str, Any]) -> Any:

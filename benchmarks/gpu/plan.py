@@ -1,7 +1,9 @@
-"""The plan of a run in order of importance: subjects, forms, references, sizes, and omissions with reasons.
+"""The plan of a run in order of importance: subjects, forms, references, sizes, and omissions with
+reasons.
 
-A subject is a memory of `benchmarks.memories`. All its candidates - our forms and the references - share inputs, truth and
-rounds of timing at one size, which is a group. The smallest sizes come first, so that later ones can be foreseen.
+A subject is a memory of `benchmarks.memories`. All its candidates - our forms and the references -
+share inputs, truth and rounds of timing at one size, which is a group. The smallest sizes come
+first, so that later ones can be foreseen.
 """
 
 from __future__ import annotations
@@ -49,9 +51,10 @@ class Candidate(NamedTuple):
         options: what the reference is called with.
         storage: format of keys, values and queries: float32 or bfloat16.
         graph: whether it is recorded once as a CUDA graph and replayed.
-        grows: what its memory grows with: "numbers" of the inputs' size, "matrices" of one state a token, "steps" of
-            coefficients over all earlier tokens.
-        floats: how many of those it holds at its peak, forward and with backward; a guess on the safe side.
+        grows: what its memory grows with: "numbers" of the inputs' size, "matrices" of one state a
+            token, "steps" of coefficients over all earlier tokens.
+        floats: how many of those it holds at its peak, forward and with backward; a guess on the
+            safe side.
         longest: tokens beyond which it is not tried; None for no bound but time and memory.
         judged: whether the issue's targets concern it.
     """
@@ -108,7 +111,7 @@ class Group(NamedTuple):
         return f"{self.subject.name}, {self.heads} heads, d = {self.d}, T = {self.tokens}"
 
 
-# -- ours ---------------------------------------------------------------------------------------------
+# -- ours ------------------------------------------------------------------------------------------
 
 
 def _own(form: str, **more: Any) -> Candidate:
@@ -134,15 +137,27 @@ SCAN = Candidate("scan", "scan", grows="matrices", floats=(2, 12))
 KERNEL = Candidate("kernel", "kernel", grows="steps", floats=(0.2, 8), longest=FEW)
 ATLAS_PARALLEL = Candidate("atlas_parallel", "atlas_parallel", grows="matrices", floats=(4, 16))
 
-# -- references ---------------------------------------------------------------------------------------
+# -- references ------------------------------------------------------------------------------------
 
 EAGER = Candidate("PyTorch eager", peer="eager", floats=(24, 70))
-EAGER_NEWTON_SCHULZ = Candidate("PyTorch eager", peer="eager", grows="matrices", floats=(1, 36), longest=8192)
+EAGER_NEWTON_SCHULZ = Candidate(
+    "PyTorch eager", peer="eager", grows="matrices", floats=(1, 36), longest=8192
+)
 EAGER_WINDOW = Candidate("PyTorch eager", peer="eager", floats=(1600, 3200), longest=8192)
 FLA = {"floats": (10, 24)}
-CELL = Candidate("atlas-rnn cell", peer="atlas-rnn", options={"scan_chunk_len": None}, grows="matrices", floats=(14, 22))
+CELL = Candidate(
+    "atlas-rnn cell",
+    peer="atlas-rnn",
+    options={"scan_chunk_len": None},
+    grows="matrices",
+    floats=(14, 22),
+)
 CELL_SCAN = Candidate(
-    "atlas-rnn cell, scan in chunks of 64", peer="atlas-rnn", options={"scan_chunk_len": 64}, grows="matrices", floats=(2, 16)
+    "atlas-rnn cell, scan in chunks of 64",
+    peer="atlas-rnn",
+    options={"scan_chunk_len": 64},
+    grows="matrices",
+    floats=(2, 16),
 )
 
 
@@ -153,23 +168,50 @@ def _fla(name: str, storage: str, label: str) -> Candidate:
 FLA_DELTA = _fla("fla delta", "bfloat16", "fla Triton chunk")
 FLA_GATED = _fla("fla gated delta", "float32", "fla Triton chunk")
 FLA_GATED_LOW = _fla("fla gated delta", "bfloat16", "fla Triton chunk")
-FLA_MOMENTUM = Candidate("fla chunk (PyTorch), bfloat16", peer="fla momentum delta", storage="bfloat16", floats=(40, 120), longest=32768)
+FLA_MOMENTUM = Candidate(
+    "fla chunk (PyTorch), bfloat16",
+    peer="fla momentum delta",
+    storage="bfloat16",
+    floats=(40, 120),
+    longest=32768,
+)
 
 
-def _subject(name: str, memory: Memory, ours: tuple[Candidate, ...], references: tuple[Candidate, ...]) -> Subject:
+def _subject(
+    name: str, memory: Memory, ours: tuple[Candidate, ...], references: tuple[Candidate, ...]
+) -> Subject:
     """A subject whose own form also runs as a graph and on bfloat16 storage."""
     form = memory.form
-    own = (_own(form, **({"floats": (12, 30)} if memory.config.convention.has_newton_schulz else {})), _graph(form), _stored(form))
+    own = (
+        _own(form, **({"floats": (12, 30)} if memory.config.convention.has_newton_schulz else {})),
+        _graph(form),
+        _stored(form),
+    )
     quick = (form, own[1].label, "sequential", *(each.label for each in references))
     return Subject(name, memory, (*own, *ours, *references), quick)
 
 
 SUBJECTS = (
     _subject("frozen Omega", memories.FROZEN, (_sequential(),), (EAGER, CELL, CELL_SCAN)),
-    _subject("gated delta", memories.FLA_GATED_DELTA, (SCAN, KERNEL, _sequential()), (EAGER, FLA_GATED, FLA_GATED_LOW)),
+    _subject(
+        "gated delta",
+        memories.FLA_GATED_DELTA,
+        (SCAN, KERNEL, _sequential()),
+        (EAGER, FLA_GATED, FLA_GATED_LOW),
+    ),
     _subject("delta", memories.FLA_DELTA, (SCAN, _sequential()), (EAGER, FLA_DELTA)),
-    _subject("Titans as momentum delta", memories.FLA_MOMENTUM_DELTA, (SCAN_OF_PAIRS, _sequential()), (EAGER, FLA_MOMENTUM)),
-    _subject("frozen Omega in spans", memories.FROZEN_SPANS, (ATLAS_PARALLEL, KERNEL, _sequential()), (EAGER,)),
+    _subject(
+        "Titans as momentum delta",
+        memories.FLA_MOMENTUM_DELTA,
+        (SCAN_OF_PAIRS, _sequential()),
+        (EAGER, FLA_MOMENTUM),
+    ),
+    _subject(
+        "frozen Omega in spans",
+        memories.FROZEN_SPANS,
+        (ATLAS_PARALLEL, KERNEL, _sequential()),
+        (EAGER,),
+    ),
     _subject(
         "frozen Omega with Newton-Schulz",
         memories.FROZEN_NEWTON_SCHULZ,
@@ -183,11 +225,17 @@ SUBJECTS = (
 BATCHES = ((8192, 64), (2048, 128))
 
 
-def groups(*, quick: bool, storage: tuple[str, ...] = ("float32",), sizes: Sequence[Size] | None = None) -> Iterator[Group]:
-    """Groups in order of importance; our own rows on bfloat16 storage only where that is asked for."""
+def groups(
+    *, quick: bool, storage: tuple[str, ...] = ("float32",), sizes: Sequence[Size] | None = None
+) -> Iterator[Group]:
+    """Groups in order of importance; our own rows on bfloat16 storage only where that is asked
+    for.
+    """
     for heads, d, tokens in sizes or (QUICK if quick else SIZES):
         for subject in SUBJECTS:
-            chosen = tuple(each for each in subject.some(quick) if not each.ours or each.storage in storage)
+            chosen = tuple(
+                each for each in subject.some(quick) if not each.ours or each.storage in storage
+            )
             yield Group(subject, heads, d, tokens, chosen)
 
 
@@ -215,10 +263,17 @@ class Foreseen:
         self._seen.setdefault(key, []).append((group.heads, group.d, group.tokens, seconds))
 
     def seconds(self, group: Group, candidate: Candidate, kind: str) -> float | None:
-        """At most, if time grows no faster than work: the least over the sizes seen; None where nothing was."""
+        """At most, if time grows no faster than work: the least over the sizes seen; None where
+        nothing was.
+        """
         power = 2 if candidate.grows == "steps" else 1
         found = [
-            seconds * max(1.0, (group.tokens / tokens) ** power) * max(1.0, group.heads / heads) * max(1.0, (group.d / d) ** 2)
-            for heads, d, tokens, seconds in self._seen.get((group.subject.name, candidate.label, kind), [])
+            seconds
+            * max(1.0, (group.tokens / tokens) ** power)
+            * max(1.0, group.heads / heads)
+            * max(1.0, (group.d / d) ** 2)
+            for heads, d, tokens, seconds in self._seen.get(
+                (group.subject.name, candidate.label, kind), []
+            )
         ]
         return min(found, default=None)

@@ -21,9 +21,11 @@ class Figure(NamedTuple):
         subject, label, kind, heads, d, tokens, storage: what ran.
         ours, judged, form: whose it is.
         seconds: of one run, by the device's clock.
-        error: of reads, with the backward of the worst gradient too, against float64; None where none was made.
+        error: of reads, with the backward of the worst gradient too, against float64; None where
+            none was made.
         peak: bytes beyond what was held before; peak_how: who counted.
-        bandwidth, rate: share of the measured copy bandwidth and matrix rate that its useful bytes and multiply-adds take.
+        bandwidth, rate: share of the measured copy bandwidth and matrix rate that its useful bytes
+            and multiply-adds take.
         copies: between host and device during one run; None for a reference.
         first: seconds of the first run, with all compiling and tuning.
         skipped: why it did not run.
@@ -111,7 +113,13 @@ class Found(NamedTuple):
                 "machine": self.machine,
                 "figures": [_plain(each) for each in self.figures],
                 "ratios": [
-                    {"subject": r.ours.subject, "kind": r.ours.kind, "heads": r.ours.heads, "d": r.ours.d, "tokens": r.ours.tokens}
+                    {
+                        "subject": r.ours.subject,
+                        "kind": r.ours.kind,
+                        "heads": r.ours.heads,
+                        "d": r.ours.d,
+                        "tokens": r.ours.tokens,
+                    }
                     | {"ours": r.ours.label, "theirs": r.theirs.label, "faster": r.faster._asdict()}
                     for r in self.ratios
                 ],
@@ -129,13 +137,32 @@ class Found(NamedTuple):
         """
         on_gpu = bool(self.machine.get("measured"))
         speed = self.ratios if on_gpu else []
-        exact_deltas = [r for r in speed if r.theirs.label.startswith("fla Triton") and r.ours.tokens == 8192]
-        shares = [f for f in self.figures if on_gpu and f.subject == BATCH and f.ours and f.kind == "forward"]
+        exact_deltas = [
+            r for r in speed if r.theirs.label.startswith("fla Triton") and r.ours.tokens == 8192
+        ]
+        shares = [
+            f
+            for f in self.figures
+            if on_gpu and f.subject == BATCH and f.ours and f.kind == "forward"
+        ]
         return [
-            _least("frozen and exact forms at least as fast as PyTorch eager", _of(speed, "PyTorch eager"), 1.0),
-            _least("20 times as fast as the public PyTorch cell", _of(speed, "atlas-rnn cell"), 20.0),
-            _least("exact delta forms within 3 times of fla's Triton chunk kernels at T = 8k", exact_deltas, 1 / 3),
-            *(_share(storage, [f for f in shares if f.storage == storage]) for storage in ("float32", "bfloat16")),
+            _least(
+                "frozen and exact forms at least as fast as PyTorch eager",
+                _of(speed, "PyTorch eager"),
+                1.0,
+            ),
+            _least(
+                "20 times as fast as the public PyTorch cell", _of(speed, "atlas-rnn cell"), 20.0
+            ),
+            _least(
+                "exact delta forms within 3 times of fla's Triton chunk kernels at T = 8k",
+                exact_deltas,
+                1 / 3,
+            ),
+            *(
+                _share(storage, [f for f in shares if f.storage == storage])
+                for storage in ("float32", "bfloat16")
+            ),
             *(_same(self.checks if on_gpu else [], what) for what in ("reads", "gradients")),
         ]
 
@@ -149,7 +176,10 @@ def _of(ratios: Iterable[Ratio], label: str) -> list[Ratio]:
 
 
 def _named(figure: Figure) -> str:
-    return f"{figure.subject}, {figure.label}, {figure.kind}, {figure.heads} heads, d = {figure.d}, T = {figure.tokens}"
+    return (
+        f"{figure.subject}, {figure.label}, {figure.kind}, {figure.heads} heads, d = {figure.d}, "
+        f"T = {figure.tokens}"
+    )
 
 
 def _least(target: str, ratios: list[Ratio], bound: float) -> Verdict:
@@ -162,7 +192,10 @@ def _least(target: str, ratios: list[Ratio], bound: float) -> Verdict:
         return Verdict(target, "open", "not measured")
     kept = [each for each in judged if each.faster.median >= bound and each.ours.right]
     worst = min(judged, key=lambda each: each.faster.median)
-    found = f"{len(kept)} of {len(judged)} rows; worst {worst.faster.median:.3g} times faster ({_named(worst.ours)})"
+    found = (
+        f"{len(kept)} of {len(judged)} rows; worst {worst.faster.median:.3g} times faster "
+        f"({_named(worst.ours)})"
+    )
     return Verdict(target, "met" if len(kept) == len(judged) else "missed", found)
 
 
@@ -173,7 +206,9 @@ def _share(storage: str, figures: list[Figure]) -> Verdict:
         return Verdict(target, "open", "not measured")
     worst = min(taken, key=lambda each: each.rate)
     kept = all(each.rate >= 0.5 and each.right for each in taken)
-    return Verdict(target, "met" if kept else "missed", f"{worst.rate:.2f} of it at its worst (d = {worst.d})")
+    return Verdict(
+        target, "met" if kept else "missed", f"{worst.rate:.2f} of it at its worst (d = {worst.d})"
+    )
 
 
 def _same(checks: list[Check], what: str) -> Verdict:
@@ -183,5 +218,12 @@ def _same(checks: list[Check], what: str) -> Verdict:
         return Verdict(target, "open", "not measured")
     kept = [each for each in judged if each.kept]
     worst = max(judged, key=lambda each: each.error / each.bound)
-    found = f"{len(kept)} of {len(judged)} forms and formats; worst {worst.error:.1e} of {worst.bound:.1e} allowed"
-    return Verdict(target, "met" if len(kept) == len(judged) else "missed", f"{found} ({worst.subject}, {worst.form}, {worst.dtype})")
+    found = (
+        f"{len(kept)} of {len(judged)} forms and formats; worst {worst.error:.1e} of "
+        f"{worst.bound:.1e} allowed"
+    )
+    return Verdict(
+        target,
+        "met" if len(kept) == len(judged) else "missed",
+        f"{found} ({worst.subject}, {worst.form}, {worst.dtype})",
+    )

@@ -1,4 +1,5 @@
-"""One group: its inputs, its truth, every candidate's error and peak, then rounds in which each candidate runs once.
+"""One group: its inputs, its truth, every candidate's error and peak, then rounds in which each
+candidate runs once.
 
 A candidate that fails is a line with the reason. The others go on.
 """
@@ -33,7 +34,8 @@ class Settings(NamedTuple):
 
     Attributes:
         slot: seconds for the rounds of one kind of a group.
-        longest: seconds of one run of a candidate, beyond which it is left out where that can be foreseen.
+        longest: seconds of one run of a candidate, beyond which it is left out where that can be
+            foreseen.
     """
 
     slot: float
@@ -41,7 +43,9 @@ class Settings(NamedTuple):
 
 
 class Side(NamedTuple):
-    """A candidate that is ready to run: once(kind) runs it, results() gives reads and gradients in float32 or wider."""
+    """A candidate that is ready to run: once(kind) runs it, results() gives reads and gradients in
+    float32 or wider.
+    """
 
     candidate: Candidate
     once: Callable[[str], Work]
@@ -65,9 +69,11 @@ def inputs(group: Group, device: Device) -> tuple[Arrays, Array]:
 
 
 def truth(group: Group, arrays: Arrays, bar: Array, device: Device) -> Truth:
-    """Reads and gradients in float64 on the device by the subject's own form; None where they would not fit.
+    """Reads and gradients in float64 on the device by the subject's own form; None where they would
+    not fit.
 
-    That this form is right in float64 is checked at a small size against the sequential rule on the host (`checks`).
+    That this form is right in float64 is checked at a small size against the sequential rule on the
+    host (`checks`).
     """
     if TRUTH * 4.0 * group.heads * group.tokens * group.d > 0.7 * device.free():
         return None
@@ -89,12 +95,17 @@ class Given(NamedTuple):
     def of(cls, group: Group, kind: str, device: Device) -> Given:
         arrays, bar = inputs(group, device)
         if kind == "bfloat16":
-            arrays, bar = storage.opened(storage.stored(arrays)), storage.widened(storage.narrowed(bar))
+            arrays, bar = (
+                storage.opened(storage.stored(arrays)),
+                storage.widened(storage.narrowed(bar)),
+            )
         return cls(arrays, bar, truth(group, arrays, bar, device))
 
 
 def error(got: tuple[Array, Arrays | None], true: tuple[Array, Arrays]) -> float:
-    """The largest relative error of reads and gradients, in norms; nan counts as infinitely wrong."""
+    """The largest relative error of reads and gradients, in norms; nan counts as infinitely
+    wrong.
+    """
     pairs = [(got[0], true[0])]
     if got[1] is not None:
         pairs += [(got[1][name], true[1][name]) for name in true[1]]
@@ -109,7 +120,7 @@ def _apart(got: Array, exact: Array) -> float:
     return found if np.isfinite(found) else np.inf
 
 
-# -- sides --------------------------------------------------------------------------------------------
+# -- sides -----------------------------------------------------------------------------------------
 
 
 def side(candidate: Candidate, group: Group, arrays: Arrays, bar: Array, device: Device) -> Side:
@@ -128,7 +139,11 @@ def side(candidate: Candidate, group: Group, arrays: Arrays, bar: Array, device:
 
 
 def _reference(candidate: Candidate, made: Call, device: Device) -> Side:
-    return Side(candidate, lambda kind: made.forward if kind == "forward" else made.both, lambda kind: peers.results(made, device))
+    return Side(
+        candidate,
+        lambda kind: made.forward if kind == "forward" else made.both,
+        lambda kind: peers.results(made, device),
+    )
 
 
 def _own(candidate: Candidate, group: Group, arrays: Arrays, bar: Array) -> Side:
@@ -140,7 +155,11 @@ def _own(candidate: Candidate, group: Group, arrays: Arrays, bar: Array) -> Side
         return lambda: memories.both(memory, arrays, bar, form)
 
     def results(kind: str) -> tuple[Array, Arrays | None]:
-        return (memories.forward(memory, arrays, form)[-1], None) if kind == "forward" else memories.both(memory, arrays, bar, form)
+        return (
+            (memories.forward(memory, arrays, form)[-1], None)
+            if kind == "forward"
+            else memories.both(memory, arrays, bar, form)
+        )
 
     return Side(candidate, once, results)
 
@@ -184,7 +203,9 @@ def _graph(candidate: Candidate, group: Group, arrays: Arrays, bar: Array, devic
         return memories.forward(memory, dict(zip(names, given, strict=True)), form, start=start)[-1]
 
     def gradients(*given: Array) -> Any:
-        return memories.both(memory, dict(zip(names, given[:-1], strict=True)), given[-1], form, start=start)
+        return memories.both(
+            memory, dict(zip(names, given[:-1], strict=True)), given[-1], form, start=start
+        )
 
     @functools.cache
     def replay(kind: str) -> Work:
@@ -199,7 +220,7 @@ def _graph(candidate: Candidate, group: Group, arrays: Arrays, bar: Array, devic
     return Side(candidate, replay, results)
 
 
-# -- a group ------------------------------------------------------------------------------------------
+# -- a group ---------------------------------------------------------------------------------------
 
 
 class Taken(NamedTuple):
@@ -209,10 +230,15 @@ class Taken(NamedTuple):
     ratios: list[Ratio]
 
 
-def measured(group: Group, device: Device, settings: Settings, foreseen: Foreseen, speeds: Speeds) -> Taken:
+def measured(
+    group: Group, device: Device, settings: Settings, foreseen: Foreseen, speeds: Speeds
+) -> Taken:
     """Figures and ratios of all candidates of a group that can run, kind by kind."""
     device.release()
-    given = {kind: Given.of(group, kind, device) for kind in dict.fromkeys(each.storage for each in group.candidates)}
+    given = {
+        kind: Given.of(group, kind, device)
+        for kind in dict.fromkeys(each.storage for each in group.candidates)
+    }
     figures: list[Figure] = []
     ratios: list[Ratio] = []
     for kind in KINDS:
@@ -220,13 +246,20 @@ def measured(group: Group, device: Device, settings: Settings, foreseen: Foresee
         begun: dict[str, Figure] = {}
         for candidate in group.candidates:
             blank = _blank(group, candidate, kind)
-            made = _prepared(blank, group, candidate, given[candidate.storage], device, settings, foreseen)
+            made = _prepared(
+                blank, group, candidate, given[candidate.storage], device, settings, foreseen
+            )
             begun[candidate.label] = made[0]
             if made[1] is not None:
                 ready[candidate.label] = made[1]
             device.release()
-        times = alternated({label: made.once(kind) for label, made in ready.items()}, begun, device, settings)
-        found = {label: _finished(figure, times.get(label), group, speeds) for label, figure in begun.items()}
+        times = alternated(
+            {label: made.once(kind) for label, made in ready.items()}, begun, device, settings
+        )
+        found = {
+            label: _finished(figure, times.get(label), group, speeds)
+            for label, figure in begun.items()
+        }
         for label, side_ in ready.items():
             foreseen.note(group, side_.candidate, kind, found[label].seconds.median)
         figures += found.values()
@@ -279,7 +312,9 @@ def _prepared(
     except Exception as failed:  # any failure of a candidate: the others go on
         device.release()
         return blank._replace(skipped=reason(failed, device)), None
-    shown = blank._replace(seconds=Spread.one(again), error=off, peak=peak.bytes, peak_how=peak.how, first=first)
+    shown = blank._replace(
+        seconds=Spread.one(again), error=off, peak=peak.bytes, peak_how=peak.how, first=first
+    )
     return shown._replace(copies=copies if candidate.ours else None), made
 
 
@@ -303,13 +338,18 @@ def _copied() -> int:
     return copies.to_device + copies.to_host
 
 
-def alternated(works: Mapping[str, Work], begun: Mapping[str, Figure], device: Device, settings: Settings) -> dict[str, list[float]]:
+def alternated(
+    works: Mapping[str, Work], begun: Mapping[str, Figure], device: Device, settings: Settings
+) -> dict[str, list[float]]:
     """Seconds of every candidate, in rounds of one run each.
 
     A slow one sits out once it had its share of the slot.
     """
     share = settings.slot / max(1, len(works))
-    allowed = {label: min(MOST_ROUNDS, max(FEWEST_ROUNDS, int(share / begun[label].seconds.median))) for label in works}
+    allowed = {
+        label: min(MOST_ROUNDS, max(FEWEST_ROUNDS, int(share / begun[label].seconds.median)))
+        for label in works
+    }
     times: dict[str, list[float]] = {label: [] for label in works}
     for number in range(max(allowed.values(), default=0)):
         for label, work in works.items():
@@ -323,15 +363,34 @@ def _finished(figure: Figure, times: list[float] | None, group: Group, speeds: S
     if times is None:
         return figure
     seconds = Spread.of(times)
-    needs = useful.useful(group.memory, group.heads, group.tokens, figure.kind, 4 if figure.storage == "float32" else 2)
+    needs = useful.useful(
+        group.memory,
+        group.heads,
+        group.tokens,
+        figure.kind,
+        4 if figure.storage == "float32" else 2,
+    )
     return figure._replace(
         seconds=seconds,
         bandwidth=needs.bytes / seconds.median / speeds.bandwidth,
-        rate=2 * needs.multiply_adds / seconds.median / speeds.rate(figure.storage if not figure.ours else "float32"),
+        rate=2
+        * needs.multiply_adds
+        / seconds.median
+        / speeds.rate(figure.storage if not figure.ours else "float32"),
     )
 
 
 def _ratios(found: Mapping[str, Figure], times: Mapping[str, list[float]]) -> list[Ratio]:
     """Theirs over ours, round by round as far as both went."""
-    pairs = [(a, b) for a in found.values() for b in found.values() if a.ours and not b.ours and a.label in times and b.label in times]
-    return [Ratio(a, b, Spread.of([y / x for x, y in zip(times[a.label], times[b.label], strict=False)])) for a, b in pairs]
+    pairs = [
+        (a, b)
+        for a in found.values()
+        for b in found.values()
+        if a.ours and not b.ours and a.label in times and b.label in times
+    ]
+    return [
+        Ratio(
+            a, b, Spread.of([y / x for x, y in zip(times[a.label], times[b.label], strict=False)])
+        )
+        for a, b in pairs
+    ]

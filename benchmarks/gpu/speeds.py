@@ -1,4 +1,6 @@
-"""Rates of the device in the same run: copies in memory, and large products in float32 and bfloat16."""
+"""Rates of the device in the same run: copies in memory, and large products in float32 and
+bfloat16.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ RUNS = 7
 
 
 class Speeds(NamedTuple):
-    """Bytes a second, read and written counted apart; operations a second, a multiply-add counting as two."""
+    """Bytes a second, read and written counted apart; operations a second, a multiply-add counting
+    as two.
+    """
 
     copy: Spread
     float32: Spread
@@ -35,10 +39,15 @@ class Speeds(NamedTuple):
 
     def words(self) -> str:
         def tera(spread: Spread) -> str:
-            return "not measured" if math.isnan(spread.median) else "{:.3g}, {:.3g}, {:.3g}".format(*(each / 1e12 for each in spread))
+            return (
+                "not measured"
+                if math.isnan(spread.median)
+                else "{:.3g}, {:.3g}, {:.3g}".format(*(each / 1e12 for each in spread))
+            )
 
         return (
-            f"copy within the device {tera(self.copy)} TB/s; product of float32 {tera(self.float32)}, "
+            f"copy within the device {tera(self.copy)} TB/s; product of float32 "
+            f"{tera(self.float32)}, "
             f"of bfloat16 {tera(self.bfloat16)} TFLOP/s (quartiles)"
         )
 

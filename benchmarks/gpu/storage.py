@@ -1,6 +1,8 @@
-"""bfloat16 as storage: two bytes a number on the device, float32 arithmetic, by operations on whole numbers alone.
+"""bfloat16 as storage: two bytes a number on the device, float32 arithmetic, by operations on whole
+numbers alone.
 
-A bfloat16 is the upper half of a float32. That half is stored as a uint16, so no library needs to know the format.
+A bfloat16 is the upper half of a float32. That half is stored as a uint16, so no library needs to
+know the format.
 """
 
 from __future__ import annotations

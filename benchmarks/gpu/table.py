@@ -11,7 +11,18 @@ from rich.table import Table
 from benchmarks.gpu.results import BATCH, Check, Figure, Found, Ratio
 from benchmarks.measure import Spread
 
-NAMES = ("what", "pass", "side", "ms (quartiles)", "times faster than", "of bandwidth", "of matrix rate", "peak MB", "error", "note")
+NAMES = (
+    "what",
+    "pass",
+    "side",
+    "ms (quartiles)",
+    "times faster than",
+    "of bandwidth",
+    "of matrix rate",
+    "peak MB",
+    "error",
+    "note",
+)
 PASSES = {"forward": "forward", "both": "with backward"}
 
 
@@ -73,13 +84,17 @@ def _share(value: float) -> str:
 
 
 def _faster(figure: Figure, ratios: list[Ratio]) -> str:
-    return ", ".join(f"{each.faster.median:.3g} {each.theirs.label}" for each in ratios if each.ours == figure)
+    return ", ".join(
+        f"{each.faster.median:.3g} {each.theirs.label}" for each in ratios if each.ours == figure
+    )
 
 
 def _note(figure: Figure) -> str:
     words = []
     if figure.copies:
-        words.append(f"{figure.copies} copies between host and device in a run, those of its checks included")
+        words.append(
+            f"{figure.copies} copies between host and device in a run, those of its checks included"
+        )
     if figure.first > 10 * figure.seconds.median and figure.first > 1:
         words.append(f"first run {figure.first:.0f} s")
     if figure.error is None:
@@ -98,7 +113,9 @@ def skipped(figures: list[Figure]) -> Iterator[str]:
             at = places.setdefault((figure.subject, figure.label, figure.skipped), {})
             at.setdefault(" x ".join(map(str, figure.size)), []).append(PASSES[figure.kind])
     for (subject, label, reason), sizes in places.items():
-        shown = ", ".join(size + ("" if len(passes) == 2 else f" ({passes[0]})") for size, passes in sizes.items())
+        shown = ", ".join(
+            size + ("" if len(passes) == 2 else f" ({passes[0]})") for size, passes in sizes.items()
+        )
         yield f"not run  {subject}, {label}: {reason}; heads x d x T: {shown}"
 
 
@@ -109,11 +126,15 @@ def checked(checks: list[Check]) -> Iterator[str]:
         worst = max(some, key=lambda each: each.error / each.bound)
         kept = sum(each.kept for each in some)
         yield (
-            f"against {against}: {kept} of {len(some)} within their bounds; the nearest to its bound is {worst.subject}, {worst.form}, "
+            f"against {against}: {kept} of {len(some)} within their bounds; the nearest to "
+            f"its bound is {worst.subject}, {worst.form}, "
             f"{worst.what}, {worst.dtype}: {worst.error:.1e} of {worst.bound:.1e}"
         )
         yield from (
-            f"  NOT KEPT  {each.subject}, {each.form}, {each.what}, {each.dtype}: {each.error:.1e}, allowed {each.bound:.1e}"
+            (
+                f"  NOT KEPT  {each.subject}, {each.form}, {each.what}, {each.dtype}: "
+                f"{each.error:.1e}, allowed {each.bound:.1e}"
+            )
             for each in some
             if not each.kept
         )

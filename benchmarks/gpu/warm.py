@@ -1,7 +1,9 @@
-"""fla-core's kernels, compiled before they are needed: some processes fill Triton's cache while our forms are checked.
+"""fla-core's kernels, compiled before they are needed: some processes fill Triton's cache while our
+forms are checked.
 
-Compiling every configuration that a kernel is tuned over takes minutes, most of them on the host. These processes run side by side, so
-their choice of the best configuration is thrown away: the timed process tunes for itself, alone on the GPU.
+Compiling every configuration that a kernel is tuned over takes minutes, most of them on the host.
+These processes run side by side, so their choice of the best configuration is thrown away: the
+timed process tunes for itself, alone on the GPU.
 """
 
 from __future__ import annotations
@@ -71,7 +73,10 @@ def main(peer: str, storage: str, heads: int, d: int) -> None:
     from benchmarks.gpu.plan import SUBJECTS
 
     subject, candidate = next(
-        (subject, each) for subject in SUBJECTS for each in subject.candidates if each.peer == peer and each.storage == storage
+        (subject, each)
+        for subject in SUBJECTS
+        for each in subject.candidates
+        if each.peer == peer and each.storage == storage
     )
     device = open_device("cuda", tf32=os.environ.get("ATLAS_REF_TF32") == "1")
     group = Group(subject, heads, d, TOKENS, (candidate,))

@@ -2,7 +2,8 @@
 
     python benchmarks/gpu/wheels.py WHEELS FOLDER
 
-Runs on a bare Python, before anything of the project can be imported. Nothing is written but the folder.
+Runs on a bare Python, before anything of the project can be imported. Nothing is written but the
+folder.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ def chosen(wheels: list[Path], names: dict[str, str]) -> tuple[list[Path], list[
     """Wheels of the names that are lacking, and the names for which no wheel was brought."""
     by_name = {plain(wheel.name.split("-")[0]): wheel for wheel in wheels}
     lacking = [name for name, least in names.items() if lacks(name, least)]
-    return [by_name[plain(name)] for name in lacking if plain(name) in by_name], [name for name in lacking if plain(name) not in by_name]
+    return [by_name[plain(name)] for name in lacking if plain(name) in by_name], [
+        name for name in lacking if plain(name) not in by_name
+    ]
 
 
 def main(wheels: Path, folder: Path) -> int:
@@ -56,14 +59,34 @@ def main(wheels: Path, folder: Path) -> int:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     if missing:
-        print(f"bench-gpu: not installed, and no wheel in {wheels}: {', '.join(missing)} (make bench-gpu-wheels, where there is a network)")
+        print(
+            f"bench-gpu: not installed, and no wheel in {wheels}: {', '.join(missing)} (make "
+            "bench-gpu-wheels, where there is a network)"
+        )
     if not some:
         return 0
-    print(f"bench-gpu: installed from {wheels} into {folder}: {', '.join(wheel.name.split('-')[0] for wheel in some)}")
-    install = ["install", "--quiet", "--no-index", "--no-deps", "--no-compile", "--disable-pip-version-check", "--target", str(folder)]
-    code = subprocess.run([sys.executable, "-m", "pip", *install, *map(str, some)], check=False).returncode
+    print(
+        f"bench-gpu: installed from {wheels} into {folder}: "
+        f"{', '.join(wheel.name.split('-')[0] for wheel in some)}"
+    )
+    install = [
+        "install",
+        "--quiet",
+        "--no-index",
+        "--no-deps",
+        "--no-compile",
+        "--disable-pip-version-check",
+        "--target",
+        str(folder),
+    ]
+    code = subprocess.run(
+        [sys.executable, "-m", "pip", *install, *map(str, some)], check=False
+    ).returncode
     if code:
-        print(f"bench-gpu: pip refused them; for this Python: make bench-gpu-wheels GPU_PYTHON_VERSION={version_info[0]}.{version_info[1]}")
+        print(
+            "bench-gpu: pip refused them; for this Python: make bench-gpu-wheels "
+            f"GPU_PYTHON_VERSION={version_info[0]}.{version_info[1]}"
+        )
     return code
 
 

@@ -1,1 +1,3 @@
-"""Public implementations held against the rules: what they compute, by what convention, and where they differ."""
+"""Public implementations held against the rules: what they compute, by what convention, and where
+they differ.
+"""

@@ -1,4 +1,6 @@
-"""Command line of the survey: python -m benchmarks.survey [SET] [--only NAME ...] [--write STEM] [--json]"""
+"""Command line of the survey: python -m benchmarks.survey [SET] [--only NAME ...] [--write STEM]
+[--json]
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,17 @@ SET = Path("vectors/v1")
 def main(
     folder: Annotated[Path, typer.Argument(metavar="SET", help="A folder of cases.")] = SET,
     only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="NAME", help="A package, or a function of an adapter; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--only", metavar="NAME", help="A package, or a function of an adapter; repeatable."
+        ),
     ] = None,
-    write: Annotated[Path | None, typer.Option("--write", metavar="STEM", help="Write STEM.md and STEM.json.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the data as one JSON object.")] = False,
+    write: Annotated[
+        Path | None, typer.Option("--write", metavar="STEM", help="Write STEM.md and STEM.json.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the data as one JSON object.")
+    ] = False,
 ) -> None:
     """Ask public implementations the cases of a set, and print what they compute as a page."""
     progress = Console(stderr=True)
@@ -34,7 +43,9 @@ def main(
         cases = read(folder)
     except (CaseError, ValueError) as error:
         raise typer.BadParameter(str(error)) from None
-    data = survey(cases, chosen, tell=lambda words: progress.print(words, highlight=False, markup=False))
+    data = survey(
+        cases, chosen, tell=lambda words: progress.print(words, highlight=False, markup=False)
+    )
     text = json.dumps(data, indent=1, allow_nan=False) + "\n"
     if write is not None:
         _written(write.with_suffix(".json"), text)

@@ -1,14 +1,15 @@
 """The bracket that fla-core's Titans reference lost, by numbers that anyone can compute again.
 
-Its memory is linear, with a LayerNorm in the loss of a token: with x = k M, x^ = (x - mean x) / sqrt(var x + eps) and the
-target u = v - k,
+Its memory is linear, with a LayerNorm in the loss of a token: with x = k M, x^ = (x - mean x) /
+sqrt(var x + eps) and the target u = v - k,
 
     loss = |w x^ + b - u|^2,    z = w (w x^ + b - u),
     d loss / d M = 2 k^T (d z - sum z - x^ sum(z x^)) / (d sqrt(var x + eps)).
 
-What it applies to its memory can be had from outside: from no momentum, one token gives M_1 = (1 - alpha) M_0 - theta (applied
-gradient). This module compares that with autograd's gradient of the loss, and with the formula by hand, with and without the
-bracket around the first two terms. Nothing of fla-core is copied; its functions are called.
+What it applies to its memory can be had from outside: from no momentum, one token gives M_1 = (1 -
+alpha) M_0 - theta (applied gradient). This module compares that with autograd's gradient of the
+loss, and with the formula by hand, with and without the bracket around the first two terms. Nothing
+of fla-core is copied; its functions are called.
 """
 
 from __future__ import annotations
@@ -50,13 +51,26 @@ class Drift(NamedTuple):
 
 
 def drawn(seed: int, tokens: int) -> Inputs:
-    """Inputs of a size that its own loss is steep in: unit keys, a first memory that is not zero."""
+    """Inputs of a size that its own loss is steep in: unit keys, a first memory that is not
+    zero.
+    """
     draw = np.random.Generator(np.random.Philox(seed))
     shape = (1, tokens, HEADS, WIDTH)
     k = draw.standard_normal(shape)
-    gates = [draw.uniform(low, high, (1, tokens, HEADS, 1)) for low, high in ((0.01, 0.05), (0.01, 0.1), (0.5, 0.9))]
-    arrays = [draw.standard_normal(shape), k / np.linalg.norm(k, axis=-1, keepdims=True), draw.standard_normal(shape)]
-    arrays += [1 + 0.1 * draw.standard_normal((HEADS, WIDTH)), 0.1 * draw.standard_normal((HEADS, WIDTH)), *gates]
+    gates = [
+        draw.uniform(low, high, (1, tokens, HEADS, 1))
+        for low, high in ((0.01, 0.05), (0.01, 0.1), (0.5, 0.9))
+    ]
+    arrays = [
+        draw.standard_normal(shape),
+        k / np.linalg.norm(k, axis=-1, keepdims=True),
+        draw.standard_normal(shape),
+    ]
+    arrays += [
+        1 + 0.1 * draw.standard_normal((HEADS, WIDTH)),
+        0.1 * draw.standard_normal((HEADS, WIDTH)),
+        *gates,
+    ]
     arrays.append(draw.standard_normal((1, HEADS, WIDTH, WIDTH)) / 4)
     return Inputs(*(each.astype(np.float32) for each in arrays))
 
@@ -64,8 +78,15 @@ def drawn(seed: int, tokens: int) -> Inputs:
 def called(x: Inputs, *, use_chunk: bool) -> tuple[Array, Array]:
     """Reads and last memory of its reference, in either of its two forms."""
     torch, naive = _theirs()
-    inputs = {name: torch.from_numpy(value.copy()) for name, value in x._asdict().items() if name != "M0"}
-    options = {"eps": EPS, "chunk_size": CHUNK, "initial_state": torch.from_numpy(x.M0.copy()), "output_final_state": True}
+    inputs = {
+        name: torch.from_numpy(value.copy()) for name, value in x._asdict().items() if name != "M0"
+    }
+    options = {
+        "eps": EPS,
+        "chunk_size": CHUNK,
+        "initial_state": torch.from_numpy(x.M0.copy()),
+        "output_final_state": True,
+    }
     y, M = naive.chunk_titans_linear_ref(**inputs, **options, use_chunk=use_chunk)
     return y.numpy(), M.numpy()
 
@@ -77,7 +98,9 @@ def _theirs() -> tuple[Any, Any]:
 
 
 def applied(x: Inputs) -> Array:
-    """The gradient that it applies at the first token, (H, D, D), from what it does to its memory."""
+    """The gradient that it applies at the first token, (H, D, D), from what it does to its
+    memory.
+    """
     _, M = called_once(x)
     decayed = (1 - x.alpha[0, 0].astype(np.float64))[:, :, None] * x.M0[0]
     gradient: Array = (decayed - M[0]) / x.theta[0, 0].astype(np.float64)[:, :, None]
@@ -87,15 +110,22 @@ def applied(x: Inputs) -> Array:
 def called_once(x: Inputs) -> tuple[Array, Array]:
     """One token through its sequential form."""
     torch, naive = _theirs()
-    first = {name: torch.from_numpy(getattr(x, name)[:, :1].swapaxes(1, 2).copy()) for name in ("q", "k", "v", "theta", "alpha", "eta")}
+    first = {
+        name: torch.from_numpy(getattr(x, name)[:, :1].swapaxes(1, 2).copy())
+        for name in ("q", "k", "v", "theta", "alpha", "eta")
+    }
     whole = {name: torch.from_numpy(getattr(x, name)) for name in ("w", "b")}
     start = torch.from_numpy(x.M0.copy())
-    y, M = naive.titans_linear(**first, **whole, eps=EPS, chunk_size=1, initial_state=start, output_final_state=True)
+    y, M = naive.titans_linear(
+        **first, **whole, eps=EPS, chunk_size=1, initial_state=start, output_final_state=True
+    )
     return y.numpy(), M.numpy()
 
 
 def loss(M: Any, k: Any, u: Any, w: Any, b: Any) -> Any:
-    """Its loss of one token of one head, in operations that PyTorch tensors and NumPy arrays share."""
+    """Its loss of one token of one head, in operations that PyTorch tensors and NumPy arrays
+    share.
+    """
     x = k @ M
     centred = x - x.mean()
     error = w * centred / ((centred * centred).mean() + EPS) ** 0.5 + b - u
@@ -124,7 +154,9 @@ def by_hand(x: Inputs, *, bracket: bool) -> Array:
         z = w * (w * hat + b - u)
         under = WIDTH * spread
         last = hat * (z * hat).sum() / under
-        row = (WIDTH * z - z.sum()) / under - last if bracket else WIDTH * z - z.sum() / under - last
+        row = (
+            (WIDTH * z - z.sum()) / under - last if bracket else WIDTH * z - z.sum() / under - last
+        )
         gradients.append(2 * np.outer(k, row))
     return np.stack(gradients)
 

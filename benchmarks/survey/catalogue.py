@@ -24,16 +24,31 @@ MODULES = {
         "simple_gla_chunk",
     ),
     "of_gated_delta": ("qwen", "qwen_chunk", "opengdn", "opengdn_chunk"),
-    "of_titans": ("titans_pytorch", "titans_pytorch_call", "titans_memory", "titans_memory_call", "titans_unofficial"),
+    "of_titans": (
+        "titans_pytorch",
+        "titans_pytorch_call",
+        "titans_memory",
+        "titans_memory_call",
+        "titans_unofficial",
+    ),
     "of_newton_schulz": ("torch_muon", "titans_muon", "optax_muon"),
 }
 
 #: Packages that were looked at, and why nothing of them is asked.
 OTHERS = {
     "fla-core, ops/titans": "a LayerNorm stands in its loss, which no rule here has; see the lost bracket below",
-    "nested-learning 0.2.0": "its Titans memory is a deep network under a LayerNorm, with one write per call: no rule here",
-    "titans-trainer 0.1.1": "its memory reproduces its own input, one step per chunk, without keys and values: no rule here",
-    "titans-torch 0.1.2": "its folder is called titans-torch, which Python cannot import; the memory in it is a deep network",
+    "nested-learning 0.2.0": (
+        "its Titans memory is a deep network under a LayerNorm, with one write per call: no rule "
+        "here"
+    ),
+    "titans-trainer 0.1.1": (
+        "its memory reproduces its own input, one step per chunk, without keys and values: no "
+        "rule here"
+    ),
+    "titans-torch 0.1.2": (
+        "its folder is called titans-torch, which Python cannot import; the memory in it is a "
+        "deep network"
+    ),
     "tf-titans 0.1.3": "its long-term memory is a trained parameter; nothing is learned at test time",
     "python-titans-miras 0.0.1": "its memory is that of titans-pytorch in other files",
     "fast-weight-attention 0.3.1": "its fast weights are the projections of an attention: no rule here",
@@ -45,7 +60,9 @@ OTHERS = {
 
 
 class Entry(NamedTuple):
-    """An implementation as the survey knows it: where its adapter is, and the installed version, empty where there is none."""
+    """An implementation as the survey knows it: where its adapter is, and the installed version,
+    empty where there is none.
+    """
 
     function: str
     implementation: Any
@@ -70,11 +87,18 @@ def entries(names: list[str] | None = None) -> list[Entry]:
     for module, functions in MODULES.items():
         for function in functions:
             implementation = getattr(helper(module), function)
-            catalogue.append(Entry(f"{module}:{function}", implementation, version(implementation.package)))
+            catalogue.append(
+                Entry(f"{module}:{function}", implementation, version(implementation.package))
+            )
     for name in names or []:
         if not any(name in _names(entry) for entry in catalogue):
-            raise ValueError(f"{name}: no such implementation; there are {', '.join(entry.function.split(':')[1] for entry in catalogue)}")
-    return [entry for entry in catalogue if not names or any(name in _names(entry) for name in names)]
+            raise ValueError(
+                f"{name}: no such implementation; there are "
+                f"{', '.join(entry.function.split(':')[1] for entry in catalogue)}"
+            )
+    return [
+        entry for entry in catalogue if not names or any(name in _names(entry) for name in names)
+    ]
 
 
 def _names(entry: Entry) -> tuple[str, str, str]:
@@ -82,7 +106,9 @@ def _names(entry: Entry) -> tuple[str, str, str]:
 
 
 def version(package: str) -> str:
-    """The installed version of a package, without the name of a build; empty where it is not installed."""
+    """The installed version of a package, without the name of a build; empty where it is not
+    installed.
+    """
     try:
         return importlib.metadata.version(package).partition("+")[0]
     except importlib.metadata.PackageNotFoundError:

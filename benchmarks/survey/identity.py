@@ -1,8 +1,9 @@
 """Identification of the convention behind an implementation's results.
 
-One case is drawn for each, small and without anything that would hide an axis: from states that are not symmetric, with gates that
-vary, one matrix of Newton-Schulz below every eps. It states the adapter's convention; `identify` compares the answer with ours
-under that and under every convention up to two changes from it or from a preset. MATCH says that one alone explains the answer.
+One case is drawn for each, small and without anything that would hide an axis: from states that are
+not symmetric, with gates that vary, one matrix of Newton-Schulz below every eps. It states the
+adapter's convention; `identify` compares the answer with ours under that and under every convention
+up to two changes from it or from a preset. MATCH says that one alone explains the answer.
 """
 
 from __future__ import annotations
@@ -43,16 +44,28 @@ class Found(NamedTuple):
 
 
 def identified(implementation: Any) -> Found:
-    """The convention behind its answer on a drawn case, in the finest format that it computes in."""
+    """The convention behind its answer on a drawn case, in the finest format that it computes
+    in.
+    """
     dtype = implementation.dtypes[-1]
     case = rounded(drawn(implementation), dtype)
     inputs = {name.removeprefix("in/"): np.array(value) for name, value in case.inputs.items()}
     answer = implementation.answer(case.header.plain(), inputs)
-    result = identify(case, {name if "/" in name else f"out/{name}": _array(value) for name, value in answer.items()}, dtype=dtype)
+    result = identify(
+        case,
+        {name if "/" in name else f"out/{name}": _array(value) for name, value in answer.items()},
+        dtype=dtype,
+    )
     words = "" if result.match is None else setting(result.match.convention)
-    if result.preset is not None and result.match is not None and result.preset != result.match.convention.get("preset"):
+    if (
+        result.preset is not None
+        and result.match is not None
+        and result.preset != result.match.convention.get("preset")
+    ):
         words += f" (as {result.preset})"
-    return Found(result.verdict, words, _is(implementation, result), tuple(result.undecided), result.searched)
+    return Found(
+        result.verdict, words, _is(implementation, result), tuple(result.undecided), result.searched
+    )
 
 
 def _is(implementation: Any, result: Identification) -> bool:
@@ -60,7 +73,9 @@ def _is(implementation: Any, result: Identification) -> bool:
     if result.match is None:
         return False
     rule = implementation.rule
-    return resolve(result.match.convention, rule=rule) == resolve(implementation.convention, rule=rule)
+    return resolve(result.match.convention, rule=rule) == resolve(
+        implementation.convention, rule=rule
+    )
 
 
 def drawn(implementation: Any) -> Case:
@@ -68,15 +83,27 @@ def drawn(implementation: Any) -> Case:
     sizes = {"d_in": WIDTH, "d_out": WIDTH, "seed": SEED, "convention": implementation.convention}
     if implementation.rule == "newton_schulz":
         case = new(Request(rule="newton_schulz", heads=3, **sizes))
-        return make(case.header.plain(), {"in/G": case.inputs["in/G"] * np.array([1, 1, TINY])[:, None, None]}, name="drawn")
+        return make(
+            case.header.plain(),
+            {"in/G": case.inputs["in/G"] * np.array([1, 1, TINY])[:, None, None]},
+            name="drawn",
+        )
     case = new(Request(rule=implementation.rule, tokens=TOKENS, heads=1, **sizes))
     inputs = {name.removeprefix("in/"): value for name, value in case.inputs.items()}
-    inputs = {name: value for name, value in inputs.items() if name not in ("M0", "S0") or name in implementation.states}
+    inputs = {
+        name: value
+        for name, value in inputs.items()
+        if name not in ("M0", "S0") or name in implementation.states
+    }
     if implementation.prepare is not None:
         inputs, _ = implementation.prepare(inputs)
-    return make(case.header.plain(), {f"in/{name}": value for name, value in inputs.items()}, name="drawn")
+    return make(
+        case.header.plain(), {f"in/{name}": value for name, value in inputs.items()}, name="drawn"
+    )
 
 
 def _array(value: Any) -> np.ndarray[Any, Any]:
     """A result as an array; bfloat16, which NumPy lacks, as float32."""
-    return np.asarray(value.float() if str(getattr(value, "dtype", "")) == "torch.bfloat16" else value)
+    return np.asarray(
+        value.float() if str(getattr(value, "dtype", "")) == "torch.bfloat16" else value
+    )

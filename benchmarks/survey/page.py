@@ -91,8 +91,26 @@ copied.
 """
 
 CONVENTION_HEAD = ("implementation", "rule", "convention", "verdict", "stated reading")
-CASE_HEAD = ("implementation", "precision", "as they stand", "restated", "not asked", "cases PASS", "values PASS", "gradients PASS")
-FAILURE_HEAD = ("implementation", "precision", "clause", "tensors", "cases", "verdict", "up to", "known reason")
+CASE_HEAD = (
+    "implementation",
+    "precision",
+    "as they stand",
+    "restated",
+    "not asked",
+    "cases PASS",
+    "values PASS",
+    "gradients PASS",
+)
+FAILURE_HEAD = (
+    "implementation",
+    "precision",
+    "clause",
+    "tensors",
+    "cases",
+    "verdict",
+    "up to",
+    "known reason",
+)
 OTHER_HEAD = ("package", "why nothing of it is asked")
 
 
@@ -108,7 +126,12 @@ def page(data: Data) -> str:
         FAILURES,
         _table(FAILURE_HEAD, _failures(rows)),
         ASKED,
-        _list([*(_asked(row) for row in rows), *(f"{_name(row)} - {row['note']}" for row in rows if row["note"])]),
+        _list(
+            [
+                *(_asked(row) for row in rows),
+                *(f"{_name(row)} - {row['note']}" for row in rows if row["note"]),
+            ]
+        ),
         OTHERS,
         _table(OTHER_HEAD, list(data["others"].items())),
         BRACKET_TITLE + _bracket(data),
@@ -126,9 +149,19 @@ def _convention(row: Data) -> tuple[str, ...]:
     result = row["identified"]
     undecided = f" ({', '.join(result['undecided'])})" if result["verdict"] == "UNDECIDABLE" else ""
     verdict = result["verdict"] + undecided + f", of {result['searched']}"
-    words = result["convention"] if result["own"] else f"{result['convention']}, where {setting(row['convention'])} was expected"
+    words = (
+        result["convention"]
+        if result["own"]
+        else f"{result['convention']}, where {setting(row['convention'])} was expected"
+    )
     matches = result["own"] and result["verdict"] in ("MATCH", "UNDECIDABLE")
-    return (_name(row), row["rule"], words, verdict, f"{'matches' if matches else 'meant as'} {row['source']}")
+    return (
+        _name(row),
+        row["rule"],
+        words,
+        verdict,
+        f"{'matches' if matches else 'meant as'} {row['source']}",
+    )
 
 
 def _cases(rows: Sequence[Data]) -> list[tuple[str, ...]]:
@@ -137,8 +170,21 @@ def _cases(rows: Sequence[Data]) -> list[tuple[str, ...]]:
         for dtype, result in row.get("results", {}).items():
             cases, skipped = result["cases"], sum(row["not_asked"].values())
             total = cases["as they stand"] + cases["restated"]
-            counts = (str(cases["as they stand"]), str(cases["restated"]), str(skipped), f"{cases['passed']} of {total}")
-            lines.append((_name(row), dtype, *counts, _passed(result["values"]), _passed(result["gradients"])))
+            counts = (
+                str(cases["as they stand"]),
+                str(cases["restated"]),
+                str(skipped),
+                f"{cases['passed']} of {total}",
+            )
+            lines.append(
+                (
+                    _name(row),
+                    dtype,
+                    *counts,
+                    _passed(result["values"]),
+                    _passed(result["gradients"]),
+                )
+            )
     return lines
 
 
@@ -153,7 +199,11 @@ def _failures(rows: Sequence[Data]) -> list[tuple[str, ...]]:
             for clause, each in sorted(result["failed"].items()):
                 cases = each["cases"]
                 named = ", ".join(cases) if len(cases) <= 3 else f"{len(cases)}, as {cases[0]}"
-                words = (", ".join(each["verdicts"]), each["worst"], "; ".join(each["why"]) or "as noted below" * bool(row["note"]))
+                words = (
+                    ", ".join(each["verdicts"]),
+                    each["worst"],
+                    "; ".join(each["why"]) or "as noted below" * bool(row["note"]),
+                )
                 lines.append((_name(row), dtype, clause, ", ".join(each["tensors"]), named, *words))
     return lines
 
@@ -161,14 +211,20 @@ def _failures(rows: Sequence[Data]) -> list[tuple[str, ...]]:
 def _asked(row: Data) -> str:
     changed = ", ".join(f"{words} {count}" for words, count in row.get("changes", {}).items())
     refused = ", ".join(f"{why} {count}" for why, count in row.get("not_asked", {}).items())
-    said = "; ".join(part for part in (f"changed: {changed}" * bool(changed), f"not asked: {refused}" * bool(refused)) if part)
+    said = "; ".join(
+        part
+        for part in (f"changed: {changed}" * bool(changed), f"not asked: {refused}" * bool(refused))
+        if part
+    )
     return f"{_name(row)} - {said}" if said else ""
 
 
 def _bracket(data: Data) -> str:
     if "missing" in data["bracket"]:
         return f"\nNot computed: {data['bracket']['missing']}.\n"
-    version = next((row["version"] for row in data["implementations"] if row["package"] == "fla-core"), "")
+    version = next(
+        (row["version"] for row in data["implementations"] if row["package"] == "fla-core"), ""
+    )
     return BRACKET.format(version=version, **data["bracket"])
 
 
@@ -176,7 +232,18 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     if not rows:
         return "Nothing.\n"
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    return "\n".join([*lines, *("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)]) + "\n"
+    return (
+        "\n".join(
+            [
+                *lines,
+                *(
+                    "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
+                    for row in rows
+                ),
+            ]
+        )
+        + "\n"
+    )
 
 
 def _list(lines: Iterable[str]) -> str:

@@ -1,8 +1,10 @@
-"""A case restated for an implementation: under its convention, without inputs that it does not know.
+"""A case restated for an implementation: under its convention, without inputs that it does not
+know.
 
-A set is made for the rules, not for one library: most of its cases state a convention that a given implementation does not
-compute. Its inputs are still worth asking about - short, searched, with gates at 0 and 1 -, so a case that is refused as it
-stands is stated anew under the implementation's own convention, and our truth is computed for that. What was changed is counted.
+A set is made for the rules, not for one library: most of its cases state a convention that a given
+implementation does not compute. Its inputs are still worth asking about - short, searched, with
+gates at 0 and 1 -, so a case that is refused as it stands is stated anew under the implementation's
+own convention, and our truth is computed for that. What was changed is counted.
 """
 
 from __future__ import annotations
@@ -49,12 +51,27 @@ def asked(case: Case, implementation: Any) -> Asked | None:
     changes = [OWN]
     if implementation.rule != "newton_schulz":
         inputs = _changed(inputs, case, implementation, changes)
-    header = {"schema": 1, "rule": implementation.rule, "convention": _convention(case, implementation), "note": case.header.note}
+    header = {
+        "schema": 1,
+        "rule": implementation.rule,
+        "convention": _convention(case, implementation),
+        "note": case.header.note,
+    }
     why = implementation.refusal(header, inputs)
-    return Asked(None, why=why) if why else _restated(case, header, inputs, implementation, tuple(changes))
+    return (
+        Asked(None, why=why)
+        if why
+        else _restated(case, header, inputs, implementation, tuple(changes))
+    )
 
 
-def _restated(case: Case, header: dict[str, Any], inputs: Inputs, implementation: Any, changes: tuple[str, ...]) -> Asked:
+def _restated(
+    case: Case,
+    header: dict[str, Any],
+    inputs: Inputs,
+    implementation: Any,
+    changes: tuple[str, ...],
+) -> Asked:
     """The case to ask, with gates as logarithms where the implementation takes them so.
 
     A gate that is 0 somewhere stays as it is.
@@ -64,7 +81,10 @@ def _restated(case: Case, header: dict[str, Any], inputs: Inputs, implementation
         if name in arrays and (arrays[name] > 0).all():
             arrays[f"log_{name}"] = np.log(arrays.pop(name))
     try:
-        return Asked(make(header, {f"in/{name}": value for name, value in arrays.items()}, name=case.name), changes)
+        return Asked(
+            make(header, {f"in/{name}": value for name, value in arrays.items()}, name=case.name),
+            changes,
+        )
     except CaseError as error:
         return Asked(None, why=str(error).partition(": ")[2])
 
@@ -79,7 +99,11 @@ def _convention(case: Case, implementation: Any) -> dict[str, Any]:
     if implementation.rule != "newton_schulz":
         return own
     settings = case.convention.newton_schulz_settings.model_dump(mode="json")
-    return {"newton_schulz": settings | {"scale": "1", "norm_factor": 1, "argument": "S"} | own["newton_schulz"]}
+    return {
+        "newton_schulz": settings
+        | {"scale": "1", "norm_factor": 1, "argument": "S"}
+        | own["newton_schulz"]
+    }
 
 
 def _changed(inputs: Inputs, case: Case, implementation: Any, changes: list[str]) -> Inputs:
@@ -110,14 +134,20 @@ def _gates(inputs: Inputs, mine: Any, implementation: Any, changes: list[str]) -
             arrays[name] = np.exp(arrays.pop(f"log_{name}"))
             changes.append("gates in place of their logarithms")
     for name in ("retain", "momentum", "step_size", "step_size_memory"):
-        if name in arrays and arrays[name].ndim == arrays["k"].ndim and name not in implementation.per_row:
+        if (
+            name in arrays
+            and arrays[name].ndim == arrays["k"].ndim
+            and name not in implementation.per_row
+        ):
             arrays[name] = arrays[name][..., 0]
             changes.append("one gate per head")
     if mine.gate == "none" and "retain" in arrays:
         del arrays["retain"]
         changes.append("no retain gate")
     if mine.gate != "none" and "retain" not in arrays:
-        arrays["retain"] = np.full(arrays["k"].shape[:-1], float(mine.gate == "retain"), arrays["k"].dtype)
+        arrays["retain"] = np.full(
+            arrays["k"].shape[:-1], float(mine.gate == "retain"), arrays["k"].dtype
+        )
         changes.append("a retain gate that keeps all")
     if implementation.rule == "hebbian":
         return arrays
@@ -125,7 +155,9 @@ def _gates(inputs: Inputs, mine: Any, implementation: Any, changes: list[str]) -
         arrays["step_size"] = np.full(arrays["k"].shape[:-1], 0.5, arrays["k"].dtype)
         changes.append("a step size")
     if mine.rate == "split" and "step_size_memory" not in arrays:
-        arrays["step_size_memory"] = np.ascontiguousarray(np.flip(arrays["step_size"], arrays["k"].ndim - 2))
+        arrays["step_size_memory"] = np.ascontiguousarray(
+            np.flip(arrays["step_size"], arrays["k"].ndim - 2)
+        )
         changes.append("a second rate")
     if mine.rate == "split" and "momentum" not in arrays:
         arrays["momentum"] = np.full(arrays["k"].shape[:-1], 0.5, arrays["k"].dtype)

@@ -52,7 +52,11 @@ def read(folder: Path) -> Set:
     """
     cases, refused, digest = [], 0, hashlib.sha256()
     for path in sorted(folder.rglob("*.safetensors")):
-        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+        digest.update(
+            path.relative_to(folder).as_posix().encode()
+            + b"\0"
+            + hashlib.sha256(path.read_bytes()).digest()
+        )
         try:
             case = load(path)
         except CaseError:
@@ -64,7 +68,9 @@ def read(folder: Path) -> Set:
     return Set(folder.as_posix(), tuple(cases), refused, digest.hexdigest())
 
 
-def survey(cases: Set, entries: Sequence[Entry], *, tell: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+def survey(
+    cases: Set, entries: Sequence[Entry], *, tell: Callable[[str], None] = lambda _: None
+) -> dict[str, Any]:
     """The data of the page, as JSON can hold it.
 
     Figures of rounding are given as bounds, so that machines agree on them.
@@ -73,13 +79,26 @@ def survey(cases: Set, entries: Sequence[Entry], *, tell: Callable[[str], None] 
     for entry in entries:
         tell(entry.implementation.label)
         rows.append(_entry(entry, cases))
-    data = {"set": {"name": cases.name, "cases": len(cases.cases), "refused": cases.refused, "sha256": cases.digest}}
+    data = {
+        "set": {
+            "name": cases.name,
+            "cases": len(cases.cases),
+            "refused": cases.refused,
+            "sha256": cases.digest,
+        }
+    }
     return data | {"implementations": rows, "others": dict(OTHERS), "bracket": _bracket()}
 
 
 def _entry(entry: Entry, cases: Set) -> dict[str, Any]:
     one = entry.implementation
-    said = {"label": one.label, "package": one.package, "version": entry.version, "function": entry.function, "rule": one.rule}
+    said = {
+        "label": one.label,
+        "package": one.package,
+        "version": entry.version,
+        "function": entry.function,
+        "rule": one.rule,
+    }
     said |= {"convention": one.convention, "source": one.source, "note": one.note}
     if not entry.version:
         return said | {"missing": f"{one.package} is not installed (extra bench)"}
@@ -88,7 +107,11 @@ def _entry(entry: Entry, cases: Set) -> dict[str, Any]:
     questions = once(each for case in cases.cases if (each := asked(case, one)) is not None)
     not_asked = collections.Counter(each.why for each in questions if each.case is None)
     changes = collections.Counter(words for each in questions for words in each.changes)
-    said |= {"identified": match, "not_asked": dict(sorted(not_asked.items())), "changes": dict(sorted(changes.items()))}
+    said |= {
+        "identified": match,
+        "not_asked": dict(sorted(not_asked.items())),
+        "changes": dict(sorted(changes.items())),
+    }
     return said | {"results": {dtype: _results(one, questions, dtype) for dtype in one.dtypes}}
 
 
@@ -100,15 +123,23 @@ def once(questions: Iterable[Asked]) -> list[Asked]:
         if question.case is None:
             result.append(question)
             continue
-        parts = [f"{name} {value.dtype} {value.shape}".encode() + value.tobytes() for name, value in sorted(question.case.inputs.items())]
-        key = hashlib.sha256(b"\0".join([repr(question.case.convention).encode(), *parts])).hexdigest()
+        parts = [
+            f"{name} {value.dtype} {value.shape}".encode() + value.tobytes()
+            for name, value in sorted(question.case.inputs.items())
+        ]
+        key = hashlib.sha256(
+            b"\0".join([repr(question.case.convention).encode(), *parts])
+        ).hexdigest()
         result.append(Asked(None, why=SAME) if key in keys else question)
         keys.add(key)
     return result
 
 
 def _results(one: Any, questions: Sequence[Asked], dtype: str) -> dict[str, Any]:
-    kinds: dict[str, collections.Counter[str]] = {"values": collections.Counter(), "gradients": collections.Counter()}
+    kinds: dict[str, collections.Counter[str]] = {
+        "values": collections.Counter(),
+        "gradients": collections.Counter(),
+    }
     failed: dict[str, dict[str, Any]] = {}
     cases = {"as they stand": 0, "restated": 0, "passed": 0}
     for question in questions:
@@ -121,14 +152,25 @@ def _results(one: Any, questions: Sequence[Asked], dtype: str) -> dict[str, Any]
             kinds["gradients" if row.tensor.startswith("grad/") else "values"][row.verdict] += 1
             if row.verdict != "PASS":
                 _note(failed, row, question.case)
-    return {"cases": cases, **{kind: dict(sorted(counts.items())) for kind, counts in kinds.items()}, "failed": failed}
+    return {
+        "cases": cases,
+        **{kind: dict(sorted(counts.items())) for kind, counts in kinds.items()},
+        "failed": failed,
+    }
 
 
 def _note(failed: dict[str, dict[str, Any]], row: Comparison, case: Case) -> None:
     """Count a failure under its clause, with the worst of them."""
     name = clause(case.header.rule, row.tensor) or "-"
-    entry = failed.setdefault(name, {"tensors": [], "cases": [], "verdicts": [], "worst": "", "why": []})
-    for key, value in (("tensors", row.tensor), ("cases", case.name), ("verdicts", row.verdict), ("why", _why(row, case))):
+    entry = failed.setdefault(
+        name, {"tensors": [], "cases": [], "verdicts": [], "worst": "", "why": []}
+    )
+    for key, value in (
+        ("tensors", row.tensor),
+        ("cases", case.name),
+        ("verdicts", row.verdict),
+        ("why", _why(row, case)),
+    ):
         if value and value not in entry[key]:
             entry[key] = sorted([*entry[key], value])
     size = _magnitude(row)
@@ -139,7 +181,9 @@ def _why(row: Comparison, case: Case) -> str:
     """Words about a failure: what its message says, and gates at their bounds."""
     if row.got is not None and not math.isfinite(row.got):
         zero = [
-            n for n in ("retain", "momentum", "step_size", "step_size_memory") if (np.asarray(case.inputs.get(f"in/{n}", 1)) == 0).any()
+            n
+            for n in ("retain", "momentum", "step_size", "step_size_memory")
+            if (np.asarray(case.inputs.get(f"in/{n}", 1)) == 0).any()
         ]
         return "not finite" + (f", with a {' and a '.join(zero)} of 0" if zero else "")
     return row.why
@@ -165,9 +209,21 @@ def _bracket() -> dict[str, Any]:
     except ImportError as error:
         return {"missing": str(error)}
     columns = {name: [getattr(each, name) for each in drifts] for name in bracket.Drift._fields}
-    rounding = {name: _bound(columns[name]) for name in ("hand_from_autograd", "applied_from_lost", "forms_apart")}
-    figures = {name: [f"{pick(columns[name]):.2f}" for pick in (min, max)] for name in ("applied_from_autograd", "norm_ratio", "cosine")}
-    sizes = {"seeds": len(drifts), "width": bracket.WIDTH, "heads": bracket.HEADS, "tokens": bracket.TOKENS, "chunk": bracket.CHUNK}
+    rounding = {
+        name: _bound(columns[name])
+        for name in ("hand_from_autograd", "applied_from_lost", "forms_apart")
+    }
+    figures = {
+        name: [f"{pick(columns[name]):.2f}" for pick in (min, max)]
+        for name in ("applied_from_autograd", "norm_ratio", "cosine")
+    }
+    sizes = {
+        "seeds": len(drifts),
+        "width": bracket.WIDTH,
+        "heads": bracket.HEADS,
+        "tokens": bracket.TOKENS,
+        "chunk": bracket.CHUNK,
+    }
     return {**sizes, **figures, **rounding}
 
 

@@ -10,7 +10,9 @@ from docs.clauses.reading import parsed, text
 
 
 class Proof(NamedTuple):
-    """A test function and the clauses that it proves; `path`, `line` and `last` are where it stands."""
+    """A test function and the clauses that it proves; `path`, `line` and `last` are where it
+    stands.
+    """
 
     path: str
     name: str
@@ -59,10 +61,18 @@ def _module_marks(node: ast.stmt) -> list[str]:
 def _ids(mark: ast.expr) -> list[str]:
     if not isinstance(mark, ast.Call) or not ast.unparse(mark.func).endswith("mark.clause"):
         return []
-    return [each.value for each in mark.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+    return [
+        each.value
+        for each in mark.args
+        if isinstance(each, ast.Constant) and isinstance(each.value, str)
+    ]
 
 
 def _erratum(node: ast.FunctionDef) -> list[str]:
     """The erratum that a test names by its own name (TRACE-3)."""
     words = node.name.split("_")
-    return [f"E-{words[2].upper()}"] if words[1] == "e" and len(words) > 2 and words[2][1:3].isdigit() else []
+    return (
+        [f"E-{words[2].upper()}"]
+        if words[1] == "e" and len(words) > 2 and words[2][1:3].isdigit()
+        else []
+    )

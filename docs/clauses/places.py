@@ -1,4 +1,6 @@
-"""Code that names clauses: functions, classes and modules whose docstrings or comments hold an id."""
+"""Code that names clauses: functions, classes and modules whose docstrings or comments hold an
+id.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,11 @@ class Place(NamedTuple):
     Attributes:
         path: of the file, from the root.
         name: qualified within the file; empty for the module itself.
-        kind: function, class, data (a statement outside functions, or a class without them) or module.
+        kind: function, class, data (a statement outside functions, or a class without them) or
+            module.
         first, last: its lines.
-        body: the lines that run when it does: of the function, of the class's functions, of all functions of the module.
+        body: the lines that run when it does: of the function, of the class's functions, of all
+            functions of the module.
         names: (id, line) for each clause that it names.
     """
 
@@ -63,7 +67,9 @@ def read(root: Path, families: frozenset[str]) -> list[Place]:
 
 
 def places(source: str, path: str, families: frozenset[str]) -> list[Place]:
-    """The places of one file (TRACE-2): a mention belongs to the innermost function, class or statement around it."""
+    """The places of one file (TRACE-2): a mention belongs to the innermost function, class or
+    statement around it.
+    """
     tree = parsed(source, path)
     owners = _owners(tree, source)
     mentions: dict[_Owner, list[tuple[str, int]]] = {}
@@ -91,7 +97,9 @@ def words(source: str, tree: ast.AST) -> list[tuple[int, str]]:
     """(line, text) of every docstring and of every run of comment lines."""
     texts = []
     for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(node, clean=False):
+        if isinstance(
+            node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+        ) and ast.get_docstring(node, clean=False):
             first_statement = node.body[0]
             assert isinstance(first_statement, ast.Expr)
             texts.append((first_statement.lineno, ast.get_docstring(node, clean=False) or ""))
@@ -122,25 +130,42 @@ def _owners(tree: ast.Module, source: str) -> list[_Owner]:
                 function = not isinstance(child, ast.ClassDef)
                 kind: Kind = "function" if function else "class" if _bodies(child) else "data"
                 first = min([child.lineno, *(each.lineno for each in child.decorator_list)])
-                owners.append(_Owner(name, kind, child, _with_comments(lines, first), child.end_lineno or first))
+                owners.append(
+                    _Owner(
+                        name, kind, child, _with_comments(lines, first), child.end_lineno or first
+                    )
+                )
                 walk(child, f"{name}.", inside or function)
             elif isinstance(child, ast.Assign | ast.AnnAssign) and not inside and not prefix:
                 target = child.targets[0] if isinstance(child, ast.Assign) else child.target
-                owners.append(_Owner(ast.unparse(target), "data", child, _with_comments(lines, child.lineno), child.end_lineno or 0))
+                owners.append(
+                    _Owner(
+                        ast.unparse(target),
+                        "data",
+                        child,
+                        _with_comments(lines, child.lineno),
+                        child.end_lineno or 0,
+                    )
+                )
 
     walk(tree, "", False)
     return owners
 
 
 def _with_comments(lines: list[str], first: int) -> int:
-    """The line of the first comment right above, since a comment above a definition belongs to it."""
+    """The line of the first comment right above, since a comment above a definition belongs to
+    it.
+    """
     while first > 1 and lines[first - 2].startswith("#"):
         first -= 1
     return first
 
 
 def _innermost(owners: list[_Owner], line: int) -> _Owner:
-    return min((each for each in owners if each.first <= line <= each.last), key=lambda each: (each.last - each.first, -each.first))
+    return min(
+        (each for each in owners if each.first <= line <= each.last),
+        key=lambda each: (each.last - each.first, -each.first),
+    )
 
 
 def _bodies(node: ast.AST) -> frozenset[int]:
@@ -149,7 +174,12 @@ def _bodies(node: ast.AST) -> frozenset[int]:
     for each in ast.walk(node):
         if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             body = each.body if isinstance(each.body, list) else [each.body]
-            docstring = isinstance(each, ast.FunctionDef) and ast.get_docstring(each, clean=False) is not None
+            docstring = (
+                isinstance(each, ast.FunctionDef)
+                and ast.get_docstring(each, clean=False) is not None
+            )
             for statement in body[1:] if docstring else body:
-                lines.update(range(statement.lineno, (statement.end_lineno or statement.lineno) + 1))
+                lines.update(
+                    range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
+                )
     return frozenset(lines)

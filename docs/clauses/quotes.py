@@ -38,7 +38,12 @@ def read(root: Path) -> Iterator[Quote]:
 
 def quotes(text: str, path: str) -> Iterator[Quote]:
     for match in QUOTE.finditer(text):
-        yield Quote(path, text.count("\n", 0, match.start()) + 1, match[1], " ".join(CONTINUED.sub(" ", match[2]).split()))
+        yield Quote(
+            path,
+            text.count("\n", 0, match.start()) + 1,
+            match[1],
+            " ".join(CONTINUED.sub(" ", match[2]).split()),
+        )
 
 
 def changed(root: Path, known: Mapping[str, Clause]) -> list[Gap]:
@@ -46,8 +51,19 @@ def changed(root: Path, known: Mapping[str, Clause]) -> list[Gap]:
     gaps = []
     for each in read(root):
         if each.clause not in known:
-            gaps.append(Gap(each.path, each.line, f"{each.clause}: quoted, and no spec has this clause"))
+            gaps.append(
+                Gap(each.path, each.line, f"{each.clause}: quoted, and no spec has this clause")
+            )
         elif each.text not in " ".join(known[each.clause].text.split()):
             clause = known[each.clause]
-            gaps.append(Gap(each.path, each.line, f"{each.clause}: quotes {each.text!r}, which {clause.path}:{clause.line} does not say"))
+            gaps.append(
+                Gap(
+                    each.path,
+                    each.line,
+                    (
+                        f"{each.clause}: quotes {each.text!r}, which {clause.path}:{clause.line} "
+                        "does not say"
+                    ),
+                )
+            )
     return gaps

@@ -61,7 +61,9 @@ def sources(root: Path) -> str:
     digest = hashlib.sha256()
     for folder in (*PACKAGES, "tests"):
         for path in sorted((root / folder).rglob("*.py")):
-            digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+            digest.update(
+                path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0"
+            )
     return digest.hexdigest()
 
 
@@ -80,7 +82,13 @@ def write(root: Path, record: Record, path: Path | None = None, *, of: str | Non
     vectors = {name: _packed(lines) for name, lines in sorted(record.vectors.items())}
     unfinished = out.with_suffix(".part")
     mutants = [each._asdict() for each in record.mutants]
-    data = {"schema": SCHEMA, "sources": sources(root) if of is None else of, "tests": tests, "vectors": vectors, "mutants": mutants}
+    data = {
+        "schema": SCHEMA,
+        "sources": sources(root) if of is None else of,
+        "tests": tests,
+        "vectors": vectors,
+        "mutants": mutants,
+    }
     unfinished.write_text(json.dumps(data))
     unfinished.replace(out)
     return out
@@ -98,22 +106,35 @@ def read(root: Path, path: Path | None = None, *, any_sources: bool = False) -> 
     try:
         data = json.loads(file.read_text())
         if data["schema"] != SCHEMA:
-            raise RecordError(f"{file}: schema {data['schema']!r}, expected {SCHEMA}; `make trace` records anew")
+            raise RecordError(
+                f"{file}: schema {data['schema']!r}, expected {SCHEMA}; `make trace` records anew"
+            )
         record = _record(data)
     except RecordError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         said = f"{error} is missing" if isinstance(error, KeyError) else error
-        raise RecordError(f"{file}: not a record of a run: {said}; `make trace` records one") from error
+        raise RecordError(
+            f"{file}: not a record of a run: {said}; `make trace` records one"
+        ) from error
     if not any_sources and data["sources"] != sources(root):
-        raise RecordError(f"{file}: recorded of other sources than these; `make trace` records anew")
+        raise RecordError(
+            f"{file}: recorded of other sources than these; `make trace` records anew"
+        )
     return record
 
 
 def _record(data: dict[str, Any]) -> Record:
-    tests = {name: Ran(tuple(each["clauses"]), each["passed"], _unpacked(each["lines"])) for name, each in data["tests"].items()}
+    tests = {
+        name: Ran(tuple(each["clauses"]), each["passed"], _unpacked(each["lines"]))
+        for name, each in data["tests"].items()
+    }
     vectors = {name: _unpacked(each) for name, each in data["vectors"].items()}
-    return Record(tests, vectors, tuple(Mutant(**{**each, "tests": tuple(each["tests"])}) for each in data["mutants"]))
+    return Record(
+        tests,
+        vectors,
+        tuple(Mutant(**{**each, "tests": tuple(each["tests"])}) for each in data["mutants"]),
+    )
 
 
 def _packed(lines: Mapping[str, Iterable[int]]) -> dict[str, str]:

@@ -82,7 +82,9 @@ def clauses(source: str, path: str) -> list[Clause]:
             body = re.sub(r'\n*<a id="[^"]*"></a>$', "", body)
             reason = NO_CODE.search(body)
             why = " ".join(reason[1].split()) if reason else ""
-            result.append(Clause(match[1], match[2].strip(), path, start + 1, end, body.strip("\n"), why))
+            result.append(
+                Clause(match[1], match[2].strip(), path, start + 1, end, body.strip("\n"), why)
+            )
     return result
 
 
@@ -91,7 +93,9 @@ def named(words: str, families: frozenset[str]) -> list[str]:
 
     Ranges ("FAMILY-2 to FAMILY-5") are given in full.
     """
-    full = RANGE.sub(lambda m: " ".join(f"{m[1]}-{n}" for n in range(int(m[2]), int(m[3]) + 1)), words)
+    full = RANGE.sub(
+        lambda m: " ".join(f"{m[1]}-{n}" for n in range(int(m[2]), int(m[3]) + 1)), words
+    )
     return list(dict.fromkeys(each for each in ID.findall(full) if each.split("-")[0] in families))
 
 

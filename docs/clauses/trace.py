@@ -20,7 +20,8 @@ class Evidence(NamedTuple):
     Attributes:
         places: the code that names it, the narrowest first.
         tests: marked with it.
-        proved: pairs of a test of the clause and a place of it that the test executed; empty without a record.
+        proved: pairs of a test of the clause and a place of it that the test executed; empty
+            without a record.
         errata: that it names.
         vectors: recorded cases whose evaluation executed its code.
         mutants: of its code, or rejected by a test of it.
@@ -53,8 +54,14 @@ def trace(root: Path, record: Record | None) -> Trace:
     code = places.read(root, families)
     tests = _with_run(marks.read(root), record)
     evidence = {each.id: _evidence(each, known, code, tests, record) for each in known.values()}
-    gaps = [*_twice(root, known), *_unknown(known, code, tests.values()), *quotes.changed(root, known)]
-    gaps += [gap for each in known.values() for gap in _gaps(each, evidence[each.id], record is not None)]
+    gaps = [
+        *_twice(root, known),
+        *_unknown(known, code, tests.values()),
+        *quotes.changed(root, known),
+    ]
+    gaps += [
+        gap for each in known.values() for gap in _gaps(each, evidence[each.id], record is not None)
+    ]
     return Trace(known, evidence, tuple(sorted(gaps)), record is not None)
 
 
@@ -66,26 +73,54 @@ def _with_run(proofs: dict[str, Proof], record: Record | None) -> dict[str, Proo
     if record is None:
         return proofs
     more = {name: ran.clauses for name, ran in record.tests.items()}
-    return {name: each._replace(clauses=tuple(dict.fromkeys([*each.clauses, *more.get(name, ())]))) for name, each in proofs.items()}
+    return {
+        name: each._replace(clauses=tuple(dict.fromkeys([*each.clauses, *more.get(name, ())])))
+        for name, each in proofs.items()
+    }
 
 
-def _evidence(clause: Clause, known: Mapping[str, Clause], code: list[Place], tests: dict[str, Proof], record: Record | None) -> Evidence:
-    own = sorted((each for each in code if clause.id in each.ids), key=lambda each: _breadth(clause, each))
+def _evidence(
+    clause: Clause,
+    known: Mapping[str, Clause],
+    code: list[Place],
+    tests: dict[str, Proof],
+    record: Record | None,
+) -> Evidence:
+    own = sorted(
+        (each for each in code if clause.id in each.ids), key=lambda each: _breadth(clause, each)
+    )
     proofs = tuple(each for each in tests.values() if clause.id in each.clauses)
     ran = record.tests if record else {}
     counted = deciding(own)
-    proved = [(test, place) for test in proofs for place in counted if executed(ran.get(test.id), place)]
+    proved = [
+        (test, place) for test in proofs for place in counted if executed(ran.get(test.id), place)
+    ]
     lines = record.vectors if record else {}
-    vectors = [name for name, each in lines.items() if any(place.body & each.get(place.path, frozenset()) for place in counted)]
+    vectors = [
+        name
+        for name, each in lines.items()
+        if any(place.body & each.get(place.path, frozenset()) for place in counted)
+    ]
     ids = {each.id for each in proofs}
-    dead = [each for each in (record.mutants if record else ()) if ids & set(each.tests) or any(changes(each, place) for place in counted)]
+    dead = [
+        each
+        for each in (record.mutants if record else ())
+        if ids & set(each.tests) or any(changes(each, place) for place in counted)
+    ]
     return Evidence(
-        tuple(own), proofs, tuple(proved), tuple(e for e in clause.errata if e in known and e != clause.id), tuple(vectors), tuple(dead)
+        tuple(own),
+        proofs,
+        tuple(proved),
+        tuple(e for e in clause.errata if e in known and e != clause.id),
+        tuple(vectors),
+        tuple(dead),
     )
 
 
 def deciding(own: Iterable[Place]) -> list[Place]:
-    """The places that a test must execute: a module stands for a clause only where nothing smaller does."""
+    """The places that a test must execute: a module stands for a clause only where nothing smaller
+    does.
+    """
     places = list(own)
     return [each for each in places if each.kind != "module"] or places
 
@@ -97,16 +132,23 @@ def executed(ran: Ran | None, place: Place) -> bool:
     """
     if ran is None or not ran.passed:
         return False
-    return bool(place.body & ran.lines.get(place.path, frozenset())) or (not place.body and place.kind != "function")
+    return bool(place.body & ran.lines.get(place.path, frozenset())) or (
+        not place.body and place.kind != "function"
+    )
 
 
 def changes(mutant: Mutant, place: Place) -> bool:
     """Whether a mutant changes this piece of code (TRACE-8)."""
-    return place.kind != "module" and mutant.path == place.path and place.first <= mutant.line <= place.last
+    return (
+        place.kind != "module"
+        and mutant.path == place.path
+        and place.first <= mutant.line <= place.last
+    )
 
 
 def _breadth(clause: Clause, place: Place) -> tuple[int, int, int, str, int]:
-    """Sort key of a place: the module of the spec's name first, second implementations and vectors last.
+    """Sort key of a place: the module of the spec's name first, second implementations and vectors
+    last.
 
     Functions that name few clauses come before others.
     """
@@ -120,16 +162,30 @@ def _twice(root: Path, known: Mapping[str, Clause]) -> list[Gap]:
     """Clauses with the id of an earlier one (TRACE-1, TRACE-9)."""
     again = [each for each in specs.every(root) if each != known[each.id]]
     return [
-        Gap(each.path, each.line, f"{each.id} {each.title}: {known[each.id].path}:{known[each.id].line} has this id too") for each in again
+        Gap(
+            each.path,
+            each.line,
+            f"{each.id} {each.title}: {known[each.id].path}:{known[each.id].line} has this id too",
+        )
+        for each in again
     ]
 
 
 def _unknown(known: Mapping[str, Clause], code: list[Place], tests: Iterable[Proof]) -> list[Gap]:
     """Code and marks that name a clause which no spec defines (TRACE-9)."""
-    gaps = [Gap(each.path, line, f"{name}: no spec has this clause") for each in code for name, line in each.names if name not in known]
+    gaps = [
+        Gap(each.path, line, f"{name}: no spec has this clause")
+        for each in code
+        for name, line in each.names
+        if name not in known
+    ]
     for test in tests:
         gaps += [
-            Gap(test.path, test.line, f"{name}: {test.name} is marked with a clause that no spec has")
+            Gap(
+                test.path,
+                test.line,
+                f"{name}: {test.name} is marked with a clause that no spec has",
+            )
             for name in test.clauses
             if name not in known
         ]
@@ -149,10 +205,19 @@ def _gaps(clause: Clause, evidence: Evidence, recorded: bool) -> list[Gap]:
     codeless = clause.erratum or bool(clause.no_code)
     if not evidence.places and not codeless:
         gaps.append(gap("no code names it, and it does not say why (**No code.** reason)"))
-    if clause.no_code and deciding(evidence.places) and any(each.kind != "module" for each in evidence.places):
+    if (
+        clause.no_code
+        and deciding(evidence.places)
+        and any(each.kind != "module" for each in evidence.places)
+    ):
         gaps.append(gap(f"says that it has no code, and {evidence.places[0].where} names it"))
     if not evidence.tests:
         gaps.append(gap("no test is marked with it"))
     elif recorded and evidence.places and not codeless and not evidence.proved:
-        gaps.append(gap(f"none of its {len(evidence.tests)} tests executed its code ({evidence.places[0].where} ...)"))
+        gaps.append(
+            gap(
+                f"none of its {len(evidence.tests)} tests executed its code "
+                f"({evidence.places[0].where} ...)"
+            )
+        )
     return gaps

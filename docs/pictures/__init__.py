@@ -1,4 +1,6 @@
-"""Pictures of the docs, drawn from the package when the site is made; `python -m docs.pictures NAME` writes one."""
+"""Pictures of the docs, drawn from the package when the site is made; `python -m docs.pictures
+NAME` writes one.
+"""
 
 from __future__ import annotations
 

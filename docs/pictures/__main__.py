@@ -1,4 +1,6 @@
-"""Write pictures: python -m docs.pictures [NAME ...] [--out FOLDER]; without a name all of them, to build/pictures."""
+"""Write pictures: python -m docs.pictures [NAME ...] [--out FOLDER]; without a name all of them, to
+build/pictures.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,9 @@ from pathlib import Path
 
 from docs.pictures import PICTURES, write
 
-parser = argparse.ArgumentParser(prog="python -m docs.pictures", description="Draw pictures of the docs as SVG.")
+parser = argparse.ArgumentParser(
+    prog="python -m docs.pictures", description="Draw pictures of the docs as SVG."
+)
 parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(PICTURES))
 parser.add_argument("--out", type=Path, default=Path("build/pictures"))
 options = parser.parse_args()

@@ -16,7 +16,8 @@ T, PERIODS = 64, (1, 2, 4, 8, 16)
 class Driven(NamedTuple):
     """Pulses and movement of a block at each token.
 
-    active (T, k) holds the pulses of its conductor, moved (T, k) the distance that each memory moved.
+    active (T, k) holds the pulses of its conductor, moved (T, k) the distance that each memory
+    moved.
     """
 
     active: Array
@@ -33,7 +34,12 @@ def driven() -> Driven:
     for token in x:
         active.append(context.conductor.pulse.active)
         after, _ = block.step(config, params, context, token)
-        moved.append([float(np.linalg.norm(new.M - old.M)) for new, old in zip(after.states, context.states, strict=True)])
+        moved.append(
+            [
+                float(np.linalg.norm(new.M - old.M))
+                for new, old in zip(after.states, context.states, strict=True)
+            ]
+        )
         context = after
     return Driven(np.array(active), np.array(moved), config.conductor().average_active)
 
@@ -51,7 +57,9 @@ def picture() -> str:
         largest = run.moved[:, row].max()
         levels.bar(range(T), 0.7 * run.moved[:, row] / largest, bottom=row, width=0.8, color=colour)
         levels.text(T, row + 0.2, f"up to {largest:.1g}", color=style.TEXT, fontsize=9)
-        levels.scatter(fires, np.full(len(fires), row - 0.12), s=12, marker="^", color=colour, linewidths=0)
+        levels.scatter(
+            fires, np.full(len(fires), row - 0.12), s=12, marker="^", color=colour, linewidths=0
+        )
     levels.set(
         title="pulses (marks), and how far each memory moves (bars)",
         ylabel="period of the level",
@@ -61,5 +69,11 @@ def picture() -> str:
     levels.set_yticks(range(len(PERIODS)), labels=[str(period) for period in PERIODS])
     count.bar(range(T), run.active.sum(axis=1), width=0.8, color=style.COLOURS[7])
     count.axhline(run.average, color=style.TEXT, linewidth=0.9, linestyle=":")
-    count.set(title=f"levels that write; on average {run.average:.2f}", xlabel="token", ylabel="levels")
-    return style.svg(figure, "levels", "Which of five levels write at which token, and how far their memory moves")
+    count.set(
+        title=f"levels that write; on average {run.average:.2f}", xlabel="token", ylabel="levels"
+    )
+    return style.svg(
+        figure,
+        "levels",
+        "Which of five levels write at which token, and how far their memory moves",
+    )

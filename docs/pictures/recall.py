@@ -17,7 +17,8 @@ D_IN, D_OUT = 8, 4
 COUNTS = (2, 4, 6, 8, 10, 12, 16, 20, 24, 28, 32, 36, 40, 44, 48, 56, 64)
 #: Columns of the maps that may have any number.
 WIDER = 24
-#: The maps that bend or mix the entries of a key, and those that make more of them; of each the settings, and columns where it may choose.
+#: The maps that bend or mix the entries of a key, and those that make more of them; of each the
+#: settings, and columns where it may choose.
 BENT: Kinds = {
     "identity": ({"kind": "identity"}, None),
     "linear": ({"kind": "linear"}, WIDER),
@@ -50,7 +51,9 @@ def error(phi: Any, values: Any) -> float:
 
 
 def picture() -> str:
-    """Error of recall over the number of random pairs, zero up to the rank of the features (PHI-13)."""
+    """Error of recall over the number of random pairs, zero up to the rank of the features
+    (PHI-13).
+    """
     values = np.random.default_rng(1).standard_normal((max(COUNTS), D_OUT))
     figure, axes = style.figure(2, width=9.6, height=5.2, sharey=True)
     titles = ("maps that mix or bend", "maps that make more of a key")
@@ -60,7 +63,11 @@ def picture() -> str:
             errors = [error(phi[:count], values[:count]) for count in COUNTS]
             look = {"color": style.COLOURS[place], "marker": style.MARKERS[place], "markersize": 5}
             ax.plot(COUNTS, errors, label=f"{name}: {phi.shape[1]} columns, rank {rank}", **look)
-        ax.set(title=title, xlabel=f"stored pairs (random keys of length {D_IN})", ylim=(-0.03, 1.0))
+        ax.set(
+            title=title, xlabel=f"stored pairs (random keys of length {D_IN})", ylim=(-0.03, 1.0)
+        )
         style.legend(ax, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.18))
     axes[0][0].set_ylabel("error of recall, relative")
-    return style.svg(figure, "recall", "Error of recall over the number of stored pairs for nine feature maps")
+    return style.svg(
+        figure, "recall", "Error of recall over the number of stored pairs for nine feature maps"
+    )

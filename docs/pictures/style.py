@@ -9,7 +9,8 @@ import io
 import re
 from typing import Any
 
-#: Colours in the middle, which stand out from white and from a dark page alike, and which the colour-blind can tell apart.
+#: Colours in the middle, which stand out from white and from a dark page alike, and which the
+#: colour-blind can tell apart.
 COLOURS = ("#2f8fd8", "#e0702a", "#17a67b", "#cc6fb0", "#b59b00", "#8b7ff0", "#c44e52", "#5b9aa0")
 MARKERS = "osD^vP*X"
 #: Stands for the colour of the page's text until the SVG is written.
@@ -21,12 +22,23 @@ LOOK: Any = {
     "axes.titlesize": 11,
     "axes.titlelocation": "left",
     **dict.fromkeys(
-        ("text.color", "axes.edgecolor", "axes.labelcolor", "axes.titlecolor", "xtick.color", "ytick.color", "legend.labelcolor"), TEXT
+        (
+            "text.color",
+            "axes.edgecolor",
+            "axes.labelcolor",
+            "axes.titlecolor",
+            "xtick.color",
+            "ytick.color",
+            "legend.labelcolor",
+        ),
+        TEXT,
     ),
 }
 
 
-def figure(columns: int = 1, rows: int = 1, *, width: float = 8.4, height: float = 4.2, **settings: Any) -> tuple[Any, Any]:
+def figure(
+    columns: int = 1, rows: int = 1, *, width: float = 8.4, height: float = 4.2, **settings: Any
+) -> tuple[Any, Any]:
     """A figure without background, and its axes as an array."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -57,7 +69,9 @@ def svg(drawing: Any, name: str, title: str) -> str:
 
     out = io.StringIO()
     with rc_context(LOOK | {"svg.hashsalt": name}):
-        drawing.savefig(out, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
+        drawing.savefig(
+            out, format="svg", metadata={"Date": None, "Creator": None}, transparent=True
+        )
     text = re.sub(r"^.*?(?=<svg)", "", out.getvalue(), flags=re.DOTALL)
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
     return finished(text, name, title)

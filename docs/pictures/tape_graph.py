@@ -32,34 +32,63 @@ def entries() -> list[Entry]:
     """One write, recorded: inputs first, then ops in the order of execution (TAPE-1)."""
     config = delta.Config(d_in=3, d_out=2, convention=resolve({"gate": "retain"}, rule="delta"))
     draw = np.random.default_rng(0)
-    inputs = {"M": draw.standard_normal((2, 3)), "k": draw.standard_normal(3), "v": draw.standard_normal(2)}
+    inputs = {
+        "M": draw.standard_normal((2, 3)),
+        "k": draw.standard_normal(3),
+        "v": draw.standard_normal(2),
+    }
     inputs |= {"retain": np.full((1, 1), 0.9), "step_size": np.full((1, 1), 0.5)}
     with recording() as tape:
         ops: list[tuple[str, Any]] = []
         tape.guard = lambda name, arguments, value: ops.append((name, value))
         x = {name: tape.variable(value) for name, value in inputs.items()}
         state = delta.start(config).replaced(M=x["M"])
-        gates = Gates(retain=x["retain"], momentum=None, step_size=x["step_size"], step_size_memory=None, window_weights=None)
+        gates = Gates(
+            retain=x["retain"],
+            momentum=None,
+            step_size=x["step_size"],
+            step_size_memory=None,
+            window_weights=None,
+        )
         delta.update(config, state, x["k"], x["v"], gates)
         result = [Entry(name, np.shape(value), ()) for name, value in inputs.items()]
         for (name, value), edges in zip(ops, tape.entries[len(inputs) :], strict=True):
-            flat = [each for parent, _ in edges for each in (parent if isinstance(parent, tuple) else (parent,)) if each is not None]
+            flat = [
+                each
+                for parent, _ in edges
+                for each in (parent if isinstance(parent, tuple) else (parent,))
+                if each is not None
+            ]
             result.append(Entry(name, np.shape(plain(value)), tuple(flat)))
     return result
 
 
 def picture() -> str:
-    """Entries in rows by their distance from the inputs; an edge over several rows goes between their boxes."""
+    """Entries in rows by their distance from the inputs; an edge over several rows goes between
+    their boxes.
+    """
     graph = entries()
     rows, ways = arranged(graph)
-    place = {node: (row, column) for row, nodes in enumerate(rows) for column, node in enumerate(nodes)}
+    place = {
+        node: (row, column) for row, nodes in enumerate(rows) for column, node in enumerate(nodes)
+    }
     width, height = WIDE * max(map(len, rows)), HIGH * len(rows)
     parts = [_edge([place[node] for node in way]) for way in ways]
     parts += [_box(i, each, place[i]) for i, each in enumerate(graph)]
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="13">'
-    arrow = '<defs><marker id="arrow" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        'font-family="sans-serif" font-size="13">'
+    )
+    arrow = (
+        '<defs><marker id="arrow" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" '
+        'markerHeight="7" orient="auto">'
+    )
     arrow += f'<path d="M0 0L8 4L0 8z" fill="{style.TEXT}"/></marker></defs>'
-    return style.finished(f"{head}{arrow}{''.join(parts)}</svg>", "tape", "The tape of one write of the Delta rule as a graph")
+    return style.finished(
+        f"{head}{arrow}{''.join(parts)}</svg>",
+        "tape",
+        "The tape of one write of the Delta rule as a graph",
+    )
 
 
 def depths(graph: list[Entry]) -> list[int]:
@@ -79,7 +108,9 @@ def arranged(graph: list[Entry]) -> tuple[list[list[int]], list[list[int]]]:
     Where an edge passes a row it has a node of its own.
     """
     depth = depths(graph)
-    rows: list[list[int]] = [[i for i, row in enumerate(depth) if row == each] for each in range(max(depth) + 1)]
+    rows: list[list[int]] = [
+        [i for i, row in enumerate(depth) if row == each] for each in range(max(depth) + 1)
+    ]
     ways = []
     for i, entry in enumerate(graph):
         for parent in entry.parents:
@@ -106,7 +137,9 @@ def _corner(place: tuple[int, int]) -> tuple[int, int]:
 
 
 def _edge(way: list[tuple[int, int]]) -> str:
-    """From the foot of the first box to the head of the last, straight down where it passes a row."""
+    """From the foot of the first box to the head of the last, straight down where it passes a
+    row.
+    """
     points = []
     for number, place in enumerate(way):
         x, y = _corner(place)
@@ -115,12 +148,21 @@ def _edge(way: list[tuple[int, int]]) -> str:
     path = f"M{points[0][0]} {points[0][1]}"
     for number, ((a, b), (c, d)) in enumerate(itertools.pairwise(points)):
         path += f"L{c} {d}" if number % 2 else f"C{a} {b + 14} {c} {d - 18} {c} {d}"
-    return f'<path d="{path}" fill="none" stroke="{style.TEXT}" stroke-opacity="0.55" marker-end="url(#arrow)"/>'
+    return (
+        f'<path d="{path}" fill="none" stroke="{style.TEXT}" stroke-opacity="0.55" '
+        'marker-end="url(#arrow)"/>'
+    )
 
 
 def _box(index: int, entry: Entry, place: tuple[int, int]) -> str:
     x, y = _corner(place)
     colour = style.COLOURS[0] if not entry.parents else style.COLOURS[1]
     words = html.escape(f"{index}  {entry.name} {'x'.join(map(str, entry.shape)) or 'number'}")
-    box = f'<rect x="{x}" y="{y}" width="{BOX}" height="{TALL}" rx="5" fill="{colour}" fill-opacity="0.18" stroke="{colour}"/>'
-    return f'{box}<text x="{x + BOX / 2}" y="{y + 22}" text-anchor="middle" fill="{style.TEXT}">{words}</text>'
+    box = (
+        f'<rect x="{x}" y="{y}" width="{BOX}" height="{TALL}" rx="5" fill="{colour}" '
+        f'fill-opacity="0.18" stroke="{colour}"/>'
+    )
+    return (
+        f'{box}<text x="{x + BOX / 2}" y="{y + 22}" text-anchor="middle" '
+        f'fill="{style.TEXT}">{words}</text>'
+    )

@@ -2,14 +2,16 @@
 
 Packed sequences and grouped heads are converted too.
 
-NumPy alone, and nothing of atlas_ref: copy this file beside your kernel. A case has any leading axes L, the same for every
-tensor, and time behind them: k (L, T, d_in), gates (L, T) or (L, T, d_out), states (L, d_out, d_in). Kernels have time
-in front of the heads, may pack several sequences into one (cu_seqlens), and may share a key or value head among several
-query heads (grouped heads). Two ways through this file:
+NumPy alone, and nothing of atlas_ref: copy this file beside your kernel. A case has any leading
+axes L, the same for every tensor, and time behind them: k (L, T, d_in), gates (L, T) or (L, T,
+d_out), states (L, d_out, d_in). Kernels have time in front of the heads, may pack several sequences
+into one (cu_seqlens), and may share a key or value head among several query heads (grouped heads).
+Two ways through this file:
 
-- a case arrives (`--impl`): `Leading.of(inputs)` turns its arrays into the kernel's and the kernel's results back;
-- a kernel's own arrays are to be checked: `to_case` makes a case of them, and `Packed.back` brings the oracle's results
-  into the kernel's layout.
+- a case arrives (`--impl`): `Leading.of(inputs)` turns its arrays into the kernel's and the
+  kernel's results back;
+- a kernel's own arrays are to be checked: `to_case` makes a case of them, and `Packed.back` brings
+  the oracle's results into the kernel's layout.
 """
 
 from __future__ import annotations
@@ -50,8 +52,8 @@ class Leading(NamedTuple):
     def to_kernel(self, name: str, x: Array) -> Array:
         """An array of the case in the kernel's layout; masks stay.
 
-        (L, T, D) becomes (B, T, H, D), (L, T) becomes (B, T, H), and a state (L, d_out, d_in) becomes (B, H, d_out,
-        d_in).
+        (L, T, D) becomes (B, T, H, D), (L, T) becomes (B, T, H), and a state (L, d_out, d_in)
+        becomes (B, H, d_out, d_in).
         """
         if name in MASKS:
             return x
@@ -119,11 +121,11 @@ def to_case(
     """A case from a kernel's arrays.
 
     Args:
-        arrays: q (B, T, H, D); k, v, gates (B, T, H'), (B, T, H', D), states (B, H', d_out, d_in) and the cotangent y_bar
-            (B, T, H, D), by their names in a case without `in/`. H' divides H: each of its heads stands for H / H' neighbouring
-            ones, as in grouped-query attention.
-        starts: cu_seqlens of packed sequences; then B is 1. Every sequence starts from the same states: for one state per
-            sequence make a case of each, with `sequences`.
+        arrays: q (B, T, H, D); k, v, gates (B, T, H'), (B, T, H', D), states (B, H', d_out, d_in)
+            and the cotangent y_bar (B, T, H, D), by their names in a case without `in/`. H' divides
+            H: each of its heads stands for H / H' neighbouring ones, as in grouped-query attention.
+        starts: cu_seqlens of packed sequences; then B is 1. Every sequence starts from the same
+            states: for one state per sequence make a case of each, with `sequences`.
         header: further keys of the case, as window=4.
 
     Returns:
@@ -146,12 +148,21 @@ def to_case(
         tensors[f"in/{name}"] = np.ascontiguousarray(np.repeat(x, groups[name], axis=1))
     if starts is not None and len(starts) > 2:
         tensors["in/reset"] = resets(np.asarray(starts))
-    return {"schema": 1, "rule": rule, "convention": convention, **header}, tensors, Packed(heads, groups)
+    return (
+        {"schema": 1, "rule": rule, "convention": convention, **header},
+        tensors,
+        Packed(heads, groups),
+    )
 
 
 def sequences(arrays: Mapping[str, Array], starts: Array) -> list[dict[str, Array]]:
     """Each packed sequence by itself, with its own row of every state (N, H, d_out, d_in)."""
     parts = []
     for n, (first, last) in enumerate(itertools.pairwise(starts)):
-        parts.append({name: x[n : n + 1] if name in STATES else x[:, int(first) : int(last)] for name, x in arrays.items()})
+        parts.append(
+            {
+                name: x[n : n + 1] if name in STATES else x[:, int(first) : int(last)]
+                for name, x in arrays.items()
+            }
+        )
     return parts

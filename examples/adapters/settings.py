@@ -1,6 +1,8 @@
-"""The part of a case's conventions that the re-statements of the Delta rule in this folder carry out.
+"""The part of a case's conventions that the re-statements of the Delta rule in this folder carry
+out.
 
-Nothing of atlas_ref: a stranger would write these lines from specs/conventions.md and specs/delta.md.
+Nothing of atlas_ref: a stranger would write these lines from specs/conventions.md and
+specs/delta.md.
 """
 
 from __future__ import annotations
@@ -12,7 +14,11 @@ from typing import Any, NamedTuple
 PRESETS: dict[str, dict[str, Any]] = {
     "spec": {},
     "fla-delta": {"layout": "transposed", "query_scale": "1/sqrt(d_in)"},
-    "fla-gated-delta": {"layout": "transposed", "query_scale": "1/sqrt(d_in)", "decay": "before_error"},
+    "fla-gated-delta": {
+        "layout": "transposed",
+        "query_scale": "1/sqrt(d_in)",
+        "decay": "before_error",
+    },
 }
 
 #: Values that are carried out, the default first.
@@ -30,7 +36,16 @@ VALUES: dict[str, tuple[Any, ...]] = {
 }
 
 #: Axes that mean nothing for the Delta rule.
-VOID = ("preset", "momentum_sign", "span_origin", "window_at_boundary", "window_edge", "order", "newton_schulz", "norm_place")
+VOID = (
+    "preset",
+    "momentum_sign",
+    "span_origin",
+    "window_at_boundary",
+    "window_edge",
+    "order",
+    "newton_schulz",
+    "norm_place",
+)
 
 
 class Settings(NamedTuple):
@@ -54,12 +69,18 @@ def read(case: Mapping[str, Any], inputs: Mapping[str, Any]) -> Settings:
         NotImplementedError: another rule, level, or a value that is not carried out here.
     """
     if case["rule"] != "delta" or case.get("level", "projected") != "projected":
-        raise NotImplementedError(f"rule {case['rule']}, level {case.get('level', 'projected')}: only delta, projected")
+        raise NotImplementedError(
+            f"rule {case['rule']}, level {case.get('level', 'projected')}: only delta, projected"
+        )
     convention = case.get("convention", "spec")
     convention = {"preset": convention} if isinstance(convention, str) else dict(convention)
     if convention.get("preset", "spec") not in PRESETS:
         raise NotImplementedError(f"preset {convention['preset']}")
-    axes = {axis: values[0] for axis, values in VALUES.items()} | PRESETS[convention.get("preset", "spec")] | convention
+    axes = (
+        {axis: values[0] for axis, values in VALUES.items()}
+        | PRESETS[convention.get("preset", "spec")]
+        | convention
+    )
     for axis, value in axes.items():
         if axis in VALUES and value not in VALUES[axis]:
             raise NotImplementedError(f"{axis} {value}")

@@ -32,10 +32,21 @@ def verdict(path):
     spec = case.get("convention", "spec") in ("spec", {}) and case.get("schedule") is None
     if case["rule"] != "delta" or not spec or inputs - KNOWN or "out/y" not in x:
         return "NOT SUPPORTED"
-    k, v, q, y = (x[name].reshape(-1, *x[name].shape[-2:]) for name in ("in/k", "in/v", "in/q", "out/y"))
-    retain, step = (jnp.broadcast_to(x[g].reshape(*k.shape[:2], -1), v.shape) for g in ("in/retain", "in/step_size"))
-    M = x["in/M0"].reshape(-1, v.shape[2], k.shape[2]) if "in/M0" in x else jnp.zeros((k.shape[0], v.shape[2], k.shape[2]))
-    error = jnp.linalg.norm(jax.vmap(delta)(M, k, v, q, retain, step) - y) / jnp.maximum(jnp.linalg.norm(y), 1e-300)
+    k, v, q, y = (
+        x[name].reshape(-1, *x[name].shape[-2:]) for name in ("in/k", "in/v", "in/q", "out/y")
+    )
+    retain, step = (
+        jnp.broadcast_to(x[g].reshape(*k.shape[:2], -1), v.shape)
+        for g in ("in/retain", "in/step_size")
+    )
+    M = (
+        x["in/M0"].reshape(-1, v.shape[2], k.shape[2])
+        if "in/M0" in x
+        else jnp.zeros((k.shape[0], v.shape[2], k.shape[2]))
+    )
+    error = jnp.linalg.norm(jax.vmap(delta)(M, k, v, q, retain, step) - y) / jnp.maximum(
+        jnp.linalg.norm(y), 1e-300
+    )
     return "PASS" if error <= 1e-12 else f"FAIL: out/y differs by {error:.1e}"
 
 

@@ -21,7 +21,9 @@ def verdict(path):
     if case["rule"] != "delta" or not spec or inputs - KNOWN or "out/y" not in x:
         return "NOT SUPPORTED"
     k, v, q = x["in/k"], x["in/v"], x["in/q"]
-    retain, step = (g if g.ndim == v.ndim else g[..., None] for g in (x["in/retain"], x["in/step_size"]))
+    retain, step = (
+        g if g.ndim == v.ndim else g[..., None] for g in (x["in/retain"], x["in/step_size"])
+    )
     M = x.get("in/M0", k.new_zeros(*k.shape[:-2], v.shape[-1], k.shape[-1]))
     reads = []
     for t in range(k.shape[-2]):

@@ -1,4 +1,6 @@
-"""The adapters for PyTorch, JAX and C++ against the oracle, on every case that they say they support."""
+"""The adapters for PyTorch, JAX and C++ against the oracle, on every case that they say they
+support.
+"""
 
 import importlib.util
 import json
@@ -22,8 +24,16 @@ CASES = {
     "plain fla": {"convention": "fla-delta"},
     "forget, read before": {"convention": {"gate": "forget", "read": "before"}},
     "both": {"convention": {"rate": "both", "gradient_scale": "2/d_out", "value_sign": "plus"}},
-    "no gates": {"convention": {"rate": "none", "gate": "none", "direction": "ascent", "gradient_scale": 0.1}},
-    "before_error, scaled": {"convention": {"decay": "before_error", "query_scale": "1/sqrt(d_in)", "gradient_scale": 0.7}},
+    "no gates": {
+        "convention": {"rate": "none", "gate": "none", "direction": "ascent", "gradient_scale": 0.1}
+    },
+    "before_error, scaled": {
+        "convention": {
+            "decay": "before_error",
+            "query_scale": "1/sqrt(d_in)",
+            "gradient_scale": 0.7,
+        }
+    },
     "per dimension, pulses, packed": {"per_dimension_gates": True, "pulse": 2, "reset": 3},
     "one token": {"tokens": 1},
 }
@@ -45,11 +55,17 @@ def cases(table, *, grad=True):
         yield name, header, tensors
     if table is CASES:  # shapes and gates that `new` does not draw
         header, tensors = some("delta", tokens=7, cotangent=grad)
-        logs = {name: value for name, value in tensors.items() if name not in ("in/retain", "in/M0")}
+        logs = {
+            name: value for name, value in tensors.items() if name not in ("in/retain", "in/M0")
+        }
         logs["in/log_retain"] = np.log(tensors["in/retain"])
         yield "logarithms, no M0", header, logs
         yield "no leading axes", header, {name: value[0] for name, value in tensors.items()}
-        yield "three leading axes", header, {name: np.stack([value, 0.5 * value])[None] for name, value in tensors.items()}
+        yield (
+            "three leading axes",
+            header,
+            {name: np.stack([value, 0.5 * value])[None] for name, value in tensors.items()},
+        )
 
 
 def in_process(folder, name, monkeypatch):
@@ -63,7 +79,12 @@ def program(tmp_path_factory):
         pytest.skip("no g++ on this machine")
     built = tmp_path_factory.mktemp("cpp") / "delta"
     words = ["g++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
-    done = subprocess.run([*words, "-o", built, ADAPTERS / "cpp_delta" / "delta.cpp"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*words, "-o", built, ADAPTERS / "cpp_delta" / "delta.cpp"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return built
 
@@ -76,7 +97,9 @@ def source(request, monkeypatch):
         return "cpp", sources.program(f"{built} {{case}} {{out}}", timeout=20)
     if importlib.util.find_spec(request.param) is None:
         pytest.skip(f"{request.param} is not installed")
-    return request.param, in_process(f"{request.param}_delta", f"delta_{request.param}", monkeypatch)
+    return request.param, in_process(
+        f"{request.param}_delta", f"delta_{request.param}", monkeypatch
+    )
 
 
 @pytest.mark.clause("SRC-6", "SRC-7", "CASE-24", "CASE-25")
@@ -86,10 +109,20 @@ def test_an_adapter_passes_on_every_case_that_it_carries_out(source, dtype):
     for name, header, tensors in cases(CASES):
         case = atlas_ref.make(header, tensors, name=name)
         rows = atlas_ref.check(case, source=ask, dtype=dtype)
-        wrong = [(row.case, row.tensor, row.verdict, row.error, row.why) for row in rows if row.verdict != "PASS"]
+        wrong = [
+            (row.case, row.tensor, row.verdict, row.error, row.why)
+            for row in rows
+            if row.verdict != "PASS"
+        ]
         assert wrong == []
-        gradients = {f"grad/{key.removeprefix('in/')}" for key in tensors if not key.endswith(("_bar", "active", "reset"))}
-        assert {row.tensor for row in rows} == {"out/y", "out/M"} | (set() if library == "cpp" else gradients)
+        gradients = {
+            f"grad/{key.removeprefix('in/')}"
+            for key in tensors
+            if not key.endswith(("_bar", "active", "reset"))
+        }
+        assert {row.tensor for row in rows} == {"out/y", "out/M"} | (
+            set() if library == "cpp" else gradients
+        )
 
 
 @pytest.mark.clause("SRC-1")
@@ -101,30 +134,63 @@ def test_what_an_adapter_does_not_carry_out_is_not_supported(source):
 
 
 def test_the_program_reads_and_writes_every_character_and_every_format(program, tmp_path):
-    """Round trip of a header with quotation marks, escapes and letters beyond ASCII, and of numbers of 16 bits."""
-    header, tensors = some("delta", tokens=3, d_in=2, d_out=2, heads=1, dtype="float16", cotangent=False)
+    """Round trip of a header with quotation marks, escapes and letters beyond ASCII, and of numbers
+    of 16 bits.
+    """
+    header, tensors = some(
+        "delta", tokens=3, d_in=2, d_out=2, heads=1, dtype="float16", cotangent=False
+    )
     header = {**header, "note": 'é "quoted" \\ \t \U0001f9e0 \u0001'}
     tiny = np.array([6e-8, -6.1e-5, 65504.0, 0.0, -0.0, 1.0], np.float16).reshape(1, 3, 2)
-    atlas_ref.save(tmp_path / "case", header, tensors | {"in/q": tiny, "in/retain": np.zeros((1, 3), np.float16)})
-    assert subprocess.run([program, tmp_path / "case", tmp_path / "out"], check=False).returncode == 0
+    atlas_ref.save(
+        tmp_path / "case",
+        header,
+        tensors | {"in/q": tiny, "in/retain": np.zeros((1, 3), np.float16)},
+    )
+    assert (
+        subprocess.run([program, tmp_path / "case", tmp_path / "out"], check=False).returncode == 0
+    )
     from atlas_ref.oracle.cases.files import read
 
     text, found = read(str(tmp_path / "out"))
     assert json.loads(text) == header
     assert {value.dtype for value in found.values()} == {np.dtype(np.float32)}
-    assert {row.verdict for row in atlas_ref.check(atlas_ref.load(tmp_path / "case"), source=sources.against(tmp_path / "out"))} == {"PASS"}
+    assert {
+        row.verdict
+        for row in atlas_ref.check(
+            atlas_ref.load(tmp_path / "case"), source=sources.against(tmp_path / "out")
+        )
+    } == {"PASS"}
 
 
 def test_the_program_says_what_is_wrong_and_does_not_crash(program, tmp_path):
     whole = tmp_path / "case"
     atlas_ref.save(whole, *some("delta"))
     data = whole.read_bytes()
-    for content in (b"", b"\xff" * 8, data[:40], data[:-8], data[:8] + b"{" * 200 + data[208:], b"\x02" + bytes(7) + b"{}"):
+    for content in (
+        b"",
+        b"\xff" * 8,
+        data[:40],
+        data[:-8],
+        data[:8] + b"{" * 200 + data[208:],
+        b"\x02" + bytes(7) + b"{}",
+    ):
         (tmp_path / "broken").write_bytes(content)
-        ended = subprocess.run([program, tmp_path / "broken", tmp_path / "out"], capture_output=True, text=True, check=False, timeout=20)
+        ended = subprocess.run(
+            [program, tmp_path / "broken", tmp_path / "out"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=20,
+        )
         assert (ended.returncode, ended.stderr.count("\n")) == (1, 1)
     assert subprocess.run([program], capture_output=True, check=False).returncode == 2
-    assert subprocess.run([program, whole, tmp_path / "no" / "out"], capture_output=True, check=False).returncode == 1
+    assert (
+        subprocess.run(
+            [program, whole, tmp_path / "no" / "out"], capture_output=True, check=False
+        ).returncode
+        == 1
+    )
     assert not (tmp_path / "out").exists()
 
 
@@ -132,7 +198,14 @@ def test_the_readme_of_the_adapters_runs(tmp_path):
     text = (ADAPTERS / "README.md").read_text()
     (block,) = [part.split("```")[0] for part in text.split("```python\n")[1:]]
     path = {"PYTHONPATH": f"{ADAPTERS}:{ADAPTERS.parents[1]}"}
-    done = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, env=path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", block],
+        cwd=tmp_path,
+        env=path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "(1, 12, 4, 8) (1, 12, 2, 8)\n"
     for folder in ("torch_delta", "jax_delta", "cpp_delta"):

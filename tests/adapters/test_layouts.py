@@ -1,4 +1,6 @@
-"""The helper of the adapters: (B, T, H, D), packed sequences and grouped heads, to a case and back."""
+"""The helper of the adapters: (B, T, H, D), packed sequences and grouped heads, to a case and
+back.
+"""
 
 import itertools
 import sys
@@ -26,7 +28,9 @@ def test_leading_axes_fold_and_unfold(axes):
         there = view.to_kernel(name, x)
         heads = axes[-1] if axes else 1
         assert there.shape[(1 if name == "M0" else 2)] == heads
-        assert there.shape[(slice(2, None) if name == "M0" else slice(1, 2))] == (shape if name == "M0" else (5,))
+        assert there.shape[(slice(2, None) if name == "M0" else slice(1, 2))] == (
+            shape if name == "M0" else (5,)
+        )
         assert_close(name, view.to_case(name, there), x, EXACT)
         assert_close(name, view.to_case(f"grad/{name}", there), x, EXACT)
 
@@ -72,7 +76,9 @@ def loop(arrays, starts):
                 M = arrays["M0"][b, g]
                 for t in range(first, last):
                     k, v = arrays["k"][b, t, g], arrays["v"][b, t, g]
-                    M = arrays["retain"][b, t, g] * M - arrays["step_size"][b, t, g] * np.outer(M @ k - v, k)
+                    M = arrays["retain"][b, t, g] * M - arrays["step_size"][b, t, g] * np.outer(
+                        M @ k - v, k
+                    )
                     y[b, t, head] = M @ arrays["q"][b, t, head]
     return y
 
@@ -89,11 +95,22 @@ def test_a_kernels_arrays_become_a_case_with_the_same_results(shared, starts):
     for name in ("q", "k", "v", "retain", "step_size"):
         assert results[f"grad/{name}"].shape == arrays[name].shape
     assert results["grad/M0"].shape == arrays["M0"].shape
-    for name in ("k", "retain", "M0"):  # the gradient by a head that several share, by a central difference
+    for name in (
+        "k",
+        "retain",
+        "M0",
+    ):  # the gradient by a head that several share, by a central difference
         way = np.random.default_rng(2).standard_normal(arrays[name].shape)
         step = 1e-6
-        sides = [(loop(arrays | {name: arrays[name] + sign * step * way}, starts) * arrays["y_bar"]).sum() for sign in (1, -1)]
-        assert np.vdot(results[f"grad/{name}"], way) == pytest.approx((sides[0] - sides[1]) / (2 * step), rel=1e-6)
+        sides = [
+            (
+                loop(arrays | {name: arrays[name] + sign * step * way}, starts) * arrays["y_bar"]
+            ).sum()
+            for sign in (1, -1)
+        ]
+        assert np.vdot(results[f"grad/{name}"], way) == pytest.approx(
+            (sides[0] - sides[1]) / (2 * step), rel=1e-6
+        )
 
 
 def test_sequences_with_a_state_each_become_a_case_each():

@@ -57,11 +57,13 @@ def amplification(case: Case) -> float:
     return 1e7 if case.convention.has_newton_schulz else 1e4
 
 
-# -- the switch ----------------------------------------------------------------------------------------
+# -- the switch ------------------------------------------------------------------------------------
 
 
 @pytest.mark.clause("BACKEND-1")
-def test_the_backend_in_use_is_the_last_named_else_that_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_backend_in_use_is_the_last_named_else_that_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(backend, "_current", [])
     monkeypatch.delenv(backend.VARIABLE, raising=False)
     assert backend.current().name == "numpy"
@@ -75,13 +77,18 @@ def test_the_backend_in_use_is_the_last_named_else_that_of_the_environment(monke
 
 
 @pytest.mark.clause("BACKEND-1", "BACKEND-3")
-def test_a_backend_that_is_not_there_is_one_line(monkeypatch: pytest.MonkeyPatch, cli: Callable[..., Ran], tmp_path: Path) -> None:
-    with pytest.raises(backend.BackendError, match=r"^backend 'torch': expected one of numpy, cupy, strict$"):
+def test_a_backend_that_is_not_there_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, cli: Callable[..., Ran], tmp_path: Path
+) -> None:
+    with pytest.raises(
+        backend.BackendError, match=r"^backend 'torch': expected one of numpy, cupy, strict$"
+    ):
         backend.use("torch")
     monkeypatch.setattr(backend, "_made", {"numpy": backend.NUMPY})
     monkeypatch.setitem(__import__("sys").modules, "cupy", None)
     with pytest.raises(
-        backend.BackendError, match=r"^backend cupy: CuPy is not installed \(.*\); pip install 'atlas-ref\[cuda\]' for CUDA 13"
+        backend.BackendError,
+        match=r"^backend cupy: CuPy is not installed \(.*\); pip install 'atlas-ref\[cuda\]' for CUDA 13",
     ):
         backend.use("cupy")
     save(tmp_path / "case.safetensors", *_parts(new(Request(rule="delta"))))
@@ -89,7 +96,14 @@ def test_a_backend_that_is_not_there_is_one_line(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(backend, "_current", [])
         if variable:
             monkeypatch.setenv(backend.VARIABLE, variable)
-        ran = cli("eval", tmp_path / "case.safetensors", "-o", tmp_path / "out.safetensors", *option, "--json")
+        ran = cli(
+            "eval",
+            tmp_path / "case.safetensors",
+            "-o",
+            tmp_path / "out.safetensors",
+            *option,
+            "--json",
+        )
         assert ran.code == 2
         assert "CuPy is not installed" in ran.json["bad_input"][0]
         assert ran.err.count("\n") == 1
@@ -108,7 +122,9 @@ def fake_cupy(devices: Any) -> Any:
         return int(devices)
 
     runtime = types.SimpleNamespace(getDeviceCount=count)
-    return types.SimpleNamespace(ndarray=Strict, cuda=types.SimpleNamespace(runtime=runtime), asarray=None, asnumpy=None)
+    return types.SimpleNamespace(
+        ndarray=Strict, cuda=types.SimpleNamespace(runtime=runtime), asarray=None, asnumpy=None
+    )
 
 
 @pytest.mark.clause("BACKEND-3")
@@ -123,10 +139,14 @@ def fake_cupy(devices: Any) -> Any:
     ],
     ids=["driver", "none"],
 )
-def test_cupy_without_a_gpu_is_one_line(monkeypatch: pytest.MonkeyPatch, devices: Any, words: str) -> None:
+def test_cupy_without_a_gpu_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, devices: Any, words: str
+) -> None:
     monkeypatch.setattr(backend, "_made", {"numpy": backend.NUMPY})
     monkeypatch.setitem(__import__("sys").modules, "cupy", fake_cupy(devices))
-    with pytest.raises(backend.BackendError, match=rf"^backend cupy: {words}; --backend numpy runs on the host$"):
+    with pytest.raises(
+        backend.BackendError, match=rf"^backend cupy: {words}; --backend numpy runs on the host$"
+    ):
         backend.use("cupy")
 
 
@@ -138,7 +158,8 @@ def test_tf32_is_refused_unless_it_is_asked_for(monkeypatch: pytest.MonkeyPatch,
     backend.refuse_tf32({})
     backend.refuse_tf32({name: "0"})
     with pytest.raises(
-        backend.BackendError, match=rf"^backend cupy: {name}=1 makes float32 products in TF32.*; unset it, or set ATLAS_REF_TF32=1"
+        backend.BackendError,
+        match=rf"^backend cupy: {name}=1 makes float32 products in TF32.*; unset it, or set ATLAS_REF_TF32=1",
     ):
         backend.refuse_tf32({name: "1"})
     backend.refuse_tf32({name: "1", "ATLAS_REF_TF32": "1"})
@@ -155,17 +176,27 @@ def test_cupy_has_what_is_asked_of_it() -> None:
     assert products.get_compute_type(np.dtype(np.float32)) != products.COMPUTE_TYPE_TF32
     backend.refuse_tf32({})
     assert callable(importlib.import_module("cupy.lib.stride_tricks").as_strided)
-    assert all(callable(each) for each in (cupy.cuda.runtime.getDevice, cupy.asarray, cupy.asnumpy, cupy.zeros))
-    assert described() == API, "cupy.json is of another version: python -m tests.support.standin.record"
+    assert all(
+        callable(each)
+        for each in (cupy.cuda.runtime.getDevice, cupy.asarray, cupy.asnumpy, cupy.zeros)
+    )
+    assert described() == API, (
+        "cupy.json is of another version: python -m tests.support.standin.record"
+    )
 
 
-# -- one backend a call --------------------------------------------------------------------------------
+# -- one backend a call ----------------------------------------------------------------------------
 
 
 def tokens_of(T: int = 5, d: int = 3, **more: Any) -> dict[str, Any]:
     draw = np.random.default_rng(T)
     made = {name: draw.standard_normal((2, T, d)) for name in ("k", "v", "q")}
-    return {**made, "retain": draw.uniform(0.5, 1, (2, T)), "step_size": draw.uniform(0, 0.3, (2, T)), **more}
+    return {
+        **made,
+        "retain": draw.uniform(0.5, 1, (2, T)),
+        "step_size": draw.uniform(0, 0.3, (2, T)),
+        **more,
+    }
 
 
 @pytest.mark.clause("BACKEND-4")
@@ -174,16 +205,22 @@ def test_arrays_of_two_backends_are_refused_by_name(monkeypatch: pytest.MonkeyPa
     with backend.used(NAME):
         away = backend.device(here)
         state = delta.start(delta.Config(d_in=3, d_out=3), (2,))
-    with pytest.raises(ValueError, match=r"v: in numpy, but k is in strict; move it with backend\.device"):
+    with pytest.raises(
+        ValueError, match=r"v: in numpy, but k is in strict; move it with backend\.device"
+    ):
         sequence.Tokens(**{**away, "v": here["v"]})
     with pytest.raises(ValueError, match="retain: in numpy, but k is in strict"):
         sequence.Tokens(**{**away, "retain": here["retain"]})
     for form in ("sequential", "exact"):
         with pytest.raises(ValueError, match=r"state\.M: in strict, but k is in numpy"):
-            parallel.run(delta.RULE, delta.Config(d_in=3, d_out=3), sequence.Tokens(**here), state, form=form)
+            parallel.run(
+                delta.RULE, delta.Config(d_in=3, d_out=3), sequence.Tokens(**here), state, form=form
+            )
     other = backend.Backend("other", Other, None, Other, Other, lambda *_: None)
     monkeypatch.setitem(backend._by_type, Other, other)
-    with pytest.raises(backend.BackendError, match=r"^arrays of strict and of other: move them to one backend$"):
+    with pytest.raises(
+        backend.BackendError, match=r"^arrays of strict and of other: move them to one backend$"
+    ):
         backend.of(away["k"], Other())
 
 
@@ -192,7 +229,9 @@ class Other:
 
 
 @pytest.mark.clause("BACKEND-4")
-def test_a_value_out_of_its_range_is_named_with_its_place_on_any_backend(there: backend.Backend) -> None:
+def test_a_value_out_of_its_range_is_named_with_its_place_on_any_backend(
+    there: backend.Backend,
+) -> None:
     for name, value, words in (
         ("k", np.nan, "every entry must be finite, found nan"),
         ("retain", 1.5, "entries must be at most 1, found 1.5"),
@@ -203,12 +242,18 @@ def test_a_value_out_of_its_range_is_named_with_its_place_on_any_backend(there: 
             sequence.Tokens(**backend.device(made))
 
 
-# -- the same numbers ----------------------------------------------------------------------------------
+# -- the same numbers ------------------------------------------------------------------------------
 
 
 @pytest.mark.clause("BACKEND-1", "BACKEND-9")
-@pytest.mark.parametrize("module", [omega, titans_lmm, delta, hebbian], ids=lambda module: module.__name__.rpartition(".")[2])
-def test_parameters_and_states_are_made_there_with_the_same_bits(module: Any, there: backend.Backend) -> None:
+@pytest.mark.parametrize(
+    "module",
+    [omega, titans_lmm, delta, hebbian],
+    ids=lambda module: module.__name__.rpartition(".")[2],
+)
+def test_parameters_and_states_are_made_there_with_the_same_bits(
+    module: Any, there: backend.Backend
+) -> None:
     config = module.Config(d_in=4, d_out=3, d_model=5, heads=2)
     made, state = projection.init(config, 7), module.start(config, (2,))
     with backend.used("numpy"):
@@ -224,8 +269,13 @@ def test_parameters_and_states_are_made_there_with_the_same_bits(module: Any, th
 @pytest.mark.parametrize("form", COMPUTED)
 @settings(repeatable, max_examples=25)
 @given(st.data())
-def test_every_form_has_the_same_results_and_gradients_there(form: str, data: st.DataObject) -> None:
-    case, chunk = data.draw(cases() if form == "sequential" else form_cases(form)), data.draw(st.sampled_from([None, 1, 3, 64]))
+def test_every_form_has_the_same_results_and_gradients_there(
+    form: str, data: st.DataObject
+) -> None:
+    case, chunk = (
+        data.draw(cases() if form == "sequential" else form_cases(form)),
+        data.draw(st.sampled_from([None, 1, 3, 64])),
+    )
     want = evaluate(case, grad=True, form=form, chunk=chunk).tensors
     with backend.used(NAME):
         got = evaluate(case, grad=True, form=form, chunk=chunk).tensors
@@ -252,8 +302,18 @@ def test_formats_are_rounded_alike(there: backend.Backend, form: str, dtype: str
 @pytest.mark.clause("BACKEND-2", "BACKEND-11")
 def test_every_feature_map_computes_there(there: backend.Backend) -> None:
     x = np.random.default_rng(0).standard_normal((2, 5, 3))
-    maps: list[Any] = [feature_maps.Identity(), feature_maps.Elu(), feature_maps.Polynomial(degree=3), feature_maps.Monomials()]
-    maps += [feature_maps.Elementwise(degree=3), feature_maps.Linear(), feature_maps.RandomFourier(), feature_maps.Sketch()]
+    maps: list[Any] = [
+        feature_maps.Identity(),
+        feature_maps.Elu(),
+        feature_maps.Polynomial(degree=3),
+        feature_maps.Monomials(),
+    ]
+    maps += [
+        feature_maps.Elementwise(degree=3),
+        feature_maps.Linear(),
+        feature_maps.RandomFourier(),
+        feature_maps.Sketch(),
+    ]
     for each in maps:
         parameters = feature_maps.init(each, 3, 1, features=4)
         want = feature_maps.apply(each, parameters, x)
@@ -265,7 +325,10 @@ def test_every_feature_map_computes_there(there: backend.Backend) -> None:
 @pytest.mark.parametrize("combine", ["softmax", "masked"])
 def test_a_block_of_levels_computes_there(there: backend.Backend, combine: Any) -> None:
     sizes = {"d_model": 4, "heads": 2, "d_in": 3, "d_out": 3}
-    levels = (Level(period=1, config=delta.Config(**sizes), form="exact"), Level(period=2, config=omega.Config(**sizes, window=2)))
+    levels = (
+        Level(period=1, config=delta.Config(**sizes), form="exact"),
+        Level(period=2, config=omega.Config(**sizes, window=2)),
+    )
     config = block.Config(levels=levels, combine=combine)
     x, reset = np.random.default_rng(0).standard_normal((1, 9, 4)), np.arange(9) == 5
 
@@ -273,7 +336,9 @@ def test_a_block_of_levels_computes_there(there: backend.Backend, combine: Any) 
         params = block.init(config, 3)
 
         def loss(params: Any) -> Any:
-            return ops.sum(block.run(config, params, place(x), block.start(config), reset=reset)[1] ** 2)
+            return ops.sum(
+                block.run(config, params, place(x), block.start(config), reset=reset)[1] ** 2
+            )
 
         return backend.host(loss(params)), backend.host(tape.grad(loss)(params).logits)
 
@@ -294,7 +359,11 @@ def test_gradients_wait_there_and_their_health_is_a_number(there: backend.Backen
         applied, ratio = None, 0.0
         for step in range(5):
             pending = buffers.add(buffer, {"W": place(x * (step + 1))}, conducted.pulse, 1)
-            buffer, applied, ratio = pending.buffer, pending.applied or applied, pending.health.ratio
+            buffer, applied, ratio = (
+                pending.buffer,
+                pending.applied or applied,
+                pending.health.ratio,
+            )
             conducted = conducted.advanced(1)
         return ratio, backend.host(applied)["W"]
 
@@ -304,7 +373,7 @@ def test_gradients_wait_there_and_their_health_is_a_number(there: backend.Backen
     assert_close("applied", total, want, reordered(64))
 
 
-# -- no copies in passing ------------------------------------------------------------------------------
+# -- no copies in passing --------------------------------------------------------------------------
 
 NONE = {"newton_schulz": "none"}
 SPAN = {**NONE, "reference": "chunk_start"}
@@ -332,8 +401,12 @@ WAYS: list[tuple[str, str, dict[str, Any]]] = [
 ]
 
 
-def copies_of(form: str, rule: str, convention: dict[str, Any], T: int) -> tuple[int, int, int, int]:
-    """Number of copies to the device and back in a run and its backward, on arrays already there."""
+def copies_of(
+    form: str, rule: str, convention: dict[str, Any], T: int
+) -> tuple[int, int, int, int]:
+    """Number of copies to the device and back in a run and its backward, on arrays already
+    there.
+    """
     module = {"omega": omega, "titans_lmm": titans_lmm, "delta": delta, "hebbian": hebbian}[rule]
     sizes: dict[str, Any] = {"d_in": 3, "d_out": 3, "convention": convention}
     sizes |= {"window": 3, "span": 8} if rule == "omega" else {}
@@ -343,7 +416,9 @@ def copies_of(form: str, rule: str, convention: dict[str, Any], T: int) -> tuple
     if rule == "hebbian":
         made.pop("step_size")
     config = module.Config(**sizes)
-    tokens = sequence.Tokens(**backend.device(made), active=np.arange(T) % 8 != 3, reset=np.arange(T) == T - 2)
+    tokens = sequence.Tokens(
+        **backend.device(made), active=np.arange(T) % 8 != 3, reset=np.arange(T) == T - 2
+    )
     state = module.start(config, (2,))
     counts = backend.current().copies
 
@@ -354,12 +429,21 @@ def copies_of(form: str, rule: str, convention: dict[str, Any], T: int) -> tuple
     _, pullback = tape.vjp(loss, tokens)
     between = (counts.to_device, counts.to_host)
     pullback(backend.current().from_host(np.ones(())))
-    return (between[0] - before[0], between[1] - before[1], counts.to_device - between[0] - 1, counts.to_host - between[1])
+    return (
+        between[0] - before[0],
+        between[1] - before[1],
+        counts.to_device - between[0] - 1,
+        counts.to_host - between[1],
+    )
 
 
 @pytest.mark.clause("BACKEND-5")
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: f"{way[0]}-{way[1]}-{'-'.join(map(str, way[2].values()))}")
-def test_a_run_copies_masks_and_nothing_else_however_long_it_is(there: backend.Backend, way: Any) -> None:
+@pytest.mark.parametrize(
+    "way", WAYS, ids=lambda way: f"{way[0]}-{way[1]}-{'-'.join(map(str, way[2].values()))}"
+)
+def test_a_run_copies_masks_and_nothing_else_however_long_it_is(
+    there: backend.Backend, way: Any
+) -> None:
     tape.constants._kept.cache_clear()
     short = copies_of(*way, T=24)
     tape.constants._kept.cache_clear()
@@ -377,12 +461,20 @@ def test_copies_are_counted(there: backend.Backend) -> None:
     assert there.from_host(x) is x
     assert there.to_host(x).tolist() == [1.0] * 4
     assert there.to_host(np.ones(2)).tolist() == [1.0] * 2
-    assert (there.copies.to_device, there.copies.to_host, there.copies.bytes) == (before[0] + 1, before[1] + 1, before[2] + 64)
+    assert (there.copies.to_device, there.copies.to_host, there.copies.bytes) == (
+        before[0] + 1,
+        before[1] + 1,
+        before[2] + 64,
+    )
 
 
 @pytest.mark.clause("BACKEND-5")
 def test_device_and_host_move_every_array_of_a_nest_and_no_setting(there: backend.Backend) -> None:
-    nest = {"a": (np.ones(2), 0.5, None, "word"), "b": [np.zeros((1, 1))], "c": feature_maps.RandomFourier(bandwidth=2.0)}
+    nest = {
+        "a": (np.ones(2), 0.5, None, "word"),
+        "b": [np.zeros((1, 1))],
+        "c": feature_maps.RandomFourier(bandwidth=2.0),
+    }
     moved = backend.device(nest)
     assert isinstance(moved["a"][0], there.array)
     assert moved["a"][1:] == (0.5, None, "word")
@@ -401,11 +493,13 @@ def test_arrays_of_a_state_are_protected_where_they_can_be(there: backend.Backen
         delta.start(delta.Config(d_in=3, d_out=3), M=M).M[0, 0] = 1.0
 
 
-# -- commands ------------------------------------------------------------------------------------------
+# -- commands --------------------------------------------------------------------------------------
 
 
 @pytest.mark.clause("BACKEND-1", "BACKEND-8")
-def test_commands_compute_there(cli: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: backend.Backend) -> None:
+def test_commands_compute_there(
+    cli: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: backend.Backend
+) -> None:
     monkeypatch.setenv(backend.VARIABLE, "numpy")  # put back afterwards
     case, own, far = (tmp_path / f"{name}.safetensors" for name in ("case", "own", "far"))
     assert cli("new", "omega", "--tokens", 6, "--window", 2, "--cotangent", "-o", case).code == 0
@@ -417,13 +511,16 @@ def test_commands_compute_there(cli: Callable[..., Ran], tmp_path: Path, monkeyp
     assert want.keys() == got.keys()
     for name, value in want.items():
         assert_close(name, got[name], value, reordered(1, amplification=1e7))
-    for command in (["check", case, "--against", own], ["identify", case, "--out", own, "--depth", "0"]):
+    for command in (
+        ["check", case, "--against", own],
+        ["identify", case, "--out", own, "--depth", "0"],
+    ):
         before = there.copies.to_device
         assert cli(*command, "--backend", there.name).code == 0
         assert there.copies.to_device > before, command
 
 
-# -- the stand-in --------------------------------------------------------------------------------------
+# -- the stand-in ----------------------------------------------------------------------------------
 
 
 @pytest.mark.clause("BACKEND-12")
@@ -467,7 +564,8 @@ def test_the_stand_in_refuses_what_cupy_refuses() -> None:
 def test_a_negative_takes_the_entries_it_was_given_whatever_lies_between_them(kind: Any) -> None:
     """Guard against an error of `np.negative` in NumPy 2.4.
 
-    It goes wrong for entries 8 float64 or 4 float32 apart whose results go to entries that are apart too.
+    It goes wrong for entries 8 float64 or 4 float32 apart whose results go to entries that are
+    apart too.
     """
     for apart in range(1, 20):
         x = np.arange(1, 9 * apart + 1, dtype=kind).reshape(9, apart)[:, -1:]
@@ -491,9 +589,16 @@ def test_a_strided_view_is_that_of_numpy_whatever_the_array_is(kind: Any) -> Non
     locked.flags.writeable = False
     for x in (whole, whole[:, 1:], whole.T, locked, np.zeros((0, 3), kind)):
         shape, strides = (2, 3) if x.size else (0, 3), (x.itemsize, x.itemsize)
-        got, want = backend.as_strided(x, shape, strides), np.lib.stride_tricks.as_strided(x, shape, strides)
+        got, want = (
+            backend.as_strided(x, shape, strides),
+            np.lib.stride_tricks.as_strided(x, shape, strides),
+        )
         assert got.tolist() == want.tolist()
-        assert (got.dtype, got.strides, got.flags.writeable) == (want.dtype, want.strides, want.flags.writeable)
+        assert (got.dtype, got.strides, got.flags.writeable) == (
+            want.dtype,
+            want.strides,
+            want.flags.writeable,
+        )
         assert not x.size or np.shares_memory(got, x)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import tape
 from atlas_ref import backend
-from atlas_ref.forms import scan
+from atlas_ref.engine import associative_scan
 from tape import ops
 from tests.support.close import assert_close, reordered
 from tests.support.standin.array import NAME, Refused
@@ -28,9 +28,13 @@ def there(request: pytest.FixtureRequest) -> backend.Backend:
 
 
 FUNCTIONS: dict[str, Callable[[Any], Any]] = {
-    "scan of numbers": lambda x: scan.scan(x, x),
-    "index of an array without axes": lambda x: ops.index(ops.index(x, 0), None) * ops.index(ops.sum(x), ...),
-    "zeros and ones": lambda x: ops.zeros_like(x, shape=()) + ops.ones_like(x, shape=()) * ops.sum(x),
+    "scan of numbers": lambda x: associative_scan.scan(x, x),
+    "index of an array without axes": lambda x: (
+        ops.index(ops.index(x, 0), None) * ops.index(ops.sum(x), ...)
+    ),
+    "zeros and ones": lambda x: (
+        ops.zeros_like(x, shape=()) + ops.ones_like(x, shape=()) * ops.sum(x)
+    ),
 }
 
 

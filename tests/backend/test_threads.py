@@ -100,7 +100,8 @@ def fails() -> list[int]:
 def test_the_blas_has_one_thread_while_parts_have_theirs() -> None:
     """The BLAS's threads during and after parts in threads.
 
-    The old number comes back when the parts are done, also where one failed; a single part changes nothing.
+    The old number comes back when the parts are done, also where one failed; a single part changes
+    nothing.
     """
     before = blas_threads()
     for library in threads._blas():

@@ -18,8 +18,19 @@ from benchmarks import awake, distance, kernels, measure, parallel, scaling
 from benchmarks.measure import Report, Row, Spread, Target
 
 
-def row(target: Target | None = None, ratio: float = 2.0, ours: float = 10.0, error: float | None = 1e-7) -> Row:
-    return Row("what", "MB", Spread.one(ours), "reference", Spread.one(math.nan), Spread.one(ratio), target, error)
+def row(
+    target: Target | None = None, ratio: float = 2.0, ours: float = 10.0, error: float | None = 1e-7
+) -> Row:
+    return Row(
+        "what",
+        "MB",
+        Spread.one(ours),
+        "reference",
+        Spread.one(math.nan),
+        Spread.one(ratio),
+        target,
+        error,
+    )
 
 
 @pytest.mark.parametrize(
@@ -43,10 +54,14 @@ def test_a_target_is_met_missed_or_open(made: Row, word: str) -> None:
     assert line.replace("[green]", "").replace("[bold red]", "").startswith(word)
 
 
-def test_everything_goes_to_one_json_file_and_a_figure_for_each_module_that_has_one(tmp_path: Path) -> None:
+def test_everything_goes_to_one_json_file_and_a_figure_for_each_module_that_has_one(
+    tmp_path: Path,
+) -> None:
     reports = {
         "one": Report(
-            [row(Target("at most", 2.5)), row()], {"points": [1, math.nan]}, ("one.png", lambda path: path.write_bytes(b"drawn"))
+            [row(Target("at most", 2.5)), row()],
+            {"points": [1, math.nan]},
+            ("one.png", lambda path: path.write_bytes(b"drawn")),
         ),
         "two": Report([row(Target("at most", 2.5), ratio=math.nan)]),
     }
@@ -59,12 +74,20 @@ def test_everything_goes_to_one_json_file_and_a_figure_for_each_module_that_has_
     assert found["data"] == {"one": {"points": [1, None]}}
 
 
-def test_without_matplotlib_the_figure_alone_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_without_matplotlib_the_figure_alone_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    points = [scaling.Point(tokens, 1e-6 * tokens, 1e3 * tokens, 1e2 * tokens) for tokens in scaling.SIZES]
+    points = [
+        scaling.Point(tokens, 1e-6 * tokens, 1e3 * tokens, 1e2 * tokens) for tokens in scaling.SIZES
+    ]
     drawn = {
-        "scaling": Report([], None, ("scaling.png", lambda path: scaling._draw({"a form": points}, path))),
-        "distance": Report([], None, ("distance.png", lambda path: distance._draw({1: [0.0], 2: [1e-3]}, path))),
+        "scaling": Report(
+            [], None, ("scaling.png", lambda path: scaling._draw({"a form": points}, path))
+        ),
+        "distance": Report(
+            [], None, ("distance.png", lambda path: distance._draw({1: [0.0], 2: [1e-3]}, path))
+        ),
     }
     assert bench._written({}, drawn, {}, tmp_path, None) == [tmp_path / "bench.json"]
     assert capsys.readouterr().out.count("not drawn") == 2
@@ -74,11 +97,16 @@ def test_without_matplotlib_the_figure_alone_is_missing(tmp_path: Path, monkeypa
 def test_the_slope_is_the_power_of_t_from_a_thousand_tokens_on(power: float) -> None:
     """A slope from the ratios alone: the seconds were measured minutes apart."""
     first = scaling.LINEAR_FROM
-    points = [scaling.Point(n, 7.0, 1.0, 1.0, math.nan if n < first else (n / first) ** power) for n in scaling.SIZES]
+    points = [
+        scaling.Point(n, 7.0, 1.0, 1.0, math.nan if n < first else (n / first) ** power)
+        for n in scaling.SIZES
+    ]
     assert math.isclose(scaling.slope(points), power, rel_tol=1e-9)
 
 
-def test_a_longer_sequence_is_timed_between_two_runs_of_the_first_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_longer_sequence_is_timed_between_two_runs_of_the_first_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock, paces = [0.0], iter([1.0, 1.0, 5.0, 5.0, 5.0, 5.0])
 
     def short() -> None:
@@ -92,11 +120,15 @@ def test_a_longer_sequence_is_timed_between_two_runs_of_the_first_size(monkeypat
     monkeypatch.setattr(scaling, "work", long)
     monkeypatch.setattr(scaling.memories, "size_of", lambda made: 0)
     point = scaling._point(scaling.FORMS[0], 16, short)
-    assert math.isclose(point.ratio, 4.0, rel_tol=1e-9)  # although the machine has slowed down five times
+    assert math.isclose(
+        point.ratio, 4.0, rel_tol=1e-9
+    )  # although the machine has slowed down five times
 
 
 @pytest.mark.parametrize(("lead", "untimed"), [(0.0, 0), (1.0, 4), (1.1, 5)])
-def test_a_lead_runs_the_work_untimed_before_each_sample(lead: float, untimed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lead_runs_the_work_untimed_before_each_sample(
+    lead: float, untimed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runs: list[int] = []
 
     def work() -> None:
@@ -135,8 +167,14 @@ def test_memory_is_touched_before_the_runs_of_a_point_and_outside_of_their_time(
     assert point.peak == 1.5e6
     assert point.seconds == 4.0
     after = seen[seen.index(1_500_000) + 1 :]
-    assert after == (["reference", *["run", "reference"] * (2 if tokens == scaling.SIZES[-1] else 3)] if beside else ["run"])
-    assert seen[: seen.index(1_500_000)].count("run") == (beside and tokens < scaling.SIZES[-1]), "for the work space of the thread"
+    assert after == (
+        ["reference", *["run", "reference"] * (2 if tokens == scaling.SIZES[-1] else 3)]
+        if beside
+        else ["run"]
+    )
+    assert seen[: seen.index(1_500_000)].count("run") == (beside and tokens < scaling.SIZES[-1]), (
+        "for the work space of the thread"
+    )
     assert point.ratio == 4.0 if beside else math.isnan(point.ratio)
 
 
@@ -161,7 +199,11 @@ HASWELL = {"internal_api": "openblas", "architecture": "Haswell"}
     ("libraries", "features", "given"),
     [
         ([HASWELL], ["X86_V3", "X86_V4"], True),
-        ([{"internal_api": "openmp"}, HASWELL], ["AVX2", "AVX512F"], True),  # as older versions of NumPy name it
+        (
+            [{"internal_api": "openmp"}, HASWELL],
+            ["AVX2", "AVX512F"],
+            True,
+        ),  # as older versions of NumPy name it
         ([HASWELL | {"architecture": "Zen"}], ["X86_V4"], True),
         ([HASWELL | {"architecture": "Prescott"}], ["X86_V4"], True),
         ([HASWELL | {"architecture": "COOPERLAKE"}], ["X86_V4"], False),
@@ -172,7 +214,9 @@ HASWELL = {"internal_api": "openblas", "architecture": "Haswell"}
         ([], ["X86_V4"], False),
     ],
 )
-def test_kernels_for_an_older_processor_are_told(libraries: list[dict[str, Any]], features: list[str], given: bool) -> None:
+def test_kernels_for_an_older_processor_are_told(
+    libraries: list[dict[str, Any]], features: list[str], given: bool
+) -> None:
     line = kernels.advice(libraries, features)
     assert (line is not None) == given
     assert line is None or ("OPENBLAS_CORETYPE" in line and libraries[-1]["architecture"] in line)
@@ -180,7 +224,11 @@ def test_kernels_for_an_older_processor_are_told(libraries: list[dict[str, Any]]
 
 def test_this_machine_is_asked_for_its_kernels() -> None:
     """A machine with kernels and one without."""
-    assert all("architecture" in each for each in kernels.threadpool_info() if each["internal_api"] == "openblas")
+    assert all(
+        "architecture" in each
+        for each in kernels.threadpool_info()
+        if each["internal_api"] == "openblas"
+    )
     assert kernels._features() or "x86" not in platform.machine()
     assert kernels.advice() == kernels.advice(kernels.threadpool_info(), kernels._features())
 

@@ -28,7 +28,9 @@ from tests.support.strategies import cases, repeatable
 FOLDER = Path(atlas_ref.__file__).parent / "certify"
 
 
-def assert_agrees(case: Case, ours: dict[str, np.ndarray], certified: dict[str, np.ndarray]) -> None:
+def assert_agrees(
+    case: Case, ours: dict[str, np.ndarray], certified: dict[str, np.ndarray]
+) -> None:
     """Compare to 1e-12 of the tensor's scale, else to the measured tolerance.
 
     The scale is 1 where a tensor is the small rest of larger terms.
@@ -36,9 +38,13 @@ def assert_agrees(case: Case, ours: dict[str, np.ndarray], certified: dict[str, 
     for name, want in certified.items():
         assert want.shape == ours[name].shape
         assert want.dtype == np.float64
-        if np.all(np.abs(ours[name] - want) <= 1e-12 * max(1.0, float(np.max(np.abs(want), initial=0.0)))):
+        if np.all(
+            np.abs(ours[name] - want) <= 1e-12 * max(1.0, float(np.max(np.abs(want), initial=0.0)))
+        ):
             continue
-        allowed = tolerances(case, dtype="float64", only=[name])[name]  # which knows what Newton-Schulz amplifies here
+        allowed = tolerances(case, dtype="float64", only=[name])[
+            name
+        ]  # which knows what Newton-Schulz amplifies here
         assert judged(case.name, name, ours[name], want, allowed).verdict == "PASS", name
 
 
@@ -68,30 +74,46 @@ def test_nothing_of_the_numpy_path_is_imported() -> None:
     taken = set()
     for path in FOLDER.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(("atlas_ref", "tape")):
+            if (
+                isinstance(node, ast.ImportFrom)
+                and node.module
+                and node.module.startswith(("atlas_ref", "tape"))
+            ):
                 taken |= {f"{node.module}.{each.name}" for each in node.names}
             elif isinstance(node, ast.Import):
-                taken |= {each.name for each in node.names if each.name.startswith(("atlas_ref", "tape"))}
+                taken |= {
+                    each.name for each in node.names if each.name.startswith(("atlas_ref", "tape"))
+                }
     outside = {name for name in taken if not name.startswith("atlas_ref.certify")}
     case = "atlas_ref.oracle.cases.case."
-    assert outside == {f"{case}Case", f"{case}CaseError", f"{case}differentiable", f"{case}require_supported"}
+    assert outside == {
+        f"{case}Case",
+        f"{case}CaseError",
+        f"{case}differentiable",
+        f"{case}require_supported",
+    }
 
 
 @pytest.mark.clause("CERT-1")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 def test_narrow_inputs_are_taken_exactly(dtype: str) -> None:
     narrow = new(Request(rule="titans_lmm", dtype=dtype))
-    wide = make(narrow.header.plain(), {name: value.astype(np.float64) for name, value in narrow.inputs.items()})
+    wide = make(
+        narrow.header.plain(),
+        {name: value.astype(np.float64) for name, value in narrow.inputs.items()},
+    )
     for name, value in certify(narrow).values.items():
         assert np.array_equal(value, certify(wide).values[name])
 
 
-# -- bit for bit --------------------------------------------------------------------------------------
+# -- bit for bit -----------------------------------------------------------------------------------
 
 
 def exact(array: Any) -> Any:
     """An array of fractions."""
-    return np.array([Fraction(float(x)) for x in np.ravel(array)], dtype=object).reshape(np.shape(array))
+    return np.array([Fraction(float(x)) for x in np.ravel(array)], dtype=object).reshape(
+        np.shape(array)
+    )
 
 
 def floats(array: Any) -> np.ndarray:
@@ -123,7 +145,10 @@ def test_newton_schulz_is_the_fraction_rounded_once() -> None:
     G = np.array([[3.0, 0.0], [0.0, 4.0], [0.0, 0.0]])
     rows = [[2.0, -1.5, 0.5], [1.5, -0.5, 0.0], [3.4445, -4.775, 2.0315]]
     settings_ = {"coefficients": rows, "steps": 4, "eps": 1e-7, "scale": "norm"}
-    case = make({"schema": 1, "rule": "newton_schulz", "convention": {"newton_schulz": settings_}}, {"in/G": G})
+    case = make(
+        {"schema": 1, "rule": "newton_schulz", "convention": {"newton_schulz": settings_}},
+        {"in/G": G},
+    )
     X = exact(G) / (5 + Fraction(1e-7))
     for row in [*rows, rows[-1]]:
         a, b, c = map(Fraction, row)
@@ -140,7 +165,7 @@ def test_polar_express_has_the_coefficients_of_the_other_implementation(lower_bo
     assert tuple(polar_express(lower_bound, 7)) == numpy_polar_express(lower_bound, 7)
 
 
-# -- ties, zeros and precision --------------------------------------------------------------------------
+# -- ties, zeros and precision ---------------------------------------------------------------------
 
 UP = 1.0 + 2.0**-52
 #: 1.5 (1 + 2^-52) lies in the middle of two float64; the even one is the larger.
@@ -167,7 +192,9 @@ def test_a_tie_of_a_linear_rule_is_exact_and_goes_to_even(sign: float) -> None:
 @pytest.mark.clause("CERT-5")
 @pytest.mark.clause("CERT-7")
 def test_a_tie_that_no_ball_can_be_exact_about_is_reported_with_both_neighbours() -> None:
-    case = one_token("omega", UP, 3.0, 1.5, window=3)  # weight 1/3: M = 1/3 * 3 * (1 + 2^-52), which is a float64
+    case = one_token(
+        "omega", UP, 3.0, 1.5, window=3
+    )  # weight 1/3: M = 1/3 * 3 * (1 + 2^-52), which is a float64
     found = certify(case, max_bits=1024)
     assert found.values["out/M"].item() == UP
     assert found.unresolved == {"out/y": [Unresolved((0, 0), LOWER, UPPER)]}
@@ -176,8 +203,18 @@ def test_a_tie_that_no_ball_can_be_exact_about_is_reported_with_both_neighbours(
 
 @pytest.mark.clause("CERT-4")
 def test_a_sum_that_cancels_is_zero_once_its_ball_is_below_half_of_the_smallest_number() -> None:
-    header = {"schema": 1, "rule": "omega", "window": 3, "convention": {"newton_schulz": "none", "rate": "none"}}
-    tensors = {"in/k": [[1.0], [-1.0]], "in/v": [[1.0], [1.0]], "in/q": [[1.0], [1.0]], "in/retain": [1.0, 0.0]}
+    header = {
+        "schema": 1,
+        "rule": "omega",
+        "window": 3,
+        "convention": {"newton_schulz": "none", "rate": "none"},
+    }
+    tensors = {
+        "in/k": [[1.0], [-1.0]],
+        "in/v": [[1.0], [1.0]],
+        "in/q": [[1.0], [1.0]],
+        "in/retain": [1.0, 0.0],
+    }
     tensors |= {"in/M0": [[0.0]]}
     header["convention"] |= {"reference": "zero"}
     found = certify(make(header, {name: np.array(value) for name, value in tensors.items()}))
@@ -233,10 +270,14 @@ def test_balls_that_have_lost_everything_stop_growing_and_are_reported_as_unknow
 def test_the_guard_return_is_decided_where_norms_are_exact(size: float) -> None:
     """The two sides of the guard at eps = 0.5.
 
-    Below it the argument comes back itself; at and above it size / (size + eps) goes through the cubic once.
+    Below it the argument comes back itself; at and above it size / (size + eps) goes through the
+    cubic once.
     """
     chosen = {"coefficients": "cubic", "steps": 1, "eps": 0.5, "guard": "return"}
-    case = make({"schema": 1, "rule": "newton_schulz", "convention": {"newton_schulz": chosen}}, {"in/G": np.array([[size]])})
+    case = make(
+        {"schema": 1, "rule": "newton_schulz", "convention": {"newton_schulz": chosen}},
+        {"in/G": np.array([[size]])},
+    )
     x = Fraction(size) / (Fraction(size) + Fraction(1, 2))
     want = size if size < 0.5 else float(Fraction(3, 2) * x - x**3 / 2)
     assert certify(case).values["out/X"].item() == want
@@ -244,13 +285,21 @@ def test_the_guard_return_is_decided_where_norms_are_exact(size: float) -> None:
 
 @pytest.mark.clause("CERT-8")
 def test_a_guard_whose_boundary_no_ball_decides_leaves_nothing_known() -> None:
-    """A guard at ||S|| = sqrt 2 and the float64 nearest to it: undecided in 40 bits, decided in 128."""
+    """A guard at ||S|| = sqrt 2 and the float64 nearest to it: undecided in 40 bits, decided in
+    128.
+    """
     root = math.sqrt(2.0)
     chosen = {"coefficients": "cubic", "steps": 1, "eps": root, "guard": "return"}
     G = np.array([[1.0, 1.0]])
-    case = make({"schema": 1, "rule": "newton_schulz", "convention": {"newton_schulz": chosen}}, {"in/G": G})
-    assert certify(case, max_bits=40).unresolved["out/X"][0] == Unresolved((0, 0), -math.inf, math.inf)
-    assert np.array_equal(certify(case).values["out/X"], G)  # the float64 nearest to sqrt 2 is the larger
+    case = make(
+        {"schema": 1, "rule": "newton_schulz", "convention": {"newton_schulz": chosen}}, {"in/G": G}
+    )
+    assert certify(case, max_bits=40).unresolved["out/X"][0] == Unresolved(
+        (0, 0), -math.inf, math.inf
+    )
+    assert np.array_equal(
+        certify(case).values["out/X"], G
+    )  # the float64 nearest to sqrt 2 is the larger
 
 
 def test_what_cannot_be_certified_is_refused_in_one_line() -> None:
@@ -260,7 +309,10 @@ def test_what_cannot_be_certified_is_refused_in_one_line() -> None:
         certify(new(Request(rule="delta")), max_bits=1)
     with pytest.raises(Unsupported, match="rule ttl: not yet supported"):
         certify(make({"schema": 1, "rule": "ttl"}, {"in/x": np.zeros((1, 2))}))
-    with pytest.raises(CaseError, match=r"^new: rule cms: certify looks into one memory; atlas-ref levels makes a case of each level$"):
+    with pytest.raises(
+        CaseError,
+        match=r"^new: rule cms: certify looks into one memory; atlas-ref levels makes a case of each level$",
+    ):
         certify(new(Request(rule="cms")))
 
 
@@ -280,7 +332,11 @@ def test_a_schedule_says_which_tokens_write() -> None:
 @pytest.mark.clause("CERT-2", "WINDOW-7", "WINDOW-25")
 def test_a_product_of_gates_is_what_a_token_brings() -> None:
     kind = {"kind": "product", "of": [{"kind": "gate"}, {"kind": "gate"}]}
-    case = new(Request(rule="omega", level="token", window=3, history=2, window_weights=kind, cotangent=True))
+    case = new(
+        Request(
+            rule="omega", level="token", window=3, history=2, window_weights=kind, cotangent=True
+        )
+    )
     ours = evaluate(case, grad=True).tensors
     assert "out/window_gate_before" in ours
     assert_agrees(case, ours, certify(case, grad=True).values)
@@ -307,4 +363,6 @@ def test_newton_schulz_and_length_take_bits_and_a_linear_rule_few() -> None:
     small = {"tokens": 8, "d_in": 4, "d_out": 4}
     assert bits(True, rule="omega", window=3, **small) == 512
     assert bits(True, rule="titans_lmm", **small) <= 128
-    assert bits(False, rule="omega", tokens=24, d_in=4, d_out=4) > bits(False, rule="omega", tokens=4, d_in=4, d_out=4)
+    assert bits(False, rule="omega", tokens=24, d_in=4, d_out=4) > bits(
+        False, rule="omega", tokens=4, d_in=4, d_out=4
+    )

@@ -1,4 +1,6 @@
-"""Certified gradients: against the complex step, against differences of values to 30 digits, and along directions."""
+"""Certified gradients: against the complex step, against differences of values to 30 digits, and
+along directions.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,15 @@ from atlas_ref.oracle.cases.new import Request, new
 from tests.support.strategies import cases, header_of, repeatable
 from tests.truth.literal_gradient import COTANGENTS, complex_step
 
-#: A case of each rule and level with most of what has a derivative: a packed sequence, pulses, a window with history, spans.
+#: A case of each rule and level with most of what has a derivative: a packed sequence, pulses, a
+#: window with history, spans.
 REQUESTS: dict[str, dict[str, Any]] = {
     "delta": {"rule": "delta", "convention": "fla-gated-delta"},
-    "delta frozen": {"rule": "delta", "span": 2, "convention": {"reference": "chunk_start", "k_norm": "l2"}},
+    "delta frozen": {
+        "rule": "delta",
+        "span": 2,
+        "convention": {"reference": "chunk_start", "k_norm": "l2"},
+    },
     "hebbian": {"rule": "hebbian", "level": "token"},
     "titans": {"rule": "titans_lmm", "convention": "titans-paper", "per_dimension_gates": True},
     "titans token": {"rule": "titans_lmm", "level": "token", "reset": 3},
@@ -31,13 +38,24 @@ REQUESTS: dict[str, dict[str, Any]] = {
         "window": 3,
         "history": 2,
         "span": 2,
-        "convention": {"preset": "atlas-eq40", "window_at_boundary": "carry", "newton_schulz": "none"},
+        "convention": {
+            "preset": "atlas-eq40",
+            "window_at_boundary": "carry",
+            "newton_schulz": "none",
+        },
     },
-    "omega momenta": {"rule": "omega", "window": 3, "convention": {"order": "momentum_then_window", "newton_schulz": {"steps": 2}}},
+    "omega momenta": {
+        "rule": "omega",
+        "window": 3,
+        "convention": {"order": "momentum_then_window", "newton_schulz": {"steps": 2}},
+    },
     "omega nesterov": {
         "rule": "omega",
         "window": 2,
-        "convention": {"newton_schulz": {"argument": "nesterov", "scale": "norm", "guard": "clamp"}, "window_edge": "renormalise"},
+        "convention": {
+            "newton_schulz": {"argument": "nesterov", "scale": "norm", "guard": "clamp"},
+            "window_edge": "renormalise",
+        },
     },
     "omega token": {
         "rule": "omega",
@@ -47,14 +65,42 @@ REQUESTS: dict[str, dict[str, Any]] = {
         "feature_map": {"kind": "linear"},
         "convention": {"newton_schulz": {"argument": "accumulated", "steps": 2}, "q_norm": "rms"},
     },
-    "omega mlp": {"rule": "omega", "level": "token", "feature_map": {"kind": "residual_mlp", "activation": "gelu"}},
-    "omega polynomial": {"rule": "omega", "feature_map": {"kind": "polynomial", "degree": 3}, "convention": {"newton_schulz": "none"}},
-    "omega fourier": {"rule": "omega", "feature_map": {"kind": "random_fourier"}, "pulse": 2, "convention": {"newton_schulz": "none"}},
+    "omega mlp": {
+        "rule": "omega",
+        "level": "token",
+        "feature_map": {"kind": "residual_mlp", "activation": "gelu"},
+    },
+    "omega polynomial": {
+        "rule": "omega",
+        "feature_map": {"kind": "polynomial", "degree": 3},
+        "convention": {"newton_schulz": "none"},
+    },
+    "omega fourier": {
+        "rule": "omega",
+        "feature_map": {"kind": "random_fourier"},
+        "pulse": 2,
+        "convention": {"newton_schulz": "none"},
+    },
 }
 
 
 def made(name: str) -> Case:
-    return new(Request(**({"tokens": 4, "d_in": 3, "d_out": 2, "heads": 1, "d_model": 3, "cotangent": True, "seed": 5} | REQUESTS[name])))
+    return new(
+        Request(
+            **(
+                {
+                    "tokens": 4,
+                    "d_in": 3,
+                    "d_out": 2,
+                    "heads": 1,
+                    "d_model": 3,
+                    "cotangent": True,
+                    "seed": 5,
+                }
+                | REQUESTS[name]
+            )
+        )
+    )
 
 
 @pytest.mark.clause("CERT-9")
@@ -64,7 +110,9 @@ def test_differences_of_values_confirm_every_entry_to_its_last_bit(name: str) ->
     case = made(name)
     found = certify(case, grad=True)
     proofs = list(differences(case, found))
-    assert len(proofs) == sum(value.size for tensor, value in found.values.items() if tensor.startswith("grad/"))
+    assert len(proofs) == sum(
+        value.size for tensor, value in found.values.items() if tensor.startswith("grad/")
+    )
     assert [proof for proof in proofs if not confirmed(proof)] == []
 
 
@@ -73,7 +121,9 @@ def confirmed(proof: Difference) -> bool:
 
     No difference can be exact about a derivative of 0.
     """
-    return proof.low == proof.certified == proof.high or (proof.certified == 0.0 and abs(proof.low) == proof.high < 2.0**-300)
+    return proof.low == proof.certified == proof.high or (
+        proof.certified == 0.0 and abs(proof.low) == proof.high < 2.0**-300
+    )
 
 
 @pytest.mark.clause("CERT-11")
@@ -81,7 +131,9 @@ def test_differences_contradict_a_gradient_that_is_off_by_one_unit() -> None:
     case = made("delta")
     found = certify(case, grad=True)
     found.values["grad/v"][0, 1, 1] = np.nextafter(found.values["grad/v"][0, 1, 1], np.inf)
-    assert [(proof.name, proof.place) for proof in differences(case, found) if not proof.agrees] == [("grad/v", (0, 1, 1))]
+    assert [
+        (proof.name, proof.place) for proof in differences(case, found) if not proof.agrees
+    ] == [("grad/v", (0, 1, 1))]
 
 
 @pytest.mark.clause("CERT-11")
@@ -107,17 +159,26 @@ def test_the_complex_step_of_the_literal_loops_agrees(case: Case) -> None:
     for name, value in found.values.items():
         if name.startswith("grad/"):
             place = tuple(int(draw.integers(n)) for n in value.shape)
-            want = complex_step(header_of(case), floats, "in/" + name.removeprefix("grad/"), bars, entries=[place])
+            want = complex_step(
+                header_of(case), floats, "in/" + name.removeprefix("grad/"), bars, entries=[place]
+            )
             assert abs(value[place] - want[place]) <= 1e-11 * max(1.0, abs(want[place])), name
 
 
 @pytest.mark.clause("CERT-9")
-@pytest.mark.parametrize(("rule", "inputs"), [("newton_schulz", ("in/G", "in/X_bar")), ("feature_map", ("in/x", "in/phi_bar"))])
+@pytest.mark.parametrize(
+    ("rule", "inputs"),
+    [("newton_schulz", ("in/G", "in/X_bar")), ("feature_map", ("in/x", "in/phi_bar"))],
+)
 def test_the_two_bare_functions_have_gradients_too(rule: str, inputs: tuple[str, str]) -> None:
     draw = np.random.default_rng(3)
     tensors = {name: draw.standard_normal((2, 3)) for name in inputs}
     header: dict[str, Any] = {"schema": 1, "rule": rule}
-    header |= {"feature_map": {"kind": "elu"}} if rule == "feature_map" else {"convention": {"newton_schulz": {"scale": "sqrt"}}}
+    header |= (
+        {"feature_map": {"kind": "elu"}}
+        if rule == "feature_map"
+        else {"convention": {"newton_schulz": {"scale": "sqrt"}}}
+    )
     case = make(header, tensors)
     found = certify(case, grad=True)
     assert all(confirmed(proof) for proof in differences(case, found))
@@ -140,7 +201,9 @@ def test_a_larger_case_is_certified_along_directions_and_differences_agree() -> 
         slopes = found.values[name]
         assert values.shape == (DIRECTIONS,)
         for i, value in enumerate(values):
-            assert value == pytest.approx(float(np.sum(slopes * direction(slopes.shape, i))), rel=1e-12, abs=1e-15)
+            assert value == pytest.approx(
+                float(np.sum(slopes * direction(slopes.shape, i))), rel=1e-12, abs=1e-15
+            )
     proofs = list(differences(case, found))
     assert len(proofs) == DIRECTIONS * len(found.directions)
     assert all(confirmed(proof) for proof in proofs)
@@ -148,7 +211,9 @@ def test_a_larger_case_is_certified_along_directions_and_differences_agree() -> 
 
 
 def test_a_derivative_by_what_nothing_depends_on_is_exactly_zero() -> None:
-    case = new(Request(rule="delta", tokens=3, pulse=3, heads=1, cotangent=True))  # tokens 1 and 2 are inactive
+    case = new(
+        Request(rule="delta", tokens=3, pulse=3, heads=1, cotangent=True)
+    )  # tokens 1 and 2 are inactive
     slopes = certify(case, grad=True).values
     assert not np.any(slopes["grad/step_size"][0, 1:])
     assert np.any(slopes["grad/step_size"][0, :1])
@@ -157,7 +222,11 @@ def test_a_derivative_by_what_nothing_depends_on_is_exactly_zero() -> None:
 @pytest.mark.clause("CERT-8")
 def test_the_derivative_of_a_norm_is_enclosed_where_it_may_be_zero() -> None:
     with ctx.workprec(64):
-        for entries, low, high in (([0, 0], 0.0, 0.0), ([arb(0, 1e-20), 0], -1.0, 1.0), ([3, 4], 0.6, 0.8)):
+        for entries, low, high in (
+            ([0, 0], 0.0, 0.0),
+            ([arb(0, 1e-20), 0], -1.0, 1.0),
+            ([3, 4], 0.6, 0.8),
+        ):
             leaf = Matrix(arb_mat(1, 2, entries), live=True)
             (slope,) = cotangents([(norm(leaf), arb_mat(1, 1, [1]))], [leaf])
             assert slope is not None
@@ -169,7 +238,10 @@ def test_a_matrix_that_is_used_twice_collects_both_cotangents() -> None:
     leaf = Matrix(arb_mat(2, 2, [1, 2, 3, 4]), live=True)
     gate = Matrix(arb_mat(1, 1, [5]), live=True)
     product = scaled(gate, leaf @ leaf) + leaf.T
-    slope, of_gate, nothing = cotangents([(product, arb_mat(2, 2, [1, 0, 0, 0]))], [leaf, gate, Matrix(arb_mat(1, 1, [1]), live=True)])
+    slope, of_gate, nothing = cotangents(
+        [(product, arb_mat(2, 2, [1, 0, 0, 0]))],
+        [leaf, gate, Matrix(arb_mat(1, 1, [1]), live=True)],
+    )
     assert slope is not None
     assert of_gate is not None
     # d/dX of 5 (X11 X11 + X12 X21) + X11

@@ -70,7 +70,9 @@ def test_new_refuses_what_the_rule_does_not_have(name, cli, tmp_path):
 
 
 def test_new_in_python_refuses_with_the_same_words():
-    with pytest.raises(atlas_ref.CaseError, match=r"^new: window: delta looks at one token, found 2$"):
+    with pytest.raises(
+        atlas_ref.CaseError, match=r"^new: window: delta looks at one token, found 2$"
+    ):
         new(Request(rule="delta", window=2))
 
 
@@ -85,12 +87,24 @@ def case(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--dtype", "float8"), "{case}: dtype 'float8' is not available; float64, float32, bfloat16, float16 are"),
+        (
+            ("--dtype", "float8"),
+            "{case}: dtype 'float8' is not available; float64, float32, bfloat16, float16 are",
+        ),
         (("--convention", "ttl", "--convention", "spec"), "--convention: preset is given twice"),
-        (("--convention", "rate=none"), "{case}: in/step_size: not part of this case: rate none has no step size"),
-        (("--convention", "rate=split"), "{case}: in/step_size_memory: missing, axes (..., T) or (..., T, d_out) are needed"),
+        (
+            ("--convention", "rate=none"),
+            "{case}: in/step_size: not part of this case: rate none has no step size",
+        ),
+        (
+            ("--convention", "rate=split"),
+            "{case}: in/step_size_memory: missing, axes (..., T) or (..., T, d_out) are needed",
+        ),
         (("--convention", "atlas-eq40"), "{case}: span: missing, reference chunk_start needs one"),
-        (("--convention", "nope"), "{case}: convention: preset 'nope' does not exist; presets are "),
+        (
+            ("--convention", "nope"),
+            "{case}: convention: preset 'nope' does not exist; presets are ",
+        ),
         (("--report", "x"), "No such option: --report"),
     ],
 )
@@ -108,22 +122,34 @@ def test_eval_refuses_what_no_memory_holds_and_show_does_not(cli, tmp_path):
     case = written(tmp_path / "case", {**header, "window": 10**9}, tensors)
     ran = cli("eval", case, "-o", tmp_path / "out")
     numbers = "an array of 10000000000 numbers, at most 268435456 are evaluated"
-    assert (ran.code, ran.err) == (2, f"atlas-ref: {case}: window 1000000000 and 4 features of 10 tokens need {numbers}\n")
+    assert (ran.code, ran.err) == (
+        2,
+        f"atlas-ref: {case}: window 1000000000 and 4 features of 10 tokens need {numbers}\n",
+    )
     assert cli("show", case).code == 0
 
 
 @pytest.mark.clause("CASE-14")
 def test_gradients_without_a_cotangent_are_refused(cli, tmp_path):
-    for rule, cotangent in (("omega", "in/y_bar"), ("newton_schulz", "in/X_bar"), ("feature_map", "in/phi_bar")):
+    for rule, cotangent in (
+        ("omega", "in/y_bar"),
+        ("newton_schulz", "in/X_bar"),
+        ("feature_map", "in/phi_bar"),
+    ):
         case = written(tmp_path / rule, *some(rule, cotangent=False))
         ran = cli("eval", case, "-o", tmp_path / "out", "--grad")
-        assert (ran.code, ran.err) == (2, f"atlas-ref: {case}: {cotangent}: missing, gradients need it\n")
+        assert (ran.code, ran.err) == (
+            2,
+            f"atlas-ref: {case}: {cotangent}: missing, gradients need it\n",
+        )
         assert cli("eval", case, "-o", tmp_path / "out").code == 0
         (tmp_path / "out").unlink()
 
 
 @pytest.mark.clause("CASE-19")
-@pytest.mark.parametrize("link", ["the same path", "another spelling", "through no folder", "symbolic link", "hard link"])
+@pytest.mark.parametrize(
+    "link", ["the same path", "another spelling", "through no folder", "symbolic link", "hard link"]
+)
 def test_a_case_is_never_its_own_output(link, case, cli, tmp_path, monkeypatch):
     out = case
     if link == "another spelling":
@@ -174,7 +200,18 @@ def test_check_refuses_names_that_are_no_result(cli):
         assert ran.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("arguments", [(), ("replay",), ("show",), ("show", "a", "b"), ("check",), ("eval", "a"), ("conventions", "none")])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("replay",),
+        ("show",),
+        ("show", "a", "b"),
+        ("check",),
+        ("eval", "a"),
+        ("conventions", "none"),
+    ],
+)
 def test_a_command_line_that_is_none_is_one_line(arguments, cli):
     ran = cli(*arguments)
     assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
@@ -191,7 +228,10 @@ def test_with_json_bad_input_is_an_object_too(case, cli, tmp_path):
     ):
         ran = cli(*arguments, "--json")
         assert ran.code == 2
-        assert ran.json == {"exit": 2, "bad_input": [ran.err.removeprefix("atlas-ref: ").rstrip("\n")]}
+        assert ran.json == {
+            "exit": 2,
+            "bad_input": [ran.err.removeprefix("atlas-ref: ").rstrip("\n")],
+        }
 
 
 def test_a_name_that_a_terminal_would_act_upon_is_written_out(cli, tmp_path):
@@ -203,6 +243,13 @@ def test_a_name_that_a_terminal_would_act_upon_is_written_out(cli, tmp_path):
 
 def test_a_real_process_ends_with_one_line_and_code_2(tmp_path):
     ended = subprocess.run(
-        [sys.executable, "-m", "atlas_ref.cli", "show", tmp_path / "absent"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "atlas_ref.cli", "show", tmp_path / "absent"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", f"atlas-ref: {tmp_path / 'absent'}: no such file\n")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (
+        2,
+        "",
+        f"atlas-ref: {tmp_path / 'absent'}: no such file\n",
+    )

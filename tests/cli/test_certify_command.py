@@ -1,4 +1,6 @@
-"""The command certify: table, JSON, the written case, exit codes, and its answer without python-flint."""
+"""The command certify: table, JSON, the written case, exit codes, and its answer without
+python-flint.
+"""
 
 import importlib.util
 import json
@@ -12,7 +14,12 @@ from atlas_ref.certify.ulps import errors
 from atlas_ref.oracle.cases.new import Request, new
 from tests.support.casefiles import PEERS, written
 
-TIE = {"schema": 1, "rule": "omega", "window": 3, "convention": {"newton_schulz": "none", "rate": "none"}}
+TIE = {
+    "schema": 1,
+    "rule": "omega",
+    "window": 3,
+    "convention": {"newton_schulz": "none", "rate": "none"},
+}
 
 
 @pytest.fixture
@@ -27,14 +34,20 @@ def tie(tmp_path, monkeypatch):
     """y = 1/3 * 3 * (1 + 2^-52) * 1.5, in the middle of two float64."""
     monkeypatch.chdir(tmp_path)
     tensors = {"in/k": [[1 + 2.0**-52]], "in/v": [[3.0]], "in/q": [[1.5]], "in/retain": [1.0]}
-    return written(tmp_path / "tie.safetensors", TIE, {name: np.array(value) for name, value in tensors.items()}).name
+    return written(
+        tmp_path / "tie.safetensors",
+        TIE,
+        {name: np.array(value) for name, value in tensors.items()},
+    ).name
 
 
 @pytest.mark.clause("CERT-13")
 def test_the_table_has_a_row_per_tensor(case, cli):
     ran = cli("certify", case)
     assert ran.code == 0, ran.err
-    assert [line.split("│")[2].strip() for line in ran.out.splitlines() if line.startswith("│")] == [
+    assert [
+        line.split("│")[2].strip() for line in ran.out.splitlines() if line.startswith("│")
+    ] == [
         "out/y",
         "out/M",
         "out/S",
@@ -68,8 +81,14 @@ def test_the_written_case_records_the_certified_results_and_passes(case, cli):
 def test_an_unresolved_entry_is_named_with_both_neighbours_and_not_written(tie, cli):
     ran = cli("certify", tie, "--max-bits", 256, "-o", "out.safetensors")
     assert ran.code == 1
-    assert "out/y [0, 0]: unresolved: 1.5000000000000002 or 1.5000000000000004\n3 of 4 entries certified\n" in ran.out
-    assert ran.err == "wrote out.safetensors: out/M, out/window_k, out/window_v; left out, since entries are unresolved: out/y\n"
+    assert (
+        "out/y [0, 0]: unresolved: 1.5000000000000002 or 1.5000000000000004\n3 of 4 entries "
+        "certified\n"
+    ) in ran.out
+    assert ran.err == (
+        "wrote out.safetensors: out/M, out/window_k, out/window_v; left out, since entries "
+        "are unresolved: out/y\n"
+    )
     assert "out/y" not in atlas_ref.load("out.safetensors").recorded
     plain = cli("certify", tie, "--max-bits", 256, "--json")
     assert plain.code == plain.json["exit"] == 1
@@ -98,9 +117,15 @@ def test_what_is_wrong_is_said_in_one_line(case, cli, tmp_path):
     written(tmp_path / "bare.safetensors", bare.header.plain(), bare.inputs)
     for arguments, message in (
         ((case, "-o", case), f"atlas-ref: {case}: is the case itself, which is not overwritten\n"),
-        ((case, second, "-o", "out.safetensors"), "atlas-ref: --out out.safetensors: holds one case, 2 were given\n"),
+        (
+            (case, second, "-o", "out.safetensors"),
+            "atlas-ref: --out out.safetensors: holds one case, 2 were given\n",
+        ),
         ((case, "--differences"), "atlas-ref: --differences: proves gradients, --grad is needed\n"),
-        (("bare.safetensors", "--grad"), "atlas-ref: bare.safetensors: in/y_bar: missing, gradients need it\n"),
+        (
+            ("bare.safetensors", "--grad"),
+            "atlas-ref: bare.safetensors: in/y_bar: missing, gradients need it\n",
+        ),
         (("nowhere.safetensors",), "atlas-ref: nowhere.safetensors: no such file\n"),
     ):
         ran = cli("certify", *arguments)

@@ -26,7 +26,10 @@ def recorded(tmp_path):
         "partial": {"out/M": results["out/M"]},
         "bare": {},
     }
-    found = {name: written(tmp_path / f"{name}.safetensors", header, tensors | extra) for name, extra in content.items()}
+    found = {
+        name: written(tmp_path / f"{name}.safetensors", header, tensors | extra)
+        for name, extra in content.items()
+    }
     return found | {"reserved": RESERVED, "peer": PEER, "folder": PEERS}
 
 
@@ -55,7 +58,11 @@ def recorded(tmp_path):
 def test_the_exit_code_is_the_gravest_of_all_cases(names, code, as_json, recorded, cli):
     ran = cli("check", *(recorded[name] for name in names), *["--json"] * as_json)
     assert ran.code == code
-    bad = [f"{recorded[name]}: no out/... or grad/... tensor is recorded, so there is nothing to check" for name in names if name == "bare"]
+    bad = [
+        f"{recorded[name]}: no out/... or grad/... tensor is recorded, so there is nothing to check"
+        for name in names
+        if name == "bare"
+    ]
     lines = [line for line in ran.err.splitlines() if ": void: " not in line]
     assert lines == [f"atlas-ref: {line}" for line in bad]
     if as_json:
@@ -66,7 +73,10 @@ def test_the_exit_code_is_the_gravest_of_all_cases(names, code, as_json, recorde
 def test_one_bad_case_does_not_keep_the_others_from_their_verdict(recorded, cli):
     ran = cli("check", recorded["bare"], recorded["wrong"], recorded["right"], "--json")
     assert ran.code == 2
-    verdicts = {(os.path.basename(row["case"]), row["tensor"]): row["verdict"] for row in ran.json["results"]}
+    verdicts = {
+        (os.path.basename(row["case"]), row["tensor"]): row["verdict"]
+        for row in ran.json["results"]
+    }
     assert verdicts["wrong.safetensors", "out/M"] == "WRONG"
     assert verdicts["right.safetensors", "out/M"] == "PASS"
     assert len(verdicts) == 2 * len(atlas_ref.load(recorded["right"]).recorded)
@@ -91,7 +101,12 @@ def test_check_as_json_gives_every_field_and_writes_what_json_cannot_hold_in_wor
         "profile": first["profile"],
         "xfail": "",
     }
-    assert first["first"] == {"token": first["place"][1], "place": first["first"]["place"], "got": "nan", "want": first["first"]["want"]}
+    assert first["first"] == {
+        "token": first["place"][1],
+        "place": first["first"]["place"],
+        "got": "nan",
+        "want": first["first"]["want"],
+    }
     assert (len(first["profile"]["ratios"]), first["profile"]["width"]) == (5, 1)
     wrong = cli("check", recorded["wrong"], "--only", "M", "--json").json["results"][0]
     assert (wrong["verdict"], wrong["why"]) == ("WRONG", "")
@@ -102,19 +117,37 @@ def test_check_as_json_gives_every_field_and_writes_what_json_cannot_hold_in_wor
 def test_the_table_names_case_tensor_verdict_error_tolerance_and_the_worst_place(recorded, cli):
     ran = cli("check", recorded["wrong"], recorded["partial"], RESERVED)
     assert ran.err == ""
-    rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in ran.out.splitlines() if line.startswith("│")]
+    rows = [
+        [cell.strip() for cell in line.strip("│").split("│")]
+        for line in ran.out.splitlines()
+        if line.startswith("│")
+    ]
     by_tensor = {(row[0], row[1]): row for row in rows}
     M = atlas_ref.load(recorded["wrong"]).recorded["out/M"]
-    ((tensor, error, tolerance, detail),) = [(row[1], *row[3:]) for row in rows if row[2] == "WRONG"]
+    ((tensor, error, tolerance, detail),) = [
+        (row[1], *row[3:]) for row in rows if row[2] == "WRONG"
+    ]
     assert (tensor, tolerance) == ("out/M", "1e-12")
-    assert float(error) == pytest.approx(1e-6 * np.sqrt(M.size) / np.linalg.norm(M - 1e-6), rel=1e-2)
+    assert float(error) == pytest.approx(
+        1e-6 * np.sqrt(M.size) / np.linalg.norm(M - 1e-6), rel=1e-2
+    )
     place, numbers = detail.split(": ")
     got, want = numbers.split(", ")
     assert float(got) == M[tuple(json.loads(place))]
     assert float(got) - float(want) == pytest.approx(1e-6, rel=1e-6)
     assert by_tensor["wrong", "out/y"][2:] == ["PASS", "0", "1e-12", ""]
-    assert by_tensor["partial", "out/y"][2:] == ["MISSING", "", "", "this result was not handed over"]
-    assert by_tensor["mag_qk_projection_11", "-"][2:] == ["NOT SUPPORTED", "", "", "rule qk_projection: not yet supported"]
+    assert by_tensor["partial", "out/y"][2:] == [
+        "MISSING",
+        "",
+        "",
+        "this result was not handed over",
+    ]
+    assert by_tensor["mag_qk_projection_11", "-"][2:] == [
+        "NOT SUPPORTED",
+        "",
+        "",
+        "rule qk_projection: not yet supported",
+    ]
     assert ran.out.splitlines()[-1] == f"{len(rows) - 3} PASS, 1 WRONG, 1 MISSING, 1 NOT SUPPORTED"
 
 
@@ -134,8 +167,12 @@ def test_only_chooses_among_the_recorded_results(recorded, cli):
 @pytest.mark.clause("CASE-28")
 def test_a_folder_stands_for_the_case_files_in_it(recorded, cli, tmp_path):
     (tmp_path / "notes.txt").write_text("not a case")
-    cases = {row["case"] for row in cli("check", recorded["right"].parent, "--json").json["results"]}
-    assert cases == {str(recorded[name]) for name in ("right", "wrong", "nan", "integers", "partial")}
+    cases = {
+        row["case"] for row in cli("check", recorded["right"].parent, "--json").json["results"]
+    }
+    assert cases == {
+        str(recorded[name]) for name in ("right", "wrong", "nan", "integers", "partial")
+    }
     empty = tmp_path / "empty"
     empty.mkdir()
     ran = cli("check", empty, recorded["right"], "--json")
@@ -151,7 +188,12 @@ def test_results_of_another_convention_pass_only_under_it(tmp_path, cli):
     file = written(tmp_path / "before.safetensors", header, tensors | {"out/y": other["out/y"]})
     assert cli("check", file).code == 1
     assert cli("check", file, "--convention", "read=before").code == 0
-    assert atlas_ref.check(case.replaced(recorded={"out/y": other["out/y"]}), convention={"read": "before"})[0].verdict == "PASS"
+    assert (
+        atlas_ref.check(
+            case.replaced(recorded={"out/y": other["out/y"]}), convention={"read": "before"}
+        )[0].verdict
+        == "PASS"
+    )
 
 
 @pytest.mark.clause("CASE-22", "SRC-10")
@@ -175,9 +217,17 @@ def test_a_report_never_overwrites_what_is_read(tmp_path, cli):
     written(mine, header, results)
     known.write_text('{"xfail": []}')
     before = [path.read_bytes() for path in (case, mine, known)]
-    for place, what in ((case, "case"), (mine, "file of results"), (known, "list of expected failures")):
+    for place, what in (
+        (case, "case"),
+        (mine, "file of results"),
+        (known, "list of expected failures"),
+    ):
         ran = cli("check", case, "--against", mine, "--xfail", known, "--report", place)
-        assert (ran.code, ran.out, ran.err) == (2, "", f"atlas-ref: {place}: is the {what} itself, which is not overwritten\n")
+        assert (ran.code, ran.out, ran.err) == (
+            2,
+            "",
+            f"atlas-ref: {place}: is the {what} itself, which is not overwritten\n",
+        )
     assert [path.read_bytes() for path in (case, mine, known)] == before
 
 
@@ -186,4 +236,8 @@ def test_a_source_that_no_system_can_name_is_one_line(tmp_path, cli):
     case = written(tmp_path / "case", *some("delta"))
     for place in ("x" * 300, case / "inside"):
         ran = cli("check", case, "--against", place)
-        assert (ran.code, ran.out, ran.err) == (2, "", f"atlas-ref: {place}: no such file or folder\n")
+        assert (ran.code, ran.out, ran.err) == (
+            2,
+            "",
+            f"atlas-ref: {place}: no such file or folder\n",
+        )

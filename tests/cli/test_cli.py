@@ -32,12 +32,22 @@ def test_eval_writes_what_python_computes(grad, cli, tmp_path):
     for name, value in want.tensors.items():
         assert_close(name, tensors[name], value, EXACT)
     described = cli("eval", case, "-o", out, *["--grad"] * grad, "--json").json
-    assert described["tensors"] == {name: {"dtype": "float64", "shape": list(value.shape)} for name, value in want.tensors.items()}
-    assert (described["case"], described["out"], described["void"], described["not_finite"]) == (str(case), str(out), {}, [])
+    assert described["tensors"] == {
+        name: {"dtype": "float64", "shape": list(value.shape)}
+        for name, value in want.tensors.items()
+    }
+    assert (described["case"], described["out"], described["void"], described["not_finite"]) == (
+        str(case),
+        str(out),
+        {},
+        [],
+    )
 
 
 @pytest.mark.clause("CASE-4", "CASE-22")
-@pytest.mark.parametrize("rule", ["omega", "titans_lmm", "delta", "hebbian", "newton_schulz", "feature_map"])
+@pytest.mark.parametrize(
+    "rule", ["omega", "titans_lmm", "delta", "hebbian", "newton_schulz", "feature_map"]
+)
 def test_float32_arithmetic_is_float32_from_end_to_end(rule, cli, tmp_path):
     """Inputs exact in float32, so that all of the error is that of the arithmetic."""
     extra = {"feature_map": {"kind": "elu"}} if rule == "feature_map" else {}
@@ -59,7 +69,11 @@ def test_narrow_dtypes_round_what_goes_in_and_what_comes_out(rule, dtype, cli, t
     extra = {"feature_map": {"kind": "elu"}} if rule == "feature_map" else {}
     header, tensors = some(rule, **extra)
     case, kind = written(tmp_path / "case", header, tensors), getattr(ml_dtypes, dtype, dtype)
-    inside = written(tmp_path / "inside", header, {name: value.astype(kind).astype(np.float32) for name, value in tensors.items()})
+    inside = written(
+        tmp_path / "inside",
+        header,
+        {name: value.astype(kind).astype(np.float32) for name, value in tensors.items()},
+    )
     assert cli("eval", case, "-o", tmp_path / "narrow", "--grad", "--dtype", dtype).code == 0
     assert cli("eval", inside, "-o", tmp_path / "single", "--grad", "--dtype", "float32").code == 0
     (_, narrow), (_, single) = read(str(tmp_path / "narrow")), read(str(tmp_path / "single"))
@@ -85,9 +99,15 @@ def test_a_rule_that_overflows_says_so_and_no_more(cli, tmp_path):
     ran = cli("eval", case, "-o", tmp_path / "out", "--grad")
     assert ran.code == 0
     assert "out/M: not finite: the rule itself overflows on this case\n" in ran.err
-    assert cli("eval", case, "-o", tmp_path / "out", "--json").json["not_finite"] == ["out/y", "out/M", "out/S"]
+    assert cli("eval", case, "-o", tmp_path / "out", "--json").json["not_finite"] == [
+        "out/y",
+        "out/M",
+        "out/S",
+    ]
     token, weights = some(level="token")
-    case = written(tmp_path / "token", token, {name: 1e200 * value for name, value in weights.items()})
+    case = written(
+        tmp_path / "token", token, {name: 1e200 * value for name, value in weights.items()}
+    )
     ran = cli("eval", case, "-o", tmp_path / "out2")
     assert (ran.code, ran.err.count("\n"), (tmp_path / "out2").exists()) == (2, 1, False)
     assert "every entry must be finite" in ran.err
@@ -106,13 +126,25 @@ def test_eval_under_another_convention_is_the_case_with_that_convention(cli, tmp
         (["read=after", "momentum_sign=minus"], {**own, "read": "after", "momentum_sign": "minus"}),
         (["newton_schulz.steps=3"], {**own, "newton_schulz": {"eps": 1e-3, "steps": 3}}),
         (["newton_schulz=none"], {**own, "newton_schulz": "none"}),
-        (["newton_schulz.scale=1", "gradient_scale=0.5"], {**own, "newton_schulz": {"eps": 1e-3, "scale": "1"}, "gradient_scale": 0.5}),
-        (["newton_schulz.coefficients=[[1.5,-0.5,0]]"], {**own, "newton_schulz": {"eps": 1e-3, "coefficients": [[1.5, -0.5, 0]]}}),
+        (
+            ["newton_schulz.scale=1", "gradient_scale=0.5"],
+            {**own, "newton_schulz": {"eps": 1e-3, "scale": "1"}, "gradient_scale": 0.5},
+        ),
+        (
+            ["newton_schulz.coefficients=[[1.5,-0.5,0]]"],
+            {**own, "newton_schulz": {"eps": 1e-3, "coefficients": [[1.5, -0.5, 0]]}},
+        ),
         (["titans-paper"], {"preset": "titans-paper"}),
         (["ttl", "read=after"], {"preset": "ttl", "read": "after"}),
         (["preset=ttl"], {"preset": "ttl"}),
     ):
-        ran = cli("eval", case, "-o", out, *(word for option in options for word in ("--convention", option)))
+        ran = cli(
+            "eval",
+            case,
+            "-o",
+            out,
+            *(word for option in options for word in ("--convention", option)),
+        )
         assert ran.code == 0, ran.err
         header, tensors = some(convention=own)
         expected = atlas_ref.evaluate(atlas_ref.make({**header, "convention": want}, tensors))
@@ -145,7 +177,11 @@ def test_void_settings_are_listed_and_change_nothing(cli, tmp_path):
 @pytest.mark.clause("CASE-24", "CASE-26")
 def test_a_reserved_rule_is_unsupported_and_not_bad(cli, tmp_path):
     ran = cli("eval", RESERVED, "-o", tmp_path / "out")
-    assert (ran.code, ran.out, ran.err) == (3, "", f"atlas-ref: {RESERVED}: rule qk_projection: not yet supported\n")
+    assert (ran.code, ran.out, ran.err) == (
+        3,
+        "",
+        f"atlas-ref: {RESERVED}: rule qk_projection: not yet supported\n",
+    )
     assert not (tmp_path / "out").exists()
     assert cli("eval", RESERVED, "-o", tmp_path / "out", "--json").json["exit"] == 3
     assert cli("show", RESERVED).code == 0
@@ -153,7 +189,11 @@ def test_a_reserved_rule_is_unsupported_and_not_bad(cli, tmp_path):
 
 def test_show_describes_a_case(cli, tmp_path):
     header, tensors = some(window=2, convention="atlas-paper", dtype="float32")
-    case = written(tmp_path / "case", {**header, "note": "by [bold]hand[/]"}, tensors | {"out/[/b]": np.array([np.nan, 2.0])})
+    case = written(
+        tmp_path / "case",
+        {**header, "note": "by [bold]hand[/]"},
+        tensors | {"out/[/b]": np.array([np.nan, 2.0])},
+    )
     found = cli("show", case, "--json").json
     assert set(found["tensors"]) == {*tensors, "out/[/b]"}
     assert (found["header"]["note"], found["convention"]["rate"]) == ("by [bold]hand[/]", "memory")
@@ -161,7 +201,13 @@ def test_show_describes_a_case(cli, tmp_path):
     assert found["tensors"]["in/k"] | {"least": 0, "greatest": 0} == {
         "dtype": "float32", "shape": [2, 5, 4], "least": 0, "greatest": 0, "finite": True,
     }  # fmt: skip
-    assert found["tensors"]["out/[/b]"] == {"dtype": "float64", "shape": [2], "least": 2.0, "greatest": 2.0, "finite": False}
+    assert found["tensors"]["out/[/b]"] == {
+        "dtype": "float64",
+        "shape": [2],
+        "least": 2.0,
+        "greatest": 2.0,
+        "finite": False,
+    }
     ran = cli("show", case)
     assert (ran.code, ran.err) == (0, "")
     for words in (
@@ -176,7 +222,9 @@ def test_show_describes_a_case(cli, tmp_path):
 
 def test_a_tensor_name_stays_on_its_line_of_the_table(cli, tmp_path):
     header, tensors = some()
-    ran = cli("show", written(tmp_path / "case", header, tensors | {"out/a\n\x1b[2J\u202eb": np.zeros(1)}))
+    ran = cli(
+        "show", written(tmp_path / "case", header, tensors | {"out/a\n\x1b[2J\u202eb": np.zeros(1)})
+    )
     assert (ran.code, ran.err) == (0, "")
     assert "│ out/a \\x1b[2J\\u202eb │" in ran.out
 
@@ -186,7 +234,10 @@ def test_show_describes_results_too(cli, tmp_path):
     case, out = written(tmp_path / "case", *some()), tmp_path / "out"
     cli("eval", case, "-o", out, "--grad")
     found = cli("show", out, "--json").json
-    assert found["tensors"].keys() == atlas_ref.evaluate(atlas_ref.load(case), grad=True).tensors.keys()
+    assert (
+        found["tensors"].keys()
+        == atlas_ref.evaluate(atlas_ref.load(case), grad=True).tensors.keys()
+    )
     assert "│ out/y" in cli("show", out).out
 
 
@@ -197,7 +248,11 @@ def test_conventions_lists_every_axis_and_preset(cli):
     assert found["axes"]["gate"]["values"] == ["retain", "forget", "none"]
     for preset in PRESETS:
         one = cli("conventions", preset, "--json").json
-        assert (one["preset"], one["changes"], tuple(one["resolved"])) == (preset, PRESETS[preset], RULES)
+        assert (one["preset"], one["changes"], tuple(one["resolved"])) == (
+            preset,
+            PRESETS[preset],
+            RULES,
+        )
         assert cli("conventions", preset).out.count(preset) >= 1
     text = cli("conventions").out
     assert all(word in text for word in [*AXES, *PRESETS])
@@ -211,18 +266,27 @@ def test_schema_prints_the_published_schema(cli):
 def test_help_names_every_command(cli):
     ran = cli("--help")
     assert (ran.code, ran.err) == (0, "")
-    assert all(word in ran.out for word in ("new", "show", "conventions", "schema", "eval", "check"))
+    assert all(
+        word in ran.out for word in ("new", "show", "conventions", "schema", "eval", "check")
+    )
     for command in ("new", "show", "conventions", "schema", "eval", "check"):
         assert cli(command, "--help").code == 0
 
 
-@pytest.mark.parametrize(("arguments", "code"), [(["check", PEER], 0), (["check", PEER, RESERVED, "{bad}", "--json"], 2), (["schema"], 0)])
-def test_a_reader_who_leaves_changes_neither_the_exit_code_nor_standard_error(arguments, code, tmp_path):
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [(["check", PEER], 0), (["check", PEER, RESERVED, "{bad}", "--json"], 2), (["schema"], 0)],
+)
+def test_a_reader_who_leaves_changes_neither_the_exit_code_nor_standard_error(
+    arguments, code, tmp_path
+):
     bad = tmp_path / "bad"
     reading, writing = os.pipe()
     os.close(reading)
     words = [str(word).format(bad=bad) for word in arguments]
-    ended = subprocess.run([*PROGRAM, *words], stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    ended = subprocess.run(
+        [*PROGRAM, *words], stdout=writing, stderr=subprocess.PIPE, text=True, check=False
+    )
     os.close(writing)
     assert ended.returncode == code
     assert ended.stderr == (f"atlas-ref: {bad}: no such file\n" if code else "")
@@ -231,16 +295,25 @@ def test_a_reader_who_leaves_changes_neither_the_exit_code_nor_standard_error(ar
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no full device")
 def test_a_full_disk_under_standard_output_is_one_line(tmp_path):
     with open("/dev/full", "w") as full:
-        ended = subprocess.run([*PROGRAM, "schema"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert (ended.returncode, ended.stderr) == (2, "atlas-ref: standard output: cannot be written: No space left on device\n")
+        ended = subprocess.run(
+            [*PROGRAM, "schema"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (ended.returncode, ended.stderr) == (
+        2,
+        "atlas-ref: standard output: cannot be written: No space left on device\n",
+    )
 
 
 def test_standard_output_that_holds_ascii_alone_still_gets_every_name(tmp_path):
     header, tensors = some()
-    case = written(tmp_path / "né", {**header, "note": "née"}, tensors | {"out/y": np.zeros((2, 5, 3))})
+    case = written(
+        tmp_path / "né", {**header, "note": "née"}, tensors | {"out/y": np.zeros((2, 5, 3))}
+    )
     environment = os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     for command, words in (("show", "n\\\\xe9e"), ("check", "n\\xe9")):
-        ended = subprocess.run([*PROGRAM, command, case], capture_output=True, text=True, check=False, env=environment)
+        ended = subprocess.run(
+            [*PROGRAM, command, case], capture_output=True, text=True, check=False, env=environment
+        )
         assert ended.returncode == (1 if command == "check" else 0), ended.stderr
         assert ended.stderr == ""
         assert words.replace("\\\\", "\\") in ended.stdout or "n\\u00e9e" in ended.stdout

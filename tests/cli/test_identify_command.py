@@ -40,8 +40,14 @@ def files(tmp_path, monkeypatch):
 
 
 def measured(text):
-    """The report with placeholders for every number that depends on the rounding of this machine."""
-    return re.sub(r"[\d.]+(e[+-]\d+)?(?= (tolerances|times worse|in out/))|(?<=distance )[\d.]+(e[+-]\d+)?", "NUMBER", text)
+    """The report with placeholders for every number that depends on the rounding of this
+    machine.
+    """
+    return re.sub(
+        r"[\d.]+(e[+-]\d+)?(?= (tolerances|times worse|in out/))|(?<=distance )[\d.]+(e[+-]\d+)?",
+        "NUMBER",
+        text,
+    )
 
 
 @pytest.mark.clause("IDENT-9")
@@ -65,7 +71,19 @@ def test_the_report_in_words_and_as_json(case, mine, code, name, files, cli):
     if plain.json["match"] is not None:
         assert plain.json["match"]["option"] in ran.out
     assert list(plain.json) == [
-        *("case", "out", "exit", "verdict", "why", "match", "preset", "own", "runner_up", "times_worse", "undecided"),
+        *(
+            "case",
+            "out",
+            "exit",
+            "verdict",
+            "why",
+            "match",
+            "preset",
+            "own",
+            "runner_up",
+            "times_worse",
+            "undecided",
+        ),
         *("indistinguishable", "void", "not_tried", "not_used", "searched", "deciding_case"),
     ]
 
@@ -76,7 +94,9 @@ def test_json_names_the_match_so_that_another_command_takes_it(files, cli, tmp_p
     assert found["preset"] == "titans-paper"
     assert found["match"]["option"] == "titans-paper"
     assert found["times_worse"] > 1e3
-    ran = cli("eval", files["case"], "-o", "ours.safetensors", "--convention", found["match"]["option"])
+    ran = cli(
+        "eval", files["case"], "-o", "ours.safetensors", "--convention", found["match"]["option"]
+    )
     assert ran.code == 0
     header, tensors = atlas_ref.oracle.cases.case.load_results("ours.safetensors")
     mine = atlas_ref.oracle.cases.case.load_results(files["mine"])[1]
@@ -86,7 +106,17 @@ def test_json_names_the_match_so_that_another_command_takes_it(files, cli, tmp_p
 
 @pytest.mark.clause("IDENT-8", "IDENT-9")
 def test_the_deciding_case_is_written_and_decides(files, cli):
-    ran = cli("identify", files["still"], "--out", files["still_mine"], "--depth", 1, "--decide", "decide.safetensors", "--json")
+    ran = cli(
+        "identify",
+        files["still"],
+        "--out",
+        files["still_mine"],
+        "--depth",
+        1,
+        "--decide",
+        "decide.safetensors",
+        "--json",
+    )
     assert ran.code == 3
     assert ran.json["deciding_case"] == "decide.safetensors"
     made_case = atlas_ref.load("decide.safetensors")
@@ -95,9 +125,27 @@ def test_the_deciding_case_is_written_and_decides(files, cli):
     again = cli("identify", "decide.safetensors", "--out", "answer.safetensors", "--depth", 1)
     assert again.code == 0
     assert again.out.splitlines()[:2][0] == "decide.safetensors: MATCH"
-    words = cli("identify", files["still"], "--out", files["still_mine"], "--depth", 1, "--decide", "decide.safetensors")
+    words = cli(
+        "identify",
+        files["still"],
+        "--out",
+        files["still_mine"],
+        "--depth",
+        1,
+        "--decide",
+        "decide.safetensors",
+    )
     assert words.err == "wrote decide.safetensors: run your code on it, and identify that\n"
-    none = cli("identify", files["case"], "--out", files["mine"], "--depth", 1, "--decide", "none.safetensors")
+    none = cli(
+        "identify",
+        files["case"],
+        "--out",
+        files["mine"],
+        "--depth",
+        1,
+        "--decide",
+        "none.safetensors",
+    )
     assert (none.code, none.err) == (0, "no case is needed to decide\n")
     same = cli("identify", files["still"], "--out", files["still_mine"], "--decide", files["still"])
     assert same.code == 2
@@ -121,15 +169,25 @@ def foreign(files, tmp_path):
         written(
             tmp_path / "delta", {"schema": 1, "rule": "delta"}, {"out/y": y}
         ).name: "delta: rule delta, but case.safetensors is a case of",
-        written(tmp_path / "none", header, inputs).name: "none: no out/... or grad/... tensor, so there is nothing to identify",
+        written(
+            tmp_path / "none", header, inputs
+        ).name: "none: no out/... or grad/... tensor, so there is nothing to identify",
         written(
             tmp_path / "k", header, inputs | {"in/k": inputs["in/k"] + 1, "out/y": y}
         ).name: "k: in/k: differs from that of case.safetensors",
-        written(tmp_path / "short", header, {"out/y": y[:, :7]}).name: "out/y: shape (2, 7, 3), expected (2, 8, 3)",
+        written(
+            tmp_path / "short", header, {"out/y": y[:, :7]}
+        ).name: "out/y: shape (2, 7, 3), expected (2, 8, 3)",
         written(tmp_path / "name", header, {"out/z": y}).name: "out/z: not a result of this case",
-        written(tmp_path / "kind", header, {"out/y": y.astype(np.int32)}).name: "out/y: dtype int32, one of float64",
-        written(tmp_path / "prefix", header, {"y": y}).name: "'y': tensor names start with in/, out/",
-        written(tmp_path / "key", header | {"colour": 1}, {"out/y": y}).name: "key: colour: unknown key",
+        written(
+            tmp_path / "kind", header, {"out/y": y.astype(np.int32)}
+        ).name: "out/y: dtype int32, one of float64",
+        written(
+            tmp_path / "prefix", header, {"y": y}
+        ).name: "'y': tensor names start with in/, out/",
+        written(
+            tmp_path / "key", header | {"colour": 1}, {"out/y": y}
+        ).name: "key: colour: unknown key",
     }
 
 
@@ -191,8 +249,15 @@ def test_the_words_of_a_derivation_are_kept(cli, tmp_path, monkeypatch):
     header = {"schema": 1, "rule": "hebbian", "convention": {"gate": "none"}}
     one = np.ones((1, 2, 1))
     atlas_ref.save("exact.safetensors", header, {"in/k": one, "in/v": one, "in/q": one})
-    assert_golden("tolerance_exact.txt", cli("tolerance", "exact.safetensors:y", "--dtype", "bfloat16").out)
-    assert json.loads(cli("tolerance", "exact.safetensors:M", "--dtype", "float64", "--json").out)["note"] == ""
+    assert_golden(
+        "tolerance_exact.txt", cli("tolerance", "exact.safetensors:y", "--dtype", "bfloat16").out
+    )
+    assert (
+        json.loads(cli("tolerance", "exact.safetensors:M", "--dtype", "float64", "--json").out)[
+            "note"
+        ]
+        == ""
+    )
 
 
 @pytest.mark.clause("TOL-10", "TOL-5")
@@ -204,15 +269,32 @@ def test_amplification_and_what_cannot_be_separated_are_printed(cli, tmp_path, m
     assert "that Newton-Schulz amplifies" in out
     assert "float32 cannot separate this case's out/y from that of: newton_schulz.eps 0" in out
     assert cli("tolerance", "omega.safetensors:grad/k", "--dtype", "float64").code == 0
-    state = cli("tolerance", "omega.safetensors:M", "--dtype", "bfloat16", "--state-dtype", "bfloat16", "--json").json
-    assert state["tolerance"]["rms"] > cli("tolerance", "omega.safetensors:M", "--dtype", "bfloat16", "--json").json["tolerance"]["rms"]
+    state = cli(
+        "tolerance",
+        "omega.safetensors:M",
+        "--dtype",
+        "bfloat16",
+        "--state-dtype",
+        "bfloat16",
+        "--json",
+    ).json
+    assert (
+        state["tolerance"]["rms"]
+        > cli("tolerance", "omega.safetensors:M", "--dtype", "bfloat16", "--json").json[
+            "tolerance"
+        ]["rms"]
+    )
 
 
 @pytest.mark.clause("TOL-10")
 @pytest.mark.parametrize(
     ("what", "options", "words"),
     [
-        ("case.safetensors", [], "case.safetensors: CASE:TENSOR is needed, such as case.safetensors:y"),
+        (
+            "case.safetensors",
+            [],
+            "case.safetensors: CASE:TENSOR is needed, such as case.safetensors:y",
+        ),
         ("case.safetensors:", [], "CASE:TENSOR is needed"),
         ("case.safetensors:z", [], "out/z: no rule has such a result"),
         ("case.safetensors:X", [], "out/X: not a result of this case; it has out/y, out/M"),

@@ -16,8 +16,15 @@ def test_the_story_of_a_newcomer_plays(tmp_path: Path) -> None:
     for name, words in (("python", '"$@"'), ("atlas-ref", '-m atlas_ref.cli "$@"')):
         (bin_ / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words}\n')
         (bin_ / name).chmod(0o755)
-    env = {**os.environ, "PATH": f"{bin_}:{os.environ['PATH']}", "TMPDIR": str(tmp_path), "PYTHONPATH": str(SCRIPT.parents[1])}
-    played = subprocess.run(["bash", str(SCRIPT)], capture_output=True, text=True, env=env, cwd=tmp_path, check=False)
+    env = {
+        **os.environ,
+        "PATH": f"{bin_}:{os.environ['PATH']}",
+        "TMPDIR": str(tmp_path),
+        "PYTHONPATH": str(SCRIPT.parents[1]),
+    }
+    played = subprocess.run(
+        ["bash", str(SCRIPT)], capture_output=True, text=True, env=env, cwd=tmp_path, check=False
+    )
     assert played.returncode == 0, played.stdout + played.stderr
     assert "Traceback" not in played.stderr
     assert [each.name for each in tmp_path.iterdir()] == ["bin"]  # its own folder is gone

@@ -17,10 +17,16 @@ from tests.support.golden import assert_golden
 
 HEADER = {"schema": 1, "rule": "titans_lmm", "convention": {"gate": "forget"}}
 
-#: Two heads, four tokens, keys of one number, values of two; every product and sum of the rule is exact in bfloat16.
+#: Two heads, four tokens, keys of one number, values of two; every product and sum of the rule is
+#: exact in bfloat16.
 INPUTS = {
     "in/k": np.array([[[1.0], [0.5], [-1.0], [2.0]], [[0.5], [1.0], [1.0], [-1.0]]]),
-    "in/v": np.array([[[1.0, 0.5], [0.25, 0.0], [-0.5, 1.0], [1.0, 1.0]], [[0.0, 1.0], [0.5, 0.5], [1.0, -1.0], [0.25, 0.5]]]),
+    "in/v": np.array(
+        [
+            [[1.0, 0.5], [0.25, 0.0], [-0.5, 1.0], [1.0, 1.0]],
+            [[0.0, 1.0], [0.5, 0.5], [1.0, -1.0], [0.25, 0.5]],
+        ]
+    ),
     "in/q": np.array([[[1.0], [1.0], [0.5], [-1.0]], [[-0.5], [1.0], [2.0], [1.0]]]),
     "in/retain": np.array([[0.0, 0.5, 0.0, 0.5], [0.5, 0.0, 0.5, 0.0]]),
     "in/momentum": np.array([[0.5, 0.0, 0.5, 1.0], [1.0, 0.5, 0.0, 0.5]]),
@@ -50,7 +56,7 @@ def shown(ran) -> str:
     return f"exit {ran.code}\n{ran.out}{ran.err}"
 
 
-# -- eval --trace -------------------------------------------------------------------------------------
+# -- eval --trace ----------------------------------------------------------------------------------
 
 
 @pytest.mark.clause("CASE-15", "REPLAY-1", "REPLAY-2", "CASE-28")
@@ -62,13 +68,15 @@ def test_eval_writes_the_trace_and_its_ops(grad, cli, tmp_path):
     text, tensors = read(str(out))
     want = trace(loaded, grad=grad)
     assert ran.code == 0
-    assert {name: value.tobytes() for name, value in tensors.items() if name.startswith("trace")} == {
-        name: value.tobytes() for name, value in want.items()
-    }
+    assert {
+        name: value.tobytes() for name, value in tensors.items() if name.startswith("trace")
+    } == {name: value.tobytes() for name, value in want.items()}
     assert set(tensors) == {*want, *atlas_ref.evaluate(loaded, grad=grad).tensors}
     header = json.loads(text)
     assert header["trace"] == header_trace(loaded)
-    assert [each["op"] for each in header["trace"]] == [name.removeprefix("trace/") for name in want if name.startswith("trace/")]
+    assert [each["op"] for each in header["trace"]] == [
+        name.removeprefix("trace/") for name in want if name.startswith("trace/")
+    ]
     again = cli("eval", case, "-o", out, "--trace", *["--grad"] * grad, "--json").json
     assert set(again["tensors"]) == set(tensors)
     assert cli("replay", case, "--trace", out).code == 0
@@ -77,7 +85,10 @@ def test_eval_writes_the_trace_and_its_ops(grad, cli, tmp_path):
 @pytest.mark.clause("REPLAY-2")
 def test_every_op_lists_what_it_is_computed_from():
     def inputs(rule="omega", **request):
-        return {each["op"]: each["inputs"] for each in header_trace(new(Request(rule=rule, tokens=3, **request)))}
+        return {
+            each["op"]: each["inputs"]
+            for each in header_trace(new(Request(rule=rule, tokens=3, **request)))
+        }
 
     plain = inputs(window=3)
     assert plain["residual"] == ["M[t-1]", "phi_k[t-j]", "in/v[t-j]"]
@@ -86,17 +97,33 @@ def test_every_op_lists_what_it_is_computed_from():
     assert (plain["X0"], plain["X1"], plain["U"]) == (["S"], ["X0"], ["X5"])
     assert plain["M"] == ["M[t-1]", "U", "in/step_size", "in/retain"]
     assert plain["y"] == ["M", "phi_q"]
-    frozen = inputs(span=2, convention={"reference": "chunk_start", "read": "chunk_start", "decay": "before_error", "rate": "split"})
+    frozen = inputs(
+        span=2,
+        convention={
+            "reference": "chunk_start",
+            "read": "chunk_start",
+            "decay": "before_error",
+            "rate": "split",
+        },
+    )
     assert frozen["residual"] == ["M[start]", "phi_k", "in/v", "in/retain"]
     assert frozen["M"] == ["M[t-1]", "U", "in/step_size_memory", "in/retain"]
     assert frozen["y"] == ["M[start]", "phi_q"]
-    first = inputs(window=2, convention={"order": "momentum_then_window", "newton_schulz": {"argument": "nesterov", "scale": "norm"}})
+    first = inputs(
+        window=2,
+        convention={
+            "order": "momentum_then_window",
+            "newton_schulz": {"argument": "nesterov", "scale": "norm"},
+        },
+    )
     assert (first["P"], first["X0"], first["U"]) == (
         ["S[t-j]", "in/window_weights"],
         ["P", "gradient", "in/momentum"],
         ["X5", "P", "gradient", "in/momentum"],
     )
-    read_through = inputs(convention={"read": "call_end", "newton_schulz": {"argument": "accumulated", "steps": 1}})
+    read_through = inputs(
+        convention={"read": "call_end", "newton_schulz": {"argument": "accumulated", "steps": 1}}
+    )
     assert list(read_through)[-5:] == ["M", "X0", "X1", "phi_q", "y"]
     assert (read_through["X0"], read_through["y"]) == (["M[end]"], ["X1", "phi_q"])
     token = inputs("delta", level="token")
@@ -111,7 +138,7 @@ def test_every_op_lists_what_it_is_computed_from():
     }
 
 
-# -- replay -------------------------------------------------------------------------------------------
+# -- replay ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.clause("REPLAY-17", "REPLAY-18")
@@ -128,7 +155,17 @@ def test_a_wrong_op(here, cli):
 
     From token 0 on the memory is another function of recorded inputs.
     """
-    cli("eval", "case.st", "-o", "mine.st", "--trace", "--convention", "gate=retain", "--dtype", "float32")
+    cli(
+        "eval",
+        "case.st",
+        "-o",
+        "mine.st",
+        "--trace",
+        "--convention",
+        "gate=retain",
+        "--dtype",
+        "float32",
+    )
     assert_golden("replay_wrong.txt", shown(cli("replay", "case.st", "--trace", "mine.st")))
 
 
@@ -138,7 +175,10 @@ def test_a_gap(here, cli):
     whole = {name: value.copy() for name, value in right(here).items()}
     whole["trace/M"][1, 2:] += 0.5
     mine(here, {name: whole[name] for name in ("trace/residual", "trace/M")})
-    assert_golden("replay_gap.txt", shown(cli("replay", "case.st", "--trace", "mine.st", "--no-nearest", "--dtype", "float32")))
+    assert_golden(
+        "replay_gap.txt",
+        shown(cli("replay", "case.st", "--trace", "mine.st", "--no-nearest", "--dtype", "float32")),
+    )
 
 
 @pytest.mark.clause("CASE-21", "REPLAY-15")
@@ -148,7 +188,10 @@ def test_what_is_not_finite(here, cli):
     whole["trace/M"][0, 1:] = np.nan
     mine(here, whole)
     assert_golden("replay_not_finite.txt", shown(cli("replay", "case.st", "--trace", "mine.st")))
-    assert cli("replay", "case.st", "--trace", "mine.st", "--json").json["first_wrong"]["got"] == {"decimal": "nan", "hex": "nan"}
+    assert cli("replay", "case.st", "--trace", "mine.st", "--json").json["first_wrong"]["got"] == {
+        "decimal": "nan",
+        "hex": "nan",
+    }
 
 
 @pytest.mark.clause("REPLAY-17", "REPLAY-21")
@@ -165,7 +208,10 @@ def test_a_chunk_kernel(here, cli):
 
 @pytest.mark.clause("REPLAY-17", "REPLAY-23")
 def test_adjoints(here, cli):
-    whole = {name: value.copy() for name, value in trace(atlas_ref.load("case.st"), grad=True, dtype="float32").items()}
+    whole = {
+        name: value.copy()
+        for name, value in trace(atlas_ref.load("case.st"), grad=True, dtype="float32").items()
+    }
     whole["trace_grad/S"][:, :2] *= 0.5
     mine(here, {name: value for name, value in whole.items() if "S" in name or "M" in name})
     assert_golden("replay_adjoint.txt", shown(cli("replay", "case.st", "--trace", "mine.st")))
@@ -180,7 +226,9 @@ def test_json(here, cli):
     assert (ran.code, ran.err) == (1, "")
     found = ran.json
     for each in [found["first_wrong"], *found["findings"]]:
-        assert each["error_over_tolerance"] == pytest.approx(each["error"] / each["tolerance"], rel=1e-12)
+        assert each["error_over_tolerance"] == pytest.approx(
+            each["error"] / each["tolerance"], rel=1e-12
+        )
         for key in ("error", "tolerance", "error_over_tolerance"):
             each[key] = float(f"{each[key]:.3g}")
     assert_golden("replay_json.txt", json.dumps(found, indent=2) + "\n")
@@ -201,15 +249,27 @@ def bad_files(folder):
     yield "json.st", lambda path: written(path, "{", whole)
     yield "key.st", lambda path: written(path, HEADER | {"traces": []}, whole)
     yield "rule.st", lambda path: written(path, HEADER | {"rule": "delta"}, whole)
-    yield "window.st", lambda path: written(path, {"schema": 1, "rule": "omega", "window": 3}, whole)
+    yield (
+        "window.st",
+        lambda path: written(path, {"schema": 1, "rule": "omega", "window": 3}, whole),
+    )
     yield "nothing.st", lambda path: written(path, HEADER, {"out/y": whole["trace/y"]})
     yield "case.st", None
     yield "op.st", lambda path: written(path, HEADER, {"trace/X0": whole["trace/M"]})
     yield "shape.st", lambda path: written(path, HEADER, {"trace/M": whole["trace/M"][:, 1:]})
-    yield "dtype.st", lambda path: written(path, HEADER, {"trace/M": whole["trace/M"].astype(np.int32)})
-    yield "other.st", lambda path: written(path, HEADER, {**whole, "in/k": bfloat16(INPUTS["in/k"] * 3)})
+    yield (
+        "dtype.st",
+        lambda path: written(path, HEADER, {"trace/M": whole["trace/M"].astype(np.int32)}),
+    )
+    yield (
+        "other.st",
+        lambda path: written(path, HEADER, {**whole, "in/k": bfloat16(INPUTS["in/k"] * 3)}),
+    )
     yield "chunk.st", lambda path: written(path, HEADER, {"chunk/M": whole["trace/M"]})
-    yield "chunks.st", lambda path: written(path, HEADER | {"chunk": 3}, {"chunk/M": whole["trace/M"]})
+    yield (
+        "chunks.st",
+        lambda path: written(path, HEADER | {"chunk": 3}, {"chunk/M": whole["trace/M"]}),
+    )
     yield "A.st", lambda path: written(path, HEADER | {"chunk": 4}, {"chunk/A": whole["trace/M"]})
     yield "Q.st", lambda path: written(path, HEADER | {"chunk": 4}, {"chunk/Q": whole["trace/M"]})
 
@@ -224,7 +284,10 @@ def test_bad_files_are_one_line_each(here, cli):
         assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1), name
         assert ran.err.startswith(f"atlas-ref: {name}: ")
         found = cli("replay", "case.st", "--trace", name, "--json")
-        assert found.json == {"exit": 2, "bad_input": [ran.err.removeprefix("atlas-ref: ").rstrip("\n")]}
+        assert found.json == {
+            "exit": 2,
+            "bad_input": [ran.err.removeprefix("atlas-ref: ").rstrip("\n")],
+        }
         lines.append(ran.err)
     assert_golden("replay_bad.txt", "".join(lines))
 
@@ -248,7 +311,11 @@ def test_a_reserved_rule_is_exit_3(here, cli):
     written(here / "later.st", {"schema": 1, "rule": "ttl"}, {"in/x": np.zeros(3)})
     mine(here, right(here), HEADER)
     ran = cli("replay", "later.st", "--trace", "mine.st")
-    assert (ran.code, ran.out, ran.err) == (3, "", "atlas-ref: later.st: rule ttl: not yet supported\n")
+    assert (ran.code, ran.out, ran.err) == (
+        3,
+        "",
+        "atlas-ref: later.st: rule ttl: not yet supported\n",
+    )
 
 
 @pytest.mark.clause("CASE-26")

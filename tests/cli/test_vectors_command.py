@@ -56,27 +56,44 @@ def test_a_spoilt_set_is_one_line_each_and_exit_code_1(cli, spoilt, listed) -> N
 def test_a_block_of_levels_has_no_kill_matrix_and_can_be_verified(cli, spoilt, listed) -> None:
     """Verification of blocks of levels under a digest and a manifest of their own."""
     case = new(Request(rule="cms", levels=("titans_lmm", "delta"), tokens=5))
-    inputs = {name: np.round(value * 16) / 16 if value.dtype.kind == "f" else value for name, value in case.inputs.items()}
+    inputs = {
+        name: np.round(value * 16) / 16 if value.dtype.kind == "f" else value
+        for name, value in case.inputs.items()
+    }
     case = make(case.header.plain(), inputs)
     block = listed.vectors[0].replaced(rule="cms", target="cms", grad=False)
-    (spoilt / block.file).write_bytes(encode.tensor_bytes(case.header.plain(), {**inputs, **evaluate(case).tensors}))
+    (spoilt / block.file).write_bytes(
+        encode.tensor_bytes(case.header.plain(), {**inputs, **evaluate(case).tensors})
+    )
     plain = listed.replaced(vectors=[block, *listed.vectors[1:]]).plain()
     (spoilt / manifest.MANIFEST).write_bytes(encode.json_bytes(plain))
-    files = {name: (spoilt / name).read_bytes() for name in (*manifest.files_of(listed), manifest.MANIFEST, manifest.SCHEMA)}
+    files = {
+        name: (spoilt / name).read_bytes()
+        for name in (*manifest.files_of(listed), manifest.MANIFEST, manifest.SCHEMA)
+    }
     (spoilt / manifest.SUMS).write_bytes(manifest.sums(files))
     assert cli("vectors", "verify", spoilt).code == 0
     ran = cli("vectors", "kill-matrix", spoilt, "--target", "cms")
     assert (ran.code, ran.out, len(ran.err.splitlines())) == (2, "", 1)
-    assert "rule cms: the kill matrix looks into one memory; atlas-ref levels makes a case of each level" in ran.err
+    assert (
+        "rule cms: the kill matrix looks into one memory; atlas-ref levels makes a case of "
+        "each level"
+    ) in ran.err
 
 
 def test_where_nothing_can_be_written_is_said_before_the_work(cli, tmp_path) -> None:
     absent = tmp_path / "absent" / "x"
-    for words in (["kill-matrix", "v1", "--report", f"{absent}.md"], ["search", "mine", "1.0.0", "-o", f"{absent}.json"]):
+    for words in (
+        ["kill-matrix", "v1", "--report", f"{absent}.md"],
+        ["search", "mine", "1.0.0", "-o", f"{absent}.json"],
+    ):
         ran = cli("vectors", *words)
         assert (ran.code, ran.out) == (2, "")
         assert ran.err.endswith(f"the folder {absent.parent} does not exist\n")
-    for words, said in ((["My Set", "1.0.0"], "set: must match"), (["mine", "1.0"], "version: must match")):
+    for words, said in (
+        (["My Set", "1.0.0"], "set: must match"),
+        (["mine", "1.0"], "version: must match"),
+    ):
         ran = cli("vectors", "search", *words, "-o", tmp_path / "plan.json")
         assert (ran.code, len(ran.err.splitlines())) == (2, 1)
         assert said in ran.err
@@ -112,15 +129,32 @@ def test_list_says_what_there_is(cli, listed, shipped) -> None:
 @pytest.mark.clause("VEC-18")
 def test_kill_matrix_prints_and_writes(cli, tmp_path) -> None:
     reports = [tmp_path / "m.md", tmp_path / "m.json"]
-    ran = cli("vectors", "kill-matrix", "v1", "--target", "feature_map-elu", *(word for path in reports for word in ("--report", path)))
+    ran = cli(
+        "vectors",
+        "kill-matrix",
+        "v1",
+        "--target",
+        "feature_map-elu",
+        *(word for path in reports for word in ("--report", path)),
+    )
     assert ran.code == 0
     assert_golden("kill_matrix.txt", ran.out, folder=GOLDEN)
     assert reports[0].read_text().startswith("# Kill matrix of v1 1.0.0\n")
     found = cli("vectors", "kill-matrix", "v1", "--target", "feature_map-elu", "--json").json
-    assert found["counts"] == {dtype: {"killed": 3, "mutants": 3} for dtype in ("float32", "bfloat16")}
+    assert found["counts"] == {
+        dtype: {"killed": 3, "mutants": 3} for dtype in ("float32", "bfloat16")
+    }
     ran = cli("vectors", "kill-matrix", "v1", "--report", tmp_path / "m.txt")
     assert (ran.code, "a name that ends in .md or .json" in ran.err) == (2, True)
-    ran = cli("vectors", "kill-matrix", "v1", "--target", "feature_map-elu", "--report", tmp_path / "absent" / "m.md")
+    ran = cli(
+        "vectors",
+        "kill-matrix",
+        "v1",
+        "--target",
+        "feature_map-elu",
+        "--report",
+        tmp_path / "absent" / "m.md",
+    )
     assert (ran.code, "does not exist" in ran.err) == (2, True)
 
 
@@ -138,12 +172,16 @@ def test_diff_of_two_sets(cli, spoilt, listed) -> None:
 
 @pytest.mark.clause("VEC-7")
 def test_search_writes_a_plan(cli, tmp_path, monkeypatch) -> None:
-    pytest.importorskip("flint", reason="python-flint is not installed, and values are certified with it")
+    pytest.importorskip(
+        "flint", reason="python-flint is not installed, and values are certified with it"
+    )
     from atlas_ref.vectors.inputs import targets
     from atlas_ref.vectors.sets import plan, search
 
     monkeypatch.setattr(search, "TARGETS", [targets.target_named("feature_map-elu")])
-    ran = cli("vectors", "search", "v0", "0.1.0", "-o", tmp_path / "plan.json", "--seeds", "2", "--json")
+    ran = cli(
+        "vectors", "search", "v0", "0.1.0", "-o", tmp_path / "plan.json", "--seeds", "2", "--json"
+    )
     assert (ran.code, ran.json["survivors"]) == (0, {})
     found = plan.load(str(tmp_path / "plan.json"))
     assert (found.set, found.version) == ("v0", "0.1.0")
@@ -163,14 +201,35 @@ def test_check_takes_a_set(cli, listed) -> None:
 def test_check_takes_larger_cases_with_a_source(cli, monkeypatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(TESTS))
     targets = ["--target", "delta", "--target", "hebbian"]
-    ran = cli("check", "--set", "v1", *targets, "--large", "--impl", "implementations:right", "--no-nearest", "--json")
-    verdicts = {Path(row["case"]).name: row["verdict"] for row in ran.json["results"] if row["tensor"] in ("out/M", "-")}
+    ran = cli(
+        "check",
+        "--set",
+        "v1",
+        *targets,
+        "--large",
+        "--impl",
+        "implementations:right",
+        "--no-nearest",
+        "--json",
+    )
+    verdicts = {
+        Path(row["case"]).name: row["verdict"]
+        for row in ran.json["results"]
+        if row["tensor"] in ("out/M", "-")
+    }
     large = {name: verdict for name, verdict in verdicts.items() if name.endswith(".json")}
-    assert large == {"delta-512.json": "PASS", "delta-odd.json": "PASS", "hebbian-1024.json": "NOT SUPPORTED"}
+    assert large == {
+        "delta-512.json": "PASS",
+        "delta-odd.json": "PASS",
+        "hebbian-1024.json": "NOT SUPPORTED",
+    }
     assert all(name.startswith(("delta", "hebbian")) for name in verdicts)
     assert len(verdicts) > 8
     ran = cli("check", "--set", "v1", "--target", "gamma")
-    assert (ran.code, "set 'v1': target 'gamma' does not exist; targets are hebbian, delta" in ran.err) == (2, True)
+    assert (
+        ran.code,
+        "set 'v1': target 'gamma' does not exist; targets are hebbian, delta" in ran.err,
+    ) == (2, True)
     assert "--target: belongs to --set" in cli("check", "--target", "delta").err
     ran = cli("check", "--large")
     assert (ran.code, "--large: belongs to --set" in ran.err) == (2, True)
@@ -183,11 +242,26 @@ def test_check_takes_larger_cases_with_a_source(cli, monkeypatch) -> None:
 def test_pytest_takes_a_set(listed, tmp_path) -> None:
     """A run of pytest of its own, on one rule."""
     env = {**os.environ, "PYTHONPATH": str(TESTS)}
-    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "atlas", "--atlas-set", "v1", "-k", "hebbian"]
+    words = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "atlas",
+        "--atlas-set",
+        "v1",
+        "-k",
+        "hebbian",
+    ]
     done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
     count = sum("hebbian" in each.name for each in listed.vectors)
     assert done.returncode == 0, done.stdout
     assert f"{count} passed" in done.stdout
-    done = subprocess.run([*words[:8], "--atlas-set", "v9"], cwd=tmp_path, env=env, capture_output=True, text=True)
+    done = subprocess.run(
+        [*words[:8], "--atlas-set", "v9"], cwd=tmp_path, env=env, capture_output=True, text=True
+    )
     assert done.returncode == 4
     assert "set 'v9' is neither a folder nor a shipped set" in done.stderr

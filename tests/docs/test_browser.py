@@ -33,7 +33,9 @@ document.querySelector("label").onclick = () => {
   document.body.setAttribute("data-md-color-scheme", wanted());
 };
 </script>"""
-GOOD = '<div class="clause"><div class="contract">what</div><div class="beside"><p>how</p></div></div>'
+GOOD = (
+    '<div class="clause"><div class="contract">what</div><div class="beside"><p>how</p></div></div>'
+)
 
 
 def complaints(folder: Path, body: str, theme: str = THEME) -> list[str]:
@@ -41,7 +43,10 @@ def complaints(folder: Path, body: str, theme: str = THEME) -> list[str]:
 
     The place stays where it differs between sizes.
     """
-    page = f'<!doctype html><link rel="icon" href="data:,"><head>{STYLE}</head><body>{theme}<article>{body}</article></body>'
+    page = (
+        '<!doctype html><link rel="icon" '
+        f'href="data:,"><head>{STYLE}</head><body>{theme}<article>{body}</article></body>'
+    )
     (folder / "a").mkdir()
     (folder / "a/index.html").write_text(page)
 
@@ -50,7 +55,9 @@ def complaints(folder: Path, body: str, theme: str = THEME) -> list[str]:
 
         with browser.served(folder) as base:
             async with async_playwright() as playwright:
-                started = await playwright.chromium.launch(executable_path=browser.browser_path(), args=["--no-sandbox"])
+                started = await playwright.chromium.launch(
+                    executable_path=browser.browser_path(), args=["--no-sandbox"]
+                )
                 reader = browser.Reader(await started.new_page(), base, "light", folder)
                 await reader.tried(reader.look("a/"))
                 await started.close()
@@ -76,33 +83,63 @@ def test_a_good_page_is_looked_at_four_times_and_has_no_complaint(tmp_path: Path
         ("<p>\\(x_1\\)</p>", "equation not rendered: \\(x_1\\)", 4),
         ('<math alttext="x"></math>', "equation not rendered: x", 4),
         ('<div style="width: 600px">wide</div>', "600 wide in a window of 390", 2),
-        ('<div class="clause"><div class="contract">alone</div></div>', "a clause without its two sides: alone", 4),
-        (GOOD.replace('class="clause"', 'class="clause" style="display: block"'), "not beside: what", 2),
-        (GOOD.replace('class="clause"', 'class="clause" style="grid-template-columns: 1fr 1fr"'), "not below: what", 2),
-        ("<style>article { color: #333 }</style>", "text (51) does not stand out from the page (34)", 2),
+        (
+            '<div class="clause"><div class="contract">alone</div></div>',
+            "a clause without its two sides: alone",
+            4,
+        ),
+        (
+            GOOD.replace('class="clause"', 'class="clause" style="display: block"'),
+            "not beside: what",
+            2,
+        ),
+        (
+            GOOD.replace('class="clause"', 'class="clause" style="grid-template-columns: 1fr 1fr"'),
+            "not below: what",
+            2,
+        ),
+        (
+            "<style>article { color: #333 }</style>",
+            "text (51) does not stand out from the page (34)",
+            2,
+        ),
         ('<div class="highlight"><pre><code>x</code></pre></div>', "no copy button", 4),
     ],
 )
-def test_what_is_wrong_with_a_page_is_said(body: str, said: str, places: int, tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_page_is_said(
+    body: str, said: str, places: int, tmp_path: Path
+) -> None:
     found = [each for each in complaints(tmp_path, body) if said in each]
     assert len(found) == places
     assert all(each.startswith("a/") for each in found)
 
 
 def test_a_theme_that_is_not_switched_is_said(tmp_path: Path) -> None:
-    still = THEME.replace("document.querySelector", "document.createElement").replace('("label")', '("i")')
+    still = THEME.replace("document.querySelector", "document.createElement").replace(
+        '("label")', '("i")'
+    )
     found = complaints(tmp_path, GOOD, still)
-    assert found == [f"a/ ({width}, dark): the theme is default, not slate" for width in ("narrow", "wide")]
+    assert found == [
+        f"a/ ({width}, dark): the theme is default, not slate" for width in ("narrow", "wide")
+    ]
 
 
 def test_what_stops_a_reader_is_a_complaint(tmp_path: Path) -> None:
     *before, last = complaints(tmp_path, GOOD, theme="")
-    assert before == [f"a/ ({width}, light): the theme is null, not default" for width in ("wide", "narrow")]
-    assert last.startswith("a/ (narrow, light): Error: Page.evaluate: TypeError: Cannot read properties of null")
+    assert before == [
+        f"a/ ({width}, light): the theme is null, not default" for width in ("wide", "narrow")
+    ]
+    assert last.startswith(
+        "a/ (narrow, light): Error: Page.evaluate: TypeError: Cannot read properties of null"
+    )
 
 
-@pytest.mark.parametrize(("stalls", "drawn"), [(0, True), (browser.TRIES - 1, True), (browser.TRIES, False)])
-def test_a_picture_that_is_not_drawn_is_asked_for_again(stalls: int, drawn: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("stalls", "drawn"), [(0, True), (browser.TRIES - 1, True), (browser.TRIES, False)]
+)
+def test_a_picture_that_is_not_drawn_is_asked_for_again(
+    stalls: int, drawn: bool, tmp_path: Path
+) -> None:
     asked = []
 
     class Page:

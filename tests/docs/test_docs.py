@@ -25,15 +25,30 @@ ROOT = Path(__file__).parents[2]
 def site(folder: Path, **pages: str) -> list[str]:
     """The check of links on a site with these pages."""
     for name, body in pages.items():
-        path = folder / name.replace("__", "/") / "index.html" if name != "start" else folder / "index.html"
+        path = (
+            folder / name.replace("__", "/") / "index.html"
+            if name != "start"
+            else folder / "index.html"
+        )
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"<html><body>{body}</body></html>")
     return list(check_links.problems(folder))
 
 
 def test_links_that_lead_somewhere_are_no_problem(tmp_path: Path) -> None:
-    start = '<a href="a/#here">a</a><a href="https://example.org/x">out</a><a href="a/b/">b</a><a href="#top">up</a><p id="top"></p>'
-    assert site(tmp_path, start=start, a='<p id="here"></p><a href="..">back</a>', a__b='<a href="../../a/">a</a>') == []
+    start = (
+        '<a href="a/#here">a</a><a href="https://example.org/x">out</a><a href="a/b/">b</a><a '
+        'href="#top">up</a><p id="top"></p>'
+    )
+    assert (
+        site(
+            tmp_path,
+            start=start,
+            a='<p id="here"></p><a href="..">back</a>',
+            a__b='<a href="../../a/">a</a>',
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -47,16 +62,25 @@ def test_links_that_lead_somewhere_are_no_problem(tmp_path: Path) -> None:
         ('<link rel="stylesheet" href="//fonts.example.org/x.css">', "is loaded from elsewhere"),
     ],
 )
-def test_a_broken_link_and_a_file_from_elsewhere_are_found(body: str, says: str, tmp_path: Path) -> None:
+def test_a_broken_link_and_a_file_from_elsewhere_are_found(
+    body: str, says: str, tmp_path: Path
+) -> None:
     (problem,) = site(tmp_path, start=body, a="<p></p>")
     assert problem.startswith("index.html:1: ")
     assert says in problem
 
 
-def test_where_no_site_is_there_is_nothing_to_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_no_site_is_there_is_nothing_to_check(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert check_links.main(str(tmp_path / "nowhere")) == 2
     assert check_links.main(str(tmp_path), "another") == 2
-    assert capsys.readouterr().err.count("one folder is needed, with a site in it; make docs builds one\n") == 2
+    assert (
+        capsys.readouterr().err.count(
+            "one folder is needed, with a site in it; make docs builds one\n"
+        )
+        == 2
+    )
     assert site(tmp_path, start="<p></p>") == []
     assert check_links.main(str(tmp_path)) == 0
 
@@ -70,13 +94,20 @@ def test_where_no_site_is_there_is_nothing_to_check(tmp_path: Path, capsys: pyte
         (["."], "no Chromium: apt-get install chromium, or name one in CHROMIUM"),
     ],
 )
-def test_the_browser_says_in_one_line_what_it_lacks(arguments: list[str], said: str, tmp_path: Path) -> None:
+def test_the_browser_says_in_one_line_what_it_lacks(
+    arguments: list[str], said: str, tmp_path: Path
+) -> None:
     if len(arguments) == 1 and arguments[0] == ".":
         pytest.importorskip("playwright", reason="playwright comes with the extra docs")
     site(tmp_path, start="<p></p>")
     env = {**os.environ, "PYTHONPATH": str(ROOT), "CHROMIUM": "no-such-browser", "PATH": "/nowhere"}
     done = subprocess.run(
-        [sys.executable, "-m", "docs.browser", *arguments], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "docs.browser", *arguments],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 2
     assert done.stderr.strip().endswith(said)
@@ -85,12 +116,16 @@ def test_the_browser_says_in_one_line_what_it_lacks(arguments: list[str], said: 
 
 def test_the_start_page_alone_gets_the_entries_of_the_search(tmp_path: Path) -> None:
     (tmp_path / "search").mkdir()
-    (tmp_path / "search/search_index.json").write_text('{"config": {"lang": ["en"]}, "docs": [{"location": ""}]}')
+    (tmp_path / "search/search_index.json").write_text(
+        '{"config": {"lang": ["en"]}, "docs": [{"location": ""}]}'
+    )
     site(tmp_path, start="<p>start</p>", a="<p>a</p>")
     with browser.served(tmp_path) as base:
 
         def index(page: str) -> Any:
-            asked = urllib.request.Request(f"{base}/search/search_index.json", headers={"Referer": f"{base}{page}"})
+            asked = urllib.request.Request(
+                f"{base}/search/search_index.json", headers={"Referer": f"{base}{page}"}
+            )
             with urllib.request.urlopen(asked, timeout=30) as answer:
                 assert answer.headers["Cache-Control"] == "no-store"
                 return json.load(answer)
@@ -103,19 +138,32 @@ def test_the_start_page_alone_gets_the_entries_of_the_search(tmp_path: Path) -> 
 
 
 def test_links_of_the_repository_become_links_of_the_site() -> None:
-    text = "[a](../tape/core.py), [b](omega.md#omega-5), [c](https://example.org), [d](#here), [e](../examples/adapters)"
+    text = (
+        "[a](../tape/core.py), [b](omega.md#omega-5), [c](https://example.org), [d](#here), "
+        "[e](../examples/adapters)"
+    )
     assert links.moved(text, "specs/x.md", "specs/x.md") == (
-        "[a](../source/tape/core.py.md), [b](omega.md#omega-5), [c](https://example.org), [d](#here), [e](../examples/adapters/README.md)"
+        "[a](../source/tape/core.py.md), [b](omega.md#omega-5), [c](https://example.org), "
+        "[d](#here), [e](../examples/adapters/README.md)"
     )
     assert links.moved("[a](specs/omega.md)", "README.md", "index.md") == "[a](specs/omega.md)"
-    assert links.moved("[a](docs/pages/tutorial/index.md)", "README.md", "index.md") == "[a](tutorial/index.md)"
-    assert links.moved("[NS-1](newton_schulz.md)", "specs/x.md", "specs/x.md") == "[NS-1](newton_schulz.md#ns-1)"
+    assert (
+        links.moved("[a](docs/pages/tutorial/index.md)", "README.md", "index.md")
+        == "[a](tutorial/index.md)"
+    )
+    assert (
+        links.moved("[NS-1](newton_schulz.md)", "specs/x.md", "specs/x.md")
+        == "[NS-1](newton_schulz.md#ns-1)"
+    )
 
 
 def test_ids_become_links_but_not_in_code_equations_headings_and_links() -> None:
     text = "### NS-1 A\nNS-1 and `NS-1`, $NS-1$, [NS-1](x.md), no other.\n\n    NS-1\n"
     found = links.linked(text, lambda name: "y.md" if name == "NS-1" else None)
-    assert found == "### NS-1 A\n[NS-1](y.md) and `NS-1`, $NS-1$, [NS-1](x.md), no other.\n\n    NS-1\n"
+    assert (
+        found
+        == "### NS-1 A\n[NS-1](y.md) and `NS-1`, $NS-1$, [NS-1](x.md), no other.\n\n    NS-1\n"
+    )
 
 
 def test_a_clause_stands_beside_its_code_with_the_numbers_of_its_lines() -> None:
@@ -127,17 +175,30 @@ def test_a_clause_stands_beside_its_code_with_the_numbers_of_its_lines() -> None
     line = next(i for i, each in enumerate(code, 1) if each.startswith("def _update("))
     assert f'```python linenums="{line}"\n{code[line - 1]}\n' in part
     assert part.index('class="contract"') < part.index('class="beside"')
-    assert "[the gradient is the weighted sum of residual times feature](../source/tests/rules/test_omega.py.md#L-" in part
+    assert (
+        "[the gradient is the weighted sum of residual times "
+        "feature](../source/tests/rules/test_omega.py.md#L-"
+    ) in part
     assert "(errata.md#e-a05)" in part
 
 
 def test_a_clause_leads_to_the_recorded_cases_that_exercise_it() -> None:
     known = vector_pages.places(ROOT)
-    assert known["vectors/v1/cases/delta-rows.safetensors"] == ("vectors/v1/delta.md", "delta-rows", "delta")
-    assert known["tests/data/peers/fla_delta_11.safetensors"] == ("vectors/peers.md", "fla_delta_11", "other implementations")
+    assert known["vectors/v1/cases/delta-rows.safetensors"] == (
+        "vectors/v1/delta.md",
+        "delta-rows",
+        "delta",
+    )
+    assert known["tests/data/peers/fla_delta_11.safetensors"] == (
+        "vectors/peers.md",
+        "fla_delta_11",
+        "other implementations",
+    )
     own = [path for path, place in known.items() if place[0] == "vectors/v1/delta.md"]
     assert len(own) == 5
-    assert vector_pages.listed_by_target(own, known, "specs/delta.md") == ["[delta](../vectors/v1/delta.md): all 5"]
+    assert vector_pages.listed_by_target(own, known, "specs/delta.md") == [
+        "[delta](../vectors/v1/delta.md): all 5"
+    ]
     assert vector_pages.listed_by_target(own[1:2], known, "specs/delta.md") == [
         "[delta](../vectors/v1/delta.md): [pulsed](../vectors/v1/delta.md#delta-pulsed)"
     ]
@@ -154,22 +215,39 @@ def test_every_recorded_case_has_a_place_with_its_file_and_the_clauses_that_it_e
         assert f"{{ #{anchor.lower()} }}" in pages[page]
     for name, file in vector_pages.files(ROOT):
         assert file.is_file()
-        assert f"({name.removeprefix('vectors/v1/').removeprefix('vectors/')})" in "".join(pages.values())
+        assert f"({name.removeprefix('vectors/v1/').removeprefix('vectors/')})" in "".join(
+            pages.values()
+        )
     part = pages["vectors/v1/delta.md"].partition("## delta-rows")[2].partition("\n## ")[0]
     assert '"rule": "delta"' in part
     assert "[DELTA-3](../../specs/delta.md#delta-3)" in part
     assert "<code>decay=before_error</code>" in part
 
 
-def test_the_page_of_benchmarks_shows_what_the_last_run_left_and_else_how_to_make_one(tmp_path: Path) -> None:
+def test_the_page_of_benchmarks_shows_what_the_last_run_left_and_else_how_to_make_one(
+    tmp_path: Path,
+) -> None:
     assert "`make bench` writes its figures" in benchmark_page.page(tmp_path)
     folder = tmp_path / "build/bench"
     folder.mkdir(parents=True)
     (folder / "scaling.png").write_bytes(b"")
-    spread, nothing = {"low": 1.0, "median": 1.25, "high": 2.0}, {"low": None, "median": None, "high": None}
-    row = {"name": "a < b", "unit": "s", "ours": spread, "reference": "the loop", "theirs": nothing, "ratio": spread, "error": 1e-9}
+    spread, nothing = (
+        {"low": 1.0, "median": 1.25, "high": 2.0},
+        {"low": None, "median": None, "high": None},
+    )
+    row = {
+        "name": "a < b",
+        "unit": "s",
+        "ours": spread,
+        "reference": "the loop",
+        "theirs": nothing,
+        "ratio": spread,
+        "error": 1e-9,
+    }
     rows = [{**row, "meaning": "times", "note": ""}]
-    (folder / "bench.json").write_text(json.dumps({"machine": {"processors": 2, "product_rate": spread}, "rows": rows}))
+    (folder / "bench.json").write_text(
+        json.dumps({"machine": {"processors": 2, "product_rate": spread}, "rows": rows})
+    )
     page = benchmark_page.page(tmp_path)
     assert "![scaling](../bench/scaling.png)" in page
     assert "\nprocessors 2\n" in page
@@ -180,21 +258,34 @@ def test_every_markdown_page_and_source_file_is_there_once() -> None:
     found = files(ROOT)
     assert len(found) == len(set(found)) > 200
     assert {"atlas_ref/rules/omega.py", "tests/rules/test_omega.py", "LICENSE"} <= set(found)
-    assert {"README.md", "CONTRIBUTING.md", "examples/adapters/README.md", "benchmarks/gpu/README.md"} <= set(copied(ROOT))
+    assert {
+        "README.md",
+        "CONTRIBUTING.md",
+        "examples/adapters/README.md",
+        "benchmarks/gpu/README.md",
+    } <= set(copied(ROOT))
 
 
 def test_equations_become_mathml_and_one_that_does_not_is_refused() -> None:
     pytest.importorskip("latex2mathml", reason="latex2mathml comes with the extra docs")
     from docs import mathml
 
-    found = mathml.rendered('<p><span class="arithmatex">\\(a &lt; b\\)</span></p><div class="arithmatex">\\[\\sum_i x_i\\]</div>', "x.md")
+    found = mathml.rendered(
+        (
+            '<p><span class="arithmatex">\\(a &lt; b\\)</span></p><div '
+            'class="arithmatex">\\[\\sum_i x_i\\]</div>'
+        ),
+        "x.md",
+    )
     assert found.count("<math ") == 2
     assert "arithmatex" not in found
     assert 'display="block"' in found
     assert mathml.without_tags("a < b and $c<d$") == "a < b and $c\\lt d$"
     with pytest.raises(mathml.EquationError, match=r"x\.md: '\\\\nonsense'"):
         mathml.rendered('<span class="arithmatex">\\(\\nonsense\\)</span>', "x.md")
-    two = mathml.rendered('<div class="arithmatex">\\[a, $$\n$$ b\\]</div>', "x.md")  # blocks on neighbouring lines
+    two = mathml.rendered(
+        '<div class="arithmatex">\\[a, $$\n$$ b\\]</div>', "x.md"
+    )  # blocks on neighbouring lines
     assert two.count('<div class="equation"') == 2
     assert "$" not in two
     with pytest.raises(mathml.EquationError, match="dollar"):
@@ -231,16 +322,25 @@ def test_no_edge_of_the_tape_passes_a_box() -> None:
     found = tape_graph.entries()
     rows, ways = tape_graph.arranged(found)
     row = {node: place for place, nodes in enumerate(rows) for node in nodes}
-    assert sorted(node for nodes in rows for node in nodes if node < len(found)) == list(range(len(found)))
-    assert sorted((way[0], way[-1]) for way in ways) == sorted((parent, i) for i, each in enumerate(found) for parent in each.parents)
+    assert sorted(node for nodes in rows for node in nodes if node < len(found)) == list(
+        range(len(found))
+    )
+    assert sorted((way[0], way[-1]) for way in ways) == sorted(
+        (parent, i) for i, each in enumerate(found) for parent in each.parents
+    )
     for way in ways:
         assert [row[node] for node in way] == list(range(row[way[0]], row[way[-1]] + 1))
         assert all(node >= len(found) for node in way[1:-1])
 
 
 def test_names_that_a_docstring_describes_together_stay_together() -> None:
-    text = "Attributes:\n    d_in, d_out: lengths.\n    k (T, d_in): keys.\n    retain, momentum (T,): gates.\n    one: a, b: c.\n"
-    kept = text.replace("d_in, d_out: ", "d_in,\N{NO-BREAK SPACE}d_out: ").replace("retain, m", "retain,\N{NO-BREAK SPACE}m")
+    text = (
+        "Attributes:\n    d_in, d_out: lengths.\n    k (T, d_in): keys.\n    retain, momentum "
+        "(T,): gates.\n    one: a, b: c.\n"
+    )
+    kept = text.replace("d_in, d_out: ", "d_in,\N{NO-BREAK SPACE}d_out: ").replace(
+        "retain, m", "retain,\N{NO-BREAK SPACE}m"
+    )
     pytest.importorskip("griffe", reason="griffe comes with the extra docs")
     from docs import docstrings
 

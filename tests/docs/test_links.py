@@ -9,7 +9,20 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SPECS = sorted((ROOT / "specs").glob("*.md"))
-FAMILIES = ("OMEGA", "TITANS", "DELTA", "HEBBIAN", "GATES", "WINDOW", "PHI", "NS", "CONV", "CASE", "TAPE", "NOTATION")
+FAMILIES = (
+    "OMEGA",
+    "TITANS",
+    "DELTA",
+    "HEBBIAN",
+    "GATES",
+    "WINDOW",
+    "PHI",
+    "NS",
+    "CONV",
+    "CASE",
+    "TAPE",
+    "NOTATION",
+)
 FAMILIES += ("CHUNK", "EXACT", "SCAN", "ATLASP", "KERNEL")
 FAMILIES += ("PULSE", "CMS")
 FAMILIES += ("SRC", "TOL", "REPLAY", "IDENT", "SWEEP", "CERT", "VEC", "TRACE", "BACKEND", "CUDA")
@@ -27,7 +40,10 @@ def clauses() -> set[str]:
 
 def anchors(text: str) -> set[str]:
     """Fragments of a Markdown page: explicit anchors and slugs of headings."""
-    slugs = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in re.findall(r"^#+ (.*)$", text, re.MULTILINE)}
+    slugs = {
+        re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+        for title in re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    }
     return slugs | set(re.findall(r'<a id="([^"]+)">', text))
 
 
@@ -47,9 +63,21 @@ def test_every_clause_that_code_names_exists() -> None:
     known = clauses()
     assert len(known) > 250
     files = [
-        path for folder in ("atlas_ref", "tape", "tests", "specs") for path in (ROOT / folder).rglob("*.*") if path.suffix in (".py", ".md")
+        path
+        for folder in ("atlas_ref", "tape", "tests", "specs")
+        for path in (ROOT / folder).rglob("*.*")
+        if path.suffix in (".py", ".md")
     ]
-    lost = {f"{path.relative_to(ROOT)}: {name}" for path in files for name in NAMED.findall(path.read_text()) if name not in known}
-    scope = next(p for p in (ROOT / "specs" / "errata.md").read_text().split("\n\n") if p.startswith("This page covers"))
+    lost = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in files
+        for name in NAMED.findall(path.read_text())
+        if name not in known
+    }
+    scope = next(
+        p
+        for p in (ROOT / "specs" / "errata.md").read_text().split("\n\n")
+        if p.startswith("This page covers")
+    )
     later = set(NAMED.findall(scope))  # errata of parts that are not here yet
     assert sorted(entry for entry in lost if entry.split(": ")[1] not in later) == []

@@ -22,8 +22,17 @@ def test_every_block_of_the_readme_runs_and_prints_what_it_says(tmp_path: Path) 
     printed, codes = [], []
     for block in found:
         for command in commands(block.kind, block.text):
-            done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "COLUMNS": "140"}, check=False)
-            assert done.stderr == "" or done.returncode == 0, f"{block.text}\n{done.stdout}{done.stderr}"
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                cwd=tmp_path,
+                env={**os.environ, "COLUMNS": "140"},
+                check=False,
+            )
+            assert done.stderr == "" or done.returncode == 0, (
+                f"{block.text}\n{done.stdout}{done.stderr}"
+            )
             printed.append(done.stdout)
             codes.append(done.returncode)
     assert codes == [0, 0, 0, 0, 1]
@@ -42,8 +51,13 @@ def commands(kind: str, text: str) -> list[list[str]]:
 
 
 def lines(text: str) -> list[str]:
-    """Printed lines without digits of decimals and without the rules and blanks that fit a table to them."""
-    return [" ".join(FIGURE.sub("#", line).strip("┏┳┓┡╇┩└┴┘━─").split()) for line in text.strip().splitlines()]
+    """Printed lines without digits of decimals and without the rules and blanks that fit a table to
+    them.
+    """
+    return [
+        " ".join(FIGURE.sub("#", line).strip("┏┳┓┡╇┩└┴┘━─").split())
+        for line in text.strip().splitlines()
+    ]
 
 
 def test_the_readme_names_only_files_that_exist() -> None:
@@ -54,4 +68,8 @@ def test_the_readme_names_only_files_that_exist() -> None:
 
 def test_the_readme_leads_to_every_spec() -> None:
     text = README.read_text()
-    assert [path.name for path in sorted((README.parent / "specs").glob("*.md")) if f"(specs/{path.name})" not in text] == []
+    assert [
+        path.name
+        for path in sorted((README.parent / "specs").glob("*.md"))
+        if f"(specs/{path.name})" not in text
+    ] == []

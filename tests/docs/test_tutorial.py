@@ -1,4 +1,6 @@
-"""Every code block of the docs, run as it stands: the tutorial in order, with each kernel it offers."""
+"""Every code block of the docs, run as it stands: the tutorial in order, with each kernel it
+offers.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,11 @@ def test_no_other_page_has_code_that_nothing_runs() -> None:
 
 
 def modules() -> list[str]:
-    found = [each.name for package in (atlas_ref, tape) for each in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
+    found = [
+        each.name
+        for package in (atlas_ref, tape)
+        for each in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    ]
     return ["atlas_ref", "tape", *found]
 
 
@@ -56,7 +62,9 @@ def test_every_example_of_a_docstring_prints_what_it_says() -> None:
     ran = 0
     for name in modules():
         if name == "atlas_ref.certify" or not name.startswith("atlas_ref.certify."):
-            failed, attempted = doctest.testmod(importlib.import_module(name), optionflags=doctest.NORMALIZE_WHITESPACE)
+            failed, attempted = doctest.testmod(
+                importlib.import_module(name), optionflags=doctest.NORMALIZE_WHITESPACE
+            )
             assert failed == 0, name
             ran += attempted
     assert ran > 0

@@ -27,7 +27,9 @@ def test_an_array_that_belongs_to_all_parts_gets_the_sum_of_their_cotangents() -
     x, shared = random.standard_normal((5, 3)), random.standard_normal((1, 3))
     bars = (random.standard_normal((5, 3)), random.standard_normal((5, 1)))
     want, pullback = tape.vjp(lambda x, shared: plain(x, shared, None), x, shared)
-    value, pulled = tape.vjp(lambda x, shared: recomputed(plain, slices(5, 3))(x, shared, None), x, shared)
+    value, pulled = tape.vjp(
+        lambda x, shared: recomputed(plain, slices(5, 3))(x, shared, None), x, shared
+    )
     for got, true in zip((*value, *pulled(bars)), (*want, *pullback(bars)), strict=True):
         assert_close("of all parts", got, true, ANALYTIC)
 
@@ -36,7 +38,8 @@ def test_an_array_that_belongs_to_all_parts_gets_the_sum_of_their_cotangents() -
 def test_one_part_leaves_all_threads_to_newton_schulz() -> None:
     """One part alone.
 
-    A part of several would count as a thread among others, and Newton-Schulz inside it would use no more.
+    A part of several would count as a thread among others, and Newton-Schulz inside it would use no
+    more.
     """
     seen: list[int] = []
     recomputed(lambda x: (seen.append(processors()) or x,))(np.zeros((2, 1)))
@@ -66,5 +69,7 @@ def test_second_derivatives_go_through_parts() -> None:
     def number(block: Any) -> Any:
         return lambda x: ops.sum(block(x)[0] * ops.tanh(block(x)[1]))
 
-    got, want = (tape.hvp(number(block))(x, v) for block in (recomputed(plain, slices(4, 2)), plain))
+    got, want = (
+        tape.hvp(number(block))(x, v) for block in (recomputed(plain, slices(4, 2)), plain)
+    )
     assert_close("second derivative", got, want, ANALYTIC)

@@ -22,7 +22,13 @@ def near(number, share=0.02):
 def token(seed=0, window=3, d_in=4, d_out=3):
     """Inputs of one Omega token; the loss is u . y."""
     random = np.random.default_rng(seed)
-    shapes = {"memory": (d_out, d_in), "trace": (d_out, d_in), "keys": (window, d_in), "values": (window, d_out), "query": (d_in,)}
+    shapes = {
+        "memory": (d_out, d_in),
+        "trace": (d_out, d_in),
+        "keys": (window, d_in),
+        "values": (window, d_out),
+        "query": (d_in,),
+    }
     drawn = {name: random.standard_normal(shape) for name, shape in shapes.items()}
     drawn["weights"] = random.random(window) + 0.2
     return drawn | {"retain": 0.9, "momentum": 0.7, "rate": 0.3, "u": random.standard_normal(d_out)}
@@ -41,8 +47,12 @@ def forward(p):
 
     The rate is in both places, as the seed prints it.
     """
-    residuals = [p["memory"] @ key - value for key, value in zip(p["keys"], p["values"], strict=True)]
-    gradient = sum(w * np.outer(e, key) for w, e, key in zip(p["weights"], residuals, p["keys"], strict=True))
+    residuals = [
+        p["memory"] @ key - value for key, value in zip(p["keys"], p["values"], strict=True)
+    ]
+    gradient = sum(
+        w * np.outer(e, key) for w, e, key in zip(p["weights"], residuals, p["keys"], strict=True)
+    )
     trace = p["momentum"] * p["trace"] + p["rate"] * gradient
     update = orthogonalise(trace)
     memory = p["retain"] * p["memory"] - p["rate"] * update
@@ -82,7 +92,9 @@ def pull_back(cotangent, trace, through_the_norm=True):
         x = iterates[-1]
         iterates.append(1.5 * x - 0.5 * x @ x.T @ x)
     for x in iterates[-2::-1]:
-        cotangent = 1.5 * cotangent - 0.5 * (cotangent @ x.T @ x + x @ cotangent.T @ x + x @ x.T @ cotangent)
+        cotangent = 1.5 * cotangent - 0.5 * (
+            cotangent @ x.T @ x + x @ cotangent.T @ x + x @ x.T @ cotangent
+        )
     x = iterates[0]
     return (cotangent - x * np.vdot(x, cotangent)) / norm if through_the_norm else cotangent
 
@@ -101,9 +113,14 @@ def test_e_a21_the_window_weight_enters_the_memory_gradient_twice():
     for weights, whole, share in ((p["weights"], 0.00554, None), (np.full(3, 1 / 8), None, 0.875)):
         p = {**p, "weights": weights}
         memory_bar, _, gradient_bar = backward(p)
-        residual_bars = [w * gradient_bar @ key for w, key in zip(p["weights"], p["keys"], strict=True)]
+        residual_bars = [
+            w * gradient_bar @ key for w, key in zip(p["weights"], p["keys"], strict=True)
+        ]
         once = sum(np.outer(bar, key) for bar, key in zip(residual_bars, p["keys"], strict=True))
-        twice = sum(w * np.outer(bar, key) for w, bar, key in zip(p["weights"], residual_bars, p["keys"], strict=True))
+        twice = sum(
+            w * np.outer(bar, key)
+            for w, bar, key in zip(p["weights"], residual_bars, p["keys"], strict=True)
+        )
         assert relative(p["retain"] * memory_bar + once, truth(p, "memory")) < 1e-12
         assert relative(taped(p, "memory"), truth(p, "memory")) < 1e-12
         if whole:
@@ -119,7 +136,10 @@ def test_e_a22_the_rate_gradient_misses_the_memory_update():
         p = {**p, "trace": trace}
         memory_bar, trace_bar, _ = backward(p)
         _, gradient, _, update, _ = forward(p)
-        through_momentum, through_memory = np.vdot(trace_bar, gradient), -np.vdot(memory_bar, update)
+        through_momentum, through_memory = (
+            np.vdot(trace_bar, gradient),
+            -np.vdot(memory_bar, update),
+        )
         assert through_momentum + through_memory == near(float(truth(p, "rate")), 1e-12)
         assert float(taped(p, "rate")) == near(float(truth(p, "rate")), 1e-12)
         if listed:
@@ -136,7 +156,9 @@ def test_e_a23_other_gaps_of_the_derivation():
     _, _, trace, _, _ = forward(p)
     # window weights have a gradient: e_i^T dgrad phi_i
     residuals = p["keys"] @ p["memory"].T - p["values"]
-    weights_bar = np.array([e @ gradient_bar @ key for e, key in zip(residuals, p["keys"], strict=True)])
+    weights_bar = np.array(
+        [e @ gradient_bar @ key for e, key in zip(residuals, p["keys"], strict=True)]
+    )
     assert relative(weights_bar, truth(p, "weights")) < 1e-12
     assert relative(taped(p, "weights"), truth(p, "weights")) < 1e-12
     # older window tokens have the larger share of the key gradient
@@ -144,23 +166,35 @@ def test_e_a23_other_gaps_of_the_derivation():
     assert shares == near(np.array([0.4815, 0.1196, 0.2086]), 1e-3)
     assert relative(taped(p, "keys"), truth(p, "keys")) < 1e-12
     # Newton-Schulz divides by the norm, and that has a derivative
-    assert relative(pull_back(-p["rate"] * memory_bar, trace, through_the_norm=False), trace_bar) == near(1.56, 0.01)
+    assert relative(
+        pull_back(-p["rate"] * memory_bar, trace, through_the_norm=False), trace_bar
+    ) == near(1.56, 0.01)
     assert relative(taped(p, "trace"), p["momentum"] * trace_bar) < 1e-12
     assert relative(taped(p, "trace"), truth(p, "trace")) < 1e-12
-    assert abs(np.vdot(trace, trace_bar)) < 1e-12  # the backward of a scale-free function is orthogonal to its input
+    assert (
+        abs(np.vdot(trace, trace_bar)) < 1e-12
+    )  # the backward of a scale-free function is orthogonal to its input
 
 
 @pytest.mark.clause("E-A23")
 def test_e_a23_gradient_reaches_earlier_tokens_through_memory_and_momentum():
     random = np.random.default_rng(4)
-    keys, values, query = random.standard_normal((6, 4)), random.standard_normal((6, 3)), random.standard_normal(4)
+    keys, values, query = (
+        random.standard_normal((6, 4)),
+        random.standard_normal((6, 3)),
+        random.standard_normal(4),
+    )
 
     def loss(values, cut_memory=False, cut_momentum=False):
         memory, trace = np.zeros((3, 4), values.dtype), np.zeros((3, 4), values.dtype)
         for t in range(6):
-            memory, trace = (x.real if cut else x for x, cut in ((memory, cut_memory), (trace, cut_momentum)))
+            memory, trace = (
+                x.real if cut else x for x, cut in ((memory, cut_memory), (trace, cut_momentum))
+            )
             seen = range(max(0, t - 1), t + 1)
-            trace = 0.7 * trace + sum(np.outer(memory @ keys[i] - values[i], keys[i]) for i in seen) / 2
+            trace = (
+                0.7 * trace + sum(np.outer(memory @ keys[i] - values[i], keys[i]) for i in seen) / 2
+            )
             memory = 0.9 * memory - 0.2 * trace
         return np.sum(memory @ query)
 
@@ -172,7 +206,9 @@ def test_e_a23_gradient_reaches_earlier_tokens_through_memory_and_momentum():
     whole = derivative()
     assert abs(derivative(cut_memory=True) - whole) > 0.1 * abs(whole)
     assert abs(derivative(cut_momentum=True) - whole) > 0.1 * abs(whole)
-    assert derivative(cut_memory=True, cut_momentum=True) == 0.0  # the window of 2 no longer holds token 0
+    assert (
+        derivative(cut_memory=True, cut_momentum=True) == 0.0
+    )  # the window of 2 no longer holds token 0
 
 
 @pytest.mark.clause("E-A23")
@@ -203,7 +239,8 @@ def test_e_a32_the_opaque_block_equals_the_unrolled_steps():
     matrix, cotangent = random.standard_normal((2, 4, 6))
     for settings in (SETTINGS, NewtonSchulz()):
         opaque, unrolled = (
-            tape.grad(lambda x, f=f, s=settings: ops.sum(f(x, s) * cotangent))(matrix) for f in (newton_schulz, plain_newton_schulz)
+            tape.grad(lambda x, f=f, s=settings: ops.sum(f(x, s) * cotangent))(matrix)
+            for f in (newton_schulz, plain_newton_schulz)
         )
         assert relative(opaque, unrolled) < 1e-12
     derivative = np.zeros((4, 6))
@@ -211,7 +248,12 @@ def test_e_a32_the_opaque_block_equals_the_unrolled_steps():
         moved = matrix.astype(complex)
         moved[place] += 1j * STEP
         derivative[place] = np.sum(orthogonalise(moved) * cotangent).imag / STEP
-    assert relative(tape.grad(lambda x: ops.sum(newton_schulz(x, SETTINGS) * cotangent))(matrix), derivative) < 1e-12
+    assert (
+        relative(
+            tape.grad(lambda x: ops.sum(newton_schulz(x, SETTINGS) * cotangent))(matrix), derivative
+        )
+        < 1e-12
+    )
 
 
 @pytest.mark.clause("E-R09")
@@ -237,5 +279,7 @@ def test_e_r09_a_spurious_transpose_hides_behind_a_symmetric_memory():
     assert not published(0 * memory).any()  # a zero start hides it too
     assert not key_gradient(0 * memory).any()
     assert relative(residual_bars @ memory, key_gradient(memory)) < 1e-12
-    on_tape = tape.grad(lambda k: ops.sum(residual_bars * (k @ ops.transpose(memory) - values)))(keys)
+    on_tape = tape.grad(lambda k: ops.sum(residual_bars * (k @ ops.transpose(memory) - values)))(
+        keys
+    )
     assert relative(on_tape, key_gradient(memory)) < 1e-12

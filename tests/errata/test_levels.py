@@ -44,16 +44,23 @@ def test_e_p13_a_sum_of_stale_gradients_is_not_the_same_total_gradient():
 def test_e_p14_independent_gradients_alone_exceed_ten_times_one_of_them():
     draw = np.random.default_rng(0)
     for period, number in ((8, 2.83), (64, 8.0), (512, 22.6)):
-        ratios = [np.linalg.norm(draw.standard_normal((period, 64)).sum(0)) / math.sqrt(64) for _ in range(200)]
+        ratios = [
+            np.linalg.norm(draw.standard_normal((period, 64)).sum(0)) / math.sqrt(64)
+            for _ in range(200)
+        ]
         assert np.mean(ratios) == pytest.approx(number, rel=0.03)
-        assert (np.mean(ratios) > 10) == (period == 512)  # a bound of ten warns of noise at the slowest level, always
+        assert (np.mean(ratios) > 10) == (
+            period == 512
+        )  # a bound of ten warns of noise at the slowest level, always
         assert max(ratios) < 10 * math.sqrt(period)
     conductor = Conductor(periods=(512,), first_step=1)
     (buffer,) = buffers(conductor)
     with warnings.catch_warnings():
         warnings.simplefilter("error", BufferWarning)
         for _ in range(512):
-            buffer, applied, health = add(buffer, {"W": draw.standard_normal(64)}, conductor.pulse, 0)
+            buffer, applied, health = add(
+                buffer, {"W": draw.standard_normal(64)}, conductor.pulse, 0
+            )
             conductor = conductor.tick()
     assert applied is not None
     assert health.ratio > 10
@@ -75,7 +82,12 @@ def test_e_a29_a_pulse_per_token_is_another_schedule_than_one_per_call():
         return context.states[0].M, writes
 
     token, call = memory("token", 16), memory("call", 16)
-    assert (token[1], call[1]) == (8, 8)  # as many writes: 64 / 8 tokens, or 2 of 16 calls of 4 tokens
+    assert (token[1], call[1]) == (
+        8,
+        8,
+    )  # as many writes: 64 / 8 tokens, or 2 of 16 calls of 4 tokens
     assert relative(call[0], token[0]) == pytest.approx(0.45, rel=0.02)
     assert relative(memory("token", 4)[0], token[0]) < 1e-12
-    assert relative(memory("call", 4)[0], call[0]) > 0.5  # only per token does the cut into calls not matter
+    assert (
+        relative(memory("call", 4)[0], call[0]) > 0.5
+    )  # only per token does the cut into calls not matter

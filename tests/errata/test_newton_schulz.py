@@ -54,21 +54,35 @@ def test_e_a17_two_newton_schulz_iterations_under_one_name():
     slope = 3.4445 - 3 * 4.7750 + 5 * 2.0315
     assert slope == near(-0.723, 1e-3)
     starts = np.array([0.01, 0.05, 0.1, 0.3, 0.6, 0.9, 1.0])
-    assert polynomial(starts, CUBIC) == pytest.approx([0.076, 0.366, 0.659, 0.996, 1.0, 1.0, 1.0], abs=6e-4)
-    assert polynomial(starts, MUON) == pytest.approx([0.699, 0.758, 0.712, 1.080, 0.723, 0.682, 0.696], abs=6e-4)
+    assert polynomial(starts, CUBIC) == pytest.approx(
+        [0.076, 0.366, 0.659, 0.996, 1.0, 1.0, 1.0], abs=6e-4
+    )
+    assert polynomial(starts, MUON) == pytest.approx(
+        [0.699, 0.758, 0.712, 1.080, 0.723, 0.682, 0.696], abs=6e-4
+    )
     x = np.random.default_rng(0).standard_normal((5, 9))
     x /= np.linalg.norm(x)
     a, b, c = MUON
     left, right = x @ x.T, x.T @ x
-    assert relative(x @ (a * np.eye(9) + b * right + c * right @ right), a * x + (b * left + c * left @ left) @ x) < 1e-12
+    assert (
+        relative(
+            x @ (a * np.eye(9) + b * right + c * right @ right),
+            a * x + (b * left + c * left @ left) @ x,
+        )
+        < 1e-12
+    )
     square = np.random.default_rng(0).standard_normal((64, 64))
     assert relative(orthogonalise(square, CUBIC), orthogonalise(square)) == near(0.51)
     default = NewtonSchulz()
     assert (default.coefficients, default.steps, default.eps) == ("muon", 5, 1e-7)
     for settings, coefficients in ((default, MUON), (NewtonSchulz(coefficients="cubic"), CUBIC)):
-        assert relative(newton_schulz(square, settings), orthogonalise(square, coefficients)) < 1e-12
+        assert (
+            relative(newton_schulz(square, settings), orthogonalise(square, coefficients)) < 1e-12
+        )
     tall = np.random.default_rng(1).standard_normal((9, 5))
-    turned, plain = (newton_schulz(tall, NewtonSchulz(transpose=kind)) for kind in ("tall", "never"))
+    turned, plain = (
+        newton_schulz(tall, NewtonSchulz(transpose=kind)) for kind in ("tall", "never")
+    )
     assert relative(turned, plain) < 1e-12
 
 
@@ -77,22 +91,38 @@ def test_e_a18_newton_schulz_forgets_the_scale():
     random = np.random.default_rng(0)
     matrix = random.standard_normal((6, 8))
     assert relative(orthogonalise(7.3 * matrix, eps=0.0), orthogonalise(matrix, eps=0.0)) < 1e-12
-    assert relative(orthogonalise(7.3 * matrix), orthogonalise(matrix)) == near(1.7e-8, 0.05)  # eps is added to the norm
+    assert relative(orthogonalise(7.3 * matrix), orthogonalise(matrix)) == near(
+        1.7e-8, 0.05
+    )  # eps is added to the norm
     norms = [np.linalg.norm(orthogonalise(matrix, kind)) for kind in (CUBIC, MUON)]
-    assert [*norms, np.linalg.norm(matrix)] == near([2.258, 2.433, 6.113], 1e-3)  # m3.rs would return the last one's scale
+    assert [*norms, np.linalg.norm(matrix)] == near(
+        [2.258, 2.433, 6.113], 1e-3
+    )  # m3.rs would return the last one's scale
     # the step has the same length however small the error is
     key = np.array([1.0, 0.0])
-    lengths = [np.linalg.norm(orthogonalise(np.outer([error, 0.0], key), eps=0.0)) for error in (1.0, 1e-3, 1e-6)]
+    lengths = [
+        np.linalg.norm(orthogonalise(np.outer([error, 0.0], key), eps=0.0))
+        for error in (1.0, 1e-3, 1e-6)
+    ]
     assert lengths == near([0.6964] * 3, 1e-4)
     tiny = 1e-9 * matrix / np.linalg.norm(matrix)
-    assert np.linalg.norm(orthogonalise(tiny)) == near(2.265, 1e-3)  # guard "add": neither 0 nor tiny itself
+    assert np.linalg.norm(orthogonalise(tiny)) == near(
+        2.265, 1e-3
+    )  # guard "add": neither 0 nor tiny itself
     assert relative(newton_schulz(tiny, NewtonSchulz()), orthogonalise(tiny)) < 1e-12
     assert np.array_equal(newton_schulz(tiny, NewtonSchulz(guard="return")), tiny)
     assert not newton_schulz(np.zeros((3, 3)), NewtonSchulz()).any()
     scaled = newton_schulz(matrix, NewtonSchulz(coefficients="cubic", scale="norm"))
     assert relative(scaled, np.linalg.norm(matrix) * orthogonalise(matrix, CUBIC)) < 1e-12
-    same, eps = [newton_schulz(scale * matrix, NewtonSchulz(eps=0.0)) for scale in (1.0, 7.3)], NewtonSchulz()
-    assert relative(same[1], same[0]) < 1e-12 < relative(newton_schulz(7.3 * matrix, eps), newton_schulz(matrix, eps))
+    same, eps = (
+        [newton_schulz(scale * matrix, NewtonSchulz(eps=0.0)) for scale in (1.0, 7.3)],
+        NewtonSchulz(),
+    )
+    assert (
+        relative(same[1], same[0])
+        < 1e-12
+        < relative(newton_schulz(7.3 * matrix, eps), newton_schulz(matrix, eps))
+    )
 
 
 @pytest.mark.clause("E-A19")
@@ -112,10 +142,20 @@ def test_e_a19_newton_schulz_costs_the_cube_of_the_dimension():
     def window_gradient(d, window):
         return window * 2 * d * d  # a residual and an outer product a token
 
-    assert [multiplications(d, d, 1) / d**2 for d in (8, 16, 32)] == [3 * 8, 3 * 16, 3 * 32]  # not d^2
+    assert [multiplications(d, d, 1) / d**2 for d in (8, 16, 32)] == [
+        3 * 8,
+        3 * 16,
+        3 * 32,
+    ]  # not d^2
     assert [multiplications(d, d) / window_gradient(d, 16) for d in (64, 128)] == [30.0, 60.0]
-    assert multiplications(64, 64) > 400 * window_gradient(64, 1)  # "with c = 1 the cost matches Titans"
-    wide, tall, plain = multiplications(8, 64), multiplications(64, 8), multiplications(64, 8, transpose=False)
+    assert multiplications(64, 64) > 400 * window_gradient(
+        64, 1
+    )  # "with c = 1 the cost matches Titans"
+    wide, tall, plain = (
+        multiplications(8, 64),
+        multiplications(64, 8),
+        multiplications(64, 8, transpose=False),
+    )
     assert wide == tall == 5 * (2 * 8 * 8 * 64 + 8**3)  # O(steps d_out d_in min(d_out, d_in))
     assert plain == 5 * (2 * 64 * 64 * 8 + 64**3)
 
@@ -129,7 +169,9 @@ def test_e_a20_five_steps_do_not_reach_an_orthogonal_matrix():
     tall = np.random.default_rng(0).standard_normal((512, 64))
     floor = np.sqrt((512 - 64) / 512)
     assert floor == near(0.935, 1e-3)
-    assert distance_to_orthogonal(np.linalg.qr(tall)[0]) == near(floor, 1e-12)  # even orthonormal columns stay there
+    assert distance_to_orthogonal(np.linalg.qr(tall)[0]) == near(
+        floor, 1e-12
+    )  # even orthonormal columns stay there
     # what does hold: a band, for every singular value that is not tiny beside the norm
     starts = np.geomspace(0.0052, 1, 200_001)
     assert (polynomial(starts).min(), polynomial(starts).max()) == near((0.6818, 1.1344), 1e-4)
@@ -154,7 +196,9 @@ def test_e_g08_five_steps_or_ten():
 @pytest.mark.clause("E-P11")
 def test_e_p11_no_steps_still_divide_by_the_norm():
     matrix = np.random.default_rng(0).standard_normal((4, 6))
-    assert np.linalg.norm(orthogonalise(matrix, steps=0)) / np.linalg.norm(matrix) == near(0.238, 0.01)
+    assert np.linalg.norm(orthogonalise(matrix, steps=0)) / np.linalg.norm(matrix) == near(
+        0.238, 0.01
+    )
     with pytest.raises(ValidationError, match="steps"):
         NewtonSchulz(steps=0)  # without Newton-Schulz is the convention value none
 
@@ -180,9 +224,15 @@ def test_e_p12_the_anchored_iteration_is_not_the_cubic():
 @pytest.mark.clause("E-P16")
 def test_e_p16_the_accuracy_claim_and_the_monitor_fail():
     square = np.random.default_rng(0).standard_normal((64, 64))
-    worst = [np.abs(spectrum(orthogonalise(square, CUBIC, steps)) - 1).max() for steps in (5, 10, 15)]
+    worst = [
+        np.abs(spectrum(orthogonalise(square, CUBIC, steps)) - 1).max() for steps in (5, 10, 15)
+    ]
     assert worst == near([0.991, 0.929, 0.502], 0.01)  # "32 digits after five steps"
     monitor = [distance_to_orthogonal(orthogonalise(square, steps=steps)) for steps in range(5, 30)]
-    assert (min(monitor), max(monitor)) == near((0.338, 0.405), 0.01)  # "below 0.1" is never reached by the quintic
+    assert (min(monitor), max(monitor)) == near(
+        (0.338, 0.405), 0.01
+    )  # "below 0.1" is never reached by the quintic
     ends = [spectrum(orthogonalise(square, steps=steps)) for steps in (15, 20, 29)]
-    assert all(np.all((end > 0.6818) & (end < 1.1344)) for end in ends)  # the band is what a monitor can ask for
+    assert all(
+        np.all((end > 0.6818) & (end < 1.1344)) for end in ends
+    )  # the band is what a monitor can ask for

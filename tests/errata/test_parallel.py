@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from atlas_ref import forms as run
-from atlas_ref.forms import scan
+from atlas_ref.engine import associative_scan
 from atlas_ref.rules import delta, omega, titans_lmm
 from atlas_ref.rules.sequence import Tokens
 from tests.truth.frozen_loops import constant
@@ -14,15 +14,34 @@ from tests.truth.running_loops import near, relative, titans, tokens
 MODULES = {"omega": omega, "titans_lmm": titans_lmm, "delta": delta}
 
 
-def through(form, rule, keys, values, retain, momentum, rate, convention, chunk=None, span=None, window=1, q=None, weights=None, **start):
+def through(
+    form,
+    rule,
+    keys,
+    values,
+    retain,
+    momentum,
+    rate,
+    convention,
+    chunk=None,
+    span=None,
+    window=1,
+    q=None,
+    weights=None,
+    **start,
+):
     """The final state and the reads by one form of the package."""
     module, sizes = MODULES[rule], {"d_in": keys.shape[1], "d_out": values.shape[1], "span": span}
     sizes |= {"window": window} if rule == "omega" else {}
-    convention = {"gate": "retain"} | ({"newton_schulz": "none"} if rule == "omega" else {}) | convention
+    convention = (
+        {"gate": "retain"} | ({"newton_schulz": "none"} if rule == "omega" else {}) | convention
+    )
     config = module.Config(**sizes, convention=convention)
     gates = {"retain": retain, "momentum": momentum, "step_size": rate, "window_weights": weights}
     given = Tokens(k=keys, v=values, q=keys if q is None else q, **gates)
-    return run.run(module.RULE, config, given, module.start(config, **start), form=form, chunk=chunk)
+    return run.run(
+        module.RULE, config, given, module.start(config, **start), form=form, chunk=chunk
+    )
 
 
 def cubic(matrix, steps=10):
@@ -47,7 +66,7 @@ def prefixes(pairs, start):
     return np.array([a * start + b for a, b in pairs]), rounds
 
 
-# -- scans ---------------------------------------------------------------------------------------------
+# -- scans -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.clause("E-P01", "SCAN-1")
@@ -63,7 +82,9 @@ def test_e_p01_the_printed_scan_composes_in_the_wrong_order():
     def printed(left, right):
         return left[0] * right[0], left[0] * right[1] + left[1]
 
-    def sweeps(swapped, gate=gate, step=step):  # the pseudo-code: up, the start in the last place, down
+    def sweeps(
+        swapped, gate=gate, step=step
+    ):  # the pseudo-code: up, the start in the last place, down
         pairs, levels = list(zip(gate, step, strict=True)), int(np.log2(len(gate)))
         for level in range(levels):
             for i in range(2 ** (level + 1) - 1, len(pairs), 2 ** (level + 1)):
@@ -78,12 +99,27 @@ def test_e_p01_the_printed_scan_composes_in_the_wrong_order():
 
     assert np.abs(sweeps(swapped=False) - truth).max() == near(1.32)
     before = np.array([start, *truth[:-1]])
-    assert np.abs(sweeps(swapped=True) - before).max() < 1e-12  # the states before each token, where the text promises those after it
+    assert (
+        np.abs(sweeps(swapped=True) - before).max() < 1e-12
+    )  # the states before each token, where the text promises those after it
     assert np.abs(sweeps(swapped=True) - truth).max() == near(2.33)
-    assert np.abs(sweeps(True, gate[:6], step[:6]) - before[:6]).max() > 0.5  # and only for a power of two
+    assert (
+        np.abs(sweeps(True, gate[:6], step[:6]) - before[:6]).max() > 0.5
+    )  # and only for a power of two
     for count in range(1, 9):
-        assert np.abs(prefixes(zip(gate[:count], step[:count], strict=True), start)[0] - truth[:count]).max() < 1e-12
-        assert np.abs(scan.scan(gate[:count], step[:count], initial=np.array(start)) - truth[:count]).max() < 1e-12
+        assert (
+            np.abs(
+                prefixes(zip(gate[:count], step[:count], strict=True), start)[0] - truth[:count]
+            ).max()
+            < 1e-12
+        )
+        assert (
+            np.abs(
+                associative_scan.scan(gate[:count], step[:count], initial=np.array(start))
+                - truth[:count]
+            ).max()
+            < 1e-12
+        )
 
 
 @pytest.mark.clause("E-D01", "SCAN-6")
@@ -96,7 +132,9 @@ def test_e_d01_a_scan_computes_the_delta_rule():
     assert relative(y, np.einsum("tod,td->to", memories, keys)) < 1e-12
     with_momentum = titans(keys, values, forget, 0.3 + none, rate)
     state, y = through("scan", "titans_lmm", keys, values, 1 - forget, 0.3 + none, rate, {})
-    assert relative(y, np.einsum("tod,td->to", with_momentum, keys)) < 1e-12  # "partial": the memory as well as the momentum
+    assert (
+        relative(y, np.einsum("tod,td->to", with_momentum, keys)) < 1e-12
+    )  # "partial": the memory as well as the momentum
     with pytest.raises(ValueError, match="Newton-Schulz is not affine"):
         through("scan", "omega", keys, values, 1 - forget, none, rate, {"newton_schulz": {}})
 
@@ -121,13 +159,17 @@ def test_e_p07_a_scan_has_logarithmic_depth_and_matrices():
         seen = [seen[t] | seen[t - reach] if t >= reach else seen[t] for t in range(64)]
         counts.append(len(seen[-1]))
     assert counts == [2, 4, 8, 16, 32, 64]
-    # "O(C d)": the momenta are matrices of full rank, d^2 numbers each, and so are the memories after them
+    # "O(C d)": the momenta are matrices of full rank, d^2 numbers each, and so are the memories
+    # after them
     assert [np.linalg.matrix_rank(truth[t]) for t in (0, 3, 7, 63)] == [1, 4, 8, 8]
     assert scanned.size == 64 * 8**2
-    # "better than Titans' scan": Titans with the reference frozen takes the same one (c = 1 here) and is as exact
+    # "better than Titans' scan": Titans with the reference frozen takes the same one (c = 1 here)
+    # and is as exact
     gates = constant(64, 0.95, 0.9, 0.1)
     memories = frozen(keys, values, *gates, 1, 64, memory=start)[0]
-    state, y = through("atlas_parallel", "titans_lmm", keys, values, *gates, {"reference": "call_start"}, M=start)
+    state, y = through(
+        "atlas_parallel", "titans_lmm", keys, values, *gates, {"reference": "call_start"}, M=start
+    )
     assert relative(state.S, truth[-1]) < 1e-12
     assert relative(y, np.einsum("tod,td->to", memories, keys)) < 1e-12
 
@@ -136,7 +178,10 @@ def test_e_p07_a_scan_has_logarithmic_depth_and_matrices():
 def test_e_a16_the_four_steps_omit_newton_schulz_and_the_rate():
     _, keys, values = tokens(count=8, d_in=6, d_out=6)
     window, rate = 4, 0.1
-    gradients = [sum(np.outer(-values[i], keys[i]) for i in range(max(0, t - window + 1), t + 1)) / window for t in range(8)]
+    gradients = [
+        sum(np.outer(-values[i], keys[i]) for i in range(max(0, t - window + 1), t + 1)) / window
+        for t in range(8)
+    ]
 
     def steps(update, outer, inner=lambda g: g):  # 1 all gradients, 2a scan, 2b, 3 scan
         momenta, _ = prefixes([(0.8, rate * inner(gradient)) for gradient in gradients], 0.0)
@@ -150,20 +195,42 @@ def test_e_a16_the_four_steps_omit_newton_schulz_and_the_rate():
     sequential = np.array(sequential)
     corrected = steps(cubic, rate)
     assert relative(corrected, sequential) < 1e-12
-    assert relative(steps(lambda trace: trace, rate)[-1], sequential[-1]) == near(0.87)  # no step 2b
-    assert relative(steps(lambda trace: -trace, 1.0)[-1], sequential[-1]) == near(2.40)  # as printed: M = alpha M + S
-    assert relative(steps(lambda trace: trace, rate, cubic)[-1], sequential[-1]) == near(0.788)  # Newton-Schulz before the first scan
+    assert relative(steps(lambda trace: trace, rate)[-1], sequential[-1]) == near(
+        0.87
+    )  # no step 2b
+    assert relative(steps(lambda trace: -trace, 1.0)[-1], sequential[-1]) == near(
+        2.40
+    )  # as printed: M = alpha M + S
+    assert relative(steps(lambda trace: trace, rate, cubic)[-1], sequential[-1]) == near(
+        0.788
+    )  # Newton-Schulz before the first scan
     accumulated = steps(lambda trace: trace, rate)[-1]
-    assert relative(cubic(accumulated), sequential[-1]) == near(1.29)  # Newton-Schulz after the second
-    settings = {"reference": "call_start", "newton_schulz": {"coefficients": "cubic", "steps": 10, "eps": 0.0}}
+    assert relative(cubic(accumulated), sequential[-1]) == near(
+        1.29
+    )  # Newton-Schulz after the second
+    settings = {
+        "reference": "call_start",
+        "newton_schulz": {"coefficients": "cubic", "steps": 10, "eps": 0.0},
+    }
     for form in ("atlas_parallel", "chunkwise"):
         weights = np.full((8, window), 1 / window)
-        state, y = through(form, "omega", keys, values, *constant(8, 0.98, 0.8, rate), settings, 3, None, window, weights=weights)
+        state, y = through(
+            form,
+            "omega",
+            keys,
+            values,
+            *constant(8, 0.98, 0.8, rate),
+            settings,
+            3,
+            None,
+            window,
+            weights=weights,
+        )
         assert relative(state.M, sequential[-1]) < 1e-12
         assert relative(y, np.einsum("tod,td->to", sequential, keys)) < 1e-12
 
 
-# -- chunks --------------------------------------------------------------------------------------------
+# -- chunks ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.clause("E-P04", "CHUNK-27")
@@ -176,7 +243,18 @@ def test_e_p04_a_chunk_of_one_token_is_sequential_only_if_the_token_reads_itself
     assert relative(boundary, own) == near(0.41)  # the states are the same, what is read is not
     span_of_one = {"reference": "chunk_start"}
     for read, truth in (("after", own), ("chunk_start", boundary), ("before", boundary)):
-        state, y = through("chunkwise", "delta", keys, values, none + 0.98, None, rate, span_of_one | {"read": read}, span=1, q=queries)
+        state, y = through(
+            "chunkwise",
+            "delta",
+            keys,
+            values,
+            none + 0.98,
+            None,
+            rate,
+            span_of_one | {"read": read},
+            span=1,
+            q=queries,
+        )
         assert relative(state.M, memories[-1]) < 1e-12
         assert relative(y, truth) < 1e-12
 
@@ -188,35 +266,77 @@ def test_e_p06_the_error_of_a_frozen_reference_is_linear_in_the_rate_and_not_in_
     for rate in (0.2, 0.1, 0.05):
         gates = constant(64, 0.99, 0.0, rate)
         running = frozen(keys, values, *gates, 1)[0]
-        distance[rate] = np.array([relative(frozen(keys, values, *gates, 1, span)[0], running) for span in (2, 4, 8, 16, 32)])
+        distance[rate] = np.array(
+            [
+                relative(frozen(keys, values, *gates, 1, span)[0], running)
+                for span in (2, 4, 8, 16, 32)
+            ]
+        )
     assert distance[0.2] == near(np.array([0.0490, 0.1013, 0.1603, 0.2691, 0.3928]), 0.01)
     assert distance[0.2] / distance[0.1] == near(2.0, 0.05)
     assert distance[0.1] / distance[0.05] == near(2.0, 0.05)
     growth = distance[0.05][1:] / distance[0.05][:-1]
-    assert growth == near(np.array([2.08, 1.65, 1.59, 1.46]), 0.01)  # a doubling of the span, not a factor of two
+    assert growth == near(
+        np.array([2.08, 1.65, 1.59, 1.46]), 0.01
+    )  # a doubling of the span, not a factor of two
     # where the frozen rule is unstable the distance is neither linear nor monotone
     gates = constant(64, 0.99, 0.5, 0.4)
     running = frozen(keys, values, *gates, 4)[0]
     wild = [relative(frozen(keys, values, *gates, 4, span)[0], running) for span in (16, 64)]
     assert wild == near([1.9, 1.4], 0.03)
-    # a span of b equal keys multiplies the error by 1 - h b, so no constant holds for every sequence
+    # a span of b equal keys multiplies the error by 1 - h b, so no constant holds for every
+    # sequence
     for span, factor in ((2, 0.2), (4, -0.6), (8, -2.2)):
         key, one = np.array([[0.6, 0.8]] * 2 * span), np.ones(2 * span)
-        state, _ = through("chunkwise", "delta", key, 0 * key, one, None, 0.4 * one, {"reference": "chunk_start"}, 5, span, M=np.eye(2))
+        state, _ = through(
+            "chunkwise",
+            "delta",
+            key,
+            0 * key,
+            one,
+            None,
+            0.4 * one,
+            {"reference": "chunk_start"},
+            5,
+            span,
+            M=np.eye(2),
+        )
         assert relative(state.M @ key[0], factor**2 * key[0]) < 1e-12
 
 
 @pytest.mark.clause("E-A13", "ATLASP-7")
 def test_e_a13_forms_are_exact_for_the_rule_they_state():
     random, keys, values = tokens(count=19, d_in=8, d_out=8)
-    retain, momentum, rate = 0.9 + 0.1 * random.random(19), 0.5 + 0.4 * random.random(19), 0.05 + 0.1 * random.random(19)
+    retain, momentum, rate = (
+        0.9 + 0.1 * random.random(19),
+        0.5 + 0.4 * random.random(19),
+        0.05 + 0.1 * random.random(19),
+    )
     start = {"M": 0.3 * random.standard_normal((8, 8)), "S": 0.1 * random.standard_normal((8, 8))}
     literal = {"memory": start["M"], "trace": start["S"]}
     weights = np.full((19, 4), 0.25)
-    for form, reference, span in (("chunkwise", "chunk_start", 7), ("atlas_parallel", "chunk_start", 7), ("exact", "running", None)):
+    for form, reference, span in (
+        ("chunkwise", "chunk_start", 7),
+        ("atlas_parallel", "chunk_start", 7),
+        ("exact", "running", None),
+    ):
         memories, traces = frozen(keys, values, retain, momentum, rate, 4, span or 1, **literal)
         settings = {"reference": reference}
-        state, y = through(form, "omega", keys, values, retain, momentum, rate, settings, 3, span, 4, weights=weights, **start)
+        state, y = through(
+            form,
+            "omega",
+            keys,
+            values,
+            retain,
+            momentum,
+            rate,
+            settings,
+            3,
+            span,
+            4,
+            weights=weights,
+            **start,
+        )
         assert relative(state.M, memories[-1]) < 1e-12
         assert relative(state.S, traces[-1]) < 1e-12
         assert relative(y, np.einsum("tod,td->to", memories, keys)) < 1e-12
@@ -226,7 +346,18 @@ def test_e_a13_forms_are_exact_for_the_rule_they_state():
         ("exact", "zero", "not run"),
     ):
         with pytest.raises(ValueError, match=f"the reference is {needed}"):
-            through(form, "omega", keys, values, retain, momentum, rate, {"reference": reference}, window=4, weights=weights)
+            through(
+                form,
+                "omega",
+                keys,
+                values,
+                retain,
+                momentum,
+                rate,
+                {"reference": reference},
+                window=4,
+                weights=weights,
+            )
 
 
 @pytest.mark.clause("E-A15", "CHUNK-14")
@@ -238,7 +369,18 @@ def test_e_a15_a_chunk_shorter_than_the_window_changes_nothing():
         weights = np.full((32, window), 1 / window)
         for chunk in (1, 3, 8):  # c <= C and c > C alike
             settings = {"reference": "chunk_start"}
-            state, _ = through("chunkwise", "omega", keys, values, *gates, settings, chunk, 8, window, weights=weights)
+            state, _ = through(
+                "chunkwise",
+                "omega",
+                keys,
+                values,
+                *gates,
+                settings,
+                chunk,
+                8,
+                window,
+                weights=weights,
+            )
             assert relative(state.M, truth) < 1e-12
 
 
@@ -261,22 +403,30 @@ def test_e_r05_the_gradient_buffer_is_carry_in_chunk_forms_too():
         assert relative(moved.M, memory) == near(0.0213)
 
 
-# -- corrections to the design pages -------------------------------------------------------------------
+# -- corrections to the design pages ---------------------------------------------------------------
 
 
 @pytest.mark.clause("E-M09", "CHUNK-11", "EXACT-11")
 def test_e_m09_momentum_before_the_window_moves_the_scale_and_the_start():
     random, keys, values = tokens(count=6, d_in=4, d_out=3)
     queries, weights = random.standard_normal((6, 4)), random.uniform(0.2, 1.0, (6, 3))
-    retain, momentum, rate = random.uniform(0.5, 0.9, 6), random.uniform(0.3, 0.8, 6), random.uniform(0.2, 0.5, 6)
+    retain, momentum, rate = (
+        random.uniform(0.5, 0.9, 6),
+        random.uniform(0.3, 0.8, 6),
+        random.uniform(0.2, 0.5, 6),
+    )
     start, trace = random.standard_normal((2, 3, 4))
     residuals, scores = keys @ start.T - values, queries @ keys.T
 
     def literal(s):
         memory, momenta, reads = start, [trace], []
         for t in range(6):
-            momenta.append(momentum[t] * momenta[-1] + rate[t] * s * np.outer(residuals[t], keys[t]))
-            memory = retain[t] * memory - sum(weights[t, j] * momenta[-1 - j] for j in range(3) if j <= t)
+            momenta.append(
+                momentum[t] * momenta[-1] + rate[t] * s * np.outer(residuals[t], keys[t])
+            )
+            memory = retain[t] * memory - sum(
+                weights[t, j] * momenta[-1 - j] for j in range(3) if j <= t
+            )
             reads.append(memory @ queries[t])
         return np.array(reads)
 
@@ -285,14 +435,25 @@ def test_e_m09_momentum_before_the_window_moves_the_scale_and_the_start():
 
         s is in the weights or in the momenta, f starts from the windowed n or from n itself.
         """
-        own, n, c, f, mask, single, decays, reads = np.zeros(6), 1.0, 1.0, 0.0, np.zeros(6), [], [], []
+        own, n, c, f, mask, single, decays, reads = (
+            np.zeros(6),
+            1.0,
+            1.0,
+            0.0,
+            np.zeros(6),
+            [],
+            [],
+            [],
+        )
         for t in range(6):
             own, n = momentum[t] * own + in_momenta * rate[t] * np.eye(6)[t], momentum[t] * n
             single, decays = [own, *single][:3], [n, *decays][:3]
             lags = in_weights * weights[t, : len(single)]
             c, f = retain[t] * c, retain[t] * f - (lags @ decays if windowed_start else n)
             mask = retain[t] * mask + lags @ single
-            reads.append(c * start @ queries[t] + f * trace @ queries[t] - (mask * scores[t]) @ residuals)
+            reads.append(
+                c * start @ queries[t] + f * trace @ queries[t] - (mask * scores[t]) @ residuals
+            )
         return np.array(reads)
 
     for s in (1.0, 2.0):
@@ -304,11 +465,19 @@ def test_e_m09_momentum_before_the_window_moves_the_scale_and_the_start():
             ("kernel", "call_start"),
             ("exact", "running"),
         ):
-            settings = {"order": "momentum_then_window", "gradient_scale": s, "reference": reference}
+            settings = {
+                "order": "momentum_then_window",
+                "gradient_scale": s,
+                "reference": reference,
+            }
             given = {"window": 3, "q": queries, "weights": weights, "M": start, "S": trace}
-            _, y = through(form, "omega", keys, values, retain, momentum, rate, settings, 4, **given)
+            _, y = through(
+                form, "omega", keys, values, retain, momentum, rate, settings, 4, **given
+            )
             if reference == "running":
-                truth = through("sequential", "omega", keys, values, retain, momentum, rate, settings, **given)[1]
+                truth = through(
+                    "sequential", "omega", keys, values, retain, momentum, rate, settings, **given
+                )[1]
             assert relative(y, truth) < 1e-12
     # W N in place of N W, and nothing else: f as in the other order
     assert relative(coefficients(1.0, 1.0, windowed_start=False), literal(1.0)) == near(0.467)
@@ -325,7 +494,12 @@ def test_e_m10_powers_of_the_matrix_fail_by_the_step_size():
             return np.ones((1, 1))
         half = len(matrix) // 2
         first, second = by_halves(matrix[:half, :half]), by_halves(matrix[half:, half:])
-        return np.block([[first, np.zeros((half, len(matrix) - half))], [-second @ matrix[half:, :half] @ first, second]])
+        return np.block(
+            [
+                [first, np.zeros((half, len(matrix) - half))],
+                [-second @ matrix[half:, :half] @ first, second],
+            ]
+        )
 
     def by_squaring(matrix):
         power, found = np.eye(count) - matrix, 2 * np.eye(count) - matrix
@@ -342,14 +516,30 @@ def test_e_m10_powers_of_the_matrix_fail_by_the_step_size():
         return found
 
     lag = np.arange(count)[:, None] - np.arange(count)
-    for step, squaring, total in ((0.5, 3.7e-8, 2.5e-6), (1.0, 32.0, 118.0), (1.5, 5.0e7, 5.7e8), (1.9, 1.7e12, 5.9e12)):
-        matrix = np.eye(count) + step * np.tril(np.ones((count, count)), -1)  # 64 equal unit keys, retain 1, no momentum
+    for step, squaring, total in (
+        (0.5, 3.7e-8, 2.5e-6),
+        (1.0, 32.0, 118.0),
+        (1.5, 5.0e7, 5.7e8),
+        (1.9, 1.7e12, 5.9e12),
+    ):
+        matrix = np.eye(count) + step * np.tril(
+            np.ones((count, count)), -1
+        )  # 64 equal unit keys, retain 1, no momentum
         inverse = np.where(lag > 0, -step * (1 - step) ** np.maximum(lag - 1.0, 0), np.eye(count))
-        errors = [np.abs(found(matrix) - inverse).max() for found in (by_halves, by_squaring, by_sum)]
+        errors = [
+            np.abs(found(matrix) - inverse).max() for found in (by_halves, by_squaring, by_sum)
+        ]
         assert errors[0] < 1e-12
-        assert [number / 10 < error < number * 10 for error, number in zip(errors[1:], (squaring, total), strict=True)] == [True, True]
+        assert [
+            number / 10 < error < number * 10
+            for error, number in zip(errors[1:], (squaring, total), strict=True)
+        ] == [True, True]
     # the form itself, on those keys
-    key, value, one = np.array([[0.6, 0.8]] * 64), np.random.default_rng(0).standard_normal((64, 3)), np.ones(64)
+    key, value, one = (
+        np.array([[0.6, 0.8]] * 64),
+        np.random.default_rng(0).standard_normal((64, 3)),
+        np.ones(64),
+    )
     for step in (0.5, 1.0, 1.9):
         memories = titans(key, value, 0 * one, 0 * one, step * one)
         for chunk in (16, 64):
@@ -376,7 +566,8 @@ def test_e_m11_decay_narrows_the_stable_range():
             gates = np.full(20, retain), None, np.full(20, step)
             state, _ = through(form, "delta", key, none, *gates, {"decay": decay}, M=start)
             assert state.M[0] @ key[0] == near(factor**20, 1e-9)
-    # with momentum: the roots of z^2 - (r + m - h) z + r m leave the unit circle at h = (1 + r)(1 + m)
+    # with momentum: the roots of z^2 - (r + m - h) z + r m leave the unit circle at h = (1 + r)(1 +
+    # m)
     key, none = np.array([[0.6, 0.8]] * 400), np.zeros((400, 1))
     for step, stable in ((2.35, True), (2.45, False)):
         assert (np.abs(np.roots([1.0, -(0.5 + 0.6 - step), 0.5 * 0.6])).max() < 1) == stable
@@ -386,5 +577,7 @@ def test_e_m11_decay_narrows_the_stable_range():
             memory = 0.5 * memory - trace
         assert (abs(memory) < 1e-3) == stable
         assert (abs(memory) > 1e3) == (not stable)
-        state, _ = through("exact", "titans_lmm", key, none, *constant(400, 0.5, 0.6, step), {}, 16, M=start)
+        state, _ = through(
+            "exact", "titans_lmm", key, none, *constant(400, 0.5, 0.6, step), {}, 16, M=start
+        )
         assert state.M[0] @ key[0] == near(memory, 1e-9)

@@ -16,8 +16,13 @@ def near(number, share=0.02):
 
 
 def omega(keys, values, weights, retain=0.98, rate=0.3, momentum=0.0):
-    """The last memory of the Omega rule without Newton-Schulz, where weights[t, j] belongs to token t - j."""
-    memory, trace = np.zeros((values.shape[1], keys.shape[1])), np.zeros((values.shape[1], keys.shape[1]))
+    """The last memory of the Omega rule without Newton-Schulz, where weights[t, j] belongs to token
+    t - j.
+    """
+    memory, trace = (
+        np.zeros((values.shape[1], keys.shape[1])),
+        np.zeros((values.shape[1], keys.shape[1])),
+    )
     for t in range(len(keys)):
         gradient = np.zeros_like(memory)
         for j in range(min(weights.shape[1], t + 1)):
@@ -32,9 +37,17 @@ def ours(keys, values, window, weights=None, edge="truncate", settings="none", *
     count = len(keys)
     convention = {"newton_schulz": settings, "rate": "memory", "window_edge": edge}
     header = {"schema": 1, "rule": "omega", "convention": convention, "window": window}
-    tensors = {"k": keys, "v": values, "q": keys, "retain": np.full(count, 0.98), "step_size": np.full(count, 0.3)} | more
+    tensors = {
+        "k": keys,
+        "v": values,
+        "q": keys,
+        "retain": np.full(count, 0.98),
+        "step_size": np.full(count, 0.3),
+    } | more
     tensors |= {} if weights is None else {"window_weights": weights}
-    return atlas_ref.evaluate(atlas_ref.make(header, {f"in/{name}": tensor for name, tensor in tensors.items()})).tensors["out/M"]
+    return atlas_ref.evaluate(
+        atlas_ref.make(header, {f"in/{name}": tensor for name, tensor in tensors.items()})
+    ).tensors["out/M"]
 
 
 def tokens(count=32, d_in=6, d_out=5, seed=0):
@@ -46,7 +59,15 @@ def tokens(count=32, d_in=6, d_out=5, seed=0):
 @pytest.mark.clause("E-A02")
 def test_e_a02_the_memory_has_a_column_for_every_feature():
     key = np.random.default_rng(0).standard_normal((3, 6))
-    features = np.concatenate([key, np.stack([k[i] * k[j] for k in key for i in range(6) for j in range(i, 6)]).reshape(3, 21)], axis=1)
+    features = np.concatenate(
+        [
+            key,
+            np.stack([k[i] * k[j] for k in key for i in range(6) for j in range(i, 6)]).reshape(
+                3, 21
+            ),
+        ],
+        axis=1,
+    )
     assert features.shape[1] == 27
     with pytest.raises(ValueError, match="matmul"):
         np.zeros((5, 6)) @ features[0]  # (d_out, d_in) as printed
@@ -58,12 +79,16 @@ def test_e_a02_the_memory_has_a_column_for_every_feature():
 @pytest.mark.clause("E-A28")
 def test_e_a28_weights_are_indexed_by_lag():
     sums = {width: sum(0.95**j for j in range(width)) for width in (8, 16, 256)}
-    assert list(sums.values()) == near([6.73, 11.20, 20.00], 1e-3)  # decaying weights are not normalised, uniform ones sum to 1
+    assert list(sums.values()) == near(
+        [6.73, 11.20, 20.00], 1e-3
+    )  # decaying weights are not normalised, uniform ones sum to 1
     _, keys, values = tokens(count=6)
     kind = np.array([1.0, 0.5, 0.25, 0.125])  # decay 1/2 by lag
     by_lag = omega(keys, values, np.tile(kind, (6, 1)))
 
-    def by_slot(count):  # gamma[i] over ring slots, oldest first: right once the ring is full, shifted before
+    def by_slot(
+        count,
+    ):  # gamma[i] over ring slots, oldest first: right once the ring is full, shifted before
         rows = np.zeros((count, 4))
         for t in range(count):
             length = min(t + 1, 4)
@@ -80,7 +105,9 @@ def test_e_a28_weights_are_indexed_by_lag():
     # warm-up: 1/c (truncate) against 1/len (renormalise)
     exists = np.arange(4) <= np.arange(6)[:, None]
     renormalised = window.renormalised(np.full((6, 4), 0.25), exists)
-    assert np.allclose(renormalised[:, 0], [1, 1 / 2, 1 / 3, 1 / 4, 1 / 4, 1 / 4], rtol=1e-12, atol=0)
+    assert np.allclose(
+        renormalised[:, 0], [1, 1 / 2, 1 / 3, 1 / 4, 1 / 4, 1 / 4], rtol=1e-12, atol=0
+    )
     truncated, full = omega(keys, values, np.full((6, 4), 0.25)), omega(keys, values, renormalised)
     assert relative(full, truncated) == near(0.397)
     assert relative(ours(keys, values, 4), truncated) < 1e-12
@@ -102,12 +129,16 @@ def test_e_a30_omeganet_has_no_newton_schulz():
         for _ in range(5):
             s = 3.4445 * s - 4.7750 * s**3 + 2.0315 * s**5
         spectral = 0.98 * spectral - 0.3 * (u * s) @ v
-    assert relative(gram_form, momentum_free) < 1e-12  # Eq 11, corrected, is the rule without Newton-Schulz and momentum
+    assert (
+        relative(gram_form, momentum_free) < 1e-12
+    )  # Eq 11, corrected, is the rule without Newton-Schulz and momentum
     assert relative(spectral, momentum_free) == near(0.710)
     assert relative(ours(keys, values, 4), momentum_free) < 1e-12
     assert relative(ours(keys, values, 4, settings={"eps": 0.0}), spectral) < 1e-12
     x, y = random.standard_normal((2, 6))
-    polynomial = feature_maps.Polynomial(degree=2)  # absent from the seed's list of maps, though its table needs it
+    polynomial = feature_maps.Polynomial(
+        degree=2
+    )  # absent from the seed's list of maps, though its table needs it
     inner = feature_maps.apply(polynomial, {}, x) @ feature_maps.apply(polynomial, {}, y)
     assert inner == near(x @ y + (x @ y) ** 2 / 2, 1e-12)
 
@@ -119,7 +150,9 @@ def test_e_a31_the_documents_default_to_three_windows():
     assert (relative(ends[8], ends[4]), relative(ends[256], ends[8])) == near((0.245, 0.981), 0.01)
     single = omega(keys, values, np.ones((300, 1)))
     assert relative(ours(keys, values, 8), ends[8]) < 1e-12
-    assert relative(ours(keys, values, 1), single) < 1e-12  # a case that names no window has one token
+    assert (
+        relative(ours(keys, values, 1), single) < 1e-12
+    )  # a case that names no window has one token
     assert relative(single, ends[4]) == near(0.333)
 
 
@@ -128,14 +161,20 @@ def test_e_p15_gates_need_a_bias_and_stay_inside_the_interval():
     nothing = np.zeros((1, 1, 1, 4)), np.zeros((1, 1, 1, 3))
 
     def start(name, bias):
-        gate = gates.GateParams(W=np.random.default_rng(0).standard_normal((1, 1, 7)), b=np.full((1, 1), bias))
+        gate = gates.GateParams(
+            W=np.random.default_rng(0).standard_normal((1, 1, 7)), b=np.full((1, 1), bias)
+        )
         return float(gates.compute(gates.GateSet(**{name: gate}), *nothing)[name][0, 0, 0])
 
-    assert start("retain", 0.0) == 0.5  # the printed formula: half of the memory goes at an empty token
+    assert (
+        start("retain", 0.0) == 0.5
+    )  # the printed formula: half of the memory goes at an empty token
     assert start("retain", gates.INITIAL_BIAS["retain"]) == near(0.9526, 1e-4)
     assert start("momentum", gates.INITIAL_BIAS["momentum"]) == near(0.8176, 1e-4)
     assert start("step_size", gates.INITIAL_BIAS["step_size"]) == near(0.0100, 1e-2)
-    assert 1 - start("retain", gates.INITIAL_BIAS["forget"]) == near(start("retain", gates.INITIAL_BIAS["retain"]), 1e-12)
+    assert 1 - start("retain", gates.INITIAL_BIAS["forget"]) == near(
+        start("retain", gates.INITIAL_BIAS["retain"]), 1e-12
+    )
     assert 0 < start("momentum", -20.0) < 1e-8  # never 0
     assert start("momentum", 20.0) < 1  # never 1
 
@@ -191,7 +230,11 @@ def test_e_r03_elementwise_and_projected_maps_do_not_raise_the_capacity():
         exact = 0
         for count in range(1, 41):
             memory = np.linalg.lstsq(features[:count], targets[:count], rcond=None)[0]
-            exact = count if np.linalg.norm(features[:count] @ memory - targets[:count]) < 1e-6 else exact
+            exact = (
+                count
+                if np.linalg.norm(features[:count] @ memory - targets[:count]) < 1e-6
+                else exact
+            )
         return exact
 
     sketch = feature_maps.Sketch()
@@ -201,8 +244,16 @@ def test_e_r03_elementwise_and_projected_maps_do_not_raise_the_capacity():
         "sketch": (sketch, feature_maps.init(sketch, 16, 0)),
         "monomials": (feature_maps.Monomials(), {}),
     }
-    counts = {name: storable(feature_maps.apply(kind, parameters, x)) for name, (kind, parameters) in maps.items()}
-    assert counts == {"identity": 16, "elementwise": 16, "sketch": 16, "monomials": 40}  # 40 is all that were tried
+    counts = {
+        name: storable(feature_maps.apply(kind, parameters, x))
+        for name, (kind, parameters) in maps.items()
+    }
+    assert counts == {
+        "identity": 16,
+        "elementwise": 16,
+        "sketch": 16,
+        "monomials": 40,
+    }  # 40 is all that were tried
 
 
 @pytest.mark.clause("E-R04")
@@ -212,7 +263,9 @@ def test_e_r04_a_gate_by_token_cannot_depend_on_the_lag():
     by_token = np.zeros((5, 6))
     for t in range(8):
         seen = range(max(0, t - 3), t + 1)
-        by_token = 0.98 * by_token - 0.3 * sum(gate[i] * np.outer(by_token @ keys[i] - values[i], keys[i]) for i in seen)
+        by_token = 0.98 * by_token - 0.3 * sum(
+            gate[i] * np.outer(by_token @ keys[i] - values[i], keys[i]) for i in seen
+        )
     assert relative(omega(keys, values, window.gate_by_lag(gate, window=4)), by_token) < 1e-12
     assert relative(ours(keys, values, 4, window_gate=gate), by_token) < 1e-12
     table = np.random.default_rng(2).uniform(0, 1, (8, 4))  # [t, j] depends on both
@@ -220,7 +273,9 @@ def test_e_r04_a_gate_by_token_cannot_depend_on_the_lag():
     wanted = 0.5 ** np.arange(4.0)  # weights that depend on t and i: the formula allows them
     best = [np.mean([wanted[t - i] for t in range(i, i + 4)]) for i in range(100)]
     fitted = np.array([[best[t - j] for j in range(4)] for t in range(3, 90)])
-    assert relative(fitted, np.tile(wanted, (87, 1))) == near(0.585, 0.01)  # the best gate u_i is far from them
+    assert relative(fitted, np.tile(wanted, (87, 1))) == near(
+        0.585, 0.01
+    )  # the best gate u_i is far from them
 
 
 @pytest.mark.clause("E-R18")
@@ -245,5 +300,7 @@ def test_e_g04_quadratic_features_of_64_inputs_store_2144_pairs():
     assert smallest > 1.0
     square = (x[:40, :, None] * x[:40, None, :]).reshape(40, 4096)
     i, j = np.triu_indices(64)
-    assert np.array_equal(square[:, 64 * j + i], features[:40, 64:])  # x (x) x holds the other 2016 columns twice
+    assert np.array_equal(
+        square[:, 64 * j + i], features[:40, 64:]
+    )  # x (x) x holds the other 2016 columns twice
     assert np.array_equal(square[:, 64 * i + j], square[:, 64 * j + i])

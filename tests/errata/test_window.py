@@ -17,7 +17,10 @@ def test_e_a14_window_tokens_of_the_previous_span():
         for boundary in ("recompute", "carry", "cut"):
             literal = omega(keys, values, *gates, 4, span, boundary)[0][-1]
             assert relative(ours(keys, values, *gates, 4, span, boundary)["M"], literal) < 1e-12
-        recompute, carry, cut = (omega(keys, values, *gates, 4, span, boundary)[0][-1] for boundary in ("recompute", "carry", "cut"))
+        recompute, carry, cut = (
+            omega(keys, values, *gates, 4, span, boundary)[0][-1]
+            for boundary in ("recompute", "carry", "cut")
+        )
         difference[span] = relative(carry, recompute)
         dropped[span] = relative(cut, recompute)
     assert (difference[1], difference[8]) == near((0.186, 0.082), 0.01)
@@ -25,16 +28,28 @@ def test_e_a14_window_tokens_of_the_previous_span():
     sequential = np.zeros((8, 8))
     for t in range(32):
         seen = range(max(0, t - 3), t + 1)
-        sequential = 0.98 * sequential - 0.1 * sum(np.outer(sequential @ keys[i] - values[i], keys[i]) for i in seen)
-    recompute, carry = (omega(keys, values, *gates, 4, 1, boundary)[0][-1] for boundary in ("recompute", "carry"))
+        sequential = 0.98 * sequential - 0.1 * sum(
+            np.outer(sequential @ keys[i] - values[i], keys[i]) for i in seen
+        )
+    recompute, carry = (
+        omega(keys, values, *gates, 4, 1, boundary)[0][-1] for boundary in ("recompute", "carry")
+    )
     running = atlas_ref.evaluate(
         atlas_ref.make(
             {"schema": 1, "rule": "omega", "window": 4, "convention": {"newton_schulz": "none"}},
-            {"in/k": keys, "in/v": values, "in/q": keys, "in/retain": gates[0], "in/step_size": gates[2]},
+            {
+                "in/k": keys,
+                "in/v": values,
+                "in/q": keys,
+                "in/retain": gates[0],
+                "in/step_size": gates[2],
+            },
         )
     )
     assert relative(running.tensors["out/M"], sequential) < 1e-12
-    assert relative(recompute, sequential) < 1e-12  # at span 1 only recomputing is the sequential form
+    assert (
+        relative(recompute, sequential) < 1e-12
+    )  # at span 1 only recomputing is the sequential form
     assert relative(carry, sequential) == near(0.186, 0.01)
 
 
@@ -43,14 +58,21 @@ def test_e_a15_every_window_above_one_crosses_the_chunk_boundary():
     _, keys, values = tokens(count=32, d_in=8, d_out=8)
     gates = constant(32, 0.98, 0.0, 0.3)
     for window, number in ((1, 0.0), (2, 0.135), (4, 0.255), (8, 0.444)):
-        carried, cut = (omega(keys, values, *gates, window, 8, boundary)[0][-1] for boundary in ("recompute", "cut"))
-        assert relative(cut, carried) == pytest.approx(number, rel=0.01, abs=1e-12)  # "c <= C: fits within one chunk"
+        carried, cut = (
+            omega(keys, values, *gates, window, 8, boundary)[0][-1]
+            for boundary in ("recompute", "cut")
+        )
+        assert relative(cut, carried) == pytest.approx(
+            number, rel=0.01, abs=1e-12
+        )  # "c <= C: fits within one chunk"
         first = ours(keys[:8], values[:8], *constant(8, 0.98, 0.0, 0.3), window, 8)
         state = {"M0": first["M"], "S0": first["S"]}
         if window > 1:
             state |= {name: first[name] for name in ("window_k", "window_v")}
         second = ours(keys[8:], values[8:], *constant(24, 0.98, 0.0, 0.3), window, 8, **state)
-        assert relative(second["M"], carried) < 1e-12  # a call that ends at the boundary hands its window on
+        assert (
+            relative(second["M"], carried) < 1e-12
+        )  # a call that ends at the boundary hands its window on
 
 
 @pytest.mark.clause("E-A29")
@@ -64,14 +86,25 @@ def test_e_a29_a_frozen_level_still_fills_its_window():
             if active or pushes_while_frozen:
                 window = [*window, t][-width:]
             if active:
-                memory = 0.99 * memory - 0.3 * sum(np.outer(memory @ keys[i] - values[i], keys[i]) for i in window) / width
+                memory = (
+                    0.99 * memory
+                    - 0.3
+                    * sum(np.outer(memory @ keys[i] - values[i], keys[i]) for i in window)
+                    / width
+                )
         return memory, window
 
     (pushed, seen), (held, active_only) = level(True), level(False)
     assert (seen, active_only) == ([28, 29, 30, 31], [0, 8, 16, 24])
     assert relative(held, pushed) == near(1.27)
     active = np.arange(32) % 8 == 0
-    assert relative(ours(keys, values, *constant(32, 0.99, 0.0, 0.3), 4, masks={"active": active})["M"], pushed) < 1e-12
+    assert (
+        relative(
+            ours(keys, values, *constant(32, 0.99, 0.0, 0.3), 4, masks={"active": active})["M"],
+            pushed,
+        )
+        < 1e-12
+    )
     alone = ours(keys[active], values[active], *constant(4, 0.99, 0.0, 0.3), 4)
     assert relative(alone["M"], held) < 1e-12  # not pushing is running the active tokens alone
 
@@ -80,8 +113,13 @@ def test_e_a29_a_frozen_level_still_fills_its_window():
 def test_e_r05_one_gradient_buffer_is_exact_only_inside_a_call():
     _, keys, values = tokens(count=16, d_in=8, d_out=8)
     gates = constant(16, 0.98, 0.88, 0.2)
-    for span, number in ((16, 0.0), (8, 0.139)):  # one call of 16, two calls of 8 that carry the buffer
-        rebuilt, buffered = (omega(keys, values, *gates, 4, span, boundary)[0] for boundary in ("recompute", "carry"))
+    for span, number in (
+        (16, 0.0),
+        (8, 0.139),
+    ):  # one call of 16, two calls of 8 that carry the buffer
+        rebuilt, buffered = (
+            omega(keys, values, *gates, 4, span, boundary)[0] for boundary in ("recompute", "carry")
+        )
         assert relative(buffered, rebuilt) == pytest.approx(number, rel=0.02, abs=1e-12)
         for boundary, literal in (("recompute", rebuilt), ("carry", buffered)):
             assert relative(ours(keys, values, *gates, 4, span, boundary)["M"], literal[-1]) < 1e-12
@@ -96,7 +134,9 @@ def test_e_r13_a_window_that_restarts_with_the_call_is_not_one_call():
         for t in range(32):
             if t == 16 and not carries_the_window:
                 window = []
-            window = [*window, np.outer(-values[t], keys[t])][-16:]  # reference 0, as on a fresh sequence
+            window = [*window, np.outer(-values[t], keys[t])][
+                -16:
+            ]  # reference 0, as on a fresh sequence
             trace = 0.88 * trace + sum(window)
             memory = 0.982 * memory - 0.018 * trace
         return memory
@@ -108,7 +148,16 @@ def test_e_r13_a_window_that_restarts_with_the_call_is_not_one_call():
     first = call_start(keys[:16], values[:16], *gates, 16, **sums)
     carried = {"M0": first["M"], "S0": first["S"], "M_ref": first["M_ref"]}
     lost = call_start(keys[16:], values[16:], *gates, 16, **sums, **carried)
-    kept = call_start(keys[16:], values[16:], *gates, 16, **sums, **carried, window_k=first["window_k"], window_v=first["window_v"])
+    kept = call_start(
+        keys[16:],
+        values[16:],
+        *gates,
+        16,
+        **sums,
+        **carried,
+        window_k=first["window_k"],
+        window_v=first["window_v"],
+    )
     assert relative(lost["M"], two_calls(False)) < 1e-12
     assert relative(kept["M"], one_call) < 1e-12
 
@@ -126,10 +175,17 @@ def test_e_r14_a_sum_over_the_window_is_a_larger_rate():
     assert relative(gradient(16, 0.5), 8 * single) < 1e-12  # with its gate at the start
     assert relative(gradient(16, 1 / 16), single) < 1e-12  # the Omega seed's uniform weight
     gates = constant(32, 0.982, 0.88, 0.018)
-    mean, total = (omega(keys, values, *gates[:2], factor * gates[2], 16)[0][-1] for factor in (1, 16))
+    mean, total = (
+        omega(keys, values, *gates[:2], factor * gates[2], 16)[0][-1] for factor in (1, 16)
+    )
     assert relative(total, mean) == near(3.70)
-    assert relative(ours(keys, values, *gates, 16)["M"], mean) < 1e-12  # our default weights are 1/c
-    assert relative(ours(keys, values, *gates, 16, window_weights=np.ones((32, 16)))["M"], total) < 1e-12
+    assert (
+        relative(ours(keys, values, *gates, 16)["M"], mean) < 1e-12
+    )  # our default weights are 1/c
+    assert (
+        relative(ours(keys, values, *gates, 16, window_weights=np.ones((32, 16)))["M"], total)
+        < 1e-12
+    )
 
 
 @pytest.mark.clause("E-R15")

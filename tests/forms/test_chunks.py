@@ -14,11 +14,21 @@ from hypothesis import strategies as st
 
 from atlas_ref.forms.chunks import Chunks, alone, grouped
 
-LIMITS: dict[str, Callable[[int], int]] = {"alone": alone, "few": lambda length: 20, "less for short ones": lambda length: 3 * length}
+LIMITS: dict[str, Callable[[int], int]] = {
+    "alone": alone,
+    "few": lambda length: 20,
+    "less for short ones": lambda length: 3 * length,
+}
 
 
-@given(st.lists(st.booleans(), min_size=1, max_size=80), st.integers(1, 40), st.sampled_from(sorted(LIMITS)))
-def test_groups_follow_each_other_and_hold_as_many_equal_chunks_as_the_limit_lets(spans: list[bool], chunk: int, name: str) -> None:
+@given(
+    st.lists(st.booleans(), min_size=1, max_size=80),
+    st.integers(1, 40),
+    st.sampled_from(sorted(LIMITS)),
+)
+def test_groups_follow_each_other_and_hold_as_many_equal_chunks_as_the_limit_lets(
+    spans: list[bool], chunk: int, name: str
+) -> None:
     limit, refresh = LIMITS[name], np.array(spans)
     groups = grouped(refresh, chunk, limit)
     first = 0
@@ -32,7 +42,9 @@ def test_groups_follow_each_other_and_hold_as_many_equal_chunks_as_the_limit_let
         first = group.last
     assert first == len(refresh)
     for one, following in itertools.pairwise(groups):
-        assert one.length != following.length or one.length * (len(one.refresh) + 1) > limit(one.length)
+        assert one.length != following.length or one.length * (len(one.refresh) + 1) > limit(
+            one.length
+        )
 
 
 def test_a_group_goes_on_over_spans_of_equal_length() -> None:

@@ -1,4 +1,6 @@
-"""Forms at the edges of their domain: shapes, precisions, memory layouts, silent tokens, threads, interruptions."""
+"""Forms at the edges of their domain: shapes, precisions, memory layouts, silent tokens, threads,
+interruptions.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,13 @@ from atlas_ref.rules import RULES, delta
 from atlas_ref.rules.sequence import Tokens
 from tape import ops
 from tests.support.close import ANALYTIC, EXACT, assert_close, relative_error
-from tests.support.form_results import assert_equal_the_loops, assert_gradients_equal_the_sequential, call_of, gradients, results
+from tests.support.form_results import (
+    assert_equal_the_loops,
+    assert_gradients_equal_the_sequential,
+    call_of,
+    gradients,
+    results,
+)
 from tests.support.strategies import header_of
 
 NONE: dict[str, Any] = {"newton_schulz": "none"}
@@ -39,14 +47,26 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "chunkwise": ("chunkwise", {"convention": SPAN}),
     "chunkwise-carry": ("chunkwise", {"convention": CARRY, "history": 2}),
     "chunkwise-before-error": ("chunkwise", {"convention": {**CARRY, "decay": "before_error"}}),
-    "chunkwise-reads": ("chunkwise", {"convention": {**SPAN, "read": "chunk_start", "window_at_boundary": "cut"}}),
-    "chunkwise-zero": ("chunkwise", {"convention": {**NONE, "reference": "zero", "read": "before"}}),
+    "chunkwise-reads": (
+        "chunkwise",
+        {"convention": {**SPAN, "read": "chunk_start", "window_at_boundary": "cut"}},
+    ),
+    "chunkwise-zero": (
+        "chunkwise",
+        {"convention": {**NONE, "reference": "zero", "read": "before"}},
+    ),
     "chunkwise-momentum-first": ("chunkwise", {"convention": {**SPAN, **FIRST}}),
     "chunkwise-ns": ("chunkwise", {"convention": {**STEPS, "reference": "chunk_start"}}),
     "chunkwise-hebbian": ("chunkwise", {"rule": "hebbian", "window": 1}),
     "exact": ("exact", {"convention": NONE, "history": 2}),
-    "exact-titans": ("exact", {"rule": "titans_lmm", "window": 1, "convention": {"read": "before"}}),
-    "exact-delta": ("exact", {"rule": "delta", "window": 1, "convention": {"decay": "before_error"}}),
+    "exact-titans": (
+        "exact",
+        {"rule": "titans_lmm", "window": 1, "convention": {"read": "before"}},
+    ),
+    "exact-delta": (
+        "exact",
+        {"rule": "delta", "window": 1, "convention": {"decay": "before_error"}},
+    ),
     "exact-momentum-first": ("exact", {"convention": {**NONE, **FIRST}}),
     "scan": ("scan", {"convention": NONE, "history": 2}),
     "scan-delta": ("scan", {"rule": "delta", "window": 1}),
@@ -62,7 +82,13 @@ every_way = pytest.mark.parametrize("way", WAYS)
 def example(way: str, **fields: Any) -> tuple[str, Case]:
     """The form of `way`, and a case of it."""
     form, own = WAYS[way]
-    sizes: dict[str, Any] = {"rule": "omega", "tokens": 7, "window": 3, "span": 4, "cotangent": True}
+    sizes: dict[str, Any] = {
+        "rule": "omega",
+        "tokens": 7,
+        "window": 3,
+        "span": 4,
+        "cotangent": True,
+    }
     return form, new(Request(**(sizes | own | fields)))
 
 
@@ -72,10 +98,12 @@ def with_inputs(case: Case, changed: dict[str, Any]) -> Case:
 
 def masked(case: Case, **masks: Any) -> Case:
     """The case with `active` or `reset`."""
-    return with_inputs(case, {f"in/{name}": np.asarray(mask, np.uint8) for name, mask in masks.items()})
+    return with_inputs(
+        case, {f"in/{name}": np.asarray(mask, np.uint8) for name, mask in masks.items()}
+    )
 
 
-# -- shapes --------------------------------------------------------------------------------------------
+# -- shapes ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.clause("CHUNK-1", "CHUNK-24", "WINDOW-1")
@@ -95,14 +123,24 @@ def masked(case: Case, **masks: Any) -> Case:
 @every_way
 def test_the_smallest_shapes_equal_the_loops(way: str, sizes: dict[str, Any]) -> None:
     one_lag = WAYS[way][1].get("window") == 1
-    form, case = example(way, **({**sizes, "window": 1} if one_lag and "window" in sizes else sizes))
+    form, case = example(
+        way, **({**sizes, "window": 1} if one_lag and "window" in sizes else sizes)
+    )
     for chunk in (None, 1, 2, 10**18):
         assert_equal_the_loops(case, form, chunk)
     assert_gradients_equal_the_sequential(case, form, 2)
 
 
 #: Axes of an input after the leading ones; masks have none before theirs.
-BEHIND = {"in/k": 2, "in/v": 2, "in/q": 2, "in/y_bar": 2, "in/window_weights": 2, "in/M0": 2, "in/S0": 2}
+BEHIND = {
+    "in/k": 2,
+    "in/v": 2,
+    "in/q": 2,
+    "in/y_bar": 2,
+    "in/window_weights": 2,
+    "in/M0": 2,
+    "in/S0": 2,
+}
 BEHIND |= {"in/window_k": 2, "in/window_v": 2, "in/window_residual": 2}
 
 
@@ -131,7 +169,10 @@ def test_no_sequence_at_all_has_results_of_no_sequence(way: str) -> None:
     form, case = example(way)
     config, tokens, state = call_of(case, case.inputs)
     rule = RULES[case.header.rule]
-    tokens, state = (x.replaced(**{name: value[:0] for name, value in x.__dict__.items() if _floats(value)}) for x in (tokens, state))
+    tokens, state = (
+        x.replaced(**{name: value[:0] for name, value in x.__dict__.items() if _floats(value)})
+        for x in (tokens, state)
+    )
     end, y = parallel.run(rule, config, tokens, state)
     for chunk in (None, 2):
         found_end, found_y = parallel.run(rule, config, tokens, state, form=form, chunk=chunk)
@@ -142,7 +183,9 @@ def test_no_sequence_at_all_has_results_of_no_sequence(way: str) -> None:
 @pytest.mark.clause("CHUNK-15", "CHUNK-24")
 @pytest.mark.parametrize("numbers", [1, 400])
 @every_way
-def test_groups_of_any_size_have_the_same_results(way: str, numbers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_of_any_size_have_the_same_results(
+    way: str, numbers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A group for every chunk, and groups of a few: the state handed on is all that they share."""
     form, case = example(way, tokens=11, span=5)
     want, want_gradients = results(case, form, 2)[0], gradients(case, form, 2)
@@ -157,48 +200,78 @@ def test_groups_of_any_size_have_the_same_results(way: str, numbers: int, monkey
         assert_close(f"{name}, default chunk", value, want[name], ANALYTIC)
 
 
-# -- gates and masks -----------------------------------------------------------------------------------
+# -- gates and masks -------------------------------------------------------------------------------
 
 
 @pytest.mark.clause("CHUNK-2", "CHUNK-3", "CHUNK-5")
-@pytest.mark.parametrize("kind", ["gates 0", "gates 1", "no step", "none active", "reset at every token"])
+@pytest.mark.parametrize(
+    "kind", ["gates 0", "gates 1", "no step", "none active", "reset at every token"]
+)
 @every_way
 def test_silent_and_lonely_tokens_equal_the_loops(way: str, kind: str) -> None:
     form, case = example(way)
-    edges: dict[str, tuple[str, ...]] = {"gates 0": ("in/retain", "in/momentum"), "gates 1": ("in/retain", "in/momentum")}
+    edges: dict[str, tuple[str, ...]] = {
+        "gates 0": ("in/retain", "in/momentum"),
+        "gates 1": ("in/retain", "in/momentum"),
+    }
     if kind == "none active":
         case = masked(case, active=np.zeros(7))
     elif kind == "reset at every token":
         case = masked(case, reset=np.ones(7))
     else:
         names = [name for name in edges.get(kind, ("in/step_size",)) if name in case.inputs]
-        case = with_inputs(case, {name: np.full_like(case.inputs[name], kind == "gates 1") for name in names})
+        case = with_inputs(
+            case, {name: np.full_like(case.inputs[name], kind == "gates 1") for name in names}
+        )
     for chunk in (None, 2):
         assert_equal_the_loops(case, form, chunk)
     assert_gradients_equal_the_sequential(case, form, 2)
 
 
-# -- precision and memory layout -----------------------------------------------------------------------
+# -- precision and memory layout -------------------------------------------------------------------
 
 
-def call(case: Case, form: str, change: Any, chunk: int | None = 2) -> tuple[dict[str, Any], dict[str, Any]]:
+def call(
+    case: Case, form: str, change: Any, chunk: int | None = 2
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Outputs and gradients after `change` is applied to the arrays of tokens and state.
 
     Outputs are y and the arrays of the final state; gradients are those of all changed arrays.
     """
     config, tokens, state = call_of(case, case.inputs)
     rule = RULES[case.header.rule]
-    inputs = {("tokens", name): change(value) for name, value in tokens.__dict__.items() if _floats(value)}
-    inputs |= {("state", name): change(value) for name, value in state.__dict__.items() if _floats(value)}
+    inputs = {
+        ("tokens", name): change(value) for name, value in tokens.__dict__.items() if _floats(value)
+    }
+    inputs |= {
+        ("state", name): change(value) for name, value in state.__dict__.items() if _floats(value)
+    }
 
     def run(arrays: dict[Any, Any]) -> dict[str, Any]:
-        moved = {kind: {name: value for (of, name), value in arrays.items() if of == kind} for kind in ("tokens", "state")}
-        end, y = parallel.run(rule, config, tokens.replaced(**moved["tokens"]), state.replaced(**moved["state"]), form=form, chunk=chunk)
-        return {"y": y} | {name: value for name, value in end.__dict__.items() if value is not None and not isinstance(value, int)}
+        moved = {
+            kind: {name: value for (of, name), value in arrays.items() if of == kind}
+            for kind in ("tokens", "state")
+        }
+        end, y = parallel.run(
+            rule,
+            config,
+            tokens.replaced(**moved["tokens"]),
+            state.replaced(**moved["state"]),
+            form=form,
+            chunk=chunk,
+        )
+        return {"y": y} | {
+            name: value
+            for name, value in end.__dict__.items()
+            if value is not None and not isinstance(value, int)
+        }
 
     outputs, pullback = tape.vjp(run, inputs)
     draw = np.random.default_rng(3)
-    bars = {name: draw.standard_normal(value.shape).astype(value.dtype) for name, value in sorted(outputs.items())}
+    bars = {
+        name: draw.standard_normal(value.shape).astype(value.dtype)
+        for name, value in sorted(outputs.items())
+    }
     return outputs, {f"d {of} {name}": value for (of, name), value in pullback(bars)[0].items()}
 
 
@@ -209,13 +282,21 @@ def _floats(value: Any) -> bool:
 @pytest.mark.clause("CHUNK-1")
 @pytest.mark.parametrize(
     "kind",
-    [np.float16, np.float32, pytest.param(np.longdouble, marks=pytest.mark.host("CuPy has no longdouble")), np.complex64, np.complex128],
+    [
+        np.float16,
+        np.float32,
+        pytest.param(np.longdouble, marks=pytest.mark.host("CuPy has no longdouble")),
+        np.complex64,
+        np.complex128,
+    ],
     ids=lambda kind: kind.__name__,
 )
 @every_way
 def test_precision_is_that_of_the_tokens_everywhere(way: str, kind: Any) -> None:
     form, case = example(way, pulse=3, reset=5)
-    if np.dtype(kind).kind == "c":  # a complex call is analytic in its arrays: no part of it may be dropped
+    if (
+        np.dtype(kind).kind == "c"
+    ):  # a complex call is analytic in its arrays: no part of it may be dropped
         rotation = np.exp(0.02j)
         outputs, pulled = call(case, form, lambda x: (rotation * x).astype(kind))
         want, want_pulled = call(case, "sequential", lambda x: (rotation * x).astype(kind))
@@ -228,7 +309,9 @@ def test_precision_is_that_of_the_tokens_everywhere(way: str, kind: Any) -> None
     for name, value in want.items():
         assert relative_error(outputs[name].astype(complex), value.astype(complex)) <= bound, name
     for name, value in want_pulled.items():
-        assert float(np.linalg.norm((pulled[name] - value).astype(complex))) <= bound * largest, name
+        assert float(np.linalg.norm((pulled[name] - value).astype(complex))) <= bound * largest, (
+            name
+        )
 
 
 @pytest.mark.clause("CHUNK-16", "TAPE-13")
@@ -240,9 +323,14 @@ def test_the_cotangent_alone_may_be_complex(way: str) -> None:
     """
     form, case = example(way)
     chosen = {name: case.inputs[name] for name in ("in/k", "in/retain", "in/M0")}
-    outputs, pullback = tape.vjp(lambda moved: results(case, form, 2, {**case.inputs, **moved})[0], chosen)
+    outputs, pullback = tape.vjp(
+        lambda moved: results(case, form, 2, {**case.inputs, **moved})[0], chosen
+    )
     draw = np.random.default_rng(4)
-    real, imaginary = ({name: draw.standard_normal(np.shape(value)) for name, value in sorted(outputs.items())} for _ in range(2))
+    real, imaginary = (
+        {name: draw.standard_normal(np.shape(value)) for name, value in sorted(outputs.items())}
+        for _ in range(2)
+    )
     gradient = pullback({name: real[name] + 1e-30j * imaginary[name] for name in real})[0]
     want = [pullback(bars)[0] for bars in (real, imaginary)]
     for name, value in gradient.items():
@@ -260,10 +348,22 @@ def test_the_cotangent_may_be_real_where_a_complex_step_moved_an_input(way: str)
     for states_alone in (False, True):
         cotangents = []
         for one in (form, "sequential"):
-            outputs, pullback = tape.vjp(lambda arrays, one=one: results(case, one, 2, {**case.inputs, **arrays})[0], moved)
+            outputs, pullback = tape.vjp(
+                lambda arrays, one=one: results(case, one, 2, {**case.inputs, **arrays})[0], moved
+            )
             draw = np.random.default_rng(4)
-            bars = {name: draw.standard_normal(np.shape(value)) for name, value in sorted(outputs.items())}
-            cotangents.append(pullback({name: bar * (not states_alone or name != "out/y") for name, bar in bars.items()})[0])
+            bars = {
+                name: draw.standard_normal(np.shape(value))
+                for name, value in sorted(outputs.items())
+            }
+            cotangents.append(
+                pullback(
+                    {
+                        name: bar * (not states_alone or name != "out/y")
+                        for name, bar in bars.items()
+                    }
+                )[0]
+            )
         for name, value in cotangents[1].items():
             assert_close(name, cotangents[0][name], value, ANALYTIC)
 
@@ -285,7 +385,9 @@ def backwards(x: Any) -> Any:
 
 
 @pytest.mark.clause("CHUNK-1")
-@pytest.mark.parametrize("layout", [np.asfortranarray, strided, backwards], ids=["fortran", "strided", "backwards"])
+@pytest.mark.parametrize(
+    "layout", [np.asfortranarray, strided, backwards], ids=["fortran", "strided", "backwards"]
+)
 @every_way
 def test_arrays_may_lie_in_memory_as_they_like(way: str, layout: Any) -> None:
     form, case = example(way, window=6 if WAYS[way][1].get("window") != 1 else 1)
@@ -325,7 +427,7 @@ def test_nothing_is_known_of_work_space(way: str, monkeypatch: pytest.MonkeyPatc
         assert_close(name, value, {**want, **want_gradients}[name], ANALYTIC)
 
 
-# -- derivatives of derivatives ------------------------------------------------------------------------
+# -- derivatives of derivatives --------------------------------------------------------------------
 
 
 @pytest.mark.clause("CHUNK-16", "TAPE-9")
@@ -343,28 +445,41 @@ def test_second_derivatives_and_checkpoints_are_those_of_the_sequential_form(way
 
         return number
 
-    derivatives = tape.hvp(loss(form))(point, direction), tape.grad(tape.checkpoint(loss(form)))(point)
+    derivatives = (
+        tape.hvp(loss(form))(point, direction),
+        tape.grad(tape.checkpoint(loss(form)))(point),
+    )
     want = tape.hvp(loss("sequential"))(point, direction), tape.grad(loss("sequential"))(point)
     largest = [max(float(np.linalg.norm(value)) for value in each.values()) for each in want]
     for i, name in ((i, name) for i in range(2) for name in point):
-        assert float(np.linalg.norm(derivatives[i][name] - want[i][name])) <= 1e-10 * largest[i], f"{('second', 'checkpointed')[i]} {name}"
+        assert float(np.linalg.norm(derivatives[i][name] - want[i][name])) <= 1e-10 * largest[i], (
+            f"{('second', 'checkpointed')[i]} {name}"
+        )
 
 
-# -- work space under threads, interruptions and nested calls ------------------------------------------
+# -- work space under threads, interruptions and nested calls --------------------------------------
 
 
 def both(case: Case, form: str) -> dict[str, bytes]:
     """Bytes of all results and gradients."""
-    return {name: np.asarray(value).tobytes() for name, value in {**results(case, form, 2)[0], **gradients(case, form, 2)}.items()}
+    return {
+        name: np.asarray(value).tobytes()
+        for name, value in {**results(case, form, 2)[0], **gradients(case, form, 2)}.items()
+    }
 
 
 @pytest.mark.clause("CHUNK-15")
 @pytest.mark.parametrize("threads", [1, 2])
-def test_threads_of_a_caller_do_not_meet_in_work_space(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_of_a_caller_do_not_meet_in_work_space(
+    threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Callers in threads, with and without a partition of memories over further threads."""
     monkeypatch.setattr(engine_dispatch, "PARTITION_WORK", {True: 0, False: 0})
     monkeypatch.setattr(engine_dispatch, "processors", lambda: threads)
-    jobs = [example(way, tokens=20 + i, d_in=5, seed=i) for i, way in enumerate(["chunkwise-carry", "exact", "exact-titans", "chunkwise"])]
+    jobs = [
+        example(way, tokens=20 + i, d_in=5, seed=i)
+        for i, way in enumerate(["chunkwise-carry", "exact", "exact-titans", "chunkwise"])
+    ]
     want = [both(case, form) for form, case in jobs]
     differ: list[Any] = []
     gate = threading.Barrier(2 * len(jobs))
@@ -374,7 +489,10 @@ def test_threads_of_a_caller_do_not_meet_in_work_space(threads: int, monkeypatch
         gate.wait()
         differ.extend(place for _ in range(5) if both(case, form) != want[place])
 
-    callers = [threading.Thread(target=work, args=(place,)) for place in (*range(len(jobs)), *range(len(jobs)))]
+    callers = [
+        threading.Thread(target=work, args=(place,))
+        for place in (*range(len(jobs)), *range(len(jobs)))
+    ]
     for caller in callers:
         caller.start()
     for caller in callers:
@@ -386,7 +504,9 @@ def test_threads_of_a_caller_do_not_meet_in_work_space(threads: int, monkeypatch
 @pytest.mark.host("threads are the host's")
 @pytest.mark.parametrize("way", ["exact", "exact-titans", "exact-delta"])
 @pytest.mark.parametrize("threads", [2, 3, 4])
-def test_how_many_threads_fold_and_walk_changes_no_bit(way: str, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_many_threads_fold_and_walk_changes_no_bit(
+    way: str, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Threads that each do the intra-chunk part and the inter-chunk loop for their memories."""
     form, case = example(way, heads=5)
     monkeypatch.setattr(engine_dispatch, "PARTITION_WORK", {True: 0, False: 0})
@@ -408,8 +528,12 @@ def test_how_many_threads_fold_and_walk_changes_no_bit(way: str, threads: int, m
     monkeypatch.setattr(running, "inter_chunk", noted_walk)
     monkeypatch.setattr(running, "intra_chunk", noted_fold)
     assert both(case, form) == want
-    assert {count for count, _ in loops} == {each.stop - each.start for each in threads_module.slices(5, threads)}
-    assert all(callers > 0 for _, callers in loops), "the BLAS computes each product on the thread that asks for it"
+    assert {count for count, _ in loops} == {
+        each.stop - each.start for each in threads_module.slices(5, threads)
+    }
+    assert all(callers > 0 for _, callers in loops), (
+        "the BLAS computes each product on the thread that asks for it"
+    )
     assert len(folded) > 1
 
 
@@ -489,19 +613,30 @@ def test_a_form_may_run_in_the_backward_of_another_block(way: str) -> None:
 
     block = tape.opaque(loss, lambda k: (loss(k), k), backward)
     k = case.inputs["in/k"]
-    assert_close("k", tape.grad(lambda k: block(k) + loss(k))(k), 2.0 * tape.grad(loss)(k), ANALYTIC)
+    assert_close(
+        "k", tape.grad(lambda k: block(k) + loss(k))(k), 2.0 * tape.grad(loss)(k), ANALYTIC
+    )
 
 
-# -- large numbers -------------------------------------------------------------------------------------
+# -- large numbers ---------------------------------------------------------------------------------
 
 
 @pytest.mark.clause("CHUNK-5", "EXACT-14")
 @pytest.mark.parametrize("size", [1e-150, 1e150])
-@pytest.mark.parametrize("way", [way for way in WAYS if WAYS[way][1].get("convention", {}).get("newton_schulz") != STEPS["newton_schulz"]])
+@pytest.mark.parametrize(
+    "way",
+    [
+        way
+        for way in WAYS
+        if WAYS[way][1].get("convention", {}).get("newton_schulz") != STEPS["newton_schulz"]
+    ],
+)
 def test_results_are_affine_in_values_and_states_of_any_size(way: str, size: float) -> None:
     form, case = example(way)
     large = {
-        name: size * case.inputs[name] for name in ("in/v", "in/M0", "in/S0", "in/window_v", "in/window_residual") if name in case.inputs
+        name: size * case.inputs[name]
+        for name in ("in/v", "in/M0", "in/S0", "in/window_v", "in/window_residual")
+        if name in case.inputs
     }
     one, other = results(case, form, 2)[0], results(with_inputs(case, large), form, 2)[0]
     for name in ("out/y", "out/M", "out/S"):
@@ -510,21 +645,28 @@ def test_results_are_affine_in_values_and_states_of_any_size(way: str, size: flo
 
 
 def overflowing(kind: str, reference: str) -> tuple[Any, Tokens, Any]:
-    """Tokens of Delta that overflow float64: the scores of the last key, or the memory of the last tokens."""
+    """Tokens of Delta that overflow float64: the scores of the last key, or the memory of the last
+    tokens.
+    """
     config = delta.Config(d_in=2, d_out=1, span=8, convention={"reference": reference})
     k, q, step_size = np.ones((8, 2)), np.ones((8, 2)), np.full(8, 0.1)
     if kind == "scores":
         k[-1], q[...] = 1e160, 1e160
     else:
         step_size[4:] = 1e120
-    return config, Tokens(k=k, v=np.ones((8, 1)), q=q, retain=np.full(8, 0.9), step_size=step_size), delta.start(config)
+    return (
+        config,
+        Tokens(k=k, v=np.ones((8, 1)), q=q, retain=np.full(8, 0.9), step_size=step_size),
+        delta.start(config),
+    )
 
 
 @pytest.mark.clause("CHUNK-25")
 @pytest.mark.parametrize(
     ("form", "reference", "kind", "chunk"),
     [
-        # within a chunk, 0 times what overflows later is no number: there the token that overflows gets a chunk of its own
+        # within a chunk, 0 times what overflows later is no number: there the token that overflows
+        # gets a chunk of its own
         ("chunkwise", "chunk_start", "scores", 1),
         ("exact", "running", "scores", 1),
         ("exact", "running", "steps", 1),
@@ -537,7 +679,9 @@ def overflowing(kind: str, reference: str) -> tuple[Any, Tokens, Any]:
         ("kernel", "running", "steps", None),
     ],
 )
-def test_what_overflows_later_leaves_earlier_reads_alone(form: str, reference: str, kind: str, chunk: int | None) -> None:
+def test_what_overflows_later_leaves_earlier_reads_alone(
+    form: str, reference: str, kind: str, chunk: int | None
+) -> None:
     config, tokens, state = overflowing(kind, reference)
     with np.errstate(all="ignore"):
         want = parallel.run(delta.RULE, config, tokens, state)[1]
@@ -547,15 +691,21 @@ def test_what_overflows_later_leaves_earlier_reads_alone(form: str, reference: s
     assert_close("y", reads[:early], want[:early], ANALYTIC)
 
 
-# -- the backward, more than once ------------------------------------------------------------------------
+# -- the backward, more than once ------------------------------------------------------------------
 
 
 @pytest.mark.clause("CHUNK-15")
 @every_way
 def test_a_pullback_gives_the_same_again_whatever_ran_and_was_written_in_between(way: str) -> None:
-    """Groups kept for backward, which hold work space that neither a backward nor another call may touch."""
+    """Groups kept for backward, which hold work space that neither a backward nor another call may
+    touch.
+    """
     form, case = example(way)
-    names = [name for name, value in case.inputs.items() if value.dtype.kind == "f" and not name.endswith("_bar")]
+    names = [
+        name
+        for name, value in case.inputs.items()
+        if value.dtype.kind == "f" and not name.endswith("_bar")
+    ]
 
     def reads(chosen: dict[str, Any]) -> Any:
         return evaluated({**case.inputs, **chosen}, case, form=form, chunk=2)[0]["out/y"]

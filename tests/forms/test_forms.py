@@ -1,4 +1,6 @@
-"""Every form against the literal loops, the sequential run, and itself under any chunk (rungs a and e)."""
+"""Every form against the literal loops, the sequential run, and itself under any chunk (rungs a and
+e).
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,15 @@ def assert_same(got: dict[str, Any], want: dict[str, Any], case: Case) -> None:
     assert got.keys() == want.keys()
     for name, value in want.items():
         if name.startswith("grad/"):
-            # A gradient may vanish where Newton-Schulz hides the scale of its argument: it is measured among its like.
-            size = max(np.linalg.norm(value), 1e-6 * max(np.linalg.norm(each) for key, each in want.items() if key.startswith("grad/")))
+            # A gradient may vanish where Newton-Schulz hides the scale of its argument: it is
+            # measured among its like.
+            size = max(
+                np.linalg.norm(value),
+                1e-6
+                * max(
+                    np.linalg.norm(each) for key, each in want.items() if key.startswith("grad/")
+                ),
+            )
             allowed = bound(case).bound
             assert allowed is not None
             assert np.linalg.norm(got[name] - value) <= allowed * max(size, 1e-300) * 10, name
@@ -63,18 +72,31 @@ def test_every_form_equals_the_literal_loops(form: str, data: st.DataObject) -> 
 @given(st.data())
 def test_every_form_has_the_gradients_of_the_sequential_run(form: str, data: st.DataObject) -> None:
     case, chunk = data.draw(form_cases(form)), data.draw(CHUNKS)
-    assert_same(evaluate(case, grad=True, form=form, chunk=chunk).tensors, evaluate(case, grad=True).tensors, case)
+    assert_same(
+        evaluate(case, grad=True, form=form, chunk=chunk).tensors,
+        evaluate(case, grad=True).tensors,
+        case,
+    )
 
 
 @pytest.mark.clause("CHUNK-14", "CHUNK-24", "EXACT-12")
 @pytest.mark.parametrize("form", ["chunkwise", "exact"])
 @settings(repeatable, max_examples=25)
 @given(st.data())
-def test_longer_sequences_with_chunks_that_do_not_divide_them(form: str, data: st.DataObject) -> None:
-    fixed = {"tokens": data.draw(st.sampled_from([23, 64, 65])), "span": data.draw(st.sampled_from([5, 16, 100]))}
+def test_longer_sequences_with_chunks_that_do_not_divide_them(
+    form: str, data: st.DataObject
+) -> None:
+    fixed = {
+        "tokens": data.draw(st.sampled_from([23, 64, 65])),
+        "span": data.draw(st.sampled_from([5, 16, 100])),
+    }
     case = data.draw(form_cases(form, newton_schulz=False, **fixed))
     chunk = data.draw(st.sampled_from([None, 1, 5, 8, 63]))
-    assert_same(evaluate(case, grad=True, form=form, chunk=chunk).tensors, evaluate(case, grad=True).tensors, case)
+    assert_same(
+        evaluate(case, grad=True, form=form, chunk=chunk).tensors,
+        evaluate(case, grad=True).tensors,
+        case,
+    )
 
 
 @pytest.mark.clause("CHUNK-20", "CHUNK-23")
@@ -86,10 +108,18 @@ def test_every_yes_of_the_matrix_is_computed(form: str, rule: str) -> None:
     convention = {"reference": "chunk_start"} if frozen else {}
     convention |= {"newton_schulz": "none"} if rule == "omega" else {}
     random = np.random.default_rng(3)
-    tensors = {f"in/{name}": random.standard_normal((2, 9, d)) for name, d in (("k", 4), ("v", 3), ("q", 4))}
+    tensors = {
+        f"in/{name}": random.standard_normal((2, 9, d))
+        for name, d in (("k", 4), ("v", 3), ("q", 4))
+    }
     for gate in RULES[rule].gates:
         tensors[f"in/{gate}"] = random.uniform(0.05, 0.3, (2, 9))
-    header = {"schema": 1, "rule": rule, "convention": convention, "window": 3 if rule == "omega" else 1}
+    header = {
+        "schema": 1,
+        "rule": rule,
+        "convention": convention,
+        "window": 3 if rule == "omega" else 1,
+    }
     case = atlas_ref.make(header | ({"span": 4} if frozen else {}), tensors)
     assert refusal(rule, case.convention, form) is None
     want = literal.evaluate(header_of(case), case.inputs)
@@ -101,17 +131,36 @@ def test_every_yes_of_the_matrix_is_computed(form: str, rule: str) -> None:
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("form", ["tnt", "chunkwise", "exact", "scan", "atlas_parallel"])
 def test_every_no_is_refused_in_one_line_before_anything_is_computed(form: str, rule: str) -> None:
-    changes: list[dict[str, Any]] = [{}, {"reference": "call_start"}, {"order": "momentum_then_window"}]
-    changes += [{"newton_schulz": {"argument": "written_back"}, "reference": "zero"}, {"newton_schulz": {}}] if rule == "omega" else []
+    changes: list[dict[str, Any]] = [
+        {},
+        {"reference": "call_start"},
+        {"order": "momentum_then_window"},
+    ]
+    changes += (
+        [
+            {"newton_schulz": {"argument": "written_back"}, "reference": "zero"},
+            {"newton_schulz": {}},
+        ]
+        if rule == "omega"
+        else []
+    )
     refused = 0
     for change in changes:
-        convention = resolve({"newton_schulz": "none"} | change if rule == "omega" else change, rule=rule)
+        convention = resolve(
+            {"newton_schulz": "none"} | change if rule == "omega" else change, rule=rule
+        )
         reason = refusal(rule, convention, form)
         if reason is None:
             continue
         refused += 1
-        header = {"schema": 1, "rule": rule, "convention": change if rule != "omega" else {"newton_schulz": "none"} | change}
-        tensors = {f"in/{name}": np.zeros((2, 3)) for name in ("k", "v", "q")} | {"in/retain": np.ones(2)}
+        header = {
+            "schema": 1,
+            "rule": rule,
+            "convention": change if rule != "omega" else {"newton_schulz": "none"} | change,
+        }
+        tensors = {f"in/{name}": np.zeros((2, 3)) for name in ("k", "v", "q")} | {
+            "in/retain": np.ones(2)
+        }
         tensors |= {"in/step_size": np.ones(2)} if rule != "hebbian" else {}
         case = atlas_ref.make(header, tensors)
         with pytest.raises(CaseError) as error:
@@ -138,23 +187,33 @@ def test_every_condition_refuses_something() -> None:
 @pytest.mark.parametrize("chunk", [0, -1, 2.0, True, "16"])
 def test_a_chunk_is_a_whole_number_of_tokens(chunk: Any) -> None:
     case = atlas_ref.load(PEERS / "fla_delta_11.safetensors")
-    with pytest.raises(CaseError, match=r"chunk: .*, expected a whole number of tokens, at least 1$"):
+    with pytest.raises(
+        CaseError, match=r"chunk: .*, expected a whole number of tokens, at least 1$"
+    ):
         evaluate(case, form="exact", chunk=chunk)
 
 
 @pytest.mark.parametrize("form", ["", "Exact", "tnt2"])
 def test_an_unknown_form_names_those_that_exist(form: str) -> None:
     case = atlas_ref.load(PEERS / "fla_delta_11.safetensors")
-    with pytest.raises(CaseError, match="is not one of sequential, chunkwise, exact, scan, atlas_parallel, kernel, tnt"):
+    with pytest.raises(
+        CaseError,
+        match="is not one of sequential, chunkwise, exact, scan, atlas_parallel, kernel, tnt",
+    ):
         evaluate(case, form=form)
 
 
 @pytest.mark.clause("CASE-29")
 @pytest.mark.parametrize("form", PARALLEL)
 @pytest.mark.parametrize("file", sorted(PEERS.glob("*.safetensors")), ids=lambda file: file.stem)
-def test_recorded_runs_of_public_implementations_pass_in_every_form_that_computes_them(file: Any, form: str) -> None:
+def test_recorded_runs_of_public_implementations_pass_in_every_form_that_computes_them(
+    file: Any, form: str
+) -> None:
     case = atlas_ref.load(file)
-    if case.header.rule not in RULES or refusal(case.header.rule, case.convention, form) is not None:
+    if (
+        case.header.rule not in RULES
+        or refusal(case.header.rule, case.convention, form) is not None
+    ):
         with pytest.raises(CaseError):
             evaluate(case, form=form)
         return
@@ -168,12 +227,21 @@ def test_every_recorded_case_with_a_span_is_computed_in_chunks_and_every_other_e
     """A count of the computed cases, so that none of the tests above passes by refusals."""
     cases = [atlas_ref.load(file) for file in sorted(PEERS.glob("*.safetensors"))]
     cases = [case for case in cases if case.header.rule in RULES]
-    computed = {case.name: {form for form in PARALLEL if refusal(case.header.rule, case.convention, form) is None} for case in cases}
+    computed = {
+        case.name: {
+            form for form in PARALLEL if refusal(case.header.rule, case.convention, form) is None
+        }
+        for case in cases
+    }
     spans = {case.name for case in cases if case.header.span is not None}
     assert len(spans) >= 6
     assert len(cases) - len(spans) >= 3
     for name, forms in computed.items():
-        assert forms == ({"chunkwise", "atlas_parallel", "kernel"} if name in spans else {"exact", "scan", "kernel"}), name
+        assert forms == (
+            {"chunkwise", "atlas_parallel", "kernel"}
+            if name in spans
+            else {"exact", "scan", "kernel"}
+        ), name
 
 
 @pytest.mark.clause("CHUNK-19")
@@ -181,7 +249,9 @@ def test_every_recorded_case_with_a_span_is_computed_in_chunks_and_every_other_e
 @pytest.mark.parametrize("second", ["sequential", "chunkwise", "atlas_parallel", "kernel"])
 @settings(repeatable, max_examples=12)
 @given(st.data())
-def test_a_call_in_one_form_continues_in_another(first: str, second: str, data: st.DataObject) -> None:
+def test_a_call_in_one_form_continues_in_another(
+    first: str, second: str, data: st.DataObject
+) -> None:
     fixed = {"level": "projected", "tokens": 8, "reset": 0, "newton_schulz": False}
     case = data.draw(form_cases("chunkwise", **fixed))
     if case.convention.read == "call_end":
@@ -190,10 +260,15 @@ def test_a_call_in_one_form_continues_in_another(first: str, second: str, data: 
 
 
 @pytest.mark.clause("CHUNK-19", "EXACT-19")
-@pytest.mark.parametrize("forms", [("exact", "sequential"), ("sequential", "exact"), ("scan", "exact"), ("exact", "kernel")])
+@pytest.mark.parametrize(
+    "forms",
+    [("exact", "sequential"), ("sequential", "exact"), ("scan", "exact"), ("exact", "kernel")],
+)
 @settings(repeatable, max_examples=12)
 @given(st.data())
-def test_a_running_call_in_one_form_continues_in_another(forms: tuple[str, str], data: st.DataObject) -> None:
+def test_a_running_call_in_one_form_continues_in_another(
+    forms: tuple[str, str], data: st.DataObject
+) -> None:
     case = data.draw(form_cases("scan", level="projected", tokens=8, reset=0, newton_schulz=False))
     if case.convention.read == "call_end":
         return

@@ -21,9 +21,21 @@ FROZEN = {"newton_schulz": "none", "reference": "call_start"}
 D = 64  # dimensions in and out
 CASES: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "frozen": (omega, "chunkwise", {"window": 8, "convention": FROZEN}),
-    "frozen-spans": (omega, "chunkwise", {"window": 8, "span": 32, "convention": FROZEN | {"reference": "chunk_start"}}),
-    "frozen-decayed": (omega, "chunkwise", {"window": 8, "convention": FROZEN | {"decay": "before_error"}}),
-    "frozen-momentum-first": (omega, "chunkwise", {"window": 8, "convention": FROZEN | {"order": "momentum_then_window"}}),
+    "frozen-spans": (
+        omega,
+        "chunkwise",
+        {"window": 8, "span": 32, "convention": FROZEN | {"reference": "chunk_start"}},
+    ),
+    "frozen-decayed": (
+        omega,
+        "chunkwise",
+        {"window": 8, "convention": FROZEN | {"decay": "before_error"}},
+    ),
+    "frozen-momentum-first": (
+        omega,
+        "chunkwise",
+        {"window": 8, "convention": FROZEN | {"order": "momentum_then_window"}},
+    ),
     "delta": (delta, "exact", {}),
     "titans": (titans_lmm, "exact", {}),
     "omega": (omega, "exact", {"window": 2, "convention": {"newton_schulz": "none"}}),
@@ -31,7 +43,9 @@ CASES: dict[str, tuple[Any, str, dict[str, Any]]] = {
 
 
 def peak(module: Any, form: str, settings: dict[str, Any], T: int) -> float:
-    """Most bytes at once of a forward and backward pass, work space included, beyond inputs, outputs and gradients."""
+    """Most bytes at once of a forward and backward pass, work space included, beyond inputs,
+    outputs and gradients.
+    """
     random = np.random.default_rng(0)
     gates = {name: random.uniform(0.1, 0.9, T) for name in module.RULE.gates}
     tensors = {name: random.standard_normal((T, D)) / 8 for name in "kvq"} | gates
@@ -57,7 +71,9 @@ def peak(module: Any, form: str, settings: dict[str, Any], T: int) -> float:
 
 @pytest.mark.clause("CHUNK-15")
 @pytest.mark.parametrize("name", CASES)
-def test_a_pass_takes_at_most_forty_numbers_a_token_and_channel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_takes_at_most_forty_numbers_a_token_and_channel(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Forty numbers a token and channel: an array of T d d numbers alone would be 64 of them."""
     monkeypatch.setattr(chunked, "GROUP_NUMBERS", 2**17)
     module, form, settings = CASES[name]
@@ -68,7 +84,9 @@ def test_a_pass_takes_at_most_forty_numbers_a_token_and_channel(name: str, monke
 
 @pytest.mark.clause("CHUNK-15")
 @pytest.mark.parametrize("span", [1, 2, 5, 64])
-def test_the_work_space_of_a_group_does_not_depend_on_the_span(span: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_work_space_of_a_group_does_not_depend_on_the_span(
+    span: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Spans shorter than the chunk, which cut it into pieces with states of their own."""
     monkeypatch.setattr(chunked, "GROUP_NUMBERS", 2**17)
     monkeypatch.setattr(scratch.scratch, "block", np.empty(0, np.uint8))
@@ -78,7 +96,9 @@ def test_the_work_space_of_a_group_does_not_depend_on_the_span(span: int, monkey
 
 
 @pytest.mark.clause("CHUNK-15", "CHUNK-18")
-def test_newton_schulz_holds_the_matrices_of_a_block_of_tokens_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_newton_schulz_holds_the_matrices_of_a_block_of_tokens_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(newton_schulz_blocks, "BLOCK_NUMBERS", 8 * D * D)
     settings = {"window": 4, "convention": {"reference": "call_start"}}
     short, long = (peak(omega, "chunkwise", settings, T) for T in (64, 256))

@@ -1,4 +1,6 @@
-"""Blocks of tokens with Newton-Schulz: alike for every partition of memories, in memory of their own."""
+"""Blocks of tokens with Newton-Schulz: alike for every partition of memories, in memory of their
+own.
+"""
 
 from __future__ import annotations
 
@@ -20,21 +22,45 @@ from tests.support.sequences import Arrays
 T = 11
 
 
-def drawn(heads: int = 4, *, d_in: int = 3, d_out: int = 5, window: int = 3, rows: bool = False, dtype: Any = np.float64) -> Arrays:
+def drawn(
+    heads: int = 4,
+    *,
+    d_in: int = 3,
+    d_out: int = 5,
+    window: int = 3,
+    rows: bool = False,
+    dtype: Any = np.float64,
+) -> Arrays:
     random = np.random.default_rng(3)
     gate = (heads, T, d_out) if rows else (heads, T)
-    tensors = {"k": random.standard_normal((heads, T, d_in)), "v": random.standard_normal((heads, T, d_out))}
-    tensors |= {"q": random.standard_normal((heads, T, d_in)), "window_weights": random.standard_normal((heads, T, window))}
-    tensors |= {name: random.uniform(0.1, 0.9, gate) for name in ("retain", "momentum", "step_size")}
+    tensors = {
+        "k": random.standard_normal((heads, T, d_in)),
+        "v": random.standard_normal((heads, T, d_out)),
+    }
+    tensors |= {
+        "q": random.standard_normal((heads, T, d_in)),
+        "window_weights": random.standard_normal((heads, T, window)),
+    }
+    tensors |= {
+        name: random.uniform(0.1, 0.9, gate) for name in ("retain", "momentum", "step_size")
+    }
     return {name: value.astype(dtype) for name, value in tensors.items()}
 
 
 def results(tensors: Arrays, chunk: int | None = 4, **convention: Any) -> tuple[Any, Any, Any]:
     """y, M and S of two calls from a state that is not zero."""
-    window, d_in, d_out = tensors["window_weights"].shape[-1], tensors["k"].shape[-1], tensors["v"].shape[-1]
+    window, d_in, d_out = (
+        tensors["window_weights"].shape[-1],
+        tensors["k"].shape[-1],
+        tensors["v"].shape[-1],
+    )
     settings = {"reference": "chunk_start", **convention}
     config = omega.Config(d_in=d_in, d_out=d_out, window=window, span=6, convention=settings)
-    state = omega.start(config, tensors["k"].shape[:1], M=ops.zeros_like(tensors["k"], shape=(len(tensors["k"]), d_out, d_in)))
+    state = omega.start(
+        config,
+        tensors["k"].shape[:1],
+        M=ops.zeros_like(tensors["k"], shape=(len(tensors["k"]), d_out, d_in)),
+    )
     tokens = Tokens(**tensors)
     state, _ = run.run(omega.RULE, config, tokens, state, form="chunkwise", chunk=chunk)
     state, y = run.run(omega.RULE, config, tokens, state, form="chunkwise", chunk=chunk)
@@ -48,7 +74,9 @@ def test_overflow_stays_with_its_memory_and_those_tokens_after_it() -> None:
     tensors["v"][1, 8], tensors["window_weights"][1, 8:] = 3e38, 100.0
     with np.errstate(all="ignore"):
         got = results(tensors, chunk=None, reference="call_start")
-    assert not np.isfinite(got[0][1]).any()  # from the second call, which starts from what the first one left
+    assert not np.isfinite(
+        got[0][1]
+    ).any()  # from the second call, which starts from what the first one left
     for value, true in zip(got, finite, strict=True):
         others = np.arange(len(value)) != 1
         assert np.isfinite(value[others]).all()
@@ -57,7 +85,9 @@ def test_overflow_stays_with_its_memory_and_those_tokens_after_it() -> None:
 
 @pytest.mark.clause("CHUNK-15", "CHUNK-18")
 @pytest.mark.parametrize("parts", [2, 3, 4])
-def test_parts_of_memories_have_the_bits_of_all_together(parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_of_memories_have_the_bits_of_all_together(
+    parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tensors = drawn()
     y_bar = np.random.default_rng(5).standard_normal((4, T, 5))
 
@@ -75,7 +105,10 @@ def test_parts_of_memories_have_the_bits_of_all_together(parts: int, monkeypatch
 
 
 @pytest.mark.host("threads share memories out on the host alone")
-@pytest.mark.parametrize(("heads", "tokens", "shared"), [(4, 1, False), (4, 2**10, True), (5, 2**10, False), (0, 2**10, False)])
+@pytest.mark.parametrize(
+    ("heads", "tokens", "shared"),
+    [(4, 1, False), (4, 2**10, True), (5, 2**10, False), (0, 2**10, False)],
+)
 def test_memories_are_shared_out_where_there_is_enough_to_do_and_as_much_for_each(
     heads: int, tokens: int, shared: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,7 +121,9 @@ def test_memories_are_shared_out_where_there_is_enough_to_do_and_as_much_for_eac
 def test_a_state_shares_nothing_with_the_one_that_a_call_began_with() -> None:
     """A state whose reference is the memory at the start of the call, since the span goes on."""
     tensors = drawn()
-    config = omega.Config(d_in=3, d_out=5, window=3, span=2 * T, convention={"reference": "chunk_start"})
+    config = omega.Config(
+        d_in=3, d_out=5, window=3, span=2 * T, convention={"reference": "chunk_start"}
+    )
     M = np.zeros((4, 5, 3))
     state = omega.start(config, (4,)).replaced(M=M)
     end, _ = run.run(omega.RULE, config, Tokens(**tensors), state, form="chunkwise")
@@ -113,6 +148,9 @@ def test_gradients_of_tokens_are_those_of_the_block_where_there_is_one_leading_a
     config = delta.Config(d_in=3, d_out=3, convention={"gate": "none"})
     rest = {"step_size": np.full((*lead, 6), 0.1)}
     state = delta.start(config, lead)
-    y, pullback = tape.vjp(lambda moved: run.run(delta.RULE, config, Tokens(**moved, **rest), state, form="exact")[1], tensors)
+    y, pullback = tape.vjp(
+        lambda moved: run.run(delta.RULE, config, Tokens(**moved, **rest), state, form="exact")[1],
+        tensors,
+    )
     pullback(np.ones_like(y))
     assert [fresh for _, fresh in calls] == [len(lead) == 1] * 3

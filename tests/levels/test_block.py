@@ -23,13 +23,20 @@ LOOPS = reordered(1, amplification=1e7)  # Newton-Schulz, as in tests/rules/test
 
 
 def pieces(
-    config: cms.Config, params: cms.Params, x: Any, context: cms.Context, cuts: list[int], reset: Any = None
+    config: cms.Config,
+    params: cms.Params,
+    x: Any,
+    context: cms.Context,
+    cuts: list[int],
+    reset: Any = None,
 ) -> tuple[cms.Context, Any]:
     """The same call cut into several."""
     reads = []
     for part in np.split(np.arange(x.shape[1]), cuts):
         if len(part):
-            context, y = cms.run(config, params, x[:, part], context, reset=None if reset is None else reset[part])
+            context, y = cms.run(
+                config, params, x[:, part], context, reset=None if reset is None else reset[part]
+            )
             reads.append(y)
     return context, np.concatenate(reads, axis=2)
 
@@ -43,7 +50,9 @@ def test_a_block_is_its_definition_in_loops(specs: Any, combine: Any, first: int
     params, x, context = drawn(config)
     reset = np.isin(np.arange(12), [5, 6])
     for documents in (None, reset):
-        want, levels = in_loops(specs, params, x, context, masked=combine == "masked", first=first, reset=documents)
+        want, levels = in_loops(
+            specs, params, x, context, masked=combine == "masked", first=first, reset=documents
+        )
         after, y = cms.run(config, params, x, context, reset=documents)
         assert_close("y", y, want, LOOPS)
         for i, state in enumerate(after.states):
@@ -61,7 +70,9 @@ def test_a_block_is_its_definition_in_loops(specs: Any, combine: Any, first: int
     boundaries=st.sets(st.integers(0, 15), max_size=3),
     first=st.sampled_from([0, 1]),
 )
-def test_calls_of_any_length_give_what_one_call_gives(specs: Any, cuts: list[int], boundaries: set[int], first: int) -> None:
+def test_calls_of_any_length_give_what_one_call_gives(
+    specs: Any, cuts: list[int], boundaries: set[int], first: int
+) -> None:
     config = block(specs, first_step=first)
     params, x, context = drawn(config, tokens=16)
     reset = np.isin(np.arange(16), list(boundaries))
@@ -86,7 +97,9 @@ def test_a_document_boundary_resets_the_memory_and_never_the_step() -> None:
     assert after.conductor.step == 11
     assert after.origins == context.origins
     later = context.replaced(conductor=context.conductor.advanced(7))
-    alone, second = cms.run(config, params, x[:, 7:], later)  # a document of its own that begins at step 7
+    alone, second = cms.run(
+        config, params, x[:, 7:], later
+    )  # a document of its own that begins at step 7
     assert_close("reads after the boundary", y[:, :, 7:], second, LOOPS)
     assert_close("memory", after.states[2].M, alone.states[2].M, LOOPS)
     from_zero, first = cms.run(config, params, x[:, 7:], context)
@@ -115,7 +128,9 @@ def test_one_level_is_the_plain_rule_bit_for_bit(rule: Any, combine: Any) -> Non
     assert params.levels[0] == projection.init(own, 5)
     x = np.random.default_rng(1).standard_normal((2, 20, 5))
     after, y = cms.run(config, params, x, context)
-    state, want = projection.run_tokens(rule.RULE, own, projection.init(own, 5), x, rule.start(own, (2, 2)))
+    state, want = projection.run_tokens(
+        rule.RULE, own, projection.init(own, 5), x, rule.start(own, (2, 2))
+    )
     assert_close("y", y, want, EXACT)
     assert after.states[0] == state
 
@@ -128,7 +143,9 @@ def test_one_slow_level_is_the_plain_rule_with_that_schedule_bit_for_bit() -> No
         after, y = cms.run(config, params, x, context)
         own = config.levels[0]
         active = np.arange(17) % spec["period"] == 0
-        state, want = projection.run_tokens(own.rule, own.config, params.levels[0], x, context.states[0], active=active)
+        state, want = projection.run_tokens(
+            own.rule, own.config, params.levels[0], x, context.states[0], active=active
+        )
         assert_close(f"y of {spec}", y, want, EXACT)
         assert after.states[0] == state, spec
 
@@ -139,12 +156,24 @@ def any_level(draw: st.DrawFn) -> dict[str, Any]:
     rule = draw(st.sampled_from(list(RULES)))
     own = {"window": draw(st.integers(1, 4))} if rule == "omega" else {}
     convention = draw(conventions(rule, newton_schulz=rule == "omega"))
-    return {"rule": rule, "period": draw(st.integers(1, 6)), "d_in": 2, "span": draw(st.integers(1, 5)), "convention": convention, **own}
+    return {
+        "rule": rule,
+        "period": draw(st.integers(1, 6)),
+        "d_in": 2,
+        "span": draw(st.integers(1, 5)),
+        "convention": convention,
+        **own,
+    }
 
 
 @pytest.mark.clause("CMS-5", "CMS-8", "CMS-9")
 @settings(repeatable, max_examples=120)
-@given(spec=any_level(), first=st.sampled_from([0, 1]), tokens=st.integers(1, 13), boundaries=st.sets(st.integers(0, 12), max_size=3))
+@given(
+    spec=any_level(),
+    first=st.sampled_from([0, 1]),
+    tokens=st.integers(1, 13),
+    boundaries=st.sets(st.integers(0, 12), max_size=3),
+)
 def test_one_level_under_any_convention_is_the_plain_rule_and_takes_tokens_one_by_one(
     spec: dict[str, Any], first: int, tokens: int, boundaries: set[int]
 ) -> None:
@@ -154,10 +183,15 @@ def test_one_level_under_any_convention_is_the_plain_rule_and_takes_tokens_one_b
     except ValidationError:  # the axes contradict each other
         reject()
     params, x, context = drawn(config, tokens=tokens)
-    reset, active = np.isin(np.arange(tokens), list(boundaries)), (first + np.arange(tokens)) % spec["period"] == 0
+    reset, active = (
+        np.isin(np.arange(tokens), list(boundaries)),
+        (first + np.arange(tokens)) % spec["period"] == 0,
+    )
     after, y = cms.run(config, params, x, context, reset=reset)
     own = config.levels[0]
-    state, want = projection.run_tokens(own.rule, own.config, params.levels[0], x, context.states[0], active=active, reset=reset)
+    state, want = projection.run_tokens(
+        own.rule, own.config, params.levels[0], x, context.states[0], active=active, reset=reset
+    )
     assert_close("y", y, want, EXACT)
     assert after.states[0] == state
     if own.config.convention.read != "call_end":  # which depends on where a call ends
@@ -173,16 +207,23 @@ def test_the_order_of_levels_does_not_matter(combine: Any) -> None:
     after, y = cms.run(config, params, x, context)
     order = [3, 0, 4, 2, 1]
     moved = block([MIXED[i] for i in order], combine=combine)
-    shuffled = cms.Params(levels=tuple(params.levels[i] for i in order), logits=params.logits[order])
+    shuffled = cms.Params(
+        levels=tuple(params.levels[i] for i in order), logits=params.logits[order]
+    )
     states = tuple(context.states[i] for i in order)
-    other, same = cms.run(moved, shuffled, x, cms.Context(conductor=moved.conductor(), states=states, origins=states))
+    other, same = cms.run(
+        moved, shuffled, x, cms.Context(conductor=moved.conductor(), states=states, origins=states)
+    )
     assert_close("y", same, y, reordered(5))
     assert [other.states[i] == after.states[order[i]] for i in range(5)] == [True] * 5
     assert_differs(
         "logits left behind",
-        cms.run(moved, shuffled.replaced(logits=params.logits), x, cms.Context(conductor=moved.conductor(), states=states, origins=states))[
-            1
-        ],
+        cms.run(
+            moved,
+            shuffled.replaced(logits=params.logits),
+            x,
+            cms.Context(conductor=moved.conductor(), states=states, origins=states),
+        )[1],
         y,
         1e-2,
     )
@@ -208,8 +249,12 @@ def test_masked_weights_are_a_softmax_over_those_that_write() -> None:
     assert weights[1].tolist() == [1, 0, 0, 0, 0]  # level 0 alone
     three = np.exp(logits[[0, 3, 4]])
     assert_close("levels 0, 3, 4", weights[20][[0, 4]], np.array([0.0, 0.0]), EXACT)  # beside 800
-    alone = np.concatenate(cms.combining(config, np.array([0.3, -5.0, 0.0, 0.1, 0.2]), active), axis=1)[20]
-    assert_close("levels 0, 1, 3, 4", alone[[0, 3, 4]], three / (three.sum() + np.exp(-5.0)), reordered(5))
+    alone = np.concatenate(
+        cms.combining(config, np.array([0.3, -5.0, 0.0, 0.1, 0.2]), active), axis=1
+    )[20]
+    assert_close(
+        "levels 0, 1, 3, 4", alone[[0, 3, 4]], three / (three.sum() + np.exp(-5.0)), reordered(5)
+    )
 
 
 @pytest.mark.clause("CMS-4")
@@ -229,7 +274,9 @@ def test_the_phase_changes_no_bit() -> None:
     params, x, context = drawn(config)
     found = {}
     for phase in ("build", "test", "stream"):
-        after, y = cms.run(config, params, x, context.replaced(conductor=context.conductor.in_phase(phase)))
+        after, y = cms.run(
+            config, params, x, context.replaced(conductor=context.conductor.in_phase(phase))
+        )
         assert after.conductor.phase == phase
         found[phase] = (after.states, y.tobytes())
     assert found["build"] == found["test"] == found["stream"]
@@ -248,15 +295,30 @@ def test_the_phase_changes_no_bit() -> None:
             lambda: cms.Config(levels=(level(MIXED[0]), level(MIXED[1], heads=1))),
             "levels: heads must be the same in all of them, found 2, 1",
         ),
-        (lambda: cms.Config(levels=(level(MIXED[0], d_model=4), level(MIXED[1]))), "levels: d_model must be the same"),
-        (lambda: block(MIXED[1:], combine="masked"), "masked needs a level that always writes, found periods 2, 3, 5, 4"),
-        (lambda: Level(config=delta.Config(d_in=2, d_out=2)), "config: a level projects its tokens, so d_model is needed"),
-        (lambda: level({**MIXED[0], "convention": {"rate": "split"}}), "rate split has no second rate at level token"),
+        (
+            lambda: cms.Config(levels=(level(MIXED[0], d_model=4), level(MIXED[1]))),
+            "levels: d_model must be the same",
+        ),
+        (
+            lambda: block(MIXED[1:], combine="masked"),
+            "masked needs a level that always writes, found periods 2, 3, 5, 4",
+        ),
+        (
+            lambda: Level(config=delta.Config(d_in=2, d_out=2)),
+            "config: a level projects its tokens, so d_model is needed",
+        ),
+        (
+            lambda: level({**MIXED[0], "convention": {"rate": "split"}}),
+            "rate split has no second rate at level token",
+        ),
         (lambda: level(MIXED[0], form="chunkwise"), "form chunkwise: the reference is running"),
         (lambda: level({**MIXED[0], "period": 0}), "period"),
         (lambda: level({**MIXED[0], "period": True}), "period"),
         (lambda: block(MIXED, first_step=2), "first_step"),
-        (lambda: cms.Config(levels=(level(MIXED[0]),), call_tokens=4), "call_tokens: belongs to steps per call"),
+        (
+            lambda: cms.Config(levels=(level(MIXED[0]),), call_tokens=4),
+            "call_tokens: belongs to steps per call",
+        ),
     ],
 )
 def test_blocks_that_mean_nothing_are_refused(wrong: Any, words: str) -> None:
@@ -271,14 +333,35 @@ def test_calls_that_contradict_their_block_are_refused() -> None:
     other = block(MIXED, first_step=1)
     swapped = params.replaced(levels=params.levels[::-1])
     for arguments, words in [
-        ((params, x, cms.start(other, 2)), "context: first_step 1 of its conductor, expected 0 as in the configuration"),
+        (
+            (params, x, cms.start(other, 2)),
+            "context: first_step 1 of its conductor, expected 0 as in the configuration",
+        ),
         ((swapped, x, context), "params: window: the rule titans_lmm has none"),
-        ((params.replaced(logits=np.zeros(4)), x, context), r"params: 5 levels and logits of shape \(4,\), expected 5 levels"),
-        ((params, x, context.replaced(states=context.states[:4])), "context: 4 states and 5 origins, expected 5 of each"),
-        ((params, x, context.replaced(states=context.states * 2)), "context: 10 states and 5 origins, expected 5 of each"),
-        ((params, x, context.replaced(origins=context.origins[:1])), "context: 5 states and 1 origins, expected 5 of each"),
-        ((params, x, context.replaced(states=context.states[::-1])), "state: a .*titans_lmm.State is needed, found .*omega.State"),
-        ((params.replaced(logits=params.logits.astype(np.float32)), x, context), "logits: float32, but state.M is float64; cast them"),
+        (
+            (params.replaced(logits=np.zeros(4)), x, context),
+            r"params: 5 levels and logits of shape \(4,\), expected 5 levels",
+        ),
+        (
+            (params, x, context.replaced(states=context.states[:4])),
+            "context: 4 states and 5 origins, expected 5 of each",
+        ),
+        (
+            (params, x, context.replaced(states=context.states * 2)),
+            "context: 10 states and 5 origins, expected 5 of each",
+        ),
+        (
+            (params, x, context.replaced(origins=context.origins[:1])),
+            "context: 5 states and 1 origins, expected 5 of each",
+        ),
+        (
+            (params, x, context.replaced(states=context.states[::-1])),
+            "state: a .*titans_lmm.State is needed, found .*omega.State",
+        ),
+        (
+            (params.replaced(logits=params.logits.astype(np.float32)), x, context),
+            "logits: float32, but state.M is float64; cast them",
+        ),
         ((params, x[0], context), "x: shape"),
         ((params, x[:, :0], context), "x: shape"),
     ]:

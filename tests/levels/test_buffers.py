@@ -94,7 +94,10 @@ def test_a_sum_beyond_its_bound_warns_and_is_clipped_if_asked(clip: bool) -> Non
         buffer, _, health = add(buffer, large, conductor.pulse, 0)
         assert health.healthy
         conductor = conductor.tick()
-    with pytest.warns(BufferWarning, match=r"^level 0: the sum of 4 gradients is 301 times the last, healthy is 20$"):
+    with pytest.warns(
+        BufferWarning,
+        match=r"^level 0: the sum of 4 gradients is 301 times the last, healthy is 20$",
+    ):
         buffer, applied, health = add(buffer, small, conductor.pulse, 0)
     assert health.ratio == pytest.approx(301.0)
     assert not health.healthy
@@ -142,8 +145,15 @@ def test_gradients_of_another_shape_are_refused() -> None:
     held, _, _ = add(Buffer(period=4), {"W": np.ones(2)}, pulse, 0)
     with pytest.raises(TapeError, match=r"gradient\['W'\] is missing"):
         add(held, {"V": np.ones(2)}, pulse, 0)
-    for shape in ((1,), (3, 2), (3,), ()):  # the first two and the last would be stretched to one shape
-        with pytest.raises(TapeError, match=r"gradient\['W'\]: shape .*, expected \(2,\) as before$"):
+    for shape in (
+        (1,),
+        (3, 2),
+        (3,),
+        (),
+    ):  # the first two and the last would be stretched to one shape
+        with pytest.raises(
+            TapeError, match=r"gradient\['W'\]: shape .*, expected \(2,\) as before$"
+        ):
             add(held, {"W": np.ones(shape)}, pulse, 0)
     for wrong in ({"period": 0}, {"threshold": 0.0}, {"count": -1}):
         with pytest.raises(ValidationError, match=next(iter(wrong))):

@@ -39,11 +39,21 @@ def test_a_stream_takes_the_same_memory_whatever_its_length(preset: str) -> None
 
 @pytest.mark.clause("CMS-8", "CMS-16")
 def test_a_context_has_the_size_of_its_states_whatever_is_behind_it() -> None:
-    config = block([{"rule": "titans_lmm", "period": 1, "d_in": 4}, {"rule": "omega", "period": 8, "d_in": 4, "window": 5}])
+    config = block(
+        [
+            {"rule": "titans_lmm", "period": 1, "d_in": 4},
+            {"rule": "omega", "period": 8, "d_in": 4, "window": 5},
+        ]
+    )
     params, context = cms.init(config, 0), cms.start(config)
 
     def numbers(context: cms.Context) -> int:
-        arrays = [each for state in context.states for each in state.__dict__.values() if isinstance(each, np.ndarray)]
+        arrays = [
+            each
+            for state in context.states
+            for each in state.__dict__.values()
+            if isinstance(each, np.ndarray)
+        ]
         return sum(int(held.size) for held in map(_held, arrays))
 
     def _held(array: Any) -> Any:

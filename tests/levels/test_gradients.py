@@ -1,4 +1,6 @@
-"""Gradients of a block: logits, every parameter of every level, initial memories and tokens, by complex step."""
+"""Gradients of a block: logits, every parameter of every level, initial memories and tokens, by
+complex step.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +20,29 @@ from tests.support.close import ANALYTIC, assert_close
 FOUR: tuple[dict[str, Any], ...] = (
     {"rule": "titans_lmm", "period": 1, "d_in": 2},
     {"rule": "delta", "period": 8, "d_in": 2},
-    {"rule": "omega", "period": 64, "d_in": 2, "window": 3, "convention": {"newton_schulz": "none"}},
-    {"rule": "omega", "period": 512, "d_in": 2, "window": 4, "convention": {"newton_schulz": {"steps": 2}}},  # five flatten 2 x 2
+    {
+        "rule": "omega",
+        "period": 64,
+        "d_in": 2,
+        "window": 3,
+        "convention": {"newton_schulz": "none"},
+    },
+    {
+        "rule": "omega",
+        "period": 512,
+        "d_in": 2,
+        "window": 4,
+        "convention": {"newton_schulz": {"steps": 2}},
+    },  # five flatten 2 x 2
 )
 
 
 def weighed(config: cms.Config, x: Any, context: cms.Context, seed: int = 3) -> Any:
     """A linear function of every read and of the last memories, as a function of the parameters."""
     draw = np.random.default_rng(seed)
-    bar = draw.standard_normal((x.shape[0], config.heads, x.shape[1], config.levels[0].config.d_out))
+    bar = draw.standard_normal(
+        (x.shape[0], config.heads, x.shape[1], config.levels[0].config.d_out)
+    )
     bars = [draw.standard_normal(state.M.shape) for state in context.states]
 
     def loss(params: cms.Params) -> Any:
@@ -59,7 +75,9 @@ def test_every_parameter_of_four_levels_through_600_tokens(combine: Any) -> None
 
 
 @pytest.mark.clause("CMS-15")
-@pytest.mark.parametrize(("specs", "combine"), [(MIXED, "softmax"), (MIXED, "masked"), (COUNTING, "softmax")])
+@pytest.mark.parametrize(
+    ("specs", "combine"), [(MIXED, "softmax"), (MIXED, "masked"), (COUNTING, "softmax")]
+)
 def test_every_parameter_of_every_kind_of_level(specs: Any, combine: Any) -> None:
     config = block(specs, combine=combine, d_model=2, d_out=2, heads=1)
     params, x, context = drawn(config, tokens=9, batch=1)
@@ -76,7 +94,12 @@ def test_tokens_and_first_memories_have_gradients_across_calls_and_documents() -
 
     def loss(inputs: dict[str, Any]) -> Any:
         memories = [{"M": M} for M in inputs["M"]]
-        here = cms.start(config, 1, initial=memories, dtype=np.complex128 if np.iscomplexobj(tape.plain(inputs["M"][0])) else np.float64)
+        here = cms.start(
+            config,
+            1,
+            initial=memories,
+            dtype=np.complex128 if np.iscomplexobj(tape.plain(inputs["M"][0])) else np.float64,
+        )
         here, first = cms.run(config, params, inputs["x"][:, :4], here)
         _, second = cms.run(config, params, inputs["x"][:, 4:], here, reset=reset[4:])
         return tape.ops.sum(first * bar[:, :, :4]) + tape.ops.sum(second * bar[:, :, 4:])

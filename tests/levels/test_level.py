@@ -28,7 +28,10 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Count the calls of each rule's write and rest from now on."""
     calls: Counter[str] = Counter()
     for name, rule in RULES.items():
-        counted = {part: _counted(calls, f"{name}.{part}", getattr(rule, part)) for part in ("write", "rest")}
+        counted = {
+            part: _counted(calls, f"{name}.{part}", getattr(rule, part))
+            for part in ("write", "rest")
+        }
         monkeypatch.setitem(rules._OF_CONFIG, rule.Config, rule._replace(**counted))
     return calls
 
@@ -64,12 +67,20 @@ def test_a_frozen_level_reads_the_memory_that_it_keeps() -> None:
     first, _ = cms.run(config, params, x[:, :1], context)
     _, y = cms.run(config, params, x[:, 1:], first)
     queries = np.einsum("hid,btd->bhti", params.levels[0].W_Q, x[:, 1:])
-    assert_close("reads", y, np.einsum("bhoi,bhti->bhto", first.states[0].M, queries), reordered(50))
+    assert_close(
+        "reads", y, np.einsum("bhoi,bhti->bhto", first.states[0].M, queries), reordered(50)
+    )
 
 
 @pytest.mark.clause("CMS-5", "WINDOW-17", "E-A29")
 def test_a_frozen_level_fills_its_window() -> None:
-    spec = {"rule": "omega", "period": 8, "d_in": 4, "window": 4, "convention": {"newton_schulz": "none"}}
+    spec = {
+        "rule": "omega",
+        "period": 8,
+        "d_in": 4,
+        "window": 4,
+        "convention": {"newton_schulz": "none"},
+    }
     config = block([spec])
     params, x, context = drawn(config, tokens=15)
     after, _ = cms.run(config, params, x, context)
@@ -98,7 +109,9 @@ def test_frozen_levels_cost_no_write(preset: str, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.clause("CMS-5")
-def test_a_span_counts_frozen_tokens_too_and_still_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_span_counts_frozen_tokens_too_and_still_writes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     config = block(COUNTING)
     params, x, context = drawn(config, tokens=24)
     calls = counting(monkeypatch)
@@ -123,12 +136,25 @@ def test_every_form_of_a_level_gives_the_same(form: str) -> None:
 @pytest.mark.clause("CMS-17")
 @pytest.mark.parametrize("form", ["sequential", "chunkwise", "kernel"])
 def test_a_form_takes_frozen_tokens_where_positions_move(form: str) -> None:
-    spec = {"rule": "titans_lmm", "period": 3, "d_in": 4, "span": 4, "convention": {"reference": "chunk_start"}}
+    spec = {
+        "rule": "titans_lmm",
+        "period": 3,
+        "d_in": 4,
+        "span": 4,
+        "convention": {"reference": "chunk_start"},
+    }
     config = cms.Config(levels=(level(spec, form=form),))
     params, x, context = drawn(config, tokens=22)
     active = np.arange(22) % 3 == 0
     after, y = cms.run(config, params, x, context)
-    state, want = projection.run_tokens(titans_lmm.RULE, config.levels[0].config, params.levels[0], x, context.states[0], active=active)
+    state, want = projection.run_tokens(
+        titans_lmm.RULE,
+        config.levels[0].config,
+        params.levels[0],
+        x,
+        context.states[0],
+        active=active,
+    )
     assert_close("y", y, want, reordered(22, amplification=1e3))
     assert_close("M", after.states[0].M, state.M, reordered(22, amplification=1e3))
     assert after.states[0].position == state.position == 22 % 4
@@ -168,14 +194,24 @@ def test_a_level_may_say_where_its_gates_start() -> None:
     own = level(MIXED[2], biases=Biases(retain=2.0, momentum=0.0))
     gates = own.init(3, 0, dtype=np.float32).gates
     assert gates.retain.b.dtype == np.float32
-    assert [float(each.b[0, 0]) for each in (gates.retain, gates.momentum, gates.step_size)] == [2.0, 0.0, np.float32(-7.6)]
-    assert (own.init(9, 0, dtype=np.float64).gates.step_size.b == -7.6).all()  # slower than the slowest of the table
+    assert [float(each.b[0, 0]) for each in (gates.retain, gates.momentum, gates.step_size)] == [
+        2.0,
+        0.0,
+        np.float32(-7.6),
+    ]
+    assert (
+        own.init(9, 0, dtype=np.float64).gates.step_size.b == -7.6
+    ).all()  # slower than the slowest of the table
 
 
 @pytest.mark.clause("CMS-3")
 def test_a_bias_of_a_gate_that_the_level_does_not_have_is_refused() -> None:
     for spec, biases, words in (
-        (MIXED[1], {"momentum": 1.0}, "biases: momentum: delta has no such gate, its gates are retain, step_size"),
+        (
+            MIXED[1],
+            {"momentum": 1.0},
+            "biases: momentum: delta has no such gate, its gates are retain, step_size",
+        ),
         (
             {**MIXED[1], "convention": {"gate": "none", "rate": "none"}},
             {"retain": 1.0},
@@ -191,7 +227,12 @@ def test_a_bias_of_a_gate_that_the_level_does_not_have_is_refused() -> None:
 def test_the_presets_are_what_they_are_called() -> None:
     sizes: dict[str, Any] = {"d_model": 6, "d_in": 4, "d_out": 3, "heads": 2}
     mixed = presets.PRESETS["fast-titans-slow-omega"](**sizes, window=16, first_step=1)
-    assert [each.rule.name for each in mixed.levels] == ["titans_lmm", "titans_lmm", "omega", "omega"]
+    assert [each.rule.name for each in mixed.levels] == [
+        "titans_lmm",
+        "titans_lmm",
+        "omega",
+        "omega",
+    ]
     assert [getattr(each.config, "window", 1) for each in mixed.levels] == [1, 1, 16, 16]
     assert mixed.levels[3].config.convention.has_newton_schulz
     assert (mixed.periods, mixed.first_step) == ((1, 8, 64, 512), 1)

@@ -22,13 +22,22 @@ def counted(periods: Sequence[int], first: int, tokens: int) -> list[list[bool]]
     found = []
     for _ in range(tokens):
         found.append([left == 0 for left in waiting])
-        waiting = [period - 1 if left == 0 else left - 1 for left, period in zip(waiting, periods, strict=True)]
+        waiting = [
+            period - 1 if left == 0 else left - 1
+            for left, period in zip(waiting, periods, strict=True)
+        ]
     return found
 
 
 @pytest.mark.clause("PULSE-2", "PULSE-3", "PULSE-6")
-@given(periods=st.lists(st.integers(1, 20), min_size=1, max_size=5), first=st.sampled_from([0, 1]), tokens=st.integers(1, 90))
-def test_the_schedule_is_that_of_levels_that_count_down(periods: list[int], first: int, tokens: int) -> None:
+@given(
+    periods=st.lists(st.integers(1, 20), min_size=1, max_size=5),
+    first=st.sampled_from([0, 1]),
+    tokens=st.integers(1, 90),
+)
+def test_the_schedule_is_that_of_levels_that_count_down(
+    periods: list[int], first: int, tokens: int
+) -> None:
     conductor = Conductor(periods=tuple(periods), first_step=first)
     want = counted(periods, first, tokens)
     assert conductor.schedule(tokens).tolist() == want
@@ -43,7 +52,16 @@ def test_the_schedule_is_that_of_levels_that_count_down(periods: list[int], firs
 def test_the_default_periods_fire_where_the_table_says() -> None:
     active = Conductor().schedule(1025)
     assert active[0].all()
-    assert [int(active[t].sum()) for t in (1, 7, 8, 63, 64, 511, 512, 1024)] == [1, 1, 2, 1, 3, 1, 4, 4]
+    assert [int(active[t].sum()) for t in (1, 7, 8, 63, 64, 511, 512, 1024)] == [
+        1,
+        1,
+        2,
+        1,
+        3,
+        1,
+        4,
+        4,
+    ]
     assert np.nonzero(active[:, 3])[0].tolist() == [0, 512, 1024]
     late = Conductor(first_step=1).schedule(1024)
     assert not late[:511, 3].any()
@@ -51,7 +69,9 @@ def test_the_default_periods_fire_where_the_table_says() -> None:
 
 
 @pytest.mark.clause("PULSE-7")
-@pytest.mark.parametrize(("periods", "first"), [(PERIODS, 0), (PERIODS, 1), ((2, 3, 7), 1), ((1,), 0)])
+@pytest.mark.parametrize(
+    ("periods", "first"), [(PERIODS, 0), (PERIODS, 1), ((2, 3, 7), 1), ((1,), 0)]
+)
 def test_the_average_is_the_sum_of_reciprocals(periods: tuple[int, ...], first: int) -> None:
     conductor = Conductor(periods=periods, first_step=first).advanced(37)
     measured = conductor.schedule(math.lcm(*periods)).sum() / math.lcm(*periods)
@@ -71,7 +91,9 @@ def test_a_pulse_knows_no_level_but_its_own() -> None:
     pulse = Conductor(periods=(1, 8)).pulse
     for wrong in (-1, 2):
         for ask in (pulse.is_active, pulse.of):
-            with pytest.raises(ValueError, match=rf"^level: {wrong}, expected one of 2, counted from 0$"):
+            with pytest.raises(
+                ValueError, match=rf"^level: {wrong}, expected one of 2, counted from 0$"
+            ):
                 ask(wrong)
 
 
@@ -177,7 +199,10 @@ def test_phases_change_no_schedule_and_only_build_learns() -> None:
 
 
 @pytest.mark.clause("PULSE-9")
-@pytest.mark.parametrize("settings", [{}, {"first_step": 1}, {"periods": (3, 5), "per": "call", "call_tokens": 4, "phase": "test"}])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"first_step": 1}, {"periods": (3, 5), "per": "call", "call_tokens": 4, "phase": "test"}],
+)
 def test_a_restored_conductor_continues(settings: dict) -> None:
     conductor = Conductor(**settings)
     driven = conductor.advanced(11).advanced(9)
@@ -185,14 +210,20 @@ def test_a_restored_conductor_continues(settings: dict) -> None:
     again = conductor.restored(saved, tokens=20)
     assert again == driven
     assert again.schedule(50).tobytes() == driven.schedule(50).tobytes()
-    assert conductor.restored(conductor.advanced(2).saved()).in_phase("stream").step == conductor.advanced(2).step
+    assert (
+        conductor.restored(conductor.advanced(2).saved()).in_phase("stream").step
+        == conductor.advanced(2).step
+    )
 
 
 @pytest.mark.clause("PULSE-9")
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"periods": [1, 8, 64]}, r"^periods: \[1, 8, 64\] in the saved conductor, \[1, 8, 64, 512\] in this one$"),
+        (
+            {"periods": [1, 8, 64]},
+            r"^periods: \[1, 8, 64\] in the saved conductor, \[1, 8, 64, 512\] in this one$",
+        ),
         ({"first_step": 1}, "^first_step: 1 in the saved conductor, 0 in this one$"),
         ({"per": "call"}, "^per: call in the saved conductor, token in this one$"),
         ({"call_tokens": 4}, "^call_tokens: 4 in the saved conductor, None in this one$"),
@@ -203,7 +234,9 @@ def test_a_restored_conductor_continues(settings: dict) -> None:
 )
 def test_a_saved_conductor_that_does_not_match_is_refused(change: dict, words: str) -> None:
     saved = {
-        key: value for key, value in {**Conductor().advanced(5).saved(), **change}.items() if value is not None or key == "call_tokens"
+        key: value
+        for key, value in {**Conductor().advanced(5).saved(), **change}.items()
+        if value is not None or key == "call_tokens"
     }
     with pytest.raises(ValueError, match=words):
         Conductor().restored(saved, tokens=5)
@@ -211,7 +244,13 @@ def test_a_saved_conductor_that_does_not_match_is_refused(change: dict, words: s
 
 @pytest.mark.clause("PULSE-3", "PULSE-9")
 @pytest.mark.parametrize(
-    "wrong", [{"step": 3}, {"step": 0, "tokens": 1}, {"first_step": 1, "step": 0}, {"per": "call", "step": 2, "tokens": 1}]
+    "wrong",
+    [
+        {"step": 3},
+        {"step": 0, "tokens": 1},
+        {"first_step": 1, "step": 0},
+        {"per": "call", "step": 2, "tokens": 1},
+    ],
 )
 def test_a_step_that_the_tokens_do_not_make_is_refused(wrong: dict) -> None:
     with pytest.raises(ValidationError, match="step: "):
@@ -220,7 +259,15 @@ def test_a_step_that_the_tokens_do_not_make_is_refused(wrong: dict) -> None:
 
 @pytest.mark.clause("PULSE-2", "PULSE-3")
 @pytest.mark.parametrize(
-    "wrong", [{"periods": ()}, {"periods": (1, 0)}, {"periods": (1.5,)}, {"first_step": 2}, {"first_step": True}, {"per": "batch"}]
+    "wrong",
+    [
+        {"periods": ()},
+        {"periods": (1, 0)},
+        {"periods": (1.5,)},
+        {"first_step": 2},
+        {"first_step": True},
+        {"per": "batch"},
+    ],
 )
 def test_settings_that_mean_nothing_are_refused(wrong: dict) -> None:
     with pytest.raises(ValidationError, match=next(iter(wrong))):

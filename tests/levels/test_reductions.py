@@ -14,10 +14,18 @@ from tests.support.blocks import block, drawn
 from tests.support.close import assert_close, assert_differs, reordered
 
 FAST = {"rule": "titans_lmm", "period": 1, "d_in": 3}
-SLOW = {"rule": "omega", "period": 3, "d_in": 3, "window": 3, "convention": {"newton_schulz": "none"}}
+SLOW = {
+    "rule": "omega",
+    "period": 3,
+    "d_in": 3,
+    "window": 3,
+    "convention": {"newton_schulz": "none"},
+}
 
 
-def reads(config: cms.Config, params: cms.Params, x: Any, context: cms.Context, calls: int = 1) -> Any:
+def reads(
+    config: cms.Config, params: cms.Params, x: Any, context: cms.Context, calls: int = 1
+) -> Any:
     found = []
     for part in np.split(x, calls, axis=1):
         context, y = cms.run(config, params, part, context)
@@ -25,10 +33,14 @@ def reads(config: cms.Config, params: cms.Params, x: Any, context: cms.Context, 
     return np.concatenate(found, axis=2)
 
 
-def alone(config: cms.Config, params: cms.Params, x: Any, context: cms.Context, level: int = 0) -> Any:
+def alone(
+    config: cms.Config, params: cms.Params, x: Any, context: cms.Context, level: int = 0
+) -> Any:
     """One level as the plain rule, which writes at every token."""
     own = config.levels[level]
-    return projection.run_tokens(own.rule, own.config, params.levels[level], x, context.states[level])[1]
+    return projection.run_tokens(
+        own.rule, own.config, params.levels[level], x, context.states[level]
+    )[1]
 
 
 def one_level(period: int) -> tuple[Any, Any]:
@@ -49,8 +61,12 @@ def twins(change: float) -> tuple[Any, Any]:
     config = block([FAST, FAST])
     params, x, context = drawn(config)
     second = params.levels[0].replaced(W_V=(1.0 + change) * params.levels[0].W_V)
-    context = cms.start(config, 2, initial=[{"M": context.states[0].M, "S": context.states[0].S}] * 2)
-    return reads(config, params.replaced(levels=(params.levels[0], second)), x, context), alone(config, params, x, context)
+    context = cms.start(
+        config, 2, initial=[{"M": context.states[0].M, "S": context.states[0].S}] * 2
+    )
+    return reads(config, params.replaced(levels=(params.levels[0], second)), x, context), alone(
+        config, params, x, context
+    )
 
 
 def silent(first_step: int) -> tuple[Any, Any]:
@@ -58,7 +74,9 @@ def silent(first_step: int) -> tuple[Any, Any]:
     config = block([{**SLOW, "period": 50}], first_step=first_step)
     params, x, context = drawn(config)
     queries = np.einsum("hid,btd->bhti", params.levels[0].W_Q, x)
-    return reads(config, params, x, context), np.einsum("bhoi,bhti->bhto", context.states[0].M, queries)
+    return reads(config, params, x, context), np.einsum(
+        "bhoi,bhti->bhto", context.states[0].M, queries
+    )
 
 
 def calls(count: int) -> tuple[Any, Any]:
@@ -66,7 +84,9 @@ def calls(count: int) -> tuple[Any, Any]:
     config = block([FAST, SLOW])
     params, x, context = drawn(config)
     by_call = cms.Config(levels=config.levels, per="call")
-    return reads(by_call, params, x, context.replaced(conductor=by_call.conductor()), count), reads(config, params, x, context)
+    return reads(by_call, params, x, context.replaced(conductor=by_call.conductor()), count), reads(
+        config, params, x, context
+    )
 
 
 def covered(tokens: int) -> tuple[Any, Any]:
@@ -75,7 +95,9 @@ def covered(tokens: int) -> tuple[Any, Any]:
     config = cms.Config(levels=levels, per="call", call_tokens=tokens)
     params, x, context = drawn(config)
     always = block([FAST, {**SLOW, "period": 1}])
-    return reads(config, params, x, context, 4), reads(always, params, x, context.replaced(conductor=always.conductor()))
+    return reads(config, params, x, context, 4), reads(
+        always, params, x, context.replaced(conductor=always.conductor())
+    )
 
 
 class Row(NamedTuple):

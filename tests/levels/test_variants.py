@@ -27,7 +27,9 @@ OTHER_PERIODS = block([{**MIXED[0], "period": 3}, {**MIXED[1], "period": 7}])
 )
 def test_a_variant_takes_what_it_is_for(variant: Any, blocks: Any) -> None:
     stack = Stack(variant=variant, blocks=blocks)
-    assert [conductor and conductor.periods for conductor in stack.conductors()] == [each and each.periods for each in blocks]
+    assert [conductor and conductor.periods for conductor in stack.conductors()] == [
+        each and each.periods for each in blocks
+    ]
     assert stack.with_levels == tuple(each for each in blocks if each is not None)
 
 
@@ -35,15 +37,54 @@ def test_a_variant_takes_what_it_is_for(variant: Any, blocks: Any) -> None:
 @pytest.mark.parametrize(
     ("variant", "blocks", "words"),
     [
-        ("basic", (ONE, TWO), "blocks: basic is one block with levels, found 2, 2 of them with levels"),
-        ("basic", (None,), "blocks: basic is one block with levels, found 1, 0 of them with levels"),
-        ("sequential", (ONE, THREE, TWO), "blocks: sequential never has fewer levels further down, found 3 in block 1 and 2 in block 2"),
-        ("sequential", (ONE, None, TWO), "blocks: sequential has levels in every block, found none in block 1"),
-        ("independent", (None, TWO), "blocks: independent has levels in every block, found none in block 0"),
-        ("hybrid", (ONE, TWO), "blocks: hybrid has blocks with levels and blocks without, found 2 with levels among 2"),
-        ("hybrid", (None, None), "blocks: hybrid has blocks with levels and blocks without, found 0 with levels among 2"),
-        ("independent", (ONE, block(MIXED[:1], first_step=1)), "counts the same steps in every block, found first_step 0, 1"),
-        ("independent", (ONE, block(MIXED[:1], d_model=6)), "blocks: d_model must be the same in all of them"),
+        (
+            "basic",
+            (ONE, TWO),
+            "blocks: basic is one block with levels, found 2, 2 of them with levels",
+        ),
+        (
+            "basic",
+            (None,),
+            "blocks: basic is one block with levels, found 1, 0 of them with levels",
+        ),
+        (
+            "sequential",
+            (ONE, THREE, TWO),
+            (
+                "blocks: sequential never has fewer levels further down, found 3 in block 1 and 2 "
+                "in block 2"
+            ),
+        ),
+        (
+            "sequential",
+            (ONE, None, TWO),
+            "blocks: sequential has levels in every block, found none in block 1",
+        ),
+        (
+            "independent",
+            (None, TWO),
+            "blocks: independent has levels in every block, found none in block 0",
+        ),
+        (
+            "hybrid",
+            (ONE, TWO),
+            "blocks: hybrid has blocks with levels and blocks without, found 2 with levels among 2",
+        ),
+        (
+            "hybrid",
+            (None, None),
+            "blocks: hybrid has blocks with levels and blocks without, found 0 with levels among 2",
+        ),
+        (
+            "independent",
+            (ONE, block(MIXED[:1], first_step=1)),
+            "counts the same steps in every block, found first_step 0, 1",
+        ),
+        (
+            "independent",
+            (ONE, block(MIXED[:1], d_model=6)),
+            "blocks: d_model must be the same in all of them",
+        ),
         ("sequential", (), "blocks"),
         ("nested", (ONE,), "nested puts levels into the optimiser, which is not here yet"),
         ("deep", (ONE,), "variant"),

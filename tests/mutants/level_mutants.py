@@ -1,4 +1,6 @@
-"""Mutants of frequency levels: schedules, frozen tokens, documents, the weights of reads, the outer loop's buffers."""
+"""Mutants of frequency levels: schedules, frozen tokens, documents, the weights of reads, the outer
+loop's buffers.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ def _active_tokens_alone(run: Any) -> Any:
     def mutated(level: Any, projected: Any, state: Any, active: Any, phi: Any) -> Any:
         reads = []
         for t in range(len(active)):
-            one = {name: None if value is None else value[:, :, t : t + 1] for name, value in projected.items()}
+            one = {
+                name: None if value is None else value[:, :, t : t + 1]
+                for name, value in projected.items()
+            }
             after, y = run(level, one, state, active[t : t + 1], phi)
             state = after if active[t] else state
             reads.append(y)
@@ -48,14 +53,16 @@ LEVEL_MUTANTS: tuple[Mutant, ...] = (
         "schedule-of-a-case-one-step-late",
         "the same in a case",
         f"{_CASES}:active",
-        Edited("schedule.first_step + np.arange(tokens)", "schedule.first_step - 1 + np.arange(tokens)"),
+        Edited(
+            "schedule.first_step + np.arange(tokens)", "schedule.first_step - 1 + np.arange(tokens)"
+        ),
         targets("case_schedule", "case_block"),
     ),
     Mutant(
         "first-step-forgotten",
         "the counter starts at 0 where it should start at 1",
         f"{_CMS}:Config.conductor",
-        Edited("first_step=self.first_step, ", ""),
+        Edited("first_step=self.first_step,", ""),
         targets("first_step"),
     ),
     Mutant(
@@ -84,7 +91,8 @@ LEVEL_MUTANTS: tuple[Mutant, ...] = (
         "the counter starts again where a document does",
         f"{_CMS}:run",
         Edited(
-            "conductor=context.conductor.advanced(T)", "conductor=(config.conductor() if starts.any() else context.conductor).advanced(T)"
+            "conductor=context.conductor.advanced(T)",
+            "conductor=(config.conductor() if starts.any() else context.conductor).advanced(T)",
         ),
         targets("step_at_a_boundary", "calls"),
     ),
@@ -99,7 +107,9 @@ LEVEL_MUTANTS: tuple[Mutant, ...] = (
         "boundary-keeps-the-window",
         "a document starts with the window of the one before",
         f"{_LEVEL}:run_level",
-        Edited("state = level.rule.restart(level.config, origin)", "state = state.replaced(M=origin.M)"),
+        Edited(
+            "state = level.rule.restart(level.config, origin)", "state = state.replaced(M=origin.M)"
+        ),
         targets("documents"),
     ),
     Mutant(
@@ -141,7 +151,10 @@ LEVEL_MUTANTS: tuple[Mutant, ...] = (
         "masked-counts-frozen-levels",
         "the masked weights are normalised over all levels",
         f"{_CMS}:combining",
-        Edited("e / ops.sum(e, axis=-1, keepdims=True)", "e / ops.sum(ops.exp(logits - top), axis=-1, keepdims=True)"),
+        Edited(
+            "e / ops.sum(e, axis=-1, keepdims=True)",
+            "e / ops.sum(ops.exp(logits - top), axis=-1, keepdims=True)",
+        ),
         targets("masked"),
     ),
     Mutant(
@@ -183,14 +196,20 @@ LEVEL_MUTANTS: tuple[Mutant, ...] = (
         "buffer-keeps-what-it-applied",
         "a buffer is not emptied",
         f"{_BUFFERS}:add",
-        Edited("Pending(buffer.cleared(), total, health)", "Pending(buffer.replaced(total=total), total, health)"),
+        Edited(
+            "Pending(buffer.cleared(), total, health)",
+            "Pending(buffer.replaced(total=total), total, health)",
+        ),
         targets("buffer"),
     ),
     Mutant(
         "buffer-drops-the-last-gradient",
         "the gradient of the step that applies is left out",
         f"{_BUFFERS}:add",
-        Edited("Pending(buffer.cleared(), total, health)", "Pending(buffer.cleared(), buffer.total or total, health)"),
+        Edited(
+            "Pending(buffer.cleared(), total, health)",
+            "Pending(buffer.cleared(), buffer.total or total, health)",
+        ),
         targets("buffer"),
     ),
     Mutant(

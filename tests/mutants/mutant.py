@@ -58,10 +58,15 @@ class Edited:
         bare = inspect.unwrap(getattr(function, "function", function))  # under an op, or a cache
         text = textwrap.dedent(inspect.getsource(bare))
         if text.count(self.old) != 1:
-            raise ValueError(f"{bare.__module__}.{bare.__qualname__}: {text.count(self.old)} places read {self.old!r}, one is needed")
+            raise ValueError(
+                f"{bare.__module__}.{bare.__qualname__}: {text.count(self.old)} places read "
+                f"{self.old!r}, one is needed"
+            )
         tree = ast.parse(text.replace(self.old, self.new))
         tree.body[0].decorator_list = []  # type: ignore[attr-defined]
-        code = compile(tree, f"<mutant of {bare.__qualname__}>", "exec")  # inherits this file's deferred annotations
+        code = compile(
+            tree, f"<mutant of {bare.__qualname__}>", "exec"
+        )  # inherits this file's deferred annotations
         namespace: dict[str, Any] = {}
         exec(code, bare.__globals__, namespace)
         bare.__code__ = namespace[bare.__name__].__code__

@@ -1,7 +1,9 @@
-"""Mutants: one module attribute with a replacement, or one convention value, and the tests that must reject it.
+"""Mutants: one module attribute with a replacement, or one convention value, and the tests that
+must reject it.
 
-A replacement is the same function with one piece of its text edited, a function of the original, or a constant.
-Legal variants are the counterpart: other ways to compute the same, which no test may reject.
+A replacement is the same function with one piece of its text edited, a function of the original, or
+a constant. Legal variants are the counterpart: other ways to compute the same, which no test may
+reject.
 """
 
 from __future__ import annotations
@@ -19,14 +21,20 @@ from tests.mutants.parallel_mutants import PARALLEL, PARALLEL_LEGAL
 
 
 def forced(**axes: Any) -> Change:
-    """Evaluation under these convention values in place of the case's; newton_schulz takes single keys."""
+    """Evaluation under these convention values in place of the case's; newton_schulz takes single
+    keys.
+    """
 
     def change(results: Any) -> Any:
         def mutated(inputs: Any, case: Any, **form: Any) -> Any:
             values = dict(axes)
             if isinstance(values.get("newton_schulz"), dict):
-                values["newton_schulz"] = case.convention.newton_schulz.replaced(**values["newton_schulz"])
-            return results(inputs, case.replaced(convention=case.convention.replaced(**values)), **form)
+                values["newton_schulz"] = case.convention.newton_schulz.replaced(
+                    **values["newton_schulz"]
+                )
+            return results(
+                inputs, case.replaced(convention=case.convention.replaced(**values)), **form
+            )
 
         return mutated
 
@@ -38,10 +46,14 @@ def convention(name: str, what: str, tests: tuple[str, ...], **axes: Any) -> Mut
 
 
 def rule_part(rule: str, **parts: Callable[[Any], Any]) -> Change:
-    """The table of rules with some functions of one rule replaced by functions of the original ones."""
+    """The table of rules with some functions of one rule replaced by functions of the original
+    ones.
+    """
 
     def change(rules: Any) -> Any:
-        rules[rule] = rules[rule]._replace(**{name: make(getattr(rules[rule], name)) for name, make in parts.items()})
+        rules[rule] = rules[rule]._replace(
+            **{name: make(getattr(rules[rule], name)) for name, make in parts.items()}
+        )
         return dict(rules)  # modules hold the table itself, which has changed too
 
     return change
@@ -53,7 +65,9 @@ def pullback(position: int, rule: Callable[..., Any]) -> Change:
 
 
 def no_gradient(*fields: str) -> Change:
-    """`update` whose result has the same value, but passes no gradient to these fields of the state."""
+    """`update` whose result has the same value, but passes no gradient to these fields of the
+    state.
+    """
 
     def change(update: Any) -> Any:
         def mutated(config: Any, state: Any, *args: Any) -> Any:
@@ -65,7 +79,7 @@ def no_gradient(*fields: str) -> Change:
     return change
 
 
-# -- tests by name ------------------------------------------------------------------------------------
+# -- tests by name ---------------------------------------------------------------------------------
 
 _TARGETS = "tests/mutants/test_targets.py"
 _REDUCTIONS = "tests/reductions/test_reductions.py"
@@ -95,7 +109,7 @@ def target(*names: str) -> tuple[str, ...]:
     return tuple(f"{_TARGETS}::test_{name}" for name in names)
 
 
-# -- replacements that are not an edit ----------------------------------------------------------------
+# -- replacements that are not an edit -------------------------------------------------------------
 
 
 def _gelu_erf(x: Any) -> Any:
@@ -104,7 +118,9 @@ def _gelu_erf(x: Any) -> Any:
 
 
 def _transposed_cotangent(backward: Any) -> Any:
-    return lambda S, g, settings: backward(S, g.swapaxes(-1, -2) if g.shape[-1] == g.shape[-2] else g, settings)
+    return lambda S, g, settings: backward(
+        S, g.swapaxes(-1, -2) if g.shape[-1] == g.shape[-2] else g, settings
+    )
 
 
 def _straight_through(backward: Any) -> Any:
@@ -120,7 +136,9 @@ def _nothing(y: Any, a: Any, b: Any) -> Any:
 
 
 def _reversed_weights(made: Any) -> Any:
-    return lambda config, tokens, state: [None if each is None else each[..., ::-1, :] for each in made(config, tokens, state)]
+    return lambda config, tokens, state: [
+        None if each is None else each[..., ::-1, :] for each in made(config, tokens, state)
+    ]
 
 
 def _without_phase(initial: Any) -> Any:
@@ -131,7 +149,13 @@ def _without_phase(initial: Any) -> Any:
 
 def _without_reference(initial: Any) -> Any:
     def mutated(module: Any, config: Any, inputs: Any, case: Any, tokens: Any) -> Any:
-        return initial(module, config, {name: value for name, value in inputs.items() if name != "in/M_ref"}, case, tokens)
+        return initial(
+            module,
+            config,
+            {name: value for name, value in inputs.items() if name != "in/M_ref"},
+            case,
+            tokens,
+        )
 
     return mutated
 
@@ -140,7 +164,10 @@ def _untransposed_states(outputs: Any) -> Any:
     def mutated(config: Any, inputs: Any, case: Any, tokens: Any, state: Any, y: Any) -> Any:
         made, position = outputs(config, inputs, case, tokens, state, y)
         swap = case.convention.layout == "transposed"
-        return {name: value.swapaxes(-1, -2) if swap and name in ("out/M", "out/S") else value for name, value in made.items()}, position
+        return {
+            name: value.swapaxes(-1, -2) if swap and name in ("out/M", "out/S") else value
+            for name, value in made.items()
+        }, position
 
     return mutated
 
@@ -165,7 +192,11 @@ def _empty_places(run: Any) -> Any:
 
 def _without_history(with_window: Any) -> Any:
     def mutated(config: Any, inputs: Any, *more: Any) -> Any:
-        return with_window(config, {name: value for name, value in inputs.items() if not name.startswith("in/window_")}, *more)
+        return with_window(
+            config,
+            {name: value for name, value in inputs.items() if not name.startswith("in/window_")},
+            *more,
+        )
 
     return mutated
 
@@ -187,7 +218,9 @@ def _associated(X: Any, table: Any) -> None:
 def _einsum(a: Any, b: Any) -> Any:
     left = "...ij" if a.ndim > 1 else "j"
     right = "...jk" if b.ndim > 1 else "j"
-    return np.einsum(f"{left},{right}->...{'i' if a.ndim > 1 else ''}{'k' if b.ndim > 1 else ''}", a, b)
+    return np.einsum(
+        f"{left},{right}->...{'i' if a.ndim > 1 else ''}{'k' if b.ndim > 1 else ''}", a, b
+    )
 
 
 def forced_transpose(kind: str) -> Change:
@@ -204,27 +237,68 @@ def forced_transpose(kind: str) -> Change:
     return change
 
 
-# -- the list -----------------------------------------------------------------------------------------
+# -- the list --------------------------------------------------------------------------------------
 
-_OMEGA, _RUN, _NS = "atlas_ref.rules.omega", "atlas_ref.rules.sequence", "atlas_ref.parts.newton_schulz"
+_OMEGA, _RUN, _NS = (
+    "atlas_ref.rules.omega",
+    "atlas_ref.rules.sequence",
+    "atlas_ref.parts.newton_schulz",
+)
 
 CONVENTIONS: tuple[Mutant, ...] = (
-    convention("forget-for-retain", "the retain gate's value is forgotten", values("omega", "delta"), gate="forget"),
-    convention("retain-for-forget", "the forget gate's value is kept", values("forget"), gate="retain"),
-    convention("rate-inside-only", "the rate in the momentum alone, under Newton-Schulz", values("omega"), rate="momentum"),
-    convention("rate-outside", "the rate at the memory instead of the momentum", values("titans"), rate="memory"),
-    convention("rate-twice", "the rate squared: in the momentum and at the memory", values("omega-plain", "titans"), rate="both"),
+    convention(
+        "forget-for-retain",
+        "the retain gate's value is forgotten",
+        values("omega", "delta"),
+        gate="forget",
+    ),
+    convention(
+        "retain-for-forget", "the forget gate's value is kept", values("forget"), gate="retain"
+    ),
+    convention(
+        "rate-inside-only",
+        "the rate in the momentum alone, under Newton-Schulz",
+        values("omega"),
+        rate="momentum",
+    ),
+    convention(
+        "rate-outside",
+        "the rate at the memory instead of the momentum",
+        values("titans"),
+        rate="memory",
+    ),
+    convention(
+        "rate-twice",
+        "the rate squared: in the momentum and at the memory",
+        values("omega-plain", "titans"),
+        rate="both",
+    ),
     convention(
         "factor-two",
         "the gradient of |e|^2 instead of |e|^2 / 2",
         values("omega-plain", "delta") + recorded("fla_delta"),
         gradient_scale=2.0,
     ),
-    convention("order-swapped", "the window sums momenta", values("omega-plain", "omega"), order="momentum_then_window"),
+    convention(
+        "order-swapped",
+        "the window sums momenta",
+        values("omega-plain", "omega"),
+        order="momentum_then_window",
+    ),
     convention("read-before-write", "y_t reads M_(t-1)", values("omega", "hebbian"), read="before"),
-    convention("frozen-for-running", "errors under the memory at the start of the call", values("omega", "delta"), reference="call_start"),
+    convention(
+        "frozen-for-running",
+        "errors under the memory at the start of the call",
+        values("omega", "delta"),
+        reference="call_start",
+    ),
     convention("no-error", "errors under a zero memory", values("omega-plain"), reference="zero"),
-    convention("decay-before-error", "the error under the decayed memory", values("omega-plain", "delta"), decay="before_error"),
+    convention(
+        "decay-before-error",
+        "the error under the decayed memory",
+        values("omega-plain", "delta"),
+        decay="before_error",
+    ),
     convention(
         "decay-after-error",
         "the error under the memory before its decay",
@@ -232,19 +306,65 @@ CONVENTIONS: tuple[Mutant, ...] = (
         decay="after_error",
     ),
     convention("value-plus", "the residual M phi + v", values("omega", "delta"), value_sign="plus"),
-    convention("momentum-sign-flip", "S holds the negative gradient", values("omega-plain", "titans"), momentum_sign="minus"),
+    convention(
+        "momentum-sign-flip",
+        "S holds the negative gradient",
+        values("omega-plain", "titans"),
+        momentum_sign="minus",
+    ),
     convention("ascent", "M moves up the gradient", values("omega", "delta"), direction="ascent"),
-    convention("carry-for-recompute", "old window tokens keep their residual", values("recompute"), window_at_boundary="carry"),
-    convention("cut-for-recompute", "old window tokens are dropped", values("recompute"), window_at_boundary="cut"),
-    convention("recompute-for-cut", "old window tokens stay", values("cut"), window_at_boundary="recompute"),
-    convention("spans-from-multiples", "spans counted from 1", values("recompute"), span_origin="multiple"),
-    convention("spans-from-first", "spans counted from the first token", values("multiple"), span_origin="first"),
-    convention("edge-renormalised", "weights grow at the edge", values("omega-plain"), window_edge="renormalise"),
-    convention("query-scale-missing", "phi(q) without 1/sqrt(d_in)", values("query-scale"), query_scale=1.0),
-    convention("norm-before-for-after", "the norm before the feature map", values("norm-after"), norm_place="before_phi"),
-    convention("written-back", "S is replaced by its Newton-Schulz image", values("omega"), newton_schulz={"argument": "written_back"}),
+    convention(
+        "carry-for-recompute",
+        "old window tokens keep their residual",
+        values("recompute"),
+        window_at_boundary="carry",
+    ),
+    convention(
+        "cut-for-recompute",
+        "old window tokens are dropped",
+        values("recompute"),
+        window_at_boundary="cut",
+    ),
+    convention(
+        "recompute-for-cut", "old window tokens stay", values("cut"), window_at_boundary="recompute"
+    ),
+    convention(
+        "spans-from-multiples", "spans counted from 1", values("recompute"), span_origin="multiple"
+    ),
+    convention(
+        "spans-from-first",
+        "spans counted from the first token",
+        values("multiple"),
+        span_origin="first",
+    ),
+    convention(
+        "edge-renormalised",
+        "weights grow at the edge",
+        values("omega-plain"),
+        window_edge="renormalise",
+    ),
+    convention(
+        "query-scale-missing", "phi(q) without 1/sqrt(d_in)", values("query-scale"), query_scale=1.0
+    ),
+    convention(
+        "norm-before-for-after",
+        "the norm before the feature map",
+        values("norm-after"),
+        norm_place="before_phi",
+    ),
+    convention(
+        "written-back",
+        "S is replaced by its Newton-Schulz image",
+        values("omega"),
+        newton_schulz={"argument": "written_back"},
+    ),
     convention("ns-four-steps", "four steps of five", values("omega"), newton_schulz={"steps": 4}),
-    convention("ns-no-eps", "the norm without eps", values("ns-near-eps") + recorded("mag_ns_6x10_5"), newton_schulz={"eps": 0.0}),
+    convention(
+        "ns-no-eps",
+        "the norm without eps",
+        values("ns-near-eps") + recorded("mag_ns_6x10_5"),
+        newton_schulz={"eps": 0.0},
+    ),
 )
 
 FORWARD: tuple[Mutant, ...] = (
@@ -294,7 +414,13 @@ FORWARD: tuple[Mutant, ...] = (
         "window-off-by-one",
         "the oldest token of the window is left out",
         f"{_OMEGA}:_weights",
-        Edited("s = _scale(config)", "s = _scale(config); weights = ops.where(np.arange(config.window)[:, None] > 0, weights, 0.0)"),
+        Edited(
+            "s = _scale(config)",
+            (
+                "s = _scale(config); weights = ops.where(np.arange(config.window)[:, None] > 0, "
+                "weights, 0.0)"
+            ),
+        ),
         values("omega", "omega-plain"),
     ),
     Mutant(
@@ -315,14 +441,19 @@ FORWARD: tuple[Mutant, ...] = (
         "momentum-absent-is-one",
         "without a momentum gate momentum is 1",
         f"{_OMEGA}:_momentum",
-        Edited("return signed if gates.momentum is None", "return S + signed if gates.momentum is None"),
+        Edited(
+            "return signed if gates.momentum is None", "return S + signed if gates.momentum is None"
+        ),
         values("omega-still") + reductions("omega-delta"),
     ),
     Mutant(
         "titans-momentum-absent-is-one",
         "the same in Titans",
         "atlas_ref.rules.titans_lmm:update",
-        Edited("S = to_momentum if gates.momentum is None", "S = state.S + to_momentum if gates.momentum is None"),
+        Edited(
+            "S = to_momentum if gates.momentum is None",
+            "S = state.S + to_momentum if gates.momentum is None",
+        ),
         values("titans-still") + reductions("titans-delta-momentum"),
     ),
     Mutant(
@@ -339,7 +470,13 @@ FORWARD: tuple[Mutant, ...] = (
         _decays_after,
         values("omega-plain") + reductions("omega-titans"),
     ),
-    Mutant("omega-ascends", "the update is added", f"{_OMEGA}:_moved", _ascent, values("omega") + reductions("omega-titans")),
+    Mutant(
+        "omega-ascends",
+        "the update is added",
+        f"{_OMEGA}:_moved",
+        _ascent,
+        values("omega") + reductions("omega-titans"),
+    ),
     Mutant(
         "delta-adds",
         "the Delta rule adds its gradient",
@@ -351,7 +488,10 @@ FORWARD: tuple[Mutant, ...] = (
         "hebbian-corrects",
         "the Hebbian rule subtracts what it predicts",
         "atlas_ref.rules.hebbian:write",
-        Edited("memory + ops.outer(v, k)", "memory + ops.outer(v - (state.M @ ops.expand_dims(k, -1))[..., 0], k)"),
+        Edited(
+            "memory + ops.outer(v, k)",
+            "memory + ops.outer(v - (state.M @ ops.expand_dims(k, -1))[..., 0], k)",
+        ),
         values("hebbian") + reductions("delta-hebbian"),
     ),
     Mutant(
@@ -379,11 +519,20 @@ FORWARD: tuple[Mutant, ...] = (
         "inactive-decays",
         "an inactive token decays the memory",
         "atlas_ref.rules:RULES",
-        rule_part("omega", rest=lambda rest: lambda config, state, *token: rest(config, state.replaced(M=0.9 * state.M), *token)),
+        rule_part(
+            "omega",
+            rest=lambda rest: (
+                lambda config, state, *token: rest(config, state.replaced(M=0.9 * state.M), *token)
+            ),
+        ),
         values("pulse"),
     ),
     Mutant(
-        "inactive-not-in-window", "an inactive token leaves an empty place in the window", f"{_RUN}:run", _empty_places, values("pulse")
+        "inactive-not-in-window",
+        "an inactive token leaves an empty place in the window",
+        f"{_RUN}:run",
+        _empty_places,
+        values("pulse"),
     ),
     Mutant(
         "reset-keeps-window",
@@ -403,7 +552,9 @@ FORWARD: tuple[Mutant, ...] = (
         "call-end-of-call",
         "call_end reads the end of the call, not of the packed sequence",
         f"{_RUN}:_each_token",
-        Edited("reads.add(state, *waiting)\n            waiting, state = [], fresh", "state = fresh"),
+        Edited(
+            "reads.add(state, *waiting)\n            waiting, state = [], fresh", "state = fresh"
+        ),
         values("call-end"),
     ),
     Mutant(
@@ -424,7 +575,10 @@ FORWARD: tuple[Mutant, ...] = (
         "carry-recomputes",
         "stored residuals are not used",
         f"{_OMEGA}:_residual",
-        Edited("return ops.where(_older(config, state), stored, residual), stored", "return residual, stored"),
+        Edited(
+            "return ops.where(_older(config, state), stored, residual), stored",
+            "return residual, stored",
+        ),
         values("carry"),
     ),
     Mutant(
@@ -462,7 +616,10 @@ FORWARD: tuple[Mutant, ...] = (
         "gate-pulled-to-the-time",
         "the sweep gives the gate of time t what every token of its window is due",
         "atlas_ref.parts.window:_lags",
-        Edited("padded_bar[..., window - 1 - j : window - 1 - j + T]", "padded_bar[..., window - 1 : window - 1 + T]"),
+        Edited(
+            "padded_bar[..., window - 1 - j : window - 1 - j + T]",
+            "padded_bar[..., window - 1 : window - 1 + T]",
+        ),
         gradients("window-gate-window_gate"),
     ),
     Mutant(
@@ -471,7 +628,10 @@ FORWARD: tuple[Mutant, ...] = (
         "atlas_ref.parts.window:renormalised",
         Edited(
             "ops.where(exists, weights, 0.0)",
-            "ops.where(exists, ops.ones_like(weights) * ops.sum(weights, axis=-1, keepdims=True) / weights.shape[-1], 0.0)",
+            (
+                "ops.where(exists, ops.ones_like(weights) * ops.sum(weights, axis=-1, "
+                "keepdims=True) / weights.shape[-1], 0.0)"
+            ),
         ),
         values("renormalise"),
     ),
@@ -486,14 +646,19 @@ FORWARD: tuple[Mutant, ...] = (
         "sigmoid-for-softplus",
         "the rate by sigmoid",
         "atlas_ref.parts.gates:compute",
-        Edited('ops.softplus(pre) if name == "step_size" else ops.sigmoid(pre)', "ops.sigmoid(pre)"),
+        Edited(
+            'ops.softplus(pre) if name == "step_size" else ops.sigmoid(pre)', "ops.sigmoid(pre)"
+        ),
         values("token", "token-titans") + reductions("token-projected"),
     ),
     Mutant(
         "gate-reads-features",
         "gates read phi(k)",
         "atlas_ref.layers.projection:project",
-        Edited("gated_key = normalised(k, convention.k_norm)", "gated_key = feature_maps.apply(config.feature_map, params.phi, k)"),
+        Edited(
+            "gated_key = normalised(k, convention.k_norm)",
+            "gated_key = feature_maps.apply(config.feature_map, params.phi, k)",
+        ),
         values("token-norm"),
     ),
     Mutant(
@@ -517,13 +682,28 @@ FORWARD: tuple[Mutant, ...] = (
         Edited('parameters["window_logits"])', 'parameters["window_logits"], axis=0)'),
         values("token-softmax"),
     ),
-    Mutant("norms-without-eps", "norms divide by the bare length", f"{_RUN}:NORM_EPS", constant(0.0), values("norms")),
-    Mutant("rms-is-l2", "rms divides by the length", f"{_RUN}:normalised", Edited("total * (1.0 / x.shape[-1])", "total"), values("norms")),
+    Mutant(
+        "norms-without-eps",
+        "norms divide by the bare length",
+        f"{_RUN}:NORM_EPS",
+        constant(0.0),
+        values("norms"),
+    ),
+    Mutant(
+        "rms-is-l2",
+        "rms divides by the length",
+        f"{_RUN}:normalised",
+        Edited("total * (1.0 / x.shape[-1])", "total"),
+        values("norms"),
+    ),
     Mutant(
         "queries-not-mapped",
         "queries meet the memory without phi",
         f"{_RUN}:features",
-        Edited("mapped(config, phi, tokens.q, convention.q_norm)", "tokens.q @ np.eye(tokens.q.shape[-1], config.d_phi)"),
+        Edited(
+            "mapped(config, phi, tokens.q, convention.q_norm)",
+            "tokens.q @ np.eye(tokens.q.shape[-1], config.d_phi)",
+        ),
         values("mapped"),
     ),
     Mutant(
@@ -540,12 +720,20 @@ FORWARD: tuple[Mutant, ...] = (
         Edited("axis=-2)[..., -n:, :]", "axis=-2)[..., :n, :]"),
         values("omega-plain") + split("omega-plain"),
     ),
-    Mutant("gelu-erf", "gelu with erf for its tanh form", "tape.ops:gelu", constant(_gelu_erf), values("map-residual_mlp")),
+    Mutant(
+        "gelu-erf",
+        "gelu with erf for its tanh form",
+        "tape.ops:gelu",
+        constant(_gelu_erf),
+        values("map-residual_mlp"),
+    ),
     Mutant(
         "polynomial-unweighted",
         "monomials without their multinomial",
         "atlas_ref.parts.feature_maps:_monomial_blocks",
-        Edited("math.factorial(degree) // math.prod(math.factorial(t.count(i)) for i in set(t))", "1"),
+        Edited(
+            "math.factorial(degree) // math.prod(math.factorial(t.count(i)) for i in set(t))", "1"
+        ),
         values("map-polynomial"),
     ),
     Mutant(
@@ -559,7 +747,10 @@ FORWARD: tuple[Mutant, ...] = (
         "monomials-both-halves",
         "x_i x_j for i < j only",
         "atlas_ref.parts.feature_maps:_monomials",
-        Edited("ops.index(x, (..., i)) * ops.index(x, (..., j))", "ops.index(x, (..., i)) * ops.index(x, (..., j)) * (i != j)"),
+        Edited(
+            "ops.index(x, (..., i)) * ops.index(x, (..., j))",
+            "ops.index(x, (..., i)) * ops.index(x, (..., j)) * (i != j)",
+        ),
         values("map-monomials"),
     ),
     Mutant(
@@ -594,7 +785,11 @@ BACKWARD: tuple[Mutant, ...] = (
         gradients("ns-G", "omega-k"),
     ),
     Mutant(
-        "ns-straight-through", "the backward passes the cotangent on", f"{_NS}:_backward", _straight_through, gradients("ns-G", "omega-S0")
+        "ns-straight-through",
+        "the backward passes the cotangent on",
+        f"{_NS}:_backward",
+        _straight_through,
+        gradients("ns-G", "omega-S0"),
     ),
     Mutant(
         "ns-no-norm-jacobian",
@@ -663,7 +858,9 @@ BACKWARD: tuple[Mutant, ...] = (
         "sweep-overwrites",
         "the last use of a variable replaces the others",
         "tape.core:sweep",
-        Edited("cotangent[parent] = part if have is None else have + part", "cotangent[parent] = part"),
+        Edited(
+            "cotangent[parent] = part if have is None else have + part", "cotangent[parent] = part"
+        ),
         target("uses_of_a_variable_add_up") + gradients("titans-k"),
     ),
     Mutant(
@@ -698,7 +895,10 @@ BACKWARD: tuple[Mutant, ...] = (
         "checkpoint-captures",
         "checkpoint lets a captured variable through",
         "tape.transforms:checkpoint",
-        Edited("with sealed(reason):\n                value = flat(*arrays)", "value = ops.stop_gradient(flat(*arrays))"),
+        Edited(
+            "with sealed(reason):\n                value = flat(*arrays)",
+            "value = ops.stop_gradient(flat(*arrays))",
+        ),
         target("a_checkpoint_refuses_what_it_would_lose"),
     ),
     Mutant(
@@ -756,7 +956,10 @@ BACKWARD: tuple[Mutant, ...] = (
         f"{_OMEGA}:_update",
         Edited(
             "(weights * residual)",
-            "(weights * (ops.stop_gradient(residual) + ops.stop_gradient(weights) * (residual - ops.stop_gradient(residual))))",
+            (
+                "(weights * (ops.stop_gradient(residual) + ops.stop_gradient(weights) * (residual "
+                "- ops.stop_gradient(residual))))"
+            ),
         ),
         gradients("omega-plain-M0", "omega-plain-v"),
     ),
@@ -778,7 +981,10 @@ BACKWARD: tuple[Mutant, ...] = (
         "gates-no-gradient",
         "gates pass no gradient to keys and values",
         "atlas_ref.parts.gates:compute",
-        Edited("kv = ops.concatenate([k, v], axis=-1)", "kv = ops.stop_gradient(ops.concatenate([k, v], axis=-1))"),
+        Edited(
+            "kv = ops.concatenate([k, v], axis=-1)",
+            "kv = ops.stop_gradient(ops.concatenate([k, v], axis=-1))",
+        ),
         gradients("token-x", "token-param/W_K", "token-param/W_V"),
     ),
 )
@@ -786,7 +992,7 @@ BACKWARD: tuple[Mutant, ...] = (
 MUTANTS: tuple[Mutant, ...] = (*CONVENTIONS, *FORWARD, *BACKWARD, *PARALLEL, *LEVEL_MUTANTS)
 
 
-# -- legal variants -----------------------------------------------------------------------------------
+# -- legal variants --------------------------------------------------------------------------------
 
 LEGAL: tuple[Mutant, ...] = (
     Mutant(
@@ -794,7 +1000,8 @@ LEGAL: tuple[Mutant, ...] = (
         "tall matrices are not transposed",
         "atlas_ref.oracle.evaluate:results",
         forced_transpose("never"),
-        values("ns", "ns-tall", "omega", "nesterov", "accumulated") + gradients("ns-tall-G", "omega-k"),
+        values("ns", "ns-tall", "omega", "nesterov", "accumulated")
+        + gradients("ns-tall-G", "omega-k"),
     ),
     Mutant(
         "ns-other-association",
@@ -816,7 +1023,9 @@ LEGAL: tuple[Mutant, ...] = (
         "tape.ops:sum.function",
         lambda total: (
             lambda x, axis=None, keepdims=False: (
-                total(x[::-1], axis=axis, keepdims=keepdims) if np.ndim(x) and axis is None else total(x, axis=axis, keepdims=keepdims)
+                total(x[::-1], axis=axis, keepdims=keepdims)
+                if np.ndim(x) and axis is None
+                else total(x, axis=axis, keepdims=keepdims)
             )
         ),
         values("omega", "norms") + gradients("omega-k"),
@@ -825,8 +1034,12 @@ LEGAL: tuple[Mutant, ...] = (
         "window-sum-newest-first",
         "the window's gradient summed from the newest token",
         f"{_OMEGA}:_update",
-        Edited("(weights * residual).swapaxes(-1, -2) @ keys", "ops.flip(weights * residual, -2).swapaxes(-1, -2) @ ops.flip(keys, -2)"),
-        values("omega-plain", "omega", "carry") + gradients("omega-plain-k", "omega-plain-window_weights"),
+        Edited(
+            "(weights * residual).swapaxes(-1, -2) @ keys",
+            "ops.flip(weights * residual, -2).swapaxes(-1, -2) @ ops.flip(keys, -2)",
+        ),
+        values("omega-plain", "omega", "carry")
+        + gradients("omega-plain-k", "omega-plain-window_weights"),
     ),
     *PARALLEL_LEGAL,
 )

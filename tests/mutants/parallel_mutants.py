@@ -1,4 +1,6 @@
-"""Mutants of the parallel forms, and other ways to compute the same; `mutants.py` joins them to its lists."""
+"""Mutants of the parallel forms, and other ways to compute the same; `mutants.py` joins them to its
+lists.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ def target(*names: str) -> tuple[str, ...]:
     return tuple(f"{_TARGETS}::test_{name}" for name in names)
 
 
-# -- replacements that are not an edit ----------------------------------------------------------------
+# -- replacements that are not an edit -------------------------------------------------------------
 
 
 def _columns_not_shifted(rows: Any) -> Any:
@@ -40,8 +42,18 @@ def _window_of_the_sequence_before(packed: Any) -> Any:
         whole = whole.whole()
         for anew, one in packed(rule, config, tokens, state, phi):
             one = one.whole()
-            own, seen = slice(first, first + one.length), slice(first, first + one.length + one.window - 1)
-            yield anew, one._replace(keys=whole.keys[..., seen, :], values=whole.values[..., seen, :], weights=whole.weights[..., own, :])
+            own, seen = (
+                slice(first, first + one.length),
+                slice(first, first + one.length + one.window - 1),
+            )
+            yield (
+                anew,
+                one._replace(
+                    keys=whole.keys[..., seen, :],
+                    values=whole.values[..., seen, :],
+                    weights=whole.weights[..., own, :],
+                ),
+            )
             first += one.length
 
     return mutated
@@ -65,7 +77,9 @@ def _newton_schulz_first(block: Any) -> Any:
 
     def mutated(config: Any, *more: Any) -> Any:
         settings = config.convention.newton_schulz_settings
-        module._running = lambda S, momentum, rate_in, g: running(S, momentum, rate_in, orthogonal(g, settings))
+        module._running = lambda S, momentum, rate_in, g: running(
+            S, momentum, rate_in, orthogonal(g, settings)
+        )
         module.newton_schulz = lambda S, settings: S
         return block(config, *more)
 
@@ -74,12 +88,18 @@ def _newton_schulz_first(block: Any) -> Any:
 
 def _any_chunk(chunk: int | None) -> Change:
     """Evaluation in chunks of this length in place of the requested one."""
-    return lambda results: lambda inputs, case, *, form="sequential", chunk_=chunk, **asked: results(inputs, case, form=form, chunk=chunk_)
+    return lambda results: (
+        lambda inputs, case, *, form="sequential", chunk_=chunk, **asked: results(
+            inputs, case, form=form, chunk=chunk_
+        )
+    )
 
 
 def _twin(block: Any) -> Any:
     """A segment of groups in tape ops, without a backward by hand."""
-    return lambda layouts, plain: lambda inputs: segment._named(layouts[0], segment._plain(layouts, plain)(*inputs))
+    return lambda layouts, plain: (
+        lambda inputs: segment._named(layouts[0], segment._plain(layouts, plain)(*inputs))
+    )
 
 
 def _one_memory_a_part(partition: Any) -> Any:
@@ -102,7 +122,9 @@ def _poisoned(empty: Any) -> Any:
 
 
 def _no_work_space(empty: Any) -> Any:
-    return lambda self, shape, like, kind=None: np.empty(shape, like.dtype if kind is None else kind)
+    return lambda self, shape, like, kind=None: np.empty(
+        shape, like.dtype if kind is None else kind
+    )
 
 
 def _by_substitution(inverse: Any) -> Any:
@@ -131,22 +153,38 @@ def _one_after_the_other(values: Any) -> Any:
     return mutated
 
 
-# -- the list -----------------------------------------------------------------------------------------
+# -- the list --------------------------------------------------------------------------------------
 
 _COEFFICIENTS, _MASKED, _MASKED_BACKWARD = (
     "atlas_ref.engine.group.coefficients",
     "atlas_ref.engine.masked.forward",
     "atlas_ref.engine.masked.backward",
 )
-_FOLDED, _FROZEN, _RUNNING = "atlas_ref.engine.folded.layout", "atlas_ref.engine.folded.frozen", "atlas_ref.engine.folded.running"
+_MASKED_ROWS, _GATES_BACKWARD, _ASSOCIATIVE = (
+    "atlas_ref.engine.masked.rows",
+    "atlas_ref.engine.masked.gates_backward",
+    "atlas_ref.engine.associative_scan",
+)
+_FOLDED, _FROZEN, _RUNNING = (
+    "atlas_ref.engine.folded.layout",
+    "atlas_ref.engine.folded.frozen",
+    "atlas_ref.engine.folded.running",
+)
 _FOLDED_COTANGENTS, _FOLDED_BACKWARD, _BLOCKS = (
     "atlas_ref.engine.folded.cotangents",
     "atlas_ref.engine.folded.backward",
     "atlas_ref.engine.group.coefficient_blocks",
 )
-_ROWS, _ROWS_BACK = f"{_COEFFICIENTS}:coefficient_rows", f"{_COEFFICIENTS}:coefficient_rows_backward"
+_ROWS, _ROWS_BACK = (
+    f"{_COEFFICIENTS}:coefficient_rows",
+    f"{_COEFFICIENTS}:coefficient_rows_backward",
+)
 _NS, _FIRST = "atlas_ref.forms.newton_schulz_blocks", "atlas_ref.forms.momentum_then_window"
-_SCAN, _ATLAS, _KERNEL = "atlas_ref.forms.scan", "atlas_ref.forms.atlas_parallel", "atlas_ref.forms.kernel_steps"
+_SCAN, _ATLAS, _KERNEL = (
+    "atlas_ref.forms.scan",
+    "atlas_ref.forms.atlas_parallel",
+    "atlas_ref.forms.kernel_steps",
+)
 
 COEFFICIENTS: tuple[Mutant, ...] = (
     Mutant(
@@ -160,7 +198,10 @@ COEFFICIENTS: tuple[Mutant, ...] = (
         "newest-column-decays-plain",
         "the same without momentum",
         _ROWS,
-        Edited("own = D_now[..., first:]\n            own += enter[t]", "own = D_now[..., first:]\n            own += r[t] * enter[t]"),
+        Edited(
+            "own = D_now[..., first:]\n            own += enter[t]",
+            "own = D_now[..., first:]\n            own += r[t] * enter[t]",
+        ),
         values("frozen-delta", "hebbian", "exact-delta"),
     ),
     Mutant(
@@ -195,14 +236,20 @@ COEFFICIENTS: tuple[Mutant, ...] = (
         "momentum-of-the-token-before",
         "the momentum gate is one token late",
         _ROWS,
-        Edited("np.multiply(X[t, ..., :seen], m[t], out", "np.multiply(X[t, ..., :seen], m[max(t - 1, 0)], out"),
+        Edited(
+            "np.multiply(X[t, ..., :seen], m[t], out",
+            "np.multiply(X[t, ..., :seen], m[max(t - 1, 0)], out",
+        ),
         values("frozen", "exact-titans"),
     ),
     Mutant(
         "retain-of-the-token-before",
         "the retain gate is one token late",
         _ROWS,
-        Edited("np.multiply(D[t, ..., :seen], r[t], out", "np.multiply(D[t, ..., :seen], r[max(t - 1, 0)], out"),
+        Edited(
+            "np.multiply(D[t, ..., :seen], r[t], out",
+            "np.multiply(D[t, ..., :seen], r[max(t - 1, 0)], out",
+        ),
         values("frozen", "exact-titans"),
     ),
     Mutant(
@@ -223,7 +270,10 @@ COEFFICIENTS: tuple[Mutant, ...] = (
         "gates-of-another-chunk",
         "gates of the chunks of a group are swapped",
         f"{_COEFFICIENTS}:gate_rows",
-        Edited("if value is None else rows(value, (most,))", "if value is None else ops.flip(rows(value, (most,)), 2)"),
+        Edited(
+            "if value is None else rows(value, (most,))",
+            "if value is None else ops.flip(rows(value, (most,)), 2)",
+        ),
         values("frozen", "frozen-delta", "exact-titans", "exact-window"),
     ),
     Mutant(
@@ -233,7 +283,8 @@ COEFFICIENTS: tuple[Mutant, ...] = (
         Edited(
             "    def gate(value: Array) -> Array:\n",
             "    def gate(value: Array) -> Array:\n"
-            "        value = None if value is None else 0.0 * value + ops.sum(value, axis=-1, keepdims=True) / value.shape[-1]\n",
+            "        value = None if value is None else 0.0 * value + ops.sum(value, axis=-1, "
+            "keepdims=True) / value.shape[-1]\n",
         ),
         values("frozen-rows", "frozen-mixed", "exact-rows"),
     ),
@@ -241,14 +292,24 @@ COEFFICIENTS: tuple[Mutant, ...] = (
         "dD-not-carried",
         "no gradient through retain to the rows before",
         _ROWS_BACK,
-        Edited("out=into[t][seen])\n                dD[t][seen] += r[t] * dD[t + 1][seen]", "out=into[t][seen])"),
-        gradients("frozen-retain", "frozen-step_size", "exact-titans-retain", "exact-window-window_weights"),
+        Edited(
+            "out=into[t][seen])\n                dD[t][seen] += r[t] * dD[t + 1][seen]",
+            "out=into[t][seen])",
+        ),
+        gradients(
+            "frozen-retain",
+            "frozen-step_size",
+            "exact-titans-retain",
+            "exact-window-window_weights",
+        ),
     ),
     Mutant(
         "dD-not-carried-plain",
         "the same without momentum",
         _ROWS_BACK,
-        Edited("dD[t][seen] += r[t] * dD[t + 1][seen]\n        into = dD", "pass\n        into = dD"),
+        Edited(
+            "dD[t][seen] += r[t] * dD[t + 1][seen]\n        into = dD", "pass\n        into = dD"
+        ),
         gradients("frozen-delta-retain", "exact-delta-step_size"),
     ),
     Mutant(
@@ -283,7 +344,10 @@ COEFFICIENTS: tuple[Mutant, ...] = (
         "dw-of-the-first-row",
         "the weights' gradient is not summed over output dimensions",
         _ROWS_BACK,
-        Edited("np.sum(d_enter * gates.rate_in[..., None], axis=-2, keepdims=True)", "(d_enter * gates.rate_in[..., None])[..., :1, :]"),
+        Edited(
+            "np.sum(d_enter * gates.rate_in[..., None], axis=-2, keepdims=True)",
+            "(d_enter * gates.rate_in[..., None])[..., :1, :]",
+        ),
         gradients("frozen-rows-window_weights"),
     ),
     Mutant(
@@ -296,14 +360,17 @@ COEFFICIENTS: tuple[Mutant, ...] = (
     Mutant(
         "dw-not-summed",
         "weights shared by all leading axes get the gradient of the first",
-        f"{_MASKED_BACKWARD}:_weights",
+        f"{_GATES_BACKWARD}:_weights",
         Edited("flat.sum(axis=0, keepdims=True)", "flat[:1]"),
-        target("a_block_of_shared_weights_has_their_gradient[None]", "a_block_of_shared_weights_has_their_gradient[0.5]"),
+        target(
+            "a_block_of_shared_weights_has_their_gradient[None]",
+            "a_block_of_shared_weights_has_their_gradient[0.5]",
+        ),
     ),
     Mutant(
         "dw-by-age",
         "the weights' gradient in the order of columns",
-        f"{_MASKED_BACKWARD}:_weights",
+        f"{_GATES_BACKWARD}:_weights",
         Edited("[..., ::-1]", "[..., :]"),
         gradients("frozen-window_weights", "exact-window-window_weights"),
     ),
@@ -311,20 +378,26 @@ COEFFICIENTS: tuple[Mutant, ...] = (
         "db-from-the-row-before",
         "the second rate's gradient meets the momentum before its token",
         _ROWS_BACK,
-        Edited("_row_dots(dD[1:], X[1:], stride, c, nb, 1)", "_row_dots(dD[1:], X[:-1], stride, c, nb, 0)"),
+        Edited(
+            "_row_dots(dD[1:], X[1:], stride, c, nb, 1)",
+            "_row_dots(dD[1:], X[:-1], stride, c, nb, 0)",
+        ),
         gradients("frozen-step_size_memory", "frozen-titans-step_size_memory"),
     ),
     Mutant(
         "dr-from-the-row-after",
         "retain's gradient meets the memory after its token",
         _ROWS_BACK,
-        Edited("_row_dots(dD[1:], D[:-1], stride, c, nb, 0)", "_row_dots(dD[1:], D[1:], stride, c, nb, 1)"),
+        Edited(
+            "_row_dots(dD[1:], D[:-1], stride, c, nb, 0)",
+            "_row_dots(dD[1:], D[1:], stride, c, nb, 1)",
+        ),
         gradients("frozen-retain", "frozen-delta-retain", "exact-titans-retain"),
     ),
     Mutant(
         "dr-of-the-first-row",
         "a gate for all rows gets the gradient of the first",
-        f"{_MASKED_BACKWARD}:_per_token",
+        f"{_GATES_BACKWARD}:_per_token",
         Edited("flat.sum(axis=-1, keepdims=True)", "flat[..., :1]"),
         gradients("frozen-mixed-momentum"),
     ),
@@ -334,14 +407,14 @@ DUAL: tuple[Mutant, ...] = (
     Mutant(
         "read-one-row-late",
         "every token reads the memory before its write",
-        f"{_MASKED}:read_rows",
+        f"{_MASKED_ROWS}:read_rows",
         Edited('D[1:] if layout.read == "after" else D[:-1]', "D[:-1]"),
         values("frozen", "zero", "exact-titans"),
     ),
     Mutant(
         "read-one-row-early",
         "read before sees the write of its token",
-        f"{_MASKED}:read_rows",
+        f"{_MASKED_ROWS}:read_rows",
         Edited('D[1:] if layout.read == "after" else D[:-1]', "D[1:]"),
         values("frozen-groups", "exact-window-decay"),
     ),
@@ -349,14 +422,20 @@ DUAL: tuple[Mutant, ...] = (
         "scores-transposed",
         "queries and keys change places",
         f"{_MASKED}:forward",
-        Edited("np.matmul(queries, phi_T, out=scores)", "np.matmul(phi, queries.swapaxes(-1, -2), out=scores)"),
+        Edited(
+            "np.matmul(queries, phi_T, out=scores)",
+            "np.matmul(phi, queries.swapaxes(-1, -2), out=scores)",
+        ),
         values("frozen-titans-in-rows", "hebbian-in-rows"),
     ),
     Mutant(
         "mask-missing",
         "scores are read without their coefficients",
         f"{_MASKED}:forward",
-        Edited("read_rows(layout, rows.D)[..., nb:], scores", "(read_rows(layout, rows.D)[..., nb:] != 0.0), scores"),
+        Edited(
+            "read_rows(layout, rows.D)[..., nb:], scores",
+            "(read_rows(layout, rows.D)[..., nb:] != 0.0), scores",
+        ),
         values("frozen-in-rows"),
     ),
     Mutant(
@@ -391,7 +470,10 @@ DUAL: tuple[Mutant, ...] = (
         "reads-miss-momentum",
         "reads do not see the momentum before the chunk: f_t",
         f"{_MASKED}:_read",
-        Edited("combined(group.asked, factors, out=y)", "combined(group.asked, factors * (np.arange(group.gates.bases) == 0), out=y)"),
+        Edited(
+            "combined(group.asked, factors, out=y)",
+            "combined(group.asked, factors * (np.arange(group.gates.bases) == 0), out=y)",
+        ),
         values("frozen-in-rows", "zero-in-rows"),
     ),
     Mutant(
@@ -405,7 +487,10 @@ DUAL: tuple[Mutant, ...] = (
         "reference-not-refreshed",
         "every span is judged under the memory at the start of the group",
         f"{_MASKED}:_frozen",
-        Edited("if layout.refresh[first] else reference", "if layout.refresh[first] and first == 0 else reference"),
+        Edited(
+            "if layout.refresh[first] else reference",
+            "if layout.refresh[first] and first == 0 else reference",
+        ),
         values("frozen-in-rows", "frozen-reads-in-rows"),
     ),
     Mutant(
@@ -426,7 +511,10 @@ DUAL: tuple[Mutant, ...] = (
         "reference-lost-between-groups",
         "a group in the middle of a span takes the memory before it for reference",
         "atlas_ref.engine.segment:_run",
-        Edited("_part(layout, inputs, tokens, end, _behind", "_part(layout, inputs, tokens, end._replace(reference=end.M), _behind"),
+        Edited(
+            "_part(layout, inputs, tokens, end, _behind",
+            "_part(layout, inputs, tokens, end._replace(reference=end.M), _behind",
+        ),
         values("frozen-groups"),
     ),
     Mutant(
@@ -441,8 +529,11 @@ DUAL: tuple[Mutant, ...] = (
         "old window tokens keep the residual of their arrival",
         f"{_MASKED}:_frozen",
         Edited(
-            "    if layout.carry:\n        arrivals = np.concatenate([inputs.residuals,",
-            "    if layout.keeps_reference:\n        arrivals = np.concatenate([0.0 * inputs.values[:, :h],",
+            "    if layout.carry:\n        arrivals = np.concatenate(\n            [inputs.residuals,",
+            (
+                "    if layout.keeps_reference:\n        arrivals = np.concatenate(\n"
+                "            [0.0 * inputs.values[:, :h],"
+            ),
         ),
         values("frozen-in-rows", "frozen-long-in-rows"),
     ),
@@ -450,14 +541,19 @@ DUAL: tuple[Mutant, ...] = (
         "arrival-one-row-off",
         "an old window token gets the residual of its neighbour",
         f"{_MASKED}:_frozen",
-        Edited("= arrivals[:, k * C : k * C + count]", "= arrivals[:, k * C + 1 : k * C + count + 1]"),
+        Edited(
+            "= arrivals[:, k * C : k * C + count]", "= arrivals[:, k * C + 1 : k * C + count + 1]"
+        ),
         values("frozen-carry-in-rows", "frozen-carry-groups-in-rows"),
     ),
     Mutant(
         "arrivals-handed-on-one-off",
         "the residuals that a group hands on are one token old",
         f"{_MASKED}:end",
-        Edited("group.arrivals[:, -layout.window :]", "np.roll(group.arrivals, 1, axis=1)[:, -layout.window :]"),
+        Edited(
+            "group.arrivals[:, -layout.window :]",
+            "np.roll(group.arrivals, 1, axis=1)[:, -layout.window :]",
+        ),
         values("frozen-carry-in-rows", "frozen-carry-groups-in-rows"),
     ),
     Mutant(
@@ -465,7 +561,8 @@ DUAL: tuple[Mutant, ...] = (
         "a group gets the residuals of the first",
         "atlas_ref.engine.segment:_run",
         Edited(
-            "_part(layout, inputs, tokens, end, _behind", "_part(layout, inputs, tokens, end._replace(residuals=inputs.residuals), _behind"
+            "_part(layout, inputs, tokens, end, _behind",
+            "_part(layout, inputs, tokens, end._replace(residuals=inputs.residuals), _behind",
         ),
         values("frozen-carry-groups"),
     ),
@@ -480,7 +577,10 @@ DUAL: tuple[Mutant, ...] = (
         "group-without-history",
         "the windows of a group do not see the tokens of the group before",
         "atlas_ref.engine.segment:_part",
-        Edited("own[:, tokens.start - h : tokens.stop] if tokens.start >= h", "own[:, np.r_[[-1] * h, tokens]] if tokens.start >= h"),
+        Edited(
+            "own[:, tokens.start - h : tokens.stop]\n",
+            "own[:, np.r_[[-1] * h, tokens]]\n",
+        ),
         values("frozen-groups"),
     ),
     Mutant(
@@ -522,7 +622,10 @@ DUAL: tuple[Mutant, ...] = (
         "decayed-values-at-decayed-rate",
         "values decay with the reference",
         "atlas_ref.forms.before_error:_span",
-        Edited("own = inputs._replace(", "own = inputs._replace(rate_in=inputs.rate_in * inputs.retain, "),
+        Edited(
+            "own = inputs._replace(",
+            "own = inputs._replace(rate_in=inputs.rate_in * inputs.retain, ",
+        ),
         values("frozen-before-error"),
     ),
     Mutant(
@@ -536,7 +639,7 @@ DUAL: tuple[Mutant, ...] = (
         "decayed-residual-predicted-again",
         "a column that carries its residual is predicted as well",
         "atlas_ref.forms.before_error:_beside_predictions",
-        Edited("ops.where(inside, inputs.weights, 0.0)", "inputs.weights"),
+        Edited("inside, inputs.weights, 0.0", "True, inputs.weights, 0.0"),
         values("frozen-before-error"),
     ),
     Mutant(
@@ -563,7 +666,7 @@ DUAL: tuple[Mutant, ...] = (
     Mutant(
         "chunks-of-keys-shifted",
         "a chunk begins one token early",
-        f"{_MASKED}:spread",
+        f"{_MASKED_ROWS}:spread",
         Edited("(across, C * down, down, right)", "(across, (C - 1) * down, down, right)"),
         values("frozen", "hebbian", "zero"),
     ),
@@ -580,21 +683,24 @@ DUAL: tuple[Mutant, ...] = (
         f"{_MASKED}:forward",
         Edited(
             "before_rows(layout, rows.gates, rows.D)",
-            "before_rows(layout, rows.gates, rows_of(layout, inputs._replace(retain=np.ones_like(inputs.retain))).D)",
+            (
+                "before_rows(layout, rows.gates, rows_of(layout, "
+                "inputs._replace(retain=np.ones_like(inputs.retain))).D)"
+            ),
         ),
         values("exact-rows"),
     ),
     Mutant(
         "system-one-row-late",
         "a residual sees its own write",
-        f"{_MASKED}:before_rows",
+        f"{_MASKED_ROWS}:before_rows",
         Edited("else D[:-1]\n", "else D[1:]\n"),
         values("exact-titans", "exact-window"),
     ),
     Mutant(
         "before-error-missing",
         "the memory does not decay before the error",
-        f"{_MASKED}:before_rows",
+        f"{_MASKED_ROWS}:before_rows",
         Edited("if layout.before_error else", "if False else"),
         values("exact-decay", "exact-window-decay", "exact-rows"),
     ),
@@ -602,7 +708,10 @@ DUAL: tuple[Mutant, ...] = (
         "residual-misses-momentum",
         "the momentum before the chunk is left out of residuals",
         f"{_MASKED}:_running",
-        Edited("out=answered[:, k]), before[:, k])", "out=answered[:, k]), before[:, k] * (np.arange(before.shape[-1]) == 0))"),
+        Edited(
+            "out=answered[:, k]), before[:, k])",
+            "out=answered[:, k]), before[:, k] * (np.arange(before.shape[-1]) == 0))",
+        ),
         values("exact-rows"),
     ),
     Mutant(
@@ -616,7 +725,9 @@ DUAL: tuple[Mutant, ...] = (
         "reference-read-not-refreshed",
         "reads of every span meet the memory at the start of the call",
         f"{_MASKED}:_running",
-        Edited("if layout.refresh[k] else reference", "if layout.refresh[k] and k == 0 else reference"),
+        Edited(
+            "if layout.refresh[k] else reference", "if layout.refresh[k] and k == 0 else reference"
+        ),
         values("exact-rows-reads"),
     ),
     Mutant(
@@ -637,7 +748,10 @@ DUAL: tuple[Mutant, ...] = (
         "halves-swapped",
         "the halves of an inverse change places",
         "atlas_ref.engine.group.triangular:invert_unit_lower",
-        Edited("np.matmul(second, np.matmul(below, first))", "np.matmul(first, np.matmul(below, second))"),
+        Edited(
+            "np.matmul(second, np.matmul(below, first))",
+            "np.matmul(first, np.matmul(below, second))",
+        ),
         values("exact-long") + target("an_inverse_by_halves_is_that_by_substitution[20]"),
     ),
     Mutant(
@@ -645,14 +759,16 @@ DUAL: tuple[Mutant, ...] = (
         "a row adds what those before it say",
         "atlas_ref.engine.group.triangular:_substituted",
         Edited("-= blocks", "+= blocks"),
-        values("exact-titans", "exact-delta") + target("an_inverse_by_halves_is_that_by_substitution[3]"),
+        values("exact-titans", "exact-delta")
+        + target("an_inverse_by_halves_is_that_by_substitution[3]"),
     ),
     Mutant(
         "substitution-misses-the-first-row",
         "rows do not see the first",
         "atlas_ref.engine.group.triangular:_substituted",
         Edited("blocks[j + 1 :, j, None] *", "blocks[j + 1 :, j, None] * (j > 0) *"),
-        values("exact-titans", "exact-window") + target("an_inverse_by_halves_is_that_by_substitution[3]"),
+        values("exact-titans", "exact-window")
+        + target("an_inverse_by_halves_is_that_by_substitution[3]"),
     ),
 )
 
@@ -671,14 +787,20 @@ STACKED: tuple[Mutant, ...] = (
         "folded-undecayed-system",
         "writes reach later residuals of the chunk undecayed",
         f"{_RUNNING}:invert",
-        Edited("before[..., folded.rows.gates.bases :]", "before[..., folded.rows.gates.bases :] != 0.0"),
+        Edited(
+            "before[..., folded.rows.gates.bases :]",
+            "before[..., folded.rows.gates.bases :] != 0.0",
+        ),
         values("exact-titans", "exact-delta", "exact-window"),
     ),
     Mutant(
         "folded-residual-misses-momentum",
         "the momentum before the chunk is left out of residuals",
         f"{_RUNNING}:scale",
-        Edited("side_by_side(folded.phi, before[..., :nb], folded", "side_by_side(folded.phi, before[..., :nb] * np.eye(nb)[0], folded"),
+        Edited(
+            "side_by_side(folded.phi, before[..., :nb], folded",
+            "side_by_side(folded.phi, before[..., :nb] * np.eye(nb)[0], folded",
+        ),
         values("exact-titans", "exact-window"),
     ),
     Mutant(
@@ -707,16 +829,24 @@ STACKED: tuple[Mutant, ...] = (
     ),
     Mutant(
         "folded-places-swapped",
-        "where chunks take turns in two places, the state after the last is taken from the other one",
+        (
+            "where chunks take turns in two places, the state after the last is taken from the "
+            "other one"
+        ),
         f"{_FOLDED}:Folded.last",
-        Edited("self.phi.shape[1] % self.both.shape[1]", "(self.phi.shape[1] + 1) % self.both.shape[1]"),
+        Edited(
+            "self.phi.shape[1] % self.both.shape[1]", "(self.phi.shape[1] + 1) % self.both.shape[1]"
+        ),
         values("exact-titans", "exact-delta"),
     ),
     Mutant(
         "folded-mask-missing",
         "scores are read without their coefficients",
         f"{_RUNNING}:scale",
-        Edited("_times(reading[..., nb:], folded.scores", "_times(reading[..., nb:] != 0.0, folded.scores"),
+        Edited(
+            "_times(reading[..., nb:], folded.scores",
+            "_times(reading[..., nb:] != 0.0, folded.scores",
+        ),
         values("exact-titans", "exact-delta"),
     ),
     Mutant(
@@ -758,14 +888,19 @@ STACKED: tuple[Mutant, ...] = (
         "folded-memory-not-decayed",
         "the memory at the end of a chunk without c_C",
         f"{_FOLDED}:Keep.forward",
-        Edited("np.add(after.whole,", "after.memory[...] += (1.0 - self.c) * before.memory; np.add(after.whole,"),
+        Edited(
+            "np.add(after.whole,",
+            "after.memory[...] += (1.0 - self.c) * before.memory; np.add(after.whole,",
+        ),
         values("exact-titans", "exact-delta", "frozen", "frozen-delta", "hebbian"),
     ),
     Mutant(
         "folded-momentum-dropped",
         "the momentum before a chunk does not reach that after it: n_C",
         f"{_FOLDED}:Keep.forward",
-        Edited("np.multiply(before.momentum, self.n, out=after.momentum)", "after.momentum[...] = 0.0"),
+        Edited(
+            "np.multiply(before.momentum, self.n, out=after.momentum)", "after.momentum[...] = 0.0"
+        ),
         values("exact-titans", "frozen", "zero"),
     ),
     Mutant(
@@ -793,14 +928,22 @@ STACKED: tuple[Mutant, ...] = (
         "folded-no-gradient-to-values",
         "values get nothing from running residuals",
         f"{_FOLDED_BACKWARD}:_running",
-        Edited("gathered(layout, negated(rows[..., :K, :], out=rows[..., :K, :]), into.values)", "pass"),
+        Edited(
+            "gathered(layout, negated(rows[..., :K, :], out=rows[..., :K, :]), into.values)", "pass"
+        ),
         gradients("exact-titans-v", "exact-delta-v"),
     ),
     Mutant(
         "folded-no-gradient-to-predictions",
         "keys and coefficients get nothing from the predictions of the state",
         f"{_FOLDED_BACKWARD}:_through_system",
-        Edited("from_side_by_side(cotangent, folded.phi, before[..., :nb], sums.phi, d_before[..., :nb])", "pass"),
+        Edited(
+            (
+                "from_side_by_side(cotangent, folded.phi, before[..., :nb], sums.phi, "
+                "d_before[..., :nb])"
+            ),
+            "pass",
+        ),
         gradients("exact-titans-k", "exact-delta-k", "exact-window-k"),
     ),
     Mutant(
@@ -836,7 +979,9 @@ STACKED: tuple[Mutant, ...] = (
         "no gradient from the state after a chunk to that before it",
         f"{_FOLDED}:Keep.backward",
         Edited("np.add(before, room.whole, out=before)", "pass"),
-        gradients("exact-titans-M0", "exact-titans-S0", "exact-window-M0", "frozen-M0", "frozen-S0"),
+        gradients(
+            "exact-titans-M0", "exact-titans-S0", "exact-window-M0", "frozen-M0", "frozen-S0"
+        ),
     ),
     Mutant(
         "folded-dS-misses-the-memory",
@@ -856,7 +1001,10 @@ STACKED: tuple[Mutant, ...] = (
         "folded-reads-not-to-residuals",
         "residuals get nothing from the reads of their chunk",
         f"{_FOLDED_BACKWARD}:_through_chunks",
-        Edited("np.matmul(folded.A.swapaxes(-1, -2), rows[..., K:, :], out=rows[..., :K, :])", "rows[..., :K, :] = 0.0"),
+        Edited(
+            "np.matmul(folded.A.swapaxes(-1, -2), rows[..., K:, :], out=rows[..., :K, :])",
+            "rows[..., :K, :] = 0.0",
+        ),
         gradients("exact-titans-v"),
     ),
     Mutant(
@@ -877,7 +1025,10 @@ STACKED: tuple[Mutant, ...] = (
         "folded-scores-miss-their-mask",
         "scores get a gradient without their coefficients",
         f"{_FOLDED_COTANGENTS}:through_reads",
-        Edited("scratch.times(dA, coefficients[..., nb:])", "scratch.times(dA, coefficients[..., nb:] != 0.0)"),
+        Edited(
+            "scratch.times(dA, coefficients[..., nb:])",
+            "scratch.times(dA, coefficients[..., nb:] != 0.0)",
+        ),
         gradients("exact-titans-k"),
     ),
     Mutant(
@@ -905,7 +1056,9 @@ STACKED: tuple[Mutant, ...] = (
         "folded-keys-miss-the-end",
         "keys and coefficients get nothing from the states after their chunk",
         f"{_FOLDED_COTANGENTS}:through_ends",
-        Edited("from_side_by_side(dP, folded.phi, left_rows(folded.rows), sums.phi, d_factors)", "pass"),
+        Edited(
+            "from_side_by_side(dP, folded.phi, left_rows(folded.rows), sums.phi, d_factors)", "pass"
+        ),
         gradients("exact-titans-k", "exact-titans-retain"),
     ),
 )
@@ -940,7 +1093,10 @@ SPANS: tuple[Mutant, ...] = (
         "folded-arrivals-one-off",
         "the residuals that a group hands on are one token old",
         f"{_FOLDED}:end",
-        Edited("-folded.arrivals[:, -layout.window :]", "np.roll(-folded.arrivals, 1, axis=1)[:, -layout.window :]"),
+        Edited(
+            "-folded.arrivals[:, -layout.window :]",
+            "np.roll(-folded.arrivals, 1, axis=1)[:, -layout.window :]",
+        ),
         values("frozen-carry", "frozen-carry-groups"),
     ),
     Mutant(
@@ -975,14 +1131,23 @@ SPANS: tuple[Mutant, ...] = (
         "folded-reference-not-to-keys",
         "keys get nothing from the reference's predictions",
         f"{_FOLDED_BACKWARD}:_through_spans",
-        Edited("into.keys[:, tokens] -= scratch.product(rows, scratch.transposed(folded.references[:, first]))", "pass"),
+        Edited(
+            (
+                "into.keys[:, tokens] -= scratch.product(\n"
+                "                    rows, scratch.transposed(folded.references[:, first])\n"
+                "                )"
+            ),
+            "pass",
+        ),
         gradients("frozen-k", "frozen-titans-k"),
     ),
     Mutant(
         "folded-keys-not-to-reference",
         "the reference gets nothing from what it predicts",
         f"{_FOLDED_BACKWARD}:_through_spans",
-        Edited("d_reference = d_reference - inputs.keys[:, tokens].swapaxes(-1, -2) @ rows", "pass"),
+        Edited(
+            "d_reference = d_reference - inputs.keys[:, tokens].swapaxes(-1, -2) @ rows", "pass"
+        ),
         gradients("frozen-M0", "frozen-resumed-M_ref"),
     ),
     Mutant(
@@ -997,7 +1162,9 @@ SPANS: tuple[Mutant, ...] = (
         "stored residuals get no gradient from old window tokens",
         f"{_FOLDED_BACKWARD}:_through_spans",
         Edited("arrivals[:, first * C : first * C + count] += rows[:, :count]", "pass"),
-        gradients("frozen-carry-k", "frozen-carry-window_residual", "frozen-carry-groups-window_residual"),
+        gradients(
+            "frozen-carry-k", "frozen-carry-window_residual", "frozen-carry-groups-window_residual"
+        ),
     ),
     Mutant(
         "folded-residual-of-arrival-twice",
@@ -1017,14 +1184,20 @@ SPANS: tuple[Mutant, ...] = (
         "block-starts-anew",
         "rows of a block do not see the memory's rows before it",
         f"{_BLOCKS}:rows_by_block",
-        Edited("enter[:, :, :2] = reached[:, :, first : first + 2]", "enter[:, :, 0, 0], enter[:, :, 1] = 1.0, reached[:, :, first + 1]"),
+        Edited(
+            "enter[:, :, :2] = reached[:, :, first : first + 2]",
+            "enter[:, :, 0, 0], enter[:, :, 1] = 1.0, reached[:, :, first + 1]",
+        ),
         target("rows_by_block[1]", "rows_by_block[3]"),
     ),
     Mutant(
         "block-forgets-momentum",
         "rows of a block do not see the momentum's rows before it",
         f"{_BLOCKS}:rows_by_block",
-        Edited("enter[:, :, :2] = reached[:, :, first : first + 2]", "enter[:, :, 0] = reached[:, :, first]"),
+        Edited(
+            "enter[:, :, :2] = reached[:, :, first : first + 2]",
+            "enter[:, :, 0] = reached[:, :, first]",
+        ),
         target("rows_by_block[1]", "rows_by_block[3]"),
     ),
     Mutant(
@@ -1082,50 +1255,59 @@ DUAL_BACKWARD: tuple[Mutant, ...] = (
     Mutant(
         "R-bar-not-to-values",
         "values get nothing from running residuals",
-        f"{_MASKED_BACKWARD}:_through_rows",
+        f"{_GATES_BACKWARD}:through_rows",
         Edited("gathered(layout, -dR, into.values)", "pass"),
         gradients("exact-rows-v"),
     ),
     Mutant(
         "R-bar-not-to-keys",
         "keys get nothing from the predictions of the state",
-        f"{_MASKED_BACKWARD}:_through_rows",
-        Edited("sums.phi[...] += scratch.product(out, scratch.transposed(group.states[:, :-1]))", "pass"),
+        f"{_GATES_BACKWARD}:through_rows",
+        Edited(
+            "sums.phi[...] += scratch.product(out, scratch.transposed(group.states[:, :-1]))",
+            "pass",
+        ),
         gradients("exact-rows-k"),
     ),
     Mutant(
         "R-bar-not-to-state",
         "the state before a chunk gets nothing from its residuals",
         f"{_MASKED_BACKWARD}:_through_running",
-        Edited("dZ += scratch.product(group.phi[:, k].swapaxes(-1, -2), _spread_out(dR, before[:, k]))", "pass"),
+        Edited(
+            (
+                "dZ += scratch.product(group.phi[:, k].swapaxes(-1, -2), spread_out(dR, "
+                "before[:, k]))"
+            ),
+            "pass",
+        ),
         gradients("exact-rows-M0", "exact-rows-S0"),
     ),
     Mutant(
         "half-of-the-products-of-keys",
         "a product of two keys has a gradient for one",
-        f"{_MASKED_BACKWARD}:_through_rows",
+        f"{_GATES_BACKWARD}:through_rows",
         Edited("d_keyed + d_keyed.swapaxes(-1, -2)", "d_keyed"),
         gradients("exact-rows-k"),
     ),
     Mutant(
         "dN-not-to-coefficients",
         "coefficients get nothing from the system",
-        f"{_MASKED_BACKWARD}:_through_rows",
+        f"{_GATES_BACKWARD}:through_rows",
         Edited("np.multiply(dN, group.keyed[:, :, None], out=d_before[..., nb:])", "pass"),
         gradients("exact-rows-retain", "exact-rows-step_size"),
     ),
     Mutant(
         "before-error-no-gradient",
         "the decay before the error has no gradient of its own",
-        f"{_MASKED_BACKWARD}:through_before",
+        f"{_GATES_BACKWARD}:through_before",
         Edited("(d_before * rows.D[:-1]).sum(axis=-1)", "0.0"),
         gradients("exact-decay-retain", "exact-rows-retain"),
     ),
     Mutant(
         "one-lag-of-the-system",
         "coefficients get the system's gradient of the oldest lag",
-        f"{_MASKED_BACKWARD}:through_before",
-        Edited("layout.window, -1).sum(axis=-2)", "layout.window, -1)[..., 0, :]"),
+        f"{_GATES_BACKWARD}:through_before",
+        Edited(".sum(\n            axis=-2\n        )", "[..., 0, :]"),
         gradients("exact-window-retain", "exact-window-window_weights"),
     ),
     Mutant(
@@ -1134,7 +1316,10 @@ DUAL_BACKWARD: tuple[Mutant, ...] = (
         f"{_MASKED_BACKWARD}:_hand_back",
         Edited(
             "into += scratch.times(dZ, keep.own[:, k])",
-            "into[..., keep.own.shape[-1] // 2 :] += scratch.times(dZ, keep.own[:, k])[..., keep.own.shape[-1] // 2 :]",
+            (
+                "into[..., keep.own.shape[-1] // 2 :] += scratch.times(dZ, keep.own[:, k])[..., "
+                "keep.own.shape[-1] // 2 :]"
+            ),
         ),
         gradients("frozen-in-rows-M0"),
     ),
@@ -1144,7 +1329,10 @@ DUAL_BACKWARD: tuple[Mutant, ...] = (
         f"{_MASKED_BACKWARD}:_hand_back",
         Edited(
             "into += scratch.times(dZ, keep.own[:, k])",
-            "into[..., : keep.own.shape[-1] // 2] += scratch.times(dZ, keep.own[:, k])[..., : keep.own.shape[-1] // 2]",
+            (
+                "into[..., : keep.own.shape[-1] // 2] += scratch.times(dZ, keep.own[:, k])[..., : "
+                "keep.own.shape[-1] // 2]"
+            ),
         ),
         gradients("frozen-in-rows-S0"),
     ),
@@ -1187,7 +1375,14 @@ DUAL_BACKWARD: tuple[Mutant, ...] = (
         "reference-not-to-keys",
         "keys get nothing from the reference's predictions",
         f"{_MASKED_BACKWARD}:_through_frozen",
-        Edited("sums.phi[:, chunks] += scratch.product(dE, scratch.transposed(group.references[:, first])[:, None])", "pass"),
+        Edited(
+            (
+                "sums.phi[:, chunks] += scratch.product(\n"
+                "                    dE, scratch.transposed(group.references[:, first])[:, None]\n"
+                "                )"
+            ),
+            "pass",
+        ),
         gradients("frozen-in-rows-k", "frozen-titans-in-rows-k"),
     ),
     Mutant(
@@ -1250,7 +1445,7 @@ DUAL_BACKWARD: tuple[Mutant, ...] = (
         "c-misses-the-reads",
         "c_t and f_t get nothing from reads",
         f"{_MASKED_BACKWARD}:_through_scores",
-        Edited("_factor_cotangents(g, group.asked, np.moveaxis(rows[..., :nb], -3, -2))", "pass"),
+        Edited("factor_cotangents(g, group.asked, np.moveaxis(rows[..., :nb], -3, -2))", "pass"),
         gradients("frozen-in-rows-retain", "frozen-delta-in-rows-retain"),
     ),
     Mutant(
@@ -1258,7 +1453,11 @@ DUAL_BACKWARD: tuple[Mutant, ...] = (
         "stored residuals get no gradient from old window tokens",
         f"{_MASKED_BACKWARD}:_through_frozen",
         Edited("arrivals[:, k * C : k * C + count] += sums.E[:, k, :count]", "pass"),
-        gradients("frozen-carry-in-rows-k", "frozen-carry-in-rows-window_residual", "frozen-carry-groups-in-rows-window_residual"),
+        gradients(
+            "frozen-carry-in-rows-k",
+            "frozen-carry-in-rows-window_residual",
+            "frozen-carry-groups-in-rows-window_residual",
+        ),
     ),
     Mutant(
         "residual-of-arrival-twice",
@@ -1277,28 +1476,34 @@ DUAL_BACKWARD: tuple[Mutant, ...] = (
     Mutant(
         "gather-one-chunk",
         "a window longer than a chunk gathers the columns of one chunk",
-        f"{_MASKED}:gathered",
-        Edited("rows[:, k * C : k * C + h] += columns[:, k, :h]", "rows[:, k * C + h - C : k * C + h] += columns[:, k, h - C : h]"),
+        f"{_MASKED_ROWS}:gathered",
+        Edited(
+            "rows[:, k * C : k * C + h] += columns[:, k, :h]",
+            "rows[:, k * C + h - C : k * C + h] += columns[:, k, h - C : h]",
+        ),
         gradients("frozen-long-k", "frozen-long-v", "frozen-long-window_k"),
     ),
     Mutant(
         "gather-overwrites",
         "a token in two chunks' windows gets the gradient of the later",
-        f"{_MASKED}:gathered",
-        Edited("rows[:, k * C : k * C + h] += columns[:, k, :h]", "rows[:, k * C : k * C + h] = columns[:, k, :h]"),
+        f"{_MASKED_ROWS}:gathered",
+        Edited(
+            "rows[:, k * C : k * C + h] += columns[:, k, :h]",
+            "rows[:, k * C : k * C + h] = columns[:, k, :h]",
+        ),
         gradients("frozen-long-k", "frozen-long-v"),
     ),
     Mutant(
         "gather-backwards",
         "a token gets the gradients of its places in the order of another",
-        f"{_MASKED}:gathered",
+        f"{_MASKED_ROWS}:gathered",
         Edited("each[:, :, place]", "each[:, :, c - 1 - place]"),
         gradients("exact-window-k", "exact-window-v", "exact-window-decay-window_k"),
     ),
     Mutant(
         "gather-misses-history",
         "tokens before a chunk get nothing from its windows",
-        f"{_MASKED}:gathered",
+        f"{_MASKED_ROWS}:gathered",
         Edited("[:, :, :h] += columns[:, :, :h]", "[:, :, :h] += 0.0"),
         gradients("frozen-k", "frozen-v"),
     ),
@@ -1316,7 +1521,10 @@ MOMENTUM_FIRST: tuple[Mutant, ...] = (
         "older-momenta-left-out",
         "the window sums momenta of the chunk alone",
         f"{_FIRST}:_rows",
-        Edited("[_units(rate_in, (B, G, h, 2 + h + C), 2)", "[0.0 * _units(rate_in, (B, G, h, 2 + h + C), 2)"),
+        Edited(
+            "[_units(rate_in, (B, G, h, 2 + h + C), 2)",
+            "[0.0 * _units(rate_in, (B, G, h, 2 + h + C), 2)",
+        ),
         values("frozen-momentum-first", "exact-momentum-first"),
     ),
     Mutant(
@@ -1355,7 +1563,11 @@ NEWTON_SCHULZ: tuple[Mutant, ...] = (
         "every token of a block moves along the sum of its momenta",
         f"{_NS}:_block",
         Edited(
-            "newton_schulz(stacked, settings)", "newton_schulz(ops.sum(stacked, axis=1, keepdims=True) + ops.zeros_like(stacked), settings)"
+            "newton_schulz(stacked, settings)",
+            (
+                "newton_schulz(ops.sum(stacked, axis=1, keepdims=True) + ops.zeros_like(stacked), "
+                "settings)"
+            ),
         ),
         values("ns-carry") + gradients("ns-k"),
     ),
@@ -1438,65 +1650,69 @@ SCAN: tuple[Mutant, ...] = (
     Mutant(
         "scan-exclusive",
         "the scan has not seen its token",
-        f"{_SCAN}:_scalar_forward",
+        f"{_ASSOCIATIVE}:_scalar_forward",
         Edited("return y, (a", "return _before(y, initial), (a"),
         values("scan-hebbian", "atlas") + target("a_scan_is_its_loop[scalar-5]"),
     ),
     Mutant(
         "affine-scan-exclusive",
         "the affine scan has not seen its token",
-        f"{_SCAN}:_affine_forward",
+        f"{_ASSOCIATIVE}:_affine_forward",
         Edited("return X, (A", "return _before(X, initial), (A"),
         values("scan", "scan-delta") + target("a_scan_is_its_loop[affine-5]"),
     ),
     Mutant(
         "combine-swapped",
         "the later map is applied first",
-        f"{_SCAN}:_pairs",
+        f"{_ASSOCIATIVE}:_pairs",
         Edited("kind.act(a[first], a[then])", "kind.act(a[then], a[first])"),
         values("scan", "scan-delta", "scan-decay") + target("a_scan_is_its_loop[affine-5]"),
     ),
     Mutant(
         "combine-keeps-first",
         "what the earlier step adds is not carried through the later",
-        f"{_SCAN}:_pairs",
+        f"{_ASSOCIATIVE}:_pairs",
         Edited("both = kind.act(b[first], a[then])", "both = b[first].copy()"),
-        values("scan-delta") + target("a_scan_is_its_loop[scalar-5]", "a_scan_is_its_loop[affine-5]"),
+        values("scan-delta")
+        + target("a_scan_is_its_loop[scalar-5]", "a_scan_is_its_loop[affine-5]"),
     ),
     Mutant(
         "odd-length-drops-last",
         "a step without a partner is dropped",
-        f"{_SCAN}:_fill",
+        f"{_ASSOCIATIVE}:_fill",
         _last_of_odd_lengths_lost,
-        values("scan-hebbian", "scan-delta") + target("a_scan_is_its_loop[scalar-5]", "a_scan_is_its_loop[affine-7]"),
+        values("scan-hebbian", "scan-delta")
+        + target("a_scan_is_its_loop[scalar-5]", "a_scan_is_its_loop[affine-7]"),
     ),
     Mutant(
         "scan-from-zero",
         "the initial value is ignored",
-        f"{_SCAN}:_values",
+        f"{_ASSOCIATIVE}:_values",
         Edited("_fill(kind, a, b, initial, y)", "_fill(kind, a, b, 0.0 * initial, y)"),
         values("scan", "scan-hebbian", "atlas") + target("a_scan_is_its_loop[scalar-2]"),
     ),
     Mutant(
         "backward-scan-not-shifted",
         "the backward scan takes the coefficient of its own step",
-        f"{_SCAN}:_adjoint_values",
+        f"{_ASSOCIATIVE}:_adjoint_values",
         Edited("kind.adjoint(a[:0:-1])", "kind.adjoint(a[-2::-1])"),
-        gradients("scan-k", "scan-hebbian-retain", "atlas-k") + target("the_gradient_of_a_scan_is_that_of_its_loop[scalar]"),
+        gradients("scan-k", "scan-hebbian-retain", "atlas-k")
+        + target("the_gradient_of_a_scan_is_that_of_its_loop[scalar]"),
     ),
     Mutant(
         "backward-scan-not-transposed",
         "the backward scan applies the maps of the forward",
-        f"{_SCAN}:_adjoint_values",
+        f"{_ASSOCIATIVE}:_adjoint_values",
         Edited("kind.adjoint(a[:0:-1])", "a[:0:-1]"),
         gradients("scan-k") + target("the_gradient_of_a_scan_is_that_of_its_loop[affine]"),
     ),
     Mutant(
         "da-from-the-step-after",
         "a coefficient's gradient meets the value after its step",
-        f"{_SCAN}:_scalar_backward",
+        f"{_ASSOCIATIVE}:_scalar_backward",
         Edited("found * _before(y, initial)", "found * y"),
-        gradients("scan-hebbian-retain") + target("the_gradient_of_a_scan_is_that_of_its_loop[scalar]"),
+        gradients("scan-hebbian-retain")
+        + target("the_gradient_of_a_scan_is_that_of_its_loop[scalar]"),
     ),
     Mutant(
         "scan-momentum-not-in-memory",
@@ -1568,7 +1784,10 @@ ATLAS_PARALLEL: tuple[Mutant, ...] = (
         "atlas-orthogonal-memory",
         "Newton-Schulz after step 3",
         f"{_ATLAS}:stretch",
-        Edited("moved(part, directions(config, part, g, S), memory.M)", "directions(config, part, g, moved(part, S, memory.M))"),
+        Edited(
+            "moved(part, directions(config, part, g, S), memory.M)",
+            "directions(config, part, g, moved(part, S, memory.M))",
+        ),
         values("atlas", "atlas-momentum-first"),
     ),
     Mutant(
@@ -1577,7 +1796,10 @@ ATLAS_PARALLEL: tuple[Mutant, ...] = (
         f"{_ATLAS}:window_gradients",
         Edited(
             "ops.expand_dims(part.weights, -1) * e",
-            "ops.expand_dims(part.weights * (np.arange(part.window) <= part.position[:, None]), -1) * e",
+            (
+                "ops.expand_dims(part.weights * (np.arange(part.window) <= part.position[:, "
+                "None]), -1) * e"
+            ),
         ),
         values("atlas-plain", "atlas", "atlas-carry"),
     ),
@@ -1658,14 +1880,20 @@ KERNEL: tuple[Mutant, ...] = (
         "kernel-columns-reversed",
         "the newest weight goes to the oldest key",
         f"{_KERNEL}:_written",
-        Edited("ops.flip(weights, -1)[..., c - errors.shape[-1] :] * errors", "weights[..., : errors.shape[-1]] * errors"),
+        Edited(
+            "ops.flip(weights, -1)[..., c - errors.shape[-1] :] * errors",
+            "weights[..., : errors.shape[-1]] * errors",
+        ),
         values("kernel", "kernel-carry"),
     ),
     Mutant(
         "kernel-recomputes",
         "old window tokens are judged under the new reference",
         f"{_KERNEL}:_residuals",
-        Edited("return ops.where(older, ops.transpose(arrived[..., -count:, :]), errors), arrived", "return errors, arrived"),
+        Edited(
+            "return ops.where(older, ops.transpose(arrived[..., -count:, :]), errors), arrived",
+            "return errors, arrived",
+        ),
         values("kernel-carry"),
     ),
     Mutant(
@@ -1793,18 +2021,45 @@ PARALLEL: tuple[Mutant, ...] = (
 )
 
 
-# -- legal variants -----------------------------------------------------------------------------------
+# -- legal variants --------------------------------------------------------------------------------
 
-_FORMS = values("frozen", "frozen-groups", "frozen-long", "frozen-carry-groups", "frozen-momentum-first", "ns-carry", "exact-titans")
-_FORMS += values("exact-window", "exact-momentum-first", "scan", "scan-rows", "atlas", "atlas-carry")
+_FORMS = values(
+    "frozen",
+    "frozen-groups",
+    "frozen-long",
+    "frozen-carry-groups",
+    "frozen-momentum-first",
+    "ns-carry",
+    "exact-titans",
+)
+_FORMS += values(
+    "exact-window", "exact-momentum-first", "scan", "scan-rows", "atlas", "atlas-carry"
+)
 _BLOCKS = values(
-    "frozen", "frozen-long", "frozen-carry-groups", "frozen-rows", "frozen-reads", "zero", "hebbian", "exact-titans", "exact-window"
+    "frozen",
+    "frozen-long",
+    "frozen-carry-groups",
+    "frozen-rows",
+    "frozen-reads",
+    "zero",
+    "hebbian",
+    "exact-titans",
+    "exact-window",
 )
 _BLOCKS += gradients(
-    "frozen-k", "frozen-M0", "frozen-long-k", "frozen-carry-window_residual", "frozen-rows-window_weights", "frozen-reads-M0"
+    "frozen-k",
+    "frozen-M0",
+    "frozen-long-k",
+    "frozen-carry-window_residual",
+    "frozen-rows-window_weights",
+    "frozen-reads-M0",
 )
-_BLOCKS += gradients("exact-titans-k", "exact-decay-retain", "exact-window-k", "exact-rows-retain", "exact-reads-M0")
-_NS_BLOCKS = values("ns", "ns-before", "ns-nesterov", "ns-carry", "ns-momentum-first") + gradients("ns-k", "ns-before-k", "ns-before-M0")
+_BLOCKS += gradients(
+    "exact-titans-k", "exact-decay-retain", "exact-window-k", "exact-rows-retain", "exact-reads-M0"
+)
+_NS_BLOCKS = values("ns", "ns-before", "ns-nesterov", "ns-carry", "ns-momentum-first") + gradients(
+    "ns-k", "ns-before-k", "ns-before-M0"
+)
 
 PARALLEL_LEGAL: tuple[Mutant, ...] = (
     Mutant(
@@ -1828,10 +2083,26 @@ PARALLEL_LEGAL: tuple[Mutant, ...] = (
         _any_chunk(None),
         _FORMS + gradients("scan-k"),
     ),
-    Mutant("one-chunk-groups", "every chunk is a group", "atlas_ref.forms.chunked:GROUP_NUMBERS", constant(1), _BLOCKS),
-    Mutant("plain-twin", "a group in tape ops, without a backward by hand", "atlas_ref.engine.segment:block", _twin, _BLOCKS),
     Mutant(
-        "threads-for-all", "every memory is a part for a thread", "atlas_ref.engine.dispatch:thread_partition", _one_memory_a_part, _BLOCKS
+        "one-chunk-groups",
+        "every chunk is a group",
+        "atlas_ref.forms.chunked:GROUP_NUMBERS",
+        constant(1),
+        _BLOCKS,
+    ),
+    Mutant(
+        "plain-twin",
+        "a group in tape ops, without a backward by hand",
+        "atlas_ref.engine.segment:block",
+        _twin,
+        _BLOCKS,
+    ),
+    Mutant(
+        "threads-for-all",
+        "every memory is a part for a thread",
+        "atlas_ref.engine.dispatch:thread_partition",
+        _one_memory_a_part,
+        _BLOCKS,
     ),
     Mutant(
         "newton-schulz-threads-for-all",
@@ -1840,20 +2111,34 @@ PARALLEL_LEGAL: tuple[Mutant, ...] = (
         _one_memory_a_part_of_blocks,
         _NS_BLOCKS,
     ),
-    Mutant("no-work-space", "every array of a group is a new one", "atlas_ref.backend.scratch:Scratch.empty", _no_work_space, _BLOCKS),
-    Mutant("poisoned-work-space", "work space is not empty", "atlas_ref.backend.scratch:Scratch.empty", _poisoned, _BLOCKS),
+    Mutant(
+        "no-work-space",
+        "every array of a group is a new one",
+        "atlas_ref.backend.scratch:Scratch.empty",
+        _no_work_space,
+        _BLOCKS,
+    ),
+    Mutant(
+        "poisoned-work-space",
+        "work space is not empty",
+        "atlas_ref.backend.scratch:Scratch.empty",
+        _poisoned,
+        _BLOCKS,
+    ),
     Mutant(
         "inverse-by-substitution",
         "the system's inverse row after row",
         f"{_MASKED}:inverse_unit_lower",
         _by_substitution,
-        values("exact-titans", "exact-delta", "exact-window", "exact-rows") + gradients("exact-window-k", "exact-rows-retain"),
+        values("exact-titans", "exact-delta", "exact-window", "exact-rows")
+        + gradients("exact-window-k", "exact-rows-retain"),
     ),
     Mutant(
         "scan-as-a-loop",
         "scans step by step",
-        f"{_SCAN}:_values",
+        f"{_ASSOCIATIVE}:_values",
         _one_after_the_other,
-        values("scan", "scan-hebbian", "atlas") + gradients("scan-k", "scan-hebbian-retain", "atlas-k"),
+        values("scan", "scan-hebbian", "atlas")
+        + gradients("scan-k", "scan-hebbian-retain", "atlas-k"),
     ),
 )

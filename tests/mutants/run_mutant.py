@@ -2,9 +2,10 @@
 
     python tests/mutants/run_mutant.py NAME [TEST...]
 
-NAME is a mutant, a legal variant or `none`; without TEST the tests named for it run. The last line on standard output
-is a JSON object: for each test "passed", "rejected" where an assertion failed, or what crashed. With --serve the
-lines on standard input are JSON arrays [NAME, TESTS]; each is answered by a fork that nothing was changed in before.
+NAME is a mutant, a legal variant or `none`; without TEST the tests named for it run. The last line
+on standard output is a JSON object: for each test "passed", "rejected" where an assertion failed,
+or what crashed. With --serve the lines on standard input are JSON arrays [NAME, TESTS]; each is
+answered by a fork that nothing was changed in before.
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).absolute().parents[2]
-OFF = (part for name in ("terminal", "xdist", "hypothesispytest", "cacheprovider") for part in ("-p", f"no:{name}"))
+OFF = (
+    part
+    for name in ("terminal", "xdist", "hypothesispytest", "cacheprovider")
+    for part in ("-p", f"no:{name}")
+)
 ARGUMENTS = (*OFF, "-o", "addopts=--import-mode=importlib")
 WARM = (
     "tests/mutants/test_targets.py",
@@ -41,8 +46,14 @@ class Judge:
     def pytest_runtest_makereport(self, item: Any, call: Any) -> Any:
         report = yield
         if call.excinfo is not None:
-            rejected = call.when == "call" and issubclass(call.excinfo.type, AssertionError | pytest.fail.Exception)
-            self.ended[item.nodeid] = "rejected" if rejected else f"{call.when}: {call.excinfo.typename}: {call.excinfo.value}"
+            rejected = call.when == "call" and issubclass(
+                call.excinfo.type, AssertionError | pytest.fail.Exception
+            )
+            self.ended[item.nodeid] = (
+                "rejected"
+                if rejected
+                else f"{call.when}: {call.excinfo.typename}: {call.excinfo.value}"
+            )
         elif call.when == "call":
             self.ended[item.nodeid] = "passed"
         return report

@@ -1,4 +1,6 @@
-"""Small tests for mutants of frequency levels, one feature at a time, against tests/support/blocks.py."""
+"""Small tests for mutants of frequency levels, one feature at a time, against
+tests/support/blocks.py.
+"""
 
 from __future__ import annotations
 
@@ -23,22 +25,51 @@ BLOCKS: dict[str, tuple[dict[str, Any], ...]] = {
     "after": (FAST, {"rule": "delta", "period": 3, "d_in": 2}),
     "before": ({"rule": "titans_lmm", "period": 3, "d_in": 2, "convention": {"read": "before"}},),
     "window": (FAST, {"rule": "omega", "period": 3, "d_in": 2, "window": 3, "convention": NONE}),
-    "spans": ({"rule": "titans_lmm", "period": 3, "d_in": 2, "span": 4, "convention": {"read": "chunk_start"}},),
+    "spans": (
+        {
+            "rule": "titans_lmm",
+            "period": 3,
+            "d_in": 2,
+            "span": 4,
+            "convention": {"read": "chunk_start"},
+        },
+    ),
 }
-LONG = (FAST, {"rule": "omega", "period": 4, "d_in": 2, "window": 5, "convention": {**NONE, "window_edge": "renormalise"}})
+LONG = (
+    FAST,
+    {
+        "rule": "omega",
+        "period": 4,
+        "d_in": 2,
+        "window": 5,
+        "convention": {**NONE, "window_edge": "renormalise"},
+    },
+)
 
 
-def parts(config: cms.Config, params: cms.Params, x: Any, context: cms.Context, cuts: list[int], reset: Any = None) -> Any:
+def parts(
+    config: cms.Config,
+    params: cms.Params,
+    x: Any,
+    context: cms.Context,
+    cuts: list[int],
+    reset: Any = None,
+) -> Any:
     reads = []
     for piece in np.split(np.arange(x.shape[1]), cuts):
-        context, y = cms.run(config, params, x[:, piece], context, reset=None if reset is None else reset[piece])
+        context, y = cms.run(
+            config, params, x[:, piece], context, reset=None if reset is None else reset[piece]
+        )
         reads.append(y)
     return np.concatenate(reads, axis=2)
 
 
 def test_schedule() -> None:
     for first in (0, 1):
-        assert Conductor(periods=(1, 3, 4), first_step=first).schedule(20).tolist() == countdown((1, 3, 4), first, 20).tolist()
+        assert (
+            Conductor(periods=(1, 3, 4), first_step=first).schedule(20).tolist()
+            == countdown((1, 3, 4), first, 20).tolist()
+        )
 
 
 @pytest.mark.parametrize("name", BLOCKS)
@@ -69,7 +100,9 @@ def test_calls() -> None:
 def test_calls_renormalised() -> None:
     config = block(LONG)
     params, x, context = drawn(config, tokens=9, batch=1)
-    assert_close("y", parts(config, params, x, context, [3]), in_loops(LONG, params, x, context)[0], ANALYTIC)
+    assert_close(
+        "y", parts(config, params, x, context, [3]), in_loops(LONG, params, x, context)[0], ANALYTIC
+    )
 
 
 def test_documents() -> None:
@@ -83,7 +116,13 @@ def test_documents() -> None:
 def test_step_at_a_boundary() -> None:
     config = block(BLOCKS["after"])
     params, x, context = drawn(config, tokens=7, batch=1)
-    after, _ = cms.run(config, params, x, context.replaced(conductor=context.conductor.advanced(4)), reset=np.arange(7) == 3)
+    after, _ = cms.run(
+        config,
+        params,
+        x,
+        context.replaced(conductor=context.conductor.advanced(4)),
+        reset=np.arange(7) == 3,
+    )
     assert after.conductor.step == 11
 
 
@@ -101,7 +140,9 @@ def test_gradient() -> None:
     def loss(logits: Any) -> Any:
         return tape.ops.sum(cms.run(config, params.replaced(logits=logits), x, context)[1])
 
-    assert_close("logits", tape.grad(loss)(params.logits), complex_step(loss, params.logits), ANALYTIC)
+    assert_close(
+        "logits", tape.grad(loss)(params.logits), complex_step(loss, params.logits), ANALYTIC
+    )
     weights = np.exp(params.logits) / np.exp(params.logits).sum()
     own = [np.sum(each["out/y"]) for each in in_loops(BLOCKS["after"], params, x, context)[1]]
     by_hand = [w * (y - np.dot(weights, own)) for w, y in zip(weights, own, strict=True)]
@@ -143,8 +184,18 @@ def case_of_block(combine: str) -> tuple[Any, Any]:
         for name, gate in own.gates.__dict__.items():
             made |= {f"in/level{i}/param/W_{name}": gate.W, f"in/level{i}/param/b_{name}": gate.b}
         made |= {f"in/level{i}/M0": state.M, f"in/level{i}/S0": state.S}
-    own_keys = [{key: value for key, value in spec.items() if key not in ("period", "d_in")} for spec in BLOCKS["window"]]
-    header = {"schema": 1, "rule": "cms", "level": "token", "levels": own_keys, "combine": combine, "schedule": {"periods": [1, 3]}}
+    own_keys = [
+        {key: value for key, value in spec.items() if key not in ("period", "d_in")}
+        for spec in BLOCKS["window"]
+    ]
+    header = {
+        "schema": 1,
+        "rule": "cms",
+        "level": "token",
+        "levels": own_keys,
+        "combine": combine,
+        "schedule": {"periods": [1, 3]},
+    }
     found = atlas_ref.evaluate(atlas_ref.make(header, made)).tensors["out/y"]
     return found, in_loops(BLOCKS["window"], params, x, context, masked=combine == "masked")[0]
 

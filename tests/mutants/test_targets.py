@@ -1,7 +1,8 @@
 """Small tests for mutants of the rules: the package against literal loops, one feature at a time.
 
-Values are compared with `tests/truth/literal.py`, gradients with its complex step; ops of the tape with loops written
-here. Nothing in this file, and nothing that it takes as truth, is changed by a mutant.
+Values are compared with `tests/truth/literal.py`, gradients with its complex step; ops of the tape
+with loops written here. Nothing in this file, and nothing that it takes as truth, is changed by a
+mutant.
 """
 
 from __future__ import annotations
@@ -25,16 +26,26 @@ PEERS = Path(__file__).parents[1] / "data" / "peers"
 Tensors = dict[str, np.ndarray]
 Change = Callable[[Tensors], Tensors]
 
-# -- cases --------------------------------------------------------------------------------------------
+# -- cases -----------------------------------------------------------------------------------------
 
 
 def request(rule: str = "omega", **fields: Any) -> Request:
-    sizes = {"tokens": 5, "d_in": 3, "d_out": 2, "heads": 1, "window": 3 if rule == "omega" else 1, "cotangent": True, "seed": 5}
+    sizes = {
+        "tokens": 5,
+        "d_in": 3,
+        "d_out": 2,
+        "heads": 1,
+        "window": 3 if rule == "omega" else 1,
+        "cotangent": True,
+        "seed": 5,
+    }
     return Request(rule=rule, **{**sizes, **fields})
 
 
 def scaled(factor: float, *names: str) -> Change:
-    return lambda tensors: {name: value * factor if name in names else value for name, value in tensors.items()}
+    return lambda tensors: {
+        name: value * factor if name in names else value for name, value in tensors.items()
+    }
 
 
 def dropped(*names: str) -> Change:
@@ -67,14 +78,26 @@ NEAR_EPS = {"newton_schulz": {"eps": 1e-2}}
 CASES: dict[str, tuple[Request, Change | None, dict[str, Any]]] = {
     "omega": (request(), signed_weights, {}),
     "omega-plain": (request(convention=NONE), signed_weights, {}),
-    "omega-square": (request(d_in=3, d_out=3, convention={"newton_schulz": {"steps": 2}}), None, {}),
+    "omega-square": (
+        request(d_in=3, d_out=3, convention={"newton_schulz": {"steps": 2}}),
+        None,
+        {},
+    ),
     "titans": (request("titans_lmm"), None, {}),
-    "titans-split": (request("titans_lmm", convention={"rate": "split", "momentum_sign": "minus"}), None, {}),
+    "titans-split": (
+        request("titans_lmm", convention={"rate": "split", "momentum_sign": "minus"}),
+        None,
+        {},
+    ),
     "titans-still": (request("titans_lmm"), dropped("in/momentum", "in/S0"), {}),
     "omega-still": (request(convention=NONE), dropped("in/momentum", "in/S0"), {}),
     "delta": (request("delta"), None, {}),
     "hebbian": (request("hebbian"), None, {}),
-    "per-dimension": (request(d_in=3, d_out=3, per_dimension_gates=True, convention=NONE), None, {}),
+    "per-dimension": (
+        request(d_in=3, d_out=3, per_dimension_gates=True, convention=NONE),
+        None,
+        {},
+    ),
     "forget": (request(convention={**NONE, "gate": "forget"}), None, {}),
     "before-error": (request(convention={**NONE, "decay": "before_error"}), None, {}),
     "both": (request(convention={**NONE, "rate": "both"}), None, {}),
@@ -84,9 +107,17 @@ CASES: dict[str, tuple[Request, Change | None, dict[str, Any]]] = {
     "window-gate": (request(convention=NONE, window_gate=True, history=2), None, {}),
     "renormalise": (request(convention={**NONE, "window_edge": "renormalise"}, tokens=3), None, {}),
     "recompute": (request(convention=SPAN, span=3, tokens=6), None, {}),
-    "carry": (request(convention={**SPAN, "window_at_boundary": "carry"}, span=3, tokens=6, history=1), None, {}),
+    "carry": (
+        request(convention={**SPAN, "window_at_boundary": "carry"}, span=3, tokens=6, history=1),
+        None,
+        {},
+    ),
     "cut": (request(convention={**SPAN, "window_at_boundary": "cut"}, span=3, tokens=6), None, {}),
-    "multiple": (request(convention={**SPAN, "span_origin": "multiple"}, span=3, tokens=6), None, {}),
+    "multiple": (
+        request(convention={**SPAN, "span_origin": "multiple"}, span=3, tokens=6),
+        None,
+        {},
+    ),
     "resumed": (request(convention=SPAN, span=3), resumed, {"phase": 1}),
     "call-start": (request(convention={**NONE, "reference": "call_start"}), None, {}),
     "momentum-first": (request(convention={**NONE, "order": "momentum_then_window"}), None, {}),
@@ -97,28 +128,83 @@ CASES: dict[str, tuple[Request, Change | None, dict[str, Any]]] = {
     "call-end": (request(convention={**NONE, "read": "call_end"}, reset=3), None, {}),
     "query-scale": (request(convention={**NONE, "query_scale": "1/sqrt(d_in)"}), None, {}),
     "layout": (request(d_in=3, d_out=3, convention={**NONE, "layout": "transposed"}), None, {}),
-    "norms": (request(convention={**NONE, "q_norm": "l2", "k_norm": "rms"}), scaled(1e-3, "in/k", "in/q"), {}),
+    "norms": (
+        request(convention={**NONE, "q_norm": "l2", "k_norm": "rms"}),
+        scaled(1e-3, "in/k", "in/q"),
+        {},
+    ),
     "norm-after": (
-        request(convention={**NONE, "k_norm": "l2", "q_norm": "l2", "norm_place": "after_phi"}, feature_map=SQUARES),
+        request(
+            convention={**NONE, "k_norm": "l2", "q_norm": "l2", "norm_place": "after_phi"},
+            feature_map=SQUARES,
+        ),
         None,
         {},
     ),
     "mapped": (request(convention=NONE, feature_map={"kind": "monomials"}), None, {}),
     "token": (request(level="token", convention=NONE, window_weights=UNIFORM), None, {}),
     "token-titans": (request("titans_lmm", level="token"), None, {}),
-    "token-norm": (request(level="token", convention={**NONE, "k_norm": "l2"}, feature_map=SQUARES, window_weights=UNIFORM), None, {}),
-    "token-softmax": (request(level="token", heads=2, convention=NONE, window_weights={"kind": "softmax"}), None, {}),
-    "token-gate": (request(level="token", convention=NONE, window_weights={"kind": "gate"}), None, {}),
-    "token-decay": (request(level="token", convention=NONE, window_weights={"kind": "decay", "base": 0.6}), None, {}),
+    "token-norm": (
+        request(
+            level="token",
+            convention={**NONE, "k_norm": "l2"},
+            feature_map=SQUARES,
+            window_weights=UNIFORM,
+        ),
+        None,
+        {},
+    ),
+    "token-softmax": (
+        request(level="token", heads=2, convention=NONE, window_weights={"kind": "softmax"}),
+        None,
+        {},
+    ),
+    "token-gate": (
+        request(level="token", convention=NONE, window_weights={"kind": "gate"}),
+        None,
+        {},
+    ),
+    "token-decay": (
+        request(level="token", convention=NONE, window_weights={"kind": "decay", "base": 0.6}),
+        None,
+        {},
+    ),
     "ns": (request("newton_schulz", d_in=5), None, {}),
-    "ns-tall": (request("newton_schulz", d_in=3, d_out=5, convention={"newton_schulz": {"scale": "sqrt"}}), None, {}),
-    "ns-square": (request("newton_schulz", d_in=3, d_out=3, convention={"newton_schulz": {"steps": 3}}), None, {}),
+    "ns-tall": (
+        request("newton_schulz", d_in=3, d_out=5, convention={"newton_schulz": {"scale": "sqrt"}}),
+        None,
+        {},
+    ),
+    "ns-square": (
+        request("newton_schulz", d_in=3, d_out=3, convention={"newton_schulz": {"steps": 3}}),
+        None,
+        {},
+    ),
     "ns-near-eps": (request("newton_schulz", convention=NEAR_EPS), scaled(1e-2, "in/G"), {}),
-    "ns-clamp": (request("newton_schulz", convention={"newton_schulz": {"eps": 1e-2, "guard": "clamp"}}), scaled(2e-2, "in/G"), {}),
-    "ns-rows": (request("newton_schulz", convention={"newton_schulz": {"coefficients": [[2, -1, 0.2], [1.5, -0.5, 0]]}}), None, {}),
-    "ns-polar": (request("newton_schulz", convention={"newton_schulz": {"coefficients": "polar_express"}}), None, {}),
+    "ns-clamp": (
+        request("newton_schulz", convention={"newton_schulz": {"eps": 1e-2, "guard": "clamp"}}),
+        scaled(2e-2, "in/G"),
+        {},
+    ),
+    "ns-rows": (
+        request(
+            "newton_schulz",
+            convention={"newton_schulz": {"coefficients": [[2, -1, 0.2], [1.5, -0.5, 0]]}},
+        ),
+        None,
+        {},
+    ),
+    "ns-polar": (
+        request("newton_schulz", convention={"newton_schulz": {"coefficients": "polar_express"}}),
+        None,
+        {},
+    ),
     **{
-        f"map-{kind['kind']}": (request("feature_map", heads=2, window=1, feature_map=kind), None, {})
+        f"map-{kind['kind']}": (
+            request("feature_map", heads=2, window=1, feature_map=kind),
+            None,
+            {},
+        )
         for kind in (
             {"kind": "random_fourier"},
             {"kind": "elu"},
@@ -137,14 +223,20 @@ def built(name: str) -> tuple[dict[str, Any], Tensors]:
     return made(*CASES[name])
 
 
-def made(asked: Request, change: Change | None, more: dict[str, Any]) -> tuple[dict[str, Any], Tensors]:
+def made(
+    asked: Request, change: Change | None, more: dict[str, Any]
+) -> tuple[dict[str, Any], Tensors]:
     """Header and tensors of a request with changes and further keys of the header."""
     case = new(asked)
     header = case.header.model_dump(mode="json", by_alias=True, exclude_unset=True) | more
     tensors = dict(case.inputs)
     if asked.rule in ("omega", "titans_lmm", "delta", "hebbian"):  # cotangents of the states too
         random = np.random.default_rng(1)
-        tensors |= {f"in/{state}_bar": random.standard_normal(tensors[f"in/{state}0"].shape) for state in "MS" if f"in/{state}0" in tensors}
+        tensors |= {
+            f"in/{state}_bar": random.standard_normal(tensors[f"in/{state}0"].shape)
+            for state in "MS"
+            if f"in/{state}0" in tensors
+        }
     tensors = change(tensors) if change else tensors
     if "in/S0" not in tensors:
         tensors.pop("in/S_bar", None)
@@ -154,7 +246,9 @@ def made(asked: Request, change: Change | None, more: dict[str, Any]) -> tuple[d
 @pytest.mark.parametrize("name", CASES)
 def test_values(name: str) -> None:
     header, tensors = built(name)
-    want = evaluate(header, {key: value for key, value in tensors.items() if not key.endswith("_bar")})
+    want = evaluate(
+        header, {key: value for key, value in tensors.items() if not key.endswith("_bar")}
+    )
     found = atlas_ref.evaluate(atlas_ref.make(header, tensors))
     assert found.header.get("phase") == want.pop("phase", None)
     assert set(found.tensors) == set(want)
@@ -183,7 +277,9 @@ GRADIENTS = {
 }
 
 
-@pytest.mark.parametrize(("name", "key"), [(name, key) for name, keys in GRADIENTS.items() for key in keys.split()])
+@pytest.mark.parametrize(
+    ("name", "key"), [(name, key) for name, keys in GRADIENTS.items() for key in keys.split()]
+)
 def test_gradient(name: str, key: str) -> None:
     header, tensors = built(name)
     bars = {tensor: value for tensor, value in tensors.items() if tensor.endswith("_bar")}
@@ -193,35 +289,65 @@ def test_gradient(name: str, key: str) -> None:
     assert_close(f"{name}: grad/{key}", found, want, ANALYTIC)
 
 
-# -- splitting ----------------------------------------------------------------------------------------
+# -- splitting -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["omega-plain", "carry", "window-gate", "momentum-first", "resumed"])
+@pytest.mark.parametrize(
+    "name", ["omega-plain", "carry", "window-gate", "momentum-first", "resumed"]
+)
 def test_split_and_resume(name: str) -> None:
     header, tensors = built(name)
     tensors = {key: value for key, value in tensors.items() if not key.endswith("_bar")}
-    per_token = ("in/k", "in/v", "in/q", "in/retain", "in/momentum", "in/step_size", "in/window_weights", "in/window_gate")
+    per_token = (
+        "in/k",
+        "in/v",
+        "in/q",
+        "in/retain",
+        "in/momentum",
+        "in/step_size",
+        "in/window_weights",
+        "in/window_gate",
+    )
     axis = tensors["in/k"].ndim - 2
     whole = atlas_ref.evaluate(atlas_ref.make(header, tensors))
     cut = 3
 
     def part(span: slice) -> Tensors:
-        return {key: value[(slice(None),) * axis + (span,)] for key, value in tensors.items() if key in per_token}
+        return {
+            key: value[(slice(None),) * axis + (span,)]
+            for key, value in tensors.items()
+            if key in per_token
+        }
 
     states = {key: value for key, value in tensors.items() if key not in per_token}
     first = atlas_ref.evaluate(atlas_ref.make(header, {**states, **part(slice(cut))}))
     names = {"out/M": "in/M0", "out/S": "in/S0"}
-    carried = {names.get(key, key.replace("out/", "in/")): value for key, value in first.tensors.items() if key != "out/y"}
+    carried = {
+        names.get(key, key.replace("out/", "in/")): value
+        for key, value in first.tensors.items()
+        if key != "out/y"
+    }
     second = atlas_ref.evaluate(atlas_ref.make(first.header, {**carried, **part(slice(cut, None))}))
     joined = np.concatenate([first.tensors["out/y"], second.tensors["out/y"]], axis=-2)
     assert_close(f"{name}: y of the two parts", joined, whole.tensors["out/y"], EXACT)
-    assert_close(f"{name}: M of the second part", second.tensors["out/M"], whole.tensors["out/M"], EXACT)
+    assert_close(
+        f"{name}: M of the second part", second.tensors["out/M"], whole.tensors["out/M"], EXACT
+    )
 
 
-# -- what others computed -----------------------------------------------------------------------------
+# -- what others computed --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["fla_delta_11", "fla_gated_delta_11", "fla_momentum_delta_11", "atlas_rnn_omega4_11", "mag_ns_6x10_5_11"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fla_delta_11",
+        "fla_gated_delta_11",
+        "fla_momentum_delta_11",
+        "atlas_rnn_omega4_11",
+        "mag_ns_6x10_5_11",
+    ],
+)
 def test_recorded(name: str) -> None:
     """Outputs of public implementations that share nothing with this project."""
     results = atlas_ref.check(atlas_ref.load(PEERS / f"{name}.safetensors"))
@@ -230,19 +356,27 @@ def test_recorded(name: str) -> None:
         assert result.verdict == "PASS", result
 
 
-# -- gates --------------------------------------------------------------------------------------------
+# -- gates -----------------------------------------------------------------------------------------
 
 
 def test_gates_start_by_keeping() -> None:
     """The first gate, which keeps about 0.953 of the memory per token under every name."""
     for forget in (False, True):
-        made = gates.init(("retain",), heads=1, d_in=3, d_out=2, per_dimension=False, forget=forget, draw=np.random.default_rng(0))
+        made = gates.init(
+            ("retain",),
+            heads=1,
+            d_in=3,
+            d_out=2,
+            per_dimension=False,
+            forget=forget,
+            draw=np.random.default_rng(0),
+        )
         value = gates.compute(made, np.zeros((1, 1, 1, 3)), np.zeros((1, 1, 1, 2)))["retain"]
         kept = 1.0 - value if forget else value
         assert abs(float(kept[0, 0, 0]) - 1.0 / (1.0 + np.exp(-3.0))) < 1e-12
 
 
-# -- the tape -----------------------------------------------------------------------------------------
+# -- the tape --------------------------------------------------------------------------------------
 
 A = np.array([[1.0, 2.0, -1.0], [0.5, -3.0, 2.0], [4.0, 1.0, 0.25]])
 B = np.array([[2.0, -1.0, 0.5], [1.5, 3.0, -2.0], [0.0, 1.0, -4.0]])
@@ -295,7 +429,9 @@ def test_uses_of_a_variable_add_up() -> None:
 
 def test_a_repeated_index_counts_twice() -> None:
     """d/dx (2 x_0 + x_0 + 5 x_2) by the index (0, 0, 2)."""
-    got = grad(lambda x: ops.sum(x[np.array([0, 0, 2])] * np.array([2.0, 1.0, 5.0])))(np.array([1.0, 2.0, 3.0]))
+    got = grad(lambda x: ops.sum(x[np.array([0, 0, 2])] * np.array([2.0, 1.0, 5.0])))(
+        np.array([1.0, 2.0, 3.0])
+    )
     assert_close("x[[0, 0, 2]]", got, np.array([3.0, 0.0, 5.0]), EXACT)
 
 
@@ -350,8 +486,12 @@ def test_a_variable_that_left_its_function_is_refused() -> None:
 
 def test_softplus_and_sigmoid_far_out() -> None:
     x = np.array([-800.0, -40.0, 0.0, 40.0, 800.0])
-    sigmoid = np.array([0.0, np.exp(-40.0) / (1.0 + np.exp(-40.0)), 0.5, 1.0 / (1.0 + np.exp(-40.0)), 1.0])
-    softplus = np.array([0.0, np.log1p(np.exp(-40.0)), np.log(2.0), 40.0 + np.log1p(np.exp(-40.0)), 800.0])
+    sigmoid = np.array(
+        [0.0, np.exp(-40.0) / (1.0 + np.exp(-40.0)), 0.5, 1.0 / (1.0 + np.exp(-40.0)), 1.0]
+    )
+    softplus = np.array(
+        [0.0, np.log1p(np.exp(-40.0)), np.log(2.0), 40.0 + np.log1p(np.exp(-40.0)), 800.0]
+    )
     for i in range(5):
         assert_close(f"sigmoid at {x[i]}", ops.sigmoid(x)[i], sigmoid[i], ANALYTIC)
         assert_close(f"softplus at {x[i]}", ops.softplus(x)[i], softplus[i], ANALYTIC)

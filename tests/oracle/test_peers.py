@@ -35,7 +35,11 @@ def test_every_recorded_tensor_of_a_supported_case_passes(file):
 
 
 @pytest.mark.clause("CASE-14")
-@pytest.mark.parametrize("file", [f for f in SUPPORTED if f.stem.startswith("atlas_rnn") and "phi" not in f.stem], ids=by_name)
+@pytest.mark.parametrize(
+    "file",
+    [f for f in SUPPORTED if f.stem.startswith("atlas_rnn") and "phi" not in f.stem],
+    ids=by_name,
+)
 def test_a_recorded_run_with_gradients_records_one_for_every_floating_input(file):
     case = atlas_ref.load(file)
     recorded = {name.removeprefix("grad/") for name in case.recorded if name.startswith("grad/")}

@@ -61,7 +61,9 @@ def test_the_chunk_form_agrees_with_the_loop(name: str) -> None:
     loop = restatement.run(rule_of(case), inputs_of(case), np.float64)
     for tensor, value in chunked.run(rule_of(case), inputs_of(case), np.float64).items():
         if tensor.startswith("out/"):
-            assert np.linalg.norm(value - loop[tensor]) <= 1e-5 * np.linalg.norm(loop[tensor]), tensor
+            assert np.linalg.norm(value - loop[tensor]) <= 1e-5 * np.linalg.norm(loop[tensor]), (
+                tensor
+            )
 
 
 def test_inputs_are_exact_in_every_format() -> None:
@@ -69,7 +71,10 @@ def test_inputs_are_exact_in_every_format() -> None:
         for tensor, value in case_of(name).inputs.items():
             for kind in (*table.STORAGE.values(), np.float16):
                 tiny = name == "omega small" and kind is np.float16
-                assert tiny or np.array_equal(value.astype(kind).astype(np.float64), value), (name, tensor)
+                assert tiny or np.array_equal(value.astype(kind).astype(np.float64), value), (
+                    name,
+                    tensor,
+                )
 
 
 def test_the_whole_list_is_planted() -> None:
@@ -116,8 +121,12 @@ def test_a_convention_is_named(mistake: Mistake, dtype: str) -> None:
         assert found.unique or mistake.name == "missing eps", (name, found)
 
 
-def test_the_table_counts_and_says_no(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The table with one mistake of the list, then with a legal variant in its place, which survives."""
+def test_the_table_counts_and_says_no(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The table with one mistake of the list, then with a legal variant in its place, which
+    survives.
+    """
     (one,) = [mistake for mistake in MISTAKES if mistake.name == "read before write"]
     few = Mistake(one.name, one.plant, ("hebbian",), one.op, one.axes)
     monkeypatch.setattr(table, "MISTAKES", (few,))
@@ -125,7 +134,10 @@ def test_the_table_counts_and_says_no(monkeypatch: pytest.MonkeyPatch, capsys: p
     monkeypatch.setattr(table, "REQUESTS", {"hebbian": REQUESTS["hebbian"]})
     assert command.main(quick=False) == 0
     printed = capsys.readouterr().out
-    assert "float32: 1 of 1 mistakes caught, 1 by check, 1 by replay; 1 of 1 conventions named, 1 of them alone" in printed
+    assert (
+        "float32: 1 of 1 mistakes caught, 1 by check, 1 by replay; 1 of 1 conventions named, "
+        "1 of them alone"
+    ) in printed
     assert "0 alarms on 18 legal variants" in printed
     harmless = Mistake("nothing at all", restatement.RIGHT, ("hebbian",))
     monkeypatch.setattr(table, "MISTAKES", (harmless,))

@@ -33,11 +33,13 @@ def apply(settings: dict[str, Any], p: dict[str, Any], x: Any) -> Any:
     return feature_maps.apply(model(settings), p, x)
 
 
-# -- values ---------------------------------------------------------------------------------------------
+# -- values ----------------------------------------------------------------------------------------
 
 
 @each_map
-@pytest.mark.clause("PHI-1", "PHI-2", "PHI-3", "PHI-4", "PHI-5", "PHI-6", "PHI-7", "PHI-8", "PHI-9", "PHI-10")
+@pytest.mark.clause(
+    "PHI-1", "PHI-2", "PHI-3", "PHI-4", "PHI-5", "PHI-6", "PHI-7", "PHI-8", "PHI-9", "PHI-10"
+)
 def test_every_map_is_the_loop_of_its_definition(settings: dict[str, Any]) -> None:
     for d in (1, 2, 5):
         p = features.tensors(settings, d)
@@ -71,14 +73,22 @@ def test_the_argument_is_left_alone_and_complex_steps_pass(settings: dict[str, A
 
 
 @each_map
-@pytest.mark.clause("PHI-2", "PHI-3", "PHI-4", "PHI-5", "PHI-6", "PHI-7", "PHI-8", "PHI-9", "PHI-10")
+@pytest.mark.clause(
+    "PHI-2", "PHI-3", "PHI-4", "PHI-5", "PHI-6", "PHI-7", "PHI-8", "PHI-9", "PHI-10"
+)
 def test_float32_stays_float32(settings: dict[str, Any]) -> None:
     p, x = features.tensors(settings, 5), gaussian(8, 5)
     p32 = {name: tensor.astype(np.float32) for name, tensor in p.items()}
     got = apply(settings, p32, x.astype(np.float32))
-    exact = apply(settings, {name: t.astype(float) for name, t in p32.items()}, x.astype(np.float32).astype(float))
+    exact = apply(
+        settings,
+        {name: t.astype(float) for name, t in p32.items()},
+        x.astype(np.float32).astype(float),
+    )
     assert got.dtype == np.float32
-    assert_close("value", got.astype(float), exact, reordered(1, dtype=np.float32, amplification=10))
+    assert_close(
+        "value", got.astype(float), exact, reordered(1, dtype=np.float32, amplification=10)
+    )
 
 
 @pytest.mark.clause("PHI-2")
@@ -113,11 +123,13 @@ def test_gelu_is_its_tanh_form_and_silu_the_default() -> None:
     error_function = z / 2 * (1 + np.vectorize(math.erf)(z / math.sqrt(2)))
     assert np.abs(gelu - tanh_form).max() < 1e-14
     assert 1e-4 < np.abs(gelu - error_function).max() < 1e-3  # another function, not an inexact one
-    silu = apply({"kind": "residual_mlp"}, one, np.array([[-800.0], [800.0]])) - np.array([[-800.0], [800.0]])
+    silu = apply({"kind": "residual_mlp"}, one, np.array([[-800.0], [800.0]])) - np.array(
+        [[-800.0], [800.0]]
+    )
     assert_close("silu far out", silu, np.array([[0.0], [800.0]]), reordered(1))
 
 
-# -- dimensions and order of columns --------------------------------------------------------------------
+# -- dimensions and order of columns ---------------------------------------------------------------
 
 
 @pytest.mark.clause("PHI-7")
@@ -125,8 +137,15 @@ def test_each_monomial_occurs_once_by_degree_and_then_in_lexicographic_order() -
     x = np.array([2.0, 3.0, 5.0])
     r = math.sqrt
     quadratic = [4 / r(2), 6, 10, 9 / r(2), 15, 25 / r(2)]
-    assert_close("degree 2", apply({"kind": "polynomial"}, {}, x), np.array([2, 3, 5, *quadratic]), reordered(3))
-    ones = apply({"kind": "polynomial", "degree": 3, "coefficients": [4.0, 1.0, 1.0, 1.0]}, {}, np.ones(2))
+    assert_close(
+        "degree 2",
+        apply({"kind": "polynomial"}, {}, x),
+        np.array([2, 3, 5, *quadratic]),
+        reordered(3),
+    )
+    ones = apply(
+        {"kind": "polynomial", "degree": 3, "coefficients": [4.0, 1.0, 1.0, 1.0]}, {}, np.ones(2)
+    )
     assert_close("weights", ones, np.array([2, 1, 1, 1, r(2), 1, 1, r(3), r(3), 1]), reordered(3))
 
 
@@ -155,26 +174,41 @@ def test_dimensions() -> None:
     assert feature_maps.d_phi(quadratic, 64) == 2144
     assert feature_maps.d_phi(quadratic, 64) / 64 == 33.5
     for d in (1, 2, 3, 7):
-        assert feature_maps.d_phi(quadratic, d) == d + d * (d + 1) // 2 == feature_maps.d_phi(model({"kind": "monomials"}), d)
+        assert (
+            feature_maps.d_phi(quadratic, d)
+            == d + d * (d + 1) // 2
+            == feature_maps.d_phi(model({"kind": "monomials"}), d)
+        )
         for degree in (1, 2, 3, 4):
             for constant in (0.0, 1.0):
                 coefficients = [constant] + [1.0] * degree
                 settings = {"kind": "polynomial", "degree": degree, "coefficients": coefficients}
                 want = (constant > 0) + sum(math.comb(d + n - 1, n) for n in range(1, degree + 1))
-                assert feature_maps.d_phi(model(settings), d) == want == apply(settings, {}, np.ones(d)).shape[0]
+                assert (
+                    feature_maps.d_phi(model(settings), d)
+                    == want
+                    == apply(settings, {}, np.ones(d)).shape[0]
+                )
 
 
 @pytest.mark.clause("PHI-8")
 def test_monomials_are_the_argument_and_every_pair_once() -> None:
     got = apply({"kind": "monomials"}, {}, np.array([2.0, 3.0, 5.0]))
-    assert_close("monomials", got, np.array([2.0, 3.0, 5.0, 4.0, 6.0, 10.0, 9.0, 15.0, 25.0]), EXACT)
+    assert_close(
+        "monomials", got, np.array([2.0, 3.0, 5.0, 4.0, 6.0, 10.0, 9.0, 15.0, 25.0]), EXACT
+    )
 
 
 @pytest.mark.clause("PHI-9")
 def test_powers_are_summed_and_not_joined() -> None:
     x = np.array([2.0, -3.0])
     for degree, want in ((1, [2, -3]), (2, [6, 6]), (3, [14, -21]), (4, [30, 60])):
-        assert_close(f"degree {degree}", apply({"kind": "elementwise", "degree": degree}, {}, x), np.array(want, float), EXACT)
+        assert_close(
+            f"degree {degree}",
+            apply({"kind": "elementwise", "degree": degree}, {}, x),
+            np.array(want, float),
+            EXACT,
+        )
     assert model({"kind": "elementwise"}).degree == 2
 
 
@@ -185,27 +219,59 @@ def test_the_rows_of_proj_meet_the_products_row_by_row() -> None:
         for j in range(d):
             proj = np.zeros((d + d * d, 1))
             proj[d + i * d + j] = 1.0
-            assert_close(f"{i} {j}", apply({"kind": "sketch"}, {"proj": proj}, x), np.array([x[i] * x[j]]), EXACT)
+            assert_close(
+                f"{i} {j}",
+                apply({"kind": "sketch"}, {"proj": proj}, x),
+                np.array([x[i] * x[j]]),
+                EXACT,
+            )
 
 
-# -- keys and queries -----------------------------------------------------------------------------------
+# -- keys and queries ------------------------------------------------------------------------------
 
 
-def evaluated(settings: dict[str, Any], p: dict[str, Any], k: Any, q: Any, **more: Any) -> dict[str, Any]:
-    header = {"schema": 1, "rule": "omega", "window": 3, "feature_map": settings, "convention": {"rate": "memory"}}
+def evaluated(
+    settings: dict[str, Any], p: dict[str, Any], k: Any, q: Any, **more: Any
+) -> dict[str, Any]:
+    header = {
+        "schema": 1,
+        "rule": "omega",
+        "window": 3,
+        "feature_map": settings,
+        "convention": {"rate": "memory"},
+    }
     names = {name: "in/proj" if name == "proj" else f"in/phi/{name}" for name in p}
     T = k.shape[-2]
-    gates = {"in/retain": np.full((2, T), 0.9), "in/momentum": np.full((2, T), 0.7), "in/step_size": np.full((2, T), 0.05)}
-    given = {"in/k": k, "in/v": gaussian(2, T, 3, seed=5), "in/q": q, **gates, **{names[name]: p[name] for name in p}, **more}
+    gates = {
+        "in/retain": np.full((2, T), 0.9),
+        "in/momentum": np.full((2, T), 0.7),
+        "in/step_size": np.full((2, T), 0.05),
+    }
+    given = {
+        "in/k": k,
+        "in/v": gaussian(2, T, 3, seed=5),
+        "in/q": q,
+        **gates,
+        **{names[name]: p[name] for name in p},
+        **more,
+    }
     return atlas_ref.evaluate(atlas_ref.make(header, given)).tensors
 
 
 @each_map
 @pytest.mark.clause("PHI-1")
-def test_the_same_map_with_the_same_tensors_meets_keys_and_queries(settings: dict[str, Any]) -> None:
-    p, k, q = features.tensors(settings, 4), 0.5 * gaussian(2, 6, 4), 0.5 * gaussian(2, 6, 4, seed=1)
+def test_the_same_map_with_the_same_tensors_meets_keys_and_queries(
+    settings: dict[str, Any],
+) -> None:
+    p, k, q = (
+        features.tensors(settings, 4),
+        0.5 * gaussian(2, 6, 4),
+        0.5 * gaussian(2, 6, 4, seed=1),
+    )
     got = evaluated(settings, p, k, q)
-    mapped = [np.array([[features.phi(settings, p, token) for token in row] for row in x]) for x in (k, q)]
+    mapped = [
+        np.array([[features.phi(settings, p, token) for token in row] for row in x]) for x in (k, q)
+    ]
     want = evaluated({"kind": "identity"}, {}, *mapped)
     d_phi = mapped[0].shape[-1]
     assert got["out/M"].shape == (2, 3, d_phi)
@@ -215,7 +281,7 @@ def test_the_same_map_with_the_same_tensors_meets_keys_and_queries(settings: dic
     assert_close("stored keys are raw", got["out/window_k"], k[:, -2:], EXACT)
 
 
-# -- refusals -------------------------------------------------------------------------------------------
+# -- refusals --------------------------------------------------------------------------------------
 
 
 @pytest.mark.clause("PHI-4", "PHI-6", "PHI-7", "PHI-8", "PHI-9", "PHI-10")
@@ -228,18 +294,39 @@ def test_the_same_map_with_the_same_tensors_meets_keys_and_queries(settings: dic
         ({"kind": "elu", "alpha": 1.0}, "alpha: unknown key"),
         ({"kind": "linear", "degree": 2}, "degree: unknown key"),
         ({"kind": "random_fourier", "bandwidth": 0}, "bandwidth: must be greater than 0, found 0"),
-        ({"kind": "random_fourier", "bandwidth": -1.5}, "bandwidth: must be greater than 0, found -1.5"),
+        (
+            {"kind": "random_fourier", "bandwidth": -1.5},
+            "bandwidth: must be greater than 0, found -1.5",
+        ),
         ({"kind": "random_fourier", "bandwidth": "1"}, "bandwidth: must be a number, found '1'"),
-        ({"kind": "residual_mlp", "activation": "relu"}, "activation: must be 'silu' or 'gelu', found 'relu'"),
+        (
+            {"kind": "residual_mlp", "activation": "relu"},
+            "activation: must be 'silu' or 'gelu', found 'relu'",
+        ),
         ({"kind": "polynomial", "degree": 0}, "degree: must be at least 1, found 0"),
         ({"kind": "polynomial", "degree": 2.5}, "degree: must be an integer, found 2.5"),
         ({"kind": "polynomial", "degree": True}, "degree: must be an integer, found true"),
-        ({"kind": "polynomial", "coefficients": [0, -1, 1]}, r"coefficients.1: must be at least 0, found -1"),
-        ({"kind": "polynomial", "coefficients": [0, "a", 1]}, "coefficients.1: must be a number, found 'a'"),
+        (
+            {"kind": "polynomial", "coefficients": [0, -1, 1]},
+            r"coefficients.1: must be at least 0, found -1",
+        ),
+        (
+            {"kind": "polynomial", "coefficients": [0, "a", 1]},
+            "coefficients.1: must be a number, found 'a'",
+        ),
         ({"kind": "polynomial", "coefficients": 3}, "coefficients: must be a list, found 3"),
-        ({"kind": "polynomial", "degree": 3, "coefficients": [0, 1]}, "coefficients: 2 given, degree 3 needs a_0 .. a_3"),
-        ({"kind": "polynomial", "coefficients": []}, "coefficients: 0 given, degree 2 needs a_0 .. a_2"),
-        ({"kind": "polynomial", "degree": 1, "coefficients": [0, 1, 1]}, "coefficients: 3 given, degree 1 needs a_0 .. a_1"),
+        (
+            {"kind": "polynomial", "degree": 3, "coefficients": [0, 1]},
+            "coefficients: 2 given, degree 3 needs a_0 .. a_3",
+        ),
+        (
+            {"kind": "polynomial", "coefficients": []},
+            "coefficients: 0 given, degree 2 needs a_0 .. a_2",
+        ),
+        (
+            {"kind": "polynomial", "degree": 1, "coefficients": [0, 1, 1]},
+            "coefficients: 3 given, degree 1 needs a_0 .. a_1",
+        ),
         ({"kind": "monomials", "degree": 3}, "degree: must be 2, found 3"),
         ({"kind": "elementwise", "degree": 0}, "degree: must be at least 1, found 0"),
         ({"kind": "sketch", "degree": 3}, "degree: must be 2, found 3"),
@@ -248,7 +335,9 @@ def test_the_same_map_with_the_same_tensors_meets_keys_and_queries(settings: dic
 )
 def test_settings_that_do_not_exist_are_refused_in_plain_words(settings: Any, message: str) -> None:
     with pytest.raises(atlas_ref.CaseError, match=f"^case: feature_map.*{message}$"):
-        atlas_ref.make({"schema": 1, "rule": "feature_map", "feature_map": settings}, {"in/x": np.ones((2, 3))})
+        atlas_ref.make(
+            {"schema": 1, "rule": "feature_map", "feature_map": settings}, {"in/x": np.ones((2, 3))}
+        )
 
 
 @pytest.mark.clause("PHI-7")
@@ -270,22 +359,43 @@ def test_a_bandwidth_is_finite_and_positive(bad: float) -> None:
     ("settings", "p", "message"),
     [
         ({"kind": "linear"}, {}, "feature map linear: W: missing, axes .d_phi d_in. are needed"),
-        ({"kind": "linear"}, {"W": (5, 3)}, "W: shape .5, 3. makes d_in 3, but the argument makes it 4"),
-        ({"kind": "random_fourier"}, {"W": (5, 4), "b": (1,)}, "b: shape .1,. makes d_phi 1, but W makes it 5"),
+        (
+            {"kind": "linear"},
+            {"W": (5, 3)},
+            "W: shape .5, 3. makes d_in 3, but the argument makes it 4",
+        ),
+        (
+            {"kind": "random_fourier"},
+            {"W": (5, 4), "b": (1,)},
+            "b: shape .1,. makes d_phi 1, but W makes it 5",
+        ),
         ({"kind": "residual_mlp"}, {"W1": (6, 4), "W2": (6, 4)}, "W2: shape .6, 4. makes d_in 6"),
-        ({"kind": "residual_mlp"}, {"W1": (6, 4), "W2": (4, 5)}, "W2: shape .4, 5. makes hidden 5, but W1 makes it 6"),
-        ({"kind": "sketch"}, {"proj": (16, 5)}, r"proj: shape .16, 5. makes d_sketch 16, but d_in \+ d_in\^2 makes it 20"),
+        (
+            {"kind": "residual_mlp"},
+            {"W1": (6, 4), "W2": (4, 5)},
+            "W2: shape .4, 5. makes hidden 5, but W1 makes it 6",
+        ),
+        (
+            {"kind": "sketch"},
+            {"proj": (16, 5)},
+            r"proj: shape .16, 5. makes d_sketch 16, but d_in \+ d_in\^2 makes it 20",
+        ),
     ],
     ids=str,
 )
-def test_tensors_that_do_not_fit_are_refused_by_name(settings: dict[str, Any], p: dict[str, Any], message: str) -> None:
+def test_tensors_that_do_not_fit_are_refused_by_name(
+    settings: dict[str, Any], p: dict[str, Any], message: str
+) -> None:
     given = {name: np.ones(shape) for name, shape in p.items()}
     with pytest.raises(ValueError, match=message):
         apply(settings, given, np.ones((2, 4)))
 
 
 @pytest.mark.clause("PHI-1")
-@pytest.mark.parametrize(("x", "message"), [([1.0], "x: an array is needed"), (np.array([1.0, np.nan]), "x: every entry must be finite")])
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [([1.0], "x: an array is needed"), (np.array([1.0, np.nan]), "x: every entry must be finite")],
+)
 def test_an_argument_that_is_no_finite_array_is_refused(x: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         apply({"kind": "elu"}, {}, x)

@@ -26,7 +26,9 @@ def gaussian(*shape: int, seed: int = 0) -> Any:
     return np.random.default_rng(seed).standard_normal(shape)
 
 
-def pulled(settings: dict[str, Any], p: dict[str, Any], x: Any, g: Any) -> tuple[Any, dict[str, Any]]:
+def pulled(
+    settings: dict[str, Any], p: dict[str, Any], x: Any, g: Any
+) -> tuple[Any, dict[str, Any]]:
     own = PARSE.validate_python(settings)
     return vjp(lambda x, p: feature_maps.apply(own, p, x), x, p)[1](g)
 
@@ -92,9 +94,15 @@ def test_gradients_of_float32_are_float32(settings: dict[str, Any]) -> None:
     g = gaussian(5, features.phi(settings, p, x[0]).shape[0], seed=1)
     got = pulled(settings, p32, x.astype(np.float32), g.astype(np.float32))
     want = pulled(
-        settings, {n: t.astype(float) for n, t in p32.items()}, x.astype(np.float32).astype(float), g.astype(np.float32).astype(float)
+        settings,
+        {n: t.astype(float) for n, t in p32.items()},
+        x.astype(np.float32).astype(float),
+        g.astype(np.float32).astype(float),
     )
-    for name, a, b in [("x", got[0], want[0]), *((name, got[1][name], want[1][name]) for name in p)]:
+    for name, a, b in [
+        ("x", got[0], want[0]),
+        *((name, got[1][name], want[1][name]) for name in p),
+    ]:
         assert a.dtype == np.float32
         assert_close(name, a.astype(float), b, reordered(1, dtype=np.float32, amplification=20))
 
@@ -104,21 +112,42 @@ def test_gradients_of_float32_are_float32(settings: dict[str, Any]) -> None:
 def test_tensors_collect_from_all_keys_and_queries_of_all_heads(settings: dict[str, Any]) -> None:
     p, T = features.tensors(settings, 3), 4
     k, q = 0.6 * gaussian(2, 2, T, 3), 0.6 * gaussian(2, 2, T, 3, seed=1)
-    gates = {"in/retain": np.full((2, 2, T), 0.9), "in/momentum": np.full((2, 2, T), 0.6), "in/step_size": np.full((2, 2, T), 0.1)}
-    shared = {**gates, "in/v": gaussian(2, 2, T, 2, seed=2), "in/y_bar": gaussian(2, 2, T, 2, seed=3)}
+    gates = {
+        "in/retain": np.full((2, 2, T), 0.9),
+        "in/momentum": np.full((2, 2, T), 0.6),
+        "in/step_size": np.full((2, 2, T), 0.1),
+    }
+    shared = {
+        **gates,
+        "in/v": gaussian(2, 2, T, 2, seed=2),
+        "in/y_bar": gaussian(2, 2, T, 2, seed=3),
+    }
 
     def gradients(feature_map: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-        header = {"schema": 1, "rule": "omega", "window": 2, "feature_map": feature_map, "convention": {"newton_schulz": "none"}}
+        header = {
+            "schema": 1,
+            "rule": "omega",
+            "window": 2,
+            "feature_map": feature_map,
+            "convention": {"newton_schulz": "none"},
+        }
         return atlas_ref.evaluate(atlas_ref.make(header, {**shared, **given}), grad=True).tensors
 
     names = {name: "proj" if name == "proj" else f"phi/{name}" for name in p}
-    got = gradients(settings, {"in/k": k, "in/q": q, **{f"in/{names[name]}": p[name] for name in p}})
-    mapped = gradients({"kind": "identity"}, {"in/k": features_of(settings, p, k), "in/q": features_of(settings, p, q)})
+    got = gradients(
+        settings, {"in/k": k, "in/q": q, **{f"in/{names[name]}": p[name] for name in p}}
+    )
+    mapped = gradients(
+        {"kind": "identity"},
+        {"in/k": features_of(settings, p, k), "in/q": features_of(settings, p, q)},
+    )
     sums = {name: np.zeros_like(tensor) for name, tensor in p.items()}
     for name, raw in (("k", k), ("q", q)):
         bar = np.zeros_like(raw)
         for index in np.ndindex(2, 2, T):
-            bar[index], each = features.pullback(settings, p, raw[index], mapped[f"grad/{name}"][index])
+            bar[index], each = features.pullback(
+                settings, p, raw[index], mapped[f"grad/{name}"][index]
+            )
             for tensor in sums:
                 sums[tensor] += each[tensor]
         assert_close(name, got[f"grad/{name}"], bar, ANALYTIC)

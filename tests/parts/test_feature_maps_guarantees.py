@@ -1,4 +1,6 @@
-"""Kernels, bounds, capacity, special cases, cost and initial tensors of feature maps (PHI-4, PHI-11 to PHI-15)."""
+"""Kernels, bounds, capacity, special cases, cost and initial tensors of feature maps (PHI-4, PHI-11
+to PHI-15).
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ def kernel(settings: dict[str, Any], p: dict[str, Any], x: Any, y: Any) -> Any:
     return np.sum(apply(settings, p, x) * apply(settings, p, y), axis=-1)
 
 
-# -- kernels --------------------------------------------------------------------------------------------
+# -- kernels ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.clause("PHI-11")
@@ -41,11 +43,21 @@ def test_the_kernels_of_identity_linear_and_monomials() -> None:
     p = features.tensors({"kind": "linear"}, 5)
     for i in range(20):
         u = sum(x[i, r] * y[i, r] for r in range(5))
-        assert_close("identity", kernel({"kind": "identity"}, {}, x[i], y[i]), u, reordered(5, amplification=10))
+        assert_close(
+            "identity",
+            kernel({"kind": "identity"}, {}, x[i], y[i]),
+            u,
+            reordered(5, amplification=10),
+        )
         through = x[i] @ (p["W"].T @ p["W"]) @ y[i]
         assert_close("linear", kernel({"kind": "linear"}, p, x[i], y[i]), through, ANALYTIC)
         squares = sum(x[i, r] ** 2 * y[i, r] ** 2 for r in range(5))
-        assert_close("monomials", kernel({"kind": "monomials"}, {}, x[i], y[i]), u + (u * u + squares) / 2, ANALYTIC)
+        assert_close(
+            "monomials",
+            kernel({"kind": "monomials"}, {}, x[i], y[i]),
+            u + (u * u + squares) / 2,
+            ANALYTIC,
+        )
 
 
 @pytest.mark.clause("PHI-11", "PHI-7")
@@ -55,14 +67,23 @@ def test_the_polynomial_kernel_is_the_polynomial(d: int, degree: int) -> None:
     x, y = gaussian(10, d), gaussian(10, d, seed=1)
     u = np.sum(x * y, axis=-1)
     random = np.random.default_rng(degree)
-    tables = [None, [0.0] * (degree + 1), list(random.uniform(0, 2, degree + 1)), [0.5, *[0.0] * (degree - 1), 2.0]]
+    tables = [
+        None,
+        [0.0] * (degree + 1),
+        list(random.uniform(0, 2, degree + 1)),
+        [0.5, *[0.0] * (degree - 1), 2.0],
+    ]
     for table in tables:
-        settings = {"kind": "polynomial", "degree": degree} | ({} if table is None else {"coefficients": table})
+        settings = {"kind": "polynomial", "degree": degree} | (
+            {} if table is None else {"coefficients": table}
+        )
         a = features.coefficients(settings)
         want = sum(a[n] * u**n for n in range(degree + 1))
         assert_close(f"{table}", kernel(settings, {}, x, y), want, ANALYTIC)
     taylor = sum(u**n / math.factorial(n) for n in range(1, degree + 1))  # of exp(u) - 1
-    assert_close("default", kernel({"kind": "polynomial", "degree": degree}, {}, x, y), taylor, ANALYTIC)
+    assert_close(
+        "default", kernel({"kind": "polynomial", "degree": degree}, {}, x, y), taylor, ANALYTIC
+    )
 
 
 @pytest.mark.clause("PHI-11", "PHI-4")
@@ -76,8 +97,11 @@ def test_random_fourier_features_approach_the_gaussian_kernel(bandwidth: float) 
         errors = []
         for seed in range(20):
             p = feature_maps.init(settings, 6, seed, features=count)
-            got = np.sum(feature_maps.apply(settings, p, x) * feature_maps.apply(settings, p, y), axis=-1)
-            # a mean of d_phi independent terms within [-2, 2]: Hoeffding, one in ten million for each of 480
+            got = np.sum(
+                feature_maps.apply(settings, p, x) * feature_maps.apply(settings, p, y), axis=-1
+            )
+            # a mean of d_phi independent terms within [-2, 2]: Hoeffding, one in ten million for
+            # each of 480
             assert np.abs(got - want).max() <= math.sqrt(8 * math.log(2e7) / count)
             errors.append(got - want)
         rms[count] = float(np.sqrt(np.mean(np.square(errors))))
@@ -91,7 +115,9 @@ def test_the_reciprocal_of_the_bandwidth_would_be_another_kernel() -> None:
     settings = feature_maps.RandomFourier(bandwidth=0.5)
     p = feature_maps.init(settings, 2, 0, features=20_000)
     got = float(feature_maps.apply(settings, p, x) @ feature_maps.apply(settings, p, y))
-    assert got == pytest.approx(math.exp(-0.5 / (2 * 0.25)), abs=0.04)  # 0.368, not exp(-0.25 * 0.5 / 2) = 0.939
+    assert got == pytest.approx(
+        math.exp(-0.5 / (2 * 0.25)), abs=0.04
+    )  # 0.368, not exp(-0.25 * 0.5 / 2) = 0.939
 
 
 @pytest.mark.clause("PHI-12")
@@ -102,18 +128,22 @@ def test_random_fourier_features_are_bounded_and_elu_is_positive() -> None:
             phi = apply({"kind": "random_fourier"}, p, size * gaussian(200, 4, seed=seed))
             assert np.sum(phi * phi, axis=-1).max() <= 2 + 1e-14
     aligned = {"W": np.zeros((3, 4)), "b": np.zeros(3)}
-    assert np.sum(apply({"kind": "random_fourier"}, aligned, np.ones(4)) ** 2) == pytest.approx(2)  # the bound is reached
+    assert np.sum(apply({"kind": "random_fourier"}, aligned, np.ones(4)) ** 2) == pytest.approx(
+        2
+    )  # the bound is reached
     assert np.all(apply({"kind": "elu"}, {}, 100 * gaussian(200, 4)) > 0)
 
 
 @pytest.mark.clause("PHI-12")
-@pytest.mark.parametrize("settings", [s for s in MAPS.values() if s["kind"] != "random_fourier"], ids=str)
+@pytest.mark.parametrize(
+    "settings", [s for s in MAPS.values() if s["kind"] != "random_fourier"], ids=str
+)
 def test_the_other_maps_are_unbounded(settings: dict[str, Any]) -> None:
     p, x = features.tensors(settings, 4), np.abs(gaussian(4))
     assert np.linalg.norm(apply(settings, p, 1e6 * x)) > 1e4 * np.linalg.norm(apply(settings, p, x))
 
 
-# -- capacity -------------------------------------------------------------------------------------------
+# -- capacity --------------------------------------------------------------------------------------
 
 
 def stores(phi: Any, seed: int = 9) -> bool:
@@ -141,7 +171,9 @@ def stores(phi: Any, seed: int = 9) -> bool:
         ("random_fourier", 23),
     ],
 )
-def test_as_many_random_pairs_are_stored_as_there_are_independent_features(name: str, most: int) -> None:
+def test_as_many_random_pairs_are_stored_as_there_are_independent_features(
+    name: str, most: int
+) -> None:
     settings = MAPS[name]
     p = features.tensors(settings, 16, features=16 if name == "sketch" else 23)
     keys = gaussian(400, 16)
@@ -167,10 +199,14 @@ def test_degree_two_has_one_column_for_a_pair_and_not_two() -> None:
     x = gaussian(200, d)
     every = np.concatenate([x, np.einsum("ti,tj->tij", x, x).reshape(200, -1)], axis=1)
     assert every.shape[1] == d + d * d
-    assert np.linalg.matrix_rank(every) == np.linalg.matrix_rank(apply({"kind": "monomials"}, {}, x)) == d + d * (d + 1) // 2
+    assert (
+        np.linalg.matrix_rank(every)
+        == np.linalg.matrix_rank(apply({"kind": "monomials"}, {}, x))
+        == d + d * (d + 1) // 2
+    )
 
 
-# -- special cases --------------------------------------------------------------------------------------
+# -- special cases ---------------------------------------------------------------------------------
 
 
 @pytest.mark.clause("PHI-14")
@@ -180,7 +216,12 @@ def test_maps_that_equal_the_identity() -> None:
     assert_close("linear", apply({"kind": "linear"}, {"W": np.eye(d)}, x), x, EXACT)
     hidden = {"W1": gaussian(6, d), "W2": np.zeros((d, 6))}
     for activation in ("silu", "gelu"):
-        assert_close(activation, apply({"kind": "residual_mlp", "activation": activation}, hidden, x), x, EXACT)
+        assert_close(
+            activation,
+            apply({"kind": "residual_mlp", "activation": activation}, hidden, x),
+            x,
+            EXACT,
+        )
     assert_close("elementwise", apply({"kind": "elementwise", "degree": 1}, {}, x), x, EXACT)
     assert_close("polynomial", apply({"kind": "polynomial", "degree": 1}, {}, x), x, EXACT)
     proj = np.concatenate([np.eye(d), np.zeros((d * d, d))])
@@ -188,16 +229,27 @@ def test_maps_that_equal_the_identity() -> None:
 
 
 @pytest.mark.clause("PHI-14")
-def test_monomials_and_the_quadratic_polynomial_span_the_same_functions_with_other_kernels() -> None:
+def test_monomials_and_the_quadratic_polynomial_span_the_same_functions_with_other_kernels() -> (
+    None
+):
     a, d = 0.7, 4
     x, y = gaussian(30, d), gaussian(30, d, seed=1)
     settings = {"kind": "polynomial", "degree": 2, "coefficients": [0.0, 1.0, a]}
-    weights = [1.0] * d + [math.sqrt(a * (1 if i == j else 2)) for i in range(d) for j in range(i, d)]
-    assert_close("columns", apply(settings, {}, x), apply({"kind": "monomials"}, {}, x) * np.array(weights), ANALYTIC)
-    assert_differs("kernels", kernel(settings, {}, x, y), kernel({"kind": "monomials"}, {}, x, y), 0.01)
+    weights = [1.0] * d + [
+        math.sqrt(a * (1 if i == j else 2)) for i in range(d) for j in range(i, d)
+    ]
+    assert_close(
+        "columns",
+        apply(settings, {}, x),
+        apply({"kind": "monomials"}, {}, x) * np.array(weights),
+        ANALYTIC,
+    )
+    assert_differs(
+        "kernels", kernel(settings, {}, x, y), kernel({"kind": "monomials"}, {}, x, y), 0.01
+    )
 
 
-# -- cost -----------------------------------------------------------------------------------------------
+# -- cost ------------------------------------------------------------------------------------------
 
 
 def multiplications(function: Callable[[Any], Any], x: Any) -> int:
@@ -237,7 +289,7 @@ def test_multiply_adds_per_token() -> None:
         assert per_token(MAPS[name]) <= 4 * d
 
 
-# -- initial tensors ------------------------------------------------------------------------------------
+# -- initial tensors -------------------------------------------------------------------------------
 
 
 def largest_gap(sample: Any, distribution: Callable[[Any], Any]) -> float:
@@ -245,7 +297,10 @@ def largest_gap(sample: Any, distribution: Callable[[Any], Any]) -> float:
     ordered = np.sort(np.ravel(sample))
     n = len(ordered)
     below = distribution(ordered)
-    return float(math.sqrt(n) * max(np.abs(np.arange(1, n + 1) / n - below).max(), np.abs(np.arange(n) / n - below).max()))
+    return float(
+        math.sqrt(n)
+        * max(np.abs(np.arange(1, n + 1) / n - below).max(), np.abs(np.arange(n) / n - below).max())
+    )
 
 
 @pytest.mark.clause("PHI-4")
@@ -276,5 +331,10 @@ def test_tensors_are_those_the_map_needs_and_follow_the_seed(settings: dict[str,
         assert_differs(name, other[name], drawn[name], 0.1)
     plain = feature_maps.init(own, d, 1)
     shapes = {"W": (d, d), "b": (d,), "W1": (4 * d, d), "W2": (d, 4 * d), "proj": (d + d * d, d)}
-    assert {name: tensor.shape for name, tensor in plain.items()} == {name: shapes[name] for name in want}
-    assert feature_maps.apply(own, plain, gaussian(2, d)).shape == (2, feature_maps.d_phi(own, d, plain))
+    assert {name: tensor.shape for name, tensor in plain.items()} == {
+        name: shapes[name] for name in want
+    }
+    assert feature_maps.apply(own, plain, gaussian(2, d)).shape == (
+        2,
+        feature_maps.d_phi(own, d, plain),
+    )

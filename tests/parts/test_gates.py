@@ -1,4 +1,6 @@
-"""Gates as inputs: roles, the two senses of decay, shapes, logarithms, derivatives (GATES-1 to GATES-5, GATES-11, GATES-12)."""
+"""Gates as inputs: roles, the two senses of decay, shapes, logarithms, derivatives (GATES-1 to
+GATES-5, GATES-11, GATES-12).
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,28 @@ import pytest
 import atlas_ref
 from atlas_ref.parts import gates
 from atlas_ref.parts.gates import Gates
-from tests.support.close import ANALYTIC, EXACT, FINITE_DIFFERENCE, assert_close, assert_differs, reordered
-from tests.support.gated import D_IN, D_OUT, RULES, T, central, evaluated, gaussian, one_gate, refused, tensors, token_level, uniform
+from tests.support.close import (
+    ANALYTIC,
+    EXACT,
+    FINITE_DIFFERENCE,
+    assert_close,
+    assert_differs,
+    reordered,
+)
+from tests.support.gated import (
+    D_IN,
+    D_OUT,
+    RULES,
+    T,
+    central,
+    evaluated,
+    gaussian,
+    one_gate,
+    refused,
+    tensors,
+    token_level,
+    uniform,
+)
 
 
 def titans(retain: Any, momentum: Any, step: Any, given: dict[str, Any]) -> Any:
@@ -25,7 +47,7 @@ def titans(retain: Any, momentum: Any, step: Any, given: dict[str, Any]) -> Any:
     return M
 
 
-# -- roles ----------------------------------------------------------------------------------------------
+# -- roles -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.clause("GATES-1", "GATES-3")
@@ -33,11 +55,19 @@ def test_what_each_role_multiplies() -> None:
     given = tensors("titans_lmm")
     want = titans(given["in/retain"], given["in/momentum"], given["in/step_size"], given)
     assert_close("Titans LMM", evaluated("titans_lmm")["out/M"], want, ANALYTIC)
-    split = evaluated("omega", {"rate": "split"}, step_size_memory=0.2 * uniform(T, seed=6))["out/M"]
+    split = evaluated("omega", {"rate": "split"}, step_size_memory=0.2 * uniform(T, seed=6))[
+        "out/M"
+    ]
     both = evaluated("omega", {"rate": "split"}, step_size_memory=np.ones(T))["out/M"]
     assert_close("second rate 1", both, want, ANALYTIC)
     assert_differs("second rate", split, want, 0.1)
-    assert tuple(Gates.model_fields) == ("retain", "momentum", "step_size", "step_size_memory", "window_weights")
+    assert tuple(Gates.model_fields) == (
+        "retain",
+        "momentum",
+        "step_size",
+        "step_size_memory",
+        "window_weights",
+    )
 
 
 @pytest.mark.clause("GATES-1")
@@ -51,7 +81,9 @@ def test_each_rule_takes_the_gates_of_its_row_and_no_other(rule: str) -> None:
         refused("in/step_size: not part of this case: hebbian has none", rule, step_size=uniform(T))
     else:
         refused("in/step_size: missing", rule, step_size=None)
-        refused("in/step_size_memory: not part of this case: rate", rule, step_size_memory=uniform(T))
+        refused(
+            "in/step_size_memory: not part of this case: rate", rule, step_size_memory=uniform(T)
+        )
         refused("in/step_size_memory: missing", rule, {"rate": "split"})
 
 
@@ -63,7 +95,9 @@ def test_the_closed_bounds_are_legal_and_nothing_beyond_them() -> None:
         for value in (-1e-9, 1.0 + 1e-9, np.nan, np.inf):
             refused(f"in/{name}", "omega", **{name: np.full(T, value)})
     assert not evaluated("omega", step_size=np.zeros(T))["out/M"].any()
-    assert np.isfinite(evaluated("omega", step_size=np.full(T, 1e3))["out/y"]).all()  # no upper bound
+    assert np.isfinite(
+        evaluated("omega", step_size=np.full(T, 1e3))["out/y"]
+    ).all()  # no upper bound
     for value in (-1e-9, np.nan, np.inf):
         refused("in/step_size", "omega", step_size=np.full(T, value))
 
@@ -71,7 +105,11 @@ def test_the_closed_bounds_are_legal_and_nothing_beyond_them() -> None:
 @pytest.mark.clause("GATES-4")
 def test_gates_are_columns_within_their_ranges() -> None:
     """Shapes of gates: one number for the memory, or one per row; None for an absent gate."""
-    gates.Gates(retain=np.ones((1, 1)), step_size=np.full((2, D_OUT, 1), 3.0), window_weights=-np.ones((4, 1)))
+    gates.Gates(
+        retain=np.ones((1, 1)),
+        step_size=np.full((2, D_OUT, 1), 3.0),
+        window_weights=-np.ones((4, 1)),
+    )
     assert gates.Gates().momentum is None
     for name in ("retain", "momentum"):
         for value in (-1e-9, 1.0 + 1e-9):
@@ -83,20 +121,35 @@ def test_gates_are_columns_within_their_ranges() -> None:
         gates.Gates(retain=np.ones(3))
 
 
-# -- retain, forget, none -------------------------------------------------------------------------------
+# -- retain, forget, none --------------------------------------------------------------------------
 
 
 @pytest.mark.clause("GATES-2")
 @pytest.mark.parametrize("rule", RULES)
 def test_forget_is_one_minus_retain(rule: str) -> None:
     u = uniform(T, seed=7)
-    kept, forgotten = evaluated(rule, {"gate": "retain"}, retain=u), evaluated(rule, {"gate": "forget"}, retain=1 - u)
+    kept, forgotten = (
+        evaluated(rule, {"gate": "retain"}, retain=u),
+        evaluated(rule, {"gate": "forget"}, retain=1 - u),
+    )
     for name in ("out/y", "out/M"):
         assert_close(name, forgotten[name], kept[name], reordered(T, amplification=10))
-    assert_differs("the same number", evaluated(rule, {"gate": "forget"}, retain=u)["out/M"], kept["out/M"], 0.01)
-    assert_close("none", evaluated(rule, {"gate": "none"}, retain=None)["out/M"], evaluated(rule, retain=np.ones(T))["out/M"], EXACT)
+    assert_differs(
+        "the same number",
+        evaluated(rule, {"gate": "forget"}, retain=u)["out/M"],
+        kept["out/M"],
+        0.01,
+    )
+    assert_close(
+        "none",
+        evaluated(rule, {"gate": "none"}, retain=None)["out/M"],
+        evaluated(rule, retain=np.ones(T))["out/M"],
+        EXACT,
+    )
     assert_close("default", evaluated(rule, retain=u)["out/M"], kept["out/M"], EXACT)
-    refused("in/retain: not part of this case: gate none has no retain gate", rule, {"gate": "none"})
+    refused(
+        "in/retain: not part of this case: gate none has no retain gate", rule, {"gate": "none"}
+    )
 
 
 @pytest.mark.clause("GATES-2")
@@ -110,11 +163,21 @@ def test_the_multiplier() -> None:
 @pytest.mark.parametrize("rule", RULES)
 def test_computed_gates_are_read_as_forget_save_by_omega(rule: str) -> None:
     got = token_level(rule)
-    assert_close("default", got["out/M"], token_level(rule, {"gate": "retain" if rule == "omega" else "forget"})["out/M"], EXACT)
-    assert_differs("other", token_level(rule, {"gate": "forget" if rule == "omega" else "retain"})["out/M"], got["out/M"], 0.01)
+    assert_close(
+        "default",
+        got["out/M"],
+        token_level(rule, {"gate": "retain" if rule == "omega" else "forget"})["out/M"],
+        EXACT,
+    )
+    assert_differs(
+        "other",
+        token_level(rule, {"gate": "forget" if rule == "omega" else "retain"})["out/M"],
+        got["out/M"],
+        0.01,
+    )
 
 
-# -- scalar or per output dimension ---------------------------------------------------------------------
+# -- scalar or per output dimension ----------------------------------------------------------------
 
 
 @pytest.mark.clause("GATES-3")
@@ -130,7 +193,9 @@ def test_gates_may_differ_in_shape_and_scale_rows(wide: str) -> None:
 @pytest.mark.parametrize("rule", RULES)
 def test_equal_entries_give_the_bits_of_the_scalar(rule: str) -> None:
     scalar = evaluated(rule)
-    for name in [each.removeprefix("in/") for each in tensors(rule) if each not in ("in/k", "in/v", "in/q")]:
+    for name in [
+        each.removeprefix("in/") for each in tensors(rule) if each not in ("in/k", "in/v", "in/q")
+    ]:
         row = np.repeat(tensors(rule)[f"in/{name}"][:, None], D_OUT, axis=1)
         assert_close(name, evaluated(rule, **{name: row})["out/y"], scalar["out/y"], EXACT)
 
@@ -147,10 +212,12 @@ def test_a_gate_becomes_a_column_that_scales_rows() -> None:
     assert gates.as_column(np.ones((2, 5, 3)), per_dimension=True).shape == (2, 5, 3, 1)
     M = gaussian(3, 4)
     rows = uniform(3)
-    assert_close("rows", gates.as_column(rows, per_dimension=True) * M, np.diag(rows) @ M, reordered(3))
+    assert_close(
+        "rows", gates.as_column(rows, per_dimension=True) * M, np.diag(rows) @ M, reordered(3)
+    )
 
 
-# -- momentum left out, logarithms ----------------------------------------------------------------------
+# -- momentum left out, logarithms -----------------------------------------------------------------
 
 
 @pytest.mark.clause("GATES-4")
@@ -179,7 +246,9 @@ def test_a_computed_momentum_gate_is_left_out_by_leaving_out_its_parameters(rule
 
 @pytest.mark.clause("GATES-4", "GATES-10")
 def test_a_computed_momentum_gate_never_reaches_zero() -> None:
-    values = gates.compute(one_gate("momentum", np.array([-700.0])), np.zeros((1, 1, 1, 1)), np.zeros((1, 1, 1, 1)))
+    values = gates.compute(
+        one_gate("momentum", np.array([-700.0])), np.zeros((1, 1, 1, 1)), np.zeros((1, 1, 1, 1))
+    )
     assert values["momentum"].item() > 0
 
 
@@ -204,18 +273,29 @@ def test_a_logarithm_stands_for_its_gate(gate: str, shape: tuple[int, ...]) -> N
 def test_a_logarithm_is_at_most_zero_and_never_beside_its_gate(name: str) -> None:
     evaluated("omega", **{name: None, f"log_{name}": np.zeros(T)})
     refused(f"in/log_{name}", "omega", **{name: None, f"log_{name}": np.full(T, 1e-9)})
-    refused(f"in/{name}: not part of this case: in/log_{name} stands in its place", "omega", **{f"log_{name}": np.full(T, -1.0)})
+    refused(
+        f"in/{name}: not part of this case: in/log_{name} stands in its place",
+        "omega",
+        **{f"log_{name}": np.full(T, -1.0)},
+    )
     if name == "momentum":
-        refused("in/log_momentum: not part of this case: delta has none", "delta", log_momentum=np.full(T, -1.0))
+        refused(
+            "in/log_momentum: not part of this case: delta has none",
+            "delta",
+            log_momentum=np.full(T, -1.0),
+        )
 
 
-# -- reductions and derivatives ---------------------------------------------------------------------------
+# -- reductions and derivatives --------------------------------------------------------------------
 
 
 @pytest.mark.clause("GATES-11")
 def test_given_numbers_agree_under_both_readings_at_one_half_only() -> None:
     for u in (0.5, 0.5001):
-        kept, forgot = (evaluated("delta", {"gate": gate}, retain=np.full(T, u))["out/M"] for gate in ("retain", "forget"))
+        kept, forgot = (
+            evaluated("delta", {"gate": gate}, retain=np.full(T, u))["out/M"]
+            for gate in ("retain", "forget")
+        )
         assert (np.abs(kept - forgot).max() == 0) == (u == 0.5)
 
 
@@ -226,12 +306,21 @@ def test_a_given_gate_has_the_derivative_of_the_number_given(rule: str) -> None:
     for gate in ("retain", "forget"):
         given = tensors(rule)
         found = evaluated(rule, {"gate": gate}, grad=True, y_bar=bar)
-        for name in [each.removeprefix("in/") for each in given if each not in ("in/k", "in/v", "in/q")]:
+        for name in [
+            each.removeprefix("in/") for each in given if each not in ("in/k", "in/v", "in/q")
+        ]:
 
             def loss(value: Any, name: str = name, gate: str = gate) -> float:
-                return float(np.sum(bar * evaluated(rule, {"gate": gate}, **{name: value})["out/y"]))
+                return float(
+                    np.sum(bar * evaluated(rule, {"gate": gate}, **{name: value})["out/y"])
+                )
 
-            assert_close(f"{gate} {name}", found[f"grad/{name}"], central(loss, given[f"in/{name}"]), FINITE_DIFFERENCE)
+            assert_close(
+                f"{gate} {name}",
+                found[f"grad/{name}"],
+                central(loss, given[f"in/{name}"]),
+                FINITE_DIFFERENCE,
+            )
     u = tensors(rule)["in/retain"]
     kept = evaluated(rule, {"gate": "retain"}, grad=True, y_bar=bar, retain=u)["grad/retain"]
     forgot = evaluated(rule, {"gate": "forget"}, grad=True, y_bar=bar, retain=1 - u)["grad/retain"]
@@ -243,7 +332,9 @@ def test_a_given_gate_has_the_derivative_of_the_number_given(rule: str) -> None:
 def test_the_derivative_of_a_scalar_is_the_sum_over_its_rows(rule: str) -> None:
     bar = gaussian(T, D_OUT, seed=51)
     scalar = evaluated(rule, grad=True, y_bar=bar)
-    for name in [each.removeprefix("in/") for each in tensors(rule) if each not in ("in/k", "in/v", "in/q")]:
+    for name in [
+        each.removeprefix("in/") for each in tensors(rule) if each not in ("in/k", "in/v", "in/q")
+    ]:
         row = np.repeat(tensors(rule)[f"in/{name}"][:, None], D_OUT, axis=1)
         rows = evaluated(rule, grad=True, y_bar=bar, **{name: row})[f"grad/{name}"]
         assert rows.shape == (T, D_OUT)

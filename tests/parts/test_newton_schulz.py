@@ -10,7 +10,13 @@ from pydantic import ValidationError
 
 import atlas_ref
 from atlas_ref.conventions import resolve
-from atlas_ref.parts.newton_schulz import NewtonSchulz, coefficient_table, iterates, newton_schulz, plain_newton_schulz
+from atlas_ref.parts.newton_schulz import (
+    NewtonSchulz,
+    coefficient_table,
+    iterates,
+    newton_schulz,
+    plain_newton_schulz,
+)
 from tests.support.close import EXACT, assert_close, assert_differs, reordered
 from tests.truth import spectral
 from tests.truth.spectral import SETTINGS, assert_near, map_of, natural_size
@@ -22,7 +28,7 @@ def gaussian(*shape: int, seed: int = 0) -> Any:
     return np.random.default_rng(seed).standard_normal(shape)
 
 
-# -- values ---------------------------------------------------------------------------------------------
+# -- values ----------------------------------------------------------------------------------------
 
 
 @each_setting
@@ -30,7 +36,12 @@ def gaussian(*shape: int, seed: int = 0) -> Any:
 def test_newton_schulz_is_the_loop_of_its_definition(settings: dict[str, Any]) -> None:
     m = map_of(settings)
     for name, S in spectral.arguments():
-        assert_near(name, newton_schulz(S, NewtonSchulz(**settings)), spectral.loops(m, S), natural_size(m, S, 0))
+        assert_near(
+            name,
+            newton_schulz(S, NewtonSchulz(**settings)),
+            spectral.loops(m, S),
+            natural_size(m, S, 0),
+        )
 
 
 @each_setting
@@ -38,7 +49,12 @@ def test_newton_schulz_is_the_loop_of_its_definition(settings: dict[str, Any]) -
 def test_newton_schulz_acts_on_singular_values_alone(settings: dict[str, Any]) -> None:
     m = map_of(settings)
     for name, S in spectral.arguments(seed=1):
-        assert_near(name, newton_schulz(S, NewtonSchulz(**settings)), spectral.spectral(m, S), natural_size(m, S, 0))
+        assert_near(
+            name,
+            newton_schulz(S, NewtonSchulz(**settings)),
+            spectral.spectral(m, S),
+            natural_size(m, S, 0),
+        )
 
 
 @each_setting
@@ -46,7 +62,12 @@ def test_newton_schulz_acts_on_singular_values_alone(settings: dict[str, Any]) -
 def test_the_plain_form_is_the_same_function(settings: dict[str, Any]) -> None:
     m = map_of(settings)
     for name, S in spectral.arguments(seed=2):
-        assert_near(name, plain_newton_schulz(S, NewtonSchulz(**settings)), spectral.spectral(m, S), natural_size(m, S, 0))
+        assert_near(
+            name,
+            plain_newton_schulz(S, NewtonSchulz(**settings)),
+            spectral.spectral(m, S),
+            natural_size(m, S, 0),
+        )
 
 
 @pytest.mark.clause("NS-1")
@@ -56,7 +77,9 @@ def test_iterates_are_the_matrices_between_the_steps_in_the_orientation_of_the_a
         found = iterates(S, NewtonSchulz(steps=3))
         assert len(found) == 4
         for n, X in enumerate(found):
-            want = spectral.loops(spectral.Map([spectral.MUON] * n), S)  # n = 0 is the normalised argument
+            want = spectral.loops(
+                spectral.Map([spectral.MUON] * n), S
+            )  # n = 0 is the normalised argument
             assert_close(f"X_{n}", X, want, reordered(7, amplification=100))
 
 
@@ -69,7 +92,12 @@ def test_each_matrix_of_a_batch_is_taken_on_its_own() -> None:
         assert X.shape == S.shape
         for index in np.ndindex(2, 3):
             m = map_of(settings)
-            assert_near(f"{settings} {index}", X[index], spectral.loops(m, S[index]), natural_size(m, S[index], 0))
+            assert_near(
+                f"{settings} {index}",
+                X[index],
+                spectral.loops(m, S[index]),
+                natural_size(m, S[index], 0),
+            )
 
 
 @pytest.mark.clause("NS-1")
@@ -78,7 +106,7 @@ def test_an_empty_batch_stays_empty() -> None:
     assert newton_schulz(np.zeros((2, 0, 4, 3)), NewtonSchulz()).shape == (2, 0, 4, 3)
 
 
-# -- settings -------------------------------------------------------------------------------------------
+# -- settings --------------------------------------------------------------------------------------
 
 
 @pytest.mark.clause("NS-2")
@@ -155,10 +183,24 @@ def test_every_value_of_the_table_is_accepted_and_seen() -> None:
     ]
     for change in changes:
         assert_differs(str(change), newton_schulz(S, NewtonSchulz(**change)), base, 0.01)
-    for unseen in ({"transpose": "never"}, {"lower_bound": 0.1}, *({"argument": a} for a in ("nesterov", "written_back", "accumulated"))):
-        assert_close(str(unseen), newton_schulz(S, NewtonSchulz(**unseen)), base, reordered(6, amplification=500))
+    for unseen in (
+        {"transpose": "never"},
+        {"lower_bound": 0.1},
+        *({"argument": a} for a in ("nesterov", "written_back", "accumulated")),
+    ):
+        assert_close(
+            str(unseen),
+            newton_schulz(S, NewtonSchulz(**unseen)),
+            base,
+            reordered(6, amplification=500),
+        )
     wide = NewtonSchulz(coefficients="polar_express", lower_bound=0.1)
-    assert_differs("lower_bound", newton_schulz(S, wide), newton_schulz(S, NewtonSchulz(coefficients="polar_express")), 0.01)
+    assert_differs(
+        "lower_bound",
+        newton_schulz(S, wide),
+        newton_schulz(S, NewtonSchulz(coefficients="polar_express")),
+        0.01,
+    )
 
 
 @pytest.mark.clause("NS-2")
@@ -168,7 +210,11 @@ def test_none_leaves_newton_schulz_out() -> None:
     gates = {"in/retain": np.full(5, 0.9), "in/step_size": np.full(5, 0.1)}
 
     def memory(newton_schulz: Any) -> Any:
-        header = {"schema": 1, "rule": "omega", "convention": {"newton_schulz": newton_schulz, "rate": "memory"}}
+        header = {
+            "schema": 1,
+            "rule": "omega",
+            "convention": {"newton_schulz": newton_schulz, "rate": "memory"},
+        }
         return atlas_ref.evaluate(atlas_ref.make(header, given | gates)).tensors["out/M"]
 
     M = np.zeros((4, 3))
@@ -190,7 +236,7 @@ def test_settings_are_data() -> None:
         settings.steps = 3
 
 
-# -- coefficients ---------------------------------------------------------------------------------------
+# -- coefficients ----------------------------------------------------------------------------------
 
 
 @pytest.mark.clause("NS-3")
@@ -207,7 +253,12 @@ def test_explicit_rows_serve_one_step_each_and_the_last_repeats() -> None:
     S = gaussian(3, 5)
     for steps, used in ((1, [one]), (2, [one, two]), (3, [one, two, two])):
         got = newton_schulz(S, NewtonSchulz(coefficients=(one, two), steps=steps))
-        assert_close(f"{steps} steps", got, spectral.loops(spectral.Map(used), S), reordered(5, amplification=10))
+        assert_close(
+            f"{steps} steps",
+            got,
+            spectral.loops(spectral.Map(used), S),
+            reordered(5, amplification=10),
+        )
 
 
 @pytest.mark.clause("NS-4")
@@ -234,11 +285,13 @@ def test_rows_that_are_not_three_finite_numbers_are_refused(rows: Any) -> None:
 
 @pytest.mark.clause("NS-4")
 def test_an_empty_list_is_refused_in_plain_words() -> None:
-    with pytest.raises(ValidationError, match=r"explicit coefficients need at least one row \[a, b, c\]"):
+    with pytest.raises(
+        ValidationError, match=r"explicit coefficients need at least one row \[a, b, c\]"
+    ):
         NewtonSchulz(coefficients=[])
 
 
-# -- guards ---------------------------------------------------------------------------------------------
+# -- guards ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.clause("NS-6")
@@ -250,7 +303,9 @@ def test_the_divisor_of_each_guard(norm: float, f: float) -> None:
     S *= norm / np.linalg.norm(S)
     divisors = {"add": f * norm + eps, "clamp": max(f * norm, eps), "return": f * norm + eps}
     for guard, N in divisors.items():
-        settings = NewtonSchulz(guard=guard, eps=eps, norm_factor=f, coefficients=[[1, 0, 0]])  # one step that changes nothing
+        settings = NewtonSchulz(
+            guard=guard, eps=eps, norm_factor=f, coefficients=[[1, 0, 0]]
+        )  # one step that changes nothing
         want = S if guard == "return" and norm < eps else S / N
         assert_close(guard, newton_schulz(S, settings), want, reordered(12))
         start = iterates(S, settings)[0]
@@ -268,7 +323,9 @@ def test_return_gives_back_the_argument_bit_for_bit_and_jumps_at_eps() -> None:
     assert_close("above", X[1], newton_schulz(above, NewtonSchulz(**settings)), EXACT)
     assert_differs("jump", X[1], X[0], 0.5)
     for guard in ("add", "clamp"):
-        low, high = (newton_schulz(each, NewtonSchulz(guard=guard, **settings)) for each in (below, above))
+        low, high = (
+            newton_schulz(each, NewtonSchulz(guard=guard, **settings)) for each in (below, above)
+        )
         assert_close(f"{guard} is continuous", low, high, reordered(1, amplification=1e8))
 
 
@@ -288,7 +345,12 @@ def test_zero_stays_zero(guard: str, scale: str, eps: float) -> None:
         for coefficients in ("muon", "cubic", "polar_express"):
             settings = NewtonSchulz(guard=guard, scale=scale, eps=eps, coefficients=coefficients)
             for form in (newton_schulz, plain_newton_schulz):
-                assert_close(f"{shape} {coefficients}", form(np.zeros(shape), settings), np.zeros(shape), EXACT)
+                assert_close(
+                    f"{shape} {coefficients}",
+                    form(np.zeros(shape), settings),
+                    np.zeros(shape),
+                    EXACT,
+                )
 
 
 @pytest.mark.clause("NS-7")
@@ -301,7 +363,7 @@ def test_a_zero_matrix_in_a_batch_disturbs_no_other() -> None:
         assert_close(f"matrix {i}", X[i], newton_schulz(S[i], NewtonSchulz(eps=0.0)), EXACT)
 
 
-# -- orientation and scale ------------------------------------------------------------------------------
+# -- orientation and scale -------------------------------------------------------------------------
 
 
 @pytest.mark.clause("NS-8", "NS-19")
@@ -309,18 +371,36 @@ def test_a_zero_matrix_in_a_batch_disturbs_no_other() -> None:
 def test_transposing_never_shows(shape: tuple[int, int]) -> None:
     S = gaussian(*shape)
     for coefficients in ("muon", "cubic", "polar_express"):
-        tall, never = (newton_schulz(S, NewtonSchulz(coefficients=coefficients, transpose=t)) for t in ("tall", "never"))
-        assert_near(coefficients, tall, never, natural_size(map_of({"coefficients": coefficients}), S, 0), reordered(7, amplification=10))
+        tall, never = (
+            newton_schulz(S, NewtonSchulz(coefficients=coefficients, transpose=t))
+            for t in ("tall", "never")
+        )
+        assert_near(
+            coefficients,
+            tall,
+            never,
+            natural_size(map_of({"coefficients": coefficients}), S, 0),
+            reordered(7, amplification=10),
+        )
         turned = newton_schulz(S.T, NewtonSchulz(coefficients=coefficients))
         assert_near(
-            coefficients, turned.T, never, natural_size(map_of({"coefficients": coefficients}), S, 0), reordered(7, amplification=10)
+            coefficients,
+            turned.T,
+            never,
+            natural_size(map_of({"coefficients": coefficients}), S, 0),
+            reordered(7, amplification=10),
         )
 
 
 @pytest.mark.clause("NS-8")
 def test_a_transposed_view_gives_what_a_copy_gives() -> None:
     S = gaussian(3, 6, 4).swapaxes(-1, -2)  # (3, 4, 6), not contiguous
-    assert_close("wide", newton_schulz(S, NewtonSchulz()), newton_schulz(S.copy(), NewtonSchulz()), reordered(6, amplification=500))
+    assert_close(
+        "wide",
+        newton_schulz(S, NewtonSchulz()),
+        newton_schulz(S.copy(), NewtonSchulz()),
+        reordered(6, amplification=500),
+    )
 
 
 @pytest.mark.clause("NS-9")

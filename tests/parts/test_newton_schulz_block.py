@@ -1,4 +1,6 @@
-"""The opaque block of Newton-Schulz: bits, batches, groups, threads, precision (NS-1, NS-8, NS-20)."""
+"""The opaque block of Newton-Schulz: bits, batches, groups, threads, precision (NS-1, NS-8,
+NS-20).
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ def value_and_pullback(settings: NewtonSchulz, S: Any, G: Any) -> tuple[Any, Any
     return value, pullback(G)[0]
 
 
-# -- batches --------------------------------------------------------------------------------------------
+# -- batches ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", [np.float64, np.float32])
@@ -64,7 +66,9 @@ def test_the_same_program_gives_the_same_bits_twice() -> None:
 
 @pytest.fixture
 def grouped(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
-    """Set bytes of a group and number of processors, and let threads pay from the first multiply-add."""
+    """Set bytes of a group and number of processors, and let threads pay from the first
+    multiply-add.
+    """
 
     def force(group_bytes: int, processors: int) -> None:
         monkeypatch.setattr(module, "GROUP_BYTES", group_bytes)
@@ -76,7 +80,9 @@ def grouped(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
 
 @pytest.mark.clause("NS-1", "NS-20")
 @pytest.mark.parametrize("shape", [(6, 6), (4, 9), (9, 4)])
-def test_groups_and_threads_change_no_bit(grouped: Callable[[int, int], None], shape: tuple[int, int]) -> None:
+def test_groups_and_threads_change_no_bit(
+    grouped: Callable[[int, int], None], shape: tuple[int, int]
+) -> None:
     S, G = gaussian(53, *shape), gaussian(53, *shape, seed=1)
     want = None
     for group_bytes, processors in itertools.product((1, 5 * 8 * 36, 10**9), (1, 2, 7)):
@@ -84,22 +90,32 @@ def test_groups_and_threads_change_no_bit(grouped: Callable[[int, int], None], s
         got = value_and_pullback(NewtonSchulz(), S, G)
         want = want or got
         for name, a, b in zip(("value", "pullback"), got, want, strict=True):
-            assert_close(f"{name}, groups of {group_bytes} bytes, {processors} processors", a, b, EXACT)
+            assert_close(
+                f"{name}, groups of {group_bytes} bytes, {processors} processors", a, b, EXACT
+            )
     assert want is not None
     alone = np.stack([newton_schulz(each, NewtonSchulz()) for each in S])
     assert_close("matrix by matrix", want[0], alone, EXACT)
 
 
 @pytest.mark.clause("NS-1", "NS-20")
-def test_groups_and_threads_change_no_bit_of_matrices_in_any_order_in_memory(grouped: Callable[[int, int], None]) -> None:
+def test_groups_and_threads_change_no_bit_of_matrices_in_any_order_in_memory(
+    grouped: Callable[[int, int], None],
+) -> None:
     """Norms that are summed in the same order for any number of matrices beside."""
-    S, G = (np.moveaxis(gaussian(33, 40, 65, seed=seed), -1, 0) for seed in (0, 1))  # the matrices' own entries lie apart
+    S, G = (
+        np.moveaxis(gaussian(33, 40, 65, seed=seed), -1, 0) for seed in (0, 1)
+    )  # the matrices' own entries lie apart
     grouped(10**9, 1)
     want = value_and_pullback(NewtonSchulz(), S, G)
     for group_bytes, processors in itertools.product((1, 3 * 8 * 33 * 40, 10**9), (1, 2, 4)):
         grouped(group_bytes, processors)
-        for name, a, b in zip(("value", "pullback"), value_and_pullback(NewtonSchulz(), S, G), want, strict=True):
-            assert_close(f"{name}, groups of {group_bytes} bytes, {processors} processors", a, b, EXACT)
+        for name, a, b in zip(
+            ("value", "pullback"), value_and_pullback(NewtonSchulz(), S, G), want, strict=True
+        ):
+            assert_close(
+                f"{name}, groups of {group_bytes} bytes, {processors} processors", a, b, EXACT
+            )
 
 
 @pytest.mark.clause("NS-1", "NS-20")
@@ -111,7 +127,9 @@ def test_matrices_whose_products_the_blas_shares_out_are_computed_as_small_ones(
     assert shape[0] ** 2 * shape[1] > module.BLAS_WORK
     large = value_and_pullback(NewtonSchulz(), S, G)
     monkeypatch.setattr(module, "BLAS_WORK", 2**40)
-    for name, a, b in zip(("value", "pullback"), large, value_and_pullback(NewtonSchulz(), S, G), strict=True):
+    for name, a, b in zip(
+        ("value", "pullback"), large, value_and_pullback(NewtonSchulz(), S, G), strict=True
+    ):
         assert_close(name, a, b, ANALYTIC)
     assert_close("written out", large[0], plain_newton_schulz(S, NewtonSchulz()), ANALYTIC)
 
@@ -134,7 +152,9 @@ def test_memory_of_the_way_back_does_not_grow_with_the_steps_of_many_matrices() 
 
 @pytest.mark.clause("NS-1")
 @pytest.mark.host("threads are the host's")
-def test_the_threaded_path_is_taken_where_it_pays(grouped: Callable[[int, int], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_threaded_path_is_taken_where_it_pays(
+    grouped: Callable[[int, int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     used: set[int] = set()
     steps = module._polynomial_steps
 
@@ -165,10 +185,12 @@ def test_callers_in_several_threads_get_their_own_results() -> None:
         assert_close("pullback", a[1], b[1], EXACT)
 
 
-# -- one block, two forms -------------------------------------------------------------------------------
+# -- one block, two forms --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("choice", [*CHOICES, {"coefficients": "polar_express", "scale": "sqrt"}], ids=str)
+@pytest.mark.parametrize(
+    "choice", [*CHOICES, {"coefficients": "polar_express", "scale": "sqrt"}], ids=str
+)
 @pytest.mark.clause("NS-1", "NS-20", "NS-21")
 def test_the_block_equals_its_plain_form(choice: dict[str, Any]) -> None:
     settings = NewtonSchulz(**choice)
@@ -176,8 +198,15 @@ def test_the_block_equals_its_plain_form(choice: dict[str, Any]) -> None:
         S, G = gaussian(3, *shape), gaussian(3, *shape, seed=1)
         pulled = vjp(lambda x: newton_schulz(x, settings), S)[1](G)[0]
         plain, pullback = vjp(lambda x: plain_newton_schulz(x, settings), S)
-        assert_close(f"value {shape}", newton_schulz(S, settings), plain, reordered(max(shape), amplification=1e3))
-        assert_close(f"pullback {shape}", pulled, pullback(G)[0], reordered(max(shape), amplification=1e4))
+        assert_close(
+            f"value {shape}",
+            newton_schulz(S, settings),
+            plain,
+            reordered(max(shape), amplification=1e3),
+        )
+        assert_close(
+            f"pullback {shape}", pulled, pullback(G)[0], reordered(max(shape), amplification=1e4)
+        )
 
 
 @pytest.mark.clause("NS-20", "NS-21")
@@ -187,7 +216,11 @@ def test_the_pullback_is_linear(choice: dict[str, Any]) -> None:
 
 
 @pytest.mark.clause("NS-1", "NS-20")
-@pytest.mark.parametrize("choice", [*CHOICES, {"guard": "return", "eps": 100.0}, {"eps": 0.0, "coefficients": [[1, 0, 0]]}], ids=str)
+@pytest.mark.parametrize(
+    "choice",
+    [*CHOICES, {"guard": "return", "eps": 100.0}, {"eps": 0.0, "coefficients": [[1, 0, 0]]}],
+    ids=str,
+)
 def test_argument_and_cotangent_are_left_alone(choice: dict[str, Any]) -> None:
     S, G = gaussian(2, 3, 3), gaussian(2, 3, 3, seed=1)
     before = S.copy(), G.copy()
@@ -209,7 +242,11 @@ def test_read_only_strided_and_broadcast_arguments() -> None:
     want = newton_schulz(base.copy(), settings)
     wide = np.empty((6, 16))
     wide[:, ::2] = base
-    for name, S in {"read-only": base, "strided": wide[:, ::2], "column-major": np.asfortranarray(base)}.items():
+    for name, S in {
+        "read-only": base,
+        "strided": wide[:, ::2],
+        "column-major": np.asfortranarray(base),
+    }.items():
         assert_close(name, newton_schulz(S, settings), want, reordered(8, amplification=500))
     repeated = newton_schulz(np.broadcast_to(base, (3, 6, 8)), settings)
     assert_close("broadcast", repeated, np.stack([want] * 3), reordered(8, amplification=500))
@@ -218,20 +255,30 @@ def test_read_only_strided_and_broadcast_arguments() -> None:
 @pytest.mark.clause("NS-1")
 def test_whole_numbers_are_taken_as_the_reals_they_are() -> None:
     S = np.array([[3, -1, 2], [0, 4, 1]])
-    assert_close("int64", newton_schulz(S, NewtonSchulz()), newton_schulz(S.astype(float), NewtonSchulz()), EXACT)
+    assert_close(
+        "int64",
+        newton_schulz(S, NewtonSchulz()),
+        newton_schulz(S.astype(float), NewtonSchulz()),
+        EXACT,
+    )
     with pytest.raises(TapeError, match="int64"):
         vjp(lambda x: newton_schulz(x, NewtonSchulz()), S)
 
 
-# -- precision ------------------------------------------------------------------------------------------
+# -- precision -------------------------------------------------------------------------------------
 
 
 @pytest.mark.clause("NS-1", "NS-10", "NS-20")
-@pytest.mark.parametrize("choice", [*CHOICES, {"coefficients": "polar_express"}, {"scale": "sqrt", "eps": 1e-3}], ids=str)
+@pytest.mark.parametrize(
+    "choice", [*CHOICES, {"coefficients": "polar_express"}, {"scale": "sqrt", "eps": 1e-3}], ids=str
+)
 def test_float32_stays_float32_and_accurate(choice: dict[str, Any]) -> None:
     settings = NewtonSchulz(**choice)
     for shape in ((16, 16), (8, 24), (24, 8)):
-        S, G = gaussian(4, *shape).astype(np.float32), gaussian(4, *shape, seed=1).astype(np.float32)
+        S, G = (
+            gaussian(4, *shape).astype(np.float32),
+            gaussian(4, *shape, seed=1).astype(np.float32),
+        )
         value, pulled = value_and_pullback(settings, S, G)
         assert (value.dtype, pulled.dtype) == (np.float32, np.float32)
         assert plain_newton_schulz(S, settings).dtype == np.float32
@@ -239,7 +286,12 @@ def test_float32_stays_float32_and_accurate(choice: dict[str, Any]) -> None:
         for name, got, want in (("value", value, exact), ("pullback", pulled, exact_pulled)):
             m = spectral.map_of(choice)
             worst = max(spectral.gain(m, each.astype(float)) for each in S)
-            assert_close(f"{name} {shape}", got.astype(float), want, reordered(1, dtype=np.float32, amplification=worst))
+            assert_close(
+                f"{name} {shape}",
+                got.astype(float),
+                want,
+                reordered(1, dtype=np.float32, amplification=worst),
+            )
 
 
 @pytest.mark.clause("NS-1")

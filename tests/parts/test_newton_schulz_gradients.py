@@ -10,7 +10,14 @@ import pytest
 
 from atlas_ref.parts.newton_schulz import NewtonSchulz, newton_schulz, plain_newton_schulz
 from tape import checkpoint, grad, hvp, ops, vjp
-from tests.support.close import ANALYTIC, EXACT, FINITE_DIFFERENCE, assert_close, assert_differs, reordered
+from tests.support.close import (
+    ANALYTIC,
+    EXACT,
+    FINITE_DIFFERENCE,
+    assert_close,
+    assert_differs,
+    reordered,
+)
 from tests.truth import spectral
 from tests.truth.spectral import SETTINGS, assert_near, map_of, natural_size
 
@@ -23,7 +30,9 @@ def gaussian(*shape: int, seed: int = 0) -> Any:
     return np.random.default_rng(seed).standard_normal(shape)
 
 
-def pullback(settings: NewtonSchulz, S: Any, G: Any, form: Callable[..., Any] = newton_schulz) -> Any:
+def pullback(
+    settings: NewtonSchulz, S: Any, G: Any, form: Callable[..., Any] = newton_schulz
+) -> Any:
     return vjp(lambda x: form(x, settings), S)[1](G)[0]
 
 
@@ -31,17 +40,24 @@ def cosine(a: Any, b: Any) -> float:
     return float(np.sum(a * b) / (np.linalg.norm(a) * np.linalg.norm(b)))
 
 
-# -- first derivative -----------------------------------------------------------------------------------
+# -- first derivative ------------------------------------------------------------------------------
 
 
 @each_setting
 @pytest.mark.clause("NS-20", "NS-21", "NS-23")
-def test_the_pullback_is_the_derivative_through_the_singular_values(settings: dict[str, Any]) -> None:
+def test_the_pullback_is_the_derivative_through_the_singular_values(
+    settings: dict[str, Any],
+) -> None:
     m = map_of(settings)
     for name, S in spectral.arguments(seed=3):
         G = gaussian(*S.shape, seed=4)
         size = natural_size(m, S, 1) * np.linalg.norm(G)
-        assert_near(name, pullback(NewtonSchulz(**settings), S, G), spectral.spectral_pullback(m, S, G), size)
+        assert_near(
+            name,
+            pullback(NewtonSchulz(**settings), S, G),
+            spectral.spectral_pullback(m, S, G),
+            size,
+        )
 
 
 @each_setting
@@ -51,7 +67,9 @@ def test_the_pullback_is_that_of_its_definition(settings: dict[str, Any]) -> Non
     for name, S in spectral.arguments(seed=5):
         G = gaussian(*S.shape, seed=6)
         size = natural_size(m, S, 1) * np.linalg.norm(G)
-        assert_near(name, pullback(NewtonSchulz(**settings), S, G), spectral.loops_pullback(m, S, G), size)
+        assert_near(
+            name, pullback(NewtonSchulz(**settings), S, G), spectral.loops_pullback(m, S, G), size
+        )
 
 
 @each_setting
@@ -65,7 +83,13 @@ def test_the_pullback_is_the_complex_step_through_the_loops(settings: dict[str, 
         G, V = gaussian(*S.shape, seed=8), gaussian(*S.shape, seed=9) * norm
         want = np.imag(np.sum(G * spectral.loops(m, S + 1j * STEP * V))) / STEP
         got = np.sum(pullback(NewtonSchulz(**settings), S, G) * V)
-        assert_near(name, got, want, natural_size(m, S, 1) * float(np.linalg.norm(G) * np.linalg.norm(V)), ANALYTIC)
+        assert_near(
+            name,
+            got,
+            want,
+            natural_size(m, S, 1) * float(np.linalg.norm(G) * np.linalg.norm(V)),
+            ANALYTIC,
+        )
 
 
 @each_setting
@@ -80,7 +104,12 @@ def test_the_opaque_block_and_the_plain_form_have_one_gradient(settings: dict[st
 
 @pytest.mark.clause("NS-20")
 def test_the_package_takes_a_complex_argument_for_a_complex_step_of_its_own() -> None:
-    for settings in ({}, {"scale": "norm"}, {"guard": "clamp", "eps": 2.0}, {"guard": "return", "eps": 0.1}):
+    for settings in (
+        {},
+        {"scale": "norm"},
+        {"guard": "clamp", "eps": 2.0},
+        {"guard": "return", "eps": 0.1},
+    ):
         own = NewtonSchulz(**settings)
         for shape in ((4, 6), (6, 4), (2, 3, 3)):
             S, V, G = (gaussian(*shape, seed=seed) for seed in (12, 13, 14))
@@ -95,12 +124,22 @@ def test_the_package_takes_a_complex_argument_for_a_complex_step_of_its_own() ->
 def test_the_pullback_of_a_batch_is_that_of_each_matrix() -> None:
     S, G = gaussian(2, 3, 5, 4), gaussian(2, 3, 5, 4, seed=1)
     S[0, 1], S[1, 2] = 0, 1e-9 * S[1, 2]
-    for settings in ({}, {"guard": "return", "eps": 1e-3}, {"guard": "clamp", "eps": 1.0}, {"scale": "norm"}):
+    for settings in (
+        {},
+        {"guard": "return", "eps": 1e-3},
+        {"guard": "clamp", "eps": 1.0},
+        {"scale": "norm"},
+    ):
         got = pullback(NewtonSchulz(**settings), S, G)
         for index in np.ndindex(2, 3):
             m = map_of(settings)
             size = natural_size(m, S[index], 1) * np.linalg.norm(G[index])
-            assert_near(f"{settings} {index}", got[index], spectral.spectral_pullback(m, S[index], G[index]), size)
+            assert_near(
+                f"{settings} {index}",
+                got[index],
+                spectral.spectral_pullback(m, S[index], G[index]),
+                size,
+            )
 
 
 @pytest.mark.clause("NS-20")
@@ -116,10 +155,15 @@ def test_recomputing_the_iterates_changes_no_bit() -> None:
 def test_the_cotangent_is_scaled_before_the_steps(shape: tuple[int, int]) -> None:
     S, G = gaussian(*shape), gaussian(*shape, seed=1)
     factor = np.sqrt(max(1.0, shape[0] / shape[1]))
-    assert_close("sqrt", pullback(NewtonSchulz(scale="sqrt"), S, G), factor * pullback(NewtonSchulz(), S, G), reordered(8))
+    assert_close(
+        "sqrt",
+        pullback(NewtonSchulz(scale="sqrt"), S, G),
+        factor * pullback(NewtonSchulz(), S, G),
+        reordered(8),
+    )
 
 
-# -- normalisation --------------------------------------------------------------------------------------
+# -- normalisation ---------------------------------------------------------------------------------
 
 
 @pytest.mark.clause("NS-21")
@@ -129,8 +173,12 @@ def test_at_zero_the_pullback_divides_by_eps_and_multiplies_by_the_slopes() -> N
         got = pullback(NewtonSchulz(guard=guard), np.zeros((3, 4)), G)
         assert_close(guard, got, 3.4445**5 / 1e-7 * G, reordered(5))
     assert_close("return", pullback(NewtonSchulz(guard="return"), np.zeros((3, 4)), G), G, EXACT)
-    assert_close("norm", pullback(NewtonSchulz(scale="norm"), np.zeros((3, 4)), G), np.zeros((3, 4)), EXACT)
-    no_eps = pullback(NewtonSchulz(eps=0.0), np.zeros((3, 4)), G)  # there is no derivative; the divisor counts as 1
+    assert_close(
+        "norm", pullback(NewtonSchulz(scale="norm"), np.zeros((3, 4)), G), np.zeros((3, 4)), EXACT
+    )
+    no_eps = pullback(
+        NewtonSchulz(eps=0.0), np.zeros((3, 4)), G
+    )  # there is no derivative; the divisor counts as 1
     assert_close("eps 0", no_eps, 3.4445**5 * G, reordered(5))
 
 
@@ -151,14 +199,21 @@ def test_clamp_differentiates_the_norm_where_it_divides_by_it() -> None:
     for eps, want in ((4.0, across), (5.0, across), (6.0, G / 6)):
         got = pullback(NewtonSchulz(eps=eps, **linear), S, G)
         assert_close(f"floor {eps}", got, want, reordered(4))
-        assert_close(f"plain, floor {eps}", pullback(NewtonSchulz(eps=eps, **linear), S, G, plain_newton_schulz), want, reordered(4))
+        assert_close(
+            f"plain, floor {eps}",
+            pullback(NewtonSchulz(eps=eps, **linear), S, G, plain_newton_schulz),
+            want,
+            reordered(4),
+        )
 
 
 @pytest.mark.clause("NS-21")
 def test_where_the_argument_is_returned_the_cotangent_is_too() -> None:
     S, G = gaussian(4, 3), gaussian(4, 3, seed=1)
     for scale in ("1", "sqrt", "norm"):
-        assert_close(scale, pullback(NewtonSchulz(guard="return", eps=100.0, scale=scale), S, G), G, EXACT)
+        assert_close(
+            scale, pullback(NewtonSchulz(guard="return", eps=100.0, scale=scale), S, G), G, EXACT
+        )
 
 
 @pytest.mark.clause("NS-21")
@@ -169,7 +224,12 @@ def test_leaving_out_the_derivative_of_the_norm_is_an_error_of_order_one() -> No
     right = pullback(NewtonSchulz(), S, G)
     N = np.linalg.norm(S) + 1e-7
     start = pullback(NewtonSchulz(norm_factor=1e-300, eps=1.0), S / N, G)  # the cotangent of X_0
-    assert_close("both terms", start / N - np.sum(start * S) / (N * N * np.linalg.norm(S)) * S, right, reordered(24, amplification=100))
+    assert_close(
+        "both terms",
+        start / N - np.sum(start * S) / (N * N * np.linalg.norm(S)) * S,
+        right,
+        reordered(24, amplification=100),
+    )
     assert_differs("first term alone", start / N, right, 0.3)
 
 
@@ -193,10 +253,15 @@ def test_the_scale_norm_brings_the_gradient_along_the_argument_back() -> None:
     S, G = gaussian(4, 6), gaussian(4, 6, seed=1)
     settings = NewtonSchulz(scale="norm", eps=0.0)
     got = np.sum(S * pullback(settings, S, G))
-    assert_close("of degree one", got, np.sum(G * newton_schulz(S, settings)), reordered(24, amplification=100))  # Euler
+    assert_close(
+        "of degree one",
+        got,
+        np.sum(G * newton_schulz(S, settings)),
+        reordered(24, amplification=100),
+    )  # Euler
 
 
-# -- through the singular values ------------------------------------------------------------------------
+# -- through the singular values -------------------------------------------------------------------
 
 
 @pytest.mark.clause("NS-23")
@@ -231,7 +296,12 @@ def test_repeated_and_vanishing_singular_values_take_the_slope() -> None:
     rows = spectral.rows_of()
     slope = spectral.divided_difference(rows, x, x)
     even, odd = (G + G.T) / 2, (G - G.T) / 2
-    assert_close("x I", pullback(settings, x * np.eye(3), G), slope * even + spectral.polynomial(rows, x) / x * odd, reordered(50))
+    assert_close(
+        "x I",
+        pullback(settings, x * np.eye(3), G),
+        slope * even + spectral.polynomial(rows, x) / x * odd,
+        reordered(50),
+    )
     assert_close("0", pullback(settings, np.zeros((3, 3)), G), 3.4445**5 * G, reordered(5))
 
 
@@ -244,15 +314,19 @@ def test_passing_the_cotangent_through_is_not_the_derivative() -> None:
             right = pullback(NewtonSchulz(), S, G)
             U, s, Vt = np.linalg.svd(S, full_matrices=False)
             H, inverse = U.T @ G @ Vt.T, np.diag(1 / s)
-            exact = U @ ((H - H.T) / (s[:, None] + s[None, :])) @ Vt  # the derivative of the polar factor U V^T
-            exact += (G - U @ U.T @ G) @ Vt.T @ inverse @ Vt + U @ inverse @ U.T @ (G - G @ Vt.T @ Vt)
+            exact = (
+                U @ ((H - H.T) / (s[:, None] + s[None, :])) @ Vt
+            )  # the derivative of the polar factor U V^T
+            exact += (G - U @ U.T @ G) @ Vt.T @ inverse @ Vt + U @ inverse @ U.T @ (
+                G - G @ Vt.T @ Vt
+            )
             through.append(cosine(G, right))
             polar.append(cosine(exact, right))
         assert 0.3 <= np.mean(through) <= 0.85
         assert 0.45 <= np.mean(polar) <= 0.9
 
 
-# -- second derivative ----------------------------------------------------------------------------------
+# -- second derivative -----------------------------------------------------------------------------
 
 
 @each_setting
@@ -273,7 +347,13 @@ def test_the_second_derivative_is_the_complex_step_of_the_first(settings: dict[s
 @pytest.mark.clause("NS-20", "NS-21")
 def test_the_second_derivative_in_plain_measure() -> None:
     wide_eps = {"guard": "clamp", "eps": 20.0}
-    for settings in ({}, {"coefficients": "cubic"}, {"scale": "norm"}, {"eps": 0.0, "norm_factor": 1.3}, wide_eps):
+    for settings in (
+        {},
+        {"coefficients": "cubic"},
+        {"scale": "norm"},
+        {"eps": 0.0, "norm_factor": 1.3},
+        wide_eps,
+    ):
         own, m = NewtonSchulz(**settings), map_of(settings)
         for shape in ((5, 5), (4, 7), (7, 4)):
             S, G, V = (gaussian(*shape, seed=seed) for seed in (18, 19, 20))
@@ -298,4 +378,6 @@ def test_a_gradient_that_goes_through_newton_schulz_twice() -> None:
     assert_close("first", np.sum(gradient(S) * V), want, ANALYTIC)
     second = grad(lambda x: ops.sum(gradient(x) * V))(S)
     h = 1e-6
-    assert_close("second", second, (gradient(S + h * V) - gradient(S - h * V)) / (2 * h), FINITE_DIFFERENCE)
+    assert_close(
+        "second", second, (gradient(S + h * V) - gradient(S - h * V)) / (2 * h), FINITE_DIFFERENCE
+    )

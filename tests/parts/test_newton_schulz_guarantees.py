@@ -17,7 +17,11 @@ from tests.truth.spectral import CUBIC, MUON
 #: Divides by 1, so that the singular values of the argument are those of X_0.
 AS_IT_IS: dict[str, Any] = {"norm_factor": 1e-300, "eps": 1.0}
 
-SETS: dict[str, dict[str, Any]] = {"muon": {}, "cubic": {"coefficients": "cubic"}, "polar_express": {"coefficients": "polar_express"}}
+SETS: dict[str, dict[str, Any]] = {
+    "muon": {},
+    "cubic": {"coefficients": "cubic"},
+    "polar_express": {"coefficients": "polar_express"},
+}
 
 
 def gaussian(*shape: int, seed: int = 0) -> Any:
@@ -34,14 +38,16 @@ def relative(got: Any, want: Any) -> float:
 
 def on_numbers(x: Any, **settings: Any) -> Any:
     """The composed polynomial at numbers, as a batch of 1x1 matrices."""
-    return newton_schulz(np.asarray(x)[:, None, None], NewtonSchulz(**AS_IT_IS, **settings))[:, 0, 0]
+    return newton_schulz(np.asarray(x)[:, None, None], NewtonSchulz(**AS_IT_IS, **settings))[
+        :, 0, 0
+    ]
 
 
 def spectrum(X: Any) -> Any:
     return np.linalg.svd(X, compute_uv=False)
 
 
-# -- guarantees -----------------------------------------------------------------------------------------
+# -- guarantees ------------------------------------------------------------------------------------
 
 
 @pytest.mark.clause("NS-10")
@@ -60,7 +66,12 @@ def test_the_polynomial_holds_outside_the_intended_range() -> None:
     x = np.linspace(-1.5, 1.5, 601)
     for coefficients in ("muon", "cubic", [[1.0, 3.0, -2.0], [0.5, 0.0, 1.0]]):
         want = spectral.polynomial(spectral.rows_of(coefficients, 2), x)
-        assert_close(f"{coefficients}", on_numbers(x, coefficients=coefficients, steps=2), want, reordered(20))
+        assert_close(
+            f"{coefficients}",
+            on_numbers(x, coefficients=coefficients, steps=2),
+            want,
+            reordered(20),
+        )
 
 
 @pytest.mark.clause("NS-10")
@@ -78,7 +89,12 @@ def test_newton_schulz_is_odd_to_the_bit() -> None:
     for settings in (*SETS.values(), {"scale": "norm"}, {"guard": "return", "eps": 2.0}):
         for shape in ((4, 7), (7, 4), (3, 5, 5)):
             S = gaussian(*shape)
-            assert_close(f"{settings}", newton_schulz(-S, NewtonSchulz(**settings)), -newton_schulz(S, NewtonSchulz(**settings)), EXACT)
+            assert_close(
+                f"{settings}",
+                newton_schulz(-S, NewtonSchulz(**settings)),
+                -newton_schulz(S, NewtonSchulz(**settings)),
+                EXACT,
+            )
 
 
 @pytest.mark.clause("NS-11")
@@ -87,7 +103,12 @@ def test_rotations_of_the_argument_rotate_the_result() -> None:
         for shape in ((5, 5), (4, 7), (7, 4)):
             S, Q, P = gaussian(*shape), orthogonal(shape[0], 1), orthogonal(shape[1], 2)
             got = newton_schulz(Q @ S @ P, NewtonSchulz(**settings))
-            assert_close(f"{settings} {shape}", got, Q @ newton_schulz(S, NewtonSchulz(**settings)) @ P, reordered(7, amplification=100))
+            assert_close(
+                f"{settings} {shape}",
+                got,
+                Q @ newton_schulz(S, NewtonSchulz(**settings)) @ P,
+                reordered(7, amplification=100),
+            )
 
 
 @pytest.mark.clause("NS-11")
@@ -107,10 +128,22 @@ def test_without_eps_the_length_of_the_argument_is_invisible() -> None:
         for settings in SETS.values():
             own = NewtonSchulz(eps=0.0, scale=scale, **settings)
             for factor in (7.3, 1e-9, 1e-150, 1e150):
-                assert_close(f"{factor}", newton_schulz(factor * S, own), newton_schulz(S, own), reordered(7, amplification=100))
-            assert_close("a power of two", newton_schulz(2.0**-40 * S, own), newton_schulz(S, own), EXACT)
+                assert_close(
+                    f"{factor}",
+                    newton_schulz(factor * S, own),
+                    newton_schulz(S, own),
+                    reordered(7, amplification=100),
+                )
+            assert_close(
+                "a power of two", newton_schulz(2.0**-40 * S, own), newton_schulz(S, own), EXACT
+            )
     scaled = NewtonSchulz(eps=0.0, scale="norm")
-    assert_close("norm", newton_schulz(7.3 * S, scaled), 7.3 * newton_schulz(S, scaled), reordered(7, amplification=100))
+    assert_close(
+        "norm",
+        newton_schulz(7.3 * S, scaled),
+        7.3 * newton_schulz(S, scaled),
+        reordered(7, amplification=100),
+    )
 
 
 @pytest.mark.clause("NS-12")
@@ -120,16 +153,37 @@ def test_eps_leaves_a_trace_that_float64_resolves_and_float32_does_not() -> None
     assert 0.1 < trace / (1e-7 / np.linalg.norm(S)) < 10
     single = S.astype(np.float32)
     eight = np.float32(8) * single  # the norm scales exactly, and eps is lost beside it
-    assert_close("float32", newton_schulz(eight, NewtonSchulz()), newton_schulz(single, NewtonSchulz(eps=0.0)), EXACT)
+    assert_close(
+        "float32",
+        newton_schulz(eight, NewtonSchulz()),
+        newton_schulz(single, NewtonSchulz(eps=0.0)),
+        EXACT,
+    )
 
 
-def omega(convention: dict[str, Any], *, weight: float = 0.25, rate: float = 0.1, momentum: bool = True) -> Any:
+def omega(
+    convention: dict[str, Any], *, weight: float = 0.25, rate: float = 0.1, momentum: bool = True
+) -> Any:
     """y and M of the Omega rule on sixteen tokens, window 4."""
     settings = {"eps": 0.0, **convention.pop("newton_schulz", {})}
-    header = {"schema": 1, "rule": "omega", "window": 4, "convention": {**convention, "newton_schulz": settings}}
-    gates = {"in/retain": np.full(16, 0.95), "in/step_size": np.full(16, rate), "in/window_weights": np.full((16, 4), weight)}
+    header = {
+        "schema": 1,
+        "rule": "omega",
+        "window": 4,
+        "convention": {**convention, "newton_schulz": settings},
+    }
+    gates = {
+        "in/retain": np.full(16, 0.95),
+        "in/step_size": np.full(16, rate),
+        "in/window_weights": np.full((16, 4), weight),
+    }
     gates |= {"in/momentum": np.full(16, 0.8)} if momentum else {}
-    tensors = {"in/k": gaussian(16, 5), "in/v": gaussian(16, 4, seed=1), "in/q": gaussian(16, 5, seed=2), **gates}
+    tensors = {
+        "in/k": gaussian(16, 5),
+        "in/v": gaussian(16, 4, seed=1),
+        "in/q": gaussian(16, 5, seed=2),
+        **gates,
+    }
     found = atlas_ref.evaluate(atlas_ref.make(header, tensors)).tensors
     return np.concatenate([found["out/y"].ravel(), found["out/M"].ravel()])
 
@@ -141,14 +195,24 @@ def test_a_constant_factor_of_every_gradient_is_invisible_in_a_rule() -> None:
     want = omega(dict(base))
     assert_close("gradient_scale", omega({**base, "gradient_scale": 3.7}), want, tolerance)
     assert_close("uniform weights against ones", omega(dict(base), weight=1.0), want, tolerance)
-    assert_close("step size under rate momentum", omega({"rate": "momentum"}, rate=0.37), omega({"rate": "momentum"}), tolerance)
+    assert_close(
+        "step size under rate momentum",
+        omega({"rate": "momentum"}, rate=0.37),
+        omega({"rate": "momentum"}),
+        tolerance,
+    )
     alone = omega({**base, "gradient_scale": 3.7}, momentum=False)
     assert_close("without momentum", alone, omega(dict(base), momentum=False), tolerance)
-    assert_differs("scale norm", omega({**base, "gradient_scale": 3.7, "newton_schulz": {"scale": "norm"}}), want, 0.1)
+    assert_differs(
+        "scale norm",
+        omega({**base, "gradient_scale": 3.7, "newton_schulz": {"scale": "norm"}}),
+        want,
+        0.1,
+    )
     assert_differs("step size of the memory", omega(dict(base), rate=0.37), want, 0.1)
 
 
-# -- what is not guaranteed -----------------------------------------------------------------------------
+# -- what is not guaranteed ------------------------------------------------------------------------
 
 
 @pytest.mark.clause("NS-13")
@@ -169,7 +233,9 @@ def test_the_bands_of_five_muon_steps() -> None:
     assert (wider.min(), wider.max()) == pytest.approx((0.6798, 1.2024), abs=5e-5)
     small = np.geomspace(1e-9, 3e-4, 101)
     assert np.abs(on_numbers(small) / (485 * small) - 1).max() < 0.01
-    slope = vjp(lambda x: newton_schulz(x, NewtonSchulz(**AS_IT_IS)), np.zeros((1, 1)))[1](np.ones((1, 1)))[0]
+    slope = vjp(lambda x: newton_schulz(x, NewtonSchulz(**AS_IT_IS)), np.zeros((1, 1)))[1](
+        np.ones((1, 1))
+    )[0]
     assert slope == pytest.approx(484.9, abs=0.05)
     matrix = newton_schulz(gaussian(8, 12), NewtonSchulz())
     assert np.all((spectrum(matrix) > 0.6818) & (spectrum(matrix) < 1.1344))
@@ -184,7 +250,9 @@ def test_more_muon_steps_stay_in_the_band_without_settling() -> None:
         assert found.max() < 1.13436
         assert relative(on_numbers(x, steps=steps + 1), found) > 0.1
     S = gaussian(64, 64)
-    assert relative(newton_schulz(S, NewtonSchulz(steps=10)), newton_schulz(S, NewtonSchulz())) == pytest.approx(0.38, abs=0.02)
+    assert relative(
+        newton_schulz(S, NewtonSchulz(steps=10)), newton_schulz(S, NewtonSchulz())
+    ) == pytest.approx(0.38, abs=0.02)
 
 
 @pytest.mark.clause("NS-14")
@@ -196,9 +264,14 @@ def test_the_cubic_increases_to_one_slowly() -> None:
         assert np.all(np.diff(found[:501]) > 0)  # further on five steps round to 1
         assert (found[0], found[-1]) == (0.0, 1.0)
     assert on_numbers([1e-3], coefficients="cubic", steps=40)[0] == pytest.approx(1.0, abs=1e-15)
-    slope = vjp(lambda y: newton_schulz(y, NewtonSchulz(**AS_IT_IS, coefficients="cubic")), np.zeros((1, 1)))[1](np.ones((1, 1)))[0]
+    slope = vjp(
+        lambda y: newton_schulz(y, NewtonSchulz(**AS_IT_IS, coefficients="cubic")), np.zeros((1, 1))
+    )[1](np.ones((1, 1)))[0]
     assert slope == pytest.approx(1.5**5)
-    smallest = [spectrum(newton_schulz(gaussian(64, 64, seed=seed), NewtonSchulz(coefficients="cubic")))[-1] for seed in range(5)]
+    smallest = [
+        spectrum(newton_schulz(gaussian(64, 64, seed=seed), NewtonSchulz(coefficients="cubic")))[-1]
+        for seed in range(5)
+    ]
     assert 0.002 < np.mean(smallest) < 0.03  # near 0.01
     assert max(smallest) < 0.05
 
@@ -213,7 +286,9 @@ def test_the_result_is_not_orthogonal() -> None:
         U, _, Vt = np.linalg.svd(S)
         X = {name: newton_schulz(S, NewtonSchulz(**settings)) for name, settings in SETS.items()}
         for name, each in X.items():
-            found[name].append((float(np.linalg.norm(each @ each.T - np.eye(64)) / 8), relative(each, U @ Vt)))
+            found[name].append(
+                (float(np.linalg.norm(each @ each.T - np.eye(64)) / 8), relative(each, U @ Vt))
+            )
         for name, distances in from_muon.items():
             distances.append(relative(X[name], X["muon"]))
     for name, want in printed.items():
@@ -227,7 +302,10 @@ def test_the_larger_gram_matrix_cannot_be_near_the_identity() -> None:
     floor = np.sqrt((64 - 16) / 64)
     for settings in SETS.values():
         X = newton_schulz(gaussian(64, 16), NewtonSchulz(**settings))
-        rows, columns = (float(np.linalg.norm(gram - np.eye(len(gram))) / np.sqrt(len(gram))) for gram in (X @ X.T, X.T @ X))
+        rows, columns = (
+            float(np.linalg.norm(gram - np.eye(len(gram))) / np.sqrt(len(gram)))
+            for gram in (X @ X.T, X.T @ X)
+        )
         assert rows >= floor
         assert columns < 0.6 * floor
 
@@ -246,25 +324,40 @@ def test_at_constant_step_size_the_memory_does_not_come_to_rest() -> None:
     k, v = np.array([0.6, 0.8, 0.0]), np.array([1.0, -2.0])
 
     def moves(newton_schulz: Any) -> list[float]:
-        header = {"schema": 1, "rule": "omega", "convention": {"newton_schulz": newton_schulz, "rate": "memory"}}
-        given = {"in/k": np.tile(k, (60, 1)), "in/v": np.tile(v, (60, 1)), "in/q": np.tile(k, (60, 1))}
+        header = {
+            "schema": 1,
+            "rule": "omega",
+            "convention": {"newton_schulz": newton_schulz, "rate": "memory"},
+        }
+        given = {
+            "in/k": np.tile(k, (60, 1)),
+            "in/v": np.tile(v, (60, 1)),
+            "in/q": np.tile(k, (60, 1)),
+        }
         given |= {"in/retain": np.ones(60), "in/step_size": np.full(60, 0.3)}
         return [
             float(each)
-            for each in np.linalg.norm(np.diff(atlas_ref.evaluate(atlas_ref.make(header, given)).tensors["out/y"], axis=0), axis=1)
+            for each in np.linalg.norm(
+                np.diff(atlas_ref.evaluate(atlas_ref.make(header, given)).tensors["out/y"], axis=0),
+                axis=1,
+            )
         ]
 
     assert moves("none")[-1] < 1e-6
-    assert min(moves({})[-10:]) > 0.1  # each step is 0.3 times 0.696 long, to and fro across the solution
+    assert (
+        min(moves({})[-10:]) > 0.1
+    )  # each step is 0.3 times 0.696 long, to and fro across the solution
 
 
-# -- cost -----------------------------------------------------------------------------------------------
+# -- cost ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.clause("NS-17")
 @pytest.mark.parametrize("shape", [(6, 6), (4, 9), (9, 4)])
 @pytest.mark.parametrize("transpose", ["tall", "never"])
-def test_the_multiply_adds_of_a_step(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int], transpose: str) -> None:
+def test_the_multiply_adds_of_a_step(
+    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int], transpose: str
+) -> None:
     work: list[int] = []
 
     def counted(a: Any, b: Any, *rest: Any, **settings: Any) -> Any:
@@ -276,11 +369,13 @@ def test_the_multiply_adds_of_a_step(monkeypatch: pytest.MonkeyPatch, shape: tup
     p, m = (min(shape), max(shape)) if transpose == "tall" else shape
     for coefficients, step in (("muon", 2 * p * p * m + p**3), ("cubic", 2 * p * p * m)):
         work.clear()
-        newton_schulz(gaussian(*shape), NewtonSchulz(coefficients=coefficients, transpose=transpose, steps=3))
+        newton_schulz(
+            gaussian(*shape), NewtonSchulz(coefficients=coefficients, transpose=transpose, steps=3)
+        )
         assert sum(work) == 3 * step
 
 
-# -- special cases --------------------------------------------------------------------------------------
+# -- special cases ---------------------------------------------------------------------------------
 
 
 @pytest.mark.clause("NS-18")
@@ -293,20 +388,38 @@ def test_on_rank_one_the_cubic_is_the_polar_factor_and_muon_a_constant_times_it(
             assert_close(f"cubic, {steps}", got, np.outer(u, v), reordered(12))
         muon = newton_schulz(S, NewtonSchulz(eps=0.0))
         assert np.sum(muon * np.outer(u, v)) == pytest.approx(0.6964, abs=5e-5)
-        assert_close("muon", muon, spectral.polynomial([MUON] * 5, 1.0) * np.outer(u, v), reordered(12, amplification=10))
+        assert_close(
+            "muon",
+            muon,
+            spectral.polynomial([MUON] * 5, 1.0) * np.outer(u, v),
+            reordered(12, amplification=10),
+        )
 
 
 @pytest.mark.clause("NS-19", "NS-9", "NS-6", "NS-4")
 def test_settings_that_coincide() -> None:
     for shape in ((4, 4), (3, 6)):
         S = gaussian(*shape)
-        assert_close("sqrt", newton_schulz(S, NewtonSchulz(scale="sqrt")), newton_schulz(S, NewtonSchulz()), EXACT)
+        assert_close(
+            "sqrt",
+            newton_schulz(S, NewtonSchulz(scale="sqrt")),
+            newton_schulz(S, NewtonSchulz()),
+            EXACT,
+        )
     S = gaussian(6, 3)
     S /= np.linalg.norm(S)
     for eps in (1e-7, 0.5, 0.999):
-        assert_close("return", newton_schulz(S, NewtonSchulz(guard="return", eps=eps)), newton_schulz(S, NewtonSchulz(eps=eps)), EXACT)
+        assert_close(
+            "return",
+            newton_schulz(S, NewtonSchulz(guard="return", eps=eps)),
+            newton_schulz(S, NewtonSchulz(eps=eps)),
+            EXACT,
+        )
     for f in (1.0, 1.3):
-        clamp, add = (newton_schulz(S, NewtonSchulz(guard=guard, eps=0.0, norm_factor=f)) for guard in ("clamp", "add"))
+        clamp, add = (
+            newton_schulz(S, NewtonSchulz(guard=guard, eps=0.0, norm_factor=f))
+            for guard in ("clamp", "add")
+        )
         assert_close("clamp", clamp, add, EXACT)
     for name, row in (("muon", MUON), ("cubic", CUBIC)):
         listed = newton_schulz(S, NewtonSchulz(coefficients=[list(row)]))
@@ -319,6 +432,12 @@ def test_the_opaque_block_is_one_entry_and_the_plain_form_many() -> None:
     entries: dict[str, int] = {}
     S = gaussian(3, 4)
     for form in (newton_schulz, plain_newton_schulz):
-        vjp(lambda x, form=form: entries.__setitem__(form.__name__, len((y := form(x, NewtonSchulz())).tape.entries)) or ops.sum(y), S)
+        vjp(
+            lambda x, form=form: (
+                entries.__setitem__(form.__name__, len((y := form(x, NewtonSchulz())).tape.entries))
+                or ops.sum(y)
+            ),
+            S,
+        )
     assert entries["newton_schulz"] == 2  # the argument and the block
     assert entries["plain_newton_schulz"] > 30

@@ -8,7 +8,13 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from atlas_ref.parts.newton_schulz import LIMIT, NewtonSchulz, coefficient_table, newton_schulz, polar_express
+from atlas_ref.parts.newton_schulz import (
+    LIMIT,
+    NewtonSchulz,
+    coefficient_table,
+    newton_schulz,
+    polar_express,
+)
 from tests.support.close import ANALYTIC, assert_close
 from tests.truth import minimax
 
@@ -30,8 +36,9 @@ def extrema(row: tuple[float, float, float]) -> tuple[Decimal, Decimal]:
 def least_distance(points: list[Decimal]) -> Decimal:
     """A lower bound of every odd quintic on four points, in exact fractions.
 
-    With y = x^2, the weights m_k = 1 / (x_k prod_j (y_k - y_j)) give sum m_k p(x_k) = 0 for every p, so
-    max |1 - p(x_k)| >= |sum m_k| / sum |m_k|. Its error is of second order in that of the points.
+    With y = x^2, the weights m_k = 1 / (x_k prod_j (y_k - y_j)) give sum m_k p(x_k) = 0 for every
+    p, so max |1 - p(x_k)| >= |sum m_k| / sum |m_k|. Its error is of second order in that of the
+    points.
     """
     x = [Fraction(point) for point in points]
     weights = []
@@ -68,8 +75,12 @@ def test_the_printed_table_for_the_default_lower_bound() -> None:
 @pytest.mark.parametrize("lower_bound", BOUNDS)
 def test_each_row_equals_an_independent_minimax_computation(lower_bound: float) -> None:
     low = lower_bound
-    for i, (row, want) in enumerate(zip(polar_express(lower_bound, 9), minimax.polar_express(lower_bound, 9), strict=True)):
-        if want.error > 1e-3:  # on shorter intervals float64 rounds the coefficients of the independent one
+    for i, (row, want) in enumerate(
+        zip(polar_express(lower_bound, 9), minimax.polar_express(lower_bound, 9), strict=True)
+    ):
+        if (
+            want.error > 1e-3
+        ):  # on shorter intervals float64 rounds the coefficients of the independent one
             assert_close(f"row {i}", np.array(row), np.array(want.row), ANALYTIC)
         x = np.linspace(low, 2 - low if i else 1.0, 1001)
         values = [x * (a + x * x * (b + c * x * x)) for a, b, c in (row, want.row)]
@@ -79,7 +90,9 @@ def test_each_row_equals_an_independent_minimax_computation(lower_bound: float) 
 
 @pytest.mark.clause("NS-5")
 @pytest.mark.parametrize("lower_bound", [1e-12, 1e-6, *BOUNDS])
-def test_no_odd_quintic_is_nearer_to_one_on_the_interval_that_the_steps_before_leave(lower_bound: float) -> None:
+def test_no_odd_quintic_is_nearer_to_one_on_the_interval_that_the_steps_before_leave(
+    lower_bound: float,
+) -> None:
     with localcontext(prec=60):
         low, high = Decimal(lower_bound), Decimal(1)
         for row in polar_express(lower_bound, 26):
@@ -90,7 +103,9 @@ def test_no_odd_quintic_is_nearer_to_one_on_the_interval_that_the_steps_before_l
             assert points == sorted(points)  # both extrema lie inside the interval
             distances = [1 - p(row, x) for x in points]  # 1 - E, 1 + E, 1 - E, 1 + E
             error = least_distance(points)
-            rounding = Decimal(2**-52) * sum(abs(Decimal(each)) * high**n for each, n in zip(row, (1, 3, 5), strict=True))
+            rounding = Decimal(2**-52) * sum(
+                abs(Decimal(each)) * high**n for each, n in zip(row, (1, 3, 5), strict=True)
+            )
             for distance, sign in zip(distances, (1, -1, 1, -1), strict=True):
                 assert abs(distance - sign * error) <= rounding
             low, high = 1 - error, 1 + error
@@ -99,7 +114,9 @@ def test_no_odd_quintic_is_nearer_to_one_on_the_interval_that_the_steps_before_l
 
 @pytest.mark.clause("NS-5")
 def test_a_tiny_lower_bound_has_the_rows_of_a_small_one() -> None:
-    small = np.array(polar_express(1e-30, 12))  # the interval is [0, 2] to thirty digits in all of them
+    small = np.array(
+        polar_express(1e-30, 12)
+    )  # the interval is [0, 2] to thirty digits in all of them
     for tiny in (1e-60, 1e-100, 5e-324):
         assert_close(f"{tiny}", np.array(polar_express(tiny, 12)), small, ANALYTIC)
     assert polar_express(1e-60, 110)[-1] == LIMIT  # each step multiplies it by at least 4
@@ -112,19 +129,27 @@ def test_steps_after_convergence_are_the_limit_row() -> None:
     assert rows[7:] == (LIMIT,) * 5
     assert polar_express(0.999995, 2) == (LIMIT,) * 2  # an interval of 5e-6 from the start
     a, b, c = LIMIT
-    assert (a + b + c, a + 3 * b + 5 * c, 6 * b + 20 * c) == (1.0, 0.0, 0.0)  # p(1) = 1, p'(1) = p''(1) = 0
+    assert (a + b + c, a + 3 * b + 5 * c, 6 * b + 20 * c) == (
+        1.0,
+        0.0,
+        0.0,
+    )  # p(1) = 1, p'(1) = p''(1) = 0
 
 
 @pytest.mark.clause("NS-5")
 def test_there_is_no_safety_factor() -> None:
     a, b, c = polar_express(1e-3, 1)[0]
-    assert abs(1 - (a * 1e-3 + b * 1e-9 + c * 1e-15) - ((a + b + c) - 1)) <= 1e-15  # the ends of [l_0, 1] are equally far from 1
+    assert (
+        abs(1 - (a * 1e-3 + b * 1e-9 + c * 1e-15) - ((a + b + c) - 1)) <= 1e-15
+    )  # the ends of [l_0, 1] are equally far from 1
 
 
 @pytest.mark.clause("NS-5", "NS-15")
 def test_five_steps_bring_every_singular_value_above_the_bound_near_one() -> None:
     x = np.geomspace(1e-3, 1, 20_001)
-    settings = NewtonSchulz(coefficients="polar_express", eps=1.0, norm_factor=1e-300)  # divides by 1
+    settings = NewtonSchulz(
+        coefficients="polar_express", eps=1.0, norm_factor=1e-300
+    )  # divides by 1
     found = newton_schulz(x.reshape(-1, 1, 1), settings)
     assert found.min() == pytest.approx(0.8866, abs=5e-5)
     assert found.max() == pytest.approx(1.1134, abs=5e-5)

@@ -15,7 +15,9 @@ def rows(gate, matrix):
     return np.reshape(gate, (-1, 1)) * matrix
 
 
-def memories(p, boundary, *, c, span, decay="after_error", phase=0, initial=None, reference="chunk_start"):
+def memories(
+    p, boundary, *, c, span, decay="after_error", phase=0, initial=None, reference="chunk_start"
+):
     """M_T and S_T under a frozen reference: each older token as the clause of `boundary` says."""
     n = len(initial["window_k"]) if initial else 0
     keys = np.concatenate([initial["window_k"], p["k"]]) if n else p["k"]
@@ -51,7 +53,9 @@ def memories(p, boundary, *, c, span, decay="after_error", phase=0, initial=None
 def test_older_tokens_contribute_what_the_boundary_says(boundary, decay, c, span, per_dimension):
     p = drawn(T=7, window=c, per_dimension=per_dimension, seed=1)
     M, S = memories(p, boundary, c=c, span=span, decay=decay)
-    found = results("omega", p, {**FROZEN, "decay": decay, "window_at_boundary": boundary}, window=c, span=span)
+    found = results(
+        "omega", p, {**FROZEN, "decay": decay, "window_at_boundary": boundary}, window=c, span=span
+    )
     assert_close("M", found["M"], M, ANALYTIC)
     assert_close("S", found["S"], S, ANALYTIC)
 
@@ -63,7 +67,14 @@ def test_an_initial_token_belongs_to_the_current_span_where_its_lag_reaches(boun
     p, initial = drawn(T=6, window=4, seed=2), earlier(3, residual=boundary == "carry")
     p["M_ref"] = np.random.default_rng(0).standard_normal((3, 4))
     M, S = memories(p, boundary, c=4, span=4, phase=phase, initial=initial)
-    found = results("omega", p | initial, {**FROZEN, "window_at_boundary": boundary}, window=4, span=4, phase=phase)
+    found = results(
+        "omega",
+        p | initial,
+        {**FROZEN, "window_at_boundary": boundary},
+        window=4,
+        span=4,
+        phase=phase,
+    )
     assert_close("M", found["M"], M, ANALYTIC)
     assert_close("S", found["S"], S, ANALYTIC)
 
@@ -73,20 +84,35 @@ def test_an_initial_token_belongs_to_the_current_span_where_its_lag_reaches(boun
 def test_under_call_start_only_initial_tokens_are_older(boundary):
     p, initial = drawn(T=6, window=4, seed=3), earlier(2, residual=boundary == "carry")
     M, S = memories(p, boundary, c=4, span=None, initial=initial, reference="call_start")
-    found = results("omega", p | initial, {**BARE, "reference": "call_start", "window_at_boundary": boundary}, window=4)
+    found = results(
+        "omega",
+        p | initial,
+        {**BARE, "reference": "call_start", "window_at_boundary": boundary},
+        window=4,
+    )
     assert_close("M", found["M"], M, ANALYTIC)
     assert_close("S", found["S"], S, ANALYTIC)
 
 
 @pytest.mark.clause("WINDOW-10")
 def test_membership_by_hand():
-    # span 2, c = 3, numbers. M_ref: 1 for tokens 0, 1; M_2 for tokens 2, 3. All k = 1, v = 0, weights 1, step 1, retain 1, no momentum.
-    # t0: M = 1 - 1 = 0. t1: both lags current: M = 0 - 2 = -2. t2: M_ref = -2, lag 0 current, lags 1, 2 older:
-    # recompute -2 - 3(-2) = 4; cut -2 - (-2) = 0; carry -2 - (-2 + 1 + 1) = -2
-    p = {"k": np.ones((3, 1)), "v": np.zeros((3, 1)), "q": np.ones((3, 1)), "M0": [[1.0]], "retain": np.ones(3), "step_size": np.ones(3)}
+    # span 2, c = 3, numbers. M_ref: 1 for tokens 0, 1; M_2 for tokens 2, 3. All k = 1, v = 0,
+    # weights 1, step 1, retain 1, no momentum. t0: M = 1 - 1 = 0. t1: both lags current: M = 0 - 2
+    # = -2. t2: M_ref = -2, lag 0 current, lags 1, 2 older: recompute -2 - 3(-2) = 4; cut -2 - (-2)
+    # = 0; carry -2 - (-2 + 1 + 1) = -2
+    p = {
+        "k": np.ones((3, 1)),
+        "v": np.zeros((3, 1)),
+        "q": np.ones((3, 1)),
+        "M0": [[1.0]],
+        "retain": np.ones(3),
+        "step_size": np.ones(3),
+    }
     p["window_weights"] = np.ones((3, 3))
     for boundary, y in (("recompute", 4.0), ("cut", 0.0), ("carry", -2.0)):
-        found = results("omega", p, {**FROZEN, "window_at_boundary": boundary}, window=3, span=2)["y"]
+        found = results("omega", p, {**FROZEN, "window_at_boundary": boundary}, window=3, span=2)[
+            "y"
+        ]
         assert_close(boundary, found[:, 0], np.array([0.0, -2.0, y]), EXACT)
 
 
@@ -115,7 +141,12 @@ def test_under_cut_the_weights_of_the_others_stay():
     poisoned = dict(p, window_weights=p["window_weights"].copy())
     for t in range(6):
         poisoned["window_weights"][t, t % 2 + 1 :] = 50.0  # weights of older tokens
-    assert_close("y", results("omega", poisoned, axes, window=3, span=2)["y"], results("omega", p, axes, window=3, span=2)["y"], EXACT)
+    assert_close(
+        "y",
+        results("omega", poisoned, axes, window=3, span=2)["y"],
+        results("omega", p, axes, window=3, span=2)["y"],
+        EXACT,
+    )
 
 
 @pytest.mark.clause("WINDOW-13", "CONV-14", "CONV-32")
@@ -126,14 +157,25 @@ def test_an_inactive_token_stores_its_residual_with_retain_one():
     found = results("omega", p, axes, window=4, span=2)
     assert_close("M", found["M"], M, ANALYTIC)
     assert_close("S", found["S"], S, ANALYTIC)
-    assert_close("residual", found["window_residual"][1], found["M_ref"] @ p["k"][4] - p["v"][4], ANALYTIC)
+    assert_close(
+        "residual", found["window_residual"][1], found["M_ref"] @ p["k"][4] - p["v"][4], ANALYTIC
+    )
 
 
 @pytest.mark.clause("WINDOW-13", "CONV-14")
 def test_under_carry_initial_tokens_need_their_residuals():
     with pytest.raises(CaseError, match="in/window_residual: missing"):
-        case("omega", drawn(window=3) | earlier(2), {**FROZEN, "window_at_boundary": "carry"}, window=3, span=2)
-    with pytest.raises(CaseError, match="in/window_residual: not part of this case: it belongs to window_at_boundary carry"):
+        case(
+            "omega",
+            drawn(window=3) | earlier(2),
+            {**FROZEN, "window_at_boundary": "carry"},
+            window=3,
+            span=2,
+        )
+    with pytest.raises(
+        CaseError,
+        match="in/window_residual: not part of this case: it belongs to window_at_boundary carry",
+    ):
         case("omega", drawn(window=3) | earlier(2, residual=True), FROZEN, window=3, span=2)
 
 
@@ -141,16 +183,36 @@ VOID = {
     "running": ({}, {"window": 3}, {}),
     "zero": ({"reference": "zero"}, {"window": 3}, {}),
     "one token": ({"reference": "chunk_start"}, {"window": 1, "span": 2}, {}),
-    "momentum_then_window": ({"reference": "chunk_start", "order": "momentum_then_window"}, {"window": 3, "span": 2}, {}),
+    "momentum_then_window": (
+        {"reference": "chunk_start", "order": "momentum_then_window"},
+        {"window": 3, "span": 2},
+        {},
+    ),
     "call_start": ({"reference": "call_start"}, {"window": 3}, {}),
     "span of the call": ({"reference": "chunk_start"}, {"window": 3, "span": 6}, {}),
-    "span of the call, counted from one": ({"reference": "chunk_start", "span_origin": "multiple"}, {"window": 3, "span": 7}, {}),
-    "span of the call, phase": ({"reference": "chunk_start"}, {"window": 3, "span": 8, "phase": 2}, {}),
-    "span of a packed call": ({"reference": "chunk_start"}, {"window": 3, "span": 6}, {"reset": np.arange(6) == 2}),
+    "span of the call, counted from one": (
+        {"reference": "chunk_start", "span_origin": "multiple"},
+        {"window": 3, "span": 7},
+        {},
+    ),
+    "span of the call, phase": (
+        {"reference": "chunk_start"},
+        {"window": 3, "span": 8, "phase": 2},
+        {},
+    ),
+    "span of a packed call": (
+        {"reference": "chunk_start"},
+        {"window": 3, "span": 6},
+        {"reset": np.arange(6) == 2},
+    ),
 }
 NOT_VOID = {
     "frozen": ({"reference": "chunk_start"}, {"window": 3, "span": 5}, {}),
-    "counted from one": ({"reference": "chunk_start", "span_origin": "multiple"}, {"window": 3, "span": 6}, {}),
+    "counted from one": (
+        {"reference": "chunk_start", "span_origin": "multiple"},
+        {"window": 3, "span": 6},
+        {},
+    ),
     "phase": ({"reference": "chunk_start"}, {"window": 3, "span": 7, "phase": 2}, {}),
     "initial tokens": ({"reference": "call_start"}, {"window": 3}, earlier(2)),
 }
@@ -174,7 +236,12 @@ def test_where_the_boundary_matters_it_is_not_listed(name):
     axes, header, more = NOT_VOID[name]
     p = drawn(window=header["window"], seed=9) | more
     chosen = {**BARE, **axes, "window_at_boundary": "cut"}
-    assert_differs("y", results("omega", p, chosen, **header)["y"], results("omega", p, BARE | axes, **header)["y"], 1e-3)
+    assert_differs(
+        "y",
+        results("omega", p, chosen, **header)["y"],
+        results("omega", p, BARE | axes, **header)["y"],
+        1e-3,
+    )
     assert "window_at_boundary" not in case("omega", p, chosen, **header).void
 
 
@@ -185,10 +252,19 @@ def test_initial_pairs_are_ordinary_tokens_of_earlier_lags(n):
     initial, p = earlier(n), drawn(window=4, seed=10)
     header = {"window": 4, "feature_map": {"kind": "elementwise", "degree": 2}}
     axes = {**BARE, "k_norm": "l2"}  # given keys are raw
-    longer = {name: value if len(value) == 3 else np.concatenate([value[:n], value]) for name, value in p.items()}
-    longer |= {"k": np.concatenate([initial["window_k"], p["k"]]), "v": np.concatenate([initial["window_v"], p["v"]])}
+    longer = {
+        name: value if len(value) == 3 else np.concatenate([value[:n], value])
+        for name, value in p.items()
+    }
+    longer |= {
+        "k": np.concatenate([initial["window_k"], p["k"]]),
+        "v": np.concatenate([initial["window_v"], p["v"]]),
+    }
     longer["active"] = np.arange(6 + n) >= n
-    found, want = results("omega", p | initial, axes, **header), results("omega", longer, axes, **header)
+    found, want = (
+        results("omega", p | initial, axes, **header),
+        results("omega", longer, axes, **header),
+    )
     assert_close("y", found["y"], want["y"][n:], EXACT)
     assert_close("M", found["M"], want["M"], EXACT)
 
@@ -196,7 +272,10 @@ def test_initial_pairs_are_ordinary_tokens_of_earlier_lags(n):
 @pytest.mark.clause("WINDOW-15")
 @pytest.mark.parametrize(
     ("given", "message"),
-    [(earlier(3), "3 initial window tokens, at most window - 1 = 2 fit"), (without(earlier(2), "window_v"), "in/window_v: missing")],
+    [
+        (earlier(3), "3 initial window tokens, at most window - 1 = 2 fit"),
+        (without(earlier(2), "window_v"), "in/window_v: missing"),
+    ],
 )
 def test_at_most_c_minus_one_pairs_fit_and_both_halves_are_needed(given, message):
     with pytest.raises(CaseError, match=message):
@@ -210,9 +289,13 @@ def test_initial_momenta_stand_in_the_window_and_pairs_are_void(n):
     given = np.random.default_rng(3).standard_normal((n, 3, 4))
     M, Z, past = p["M0"], p["S0"], list(given)
     for t in range(6):
-        Z = p["momentum"][t] * Z + p["step_size"][t] * np.outer(M @ p["k"][t] - p["v"][t], p["k"][t])
+        Z = p["momentum"][t] * Z + p["step_size"][t] * np.outer(
+            M @ p["k"][t] - p["v"][t], p["k"][t]
+        )
         past.append(Z)
-        M = p["retain"][t] * M - sum(p["window_weights"][t, j] * past[-1 - j] for j in range(min(3, len(past))))
+        M = p["retain"][t] * M - sum(
+            p["window_weights"][t, j] * past[-1 - j] for j in range(min(3, len(past)))
+        )
     axes = {**BARE, "order": "momentum_then_window"}
     found = results("omega", p | {"window_momentum": given}, axes, window=3)
     assert_close("M", found["M"], M, ANALYTIC)
@@ -224,10 +307,14 @@ def test_initial_momenta_stand_in_the_window_and_pairs_are_void(n):
 @pytest.mark.parametrize("boundary", ["recompute", "carry", "cut"])
 @pytest.mark.parametrize("weights", ["table", "gate"])
 @pytest.mark.parametrize("order", ["window_then_momentum", "momentum_then_window"])
-def test_after_a_reset_the_window_is_empty_and_initial_contents_do_not_return(order, weights, boundary):
+def test_after_a_reset_the_window_is_empty_and_initial_contents_do_not_return(
+    order, weights, boundary
+):
     p = drawn(T=8, window=4, seed=12)
     if weights == "gate":
-        p = without(p, "window_weights") | {"window_gate": np.random.default_rng(4).uniform(0.2, 0.8, 8)}
+        p = without(p, "window_weights") | {
+            "window_gate": np.random.default_rng(4).uniform(0.2, 0.8, 8)
+        }
     carries = boundary == "carry" and order == "window_then_momentum"
     initial = earlier(3, residual=carries, gate=weights == "gate")
     if order == "momentum_then_window":

@@ -41,7 +41,9 @@ CASES = {
 
 @pytest.fixture(scope="session")
 def files(tmp_path_factory):
-    """Each case with its recorded results, without its leading axis, and with a read that is 1e-9 off."""
+    """Each case with its recorded results, without its leading axis, and with a read that is 1e-9
+    off.
+    """
     folder, told = tmp_path_factory.mktemp("cases"), {}
 
     def save(name, header, inputs, says, off=0.0):
@@ -54,7 +56,9 @@ def files(tmp_path_factory):
 
     for name, (request, left_out, says) in CASES.items():
         header, inputs = some(**{"rule": "delta", **request})
-        save(name, header, {key: value for key, value in inputs.items() if key not in left_out}, says)
+        save(
+            name, header, {key: value for key, value in inputs.items() if key not in left_out}, says
+        )
     header, inputs = some("delta")
     save("no leading axes", header, {key: value[0] for key, value in inputs.items()}, "PASS")
     save("wrong", header, inputs, "FAIL", off=1e-9)
@@ -76,9 +80,26 @@ def _rust(folder):
         pytest.skip("no cargo on this machine")
     if not any(CRATES.glob("serde_json-*")):
         pytest.skip("no serde_json on this machine (Debian: librust-serde-json-dev)")
-    shutil.copytree(READERS / "rust", folder / "rust", ignore=shutil.ignore_patterns("target", "Cargo.lock"))
-    source = ("--config", 'source.crates-io.replace-with="debian"', "--config", f'source.debian.directory="{CRATES}"')
-    _run(["cargo", "build", "--quiet", "--offline", "--manifest-path", folder / "rust" / "Cargo.toml", *source])
+    shutil.copytree(
+        READERS / "rust", folder / "rust", ignore=shutil.ignore_patterns("target", "Cargo.lock")
+    )
+    source = (
+        "--config",
+        'source.crates-io.replace-with="debian"',
+        "--config",
+        f'source.debian.directory="{CRATES}"',
+    )
+    _run(
+        [
+            "cargo",
+            "build",
+            "--quiet",
+            "--offline",
+            "--manifest-path",
+            folder / "rust" / "Cargo.toml",
+            *source,
+        ]
+    )
     return [folder / "rust" / "target" / "debug" / "reader"]
 
 
@@ -88,7 +109,12 @@ def _python(library, folder):
     return [sys.executable, "-W", "error", READERS / f"{library}_reader.py"]
 
 
-BUILD = {"torch": functools.partial(_python, "torch"), "jax": functools.partial(_python, "jax"), "cpp": _cpp, "rust": _rust}
+BUILD = {
+    "torch": functools.partial(_python, "torch"),
+    "jax": functools.partial(_python, "jax"),
+    "cpp": _cpp,
+    "rust": _rust,
+}
 
 
 def _run(words):
@@ -103,33 +129,56 @@ def reader(request, tmp_path_factory):
     return request.param, BUILD[request.param](tmp_path_factory.mktemp(request.param))
 
 
-@pytest.mark.clause("CASE-1", "CASE-2", "CASE-3", "CASE-6", "CASE-12", "DELTA-2", "DELTA-3", "DELTA-4")
+@pytest.mark.clause(
+    "CASE-1", "CASE-2", "CASE-3", "CASE-6", "CASE-12", "DELTA-2", "DELTA-3", "DELTA-4"
+)
 def test_a_reader_says_of_each_case_what_is_true(reader, files):
     language, words = reader
-    done = subprocess.run([*words, *files], capture_output=True, text=True, check=False, timeout=120, env=ONE_THREAD)
+    done = subprocess.run(
+        [*words, *files], capture_output=True, text=True, check=False, timeout=120, env=ONE_THREAD
+    )
     assert done.stderr == ""
     told = {
-        path: says if says != NARROW else {"torch": "PASS", "jax": "PASS"}.get(language, "NOT SUPPORTED") for path, says in files.items()
+        path: says
+        if says != NARROW
+        else {"torch": "PASS", "jax": "PASS"}.get(language, "NOT SUPPORTED")
+        for path, says in files.items()
     }
     said = dict(reversed(line.split("  ", 1)) for line in done.stdout.splitlines())
     assert {path: each.partition(":")[0] for path, each in said.items()} == told
-    assert said[next(path for path in files if path.endswith("wrong.safetensors"))].startswith("FAIL: out/y differs by ")
+    assert said[next(path for path in files if path.endswith("wrong.safetensors"))].startswith(
+        "FAIL: out/y differs by "
+    )
     assert done.returncode == 1
     right = [path for path, says in files.items() if says == "PASS"]
-    assert subprocess.run([*words, *right], capture_output=True, check=False, timeout=120, env=ONE_THREAD).returncode == 0
+    assert (
+        subprocess.run(
+            [*words, *right], capture_output=True, check=False, timeout=120, env=ONE_THREAD
+        ).returncode
+        == 0
+    )
 
 
 def test_a_reader_passes_on_the_vectors_of_its_rule(reader):
     if not VECTORS.exists():
         pytest.skip(f"{VECTORS.relative_to(ROOT)} is not here")
     paths = sorted(VECTORS.glob("delta*.safetensors"))
-    done = subprocess.run([*reader[1], *paths], capture_output=True, text=True, check=False, timeout=240, env=ONE_THREAD)
+    done = subprocess.run(
+        [*reader[1], *paths],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+        env=ONE_THREAD,
+    )
     said = [line.partition("  ")[0] for line in done.stdout.splitlines()]
     assert (done.returncode, len(said)) == (0, len(paths))
     assert said.count("PASS") >= 3
 
 
-@pytest.mark.parametrize("file", ["torch_reader.py", "jax_reader.py", "reader.cpp", "rust/src/main.rs"])
+@pytest.mark.parametrize(
+    "file", ["torch_reader.py", "jax_reader.py", "reader.cpp", "rust/src/main.rs"]
+)
 def test_a_reader_holds_nothing_of_ours(file):
     text = (READERS / file).read_text()
     assert "import atlas" not in text

@@ -1,9 +1,11 @@
-"""The reduction table: settings of the rules that are the same function, their conditions, and twins that break them.
+"""The reduction table: settings of the rules that are the same function, their conditions, and
+twins that break them.
 
-A row states that two sides agree in y, M and S, and in the gradients of the inputs they share. Conditions are
-maps of the shared inputs (`given`), so the gradient of a shared input is taken along the condition: where the
-step size must be constant in time, the shared input is one number that the map spreads over time. Each row has
-twins, the same row with one condition broken, in which the two sides must differ.
+A row states that two sides agree in y, M and S, and in the gradients of the inputs they share.
+Conditions are maps of the shared inputs (`given`), so the gradient of a shared input is taken along
+the condition: where the step size must be constant in time, the shared input is one number that the
+map spreads over time. Each row has twins, the same row with one condition broken, in which the two
+sides must differ.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from tape import ops
 Inputs = dict[str, Any]
 Map = Callable[[Inputs], Inputs]
 
-# -- maps of inputs -----------------------------------------------------------------------------------
+# -- maps of inputs --------------------------------------------------------------------------------
 
 
 def same(x: Any) -> Any:
@@ -41,7 +43,13 @@ def put(changes: Inputs | None = None, **more: Any) -> Map:
     changed = {**(changes or {}), **more}
 
     def apply(x: Inputs) -> Inputs:
-        return {**x, **{name: value(x) if callable(value) else filled(x[name], value) for name, value in changed.items()}}
+        return {
+            **x,
+            **{
+                name: value(x) if callable(value) else filled(x[name], value)
+                for name, value in changed.items()
+            },
+        }
 
     return apply
 
@@ -67,7 +75,9 @@ def constant(name: str) -> Map:
 
 
 def per_row(name: str, *factors: float) -> Map:
-    """One gate per output dimension: the scalar gate in every row, times `factors` in turn (none: equal rows)."""
+    """One gate per output dimension: the scalar gate in every row, times `factors` in turn (none:
+    equal rows).
+    """
 
     def rows(x: Inputs) -> Any:
         d_out = x["v"].shape[-1]
@@ -121,7 +131,9 @@ def one_hot(lag: int) -> Map:
 
 def weights(*row: float) -> Map:
     """The same weights by lag at every token."""
-    return put(window_weights=lambda x: np.broadcast_to(np.array(row), x["window_weights"].shape).copy())
+    return put(
+        window_weights=lambda x: np.broadcast_to(np.array(row), x["window_weights"].shape).copy()
+    )
 
 
 def lagged_gate(x: Inputs) -> Any:
@@ -156,7 +168,9 @@ def projected(x: Inputs) -> Inputs:
     kv = ops.concatenate([k, v], axis=-1)
 
     def gate(name: str) -> Any:
-        return (kv @ ops.transpose(x[f"param/W_{name}"]) + ops.expand_dims(x[f"param/b_{name}"], -2))[..., 0]
+        return (
+            kv @ ops.transpose(x[f"param/W_{name}"]) + ops.expand_dims(x[f"param/b_{name}"], -2)
+        )[..., 0]
 
     made = {"retain": ops.sigmoid(gate("retain")), "momentum": ops.sigmoid(gate("momentum"))}
     rate = {"step_size": ops.log(1.0 + ops.exp(gate("step_size")))}
@@ -164,7 +178,7 @@ def projected(x: Inputs) -> Inputs:
     return {**kept, "k": k, "v": v, "q": q, **made, **rate}
 
 
-# -- sides --------------------------------------------------------------------------------------------
+# -- sides -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -187,9 +201,16 @@ class Side:
     form: Callable[[Inputs], Inputs] | None = None
     inactive: tuple[int, ...] = ()
 
-    def but(self, takes: Map | None = None, header: dict[str, Any] | None = None, **axes: Any) -> Side:
+    def but(
+        self, takes: Map | None = None, header: dict[str, Any] | None = None, **axes: Any
+    ) -> Side:
         """The same with some axes, header keys or the map changed."""
-        return replace(self, convention={**self.convention, **axes}, header={**self.header, **(header or {})}, takes=takes or self.takes)
+        return replace(
+            self,
+            convention={**self.convention, **axes},
+            header={**self.header, **(header or {})},
+            takes=takes or self.takes,
+        )
 
     @property
     def full_header(self) -> dict[str, Any]:
@@ -262,12 +283,14 @@ def gated_deltanet(x: Inputs) -> Inputs:
     one = np.eye(k.shape[-1])
     for t in range(k.shape[-2]):
         r, h = _column(x["retain"], t), _column(x["step_size"], t)
-        M = M @ (r * (one - h * ops.outer(k[..., t, :], k[..., t, :]))) + h * ops.outer(v[..., t, :], k[..., t, :])
+        M = M @ (r * (one - h * ops.outer(k[..., t, :], k[..., t, :]))) + h * ops.outer(
+            v[..., t, :], k[..., t, :]
+        )
         reads.append((M @ ops.expand_dims(x["q"][..., t, :], -1))[..., 0])
     return {"y": ops.stack(reads, axis=-2), "M": M}
 
 
-# -- rows ---------------------------------------------------------------------------------------------
+# -- rows ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -285,7 +308,8 @@ class Row:
         level: token draws tokens and parameters instead of keys, values, queries and gates.
         history: whether the window starts with tokens.
         tokens, d_in, d_out: sizes that a row needs; else those of the shapes in turn.
-        masks: whether the rows hold with inactive tokens and packed sequences too, which is then tried.
+        masks: whether the rows hold with inactive tokens and packed sequences too, which is then
+            tried.
         S: what of the right side's S equals the left's; None where the row says nothing about it.
         exact: whether the two agree bit by bit.
     """
@@ -355,7 +379,9 @@ _LEFT_BREAKS = {
     "rate memory": {"left": _TITANS.but(rate="memory")},
     "rate both": {"left": _TITANS.but(rate="both")},
     "Newton-Schulz": {"left": _TITANS.but(newton_schulz={}, rate="momentum")},
-    "another feature map": {"left": _TITANS.but(header={"feature_map": {"kind": "elementwise", "degree": 2}})},
+    "another feature map": {
+        "left": _TITANS.but(header={"feature_map": {"kind": "elementwise", "degree": 2}})
+    },
     "another gradient scale": {"left": _TITANS.but(gradient_scale=2.0)},
     "another multiplier of M": {"left": _TITANS.but(gate="forget")},
     "another decay": {"left": _TITANS.but(decay="before_error")},
@@ -366,7 +392,10 @@ _LEFT_BREAKS = {
 RULES: list[Row] = [
     Row(
         "omega-titans",
-        "Omega with window 1, weight 1, identity map, no Newton-Schulz, rate momentum is Titans LMM, for any step sizes and S_0",
+        (
+            "Omega with window 1, weight 1, identity map, no Newton-Schulz, rate momentum is "
+            "Titans LMM, for any step sizes and S_0"
+        ),
         ("OMEGA-19", "TITANS-13", "E-A24"),
         left=_TITANS,
         right=titans(),
@@ -375,24 +404,55 @@ RULES: list[Row] = [
     ),
     Row(
         "omega-titans-per-dimension",
-        "Omega is Titans LMM under the same conditions with one retain, momentum and step size per output dimension",
+        (
+            "Omega is Titans LMM under the same conditions with one retain, momentum and step "
+            "size per output dimension"
+        ),
         ("OMEGA-19", "TITANS-13"),
         left=omega(),
         right=titans(),
-        given=both(ONE, per_row("retain", 1.0, 0.8), per_row("momentum", 1.0, 0.5), per_row("step_size", 1.0, 2.0, 0.5)),
-        twins={"scalar step sizes on one side": {"right": titans(put(step_size=lambda x: x["step_size"][..., 0]))}},
+        given=both(
+            ONE,
+            per_row("retain", 1.0, 0.8),
+            per_row("momentum", 1.0, 0.5),
+            per_row("step_size", 1.0, 2.0, 0.5),
+        ),
+        twins={
+            "scalar step sizes on one side": {
+                "right": titans(put(step_size=lambda x: x["step_size"][..., 0]))
+            }
+        },
     ),
     Row(
         "omega-titans-other-axes",
-        "Omega is Titans LMM with gate, decay, s, signs, read, reference, norms, query scale and layout that both share",
+        (
+            "Omega is Titans LMM with gate, decay, s, signs, read, reference, norms, query scale "
+            "and layout that both share"
+        ),
         ("OMEGA-19", "TITANS-13"),
         left=omega(**_SAME_AXES),
         right=titans(**_SAME_AXES),
-        given=both(ONE, put(M0=lambda x: ops.transpose(x["M0"]), S0=lambda x: ops.transpose(x["S0"]))),
+        given=both(
+            ONE, put(M0=lambda x: ops.transpose(x["M0"]), S0=lambda x: ops.transpose(x["S0"]))
+        ),
         span=3,
         twins={
-            f"{axis} on one side": {"right": titans(**{name: value for name, value in _SAME_AXES.items() if name != axis})}
-            for axis in ("gate", "decay", "gradient_scale", "momentum_sign", "read", "reference", "query_scale", "q_norm", "k_norm")
+            f"{axis} on one side": {
+                "right": titans(
+                    **{name: value for name, value in _SAME_AXES.items() if name != axis}
+                )
+            }
+            for axis in (
+                "gate",
+                "decay",
+                "gradient_scale",
+                "momentum_sign",
+                "read",
+                "reference",
+                "query_scale",
+                "q_norm",
+                "k_norm",
+            )
         },
     ),
     Row(
@@ -400,18 +460,27 @@ RULES: list[Row] = [
         "Omega with retain and s = 2 is Titans as printed with forget = 1 - retain and S = -S",
         ("OMEGA-19", "E-A06"),
         left=omega(gradient_scale=2.0),
-        right=Side("titans_lmm", {"preset": "titans-paper"}, takes=both(complement("retain"), minus("S0"))),
+        right=Side(
+            "titans_lmm", {"preset": "titans-paper"}, takes=both(complement("retain"), minus("S0"))
+        ),
         given=ONE,
         S=negated,
         twins={
-            "the same number as retain and forget": {"right": Side("titans_lmm", {"preset": "titans-paper"}, takes=minus("S0"))},
-            "S_0 of the same sign": {"right": Side("titans_lmm", {"preset": "titans-paper"}, takes=complement("retain"))},
+            "the same number as retain and forget": {
+                "right": Side("titans_lmm", {"preset": "titans-paper"}, takes=minus("S0"))
+            },
+            "S_0 of the same sign": {
+                "right": Side("titans_lmm", {"preset": "titans-paper"}, takes=complement("retain"))
+            },
             "s = 1": {"left": omega()},
         },
     ),
     Row(
         "omega-titans-token",
-        "Omega is Titans LMM at level token under preset spec with (W, b) of retain and (-W, -b) of forget",
+        (
+            "Omega is Titans LMM at level token under preset spec with (W, b) of retain and (-W, "
+            "-b) of forget"
+        ),
         ("OMEGA-19", "CONV-59", "E-A06"),
         left=omega(header={"level": "token"}),
         right=titans(minus("param/W_retain", "param/b_retain"), header={"level": "token"}),
@@ -449,7 +518,10 @@ RULES: list[Row] = [
     ],
     Row(
         "window-newest-delta",
-        "a window of 3 with weights (1, 0, 0) by lag, newest first, and momentum 0 is the Delta rule",
+        (
+            "a window of 3 with weights (1, 0, 0) by lag, newest first, and momentum 0 is the "
+            "Delta rule"
+        ),
         ("OMEGA-20", "WINDOW-20", "E-A27"),
         left=omega(),
         right=delta(),
@@ -466,7 +538,11 @@ RULES: list[Row] = [
         "a window of 3 with weights (1, 0, 0) is a window of 1, under Newton-Schulz too",
         ("WINDOW-20", "E-A27"),
         left=omega(newton_schulz={}),
-        right=omega(put(window_weights=lambda x: x["window_weights"][..., :1]), newton_schulz={}, header={"window": 1}),
+        right=omega(
+            put(window_weights=lambda x: x["window_weights"][..., :1]),
+            newton_schulz={},
+            header={"window": 1},
+        ),
         given=one_hot(0),
         window=3,
         twins={
@@ -476,7 +552,10 @@ RULES: list[Row] = [
     ),
     Row(
         "omega-hebbian",
-        "Omega with window 1, weight 1, zero reference, momentum 0, step size 1 is the Hebbian rule",
+        (
+            "Omega with window 1, weight 1, zero reference, momentum 0, step size 1 is the "
+            "Hebbian rule"
+        ),
         ("OMEGA-21", "E-A26"),
         left=omega(reference="zero"),
         right=hebbian(),
@@ -508,11 +587,17 @@ RULES: list[Row] = [
         ("HEBBIAN-9", "E-A26"),
         left=delta(reference="zero", rate="none"),
         right=hebbian(),
-        twins={"running reference": {"left": delta(rate="none")}, "a step size": {"left": delta(reference="zero")}},
+        twins={
+            "running reference": {"left": delta(rate="none")},
+            "a step size": {"left": delta(reference="zero")},
+        },
     ),
     Row(
         "omeganet",
-        "Omega without momentum and Newton-Schulz is M <- r M - h (M A - B) with A = sum gamma k k^T, B = sum gamma v k^T",
+        (
+            "Omega without momentum and Newton-Schulz is M <- r M - h (M A - B) with A = sum "
+            "gamma k k^T, B = sum gamma v k^T"
+        ),
         ("OMEGA-22", "E-A09", "E-A30"),
         left=omega(),
         right=form(omeganet),
@@ -569,8 +654,24 @@ RULES: list[Row] = [
             twins={broken: {"left": omega(header={"feature_map": other}, takes=put(wrong))}},
         )
         for name, kind, words, tensors, broken, other, wrong in (
-            ("linear", {"kind": "linear"}, "W = I", {"phi/W": eye}, "W = 1.1 I", {"kind": "linear"}, {"phi/W": lambda x: 1.1 * eye(x)}),
-            ("elementwise", {"kind": "elementwise", "degree": 1}, "degree 1", {}, "degree 2", {"kind": "elementwise", "degree": 2}, {}),
+            (
+                "linear",
+                {"kind": "linear"},
+                "W = I",
+                {"phi/W": eye},
+                "W = 1.1 I",
+                {"kind": "linear"},
+                {"phi/W": lambda x: 1.1 * eye(x)},
+            ),
+            (
+                "elementwise",
+                {"kind": "elementwise", "degree": 1},
+                "degree 1",
+                {},
+                "degree 2",
+                {"kind": "elementwise", "degree": 2},
+                {},
+            ),
             (
                 "polynomial",
                 {"kind": "polynomial", "degree": 1, "coefficients": [0, 1]},
@@ -584,10 +685,16 @@ RULES: list[Row] = [
                 "residual",
                 {"kind": "residual_mlp"},
                 "W2 = 0",
-                {"phi/W1": lambda x: np.ones((2, x["k"].shape[-1])), "phi/W2": lambda x: np.zeros((x["k"].shape[-1], 2))},
+                {
+                    "phi/W1": lambda x: np.ones((2, x["k"].shape[-1])),
+                    "phi/W2": lambda x: np.zeros((x["k"].shape[-1], 2)),
+                },
                 "W2 = 1/2",
                 {"kind": "residual_mlp"},
-                {"phi/W1": lambda x: np.ones((2, x["k"].shape[-1])), "phi/W2": lambda x: np.full((x["k"].shape[-1], 2), 0.5)},
+                {
+                    "phi/W1": lambda x: np.ones((2, x["k"].shape[-1])),
+                    "phi/W2": lambda x: np.full((x["k"].shape[-1], 2), 0.5),
+                },
             ),
             (
                 "sketch",
@@ -608,7 +715,10 @@ RULES: list[Row] = [
         right=omega(),
         given=weights(1 / 3, 1 / 3, 1 / 3),
         window=3,
-        twins={"weights 1": {"given": put(window_weights=1.0)}, "1/c of the tokens so far": {"left": omega(window_edge="renormalise")}},
+        twins={
+            "weights 1": {"given": put(window_weights=1.0)},
+            "1/c of the tokens so far": {"left": omega(window_edge="renormalise")},
+        },
     ),
     Row(
         "window-gate",
@@ -620,13 +730,21 @@ RULES: list[Row] = [
         window=3,
         twins={
             "the gate of time t instead": {
-                "right": omega(both(put(window_weights=lambda x: ops.stack([x["window_gate"]] * 3, axis=-1)), without("window_gate")))
+                "right": omega(
+                    both(
+                        put(window_weights=lambda x: ops.stack([x["window_gate"]] * 3, axis=-1)),
+                        without("window_gate"),
+                    )
+                )
             }
         },
     ),
     Row(
         "token-projected",
-        "level token is level projected on k = W_K x, v = W_V x, q = W_Q x, sigmoid and softplus gates of [k; v]",
+        (
+            "level token is level projected on k = W_K x, v = W_V x, q = W_Q x, sigmoid and "
+            "softplus gates of [k; v]"
+        ),
         ("CONV-28", "GATES-6", "GATES-7"),
         left=omega(newton_schulz={}, header={"level": "token"}),
         right=omega(projected, newton_schulz={}),
@@ -634,7 +752,9 @@ RULES: list[Row] = [
         window=2,
         twins={
             "W_K and W_Q exchanged": {
-                "right": omega(both(put({"param/W_K": lambda x: x["param/W_Q"]}), projected), newton_schulz={}),
+                "right": omega(
+                    both(put({"param/W_K": lambda x: x["param/W_Q"]}), projected), newton_schulz={}
+                ),
             },
             "forget": {"right": omega(projected, newton_schulz={}, gate="forget")},
         },
@@ -648,7 +768,11 @@ RULES: list[Row] = [
             right=omega(header={"level": "token", "window_weights": {"kind": right}}),
             level="token",
             window=3,
-            twins={broken: {"left": omega(put(wrong), header={"level": "token", "window_weights": other})}},
+            twins={
+                broken: {
+                    "left": omega(put(wrong), header={"level": "token", "window_weights": other})
+                }
+            },
         )
         for name, words, clauses, left, right, tensors, broken, other, wrong in (
             (
@@ -691,7 +815,12 @@ RULES: list[Row] = [
         "the order of window tokens of equal weight is invisible",
         ("WINDOW-18",),
         left=omega(),
-        right=omega(put(window_k=lambda x: ops.flip(x["window_k"], -2), window_v=lambda x: ops.flip(x["window_v"], -2))),
+        right=omega(
+            put(
+                window_k=lambda x: ops.flip(x["window_k"], -2),
+                window_v=lambda x: ops.flip(x["window_v"], -2),
+            )
+        ),
         given=weights(0.4, 0.4, 0.4),
         window=3,
         history=True,
@@ -701,7 +830,10 @@ RULES: list[Row] = [
     ),
     Row(
         "inactive",
-        "an inactive token is one with r = 1, m = 1, a = 0 and b = 0, which enters the window all the same",
+        (
+            "an inactive token is one with r = 1, m = 1, a = 0 and b = 0, which enters the window "
+            "all the same"
+        ),
         ("OMEGA-13", "CONV-32", "WINDOW-17", "E-A29"),
         left=replace(omega(newton_schulz={}, rate="split"), inactive=(2,)),
         right=omega(at(2, **_REST), newton_schulz={}, rate="split"),
@@ -709,7 +841,11 @@ RULES: list[Row] = [
         masks=False,
         twins={
             f"{name} as it is": {
-                "right": omega(at(2, **{gate: value for gate, value in _REST.items() if gate != name}), newton_schulz={}, rate="split")
+                "right": omega(
+                    at(2, **{gate: value for gate, value in _REST.items() if gate != name}),
+                    newton_schulz={},
+                    rate="split",
+                )
             }
             for name in _REST
         },
@@ -721,7 +857,10 @@ RULES: list[Row] = [
         left=omega(put(momentum=0.0)),
         right=omega(STILL),
         window=2,
-        twins={"0.05": {"left": omega(put(momentum=0.05))}, "1": {"left": omega(put(momentum=1.0))}},
+        twins={
+            "0.05": {"left": omega(put(momentum=0.05))},
+            "1": {"left": omega(put(momentum=1.0))},
+        },
     ),
     Row(
         "nesterov-no-momentum",
@@ -773,7 +912,11 @@ CLASSES: list[Row] = [
         ("CONV-36", "GATES-5"),
         left=omega(
             both(
-                put(log_retain=lambda x: ops.log(x["retain"]), log_momentum=lambda x: ops.log(x["momentum"])), without("retain", "momentum")
+                put(
+                    log_retain=lambda x: ops.log(x["retain"]),
+                    log_momentum=lambda x: ops.log(x["momentum"]),
+                ),
+                without("retain", "momentum"),
             )
         ),
         right=omega(),
@@ -781,7 +924,10 @@ CLASSES: list[Row] = [
             "a base of 2": {
                 "left": omega(
                     both(
-                        put(log_retain=lambda x: ops.log(x["retain"]) / math.log(2.0), log_momentum=lambda x: ops.log(x["momentum"])),
+                        put(
+                            log_retain=lambda x: ops.log(x["retain"]) / math.log(2.0),
+                            log_momentum=lambda x: ops.log(x["momentum"]),
+                        ),
                         without("retain", "momentum"),
                     )
                 )
@@ -837,20 +983,29 @@ CLASSES: list[Row] = [
                 "left": omega(rate="momentum", order="momentum_then_window"),
                 "right": omega(rate="memory", order="momentum_then_window"),
             },
-            "Newton-Schulz": {"left": omega(rate="momentum", newton_schulz={}), "right": omega(rate="memory", newton_schulz={})},
+            "Newton-Schulz": {
+                "left": omega(rate="momentum", newton_schulz={}),
+                "right": omega(rate="memory", newton_schulz={}),
+            },
         },
     ),
     *[
         Row(
             f"rate-constant-{order}",
-            f"step size constant in time, S_0 = 0, no Newton-Schulz, {order}: rate momentum = memory (S differs by h)",
+            (
+                f"step size constant in time, S_0 = 0, no Newton-Schulz, {order}: rate momentum = "
+                "memory (S differs by h)"
+            ),
             ("CONV-42", "TITANS-14", "E-A03"),
             left=omega(rate="momentum", order=order),
             right=omega(rate="memory", order=order),
             given=both(ZERO_S, constant("step_size")),
             window=3,
             S=None,
-            twins={"varying step size": {"given": ZERO_S}, "S_0 != 0": {"given": constant("step_size")}},
+            twins={
+                "varying step size": {"given": ZERO_S},
+                "S_0 != 0": {"given": constant("step_size")},
+            },
         )
         for order in ("window_then_momentum", "momentum_then_window")
     ],
@@ -860,7 +1015,12 @@ CLASSES: list[Row] = [
         ("CONV-42",),
         left=omega(rate="momentum"),
         right=omega(rate="memory"),
-        given=both(ZERO_S, constant("step_size"), per_row("step_size", 1.0, 0.5), per_row("momentum", 1.0, 0.7, 0.4)),
+        given=both(
+            ZERO_S,
+            constant("step_size"),
+            per_row("step_size", 1.0, 0.5),
+            per_row("momentum", 1.0, 0.7, 0.4),
+        ),
         window=3,
         S=None,
         twins={"varying step size": {"given": both(ZERO_S, per_row("step_size", 1.0, 0.5))}},
@@ -873,7 +1033,10 @@ CLASSES: list[Row] = [
         right=titans(rate="memory"),
         given=both(ZERO_S, constant("step_size")),
         S=None,
-        twins={"varying step size": {"given": ZERO_S}, "S_0 != 0": {"given": constant("step_size")}},
+        twins={
+            "varying step size": {"given": ZERO_S},
+            "S_0 != 0": {"given": constant("step_size")},
+        },
     ),
     *[
         Row(
@@ -888,8 +1051,20 @@ CLASSES: list[Row] = [
         )
         for rate, words, given, broken, wrong in (
             ("both", "h' = h", copied("step_size_memory", "step_size"), "h' != h", same),
-            ("momentum", "h' = 1", put(step_size_memory=1.0), "h' = 1.1", put(step_size_memory=1.1)),
-            ("none", "h = h' = 1", put(step_size=1.0, step_size_memory=1.0), "h' = 1.1", put(step_size=1.0, step_size_memory=1.1)),
+            (
+                "momentum",
+                "h' = 1",
+                put(step_size_memory=1.0),
+                "h' = 1.1",
+                put(step_size_memory=1.1),
+            ),
+            (
+                "none",
+                "h = h' = 1",
+                put(step_size=1.0, step_size_memory=1.0),
+                "h' = 1.1",
+                put(step_size=1.0, step_size_memory=1.1),
+            ),
         )
     ],
     Row(
@@ -920,7 +1095,11 @@ CLASSES: list[Row] = [
             ("nesterov", "nesterov", {"newton_schulz": {"argument": "nesterov"}}),
             ("written-back", "written_back", {"newton_schulz": {"argument": "written_back"}}),
             ("accumulated", "accumulated", {"newton_schulz": {"argument": "accumulated"}}),
-            ("order", "momentum_then_window", {"order": "momentum_then_window", "newton_schulz": {}}),
+            (
+                "order",
+                "momentum_then_window",
+                {"order": "momentum_then_window", "newton_schulz": {}},
+            ),
         )
     ],
     Row(
@@ -980,9 +1159,25 @@ CLASSES: list[Row] = [
         window=3,
         exact=True,
         twins={
-            "span 2": {"left": omega(reference="chunk_start", header={"span": 2}, newton_schulz={})},
-            "carry": {"left": omega(reference="chunk_start", header={"span": 1}, window_at_boundary="carry", newton_schulz={})},
-            "cut": {"left": omega(reference="chunk_start", header={"span": 1}, window_at_boundary="cut", newton_schulz={})},
+            "span 2": {
+                "left": omega(reference="chunk_start", header={"span": 2}, newton_schulz={})
+            },
+            "carry": {
+                "left": omega(
+                    reference="chunk_start",
+                    header={"span": 1},
+                    window_at_boundary="carry",
+                    newton_schulz={},
+                )
+            },
+            "cut": {
+                "left": omega(
+                    reference="chunk_start",
+                    header={"span": 1},
+                    window_at_boundary="cut",
+                    newton_schulz={},
+                )
+            },
         },
     ),
     Row(
@@ -998,13 +1193,20 @@ CLASSES: list[Row] = [
         "span-one-momentum-first",
         "span 1 = running under momentum_then_window, whatever window_at_boundary",
         ("CONV-46", "WINDOW-14"),
-        left=omega(reference="chunk_start", header={"span": 1}, window_at_boundary="carry", order="momentum_then_window"),
+        left=omega(
+            reference="chunk_start",
+            header={"span": 1},
+            window_at_boundary="carry",
+            order="momentum_then_window",
+        ),
         right=omega(order="momentum_then_window"),
         window=3,
         exact=True,
         twins={
             "window_then_momentum": {
-                "left": omega(reference="chunk_start", header={"span": 1}, window_at_boundary="carry"),
+                "left": omega(
+                    reference="chunk_start", header={"span": 1}, window_at_boundary="carry"
+                ),
                 "right": omega(),
             }
         },
@@ -1021,7 +1223,9 @@ CLASSES: list[Row] = [
         masks=False,
         twins={
             "span T - 1": {"left": omega(reference="chunk_start", header={"span": 6})},
-            "span T counted from 1": {"left": omega(reference="chunk_start", header={"span": 7}, span_origin="multiple")},
+            "span T counted from 1": {
+                "left": omega(reference="chunk_start", header={"span": 7}, span_origin="multiple")
+            },
             "phase 1": {"left": omega(reference="chunk_start", header={"span": 7, "phase": 1})},
         },
     ),
@@ -1036,9 +1240,16 @@ CLASSES: list[Row] = [
         exact=True,
         masks=False,
         twins={
-            "span T": {"left": omega(reference="chunk_start", header={"span": 7}, span_origin="multiple")},
+            "span T": {
+                "left": omega(reference="chunk_start", header={"span": 7}, span_origin="multiple")
+            },
             "initial window and carry": {
-                "left": omega(reference="chunk_start", header={"span": 8}, span_origin="multiple", window_at_boundary="carry"),
+                "left": omega(
+                    reference="chunk_start",
+                    header={"span": 8},
+                    span_origin="multiple",
+                    window_at_boundary="carry",
+                ),
                 "right": omega(reference="call_start", window_at_boundary="carry"),
                 "history": True,
             },
@@ -1063,7 +1274,10 @@ CLASSES: list[Row] = [
         left=omega(order="momentum_then_window", newton_schulz={}),
         right=omega(newton_schulz={}),
         given=ONE,
-        twins={"varying weights": {"given": same}, "two window tokens": {"window": 2, "given": same}},
+        twins={
+            "varying weights": {"given": same},
+            "two window tokens": {"window": 2, "given": same},
+        },
     ),
     Row(
         "order-one-token-no-momentum",
@@ -1076,7 +1290,10 @@ CLASSES: list[Row] = [
     ),
     Row(
         "order-constant-weight",
-        "order is void for c = 1, a constant weight, S_0 = 0, no Newton-Schulz (S differs by the weight)",
+        (
+            "order is void for c = 1, a constant weight, S_0 = 0, no Newton-Schulz (S differs by "
+            "the weight)"
+        ),
         ("CONV-48",),
         left=omega(order="momentum_then_window"),
         right=omega(),
@@ -1129,7 +1346,9 @@ CLASSES: list[Row] = [
         window=2,
         twins={
             "one step fewer": {"right": omega(newton_schulz={"transpose": "never", "steps": 4})},
-            "other coefficients": {"right": omega(newton_schulz={"transpose": "never", "coefficients": "cubic"})},
+            "other coefficients": {
+                "right": omega(newton_schulz={"transpose": "never", "coefficients": "cubic"})
+            },
         },
     ),
     Row(
@@ -1140,7 +1359,12 @@ CLASSES: list[Row] = [
         right=omega(newton_schulz=ns()),
         window=2,
         exact=True,
-        twins={"eps = 0.1": {"left": omega(newton_schulz=ns(guard="clamp", eps=0.1)), "right": omega(newton_schulz=ns(eps=0.1))}},
+        twins={
+            "eps = 0.1": {
+                "left": omega(newton_schulz=ns(guard="clamp", eps=0.1)),
+                "right": omega(newton_schulz=ns(eps=0.1)),
+            }
+        },
     ),
     Row(
         "guard-return",
@@ -1150,7 +1374,12 @@ CLASSES: list[Row] = [
         right=omega(newton_schulz={"eps": 0.01}),
         window=2,
         exact=True,
-        twins={"||S|| < eps": {"left": omega(newton_schulz={"guard": "return", "eps": 50.0}), "right": omega(newton_schulz={"eps": 50.0})}},
+        twins={
+            "||S|| < eps": {
+                "left": omega(newton_schulz={"guard": "return", "eps": 50.0}),
+                "right": omega(newton_schulz={"eps": 50.0}),
+            }
+        },
     ),
     Row(
         "coefficients-one-row",
@@ -1160,7 +1389,13 @@ CLASSES: list[Row] = [
         right=omega(newton_schulz={"coefficients": "muon"}),
         window=2,
         exact=True,
-        twins={"another second row": {"left": omega(newton_schulz={"coefficients": [[3.4445, -4.7750, 2.0315], [1.5, -0.5, 0]]})}},
+        twins={
+            "another second row": {
+                "left": omega(
+                    newton_schulz={"coefficients": [[3.4445, -4.7750, 2.0315], [1.5, -0.5, 0]]}
+                )
+            }
+        },
     ),
     Row(
         "layout-zero",
@@ -1182,15 +1417,23 @@ CLASSES: list[Row] = [
         given=both(symmetric("M0"), symmetric("S0")),
         d_in=4,
         d_out=4,
-        twins={"M_0 not symmetric": {"given": symmetric("S0")}, "S_0 not symmetric": {"given": symmetric("M0")}},
+        twins={
+            "M_0 not symmetric": {"given": symmetric("S0")},
+            "S_0 not symmetric": {"given": symmetric("M0")},
+        },
     ),
     Row(
         "layout-transposed",
         "layout transposed with M_0^T and S_0^T = plain; y is not transposed",
         ("CONV-25",),
         left=omega(layout="plain"),
-        right=omega(put(M0=lambda x: ops.transpose(x["M0"]), S0=lambda x: ops.transpose(x["S0"])), layout="transposed"),
-        twins={"M_0 as it is, square": {"right": omega(layout="transposed"), "d_in": 4, "d_out": 4}},
+        right=omega(
+            put(M0=lambda x: ops.transpose(x["M0"]), S0=lambda x: ops.transpose(x["S0"])),
+            layout="transposed",
+        ),
+        twins={
+            "M_0 as it is, square": {"right": omega(layout="transposed"), "d_in": 4, "d_out": 4}
+        },
     ),
     Row(
         "rank-one-cubic",
@@ -1213,11 +1456,17 @@ CLASSES: list[Row] = [
         "S of rank one, eps = 0: five Muon steps are the cubic times 0.69644",
         ("CONV-52", "NS-18", "E-M08"),
         left=omega(newton_schulz=ns(), rate="memory"),
-        right=omega(times("step_size", MUON_OF_ONE), newton_schulz=ns(coefficients="cubic"), rate="memory"),
+        right=omega(
+            times("step_size", MUON_OF_ONE), newton_schulz=ns(coefficients="cubic"), rate="memory"
+        ),
         given=STILL,
         twins={
             "momentum": {"given": ZERO_S},
-            "another factor": {"right": omega(times("step_size", 0.7), newton_schulz=ns(coefficients="cubic"), rate="memory")},
+            "another factor": {
+                "right": omega(
+                    times("step_size", 0.7), newton_schulz=ns(coefficients="cubic"), rate="memory"
+                )
+            },
         },
     ),
 ]
@@ -1227,7 +1476,10 @@ _ARGUMENTS = ("S", "nesterov", "written_back", "accumulated")
 
 def _scaled(argument: str = "S", s: float = 3.0, **keys: Any) -> dict[str, Any]:
     settings = ns(argument=argument, **keys)
-    return {"left": omega(newton_schulz=settings, gradient_scale=s), "right": omega(newton_schulz=settings)}
+    return {
+        "left": omega(newton_schulz=settings, gradient_scale=s),
+        "right": omega(newton_schulz=settings),
+    }
 
 
 UNDER_NEWTON_SCHULZ: list[Row] = [
@@ -1277,12 +1529,18 @@ UNDER_NEWTON_SCHULZ: list[Row] = [
         twins={
             "S_0 != 0": {"given": same},
             "unequal weights": {"left": omega(weights(1.0, 0.5, 0.25), **_NS)},
-            "no Newton-Schulz": {"left": omega(weights(1 / 3, 1 / 3, 1 / 3)), "right": omega(weights(1.0, 1.0, 1.0))},
+            "no Newton-Schulz": {
+                "left": omega(weights(1 / 3, 1 / 3, 1 / 3)),
+                "right": omega(weights(1.0, 1.0, 1.0)),
+            },
         },
     ),
     Row(
         "ns-step-factor",
-        "Newton-Schulz, eps = 0, S_0 = 0, rate momentum: a constant factor of the step size is invisible",
+        (
+            "Newton-Schulz, eps = 0, S_0 = 0, rate momentum: a constant factor of the step size "
+            "is invisible"
+        ),
         ("CONV-53", "E-A03", "E-M04"),
         left=omega(times("step_size", 3.0), rate="momentum", **_NS),
         right=omega(rate="momentum", **_NS),
@@ -1290,18 +1548,28 @@ UNDER_NEWTON_SCHULZ: list[Row] = [
         window=3,
         S=None,
         twins={
-            "rate both": {"left": omega(times("step_size", 3.0), rate="both", **_NS), "right": omega(rate="both", **_NS)},
+            "rate both": {
+                "left": omega(times("step_size", 3.0), rate="both", **_NS),
+                "right": omega(rate="both", **_NS),
+            },
             "nesterov": {
-                "left": omega(times("step_size", 3.0), rate="momentum", newton_schulz=ns(argument="nesterov")),
+                "left": omega(
+                    times("step_size", 3.0), rate="momentum", newton_schulz=ns(argument="nesterov")
+                ),
                 "right": omega(rate="momentum", newton_schulz=ns(argument="nesterov")),
             },
-            "a factor that varies": {"left": omega(times("step_size", wavy), rate="momentum", **_NS)},
+            "a factor that varies": {
+                "left": omega(times("step_size", wavy), rate="momentum", **_NS)
+            },
             "S_0 != 0": {"given": same},
         },
     ),
     Row(
         "ns-step-invisible",
-        "Newton-Schulz, eps = 0, momentum 0: the step size inside is invisible, rate momentum = none",
+        (
+            "Newton-Schulz, eps = 0, momentum 0: the step size inside is invisible, rate momentum "
+            "= none"
+        ),
         ("CONV-53", "E-A03"),
         left=omega(rate="momentum", **_NS),
         right=omega(rate="none", **_NS),
@@ -1309,7 +1577,9 @@ UNDER_NEWTON_SCHULZ: list[Row] = [
         window=3,
         twins={
             "momentum": {"given": ZERO_S, "S": None},
-            "one step size per output dimension": {"left": omega(per_row("step_size", 1.0, 0.3), rate="momentum", **_NS)},
+            "one step size per output dimension": {
+                "left": omega(per_row("step_size", 1.0, 0.3), rate="momentum", **_NS)
+            },
             "momentum_then_window": {
                 "left": omega(rate="momentum", order="momentum_then_window", **_NS),
                 "right": omega(rate="none", order="momentum_then_window", **_NS),
@@ -1318,7 +1588,10 @@ UNDER_NEWTON_SCHULZ: list[Row] = [
     ),
     Row(
         "ns-rate-constant",
-        "Newton-Schulz, eps = 0, constant scalar step size, S_0 = 0, argument S: rate memory = both",
+        (
+            "Newton-Schulz, eps = 0, constant scalar step size, S_0 = 0, argument S: rate memory "
+            "= both"
+        ),
         ("CONV-54", "E-M05"),
         left=omega(rate="memory", **_NS),
         right=omega(rate="both", **_NS),
@@ -1328,7 +1601,9 @@ UNDER_NEWTON_SCHULZ: list[Row] = [
         twins={
             "varying step size": {"given": ZERO_S},
             "S_0 != 0": {"given": constant("step_size")},
-            "one step size per output dimension": {"given": both(ZERO_S, constant("step_size"), per_row("step_size", 1.0, 0.3))},
+            "one step size per output dimension": {
+                "given": both(ZERO_S, constant("step_size"), per_row("step_size", 1.0, 0.3))
+            },
             "nesterov": {
                 "left": omega(rate="memory", newton_schulz=ns(argument="nesterov")),
                 "right": omega(rate="both", newton_schulz=ns(argument="nesterov")),
@@ -1341,7 +1616,10 @@ UNDER_NEWTON_SCHULZ: list[Row] = [
     ),
     Row(
         "ns-rate-constant-order",
-        "Newton-Schulz, eps = 0, constant scalar step size, S_0 = 0, momentum_then_window: rate memory = both",
+        (
+            "Newton-Schulz, eps = 0, constant scalar step size, S_0 = 0, momentum_then_window: "
+            "rate memory = both"
+        ),
         ("CONV-54", "E-M05"),
         left=omega(rate="memory", order="momentum_then_window", **_NS),
         right=omega(rate="both", order="momentum_then_window", **_NS),
@@ -1353,7 +1631,10 @@ UNDER_NEWTON_SCHULZ: list[Row] = [
     *[
         Row(
             f"ns-rate-no-momentum-{argument}",
-            f"Newton-Schulz, eps = 0, momentum 0, argument {argument}: rate memory = both for any scalar step sizes",
+            (
+                f"Newton-Schulz, eps = 0, momentum 0, argument {argument}: rate memory = both for "
+                "any scalar step sizes"
+            ),
             ("CONV-54", "E-M05"),
             left=omega(rate="memory", newton_schulz=ns(argument=argument)),
             right=omega(rate="both", newton_schulz=ns(argument=argument)),
@@ -1361,7 +1642,11 @@ UNDER_NEWTON_SCHULZ: list[Row] = [
             window=3,
             twins={"momentum": {"given": ZERO_S, "S": None}}
             | (
-                {"one step size per output dimension": {"given": both(STILL, per_row("step_size", 1.0, 0.3))}}
+                {
+                    "one step size per output dimension": {
+                        "given": both(STILL, per_row("step_size", 1.0, 0.3))
+                    }
+                }
                 if argument != "nesterov"
                 else {}
             ),
@@ -1392,8 +1677,17 @@ _BLANK = without("M0", "S0")
 
 
 def _first(name: str, words: str, left: Side, right: Side, **more: Any) -> Row:
-    """Tokens after the first, since a first token from zero state hides the difference of the sides."""
-    row: dict[str, Any] = {"given": _BLANK, "tokens": 1, "masks": False, "window": 3, "S": None, **more}
+    """Tokens after the first, since a first token from zero state hides the difference of the
+    sides.
+    """
+    row: dict[str, Any] = {
+        "given": _BLANK,
+        "tokens": 1,
+        "masks": False,
+        "window": 3,
+        "S": None,
+        **more,
+    }
     return Row(
         f"first-token-{name}",
         f"the first token from zero state hides {words}",
@@ -1411,7 +1705,12 @@ FIRST_TOKEN: list[Row] = [
     _first("decay", "decay", omega(**_NS), omega(decay="before_error", **_NS)),
     _first("reference", "the reference", omega(**_NS), omega(reference="call_start", **_NS)),
     _first("zero", "a zero reference", omega(**_NS), omega(reference="zero", **_NS)),
-    _first("written-back", "written_back", omega(**_NS), omega(newton_schulz=ns(argument="written_back"))),
+    _first(
+        "written-back",
+        "written_back",
+        omega(**_NS),
+        omega(newton_schulz=ns(argument="written_back")),
+    ),
     _first(
         "boundary",
         "window_at_boundary",
@@ -1429,7 +1728,12 @@ FIRST_TOKEN: list[Row] = [
         tokens=1,
         masks=False,
         exact=True,
-        twins={"read after": {"left": omega(read="after"), "right": omega(read="after", takes=times("q", 0.0))}},
+        twins={
+            "read after": {
+                "left": omega(read="after"),
+                "right": omega(read="after", takes=times("q", 0.0)),
+            }
+        },
     ),
 ]
 
@@ -1471,9 +1775,16 @@ READS_AND_NORMS: list[Row] = [
         exact=True,
         twins={
             "another map": {
-                "left": omega(q_norm="l2", k_norm="rms", header={"feature_map": {"kind": "elementwise", "degree": 2}}),
+                "left": omega(
+                    q_norm="l2",
+                    k_norm="rms",
+                    header={"feature_map": {"kind": "elementwise", "degree": 2}},
+                ),
                 "right": omega(
-                    q_norm="l2", k_norm="rms", norm_place="after_phi", header={"feature_map": {"kind": "elementwise", "degree": 2}}
+                    q_norm="l2",
+                    k_norm="rms",
+                    norm_place="after_phi",
+                    header={"feature_map": {"kind": "elementwise", "degree": 2}},
                 ),
             },
         },
@@ -1508,11 +1819,17 @@ REPARAMETRISATIONS: list[Row] = [
         "at level token retain with (W, b) = forget with (-W, -b)",
         ("CONV-59", "GATES-11", "E-A06"),
         left=omega(gate="retain", header={"level": "token"}),
-        right=omega(minus("param/W_retain", "param/b_retain"), gate="forget", header={"level": "token"}),
+        right=omega(
+            minus("param/W_retain", "param/b_retain"), gate="forget", header={"level": "token"}
+        ),
         level="token",
         twins={
-            "b not negated": {"right": omega(minus("param/W_retain"), gate="forget", header={"level": "token"})},
-            "W not negated": {"right": omega(minus("param/b_retain"), gate="forget", header={"level": "token"})},
+            "b not negated": {
+                "right": omega(minus("param/W_retain"), gate="forget", header={"level": "token"})
+            },
+            "W not negated": {
+                "right": omega(minus("param/b_retain"), gate="forget", header={"level": "token"})
+            },
         },
     ),
     Row(
@@ -1528,13 +1845,22 @@ REPARAMETRISATIONS: list[Row] = [
     ),
     Row(
         "decay-momentum",
-        "Titans: before_error with (h, v) = after_error with (r h, v / r), rate momentum, any momentum",
+        (
+            "Titans: before_error with (h, v) = after_error with (r h, v / r), rate momentum, any "
+            "momentum"
+        ),
         ("CONV-60", "E-M07"),
         left=titans(decay="before_error"),
         right=titans(_BEFORE),
         twins={
-            "rate memory": {"left": titans(decay="before_error", rate="memory"), "right": titans(_BEFORE, rate="memory")},
-            "rate both": {"left": titans(decay="before_error", rate="both"), "right": titans(_BEFORE, rate="both")},
+            "rate memory": {
+                "left": titans(decay="before_error", rate="memory"),
+                "right": titans(_BEFORE, rate="memory"),
+            },
+            "rate both": {
+                "left": titans(decay="before_error", rate="both"),
+                "right": titans(_BEFORE, rate="both"),
+            },
         },
     ),
     Row(
@@ -1546,7 +1872,10 @@ REPARAMETRISATIONS: list[Row] = [
         given=STILL,
         twins={
             "momentum": {"given": ZERO_S, "S": None},
-            "rate both": {"left": titans(decay="before_error", rate="both"), "right": titans(_BEFORE, rate="both")},
+            "rate both": {
+                "left": titans(decay="before_error", rate="both"),
+                "right": titans(_BEFORE, rate="both"),
+            },
         },
     ),
     Row(
@@ -1595,24 +1924,45 @@ REPARAMETRISATIONS: list[Row] = [
         "no Newton-Schulz, rate both: s with h and S_0 = 1 with sqrt(s) h and S_0 / sqrt(s)",
         ("CONV-61", "E-A05"),
         left=omega(gradient_scale=3.0, rate="both"),
-        right=omega(both(times("step_size", math.sqrt(3.0)), times("S0", 1 / math.sqrt(3.0))), rate="both"),
+        right=omega(
+            both(times("step_size", math.sqrt(3.0)), times("S0", 1 / math.sqrt(3.0))), rate="both"
+        ),
         window=2,
         S=None,
-        twins={"s h instead": {"right": omega(both(times("step_size", 3.0), times("S0", 1 / 3.0)), rate="both")}},
+        twins={
+            "s h instead": {
+                "right": omega(both(times("step_size", 3.0), times("S0", 1 / 3.0)), rate="both")
+            }
+        },
     ),
 ]
 
-ROWS: tuple[Row, ...] = (*RULES, *CLASSES, *UNDER_NEWTON_SCHULZ, *FIRST_TOKEN, *READS_AND_NORMS, *REPARAMETRISATIONS)
+ROWS: tuple[Row, ...] = (
+    *RULES,
+    *CLASSES,
+    *UNDER_NEWTON_SCHULZ,
+    *FIRST_TOKEN,
+    *READS_AND_NORMS,
+    *REPARAMETRISATIONS,
+)
 
 
 def _delta_with(h: float, divided: bool) -> Side:
-    return delta(put(step_size=lambda x: np.full(x["k"].shape[:-1], h), v=(lambda x: x["v"] / h) if divided else (lambda x: x["v"])))
+    return delta(
+        put(
+            step_size=lambda x: np.full(x["k"].shape[:-1], h),
+            v=(lambda x: x["v"] / h) if divided else (lambda x: x["v"]),
+        )
+    )
 
 
 LIMITS: tuple[Limit, ...] = (
     Limit(
         "delta-hebbian-limit",
-        "Delta with step size h and values v / h tends to the Hebbian rule, to first order: half of h, half of the distance",
+        (
+            "Delta with step size h and values v / h tends to the Hebbian rule, to first order: "
+            "half of h, half of the distance"
+        ),
         ("HEBBIAN-8", "DELTA-13", "E-A26"),
         left=lambda h: _delta_with(h, True),
         right=hebbian(),
@@ -1621,7 +1971,10 @@ LIMITS: tuple[Limit, ...] = (
     ),
     Limit(
         "titans-hebbian-limit",
-        "Titans LMM with momentum 0, step size h and values v / h tends to the Hebbian rule, to first order",
+        (
+            "Titans LMM with momentum 0, step size h and values v / h tends to the Hebbian rule, "
+            "to first order"
+        ),
         ("HEBBIAN-8", "TITANS-12", "E-A26"),
         left=lambda h: replace(_delta_with(h, True), rule="titans_lmm"),
         right=hebbian(),
@@ -1630,7 +1983,10 @@ LIMITS: tuple[Limit, ...] = (
             "momentum": lambda h: replace(
                 _delta_with(h, True),
                 rule="titans_lmm",
-                takes=both(_delta_with(h, True).takes, put(momentum=lambda x: np.full(x["k"].shape[:-1], 0.5))),
+                takes=both(
+                    _delta_with(h, True).takes,
+                    put(momentum=lambda x: np.full(x["k"].shape[:-1], 0.5)),
+                ),
             )
         },
     ),

@@ -1,7 +1,9 @@
-"""Every row of the reduction table: agreement to rounding, and failure when one condition is broken.
+"""Every row of the reduction table: agreement to rounding, and failure when one condition is
+broken.
 
-The rows are data in `table.py`. Each is evaluated on several shapes with keys and values of different length,
-some of them with inactive tokens and packed sequences; its table is printed at the end of the test run.
+The rows are data in `table.py`. Each is evaluated on several shapes with keys and values of
+different length, some of them with inactive tokens and packed sequences; its table is printed at
+the end of the test run.
 """
 
 from __future__ import annotations
@@ -28,12 +30,14 @@ RULE_INPUTS = {
     "delta": "k v q retain step_size step_size_memory M0",
     "titans_lmm": "k v q retain momentum step_size step_size_memory M0 S0",
     "omega": (
-        "k v q retain log_retain momentum log_momentum step_size step_size_memory window_weights window_gate M0 S0"
+        "k v q retain log_retain momentum log_momentum step_size step_size_memory "
+        "window_weights window_gate M0 S0"
         " window_k window_v window_residual phi/W phi/W1 phi/W2 proj"
     ),
 }
 TOKEN_INPUTS = (
-    "x param/W_K param/W_V param/W_Q param/W_retain param/b_retain param/W_momentum param/b_momentum"
+    "x param/W_K param/W_V param/W_Q param/W_retain param/b_retain param/W_momentum "
+    "param/b_momentum"
     " param/W_step_size param/b_step_size param/window_logits M0 S0"
 )
 MASKS = ("active", "reset")
@@ -45,18 +49,29 @@ def shapes(row: Row | Limit) -> list[Shape]:
     """The shapes in turn, with the sizes that the row needs."""
     if isinstance(row, Limit):
         return list(SHAPES)
-    chosen = [(row.tokens or T, row.d_in or d_in, row.d_out or d_out, seed, row.masks and masks) for T, d_in, d_out, seed, masks in SHAPES]
+    chosen = [
+        (row.tokens or T, row.d_in or d_in, row.d_out or d_out, seed, row.masks and masks)
+        for T, d_in, d_out, seed, masks in SHAPES
+    ]
     return sorted(set(chosen), key=chosen.index)
 
 
 def drawn(row: Row, shape: Shape) -> Inputs:
-    """Shared inputs: gates that vary, keys of length about 1, states that are neither zero nor symmetric."""
+    """Shared inputs: gates that vary, keys of length about 1, states that are neither zero nor
+    symmetric.
+    """
     T, d_in, d_out, seed, masks = shape
     random = np.random.default_rng(seed)
     lead = (1, HEADS) if row.level == "token" else (HEADS,)
-    x = _tokens(random, T, d_in, d_out) if row.level == "token" else _projected(random, lead, T, d_in, d_out)
+    x = (
+        _tokens(random, T, d_in, d_out)
+        if row.level == "token"
+        else _projected(random, lead, T, d_in, d_out)
+    )
     drawn_weights = random.uniform(0.4, 1.6, (*lead, T, row.window)) / row.window
-    x["window_weights"] = np.full_like(drawn_weights, 1.0 / row.window) if row.level == "token" else drawn_weights
+    x["window_weights"] = (
+        np.full_like(drawn_weights, 1.0 / row.window) if row.level == "token" else drawn_weights
+    )
     x["M0"] = 0.5 * random.standard_normal((*lead, d_out, d_in))
     x["S0"] = 0.3 * random.standard_normal((*lead, d_out, d_in))
     if row.history:
@@ -69,10 +84,19 @@ def drawn(row: Row, shape: Shape) -> Inputs:
     return x
 
 
-def _projected(random: np.random.Generator, lead: tuple[int, ...], T: int, d_in: int, d_out: int) -> Inputs:
-    x: Inputs = {name: random.standard_normal((*lead, T, d_in)) / np.sqrt(d_in) for name in ("k", "q")}
+def _projected(
+    random: np.random.Generator, lead: tuple[int, ...], T: int, d_in: int, d_out: int
+) -> Inputs:
+    x: Inputs = {
+        name: random.standard_normal((*lead, T, d_in)) / np.sqrt(d_in) for name in ("k", "q")
+    }
     x["v"] = random.standard_normal((*lead, T, d_out))
-    for name, low, high in (("retain", 0.6, 0.95), ("momentum", 0.2, 0.8), ("step_size", 0.1, 0.6), ("step_size_memory", 0.1, 0.6)):
+    for name, low, high in (
+        ("retain", 0.6, 0.95),
+        ("momentum", 0.2, 0.8),
+        ("step_size", 0.1, 0.6),
+        ("step_size_memory", 0.1, 0.6),
+    ):
         x[name] = random.uniform(low, high, (*lead, T))
     return x
 
@@ -93,7 +117,10 @@ def taken(side: Side, x: Inputs) -> Inputs:
     if side.form is not None:
         return made
     axes = side.convention
-    carries = axes.get("window_at_boundary") == "carry" and axes.get("reference") in ("chunk_start", "call_start")
+    carries = axes.get("window_at_boundary") == "carry" and axes.get("reference") in (
+        "chunk_start",
+        "call_start",
+    )
     has = {"retain": axes.get("gate") != "none", "step_size": axes.get("rate") != "none"}
     has |= {"step_size_memory": axes.get("rate") == "split", "window_residual": carries}
     names = TOKEN_INPUTS if side.header.get("level") == "token" else RULE_INPUTS[side.rule]
@@ -103,7 +130,9 @@ def taken(side: Side, x: Inputs) -> Inputs:
 def header(row: Row | Limit, side: Side) -> dict[str, Any]:
     made = {"schema": 1, "rule": side.rule, "convention": side.convention}
     if isinstance(row, Row):
-        made |= ({"window": row.window} if side.rule == "omega" else {}) | ({"span": row.span} if row.span is not None else {})
+        made |= ({"window": row.window} if side.rule == "omega" else {}) | (
+            {"span": row.span} if row.span is not None else {}
+        )
     return made | side.header
 
 
@@ -117,7 +146,11 @@ def evaluated(row: Row | Limit, side: Side, x: Inputs, cotangents: Inputs) -> tu
         return results, back(gradients)[0]
 
     def layout(name: str, value: np.ndarray) -> np.ndarray:
-        return value.swapaxes(-1, -2) if name != "y" and side.convention.get("layout") == "transposed" else value
+        return (
+            value.swapaxes(-1, -2)
+            if name != "y" and side.convention.get("layout") == "transposed"
+            else value
+        )
 
     masks = {name: x[name] for name in MASKS if name in x}
     if side.inactive:
@@ -129,8 +162,12 @@ def evaluated(row: Row | Limit, side: Side, x: Inputs, cotangents: Inputs) -> tu
     return results, back({name: out[f"grad/{name}"] for name in tensors})[0]
 
 
-def both_sides(row: Row | Limit, left: Side, x: Inputs) -> tuple[list[tuple[str, Any, Any]], list[tuple[str, Any, Any]]]:
-    """(name, left, right) of every result that both sides have, and of the gradient of every shared input."""
+def both_sides(
+    row: Row | Limit, left: Side, x: Inputs
+) -> tuple[list[tuple[str, Any, Any]], list[tuple[str, Any, Any]]]:
+    """(name, left, right) of every result that both sides have, and of the gradient of every shared
+    input.
+    """
     plain = {name: value for name, value in x.items() if name not in MASKS}
     maps = {"y": same, "M": same}
     S = row.S if isinstance(row, Row) else None
@@ -138,11 +175,18 @@ def both_sides(row: Row | Limit, left: Side, x: Inputs) -> tuple[list[tuple[str,
         maps["S"] = S
     random, T = np.random.default_rng(7), x["x" if "x" in x else "k"].shape[-2]
     M_shape = x["M0"].shape
-    bars = {"y": random.standard_normal((*M_shape[:-2], T, M_shape[-2])), **{name: random.standard_normal(M_shape) for name in "MS"}}
+    bars = {
+        "y": random.standard_normal((*M_shape[:-2], T, M_shape[-2])),
+        **{name: random.standard_normal(M_shape) for name in "MS"},
+    }
     of_left, left_gradients = evaluated(row, left, x, {name: bars[name] for name in maps})
-    of_right, right_gradients = evaluated(row, row.right, x, {name: each(bars[name]) for name, each in maps.items()})
+    of_right, right_gradients = evaluated(
+        row, row.right, x, {name: each(bars[name]) for name, each in maps.items()}
+    )
     results = [(name, of_left[name], each(of_right[name])) for name, each in maps.items()]
-    return results, [(name, left_gradients[name], right_gradients[name]) for name in right_gradients]
+    return results, [
+        (name, left_gradients[name], right_gradients[name]) for name in right_gradients
+    ]
 
 
 def has_momentum(side: Side, given: Map, x: Inputs) -> bool:
@@ -151,7 +195,9 @@ def has_momentum(side: Side, given: Map, x: Inputs) -> bool:
 
 
 def rounding(row: Row, T: int) -> Tolerance:
-    orthogonalised = any(side.convention.get("newton_schulz", "none") != "none" for side in (row.left, row.right))
+    orthogonalised = any(
+        side.convention.get("newton_schulz", "none") != "none" for side in (row.left, row.right)
+    )
     return reordered(T, amplification=STEEPEST if orthogonalised else 1.0)
 
 
@@ -161,23 +207,33 @@ def size(arrays: list[Any]) -> float:
 
 def line(row: Row | Limit, **found: Any) -> str:
     """A line of the table at the end of the run."""
-    return json.dumps({"id": row.id, "place": [each.id for each in (*ROWS, *LIMITS)].index(row.id), **found})
+    return json.dumps(
+        {"id": row.id, "place": [each.id for each in (*ROWS, *LIMITS)].index(row.id), **found}
+    )
 
 
-@pytest.mark.parametrize("row", [pytest.param(row, id=row.id, marks=pytest.mark.clause(*row.clauses)) for row in ROWS])
+@pytest.mark.parametrize(
+    "row", [pytest.param(row, id=row.id, marks=pytest.mark.clause(*row.clauses)) for row in ROWS]
+)
 def test_reduction(row: Row, record_property: Any) -> None:
     worst = 0.0
     for shape in shapes(row):
         results, gradients = both_sides(row, row.left, drawn(row, shape))
         tolerance = rounding(row, shape[0])
         for name, left, right in results:
-            assert_close(f"{row.id}: {name} for {shape}", left, right, EXACT if row.exact else tolerance)
+            assert_close(
+                f"{row.id}: {name} for {shape}", left, right, EXACT if row.exact else tolerance
+            )
             worst = max(worst, relative_error(left, right))
-        whole = size([right for *_, right in gradients])  # what one input's gradient is rounded against: paths cancel
+        whole = size(
+            [right for *_, right in gradients]
+        )  # what one input's gradient is rounded against: paths cancel
         for name, left, right in gradients:
             error = size([left - right]) / whole
             assert tolerance.bound is not None
-            assert error <= tolerance.bound, f"{row.id}: grad/{name} for {shape}: {error:.2e} of all gradients > {tolerance}"
+            assert error <= tolerance.bound, (
+                f"{row.id}: grad/{name} for {shape}: {error:.2e} of all gradients > {tolerance}"
+            )
             worst = max(worst, error)
     record_property("reductions", line(row, statement=row.statement, agrees=worst))
 
@@ -185,7 +241,9 @@ def test_reduction(row: Row, record_property: Any) -> None:
 TWINS = [(row, broken) for row in ROWS for broken in row.twins]
 
 
-@pytest.mark.parametrize(("row", "broken"), TWINS, ids=[f"{row.id}: {broken}" for row, broken in TWINS])
+@pytest.mark.parametrize(
+    ("row", "broken"), TWINS, ids=[f"{row.id}: {broken}" for row, broken in TWINS]
+)
 def test_negative_twin(row: Row, broken: str, record_property: Any) -> None:
     twin = row.twin(broken)
     least = np.inf
@@ -202,17 +260,23 @@ def distances(row: Limit, left: Any, shape: Shape) -> list[float]:
     found = []
     for h in (row.step, row.step / 2):
         results, gradients = both_sides(row, left(h), x)
-        found.append([*(relative_error(a, b) for _, a, b in results), size([a - b for _, a, b in gradients])])
+        found.append(
+            [*(relative_error(a, b) for _, a, b in results), size([a - b for _, a, b in gradients])]
+        )
     return [whole / half / 2.0 for whole, half in zip(*found, strict=True)]
 
 
-@pytest.mark.parametrize("row", [pytest.param(row, id=row.id, marks=pytest.mark.clause(*row.clauses)) for row in LIMITS])
+@pytest.mark.parametrize(
+    "row", [pytest.param(row, id=row.id, marks=pytest.mark.clause(*row.clauses)) for row in LIMITS]
+)
 def test_limit_is_of_first_order(row: Limit, record_property: Any) -> None:
     worst = 0.0
     for shape in shapes(row):
         T = shape[0]
         for ratio in distances(row, row.left, shape):
-            assert abs(ratio - 1.0) <= 10 * T * row.step, f"{row.id} for {shape}: half of h leaves 1 / {2 * ratio:.6f} of the distance"
+            assert abs(ratio - 1.0) <= 10 * T * row.step, (
+                f"{row.id} for {shape}: half of h leaves 1 / {2 * ratio:.6f} of the distance"
+            )
             worst = max(worst, abs(ratio - 1.0))
     record_property("reductions", line(row, statement=row.statement, agrees=worst))
 
@@ -220,7 +284,9 @@ def test_limit_is_of_first_order(row: Limit, record_property: Any) -> None:
 LIMIT_TWINS = [(row, broken) for row in LIMITS for broken in row.twins]
 
 
-@pytest.mark.parametrize(("row", "broken"), LIMIT_TWINS, ids=[f"{row.id}: {broken}" for row, broken in LIMIT_TWINS])
+@pytest.mark.parametrize(
+    ("row", "broken"), LIMIT_TWINS, ids=[f"{row.id}: {broken}" for row, broken in LIMIT_TWINS]
+)
 def test_negative_twin_of_limit(row: Limit, broken: str, record_property: Any) -> None:
     least = np.inf
     for shape in shapes(row):

@@ -1,4 +1,6 @@
-"""Refusals before the first token, where rule, convention, tokens and state of a call contradict each other."""
+"""Refusals before the first token, where rule, convention, tokens and state of a call contradict
+each other.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,13 @@ from atlas_ref.types import Pulse
 T = 3
 
 
-def call(rule: Any = omega, convention: Any = "atlas-paper", state: Any = None, config: Any = None, **changes: Any) -> Any:
+def call(
+    rule: Any = omega,
+    convention: Any = "atlas-paper",
+    state: Any = None,
+    config: Any = None,
+    **changes: Any,
+) -> Any:
     """A valid call of three tokens, but for the changes."""
     sizes = {"d_in": 4, "d_out": 2} | ({"window": 3} if rule is omega else {})
     config = config or rule.Config(**sizes, convention=convention)
@@ -41,7 +49,10 @@ def memory(**axes: Any) -> omega.Config:
     return omega.Config(d_in=4, d_out=2, window=3, convention={"preset": "atlas-paper", **axes})
 
 
-CARRY, FIRST = memory(reference="call_start", window_at_boundary="carry"), memory(order="momentum_then_window")
+CARRY, FIRST = (
+    memory(reference="call_start", window_at_boundary="carry"),
+    memory(order="momentum_then_window"),
+)
 PLAIN = omega.start(memory())  # stores pairs alone
 
 
@@ -49,28 +60,70 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"convention": {"gate": "none"}}, "retain: this rule under gate none, rate both has none"),
     ({"retain": None}, "retain: missing, gate retain and rate memory need it"),
     ({"step_size": None}, "step_size: missing"),
-    ({"convention": {"rate": "none"}}, "step_size: this rule under gate retain, rate none has none"),
+    (
+        {"convention": {"rate": "none"}},
+        "step_size: this rule under gate retain, rate none has none",
+    ),
     ({"convention": {"rate": "split"}}, "step_size_memory: missing"),
-    ({"step_size_memory": ones(T)}, "step_size_memory: this rule under gate retain, rate memory has none"),
+    (
+        {"step_size_memory": ones(T)},
+        "step_size_memory: this rule under gate retain, rate memory has none",
+    ),
     ({"rule": delta, "momentum": ones(T)}, "momentum: this rule"),
     ({"rule": hebbian, "step_size": ones(T)}, "step_size: this rule"),
-    ({"rule": titans_lmm, "window_weights": ones(T, 1)}, "window_weights: this rule looks at one token"),
-    ({"window_weights": ones(T, 1)}, "window_weights: shape (3, 1), expected one weight for each of 3 lags"),
+    (
+        {"rule": titans_lmm, "window_weights": ones(T, 1)},
+        "window_weights: this rule looks at one token",
+    ),
+    (
+        {"window_weights": ones(T, 1)},
+        "window_weights: shape (3, 1), expected one weight for each of 3 lags",
+    ),
     ({"v": ones(T, 3)}, "v: shape (3, 3), expected d_out = 2"),
     ({"k": ones(T, 5), "q": ones(T, 5)}, "k: shape (3, 5), expected d_in = 4"),
-    ({"state": titans_lmm.start(titans_lmm.Config(d_in=4, d_out=2))}, "state: a atlas_ref.rules.omega.State is needed"),
-    ({"state": omega.start(omega.Config(d_in=4, d_out=2, window=3), (2,))}, "state.M: shape (2, 2, 4), expected (2, 4)"),
+    (
+        {"state": titans_lmm.start(titans_lmm.Config(d_in=4, d_out=2))},
+        "state: a atlas_ref.rules.omega.State is needed",
+    ),
+    (
+        {"state": omega.start(omega.Config(d_in=4, d_out=2, window=3), (2,))},
+        "state.M: shape (2, 2, 4), expected (2, 4)",
+    ),
     (
         {"state": omega.start(omega.Config(d_in=4, d_out=2, window=2))},
         "state.keys: shape (2, 4), expected one row for each of 3 window tokens",
     ),
-    ({"state": omega.start(FIRST)}, "state.momenta: stored, but order window_then_momentum has none"),
-    ({"config": FIRST, "state": PLAIN}, "state.momenta: missing, but order momentum_then_window needs them"),
-    ({"state": omega.start(CARRY)}, "state.residuals: stored, but window_at_boundary recompute, reference running has none"),
-    ({"config": CARRY, "state": PLAIN}, "state.residuals: missing, but window_at_boundary carry, reference call_start needs them"),
+    (
+        {"state": omega.start(FIRST)},
+        "state.momenta: stored, but order window_then_momentum has none",
+    ),
+    (
+        {"config": FIRST, "state": PLAIN},
+        "state.momenta: missing, but order momentum_then_window needs them",
+    ),
+    (
+        {"state": omega.start(CARRY)},
+        "state.residuals: stored, but window_at_boundary recompute, reference running has none",
+    ),
+    (
+        {"config": CARRY, "state": PLAIN},
+        "state.residuals: missing, but window_at_boundary carry, reference call_start needs them",
+    ),
     ({"step_size": np.ones(T, np.float32)}, "step_size: float32, but k is float64"),
-    ({"state": omega.start(omega.Config(d_in=4, d_out=2, window=3), dtype=np.float32)}, "state.M: float32, but k is float64"),
-    ({"k": ones(0, 4), "v": ones(0, 2), "q": ones(0, 4), "retain": ones(0), "step_size": ones(0)}, "has no token"),
+    (
+        {"state": omega.start(omega.Config(d_in=4, d_out=2, window=3), dtype=np.float32)},
+        "state.M: float32, but k is float64",
+    ),
+    (
+        {
+            "k": ones(0, 4),
+            "v": ones(0, 2),
+            "q": ones(0, 4),
+            "retain": ones(0),
+            "step_size": ones(0),
+        },
+        "has no token",
+    ),
 ]
 
 
@@ -88,20 +141,38 @@ def test_a_contradiction_is_refused_in_words(changes: dict[str, Any], message: s
 
 
 NO_RULE: list[tuple[Any, Any, str]] = [
-    (omega, None, "rule: a Rule such as omega.RULE is needed, found atlas_ref.rules.omega; pass omega.RULE"),
+    (
+        omega,
+        None,
+        "rule: a Rule such as omega.RULE is needed, found atlas_ref.rules.omega; pass omega.RULE",
+    ),
     ("omega", None, "rule: a Rule such as omega.RULE is needed, found str"),
     (None, None, "rule: a Rule such as omega.RULE is needed, found NoneType"),
     (omega.Config, None, "rule: a Rule such as omega.RULE is needed, found Config"),
-    (omega.RULE, delta.Config(d_in=4, d_out=2), "config: a atlas_ref.rules.omega.Config is needed, found atlas_ref.rules.delta.Config"),
-    (omega.RULE, {"d_in": 4}, "config: a atlas_ref.rules.omega.Config is needed, found builtins.dict"),
+    (
+        omega.RULE,
+        delta.Config(d_in=4, d_out=2),
+        "config: a atlas_ref.rules.omega.Config is needed, found atlas_ref.rules.delta.Config",
+    ),
+    (
+        omega.RULE,
+        {"d_in": 4},
+        "config: a atlas_ref.rules.omega.Config is needed, found builtins.dict",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("rule", "config", "message"), NO_RULE, ids=[message[-30:] for _, _, message in NO_RULE])
+@pytest.mark.parametrize(
+    ("rule", "config", "message"), NO_RULE, ids=[message[-30:] for _, _, message in NO_RULE]
+)
 @pytest.mark.parametrize("form", [None, "sequential", "chunkwise", "exact"])
-def test_what_is_no_rule_and_the_configuration_of_another_are_refused(rule: Any, config: Any, message: str, form: str | None) -> None:
+def test_what_is_no_rule_and_the_configuration_of_another_are_refused(
+    rule: Any, config: Any, message: str, form: str | None
+) -> None:
     config = memory() if config is None else config
-    tokens = sequence.Tokens(k=ones(T, 4), v=ones(T, 2), q=ones(T, 4), retain=ones(T), step_size=ones(T))
+    tokens = sequence.Tokens(
+        k=ones(T, 4), v=ones(T, 2), q=ones(T, 4), retain=ones(T), step_size=ones(T)
+    )
     drive = sequence.run if form is None else functools.partial(parallel.run, form=form)
     with pytest.raises(ValueError) as caught:
         drive(rule, config, tokens, PLAIN)
@@ -110,10 +181,17 @@ def test_what_is_no_rule_and_the_configuration_of_another_are_refused(rule: Any,
 
 @pytest.mark.clause("CHUNK-1")
 @pytest.mark.parametrize("form", ["sequential", "chunkwise", "atlas_parallel", "kernel"])
-@pytest.mark.parametrize(("config", "of"), [(CARRY, memory(reference="call_start")), (memory(reference="call_start"), CARRY)])
-def test_no_form_goes_on_from_a_window_that_stores_something_else(form: str, config: Any, of: Any) -> None:
+@pytest.mark.parametrize(
+    ("config", "of"),
+    [(CARRY, memory(reference="call_start")), (memory(reference="call_start"), CARRY)],
+)
+def test_no_form_goes_on_from_a_window_that_stores_something_else(
+    form: str, config: Any, of: Any
+) -> None:
     """A window of another convention, which a form would compute in place of its own."""
-    tokens = sequence.Tokens(k=ones(T, 4), v=ones(T, 2), q=ones(T, 4), retain=ones(T), step_size=ones(T))
+    tokens = sequence.Tokens(
+        k=ones(T, 4), v=ones(T, 2), q=ones(T, 4), retain=ones(T), step_size=ones(T)
+    )
     with pytest.raises(ValueError, match=r"^state.residuals: (missing|stored), but "):
         parallel.run(omega.RULE, config, tokens, omega.start(of), form=form)
 
@@ -126,10 +204,16 @@ def test_no_form_goes_on_from_a_window_that_stores_something_else(form: str, con
         ({"d_out": 4}, (1, T, 5), "params: d_out is 2, but 4"),
         ({}, (T, 5), "x: shape (3, 5), expected (batch, tokens, 5)"),
         ({}, (1, T, 6), "x: shape (1, 3, 6)"),
-        ({"convention": {"rate": "split"}}, (1, T, 5), "rate split has no second rate at level token"),
+        (
+            {"convention": {"rate": "split"}},
+            (1, T, 5),
+            "rate split has no second rate at level token",
+        ),
     ],
 )
-def test_parameters_that_contradict_the_configuration_are_refused(config: Any, x: Any, message: str) -> None:
+def test_parameters_that_contradict_the_configuration_are_refused(
+    config: Any, x: Any, message: str
+) -> None:
     sizes = {"d_in": 4, "d_out": 2, "d_model": 5, "heads": 2, "window": 3}
     params = projection.init(omega.Config(**sizes), seed=0)
     wrong = omega.Config(**(sizes | config))
@@ -141,10 +225,24 @@ def test_parameters_that_contradict_the_configuration_are_refused(config: Any, x
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: delta.Config(d_in=2, d_out=2, convention=Convention(newton_schulz=NewtonSchulz())), "newton_schulz is not part of delta"),
-        (lambda: delta.Config(d_in=2, d_out=2, convention=3), "a preset's name, a mapping of axes or a Convention is needed, found 3"),
-        (lambda: omega.start(omega.Config(d_in=4, d_out=2), (7,), M=ones(2, 4)), "M: shape (2, 4), expected (7, 2, 4)"),
-        (lambda: omega.start(omega.Config(d_in=4, d_out=2), M=ones(2, 4), S=ones(3, 2, 4)), "S: shape (3, 2, 4), expected (2, 4)"),
+        (
+            lambda: delta.Config(
+                d_in=2, d_out=2, convention=Convention(newton_schulz=NewtonSchulz())
+            ),
+            "newton_schulz is not part of delta",
+        ),
+        (
+            lambda: delta.Config(d_in=2, d_out=2, convention=3),
+            "a preset's name, a mapping of axes or a Convention is needed, found 3",
+        ),
+        (
+            lambda: omega.start(omega.Config(d_in=4, d_out=2), (7,), M=ones(2, 4)),
+            "M: shape (2, 4), expected (7, 2, 4)",
+        ),
+        (
+            lambda: omega.start(omega.Config(d_in=4, d_out=2), M=ones(2, 4), S=ones(3, 2, 4)),
+            "S: shape (3, 2, 4), expected (2, 4)",
+        ),
     ],
 )
 def test_a_start_that_cannot_be_is_refused(make: Any, message: str) -> None:
@@ -153,31 +251,45 @@ def test_a_start_that_cannot_be_is_refused(make: Any, message: str) -> None:
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("rule", [omega, titans_lmm, delta, hebbian], ids=lambda rule: rule.__name__.rpartition(".")[2])
+@pytest.mark.parametrize(
+    "rule", [omega, titans_lmm, delta, hebbian], ids=lambda rule: rule.__name__.rpartition(".")[2]
+)
 def test_a_start_of_zeros_has_a_floating_dtype_and_cannot_be_changed(rule: Any) -> None:
     config = rule.Config(d_in=4, d_out=2)
     for kind in (int, bool, object, "U3"):
-        with pytest.raises(ValueError, match=f"M: a floating or complex dtype is needed, found {np.dtype(kind)}"):
+        with pytest.raises(
+            ValueError, match=f"M: a floating or complex dtype is needed, found {np.dtype(kind)}"
+        ):
             rule.start(config, (2,), dtype=kind)
     state = rule.start(config, (2,), dtype=np.float32)
     held = [getattr(state, name) for name in ("M", "S") if hasattr(state, name)]
     assert all(x.dtype == np.float32 and not x.any() and not x.flags.writeable for x in held)
 
 
-@pytest.mark.parametrize("rule", [omega, titans_lmm, delta, hebbian], ids=lambda rule: rule.__name__.rpartition(".")[2])
+@pytest.mark.parametrize(
+    "rule", [omega, titans_lmm, delta, hebbian], ids=lambda rule: rule.__name__.rpartition(".")[2]
+)
 def test_float32_parameters_tokens_and_state_stay_float32(rule: Any) -> None:
     config = rule.Config(d_in=4, d_out=2, d_model=5, heads=2)
     params = projection.init(config, seed=0, dtype=np.float32)
     x = np.ones((1, T, 5), np.float32)
-    state, y = projection.run_tokens(rule.RULE, config, params, x, rule.start(config, (1, 2), dtype=np.float32))
-    assert {str(value.dtype) for value in state.__dict__.values() if isinstance(value, np.ndarray)} == {"float32"}
+    state, y = projection.run_tokens(
+        rule.RULE, config, params, x, rule.start(config, (1, 2), dtype=np.float32)
+    )
+    assert {
+        str(value.dtype) for value in state.__dict__.values() if isinstance(value, np.ndarray)
+    } == {"float32"}
     assert y.dtype == np.float32
 
 
-@pytest.mark.parametrize("rule", [omega, titans_lmm, delta, hebbian], ids=lambda rule: rule.__name__.rpartition(".")[2])
+@pytest.mark.parametrize(
+    "rule", [omega, titans_lmm, delta, hebbian], ids=lambda rule: rule.__name__.rpartition(".")[2]
+)
 def test_a_state_can_be_copied_and_pickled_and_not_written_to(rule: Any) -> None:
     config = rule.Config(d_in=4, d_out=2, d_model=5)
-    state, _ = projection.step(config, projection.init(config, 0), rule.start(config, (1, 1)), np.ones((1, 5)), Pulse())
+    state, _ = projection.step(
+        config, projection.init(config, 0), rule.start(config, (1, 1)), np.ones((1, 5)), Pulse()
+    )
     assert pickle.loads(pickle.dumps(state)) == state
     assert copy.deepcopy(state) == state
     with pytest.raises(ValueError, match="read-only"):
@@ -185,5 +297,7 @@ def test_a_state_can_be_copied_and_pickled_and_not_written_to(rule: Any) -> None
 
 
 def test_the_feature_map_is_not_drawn_from_the_stream_of_the_projections() -> None:
-    params = projection.init(omega.Config(d_in=3, d_out=2, d_model=3, feature_map=Linear(), features=3), seed=0)
+    params = projection.init(
+        omega.Config(d_in=3, d_out=2, d_model=3, feature_map=Linear(), features=3), seed=0
+    )
     assert not np.isclose(params.phi["W"], params.W_K[0]).any()

@@ -21,7 +21,13 @@ def column(gate):
 def product(p, o, t):
     """The product of the rates, a_t b_t."""
     h, h_memory = p["step_size"][t], p["step_size_memory"][t]
-    return {"momentum": h, "memory": h, "both": h * h, "split": h * h_memory, "none": np.ones_like(h)}[o.get("rate", "momentum")]
+    return {
+        "momentum": h,
+        "memory": h,
+        "both": h * h,
+        "split": h * h_memory,
+        "none": np.ones_like(h),
+    }[o.get("rate", "momentum")]
 
 
 def loop(p, o):
@@ -31,18 +37,25 @@ def loop(p, o):
     for t in range(len(p["k"])):
         before = M
         start = M if o.get("reference") == "chunk_start" and t % 2 == 0 else start
-        reference = {"zero": 0 * M, "chunk_start": start, "call_start": start}.get(o.get("reference"), M)
+        reference = {"zero": 0 * M, "chunk_start": start, "call_start": start}.get(
+            o.get("reference"), M
+        )
         R = column(p["retain"][t]) * reference if o.get("decay") == "before_error" else reference
         e = R @ p["k"][t] + (p["v"][t] if o.get("value_sign") == "plus" else -p["v"][t])
         g = s * np.outer(e, p["k"][t])
         change = column(product(p, o, t)) * g
         M = column(p["retain"][t]) * M + (change if o.get("direction") == "ascent" else -change)
         record.append((before, reference, R, e, g, M))
-    return {"y": np.array([each[-1] @ q for each, q in zip(record, p["q"], strict=True)]), "M": M}, record
+    return {
+        "y": np.array([each[-1] @ q for each, q in zip(record, p["q"], strict=True)]),
+        "M": M,
+    }, record
 
 
 def inputs(o, **more):
-    surplus = {"split": (), "none": ("step_size", "step_size_memory")}.get(o.get("rate"), ("step_size_memory",))
+    surplus = {"split": (), "none": ("step_size", "step_size_memory")}.get(
+        o.get("rate"), ("step_size_memory",)
+    )
     p = drawn("delta", split=True, **more)
     return p, without(p, *surplus)
 
@@ -60,11 +73,22 @@ def test_the_memory_has_the_length_of_a_key_starts_at_zero_and_is_the_only_state
 @pytest.mark.parametrize(
     ("more", "header", "message"),
     [
-        ({"momentum": np.full(6, 0.5)}, {}, "in/momentum: not part of this case: delta has none; it belongs to omega and titans_lmm"),
+        (
+            {"momentum": np.full(6, 0.5)},
+            {},
+            (
+                "in/momentum: not part of this case: delta has none; it belongs to omega and "
+                "titans_lmm"
+            ),
+        ),
         ({"S0": np.zeros((3, 4))}, {}, "in/S0: not part of this case: delta has none"),
         ({}, {"window": 2}, "window: delta looks at one token, found 2"),
         ({}, {"feature_map": {"kind": "elu"}}, "feature_map: delta has none, found elu"),
-        ({}, {"convention": {"newton_schulz": {}}}, "newton_schulz is not part of delta; only none is possible"),
+        (
+            {},
+            {"convention": {"newton_schulz": {}}},
+            "newton_schulz is not part of delta; only none is possible",
+        ),
     ],
 )
 def test_what_the_rule_does_not_have_is_refused(more, header, message):
@@ -76,7 +100,14 @@ def test_what_the_rule_does_not_have_is_refused(more, header, message):
 def test_two_tokens_by_hand():
     # retain 1/2, step 1/10. Token 1: M = 4, k = 2, v = 3: e = 5, g = 10, M = 2 - 1 = 1, y = 3.
     # Token 2: k = 1, v = 6: e = -5, M = 0.5 + 0.5 = 1, y = -1
-    p = {"k": [[2.0], [1.0]], "v": [[3.0], [6.0]], "q": [[3.0], [-1.0]], "M0": [[4.0]], "retain": [0.5, 0.5], "step_size": [0.1, 0.1]}
+    p = {
+        "k": [[2.0], [1.0]],
+        "v": [[3.0], [6.0]],
+        "q": [[3.0], [-1.0]],
+        "M0": [[4.0]],
+        "retain": [0.5, 0.5],
+        "step_size": [0.1, 0.1],
+    }
     assert_close("y", results("delta", p)["y"], np.array([[3.0], [-1.0]]), ANALYTIC)
 
 
@@ -111,8 +142,12 @@ def test_the_step_is_the_loop(o, per_dimension):
 @pytest.mark.clause("DELTA-3", "CONV-3", "CONV-8")
 def test_momentum_sign_is_void():
     p = drawn("delta", seed=2)
-    assert_close("M", results("delta", p, {"momentum_sign": "minus"})["M"], results("delta", p)["M"], EXACT)
-    assert case("delta", p, {"momentum_sign": "minus"}).void == {"momentum_sign": "delta has no momentum"}
+    assert_close(
+        "M", results("delta", p, {"momentum_sign": "minus"})["M"], results("delta", p)["M"], EXACT
+    )
+    assert case("delta", p, {"momentum_sign": "minus"}).void == {
+        "momentum_sign": "delta has no momentum"
+    }
 
 
 @pytest.mark.clause("DELTA-5", "CONV-32")
@@ -125,7 +160,14 @@ def test_an_inactive_token_keeps_the_memory_and_reads():
 
 def full_step(keys, values, M0, s=1.0):
     T = len(keys)
-    p = {"k": keys, "v": values, "q": keys, "M0": M0, "retain": np.ones(T), "step_size": np.full(T, 1 / s)}
+    p = {
+        "k": keys,
+        "v": values,
+        "q": keys,
+        "M0": M0,
+        "retain": np.ones(T),
+        "step_size": np.full(T, 1 / s),
+    }
     return results("delta", p, {"gradient_scale": s})
 
 
@@ -133,7 +175,12 @@ def full_step(keys, values, M0, s=1.0):
 @pytest.mark.parametrize("s", [1.0, 2.0, 0.7])
 def test_a_full_step_stores_the_pair_and_leaves_what_is_orthogonal(s):
     random = np.random.default_rng(4)
-    k, v, M0, u = random.standard_normal(4), random.standard_normal(3), random.standard_normal((3, 4)), random.standard_normal(4)
+    k, v, M0, u = (
+        random.standard_normal(4),
+        random.standard_normal(3),
+        random.standard_normal((3, 4)),
+        random.standard_normal(4),
+    )
     k /= np.linalg.norm(k)
     u -= (u @ k) * k
     M = full_step(k[None], v[None], M0, s)["M"]
@@ -155,7 +202,14 @@ def test_the_step_scales_the_component_along_the_key_and_decays_the_rest(strengt
     random = np.random.default_rng(6)
     k, M0, retain, s, h = random.standard_normal(4), random.standard_normal((3, 4)), 0.9, 1.5, 0.3
     k *= np.sqrt(strength / (s * h)) / np.linalg.norm(k)  # s h |k|^2 = strength
-    p = {"k": k[None], "v": np.zeros((1, 3)), "q": k[None], "M0": M0, "retain": [retain], "step_size": [h]}
+    p = {
+        "k": k[None],
+        "v": np.zeros((1, 3)),
+        "q": k[None],
+        "M0": M0,
+        "retain": [retain],
+        "step_size": [h],
+    }
     M = results("delta", p, {"gradient_scale": s})["M"]
     along = np.outer(k, k) / (k @ k)
     assert_close("along", M @ along, (retain - strength) * M0 @ along, ANALYTIC)
@@ -163,10 +217,15 @@ def test_the_step_scales_the_component_along_the_key_and_decays_the_rest(strengt
 
 
 @pytest.mark.clause("DELTA-7")
-@pytest.mark.parametrize(("retain", "strength", "grows"), [(1.0, 1.99, False), (1.0, 2.01, True), (0.5, 1.49, False), (0.5, 1.51, True)])
+@pytest.mark.parametrize(
+    ("retain", "strength", "grows"),
+    [(1.0, 1.99, False), (1.0, 2.01, True), (0.5, 1.49, False), (0.5, 1.51, True)],
+)
 def test_it_does_not_amplify_up_to_the_stated_bound(retain, strength, grows):
     p = {"k": np.ones((40, 1)), "v": np.zeros((40, 1)), "q": np.ones((40, 1)), "M0": [[1.0]]}
-    M = results("delta", p | {"retain": np.full(40, retain), "step_size": np.full(40, strength)})["M"]
+    M = results("delta", p | {"retain": np.full(40, retain), "step_size": np.full(40, strength)})[
+        "M"
+    ]
     assert (abs(M[0, 0]) > 1) == grows
 
 
@@ -187,7 +246,9 @@ def test_every_step_depends_on_the_history():
     gains = []
     for tensors in (p, p | {"M0": other["M0"]}):
         M = results("delta", tensors)["M"]
-        gains.append(M - np.prod(p["retain"]) * tensors["M0"])  # with scalar factors this would not depend on M_0
+        gains.append(
+            M - np.prod(p["retain"]) * tensors["M0"]
+        )  # with scalar factors this would not depend on M_0
     assert_differs("what was added", gains[1], gains[0], 1e-2)
 
 
@@ -195,7 +256,10 @@ def test_every_step_depends_on_the_history():
 @pytest.mark.parametrize("read", ["after", "before", "chunk_start", "call_end"])
 def test_later_tokens_leave_earlier_reads_unless_read_is_call_end(read):
     p, other = drawn("delta", seed=10), drawn("delta", seed=11)
-    mixed = {name: np.concatenate([p[name][:3], other[name][3:]]) if len(p[name]) == 6 else p[name] for name in p}
+    mixed = {
+        name: np.concatenate([p[name][:3], other[name][3:]]) if len(p[name]) == 6 else p[name]
+        for name in p
+    }
     want, reads = (results("delta", each, {"read": read}, span=2)["y"][:3] for each in (p, mixed))
     if read == "call_end":
         assert_differs("y", reads, want, 1e-2)
@@ -210,7 +274,10 @@ def test_a_token_costs_three_products_and_the_state_one_matrix(d_in, d_out):
     config = delta.Config(d_in=d_in, d_out=d_out)
     gates = Gates(retain=np.ones((1, 1)), step_size=np.ones((1, 1)))
     state, k, v = counted(delta.start(config)), counted(np.ones(d_in)), counted(np.ones(d_out))
-    assert multiply_adds(lambda: delta.read(config, delta.write(config, state, k, v, gates), k)) == 3 * d_out * d_in
+    assert (
+        multiply_adds(lambda: delta.read(config, delta.write(config, state, k, v, gates), k))
+        == 3 * d_out * d_in
+    )
     assert results("delta", drawn("delta", d_in=d_in, d_out=d_out))["M"].size == d_out * d_in
 
 
@@ -221,10 +288,16 @@ def test_before_error_is_gated_deltanet_and_with_retain_one_deltanet():
         M = p["M0"]
         for t in range(6):
             strength, k = 1.5 * p["step_size"][t], p["k"][t]
-            M = retain[t] * M @ (np.eye(4) - strength * np.outer(k, k)) + strength * np.outer(p["v"][t], k)
-        memory = results("delta", p | {"retain": retain}, {"decay": "before_error", "gradient_scale": 1.5})["M"]
+            M = retain[t] * M @ (np.eye(4) - strength * np.outer(k, k)) + strength * np.outer(
+                p["v"][t], k
+            )
+        memory = results(
+            "delta", p | {"retain": retain}, {"decay": "before_error", "gradient_scale": 1.5}
+        )["M"]
         assert_close("M", memory, M, ANALYTIC)
-    either = results("delta", p | {"retain": np.ones(6)}, {"decay": "after_error", "gradient_scale": 1.5})["M"]
+    either = results(
+        "delta", p | {"retain": np.ones(6)}, {"decay": "after_error", "gradient_scale": 1.5}
+    )["M"]
     assert_close("deltanet", either, memory, EXACT)
 
 
@@ -255,7 +328,12 @@ def pullback(p, o):
     """The backward of DELTA-14, with the references of OMEGA-26."""
     _, record = loop(p, o)
     bar = {name: np.zeros(p[name].shape) for name in NAMES}
-    M_bar, waiting, s, rate = p["M_bar"], np.zeros((3, 4)), o.get("gradient_scale", 1), o.get("rate", "momentum")
+    M_bar, waiting, s, rate = (
+        p["M_bar"],
+        np.zeros((3, 4)),
+        o.get("gradient_scale", 1),
+        o.get("rate", "momentum"),
+    )
     for t in reversed(range(len(p["k"]))):
         M_before, reference, R, e, g, M = record[t]
         retain, h, k, mu = p["retain"][t], p["step_size"][t], p["k"][t], product(p, o, t)
@@ -311,7 +389,9 @@ def test_the_pullback_is_the_one_written_out(o, per_dimension):
             moved = p[name].astype(complex)
             moved[place] += 1j * STEP
             out, _ = loop(p | {name: moved}, o)
-            derivative[place] = sum(np.sum(bars[f"{key}_bar"] * out[key]).imag for key in ("y", "M")) / STEP
+            derivative[place] = (
+                sum(np.sum(bars[f"{key}_bar"] * out[key]).imag for key in ("y", "M")) / STEP
+            )
         assert_close(f"complex step, {name}", derivative, longhand[name], ANALYTIC)
         assert_close(f"tape, {name}", result[f"grad/{name}"], longhand[name], ANALYTIC)
 
@@ -319,7 +399,14 @@ def test_the_pullback_is_the_one_written_out(o, per_dimension):
 @pytest.mark.clause("DELTA-15", "CONV-38")
 @pytest.mark.parametrize("at", [1, 3, 5])
 @pytest.mark.parametrize(
-    "axes", [{}, {"reference": "chunk_start", "decay": "before_error"}, {"reference": "call_start"}, {"read": "chunk_start"}], ids=str
+    "axes",
+    [
+        {},
+        {"reference": "chunk_start", "decay": "before_error"},
+        {"reference": "call_start"},
+        {"read": "chunk_start"},
+    ],
+    ids=str,
 )
 def test_a_split_call_equals_one_call_to_the_bit(axes, at):
     p = drawn("delta", seed=16)

@@ -1,7 +1,8 @@
-"""Every rule under any convention against the definition as loops, values and gradients (rungs a and b).
+"""Every rule under any convention against the definition as loops, values and gradients (rungs a
+and b).
 
-The loops (tests/truth/literal.py) import nothing from the package. Gradients: the tape against the complex step
-through the loops, along one random direction per tensor.
+The loops (tests/truth/literal.py) import nothing from the package. Gradients: the tape against the
+complex step through the loops, along one random direction per tensor.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from tests.truth import literal
 
 STEP = 1e-30
 
-#: Newton-Schulz multiplies small singular values by up to 3.4445^5 = 485 for Muon and 6800 for Polar Express, once per token.
+#: Newton-Schulz multiplies small singular values by up to 3.4445^5 = 485 for Muon and 6800 for
+#: Polar Express, once per token.
 WITHOUT, WITH = 1e4, 1e7
 
 
@@ -33,7 +35,9 @@ def results_equal_the_loops(case: Case) -> None:
     assert got.tensors.keys() == want.keys()
     assert phase is None or got.header["phase"] == phase
     for name, value in want.items():
-        assert_close(name, got.tensors[name], value, reordered(1, amplification=amplification(case)))
+        assert_close(
+            name, got.tensors[name], value, reordered(1, amplification=amplification(case))
+        )
 
 
 def gradients_equal_the_complex_step_of_the_loops(case: Case) -> None:
@@ -44,17 +48,28 @@ def gradients_equal_the_complex_step_of_the_loops(case: Case) -> None:
         value = case.inputs[name]
         direction = draw.standard_normal(value.shape)
         moved = literal.evaluate(header, {**case.inputs, name: value + 1j * STEP * direction})
-        want = sum(np.imag(np.sum(moved[out] * case.inputs[bar])) / STEP for out, bar in WEIGHED.items() if bar in case.inputs)
+        want = sum(
+            np.imag(np.sum(moved[out] * case.inputs[bar])) / STEP
+            for out, bar in WEIGHED.items()
+            if bar in case.inputs
+        )
         gradient = gradients["grad/" + name.removeprefix("in/")]
         got = np.sum(gradient * direction)
-        # Newton-Schulz hides the scale of its argument, so a gradient can vanish: measure it against what it could be.
+        # Newton-Schulz hides the scale of its argument, so a gradient can vanish: measure it
+        # against what it could be.
         weight = sum(
-            np.linalg.norm(moved[out].real) * np.linalg.norm(case.inputs[bar]) for out, bar in WEIGHED.items() if bar in case.inputs
+            np.linalg.norm(moved[out].real) * np.linalg.norm(case.inputs[bar])
+            for out, bar in WEIGHED.items()
+            if bar in case.inputs
         )
-        possible = np.linalg.norm(direction) * max(float(np.linalg.norm(gradient)), float(weight) / max(1.0, float(np.linalg.norm(value))))
+        possible = np.linalg.norm(direction) * max(
+            float(np.linalg.norm(gradient)), float(weight) / max(1.0, float(np.linalg.norm(value)))
+        )
         bound = reordered(1, amplification=amplification(case)).bound
         assert bound is not None
-        assert abs(got - want) <= bound * possible, f"{name}: {got} against {want}, which could be {possible}"
+        assert abs(got - want) <= bound * possible, (
+            f"{name}: {got} against {want}, which could be {possible}"
+        )
 
 
 @pytest.mark.clause("CONV-29", "CASE-12")

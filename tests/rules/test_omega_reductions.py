@@ -26,13 +26,23 @@ def same(got, want, *names, tolerance=ANALYTIC):
 @pytest.mark.parametrize("axes", SHARED, ids=str)
 def test_one_token_of_weight_one_without_newton_schulz_is_titans_lmm(axes, per_dimension):
     p = drawn(lead=(2,), per_dimension=per_dimension, seed=1)
-    same(results("omega", p, BARE | axes, span=2), results("titans_lmm", p, axes, span=2), "y", "M", "S")
+    same(
+        results("omega", p, BARE | axes, span=2),
+        results("titans_lmm", p, axes, span=2),
+        "y",
+        "M",
+        "S",
+    )
 
 
 @pytest.mark.clause("OMEGA-19", "TITANS-13")
 def test_with_opposite_signs_and_gates_titans_is_omega_with_the_momentum_turned():
     p = drawn(seed=2)
-    titans = results("titans_lmm", p | {"retain": 1 - p["retain"], "S0": -p["S0"]}, {"gate": "forget", "momentum_sign": "minus"})
+    titans = results(
+        "titans_lmm",
+        p | {"retain": 1 - p["retain"], "S0": -p["S0"]},
+        {"gate": "forget", "momentum_sign": "minus"},
+    )
     result = results("omega", p, BARE)
     same(result, titans, "y", "M")
     assert_close("S", result["S"], -titans["S"], ANALYTIC)
@@ -45,22 +55,45 @@ def test_omega_with_another_rate_is_not_titans():
     for rate in ("memory", "both"):
         assert_differs(rate, results("omega", p, {**BARE, "rate": rate})["M"], titans, 1e-2)
     constant = without(p | {"step_size": np.full(6, 0.3)}, "S0")
-    same(results("omega", constant, {**BARE, "rate": "memory"}), results("titans_lmm", constant), "M")
-    assert_differs("both", results("omega", constant, {**BARE, "rate": "both"})["M"], results("titans_lmm", constant)["M"], 1e-2)
+    same(
+        results("omega", constant, {**BARE, "rate": "memory"}), results("titans_lmm", constant), "M"
+    )
+    assert_differs(
+        "both",
+        results("omega", constant, {**BARE, "rate": "both"})["M"],
+        results("titans_lmm", constant)["M"],
+        1e-2,
+    )
     ones, zeros = ({"step_size": np.full(6, value)} for value in (1.0, 0.0))
     same(results("omega", p | ones, {**BARE, "rate": "both"}), results("titans_lmm", p | ones), "M")
     without_trace = without(p | zeros, "S0")
-    same(results("omega", without_trace, {**BARE, "rate": "both"}), results("titans_lmm", without_trace), "M")
-    assert_differs("0 from S_0", results("omega", p | zeros, {**BARE, "rate": "both"})["M"], results("titans_lmm", p | zeros)["M"], 1e-2)
+    same(
+        results("omega", without_trace, {**BARE, "rate": "both"}),
+        results("titans_lmm", without_trace),
+        "M",
+    )
+    assert_differs(
+        "0 from S_0",
+        results("omega", p | zeros, {**BARE, "rate": "both"})["M"],
+        results("titans_lmm", p | zeros)["M"],
+        1e-2,
+    )
 
 
 @pytest.mark.clause("OMEGA-20", "DELTA-11")
 @pytest.mark.parametrize("axes", SHARED, ids=str)
 @pytest.mark.parametrize("rate", ["momentum", "memory", "both", "split", "none"])
 def test_without_momentum_it_is_the_delta_rule(axes, rate):
-    surplus = {"split": (), "none": ("step_size", "step_size_memory")}.get(rate, ("step_size_memory",))
+    surplus = {"split": (), "none": ("step_size", "step_size_memory")}.get(
+        rate, ("step_size_memory",)
+    )
     p = without(drawn("delta", split=True, seed=4), *surplus)
-    same(results("omega", p, {**BARE, **axes, "rate": rate}, span=2), results("delta", p, {**axes, "rate": rate}, span=2), "y", "M")
+    same(
+        results("omega", p, {**BARE, **axes, "rate": rate}, span=2),
+        results("delta", p, {**axes, "rate": rate}, span=2),
+        "y",
+        "M",
+    )
 
 
 @pytest.mark.clause("OMEGA-20", "WINDOW-20")
@@ -92,12 +125,20 @@ def test_without_momentum_and_newton_schulz_the_step_is_omeganet(rate, power):
             A += p["window_weights"][t, j] * np.outer(p["k"][t - j], p["k"][t - j])
             B += p["window_weights"][t, j] * np.outer(p["v"][t - j], p["k"][t - j])
         M = p["retain"][t] * M - s * p["step_size"][t] ** power * (M @ A - B)
-    assert_close("M", results("omega", p, {**BARE, "rate": rate, "gradient_scale": s}, window=3)["M"], M, ANALYTIC)
+    assert_close(
+        "M",
+        results("omega", p, {**BARE, "rate": rate, "gradient_scale": s}, window=3)["M"],
+        M,
+        ANALYTIC,
+    )
 
 
 @pytest.mark.clause("OMEGA-22")
 def test_a_direction_orthogonal_to_the_window_only_decays_and_an_eigenvector_keeps_its_part():
-    p = without(drawn(T=3, window=3, seed=8), "momentum", "S0") | {"active": np.array([False, False, True]), "v": np.zeros((3, 3))}
+    p = without(drawn(T=3, window=3, seed=8), "momentum", "S0") | {
+        "active": np.array([False, False, True]),
+        "v": np.zeros((3, 3)),
+    }
     A = sum(p["window_weights"][2, j] * np.outer(p["k"][2 - j], p["k"][2 - j]) for j in range(3))
     M = results("omega", p, BARE, window=3)["M"]
     values, vectors = np.linalg.eigh(A)
@@ -115,15 +156,29 @@ CARRIED = {
     "read chunk_start": ({**BARE, "read": "chunk_start"}, {}),
     "read before": ({"read": "before"}, {}),
     "cut": ({**BARE, "reference": "chunk_start", "window_at_boundary": "cut"}, {}),
-    "carry": ({**BARE, "reference": "chunk_start", "window_at_boundary": "carry", "decay": "before_error"}, {}),
+    "carry": (
+        {
+            **BARE,
+            "reference": "chunk_start",
+            "window_at_boundary": "carry",
+            "decay": "before_error",
+        },
+        {},
+    ),
     "call_start, carry": ({"reference": "call_start", "window_at_boundary": "carry"}, {}),
     "multiple": ({**BARE, "reference": "chunk_start", "span_origin": "multiple"}, {}),
     "renormalise": ({**BARE, "window_edge": "renormalise"}, {}),
     "momentum first": ({**BARE, "order": "momentum_then_window"}, {}),
-    "momentum first, Newton-Schulz": ({"order": "momentum_then_window", "newton_schulz": {"argument": "nesterov"}}, {}),
+    "momentum first, Newton-Schulz": (
+        {"order": "momentum_then_window", "newton_schulz": {"argument": "nesterov"}},
+        {},
+    ),
     "written_back": ({"newton_schulz": {"argument": "written_back"}}, {}),
     "accumulated": ({"newton_schulz": {"argument": "accumulated"}}, {}),
-    "norms": ({"k_norm": "l2", "q_norm": "rms", "norm_place": "after_phi"}, {"feature_map": {"kind": "elu"}}),
+    "norms": (
+        {"k_norm": "l2", "q_norm": "rms", "norm_place": "after_phi"},
+        {"feature_map": {"kind": "elu"}},
+    ),
     "transposed": ({"layout": "transposed"}, {}),
 }
 
@@ -150,13 +205,18 @@ def test_a_split_call_equals_one_call_to_the_bit(name, at):
 @pytest.mark.parametrize("order", ["window_then_momentum", "momentum_then_window"])
 @pytest.mark.parametrize("boundary", ["recompute", "carry"])
 def test_tokens_that_bring_their_weight_carry_it(order, boundary, at):
-    p = without(drawn(T=9, window=4, seed=10), "window_weights") | {"window_gate": np.random.default_rng(0).uniform(0.2, 0.8, 9)}
+    p = without(drawn(T=9, window=4, seed=10), "window_weights") | {
+        "window_gate": np.random.default_rng(0).uniform(0.2, 0.8, 9)
+    }
     axes = {**BARE, "order": order, "reference": "chunk_start", "window_at_boundary": boundary}
     first_momentum = order == "momentum_then_window"
     p |= earlier(2, gate=True, residual=boundary == "carry" and not first_momentum)
     if first_momentum:
         p["window_momentum"] = np.random.default_rng(1).standard_normal((2, 3, 4))
-    one, two = results("omega", p, axes, window=4, span=2), split_call("omega", p, axes, at, window=4, span=2)
+    one, two = (
+        results("omega", p, axes, window=4, span=2),
+        split_call("omega", p, axes, at, window=4, span=2),
+    )
     for state in one:
         assert_close(state, np.asarray(two[state]), np.asarray(one[state]), EXACT)
 
@@ -167,9 +227,14 @@ def test_a_split_after_a_reset_carries_the_last_packed_sequence_alone():
     for order in ("window_then_momentum", "momentum_then_window"):
         axes = {**BARE, "order": order, "reference": "chunk_start", "window_at_boundary": "carry"}
         for at in (4, 5, 8):
-            one, two = results("omega", p, axes, window=4, span=2), split_call("omega", p, axes, at, window=4, span=2)
+            one, two = (
+                results("omega", p, axes, window=4, span=2),
+                split_call("omega", p, axes, at, window=4, span=2),
+            )
             for state in one:
-                assert_close(f"{state} at {at}", np.asarray(two[state]), np.asarray(one[state]), EXACT)
+                assert_close(
+                    f"{state} at {at}", np.asarray(two[state]), np.asarray(one[state]), EXACT
+                )
 
 
 @pytest.mark.clause("OMEGA-28")
@@ -178,8 +243,17 @@ def test_each_part_of_the_state_is_needed(lost):
     p = drawn(T=9, window=4, seed=12)
     axes = {**BARE, "reference": "chunk_start", "window_at_boundary": "carry"}
     one = results("omega", p, axes, window=4, span=3)
-    first = results("omega", {name: value[:4] if len(value) == 9 else value for name, value in p.items()}, axes, window=4, span=3)
-    resumed = {name: value[4:] for name, value in p.items() if len(value) == 9} | {"M0": first["M"], "S0": first["S"]}
+    first = results(
+        "omega",
+        {name: value[:4] if len(value) == 9 else value for name, value in p.items()},
+        axes,
+        window=4,
+        span=3,
+    )
+    resumed = {name: value[4:] for name, value in p.items() if len(value) == 9} | {
+        "M0": first["M"],
+        "S0": first["S"],
+    }
     resumed |= {name: first[name] for name in ("M_ref", "window_k", "window_v", "window_residual")}
     header = {"window": 4, "span": 3, "phase": first["phase"]}
     assert_close("y", results("omega", resumed, axes, **header)["y"], one["y"][4:], EXACT)
@@ -197,7 +271,10 @@ def test_each_part_of_the_state_is_needed(lost):
 @pytest.mark.clause("OMEGA-28", "CONV-38")
 def test_read_call_end_shows_the_split():
     p = drawn(T=9, window=2, seed=13)
-    one, two = results("omega", p, {"read": "call_end"}, window=2), split_call("omega", p, {"read": "call_end"}, 4, window=2)
+    one, two = (
+        results("omega", p, {"read": "call_end"}, window=2),
+        split_call("omega", p, {"read": "call_end"}, 4, window=2),
+    )
     assert_close("M", two["M"], one["M"], EXACT)
     assert_close("y, second call", two["y"][4:], one["y"][4:], EXACT)
     assert_differs("y, first call", two["y"][:4], one["y"][:4], 1e-2)

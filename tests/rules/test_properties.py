@@ -17,7 +17,9 @@ from tests.support.resumed import in_two, time_axis
 from tests.support.strategies import cases, header_of, repeatable
 
 
-@pytest.mark.clause("CONV-37", "CONV-38", "OMEGA-28", "TITANS-16", "DELTA-15", "HEBBIAN-12", "CASE-13")
+@pytest.mark.clause(
+    "CONV-37", "CONV-38", "OMEGA-28", "TITANS-16", "DELTA-15", "HEBBIAN-12", "CASE-13"
+)
 @settings(repeatable, max_examples=200)
 @given(cases(reset=0, cotangent=False), st.integers(1, 7))
 def test_a_call_split_anywhere_and_resumed_equals_one_call(case: Case, where: int) -> None:
@@ -34,7 +36,9 @@ def test_a_call_split_anywhere_and_resumed_equals_one_call(case: Case, where: in
 @pytest.mark.clause("OMEGA-15", "TITANS-10", "DELTA-9", "CONV-11")
 @settings(repeatable, max_examples=150)
 @given(cases(level="projected", reset=0), st.integers(0, 7))
-def test_a_change_of_future_tokens_leaves_earlier_outputs_bit_identical(case: Case, where: int) -> None:
+def test_a_change_of_future_tokens_leaves_earlier_outputs_bit_identical(
+    case: Case, where: int
+) -> None:
     T = case.inputs["in/k"].shape[-2]
     assume(where < T - 1 and case.convention.read != "call_end")
     changed = {}
@@ -57,7 +61,9 @@ def test_a_change_of_future_tokens_leaves_earlier_outputs_bit_identical(case: Ca
 @given(cases(pulse=1, reset=0))
 def test_a_memory_without_active_tokens_does_not_move(case: Case) -> None:
     T = case.inputs["in/x" if case.header.level == "token" else "in/k"].shape[-2]
-    still = evaluate(make(header_of(case), {**case.inputs, "in/active": np.zeros(T, np.uint8)})).tensors
+    still = evaluate(
+        make(header_of(case), {**case.inputs, "in/active": np.zeros(T, np.uint8)})
+    ).tensors
     assert_close("M", still["out/M"], case.inputs["in/M0"], EXACT)
     if "out/S" in still:
         assert_close("S", still["out/S"], case.inputs["in/S0"], EXACT)
@@ -68,9 +74,13 @@ def test_a_memory_without_active_tokens_does_not_move(case: Case) -> None:
 @given(cases(level="projected", heads=2))
 def test_heads_do_not_meet(case: Case) -> None:
     whole = evaluate(case).tensors
-    shared = {"in/active", "in/reset"} | {name for name in case.inputs if name.startswith(("in/phi/", "in/proj"))}
+    shared = {"in/active", "in/reset"} | {
+        name for name in case.inputs if name.startswith(("in/phi/", "in/proj"))
+    }
     for head in range(2):
-        one = {name: value if name in shared else value[head] for name, value in case.inputs.items()}
+        one = {
+            name: value if name in shared else value[head] for name, value in case.inputs.items()
+        }
         alone = evaluate(make(header_of(case), one)).tensors
         amplification = 1e7 if case.convention.has_newton_schulz else 1e4
         for name, value in alone.items():
@@ -79,11 +89,33 @@ def test_heads_do_not_meet(case: Case) -> None:
 
 @pytest.mark.clause("WINDOW-18")
 @settings(repeatable, max_examples=60)
-@given(cases("omega", level="projected", window=3, tokens=1, history=2, window_gate=False, newton_schulz=False), st.permutations([0, 1]))
-def test_order_inside_the_window_does_not_matter_where_weights_are_equal(case: Case, order: list[int]) -> None:
-    assume(case.convention.order == "window_then_momentum" and case.convention.window_at_boundary == "recompute")
-    equal = {**case.inputs, "in/window_weights": np.full_like(case.inputs["in/window_weights"], 1 / 3)}
-    moved = {**equal, **{name: equal[name][..., order, :] for name in ("in/window_k", "in/window_v")}}
+@given(
+    cases(
+        "omega",
+        level="projected",
+        window=3,
+        tokens=1,
+        history=2,
+        window_gate=False,
+        newton_schulz=False,
+    ),
+    st.permutations([0, 1]),
+)
+def test_order_inside_the_window_does_not_matter_where_weights_are_equal(
+    case: Case, order: list[int]
+) -> None:
+    assume(
+        case.convention.order == "window_then_momentum"
+        and case.convention.window_at_boundary == "recompute"
+    )
+    equal = {
+        **case.inputs,
+        "in/window_weights": np.full_like(case.inputs["in/window_weights"], 1 / 3),
+    }
+    moved = {
+        **equal,
+        **{name: equal[name][..., order, :] for name in ("in/window_k", "in/window_v")},
+    }
     got = evaluate(make(header_of(case), moved)).tensors
     want = evaluate(make(header_of(case), equal)).tensors
     assert_close("M", got["out/M"], want["out/M"], reordered(3, amplification=100))
@@ -98,7 +130,11 @@ def test_the_pullback_of_a_whole_sequence_is_linear(case: Case) -> None:
     def y(*arrays: Any) -> Any:
         return results({**case.inputs, **dict(zip(names, arrays, strict=True))}, case)[0]["out/y"]
 
-    check.check_linear(y, *[case.inputs[name] for name in names], tolerance=1e-9 if case.convention.has_newton_schulz else 1e-12)
+    check.check_linear(
+        y,
+        *[case.inputs[name] for name in names],
+        tolerance=1e-9 if case.convention.has_newton_schulz else 1e-12,
+    )
 
 
 @pytest.mark.clause("DELTA-7")
@@ -110,7 +146,13 @@ def test_outside_the_stable_range_the_rule_grows_by_the_predicted_factor() -> No
     T, step_size = 12, 3.0
     k = np.zeros((T, 2))
     k[:, 0] = 1.0
-    inputs = {"in/k": k, "in/v": np.ones((T, 1)), "in/q": k, "in/retain": np.ones(T), "in/step_size": np.full(T, step_size)}
+    inputs = {
+        "in/k": k,
+        "in/v": np.ones((T, 1)),
+        "in/q": k,
+        "in/retain": np.ones(T),
+        "in/step_size": np.full(T, step_size),
+    }
     y = evaluate(make({"schema": 1, "rule": "delta"}, inputs)).tensors["out/y"][:, 0]
     error = y - 1.0
     assert_close("error", error, -((1.0 - step_size) ** np.arange(1, T + 1)), reordered(T))

@@ -1,4 +1,6 @@
-"""Sequences, CONV-27 to CONV-34: leading axes, levels, the order at a token, spans, pulses, resets."""
+"""Sequences, CONV-27 to CONV-34: leading axes, levels, the order at a token, spans, pulses,
+resets.
+"""
 
 import numpy as np
 import pytest
@@ -27,21 +29,34 @@ def test_every_leading_index_is_a_run_of_its_own(rule, per_dimension):
     for index in np.ndindex(2, 3):
         alone = results(rule, {name: value[index] for name, value in p.items()}, **window)
         for name in ("y", "M"):
-            assert_close(f"{name} {index}", result[name][index], alone[name], reordered(18, amplification=100))
+            assert_close(
+                f"{name} {index}",
+                result[name][index],
+                alone[name],
+                reordered(18, amplification=100),
+            )
 
 
 @pytest.mark.clause("CONV-27")
 def test_matrices_of_different_leading_indices_never_meet():
     p, other = drawn(lead=(3,), window=2), drawn(lead=(3,), window=2, seed=1)
     changed = {name: np.concatenate([p[name][:1], other[name][1:]]) for name in p}
-    assert_close("y", results("omega", changed, window=2)["y"][0], results("omega", p, window=2)["y"][0], EXACT)
+    assert_close(
+        "y",
+        results("omega", changed, window=2)["y"][0],
+        results("omega", p, window=2)["y"][0],
+        EXACT,
+    )
 
 
 @pytest.mark.clause("CONV-27")
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"v": np.zeros((1, 6, 3))}, r"in/v: shape \(1, 6, 3\) makes leading axes \(1,\), but in/k makes it \(2,\)"),
+        (
+            {"v": np.zeros((1, 6, 3))},
+            r"in/v: shape \(1, 6, 3\) makes leading axes \(1,\), but in/k makes it \(2,\)",
+        ),
         ({"retain": np.ones(6)}, "in/retain: .*leading axes"),
         ({"retain": np.ones((2, 6, 2))}, "in/retain: .*makes d_out 2"),
         ({"q": np.zeros((2, 5, 4))}, "in/q: .*makes T 5"),
@@ -56,7 +71,10 @@ def test_nothing_is_broadcast(change, message):
 
 
 @pytest.mark.clause("CONV-27")
-@pytest.mark.parametrize(("header", "message"), [({"window": 0}, "window: must be at least 1"), ({"span": 0}, "span: must be at least 1")])
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [({"window": 0}, "window: must be at least 1"), ({"span": 0}, "span: must be at least 1")],
+)
 def test_window_and_span_are_at_least_one(header, message):
     with pytest.raises(CaseError, match=message):
         case("omega", drawn(), **header)
@@ -77,22 +95,38 @@ def test_level_token_is_level_projected_after_the_projections(rule, n):
     p = {"x": random.standard_normal((2, T, d_model))}
     for name, d in (("W_K", d_in), ("W_V", d_out), ("W_Q", d_in)):
         p[f"param/{name}"] = random.standard_normal((H, d, d_model)) / 2
-    gates = {"hebbian": ["retain"], "delta": ["retain", "step_size"]}.get(rule, ["retain", "momentum", "step_size"])
+    gates = {"hebbian": ["retain"], "delta": ["retain", "step_size"]}.get(
+        rule, ["retain", "momentum", "step_size"]
+    )
     for gate in gates:
-        p |= {f"param/W_{gate}": random.standard_normal((H, n, d_in + d_out)) / 3, f"param/b_{gate}": random.standard_normal((H, n))}
+        p |= {
+            f"param/W_{gate}": random.standard_normal((H, n, d_in + d_out)) / 3,
+            f"param/b_{gate}": random.standard_normal((H, n)),
+        }
     p["M0"] = random.standard_normal((2, H, d_out, d_in))
     sequence = {"M0": p["M0"]}
     for name, W in (("k", "W_K"), ("v", "W_V"), ("q", "W_Q")):
-        sequence[name] = np.array([[[p[f"param/{W}"][h] @ x for x in p["x"][b]] for h in range(H)] for b in range(2)])
+        sequence[name] = np.array(
+            [[[p[f"param/{W}"][h] @ x for x in p["x"][b]] for h in range(H)] for b in range(2)]
+        )
     for gate in gates:
         values = np.zeros((2, H, T, n))
         for b, h, t in np.ndindex(2, H, T):
-            z = p[f"param/W_{gate}"][h] @ np.concatenate([sequence["k"][b, h, t], sequence["v"][b, h, t]]) + p[f"param/b_{gate}"][h]
+            z = (
+                p[f"param/W_{gate}"][h]
+                @ np.concatenate([sequence["k"][b, h, t], sequence["v"][b, h, t]])
+                + p[f"param/b_{gate}"][h]
+            )
             values[b, h, t] = np.log(1 + np.exp(z)) if gate == "step_size" else 1 / (1 + np.exp(-z))
         sequence[gate] = values if n > 1 else values[..., 0]
     window = {"window": 3} if rule == "omega" else {}
-    gate_axis = {} if rule == "omega" else {"gate": "forget"}  # at level token the other rules read the gate as what is forgotten
-    result, want = results(rule, p, level="token", **window), results(rule, sequence, gate_axis, **window)
+    gate_axis = (
+        {} if rule == "omega" else {"gate": "forget"}
+    )  # at level token the other rules read the gate as what is forgotten
+    result, want = (
+        results(rule, p, level="token", **window),
+        results(rule, sequence, gate_axis, **window),
+    )
     assert result["y"].shape == (2, H, T, d_out)
     for name in ("y", "M"):
         assert_close(name, result[name], want[name], reordered(20, amplification=500))
@@ -102,13 +136,17 @@ def test_level_token_is_level_projected_after_the_projections(rule, n):
 @pytest.mark.parametrize("rule", RULES)
 def test_steps_one_token_at_a_time_are_the_call(rule):
     module = MODULES[rule]
-    config = module.Config(d_in=3, d_out=2, d_model=4, heads=2, **({"window": 3} if rule == "omega" else {}))
+    config = module.Config(
+        d_in=3, d_out=2, d_model=4, heads=2, **({"window": 3} if rule == "omega" else {})
+    )
     params, x = projection.init(config, seed=1), np.random.default_rng(3).standard_normal((2, 5, 4))
     state = module.start(config, (2, 2))
     active = np.array([True, True, False, True, True])
     whole, y = projection.run_tokens(module.RULE, config, params, x, state, active=active)
     for t in range(5):
-        state, read = projection.step(config, params, state, x[:, t], types.Pulse(step=t, active=bool(active[t])))
+        state, read = projection.step(
+            config, params, state, x[:, t], types.Pulse(step=t, active=bool(active[t]))
+        )
         assert_close(f"y {t}", read, y[:, :, t], reordered(20, amplification=500))
     assert_close("M", state.M, whole.M, reordered(20, amplification=500))
 
@@ -151,10 +189,15 @@ def test_a_token_resets_begins_a_span_enters_writes_and_reads_in_this_order(boun
 
 
 def positions(header, axes, T=9, **more):
-    """The positions that a call of T tokens passes through, from the phases of calls of 1, 2, ... tokens."""
+    """The positions that a call of T tokens passes through, from the phases of calls of 1, 2, ...
+    tokens.
+    """
     phases = []
     for t in range(1, T + 1):
-        p = {name: value[:t] if len(value) == T else value for name, value in (drawn(T=T) | more).items()}
+        p = {
+            name: value[:t] if len(value) == T else value
+            for name, value in (drawn(T=T) | more).items()
+        }
         phases.append(results("omega", p, BARE | axes, **header)["phase"])
     return phases
 
@@ -183,9 +226,26 @@ def test_positions_count_tokens_and_wrap_at_the_span(header, axes, p0, span):
 @pytest.mark.clause("CONV-30", "CONV-33")
 def test_after_a_reset_positions_begin_as_without_phase():
     reset = {"reset": np.arange(9) == 5}
-    assert positions({"span": 4, "phase": 3}, {"reference": "chunk_start"}, **reset)[5:] == [1, 2, 3, 0]
-    assert positions({"span": 4, "phase": 3}, {"reference": "chunk_start", "span_origin": "multiple"}, **reset)[5:] == [2, 3, 0, 1]
-    assert positions({"phase": 3}, {"reference": "call_start"}, **reset) == [4, 5, 6, 7, 8, 1, 2, 3, 4]
+    assert positions({"span": 4, "phase": 3}, {"reference": "chunk_start"}, **reset)[5:] == [
+        1,
+        2,
+        3,
+        0,
+    ]
+    assert positions(
+        {"span": 4, "phase": 3}, {"reference": "chunk_start", "span_origin": "multiple"}, **reset
+    )[5:] == [2, 3, 0, 1]
+    assert positions({"phase": 3}, {"reference": "call_start"}, **reset) == [
+        4,
+        5,
+        6,
+        7,
+        8,
+        1,
+        2,
+        3,
+        4,
+    ]
 
 
 @pytest.mark.clause("CONV-30")
@@ -206,9 +266,14 @@ def starts(p, y):
     """For each token the number of the memory of its read: M_0, M_1, ... of one token steps."""
     memories = [p["M0"]]
     for t in range(len(y)):
-        token = {name: value[: t + 1] if len(value) == len(y) else value for name, value in p.items()}
+        token = {
+            name: value[: t + 1] if len(value) == len(y) else value for name, value in p.items()
+        }
         memories.append(results("hebbian", token)["M"])
-    reads = [[np.linalg.norm(M @ q - each) < 1e-12 for M in memories] for q, each in zip(p["q"], y, strict=True)]
+    reads = [
+        [np.linalg.norm(M @ q - each) < 1e-12 for M in memories]
+        for q, each in zip(p["q"], y, strict=True)
+    ]
     return [read.index(True) for read in reads]
 
 
@@ -239,7 +304,9 @@ def test_an_inactive_token_begins_a_span():
 @pytest.mark.parametrize("rule", ["omega", "titans_lmm", "delta"])
 def test_a_given_reference_serves_until_a_span_begins(rule):
     p, M_ref = drawn(rule, T=4, seed=7), np.random.default_rng(0).standard_normal((3, 4))
-    gates = {"step_size": np.ones(4), "retain": np.ones(4)} | ({"momentum": np.zeros(4)} if rule != "delta" else {})
+    gates = {"step_size": np.ones(4), "retain": np.ones(4)} | (
+        {"momentum": np.zeros(4)} if rule != "delta" else {}
+    )
     p |= gates
 
     def loop(reference, refreshed):
@@ -251,7 +318,11 @@ def test_a_given_reference_serves_until_a_span_begins(rule):
 
     for axes, phase, want in (
         ({"reference": "chunk_start"}, 1, loop(M_ref, {2})),
-        ({"reference": "chunk_start"}, 0, loop(M_ref, {0, 3})),  # the span begins here: M_0 instead of what was given
+        (
+            {"reference": "chunk_start"},
+            0,
+            loop(M_ref, {0, 3}),
+        ),  # the span begins here: M_0 instead of what was given
         ({"reference": "call_start"}, 0, loop(M_ref, set())),
         ({"reference": "call_start"}, 2, loop(M_ref, set())),
     ):
@@ -265,16 +336,28 @@ def test_a_given_reference_serves_until_a_span_begins(rule):
 @pytest.mark.parametrize("reference", ["running", "zero", "chunk_start", "call_start"])
 def test_a_given_reference_is_read_until_a_span_begins(reference):
     p, M_ref = drawn("hebbian", T=4, seed=7), np.random.default_rng(0).standard_normal((3, 4))
-    reads = results("hebbian", p | {"M_ref": M_ref}, {"reference": reference, "read": "chunk_start"}, span=3, phase=1)["y"]
+    reads = results(
+        "hebbian",
+        p | {"M_ref": M_ref},
+        {"reference": reference, "read": "chunk_start"},
+        span=3,
+        phase=1,
+    )["y"]
     assert_close("first span", reads[:2], p["q"][:2] @ M_ref.T, ANALYTIC)
-    M = results("hebbian", {name: value[:2] if len(value) == 4 else value for name, value in p.items()})["M"]
-    assert_close("next span", reads[2:], p["q"][2:] @ (M_ref if reference == "call_start" else M).T, ANALYTIC)
+    M = results(
+        "hebbian", {name: value[:2] if len(value) == 4 else value for name, value in p.items()}
+    )["M"]
+    assert_close(
+        "next span", reads[2:], p["q"][2:] @ (M_ref if reference == "call_start" else M).T, ANALYTIC
+    )
 
 
 @pytest.mark.clause("CONV-31")
 def test_a_given_reference_is_refused_where_nothing_reads_it():
     with pytest.raises(
-        CaseError, match="in/M_ref: not part of this case: the reference is not frozen and no read needs the start of a span"
+        CaseError,
+        match="in/M_ref: not part of this case: the reference is not frozen and no read needs the "
+        "start of a span",
     ):
         case("delta", drawn("delta") | {"M_ref": np.zeros((3, 4))})
 
@@ -285,7 +368,10 @@ def test_silent_tokens_change_nothing_but_the_window(rule):
     p = drawn(rule, T=7, seed=8)
     active = np.array([True, False, True, True, False, False, True])
     shorter = {name: value[active] if len(value) == 7 else value for name, value in p.items()}
-    result, want = results(rule, p | {"active": active}, bare(rule)), results(rule, shorter, bare(rule))
+    result, want = (
+        results(rule, p | {"active": active}, bare(rule)),
+        results(rule, shorter, bare(rule)),
+    )
     assert_close("M", result["M"], want["M"], EXACT)
     assert_close("y", result["y"][active], want["y"], EXACT)
     for t in (1, 4, 5):
@@ -293,7 +379,10 @@ def test_silent_tokens_change_nothing_but_the_window(rule):
             f"y {t}",
             result["y"][t],
             results(
-                rule, {name: value[:t] if len(value) == 7 else value for name, value in p.items()} | {"active": active[:t]}, bare(rule)
+                rule,
+                {name: value[:t] if len(value) == 7 else value for name, value in p.items()}
+                | {"active": active[:t]},
+                bare(rule),
             )["M"]
             @ p["q"][t],
             ANALYTIC,
@@ -303,26 +392,46 @@ def test_silent_tokens_change_nothing_but_the_window(rule):
 @pytest.mark.clause("CONV-33")
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize(
-    "axes", [{}, {"reference": "chunk_start"}, {"reference": "call_start"}, {"read": "call_end"}, {"read": "chunk_start"}], ids=str
+    "axes",
+    [
+        {},
+        {"reference": "chunk_start"},
+        {"reference": "call_start"},
+        {"read": "call_end"},
+        {"read": "chunk_start"},
+    ],
+    ids=str,
 )
 def test_a_packed_sequence_is_a_call_of_its_own(rule, axes):
     window = {"window": 3} if rule == "omega" else {}
     p = drawn(rule, T=9, seed=9, **window)
     header = {"span": 2, **window}
     packed = results(rule, p | {"reset": np.isin(np.arange(9), [4, 6])}, axes, **header)
-    parts = [{name: value[a:b] if len(value) == 9 else value for name, value in p.items()} for a, b in ((0, 4), (4, 6), (6, 9))]
+    parts = [
+        {name: value[a:b] if len(value) == 9 else value for name, value in p.items()}
+        for a, b in ((0, 4), (4, 6), (6, 9))
+    ]
     alone = [results(rule, part, axes, **header) for part in parts]
     assert_close("y", packed["y"], np.concatenate([each["y"] for each in alone]), EXACT)
     for name in set(packed) - {"y"}:
-        assert_close(name, np.asarray(packed[name]), np.asarray(alone[-1][name]), EXACT)  # final states of the last one
+        assert_close(
+            name, np.asarray(packed[name]), np.asarray(alone[-1][name]), EXACT
+        )  # final states of the last one
 
 
 @pytest.mark.clause("CONV-33")
 def test_a_reset_forgets_phase_reference_and_initial_contents():
-    p = drawn(T=8, window=3, seed=10) | earlier(2, residual=True) | {"M_ref": np.ones((3, 4)), "reset": np.arange(8) == 3}
+    p = (
+        drawn(T=8, window=3, seed=10)
+        | earlier(2, residual=True)
+        | {"M_ref": np.ones((3, 4)), "reset": np.arange(8) == 3}
+    )
     axes = {**BARE, "reference": "chunk_start", "window_at_boundary": "carry"}
     packed = results("omega", p, axes, window=3, span=4, phase=2)["y"][3:]
-    fresh = {name: value[3:] for name, value in without(p, "reset").items() if len(value) == 8} | {"M0": p["M0"], "S0": p["S0"]}
+    fresh = {name: value[3:] for name, value in without(p, "reset").items() if len(value) == 8} | {
+        "M0": p["M0"],
+        "S0": p["S0"],
+    }
     assert_close("y", packed, results("omega", fresh, axes, window=3, span=4)["y"], EXACT)
 
 
@@ -330,7 +439,11 @@ def test_a_reset_forgets_phase_reference_and_initial_contents():
 @pytest.mark.parametrize("rule", RULES)
 def test_states_are_zero_unless_given(rule):
     p = without(drawn(rule, seed=11), "M0", "S0")
-    zero = {name: np.zeros((3, 4)) for name in ("M0", "S0") if name == "M0" or rule in ("omega", "titans_lmm")}
+    zero = {
+        name: np.zeros((3, 4))
+        for name in ("M0", "S0")
+        if name == "M0" or rule in ("omega", "titans_lmm")
+    }
     assert_close("y", results(rule, p)["y"], results(rule, p | zero)["y"], EXACT)
 
 
@@ -341,7 +454,12 @@ def test_pair_i_of_n_has_lag_n_minus_i_at_the_first_token():
     for i in range(3):
         k, v = initial["window_k"][i], initial["window_v"][i]
         g = g + p["window_weights"][0, 3 - i] * np.outer(p["M0"] @ k - v, k)
-    assert_close("M", results("omega", p, BARE, window=4)["M"], p["retain"][0] * p["M0"] - p["step_size"][0] * g, ANALYTIC)
+    assert_close(
+        "M",
+        results("omega", p, BARE, window=4)["M"],
+        p["retain"][0] * p["M0"] - p["step_size"][0] * g,
+        ANALYTIC,
+    )
 
 
 @pytest.mark.clause("CONV-29", "CONV-31")
@@ -351,5 +469,7 @@ def test_each_span_sees_the_memory_that_the_one_before_left():
     first = {name: value[:3] if len(value) == 6 else value for name, value in p.items()}
     start = results("delta", first, {"reference": "call_start"})["M"]
     second = {name: value[3:] for name, value in p.items() if len(value) == 6} | {"M0": start}
-    assert_close("y", result["y"][3:], results("delta", second, {"reference": "call_start"})["y"], EXACT)
+    assert_close(
+        "y", result["y"][3:], results("delta", second, {"reference": "call_start"})["y"], EXACT
+    )
     assert_differs("y", result["y"], results("delta", p, {"reference": "call_start"})["y"], 1e-3)

@@ -20,31 +20,72 @@ B, T = 2, 9
 
 CONFIGS: dict[str, tuple[Any, Any]] = {
     "omega": (omega, omega.Config(**SIZES, window=3)),
-    "omega without newton_schulz": (omega, omega.Config(**SIZES, window=4, convention={"newton_schulz": "none"})),
-    "omega with gates per dimension": (omega, omega.Config(**SIZES, window=2, per_dimension_gates=True)),
-    "omega with token gates": (omega, omega.Config(**SIZES, window=3, window_weights=window.Gate(), convention={"newton_schulz": "none"})),
+    "omega without newton_schulz": (
+        omega,
+        omega.Config(**SIZES, window=4, convention={"newton_schulz": "none"}),
+    ),
+    "omega with gates per dimension": (
+        omega,
+        omega.Config(**SIZES, window=2, per_dimension_gates=True),
+    ),
+    "omega with token gates": (
+        omega,
+        omega.Config(
+            **SIZES, window=3, window_weights=window.Gate(), convention={"newton_schulz": "none"}
+        ),
+    ),
     "omega with decayed token gates": (
         omega,
         omega.Config(
             **SIZES,
             window=3,
             window_weights=window.Product(of=(window.Decay(base=0.8), window.Gate())),
-            convention={"newton_schulz": "none"},  # it would hide the bias of the gates, which scales all weights alike
+            convention={
+                "newton_schulz": "none"
+            },  # it would hide the bias of the gates, which scales all weights alike
         ),
     ),
-    "omega with learned lags": (omega, omega.Config(**SIZES, window=3, window_weights=window.Softmax())),
-    "omega with a polynomial map": (omega, omega.Config(**SIZES, window=2, feature_map=feature_maps.Polynomial(degree=2))),
-    "omega with random features": (omega, omega.Config(**SIZES, window=2, feature_map=feature_maps.RandomFourier(), features=6)),
+    "omega with learned lags": (
+        omega,
+        omega.Config(**SIZES, window=3, window_weights=window.Softmax()),
+    ),
+    "omega with a polynomial map": (
+        omega,
+        omega.Config(**SIZES, window=2, feature_map=feature_maps.Polynomial(degree=2)),
+    ),
+    "omega with random features": (
+        omega,
+        omega.Config(**SIZES, window=2, feature_map=feature_maps.RandomFourier(), features=6),
+    ),
     "omega with carried residuals": (
         omega,
-        omega.Config(**SIZES, window=3, span=2, convention={"reference": "chunk_start", "window_at_boundary": "carry"}),
+        omega.Config(
+            **SIZES,
+            window=3,
+            span=2,
+            convention={"reference": "chunk_start", "window_at_boundary": "carry"},
+        ),
     ),
-    "omega, momentum before window": (omega, omega.Config(**SIZES, window=3, convention={"order": "momentum_then_window"})),
-    "omega, renormalised edge": (omega, omega.Config(**SIZES, window=4, convention={"window_edge": "renormalise"})),
+    "omega, momentum before window": (
+        omega,
+        omega.Config(**SIZES, window=3, convention={"order": "momentum_then_window"}),
+    ),
+    "omega, renormalised edge": (
+        omega,
+        omega.Config(**SIZES, window=4, convention={"window_edge": "renormalise"}),
+    ),
     "titans_lmm": (titans_lmm, titans_lmm.Config(**SIZES)),
     "titans_lmm in spans": (
         titans_lmm,
-        titans_lmm.Config(**SIZES, span=4, convention={"preset": "titans-paper", "reference": "chunk_start", "read": "chunk_start"}),
+        titans_lmm.Config(
+            **SIZES,
+            span=4,
+            convention={
+                "preset": "titans-paper",
+                "reference": "chunk_start",
+                "read": "chunk_start",
+            },
+        ),
     ),
     "delta": (delta, delta.Config(**SIZES)),
     "gated delta": (delta, delta.Config(**SIZES, convention="fla-gated-delta")),
@@ -62,10 +103,14 @@ def tokens() -> Any:
 def test_steps_one_by_one_equal_one_run(rule: Any, config: Any) -> None:
     params, x = projection.init(config, seed=1), tokens()
     active = np.arange(T) % 3 != 1
-    whole, want = projection.run_tokens(rule.RULE, config, params, x, rule.start(config, (B, 2)), active=active)
+    whole, want = projection.run_tokens(
+        rule.RULE, config, params, x, rule.start(config, (B, 2)), active=active
+    )
     state, got = rule.start(config, (B, 2)), []
     for t in range(T):
-        state, y = projection.step(config, params, state, x[:, t], Pulse(step=t, active=bool(active[t])))
+        state, y = projection.step(
+            config, params, state, x[:, t], Pulse(step=t, active=bool(active[t]))
+        )
         got.append(y)
     assert_close("y", np.stack(got, axis=-2), want, reordered(T, amplification=1e5))
     assert_close("M", state.M, whole.M, reordered(T, amplification=1e5))
@@ -87,9 +132,13 @@ def test_every_parameter_has_a_gradient_equal_to_the_complex_step(rule: Any, con
     params, x = projection.init(config, seed=1), tokens()[:1, :5]
 
     def loss(p: Any) -> Any:
-        return ops.sum(ops.tanh(projection.run_tokens(rule.RULE, config, p, x, rule.start(config, (1, 2)))[1]))
+        return ops.sum(
+            ops.tanh(projection.run_tokens(rule.RULE, config, p, x, rule.start(config, (1, 2)))[1])
+        )
 
-    tape.check.check_gradient(loss, params, tolerance=1e-9)  # Newton-Schulz multiplies rounding by up to 485 per token
+    tape.check.check_gradient(
+        loss, params, tolerance=1e-9
+    )  # Newton-Schulz multiplies rounding by up to 485 per token
 
 
 @every
@@ -97,7 +146,11 @@ def test_the_state_given_in_is_not_changed(rule: Any, config: Any) -> None:
     params, x = projection.init(config, seed=1), tokens()
     state = rule.start(config, (B, 2))
     state, _ = projection.step(config, params, state, x[:, 0], Pulse())
-    before = {name: np.copy(value) for name, value in state.__dict__.items() if isinstance(value, np.ndarray)}
+    before = {
+        name: np.copy(value)
+        for name, value in state.__dict__.items()
+        if isinstance(value, np.ndarray)
+    }
     projection.run_tokens(rule.RULE, config, params, x, state)
     for name, value in before.items():
         assert_close(name, getattr(state, name), value, EXACT)
@@ -112,28 +165,52 @@ def test_the_same_seed_gives_the_same_parameters(rule: Any, config: Any) -> None
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: omega.Config(d_in=4, d_out=3, convention={"reference": "chunk_start"}), "span: missing, reference chunk_start needs one"),
+        (
+            lambda: omega.Config(d_in=4, d_out=3, convention={"reference": "chunk_start"}),
+            "span: missing, reference chunk_start needs one",
+        ),
         (lambda: omega.Config(d_in=0, d_out=3), "greater than or equal to 1"),
-        (lambda: omega.Config(d_in=4, d_out=3, convention="nonsense"), "preset 'nonsense' does not exist"),
-        (lambda: delta.Config(d_in=4, d_out=3, convention={"newton_schulz": {}}), "newton_schulz is not part of delta"),
+        (
+            lambda: omega.Config(d_in=4, d_out=3, convention="nonsense"),
+            "preset 'nonsense' does not exist",
+        ),
+        (
+            lambda: delta.Config(d_in=4, d_out=3, convention={"newton_schulz": {}}),
+            "newton_schulz is not part of delta",
+        ),
         (lambda: titans_lmm.Config(d_in=4, d_out=3, window=2), "Extra inputs are not permitted"),
         (lambda: projection.init(omega.Config(d_in=4, d_out=3), seed=0), "d_model is needed"),
         (
             lambda: omega.Config(
-                d_in=4, d_out=3, convention={"order": "momentum_then_window", "newton_schulz": {"argument": "written_back"}}
+                d_in=4,
+                d_out=3,
+                convention={
+                    "order": "momentum_then_window",
+                    "newton_schulz": {"argument": "written_back"},
+                },
             ),
             "written_back is not defined for order momentum_then_window",
         ),
         (
-            lambda: sequence.Tokens(k=np.ones((2, 4)), v=np.ones((2, 3)), q=np.ones((2, 4)), retain=np.full(2, 1.5)),
+            lambda: sequence.Tokens(
+                k=np.ones((2, 4)), v=np.ones((2, 3)), q=np.ones((2, 4)), retain=np.full(2, 1.5)
+            ),
             "retain: entries must be at most 1, found 1.5",
         ),
-        (lambda: sequence.Tokens(k=np.ones((2, 4)), v=np.ones((3, 3)), q=np.ones((2, 4))), "v: shape (3, 3) makes T 3, but k makes it 2"),
         (
-            lambda: sequence.Tokens(k=np.ones((2, 4)), v=np.ones((2, 3)), q=np.ones((2, 4)), active=np.ones(2)),
+            lambda: sequence.Tokens(k=np.ones((2, 4)), v=np.ones((3, 3)), q=np.ones((2, 4))),
+            "v: shape (3, 3) makes T 3, but k makes it 2",
+        ),
+        (
+            lambda: sequence.Tokens(
+                k=np.ones((2, 4)), v=np.ones((2, 3)), q=np.ones((2, 4)), active=np.ones(2)
+            ),
             "active: float64 of shape (2,), expected bool of shape (2,)",
         ),
-        (lambda: omega.start(omega.Config(d_in=4, d_out=3), M=np.full((3, 4), np.nan)), "M: every entry must be finite"),
+        (
+            lambda: omega.start(omega.Config(d_in=4, d_out=3), M=np.full((3, 4), np.nan)),
+            "M: every entry must be finite",
+        ),
         (lambda: omega.start(omega.Config(d_in=4, d_out=3), M=np.ones((4, 3))), "M: shape (4, 3)"),
         (lambda: delta.start(delta.Config(d_in=4, d_out=3), M=np.ones((4, 3))), "M: shape (4, 3)"),
     ],

@@ -20,11 +20,23 @@ from tests.truth import literal
 
 Array = np.ndarray[Any, Any]
 
-#: Levels that differ in everything a level may choose: rule, convention, size of keys, window, feature map.
+#: Levels that differ in everything a level may choose: rule, convention, size of keys, window,
+#: feature map.
 MIXED: tuple[dict[str, Any], ...] = (
     {"rule": "titans_lmm", "period": 1, "d_in": 4},
-    {"rule": "delta", "period": 2, "d_in": 3, "convention": {"decay": "before_error", "read": "before"}},
-    {"rule": "omega", "period": 3, "d_in": 2, "window": 4, "feature_map": {"kind": "polynomial", "degree": 2}},
+    {
+        "rule": "delta",
+        "period": 2,
+        "d_in": 3,
+        "convention": {"decay": "before_error", "read": "before"},
+    },
+    {
+        "rule": "omega",
+        "period": 3,
+        "d_in": 2,
+        "window": 4,
+        "feature_map": {"kind": "polynomial", "degree": 2},
+    },
     {"rule": "hebbian", "period": 5, "d_in": 4},
     {
         "rule": "omega",
@@ -46,24 +58,48 @@ COUNTING: tuple[dict[str, Any], ...] = (
         "span": 4,
         "convention": {"reference": "chunk_start", "window_at_boundary": "carry"},
     },
-    {"rule": "titans_lmm", "period": 1, "d_in": 4, "span": 5, "convention": {"read": "chunk_start"}},
-    {"rule": "omega", "period": 2, "d_in": 2, "window": 4, "convention": {"order": "momentum_then_window", "newton_schulz": "none"}},
+    {
+        "rule": "titans_lmm",
+        "period": 1,
+        "d_in": 4,
+        "span": 5,
+        "convention": {"read": "chunk_start"},
+    },
+    {
+        "rule": "omega",
+        "period": 2,
+        "d_in": 2,
+        "window": 4,
+        "convention": {"order": "momentum_then_window", "newton_schulz": "none"},
+    },
     {"rule": "delta", "period": 4, "d_in": 3, "convention": {"reference": "call_start"}},
 )
 
 
-def level(spec: Mapping[str, Any], *, d_model: int = 5, d_out: int = 3, heads: int = 2, **settings: Any) -> Level:
+def level(
+    spec: Mapping[str, Any], *, d_model: int = 5, d_out: int = 3, heads: int = 2, **settings: Any
+) -> Level:
     """A level from its description in a case."""
     own = {key: value for key, value in spec.items() if key not in ("rule", "period")}
     config = RULES[spec["rule"]].Config(d_model=d_model, d_out=d_out, heads=heads, **own)
     return Level(config=config, period=spec["period"], **settings)
 
 
-def block(specs: Sequence[Mapping[str, Any]], *, combine: Any = "softmax", first_step: int = 0, **sizes: int) -> cms.Config:
-    return cms.Config(levels=tuple(level(each, **sizes) for each in specs), combine=combine, first_step=first_step)
+def block(
+    specs: Sequence[Mapping[str, Any]],
+    *,
+    combine: Any = "softmax",
+    first_step: int = 0,
+    **sizes: int,
+) -> cms.Config:
+    return cms.Config(
+        levels=tuple(level(each, **sizes) for each in specs), combine=combine, first_step=first_step
+    )
 
 
-def drawn(config: cms.Config, *, seed: int = 0, tokens: int = 12, batch: int = 2) -> tuple[cms.Params, Array, cms.Context]:
+def drawn(
+    config: cms.Config, *, seed: int = 0, tokens: int = 12, batch: int = 2
+) -> tuple[cms.Params, Array, cms.Context]:
     """Drawn parameters, tokens and context of a block.
 
     Gates are away from their start, memories neither zero nor symmetric.
@@ -74,16 +110,30 @@ def drawn(config: cms.Config, *, seed: int = 0, tokens: int = 12, batch: int = 2
         gates = {
             name: None
             if gate is None
-            else type(gate)(W=draw.standard_normal(gate.W.shape) / 2, b=gate.b / 2 + draw.standard_normal(gate.b.shape))
+            else type(gate)(
+                W=draw.standard_normal(gate.W.shape) / 2,
+                b=gate.b / 2 + draw.standard_normal(gate.b.shape),
+            )
             for name, gate in params.gates.__dict__.items()
         }
-        window = {key: value + 0.3 * draw.standard_normal(value.shape) for key, value in getattr(params, "window", {}).items()}
-        levels.append(params.replaced(gates=type(params.gates)(**gates), **({"window": window} if window else {})))
+        window = {
+            key: value + 0.3 * draw.standard_normal(value.shape)
+            for key, value in getattr(params, "window", {}).items()
+        }
+        levels.append(
+            params.replaced(
+                gates=type(params.gates)(**gates), **({"window": window} if window else {})
+            )
+        )
     params = cms.Params(levels=tuple(levels), logits=draw.standard_normal(len(levels)))
     x = draw.standard_normal((batch, tokens, config.levels[0].config.d_model)) / 2
     plain = cms.start(config, batch)
     memories = [
-        {name: 0.3 * draw.standard_normal(getattr(state, name).shape) for name in ("M", "S") if getattr(state, name, None) is not None}
+        {
+            name: 0.3 * draw.standard_normal(getattr(state, name).shape)
+            for name in ("M", "S")
+            if getattr(state, name, None) is not None
+        }
         for state in plain.states
     ]
     return params, x, cms.start(config, batch, initial=memories)
@@ -100,12 +150,17 @@ def tensors_of(params: Any) -> dict[str, Array]:
 
 
 def countdown(periods: Sequence[int], first: int, tokens: int) -> Array:
-    """Whether each level writes at each token: every level counts down to its next write, without a division."""
+    """Whether each level writes at each token: every level counts down to its next write, without a
+    division.
+    """
     waiting = [0 if first == 0 else period - first for period in periods]
     active = []
     for _ in range(tokens):
         active.append([remaining == 0 for remaining in waiting])
-        waiting = [period - 1 if remaining == 0 else remaining - 1 for remaining, period in zip(waiting, periods, strict=True)]
+        waiting = [
+            period - 1 if remaining == 0 else remaining - 1
+            for remaining, period in zip(waiting, periods, strict=True)
+        ]
     return np.array(active)
 
 
@@ -124,8 +179,17 @@ def in_loops(
     active = countdown([spec["period"] for spec in specs], first, T)
     results = []
     for i, spec in enumerate(specs):
-        header = {"schema": 1, "level": "token", **{key: value for key, value in spec.items() if key not in ("period", "d_in")}}
-        tensors = {**tensors_of(params.levels[i]), "in/x": x, "in/active": active[:, i], "in/M0": context.origins[i].M}
+        header = {
+            "schema": 1,
+            "level": "token",
+            **{key: value for key, value in spec.items() if key not in ("period", "d_in")},
+        }
+        tensors = {
+            **tensors_of(params.levels[i]),
+            "in/x": x,
+            "in/active": active[:, i],
+            "in/M0": context.origins[i].M,
+        }
         if hasattr(context.origins[i], "S"):
             tensors["in/S0"] = context.origins[i].S
         if reset is not None:

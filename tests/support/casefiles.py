@@ -16,7 +16,14 @@ from atlas_ref.oracle.cases.new import Request, new
 
 PEERS = Path(__file__).parents[1] / "data" / "peers"
 
-NAMES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "bool": "BOOL", "uint8": "U8"}
+NAMES = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "bool": "BOOL",
+    "uint8": "U8",
+}
 NAMES |= {"int64": "I64", "int32": "I32", "int8": "I8", "complex64": "C64"}
 
 #: Keep, change or drop: a value that stands for no value.
@@ -24,14 +31,31 @@ GONE = object()
 
 
 def raw(path: Path, tensors: Mapping[str, Any], metadata: Any) -> Path:
-    """Write a safetensors file. A tensor is an array, or (dtype name, shape, bytes); metadata goes in as it is."""
+    """Write a safetensors file. A tensor is an array, or (dtype name, shape, bytes); metadata goes
+    in as it is.
+    """
     entries: list[tuple[str, Any]] = [] if metadata is GONE else [("__metadata__", metadata)]
     body = b""
     for name, tensor in tensors.items():
-        kind, shape, data = tensor if isinstance(tensor, tuple) else (NAMES[tensor.dtype.name], tensor.shape, tensor.tobytes())
-        entries.append((name, {"dtype": kind, "shape": list(shape), "data_offsets": [len(body), len(body) + len(data)]}))
+        kind, shape, data = (
+            tensor
+            if isinstance(tensor, tuple)
+            else (NAMES[tensor.dtype.name], tensor.shape, tensor.tobytes())
+        )
+        entries.append(
+            (
+                name,
+                {
+                    "dtype": kind,
+                    "shape": list(shape),
+                    "data_offsets": [len(body), len(body) + len(data)],
+                },
+            )
+        )
         body += data
-    head = ("{" + ",".join(f"{json.dumps(name)}:{json.dumps(entry)}" for name, entry in entries) + "}").encode()
+    head = (
+        "{" + ",".join(f"{json.dumps(name)}:{json.dumps(entry)}" for name, entry in entries) + "}"
+    ).encode()
     path.write_bytes(struct.pack("<Q", len(head)) + head + body)
     return path
 

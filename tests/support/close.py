@@ -8,7 +8,9 @@ import numpy as np
 
 
 class Tolerance(NamedTuple):
-    """A relative bound on ||got - want|| / ||want|| (absolute where want is 0); None for the same bits."""
+    """A relative bound on ||got - want|| / ||want|| (absolute where want is 0); None for the same
+    bits.
+    """
 
     name: str
     bound: float | None
@@ -20,7 +22,9 @@ FINITE_DIFFERENCE = Tolerance("FINITE_DIFFERENCE", 1e-6)
 
 
 class Elsewhere:
-    """Whether the tests compute on another backend, whose products may sum in another order (BACKEND-11)."""
+    """Whether the tests compute on another backend, whose products may sum in another order
+    (BACKEND-11).
+    """
 
     yes = False
 
@@ -30,11 +34,15 @@ def reordered(length: int, *, dtype: Any = np.float64, amplification: float = 1.
 
     A few units in the last place per term, times the amplification by the rule.
     """
-    return Tolerance(f"REORDERED({length})", 8 * float(np.finfo(dtype).eps) * length * amplification)
+    return Tolerance(
+        f"REORDERED({length})", 8 * float(np.finfo(dtype).eps) * length * amplification
+    )
 
 
 def relative_error(got: Any, want: Any) -> float:
-    """||got - want|| / ||want||, or ||got|| where want is 0; scaled first, so that squares neither overflow nor vanish."""
+    """||got - want|| / ||want||, or ||got|| where want is 0; scaled first, so that squares neither
+    overflow nor vanish.
+    """
     got, want = np.asarray(got), np.asarray(want)
     top = float(np.max(np.abs(want), initial=0.0))
     if top == 0.0 or not np.isfinite(top):
@@ -55,10 +63,15 @@ def assert_close(name: str, got: Any, want: Any, tolerance: Tolerance) -> None:
         same = bool(relative_error(got, want) <= tolerance.bound)
     if not same:
         gap = np.abs(got - want)
-        worst = np.unravel_index(int(np.argmax(np.where(np.isnan(gap), np.inf, gap))), gap.shape) if gap.size else ()
+        worst = (
+            np.unravel_index(int(np.argmax(np.where(np.isnan(gap), np.inf, gap))), gap.shape)
+            if gap.size
+            else ()
+        )
         place = tuple(int(i) for i in worst)
         raise AssertionError(
-            f"{name}: not within {tolerance.name} {tolerance.bound}: worst at {place}: got {got[worst]!r}, want {want[worst]!r}, "
+            f"{name}: not within {tolerance.name} {tolerance.bound}: worst at {place}: got "
+            f"{got[worst]!r}, want {want[worst]!r}, "
             f"absolute {gap[worst]:.3e}, relative (norms) {relative_error(got, want):.3e}"
         )
 

@@ -13,15 +13,24 @@ _matmul = np.matmul
 
 
 class Counted(np.ndarray):
-    """An array that adds the multiply-adds of matrix products and outer products to a counter; scalings are free."""
+    """An array that adds the multiply-adds of matrix products and outer products to a counter;
+    scalings are free.
+    """
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **settings: Any) -> Any:
         plain = [np.asarray(x) for x in inputs]
-        settings = {key: tuple(np.asarray(x) for x in value) if key == "out" else value for key, value in settings.items()}
+        settings = {
+            key: tuple(np.asarray(x) for x in value) if key == "out" else value
+            for key, value in settings.items()
+        }
         value = getattr(ufunc, method)(*plain, **settings)
         if ufunc is _matmul:
             _count[0] += int(np.size(value)) * plain[0].shape[-1]
-        elif ufunc is np.multiply and all(x.size < np.size(value) for x in plain) and min(x.size for x in plain) > 1:
+        elif (
+            ufunc is np.multiply
+            and all(x.size < np.size(value) for x in plain)
+            and min(x.size for x in plain) > 1
+        ):
             _count[0] += int(np.size(value))  # both grew: an outer product
         return value.view(Counted) if isinstance(value, np.ndarray) else value
 
@@ -30,7 +39,12 @@ def counted(x: Any) -> Any:
     """The same array, or a state with the same arrays, with a counter."""
     if isinstance(x, np.ndarray):
         return x.view(Counted)
-    return type(x).trusted(**{name: value.view(Counted) if isinstance(value, np.ndarray) else value for name, value in x.__dict__.items()})
+    return type(x).trusted(
+        **{
+            name: value.view(Counted) if isinstance(value, np.ndarray) else value
+            for name, value in x.__dict__.items()
+        }
+    )
 
 
 def multiply_adds(work: Callable[[], Any]) -> int:

@@ -1,4 +1,6 @@
-"""The part of CuPy in `benchmarks.gpu.devices`, on NumPy: clocks and memory with scripted counts."""
+"""The part of CuPy in `benchmarks.gpu.devices`, on NumPy: clocks and memory with scripted
+counts.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,11 @@ def module(gpus: int = 1) -> Any:
     runtime = types.SimpleNamespace(
         getDeviceCount=lambda: gpus,
         memGetInfo=lambda: (7, 9),
-        getDeviceProperties=lambda _: {"name": b"A GPU", "totalGlobalMem": 141e9, "multiProcessorCount": 132},
+        getDeviceProperties=lambda _: {
+            "name": b"A GPU",
+            "totalGlobalMem": 141e9,
+            "multiProcessorCount": 132,
+        },
         driverGetVersion=lambda: 13000,
         runtimeGetVersion=lambda: 13000,
     )

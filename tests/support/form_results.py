@@ -1,4 +1,6 @@
-"""Results and gradients of a case in any form, and cases whose gates are exactly 0, 1 or nearly nothing."""
+"""Results and gradients of a case in any form, and cases whose gates are exactly 0, 1 or nearly
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,24 @@ from tests.support.strategies import header_of
 from tests.truth import literal
 
 #: What a gate is replaced by: nothing passes, everything passes, a product of two underflows.
-EDGES = {"in/retain": (0.0, 1.0, 1e-300), "in/momentum": (0.0, 1.0, 1e-300), "in/step_size": (0.0, 1e-300), "in/step_size_memory": (0.0,)}
+EDGES = {
+    "in/retain": (0.0, 1.0, 1e-300),
+    "in/momentum": (0.0, 1.0, 1e-300),
+    "in/step_size": (0.0, 1e-300),
+    "in/step_size_memory": (0.0,),
+}
 
 
 def tolerance(case: Case) -> Tolerance:
-    """ANALYTIC, or under Newton-Schulz its amplification of a rounding error, as in tests/rules/test_literal.py."""
+    """ANALYTIC, or under Newton-Schulz its amplification of a rounding error, as in
+    tests/rules/test_literal.py.
+    """
     return reordered(1, amplification=1e7) if case.convention.has_newton_schulz else ANALYTIC
 
 
-def results(case: Case, form: str, chunk: int | None = None, inputs: Mapping[str, Any] | None = None) -> tuple[dict[str, Any], int | None]:
+def results(
+    case: Case, form: str, chunk: int | None = None, inputs: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any], int | None]:
     """The results `out/...` of a case in a form, and the position in the span after it."""
     return evaluate.results(case.inputs if inputs is None else inputs, case, form=form, chunk=chunk)
 
@@ -38,11 +49,19 @@ def call_of(case: Case, inputs: Mapping[str, Any]) -> tuple[Any, Any, Any]:
 
 
 def gradients(case: Case, form: str, chunk: int | None = None) -> dict[str, Any]:
-    """Gradients of <out, bar> by every floating input, with a random cotangent of every result, states included."""
+    """Gradients of <out, bar> by every floating input, with a random cotangent of every result,
+    states included.
+    """
     chosen = {name: case.inputs[name] for name in differentiable(case)}
-    outputs, pullback = vjp(lambda moved: results(case, form, chunk, {**case.inputs, **moved})[0], chosen)
+    outputs, pullback = vjp(
+        lambda moved: results(case, form, chunk, {**case.inputs, **moved})[0], chosen
+    )
     draw = np.random.default_rng(1)
-    return dict(pullback({name: draw.standard_normal(np.shape(value)) for name, value in sorted(outputs.items())})[0])
+    return dict(
+        pullback(
+            {name: draw.standard_normal(np.shape(value)) for name, value in sorted(outputs.items())}
+        )[0]
+    )
 
 
 def with_edges(case: Case, seed: int) -> Case:
@@ -57,7 +76,9 @@ def with_edges(case: Case, seed: int) -> Case:
 
 
 def assert_equal_the_loops(case: Case, form: str, chunk: int | None = None) -> None:
-    """Assert that every result of the form, states and phase included, is that of loops and sequential form."""
+    """Assert that every result of the form, states and phase included, is that of loops and
+    sequential form.
+    """
     want = literal.evaluate(header_of(case), case.inputs)
     phase = want.pop("phase", None)
     got, position = results(case, form, chunk)
@@ -67,7 +88,9 @@ def assert_equal_the_loops(case: Case, form: str, chunk: int | None = None) -> N
     assert phase is None or position == phase
     for name, value in want.items():
         assert_close(f"{name} against the loops", got[name], value, tolerance(case))
-        assert_close(f"{name} against the sequential form", got[name], sequential[name], tolerance(case))
+        assert_close(
+            f"{name} against the sequential form", got[name], sequential[name], tolerance(case)
+        )
 
 
 def assert_gradients_equal_the_sequential(case: Case, form: str, chunk: int | None = None) -> None:
@@ -82,4 +105,7 @@ def assert_gradients_equal_the_sequential(case: Case, form: str, chunk: int | No
     assert bound is not None
     for name, value in want.items():
         gap = float(np.linalg.norm(got[name] - value))
-        assert gap <= bound * largest, f"{name}: {gap:.2e} apart, {float(np.linalg.norm(value)):.2e} large, largest {largest:.2e}"
+        assert gap <= bound * largest, (
+            f"{name}: {gap:.2e} apart, {float(np.linalg.norm(value)):.2e} large, largest "
+            f"{largest:.2e}"
+        )

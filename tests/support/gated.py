@@ -26,7 +26,11 @@ def uniform(*shape: int, seed: int = 0) -> Any:
 
 def tensors(rule: str, **changes: Any) -> dict[str, Any]:
     """Keys, values, queries and the gates of the rule; None removes one."""
-    inputs: dict[str, Any] = {"k": 0.5 * gaussian(T, D_IN), "v": gaussian(T, D_OUT, seed=1), "q": gaussian(T, D_IN, seed=2)}
+    inputs: dict[str, Any] = {
+        "k": 0.5 * gaussian(T, D_IN),
+        "v": gaussian(T, D_OUT, seed=1),
+        "q": gaussian(T, D_IN, seed=2),
+    }
     inputs["retain"] = uniform(T, seed=3)
     if rule in ("omega", "titans_lmm"):
         inputs["momentum"] = uniform(T, seed=4)
@@ -38,24 +42,35 @@ def tensors(rule: str, **changes: Any) -> dict[str, Any]:
 
 def case(rule: str, convention: dict[str, Any] | None = None, **changes: Any) -> Any:
     plain = {"newton_schulz": "none"} if rule == "omega" else {}
-    return atlas_ref.make({"schema": 1, "rule": rule, "convention": {**plain, **(convention or {})}}, tensors(rule, **changes))
+    return atlas_ref.make(
+        {"schema": 1, "rule": rule, "convention": {**plain, **(convention or {})}},
+        tensors(rule, **changes),
+    )
 
 
-def evaluated(rule: str, convention: dict[str, Any] | None = None, *, grad: bool = False, **changes: Any) -> dict[str, Any]:
+def evaluated(
+    rule: str, convention: dict[str, Any] | None = None, *, grad: bool = False, **changes: Any
+) -> dict[str, Any]:
     return atlas_ref.evaluate(case(rule, convention, **changes), grad=grad).tensors
 
 
-def refused(message: str, rule: str, convention: dict[str, Any] | None = None, **changes: Any) -> None:
+def refused(
+    message: str, rule: str, convention: dict[str, Any] | None = None, **changes: Any
+) -> None:
     with pytest.raises(atlas_ref.CaseError, match=message):
         case(rule, convention, **changes)
 
 
 def parameters(rule: str, rows: int = 1) -> dict[str, Any]:
     names = {"W_K": (H, D_IN, D_MODEL), "W_V": (H, D_OUT, D_MODEL), "W_Q": (H, D_IN, D_MODEL)}
-    gates = {"hebbian": ("retain",), "delta": ("retain", "step_size")}.get(rule, ("retain", "momentum", "step_size"))
+    gates = {"hebbian": ("retain",), "delta": ("retain", "step_size")}.get(
+        rule, ("retain", "momentum", "step_size")
+    )
     for name in gates:
         names |= {f"W_{name}": (H, rows, D_IN + D_OUT), f"b_{name}": (H, rows)}
-    return {name: 0.4 * gaussian(*shape, seed=20 + i) for i, (name, shape) in enumerate(names.items())}
+    return {
+        name: 0.4 * gaussian(*shape, seed=20 + i) for i, (name, shape) in enumerate(names.items())
+    }
 
 
 def token_level(
@@ -67,11 +82,23 @@ def token_level(
     grad: bool = False,
     **more: Any,
 ) -> dict[str, Any]:
-    weights = {name: value for name, value in (parameters(rule, rows) | (param or {})).items() if value is not None}
-    inputs = {"in/x": gaussian(B, T, D_MODEL), **{f"in/param/{name}": value for name, value in weights.items()}}
+    weights = {
+        name: value
+        for name, value in (parameters(rule, rows) | (param or {})).items()
+        if value is not None
+    }
+    inputs = {
+        "in/x": gaussian(B, T, D_MODEL),
+        **{f"in/param/{name}": value for name, value in weights.items()},
+    }
     inputs |= {f"in/{name}": value for name, value in more.items() if name != "feature_map"}
     plain = {"newton_schulz": "none"} if rule == "omega" else {}
-    header = {"schema": 1, "rule": rule, "level": "token", "convention": {**plain, **(convention or {})}}
+    header = {
+        "schema": 1,
+        "rule": rule,
+        "level": "token",
+        "convention": {**plain, **(convention or {})},
+    }
     header |= {"feature_map": more["feature_map"]} if "feature_map" in more else {}
     return atlas_ref.evaluate(atlas_ref.make(header, inputs), grad=grad).tensors
 
@@ -79,7 +106,9 @@ def token_level(
 def one_gate(name: str, bias: Any, weights: Any = 0.0) -> GateSet:
     """A gate of one head that reads a key and a value of length 1, its weights all equal."""
     n = len(bias)
-    return GateSet(**{name: GateParams(W=np.full((1, n, 2), float(weights)), b=np.asarray(bias, float)[None])})
+    return GateSet(
+        **{name: GateParams(W=np.full((1, n, 2), float(weights)), b=np.asarray(bias, float)[None])}
+    )
 
 
 def central(function: Callable[[Any], float], x: Any) -> Any:

@@ -1,6 +1,7 @@
 """Golden files: output of a command as text, so that a change of words shows in a diff.
 
-`ATLAS_REF_GOLDEN=write python -m pytest tests/oracle` writes the files anew; read the diff before you keep it.
+`ATLAS_REF_GOLDEN=write python -m pytest tests/oracle` writes the files anew; read the diff before
+you keep it.
 """
 
 from __future__ import annotations
@@ -30,5 +31,9 @@ def assert_golden(name: str, text: str, *, folder: Path = GOLDEN) -> None:
     assert file.exists(), f"{file.name}: no such golden file; {WRITE}=write makes it"
     want = file.read_text(encoding="utf-8")
     if text != want:
-        diff = difflib.unified_diff(want.splitlines(), text.splitlines(), f"golden/{name}", "found", lineterm="")
-        raise AssertionError("\n".join([f"{name} reads differently ({WRITE}=write keeps the new words):", *diff]))
+        diff = difflib.unified_diff(
+            want.splitlines(), text.splitlines(), f"golden/{name}", "found", lineterm=""
+        )
+        raise AssertionError(
+            "\n".join([f"{name} reads differently ({WRITE}=write keeps the new words):", *diff])
+        )

@@ -23,7 +23,10 @@ def made(rule: str, **request: Any) -> Case:
 
 
 def without(case: Case, *names: str) -> Case:
-    return atlas_ref.make(case.header.plain(), {name: value for name, value in case.inputs.items() if name not in names})
+    return atlas_ref.make(
+        case.header.plain(),
+        {name: value for name, value in case.inputs.items() if name not in names},
+    )
 
 
 def results(case: Case, changes: Any, *names: str, dtype: Any = np.float32) -> dict[str, Any]:
@@ -36,7 +39,12 @@ def results(case: Case, changes: Any, *names: str, dtype: Any = np.float32) -> d
 def same_point(case: Case, one: Any, other: Any) -> bool:
     """Whether two conventions are one function of a case."""
     of = lattice.facts(case)
-    points = [lattice.folded(of, lattice.point(resolve(each, rule=case.header.rule, level=case.header.level))) for each in (one, other)]
+    points = [
+        lattice.folded(
+            of, lattice.point(resolve(each, rule=case.header.rule, level=case.header.level))
+        )
+        for each in (one, other)
+    ]
     return points[0] == points[1]
 
 

@@ -1,4 +1,6 @@
-"""Implementations of the Delta rule that a user might hand over: right, wrong, and badly behaved."""
+"""Implementations of the Delta rule that a user might hand over: right, wrong, and badly
+behaved.
+"""
 
 from __future__ import annotations
 
@@ -32,18 +34,28 @@ def block(case: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Any]:
     weights = np.exp(inputs["logits"]) / np.exp(inputs["logits"]).sum()
     answer: dict[str, Any] = {"y": 0.0}
     for level, (own, period) in enumerate(zip(case["levels"], periods, strict=True)):
-        tensors = {f"in/{name.removeprefix(f'level{level}/')}": x for name, x in inputs.items() if name.startswith(f"level{level}/")}
+        tensors = {
+            f"in/{name.removeprefix(f'level{level}/')}": x
+            for name, x in inputs.items()
+            if name.startswith(f"level{level}/")
+        }
         active = (first + np.arange(inputs["x"].shape[1])) % period == 0
-        results = literal.evaluate({"level": "token", **own}, {**tensors, "in/x": inputs["x"], "in/active": active})
+        results = literal.evaluate(
+            {"level": "token", **own}, {**tensors, "in/x": inputs["x"], "in/active": active}
+        )
         answer["y"] = answer["y"] + weights[level] * results["out/y"]
         answer[f"level{level}/M"] = results["out/M"]
     return answer
 
 
-def _delta(case: dict[str, Any], inputs: dict[str, Any], *, forget_from: int | None = None) -> dict[str, Any]:
+def _delta(
+    case: dict[str, Any], inputs: dict[str, Any], *, forget_from: int | None = None
+) -> dict[str, Any]:
     if case["rule"] != "delta":
         raise NotImplementedError(f"no {case['rule']} here")
-    k, v, q, retain, step = (np.asarray(inputs[name], np.float64) for name in ("k", "v", "q", "retain", "step_size"))
+    k, v, q, retain, step = (
+        np.asarray(inputs[name], np.float64) for name in ("k", "v", "q", "retain", "step_size")
+    )
     M, y = np.array(inputs["M0"], np.float64), np.zeros_like(v)
     for t in range(k.shape[-2]):
         r = retain[..., t, None, None]

@@ -1,7 +1,8 @@
 """Code blocks of Markdown pages, run as they stand in one folder, in order.
 
-A Python block with a title is a file to write; without one it runs. Of a console block, lines that begin with "$ " run,
-`exit code N` says how the last one ends (0 where nothing is said), and every other line is words of what it prints.
+A Python block with a title is a file to write; without one it runs. Of a console block, lines that
+begin with "$ " run, `exit code N` says how the last one ends (0 where nothing is said), and every
+other line is words of what it prints.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 BLOCK = re.compile(
-    r"^(?P<indent> *)```(?P<kind>\w+)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<text>.*?)^(?P=indent)```", re.MULTILINE | re.DOTALL
+    r"^(?P<indent> *)```(?P<kind>\w+)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<text>.*?)^(?P=indent)```",
+    re.MULTILINE | re.DOTALL,
 )
 EXIT = re.compile(r"exit code (\d)")
 
@@ -32,11 +34,16 @@ class Block(NamedTuple):
 
 def blocks(path: Path) -> list[Block]:
     """The fenced blocks of a page."""
-    return [Block(each["kind"], each["title"] or "", textwrap.dedent(each["text"])) for each in BLOCK.finditer(path.read_text())]
+    return [
+        Block(each["kind"], each["title"] or "", textwrap.dedent(each["text"]))
+        for each in BLOCK.finditer(path.read_text())
+    ]
 
 
 def run(block: Block, folder: Path) -> str:
-    """Run a block in the folder and return its output; an assertion reports deviations from the page."""
+    """Run a block in the folder and return its output; an assertion reports deviations from the
+    page.
+    """
     if block.title:
         (folder / block.title).write_text(block.text)
         return ""
@@ -59,7 +66,11 @@ def _console(text: str, folder: Path) -> str:
         want = next((int(ending[1]) for each in said if (ending := EXIT.fullmatch(each))), 0)
         assert code == want, f"$ {line}\nexit code {code}, the page says {want}\n{out}"
         plain = " ".join(out.split())
-        missing = [each for each in said if not EXIT.fullmatch(each) and " ".join(each.split()) not in plain]
+        missing = [
+            each
+            for each in said
+            if not EXIT.fullmatch(each) and " ".join(each.split()) not in plain
+        ]
         assert not missing, f"$ {line}\nthe page says {missing}, but it prints\n{out}"
         printed += out
     return printed

@@ -21,7 +21,9 @@ class Bad(NamedTuple):
 
 def case_of(bad, folder):
     header, tensors = some(**bad.base)
-    return written(folder / "bad.safetensors", changed(header, bad.header), changed(tensors, bad.tensors))
+    return written(
+        folder / "bad.safetensors", changed(header, bad.header), changed(tensors, bad.tensors)
+    )
 
 
 def refused_everywhere(file, message, cli, folder):
@@ -31,7 +33,12 @@ def refused_everywhere(file, message, cli, folder):
     line = str(refusal.value)
     assert line.startswith(f"{file}: {message}")
     out = folder / "out.safetensors"
-    for arguments in (("show", file), ("eval", file, "-o", out), ("eval", file, "-o", out, "--grad"), ("check", file)):
+    for arguments in (
+        ("show", file),
+        ("eval", file, "-o", out),
+        ("eval", file, "-o", out, "--grad"),
+        ("check", file),
+    ):
         ran = cli(*arguments)
         assert (ran.code, ran.out, ran.err) == (2, "", f"atlas-ref: {line}\n")
         assert [each.name for each in folder.iterdir()] == [file.name]

@@ -15,7 +15,9 @@ DRAWN = {"tokens": 6, "d_in": 3, "d_out": 2, "heads": 1, "seed": 7}
 
 
 def write_cases(folder: Path) -> None:
-    """Write cases with results: right, wrong from token 2, not a number, unknown rule, and an odd name."""
+    """Write cases with results: right, wrong from token 2, not a number, unknown rule, and an odd
+    name.
+    """
     header, tensors = some("delta", **DRAWN)
     results = dict(atlas_ref.evaluate(atlas_ref.make(header, tensors), grad=True).tensors)
     late, hole = results["out/y"].copy(), results["out/M"].copy()
@@ -29,7 +31,9 @@ def write_cases(folder: Path) -> None:
         "void <b>&": {"out/y": results["out/y"]},
     }.items():
         written(folder / f"{name}.safetensors", header, tensors | changed)
-    (folder / "reserved.safetensors").write_bytes((PEERS / "mag_qk_projection_11.safetensors").read_bytes())
+    (folder / "reserved.safetensors").write_bytes(
+        (PEERS / "mag_qk_projection_11.safetensors").read_bytes()
+    )
 
 
 def reported(cli: Callable[..., Any], suffix: str, *options: str) -> tuple[Any, str]:

@@ -1,4 +1,6 @@
-"""Hypothesis strategies: whole cases by rule, level, shape, convention, regime and seed - never raw floats."""
+"""Hypothesis strategies: whole cases by rule, level, shape, convention, regime and seed - never raw
+floats.
+"""
 
 from __future__ import annotations
 
@@ -69,28 +71,50 @@ WINDOW_WEIGHTS: list[dict[str, Any]] = [
     {"kind": "product", "of": [{"kind": "softmax"}, {"kind": "ones"}]},
 ]
 
-PRESETS = ["spec", "atlas-paper", "atlas-table1", "atlas-eq40", "atlas-eq57", "titans-paper", "ttl", "atlas-mag", "atlas-rnn"]
+PRESETS = [
+    "spec",
+    "atlas-paper",
+    "atlas-table1",
+    "atlas-eq40",
+    "atlas-eq57",
+    "titans-paper",
+    "ttl",
+    "atlas-mag",
+    "atlas-rnn",
+]
 PRESETS += ["fla-delta", "fla-gated-delta", "fla-momentum-delta", "nl-hecate"]
 
 #: The same examples on every machine; no deadline, since a first call compiles and allocates.
 repeatable = settings(
-    derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[
+        HealthCheck.too_slow,
+        HealthCheck.filter_too_much,
+        HealthCheck.data_too_large,
+    ],
 )
 
 
 def conventions(rule: str, *, newton_schulz: bool = True) -> st.SearchStrategy[dict[str, Any]]:
     """Any preset with any axes changed; about a third of the axes move at once."""
-    axes = st.fixed_dictionaries({}, optional={axis: st.sampled_from(values) for axis, values in AXES.items()})
+    axes = st.fixed_dictionaries(
+        {}, optional={axis: st.sampled_from(values) for axis, values in AXES.items()}
+    )
     preset = st.fixed_dictionaries({}, optional={"preset": st.sampled_from(PRESETS)})
     if rule != "omega":
         return st.builds(lambda p, a: p | a, preset, axes)
-    settings_ = st.fixed_dictionaries({}, optional={key: st.sampled_from(values) for key, values in NEWTON_SCHULZ.items()})
+    settings_ = st.fixed_dictionaries(
+        {}, optional={key: st.sampled_from(values) for key, values in NEWTON_SCHULZ.items()}
+    )
     chosen = st.one_of(st.just("none"), settings_) if newton_schulz else st.just("none")
     return st.builds(lambda p, a, n: p | a | {"newton_schulz": n}, preset, axes, chosen)
 
 
 @st.composite
-def cases(draw: st.DrawFn, rule: str | None = None, *, newton_schulz: bool = True, **fixed: Any) -> Case:
+def cases(
+    draw: st.DrawFn, rule: str | None = None, *, newton_schulz: bool = True, **fixed: Any
+) -> Case:
     """A valid case; cases that a rule or convention refuses are drawn again."""
     rule = rule or draw(st.sampled_from(["omega", "omega", "titans_lmm", "delta", "hebbian"]))
     level = fixed.pop("level", None) or draw(st.sampled_from(["projected", "token"]))
@@ -129,13 +153,19 @@ NEEDS: dict[str, dict[str, list[Any]]] = {
     "chunkwise": {"reference": ["chunk_start", "call_start", "zero"]},
     "atlas_parallel": {"reference": ["chunk_start", "call_start", "zero"]},
     "exact": {"reference": ["running"], "newton_schulz": ["none"]},
-    "scan": {"reference": ["running"], "newton_schulz": ["none"], "order": ["window_then_momentum"]},
+    "scan": {
+        "reference": ["running"],
+        "newton_schulz": ["none"],
+        "order": ["window_then_momentum"],
+    },
     "kernel": {},
 }
 
 
 @st.composite
-def form_cases(draw: st.DrawFn, form: str, rule: str | None = None, *, newton_schulz: bool = True, **fixed: Any) -> Case:
+def form_cases(
+    draw: st.DrawFn, form: str, rule: str | None = None, *, newton_schulz: bool = True, **fixed: Any
+) -> Case:
     """A case that a form computes, with some gates at exactly 0 and 1."""
     rule = rule or draw(st.sampled_from(["omega", "omega", "titans_lmm", "delta", "hebbian"]))
     convention = draw(conventions(rule, newton_schulz=newton_schulz))
@@ -159,8 +189,15 @@ def with_extreme_gates(case: Case, seed: int) -> Case:
     inputs = dict(case.inputs)
     for name in ("in/retain", "in/momentum", "in/step_size"):
         if name in inputs:
-            extreme = random.integers(0, 1 if name == "in/step_size" else 2, inputs[name].shape, endpoint=name != "in/step_size")
-            inputs[name] = np.where(random.uniform(size=inputs[name].shape) < 0.3, np.clip(extreme, 0, 1), inputs[name])
+            extreme = random.integers(
+                0,
+                1 if name == "in/step_size" else 2,
+                inputs[name].shape,
+                endpoint=name != "in/step_size",
+            )
+            inputs[name] = np.where(
+                random.uniform(size=inputs[name].shape) < 0.3, np.clip(extreme, 0, 1), inputs[name]
+            )
     return make(case.header.plain(), inputs, name=case.name)
 
 

@@ -2,11 +2,12 @@
 
 `python -m pytest -p tests.support.trace_plugin -m clause` writes it.
 
-Writes build/trace/run.json, which `atlas-ref trace-spec` reads. A test function is one context, all its parameters together. A
-function with many parameters runs with a few of them, spread evenly, and a property with few examples: `make test` judges them
-all, here it is asked what they execute. Slow tests whose clauses have a faster test are left out. What a fixture of a module or a
-session executes counts for every test that asks for it, whichever came first. Works under pytest-xdist, where each worker hands its
-part to the one that started it.
+Writes build/trace/run.json, which `atlas-ref trace-spec` reads. A test function is one context, all
+its parameters together. A function with many parameters runs with a few of them, spread evenly, and
+a property with few examples: `make test` judges them all, here it is asked what they execute. Slow
+tests whose clauses have a faster test are left out. What a fixture of a module or a session
+executes counts for every test that asks for it, whichever came first. Works under pytest-xdist,
+where each worker hands its part to the one that started it.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class Recorder:
     def __init__(self, root: Path) -> None:
         self.root = root
         packages = [str(root / package / "*") for package in record.PACKAGES]
-        self.coverage = coverage.Coverage(data_file=None, include=packages, config_file=False, messages=False)
+        self.coverage = coverage.Coverage(
+            data_file=None, include=packages, config_file=False, messages=False
+        )
         self.context = ""
         self.clauses: dict[str, list[str]] = {}
         self.shared: dict[str, set[str]] = defaultdict(set)
@@ -79,7 +82,10 @@ class Recorder:
     def part(self) -> dict[str, Any]:
         """The record in plain types, which travel between processes."""
         lines = self.lines()
-        tests = {name: [ids, name in self.passed, name in self.failed, self.of_test(name, lines)] for name, ids in self.clauses.items()}
+        tests = {
+            name: [ids, name in self.passed, name in self.failed, self.of_test(name, lines)]
+            for name, ids in self.clauses.items()
+        }
         vectors = {
             name.removeprefix("vector:"): {path: record.spans(each) for path, each in files.items()}
             for name, files in lines.items()
@@ -104,7 +110,9 @@ def fewer_examples() -> None:
 def pytest_configure(config: Any) -> None:
     fewer_examples()
     config.trace_parts = []
-    config.trace_sources = record.sources(config.rootpath)  # what is changed while the tests run did not run
+    config.trace_sources = record.sources(
+        config.rootpath
+    )  # what is changed while the tests run did not run
     config.trace_recorder = None
     if hasattr(config, "workerinput") or not getattr(config.option, "numprocesses", None):
         config.trace_recorder = Recorder(config.rootpath)
@@ -144,7 +152,12 @@ def pytest_runtest_protocol(item: Any) -> Any:
         name = _function(item)
         clauses = recorder.clauses.setdefault(name, [])
         clauses += [each for each in _marked(item) if each not in clauses]
-        recorder.shared[name] |= {_context(each) for all_of_name in _fixtures(item) for each in all_of_name if each.scope != "function"}
+        recorder.shared[name] |= {
+            _context(each)
+            for all_of_name in _fixtures(item)
+            for each in all_of_name
+            if each.scope != "function"
+        }
         recorder.enter(name)
     return (yield)
 
@@ -202,7 +215,11 @@ def pytest_sessionfinish(session: Any) -> None:
             return
         config.trace_parts.append(part)
     if config.trace_parts and not config.option.collectonly:
-        out = record.write(config.rootpath, joined(config.trace_parts, planted(config.rootpath)), of=config.trace_sources)
+        out = record.write(
+            config.rootpath,
+            joined(config.trace_parts, planted(config.rootpath)),
+            of=config.trace_sources,
+        )
         config.get_terminal_writer().line(f"recorded {out.relative_to(config.rootpath)}")
 
 
@@ -225,7 +242,9 @@ def evaluate_vectors(recorder: Recorder) -> None:
             recorder.enter(f"vector:{path.relative_to(recorder.root).as_posix()}")
             grad = any(name in case.inputs for name in ("in/y_bar", "in/X_bar", "in/phi_bar"))
             evaluate(case, grad=grad)
-            for form, chunk in dict(reversed(forms(case))).items():  # of each form one chunk, the shorter
+            for form, chunk in dict(
+                reversed(forms(case))
+            ).items():  # of each form one chunk, the shorter
                 evaluate(case, grad=grad, form=form, chunk=chunk)
 
 
@@ -236,7 +255,10 @@ def joined(parts: list[dict[str, Any]], mutants: tuple[Mutant, ...]) -> Record:
     passed, failed = set(), set()
     vectors: dict[str, dict[str, frozenset[int]]] = {}
     for part in parts:
-        vectors |= {name: {path: record.numbers(text) for path, text in each.items()} for name, each in part["vectors"].items()}
+        vectors |= {
+            name: {path: record.numbers(text) for path, text in each.items()}
+            for name, each in part["vectors"].items()
+        }
         for name, (ids, good, bad, files) in part["tests"].items():
             clauses[name] = list(dict.fromkeys([*clauses.get(name, []), *ids]))
             passed |= {name} if good else set()
@@ -244,7 +266,11 @@ def joined(parts: list[dict[str, Any]], mutants: tuple[Mutant, ...]) -> Record:
             for path, text in files.items():
                 lines[name][path] |= record.numbers(text)
     tests = {
-        name: Ran(tuple(ids), name in passed - failed, {path: frozenset(each) for path, each in lines[name].items()})
+        name: Ran(
+            tuple(ids),
+            name in passed - failed,
+            {path: frozenset(each) for path, each in lines[name].items()},
+        )
         for name, ids in clauses.items()
     }
     return Record(tests, vectors, mutants)
@@ -259,7 +285,15 @@ def planted(root: Path) -> tuple[Mutant, ...]:
     mutants = []
     for each in MUTANTS:
         path, line = _changed(root, each.place)
-        mutants.append(Mutant(each.name, each.what, path, line, tuple(dict.fromkeys(test.partition("[")[0] for test in each.tests))))
+        mutants.append(
+            Mutant(
+                each.name,
+                each.what,
+                path,
+                line,
+                tuple(dict.fromkeys(test.partition("[")[0] for test in each.tests)),
+            )
+        )
     return tuple(mutants)
 
 
@@ -273,4 +307,6 @@ def _changed(root: Path, place: str) -> tuple[str, int]:
     target = inspect.unwrap(getattr(target, "function", target)) if target is not None else None
     if not inspect.isfunction(target):
         return file, 0
-    return Path(inspect.getfile(target)).relative_to(root).as_posix(), target.__code__.co_firstlineno
+    return Path(inspect.getfile(target)).relative_to(
+        root
+    ).as_posix(), target.__code__.co_firstlineno

@@ -42,19 +42,34 @@ def positive(*shape: int) -> Array:
     return _draw.uniform(0.5, 2.0, shape) if shape else float(_draw.uniform(0.5, 2.0))
 
 
-def case(op: str, literal: Callable[..., Array], *args: Array, exact: bool = True, **settings: Any) -> OpCase:
+def case(
+    op: str, literal: Callable[..., Array], *args: Array, exact: bool = True, **settings: Any
+) -> OpCase:
     """A case whose op and literal take the same settings."""
-    return OpCase(op, lambda *xs: getattr(ops, op)(*xs, **settings), lambda *xs: literal(*xs, **settings), args, exact)
+    return OpCase(
+        op,
+        lambda *xs: getattr(ops, op)(*xs, **settings),
+        lambda *xs: literal(*xs, **settings),
+        args,
+        exact,
+    )
 
 
 def joined(op: str, literal: Callable[..., Array], *args: Array, axis: int) -> OpCase:
     """A case of an op that takes a sequence of arrays."""
-    return OpCase(op, lambda *xs: getattr(ops, op)(xs, axis=axis), lambda *xs: literal(xs, axis=axis), args)
+    return OpCase(
+        op, lambda *xs: getattr(ops, op)(xs, axis=axis), lambda *xs: literal(xs, axis=axis), args
+    )
 
 
 def with_key(key: Any, *shape: int) -> OpCase:
-    holds_arrays = any(isinstance(part, np.ndarray | np.bool) for part in (key if isinstance(key, tuple) else (key,)))
-    return OpCase("index", lambda x: x[key], lambda x: x[key], (normal(*shape),), holds_arrays=holds_arrays)
+    holds_arrays = any(
+        isinstance(part, np.ndarray | np.bool)
+        for part in (key if isinstance(key, tuple) else (key,))
+    )
+    return OpCase(
+        "index", lambda x: x[key], lambda x: x[key], (normal(*shape),), holds_arrays=holds_arrays
+    )
 
 
 def _triangle(n: int, *lead: int) -> Array:
@@ -88,7 +103,16 @@ def _slide(window: Array, row: Array) -> Array:
 
 
 #: Shapes of two operands: equal, repeated on either side, on both, numbers, and batches.
-PAIRS = [((3, 4), (3, 4)), ((3, 4), (4,)), ((4,), (3, 4)), ((3, 1), (1, 4)), ((), (3, 4)), ((3, 4), ()), ((2, 3, 4), (3, 1)), ((), ())]
+PAIRS = [
+    ((3, 4), (3, 4)),
+    ((3, 4), (4,)),
+    ((4,), (3, 4)),
+    ((3, 1), (1, 4)),
+    ((), (3, 4)),
+    ((3, 4), ()),
+    ((2, 3, 4), (3, 1)),
+    ((), ()),
+]
 TWO_OPERANDS = {
     "add": np.add,
     "subtract": np.subtract,
@@ -151,31 +175,80 @@ KEYS: list[tuple[Any, tuple[int, ...]]] = [
 ]
 
 CASES: list[OpCase] = [
-    *[case(op, f, (positive if op == "power" else normal)(*a), positive(*b)) for op, f in TWO_OPERANDS.items() for a, b in PAIRS],
     *[
-        case(op, f, positive(*shape) if op in ("sqrt", "log", "log1p") else normal(*shape), exact=exact)
+        case(op, f, (positive if op == "power" else normal)(*a), positive(*b))
+        for op, f in TWO_OPERANDS.items()
+        for a, b in PAIRS
+    ],
+    *[
+        case(
+            op,
+            f,
+            positive(*shape) if op in ("sqrt", "log", "log1p") else normal(*shape),
+            exact=exact,
+        )
         for op, (f, exact) in ON_ENTRIES.items()
         for shape in [(3, 4), (), (2, 1, 3)]
     ],
     *[
-        OpCase("power", lambda a, p=p: ops.power(a, p), lambda a, p=p: a**p, (normal(3, 4) if p in (0, 1, 2, 3) else positive(3, 4),))
+        OpCase(
+            "power",
+            lambda a, p=p: ops.power(a, p),
+            lambda a, p=p: a**p,
+            (normal(3, 4) if p in (0, 1, 2, 3) else positive(3, 4),),
+        )
         for p in (0, 1, 2, 3, -1, 0.5, 2.5)
     ],
     OpCase("power", lambda a: a**POWERS, lambda a: a**POWERS, (normal(3, 1),), holds_arrays=True),
     OpCase("power", lambda p: 3.0**p, lambda p: 3.0**p, (normal(2, 3),)),
-    OpCase("where", lambda a, b: ops.where(MASK, a, b), lambda a, b: np.where(MASK, a, b), (normal(3, 4), normal(4)), holds_arrays=True),
-    OpCase("where", lambda a, b: ops.where(True, a, b), lambda a, b: np.where(True, a, b), (normal(), normal(2, 3))),
+    OpCase(
+        "where",
+        lambda a, b: ops.where(MASK, a, b),
+        lambda a, b: np.where(MASK, a, b),
+        (normal(3, 4), normal(4)),
+        holds_arrays=True,
+    ),
+    OpCase(
+        "where",
+        lambda a, b: ops.where(True, a, b),
+        lambda a, b: np.where(True, a, b),
+        (normal(), normal(2, 3)),
+    ),
     *[case(op, f, normal(2, 3, 4), axis=axis) for op, f in SUMS for axis in AXES],
-    *[case(op, f, normal(2, 3, 4), axis=axis, keepdims=True) for op, f in SUMS for axis in (None, 1, (0, -1))],
+    *[
+        case(op, f, normal(2, 3, 4), axis=axis, keepdims=True)
+        for op, f in SUMS
+        for axis in (None, 1, (0, -1))
+    ],
     case("sum", np.sum, normal()),
-    *[case("norm", _norm, normal(2, 3, 4), axis=axis, keepdims=axis == (-2, -1)) for axis in (None, -1, (-2, -1))],
+    *[
+        case("norm", _norm, normal(2, 3, 4), axis=axis, keepdims=axis == (-2, -1))
+        for axis in (None, -1, (-2, -1))
+    ],
     *[case("cumsum", np.cumsum, normal(2, 3, 4), axis=axis) for axis in (0, 1, -1)],
     *[case("softmax", _softmax, normal(2, 3, 4), axis=axis, exact=False) for axis in (0, -1, -2)],
-    *[case("logsumexp", _logsumexp, normal(2, 3, 4), axis=axis, exact=False) for axis in (0, -1, (0, 2))],
+    *[
+        case("logsumexp", _logsumexp, normal(2, 3, 4), axis=axis, exact=False)
+        for axis in (0, -1, (0, 2))
+    ],
     case("logsumexp", _logsumexp, normal(3, 4), axis=-1, keepdims=True, exact=False),
     *[case("matmul", np.matmul, normal(*a), normal(*b)) for a, b in MATRICES],
-    *[case("outer", lambda a, b: a[..., :, None] * b[..., None, :], normal(*a), normal(*b)) for a, b in (((3,), (4,)), ((2, 3), (4,)))],
-    *[case("solve_triangular", _solve, _triangle(4), normal(4, 2), exact=False, lower=i < 2, unit=i % 2 == 1) for i in range(4)],
+    *[
+        case("outer", lambda a, b: a[..., :, None] * b[..., None, :], normal(*a), normal(*b))
+        for a, b in (((3,), (4,)), ((2, 3), (4,)))
+    ],
+    *[
+        case(
+            "solve_triangular",
+            _solve,
+            _triangle(4),
+            normal(4, 2),
+            exact=False,
+            lower=i < 2,
+            unit=i % 2 == 1,
+        )
+        for i in range(4)
+    ],
     case("solve_triangular", _solve, _triangle(3, 2, 1), normal(5, 3, 2), exact=False),
     case("solve_triangular", _solve, _triangle(3), normal(2, 3, 2), exact=False, lower=False),
     case("reshape", np.reshape, normal(2, 6), shape=(3, 4)),
@@ -189,7 +262,12 @@ CASES: list[OpCase] = [
     case("squeeze", np.squeeze, normal(1, 3, 1)),
     case("squeeze", np.squeeze, normal(1, 3, 1), axis=-1),
     *[case("flip", np.flip, normal(2, 3), axis=axis) for axis in (None, 0, -1, (0, 1))],
-    *[case(op, f, normal(*shape), k=k) for op, f in TRIANGLES for k in (0, 1, -1) for shape in ((3, 4), (2, 3, 3))],
+    *[
+        case(op, f, normal(*shape), k=k)
+        for op, f in TRIANGLES
+        for k in (0, 1, -1)
+        for shape in ((3, 4), (2, 3, 3))
+    ],
     case("tril", np.tril, normal(3)),
     case("transpose", lambda x: np.swapaxes(x, -1, -2), normal(2, 3, 4)),
     OpCase("astype", lambda x: ops.astype(x, np.float64), lambda x: x + 0.0, (normal(3),)),
@@ -213,9 +291,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
     A `free_case` holds no NumPy arrays of its own.
     """
-    for name, cases in (("case", CASES), ("free_case", [case for case in CASES if not case.holds_arrays])):
+    for name, cases in (
+        ("case", CASES),
+        ("free_case", [case for case in CASES if not case.holds_arrays]),
+    ):
         if name in metafunc.fixturenames:
-            metafunc.parametrize(name, cases, ids=[f"{case.op}-{i}" for i, case in enumerate(cases)])
+            metafunc.parametrize(
+                name, cases, ids=[f"{case.op}-{i}" for i, case in enumerate(cases)]
+            )
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
 """Ops on arrays of another library, which pass through values and gradients without conversion.
 
-`Device` stands in for CuPy where there is no GPU. Like CuPy's arrays it takes part in NumPy's dispatch, gives arrays
-without axes where NumPy gives scalars, accepts numbers beside it, and refuses NumPy arrays and conversion to them.
+`Device` stands in for CuPy where there is no GPU. Like CuPy's arrays it takes part in NumPy's
+dispatch, gives arrays without axes where NumPy gives scalars, accepts numbers beside it, and
+refuses NumPy arrays and conversion to them.
 """
 
 from __future__ import annotations
@@ -32,7 +33,11 @@ class Device(np.lib.mixins.NDArrayOperatorsMixin):
         raise TypeError("implicit conversion to a NumPy array")
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **settings: Any) -> Any:
-        return onto_device(getattr(ufunc, method)(*onto_host(inputs), **{name: onto_host(value) for name, value in settings.items()}))
+        return onto_device(
+            getattr(ufunc, method)(
+                *onto_host(inputs), **{name: onto_host(value) for name, value in settings.items()}
+            )
+        )
 
     def __array_function__(self, function: Any, _: Any, args: Any, settings: Any) -> Any:
         return onto_device(function(*onto_host(args), **onto_host(settings)))

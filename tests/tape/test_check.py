@@ -37,7 +37,9 @@ def test_the_complex_step_takes_nested_parameters() -> None:
 
 @pytest.mark.clause("TAPE-15")
 def test_central_differences_take_functions_that_are_not_analytic() -> None:
-    got = check.central_difference(lambda p: np.sum(np.abs(p["a"])) + p["s"] ** 3, {"a": X, "s": 2.0})
+    got = check.central_difference(
+        lambda p: np.sum(np.abs(p["a"])) + p["s"] ** 3, {"a": X, "s": 2.0}
+    )
     assert_close("a", got["a"], np.sign(X), FINITE_DIFFERENCE)
     assert_close("s", got["s"], 12.0, FINITE_DIFFERENCE)
 
@@ -45,18 +47,30 @@ def test_central_differences_take_functions_that_are_not_analytic() -> None:
 @pytest.mark.clause("TAPE-15")
 def test_central_differences_confirm_the_complex_step() -> None:
     f = lambda x: ops.sum(ops.tanh(x) * ops.softplus(x))  # noqa: E731
-    assert_close("gradient", check.central_difference(f, X), check.complex_step(f, X), FINITE_DIFFERENCE)
+    assert_close(
+        "gradient", check.central_difference(f, X), check.complex_step(f, X), FINITE_DIFFERENCE
+    )
 
 
 @pytest.mark.clause("TAPE-14")
 @pytest.mark.parametrize(
     "change",
-    [lambda g, d: g * d * (1 + 1e-11), lambda g, d: -g * d, lambda g, d: g, lambda g, d: g * d * np.nan, lambda g, d: g * d + 1e-11],
+    [
+        lambda g, d: g * d * (1 + 1e-11),
+        lambda g, d: -g * d,
+        lambda g, d: g,
+        lambda g, d: g * d * np.nan,
+        lambda g, d: g * d + 1e-11,
+    ],
     ids=["scaled", "sign", "factor", "nan", "shifted"],
 )
 def test_a_wrong_gradient_is_caught(change: Any) -> None:
-    with pytest.raises(AssertionError, match=r"(?s)gradient\['w'\]: relative error .* > 1e-12.got .*want "):
-        check.check_gradient(lambda p: ops.sum(wrong_by(change)(p["w"])) + ops.sum(p["v"]), {"w": X, "v": X})
+    with pytest.raises(
+        AssertionError, match=r"(?s)gradient\['w'\]: relative error .* > 1e-12.got .*want "
+    ):
+        check.check_gradient(
+            lambda p: ops.sum(wrong_by(change)(p["w"])) + ops.sum(p["v"]), {"w": X, "v": X}
+        )
 
 
 @pytest.mark.clause("TAPE-14")

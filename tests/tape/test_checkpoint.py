@@ -1,4 +1,6 @@
-"""The function checkpoint: the same value and derivatives, one entry, less memory, no lost gradient."""
+"""The function checkpoint: the same value and derivatives, one entry, less memory, no lost
+gradient.
+"""
 
 from __future__ import annotations
 
@@ -81,13 +83,28 @@ def test_a_gradient_may_be_taken_inside_a_checkpoint() -> None:
         lambda x: tape.checkpoint(lambda y: ops.sum(y * x))(x),
         lambda x: tape.checkpoint(lambda y: ops.sum(y * x))(np.ones(2)),
         lambda x: tape.checkpoint(lambda y: x)(x),
-        lambda x: tape.checkpoint(lambda y: ops.sum(tape.grad(lambda z: ops.sum(z * x))(y)))(np.ones(2)),
+        lambda x: tape.checkpoint(lambda y: ops.sum(tape.grad(lambda z: ops.sum(z * x))(y)))(
+            np.ones(2)
+        ),
         lambda x: tape.grad(lambda y: tape.checkpoint(lambda z: ops.sum(z * x))(y))(np.ones(2))[0],
         lambda x: tape.grad(lambda y: tape.checkpoint(lambda z: ops.sum(z * y))(x))(np.ones(2))[0],
         lambda x: tape.checkpoint(lambda y: tape.checkpoint(lambda z: ops.sum(z * y))(y))(x),
-        lambda x: ops.sum(tape.checkpoint(lambda y: tape.opaque(lambda a: a * x, lambda a: (a * x, a), lambda r, g: (g,))(y))(x)),
+        lambda x: ops.sum(
+            tape.checkpoint(
+                lambda y: tape.opaque(lambda a: a * x, lambda a: (a * x, a), lambda r, g: (g,))(y)
+            )(x)
+        ),
     ],
-    ids=["used", "with plain arguments", "returned", "inner gradient", "outer level", "inner level", "nested", "opaque"],
+    ids=[
+        "used",
+        "with plain arguments",
+        "returned",
+        "inner gradient",
+        "outer level",
+        "inner level",
+        "nested",
+        "opaque",
+    ],
 )
 def test_a_captured_variable_of_any_level_raises(f: Any) -> None:
     with pytest.raises(tape.TapeError, match=CAPTURED):
@@ -112,7 +129,9 @@ def test_recording_goes_on_after_a_refusal() -> None:
 
 @pytest.mark.clause("TAPE-10")
 def test_a_result_of_several_arrays_says_what_to_return() -> None:
-    with pytest.raises(tape.TapeError, match=r"returned tuple; return one array, joined by ops\.concatenate"):
+    with pytest.raises(
+        tape.TapeError, match=r"returned tuple; return one array, joined by ops\.concatenate"
+    ):
         tape.grad(lambda x: tape.checkpoint(lambda y: (y, y))(x)[0])(1.0)
 
 

@@ -28,7 +28,10 @@ def test_every_op_is_one_entry_and_parents_come_before_it() -> None:
     assert y.index == 5
     for index, edges in enumerate(tape_.entries):
         for parents, _ in edges:
-            assert all(p is None or p < index for p in (parents if isinstance(parents, tuple) else (parents,)))
+            assert all(
+                p is None or p < index
+                for p in (parents if isinstance(parents, tuple) else (parents,))
+            )
 
 
 @pytest.mark.clause("TAPE-3")
@@ -51,11 +54,18 @@ def test_a_chain_of_20000_ops_needs_no_recursion() -> None:
 
 @pytest.mark.clause("TAPE-7")
 def test_a_variable_used_many_times_receives_the_sum() -> None:
-    assert_close("x + ... + x", tape.grad(lambda x: sum((x for _ in range(999)), x))(2.0), 1000.0, EXACT)
+    assert_close(
+        "x + ... + x", tape.grad(lambda x: sum((x for _ in range(999)), x))(2.0), 1000.0, EXACT
+    )
     assert_close("x * x * x + x", tape.grad(lambda x: x * x * x + x)(3.0), 28.0, EXACT)
     x = np.arange(4.0)
     assert_close("same operand twice", tape.grad(lambda x: x @ x)(x), 2 * x, EXACT)
-    assert_close("joined with itself", tape.grad(lambda x: ops.sum(ops.stack([x, 2.0 * x, x])))(x), np.full(4, 4.0), EXACT)
+    assert_close(
+        "joined with itself",
+        tape.grad(lambda x: ops.sum(ops.stack([x, 2.0 * x, x])))(x),
+        np.full(4, 4.0),
+        EXACT,
+    )
 
 
 @pytest.mark.clause("TAPE-7")
@@ -77,7 +87,12 @@ def test_contributions_are_added_in_the_reverse_order_of_the_records() -> None:
 
     for f in (by_product, by_index, mixed):
         assert tape.grad(lambda x, f=f: ops.sum(f(x)))(np.ones(1)) == 1.0
-        assert tape.vjp(lambda y, f=f: tape.grad(lambda x: ops.sum(f(x) * y))(np.ones(1)), np.ones(1))[0] == 1.0
+        assert (
+            tape.vjp(lambda y, f=f: tape.grad(lambda x: ops.sum(f(x) * y))(np.ones(1)), np.ones(1))[
+                0
+            ]
+            == 1.0
+        )
 
 
 @pytest.mark.clause("TAPE-7")
@@ -95,7 +110,9 @@ def test_plain_and_recorded_cotangents_of_one_array_keep_their_order() -> None:
 
 @pytest.mark.clause("TAPE-7")
 def test_what_the_result_does_not_depend_on_receives_zeros_in_its_dtype() -> None:
-    gradients = tape.grad(lambda p: p["a"] * 2.0)({"a": 1.0, "b": np.ones((2, 3), np.float32), "c": 3.0, "d": np.ones(2) + 1j})
+    gradients = tape.grad(lambda p: p["a"] * 2.0)(
+        {"a": 1.0, "b": np.ones((2, 3), np.float32), "c": 3.0, "d": np.ones(2) + 1j}
+    )
     assert_close("b", gradients["b"], np.zeros((2, 3), np.float32), EXACT)
     assert_close("d", gradients["d"], np.zeros(2, complex), EXACT)
     assert gradients["c"] == 0.0
@@ -118,7 +135,9 @@ def test_a_loop_over_x_t_scatters_into_one_buffer(T: int, monkeypatch: pytest.Mo
 
 
 @pytest.mark.clause("TAPE-21")
-def test_a_loop_over_x_t_is_linear_in_entries_and_memory_under_a_second_derivative(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_over_x_t_is_linear_in_entries_and_memory_under_a_second_derivative(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     made, peaks, counts = count_scatters(monkeypatch), [], []
     for T in (100, 400):
         x = np.random.default_rng(0).standard_normal((T, 50))

@@ -168,7 +168,12 @@ def test_checking_mode_names_the_array_that_changed(change: str, named: str) -> 
 def test_checking_mode_says_nothing_of_arrays_that_stay_and_ends_with_its_block() -> None:
     w = np.ones(2)
     with tape.checking():
-        assert_close("nested", tape.hvp(lambda x: ops.sum(w * x[0] * x * x))(np.ones(2), np.ones(2)), np.array([8.0, 4.0]), EXACT)
+        assert_close(
+            "nested",
+            tape.hvp(lambda x: ops.sum(w * x[0] * x * x))(np.ones(2), np.ones(2)),
+            np.array([8.0, 4.0]),
+            EXACT,
+        )
         _, pullback = tape.vjp(lambda x: x * w, np.ones(2))
     w[0] = 7.0
     with pytest.raises(tape.TapeError, match=r"ops\.multiply: argument 1"):

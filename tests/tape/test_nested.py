@@ -1,4 +1,6 @@
-"""Parameters as trees: dicts, tuples, lists, named tuples and pydantic models, with settings among them."""
+"""Parameters as trees: dicts, tuples, lists, named tuples and pydantic models, with settings among
+them.
+"""
 
 from __future__ import annotations
 
@@ -48,25 +50,61 @@ class Pair(NamedTuple):
 
 @pytest.mark.clause("TAPE-17")
 def test_gradients_come_back_in_the_structure_of_the_parameters() -> None:
-    p = {"a": A, "list": [B, 2.0], "tuple": (A, (B,)), "pair": Pair(A, B), "gate": Gate(W=A, b=B), "none": None, "name": "p", 7: B}
+    p = {
+        "a": A,
+        "list": [B, 2.0],
+        "tuple": (A, (B,)),
+        "pair": Pair(A, B),
+        "gate": Gate(W=A, b=B),
+        "none": None,
+        "name": "p",
+        7: B,
+    }
 
     def loss(p: Any) -> Any:
         assert p["name"] == "p"
         assert p["none"] is None
-        assert (p["gate"].heads, p["gate"].kind, p["gate"].on, p["gate"].table) == (2, "soft", True, ((1, 2),))
-        terms = [p["a"], 2.0 * p["list"][0], p["list"][1], p["tuple"][0], p["tuple"][1][0], p["pair"].left, p["pair"].right]
+        assert (p["gate"].heads, p["gate"].kind, p["gate"].on, p["gate"].table) == (
+            2,
+            "soft",
+            True,
+            ((1, 2),),
+        )
+        terms = [
+            p["a"],
+            2.0 * p["list"][0],
+            p["list"][1],
+            p["tuple"][0],
+            p["tuple"][1][0],
+            p["pair"].left,
+            p["pair"].right,
+        ]
         return sum(ops.sum(x) for x in [*terms, 3.0 * p["gate"].W, p["gate"].b * p[7]])
 
     gradient = tape.grad(loss)(p)
     assert list(gradient) == list(p)
-    assert [type(gradient[key]) for key in p] == [np.ndarray, list, tuple, Pair, Gate, type(None), str, np.ndarray]
+    assert [type(gradient[key]) for key in p] == [
+        np.ndarray,
+        list,
+        tuple,
+        Pair,
+        Gate,
+        type(None),
+        str,
+        np.ndarray,
+    ]
     assert_close("a", gradient["a"], np.ones((2, 2)), EXACT)
     assert_close("list", gradient["list"][0], np.full(2, 2.0), EXACT)
     assert gradient["list"][1] == 1.0
     assert_close("gate.W", gradient["gate"].W, np.full((2, 2), 3.0), EXACT)
     assert_close("gate.b", gradient["gate"].b, B, EXACT)
     assert_close("pair", gradient["pair"].right, np.ones(2), EXACT)
-    assert (gradient["gate"].heads, gradient["gate"].kind, gradient["none"], gradient["name"]) == (2, "soft", None, "p")
+    assert (gradient["gate"].heads, gradient["gate"].kind, gradient["none"], gradient["name"]) == (
+        2,
+        "soft",
+        None,
+        "p",
+    )
 
 
 @pytest.mark.clause("TAPE-17")
@@ -79,7 +117,9 @@ def test_a_missing_optional_array_stays_missing() -> None:
 @pytest.mark.clause("TAPE-17")
 def test_models_nest_and_keep_extra_fields_and_aliases() -> None:
     model = Loose.model_validate({"the gate": Gate(W=A, b=2.0), "more": B, "count": 3})
-    value, gradient = tape.value_and_grad(lambda m: ops.sum(m.gate.W * m.gate.b) + m.count * ops.sum(m.more))(model)
+    value, gradient = tape.value_and_grad(
+        lambda m: ops.sum(m.gate.W * m.gate.b) + m.count * ops.sum(m.more)
+    )(model)
     assert value == 2.0 * A.sum() + 3 * B.sum()
     assert_close("more", gradient.more, np.full(2, 3.0), EXACT)
     assert gradient.gate.b == A.sum()
@@ -101,7 +141,9 @@ def test_second_derivatives_and_outputs_may_be_models() -> None:
 @pytest.mark.clause("TAPE-17")
 def test_integers_of_a_model_are_settings_but_integers_elsewhere_are_refused() -> None:
     assert tape.grad(lambda g: ops.sum(g.W) * g.heads)(Gate(W=A, heads=5)).W[0, 0] == 5.0
-    with pytest.raises(tape.TapeError, match=r"argument 0 of 1\['heads'\]: 5 of type int has no derivative"):
+    with pytest.raises(
+        tape.TapeError, match=r"argument 0 of 1\['heads'\]: 5 of type int has no derivative"
+    ):
         tape.grad(lambda p: ops.sum(p["W"]))({"W": A, "heads": 5})
 
 
@@ -118,7 +160,18 @@ def test_leaves_have_an_order_and_paths_that_name_them() -> None:
 
 
 @pytest.mark.clause("TAPE-17")
-@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, np.longdouble, np.complex64, np.complex128, ml_dtypes.bfloat16])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        np.float16,
+        np.float32,
+        np.float64,
+        np.longdouble,
+        np.complex64,
+        np.complex128,
+        ml_dtypes.bfloat16,
+    ],
+)
 def test_every_floating_and_complex_dtype_is_a_leaf_and_keeps_its_dtype(kind: Any) -> None:
     gradient = tape.grad(lambda x: ops.sum(x * x))(np.array([1.0, 2.0]).astype(kind))
     assert gradient.dtype == kind

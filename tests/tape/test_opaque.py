@@ -1,4 +1,6 @@
-"""The function opaque: a hand-written backward for the first derivative, the plain function for every other."""
+"""The function opaque: a hand-written backward for the first derivative, the plain function for
+every other.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ W = np.random.default_rng(6).standard_normal((3, 3))
 
 
 def product_block(seen: list[str], factor: float = 1.0) -> Callable[..., Any]:
-    """The block tanh(a b), whose backward is `factor` times the truth, so that a test recognises the path."""
+    """The block tanh(a b), whose backward is `factor` times the truth, so that a test recognises
+    the path.
+    """
 
     def plain(a: Any, b: Any) -> Any:
         seen.append("plain")
@@ -55,7 +59,10 @@ def test_value_and_first_derivative_take_forward_and_backward_and_nothing_else()
 
 @pytest.mark.clause("TAPE-9")
 def test_the_gradient_is_that_of_backward_and_not_of_plain() -> None:
-    right, doubled = (tape.grad(lambda x, block=block: ops.sum(block(x, W)))(X) for block in (product_block([]), product_block([], 2.0)))
+    right, doubled = (
+        tape.grad(lambda x, block=block: ops.sum(block(x, W)))(X)
+        for block in (product_block([]), product_block([], 2.0))
+    )
     assert_close("doubled", doubled, 2.0 * right, ANALYTIC)
 
 
@@ -111,7 +118,9 @@ def test_complex_arguments_pass_through() -> None:
 
 @pytest.mark.clause("TAPE-9", "TAPE-13")
 @pytest.mark.parametrize("several", [False, True])
-def test_a_backward_that_writes_into_real_arrays_takes_a_complex_cotangent_of_real_values(several: bool) -> None:
+def test_a_backward_that_writes_into_real_arrays_takes_a_complex_cotangent_of_real_values(
+    several: bool,
+) -> None:
     """A complex step in the code behind the block alone."""
 
     def forward(a: Any, s: Any) -> Any:
@@ -131,7 +140,9 @@ def test_a_backward_that_writes_into_real_arrays_takes_a_complex_cotangent_of_re
 
 @pytest.mark.clause("TAPE-9")
 def test_an_argument_without_a_cotangent_is_a_constant() -> None:
-    scaled = tape.opaque(lambda a, s: a * ops.stop_gradient(s), lambda a, s: (a * s, s), lambda s, g: (g * s, None))
+    scaled = tape.opaque(
+        lambda a, s: a * ops.stop_gradient(s), lambda a, s: (a * s, s), lambda s, g: (g * s, None)
+    )
     gradient = tape.grad(lambda p: ops.sum(scaled(*p)))((X, 3.0))
     assert_close("array", gradient[0], np.full((3, 3), 3.0), EXACT)
     assert gradient[1] == 0.0
@@ -141,7 +152,12 @@ def test_an_argument_without_a_cotangent_is_a_constant() -> None:
 def test_the_same_block_used_in_a_chain_and_twice_on_one_variable() -> None:
     block, truth = product_block([]), lambda a, b: ops.tanh(a @ b)
     f = lambda x, b: ops.sum(b(b(x, x), W) * b(x, W))  # noqa: E731
-    assert_close("gradient", tape.grad(lambda x: f(x, block))(X), tape.grad(lambda x: f(x, truth))(X), ANALYTIC)
+    assert_close(
+        "gradient",
+        tape.grad(lambda x: f(x, block))(X),
+        tape.grad(lambda x: f(x, truth))(X),
+        ANALYTIC,
+    )
 
 
 @pytest.mark.clause("TAPE-9", "TAPE-10")
@@ -155,13 +171,18 @@ def test_a_block_inside_a_checkpoint() -> None:
 @pytest.mark.parametrize(
     ("cotangents", "message"),
     [
-        (lambda g: (g[:1], g), r"block: backward gave cotangents of shapes \[\(1, 3\), \(3, 3\)\]; give one per argument, of shapes"),
+        (
+            lambda g: (g[:1], g),
+            r"block: backward gave cotangents of shapes \[\(1, 3\), \(3, 3\)\]; give one per argument, of shapes",
+        ),
         (lambda g: (g,), "give one per argument"),
         (lambda g: (g, g, g), "give one per argument"),
         (lambda g: (g.sum(), None), r"shapes \[\(\), None\]"),
     ],
 )
-def test_cotangents_that_do_not_fit_the_arguments_are_refused(cotangents: Any, message: str) -> None:
+def test_cotangents_that_do_not_fit_the_arguments_are_refused(
+    cotangents: Any, message: str
+) -> None:
     def block(a: Any, b: Any) -> Any:
         return a + b
 
@@ -210,12 +231,19 @@ def held_block(held: list[Any], *, fresh: bool) -> Callable[..., Any]:
         held[:] = [2.0 * g, 3.0 * g]
         return tuple(held)
 
-    return tape.opaque(lambda a, b: 2.0 * a + 3.0 * b, lambda a, b: (2.0 * a + 3.0 * b, None), backward, fresh=fresh)
+    return tape.opaque(
+        lambda a, b: 2.0 * a + 3.0 * b,
+        lambda a, b: (2.0 * a + 3.0 * b, None),
+        backward,
+        fresh=fresh,
+    )
 
 
 @pytest.mark.clause("TAPE-9")
 @pytest.mark.parametrize("fresh", [False, True])
-def test_a_gradient_is_what_a_block_gave_where_nothing_else_holds_it_and_a_copy_elsewhere(fresh: bool) -> None:
+def test_a_gradient_is_what_a_block_gave_where_nothing_else_holds_it_and_a_copy_elsewhere(
+    fresh: bool,
+) -> None:
     held: list[Any] = []
     block = held_block(held, fresh=fresh)
     found = tape.vjp(block, X, W)[1](np.ones_like(X))
@@ -228,14 +256,21 @@ def test_a_gradient_is_what_a_block_gave_where_nothing_else_holds_it_and_a_copy_
 def test_no_gradient_shares_memory_with_another_or_with_what_the_caller_holds() -> None:
     """Gradients beside a fresh block in four cases of sharing.
 
-    A leaf that is the value, two leaves of one cotangent, an argument that comes twice, a block behind a view.
+    A leaf that is the value, two leaves of one cotangent, an argument that comes twice, a block
+    behind a view.
     """
     held: list[Any] = []
     block = held_block(held, fresh=True)
 
     def function(p: Any) -> Any:
         passed, a, b, twice, viewed = p
-        return passed, a + b, block(twice, twice), block(ops.reshape(viewed, (9,)), W.reshape(9)), block(a, b)
+        return (
+            passed,
+            a + b,
+            block(twice, twice),
+            block(ops.reshape(viewed, (9,)), W.reshape(9)),
+            block(a, b),
+        )
 
     leaves = tuple(X + n for n in range(5))
     value, pullback = tape.vjp(function, leaves)
@@ -245,7 +280,9 @@ def test_no_gradient_shares_memory_with_another_or_with_what_the_caller_holds() 
         assert_close("gradient", got, np.full_like(X, want), EXACT)
     everything = [*found, *leaves, *bars, *value]
     for i, got in enumerate(found):
-        assert not any(np.may_share_memory(got, other) for j, other in enumerate(everything) if j != i), i
+        assert not any(
+            np.may_share_memory(got, other) for j, other in enumerate(everything) if j != i
+        ), i
 
 
 @pytest.mark.clause("TAPE-9", "TAPE-8")

@@ -28,14 +28,20 @@ def directions(case: Any) -> tuple[Any, ...]:
 
 @pytest.mark.clause("TAPE-19")
 def test_every_op_has_a_case(ops_with_cases: set[str]) -> None:
-    defined = {name for name, f in vars(ops).items() if isinstance(f, Op | FunctionType) and not name.startswith("_")}
+    defined = {
+        name
+        for name, f in vars(ops).items()
+        if isinstance(f, Op | FunctionType) and not name.startswith("_")
+    }
     assert defined == set(ops.__all__)
     assert ops_with_cases == set(ops.__all__)
 
 
 @pytest.mark.clause("TAPE-3")
 def test_value_on_plain_arrays_is_numpys(case: Any) -> None:
-    assert_close(case.op, case.call(*case.args), case.literal(*case.args), EXACT if case.exact else ANALYTIC)
+    assert_close(
+        case.op, case.call(*case.args), case.literal(*case.args), EXACT if case.exact else ANALYTIC
+    )
 
 
 @pytest.mark.clause("TAPE-3")
@@ -64,7 +70,11 @@ def test_third_derivative_is_the_complex_step_of_the_second(case: Any) -> None:
     v = directions(case)
 
     def slope(args: Any) -> Any:
-        return ops.sum(ops.stack([ops.vdot(g, d) for g, d in zip(tape.grad(weighted(case))(args), v, strict=True)]))
+        return ops.sum(
+            ops.stack(
+                [ops.vdot(g, d) for g, d in zip(tape.grad(weighted(case))(args), v, strict=True)]
+            )
+        )
 
     check.check_second(slope, case.args, v, tolerance=1e-10)
 
@@ -76,7 +86,9 @@ def test_pullback_is_linear(case: Any) -> None:
 
 @pytest.mark.clause("TAPE-13")
 def test_gradient_at_complex_arguments_is_holomorphic(case: Any) -> None:
-    """Central differences along the real and the imaginary axis, which both give f', not its conjugate."""
+    """Central differences along the real and the imaginary axis, which both give f', not its
+    conjugate.
+    """
     z = tuple(np.asarray(a + 0.2j * np.cos(a)) for a in case.args)
     v, f, h = directions(case), weighted(case), 1e-5
     slope = sum(np.sum(g * d) for g, d in zip(tape.grad(f)(z), v, strict=True))
@@ -110,9 +122,13 @@ def test_gradients_are_writeable_memory_of_their_own(case: Any) -> None:
 @pytest.mark.parametrize("n", [0, 1])
 def test_axes_of_length_zero_and_one_keep_the_shape_of_the_argument(n: int) -> None:
     x, row = np.ones((n, 3)), np.ones((1, 3))
-    for got, want in zip(tape.vjp(lambda a, b: a * b + b, x, row)[1](np.ones((n, 3))), (x, row), strict=True):
+    for got, want in zip(
+        tape.vjp(lambda a, b: a * b + b, x, row)[1](np.ones((n, 3))), (x, row), strict=True
+    ):
         assert got.shape == want.shape
-    assert tape.grad(lambda a: ops.sum(ops.sum(a, axis=0)) + ops.sum(a @ np.ones((3, 2))))(x).shape == (n, 3)
+    assert tape.grad(lambda a: ops.sum(ops.sum(a, axis=0)) + ops.sum(a @ np.ones((3, 2))))(
+        x
+    ).shape == (n, 3)
 
 
 @pytest.mark.clause("TAPE-3")
@@ -125,7 +141,11 @@ def test_python_numbers_leave_the_dtype_of_arrays_alone_when_recorded() -> None:
 
 
 @pytest.mark.clause("TAPE-2")
-@pytest.mark.parametrize("number", [2, 2.0, np.float64(2.0), np.float32(2.0), np.array(2.0), np.full((2, 2), 2.0)], ids=repr)
+@pytest.mark.parametrize(
+    "number",
+    [2, 2.0, np.float64(2.0), np.float32(2.0), np.array(2.0), np.full((2, 2), 2.0)],
+    ids=repr,
+)
 def test_operators_take_numbers_and_arrays_on_either_side(number: Any) -> None:
     x, one = np.array([[1.0, 2.0], [3.0, 5.0]]), np.ones((2, 2))
     for f, want in (
@@ -147,7 +167,9 @@ def test_matrix_product_of_array_and_variable_is_recorded_from_either_side() -> 
     a, x = np.arange(6.0).reshape(2, 3), np.ones((3, 2))
     assert_close("a @ x", tape.grad(lambda x: ops.sum(a @ x))(x), a.T @ np.ones((2, 2)), ANALYTIC)
     assert_close("x @ a", tape.grad(lambda x: ops.sum(x @ a))(x), np.ones((3, 3)) @ a.T, ANALYTIC)
-    assert_close("x.T", tape.grad(lambda x: ops.sum(x.T @ x))(x), 2 * np.full((3, 2), 2.0), ANALYTIC)
+    assert_close(
+        "x.T", tape.grad(lambda x: ops.sum(x.T @ x))(x), 2 * np.full((3, 2), 2.0), ANALYTIC
+    )
 
 
 @pytest.mark.clause("TAPE-13")

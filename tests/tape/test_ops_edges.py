@@ -1,4 +1,6 @@
-"""Ops at points that need care: extreme values, missing derivatives, nan, zeros of powers, dtypes."""
+"""Ops at points that need care: extreme values, missing derivatives, nan, zeros of powers,
+dtypes.
+"""
 
 from __future__ import annotations
 
@@ -41,11 +43,17 @@ def test_softplus_and_its_derivative_have_full_relative_precision_everywhere(x: 
 @pytest.mark.clause("TAPE-19")
 @pytest.mark.parametrize("gap", [0.0, 1e-9, 1.0, 40.0, 700.0, 1e308])
 @pytest.mark.parametrize("top", [-1e306, 0.0, 1e306])
-def test_logsumexp_and_softmax_neither_overflow_nor_lose_small_terms(gap: float, top: float) -> None:
+def test_logsumexp_and_softmax_neither_overflow_nor_lose_small_terms(
+    gap: float, top: float
+) -> None:
     x = np.array([top, top - gap])
     gap = top - x[1]
     e = math.exp(-gap)
-    by_entry("value", ops.logsumexp(x), top + (math.log(2.0) + math.log1p((e - 1) / 2) if e == 1.0 else math.log1p(e)))
+    by_entry(
+        "value",
+        ops.logsumexp(x),
+        top + (math.log(2.0) + math.log1p((e - 1) / 2) if e == 1.0 else math.log1p(e)),
+    )
     by_entry("softmax", ops.softmax(x), [1.0 / (1.0 + e), e / (1.0 + e)])
     by_entry("gradient", tape.grad(ops.logsumexp)(x), [1.0 / (1.0 + e), e / (1.0 + e)])
 
@@ -74,7 +82,9 @@ def test_expm1_keeps_its_small_derivative() -> None:
 def test_elu_does_not_overflow_in_the_branch_that_is_not_taken() -> None:
     x = np.array([-1e308, 1e308])
     assert_close("value", ops.elu(x), np.array([-1.0, 1e308]), EXACT)
-    assert_close("gradient", tape.grad(lambda x: ops.sum(ops.elu(x)))(x), np.array([0.0, 1.0]), EXACT)
+    assert_close(
+        "gradient", tape.grad(lambda x: ops.sum(ops.elu(x)))(x), np.array([0.0, 1.0]), EXACT
+    )
 
 
 @pytest.mark.clause("TAPE-20")
@@ -82,7 +92,11 @@ def test_elu_does_not_overflow_in_the_branch_that_is_not_taken() -> None:
     ("f", "x", "want"),
     [
         (ops.norm, np.zeros(3), np.zeros(3)),
-        (lambda x: ops.sum(ops.norm(x, axis=-1)), np.array([[0.0, 0.0], [3.0, 4.0]]), np.array([[0.0, 0.0], [0.6, 0.8]])),
+        (
+            lambda x: ops.sum(ops.norm(x, axis=-1)),
+            np.array([[0.0, 0.0], [3.0, 4.0]]),
+            np.array([[0.0, 0.0], [0.6, 0.8]]),
+        ),
         (ops.absolute, 0.0, 1.0),
         (ops.elu, 0.0, 1.0),
         (ops.stop_gradient, 2.0, 0.0),
@@ -90,7 +104,9 @@ def test_elu_does_not_overflow_in_the_branch_that_is_not_taken() -> None:
     ],
     ids=["norm", "norm of a row", "absolute", "elu", "stop_gradient", "stop_gradient of a factor"],
 )
-def test_points_without_a_derivative_have_the_stated_one(f: Callable[[Any], Any], x: Any, want: Any) -> None:
+def test_points_without_a_derivative_have_the_stated_one(
+    f: Callable[[Any], Any], x: Any, want: Any
+) -> None:
     assert_close("gradient", tape.grad(f)(x), want, ANALYTIC)
 
 
@@ -122,7 +138,9 @@ def test_powers_at_zero_have_the_derivatives_of_polynomials() -> None:
     one_by_one = tape.jacobian(lambda x: ops.stack([x**p for p in range(4)]))
     for name, jacobian in (("array", together), ("numbers", one_by_one)):
         assert_close(name, jacobian(0.0), np.array([0.0, 1.0, 0.0, 0.0]), EXACT)
-    assert_close("second", tape.grad(tape.grad(lambda x: ops.sum(x ** np.arange(4))))(0.0), 2.0, EXACT)
+    assert_close(
+        "second", tape.grad(tape.grad(lambda x: ops.sum(x ** np.arange(4))))(0.0), 2.0, EXACT
+    )
 
 
 @pytest.mark.clause("TAPE-5")
@@ -144,20 +162,28 @@ def test_power_of_zero_has_derivative_zero_in_the_exponent() -> None:
 @pytest.mark.clause("TAPE-4")
 def test_power_keeps_the_precision_of_a_wide_exponent_on_a_narrow_base() -> None:
     base, p = np.float32(2.0), np.array([1.0, 2.0])
-    assert_close("exponent", tape.grad(lambda p: ops.sum(base**p))(p), np.log(2.0) * 2.0**p, ANALYTIC)
+    assert_close(
+        "exponent", tape.grad(lambda p: ops.sum(base**p))(p), np.log(2.0) * 2.0**p, ANALYTIC
+    )
 
 
 @pytest.mark.clause("TAPE-4")
 def test_a_discarded_branch_of_where_passes_no_infinity() -> None:
     taken = np.array([True, False])
     _, pullback = tape.vjp(lambda a, b: ops.where(taken, a, b), np.ones(2), np.ones(2))
-    for got, want in zip(pullback(np.array([1.0, np.inf])), ([1.0, 0.0], [0.0, np.inf]), strict=True):
+    for got, want in zip(
+        pullback(np.array([1.0, np.inf])), ([1.0, 0.0], [0.0, np.inf]), strict=True
+    ):
         assert got.tolist() == want
 
 
 @pytest.mark.clause("TAPE-4")
-@pytest.mark.parametrize(("row", "window"), [((4,), (2, 3, 4)), ((2, 4), (2, 3, 4)), ((1, 4), (2, 3, 4))])
-def test_slide_sums_the_cotangent_of_a_row_that_it_repeated(row: tuple[int, ...], window: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    ("row", "window"), [((4,), (2, 3, 4)), ((2, 4), (2, 3, 4)), ((1, 4), (2, 3, 4))]
+)
+def test_slide_sums_the_cotangent_of_a_row_that_it_repeated(
+    row: tuple[int, ...], window: tuple[int, ...]
+) -> None:
     gradients = tape.vjp(ops.slide, np.ones(window), np.ones(row))[1](np.ones(window))
     assert [g.shape for g in gradients] == [window, row]
     assert gradients[1].sum() == 8.0
@@ -199,6 +225,8 @@ def test_solve_triangular_reads_neither_the_other_triangle_nor_a_unit_diagonal()
     assert_close("lower", ops.solve_triangular(poisoned, b), np.linalg.solve(a, b), ANALYTIC)
     np.fill_diagonal(poisoned, np.nan)
     unit = np.tril(a, -1) + np.eye(3)
-    assert_close("unit", ops.solve_triangular(poisoned, b, unit=True), np.linalg.solve(unit, b), ANALYTIC)
+    assert_close(
+        "unit", ops.solve_triangular(poisoned, b, unit=True), np.linalg.solve(unit, b), ANALYTIC
+    )
     gradient = tape.grad(lambda a: ops.sum(ops.solve_triangular(a, b, unit=True)))(poisoned)
     assert_close("gradient outside", np.triu(gradient), np.zeros((3, 3)), EXACT)

@@ -1,4 +1,6 @@
-"""Random programs of ops, sharing, indexing, blocks and inner gradients, against the complex step."""
+"""Random programs of ops, sharing, indexing, blocks and inner gradients, against the complex
+step.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ STEPS: list[Callable[[Any, Any], Any]] = [
     lambda a, b: ops.sigmoid(a) * ops.norm(b + 2.0, axis=0),
     lambda a, b: ops.where(np.eye(N) > 0, a, b),
     lambda a, b: ops.cumsum(a, axis=0) / 3.0 - ops.flip(b, 1),
-    lambda a, b: ops.reshape(ops.moveaxis(ops.broadcast_to(a[0], (N, N)), 0, 1), (N, N)) * ops.cos(b),
+    lambda a, b: (
+        ops.reshape(ops.moveaxis(ops.broadcast_to(a[0], (N, N)), 0, 1), (N, N)) * ops.cos(b)
+    ),
     lambda a, b: ops.tanh(square(a) - b),
     lambda a, b: tape.checkpoint(lambda x, y: ops.tanh(x * y[0, 0]) + y)(a, b),
     lambda a, b: ops.tanh(tape.grad(lambda x: ops.sum(ops.sin(x) * x[0] * b))(a)),
@@ -45,7 +49,10 @@ STEPS: list[Callable[[Any, Any], Any]] = [
 def program(seed: int, length: int = 7) -> Callable[[Any], Any]:
     """A straight line of steps, each on two of all earlier arrays."""
     draw = np.random.default_rng(seed)
-    plan = [(int(draw.integers(len(STEPS))), int(draw.integers(i + 2)), int(draw.integers(i + 2))) for i in range(length)]
+    plan = [
+        (int(draw.integers(len(STEPS))), int(draw.integers(i + 2)), int(draw.integers(i + 2)))
+        for i in range(length)
+    ]
 
     def run(p: Any) -> Any:
         made = [p["a"], p["b"]]

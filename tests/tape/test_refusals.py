@@ -45,7 +45,9 @@ def used(use: Callable[[Any], Any], x: Any = X) -> None:
         (lambda v: PLAIN[v], "use the function of the same name in tape.ops"),
     ],
 )
-def test_numpy_functions_and_conversion_to_an_array_are_refused(use: Callable[[Any], Any], message: str) -> None:
+def test_numpy_functions_and_conversion_to_an_array_are_refused(
+    use: Callable[[Any], Any], message: str
+) -> None:
     with pytest.raises(tape.TapeError, match=message):
         used(use)
 
@@ -64,8 +66,12 @@ def test_numpy_functions_and_conversion_to_an_array_are_refused(use: Callable[[A
     ids=["sin", "negative", "add left", "add right", "matmul", "method"],
 )
 def test_ufuncs_are_refused_by_numpy(use: Callable[[Any], Any]) -> None:
-    """An error of NumPy itself, without our message: the price of `array + variable` being recorded."""
-    with pytest.raises(TypeError, match=r"'Variable' does not support ufuncs \(__array_ufunc__=None\)"):
+    """An error of NumPy itself, without our message: the price of `array + variable` being
+    recorded.
+    """
+    with pytest.raises(
+        TypeError, match=r"'Variable' does not support ufuncs \(__array_ufunc__=None\)"
+    ):
         used(use)
 
 
@@ -92,7 +98,10 @@ def test_an_operator_in_place_on_an_array_is_refused_and_on_a_variable_makes_a_n
         (float, r"float\(\).*keep it a variable; math functions are in tape\.ops"),
         (math.sin, r"float\(\).*math functions are in tape\.ops"),
         (int, r"int\(\).*compute it from plain arrays"),
-        (complex, r"complex\(\).*keep it a variable; every function of tape\.ops takes complex arrays"),
+        (
+            complex,
+            r"complex\(\).*keep it a variable; every function of tape\.ops takes complex arrays",
+        ),
         (operator.index, "use as an index.*compute indices from plain arrays"),
         (range, "use as an index.*compute indices from plain arrays"),
         (lambda v: [1, 2][v], "use as an index.*compute indices from plain arrays"),
@@ -105,11 +114,17 @@ def test_conversion_to_a_number_is_refused(use: Callable[[Any], Any], message: s
 
 
 @pytest.mark.clause("TAPE-11")
-@pytest.mark.parametrize("compare", [operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge])
+@pytest.mark.parametrize(
+    "compare", [operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge]
+)
 @pytest.mark.parametrize("other", [1.0, PLAIN, None], ids=["number", "array", "None"])
-def test_all_six_comparisons_are_refused_on_either_side(compare: Callable[[Any, Any], Any], other: Any) -> None:
+def test_all_six_comparisons_are_refused_on_either_side(
+    compare: Callable[[Any, Any], Any], other: Any
+) -> None:
     for use in (lambda v: compare(v, other), lambda v: compare(other, v)):
-        with pytest.raises(tape.TapeError, match=r"comparison.*use ops\.less, ops\.greater or ops\.equal"):
+        with pytest.raises(
+            tape.TapeError, match=r"comparison.*use ops\.less, ops\.greater or ops\.equal"
+        ):
             used(use)
 
 
@@ -119,7 +134,10 @@ def test_all_six_comparisons_are_refused_on_either_side(compare: Callable[[Any, 
     [
         (lambda v: 1.0 in v, r"in is not possible.*use ops\.equal"),
         (lambda v: v in [1.0], r"comparison.*use ops\.less, ops\.greater or ops\.equal"),
-        (lambda v: operator.setitem(v, 0, 1.0), r"build a new array with ops\.where, ops\.concatenate or ops\.stack"),
+        (
+            lambda v: operator.setitem(v, 0, 1.0),
+            r"build a new array with ops\.where, ops\.concatenate or ops\.stack",
+        ),
         (copy.copy, "copy or pickle.*copy plain arrays"),
         (copy.deepcopy, "copy or pickle.*copy plain arrays"),
         (pickle.dumps, "copy or pickle.*copy plain arrays"),
@@ -131,9 +149,18 @@ def test_all_six_comparisons_are_refused_on_either_side(compare: Callable[[Any, 
         (lambda v: v[v:], "use as an index.*compute indices from plain arrays"),
         (lambda v: v[None].T, r"3 axes: use ops\.swapaxes or ops\.moveaxis"),
         (lambda v: v[0].T, r"1 axes: use ops\.swapaxes or ops\.moveaxis"),
-        (lambda v: ops.astype(v, np.int64), r"int64 has no derivative; convert ops\.stop_gradient of it"),
-        (lambda v: ops.where(v, 1.0, 2.0), "ops.where has no derivative with respect to argument 0; pass it as a plain array"),
-        (lambda v: ops.solve_triangular(v, v[0]), r"must be square and match the rows.*write b as \(\.\.\., n, m\)"),
+        (
+            lambda v: ops.astype(v, np.int64),
+            r"int64 has no derivative; convert ops\.stop_gradient of it",
+        ),
+        (
+            lambda v: ops.where(v, 1.0, 2.0),
+            "ops.where has no derivative with respect to argument 0; pass it as a plain array",
+        ),
+        (
+            lambda v: ops.solve_triangular(v, v[0]),
+            r"must be square and match the rows.*write b as \(\.\.\., n, m\)",
+        ),
         (lambda v: ops.solve_triangular(v[0], v), r"must be square and match the rows"),
     ],
 )
@@ -146,14 +173,22 @@ def test_what_would_lose_the_record_is_refused(use: Callable[[Any], Any], messag
 @pytest.mark.parametrize("x", [X, 1.0], ids=["array", "number"])
 def test_assignment_into_an_array_is_refused(x: Any) -> None:
     """An error of NumPy around our refusal, which is its cause."""
-    with pytest.raises((tape.TapeError, ValueError), match=r"not possible on a tape variable|setting an array element") as caught:
+    with pytest.raises(
+        (tape.TapeError, ValueError),
+        match=r"not possible on a tape variable|setting an array element",
+    ) as caught:
         used(lambda v: operator.setitem(np.zeros((2, 2)), (0, 0), v), x)
-    assert isinstance(caught.value, tape.TapeError) or isinstance(caught.value.__cause__, tape.TapeError)
+    assert isinstance(caught.value, tape.TapeError) or isinstance(
+        caught.value.__cause__, tape.TapeError
+    )
 
 
 @pytest.mark.clause("TAPE-11")
 def test_length_and_iteration_follow_the_first_axis() -> None:
-    assert tape.grad(lambda v: len(v) * sum(ops.sum(row) for row in v))(X).tolist() == [[2.0, 2.0], [2.0, 2.0]]
+    assert tape.grad(lambda v: len(v) * sum(ops.sum(row) for row in v))(X).tolist() == [
+        [2.0, 2.0],
+        [2.0, 2.0],
+    ]
     with pytest.raises(TypeError, match="without axes"):
         used(len, 1.0)
 
@@ -184,7 +219,9 @@ def test_a_missing_rule_names_the_op_and_the_argument() -> None:
 def test_no_argument_is_too_far_along_to_be_refused() -> None:
     total = tape.primitive(lambda *xs: sum(xs), "total")
     tape.defvjp(total, *[lambda y, *xs: lambda g: g] * 2)
-    with pytest.raises(tape.TapeError, match=r"ops\.total has no derivative with respect to argument 11"):
+    with pytest.raises(
+        tape.TapeError, match=r"ops\.total has no derivative with respect to argument 11"
+    ):
         used(lambda v: total(*[1.0] * 11, v))
 
 
@@ -192,7 +229,10 @@ def test_no_argument_is_too_far_along_to_be_refused() -> None:
 def test_a_variable_that_comes_in_by_keyword_or_capture_is_refused() -> None:
     scaled = tape.primitive(lambda x, s: x * s, "scaled")
     tape.defvjp(scaled, lambda y, x, s: lambda g: g * s)
-    with pytest.raises(tape.TapeError, match=r"ops\.scaled: .* by keyword or was captured; pass it as a positional argument"):
+    with pytest.raises(
+        tape.TapeError,
+        match=r"ops\.scaled: .* by keyword or was captured; pass it as a positional argument",
+    ):
         used(lambda v: scaled(v, s=v))
     with pytest.raises(tape.TapeError, match="pass it as a positional argument"):
         used(lambda v: tape.opaque(lambda a: a * v, lambda a: (a * v, a), lambda r, g: (g,))(v))
@@ -216,11 +256,17 @@ def test_a_variable_that_comes_in_by_keyword_or_capture_is_refused() -> None:
     ],
 )
 def test_leaves_that_are_not_floating_are_refused_by_their_path(x: Any, named: str) -> None:
-    with pytest.raises(tape.TapeError, match=named + r".* has no derivative; write it as a float \(1\.0, array\.astype\(float\)\)"):
+    with pytest.raises(
+        tape.TapeError,
+        match=named + r".* has no derivative; write it as a float \(1\.0, array\.astype\(float\)\)",
+    ):
         tape.vjp(lambda v: 1.0, x)
 
 
 @pytest.mark.clause("TAPE-17")
 def test_an_integer_result_is_refused() -> None:
-    with pytest.raises(tape.TapeError, match=r"value\[1\]: an array of int64 has no derivative; write it as a float"):
+    with pytest.raises(
+        tape.TapeError,
+        match=r"value\[1\]: an array of int64 has no derivative; write it as a float",
+    ):
         tape.vjp(lambda v: (v, np.arange(2)), X)

@@ -19,7 +19,9 @@ V = np.array([[0.2, 0.9, -0.4], [-1.3, 0.1, 0.6]])
 def smooth(x: Any) -> Any:
     """A smooth function that reuses x, mixes entries, indexes and joins."""
     y = ops.tanh(x @ ops.transpose(x)) @ x
-    return ops.sum(ops.concatenate([y * x, ops.softmax(x)])[1:] / (2.0 + x[0] * x[0])) + ops.logsumexp(y[0])
+    return ops.sum(
+        ops.concatenate([y * x, ops.softmax(x)])[1:] / (2.0 + x[0] * x[0])
+    ) + ops.logsumexp(y[0])
 
 
 @pytest.mark.clause("TAPE-8", "TAPE-14")
@@ -68,7 +70,10 @@ def test_argnums_that_are_no_positions_are_refused(argnums: Any) -> None:
 
 @pytest.mark.clause("TAPE-17")
 def test_a_refused_argument_is_named_by_the_position_it_was_given_at() -> None:
-    with pytest.raises(tape.TapeError, match=r"argument 1 of 2\['n'\]: 3 of type int has no derivative; write it as a float"):
+    with pytest.raises(
+        tape.TapeError,
+        match=r"argument 1 of 2\['n'\]: 3 of type int has no derivative; write it as a float",
+    ):
         tape.grad(lambda a, b: a * b["n"], 1)(1.0, {"n": 3})
 
 
@@ -77,7 +82,10 @@ def test_grad_of_what_is_not_one_number_says_what_to_use() -> None:
     for result, message in (
         (lambda x: x, r"shape \(2,\), not one number; sum it, or use vjp or jacobian"),
         (lambda x: ops.sum(x, keepdims=True), r"shape \(1,\), not one number"),
-        (lambda x: {"loss": ops.sum(x)}, "returned dict, not one array; return one number, or use vjp"),
+        (
+            lambda x: {"loss": ops.sum(x)},
+            "returned dict, not one array; return one number, or use vjp",
+        ),
         (lambda x: (ops.sum(x), x), "returned tuple, not one array"),
         (lambda x: None, "returned NoneType, not one array"),
         (lambda x: 3, "value: 3 of type int has no derivative; write it as a float"),
@@ -104,18 +112,32 @@ def test_vjp_of_several_outputs_pulls_one_cotangent_for_each() -> None:
 @pytest.mark.clause("TAPE-8")
 def test_one_variable_returned_twice_receives_both_cotangents() -> None:
     _, pullback = tape.vjp(lambda x: (x, x, x * 1.0), np.ones(2))
-    assert_close("sum", pullback((np.array([1.0, 2.0]), np.array([10.0, 20.0]), np.zeros(2)))[0], np.array([11.0, 22.0]), EXACT)
+    assert_close(
+        "sum",
+        pullback((np.array([1.0, 2.0]), np.array([10.0, 20.0]), np.zeros(2)))[0],
+        np.array([11.0, 22.0]),
+        EXACT,
+    )
 
 
 @pytest.mark.clause("TAPE-8")
 @pytest.mark.parametrize(
     ("cotangent", "message"),
     [
-        ({"a": np.ones(2), "b": np.ones(3)}, r"cotangent\['b'\] has shape \(3,\); give the shape of the value, \(2,\)"),
+        (
+            {"a": np.ones(2), "b": np.ones(3)},
+            r"cotangent\['b'\] has shape \(3,\); give the shape of the value, \(2,\)",
+        ),
         ({"a": np.ones(2), "b": 1.0}, r"cotangent\['b'\] has shape \(\)"),
         ({"a": np.ones(2)}, r"cotangent\['b'\] is missing; give an array for every leaf, zeros"),
-        ({"a": np.ones(2), "b": np.ones(2), "c": 1.0}, r"cotangent\['c'\] belongs to nothing; leave it out"),
-        ({"a": np.ones(2), "b": [1, 1]}, r"cotangent\['b'\]\[0\]: 1 of type int has no derivative; write it as a float"),
+        (
+            {"a": np.ones(2), "b": np.ones(2), "c": 1.0},
+            r"cotangent\['c'\] belongs to nothing; leave it out",
+        ),
+        (
+            {"a": np.ones(2), "b": [1, 1]},
+            r"cotangent\['b'\]\[0\]: 1 of type int has no derivative; write it as a float",
+        ),
     ],
 )
 def test_a_cotangent_that_does_not_fit_the_value_is_named(cotangent: Any, message: str) -> None:
@@ -128,8 +150,15 @@ def test_a_cotangent_that_does_not_fit_the_value_is_named(cotangent: Any, messag
 def test_leaves_are_matched_by_name_and_not_by_order() -> None:
     value = {"a": np.ones(2), "b": np.ones(2)}
     _, pullback = tape.vjp(lambda x: {"a": x, "b": 10.0 * x}, np.ones(2))
-    assert_close("vjp", pullback({"b": np.array([1.0, 0.0]), "a": np.array([0.0, 1.0])})[0], np.array([10.0, 1.0]), EXACT)
-    product = tape.hvp(lambda p: ops.sum(p["a"] ** 2) + ops.sum(p["b"] ** 3))(value, {"b": np.zeros(2), "a": np.ones(2)})
+    assert_close(
+        "vjp",
+        pullback({"b": np.array([1.0, 0.0]), "a": np.array([0.0, 1.0])})[0],
+        np.array([10.0, 1.0]),
+        EXACT,
+    )
+    product = tape.hvp(lambda p: ops.sum(p["a"] ** 2) + ops.sum(p["b"] ** 3))(
+        value, {"b": np.zeros(2), "a": np.ones(2)}
+    )
     assert_close("a", product["a"], np.full(2, 2.0), EXACT)
     assert_close("b", product["b"], np.zeros(2), EXACT)
 
@@ -145,10 +174,14 @@ def test_leaves_are_matched_by_name_and_not_by_order() -> None:
         (ops.tanh, 0.7),
     ],
 )
-def test_jacobian_has_the_axes_of_the_value_and_then_those_of_the_argument(f: Callable[[Any], Any], x: Any) -> None:
+def test_jacobian_has_the_axes_of_the_value_and_then_those_of_the_argument(
+    f: Callable[[Any], Any], x: Any
+) -> None:
     units = np.eye(np.size(x)).reshape(-1, *np.shape(x))
     want = np.stack([np.imag(f(x + 1e-30j * unit)) / 1e-30 for unit in units], axis=-1)
-    assert_close("jacobian", tape.jacobian(f)(x), want.reshape((*np.shape(f(x)), *np.shape(x))), ANALYTIC)
+    assert_close(
+        "jacobian", tape.jacobian(f)(x), want.reshape((*np.shape(f(x)), *np.shape(x))), ANALYTIC
+    )
 
 
 @pytest.mark.clause("TAPE-8")
@@ -170,7 +203,9 @@ def test_jacobian_and_hvp_refuse_what_they_cannot_arrange() -> None:
         tape.jacobian(lambda x: (x, x))(np.ones(2))
     with pytest.raises(tape.TapeError, match="x is a dict, not one array; use vjp"):
         tape.jacobian(lambda p: p["a"])({"a": np.ones(2)})
-    with pytest.raises(tape.TapeError, match=r"direction has shape \(3,\); give the shape of the argument, \(2,\)"):
+    with pytest.raises(
+        tape.TapeError, match=r"direction has shape \(3,\); give the shape of the argument, \(2,\)"
+    ):
         tape.hvp(ops.sum)(np.ones(2), np.ones(3))
     with pytest.raises(tape.TapeError, match=r"direction\['a'\] is missing"):
         tape.hvp(lambda p: ops.sum(p["a"]))({"a": np.ones(2)}, {})
@@ -195,7 +230,9 @@ def d(f: Callable[[Any], Any], n: int = 1) -> Callable[[Any], Any]:
         (lambda x: ops.sum(ops.stack([x, x * x, x]) ** 3), lambda x: 6 + 120 * x**3 + 6),
     ],
 )
-def test_third_derivatives_are_those_found_by_hand(f: Callable[[Any], Any], third: Callable[[Any], Any]) -> None:
+def test_third_derivatives_are_those_found_by_hand(
+    f: Callable[[Any], Any], third: Callable[[Any], Any]
+) -> None:
     assert_close("third", d(f, 3)(0.8), third(0.8), ANALYTIC)
 
 
@@ -216,12 +253,17 @@ def test_fifth_derivative_of_a_power() -> None:
         (lambda x: tape.grad(lambda y: x)(2.0) + x, 1.0),
         (lambda x: tape.vjp(lambda y: x * y, 2.0)[1](x)[0], 6.0),
         (lambda x: ops.sum(tape.jacobian(lambda y: ops.stack([x * y, y * y]))(x)), 3.0),
-        (lambda x: ops.sum(tape.hvp(lambda y: ops.sum(y * y * y * x))(np.ones(2), np.ones(2))), 12.0),
+        (
+            lambda x: ops.sum(tape.hvp(lambda y: ops.sum(y * y * y * x))(np.ones(2), np.ones(2))),
+            12.0,
+        ),
         (lambda x: tape.value_and_grad(lambda y: x * y)(x)[0], 6.0),
         (lambda x: tape.grad(lambda y: tape.vjp(lambda z: z * z * y * x, x)[1](y)[0])(2.0), 48.0),
     ],
 )
-def test_levels_are_not_confused_by_captured_variables(f: Callable[[Any], Any], want: float) -> None:
+def test_levels_are_not_confused_by_captured_variables(
+    f: Callable[[Any], Any], want: float
+) -> None:
     """A nested derivative at x = 3, with expected numbers by hand."""
     assert_close("gradient", tape.grad(f)(3.0), want, ANALYTIC)
 
@@ -244,7 +286,12 @@ def test_a_gradient_step_is_differentiated_in_its_start_and_its_data() -> None:
     hand = (np.eye(3) - 2 * lr * A.T @ A) @ (2 * A.T @ (A @ step - b))
     assert_close("start", tape.grad(after)(w, A), hand, ANALYTIC)
     check.check_gradient(lambda A: after_by_hand(w, A, b, lr), A)
-    assert_close("data", tape.grad(after, 1)(w, A), check.complex_step(lambda A: after_by_hand(w, A, b, lr), A), ANALYTIC)
+    assert_close(
+        "data",
+        tape.grad(after, 1)(w, A),
+        check.complex_step(lambda A: after_by_hand(w, A, b, lr), A),
+        ANALYTIC,
+    )
 
 
 def after_by_hand(w: Any, A: Any, b: Any, lr: float) -> Any:

@@ -48,7 +48,9 @@ def test_cross_entropy_of_softmax_is_probabilities_minus_one_hot() -> None:
     z = sum(math.exp(v) for v in x)
     want = np.array([math.exp(v) / z - (i == target) for i, v in enumerate(x)])
     assert_close("logsumexp", tape.grad(lambda x: ops.logsumexp(x) - x[target])(x), want, ANALYTIC)
-    assert_close("softmax", tape.grad(lambda x: -ops.log(ops.softmax(x)[target]))(x), want, ANALYTIC)
+    assert_close(
+        "softmax", tape.grad(lambda x: -ops.log(ops.softmax(x)[target]))(x), want, ANALYTIC
+    )
 
 
 @pytest.mark.clause("TAPE-4")
@@ -64,12 +66,17 @@ def test_cross_entropy_of_softmax_is_probabilities_minus_one_hot() -> None:
         (ops.absolute, lambda x: math.copysign(1.0, x)),
         (ops.log1p, lambda x: 1 / (1 + x)),
         (ops.square, lambda x: 2 * x),
-        (lambda x: ops.maximum(x, 0.25) * ops.minimum(x, 2.0), lambda x: 2 * x if x > 0.25 else 0.25),
+        (
+            lambda x: ops.maximum(x, 0.25) * ops.minimum(x, 2.0),
+            lambda x: 2 * x if x > 0.25 else 0.25,
+        ),
         (lambda x: x / (1.0 + x * x), lambda x: (1 - x * x) / (1 + x * x) ** 2),
         (lambda x: 2.0**x, lambda x: math.log(2) * 2**x),
     ],
 )
-def test_derivatives_of_functions_of_one_number(f: Callable[[Any], Any], derivative: Callable[[float], float]) -> None:
+def test_derivatives_of_functions_of_one_number(
+    f: Callable[[Any], Any], derivative: Callable[[float], float]
+) -> None:
     for x in (-0.9, 0.1, 0.7, 1.9):
         assert_close(f"at {x}", tape.grad(f)(x), derivative(x), ANALYTIC)
 
@@ -92,7 +99,12 @@ def test_layer_norm_by_its_textbook_backward() -> None:
     mu = sum(x) / n
     sigma = math.sqrt(sum((v - mu) ** 2 for v in x) / n)
     h = [(v - mu) / sigma for v in x]
-    want = np.array([(g[i] - sum(g) / n - h[i] * sum(g[j] * h[j] for j in range(n)) / n) / sigma for i in range(n)])
+    want = np.array(
+        [
+            (g[i] - sum(g) / n - h[i] * sum(g[j] * h[j] for j in range(n)) / n) / sigma
+            for i in range(n)
+        ]
+    )
 
     def loss(x: Any) -> Any:
         centred = x - ops.mean(x)
@@ -131,7 +143,9 @@ def test_triangular_solve_by_substitution_forward_and_back(lower: bool) -> None:
             x[i, j] = (U[i, j] - sum(a[i, k] * x[k, j] for k in range(N) if k != i)) / a[i, i]
     for i in reversed(order):
         for j in range(M):
-            b_bar[i, j] = (G[i, j] - sum(a[k, i] * b_bar[k, j] for k in range(N) if k != i)) / a[i, i]
+            b_bar[i, j] = (G[i, j] - sum(a[k, i] * b_bar[k, j] for k in range(N) if k != i)) / a[
+                i, i
+            ]
     a_bar = np.zeros((N, N))
     for i in range(N):
         for k in range(i + 1) if lower else range(i, N):
@@ -151,7 +165,11 @@ def test_recurrent_network_by_backpropagation_through_time() -> None:
 
     h = [np.zeros(N)]
     for t in range(T):
-        h.append(np.array([math.tanh(sum(W[i, j] * h[-1][j] for j in range(N)) + K[t, i]) for i in range(N)]))
+        h.append(
+            np.array(
+                [math.tanh(sum(W[i, j] * h[-1][j] for j in range(N)) + K[t, i]) for i in range(N)]
+            )
+        )
     W_bar, x_bar, h_bar = np.zeros((N, N)), np.zeros((T, N)), V[0].copy()
     for t in reversed(range(T)):
         for i in range(N):
@@ -169,7 +187,8 @@ def test_recurrent_network_by_backpropagation_through_time() -> None:
 def test_delta_rule_by_its_adjoint_recursion() -> None:
     """The adjoint recursion of S' = S - eta (S k - v) k^T.
 
-    With loss sum_t q_t^T S_t u it is S_bar' -> S_bar' (1 - eta k k^T), and the rest follows from it.
+    With loss sum_t q_t^T S_t u it is S_bar' -> S_bar' (1 - eta k k^T), and the rest follows from
+    it.
     """
     eta, u = 0.3, V[1]
 
@@ -240,7 +259,12 @@ def test_odd_polynomial_of_a_matrix_by_matrix_calculus() -> None:
         return ops.sum((b * A + c * (A @ A)) @ X * Y_bar)
 
     assert_close("X", tape.grad(loss)(X), want, ANALYTIC)
-    assert_close("Hessian", tape.hvp(lambda X: ops.sum((X.T @ X) ** 2))(X, G), hessian_of_gram(X, G), ANALYTIC)
+    assert_close(
+        "Hessian",
+        tape.hvp(lambda X: ops.sum((X.T @ X) ** 2))(X, G),
+        hessian_of_gram(X, G),
+        ANALYTIC,
+    )
 
 
 def hessian_of_gram(X: Any, D: Any) -> Any:

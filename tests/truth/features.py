@@ -23,8 +23,16 @@ MAPS: dict[str, dict[str, Any]] = {
     "polynomial 2": {"kind": "polynomial"},
     "polynomial 3": {"kind": "polynomial", "degree": 3},
     "polynomial 4": {"kind": "polynomial", "degree": 4},
-    "polynomial with a constant": {"kind": "polynomial", "degree": 2, "coefficients": [0.5, 1.0, 0.25]},
-    "polynomial with zeros": {"kind": "polynomial", "degree": 4, "coefficients": [0.0, 0.7, 0.0, 0.0, 2.0]},
+    "polynomial with a constant": {
+        "kind": "polynomial",
+        "degree": 2,
+        "coefficients": [0.5, 1.0, 0.25],
+    },
+    "polynomial with zeros": {
+        "kind": "polynomial",
+        "degree": 4,
+        "coefficients": [0.0, 0.7, 0.0, 0.0, 2.0],
+    },
     "monomials": {"kind": "monomials"},
     "elementwise 1": {"kind": "elementwise", "degree": 1},
     "elementwise 2": {"kind": "elementwise"},
@@ -33,7 +41,9 @@ MAPS: dict[str, dict[str, Any]] = {
 }
 
 
-def tensors(settings: Mapping[str, Any], d: int, seed: int = 0, features: int = 7, hidden: int = 6) -> dict[str, Array]:
+def tensors(
+    settings: Mapping[str, Any], d: int, seed: int = 0, features: int = 7, hidden: int = 6
+) -> dict[str, Array]:
     """Random tensors of a kind for d inputs."""
     random = np.random.default_rng(seed)
     shapes = {
@@ -42,17 +52,25 @@ def tensors(settings: Mapping[str, Any], d: int, seed: int = 0, features: int = 
         "residual_mlp": {"W1": (hidden, d), "W2": (d, hidden)},
         "sketch": {"proj": (d + d * d, features)},
     }
-    return {name: random.standard_normal(shape) for name, shape in shapes.get(settings["kind"], {}).items()}
+    return {
+        name: random.standard_normal(shape)
+        for name, shape in shapes.get(settings["kind"], {}).items()
+    }
 
 
 def coefficients(settings: Mapping[str, Any]) -> list[float]:
     """a_0 .. a_p of a polynomial."""
     degree = settings.get("degree", 2)
-    return list(settings.get("coefficients") or [0.0] + [1 / math.factorial(n) for n in range(1, degree + 1)])
+    return list(
+        settings.get("coefficients")
+        or [0.0] + [1 / math.factorial(n) for n in range(1, degree + 1)]
+    )
 
 
 def monomials(settings: Mapping[str, Any], d: int) -> Iterator[tuple[tuple[int, ...], float]]:
-    """Index tuple and weight of every column of polynomial or monomials; a multinomial is counted, not computed."""
+    """Index tuple and weight of every column of polynomial or monomials; a multinomial is counted,
+    not computed.
+    """
     plain = settings["kind"] == "monomials"
     for n, a in enumerate([0.0, 1.0, 1.0] if plain else coefficients(settings)):
         if n == 0 and a == 0:
@@ -91,17 +109,28 @@ def phi(settings: Mapping[str, Any], p: Mapping[str, Array], x: Array) -> Array:
     if kind == "residual_mlp":
         return x + times(p["W2"], act(settings, times(p["W1"], x)))
     if kind in ("polynomial", "monomials"):
-        return np.array([weight * math.prod((x[i] for i in key), start=1.0) for key, weight in monomials(settings, d)])
+        return np.array(
+            [
+                weight * math.prod((x[i] for i in key), start=1.0)
+                for key, weight in monomials(settings, d)
+            ]
+        )
     if kind == "elementwise":
-        return np.array([sum(each**n for n in range(1, settings.get("degree", 2) + 1)) for each in x])
+        return np.array(
+            [sum(each**n for n in range(1, settings.get("degree", 2) + 1)) for each in x]
+        )
     if kind == "sketch":
         both = np.concatenate([x, [x[i] * x[j] for i in range(d) for j in range(d)]])
         return times(p["proj"].T, both)
     raise AssertionError(kind)
 
 
-def pullback(settings: Mapping[str, Any], p: Mapping[str, Array], x: Array, g: Array) -> tuple[Array, dict[str, Array]]:
-    """The backward of phi for one vector, by the table of PHI-16: cotangents of x and of the tensors."""
+def pullback(
+    settings: Mapping[str, Any], p: Mapping[str, Array], x: Array, g: Array
+) -> tuple[Array, dict[str, Array]]:
+    """The backward of phi for one vector, by the table of PHI-16: cotangents of x and of the
+    tensors.
+    """
     kind, d = settings["kind"], len(x)
     if kind == "identity":
         return g, {}
@@ -131,5 +160,7 @@ def pullback(settings: Mapping[str, Any], p: Mapping[str, Array], x: Array, g: A
     if kind == "sketch":
         z = p["proj"] @ g
         Z = z[d:].reshape(d, d)
-        return z[:d] + (Z + Z.T) @ x, {"proj": np.outer(np.concatenate([x, np.outer(x, x).ravel()]), g)}
+        return z[:d] + (Z + Z.T) @ x, {
+            "proj": np.outer(np.concatenate([x, np.outer(x, x).ravel()]), g)
+        }
     raise AssertionError(kind)

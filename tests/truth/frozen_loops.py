@@ -5,7 +5,18 @@ import numpy as np
 import atlas_ref
 
 
-def omega(keys, values, retain, momentum, rate, window, span=1, boundary="recompute", memory=None, trace=None):
+def omega(
+    keys,
+    values,
+    retain,
+    momentum,
+    rate,
+    window,
+    span=1,
+    boundary="recompute",
+    memory=None,
+    trace=None,
+):
     """Memories and momenta (M, S) of the Omega rule without Newton-Schulz, with uniform weights.
 
     The reference is refreshed every `span` tokens.
@@ -36,19 +47,64 @@ def constant(count, *numbers):
     return [np.full(count, number) for number in numbers]
 
 
-def ours(keys, values, retain, momentum, rate, window, span=1, boundary="recompute", rule="omega", masks=None, **state):
-    """Results of the package, by name, under the reference that a span refreshes, without Newton-Schulz."""
-    convention = {"newton_schulz": "none", "reference": "chunk_start", "window_at_boundary": boundary}
+def ours(
+    keys,
+    values,
+    retain,
+    momentum,
+    rate,
+    window,
+    span=1,
+    boundary="recompute",
+    rule="omega",
+    masks=None,
+    **state,
+):
+    """Results of the package, by name, under the reference that a span refreshes, without
+    Newton-Schulz.
+    """
+    convention = {
+        "newton_schulz": "none",
+        "reference": "chunk_start",
+        "window_at_boundary": boundary,
+    }
     header = {"schema": 1, "rule": rule, "convention": convention, "window": window, "span": span}
-    tensors = {"k": keys, "v": values, "q": keys, "retain": retain, "momentum": momentum, "step_size": rate}
+    tensors = {
+        "k": keys,
+        "v": values,
+        "q": keys,
+        "retain": retain,
+        "momentum": momentum,
+        "step_size": rate,
+    }
     tensors |= (masks or {}) | {name: value for name, value in state.items() if value is not None}
-    results = atlas_ref.evaluate(atlas_ref.make(header, {f"in/{name}": np.asarray(tensor) for name, tensor in tensors.items()}))
+    results = atlas_ref.evaluate(
+        atlas_ref.make(
+            header, {f"in/{name}": np.asarray(tensor) for name, tensor in tensors.items()}
+        )
+    )
     return {name.removeprefix("out/"): tensor for name, tensor in results.tensors.items()}
 
 
 def call_start(keys, values, retain, momentum, rate, window=1, **more):
     """Results of the package under the reference of the call."""
-    header = {"schema": 1, "rule": "omega", "convention": {"newton_schulz": "none", "reference": "call_start"}, "window": window}
-    tensors = {"k": keys, "v": values, "q": keys, "retain": retain, "momentum": momentum, "step_size": rate} | more
-    results = atlas_ref.evaluate(atlas_ref.make(header, {f"in/{name}": np.asarray(tensor) for name, tensor in tensors.items()}))
+    header = {
+        "schema": 1,
+        "rule": "omega",
+        "convention": {"newton_schulz": "none", "reference": "call_start"},
+        "window": window,
+    }
+    tensors = {
+        "k": keys,
+        "v": values,
+        "q": keys,
+        "retain": retain,
+        "momentum": momentum,
+        "step_size": rate,
+    } | more
+    results = atlas_ref.evaluate(
+        atlas_ref.make(
+            header, {f"in/{name}": np.asarray(tensor) for name, tensor in tensors.items()}
+        )
+    )
     return {name.removeprefix("out/"): tensor for name, tensor in results.tensors.items()}

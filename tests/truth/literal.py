@@ -1,4 +1,5 @@
-"""The definitions of the rules as literal loops over tokens and window places: truth for the test suite.
+"""The definitions of the rules as literal loops over tokens and window places: truth for the test
+suite.
 
     e[t,i] = M_ref phi(k_i) - v_i
     g_t    = s sum_j gamma[t,j] e[t,t-j] phi(k_{t-j})^T
@@ -7,7 +8,8 @@
     M_t    = r_t M_{t-1} - b_t U_t
     y_t    = M_t phi(q_t)
 
-The input is a case (its JSON header and its tensors) and is assumed valid. Slow on purpose; NumPy only.
+The input is a case (its JSON header and its tensors) and is assumed valid. Slow on purpose; NumPy
+only.
 """
 
 import math
@@ -21,7 +23,14 @@ from tests.truth.literal_token import project
 
 Array = np.ndarray
 Tensors = dict[str, Array]
-SHARED = ("in/phi/", "in/proj", "in/param/", "in/x", "in/active", "in/reset")  # tensors without the leading axes
+SHARED = (
+    "in/phi/",
+    "in/proj",
+    "in/param/",
+    "in/x",
+    "in/active",
+    "in/reset",
+)  # tensors without the leading axes
 
 
 def evaluate(header: dict[str, Any], tensors: Tensors) -> dict[str, Any]:
@@ -33,9 +42,17 @@ def evaluate(header: dict[str, Any], tensors: Tensors) -> dict[str, Any]:
     arrays = {name: np.asarray(value, dtype=exact) for name, value in tensors.items()}
     convention = resolve(header)
     if header["rule"] == "newton_schulz":
-        return {"out/X": over_leading(lambda g: newton_schulz(g, convention["newton_schulz"]), arrays["in/G"], 2)}
+        return {
+            "out/X": over_leading(
+                lambda g: newton_schulz(g, convention["newton_schulz"]), arrays["in/G"], 2
+            )
+        }
     if header["rule"] == "feature_map":
-        return {"out/phi": over_leading(lambda x: feature_map(header.get("feature_map"), arrays, x), arrays["in/x"], 1)}
+        return {
+            "out/phi": over_leading(
+                lambda x: feature_map(header.get("feature_map"), arrays, x), arrays["in/x"], 1
+            )
+        }
     for gate in ("retain", "momentum"):
         if f"in/log_{gate}" in arrays:
             arrays[f"in/{gate}"] = np.exp(arrays[f"in/log_{gate}"])
@@ -44,7 +61,10 @@ def evaluate(header: dict[str, Any], tensors: Tensors) -> dict[str, Any]:
     leading = arrays["in/k"].shape[:-2]
     runs = []
     for index in np.ndindex(*leading):
-        own = {name: value if name.startswith(SHARED) else value[index] for name, value in arrays.items()}
+        own = {
+            name: value if name.startswith(SHARED) else value[index]
+            for name, value in arrays.items()
+        }
         runs.append(Sequence(header, convention, own).run())
     results = {name: np.array([run[name] for run in runs]) for name in runs[0] if name != "phase"}
     results = {name: value.reshape(leading + value.shape[1:]) for name, value in results.items()}
@@ -88,24 +108,38 @@ def last(items: list[Any], n: int) -> list[Any]:
 
 
 def rows(gate: Array | float, matrix: Array) -> Array:
-    """The product diag(gate) matrix for a gate per output dimension, gate times matrix for a scalar."""
+    """The product diag(gate) matrix for a gate per output dimension, gate times matrix for a
+    scalar.
+    """
     return np.reshape(gate, (-1, 1)) * matrix
 
 
 class Sequence:
     """One sequence of tokens under one convention, the leading axes removed."""
 
-    def __init__(self, header: dict[str, Any], convention: dict[str, Any], tensors: Tensors) -> None:
+    def __init__(
+        self, header: dict[str, Any], convention: dict[str, Any], tensors: Tensors
+    ) -> None:
         self.header, self.convention, self.tensors = header, convention, tensors
         self.rule, self.c, self.span = header["rule"], header.get("window", 1), header.get("span")
         self.length, self.d_in = tensors["in/k"].shape
         self.d_out = tensors["in/v"].shape[1]
-        self.zero = np.zeros((self.d_out, len(self.phi(tensors["in/k"][0], "k_norm"))), tensors["in/k"].dtype)
-        self.frozen = self.rule != "hebbian" and convention["reference"] in ("chunk_start", "call_start")
+        self.zero = np.zeros(
+            (self.d_out, len(self.phi(tensors["in/k"][0], "k_norm"))), tensors["in/k"].dtype
+        )
+        self.frozen = self.rule != "hebbian" and convention["reference"] in (
+            "chunk_start",
+            "call_start",
+        )
         self.positioned = self.frozen or convention["read"] == "chunk_start"
         windowed = self.rule == "omega" and self.c > 1
         self.window_first = convention["order"] == "window_then_momentum"
-        self.carries = windowed and self.frozen and self.window_first and convention["window_at_boundary"] == "carry"
+        self.carries = (
+            windowed
+            and self.frozen
+            and self.window_first
+            and convention["window_at_boundary"] == "carry"
+        )
 
     # inputs
 
@@ -194,21 +228,27 @@ class Sequence:
 
     def reference(self, state: State) -> Array:
         """The reference M_ref: M_{t-1}, the memory at the start of the span or call, or zero."""
-        return {"running": state.M, "zero": self.zero}.get(self.convention["reference"], state.M_ref)
+        return {"running": state.M, "zero": self.zero}.get(
+            self.convention["reference"], state.M_ref
+        )
 
     def residual(self, reference: Array, phi: Array, v: Array, retain: Array | float) -> Array:
         """The residual e = M_ref phi - v.
 
-        r M_ref takes the place of M_ref under before_error, and + v that of - v under value_sign plus.
+        r M_ref takes the place of M_ref under before_error, and + v that of - v under value_sign
+        plus.
         """
         if self.convention["decay"] == "before_error":
             reference = rows(retain, reference)
-        return reference @ phi + v if self.convention["value_sign"] == "plus" else reference @ phi - v
+        return (
+            reference @ phi + v if self.convention["value_sign"] == "plus" else reference @ phi - v
+        )
 
     def window_gradient(self, state: State, t: int) -> Array:
         """The gradient of the window at token t.
 
-        g_t = s sum_j gamma[t,j] e[t,t-j] phi(k_{t-j})^T; a token of lag j is of the current span iff j <= p(t).
+        g_t = s sum_j gamma[t,j] e[t,t-j] phi(k_{t-j})^T; a token of lag j is of the current span
+        iff j <= p(t).
         """
         total, factor = self.zero, self.edge(state, t)
         for j in range(min(self.c, len(state.tokens))):
@@ -234,7 +274,9 @@ class Sequence:
         token, (a, b) = state.tokens[-1], self.rates(t)
         error = self.residual(self.reference(state), token.phi, token.v, self.retain(t))
         sign = -1.0 if self.convention["direction"] == "descent" else 1.0
-        state.M = rows(self.retain(t), state.M) + sign * rows(a, rows(b, self.scale() * np.outer(error, token.phi)))
+        state.M = rows(self.retain(t), state.M) + sign * rows(
+            a, rows(b, self.scale() * np.outer(error, token.phi))
+        )
 
     def write_titans_lmm(self, state: State, t: int) -> None:
         """One write of Titans LMM.
@@ -243,13 +285,16 @@ class Sequence:
         """
         token, (a, b), (into_s, into_m) = state.tokens[-1], self.rates(t), self.signs()
         error = self.residual(self.reference(state), token.phi, token.v, self.retain(t))
-        state.S = rows(self.momentum(t), state.S) + into_s * rows(a, self.scale() * np.outer(error, token.phi))
+        state.S = rows(self.momentum(t), state.S) + into_s * rows(
+            a, self.scale() * np.outer(error, token.phi)
+        )
         state.M = rows(self.retain(t), state.M) + into_m * rows(b, state.S)
 
     def write_omega(self, state: State, t: int) -> None:
         """One write of the Omega rule.
 
-        S <- m S + a g; M <- r M - b NS(S), the window's sum inside g or, under momentum_then_window, over the momenta.
+        S <- m S + a g; M <- r M - b NS(S), the window's sum inside g or, under
+        momentum_then_window, over the momenta.
         """
         (a, b), (into_s, into_m), m = self.rates(t), self.signs(), self.momentum(t)
         if self.window_first:
@@ -268,7 +313,9 @@ class Sequence:
         update = summed
         if settings != "none" and settings["argument"] != "accumulated":
             nesterov = settings["argument"] == "nesterov"
-            update = newton_schulz(into_s * gradient + rows(m, summed) if nesterov else summed, settings)
+            update = newton_schulz(
+                into_s * gradient + rows(m, summed) if nesterov else summed, settings
+            )
             if settings["argument"] == "written_back":
                 state.S = update
         state.M = rows(self.retain(t), state.M) + into_m * rows(b, update)
@@ -276,9 +323,15 @@ class Sequence:
     # the run
 
     def start(self, resumed: bool) -> State:
-        """The state before the first token; after a reset as of a call without phase, reference and window."""
+        """The state before the first token; after a reset as of a call without phase, reference and
+        window.
+        """
         tensors, phase = self.tensors, self.header.get("phase") if resumed else None
-        counts = self.convention["reference"] != "call_start" and self.convention["span_origin"] == "multiple" and self.span
+        counts = (
+            self.convention["reference"] != "call_start"
+            and self.convention["span_origin"] == "multiple"
+            and self.span
+        )
         state = State(
             M=self.matrix("in/M0"),
             S=self.matrix("in/S0"),
@@ -299,11 +352,15 @@ class Sequence:
         state.gates = list(tensors.get("in/window_gate_before", ()))
         state.momenta = [self.oriented(z) for z in tensors.get("in/window_momentum", ())]
         if state.momenta and "in/momentum" not in tensors:
-            state.S = state.momenta[-1]  # no S is handed over without momentum, yet an inactive first token repeats Z_0
+            state.S = state.momenta[
+                -1
+            ]  # no S is handed over without momentum, yet an inactive first token repeats Z_0
         return state
 
     def read(self, memory: Array, t: int) -> Array:
-        """The read y = M phi(q) times the query's scale, through NS(M) when the memory is accumulated."""
+        """The read y = M phi(q) times the query's scale, through NS(M) when the memory is
+        accumulated.
+        """
         settings = self.convention["newton_schulz"]
         if settings != "none" and settings["argument"] == "accumulated":
             memory = newton_schulz(memory, settings)
@@ -337,11 +394,20 @@ class Sequence:
             if active:
                 getattr(self, f"write_{self.rule}")(state, t)
             state.momenta = last([*state.momenta, state.S], self.c - 1)
-            selected.append({"before": before, "after": state.M, "chunk_start": state.M_ref}.get(self.convention["read"]))
-            state.position = state.position + 1 if call or not self.span else (state.position + 1) % self.span
+            selected.append(
+                {"before": before, "after": state.M, "chunk_start": state.M_ref}.get(
+                    self.convention["read"]
+                )
+            )
+            state.position = (
+                state.position + 1 if call or not self.span else (state.position + 1) % self.span
+            )
         ends += [state.M] * (self.length - packed)
         memories = ends if self.convention["read"] == "call_end" else selected
-        return {"out/y": np.array([self.read(memory, t) for t, memory in enumerate(memories)]), **self.continuing(state)}
+        return {
+            "out/y": np.array([self.read(memory, t) for t, memory in enumerate(memories)]),
+            **self.continuing(state),
+        }
 
     def continuing(self, state: State) -> dict[str, Any]:
         """The final state in the case's layout, and the inputs for a later call."""

@@ -7,13 +7,27 @@ import numpy as np
 
 from tests.truth.literal import evaluate
 
-COTANGENTS = {"in/y_bar": "out/y", "in/M_bar": "out/M", "in/S_bar": "out/S", "in/X_bar": "out/X", "in/phi_bar": "out/phi"}
+COTANGENTS = {
+    "in/y_bar": "out/y",
+    "in/M_bar": "out/M",
+    "in/S_bar": "out/S",
+    "in/X_bar": "out/X",
+    "in/phi_bar": "out/phi",
+}
 
 
-def pairing(header: dict[str, Any], tensors: dict[str, np.ndarray], cotangents: dict[str, np.ndarray]) -> complex:
-    """<out/y, in/y_bar> + <out/M, in/M_bar> + <out/S, in/S_bar>, over the cotangents that are there."""
+def pairing(
+    header: dict[str, Any], tensors: dict[str, np.ndarray], cotangents: dict[str, np.ndarray]
+) -> complex:
+    """<out/y, in/y_bar> + <out/M, in/M_bar> + <out/S, in/S_bar>, over the cotangents that are
+    there.
+    """
     results = evaluate(header, tensors)
-    present = [(results[out], cotangents[bar]) for bar, out in COTANGENTS.items() if bar in cotangents and out in results]
+    present = [
+        (results[out], cotangents[bar])
+        for bar, out in COTANGENTS.items()
+        if bar in cotangents and out in results
+    ]
     return complex(sum(np.sum(result * bar) for result, bar in present))
 
 
@@ -25,7 +39,8 @@ def complex_step(
     step: float = 1e-30,
     entries: Iterable[tuple[int, ...]] | None = None,
 ) -> np.ndarray:
-    """The gradient of tensors[name] by the complex step, at `entries` alone where given and nan elsewhere.
+    """The gradient of tensors[name] by the complex step, at `entries` alone where given and nan
+    elsewhere.
 
     df/dx[i] = Im f(x + i step e_i) / step.
     """

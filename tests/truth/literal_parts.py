@@ -1,7 +1,9 @@
-"""Parts of the literal evaluation: conventions, gates' functions, norms, feature maps, Newton-Schulz.
+"""Parts of the literal evaluation: conventions, gates' functions, norms, feature maps,
+Newton-Schulz.
 
-Every function takes float64 or complex128, never conjugates, and compares real parts only, so that a complex step passes
-through. Nothing here is fast and nothing is shared with the package under test.
+Every function takes float64 or complex128, never conjugates, and compares real parts only, so that
+a complex step passes through. Nothing here is fast and nothing is shared with the package under
+test.
 """
 
 import functools
@@ -49,7 +51,12 @@ PRESETS: dict[str, dict[str, Any]] = {
     "spec": {},
     "atlas-paper": {"rate": "memory"},
     "atlas-table1": {"rate": "memory", "direction": "ascent"},
-    "atlas-eq40": {"rate": "momentum", "momentum_sign": "minus", "gate": "none", "reference": "chunk_start"},
+    "atlas-eq40": {
+        "rate": "momentum",
+        "momentum_sign": "minus",
+        "gate": "none",
+        "reference": "chunk_start",
+    },
     "atlas-eq57": {"rate": "none", "momentum_sign": "minus"},
     "titans-paper": {"gate": "forget", "momentum_sign": "minus", "gradient_scale": 2},
     "ttl": TTL,
@@ -64,12 +71,20 @@ PRESETS: dict[str, dict[str, Any]] = {
     "fla-delta": FLA,
     "fla-gated-delta": {**FLA, "decay": "before_error"},
     "fla-momentum-delta": {**FLA, "rate": "split"},
-    "nl-hecate": {"gate": "forget", "momentum_sign": "minus", "q_norm": "l2", "k_norm": "l2", "norm_place": "before_phi"},
+    "nl-hecate": {
+        "gate": "forget",
+        "momentum_sign": "minus",
+        "q_norm": "l2",
+        "k_norm": "l2",
+        "norm_place": "before_phi",
+    },
 }
 
 
 def resolve(header: dict[str, Any]) -> dict[str, Any]:
-    """All axes of a case: first values < preset < given, the rest by rule, level and Newton-Schulz."""
+    """All axes of a case: first values < preset < given, the rest by rule, level and
+    Newton-Schulz.
+    """
     rule, level = header["rule"], header.get("level", "projected")
     choices = header.get("convention", "spec")
     if isinstance(choices, str):
@@ -84,7 +99,9 @@ def resolve(header: dict[str, Any]) -> dict[str, Any]:
     if convention["newton_schulz"] != "none":
         convention["newton_schulz"] = {**NEWTON_SCHULZ, **convention["newton_schulz"]}
     if "rate" not in convention:
-        convention["rate"] = "both" if rule == "omega" and convention["newton_schulz"] != "none" else "momentum"
+        convention["rate"] = (
+            "both" if rule == "omega" and convention["newton_schulz"] != "none" else "momentum"
+        )
     if "gate" not in convention:
         forgets = level == "token" and rule in ("titans_lmm", "delta", "hebbian")
         convention["gate"] = "forget" if forgets else "retain"
@@ -130,7 +147,9 @@ def normalise(kind: str, x: Array) -> Array:
 
 
 def polynomial(settings: dict[str, Any], x: Array) -> Array:
-    """Each monomial once, times sqrt(a_i multinomial); a constant with coefficient 0 is no feature."""
+    """Each monomial once, times sqrt(a_i multinomial); a constant with coefficient 0 is no
+    feature.
+    """
     degree = settings.get("degree", 2)
     default = [0.0] + [1 / math.factorial(i) for i in range(1, degree + 1)]
     coefficients = settings.get("coefficients") or default
@@ -155,7 +174,9 @@ def pairs(x: Array, every: bool) -> Array:
     return np.array([*x, *products])
 
 
-def feature_map(settings: dict[str, Any] | str | None, tensors: dict[str, Array], x: Array) -> Array:
+def feature_map(
+    settings: dict[str, Any] | str | None, tensors: dict[str, Array], x: Array
+) -> Array:
     """phi(x) of one vector."""
     settings = {"kind": settings} if isinstance(settings, str) else settings or {"kind": "identity"}
     kind = settings["kind"]
@@ -197,7 +218,9 @@ def solve(matrix: list[list[Decimal]], right: list[Decimal]) -> list[Decimal]:
         rows[i] = [value / rows[i][i] for value in rows[i]]
         for r in range(n):
             if r != i:
-                rows[r] = [value - rows[r][i] * top for value, top in zip(rows[r], rows[i], strict=True)]
+                rows[r] = [
+                    value - rows[r][i] * top for value, top in zip(rows[r], rows[i], strict=True)
+                ]
     return [row[n] for row in rows]
 
 
@@ -206,18 +229,26 @@ def minimax_quintic(low: Decimal, high: Decimal) -> tuple[Decimal, Decimal, Deci
 
     p(x) = a x + b x^3 + c x^5, by exchange of four points.
 
-    p(low) = 1 - E, p(q) = 1 + E, p(r) = 1 - E, p(high) = 1 + E, with q < r the roots of p' = a + 3 b x^2 + 5 c x^4.
+    p(low) = 1 - E, p(q) = 1 + E, p(r) = 1 - E, p(high) = 1 + E, with q < r the roots of p' = a + 3
+    b x^2 + 5 c x^4.
     """
     points = [low, (3 * low + high) / 4, (low + 3 * high) / 4, high]
     previous = Decimal(2)
     for _ in range(200):
-        matrix = [[x, x**3, x**5, Decimal(sign)] for x, sign in zip(points, (1, -1, 1, -1), strict=True)]
+        matrix = [
+            [x, x**3, x**5, Decimal(sign)] for x, sign in zip(points, (1, -1, 1, -1), strict=True)
+        ]
         a, b, c, error = solve(matrix, [Decimal(1)] * 4)
         if abs(error - previous) < Decimal(10) ** -45:
             break
         previous = error
         root = (9 * b * b - 20 * a * c).sqrt()
-        points = [low, ((-3 * b - root) / (10 * c)).sqrt(), ((-3 * b + root) / (10 * c)).sqrt(), high]
+        points = [
+            low,
+            ((-3 * b - root) / (10 * c)).sqrt(),
+            ((-3 * b + root) / (10 * c)).sqrt(),
+            high,
+        ]
     return a, b, c, error
 
 

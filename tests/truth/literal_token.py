@@ -1,4 +1,6 @@
-"""Level "token" of the literal evaluation: keys, values, queries, gates and window weights from the tokens x."""
+"""Level "token" of the literal evaluation: keys, values, queries, gates and window weights from the
+tokens x.
+"""
 
 from typing import Any
 
@@ -11,15 +13,21 @@ Tensors = dict[str, Array]
 
 
 def project(header: dict[str, Any], convention: dict[str, Any], arrays: Tensors) -> Tensors:
-    """The tensors of level "projected", leading axes (B, H), from x (B, T, d_model) and the parameters (H, ...)."""
+    """The tensors of level "projected", leading axes (B, H), from x (B, T, d_model) and the
+    parameters (H, ...).
+    """
     x, heads = arrays["in/x"], len(arrays["in/param/W_K"])
     names = {"W_K": "in/k", "W_V": "in/v", "W_Q": "in/q"}
     tensors: Tensors = {}
     for parameter, name in names.items():
-        tensors[name] = per_token(x, heads, lambda token, h, w=arrays[f"in/param/{parameter}"]: w[h] @ token)
+        tensors[name] = per_token(
+            x, heads, lambda token, h, w=arrays[f"in/param/{parameter}"]: w[h] @ token
+        )
     for gate, squash in (("retain", sigmoid), ("momentum", sigmoid), ("step_size", softplus)):
         if f"in/param/W_{gate}" in arrays:
-            tensors[f"in/{gate}"] = gate_values(convention, arrays, tensors["in/k"], tensors["in/v"], gate, squash)
+            tensors[f"in/{gate}"] = gate_values(
+                convention, arrays, tensors["in/k"], tensors["in/v"], gate, squash
+            )
     if header["rule"] == "omega":
         tensors.update(window_weights(header, arrays, x, heads))
     return {**arrays, **tensors}
@@ -27,10 +35,14 @@ def project(header: dict[str, Any], convention: dict[str, Any], arrays: Tensors)
 
 def per_token(x: Array, heads: int, function: Any) -> Array:
     """The array function(x[b, t], h) for every b, h, t: (B, H, T, ...)."""
-    return np.array([[[function(token, h) for token in sequence] for h in range(heads)] for sequence in x])
+    return np.array(
+        [[[function(token, h) for token in sequence] for h in range(heads)] for sequence in x]
+    )
 
 
-def gate_values(convention: dict[str, Any], arrays: Tensors, k: Array, v: Array, gate: str, squash: Any) -> Array:
+def gate_values(
+    convention: dict[str, Any], arrays: Tensors, k: Array, v: Array, gate: str, squash: Any
+) -> Array:
     """squash(W_g [k; v] + b_g) for every token.
 
     (B, H, T) for one row and (B, H, T, d_out) for one row per output dimension.
@@ -39,7 +51,9 @@ def gate_values(convention: dict[str, Any], arrays: Tensors, k: Array, v: Array,
     kind = convention["k_norm"] if convention["norm_place"] == "before_phi" else "none"
     values = np.zeros((*k.shape[:-1], w.shape[1]), k.dtype)
     for i, h, t in np.ndindex(*k.shape[:-1]):
-        values[i, h, t] = squash(w[h] @ np.concatenate([normalise(kind, k[i, h, t]), v[i, h, t]]) + b[h])
+        values[i, h, t] = squash(
+            w[h] @ np.concatenate([normalise(kind, k[i, h, t]), v[i, h, t]]) + b[h]
+        )
     return values[..., 0] if w.shape[1] == 1 else values
 
 
@@ -62,8 +76,12 @@ def window_weights(header: dict[str, Any], arrays: Tensors, x: Array, heads: int
     gates = [kind["kind"] for kind in kinds].count("gate")
     if gates:
         w1, b1, w2, b2 = (arrays[f"in/param/window_{name}"] for name in ("W1", "b1", "W2", "b2"))
-        u = per_token(x, heads, lambda token, h: sigmoid(w2[h] @ silu(w1[h] @ token + b1[h]) + b2[h]))
-        tensors["in/window_gate"] = u**gates  # what the token weighs, as an initial token's window_gate_before does
+        u = per_token(
+            x, heads, lambda token, h: sigmoid(w2[h] @ silu(w1[h] @ token + b1[h]) + b2[h])
+        )
+        tensors["in/window_gate"] = (
+            u**gates
+        )  # what the token weighs, as an initial token's window_gate_before does
     return tensors
 
 

@@ -1,8 +1,10 @@
-"""One Omega sequence longhand: each token's step and its backward, one index at a time, as the specs write.
+"""One Omega sequence longhand: each token's step and its backward, one index at a time, as the
+specs write.
 
-The forward loop (OMEGA-2 to OMEGA-13, WINDOW-8 to WINDOW-17) takes float64 or complex128, so that a complex step passes; the
-backward loop (OMEGA-23 to OMEGA-26, WINDOW-22 to WINDOW-24) visits the tokens from the last to the first. Inputs are mapped
-keys and queries of one sequence. Nothing is shared with the package under test.
+The forward loop (OMEGA-2 to OMEGA-13, WINDOW-8 to WINDOW-17) takes float64 or complex128, so that a
+complex step passes; the backward loop (OMEGA-23 to OMEGA-26, WINDOW-22 to WINDOW-24) visits the
+tokens from the last to the first. Inputs are mapped keys and queries of one sequence. Nothing is
+shared with the package under test.
 """
 
 from __future__ import annotations
@@ -35,14 +37,26 @@ class Setting:
     @property
     def convention(self) -> dict[str, Any]:
         newton_schulz = "none" if self.argument is None else {**CUBIC, "argument": self.argument}
-        axes = {"rate": self.rate, "decay": self.decay, "reference": self.reference, "window_at_boundary": self.boundary}
-        axes |= {"window_edge": self.edge, "order": self.order, "newton_schulz": newton_schulz, "gradient_scale": self.s}
+        axes = {
+            "rate": self.rate,
+            "decay": self.decay,
+            "reference": self.reference,
+            "window_at_boundary": self.boundary,
+        }
+        axes |= {
+            "window_edge": self.edge,
+            "order": self.order,
+            "newton_schulz": newton_schulz,
+            "gradient_scale": self.s,
+        }
         return {**axes, "gate": "retain"}
 
     @property
     def header(self) -> dict[str, Any]:
         optional = {"span": self.span, "phase": self.phase}
-        return {"window": self.c} | {key: value for key, value in optional.items() if value is not None}
+        return {"window": self.c} | {
+            key: value for key, value in optional.items() if value is not None
+        }
 
     @property
     def frozen(self) -> bool:
@@ -92,7 +106,9 @@ class Token:
     S_before: np.ndarray
     reference: np.ndarray
     R: np.ndarray
-    members: list[tuple[int, int, np.ndarray, bool]]  # lag, token, residual, whether it is the stored one
+    members: list[
+        tuple[int, int, np.ndarray, bool]
+    ]  # lag, token, residual, whether it is the stored one
     momenta: list[tuple[int, int, np.ndarray]]  # lag, token, Z (momentum_then_window)
     present: list[int]  # lags whose token exists
     weights: np.ndarray  # after the edge
@@ -110,7 +126,9 @@ def forward(p: dict[str, np.ndarray], o: Setting) -> tuple[dict[str, np.ndarray]
     v = np.concatenate([p["window_v"], p["v"]]) if n else p["v"]
     stored = dict(enumerate(p.get("window_residual", ())))
     given_momenta = list(p.get("window_momentum", ()))
-    Z = {n - len(given_momenta) + i: z for i, z in enumerate(given_momenta)}  # by token number, initial ones below n
+    Z = {
+        n - len(given_momenta) + i: z for i, z in enumerate(given_momenta)
+    }  # by token number, initial ones below n
     M, S = p["M0"], p["S0"]
     reference = p.get("M_ref")
     position, first = o.phase or 0, 0  # first: oldest token of the packed sequence
@@ -120,7 +138,9 @@ def forward(p: dict[str, np.ndarray], o: Setting) -> tuple[dict[str, np.ndarray]
         reset = bool(p["reset"][t]) if "reset" in p else False
         if reset:
             M, S, reference, position, first, stored, Z = p["M0"], p["S0"], None, 0, i, {}, {}
-        refreshed = o.frozen and (reference is None or (o.reference == "chunk_start" and position == 0))
+        refreshed = o.frozen and (
+            reference is None or (o.reference == "chunk_start" and position == 0)
+        )
         if refreshed:
             reference = M
         active = bool(p["active"][t]) if "active" in p else True
@@ -138,16 +158,26 @@ def forward(p: dict[str, np.ndarray], o: Setting) -> tuple[dict[str, np.ndarray]
             if older and o.boundary == "cut":
                 continue
             carried = older and o.boundary == "carry"
-            members.append((j, i - j, stored[i - j] if carried else R @ phi[i - j] - v[i - j], carried))
+            members.append(
+                (j, i - j, stored[i - j] if carried else R @ phi[i - j] - v[i - j], carried)
+            )
         token = Token(active, reset, refreshed, M, S, base, R, members, [], lags, weights)
         if active:
             h = p["step_size"][t]
             a = h if o.rate in ("momentum", "both", "split") else 1.0
-            b = p["step_size_memory"][t] if o.rate == "split" else h if o.rate in ("memory", "both") else 1.0
+            b = (
+                p["step_size_memory"][t]
+                if o.rate == "split"
+                else h
+                if o.rate in ("memory", "both")
+                else 1.0
+            )
             if o.momentum_first:
                 token.g = o.s * np.outer(stored[i], phi[i])
             else:
-                token.g = o.s * sum((weights[j] * np.outer(e, phi[u]) for j, u, e, _ in members), 0 * M)
+                token.g = o.s * sum(
+                    (weights[j] * np.outer(e, phi[u]) for j, u, e, _ in members), 0 * M
+                )
             token.S = S = rows(momentum, S) + rows(a, token.g)
             token.P = S
             Z[i] = S
@@ -173,15 +203,29 @@ def backward(p: dict[str, np.ndarray], o: Setting) -> dict[str, np.ndarray]:
     T, n = len(p["k"]), len(p.get("window_k", ()))
     phi = np.concatenate([p["window_k"], p["k"]]) if n else p["k"]
     d_out = p["v"].shape[1]
-    bar = {name: np.zeros(value.shape) for name, value in p.items() if name not in ("y_bar", "M_bar", "S_bar", "active", "reset")}
-    phi_bar, v_bar, e_bar_stored = np.zeros(phi.shape), np.zeros((n + T, d_out)), np.zeros((n + T, d_out))
+    bar = {
+        name: np.zeros(value.shape)
+        for name, value in p.items()
+        if name not in ("y_bar", "M_bar", "S_bar", "active", "reset")
+    }
+    phi_bar, v_bar, e_bar_stored = (
+        np.zeros(phi.shape),
+        np.zeros((n + T, d_out)),
+        np.zeros((n + T, d_out)),
+    )
     Z_bar = {i: np.zeros(p["M0"].shape) for i in range(-o.c, n + T)}
     M_bar, S_bar, reference_bar = p["M_bar"], p["S_bar"], np.zeros(p["M0"].shape)
     for t in reversed(range(T)):
         token, i = record[t], n + t
         retain, momentum, h = p["retain"][t], p["momentum"][t], p["step_size"][t]
         a = h if o.rate in ("momentum", "both", "split") else 1.0
-        b = p["step_size_memory"][t] if o.rate == "split" else h if o.rate in ("memory", "both") else 1.0
+        b = (
+            p["step_size_memory"][t]
+            if o.rate == "split"
+            else h
+            if o.rate in ("memory", "both")
+            else 1.0
+        )
         # OMEGA-23
         read_bar = np.outer(p["y_bar"][t], p["q"][t])
         if o.argument == "accumulated":
@@ -220,11 +264,17 @@ def backward(p: dict[str, np.ndarray], o: Setting) -> dict[str, np.ndarray]:
             a_bar = inner(h, S_bar, token.g)
             bar["momentum"][t] += inner(momentum, S_bar, token.S_before)
             S_bar = rows(momentum, S_bar)
-            bar["step_size"][t] += a_bar * (o.rate in ("momentum", "both", "split")) + b_bar * (o.rate in ("memory", "both"))
+            bar["step_size"][t] += a_bar * (o.rate in ("momentum", "both", "split")) + b_bar * (
+                o.rate in ("memory", "both")
+            )
             if o.rate == "split":
                 bar["step_size_memory"][t] += b_bar
             # OMEGA-25
-            members = [(0, i, token.R @ phi[i] - _value(p, i), False)] if o.momentum_first else token.members
+            members = (
+                [(0, i, token.R @ phi[i] - _value(p, i), False)]
+                if o.momentum_first
+                else token.members
+            )
             for j, u, e, carried in members:
                 weight = 1.0 if o.momentum_first else token.weights[j]
                 e_bar = o.s * weight * g_bar @ phi[u]
@@ -237,7 +287,9 @@ def backward(p: dict[str, np.ndarray], o: Setting) -> dict[str, np.ndarray]:
                     v_bar[u] -= e_bar
                     phi_bar[u] += token.R.T @ e_bar
                     R_bar = R_bar + np.outer(e_bar, phi[u])
-            bar["window_weights"][t] = _before_the_edge(p["window_weights"][t], weights_bar, token.present, o)
+            bar["window_weights"][t] = _before_the_edge(
+                p["window_weights"][t], weights_bar, token.present, o
+            )
         else:
             S_bar = S_bar + Z_bar[i]
         # WINDOW-24: what later windows asked of the stored residual
@@ -278,13 +330,20 @@ def _value(p: dict[str, np.ndarray], i: int) -> np.ndarray:
     return p["window_v"][i] if i < n else p["v"][i - n]
 
 
-def _before_the_edge(weights: np.ndarray, bar: np.ndarray, present: list[int], o: Setting) -> np.ndarray:
+def _before_the_edge(
+    weights: np.ndarray, bar: np.ndarray, present: list[int], o: Setting
+) -> np.ndarray:
     """The backward of WINDOW-23, from the renormalised weights to the inputs."""
     if o.edge == "truncate" or o.momentum_first:
         return bar
     N, D = sum(weights), sum(weights[j] for j in present)
     along = sum(weights[i] * bar[i] for i in present)
-    return np.array([(j in present) * N / D * bar[j] + (1 / D - (j in present) * N / D**2) * along for j in range(o.c)])
+    return np.array(
+        [
+            (j in present) * N / D * bar[j] + (1 / D - (j in present) * N / D**2) * along
+            for j in range(o.c)
+        ]
+    )
 
 
 def complex_step(p: dict[str, np.ndarray], o: Setting, name: str) -> np.ndarray:
@@ -294,5 +353,7 @@ def complex_step(p: dict[str, np.ndarray], o: Setting, name: str) -> np.ndarray:
         moved = p[name].astype(complex)
         moved[place] += 1j * STEP
         out, _ = forward({**p, name: moved}, o)
-        gradient[place] = sum(np.sum(out[key] * p[f"{key}_bar"]).imag for key in ("y", "M", "S")) / STEP
+        gradient[place] = (
+            sum(np.sum(out[key] * p[f"{key}_bar"]).imag for key in ("y", "M", "S")) / STEP
+        )
     return gradient

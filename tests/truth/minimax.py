@@ -2,8 +2,8 @@
 
 It shares nothing with the package.
 
-In the basis x T_k(t), with t the image of x^2 on [-1, 1], the exchange is well-conditioned in float64 however
-short the interval is.
+In the basis x T_k(t), with t the image of x^2 on [-1, 1], the exchange is well-conditioned in
+float64 however short the interval is.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ def quintic(low: float, high: float) -> Quintic:
     for _ in range(30):
         weights = np.linalg.solve(np.column_stack([basis(points), SIGNS]), np.ones(4))
         distance = basis(grid) @ weights[:3] - 1
-        inner = [1 + int(np.argmax(sign * distance[1:-1])) for sign in (1, -1)]  # p has a maximum, then a minimum inside
+        inner = [
+            1 + int(np.argmax(sign * distance[1:-1])) for sign in (1, -1)
+        ]  # p has a maximum, then a minimum inside
         extrema = grid[inner]
         for _ in range(3):
             first, second = slopes(extrema)
@@ -59,7 +61,11 @@ def quintic(low: float, high: float) -> Quintic:
             break
     u, v, w = weights[:3]
     scale, shift = 1 / half, middle / half
-    row = (u - v * shift + w * (2 * shift * shift - 1), v * scale - 4 * w * scale * shift, 2 * w * scale * scale)
+    row = (
+        u - v * shift + w * (2 * shift * shift - 1),
+        v * scale - 4 * w * scale * shift,
+        2 * w * scale * scale,
+    )
     return Quintic((float(row[0]), float(row[1]), float(row[2])), float(weights[3]))
 
 

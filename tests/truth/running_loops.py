@@ -24,7 +24,9 @@ def tokens(count=32, d_in=6, d_out=5, seed=0):
     return random, keys / np.linalg.norm(keys, axis=1, keepdims=True), values
 
 
-def omega(keys, values, retain, momentum, inner, outer, window=1, update=None, memory=None, trace=None):
+def omega(
+    keys, values, retain, momentum, inner, outer, window=1, update=None, memory=None, trace=None
+):
     """Memories of S = m S + inner g, M = r M - outer U with the running reference.
 
     The weights are uniform.
@@ -57,10 +59,31 @@ def titans(keys, values, forget, momentum, rate, trace=None):
     return np.array(memories)
 
 
-def ours(rule, keys, values, retain, momentum=None, rate=None, convention="spec", window=1, span=None, **more):
+def ours(
+    rule,
+    keys,
+    values,
+    retain,
+    momentum=None,
+    rate=None,
+    convention="spec",
+    window=1,
+    span=None,
+    **more,
+):
     """Results of the package: y (with q = k), M and S, by name."""
-    header = {"schema": 1, "rule": rule, "convention": convention, "window": window} | ({"span": span} if span else {})
+    header = {"schema": 1, "rule": rule, "convention": convention, "window": window} | (
+        {"span": span} if span else {}
+    )
     gates = {"retain": retain, "momentum": momentum, "step_size": rate}
-    tensors = {"k": keys, "v": values, "q": keys} | {name: gate for name, gate in gates.items() if gate is not None} | more
-    results = atlas_ref.evaluate(atlas_ref.make(header, {f"in/{name}": np.asarray(tensor) for name, tensor in tensors.items()}))
+    tensors = (
+        {"k": keys, "v": values, "q": keys}
+        | {name: gate for name, gate in gates.items() if gate is not None}
+        | more
+    )
+    results = atlas_ref.evaluate(
+        atlas_ref.make(
+            header, {f"in/{name}": np.asarray(tensor) for name, tensor in tensors.items()}
+        )
+    )
     return {name.removeprefix("out/"): tensor for name, tensor in results.tensors.items()}

@@ -1,7 +1,7 @@
 """Newton-Schulz by definition, as loops over entries and through the singular values.
 
-Nothing is shared with the package under test. The loops take complex arrays, so their complex step gives
-derivatives of any order; the spectral forms know nothing of matrix products.
+Nothing is shared with the package under test. The loops take complex arrays, so their complex step
+gives derivatives of any order; the spectral forms know nothing of matrix products.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ Rows = Sequence[tuple[float, float, float]]
 
 
 class Map(NamedTuple):
-    """The function: one row (a, b, c) a step, the divisor of the argument and the scale of the result."""
+    """The function: one row (a, b, c) a step, the divisor of the argument and the scale of the
+    result.
+    """
 
     rows: Rows
     eps: float = 1e-7
@@ -40,14 +42,27 @@ def rows_of(coefficients: Any = "muon", steps: int = 5, lower_bound: float = 1e-
     """The row of every step (NS-3 to NS-5)."""
     if coefficients == "polar_express":
         return [step.row for step in minimax.polar_express(lower_bound, steps)]
-    rows = {"muon": [MUON], "cubic": [CUBIC]}.get(coefficients, coefficients) if isinstance(coefficients, str) else coefficients
+    rows = (
+        {"muon": [MUON], "cubic": [CUBIC]}.get(coefficients, coefficients)
+        if isinstance(coefficients, str)
+        else coefficients
+    )
     return [rows[min(i, len(rows) - 1)] for i in range(steps)]
 
 
 def map_of(settings: Mapping[str, Any]) -> Map:
     """The function of settings as a user writes them."""
-    table = {key: settings[key] for key in ("coefficients", "steps", "lower_bound") if key in settings}
-    return Map(rows_of(**table), **{key: settings[key] for key in ("eps", "norm_factor", "guard", "scale") if key in settings})
+    table = {
+        key: settings[key] for key in ("coefficients", "steps", "lower_bound") if key in settings
+    }
+    return Map(
+        rows_of(**table),
+        **{
+            key: settings[key]
+            for key in ("eps", "norm_factor", "guard", "scale")
+            if key in settings
+        },
+    )
 
 
 TWO_ROWS = ((2.0, -1.5, 0.5), (1.5, -0.5, 0.0))
@@ -77,7 +92,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "norm": {"scale": "norm"},
     "norm, clamp": {"scale": "norm", "guard": "clamp", "norm_factor": 1.3},
     "norm, return, large eps": {"scale": "norm", "guard": "return", "eps": 2.0},
-    "sqrt, cubic, no eps, never": {"scale": "sqrt", "coefficients": "cubic", "eps": 0.0, "transpose": "never"},
+    "sqrt, cubic, no eps, never": {
+        "scale": "sqrt",
+        "coefficients": "cubic",
+        "eps": 0.0,
+        "transpose": "never",
+    },
 }
 
 SHAPES = [(1, 1), (1, 6), (6, 1), (5, 5), (4, 7), (7, 4)]
@@ -98,14 +118,17 @@ def arguments(seed: int = 0) -> Iterator[tuple[str, Array]]:
             "zero": 0.0 * S,
             "with all singular values equal": (U * 2.0) @ Vt,
             "with two equal": (U * np.where(np.arange(k) < 2, 2.0, 0.3)) @ Vt,
-            "with two almost equal": (U * np.where(np.arange(k) == 0, 2.0 + 1e-9, np.where(np.arange(k) == 1, 2.0, 0.3))) @ Vt,
+            "with two almost equal": (
+                U * np.where(np.arange(k) == 0, 2.0 + 1e-9, np.where(np.arange(k) == 1, 2.0, 0.3))
+            )
+            @ Vt,
             "of half rank": (U * np.where(np.arange(k) < (k + 1) // 2, s, 0.0)) @ Vt,
         }
         for kind, argument in kinds.items():
             yield f"{shape[0]}x{shape[1]} {kind}", argument
 
 
-# -- singular values ----------------------------------------------------------------------------------
+# -- singular values -------------------------------------------------------------------------------
 
 
 def polynomial(rows: Rows, x: Array) -> Array:
@@ -168,9 +191,11 @@ def spectral(m: Map, S: Array) -> Array:
 
 
 def spectral_pullback(m: Map, S: Array, G: Array) -> Array:
-    """The cotangent of S by divided differences of the polynomial (NS-23) and the quotient rule (NS-21).
+    """The cotangent of S by divided differences of the polynomial (NS-23) and the quotient rule
+    (NS-21).
 
-    Full singular vectors turn the three terms of NS-23 into one: a row or column beyond the rank has x = 0.
+    Full singular vectors turn the three terms of NS-23 into one: a row or column beyond the rank
+    has x = 0.
     """
     norm = np.linalg.norm(S)
     if returned(m, norm):
@@ -205,7 +230,8 @@ def gain(m: Map, S: Array) -> float:
     N = divisor(m, np.linalg.norm(S))
     x = np.linalg.svd(S, compute_uv=False) / (N if N > 0 else 1.0)
     x = np.append(x, 0.0)
-    slopes = []  # of each step between every two singular values, and between one and the negative of another
+    # of each step between every two singular values, and between one and the negative of another
+    slopes = []
     for row in m.rows:
         y = x[None, :, None] * np.array([1.0, -1.0])[:, None, None]
         slopes.append(np.abs(divided_difference([row], x[None, None, :], y)))
@@ -214,31 +240,46 @@ def gain(m: Map, S: Array) -> float:
 
 
 def natural_size(m: Map, S: Array, order: int) -> float:
-    """The size of the derivative of this order along unit directions where nothing cancels; 0 for the value.
+    """The size of the derivative of this order along unit directions where nothing cancels; 0 for
+    the value.
 
-    Newton-Schulz hides the length of its argument, so a derivative can all but vanish; its error does not.
+    Newton-Schulz hides the length of its argument, so a derivative can all but vanish; its error
+    does not.
     """
     norm = float(np.linalg.norm(S))
     if returned(m, norm):
         return norm if order == 0 else float(order == 1)
     N = float(divisor(m, norm))
     scale = max(1.0, float(factor(m, S, norm)))
-    return scale * gain(m, S) ** max(1, order) * (norm / N if order == 0 and N > 0 else 1.0 / (N if N > 0 else 1.0) ** order)
+    return (
+        scale
+        * gain(m, S) ** max(1, order)
+        * (norm / N if order == 0 and N > 0 else 1.0 / (N if N > 0 else 1.0) ** order)
+    )
 
 
-def assert_near(name: str, got: Array, want: Array, size: float, tolerance: Tolerance = IN_ANOTHER_ORDER) -> None:
+def assert_near(
+    name: str, got: Array, want: Array, size: float, tolerance: Tolerance = IN_ANOTHER_ORDER
+) -> None:
     """Assert closeness relative to the larger of ||want|| and `size`."""
-    assert np.shape(got) == np.shape(want), f"{name}: shape {np.shape(got)}, expected {np.shape(want)}"
+    assert np.shape(got) == np.shape(want), (
+        f"{name}: shape {np.shape(got)}, expected {np.shape(want)}"
+    )
     assert_close(name, np.append(got, size), np.append(want, size), tolerance)
 
 
-# -- loops --------------------------------------------------------------------------------------------
+# -- loops -----------------------------------------------------------------------------------------
 
 
 def product(A: Array, B: Array) -> Array:
     """The matrix product, entry by entry."""
     columns = np.transpose(B).tolist()  # lists of numbers: an array hands out its entries slowly
-    return np.array([[sum(map(operator.mul, row, column)) for column in columns] for row in np.asarray(A).tolist()])
+    return np.array(
+        [
+            [sum(map(operator.mul, row, column)) for column in columns]
+            for row in np.asarray(A).tolist()
+        ]
+    )
 
 
 def start(m: Map, S: Array) -> Array:
@@ -260,7 +301,9 @@ def loops(m: Map, S: Array) -> Array:
 
 
 def loops_pullback(m: Map, S: Array, G: Array) -> Array:
-    """The backward of one matrix by NS-20 and NS-21; for complex S the derivative's holomorphic extension."""
+    """The backward of one matrix by NS-20 and NS-21; for complex S the derivative's holomorphic
+    extension.
+    """
     norm = frobenius(S)
     if returned(m, norm):
         return G

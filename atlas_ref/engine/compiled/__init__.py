@@ -1,7 +1,8 @@
-"""Forms compiled by Numba, where it is installed (extra `fast`); plain twin: `atlas_ref.forms.chunked_plain`.
+"""Forms compiled by Numba, where it is installed (extra `fast`); plain twin:
+`atlas_ref.forms.chunked_plain`.
 
-Threads that compute many small products in NumPy contend for the GIL between them. A compiled form never returns to Python,
-and its intermediate arrays stay in the cache.
+Threads that compute many small products in NumPy contend for the GIL between them. A compiled form
+never returns to Python, and its intermediate arrays stay in the cache.
 
 ATLAS_REF_COMPILED=0 switches them off.
 """
@@ -28,18 +29,29 @@ def available_for(*arrays: Array) -> bool:
 
 def wanted() -> bool:
     """Whether Numba is installed and the environment allows it."""
-    return os.environ.get("ATLAS_REF_COMPILED", "1").lower() not in ("0", "false", "no", "off") and _installed()
+    return (
+        os.environ.get("ATLAS_REF_COMPILED", "1").lower() not in ("0", "false", "no", "off")
+        and _installed()
+    )
 
 
 @functools.cache
 def loop_for(kind: np.dtype[Any]) -> Callable[..., None] | None:
-    """The inter-chunk loop of a memory compiled for a dtype; None, and a warning, where Numba fails."""
+    """The inter-chunk loop of a memory compiled for a dtype; None, and a warning, where Numba
+    fails.
+    """
     try:
-        from atlas_ref.engine.compiled.chunks import compile_loop  # here, since Numba is slow to load
+        from atlas_ref.engine.compiled.chunks import (
+            compile_loop,
+        )  # here, since Numba is slow to load
 
         return compile_loop(kind)
     except Exception as error:  # a Numba that is too old for its NumPy, or broken, must harm no call that can do without
-        warnings.warn(f"Numba is installed but cannot be used, so NumPy computes in its place: {error!r}", RuntimeWarning, stacklevel=2)
+        warnings.warn(
+            f"Numba is installed but cannot be used, so NumPy computes in its place: {error!r}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
         return None
 
 

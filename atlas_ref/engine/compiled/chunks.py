@@ -1,10 +1,14 @@
-"""The inter-chunk loop over all chunks of one memory, compiled; plain twin: `atlas_ref.forms.chunked_plain`.
+"""The inter-chunk loop over all chunks of one memory, compiled; plain twin:
+`atlas_ref.forms.chunked_plain`.
 
-The same as `atlas_ref.engine.folded.running` and `atlas_ref.engine.folded.frozen` up to rounding. Here the system is solved, not
-inverted, and every chunk goes from its coefficients to its end before the next one begins: nothing of a chunk but its state and its
-reads leaves the cache. Specified in specs/exact.md (EXACT-1, EXACT-2, EXACT-6) and specs/chunkwise.md (CHUNK-4, CHUNK-6 to CHUNK-8).
+The same as `atlas_ref.engine.folded.running` and `atlas_ref.engine.folded.frozen` up to rounding.
+Here the system is solved, not inverted, and every chunk goes from its coefficients to its end
+before the next one begins: nothing of a chunk but its state and its reads leaves the cache.
+Specified in specs/exact.md (EXACT-1, EXACT-2, EXACT-6) and specs/chunkwise.md (CHUNK-4, CHUNK-6 to
+CHUNK-8).
 
-All of it is one file, settings included, since Numba recompiles its files on disk when this file has changed, and asks of no other.
+All of it is one file, settings included, since Numba recompiles its files on disk when this file
+has changed, and asks of no other.
 """
 
 from __future__ import annotations
@@ -20,12 +24,14 @@ from atlas_ref.types import Array
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: A product and a sum may round once; nothing else may be rearranged. Overflow makes an infinity, as in NumPy.
+#: A product and a sum may round once; nothing else may be rearranged. Overflow makes an infinity,
+#: as in NumPy.
 SETTINGS: dict[str, Any] = {"nogil": True, "fastmath": {"contract"}, "error_model": "numpy"}
 
 RETAIN, MOMENTUM, RATE_OUT = range(3)  # rows of the gates of a memory
 BASES = 2  # columns of the coefficient rows before those of the keys: M_0 and S_0
-STEP = 4  # rows of a product, and terms of its sums, that are taken at once: as many as the registers hold
+# rows of a product, and terms of its sums, that are taken at once: as many as the registers hold
+STEP = 4
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
@@ -35,7 +41,9 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def compiled_for(function: Callable[P, R], signature: Any) -> Callable[P, R]:
-    """Compile a function for these types, and store the code on disk for the next process if possible."""
+    """Compile a function for these types, and store the code on disk for the next process if
+    possible.
+    """
     try:
         made: Callable[P, R] = numba.njit(signature, cache=True, **SETTINGS)(function)
     except Exception:  # no folder or no room to write to, or a damaged file
@@ -46,9 +54,14 @@ def compiled_for(function: Callable[P, R], signature: Any) -> Callable[P, R]:
 def compile_loop(kind: np.dtype[Any]) -> Callable[..., None]:
     """`inter_chunk_loop` compiled for arrays of a dtype."""
     number, flag, count = numba.from_dtype(kind), numba.types.boolean, numba.types.intp
-    read_only, writable = (numba.types.Array(number, 2, "C", readonly=readonly) for readonly in (True, False))
+    read_only, writable = (
+        numba.types.Array(number, 2, "C", readonly=readonly) for readonly in (True, False)
+    )
     refresh = numba.types.Array(flag, 1, "C", readonly=True)
-    return compiled_for(inter_chunk_loop, numba.void(*[read_only] * 5, refresh, *[writable] * 4, count, count, *[flag] * 5, writable))
+    return compiled_for(
+        inter_chunk_loop,
+        numba.void(*[read_only] * 5, refresh, *[writable] * 4, count, count, *[flag] * 5, writable),
+    )
 
 
 def inter_chunk_loop(
@@ -77,15 +90,19 @@ def inter_chunk_loop(
         M^T <- c_C M^T + f_C S^T + Phi^T diag(D_C) F,      S^T <- n_C S^T - Phi^T diag(X_C) F
 
     Args:
-        keys (h + n, d), values (h + n, o), queries (n, d): the first two behind the h = c - 1 tokens of their history.
+        keys (h + n, d), values (h + n, o), queries (n, d): the first two behind the h = c - 1
+        tokens of their history.
         gates (3, n): retain, momentum, rate_out.
         enters (n, c): window weights, oldest token first, times rate_in.
         refresh (chunks): where the reference becomes the memory before the chunk.
-        M, S, reference (d, o): transposed; overwritten by those at the end. S is not read without momentum, nor the
-            reference where it is running.
-        arrivals (h + n, o): under carry, F of each token at its arrival; the first h are inputs. Else not read.
-        older: tokens of the history that belong to an older span than the first one here; 0 unless carry.
-        running: whether residuals are taken under the running memory, which is for c = 1; else under the reference.
+        M, S, reference (d, o): transposed; overwritten by those at the end. S is not read without
+            momentum, nor the reference where it is running.
+        arrivals (h + n, o): under carry, F of each token at its arrival; the first h are inputs.
+        Else not read.
+        older: tokens of the history that belong to an older span than the first one here; 0 unless
+            carry.
+        running: whether residuals are taken under the running memory, which is for c = 1; else
+            under the reference.
         before_error: whether the running memory decays before that.
         carry: whether tokens of older spans keep the residual of their arrival.
         after: whether reads see the write of their own token.
@@ -95,10 +112,19 @@ def inter_chunk_loop(
     columns = chunk + c - 1
     rows, momenta = np.zeros((chunk + 1, BASES + columns), kind), np.zeros(BASES + columns, kind)
     scores, masked = np.zeros((chunk, columns), kind), np.zeros((chunk, columns), kind)
-    phi_T, F, room = np.zeros((d, columns), kind), np.zeros((columns, o), kind), np.zeros((columns, o), kind)
+    phi_T, F, room = (
+        np.zeros((d, columns), kind),
+        np.zeros((columns, o), kind),
+        np.zeros((columns, o), kind),
+    )
     for k in range(len(refresh)):
         first, last = k * chunk, (k + 1) * chunk
-        phi, psi, reads, now = keys[first : last + c - 1], queries[first:last], y[first:last], gates[:, first:last]
+        phi, psi, reads, now = (
+            keys[first : last + c - 1],
+            queries[first:last],
+            y[first:last],
+            gates[:, first:last],
+        )
         _coefficients(now, enters[first:last], rows, momenta)
         _transpose(phi, phi_T)
         if running:  # (I + N) F = V - c' Phi M^T - f' Phi S^T
@@ -129,12 +155,14 @@ def inter_chunk_loop(
         _pass_on(rows[chunk], momenta, phi_T, F, has_momentum, room, M, S)
 
 
-# -- a chunk --------------------------------------------------------------------------------------------
+# -- a chunk ---------------------------------------------------------------------------------------
 
 
 @compiled
 def _coefficients(gates: Array, enters: Array, rows: Array, momenta: Array) -> None:
-    """Coefficient rows D_0 .. D_C of a chunk, and X_C; columns that a row has not reached stay 0."""
+    """Coefficient rows D_0 .. D_C of a chunk, and X_C; columns that a row has not reached stay
+    0.
+    """
     c = enters.shape[1]
     rows[0, 0], momenta[1] = 1.0, 1.0
     for j in range(BASES, BASES + c - 1):
@@ -152,7 +180,9 @@ def _coefficients(gates: Array, enters: Array, rows: Array, momenta: Array) -> N
 
 @compiled
 def _mask(coefficients: Array, scores: Array, c: int, negative: bool, out: Array) -> None:
-    """Scores times the coefficients of the keys, or minus that, in the columns that each token has reached."""
+    """Scores times the coefficients of the keys, or minus that, in the columns that each token has
+    reached.
+    """
     for t in range(scores.shape[0]):
         for j in range(t + c):
             weight = coefficients[t, BASES + j]
@@ -170,7 +200,15 @@ def _decay(gates: Array, predictions: Array, masked: Array) -> None:
 
 
 @compiled
-def _ask(asks: Array, coefficients: Array, M: Array, S: Array, has_momentum: bool, room: Array, out: Array) -> None:
+def _ask(
+    asks: Array,
+    coefficients: Array,
+    M: Array,
+    S: Array,
+    has_momentum: bool,
+    room: Array,
+    out: Array,
+) -> None:
     """out = c (asks M^T) + f (asks S^T), where f is minus the coefficient of S_0."""
     _product(asks, M, out)
     for t in range(out.shape[0]):
@@ -205,7 +243,16 @@ def _solve(minus_strict: Array, x: Array) -> None:
 
 
 @compiled
-def _pass_on(last: Array, momenta: Array, phi_T: Array, F: Array, has_momentum: bool, room: Array, M: Array, S: Array) -> None:
+def _pass_on(
+    last: Array,
+    momenta: Array,
+    phi_T: Array,
+    F: Array,
+    has_momentum: bool,
+    room: Array,
+    M: Array,
+    S: Array,
+) -> None:
     """M <- c M + f S + Phi^T diag(D_C) F,  S <- n S - Phi^T diag(X_C) F."""
     for i in range(M.shape[0]):
         for j in range(M.shape[1]):
@@ -224,7 +271,7 @@ def _pass_on(last: Array, momenta: Array, phi_T: Array, F: Array, has_momentum: 
         _add_product(phi_T, room, S)
 
 
-# -- products of matrices that fit in the cache -----------------------------------------------------------
+# -- products of matrices that fit in the cache ----------------------------------------------------
 
 
 @compiled

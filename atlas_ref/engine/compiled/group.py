@@ -1,7 +1,8 @@
-"""A group of chunks by compiled code, without residuals for backward; plain twin: `atlas_ref.forms.chunked_plain`.
+"""A group of chunks by compiled code, without residuals for backward; plain twin:
+`atlas_ref.forms.chunked_plain`.
 
-Each thread runs its memories. A result that is not finite is recomputed in NumPy, which warns of it.
-Specified in specs/exact.md (EXACT-2, EXACT-6) and specs/chunkwise.md (CHUNK-6 to CHUNK-8).
+Each thread runs its memories. A result that is not finite is recomputed in NumPy, which warns of
+it. Specified in specs/exact.md (EXACT-2, EXACT-6) and specs/chunkwise.md (CHUNK-6 to CHUNK-8).
 """
 
 from __future__ import annotations
@@ -18,20 +19,27 @@ from atlas_ref.engine.folded.frozen import older
 from atlas_ref.engine.group.layout import Arrays, End, Layout
 from atlas_ref.types import Array
 
-#: Multiply-adds of scores from which on it is worth loading compiled code, which takes a second once a process.
+#: Multiply-adds of scores from which on it is worth loading compiled code, which takes a second
+#: once a process.
 WORK = 2**23
-#: Rows and columns up to which a chunk and its state stay in the cache; beyond them the BLAS is as fast.
+#: Rows and columns up to which a chunk and its state stay in the cache; beyond them the BLAS is as
+#: fast.
 LARGEST = 256
 
 
 def takes(layout: Layout, inputs: Arrays) -> bool:
-    """Whether a group fits: reads of the running memory, one gate a token, no window under it, a fair size."""
+    """Whether a group fits: reads of the running memory, one gate a token, no window under it, a
+    fair size.
+    """
     if layout.read not in ("after", "before") or (layout.running and layout.window > 1):
         return False
     B, n, d = inputs.queries.shape
     if max(layout.columns, d, inputs.values.shape[-1]) > LARGEST:
         return False
-    one_gate = all(x is None or x.shape[-1] == 1 for x in (inputs.retain, inputs.momentum, inputs.rate_in, inputs.rate_out))
+    one_gate = all(
+        x is None or x.shape[-1] == 1
+        for x in (inputs.retain, inputs.momentum, inputs.rate_in, inputs.rate_out)
+    )
     enough = B * n * layout.columns * (d + inputs.values.shape[-1]) >= WORK
     return one_gate and enough and compiled.available_for(*(x for x in inputs if x is not None))
 
@@ -43,7 +51,8 @@ def run(layout: Layout, inputs: Arrays, partition: Sequence[slice], y: Array) ->
         partition: memories of each thread.
 
     Returns:
-        The end of the group; None where a result is not finite or Numba cannot be used, and then y is undefined.
+        The end of the group; None where a result is not finite or Numba cannot be used, and then y
+        is undefined.
     """
     loop, has_momentum = compiled.loop_for(inputs.queries.dtype), inputs.momentum is not None
     if loop is None:
@@ -54,12 +63,33 @@ def run(layout: Layout, inputs: Arrays, partition: Sequence[slice], y: Array) ->
     reference = _transposed(inputs.reference) if layout.keeps_reference else np.zeros_like(M)
     arrivals = _arrivals(inputs) if layout.carry else reference  # which is then not looked at
     from_before = older(layout, 0) if layout.carry else 0
-    fixed = (layout.chunk, from_before, has_momentum, layout.running, layout.before_error, layout.carry, layout.read == "after")
+    fixed = (
+        layout.chunk,
+        from_before,
+        has_momentum,
+        layout.running,
+        layout.before_error,
+        layout.carry,
+        layout.read == "after",
+    )
 
     def of_thread(memories: slice) -> bool:
         for b in range(memories.start, memories.stop):
-            rows = (np.ascontiguousarray(x[b]) for x in (inputs.keys, inputs.values, inputs.queries))
-            loop(*rows, gates[b], enters[b], refresh, M[b], S[b], reference[b], arrivals[b], *fixed, y[b])
+            rows = (
+                np.ascontiguousarray(x[b]) for x in (inputs.keys, inputs.values, inputs.queries)
+            )
+            loop(
+                *rows,
+                gates[b],
+                enters[b],
+                refresh,
+                M[b],
+                S[b],
+                reference[b],
+                arrivals[b],
+                *fixed,
+                y[b],
+            )
         return all(bool(np.isfinite(x[memories]).all()) for x in (M, S, y))
 
     if not all(in_threads([partial(of_thread, memories) for memories in partition])):
@@ -81,7 +111,9 @@ def _transposed(states: Array) -> Array:
 def _gates(inputs: Arrays) -> Array:
     """(B, 3, n): retain, momentum, rate_out."""
     momentum = np.zeros_like(inputs.retain) if inputs.momentum is None else inputs.momentum
-    return np.ascontiguousarray(np.stack([x[..., 0] for x in (inputs.retain, momentum, inputs.rate_out)], axis=1))
+    return np.ascontiguousarray(
+        np.stack([x[..., 0] for x in (inputs.retain, momentum, inputs.rate_out)], axis=1)
+    )
 
 
 def _enters(inputs: Arrays) -> Array:

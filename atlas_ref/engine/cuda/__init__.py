@@ -1,6 +1,7 @@
 """CUDA kernels for steps that take many launches as array operations, each with a plain twin.
 
-Nothing here imports CuPy: kernels are compiled and launched through the CuPy of the arrays that come in. Specified in specs/cuda.md.
+Nothing here imports CuPy: kernels are compiled and launched through the CuPy of the arrays that
+come in. Specified in specs/cuda.md.
 """
 
 from __future__ import annotations
@@ -17,19 +18,25 @@ _chosen: list[Any] = []
 
 
 def available_for(*arrays: Array) -> bool:
-    """Whether kernels can take these arrays: CuPy's, on its current device, in float32 or float64 (CUDA-1).
+    """Whether kernels can take these arrays: CuPy's, on its current device, in float32 or float64
+    (CUDA-1).
 
-    Arguments that are None are ignored. Tape variables, and the complex numbers of derivative checks, go through the array operations.
+    Arguments that are None are ignored. Tape variables, and the complex numbers of derivative
+    checks, go through the array operations.
     """
     there = [x for x in arrays if x is not None]
     library = "numpy" if _chosen else "cupy"
     if not all(type(x).__module__.partition(".")[0] == library for x in there):
         return False
-    return any({x.dtype.name for x in there} == {kind} for kind in KINDS) and all(map(_is_near, there))
+    return any({x.dtype.name for x in there} == {kind} for kind in KINDS) and all(
+        map(_is_near, there)
+    )
 
 
 def _is_near(x: Array) -> bool:
-    """Whether an array is on the device where kernels would run; CuPy's operations reach the others too."""
+    """Whether an array is on the device where kernels would run; CuPy's operations reach the others
+    too.
+    """
     own = getattr(getattr(x, "device", None), "id", None)
     return not isinstance(own, int) or own == sys.modules["cupy"].cuda.runtime.getDevice()
 

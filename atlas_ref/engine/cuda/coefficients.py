@@ -1,7 +1,8 @@
 """Coefficient rows of all chunks in one launch, and their cotangents in another.
 
-Plain twins: `coefficient_rows` and `coefficient_rows_backward` of `atlas_ref.engine.group.coefficients`, with the equations and the
-layout. Specified in specs/cuda.md (CUDA-4, CUDA-5).
+Plain twins: `coefficient_rows` and `coefficient_rows_backward` of
+`atlas_ref.engine.group.coefficients`, with the equations and the layout. Specified in specs/cuda.md
+(CUDA-4, CUDA-5).
 """
 
 from __future__ import annotations
@@ -28,14 +29,16 @@ class GateBars(NamedTuple):
     weights: Array
 
 
-def coefficient_rows(gates: Any, columns: int, stride: int, *, device: Device | None = None) -> tuple[Array, Array]:
+def coefficient_rows(
+    gates: Any, columns: int, stride: int, *, device: Device | None = None
+) -> tuple[Array, Array]:
     """D_0 .. D_C and X_0 .. X_C of every chunk (CHUNK-4), a thread for each column.
 
         X_t = momentum_t X_{t-1} + rate_in_t w_t,    D_t = retain_t D_{t-1} + rate_out_t X_t
 
     Args:
-        gates: retain, momentum (or None), rate_in, rate_out (C, B, g, G) and weights (C, B or 1, g, 1, c), with any strides, B of a
-            gate or the weights may be 1.
+        gates: retain, momentum (or None), rate_in, rate_out (C, B, g, G) and weights (C, B or 1, g,
+            1, c), with any strides, B of a gate or the weights may be 1.
         columns: K, number of columns of the keys of a chunk.
         stride: the window of token t occupies c columns from stride * t on.
         device: where to run; that of the arrays when None.
@@ -50,7 +53,10 @@ def coefficient_rows(gates: Any, columns: int, stride: int, *, device: Device | 
     """
     device, kind, shape = _settled(gates, columns, device)
     tokens, *rows, wide = shape
-    made = [device.xp.empty((tokens + 1, *rows, wide), gates.retain.dtype) for _ in range(1 if gates.momentum is None else 2)]
+    made = [
+        device.xp.empty((tokens + 1, *rows, wide), gates.retain.dtype)
+        for _ in range(1 if gates.momentum is None else 2)
+    ]
     D, X = made[0], made[1] if len(made) == 2 else None
     every = made[0][0].size
     launch.run(
@@ -65,7 +71,14 @@ def coefficient_rows(gates: Any, columns: int, stride: int, *, device: Device | 
 
 
 def coefficient_rows_backward(
-    gates: Any, D: Array, X: Array, dD: Array, dX_last: Array, stride: int, *, device: Device | None = None
+    gates: Any,
+    D: Array,
+    X: Array,
+    dD: Array,
+    dX_last: Array,
+    stride: int,
+    *,
+    device: Device | None = None,
 ) -> GateBars:
     """Cotangents of the gates from those of D and of the last row of X (CHUNK-17).
 
@@ -75,7 +88,8 @@ def coefficient_rows_backward(
 
     Args:
         gates: as for `coefficient_rows`. D, X: its results.
-        dD (C + 1, B, g, G, bases + K), dX_last (B, g, G, bases + K): cotangents; dX_last None without momentum.
+        dD (C + 1, B, g, G, bases + K), dX_last (B, g, G, bases + K): cotangents; dX_last None
+        without momentum.
         stride, device: as there.
 
     Raises:
@@ -89,7 +103,10 @@ def coefficient_rows_backward(
     tokens, B, g, G, wide = shape
     launch.arithmetic("retain", gates.retain, D=D, X=X, dD=dD, dX_last=dX_last)
     xp, dtype, window = device.xp, D.dtype, gates.weights.shape[-1]
-    found = {name: xp.empty((tokens, B, g, G), dtype) for name in ("retain", "momentum", "rate_in", "rate_out")}
+    found = {
+        name: xp.empty((tokens, B, g, G), dtype)
+        for name in ("retain", "momentum", "rate_in", "rate_out")
+    }
     if gates.momentum is None:
         found["momentum"] = None
     entering = xp.empty((tokens, B, g, G, window), dtype)
@@ -101,12 +118,22 @@ def coefficient_rows_backward(
         grid=(B * g * G,),
         block=(THREADS,),
         shared=dtype.itemsize * (2 * wide + 4 * tokens * (THREADS // 32)),
-        arguments=(*found.values(), entering, *contiguous, *_views(device, gates, shape), *_sizes(gates, shape, stride)),
+        arguments=(
+            *found.values(),
+            entering,
+            *contiguous,
+            *_views(device, gates, shape),
+            *_sizes(gates, shape, stride),
+        ),
     )
-    return GateBars(**found, weights=entering if G == 1 else xp.sum(entering, axis=-2, keepdims=True))
+    return GateBars(
+        **found, weights=entering if G == 1 else xp.sum(entering, axis=-2, keepdims=True)
+    )
 
 
-def _settled(gates: Any, columns: int, device: Device | None) -> tuple[Device, str, tuple[int, ...]]:
+def _settled(
+    gates: Any, columns: int, device: Device | None
+) -> tuple[Device, str, tuple[int, ...]]:
     """Device, template arguments and (C, B, g, G, bases + K)."""
     found = launch.device_of(gates.retain, device=device)
     others = {name: getattr(gates, name) for name in ("momentum", "rate_in", "rate_out", "weights")}
@@ -122,7 +149,9 @@ def _views(device: Device, gates: Any, shape: tuple[int, ...]) -> list[View]:
     tokens, B, g, G, _ = shape
     momentum = gates.retain if gates.momentum is None else gates.momentum  # not read
     weights = gates.weights[..., 0, :]
-    each = [(x, G) for x in (gates.retain, momentum, gates.rate_in, gates.rate_out)] + [(weights, weights.shape[-1])]
+    each = [(x, G) for x in (gates.retain, momentum, gates.rate_in, gates.rate_out)] + [
+        (weights, weights.shape[-1])
+    ]
     return [view(device.xp.broadcast_to(x, (tokens, B, g, last))) for x, last in each]
 
 

@@ -1,7 +1,7 @@
 """The exact form's inter-chunk loop over a group in one launch, and its backward in another.
 
-Plain twins: `_running` of `atlas_ref.engine.masked.forward` and `_through_running` of `atlas_ref.engine.masked.backward`.
-Specified in specs/cuda.md (CUDA-9, CUDA-10).
+Plain twins: `_running` of `atlas_ref.engine.masked.forward` and `_through_running` of
+`atlas_ref.engine.masked.backward`. Specified in specs/cuda.md (CUDA-9, CUDA-10).
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ class Walked(NamedTuple):
     """Results of the inter-chunk loop; states are transposed, [M^T | S^T] (d, bases o).
 
     Attributes:
-        E (B, g, K, o): residuals. scaled (B, g, K, bases o): [-D_C E | X_C E]. answered (B, g, K, bases o): Phi Z before each chunk.
+        E (B, g, K, o): residuals. scaled (B, g, K, bases o): [-D_C E | X_C E]. answered (B, g, K,
+            bases o): Phi Z before each chunk.
         states (B, g + 1, d, bases o): at the start of each chunk and after the last.
     """
 
@@ -34,8 +35,10 @@ class WalkedBack(NamedTuple):
     """Results of the backward of the inter-chunk loop.
 
     Attributes:
-        start (B, d, bases o): cotangent of the state before the first chunk. ends (B, g, d, bases o): of that after each chunk.
-        F (B, g, K, bases o): Phi times the latter. R_bar (B, g, K, o): cotangent of the right side of the system.
+        start (B, d, bases o): cotangent of the state before the first chunk. ends (B, g, d, bases
+            o): of that after each chunk.
+        F (B, g, K, bases o): Phi times the latter. R_bar (B, g, K, o): cotangent of the right side
+            of the system.
     """
 
     start: Array
@@ -50,7 +53,8 @@ class Given(NamedTuple):
     Attributes:
         phi (B, g, K, d), values (B, g, K, o): rows of the columns, with any strides.
         inverse (B, g, G, K, K): L^{-1}, lower triangular.
-        D, X (C + 1, B, g, G, bases + K): coefficient rows, with any strides; X None without momentum.
+        D, X (C + 1, B, g, G, bases + K): coefficient rows, with any strides; X None without
+        momentum.
         retain (C, B, g, G): where the memory decays before the residual is taken, else None.
         window: c, number of columns of a token.
     """
@@ -65,7 +69,8 @@ class Given(NamedTuple):
 
 
 def walk(given: Given, start: Array, *, width: int = WIDTH, device: Device | None = None) -> Walked:
-    """Residuals and states of all chunks, one after the other, by forward substitution (EXACT-1 to EXACT-3).
+    """Residuals and states of all chunks, one after the other, by forward substitution (EXACT-1 to
+    EXACT-3).
 
         E = L^{-1} (c' Phi M_0^T + f' Phi S_0^T - V),    Z <- [c_C M^T + f_C S^T | n_C S^T] + Phi^T [-D_C E | X_C E]
 
@@ -83,13 +88,24 @@ def walk(given: Given, start: Array, *, width: int = WIDTH, device: Device | Non
     found = launch.device_of(given.phi, start, device=device)
     B, g, K, d = given.phi.shape
     o, wide = given.values.shape[-1], start.shape[-1]
-    made = Walked(*(found.xp.empty((B, *shape), start.dtype) for shape in ((g, K, o), (g, K, wide), (g, K, wide), (g + 1, d, wide))))
+    made = Walked(
+        *(
+            found.xp.empty((B, *shape), start.dtype)
+            for shape in ((g, K, o), (g, K, wide), (g, K, wide), (g + 1, d, wide))
+        )
+    )
     _run(found, "exact_walk", given, made, {"start": start}, width)
     return made
 
 
 def walk_backward(
-    given: Given, last: Array, E_bar: Array, states_bar: Array, *, width: int = WIDTH, device: Device | None = None
+    given: Given,
+    last: Array,
+    E_bar: Array,
+    states_bar: Array,
+    *,
+    width: int = WIDTH,
+    device: Device | None = None,
 ) -> WalkedBack:
     """The cotangents that pass from chunk to chunk, from the last to the first (EXACT-8).
 
@@ -98,7 +114,8 @@ def walk_backward(
 
     Args:
         last (B, d, bases o): Z_bar after the last chunk.
-        E_bar (B, g, K, o), states_bar (B, g, d, bases o): cotangents, from the reads, of residuals and of the state before each chunk.
+        E_bar (B, g, K, o), states_bar (B, g, d, bases o): cotangents, from the reads, of residuals
+            and of the state before each chunk.
         width, device: as for `walk`.
 
     Raises:
@@ -109,12 +126,31 @@ def walk_backward(
     found = launch.device_of(given.phi, last, device=device)
     B, g, K, d = given.phi.shape
     o, wide = given.values.shape[-1], last.shape[-1]
-    made = WalkedBack(*(found.xp.empty((B, *shape), last.dtype) for shape in ((d, wide), (g, d, wide), (g, K, wide), (g, K, o))))
-    _run(found, "exact_walk_backward", given, made, {"E_bar": E_bar, "states_bar": states_bar, "last": last}, width)
+    made = WalkedBack(
+        *(
+            found.xp.empty((B, *shape), last.dtype)
+            for shape in ((d, wide), (g, d, wide), (g, K, wide), (g, K, o))
+        )
+    )
+    _run(
+        found,
+        "exact_walk_backward",
+        given,
+        made,
+        {"E_bar": E_bar, "states_bar": states_bar, "last": last},
+        width,
+    )
     return made
 
 
-def _run(device: Device, kernel: str, given: Given, made: tuple[Array, ...], arguments: dict[str, Array], width: int) -> None:
+def _run(
+    device: Device,
+    kernel: str,
+    given: Given,
+    made: tuple[Array, ...],
+    arguments: dict[str, Array],
+    width: int,
+) -> None:
     if not 2 <= width <= 16:
         raise launch.DoesNotFit(f"width: {width} output dimensions a block, expected 2 to 16")
     B, g, K, d = given.phi.shape
@@ -123,7 +159,13 @@ def _run(device: Device, kernel: str, given: Given, made: tuple[Array, ...], arg
     tokens = given.D.shape[0] - 1
     others = {name: x for name, x in given._asdict().items() if name not in ("phi", "window")}
     kind = launch.arithmetic("phi", given.phi, **others, **arguments)
-    views = (view(given.phi), view(given.values), view(given.D), View(given.X, 5), View(given.retain, 4))
+    views = (
+        view(given.phi),
+        view(given.values),
+        view(given.D),
+        View(given.X, 5),
+        View(given.retain, 4),
+    )
     sizes = (B, g, K, d, o, gates, given.window, tokens)
     launch.run(
         device,

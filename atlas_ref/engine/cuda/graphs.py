@@ -22,7 +22,8 @@ class Captured:
     """A recorded function, for arrays of the same shapes and types as those of the recording.
 
     Attributes:
-        outputs: the results, in arrays that every call overwrites. Copy those that must outlive the next call.
+        outputs: the results, in arrays that every call overwrites. Copy those that must outlive the
+            next call.
     """
 
     def __init__(self, function: Callable[..., Any], arrays: tuple[Array, ...]) -> None:
@@ -30,7 +31,8 @@ class Captured:
         self._stream, self._pool = cupy.cuda.Stream(non_blocking=True), cupy.cuda.MemoryPool()
         self._inputs = tuple(x.copy() for x in arrays)
         cupy.cuda.get_current_stream().synchronize()
-        # The cache of masks may drop some that the graph reads; `held` keeps those as long as the graph.
+        # The cache of masks may drop some that the graph reads; `held` keeps those as long as the
+        # graph.
         with (
             self._stream,
             cupy.cuda.using_allocator(self._pool.malloc),
@@ -43,13 +45,17 @@ class Captured:
             self.outputs, self._graph = self._recorded(function)
 
     def _recorded(self, function: Callable[..., Any]) -> tuple[Any, Any]:
-        """The results of the function while its launches are recorded instead of run, and their graph."""
+        """The results of the function while its launches are recorded instead of run, and their
+        graph.
+        """
         name = getattr(function, "__name__", type(function).__name__)
         self._stream.begin_capture(self._cupy.cuda.runtime.streamCaptureModeThreadLocal)
         try:
             outputs = function(*self._inputs)
         except Exception as error:
-            with contextlib.suppress(self._cupy.cuda.runtime.CUDARuntimeError):  # that it was broken off: `error` says why
+            with contextlib.suppress(
+                self._cupy.cuda.runtime.CUDARuntimeError
+            ):  # that it was broken off: `error` says why
                 self._stream.end_capture()
             raise RuntimeError(f"{name}: {_reason(error)}") from error
         try:
@@ -68,7 +74,9 @@ class Captured:
         current = self._cupy.cuda.get_current_stream()
         for i, (x, held) in enumerate(zip(arrays, self._inputs, strict=True)):
             if x.shape != held.shape or x.dtype != held.dtype:
-                raise ValueError(f"array {i}: {x.dtype} {x.shape}, but {held.dtype} {held.shape} was recorded")
+                raise ValueError(
+                    f"array {i}: {x.dtype} {x.shape}, but {held.dtype} {held.shape} was recorded"
+                )
             held[...] = x
         self._graph.launch(current)
         return self.outputs
@@ -77,18 +85,18 @@ class Captured:
 def captured(function: Callable[..., Any], *arrays: Array) -> Captured:
     """Record a function of arrays as a CUDA graph, which takes one launch in all (CUDA-13).
 
-    The function is run a few times first, then recorded on a stream of its own, with memory of its own that the graph keeps: so
-    a replay never touches other arrays.
+    The function is run a few times first, then recorded on a stream of its own, with memory of its
+    own that the graph keeps: so a replay never touches other arrays.
 
     Args:
-        function: arrays -> arrays, in any nesting; the same launches at every call, no look at a value on the host, matrix
-            products by np.matmul.
+        function: arrays -> arrays, in any nesting; the same launches at every call, no look at a
+            value on the host, matrix products by np.matmul.
         arrays: of CuPy, arguments of the recording; they are copied.
 
     Raises:
         TypeError: arrays that are not CuPy's.
-        RuntimeError: the function waited for the GPU, copied to the host, asked the driver for memory, or multiplied arrays by `@`
-            rather than np.matmul while it was recorded.
+        RuntimeError: the function waited for the GPU, copied to the host, asked the driver for
+            memory, or multiplied arrays by `@` rather than np.matmul while it was recorded.
 
     Source: CUDA-13, CUDA-15.
     """
@@ -99,4 +107,7 @@ def captured(function: Callable[..., Any], *arrays: Array) -> Captured:
 
 def _reason(error: Exception) -> str:
     why = str(error).splitlines()[0]
-    return f"cannot be recorded, since it waits for the GPU, copies to the host, asks for new memory, or multiplies by @ ({why})"
+    return (
+        "cannot be recorded, since it waits for the GPU, copies to the host, asks for new "
+        f"memory, or multiplies by @ ({why})"
+    )

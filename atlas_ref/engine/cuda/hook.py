@@ -20,7 +20,8 @@ def kernel(fused: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable[P, 
     Elsewhere the function computes itself.
 
     Args:
-        fused: the same function by a kernel; it raises DoesNotFit for sizes beyond it, before it changes anything.
+        fused: the same function by a kernel; it raises DoesNotFit for sizes beyond it, before it
+            changes anything.
     """
 
     def decorate(plain: Callable[P, R]) -> Callable[P, R]:

@@ -1,7 +1,9 @@
-"""The launch of a kernel by its name: source, instantiation, arguments and limits of the device (CUDA-1 to CUDA-3).
+"""The launch of a kernel by its name: source, instantiation, arguments and limits of the device
+(CUDA-1 to CUDA-3).
 
-A kernel is named by its C++ name with the types filled in, `coefficient_rows<float, true>`, and compiled at its first use. It runs
-on a `Device`: the GPU of CuPy's arrays, or in the tests a host that runs the same source.
+A kernel is named by its C++ name with the types filled in, `coefficient_rows<float, true>`, and
+compiled at its first use. It runs on a `Device`: the GPU of CuPy's arrays, or in the tests a host
+that runs the same source.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ class Struct(NamedTuple):
 
 
 Argument = Array | View | Struct | int | None
-Addresses = Callable[[Array, bool], int]  # an array, and whether it is read by strides -> where its first entry is
+Addresses = Callable[
+    [Array, bool], int
+]  # an array, and whether it is read by strides -> where its first entry is
 
 
 def view(x: Array) -> View:
@@ -68,7 +72,10 @@ def _words(x: Argument, address: Addresses) -> list[int]:
     if isinstance(x, View):
         if x.array is None:
             return [0] * (1 + x.ndim)
-        return [address(x.array, True), *(step // x.array.dtype.itemsize for step in x.array.strides)]
+        return [
+            address(x.array, True),
+            *(step // x.array.dtype.itemsize for step in x.array.strides),
+        ]
     if x is None or isinstance(x, int):
         return [x or 0]
     return [address(x, False)]
@@ -82,7 +89,15 @@ class Device(Protocol):
     def shared_limit(self) -> int:
         """Bytes of shared memory that a block may have at most."""
 
-    def launch(self, source: str, name: str, grid: Size, block: Size, shared: int, arguments: Sequence[Argument]) -> None:
+    def launch(
+        self,
+        source: str,
+        name: str,
+        grid: Size,
+        block: Size,
+        shared: int,
+        arguments: Sequence[Argument],
+    ) -> None:
         """Run a kernel of a source file over a grid of blocks."""
 
 
@@ -95,7 +110,15 @@ class CupyDevice:
     def shared_limit(self) -> int:
         return int(self.xp.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"])
 
-    def launch(self, source: str, name: str, grid: Size, block: Size, shared: int, arguments: Sequence[Argument]) -> None:
+    def launch(
+        self,
+        source: str,
+        name: str,
+        grid: Size,
+        block: Size,
+        shared: int,
+        arguments: Sequence[Argument],
+    ) -> None:
         kernel = _compiled(self.xp, source, name)
         if shared > WITHOUT_ASKING:
             kernel.max_dynamic_shared_size_bytes = shared
@@ -105,11 +128,15 @@ class CupyDevice:
 @functools.cache
 def _compiled(cupy: Any, source: str, name: str) -> Any:
     """The kernel; CuPy compiles it for each device at its first run there."""
-    return cupy.RawModule(code=source_text(source), options=OPTIONS, name_expressions=(name,)).get_function(name)
+    return cupy.RawModule(
+        code=source_text(source), options=OPTIONS, name_expressions=(name,)
+    ).get_function(name)
 
 
 def _passed(x: Argument) -> Any:
-    """An argument for CuPy: arrays as pointers, structs as NumPy arrays of one entry, integers in 64 bits."""
+    """An argument for CuPy: arrays as pointers, structs as NumPy arrays of one entry, integers in
+    64 bits.
+    """
     if isinstance(x, View | Struct):
         return packed(x, lambda array, _: int(array.data.ptr))
     return np.int64(x) if isinstance(x, int) else x
@@ -132,26 +159,46 @@ def device_of(*arrays: Array, device: Device | None = None) -> Device:
     if settled is not None:
         return settled
     if not all(type(x).__module__.partition(".")[0] == "cupy" for x in arrays if x is not None):
-        kinds = sorted({type(x).__module__ + "." + type(x).__name__ for x in arrays if x is not None})
+        kinds = sorted(
+            {type(x).__module__ + "." + type(x).__name__ for x in arrays if x is not None}
+        )
         raise TypeError(f"kernels take CuPy arrays, found {', '.join(kinds) or 'none'}")
     return CupyDevice(sys.modules["cupy"])
 
 
-def run(device: Device, source: str, name: str, *, grid: Size, block: Size, arguments: Sequence[Argument], shared: int = 0) -> None:
+def run(
+    device: Device,
+    source: str,
+    name: str,
+    *,
+    grid: Size,
+    block: Size,
+    arguments: Sequence[Argument],
+    shared: int = 0,
+) -> None:
     """Launch a kernel, after a check of its shared memory and of the layout of its arrays.
 
     Raises:
         DoesNotFit: more shared memory than a block can have.
     """
     if shared > device.shared_limit():
-        raise DoesNotFit(f"{name}: {shared} bytes of shared memory a block, of which the device has {device.shared_limit()}")
+        raise DoesNotFit(
+            f"{name}: {shared} bytes of shared memory a block, of which the device has "
+            f"{device.shared_limit()}"
+        )
     if 0 in grid:
         return  # nothing to compute, where CuPy would launch one block
     if max(grid[1:], default=1) > MOST_BLOCKS_ACROSS:
-        raise DoesNotFit(f"{name}: {grid} blocks, of which a grid has at most {MOST_BLOCKS_ACROSS} along its second axis")
+        raise DoesNotFit(
+            f"{name}: {grid} blocks, of which a grid has at most {MOST_BLOCKS_ACROSS} along "
+            "its second axis"
+        )
     for x in _pointers(arguments):
         if not x.flags.c_contiguous:
-            raise ValueError(f"{name}: an array of shape {x.shape} with gaps or turned axes, expected one that is contiguous")
+            raise ValueError(
+                f"{name}: an array of shape {x.shape} with gaps or turned axes, expected one "
+                "that is contiguous"
+            )
     device.launch(source, name, grid, block, shared, arguments)
 
 

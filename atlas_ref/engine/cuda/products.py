@@ -1,8 +1,9 @@
 """Matrix products that can be recorded: cuBLAS on the recording stream.
 
-CuPy does not call cuBLAS while a stream records. cuBLAS may be recorded (its manual, "CUDA graphs support"), but CuPy refuses
-before it asks: "calling cuBLAS API during stream capture is currently unsupported". So a graph's products go to the same library,
-with the handle that CuPy keeps, past CuPy. Specified in specs/cuda.md (CUDA-15).
+CuPy does not call cuBLAS while a stream records. cuBLAS may be recorded (its manual, "CUDA graphs
+support"), but CuPy refuses before it asks: "calling cuBLAS API during stream capture is currently
+unsupported". So a graph's products go to the same library, with the handle that CuPy keeps, past
+CuPy. Specified in specs/cuda.md (CUDA-15).
 """
 
 from __future__ import annotations
@@ -17,13 +18,29 @@ from typing import Any, NamedTuple
 from atlas_ref.types import Array
 
 #: dtype -> cuBLAS's name of the product, and the type of its two factors.
-PRODUCTS = {"float32": ("cublasSgemmStridedBatched", ctypes.c_float), "float64": ("cublasDgemmStridedBatched", ctypes.c_double)}
+PRODUCTS = {
+    "float32": ("cublasSgemmStridedBatched", ctypes.c_float),
+    "float64": ("cublasDgemmStridedBatched", ctypes.c_double),
+}
 MOST = 2**31 - 1  # what its sizes, strides of rows and counts may be
 
 _INT, _LONG, _POINTER = ctypes.c_int, ctypes.c_longlong, ctypes.c_void_p
 _MATRIX = (_POINTER, _INT, _LONG)  # where, from one row to the next, from one matrix to the next
 #: handle, transposed, transposed, m, n, k, factor, A, B, factor, C, count.
-SIGNATURE = (_POINTER, _INT, _INT, _INT, _INT, _INT, _POINTER, *_MATRIX, *_MATRIX, _POINTER, *_MATRIX, _INT)
+SIGNATURE = (
+    _POINTER,
+    _INT,
+    _INT,
+    _INT,
+    _INT,
+    _INT,
+    _POINTER,
+    *_MATRIX,
+    *_MATRIX,
+    _POINTER,
+    *_MATRIX,
+    _INT,
+)
 
 
 class Matrices(NamedTuple):
@@ -32,7 +49,8 @@ class Matrices(NamedTuple):
     Attributes:
         array: of all matrices.
         turned: whether columns are contiguous, and not rows.
-        apart: entries from one row (turned: column) to the next. step: from one matrix to the next, 0 for one that all share.
+        apart: entries from one row (turned: column) to the next. step: from one matrix to the next,
+            0 for one that all share.
     """
 
     array: Array
@@ -77,18 +95,33 @@ class Products:
     """Products by cuBLAS on a stream (CUDA-15).
 
     Attributes:
-        handle: of cuBLAS, made by CuPy, which sets its own stream on it before each call of its own.
+        handle: of cuBLAS, made by CuPy, which sets its own stream on it before each call of its
+            own.
     """
 
-    def __init__(self, xp: Any, library: Any, handle: int, stream: int, address: Callable[[Array], int]) -> None:
-        self._xp, self._library, self.handle, self._stream, self._address = xp, library, handle, stream, address
+    def __init__(
+        self, xp: Any, library: Any, handle: int, stream: int, address: Callable[[Array], int]
+    ) -> None:
+        self._xp, self._library, self.handle, self._stream, self._address = (
+            xp,
+            library,
+            handle,
+            stream,
+            address,
+        )
 
     def product(self, a: Array, b: Array, out: Array) -> Array:
         """a @ b for arrays of any axes, into `out` unless it is None.
 
         The result is None where cuBLAS cannot compute it: other types, sizes beyond 32 bits.
         """
-        if a.ndim == 0 or b.ndim == 0 or a.dtype != b.dtype or a.dtype.name not in PRODUCTS or (out is not None and out.dtype != a.dtype):
+        if (
+            a.ndim == 0
+            or b.ndim == 0
+            or a.dtype != b.dtype
+            or a.dtype.name not in PRODUCTS
+            or (out is not None and out.dtype != a.dtype)
+        ):
             return None
         left, right = a[None] if a.ndim == 1 else a, b[:, None] if b.ndim == 1 else b
         if left.shape[-1] != right.shape[-2]:
@@ -123,7 +156,9 @@ class Products:
             return False
         name, kind = PRODUCTS[made.dtype.name]
         one, nothing = kind(1.0), kind(0.0)
-        given = [value for x in (first, second) for value in (self._address(x.array), x.apart, x.step)]
+        given = [
+            value for x in (first, second) for value in (self._address(x.array), x.apart, x.step)
+        ]
         function = getattr(self._library, name)
         function.argtypes, function.restype = SIGNATURE, ctypes.c_int
         set_stream = self._library.cublasSetStream_v2
@@ -131,7 +166,19 @@ class Products:
         _succeeds(set_stream(self.handle, self._stream))
         sizes = (int(first.turned), int(second.turned), m, n, k)
         factors = (ctypes.addressof(one), ctypes.addressof(nothing))
-        _succeeds(function(self.handle, *sizes, factors[0], *given, factors[1], self._address(made), m, n * m, count))
+        _succeeds(
+            function(
+                self.handle,
+                *sizes,
+                factors[0],
+                *given,
+                factors[1],
+                self._address(made),
+                m,
+                n * m,
+                count,
+            )
+        )
         return True
 
 
@@ -150,15 +197,28 @@ def _succeeds(status: int) -> None:
 def on(cupy: Any, stream: Any) -> Iterator[None]:
     """Let `cupy.matmul` on this stream be recorded until the end of the block (CUDA-15).
 
-    So are np.matmul and einsum of CuPy arrays, which call it. `a @ b` of two CuPy arrays does not: write np.matmul.
+    So are np.matmul and einsum of CuPy arrays, which call it. `a @ b` of two CuPy arrays does not:
+    write np.matmul.
     """
     plain = cupy.matmul
     made: list[Products] = []
 
     def matmul(a: Array, b: Array, /, out: Array = None, **settings: Any) -> Array:
-        mine = all(isinstance(x, cupy.ndarray) for x in (a, b)) and not settings and cupy.cuda.get_current_stream().ptr == stream.ptr
+        mine = (
+            all(isinstance(x, cupy.ndarray) for x in (a, b))
+            and not settings
+            and cupy.cuda.get_current_stream().ptr == stream.ptr
+        )
         if mine:
-            made[:] = made or [Products(cupy, _library(cupy), cupy.cuda.device.get_cublas_handle(), stream.ptr, lambda x: int(x.data.ptr))]
+            made[:] = made or [
+                Products(
+                    cupy,
+                    _library(cupy),
+                    cupy.cuda.device.get_cublas_handle(),
+                    stream.ptr,
+                    lambda x: int(x.data.ptr),
+                )
+            ]
             found = made[0].product(a, b, out)
             if found is not None:
                 return found
@@ -175,4 +235,6 @@ def _library(cupy: Any) -> Any:
     """The cuBLAS that CuPy has loaded, found by its name."""
     version = cupy.cuda.runtime.runtimeGetVersion() // 1000
     cupy.cuda.device.get_cublas_handle()  # loads it, where nothing has been multiplied yet
-    return ctypes.CDLL(f"cublas64_{version}.dll" if sys.platform == "win32" else f"libcublas.so.{version}")
+    return ctypes.CDLL(
+        f"cublas64_{version}.dll" if sys.platform == "win32" else f"libcublas.so.{version}"
+    )

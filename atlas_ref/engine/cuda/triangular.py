@@ -1,6 +1,7 @@
 """Inverses of unit lower triangular matrices in one launch.
 
-Plain twin: `inverse_unit_lower` of `atlas_ref.engine.group.triangular`. Specified in specs/cuda.md (CUDA-11).
+Plain twin: `inverse_unit_lower` of `atlas_ref.engine.group.triangular`. Specified in specs/cuda.md
+(CUDA-11).
 """
 
 from __future__ import annotations

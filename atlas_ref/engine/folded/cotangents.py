@@ -1,7 +1,9 @@
-"""The intra-chunk backward, for all chunks at once; plain twin: the gradient of `atlas_ref.forms.chunked_plain`.
+"""The intra-chunk backward, for all chunks at once; plain twin: the gradient of
+`atlas_ref.forms.chunked_plain`.
 
-For frozen and running references alike: from reads to queries, scores and coefficients, and from the state after each
-chunk, Z' = keep Z + P^T F, to columns and coefficients. The equations are CHUNK-16 and EXACT-8 to EXACT-10.
+For frozen and running references alike: from reads to queries, scores and coefficients, and from
+the state after each chunk, Z' = keep Z + P^T F, to columns and coefficients. The equations are
+CHUNK-16 and EXACT-8 to EXACT-10.
 """
 
 from __future__ import annotations
@@ -14,8 +16,7 @@ from atlas_ref.backend.scratch import scratch
 from atlas_ref.engine.folded.layout import Folded, left_rows
 from atlas_ref.engine.group.cotangents import Cotangents, Into, RowCotangents
 from atlas_ref.engine.group.layout import Layout
-from atlas_ref.engine.masked.backward import row_dots
-from atlas_ref.engine.masked.forward import read_rows
+from atlas_ref.engine.masked.rows import read_rows, row_dots
 from atlas_ref.types import Array
 
 
@@ -25,7 +26,8 @@ class CotangentSums(NamedTuple):
     Attributes:
         phi (B, g, K, d).
         ends (B, g, bases d, o): of the state after each chunk.
-        transposed (B, g, o, bases d + K): [Z; F] itself, transposed: a product by the transpose of a matrix is half as fast.
+        transposed (B, g, o, bases d + K): [Z; F] itself, transposed: a product by the transpose of
+        a matrix is half as fast.
         references (B, g, d, o): of the references that are read; None where none is.
     """
 
@@ -52,20 +54,34 @@ def through_references(folded: Folded, y: Array, sums: CotangentSums, into: Into
     return sums._replace(references=scratch.product(folded.queries.swapaxes(-1, -2), g))
 
 
-def through_reads(layout: Layout, folded: Folded, dR: Array, sums: CotangentSums, d_rows: RowCotangents, into: Into) -> None:
+def through_reads(
+    layout: Layout,
+    folded: Folded,
+    dR: Array,
+    sums: CotangentSums,
+    d_rows: RowCotangents,
+    into: Into,
+) -> None:
     """From R = [diag(c) Psi | diag(f) Psi | A] to the queries, scores and coefficient rows."""
     nb, queries = folded.rows.gates.bases, into.queries.reshape(folded.queries.shape)
-    coefficients, d_coefficients = read_rows(layout, folded.rows.D)[:, :, 0], read_rows(layout, d_rows.D)[:, :, 0]
+    coefficients, d_coefficients = (
+        read_rows(layout, folded.rows.D)[:, :, 0],
+        read_rows(layout, d_rows.D)[:, :, 0],
+    )
     with scratch.frame():
         dA = dR[..., folded.height :]
         np.multiply(dA, folded.scores, out=d_coefficients[..., nb:])
         d_scores = scratch.times(dA, coefficients[..., nb:])
         np.matmul(d_scores, folded.phi, out=queries)
         np.matmul(d_scores.swapaxes(-1, -2), folded.queries, out=sums.phi)
-        from_side_by_side(dR, folded.queries, coefficients[..., :nb], queries, d_coefficients[..., :nb])
+        from_side_by_side(
+            dR, folded.queries, coefficients[..., :nb], queries, d_coefficients[..., :nb]
+        )
 
 
-def from_side_by_side(cotangent: Array, x: Array, factors: Array, out: Array, d_factors: Array) -> None:
+def from_side_by_side(
+    cotangent: Array, x: Array, factors: Array, out: Array, d_factors: Array
+) -> None:
     """Add the cotangents of x and of the factors in [c x | -f x]."""
     d = x.shape[-1]
     with scratch.frame():
@@ -82,7 +98,11 @@ def at_the_end(folded: Folded, cotangents: Cotangents) -> tuple[Array, Array]:
     first = folded.both[:, 0, : folded.phi.shape[-1]]
     of_states = [cotangents.M, cotangents.S][: folded.rows.gates.bases]
     parts = [np.zeros_like(first) if x is None else x.swapaxes(-1, -2) for x in of_states]
-    reference = np.zeros_like(first) if cotangents.reference is None else cotangents.reference.swapaxes(-1, -2)
+    reference = (
+        np.zeros_like(first)
+        if cotangents.reference is None
+        else cotangents.reference.swapaxes(-1, -2)
+    )
     return np.concatenate(parts, axis=-2), reference
 
 

@@ -1,4 +1,5 @@
-"""A folded group of chunks, memories partitioned over threads; plain twin: `atlas_ref.forms.chunked_plain`.
+"""A folded group of chunks, memories partitioned over threads; plain twin:
+`atlas_ref.forms.chunked_plain`.
 
 Each thread folds its memories, then runs the inter-chunk loop over them.
 Specified in specs/chunkwise.md (CHUNK-15, CHUNK-30) and specs/exact.md (EXACT-20).
@@ -17,11 +18,13 @@ from atlas_ref.engine.folded import frozen, running
 from atlas_ref.engine.folded.layout import Folded
 from atlas_ref.engine.group.coefficients import Rows
 from atlas_ref.engine.group.layout import Arrays, Layout
-from atlas_ref.engine.masked.forward import spread
+from atlas_ref.engine.masked.rows import spread
 from atlas_ref.types import Array
 
 
-def forward(layout: Layout, inputs: Arrays, rows: Rows, partition: Sequence[slice], y: Array, *, keeps: bool) -> Folded:
+def forward(
+    layout: Layout, inputs: Arrays, rows: Rows, partition: Sequence[slice], y: Array, *, keeps: bool
+) -> Folded:
     """Run a group; its reads go into y (B, n, o), unless it is None (CHUNK-30, EXACT-20).
 
     Args:
@@ -31,7 +34,11 @@ def forward(layout: Layout, inputs: Arrays, rows: Rows, partition: Sequence[slic
     folded = _room(layout, inputs, rows, keeps or not layout.running)
 
     def of_thread(memories: slice) -> None:
-        part, arrays, reads = folded.of(memories), inputs.of(memories), None if y is None else y[memories]
+        part, arrays, reads = (
+            folded.of(memories),
+            inputs.of(memories),
+            None if y is None else y[memories],
+        )
         if layout.running:
             running.intra_chunk(layout, arrays, part)
             running.inter_chunk(layout, arrays, part, reads)
@@ -57,8 +64,14 @@ def _room(layout: Layout, inputs: Arrays, rows: Rows, keeps: bool) -> Folded:
 
     reads = C if layout.read in ("after", "before") else 0
     height = nb * d
-    sides = room(is_running, *lead, K + reads, height + K)  # [G | L^{-1}] above [ask of the reads | A]
-    ask, inverse, R = (sides[..., :height], sides[:, :, :K, height:], sides[:, :, K:]) if is_running else (None, None, None)
+    sides = room(
+        is_running, *lead, K + reads, height + K
+    )  # [G | L^{-1}] above [ask of the reads | A]
+    ask, inverse, R = (
+        (sides[..., :height], sides[:, :, :K, height:], sides[:, :, K:])
+        if is_running
+        else (None, None, None)
+    )
     last = room(layout.keeps_reference, B, d, o)
     one = layout.keeps_reference and not any(layout.refresh[1:])
     both[:, 0, :d] = inputs.M.swapaxes(-1, -2)
@@ -75,7 +88,9 @@ def _room(layout: Layout, inputs: Arrays, rows: Rows, keeps: bool) -> Folded:
         keyed=room(is_running, *lead, K, K),
         inverse=inverse,
         ask=ask,
-        references=_one_for_all(last, lead[1]) if one else room(layout.keeps_reference, *lead, d, o),
+        references=_one_for_all(last, lead[1])
+        if one
+        else room(layout.keeps_reference, *lead, d, o),
         last_reference=last,
         arrivals=room(layout.carry, *inputs.values.shape),
     )

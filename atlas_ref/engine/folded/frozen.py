@@ -15,9 +15,17 @@ import numpy as np
 
 from atlas_ref.backend import negated
 from atlas_ref.backend.scratch import scratch
-from atlas_ref.engine.folded.layout import Folded, Halves, Keep, first_reference, left_rows, side_by_side
+from atlas_ref.engine.folded.layout import (
+    Folded,
+    Halves,
+    Keep,
+    first_reference,
+    left_rows,
+    side_by_side,
+)
 from atlas_ref.engine.group.layout import Arrays, Layout
-from atlas_ref.engine.masked.forward import read_rows, runs, spread, spread_transposed
+from atlas_ref.engine.masked.forward import runs
+from atlas_ref.engine.masked.rows import read_rows, spread, spread_transposed
 from atlas_ref.types import Array
 
 
@@ -35,13 +43,17 @@ def intra_chunk(layout: Layout, inputs: Arrays, folded: Folded) -> None:
 
 
 def older(layout: Layout, first: int) -> int:
-    """Number of window tokens before a run of chunks of one reference that belong to older spans (WINDOW-13)."""
+    """Number of window tokens before a run of chunks of one reference that belong to older spans
+    (WINDOW-13).
+    """
     h = layout.window - 1
     return h - min(h, layout.position if first == 0 else 0)
 
 
 def inter_chunk(layout: Layout, inputs: Arrays, folded: Folded) -> None:
-    """The inter-chunk loop: F of all tokens of a span at once, then the states (CHUNK-6, CHUNK-8, CHUNK-9, CHUNK-30)."""
+    """The inter-chunk loop: F of all tokens of a span at once, then the states (CHUNK-6, CHUNK-8,
+    CHUNK-9, CHUNK-30).
+    """
     d, states, beyond = folded.phi.shape[-1], folded.states(), folded.beyond()
     passed, keeps = Halves.of_each(states, d), Keep.of_each(folded)
     reference = first_reference(layout, inputs, folded)
@@ -57,12 +69,16 @@ def inter_chunk(layout: Layout, inputs: Arrays, folded: Folded) -> None:
                 folded.references[:, chunks] = reference[:, None]
         with scratch.frame():
             _residuals(layout, inputs, chunks, reference, folded.arrivals, beyond[:, chunks])
-            changes = Halves.of_each(scratch.product(folded.P[:, chunks].swapaxes(-1, -2), beyond[:, chunks]), d)
+            changes = Halves.of_each(
+                scratch.product(folded.P[:, chunks].swapaxes(-1, -2), beyond[:, chunks]), d
+            )
             for k, change in enumerate(changes, first):
                 keeps[k].forward(passed[k], change.whole, passed[k + 1])
 
 
-def _residuals(layout: Layout, inputs: Arrays, chunks: slice, reference: Array, arrivals: Array, beyond: Array) -> None:
+def _residuals(
+    layout: Layout, inputs: Arrays, chunks: slice, reference: Array, arrivals: Array, beyond: Array
+) -> None:
     """F of a run of chunks under one reference into `beyond`.
 
     Under carry, F of older spans is read from `arrivals`, and that of this span is written there.

@@ -1,11 +1,12 @@
-"""A group of chunks folded into matrices, with one gate for all columns; plain twin: `atlas_ref.forms.chunked_plain`.
+"""A group of chunks folded into matrices, with one gate for all columns; plain twin:
+`atlas_ref.forms.chunked_plain`.
 
     Z = [M^T; S^T] on top of each other,      Z' = keep Z + P^T F,      P = [diag(D_C) Phi | -diag(X_C) Phi]
 
-with F = -E, values less their predictions. None of the matrices needs a state: they are computed for all chunks of
-the group at once. The inter-chunk loop depends on the reference: `folded.frozen` or `folded.running`. The same as `masked.forward` up to
-rounding, which has gates per output dimension too.
-Specified in specs/exact.md (EXACT-20) and specs/chunkwise.md (CHUNK-15, CHUNK-30).
+with F = -E, values less their predictions. None of the matrices needs a state: they are computed
+for all chunks of the group at once. The inter-chunk loop depends on the reference: `folded.frozen`
+or `folded.running`. The same as `masked.forward` up to rounding, which has gates per output
+dimension too. Specified in specs/exact.md (EXACT-20) and specs/chunkwise.md (CHUNK-15, CHUNK-30).
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ class Folded(NamedTuple):
         rows: gates and coefficient rows.
         phi (B, g, K, d), queries (B, g, C, d): views, or copies where windows do not share columns.
         scores (B, g, C, K): Psi Phi^T; None where nothing is read, or reads meet the reference.
-        both (B, g + 1, bases d + K, o): state before each chunk, and below it F of the chunk. Where a group under the running
+        both (B, g + 1, bases d + K, o): state before each chunk, and below it F of the chunk. Where
+        a group under the running
             reference is not kept for backward, chunks alternate between two places, (B, 2, ...).
-        P (B, g, K, bases d).
-        R (B, g, C, bases d + K): factors of `both` in the reads; None without scores.
-        keyed, inverse (B, g, K, K), ask (B, g, K + C, bases d): Phi Phi^T, L^{-1}, and the factors of a state in the columns and the
+        P (B, g, K, bases d). R (B, g, C, bases d + K): factors of `both` in the reads; None without
+        scores. keyed, inverse (B, g, K, K), ask (B, g, K + C, bases d): Phi Phi^T, L^{-1}, and the
+        factors of a state in the columns and the
             reads, under the running reference; without scores ask has no rows for reads.
         references (B, g, d, o): None where nothing refers to one. last_reference (B, d, o).
         arrivals (B, h + n, o): under carry, F of each token when it came.
@@ -55,7 +57,9 @@ class Folded(NamedTuple):
 
     def of(self, memories: slice) -> Folded:
         """The arrays of some memories, as views."""
-        return Folded(self.rows.of(memories), *(None if x is None else x[memories] for x in self[1:]))
+        return Folded(
+            self.rows.of(memories), *(None if x is None else x[memories] for x in self[1:])
+        )
 
     @property
     def height(self) -> int:
@@ -96,7 +100,12 @@ def takes(layout: Layout, rows: Rows) -> bool:
 def end(layout: Layout, folded: Folded) -> End:
     """The end of a group, copied from its work space."""
     d, last = folded.phi.shape[-1], folded.last()
-    M, S = (last[:, base * d : base * d + d].swapaxes(-1, -2).copy() if base * d < folded.height else None for base in range(2))
+    M, S = (
+        last[:, base * d : base * d + d].swapaxes(-1, -2).copy()
+        if base * d < folded.height
+        else None
+        for base in range(2)
+    )
     reference = folded.last_reference.swapaxes(-1, -2).copy() if layout.keeps_reference else None
     residuals = -folded.arrivals[:, -layout.window :] if layout.carry else None
     return End(M=M, S=S, reference=reference, residuals=residuals)
@@ -105,9 +114,16 @@ def end(layout: Layout, folded: Folded) -> End:
 def by_chunk(first: Array, *others: Array) -> Iterator[tuple[Array, ...]]:
     """Views of arrays (B, chunks, ...) by chunk, made before the inter-chunk loop; None stays None.
 
-    Inter-chunk loops on several threads contend for the GIL, so as little Python as possible remains inside.
+    Inter-chunk loops on several threads contend for the GIL, so as little Python as possible
+    remains inside.
     """
-    return zip(*([None] * first.shape[1] if x is None else list(x.swapaxes(0, 1)) for x in (first, *others)), strict=True)
+    return zip(
+        *(
+            [None] * first.shape[1] if x is None else list(x.swapaxes(0, 1))
+            for x in (first, *others)
+        ),
+        strict=True,
+    )
 
 
 class Halves(NamedTuple):
@@ -155,18 +171,22 @@ def first_reference(layout: Layout, inputs: Arrays, folded: Folded) -> Array:
 
 
 def _nothing_forgotten(c: Array) -> bool:
-    """Whether every memory keeps all of itself over every chunk, so that a factor of 1 may be omitted."""
+    """Whether every memory keeps all of itself over every chunk, so that a factor of 1 may be
+    omitted.
+    """
     return bool(np.all(c == 1.0))
 
 
 class Keep(NamedTuple):
     """The rest of a state after a chunk: c_C M + f_C S and n_C S, or c_C M alone.
 
-    A product of two rows, [c_C f_C] [M; S], makes one pass over the state of three. No product has a factor that is 0 by
-    definition: it would make of an M that has overflowed an S that is no number.
+    A product of two rows, [c_C f_C] [M; S], makes one pass over the state of three. No product has
+    a factor that is 0 by definition: it would make of an M that has overflowed an S that is no
+    number.
 
     Attributes:
-        c, n (B, 1, 1), forth [c_C f_C], back [f_C n_C] (B, 1, 2); all but c None without momentum, and c too where nothing is
+        c, n (B, 1, 1), forth [c_C f_C], back [f_C n_C] (B, 1, 2); all but c None without momentum,
+        and c too where nothing is
             forgotten.
     """
 
@@ -178,16 +198,25 @@ class Keep(NamedTuple):
     @classmethod
     def of_each(cls, folded: Folded) -> list[Keep]:
         """The factors of each chunk of a group, from its last coefficient rows."""
-        D, X = folded.rows.D[-1, :, :, 0], None if folded.rows.X is None else folded.rows.X[-1, :, :, 0]
+        D, X = (
+            folded.rows.D[-1, :, :, 0],
+            None if folded.rows.X is None else folded.rows.X[-1, :, :, 0],
+        )
         c = D[..., :1, None]
         if X is None:
-            return [cls()] * len(c[0]) if _nothing_forgotten(c) else [cls(*views) for views in by_chunk(c)]
+            return (
+                [cls()] * len(c[0])
+                if _nothing_forgotten(c)
+                else [cls(*views) for views in by_chunk(c)]
+            )
         c_C, f_C, n_C = D[..., 0], -D[..., 1], X[..., 1]
         forth, back = (np.stack(pair, axis=-1)[..., None, :] for pair in ((c_C, f_C), (f_C, n_C)))
         return [cls(*views) for views in by_chunk(c, n_C[..., None, None], forth, back)]
 
     def forward(self, before: Halves, change: Array, after: Halves) -> None:
-        """The state after a chunk from that before it and the change of the chunk (B, bases, d o)."""
+        """The state after a chunk from that before it and the change of the chunk (B, bases, d
+        o).
+        """
         if self.c is None:
             np.add(before.whole, change, out=after.whole)
             return
@@ -199,7 +228,9 @@ class Keep(NamedTuple):
         np.add(after.whole, change, out=after.whole)
 
     def backward(self, after: Halves, before: Array, room: Halves) -> None:
-        """Add to the cotangent of the state before a chunk (B, bases, d o) from that after it, through `room`."""
+        """Add to the cotangent of the state before a chunk (B, bases, d o) from that after it,
+        through `room`.
+        """
         if self.c is None:
             np.add(before, after.whole, out=before)
             return

@@ -1,13 +1,15 @@
-"""Coefficient rows by blocks of tokens; plain twin: `plain_coefficient_rows` of `atlas_ref.engine.group.coefficients`.
+"""Coefficient rows by blocks of tokens; plain twin: `plain_coefficient_rows` of
+`atlas_ref.engine.group.coefficients`.
 
 Two short recurrences and one product take the place of a long recurrence:
 
     [D_t; X_t] = N_t [D_0; X_0; W]          rows of a block, from the rows before it and the weights W of its own tokens
     N_t                                     coefficient rows over the columns [M_0, S_0, tokens of the block]
 
-N comes from the recurrence of `coefficients` over the few tokens of a block, for all blocks at once; so the rest,
-for the many columns of the keys, is a product, whose rows are as long as the recurrence's were. A gate may still be 0: nothing
-is divided. Specified in specs/chunkwise.md (CHUNK-29).
+N comes from the recurrence of `coefficients` over the few tokens of a block, for all blocks at
+once; so the rest, for the many columns of the keys, is a product, whose rows are as long as the
+recurrence's were. A gate may still be 0: nothing is divided. Specified in specs/chunkwise.md
+(CHUNK-29).
 """
 
 from __future__ import annotations
@@ -18,7 +20,11 @@ import numpy as np
 
 from atlas_ref.backend import as_strided, on_host
 from atlas_ref.backend.scratch import scratch
-from atlas_ref.engine.group.coefficients import GateRows, coefficient_rows, coefficient_rows_backward
+from atlas_ref.engine.group.coefficients import (
+    GateRows,
+    coefficient_rows,
+    coefficient_rows_backward,
+)
 from atlas_ref.types import Array
 
 LONGEST, SHORTEST = 8, 4  # tokens of a block
@@ -28,10 +34,15 @@ PAYS = 64  # columns from which the product is faster than the recurrence
 def block_length(gates: GateRows, columns: int) -> int:
     """Tokens of a block: a divisor of the chunk, or 1 where rows are computed token after token.
 
-    That is so with a gate for each output dimension, which would need a product for each; without momentum, where the
-    recurrence has half the work; and on a device, which has a kernel for it.
+    That is so with a gate for each output dimension, which would need a product for each; without
+    momentum, where the recurrence has half the work; and on a device, which has a kernel for it.
     """
-    if gates.retain.shape[-1] > 1 or gates.momentum is None or columns < PAYS or not on_host(gates.retain):
+    if (
+        gates.retain.shape[-1] > 1
+        or gates.momentum is None
+        or columns < PAYS
+        or not on_host(gates.retain)
+    ):
         return 1
     chunk = len(gates.retain)
     return next((b for b in range(LONGEST, SHORTEST - 1, -1) if chunk % b == 0 and chunk > b), 1)
@@ -56,18 +67,24 @@ def rows_by_block(gates: GateRows, columns: int, stride: int, block: int) -> tup
     """`coefficient_rows` of gates with momentum, block after block (CHUNK-29).
 
     Returns:
-        D (C + 1, B, g, 1, 2 + K), and X (C / b + 1, ...): X at the start of each block, and after the last.
+        D (C + 1, B, g, 1, 2 + K), and X (C / b + 1, ...): X at the start of each block, and after
+        the last.
     """
     C, B, g, _ = gates.retain.shape
     m = C // block
-    D = scratch.zeros((B, g, C + 2, 2 + columns), gates.retain)  # behind D_C stands X_C, and behind D_t for a while X_t
+    D = scratch.zeros(
+        (B, g, C + 2, 2 + columns), gates.retain
+    )  # behind D_C stands X_C, and behind D_t for a while X_t
     X = scratch.zeros((m + 1, B, g, 1, 2 + columns), D)
     D[:, :, 0, 0], D[:, :, 1, 1], X[0, ..., 1] = 1.0, 1.0, 1.0
     with scratch.frame():
         N, weights = _inside(gates, block).N, _weights(gates, block)
-        # Of one block, since those of all would not stay in the cache; on the right, where windows end at the same place.
+        # Of one block, since those of all would not stay in the cache; on the right, where windows
+        # end at the same place.
         entering = scratch.zeros((B, g, 2 + block, 2 + columns), D)
-        own = _bands(entering[:, :, None, :, 2 + columns - _seen(gates, stride, block, 0) :], gates, stride)[:, :, 0]
+        own = _bands(
+            entering[:, :, None, :, 2 + columns - _seen(gates, stride, block, 0) :], gates, stride
+        )[:, :, 0]
         for i in range(m):
             first, seen = block * i, _seen(gates, stride, block, i)
             enter, reached = entering[..., 2 + columns - seen :], D[:, :, :, :seen]
@@ -78,7 +95,9 @@ def rows_by_block(gates: GateRows, columns: int, stride: int, block: int) -> tup
     return np.moveaxis(D[:, :, : C + 1, None], 2, 0), X
 
 
-def rows_by_block_backward(gates: GateRows, D: Array, X: Array, dD: Array, dX_last: Array, stride: int) -> GateRows:
+def rows_by_block_backward(
+    gates: GateRows, D: Array, X: Array, dD: Array, dX_last: Array, stride: int
+) -> GateRows:
     """`coefficient_rows_backward` of the rows of `rows_by_block` (CHUNK-29)."""
     C, B, g, _ = gates.retain.shape
     m = len(X) - 1
@@ -90,7 +109,11 @@ def rows_by_block_backward(gates: GateRows, D: Array, X: Array, dD: Array, dX_la
     dX = dX_last[..., 0, :]
     for i in range(m - 1, -1, -1):
         first, seen = block * i, _seen(gates, stride, block, i)
-        left, made, taken = room[..., :seen], d_entering[:, :, i, :, :seen], entering[:, :, i, :, :seen]
+        left, made, taken = (
+            room[..., :seen],
+            d_entering[:, :, i, :, :seen],
+            entering[:, :, i, :, :seen],
+        )
         left[:, :, :block] = np.moveaxis(dD[first + 1 : first + block + 1, ..., 0, :seen], 0, 2)
         left[:, :, block] = dX[..., :seen]
         if i < m - 1:
@@ -119,7 +142,9 @@ def _inside(gates: GateRows, block: int) -> _Inside:
         return np.moveaxis(x.reshape(m, block, B, g, 1), 0, 3).reshape(block, B, g * m, 1)
 
     retain, momentum, rate_in, rate_out = (by_block(x) for x in gates[:4])
-    own = GateRows(retain, momentum, rate_in, rate_out, np.ones_like(gates.retain, shape=(block, 1, 1, 1, 1)))
+    own = GateRows(
+        retain, momentum, rate_in, rate_out, np.ones_like(gates.retain, shape=(block, 1, 1, 1, 1))
+    )
     D, X = coefficient_rows(own, block, 1)
     N = scratch.empty((B, g, m, block + 1, 2 + block), D)
     flat = N.reshape(B, g * m, block + 1, 2 + block)
@@ -162,5 +187,10 @@ def _bands(entering: Array, gates: GateRows, stride: int) -> Array:
     """A view (B, g, m, b, c) of the columns in each token's window."""
     B, g, m, rows, _ = entering.shape
     block, right = rows - 2, entering.strides[-1]
-    across = (*entering.strides[:2], entering.strides[2] + block * stride * right, entering.strides[3] + stride * right, right)
+    across = (
+        *entering.strides[:2],
+        entering.strides[2] + block * stride * right,
+        entering.strides[3] + stride * right,
+        right,
+    )
     return as_strided(entering[..., 2:, 2:], (B, g, m, block, gates.weights.shape[-1]), across)

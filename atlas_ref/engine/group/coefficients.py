@@ -3,9 +3,9 @@
     X_t = momentum_t X_{t-1} + rate_in_t w_t        coefficients of S_t
     D_t = retain_t D_{t-1} + rate_out_t X_t         coefficients of -M_t
 
-over the columns [M_0, S_0, keys]: X_0 = (0, 1, 0, ...), D_0 = (1, 0, 0, ...), where the first entry of D is the factor of
-+M_0. w_t holds the window weights of token t in the columns of its window. Recurrences only: a gate may be 0.
-Specified in specs/chunkwise.md (CHUNK-4, CHUNK-5).
+over the columns [M_0, S_0, keys]: X_0 = (0, 1, 0, ...), D_0 = (1, 0, 0, ...), where the first entry
+of D is the factor of +M_0. w_t holds the window weights of token t in the columns of its window.
+Recurrences only: a gate may be 0. Specified in specs/chunkwise.md (CHUNK-4, CHUNK-5).
 """
 
 from __future__ import annotations
@@ -39,12 +39,16 @@ class GateRows(NamedTuple):
 
     @property
     def bases(self) -> int:
-        """Columns before those of the keys: the memory and, with momentum, the momentum at the start of the chunk."""
+        """Columns before those of the keys: the memory and, with momentum, the momentum at the
+        start of the chunk.
+        """
         return 1 if self.momentum is None else 2
 
 
 class Rows(NamedTuple):
-    """Gates of a group and their coefficient rows, B (or 1, for weights of all) on the second axis."""
+    """Gates of a group and their coefficient rows, B (or 1, for weights of all) on the second
+    axis.
+    """
 
     gates: GateRows
     D: Array
@@ -102,8 +106,9 @@ def coefficient_rows(gates: GateRows, columns: int, stride: int) -> tuple[Array,
 def _room(shape: tuple[int, ...], like: Array) -> Array:
     """Zero rows, contiguous along the longer of a row and a column of them.
 
-    Columns that would begin at the same place of a page are moved a cache line apart. Else their entries would share one set of
-    the cache, which holds a few of them, and every step along a row would be a cache miss.
+    Columns that would begin at the same place of a page are moved a cache line apart. Else their
+    entries would share one set of the cache, which holds a few of them, and every step along a row
+    would be a cache miss.
     """
     across = math.prod(shape[1:-1])
     if across <= shape[-1]:
@@ -114,8 +119,11 @@ def _room(shape: tuple[int, ...], like: Array) -> Array:
 
 
 @kernel(kernels.coefficient_rows_backward)
-def coefficient_rows_backward(gates: GateRows, D: Array, X: Array, dD: Array, dX_last: Array, stride: int) -> GateRows:
-    """Cotangents of the gates from those of D (which may be overwritten) and of the last row of X (CHUNK-17).
+def coefficient_rows_backward(
+    gates: GateRows, D: Array, X: Array, dD: Array, dX_last: Array, stride: int
+) -> GateRows:
+    """Cotangents of the gates from those of D (which may be overwritten) and of the last row of X
+    (CHUNK-17).
 
     lambda_t = dX_t + rate_out_t mu_t + momentum_{t+1} lambda_{t+1},    mu_t = dD_t + retain_{t+1} mu_{t+1}
     """
@@ -160,7 +168,9 @@ def _row_dots(g: Array, rows: Array, stride: int, c: int, nb: int, ahead: int) -
 
 
 def _entering(gates: GateRows) -> Array:
-    """Entries of token t in its own columns: rate_in_t w_t, times rate_out_t where no momentum stands between."""
+    """Entries of token t in its own columns: rate_in_t w_t, times rate_out_t where no momentum
+    stands between.
+    """
     rate = gates.rate_in if gates.momentum is not None else gates.rate_in * gates.rate_out
     return ops.expand_dims(rate, -1) * gates.weights
 
@@ -173,7 +183,9 @@ def plain_coefficient_rows(gates: GateRows, columns: int, stride: int) -> tuple[
     D, X = [unit(enter, shape, 0)], [unit(enter, shape, 1)]
     for t in range(C):
         before, after = nb + stride * t, columns - stride * t - c
-        w = ops.concatenate([zeros(enter, shape, before), enter[t], zeros(enter, shape, after)], axis=-1)
+        w = ops.concatenate(
+            [zeros(enter, shape, before), enter[t], zeros(enter, shape, after)], axis=-1
+        )
         r = ops.expand_dims(gates.retain[t], -1)
         if gates.momentum is None:
             D.append(r * D[t] + w)
@@ -196,7 +208,9 @@ def zeros(like: Array, shape: tuple[int, ...], columns: int) -> Array:
     return ops.zeros_like(like, shape=(*shape[:-1], columns))
 
 
-def gate_rows(chunk: int, retain: Any, momentum: Any, rate_in: Any, rate_out: Any, weights: Any) -> GateRows:
+def gate_rows(
+    chunk: int, retain: Any, momentum: Any, rate_in: Any, rate_out: Any, weights: Any
+) -> GateRows:
     """Gates (B, n, G) and weights by lag (B or 1, n, c) by chunks of `chunk` tokens (CHUNK-4)."""
     most = max(gate.shape[-1] for gate in (retain, momentum, rate_in, rate_out) if gate is not None)
 
@@ -209,4 +223,10 @@ def gate_rows(chunk: int, retain: Any, momentum: Any, rate_in: Any, rate_out: An
             return value if value is None else rows(value, (most,))
         return rows(ops.broadcast_to(value, (*value.shape[:-1], most)), (most,))
 
-    return GateRows(gate(retain), gate(momentum), gate(rate_in), gate(rate_out), rows(ops.flip(weights, -1), (1, weights.shape[-1])))
+    return GateRows(
+        gate(retain),
+        gate(momentum),
+        gate(rate_in),
+        gate(rate_out),
+        rows(ops.flip(weights, -1), (1, weights.shape[-1])),
+    )

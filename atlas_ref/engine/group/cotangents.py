@@ -1,6 +1,8 @@
-"""Cotangents of a group of chunks as data; plain twin: the gradient of `atlas_ref.forms.chunked_plain`.
+"""Cotangents of a group of chunks as data; plain twin: the gradient of
+`atlas_ref.forms.chunked_plain`.
 
-Cotangents of outputs, sums of cotangents, and the arrays of the results. Specified in specs/chunkwise.md (CHUNK-16).
+Cotangents of outputs, sums of cotangents, and the arrays of the results. Specified in
+specs/chunkwise.md (CHUNK-16).
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ class RowCotangents(NamedTuple):
     def of(self, memories: slice) -> RowCotangents:
         """Those of some memories, as views."""
         X_last = None if self.X_last is None else self.X_last[memories]
-        return RowCotangents(self.D[:, memories], X_last, None if self.retain is None else self.retain[:, memories])
+        return RowCotangents(
+            self.D[:, memories], X_last, None if self.retain is None else self.retain[:, memories]
+        )
 
 
 class Into(NamedTuple):
@@ -55,8 +59,8 @@ class Into(NamedTuple):
 class CotangentSums(NamedTuple):
     """Sums of cotangents inside a group.
 
-    They are those of D and of the last row of X, of the columns, the queries, residuals, states at the start of each chunk (from
-    the reads alone) and of the references that are read.
+    They are those of D and of the last row of X, of the columns, the queries, residuals, states at
+    the start of each chunk (from the reads alone) and of the references that are read.
     """
 
     D: Array

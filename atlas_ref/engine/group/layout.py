@@ -1,4 +1,5 @@
-"""A group of chunks as data: its layout, arguments, arrays and end; plain twin: `atlas_ref.forms.chunked_plain`.
+"""A group of chunks as data: its layout, arguments, arrays and end; plain twin:
+`atlas_ref.forms.chunked_plain`.
 
 Specified in specs/chunkwise.md (CHUNK-15).
 """
@@ -20,9 +21,11 @@ class Layout(NamedTuple):
         refresh: per chunk, whether the reference becomes the memory before it.
         reference: "running", "frozen" or "zero".
         before_error: whether that reference decays first.
-        read: "after" or "before" the write of the token; "reference" for the memory at the last refresh; "none".
+        read: "after" or "before" the write of the token; "reference" for the memory at the last
+            refresh; "none".
         carry: whether window tokens of older spans keep the residual of their arrival.
-        position: place of the first token in its span; under carry it says which tokens of the history are of this span.
+        position: place of the first token in its span; under carry it says which tokens of the
+            history are of this span.
     """
 
     chunk: int
@@ -40,7 +43,9 @@ class Layout(NamedTuple):
 
     @property
     def stride(self) -> int:
-        """Columns between the windows of neighbouring tokens: under a running reference windows share none."""
+        """Columns between the windows of neighbouring tokens: under a running reference windows
+        share none.
+        """
         return self.window if self.running else 1
 
     @property
@@ -55,11 +60,12 @@ class Layout(NamedTuple):
 class Arrays(NamedTuple):
     """The arguments of a group: n tokens after a history of h = c - 1, leading axes joined.
 
-    keys (B, h + n, d), values (B, h + n, o), queries (B, n, d), gates (B, n, G), weights (B or 1, n, c), M, S and
-    reference (B, o, d), residuals (B, h, o) of the history under carry. Those that the layout does not use are None.
+    keys (B, h + n, d), values (B, h + n, o), queries (B, n, d), gates (B, n, G), weights (B or 1,
+    n, c), M, S and reference (B, o, d), residuals (B, h, o) of the history under carry. Those that
+    the layout does not use are None.
 
-    A segment of groups may have the history apart: earlier_keys (B, h, d), earlier_values (B, h, o), with keys and values
-    (B, n, x). A group has it in front.
+    A segment of groups may have the history apart: earlier_keys (B, h, d), earlier_values (B, h,
+    o), with keys and values (B, n, x). A group has it in front.
     """
 
     keys: Array
@@ -83,7 +89,9 @@ class Arrays(NamedTuple):
 
 
 class End(NamedTuple):
-    """End of a group, start of the next: M, S with momentum, the reference, under carry the last c residuals."""
+    """End of a group, start of the next: M, S with momentum, the reference, under carry the last c
+    residuals.
+    """
 
     M: Array
     S: Array = None
@@ -100,11 +108,13 @@ class Group(NamedTuple):
         phi (B, g, K, d): features of the columns.
         queries (B, g, C, d).
         scores (B, g, C, K): Psi Phi^T. A (B, g, G, C, K). Both None where reads do not need them.
-        keyed (B, g, K, K): Phi Phi^T. inverse (B, g, G, K, K). Both None unless the reference is running.
+        keyed (B, g, K, K): Phi Phi^T. inverse (B, g, G, K, K). Both None unless the reference is
+            running.
         E (B, g, K, o): residuals. scaled (B, g, K, bases o): [-D_C E | X_C E].
-        asked, answered (B, g, C or K, bases o): products of the queries with the states, and, under the running reference, of the keys.
-        states (B, g + 1, d, bases o): at the start of each chunk and after the last. references (B, g, d, o).
-        last_reference (B, d, o), arrivals (B, h + n, o).
+        asked, answered (B, g, C or K, bases o): products of the queries with the states, and, under
+            the running reference, of the keys.
+        states (B, g + 1, d, bases o): at the start of each chunk and after the last. references (B,
+        g, d, o). last_reference (B, d, o), arrivals (B, h + n, o).
     """
 
     gates: GateRows

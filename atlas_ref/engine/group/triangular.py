@@ -1,9 +1,11 @@
-"""Inverse of unit lower triangular matrices by recursive halves, batched; plain twin: `tape.ops.solve_triangular`.
+"""Inverse of unit lower triangular matrices by recursive halves, batched; plain twin:
+`tape.ops.solve_triangular`.
 
     [A 0; N D]^{-1} = [A^{-1} 0; -D^{-1} N A^{-1}  D^{-1}]
 
-Two halves of a matrix, all quarters, all eighths: every level is one batched product. Sums of powers of the strict
-triangle give the same matrix on paper and lose all digits where keys repeat (EXACT-4).
+Two halves of a matrix, all quarters, all eighths: every level is one batched product. Sums of
+powers of the strict triangle give the same matrix on paper and lose all digits where keys repeat
+(EXACT-4).
 """
 
 from __future__ import annotations
@@ -48,7 +50,10 @@ def invert_unit_lower(strict: Array, out: Array) -> None:
     half = min(SMALL, n)
     _diagonal_blocks(out, half)[...] = _substituted(_diagonal_blocks(strict, half))
     while half < n:
-        below, found = _diagonal_blocks(strict, 2 * half)[..., half:, :half], _diagonal_blocks(out, 2 * half)
+        below, found = (
+            _diagonal_blocks(strict, 2 * half)[..., half:, :half],
+            _diagonal_blocks(out, 2 * half),
+        )
         first, second = found[..., :half, :half], found[..., half:, half:]
         negated(np.matmul(second, np.matmul(below, first)), out=found[..., half:, :half])
         half *= 2

@@ -1,6 +1,8 @@
-"""The backward of a masked group of chunks; plain twin: the gradient of `atlas_ref.forms.chunked_plain`.
+"""The backward of a masked group of chunks; plain twin: the gradient of
+`atlas_ref.forms.chunked_plain`.
 
-The equations are CHUNK-16 and EXACT-8 to EXACT-10. With F = Phi [M_bar^T | S_bar^T] at the end of each chunk,
+The equations are CHUNK-16 and EXACT-8 to EXACT-10. With F = Phi [M_bar^T | S_bar^T] at the end of
+each chunk,
 
     E_bar = -A^T y_bar - D_C * F_M + X_C * F_S
     frozen:  M_ref_bar += E_bar^T Phi,   v_bar = -E_bar
@@ -16,35 +18,56 @@ from atlas_ref.backend.scratch import scratch
 from atlas_ref.engine.cuda import exact as exact_kernels
 from atlas_ref.engine.cuda import pieces
 from atlas_ref.engine.cuda.hook import kernel
-from atlas_ref.engine.group.coefficient_blocks import rows_by_block_backward
-from atlas_ref.engine.group.coefficients import Rows, coefficient_rows_backward
+from atlas_ref.engine.group.coefficients import Rows
 from atlas_ref.engine.group.cotangents import Cotangents, CotangentSums, Into, RowCotangents
 from atlas_ref.engine.group.layout import Arrays, End, Group, Layout
 from atlas_ref.engine.masked.forward import (
     Kept,
-    before_rows,
-    factor,
     factor_pair,
-    gathered,
     kept,
     kernel_inputs,
     left_factors,
-    mix,
     old_columns,
-    read_rows,
     runs,
+)
+from atlas_ref.engine.masked.gates_backward import through_rows
+from atlas_ref.engine.masked.rows import (
+    against,
+    factor,
+    factor_cotangents,
+    gathered,
+    mix,
+    read_rows,
+    row_dots,
+    spread_out,
 )
 from atlas_ref.types import Array
 
 
 def row_cotangents(layout: Layout, rows: Rows) -> RowCotangents:
     """Zeros for the cotangents of coefficient rows."""
-    retain = scratch.zeros(rows.gates.retain.shape, rows.D) if layout.running and layout.before_error else None
-    return RowCotangents(scratch.zeros(rows.D.shape, rows.D), None if rows.X is None else np.zeros_like(rows.X[-1]), retain)
+    retain = (
+        scratch.zeros(rows.gates.retain.shape, rows.D)
+        if layout.running and layout.before_error
+        else None
+    )
+    return RowCotangents(
+        scratch.zeros(rows.D.shape, rows.D),
+        None if rows.X is None else np.zeros_like(rows.X[-1]),
+        retain,
+    )
 
 
-def backward(layout: Layout, inputs: Arrays, group: Group, cotangents: Cotangents, d_rows: RowCotangents, into: Into) -> End:
-    """Cotangents of a group, its coefficient rows in place of its gates (CHUNK-16, EXACT-8 to EXACT-10).
+def backward(
+    layout: Layout,
+    inputs: Arrays,
+    group: Group,
+    cotangents: Cotangents,
+    d_rows: RowCotangents,
+    into: Into,
+) -> End:
+    """Cotangents of a group, its coefficient rows in place of its gates (CHUNK-16, EXACT-8 to
+    EXACT-10).
 
     Args:
         bars: of the outputs.
@@ -54,79 +77,26 @@ def backward(layout: Layout, inputs: Arrays, group: Group, cotangents: Cotangent
         the cotangents of the start of the group.
     """
     sums = _through_reads(layout, group, cotangents, d_rows, into)
-    ends = scratch.empty(group.states[:, 1:].shape, group.states)  # cotangent of the state at the end of each chunk
+    ends = scratch.empty(
+        group.states[:, 1:].shape, group.states
+    )  # cotangent of the state at the end of each chunk
     F = scratch.empty(group.scaled.shape, group.scaled)
     through = _through_running if layout.running else _through_frozen
     dZ, d_reference, d_residuals = through(layout, inputs, group, cotangents, sums, ends, F, into)
     _through_ends(group, sums, ends, F)
     if layout.running:
         with scratch.frame():
-            _through_rows(layout, group, sums, d_rows, into)
+            through_rows(layout, group, sums, d_rows, into)
     gathered(layout, sums.phi, into.keys)
     o = group.E.shape[-1]
     return End(
         M=dZ[..., :o].swapaxes(-1, -2).copy(),
         S=None if inputs.momentum is None else dZ[..., o:].swapaxes(-1, -2).copy(),
-        reference=None if inputs.reference is None or d_reference is None else d_reference.swapaxes(-1, -2),
+        reference=None
+        if inputs.reference is None or d_reference is None
+        else d_reference.swapaxes(-1, -2),
         residuals=d_residuals,
     )
-
-
-def gates_backward(layout: Layout, inputs: Arrays, rows: Rows, d_rows: RowCotangents) -> dict[str, Array]:
-    """Cotangents of gates and weights by name, from those of the coefficient rows of all memories (CHUNK-17)."""
-    token_by_token = rows.X is None or len(rows.X) == len(rows.D)
-    through = coefficient_rows_backward if token_by_token else rows_by_block_backward
-    with scratch.frame():
-        of_rows = through(rows.gates, rows.D, rows.X, d_rows.D, d_rows.X_last, layout.stride)
-    if d_rows.retain is not None:
-        of_rows = of_rows._replace(retain=of_rows.retain + d_rows.retain)
-    names = ["retain", "rate_in", "rate_out"] + ([] if inputs.momentum is None else ["momentum"])
-    gates = {name: _per_token(getattr(of_rows, name), getattr(inputs, name)) for name in names}
-    return gates | {"weights": _weights(of_rows.weights, inputs.weights)}
-
-
-def _per_token(rows: Array, like: Array) -> Array:
-    """Cotangents (C, B, g, G) as (B, n, G), in the shape of the gate."""
-    moved = np.moveaxis(rows, 0, 2)
-    flat = moved.reshape(moved.shape[0], -1, moved.shape[-1])
-    return flat if flat.shape == like.shape else flat.sum(axis=-1, keepdims=True)
-
-
-def _weights(rows: Array, like: Array) -> Array:
-    moved = np.moveaxis(rows[..., 0, :], 0, 2)
-    flat = moved.reshape(moved.shape[0], -1, moved.shape[-1])[..., ::-1]
-    return flat if flat.shape == like.shape else flat.sum(axis=0, keepdims=True)
-
-
-def _spread_out(g: Array, factors: Array) -> Array:
-    """[c g | f g] (..., rows, bases o) from g (..., rows, o) and factors (..., rows, G, bases)."""
-    o, bases = g.shape[-1], factors.shape[-1]
-    both = scratch.empty((*g.shape[:-1], bases * o), g)
-    np.multiply(g, factors[..., 0], out=both[..., :o])
-    if bases == 2:
-        np.multiply(g, -factors[..., 1], out=both[..., o:])
-    return both
-
-
-def _factor_cotangents(g: Array, both: Array, out: Array) -> None:
-    """Add the cotangents of the factors of M_0 and of -S_0 into (..., rows, G, bases)."""
-    o = g.shape[-1]
-    for base in range(out.shape[-1]):
-        part = both[..., base * o : base * o + o]
-        each = g * part if out.shape[-2] == o else row_dots(g, part)[..., None]
-        out[..., base] += each if base == 0 else -each
-
-
-def _against(g: Array, E: Array, G: int) -> Array:
-    """Cotangent (..., G, C, K) of A in A E, from g (..., C, o)."""
-    if G == 1:
-        return scratch.product(g, scratch.transposed(E))[..., None, :, :]
-    return scratch.times(g.swapaxes(-1, -2)[..., :, None], E.swapaxes(-1, -2)[..., None, :])
-
-
-def row_dots(a: Array, b: Array) -> Array:
-    """Sums of products along the last axis."""
-    return np.einsum("...i,...i->...", a, b)
 
 
 def _mixed_back(A: Array, g: Array) -> Array:
@@ -134,8 +104,12 @@ def _mixed_back(A: Array, g: Array) -> Array:
     return mix(A.swapaxes(-1, -2), g)
 
 
-def _through_reads(layout: Layout, group: Group, cotangents: Cotangents, d_rows: RowCotangents, into: Into) -> CotangentSums:
-    """From y to scores, residuals, coefficient rows, queries and the states at the start of chunks."""
+def _through_reads(
+    layout: Layout, group: Group, cotangents: Cotangents, d_rows: RowCotangents, into: Into
+) -> CotangentSums:
+    """From y to scores, residuals, coefficient rows, queries and the states at the start of
+    chunks.
+    """
     states = group.states[:, :-1]
     sums = CotangentSums(
         D=d_rows.D,
@@ -163,12 +137,12 @@ def _through_scores(layout: Layout, group: Group, g: Array, sums: CotangentSums)
     nb, rows = group.gates.bases, read_rows(layout, sums.D)
     coefficients = read_rows(layout, group.D)
     negated(_mixed_back(group.A, g), out=sums.E)
-    dA = _against(-g, group.E, group.A.shape[-3])
+    dA = against(-g, group.E, group.A.shape[-3])
     np.multiply(dA, group.scores[:, :, None], out=rows[..., nb:])
     dA *= coefficients[..., nb:]
     d_scores = dA.sum(axis=-3) if dA.shape[-3] > 1 else dA[..., 0, :, :]
-    _factor_cotangents(g, group.asked, np.moveaxis(rows[..., :nb], -3, -2))
-    out = _spread_out(g, np.moveaxis(coefficients[..., :nb], -3, -2))
+    factor_cotangents(g, group.asked, np.moveaxis(rows[..., :nb], -3, -2))
+    out = spread_out(g, np.moveaxis(coefficients[..., :nb], -3, -2))
     np.matmul(out, scratch.transposed(group.states[:, :-1]), out=sums.queries)
     sums.queries[...] += scratch.product(d_scores, group.phi)
     np.matmul(d_scores.swapaxes(-1, -2), group.queries, out=sums.phi)
@@ -184,16 +158,24 @@ def _hand_back(keep: Kept, dZ: Array, k: int, into: Array) -> None:
             into[..., o:] -= scratch.times(dZ[..., :o], keep.across[:, k])
 
 
-def _hand_over_at_once(group: Group, keep: Kept, sums: CotangentSums, ends: Array, dZ: Array, first: int, last: int) -> Array:
+def _hand_over_at_once(
+    group: Group, keep: Kept, sums: CotangentSums, ends: Array, dZ: Array, first: int, last: int
+) -> Array:
     chunks = slice(first, last)
     X = None if group.X is None else group.X[:, :, chunks]
-    dZ, ends[:, chunks] = pieces.carried_backward(dZ, sums.states[:, chunks], group.D[:, :, chunks], X)
+    dZ, ends[:, chunks] = pieces.carried_backward(
+        dZ, sums.states[:, chunks], group.D[:, :, chunks], X
+    )
     return dZ
 
 
 @kernel(_hand_over_at_once)
-def _hand_over(group: Group, keep: Kept, sums: CotangentSums, ends: Array, dZ: Array, first: int, last: int) -> Array:
-    """The cotangent of the state before some chunks from that after them; writes that after each into `ends`."""
+def _hand_over(
+    group: Group, keep: Kept, sums: CotangentSums, ends: Array, dZ: Array, first: int, last: int
+) -> Array:
+    """The cotangent of the state before some chunks from that after them; writes that after each
+    into `ends`.
+    """
     for k in range(last - 1, first - 1, -1):
         ends[:, k] = dZ
         dZ = sums.states[:, k]
@@ -211,7 +193,9 @@ def _add_from_ends(F: Array, left: Array, into: Array) -> None:
 def _first_state(inputs: Arrays, cotangents: Cotangents) -> Array:
     """Cotangent [M_bar^T | S_bar^T] of the state after the last chunk."""
     both = [cotangents.M] if inputs.momentum is None else [cotangents.M, cotangents.S]
-    return np.concatenate([(np.zeros_like(inputs.M) if x is None else x).swapaxes(-1, -2) for x in both], axis=-1)
+    return np.concatenate(
+        [(np.zeros_like(inputs.M) if x is None else x).swapaxes(-1, -2) for x in both], axis=-1
+    )
 
 
 def _through_frozen(
@@ -224,11 +208,17 @@ def _through_frozen(
     F: Array,
     into: Into,
 ) -> tuple[Array, Array, Array]:
-    """The inter-chunk loop in reverse under a frozen reference: one product a span for the residuals."""
+    """The inter-chunk loop in reverse under a frozen reference: one product a span for the
+    residuals.
+    """
     C, h, o = layout.chunk, layout.window - 1, group.E.shape[-1]
     dZ = _first_state(inputs, cotangents)
     keep, left = kept(group.gates, group.D, group.X, o), left_factors(group)
-    d_reference = np.zeros_like(dZ[..., :o]) if cotangents.reference is None else cotangents.reference.swapaxes(-1, -2)
+    d_reference = (
+        np.zeros_like(dZ[..., :o])
+        if cotangents.reference is None
+        else cotangents.reference.swapaxes(-1, -2)
+    )
     arrivals = np.zeros_like(inputs.values) if layout.carry else None
     if arrivals is not None and cotangents.residuals is not None:
         arrivals[:, -layout.window :] += cotangents.residuals
@@ -245,9 +235,13 @@ def _through_frozen(
             dE[:, :, h:] += arrivals[:, h + first * C : h + last * C].reshape(*dE.shape[:2], C, o)
         if layout.reference == "frozen":
             with scratch.frame():
-                sums.phi[:, chunks] += scratch.product(dE, scratch.transposed(group.references[:, first])[:, None])
+                sums.phi[:, chunks] += scratch.product(
+                    dE, scratch.transposed(group.references[:, first])[:, None]
+                )
             with scratch.frame():
-                d_reference = d_reference + scratch.product(group.phi[:, chunks].swapaxes(-1, -2), dE).sum(axis=1)
+                d_reference = d_reference + scratch.product(
+                    group.phi[:, chunks].swapaxes(-1, -2), dE
+                ).sum(axis=1)
         if sums.references is not None:
             d_reference = d_reference + sums.references[:, chunks].sum(axis=1)
         if layout.keeps_reference and layout.refresh[first]:
@@ -267,17 +261,27 @@ def _through_running_at_once(
     F: Array,
     into: Into,
 ) -> tuple[Array, Array, Array]:
-    """`_through_running` in one launch; cotangents of a reference from the reads are added at the start of its span."""
+    """`_through_running` in one launch; cotangents of a reference from the reads are added at the
+    start of its span.
+    """
     o = group.E.shape[-1]
-    d_reference = np.zeros_like(group.states[:, 0, :, :o]) if cotangents.reference is None else cotangents.reference.swapaxes(-1, -2)
-    asked = sums.states.copy() if layout.keeps_reference else sums.states  # the kernel may refuse, and leaves all as it is then
+    d_reference = (
+        np.zeros_like(group.states[:, 0, :, :o])
+        if cotangents.reference is None
+        else cotangents.reference.swapaxes(-1, -2)
+    )
+    asked = (
+        sums.states.copy() if layout.keeps_reference else sums.states
+    )  # the kernel may refuse, and leaves all as it is then
     for first, last in reversed(runs(layout.refresh)) if layout.keeps_reference else ():
         if sums.references is not None:
             d_reference = d_reference + sums.references[:, first:last].sum(axis=1)
         if layout.refresh[first]:
             asked[:, first, :, :o] += d_reference
             d_reference = np.zeros_like(d_reference)
-    found = exact_kernels.walk_backward(kernel_inputs(layout, inputs, group), _first_state(inputs, cotangents), sums.E, asked)
+    found = exact_kernels.walk_backward(
+        kernel_inputs(layout, inputs, group), _first_state(inputs, cotangents), sums.E, asked
+    )
     ends[...], F[...], sums.E[...] = found.ends, found.F, found.R_bar
     return found.start, d_reference, None
 
@@ -297,7 +301,11 @@ def _through_running(
     o = group.E.shape[-1]
     dZ = _first_state(inputs, cotangents)
     keep, left = kept(group.gates, group.D, group.X, o), left_factors(group)
-    d_reference = np.zeros_like(dZ[..., :o]) if cotangents.reference is None else cotangents.reference.swapaxes(-1, -2)
+    d_reference = (
+        np.zeros_like(dZ[..., :o])
+        if cotangents.reference is None
+        else cotangents.reference.swapaxes(-1, -2)
+    )
     before = factor_pair(layout, group)
     inverse_T = group.inverse.swapaxes(-1, -2)
     for k in range(len(layout.refresh) - 1, -1, -1):
@@ -309,7 +317,7 @@ def _through_running(
         _hand_back(keep, ends[:, k], k, dZ)
         with scratch.frame():
             dR[...] = mix(inverse_T[:, k], dR)
-            dZ += scratch.product(group.phi[:, k].swapaxes(-1, -2), _spread_out(dR, before[:, k]))
+            dZ += scratch.product(group.phi[:, k].swapaxes(-1, -2), spread_out(dR, before[:, k]))
         if sums.references is not None:
             d_reference = d_reference + sums.references[:, k]
         if layout.keeps_reference and layout.refresh[k]:
@@ -340,32 +348,3 @@ def _through_ends(group: Group, sums: CotangentSums, ends: Array, F: Array) -> N
         sums.X_last[..., 1] += by_gate(ends[..., o:], states[..., o:])
     with scratch.frame():
         sums.phi[...] += scratch.product(group.scaled, scratch.transposed(ends))
-
-
-def _through_rows(layout: Layout, group: Group, sums: CotangentSums, d_rows: RowCotangents, into: Into) -> None:
-    """From R_bar, in the array of E_bar, to the triangular system: columns, values, coefficient rows, retain."""
-    nb, dR = group.gates.bases, sums.E
-    gathered(layout, -dR, into.values)
-    before = before_rows(layout, group.gates, group.D)  # (B, g, G, K, bases + K)
-    d_before = scratch.zeros(before.shape, before)
-    dN = _against(-dR, group.E, before.shape[-3])
-    np.multiply(dN, group.keyed[:, :, None], out=d_before[..., nb:])
-    dN *= before[..., nb:]
-    d_keyed = dN.sum(axis=-3) if dN.shape[-3] > 1 else dN[..., 0, :, :]
-    _factor_cotangents(dR, group.answered, np.moveaxis(d_before[..., :nb], -3, -2))
-    out = _spread_out(dR, np.moveaxis(before[..., :nb], -3, -2))
-    sums.phi[...] += scratch.product(out, scratch.transposed(group.states[:, :-1]))
-    sums.phi[...] += scratch.product(d_keyed + d_keyed.swapaxes(-1, -2), group.phi)
-    through_before(layout, Rows(group.gates, group.D, group.X), d_before, d_rows)
-
-
-def through_before(layout: Layout, rows: Rows, d_before: Array, d_rows: RowCotangents) -> None:
-    """From the coefficients of `before_rows` (B, g, G, K, bases + K) to the rows and their decay."""
-    if layout.stride > 1:
-        d_before = d_before.reshape(*d_before.shape[:-2], layout.chunk, layout.window, -1).sum(axis=-2)
-    d_before = np.moveaxis(d_before, -2, 0)
-    if not layout.before_error:
-        d_rows.D[:-1] += d_before
-        return
-    d_rows.D[:-1] += d_before * rows.gates.retain[..., None]
-    d_rows.retain[...] = (d_before * rows.D[:-1]).sum(axis=-1)

@@ -1,12 +1,14 @@
-"""A group of chunks in the masked form: scores between keys, no matrix per token; plain twin: `atlas_ref.forms.chunked_plain`.
+"""A group of chunks in the masked form: scores between keys, no matrix per token; plain twin:
+`atlas_ref.forms.chunked_plain`.
 
     A   = D * (Psi Phi^T)                                               D: coefficient rows
     Y   = diag(c) Psi M_0^T + diag(f) Psi S_0^T - A E
     M_C = c_C M_0 + f_C S_0 - E^T diag(D[C,:]) Phi,    S_C = n_C S_0 + E^T diag(X[C,:]) Phi
 
-Residuals are E = Phi M_ref^T - V under a frozen reference, and the solution of a unit lower triangular system under
-the running one. Everything that does not depend on the state is computed for all chunks of the group at once; the
-memory then passes from chunk to chunk. Specified in specs/chunkwise.md (CHUNK-6 to CHUNK-16) and specs/exact.md.
+Residuals are E = Phi M_ref^T - V under a frozen reference, and the solution of a unit lower
+triangular system under the running one. Everything that does not depend on the state is computed
+for all chunks of the group at once; the memory then passes from chunk to chunk. Specified in
+specs/chunkwise.md (CHUNK-6 to CHUNK-16) and specs/exact.md.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from atlas_ref.backend import as_strided, negated, on_host
+from atlas_ref.backend import negated, on_host
 from atlas_ref.backend.scratch import scratch
 from atlas_ref.engine.cuda import exact as exact_kernels
 from atlas_ref.engine.cuda import pieces
@@ -24,6 +26,15 @@ from atlas_ref.engine.group.coefficient_blocks import block_length, rows_by_bloc
 from atlas_ref.engine.group.coefficients import GateRows, Rows, coefficient_rows, gate_rows
 from atlas_ref.engine.group.layout import Arrays, End, Group, Layout
 from atlas_ref.engine.group.triangular import inverse_unit_lower
+from atlas_ref.engine.masked.rows import (
+    before_rows,
+    factor,
+    mix,
+    read_rows,
+    spread,
+    spread_transposed,
+    transposed,
+)
 from atlas_ref.types import Array
 
 
@@ -32,26 +43,32 @@ def end(layout: Layout, group: Group) -> End:
     o = group.E.shape[-1]
     states = group.states[:, -1]
     return End(
-        M=_transposed(states[..., :o]),
-        S=_transposed(states[..., o:]) if states.shape[-1] > o else None,
-        reference=_transposed(group.last_reference) if layout.keeps_reference else None,
+        M=transposed(states[..., :o]),
+        S=transposed(states[..., o:]) if states.shape[-1] > o else None,
+        reference=transposed(group.last_reference) if layout.keeps_reference else None,
         residuals=group.arrivals[:, -layout.window :].copy() if layout.carry else None,
     )
 
 
-def _transposed(x: Array) -> Array:
-    return x.swapaxes(-1, -2).copy()
-
-
 def rows_of(layout: Layout, inputs: Arrays) -> Rows:
     """The coefficient rows of a group (CHUNK-4)."""
-    gates = gate_rows(layout.chunk, inputs.retain, inputs.momentum, inputs.rate_in, inputs.rate_out, inputs.weights)
+    gates = gate_rows(
+        layout.chunk,
+        inputs.retain,
+        inputs.momentum,
+        inputs.rate_in,
+        inputs.rate_out,
+        inputs.weights,
+    )
     block = block_length(gates, layout.columns)
     if block > 1:
         return Rows(gates, *rows_by_block(gates, layout.columns, layout.stride, block))
     if gates.retain.shape[-1] == 1 and on_host(gates.retain):
-        # A step takes the gates of one place in all chunks: side by side. Weights become an array of their own anyway.
-        gates = GateRows(*(x if x is None or x is gates.weights else scratch.copy(x) for x in gates))
+        # A step takes the gates of one place in all chunks: side by side. Weights become an array
+        # of their own anyway.
+        gates = GateRows(
+            *(x if x is None or x is gates.weights else scratch.copy(x) for x in gates)
+        )
     return Rows(gates, *coefficient_rows(gates, layout.columns, layout.stride))
 
 
@@ -73,84 +90,20 @@ def forward(layout: Layout, inputs: Arrays, rows: Rows) -> Group:
     inverse = None
     if layout.running:
         with scratch.frame():
-            inverse = inverse_unit_lower(scratch.times(before_rows(layout, rows.gates, rows.D)[..., nb:], keyed[:, :, None]))
+            inverse = inverse_unit_lower(
+                scratch.times(before_rows(layout, rows.gates, rows.D)[..., nb:], keyed[:, :, None])
+            )
     group = Group(*rows, phi, queries, scores, A, keyed, inverse, *(None,) * 8)
     group = _running(layout, inputs, group) if layout.running else _frozen(layout, inputs, group)
-    return group if A is None else group._replace(asked=scratch.product(queries, group.states[:, :-1]))
+    return (
+        group if A is None else group._replace(asked=scratch.product(queries, group.states[:, :-1]))
+    )
 
 
-# -- columns ------------------------------------------------------------------------------------------
+# -- columns ---------------------------------------------------------------------------------------
 
 
-def spread(layout: Layout, rows: Array) -> Array:
-    """Columns (B, g, K, x) of each chunk from rows (B, h + n, x): a view where windows overlap."""
-    C, c = layout.chunk, layout.window
-    B, length, x = rows.shape
-    g = (length - c + 1) // C
-    across, down, right = rows.strides
-    if layout.stride == 1:
-        return as_strided(rows, (B, g, layout.columns, x), (across, C * down, down, right))
-    windows = as_strided(rows, (B, g, C, c, x), (across, C * down, down, down, right))
-    return windows.reshape(B, g, C * c, x)
-
-
-def spread_transposed(layout: Layout, rows: Array) -> Array:
-    """Columns (B, g, x, K), contiguous along K, on which matrix products are fastest."""
-    return scratch.transposed(spread(layout, rows))
-
-
-def _gathered_at_once(layout: Layout, columns: Array, rows: Array) -> None:
-    pieces.gathered(columns, rows, layout.chunk, layout.window, own_columns=layout.stride != 1)
-
-
-@kernel(_gathered_at_once)
-def gathered(layout: Layout, columns: Array, rows: Array) -> None:
-    """Add columns (B, g, K, x) into their rows (B, h + n, x), the transpose of `spread`."""
-    C, c = layout.chunk, layout.window
-    B, g, _, x = columns.shape
-    h, n = c - 1, g * C
-    if layout.stride != 1:
-        each = columns.reshape(B, n, c, x)
-        for place in range(c):
-            rows[:, place : place + n] += each[:, :, place]
-        return
-    rows[:, h:] += columns[:, :, h:].reshape(B, n, x)
-    if h <= C:
-        rows[:, :n].reshape(B, g, C, x)[:, :, :h] += columns[:, :, :h]
-        return
-    for k in range(g):
-        rows[:, k * C : k * C + h] += columns[:, k, :h]
-
-
-def read_rows(layout: Layout, D: Array) -> Array:
-    """Coefficients of the read of each token, (B, g, G, C, bases + K)."""
-    return np.moveaxis(D[1:] if layout.read == "after" else D[:-1], 0, -2)
-
-
-def before_rows(layout: Layout, gates: GateRows, D: Array) -> Array:
-    """Coefficients of the memory of each column's residual, (B, g, G, K, bases + K) (EXACT-1)."""
-    rows = D[:-1] * gates.retain[..., None] if layout.before_error else D[:-1]
-    rows = np.moveaxis(rows, 0, -2)
-    return rows if layout.stride == 1 else np.repeat(rows, layout.window, axis=-2)
-
-
-def factor(coefficients: Array) -> Array:
-    """Coefficients (..., G, rows) as factors (..., rows, G) of arrays with o columns."""
-    return coefficients.swapaxes(-1, -2)
-
-
-def mix(A: Array, E: Array, out: Array = None) -> Array:
-    """A (..., G, C, K) times E (..., K, o): one matrix for all columns, or one for each."""
-    if A.shape[-3] == 1:
-        return scratch.product(A[..., 0, :, :], E) if out is None else np.matmul(A[..., 0, :, :], E, out=out)
-    found = scratch.product(A, scratch.transposed(E)[..., None])[..., 0].swapaxes(-1, -2)
-    if out is None:
-        return found
-    out[...] = found
-    return out
-
-
-# -- residuals and states -----------------------------------------------------------------------------
+# -- residuals and states --------------------------------------------------------------------------
 
 
 def side_by_side(inputs: Arrays) -> Array:
@@ -162,7 +115,11 @@ def side_by_side(inputs: Arrays) -> Array:
 def left_factors(group: Group) -> Array:
     """Factors (B, g, K, G, bases) of residuals in the last memory and momentum: -D_C and X_C."""
     nb = group.gates.bases
-    rows = [-group.D[-1, ..., nb:]] if group.X is None else [-group.D[-1, ..., nb:], group.X[-1, ..., nb:]]
+    rows = (
+        [-group.D[-1, ..., nb:]]
+        if group.X is None
+        else [-group.D[-1, ..., nb:], group.X[-1, ..., nb:]]
+    )
     return np.stack([factor(x) for x in rows], axis=-1)
 
 
@@ -192,7 +149,10 @@ def kept(gates: GateRows, D: Array, X: Array, o: int) -> Kept:
 
     if gates.momentum is None:
         return Kept(wide(D[-1, ..., 0]), None)
-    return Kept(np.concatenate([wide(D[-1, ..., 0]), wide(X[-1, ..., 1])], axis=-1), wide(D[-1, ..., 1]).copy())
+    return Kept(
+        np.concatenate([wide(D[-1, ..., 0]), wide(X[-1, ..., 1])], axis=-1),
+        wide(D[-1, ..., 1]).copy(),
+    )
 
 
 def pass_on(keep: Kept, states: Array, k: int, change: Array) -> None:
@@ -210,18 +170,28 @@ def _some(group: Group, first: int, last: int) -> tuple[Array, Array]:
     return group.D[:, :, first:last], None if group.X is None else group.X[:, :, first:last]
 
 
-def _passed_at_once(group: Group, keep: Kept, states: Array, change: Array, first: int, last: int) -> None:
-    states[:, first : last + 1] = pieces.carried(states[:, first], change, *_some(group, first, last))
+def _passed_at_once(
+    group: Group, keep: Kept, states: Array, change: Array, first: int, last: int
+) -> None:
+    states[:, first : last + 1] = pieces.carried(
+        states[:, first], change, *_some(group, first, last)
+    )
 
 
 @kernel(_passed_at_once)
-def passed_over(group: Group, keep: Kept, states: Array, change: Array, first: int, last: int) -> None:
-    """The states after chunks from first to last, from the state before them and their changes (CHUNK-8)."""
+def passed_over(
+    group: Group, keep: Kept, states: Array, change: Array, first: int, last: int
+) -> None:
+    """The states after chunks from first to last, from the state before them and their changes
+    (CHUNK-8).
+    """
     for k in range(first, last):
         pass_on(keep, states, k, change[:, k - first])
 
 
-def _left_at_once(group: Group, left: Array, E: Array, scaled: Array, first: int, last: int) -> None:
+def _left_at_once(
+    group: Group, left: Array, E: Array, scaled: Array, first: int, last: int
+) -> None:
     pieces.scaled_residuals(E[:, first:last], *_some(group, first, last), scaled[:, first:last])
 
 
@@ -238,30 +208,43 @@ def runs(refresh: tuple[bool, ...]) -> list[tuple[int, int]]:
 
 
 def old_columns(layout: Layout, first: int, last: int) -> list[tuple[int, int]]:
-    """Chunks of a run whose first columns keep their residual under carry, and the number of these (WINDOW-13)."""
+    """Chunks of a run whose first columns keep their residual under carry, and the number of these
+    (WINDOW-13).
+    """
     h = layout.window - 1
-    before = h - min(h, layout.position if first == 0 else 0)  # tokens of older spans before the run
+    before = h - min(
+        h, layout.position if first == 0 else 0
+    )  # tokens of older spans before the run
     counts = [(k, before - (k - first) * layout.chunk) for k in range(first, last)]
     return [(k, count) for k, count in counts if count > 0]
 
 
 def _frozen(layout: Layout, inputs: Arrays, group: Group) -> Group:
-    """Residuals under a frozen or zero reference: all chunks of a span at once (CHUNK-6, CHUNK-8)."""
+    """Residuals under a frozen or zero reference: all chunks of a span at once (CHUNK-6,
+    CHUNK-8).
+    """
     C, h = layout.chunk, layout.window - 1
     B, g, K, d = group.phi.shape
     o = inputs.values.shape[-1]
     Z = side_by_side(inputs)
     E = scratch.empty((B, g, K, o), Z)
-    states, scaled = scratch.empty((B, g + 1, *Z.shape[1:]), Z), scratch.empty((B, g, K, Z.shape[-1]), Z)
+    states, scaled = (
+        scratch.empty((B, g + 1, *Z.shape[1:]), Z),
+        scratch.empty((B, g, K, Z.shape[-1]), Z),
+    )
     states[:, 0] = Z
     keep, left = kept(group.gates, group.D, group.X, o), left_factors(group)
     values = spread(layout, inputs.values)
-    reference: Array = None if inputs.reference is None else _transposed(inputs.reference)
+    reference: Array = None if inputs.reference is None else transposed(inputs.reference)
     spans = runs(layout.refresh)
-    references: Array = scratch.empty((B, g, d, o), Z) if layout.keeps_reference and len(spans) > 1 else None
+    references: Array = (
+        scratch.empty((B, g, d, o), Z) if layout.keeps_reference and len(spans) > 1 else None
+    )
     arrivals: Array = None
     if layout.carry:
-        arrivals = np.concatenate([inputs.residuals, np.empty_like(inputs.values, shape=(B, g * C, o))], axis=1)
+        arrivals = np.concatenate(
+            [inputs.residuals, np.empty_like(inputs.values, shape=(B, g * C, o))], axis=1
+        )
     for first, last in spans:
         chunks = slice(first, last)
         if layout.keeps_reference:
@@ -283,13 +266,28 @@ def _frozen(layout: Layout, inputs: Arrays, group: Group) -> Group:
         with scratch.frame():
             change = scratch.product(group.phi[:, chunks].swapaxes(-1, -2), scaled[:, chunks])
             passed_over(group, keep, states, change, first, last)
-    return group._replace(E=E, scaled=scaled, states=states, references=references, last_reference=reference, arrivals=arrivals)
+    return group._replace(
+        E=E,
+        scaled=scaled,
+        states=states,
+        references=references,
+        last_reference=reference,
+        arrivals=arrivals,
+    )
 
 
 def kernel_inputs(layout: Layout, inputs: Arrays, group: Group) -> exact_kernels.Given:
     """The arguments of the kernel of the inter-chunk loop (CUDA-9)."""
     retain = group.gates.retain if layout.before_error else None
-    return exact_kernels.Given(group.phi, spread(layout, inputs.values), group.inverse, group.D, group.X, retain, layout.window)
+    return exact_kernels.Given(
+        group.phi,
+        spread(layout, inputs.values),
+        group.inverse,
+        group.D,
+        group.X,
+        retain,
+        layout.window,
+    )
 
 
 def _running_at_once(layout: Layout, inputs: Arrays, group: Group) -> Group:
@@ -297,7 +295,9 @@ def _running_at_once(layout: Layout, inputs: Arrays, group: Group) -> Group:
     found = exact_kernels.walk(kernel_inputs(layout, inputs, group), side_by_side(inputs))
     o = inputs.values.shape[-1]
     reference: Array = None if inputs.reference is None else inputs.reference.swapaxes(-1, -2)
-    references: Array = np.empty_like(found.states[:, 1:, :, :o]) if layout.keeps_reference else None
+    references: Array = (
+        np.empty_like(found.states[:, 1:, :, :o]) if layout.keeps_reference else None
+    )
     for first, last in runs(layout.refresh) if layout.keeps_reference else ():
         reference = found.states[:, first, :, :o].copy() if layout.refresh[first] else reference
         references[:, first:last] = reference[:, None]
@@ -306,13 +306,18 @@ def _running_at_once(layout: Layout, inputs: Arrays, group: Group) -> Group:
 
 @kernel(_running_at_once)
 def _running(layout: Layout, inputs: Arrays, group: Group) -> Group:
-    """Residuals under the running reference, by forward substitution chunk after chunk (EXACT-1 to EXACT-3, EXACT-7)."""
+    """Residuals under the running reference, by forward substitution chunk after chunk (EXACT-1 to
+    EXACT-3, EXACT-7).
+    """
     B, g, K, d = group.phi.shape
     o = inputs.values.shape[-1]
     Z = side_by_side(inputs)
     values = spread(layout, inputs.values)
     E = scratch.empty((B, g, K, o), Z)
-    states, scaled = scratch.empty((B, g + 1, *Z.shape[1:]), Z), scratch.empty((B, g, K, Z.shape[-1]), Z)
+    states, scaled = (
+        scratch.empty((B, g + 1, *Z.shape[1:]), Z),
+        scratch.empty((B, g, K, Z.shape[-1]), Z),
+    )
     states[:, 0] = Z
     keep = kept(group.gates, group.D, group.X, o)
     reference = None if inputs.reference is None else inputs.reference.swapaxes(-1, -2)
@@ -328,8 +333,17 @@ def _running(layout: Layout, inputs: Arrays, group: Group) -> Group:
         with scratch.frame():
             mix(group.inverse[:, k], rest, out=E[:, k])
         scale_residuals(E[:, k], left[:, k], scaled[:, k])
-        pass_on(keep, states, k, np.matmul(group.phi[:, k].swapaxes(-1, -2), scaled[:, k], out=change))
-    return group._replace(E=E, scaled=scaled, answered=answered, states=states, references=references, last_reference=reference)
+        pass_on(
+            keep, states, k, np.matmul(group.phi[:, k].swapaxes(-1, -2), scaled[:, k], out=change)
+        )
+    return group._replace(
+        E=E,
+        scaled=scaled,
+        answered=answered,
+        states=states,
+        references=references,
+        last_reference=reference,
+    )
 
 
 def factor_pair(layout: Layout, group: Group) -> Array:
@@ -338,7 +352,9 @@ def factor_pair(layout: Layout, group: Group) -> Array:
 
 
 def combined(both: Array, factors: Array, out: Array = None) -> Array:
-    """c (rows M_0^T) + f (rows S_0^T) from [rows M_0^T | rows S_0^T] and factors (..., rows, G, bases)."""
+    """c (rows M_0^T) + f (rows S_0^T) from [rows M_0^T | rows S_0^T] and factors (..., rows, G,
+    bases).
+    """
     o = both.shape[-1] // factors.shape[-1]
     found: Array = np.multiply(both[..., :o], factors[..., 0], out=out)
     if factors.shape[-1] == 2:
@@ -358,7 +374,9 @@ def reads(layout: Layout, group: Group, y: Array) -> None:
 
 
 def _read_at_once(layout: Layout, group: Group, mixed: Array, y: Array) -> None:
-    pieces.combined_reads(group.asked, mixed, group.D[1:] if layout.read == "after" else group.D[:-1], y)
+    pieces.combined_reads(
+        group.asked, mixed, group.D[1:] if layout.read == "after" else group.D[:-1], y
+    )
 
 
 @kernel(_read_at_once)

@@ -1,6 +1,7 @@
 """Case files: one input of a rule, neutral to language and library, and its recorded results.
 
-A case is a safetensors file whose header key `atlas_ref` holds a JSON object. Specified in specs/case.md.
+A case is a safetensors file whose header key `atlas_ref` holds a JSON object. Specified in
+specs/case.md.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from atlas_ref.conventions import Convention, effective, first_problem, resolve, void_axes
+from atlas_ref.conventions import Convention, effective, resolve, void_axes
+from atlas_ref.messages import first_problem
 from atlas_ref.oracle.cases import files
 from atlas_ref.oracle.cases.files import Arrays
 from atlas_ref.oracle.cases.header import RESERVED, Header, parse
@@ -66,39 +68,59 @@ class Case(Frozen):
             CaseError: names the tool and what to give it instead.
         """
         if self.header.rule == BLOCK:
-            raise CaseError(f"{self.name}: rule {BLOCK}: {what} looks into one memory; atlas-ref levels makes a case of each level")
+            raise CaseError(
+                f"{self.name}: rule {BLOCK}: {what} looks into one memory; atlas-ref levels "
+                "makes a case of each level"
+            )
 
     @property
     def in_force(self) -> dict[str, Any]:
         """The convention as a JSON object; for a block one of each level, by level0, level1, ..."""
         if self.header.rule == BLOCK:
-            return {f"level{number}": part.in_force for number, part in enumerate(levels.parts(self))}
+            return {
+                f"level{number}": part.in_force for number, part in enumerate(levels.parts(self))
+            }
         return self.convention.model_dump(mode="json") if self.supported else {}
 
     @property
     def void(self) -> dict[str, str]:
-        """Settings that were chosen but cannot matter in this case, each with the reason (CASE-18)."""
+        """Settings that were chosen but cannot matter in this case, each with the reason
+        (CASE-18).
+        """
         h = self.header
         if h.rule == BLOCK:
             parts = enumerate(levels.parts(self))
-            return {f"level{number}.{axis}": why for number, part in parts for axis, why in part.void.items()}
+            return {
+                f"level{number}.{axis}": why
+                for number, part in parts
+                for axis, why in part.void.items()
+            }
         reasons = void_axes(
             self.convention,
             rule=h.rule,
             window=h.window,
             span=h.span,
             phase=h.phase,
-            tokens=next((self.inputs[n].shape[-2] for n in ("in/k", "in/x") if n in self.inputs), 0),
+            tokens=next(
+                (self.inputs[n].shape[-2] for n in ("in/k", "in/x") if n in self.inputs), 0
+            ),
             history=self.inputs["in/window_k"].shape[-2] if "in/window_k" in self.inputs else 0,
             resets="in/reset" in self.inputs,
-            gated="in/window_gate" in self.inputs or (h.window_weights is not None and uses_gate(h.window_weights)),
+            gated="in/window_gate" in self.inputs
+            or (h.window_weights is not None and uses_gate(h.window_weights)),
             shape=self._memory_shape(),
         )
         default = resolve("spec", rule=h.rule, level=h.level)
-        settings = {axis: why for axis, why in reasons.items() if attrgetter(axis)(self.convention) != attrgetter(axis)(default)}
+        settings = {
+            axis: why
+            for axis, why in reasons.items()
+            if attrgetter(axis)(self.convention) != attrgetter(axis)(default)
+        }
         if h.span is not None and not _spans(h, self.convention):
             settings["span"] = "nothing is refreshed by spans"
-        if h.phase is not None and not (_spans(h, self.convention) or effective(self.convention, rule=h.rule).frozen_reference):
+        if h.phase is not None and not (
+            _spans(h, self.convention) or effective(self.convention, rule=h.rule).frozen_reference
+        ):
             settings["phase"] = "no reference is frozen and no read needs the start of a span"
         return settings
 
@@ -110,9 +132,17 @@ class Case(Frozen):
             return int(rows), int(columns)
         if h.rule not in names_with("has_newton_schulz"):
             return (0, 0)
-        k, v, axis = ("in/k", "in/v", -1) if h.level == "projected" else ("in/param/W_K", "in/param/W_V", -2)
-        phi = {name.rsplit("/", 1)[1]: value for name, value in self.inputs.items() if name.startswith("in/phi/") or name == "in/proj"}
-        return int(self.inputs[v].shape[axis]), feature_maps.d_phi(h.feature_map, self.inputs[k].shape[axis], phi)
+        k, v, axis = (
+            ("in/k", "in/v", -1) if h.level == "projected" else ("in/param/W_K", "in/param/W_V", -2)
+        )
+        phi = {
+            name.rsplit("/", 1)[1]: value
+            for name, value in self.inputs.items()
+            if name.startswith("in/phi/") or name == "in/proj"
+        }
+        return int(self.inputs[v].shape[axis]), feature_maps.d_phi(
+            h.feature_map, self.inputs[k].shape[axis], phi
+        )
 
 
 def unsupported(rule: str) -> str:
@@ -192,12 +222,19 @@ def save(path: str | os.PathLike[str], header: Header | Mapping[str, Any], tenso
         tensors: name -> array, the names with their `in/`, `out/`, `grad/`.
 
     Raises:
-        CaseError: the place cannot be written, or the file format cannot hold the header or a tensor.
+        CaseError: the place cannot be written, or the file format cannot hold the header or a
+            tensor.
     """
     name = os.fspath(path)
     try:
         files.write(
-            name, json.dumps(header.plain() if isinstance(header, Header) else dict(header), sort_keys=True, allow_nan=False), tensors
+            name,
+            json.dumps(
+                header.plain() if isinstance(header, Header) else dict(header),
+                sort_keys=True,
+                allow_nan=False,
+            ),
+            tensors,
         )
     except (ValueError, TypeError) as error:
         raise named(name, error) from None
@@ -211,8 +248,12 @@ def named(name: str, error: Exception) -> CaseError:
 
 def _check_prefixes(tensors: Mapping[str, Any]) -> None:
     for key, value in tensors.items():
-        if not isinstance(key, str) or not key.startswith(("in/", "out/", "grad/", "trace/", "trace_grad/", "chunk/")):
-            raise ValueError(f"{key!r}: tensor names start with in/, out/, grad/, trace/, trace_grad/ or chunk/")
+        if not isinstance(key, str) or not key.startswith(
+            ("in/", "out/", "grad/", "trace/", "trace_grad/", "chunk/")
+        ):
+            raise ValueError(
+                f"{key!r}: tensor names start with in/, out/, grad/, trace/, trace_grad/ or chunk/"
+            )
         if not isinstance(value, np.ndarray):
             raise ValueError(f"{key}: an array is needed, found {type(value).__name__}")
 
@@ -222,10 +263,14 @@ def _build(name: str, header: Header, tensors: dict[str, Any]) -> Case:
     inputs = {key: value for key, value in tensors.items() if key.startswith("in/")}
     recorded = {key: value for key, value in tensors.items() if key.startswith(("out/", "grad/"))}
     if header.rule in RESERVED:
-        return Case(name=name, header=header, convention=Convention(), inputs=inputs, recorded=recorded)
+        return Case(
+            name=name, header=header, convention=Convention(), inputs=inputs, recorded=recorded
+        )
     if header.rule == BLOCK:
         inputs = levels.checked(header, inputs, lambda part, own: _build(name, part, own).inputs)
-        return Case(name=name, header=header, convention=Convention(), inputs=inputs, recorded=recorded)
+        return Case(
+            name=name, header=header, convention=Convention(), inputs=inputs, recorded=recorded
+        )
     convention = resolve(header.convention, rule=header.rule, level=header.level)
     in_force = effective(convention, rule=header.rule)
     _check_convention(header, convention)
@@ -243,28 +288,46 @@ def _check_convention(header: Header, convention: Convention) -> None:
     if header.rule not in RULES:
         return
     sequence.require_span(convention, header.span)
-    if header.phase is not None and header.span is not None and header.phase >= header.span and _spans(header, convention):
+    if (
+        header.phase is not None
+        and header.span is not None
+        and header.phase >= header.span
+        and _spans(header, convention)
+    ):
         raise ValueError(f"phase: must be below the span {header.span}, found {header.phase}")
     if convention.rate == "split" and header.level == "token":
         raise ValueError("convention: rate split has no second rate at level token")
     if convention.argument == "written_back" and convention.order == "momentum_then_window":
-        raise ValueError("convention: newton_schulz.argument written_back is not defined for order momentum_then_window")
+        raise ValueError(
+            "convention: newton_schulz.argument written_back is not defined for order "
+            "momentum_then_window"
+        )
 
 
 def _spans(header: Header, convention: Convention) -> bool:
     """Whether positions wrap at the span, so that span and phase matter together (CONV-30)."""
     in_force = effective(convention, rule=header.rule)
-    return in_force.reference != "call_start" and "chunk_start" in (in_force.reference, in_force.read)
+    return in_force.reference != "call_start" and "chunk_start" in (
+        in_force.reference,
+        in_force.read,
+    )
 
 
-def _check_names(header: Header, inputs: Arrays, table: dict[str, Tensor], refused: dict[str, str]) -> None:
+def _check_names(
+    header: Header, inputs: Arrays, table: dict[str, Tensor], refused: dict[str, str]
+) -> None:
     if not inputs:
-        raise ValueError("no in/... tensor: these are results or an empty file, and a case needs inputs")
+        raise ValueError(
+            "no in/... tensor: these are results or an empty file, and a case needs inputs"
+        )
     for key in inputs:
         if key in refused:
             raise ValueError(f"{key}: not part of this case: {refused[key]}")
         if key not in table:
-            raise ValueError(f"{key}: unknown tensor for rule {header.rule}, level {header.level}; it has {', '.join(table)}")
+            raise ValueError(
+                f"{key}: unknown tensor for rule {header.rule}, level {header.level}; it has "
+                f"{', '.join(table)}"
+            )
     stands_in = {"in/retain": "in/log_retain", "in/momentum": "in/log_momentum"}
     for key, tensor in table.items():
         if tensor.need == "yes" and key not in inputs and stands_in.get(key) not in inputs:
@@ -278,7 +341,7 @@ def _words(axes: str) -> str:
 
 
 def _check_shapes(header: Header, inputs: Arrays, table: dict[str, Tensor]) -> None:
-    """Match every tensor with its axes, the most basic first, so that messages blame the later one."""
+    """Match every tensor with its axes, the most basic first: messages blame the later one."""
     sizes: dict[str, Any] = {}
     if header.rule in RULES:
         sizes["c"] = (header.window, "window")
@@ -295,9 +358,16 @@ def _check_shapes(header: Header, inputs: Arrays, table: dict[str, Tensor]) -> N
             and "in/proj" not in table
             and header.rule != "newton_schulz"
         ):
-            sizes["d_phi"] = (feature_maps.d_phi(header.feature_map, sizes["d_in"][0]), f"feature_map {header.feature_map.kind}")
+            sizes["d_phi"] = (
+                feature_maps.d_phi(header.feature_map, sizes["d_in"][0]),
+                f"feature_map {header.feature_map.kind}",
+            )
         bind_dims(key, shape, axes, sizes)
-        if key in ("in/proj", "in/x", "in/k") and header.feature_map.kind == "sketch" and "d_in" in sizes:
+        if (
+            key in ("in/proj", "in/x", "in/k")
+            and header.feature_map.kind == "sketch"
+            and "d_in" in sizes
+        ):
             d = sizes["d_in"][0]
             sizes.setdefault("d_sketch", (d + d * d, "d_in + d_in^2"))
         if key in ("in/param/W_V",):
@@ -307,9 +377,13 @@ def _check_shapes(header: Header, inputs: Arrays, table: dict[str, Tensor]) -> N
             if each < 1 and axis not in ("n", "m"):
                 raise ValueError(f"{by}: axis {axis} has size 0, at least 1 is needed")
         if axis in ("n", "m") and size > header.window - 1:
-            raise ValueError(f"{by}: {size} initial window tokens, at most window - 1 = {header.window - 1} fit")
+            raise ValueError(
+                f"{by}: {size} initial window tokens, at most window - 1 = {header.window - 1} fit"
+            )
         if axis.startswith("n_") and size not in (1, sizes["d_out"][0]):
-            raise ValueError(f"{by}: {size} gates, expected 1 or one per output dimension, {sizes['d_out'][0]}")
+            raise ValueError(
+                f"{by}: {size} gates, expected 1 or one per output dimension, {sizes['d_out'][0]}"
+            )
 
 
 def _check_values(key: str, value: np.ndarray[Any, Any], tensor: Tensor) -> None:
@@ -329,7 +403,9 @@ def _check_values(key: str, value: np.ndarray[Any, Any], tensor: Tensor) -> None
         _check_entries(key, numbers, numbers > tensor.high, f"must be at most {tensor.high:g}")
 
 
-def _check_entries(key: str, value: np.ndarray[Any, Any], bad: np.ndarray[Any, Any], words: str) -> None:
+def _check_entries(
+    key: str, value: np.ndarray[Any, Any], bad: np.ndarray[Any, Any], words: str
+) -> None:
     if bad.any():
         at = tuple(int(i[0]) for i in np.nonzero(bad))
         raise ValueError(f"{key}: entries {words}, found {value[at]} at {at}")
@@ -337,4 +413,8 @@ def _check_entries(key: str, value: np.ndarray[Any, Any], bad: np.ndarray[Any, A
 
 def differentiable(case: Case) -> list[str]:
     """Names of the inputs that have a gradient: the floating ones but the cotangents."""
-    return [key for key, value in case.inputs.items() if value.dtype.kind not in "bu" and bare(key) not in COTANGENTS]
+    return [
+        key
+        for key, value in case.inputs.items()
+        if value.dtype.kind not in "bu" and bare(key) not in COTANGENTS
+    ]

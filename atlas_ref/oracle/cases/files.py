@@ -1,4 +1,6 @@
-"""Safetensors files with a JSON object in their metadata, read and written whole. Specified in specs/case.md."""
+"""Safetensors files with a JSON object in their metadata, read and written whole. Specified in
+specs/case.md.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ KEY = "atlas_ref"
 #: Bytes of a header that the format allows.
 LONGEST_HEADER = 100_000_000
 
-#: What NumPy can hold, by the name in the file. Most of it is read only to be refused by name, or as results under test.
+#: What NumPy can hold, by the name in the file. Most of it is read only to be refused by name, or
+#: as results under test.
 DTYPES: dict[str, Any] = {
     "F64": np.float64,
     "F32": np.float32,
@@ -31,7 +34,11 @@ DTYPES: dict[str, Any] = {
     "F8_E5M2": ml_dtypes.float8_e5m2,
     "BOOL": np.bool_,
     "C64": np.complex64,
-    **{f"{sign}{bits}": f"{word}{bits}" for sign, word in (("I", "int"), ("U", "uint")) for bits in (8, 16, 32, 64)},
+    **{
+        f"{sign}{bits}": f"{word}{bits}"
+        for sign, word in (("I", "int"), ("U", "uint"))
+        for bits in (8, 16, 32, 64)
+    },
 }
 NAMES = {np.dtype(dtype).name: name for name, dtype in DTYPES.items()}
 
@@ -44,14 +51,25 @@ def read(path: str) -> tuple[str, dict[str, np.ndarray[Any, Any]]]:
     Raises:
         ValueError: what is wrong with the file, without its name.
     """
-    data = read_bytes(path, "is a folder; a case file, or for check a folder with .safetensors files, is needed", _claimed)
+    data = read_bytes(
+        path,
+        "is a folder; a case file, or for check a folder with .safetensors files, is needed",
+        _claimed,
+    )
     try:
         entries = safetensors.deserialize(data)  # type: ignore[no-untyped-call]  # safetensors has no types
     except safetensors.SafetensorError as error:
-        reason = str(error).removeprefix("Error while deserializing").removeprefix(" header").removeprefix(": ")
+        reason = (
+            str(error)
+            .removeprefix("Error while deserializing")
+            .removeprefix(" header")
+            .removeprefix(": ")
+        )
         raise ValueError(f"not a whole safetensors file: {reason}") from None
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")], object_pairs_hook=unique)
-    tensors = {name: _array(name, entry) for name, entry in sorted(entries, key=lambda each: each[0])}
+    tensors = {
+        name: _array(name, entry) for name, entry in sorted(entries, key=lambda each: each[0])
+    }
     metadata = header.get("__metadata__") or {}
     if KEY not in metadata:
         raise ValueError(f"metadata key {KEY!r}: missing, a case needs its JSON object there")
@@ -79,7 +97,11 @@ def _claimed(stream: IO[bytes]) -> bytes:
         return start
     start += stream.read(length)
     try:
-        ends = [entry["data_offsets"][1] for name, entry in json.loads(start[8:]).items() if name != "__metadata__"]
+        ends = [
+            entry["data_offsets"][1]
+            for name, entry in json.loads(start[8:]).items()
+            if name != "__metadata__"
+        ]
         return start + stream.read(min(max([*ends, 0]) + 1, os.fstat(stream.fileno()).st_size))
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
         return start  # no such header, which the parser refuses
@@ -90,7 +112,9 @@ def _whole(stream: IO[bytes]) -> bytes:
 
 
 def read_bytes(
-    path: str | os.PathLike[str], folder: str = "is a folder, a file is needed", read: Callable[[IO[bytes]], bytes] = _whole
+    path: str | os.PathLike[str],
+    folder: str = "is a folder, a file is needed",
+    read: Callable[[IO[bytes]], bytes] = _whole,
 ) -> bytes:
     """Read a regular file.
 
@@ -133,7 +157,12 @@ def write(path: str | os.PathLike[str], text: str, tensors: Arrays) -> None:
     Raises:
         ValueError: what is wrong with the place or the tensors, without the file's name.
     """
-    write_bytes(path, safetensors.numpy.save({name: _storable(name, array) for name, array in tensors.items()}, metadata={KEY: text}))
+    write_bytes(
+        path,
+        safetensors.numpy.save(
+            {name: _storable(name, array) for name, array in tensors.items()}, metadata={KEY: text}
+        ),
+    )
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:

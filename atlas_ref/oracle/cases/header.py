@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, ValidationError, create_model, model_validator
 
-from atlas_ref.conventions import first_problem, shown
+from atlas_ref.messages import first_problem, shown
 from atlas_ref.oracle.cases.files import KEY, unique
 from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.oracle.subjects.subject import BLOCK, DEEPEST, LONGEST, SEQUENCE_KEYS
@@ -41,8 +41,12 @@ class Schedule(Frozen):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     periods: Annotated[tuple[Count, ...], Field(min_length=1, description="of the levels")]
-    level: Annotated[int, Field(ge=0)] | None = Field(None, description="which of them this memory is, from 0; not for rule cms")
-    first_step: Annotated[int, Field(ge=0)] = Field(0, description="number of the first token's step")
+    level: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="which of them this memory is, from 0; not for rule cms"
+    )
+    first_step: Annotated[int, Field(ge=0)] = Field(
+        0, description="number of the first token's step"
+    )
 
 
 class LevelHeader(Frozen):
@@ -53,8 +57,12 @@ class LevelHeader(Frozen):
     rule: RuleName = Field(description="of the level")
     window: Count = Field(1, description="c, tokens that the gradient looks at")
     span: Count | None = Field(None, description="tokens between refreshes of a frozen reference")
-    phase: Annotated[int, Field(ge=0)] | None = Field(None, description="position of the first token in its span")
-    convention: str | dict[str, Any] = Field("spec", description="a preset, or axes with values and optionally a preset that they change")
+    phase: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="position of the first token in its span"
+    )
+    convention: str | dict[str, Any] = Field(
+        "spec", description="a preset, or axes with values and optionally a preset that they change"
+    )
     feature_map: FeatureMap = Field(IDENTITY, description="phi")
     window_weights: WindowWeights | None = Field(None, description="how window tokens are weighed")
 
@@ -66,20 +74,34 @@ class Header(Frozen):
 
     schema_: Literal[1] = Field(alias="schema", description="version of the format")
     rule: SubjectName = Field(description="what is computed; ttl and qk_projection are reserved")
-    level: Literal["projected", "token"] = Field("projected", description="whether keys, values, queries and gates are given, or tokens")
+    level: Literal["projected", "token"] = Field(
+        "projected", description="whether keys, values, queries and gates are given, or tokens"
+    )
     window: Count = Field(1, description="c, tokens that the gradient looks at")
     span: Count | None = Field(None, description="tokens between refreshes of a frozen reference")
-    phase: Annotated[int, Field(ge=0)] | None = Field(None, description="position of the first token in its span")
+    phase: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="position of the first token in its span"
+    )
     form: Literal["sequential", "chunkwise", "exact", "scan", "atlas_parallel", "kernel"] = Field(
         "sequential", description="how it was computed"
     )
     chunk: Count | None = Field(None, description="chunk of the form; never changes results")
-    convention: str | dict[str, Any] = Field("spec", description="a preset, or axes with values and optionally a preset that they change")
+    convention: str | dict[str, Any] = Field(
+        "spec", description="a preset, or axes with values and optionally a preset that they change"
+    )
     feature_map: FeatureMap = Field(IDENTITY, description="phi")
-    window_weights: WindowWeights | None = Field(None, description="level token: how window tokens are weighed")
-    schedule: Schedule | None = Field(None, description="in/active, by the period of a frequency level")
-    levels: Annotated[tuple[LevelHeader, ...], Field(min_length=1)] | None = Field(None, description="rule cms: its levels")
-    combine: Literal["softmax", "masked"] = Field("softmax", description="rule cms: over which levels the weights of reads are normalised")
+    window_weights: WindowWeights | None = Field(
+        None, description="level token: how window tokens are weighed"
+    )
+    schedule: Schedule | None = Field(
+        None, description="in/active, by the period of a frequency level"
+    )
+    levels: Annotated[tuple[LevelHeader, ...], Field(min_length=1)] | None = Field(
+        None, description="rule cms: its levels"
+    )
+    combine: Literal["softmax", "masked"] = Field(
+        "softmax", description="rule cms: over which levels the weights of reads are normalised"
+    )
     parameters: dict[str, Any] | None = Field(None, description="reserved rules only")
     trace: list[Any] | None = Field(None, description="written by eval")
     note: str = Field("", description="free text")
@@ -87,7 +109,10 @@ class Header(Frozen):
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.parameters is not None and self.rule not in RESERVED:
-            raise ValueError(f"parameters: only the reserved rules {' and '.join(RESERVED)} have them, this is {self.rule}")
+            raise ValueError(
+                f"parameters: only the reserved rules {' and '.join(RESERVED)} have them, "
+                f"this is {self.rule}"
+            )
         if self.rule in RESERVED:
             return self
         if self.rule == BLOCK:
@@ -108,17 +133,26 @@ class Header(Frozen):
             raise ValueError(f"window: {self.rule} looks at one token, found {self.window}")
         if not subject.has_feature_map and self.feature_map.kind != "identity":
             raise ValueError(f"feature_map: {self.rule} has none, found {self.feature_map.kind}")
-        if self.window_weights is not None and not (self.rule in names_with("has_window") and self.level == "token"):
+        if self.window_weights is not None and not (
+            self.rule in names_with("has_window") and self.level == "token"
+        ):
             raise ValueError("window_weights: belongs to rule omega at level token")
-        if self.schedule is not None and (self.schedule.level is None or self.schedule.level >= len(self.schedule.periods)):
+        if self.schedule is not None and (
+            self.schedule.level is None or self.schedule.level >= len(self.schedule.periods)
+        ):
             level = "none" if self.schedule.level is None else self.schedule.level
-            raise ValueError(f"schedule.level: one of the {len(self.schedule.periods)} levels is needed, from 0, found {level}")
+            raise ValueError(
+                f"schedule.level: one of the {len(self.schedule.periods)} levels is needed, "
+                f"from 0, found {level}"
+            )
         return self
 
     def _check_block(self) -> None:
         """Check what a block of levels needs, and what each level has for itself (CASE-31)."""
         if self.level != "token":
-            raise ValueError(f"level: rule {BLOCK} takes tokens, so token is needed, found {self.level}")
+            raise ValueError(
+                f"level: rule {BLOCK} takes tokens, so token is needed, found {self.level}"
+            )
         for key in ("window", "span", "phase", "convention", "feature_map", "window_weights"):
             if key in self.model_fields_set:
                 raise ValueError(f"{key}: each level of rule {BLOCK} has its own")
@@ -127,9 +161,14 @@ class Header(Frozen):
         if self.schedule is None:
             raise ValueError(f"schedule: missing, rule {BLOCK} needs the periods of its levels")
         if self.schedule.level is not None:
-            raise ValueError(f"schedule.level: rule {BLOCK} has all levels, found {self.schedule.level}")
+            raise ValueError(
+                f"schedule.level: rule {BLOCK} has all levels, found {self.schedule.level}"
+            )
         if len(self.schedule.periods) != len(self.levels):
-            raise ValueError(f"schedule.periods: {len(self.schedule.periods)} periods for {len(self.levels)} levels")
+            raise ValueError(
+                f"schedule.periods: {len(self.schedule.periods)} periods for "
+                f"{len(self.levels)} levels"
+            )
         if self.combine == "masked" and 1 not in self.schedule.periods:
             raise ValueError("combine: masked needs a level of period 1")
         for number in range(len(self.levels)):
@@ -144,7 +183,9 @@ class Header(Frozen):
         assert self.schedule is not None
         own = self.levels[number].model_dump(mode="json", exclude_unset=True)
         schedule = {**self.schedule.model_dump(mode="json"), "level": number}
-        return Header.model_validate_json(json.dumps({"schema": 1, "level": "token", **own, "schedule": schedule}))
+        return Header.model_validate_json(
+            json.dumps({"schema": 1, "level": "token", **own, "schedule": schedule})
+        )
 
     def plain(self) -> dict[str, Any]:
         """The JSON object with the keys that the file sets."""
@@ -152,7 +193,9 @@ class Header(Frozen):
 
 
 #: Keys that subjects bring with them.
-OWN_KEYS: dict[str, Any] = {key: field for subject in SUBJECTS.values() for key, field in subject.keys.items()}
+OWN_KEYS: dict[str, Any] = {
+    key: field for subject in SUBJECTS.values() for key, field in subject.keys.items()
+}
 if OWN_KEYS and not TYPE_CHECKING:
     Header = create_model("Header", __base__=Header, __doc__=Header.__doc__, **OWN_KEYS)
 
@@ -161,10 +204,17 @@ def parse(text: str) -> Header:
     """The JSON object of a case, validated.
 
     Raises:
-        ValueError: not JSON, an unknown key, a value that does not exist or that the rule does not have.
+        ValueError: not JSON, an unknown key, a value that does not exist or that the rule does not
+            have.
     """
     try:
-        data = json.loads(text, object_pairs_hook=unique, parse_constant=_refuse, parse_float=_finite, parse_int=_integer)
+        data = json.loads(
+            text,
+            object_pairs_hook=unique,
+            parse_constant=_refuse,
+            parse_float=_finite,
+            parse_int=_integer,
+        )
         if _depth(data) > DEEPEST:
             raise RecursionError
     except RecursionError:
@@ -182,7 +232,10 @@ def parse(text: str) -> Header:
     if "schema" in data and (data["schema"] != 1 or isinstance(data["schema"], bool)):
         raise ValueError(f"schema: this version reads 1, found {shown(data['schema'])}")
     if not isinstance(data.get("convention", ""), str | dict):
-        raise ValueError(f"convention: must be the name of a preset or an object of axes, found {shown(data['convention'])}")
+        raise ValueError(
+            "convention: must be the name of a preset or an object of axes, found "
+            f"{shown(data['convention'])}"
+        )
     return Header.model_validate_json(_unicode(json.dumps(data, ensure_ascii=False)))
 
 

@@ -1,4 +1,6 @@
-"""The inputs of a case in the dtype of the arithmetic, and the limit of their size (CASE-22, BACKEND-10)."""
+"""The inputs of a case in the dtype of the arithmetic, and the limit of their size (CASE-22,
+BACKEND-10).
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,10 @@ def converted(case: Case, dtype: str) -> dict[str, Any]:
     Raises:
         CaseError: an entry that is finite and beyond `dtype`.
     """
-    return {name: value if value.dtype.kind in "bu" else _as(name, value, DTYPES[dtype], case) for name, value in case.inputs.items()}
+    return {
+        name: value if value.dtype.kind in "bu" else _as(name, value, DTYPES[dtype], case)
+        for name, value in case.inputs.items()
+    }
 
 
 def _as(name: str, value: np.ndarray[Any, Any], kind: Any, case: Case) -> np.ndarray[Any, Any]:
@@ -37,7 +42,10 @@ def _as(name: str, value: np.ndarray[Any, Any], kind: Any, case: Case) -> np.nda
     with np.errstate(over="ignore"):
         result = value.astype(kind)
     if not np.isfinite(result).all():
-        raise CaseError(f"{case.name}: {name}: has entries up to {np.abs(value).max():.3g}, which {np.dtype(kind)} cannot hold")
+        raise CaseError(
+            f"{case.name}: {name}: has entries up to {np.abs(value).max():.3g}, which "
+            f"{np.dtype(kind)} cannot hold"
+        )
     return result
 
 
@@ -51,7 +59,10 @@ def rounded(case: Case, dtype: str) -> Case:
     """
     if dtype not in STORED:
         raise CaseError(f"{case.name}: dtype {dtype!r} is not available; {', '.join(STORED)} are")
-    inputs = {name: value if value.dtype.kind in "bu" else _as(name, value, STORED[dtype], case) for name, value in case.inputs.items()}
+    inputs = {
+        name: value if value.dtype.kind in "bu" else _as(name, value, STORED[dtype], case)
+        for name, value in case.inputs.items()
+    }
     return case.replaced(inputs=inputs)
 
 
@@ -67,7 +78,9 @@ def same(theirs: np.ndarray[Any, Any], own: np.ndarray[Any, Any] | None) -> bool
         narrow = min(kinds, key=lambda kind: kind.itemsize)
         with np.errstate(all="ignore"):
             return bool(np.array_equal(theirs.astype(narrow), own.astype(narrow)))
-    return theirs.dtype.kind != "c" and bool(np.array_equal(theirs.astype(np.float64), own.astype(np.float64)))
+    return theirs.dtype.kind != "c" and bool(
+        np.array_equal(theirs.astype(np.float64), own.astype(np.float64))
+    )
 
 
 def check_size(case: Case) -> None:
@@ -86,10 +99,16 @@ def _check_one(case: Case) -> None:
         return
     x = inputs["in/k" if "in/k" in inputs else "in/x"]
     heads, d_in = inputs["in/param/W_K"].shape[:2] if h.level == "token" else (1, x.shape[-1])
-    phi = {name.rsplit("/", 1)[1]: value for name, value in inputs.items() if name.startswith("in/phi/") or name == "in/proj"}
+    phi = {
+        name.rsplit("/", 1)[1]: value
+        for name, value in inputs.items()
+        if name.startswith("in/phi/") or name == "in/proj"
+    }
     rows, features = heads * (x.size // x.shape[-1]), feature_maps.d_phi(h.feature_map, d_in, phi)
     sequences = rows // x.shape[-2] if h.rule != "feature_map" else 1
     most = max(rows * h.window, rows * features, sequences * h.window * features)
     if most > LARGEST:
         what = f"window {h.window} and {features} features of {rows} tokens"
-        raise CaseError(f"{case.name}: {what} need an array of {most} numbers, at most {LARGEST} are evaluated")
+        raise CaseError(
+            f"{case.name}: {what} need an array of {most} numbers, at most {LARGEST} are evaluated"
+        )

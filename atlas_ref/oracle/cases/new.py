@@ -20,14 +20,20 @@ from atlas_ref.parts import feature_maps
 from atlas_ref.rules import names_with
 from atlas_ref.types import Array, Frozen
 
-DTYPES: dict[str, Any] = {"float64": np.float64, "float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
+DTYPES: dict[str, Any] = {
+    "float64": np.float64,
+    "float32": np.float32,
+    "bfloat16": ml_dtypes.bfloat16,
+    "float16": np.float16,
+}
 
 
 class Request(Frozen):
     """Settings of a case that `new` makes.
 
     Attributes:
-        tokens, d_in, d_out, heads, d_model, batch: sizes; d_model and batch are used at level token.
+        tokens, d_in, d_out, heads, d_model, batch: sizes; d_model and batch are used at level
+            token.
         window, span: of the rule.
         history: initial window tokens.
         pulse: the memory writes at every pulse-th token.
@@ -36,7 +42,8 @@ class Request(Frozen):
         per_dimension_gates: one gate per output dimension.
         window_gate: one weight per token instead of one per token and lag.
         features: d_phi of maps that leave it open.
-        periods, schedule_level, first_step: the memory writes by the schedule of a frequency level; of rule cms those of all levels.
+        periods, schedule_level, first_step: the memory writes by the schedule of a frequency level;
+            of rule cms those of all levels.
         levels, combine: of rule cms: names of rules, or what a case says of each level.
     """
 
@@ -72,7 +79,8 @@ class Request(Frozen):
 def new(request: Request, *, name: str = "new") -> Case:
     """A case with random inputs; the same request gives the same bytes.
 
-    Keys have length about 1 and step sizes keep step_size * (sum of weights) below 1, where no rule grows.
+    Keys have length about 1 and step sizes keep step_size * (sum of weights) below 1, where no rule
+    grows.
 
     Raises:
         CaseError: the request asks for what the rule does not have.
@@ -80,11 +88,19 @@ def new(request: Request, *, name: str = "new") -> Case:
     if request.rule in RESERVED:
         raise CaseError(f"{name}: {unsupported(request.rule)}")
     if request.dtype not in DTYPES:
-        raise CaseError(f"{name}: dtype {request.dtype!r} is not available; {', '.join(DTYPES)} are")
-    if request.window_gate and (request.rule not in names_with("has_window") or request.level != "projected"):
+        raise CaseError(
+            f"{name}: dtype {request.dtype!r} is not available; {', '.join(DTYPES)} are"
+        )
+    if request.window_gate and (
+        request.rule not in names_with("has_window") or request.level != "projected"
+    ):
         raise CaseError(f"{name}: window_gate: belongs to rule omega at level projected")
     for key, value in request:
-        if isinstance(value, int) and key not in ("seed", "span", "schedule_level", "first_step") and value > LARGEST:
+        if (
+            isinstance(value, int)
+            and key not in ("seed", "span", "schedule_level", "first_step")
+            and value > LARGEST
+        ):
             raise CaseError(f"{name}: an array would have more than {LARGEST} numbers")
     kind = DTYPES[request.dtype]
     if request.rule == BLOCK:
@@ -94,10 +110,14 @@ def new(request: Request, *, name: str = "new") -> Case:
     fields = {**_header(request), **new_block.schedule(request, name=name)}
     header = parse_header(fields, name=name)
     draw = np.random.Generator(np.random.Philox(request.seed))
-    parameters = feature_maps.init(header.feature_map, request.d_in, request.seed, features=request.features)
+    parameters = feature_maps.init(
+        header.feature_map, request.d_in, request.seed, features=request.features
+    )
     d_phi = feature_maps.d_phi(header.feature_map, request.d_in, parameters)
     _check_size(request, d_phi, name)
-    tensors = {"in/proj" if key == "proj" else f"in/phi/{key}": value for key, value in parameters.items()}
+    tensors = {
+        "in/proj" if key == "proj" else f"in/phi/{key}": value for key, value in parameters.items()
+    }
     subject = SUBJECTS[request.rule]
     assert subject.draw is not None  # a block was returned above
     try:
@@ -111,7 +131,10 @@ def new(request: Request, *, name: str = "new") -> Case:
 
 
 def _stored(tensors: dict[str, Array], kind: Any) -> dict[str, Array]:
-    return {key: value if value.dtype == np.uint8 else value.astype(kind) for key, value in tensors.items()}
+    return {
+        key: value if value.dtype == np.uint8 else value.astype(kind)
+        for key, value in tensors.items()
+    }
 
 
 def _check_size(request: Request, d_phi: int, name: str) -> None:

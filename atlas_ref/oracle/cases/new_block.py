@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 
 #: Periods of a block that names none, and its levels: fast Titans with slow Omega.
 PERIODS = (1, 8, 64, 512)
-LEVELS = ({"rule": "titans_lmm"}, {"rule": "titans_lmm"}, {"rule": "omega", "window": 4}, {"rule": "omega", "window": 4})
+LEVELS = (
+    {"rule": "titans_lmm"},
+    {"rule": "titans_lmm"},
+    {"rule": "omega", "window": 4},
+    {"rule": "omega", "window": 4},
+)
 
 #: How far apart the seeds of two levels are.
 SEEDS = 2**32
@@ -32,18 +37,30 @@ def schedule(request: Request, *, name: str) -> dict[str, Any]:
         CaseError: a request that says twice when the memory writes.
     """
     if request.levels or request.combine != "softmax":
-        raise CaseError(f"{name}: {'levels' if request.levels else 'combine'}: belongs to rule {BLOCK}")
+        raise CaseError(
+            f"{name}: {'levels' if request.levels else 'combine'}: belongs to rule {BLOCK}"
+        )
     if not request.periods:
         if request.first_step or request.schedule_level:
-            raise CaseError(f"{name}: {'first_step' if request.first_step else 'schedule_level'}: needs periods")
+            raise CaseError(
+                f"{name}: {'first_step' if request.first_step else 'schedule_level'}: needs periods"
+            )
         return {}
     if request.pulse > 1:
-        raise CaseError(f"{name}: pulse and periods both say when the memory writes; one of them is needed")
-    fields = {"periods": list(request.periods), "level": request.schedule_level, "first_step": request.first_step}
+        raise CaseError(
+            f"{name}: pulse and periods both say when the memory writes; one of them is needed"
+        )
+    fields = {
+        "periods": list(request.periods),
+        "level": request.schedule_level,
+        "first_step": request.first_step,
+    }
     return {"schedule": fields}
 
 
-def block(request: Request, new: Callable[..., Case], *, name: str) -> tuple[dict[str, Any], dict[str, Array]]:
+def block(
+    request: Request, new: Callable[..., Case], *, name: str
+) -> tuple[dict[str, Any], dict[str, Array]]:
     """Header and random inputs of a block of levels.
 
     Args:
@@ -52,12 +69,23 @@ def block(request: Request, new: Callable[..., Case], *, name: str) -> tuple[dic
     Raises:
         CaseError: what a block does not have, or in the words of one of its levels.
     """
-    for key, plain in (("window", 1), ("span", None), ("convention", "spec"), ("feature_map", {}), ("window_weights", {})):
+    for key, plain in (
+        ("window", 1),
+        ("span", None),
+        ("convention", "spec"),
+        ("feature_map", {}),
+        ("window_weights", {}),
+    ):
         if getattr(request, key) != plain:
             raise CaseError(f"{name}: {key}: rule {BLOCK} has it for each level, in levels")
     if request.pulse > 1 or request.schedule_level:
-        raise CaseError(f"{name}: {'pulse' if request.pulse > 1 else 'schedule_level'}: rule {BLOCK} has all levels, each with its period")
-    settings = [{"rule": each} if isinstance(each, str) else dict(each) for each in request.levels or LEVELS]
+        raise CaseError(
+            f"{name}: {'pulse' if request.pulse > 1 else 'schedule_level'}: rule {BLOCK} has "
+            "all levels, each with its period"
+        )
+    settings = [
+        {"rule": each} if isinstance(each, str) else dict(each) for each in request.levels or LEVELS
+    ]
     periods = request.periods or PERIODS[: len(settings)]
     fields: dict[str, Any] = {"schema": 1, "rule": BLOCK, "level": "token", "levels": settings}
     fields["schedule"] = {"periods": list(periods), "first_step": request.first_step}
@@ -80,14 +108,35 @@ def block(request: Request, new: Callable[..., Case], *, name: str) -> tuple[dic
     return fields, tensors
 
 
-def _level(request: Request, own: dict[str, Any], number: int, new: Callable[..., Case], name: str) -> dict[str, Array]:
+def _level(
+    request: Request, own: dict[str, Any], number: int, new: Callable[..., Case], name: str
+) -> dict[str, Array]:
     """Parameters and memories of one level, under its place in the block."""
-    shared = ("tokens", "d_in", "d_out", "heads", "d_model", "batch", "per_dimension_gates", "features")
+    shared = (
+        "tokens",
+        "d_in",
+        "d_out",
+        "heads",
+        "d_model",
+        "batch",
+        "per_dimension_gates",
+        "features",
+    )
     sizes = {key: getattr(request, key) for key in shared}
     settings = {key: value for key, value in own.items() if key != "phase"}  # which draws nothing
     history = min(request.history, own.get("window", 1) - 1)
     level_request = type(request)(
-        **{**sizes, "level": "token", "seed": request.seed + SEEDS * (number + 1), "history": history, **settings}
+        **{
+            **sizes,
+            "level": "token",
+            "seed": request.seed + SEEDS * (number + 1),
+            "history": history,
+            **settings,
+        }
     )
     inputs = new(level_request, name=name).inputs
-    return {f"in/level{number}/{key.removeprefix('in/')}": value for key, value in inputs.items() if key != "in/x"}
+    return {
+        f"in/level{number}/{key.removeprefix('in/')}": value
+        for key, value in inputs.items()
+        if key != "in/x"
+    }

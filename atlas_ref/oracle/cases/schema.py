@@ -15,7 +15,9 @@ from atlas_ref.rules import RULES, names_with
 
 
 def case_schema() -> dict[str, Any]:
-    """JSON Schema (2020-12) of the header; `x-tensors` lists names, axes, need and range of the tensors."""
+    """JSON Schema (2020-12) of the header; `x-tensors` lists names, axes, need and range of the
+    tensors.
+    """
     header = Header.model_json_schema(by_alias=True)
     axes = Convention.model_json_schema()
     definitions = {**header.pop("$defs", {}), **axes.pop("$defs", {})}
@@ -33,7 +35,10 @@ def case_schema() -> dict[str, Any]:
             definition["required"] = ["kind", *definition.get("required", [])]
     definitions["Product"]["properties"]["of"]["minItems"] = 1
     definitions["NewtonSchulz"]["properties"]["coefficients"]["anyOf"][1]["minItems"] = 1
-    convention = {"anyOf": [{"enum": list(PRESETS)}, {"$ref": "#/$defs/Convention"}], "default": "spec"}
+    convention = {
+        "anyOf": [{"enum": list(PRESETS)}, {"$ref": "#/$defs/Convention"}],
+        "default": "spec",
+    }
     for own in (header, definitions["LevelHeader"]):
         own["properties"]["convention"] = convention
     definitions["LevelHeader"]["allOf"] = [_plain_rules(), _window_weights()]
@@ -45,14 +50,23 @@ def case_schema() -> dict[str, Any]:
         "$defs": definitions,
         "x-tensors": tensor_table(),
         "x-levels": {
-            "inputs": "rule cms: in/levelN/NAME for every in/NAME that level N has at level token, but in/x, in/active, in/reset, in/y_bar",
-            "results": "rule cms: out/y, and out/levelN/NAME for every other out/NAME of level N; gradients likewise",
+            "inputs": (
+                "rule cms: in/levelN/NAME for every in/NAME that level N has at level token, but "
+                "in/x, in/active, in/reset, in/y_bar"
+            ),
+            "results": (
+                "rule cms: out/y, and out/levelN/NAME for every other out/NAME of level N; "
+                "gradients likewise"
+            ),
         },
     }
 
 
 def _when(condition: dict[str, Any], **properties: Any) -> dict[str, Any]:
-    return {"if": {"properties": condition, "required": list(condition)}, "then": {"properties": properties}}
+    return {
+        "if": {"properties": condition, "required": list(condition)},
+        "then": {"properties": properties},
+    }
 
 
 NO_NEWTON_SCHULZ: dict[str, Any] = {"properties": {"newton_schulz": {"const": "none"}}}
@@ -65,21 +79,38 @@ def _contracts() -> list[dict[str, Any]]:
     supported = {"rule": {"not": {"enum": list(RESERVED)}}}
     of_block = ("window", "span", "phase", "convention", "feature_map", "window_weights")
     return [
-        _when(single, **dict.fromkeys(("level", "window", "span", "phase", "chunk", "window_weights", "schedule"), False)),
+        _when(
+            single,
+            **dict.fromkeys(
+                ("level", "window", "span", "phase", "chunk", "window_weights", "schedule"), False
+            ),
+        ),
         _plain_rules(),
         _when(
             {"rule": {"const": "newton_schulz"}},
             feature_map=IDENTITY,
-            convention={"not": {"type": "object", "required": ["newton_schulz"], **NO_NEWTON_SCHULZ}},
+            convention={
+                "not": {"type": "object", "required": ["newton_schulz"], **NO_NEWTON_SCHULZ}
+            },
         ),
         _when({"rule": {"const": "feature_map"}}, convention=NO_NEWTON_SCHULZ),
         {
-            "if": {"properties": {"window_weights": {"type": "object"}}, "required": ["window_weights"]},
+            "if": {
+                "properties": {"window_weights": {"type": "object"}},
+                "required": ["window_weights"],
+            },
             "then": {"properties": {"level": {"const": "token"}}, "required": ["level"]},
         },
         _when(supported, parameters={"type": "null"}),
-        _when({"rule": {"enum": list(RULES)}}, schedule={"anyOf": [{"type": "null"}, {"required": ["level"], **_integer_level()}]}),
-        _when({"rule": {"enum": [*RULES, "newton_schulz", "feature_map"]}}, levels=False, combine=False),
+        _when(
+            {"rule": {"enum": list(RULES)}},
+            schedule={"anyOf": [{"type": "null"}, {"required": ["level"], **_integer_level()}]},
+        ),
+        _when(
+            {"rule": {"enum": [*RULES, "newton_schulz", "feature_map"]}},
+            levels=False,
+            combine=False,
+        ),
         {
             **_when({"rule": {"const": BLOCK}}),
             "then": {
@@ -94,7 +125,9 @@ def _contracts() -> list[dict[str, Any]]:
         },
         {
             **_when({"rule": {"const": BLOCK}, "combine": {"const": "masked"}}),
-            "then": {"properties": {"schedule": {"properties": {"periods": {"contains": {"const": 1}}}}}},
+            "then": {
+                "properties": {"schedule": {"properties": {"periods": {"contains": {"const": 1}}}}}
+            },
         },
     ]
 
@@ -106,12 +139,21 @@ def _integer_level() -> dict[str, Any]:
 def _plain_rules() -> dict[str, Any]:
     """Constraint of every rule but omega: one token, no map and no Newton-Schulz."""
     plain = {"rule": {"enum": [name for name, rule in RULES.items() if not rule.has_window]}}
-    return _when(plain, window={"const": 1}, feature_map=IDENTITY, convention=NO_NEWTON_SCHULZ, window_weights={"type": "null"})
+    return _when(
+        plain,
+        window={"const": 1},
+        feature_map=IDENTITY,
+        convention=NO_NEWTON_SCHULZ,
+        window_weights={"type": "null"},
+    )
 
 
 def _window_weights() -> dict[str, Any]:
     names = names_with("has_window")
-    return _when({"window_weights": {"type": "object"}}, rule={"const": names[0]} if len(names) == 1 else {"enum": list(names)})
+    return _when(
+        {"window_weights": {"type": "object"}},
+        rule={"const": names[0]} if len(names) == 1 else {"enum": list(names)},
+    )
 
 
 def _without_default(field: dict[str, Any]) -> dict[str, Any]:
@@ -119,16 +161,27 @@ def _without_default(field: dict[str, Any]) -> dict[str, Any]:
 
 
 def tensor_table() -> dict[str, dict[str, Any]]:
-    """Every input tensor: its axes, the rules that have it, the level, what stands in when absent, its range."""
+    """Every input tensor: its axes, the rules that have it, the level, what stands in when absent,
+    its range.
+    """
     table: dict[str, dict[str, Any]] = {}
     for level, entries in (("projected", PROJECTED), ("token", TOKEN)):
         for name, (fact, tensor) in entries.items():
             rules = fact if fact == "all" else " ".join(rules_with(fact))
             both = level == "projected" and name not in COMPUTED_AT_TOKEN
             axes = "... T, or ... T d_out" if tensor.axes == "gate" else tensor.axes
-            table[name] = {"level": "projected, token" if both else level, "rules": rules, "axes": axes, "need": tensor.need}
+            table[name] = {
+                "level": "projected, token" if both else level,
+                "rules": rules,
+                "axes": axes,
+                "need": tensor.need,
+            }
             table[name] |= {"dtype": "bool or uint8"} if tensor.mask else {}
-            table[name] |= {key: value for key, value in (("least", tensor.low), ("greatest", tensor.high)) if value is not None}
+            table[name] |= {
+                key: value
+                for key, value in (("least", tensor.low), ("greatest", tensor.high))
+                if value is not None
+            }
     for kind, names in window.TENSORS.items():
         for name, axes in names.items():
             table[f"in/param/{name}"] = {
@@ -141,27 +194,50 @@ def tensor_table() -> dict[str, dict[str, Any]]:
         for name, axes in names.items():
             key = "in/proj" if name == "proj" else f"in/phi/{name}"
             need = f"{table[key]['need']}, {kind}" if key in table else f"feature_map {kind}"
-            table[key] = {"rules": " ".join([*names_with("has_window"), "feature_map"]), "axes": axes, "need": need}
-    table["in/x"] |= {"rules": "all feature_map", "axes": "B T d_model, or ... d_in for feature_map"}
+            table[key] = {
+                "rules": " ".join([*names_with("has_window"), "feature_map"]),
+                "axes": axes,
+                "need": need,
+            }
+    table["in/x"] |= {
+        "rules": "all feature_map",
+        "axes": "B T d_model, or ... d_in for feature_map",
+    }
     table["in/x"]["rules"] += " cms"
     table["in/reset"]["rules"] += " cms"
     table["in/y_bar"]["rules"] += " cms"
     table["in/logits"] = {"level": "token", "rules": BLOCK, "axes": "k", "need": "yes"}
     for name, axes in (("in/G", "... d_out d_phi"), ("in/X_bar", "... d_out d_phi")):
-        table[name] = {"rules": "newton_schulz", "axes": axes, "need": "yes" if name == "in/G" else "no gradients"}
+        table[name] = {
+            "rules": "newton_schulz",
+            "axes": axes,
+            "need": "yes" if name == "in/G" else "no gradients",
+        }
     table["in/phi_bar"] = {"rules": "feature_map", "axes": "... d_phi", "need": "no gradients"}
-    return {name: {"dtype": "float64, float32, bfloat16 or float16", **entry} for name, entry in table.items()}
+    return {
+        name: {"dtype": "float64, float32, bfloat16 or float16", **entry}
+        for name, entry in table.items()
+    }
 
 
 def result_names() -> set[str]:
-    """Every result that some case has: `out/...`, and `grad/...` of every floating input but the cotangents."""
-    inputs = {name.removeprefix("in/") for name, entry in tensor_table().items() if "bool" not in entry["dtype"] and name not in COTANGENTS}
+    """Every result that some case has: `out/...`, and `grad/...` of every floating input but the
+    cotangents.
+    """
+    inputs = {
+        name.removeprefix("in/")
+        for name, entry in tensor_table().items()
+        if "bool" not in entry["dtype"] and name not in COTANGENTS
+    }
     return {f"out/{name}" for name in RESULTS} | {f"grad/{name}" for name in inputs}
 
 
 def axis_values(axis: str) -> list[str]:
     """The legal values of a convention axis in words, the default first."""
-    numbers = {"gradient_scale": ["1", "any number", "2/d_out"], "query_scale": ["1", "1/sqrt(d_in)"]}
+    numbers = {
+        "gradient_scale": ["1", "any number", "2/d_out"],
+        "query_scale": ["1", "1/sqrt(d_in)"],
+    }
     if axis in numbers:
         return numbers[axis]
     if axis == "newton_schulz":

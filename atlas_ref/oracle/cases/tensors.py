@@ -12,7 +12,19 @@ from atlas_ref.oracle.subjects.subject import LEVEL, Legal, Tensor, bare
 COTANGENTS = ("in/y_bar", "in/M_bar", "in/S_bar", "in/X_bar", "in/phi_bar")
 
 #: Results of any rule, without `out/` (CASE-12).
-RESULTS = ("y", "M", "S", "M_ref", "window_k", "window_v", "window_gate_before", "window_residual", "window_momentum", "X", "phi")
+RESULTS = (
+    "y",
+    "M",
+    "S",
+    "M_ref",
+    "window_k",
+    "window_v",
+    "window_gate_before",
+    "window_residual",
+    "window_momentum",
+    "X",
+    "phi",
+)
 
 
 def legal(header: Any, convention: Any, names: set[str]) -> Legal:
@@ -27,4 +39,15 @@ def legal(header: Any, convention: Any, names: set[str]) -> Legal:
     return SUBJECTS[header.rule].legal(header, convention, names)
 
 
-__all__ = ["COMPUTED_AT_TOKEN", "COTANGENTS", "LEVEL", "LOGARITHMS", "PROJECTED", "RESULTS", "TOKEN", "Tensor", "bare", "legal"]
+__all__ = [
+    "COMPUTED_AT_TOKEN",
+    "COTANGENTS",
+    "LEVEL",
+    "LOGARITHMS",
+    "PROJECTED",
+    "RESULTS",
+    "TOKEN",
+    "Tensor",
+    "bare",
+    "legal",
+]

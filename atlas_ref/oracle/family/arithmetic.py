@@ -1,7 +1,7 @@
 """Legal ways to round: orders of a sum, transposed products, fused multiply-add, wide accumulators.
 
-Each is an `Arithmetic`; a plain evaluation under several of them shows how far correct programs differ from each other at
-one precision (TOL-3). Everything here takes arrays and tape variables.
+Each is an `Arithmetic`; a plain evaluation under several of them shows how far correct programs
+differ from each other at one precision (TOL-3). Everything here takes arrays and tape variables.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import numpy as np
 from atlas_ref.types import Array
 from tape import opaque, ops
 
-#: Terms of a sum that are added one by one; a longer sum is cut into blocks first, and their sums are.
+#: Terms of a sum that are added one by one; a longer sum is cut into blocks first, and their sums
+#: are.
 TERMS, BLOCKS = 16, 8
 
 Order = Literal["library", "forward", "reverse", "pairwise", "lanes", "wide"]
@@ -25,11 +26,12 @@ class Arithmetic(NamedTuple):
     """One legal way to round (TOL-3).
 
     Attributes:
-        order: of the terms of a product: as the library has it, first to last, last to first, as a tree, in four
-            interleaved partial sums, or in a wider format that is rounded once.
+        order: of the terms of a product: as the library has it, first to last, last to first, as a
+            tree, in four interleaved partial sums, or in a wider format that is rounded once.
         fused: a * b + c is rounded once.
         transposed: A B is computed as (B^T A^T)^T, and Newton-Schulz works on the other side.
-        early: factors multiply the short vectors before an outer product instead of the matrix after it.
+        early: factors multiply the short vectors before an outer product instead of the matrix
+            after it.
     """
 
     name: str
@@ -94,7 +96,13 @@ def _product(way: Arithmetic) -> Callable[[Array, Array], Array]:
 
 def _multiplied(way: Arithmetic, A: Array, B: Array) -> Array:
     if way.transposed:
-        return np.swapaxes(_multiplied(way._replace(transposed=False), np.swapaxes(B, -1, -2), np.swapaxes(A, -1, -2)), -1, -2)
+        return np.swapaxes(
+            _multiplied(
+                way._replace(transposed=False), np.swapaxes(B, -1, -2), np.swapaxes(A, -1, -2)
+            ),
+            -1,
+            -2,
+        )
     if way.order in ("library", "wide"):
         wide = np.promote_types(A.dtype, np.float64 if A.dtype.itemsize < 8 else A.dtype)
         return (A.astype(wide) @ B.astype(wide)).astype(A.dtype) if way.order == "wide" else A @ B
@@ -103,7 +111,9 @@ def _multiplied(way: Arithmetic, A: Array, B: Array) -> Array:
     blocks = [(A[..., i : i + step], B[..., i : i + step, :]) for i in range(0, size, step)]
     blocks = blocks[::-1] if way.order == "reverse" else blocks
     if way.fused and step == 1:
-        return functools.reduce(lambda acc, pair: fused(pair[0], pair[1], acc), blocks[1:], blocks[0][0] * blocks[0][1])
+        return functools.reduce(
+            lambda acc, pair: fused(pair[0], pair[1], acc), blocks[1:], blocks[0][0] * blocks[0][1]
+        )
     return _summed(way.order, [a * b if step == 1 else a @ b for a, b in blocks])
 
 
@@ -120,7 +130,9 @@ def _summed(order: Order, terms: list[Array]) -> Array:
 
 
 def fused(a: Array, b: Array, c: Array) -> Array:
-    """a * b + c rounded once: in float64 for narrower formats, by error-free transformations for float64 (TOL-3)."""
+    """a * b + c rounded once: in float64 for narrower formats, by error-free transformations for
+    float64 (TOL-3).
+    """
     kind = np.result_type(a, b, c)
     if kind.itemsize < 8:
         return (a.astype(np.float64) * b.astype(np.float64) + c.astype(np.float64)).astype(kind)
@@ -163,5 +175,7 @@ def _fused() -> Callable[[Array, Array, Array], Array]:
 def unbroadcast(g: Array, shape: tuple[int, ...]) -> Array:
     """The sum of a cotangent over the axes that broadcasting added."""
     extra = g.ndim - len(shape)
-    axes = tuple(range(extra)) + tuple(i + extra for i, size in enumerate(shape) if size == 1 and g.shape[i + extra] != 1)
+    axes = tuple(range(extra)) + tuple(
+        i + extra for i, size in enumerate(shape) if size == 1 and g.shape[i + extra] != 1
+    )
     return np.sum(g, axis=axes, keepdims=True).reshape(shape) if axes else g.reshape(shape)

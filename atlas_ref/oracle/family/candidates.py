@@ -1,6 +1,7 @@
 """Results of a case under many conventions at once, for ranking them (IDENT-3).
 
-Conventions of one control flow are evaluated together, with an axis in front; Newton-Schulz takes its settings along it.
+Conventions of one control flow are evaluated together, with an axis in front; Newton-Schulz takes
+its settings along it.
 """
 
 from __future__ import annotations
@@ -22,16 +23,30 @@ from atlas_ref.types import Array
 ROUND = 2**21
 
 #: Arrays that are combined with others along the axis of conventions, and so have it in full.
-REPEATED = ("keys", "window_keys", "targets", "window_targets", "residuals", "momenta", "M0", "S0", "reference")
+REPEATED = (
+    "keys",
+    "window_keys",
+    "targets",
+    "window_targets",
+    "residuals",
+    "momenta",
+    "M0",
+    "S0",
+    "reference",
+)
 
 #: Results of some conventions: name -> (convention, ...) array.
 Results = dict[str, Array]
 
 
-def evaluated(case: Case, inputs: Mapping[str, Array], conventions: Sequence[Convention]) -> Iterator[tuple[list[int], Results]]:
-    """Results of every convention, in groups: the numbers of its conventions, and results with them in front.
+def evaluated(
+    case: Case, inputs: Mapping[str, Array], conventions: Sequence[Convention]
+) -> Iterator[tuple[list[int], Results]]:
+    """Results of every convention, in groups: the numbers of its conventions, and results with them
+    in front.
 
-    Results are in the layout and momentum_sign of each convention where the shapes allow, as files have them.
+    Results are in the layout and momentum_sign of each convention where the shapes allow, as files
+    have them.
 
     Args:
         inputs: of the case, float64, or complex for derivatives along a direction.
@@ -52,7 +67,13 @@ def evaluated(case: Case, inputs: Mapping[str, Array], conventions: Sequence[Con
             stack = prepared.stacked(padded)
             full = {name: _repeated(getattr(stack, name), len(padded)) for name in REPEATED}
             outputs = family.run(structure, stack._replace(**full), orthogonaliser(padded))
-            yield numbers, {name: value[: len(group)] for name, value in _named(case, padded, outputs).items()}
+            yield (
+                numbers,
+                {
+                    name: value[: len(group)]
+                    for name, value in _named(case, padded, outputs).items()
+                },
+            )
 
 
 def _size(prepared: prepare.Prepared, case: Case) -> int:
@@ -82,8 +103,13 @@ def _named(case: Case, group: Sequence[Convention], outputs: family.Outputs) -> 
             x = np.where(minus.reshape(-1, *[1] * (x.ndim - 1)), -x, x)
         return np.swapaxes(x, -1, -2) if transposed else x
 
-    results = {"out/y": np.broadcast_to(outputs.y, (len(group), *outputs.y.shape[1:])), "out/M": matrix(outputs.M)}
-    if outputs.S is not None and {"in/momentum", "in/log_momentum", "in/param/W_momentum"} & set(case.inputs):
+    results = {
+        "out/y": np.broadcast_to(outputs.y, (len(group), *outputs.y.shape[1:])),
+        "out/M": matrix(outputs.M),
+    }
+    if outputs.S is not None and {"in/momentum", "in/log_momentum", "in/param/W_momentum"} & set(
+        case.inputs
+    ):
         results["out/S"] = matrix(outputs.S, signed=True)
     if outputs.M_ref is not None:
         results["out/M_ref"] = matrix(outputs.M_ref)
@@ -91,7 +117,9 @@ def _named(case: Case, group: Sequence[Convention], outputs: family.Outputs) -> 
 
 
 def orthogonaliser(group: Sequence[Convention]) -> Callable[[Array], Array]:
-    """Newton-Schulz with the settings of each convention along the first axis (NS-1, NS-6, NS-9)."""
+    """Newton-Schulz with the settings of each convention along the first axis (NS-1, NS-6,
+    NS-9).
+    """
     settings = [each.newton_schulz for each in group]
     some = [each for each in settings if isinstance(each, NewtonSchulz)]
     if not some:
@@ -100,13 +128,20 @@ def orthogonaliser(group: Sequence[Convention]) -> Callable[[Array], Array]:
     if all(each == filled[0] for each in filled):
         filled = filled[:1]
     most = max(each.steps for each in filled)
-    rows = np.array([[*coefficient_table(each), *[(1.0, 0.0, 0.0)] * (most - each.steps)] for each in filled])
-    numbers = {key: np.array([getattr(each, key) for each in filled], np.float64) for key in ("eps", "norm_factor")}
+    rows = np.array(
+        [[*coefficient_table(each), *[(1.0, 0.0, 0.0)] * (most - each.steps)] for each in filled]
+    )
+    numbers = {
+        key: np.array([getattr(each, key) for each in filled], np.float64)
+        for key in ("eps", "norm_factor")
+    }
     words = {key: np.array([getattr(each, key) for each in filled]) for key in ("guard", "scale")}
 
     def apply(S: Array) -> Array:
         def column(x: Array) -> Array:
-            return x.reshape(-1, *[1] * (S.ndim - 1)).astype(S.real.dtype if x.dtype.kind == "f" else x.dtype)
+            return x.reshape(-1, *[1] * (S.ndim - 1)).astype(
+                S.real.dtype if x.dtype.kind == "f" else x.dtype
+            )
 
         eps, guard, scale = column(numbers["eps"]), column(words["guard"]), column(words["scale"])
         norm = _frobenius(S)
@@ -123,13 +158,19 @@ def orthogonaliser(group: Sequence[Convention]) -> Callable[[Array], Array]:
         if (scale != "1").any():
             root = math.sqrt(max(1.0, S.shape[-2] / S.shape[-1]))
             X = X * np.where(scale == "norm", norm, np.where(scale == "sqrt", root, 1.0))
-        return np.where((guard == "return") & (norm.real < eps), S, X) if (guard == "return").any() else X
+        return (
+            np.where((guard == "return") & (norm.real < eps), S, X)
+            if (guard == "return").any()
+            else X
+        )
 
     return apply
 
 
 def _frobenius(S: Array) -> Array:
-    """||S||; scaled, so that squares neither overflow nor vanish, and without a modulus, so that a complex step passes."""
+    """||S||; scaled, so that squares neither overflow nor vanish, and without a modulus, so that a
+    complex step passes.
+    """
     top = np.max(np.abs(S), axis=(-2, -1), keepdims=True)
     top = np.where(top == 0.0, 1.0, top)
     return np.sqrt(np.sum((S / top) ** 2, axis=(-2, -1), keepdims=True)) * top

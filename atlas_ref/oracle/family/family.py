@@ -1,9 +1,11 @@
-"""All rules as settings of one family, over a sequence, for many conventions at once and in any legal arithmetic.
+"""All rules as settings of one family, over a sequence, for many conventions at once and in any
+legal arithmetic.
 
-A convention's signs, rates, scales, norms and layouts leave control flow as it is: `prepare` turns them into arrays, with an
-axis in front that counts conventions. The settings that do change control flow are the `Structure`. The rules in `rules/`
-stay the truth, and a test ties this evaluation to them. It ranks candidates for `identify`, and is the plain evaluation
-whose rounding the tolerance rule measures (TOL-3, IDENT-3).
+A convention's signs, rates, scales, norms and layouts leave control flow as it is: `prepare` turns
+them into arrays, with an axis in front that counts conventions. The settings that do change control
+flow are the `Structure`. The rules in `rules/` stay the truth, and a test ties this evaluation to
+them. It ranks candidates for `identify`, and is the plain evaluation whose rounding the tolerance
+rule measures (TOL-3, IDENT-3).
 """
 
 from __future__ import annotations
@@ -46,15 +48,20 @@ class Structure(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """The inputs of the loop; an axis in front may count conventions. None stands for 1, or for absent.
+    """The inputs of the loop; an axis in front may count conventions. None stands for 1, or for
+    absent.
 
     Attributes:
-        keys (..., T, d_phi), targets (..., T, d_out), queries (..., T, d_phi): targets are values, negated under value_sign plus.
-        retain, decay, momentum, a, b (..., T, 1 or d_out, 1): decay is the factor of the reference in the residual.
+        keys (..., T, d_phi), targets (..., T, d_out), queries (..., T, d_phi): targets are values,
+            negated under value_sign plus.
+        retain, decay, momentum, a, b (..., T, 1 or d_out, 1): decay is the factor of the reference
+            in the residual.
         weights (..., T, c, 1): oldest first, edge and gradient_scale included.
         scale (..., 1, 1): gradient_scale under momentum_then_window.
-        M0, S0 (..., d_out, d_phi): S in the sign that holds +gradient; S0 None where no momentum is kept.
-        window_keys (..., n, d_phi), window_targets (..., n, d_out), residuals (..., n, d_out): initial window contents.
+        M0, S0 (..., d_out, d_phi): S in the sign that holds +gradient; S0 None where no momentum is
+            kept.
+        window_keys (..., n, d_phi), window_targets (..., n, d_out), residuals (..., n, d_out):
+            initial window contents.
         momenta (..., m, d_out, d_phi), reference (..., d_out, d_phi): of the case, or None.
         active, reset: plain booleans (T,).
     """
@@ -81,7 +88,9 @@ class Inputs(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """y (..., T, d_out), and the state after the last token, S and momenta in the sign that holds +gradient."""
+    """y (..., T, d_out), and the state after the last token, S and momenta in the sign that holds
+    +gradient.
+    """
 
     y: Array
     M: Array
@@ -102,7 +111,8 @@ class _State(NamedTuple):
 
 Orthogonalise = Callable[[Array], Array]
 
-#: The change of a quantity at a named place of the write or read: reference, residual, gradient, carried S, carried M, read.
+#: The change of a quantity at a named place of the write or read: reference, residual, gradient,
+#: carried S, carried M, read.
 Touch = Callable[[str, Array], Array]
 
 
@@ -145,26 +155,42 @@ def run(
         if number:
             state = fresh
         history = number == 0 and not inputs.reset[0]
-        keys = _window(inputs.keys, inputs.window_keys if history else None, structure.window, first, last)
-        targets = _window(inputs.targets, inputs.window_targets if history else None, structure.window, first, last)
+        keys = _window(
+            inputs.keys, inputs.window_keys if history else None, structure.window, first, last
+        )
+        targets = _window(
+            inputs.targets,
+            inputs.window_targets if history else None,
+            structure.window,
+            first,
+            last,
+        )
         waiting = []
         for t in range(first, last):
             rows = slice(t - first, t - first + structure.window)
-            before, state = _step(structure, inputs, state, t, keys[..., rows, :], targets[..., rows, :], by)
+            before, state = _step(
+                structure, inputs, state, t, keys[..., rows, :], targets[..., rows, :], by
+            )
             M = {"before": before.M, "chunk_start": before.reference}.get(structure.read, state.M)
             if structure.read == "call_end":
                 waiting.append(inputs.queries[..., t, :])
             else:
                 reads.append(_read(structure, M, inputs.queries[..., t, :], by))
         reads += [_read(structure, state.M, q, by) for q in waiting]
-    return Outputs(ops.stack(reads, axis=-2), state.M, state.S, state.reference, state.stored, state.momenta)
+    return Outputs(
+        ops.stack(reads, axis=-2), state.M, state.S, state.reference, state.stored, state.momenta
+    )
 
 
 def _fresh(structure: Structure, inputs: Inputs) -> _State:
     c, M = structure.window, inputs.M0
     lead, d_out = M.shape[:-2], M.shape[-2]
     stored = ops.zeros_like(M, shape=(*lead, c, d_out)) if structure.boundary == "carry" else None
-    momenta = ops.zeros_like(M, shape=(*lead, c, *M.shape[-2:])) if structure.order == "momentum_then_window" else None
+    momenta = (
+        ops.zeros_like(M, shape=(*lead, c, *M.shape[-2:]))
+        if structure.order == "momentum_then_window"
+        else None
+    )
     return _State(M, inputs.S0, None, structure.first, stored, momenta)
 
 
@@ -175,10 +201,14 @@ def _resumed(structure: Structure, inputs: Inputs, fresh: _State) -> _State:
         state = state._replace(position=structure.phase)
     if state.stored is not None and inputs.residuals is not None and inputs.residuals.shape[-2]:
         n = inputs.residuals.shape[-2]
-        state = state._replace(stored=ops.concatenate([state.stored[..., n:, :], inputs.residuals], axis=-2))
+        state = state._replace(
+            stored=ops.concatenate([state.stored[..., n:, :], inputs.residuals], axis=-2)
+        )
     if state.momenta is not None and inputs.momenta is not None and inputs.momenta.shape[-3]:
         m = inputs.momenta.shape[-3]
-        state = state._replace(momenta=ops.concatenate([state.momenta[..., m:, :, :], inputs.momenta], axis=-3))
+        state = state._replace(
+            momenta=ops.concatenate([state.momenta[..., m:, :, :], inputs.momenta], axis=-3)
+        )
     return state
 
 
@@ -199,20 +229,36 @@ def _step(
     targets: Array,
     by: _Means,
 ) -> tuple[_State, _State]:
-    """The state before the write, with the memory of its span start, and the state after token t."""
-    if structure.frozen != "none" and (state.reference is None or (state.position == 0 and structure.frozen != "call_start")):
+    """The state before the write, with the memory of its span start, and the state after token
+    t.
+    """
+    if structure.frozen != "none" and (
+        state.reference is None or (state.position == 0 and structure.frozen != "call_start")
+    ):
         state = state._replace(reference=state.M)
     write = _write if inputs.active[t] else _rest
     after = write(structure, inputs, state, t, keys, targets, by)
     if by.store is not None:
-        after = after._replace(M=by.store(after.M), S=None if after.S is None else by.store(after.S))
+        after = after._replace(
+            M=by.store(after.M), S=None if after.S is None else by.store(after.S)
+        )
     if structure.frozen != "none":
-        wraps = structure.frozen != "call_start" and structure.span is not None
-        after = after._replace(position=(state.position + 1) % structure.span if wraps else state.position + 1)  # type: ignore[operator]  # wraps: it has a span
+        position = state.position + 1
+        if structure.frozen != "call_start" and structure.span is not None:
+            position %= structure.span
+        after = after._replace(position=position)
     return state, after
 
 
-def _write(structure: Structure, inputs: Inputs, state: _State, t: int, keys: Array, targets: Array, by: _Means) -> _State:
+def _write(
+    structure: Structure,
+    inputs: Inputs,
+    state: _State,
+    t: int,
+    keys: Array,
+    targets: Array,
+    by: _Means,
+) -> _State:
     way = by.way
     e, stored = _residual(structure, inputs, state, t, keys, targets, by, active=True)
     e, S0 = by.at("residual", e), by.at("carried S", state.S)
@@ -224,7 +270,9 @@ def _write(structure: Structure, inputs: Inputs, state: _State, t: int, keys: Ar
     if structure.order == "momentum_then_window":
         g = by.at("gradient", steps.gradient(way, inputs.scale, e[..., -1:, :], keys[..., -1:, :]))
         stored_S = steps.momentum(way, m, S0, a, g)
-        momenta = ops.concatenate([state.momenta[..., 1:, :, :], ops.expand_dims(stored_S, -3)], axis=-3)
+        momenta = ops.concatenate(
+            [state.momenta[..., 1:, :, :], ops.expand_dims(stored_S, -3)], axis=-3
+        )
         S = _weighted_sum(way, weights, momenta)
     else:
         g = by.at("gradient", steps.gradient(way, weights, e, keys))
@@ -235,27 +283,56 @@ def _write(structure: Structure, inputs: Inputs, state: _State, t: int, keys: Ar
     elif structure.argument == "nesterov":
         U = by.orthogonalise(g if m is None else way.scaled_sum(m, S, g))
     M = steps.memory(way, _at(inputs.retain, t), by.at("carried M", state.M), b, U)
-    return state._replace(M=M, S=U if structure.argument == "written_back" else stored_S, stored=stored, momenta=momenta)
+    return state._replace(
+        M=M,
+        S=U if structure.argument == "written_back" else stored_S,
+        stored=stored,
+        momenta=momenta,
+    )
 
 
-def _rest(structure: Structure, inputs: Inputs, state: _State, t: int, keys: Array, targets: Array, by: _Means) -> _State:
+def _rest(
+    structure: Structure,
+    inputs: Inputs,
+    state: _State,
+    t: int,
+    keys: Array,
+    targets: Array,
+    by: _Means,
+) -> _State:
     """The rest at an inactive token, which enters the window while M and S stay (CONV-32)."""
     if state.momenta is not None:
-        return state._replace(momenta=ops.concatenate([state.momenta[..., 1:, :, :], ops.expand_dims(state.S, -3)], axis=-3))
+        return state._replace(
+            momenta=ops.concatenate(
+                [state.momenta[..., 1:, :, :], ops.expand_dims(state.S, -3)], axis=-3
+            )
+        )
     if state.stored is not None:
-        return state._replace(stored=_residual(structure, inputs, state, t, keys, targets, by, active=False)[1])
+        return state._replace(
+            stored=_residual(structure, inputs, state, t, keys, targets, by, active=False)[1]
+        )
     return state
 
 
 def _residual(
-    structure: Structure, inputs: Inputs, state: _State, t: int, keys: Array, targets: Array, by: _Means, *, active: bool
+    structure: Structure,
+    inputs: Inputs,
+    state: _State,
+    t: int,
+    keys: Array,
+    targets: Array,
+    by: _Means,
+    *,
+    active: bool,
 ) -> tuple[Array, Array]:
     """Residuals of the window, and under carry those stored at arrival (CONV-12, CONV-14)."""
     if structure.reference == "zero":
         residual = -targets
     else:
         M_ref = by.at("reference", state.M if structure.reference == "running" else state.reference)
-        residual = steps.residual(by.way, steps.times(_at(inputs.decay, t) if active else None, M_ref), keys, targets)
+        residual = steps.residual(
+            by.way, steps.times(_at(inputs.decay, t) if active else None, M_ref), keys, targets
+        )
     if state.stored is None:
         return residual, None
     stored = ops.concatenate([state.stored[..., 1:, :], residual[..., -1:, :]], axis=-2)
@@ -268,7 +345,9 @@ def _older(structure: Structure, state: _State) -> Array:
 
 
 def _weighted_sum(way: Arithmetic, weights: Array, momenta: Array) -> Array:
-    """sum_j w_j Z_j, one term after the other; weights (..., c, 1), momenta (..., c, d_out, d_phi)."""
+    """sum_j w_j Z_j, one term after the other; weights (..., c, 1), momenta (..., c, d_out,
+    d_phi).
+    """
     order = range(momenta.shape[-3])[::-1] if way.order == "reverse" else range(momenta.shape[-3])
     total = None
     for j in order:

@@ -1,6 +1,8 @@
-"""The lattice of conventions: every preset, and the points one or two changes away from one (IDENT-2).
+"""The lattice of conventions: every preset, and the points one or two changes away from one
+(IDENT-2).
 
-A point is a tuple of values, one per axis of `POINT`. Those points alone that a case can tell apart become conventions.
+A point is a tuple of values, one per axis of `POINT`. Those points alone that a case can tell apart
+become conventions.
 """
 
 from __future__ import annotations
@@ -10,7 +12,15 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
-from atlas_ref.conventions import AXES, NEWTON_SCHULZ_KEYS, PRESETS, Convention, effective, resolve, void_axes
+from atlas_ref.conventions import (
+    AXES,
+    NEWTON_SCHULZ_KEYS,
+    PRESETS,
+    Convention,
+    effective,
+    resolve,
+    void_axes,
+)
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.parts import feature_maps
 from atlas_ref.parts.newton_schulz import NewtonSchulz
@@ -19,14 +29,16 @@ from atlas_ref.rules import RULES, names_with
 
 PREFIX = "newton_schulz."
 
-#: Names of bases that are no presets: the case's own convention, and the end of a preset's name where its rate is that of
-#: the rule without Newton-Schulz (CONV-2).
+#: Names of bases that are no presets: the case's own convention, and the end of a preset's name
+#: where its rate is that of the rule without Newton-Schulz (CONV-2).
 OWN, WITHOUT = "the case's own", " without Newton-Schulz"
 
-#: Axes of a point: those of a convention, then the keys of Newton-Schulz, which are None without it.
+#: Axes of a point: those of a convention, then the keys of Newton-Schulz, which are None without
+#: it.
 POINT: tuple[str, ...] = (*AXES, *(PREFIX + key for key in NEWTON_SCHULZ_KEYS))
 
-#: Values tried on the axes that take any number, or any rows of coefficients; a case's own values are tried as well.
+#: Values tried on the axes that take any number, or any rows of coefficients; a case's own values
+#: are tried as well.
 NUMBERS: dict[str, tuple[Any, ...]] = {
     "gradient_scale": (1.0, 2.0, "2/d_out", 0.5),
     "query_scale": (1.0, "1/sqrt(d_in)"),
@@ -57,8 +69,17 @@ def values() -> dict[str, tuple[Any, ...]]:
 def point(convention: Convention) -> Point:
     """A convention as a point."""
     settings = convention.newton_schulz
-    inner = [None] * len(NEWTON_SCHULZ_KEYS) if isinstance(settings, str) else [getattr(settings, key) for key in NEWTON_SCHULZ_KEYS]
-    outer = ["object" if axis == "newton_schulz" and convention.has_newton_schulz else getattr(convention, axis) for axis in AXES]
+    inner = (
+        [None] * len(NEWTON_SCHULZ_KEYS)
+        if isinstance(settings, str)
+        else [getattr(settings, key) for key in NEWTON_SCHULZ_KEYS]
+    )
+    outer = [
+        "object"
+        if axis == "newton_schulz" and convention.has_newton_schulz
+        else getattr(convention, axis)
+        for axis in AXES
+    ]
     return (*outer, *inner)
 
 
@@ -66,18 +87,32 @@ def convention(at: Point) -> Convention:
     """The convention of a point."""
     fields = dict(zip(AXES, at, strict=False))
     if fields["newton_schulz"] == "object":
-        fields["newton_schulz"] = NewtonSchulz.trusted(**dict(zip(NEWTON_SCHULZ_KEYS, at[len(AXES) :], strict=True)))
+        fields["newton_schulz"] = NewtonSchulz.trusted(
+            **dict(zip(NEWTON_SCHULZ_KEYS, at[len(AXES) :], strict=True))
+        )
     return Convention.trusted(**fields)
 
 
 def changes(base: Point, other: Point) -> dict[str, Any]:
-    """The axes on which another point differs, with its values there; Newton-Schulz as a whole where one has none."""
+    """The axes on which another point differs, with its values there; Newton-Schulz as a whole
+    where one has none.
+    """
     if base[PLACE["newton_schulz"]] != other[PLACE["newton_schulz"]]:
-        inner = {} if other[PLACE["newton_schulz"]] == "none" else {a: other[PLACE[a]] for a in POINT if a.startswith(PREFIX)}
+        inner = (
+            {}
+            if other[PLACE["newton_schulz"]] == "none"
+            else {a: other[PLACE[a]] for a in POINT if a.startswith(PREFIX)}
+        )
         inner = {axis: value for axis, value in inner.items() if value != _DEFAULTS[axis]}
-        outer = {axis: other[PLACE[axis]] for axis in AXES if base[PLACE[axis]] != other[PLACE[axis]]}
+        outer = {
+            axis: other[PLACE[axis]] for axis in AXES if base[PLACE[axis]] != other[PLACE[axis]]
+        }
         return outer | inner
-    return {axis: theirs for axis, ours, theirs in zip(POINT, base, other, strict=True) if ours != theirs}
+    return {
+        axis: theirs
+        for axis, ours, theirs in zip(POINT, base, other, strict=True)
+        if ours != theirs
+    }
 
 
 _DEFAULTS = {PREFIX + key: getattr(NewtonSchulz(), key) for key in NEWTON_SCHULZ_KEYS}
@@ -114,9 +149,18 @@ def facts(case: Case) -> Facts:
     if h.rule == "newton_schulz":
         d_out, d_phi = inputs["in/G"].shape[-2:]
     elif h.rule != "feature_map":
-        k, v, axis = ("in/k", "in/v", -1) if h.level == "projected" else ("in/param/W_K", "in/param/W_V", -2)
-        phi = {name.rsplit("/", 1)[1]: value for name, value in inputs.items() if name.startswith("in/phi/") or name == "in/proj"}
-        d_out, d_phi = inputs[v].shape[axis], feature_maps.d_phi(h.feature_map, inputs[k].shape[axis], phi)
+        k, v, axis = (
+            ("in/k", "in/v", -1) if h.level == "projected" else ("in/param/W_K", "in/param/W_V", -2)
+        )
+        phi = {
+            name.rsplit("/", 1)[1]: value
+            for name, value in inputs.items()
+            if name.startswith("in/phi/") or name == "in/proj"
+        }
+        d_out, d_phi = (
+            inputs[v].shape[axis],
+            feature_maps.d_phi(h.feature_map, inputs[k].shape[axis], phi),
+        )
     return Facts(
         rule=h.rule,
         level=h.level,
@@ -127,7 +171,8 @@ def facts(case: Case) -> Facts:
         tokens=next((inputs[n].shape[-2] for n in ("in/k", "in/x") if n in inputs), 0),
         history=inputs["in/window_k"].shape[-2] if "in/window_k" in inputs else 0,
         resets="in/reset" in inputs,
-        gated="in/window_gate" in inputs or (h.window_weights is not None and uses_gate(h.window_weights)),
+        gated="in/window_gate" in inputs
+        or (h.window_weights is not None and uses_gate(h.window_weights)),
         d_out=d_out,
         d_phi=d_phi,
         layout=case.convention.layout,
@@ -152,7 +197,9 @@ def void_in(of: Facts, c: Convention) -> dict[str, str]:
 
 
 def folded(of: Facts, at: Point) -> Point:
-    """The same function as a point whose settings of no consequence have their first values (IDENT-4)."""
+    """The same function as a point whose settings of no consequence have their first values
+    (IDENT-4).
+    """
     c = convention(at)
     hidden = set(void_in(of, c)) | always_the_same(of, c)
     if not hidden:
@@ -183,12 +230,23 @@ def always_the_same(of: Facts, c: Convention) -> set[str]:
         axes.add(PREFIX + "scale")
     if of.feature_map == "identity" and of.level == "projected":
         axes.add("norm_place")
-    momentum_free = of.rule in RULES and RULES[of.rule].has_error and not RULES[of.rule].has_momentum
+    momentum_free = (
+        of.rule in RULES and RULES[of.rule].has_error and not RULES[of.rule].has_momentum
+    )
     if momentum_free and c.rate == "memory":
         axes.add("rate")
-    if momentum_free and c.reference == "zero" and (c.direction, c.value_sign) == ("ascent", "plus"):
+    if (
+        momentum_free
+        and c.reference == "zero"
+        and (c.direction, c.value_sign) == ("ascent", "plus")
+    ):
         axes |= {"direction", "value_sign"}
-    if of.rule in RULES and not RULES[of.rule].has_error and c.read == "chunk_start" and c.reference != "call_start":
+    if (
+        of.rule in RULES
+        and not RULES[of.rule].has_error
+        and c.read == "chunk_start"
+        and c.reference != "call_start"
+    ):
         axes.add("reference")
     return axes
 
@@ -220,15 +278,22 @@ def refusal(of: Facts, c: Convention) -> str | None:
 
 
 def bases(of: Facts, own: Convention) -> dict[str, Point]:
-    """The points that changes start from: the case's own convention, every preset, and for omega each without Newton-Schulz."""
+    """The points that changes start from: the case's own convention, every preset, and for omega
+    each without Newton-Schulz.
+    """
     rule, level = of.rule, of.level
     points = {OWN: point(own)}
     for name, changed in PRESETS.items():
         if rule == "newton_schulz" and changed.get("newton_schulz") == "none":
             continue
         points[name] = point(resolve(name, rule=rule, level=level))
-        if rule in names_with("has_newton_schulz") and points[name][PLACE["newton_schulz"]] == "object":
-            points[name + WITHOUT] = point(resolve({"preset": name, "newton_schulz": "none"}, rule=rule, level=level))
+        if (
+            rule in names_with("has_newton_schulz")
+            and points[name][PLACE["newton_schulz"]] == "object"
+        ):
+            points[name + WITHOUT] = point(
+                resolve({"preset": name, "newton_schulz": "none"}, rule=rule, level=level)
+            )
     return points
 
 
@@ -237,7 +302,10 @@ def tried(own: Convention, rule: str) -> dict[str, tuple[Any, ...]]:
     by_axis = {}
     mine = point(own)
     for axis, listed in values().items():
-        if axis.startswith("newton_schulz") and rule not in (*names_with("has_newton_schulz"), "newton_schulz"):
+        if axis.startswith("newton_schulz") and rule not in (
+            *names_with("has_newton_schulz"),
+            "newton_schulz",
+        ):
             continue
         if rule == "newton_schulz" and not axis.startswith(PREFIX):
             continue
@@ -248,7 +316,12 @@ def tried(own: Convention, rule: str) -> dict[str, tuple[Any, ...]]:
 
 def around(base: Point, axes: dict[str, tuple[Any, ...]], depth: int) -> Iterator[Point]:
     """The point, and every point up to `depth` changes away from it on different axes."""
-    steps = [(axis, value) for axis, listed in axes.items() for value in listed if _is_change(base, axis, value)]
+    steps = [
+        (axis, value)
+        for axis, listed in axes.items()
+        for value in listed
+        if _is_change(base, axis, value)
+    ]
     for count in range(depth + 1):
         for chosen in itertools.combinations(steps, count):
             if len({axis for axis, _ in chosen}) == count:
@@ -266,7 +339,9 @@ def _changed(base: Point, chosen: Iterable[tuple[str, Any]]) -> Point | None:
     chosen = list(chosen)
     for axis, value in chosen:
         if axis == "newton_schulz":
-            inner = [None] * len(NEWTON_SCHULZ_KEYS) if value == "none" else list(_DEFAULTS.values())
+            inner = (
+                [None] * len(NEWTON_SCHULZ_KEYS) if value == "none" else list(_DEFAULTS.values())
+            )
             fields[len(AXES) :] = inner
         fields[PLACE[axis]] = value
     has = fields[PLACE["newton_schulz"]] == "object"

@@ -1,8 +1,8 @@
 """Preparation of a case under some conventions for the family's loop.
 
-Every axis that is only a number becomes an array. Conventions of one `Structure` are stacked along an axis in front; an
-array that all of them share is kept once. Written from the clauses of specs/conventions.md (CONV-4 to CONV-25,
-CONV-34 to CONV-36).
+Every axis that is only a number becomes an array. Conventions of one `Structure` are stacked along
+an axis in front; an array that all of them share is kept once. Written from the clauses of
+specs/conventions.md (CONV-4 to CONV-25, CONV-34 to CONV-36).
 """
 
 from __future__ import annotations
@@ -51,34 +51,50 @@ def structure(convention: Convention, header: Any) -> Structure:
 class Prepared:
     """The arrays of a case, computed once per variant and stacked on demand.
 
-    The numbers of M0, S0 and the other matrices are read in the layout and momentum_sign of each convention.
+    The numbers of M0, S0 and the other matrices are read in the layout and momentum_sign of each
+    convention.
 
     Args:
         header: of the case.
         inputs: tensors of one dtype, or tape variables; masks as they are.
         way: the arithmetic of the projections.
-        touch: changes keys and queries before and after their map, and computed gates. Members of the ensemble put the
-            rounding of functions there that have no products to reorder.
+        touch: changes keys and queries before and after their map, and computed gates. Members of
+            the ensemble put the rounding of functions there that have no products to reorder.
     """
 
     def __init__(
-        self, header: Any, inputs: Mapping[str, Array], *, way: Arithmetic = PLAIN, touch: Callable[[Array], Array] = lambda x: x
+        self,
+        header: Any,
+        inputs: Mapping[str, Array],
+        *,
+        way: Arithmetic = PLAIN,
+        touch: Callable[[Array], Array] = lambda x: x,
     ) -> None:
         self.header, self.inputs, self.way, self.touch = header, inputs, way, touch
         self.rule = RULES[header.rule]
         self.arrays: dict[Any, Array] = {}
-        self.phi = {name.removeprefix("in/phi/"): value for name, value in inputs.items() if name.startswith("in/phi/")}
+        self.phi = {
+            name.removeprefix("in/phi/"): value
+            for name, value in inputs.items()
+            if name.startswith("in/phi/")
+        }
         if "in/proj" in inputs:
             self.phi["proj"] = inputs["in/proj"]
 
     def stacked(self, conventions: Sequence[Convention]) -> Inputs:
-        """The inputs of the loop for conventions of one structure; one convention has no axis in front."""
+        """The inputs of the loop for conventions of one structure; one convention has no axis in
+        front.
+        """
         many = len(conventions) > 1
         c = conventions[0]
         lead = len(self.k(c).shape) - 2
 
-        def variants(make: Callable[[Convention], Array], key: Callable[[Convention], Any], core: int) -> Array:
-            """An array of each convention, computed once per key; `core` axes stay behind the leading ones."""
+        def variants(
+            make: Callable[[Convention], Array], key: Callable[[Convention], Any], core: int
+        ) -> Array:
+            """An array of each convention, computed once per key; `core` axes stay behind the
+            leading ones.
+            """
             keys = [key(each) for each in conventions]
             for each, name in zip(conventions, keys, strict=True):
                 if name not in self.arrays:
@@ -89,8 +105,12 @@ class Prepared:
                 return None
             if not many:
                 return arrays[0]
-            arrays = [np.ones((1,) * core, self.k(c).dtype) if each is None else each for each in arrays]
-            arrays = [each.reshape((1,) * (lead + core - each.ndim) + each.shape) for each in arrays]
+            arrays = [
+                np.ones((1,) * core, self.k(c).dtype) if each is None else each for each in arrays
+            ]
+            arrays = [
+                each.reshape((1,) * (lead + core - each.ndim) + each.shape) for each in arrays
+            ]
             if len(distinct) == 1:
                 return arrays[0][None]
             place = {name: i for i, name in enumerate(distinct)}
@@ -100,29 +120,68 @@ class Prepared:
             return (each.k_norm, each.norm_place)
 
         def per_token(name: str, make: Callable[[Convention], Array], *more: str) -> Array:
-            return variants(make, lambda each: (name, *self._gating(each), *(getattr(each, axis) for axis in more)), 3)
+            return variants(
+                make,
+                lambda each: (name, *self._gating(each), *(getattr(each, axis) for axis in more)),
+                3,
+            )
 
         first = c.order == "window_then_momentum" or not self.rule.has_window
         present = self.inputs
         return Inputs(
-            keys=variants(lambda each: self._mapped(self.k(each), each.k_norm, each), lambda each: ("keys", *mapping(each)), 2),
-            targets=variants(lambda each: self._signed(self.v(each), each), lambda each: ("targets", each.value_sign), 2),
-            queries=variants(self._queries, lambda each: ("queries", each.q_norm, each.norm_place, each.query_scale), 2),
+            keys=variants(
+                lambda each: self._mapped(self.k(each), each.k_norm, each),
+                lambda each: ("keys", *mapping(each)),
+                2,
+            ),
+            targets=variants(
+                lambda each: self._signed(self.v(each), each),
+                lambda each: ("targets", each.value_sign),
+                2,
+            ),
+            queries=variants(
+                self._queries,
+                lambda each: ("queries", each.q_norm, each.norm_place, each.query_scale),
+                2,
+            ),
             retain=per_token("retain", self._retain, "gate"),
             decay=per_token("decay", self._decay, "gate", "decay"),
             momentum=per_token("momentum", lambda each: self.column("momentum", each)),
             a=per_token("a", self._a, "rate"),
             b=per_token("b", self._b, "rate", "direction"),
-            weights=variants(self._weights, lambda each: ("weights", each.window_edge, each.gradient_scale if first else 1.0, first), 3),
-            scale=None if first else variants(self._scale, lambda each: ("scale", each.gradient_scale), 2),
-            M0=variants(lambda each: self._matrix("in/M0", each), lambda each: ("M0", each.layout), 2),
-            S0=None if not self.rule.has_momentum else variants(self._S0, lambda e: ("S0", e.layout, e.momentum_sign, first), 2),
+            weights=variants(
+                self._weights,
+                lambda each: (
+                    "weights",
+                    each.window_edge,
+                    each.gradient_scale if first else 1.0,
+                    first,
+                ),
+                3,
+            ),
+            scale=None
+            if first
+            else variants(self._scale, lambda each: ("scale", each.gradient_scale), 2),
+            M0=variants(
+                lambda each: self._matrix("in/M0", each), lambda each: ("M0", each.layout), 2
+            ),
+            S0=None
+            if not self.rule.has_momentum
+            else variants(self._S0, lambda e: ("S0", e.layout, e.momentum_sign, first), 2),
             window_keys=None
             if "in/window_k" not in present
-            else variants(lambda each: self._mapped(present["in/window_k"], each.k_norm, each), lambda e: ("window_k", *mapping(e)), 2),
+            else variants(
+                lambda each: self._mapped(present["in/window_k"], each.k_norm, each),
+                lambda e: ("window_k", *mapping(e)),
+                2,
+            ),
             window_targets=None
             if "in/window_v" not in present
-            else variants(lambda each: self._signed(present["in/window_v"], each), lambda each: ("window_v", each.value_sign), 2),
+            else variants(
+                lambda each: self._signed(present["in/window_v"], each),
+                lambda each: ("window_v", each.value_sign),
+                2,
+            ),
             residuals=None
             if "in/window_residual" not in present
             else variants(lambda _: present["in/window_residual"], lambda _: ("residual",), 2),
@@ -131,16 +190,22 @@ class Prepared:
             else variants(self._momenta, lambda e: ("momenta", e.layout, e.momentum_sign), 3),
             reference=None
             if "in/M_ref" not in present
-            else variants(lambda each: self._matrix("in/M_ref", each), lambda each: ("M_ref", each.layout), 2),
+            else variants(
+                lambda each: self._matrix("in/M_ref", each), lambda each: ("M_ref", each.layout), 2
+            ),
             active=self._mask("in/active", True),
             reset=self._mask("in/reset", False),
         )
 
-    # -- the sequence, at either level --------------------------------------------------------------
+    # -- the sequence, at either level -------------------------------------------------------------
 
     def _mask(self, name: str, absent: bool) -> Array:
         T = self.inputs["in/k" if "in/k" in self.inputs else "in/x"].shape[-2]
-        return np.full(T, absent) if name not in self.inputs else np.asarray(self.inputs[name]).astype(bool)
+        return (
+            np.full(T, absent)
+            if name not in self.inputs
+            else np.asarray(self.inputs[name]).astype(bool)
+        )
 
     def _gating(self, c: Convention) -> tuple[Any, ...]:
         """The settings that computed gates depend on: the key's norm, where it comes before phi."""
@@ -170,14 +235,18 @@ class Prepared:
         if feature_map.kind == "identity":
             return x if norm == "none" else self.touch(normalised(x, norm))
         if c.norm_place == "before_phi":
-            return self.touch(feature_maps.apply(feature_map, self.phi, self.touch(normalised(x, norm))))
-        return self.touch(normalised(feature_maps.apply(feature_map, self.phi, self.touch(x)), norm))
+            return self.touch(
+                feature_maps.apply(feature_map, self.phi, self.touch(normalised(x, norm)))
+            )
+        return self.touch(
+            normalised(feature_maps.apply(feature_map, self.phi, self.touch(x)), norm)
+        )
 
     def _signed(self, x: Array, c: Convention) -> Array:
         plus = c.value_sign == "plus" and self.rule.has_error
         return -x if plus else x
 
-    # -- gates, rates, weights ------------------------------------------------------------------------
+    # -- gates, rates, weights ---------------------------------------------------------------------
 
     def column(self, name: str, c: Convention) -> Array:
         """A gate as (..., T, 1 or d_out, 1); None where the case has none."""
@@ -197,7 +266,11 @@ class Prepared:
         key = ("gate", name, *self._gating(c))
         if key not in self.arrays:
             params = gates.GateSet(
-                **{name: gates.GateParams.trusted(W=self.inputs[f"in/param/W_{name}"], b=self.inputs[f"in/param/b_{name}"])}
+                **{
+                    name: gates.GateParams.trusted(
+                        W=self.inputs[f"in/param/W_{name}"], b=self.inputs[f"in/param/b_{name}"]
+                    )
+                }
             )
             k = normalised(self.k(c), self._gating(c)[0])
             self.arrays[key] = self.touch(gates.compute(params, k, self.v(c))[name])
@@ -211,7 +284,11 @@ class Prepared:
         return self._retain(c) if c.decay == "before_error" else None
 
     def _a(self, c: Convention) -> Array:
-        return self.column("step_size", c) if c.rate in ("momentum", "both", "split") and self.rule.has_error else None
+        return (
+            self.column("step_size", c)
+            if c.rate in ("momentum", "both", "split") and self.rule.has_error
+            else None
+        )
 
     def _b(self, c: Convention) -> Array:
         if not self.rule.has_error:
@@ -234,7 +311,12 @@ class Prepared:
         """(..., T, c, 1), oldest first, with edge and gradient_scale (CONV-15)."""
         first = c.order == "window_then_momentum" or not self.rule.has_window
         weights = self._by_lag(c)
-        if self.rule.has_window and c.window_edge == "renormalise" and self.header.window > 1 and first:
+        if (
+            self.rule.has_window
+            and c.window_edge == "renormalise"
+            and self.header.window > 1
+            and first
+        ):
             weights = window.renormalised(weights, self._exists())
         s = self._number(c) if first else 1.0
         return ops.expand_dims(ops.flip(weights if s == 1.0 else s * weights, -1), -1)
@@ -246,12 +328,20 @@ class Prepared:
             return ops.ones_like(k, shape=(T, 1))
         gate, weights = self.inputs.get("in/window_gate"), self.inputs.get("in/window_weights")
         if self.header.level == "token" and self.header.window_weights is not None:
-            own = {name.removeprefix("in/param/"): value for name, value in self.inputs.items() if name.startswith("in/param/window_")}
+            own = {
+                name.removeprefix("in/param/"): value
+                for name, value in self.inputs.items()
+                if name.startswith("in/param/window_")
+            }
             heads = self.inputs["in/param/W_K"].shape[0]
-            weights = window.by_lag(self.header.window_weights, own, window=size, heads=heads, like=k)
+            weights = window.by_lag(
+                self.header.window_weights, own, window=size, heads=heads, like=k
+            )
             gate = window.by_token(self.header.window_weights, own, self.inputs["in/x"])
         if gate is not None:
-            brought = window.gate_by_lag(gate, window=size, before=self.inputs.get("in/window_gate_before"))
+            brought = window.gate_by_lag(
+                gate, window=size, before=self.inputs.get("in/window_gate_before")
+            )
             if "in/reset" in self.inputs:
                 brought = ops.where(self._exists(), brought, 0.0)
             weights = brought if weights is None else weights * brought
@@ -269,17 +359,23 @@ class Prepared:
             history += 1
         return np.arange(self.header.window)[None, :] <= np.array(counts)[:, None]
 
-    # -- matrices -------------------------------------------------------------------------------------
+    # -- matrices ----------------------------------------------------------------------------------
 
     def _matrix(self, name: str, c: Convention) -> Array:
         if name in self.inputs:
-            return ops.transpose(self.inputs[name]) if c.layout == "transposed" else self.inputs[name]
+            return (
+                ops.transpose(self.inputs[name]) if c.layout == "transposed" else self.inputs[name]
+            )
         k, d_out = self.k(c), self.v(c).shape[-1]
         d_phi = feature_maps.d_phi(self.header.feature_map, k.shape[-1], self.phi)
         return ops.zeros_like(k, shape=(*k.shape[:-2], d_out, d_phi))
 
     def _S0(self, c: Convention) -> Array:
-        if "in/window_momentum" in self.inputs and self.column("momentum", c) is None and c.order == "momentum_then_window":
+        if (
+            "in/window_momentum" in self.inputs
+            and self.column("momentum", c) is None
+            and c.order == "momentum_then_window"
+        ):
             return self._momenta(c)[..., -1, :, :]
         S = self._matrix("in/S0", c)
         return -S if c.momentum_sign == "minus" else S

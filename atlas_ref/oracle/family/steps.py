@@ -1,7 +1,9 @@
-"""The steps of the family, one function each, in any legal arithmetic, for the tolerance rule (TOL-3).
+"""The steps of the family, one function each, in any legal arithmetic, for the tolerance rule
+(TOL-3).
 
-Written from the clauses of specs/omega.md, in vector form, with the factors of a convention as arrays, so that one call can
-carry many tokens, heads or conventions in front. Everything takes arrays and tape variables.
+Written from the clauses of specs/omega.md, in vector form, with the factors of a convention as
+arrays, so that one call can carry many tokens, heads or conventions in front. Everything takes
+arrays and tape variables.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ def transposed(x: Array) -> Array:
     return x.swapaxes(-1, -2)
 
 
-def residual(way: Arithmetic, M_ref: Array, keys: Array, values: Array, *, plus: bool = False) -> Array:
+def residual(
+    way: Arithmetic, M_ref: Array, keys: Array, values: Array, *, plus: bool = False
+) -> Array:
     """Residuals e_j = M_ref phi_j - v_j for the rows of a window (OMEGA-4, CONV-10).
 
     Keys are (..., c, d_phi), values (..., c, d_out).
@@ -37,7 +41,9 @@ def residual(way: Arithmetic, M_ref: Array, keys: Array, values: Array, *, plus:
     return predicted + values if plus else predicted - values
 
 
-def gradient(way: Arithmetic, weights: Array, residual: Array, keys: Array, *, scale: Array = None) -> Array:
+def gradient(
+    way: Arithmetic, weights: Array, residual: Array, keys: Array, *, scale: Array = None
+) -> Array:
     """g = scale * sum_j w_j e_j phi_j^T, weights (..., c, 1) (OMEGA-5)."""
     if way.early:
         return way.matmul(transposed(times(scale, times(weights, residual))), keys)
@@ -49,7 +55,11 @@ def momentum(way: Arithmetic, m: Array, S: Array, a: Array, gradient: Array) -> 
     step = times(a, gradient)
     if m is None:
         return step
-    return way.scaled_sum(a, gradient, m * S) if way.early and a is not None else way.scaled_sum(m, S, step)
+    return (
+        way.scaled_sum(a, gradient, m * S)
+        if way.early and a is not None
+        else way.scaled_sum(m, S, step)
+    )
 
 
 def memory(way: Arithmetic, r: Array, M: Array, b: Array, U: Array) -> Array:
@@ -74,11 +84,18 @@ def normalised(way: Arithmetic, S: Array, settings: NewtonSchulz) -> Array:
 
 
 def frobenius(way: Arithmetic, S: Array) -> Array:
-    """||S||, with its axes kept; scaled by the largest entry, so that squares neither overflow nor vanish."""
+    """||S||, with its axes kept; scaled by the largest entry, so that squares neither overflow nor
+    vanish.
+    """
     top = ops.maximum(ops.stop_gradient(_largest(S)), 1e-300 if S.dtype.itemsize > 4 else 1e-30)
     part = S / top
     total = way.total(part * part)
-    return ops.where(ops.equal(total, 0.0), 0.0, ops.sqrt(ops.where(ops.equal(total, 0.0), 1.0, total))) * top
+    return (
+        ops.where(
+            ops.equal(total, 0.0), 0.0, ops.sqrt(ops.where(ops.equal(total, 0.0), 1.0, total))
+        )
+        * top
+    )
 
 
 def _largest(S: Array) -> Array:
@@ -133,14 +150,29 @@ def _block(way: Arithmetic, settings: NewtonSchulz) -> Callable[[Array], Array]:
     """Newton-Schulz as one entry on the tape, whose steps would be most of a gradient's cost."""
 
     def plain(S: Array) -> Array:
-        return _finished(way, S, iterates(way, normalised(way, S, settings), coefficient_table(settings)), settings)
+        return _finished(
+            way,
+            S,
+            iterates(way, normalised(way, S, settings), coefficient_table(settings)),
+            settings,
+        )
 
     def forward(S: Array) -> tuple[Array, Array]:
         return plain(S), S
 
     def backward(S: Array, g: Array) -> tuple[Array]:
         if way.transposed:
-            return (transposed(_backward(way._replace(transposed=False), transposed(S), transposed(g), settings, _root(S))),)
+            return (
+                transposed(
+                    _backward(
+                        way._replace(transposed=False),
+                        transposed(S),
+                        transposed(g),
+                        settings,
+                        _root(S),
+                    )
+                ),
+            )
         return (_backward(way, S, g, settings, _root(S)),)
 
     plain.__name__ = "newton_schulz"
@@ -155,10 +187,16 @@ def _backward(way: Arithmetic, S: Array, g: Array, settings: NewtonSchulz, root:
     for row in coefficient_table(settings):
         path.append(polynomial(way, path[-1], row))
     D = g * norm if settings.scale == "norm" else g * root if settings.scale == "sqrt" else g
-    for (a, b, c), X in zip(reversed(coefficient_table(settings)), reversed(path[:-1]), strict=True):
+    for (a, b, c), X in zip(
+        reversed(coefficient_table(settings)), reversed(path[:-1]), strict=True
+    ):
         A, H = way.matmul(X, transposed(X)), way.matmul(D, transposed(X))
         K = b * H + c * (way.matmul(H, A) + way.matmul(A, H)) if c else b * H
-        D = a * D + way.matmul(b * A + c * way.matmul(A, A) if c else b * A, D) + way.matmul(K + transposed(K), X)
+        D = (
+            a * D
+            + way.matmul(b * A + c * way.matmul(A, A) if c else b * A, D)
+            + way.matmul(K + transposed(K), X)
+        )
     length = settings.norm_factor * norm
     size = np.maximum(length, settings.eps) if settings.guard == "clamp" else length + settings.eps
     moves = length >= settings.eps if settings.guard == "clamp" else length >= 0.0

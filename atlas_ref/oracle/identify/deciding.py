@@ -28,7 +28,8 @@ APART = 2.0 * MARGINAL
 #: Conventions nearest to each one that are compared by the tolerance; the others are further away.
 CLOSEST = 64
 
-#: Relative distance below which no tolerance of a format is small enough, so that it need not be measured.
+#: Relative distance below which no tolerance of a format is small enough, so that it need not be
+#: measured.
 LEAST = {"float64": 1e-13, "float32": 1e-6, "float16": 5e-3, "bfloat16": 4e-2}
 
 
@@ -36,7 +37,8 @@ class Design(NamedTuple):
     """Settings that are varied beside the seed.
 
     Attributes:
-        scales: one head for each, whose values are this small and whose states are zero, so that eps and guard show.
+        scales: one head for each, whose values are this small and whose states are zero, so that
+            eps and guard show.
     """
 
     tokens: int
@@ -47,24 +49,30 @@ class Design(NamedTuple):
     scales: tuple[float, ...]
 
 
-def deciding_case(case: Case, conventions: Sequence[Convention], *, dtype: str = "float32") -> Case | None:
+def deciding_case(
+    case: Case, conventions: Sequence[Convention], *, dtype: str = "float32"
+) -> Case | None:
     """The case with the fewest tokens whose y separates every two conventions beyond rounding.
 
-    Where one exists, it also tells each of them from everything that is one change away from the first, so that results on
-    it alone have one answer.
+    Where one exists, it also tells each of them from everything that is one change away from the
+    first, so that results on it alone have one answer.
 
     Args:
-        case: one that they agree on; the new one has its rule, level, feature map and window weights.
+        case: one that they agree on; the new one has its rule, level, feature map and window
+            weights.
         dtype: format in which results will be compared.
 
     Returns:
-        a case under the first convention that it can be stated with, or None where no trial decides.
+        a case under the first convention that it can be stated with, or None where no trial
+        decides.
     """
     for alone in (True, False):
         for design in _designs(case, conventions):
             for seed in range(1 if design.scales else SEEDS):
                 trial = _trial(case, conventions, design, seed, dtype)
-                if trial is not None and separated(trial, conventions, _beside(trial, conventions) if alone else [], dtype):
+                if trial is not None and separated(
+                    trial, conventions, _beside(trial, conventions) if alone else [], dtype
+                ):
                     return trial
     return None
 
@@ -77,13 +85,17 @@ def _beside(case: Case, conventions: Sequence[Convention]) -> list[Convention]:
     of = lattice.facts(case)
     own = {lattice.folded(of, lattice.point(each)) for each in conventions}
     depth = 1 if case.header.rule in names_with("has_window") else 2
-    near = lattice.around(lattice.point(conventions[0]), lattice.tried(conventions[0], case.header.rule), depth)
+    near = lattice.around(
+        lattice.point(conventions[0]), lattice.tried(conventions[0], case.header.rule), depth
+    )
     points = dict.fromkeys(lattice.folded(of, each) for each in near)
     neighbours = [lattice.convention(each) for each in points if each not in own]
     return [each for each in neighbours if lattice.refusal(of, each) is None]
 
 
-def separated(case: Case, conventions: Sequence[Convention], others: Sequence[Convention], dtype: str) -> bool:
+def separated(
+    case: Case, conventions: Sequence[Convention], others: Sequence[Convention], dtype: str
+) -> bool:
     """Whether y differs by more than the format rounds.
 
     Between every two conventions, and between each of them and the others.
@@ -94,11 +106,20 @@ def separated(case: Case, conventions: Sequence[Convention], others: Sequence[Co
         return False
     count = len(conventions)
     size = np.linalg.norm(flat[:count], axis=1).max()
-    gaps = [(i, i + 1 + np.argsort(np.linalg.norm(flat[i + 1 :] - flat[i], axis=1))) for i in range(min(count, len(flat) - 1))]
-    if not size or any(np.linalg.norm(flat[i] - flat[order[0]]) < LEAST[dtype] * size for i, order in gaps):
+    gaps = [
+        (i, i + 1 + np.argsort(np.linalg.norm(flat[i + 1 :] - flat[i], axis=1)))
+        for i in range(min(count, len(flat) - 1))
+    ]
+    if not size or any(
+        np.linalg.norm(flat[i] - flat[order[0]]) < LEAST[dtype] * size for i, order in gaps
+    ):
         return False
-    bound = tolerances(seen_as(case, conventions[0]), dtype=dtype, only=[name], alternatives=False)[name].norms
-    return all(norms(flat[i] - flat[j]).over(bound) > APART for i, order in gaps for j in order[:CLOSEST])
+    bound = tolerances(seen_as(case, conventions[0]), dtype=dtype, only=[name], alternatives=False)[
+        name
+    ].norms
+    return all(
+        norms(flat[i] - flat[j]).over(bound) > APART for i, order in gaps for j in order[:CLOSEST]
+    )
 
 
 def _flat(case: Case, conventions: Sequence[Convention], name: str) -> Array:
@@ -115,7 +136,11 @@ def _designs(case: Case, conventions: Sequence[Convention]) -> Iterator[Design]:
     h = case.header
     layouts = {each.layout for each in conventions}
     scales = _scales(conventions)
-    spans = list(dict.fromkeys([h.span if h.span is not None else 2, 2, 3])) if _needs_span(conventions) else [h.span]
+    spans = (
+        list(dict.fromkeys([h.span if h.span is not None else 2, 2, 3]))
+        if _needs_span(conventions)
+        else [h.span]
+    )
     d_out = 3 if len(layouts) > 1 else 5  # at 4, 2/d_out is one half
     for tokens in TOKENS if h.rule != "newton_schulz" else TOKENS[:1]:
         for span in spans:
@@ -130,17 +155,23 @@ def _needs_span(conventions: Sequence[Convention]) -> bool:
 
 def _scales(conventions: Sequence[Convention]) -> tuple[float, ...]:
     """Sizes at which different eps and guards show: at and below every eps."""
-    settings = [each.newton_schulz for each in conventions if isinstance(each.newton_schulz, NewtonSchulz)]
+    settings = [
+        each.newton_schulz for each in conventions if isinstance(each.newton_schulz, NewtonSchulz)
+    ]
     if len({(each.eps, each.guard) for each in settings}) < 2:
         return ()
     sizes = sorted({each.eps for each in settings if each.eps > 0.0}, reverse=True)
     return tuple(size * factor for size in sizes for factor in (20.0, 1.0, 0.05))
 
 
-def _trial(case: Case, conventions: Sequence[Convention], design: Design, seed: int, dtype: str) -> Case | None:
+def _trial(
+    case: Case, conventions: Sequence[Convention], design: Design, seed: int, dtype: str
+) -> Case | None:
     """A case of a design that every convention can be evaluated on."""
     for convention in conventions:
-        request = _request(case, convention, design, seed, "float32" if dtype == "float64" else dtype)
+        request = _request(
+            case, convention, design, seed, "float32" if dtype == "float64" else dtype
+        )
         try:
             trial = new(request, name="deciding case")
             trial = _scaled(trial, design) if design.scales else trial
@@ -180,7 +211,11 @@ def _stated(convention: Convention, rule: str) -> dict[str, Any]:
     if rule not in (*names_with("has_newton_schulz"), "newton_schulz"):
         changes.pop("newton_schulz", None)
     elif isinstance(changes.get("newton_schulz"), dict):
-        changes["newton_schulz"] = {key: value for key, value in changes["newton_schulz"].items() if value != plain["newton_schulz"][key]}
+        changes["newton_schulz"] = {
+            key: value
+            for key, value in changes["newton_schulz"].items()
+            if value != plain["newton_schulz"][key]
+        }
     if rule in names_with("has_newton_schulz") and "newton_schulz" in changes:
         changes["rate"] = axes["rate"]  # whose default follows Newton-Schulz
     return changes
@@ -191,7 +226,8 @@ def _scaled(case: Case, design: Design) -> Case:
 
     At level projected they have one write alone.
 
-    From such a start every further write multiplies rounding by the slope of Newton-Schulz at 0, until nothing is left of it.
+    From such a start every further write multiplies rounding by the slope of Newton-Schulz at 0,
+    until nothing is left of it.
     """
     sizes = np.array([1.0, *design.scales])
     inputs = dict(case.inputs)
@@ -208,7 +244,9 @@ def _scaled(case: Case, design: Design) -> Case:
             inputs[name] = gate
     for name in ("in/M0", "in/S0"):
         if name in inputs:
-            inputs[name] = _times(inputs[name], (sizes == 1.0).astype(float), 1 if case.header.level == "token" else 0)
+            inputs[name] = _times(
+                inputs[name], (sizes == 1.0).astype(float), 1 if case.header.level == "token" else 0
+            )
     return make(case.header.plain(), inputs, name=case.name)
 
 

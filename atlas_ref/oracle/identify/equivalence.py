@@ -29,7 +29,9 @@ class Numbers:
         self.rule = case.header.rule
         sequence = self.rule not in ("newton_schulz", "feature_map")
         self.prepared = Prepared(case.header, inputs) if sequence else None
-        self.active = np.asarray(inputs["in/active"]).astype(bool) if "in/active" in inputs else None
+        self.active = (
+            np.asarray(inputs["in/active"]).astype(bool) if "in/active" in inputs else None
+        )
 
     def column(self, name: str) -> Array:
         """A gate at the active tokens, (..., tokens, 1 or d_out, 1), or None."""
@@ -48,11 +50,17 @@ class Numbers:
 
     @cached_property
     def one_write_per_span(self) -> bool:
-        """Whether every active token is the first active one of its span, for spans that start at the first token."""
+        """Whether every active token is the first active one of its span, for spans that start at
+        the first token.
+        """
         h = self.header
         if h.span is None or self.active is None:
             return False
-        resets = np.asarray(self.inputs["in/reset"]).astype(bool) if "in/reset" in self.inputs else np.zeros(self.tokens, bool)
+        resets = (
+            np.asarray(self.inputs["in/reset"]).astype(bool)
+            if "in/reset" in self.inputs
+            else np.zeros(self.tokens, bool)
+        )
         position, written = h.phase or 0, h.phase is not None
         for reset, active in zip(resets, self.active, strict=True):
             position = 0 if reset else position
@@ -84,7 +92,9 @@ class Numbers:
     def no_decay(self) -> bool:
         """Whether nothing decays."""
         c, value = self.convention, self.column("retain")
-        return c.gate == "none" or (value is not None and bool(np.all(value == (0.0 if c.gate == "forget" else 1.0))))
+        return c.gate == "none" or (
+            value is not None and bool(np.all(value == (0.0 if c.gate == "forget" else 1.0)))
+        )
 
     @cached_property
     def still(self) -> bool:
@@ -112,7 +122,10 @@ class Numbers:
     def symmetric(self) -> bool:
         names = ("in/M0", "in/S0", "in/M_ref", "in/window_momentum")
         matrices = [self.inputs[name] for name in names if name in self.inputs]
-        return all(m.shape[-1] == m.shape[-2] and bool(np.all(m == np.swapaxes(m, -1, -2))) for m in matrices) or self.zero(*names)
+        return all(
+            m.shape[-1] == m.shape[-2] and bool(np.all(m == np.swapaxes(m, -1, -2)))
+            for m in matrices
+        ) or self.zero(*names)
 
 
 Reason = tuple[str, str]
@@ -155,7 +168,10 @@ def _rate(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | None:
             return "CONV-42", "the step size is constant and S0 is 0"
     if pair == {"memory", "both"} and n.convention.has_newton_schulz and n.scalar("step_size"):
         if n.constant("step_size") and n.from_rest and n.convention.argument == "S":
-            return "CONV-54", "the step size is constant and S0 is 0, so Newton-Schulz hides it up to eps"
+            return (
+                "CONV-54",
+                "the step size is constant and S0 is 0, so Newton-Schulz hides it up to eps",
+            )
         if n.still:
             return "CONV-54", "there is no momentum, so Newton-Schulz hides the step size up to eps"
     return None
@@ -177,8 +193,14 @@ def _reference(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | No
         return "CONV-46", "no span has two writes, so that its start is always the last memory"
     if pair == {"chunk_start", "call_start"} and n.covered:
         return "CONV-47", "one span covers the call"
-    if "running" not in pair and n.zero("in/M0", "in/M_ref") and (n.covered or "chunk_start" not in pair):
-        return "CONV-45", "M0 is 0" + (" and one span covers the call" if "chunk_start" in pair else "")
+    if (
+        "running" not in pair
+        and n.zero("in/M0", "in/M_ref")
+        and (n.covered or "chunk_start" not in pair)
+    ):
+        return "CONV-45", "M0 is 0" + (
+            " and one span covers the call" if "chunk_start" in pair else ""
+        )
     if n.tokens == 1:
         return "CONV-56", "there is one token"
     return None
@@ -244,11 +266,19 @@ def _k_norm(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | None:
     k = np.asarray(n.prepared.k(n.convention))
     kind = a if b == "none" else b
     length = np.sqrt(np.sum(k * k, axis=-1) if kind == "l2" else np.mean(k * k, axis=-1))
-    return ("CONV-24", "every key has that norm already") if np.all(np.abs(length - 1.0) < 1e-5) else None
+    return (
+        ("CONV-24", "every key has that norm already")
+        if np.all(np.abs(length - 1.0) < 1e-5)
+        else None
+    )
 
 
 def _query(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | None:
-    return ("CONV-35", "y was not handed over, and nothing else reads the query") if "out/y" not in names else None
+    return (
+        ("CONV-35", "y was not handed over, and nothing else reads the query")
+        if "out/y" not in names
+        else None
+    )
 
 
 def _trace(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | None:
@@ -257,7 +287,12 @@ def _trace(n: Numbers, a: Any, b: Any, names: frozenset[str]) -> Reason | None:
 
 def _first_memory(n: Numbers, axis: str, names: frozenset[str]) -> Reason | None:
     c = n.convention
-    if c.read == "chunk_start" and n.fixed and names <= {"out/y", "out/M_ref"} and axis not in ("read", "layout"):
+    if (
+        c.read == "chunk_start"
+        and n.fixed
+        and names <= {"out/y", "out/M_ref"}
+        and axis not in ("read", "layout")
+    ):
         return "CONV-11", "every token reads M0"
     return None
 
@@ -285,7 +320,13 @@ TESTS: dict[str, Test] = {
 }
 
 
-def why(numbers: Numbers, ours: Point, changes: Mapping[str, Any], names: frozenset[str], distance: float) -> str:
+def why(
+    numbers: Numbers,
+    ours: Point,
+    changes: Mapping[str, Any],
+    names: frozenset[str],
+    distance: float,
+) -> str:
     """Reasons in words why a case does not separate a point from its changes (IDENT-6).
 
     Clauses come first, where they are known.
@@ -295,8 +336,14 @@ def why(numbers: Numbers, ours: Point, changes: Mapping[str, Any], names: frozen
         distance: between the two in float64, relative.
     """
     both = _together(numbers, changes, names)
-    reasons = [both or _alone(numbers, axis, ours[PLACE[axis]], value, names) for axis, value in changes.items()]
-    words = dict.fromkeys(f"{each[0]}: {each[1]}" if each is not None else "these numbers do not separate them" for each in reasons)
+    reasons = [
+        both or _alone(numbers, axis, ours[PLACE[axis]], value, names)
+        for axis, value in changes.items()
+    ]
+    words = dict.fromkeys(
+        f"{each[0]}: {each[1]}" if each is not None else "these numbers do not separate them"
+        for each in reasons
+    )
     apart = "equal up to rounding" if distance <= ROUNDING else f"{distance:.1g} apart in float64"
     return f"{'; '.join(words)} ({apart})"
 
@@ -305,10 +352,17 @@ def _together(n: Numbers, changes: Mapping[str, Any], names: frozenset[str]) -> 
     """Reason why two changes undo each other."""
     c = n.convention
     fixed = c.reference == "zero" or (n.fixed and n.zero("in/M0", "in/M_ref"))
-    if set(changes) == {"direction", "value_sign"} and fixed and n.from_rest and "out/S" not in names:
+    if (
+        set(changes) == {"direction", "value_sign"}
+        and fixed
+        and n.from_rest
+        and "out/S" not in names
+    ):
         return "CONV-62", "the reference and S0 are 0, so that one sign undoes the other"
     return None
 
 
 def _alone(n: Numbers, axis: str, ours: Any, theirs: Any, names: frozenset[str]) -> Reason | None:
-    return _first_memory(n, axis, names) or (TESTS[axis](n, ours, theirs, names) if axis in TESTS else None)
+    return _first_memory(n, axis, names) or (
+        TESTS[axis](n, ours, theirs, names) if axis in TESTS else None
+    )

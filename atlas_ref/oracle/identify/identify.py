@@ -25,7 +25,8 @@ from atlas_ref.oracle.judge.tolerance import MARGINAL, PASS
 
 Verdict = Literal["MATCH", "UNDECIDABLE", "NO MATCH", "NOT FINITE"]
 
-#: Settings that fit beside the match and are listed one by one; of more, only the axes and the number.
+#: Settings that fit beside the match and are listed one by one; of more, only the axes and the
+#: number.
 LISTED = 24
 
 
@@ -35,7 +36,8 @@ class Fit(NamedTuple):
     Attributes:
         convention: as a case's header would state it: a preset, and axes that change it.
         distance: the root mean square error over that of the results, the worst of the tensors.
-        ratio: the worst error over its tolerance; up to 2 is a fit, above 4 is wrong; None where it has no tolerance.
+        ratio: the worst error over its tolerance; up to 2 is a fit, above 4 is wrong; None where it
+            has no tolerance.
         tensor: the tensor that is worst.
     """
 
@@ -57,11 +59,14 @@ class Identification(NamedTuple):
     """Answer about the convention behind results under test (IDENT-1).
 
     Attributes:
-        verdict: MATCH, one convention fits; UNDECIDABLE, several do; NO MATCH, none does; NOT FINITE, results hold a NaN.
-        match: the fit with the fewest changes from the case's own convention or a preset; the nearest one under NO MATCH.
+        verdict: MATCH, one convention fits; UNDECIDABLE, several do; NO MATCH, none does; NOT
+            FINITE, results hold a NaN.
+        match: the fit with the fewest changes from the case's own convention or a preset; the
+            nearest one under NO MATCH.
         preset: the preset that the match equals on this case.
         own: whether it is the case's own convention.
-        runner_up: the nearest convention that does not fit, and by how much its error is larger than the match's.
+        runner_up: the nearest convention that does not fit, and by how much its error is larger
+            than the match's.
         twins: settings that cannot be told from the match.
         undecided: axis -> the values that fit, the match's first.
         unused: results that no convention changes.
@@ -91,11 +96,15 @@ class Identification(NamedTuple):
 
     @property
     def exit_code(self) -> int:
-        """0 for a match, 1 where no convention explains the results, 3 where they cannot decide (IDENT-9)."""
+        """0 for a match, 1 where no convention explains the results, 3 where they cannot decide
+        (IDENT-9).
+        """
         return {"MATCH": 0, "UNDECIDABLE": 3}.get(self.verdict, 1)
 
 
-def identify(case: Case, mine: Mapping[str, Any], *, depth: int = 2, dtype: str | None = None) -> Identification:
+def identify(
+    case: Case, mine: Mapping[str, Any], *, depth: int = 2, dtype: str | None = None
+) -> Identification:
     """Search the conventions that make ours equal to the results under test (IDENT-1 to IDENT-8).
 
     Args:
@@ -105,7 +114,8 @@ def identify(case: Case, mine: Mapping[str, Any], *, depth: int = 2, dtype: str 
         dtype: format that the results were computed in; that of each array when None.
 
     Raises:
-        CaseError: a reserved rule, results that are none of this case or have another shape, a dtype that does not exist.
+        CaseError: a reserved rule, results that are none of this case or have another shape, a
+            dtype that does not exist.
     """
     require_supported(case)
     case.require_one_memory("identify")
@@ -132,34 +142,62 @@ class Search:
         self.case, self.observation, self.depth = case, observation, depth
         self.facts = lattice.facts(case)
         self.inputs = converted(case, "float64")
-        self.bases = {name: lattice.folded(self.facts, base) for name, base in lattice.bases(self.facts, case.convention).items()}
+        self.bases = {
+            name: lattice.folded(self.facts, base)
+            for name, base in lattice.bases(self.facts, case.convention).items()
+        }
         space = self._enumerated(depth)
-        self.points, self.conventions, self.untried = list(space.points), list(space.conventions), dict(space.untried)
+        self.points, self.conventions, self.untried = (
+            list(space.points),
+            list(space.conventions),
+            dict(space.untried),
+        )
         self.large = is_large(case, len(self.points))
-        self.scores: Scored = (staged if self.large else scored)(case, self.inputs, self.conventions, observation)
+        self.scores: Scored = (staged if self.large else scored)(
+            case, self.inputs, self.conventions, observation
+        )
 
     def _enumerated(self, depth: int) -> lattice.Enumerated:
         return lattice.enumerated(self.facts, lattice.point(self.case.convention), depth)
 
     def _left_out(self) -> dict[str, str]:
         whole = self.large and "out/y" in self.observation.values
-        return {"read call_end": "the case is large, and its first tokens do not show it"} if whole else {}
+        return (
+            {"read call_end": "the case is large, and its first tokens do not show it"}
+            if whole
+            else {}
+        )
 
     def answer(self) -> Identification:
         order = np.argsort(self.scores.distance, kind="stable")
         if not np.isfinite(self.scores.distance[order[:1]]).any():
-            return Identification(self.case.name, "NO MATCH", "no convention could be compared", searched=len(self.points))
-        ratios, tensors = judge(self.case, self.inputs, self.conventions, self.observation, self.scores, order)
+            return Identification(
+                self.case.name,
+                "NO MATCH",
+                "no convention could be compared",
+                searched=len(self.points),
+            )
+        ratios, tensors = judge(
+            self.case, self.inputs, self.conventions, self.observation, self.scores, order
+        )
         fitting = [i for i in order if ratios.get(i, np.inf) <= PASS]
         open_ = [i for i in order if ratios.get(i, np.inf) <= MARGINAL] if fitting else []
         best = min(fitting or [int(order[0])], key=self._cost)
         fits = {best, *open_}
-        second = next((i for i in order if i not in fits and np.isfinite(self.scores.distance[i])), None)
+        second = next(
+            (i for i in order if i not in fits and np.isfinite(self.scores.distance[i])), None
+        )
         match = self._fit(best, ratios, tensors)
         runner_up = None if second is None else self._fit(second, ratios, tensors)
-        verdict: Verdict = "NO MATCH" if not fitting else "MATCH" if len(open_) == 1 else "UNDECIDABLE"
+        verdict: Verdict = (
+            "NO MATCH" if not fitting else "MATCH" if len(open_) == 1 else "UNDECIDABLE"
+        )
         undecided = self._undecided(best, open_)
-        presets = [name for name, base in self.bases.items() if base == self.points[best]] if fitting else []
+        presets = (
+            [name for name, base in self.bases.items() if base == self.points[best]]
+            if fitting
+            else []
+        )
         return Identification(
             self.case.name,
             verdict,
@@ -176,16 +214,24 @@ class Search:
             searched=len(self.points),
             unused=self.observation.unused,
             dtype=self.observation.dtype,
-            fits=tuple(self.conventions[i] for i in [best, *(i for i in open_ if i != best)] if fitting),
+            fits=tuple(
+                self.conventions[i] for i in [best, *(i for i in open_ if i != best)] if fitting
+            ),
         )
 
     def with_number(self, answer: Identification) -> Identification:
-        """The answer with a gradient_scale that is not listed, where one explains the results (IDENT-13)."""
+        """The answer with a gradient_scale that is not listed, where one explains the results
+        (IDENT-13).
+        """
         if self.large or not self.observation.values:
             return answer
         points = set(self.points)
         near = [each for each in self._enumerated(min(self.depth, 1)).points if each in points]
-        added = [each for each in fitted(self.case, self.inputs, near, self.observation) if each not in points][:1]
+        added = [
+            each
+            for each in fitted(self.case, self.inputs, near, self.observation)
+            if each not in points
+        ][:1]
         if not added:
             return answer
         self.points += added
@@ -197,11 +243,22 @@ class Search:
 
     def _why(self, verdict: Verdict, match: Fit, undecided: Mapping[str, Any]) -> str:
         if verdict == "NO MATCH":
-            how = f"{match.ratio:.3g} tolerances" if match.ratio is not None else f"a distance of {match.distance:.3g}"
-            far = ("no preset", "no convention up to one change from a preset", "no convention up to two changes from a preset")[self.depth]
+            how = (
+                f"{match.ratio:.3g} tolerances"
+                if match.ratio is not None
+                else f"a distance of {match.distance:.3g}"
+            )
+            far = (
+                "no preset",
+                "no convention up to one change from a preset",
+                "no convention up to two changes from a preset",
+            )[self.depth]
             return f"{far} explains these results; the nearest misses {match.tensor} by {how}"
         if verdict == "UNDECIDABLE":
-            return f"several settings fit: this case cannot decide {', '.join(undecided)}; every other axis is decided"
+            return (
+                f"several settings fit: this case cannot decide {', '.join(undecided)}; every "
+                "other axis is decided"
+            )
         return ""
 
     def _times_worse(self, match: Fit, runner_up: Fit | None) -> float | None:
@@ -210,11 +267,21 @@ class Search:
         return runner_up.distance / match.distance if match.distance > 0.0 else float("inf")
 
     def _fit(self, i: int, ratios: Mapping[int, float], tensors: Mapping[int, str]) -> Fit:
-        return Fit(self.described(self.points[i]), float(self.scores.distance[i]), ratios.get(i), tensors.get(i, self.scores.tensor(i)))
+        return Fit(
+            self.described(self.points[i]),
+            float(self.scores.distance[i]),
+            ratios.get(i),
+            tensors.get(i, self.scores.tensor(i)),
+        )
 
     def _cost(self, i: int) -> tuple[int, int]:
-        """Changes from the nearest base; among equals, the case's own convention and then the presets in their order."""
-        return min((len(lattice.changes(base, self.points[i])), place) for place, base in enumerate(self.bases.values()))
+        """Changes from the nearest base; among equals, the case's own convention and then the
+        presets in their order.
+        """
+        return min(
+            (len(lattice.changes(base, self.points[i])), place)
+            for place, base in enumerate(self.bases.values())
+        )
 
     def described(self, at: Point) -> dict[str, Any]:
         """A point as a header would state it."""
@@ -224,7 +291,9 @@ class Search:
     def _void(self, best: int) -> dict[str, str]:
         of, c = self.facts, self.conventions[best]
         void = lattice.void_in(of, c)
-        return void | dict.fromkeys(lattice.always_the_same(of, c) - set(void), "the same function, whatever the value")
+        return void | dict.fromkeys(
+            lattice.always_the_same(of, c) - set(void), "the same function, whatever the value"
+        )
 
     def _undecided(self, best: int, fitting: Sequence[int]) -> dict[str, list[Any]]:
         by_axis: dict[str, list[Any]] = {}
@@ -247,12 +316,18 @@ class Search:
         view = seen_as(self.case, self.conventions[best])
         numbers = equivalence.Numbers(view, converted(view, "float64"), self.conventions[best])
         changes = {i: lattice.changes(ours, self.points[i]) for i in others}
-        fits = {frozenset((axis, repr(value)) for axis, value in each.items()) for each in changes.values()}
+        fits = {
+            frozenset((axis, repr(value)) for axis, value in each.items())
+            for each in changes.values()
+        }
         listed = [i for i, each in changes.items() if not _implied(each, fits)]
         listed = sorted(listed, key=lambda i: len(changes[i]))[:LISTED]
         apart = self._distances(best, listed)
         names = frozenset((*self.observation.values, *self.observation.gradients))
-        return tuple(Twin(changes[i], equivalence.why(numbers, ours, changes[i], names, apart[i]), apart[i]) for i in listed)
+        return tuple(
+            Twin(changes[i], equivalence.why(numbers, ours, changes[i], names, apart[i]), apart[i])
+            for i in listed
+        )
 
     def _distances(self, best: int, others: Sequence[int]) -> dict[int, float]:
         """Distances of other conventions from the match in float64, by the results under test."""
@@ -260,14 +335,23 @@ class Search:
         names = list(self.observation.values) or ["out/y"]
         arrays: dict[int, dict[str, Any]] = {}
         with np.errstate(all="ignore"):
-            for numbers, results in candidates.evaluated(self.case, self.inputs, [self.conventions[i] for i in chosen]):
+            for numbers, results in candidates.evaluated(
+                self.case, self.inputs, [self.conventions[i] for i in chosen]
+            ):
                 for place, number in enumerate(numbers):
-                    arrays[chosen[number]] = {name: results[name][place] for name in names if name in results}
+                    arrays[chosen[number]] = {
+                        name: results[name][place] for name in names if name in results
+                    }
         distances = {}
         for i in others:
-            pairs = [(arrays[i][name], arrays[best][name]) for name in arrays[best] if name in arrays[i]]
+            pairs = [
+                (arrays[i][name], arrays[best][name]) for name in arrays[best] if name in arrays[i]
+            ]
             pairs = [(x, y if x.shape == y.shape else np.swapaxes(y, -1, -2)) for x, y in pairs]
-            distances[i] = max((float(np.linalg.norm(x - y) / (np.linalg.norm(y) or 1.0)) for x, y in pairs), default=0.0)
+            distances[i] = max(
+                (float(np.linalg.norm(x - y) / (np.linalg.norm(y) or 1.0)) for x, y in pairs),
+                default=0.0,
+            )
         return distances
 
 
@@ -289,7 +373,11 @@ def as_header(name: str, changes: Mapping[str, Any], case: Case) -> dict[str, An
     else:
         header = {"preset": name.removesuffix(lattice.WITHOUT)}
         header |= {"newton_schulz": "none"} if name.endswith(lattice.WITHOUT) else {}
-    inner = {axis.removeprefix(PREFIX): value for axis, value in changes.items() if axis.startswith(PREFIX)}
+    inner = {
+        axis.removeprefix(PREFIX): value
+        for axis, value in changes.items()
+        if axis.startswith(PREFIX)
+    }
     header |= {axis: value for axis, value in changes.items() if axis in AXES and value != "object"}
     if inner or changes.get("newton_schulz") == "object":
         before = header.get("newton_schulz")

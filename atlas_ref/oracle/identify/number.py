@@ -24,39 +24,62 @@ FINER, STEPS = 100, (2.0**-0.6, 2.0**-0.4, 2.0**-0.2, 1.0, 2.0**0.2, 2.0**0.4, 2
 NEAR = 0.5
 
 
-def fitted(case: Case, inputs: Mapping[str, Array], points: Sequence[Point], observation: Observation) -> list[Point]:
-    """Points whose gradient_scale fits the results under test better than any listed value does; best first.
+def fitted(
+    case: Case, inputs: Mapping[str, Array], points: Sequence[Point], observation: Observation
+) -> list[Point]:
+    """Points whose gradient_scale fits the results under test better than any listed value does;
+    best first.
 
     Args:
-        points: where to look: what is at most one change away from a base, without Newton-Schulz, which hides the scale.
+        points: where to look: what is at most one change away from a base, without Newton-Schulz,
+            which hides the scale.
     """
     place = lattice.PLACE["gradient_scale"]
-    bare = dict.fromkeys((*each[:place], 1.0, *each[place + 1 :]) for each in points if each[lattice.PLACE["newton_schulz"]] == "none")
+    bare = dict.fromkeys(
+        (*each[:place], 1.0, *each[place + 1 :])
+        for each in points
+        if each[lattice.PLACE["newton_schulz"]] == "none"
+    )
     if not bare or case.header.rule not in names_with("has_error"):
         return []
     first = _best(case, inputs, [(each, scale) for each in bare for scale in GRID], observation)
     between = [(each, best * step) for each, (_, best) in _nearest(first, FINER) for step in STEPS]
     second = _best(case, inputs, between, observation) if between else {}
-    fits = [(*_refined(case, inputs, each, best, observation), each) for each, (_, best) in _nearest(second, POINTS)]
+    fits = [
+        (*_refined(case, inputs, each, best, observation), each)
+        for each, (_, best) in _nearest(second, POINTS)
+    ]
     return [_at(each, scale) for gap, scale, each in sorted(fits, key=lambda one: one[0])]
 
 
 def _best(
-    case: Case, inputs: Mapping[str, Array], trials: Sequence[tuple[Point, float]], observation: Observation
+    case: Case,
+    inputs: Mapping[str, Array],
+    trials: Sequence[tuple[Point, float]],
+    observation: Observation,
 ) -> dict[Point, tuple[float, float]]:
     """The least distance of each point, and the scale that has it."""
     result: dict[Point, tuple[float, float]] = {}
-    for (each, scale), gap in zip(trials, _distances(case, inputs, trials, observation), strict=True):
+    for (each, scale), gap in zip(
+        trials, _distances(case, inputs, trials, observation), strict=True
+    ):
         if each not in result or gap < result[each][0]:
             result[each] = (float(gap), scale)
     return result
 
 
-def _nearest(scores: Mapping[Point, tuple[float, float]], count: int) -> list[tuple[Point, tuple[float, float]]]:
-    return sorted(((each, best) for each, best in scores.items() if best[0] < NEAR), key=lambda pair: pair[1][0])[:count]
+def _nearest(
+    scores: Mapping[Point, tuple[float, float]], count: int
+) -> list[tuple[Point, tuple[float, float]]]:
+    return sorted(
+        ((each, best) for each, best in scores.items() if best[0] < NEAR),
+        key=lambda pair: pair[1][0],
+    )[:count]
 
 
-def _refined(case: Case, inputs: Mapping[str, Array], at: Point, scale: float, observation: Observation) -> tuple[float, float]:
+def _refined(
+    case: Case, inputs: Mapping[str, Array], at: Point, scale: float, observation: Observation
+) -> tuple[float, float]:
     """The least distance near a first scale, and the scale that has it.
 
     Found by ever finer grids around the best.
@@ -70,8 +93,15 @@ def _refined(case: Case, inputs: Mapping[str, Array], at: Point, scale: float, o
     return gap, scale
 
 
-def _distances(case: Case, inputs: Mapping[str, Array], trials: Sequence[tuple[Point, float]], observation: Observation) -> Array:
-    return scored(case, inputs, [lattice.convention(_at(each, scale)) for each, scale in trials], observation).distance
+def _distances(
+    case: Case,
+    inputs: Mapping[str, Array],
+    trials: Sequence[tuple[Point, float]],
+    observation: Observation,
+) -> Array:
+    return scored(
+        case, inputs, [lattice.convention(_at(each, scale)) for each, scale in trials], observation
+    ).distance
 
 
 def _at(point: Point, scale: float) -> Point:

@@ -1,4 +1,6 @@
-"""Input and output of `identify`: files of results, conventions as options, the answer as JSON (IDENT-1, IDENT-9)."""
+"""Input and output of `identify`: files of results, conventions as options, the answer as JSON
+(IDENT-1, IDENT-9).
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,15 @@ def results_of(case: Case, path: str | os.PathLike[str]) -> dict[str, Any]:
     name = os.fspath(path)
     header, tensors = load_results(name)
     if header.rule != case.header.rule:
-        raise CaseError(f"{name}: rule {header.rule}, but {case.name} is a case of {case.header.rule}")
+        raise CaseError(
+            f"{name}: rule {header.rule}, but {case.name} is a case of {case.header.rule}"
+        )
     for key, value in tensors.items():
         if key.startswith("in/") and not same(value, case.inputs.get(key)):
-            raise CaseError(f"{name}: {key}: differs from that of {case.name}, so these are results of another case")
+            raise CaseError(
+                f"{name}: {key}: differs from that of {case.name}, so these are results of "
+                "another case"
+            )
     results = {key: value for key, value in tensors.items() if key.startswith(("out/", "grad/"))}
     if not results:
         raise CaseError(f"{name}: no out/... or grad/... tensor, so there is nothing to identify")
@@ -40,7 +47,9 @@ def _option(axis: str, value: Any) -> str:
     if axis == "preset":
         return str(value)
     if isinstance(value, Mapping):
-        return " ".join(f"{axis}.{key}={shown(each)}" for key, each in value.items()) or f"{axis}={{}}"
+        return (
+            " ".join(f"{axis}.{key}={shown(each)}" for key, each in value.items()) or f"{axis}={{}}"
+        )
     return f"{axis}={shown(value)}"
 
 
@@ -65,7 +74,10 @@ def plain(answer: Identification, out: str, decided: str = "") -> dict[str, Any]
         "runner_up": _fit(answer.runner_up),
         "times_worse": answer.times_worse,
         "undecided": answer.undecided,
-        "indistinguishable": [{"changes": twin.changes, "reason": twin.reason, "distance": twin.distance} for twin in answer.twins],
+        "indistinguishable": [
+            {"changes": twin.changes, "reason": twin.reason, "distance": twin.distance}
+            for twin in answer.twins
+        ],
         "void": dict(sorted(answer.void.items())),
         "not_tried": answer.untried,
         "not_used": list(answer.unused),

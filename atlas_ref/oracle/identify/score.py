@@ -1,4 +1,6 @@
-"""Distances of conventions from results under test, and tolerances for the near ones (IDENT-3, IDENT-7)."""
+"""Distances of conventions from results under test, and tolerances for the near ones (IDENT-3,
+IDENT-7).
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ RANKING = ("out/y", "out/M", "out/S", "out/M_ref", "out/X")
 #: Step along a direction of the inputs, for derivatives by complex step.
 STEP = 1e-30
 
-#: Conventions whose distance is within this factor of the best are judged by their tolerance; at most this many alone.
+#: Conventions whose distance is within this factor of the best are judged by their tolerance; at
+#: most this many alone.
 NEAR, MOST = 50.0, 6
 
 
@@ -57,7 +60,9 @@ class Scored(NamedTuple):
 
     def followed_by(self, other: Scored) -> Scored:
         """The scores of more conventions behind these."""
-        errors = {name: np.concatenate([each, other.errors[name]]) for name, each in self.errors.items()}
+        errors = {
+            name: np.concatenate([each, other.errors[name]]) for name, each in self.errors.items()
+        }
         return Scored(np.concatenate([self.distance, other.distance]), errors)
 
     def tensor(self, i: int) -> str:
@@ -69,9 +74,12 @@ def observe(case: Case, mine: Mapping[str, Any], dtype: str | None) -> Observati
     """Check results under test against a case (IDENT-1).
 
     Raises:
-        CaseError: nothing to compare, a name that is no result of the case, another shape, a dtype that is no float.
+        CaseError: nothing to compare, a name that is no result of the case, another shape, a dtype
+            that is no float.
     """
-    names = {*result_names()} | {"grad/" + name.removeprefix("in/") for name in differentiable(case)}
+    names = {*result_names()} | {
+        "grad/" + name.removeprefix("in/") for name in differentiable(case)
+    }
     shapes = _shapes(case)
     values: dict[str, Array] = {}
     gradients: dict[str, Array] = {}
@@ -79,19 +87,30 @@ def observe(case: Case, mine: Mapping[str, Any], dtype: str | None) -> Observati
     unused: list[str] = []
     for name, array in mine.items():
         if name not in names:
-            raise CaseError(f"{case.name}: {name}: not a result of this case; it has {', '.join(shapes)}")
+            raise CaseError(
+                f"{case.name}: {name}: not a result of this case; it has {', '.join(shapes)}"
+            )
         array = np.asarray(array)
         if array.dtype.name not in FORMATS:
-            raise CaseError(f"{case.name}: {name}: dtype {array.dtype.name}, one of {', '.join(FORMATS)} is needed")
+            raise CaseError(
+                f"{case.name}: {name}: dtype {array.dtype.name}, one of {', '.join(FORMATS)} "
+                "is needed"
+            )
         if name not in shapes:
             unused.append(name)
             continue
         if array.shape not in shapes[name]:
-            raise CaseError(f"{case.name}: {name}: shape {array.shape}, expected {' or '.join(map(str, shapes[name]))}")
+            raise CaseError(
+                f"{case.name}: {name}: shape {array.shape}, expected "
+                f"{' or '.join(map(str, shapes[name]))}"
+            )
         (gradients if name.startswith("grad/") else values)[name] = array.astype(np.float64)
         dtypes[name] = dtype or array.dtype.name
     if not dtypes:
-        raise CaseError(f"{case.name}: none of the results that conventions are told apart by: {', '.join(shapes)}")
+        raise CaseError(
+            f"{case.name}: none of the results that conventions are told apart by: "
+            f"{', '.join(shapes)}"
+        )
     if gradients and not any(name in case.inputs for name in ("in/y_bar", "in/X_bar")):
         raise CaseError(f"{case.name}: in/y_bar: missing, gradients need it")
     return Observation(values, gradients, dtypes, tuple(unused))
@@ -113,13 +132,24 @@ def _shapes(case: Case) -> dict[str, tuple[tuple[int, ...], ...]]:
     else:
         lead = inputs["in/k"].shape[:-2]
     matrix = tuple(dict.fromkeys([(*lead, of.d_out, of.d_phi), (*lead, of.d_phi, of.d_out)]))
-    shapes: dict[str, tuple[tuple[int, ...], ...]] = {"out/y": ((*lead, of.tokens, of.d_out),), "out/M": matrix}
-    if of.names & {"in/momentum", "in/log_momentum", "in/param/W_momentum"} and RULES[h.rule].has_momentum:
+    shapes: dict[str, tuple[tuple[int, ...], ...]] = {
+        "out/y": ((*lead, of.tokens, of.d_out),),
+        "out/M": matrix,
+    }
+    if (
+        of.names & {"in/momentum", "in/log_momentum", "in/param/W_momentum"}
+        and RULES[h.rule].has_momentum
+    ):
         shapes["out/S"] = matrix
     return shapes | {"out/M_ref": matrix} | grads
 
 
-def scored(case: Case, inputs: Mapping[str, Array], conventions: Sequence[Convention], observation: Observation) -> Scored:
+def scored(
+    case: Case,
+    inputs: Mapping[str, Array],
+    conventions: Sequence[Convention],
+    observation: Observation,
+) -> Scored:
     """The distance of every convention (IDENT-3)."""
     if not observation.values:
         return _by_directions(case, inputs, conventions, observation)
@@ -144,15 +174,24 @@ def _relative(results: Array, mine: Array) -> Array:
     return np.sqrt(np.einsum("ij,ij->i", gap, gap)) / (size or 1.0)
 
 
-def _by_directions(case: Case, inputs: Mapping[str, Array], conventions: Sequence[Convention], observation: Observation) -> Scored:
-    """Distances from gradients alone: the derivative of <y, y_bar> + ... along a random direction of each input.
+def _by_directions(
+    case: Case,
+    inputs: Mapping[str, Array],
+    conventions: Sequence[Convention],
+    observation: Observation,
+) -> Scored:
+    """Distances from gradients alone: the derivative of <y, y_bar> + ... along a random direction
+    of each input.
 
-    By complex step on the values, it costs one evaluation per gradient; its truth is <gradient, direction>.
+    By complex step on the values, it costs one evaluation per gradient; its truth is <gradient,
+    direction>.
     """
     errors = {}
     for seed, (name, mine) in enumerate(observation.gradients.items()):
         source = "in/" + name.removeprefix("grad/")
-        direction = np.random.Generator(np.random.Philox(seed)).choice([-1.0, 1.0], inputs[source].shape)
+        direction = np.random.Generator(np.random.Philox(seed)).choice(
+            [-1.0, 1.0], inputs[source].shape
+        )
         moved = {**inputs, source: inputs[source] + 1j * STEP * direction}
         along, size = float(np.sum(mine * direction)), float(np.linalg.norm(mine)) or 1.0
         slopes = np.full(len(conventions), np.inf)
@@ -180,23 +219,41 @@ def seen_as(case: Case, convention: Convention) -> Case:
 
 
 def judge(
-    case: Case, inputs: Mapping[str, Array], conventions: Sequence[Convention], observation: Observation, scores: Scored, order: Array
+    case: Case,
+    inputs: Mapping[str, Array],
+    conventions: Sequence[Convention],
+    observation: Observation,
+    scores: Scored,
+    order: Array,
 ) -> tuple[dict[int, float], dict[int, str]]:
-    """Error over tolerance of the conventions that are near, and the tensor that decides it (IDENT-7).
+    """Error over tolerance of the conventions that are near, and the tensor that decides it
+    (IDENT-7).
 
-    The tolerance is that of the nearest convention; where that one is wrong by it, others that are as near are judged by
-    their own.
+    The tolerance is that of the nearest convention; where that one is wrong by it, others that are
+    as near are judged by their own.
     """
     ratios: dict[int, float] = {}
     tensors: dict[int, str] = {}
     first = int(order[0])
     allowed = _allowed(case, conventions[first], observation)
-    reach = max(float(scores.distance[first]) * NEAR, *(_reach(allowed[name], observation) for name in allowed))
+    reach = max(
+        float(scores.distance[first]) * NEAR,
+        *(_reach(allowed[name], observation) for name in allowed),
+    )
     near = [int(i) for i in order if scores.distance[i] <= reach]
     _by_values(case, inputs, conventions, observation, allowed, near, ratios, tensors)
     if observation.values and ratios[first] > MARGINAL:
         for i in near[1:MOST]:
-            _by_values(case, inputs, conventions, observation, _allowed(case, conventions[i], observation), [i], ratios, tensors)
+            _by_values(
+                case,
+                inputs,
+                conventions,
+                observation,
+                _allowed(case, conventions[i], observation),
+                [i],
+                ratios,
+                tensors,
+            )
     if observation.gradients:
         open_ = [i for i in near if ratios.get(i, 0.0) <= MARGINAL]
         _by_gradients(case, conventions, observation, open_, ratios, tensors)
@@ -213,9 +270,17 @@ def _allowed(case: Case, convention: Convention, observation: Observation) -> di
     view = seen_as(case, convention)
     by_name: dict[str, Tolerance] = {}
     for dtype in dict.fromkeys(observation.dtypes.values()):
-        names = [name for name in (*observation.values, *observation.gradients) if observation.dtypes[name] == dtype]
+        names = [
+            name
+            for name in (*observation.values, *observation.gradients)
+            if observation.dtypes[name] == dtype
+        ]
         only = [name for name in names if not name.startswith("grad/")]
-        only += [name for name in names if name.startswith("grad/") and "in/" + name.removeprefix("grad/") in view.inputs]
+        only += [
+            name
+            for name in names
+            if name.startswith("grad/") and "in/" + name.removeprefix("grad/") in view.inputs
+        ]
         if "out/M_ref" in only and not _resumes(convention):
             only.remove("out/M_ref")
         by_name |= tolerances(view, dtype=dtype, only=only, alternatives=False)
@@ -239,14 +304,25 @@ def _by_values(
     if not observation.values:
         return
     with np.errstate(all="ignore"):
-        for numbers, results in candidates.evaluated(case, inputs, [conventions[i] for i in chosen]):
+        for numbers, results in candidates.evaluated(
+            case, inputs, [conventions[i] for i in chosen]
+        ):
             for place, number in enumerate(numbers):
-                worst = {name: _ratio(results, name, place, mine, allowed) for name, mine in observation.values.items()}
+                worst = {
+                    name: _ratio(results, name, place, mine, allowed)
+                    for name, mine in observation.values.items()
+                }
                 name = max(worst, key=lambda each: worst[each])
                 ratios[chosen[number]], tensors[chosen[number]] = worst[name], name
 
 
-def _ratio(results: Mapping[str, Array], name: str, place: int, mine: Array, allowed: Mapping[str, Tolerance]) -> float:
+def _ratio(
+    results: Mapping[str, Array],
+    name: str,
+    place: int,
+    mine: Array,
+    allowed: Mapping[str, Tolerance],
+) -> float:
     if name not in results or results[name].shape[1:] != mine.shape or name not in allowed:
         return float("inf")
     gap = results[name][place] - mine
@@ -264,12 +340,17 @@ def _by_gradients(
     """Gradients of the conventions whose values fit, by the rules themselves."""
     for i in chosen:
         view = seen_as(case, conventions[i])
-        if any("in/" + name.removeprefix("grad/") not in view.inputs for name in observation.gradients):
+        if any(
+            "in/" + name.removeprefix("grad/") not in view.inputs for name in observation.gradients
+        ):
             ratios[i] = float("inf")
             continue
         allowed = _allowed(case, conventions[i], observation)
         ours = evaluate(view, grad=True).tensors
-        worst = {name: _gradient_ratio(ours[name], mine, allowed[name].norms) for name, mine in observation.gradients.items()}
+        worst = {
+            name: _gradient_ratio(ours[name], mine, allowed[name].norms)
+            for name, mine in observation.gradients.items()
+        }
         name = max(worst, key=lambda each: worst[each])
         if worst[name] > ratios.get(i, -1.0):
             ratios[i], tensors[i] = worst[name], name

@@ -15,15 +15,27 @@ from atlas_ref.oracle.family.lattice import facts
 from atlas_ref.oracle.identify.score import Observation, Scored, scored
 from atlas_ref.types import Array
 
-#: Multiplications, conventions included, above which a case is large; tokens that a large case is ranked by.
+#: Multiplications, conventions included, above which a case is large; tokens that a large case is
+#: ranked by.
 LARGE, FIRST = 3e9, 12
 
-#: Of the conventions within this factor of the nearest, or this near, at most so many are compared in full.
+#: Of the conventions within this factor of the nearest, or this near, at most so many are compared
+#: in full.
 NEAR, LEAST, MOST = 30.0, 1e-2, 200
 
 #: Tensors without leading axes; those with a time axis, which is the first after the leading ones.
 BARE = ("in/active", "in/reset", "in/phi/", "in/proj", "in/param/")
-TIMED: tuple[str, ...] = ("in/k", "in/v", "in/q", "in/x", "in/retain", "in/log_retain", "in/momentum", "in/log_momentum", "in/step_size")
+TIMED: tuple[str, ...] = (
+    "in/k",
+    "in/v",
+    "in/q",
+    "in/x",
+    "in/retain",
+    "in/log_retain",
+    "in/momentum",
+    "in/log_momentum",
+    "in/step_size",
+)
 TIMED += ("in/step_size_memory", "in/window_weights", "in/window_gate")
 
 
@@ -32,27 +44,48 @@ def is_large(case: Case, count: int) -> bool:
     if case.header.rule == "newton_schulz":
         return False
     of, lead = facts(case), _leading(case)
-    return count * float(np.prod(lead)) * of.tokens * of.d_out * of.d_phi * (case.header.window + 30) > LARGE
+    return (
+        count * float(np.prod(lead)) * of.tokens * of.d_out * of.d_phi * (case.header.window + 30)
+        > LARGE
+    )
 
 
-def staged(case: Case, inputs: Mapping[str, Array], conventions: Sequence[Convention], observation: Observation) -> Scored:
+def staged(
+    case: Case,
+    inputs: Mapping[str, Array],
+    conventions: Sequence[Convention],
+    observation: Observation,
+) -> Scored:
     """Distances of a large case.
 
-    Exact for the conventions that are near on its first tokens, those of the first tokens for the rest.
+    Exact for the conventions that are near on its first tokens, those of the first tokens for the
+    rest.
 
-    A read at the end of the call is ranked by its memory where the results have one. Otherwise it is left out, since no
-    prefix shows it.
+    A read at the end of the call is ranked by its memory where the results have one. Otherwise it
+    is left out, since no prefix shows it.
     """
     if "out/y" not in observation.values:
         return scored(case, inputs, conventions, observation)
     lead = len(_leading(case))
     small = {name: _cropped(name, value, lead) for name, value in inputs.items()}
-    mine = {"out/y": observation.values["out/y"][(slice(1),) * (observation.values["out/y"].ndim - 2) + (slice(FIRST),)]}
+    mine = {
+        "out/y": observation.values["out/y"][
+            (slice(1),) * (observation.values["out/y"].ndim - 2) + (slice(FIRST),)
+        ]
+    }
     if case.header.level == "token":
         mine["out/y"] = observation.values["out/y"][:1, :, :FIRST]
-    part = case.replaced(inputs={name: _cropped(name, value, lead) for name, value in case.inputs.items()}, recorded={})
+    part = case.replaced(
+        inputs={name: _cropped(name, value, lead) for name, value in case.inputs.items()},
+        recorded={},
+    )
     causal = [i for i, each in enumerate(conventions) if each.read != "call_end"]
-    first = scored(part, small, [conventions[i] for i in causal], Observation(mine, {}, {"out/y": observation.dtypes["out/y"]}, ()))
+    first = scored(
+        part,
+        small,
+        [conventions[i] for i in causal],
+        Observation(mine, {}, {"out/y": observation.dtypes["out/y"]}, ()),
+    )
     distance = np.full(len(conventions), np.inf)
     distance[causal] = first.distance
     limit = max(NEAR * float(first.distance.min(initial=np.inf)), LEAST)

@@ -14,7 +14,8 @@ from atlas_ref.oracle.judge.norms import Norms, norms
 from atlas_ref.oracle.subjects import BLOCK
 from atlas_ref.types import Array
 
-#: Numbers that a case's sequence and matrices may have for its alternatives to be evaluated at every check.
+#: Numbers that a case's sequence and matrices may have for its alternatives to be evaluated at
+#: every check.
 LARGEST = 2**14
 
 #: Relative distance at which float64 itself no longer tells two settings apart.
@@ -29,7 +30,10 @@ class Alternative(NamedTuple):
 
     @property
     def words(self) -> str:
-        return ", ".join(f"{axis} {value:g}" if isinstance(value, float) else f"{axis} {value}" for axis, value in self.changes.items())
+        return ", ".join(
+            f"{axis} {value:g}" if isinstance(value, float) else f"{axis} {value}"
+            for axis, value in self.changes.items()
+        )
 
 
 def alternatives(case: Case, ours: Mapping[str, Array]) -> list[Alternative]:
@@ -37,19 +41,35 @@ def alternatives(case: Case, ours: Mapping[str, Array]) -> list[Alternative]:
 
     None for a large case.
     """
-    if case.header.rule in ("feature_map", BLOCK) or sum(value.size for value in case.inputs.values()) > LARGEST:
+    if (
+        case.header.rule in ("feature_map", BLOCK)
+        or sum(value.size for value in case.inputs.values()) > LARGEST
+    ):
         return []
     of, own = lattice.facts(case), lattice.point(case.convention)
-    points = dict.fromkeys(lattice.folded(of, each) for each in lattice.around(own, lattice.tried(case.convention, case.header.rule), 1))
+    points = dict.fromkeys(
+        lattice.folded(of, each)
+        for each in lattice.around(own, lattice.tried(case.convention, case.header.rule), 1)
+    )
     points.pop(lattice.folded(of, own), None)
     base = lattice.folded(of, own)
     chosen = [each for each in points if lattice.refusal(of, lattice.convention(each)) is None]
     result: list[Alternative] = []
     with np.errstate(all="ignore"):
-        for numbers, results in candidates.evaluated(case, converted(case, "float64"), [lattice.convention(each) for each in chosen]):
+        for numbers, results in candidates.evaluated(
+            case, converted(case, "float64"), [lattice.convention(each) for each in chosen]
+        ):
             for place, number in enumerate(numbers):
-                gaps = {name: norms(value[place] - ours[name]) for name, value in results.items() if _comparable(ours, name, value)}
-                apart = {name: gap for name, gap in gaps.items() if gap.rms > ROUNDING * norms(ours[name]).rms}
+                gaps = {
+                    name: norms(value[place] - ours[name])
+                    for name, value in results.items()
+                    if _comparable(ours, name, value)
+                }
+                apart = {
+                    name: gap
+                    for name, gap in gaps.items()
+                    if gap.rms > ROUNDING * norms(ours[name]).rms
+                }
                 if apart:
                     result.append(Alternative(lattice.changes(base, chosen[number]), apart))
     return result

@@ -1,4 +1,6 @@
-"""Compare results under test with ours: one verdict per tensor. Specified in specs/case.md and specs/sources.md."""
+"""Compare results under test with ours: one verdict per tensor. Specified in specs/case.md and
+specs/sources.md.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,17 @@ from atlas_ref.oracle.judge.verdicts import Comparison, Verdict
 from atlas_ref.oracle.sources.answers import Answer, Source
 from atlas_ref.oracle.subjects import SUBJECTS
 
-__all__ = ["TOLERANCE", "Checked", "Comparison", "check", "checked", "chosen", "compare_arrays", "exit_code", "relative_error"]
+__all__ = [
+    "TOLERANCE",
+    "Checked",
+    "Comparison",
+    "check",
+    "checked",
+    "chosen",
+    "compare_arrays",
+    "exit_code",
+    "relative_error",
+]
 
 #: ||got - want|| / ||want|| allowed for results in float64 (CASE-20), and its basis in words.
 TOLERANCE = 1e-12
@@ -61,22 +73,37 @@ def check(
     form: str = "sequential",
     chunk: int | None = None,
 ) -> list[Comparison]:
-    """Compare results with ours, those recorded in the case unless a source computes them (CASE-23).
+    """Compare results with ours, those recorded in the case unless a source computes them
+    (CASE-23).
 
     Args:
         source: where results come from, see `atlas_ref.oracle.sources.sources`.
-        only: names to compare, with or without `out/` ("y", "M", "grad/k"); all that are handed over when None.
-        dtype: the precision that the implementation works in: float64, float32, bfloat16 or float16. Inputs are rounded to it
-            first, for the implementation and for ours. When None, inputs stay and each result is judged by its own dtype.
-        state_dtype: the precision that the implementation keeps M and S in, where it is not float32.
-        convention: take ours under this convention instead of the case's: a preset, or axes that change the case's own.
+        only: names to compare, with or without `out/` ("y", "M", "grad/k"); all that are handed
+            over when None.
+        dtype: the precision that the implementation works in: float64, float32, bfloat16 or
+            float16. Inputs are rounded to it first, for the implementation and for ours. When None,
+            inputs stay and each result is judged by its own dtype.
+        state_dtype: the precision that the implementation keeps M and S in, where it is not
+            float32.
+        convention: take ours under this convention instead of the case's: a preset, or axes that
+            change the case's own.
         form, chunk: compute ours in this form, see `evaluate`.
 
     Raises:
-        CaseError: the case records no results and there is no source; results that the rule does not have; `only` names what
-            no rule has; a dtype or convention that does not exist; a form that does not compute the case.
+        CaseError: the case records no results and there is no source; results that the rule does
+            not have; `only` names what no rule has; a dtype or convention that does not exist; a
+            form that does not compute the case.
     """
-    return checked(case, source=source, only=only, dtype=dtype, state_dtype=state_dtype, convention=convention, form=form, chunk=chunk).rows
+    return checked(
+        case,
+        source=source,
+        only=only,
+        dtype=dtype,
+        state_dtype=state_dtype,
+        convention=convention,
+        form=form,
+        chunk=chunk,
+    ).rows
 
 
 def checked(
@@ -94,26 +121,41 @@ def checked(
     selection = None if only is None else chosen([only] if isinstance(only, str) else only)
     if not case.supported:
         why = unsupported(case.header.rule)
-        return Checked(case, Answer.unsupported(why), [Comparison(case.name, "-", "NOT SUPPORTED", why=why)])
+        return Checked(
+            case, Answer.unsupported(why), [Comparison(case.name, "-", "NOT SUPPORTED", why=why)]
+        )
     if convention is not None:
         case = under(case, convention)
     if dtype is not None:
         case = rounded(case, dtype)
     if source is None and not case.recorded:
-        raise CaseError(f"{case.name}: no out/... or grad/... tensor is recorded, so there is nothing to check")
+        raise CaseError(
+            f"{case.name}: no out/... or grad/... tensor is recorded, so there is nothing to check"
+        )
     answer = Answer(dict(case.recorded)) if source is None else source(case)
     if answer.tensors is None:
-        return Checked(case, answer, [Comparison(case.name, "-", answer.verdict, why=answer.failure or "")])
-    got = {name: value for name, value in answer.tensors.items() if name.startswith(("out/", "grad/"))}
+        return Checked(
+            case, answer, [Comparison(case.name, "-", answer.verdict, why=answer.failure or "")]
+        )
+    got = {
+        name: value for name, value in answer.tensors.items() if name.startswith(("out/", "grad/"))
+    }
     selected = [name for name in got if selection is None or name in selection]
-    ours = evaluate(case, grad=any(name.startswith("grad/") for name in selected), form=form, chunk=chunk).tensors
+    ours = evaluate(
+        case, grad=any(name.startswith("grad/") for name in selected), form=form, chunk=chunk
+    ).tensors
     _check_known(case, got, ours)
     main = SUBJECTS[case.header.rule].result
     expected = {*selected, main} if selection is None or main in selection else {*selected}
     names = [name for name in ours if name in expected]
     results = {name: got[name] for name in names if name in got}
     rows = _judged(case, results, ours, Computed(dtype, state_dtype, form, chunk))
-    return Checked(case, answer, [rows.get(name) or Comparison(case.name, name, "MISSING", why=ABSENT) for name in names], dtype)
+    return Checked(
+        case,
+        answer,
+        [rows.get(name) or Comparison(case.name, name, "MISSING", why=ABSENT) for name in names],
+        dtype,
+    )
 
 
 class Computed(NamedTuple):
@@ -125,7 +167,9 @@ class Computed(NamedTuple):
     chunk: int | None
 
 
-def _judged(case: Case, results: Mapping[str, Numbers], ours: Mapping[str, Numbers], computed: Computed) -> dict[str, Comparison]:
+def _judged(
+    case: Case, results: Mapping[str, Numbers], ours: Mapping[str, Numbers], computed: Computed
+) -> dict[str, Comparison]:
     """A verdict for each result (CASE-20, CASE-22).
 
     float64 is judged by a fixed tolerance, narrower formats by a measured one.
@@ -136,14 +180,23 @@ def _judged(case: Case, results: Mapping[str, Numbers], ours: Mapping[str, Numbe
         mine = {name: value for name, value in results.items() if kinds[name] == kind}
         if kind not in MEASURED:
             rows |= {
-                name: _placed(case, compare_arrays(case.name, name, value, ours[name]), value, ours[name]) for name, value in mine.items()
+                name: _placed(
+                    case, compare_arrays(case.name, name, value, ours[name]), value, ours[name]
+                )
+                for name, value in mine.items()
             }
             continue
         want = ours
-        if computed.dtype is None and kind in NARROW:  # results in this format come from inputs in it
+        if (
+            computed.dtype is None and kind in NARROW
+        ):  # results in this format come from inputs in it
             grad = any(name.startswith("grad/") for name in mine)
-            want = evaluate(rounded(case, kind), grad=grad, form=computed.form, chunk=computed.chunk).tensors
-        allowed = tolerances(case, dtype=kind, state_dtype=computed.state_dtype, only=list(mine), results=want)
+            want = evaluate(
+                rounded(case, kind), grad=grad, form=computed.form, chunk=computed.chunk
+            ).tensors
+        allowed = tolerances(
+            case, dtype=kind, state_dtype=computed.state_dtype, only=list(mine), results=want
+        )
         for name, value in mine.items():
             row = judged(case.name, name, value, want[name], allowed[name])
             row = row._replace(allowed=PASS, basis=f"{row.basis}, of which PASS is up to {PASS:g}")
@@ -151,9 +204,15 @@ def _judged(case: Case, results: Mapping[str, Numbers], ours: Mapping[str, Numbe
     return rows
 
 
-def _placed(case: Case, row: Comparison, got: Numbers, want: Numbers, tolerance: Tolerance | None = None) -> Comparison:
+def _placed(
+    case: Case, row: Comparison, got: Numbers, want: Numbers, tolerance: Tolerance | None = None
+) -> Comparison:
     """A verdict with its error along the tokens and its first wrong entry (SRC-12, SRC-13)."""
-    if got.shape != want.shape or got.dtype.name not in STORED or (tolerance is None and row.tolerance is None):
+    if (
+        got.shape != want.shape
+        or got.dtype.name not in STORED
+        or (tolerance is None and row.tolerance is None)
+    ):
         return row
     got, want = got.astype(np.float64), want.astype(np.float64)
     with np.errstate(all="ignore"):
@@ -161,7 +220,11 @@ def _placed(case: Case, row: Comparison, got: Numbers, want: Numbers, tolerance:
         if tolerance is not None:
             most = Allowed(PASS * tolerance.max, PASS * tolerance.rms)
         else:  # a norm over all entries: no entry alone is beyond it, and a token is on the average
-            size = float(np.sqrt(np.mean(want**2))) if want.any() else 1.0 / math.sqrt(max(want.size, 1))
+            size = (
+                float(np.sqrt(np.mean(want**2)))
+                if want.any()
+                else 1.0 / math.sqrt(max(want.size, 1))
+            )
             most = Allowed(math.inf, (row.tolerance or 0.0) * size)
         axis = token_axis(case, row.tensor)
         tokens = by_token(gap, axis, most)
@@ -173,7 +236,9 @@ def _check_known(case: Case, got: Mapping[str, Any], ours: Mapping[str, Any]) ->
     names = [*ours, *("grad/" + name.removeprefix("in/") for name in differentiable(case))]
     for name in got:
         if name not in names:
-            alike = ", ".join(dict.fromkeys(n for n in names if n.startswith(name.split("/")[0] + "/")))
+            alike = ", ".join(
+                dict.fromkeys(n for n in names if n.startswith(name.split("/")[0] + "/"))
+            )
             raise CaseError(f"{case.name}: {name}: not a result of this case; it has {alike}")
 
 
@@ -187,7 +252,8 @@ def chosen(only: Sequence[str]) -> set[str]:
     unknown = sorted(name for name in names if bare(name) not in result_names())
     if unknown:
         raise CaseError(
-            f"only: {unknown[0]}: no rule has such a result; results are {', '.join(RESULTS)}, and grad/ before an input's name"
+            f"only: {unknown[0]}: no rule has such a result; results are "
+            f"{', '.join(RESULTS)}, and grad/ before an input's name"
         )
     return names
 
@@ -203,21 +269,31 @@ def compare_arrays(case: str, name: str, got: Numbers, want: Numbers) -> Compari
     got, want = got.astype(np.float64), want.astype(np.float64)
     bad = _first(~np.isfinite(got))
     if bad is not None:
-        return row._replace(place=bad, got=float(got[bad]), want=float(want[bad]), why=f"{got[bad]} at {bad}")
+        return row._replace(
+            place=bad, got=float(got[bad]), want=float(want[bad]), why=f"{got[bad]} at {bad}"
+        )
     bad = _first(~np.isfinite(want))
     if bad is not None:
         why = f"ours is {want[bad]} at {bad}: the rule itself overflows here"
-        return row._replace(verdict="UNDECIDABLE", place=bad, got=float(got[bad]), want=float(want[bad]), why=why)
+        return row._replace(
+            verdict="UNDECIDABLE", place=bad, got=float(got[bad]), want=float(want[bad]), why=why
+        )
     with np.errstate(over="ignore"):
         place = _first(np.abs(got - want) == np.max(np.abs(got - want), initial=0.0)) or ()
     error = relative_error(got, want)
     word: Verdict = "PASS" if error <= TOLERANCE else "WRONG"
-    return row._replace(verdict=word, error=error, place=place, got=float(got[place]), want=float(want[place]))
+    return row._replace(
+        verdict=word, error=error, place=place, got=float(got[place]), want=float(want[place])
+    )
 
 
 def _first(where: Numbers) -> tuple[int, ...] | None:
     """Index of the first True."""
-    return tuple(int(i) for i in np.unravel_index(int(np.argmax(where)), where.shape)) if where.any() else None
+    return (
+        tuple(int(i) for i in np.unravel_index(int(np.argmax(where)), where.shape))
+        if where.any()
+        else None
+    )
 
 
 def relative_error(got: Numbers, want: Numbers) -> float:
@@ -242,7 +318,8 @@ def _scaled_norm(x: Numbers) -> tuple[float, float]:
 def exit_code(comparisons: Iterable[Comparison]) -> int:
     """The exit code of some verdicts (CASE-26).
 
-    0 when every compared tensor is PASS or expected not to be, 1 when one is not, 3 when nothing could be compared.
+    0 when every compared tensor is PASS or expected not to be, 1 when one is not, 3 when nothing
+    could be compared.
     """
     compared = [c for c in comparisons if c.verdict != "NOT SUPPORTED"]
     if not compared:

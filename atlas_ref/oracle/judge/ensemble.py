@@ -1,4 +1,6 @@
-"""The ensemble: results of a case as plain evaluations in every legal arithmetic round them (TOL-3, TOL-7, TOL-8)."""
+"""The ensemble: results of a case as plain evaluations in every legal arithmetic round them (TOL-3,
+TOL-7, TOL-8).
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ Touch = Callable[[Array], Array]
 Results = dict[str, Array]
 
 
-def members(case: Case, dtype: str, *, state_dtype: str | None = None, grad: bool = False) -> dict[str, Results]:
+def members(
+    case: Case, dtype: str, *, state_dtype: str | None = None, grad: bool = False
+) -> dict[str, Results]:
     """Results of each member for a case, by the member's name.
 
     Results are in `dtype`; arithmetic is float64 for float64, and float32 for all others.
@@ -41,17 +45,24 @@ def members(case: Case, dtype: str, *, state_dtype: str | None = None, grad: boo
     for number, way in enumerate(MEMBERS):
         touch = _noise(number, FORMATS[arithmetic][1]) if number else None
         results = evaluate(case, inputs, way, touch=touch, state_dtype=state_dtype, grad=grad)
-        by_member[way.name] = {name: rounded(np.asarray(value), dtype) for name, value in results.items()}
+        by_member[way.name] = {
+            name: rounded(np.asarray(value), dtype) for name, value in results.items()
+        }
     return by_member
 
 
 def exact(case: Case, *, grad: bool = False) -> Results:
-    """Results of the members' loops in float64, from which their rounding errors are measured (TOL-3)."""
+    """Results of the members' loops in float64, from which their rounding errors are measured
+    (TOL-3).
+    """
     return evaluate(case, converted(case, "float64"), PLAIN, grad=grad)
 
 
-def amplification(case: Case, plain: Mapping[str, Array], *, grad: bool = False) -> dict[str, float]:
-    """Factor by which Newton-Schulz magnifies a relative change of its argument, for each result (TOL-5).
+def amplification(
+    case: Case, plain: Mapping[str, Array], *, grad: bool = False
+) -> dict[str, float]:
+    """Factor by which Newton-Schulz magnifies a relative change of its argument, for each result
+    (TOL-5).
 
     At least 1.
 
@@ -96,16 +107,23 @@ def evaluate(
     """
 
     def forward(variables: Mapping[str, Array]) -> Results:
-        return _forward(case, {**inputs, **variables}, way, touch or _same, argument or _same, state_dtype)
+        return _forward(
+            case, {**inputs, **variables}, way, touch or _same, argument or _same, state_dtype
+        )
 
     with np.errstate(all="ignore"):
         if not grad:
             return forward({})
         outputs, pullback = vjp(forward, {name: inputs[name] for name in differentiable(case)})
         bars = {weighed(name): value for name, value in inputs.items() if bare(name) in COTANGENTS}
-        seeds = {name: bars[name] if name in bars else np.zeros_like(value) for name, value in outputs.items()}
+        seeds = {
+            name: bars[name] if name in bars else np.zeros_like(value)
+            for name, value in outputs.items()
+        }
         (gradients,) = pullback(seeds)
-    return {**outputs} | {"grad/" + name.removeprefix("in/"): np.asarray(g) for name, g in gradients.items()}
+    return {**outputs} | {
+        "grad/" + name.removeprefix("in/"): np.asarray(g) for name, g in gradients.items()
+    }
 
 
 def _same(x: Array) -> Array:
@@ -125,6 +143,13 @@ def _noise(seed: int, bits: int) -> Touch:
     return touch
 
 
-def _forward(case: Case, inputs: Mapping[str, Array], way: Arithmetic, touch: Touch, argument: Touch, state_dtype: str | None) -> Results:
+def _forward(
+    case: Case,
+    inputs: Mapping[str, Array],
+    way: Arithmetic,
+    touch: Touch,
+    argument: Touch,
+    state_dtype: str | None,
+) -> Results:
     store = None if state_dtype is None else lambda x: rounded(x, state_dtype)
     return SUBJECTS[case.header.rule].plain(inputs, case, Rounding(way, touch, argument, store))

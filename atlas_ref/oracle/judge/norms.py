@@ -1,4 +1,6 @@
-"""Errors in three norms, formats and their units in the last place, for tolerances (TOL-1, TOL-2)."""
+"""Errors in three norms, formats and their units in the last place, for tolerances (TOL-1,
+TOL-2).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ import numpy as np
 
 from atlas_ref.types import Array
 
-#: Formats that results may be in: their NumPy type, bits of the fraction, smallest exponent of a normal number.
+#: Formats that results may be in: their NumPy type, bits of the fraction, smallest exponent of a
+#: normal number.
 FORMATS: dict[str, tuple[Any, int, int]] = {
     "float64": (np.float64, 52, -1022),
     "float32": (np.float32, 23, -126),
@@ -48,7 +51,11 @@ def norms(x: Array) -> Norms:
     top = float(size.max())
     if top == 0.0 or not math.isfinite(top):
         return Norms(top, top, top)
-    return Norms(top, top * float(np.sqrt(np.mean((size / top) ** 2))), float(np.partition(size, (rank := _rank(size.size)))[rank]))
+    return Norms(
+        top,
+        top * float(np.sqrt(np.mean((size / top) ** 2))),
+        float(np.partition(size, (rank := _rank(size.size)))[rank]),
+    )
 
 
 def _rank(count: int) -> int:

@@ -11,13 +11,15 @@ from atlas_ref.parts.newton_schulz import NewtonSchulz, coefficient_table
 from atlas_ref.types import Array
 
 
-def evaluate(op: str, inputs: Mapping[str, Array], convention: Convention | NewtonSchulz, way: Arithmetic) -> Array:
+def evaluate(
+    op: str, inputs: Mapping[str, Array], convention: Convention | NewtonSchulz, way: Arithmetic
+) -> Array:
     """The result of one op on its inputs.
 
     It is that of the clause under every sign convention.
 
-    Columns are (..., 1, 1), or (..., d_out, 1) for one number per output dimension; an absent one is 1, an absent
-    momentum none. The inputs, by op:
+    Columns are (..., 1, 1), or (..., d_out, 1) for one number per output dimension; an absent one
+    is 1, an absent momentum none. The inputs, by op:
 
     | op | inputs |
     |---|---|
@@ -37,12 +39,22 @@ def evaluate(op: str, inputs: Mapping[str, Array], convention: Convention | Newt
     optional = inputs.get
     if op == "residual":
         M_ref = steps.times(optional("retain"), inputs["M_ref"])
-        return steps.residual(way, M_ref, inputs["keys"], inputs["values"], plus=c is not None and c.value_sign == "plus")
+        return steps.residual(
+            way,
+            M_ref,
+            inputs["keys"],
+            inputs["values"],
+            plus=c is not None and c.value_sign == "plus",
+        )
     if op == "gradient":
         return steps.gradient(way, inputs["weights"], inputs["residual"], inputs["keys"])
     if op == "S":
         a = optional("a")
-        signed = -inputs["gradient"] if c is not None and c.momentum_sign == "minus" else inputs["gradient"]
+        signed = (
+            -inputs["gradient"]
+            if c is not None and c.momentum_sign == "minus"
+            else inputs["gradient"]
+        )
         return steps.momentum(way, optional("momentum"), inputs["S"], a, signed)
     if op == "M":
         adds = c is not None and (c.momentum_sign == "minus") != (c.direction == "ascent")
@@ -53,10 +65,14 @@ def evaluate(op: str, inputs: Mapping[str, Array], convention: Convention | Newt
         if c is not None and c.argument == "accumulated":
             M = steps.newton_schulz(way, M, c.newton_schulz_settings)
         return steps.read(way, M, inputs["phi_q"])
-    return _newton_schulz(op, inputs, c.newton_schulz_settings if c is not None else convention, way)  # type: ignore[arg-type]  # no Convention: settings
+    if isinstance(convention, Convention):
+        convention = convention.newton_schulz_settings
+    return _newton_schulz(op, inputs, convention, way)
 
 
-def _newton_schulz(op: str, inputs: Mapping[str, Array], settings: NewtonSchulz, way: Arithmetic) -> Array:
+def _newton_schulz(
+    op: str, inputs: Mapping[str, Array], settings: NewtonSchulz, way: Arithmetic
+) -> Array:
     if op == "X0":
         return steps.normalised(way, inputs["S"], settings)
     if op == "U":

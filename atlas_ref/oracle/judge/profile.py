@@ -48,7 +48,12 @@ def by_token(gap: Numbers, axis: int | None, allowed: Allowed) -> Numbers:
     One number for a tensor without tokens.
     """
     rows = [gap] if axis is None else np.moveaxis(gap, axis, 0)
-    return np.array([max(_over(np.max(row, initial=0.0), allowed.max), _over(_rms(row), allowed.rms)) for row in rows])
+    return np.array(
+        [
+            max(_over(np.max(row, initial=0.0), allowed.max), _over(_rms(row), allowed.rms))
+            for row in rows
+        ]
+    )
 
 
 def _over(error: float, allowed: float) -> float:
@@ -64,10 +69,14 @@ def profile(tokens: Numbers, axis: int | None) -> Profile:
     if axis is None:
         return Profile((float(tokens[0]),), 0)
     width = max(1, -(-len(tokens) // CELLS))
-    return Profile(tuple(float(tokens[i : i + width].max()) for i in range(0, len(tokens), width)), width)
+    return Profile(
+        tuple(float(tokens[i : i + width].max()) for i in range(0, len(tokens), width)), width
+    )
 
 
-def first_wrong(gap: Numbers, axis: int | None, tokens: Numbers, got: Numbers, want: Numbers) -> First | None:
+def first_wrong(
+    gap: Numbers, axis: int | None, tokens: Numbers, got: Numbers, want: Numbers
+) -> First | None:
     """The worst entry of the first token beyond what is allowed (SRC-12).
 
     Where none is beyond, that of the worst token. None for an empty tensor.
@@ -80,7 +89,12 @@ def first_wrong(gap: Numbers, axis: int | None, tokens: Numbers, got: Numbers, w
         inside = np.full(gap.shape, -1.0)
         keep: tuple[Any, ...] = (..., slice(token, token + 1), *[slice(None)] * (-axis - 1))
         inside[keep] = gap[keep]
-    index = tuple(int(i) for i in np.unravel_index(int(np.argmax(np.where(np.isnan(inside), np.inf, inside))), gap.shape))
+    index = tuple(
+        int(i)
+        for i in np.unravel_index(
+            int(np.argmax(np.where(np.isnan(inside), np.inf, inside))), gap.shape
+        )
+    )
     return First(token, index, float(got[index]), float(want[index]))
 
 

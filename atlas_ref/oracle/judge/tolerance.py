@@ -1,4 +1,6 @@
-"""Distances that correct programs may have from ours: measured, not guessed. Specified in specs/tolerance.md."""
+"""Distances that correct programs may have from ours: measured, not guessed. Specified in
+specs/tolerance.md.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +44,15 @@ class Tolerance(NamedTuple):
         name: the tensor, `out/y`, or the op.
         dtype: format that results are in.
         max, rms, p99: the allowed error in each norm: ensemble + floor.
-        floor: 4 units in the last place of the tensor's scale, in each norm, times the amplification.
+        floor: 4 units in the last place of the tensor's scale, in each norm, times the
+            amplification.
         ensemble: the error of each member, by name.
-        amplification: factor by which Newton-Schulz magnifies a relative change of its argument, at least 1.
+        amplification: factor by which Newton-Schulz magnifies a relative change of its argument, at
+            least 1.
         note: for a reader: settings that this precision cannot tell apart.
         units: that the floor counts.
-        merged: known alternatives that this precision cannot separate from ours, where it separates none.
+        merged: known alternatives that this precision cannot separate from ours, where it separates
+            none.
     """
 
     name: str
@@ -85,11 +90,20 @@ def from_members(
         arithmetic: format of the arithmetic, which the amplification concerns; `dtype` when None.
         units: in the last place of the tensor's scale that are always allowed.
     """
-    errors = {member: norms(np.asarray(value, np.float64) - want) for member, value in members.items()}
+    errors = {
+        member: norms(np.asarray(value, np.float64) - want) for member, value in members.items()
+    }
     worst = largest(list(errors.values()))
     computed = arithmetic or dtype
     floor = Norms(
-        *(units * (amplification * ulp(size, computed) + (ulp(size, dtype) if computed != dtype else 0.0)) for size in norms(want))
+        *(
+            units
+            * (
+                amplification * ulp(size, computed)
+                + (ulp(size, dtype) if computed != dtype else 0.0)
+            )
+            for size in norms(want)
+        )
     )
     allowed = Norms(*(error + least for error, least in zip(worst, floor, strict=True)))
     return Tolerance(name, dtype, *allowed, floor, errors, amplification, units=units)
@@ -107,13 +121,16 @@ def op_tolerance(
     """The tolerance of one op on its recorded inputs (TOL-9).
 
     Args:
-        op: residual, gradient, S, X0, X1.., U, M or y, which are evaluated in every arithmetic (the names and shapes of
-            their inputs are those of `op_steps.evaluate`); any other name needs `function`.
+        op: residual, gradient, S, X0, X1.., U, M or y, which are evaluated in every arithmetic (the
+            names and shapes of their inputs are those of `op_steps.evaluate`); any other name needs
+            `function`.
         inputs: inputs of the op, as recorded; leading axes, tokens among them, may stand in front.
         convention: the case's.
-        dtype: format of the recorded tensors. Arithmetic is float64 for float64 and float32 for all others.
+        dtype: format of the recorded tensors. Arithmetic is float64 for float64 and float32 for all
+            others.
         function: the op itself, from inputs of one dtype, where it is none of the above.
-        exact: names of inputs that are the case's own, and so were not rounded when they were recorded.
+        exact: names of inputs that are the case's own, and so were not rounded when they were
+            recorded.
     """
     arithmetic = "float64" if dtype == "float64" else "float32"
     wide = {name: np.asarray(value, np.float64) for name, value in inputs.items()}
@@ -121,24 +138,36 @@ def op_tolerance(
     is_op = function is None
 
     def evaluated(way: Any, values: Mapping[str, Array]) -> Array:
-        return op_steps.evaluate(op, values, convention, way) if function is None else function(values)
+        return (
+            op_steps.evaluate(op, values, convention, way) if function is None else function(values)
+        )
 
     with np.errstate(all="ignore"):
         want = np.asarray(evaluated(MEMBERS[0], wide), np.float64)
-        by_member = {way.name: evaluated(way, narrow) for way in (MEMBERS if is_op else MEMBERS[:1])}
+        by_member = {
+            way.name: evaluated(way, narrow) for way in (MEMBERS if is_op else MEMBERS[:1])
+        }
         for number in range(DRAWS if is_op else DRAWS + 2):
             way = MEMBERS[number % len(MEMBERS)]
-            by_member[f"inputs within half a unit, draw {number + 1}"] = evaluated(way, _redrawn(narrow, dtype, exact, number))
+            by_member[f"inputs within half a unit, draw {number + 1}"] = evaluated(
+                way, _redrawn(narrow, dtype, exact, number)
+            )
         members = {member: rounded(np.asarray(value), dtype) for member, value in by_member.items()}
     return from_members(op, want, members, dtype, units=OP_FLOOR)
 
 
-def _redrawn(inputs: Mapping[str, Array], dtype: str, exact: tuple[str, ...], seed: int) -> dict[str, Array]:
-    """Inputs that round to the recorded ones: each entry anywhere within half a unit of its last place."""
+def _redrawn(
+    inputs: Mapping[str, Array], dtype: str, exact: tuple[str, ...], seed: int
+) -> dict[str, Array]:
+    """Inputs that round to the recorded ones: each entry anywhere within half a unit of its last
+    place.
+    """
     draw = np.random.Generator(np.random.Philox(seed))
     half = 2.0 ** -(FORMATS[dtype][1] + 1)
     return {
-        name: value if name in exact else (value * (1.0 + half * draw.uniform(-1.0, 1.0, value.shape))).astype(value.dtype)
+        name: value
+        if name in exact
+        else (value * (1.0 + half * draw.uniform(-1.0, 1.0, value.shape))).astype(value.dtype)
         for name, value in inputs.items()
     }
 
@@ -155,26 +184,33 @@ def tolerances(
     """The tolerance of every result of a case, by the full rule (TOL-1 to TOL-8).
 
     Args:
-        dtype: format that the results are in: float64, float32, or bfloat16 or float16, for which the inputs are rounded
-            to it, arithmetic and state are float32, and results are rounded again.
+        dtype: format that the results are in: float64, float32, or bfloat16 or float16, for which
+            the inputs are rounded to it, arithmetic and state are float32, and results are rounded
+            again.
         state_dtype: format that M and S are rounded to after every token.
         only: names of results, `out/y`, `grad/k`; every `out/...` when None.
         results: the truth, float64, where it is known already: of the rounded case.
-        alternatives: look for known alternatives that this precision cannot separate from ours, for `note` and `merged`.
+        alternatives: look for known alternatives that this precision cannot separate from ours, for
+            `note` and `merged`.
 
     Raises:
-        CaseError: a dtype that does not exist, a name that is no result of this case, gradients without a cotangent.
+        CaseError: a dtype that does not exist, a name that is no result of this case, gradients
+            without a cotangent.
     """
     for word in (dtype, state_dtype):
         if word is not None and word not in FORMATS:
-            raise CaseError(f"{case.name}: dtype {word!r} is not available; {', '.join(FORMATS)} are")
+            raise CaseError(
+                f"{case.name}: dtype {word!r} is not available; {', '.join(FORMATS)} are"
+            )
     case = stored(case, dtype) if dtype in ("bfloat16", "float16") else case
     grad = any(name.startswith("grad/") for name in only or ())
     want = evaluate(case, grad=grad).tensors if results is None else results
     names = [name for name in want if name.startswith("out/")] if only is None else list(only)
     for name in names:
         if name not in want:
-            raise CaseError(f"{case.name}: {name}: not a result of this case; it has {', '.join(want)}")
+            raise CaseError(
+                f"{case.name}: {name}: not a result of this case; it has {', '.join(want)}"
+            )
     by_member = ensemble.members(case, dtype, state_dtype=state_dtype, grad=grad)
     exact = ensemble.exact(case, grad=grad)
     factors = ensemble.amplification(case, exact, grad=grad)
@@ -182,9 +218,13 @@ def tolerances(
     by_name = {}
     for name in names:
         truth = np.asarray(exact.get(name, want[name]), np.float64)
-        each = {member: results[name] for member, results in by_member.items() if name in results} or {"as given": rounded(truth, dtype)}
+        each = {
+            member: results[name] for member, results in by_member.items() if name in results
+        } or {"as given": rounded(truth, dtype)}
         arithmetic = "float64" if dtype == "float64" else "float32"
-        plain = from_members(name, truth, each, dtype, arithmetic=arithmetic, amplification=factors.get(name, 1.0))
+        plain = from_members(
+            name, truth, each, dtype, arithmetic=arithmetic, amplification=factors.get(name, 1.0)
+        )
         by_name[name] = _with_alternatives(plain, others)
     return by_name
 
@@ -192,67 +232,107 @@ def tolerances(
 def _with_alternatives(tolerance: Tolerance, others: Sequence[Alternative]) -> Tolerance:
     """A tolerance with the alternatives that would pass for ours, or ours for them (TOL-6)."""
     differ = [each for each in others if tolerance.name in each.apart]
-    hidden = [each.words for each in differ if each.apart[tolerance.name].over(tolerance.norms) <= PASS]
+    hidden = [
+        each.words for each in differ if each.apart[tolerance.name].over(tolerance.norms) <= PASS
+    ]
     if not hidden:
         return tolerance
-    note = f"{tolerance.dtype} cannot separate this case's {tolerance.name} from that of: {'; '.join(hidden)}"
+    note = (
+        f"{tolerance.dtype} cannot separate this case's {tolerance.name} from that of: "
+        f"{'; '.join(hidden)}"
+    )
     return tolerance._replace(note=note, merged=tuple(hidden) if len(hidden) == len(differ) else ())
 
 
 def judged(case_name: str, name: str, got: Array, want: Array, tolerance: Tolerance) -> Comparison:
-    """The verdict on one array: the worst of three norms, in multiples of the tolerance (TOL-1, TOL-6).
+    """The verdict on one array: the worst of three norms, in multiples of the tolerance (TOL-1,
+    TOL-6).
 
     Args:
         got: as it was handed over, in any floating dtype.
         want: ours, float64.
 
     Returns:
-        a comparison whose `error` and `tolerance` are those of the norm that decides; PASS is an error of up to two
-        tolerances, MARGINAL of up to four.
+        a comparison whose `error` and `tolerance` are those of the norm that decides; PASS is an
+        error of up to two tolerances, MARGINAL of up to four.
     """
     row = Comparison(case_name, name, "WRONG", basis=basis(tolerance))
     if got.shape != want.shape:
         return row._replace(why=f"shape {got.shape}, expected {want.shape}")
     if got.dtype.name not in FORMATS:
-        return row._replace(verdict="UNDECIDABLE", why=f"no tolerance is stated for {got.dtype.name}")
+        return row._replace(
+            verdict="UNDECIDABLE", why=f"no tolerance is stated for {got.dtype.name}"
+        )
     got, want = got.astype(np.float64), want.astype(np.float64)
     beyond = np.isinf(got) & np.isfinite(want) & (rounded(want, tolerance.dtype) == got)
-    sides: tuple[tuple[Array, Verdict, str], ...] = ((got, "WRONG", ""), (want, "UNDECIDABLE", "ours is "))
+    sides: tuple[tuple[Array, Verdict, str], ...] = (
+        (got, "WRONG", ""),
+        (want, "UNDECIDABLE", "ours is "),
+    )
     for array, verdict, whose in sides:
         bad = _first(~np.isfinite(array) & ~beyond)
         if bad is not None:
-            why = f"{whose}{array[bad]} at {bad}" + (": the rule itself overflows here" if whose else "")
-            return row._replace(verdict=verdict, place=bad, got=float(got[bad]), want=float(want[bad]), why=why)
+            why = f"{whose}{array[bad]} at {bad}" + (
+                ": the rule itself overflows here" if whose else ""
+            )
+            return row._replace(
+                verdict=verdict, place=bad, got=float(got[bad]), want=float(want[bad]), why=why
+            )
     with np.errstate(over="ignore"):
         gap = np.where(beyond, 0.0, np.abs(got - want))
     error = norms(gap)
     ratio = error.over(tolerance.norms)
     place = _first(gap == np.max(gap, initial=0.0)) or ()
     norm = decisive(error, tolerance.norms)
-    row = row._replace(error=getattr(error, norm), tolerance=getattr(tolerance.norms, norm), basis=basis(tolerance, norm))
+    row = row._replace(
+        error=getattr(error, norm),
+        tolerance=getattr(tolerance.norms, norm),
+        basis=basis(tolerance, norm),
+    )
     if got.size:
         row = row._replace(place=place, got=float(got[place]), want=float(want[place]))
     if ratio <= PASS and beyond.any():
         place = _first(beyond) or ()
         why = f"ours is {want[place]:.6g} at {place}, which {tolerance.dtype} cannot hold"
-        return row._replace(verdict="UNDECIDABLE", place=place, got=float(got[place]), want=float(want[place]), why=why)
+        return row._replace(
+            verdict="UNDECIDABLE",
+            place=place,
+            got=float(got[place]),
+            want=float(want[place]),
+            why=why,
+        )
     if ratio <= PASS and tolerance.merged:
-        return row._replace(verdict="UNDECIDABLE", why=f"{tolerance.dtype} cannot separate ours from {'; '.join(tolerance.merged)}")
+        return row._replace(
+            verdict="UNDECIDABLE",
+            why=f"{tolerance.dtype} cannot separate ours from {'; '.join(tolerance.merged)}",
+        )
     word: Verdict = "PASS" if ratio <= PASS else "MARGINAL" if ratio <= MARGINAL else "WRONG"
     return row._replace(verdict=word)
 
 
 def decisive(error: Norms, bound: Norms) -> str:
     """The norm whose quotient is worst."""
-    return max(Norms._fields, key=lambda norm: Norms.over(*(Norms(*[getattr(each, norm)] * 3) for each in (error, bound))))
+    return max(
+        Norms._fields,
+        key=lambda norm: Norms.over(
+            *(Norms(*[getattr(each, norm)] * 3) for each in (error, bound))
+        ),
+    )
 
 
 def basis(tolerance: Tolerance, norm: str = "max") -> str:
     """Derivation of a tolerance, in one line."""
     member, worst = worst_member(tolerance, norm)
     floor = getattr(tolerance.floor, norm)
-    factor = f" times {tolerance.amplification:.3g} of Newton-Schulz" if tolerance.amplification > 1.0 else ""
-    return f"{norm}: {worst:.3g} ({member}) + {floor:.3g} ({tolerance.units} units in the last place of {tolerance.dtype}{factor})"
+    factor = (
+        f" times {tolerance.amplification:.3g} of Newton-Schulz"
+        if tolerance.amplification > 1.0
+        else ""
+    )
+    return (
+        f"{norm}: {worst:.3g} ({member}) + {floor:.3g} ({tolerance.units} units in the last place "
+        f"of {tolerance.dtype}{factor})"
+    )
 
 
 def worst_member(tolerance: Tolerance, norm: str) -> tuple[str, float]:
@@ -262,7 +342,11 @@ def worst_member(tolerance: Tolerance, norm: str) -> tuple[str, float]:
 
 
 def _first(where: Array) -> tuple[int, ...] | None:
-    return tuple(int(i) for i in np.unravel_index(int(np.argmax(where)), where.shape)) if where.any() else None
+    return (
+        tuple(int(i) for i in np.unravel_index(int(np.argmax(where)), where.shape))
+        if where.any()
+        else None
+    )
 
 
 def plain(tolerance: Tolerance, case: str) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""The verdict on one tensor, and the size and place of its error. Specified in specs/case.md and specs/sources.md."""
+"""The verdict on one tensor, and the size and place of its error. Specified in specs/case.md and
+specs/sources.md.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ class Profile(NamedTuple):
     """Error along the tokens over what PASS allows (SRC-13).
 
     Attributes:
-        ratios: the largest of each cell; one cell for a tensor without tokens. 1 is what is allowed.
+        ratios: the largest of each cell; one cell for a tensor without tokens. 1 is what is
+            allowed.
         width: tokens per cell; 0 where there are none.
     """
 
@@ -39,8 +42,8 @@ class Comparison(NamedTuple):
 
     Attributes:
         tensor: its name, `out/y`; "-" for a case without an answer.
-        error: ||got - want|| / ||want|| by CASE-20 (absolute where want is 0), the error in the deciding norm by CASE-22; None
-            where nothing could be compared.
+        error: ||got - want|| / ||want|| by CASE-20 (absolute where want is 0), the error in the
+            deciding norm by CASE-22; None where nothing could be compared.
         tolerance: one time the tolerance of that error.
         place: where |got - want| is largest, or the first entry that is not finite.
         got, want: the entries there.
@@ -72,4 +75,10 @@ class Comparison(NamedTuple):
         """Error over tolerance."""
         if self.error is None or self.tolerance is None:
             return None
-        return 0.0 if self.error == 0.0 else self.error / self.tolerance if self.tolerance else math.inf
+        return (
+            0.0
+            if self.error == 0.0
+            else self.error / self.tolerance
+            if self.tolerance
+            else math.inf
+        )

@@ -1,4 +1,5 @@
-"""Expected failures: a file of known failures, with reason and expiry. Specified in specs/sources.md.
+"""Expected failures: a file of known failures, with reason and expiry. Specified in
+specs/sources.md.
 
 [[xfail]]
 id = "delta_long:grad/k"     # a case, or a case and one of its tensors
@@ -62,7 +63,8 @@ def load(path: str | os.PathLike[str]) -> list[Entry]:
     """Read a TOML or JSON file: a list `xfail` of tables with id, reason and expires (SRC-15).
 
     Raises:
-        CaseError: not such a file; a key that is missing, unknown or no string; a date that is none; an id twice.
+        CaseError: not such a file; a key that is missing, unknown or no string; a date that is
+            none; an id twice.
     """
     name = os.fspath(path)
     try:
@@ -71,7 +73,11 @@ def load(path: str | os.PathLike[str]) -> list[Entry]:
         raise named(name, error) from None
     try:
         text = content.decode("utf-8")
-        data = json.loads(text, object_pairs_hook=unique) if name.endswith(".json") else tomllib.loads(text)
+        data = (
+            json.loads(text, object_pairs_hook=unique)
+            if name.endswith(".json")
+            else tomllib.loads(text)
+        )
     except (ValueError, RecursionError) as error:
         kind = "JSON" if name.endswith(".json") else "TOML"
         raise CaseError(f"{name}: not {kind}: {' '.join(str(error).split())}") from None
@@ -89,7 +95,9 @@ def load(path: str | os.PathLike[str]) -> list[Entry]:
 
 def _entry(where: str, table: Any) -> Entry:
     if not isinstance(table, dict):
-        raise CaseError(f"{where}: a table with {', '.join(KEYS)} is needed, found {type(table).__name__}")
+        raise CaseError(
+            f"{where}: a table with {', '.join(KEYS)} is needed, found {type(table).__name__}"
+        )
     for key in table:
         if key not in KEYS:
             raise CaseError(f"{where}: {key}: unknown key; keys are {', '.join(KEYS)}")
@@ -108,10 +116,14 @@ def _date(where: str, value: Any) -> datetime.date:
     try:
         return datetime.date.fromisoformat(value)
     except (TypeError, ValueError):
-        raise CaseError(f"{where}: expires: a date as 2027-03-31 is needed, found {str(value)[:60]!r}") from None
+        raise CaseError(
+            f"{where}: expires: a date as 2027-03-31 is needed, found {str(value)[:60]!r}"
+        ) from None
 
 
-def applied(entries: Iterable[Entry], rows: Iterable[Comparison], *, today: datetime.date | None = None) -> Outcome:
+def applied(
+    entries: Iterable[Entry], rows: Iterable[Comparison], *, today: datetime.date | None = None
+) -> Outcome:
     """Match expected failures with verdicts (SRC-16).
 
     Args:
@@ -143,12 +155,15 @@ def unknown(entries: Iterable[Entry], met: set[str], *, only: set[str] | None = 
     return [
         f"xfail {entry.id}: no such case or tensor was checked"
         for entry in entries
-        if entry.id not in met and not (only is not None and entry.tensor is not None and entry.tensor not in only)
+        if entry.id not in met
+        and not (only is not None and entry.tensor is not None and entry.tensor not in only)
     ]
 
 
 def concerns(entry: Entry, case: str) -> bool:
-    """Whether an entry is about this case: its path as given, its file name, or that without the ending."""
+    """Whether an entry is about this case: its path as given, its file name, or that without the
+    ending.
+    """
     return entry.case in (case, Path(case).name, Path(case).stem)
 
 

@@ -1,7 +1,9 @@
-"""Recorded adjoints, each evaluated again from the recorded adjoints of the ops that read the quantity.
+"""Recorded adjoints, each evaluated again from the recorded adjoints of the ops that read the
+quantity.
 
-In the loop every quantity with a recorded adjoint is a variable of its own. The backward then goes one op at a time, and
-through those ops alone whose adjoint was not recorded. Specified in specs/replay.md (REPLAY-23).
+In the loop every quantity with a recorded adjoint is a variable of its own. The backward then goes
+one op at a time, and through those ops alone whose adjoint was not recorded. Specified in
+specs/replay.md (REPLAY-23).
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from tape import plain, vjp
 
 PREFIX = "trace_grad/"
 
-#: The value of every op with which the loop continued: op -> token (None for all tokens at once) -> value.
+#: The value of every op with which the loop continued: op -> token (None for all tokens at once) ->
+#: value.
 Values = Mapping[str, Mapping[int | None, Any]]
 
 
@@ -49,7 +52,11 @@ def require_cotangents(case: Case) -> None:
 
 
 def expected(
-    case: Case, inputs: Mapping[str, Array], values: Values, adjoints: Sequence[Recorded], way: Arithmetic
+    case: Case,
+    inputs: Mapping[str, Array],
+    values: Values,
+    adjoints: Sequence[Recorded],
+    way: Arithmetic,
 ) -> dict[str, dict[int | None, Any]]:
     """The expected value of every recorded adjoint: `trace_grad/OP` -> token -> value.
 
@@ -60,33 +67,51 @@ def expected(
     lead = leading(case)
     names = {each.op.removeprefix(PREFIX): each for each in adjoints}
     variables = {_key(op, t): value for op in names for t, value in values.get(op, {}).items()}
-    bars = {out: in_layout(case, out.removeprefix("out/"), inputs[bar]) for out, bar in WEIGHED.items() if bar in inputs}
+    bars = {
+        out: in_layout(case, out.removeprefix("out/"), inputs[bar])
+        for out, bar in WEIGHED.items()
+        if bar in inputs
+    }
 
     def forward(leaves: dict[str, Array]) -> dict[str, Array]:
         results: dict[str, Array] = {}
 
-        def take(op: str, t: int | None, compute: Callable[..., Array], *args: Any, counts: Any = None) -> Array:
+        def take(
+            op: str, t: int | None, compute: Callable[..., Array], *args: Any, counts: Any = None
+        ) -> Array:
             value = compute(*args)
             if op in names:
                 results[_key(op, t)] = value
                 value = leaves[_key(op, t)]
             else:
-                value = value + (values[op][t] - plain(value))  # the recorded value, with the derivative of the computed one
+                value = value + (
+                    values[op][t] - plain(value)
+                )  # the recorded value, with the derivative of the computed one
             if op in ("X", "phi"):
                 results[f"out/{op}"] = value
             return value
 
         end = run_ops(case, inputs, take, way=way)
-        results |= {name: value for name, value in (("out/y", end.y), ("out/M", end.M), ("out/S", end.S)) if value is not None}
+        results |= {
+            name: value
+            for name, value in (("out/y", end.y), ("out/M", end.M), ("out/S", end.S))
+            if value is not None
+        }
         return results
 
     value, backward = vjp(forward, variables)
-    seeds = {name: bars[name] if name in bars else np.zeros_like(plain(each)) for name, each in value.items()}
+    seeds = {
+        name: bars[name] if name in bars else np.zeros_like(plain(each))
+        for name, each in value.items()
+    }
     for op, each in names.items():
         for t in values.get(op, {}):
             seeds[_key(op, t)] = each.values if t is None else each.of(t, lead)
     (gradients,) = backward(seeds)
-    return {PREFIX + op: {t: np.asarray(gradients[_key(op, t)]) for t in values.get(op, {})} for op in names}
+    return {
+        PREFIX + op: {t: np.asarray(gradients[_key(op, t)]) for t in values.get(op, {})}
+        for op in names
+    }
 
 
 def _key(op: str, t: int | None) -> str:

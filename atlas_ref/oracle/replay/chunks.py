@@ -1,7 +1,9 @@
-"""Tensors of chunk kernels as ops of the loop: initial states, residuals by column and the triangular matrix.
+"""Tensors of chunk kernels as ops of the loop: initial states, residuals by column and the
+triangular matrix.
 
-chunk/M and chunk/S are the states before the first token of each chunk. chunk/E has the residuals of a chunk, and chunk/A is
-the unit lower triangular matrix of the exact form. Specified in specs/replay.md (REPLAY-19 to REPLAY-22).
+chunk/M and chunk/S are the states before the first token of each chunk. chunk/E has the residuals
+of a chunk, and chunk/A is the unit lower triangular matrix of the exact form. Specified in
+specs/replay.md (REPLAY-19 to REPLAY-22).
 """
 
 from __future__ import annotations
@@ -49,7 +51,11 @@ class Chunks(NamedTuple):
 def chunks(case: Case, size: int) -> Chunks:
     """Cut a case into chunks (CHUNK-14, REPLAY-19)."""
     T = case.inputs["in/x" if case.header.level == "token" else "in/k"].shape[-2]
-    reset = np.asarray(case.inputs["in/reset"]).astype(bool) if "in/reset" in case.inputs else np.zeros(T, bool)
+    reset = (
+        np.asarray(case.inputs["in/reset"]).astype(bool)
+        if "in/reset" in case.inputs
+        else np.zeros(T, bool)
+    )
     segments, position, starts, fresh = _segment_starts(case, T, reset), 0, [], []
     for t in range(T):
         position = 0 if t in segments else position
@@ -64,7 +70,11 @@ def _segment_starts(case: Case, T: int, reset: np.ndarray[Any, Any]) -> set[int]
     """Tokens at which a packed sequence or a span starts."""
     starts = {0, *np.nonzero(reset)[0].tolist()}
     convention, span = case.convention, case.header.span
-    if span is None or convention.reference == "call_start" or "chunk_start" not in (convention.reference, convention.read):
+    if (
+        span is None
+        or convention.reference == "call_start"
+        or "chunk_start" not in (convention.reference, convention.read)
+    ):
         return starts
     first = 1 % span if convention.span_origin == "multiple" else 0
     position = first if case.header.phase is None else case.header.phase
@@ -76,29 +86,41 @@ def _segment_starts(case: Case, T: int, reset: np.ndarray[Any, Any]) -> set[int]
     return starts
 
 
-# -- recorded values ----------------------------------------------------------------------------------
+# -- recorded values -------------------------------------------------------------------------------
 
 
-def unrolled(case: Case, name: str, value: Any, cut: Chunks, shapes: Mapping[str, tuple[int, ...]], label: str) -> tuple[Array, str]:
+def unrolled(
+    case: Case,
+    name: str,
+    value: Any,
+    cut: Chunks,
+    shapes: Mapping[str, tuple[int, ...]],
+    label: str,
+) -> tuple[Array, str]:
     """A chunk tensor in float64 and per token or chunk, and its dtype.
 
     Returns:
-        chunk/M, chunk/S: (L, chunks, d_out, d_phi). chunk/E: (L, T, c, d_out), as trace/residual. chunk/A: (L, T, ..., rows
+        chunk/M, chunk/S: (L, chunks, d_out, d_phi). chunk/E: (L, T, c, d_out), as trace/residual.
+            chunk/A: (L, T, ..., rows
         of the token, columns).
 
     Raises:
-        CaseError: a tensor that this case does not have, another shape, a dtype that is not floating.
+        CaseError: a tensor that this case does not have, another shape, a dtype that is not
+            floating.
     """
     array = np.asarray(value)
     if array.dtype.name not in STORED:
-        raise CaseError(f"{label}: {name}: dtype {array.dtype.name}, {', '.join(STORED)} are needed")
+        raise CaseError(
+            f"{label}: {name}: dtype {array.dtype.name}, {', '.join(STORED)} are needed"
+        )
     refused = _refusal(case, name, shapes)
     if refused:
         raise CaseError(f"{label}: {name}: {refused}")
     expected = _shape(case, name, cut, shapes)
     if array.shape != expected:
         raise CaseError(
-            f"{label}: {name}: shape {array.shape}, expected {expected} for {_number(cut.number, 'chunk')} of {_number(cut.size, 'token')}"
+            f"{label}: {name}: shape {array.shape}, expected {expected} for "
+            f"{_number(cut.number, 'chunk')} of {_number(cut.size, 'token')}"
         )
     wide, kind = array.astype(np.float64), array.dtype.name
     if name in ("chunk/M", "chunk/S"):
@@ -122,7 +144,10 @@ def _refusal(case: Case, name: str, shapes: Mapping[str, tuple[int, ...]]) -> st
         return "the exact form alone has it: reference running, without Newton-Schulz"
     decays = not running and convention.decay == "before_error" and convention.reference != "zero"
     if name == "chunk/E" and decays and case.header.window > 1 and "P" not in shapes:
-        return "under a frozen reference with decay before_error a column has no residual of its own (CHUNK-10)"
+        return (
+            "under a frozen reference with decay before_error a column has no residual of its own "
+            "(CHUNK-10)"
+        )
     return ""
 
 
@@ -130,7 +155,9 @@ def _lead(case: Case, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
     return shapes["phi_k"][: leading(case)]
 
 
-def _shape(case: Case, name: str, cut: Chunks, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
+def _shape(
+    case: Case, name: str, cut: Chunks, shapes: Mapping[str, tuple[int, ...]]
+) -> tuple[int, ...]:
     lead, M = _lead(case, shapes), shapes["M"][-2:]
     if name in ("chunk/M", "chunk/S"):
         return (*lead, cut.number, *M)
@@ -138,7 +165,11 @@ def _shape(case: Case, name: str, cut: Chunks, shapes: Mapping[str, tuple[int, .
     if name == "chunk/A":
         per_dimension = (shapes["residual"][-1],) if _per_dimension(case) else ()
         return (*lead, cut.number, *per_dimension, rows, rows)
-    history = 0 if case.convention.reference == "running" or _momentum_first(case) else case.header.window - 1
+    history = (
+        0
+        if case.convention.reference == "running" or _momentum_first(case)
+        else case.header.window - 1
+    )
     return (*lead, cut.number, history + rows, shapes["residual"][-1])
 
 
@@ -147,18 +178,39 @@ def _momentum_first(case: Case) -> bool:
 
 
 def places(case: Case) -> int:
-    """Unknowns of a token: one per lag under the running reference, else one (EXACT-3, EXACT-11)."""
-    return case.header.window if case.convention.reference == "running" and not _momentum_first(case) else 1
+    """Unknowns of a token: one per lag under the running reference, else one (EXACT-3,
+    EXACT-11).
+    """
+    return (
+        case.header.window
+        if case.convention.reference == "running" and not _momentum_first(case)
+        else 1
+    )
 
 
 def _per_dimension(case: Case) -> bool:
     if case.header.level == "token":
-        return any(case.inputs[f"in/param/W_{g}"].shape[-2] > 1 for g in GATE_NAMES if f"in/param/W_{g}" in case.inputs)
-    gates = ("in/retain", "in/log_retain", "in/momentum", "in/log_momentum", "in/step_size", "in/step_size_memory")
-    return any(case.inputs[name].ndim == case.inputs["in/k"].ndim for name in gates if name in case.inputs)
+        return any(
+            case.inputs[f"in/param/W_{g}"].shape[-2] > 1
+            for g in GATE_NAMES
+            if f"in/param/W_{g}" in case.inputs
+        )
+    gates = (
+        "in/retain",
+        "in/log_retain",
+        "in/momentum",
+        "in/log_momentum",
+        "in/step_size",
+        "in/step_size_memory",
+    )
+    return any(
+        case.inputs[name].ndim == case.inputs["in/k"].ndim for name in gates if name in case.inputs
+    )
 
 
-def _rows_of_A(case: Case, wide: Array, cut: Chunks, shapes: Mapping[str, tuple[int, ...]]) -> Array:
+def _rows_of_A(
+    case: Case, wide: Array, cut: Chunks, shapes: Mapping[str, tuple[int, ...]]
+) -> Array:
     """(L, chunks, ..., rows, columns) -> (L, T, ..., rows of a token, columns)."""
     lead, c = len(_lead(case, shapes)), places(case)
     rows = []
@@ -169,7 +221,9 @@ def _rows_of_A(case: Case, wide: Array, cut: Chunks, shapes: Mapping[str, tuple[
     return np.stack(rows, axis=lead)
 
 
-def _rows_of_E(case: Case, wide: Array, cut: Chunks, shapes: Mapping[str, tuple[int, ...]]) -> Array:
+def _rows_of_E(
+    case: Case, wide: Array, cut: Chunks, shapes: Mapping[str, tuple[int, ...]]
+) -> Array:
     """(L, chunks, rows, d_out) -> (L, T, c, d_out) by lag, 0 where the other order has no row."""
     lead, c = len(_lead(case, shapes)), case.header.window
     by_chunk = np.moveaxis(wide, lead, 0)
@@ -187,7 +241,7 @@ def _rows_of_E(case: Case, wide: Array, cut: Chunks, shapes: Mapping[str, tuple[
     return np.stack(rows, axis=lead)
 
 
-# -- expected values ----------------------------------------------------------------------------------
+# -- expected values -------------------------------------------------------------------------------
 
 
 def initial(case: Case, inputs: Mapping[str, Array], name: str, like: Array) -> Array:
@@ -199,7 +253,8 @@ def initial(case: Case, inputs: Mapping[str, Array], name: str, like: Array) -> 
 
 
 def system(sequence: Sequence, way: Arithmetic, cut: Chunks) -> Array:
-    """The triangular system of every chunk, by the rows of each token (EXACT-1 to EXACT-3, EXACT-11).
+    """The triangular system of every chunk, by the rows of each token (EXACT-1 to EXACT-3,
+    EXACT-11).
 
         L = I + tril(D' * Phi Phi^T)
 
@@ -218,7 +273,9 @@ def system(sequence: Sequence, way: Arithmetic, cut: Chunks) -> Array:
         for n, t in enumerate(tokens):
             scores = way.matmul(keys[t], columns.swapaxes(-1, -2))  # (..., c, columns)
             earlier = np.arange(columns.shape[-2]) < n * c
-            block = np.where(earlier, before[n][..., None, :] * scores[..., None, :, :], 0.0)  # (..., G, c, columns)
+            block = np.where(
+                earlier, before[n][..., None, :] * scores[..., None, :, :], 0.0
+            )  # (..., G, c, columns)
             block = block + np.eye(c, columns.shape[-2], n * c, dtype=block.dtype)
             padding = [(0, 0)] * (block.ndim - 1) + [(0, cut.size * c - block.shape[-1])]
             blocks.append(np.pad(block, padding))
@@ -226,7 +283,9 @@ def system(sequence: Sequence, way: Arithmetic, cut: Chunks) -> Array:
 
 
 def _rows(sequence: Sequence, tokens: range, c: int) -> list[Array]:
-    """D'_t over the columns of a chunk, (..., G, columns), for each of its tokens (CHUNK-4, CHUNK-11, EXACT-1)."""
+    """D'_t over the columns of a chunk, (..., G, columns), for each of its tokens (CHUNK-4,
+    CHUNK-11, EXACT-1).
+    """
     s = steps.scale_of(sequence.config)
     lead = (*sequence.phi_k.shape[:-2], 1)
     D: Array = np.zeros((*lead, len(tokens) * c), sequence.phi_k.dtype)
@@ -239,12 +298,17 @@ def _rows(sequence: Sequence, tokens: range, c: int) -> list[Array]:
         if sequence.momentum_first:
             own.append(m * (own[-1] if own else D * 0.0) + s * a * unit)
             weights = sequence.weights[t][..., ::-1, 0]  # by lag
-            entering = sum(weights[..., j, None, None] * own[-1 - j] for j in range(min(sequence.window, len(own))))
+            entering = sum(
+                weights[..., j, None, None] * own[-1 - j]
+                for j in range(min(sequence.window, len(own)))
+            )
             D = r * D + b * entering
             continue
         w = unit if sequence.weights[t] is None else unit * 0.0
         if sequence.weights[t] is not None:
-            w[..., n * c : (n + 1) * c] = np.where(sequence.exists[t], sequence.weights[t][..., ::-1, 0], 0.0)[..., None, :]
+            w[..., n * c : (n + 1) * c] = np.where(
+                sequence.exists[t], sequence.weights[t][..., ::-1, 0], 0.0
+            )[..., None, :]
         X = m * X + a * (s * w)
         D = r * D + b * X
     return rows
@@ -258,4 +322,9 @@ def _gates(sequence: Sequence, t: int) -> tuple[Any, Any, Any, Any]:
     (a, b), r = sequence.rates[t], sequence.retain[t]
     out = 1.0 if b is None else b
     out = -out if sequence.config.convention.direction == "ascent" else out
-    return (1.0 if r is None else r), (0.0 if momentum is None else momentum), (1.0 if a is None else a), out
+    return (
+        (1.0 if r is None else r),
+        (0.0 if momentum is None else momentum),
+        (1.0 if a is None else a),
+        out,
+    )

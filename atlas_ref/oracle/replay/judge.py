@@ -1,4 +1,5 @@
-"""The verdict on one recorded op: error over tolerance at every token and leading index, and the first wrong cell.
+"""The verdict on one recorded op: error over tolerance at every token and leading index, and the
+first wrong cell.
 
 Specified in specs/replay.md (REPLAY-13 to REPLAY-15).
 """
@@ -11,7 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from atlas_ref.oracle.judge.norms import FORMATS, Norms, norms
-from atlas_ref.oracle.judge.tolerance import MARGINAL, OP_FLOOR, PASS, Tolerance, decisive, from_members
+from atlas_ref.oracle.judge.tolerance import (
+    MARGINAL,
+    OP_FLOOR,
+    PASS,
+    Tolerance,
+    decisive,
+    from_members,
+)
 from atlas_ref.oracle.replay.passes import Pass, stored
 from atlas_ref.oracle.replay.recorded import Recorded
 from atlas_ref.types import Array
@@ -26,7 +34,8 @@ class Cells(NamedTuple):
     Attributes:
         tokens: of the last axis of cells; (None,) for an op without tokens.
         tail: shape of one cell.
-        got, want (cells..., entries): cells are the leading axes, then tokens; 0 in entries without an influence.
+        got, want (cells..., entries): cells are the leading axes, then tokens; 0 in entries without
+            an influence.
         counts: which entries have one, in the same shape.
         dtype: format of the recorded op.
     """
@@ -57,12 +66,14 @@ class Judgement(NamedTuple):
     """The first wrong cell of an op, or the worst one where it is right.
 
     Attributes:
-        ratio (cells...): error over tolerance, in the worst of the three norms; 0 where a cell cannot be judged.
+        ratio (cells...): error over tolerance, in the worst of the three norms; 0 where a cell
+            cannot be judged.
         open: tokens with cells that cannot be judged, since their inputs are not finite.
         decidable: whether any cell can be judged.
         worst: the largest ratio.
         tokens: of the last axis of `ratio`. cell: the one that the rest is about.
-        token, place: of the first wrong cell, or of the worst; the place is the index of the entry without the token.
+        token, place: of the first wrong cell, or of the worst; the place is the index of the entry
+            without the token.
         got, want: there.
         error: in the norm that decides. norm: its name. tolerance: of that cell.
         spread (norms, cells...): the largest error of a member.
@@ -96,52 +107,86 @@ def cells(each: Recorded, lead: int, truth: Pass, *, sequence: bool) -> Cells | 
     if not sequence:
         tokens: tuple[int | None, ...] = (None,)
     else:
-        tokens = tuple(range(each.values.shape[lead])) if None in computed else tuple(sorted(t for t in computed if t is not None))
-    places = tokens if each.labels is None else tuple(each.labels.index(t) for t in tokens if t is not None)
+        tokens = (
+            tuple(range(each.values.shape[lead]))
+            if None in computed
+            else tuple(sorted(t for t in computed if t is not None))
+        )
+    places = (
+        tokens
+        if each.labels is None
+        else tuple(each.labels.index(t) for t in tokens if t is not None)
+    )
     head = (slice(None),) * lead
-    got = np.stack([each.values[(*head, t)] for t in places], axis=lead) if sequence else np.expand_dims(each.values, lead)
+    got = (
+        np.stack([each.values[(*head, t)] for t in places], axis=lead)
+        if sequence
+        else np.expand_dims(each.values, lead)
+    )
     shape = got.shape[: lead + 1]
     masks = truth.counts.get(each.op)
-    counts = np.broadcast_to(np.stack([masks[t] for t in tokens]) if masks else np.ones((), bool), got.shape).reshape(*shape, -1)
+    counts = np.broadcast_to(
+        np.stack([masks[t] for t in tokens]) if masks else np.ones((), bool), got.shape
+    ).reshape(*shape, -1)
     want = _gather(computed, tokens, lead, sequence).astype(np.float64).reshape(*shape, -1)
     tail, got = got.shape[lead + 1 :], got.reshape(*shape, -1)
-    got = np.where(np.isinf(got) & (stored(want, each.dtype) == got), want, got)  # an overflow that recording alone made
-    return Cells(tokens, tail, np.where(counts, got, 0.0), np.where(counts, want, 0.0), counts, each.dtype)
+    got = np.where(
+        np.isinf(got) & (stored(want, each.dtype) == got), want, got
+    )  # an overflow that recording alone made
+    return Cells(
+        tokens, tail, np.where(counts, got, 0.0), np.where(counts, want, 0.0), counts, each.dtype
+    )
 
 
-def _gather(values: Mapping[int | None, Any], tokens: Sequence[int | None], lead: int, sequence: bool) -> Array:
+def _gather(
+    values: Mapping[int | None, Any], tokens: Sequence[int | None], lead: int, sequence: bool
+) -> Array:
     """Values of some tokens, (leading axes, tokens, ...)."""
     if None in values:
         whole = np.asarray(values[None])
-        return np.take(whole, [t for t in tokens if t is not None], axis=lead) if sequence else np.expand_dims(whole, lead)
+        return (
+            np.take(whole, [t for t in tokens if t is not None], axis=lead)
+            if sequence
+            else np.expand_dims(whole, lead)
+        )
     return np.stack([np.asarray(values[t]) for t in tokens], axis=lead)
 
 
 def tokens_above_floor(op_cells: Cells) -> tuple[int | None, ...]:
     """Tokens with an error above the floor, which the ensemble decides (REPLAY-13)."""
     over = ratios(op_cells, np.zeros((3, *op_cells.got.shape[:-1])))
-    return tuple(op_cells.tokens[i] for i in np.nonzero((over > 1.0).reshape(-1, over.shape[-1]).any(axis=0))[0])
+    return tuple(
+        op_cells.tokens[i]
+        for i in np.nonzero((over > 1.0).reshape(-1, over.shape[-1]).any(axis=0))[0]
+    )
 
 
-def ensemble(op_cells: Cells, op: str, tokens: Sequence[int | None], members: Sequence[Pass]) -> Ensemble:
+def ensemble(
+    op_cells: Cells, op: str, tokens: Sequence[int | None], members: Sequence[Pass]
+) -> Ensemble:
     """The members' values of an op at some tokens."""
     lead = op_cells.got.ndim - 2
     places = tuple(op_cells.tokens.index(t) for t in tokens)
     counts = op_cells.counts[..., list(places), :]
     by_member = {}
     for member in members if tokens else ():
-        values = stored(_gather(member.values[op], tokens, lead, op_cells.tokens != (None,)), op_cells.dtype)
+        values = stored(
+            _gather(member.values[op], tokens, lead, op_cells.tokens != (None,)), op_cells.dtype
+        )
         by_member[member.name] = np.where(counts, values.reshape(counts.shape), 0.0)
     spread = np.zeros((3, *op_cells.got.shape[:-1]))
     if by_member:
         with np.errstate(all="ignore"):
-            errors = [norms_of(each - op_cells.want[..., list(places), :]) for each in by_member.values()]
+            errors = [
+                norms_of(each - op_cells.want[..., list(places), :]) for each in by_member.values()
+            ]
         spread[..., list(places)] = np.max(errors, axis=0)
     return Ensemble(places, by_member, spread)
 
 
 def judge(name: str, op_cells: Cells, others: Ensemble, *, backwards: bool = False) -> Judgement:
-    """Error over tolerance of every cell, and the first wrong one: tokens first, then leading indices (REPLAY-13).
+    """Error over tolerance of every cell, and the first wrong one: tokens first, then leading
+    indices (REPLAY-13).
 
     Args:
         backwards: whether the op is computed from the last token to the first, as adjoints are.
@@ -151,20 +196,27 @@ def judge(name: str, op_cells: Cells, others: Ensemble, *, backwards: bool = Fal
     cell = _first(wrong if wrong.any() else ratio == np.max(ratio, initial=0.0), backwards)
     got, want = op_cells.got[cell], op_cells.want[cell]
     with np.errstate(all="ignore"):
-        tolerance = from_members(name, want, _members_at(op_cells, others, cell), op_cells.dtype, units=OP_FLOOR)
+        tolerance = from_members(
+            name, want, _members_at(op_cells, others, cell), op_cells.dtype, units=OP_FLOOR
+        )
         error = Norms(*(np.inf if np.isnan(each) else each for each in norms(got - want)))
     norm = decisive(error, tolerance.norms)
     entry = _entry(got, want, MARGINAL * tolerance.max)
     undecidable = ~np.isfinite(op_cells.want).all(axis=-1)
     return Judgement(
         ratio=ratio,
-        open=tuple(op_cells.tokens[i] for i in np.nonzero(undecidable.reshape(-1, undecidable.shape[-1]).any(axis=0))[0]),
+        open=tuple(
+            op_cells.tokens[i]
+            for i in np.nonzero(undecidable.reshape(-1, undecidable.shape[-1]).any(axis=0))[0]
+        ),
         decidable=not undecidable.all(),
         worst=float(np.max(ratio, initial=0.0)),
         tokens=op_cells.tokens,
         cell=cell,
         token=op_cells.tokens[cell[-1]],
-        place=(*cell[:-1], *(int(i) for i in np.unravel_index(entry, op_cells.tail))) if op_cells.tail else cell[:-1],
+        place=(*cell[:-1], *(int(i) for i in np.unravel_index(entry, op_cells.tail)))
+        if op_cells.tail
+        else cell[:-1],
         got=float(got[entry]),
         want=float(want[entry]),
         error=getattr(error, norm),
@@ -183,7 +235,8 @@ def _members_at(op_cells: Cells, others: Ensemble, cell: tuple[int, ...]) -> dic
 
 
 def ratios(op_cells: Cells, spread: Array) -> Array:
-    """Error over tolerance of every cell, `from_members` for all of them at once; 0 where a cell cannot be judged.
+    """Error over tolerance of every cell, `from_members` for all of them at once; 0 where a cell
+    cannot be judged.
 
     Args:
         spread: the largest error of a member in each norm.
@@ -191,27 +244,41 @@ def ratios(op_cells: Cells, spread: Array) -> Array:
     with np.errstate(all="ignore"):
         allowed = spread + OP_FLOOR * ulps(norms_of(op_cells.want), op_cells.dtype)
         errors = norms_of(op_cells.got - op_cells.want)
-        over = np.where(errors == 0.0, 0.0, errors / np.where(allowed > 0.0, allowed, np.finfo(float).tiny))
+        over = np.where(
+            errors == 0.0, 0.0, errors / np.where(allowed > 0.0, allowed, np.finfo(float).tiny)
+        )
     over = np.where(np.isfinite(op_cells.got).all(axis=-1), over, np.inf)
     worst = np.max(np.where(np.isnan(over), np.inf, over), axis=0)
     return np.where(np.isfinite(op_cells.want).all(axis=-1), worst, 0.0)
 
 
 def norms_of(x: Array) -> Array:
-    """Largest magnitude, root mean square and 99th percentile over the last axis, (3, ...): `norms.norms` cell by cell."""
+    """Largest magnitude, root mean square and 99th percentile over the last axis, (3, ...):
+    `norms.norms` cell by cell.
+    """
     size = np.abs(x)
     count = size.shape[-1]
     top = size.max(axis=-1)
     safe = np.where((top > 0.0) & np.isfinite(top), top, 1.0)
     rank = count - 1 - count // 100
-    return np.stack([top, safe * np.sqrt(np.mean((size / safe[..., None]) ** 2, axis=-1)), np.partition(size, rank, axis=-1)[..., rank]])
+    return np.stack(
+        [
+            top,
+            safe * np.sqrt(np.mean((size / safe[..., None]) ** 2, axis=-1)),
+            np.partition(size, rank, axis=-1)[..., rank],
+        ]
+    )
 
 
 def ulps(scale: Array, dtype: str) -> Array:
     """`norms.ulp` of every number."""
     _, bits, least = FORMATS[dtype]
     exponent = np.where(scale > 0.0, np.frexp(scale)[1] - 1, least)
-    return np.where(np.isfinite(scale), np.ldexp(1.0, np.maximum(np.maximum(exponent, least) - bits, -1074)), scale)
+    return np.where(
+        np.isfinite(scale),
+        np.ldexp(1.0, np.maximum(np.maximum(exponent, least) - bits, -1074)),
+        scale,
+    )
 
 
 def at(judgement: Judgement, token: int | None) -> float | None:
@@ -237,12 +304,19 @@ def right_at(judgement: Judgement, tokens: list[int]) -> bool:
 def _first(where: Array, backwards: bool) -> tuple[int, ...]:
     """The first True, tokens (the last axis) before leading indices."""
     by_token = np.moveaxis(where, -1, 0)
-    t, *lead = (int(i) for i in np.unravel_index(int(np.argmax(by_token[::-1] if backwards else by_token)), by_token.shape))
+    t, *lead = (
+        int(i)
+        for i in np.unravel_index(
+            int(np.argmax(by_token[::-1] if backwards else by_token)), by_token.shape
+        )
+    )
     return (*lead, len(by_token) - 1 - t if backwards else t)
 
 
 def _entry(got: Array, want: Array, allowed: float) -> int:
-    """The first entry that is not finite or whose error is beyond the largest allowed; the worst where none is."""
+    """The first entry that is not finite or whose error is beyond the largest allowed; the worst
+    where none is.
+    """
     with np.errstate(invalid="ignore"):
         gap = np.abs(got - want)
     bad = ~np.isfinite(got) | (gap > allowed)

@@ -1,7 +1,8 @@
 """The sequential loop op by op, with a hook that returns the value of each op to the loop.
 
-The hook of a trace returns the value that was computed. That of a replay returns the recorded value, so that every op is
-evaluated on recorded inputs and the loop computes only the rest. Specified in specs/replay.md (REPLAY-1 to REPLAY-6).
+The hook of a trace returns the value that was computed. That of a replay returns the recorded
+value, so that every op is evaluated on recorded inputs and the loop computes only the rest.
+Specified in specs/replay.md (REPLAY-1 to REPLAY-6).
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from tape import ops
 
 @dataclass
 class LoopState:
-    """Memory, stored momentum and reference between two tokens, and the window's residuals and momenta."""
+    """Memory, stored momentum and reference between two tokens, and the window's residuals and
+    momenta.
+    """
 
     M: Array
     S: Array
@@ -55,15 +58,17 @@ def run_ops(
 
     Args:
         inputs: of the case, in the dtype of the arithmetic.
-        take: called as take(op, t, compute, *args, counts=mask), where compute(*args) is the op; `counts` says which entries
-            have an influence, None for all.
+        take: called as take(op, t, compute, *args, counts=mask), where compute(*args) is the op;
+            `counts` says which entries have an influence, None for all.
         way: how sums and products are rounded.
         begin: called before each token with the state that it finds, which it may change.
     """
     if case.header.rule == "newton_schulz":
         return _newton_schulz_alone(case, inputs, take, way)
     if case.header.rule == "feature_map":
-        phi = take("phi", None, feature_maps.apply, case.header.feature_map, phi_of(inputs), inputs["in/x"])
+        phi = take(
+            "phi", None, feature_maps.apply, case.header.feature_map, phi_of(inputs), inputs["in/x"]
+        )
         return End(None, None, phi)
     sequence = prepare(case, inputs, take, way)
     read, state = sequence.config.convention.read, _start(sequence.state)
@@ -95,10 +100,14 @@ def run_ops(
 def _start(state: Any) -> LoopState:
     """The state of the loop from that of a rule."""
     get = state.__dict__.get
-    return LoopState(state.M, get("S"), state.reference, state.position, get("residuals"), get("momenta"))
+    return LoopState(
+        state.M, get("S"), state.reference, state.position, get("residuals"), get("momenta")
+    )
 
 
-def _newton_schulz_alone(case: Case, inputs: Mapping[str, Array], take: Take, way: Arithmetic) -> End:
+def _newton_schulz_alone(
+    case: Case, inputs: Mapping[str, Array], take: Take, way: Arithmetic
+) -> End:
     """The rule newton_schulz: the iterates and the result, of matrices without tokens (CASE-10)."""
     settings = case.convention.newton_schulz_settings
     S = inputs["in/G"]
@@ -114,16 +123,26 @@ def _iterates(settings: Any, way: Arithmetic, S: Array, t: int | None, take: Tak
     return X
 
 
-# -- one token ----------------------------------------------------------------------------------------
+# -- one token -------------------------------------------------------------------------------------
 
 
-def _write(sequence: Sequence, way: Arithmetic, state: LoopState, t: int, keys: Array, values: Array, take: Take) -> None:
+def _write(
+    sequence: Sequence,
+    way: Arithmetic,
+    state: LoopState,
+    t: int,
+    keys: Array,
+    values: Array,
+    take: Take,
+) -> None:
     """The write of token t, or at an inactive token what stays (CONV-32)."""
     if not sequence.active[t]:
         return _rest(sequence, way, state, t, keys, values, take)
     config, retain, (a, b) = sequence.config, sequence.retain[t], sequence.rates[t]
     if not (sequence.rule.has_error or sequence.rule.has_momentum):
-        state.M = take("M", t, way.scaled_sum, retain, state.M, ops.outer(values[..., 0, :], keys[..., 0, :]))
+        state.M = take(
+            "M", t, way.scaled_sum, retain, state.M, ops.outer(values[..., 0, :], keys[..., 0, :])
+        )
         return None
     residuals = _residuals(sequence, way, state, t, keys, values, retain, take)
     g = take("gradient", t, _gradient, sequence, way, residuals, t, keys)
@@ -132,7 +151,9 @@ def _write(sequence: Sequence, way: Arithmetic, state: LoopState, t: int, keys: 
         return None
     state.S = S = take("S", t, steps.momentum, config, way, state.S, g, a, sequence.momentum[t])
     if sequence.momentum_first:
-        state.momenta = ops.concatenate([state.momenta[..., 1:, :, :], ops.expand_dims(S, -3)], axis=-3)
+        state.momenta = ops.concatenate(
+            [state.momenta[..., 1:, :, :], ops.expand_dims(S, -3)], axis=-3
+        )
         S = take("P", t, steps.window_sum, way, sequence.weights[t], state.momenta)
     U = _update(sequence, way, S, g, t, take) if sequence.rule.has_newton_schulz else S
     state.M = take("M", t, steps.moved, config, way, state.M, U, b, retain)
@@ -141,18 +162,30 @@ def _write(sequence: Sequence, way: Arithmetic, state: LoopState, t: int, keys: 
     return None
 
 
-def _rest(sequence: Sequence, way: Arithmetic, state: LoopState, t: int, keys: Array, values: Array, take: Take) -> None:
+def _rest(
+    sequence: Sequence,
+    way: Arithmetic,
+    state: LoopState,
+    t: int,
+    keys: Array,
+    values: Array,
+    take: Take,
+) -> None:
     """The rest at an inactive token, where M and S repeat (WINDOW-13, OMEGA-11).
 
     The residual that the window stores for it is computed without decay.
     """
     if state.residuals is not None:
-        arrival = steps.residual(sequence.config, way, _reference(sequence, state), None, keys, values)[..., -1, :]
+        arrival = steps.residual(
+            sequence.config, way, _reference(sequence, state), None, keys, values
+        )[..., -1, :]
         state.residuals = ops.slide(state.residuals, arrival)
     if state.S is not None:
         state.S = take("S", t, _same, state.S)
     if state.momenta is not None:
-        state.momenta = ops.concatenate([state.momenta[..., 1:, :, :], ops.expand_dims(state.S, -3)], axis=-3)
+        state.momenta = ops.concatenate(
+            [state.momenta[..., 1:, :, :], ops.expand_dims(state.S, -3)], axis=-3
+        )
     state.M = take("M", t, _same, state.M)
 
 
@@ -169,9 +202,18 @@ def _reference(sequence: Sequence, state: LoopState) -> Array:
 
 
 def _residuals(
-    sequence: Sequence, way: Arithmetic, state: LoopState, t: int, keys: Array, values: Array, retain: Array, take: Take
+    sequence: Sequence,
+    way: Arithmetic,
+    state: LoopState,
+    t: int,
+    keys: Array,
+    values: Array,
+    retain: Array,
+    take: Take,
 ) -> Array:
-    """Residuals oldest first, zero where they have no influence: no such token, cut off, or its momentum alone counts."""
+    """Residuals oldest first, zero where they have no influence: no such token, cut off, or its
+    momentum alone counts.
+    """
     convention = sequence.config.convention
     lags = np.arange(sequence.window)[::-1]
     older = (lags > state.position)[:, None] & convention.frozen_reference
@@ -180,7 +222,20 @@ def _residuals(
         counts = counts & (lags == 0)[:, None]
     elif convention.window_at_boundary == "cut":
         counts = counts & ~older
-    by_lag = take("residual", t, _by_lag, sequence, way, state, retain, keys, values, counts, older, counts=counts[::-1])
+    by_lag = take(
+        "residual",
+        t,
+        _by_lag,
+        sequence,
+        way,
+        state,
+        retain,
+        keys,
+        values,
+        counts,
+        older,
+        counts=counts[::-1],
+    )
     residuals = ops.where(counts, ops.flip(by_lag, -2), 0.0)
     if state.residuals is not None:
         state.residuals = ops.slide(state.residuals, residuals[..., -1, :])
@@ -188,13 +243,22 @@ def _residuals(
 
 
 def _by_lag(
-    sequence: Sequence, way: Arithmetic, state: LoopState, retain: Array, keys: Array, values: Array, counts: Array, older: Array
+    sequence: Sequence,
+    way: Arithmetic,
+    state: LoopState,
+    retain: Array,
+    keys: Array,
+    values: Array,
+    counts: Array,
+    older: Array,
 ) -> Array:
     """The residual of every lag (OMEGA-4, WINDOW-13).
 
     Under carry, a token of an older span has the residual of its arrival.
     """
-    residuals = steps.residual(sequence.config, way, _reference(sequence, state), retain, keys, values)
+    residuals = steps.residual(
+        sequence.config, way, _reference(sequence, state), retain, keys, values
+    )
     if state.residuals is not None:
         residuals = ops.where(older, ops.slide(state.residuals, residuals[..., -1, :]), residuals)
     return ops.flip(ops.where(counts, residuals, 0.0), -2)
@@ -213,11 +277,17 @@ def _update(sequence: Sequence, way: Arithmetic, S: Array, g: Array, t: int, tak
         return take("U", t, _same, S)
     settings = convention.newton_schulz_settings
     argument = steps.argument(sequence.config, way, S, g, sequence.momentum[t])
-    return take("U", t, steps.finished, settings, way, _iterates(settings, way, argument, t, take), argument)
+    return take(
+        "U", t, steps.finished, settings, way, _iterates(settings, way, argument, t, take), argument
+    )
 
 
-def _read(sequence: Sequence, way: Arithmetic, M: Array, queries: Array, t: int, take: Take) -> Array:
-    """y_t from the memory that it reads, through Newton-Schulz where memories are accumulated (OMEGA-9, OMEGA-12)."""
+def _read(
+    sequence: Sequence, way: Arithmetic, M: Array, queries: Array, t: int, take: Take
+) -> Array:
+    """y_t from the memory that it reads, through Newton-Schulz where memories are accumulated
+    (OMEGA-9, OMEGA-12).
+    """
     convention = sequence.config.convention
     if convention.argument == "accumulated":
         settings = convention.newton_schulz_settings

@@ -1,4 +1,5 @@
-"""The convention that explains a wrong op: the same op and recorded inputs under one other setting at a time.
+"""The convention that explains a wrong op: the same op and recorded inputs under one other setting
+at a time.
 
 Specified in specs/replay.md (REPLAY-16).
 """
@@ -22,7 +23,10 @@ from atlas_ref.rules import RULES, names_with
 from atlas_ref.types import Array
 
 #: Values to try on the axes that take numbers.
-NUMBERS: dict[str, tuple[Any, ...]] = {"gradient_scale": (1, 2, 0.5, "2/d_out"), "query_scale": (1, "1/sqrt(d_in)")}
+NUMBERS: dict[str, tuple[Any, ...]] = {
+    "gradient_scale": (1, 2, 0.5, "2/d_out"),
+    "query_scale": (1, "1/sqrt(d_in)"),
+}
 
 #: The same for the settings of Newton-Schulz.
 SETTINGS: dict[str, tuple[Any, ...]] = {
@@ -49,7 +53,9 @@ def candidates(case: Case) -> Iterator[tuple[str, dict[str, Any]]]:
         return
     settings = case.convention.newton_schulz_settings
     for key, field in NewtonSchulz.model_fields.items():
-        for value in SETTINGS.get(key) or (get_args(field.annotation) if key not in ("norm_factor", "lower_bound") else ()):
+        for value in SETTINGS.get(key) or (
+            get_args(field.annotation) if key not in ("norm_factor", "lower_bound") else ()
+        ):
             if value != getattr(settings, key):
                 yield f"newton_schulz.{key} {value}", {"newton_schulz": {key: value}}
     if case.header.rule in names_with("has_newton_schulz"):
@@ -62,7 +68,9 @@ def explanation(passes: Passes, op: str, spread: Array) -> str:
     Args:
         spread: errors of the ensemble at the op, `Judgement.spread`.
     """
-    names = [name for name, change in candidates(passes.case) if _explains(passes, change, op, spread)]
+    names = [
+        name for name, change in candidates(passes.case) if _explains(passes, change, op, spread)
+    ]
     if len(names) > MOST:
         names = [*names[: MOST - 1], f"{len(names) - MOST + 1} more"]
     return " or ".join(names)
@@ -71,7 +79,9 @@ def explanation(passes: Passes, op: str, spread: Array) -> str:
 def _explains(passes: Passes, change: Mapping[str, Any], op: str, spread: Array) -> bool:
     if "layout" in change:
         transposed = _transposed(passes.trace)
-        return transposed is not None and _right(Passes(passes.case, transposed, passes.cut), op, spread)
+        return transposed is not None and _right(
+            Passes(passes.case, transposed, passes.cut), op, spread
+        )
     try:
         return _right(Passes(under(passes.case, change), passes.trace, passes.cut), op, spread)
     except CaseError:
@@ -79,9 +89,20 @@ def _explains(passes: Passes, change: Mapping[str, Any], op: str, spread: Array)
 
 
 def _right(passes: Passes, op: str, spread: Array) -> bool:
-    """Whether the op is right at every token of this case, with the ensemble's errors under the case's own convention."""
-    op_cells = cells(passes.trace[op], leading(passes.case), passes.truth(), sequence=passes.case.header.rule in RULES)
-    return op_cells is not None and op_cells.got.shape[:-1] == spread.shape[1:] and bool((ratios(op_cells, spread) <= PASS).all())
+    """Whether the op is right at every token of this case, with the ensemble's errors under the
+    case's own convention.
+    """
+    op_cells = cells(
+        passes.trace[op],
+        leading(passes.case),
+        passes.truth(),
+        sequence=passes.case.header.rule in RULES,
+    )
+    return (
+        op_cells is not None
+        and op_cells.got.shape[:-1] == spread.shape[1:]
+        and bool((ratios(op_cells, spread) <= PASS).all())
+    )
 
 
 def _transposed(trace: Mapping[str, Recorded]) -> dict[str, Recorded] | None:
@@ -89,4 +110,7 @@ def _transposed(trace: Mapping[str, Recorded]) -> dict[str, Recorded] | None:
     matrices = [each for op, each in trace.items() if is_matrix(op)]
     if not matrices or any(each.values.shape[-1] != each.values.shape[-2] for each in matrices):
         return None
-    return {op: each._replace(values=each.values.swapaxes(-1, -2)) if is_matrix(op) else each for op, each in trace.items()}
+    return {
+        op: each._replace(values=each.values.swapaxes(-1, -2)) if is_matrix(op) else each
+        for op, each in trace.items()
+    }

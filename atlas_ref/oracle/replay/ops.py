@@ -57,7 +57,11 @@ def ops_of(case: Case) -> list[Op]:
 def given_ops(case: Case) -> set[str]:
     """Ops whose value is a tensor of the case as it is: features without norm and map."""
     c = case.convention
-    if case.header.rule not in RULES or case.header.level == "token" or case.header.feature_map.kind != "identity":
+    if (
+        case.header.rule not in RULES
+        or case.header.level == "token"
+        or case.header.feature_map.kind != "identity"
+    ):
         return set()
     plain = {"phi_k": c.k_norm == "none", "phi_q": c.q_norm == "none" and c.query_scale == 1.0}
     return {name for name, same in plain.items() if same}
@@ -69,7 +73,9 @@ class _Inputs:
     def __init__(self, case: Case) -> None:
         self.case = case
         self.token = case.header.level == "token"
-        self.phi = tuple(name for name in case.inputs if name.startswith("in/phi/") or name == "in/proj")
+        self.phi = tuple(
+            name for name in case.inputs if name.startswith("in/phi/") or name == "in/proj"
+        )
 
     def __call__(self, name: str) -> str:
         if self.token:
@@ -80,7 +86,12 @@ class _Inputs:
         """The sources of those names that the case has."""
         if self.token:
             params = self.case.inputs
-            return tuple(n for n in names if f"in/param/W_{n}" in params or (n.startswith("window_") and _has_window(self.case, n)))
+            return tuple(
+                n
+                for n in names
+                if f"in/param/W_{n}" in params
+                or (n.startswith("window_") and _has_window(self.case, n))
+            )
         return tuple(self(name) for name in names if self(name) in self.case.inputs)
 
 
@@ -95,19 +106,32 @@ def _has_window(case: Case, name: str) -> bool:
 def _kinds(weights: Any) -> list[str]:
     if weights is None:
         return ["uniform"]
-    return [kind for each in weights.of for kind in _kinds(each)] if weights.kind == "product" else [weights.kind]
+    return (
+        [kind for each in weights.of for kind in _kinds(each)]
+        if weights.kind == "product"
+        else [weights.kind]
+    )
 
 
 def _projection_ops(case: Case, sources: _Inputs) -> list[Op]:
-    projections = [Op(name, ("in/x", f"in/param/W_{name.upper()}"), "CONV-28") for name in ("k", "v", "q")]
+    projections = [
+        Op(name, ("in/x", f"in/param/W_{name.upper()}"), "CONV-28") for name in ("k", "v", "q")
+    ]
     for name in sources.some(*PROJECTED[3:]):
         if name.startswith("window_"):
             parameters = tuple(
-                key for key in case.inputs if key.startswith("in/param/window_") and ("logits" in key) == (name[7:] == "weights")
+                key
+                for key in case.inputs
+                if key.startswith("in/param/window_")
+                and ("logits" in key) == (name[7:] == "weights")
             )
-            projections.append(Op(name, (*(("in/x",) if name == "window_gate" else ()), *parameters), "WINDOW-2"))
+            projections.append(
+                Op(name, (*(("in/x",) if name == "window_gate" else ()), *parameters), "WINDOW-2")
+            )
         else:
-            projections.append(Op(name, ("k", "v", f"in/param/W_{name}", f"in/param/b_{name}"), "GATES-7"))
+            projections.append(
+                Op(name, ("k", "v", f"in/param/W_{name}", f"in/param/b_{name}"), "GATES-7")
+            )
     return projections
 
 
@@ -119,22 +143,44 @@ def _write_ops(case: Case, sources: _Inputs) -> list[Op]:
     if not (rule.has_error or rule.has_momentum):
         return [Op("M", ("M[t-1]", "phi_k", sources("v"), *retain), clause["M"])]
     first_momentum = rule.has_window and convention.order == "momentum_then_window"
-    pairs = ("phi_k", sources("v")) if case.header.window == 1 or first_momentum else ("phi_k[t-j]", f"{sources('v')}[t-j]")
-    reference = {"running": ("M[t-1]",), "zero": ()}.get(convention.reference, ("M[start]",)) if rule.has_error else ()
+    pairs = (
+        ("phi_k", sources("v"))
+        if case.header.window == 1 or first_momentum
+        else ("phi_k[t-j]", f"{sources('v')}[t-j]")
+    )
+    reference = (
+        {"running": ("M[t-1]",), "zero": ()}.get(convention.reference, ("M[start]",))
+        if rule.has_error
+        else ()
+    )
     decays = retain if convention.decay == "before_error" and reference else ()
     carried = (
-        ("residual[t-j]",) if convention.window_at_boundary == "carry" and convention.frozen_reference and case.header.window > 1 else ()
+        ("residual[t-j]",)
+        if convention.window_at_boundary == "carry"
+        and convention.frozen_reference
+        and case.header.window > 1
+        else ()
     )
     weights = sources.some("window_weights", "window_gate") if rule.has_window else ()
     inner, outer = _rate_inputs(case, sources)
     listed = [
-        Op("residual", (*reference, *pairs, *decays, *(() if first_momentum else carried)), clause["residual"]),
-        Op("gradient", ("residual", pairs[0], *(() if first_momentum else weights)), clause["gradient"]),
+        Op(
+            "residual",
+            (*reference, *pairs, *decays, *(() if first_momentum else carried)),
+            clause["residual"],
+        ),
+        Op(
+            "gradient",
+            ("residual", pairs[0], *(() if first_momentum else weights)),
+            clause["gradient"],
+        ),
     ]
     if not rule.has_momentum:
         return [*listed, Op("M", ("M[t-1]", "gradient", *inner, *outer, *retain), clause["M"])]
     momentum = sources.some("momentum")
-    listed.append(Op("S", ("gradient", *(("S[t-1]", *momentum) if momentum else ()), *inner), clause["S"]))
+    listed.append(
+        Op("S", ("gradient", *(("S[t-1]", *momentum) if momentum else ()), *inner), clause["S"])
+    )
     momenta = "S"
     if first_momentum:
         momenta = "P"
@@ -142,7 +188,9 @@ def _write_ops(case: Case, sources: _Inputs) -> list[Op]:
     if not rule.has_newton_schulz:
         return [*listed, Op("M", ("M[t-1]", "S", *outer, *retain), clause["M"])]
     if convention.has_newton_schulz and convention.argument != "accumulated":
-        nesterov = (momenta, "gradient", *momentum) if convention.argument == "nesterov" else (momenta,)
+        nesterov = (
+            (momenta, "gradient", *momentum) if convention.argument == "nesterov" else (momenta,)
+        )
         settings = convention.newton_schulz_settings
         listed += [*_iterate_ops(settings, nesterov), _image_op("U", settings, nesterov)]
     else:
@@ -154,7 +202,13 @@ def _rate_inputs(case: Case, sources: _Inputs) -> tuple[tuple[str, ...], tuple[s
     """Tensors of a_t and of b_t (OMEGA-7)."""
     rate, h = case.convention.rate, sources("step_size")
     inner = (h,) if rate in ("momentum", "both", "split") else ()
-    outer = (h,) if rate in ("memory", "both") else (sources("step_size_memory"),) if rate == "split" else ()
+    outer = (
+        (h,)
+        if rate in ("memory", "both")
+        else (sources("step_size_memory"),)
+        if rate == "split"
+        else ()
+    )
     return inner, outer
 
 
@@ -170,12 +224,22 @@ def _image_op(name: str, settings: Any, argument: tuple[str, ...]) -> Op:
 
 
 def _read_ops(case: Case, sources: _Inputs) -> list[Op]:
-    """The query's features and the read; where memories are accumulated Newton-Schulz belongs to the read (OMEGA-9)."""
+    """The query's features and the read; where memories are accumulated Newton-Schulz belongs to
+    the read (OMEGA-9).
+    """
     convention = case.convention
-    memory = ({"after": "M", "before": "M[t-1]", "chunk_start": "M[start]", "call_end": "M[end]"}[convention.read],)
+    memory = (
+        {"after": "M", "before": "M[t-1]", "chunk_start": "M[start]", "call_end": "M[end]"}[
+            convention.read
+        ],
+    )
     query = Op("phi_q", (sources("q"), *sources.phi), "CONV-35")
     clause = RULES[case.header.rule].clauses["y"]
     if convention.argument != "accumulated":
         return [query, Op("y", (*memory, "phi_q"), clause)]
     image = _image_op("y", convention.newton_schulz_settings, memory)
-    return [*_iterate_ops(convention.newton_schulz_settings, memory), query, Op("y", (*image.inputs, "phi_q"), "OMEGA-9")]
+    return [
+        *_iterate_ops(convention.newton_schulz_settings, memory),
+        query,
+        Op("y", (*image.inputs, "phi_q"), "OMEGA-9"),
+    ]

@@ -1,4 +1,5 @@
-"""Passes over a case in which every op reads recorded inputs: the truth, and each member of the ensemble.
+"""Passes over a case in which every op reads recorded inputs: the truth, and each member of the
+ensemble.
 
 Specified in specs/replay.md (REPLAY-11, REPLAY-12).
 """
@@ -21,7 +22,8 @@ from atlas_ref.oracle.replay.recorded import Recorded
 from atlas_ref.oracle.replay.sequence import leading, prepare
 from atlas_ref.types import Array
 
-#: Members with recorded inputs that are moved within the rounding that recording may have hidden (REPLAY-12).
+#: Members with recorded inputs that are moved within the rounding that recording may have hidden
+#: (REPLAY-12).
 DRAWS = 16
 
 #: Inputs that maps, norms and gates are computed from.
@@ -43,23 +45,41 @@ class Pass(NamedTuple):
 
 
 class Reader:
-    """The hooks of a pass: store the computed value of an op, and return the recorded one to the loop."""
+    """The hooks of a pass: store the computed value of an op, and return the recorded one to the
+    loop.
+    """
 
-    def __init__(self, name: str, lead: int, trace: Sequence[Recorded], requests: Requests | None) -> None:
+    def __init__(
+        self, name: str, lead: int, trace: Sequence[Recorded], requests: Requests | None
+    ) -> None:
         self.lead, self.requests = lead, requests
         self.recorded: dict[str, Recorded] = {}
         self.states: dict[str, Recorded] = {}
         for each in trace:
             if each.labels is not None:
                 self.states[each.into] = each
-            elif each.into and not (each.tensor.startswith("chunk/") and each.into in self.recorded):
+            elif each.into and not (
+                each.tensor.startswith("chunk/") and each.into in self.recorded
+            ):
                 self.recorded[each.into] = each
         self.result = Pass(name, {}, {}, {})
 
-    def __call__(self, op: str, t: int | None, compute: Callable[..., Array], *args: Any, counts: Any = None) -> Array:
+    def __call__(
+        self, op: str, t: int | None, compute: Callable[..., Array], *args: Any, counts: Any = None
+    ) -> Array:
         recorded = self.recorded.get(op)
-        value = None if recorded is None else recorded.values if t is None else recorded.of(t, self.lead)
-        if value is None or self.requests is None or (op in self.requests and (t is None or t in self.requests[op])):
+        value = (
+            None
+            if recorded is None
+            else recorded.values
+            if t is None
+            else recorded.of(t, self.lead)
+        )
+        if (
+            value is None
+            or self.requests is None
+            or (op in self.requests and (t is None or t in self.requests[op]))
+        ):
             result = compute(*args)
             self.result.values.setdefault(op, {})[t] = result
             value = result if value is None else value
@@ -69,7 +89,9 @@ class Reader:
         return value
 
     def begin(self, t: int, state: LoopState) -> None:
-        """Continue from the recorded states at the start of a chunk, unless the trace has them token by token (REPLAY-20)."""
+        """Continue from the recorded states at the start of a chunk, unless the trace has them
+        token by token (REPLAY-20).
+        """
         for op, each in self.states.items():
             if each.labels is not None and t in each.labels and op not in self.recorded:
                 setattr(state, op, each.of(each.labels.index(t), self.lead))
@@ -92,14 +114,19 @@ class Passes:
 
     def truth(self) -> Pass:
         """Every op in float64 on recorded inputs (REPLAY-11)."""
-        return self._pass("truth", converted(self.case, "float64"), list(self.trace.values()), PLAIN)
+        return self._pass(
+            "truth", converted(self.case, "float64"), list(self.trace.values()), PLAIN
+        )
 
     def members(self, dtype: str, requests: Requests) -> list[Pass]:
-        """The same in every legal arithmetic of a format, on inputs that round to the recorded ones (REPLAY-12).
+        """The same in every legal arithmetic of a format, on inputs that round to the recorded ones
+        (REPLAY-12).
 
         Args:
-            dtype: the narrowest format of the trace, or the one that the implementation is stated to work in.
-            requests: names of `trace` with the tokens at which they are evaluated; no other recorded op is.
+            dtype: the narrowest format of the trace, or the one that the implementation is stated
+                to work in.
+            requests: names of `trace` with the tokens at which they are evaluated; no other
+                recorded op is.
         """
         arithmetic = "float64" if dtype == "float64" else "float32"
         kind = FORMATS[arithmetic][0]
@@ -110,23 +137,36 @@ class Passes:
         members = [self._pass(way.name, inputs, exact, way, requests) for way in MEMBERS]
         for number in range(DRAWS):
             draw = np.random.Generator(np.random.Philox(number))
-            perturbed = [each._replace(values=_moved(each, arithmetic, draw)) for each in self.trace.values()]
+            perturbed = [
+                each._replace(values=_moved(each, arithmetic, draw)) for each in self.trace.values()
+            ]
             name = f"inputs within their rounding, draw {number + 1}"
             nearby = _nudged(narrow if number % 2 else inputs, draw)
-            members.append(self._pass(name, nearby, perturbed, MEMBERS[number % len(MEMBERS)], requests))
+            members.append(
+                self._pass(name, nearby, perturbed, MEMBERS[number % len(MEMBERS)], requests)
+            )
         return members
 
     def _narrow(self, dtype: str, arithmetic: str) -> dict[str, Array]:
-        """Inputs rounded to a format; unrounded where they are too large for it, which the results will show."""
+        """Inputs rounded to a format; unrounded where they are too large for it, which the results
+        will show.
+        """
         try:
             return converted(rounded(self.case, dtype), arithmetic)
         except CaseError:
             return converted(self.case, arithmetic)
 
     def _pass(
-        self, name: str, inputs: Mapping[str, Array], trace: Sequence[Recorded], way: Arithmetic, requests: Requests | None = None
+        self,
+        name: str,
+        inputs: Mapping[str, Array],
+        trace: Sequence[Recorded],
+        way: Arithmetic,
+        requests: Requests | None = None,
     ) -> Pass:
-        reader = Reader(name, leading(self.case), trace, None if requests is None else self._ops(requests))
+        reader = Reader(
+            name, leading(self.case), trace, None if requests is None else self._ops(requests)
+        )
         with np.errstate(all="ignore"):
             run_ops(self.case, inputs, reader, way=way, begin=reader.begin)
             if self.cut is not None:
@@ -135,9 +175,15 @@ class Passes:
             if requests is not None and not any(op.startswith(PREFIX) for op in requests):
                 adjoints = []
             if adjoints:
-                reader.result.values.update(expected(self.case, inputs, reader.result.inputs, adjoints, way))
+                reader.result.values.update(
+                    expected(self.case, inputs, reader.result.inputs, adjoints, way)
+                )
                 reader.result.counts.update(
-                    {each.op: counts for each in adjoints if (counts := reader.result.counts.get(each.op[len(PREFIX) :]))}
+                    {
+                        each.op: counts
+                        for each in adjoints
+                        if (counts := reader.result.counts.get(each.op[len(PREFIX) :]))
+                    }
                 )
         return reader.result
 
@@ -150,15 +196,28 @@ class Passes:
             ops.setdefault(each.into, set()).update(own)
         return ops
 
-    def _chunks(self, inputs: Mapping[str, Array], reader: Reader, way: Arithmetic, cut: Chunks, requests: Requests | None) -> None:
+    def _chunks(
+        self,
+        inputs: Mapping[str, Array],
+        reader: Reader,
+        way: Arithmetic,
+        cut: Chunks,
+        requests: Requests | None,
+    ) -> None:
         """Add the expected chunk tensors to the ops of the loop (REPLAY-20)."""
         values, counts = reader.result.values, reader.result.counts
         names = set(self.trace) if requests is None else set(requests)
         for name in ("chunk/M", "chunk/S"):
             if name in names:
                 op = name.removeprefix("chunk/")
-                start = initial(self.case, inputs, op, next(iter(reader.result.inputs[op].values())))
-                pairs = [(t, fresh) for t, fresh in zip(cut.starts, cut.fresh, strict=False) if requests is None or t in requests[name]]
+                start = initial(
+                    self.case, inputs, op, next(iter(reader.result.inputs[op].values()))
+                )
+                pairs = [
+                    (t, fresh)
+                    for t, fresh in zip(cut.starts, cut.fresh, strict=False)
+                    if requests is None or t in requests[name]
+                ]
                 values[name] = {t: start if fresh else values[op][t - 1] for t, fresh in pairs}
         if "chunk/E" in names:
             values["chunk/E"], counts["chunk/E"] = values["residual"], counts["residual"]
@@ -168,16 +227,18 @@ class Passes:
             shape = self.trace["chunk/A"].values.shape
             lead = leading(self.case)
             values["chunk/A"] = {
-                t: rows[(slice(None),) * lead + (t,)].reshape(shape[:lead] + shape[lead + 1 :]) for t in range(shape[lead])
+                t: rows[(slice(None),) * lead + (t,)].reshape(shape[:lead] + shape[lead + 1 :])
+                for t in range(shape[lead])
             }
 
 
 def _moved(each: Recorded, arithmetic: str, draw: np.random.Generator) -> Array:
     """Values that recording may have rounded to these.
 
-    They are within half a unit, and within a whole one where the format is that of the arithmetic: a compiler may fuse an op
-    with the next, which then reads an unrounded value. Below the smallest normal number units stay as large as there. An
-    exact 0 stays, since any direction would be near it.
+    They are within half a unit, and within a whole one where the format is that of the arithmetic:
+    a compiler may fuse an op with the next, which then reads an unrounded value. Below the smallest
+    normal number units stay as large as there. An exact 0 stays, since any direction would be near
+    it.
     """
     _, bits, least = FORMATS[each.dtype]
     same = bits >= FORMATS[arithmetic][1]
@@ -185,19 +246,27 @@ def _moved(each: Recorded, arithmetic: str, draw: np.random.Generator) -> Array:
     size = np.abs(each.values)
     with np.errstate(all="ignore"):
         most = reach * np.sign(each.values) * np.maximum(size, 2.0**least)
-        return (each.values + most * draw.uniform(-1.0, 1.0, size.shape)).astype(FORMATS[arithmetic][0])
+        return (each.values + most * draw.uniform(-1.0, 1.0, size.shape)).astype(
+            FORMATS[arithmetic][0]
+        )
 
 
 def _nudged(inputs: Mapping[str, Array], draw: np.random.Generator) -> dict[str, Array]:
     """Tokens and parameters, each moved by up to a unit in the last place (TOL-3).
 
-    This stands for the rounding inside maps, norms and gates. Gates stay: they may stand at the end of their range.
+    This stands for the rounding inside maps, norms and gates. Gates stay: they may stand at the end
+    of their range.
     """
-    return {name: _within(value, draw) if name.startswith(NUDGED) else value for name, value in inputs.items()}
+    return {
+        name: _within(value, draw) if name.startswith(NUDGED) else value
+        for name, value in inputs.items()
+    }
 
 
 def _within(value: Array, draw: np.random.Generator) -> Array:
-    result: Array = (value * (1.0 + np.finfo(value.dtype).eps * draw.uniform(-1.0, 1.0, value.shape))).astype(value.dtype)
+    result: Array = (
+        value * (1.0 + np.finfo(value.dtype).eps * draw.uniform(-1.0, 1.0, value.shape))
+    ).astype(value.dtype)
     return result
 
 

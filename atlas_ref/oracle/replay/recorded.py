@@ -38,7 +38,8 @@ class Recorded(NamedTuple):
         values: in float64; (L, T, ...) with matrices as d_out x d_phi.
         dtype: format of its file.
         labels: tokens of the axis of tokens: the first of each chunk; None for all of them.
-        into: the op of the loop that has these values, or the state that starts with them; "" for none.
+        into: the op of the loop that has these values, or the state that starts with them; "" for
+            none.
     """
 
     tensor: str
@@ -53,18 +54,21 @@ class Recorded(NamedTuple):
         return self.values[(slice(None),) * lead + (place,)]
 
 
-def recorded(case: Case, mine: Mapping[str, Any], cut: Chunks | None, *, label: str = "trace") -> dict[str, Recorded]:
+def recorded(
+    case: Case, mine: Mapping[str, Any], cut: Chunks | None, *, label: str = "trace"
+) -> dict[str, Recorded]:
     """The recorded ops by name.
 
-    Those of chunks come first, then the others in the order of the loop, then adjoints from the last op to the first.
+    Those of chunks come first, then the others in the order of the loop, then adjoints from the
+    last op to the first.
 
     Args:
         cut: how chunk tensors are cut; None where the size of a chunk is unknown.
         label: what messages call `mine`: the name of its file.
 
     Raises:
-        CaseError: an op that the case does not have, another shape, a dtype that is not floating, chunk tensors without the size
-            of a chunk, inputs that differ from the case's.
+        CaseError: an op that the case does not have, another shape, a dtype that is not floating,
+            chunk tensors without the size of a chunk, inputs that differ from the case's.
     """
     _check_inputs(case, mine, label)
     shapes = op_shapes(case)
@@ -75,33 +79,65 @@ def recorded(case: Case, mine: Mapping[str, Any], cut: Chunks | None, *, label: 
         if op is None or (tensor in STANDS_FOR and f"trace/{op}" in mine):
             continue
         if op not in shapes:
-            raise CaseError(f"{label}: {tensor}: not an op of this case; it has {', '.join(shapes)}")
+            raise CaseError(
+                f"{label}: {tensor}: not an op of this case; it has {', '.join(shapes)}"
+            )
         one = _one(tensor, op, value, shapes[op], case, label)
-        by_name[tensor if kind == "trace_grad" else op] = one._replace(op=tensor, into="") if kind == "trace_grad" else one
-    chunked = {name: _chunked(case, name, value, cut, shapes, label) for name, value in mine.items() if name.startswith("chunk/")}
-    order = [*(name for name in NAMES if name in chunked), *shapes, *(f"trace_grad/{op}" for op in reversed(shapes))]
+        by_name[tensor if kind == "trace_grad" else op] = (
+            one._replace(op=tensor, into="") if kind == "trace_grad" else one
+        )
+    chunked = {
+        name: _chunked(case, name, value, cut, shapes, label)
+        for name, value in mine.items()
+        if name.startswith("chunk/")
+    }
+    order = [
+        *(name for name in NAMES if name in chunked),
+        *shapes,
+        *(f"trace_grad/{op}" for op in reversed(shapes)),
+    ]
     return {name: (chunked | by_name)[name] for name in order if name in chunked or name in by_name}
 
 
-def _chunked(case: Case, name: str, value: Any, cut: Chunks | None, shapes: Mapping[str, tuple[int, ...]], label: str) -> Recorded:
+def _chunked(
+    case: Case,
+    name: str,
+    value: Any,
+    cut: Chunks | None,
+    shapes: Mapping[str, tuple[int, ...]],
+    label: str,
+) -> Recorded:
     """A tensor of a chunk kernel (REPLAY-19)."""
     if case.header.rule not in RULES:
         raise CaseError(f"{label}: {name}: the rule {case.header.rule} has no chunks")
     if cut is None:
-        raise CaseError(f"{label}: {name}: how many tokens a chunk has is not said; the header key chunk is needed")
+        raise CaseError(
+            f"{label}: {name}: how many tokens a chunk has is not said; the header key chunk "
+            "is needed"
+        )
     values, dtype = unrolled(case, name, value, cut, shapes, label)
     if name in ("chunk/M", "chunk/S"):
         return Recorded(name, name, values, dtype, cut.starts[:-1], name.removeprefix("chunk/"))
     return Recorded(name, name, values, dtype, into="residual" if name == "chunk/E" else "")
 
 
-def _one(tensor: str, op: str, value: Any, shape: tuple[int, ...], case: Case, label: str) -> Recorded:
+def _one(
+    tensor: str, op: str, value: Any, shape: tuple[int, ...], case: Case, label: str
+) -> Recorded:
     array = np.asarray(value)
     if array.dtype.name not in STORED:
-        raise CaseError(f"{label}: {tensor}: dtype {array.dtype.name}, {', '.join(STORED)} are needed")
+        raise CaseError(
+            f"{label}: {tensor}: dtype {array.dtype.name}, {', '.join(STORED)} are needed"
+        )
     if array.shape != shape:
         raise CaseError(f"{label}: {tensor}: shape {array.shape}, expected {shape}")
-    return Recorded(tensor, op, np.asarray(in_layout(case, op, array.astype(np.float64))), array.dtype.name, into=op)
+    return Recorded(
+        tensor,
+        op,
+        np.asarray(in_layout(case, op, array.astype(np.float64))),
+        array.dtype.name,
+        into=op,
+    )
 
 
 def op_shapes(case: Case) -> dict[str, tuple[int, ...]]:
@@ -113,17 +149,26 @@ def op_shapes(case: Case) -> dict[str, tuple[int, ...]]:
 
 
 def _check_inputs(case: Case, mine: Mapping[str, Any], label: str) -> None:
-    """Refuse a trace with inputs other than those of the case, which may be rounded to its own format."""
+    """Refuse a trace with inputs other than those of the case, which may be rounded to its own
+    format.
+    """
     for name, value in mine.items():
         if not name.startswith("in/"):
             continue
         if name not in case.inputs:
-            raise CaseError(f"{label}: {name}: the case has no such input; this is the trace of another case")
+            raise CaseError(
+                f"{label}: {name}: the case has no such input; this is the trace of another case"
+            )
         own, other = case.inputs[name], np.asarray(value)
         if own.shape != other.shape:
-            raise CaseError(f"{label}: {name}: shape {other.shape}, the case has {own.shape}; this is the trace of another case")
+            raise CaseError(
+                f"{label}: {name}: shape {other.shape}, the case has {own.shape}; this is the "
+                "trace of another case"
+            )
         if not same(other, own):
-            raise CaseError(f"{label}: {name}: not the numbers of the case; this is the trace of another case")
+            raise CaseError(
+                f"{label}: {name}: not the numbers of the case; this is the trace of another case"
+            )
 
 
 def check_header(case: Case, header: Header, label: str) -> None:
@@ -135,7 +180,10 @@ def check_header(case: Case, header: Header, label: str) -> None:
     for key in SHARED:
         own, other = getattr(case.header, key), getattr(header, key)
         if own != other:
-            raise CaseError(f"{label}: {key}: {_shown(other)}, the case has {_shown(own)}; this is the trace of another case")
+            raise CaseError(
+                f"{label}: {key}: {_shown(other)}, the case has {_shown(own)}; this is the "
+                "trace of another case"
+            )
 
 
 def _shown(value: Any) -> str:

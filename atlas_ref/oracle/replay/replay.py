@@ -1,6 +1,8 @@
-"""Replay: every op of a recorded trace evaluated again on its recorded inputs, and the first wrong one named.
+"""Replay: every op of a recorded trace evaluated again on its recorded inputs, and the first wrong
+one named.
 
-A comparison of results sees the sum of all mistakes. A replay sees each op alone. Specified in specs/replay.md.
+A comparison of results sees the sum of all mistakes. A replay sees each op alone. Specified in
+specs/replay.md.
 """
 
 from __future__ import annotations
@@ -16,7 +18,16 @@ from atlas_ref.oracle.replay.adjoints import PREFIX, require_cotangents
 from atlas_ref.oracle.replay.adjoints import clause as adjoint_clause
 from atlas_ref.oracle.replay.adjoints import gap as adjoint_gap
 from atlas_ref.oracle.replay.chunks import NAMES, chunks
-from atlas_ref.oracle.replay.judge import Judgement, at, cells, earlier_tokens, ensemble, judge, right_at, tokens_above_floor
+from atlas_ref.oracle.replay.judge import (
+    Judgement,
+    at,
+    cells,
+    earlier_tokens,
+    ensemble,
+    judge,
+    right_at,
+    tokens_above_floor,
+)
 from atlas_ref.oracle.replay.nearest import explanation
 from atlas_ref.oracle.replay.ops import Op, given_ops, ops_of
 from atlas_ref.oracle.replay.passes import Passes
@@ -35,11 +46,14 @@ class Finding(NamedTuple):
         case: name of the case.
         op: S, X3, chunk/M, trace_grad/S. tensor: its name in the file, trace/S or out/y.
         verdict: PASS, MARGINAL, WRONG or UNDECIDABLE.
-        token, place: of the first wrong entry, or of the worst where none is; the place is its index without the token.
+        token, place: of the first wrong entry, or of the worst where none is; the place is its
+            index without the token.
         got, expected: the entries there.
-        error, norm, tolerance, ratio: the deciding norm of that token and leading index, what is allowed, and their quotient.
+        error, norm, tolerance, ratio: the deciding norm of that token and leading index, what is
+            allowed, and their quotient.
         basis: where the tolerance comes from.
-        gap: ops before this one that were not recorded, so that it was evaluated together with them.
+        gap: ops before this one that were not recorded, so that it was evaluated together with
+            them.
         before: in words, the verdicts before it.
         clause: where the op is defined.
         nearest: the convention under which this op would be right; "" where there is none.
@@ -80,9 +94,11 @@ def replay(
     """Evaluate every recorded op again, in float64, on its recorded inputs (REPLAY-11).
 
     Args:
-        mine: `trace/OP`, `trace_grad/OP` and `chunk/NAME` tensors, any subset; out/y stands for trace/y where that is absent.
-        dtype: the precision that the implementation works in. Inputs are rounded to it first, and recorded tensors count as
-            of that format. When None, inputs stay and each tensor is judged by its own dtype.
+        mine: `trace/OP`, `trace_grad/OP` and `chunk/NAME` tensors, any subset; out/y stands for
+            trace/y where that is absent.
+        dtype: the precision that the implementation works in. Inputs are rounded to it first, and
+            recorded tensors count as of that format. When None, inputs stay and each tensor is
+            judged by its own dtype.
         chunk: tokens of a chunk, for `chunk/...` tensors; that of the case's header when None.
         label: what messages call `mine`.
         nearest: also search for the convention that explains the first wrong op.
@@ -91,7 +107,8 @@ def replay(
         one finding per recorded op, in the order of the loop.
 
     Raises:
-        CaseError: nothing to replay, an op that the case does not have, another shape, an unknown dtype.
+        CaseError: nothing to replay, an op that the case does not have, another shape, an unknown
+            dtype.
         Unsupported: a reserved rule.
     """
     require_replayable(case)
@@ -100,9 +117,15 @@ def replay(
     check_size(case)
     case = case if dtype is None else rounded(case, dtype)
     size = chunk if chunk is not None else case.header.chunk
-    cut = chunks(case, size) if size is not None and any(name.startswith("chunk/") for name in mine) else None
+    cut = (
+        chunks(case, size)
+        if size is not None and any(name.startswith("chunk/") for name in mine)
+        else None
+    )
     trace = recorded(case, mine, cut, label=label)
-    if not any(each.tensor.startswith(("trace/", "trace_grad/", "chunk/")) for each in trace.values()):
+    if not any(
+        each.tensor.startswith(("trace/", "trace_grad/", "chunk/")) for each in trace.values()
+    ):
         raise CaseError(f"{label}: no trace/... or chunk/... tensor, so there is nothing to replay")
     if dtype is not None:
         trace = {op: each._replace(dtype=dtype) for op, each in trace.items()}
@@ -118,11 +141,14 @@ def replay(
     return [each._replace(nearest=words) if each is first else each for each in findings]
 
 
-def replay_file(case: Case, path: str | os.PathLike[str], *, dtype: str | None = None, nearest: bool = True) -> list[Finding]:
+def replay_file(
+    case: Case, path: str | os.PathLike[str], *, dtype: str | None = None, nearest: bool = True
+) -> list[Finding]:
     """`replay` on the tensors of a file (REPLAY-9).
 
     Raises:
-        CaseError: not a whole case file, a header of another case, and everything that `replay` refuses.
+        CaseError: not a whole case file, a header of another case, and everything that `replay`
+            refuses.
     """
     require_replayable(case)
     label = os.fspath(path)
@@ -147,7 +173,8 @@ def require_replayable(case: Case) -> None:
 def first_wrong(findings: Iterable[Finding]) -> Finding | None:
     """The first finding that is not PASS, a wrong one before a marginal one (REPLAY-15).
 
-    Values come before adjoints: values from the first token on, adjoints, which are computed backwards, from the last.
+    Values come before adjoints: values from the first token on, adjoints, which are computed
+    backwards, from the last.
     """
 
     def place(each: Finding) -> tuple[int, bool, int, int]:
@@ -159,7 +186,9 @@ def first_wrong(findings: Iterable[Finding]) -> Finding | None:
 
 
 def exit_code(findings: Sequence[Finding]) -> int:
-    """Exit code: 0 when every op is PASS, 1 when one is not, 3 when none could be judged (CASE-26)."""
+    """Exit code: 0 when every op is PASS, 1 when one is not, 3 when none could be judged
+    (CASE-26).
+    """
     if not findings:
         return 3
     return 0 if all(each.verdict == "PASS" for each in findings) else 1
@@ -175,19 +204,36 @@ class Part(NamedTuple):
 
 
 def _parts(passes: Passes, dtype: str) -> list[Part]:
-    """Every recorded op that some token computes, with its verdict; the ensemble runs where an error is above the floor."""
+    """Every recorded op that some token computes, with its verdict; the ensemble runs where an
+    error is above the floor.
+    """
     truth, lead = passes.truth(), leading(passes.case)
     sequence = passes.case.header.rule in RULES
     listed = [
-        (name, clause, order, passes.trace[name]) for order, (name, clause) in enumerate(_clauses(passes.case)) if name in passes.trace
+        (name, clause, order, passes.trace[name])
+        for order, (name, clause) in enumerate(_clauses(passes.case))
+        if name in passes.trace
     ]
-    rows = [(*each, op_cells) for each in listed if (op_cells := cells(each[-1], lead, truth, sequence=sequence)) is not None]
-    requests = {name: tokens for name, _, _, _, op_cells in rows if (tokens := tokens_above_floor(op_cells))}
+    rows = [
+        (*each, op_cells)
+        for each in listed
+        if (op_cells := cells(each[-1], lead, truth, sequence=sequence)) is not None
+    ]
+    requests = {
+        name: tokens for name, _, _, _, op_cells in rows if (tokens := tokens_above_floor(op_cells))
+    }
     members = passes.members(dtype, requests) if requests else []
     parts = []
     for name, clause, order, each, op_cells in rows:
         others = ensemble(op_cells, name, requests.get(name, ()), members)
-        parts.append(Part(order, each, clause, judge(name, op_cells, others, backwards=name.startswith(PREFIX))))
+        parts.append(
+            Part(
+                order,
+                each,
+                clause,
+                judge(name, op_cells, others, backwards=name.startswith(PREFIX)),
+            )
+        )
     return parts
 
 
@@ -196,7 +242,9 @@ def _clauses(case: Case) -> list[tuple[str, str]]:
     listed = [(op.name, op.clause) for op in ops_of(case)]
     place = next((i for i, (name, _) in enumerate(listed) if name == "residual"), 0)
     chunked = list(NAMES.items())
-    adjoints = [(PREFIX + name, adjoint_clause(case.header.rule, name)) for name, _ in reversed(listed)]
+    adjoints = [
+        (PREFIX + name, adjoint_clause(case.header.rule, name)) for name, _ in reversed(listed)
+    ]
     return [*chunked[:-1], *listed[:place], chunked[-1], *listed[place:], *adjoints]
 
 
@@ -233,7 +281,9 @@ def _at_tokens(tokens: tuple[int | None, ...]) -> str:
     """Tokens in a phrase; nothing for an op without tokens."""
     if tokens[0] is None:
         return ""
-    words = ", ".join(str(t) for t in tokens[:4]) + (f" and {len(tokens) - 4} more" if len(tokens) > 4 else "")
+    words = ", ".join(str(t) for t in tokens[:4]) + (
+        f" and {len(tokens) - 4} more" if len(tokens) > 4 else ""
+    )
     return f" at token{'' if len(tokens) == 1 else 's'} {words}"
 
 
@@ -245,8 +295,12 @@ def _gap(passes: Passes, each: Recorded) -> tuple[str, ...]:
     listed = ops_of(passes.case)
     if each.op.startswith(PREFIX):
         adjoints = {name.removeprefix(PREFIX) for name in passes.trace if name.startswith(PREFIX)}
-        return adjoint_gap(listed, each.op.removeprefix(PREFIX), adjoints | set(STANDS_FOR.values()))  # that of a result is its cotangent
-    stored = {other.into for other in passes.trace.values() if other.labels is None} | given_ops(passes.case)
+        return adjoint_gap(
+            listed, each.op.removeprefix(PREFIX), adjoints | set(STANDS_FOR.values())
+        )  # that of a result is its cotangent
+    stored = {other.into for other in passes.trace.values() if other.labels is None} | given_ops(
+        passes.case
+    )
     if each.op == "chunk/A":
         return () if "phi_k" in stored else ("phi_k",)
     return gap(listed, each.into, stored)
@@ -276,13 +330,19 @@ def _before(part: Part, parts: Sequence[Part]) -> str:
         ratio = at(other.judgement, token)
         if ratio is not None:
             word = "right" if ratio <= PASS else "marginal" if ratio <= MARGINAL else "wrong"
-            phrases.append(f"{other.recorded.op} is {word} at this token ({ratio:.2g} of its tolerance)")
+            phrases.append(
+                f"{other.recorded.op} is {word} at this token ({ratio:.2g} of its tolerance)"
+            )
             break
     earlier = earlier_tokens(part.judgement, backwards=backwards)
     if earlier:
-        where = f"token {earlier[0]}" if len(earlier) == 1 else f"tokens {earlier[0]} to {earlier[-1]}"
+        where = (
+            f"token {earlier[0]}" if len(earlier) == 1 else f"tokens {earlier[0]} to {earlier[-1]}"
+        )
         everything = all(right_at(other.judgement, earlier) for other in same)
         phrases.append(
-            f"every recorded {'adjoint' if backwards else 'op'} is right at {where}" if everything else f"it is right at {where}"
+            f"every recorded {'adjoint' if backwards else 'op'} is right at {where}"
+            if everything
+            else f"it is right at {where}"
         )
     return "; ".join(phrases) or "nothing: it comes first"

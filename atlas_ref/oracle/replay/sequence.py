@@ -1,4 +1,5 @@
-"""A case as a sequence of tokens before its loop starts: projections, gates, features, windows and the first state.
+"""A case as a sequence of tokens before its loop starts: projections, gates, features, windows and
+the first state.
 
 Specified in specs/replay.md (REPLAY-1 to REPLAY-6).
 """
@@ -22,8 +23,8 @@ from atlas_ref.rules import sequence as rule_sequence
 from atlas_ref.types import Array
 from tape import ops, plain
 
-#: The hook at every op: (op, token or None for all tokens at once, function that computes it, its arguments, counts=which
-#: entries have an influence) -> the value with which the loop continues.
+#: The hook at every op: (op, token or None for all tokens at once, function that computes it, its
+#: arguments, counts=which entries have an influence) -> the value with which the loop continues.
 Take = Callable[..., Array]
 
 #: The ops that level token computes from in/x, in this order.
@@ -33,7 +34,8 @@ PROJECTED = ("k", "v", "q", "retain", "momentum", "step_size", "window_weights",
 class Sequence(NamedTuple):
     """A case ready to run token by token.
 
-    It is projected and mapped, its gates are columns, and the state before the first token is there.
+    It is projected and mapped, its gates are columns, and the state before the first token is
+    there.
     """
 
     case: Case
@@ -74,15 +76,25 @@ class Sequence(NamedTuple):
         return position == 0 and rule_sequence.refreshes(self.config.convention)
 
     def position_after(self, position: int) -> int:
-        """The position of the next token within its span, or within the call where the reference stays."""
-        return int((position + 1) % self.config.span) if rule_sequence.refreshes(self.config.convention) else position + 1
+        """The position of the next token within its span, or within the call where the reference
+        stays.
+        """
+        return (
+            int((position + 1) % self.config.span)
+            if rule_sequence.refreshes(self.config.convention)
+            else position + 1
+        )
 
 
 def leading(case: Case) -> int:
     """The number of leading axes of a case's tensors."""
     if case.header.rule in RULES:
         return 2 if case.header.level == "token" else int(case.inputs["in/k"].ndim) - 2
-    return int(case.inputs["in/G"].ndim) - 2 if case.header.rule == "newton_schulz" else int(case.inputs["in/x"].ndim) - 1
+    return (
+        int(case.inputs["in/G"].ndim) - 2
+        if case.header.rule == "newton_schulz"
+        else int(case.inputs["in/x"].ndim) - 1
+    )
 
 
 def prepare(case: Case, inputs: Mapping[str, Array], take: Take, way: Arithmetic) -> Sequence:
@@ -98,11 +110,20 @@ def prepare(case: Case, inputs: Mapping[str, Array], take: Take, way: Arithmetic
     phi = phi_of(inputs)
 
     def queries() -> Array:
-        scale = None if config.convention.query_scale == 1.0 else 1.0 / math.sqrt(tokens.q.shape[-1])
-        return take("phi_q", None, _features, config, phi, tokens.q, config.convention.q_norm, scale)
+        scale = (
+            None if config.convention.query_scale == 1.0 else 1.0 / math.sqrt(tokens.q.shape[-1])
+        )
+        return take(
+            "phi_q", None, _features, config, phi, tokens.q, config.convention.q_norm, scale
+        )
 
-    retain = None if tokens.retain is None else gates.multiplier(tokens.retain, config.convention.gate)
-    r, m, h, h_memory = (_columns(tokens, each) for each in (retain, tokens.momentum, tokens.step_size, tokens.step_size_memory))
+    retain = (
+        None if tokens.retain is None else gates.multiplier(tokens.retain, config.convention.gate)
+    )
+    r, m, h, h_memory = (
+        _columns(tokens, each)
+        for each in (retain, tokens.momentum, tokens.step_size, tokens.step_size_memory)
+    )
     return Sequence(
         case=case,
         config=config,
@@ -115,26 +136,50 @@ def prepare(case: Case, inputs: Mapping[str, Array], take: Take, way: Arithmetic
         momentum=m,
         rates=[steps.rates(config, *each) for each in zip(h, h_memory, strict=True)],
         weights=_weights(config, tokens, state),
-        exists=rule_sequence.exists(tokens, state, case.header.window) if rule.has_window else np.ones((T, 1), bool),
+        exists=rule_sequence.exists(tokens, state, case.header.window)
+        if rule.has_window
+        else np.ones((T, 1), bool),
         active=active,
         reset=reset,
     )
 
 
 def _project(
-    case: Case, inputs: Mapping[str, Array], config: Any, tokens: rule_sequence.Tokens, take: Take, way: Arithmetic
+    case: Case,
+    inputs: Mapping[str, Array],
+    config: Any,
+    tokens: rule_sequence.Tokens,
+    take: Take,
+    way: Arithmetic,
 ) -> rule_sequence.Tokens:
-    """Keys, values, queries, gates and weights from in/x at level token, each an op of its own (CONV-28, GATES-7)."""
+    """Keys, values, queries, gates and weights from in/x at level token, each an op of its own
+    (CONV-28, GATES-7).
+    """
     x = ops.expand_dims(inputs["in/x"], 1)  # (B, 1, T, d_model)
     fields: dict[str, Array] = {}
     for name in ("k", "v", "q"):
-        fields[name] = take(name, None, way.matmul, x, ops.transpose(inputs[f"in/param/W_{name.upper()}"]))
+        fields[name] = take(
+            name, None, way.matmul, x, ops.transpose(inputs[f"in/param/W_{name.upper()}"])
+        )
     convention = config.convention
-    gate_keys = rule_sequence.normalised(fields["k"], convention.k_norm) if convention.norm_place == "before_phi" else fields["k"]
+    gate_keys = (
+        rule_sequence.normalised(fields["k"], convention.k_norm)
+        if convention.norm_place == "before_phi"
+        else fields["k"]
+    )
     kv = ops.concatenate([gate_keys, fields["v"]], axis=-1)
     for name in GATE_NAMES:
         if f"in/param/W_{name}" in inputs:
-            fields[name] = take(name, None, _gate, way, name, kv, inputs[f"in/param/W_{name}"], inputs[f"in/param/b_{name}"])
+            fields[name] = take(
+                name,
+                None,
+                _gate,
+                way,
+                name,
+                kv,
+                inputs[f"in/param/W_{name}"],
+                inputs[f"in/param/b_{name}"],
+            )
     for name in ("window_weights", "window_gate"):
         if getattr(tokens, name) is not None:
             fields[name] = take(name, None, getattr, tokens, name)
@@ -148,10 +193,14 @@ def _gate(way: Arithmetic, name: str, kv: Array, W: Array, b: Array) -> Array:
     return value[..., 0] if W.shape[-2] == 1 else value
 
 
-def _features(config: Any, phi: Mapping[str, Array], x: Array, norm: str, scale: float | None = None) -> Array:
+def _features(
+    config: Any, phi: Mapping[str, Array], x: Array, norm: str, scale: float | None = None
+) -> Array:
     """Norm, feature map and scale; a row that is not finite stays that and spoils no other."""
     finite = np.isfinite(plain(x)).all(axis=-1, keepdims=True)
-    features = rule_sequence.mapped(config, phi, x if finite.all() else ops.where(finite, x, 0.0), norm)
+    features = rule_sequence.mapped(
+        config, phi, x if finite.all() else ops.where(finite, x, 0.0), norm
+    )
     features = features if scale is None else features * scale
     return features if finite.all() else ops.where(finite, features, np.nan)
 
@@ -168,7 +217,9 @@ def _weights(config: Any, tokens: rule_sequence.Tokens, state: Any) -> list[Any]
     """Per token (..., c, 1), oldest first; None for rules without a window."""
     if not rule_of(config).has_window:
         return [None] * int(tokens.k.shape[-2])
-    oldest_first = ops.expand_dims(ops.flip(rule_sequence.weights_by_lag(config, tokens, state), -1), -1)
+    oldest_first = ops.expand_dims(
+        ops.flip(rule_sequence.weights_by_lag(config, tokens, state), -1), -1
+    )
     return list(ops.moveaxis(oldest_first, -3, 0))
 
 
@@ -186,4 +237,6 @@ def windows(sequence: Sequence) -> Iterator[tuple[Array, Array]]:
     for first, last in zip(starts, [*starts[1:], T], strict=True):
         state = sequence.fresh if sequence.reset[first] else sequence.state
         keys = window.slid(state.keys, sequence.phi_k[..., first:last, :])
-        yield from zip(keys, window.slid(state.values, sequence.tokens.v[..., first:last, :]), strict=True)
+        yield from zip(
+            keys, window.slid(state.values, sequence.tokens.v[..., first:last, :]), strict=True
+        )

@@ -9,8 +9,9 @@ A trace records them and a replay evaluates them again.
     M_t    = r_t M_{t-1} - b_t U_t
     y_t    = M phi_q
 
-Every product, sum and multiply-add goes through an `Arithmetic`, so that one text serves the truth and every legal way to
-round. Matrices are d_out x d_phi here under either layout of the case. Specified in specs/replay.md (REPLAY-3).
+Every product, sum and multiply-add goes through an `Arithmetic`, so that one text serves the truth
+and every legal way to round. Matrices are d_out x d_phi here under either layout of the case.
+Specified in specs/replay.md (REPLAY-3).
 """
 
 from __future__ import annotations
@@ -35,15 +36,21 @@ def scale_of(config: Any) -> float:
 
 
 def rates(config: Any, step_size: Array, step_size_memory: Array) -> tuple[Array, Array]:
-    """(a, b): the factor of the gradient in S and of the update in M; None stands for 1 (OMEGA-7)."""
+    """(a, b): the factor of the gradient in S and of the update in M; None stands for 1
+    (OMEGA-7).
+    """
     rate = config.convention.rate
     a = step_size if rate in ("momentum", "both", "split") else None
     b = step_size if rate in ("memory", "both") else step_size_memory if rate == "split" else None
     return a, b
 
 
-def residual(config: Any, way: Arithmetic, reference: Array, retain: Array, keys: Array, values: Array) -> Array:
-    """Residuals (..., c, d_out) of window pairs under a reference, None for the zero one (OMEGA-4, TITANS-2, DELTA-2)."""
+def residual(
+    config: Any, way: Arithmetic, reference: Array, retain: Array, keys: Array, values: Array
+) -> Array:
+    """Residuals (..., c, d_out) of window pairs under a reference, None for the zero one (OMEGA-4,
+    TITANS-2, DELTA-2).
+    """
     target = -values if config.convention.value_sign == "minus" else values
     if reference is None:
         return target
@@ -65,7 +72,9 @@ def gradient(config: Any, way: Arithmetic, residuals: Array, weights: Array, key
     return way.matmul(ops.swapaxes(weighed, -1, -2), keys)
 
 
-def momentum(config: Any, way: Arithmetic, before: Array, g: Array, a: Array, factor: Array) -> Array:
+def momentum(
+    config: Any, way: Arithmetic, before: Array, g: Array, a: Array, factor: Array
+) -> Array:
     """S_t = m_t S_{t-1} +- a_t g_t (OMEGA-6, TITANS-3); `factor` is m_t, None for 0."""
     change = times(a, g)
     signed = change if config.convention.momentum_sign == "plus" else -change
@@ -73,7 +82,9 @@ def momentum(config: Any, way: Arithmetic, before: Array, g: Array, a: Array, fa
 
 
 def window_sum(way: Arithmetic, weights: Array, momenta: Array) -> Array:
-    """P_t = sum_j gamma[t,j] Z_{t-j} over momenta (..., c, d_out, d_phi) and weights (..., c, 1) (OMEGA-11)."""
+    """P_t = sum_j gamma[t,j] Z_{t-j} over momenta (..., c, d_out, d_phi) and weights (..., c, 1)
+    (OMEGA-11).
+    """
     c, rows, columns = momenta.shape[-3:]
     flat = ops.reshape(momenta, (*momenta.shape[:-3], c, rows * columns))
     total = way.matmul(ops.swapaxes(weights, -1, -2), flat)
@@ -88,21 +99,25 @@ def argument(config: Any, way: Arithmetic, S: Array, g: Array, factor: Array) ->
     return signed if factor is None else way.scaled_sum(factor, S, signed)
 
 
-def corrected(config: Any, way: Arithmetic, M: Array, step: Array, b: Array, retain: Array) -> Array:
+def corrected(
+    config: Any, way: Arithmetic, M: Array, step: Array, b: Array, retain: Array
+) -> Array:
     """M_t = r_t M_{t-1} -+ b_t a_t g_t, without momentum (DELTA-3); `step` is a_t g_t."""
     change = times(b, step)
     return way.scaled_sum(retain, M, change if config.convention.direction == "ascent" else -change)
 
 
 def moved(config: Any, way: Arithmetic, M: Array, U: Array, b: Array, retain: Array) -> Array:
-    """M_t = r_t M_{t-1} -+ b_t U_t, with the sign of momentum_sign and direction (OMEGA-10, TITANS-4)."""
+    """M_t = r_t M_{t-1} -+ b_t U_t, with the sign of momentum_sign and direction (OMEGA-10,
+    TITANS-4).
+    """
     change = times(b, U)
     convention = config.convention
     adds = (convention.momentum_sign == "minus") != (convention.direction == "ascent")
     return way.scaled_sum(retain, M, change if adds else -change)
 
 
-# -- Newton-Schulz -------------------------------------------------------------------------------------
+# -- Newton-Schulz ---------------------------------------------------------------------------------
 
 
 def norm(way: Arithmetic, S: Array) -> Array:
@@ -136,7 +151,9 @@ def iterate(settings: NewtonSchulz, way: Arithmetic, X: Array, step: int) -> Arr
 
 
 def finished(settings: NewtonSchulz, way: Arithmetic, X: Array, S: Array) -> Array:
-    """NS(S) from the last iterate: times the scale, or S itself where the guard returns it (NS-6, NS-9)."""
+    """NS(S) from the last iterate: times the scale, or S itself where the guard returns it (NS-6,
+    NS-9).
+    """
     if settings.scale == "norm":
         X = norm(way, S) * X
     elif settings.scale == "sqrt":

@@ -21,13 +21,16 @@ from atlas_ref.types import Array
 from tape import vjp
 
 
-def trace(case: Case, *, grad: bool = False, dtype: str = "float64") -> dict[str, np.ndarray[Any, Any]]:
+def trace(
+    case: Case, *, grad: bool = False, dtype: str = "float64"
+) -> dict[str, np.ndarray[Any, Any]]:
     """Every quantity of the sequential loop (REPLAY-1).
 
     Args:
-        grad: also the adjoints, `trace_grad/OP`: the derivative of what the cotangents weigh by the quantity, everything
-            after it following and everything before it fixed (REPLAY-7).
-        dtype: float64, float32, or bfloat16 or float16 for inputs and traced tensors of that format around float32 arithmetic.
+        grad: also the adjoints, `trace_grad/OP`: the derivative of what the cotangents weigh by the
+            quantity, everything after it following and everything before it fixed (REPLAY-7).
+        dtype: float64, float32, or bfloat16 or float16 for inputs and traced tensors of that format
+            around float32 arithmetic.
 
     Returns:
         `trace/OP` (L, T, ...) in the order of the loop, then `trace_grad/OP`.
@@ -48,11 +51,19 @@ def trace(case: Case, *, grad: bool = False, dtype: str = "float64") -> dict[str
         tensors = {f"trace/{name}": value for name, value in recorder.tensors().items()}
         if grad:
             tensors |= _adjoints(case, inputs, tensors)
-        return {name: np.ascontiguousarray(value.astype(STORED[dtype])) for name, value in tensors.items()}
+        return {
+            name: np.ascontiguousarray(value.astype(STORED[dtype]))
+            for name, value in tensors.items()
+        }
 
 
 def traced(
-    case: Case, results: evaluate.Results, *, grad: bool = False, dtype: str = "float64", convention: str | Mapping[str, Any] | None = None
+    case: Case,
+    results: evaluate.Results,
+    *,
+    grad: bool = False,
+    dtype: str = "float64",
+    convention: str | Mapping[str, Any] | None = None,
 ) -> evaluate.Results:
     """Results with the trace beside them, and the ops under the header key `trace`.
 
@@ -64,7 +75,9 @@ def traced(
 
 
 def arithmetic_inputs(case: Case, dtype: str) -> dict[str, Any]:
-    """Inputs as the arithmetic takes them: in float64, or rounded to the format and held in float32."""
+    """Inputs as the arithmetic takes them: in float64, or rounded to the format and held in
+    float32.
+    """
     return converted(rounded(case, dtype), "float64" if dtype == "float64" else "float32")
 
 
@@ -76,7 +89,9 @@ class Recorder:
         self.lead = leading(case)
         self.values: dict[str, dict[int | None, Any]] = {}
 
-    def __call__(self, op: str, t: int | None, compute: Callable[..., Array], *args: Any, counts: Any = None) -> Array:
+    def __call__(
+        self, op: str, t: int | None, compute: Callable[..., Array], *args: Any, counts: Any = None
+    ) -> Array:
         value = compute(*args)
         self.values.setdefault(op, {})[t] = value
         return value
@@ -86,7 +101,10 @@ class Recorder:
 
         Matrices have the case's layout; an inactive token without a value has 0.
         """
-        return {op.name: in_layout(self.case, op.name, self._tensor(op.name)) for op in ops_of(self.case)}
+        return {
+            op.name: in_layout(self.case, op.name, self._tensor(op.name))
+            for op in ops_of(self.case)
+        }
 
     def _tensor(self, name: str) -> np.ndarray[Any, Any]:
         values = self.values.get(name, {})
@@ -99,7 +117,11 @@ class Recorder:
     def _zeros(self, name: str) -> np.ndarray[Any, Any]:
         """Zeros of the shape of an op, for a case without any active token."""
         M = next(iter(self.values["M"].values()))
-        return np.zeros_like(M, shape=(*M.shape[:-2], self.case.header.window, M.shape[-2])) if name == "residual" else np.zeros_like(M)
+        return (
+            np.zeros_like(M, shape=(*M.shape[:-2], self.case.header.window, M.shape[-2]))
+            if name == "residual"
+            else np.zeros_like(M)
+        )
 
 
 def first(case: Case) -> str:
@@ -108,35 +130,63 @@ def first(case: Case) -> str:
 
 
 def in_layout(case: Case, name: str, value: Array) -> Array:
-    """A value to or from the layout of files: a matrix is transposed under the layout `transposed`."""
-    matrix: Array = np.swapaxes(value, -1, -2) if case.convention.layout == "transposed" and is_matrix(name) else value
+    """A value to or from the layout of files: a matrix is transposed under the layout
+    `transposed`.
+    """
+    matrix: Array = (
+        np.swapaxes(value, -1, -2)
+        if case.convention.layout == "transposed" and is_matrix(name)
+        else value
+    )
     return matrix
 
 
 def _adjoints(case: Case, inputs: Mapping[str, Array], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Derivatives by a probe of zeros that is added to every quantity where it is computed (REPLAY-7)."""
+    """Derivatives by a probe of zeros that is added to every quantity where it is computed
+    (REPLAY-7).
+    """
     bars = {out: inputs[bar] for out, bar in evaluate.WEIGHED.items() if bar in inputs}
     if not bars.keys() & {"out/y", "out/X", "out/phi"}:
-        raise CaseError(f"{case.name}: {SUBJECTS[case.header.rule].cotangent}: missing, gradients need it")
+        raise CaseError(
+            f"{case.name}: {SUBJECTS[case.header.rule].cotangent}: missing, gradients need it"
+        )
     lead = (slice(None),) * leading(case)
 
     def forward(probes: dict[str, Array]) -> dict[str, Array]:
         last: dict[str, Array] = {}
 
-        def take(op: str, t: int | None, compute: Callable[..., Array], *args: Any, counts: Any = None) -> Array:
+        def take(
+            op: str, t: int | None, compute: Callable[..., Array], *args: Any, counts: Any = None
+        ) -> Array:
             probe = probes[op] if t is None else probes[op][(*lead, t)]
             last[op] = compute(*args) + probe
             return last[op]
 
         end = run_ops(case, inputs, take)
-        results = {"out/y": end.y, "out/M": end.M, "out/S": end.S, "out/X": last.get("X"), "out/phi": last.get("phi")}
-        return {name: value for name, value in results.items() if value is not None and name in bars}
+        results = {
+            "out/y": end.y,
+            "out/M": end.M,
+            "out/S": end.S,
+            "out/X": last.get("X"),
+            "out/phi": last.get("phi"),
+        }
+        return {
+            name: value for name, value in results.items() if value is not None and name in bars
+        }
 
-    probes = {name.removeprefix("trace/"): np.zeros_like(in_layout(case, name.removeprefix("trace/"), v)) for name, v in values.items()}
+    probes = {
+        name.removeprefix("trace/"): np.zeros_like(in_layout(case, name.removeprefix("trace/"), v))
+        for name, v in values.items()
+    }
     _, backward = vjp(forward, probes)
-    weights = {name: in_layout(case, "M", bar) if name in ("out/M", "out/S") else bar for name, bar in bars.items()}
+    weights = {
+        name: in_layout(case, "M", bar) if name in ("out/M", "out/S") else bar
+        for name, bar in bars.items()
+    }
     (gradients,) = backward(weights)
-    return {f"trace_grad/{name}": in_layout(case, name, np.asarray(g)) for name, g in gradients.items()}
+    return {
+        f"trace_grad/{name}": in_layout(case, name, np.asarray(g)) for name, g in gradients.items()
+    }
 
 
 def header_trace(case: Case) -> list[dict[str, Any]]:

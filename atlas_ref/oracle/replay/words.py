@@ -11,7 +11,16 @@ from typing import Any
 from atlas_ref.oracle.replay.ops import is_iterate
 from atlas_ref.oracle.replay.replay import Finding, exit_code, first_wrong
 
-COLUMNS = ("op", "verdict", "error / tolerance", "token", "index", "got", "expected", "evaluated together with")
+COLUMNS = (
+    "op",
+    "verdict",
+    "error / tolerance",
+    "token",
+    "index",
+    "got",
+    "expected",
+    "evaluated together with",
+)
 
 
 def message(finding: Finding, command: str) -> str:
@@ -28,7 +37,12 @@ def message(finding: Finding, command: str) -> str:
         ("nearest", finding.nearest),
         ("repeat with", command),
     ]
-    return "\n".join([f"{finding.case}: {finding.verdict}", *(f"  {name:13} {words}" for name, words in lines if words)])
+    return "\n".join(
+        [
+            f"{finding.case}: {finding.verdict}",
+            *(f"  {name:13} {words}" for name, words in lines if words),
+        ]
+    )
 
 
 def first_words(finding: Finding) -> str:
@@ -65,7 +79,10 @@ def rows(findings: Sequence[Finding]) -> list[tuple[str, ...]]:
 
 def summary(findings: Sequence[Finding]) -> str:
     """The number of ops per verdict."""
-    counts = {word: sum(each.verdict == word for each in findings) for word in ("PASS", "MARGINAL", "WRONG", "UNDECIDABLE")}
+    counts = {
+        word: sum(each.verdict == word for each in findings)
+        for word in ("PASS", "MARGINAL", "WRONG", "UNDECIDABLE")
+    }
     return ", ".join(f"{count} {word}" for word, count in counts.items() if count)
 
 
@@ -127,7 +144,10 @@ def _error(each: Finding) -> str:
 def _not_seen(each: Finding) -> str:
     if not each.gap:
         return ""
-    return f"{names(each.gap)}: not recorded, so the mistake may be in {'it' if len(each.gap) == 1 else 'one of them'} as well"
+    return (
+        f"{names(each.gap)}: not recorded, so the mistake may be in "
+        f"{'it' if len(each.gap) == 1 else 'one of them'} as well"
+    )
 
 
 def _index(place: Sequence[int]) -> str:

@@ -21,7 +21,8 @@ from atlas_ref.oracle.subjects import SUBJECTS
 #: Verdicts that no message follows.
 QUIET = ("PASS", "NOT SUPPORTED")
 
-#: Failing cases of a run, and tokens of a case, for which the nearest convention is searched: a search takes about a second.
+#: Failing cases of a run, and tokens of a case, for which the nearest convention is searched: a
+#: search takes about a second.
 SEARCHED, LONGEST = 3, 64
 
 
@@ -64,7 +65,11 @@ class Failure(NamedTuple):
             "case": self.case,
             "rule": self.rule,
             "verdict": self.verdict,
-            "first_wrong": {"token": self.token, "op": self.op, "index": None if self.place is None else list(self.place)},
+            "first_wrong": {
+                "token": self.token,
+                "op": self.op,
+                "index": None if self.place is None else list(self.place),
+            },
             "got": _both(self.got),
             "expected": _both(self.expected),
             "error_over_tolerance": self.ratio,
@@ -98,7 +103,12 @@ class Failure(NamedTuple):
 
     def text(self) -> str:
         """The fields for a reader, one on a line."""
-        return "\n".join([f"{self.case}: {self.verdict} ({self.rule})", *(f"  {name:13} {words}" for name, words in self.fields())])
+        return "\n".join(
+            [
+                f"{self.case}: {self.verdict} ({self.rule})",
+                *(f"  {name:13} {words}" for name, words in self.fields()),
+            ]
+        )
 
     def _error(self) -> str:
         if self.ratio is None or self.tolerance is None:
@@ -111,7 +121,9 @@ def failing(rows: Sequence[Comparison]) -> list[Comparison]:
     return [row for row in rows if row.verdict not in QUIET and not row.xfail]
 
 
-def explained(checked: Checked, rows: Sequence[Comparison], command: str, *, nearest: bool = True) -> Failure | None:
+def explained(
+    checked: Checked, rows: Sequence[Comparison], command: str, *, nearest: bool = True
+) -> Failure | None:
     """The failure message of a case; None where there is nothing to explain (CASE-27).
 
     Args:
@@ -149,12 +161,32 @@ def explained(checked: Checked, rows: Sequence[Comparison], command: str, *, nea
 
 
 def _nearest(checked: Checked, rows: Sequence[Comparison]) -> str:
-    """The convention under which the answer would be right, or the nearest one, in words (IDENT-1)."""
-    names = {row.tensor for row in rows if row.verdict in ("PASS", "MARGINAL", "WRONG") and row.error is not None}
-    if not any(row.tensor in names and row.verdict != "PASS" and row.tensor.startswith("out/") for row in rows):
+    """The convention under which the answer would be right, or the nearest one, in words
+    (IDENT-1).
+    """
+    names = {
+        row.tensor
+        for row in rows
+        if row.verdict in ("PASS", "MARGINAL", "WRONG") and row.error is not None
+    }
+    if not any(
+        row.tensor in names and row.verdict != "PASS" and row.tensor.startswith("out/")
+        for row in rows
+    ):
         return "the case's own: gradients alone are not right" if names else ""
-    mine = {name: value for name, value in (checked.answer.tensors or {}).items() if name in names and name.startswith("out/")}
-    tokens = max((checked.case.inputs[name].shape[-2] for name in ("in/k", "in/x") if name in checked.case.inputs), default=0)
+    mine = {
+        name: value
+        for name, value in (checked.answer.tensors or {}).items()
+        if name in names and name.startswith("out/")
+    }
+    tokens = max(
+        (
+            checked.case.inputs[name].shape[-2]
+            for name in ("in/k", "in/x")
+            if name in checked.case.inputs
+        ),
+        default=0,
+    )
     if tokens > LONGEST:
         return f"not searched: {tokens} tokens are more than {LONGEST} (atlas-ref identify does)"
     try:
@@ -166,27 +198,41 @@ def _nearest(checked: Checked, rows: Sequence[Comparison]) -> str:
     words = setting(answer.match.convention)
     if answer.preset not in (None, answer.match.convention.get("preset")):
         words += f" (as {answer.preset})"
-    if answer.own or (answer.verdict == "NO MATCH" and answer.match.convention == {"preset": checked.case.header.convention}):
+    if answer.own or (
+        answer.verdict == "NO MATCH"
+        and answer.match.convention == {"preset": checked.case.header.convention}
+    ):
         return f"the case's own, {words}: no other is nearer"
     if answer.verdict == "MATCH":
         return f"{words}: under it this would be right"
     if answer.verdict == "UNDECIDABLE":
-        return f"{words}: under it this would be right, and under others too (atlas-ref identify tells which)"
+        return (
+            f"{words}: under it this would be right, and under others too (atlas-ref identify "
+            "tells which)"
+        )
     return f"none is right; the nearest, {words}, is still {answer.match.distance:.2g} away"
 
 
 def _by_replay(failure: Failure, checked: Checked) -> Failure:
     """The message with the first wrong op, where the answer has a trace (REPLAY-11)."""
-    trace = {name: value for name, value in (checked.answer.tensors or {}).items() if name.startswith(("trace", "chunk/"))}
+    trace = {
+        name: value
+        for name, value in (checked.answer.tensors or {}).items()
+        if name.startswith(("trace", "chunk/"))
+    }
     if not trace:
         return failure
-    mine = trace | {name: value for name, value in (checked.answer.tensors or {}).items() if name == "out/y"}
+    mine = trace | {
+        name: value for name, value in (checked.answer.tensors or {}).items() if name == "out/y"
+    }
     try:
         first = first_wrong(replay(checked.case, mine, dtype=checked.dtype, nearest=False))
     except CaseError as error:  # an invalid trace does not take the verdict away
         return failure._replace(before=f"{failure.before}; the trace cannot be replayed: {error}")
     if first is None:
-        return failure._replace(before=f"{failure.before}; every recorded op is right on its own inputs")
+        return failure._replace(
+            before=f"{failure.before}; every recorded op is right on its own inputs"
+        )
     return failure._replace(
         op=first.op,
         token=first.token,
@@ -209,7 +255,11 @@ def _place_in_time(row: Comparison) -> tuple[bool, bool, float]:
     `min` keeps the case's order among equals.
     """
     token = None if row.first is None else row.first.token
-    return (row.tensor.startswith("grad/"), row.tensor != "-" and token is None, 0.0 if token is None else float(token))
+    return (
+        row.tensor.startswith("grad/"),
+        row.tensor != "-" and token is None,
+        0.0 if token is None else float(token),
+    )
 
 
 def _before(row: Comparison, rows: Sequence[Comparison]) -> str:
@@ -226,7 +276,9 @@ def _before(row: Comparison, rows: Sequence[Comparison]) -> str:
 def _about(header: Header, tensor: str) -> tuple[str, str]:
     """The rule and the name of a result there; of a level of a block those of the level."""
     level = LEVEL.match(tensor)
-    return (header.rule if level is None or header.levels is None else header.levels[int(level[2])].rule), bare(tensor)
+    return (
+        header.rule if level is None or header.levels is None else header.levels[int(level[2])].rule
+    ), bare(tensor)
 
 
 def clause(rule: str, tensor: str) -> str:
@@ -235,7 +287,11 @@ def clause(rule: str, tensor: str) -> str:
     if tensor in about:
         return about[tensor]
     kind, _, name = tensor.partition("/")
-    if name.startswith(("param/W_", "param/b_")) and name.removeprefix("param/")[2:] in ("retain", "momentum", "step_size"):
+    if name.startswith(("param/W_", "param/b_")) and name.removeprefix("param/")[2:] in (
+        "retain",
+        "momentum",
+        "step_size",
+    ):
         return "GATES-12"
     if name.startswith("phi/") or name == "proj":
         return "PHI-16"

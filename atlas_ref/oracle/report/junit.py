@@ -26,29 +26,44 @@ def text(report: Report) -> str:
     if wrong:
         suite = ElementTree.SubElement(root, "testsuite", name="the run itself")
         for number, (name, line, kind) in enumerate(wrong):
-            test = ElementTree.SubElement(suite, "testcase", classname="atlas-ref", name=f"{name} {number + 1}")
+            test = ElementTree.SubElement(
+                suite, "testcase", classname="atlas-ref", name=f"{name} {number + 1}"
+            )
             ElementTree.SubElement(test, kind, message=legible(line), type=name)
         _count(suite)
     _count(root)
     ElementTree.indent(root)
-    return "<?xml version='1.0' encoding='utf-8'?>\n" + ElementTree.tostring(root, encoding="unicode") + "\n"
+    return (
+        "<?xml version='1.0' encoding='utf-8'?>\n"
+        + ElementTree.tostring(root, encoding="unicode")
+        + "\n"
+    )
 
 
 def _test(suite: ElementTree.Element, row: Comparison, message: str) -> None:
-    test = ElementTree.SubElement(suite, "testcase", classname=legible(Path(row.case).stem), name=legible(row.tensor))
+    test = ElementTree.SubElement(
+        suite, "testcase", classname=legible(Path(row.case).stem), name=legible(row.tensor)
+    )
     if row.xfail:
-        ElementTree.SubElement(test, "skipped", message=legible(f"expected to fail: {row.xfail}"), type="xfail")
+        ElementTree.SubElement(
+            test, "skipped", message=legible(f"expected to fail: {row.xfail}"), type="xfail"
+        )
     elif row.verdict == "NOT SUPPORTED":
         ElementTree.SubElement(test, "skipped", message=legible(row.why), type=row.verdict)
     elif row.verdict != "PASS":
         kind = "error" if row.verdict == "FAILED" else "failure"
-        ElementTree.SubElement(test, kind, message=legible(_words(row)), type=row.verdict).text = legible(message)
+        ElementTree.SubElement(
+            test, kind, message=legible(_words(row)), type=row.verdict
+        ).text = legible(message)
 
 
 def _words(row: Comparison) -> str:
     if row.why or row.error is None:
         return f"{row.verdict}: {row.why}" if row.why else row.verdict
-    return f"{row.verdict}: error {row.error:.3g}, tolerance {row.tolerance:.3g}, at {row.place}: {row.got!r}, expected {row.want!r}"
+    return (
+        f"{row.verdict}: error {row.error:.3g}, tolerance {row.tolerance:.3g}, at {row.place}: "
+        f"{row.got!r}, expected {row.want!r}"
+    )
 
 
 def _count(element: ElementTree.Element) -> None:
@@ -61,7 +76,8 @@ def legible(words: str) -> str:
     """Text with the characters that XML 1.0 cannot hold written out."""
     return "".join(
         c
-        if c in "\n\t" or (c >= " " and not "\ud800" <= c <= "\udfff" and c not in "\x7f\ufffe\uffff")
+        if c in "\n\t"
+        or (c >= " " and not "\ud800" <= c <= "\udfff" and c not in "\x7f\ufffe\uffff")
         else c.encode("unicode_escape", "surrogatepass").decode()
         for c in words
     )

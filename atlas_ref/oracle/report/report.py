@@ -1,4 +1,6 @@
-"""The report of a run of check, and its files: JSON, JUnit XML, HTML. Specified in specs/sources.md."""
+"""The report of a run of check, and its files: JSON, JUnit XML, HTML. Specified in
+specs/sources.md.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ class Report(NamedTuple):
     Attributes:
         command: repeats it.
         exit: the exit code (CASE-26).
-        bad_input: one line for each case that could not be read, and for each expected failure that is about nothing.
+        bad_input: one line for each case that could not be read, and for each expected failure that
+            is about nothing.
         problems: expected failures that expired, or that pass.
         void: settings without effect, by case.
         rows: every verdict.
@@ -66,7 +69,10 @@ class Report(NamedTuple):
 
 
 def _row(row: Comparison) -> dict[str, Any]:
-    nested = {key: None if value is None else value._asdict() for key, value in (("first", row.first), ("profile", row.profile))}
+    nested = {
+        key: None if value is None else value._asdict()
+        for key, value in (("first", row.first), ("profile", row.profile))
+    }
     return row._asdict() | nested
 
 
@@ -91,14 +97,22 @@ class Run:
         only: set[str] | None = None,
         nearest: bool = True,
     ) -> None:
-        self._options, self._cases, self._entries, self._only, self._nearest = command, cases, entries, only, nearest
+        self._options, self._cases, self._entries, self._only, self._nearest = (
+            command,
+            cases,
+            entries,
+            only,
+            nearest,
+        )
         self._report = Report("", 0, [], [], {}, [], [])
         self._met: set[str] = set()
 
     def add(self, checked: Checked, void: Mapping[str, str] | None = None) -> None:
         """Add a case that was compared."""
         name = checked.case.name
-        outcome = xfail.applied([entry for entry in self._entries if xfail.concerns(entry, name)], checked.rows)
+        outcome = xfail.applied(
+            [entry for entry in self._entries if xfail.concerns(entry, name)], checked.rows
+        )
         self._met |= outcome.met
         self._report.rows.extend(outcome.rows)
         self._report.problems.extend(outcome.problems)
@@ -106,7 +120,9 @@ class Run:
         search = self._nearest and len(self._report.failures) < SEARCHED
         failure = explained(checked, outcome.rows, self.repeated(name), nearest=search)
         if failure and self._nearest and not search:
-            failure = failure._replace(nearest=f"not searched: {SEARCHED} cases were (atlas-ref identify does)")
+            failure = failure._replace(
+                nearest=f"not searched: {SEARCHED} cases were (atlas-ref identify does)"
+            )
         self._report.failures.extend([failure] if failure else [])
 
     def refuse(self, case: str, message: str) -> None:
@@ -150,7 +166,11 @@ def place(path: Path) -> Place:
     Raises:
         CaseError: another ending.
     """
-    forms: dict[str, Callable[[Report], str]] = {".json": as_json, ".xml": report_junit.text, ".html": report_html.page}
+    forms: dict[str, Callable[[Report], str]] = {
+        ".json": as_json,
+        ".xml": report_junit.text,
+        ".html": report_html.page,
+    }
     if path.suffix not in forms:
         raise CaseError(f"--report {path}: a name that ends in {', '.join(forms)} is needed")
     return Place(path, forms[path.suffix])
@@ -158,7 +178,17 @@ def place(path: Path) -> Place:
 
 def as_json(report: Report) -> str:
     """The report as one JSON object."""
-    return json.dumps({"atlas_ref": atlas_ref.__version__, "command": report.command, **plain(report.plain())}, indent=2) + "\n"
+    return (
+        json.dumps(
+            {
+                "atlas_ref": atlas_ref.__version__,
+                "command": report.command,
+                **plain(report.plain()),
+            },
+            indent=2,
+        )
+        + "\n"
+    )
 
 
 def plain(value: Any) -> Any:

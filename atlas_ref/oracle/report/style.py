@@ -16,7 +16,8 @@ class Step(NamedTuple):
     dark: str
 
 
-#: From equal to far beyond. Cool colours are allowed; warm ones are not, and their cells carry a bar as well.
+#: From equal to far beyond. Cool colours are allowed; warm ones are not, and their cells carry a
+#: bar as well.
 STEPS = (
     Step(0.01, "up to 0.01", False, "#e8f1f8", "#16242f"),
     Step(0.1, "up to 0.1", False, "#c3dcee", "#1d3b52"),
@@ -38,16 +39,34 @@ def level_words(ratio: float) -> str:
     return "not a number" if math.isnan(ratio) else f"{ratio:.3g} times what is allowed"
 
 
-LIGHT = {"ink": "#1a1f24", "soft": "#56606a", "ground": "#ffffff", "card": "#f5f7f9", "line": "#d5dbe1", "link": "#0b5cad"}
+LIGHT = {
+    "ink": "#1a1f24",
+    "soft": "#56606a",
+    "ground": "#ffffff",
+    "card": "#f5f7f9",
+    "line": "#d5dbe1",
+    "link": "#0b5cad",
+}
 LIGHT |= {"good": "#136c3a", "bad": "#a8141f", "warn": "#7a5200", "bar": "#1a1f24"}
 LIGHT |= {f"l{i}": step.light for i, step in enumerate(STEPS)}
-DARK = {"ink": "#e6eaee", "soft": "#a3adb8", "ground": "#101418", "card": "#181e24", "line": "#323b44", "link": "#7db8f0"}
+DARK = {
+    "ink": "#e6eaee",
+    "soft": "#a3adb8",
+    "ground": "#101418",
+    "card": "#181e24",
+    "line": "#323b44",
+    "link": "#7db8f0",
+}
 DARK |= {"good": "#6fd39a", "bad": "#ff8d8d", "warn": "#f0c060", "bar": "#f2f5f7"}
 DARK |= {f"l{i}": step.dark for i, step in enumerate(STEPS)}
 
 
 def _root(colours: dict[str, str]) -> str:
-    return ":root {" + "".join(f" --{name}: {value};" for name, value in colours.items()) + " color-scheme: light dark; }"
+    return (
+        ":root {"
+        + "".join(f" --{name}: {value};" for name, value in colours.items())
+        + " color-scheme: light dark; }"
+    )
 
 
 STYLE = (
@@ -55,7 +74,9 @@ STYLE = (
     + "\n@media (prefers-color-scheme: dark) { "
     + _root(DARK)
     + " }\n"
-    + "".join(f".l{i} {{ fill: var(--l{i}); background: var(--l{i}); }}\n" for i in range(len(STEPS)))
+    + "".join(
+        f".l{i} {{ fill: var(--l{i}); background: var(--l{i}); }}\n" for i in range(len(STEPS))
+    )
     + """
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--ground); color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }

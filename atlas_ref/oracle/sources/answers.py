@@ -58,7 +58,10 @@ def called(name: str) -> str:
     """
     full = name if name.startswith(PREFIXES) else f"out/{name}"
     if full.startswith(("out/", "grad/")) and bare(full) not in result_names():
-        raise CaseError(f"{name}: no rule has such a result; results are {', '.join(RESULTS)}, and grad/ before an input's name")
+        raise CaseError(
+            f"{name}: no rule has such a result; results are {', '.join(RESULTS)}, and grad/ "
+            "before an input's name"
+        )
     return full
 
 
@@ -98,12 +101,21 @@ def array(name: str, value: Any) -> np.ndarray[Any, Any]:
         elif hasattr(value, "__dlpack__"):
             result = np.array(np.from_dlpack(value))
         else:
-            raise Garbage(f"{name}: an array with __array__ or __dlpack__ is needed, found {type(value).__name__}")
+            raise Garbage(
+                f"{name}: an array with __array__ or __dlpack__ is needed, found "
+                f"{type(value).__name__}"
+            )
     except Garbage:
         raise
     except Exception as error:
-        raise Garbage(f"{name}: cannot be read as an array: {type(error).__name__}: {error}") from None
-    if result.dtype.kind not in "fiubc" and result.dtype.name not in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
+        raise Garbage(
+            f"{name}: cannot be read as an array: {type(error).__name__}: {error}"
+        ) from None
+    if result.dtype.kind not in "fiubc" and result.dtype.name not in (
+        "bfloat16",
+        "float8_e4m3fn",
+        "float8_e5m2",
+    ):
         raise Garbage(f"{name}: an array of numbers is needed, found dtype {result.dtype}")
     return result
 

@@ -1,7 +1,8 @@
-"""Implementations in processes of their own: a program per case, or a worker that calls one function.
+"""Implementations in processes of their own: a program per case, or a worker that calls one
+function.
 
-Each has a session of its own, so that all of its processes can be ended together. Specified in specs/sources.md and in
-specs/case.md, CASE-24.
+Each has a session of its own, so that all of its processes can be ended together. Specified in
+specs/sources.md and in specs/case.md, CASE-24.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ KEPT = 4096
 def program(command: str, *, timeout: float = TIMEOUT) -> Source:
     """A program, started once per case: `./mine {case} {out}` (SRC-4, SRC-5).
 
-    The command is split as a shell would and run without one. `{case}` becomes a file with the inputs alone, `{out}` the file to write.
+    The command is split as a shell would and run without one. `{case}` becomes a file with the
+    inputs alone, `{out}` the file to write.
 
     Args:
         timeout: seconds per case, after which the program and all that it started are killed.
@@ -72,7 +74,9 @@ def _split(command: str) -> list[str]:
         raise CaseError(f"exec: {command!r}: {error}") from None
     for place in ("{case}", "{out}"):
         if not any(place in word for word in words):
-            raise CaseError(f"exec: {place} is needed, as in './mine {{case}} {{out}}', found {command!r}")
+            raise CaseError(
+                f"exec: {place} is needed, as in './mine {{case}} {{out}}', found {command!r}"
+            )
     if shutil.which(words[0]) is None:
         raise CaseError(f"exec: {words[0]}: no such program, or it may not be executed")
     return words
@@ -87,7 +91,13 @@ def _filled(word: str, places: dict[str, str]) -> str:
 def _run(words: list[str], timeout: float) -> Answer | None:
     """Run a command to its end; None for exit code 0."""
     try:
-        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+        process = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
     except OSError as error:
         return Answer.failed(f"crash: cannot be started: {error.strerror or error}")
     output, errors = _Tail(process.stdout), _Tail(process.stderr)
@@ -101,7 +111,9 @@ def _run(words: list[str], timeout: float) -> Answer | None:
         return None
     if code == UNSUPPORTED:
         return Answer.unsupported(output.last() or errors.last())
-    message = errors.last() or output.last()  # apart, since output that waited in a buffer is written after the error
+    message = (
+        errors.last() or output.last()
+    )  # apart, since output that waited in a buffer is written after the error
     return Answer.failed(f"crash: {_ending(code)}" + (f": {message}" if message else ""))
 
 
@@ -154,17 +166,21 @@ def _read(out: Path, case: Case) -> Answer:
     except CaseError as error:
         return Answer.failed(f"garbage: {{out}}{str(error).removeprefix(str(out))}")
     if header.rule != case.header.rule:
-        return Answer.failed(f"garbage: {{out}}: rule: the case has {case.header.rule}, found {header.rule}")
+        return Answer.failed(
+            f"garbage: {{out}}: rule: the case has {case.header.rule}, found {header.rule}"
+        )
     return Answer({name: value for name, value in tensors.items() if not name.startswith("in/")})
 
 
 class Isolated:
-    """`pkg.module:function` in a process of its own, which restarts after a crash or a time-out (SRC-9).
+    """`pkg.module:function` in a process of its own, which restarts after a crash or a time-out
+    (SRC-9).
 
     Use it in a `with` statement, which starts it, or call `close`.
 
     Raises:
-        CaseError: when it is started, by `with` or the first case, and the function cannot be imported.
+        CaseError: when it is started, by `with` or the first case, and the function cannot be
+            imported.
     """
 
     def __init__(self, name: str, *, timeout: float = TIMEOUT) -> None:
@@ -179,7 +195,12 @@ class Isolated:
             self._start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -205,7 +226,9 @@ class Isolated:
             case_file, out = Path(folder) / "case.safetensors", Path(folder) / "out.safetensors"
             save(case_file, case.header, case.inputs)
             with contextlib.suppress(OSError):  # it has ended; the missing reply says so
-                self._process.stdin.write(json.dumps({"case": str(case_file), "out": str(out)}).encode() + b"\n")
+                self._process.stdin.write(
+                    json.dumps({"case": str(case_file), "out": str(out)}).encode() + b"\n"
+                )
                 self._process.stdin.flush()
             reply = self._reply()
             if isinstance(reply, Answer):
@@ -218,13 +241,19 @@ class Isolated:
             raise CaseError(f"{case.name}: {reply['message']}")
         if reply["status"] == "done":
             return _read(out, case)
-        return Answer.unsupported(reply["message"]) if reply["status"] == "unsupported" else Answer.failed(reply["message"])
+        return (
+            Answer.unsupported(reply["message"])
+            if reply["status"] == "unsupported"
+            else Answer.failed(reply["message"])
+        )
 
     def _start(self) -> None:
         """Start the worker and wait until it has imported the function."""
         reading, writing = os.pipe()
         words = [sys.executable, "-m", "atlas_ref.oracle.sources.worker", self._name, str(writing)]
-        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=2, pass_fds=(writing,), start_new_session=True)
+        self._process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=2, pass_fds=(writing,), start_new_session=True
+        )
         os.close(writing)
         self._replies = os.fdopen(reading, "rb", buffering=0)
         reply = self._reply()

@@ -27,7 +27,17 @@ from atlas_ref.oracle.sources import answers
 from atlas_ref.oracle.sources.answers import Answer, Garbage, Source
 from atlas_ref.oracle.sources.programs import TIMEOUT, Isolated, program
 
-__all__ = ["TIMEOUT", "Answer", "Isolated", "Source", "against", "function", "program", "read_results", "respond"]
+__all__ = [
+    "TIMEOUT",
+    "Answer",
+    "Isolated",
+    "Source",
+    "against",
+    "function",
+    "program",
+    "read_results",
+    "respond",
+]
 
 Function = Callable[[dict[str, Any], dict[str, Any]], Mapping[str, Any]]
 
@@ -62,7 +72,10 @@ def read_results(path: str | os.PathLike[str], case: Case) -> dict[str, np.ndarr
     name = os.fspath(path)
     header, tensors = load_results(name)
     if header.rule != case.header.rule:
-        raise CaseError(f"{name}: rule: the case has {case.header.rule}, found {header.rule}: results of another case")
+        raise CaseError(
+            f"{name}: rule: the case has {case.header.rule}, found {header.rule}: results of "
+            "another case"
+        )
     for key, value in tensors.items():
         if key.startswith("in/") and not same(value, case.inputs.get(key)):
             raise CaseError(f"{name}: {key}: differs from the case's: results of another case")
@@ -72,8 +85,9 @@ def read_results(path: str | os.PathLike[str], case: Case) -> dict[str, np.ndarr
 def function(name: str) -> Source:
     """A function of this process, `pkg.module:function`: f(case, inputs) -> results (SRC-6).
 
-    Its module is found as `python -m` would find it, from the current folder too. What it raises is an answer; what ends the
-    process ends the run, so `check --impl` calls it in a process of its own (`programs.Isolated`).
+    Its module is found as `python -m` would find it, from the current folder too. What it raises is
+    an answer; what ends the process ends the run, so `check --impl` calls it in a process of its
+    own (`programs.Isolated`).
 
     Raises:
         CaseError: no such module or function, or the module cannot be imported.

@@ -1,4 +1,6 @@
-"""The process in which `check --impl` calls a function: one line of JSON in per case, one out (SRC-9)."""
+"""The process in which `check --impl` calls a function: one line of JSON in per case, one out
+(SRC-9).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ def main(name: str, descriptor: int) -> None:
 
     Replies go where no print of the function goes.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process is interrupted too, and ends this one
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # the parent process is interrupted too, and ends this one
     os.set_inheritable(descriptor, False)
     replies = os.fdopen(descriptor, "w", buffering=1)
     questions = os.fdopen(os.dup(0), "r")
@@ -29,8 +33,13 @@ def main(name: str, descriptor: int) -> None:
 
     try:
         _serve(name, questions, reply)
-    except BaseException as error:  # the function has closed or replaced a stream; the parent process sees the exit
-        print(f"atlas-ref: the function's process cannot go on: {type(error).__name__}: {error}", file=sys.__stderr__)
+    except (
+        BaseException
+    ) as error:  # the function has closed or replaced a stream; the parent process sees the exit
+        print(
+            f"atlas-ref: the function's process cannot go on: {type(error).__name__}: {error}",
+            file=sys.__stderr__,
+        )
         os._exit(1)
 
 

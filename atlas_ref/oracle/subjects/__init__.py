@@ -1,6 +1,7 @@
 """Subjects of the oracle, one file each: `SUBJECTS` is the only list of them.
 
-Cases are read by the rules of their subject, so this folder lies below `cases` and does not import it.
+Cases are read by the rules of their subject, so this folder lies below `cases` and does not import
+it.
 """
 
 from __future__ import annotations

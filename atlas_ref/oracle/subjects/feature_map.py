@@ -11,20 +11,35 @@ from atlas_ref.types import Array
 
 
 def _legal(header: Any, convention: Any, names: set[str]) -> Legal:
-    return {"in/x": Tensor("... d_in"), "in/phi_bar": Tensor("... d_phi", "no gradients"), **phi_tensors(header)}, {}
+    return {
+        "in/x": Tensor("... d_in"),
+        "in/phi_bar": Tensor("... d_phi", "no gradients"),
+        **phi_tensors(header),
+    }, {}
 
 
-def _evaluate(inputs: Mapping[str, Array], case: Any, form: str, chunk: int | None) -> tuple[dict[str, Array], None]:
-    return {"out/phi": feature_maps.apply(case.header.feature_map, phi_of(inputs), inputs["in/x"])}, None
+def _evaluate(
+    inputs: Mapping[str, Array], case: Any, form: str, chunk: int | None
+) -> tuple[dict[str, Array], None]:
+    return {
+        "out/phi": feature_maps.apply(case.header.feature_map, phi_of(inputs), inputs["in/x"])
+    }, None
 
 
 def _plain(inputs: Mapping[str, Array], case: Any, rounding: Rounding) -> dict[str, Array]:
-    mapped = feature_maps.apply(case.header.feature_map, phi_of(inputs), rounding.touch(inputs["in/x"]))
+    mapped = feature_maps.apply(
+        case.header.feature_map, phi_of(inputs), rounding.touch(inputs["in/x"])
+    )
     return {"out/phi": rounding.touch(mapped)}
 
 
-def _draw(request: Any, header: Any, generator: Any, d_phi: int) -> tuple[dict[str, Array], tuple[int, ...]]:
-    return {"in/x": generator.standard_normal((request.heads, request.d_in))}, (request.heads, d_phi)
+def _draw(
+    request: Any, header: Any, generator: Any, d_phi: int
+) -> tuple[dict[str, Array], tuple[int, ...]]:
+    return {"in/x": generator.standard_normal((request.heads, request.d_in))}, (
+        request.heads,
+        d_phi,
+    )
 
 
 SUBJECT = Subject(

@@ -42,7 +42,9 @@ def subject(rule: Rule) -> Subject:
     )
 
 
-def _evaluate(inputs: Mapping[str, Array], case: Any, form: str, chunk: int | None) -> tuple[dict[str, Array], int | None]:
+def _evaluate(
+    inputs: Mapping[str, Array], case: Any, form: str, chunk: int | None
+) -> tuple[dict[str, Array], int | None]:
     rule = RULES[case.header.rule]
     config, tokens = sequence_of(rule, inputs, case)
     state = initial_state(rule, config, inputs, case, tokens)
@@ -55,10 +57,18 @@ def _plain(inputs: Mapping[str, Array], case: Any, rounding: Rounding) -> dict[s
     prepared = prepare.Prepared(case.header, inputs, way=rounding.way, touch=rounding.touch)
 
     def orthogonalise(S: Array) -> Array:
-        return steps.newton_schulz(rounding.way, rounding.argument(S), case.convention.newton_schulz_settings)
+        return steps.newton_schulz(
+            rounding.way, rounding.argument(S), case.convention.newton_schulz_settings
+        )
 
     structure = prepare.structure(case.convention, case.header)
-    outputs = family.run(structure, prepared.stacked([case.convention]), orthogonalise, way=rounding.way, store=rounding.store)
+    outputs = family.run(
+        structure,
+        prepared.stacked([case.convention]),
+        orthogonalise,
+        way=rounding.way,
+        store=rounding.store,
+    )
     return named(case, outputs)
 
 
@@ -83,28 +93,51 @@ def named(case: Any, outputs: family.Outputs) -> dict[str, Array]:
 
 
 def _masks(inputs: Mapping[str, Array]) -> dict[str, Array]:
-    return {name: inputs[f"in/{name}"].astype(bool) for name in ("active", "reset") if f"in/{name}" in inputs}
+    return {
+        name: inputs[f"in/{name}"].astype(bool)
+        for name in ("active", "reset")
+        if f"in/{name}" in inputs
+    }
 
 
 def sequence_of(rule: Rule, inputs: Mapping[str, Array], case: Any) -> tuple[Any, Tokens]:
     """The rule's configuration and the projected sequence, at either level (CONV-36)."""
     token = case.header.level == "token"
     k, v = ("in/param/W_K", "in/param/W_V") if token else ("in/k", "in/v")
-    sizes: dict[str, Any] = {"d_in": inputs[k].shape[-2 if token else -1], "d_out": inputs[v].shape[-2 if token else -1]}
+    sizes: dict[str, Any] = {
+        "d_in": inputs[k].shape[-2 if token else -1],
+        "d_out": inputs[v].shape[-2 if token else -1],
+    }
     header = case.header
     if rule.has_window:
         sizes |= {"window": header.window, "feature_map": header.feature_map}
         if header.feature_map.kind in ("linear", "random_fourier", "sketch"):
-            sizes["features"] = feature_maps.d_phi(header.feature_map, sizes["d_in"], phi_of(inputs))
+            sizes["features"] = feature_maps.d_phi(
+                header.feature_map, sizes["d_in"], phi_of(inputs)
+            )
         if header.window_weights is not None:
             sizes["window_weights"] = header.window_weights
     if token:
         sizes |= {"heads": inputs["in/param/W_K"].shape[0], "d_model": inputs["in/x"].shape[-1]}
     config = rule.Config(**sizes, span=header.span, convention=case.convention)
     if not token:
-        names = ("k", "v", "q", "retain", "momentum", "step_size", "step_size_memory", "window_weights", "window_gate")
+        names = (
+            "k",
+            "v",
+            "q",
+            "retain",
+            "momentum",
+            "step_size",
+            "step_size_memory",
+            "window_weights",
+            "window_gate",
+        )
         arrays = {name: inputs[f"in/{name}"] for name in names if f"in/{name}" in inputs}
-        logs = {name.removeprefix("in/"): ops.exp(inputs[log]) for log, name in LOGARITHMS.items() if log in inputs}
+        logs = {
+            name.removeprefix("in/"): ops.exp(inputs[log])
+            for log, name in LOGARITHMS.items()
+            if log in inputs
+        }
         return config, Tokens(**arrays, **logs, **_masks(inputs))
     gates = GateSet(
         **{
@@ -114,7 +147,11 @@ def sequence_of(rule: Rule, inputs: Mapping[str, Array], case: Any) -> tuple[Any
         }
     )
     projections = {name: inputs[f"in/param/{name}"] for name in ("W_K", "W_V", "W_Q")}
-    window = {name.removeprefix("in/param/"): value for name, value in inputs.items() if name.startswith("in/param/window_")}
+    window = {
+        name.removeprefix("in/param/"): value
+        for name, value in inputs.items()
+        if name.startswith("in/param/window_")
+    }
     params = projection.Params(**projections, gates=gates, phi=phi_of(inputs), window=window)
     return config, Tokens(**projection.project(config, params, inputs["in/x"]), **_masks(inputs))
 
@@ -124,7 +161,9 @@ def _plain_layout(x: Array, case: Any) -> Array:
     return ops.transpose(x) if case.convention.layout == "transposed" else x
 
 
-def initial_state(rule: Rule, config: Any, inputs: Mapping[str, Array], case: Any, tokens: Tokens) -> Any:
+def initial_state(
+    rule: Rule, config: Any, inputs: Mapping[str, Array], case: Any, tokens: Tokens
+) -> Any:
     """The state before the first token, from the initial tensors of the case (CONV-34)."""
     leading = tokens.k.shape[:-2]
     M = ops.zeros_like(tokens.k, shape=(*leading, config.d_out, rule.d_phi(config)))
@@ -139,7 +178,9 @@ def initial_state(rule: Rule, config: Any, inputs: Mapping[str, Array], case: An
     return _with_window(config, inputs, case, tokens, state) if rule.has_window else state
 
 
-def _with_window(config: Any, inputs: Mapping[str, Array], case: Any, tokens: Tokens, state: Any) -> Any:
+def _with_window(
+    config: Any, inputs: Mapping[str, Array], case: Any, tokens: Tokens, state: Any
+) -> Any:
     """Omega's state with the initial window contents as its newest rows (CONV-34, WINDOW-15)."""
 
     def newest(empty: Array, rows: Array, axis: int) -> Array:
@@ -152,9 +193,15 @@ def _with_window(config: Any, inputs: Mapping[str, Array], case: Any, tokens: To
     if "in/window_k" in inputs:
         keys = mapped(config, phi_of(inputs), inputs["in/window_k"], config.convention.k_norm)
         n = keys.shape[-2]
-        state = state.replaced(keys=newest(state.keys, keys, -2), values=newest(state.values, inputs["in/window_v"], -2), filled=n)
+        state = state.replaced(
+            keys=newest(state.keys, keys, -2),
+            values=newest(state.values, inputs["in/window_v"], -2),
+            filled=n,
+        )
         if state.residuals is not None:
-            state = state.replaced(residuals=newest(state.residuals, inputs["in/window_residual"], -2))
+            state = state.replaced(
+                residuals=newest(state.residuals, inputs["in/window_residual"], -2)
+            )
         if "in/window_gate_before" in inputs:
             before = inputs["in/window_gate_before"]
             empty = ops.zeros_like(before, shape=(*before.shape[:-1], config.window))
@@ -183,7 +230,9 @@ def _outputs(
     return out, state.position if resumes else None
 
 
-def _window_outputs(config: Any, inputs: Mapping[str, Array], case: Any, tokens: Tokens, state: Any) -> dict[str, Array]:
+def _window_outputs(
+    config: Any, inputs: Mapping[str, Array], case: Any, tokens: Tokens, state: Any
+) -> dict[str, Array]:
     """Window contents that a next call starts from (CONV-37, WINDOW-25)."""
     n = min(state.filled, config.window - 1)
     starts = [] if tokens.reset is None else np.nonzero(tokens.reset)[0].tolist()
@@ -193,13 +242,20 @@ def _window_outputs(config: Any, inputs: Mapping[str, Array], case: Any, tokens:
         earlier = [inputs[before]] if before in inputs and not starts else []
         return ops.concatenate([*earlier, rows[..., first:, :]], axis=-2)[..., -n:, :]
 
-    out = {"out/window_k": tail("in/window_k", tokens.k), "out/window_v": tail("in/window_v", tokens.v)}
+    out = {
+        "out/window_k": tail("in/window_k", tokens.k),
+        "out/window_v": tail("in/window_v", tokens.v),
+    }
     if state.token_gates is not None:
         out["out/window_gate_before"] = state.token_gates[..., -n:]
     if state.residuals is not None:
         out["out/window_residual"] = state.residuals[..., -n:, :]
     if state.momenta is not None:
-        initial = inputs["in/window_momentum"].shape[-3] if "in/window_momentum" in inputs and not starts else 0
+        initial = (
+            inputs["in/window_momentum"].shape[-3]
+            if "in/window_momentum" in inputs and not starts
+            else 0
+        )
         m = min(initial + tokens.k.shape[-2] - first, config.window - 1)
         out["out/window_momentum"] = _plain_layout(state.momenta[..., -m:, :, :], case)
     return out

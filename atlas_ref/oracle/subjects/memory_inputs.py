@@ -16,7 +16,9 @@ def _leading(request: Any) -> tuple[int, ...]:
     return (request.batch, request.heads) if request.level == "token" else (request.heads,)
 
 
-def draw(request: Any, header: Any, generator: Any, d_phi: int) -> tuple[dict[str, Array], tuple[int, ...]]:
+def draw(
+    request: Any, header: Any, generator: Any, d_phi: int
+) -> tuple[dict[str, Array], tuple[int, ...]]:
     """Random inputs in the ranges that the rules are stable in, and the shape of the cotangent.
 
     Raises:
@@ -41,7 +43,9 @@ def _keys(request: Any, draw: Any, rows: int) -> Array:
     return draw.standard_normal((*_leading(request), rows, request.d_in)) / np.sqrt(request.d_in)
 
 
-def _projected(rule: Rule, request: Any, header: Any, convention: Convention, draw: Any) -> dict[str, Array]:
+def _projected(
+    rule: Rule, request: Any, header: Any, convention: Convention, draw: Any
+) -> dict[str, Array]:
     lead, T = _leading(request), request.tokens
     gate_shape = (*lead, T, request.d_out) if request.per_dimension_gates else (*lead, T)
     tensors = {
@@ -51,7 +55,9 @@ def _projected(rule: Rule, request: Any, header: Any, convention: Convention, dr
     }
     forgets = convention.gate == "forget"
     if convention.gate != "none":
-        tensors["in/retain"] = draw.uniform(0.0, 0.2, gate_shape) if forgets else draw.uniform(0.8, 1.0, gate_shape)
+        tensors["in/retain"] = (
+            draw.uniform(0.0, 0.2, gate_shape) if forgets else draw.uniform(0.8, 1.0, gate_shape)
+        )
     if rule.has_momentum:
         tensors["in/momentum"] = draw.uniform(0.2, 0.8, gate_shape)
     if rule.has_error and convention.rate != "none":
@@ -61,29 +67,46 @@ def _projected(rule: Rule, request: Any, header: Any, convention: Convention, dr
     if rule.has_window and request.window_gate:
         tensors["in/window_gate"] = draw.uniform(0.2, 0.8, (*lead, T))
     elif rule.has_window and request.window > 1:
-        tensors["in/window_weights"] = draw.uniform(0.5, 1.5, (*lead, T, request.window)) / request.window
+        tensors["in/window_weights"] = (
+            draw.uniform(0.5, 1.5, (*lead, T, request.window)) / request.window
+        )
     return tensors
 
 
-def _token(rule: Rule, request: Any, header: Any, convention: Convention, draw: Any) -> dict[str, Array]:
+def _token(
+    rule: Rule, request: Any, header: Any, convention: Convention, draw: Any
+) -> dict[str, Array]:
     H, d_model, d_kv = request.heads, request.d_model, request.d_in + request.d_out
     n = request.d_out if request.per_dimension_gates else 1
     tensors = {"in/x": draw.standard_normal((request.batch, request.tokens, d_model))}
     for key, rows in (("W_K", request.d_in), ("W_V", request.d_out), ("W_Q", request.d_in)):
-        tensors[f"in/param/{key}"] = draw.standard_normal((H, rows, d_model)) / np.sqrt(d_model * request.d_in)
+        tensors[f"in/param/{key}"] = draw.standard_normal((H, rows, d_model)) / np.sqrt(
+            d_model * request.d_in
+        )
     for gate in rule.gates:
-        if (gate == "retain" and convention.gate == "none") or (gate == "step_size" and convention.rate == "none"):
+        if (gate == "retain" and convention.gate == "none") or (
+            gate == "step_size" and convention.rate == "none"
+        ):
             continue
-        bias = gates.INITIAL_BIAS["forget" if gate == "retain" and convention.gate == "forget" else gate]
+        bias = gates.INITIAL_BIAS[
+            "forget" if gate == "retain" and convention.gate == "forget" else gate
+        ]
         tensors[f"in/param/W_{gate}"] = 0.5 * draw.standard_normal((H, n, d_kv))
         tensors[f"in/param/b_{gate}"] = np.full((H, n), bias) + 0.5 * draw.standard_normal((H, n))
     if header.window_weights is not None:
-        parameters = window.init(header.window_weights, heads=H, window=request.window, d_model=d_model, draw=draw)
-        tensors |= {f"in/param/{key}": value + 0.3 * draw.standard_normal(value.shape) for key, value in parameters.items()}
+        parameters = window.init(
+            header.window_weights, heads=H, window=request.window, d_model=d_model, draw=draw
+        )
+        tensors |= {
+            f"in/param/{key}": value + 0.3 * draw.standard_normal(value.shape)
+            for key, value in parameters.items()
+        }
     return tensors
 
 
-def _states(request: Any, convention: Convention, draw: Any, d_phi: int, *, momentum: bool) -> dict[str, Array]:
+def _states(
+    request: Any, convention: Convention, draw: Any, d_phi: int, *, momentum: bool
+) -> dict[str, Array]:
     """Initial states that are neither zero nor symmetric, since those hide mistakes."""
     shape = (d_phi, request.d_out) if convention.layout == "transposed" else (request.d_out, d_phi)
     names = ("in/M0", "in/S0") if momentum else ("in/M0",)
@@ -92,9 +115,18 @@ def _states(request: Any, convention: Convention, draw: Any, d_phi: int, *, mome
 
 def _history(request: Any, header: Any, convention: Convention, draw: Any) -> dict[str, Array]:
     lead, n = _leading(request), request.history
-    tensors = {"in/window_k": _keys(request, draw, n), "in/window_v": draw.standard_normal((*lead, n, request.d_out))}
-    if request.window_gate or (header.window_weights is not None and window.uses_gate(header.window_weights)):
+    tensors = {
+        "in/window_k": _keys(request, draw, n),
+        "in/window_v": draw.standard_normal((*lead, n, request.d_out)),
+    }
+    if request.window_gate or (
+        header.window_weights is not None and window.uses_gate(header.window_weights)
+    ):
         tensors["in/window_gate_before"] = draw.uniform(0.2, 0.8, (*lead, n))
-    if convention.window_at_boundary == "carry" and convention.frozen_reference and convention.order == "window_then_momentum":
+    if (
+        convention.window_at_boundary == "carry"
+        and convention.frozen_reference
+        and convention.order == "window_then_momentum"
+    ):
         tensors["in/window_residual"] = draw.standard_normal((*lead, n, request.d_out))
     return tensors

@@ -1,6 +1,7 @@
 """Tensors of a case of a memory: names, axes, ranges, and when each is needed.
 
-The reader enforces the tables below, `atlas-ref schema` prints them and specs/case.md explains them.
+The reader enforces the tables below, `atlas-ref schema` prints them and specs/case.md explains
+them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ PROJECTED: dict[str, tuple[str, Tensor]] = {
     "in/momentum": ("has_momentum", Tensor("gate", "0; then no in/S0 and no out/S", 0.0, 1.0)),
     "in/log_momentum": ("has_momentum", Tensor("gate", "in/momentum", high=0.0)),
     "in/step_size": ("has_error", Tensor("gate", low=0.0)),
-    "in/step_size_memory": ("has_error", Tensor("gate", "in/step_size; needed for rate split", 0.0)),
+    "in/step_size_memory": (
+        "has_error",
+        Tensor("gate", "in/step_size; needed for rate split", 0.0),
+    ),
     "in/window_weights": ("has_window", Tensor("... T c", "1/c")),
     "in/window_gate": ("has_window", Tensor("... T", "in/window_weights")),
     "in/M0": ("all", Tensor("... d_out d_phi", "0")),
@@ -34,7 +38,10 @@ PROJECTED: dict[str, tuple[str, Tensor]] = {
     "in/window_gate_before": ("has_window", Tensor("... n", "an empty window")),
     "in/window_residual": ("has_window", Tensor("... n d_out", "an empty window")),
     "in/window_momentum": ("has_window", Tensor("... m d_out d_phi", "0")),
-    "in/M_ref": ("all", Tensor("... d_out d_phi", "in/M0: a span or call starts at the first token")),
+    "in/M_ref": (
+        "all",
+        Tensor("... d_out d_phi", "in/M0: a span or call starts at the first token"),
+    ),
     "in/active": ("all", Tensor("T", "1", mask=True)),
     "in/reset": ("all", Tensor("T", "0", mask=True)),
     "in/y_bar": ("all", Tensor("... T d_out", "no gradients")),
@@ -86,7 +93,9 @@ def legal(header: Any, convention: Any, names: set[str]) -> Legal:
     token = header.level == "token"
     for name, (fact, tensor) in (TOKEN | PROJECTED if token else PROJECTED).items():
         if header.rule not in rules_with(fact):
-            refused[name] = f"{header.rule} has none; it belongs to {' and '.join(rules_with(fact))}"
+            refused[name] = (
+                f"{header.rule} has none; it belongs to {' and '.join(rules_with(fact))}"
+            )
         elif token and name in COMPUTED_AT_TOKEN:
             refused[name] = "level token computes it from in/x"
         else:
@@ -94,7 +103,10 @@ def legal(header: Any, convention: Any, names: set[str]) -> Legal:
     for name in TOKEN if not token else ():
         refused[name] = "it belongs to level token"
     if token and header.window_weights is not None:
-        allowed |= {f"in/param/{name}": Tensor(axes) for name, axes in window.tensors(header.window_weights).items()}
+        allowed |= {
+            f"in/param/{name}": Tensor(axes)
+            for name, axes in window.tensors(header.window_weights).items()
+        }
     allowed |= phi_tensors(header)
     _by_convention(header, convention, names, allowed, refused)
     return allowed, refused
@@ -112,7 +124,13 @@ def _in_layout(name: str, tensor: Tensor, convention: Any, token: bool) -> Tenso
     return tensor._replace(axes=axes.replace("...", "B H") if token else axes)
 
 
-def _by_convention(header: Any, convention: Any, present: set[str], allowed: dict[str, Tensor], refused: dict[str, str]) -> None:
+def _by_convention(
+    header: Any,
+    convention: Any,
+    present: set[str],
+    allowed: dict[str, Tensor],
+    refused: dict[str, str],
+) -> None:
     """Move tensors that this convention forbids to `refused`, and mark those that are needed."""
 
     def refuse(reason: str, *names: str) -> None:
@@ -126,17 +144,35 @@ def _by_convention(header: Any, convention: Any, present: set[str], allowed: dic
                 allowed[name] = allowed[name]._replace(need="yes")
 
     if convention.gate == "none":
-        refuse("gate none has no retain gate", "in/retain", "in/log_retain", "in/param/W_retain", "in/param/b_retain")
+        refuse(
+            "gate none has no retain gate",
+            "in/retain",
+            "in/log_retain",
+            "in/param/W_retain",
+            "in/param/b_retain",
+        )
     if convention.rate == "none":
-        refuse("rate none has no step size", "in/step_size", "in/param/W_step_size", "in/param/b_step_size")
+        refuse(
+            "rate none has no step size",
+            "in/step_size",
+            "in/param/W_step_size",
+            "in/param/b_step_size",
+        )
     if convention.rate == "split":
         require("in/step_size_memory")
     else:
-        refuse(f"rate {convention.rate} has one rate; it belongs to rate split", "in/step_size_memory")
+        refuse(
+            f"rate {convention.rate} has one rate; it belongs to rate split", "in/step_size_memory"
+        )
     for log, name in LOGARITHMS.items():
         if log in present:
             refuse(f"{log} stands in its place", name)
-    if not present & {"in/momentum", "in/log_momentum", "in/param/W_momentum", "in/param/b_momentum"}:
+    if not present & {
+        "in/momentum",
+        "in/log_momentum",
+        "in/param/W_momentum",
+        "in/param/b_momentum",
+    }:
         refuse("it needs a momentum gate", "in/S0", "in/S_bar")
     if present & {"in/param/W_momentum", "in/param/b_momentum"}:
         require("in/param/W_momentum", "in/param/b_momentum")
@@ -147,11 +183,23 @@ def _by_convention(header: Any, convention: Any, present: set[str], allowed: dic
     first = convention.order == "window_then_momentum"
     if first:
         refuse("it belongs to order momentum_then_window", "in/window_momentum")
-    if not (first and convention.window_at_boundary == "carry" and convention.frozen_reference and header.window > 1):
-        refuse("it belongs to window_at_boundary carry with a frozen reference", "in/window_residual")
-    if not ("in/window_gate" in present or (header.window_weights is not None and window.uses_gate(header.window_weights))):
+    if not (
+        first
+        and convention.window_at_boundary == "carry"
+        and convention.frozen_reference
+        and header.window > 1
+    ):
+        refuse(
+            "it belongs to window_at_boundary carry with a frozen reference", "in/window_residual"
+        )
+    if not (
+        "in/window_gate" in present
+        or (header.window_weights is not None and window.uses_gate(header.window_weights))
+    ):
         refuse("no token brings a weight here", "in/window_gate_before")
     if present & {"in/window_k", "in/window_v"}:
         require("in/window_k", "in/window_v", "in/window_residual", "in/window_gate_before")
     else:
-        refuse("it needs in/window_k and in/window_v", "in/window_residual", "in/window_gate_before")
+        refuse(
+            "it needs in/window_k and in/window_v", "in/window_residual", "in/window_gate_before"
+        )

@@ -12,18 +12,29 @@ from atlas_ref.types import Array
 
 
 def _legal(header: Any, convention: Any, names: set[str]) -> Legal:
-    return {"in/G": Tensor("... d_out d_phi"), "in/X_bar": Tensor("... d_out d_phi", "no gradients")}, {}
+    return {
+        "in/G": Tensor("... d_out d_phi"),
+        "in/X_bar": Tensor("... d_out d_phi", "no gradients"),
+    }, {}
 
 
-def _evaluate(inputs: Mapping[str, Array], case: Any, form: str, chunk: int | None) -> tuple[dict[str, Array], None]:
+def _evaluate(
+    inputs: Mapping[str, Array], case: Any, form: str, chunk: int | None
+) -> tuple[dict[str, Array], None]:
     return {"out/X": newton_schulz(inputs["in/G"], case.convention.newton_schulz_settings)}, None
 
 
 def _plain(inputs: Mapping[str, Array], case: Any, rounding: Rounding) -> dict[str, Array]:
-    return {"out/X": steps.newton_schulz(rounding.way, rounding.argument(inputs["in/G"]), case.convention.newton_schulz_settings)}
+    return {
+        "out/X": steps.newton_schulz(
+            rounding.way, rounding.argument(inputs["in/G"]), case.convention.newton_schulz_settings
+        )
+    }
 
 
-def _draw(request: Any, header: Any, generator: Any, d_phi: int) -> tuple[dict[str, Array], tuple[int, ...]]:
+def _draw(
+    request: Any, header: Any, generator: Any, d_phi: int
+) -> tuple[dict[str, Array], tuple[int, ...]]:
     shape = (request.heads, request.d_out, request.d_in)
     return {"in/G": generator.standard_normal(shape)}, shape
 

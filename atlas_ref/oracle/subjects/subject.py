@@ -1,7 +1,7 @@
 """Subjects of the oracle as data: one `Subject` holds all that the rest of the oracle uses.
 
-A new subject is one file of this folder and one entry of `SUBJECTS`: cases of it are then read, made, evaluated, checked and
-swept, and their tolerances measured.
+A new subject is one file of this folder and one entry of `SUBJECTS`: cases of it are then read,
+made, evaluated, checked and swept, and their tolerances measured.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from atlas_ref.types import Array
 #: The rule of a block of frequency levels.
 BLOCK = "cms"
 
-#: Levels of objects and arrays inside each other, and digits of an integer: what any JSON reader can take.
+#: Levels of objects and arrays inside each other, and digits of an integer: what any JSON reader
+#: can take.
 DEEPEST, LONGEST = 100, 18
 
-#: Where a tensor of one level of a block stands: in/level0/M0, out/level2/M, grad/level1/param/W_K (CASE-32).
+#: Where a tensor of one level of a block stands: in/level0/M0, out/level2/M, grad/level1/param/W_K
+#: (CASE-32).
 LEVEL = re.compile(r"^(in|out|grad)/level(\d+)/")
 
 #: Header keys of a sequence.
@@ -37,8 +39,8 @@ class Tensor(NamedTuple):
     """One input tensor of a case.
 
     Attributes:
-        axes: named axes; "..." are the leading axes, the same for every tensor that has them. "gate" stands for
-            "... T" or, with one gate per output dimension, "... T d_out".
+        axes: named axes; "..." are the leading axes, the same for every tensor that has them.
+            "gate" stands for "... T" or, with one gate per output dimension, "... T d_out".
         need: "yes", or what stands in when it is absent.
         low, high: inclusive range; None for finite.
         mask: True for bool or uint8 of zeros and ones.
@@ -84,10 +86,13 @@ class Subject(NamedTuple):
         name: of the header key `rule`.
         result: the main one, whose absence is a verdict.
         cotangent: input that gradients need.
-        clauses: clause of each result and gradient, by name or by "out" and "grad", and of adjoints ("trace_grad").
+        clauses: clause of each result and gradient, by name or by "out" and "grad", and of adjoints
+            ("trace_grad").
         legal: tensors of a case, from (header, convention in force, names present).
-        evaluate: (inputs, case, form, chunk) -> results and the position in the span after them (CASE-12, CASE-13).
-        plain: (inputs, case, rounding) -> the same results in a legal arithmetic, by a program of its own.
+        evaluate: (inputs, case, form, chunk) -> results and the position in the span after them
+            (CASE-12, CASE-13).
+        plain: (inputs, case, rounding) -> the same results in a legal arithmetic, by a program of
+            its own.
         draw: (request, header, generator, d_phi) -> random inputs, and the shape of the cotangent.
         rule: the rule, where the subject is a memory.
         has_feature_map: whether the header may choose one.
@@ -99,7 +104,9 @@ class Subject(NamedTuple):
     cotangent: str
     clauses: Mapping[str, str]
     legal: Callable[[Any, Any, set[str]], Legal]
-    evaluate: Callable[[Mapping[str, Array], Any, str, int | None], tuple[dict[str, Array], Position]]
+    evaluate: Callable[
+        [Mapping[str, Array], Any, str, int | None], tuple[dict[str, Array], Position]
+    ]
     plain: Callable[[Mapping[str, Array], Any, Rounding], dict[str, Array]]
     draw: Callable[[Any, Any, Any, int], tuple[dict[str, Array], tuple[int, ...]]] | None = None
     rule: Rule | None = None
@@ -109,11 +116,18 @@ class Subject(NamedTuple):
 
 def phi_of(inputs: Mapping[str, Array]) -> dict[str, Array]:
     """Tensors of the feature map, by name."""
-    tensors = {name.removeprefix("in/phi/"): value for name, value in inputs.items() if name.startswith("in/phi/")}
+    tensors = {
+        name.removeprefix("in/phi/"): value
+        for name, value in inputs.items()
+        if name.startswith("in/phi/")
+    }
     return tensors | ({"proj": inputs["in/proj"]} if "in/proj" in inputs else {})
 
 
 def phi_tensors(header: Any) -> dict[str, Tensor]:
     """Tensors of the case's feature map."""
     names = feature_maps.TENSORS.get(header.feature_map.kind, {})
-    return {"in/proj" if name == "proj" else f"in/phi/{name}": Tensor(axes) for name, axes in names.items()}
+    return {
+        "in/proj" if name == "proj" else f"in/phi/{name}": Tensor(axes)
+        for name, axes in names.items()
+    }

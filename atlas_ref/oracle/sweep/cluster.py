@@ -1,6 +1,7 @@
 """The cases of a sweep on the workers of a Dask scheduler.
 
-Needs the extra `cluster`, which is imported on first use. Specified in specs/sweep.md, SWEEP-8 and SWEEP-10.
+Needs the extra `cluster`, which is imported on first use. Specified in specs/sweep.md, SWEEP-8 and
+SWEEP-10.
 """
 
 from __future__ import annotations
@@ -29,21 +30,28 @@ def on_dask(work: Work, tasks: Iterable[Task], address: str) -> Generator[tuple[
     The tasks of a lost worker are done by another.
 
     Raises:
-        CaseError: dask is not installed, nothing answers at the address, the scheduler is lost, or no worker is left.
+        CaseError: dask is not installed, nothing answers at the address, the scheduler is lost, or
+            no worker is left.
     """
     try:
         import distributed
     except ImportError:
-        raise CaseError("scheduler: dask and distributed are needed: pip install 'atlas-ref[cluster]'") from None
+        raise CaseError(
+            "scheduler: dask and distributed are needed: pip install 'atlas-ref[cluster]'"
+        ) from None
     packed = as_bytes(work)
     with _client(distributed, address) as client:
         try:
             yield from _on_client(distributed, client, packed, tasks)
         except (OSError, CancelledError) as error:
-            raise CaseError(f"scheduler: the connection to {address} was lost: {type(error).__name__}") from None
+            raise CaseError(
+                f"scheduler: the connection to {address} was lost: {type(error).__name__}"
+            ) from None
 
 
-def _on_client(distributed: Any, client: Any, packed: bytes, tasks: Iterable[Task]) -> Generator[tuple[Task, Result]]:
+def _on_client(
+    distributed: Any, client: Any, packed: bytes, tasks: Iterable[Task]
+) -> Generator[tuple[Task, Result]]:
     """Results of tasks from a client, with a few tasks per thread under way at a time."""
     waiting = iter(tasks)
     under_way: dict[Any, Task] = {}
@@ -60,7 +68,9 @@ def _on_client(distributed: Any, client: Any, packed: bytes, tasks: Iterable[Tas
             try:
                 result = future.result()
             except distributed.KilledWorker:
-                raise CaseError(f"scheduler: case {task.number}: every worker that computed it was lost") from None
+                raise CaseError(
+                    f"scheduler: case {task.number}: every worker that computed it was lost"
+                ) from None
             yield task, result
 
 
@@ -71,7 +81,9 @@ def _client(distributed: Any, address: str) -> Iterator[Any]:
         try:
             client = distributed.Client(address, timeout=PATIENCE, set_as_default=False)
         except (OSError, ValueError, TypeError) as error:
-            raise CaseError(f"scheduler: nothing answers at {address!r}: {' '.join(str(error).split())[:120]}") from None
+            raise CaseError(
+                f"scheduler: nothing answers at {address!r}: {' '.join(str(error).split())[:120]}"
+            ) from None
         try:
             client.wait_for_workers(1, timeout=PATIENCE)
             with client.as_current():
@@ -85,7 +97,11 @@ def _client(distributed: Any, address: str) -> Iterator[Any]:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Silence the loggers of the cluster's libraries, whose errors are raised as well."""
-    names = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] in ("distributed", "tornado", "asyncio")]
+    names = [
+        name
+        for name in logging.root.manager.loggerDict
+        if name.partition(".")[0] in ("distributed", "tornado", "asyncio")
+    ]
     before = {name: logging.getLogger(name).level for name in names}
     try:
         for name in names:
@@ -100,9 +116,15 @@ def _finished(distributed: Any, client: Any, under_way: Iterable[Any]) -> list[A
     """At least one future that is ready."""
     while True:
         try:
-            return list(distributed.wait(list(under_way), timeout=PATIENCE, return_when="FIRST_COMPLETED").done)
+            return list(
+                distributed.wait(
+                    list(under_way), timeout=PATIENCE, return_when="FIRST_COMPLETED"
+                ).done
+            )
         except TimeoutError:
-            client.wait_for_workers(1, timeout=PATIENCE)  # a slow case is no reason to stop, a cluster without workers is
+            client.wait_for_workers(
+                1, timeout=PATIENCE
+            )  # a slow case is no reason to stop, a cluster without workers is
 
 
 _per_thread = threading.local()

@@ -31,7 +31,9 @@ class Candidate(NamedTuple):
 
 def table_of(case: Case) -> dict[str, Tensor]:
     """Tensors that this case may hold."""
-    return legal(case.header, effective(case.convention, rule=case.header.rule), set(case.inputs))[0]
+    return legal(case.header, effective(case.convention, rule=case.header.rule), set(case.inputs))[
+        0
+    ]
 
 
 def axes_of(case: Case) -> dict[str, tuple[str, ...]]:
@@ -40,7 +42,9 @@ def axes_of(case: Case) -> dict[str, tuple[str, ...]]:
     for name, value in case.inputs.items():
         words = table[name].axes.split()
         if words == ["gate"]:
-            words = ["...", "T", "d_out"] if value.ndim == case.inputs["in/k"].ndim else ["...", "T"]
+            words = (
+                ["...", "T", "d_out"] if value.ndim == case.inputs["in/k"].ndim else ["...", "T"]
+            )
         if words[0] == "...":
             words = [f"leading{i}" for i in range(value.ndim - len(words) + 1)] + words[1:]
         axes[name] = tuple(words)
@@ -49,14 +53,19 @@ def axes_of(case: Case) -> dict[str, tuple[str, ...]]:
 
 def axis_sizes(case: Case) -> dict[str, int]:
     """Size of every named axis."""
-    return {axis: size for name, axes in axes_of(case).items() for axis, size in zip(axes, case.inputs[name].shape, strict=True)}
+    return {
+        axis: size
+        for name, axes in axes_of(case).items()
+        for axis, size in zip(axes, case.inputs[name].shape, strict=True)
+    }
 
 
 def cut(case: Case, axis: str, keep: Sequence[int]) -> Candidate | None:
     """The case with these places of an axis alone; None where it has no such axis.
 
-    Axes tied to it follow: features to the numbers they are made of, the columns of computed gates to keys and values,
-    one gate per output dimension to the output dimensions, the window's contents to the window.
+    Axes tied to it follow: features to the numbers they are made of, the columns of computed gates
+    to keys and values, one gate per output dimension to the output dimensions, the window's
+    contents to the window.
     """
     sizes = axis_sizes(case)
     header = case.header.plain()
@@ -64,7 +73,11 @@ def cut(case: Case, axis: str, keep: Sequence[int]) -> Candidate | None:
     if axis == "c":
         header["window"] = len(keep)
         n = min(len(keep) - 1, sizes.get("n", 0))
-        places |= {each: range(sizes[each] - min(n, sizes[each]), sizes[each]) for each in ("n", "m") if each in sizes}
+        places |= {
+            each: range(sizes[each] - min(n, sizes[each]), sizes[each])
+            for each in ("n", "m")
+            if each in sizes
+        }
     elif axis not in sizes:
         return None
     d_in, d_out = sizes.get("d_in", 0), sizes.get("d_out", 0)
@@ -74,11 +87,18 @@ def cut(case: Case, axis: str, keep: Sequence[int]) -> Candidate | None:
     elif axis == "d_out":
         places["d_kv"] = [*range(d_in), *(d_in + i for i in keep)]
         places |= {gate: keep for gate in sizes if gate.startswith("n_") and sizes[gate] == d_out}
-    elif axis == "d_phi" and ("in/phi/W" not in case.inputs and "in/proj" not in case.inputs and case.header.rule != "newton_schulz"):
+    elif axis == "d_phi" and (
+        "in/phi/W" not in case.inputs
+        and "in/proj" not in case.inputs
+        and case.header.rule != "newton_schulz"
+    ):
         return None  # it follows d_in
     if header.get("span") and axis == "T" and header.get("phase", 0) >= header["span"]:
         header.pop("phase")
-    return Candidate(header, {name: _taken(case.inputs[name], axes, places) for name, axes in axes_of(case).items()})
+    return Candidate(
+        header,
+        {name: _taken(case.inputs[name], axes, places) for name, axes in axes_of(case).items()},
+    )
 
 
 def _features(case: Case, sizes: dict[str, int], keep: Sequence[int]) -> dict[str, Sequence[int]]:
@@ -89,10 +109,16 @@ def _features(case: Case, sizes: dict[str, int], keep: Sequence[int]) -> dict[st
     d = len(keep)
     if kind == "sketch":
         return {"d_sketch": range(d + d * d)}
-    return {"d_phi": keep if kind in _SAME else range(min(sizes.get("d_phi", 0), feature_maps.d_phi(case.header.feature_map, d)))}
+    return {
+        "d_phi": keep
+        if kind in _SAME
+        else range(min(sizes.get("d_phi", 0), feature_maps.d_phi(case.header.feature_map, d)))
+    }
 
 
-def _taken(value: np.ndarray[Any, Any], axes: tuple[str, ...], places: dict[str, Sequence[int]]) -> np.ndarray[Any, Any]:
+def _taken(
+    value: np.ndarray[Any, Any], axes: tuple[str, ...], places: dict[str, Sequence[int]]
+) -> np.ndarray[Any, Any]:
     for place, axis in enumerate(axes):
         if axis in places:
             value = np.take(value, list(places[axis]), axis=place)
@@ -102,7 +128,8 @@ def _taken(value: np.ndarray[Any, Any], axes: tuple[str, ...], places: dict[str,
 def flattened(case: Case) -> Iterator[Candidate | None]:
     """Candidates with fewer leading axes.
 
-    Each axis is cut to one of its places; axes of one place are dropped; gates become one for all output dimensions.
+    Each axis is cut to one of its places; axes of one place are dropped; gates become one for all
+    output dimensions.
     """
     leading = {axis: size for axis, size in axis_sizes(case).items() if axis.startswith("leading")}
     for axis, size in leading.items():
@@ -111,12 +138,24 @@ def flattened(case: Case) -> Iterator[Candidate | None]:
     axes = axes_of(case)
     if leading and all(size == 1 for size in leading.values()):
         count = len(leading)
-        tensors = {name: value[(0,) * count] if axes[name][:1] == ("leading0",) else value for name, value in case.inputs.items()}
+        tensors = {
+            name: value[(0,) * count] if axes[name][:1] == ("leading0",) else value
+            for name, value in case.inputs.items()
+        }
         yield Candidate(case.header.plain(), tensors)
     for name, words in axes.items():
-        if words[-2:] == ("T", "d_out") and name in ("in/retain", "in/momentum", "in/step_size", "in/step_size_memory"):
+        if words[-2:] == ("T", "d_out") and name in (
+            "in/retain",
+            "in/momentum",
+            "in/step_size",
+            "in/step_size_memory",
+        ):
             yield Candidate(case.header.plain(), {**case.inputs, name: case.inputs[name][..., 0]})
         for place, word in enumerate(words):
             if word.startswith("n_") and case.inputs[name].shape[place] > 1:
-                pair = {each: np.take(case.inputs[each], [0], axis=place) for each in case.inputs if word in axes[each]}
+                pair = {
+                    each: np.take(case.inputs[each], [0], axis=place)
+                    for each in case.inputs
+                    if word in axes[each]
+                }
                 yield Candidate(case.header.plain(), {**case.inputs, **pair})

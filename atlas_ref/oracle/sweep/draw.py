@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 from pydantic import ValidationError
 
-from atlas_ref.conventions import PRESETS, Convention, first_problem
+from atlas_ref.conventions import PRESETS, Convention
+from atlas_ref.messages import first_problem
 from atlas_ref.oracle.cases.case import Case, CaseError, make
 from atlas_ref.oracle.cases.new import DTYPES, Request, new
 from atlas_ref.rules import RULES, names_with
@@ -21,7 +22,8 @@ Choices = Mapping[str, Sequence[Any]]
 #: Rules that can be swept.
 SWEPT = (*RULES, "newton_schulz", "feature_map")
 
-#: Values that a case is drawn from, in the order of drawing; the first value is the plainest, and shrinking leads towards it.
+#: Values that a case is drawn from, in the order of drawing; the first value is the plainest, and
+#: shrinking leads towards it.
 SPACE: dict[str, tuple[Any, ...]] = {
     "level": ("projected", "projected", "projected", "token"),
     "tokens": (1, 2, 3, 5, 7, 8, 9, 13, 16, 17, 31, 33),
@@ -40,14 +42,29 @@ SPACE: dict[str, tuple[Any, ...]] = {
     "features": (None, 1, 3, 5),
     "feature_map": ({"kind": "identity"},) * 3
     + tuple(
-        {"kind": kind} for kind in ("linear", "random_fourier", "elu", "residual_mlp", "polynomial", "monomials", "elementwise", "sketch")
+        {"kind": kind}
+        for kind in (
+            "linear",
+            "random_fourier",
+            "elu",
+            "residual_mlp",
+            "polynomial",
+            "monomials",
+            "elementwise",
+            "sketch",
+        )
     ),
-    "window_weights": tuple({"kind": kind} for kind in ("uniform", "ones", "decay", "softmax", "gate")),
+    "window_weights": tuple(
+        {"kind": kind} for kind in ("uniform", "ones", "decay", "softmax", "gate")
+    ),
     "dtype": ("float64", "float32", "bfloat16", "float16"),
 }
 
 #: Values of the axes that take numbers; the others list theirs themselves.
-_NUMBERS: dict[str, tuple[Any, ...]] = {"gradient_scale": (1.0, 2.0, 0.5, "2/d_out"), "query_scale": (1.0, "1/sqrt(d_in)")}
+_NUMBERS: dict[str, tuple[Any, ...]] = {
+    "gradient_scale": (1.0, 2.0, 0.5, "2/d_out"),
+    "query_scale": (1.0, "1/sqrt(d_in)"),
+}
 
 _NEWTON_SCHULZ: dict[str, tuple[Any, ...]] = {
     "coefficients": ("muon", "cubic", "polar_express"),
@@ -94,7 +111,10 @@ def checked_choices(rule: str, choices: Choices) -> dict[str, tuple[Any, ...]]:
             raise CaseError(f"sweep: {name}: at least one value is needed")
     for name in choices.get("regime", ()):
         if name not in regimes(rule):
-            raise CaseError(f"sweep: regime {name!r} does not exist for {rule}; regimes are {', '.join(regimes(rule))}")
+            raise CaseError(
+                f"sweep: regime {name!r} does not exist for {rule}; regimes are "
+                f"{', '.join(regimes(rule))}"
+            )
     for name in choices.get("dtype", ()):
         if not isinstance(name, str) or name not in DTYPES:
             raise CaseError(f"sweep: dtype {name!r} is not available; {', '.join(DTYPES)} are")
@@ -118,7 +138,10 @@ def drawn(rule: str, seed: int, number: int, choices: Choices) -> Drawn:
             return Drawn(request, regime, in_regime(case, regime, draw))
         except (CaseError, ValidationError) as error:
             reason = str(error) if isinstance(error, CaseError) else first_problem(error)
-    raise CaseError(f"sweep: no case fits what is fixed after {ATTEMPTS} attempts, the last: {' '.join(reason.split())}")
+    raise CaseError(
+        f"sweep: no case fits what is fixed after {ATTEMPTS} attempts, the last: "
+        f"{' '.join(reason.split())}"
+    )
 
 
 def _request(rule: str, draw: np.random.Generator, choices: Choices) -> tuple[dict[str, Any], str]:
@@ -130,9 +153,13 @@ def _request(rule: str, draw: np.random.Generator, choices: Choices) -> tuple[di
     for name, values in SPACE.items():
         fields[name] = _one(draw, choices.get(name, values))
     drawn_convention = _convention(rule, draw)
-    fields["convention"] = _one(draw, choices["convention"]) if "convention" in choices else drawn_convention
+    fields["convention"] = (
+        _one(draw, choices["convention"]) if "convention" in choices else drawn_convention
+    )
     regime = str(_one(draw, choices.get("regime", regimes(rule))))
-    return {name: value for name, value in _fitting(fields, choices).items() if value not in (None, {})}, regime
+    return {
+        name: value for name, value in _fitting(fields, choices).items() if value not in (None, {})
+    }, regime
 
 
 def _fitting(fields: dict[str, Any], choices: Choices) -> dict[str, Any]:
@@ -143,7 +170,9 @@ def _fitting(fields: dict[str, Any], choices: Choices) -> dict[str, Any]:
     rule, token = fields["rule"], fields["level"] == "token"
     idle: list[str] = ["window_gate"] if token else ["batch", "d_model", "window_weights"]
     if rule not in names_with("has_window"):
-        idle += ["window", "window_gate", "history", "window_weights"] + ([] if rule == "feature_map" else ["feature_map", "features"])
+        idle += ["window", "window_gate", "history", "window_weights"] + (
+            [] if rule == "feature_map" else ["feature_map", "features"]
+        )
     if rule not in RULES:
         idle += ["level", "tokens", "span", "pulse", "reset", "per_dimension_gates"]
     result = {name: value for name, value in fields.items() if name not in idle or name in choices}
@@ -165,7 +194,9 @@ def _convention(rule: str, draw: np.random.Generator) -> dict[str, Any]:
     for _ in range(int(draw.integers(4))):
         axis = str(_one(draw, axes))
         changes[axis] = _one(draw, axis_choices(axis))
-    settings: Any = {key: _one(draw, values) for key, values in _NEWTON_SCHULZ.items() if draw.uniform() < 0.25}
+    settings: Any = {
+        key: _one(draw, values) for key, values in _NEWTON_SCHULZ.items() if draw.uniform() < 0.25
+    }
     if draw.uniform() < 0.5:
         settings = "none"
     if rule in (*names_with("has_newton_schulz"), "newton_schulz"):
@@ -175,10 +206,12 @@ def _convention(rule: str, draw: np.random.Generator) -> dict[str, Any]:
 
 def axis_choices(axis: str) -> tuple[Any, ...]:
     """Values of an axis that are drawn, the default first."""
-    return _NUMBERS[axis] if axis in _NUMBERS else get_args(Convention.model_fields[axis].annotation)
+    return (
+        _NUMBERS[axis] if axis in _NUMBERS else get_args(Convention.model_fields[axis].annotation)
+    )
 
 
-# -- regimes ------------------------------------------------------------------------------------------
+# -- regimes ---------------------------------------------------------------------------------------
 
 Tensors = dict[str, np.ndarray[Any, Any]]
 GATES = ("in/retain", "in/momentum")
@@ -187,7 +220,13 @@ RATES = ("in/step_size", "in/step_size_memory")
 
 def regimes(rule: str) -> tuple[str, ...]:
     """Names of the regimes of this rule's inputs (SWEEP-4)."""
-    return tuple(_MATRICES if rule == "newton_schulz" else _SEQUENCES if rule in RULES else {"ordinary": _ordinary})
+    return tuple(
+        _MATRICES
+        if rule == "newton_schulz"
+        else _SEQUENCES
+        if rule in RULES
+        else {"ordinary": _ordinary}
+    )
 
 
 def in_regime(case: Case, regime: str, draw: np.random.Generator) -> Case:
@@ -227,14 +266,20 @@ def _ones(inputs: Tensors, draw: np.random.Generator) -> None:
 
 
 def _fading(inputs: Tensors, draw: np.random.Generator) -> None:
-    """Gates so small that their products leave every float format, so that division by them fails."""
+    """Gates so small that their products leave every float format, so that division by them
+    fails.
+    """
     for name in GATES:
         if name in inputs:
-            inputs[name] = np.ldexp(np.ones(inputs[name].shape), -draw.integers(2, 14, inputs[name].shape))
+            inputs[name] = np.ldexp(
+                np.ones(inputs[name].shape), -draw.integers(2, 14, inputs[name].shape)
+            )
 
 
 def _small(inputs: Tensors, draw: np.random.Generator) -> None:
-    """Small steps and states, so that the norm of the momentum comes near the eps of Newton-Schulz."""
+    """Small steps and states, so that the norm of the momentum comes near the eps of
+    Newton-Schulz.
+    """
     for name in (*RATES, "in/S0", "in/M0", "in/v"):
         if name in inputs:
             inputs[name] = inputs[name].astype(np.float64) * 2.0**-10
@@ -248,7 +293,12 @@ def _repeated(inputs: Tensors, draw: np.random.Generator) -> None:
 
 def _empty(inputs: Tensors, draw: np.random.Generator) -> None:
     """No initial memory, momentum or window."""
-    for name in ("in/M0", "in/S0", "in/M_ref", *(name for name in inputs if name.startswith("in/window_") and name not in PER_TOKEN)):
+    for name in (
+        "in/M0",
+        "in/S0",
+        "in/M_ref",
+        *(name for name in inputs if name.startswith("in/window_") and name not in PER_TOKEN),
+    ):
         inputs.pop(name, None)
 
 
@@ -277,4 +327,9 @@ _SEQUENCES: dict[str, _Change] = {
     "repeated": _repeated,
     "empty": _empty,
 }
-_MATRICES: dict[str, _Change] = {"ordinary": _ordinary, "tiny": _tiny_matrix, "rank_one": _rank_one, "zero": _zero_matrix}
+_MATRICES: dict[str, _Change] = {
+    "ordinary": _ordinary,
+    "tiny": _tiny_matrix,
+    "rank_one": _rank_one,
+    "zero": _zero_matrix,
+}

@@ -1,7 +1,7 @@
 """The log of a sweep: one JSON object a line, only ever appended to.
 
-A kill costs the tasks under way and no more. The first line says which sweep it is; each further one is the outcome of one
-case, or of shrinking one. Specified in specs/sweep.md, SWEEP-9.
+A kill costs the tasks under way and no more. The first line says which sweep it is; each further
+one is the outcome of one case, or of shrinking one. Specified in specs/sweep.md, SWEEP-9.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class Log:
         plan: what an outcome depends on, which the first line holds.
         key: of the first line.
         what: what is logged, in words.
-        holds: whether a further line is one that the work writes; any task with the number of a case where None.
+        holds: whether a further line is one that the work writes; any task with the number of a
+            case where None.
 
     Raises:
         CaseError: it cannot be read or written, is no log, or is that of another sweep.
@@ -59,14 +60,21 @@ class Log:
         self.path, self._key, self._what, self._holds = Path(path), key, what, holds or _is_task
         self._plan = {key: VERSION, **plain(plan)}
         self.known = self._read()
-        self._stream: IO[bytes] | None = None  # bad input leaves no file behind: the first line creates it
+        self._stream: IO[bytes] | None = (
+            None  # bad input leaves no file behind: the first line creates it
+        )
         if not os.path.isdir(self.path.parent):
             raise CaseError(f"{path}: the folder {self.path.parent} does not exist")
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self._stream is not None:
             self._stream.close()
 
@@ -112,11 +120,17 @@ class Log:
             return {}
         plan = _object(lines[0])
         if plan is None or plan.get(self._key) != VERSION:
-            raise CaseError(f"{self.path}: not the log of {self._what}: its first line has no {self._key!r} {VERSION}")
+            raise CaseError(
+                f"{self.path}: not the log of {self._what}: its first line has no "
+                f"{self._key!r} {VERSION}"
+            )
         for key, value in self._plan.items():
             if plan.get(key) != value:
                 theirs = json.dumps(plan.get(key))
-                raise CaseError(f"{self.path}: {key}: the log is that of {self._what} with {theirs}, this one has {json.dumps(value)}")
+                raise CaseError(
+                    f"{self.path}: {key}: the log is that of {self._what} with {theirs}, this "
+                    f"one has {json.dumps(value)}"
+                )
         outcomes: dict[tuple[str, int], dict[str, Any]] = {}
         for number, line in enumerate(lines[1:], start=2):
             each = _object(line)

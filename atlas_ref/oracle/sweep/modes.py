@@ -1,6 +1,8 @@
-"""Where the cases of a sweep are computed: in this process, or in several (on a Dask cluster: cluster.py).
+"""Where the cases of a sweep are computed: in this process, or in several (on a Dask cluster:
+cluster.py).
 
-Every mode yields the same results, in the order in which they are ready. Specified in specs/sweep.md, SWEEP-8 and SWEEP-10.
+Every mode yields the same results, in the order in which they are ready. Specified in
+specs/sweep.md, SWEEP-8 and SWEEP-10.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ def opened(source: Named | Source | None) -> Iterator[Source | None]:
         yield source
 
 
-# -- processes ----------------------------------------------------------------------------------------
+# -- processes -------------------------------------------------------------------------------------
 
 
 def on_processes(work: Work, tasks: Iterable[Task], jobs: int) -> Generator[tuple[Task, Result]]:
@@ -138,7 +140,11 @@ class Child:
         for _ in range(ATTEMPTS):
             try:
                 kind, answer = self._exchange(task)
-            except (EOFError, OSError, pickle.UnpicklingError):  # it has ended, perhaps in the middle of an answer
+            except (
+                EOFError,
+                OSError,
+                pickle.UnpicklingError,
+            ):  # it has ended, perhaps in the middle of an answer
                 self._end()
                 if self._closed:
                     break
@@ -147,13 +153,21 @@ class Child:
                 raise CaseError(answer)
             result: Result = answer
             return result
-        raise CaseError(f"sweep: case {task.number}: every process that computed it ended before its answer, {ATTEMPTS} of them")
+        raise CaseError(
+            f"sweep: case {task.number}: every process that computed it ended before its "
+            f"answer, {ATTEMPTS} of them"
+        )
 
     def _exchange(self, task: Task) -> tuple[str, Any]:
         if self._process is None:
-            env = {**os.environ, "PYTHONPATH": os.pathsep.join(place or os.getcwd() for place in sys.path)}
+            env = {
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(place or os.getcwd() for place in sys.path),
+            }
             words = [sys.executable, "-m", "atlas_ref.oracle.sweep.worker"]
-            self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
+            self._process = subprocess.Popen(
+                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env
+            )
             self._send(self._packed)
         self._send(pickle.dumps(task))
         assert self._process.stdout is not None
@@ -216,4 +230,7 @@ def as_bytes(work: Work) -> bytes:
     try:
         return pickle.dumps(work)
     except Exception as error:
-        raise CaseError(f"sweep: this implementation cannot be sent to other processes, give its name instead: {error}") from None
+        raise CaseError(
+            "sweep: this implementation cannot be sent to other processes, give its name "
+            f"instead: {error}"
+        ) from None

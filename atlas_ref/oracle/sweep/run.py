@@ -1,6 +1,8 @@
-"""One case of a sweep, from its number to its verdict: draw, compute, compare, and shrink a failure.
+"""One case of a sweep, from its number to its verdict: draw, compute, compare, and shrink a
+failure.
 
-It depends on the plan and the number alone, so it has the same outcome in every process. Specified in specs/sweep.md.
+It depends on the plan and the number alone, so it has the same outcome in every process. Specified
+in specs/sweep.md.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ class Named(NamedTuple):
 
     @contextmanager
     def opened(self) -> Iterator[Source]:
-        """The implementation in processes of its own, whose crash or time-out is an answer (SWEEP-6)."""
+        """The implementation in processes of its own, whose crash or time-out is an answer
+        (SWEEP-6).
+        """
         if self.kind == "program":
             yield program(self.name, timeout=self.timeout)
             return
@@ -109,7 +113,12 @@ def outcome(plan: Plan, source: Source, number: int) -> Outcome:
     sample = drawn(plan.rule, plan.seed, number, plan.choices)
     worst = _worst(_checked(plan, source, sample.case).rows)
     success = worst.verdict in SUCCESS
-    return Outcome(number, worst.verdict, _plain(worst), None if success else {**sample.request, "regime": sample.regime})
+    return Outcome(
+        number,
+        worst.verdict,
+        _plain(worst),
+        None if success else {**sample.request, "regime": sample.regime},
+    )
 
 
 def reduced(plan: Plan, source: Source, number: int) -> Reduced:
@@ -118,13 +127,29 @@ def reduced(plan: Plan, source: Source, number: int) -> Reduced:
     case, comparisons = sample.case, 0
     mistakes = _broken(_checked(plan, source, case).rows)
     if mistakes:
-        case, comparisons = shrunk(case, lambda smaller: bool(mistakes & _broken(_checked(plan, source, smaller).rows)), plan.shrink)
+        case, comparisons = shrunk(
+            case,
+            lambda smaller: bool(mistakes & _broken(_checked(plan, source, smaller).rows)),
+            plan.shrink,
+        )
     last = _checked(plan, source, case)
     worst = _worst(last.rows)
-    answer = {name: value for name, value in (last.answer.tensors or {}).items() if name.startswith(("out/", "grad/"))}
+    answer = {
+        name: value
+        for name, value in (last.answer.tensors or {}).items()
+        if name.startswith(("out/", "grad/"))
+    }
     header = case.header.plain() | {"note": _note(plan, number, comparisons, worst)}
     numbers = (_numbers(sample.case), _numbers(case))
-    return Reduced(number, worst.verdict, _plain(worst), comparisons, numbers, header, {**last.case.inputs, **answer})
+    return Reduced(
+        number,
+        worst.verdict,
+        _plain(worst),
+        comparisons,
+        numbers,
+        header,
+        {**last.case.inputs, **answer},
+    )
 
 
 def _checked(plan: Plan, source: Source, case: Case) -> Checked:
@@ -139,19 +164,25 @@ def _checked(plan: Plan, source: Source, case: Case) -> Checked:
         try:
             answer = source(problem)
         except CaseError as error:
-            if not str(error).startswith(f"{problem.name}: "):  # not about this case: there is no such implementation
+            if not str(error).startswith(
+                f"{problem.name}: "
+            ):  # not about this case: there is no such implementation
                 raise
             answer = _garbage(problem, error)
         answered = True
         return answer
 
     try:
-        return checked(case, source=ask, only=plan.only, dtype=plan.dtype, state_dtype=plan.state_dtype)
+        return checked(
+            case, source=ask, only=plan.only, dtype=plan.dtype, state_dtype=plan.state_dtype
+        )
     except CaseError as error:
         if not answered:
             raise
         answer = _garbage(case, error)
-        return Checked(case, answer, [Comparison(case.name, "-", "FAILED", why=str(answer.failure))])
+        return Checked(
+            case, answer, [Comparison(case.name, "-", "FAILED", why=str(answer.failure))]
+        )
 
 
 def _garbage(case: Case, error: CaseError) -> Answer:
@@ -173,12 +204,20 @@ def _broken(rows: list[Comparison]) -> set[tuple[str, str]]:
 
     Shrinking keeps to them.
     """
-    return {(row.verdict, row.tensor if row.tensor != "-" else row.why.partition(":")[0]) for row in rows if row.verdict in BROKEN}
+    return {
+        (row.verdict, row.tensor if row.tensor != "-" else row.why.partition(":")[0])
+        for row in rows
+        if row.verdict in BROKEN
+    }
 
 
 def _plain(row: Comparison) -> dict[str, Any]:
     fields = {"tensor": row.tensor, "error": row.error, "tolerance": row.tolerance, "why": row.why}
-    return fields | {"place": None if row.place is None else list(row.place), "got": row.got, "want": row.want}
+    return fields | {
+        "place": None if row.place is None else list(row.place),
+        "got": row.got,
+        "want": row.want,
+    }
 
 
 def _numbers(case: Case) -> int:
@@ -187,4 +226,6 @@ def _numbers(case: Case) -> int:
 
 def _note(plan: Plan, number: int, comparisons: int, worst: Comparison) -> str:
     how = f"shrunk in {comparisons} comparisons" if comparisons else "as drawn"
-    return f"sweep {plan.rule}, seed {plan.seed}, case {number}, {how}: {worst.tensor} {worst.verdict}"
+    return (
+        f"sweep {plan.rule}, seed {plan.seed}, case {number}, {how}: {worst.tensor} {worst.verdict}"
+    )

@@ -1,6 +1,8 @@
-"""Make a failing case smaller while it still fails: fewer settings, tensors, tokens and dimensions, and rounder numbers.
+"""Make a failing case smaller while it still fails: fewer settings, tensors, tokens and dimensions,
+and rounder numbers.
 
-Greedy and in a fixed order, so that the same failure always ends at the same case. Specified in specs/sweep.md, SWEEP-7.
+Greedy and in a fixed order, so that the same failure always ends at the same case. Specified in
+specs/sweep.md, SWEEP-7.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ class _Search:
         self.case = case
         self.comparisons = self.accepted = 0
         self._fails, self._most = fails, most
-        self._digests: set[bytes] = {_digest(case)}  # cases that do not fail, or are behind: the search never returns
+        self._digests: set[bytes] = {
+            _digest(case)
+        }  # cases that do not fail, or are behind: the search never returns
 
     @property
     def spent(self) -> bool:
@@ -91,28 +95,42 @@ def _with(case: Case, **header: Any) -> Candidate | None:
 
     A value of None drops a key.
     """
-    fields = {key: value for key, value in {**case.header.plain(), **header}.items() if value is not None}
+    fields = {
+        key: value for key, value in {**case.header.plain(), **header}.items() if value is not None
+    }
     try:
         parsed = parse_header(fields)
-        convention = effective(resolve(parsed.convention, rule=parsed.rule, level=parsed.level), rule=parsed.rule)
+        convention = effective(
+            resolve(parsed.convention, rule=parsed.rule, level=parsed.level), rule=parsed.rule
+        )
     except (CaseError, ValueError):
         return None
     allowed, _ = legal(parsed, convention, set(case.inputs))
-    return Candidate(fields, {name: value for name, value in case.inputs.items() if name in allowed})
+    return Candidate(
+        fields, {name: value for name, value in case.inputs.items() if name in allowed}
+    )
 
 
-# -- settings -----------------------------------------------------------------------------------------
+# -- settings --------------------------------------------------------------------------------------
 
 
 def _settings(search: _Search) -> None:
     """Set header keys to their defaults and axes to those of `spec`, and shrink window and span."""
     for key in ("note", "form", "chunk", "phase", "feature_map", "window_weights", "span"):
         if key in search.case.header.plain():
-            search.attempt(_without_map(search.case) if key == "feature_map" else _with(search.case, **{key: None}))
+            search.attempt(
+                _without_map(search.case)
+                if key == "feature_map"
+                else _with(search.case, **{key: None})
+            )
     _conventions(search)
-    while search.case.header.window > 1 and search.first(cut(search.case, "c", range(n)) for n in _smaller(search.case.header.window)):
+    while search.case.header.window > 1 and search.first(
+        cut(search.case, "c", range(n)) for n in _smaller(search.case.header.window)
+    ):
         pass
-    while (h := search.case.header).span and search.first(_with(search.case, span=n) for n in _smaller(h.span or 1)):
+    while (h := search.case.header).span and search.first(
+        _with(search.case, span=n) for n in _smaller(h.span or 1)
+    ):
         pass
 
 
@@ -124,10 +142,18 @@ def _conventions(search: _Search) -> None:
         changes = {name: value for name, value in _changes(search.case).items() if name != axis}
         if axis != "newton_schulz":
             search.attempt(_with(search.case, convention=_nested(changes)))
-    plain = {axis: value for axis, value in _changes(search.case).items() if not axis.startswith("newton_schulz")}
-    if search.case.convention.has_newton_schulz and search.case.header.rule in names_with("has_newton_schulz"):
+    plain = {
+        axis: value
+        for axis, value in _changes(search.case).items()
+        if not axis.startswith("newton_schulz")
+    }
+    if search.case.convention.has_newton_schulz and search.case.header.rule in names_with(
+        "has_newton_schulz"
+    ):
         search.attempt(_with(search.case, convention=plain | {"newton_schulz": "none"}))
-    if search.case.header.plain().get("convention", {}) != (smallest := _nested(_changes(search.case))):
+    if search.case.header.plain().get("convention", {}) != (
+        smallest := _nested(_changes(search.case))
+    ):
         search.attempt(_with(search.case, convention=smallest or None))
 
 
@@ -137,18 +163,28 @@ def _smaller(size: int) -> Iterator[int]:
 
 
 def _changes(case: Case) -> dict[str, Any]:
-    """Axes of the convention in force that differ from `spec`; `newton_schulz.steps` for a key of the object."""
+    """Axes of the convention in force that differ from `spec`; `newton_schulz.steps` for a key of
+    the object.
+    """
     h = case.header
     convention = case.convention
     plain_rule = h.rule in names_with("has_newton_schulz") and not convention.has_newton_schulz
-    default = resolve({"newton_schulz": "none"} if plain_rule else "spec", rule=h.rule, level=h.level)
+    default = resolve(
+        {"newton_schulz": "none"} if plain_rule else "spec", rule=h.rule, level=h.level
+    )
     changes = {
-        axis: getattr(convention, axis) for axis in AXES if axis != "newton_schulz" and getattr(convention, axis) != getattr(default, axis)
+        axis: getattr(convention, axis)
+        for axis in AXES
+        if axis != "newton_schulz" and getattr(convention, axis) != getattr(default, axis)
     }
     if isinstance(convention.newton_schulz, NewtonSchulz):
         plain = convention.newton_schulz.model_dump(mode="json")
         base = NewtonSchulz().model_dump(mode="json")
-        changes |= {f"newton_schulz.{key}": plain[key] for key in NEWTON_SCHULZ_KEYS if plain[key] != base[key]}
+        changes |= {
+            f"newton_schulz.{key}": plain[key]
+            for key in NEWTON_SCHULZ_KEYS
+            if plain[key] != base[key]
+        }
     elif plain_rule:
         changes["newton_schulz"] = "none"
     return changes
@@ -189,12 +225,15 @@ def _without_map(case: Case) -> Candidate | None:
     return candidate._replace(tensors=tensors)
 
 
-# -- tensors and their axes ---------------------------------------------------------------------------
+# -- tensors and their axes ------------------------------------------------------------------------
 
 
 def _optional(search: _Search) -> None:
     """Drop each tensor that a case may lack, and together those that need each other."""
-    together = [[name for name in search.case.inputs if name.startswith("in/window_")], ["in/momentum", "in/S0", "in/S_bar"]]
+    together = [
+        [name for name in search.case.inputs if name.startswith("in/window_")],
+        ["in/momentum", "in/S0", "in/S_bar"],
+    ]
     for names in [*together, *([name] for name in search.case.inputs)]:
         tensors = {name: value for name, value in search.case.inputs.items() if name not in names}
         if len(tensors) < len(search.case.inputs):
@@ -209,7 +248,19 @@ def _dimensions(search: _Search) -> None:
     """Cut to one sequence, then cut every other axis."""
     while search.first(flattened(search.case)):
         pass
-    for axis in ("T", "B", "H", "n", "m", "d_out", "d_in", "d_phi", "d_model", "hidden", "gate_hidden"):
+    for axis in (
+        "T",
+        "B",
+        "H",
+        "n",
+        "m",
+        "d_out",
+        "d_in",
+        "d_phi",
+        "d_model",
+        "hidden",
+        "gate_hidden",
+    ):
         _shorter(search, axis)
 
 
@@ -217,7 +268,9 @@ def _shorter(search: _Search, axis: str) -> None:
     """Halve an axis while that fails, then drop single places, the last first."""
     while (size := axis_sizes(search.case).get(axis, 0)) > 1:
         half = size // 2
-        if not search.first(cut(search.case, axis, keep) for keep in (range(1), range(half), range(half, size))):
+        if not search.first(
+            cut(search.case, axis, keep) for keep in (range(1), range(half), range(half, size))
+        ):
             break
     for place in reversed(range(axis_sizes(search.case).get(axis, 0))):
         size = axis_sizes(search.case)[axis]
@@ -225,7 +278,7 @@ def _shorter(search: _Search, axis: str) -> None:
             search.attempt(cut(search.case, axis, [i for i in range(size) if i != place]))
 
 
-# -- numbers ------------------------------------------------------------------------------------------
+# -- numbers ---------------------------------------------------------------------------------------
 
 
 def _formats(search: _Search) -> None:
@@ -236,7 +289,10 @@ def _formats(search: _Search) -> None:
             for name, value in search.case.inputs.items()
             if value.dtype.kind not in "bu" and value.dtype.itemsize < np.dtype(kind).itemsize
         ]
-        tensors = {name: value.astype(kind) if name in narrow else value for name, value in search.case.inputs.items()}
+        tensors = {
+            name: value.astype(kind) if name in narrow else value
+            for name, value in search.case.inputs.items()
+        }
         if narrow and search.attempt(_present(search.case)._replace(tensors=tensors)):
             return
 
@@ -248,7 +304,9 @@ def _values(search: _Search) -> None:
             continue
         plain = value.astype(np.float64)
         for rounder in _rounder(plain):
-            if _bits(rounder) < _bits(plain) and search.attempt(_replaced(search.case, name, rounder)):
+            if _bits(rounder) < _bits(plain) and search.attempt(
+                _replaced(search.case, name, rounder)
+            ):
                 break
         if search.case.inputs[name].size <= 16:
             _zeros(search, name)
@@ -261,7 +319,9 @@ def _rounder(x: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
         yield np.round(x / step) * step
     with np.errstate(divide="ignore"):
         scale = 2.0 ** np.floor(np.log2(np.abs(x)))
-    yield np.where(x == 0, 0.0, np.copysign(np.where(x == 0, 1.0, scale), x))  # powers of two, for what is tiny
+    yield np.where(
+        x == 0, 0.0, np.copysign(np.where(x == 0, 1.0, scale), x)
+    )  # powers of two, for what is tiny
 
 
 def _zeros(search: _Search, name: str) -> None:

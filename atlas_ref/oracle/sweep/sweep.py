@@ -1,10 +1,11 @@
-"""Sweep an implementation with seeded cases of odd shapes, conventions, dtypes and gates, and shrink what fails.
+"""Sweep an implementation with seeded cases of odd shapes, conventions, dtypes and gates, and
+shrink what fails.
 
     result = sweep("delta", Named("function", "mine.kernels:delta"), cases=500, seed=0, jobs=4)
     for failure in result.failures: ...
 
-The result is a function of the rule, the seed, the choices and the implementation: not of processes, order or interruptions.
-Specified in specs/sweep.md.
+The result is a function of the rule, the seed, the choices and the implementation: not of
+processes, order or interruptions. Specified in specs/sweep.md.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class Failure(NamedTuple):
 
     Attributes:
         number, verdict, row, drawn: as drawn.
-        file: the smallest case that still fails, with the implementation's answer; None where it was not shrunk.
+        file: the smallest case that still fails, with the implementation's answer; None where it
+            was not shrunk.
         shrunk: verdict, row, comparisons and numbers of that case.
     """
 
@@ -95,7 +97,8 @@ def sweep(
 
     Args:
         rule: omega, titans_lmm, delta, hebbian, newton_schulz or feature_map.
-        source: an implementation by its name, or any source; the latter must be picklable to go to other processes.
+        source: an implementation by its name, or any source; the latter must be picklable to go to
+            other processes.
         choices: fixed parts of the draw, name -> values that it may take (SWEEP-3).
         only, dtype, state_dtype: see `check`.
         jobs: processes; 1 for this one.
@@ -107,27 +110,45 @@ def sweep(
         progress: called with the kind of task, how many are done, and how many there are.
 
     Raises:
-        CaseError: a rule, choice or result that does not exist, choices that no case fits, a log of another sweep, no scheduler.
+        CaseError: a rule, choice or result that does not exist, choices that no case fits, a log of
+            another sweep, no scheduler.
     """
-    _check_counts(cases=(cases, 1), seed=(seed, 0), jobs=(jobs, 1), keep=(keep, 0), shrink=(shrink, 0))
+    _check_counts(
+        cases=(cases, 1), seed=(seed, 0), jobs=(jobs, 1), keep=(keep, 0), shrink=(shrink, 0)
+    )
     fixed = checked_choices(rule, choices or {})
     chosen(list(only or []))
     for word in (dtype, state_dtype):
         if word is not None and word not in FORMATS:
             raise CaseError(f"sweep: dtype {word!r} is not available; {', '.join(FORMATS)} are")
     drawn(rule, seed, 0, fixed)
-    plan = Plan(rule, seed, fixed, None if only is None else tuple(only), dtype, state_dtype, shrink)
+    plan = Plan(
+        rule, seed, fixed, None if only is None else tuple(only), dtype, state_dtype, shrink
+    )
     work = Work(plan, source)
 
     with ExitStack() as stack:
-        log = None if resume is None else stack.enter_context(Log(resume, _described(plan, source), holds=_is_outcome))
+        log = (
+            None
+            if resume is None
+            else stack.enter_context(Log(resume, _described(plan, source), holds=_is_outcome))
+        )
         place = Path(folder)
         run = Tasks(
-            work, lambda result: _line(result, place), jobs, scheduler, log, progress or unwatched, lambda line: _there(line, place)
+            work,
+            lambda result: _line(result, place),
+            jobs,
+            scheduler,
+            log,
+            progress or unwatched,
+            lambda line: _there(line, place),
         )
         lines = run.lines("judge", range(cases))
         failing = [line for line in lines if line["verdict"] not in SUCCESS]
-        shrunk = {line["case"]: line for line in run.lines("shrink", [line["case"] for line in _varied(failing)[:keep]])}
+        shrunk = {
+            line["case"]: line
+            for line in run.lines("shrink", [line["case"] for line in _varied(failing)[:keep]])
+        }
     return _summed(plan, cases, lines, failing, shrunk)
 
 
@@ -139,7 +160,11 @@ def _check_counts(**counts: tuple[int, int]) -> None:
 
 def _described(plan: Plan, source: Named | Source) -> Line:
     """Everything that an outcome depends on, which a log must match to be continued."""
-    name = source._asdict() if isinstance(source, Named) else getattr(source, "__qualname__", type(source).__qualname__)
+    name = (
+        source._asdict()
+        if isinstance(source, Named)
+        else getattr(source, "__qualname__", type(source).__qualname__)
+    )
     return {"version": atlas_ref.__version__, "source": name, **plan._asdict()}
 
 
@@ -150,7 +175,12 @@ def _line(result: Result, folder: Path) -> Line:
     """
     if isinstance(result, Outcome):
         return {"verdict": result.verdict, "row": result.row, "drawn": result.drawn}
-    line = {"verdict": result.verdict, "row": result.row, "comparisons": result.comparisons, "numbers": list(result.numbers)}
+    line = {
+        "verdict": result.verdict,
+        "row": result.row,
+        "comparisons": result.comparisons,
+        "numbers": list(result.numbers),
+    }
     return line | {"file": _saved(result, folder)}
 
 
@@ -201,15 +231,36 @@ def _varied(failing: list[Line]) -> list[Line]:
     return [line for _, _, line in sorted(ranked, key=lambda each: each[:2])]
 
 
-def _summed(plan: Plan, cases: int, lines: list[Line], failing: list[Line], shrunk: dict[int, Line]) -> Sweep:
+def _summed(
+    plan: Plan, cases: int, lines: list[Line], failing: list[Line], shrunk: dict[int, Line]
+) -> Sweep:
     counts = Counter(line["verdict"] for line in lines)
     failures = []
     for line in failing:
         small = shrunk.get(line["case"])
         file = None if small is None else small["file"]
-        details = None if small is None else {key: small[key] for key in ("verdict", "row", "comparisons", "numbers")}
-        failures.append(Failure(line["case"], line["verdict"], line["row"], line["drawn"], file, details))
-    passed = [line for line in lines if line["verdict"] == "PASS" and line["row"]["error"] is not None]
-    nearest = max(passed, key=lambda line: (line["row"]["error"] / line["row"]["tolerance"], -line["case"]), default=None)
+        details = (
+            None
+            if small is None
+            else {key: small[key] for key in ("verdict", "row", "comparisons", "numbers")}
+        )
+        failures.append(
+            Failure(line["case"], line["verdict"], line["row"], line["drawn"], file, details)
+        )
+    passed = [
+        line for line in lines if line["verdict"] == "PASS" and line["row"]["error"] is not None
+    ]
+    nearest = max(
+        passed,
+        key=lambda line: (line["row"]["error"] / line["row"]["tolerance"], -line["case"]),
+        default=None,
+    )
     near = None if nearest is None else {"case": nearest["case"], **nearest["row"]}
-    return Sweep(plan.rule, plan.seed, cases, {verdict: counts[verdict] for verdict in GRAVITY if counts[verdict]}, failures, near)
+    return Sweep(
+        plan.rule,
+        plan.seed,
+        cases,
+        {verdict: counts[verdict] for verdict in GRAVITY if counts[verdict]},
+        failures,
+        near,
+    )

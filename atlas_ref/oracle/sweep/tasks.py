@@ -35,8 +35,10 @@ class Tasks(NamedTuple):
         jobs: processes; 1 for this one.
         scheduler: address of a Dask scheduler, in place of `jobs`.
         log: its tasks are not done again.
-        line: the line of a result in the log; other files of the result are saved before it is returned.
-        there: whether the files that a line of the log names still exist; else its task is done again.
+        line: the line of a result in the log; other files of the result are saved before it is
+            returned.
+        there: whether the files that a line of the log names still exist; else its task is done
+            again.
     """
 
     work: Work
@@ -50,11 +52,17 @@ class Tasks(NamedTuple):
     def lines(self, kind: str, numbers: Sequence[int]) -> list[Line]:
         """The lines of tasks, in the order of their numbers."""
         log = {} if self.log is None else self.log.known
-        lines = {number: log[kind, number] for number in numbers if (kind, number) in log and self.there(log[kind, number])}
+        lines = {
+            number: log[kind, number]
+            for number in numbers
+            if (kind, number) in log and self.there(log[kind, number])
+        }
         tasks = [Task(kind, number) for number in numbers if number not in lines]
         self.progress(kind, len(lines), len(numbers))
         if tasks:
-            with closing(self._performed(iter(tasks))) as performed:  # at once, where what follows fails
+            with closing(
+                self._performed(iter(tasks))
+            ) as performed:  # at once, where what follows fails
                 for task, result in performed:
                     line = plain({"task": kind, "case": task.number, **self.line(result)})
                     if self.log is not None:
@@ -66,4 +74,6 @@ class Tasks(NamedTuple):
     def _performed(self, tasks: Iterator[Task]) -> Generator[tuple[Task, Result]]:
         if self.scheduler is not None:
             return on_dask(self.work, tasks, self.scheduler)
-        return on_processes(self.work, tasks, self.jobs) if self.jobs > 1 else here(self.work, tasks)
+        return (
+            on_processes(self.work, tasks, self.jobs) if self.jobs > 1 else here(self.work, tasks)
+        )

@@ -1,4 +1,6 @@
-"""A process of `sweep --jobs`: pickled tasks in on standard input, pickled results out (SWEEP-10)."""
+"""A process of `sweep --jobs`: pickled tasks in on standard input, pickled results out
+(SWEEP-10).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ def main() -> None:
 
     Output that an implementation prints goes to standard error.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process is interrupted too, and ends this one
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # the parent process is interrupted too, and ends this one
     signal.signal(signal.SIGTERM, _leave)
     replies = os.fdopen(os.dup(1), "wb")
     questions = os.fdopen(os.dup(0), "rb")

@@ -23,7 +23,8 @@ Inputs = dict[str, Any]
 #: A list that entries are drawn from; or the largest whole number, and what it is multiplied by.
 Recipe = tuple[float, ...] | tuple[int, float]
 
-#: Values that gates and rates are drawn from: none at 1/2, where forget is retain, and none equal throughout.
+#: Values that gates and rates are drawn from: none at 1/2, where forget is retain, and none equal
+#: throughout.
 RETAIN = (0.625, 0.75, 0.8125, 0.875, 0.9375)
 FORGET = tuple(1.0 - each for each in RETAIN)
 MOMENTUM = (0.25, 0.375, 0.5, 0.625, 0.75)
@@ -32,7 +33,11 @@ STEP_MEMORY = (0.3125, 0.4375, 0.5, 0.625, 0.75)
 WEIGHT = (0.125, 0.1875, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875)
 
 #: Values that biases of computed gates are drawn from.
-RETAIN_BIAS, MOMENTUM_BIAS, STEP_BIAS = (1.0, 1.5, 2.0, 2.5), (-0.5, 0.25, 0.5, 1.0), (-2.5, -2.0, -1.75, -1.5)
+RETAIN_BIAS, MOMENTUM_BIAS, STEP_BIAS = (
+    (1.0, 1.5, 2.0, 2.5),
+    (-0.5, 0.25, 0.5, 1.0),
+    (-2.5, -2.0, -1.75, -1.5),
+)
 
 #: Largest whole number and its unit, of everything that is no gate.
 WHOLE: dict[str, tuple[int, float]] = {"in/k": (8, 0.125), "in/window_k": (8, 0.125)}
@@ -46,7 +51,9 @@ def drawn(target: Target, topic: Topic, seed: int) -> Case:
         a case without results, whose inputs are float32 and exact in bfloat16 and float16.
     """
     request = {**target.request, **topic.request}
-    convention = resolve(request.get("convention", "spec"), rule=target.rule, level=request.get("level", "projected"))
+    convention = resolve(
+        request.get("convention", "spec"), rule=target.rule, level=request.get("level", "projected")
+    )
     history = "history" in topic.regimes and target.rule in names_with("has_window")
     if history:
         request["history"] = request["window"] - 1
@@ -57,7 +64,9 @@ def drawn(target: Target, topic: Topic, seed: int) -> Case:
     inputs |= _resuming(seed, header, inputs, convention, "phase" in topic.regimes, history=history)
     if topic.grad:
         inputs |= {
-            f"in/{key[3]}_bar": _values(seed, f"in/{key[3]}_bar", inputs[key], convention) for key in ("in/M0", "in/S0") if key in inputs
+            f"in/{key[3]}_bar": _values(seed, f"in/{key[3]}_bar", inputs[key], convention)
+            for key in ("in/M0", "in/S0")
+            if key in inputs
         }
     for regime in topic.regimes:
         inputs = regimes.REGIMES[regime](seed, inputs, make(header, inputs, name=name))
@@ -72,7 +81,10 @@ def stored(value: Any) -> Any:
 def exact(value: Any) -> bool:
     """Whether every number is held by bfloat16 and by float16."""
     wide = value.astype(np.float64)
-    return all(np.array_equal(wide.astype(kind).astype(np.float64), wide) for kind in (ml_dtypes.bfloat16, np.float16))
+    return all(
+        np.array_equal(wide.astype(kind).astype(np.float64), wide)
+        for kind in (ml_dtypes.bfloat16, np.float16)
+    )
 
 
 def recipe(key: str, convention: Convention) -> Recipe:
@@ -82,7 +94,9 @@ def recipe(key: str, convention: Convention) -> Recipe:
         "in/momentum": MOMENTUM,
         "in/step_size": STEP,
         "in/step_size_memory": STEP_MEMORY,
-        "in/param/b_retain": tuple(-x for x in RETAIN_BIAS) if convention.gate == "forget" else RETAIN_BIAS,
+        "in/param/b_retain": tuple(-x for x in RETAIN_BIAS)
+        if convention.gate == "forget"
+        else RETAIN_BIAS,
         "in/param/b_momentum": MOMENTUM_BIAS,
         "in/param/b_step_size": STEP_BIAS,
         **dict.fromkeys(("in/window_weights", "in/window_gate", "in/window_gate_before"), WEIGHT),
@@ -99,7 +113,9 @@ def _values(seed: int, key: str, like: Any, convention: Convention) -> Any:
     return chosen(seed, key, like.shape, how)
 
 
-def _resuming(seed: int, header: Inputs, inputs: Inputs, convention: Convention, phase: bool, *, history: bool) -> Inputs:
+def _resuming(
+    seed: int, header: Inputs, inputs: Inputs, convention: Convention, phase: bool, *, history: bool
+) -> Inputs:
     """Extra inputs of a call that goes on in the middle of a span, beside its states."""
     extra: Inputs = {}
     frozen = convention.frozen_reference or convention.read == "chunk_start"

@@ -1,4 +1,6 @@
-"""Larger cases without a download: a recipe for the inputs, and norms and projections of the results (VEC-13)."""
+"""Larger cases without a download: a recipe for the inputs, and norms and projections of the
+results (VEC-13).
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,14 @@ Numbers = np.ndarray[Any, Any]
 #: Projections of every result.
 PROJECTIONS = 8
 
-#: Relative distance of norms, and of projections relative to norm, within which results agree in float64 (VEC-13).
+#: Relative distance of norms, and of projections relative to norm, within which results agree in
+#: float64 (VEC-13).
 AGREE = 1e-12
 
 
 class Large(NamedTuple):
-    """A target at a size that shows what small ones cannot: long sums, many chunks, blocks of a kernel.
+    """A target at a size that shows what small ones cannot: long sums, many chunks, blocks of a
+    kernel.
 
     Attributes:
         shrink: factor of keys, which keeps the rule from growing.
@@ -45,12 +49,27 @@ LARGE = (
     Large(
         "omega-linear-129",
         "omega",
-        {"tokens": 129, "d_in": 16, "d_out": 16, "heads": 1, "window": 8, "convention": {"newton_schulz": "none"}},
+        {
+            "tokens": 129,
+            "d_in": 16,
+            "d_out": 16,
+            "heads": 1,
+            "window": 8,
+            "convention": {"newton_schulz": "none"},
+        },
     ),
     Large(
         "omega-frozen-128",
         "omega",
-        {"tokens": 128, "d_in": 16, "d_out": 8, "heads": 1, "window": 4, "span": 16, "convention": {"reference": "chunk_start"}},
+        {
+            "tokens": 128,
+            "d_in": 16,
+            "d_out": 8,
+            "heads": 1,
+            "window": 4,
+            "span": 16,
+            "convention": {"reference": "chunk_start"},
+        },
     ),
     Large("newton_schulz-64", "newton_schulz", {"d_in": 64, "d_out": 48, "heads": 1}),
 )
@@ -73,11 +92,16 @@ def _recipe(name: str, value: Numbers, case: Case, large: Large) -> dict[str, An
     how = recipe(name, case.convention)
     origin: dict[str, Any] = {"shape": list(value.shape), "seed": large.seed}
     if isinstance(how[0], int):
-        return origin | {"most": how[0], "unit": how[1] * (large.shrink if name in ("in/k", "in/q") else 1.0)}
+        return origin | {
+            "most": how[0],
+            "unit": how[1] * (large.shrink if name in ("in/k", "in/q") else 1.0),
+        }
     return origin | {"values": list(how)}
 
 
-def from_recipes(header: Mapping[str, Any], recipes: Mapping[str, Mapping[str, Any]], name: str) -> Case:
+def from_recipes(
+    header: Mapping[str, Any], recipes: Mapping[str, Mapping[str, Any]], name: str
+) -> Case:
     """The case that recipes make.
 
     Raises:
@@ -90,20 +114,35 @@ def from_recipes(header: Mapping[str, Any], recipes: Mapping[str, Mapping[str, A
             tensors[key] = chosen(seed, key, shape, tuple(each["values"]))
         else:
             tensors[key] = dyadic(seed, key, shape, most=each["most"], scale=each["unit"])
-    return make(header, {key: value.astype(np.float32) for key, value in tensors.items()}, name=name)
+    return make(
+        header, {key: value.astype(np.float32) for key, value in tensors.items()}, name=name
+    )
 
 
 def summary(tensor: str, value: Numbers, seed: int) -> dict[str, Any]:
-    """Largest magnitude, root mean square and projections on vectors of signs, each sum rounded once (VEC-13)."""
+    """Largest magnitude, root mean square and projections on vectors of signs, each sum rounded
+    once (VEC-13).
+    """
     flat = np.asarray(value, np.float64).ravel()
     rms = math.sqrt(math.fsum((flat * flat).tolist()) / flat.size)
-    projections = [math.fsum((flat * signs(tensor, i, flat.size, seed)).tolist()) for i in range(PROJECTIONS)]
-    return {"shape": list(value.shape), "max": float(np.abs(flat).max()), "rms": rms, "projections": projections}
+    projections = [
+        math.fsum((flat * signs(tensor, i, flat.size, seed)).tolist()) for i in range(PROJECTIONS)
+    ]
+    return {
+        "shape": list(value.shape),
+        "max": float(np.abs(flat).max()),
+        "rms": rms,
+        "projections": projections,
+    }
 
 
 def signs(tensor: str, number: int, count: int, seed: int) -> Numbers:
-    """+1 where the top bit of the stream's word is 0, else -1; the stream's name is "TENSOR projection NUMBER"."""
-    values: Numbers = np.where(words(seed, f"{tensor} projection {number}", count) >> np.uint64(63) == 0, 1.0, -1.0)
+    """+1 where the top bit of the stream's word is 0, else -1; the stream's name is "TENSOR
+    projection NUMBER".
+    """
+    values: Numbers = np.where(
+        words(seed, f"{tensor} projection {number}", count) >> np.uint64(63) == 0, 1.0, -1.0
+    )
     return values
 
 
@@ -113,5 +152,8 @@ def apart(own: Mapping[str, Any], want: Mapping[str, Any]) -> float:
     if own["shape"] != want["shape"]:
         return math.inf
     gaps = [abs(own[key] - want[key]) / max(want[key], 5e-324) for key in ("max", "rms")]
-    gaps += [abs(a - b) / max(size, 5e-324) for a, b in zip(own["projections"], want["projections"], strict=True)]
+    gaps += [
+        abs(a - b) / max(size, 5e-324)
+        for a, b in zip(own["projections"], want["projections"], strict=True)
+    ]
     return float(max(gaps)) / AGREE

@@ -28,7 +28,9 @@ class Look:
 
     def __init__(self, case: Case) -> None:
         self.case, self.header = case, case.header
-        self.inputs: Mapping[str, Numbers] = {name: np.asarray(value, np.float64) for name, value in case.inputs.items()}
+        self.inputs: Mapping[str, Numbers] = {
+            name: np.asarray(value, np.float64) for name, value in case.inputs.items()
+        }
         self.sequence = case.header.rule in RULES
         self.traced = trace(case) if self.sequence else {}
         of = facts(case)
@@ -38,7 +40,16 @@ class Look:
 
     def gates(self) -> Numbers:
         """Every retain and momentum gate."""
-        return np.concatenate([np.zeros(0), *(self.inputs[name].ravel() for name in ("in/retain", "in/momentum") if name in self.inputs)])
+        return np.concatenate(
+            [
+                np.zeros(0),
+                *(
+                    self.inputs[name].ravel()
+                    for name in ("in/retain", "in/momentum")
+                    if name in self.inputs
+                ),
+            ]
+        )
 
     def varies(self, name: str) -> bool:
         """Whether a gate differs from token to token."""
@@ -50,13 +61,17 @@ class Look:
         value = self.inputs.get(name)
         if value is None or not np.any(value):
             return False
-        return value.shape[-1] != value.shape[-2] or not np.array_equal(value, np.swapaxes(value, -1, -2))
+        return value.shape[-1] != value.shape[-2] or not np.array_equal(
+            value, np.swapaxes(value, -1, -2)
+        )
 
     def arguments(self) -> Numbers:
         """Arguments of Newton-Schulz, (matrices, d_out, d_phi)."""
         if not self.case.convention.has_newton_schulz:
             return np.zeros((0, 1, 1))
-        matrices = self.inputs["in/G"] if self.header.rule == "newton_schulz" else self.traced["trace/S"]
+        matrices = (
+            self.inputs["in/G"] if self.header.rule == "newton_schulz" else self.traced["trace/S"]
+        )
         return matrices.reshape(-1, *matrices.shape[-2:])
 
 
@@ -102,7 +117,9 @@ def _tiny(look: Look) -> bool:
 
 
 PROPERTIES: dict[str, Callable[[Look], bool]] = {
-    "gates tell forget from retain": lambda look: bool(np.any(look.inputs.get("in/retain", np.full(1, 0.5)) != 0.5)),
+    "gates tell forget from retain": lambda look: bool(
+        np.any(look.inputs.get("in/retain", np.full(1, 0.5)) != 0.5)
+    ),
     "step sizes vary": lambda look: look.varies("in/step_size"),
     "momenta vary": lambda look: look.varies("in/momentum"),
     "M0 is not symmetric": lambda look: look.unsymmetric("in/M0"),
@@ -111,10 +128,14 @@ PROPERTIES: dict[str, Callable[[Look], bool]] = {
     "d_in above d_out": lambda look: look.sequence and look.d_in > look.d_out,
     "d_out at least 3": lambda look: look.d_out >= 3,
     "d_out above d_phi": lambda look: look.d_out > look.d_phi > 0,
-    "tokens not a multiple of the chunk": lambda look: any(look.T % form[1] for form in forms(look.case)),
+    "tokens not a multiple of the chunk": lambda look: any(
+        look.T % form[1] for form in forms(look.case)
+    ),
     "tokens below the chunk": lambda look: any(form[1] > look.T for form in forms(look.case)),
     "tokens below the window": lambda look: look.sequence and look.header.window > look.T,
-    "tokens above the span above 1": lambda look: look.header.span is not None and look.T > look.header.span > 1,
+    "tokens above the span above 1": lambda look: (
+        look.header.span is not None and look.T > look.header.span > 1
+    ),
     "a gate is 0": lambda look: bool(np.any(look.gates() == 0.0)),
     "a gate is 1": lambda look: bool(np.any(look.gates() == 1.0)),
     "weights are no function of the lag": _weights_by_token,
@@ -127,8 +148,13 @@ PROPERTIES: dict[str, Callable[[Look], bool]] = {
     "resets": lambda look: "in/reset" in look.inputs,
     "an initial window": lambda look: "in/window_k" in look.inputs,
     "gates per output dimension": _by_dimension,
-    "gradients": lambda look: any(name in look.inputs for name in ("in/y_bar", "in/X_bar", "in/phi_bar")),
-    "several heads": lambda look: any(name in look.inputs and look.inputs[name].shape[0] > 1 for name in ("in/k", "in/G", "in/param/W_K")),
+    "gradients": lambda look: any(
+        name in look.inputs for name in ("in/y_bar", "in/X_bar", "in/phi_bar")
+    ),
+    "several heads": lambda look: any(
+        name in look.inputs and look.inputs[name].shape[0] > 1
+        for name in ("in/k", "in/G", "in/param/W_K")
+    ),
 }
 
 
@@ -139,10 +165,16 @@ def properties(case: Case) -> list[str]:
 
 
 def forms(case: Case) -> list[tuple[str, int]]:
-    """Forms that compute a case, with a chunk that does not divide its tokens and one that is longer."""
+    """Forms that compute a case, with a chunk that does not divide its tokens and one that is
+    longer.
+    """
     if case.header.rule not in RULES:
         return []
     T = facts(case).tokens
     chunks = list(dict.fromkeys([3 if T % 3 else 2 if T % 2 else 5, T + 1]))
-    computing = [form for form in FORMS if form != "sequential" and refusal(case.header.rule, case.convention, form) is None]
+    computing = [
+        form
+        for form in FORMS
+        if form != "sequential" and refusal(case.header.rule, case.convention, form) is None
+    ]
     return [(form, chunk) for form in computing for chunk in chunks]

@@ -30,7 +30,11 @@ def _edges(seed: int, inputs: Inputs, case: Case) -> Inputs:
     Two fixed places have a 0 and a 1 under every seed.
     """
     tensors = dict(inputs)
-    for name, values in (("in/retain", (0.0, 1.0)), ("in/momentum", (1.0, 0.0)), ("in/step_size", (0.0, 0.0))):
+    for name, values in (
+        ("in/retain", (0.0, 1.0)),
+        ("in/momentum", (1.0, 0.0)),
+        ("in/step_size", (0.0, 0.0)),
+    ):
         if name not in inputs:
             continue
         value = inputs[name].copy()
@@ -44,14 +48,20 @@ def _edges(seed: int, inputs: Inputs, case: Case) -> Inputs:
 
 def _repeated(seed: int, inputs: Inputs, case: Case) -> Inputs:
     """One key for every token of a sequence, so that every write overwrites the one before."""
-    return inputs | {"in/k": np.repeat(inputs["in/k"][..., :1, :], inputs["in/k"].shape[-2], axis=-2)}
+    return inputs | {
+        "in/k": np.repeat(inputs["in/k"][..., :1, :], inputs["in/k"].shape[-2], axis=-2)
+    }
 
 
 def _strong(seed: int, inputs: Inputs, case: Case) -> Inputs:
     """Steps twice as large and keys of at least 3/4, so that writes of one chunk interact."""
     k = inputs["in/k"]
     longer = np.where(k < 0, -1.0, 1.0) * np.maximum(np.abs(k), 0.75)
-    rates = {name: 2.0 * inputs[name] for name in ("in/step_size", "in/step_size_memory") if name in inputs}
+    rates = {
+        name: 2.0 * inputs[name]
+        for name in ("in/step_size", "in/step_size_memory")
+        if name in inputs
+    }
     return inputs | rates | {"in/k": longer}
 
 
@@ -61,7 +71,11 @@ def _zero_gradient(seed: int, inputs: Inputs, case: Case) -> Inputs:
     The first value is what M0 returns for the first key, a unit vector, and S0 is 0.
     """
     tensors = dict(inputs)
-    M0 = np.swapaxes(inputs["in/M0"], -1, -2) if case.convention.layout == "transposed" else inputs["in/M0"]
+    M0 = (
+        np.swapaxes(inputs["in/M0"], -1, -2)
+        if case.convention.layout == "transposed"
+        else inputs["in/M0"]
+    )
     k, v = inputs["in/k"].copy(), inputs["in/v"].copy()
     k[..., 0, :] = np.eye(k.shape[-1])[0]
     v[..., 0, :] = 0.0 if case.convention.reference == "zero" else M0[..., :, 0]
@@ -71,12 +85,22 @@ def _zero_gradient(seed: int, inputs: Inputs, case: Case) -> Inputs:
 
 
 def _tiny(seed: int, inputs: Inputs, case: Case) -> Inputs:
-    """First momenta with norms near 1e-7, the eps of Newton-Schulz, from inputs that float16 holds."""
+    """First momenta with norms near 1e-7, the eps of Newton-Schulz, from inputs that float16
+    holds.
+    """
     enters = case.convention.rate in ("momentum", "both", "split")
     h = 2.0**-8
     k, v = (2.0**-6, 2.0**-10) if enters else (2.0**-10, 2.0**-14)
-    factors = {"in/k": k, "in/v": v * 2.0 ** (seed % 5 - 2), "in/M0": 0.0, "in/step_size": h, "in/S0": 0.0}
-    return inputs | {name: inputs[name] * factor for name, factor in factors.items() if name in inputs}
+    factors = {
+        "in/k": k,
+        "in/v": v * 2.0 ** (seed % 5 - 2),
+        "in/M0": 0.0,
+        "in/step_size": h,
+        "in/S0": 0.0,
+    }
+    return inputs | {
+        name: inputs[name] * factor for name, factor in factors.items() if name in inputs
+    }
 
 
 def _cancelling(seed: int, inputs: Inputs, case: Case) -> Inputs:
@@ -91,7 +115,9 @@ def _cancelling(seed: int, inputs: Inputs, case: Case) -> Inputs:
         if size < least:
             best, least = candidate["in/M0"], size
         moved = candidate["in/M0"] - rest
-        candidate["in/M0"] = np.clip(moved, -64, 64).astype(ml_dtypes.bfloat16).astype(np.float16).astype(np.float64)
+        candidate["in/M0"] = (
+            np.clip(moved, -64, 64).astype(ml_dtypes.bfloat16).astype(np.float16).astype(np.float64)
+        )
     return inputs | {"in/M0": best}
 
 
@@ -100,7 +126,10 @@ def _equal(seed: int, inputs: Inputs, case: Case) -> Inputs:
     G = inputs["in/G"]
     n, m = G.shape[-2:]
     signs = np.where(whole(seed, "signs", n, 0, 1) == 0, 0.5, -0.5)
-    return {**inputs, "in/G": np.broadcast_to(np.roll(np.diag(signs), 1, axis=0)[:n, :m], G.shape).copy()}
+    return {
+        **inputs,
+        "in/G": np.broadcast_to(np.roll(np.diag(signs), 1, axis=0)[:n, :m], G.shape).copy(),
+    }
 
 
 def _rank_one(seed: int, inputs: Inputs, case: Case) -> Inputs:

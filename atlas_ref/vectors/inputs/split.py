@@ -1,4 +1,6 @@
-"""A call cut in two at a token, the second fed with results of the first (CONV-37, CONV-38, VEC-10)."""
+"""A call cut in two at a token, the second fed with results of the first (CONV-37, CONV-38,
+VEC-10).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ from atlas_ref.rules import RULES
 RESUMES = {
     "out/M": "in/M0",
     "out/S": "in/S0",
-    **{f"out/{name}": f"in/{name}" for name in ("M_ref", "window_k", "window_v", "window_gate_before", "window_residual")},
+    **{
+        f"out/{name}": f"in/{name}"
+        for name in ("M_ref", "window_k", "window_v", "window_gate_before", "window_residual")
+    },
     "out/window_momentum": "in/window_momentum",
 }
 
@@ -27,8 +32,8 @@ Tensors = dict[str, np.ndarray[Any, Any]]
 def places(case: Case) -> list[int]:
     """Tokens before which the call may be cut: the second, the middle one and the last.
 
-    There are none where a cut shows by definition. A read of the call's end shows it (CONV-38), and so does a reset after the cut,
-    which restores the second call's first state.
+    There are none where a cut shows by definition. A read of the call's end shows it (CONV-38), and
+    so does a reset after the cut, which restores the second call's first state.
     """
     T = facts(case).tokens if case.header.rule in RULES else 0
     if case.convention.read == "call_end":
@@ -39,7 +44,9 @@ def places(case: Case) -> list[int]:
 
 
 def in_two(case: Case, place: int) -> tuple[Case, Case]:
-    """The call before a token, and the call from it on, which starts from the results of the first."""
+    """The call before a token, and the call from it on, which starts from the results of the
+    first.
+    """
     head = _part(case, range(place))
     return head, resumed(case, evaluate(head), range(place, facts(case).tokens))
 
@@ -52,8 +59,14 @@ def resumed(case: Case, before: Results, tokens: range, *, lost: tuple[str, ...]
     """
     candidate = cut(case, "T", tokens)
     assert candidate is not None
-    tensors: Tensors = {name: value for name, value in candidate.tensors.items() if name not in RESUMES.values()}
-    tensors |= {name: before.tensors[out] for out, name in RESUMES.items() if out in before.tensors and out not in lost}
+    tensors: Tensors = {
+        name: value for name, value in candidate.tensors.items() if name not in RESUMES.values()
+    }
+    tensors |= {
+        name: before.tensors[out]
+        for out, name in RESUMES.items()
+        if out in before.tensors and out not in lost
+    }
     if "out/window_residual" in lost and "in/window_k" in tensors:  # a case cannot do without
         tensors["in/window_residual"] = np.zeros_like(before.tensors["out/window_residual"])
     header = {key: value for key, value in candidate.header.items() if key != "phase"}

@@ -1,4 +1,6 @@
-"""Targets, each a rule under one convention, and topics, each a shape and a regime (VEC-2, VEC-3)."""
+"""Targets, each a rule under one convention, and topics, each a shape and a regime (VEC-2,
+VEC-3).
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,12 @@ TOPICS = (
     Topic("cancelling-square", {**SMALL, "tokens": 2}, ("cancelling",)),
     Topic("tiny", SMALL, ("tiny",), needs=("newton_schulz",)),
     Topic("gradient", {**SQUARE, "tokens": 5, "heads": 1}, grad=True),
-    Topic("gradient-tall", {"tokens": 4, "d_in": 2, "d_out": 3, "heads": 2, "per_dimension_gates": True}, ("history",), grad=True),
+    Topic(
+        "gradient-tall",
+        {"tokens": 4, "d_in": 2, "d_out": 3, "heads": 2, "per_dimension_gates": True},
+        ("history",),
+        grad=True,
+    ),
 )
 
 #: Topics at level token, where keys, values, queries and gates are computed.
@@ -62,7 +69,12 @@ TOKENS = (
     Topic("batch", {**SQUARE, "tokens": 3, "batch": 2}),
     Topic("one", {**SQUARE, "tokens": 1}),
     Topic("gradient", {"tokens": 4, "d_in": 3, "d_out": 3, "heads": 2}, grad=True),
-    Topic("gradient-tall", {"tokens": 3, "d_in": 2, "d_out": 3, "heads": 1, "per_dimension_gates": True}, ("history",), grad=True),
+    Topic(
+        "gradient-tall",
+        {"tokens": 3, "d_in": 2, "d_out": 3, "heads": 1, "per_dimension_gates": True},
+        ("history",),
+        grad=True,
+    ),
 )
 
 #: Topics of the rule newton_schulz.
@@ -79,11 +91,15 @@ MATRICES = (
 )
 
 #: Topics of the rule feature_map.
-ROWS = (Topic("rows", {"d_in": 3, "heads": 4}), Topic("gradient", {"d_in": 3, "heads": 2}, grad=True))
+ROWS = (
+    Topic("rows", {"d_in": 3, "heads": 4}),
+    Topic("gradient", {"d_in": 3, "heads": 2}, grad=True),
+)
 
 
 class Target(NamedTuple):
-    """A rule under one convention: the thing that is implemented, and for which a set must be adequate.
+    """A rule under one convention: the thing that is implemented, and for which a set must be
+    adequate.
 
     Attributes:
         name: of the target; its vectors are called NAME-TOPIC.
@@ -103,20 +119,37 @@ class Target(NamedTuple):
 
     @property
     def convention(self) -> Convention:
-        return resolve(self.request.get("convention", "spec"), rule=self.rule, level=self.request.get("level", "projected"))
+        return resolve(
+            self.request.get("convention", "spec"),
+            rule=self.rule,
+            level=self.request.get("level", "projected"),
+        )
 
     @property
     def topics(self) -> tuple[Topic, ...]:
         """The listed topics that the target has."""
         has = {"newton_schulz"} if self.convention.has_newton_schulz else set()
-        return tuple(topic for topic in self.listed if topic.name not in self.without and set(topic.needs) <= has)
+        return tuple(
+            topic
+            for topic in self.listed
+            if topic.name not in self.without and set(topic.needs) <= has
+        )
 
 
 LINEAR = {"newton_schulz": "none"}
 FROZEN = {"reference": "chunk_start"}
 
 #: Feature maps that have vectors of their own.
-MAPS = ("linear", "random_fourier", "elu", "residual_mlp", "polynomial", "monomials", "elementwise", "sketch")
+MAPS = (
+    "linear",
+    "random_fourier",
+    "elu",
+    "residual_mlp",
+    "polynomial",
+    "monomials",
+    "elementwise",
+    "sketch",
+)
 
 TARGETS = (
     Target("hebbian", {"rule": "hebbian"}),
@@ -131,23 +164,54 @@ TARGETS = (
     Target("omega", {"rule": "omega", "window": 3}),
     Target("omega-linear", {"rule": "omega", "window": 3, "convention": LINEAR}),
     Target("omega-atlas-paper", {"rule": "omega", "window": 3, "convention": "atlas-paper"}),
-    Target("omega-atlas-eq40", {"rule": "omega", "window": 3, "span": 3, "convention": "atlas-eq40"}),
-    Target("omega-frozen", {"rule": "omega", "window": 3, "span": 3, "convention": LINEAR | FROZEN}),
-    Target("omega-carry", {"rule": "omega", "window": 3, "span": 3, "convention": LINEAR | FROZEN | {"window_at_boundary": "carry"}}),
+    Target(
+        "omega-atlas-eq40", {"rule": "omega", "window": 3, "span": 3, "convention": "atlas-eq40"}
+    ),
+    Target(
+        "omega-frozen", {"rule": "omega", "window": 3, "span": 3, "convention": LINEAR | FROZEN}
+    ),
+    Target(
+        "omega-carry",
+        {
+            "rule": "omega",
+            "window": 3,
+            "span": 3,
+            "convention": LINEAR | FROZEN | {"window_at_boundary": "carry"},
+        },
+    ),
     Target("omega-ttl", {"rule": "omega", "window": 3, "convention": "ttl"}),
     Target("omega-atlas-rnn", {"rule": "omega", "window": 3, "convention": "atlas-rnn"}),
-    Target("omega-momenta", {"rule": "omega", "window": 3, "convention": LINEAR | {"order": "momentum_then_window"}}),
-    Target("omega-gated-window", {"rule": "omega", "window": 3, "window_gate": True, "convention": LINEAR}),
-    Target("omega-polynomial", {"rule": "omega", "window": 2, "feature_map": {"kind": "polynomial"}, "convention": LINEAR}),
+    Target(
+        "omega-momenta",
+        {"rule": "omega", "window": 3, "convention": LINEAR | {"order": "momentum_then_window"}},
+    ),
+    Target(
+        "omega-gated-window",
+        {"rule": "omega", "window": 3, "window_gate": True, "convention": LINEAR},
+    ),
+    Target(
+        "omega-polynomial",
+        {"rule": "omega", "window": 2, "feature_map": {"kind": "polynomial"}, "convention": LINEAR},
+    ),
     Target("delta-token", {"rule": "delta", "level": "token", "d_model": 3}, TOKENS),
     Target("titans_lmm-token", {"rule": "titans_lmm", "level": "token", "d_model": 3}, TOKENS),
     Target(
         "omega-token",
-        {"rule": "omega", "level": "token", "d_model": 3, "window": 3, "window_weights": {"kind": "softmax"}, "convention": LINEAR},
+        {
+            "rule": "omega",
+            "level": "token",
+            "d_model": 3,
+            "window": 3,
+            "window_weights": {"kind": "softmax"},
+            "convention": LINEAR,
+        },
         TOKENS,
     ),
     Target("newton_schulz", {"rule": "newton_schulz"}, MATRICES),
-    *(Target(f"feature_map-{kind}", {"rule": "feature_map", "feature_map": {"kind": kind}}, ROWS) for kind in MAPS),
+    *(
+        Target(f"feature_map-{kind}", {"rule": "feature_map", "feature_map": {"kind": kind}}, ROWS)
+        for kind in MAPS
+    ),
 )
 
 

@@ -53,9 +53,27 @@ def _averaged(x: Array) -> Array:
 
 
 MISTAKES: tuple[Mistake, ...] = (
-    Mistake("dropped carry of dM", "dM does not pass the decay", _always, True, touch={"carried M": _dropped}),
-    Mistake("dropped carry of dS", "dS does not pass the momentum", _momentum, True, touch={"carried S": _dropped}),
-    Mistake("memory of the residual held fixed", "dM does not get what the residual owes", _errors, True, touch={"reference": _dropped}),
+    Mistake(
+        "dropped carry of dM",
+        "dM does not pass the decay",
+        _always,
+        True,
+        touch={"carried M": _dropped},
+    ),
+    Mistake(
+        "dropped carry of dS",
+        "dS does not pass the momentum",
+        _momentum,
+        True,
+        touch={"carried S": _dropped},
+    ),
+    Mistake(
+        "memory of the residual held fixed",
+        "dM does not get what the residual owes",
+        _errors,
+        True,
+        touch={"reference": _dropped},
+    ),
     Mistake(
         "spurious transpose in a backward",
         "what the residual owes to the memory is transposed",
@@ -63,7 +81,13 @@ MISTAKES: tuple[Mistake, ...] = (
         True,
         touch={"reference": _transposed},
     ),
-    Mistake("dM transposed", "dM is transposed where the memory decays", _square, True, touch={"carried M": _transposed}),
+    Mistake(
+        "dM transposed",
+        "dM is transposed where the memory decays",
+        _square,
+        True,
+        touch={"carried M": _transposed},
+    ),
     Mistake(
         "dS transposed",
         "dS is transposed where the momentum decays",
@@ -71,22 +95,69 @@ MISTAKES: tuple[Mistake, ...] = (
         True,
         touch={"carried S": _transposed},
     ),
-    Mistake("inner gradient held fixed", "nothing passes the inner gradient", _always, True, touch={"gradient": _dropped}),
-    Mistake("residual held fixed", "nothing passes the residual", _always, True, touch={"residual": _dropped}),
-    Mistake("factor 2 in the residual's backward", "the residual gets twice what it should", _always, True, touch={"residual": _doubled}),
-    Mistake("read held fixed", "dM does not get what the read owes", _always, True, touch={"read": _dropped}),
-    Mistake("dM0 dropped", "the initial memory has no gradient", _always, True, inputs=_to("M0", _dropped)),
-    Mistake("dS0 dropped", "the initial momentum has no gradient", _momentum, True, inputs=_to("S0", _dropped)),
     Mistake(
-        "retain's gradient halved", "the retain gate gets half of what it should", _has("retain"), True, inputs=_to("retain", _averaged)
+        "inner gradient held fixed",
+        "nothing passes the inner gradient",
+        _always,
+        True,
+        touch={"gradient": _dropped},
     ),
     Mistake(
-        "momentum's gradient halved", "the momentum gate gets half of what it should", _momentum, True, inputs=_to("momentum", _averaged)
+        "residual held fixed",
+        "nothing passes the residual",
+        _always,
+        True,
+        touch={"residual": _dropped},
+    ),
+    Mistake(
+        "factor 2 in the residual's backward",
+        "the residual gets twice what it should",
+        _always,
+        True,
+        touch={"residual": _doubled},
+    ),
+    Mistake(
+        "read held fixed",
+        "dM does not get what the read owes",
+        _always,
+        True,
+        touch={"read": _dropped},
+    ),
+    Mistake(
+        "dM0 dropped",
+        "the initial memory has no gradient",
+        _always,
+        True,
+        inputs=_to("M0", _dropped),
+    ),
+    Mistake(
+        "dS0 dropped",
+        "the initial momentum has no gradient",
+        _momentum,
+        True,
+        inputs=_to("S0", _dropped),
+    ),
+    Mistake(
+        "retain's gradient halved",
+        "the retain gate gets half of what it should",
+        _has("retain"),
+        True,
+        inputs=_to("retain", _averaged),
+    ),
+    Mistake(
+        "momentum's gradient halved",
+        "the momentum gate gets half of what it should",
+        _momentum,
+        True,
+        inputs=_to("momentum", _averaged),
     ),
     Mistake(
         "weights' gradient dropped",
         "window weights have no gradient",
-        lambda at: at.structure.window > 1 and bool({"in/window_weights", "in/window_gate"} & set(at.case.inputs)),
+        lambda at: (
+            at.structure.window > 1
+            and bool({"in/window_weights", "in/window_gate"} & set(at.case.inputs))
+        ),
         True,
         inputs=_to("weights", ops.stop_gradient),
     ),
@@ -95,6 +166,8 @@ MISTAKES: tuple[Mistake, ...] = (
         "initial window tokens have no gradient",
         lambda at: at.history > 0 and at.structure.order == "window_then_momentum",
         True,
-        inputs=lambda inputs: inputs._replace(window_keys=_dropped(inputs.window_keys), window_targets=_dropped(inputs.window_targets)),
+        inputs=lambda inputs: inputs._replace(
+            window_keys=_dropped(inputs.window_keys), window_targets=_dropped(inputs.window_targets)
+        ),
     ),
 )

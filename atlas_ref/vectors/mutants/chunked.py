@@ -1,4 +1,5 @@
-"""The exact chunk form by hand for rules of one window token, with the mistakes that chunks invite (VEC-16).
+"""The exact chunk form by hand for rules of one window token, with the mistakes that chunks invite
+(VEC-16).
 
     c_t = r_t c_(t-1)   n_t = m_t n_(t-1)   f_t = r_t f_(t-1) - b_t n_t
     N[t,j] = m_t N[t-1,j] (+ a_t at j = t)   G[t,j] = r_t G[t-1,j] + b_t N[t,j]
@@ -45,12 +46,22 @@ def made_in(at: Seen, name: str) -> bool:
         and s.read == "after"
         and inputs.decay is None
     )
-    plain = plain and all(x.shape[-2] == 1 for x in gates) and inputs.active.all() and not inputs.reset.any()
+    plain = (
+        plain
+        and all(x.shape[-2] == 1 for x in gates)
+        and inputs.active.all()
+        and not inputs.reset.any()
+    )
     if name == "gates copied onto padding":
         return plain and at.tokens % CHUNK != 0
     if name == "chunk momentum dropped":
         return plain and at.momentum and at.tokens > CHUNK
-    if name in ("chunk gates not shifted", "chunk decay not shifted", "chunk diagonal kept", "chunk inverse of first order"):
+    if name in (
+        "chunk gates not shifted",
+        "chunk decay not shifted",
+        "chunk diagonal kept",
+        "chunk inverse of first order",
+    ):
         return plain and s.reference == "running"
     if name == "chunk decay by division":
         return plain and inputs.momentum is None and inputs.retain is not None
@@ -63,8 +74,17 @@ def run(inputs: Inputs, reference: str, wrong: str | None = None) -> Outputs:
     rows = -(-T // CHUNK) * CHUNK
     k, v, q = (_rows(x, rows) for x in (inputs.keys, inputs.targets, inputs.queries))
     copied = wrong == "gates copied onto padding"
-    r, b, a = (_gate(x, T, k, fill, copied) for x, fill in ((inputs.retain, 1.0), (inputs.b, 0.0), (inputs.a, 0.0)))
-    m = _gate(np.zeros_like(k[..., :T, :1, None]) if inputs.momentum is None else inputs.momentum, T, k, 1.0, copied)
+    r, b, a = (
+        _gate(x, T, k, fill, copied)
+        for x, fill in ((inputs.retain, 1.0), (inputs.b, 0.0), (inputs.a, 0.0))
+    )
+    m = _gate(
+        np.zeros_like(k[..., :T, :1, None]) if inputs.momentum is None else inputs.momentum,
+        T,
+        k,
+        1.0,
+        copied,
+    )
     a = a * _gate(inputs.weights, T, k, 1.0, copied=False)
     M = np.broadcast_to(inputs.M0, (*k.shape[:-2], *inputs.M0.shape[-2:]))
     S = np.zeros_like(M) if inputs.S0 is None else np.broadcast_to(inputs.S0, M.shape)
@@ -83,32 +103,63 @@ def run(inputs: Inputs, reference: str, wrong: str | None = None) -> Outputs:
         )
         y, M, S = _chunk(*part, M, S, reference, wrong)
         reads.append(y)
-    return Outputs(np.concatenate(reads, axis=-2)[..., :T, :], M, None if inputs.S0 is None else S, None, None, None)
+    return Outputs(
+        np.concatenate(reads, axis=-2)[..., :T, :],
+        M,
+        None if inputs.S0 is None else S,
+        None,
+        None,
+        None,
+    )
 
 
 def _rows(x: Array, rows: int) -> Array:
-    return np.concatenate([x, np.zeros((*x.shape[:-2], rows - x.shape[-2], x.shape[-1]), x.dtype)], axis=-2)
+    return np.concatenate(
+        [x, np.zeros((*x.shape[:-2], rows - x.shape[-2], x.shape[-1]), x.dtype)], axis=-2
+    )
 
 
 def _gate(x: Any, tokens: int, k: Array, fill: float, copied: bool) -> Array:
-    """(..., rows) with `fill` on padding, or the last token's gate; a gate that the rule has not is 1."""
+    """(..., rows) with `fill` on padding, or the last token's gate; a gate that the rule has not is
+    1.
+    """
     lead, rows = k.shape[:-2], k.shape[-2]
-    values = np.ones((*lead, tokens), k.dtype) if x is None else np.broadcast_to(x[..., 0, 0], (*lead, tokens))
+    values = (
+        np.ones((*lead, tokens), k.dtype)
+        if x is None
+        else np.broadcast_to(x[..., 0, 0], (*lead, tokens))
+    )
     last = values[..., -1:] if copied else np.full((*lead, 1), fill, k.dtype)
     return np.concatenate([values, np.repeat(last, rows - tokens, axis=-1)], axis=-1)
 
 
 def _chunk(
-    k: Array, v: Array, q: Array, r: Array, m: Array, a: Array, b: Array, M: Array, S: Array, reference: str, wrong: str | None
+    k: Array,
+    v: Array,
+    q: Array,
+    r: Array,
+    m: Array,
+    a: Array,
+    b: Array,
+    M: Array,
+    S: Array,
+    reference: str,
+    wrong: str | None,
 ) -> tuple[Array, Array, Array]:
     C = k.shape[-2]
     c, f, n, G, N = _coefficients(r, m, a, b, wrong)
     before = np.concatenate([np.zeros_like(G[..., :1, :]), G[..., :-1, :]], axis=-2)
-    A = np.tril((G if wrong == "chunk gates not shifted" else before) * (k @ np.swapaxes(k, -1, -2)), -1)
+    A = np.tril(
+        (G if wrong == "chunk gates not shifted" else before) * (k @ np.swapaxes(k, -1, -2)), -1
+    )
     if wrong == "chunk diagonal kept":
         A = np.tril(G * (k @ np.swapaxes(k, -1, -2)), 0)
     earlier = c[..., 1:] if wrong == "chunk decay not shifted" else c[..., :-1]
-    base = earlier[..., None] * (k @ np.swapaxes(M, -1, -2)) + f[..., :-1, None] * (k @ np.swapaxes(S, -1, -2)) - v
+    base = (
+        earlier[..., None] * (k @ np.swapaxes(M, -1, -2))
+        + f[..., :-1, None] * (k @ np.swapaxes(S, -1, -2))
+        - v
+    )
     if reference == "zero":
         E = -v
     elif wrong == "chunk inverse of first order":
@@ -116,8 +167,12 @@ def _chunk(
     else:
         E = np.zeros_like(base)
         for t in range(C):
-            E[..., t, :] = (base[..., t, :] - (A[..., t : t + 1, :] @ E)[..., 0, :]) / (1.0 + A[..., t, t, None])
-    y = c[..., 1:, None] * (q @ np.swapaxes(M, -1, -2)) + f[..., 1:, None] * (q @ np.swapaxes(S, -1, -2))
+            E[..., t, :] = (base[..., t, :] - (A[..., t : t + 1, :] @ E)[..., 0, :]) / (
+                1.0 + A[..., t, t, None]
+            )
+    y = c[..., 1:, None] * (q @ np.swapaxes(M, -1, -2)) + f[..., 1:, None] * (
+        q @ np.swapaxes(S, -1, -2)
+    )
     y = y - (G * (q @ np.swapaxes(k, -1, -2))) @ E
     decay = np.ones_like(c[..., -1]) if wrong == "chunk memory not decayed" else c[..., -1]
     Et = np.swapaxes(E, -1, -2)
@@ -125,7 +180,9 @@ def _chunk(
     return y, M_end, n[..., -1, None, None] * S + (Et * N[..., -1:, :]) @ k
 
 
-def _coefficients(r: Array, m: Array, a: Array, b: Array, wrong: str | None) -> tuple[Array, Array, Array, Array, Array]:
+def _coefficients(
+    r: Array, m: Array, a: Array, b: Array, wrong: str | None
+) -> tuple[Array, Array, Array, Array, Array]:
     """c, f, n (..., C + 1) from the chunk's start, G and N (..., C, C)."""
     C = r.shape[-1]
     c, f, n = (np.zeros((*r.shape[:-1], C + 1), r.dtype) for _ in range(3))

@@ -22,7 +22,9 @@ def _windowed(at: Seen) -> bool:
 
 
 def _held(at: Seen) -> int:
-    """Initial window tokens that a gradient looks at; momentum_then_window keeps momenta in their place."""
+    """Initial window tokens that a gradient looks at; momentum_then_window keeps momenta in their
+    place.
+    """
     return at.history if at.structure.order == "window_then_momentum" else 0
 
 
@@ -57,13 +59,17 @@ def _of_first_head(behind: int) -> Callable[[Array], Array]:
 def _per_head(name: str) -> Callable[[Seen], bool]:
     def applies(at: Seen) -> bool:
         value = getattr(at.inputs, name)
-        return at.heads > 1 and value is not None and len(value.shape) == len(at.inputs.keys.shape) + 1
+        return (
+            at.heads > 1 and value is not None and len(value.shape) == len(at.inputs.keys.shape) + 1
+        )
 
     return applies
 
 
 def _row_wise(name: str) -> Callable[[Seen], bool]:
-    return lambda at: getattr(at.inputs, name) is not None and getattr(at.inputs, name).shape[-2] > 1
+    return lambda at: (
+        getattr(at.inputs, name) is not None and getattr(at.inputs, name).shape[-2] > 1
+    )
 
 
 def _oldest_dropped(weights: Array) -> Array:
@@ -76,7 +82,12 @@ def _newest_dropped(weights: Array) -> Array:
 
 def _first_rows(name: str) -> Mistake:
     words = f"one {name} gate for all output dimensions"
-    return Mistake(f"{name} of the first output dimension", words, _row_wise(name), inputs=_changed(name, lambda x: x[..., :1, :]))
+    return Mistake(
+        f"{name} of the first output dimension",
+        words,
+        _row_wise(name),
+        inputs=_changed(name, lambda x: x[..., :1, :]),
+    )
 
 
 def _inactive(at: Seen) -> bool:
@@ -92,7 +103,9 @@ def _decaying(inputs: Inputs) -> Inputs:
         return ops.where(rest, one if x is None else x, value * one)
 
     momentum = {} if inputs.momentum is None else {"momentum": gate(inputs.momentum, 1.0)}
-    return inputs._replace(a=gate(inputs.a, 0.0), b=gate(inputs.b, 0.0), active=np.ones_like(inputs.active), **momentum)
+    return inputs._replace(
+        a=gate(inputs.a, 0.0), b=gate(inputs.b, 0.0), active=np.ones_like(inputs.active), **momentum
+    )
 
 
 def _resets(at: Seen) -> bool:
@@ -101,8 +114,18 @@ def _resets(at: Seen) -> bool:
 
 MISTAKES: tuple[Mistake, ...] = (
     # the window
-    Mistake("window off by one", "the oldest token of the window is left out", _windowed, inputs=_changed("weights", _oldest_dropped)),
-    Mistake("window without its newest", "the window ends before the token itself", _windowed, inputs=_changed("weights", _newest_dropped)),
+    Mistake(
+        "window off by one",
+        "the oldest token of the window is left out",
+        _windowed,
+        inputs=_changed("weights", _oldest_dropped),
+    ),
+    Mistake(
+        "window without its newest",
+        "the window ends before the token itself",
+        _windowed,
+        inputs=_changed("weights", _newest_dropped),
+    ),
     Mistake(
         "window weights reversed",
         "weights by lag are read from the oldest token",
@@ -132,18 +155,31 @@ MISTAKES: tuple[Mistake, ...] = (
         "initial window tokens are read newest first",
         lambda at: _held(at) > 1,
         inputs=lambda inputs: inputs._replace(
-            window_keys=ops.flip(inputs.window_keys, -2), window_targets=ops.flip(inputs.window_targets, -2)
+            window_keys=ops.flip(inputs.window_keys, -2),
+            window_targets=ops.flip(inputs.window_targets, -2),
         ),
     ),
     Mistake(
         "padding leaks a future token",
         "keys and values are one token ahead",
         lambda at: at.tokens > 1,
-        inputs=lambda inputs: inputs._replace(keys=_ahead(inputs.keys), targets=_ahead(inputs.targets)),
+        inputs=lambda inputs: inputs._replace(
+            keys=_ahead(inputs.keys), targets=_ahead(inputs.targets)
+        ),
     ),
     # states
-    Mistake("M0 ignored", "a call starts from a memory of zero", _always, inputs=_changed("M0", ops.zeros_like)),
-    Mistake("S0 ignored", "a call starts from a momentum of zero", lambda at: at.momentum, inputs=_changed("S0", ops.zeros_like)),
+    Mistake(
+        "M0 ignored",
+        "a call starts from a memory of zero",
+        _always,
+        inputs=_changed("M0", ops.zeros_like),
+    ),
+    Mistake(
+        "S0 ignored",
+        "a call starts from a momentum of zero",
+        lambda at: at.momentum,
+        inputs=_changed("S0", ops.zeros_like),
+    ),
     Mistake(
         "M0 of the first head",
         "every head starts from the first head's memory",
@@ -151,18 +187,30 @@ MISTAKES: tuple[Mistake, ...] = (
         inputs=_changed("M0", _of_first_head(2)),
     ),
     Mistake(
-        "reference ignored", "a resumed span starts under M0", _has("reference"), inputs=lambda inputs: inputs._replace(reference=None)
+        "reference ignored",
+        "a resumed span starts under M0",
+        _has("reference"),
+        inputs=lambda inputs: inputs._replace(reference=None),
     ),
     Mistake(
-        "initial momenta ignored", "a call starts with no momenta", _has("momenta"), inputs=lambda inputs: inputs._replace(momenta=None)
+        "initial momenta ignored",
+        "a call starts with no momenta",
+        _has("momenta"),
+        inputs=lambda inputs: inputs._replace(momenta=None),
     ),
     Mistake(
-        "residuals ignored", "a call starts with stored residuals of zero", _has("residuals"), inputs=_changed("residuals", ops.zeros_like)
+        "residuals ignored",
+        "a call starts with stored residuals of zero",
+        _has("residuals"),
+        inputs=_changed("residuals", ops.zeros_like),
     ),
     Mistake(
         "phase ignored",
         "a resumed span starts at its first token",
-        lambda at: at.structure.phase not in (None, 0) and (at.structure.frozen == "chunk_start" or at.structure.boundary != "recompute"),
+        lambda at: (
+            at.structure.phase not in (None, 0)
+            and (at.structure.frozen == "chunk_start" or at.structure.boundary != "recompute")
+        ),
         structure=lambda s: s._replace(phase=None),
     ),
     Mistake(
@@ -190,8 +238,18 @@ MISTAKES: tuple[Mistake, ...] = (
         lambda at: at.momentum and at.tokens > 1,
         inputs=_changed("momentum", _later),
     ),
-    Mistake("retain left out", "the memory never decays", _has("retain"), inputs=lambda inputs: inputs._replace(retain=None, decay=None)),
-    Mistake("momentum left out", "momentum is 1 at every token", lambda at: at.momentum, inputs=_changed("momentum", ops.ones_like)),
+    Mistake(
+        "retain left out",
+        "the memory never decays",
+        _has("retain"),
+        inputs=lambda inputs: inputs._replace(retain=None, decay=None),
+    ),
+    Mistake(
+        "momentum left out",
+        "momentum is 1 at every token",
+        lambda at: at.momentum,
+        inputs=_changed("momentum", ops.ones_like),
+    ),
     Mistake(
         "momentum for retain",
         "the momentum gate multiplies the memory",
@@ -208,7 +266,9 @@ MISTAKES: tuple[Mistake, ...] = (
         "momentum as an average",
         "the gradient is multiplied by one minus the momentum",
         lambda at: at.momentum,
-        inputs=lambda inputs: inputs._replace(a=(1.0 - inputs.momentum) if inputs.a is None else inputs.a * (1.0 - inputs.momentum)),
+        inputs=lambda inputs: inputs._replace(
+            a=(1.0 - inputs.momentum) if inputs.a is None else inputs.a * (1.0 - inputs.momentum)
+        ),
     ),
     _first_rows("retain"),
     _first_rows("momentum"),
@@ -220,7 +280,10 @@ MISTAKES: tuple[Mistake, ...] = (
     ),
     # pulses and resets
     Mistake(
-        "pulses ignored", "inactive tokens write", _inactive, inputs=lambda inputs: inputs._replace(active=np.ones_like(inputs.active))
+        "pulses ignored",
+        "inactive tokens write",
+        _inactive,
+        inputs=lambda inputs: inputs._replace(active=np.ones_like(inputs.active)),
     ),
     Mistake(
         "inactive tokens decay",
@@ -247,7 +310,12 @@ MISTAKES: tuple[Mistake, ...] = (
         lambda at: at.square and at.case.header.rule in names_with("has_error"),
         touch={"gradient": lambda g: g.swapaxes(-1, -2)},
     ),
-    Mistake("memory read transposed", "y = M^T q", lambda at: at.square, touch={"read": lambda M: M.swapaxes(-1, -2)}),
+    Mistake(
+        "memory read transposed",
+        "y = M^T q",
+        lambda at: at.square,
+        touch={"read": lambda M: M.swapaxes(-1, -2)},
+    ),
     Mistake(
         "memory transposed in the residual",
         "e = M^T k - v",
@@ -266,12 +334,19 @@ MISTAKES: tuple[Mistake, ...] = (
         lambda at: at.structure.reference != "zero",
         touch={"residual": lambda e: ops.minimum(ops.maximum(e, -1.0), 1.0)},
     ),
-    Mistake("gradient of one head in all", "heads share their gradient", lambda at: at.heads > 1, touch={"gradient": _of_first_head(2)}),
+    Mistake(
+        "gradient of one head in all",
+        "heads share their gradient",
+        lambda at: at.heads > 1,
+        touch={"gradient": _of_first_head(2)},
+    ),
     Mistake(
         "query one token late",
         "y_t reads with q_(t-1)",
         lambda at: at.tokens > 1,
-        inputs=_changed("queries", lambda x: ops.concatenate([x[..., :1, :], x[..., :-1, :]], axis=-2)),
+        inputs=_changed(
+            "queries", lambda x: ops.concatenate([x[..., :1, :], x[..., :-1, :]], axis=-2)
+        ),
     ),
     Mistake(
         "key read",

@@ -16,14 +16,18 @@ Orthogonalise = Callable[[Array, NewtonSchulz], Array]
 
 def _with_table(change: Callable[[list[Any]], list[Any]]) -> Orthogonalise:
     def apply(S: Array, settings: NewtonSchulz) -> Array:
-        rows = tuple(tuple(row) for row in change([list(row) for row in coefficient_table(settings)]))
+        rows = tuple(
+            tuple(row) for row in change([list(row) for row in coefficient_table(settings)])
+        )
         return steps.newton_schulz(WAY, S, settings.replaced(coefficients=rows, steps=len(rows)))
 
     return apply
 
 
 def _scaled(place: int, factor: float) -> Orthogonalise:
-    return _with_table(lambda rows: [[x * factor if i == place else x for i, x in enumerate(row)] for row in rows])
+    return _with_table(
+        lambda rows: [[x * factor if i == place else x for i, x in enumerate(row)] for row in rows]
+    )
 
 
 def _with_norm(norm: Callable[[Array], Array]) -> Orthogonalise:
@@ -52,7 +56,9 @@ def _all(S: Array) -> Array:
 
 def _eps_inside(S: Array, settings: NewtonSchulz) -> Array:
     size = ops.sqrt(ops.sum(S * S, axis=(-2, -1), keepdims=True) + settings.eps)
-    return steps.newton_schulz(WAY, S, settings, X=steps.iterates(WAY, S / size, coefficient_table(settings)))
+    return steps.newton_schulz(
+        WAY, S, settings, X=steps.iterates(WAY, S / size, coefficient_table(settings))
+    )
 
 
 def _always(at: Seen | None) -> bool:
@@ -60,14 +66,18 @@ def _always(at: Seen | None) -> bool:
 
 
 def _without_last_term(step: int) -> Orthogonalise:
-    return _with_table(lambda rows: [[*row[:2], 0.0] if i == step else row for i, row in enumerate(rows)])
+    return _with_table(
+        lambda rows: [[*row[:2], 0.0] if i == step else row for i, row in enumerate(rows)]
+    )
 
 
 def _norm_held_fixed(S: Array, settings: NewtonSchulz) -> Array:
     X = steps.normalised(WAY, ops.stop_gradient(S), settings)
     size = steps.frobenius(WAY, ops.stop_gradient(S)) * settings.norm_factor + settings.eps
     X = X + (S - ops.stop_gradient(S)) / size
-    return steps.newton_schulz(WAY, S, settings, X=steps.iterates(WAY, X, coefficient_table(settings)))
+    return steps.newton_schulz(
+        WAY, S, settings, X=steps.iterates(WAY, X, coefficient_table(settings))
+    )
 
 
 def _straight_through(S: Array, settings: NewtonSchulz) -> Array:
@@ -84,7 +94,10 @@ NEWTON_SCHULZ: tuple[Mistake, ...] = (
     *(
         Mistake(
             f"{COEFFICIENT[i]} {percent:+d} %",
-            f"the coefficient {COEFFICIENT[i]} is {abs(percent)} % too {'large' if percent > 0 else 'small'}",
+            (
+                f"the coefficient {COEFFICIENT[i]} is {abs(percent)} % too "
+                f"{'large' if percent > 0 else 'small'}"
+            ),
             _always,
             newton_schulz=_scaled(i, 1 + percent / 100),
         )
@@ -92,17 +105,60 @@ NEWTON_SCHULZ: tuple[Mistake, ...] = (
         for percent in (-3, -1, 1, 3)
     ),
     *(
-        Mistake(f"no A^2 at step {i + 1}", f"step {i + 1} leaves the last term out", _always, newton_schulz=_without_last_term(i))
+        Mistake(
+            f"no A^2 at step {i + 1}",
+            f"step {i + 1} leaves the last term out",
+            _always,
+            newton_schulz=_without_last_term(i),
+        )
         for i in range(5)
     ),
     Mistake(
-        "no norm", "the argument is not divided by its norm", _always, newton_schulz=_with_norm(lambda S: ops.ones_like(S, shape=(1, 1)))
+        "no norm",
+        "the argument is not divided by its norm",
+        _always,
+        newton_schulz=_with_norm(lambda S: ops.ones_like(S, shape=(1, 1))),
     ),
-    Mistake("norm by columns", "every column is divided by its own norm", _always, newton_schulz=_with_norm(_columns)),
-    Mistake("norm by rows", "every row is divided by its own norm", _always, newton_schulz=_with_norm(_rows)),
-    Mistake("norm over heads", "all heads are divided by one norm", lambda at: at is None or at.heads > 1, newton_schulz=_with_norm(_all)),
-    Mistake("eps under the root", "the norm is sqrt(sum S^2 + eps)", _always, newton_schulz=_eps_inside),
-    Mistake("norm held fixed", "the backward pass takes the norm for a constant", _always, grad=True, newton_schulz=_norm_held_fixed),
-    Mistake("straight through", "the backward pass leaves Newton-Schulz out", _always, grad=True, newton_schulz=_straight_through),
-    Mistake("Newton-Schulz held fixed", "no gradient passes Newton-Schulz", _always, grad=True, newton_schulz=_held_fixed),
+    Mistake(
+        "norm by columns",
+        "every column is divided by its own norm",
+        _always,
+        newton_schulz=_with_norm(_columns),
+    ),
+    Mistake(
+        "norm by rows",
+        "every row is divided by its own norm",
+        _always,
+        newton_schulz=_with_norm(_rows),
+    ),
+    Mistake(
+        "norm over heads",
+        "all heads are divided by one norm",
+        lambda at: at is None or at.heads > 1,
+        newton_schulz=_with_norm(_all),
+    ),
+    Mistake(
+        "eps under the root", "the norm is sqrt(sum S^2 + eps)", _always, newton_schulz=_eps_inside
+    ),
+    Mistake(
+        "norm held fixed",
+        "the backward pass takes the norm for a constant",
+        _always,
+        grad=True,
+        newton_schulz=_norm_held_fixed,
+    ),
+    Mistake(
+        "straight through",
+        "the backward pass leaves Newton-Schulz out",
+        _always,
+        grad=True,
+        newton_schulz=_straight_through,
+    ),
+    Mistake(
+        "Newton-Schulz held fixed",
+        "no gradient passes Newton-Schulz",
+        _always,
+        grad=True,
+        newton_schulz=_held_fixed,
+    ),
 )

@@ -1,8 +1,9 @@
-"""A mistake, and a kernel that makes it: the family of rules in float32, wrong at one place (VEC-16).
+"""A mistake, and a kernel that makes it: the family of rules in float32, wrong at one place
+(VEC-16).
 
-A mistake is planted into the inputs of the loop (`inputs`), into what decides its control flow (`structure`), into a quantity
-at a named place of the loop (`touch`), or into Newton-Schulz. A mistake of the backward pass is a touch that returns its
-argument and has a wrong backward.
+A mistake is planted into the inputs of the loop (`inputs`), into what decides its control flow
+(`structure`), into a quantity at a named place of the loop (`touch`), or into Newton-Schulz. A
+mistake of the backward pass is a touch that returns its argument and has a wrong backward.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ class Mistake(NamedTuple):
         words: the mistake in words, for a reader.
         made_in: whether it can be made in a case; one that cannot is void there.
         grad: it is in the backward pass, so that gradients are what shows it.
-        tensors, structure, inputs, touch, newton_schulz: where it is planted; touch by place of `family.Touch`.
+        tensors, structure, inputs, touch, newton_schulz: where it is planted; touch by place of
+            `family.Touch`.
     """
 
     name: str
@@ -82,11 +84,15 @@ class Mistake(NamedTuple):
 
 
 def seen(case: Case) -> Seen | None:
-    """A case with its structure and inputs as the loop has them; None for a rule without a sequence."""
+    """A case with its structure and inputs as the loop has them; None for a rule without a
+    sequence.
+    """
     if case.header.rule not in RULES:
         return None
     prepared = prepare.Prepared(case.header, converted(case, "float32"), way=WAY)
-    return Seen(case, prepare.structure(case.convention, case.header), prepared.stacked([case.convention]))
+    return Seen(
+        case, prepare.structure(case.convention, case.header), prepared.stacked([case.convention])
+    )
 
 
 def computed(case: Case, mistake: Mistake | None, dtype: str) -> Results:
@@ -109,8 +115,12 @@ def computed(case: Case, mistake: Mistake | None, dtype: str) -> Results:
         else:
             outputs, pullback = vjp(forward, {name: inputs[name] for name in differentiable(case)})
             bars = {name: inputs[bar] for name, bar in WEIGHED.items() if bar in inputs}
-            (gradients,) = pullback({name: bars.get(name, np.zeros_like(value)) for name, value in outputs.items()})
-            results = {**outputs} | {"grad/" + name.removeprefix("in/"): np.asarray(g) for name, g in gradients.items()}
+            (gradients,) = pullback(
+                {name: bars.get(name, np.zeros_like(value)) for name, value in outputs.items()}
+            )
+            results = {**outputs} | {
+                "grad/" + name.removeprefix("in/"): np.asarray(g) for name, g in gradients.items()
+            }
         return {name: rounded(np.asarray(value), dtype) for name, value in results.items()}
 
 
@@ -120,11 +130,19 @@ def _forward(case: Case, inputs: Mapping[str, Array], mistake: Mistake | None) -
 
     def orthogonalise(S: Array) -> Array:
         settings = c.newton_schulz_settings
-        return steps.newton_schulz(WAY, S, settings) if planted.newton_schulz is None else planted.newton_schulz(S, settings)
+        return (
+            steps.newton_schulz(WAY, S, settings)
+            if planted.newton_schulz is None
+            else planted.newton_schulz(S, settings)
+        )
 
     inputs = inputs if planted.tensors is None else planted.tensors(dict(inputs))
     if case.header.rule == "feature_map":
-        phi = {name.removeprefix("in/phi/"): value for name, value in inputs.items() if name.startswith("in/phi/")}
+        phi = {
+            name.removeprefix("in/phi/"): value
+            for name, value in inputs.items()
+            if name.startswith("in/phi/")
+        }
         phi |= {"proj": inputs["in/proj"]} if "in/proj" in inputs else {}
         return {"out/phi": feature_maps.apply(case.header.feature_map, phi, inputs["in/x"])}
     if case.header.rule == "newton_schulz":

@@ -1,7 +1,9 @@
-"""Every mutant of a case, another convention or a mistake, with the results of a kernel that has it (VEC-16).
+"""Every mutant of a case, another convention or a mistake, with the results of a kernel that has it
+(VEC-16).
 
-A mutant is killed by a vector if a result of it is not PASS by the measured tolerance. What a case cannot show by the shapes
-and settings alone is no mutant of it: void axes and settings that are the same function (CONV-3, IDENT-4).
+A mutant is killed by a vector if a result of it is not PASS by the measured tolerance. What a case
+cannot show by the shapes and settings alone is no mutant of it: void axes and settings that are the
+same function (CONV-3, IDENT-4).
 """
 
 from __future__ import annotations
@@ -28,10 +30,16 @@ SPAN = 3
 #: Results that are lost where a call is cut: name -> results, the mistake in words.
 LOST: dict[str, tuple[tuple[str, ...], str]] = {
     "momentum lost at a cut": (("out/S",), "a second call starts with a momentum of zero"),
-    "window lost at a cut": (("out/window_k", "out/window_v", "out/window_gate_before"), "a second call starts with an empty window"),
+    "window lost at a cut": (
+        ("out/window_k", "out/window_v", "out/window_gate_before"),
+        "a second call starts with an empty window",
+    ),
     "reference lost at a cut": (("out/M_ref",), "a second call starts a span of its own"),
     "phase lost at a cut": (("phase",), "a second call counts its span from its first token"),
-    "residuals lost at a cut": (("out/window_residual",), "a second call starts with stored residuals of zero"),
+    "residuals lost at a cut": (
+        ("out/window_residual",),
+        "a second call starts with stored residuals of zero",
+    ),
     "momenta lost at a cut": (("out/window_momentum",), "a second call starts with no momenta"),
 }
 
@@ -56,13 +64,19 @@ def words(name: str) -> str:
     """A mutant in words, for a reader."""
     meanings = {
         mistake.name: mistake.words
-        for mistake in (*forward.MISTAKES, *backward.MISTAKES, *matrices.NEWTON_SCHULZ, *tensors.TOKENS, *tensors.MAPS)
+        for mistake in (
+            *forward.MISTAKES,
+            *backward.MISTAKES,
+            *matrices.NEWTON_SCHULZ,
+            *tensors.TOKENS,
+            *tensors.MAPS,
+        )
     }
     meanings |= chunked.MISTAKES | {lost: meaning for lost, (_, meaning) in LOST.items()}
     return meanings.get(name) or f"convention {name} in place of the case's"
 
 
-# -- conventions --------------------------------------------------------------------------------------
+# -- conventions -----------------------------------------------------------------------------------
 
 
 def _conventions(case: Case, dtype: str) -> Iterator[tuple[str, Results]]:
@@ -73,9 +87,17 @@ def _conventions(case: Case, dtype: str) -> Iterator[tuple[str, Results]]:
     names = list(points)
     with np.errstate(all="ignore"):
         inputs = converted(case, "float32")
-        for numbers, results in candidates.evaluated(spanned, inputs, [lattice.convention(points[name]) for name in names]):
+        for numbers, results in candidates.evaluated(
+            spanned, inputs, [lattice.convention(points[name]) for name in names]
+        ):
             for place, number in enumerate(numbers):
-                yield names[number], {name: rounded(np.asarray(value[place]), dtype) for name, value in results.items()}
+                yield (
+                    names[number],
+                    {
+                        name: rounded(np.asarray(value[place]), dtype)
+                        for name, value in results.items()
+                    },
+                )
 
 
 def conventions(case: Case) -> dict[str, lattice.Point]:
@@ -83,7 +105,10 @@ def conventions(case: Case) -> dict[str, lattice.Point]:
     of, own = lattice.facts(case), lattice.point(case.convention)
     folded, points = lattice.folded(of, own), {}
     for point in lattice.around(own, lattice.tried(case.convention, case.header.rule), 1):
-        if lattice.folded(of, point) != folded and lattice.refusal(of, lattice.convention(point)) is None:
+        if (
+            lattice.folded(of, point) != folded
+            and lattice.refusal(of, lattice.convention(point)) is None
+        ):
             points[change_named(lattice.changes(own, point))] = point
     return points
 
@@ -94,7 +119,7 @@ def change_named(changes: dict[str, Any]) -> str:
     return f"{axis}={value:g}" if isinstance(value, float) else f"{axis}={value}"
 
 
-# -- mistakes -----------------------------------------------------------------------------------------
+# -- mistakes --------------------------------------------------------------------------------------
 
 
 def mistakes(case: Case, at: Seen | None) -> list[Mistake]:
@@ -125,12 +150,15 @@ def chunk_form(at: Seen, dtype: str, wrong: str | None = None) -> Results:
 def _needed(at: Seen, name: str) -> bool:
     """Whether the second call depends on the results that are lost.
 
-    momentum_then_window does not look at the window (CONV-16). Under call_start a stored residual is the same as one computed
-    again, so that its position decides nothing (CONV-14).
+    momentum_then_window does not look at the window (CONV-16). Under call_start a stored residual
+    is the same as one computed again, so that its position decides nothing (CONV-14).
     """
     if name == "window lost at a cut":
         return at.structure.order == "window_then_momentum"
-    return name not in ("phase lost at a cut", "residuals lost at a cut") or at.structure.frozen == "chunk_start"
+    return (
+        name not in ("phase lost at a cut", "residuals lost at a cut")
+        or at.structure.frozen == "chunk_start"
+    )
 
 
 def _cuts(at: Seen, dtype: str) -> Iterator[tuple[str, Results]]:
@@ -146,8 +174,17 @@ def _cuts(at: Seen, dtype: str) -> Iterator[tuple[str, Results]]:
         if not set(lost) & {*before.tensors, *before.header} or not _needed(at, name):
             continue
         try:
-            tail = evaluate(split.resumed(case, before, range(place, tokens), lost=lost), dtype="float32")
+            tail = evaluate(
+                split.resumed(case, before, range(place, tokens), lost=lost), dtype="float32"
+            )
         except CaseError:  # the convention cannot do without it
             continue
         results = split.joined(before.tensors, tail.tensors)
-        yield name, {each: rounded(value, dtype) for each, value in results.items() if each in ("out/y", "out/M", "out/S")}
+        yield (
+            name,
+            {
+                each: rounded(value, dtype)
+                for each, value in results.items()
+                if each in ("out/y", "out/M", "out/S")
+            },
+        )

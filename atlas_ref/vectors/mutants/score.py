@@ -38,10 +38,12 @@ LEGAL = (
 
 
 class Score(NamedTuple):
-    """Errors of mutants and legal variants on a case, in multiples of the tolerance: PASS is up to 2.
+    """Errors of mutants and legal variants on a case, in multiples of the tolerance: PASS is up to
+    2.
 
     Attributes:
-        mutants, controls: name -> the worst over results; infinity for what is not finite or has another shape.
+        mutants, controls: name -> the worst over results; infinity for what is not finite or has
+            another shape.
         hidden: results that are UNDECIDABLE in this format.
     """
 
@@ -62,16 +64,25 @@ def score(case: Case, dtype: str) -> Score:
     case.require_one_memory("the kill matrix")
     case = stored(case, dtype)
     grad = any(name in case.inputs for name in ("in/y_bar", "in/X_bar", "in/phi_bar"))
-    want = {name: value for name, value in evaluate(case, grad=grad).tensors.items() if not name.startswith("out/window")}
+    want = {
+        name: value
+        for name, value in evaluate(case, grad=grad).tensors.items()
+        if not name.startswith("out/window")
+    }
     allowed = tolerances(case, dtype=dtype, only=list(want), results=want)
     judged = {name: ratio(results, want, allowed) for name, results in mutants.mutants(case, dtype)}
-    passed = {name: ratio(results, want, allowed) for name, results in controls(case, dtype, grad=grad)}
+    passed = {
+        name: ratio(results, want, allowed) for name, results in controls(case, dtype, grad=grad)
+    }
     return Score(judged, passed, [name for name, each in allowed.items() if each.merged])
 
 
 def ratio(results: Results, want: Results, allowed: Mapping[str, Tolerance]) -> float:
     """Error over tolerance, the worst over results and norms (TOL-1)."""
-    return max((_one(value, want[name], allowed[name]) for name, value in results.items() if name in want), default=0.0)
+    return max(
+        (_one(value, want[name], allowed[name]) for name, value in results.items() if name in want),
+        default=0.0,
+    )
 
 
 def _one(got: Any, want: Any, allowed: Tolerance) -> float:
@@ -84,7 +95,8 @@ def _one(got: Any, want: Any, allowed: Tolerance) -> float:
 def controls(case: Case, dtype: str, *, grad: bool) -> Iterator[tuple[str, Results]]:
     """Legal variants, which must pass (VEC-17).
 
-    They are legal ways to round, the rules in float32, the chunk form by hand, and every parallel form.
+    They are legal ways to round, the rules in float32, the chunk form by hand, and every parallel
+    form.
     """
     inputs = converted(case, "float32")
     for way in LEGAL:
@@ -95,9 +107,16 @@ def controls(case: Case, dtype: str, *, grad: bool) -> Iterator[tuple[str, Resul
     if at is not None and chunked.made_in(at, ""):
         yield "the chunk form of the mutants", mutants.chunk_form(at, dtype)
     for form, chunk in forms(case):
-        if form == "kernel":  # a truth for float64: it sums every momentum anew from the first token
+        if (
+            form == "kernel"
+        ):  # a truth for float64: it sums every momentum anew from the first token
             continue
-        yield f"form {form}, chunk {chunk}", _rounded(evaluate(case, dtype="float32", grad=grad, form=form, chunk=chunk).tensors, dtype)
+        yield (
+            f"form {form}, chunk {chunk}",
+            _rounded(
+                evaluate(case, dtype="float32", grad=grad, form=form, chunk=chunk).tensors, dtype
+            ),
+        )
 
 
 def _rounded(results: Results, dtype: str) -> dict[str, Any]:

@@ -54,7 +54,9 @@ def _entry(name: str, *at: int, value: float) -> Callable[[Tensors], list[Step]]
     return lambda _: [{"op": "entry", "tensor": name, "at": list(at), "value": value}]
 
 
-def _put(name: str, make: Callable[[Tensors], np.ndarray[Any, Any]]) -> Callable[[Tensors], list[Step]]:
+def _put(
+    name: str, make: Callable[[Tensors], np.ndarray[Any, Any]]
+) -> Callable[[Tensors], list[Step]]:
     return lambda tensors: [put(name, make(tensors))]
 
 
@@ -66,25 +68,71 @@ def _cut(data: bytes) -> tuple[bytes, Step]:
 def _misnamed(data: bytes) -> tuple[bytes, Step]:
     """The metadata key with another last letter."""
     last = data.index(f'"{KEY}"'.encode()) + len(KEY)
-    return data[:last] + b"g" + data[last + 1 :], {"op": "bytes", "at": last, "hex": data[last : last + 1].hex()}
+    return data[:last] + b"g" + data[last + 1 :], {
+        "op": "bytes",
+        "at": last,
+        "hex": data[last : last + 1].hex(),
+    }
 
 
 NEGATIVE = (
     Negative("unknown-key", ("delta", "square"), "unknown-key", "windw", _set("windw", 1)),
     Negative("unknown-version", ("delta", "square"), "unknown-value", "schema", _set("schema", 2)),
-    Negative("unknown-axis", ("delta", "square"), "unknown-key", "reed", _set("convention", {"reed": "after"})),
-    Negative("unknown-preset", ("delta", "square"), "unknown-value", "atlas-eq99", _set("convention", "atlas-eq99")),
-    Negative("unknown-axis-value", ("titans_lmm", "square"), "unknown-value", "read", _set("convention", {"read": "during"})),
+    Negative(
+        "unknown-axis",
+        ("delta", "square"),
+        "unknown-key",
+        "reed",
+        _set("convention", {"reed": "after"}),
+    ),
+    Negative(
+        "unknown-preset",
+        ("delta", "square"),
+        "unknown-value",
+        "atlas-eq99",
+        _set("convention", "atlas-eq99"),
+    ),
+    Negative(
+        "unknown-axis-value",
+        ("titans_lmm", "square"),
+        "unknown-value",
+        "read",
+        _set("convention", {"read": "during"}),
+    ),
     Negative("window-of-titans", ("titans_lmm", "square"), "contract", "window", _set("window", 2)),
-    Negative("newton-schulz-of-delta", ("delta", "square"), "contract", "newton_schulz", _set("convention", {"newton_schulz": {}})),
+    Negative(
+        "newton-schulz-of-delta",
+        ("delta", "square"),
+        "contract",
+        "newton_schulz",
+        _set("convention", {"newton_schulz": {}}),
+    ),
     Negative("no-span", ("delta-frozen", "square"), "contract", "span", _unset("span")),
     Negative("missing-values", ("delta", "square"), "missing-tensor", "in/v", _drop("in/v")),
-    Negative("missing-retain", ("hebbian", "square"), "missing-tensor", "in/retain", _drop("in/retain")),
     Negative(
-        "no-second-rate", ("titans_lmm-fla-momentum", "square"), "missing-tensor", "in/step_size_memory", _drop("in/step_size_memory")
+        "missing-retain", ("hebbian", "square"), "missing-tensor", "in/retain", _drop("in/retain")
     ),
-    Negative("no-window-residuals", ("omega-atlas-rnn", "resumed"), "missing-tensor", "in/window_residual", _drop("in/window_residual")),
-    Negative("misnamed-keys", ("delta", "square"), "unknown-tensor", "in/keys", _put("in/keys", lambda tensors: tensors["in/k"])),
+    Negative(
+        "no-second-rate",
+        ("titans_lmm-fla-momentum", "square"),
+        "missing-tensor",
+        "in/step_size_memory",
+        _drop("in/step_size_memory"),
+    ),
+    Negative(
+        "no-window-residuals",
+        ("omega-atlas-rnn", "resumed"),
+        "missing-tensor",
+        "in/window_residual",
+        _drop("in/window_residual"),
+    ),
+    Negative(
+        "misnamed-keys",
+        ("delta", "square"),
+        "unknown-tensor",
+        "in/keys",
+        _put("in/keys", lambda tensors: tensors["in/k"]),
+    ),
     Negative(
         "momentum-of-delta",
         ("delta", "square"),
@@ -100,27 +148,77 @@ NEGATIVE = (
         _put("in/step_size_memory", lambda t: t["in/step_size"]),
     ),
     Negative(
-        "gate-twice", ("hebbian", "square"), "forbidden-tensor", "in/retain", _put("in/log_retain", lambda tensors: -tensors["in/retain"])
+        "gate-twice",
+        ("hebbian", "square"),
+        "forbidden-tensor",
+        "in/retain",
+        _put("in/log_retain", lambda tensors: -tensors["in/retain"]),
     ),
-    Negative("too-few-values", ("delta", "square"), "shape", "in/v", _put("in/v", lambda tensors: tensors["in/v"][:, :-1])),
     Negative(
-        "memory-transposed", ("delta", "tall"), "shape", "in/M0", _put("in/M0", lambda tensors: np.swapaxes(tensors["in/M0"], -1, -2))
+        "too-few-values",
+        ("delta", "square"),
+        "shape",
+        "in/v",
+        _put("in/v", lambda tensors: tensors["in/v"][:, :-1]),
+    ),
+    Negative(
+        "memory-transposed",
+        ("delta", "tall"),
+        "shape",
+        "in/M0",
+        _put("in/M0", lambda tensors: np.swapaxes(tensors["in/M0"], -1, -2)),
     ),
     Negative(
         "window-too-long",
         ("omega-linear", "resumed"),
         "shape",
         "in/window_k",
-        lambda t: [put(name, np.repeat(t[name], 2, axis=-2)) for name in ("in/window_k", "in/window_v")],
+        lambda t: [
+            put(name, np.repeat(t[name], 2, axis=-2)) for name in ("in/window_k", "in/window_v")
+        ],
     ),
-    Negative("whole-number-keys", ("delta", "square"), "dtype", "in/k", _put("in/k", lambda tensors: tensors["in/k"].astype(np.int32))),
-    Negative("query-not-a-number", ("delta", "square"), "not-finite", "in/q", _put("in/q", lambda tensors: _with_nan(tensors["in/q"]))),
-    Negative("retain-above-1", ("delta", "square"), "range", "in/retain", _entry("in/retain", 0, 3, value=1.5)),
-    Negative("momentum-below-0", ("titans_lmm", "square"), "range", "in/momentum", _entry("in/momentum", 1, 2, value=-0.25)),
-    Negative("step-below-0", ("delta", "square"), "range", "in/step_size", _entry("in/step_size", 0, 0, value=-0.5)),
-    Negative("active-is-2", ("delta", "pulsed"), "range", "in/active", _entry("in/active", 1, value=2)),
+    Negative(
+        "whole-number-keys",
+        ("delta", "square"),
+        "dtype",
+        "in/k",
+        _put("in/k", lambda tensors: tensors["in/k"].astype(np.int32)),
+    ),
+    Negative(
+        "query-not-a-number",
+        ("delta", "square"),
+        "not-finite",
+        "in/q",
+        _put("in/q", lambda tensors: _with_nan(tensors["in/q"])),
+    ),
+    Negative(
+        "retain-above-1",
+        ("delta", "square"),
+        "range",
+        "in/retain",
+        _entry("in/retain", 0, 3, value=1.5),
+    ),
+    Negative(
+        "momentum-below-0",
+        ("titans_lmm", "square"),
+        "range",
+        "in/momentum",
+        _entry("in/momentum", 1, 2, value=-0.25),
+    ),
+    Negative(
+        "step-below-0",
+        ("delta", "square"),
+        "range",
+        "in/step_size",
+        _entry("in/step_size", 0, 0, value=-0.5),
+    ),
+    Negative(
+        "active-is-2", ("delta", "pulsed"), "range", "in/active", _entry("in/active", 1, value=2)
+    ),
     Negative("cut-short", ("delta", "square"), "format", "", lambda _: [], _cut),
-    Negative("metadata-misnamed", ("delta", "square"), "metadata", "atlas_ref", lambda _: [], _misnamed),
+    Negative(
+        "metadata-misnamed", ("delta", "square"), "metadata", "atlas_ref", lambda _: [], _misnamed
+    ),
 )
 
 
@@ -167,7 +265,11 @@ def made(negative: Negative, header: Mapping[str, Any], tensors: Tensors) -> Mad
 def _undone(step: Step, header: Mapping[str, Any], tensors: Tensors) -> Step:
     if step["op"] in ("set", "unset"):
         key = step["key"]
-        return {"op": "set", "key": key, "value": header[key]} if key in header else {"op": "unset", "key": key}
+        return (
+            {"op": "set", "key": key, "value": header[key]}
+            if key in header
+            else {"op": "unset", "key": key}
+        )
     name = step["tensor"]
     if name not in tensors:
         return {"op": "drop", "tensor": name}

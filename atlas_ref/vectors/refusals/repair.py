@@ -62,7 +62,9 @@ def repaired(data: bytes, steps: Sequence[Mapping[str, Any]], name: str) -> Case
     except (ValueError, KeyError, TypeError, IndexError) as error:
         if isinstance(error, CaseError):
             raise
-        raise CaseError(f"{name}: repair: a step cannot be taken: {' '.join(str(error).split())[:120]}") from None
+        raise CaseError(
+            f"{name}: repair: a step cannot be taken: {' '.join(str(error).split())[:120]}"
+        ) from None
     return make(*mended, name=name)
 
 
@@ -78,7 +80,9 @@ def _mended(data: bytes, steps: Sequence[Mapping[str, Any]]) -> bytes:
     return bytes(content)
 
 
-def changed(header: Mapping[str, Any], tensors: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], Tensors]:
+def changed(
+    header: Mapping[str, Any], tensors: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]
+) -> tuple[dict[str, Any], Tensors]:
     """Header and tensors after steps, without those about bytes."""
     keys, values = dict(header), dict(tensors)
     for step in steps:
@@ -87,7 +91,9 @@ def changed(header: Mapping[str, Any], tensors: Mapping[str, Any], steps: Sequen
         elif step["op"] == "unset":
             keys.pop(step["key"], None)
         elif step["op"] == "put":
-            values[step["tensor"]] = np.array(step["values"], DTYPES[step["dtype"]]).reshape(step["shape"])
+            values[step["tensor"]] = np.array(step["values"], DTYPES[step["dtype"]]).reshape(
+                step["shape"]
+            )
         elif step["op"] == "drop":
             values.pop(step["tensor"], None)
         elif step["op"] == "entry":

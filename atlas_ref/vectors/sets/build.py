@@ -1,4 +1,5 @@
-"""Make a set from its plan: inputs from seeds, values certified, the same bytes on every machine (VEC-9).
+"""Make a set from its plan: inputs from seeds, values certified, the same bytes on every machine
+(VEC-9).
 
 build("v1", "vectors/v1", jobs=2)
 """
@@ -37,7 +38,8 @@ LOG, WHAT = "atlas_ref_vectors", "a set of vectors"
 class Certifying(NamedTuple):
     """The plan of the tasks that certify the values of a set.
 
-    Task `certify` N has the values of vector N; `base` N and `large` N have those of the other cases.
+    Task `certify` N has the values of vector N; `base` N and `large` N have those of the other
+    cases.
     """
 
     plan: plan.Plan
@@ -45,7 +47,9 @@ class Certifying(NamedTuple):
     def perform(self, source: Any, kind: str, number: int) -> Result:
         """Certified values of one case."""
         if kind == "large":
-            return expected(large.drawn_large(large.large_named(self.plan.large[number]))[0], grad=False)
+            return expected(
+                large.drawn_large(large.large_named(self.plan.large[number]))[0], grad=False
+            )
         if kind == "base":
             return expected(negative.drawn_base(_bases(self.plan)[number]), grad=False)
         entry = self.plan.vectors[number]
@@ -73,13 +77,18 @@ def build(
         name -> bytes of every file.
 
     Raises:
-        CaseError: no such plan, python-flint is missing, a folder that holds something else, a log of another set.
+        CaseError: no such plan, python-flint is missing, a folder that holds something else, a log
+            of another set.
     """
     place = _place(Path(out))
     set_plan = plan.load(name)
     with ExitStack() as stack:
         described = {"version": atlas_ref.__version__, "plan": _identity(set_plan)}
-        log = None if resume is None else stack.enter_context(Log(resume, described, key=LOG, what=WHAT))
+        log = (
+            None
+            if resume is None
+            else stack.enter_context(Log(resume, described, key=LOG, what=WHAT))
+        )
         run = Tasks(Work(Certifying(set_plan), None), _line, jobs, scheduler, log, progress)
         values = [_values(line) for line in run.lines("certify", range(len(set_plan.vectors)))]
         bases = [_values(line) for line in run.lines("base", range(len(_bases(set_plan))))]
@@ -91,7 +100,10 @@ def build(
 
 def _identity(set_plan: plan.Plan) -> str:
     """One line that identifies a plan: it differs where the plan does."""
-    return f"{set_plan.set} {set_plan.version}, SHA-256 {manifest.digest(encode.json_bytes(set_plan.model_dump(mode='json')))[:16]}"
+    return (
+        f"{set_plan.set} {set_plan.version}, SHA-256 "
+        f"{manifest.digest(encode.json_bytes(set_plan.model_dump(mode='json')))[:16]}"
+    )
 
 
 def _bases(set_plan: plan.Plan) -> list[tuple[str, str]]:
@@ -99,14 +111,24 @@ def _bases(set_plan: plan.Plan) -> list[tuple[str, str]]:
 
 
 def _line(result: Values) -> Line:
-    return {"values": {name: {"shape": list(value.shape), "numbers": value.ravel().tolist()} for name, value in result.items()}}
+    return {
+        "values": {
+            name: {"shape": list(value.shape), "numbers": value.ravel().tolist()}
+            for name, value in result.items()
+        }
+    }
 
 
 def _values(line: Mapping[str, Any]) -> Values:
-    return {name: np.array(each["numbers"], np.float64).reshape(each["shape"]) for name, each in line["values"].items()}
+    return {
+        name: np.array(each["numbers"], np.float64).reshape(each["shape"])
+        for name, each in line["values"].items()
+    }
 
 
-def _files(set_plan: plan.Plan, values: list[Values], bases: list[Values], sizes: list[Values]) -> Files:
+def _files(
+    set_plan: plan.Plan, values: list[Values], bases: list[Values], sizes: list[Values]
+) -> Files:
     files: Files = {}
     vectors = []
     for entry, results in zip(set_plan.vectors, values, strict=True):
@@ -120,17 +142,28 @@ def _files(set_plan: plan.Plan, values: list[Values], bases: list[Values], sizes
         file = f"large/{one.name}.json"
         files[file] = encode.json_bytes(_large(one, results))
         larges.append({"name": one.name, "file": file, "rule": one.rule})
-    killed = {name for entry in set_plan.vectors for names in entry.kills.values() for name in names}
-    contents = {"format": 1, "set": set_plan.set, "version": set_plan.version, "values": "certified"}
+    killed = {
+        name for entry in set_plan.vectors for names in entry.kills.values() for name in names
+    }
+    contents = {
+        "format": 1,
+        "set": set_plan.set,
+        "version": set_plan.version,
+        "values": "certified",
+    }
     contents |= {"vectors": vectors, "negative": negatives, "large": larges}
-    checked = manifest.Manifest.model_validate(contents | {"mutants": {name: mutants.words(name) for name in killed}}).plain()
+    checked = manifest.Manifest.model_validate(
+        contents | {"mutants": {name: mutants.words(name) for name in killed}}
+    ).plain()
     files[manifest.MANIFEST] = encode.json_bytes(checked)
     files[manifest.SCHEMA] = encode.json_bytes(manifest_schema())
     files[manifest.SUMS] = manifest.sums(files)
     return files
 
 
-def _negatives(set_plan: plan.Plan, bases: Mapping[tuple[str, str], Values], files: Files) -> list[dict[str, Any]]:
+def _negatives(
+    set_plan: plan.Plan, bases: Mapping[tuple[str, str], Values], files: Files
+) -> list[dict[str, Any]]:
     """Add the files that must be refused to `files`, and return their entries of the manifest."""
     entries = []
     for each in map(negative.negative_named, set_plan.negative):
@@ -138,7 +171,15 @@ def _negatives(set_plan: plan.Plan, bases: Mapping[tuple[str, str], Values], fil
         spoilt = negative.made(each, _header(case), {**case.inputs, **bases[each.base]})
         file = f"negative/{each.name}.safetensors"
         files[file] = spoilt.data
-        entries.append({"name": each.name, "file": file, "code": each.code, "about": each.about, "repair": spoilt.repair})
+        entries.append(
+            {
+                "name": each.name,
+                "file": file,
+                "code": each.code,
+                "about": each.about,
+                "repair": spoilt.repair,
+            }
+        )
     return entries
 
 
@@ -149,7 +190,13 @@ def _header(case: Case) -> dict[str, Any]:
 def _large(one: large.Large, values: Values) -> dict[str, Any]:
     case, recipes = large.drawn_large(one)
     results = {name: large.summary(name, value, one.seed) for name, value in values.items()}
-    return {"name": one.name, "header": _header(case), "tensors": recipes, "seed": one.seed, "results": results}
+    return {
+        "name": one.name,
+        "header": _header(case),
+        "tensors": recipes,
+        "seed": one.seed,
+        "results": results,
+    }
 
 
 def _vector(entry: plan.Entry, case: Case) -> dict[str, Any]:
@@ -189,7 +236,9 @@ def _replace(out: Path, files: Files) -> None:
     Nothing is left behind if it cannot.
     """
     try:
-        with tempfile.TemporaryDirectory(prefix=".atlas-ref-", dir=out.parent, ignore_cleanup_errors=True) as room:
+        with tempfile.TemporaryDirectory(
+            prefix=".atlas-ref-", dir=out.parent, ignore_cleanup_errors=True
+        ) as room:
             new, old = Path(room, "new"), Path(room, "old")
             for name, data in files.items():
                 path = new / name

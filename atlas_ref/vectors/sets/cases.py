@@ -26,9 +26,15 @@ def paths(name: str, *, large: bool = False, targets: Sequence[str] = ()) -> lis
     rules = {each.target: each.rule for each in listing.vectors}
     for target in targets:
         if target not in rules:
-            raise CaseError(f"set {name!r}: target {target!r} does not exist; targets are {', '.join(rules)}")
+            raise CaseError(
+                f"set {name!r}: target {target!r} does not exist; targets are {', '.join(rules)}"
+            )
     if large:
-        return [folder / each.file for each in listing.large if not targets or each.rule in {rules[target] for target in targets}]
+        return [
+            folder / each.file
+            for each in listing.large
+            if not targets or each.rule in {rules[target] for target in targets}
+        ]
     return [folder / each.file for each in listing.vectors if not targets or each.target in targets]
 
 

@@ -1,4 +1,6 @@
-"""Differences of two sets: metadata, cases added and removed, tensors and by how much they changed (VEC-19)."""
+"""Differences of two sets: metadata, cases added and removed, tensors and by how much they changed
+(VEC-19).
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def diff(old: Path, new: Path) -> list[Change]:
     manifests = manifest.load(old), manifest.load(new)
     changes = []
     lines = _keys(_metadata(manifests[0]), _metadata(manifests[1]))
-    lines += [] if _bytes(old / manifest.SCHEMA) == _bytes(new / manifest.SCHEMA) else ["schema changed"]
+    lines += (
+        [] if _bytes(old / manifest.SCHEMA) == _bytes(new / manifest.SCHEMA) else ["schema changed"]
+    )
     lines += [
         f"{manifest.SUMS}: another digest of {name}, whose bytes are the same"
         for name in sorted(sums[0].keys() & sums[1].keys())
@@ -159,12 +163,20 @@ def _tensor(name: str, old: Any, new: Any) -> Iterator[str]:
         return
     with np.errstate(all="ignore"):
         gap = np.where(apart, np.abs(a - b), 0.0)
-    place = tuple(int(i) for i in np.unravel_index(int(np.argmax(np.where(np.isnan(gap), np.inf, gap))), gap.shape))
-    size = float(np.max(np.abs(a), initial=0.0, where=np.isfinite(a)))
-    units = f", {gap[place] / ulp(size, old.dtype.name):.3g} units in the last place" if old.dtype.name in FORMATS else ""
-    yield f"{name}: {int(apart.sum())} of {a.size} entries, most at {list(place)}: {a[place]!r} -> {b[place]!r}{units}".replace(
-        "np.float64", ""
+    place = tuple(
+        int(i)
+        for i in np.unravel_index(int(np.argmax(np.where(np.isnan(gap), np.inf, gap))), gap.shape)
     )
+    size = float(np.max(np.abs(a), initial=0.0, where=np.isfinite(a)))
+    units = (
+        f", {gap[place] / ulp(size, old.dtype.name):.3g} units in the last place"
+        if old.dtype.name in FORMATS
+        else ""
+    )
+    yield (
+        f"{name}: {int(apart.sum())} of {a.size} entries, most at {list(place)}: {a[place]!r} -> "
+        f"{b[place]!r}{units}"
+    ).replace("np.float64", "")
 
 
 def told(changes: Sequence[Change]) -> list[str]:
@@ -172,5 +184,9 @@ def told(changes: Sequence[Change]) -> list[str]:
     lines = []
     for change in changes:
         where = f"{change.kind}: {change.name}: " if change.name else f"{change.kind}: "
-        lines += [f"{where}{change.what}"] if not change.details else [f"{where}{line}" for line in change.details]
+        lines += (
+            [f"{where}{change.what}"]
+            if not change.details
+            else [f"{where}{line}" for line in change.details]
+        )
     return lines

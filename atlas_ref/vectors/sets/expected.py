@@ -1,4 +1,6 @@
-"""Expected values of a vector: certified, each the one float64 nearest to the number itself (VEC-6)."""
+"""Expected values of a vector: certified, each the one float64 nearest to the number itself
+(VEC-6).
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,13 @@ def expected(case: Case, *, grad: bool) -> Values:
         grad: with the gradients grad/....
 
     Raises:
-        CaseError: python-flint is not installed, or an entry lies too near the middle of two float64 to be decided.
+        CaseError: python-flint is not installed, or an entry lies too near the middle of two
+            float64 to be decided.
     """
     certificate = certify(case, grad=grad)
     if certificate.unresolved:
-        raise CaseError(f"{case.name}: {next(iter(certificate.unresolved))}: cannot be certified, so that it is no vector")
+        raise CaseError(
+            f"{case.name}: {next(iter(certificate.unresolved))}: cannot be certified, so that "
+            "it is no vector"
+        )
     return {name: np.asarray(value, np.float64) for name, value in certificate.values.items()}

@@ -1,6 +1,7 @@
 """Find a set: a folder that holds one, or the name of one that is shipped (VEC-14).
 
-Shipped sets lie in `vectors/` of the repository, and beside this module where the package was built from it.
+Shipped sets lie in `vectors/` of the repository, and beside this module where the package was built
+from it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,11 @@ SHIPPED = (HERE / "data", HERE.parents[1] / "vectors")
 
 def shipped() -> dict[str, Path]:
     """Sets that came with the package, by name."""
-    return {path.parent.name: path.parent for place in reversed(SHIPPED) for path in sorted(place.glob(f"*/{MANIFEST}"))}
+    return {
+        path.parent.name: path.parent
+        for place in reversed(SHIPPED)
+        for path in sorted(place.glob(f"*/{MANIFEST}"))
+    }
 
 
 def folder(name: str | os.PathLike[str]) -> Path:
@@ -32,5 +37,9 @@ def folder(name: str | os.PathLike[str]) -> Path:
     if (path / MANIFEST).is_file():
         return path
     names = ", ".join(shipped()) or "none"
-    what = f"is a folder without {MANIFEST}" if path.is_dir() else "is neither a folder nor a shipped set"
+    what = (
+        f"is a folder without {MANIFEST}"
+        if path.is_dir()
+        else "is neither a folder nor a shipped set"
+    )
     raise CaseError(f"set {os.fspath(name)!r} {what}; shipped sets: {names}")

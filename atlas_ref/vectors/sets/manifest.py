@@ -1,4 +1,6 @@
-"""The model of manifest.json, in which no key is unknown (VEC-1, VEC-8), and the version of a set (VEC-20)."""
+"""The model of manifest.json, in which no key is unknown (VEC-1, VEC-8), and the version of a set
+(VEC-20).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from atlas_ref.conventions import first_problem
+from atlas_ref.messages import first_problem
 from atlas_ref.oracle.cases.case import CaseError
 from atlas_ref.oracle.cases.files import unique
 from atlas_ref.types import Frozen
@@ -21,7 +23,9 @@ FOLDERS = ("cases", "negative", "large")
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9_]+(-[a-z0-9_]+)*$")]
 Version = Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+$")]
-Place = Annotated[str, Field(pattern=r"^(cases|negative|large)/[A-Za-z0-9_-]+\.(safetensors|json)$")]
+Place = Annotated[
+    str, Field(pattern=r"^(cases|negative|large)/[A-Za-z0-9_-]+\.(safetensors|json)$")
+]
 Count = Annotated[int, Field(ge=1)]
 Kills = dict[Literal["float32", "bfloat16"], list[str]]
 
@@ -49,7 +53,9 @@ class _Part(Frozen):
 
 
 class Form(_Part):
-    """A parallel form in which the vector has the same results, and a chunk that does not divide its tokens."""
+    """A parallel form in which the vector has the same results, and a chunk that does not divide
+    its tokens.
+    """
 
     form: str
     chunk: Count
@@ -132,7 +138,9 @@ class Manifest(_Part):
         for each in self.vectors:
             for dtype, names in each.kills.items():
                 if strange := next((name for name in names if name not in self.mutants), None):
-                    raise ValueError(f"vectors: {each.name}: kills.{dtype}: {strange!r} is none of mutants")
+                    raise ValueError(
+                        f"vectors: {each.name}: kills.{dtype}: {strange!r} is none of mutants"
+                    )
         return self
 
     def plain(self) -> dict[str, Any]:
@@ -144,7 +152,8 @@ def load(folder: Path) -> Manifest:
     """The manifest of a set.
 
     Raises:
-        CaseError: no set, no JSON, a key that does not exist or is missing, a value of another kind.
+        CaseError: no set, no JSON, a key that does not exist or is missing, a value of another
+            kind.
     """
     path = folder / MANIFEST
     try:
@@ -188,12 +197,19 @@ def read_sums(folder: Path) -> dict[str, str]:
     for number, line in enumerate(lines, 1):
         match = re.fullmatch(r"([0-9a-f]{64})  ([A-Za-z0-9_./-]+)", line)
         if match is None or match[2] in digests:
-            raise CaseError(f"{path}: line {number}: a digest and a name of its own are needed, found {line[:80]!r}")
+            raise CaseError(
+                f"{path}: line {number}: a digest and a name of its own are needed, found "
+                f"{line[:80]!r}"
+            )
         digests[match[2]] = match[1]
     return digests
 
 
 def files_of(manifest: Manifest) -> list[str]:
     """Every file that the manifest names (VEC-1)."""
-    parts: list[Vector | Negative | Large] = [*manifest.vectors, *manifest.negative, *manifest.large]
+    parts: list[Vector | Negative | Large] = [
+        *manifest.vectors,
+        *manifest.negative,
+        *manifest.large,
+    ]
     return [each.file for each in parts]

@@ -1,4 +1,6 @@
-"""The kill matrix: which vector rejects which mutant, and that no legal variant is rejected (VEC-18)."""
+"""The kill matrix: which vector rejects which mutant, and that no legal variant is rejected
+(VEC-18).
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,8 @@ class Matrix(NamedTuple):
 
     Attributes:
         targets: name -> its matrix.
-        alarms: legal variants that are not PASS, and results that are UNDECIDABLE: (vector, dtype, what).
+        alarms: legal variants that are not PASS, and results that are UNDECIDABLE: (vector, dtype,
+            what).
         lost: kills that the manifest lists and that are none: (vector, dtype, mutant).
         controls: legal variants that were tried.
     """
@@ -73,18 +76,33 @@ class Matrix(NamedTuple):
     @property
     def exit_code(self) -> int:
         """1 where a mutant survives, a legal variant does not pass, or a listed kill is none."""
-        return 1 if self.alarms or self.lost or any(rows.survivors for rows in self.targets.values()) else 0
+        return (
+            1
+            if self.alarms or self.lost or any(rows.survivors for rows in self.targets.values())
+            else 0
+        )
 
     def counts(self, dtype: str) -> tuple[int, int]:
         """Mutants killed, and mutants, over all targets."""
         total = sum(len(rows.kills) for rows in self.targets.values())
-        return total - sum(kind == dtype for rows in self.targets.values() for _, kind in rows.survivors), total
+        return total - sum(
+            kind == dtype for rows in self.targets.values() for _, kind in rows.survivors
+        ), total
 
     def plain(self) -> dict[str, Any]:
         """The matrix as JSON holds it."""
-        counts = {dtype: dict(zip(("killed", "mutants"), self.counts(dtype), strict=True)) for dtype in FORMATS}
+        counts = {
+            dtype: dict(zip(("killed", "mutants"), self.counts(dtype), strict=True))
+            for dtype in FORMATS
+        }
         targets = {name: rows._asdict() for name, rows in self.targets.items()}
-        return {"set": self.set, "version": self.version, "counts": counts, **self._asdict(), "targets": targets}
+        return {
+            "set": self.set,
+            "version": self.version,
+            "counts": counts,
+            **self._asdict(),
+            "targets": targets,
+        }
 
 
 class Scoring(NamedTuple):
@@ -99,7 +117,11 @@ class Scoring(NamedTuple):
         line: Line = {}
         for dtype in FORMATS:
             result = score(case, dtype)
-            alarms = [f"{name}: {ratio:.3g} tolerances" for name, ratio in result.controls.items() if not ratio <= PASS]
+            alarms = [
+                f"{name}: {ratio:.3g} tolerances"
+                for name, ratio in result.controls.items()
+                if not ratio <= PASS
+            ]
             alarms += [f"{name}: UNDECIDABLE" for name in result.hidden]
             kills = {name: not ratio <= PASS for name, ratio in result.mutants.items()}
             line[dtype] = {"kills": kills, "alarms": alarms, "controls": len(result.controls)}
@@ -128,39 +150,71 @@ def matrix(
     existing = dict.fromkeys(each.target for each in listing.vectors)
     for name in targets:
         if name not in existing:
-            raise CaseError(f"{folder}: target {name!r} does not exist; targets are {', '.join(existing)}")
+            raise CaseError(
+                f"{folder}: target {name!r} does not exist; targets are {', '.join(existing)}"
+            )
     vectors = [each for each in listing.vectors if not targets or each.target in targets]
     work = Work(Scoring(str(folder.resolve()), tuple(each.file for each in vectors)), None)
-    described = {"version": atlas_ref.__version__, "sums": manifest.read_sums(folder), "targets": list(targets)}
+    described = {
+        "version": atlas_ref.__version__,
+        "sums": manifest.read_sums(folder),
+        "targets": list(targets),
+    }
     with ExitStack() as stack:
-        log = None if resume is None else stack.enter_context(Log(resume, described, key="atlas_ref_kills", what="a kill matrix"))
-        lines = Tasks(work, lambda line: line, jobs, scheduler, log, progress).lines("score", range(len(vectors)))
+        log = (
+            None
+            if resume is None
+            else stack.enter_context(
+                Log(resume, described, key="atlas_ref_kills", what="a kill matrix")
+            )
+        )
+        lines = Tasks(work, lambda line: line, jobs, scheduler, log, progress).lines(
+            "score", range(len(vectors))
+        )
     return _summed(folder, listing, vectors, lines)
 
 
-def _summed(folder: Path, listing: manifest.Manifest, vectors: Sequence[manifest.Vector], lines: Sequence[Mapping[str, Any]]) -> Matrix:
+def _summed(
+    folder: Path,
+    listing: manifest.Manifest,
+    vectors: Sequence[manifest.Vector],
+    lines: Sequence[Mapping[str, Any]],
+) -> Matrix:
     alarms: list[tuple[str, str, str]] = []
     lost: list[tuple[str, str, str]] = []
     for vector, line in zip(vectors, lines, strict=True):
         for dtype in FORMATS:
             alarms += [(vector.name, dtype, what) for what in line[dtype]["alarms"]]
             kills = line[dtype]["kills"]
-            lost += [(vector.name, dtype, name) for name in vector.kills[dtype] if not kills.get(name)]
+            lost += [
+                (vector.name, dtype, name) for name in vector.kills[dtype] if not kills.get(name)
+            ]
     targets = {}
     for name in dict.fromkeys(vector.target for vector in vectors):
-        own = [(vector, line) for vector, line in zip(vectors, lines, strict=True) if vector.target == name]
+        own = [
+            (vector, line)
+            for vector, line in zip(vectors, lines, strict=True)
+            if vector.target == name
+        ]
         targets[name] = _rows(folder, own)
     controls = sum(line[dtype]["controls"] for line in lines for dtype in FORMATS)
     return Matrix(listing.set, listing.version, targets, alarms, lost, controls)
 
 
 def _rows(folder: Path, own: Sequence[tuple[manifest.Vector, Mapping[str, Any]]]) -> Rows:
-    names = dict.fromkeys(name for _, line in own for dtype in FORMATS for name in line[dtype]["kills"])
+    names = dict.fromkeys(
+        name for _, line in own for dtype in FORMATS for name in line[dtype]["kills"]
+    )
     kills: dict[str, dict[str, list[str]]] = {
-        name: {dtype: [vector.name for vector, line in own if line[dtype]["kills"].get(name)] for dtype in FORMATS}
+        name: {
+            dtype: [vector.name for vector, line in own if line[dtype]["kills"].get(name)]
+            for dtype in FORMATS
+        }
         for name in sorted(names)
     }
-    survivors: list[tuple[str, str]] = [(name, dtype) for name, by in kills.items() for dtype in FORMATS if not by[dtype]]
+    survivors: list[tuple[str, str]] = [
+        (name, dtype) for name, by in kills.items() for dtype in FORMATS if not by[dtype]
+    ]
     void: dict[str, str] = {}
     for vector, _ in own:
         for name, why in hidden(load(folder / vector.file)).items():
@@ -191,7 +245,9 @@ def hidden(case: Case) -> dict[str, str]:
         elif lattice.folded(of, point) == lattice.folded(of, own):
             axis = next(iter(changes))
             reasons[change_named(changes)] = (
-                lattice.void_in(of, c).get(axis) or lattice.void_in(of, case.convention).get(axis) or SAME[axis]
+                lattice.void_in(of, c).get(axis)
+                or lattice.void_in(of, case.convention).get(axis)
+                or SAME[axis]
             )
     return reasons
 
@@ -199,17 +255,36 @@ def hidden(case: Case) -> dict[str, str]:
 def markdown(result: Matrix) -> str:
     """Counts, a summary of targets, and for each target the table of mutants by vectors."""
     lines = [f"# Kill matrix of {result.set} {result.version}", ""]
-    lines += ["Written by `atlas-ref vectors kill-matrix`; what it means is in [vectors](../specs/vectors.md).", ""]
+    lines += [
+        (
+            "Written by `atlas-ref vectors kill-matrix`; what it means is in "
+            "[vectors](../specs/vectors.md)."
+        ),
+        "",
+    ]
     for dtype in FORMATS:
         killed, total = result.counts(dtype)
         lines.append(f"- {dtype}: {killed} of {total} mutants killed")
     lines += [f"- {len(result.alarms)} alarms on {result.controls} legal variants", ""]
     rows = [
-        (f"[{name}](#{name})", len(rows.vectors), len(rows.kills), len(rows.survivors), len(rows.void))
+        (
+            f"[{name}](#{name})",
+            len(rows.vectors),
+            len(rows.kills),
+            len(rows.survivors),
+            len(rows.void),
+        )
         for name, rows in result.targets.items()
     ]
     lines += _table(("target", "vectors", "mutants", "survivors", "no mutants here"), rows)
-    lines += ["", "A cell names the formats in which the vector rejects the mutant: f for float32, b for bfloat16.", ""]
+    lines += [
+        "",
+        (
+            "A cell names the formats in which the vector rejects the mutant: f for float32, b "
+            "for bfloat16."
+        ),
+        "",
+    ]
     for name, each in result.targets.items():
         lines += [f"## {name}", "", *_target(name, each), ""]
     return "\n".join(lines).rstrip() + "\n"
@@ -219,7 +294,10 @@ def _target(name: str, rows: Rows) -> Iterator[str]:
     columns = [vector.removeprefix(f"{name}-") for vector in rows.vectors]
     body = []
     for mutant, by in rows.kills.items():
-        cells = [CELL[tuple(dtype for dtype in FORMATS if vector in by[dtype])] for vector in rows.vectors]
+        cells = [
+            CELL[tuple(dtype for dtype in FORMATS if vector in by[dtype])]
+            for vector in rows.vectors
+        ]
         body.append((f"`{mutant}`" if "=" in mutant else f"{mutant}: {words(mutant)}", *cells))
     yield from _table(("mutant", *columns), body)
     for mutant, dtype in rows.survivors:

@@ -1,6 +1,7 @@
 """The plan of a set: the outcome of a search, stored so that it is not repeated (VEC-7).
 
-`plans/<set>.json` names target, topic and seed of every vector, and the mutants that it kills with a margin.
+`plans/<set>.json` names target, topic and seed of every vector, and the mutants that it kills with
+a margin.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from atlas_ref.conventions import first_problem
+from atlas_ref.messages import first_problem
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.types import Frozen
 from atlas_ref.vectors.inputs.draw import drawn
@@ -68,7 +69,11 @@ class Plan(Frozen):
 
     @model_validator(mode="after")
     def _each_once(self) -> Plan:
-        for kind, names in (("vectors", [each.name for each in self.vectors]), ("negative", self.negative), ("large", self.large)):
+        for kind, names in (
+            ("vectors", [each.name for each in self.vectors]),
+            ("negative", self.negative),
+            ("large", self.large),
+        ):
             if twice := repeated(names):
                 raise ValueError(f"{kind}: {twice!r} stands twice")
         return self
@@ -103,6 +108,8 @@ def load(name: str) -> Plan:
     except ValidationError as error:
         raise CaseError(f"{path}: {first_problem(error)}") from None
     except OSError:
-        raise CaseError(f"vectors make: there is no plan {name!r}; plans are {', '.join(plans())}") from None
+        raise CaseError(
+            f"vectors make: there is no plan {name!r}; plans are {', '.join(plans())}"
+        ) from None
     except (ValueError, RecursionError) as error:
         raise CaseError(f"{path}: not JSON: {' '.join(str(error).split())}") from None

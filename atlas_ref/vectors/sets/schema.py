@@ -11,7 +11,12 @@ COUNT = {"type": "integer", "minimum": 1}
 
 
 def _object(**properties: Any) -> dict[str, Any]:
-    return {"type": "object", "additionalProperties": False, "required": sorted(properties), "properties": properties}
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "required": sorted(properties),
+        "properties": properties,
+    }
 
 
 def _step(op: str, **properties: Any) -> dict[str, Any]:
@@ -24,7 +29,13 @@ STEP = {
     "oneOf": [
         _step("set", key=WORD, value={}),
         _step("unset", key=WORD),
-        _step("put", tensor=WORD, dtype=WORD, shape=PLACE, values={"type": "array", "items": {"type": ["number", "boolean"]}}),
+        _step(
+            "put",
+            tensor=WORD,
+            dtype=WORD,
+            shape=PLACE,
+            values={"type": "array", "items": {"type": ["number", "boolean"]}},
+        ),
         _step("drop", tensor=WORD),
         _step("entry", tensor=WORD, at=PLACE, value={"type": "number"}),
         _step("append", hex=HEX),
@@ -44,16 +55,30 @@ def manifest_schema() -> dict[str, Any]:
         seed={"type": "integer", "minimum": 0},
         grad={"type": "boolean", "description": "whether gradients are recorded"},
         properties={**WORDS, "description": "what the numbers are able to show"},
-        forms={"type": "array", "items": _object(form=WORD, chunk=COUNT), "description": "parallel forms with the same results"},
-        splits={"type": "array", "items": COUNT, "description": "tokens before which the call may be cut in two"},
-        kills=_object(float32=WORDS, bfloat16=WORDS) | {"description": "mutants that the vector rejects"},
+        forms={
+            "type": "array",
+            "items": _object(form=WORD, chunk=COUNT),
+            "description": "parallel forms with the same results",
+        },
+        splits={
+            "type": "array",
+            "items": COUNT,
+            "description": "tokens before which the call may be cut in two",
+        },
+        kills=_object(float32=WORDS, bfloat16=WORDS)
+        | {"description": "mutants that the vector rejects"},
     )
     negative = _object(
         name=NAME,
         file=WORD,
         code={**WORD, "description": "what is wrong"},
         about={**WORD, "description": "the tensor or key that a message names"},
-        repair={"type": "array", "items": STEP, "minItems": 1, "description": "the least change that makes it a case that passes"},
+        repair={
+            "type": "array",
+            "items": STEP,
+            "minItems": 1,
+            "description": "the least change that makes it a case that passes",
+        },
     )
     schema = _object(
         format={"const": 1},
@@ -63,6 +88,14 @@ def manifest_schema() -> dict[str, Any]:
         vectors={"type": "array", "items": vector},
         negative={"type": "array", "items": negative},
         large={"type": "array", "items": _object(name=NAME, file=WORD, rule=WORD)},
-        mutants={"type": "object", "additionalProperties": WORD, "description": "what somebody did who made the mistake"},
+        mutants={
+            "type": "object",
+            "additionalProperties": WORD,
+            "description": "what somebody did who made the mistake",
+        },
     )
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "a set of atlas-ref vectors", **schema}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "a set of atlas-ref vectors",
+        **schema,
+    }

@@ -1,7 +1,8 @@
 """Search the fewest vectors that kill every mutant and let every legal variant pass (VEC-7).
 
-For each target all topics are drawn with one seed after the other, until no mutant is left that some draw could kill and none does,
-or the seeds are spent. Then vectors are chosen greedily: always the one that kills most of what is not yet killed.
+For each target all topics are drawn with one seed after the other, until no mutant is left that
+some draw could kill and none does, or the seeds are spent. Then vectors are chosen greedily: always
+the one that kills most of what is not yet killed.
 """
 
 from __future__ import annotations
@@ -27,16 +28,19 @@ from atlas_ref.vectors.refusals.negative import NEGATIVE
 from atlas_ref.vectors.sets.expected import expected
 from atlas_ref.vectors.sets.plan import Entry, Plan, planned
 
-#: A kill is listed if the error is this many tolerances: PASS is up to 2, so that no other rounding of the same mistake passes.
+#: A kill is listed if the error is this many tolerances: PASS is up to 2, so that no other rounding
+#: of the same mistake passes.
 LISTED = 3.0
 
 #: A legal variant may have this many tolerances at most on a vector.
 CALM = 1.5
 
-#: Relative distance from the certified values that our own float64 evaluation may have: ten times less than a set allows (VEC-15).
+#: Relative distance from the certified values that our own float64 evaluation may have: ten times
+#: less than a set allows (VEC-15).
 NEAR = 1e-13
 
-#: Seeds that are drawn at most per topic, and the numbers of topics and of seeds that a task's number can hold.
+#: Seeds that are drawn at most per topic, and the numbers of topics and of seeds that a task's
+#: number can hold.
 SEEDS, TOPICS, ROOM = 12, 64, 1024
 
 Goal = tuple[str, str]
@@ -69,8 +73,14 @@ class Scoring(NamedTuple):
         line: Line = {"refused": "", "shows": properties(case), "kills": {}}
         for dtype in FORMATS:
             result = score(case, dtype)
-            line["kills"][dtype] = {name: float(f"{ratio:.4g}") for name, ratio in result.mutants.items()}
-            loud = [f"{name}: {ratio:.3g}" for name, ratio in result.controls.items() if not ratio <= CALM]
+            line["kills"][dtype] = {
+                name: float(f"{ratio:.4g}") for name, ratio in result.mutants.items()
+            }
+            loud = [
+                f"{name}: {ratio:.3g}"
+                for name, ratio in result.controls.items()
+                if not ratio <= CALM
+            ]
             if loud or result.hidden:
                 line["refused"] = f"{dtype}: {(loud or result.hidden)[0]}"
         try:
@@ -112,15 +122,27 @@ def search(
         jobs, scheduler, resume: as for `sweep`.
 
     Raises:
-        CaseError: python-flint is missing, a log of another search, no scheduler; a name or version that no set has.
+        CaseError: python-flint is missing, a log of another search, no scheduler; a name or version
+            that no set has.
     """
     others = {"negative": [each.name for each in NEGATIVE], "large": [each.name for each in LARGE]}
-    empty = planned(set=name, version=version, vectors=[], **others)  # refused before the search, not after it
+    empty = planned(
+        set=name, version=version, vectors=[], **others
+    )  # refused before the search, not after it
     entries: list[Entry] = []
     survivors: dict[str, list[str]] = {}
     with ExitStack() as stack:
-        described = {"version": atlas_ref.__version__, "targets": [repr(target) for target in TARGETS]}
-        log = None if resume is None else stack.enter_context(Log(resume, described, key="atlas_ref_search", what="a search for vectors"))
+        described = {
+            "version": atlas_ref.__version__,
+            "targets": [repr(target) for target in TARGETS],
+        }
+        log = (
+            None
+            if resume is None
+            else stack.enter_context(
+                Log(resume, described, key="atlas_ref_search", what="a search for vectors")
+            )
+        )
         run = Tasks(Work(Scoring(), None), lambda line: line, jobs, scheduler, log, progress)
         for place, target in enumerate(TARGETS):
             pool: list[Candidate] = []
@@ -131,13 +153,21 @@ def search(
                     break
             survivors[target.name] = [f"{mutant} ({dtype})" for dtype, mutant in missing(pool)]
             entries += [_entry(each) for each in chosen(pool)]
-    return empty.replaced(vectors=entries), {name: mutants for name, mutants in survivors.items() if mutants}
+    return empty.replaced(vectors=entries), {
+        name: mutants for name, mutants in survivors.items() if mutants
+    }
 
 
 def _candidate(line: Mapping[str, Any]) -> Candidate:
     target, topic, seed = parts(line["case"])
-    kills = {(dtype, name): float(ratio) for dtype, ratios in line["kills"].items() for name, ratio in ratios.items()}
-    return Candidate(target.name, topic.name, seed, kills, frozenset(line["shows"]), line["refused"])
+    kills = {
+        (dtype, name): float(ratio)
+        for dtype, ratios in line["kills"].items()
+        for name, ratio in ratios.items()
+    }
+    return Candidate(
+        target.name, topic.name, seed, kills, frozenset(line["shows"]), line["refused"]
+    )
 
 
 def goals(pool: Sequence[Candidate]) -> set[Goal]:
@@ -147,17 +177,30 @@ def goals(pool: Sequence[Candidate]) -> set[Goal]:
 
 def missing(pool: Sequence[Candidate]) -> list[Goal]:
     """Mutants that no acceptable draw kills."""
-    killed = {goal for each in pool if not each.refused for goal, ratio in each.kills.items() if ratio >= LISTED}
+    killed = {
+        goal
+        for each in pool
+        if not each.refused
+        for goal, ratio in each.kills.items()
+        if ratio >= LISTED
+    }
     return sorted(goals(pool) - killed)
 
 
 def chosen(pool: Sequence[Candidate]) -> list[Candidate]:
-    """The fewest draws, greedily, that kill every mutant and show every property that some draw does.
+    """The fewest draws, greedily, that kill every mutant and show every property that some draw
+    does.
 
     Ties go to the earliest draw.
     """
     free = [each for each in pool if not each.refused]
-    cover = [{*(goal for goal, ratio in each.kills.items() if ratio >= LISTED), *(("shows", name) for name in each.shows)} for each in free]
+    cover = [
+        {
+            *(goal for goal, ratio in each.kills.items() if ratio >= LISTED),
+            *(("shows", name) for name in each.shows),
+        }
+        for each in free
+    ]
     open_goals: set[Goal] = set().union(*cover)
     picks: list[int] = []
     while open_goals:
@@ -173,6 +216,9 @@ def chosen(pool: Sequence[Candidate]) -> list[Candidate]:
 
 def _entry(each: Candidate) -> Entry:
     kills: Any = {
-        dtype: sorted(name for (kind, name), ratio in each.kills.items() if kind == dtype and ratio >= LISTED) for dtype in FORMATS
+        dtype: sorted(
+            name for (kind, name), ratio in each.kills.items() if kind == dtype and ratio >= LISTED
+        )
+        for dtype in FORMATS
     }
     return Entry(target=each.target, topic=each.topic, seed=each.seed, kills=kills)

@@ -1,4 +1,5 @@
-"""Check a set: every byte, every key, every value against ours in float64, every refusal and its repair (VEC-15).
+"""Check a set: every byte, every key, every value against ours in float64, every refusal and its
+repair (VEC-15).
 
 It needs no ball arithmetic: the values in the files were certified when the set was made.
 """
@@ -31,7 +32,8 @@ class Agreement(NamedTuple):
 
     Attributes:
         error: ||ours - certified|| / ||certified||.
-        ulps: the largest error of an entry, in units in the last place of the tensor's largest entry.
+        ulps: the largest error of an entry, in units in the last place of the tensor's largest
+            entry.
     """
 
     vector: str
@@ -61,7 +63,9 @@ class Verified(NamedTuple):
 
     @property
     def worst(self) -> Agreement | None:
-        """The tensor in which we are furthest from the certified value, in units in the last place."""
+        """The tensor in which we are furthest from the certified value, in units in the last
+        place.
+        """
         return max(self.agreements, key=lambda each: each.ulps, default=None)
 
 
@@ -95,7 +99,10 @@ def verify(folder: Path, *, progress: Progress = unwatched) -> Verified:
         except CaseError as error:
             problems.append(str(error))
     problems += [
-        f"{folder}: {each.vector}: {each.tensor}: ours is {each.error:.3g} from the certified values, at most {TOLERANCE:g} is expected"
+        (
+            f"{folder}: {each.vector}: {each.tensor}: ours is {each.error:.3g} from the certified "
+            f"values, at most {TOLERANCE:g} is expected"
+        )
         for each in agreements
         if not each.error <= TOLERANCE
     ]
@@ -121,11 +128,16 @@ def _bytes(folder: Path, sums: dict[str, str]) -> Iterator[str]:
             yield f"{folder}: {name}: cannot be read: {error.strerror or error}"
             continue
         if manifest.digest(data) != digest:
-            yield f"{folder}: {name}: its SHA-256 is {manifest.digest(data)[:12]}..., {manifest.SUMS} says {digest[:12]}..."
+            yield (
+                f"{folder}: {name}: its SHA-256 is {manifest.digest(data)[:12]}..., "
+                f"{manifest.SUMS} says {digest[:12]}..."
+            )
 
 
 def _listed(folder: Path, listing: manifest.Manifest, sums: dict[str, str]) -> Iterator[str]:
-    """Problems of files that one of folder, manifest and digests lacks, and of a schema that is not ours."""
+    """Problems of files that one of folder, manifest and digests lacks, and of a schema that is not
+    ours.
+    """
     named = {*manifest.files_of(listing), manifest.MANIFEST, manifest.SCHEMA}
     for name in sorted(named - sums.keys()):
         yield f"{folder}: {name}: no digest in {manifest.SUMS}"
@@ -142,10 +154,15 @@ def _listed(folder: Path, listing: manifest.Manifest, sums: dict[str, str]) -> I
 def _vector(folder: Path, vector: manifest.Vector) -> list[Agreement]:
     case = load(folder / vector.file)
     if case.header.rule != vector.rule:
-        raise CaseError(f"{folder}: {vector.file}: rule {case.header.rule}, {manifest.MANIFEST} says {vector.rule}")
+        raise CaseError(
+            f"{folder}: {vector.file}: rule {case.header.rule}, {manifest.MANIFEST} says "
+            f"{vector.rule}"
+        )
     for name, value in case.inputs.items():
         if value.dtype.kind == "f" and not exact(value):
-            raise CaseError(f"{folder}: {vector.file}: {name}: holds a number that bfloat16 or float16 does not")
+            raise CaseError(
+                f"{folder}: {vector.file}: {name}: holds a number that bfloat16 or float16 does not"
+            )
     ours = evaluate(case, grad=vector.grad).tensors
     if set(ours) != set(case.recorded):
         lost = sorted(set(ours) ^ set(case.recorded))
@@ -160,17 +177,25 @@ def _agreement(vector: str, tensor: str, ours: Any, certified: Any) -> Agreement
 
 
 def _negative(folder: Path, negative: manifest.Negative) -> None:
-    """Check that a file is refused with its code, and passes once it is repaired (VEC-11, VEC-12)."""
+    """Check that a file is refused with its code, and passes once it is repaired (VEC-11,
+    VEC-12).
+    """
     path = folder / negative.file
     if negative.code not in CODES:
-        raise CaseError(f"{folder}: {negative.file}: code {negative.code!r} does not exist; codes are {', '.join(CODES)}")
+        raise CaseError(
+            f"{folder}: {negative.file}: code {negative.code!r} does not exist; codes are "
+            f"{', '.join(CODES)}"
+        )
     try:
         load(path)
     except CaseError as error:
         said = str(error).removeprefix(f"{path}: ")
         if code_of(error) != negative.code or negative.about not in said:
             want = f"{negative.code} about {negative.about!r}"
-            raise CaseError(f"{folder}: {negative.file}: is refused as {code_of(error)} ({said}), expected {want}") from None
+            raise CaseError(
+                f"{folder}: {negative.file}: is refused as {code_of(error)} ({said}), "
+                f"expected {want}"
+            ) from None
     else:
         raise CaseError(f"{folder}: {negative.file}: is accepted, expected {negative.code}")
     case = repaired(path.read_bytes(), negative.repair, f"{folder}: {negative.file}")
@@ -192,13 +217,16 @@ def _large(folder: Path, one: manifest.Large) -> None:
     """Check that our results have the recorded norms and projections (VEC-13)."""
     case, recipe = load_large(folder / one.file)
     if case.header.rule != one.rule:
-        raise CaseError(f"{folder}: {one.file}: rule {case.header.rule}, {manifest.MANIFEST} says {one.rule}")
+        raise CaseError(
+            f"{folder}: {one.file}: rule {case.header.rule}, {manifest.MANIFEST} says {one.rule}"
+        )
     ours = evaluate(case).tensors
     for name, want in recipe["results"].items():
         distance = large.apart(large.summary(name, ours[name], recipe["seed"]), want)
         if not distance <= 1.0:
             raise CaseError(
-                f"{folder}: {one.file}: {name}: ours is {distance:.3g} times further from what is recorded than {large.AGREE:g}"
+                f"{folder}: {one.file}: {name}: ours is {distance:.3g} times further from "
+                f"what is recorded than {large.AGREE:g}"
             )
 
 

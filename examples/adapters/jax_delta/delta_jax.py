@@ -25,7 +25,17 @@ jax.config.update("jax_enable_x64", True)
 Array = jax.Array
 
 
-def delta_rule(q: Array, k: Array, v: Array, step: Array, retain: Array, M: Array, write: Array, start: Array, how: Settings) -> Any:
+def delta_rule(
+    q: Array,
+    k: Array,
+    v: Array,
+    step: Array,
+    retain: Array,
+    M: Array,
+    write: Array,
+    start: Array,
+    how: Settings,
+) -> Any:
     """One head: y (T, d_out) and the last memory (d_out, d_in).
 
     Args:
@@ -41,8 +51,14 @@ def delta_rule(q: Array, k: Array, v: Array, step: Array, retain: Array, M: Arra
         decayed = r[:, None] * memory
         reference = decayed if how.decay == "before_error" else memory
         error = reference @ key + (value if how.value_sign == "plus" else -value)
-        change = how.gradient_scale * (h * h if how.rate == "both" else h)[:, None] * jnp.outer(error, key)
-        new = jnp.where(writes, decayed + change if how.direction == "ascent" else decayed - change, memory)
+        change = (
+            how.gradient_scale
+            * (h * h if how.rate == "both" else h)[:, None]
+            * jnp.outer(error, key)
+        )
+        new = jnp.where(
+            writes, decayed + change if how.direction == "ascent" else decayed - change, memory
+        )
         return new, (memory if how.read == "before" else new) @ (how.query_scale * query)
 
     last, y = jax.lax.scan(token, M, (k, v, q, step, retain, write, start))
@@ -54,14 +70,24 @@ def answer(case: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Array]:
     how, view = settings.read(case, inputs), layouts.Leading.of(inputs)
     tokens, kind = inputs["k"].shape[-2], inputs["k"].dtype
     wide = jnp.float64 if kind == np.float64 else jnp.float32
-    masks = {name: jnp.asarray(inputs.get(name, np.full(tokens, default)), bool) for name, default in (("active", 1), ("reset", 0))}
-    arrays = {name: jnp.asarray(value) for name, value in inputs.items() if name not in (*layouts.MASKS, "y_bar", "M_bar")}
+    masks = {
+        name: jnp.asarray(inputs.get(name, np.full(tokens, default)), bool)
+        for name, default in (("active", 1), ("reset", 0))
+    }
+    arrays = {
+        name: jnp.asarray(value)
+        for name, value in inputs.items()
+        if name not in (*layouts.MASKS, "y_bar", "M_bar")
+    }
 
     def results(chosen: dict[str, Array]) -> dict[str, Array]:
         x = {name: value.astype(wide) for name, value in chosen.items()}
         M = _memory(x, how)
         gates = [_wide_gate(each, x["v"]) for each in (x.get("step_size"), _retain(x, how))]
-        heads = [each.reshape(-1, *each.shape[len(view.axes) :]) for each in (x["q"], x["k"], x["v"], *gates, M)]
+        heads = [
+            each.reshape(-1, *each.shape[len(view.axes) :])
+            for each in (x["q"], x["k"], x["v"], *gates, M)
+        ]
         rule = jax.vmap(lambda *head: delta_rule(*head, masks["active"], masks["reset"], how))
         y, last = rule(*heads)
         last = last.swapaxes(-1, -2) if how.transposed else last
@@ -70,7 +96,10 @@ def answer(case: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Array]:
     if "y_bar" not in inputs:
         return {name: value.astype(kind) for name, value in results(arrays).items()}
     outputs, pullback = jax.vjp(results, arrays)
-    bars = {name: jnp.asarray(inputs.get(f"{name}_bar", np.zeros(value.shape)), wide) for name, value in outputs.items()}
+    bars = {
+        name: jnp.asarray(inputs.get(f"{name}_bar", np.zeros(value.shape)), wide)
+        for name, value in outputs.items()
+    }
     (gradients,) = pullback(bars)
     outputs |= {f"grad/{name}": value for name, value in gradients.items()}
     return {name: value.astype(kind) for name, value in outputs.items()}

@@ -1,4 +1,5 @@
-"""The gated Delta rule of transformers (Qwen3-Next) and of opengdn, each token by token and in chunks.
+"""The gated Delta rule of transformers (Qwen3-Next) and of opengdn, each token by token and in
+chunks.
 
 atlas-ref check cases/ --impl of_gated_delta:opengdn
 """
@@ -18,11 +19,21 @@ SOURCE = "Gated DeltaNet (2412.06464) as DELTA-12 states it"
 def _qwen(x: Tensors, case: Mapping[str, Any], function: str, **options: Any) -> Tensors:
     call = getattr(imported("transformers.models.qwen3_next.modeling_qwen3_next"), function)
     gates = {"g": logarithm(x, "retain"), "beta": x["step_size"]}
-    y, M = call(x["q"], x["k"], x["v"], **gates, **options, initial_state=x.get("M0"), output_final_state=True)
+    y, M = call(
+        x["q"],
+        x["k"],
+        x["v"],
+        **gates,
+        **options,
+        initial_state=x.get("M0"),
+        output_final_state=True,
+    )
     return {"y": y, "M": M}
 
 
-def _opengdn(x: Tensors, case: Mapping[str, Any], module: str, function: str, **options: Any) -> Tensors:
+def _opengdn(
+    x: Tensors, case: Mapping[str, Any], module: str, function: str, **options: Any
+) -> Tensors:
     call = getattr(by_file(f"opengdn.{module}"), function)
     y, M = call(x["q"], x["k"], x["v"], x["retain"], x["step_size"], x.get("M0"), **options)
     return {"y": y, "M": M}
@@ -36,12 +47,18 @@ qwen = Implementation(
     "delta",
     _QWEN,
     SOURCE,
-    answer(lambda x, case: _qwen(x, case, "torch_recurrent_gated_delta_rule"), no_slope=at_zero("retain")),
+    answer(
+        lambda x, case: _qwen(x, case, "torch_recurrent_gated_delta_rule"),
+        no_slope=at_zero("retain"),
+    ),
     logs=("retain",),
 )
 qwen_chunk = qwen._replace(
     label=f"Qwen3-Next, chunks of {CHUNK}",
-    answer=answer(lambda x, case: _qwen(x, case, "torch_chunk_gated_delta_rule", chunk_size=CHUNK), no_slope=at_zero("retain")),
+    answer=answer(
+        lambda x, case: _qwen(x, case, "torch_chunk_gated_delta_rule", chunk_size=CHUNK),
+        no_slope=at_zero("retain"),
+    ),
 )
 opengdn = Implementation(
     "gated_delta, token by token",
@@ -54,5 +71,7 @@ opengdn = Implementation(
 )
 opengdn_chunk = opengdn._replace(
     label=f"gated_delta, chunks of {CHUNK}",
-    answer=answer(lambda x, case: _opengdn(x, case, "chunkwise", "gated_delta_chunkwise", chunk_size=CHUNK)),
+    answer=answer(
+        lambda x, case: _opengdn(x, case, "chunkwise", "gated_delta_chunkwise", chunk_size=CHUNK)
+    ),
 )

@@ -2,7 +2,8 @@
 
     atlas-ref check cases/ --impl of_newton_schulz:optax_muon
 
-Coefficients, steps and eps are arguments where the function has them; what a function fixes is part of its convention.
+Coefficients, steps and eps are arguments where the function has them; what a function fixes is part
+of its convention.
 """
 
 from __future__ import annotations
@@ -34,13 +35,17 @@ def _one_row(rows: tuple[tuple[float, ...], ...]) -> tuple[float, ...]:
     return rows[0]
 
 
-def _torch(call: Callable[[Any, Settings], Any], *, gradients: bool = True) -> Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]:
+def _torch(
+    call: Callable[[Any, Settings], Any], *, gradients: bool = True
+) -> Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]:
     """Matrix after matrix, with autograd's gradient."""
 
     def results(case: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Any]:
         torch = pytorch()
         G = _tensor(inputs["G"]).requires_grad_(gradients)
-        X = torch.stack([call(each, _settings(case)) for each in G.reshape(-1, *G.shape[-2:])]).reshape(G.shape)
+        X = torch.stack(
+            [call(each, _settings(case)) for each in G.reshape(-1, *G.shape[-2:])]
+        ).reshape(G.shape)
         outputs = {"X": X.detach()}
         if "X_bar" in inputs and gradients:
             outputs["grad/G"] = torch.autograd.grad((X * _tensor(inputs["X_bar"])).sum(), G)[0]
@@ -65,7 +70,9 @@ def _muon(G: Any, settings: Settings) -> Any:
 
 def _titans(G: Any, settings: Settings) -> Any:
     rows, eps = settings
-    return imported("titans_pytorch.neural_memory").newtonschulz5(G[None, None], steps=len(rows), eps=eps, coefs=_one_row(rows))[0, 0]
+    return imported("titans_pytorch.neural_memory").newtonschulz5(
+        G[None, None], steps=len(rows), eps=eps, coefs=_one_row(rows)
+    )[0, 0]
 
 
 def _optax(case: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Any]:

@@ -1,9 +1,11 @@
-"""The neural memories of titans-pytorch, titans-memory and titans-unofficial, each with a linear memory.
+"""The neural memories of titans-pytorch, titans-memory and titans-unofficial, each with a linear
+memory.
 
     atlas-ref check cases/ --impl of_titans:titans_pytorch
 
-They compute keys, values, queries and gates from tokens; here their projections hand on columns of what they get, so that they
-work on a case's own. titans-memory and titans-unofficial both call their package `titans`, so each is loaded by file.
+They compute keys, values, queries and gates from tokens; here their projections hand on columns of
+what they get, so that they work on a case's own. titans-memory and titans-unofficial both call
+their package `titans`, so each is loaded by file.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ SOURCE = "Titans (2501.00663) Eqs 12-15"
 TITANS = {"gate": "forget", "momentum_sign": "minus"}
 
 
-# -- titans-pytorch -----------------------------------------------------------------------------------
+# -- titans-pytorch --------------------------------------------------------------------------------
 
 
 class _Gate:
@@ -64,7 +66,9 @@ def _titans_pytorch(x: Tensors, case: Mapping[str, Any], batch: int | None) -> T
         def forward(self, seq: Any) -> Any:
             return seq[..., 3 * width]
 
-    memory.to_keys, memory.to_values, memory.to_queries = (column(n * width, (n + 1) * width) for n in range(3))
+    memory.to_keys, memory.to_values, memory.to_queries = (
+        column(n * width, (n + 1) * width) for n in range(3)
+    )
     memory.to_adaptive_step = Steps()
     memory.to_decay_factor = Gates(3 * width + 1, False)
     if "momentum" in x:
@@ -77,13 +81,24 @@ def _titans_pytorch(x: Tensors, case: Mapping[str, Any], batch: int | None) -> T
     names = ["k", "v", "q", "step_size", "retain", *(["momentum"] if "momentum" in x else [])]
     tokens = torch.cat([rowwise(name) for name in names], dim=-1)
     (name,) = memory.memory_model_parameter_names
-    first = x["M0"].reshape(rows, width, width) if "M0" in x else tokens.new_zeros(rows, width, width)
-    S = x["S0"].reshape(1, rows, width, width) if "S0" in x else tokens.new_zeros(1, rows, width, width)
-    state = imported("titans_pytorch.neural_memory").NeuralMemState(0, {name: first}, None, ({name: first}, {name: S}), None)
+    first = (
+        x["M0"].reshape(rows, width, width) if "M0" in x else tokens.new_zeros(rows, width, width)
+    )
+    S = (
+        x["S0"].reshape(1, rows, width, width)
+        if "S0" in x
+        else tokens.new_zeros(1, rows, width, width)
+    )
+    state = imported("titans_pytorch.neural_memory").NeuralMemState(
+        0, {name: first}, None, ({name: first}, {name: S}), None
+    )
     y, state = memory(tokens, state=state)
     last, momentum = state.states
     shape = (x["k"].shape[0], x["k"].shape[2])
-    outputs = {"y": y.reshape(*shape, -1, width).transpose(1, 2), "M": last[name].reshape(*shape, width, width)}
+    outputs = {
+        "y": y.reshape(*shape, -1, width).transpose(1, 2),
+        "M": last[name].reshape(*shape, width, width),
+    }
     if "momentum" in x:
         outputs["S"] = momentum[name][0].reshape(*shape, width, width)
     return outputs
@@ -114,7 +129,7 @@ titans_pytorch_call = titans_pytorch._replace(
 )
 
 
-# -- titans-memory ------------------------------------------------------------------------------------
+# -- titans-memory ---------------------------------------------------------------------------------
 
 
 def _titans_memory(x: Tensors, case: Mapping[str, Any], chunk: int | None) -> Tensors:
@@ -128,12 +143,21 @@ def _titans_memory(x: Tensors, case: Mapping[str, Any], chunk: int | None) -> Te
     reads = []
     for b in range(batch):
         for h in range(heads):
-            memory = module.NeuralMemory(width, n_layers=1, chunk_size=chunk or tokens, use_momentum="momentum" in x)
+            memory = module.NeuralMemory(
+                width, n_layers=1, chunk_size=chunk or tokens, use_momentum="momentum" in x
+            )
             memory.to(x["k"].dtype)
-            start = x["M0"][b, h].detach() if "M0" in x else torch.zeros(width, width, dtype=x["k"].dtype)
+            start = (
+                x["M0"][b, h].detach()
+                if "M0" in x
+                else torch.zeros(width, width, dtype=x["k"].dtype)
+            )
             memory.memory.net[-1].weight.data.copy_(start)
             one = {name: x[name][b : b + 1, :, h] for name in ("q", "k", "v")}
-            gates = [x[name][b : b + 1, :, h, None] for name in ("step_size", "momentum" if "momentum" in x else "retain", "retain")]
+            gates = [
+                x[name][b : b + 1, :, h, None]
+                for name in ("step_size", "momentum" if "momentum" in x else "retain", "retain")
+            ]
             reads.append(memory._retrieve_chunked(one["q"], one["k"], one["v"], *gates)[0])
     return {"y": torch.stack(reads).reshape(batch, heads, tokens, width).transpose(1, 2)}
 
@@ -159,7 +183,7 @@ titans_memory_call = titans_memory._replace(
 )
 
 
-# -- titans-unofficial --------------------------------------------------------------------------------
+# -- titans-unofficial -----------------------------------------------------------------------------
 
 #: What its forget gate is shifted by before the sigmoid.
 _SHIFT = 4.0
@@ -174,7 +198,9 @@ def _titans_unofficial(x: Tensors, case: Mapping[str, Any]) -> Tensors:
     module = by_file("titans.utils.memory")
     batch, tokens, heads, keys = x["k"].shape
     width = keys - 1
-    memory = module.NeuralMemoryModule(width, memory_depth=1, use_momentum="momentum" in x, max_grad_norm=None)
+    memory = module.NeuralMemoryModule(
+        width, memory_depth=1, use_momentum="momentum" in x, max_grad_norm=None
+    )
 
     class Logit(torch.nn.Module):
         def __init__(self, place: int, shift: float = 0.0) -> None:
@@ -194,16 +220,24 @@ def _titans_unofficial(x: Tensors, case: Mapping[str, Any]) -> Tensors:
         return value.reshape(rows, tokens, -1)
 
     gates = [x[name] for name in ("step_size", "retain", "momentum") if name in x]
-    seq = torch.cat([rowwise(each) for each in (x["k"][..., :-1], x["v"], x["q"][..., :-1], *gates)], dim=-1)
+    seq = torch.cat(
+        [rowwise(each) for each in (x["k"][..., :-1], x["v"], x["q"][..., :-1], *gates)], dim=-1
+    )
     M = x["M0"] if "M0" in x else seq.new_zeros(batch, heads, width, keys)
     S = x["S0"] if "S0" in x else torch.zeros_like(M)
-    states = [[each.reshape(rows, width, keys)[..., :-1], each.reshape(rows, width, keys)[..., -1]] for each in (M, S)]
+    states = [
+        [each.reshape(rows, width, keys)[..., :-1], each.reshape(rows, width, keys)[..., -1]]
+        for each in (M, S)
+    ]
     y, ((weight, bias), (momentum, of_bias)) = memory(seq, tuple(states))
 
     def whole(matrix: Any, last: Any) -> Any:
         return torch.cat([matrix, last[..., None]], dim=-1).reshape(batch, heads, width, keys)
 
-    outputs = {"y": y.reshape(batch, heads, tokens, width).transpose(1, 2), "M": whole(weight, bias)}
+    outputs = {
+        "y": y.reshape(batch, heads, tokens, width).transpose(1, 2),
+        "M": whole(weight, bias),
+    }
     return outputs | ({"S": whole(momentum, of_bias)} if "momentum" in x else {})
 
 
@@ -212,7 +246,11 @@ def _unit_with_one(inputs: dict[str, Any]) -> tuple[dict[str, Any], str]:
     arrays = dict(inputs)
     for name in ("k", "q"):
         length = np.linalg.norm(np.asarray(inputs[name], np.float64), axis=-1, keepdims=True)
-        unit = np.where(length > 0, inputs[name] / np.where(length > 0, length, 1), np.shape(inputs[name])[-1] ** -0.5)
+        unit = np.where(
+            length > 0,
+            inputs[name] / np.where(length > 0, length, 1),
+            np.shape(inputs[name])[-1] ** -0.5,
+        )
         arrays[name] = np.concatenate([unit, np.ones_like(length)], axis=-1)
     for name in ("M0", "S0", "M_bar", "S_bar"):
         if name in inputs:
@@ -226,14 +264,24 @@ def _wants_unit_with_one(inputs: dict[str, Any]) -> str:
         return f"d_in {d_in} and d_out {d_out}: with its bias it has one column more than rows"
     for name in ("k", "q"):
         unit = np.asarray(inputs[name], np.float64)
-        if (unit[..., -1] != 1).any() or np.abs(np.linalg.norm(unit[..., :-1], axis=-1) - 1).max() > 1e-12:
+        if (unit[..., -1] != 1).any() or np.abs(
+            np.linalg.norm(unit[..., :-1], axis=-1) - 1
+        ).max() > 1e-12:
             return f"in/{name}: it takes unit vectors, and an entry 1 for its bias"
-    return "in/step_size above 1: it is a sigmoid" if (np.asarray(inputs["step_size"]) > 1).any() else ""
+    return (
+        "in/step_size above 1: it is a sigmoid"
+        if (np.asarray(inputs["step_size"]) > 1).any()
+        else ""
+    )
 
 
 def _at_bounds(inputs: Mapping[str, Any]) -> bool:
     """Whether a gate is 0 or 1, where a sigmoid has no finite logit."""
-    return any(bool(np.isin(np.asarray(inputs[name]), (0, 1)).any()) for name in ("retain", "momentum", "step_size") if name in inputs)
+    return any(
+        bool(np.isin(np.asarray(inputs[name]), (0, 1)).any())
+        for name in ("retain", "momentum", "step_size")
+        if name in inputs
+    )
 
 
 titans_unofficial = Implementation(
@@ -246,5 +294,6 @@ titans_unofficial = Implementation(
     dtypes=("float64",),
     prepare=_unit_with_one,
     wants=_wants_unit_with_one,
-    note="its gates are sigmoids, which float32 would round anew; gradients by keys and queries pass through its norm and are left out",
+    note="its gates are sigmoids, which float32 would round anew; gradients by keys and queries "
+    "pass through its norm and are left out",
 )

@@ -2,9 +2,10 @@
 
     atlas-ref check cases/ --impl of_fla_core:gated_delta
 
-An implementation is asked only for what it computes of itself: nothing is converted on the way, so a verdict is about its own
-numbers. Everything else that a case may ask is NOT SUPPORTED. Its rule and convention are claims of this file, which
-`python -m benchmarks.survey` puts to the test: it searches the convention behind the results without looking here.
+An implementation is asked only for what it computes of itself: nothing is converted on the way, so
+a verdict is about its own numbers. Everything else that a case may ask is NOT SUPPORTED. Its rule
+and convention are claims of this file, which `python -m benchmarks.survey` puts to the test: it
+searches the convention behind the results without looking here.
 """
 
 from __future__ import annotations
@@ -87,16 +88,27 @@ class Implementation(NamedTuple):
         return self._of_inputs(inputs)
 
     def _other_map(self, case: Mapping[str, Any]) -> bool:
-        return bool(case.get("feature_map", {"kind": "identity"}).get("kind", "identity") != "identity" or case.get("window", 1) != 1)
+        return bool(
+            case.get("feature_map", {"kind": "identity"}).get("kind", "identity") != "identity"
+            or case.get("window", 1) != 1
+        )
 
     def _of_convention(self, case: Mapping[str, Any], inputs: Mapping[str, Any]) -> str:
         theirs = resolve(case.get("convention", "spec"), rule=self.rule)
         mine = resolve(self.convention, rule=self.rule)
         if self.rule == "newton_schulz":
             return _settings_apart(theirs, mine)
-        if mine.gate == "none" and theirs.gate == "retain" and (np.asarray(inputs.get("retain", 0)) == 1).all():
+        if (
+            mine.gate == "none"
+            and theirs.gate == "retain"
+            and (np.asarray(inputs.get("retain", 0)) == 1).all()
+        ):
             theirs = theirs.replaced(gate="none")  # a gate that keeps all is none
-        void = set(void_axes(theirs, rule=self.rule)) | {"window_at_boundary", "window_edge", "norm_place"}
+        void = set(void_axes(theirs, rule=self.rule)) | {
+            "window_at_boundary",
+            "window_edge",
+            "norm_place",
+        }
         for axis in AXES:
             if axis not in void and getattr(theirs, axis) != getattr(mine, axis):
                 return f"{axis} {getattr(theirs, axis)}: it computes {getattr(mine, axis)}"
@@ -116,14 +128,28 @@ class Implementation(NamedTuple):
             if f"{name}_bar" in inputs and name not in self.returns:
                 return f"in/{name}_bar: it returns no {name}"
         for name in GATES:
-            if name in inputs and inputs[name].ndim == inputs["k"].ndim and name not in self.per_row:
+            if (
+                name in inputs
+                and inputs[name].ndim == inputs["k"].ndim
+                and name not in self.per_row
+            ):
                 return f"in/{name} per output dimension"
         if self.square and inputs["k"].shape[-1] != inputs["v"].shape[-1]:
-            return f"d_in {inputs['k'].shape[-1]} and d_out {inputs['v'].shape[-1]}: it knows one width"
+            return (
+                f"d_in {inputs['k'].shape[-1]} and d_out {inputs['v'].shape[-1]}: it knows one "
+                "width"
+            )
         return self.wants(dict(inputs)) if self.wants is not None else ""
 
 
 def _settings_apart(convention: Convention, mine: Convention) -> str:
-    theirs, ours = convention.newton_schulz_settings.model_dump(), mine.newton_schulz_settings.model_dump()
+    theirs, ours = (
+        convention.newton_schulz_settings.model_dump(),
+        mine.newton_schulz_settings.model_dump(),
+    )
     apart = [key for key, value in theirs.items() if key not in FREE and value != ours[key]]
-    return f"newton_schulz.{apart[0]} {theirs[apart[0]]}: it computes {ours[apart[0]]}" if apart else ""
+    return (
+        f"newton_schulz.{apart[0]} {theirs[apart[0]]}: it computes {ours[apart[0]]}"
+        if apart
+        else ""
+    )

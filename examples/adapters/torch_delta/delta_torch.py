@@ -39,7 +39,8 @@ def delta_rule(
     Returns y (B, T, H, d_out) and the last memory (B, H, d_out, d_in).
 
     Args:
-        q, k (B, T, H, d_in); v (B, T, H, d_out); step_size, retain (B, T, H, 1 or d_out), None where there is none.
+        q, k (B, T, H, d_in); v (B, T, H, d_out); step_size, retain (B, T, H, 1 or d_out), None
+        where there is none.
         M (B, H, d_out, d_in): the memory that every packed sequence starts from.
         cu_seqlens: where packed sequences begin, and the end of the last.
         active (T,): where the memory is written; everywhere when None.
@@ -51,12 +52,25 @@ def delta_rule(
             M = first
         before = M
         if active is None or bool(active[t]):
-            M = _written(M, k[:, t], v[:, t], None if step_size is None else step_size[:, t], None if retain is None else retain[:, t], how)
-        reads.append(torch.einsum("bhij,bhj->bhi", before if how.read == "before" else M, how.query_scale * q[:, t]))
+            M = _written(
+                M,
+                k[:, t],
+                v[:, t],
+                None if step_size is None else step_size[:, t],
+                None if retain is None else retain[:, t],
+                how,
+            )
+        reads.append(
+            torch.einsum(
+                "bhij,bhj->bhi", before if how.read == "before" else M, how.query_scale * q[:, t]
+            )
+        )
     return torch.stack(reads, dim=1), M
 
 
-def _written(M: Tensor, k: Tensor, v: Tensor, step: Tensor | None, retain: Tensor | None, how: Settings) -> Tensor:
+def _written(
+    M: Tensor, k: Tensor, v: Tensor, step: Tensor | None, retain: Tensor | None, how: Settings
+) -> Tensor:
     decayed = M if retain is None else retain[..., None] * M
     reference = decayed if how.decay == "before_error" else M
     error = torch.einsum("bhij,bhj->bhi", reference, k) + (v if how.value_sign == "plus" else -v)
@@ -71,7 +85,10 @@ def answer(case: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Tensor]:
     how, view = settings.read(case, inputs), layouts.Leading.of(inputs)
     names = [name for name in inputs if name not in (*layouts.MASKS, "y_bar", "M_bar")]
     leaves = {name: tensor(view.to_kernel(name, inputs[name])).requires_grad_() for name in names}
-    wide = {name: leaf.float() if leaf.dtype in (torch.bfloat16, torch.float16) else leaf for name, leaf in leaves.items()}
+    wide = {
+        name: leaf.float() if leaf.dtype in (torch.bfloat16, torch.float16) else leaf
+        for name, leaf in leaves.items()
+    }
     y, M = delta_rule(
         wide["q"],
         wide["k"],
@@ -89,14 +106,20 @@ def answer(case: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Tensor]:
         loss = (y * tensor(view.to_kernel("y_bar", inputs["y_bar"])).to(y.dtype)).sum()
         if "M_bar" in inputs:
             loss = loss + (M * tensor(view.to_kernel("M0", inputs["M_bar"])).to(M.dtype)).sum()
-        gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
-        outputs |= {f"grad/{name}": gradient for name, gradient in zip(leaves, gradients, strict=True)}
+        gradients = torch.autograd.grad(
+            loss, list(leaves.values()), allow_unused=True, materialize_grads=True
+        )
+        outputs |= {
+            f"grad/{name}": gradient for name, gradient in zip(leaves, gradients, strict=True)
+        }
     kind = leaves["k"].dtype
     return {name: _in_case(view, name, value.detach().to(kind)) for name, value in outputs.items()}
 
 
 def tensor(x: np.ndarray[Any, Any]) -> Tensor:
-    """A tensor of a NumPy array; bfloat16 passes through the bits, since NumPy's own types have none."""
+    """A tensor of a NumPy array; bfloat16 passes through the bits, since NumPy's own types have
+    none.
+    """
     if x.dtype.name == "bfloat16":
         return torch.from_numpy(np.ascontiguousarray(x).view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(np.ascontiguousarray(x))

@@ -67,7 +67,9 @@ def test_inputs_are_repeated_on_the_device(cuda: Cuda) -> None:
 
 
 @pytest.mark.parametrize(("asked", "value", "triton"), [(False, "0", "ieee"), (True, "1", "tf32")])
-def test_tf32_is_off_everywhere_unless_it_is_asked_for(cuda: Cuda, asked: bool, value: str, triton: str) -> None:
+def test_tf32_is_off_everywhere_unless_it_is_asked_for(
+    cuda: Cuda, asked: bool, value: str, triton: str
+) -> None:
     Cuda(tf32=asked)
     assert os.environ["CUPY_TF32"] == os.environ["ATLAS_REF_TF32"] == value
     assert os.environ["TRITON_F32_DEFAULT"] == triton
@@ -86,7 +88,9 @@ class Torch:
 
 
 @pytest.mark.parametrize("asked", [False, True])
-def test_pytorch_gets_the_same_setting(cuda: Cuda, monkeypatch: pytest.MonkeyPatch, asked: bool) -> None:
+def test_pytorch_gets_the_same_setting(
+    cuda: Cuda, monkeypatch: pytest.MonkeyPatch, asked: bool
+) -> None:
     torch = Torch()
     monkeypatch.setattr(devices, "_torch", lambda: torch)
     assert Cuda(tf32=asked).torch is torch

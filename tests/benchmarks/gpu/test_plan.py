@@ -1,4 +1,6 @@
-"""The plan of `make bench-gpu`: every form, size and reference in order, and the omissions with reasons."""
+"""The plan of `make bench-gpu`: every form, size and reference in order, and the omissions with
+reasons.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,12 @@ def group(name: str, heads: int = 8, d: int = 64, tokens: int = 8192) -> Group:
 
 
 def test_every_subject_is_planned_at_every_size() -> None:
-    sizes = {(heads, d, tokens) for heads in (8, 64) for d in (64, 128) for tokens in (1024, 8192, 32768, 131072)}
+    sizes = {
+        (heads, d, tokens)
+        for heads in (8, 64)
+        for d in (64, 128)
+        for tokens in (1024, 8192, 32768, 131072)
+    }
     assert set(plan.SIZES) == sizes
     assert len(plan.SIZES) == len(sizes)
     assert len(FULL) == len(sizes) * len(plan.SUBJECTS)
@@ -46,7 +53,11 @@ def test_every_form_that_is_planned_computes_its_rule() -> None:
 
 def test_rows_on_bfloat16_storage_are_run_where_they_are_asked_for() -> None:
     labels = {each.label for one in FULL for each in one.candidates}
-    asked = {each.label for one in plan.groups(quick=False, storage=("float32", "bfloat16")) for each in one.candidates}
+    asked = {
+        each.label
+        for one in plan.groups(quick=False, storage=("float32", "bfloat16"))
+        for each in one.candidates
+    }
     assert asked - labels == {"chunkwise, bfloat16 storage", "exact, bfloat16 storage"}
 
 
@@ -55,7 +66,9 @@ def test_a_short_run_is_a_part_of_the_long_one() -> None:
     long = {one.title: one for one in FULL}
     assert len(short) < len(FULL) / 4
     for one in short:
-        assert {each.label for each in one.candidates} <= {each.label for each in long[one.title].candidates}
+        assert {each.label for each in one.candidates} <= {
+            each.label for each in long[one.title].candidates
+        }
         assert any(each.judged for each in one.candidates)
 
 
@@ -70,7 +83,9 @@ def test_a_short_run_is_a_part_of_the_long_one() -> None:
         ("frozen Omega", "atlas-rnn cell", (8, 64, 8192), None),
     ],
 )
-def test_what_would_not_fit_is_refused_with_the_estimate(name: str, label: str, size: tuple[int, int, int], reason: str | None) -> None:
+def test_what_would_not_fit_is_refused_with_the_estimate(
+    name: str, label: str, size: tuple[int, int, int], reason: str | None
+) -> None:
     one = group(name, *size)
     (candidate,) = [each for each in one.candidates if each.label == label]
     found = plan.refusal(candidate, one, "both", 141e9)
@@ -88,7 +103,10 @@ def test_an_estimate_grows_with_what_the_candidate_holds() -> None:
 
 def test_seconds_are_foreseen_from_smaller_sizes() -> None:
     foreseen, small = Foreseen(), group("gated delta", tokens=1024)
-    exact, kernel = (next(each for each in small.candidates if each.label == label) for label in ("exact", "kernel"))
+    exact, kernel = (
+        next(each for each in small.candidates if each.label == label)
+        for label in ("exact", "kernel")
+    )
     assert foreseen.seconds(small, exact, "both") is None
     foreseen.note(small, exact, "both", 0.5)
     foreseen.note(small, kernel, "both", 0.5)
@@ -108,11 +126,15 @@ def test_the_plan_is_listed_without_a_gpu_or_pytorch() -> None:
         "lines = list(command.listed(list(plan.groups(quick=False))));"
         "print(json.dumps([lines, sorted({'torch', 'cupy'} & set(sys.modules))]))"
     )
-    made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    made = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
+    )
     lines, loaded = json.loads(made.stdout)
     assert loaded == []
     assert lines == list(command.listed(FULL))
-    assert sum(not line.startswith("  ") or line.lstrip()[0].isdigit() for line in lines) == len(FULL)
+    assert sum(not line.startswith("  ") or line.lstrip()[0].isdigit() for line in lines) == len(
+        FULL
+    )
     assert any("kernel: not run, not tried beyond T = 1024" in line for line in lines)
 
 
@@ -139,7 +161,9 @@ def test_useful_bytes_are_inputs_and_results_once() -> None:
     delta = memories.sized(memories.FLA_DELTA, 4)
     assert useful.bytes_moved(delta, 2, 10, "forward") == 4 * 2 * 10 * (4 + 4 + 4 + 1 + 4)
     assert useful.bytes_moved(delta, 2, 10, "both") == 4 * 2 * 10 * (3 * (4 + 4 + 4 + 1) + 2 * 4)
-    assert useful.bytes_moved(delta, 2, 10, "both", 2) == useful.bytes_moved(delta, 2, 10, "both") / 2
+    assert (
+        useful.bytes_moved(delta, 2, 10, "both", 2) == useful.bytes_moved(delta, 2, 10, "both") / 2
+    )
 
 
 def test_useful_multiply_adds_of_an_exact_chunk_by_hand() -> None:
@@ -147,13 +171,21 @@ def test_useful_multiply_adds_of_an_exact_chunk_by_hand() -> None:
 
     Keys by keys, queries by keys, two products with M, substitution, reads, end state.
     """
-    assert useful.exact(8, 1, 16, momentum=False) == 16 * 16 * 8 * 2 + 16 * 8 * 8 * 3 + 16 * 16 * 8 // 2 + 16 * 16 * 8
-    assert useful.exact(8, 1, 16, momentum=True) - useful.exact(8, 1, 16, momentum=False) == 3 * 16 * 8 * 8
+    assert (
+        useful.exact(8, 1, 16, momentum=False)
+        == 16 * 16 * 8 * 2 + 16 * 8 * 8 * 3 + 16 * 16 * 8 // 2 + 16 * 16 * 8
+    )
+    assert (
+        useful.exact(8, 1, 16, momentum=True) - useful.exact(8, 1, 16, momentum=False)
+        == 3 * 16 * 8 * 8
+    )
 
 
 def test_a_sequence_is_counted_with_the_chunk_that_needs_fewest() -> None:
     memory = memories.sized(memories.FLA_DELTA, 64)
-    counts = [128 * useful.exact(64, 1, C, momentum=False) // C for C in (2, 4, 8, 16, 32, 64, 128, 256)]
+    counts = [
+        128 * useful.exact(64, 1, C, momentum=False) // C for C in (2, 4, 8, 16, 32, 64, 128, 256)
+    ]
     assert useful.multiply_adds(memory, 3, 128, "forward") == 3 * min(counts)
     assert useful.multiply_adds(memory, 3, 128, "both") == 9 * min(counts)
 

@@ -1,4 +1,6 @@
-"""A group from inputs to ratios: on the CPU, on the strict stand-in, and with candidates that fail."""
+"""A group from inputs to ratios: on the CPU, on the strict stand-in, and with candidates that
+fail.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,16 @@ from tests.support.close import assert_close, reordered
 
 SPEEDS = speeds.Speeds(Spread.one(1e9), Spread.one(1e9), Spread.one(2e9))
 BRIEF = Settings(slot=0.0, longest=10.0)
-OURS = ("chunkwise", "exact", "sequential", "scan", "atlas_parallel", "kernel", "exact, bfloat16 storage", "chunkwise, bfloat16 storage")
+OURS = (
+    "chunkwise",
+    "exact",
+    "sequential",
+    "scan",
+    "atlas_parallel",
+    "kernel",
+    "exact, bfloat16 storage",
+    "chunkwise, bfloat16 storage",
+)
 
 
 class Elsewhere(Cpu):
@@ -51,12 +62,22 @@ class Elsewhere(Cpu):
         return Peak(0.0, "not counted")
 
 
-def group(name: str, labels: tuple[str, ...] = OURS, tokens: int = 32, heads: int = 2, d: int = 6) -> Group:
+def group(
+    name: str, labels: tuple[str, ...] = OURS, tokens: int = 32, heads: int = 2, d: int = 6
+) -> Group:
     (subject,) = [each for each in plan.SUBJECTS if each.name == name]
-    return Group(subject, heads, d, tokens, tuple(each for each in subject.candidates if each.label in labels))
+    return Group(
+        subject,
+        heads,
+        d,
+        tokens,
+        tuple(each for each in subject.candidates if each.label in labels),
+    )
 
 
-def test_inputs_of_any_size_repeat_what_was_drawn_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inputs_of_any_size_repeat_what_was_drawn_on_the_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(running, "DRAWN", (2, 16))
     one = group("gated delta", tokens=40, heads=3)
     arrays, bar = running.inputs(one, Cpu())
@@ -77,7 +98,9 @@ def test_every_candidate_of_ours_runs_and_is_right(name: str) -> None:
     for figure in found.figures:
         assert figure.skipped is None
         assert figure.error is not None
-        assert figure.error < (4e-3 if figure.storage == "bfloat16" else 1e-3)  # bfloat16: the rounding of what leaves, 2^-8 at most
+        assert figure.error < (
+            4e-3 if figure.storage == "bfloat16" else 1e-3
+        )  # bfloat16: the rounding of what leaves, 2^-8 at most
         assert figure.error > (1e-4 if figure.storage == "bfloat16" else 0)
         assert figure.right
         assert figure.seconds.median > 0
@@ -121,7 +144,9 @@ def test_a_candidate_that_fails_is_a_line_and_the_others_go_on() -> None:
     graph = Candidate("exact, CUDA graph", "exact", graph=True)
     large = Candidate("large", "exact", floats=(1e15, 1e15))
     one = one._replace(candidates=(broken, graph, large, *one.candidates))
-    figures = {each.label: each for each in running.measured(one, Cpu(), BRIEF, Foreseen(), SPEEDS).figures}
+    figures = {
+        each.label: each for each in running.measured(one, Cpu(), BRIEF, Foreseen(), SPEEDS).figures
+    }
     assert str(figures["broken"].skipped).startswith("failed: ValueError: form: 'no such form'")
     assert figures["exact, CUDA graph"].skipped == "a CUDA graph needs a GPU"
     assert "would hold about" in str(figures["large"].skipped)
@@ -149,13 +174,18 @@ def test_ratios_are_theirs_over_ours_round_by_round() -> None:
     one = group("gated delta", ("exact",))
     ours = running._blank(one, one.candidates[0], "forward")
     theirs = ours._replace(label="PyTorch eager", ours=False)
-    (ratio,) = running._ratios({"exact": ours, "PyTorch eager": theirs}, {"exact": [1.0, 2.0, 1.0, 9.0], "PyTorch eager": [2.0, 8.0, 3.0]})
+    (ratio,) = running._ratios(
+        {"exact": ours, "PyTorch eager": theirs},
+        {"exact": [1.0, 2.0, 1.0, 9.0], "PyTorch eager": [2.0, 8.0, 3.0]},
+    )
     assert ratio.faster == Spread(2.5, 3.0, 3.5)
 
 
 def test_shares_are_useful_work_over_what_was_measured() -> None:
     one = group("delta", ("exact",), tokens=16, heads=1, d=8)
-    figure = running._finished(running._blank(one, one.candidates[0], "forward"), [2.0, 2.0, 2.0], one, SPEEDS)
+    figure = running._finished(
+        running._blank(one, one.candidates[0], "forward"), [2.0, 2.0, 2.0], one, SPEEDS
+    )
     assert figure.bandwidth == 4 * 16 * (4 * 8 + 1) / 2.0 / 1e9
     assert figure.seconds == Spread.one(2.0)
 
@@ -167,7 +197,9 @@ def test_forms_on_a_device_are_checked_against_numpy_and_the_sequential_rule(nam
     with backend.used(tests.support.standin.array.NAME):
         found = checks.checks([subject], device)
     forms = {each.form for each in subject.candidates if each.ours}
-    assert len(found) == len(forms) * 2 * 3  # reads, gradients; float32 and float64 against NumPy, float64 against the rule
+    assert (
+        len(found) == len(forms) * 2 * 3
+    )  # reads, gradients; float32 and float64 against NumPy, float64 against the rule
     assert all(each.kept for each in found)
     assert {each.against for each in found} == {"NumPy", "float64 sequential"}
 
@@ -192,7 +224,10 @@ def test_bfloat16_storage_rounds_to_nearest_ties_to_even() -> None:
     ties = np.array([1.00390625, 1.01171875, -1.00390625, 0.0, -0.0, 3.3e38, 1e-40], np.float32)
     for values in (x, ties):
         found = storage.widened(storage.narrowed(values))
-        assert np.array_equal(found.view(np.uint32), values.astype(ml_dtypes.bfloat16).astype(np.float32).view(np.uint32))
+        assert np.array_equal(
+            found.view(np.uint32),
+            values.astype(ml_dtypes.bfloat16).astype(np.float32).view(np.uint32),
+        )
 
 
 def test_newton_schulz_alone_is_measured_beside_pytorch() -> None:
@@ -258,19 +293,30 @@ def test_the_whole_command_runs_in_small_on_the_cpu_and_says_that_it_measured_no
     data = json.loads((tmp_path / "bench-gpu.json").read_text(), parse_constant=pytest.fail)
     assert data["machine"]["measured"] is False
     assert {each["word"] for each in data["targets"]} == {"open"}
-    ran = {(each["subject"], each["label"], each["tokens"]) for each in data["figures"] if each["skipped"] is None}
+    ran = {
+        (each["subject"], each["label"], each["tokens"])
+        for each in data["figures"]
+        if each["skipped"] is None
+    }
     assert {("delta", "exact", 64), ("gated delta", "sequential", 128)} <= ran
     assert all(each["kept"] for each in data["checks"])
 
 
-def test_a_budget_that_is_spent_leaves_groups_out_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_budget_that_is_spent_leaves_groups_out_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(plan, "SUBJECTS", plan.SUBJECTS[1:2])
     monkeypatch.setattr(command, "SUBJECTS", plan.SUBJECTS[1:2])
     monkeypatch.setattr(devices.measure, "machine", dict)
     with backend.used("numpy"):
-        made = CliRunner().invoke(_app(), ["--device", "cpu", "--quick", "--budget", "0.001", "--out", str(tmp_path)])
+        made = CliRunner().invoke(
+            _app(), ["--device", "cpu", "--quick", "--budget", "0.001", "--out", str(tmp_path)]
+        )
     assert made.exit_code == 0, made.output
-    assert f"not run  gated delta, 2 heads, d = 8, T = {plan.TINY[1][2]}: the budget of 0.001 s was spent" in made.output
+    assert (
+        f"not run  gated delta, 2 heads, d = 8, T = {plan.TINY[1][2]}: the budget of 0.001 s "
+        "was spent"
+    ) in made.output
 
 
 @pytest.mark.parametrize(
@@ -281,7 +327,9 @@ def test_a_budget_that_is_spent_leaves_groups_out_by_name(tmp_path: Path, monkey
         (["--out", "FILE/folder"], "--out FILE/folder: Not a directory"),
     ],
 )
-def test_what_would_be_lost_at_the_end_is_refused_at_the_start(tmp_path: Path, options: list[str], words: str) -> None:
+def test_what_would_be_lost_at_the_end_is_refused_at_the_start(
+    tmp_path: Path, options: list[str], words: str
+) -> None:
     file = tmp_path / "file"
     file.write_text("")
     options = [each.replace("FILE", str(file)) for each in options]

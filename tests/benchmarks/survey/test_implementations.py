@@ -1,4 +1,6 @@
-"""Adapters of public implementations: each computes what it says, and the survey confirms what the page says."""
+"""Adapters of public implementations: each computes what it says, and the survey confirms what the
+page says.
+"""
 
 import importlib
 import json
@@ -32,12 +34,20 @@ def installed(name):
 @pytest.mark.parametrize("name", [name for name in ENTRIES if name not in FAILING])
 def test_an_implementation_computes_what_its_adapter_says(name):
     one = installed(name).implementation
-    header, inputs = some(one.rule, tokens=8, d_in=4, d_out=4, heads=2) if one.rule != "newton_schulz" else some("newton_schulz")
+    header, inputs = (
+        some(one.rule, tokens=8, d_in=4, d_out=4, heads=2)
+        if one.rule != "newton_schulz"
+        else some("newton_schulz")
+    )
     question = asked(atlas_ref.make(header, inputs), one)
     assert question.why == ""
     for dtype in one.dtypes:
-        rows = atlas_ref.check(question.case, source=lambda case: sources.respond(one, case), dtype=dtype)
-        assert [(row.tensor, row.verdict, row.error, row.why) for row in rows if row.verdict != "PASS"] == []
+        rows = atlas_ref.check(
+            question.case, source=lambda case: sources.respond(one, case), dtype=dtype
+        )
+        assert [
+            (row.tensor, row.verdict, row.error, row.why) for row in rows if row.verdict != "PASS"
+        ] == []
         assert any(row.tensor.startswith("grad/") for row in rows)
 
 
@@ -54,11 +64,21 @@ def test_a_gate_of_zero_makes_a_chunk_form_in_logarithms_not_finite():
     inputs["in/retain"] = np.array(inputs["in/retain"])
     inputs["in/retain"][..., 2] = 0.0
     case = atlas_ref.make(header, inputs)
-    rows = {row.tensor: row for row in atlas_ref.check(case, source=lambda each: sources.respond(one, each), dtype="float32")}
+    rows = {
+        row.tensor: row
+        for row in atlas_ref.check(
+            case, source=lambda each: sources.respond(one, each), dtype="float32"
+        )
+    }
     assert rows["out/y"].verdict == "WRONG"
     assert np.isnan(rows["out/y"].got)
     right = installed("gated_delta").implementation
-    assert {row.verdict for row in atlas_ref.check(case, source=lambda each: sources.respond(right, each), dtype="float32")} == {"PASS"}
+    assert {
+        row.verdict
+        for row in atlas_ref.check(
+            case, source=lambda each: sources.respond(right, each), dtype="float32"
+        )
+    } == {"PASS"}
 
 
 def test_the_momentum_chunk_form_adds_to_a_rate():
@@ -66,7 +86,10 @@ def test_the_momentum_chunk_form_adds_to_a_rate():
     one = installed("momentum_delta_chunk").implementation
     header, inputs = some("titans_lmm", tokens=8, convention="fla-momentum-delta", cotangent=False)
     inputs["in/step_size_memory"] = np.full_like(inputs["in/step_size_memory"], 0.01)
-    mine = one(header, {name.removeprefix("in/"): value.astype(np.float32) for name, value in inputs.items()})["y"]
+    mine = one(
+        header,
+        {name.removeprefix("in/"): value.astype(np.float32) for name, value in inputs.items()},
+    )["y"]
     narrow = {name: value.astype(np.float32).astype(np.float64) for name, value in inputs.items()}
     apart = []
     for more in (0.0, 1e-6):
@@ -98,14 +121,20 @@ def the_set():
 def test_the_page_is_about_the_set_as_it_is():
     said = json.loads(DATA.read_text())["set"]
     found = the_set()
-    assert (len(found.cases), found.digest) == (said["cases"], said["sha256"]), "the set has changed: make survey"
+    assert (len(found.cases), found.digest) == (said["cases"], said["sha256"]), (
+        "the set has changed: make survey"
+    )
 
 
 def survey_of_the_page(names):
     """The page's rows and today's survey, for implementations installed in the page's version."""
     before = json.loads(DATA.read_text())
     rows = {row["function"]: row for row in before["implementations"]}
-    chosen = [entry for name, entry in ENTRIES.items() if name in names and entry.version == rows[entry.function]["version"]]
+    chosen = [
+        entry
+        for name, entry in ENTRIES.items()
+        if name in names and entry.version == rows[entry.function]["version"]
+    ]
     if not chosen:
         pytest.skip(f"none of {', '.join(names)} is installed in the version of the page")
     found = the_set()
@@ -125,7 +154,11 @@ def firm(row):
     return json.loads(json.dumps({**row, "results": results}))
 
 
-@pytest.mark.parametrize("names", [("opengdn",), pytest.param(tuple(ENTRIES), marks=pytest.mark.slow)], ids=["one", "all"])
+@pytest.mark.parametrize(
+    "names",
+    [("opengdn",), pytest.param(tuple(ENTRIES), marks=pytest.mark.slow)],
+    ids=["one", "all"],
+)
 def test_the_data_are_what_the_survey_finds(names):
     for before, now in survey_of_the_page(names):
         assert firm(now) == firm(before), before["function"]
@@ -142,7 +175,9 @@ def test_the_command_prints_a_page_or_one_object(tmp_path, capsys):
     assert runner.invoke(app, [str(tmp_path)]).exit_code == 2
     atlas_ref.save(tmp_path / "one.safetensors", *some("delta"))
     assert runner.invoke(app, [str(tmp_path), "--only", "nobody"]).exit_code == 2
-    done = runner.invoke(app, [str(tmp_path), "--only", "opengdn", "--json", "--write", str(tmp_path / "page")])
+    done = runner.invoke(
+        app, [str(tmp_path), "--only", "opengdn", "--json", "--write", str(tmp_path / "page")]
+    )
     assert done.exit_code == 0
     data = json.loads((tmp_path / "page.json").read_text())
     assert json.loads(done.stdout) == data

@@ -1,4 +1,6 @@
-"""A case taken as an implementation: what restating it changes, what is refused, and what that means for the truth."""
+"""A case taken as an implementation: what restating it changes, what is refused, and what that
+means for the truth.
+"""
 
 import json
 
@@ -17,13 +19,25 @@ Implementation = catalogue.helper("reading").Implementation
 def oracle(case, inputs):
     """Results of a correct implementation: ours, under the requested convention."""
     made = atlas_ref.make(case, {f"in/{name}": value for name, value in inputs.items()})
-    return {name: value for name, value in atlas_ref.evaluate(made, grad="y_bar" in inputs).tensors.items() if not name.startswith("trace")}
+    return {
+        name: value
+        for name, value in atlas_ref.evaluate(made, grad="y_bar" in inputs).tensors.items()
+        if not name.startswith("trace")
+    }
 
 
 def claim(rule="delta", convention="spec", **said):
     convention = {"preset": convention} if isinstance(convention, str) else convention
     return Implementation(
-        **{"label": "stub", "package": "numpy", "rule": rule, "convention": convention, "source": "-", "answer": oracle, **said}
+        **{
+            "label": "stub",
+            "package": "numpy",
+            "rule": rule,
+            "convention": convention,
+            "source": "-",
+            "answer": oracle,
+            **said,
+        }
     )
 
 
@@ -34,7 +48,16 @@ def case(rule="delta", **request):
 
 def test_a_case_of_its_convention_is_asked_as_it_stands():
     one = case(convention="fla-gated-delta")
-    found = asked(one, claim(convention={"decay": "before_error", "layout": "transposed", "query_scale": "1/sqrt(d_in)"}))
+    found = asked(
+        one,
+        claim(
+            convention={
+                "decay": "before_error",
+                "layout": "transposed",
+                "query_scale": "1/sqrt(d_in)",
+            }
+        ),
+    )
     assert found.changes == ()
     assert found.case.header.convention == "fla-gated-delta"
     for name, value in one.inputs.items():
@@ -59,7 +82,11 @@ CHANGES = {
     "no gate": ({}, {"convention": {"gate": "none"}}, "no retain gate"),
     "gate": ({"convention": {"gate": "none"}}, {}, "a retain gate that keeps all"),
     "second rate": ({}, {"convention": {"rate": "split"}}, "a second rate"),
-    "one rate": ({"convention": {"rate": "split"}}, {"convention": {"rate": "momentum"}}, "one rate"),
+    "one rate": (
+        {"convention": {"rate": "split"}},
+        {"convention": {"rate": "momentum"}},
+        "one rate",
+    ),
     "a rate": ({"convention": {"rate": "none"}}, {"convention": {"rate": "memory"}}, "a step size"),
 }
 
@@ -72,7 +99,12 @@ def test_what_it_does_not_know_is_left_out_and_named(name):
     found = asked(one, implementation)
     assert found.why == ""
     assert words in found.changes
-    assert implementation.refusal(found.case.header.plain(), {key[3:]: value for key, value in found.case.inputs.items()}) == ""
+    assert (
+        implementation.refusal(
+            found.case.header.plain(), {key[3:]: value for key, value in found.case.inputs.items()}
+        )
+        == ""
+    )
     rows = atlas_ref.check(found.case, source=lambda each: run.respond(implementation, each))
     assert {row.verdict for row in rows} == {"PASS"}
 
@@ -108,12 +140,19 @@ def test_a_claim_is_carried_out_as_it_says_and_nothing_else():
         implementation(header, bare)
     with pytest.raises(NotImplementedError, match=r"^rule titans_lmm: it computes delta$"):
         implementation(some("titans_lmm")[0], bare)
-    assert implementation({**header, "convention": {"gate": "forget"}}, bare)["out/y"].shape == (2, 5, 3)
+    assert implementation({**header, "convention": {"gate": "forget"}}, bare)["out/y"].shape == (
+        2,
+        5,
+        3,
+    )
 
 
 def test_no_question_is_asked_twice():
     """Two conventions of the same inputs, restated under a third."""
-    both = [asked(case(convention=each), claim(convention={"gate": "forget"})) for each in ("spec", {"read": "before"})]
+    both = [
+        asked(case(convention=each), claim(convention={"gate": "forget"}))
+        for each in ("spec", {"read": "before"})
+    ]
     assert [each.why for each in run.once(both)] == ["", run.SAME]
 
 
@@ -125,7 +164,12 @@ def folder_of(tmp_path, *requests):
 
 
 def test_the_results_count_what_passes_and_name_what_fails(tmp_path):
-    found = folder_of(tmp_path, {"rule": "delta"}, {"rule": "delta", "convention": {"gate": "forget"}, "seed": 1}, {"rule": "hebbian"})
+    found = folder_of(
+        tmp_path,
+        {"rule": "delta"},
+        {"rule": "delta", "convention": {"gate": "forget"}, "seed": 1},
+        {"rule": "hebbian"},
+    )
     assert (len(found.cases), found.refused) == (3, 1)
 
     def off(case, inputs):
@@ -133,7 +177,10 @@ def test_the_results_count_what_passes_and_name_what_fails(tmp_path):
         answer["out/M"] = answer["out/M"] + 1e-3
         return answer | {"out/y": np.full_like(answer["out/y"], np.nan)}
 
-    entries = [catalogue.Entry("of:right", claim(dtypes=("float64",)), "1.0"), catalogue.Entry("of:wrong", claim(answer=off), "2.0")]
+    entries = [
+        catalogue.Entry("of:right", claim(dtypes=("float64",)), "1.0"),
+        catalogue.Entry("of:wrong", claim(answer=off), "2.0"),
+    ]
     entries.append(catalogue.Entry("of:gone", claim(), ""))
     data = run.survey(found, entries)
     right, wrong, gone = data["implementations"]
@@ -158,7 +205,10 @@ def test_a_folder_without_cases_is_refused(tmp_path):
 
 
 def test_names_choose_implementations():
-    assert [entry.function for entry in catalogue.entries(["opengdn"])] == ["of_gated_delta:opengdn", "of_gated_delta:opengdn_chunk"]
+    assert [entry.function for entry in catalogue.entries(["opengdn"])] == [
+        "of_gated_delta:opengdn",
+        "of_gated_delta:opengdn_chunk",
+    ]
     assert [entry.function for entry in catalogue.entries(["qwen"])] == ["of_gated_delta:qwen"]
     with pytest.raises(ValueError, match=r"^no: no such implementation; there are delta, "):
         catalogue.entries(["no"])

@@ -75,7 +75,11 @@ def test_a_clause_is_a_heading_with_all_text_up_to_the_next() -> None:
 
 @pytest.mark.clause("TRACE-2")
 def test_a_mention_belongs_to_the_innermost_function_class_or_statement() -> None:
-    found = {each: (place.name, place.kind) for place in places.places(CODE, "toy.py", FAMILIES) for each in place.ids}
+    found = {
+        each: (place.name, place.kind)
+        for place in places.places(CODE, "toy.py", FAMILIES)
+        for each in place.ids
+    }
     assert found == {
         **dict.fromkeys(("TOY-1", "TOY-2", "TOY-3"), ("", "module")),
         "TOY-4": ("TABLE", "data"),
@@ -93,12 +97,17 @@ def test_lines_of_a_place_are_those_that_run_when_it_is_called() -> None:
     body = {place.name: sorted(place.body) for place in places.places(CODE, "toy.py", FAMILIES)}
     assert body["Full.method"] == [18]
     assert body["Full"] == [18]
-    assert body["TABLE"] == body["Empty"] == body[""] == [18, 25, 26, 28]  # all functions of the file
+    assert (
+        body["TABLE"] == body["Empty"] == body[""] == [18, 25, 26, 28]
+    )  # all functions of the file
     assert body["function.inner"] == []
 
 
 def test_other_words_are_no_ids() -> None:
-    assert specs.named("ISO-8601, TOY-1a, TOYS-1, NOTOY-1, E-A01b and TOY-2.", FAMILIES) == ["E-A01b", "TOY-2"]
+    assert specs.named("ISO-8601, TOY-1a, TOYS-1, NOTOY-1, E-A01b and TOY-2.", FAMILIES) == [
+        "E-A01b",
+        "TOY-2",
+    ]
 
 
 @pytest.mark.clause("TRACE-3")
@@ -106,7 +115,8 @@ def test_marks_of_functions_files_and_names_are_read(tmp_path: Path) -> None:
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests/test_toy.py").write_text(
         'pytestmark = [pytest.mark.clause("TOY-1"), pytest.mark.slow]\n\n\n'
-        '@pytest.mark.parametrize("x", [1])\n@pytest.mark.clause("TOY-2", "TOY-3")\n@pytest.mark.clause("TOY-2")\ndef test_a(x): ...\n\n\n'
+        '@pytest.mark.parametrize("x", [1])\n@pytest.mark.clause("TOY-2", '
+        '"TOY-3")\n@pytest.mark.clause("TOY-2")\ndef test_a(x): ...\n\n\n'
         "def test_e_a03_something(): ...\n\n\ndef helper(): ...\n"
     )
     found = marks.read(tmp_path)
@@ -114,13 +124,17 @@ def test_marks_of_functions_files_and_names_are_read(tmp_path: Path) -> None:
         "tests/test_toy.py::test_a": ("TOY-1", "TOY-2", "TOY-3"),
         "tests/test_toy.py::test_e_a03_something": ("TOY-1", "E-A03"),
     }
-    assert (found["tests/test_toy.py::test_a"].line, found["tests/test_toy.py::test_a"].last) == (4, 7)
+    assert (found["tests/test_toy.py::test_a"].line, found["tests/test_toy.py::test_a"].last) == (
+        4,
+        7,
+    )
 
 
 @pytest.mark.clause("TRACE-7")
 def test_a_quote_is_an_id_a_colon_and_words_over_any_lines() -> None:
     text = (
-        'x = 1\n    # {}-1: "words that go on\n    # in a comment"\n"""{}-2: “in round quotes”; {}-3: no quote, {}-4 "nor this one"."""\n'
+        'x = 1\n    # {}-1: "words that go on\n    # in a comment"\n"""{}-2: “in round quotes”; '
+        '{}-3: no quote, {}-4 "nor this one"."""\n'
     )
     text = text.format(*4 * ["TOY"])  # here it would be a quote
     found = [(each.line, each.clause, each.text) for each in quotes.quotes(text, "a.py")]
@@ -132,7 +146,9 @@ def test_a_record_comes_back_as_it_was_and_is_refused_for_other_sources(tmp_path
     assert spans({7, 1, 2, 3}) == "1-3,7"
     assert numbers("1-3,7") == {1, 2, 3, 7}
     assert numbers(spans(())) == frozenset()
-    with pytest.raises(RecordError, match="no run of the tests is recorded; `make trace` records one"):
+    with pytest.raises(
+        RecordError, match="no run of the tests is recorded; `make trace` records one"
+    ):
         read(tmp_path)
     out = write(tmp_path, Record({}, {"case": {"tape/a.py": frozenset({1, 2, 9})}}))
     assert read(tmp_path) == Record({}, {"case": {"tape/a.py": frozenset({1, 2, 9})}})

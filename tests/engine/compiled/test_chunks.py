@@ -54,12 +54,21 @@ def drawn(rule: str, **sizes: Any) -> Arrays:
     tensors = drawn_once(rule, lead=(3,), **sizes)
     for name in ("retain", "momentum", "step_size"):
         if name in tensors:
-            tensors[name][:, 1::7], tensors[name][:, 3::5] = 0.0, 1.0 if name != "step_size" else 0.5
+            tensors[name][:, 1::7], tensors[name][:, 3::5] = (
+                0.0,
+                1.0 if name != "step_size" else 0.5,
+            )
     return tensors
 
 
 def results(
-    rule: str, tensors: Arrays, form: str = "exact", chunk: int | None = None, *, calls: int = 1, **convention: Any
+    rule: str,
+    tensors: Arrays,
+    form: str = "exact",
+    chunk: int | None = None,
+    *,
+    calls: int = 1,
+    **convention: Any,
 ) -> tuple[Any, ...]:
     """y, M and, with momentum, S after calls on the same tokens from a state that is not zero."""
     module = MODULES[rule]
@@ -69,7 +78,11 @@ def results(
     span = {"span": 4} if "chunk_start" in convention.values() else {}
     if convention.get("newton_schulz") is None and rule == "omega":
         convention["newton_schulz"] = "none"
-    convention = {name: value for name, value in ({"reference": "running"} | convention).items() if value is not None}
+    convention = {
+        name: value
+        for name, value in ({"reference": "running"} | convention).items()
+        if value is not None
+    }
     config = module.Config(**sizes, **span, convention=convention)
     initial = {name[0]: tensors[name] for name in ("M0", "S0") if name in tensors}
     state = module.start(config, tensors["k"].shape[:-2], **initial)
@@ -89,8 +102,12 @@ def agree(got: tuple[Any, ...], want: tuple[Any, ...], tolerance: Any) -> None:
 @pytest.mark.parametrize("read", ["after", "before"])
 @pytest.mark.parametrize("decay", ["after_error", "before_error"])
 @pytest.mark.parametrize("rule", ["titans_lmm", "delta", "omega"])
-@pytest.mark.parametrize("sizes", [(9, 4), (1, None), (16, 8), (7, 3), (64, None), (37, 5), (6, 1)], ids=str)
-def test_is_the_sequential_rule(groups: list[bool], sizes: tuple[int, int | None], rule: str, decay: str, read: str) -> None:
+@pytest.mark.parametrize(
+    "sizes", [(9, 4), (1, None), (16, 8), (7, 3), (64, None), (37, 5), (6, 1)], ids=str
+)
+def test_is_the_sequential_rule(
+    groups: list[bool], sizes: tuple[int, int | None], rule: str, decay: str, read: str
+) -> None:
     T, chunk = sizes
     for d_in, d_out in ((4, 4), (1, 6), (7, 1), (9, 5)):
         tensors = drawn(rule, T=T, d_in=d_in, d_out=d_out, seed=T)
@@ -104,13 +121,21 @@ def test_is_the_sequential_rule(groups: list[bool], sizes: tuple[int, int | None
 @pytest.mark.parametrize("read", ["after", "before"])
 @pytest.mark.parametrize("boundary", ["recompute", "carry", "cut"])
 @pytest.mark.parametrize("reference", ["chunk_start", "call_start", "zero"])
-@pytest.mark.parametrize("sizes", [(9, 4, 3), (1, None, 2), (16, 8, 5), (7, 3, 9), (70, None, 4), (37, 5, 1), (6, 1, 4)], ids=str)
+@pytest.mark.parametrize(
+    "sizes",
+    [(9, 4, 3), (1, None, 2), (16, 8, 5), (7, 3, 9), (70, None, 4), (37, 5, 1), (6, 1, 4)],
+    ids=str,
+)
 def test_is_the_sequential_rule_under_a_reference_that_is_known(
     groups: list[bool], sizes: tuple[int, int | None, int], reference: str, boundary: str, read: str
 ) -> None:
-    """Two calls, of which the second continues with the window, residuals and place in a span of the first."""
+    """Two calls, of which the second continues with the window, residuals and place in a span of
+    the first.
+    """
     T, chunk, window = sizes
-    convention = {"reference": reference, "read": read} | ({} if reference == "zero" else {"window_at_boundary": boundary})
+    convention = {"reference": reference, "read": read} | (
+        {} if reference == "zero" else {"window_at_boundary": boundary}
+    )
     for d_in, d_out in ((4, 4), (7, 5)):
         tensors = drawn("omega", T=T, d_in=d_in, d_out=d_out, window=window, seed=T)
         got = results("omega", tensors, "chunkwise", chunk, calls=2, **convention)
@@ -135,16 +160,26 @@ def test_titans_under_a_reference_that_is_known(groups: list[bool], reference: s
 @pytest.mark.clause("CHUNK-7")
 def test_hebbian(groups: list[bool]) -> None:
     tensors = drawn("hebbian", T=23)
-    agree(results("hebbian", tensors, "chunkwise", 8, reference=None), results("hebbian", tensors, "sequential", reference=None), ANALYTIC)
+    agree(
+        results("hebbian", tensors, "chunkwise", 8, reference=None),
+        results("hebbian", tensors, "sequential", reference=None),
+        ANALYTIC,
+    )
     assert groups
     assert all(groups)
 
 
 @pytest.mark.clause("CHUNK-15")
 @pytest.mark.parametrize("momentum", [True, False])
-@pytest.mark.parametrize("name", [name for name, layout in LAYOUTS.items() if layout.read in ("after", "before")])
-def test_a_group_is_what_numpy_makes_of_it(groups: list[bool], name: str, momentum: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A compiled group against NumPy, also where a layout names refreshes without a reference to refresh."""
+@pytest.mark.parametrize(
+    "name", [name for name, layout in LAYOUTS.items() if layout.read in ("after", "before")]
+)
+def test_a_group_is_what_numpy_makes_of_it(
+    groups: list[bool], name: str, momentum: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compiled group against NumPy, also where a layout names refreshes without a reference to
+    refresh.
+    """
     layout = LAYOUTS[name]
     given = drawn_group(layout, momentum=momentum)
     y, end = segment.block([layout], chunked_plain.plain)(given)
@@ -159,11 +194,21 @@ def test_a_group_is_what_numpy_makes_of_it(groups: list[bool], name: str, moment
 
 
 @pytest.mark.clause("EXACT-12")
-@pytest.mark.parametrize("convention", [{"rate": "split"}, {"direction": "ascent", "value_sign": "plus"}, {"gradient_scale": 2}], ids=str)
-def test_whatever_a_convention_says_of_rates_and_signs(groups: list[bool], convention: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "convention",
+    [{"rate": "split"}, {"direction": "ascent", "value_sign": "plus"}, {"gradient_scale": 2}],
+    ids=str,
+)
+def test_whatever_a_convention_says_of_rates_and_signs(
+    groups: list[bool], convention: dict[str, Any]
+) -> None:
     tensors = drawn("titans_lmm", T=21, split="split" in convention.values())
     tensors["step_size"] *= 0.2
-    agree(results("titans_lmm", tensors, chunk=8, **convention), results("titans_lmm", tensors, "sequential", **convention), ANALYTIC)
+    agree(
+        results("titans_lmm", tensors, chunk=8, **convention),
+        results("titans_lmm", tensors, "sequential", **convention),
+        ANALYTIC,
+    )
     assert groups
     assert all(groups)
 
@@ -173,26 +218,36 @@ def test_resets_and_tokens_that_do_not_write(groups: list[bool]) -> None:
     tensors = drawn("titans_lmm", T=20)
     tensors["active"] = np.arange(20) % 3 > 0
     tensors["reset"] = np.arange(20) == 11
-    agree(results("titans_lmm", tensors, chunk=4), results("titans_lmm", tensors, "sequential"), ANALYTIC)
+    agree(
+        results("titans_lmm", tensors, chunk=4),
+        results("titans_lmm", tensors, "sequential"),
+        ANALYTIC,
+    )
     assert len(groups) > 1
 
 
 def test_float32_is_float64_up_to_rounding(groups: list[bool]) -> None:
     tensors = drawn("titans_lmm", T=64, d_in=16, d_out=16)
     low = {name: value.astype(np.float32) for name, value in tensors.items()}
-    want = results("titans_lmm", {name: value.astype(np.float64) for name, value in low.items()}, "sequential")
+    want = results(
+        "titans_lmm", {name: value.astype(np.float64) for name, value in low.items()}, "sequential"
+    )
     got = results("titans_lmm", low)
     assert {each.dtype for each in got} == {np.dtype(np.float32)}
     assert len(groups) == 1
     agree(got, want, reordered(64, dtype=np.float32))
 
 
-def test_every_number_of_threads_and_every_group_gives_the_same_bits(groups: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_number_of_threads_and_every_group_gives_the_same_bits(
+    groups: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
     tensors = drawn("titans_lmm", T=40)
     want = results("titans_lmm", tensors, chunk=4)
     for threads in (1, 2, 3):
         monkeypatch.setattr(
-            engine_dispatch, "thread_partition", lambda layout, inputs, threads=threads: slices(len(inputs.queries), threads)
+            engine_dispatch,
+            "thread_partition",
+            lambda layout, inputs, threads=threads: slices(len(inputs.queries), threads),
         )
         agree(results("titans_lmm", tensors, chunk=4), want, EXACT)
     monkeypatch.setattr(chunked, "_limit", lambda flat, layout, chunk: 8)
@@ -208,13 +263,19 @@ def test_arguments_in_any_order_of_memory_stay_as_they_are(groups: list[bool]) -
     before = {name: value.copy() for name, value in turned.items()}
     for value in turned.values():
         value.flags.writeable = False
-    agree(results("delta", {name: np.moveaxis(value, -1, 0) for name, value in turned.items()}), want, EXACT)
+    agree(
+        results("delta", {name: np.moveaxis(value, -1, 0) for name, value in turned.items()}),
+        want,
+        EXACT,
+    )
     assert all(np.array_equal(before[name], turned[name]) for name in turned)
     assert groups == [True, True]
 
 
 @pytest.mark.clause("EXACT-2", "EXACT-6")
-def test_the_code_that_is_compiled_says_the_same_in_python(groups: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_code_that_is_compiled_says_the_same_in_python(
+    groups: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
     tensors = drawn("titans_lmm", T=12)
     want = results("titans_lmm", tensors, chunk=4)
     monkeypatch.setattr(compiled, "loop_for", lambda kind: chunks.inter_chunk_loop)
@@ -222,7 +283,7 @@ def test_the_code_that_is_compiled_says_the_same_in_python(groups: list[bool], m
     assert groups == [True, True]
 
 
-# -- what is not taken ----------------------------------------------------------------------------------
+# -- what is not taken -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -234,13 +295,23 @@ def test_the_code_that_is_compiled_says_the_same_in_python(groups: list[bool], m
     ],
     ids=["gates per dimension", "complex", "longdouble"],
 )
-def test_other_arguments_go_to_numpy(groups: list[bool], change: Callable[[Arrays], Arrays]) -> None:
+def test_other_arguments_go_to_numpy(
+    groups: list[bool], change: Callable[[Arrays], Arrays]
+) -> None:
     tensors = change(drawn("delta", T=9))
     if tensors["retain"].ndim == 3:
         module = MODULES["delta"]
-        config = module.Config(d_in=4, d_out=3, per_dimension_gates=True, convention={"reference": "running"})
+        config = module.Config(
+            d_in=4, d_out=3, per_dimension_gates=True, convention={"reference": "running"}
+        )
         state = module.start(config, (3,), M=tensors["M0"])
-        run.run(module.RULE, config, Tokens(**{k: v for k, v in tensors.items() if k != "M0"}), state, form="exact")
+        run.run(
+            module.RULE,
+            config,
+            Tokens(**{k: v for k, v in tensors.items() if k != "M0"}),
+            state,
+            form="exact",
+        )
     else:
         results("delta", tensors)
     assert groups == []
@@ -249,7 +320,11 @@ def test_other_arguments_go_to_numpy(groups: list[bool], change: Callable[[Array
 def test_reads_of_another_memory_than_the_running_one_go_to_numpy(groups: list[bool]) -> None:
     tensors = drawn("titans_lmm", T=9)
     for read in ("chunk_start", "call_end"):
-        agree(results("titans_lmm", tensors, read=read), results("titans_lmm", tensors, "sequential", read=read), ANALYTIC)
+        agree(
+            results("titans_lmm", tensors, read=read),
+            results("titans_lmm", tensors, "sequential", read=read),
+            ANALYTIC,
+        )
     assert groups == []
 
 
@@ -260,8 +335,15 @@ def test_a_window_goes_to_numpy(groups: list[bool]) -> None:
 
 
 def test_a_reference_that_decays_comes_as_two_that_do_not(groups: list[bool]) -> None:
-    tensors, frozen = drawn("titans_lmm", T=9), {"reference": "chunk_start", "decay": "before_error"}
-    agree(results("titans_lmm", tensors, "chunkwise", **frozen), results("titans_lmm", tensors, "sequential", **frozen), ANALYTIC)
+    tensors, frozen = (
+        drawn("titans_lmm", T=9),
+        {"reference": "chunk_start", "decay": "before_error"},
+    )
+    agree(
+        results("titans_lmm", tensors, "chunkwise", **frozen),
+        results("titans_lmm", tensors, "sequential", **frozen),
+        ANALYTIC,
+    )
     assert groups
     assert all(groups)
 
@@ -274,7 +356,9 @@ def test_little_work_goes_to_numpy(groups: list[bool], monkeypatch: pytest.Monke
     assert groups == [True]
 
 
-def test_the_environment_and_what_is_installed_decide(groups: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_and_what_is_installed_decide(
+    groups: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
     tensors = drawn("delta", T=9)
     for word in ("0", "off", "False", "no"):
         monkeypatch.setenv("ATLAS_REF_COMPILED", word)
@@ -287,13 +371,19 @@ def test_the_environment_and_what_is_installed_decide(groups: list[bool], monkey
     assert compiled.wanted()
 
 
-def test_what_lasts_for_a_sweep_back_goes_to_numpy(groups: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sequence whose last group is kept for backward; the others are not, and they are compiled."""
+def test_what_lasts_for_a_sweep_back_goes_to_numpy(
+    groups: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sequence whose last group is kept for backward; the others are not, and they are
+    compiled.
+    """
     tensors = drawn("delta", T=16)
     monkeypatch.setattr(chunked, "_limit", lambda flat, layout, chunk: 4)
 
     def pulled_back() -> Any:
-        y, pullback = tape.vjp(lambda v: results("delta", {**tensors, "v": v}, chunk=4)[0], tensors["v"])
+        y, pullback = tape.vjp(
+            lambda v: results("delta", {**tensors, "v": v}, chunk=4)[0], tensors["v"]
+        )
         return y, pullback(y)[0]
 
     got = pulled_back()
@@ -304,7 +394,9 @@ def test_what_lasts_for_a_sweep_back_goes_to_numpy(groups: list[bool], monkeypat
 
 
 @pytest.mark.parametrize("what", ["infinite", "nan"])
-def test_numpy_says_what_overflows(groups: list[bool], monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+def test_numpy_says_what_overflows(
+    groups: list[bool], monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
     tensors = drawn("delta", T=9)
     tensors["v"][...] = 1e308
     tensors["M0"][...] = -1e308 if what == "infinite" else 1e308
@@ -322,7 +414,9 @@ def test_numpy_says_what_overflows(groups: list[bool], monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("broken", ["numba", "atlas_ref.engine.compiled.chunks"])
-def test_a_numba_that_cannot_be_used_is_named_once(groups: list[bool], broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_numba_that_cannot_be_used_is_named_once(
+    groups: list[bool], broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A Numba that cannot be used, as one that is older than its NumPy."""
     tensors = drawn("delta", T=9)
     monkeypatch.delitem(sys.modules, "atlas_ref.engine.compiled.chunks", raising=False)
@@ -348,18 +442,34 @@ def test_large_matrices_go_to_numpy(groups: list[bool], monkeypatch: pytest.Monk
     assert groups == [True]
 
 
-# -- loading it ------------------------------------------------------------------------------------------
+# -- loading it ------------------------------------------------------------------------------------
 
 
 def test_numba_is_loaded_when_it_is_needed() -> None:
-    code = "import sys, atlas_ref.forms, atlas_ref.engine.compiled.group; print('numba' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+    code = (
+        "import sys, atlas_ref.forms, atlas_ref.engine.compiled.group; print('numba' in "
+        "sys.modules)"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "False\n"
+    )
 
 
 @pytest.mark.parametrize(
-    "error", [RuntimeError("no locator available"), EOFError("Ran out of input"), OSError(28, "No space left")], ids=repr
+    "error",
+    [
+        RuntimeError("no locator available"),
+        EOFError("Ran out of input"),
+        OSError(28, "No space left"),
+    ],
+    ids=repr,
 )
-def test_a_machine_that_cannot_keep_code_compiles_anew(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_that_cannot_keep_code_compiles_anew(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plain, asked = numba.njit, []
 
     def njit(*args: Any, cache: bool = False, **settings: Any) -> Any:

@@ -13,7 +13,11 @@ from atlas_ref.backend.scratch import scratch
 from atlas_ref.engine.cuda.launch import Device
 from tests.engine.cuda import emulated
 
-ORDERS = {"forwards": emulated.FORWARDS, "backwards": emulated.BACKWARDS, "shuffled": emulated.SHUFFLED}
+ORDERS = {
+    "forwards": emulated.FORWARDS,
+    "backwards": emulated.BACKWARDS,
+    "shuffled": emulated.SHUFFLED,
+}
 
 
 @pytest.fixture(autouse=True)

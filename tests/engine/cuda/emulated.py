@@ -1,6 +1,8 @@
-"""The kernels on the host: the same sources through g++ and `emulator.h`, as a device that takes NumPy arrays.
+"""The kernels on the host: the same sources through g++ and `emulator.h`, as a device that takes
+NumPy arrays.
 
-Every array is copied to where its end, or its start, meets a page that cannot be touched; results begin full of NaN.
+Every array is copied to where its end, or its start, meets a page that cannot be touched; results
+begin full of NaN.
 """
 
 from __future__ import annotations
@@ -31,7 +33,14 @@ FLAGS = ("-std=c++20", "-O1", "-shared", "-fPIC", "-ffp-contract=off", "-U_FORTI
 FLAGS += ("-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas")
 LIBC = ctypes.CDLL(None, use_errno=True)
 LIBC.mmap.restype = ctypes.c_void_p
-LIBC.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+LIBC.mmap.argtypes = [
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_long,
+]
 LIBC.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 LIBC.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 FORWARDS, BACKWARDS, SHUFFLED = 0, 1, 2
@@ -48,9 +57,15 @@ def compiler() -> str | None:
 @functools.cache
 def library(text: str, names: tuple[str, ...]) -> ctypes.CDLL:
     """A source with some of its instantiations, compiled once for all processes."""
-    taken = "const unsigned* grid, const unsigned* block, size_t bytes, void** arguments, int count, unsigned order"
+    taken = (
+        "const unsigned* grid, const unsigned* block, size_t bytes, void** arguments, int count, "
+        "unsigned order"
+    )
     calls = "\n".join(
-        f'extern "C" const char* run_{i}({taken}) {{ return emulator::launch({name}, grid, block, bytes, arguments, count, order); }}'
+        (
+            f'extern "C" const char* run_{i}({taken}) {{ return emulator::launch({name}, grid, '
+            f"block, bytes, arguments, count, order); }}"
+        )
         for i, name in enumerate(names)
     )
     whole = f"{(HERE / 'emulator.h').read_text().replace('#pragma once', '')}\n{text}\n{calls}\n"
@@ -58,12 +73,20 @@ def library(text: str, names: tuple[str, ...]) -> ctypes.CDLL:
     folder.mkdir(mode=0o700, exist_ok=True)
     name = hashlib.sha256(f"{whole} {FLAGS}".encode()).hexdigest()[:24]
     made = folder / f"{name}.so"
-    with (folder / f"{name}.lock").open("w") as lock, tempfile.TemporaryDirectory(dir=folder) as work:
+    with (
+        (folder / f"{name}.lock").open("w") as lock,
+        tempfile.TemporaryDirectory(dir=folder) as work,
+    ):
         fcntl.flock(lock, fcntl.LOCK_EX)  # one process compiles, the others wait for what it makes
         if not made.exists():
             source = Path(work) / "kernels.cpp"
             source.write_text(whole)
-            found = subprocess.run(["g++", *FLAGS, source, "-o", Path(work) / "made.so"], capture_output=True, text=True, check=False)
+            found = subprocess.run(
+                ["g++", *FLAGS, source, "-o", Path(work) / "made.so"],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
             assert found.returncode == 0, found.stderr
             os.replace(Path(work) / "made.so", made)
     return ctypes.CDLL(str(made))
@@ -74,7 +97,14 @@ class Guarded:
 
     def __init__(self, size: int, *, at_end: bool) -> None:
         self.room = -(-max(size, 1) // PAGE) * PAGE
-        self.base = LIBC.mmap(None, self.room + 2 * PAGE, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+        self.base = LIBC.mmap(
+            None,
+            self.room + 2 * PAGE,
+            mmap.PROT_READ | mmap.PROT_WRITE,
+            mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS,
+            -1,
+            0,
+        )
         assert self.base not in (None, ctypes.c_void_p(-1).value)
         LIBC.mprotect(self.base, PAGE, 0)
         LIBC.mprotect(self.base + PAGE + self.room, PAGE, 0)
@@ -85,7 +115,8 @@ class Guarded:
 
 
 class Emulated:
-    """A device that runs each kernel on the host, thread after thread, in a source changed by `planted`.
+    """A device that runs each kernel on the host, thread after thread, in a source changed by
+    `planted`.
 
     Attributes:
         order: FORWARDS, BACKWARDS, or a seed from SHUFFLED on.
@@ -95,7 +126,9 @@ class Emulated:
 
     xp: Any
 
-    def __init__(self, order: int = FORWARDS, planted: dict[str, str] | None = None, limit: int = 227 * 1024) -> None:
+    def __init__(
+        self, order: int = FORWARDS, planted: dict[str, str] | None = None, limit: int = 227 * 1024
+    ) -> None:
         self.xp = _Poisoned()
         self.order, self.planted, self.limit = order, planted or {}, limit
         self.launches: list[str] = []
@@ -103,9 +136,19 @@ class Emulated:
     def shared_limit(self) -> int:
         return self.limit
 
-    def launch(self, source: str, name: str, grid: Size, block: Size, shared: int, arguments: Sequence[Argument]) -> None:
+    def launch(
+        self,
+        source: str,
+        name: str,
+        grid: Size,
+        block: Size,
+        shared: int,
+        arguments: Sequence[Argument],
+    ) -> None:
         text, names = launch.source_text(source), tuple(INSTANCES[source])
-        assert self.planted or name in names, f"{name}: not in INSTANCES, so not compiled for a GPU by any test"
+        assert self.planted or name in names, (
+            f"{name}: not in INSTANCES, so not compiled for a GPU by any test"
+        )
         for old, new in self.planted.items():
             assert text.count(old) == 1, f"{old!r} occurs {text.count(old)} times"
             text = text.replace(old, new)
@@ -115,7 +158,13 @@ class Emulated:
         self.launches.append(name)
         passed = _Passed(arguments, at_end=self.order != BACKWARDS)
         wide = [(ctypes.c_uint * 3)(*(*size, 1, 1)[:3]) for size in (grid, block)]
-        problem = call(*wide, ctypes.c_size_t(shared), passed.pointers, len(arguments), ctypes.c_uint(self.order))
+        problem = call(
+            *wide,
+            ctypes.c_size_t(shared),
+            passed.pointers,
+            len(arguments),
+            ctypes.c_uint(self.order),
+        )
         passed.hand_back()
         if problem:
             raise Broken(f"{name}: {problem.decode()}")
@@ -144,17 +193,28 @@ class _Passed:
     def _address(self, x: Argument) -> int:
         """The address of an argument's value."""
         if isinstance(x, View | Struct):
-            packed = launch.packed(x, lambda array, by_strides: self._view(array) if by_strides else self._copied(array))
+            packed = launch.packed(
+                x,
+                lambda array, by_strides: self._view(array) if by_strides else self._copied(array),
+            )
             self.kept.append(packed)
             return int(packed.ctypes.data)
-        value = ctypes.c_int64(x or 0) if x is None or isinstance(x, int) else ctypes.c_void_p(self._copied(x))
+        value = (
+            ctypes.c_int64(x or 0)
+            if x is None or isinstance(x, int)
+            else ctypes.c_void_p(self._copied(x))
+        )
         self.kept.append(value)
         return ctypes.addressof(value)
 
     def _copied(self, x: Any) -> int:
         guarded = Guarded(x.nbytes, at_end=self.at_end)
         ctypes.memmove(guarded.address, x.ctypes.data, x.nbytes)
-        copied = np.frombuffer((ctypes.c_char * x.nbytes).from_address(guarded.address), np.uint8).view(x.dtype).reshape(x.shape)
+        copied = (
+            np.frombuffer((ctypes.c_char * x.nbytes).from_address(guarded.address), np.uint8)
+            .view(x.dtype)
+            .reshape(x.shape)
+        )
         self.held.append((x, guarded, copied))
         return guarded.address
 
@@ -196,12 +256,22 @@ INSTANCES: dict[str, list[str]] = {
     ],
     "triangular": instances("inverse_unit_lower<{}>", ("float", "double")),
     "pieces": [
-        *instances("{}<{}, {}>", ("carried", "carried_backward", "scaled_residuals", "combined_reads"), ("float", "double"), (1, 2)),
+        *instances(
+            "{}<{}, {}>",
+            ("carried", "carried_backward", "scaled_residuals", "combined_reads"),
+            ("float", "double"),
+            (1, 2),
+        ),
         *instances("gathered<{}>", ("float", "double")),
     ],
     "sequential": [
         f"sequential<{stored}, {kind}, {part}, {lanes}>"
-        for stored, kind in (("float", "float"), ("double", "double"), ("bf16", "float"), ("f16", "float"))
+        for stored, kind in (
+            ("float", "float"),
+            ("double", "double"),
+            ("bf16", "float"),
+            ("f16", "float"),
+        )
         for part, lanes in SPLITS
     ],
 }

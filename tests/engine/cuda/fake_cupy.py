@@ -54,7 +54,10 @@ class Stream:
     def synchronize(self) -> None:
         if self.capturing:
             self.broken = True
-            raise CUDARuntimeError("cudaErrorStreamCaptureUnsupported: operation not permitted when stream is capturing")
+            raise CUDARuntimeError(
+                "cudaErrorStreamCaptureUnsupported: operation not permitted when stream is "
+                "capturing"
+            )
 
     def begin_capture(self, mode: int) -> None:
         assert mode == 1
@@ -63,7 +66,10 @@ class Stream:
     def end_capture(self) -> Any:
         self.capturing = False
         if self.broken:
-            raise CUDARuntimeError("cudaErrorStreamCaptureInvalidated: operation failed due to a previous error during capture")
+            raise CUDARuntimeError(
+                "cudaErrorStreamCaptureInvalidated: operation failed due to a previous error "
+                "during capture"
+            )
         recorded = list(self.recorded)
         return types.SimpleNamespace(launch=lambda stream: [each() for each in recorded])
 
@@ -74,7 +80,9 @@ class Stream:
 class FakeCupy:
     """A stand-in for the module `cupy`."""
 
-    empty, broadcast_to, ascontiguousarray, matmul = (staticmethod(f) for f in (np.empty, np.broadcast_to, np.ascontiguousarray, np.matmul))
+    empty, broadcast_to, ascontiguousarray, matmul = (
+        staticmethod(f) for f in (np.empty, np.broadcast_to, np.ascontiguousarray, np.matmul)
+    )
     ndarray = ndarray
 
     def __init__(self) -> None:
@@ -84,12 +92,16 @@ class FakeCupy:
         self.allocators: list[Any] = []
         self.streams = [Stream(self)]
         self.cuda = types.SimpleNamespace(
-            Device=lambda: types.SimpleNamespace(attributes={"MaxSharedMemoryPerBlockOptin": 100_000}),
+            Device=lambda: types.SimpleNamespace(
+                attributes={"MaxSharedMemoryPerBlockOptin": 100_000}
+            ),
             Stream=lambda non_blocking: Stream(self),
             MemoryPool=lambda: types.SimpleNamespace(malloc=object()),
             get_current_stream=lambda: self.streams[-1],
             using_allocator=self._using,
-            runtime=types.SimpleNamespace(streamCaptureModeThreadLocal=1, CUDARuntimeError=CUDARuntimeError),
+            runtime=types.SimpleNamespace(
+                streamCaptureModeThreadLocal=1, CUDARuntimeError=CUDARuntimeError
+            ),
         )
 
     @contextlib.contextmanager
@@ -113,5 +125,7 @@ class Kernel:
         assert name == "max_dynamic_shared_size_bytes"
         self.fake.most_shared[self.name] = value
 
-    def __call__(self, grid: Any, block: Any, arguments: tuple[Any, ...], *, shared_mem: int) -> None:
+    def __call__(
+        self, grid: Any, block: Any, arguments: tuple[Any, ...], *, shared_mem: int
+    ) -> None:
         self.fake.launched.append((self.name, grid, block, arguments, shared_mem))

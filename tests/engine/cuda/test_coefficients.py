@@ -12,12 +12,17 @@ from atlas_ref.engine.group import coefficients as plain
 from tests.engine.cuda.conftest import Place
 from tests.support.close import ANALYTIC, assert_close, reordered
 
-#: chunk, window, chunks, memories, gates: odd sizes, a window longer than the chunk, more columns than a block has threads.
+#: chunk, window, chunks, memories, gates: odd sizes, a window longer than the chunk, more columns
+#: than a block has threads.
 SIZES = [(1, 1, 1, 1, 1), (5, 3, 2, 2, 1), (3, 7, 3, 1, 4), (13, 11, 1, 2, 1), (4, 1, 5, 3, 3)]
 
 
-def drawn(size: tuple[int, ...], momentum: bool, dtype: Any, *, shared: bool) -> tuple[plain.GateRows, np.random.Generator]:
-    """Gates of some chunks, a few of them exactly 0 and 1; weights shared by the memories or not."""
+def drawn(
+    size: tuple[int, ...], momentum: bool, dtype: Any, *, shared: bool
+) -> tuple[plain.GateRows, np.random.Generator]:
+    """Gates of some chunks, a few of them exactly 0 and 1; weights shared by the memories or
+    not.
+    """
     C, c, g, B, G = size
     random = np.random.default_rng(size)
 
@@ -43,7 +48,9 @@ def test_rows_and_their_cotangents_are_those_of_the_array_operations(
         columns, stride = (C * c, c) if own_columns else (C + c - 1, 1)
         D, X = plain.coefficient_rows(gates, columns, stride)
         tolerance = ANALYTIC if dtype == np.float64 else reordered(4 * C * (C + c), dtype=dtype)
-        found = place.back(coefficients.coefficient_rows(place.to(gates), columns, stride, device=place.device))
+        found = place.back(
+            coefficients.coefficient_rows(place.to(gates), columns, stride, device=place.device)
+        )
         for name, got, want in zip(("D", "X"), found, (D, X), strict=True):
             assert (got is None) == (want is None)
             if want is not None:
@@ -51,7 +58,9 @@ def test_rows_and_their_cotangents_are_those_of_the_array_operations(
         dD, dX = (random.standard_normal(shape).astype(dtype) for shape in (D.shape, D.shape[1:]))
         dX_last = dX if momentum else None
         asked = place.to((D, X, dD, dX_last))
-        bars = coefficients.coefficient_rows_backward(place.to(gates), *asked, stride, device=place.device)
+        bars = coefficients.coefficient_rows_backward(
+            place.to(gates), *asked, stride, device=place.device
+        )
         want_bars = plain.coefficient_rows_backward(gates, D, X, dD.copy(), dX_last, stride)
         for name, want in want_bars._asdict().items():
             got = place.back(getattr(bars, name))
@@ -79,7 +88,11 @@ def test_cotangents_of_unused_columns_change_nothing(place: Place) -> None:
     for t in range(5):
         poisoned[t, ..., (2 + t - 1 + 3 if t else 2) :] = np.nan
     found = [
-        place.back(coefficients.coefficient_rows_backward(place.to(gates), *place.to((D, X, each, dX)), 1, device=place.device))
+        place.back(
+            coefficients.coefficient_rows_backward(
+                place.to(gates), *place.to((D, X, each, dX)), 1, device=place.device
+            )
+        )
         for each in (dD, poisoned)
     ]
     for name, got, want in zip(plain.GateRows._fields, found[1], found[0], strict=True):

@@ -1,4 +1,6 @@
-"""Compilation of every kernel instantiation for its GPUs, by nvcc and NVRTC, within registers and shared memory."""
+"""Compilation of every kernel instantiation for its GPUs, by nvcc and NVRTC, within registers and
+shared memory.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +27,18 @@ RESOURCES = re.compile(
 )
 
 
-def nvcc(source: str, names: Sequence[str], architecture: str, folder: Path) -> list[tuple[int, ...]]:
-    """Stack, spill stores, spill loads, registers and bytes of static shared memory of each kernel."""
+def nvcc(
+    source: str, names: Sequence[str], architecture: str, folder: Path
+) -> list[tuple[int, ...]]:
+    """Stack, spill stores, spill loads, registers and bytes of static shared memory of each
+    kernel.
+    """
     found = shutil.which("nvcc")
     if found is None:
         pytest.skip("nvcc is not installed")
-    kept = "\n".join(f"__device__ void* keep_{i}() {{ return (void*)&{name}; }}" for i, name in enumerate(names))
+    kept = "\n".join(
+        f"__device__ void* keep_{i}() {{ return (void*)&{name}; }}" for i, name in enumerate(names)
+    )
     (folder / "kernels.cu").write_text(f"{launch.source_text(source)}\n{kept}\n")
     command = [
         found,
@@ -47,7 +55,9 @@ def nvcc(source: str, names: Sequence[str], architecture: str, folder: Path) -> 
     assert made.returncode == 0, made.stderr
     assert "warning" not in made.stderr, made.stderr
     assert (folder / "kernels.cubin").stat().st_size > 0
-    parts = re.findall(r"Compiling entry function .*?(?=Compiling entry function|\Z)", made.stderr, re.DOTALL)
+    parts = re.findall(
+        r"Compiling entry function .*?(?=Compiling entry function|\Z)", made.stderr, re.DOTALL
+    )
     resources = []
     for part in parts:
         numbers = RESOURCES.search(part)
@@ -59,7 +69,9 @@ def nvcc(source: str, names: Sequence[str], architecture: str, folder: Path) -> 
 
 
 def check(source: str, architecture: str, folder: Path) -> None:
-    for stack, stores, loads, registers, static in nvcc(source, INSTANCES[source], architecture, folder):
+    for stack, stores, loads, registers, static in nvcc(
+        source, INSTANCES[source], architecture, folder
+    ):
         assert (stack, stores, loads) == (0, 0, 0), "registers spill into memory"
         assert registers <= 255
         assert static == 0, "shared memory beside that which the launch asks for"
@@ -75,7 +87,9 @@ def test_nvcc_compiles_the_small_kernels_without_spills(source: str, tmp_path: P
 @pytest.mark.clause("CUDA-3")
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("source", INSTANCES)
-def test_nvcc_compiles_every_kernel_without_spills(source: str, architecture: str, tmp_path: Path) -> None:
+def test_nvcc_compiles_every_kernel_without_spills(
+    source: str, architecture: str, tmp_path: Path
+) -> None:
     check(source, architecture, tmp_path)
 
 
@@ -97,11 +111,15 @@ def test_nvrtc_compiles_every_kernel_from_one_text(source: str) -> None:
         pytest.skip("NVRTC is not installed (nvidia-cuda-nvrtc)")
     program = ctypes.c_void_p()
     text = launch.source_text(source).encode()
-    assert library.nvrtcCreateProgram(ctypes.byref(program), text, b"kernels.cu", 0, None, None) == 0
+    assert (
+        library.nvrtcCreateProgram(ctypes.byref(program), text, b"kernels.cu", 0, None, None) == 0
+    )
     for name in INSTANCES[source]:
         assert library.nvrtcAddNameExpression(program, name.encode()) == 0
     options = [each.encode() for each in (*launch.OPTIONS, "--gpu-architecture=sm_90")]
-    result = library.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
+    result = library.nvrtcCompileProgram(
+        program, len(options), (ctypes.c_char_p * len(options))(*options)
+    )
     size = ctypes.c_size_t()
     library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
     log = ctypes.create_string_buffer(size.value)
@@ -123,7 +141,9 @@ class Asked:
     def shared_limit(self) -> int:
         return 2**31
 
-    def launch(self, source: str, name: str, grid: Any, block: Any, shared: int, arguments: Any) -> None:
+    def launch(
+        self, source: str, name: str, grid: Any, block: Any, shared: int, arguments: Any
+    ) -> None:
         assert name in INSTANCES[source]
         assert block[0] * (*block, 1)[1] <= 1024
         self.shared = max(self.shared, shared)
@@ -153,5 +173,17 @@ def test_what_the_kernels_are_made_for_fits_a_block_in_float64(d: int) -> None:
         pieces.carried(start, np.zeros((B, g, d, 2 * d)), D, X, device=device)
         rows, one = np.zeros((B, window - 1 + 9, d)), np.zeros((B, 9, 1))
         M = np.zeros((B, d, d))
-        sequential.steps(rows, rows, rows[:, window - 1 :], one, one, one, one, np.zeros((B, 9, window)), M, M, device=device)
+        sequential.steps(
+            rows,
+            rows,
+            rows[:, window - 1 :],
+            one,
+            one,
+            one,
+            one,
+            np.zeros((B, 9, window)),
+            M,
+            M,
+            device=device,
+        )
         assert 0 < device.shared <= min(SHARED.values()), device.shared

@@ -1,4 +1,6 @@
-"""Mistakes that a GPU may hide, planted into kernel sources: the emulating host must report each."""
+"""Mistakes that a GPU may hide, planted into kernel sources: the emulating host must report
+each.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,13 @@ def of_coefficients(device: Emulated) -> float:
 
 def of_exact(device: Emulated, *, per_dimension: bool = False) -> float:
     with scratch.frame():
-        case = test_exact.drawn((5, 2, 2, 70, 9), np.float64, momentum=True, per_dimension=per_dimension, before_error=False)
+        case = test_exact.drawn(
+            (5, 2, 2, 70, 9),
+            np.float64,
+            momentum=True,
+            per_dimension=per_dimension,
+            before_error=False,
+        )
         got = exact.walk(case.walk, masked_forward.side_by_side(case.given), device=device)
         return max(worst(value, getattr(case.made, name)) for name, value in got._asdict().items())
 
@@ -73,32 +81,55 @@ SYSTEM = """        for (int row = 0; row < places; row += TILE) {
             solve<T, false>"""
 OUTSIDE = "a touch of memory outside"
 MISTAKES = {
-    "sequential-no-barrier": Mistake(of_sequential, f"{BARRIER}\n\n        // What the next token", "\n\n        // What the next token"),
+    "sequential-no-barrier": Mistake(
+        of_sequential,
+        f"{BARRIER}\n\n        // What the next token",
+        "\n\n        // What the next token",
+    ),
     "sequential-ring-too-short": Mistake(of_sequential, "ring = window + 1", "ring = window"),
     "sequential-one-query-for-two": Mistake(of_sequential, "then = 1 - now", "then = now"),
     "sequential-reads-beyond-a-row": Mistake(
-        of_sequential, "const bool there = more && column < features;", "const bool there = true;", OUTSIDE
+        of_sequential,
+        "const bool there = more && column < features;",
+        "const bool there = true;",
+        OUTSIDE,
     ),
-    "sequential-writes-beyond-the-rows": Mistake(of_sequential, "if (mine && lane == 0) store", "if (lane == 0) store"),
-    "sequential-too-little-shared-memory": Mistake(of_sequential, "query_pair + 2 * WIDE", "query_pair + 3 * WIDE", OUTSIDE),
+    "sequential-writes-beyond-the-rows": Mistake(
+        of_sequential, "if (mine && lane == 0) store", "if (lane == 0) store"
+    ),
+    "sequential-too-little-shared-memory": Mistake(
+        of_sequential, "query_pair + 2 * WIDE", "query_pair + 3 * WIDE", OUTSIDE
+    ),
     "sequential-shuffle-in-a-branch": Mistake(
         of_sequential,
         "if (read == READ_AFTER) found",
         "if (read == READ_AFTER && mine) found",
         "a shuffle that not all threads of a warp meet",
     ),
-    "coefficients-no-barrier": Mistake(of_coefficients, f"{BARRIER}\n    for (int64 t = threadIdx.x", "for (int64 t = threadIdx.x"),
-    "coefficients-a-column-too-many": Mistake(of_coefficients, "i < now; i += blockDim.x", "i <= now; i += blockDim.x"),
-    "exact-no-barrier-before-a-tile": Mistake(of_exact, f"int columns) {{\n    {BARRIER}", "int columns) {"),
-    "exact-no-barrier-behind-a-tile": Mistake(of_exact, f"    {BARRIER}\n}}\n\n// sums", "}\n\n// sums"),
-    "exact-no-barrier-before-the-system": Mistake(of_exact_per_dimension, f"{BARRIER}\n{SYSTEM}", SYSTEM),
+    "coefficients-no-barrier": Mistake(
+        of_coefficients, f"{BARRIER}\n    for (int64 t = threadIdx.x", "for (int64 t = threadIdx.x"
+    ),
+    "coefficients-a-column-too-many": Mistake(
+        of_coefficients, "i < now; i += blockDim.x", "i <= now; i += blockDim.x"
+    ),
+    "exact-no-barrier-before-a-tile": Mistake(
+        of_exact, f"int columns) {{\n    {BARRIER}", "int columns) {"
+    ),
+    "exact-no-barrier-behind-a-tile": Mistake(
+        of_exact, f"    {BARRIER}\n}}\n\n// sums", "}\n\n// sums"
+    ),
+    "exact-no-barrier-before-the-system": Mistake(
+        of_exact_per_dimension, f"{BARRIER}\n{SYSTEM}", SYSTEM
+    ),
     "exact-barrier-in-a-branch": Mistake(
         of_exact,
         f"int columns) {{\n    {BARRIER}",
         f"int columns) {{\n    if (threadIdx.x) {BARRIER}",
         "a barrier that not all threads of a block meet",
     ),
-    "exact-reads-beyond-a-matrix": Mistake(of_exact, "y < rows && x < columns ?", "y <= rows && x <= columns ?", OUTSIDE),
+    "exact-reads-beyond-a-matrix": Mistake(
+        of_exact, "y < rows && x < columns ?", "y <= rows && x <= columns ?", OUTSIDE
+    ),
     "triangular-no-barrier": Mistake(of_triangular, BARRIER, ""),
 }
 
@@ -137,7 +168,9 @@ __global__ void narrow(V* to, const float* from, int64 count) {
 
 @pytest.mark.clause("CUDA-7")
 @pytest.mark.parametrize(("kind", "name"), [(np.float16, "f16"), (ml_dtypes.bfloat16, "bf16")])
-def test_numbers_of_16_bits_are_widened_and_rounded_as_numpy_does(host: Any, kind: Any, name: str) -> None:
+def test_numbers_of_16_bits_are_widened_and_rounded_as_numpy_does(
+    host: Any, kind: Any, name: str
+) -> None:
     """All numbers of 16 bits; midpoints, their neighbours and drawn bits of 32."""
     first = "template <class T>\n__global__ void inverse_unit_lower("
     device = Emulated(planted={first: CONVERSIONS + first})
@@ -145,17 +178,46 @@ def test_numbers_of_16_bits_are_widened_and_rounded_as_numpy_does(host: Any, kin
 
     def run(what: str, to: Any, given: Any) -> Any:
         blocks = -(-len(given) // 1024)
-        device.launch("triangular", f"{what}<{name}>", (blocks,), (1024,), 0, (to, given, len(given)))
+        device.launch(
+            "triangular", f"{what}<{name}>", (blocks,), (1024,), 0, (to, given, len(given))
+        )
         return to
 
     widened = run("widen", np.empty(2**16, np.float32), every)
     assert np.array_equal(widened, every.astype(np.float32), equal_nan=True)
     low = every[np.isfinite(widened) & (every.view(np.uint16) & 0x7FFF < 0x7F7F)]
     drawn = np.random.default_rng(0).integers(0, 2**32, 20_000, dtype=np.uint32).view(np.float32)
-    extremes = np.array([65519.996, 65520.0, 3.4e38, -3.4e38, np.inf, -np.inf, np.nan, 2**-24, 2**-25, 2**-26, 1e-45, -0.0], np.float32)
+    extremes = np.array(
+        [
+            65519.996,
+            65520.0,
+            3.4e38,
+            -3.4e38,
+            np.inf,
+            -np.inf,
+            np.nan,
+            2**-24,
+            2**-25,
+            2**-26,
+            1e-45,
+            -0.0,
+        ],
+        np.float32,
+    )
     with np.errstate(all="ignore"):
-        between = (low.astype(np.float32) + (low.view(np.uint16) + np.uint16(1)).view(kind).astype(np.float32)) / np.float32(2)
-        values = np.concatenate([between, np.nextafter(between, np.float32(9e9)), np.nextafter(between, -np.float32(9e9)), drawn, extremes])
+        between = (
+            low.astype(np.float32)
+            + (low.view(np.uint16) + np.uint16(1)).view(kind).astype(np.float32)
+        ) / np.float32(2)
+        values = np.concatenate(
+            [
+                between,
+                np.nextafter(between, np.float32(9e9)),
+                np.nextafter(between, -np.float32(9e9)),
+                drawn,
+                extremes,
+            ]
+        )
         want = values.astype(kind)
     got = run("narrow", np.empty(len(values), kind), values)
     numbers = ~np.isnan(values)

@@ -14,10 +14,12 @@ from atlas_ref.engine.group.cotangents import Cotangents, CotangentSums, Into
 from atlas_ref.engine.group.layout import Arrays, Layout
 from atlas_ref.engine.masked import backward as masked_backward
 from atlas_ref.engine.masked import forward as masked_forward
+from atlas_ref.engine.masked import rows as masked_rows
 from tests.engine.cuda.conftest import Place
 from tests.support.close import ANALYTIC, EXACT, assert_close, reordered
 
-#: chunk, window, chunks, d, o: odd sizes, windows with columns of their own, more columns and features than a tile has rows.
+#: chunk, window, chunks, d, o: odd sizes, windows with columns of their own, more columns and
+#: features than a tile has rows.
 SIZES = [(1, 1, 1, 1, 1), (4, 1, 3, 3, 5), (3, 3, 2, 4, 3), (67, 1, 2, 5, 3), (5, 2, 2, 70, 9)]
 
 
@@ -31,7 +33,9 @@ class Drawn(NamedTuple):
     bars: Cotangents
 
 
-def drawn(size: tuple[int, ...], dtype: Any, *, momentum: bool, per_dimension: bool, before_error: bool) -> Drawn:
+def drawn(
+    size: tuple[int, ...], dtype: Any, *, momentum: bool, per_dimension: bool, before_error: bool
+) -> Drawn:
     C, c, g, d, o = size
     layout = Layout(C, c, (False,) * g, "running", before_error, "after", False, 0)
     random = np.random.default_rng(size)
@@ -61,8 +65,22 @@ def drawn(size: tuple[int, ...], dtype: Any, *, momentum: bool, per_dimension: b
     )
     made = masked_forward.forward(layout, given, masked_forward.rows_of(layout, given))
     retain = made.gates.retain if before_error else None
-    walk = exact.Given(made.phi, masked_forward.spread(layout, given.values), made.inverse, made.D, made.X, retain, c)
-    return Drawn(layout, given, made, walk, Cotangents(M=rows(B, o, d), S=rows(B, o, d) if momentum else None))
+    walk = exact.Given(
+        made.phi,
+        masked_rows.spread(layout, given.values),
+        made.inverse,
+        made.D,
+        made.X,
+        retain,
+        c,
+    )
+    return Drawn(
+        layout,
+        given,
+        made,
+        walk,
+        Cotangents(M=rows(B, o, d), S=rows(B, o, d) if momentum else None),
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -83,14 +101,23 @@ def test_both_walks_are_those_of_the_array_operations(
     for dtype in (np.float64, np.float32):
         if dtype == np.float32 and before_error:
             continue
-        case = drawn(size, dtype, momentum=momentum, per_dimension=per_dimension, before_error=before_error)
-        tolerance = ANALYTIC if dtype == np.float64 else reordered(g * (C * c + d), dtype=dtype, amplification=4.0)
+        case = drawn(
+            size, dtype, momentum=momentum, per_dimension=per_dimension, before_error=before_error
+        )
+        tolerance = (
+            ANALYTIC
+            if dtype == np.float64
+            else reordered(g * (C * c + d), dtype=dtype, amplification=4.0)
+        )
         start = masked_forward.side_by_side(case.given)
         found = exact.walk(place.to(case.walk), place.to(start), device=place.device)
         for name, got in found._asdict().items():
             assert_close(name, place.back(got), getattr(case.made, name), tolerance)
         random = np.random.default_rng(7)
-        E_bar, states_bar = (random.standard_normal(x.shape).astype(dtype) for x in (case.made.E, case.made.states[:, 1:]))
+        E_bar, states_bar = (
+            random.standard_normal(x.shape).astype(dtype)
+            for x in (case.made.E, case.made.states[:, 1:])
+        )
         last = masked_backward._first_state(case.given, case.bars)
         asked = place.to((last, E_bar, states_bar))
         back = exact.walk_backward(place.to(case.walk), *asked, device=place.device)
@@ -103,15 +130,22 @@ def plain_back(case: Drawn, E_bar: Any, states_bar: Any) -> exact.WalkedBack:
     pulled = CotangentSums(None, None, None, None, E_bar, states_bar, None)
     ends, F = np.empty_like(states_bar), np.empty_like(case.made.scaled)
     into = Into(None, None, None)
-    start, _, _ = masked_backward._through_running(case.layout, case.given, case.made, case.bars, pulled, ends, F, into)
+    start, _, _ = masked_backward._through_running(
+        case.layout, case.given, case.made, case.bars, pulled, ends, F, into
+    )
     return exact.WalkedBack(start, ends, F, E_bar)
 
 
 @pytest.mark.clause("CUDA-2", "CUDA-9")
 def test_the_width_of_a_block_changes_no_bit(place: Place) -> None:
-    case = drawn((4, 2, 2, 6, 11), np.float64, momentum=True, per_dimension=False, before_error=False)
+    case = drawn(
+        (4, 2, 2, 6, 11), np.float64, momentum=True, per_dimension=False, before_error=False
+    )
     start = masked_forward.side_by_side(case.given)
-    found = [exact.walk(place.to(case.walk), place.to(start), width=width, device=place.device) for width in (2, 5, 8, 16)]
+    found = [
+        exact.walk(place.to(case.walk), place.to(start), width=width, device=place.device)
+        for width in (2, 5, 8, 16)
+    ]
     for other in found[1:]:
         for name, got, want in zip(other._fields, other, found[0], strict=True):
             assert_close(name, place.back(got), place.back(want), EXACT)
@@ -119,9 +153,13 @@ def test_the_width_of_a_block_changes_no_bit(place: Place) -> None:
 
 @pytest.mark.clause("CUDA-3")
 def test_a_block_without_the_memory_is_refused(host: Any) -> None:
-    case = drawn((4, 1, 1, 3, 2), np.float64, momentum=True, per_dimension=False, before_error=False)
+    case = drawn(
+        (4, 1, 1, 3, 2), np.float64, momentum=True, per_dimension=False, before_error=False
+    )
     host.limit = 20_000
-    with pytest.raises(launch.DoesNotFit, match="bytes of shared memory a block, of which the device has 20000"):
+    with pytest.raises(
+        launch.DoesNotFit, match="bytes of shared memory a block, of which the device has 20000"
+    ):
         exact.walk(case.walk, masked_forward.side_by_side(case.given), device=host)
     with pytest.raises(launch.DoesNotFit, match="width: 1 output dimensions"):
         exact.walk(case.walk, masked_forward.side_by_side(case.given), width=1, device=host)

@@ -56,7 +56,10 @@ def test_a_function_that_waits_cannot_be_captured(fake: FakeCupy) -> None:
         fake.cuda.get_current_stream().synchronize()
         return x
 
-    with pytest.raises(RuntimeError, match=r"looks: cannot be recorded, since it waits for the GPU, .*cudaErrorStreamCaptureUnsupported"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"looks: cannot be recorded, since it waits for the GPU, .*cudaErrorStreamCaptureUnsupported",
+    ):
         graphs.captured(looks, ndarray(np.ones(2)))
     assert len(fake.streams) == 1, "the current stream is what it was"
 
@@ -68,12 +71,16 @@ def test_a_capture_that_broke_unseen_is_named_at_its_end(fake: FakeCupy) -> None
         stream.broken = stream.capturing
         return x
 
-    with pytest.raises(RuntimeError, match=r"breaks: cannot be recorded, .*cudaErrorStreamCaptureInvalidated"):
+    with pytest.raises(
+        RuntimeError, match=r"breaks: cannot be recorded, .*cudaErrorStreamCaptureInvalidated"
+    ):
         graphs.captured(breaks, ndarray(np.ones(2)))
 
 
 @pytest.mark.clause("CUDA-13")
-def test_constants_that_a_graph_reads_live_as_long_as_it(fake: FakeCupy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_constants_that_a_graph_reads_live_as_long_as_it(
+    fake: FakeCupy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(constants, "_movers", {})
     constants.register(ndarray, lambda x: ndarray(np.array(x)))
     mask, used = np.array([True, False]), []
@@ -94,9 +101,13 @@ def test_constants_that_a_graph_reads_live_as_long_as_it(fake: FakeCupy, monkeyp
 @pytest.mark.clause("CUDA-13")
 def test_other_shapes_and_types_than_recorded_are_refused(fake: FakeCupy) -> None:
     captured = graphs.captured(doubled(fake, []), ndarray(np.ones(2)))
-    with pytest.raises(ValueError, match=r"array 0: float64 \(3,\), but float64 \(2,\) was recorded"):
+    with pytest.raises(
+        ValueError, match=r"array 0: float64 \(3,\), but float64 \(2,\) was recorded"
+    ):
         captured(ndarray(np.ones(3)))
-    with pytest.raises(ValueError, match=r"array 0: float32 \(2,\), but float64 \(2,\) was recorded"):
+    with pytest.raises(
+        ValueError, match=r"array 0: float32 \(2,\), but float64 \(2,\) was recorded"
+    ):
         captured(ndarray(np.ones(2, np.float32)))
     with pytest.raises(ValueError, match="2 arrays, but 1 were recorded"):
         captured(ndarray(np.ones(2)), ndarray(np.ones(2)))
@@ -108,10 +119,17 @@ def test_other_shapes_and_types_than_recorded_are_refused(fake: FakeCupy) -> Non
 def test_on_a_gpu_a_replay_gives_the_bits_of_the_function(cupy: Any) -> None:
     def function(x: Any, y: Any) -> tuple[Any, Any]:
         product = np.matmul(x, y)
-        return product, cupy.tanh(product).sum(axis=0), np.matmul(x[None, :, :4].swapaxes(-1, -2), y), np.einsum("ij,ij->i", x, y)
+        return (
+            product,
+            cupy.tanh(product).sum(axis=0),
+            np.matmul(x[None, :, :4].swapaxes(-1, -2), y),
+            np.einsum("ij,ij->i", x, y),
+        )
 
     random = np.random.default_rng(0)
-    recorded, other = (tuple(cupy.asarray(random.standard_normal((16, 16))) for _ in range(2)) for _ in range(2))
+    recorded, other = (
+        tuple(cupy.asarray(random.standard_normal((16, 16))) for _ in range(2)) for _ in range(2)
+    )
     captured = graphs.captured(function, *recorded)
     for arrays in (recorded, other):
         for got, want in zip(captured(*arrays), function(*arrays), strict=True):

@@ -33,14 +33,19 @@ def weighed(outputs: Iterable[Any]) -> Any:
 
     Equal weights of M and S would cancel where M is minus S.
     """
-    return sum(ops.sum(ops.tanh(value) * np.cos(np.arange(value.size) + place).reshape(value.shape)) for place, value in enumerate(outputs))
+    return sum(
+        ops.sum(ops.tanh(value) * np.cos(np.arange(value.size) + place).reshape(value.shape))
+        for place, value in enumerate(outputs)
+    )
 
 
 @pytest.mark.clause("CUDA-14")
 @pytest.mark.parametrize("per_dimension", [False, True])
 @pytest.mark.parametrize("momentum", [False, True])
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_group_with_kernels_is_the_group_without(host: Any, name: str, momentum: bool, per_dimension: bool) -> None:
+def test_a_group_with_kernels_is_the_group_without(
+    host: Any, name: str, momentum: bool, per_dimension: bool
+) -> None:
     """Values and gradients with kernels and without; and a proof that the kernels ran."""
     layout = LAYOUTS[name]
     given = drawn(layout, per_dimension=per_dimension, momentum=momentum)
@@ -76,8 +81,16 @@ def host(host: Any, request: pytest.FixtureRequest) -> Any:
 
 SEQUENTIAL = {
     "omega": (omega, {"window": 3}, {"newton_schulz": "none"}),
-    "omega-before-error": (omega, {"window": 5}, {"newton_schulz": "none", "decay": "before_error", "read": "before"}),
-    "omega-minus": (omega, {"window": 2}, {"newton_schulz": "none", "momentum_sign": "minus", "gradient_scale": 1.0}),
+    "omega-before-error": (
+        omega,
+        {"window": 5},
+        {"newton_schulz": "none", "decay": "before_error", "read": "before"},
+    ),
+    "omega-minus": (
+        omega,
+        {"window": 2},
+        {"newton_schulz": "none", "momentum_sign": "minus", "gradient_scale": 1.0},
+    ),
     "titans_lmm": (titans_lmm, {}, {"gate": "retain"}),
     "titans_lmm-call-end": (titans_lmm, {}, {"read": "call_end"}),
     "delta": (delta, {}, {"decay": "before_error"}),
@@ -86,21 +99,33 @@ SEQUENTIAL = {
 BY_TOKEN = {
     "newton-schulz": (omega, {"window": 3}, {}),
     "frozen": (titans_lmm, {"span": 2}, {"reference": "chunk_start"}),
-    "momentum-first": (omega, {"window": 3}, {"newton_schulz": "none", "order": "momentum_then_window"}),
+    "momentum-first": (
+        omega,
+        {"window": 3},
+        {"newton_schulz": "none", "order": "momentum_then_window"},
+    ),
     "chunk-start": (delta, {"span": 3}, {"read": "chunk_start"}),
 }
 
 
-def sequence(rule: Any, sizes: dict[str, Any], convention: dict[str, Any], *, d_in: int = 4) -> tuple[Any, Any, Any]:
+def sequence(
+    rule: Any, sizes: dict[str, Any], convention: dict[str, Any], *, d_in: int = 4
+) -> tuple[Any, Any, Any]:
     """A call of two packed sequences with inactive tokens, and a state to go on from."""
     random = np.random.default_rng(5)
     config = rule.Config(d_in=d_in, d_out=3, convention=convention, **sizes)
     lead, T = (2, 1), 9
-    gates = {gate: random.uniform(0.1, 0.9, (*lead, T)) for gate in ("retain", "momentum", "step_size") if gate in rule.RULE.gates}
+    gates = {
+        gate: random.uniform(0.1, 0.9, (*lead, T))
+        for gate in ("retain", "momentum", "step_size")
+        if gate in rule.RULE.gates
+    }
     k, q = 0.4 * random.standard_normal((2, *lead, T, d_in))
     active, reset = np.ones(T, bool), np.zeros(T, bool)
     active[[2, 6]], reset[5] = False, True
-    tokens = Tokens(k=k, v=random.standard_normal((*lead, T, 3)), q=q, active=active, reset=reset, **gates)
+    tokens = Tokens(
+        k=k, v=random.standard_normal((*lead, T, 3)), q=q, active=active, reset=reset, **gates
+    )
     return config, tokens, rule.start(config, leading=lead)
 
 
@@ -115,7 +140,11 @@ def test_the_sequential_form_in_one_launch_for_each_packed_sequence(host: Any, n
         state, y = forms.run(rule.RULE, config, tokens, state)
         assert len(host.launches) == 2
         after, second = forms.run(rule.RULE, config, tokens, state)
-    for label, got, truth in (("y", y, want), ("again", second, again), ("M", after.M, again_state.M)):
+    for label, got, truth in (
+        ("y", y, want),
+        ("again", second, again),
+        ("M", after.M, again_state.M),
+    ):
         assert_close(label, got, truth, ANALYTIC)
     if hasattr(want_state, "S"):
         assert_close("S", after.S, again_state.S, ANALYTIC)
@@ -135,7 +164,9 @@ def test_what_the_kernel_does_not_compute_runs_token_by_token(host: Any, name: s
 def test_a_derivative_of_the_sequential_form_runs_token_by_token(host: Any) -> None:
     config, tokens, state = sequence(delta, {}, {})
     with cuda.running_on(host):
-        tape.grad(lambda v: ops.sum(forms.run(delta.RULE, config, tokens.replaced(v=v), state)[1] ** 2))(tokens.v)
+        tape.grad(
+            lambda v: ops.sum(forms.run(delta.RULE, config, tokens.replaced(v=v), state)[1] ** 2)
+        )(tokens.v)
     assert host.launches == []
 
 
@@ -161,20 +192,28 @@ def test_complex_numbers_and_two_types_go_through_array_operations(host: Any) ->
 
 @pytest.mark.clause("CUDA-14")
 @pytest.mark.parametrize("name", [name for name in LAYOUTS if name.startswith("running")])
-def test_a_group_that_does_not_fit_a_block_goes_through_array_operations(host: Any, name: str) -> None:
+def test_a_group_that_does_not_fit_a_block_goes_through_array_operations(
+    host: Any, name: str
+) -> None:
     """A group that a kernel refuses and leaves unchanged."""
     layout = LAYOUTS[name]
     given = drawn(layout)
     present = {key: value for key, value in given._asdict().items() if value is not None}
 
     def gradient() -> Any:
-        return tape.grad(lambda chosen: weighed(x for x in by_hand(layout)(*given._replace(**chosen)) if x is not None))(present)
+        return tape.grad(
+            lambda chosen: weighed(
+                x for x in by_hand(layout)(*given._replace(**chosen)) if x is not None
+            )
+        )(present)
 
     want = gradient()
     host.limit = 10
     with cuda.running_on(host):
         got = gradient()
-    assert not {"exact_walk", "exact_walk_backward", "inverse_unit_lower"} & {each.partition("<")[0] for each in host.launches}
+    assert not {"exact_walk", "exact_walk_backward", "inverse_unit_lower"} & {
+        each.partition("<")[0] for each in host.launches
+    }
     for key, truth in want.items():
         assert_close(key, got[key], truth, ANALYTIC)
 
@@ -183,7 +222,9 @@ def test_a_group_that_does_not_fit_a_block_goes_through_array_operations(host: A
 @pytest.mark.parametrize("per_dimension", [False, True])
 @pytest.mark.parametrize("momentum", [False, True])
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_on_a_gpu_a_group_is_that_of_the_host(cupy: Any, name: str, momentum: bool, per_dimension: bool) -> None:
+def test_on_a_gpu_a_group_is_that_of_the_host(
+    cupy: Any, name: str, momentum: bool, per_dimension: bool
+) -> None:
     there = backend.named("cupy")
     given = drawn(LAYOUTS[name], per_dimension=per_dimension, momentum=momentum)
     block = by_hand(LAYOUTS[name])

@@ -37,7 +37,8 @@ def test_nothing_imports_cupy() -> None:
         "    def find_spec(self, name, *_):\n"
         "        assert name.partition('.')[0] != 'cupy', name\n"
         "sys.meta_path.insert(0, Refuse())\n"
-        "from atlas_ref.engine.cuda import coefficients, exact, graphs, launch, pieces, sequential, triangular\n"
+        "from atlas_ref.engine.cuda import coefficients, exact, graphs, launch, pieces, "
+        "sequential, triangular\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -67,7 +68,9 @@ def test_structs_are_passed_by_value_as_addresses_and_strides_in_entries() -> No
     turned = x[::-1].swapaxes(1, 2)
     fake = FakeCupy()
     struct = Struct((view(ndarray(turned)), View(None, 2), ndarray(x), 7))
-    launch.run(CupyDevice(fake), "pieces", "some<float>", grid=(1,), block=(1,), arguments=(struct,))
+    launch.run(
+        CupyDevice(fake), "pieces", "some<float>", grid=(1,), block=(1,), arguments=(struct,)
+    )
     (passed,) = fake.launched[0][3]
     assert passed.size == 1
     assert passed["words"][0].tolist() == [address + 3 * 6 * 4, -6, 1, 2, 0, 0, 0, address, 7]
@@ -77,10 +80,26 @@ def test_structs_are_passed_by_value_as_addresses_and_strides_in_entries() -> No
 def test_what_a_kernel_would_read_wrongly_is_refused() -> None:
     turned = np.zeros((2, 3)).T
     for arguments in ((turned,), (Struct((turned,)),)):
-        with pytest.raises(ValueError, match=re.escape("an array of shape (3, 2) with gaps or turned axes")):
-            launch.run(CupyDevice(FakeCupy()), "pieces", "some<float>", grid=(1,), block=(1,), arguments=arguments)
+        with pytest.raises(
+            ValueError, match=re.escape("an array of shape (3, 2) with gaps or turned axes")
+        ):
+            launch.run(
+                CupyDevice(FakeCupy()),
+                "pieces",
+                "some<float>",
+                grid=(1,),
+                block=(1,),
+                arguments=arguments,
+            )
     with pytest.raises(launch.DoesNotFit, match="70000"):
-        launch.run(CupyDevice(FakeCupy()), "pieces", "some<float>", grid=(1, 70_000), block=(1,), arguments=())
+        launch.run(
+            CupyDevice(FakeCupy()),
+            "pieces",
+            "some<float>",
+            grid=(1, 70_000),
+            block=(1,),
+            arguments=(),
+        )
     with pytest.raises(TypeError, match="strict: int64, expected float32 or float64"):
         triangular.inverse_unit_lower(np.zeros((1, 2, 2), int), device=Emulated())
 
@@ -92,12 +111,16 @@ def test_a_source_is_one_text_that_needs_no_folder(source: str) -> None:
     assert "#include" not in text
     assert text.count("typedef long long int64;") == 1
     for name in INSTANCES[source]:
-        assert re.search(rf"__global__ void (__launch_bounds__\([^)]*\) )?{name.partition('<')[0]}\(", text), name
+        assert re.search(
+            rf"__global__ void (__launch_bounds__\([^)]*\) )?{name.partition('<')[0]}\(", text
+        ), name
 
 
 def test_the_sources_are_in_the_wheel() -> None:
     """The sources lie in the package, of which the wheel takes everything."""
-    assert {path.name for path in launch.SOURCES.iterdir()} == {f"{source}.cu" for source in INSTANCES} | {"common.cuh"}
+    assert {path.name for path in launch.SOURCES.iterdir()} == {
+        f"{source}.cu" for source in INSTANCES
+    } | {"common.cuh"}
     assert (launch.SOURCES.parents[2] / "py.typed").exists()
 
 
@@ -120,7 +143,9 @@ def test_the_fake_is_passed_what_the_real_one_takes(cupy: Any) -> None:
 def test_arrays_of_another_gpu_go_through_array_operations(monkeypatch: pytest.MonkeyPatch) -> None:
     near, far = ndarray(np.zeros(3, np.float32)), ndarray(np.zeros(3, np.float32))
     runtime = types.SimpleNamespace(getDevice=lambda: 0)
-    monkeypatch.setitem(sys.modules, "cupy", types.SimpleNamespace(cuda=types.SimpleNamespace(runtime=runtime)))
+    monkeypatch.setitem(
+        sys.modules, "cupy", types.SimpleNamespace(cuda=types.SimpleNamespace(runtime=runtime))
+    )
     near.device, far.device = types.SimpleNamespace(id=0), types.SimpleNamespace(id=1)
     assert cuda.available_for(near, near)
     assert not cuda.available_for(near, far)

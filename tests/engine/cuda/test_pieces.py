@@ -14,6 +14,7 @@ from atlas_ref.engine.group.coefficients import GateRows
 from atlas_ref.engine.group.layout import Layout
 from atlas_ref.engine.masked import backward as masked_backward
 from atlas_ref.engine.masked import forward as masked_forward
+from atlas_ref.engine.masked import rows as masked_rows
 from tests.engine.cuda.conftest import Place
 from tests.support.close import ANALYTIC, assert_close, reordered
 
@@ -42,7 +43,9 @@ def rows(dtype: Any, *, momentum: bool, per_dimension: bool) -> tuple[GateRows, 
 @pytest.mark.clause("CUDA-12")
 @pytest.mark.parametrize("per_dimension", [False, True])
 @pytest.mark.parametrize("momentum", [False, True])
-def test_states_carried_over_chunks_and_back(place: Place, momentum: bool, per_dimension: bool) -> None:
+def test_states_carried_over_chunks_and_back(
+    place: Place, momentum: bool, per_dimension: bool
+) -> None:
     for dtype, tolerance in KINDS:
         gates, D, X, draw = rows(dtype, momentum=momentum, per_dimension=per_dimension)
         wide = gates.bases * D_OUT
@@ -66,14 +69,20 @@ def test_states_carried_over_chunks_and_back(place: Place, momentum: bool, per_d
 @pytest.mark.clause("CUDA-12")
 @pytest.mark.parametrize("per_dimension", [False, True])
 @pytest.mark.parametrize("momentum", [False, True])
-def test_residuals_scaled_and_reads_combined(place: Place, momentum: bool, per_dimension: bool) -> None:
+def test_residuals_scaled_and_reads_combined(
+    place: Place, momentum: bool, per_dimension: bool
+) -> None:
     for dtype, tolerance in KINDS:
         gates, D, X, draw = rows(dtype, momentum=momentum, per_dimension=per_dimension)
         nb, E = gates.bases, draw(B, G_CHUNKS, K, D_OUT)
         want = np.empty((B, G_CHUNKS, K, nb * D_OUT), dtype)
         left = [-D[-1, ..., nb:]] if X is None else [-D[-1, ..., nb:], X[-1, ..., nb:]]
-        masked_forward.scale_residuals(E, np.stack([masked_forward.factor(x) for x in left], axis=-1), want)
-        room = place.to(np.full((B, 2 * G_CHUNKS, K, nb * D_OUT), np.nan, dtype))  # written to with gaps between chunks
+        masked_forward.scale_residuals(
+            E, np.stack([masked_rows.factor(x) for x in left], axis=-1), want
+        )
+        room = place.to(
+            np.full((B, 2 * G_CHUNKS, K, nb * D_OUT), np.nan, dtype)
+        )  # written to with gaps between chunks
         pieces.scaled_residuals(*place.to((E, D, X)), room[:, ::2], device=place.device)
         assert_close("scaled", place.back(room)[:, ::2], want, tolerance)
         assert np.isnan(place.back(room)[:, 1::2]).all()
@@ -82,7 +91,9 @@ def test_residuals_scaled_and_reads_combined(place: Place, momentum: bool, per_d
             factors = np.moveaxis(np.moveaxis(read, 0, -2)[..., :nb], -3, -2)
             got = place.to(np.full(mixed.shape, np.nan, dtype))
             pieces.combined_reads(*place.to((asked, mixed, read)), got, device=place.device)
-            assert_close("y", place.back(got), masked_forward.combined(asked, factors) - mixed, tolerance)
+            assert_close(
+                "y", place.back(got), masked_forward.combined(asked, factors) - mixed, tolerance
+            )
 
 
 @pytest.mark.clause("CUDA-12")
@@ -95,6 +106,13 @@ def test_columns_gathered_into_rows(place: Place, chunk: int, window: int, refer
         columns = random.standard_normal((B, 4, layout.columns, D_IN)).astype(dtype)
         held = random.standard_normal((B, window - 1 + 4 * chunk, D_IN)).astype(dtype)
         there = place.to(held.copy())
-        pieces.gathered(place.to(columns), there, chunk, window, own_columns=layout.stride > 1 or window == 1, device=place.device)
-        masked_forward.gathered(layout, columns, held)
+        pieces.gathered(
+            place.to(columns),
+            there,
+            chunk,
+            window,
+            own_columns=layout.stride > 1 or window == 1,
+            device=place.device,
+        )
+        masked_rows.gathered(layout, columns, held)
         assert_close("rows", place.back(there), held, tolerance)

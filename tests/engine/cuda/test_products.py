@@ -1,4 +1,6 @@
-"""Products for a graph: the calls to cuBLAS, answered by a host library written from cuBLAS's manual."""
+"""Products for a graph: the calls to cuBLAS, answered by a host library written from cuBLAS's
+manual.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,15 @@ def by_columns(kind: Any, at: int, rows: int, columns: int, apart: int) -> np.nd
     """The matrix (rows, columns) whose columns begin `apart` entries from one another."""
     size = (columns - 1) * apart + rows
     flat = np.ctypeslib.as_array((kind * size).from_address(at))
-    return np.lib.stride_tricks.as_strided(flat, (rows, columns), (flat.itemsize, apart * flat.itemsize))
+    return np.lib.stride_tricks.as_strided(
+        flat, (rows, columns), (flat.itemsize, apart * flat.itemsize)
+    )
 
 
 class Library:
-    """cuBLAS by its manual: C = one op(A) op(B) + nothing C for a count of column-major matrices."""
+    """cuBLAS by its manual: C = one op(A) op(B) + nothing C for a count of column-major
+    matrices.
+    """
 
     def __init__(self) -> None:
         self.calls: list[tuple[int, ...]] = []
@@ -32,7 +38,9 @@ class Library:
         taken = ctypes.CFUNCTYPE(ctypes.c_int, *products.SIGNATURE)
         self.cublasSgemmStridedBatched = taken(self._product(ctypes.c_float))
         self.cublasDgemmStridedBatched = taken(self._product(ctypes.c_double))
-        self.cublasSetStream_v2 = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(self._stream)
+        self.cublasSetStream_v2 = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(
+            self._stream
+        )
 
     def _stream(self, handle: int, stream: int) -> int:
         self.streams.append((handle, stream))
@@ -40,7 +48,25 @@ class Library:
 
     def _product(self, kind: Any) -> Callable[..., int]:
         def product(handle: int, *given: int) -> int:
-            turned_a, turned_b, m, n, k, one, A, lda, step_a, B, ldb, step_b, nothing, C, ldc, step_c, count = given
+            (
+                turned_a,
+                turned_b,
+                m,
+                n,
+                k,
+                one,
+                A,
+                lda,
+                step_a,
+                B,
+                ldb,
+                step_b,
+                nothing,
+                C,
+                ldc,
+                step_c,
+                count,
+            ) = given
             size = ctypes.sizeof(kind)
             assert kind.from_address(one).value == 1.0
             assert kind.from_address(nothing).value == 0.0
@@ -51,7 +77,9 @@ class Library:
             for i in range(count):
                 a = by_columns(kind, A + i * step_a * size, *((k, m) if turned_a else (m, k)), lda)
                 b = by_columns(kind, B + i * step_b * size, *((n, k) if turned_b else (k, n)), ldb)
-                by_columns(kind, C + i * step_c * size, m, n, ldc)[...] = (a.T if turned_a else a) @ (b.T if turned_b else b)
+                by_columns(kind, C + i * step_c * size, m, n, ldc)[...] = (
+                    a.T if turned_a else a
+                ) @ (b.T if turned_b else b)
             return self.status
 
         return product
@@ -67,7 +95,9 @@ def drawn(*shape: int, dtype: Any = np.float64) -> Any:
     return np.random.default_rng([*shape]).standard_normal(shape).astype(dtype)
 
 
-WINDOWS = np.lib.stride_tricks.as_strided(drawn(2, 11, 3), (2, 3, 5, 3), (11 * 24, 3 * 24, 24, 8))  # overlap, and step unevenly
+WINDOWS = np.lib.stride_tricks.as_strided(
+    drawn(2, 11, 3), (2, 3, 5, 3), (11 * 24, 3 * 24, 24, 8)
+)  # overlap, and step unevenly
 CASES: dict[str, tuple[Any, Any]] = {
     "two matrices": (drawn(3, 4), drawn(4, 5)),
     "a stack": (drawn(2, 6, 3, 4), drawn(2, 6, 4, 5)),
@@ -95,13 +125,18 @@ CASES: dict[str, tuple[Any, Any]] = {
 
 @pytest.mark.clause("CUDA-15")
 @pytest.mark.parametrize("name", CASES)
-def test_products_are_those_of_numpy_however_the_factors_lie(made: tuple[Products, Library], name: str) -> None:
+def test_products_are_those_of_numpy_however_the_factors_lie(
+    made: tuple[Products, Library], name: str
+) -> None:
     (a, b), (ours, library) = CASES[name], made
     want = np.matmul(a, b)
     tolerance = reordered(max(1, a.shape[-1]), dtype=want.dtype)
     assert_close(name, np.asarray(ours.product(a, b, None)), np.asarray(want), tolerance)
     if want.shape:
-        for out in (np.full_like(want, np.nan, order="C"), np.full((*want.shape, 2), np.nan, want.dtype)[..., 0]):
+        for out in (
+            np.full_like(want, np.nan, order="C"),
+            np.full((*want.shape, 2), np.nan, want.dtype)[..., 0],
+        ):
             assert ours.product(a, b, out) is out
             assert_close(name, out, want, tolerance)
     assert set(library.streams) <= {(11, 22)}
@@ -117,7 +152,9 @@ def test_stacks_are_one_call_and_turned_factors_no_copy(made: tuple[Products, Li
 
 
 @pytest.mark.clause("CUDA-15")
-def test_a_result_over_a_factor_is_that_of_the_factors_before(made: tuple[Products, Library]) -> None:
+def test_a_result_over_a_factor_is_that_of_the_factors_before(
+    made: tuple[Products, Library],
+) -> None:
     x = drawn(4, 4)
     want = x @ x
     assert_close("x", made[0].product(x, x, x), want, reordered(4))
@@ -126,7 +163,12 @@ def test_a_result_over_a_factor_is_that_of_the_factors_before(made: tuple[Produc
 @pytest.mark.clause("CUDA-15")
 def test_what_cublas_has_no_name_for_is_left_to_cupy(made: tuple[Products, Library]) -> None:
     x = drawn(2, 2)
-    pairs = [(x, x.astype(np.float32)), (x.astype(complex), x.astype(complex)), (x, np.array(1.0)), (x, drawn(3, 2))]
+    pairs = [
+        (x, x.astype(np.float32)),
+        (x.astype(complex), x.astype(complex)),
+        (x, np.array(1.0)),
+        (x, drawn(3, 2)),
+    ]
     assert [made[0].product(a, b, None) for a, b in pairs] == [None] * 4
     assert made[0].product(x, x, x.astype(np.float32)) is None
     assert made[1].calls == []
@@ -150,7 +192,10 @@ def test_only_products_on_the_stream_are_led_past_cupy(monkeypatch: pytest.Monke
         matmul=plain,
         empty=lambda shape, kind: np.empty(shape, kind).view(Array),
         may_share_memory=np.may_share_memory,
-        cuda=types.SimpleNamespace(get_current_stream=lambda: current, device=types.SimpleNamespace(get_cublas_handle=lambda: 7)),
+        cuda=types.SimpleNamespace(
+            get_current_stream=lambda: current,
+            device=types.SimpleNamespace(get_cublas_handle=lambda: 7),
+        ),
     )
     monkeypatch.setattr(products, "_library", lambda _: library)
     x = drawn(3, 3).view(Array)

@@ -28,10 +28,17 @@ def there(monkeypatch: pytest.MonkeyPatch) -> Iterator[backend.Backend]:
 
 @pytest.mark.clause("CUDA-15")
 @pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.name)
-def test_forms_that_are_recorded_copy_nothing_and_multiply_by_np_matmul(there: backend.Backend, subject: Any) -> None:
+def test_forms_that_are_recorded_copy_nothing_and_multiply_by_np_matmul(
+    there: backend.Backend, subject: Any
+) -> None:
     memory = memories.sized(subject.memory, 8)
-    arrays = {name: there.from_host(x) for name, x in memories.sequence(memory, 128, heads=2).items()}
-    start, bar = memories.started(memory, arrays), there.from_host(np.ones(arrays["v"].shape, np.float32))
+    arrays = {
+        name: there.from_host(x) for name, x in memories.sequence(memory, 128, heads=2).items()
+    }
+    start, bar = (
+        memories.started(memory, arrays),
+        there.from_host(np.ones(arrays["v"].shape, np.float32)),
+    )
     counts = []
     for _ in range(2):
         memories.forward(memory, arrays, memory.form, start=start)

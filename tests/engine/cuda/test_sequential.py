@@ -15,7 +15,8 @@ from atlas_ref.rules import delta, hebbian, omega, sequence, titans_lmm
 from tests.engine.cuda.conftest import Place
 from tests.support.close import ANALYTIC, EXACT, assert_close, assert_differs, reordered
 
-#: memories, tokens, d_phi, d_out, window, gates per output dimension: odd sizes; a window beyond the sequence; every split of a row.
+#: memories, tokens, d_phi, d_out, window, gates per output dimension: odd sizes; a window beyond
+#: the sequence; every split of a row.
 SIZES = [
     (1, 1, 1, 1, 1, False),
     (2, 7, 5, 3, 1, False),
@@ -27,8 +28,17 @@ SIZES = [
 ]
 
 
-def drawn(size: tuple[Any, ...], dtype: Any = np.float64, *, momentum: bool = True, shared: bool = False, seed: int = 0) -> tuple[Any, ...]:
-    """Arguments of `steps`, stable, with some gates exactly 0 and 1; weights shared by the memories or not."""
+def drawn(
+    size: tuple[Any, ...],
+    dtype: Any = np.float64,
+    *,
+    momentum: bool = True,
+    shared: bool = False,
+    seed: int = 0,
+) -> tuple[Any, ...]:
+    """Arguments of `steps`, stable, with some gates exactly 0 and 1; weights shared by the memories
+    or not.
+    """
     B, T, d, o, c, per_dimension = size
     random = np.random.default_rng([seed, *map(int, size)])
     kind = np.float32 if np.dtype(dtype).itemsize == 2 else dtype
@@ -44,7 +54,18 @@ def drawn(size: tuple[Any, ...], dtype: Any = np.float64, *, momentum: bool = Tr
     weights = random.uniform(0.0, 1.0 / c, (1 if shared else B, T, c)).astype(kind)
     M, S = (random.standard_normal((B, o, d)).astype(kind) for _ in range(2))
     keys, values, queries = rows(B, c - 1 + T, d), rows(B, c - 1 + T, o), rows(B, T, d)
-    return keys, values, queries, gate(), gate() if momentum else None, gate(), gate(), weights, M, S if momentum else None
+    return (
+        keys,
+        values,
+        queries,
+        gate(),
+        gate() if momentum else None,
+        gate(),
+        gate(),
+        weights,
+        M,
+        S if momentum else None,
+    )
 
 
 def wide(given: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -65,14 +86,20 @@ def check(place: Place, given: tuple[Any, ...], tolerance: Any, **settings: Any)
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_equals_array_operations(place: Place, size: tuple[Any, ...], momentum: bool) -> None:
     check(place, drawn(size, momentum=momentum), ANALYTIC)
-    check(place, drawn(size, np.float32, momentum=momentum), reordered(size[1] * size[2] * size[4], dtype=np.float32))
+    check(
+        place,
+        drawn(size, np.float32, momentum=momentum),
+        reordered(size[1] * size[2] * size[4], dtype=np.float32),
+    )
 
 
 @pytest.mark.clause("CUDA-6")
 @pytest.mark.parametrize("before_error", [False, True])
 @pytest.mark.parametrize("reference", ["running", "zero"])
 @pytest.mark.parametrize("read", ["after", "before", "none"])
-def test_every_setting_equals_array_operations(place: Place, read: str, reference: str, before_error: bool) -> None:
+def test_every_setting_equals_array_operations(
+    place: Place, read: str, reference: str, before_error: bool
+) -> None:
     given = drawn((2, 9, 13, 11, 4, False), shared=True)
     check(place, given, ANALYTIC, read=read, reference=reference, before_error=before_error)
 
@@ -82,7 +109,11 @@ def test_every_setting_equals_array_operations(place: Place, read: str, referenc
 def test_16_bit_storage_is_computed_with_in_float32(place: Place, kind: Any) -> None:
     """Storage of 16 bits: M and S are those of float32 on the same numbers, y is rounded once."""
     given = drawn((2, 6, 24, 9, 3, False), kind)
-    if place.cupy is not None and kind is ml_dtypes.bfloat16 and not hasattr(place.cupy, "bfloat16"):
+    if (
+        place.cupy is not None
+        and kind is ml_dtypes.bfloat16
+        and not hasattr(place.cupy, "bfloat16")
+    ):
         try:
             place.cupy.zeros(1, kind)
         except (TypeError, ValueError):
@@ -114,7 +145,10 @@ def test_two_calls_are_one(place: Place) -> None:
     state, reads = (M, S), []
     for first, last in ((0, 4), (4, 9)):
         cut = [x[:, first:last] for x in (queries, *gates, weights)]
-        part = sequential.steps(*place.to((keys[:, first : last + 2], values[:, first : last + 2], *cut, *state)), device=place.device)
+        part = sequential.steps(
+            *place.to((keys[:, first : last + 2], values[:, first : last + 2], *cut, *state)),
+            device=place.device,
+        )
         y, *state = place.back(tuple(part))
         reads.append(y)
     assert_close("y", np.concatenate(reads, axis=1), place.back(whole.y), EXACT)
@@ -124,7 +158,11 @@ def test_two_calls_are_one(place: Place) -> None:
 
 CONVENTIONS = {
     "omega": (omega, {"window": 3}, {"newton_schulz": "none"}),
-    "omega-before-error": (omega, {"window": 3}, {"newton_schulz": "none", "decay": "before_error", "read": "before"}),
+    "omega-before-error": (
+        omega,
+        {"window": 3},
+        {"newton_schulz": "none", "decay": "before_error", "read": "before"},
+    ),
     "titans_lmm": (titans_lmm, {}, {}),
     "delta": (delta, {}, {"decay": "before_error"}),
     "hebbian": (hebbian, {}, {}),
@@ -139,16 +177,35 @@ def test_array_operations_are_the_rules_token_by_token(name: str) -> None:
     random = np.random.default_rng(5)
     config = rule.Config(d_in=4, d_out=3, convention=convention, **sizes)
     lead, T = (2,), 7
-    gates = {gate: random.uniform(0.1, 0.9, (*lead, T)) for gate in ("retain", "momentum", "step_size") if gate in rule.RULE.gates}
+    gates = {
+        gate: random.uniform(0.1, 0.9, (*lead, T))
+        for gate in ("retain", "momentum", "step_size")
+        if gate in rule.RULE.gates
+    }
     k, q = 0.4 * random.standard_normal((2, *lead, T, 4))
     tokens = sequence.Tokens(k=k, v=random.standard_normal((*lead, T, 3)), q=q, **gates)
     state = rule.start(config, leading=lead)
     want_state, want = forms.run(rule.RULE, config, tokens, state)
     ((_, packed),) = recurrence.packed(rule.RULE, config, tokens, state, None)
     one, before = packed.whole(), recurrence.memory(rule.RULE, config, state)
-    arrays = (one.keys, one.values, one.queries, one.retain, one.momentum, one.rate_in, one.rate_out, one.weights)
-    arrays = tuple(None if x is None else np.broadcast_to(x, (*lead, *x.shape[-2:])) for x in arrays)
-    reference = {"reference": one.reference, "before_error": one.before_error, "read": config.convention.read}
+    arrays = (
+        one.keys,
+        one.values,
+        one.queries,
+        one.retain,
+        one.momentum,
+        one.rate_in,
+        one.rate_out,
+        one.weights,
+    )
+    arrays = tuple(
+        None if x is None else np.broadcast_to(x, (*lead, *x.shape[-2:])) for x in arrays
+    )
+    reference = {
+        "reference": one.reference,
+        "before_error": one.before_error,
+        "read": config.convention.read,
+    }
     found = sequential.plain_steps(*arrays, before.M, before.S, **reference)
     assert_close("y", found.y, want, ANALYTIC)
     assert_close("M", found.M, want_state.M, ANALYTIC)
@@ -211,5 +268,7 @@ def test_memories_beyond_the_second_axis_of_a_grid_are_taken() -> None:
         def launch(self, source: str, name: str, grid: Any, *_: Any) -> None:
             grids.append(grid)
 
-    sequential.steps(*drawn((launch.MOST_BLOCKS_ACROSS + 1, 1, 2, 20, 1, False), np.float32), device=Recording())
+    sequential.steps(
+        *drawn((launch.MOST_BLOCKS_ACROSS + 1, 1, 2, 20, 1, False), np.float32), device=Recording()
+    )
     assert grids == [(launch.MOST_BLOCKS_ACROSS + 1, 2)]

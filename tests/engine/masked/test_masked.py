@@ -34,7 +34,9 @@ LAYOUTS = {
 }
 
 
-def drawn(layout: Layout, *, per_dimension: bool = False, momentum: bool = True, seed: int = 0) -> Arrays:
+def drawn(
+    layout: Layout, *, per_dimension: bool = False, momentum: bool = True, seed: int = 0
+) -> Arrays:
     """A group of two heads with two dimensions in and three out; some gates are exactly 0 and 1."""
     random = np.random.default_rng(seed)
     B, d, o = 2, 2, 3
@@ -81,11 +83,23 @@ def weighed(layout: Layout, given: Arrays, block: Any) -> tuple[Any, dict[str, A
     return number, present
 
 
-@pytest.mark.clause("CHUNK-6", "CHUNK-7", "CHUNK-8", "CHUNK-9", "CHUNK-12", "EXACT-2", "EXACT-3", "EXACT-6", "EXACT-7")
+@pytest.mark.clause(
+    "CHUNK-6",
+    "CHUNK-7",
+    "CHUNK-8",
+    "CHUNK-9",
+    "CHUNK-12",
+    "EXACT-2",
+    "EXACT-3",
+    "EXACT-6",
+    "EXACT-7",
+)
 @pytest.mark.parametrize("per_dimension", [False, True])
 @pytest.mark.parametrize("momentum", [False, True])
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_values_are_those_of_the_twin_in_tape_ops(name: str, momentum: bool, per_dimension: bool) -> None:
+def test_values_are_those_of_the_twin_in_tape_ops(
+    name: str, momentum: bool, per_dimension: bool
+) -> None:
     layout = LAYOUTS[name]
     given = drawn(layout, per_dimension=per_dimension, momentum=momentum)
     with_scratch = by_hand(layout)(*given)
@@ -97,7 +111,9 @@ def test_values_are_those_of_the_twin_in_tape_ops(name: str, momentum: bool, per
 @pytest.mark.parametrize("per_dimension", [False, True])
 @pytest.mark.parametrize("momentum", [False, True])
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_the_gradient_by_hand_is_that_of_the_twin_and_the_complex_step(name: str, momentum: bool, per_dimension: bool) -> None:
+def test_the_gradient_by_hand_is_that_of_the_twin_and_the_complex_step(
+    name: str, momentum: bool, per_dimension: bool
+) -> None:
     layout = LAYOUTS[name]
     given = drawn(layout, per_dimension=per_dimension, momentum=momentum)
     mine, present = weighed(layout, given, by_hand(layout))
@@ -125,16 +141,24 @@ def test_gradients_have_memory_of_their_own_although_none_is_copied(
     layout = LAYOUTS[name]
     skipped = 0 if read or layout.read == "none" else 1
     layouts = [layout] * groups
-    given = drawn(layout._replace(refresh=layout.refresh * groups), per_dimension=per_dimension, momentum=momentum)
+    given = drawn(
+        layout._replace(refresh=layout.refresh * groups),
+        per_dimension=per_dimension,
+        momentum=momentum,
+    )
     present = {key: value for key, value in given._asdict().items() if value is not None}
     block = segment.block(layouts, chunked_plain.plain)
-    outputs, pullback = tape.vjp(lambda chosen: segment.outputs(*block(given._replace(**chosen)))[skipped:], present)
+    outputs, pullback = tape.vjp(
+        lambda chosen: segment.outputs(*block(given._replace(**chosen)))[skipped:], present
+    )
     bars = tuple(np.full_like(value, 1.5) for value in outputs)
     (first,) = pullback(bars)
     before = {key: value.copy() for key, value in first.items()}
     everything = [*first.values(), *present.values(), *bars, *outputs, scratch.block]
     for i, (key, gradient) in enumerate(first.items()):
-        assert not any(np.may_share_memory(gradient, other) for j, other in enumerate(everything) if j != i), key
+        assert not any(
+            np.may_share_memory(gradient, other) for j, other in enumerate(everything) if j != i
+        ), key
         gradient[...] = np.nan
     for key, gradient in pullback(bars)[0].items():
         assert_close(key, gradient, before[key], ANALYTIC)
@@ -147,7 +171,12 @@ def test_second_derivatives_see_inside(name: str) -> None:
     given = drawn(layout)
     number, present = weighed(layout, given, by_hand(layout))
     random = np.random.default_rng(4)
-    check.check_second(number, present, {key: random.standard_normal(value.shape) for key, value in present.items()}, tolerance=1e-10)
+    check.check_second(
+        number,
+        present,
+        {key: random.standard_normal(value.shape) for key, value in present.items()},
+        tolerance=1e-10,
+    )
 
 
 @pytest.mark.clause("CHUNK-16")
@@ -158,7 +187,9 @@ def test_the_gradient_of_one_output_alone_needs_no_other(output: int) -> None:
     given = drawn(layout)
     present = {name: value for name, value in given._asdict().items() if value is not None}
     got, want = (
-        tape.grad(lambda chosen, block=block: ops.sum(block(*given._replace(**chosen))[output] ** 2))(present)
+        tape.grad(
+            lambda chosen, block=block: ops.sum(block(*given._replace(**chosen))[output] ** 2)
+        )(present)
         for block in (by_hand(layout), lambda *arrays: chunked_plain.plain(layout, Arrays(*arrays)))
     )
     for argument, value in want.items():
@@ -174,16 +205,25 @@ def test_coefficient_rows_are_the_sums_over_paths(momentum: bool) -> None:
     """
     layout = Layout(6, 3, (False,), "frozen", False, "after", False, 0)
     given = drawn(layout, momentum=momentum)
-    gates = coefficients.gate_rows(6, given.retain, given.momentum, given.rate_in, given.rate_out, given.weights)
+    gates = coefficients.gate_rows(
+        6, given.retain, given.momentum, given.rate_in, given.rate_out, given.weights
+    )
     with scratch.frame():
-        D, X = (None if rows is None else rows.copy() for rows in coefficients.coefficient_rows(gates, 8, 1))
+        D, X = (
+            None if rows is None else rows.copy()
+            for rows in coefficients.coefficient_rows(gates, 8, 1)
+        )
     r, a, b = given.retain[0, :, 0], given.rate_in[0, :, 0], given.rate_out[0, :, 0]
     m = given.momentum[0, :, 0] if momentum else np.zeros(6)
     for t in range(6):
         for i in range(8):
             total = 0.0
             for s in range(t + 1):
-                inside = sum(np.prod(m[u + 1 : s + 1]) * a[u] * given.weights[0, u, u + 2 - i] for u in range(s + 1) if 0 <= u + 2 - i <= 2)
+                inside = sum(
+                    np.prod(m[u + 1 : s + 1]) * a[u] * given.weights[0, u, u + 2 - i]
+                    for u in range(s + 1)
+                    if 0 <= u + 2 - i <= 2
+                )
                 total += np.prod(r[s + 1 : t + 1]) * b[s] * inside
             assert_close(f"D[{t},{i}]", D[t + 1, 0, 0, 0, gates.bases + i], total, ANALYTIC)
         assert_close("c", D[t + 1, 0, 0, 0, 0], np.prod(r[: t + 1]), ANALYTIC)
@@ -214,14 +254,18 @@ def test_results_are_not_work_space() -> None:
 @pytest.mark.clause("CHUNK-30", "EXACT-20")
 @pytest.mark.parametrize("momentum", [True, False])
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_folded_chunk_is_one_that_is_computed_as_it_is_met(name: str, momentum: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folded_chunk_is_one_that_is_computed_as_it_is_met(
+    name: str, momentum: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     layout = LAYOUTS[name]
     given = drawn(layout, momentum=momentum)
 
     def both() -> tuple[Any, Any]:
         present = {key: value for key, value in given._asdict().items() if value is not None}
         run = segment.block([layout], chunked_plain.plain)
-        values, pulled = tape.vjp(lambda some: segment.outputs(*run(given._replace(**some))), present)
+        values, pulled = tape.vjp(
+            lambda some: segment.outputs(*run(given._replace(**some))), present
+        )
         return values, pulled(tuple(np.cos(value + place) for place, value in enumerate(values)))[0]
 
     folded = both()

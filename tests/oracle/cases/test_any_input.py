@@ -36,9 +36,13 @@ def reshaped(value, how):
     if value.dtype.kind in "bu":
         return value
     with np.errstate(all="ignore"):
-        return {"negative": -value, "zero": 0 * value, "huge": 1e200 * value, "tiny": 1e-310 * value, "float32": value.astype(np.float32)}[
-            how
-        ]
+        return {
+            "negative": -value,
+            "zero": 0 * value,
+            "huge": 1e200 * value,
+            "tiny": 1e-310 * value,
+            "float32": value.astype(np.float32),
+        }[how]
 
 
 HOW = ["shorter", "narrow", "wide", "flat", "deeper", "negative", "zero", "huge", "tiny", "float32"]
@@ -72,13 +76,19 @@ def test_a_damaged_case_is_evaluated_or_refused(parts):
     header, tensors = parts
     try:
         case = atlas_ref.make(header, tensors)
-        results = atlas_ref.evaluate(case, grad=any(name.endswith(("y_bar", "X_bar", "phi_bar")) for name in case.inputs))
+        results = atlas_ref.evaluate(
+            case, grad=any(name.endswith(("y_bar", "X_bar", "phi_bar")) for name in case.inputs)
+        )
     except atlas_ref.CaseError as error:
         line = str(error)
     else:
         line = ""
         assert results.tensors
         assert case.void == atlas_ref.make(header, tensors).void
-        gradients = {name.replace("grad/", "in/", 1): value.shape for name, value in results.tensors.items() if name.startswith("grad/")}
+        gradients = {
+            name.replace("grad/", "in/", 1): value.shape
+            for name, value in results.tensors.items()
+            if name.startswith("grad/")
+        }
         assert all(tensors[name].shape == shape for name, shape in gradients.items())
     assert "\n" not in line

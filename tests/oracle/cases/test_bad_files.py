@@ -44,8 +44,14 @@ TEXTS = {
     "a word": ('"omega"', 'atlas_ref: must be a JSON object, found "omega"'),
     "null": ("null", "atlas_ref: must be a JSON object, found null"),
     "NaN": ('{"schema": 1, "rule": "omega", "window": NaN}', "atlas_ref: NaN is not JSON"),
-    "-Infinity": ('{"schema": 1, "rule": "ttl", "parameters": {"a": -Infinity}}', "atlas_ref: -Infinity is not JSON"),
-    "1e999": ('{"schema": 1, "rule": "ttl", "parameters": {"a": 1e999}}', "atlas_ref: the number 1e999 is beyond float64"),
+    "-Infinity": (
+        '{"schema": 1, "rule": "ttl", "parameters": {"a": -Infinity}}',
+        "atlas_ref: -Infinity is not JSON",
+    ),
+    "1e999": (
+        '{"schema": 1, "rule": "ttl", "parameters": {"a": 1e999}}',
+        "atlas_ref: the number 1e999 is beyond float64",
+    ),
     "an integer of 5000 digits": (
         f'{{"schema": 1, "rule": "omega", "span": {"9" * 5000}}}',
         "atlas_ref: the integer 99999999999999999999... has more than 18 digits",
@@ -53,12 +59,18 @@ TEXTS = {
     "101 levels": (nested(102), "atlas_ref: nested more than 100 levels deep"),
     "900 levels": (nested(900), "atlas_ref: nested more than 100 levels deep"),
     "100000 levels": ("[" * 100_000, "atlas_ref: nested more than 100 levels deep"),
-    "a key twice": ('{"schema": 1, "rule": "omega", "rule": "delta"}', "atlas_ref: key 'rule' stands twice"),
+    "a key twice": (
+        '{"schema": 1, "rule": "omega", "rule": "delta"}',
+        "atlas_ref: key 'rule' stands twice",
+    ),
     "an axis twice": (
         '{"schema": 1, "rule": "omega", "convention": {"read": "after", "read": "before"}}',
         "atlas_ref: key 'read' stands twice",
     ),
-    "half a character": ('{"schema": 1, "rule": "omega", "note": "\\ud800"}', "atlas_ref: not JSON: half of a surrogate pair stands alone"),
+    "half a character": (
+        '{"schema": 1, "rule": "omega", "note": "\\ud800"}',
+        "atlas_ref: not JSON: half of a surrogate pair stands alone",
+    ),
 }
 
 
@@ -98,7 +110,10 @@ def test_a_tensor_or_metadata_that_stands_twice_is_refused(cli, tmp_path):
     file = tmp_path / "bad.safetensors"
     empty = '"in/k":{"dtype":"F64","shape":[0],"data_offsets":[0,0]}'
     metadata = f'"__metadata__":{{"atlas_ref":{json.dumps(TEXT)}}}'
-    for content, name in ((f"{{{metadata},{empty},{empty}}}", "in/k"), (f"{{{metadata},{metadata}}}", "__metadata__")):
+    for content, name in (
+        (f"{{{metadata},{empty},{empty}}}", "in/k"),
+        (f"{{{metadata},{metadata}}}", "__metadata__"),
+    ):
         file.write_bytes(len(content).to_bytes(8, "little") + content.encode())
         refused_everywhere(file, "", cli, tmp_path)
         with pytest.raises(atlas_ref.CaseError, match=f"duplicate|key '{name}' stands twice"):
@@ -107,11 +122,18 @@ def test_a_tensor_or_metadata_that_stands_twice_is_refused(cli, tmp_path):
 
 @pytest.mark.parametrize(
     "tensor",
-    [("F65", (2,), bytes(16)), ("F64", (3,), bytes(16)), ("F64", (-1,), bytes(16)), ("F64", (2**62, 8), bytes(16))],
+    [
+        ("F65", (2,), bytes(16)),
+        ("F64", (3,), bytes(16)),
+        ("F64", (-1,), bytes(16)),
+        ("F64", (2**62, 8), bytes(16)),
+    ],
     ids=["unknown dtype", "too few bytes", "negative axis", "axes that overflow"],
 )
 def test_a_tensor_entry_that_contradicts_itself_is_refused(tensor, cli, tmp_path):
-    file = raw(tmp_path / "bad.safetensors", changed(TENSORS, {"in/k": tensor}), {"atlas_ref": TEXT})
+    file = raw(
+        tmp_path / "bad.safetensors", changed(TENSORS, {"in/k": tensor}), {"atlas_ref": TEXT}
+    )
     refused_everywhere(file, "not a whole safetensors file: ", cli, tmp_path)
 
 
@@ -156,7 +178,10 @@ def test_what_is_no_file_is_refused_by_name(cli, tmp_path):
     for path, message in (
         (tmp_path / "absent", "no such file"),
         (tmp_path / "absent" / "case", "no such file"),
-        (folder, "is a folder; a case file, or for check a folder with .safetensors files, is needed"),
+        (
+            folder,
+            "is a folder; a case file, or for check a folder with .safetensors files, is needed",
+        ),
         (tmp_path / "pipe", "is not a regular file"),
         (tmp_path / "socket", "is not a regular file"),
         (Path("/dev/null"), "is not a regular file"),
@@ -176,7 +201,10 @@ def test_a_file_that_is_too_large_by_far_is_refused_by_its_header(cli, tmp_path)
     case = written(tmp_path / "case", HEADER, TENSORS)
     zeros = tmp_path / "zeros"
     zeros.touch()
-    for path, words in ((case, "incomplete metadata, file not fully covered"), (zeros, "invalid JSON in header")):
+    for path, words in (
+        (case, "incomplete metadata, file not fully covered"),
+        (zeros, "invalid JSON in header"),
+    ):
         os.truncate(path, 2**42)
         ran = cli("show", path)
         assert (ran.code, ran.out) == (2, "")
@@ -199,14 +227,34 @@ def test_a_file_without_permission_is_refused(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("header", "tensors", "message"),
     [
-        ({"schema": 1, "rule": {1, 2}}, TENSORS, "case: Object of type set is not JSON serializable"),
-        ({"schema": 1, "rule": "delta", "span": float("nan")}, TENSORS, "case: atlas_ref: NaN is not JSON"),
+        (
+            {"schema": 1, "rule": {1, 2}},
+            TENSORS,
+            "case: Object of type set is not JSON serializable",
+        ),
+        (
+            {"schema": 1, "rule": "delta", "span": float("nan")},
+            TENSORS,
+            "case: atlas_ref: NaN is not JSON",
+        ),
         (3, TENSORS, "case: 'int' object is not iterable"),
         (HEADER, {**TENSORS, "in/k": [[1.0, 2.0]]}, "case: in/k: an array is needed, found list"),
         (HEADER, {**TENSORS, 3: TENSORS["in/k"]}, "case: 3: tensor names start with in/, out/, "),
-        (HEADER, {**TENSORS, "in/k": np.array([[None, None]])}, "case: in/v: shape (1, 2, 2) makes leading axes (1,), "),
-        (HEADER, {**TENSORS, "in/k": np.array([[["a", "b"]] * 2])}, "case: in/k: dtype str32, float64, "),
-        (HEADER, {}, "case: no in/... tensor: these are results or an empty file, and a case needs inputs"),
+        (
+            HEADER,
+            {**TENSORS, "in/k": np.array([[None, None]])},
+            "case: in/v: shape (1, 2, 2) makes leading axes (1,), ",
+        ),
+        (
+            HEADER,
+            {**TENSORS, "in/k": np.array([[["a", "b"]] * 2])},
+            "case: in/k: dtype str32, float64, ",
+        ),
+        (
+            HEADER,
+            {},
+            "case: no in/... tensor: these are results or an empty file, and a case needs inputs",
+        ),
     ],
 )
 def test_bad_input_from_memory_is_refused_with_the_same_words(header, tensors, message):

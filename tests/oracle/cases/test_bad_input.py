@@ -1,6 +1,7 @@
 """Faults of a case: each gives one line with the place, the value and the requirement.
 
-The same words come from Python and from every command that takes a case; no command writes anything.
+The same words come from Python and from every command that takes a case; no command writes
+anything.
 """
 
 import pytest

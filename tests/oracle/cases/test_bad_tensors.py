@@ -1,5 +1,7 @@
 # ruff: noqa: E501  # one fault a line
-"""Refused tensors of a case: missing, misshapen, misnamed, of another dtype, not finite, out of range."""
+"""Refused tensors of a case: missing, misshapen, misnamed, of another dtype, not finite, out of
+range.
+"""
 
 from typing import Any
 
@@ -61,7 +63,10 @@ MISSING = [
     axes("in/G", "(..., d_out, d_phi)", NS),
     axes("in/x", "(..., d_in)", MAP),
     axes("in/x", "(B, T, d_model)", TOKEN),
-    *(axes(f"in/param/W_{each}", f"(H, d_{size}, d_model)", TOKEN) for each, size in (("K", "in"), ("V", "out"), ("Q", "in"))),
+    *(
+        axes(f"in/param/W_{each}", f"(H, d_{size}, d_model)", TOKEN)
+        for each, size in (("K", "in"), ("V", "out"), ("Q", "in"))
+    ),
     axes("in/param/W_retain", "(H, n_retain, d_kv)", TOKEN),
     axes("in/param/b_step_size", "(H, n_step_size)", TOKEN),
     axes("in/param/b_momentum", "(H, n_momentum)", TOKEN),
@@ -170,7 +175,9 @@ def name_of(bad):
     return f"{bad.base.get('rule', '')} {bad.message}".strip()[:100]
 
 
-@pytest.mark.clause("CASE-4", "CASE-5", "CASE-6", "CASE-8", "CASE-10", "CASE-11", "CASE-16", "CASE-17")
+@pytest.mark.clause(
+    "CASE-4", "CASE-5", "CASE-6", "CASE-8", "CASE-10", "CASE-11", "CASE-16", "CASE-17"
+)
 @pytest.mark.parametrize("bad", [*MISSING, *SHAPES, *NAMES, *VALUES], ids=name_of)
 def test_a_bad_tensor_is_refused_in_one_line(bad, cli, tmp_path):
     refused_everywhere(case_of(bad, tmp_path), bad.message, cli, tmp_path)

@@ -15,7 +15,12 @@ from tests.support.close import ANALYTIC, EXACT, assert_close
 from tests.truth import literal
 
 GATE = {"kind": "product", "of": [{"kind": "gate"}, {"kind": "softmax"}]}
-CARRY = {"window": 3, "history": 2, "span": 2, "convention": {"preset": "atlas-rnn", "reference": "chunk_start"}}
+CARRY = {
+    "window": 3,
+    "history": 2,
+    "span": 2,
+    "convention": {"preset": "atlas-rnn", "reference": "chunk_start"},
+}
 
 #: Valid cases that together hold every tensor of the table.
 WHOLE = {
@@ -29,7 +34,12 @@ WHOLE = {
     "sketch": {"feature_map": {"kind": "sketch"}},
     "newton_schulz": {"rule": "newton_schulz"},
     "feature_map": {"rule": "feature_map"},
-    "block": {"rule": "cms", "levels": ("titans_lmm", {"rule": "omega", "window": 3}), "history": 2, "reset": 3},
+    "block": {
+        "rule": "cms",
+        "levels": ("titans_lmm", {"rule": "omega", "window": 3}),
+        "history": 2,
+        "reset": 3,
+    },
 }
 
 
@@ -37,7 +47,9 @@ def complete(name):
     """A valid case with every tensor that its kind may hold."""
     header, tensors = some(**WHOLE[name])
     if "in/M0" in tensors:
-        tensors |= {"in/M_bar": tensors["in/M0"]} | ({"in/S_bar": tensors["in/S0"]} if "in/S0" in tensors else {})
+        tensors |= {"in/M_bar": tensors["in/M0"]} | (
+            {"in/S_bar": tensors["in/S0"]} if "in/S0" in tensors else {}
+        )
     if name == "gate under carry":
         header["phase"] = 1
         tensors["in/M_ref"] = 0.5 * tensors["in/M0"]
@@ -62,7 +74,11 @@ def test_a_complete_case_is_read_and_every_floating_input_has_a_gradient(name, t
     assert case.inputs.keys() == tensors.keys()
     assert case.header.plain() == header
     results = atlas_ref.evaluate(case, grad=True).tensors
-    floating = {key.removeprefix("in/") for key in tensors if not key.endswith("_bar") and key not in ("in/active", "in/reset")}
+    floating = {
+        key.removeprefix("in/")
+        for key in tensors
+        if not key.endswith("_bar") and key not in ("in/active", "in/reset")
+    }
     assert {key.removeprefix("grad/") for key in results if key.startswith("grad/")} == floating
     for key in floating:
         assert results[f"grad/{key}"].shape == tensors[f"in/{key}"].shape
@@ -72,26 +88,52 @@ def test_a_complete_case_is_read_and_every_floating_input_has_a_gradient(name, t
 @pytest.mark.clause("CASE-2")
 def test_every_key_is_read(tmp_path):
     header, tensors = complete("token")
-    header |= {"span": 4, "form": "kernel", "chunk": 16, "convention": {"preset": "atlas-paper", "read": "before"}, "note": "née α"}
+    header |= {
+        "span": 4,
+        "form": "kernel",
+        "chunk": 16,
+        "convention": {"preset": "atlas-paper", "read": "before"},
+        "note": "née α",
+    }
     header |= {"feature_map": {"kind": "elu"}, "trace": [], "phase": 3, "parameters": None}
     case = atlas_ref.load(written(tmp_path / "case", header, tensors))
     assert case.header.plain() == header
-    assert case.convention == resolve({"preset": "atlas-paper", "read": "before"}, rule="omega", level="token")
+    assert case.convention == resolve(
+        {"preset": "atlas-paper", "read": "before"}, rule="omega", level="token"
+    )
 
 
 @pytest.mark.clause("CASE-2", "CASE-6", "CASE-9")
 @pytest.mark.parametrize(
     ("without", "stated", "tensors"),
     [
-        ({}, {"level": "projected", "form": "sequential", "convention": "spec", "window": 1, "feature_map": {"kind": "identity"}}, {}),
+        (
+            {},
+            {
+                "level": "projected",
+                "form": "sequential",
+                "convention": "spec",
+                "window": 1,
+                "feature_map": {"kind": "identity"},
+            },
+            {},
+        ),
         ({}, {"convention": {"preset": "spec"}, "note": "", "chunk": 7}, {}),
-        ({}, {"span": None, "phase": None, "chunk": None, "window_weights": None, "trace": None}, {}),
+        (
+            {},
+            {"span": None, "phase": None, "chunk": None, "window_weights": None, "trace": None},
+            {},
+        ),
         ({"level": "token", "window": 3}, {"window_weights": {"kind": "uniform"}}, {}),
         ({"window": 3}, {}, {"in/window_weights": np.full((2, 5, 3), 1 / 3)}),
         ({}, {}, {"in/window_weights": np.ones((2, 5, 1))}),
         ({}, {}, {"in/active": np.ones(5, bool), "in/reset": np.zeros(5, bool)}),
         ({}, {}, {"in/M_bar": np.zeros((2, 3, 4)), "in/S_bar": np.zeros((2, 3, 4))}),
-        ({"window": 3}, {}, {"in/window_k": np.zeros((2, 0, 4)), "in/window_v": np.zeros((2, 0, 3))}),
+        (
+            {"window": 3},
+            {},
+            {"in/window_k": np.zeros((2, 0, 4)), "in/window_v": np.zeros((2, 0, 3))},
+        ),
     ],
 )
 def test_a_default_and_the_same_thing_stated_are_one_case(without, stated, tensors):
@@ -99,7 +141,9 @@ def test_a_default_and_the_same_thing_stated_are_one_case(without, stated, tenso
     if without.get("window") == 3 and "in/window_weights" in given:
         del given["in/window_weights"]
     plain = atlas_ref.evaluate(atlas_ref.make(header, given), grad=True).tensors
-    full = atlas_ref.evaluate(atlas_ref.make({**header, **stated}, {**given, **tensors}), grad=True).tensors
+    full = atlas_ref.evaluate(
+        atlas_ref.make({**header, **stated}, {**given, **tensors}), grad=True
+    ).tensors
     assert {key.replace("in/", "grad/") for key in tensors} >= full.keys() - plain.keys()
     for key, value in plain.items():
         assert_close(key, full[key], value, EXACT)
@@ -109,12 +153,18 @@ def test_a_default_and_the_same_thing_stated_are_one_case(without, stated, tenso
 def test_absent_states_are_zero_and_absent_momentum_is_zero_without_a_state():
     header, tensors = some()
     zero = {"in/M0": np.zeros((2, 3, 4)), "in/S0": np.zeros((2, 3, 4))}
-    absent = atlas_ref.evaluate(atlas_ref.make(header, changed(tensors, dict.fromkeys(zero, GONE)))).tensors
+    absent = atlas_ref.evaluate(
+        atlas_ref.make(header, changed(tensors, dict.fromkeys(zero, GONE)))
+    ).tensors
     stated = atlas_ref.evaluate(atlas_ref.make(header, tensors | zero)).tensors
     for key, value in absent.items():
         assert_close(key, stated[key], value, EXACT)
-    without = atlas_ref.evaluate(atlas_ref.make(header, changed(tensors, {"in/momentum": GONE, "in/S0": GONE}))).tensors
-    nought = atlas_ref.evaluate(atlas_ref.make(header, tensors | {"in/momentum": np.zeros((2, 5)), "in/S0": zero["in/S0"]})).tensors
+    without = atlas_ref.evaluate(
+        atlas_ref.make(header, changed(tensors, {"in/momentum": GONE, "in/S0": GONE}))
+    ).tensors
+    nought = atlas_ref.evaluate(
+        atlas_ref.make(header, tensors | {"in/momentum": np.zeros((2, 5)), "in/S0": zero["in/S0"]})
+    ).tensors
     assert "out/S" not in without
     assert_close("y", without["out/y"], nought["out/y"], EXACT)
 
@@ -124,7 +174,12 @@ def test_masks_are_bool_or_uint8_and_mean_the_same():
     header, tensors = some(window=3, history=2)
     bits = {"in/active": [1, 0, 1, 1, 0], "in/reset": [0, 0, 0, 1, 0]}
     results = [
-        atlas_ref.evaluate(atlas_ref.make(header, tensors | {key: np.array(value, kind) for key, value in bits.items()}), grad=True)
+        atlas_ref.evaluate(
+            atlas_ref.make(
+                header, tensors | {key: np.array(value, kind) for key, value in bits.items()}
+            ),
+            grad=True,
+        )
         for kind in (np.bool_, np.uint8)
     ]
     for key, value in results[0].tensors.items():
@@ -136,8 +191,14 @@ def test_masks_are_bool_or_uint8_and_mean_the_same():
 @pytest.mark.parametrize("name", ["weights", "token", "newton_schulz"])
 def test_narrow_inputs_are_converted_exactly(kind, name, tmp_path):
     header, tensors = complete(name)
-    narrow = {key: value if value.dtype == np.uint8 else value.astype(kind) for key, value in tensors.items()}
-    wide = {key: value if value.dtype == np.uint8 else value.astype(np.float64) for key, value in narrow.items()}
+    narrow = {
+        key: value if value.dtype == np.uint8 else value.astype(kind)
+        for key, value in tensors.items()
+    }
+    wide = {
+        key: value if value.dtype == np.uint8 else value.astype(np.float64)
+        for key, value in narrow.items()
+    }
     read = atlas_ref.load(written(tmp_path / "case", header, narrow))
     assert read.inputs[next(iter(tensors))].dtype == kind
     got = atlas_ref.evaluate(read, grad=True).tensors
@@ -180,7 +241,10 @@ def test_a_logarithm_stands_for_its_gate_and_takes_its_gradient(gate):
 @pytest.mark.clause("CASE-5")
 def test_results_and_traces_in_a_case_do_not_change_what_is_computed():
     header, tensors = some()
-    extra = {name: np.ones(3) for name in ("out/y", "out/anything", "grad/k", "trace/S", "trace_grad/S", "chunk/A")}
+    extra = {
+        name: np.ones(3)
+        for name in ("out/y", "out/anything", "grad/k", "trace/S", "trace_grad/S", "chunk/A")
+    }
     with_results = atlas_ref.make(header, tensors | extra)
     plain = atlas_ref.evaluate(atlas_ref.make(header, tensors)).tensors
     for key, value in atlas_ref.evaluate(with_results).tensors.items():
@@ -197,17 +261,29 @@ def test_any_leading_axes_are_so_many_separate_cases(lead):
     def shaped(value, axes):
         return value[0] if axes == () else value[:count].reshape(axes + value.shape[1:])
 
-    together = atlas_ref.evaluate(atlas_ref.make(header, {key: shaped(value, lead) for key, value in tensors.items()})).tensors
+    together = atlas_ref.evaluate(
+        atlas_ref.make(header, {key: shaped(value, lead) for key, value in tensors.items()})
+    ).tensors
     for i, index in enumerate(np.ndindex(lead)):
-        one = atlas_ref.evaluate(atlas_ref.make(header, {key: value[i] for key, value in tensors.items()})).tensors
+        one = atlas_ref.evaluate(
+            atlas_ref.make(header, {key: value[i] for key, value in tensors.items()})
+        ).tensors
         for key, value in one.items():
             np.testing.assert_allclose(together[key][index], value, rtol=1e-13, atol=1e-15)
 
 
 @pytest.mark.clause("CASE-2")
 def test_a_reserved_rule_may_hold_anything_under_in(tmp_path):
-    header = {"schema": 1, "rule": "ttl", "parameters": {"depth": 2, "any": {"thing": [1, 2.5, None]}}}
-    case = atlas_ref.load(written(tmp_path / "case", header, {"in/anything": np.full(3, np.nan), "out/loss": np.ones(())}))
+    header = {
+        "schema": 1,
+        "rule": "ttl",
+        "parameters": {"depth": 2, "any": {"thing": [1, 2.5, None]}},
+    }
+    case = atlas_ref.load(
+        written(
+            tmp_path / "case", header, {"in/anything": np.full(3, np.nan), "out/loss": np.ones(())}
+        )
+    )
     assert not case.supported
     assert case.header.plain() == header
 
@@ -223,12 +299,23 @@ def test_the_peers_hold_their_header_where_the_spec_says():
 
 @pytest.mark.clause("CASE-9", "WINDOW-6", "PHI-6")
 def test_the_hidden_units_of_the_window_gate_are_not_those_of_the_feature_map():
-    header, tensors = some(level="token", window=3, window_weights={"kind": "gate"}, feature_map={"kind": "residual_mlp"})
+    header, tensors = some(
+        level="token",
+        window=3,
+        window_weights={"kind": "gate"},
+        feature_map={"kind": "residual_mlp"},
+    )
     draw = np.random.default_rng(0)
     for units in (5, 7):
-        own = {f"in/phi/{name}": draw.standard_normal(shape) for name, shape in (("W1", (units, 4)), ("W2", (4, units)))}
+        own = {
+            f"in/phi/{name}": draw.standard_normal(shape)
+            for name, shape in (("W1", (units, 4)), ("W2", (4, units)))
+        }
         case = atlas_ref.make(header, tensors | own)
-        found, want = atlas_ref.evaluate(case, grad=True).tensors, literal.evaluate(header, case.inputs)
+        found, want = (
+            atlas_ref.evaluate(case, grad=True).tensors,
+            literal.evaluate(header, case.inputs),
+        )
         assert found["grad/phi/W1"].shape == (units, 4)
         assert_close("y", found["out/y"], want["out/y"], ANALYTIC)
     with pytest.raises(atlas_ref.CaseError, match=r"window_b1.* but in/param/window_W1 makes it"):

@@ -17,7 +17,9 @@ HEADER = {"schema": 1, "rule": "omega", "note": "a 'quoted' né\u0301e \U0001f9e
 ARRAYS = {
     "scalar": np.array(-0.0),
     "empty": np.zeros((2, 0, 3)),
-    "specials": np.array([np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 5e-324, np.finfo(float).max]),
+    "specials": np.array(
+        [np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 5e-324, np.finfo(float).max]
+    ),
     "float32": np.linspace(-1, 1, 6, dtype=np.float32).reshape(1, 2, 3),
     "float16": np.linspace(-1, 1, 6).astype(np.float16),
     "bfloat16": np.linspace(-1, 1, 6).astype(ml_dtypes.bfloat16),
@@ -39,11 +41,17 @@ def test_what_is_saved_is_loaded_bit_for_bit(tmp_path):
     assert files.json.loads(text) == HEADER
     assert tensors.keys() == {f"trace/{name}" for name in ARRAYS}
     for name, array in ARRAYS.items():
-        assert_close(name, tensors[f"trace/{name}"], np.ascontiguousarray(array).reshape(array.shape), EXACT)
+        assert_close(
+            name, tensors[f"trace/{name}"], np.ascontiguousarray(array).reshape(array.shape), EXACT
+        )
 
 
 def test_big_endian_arrays_are_stored_little_endian(tmp_path):
-    atlas_ref.save(tmp_path / "file", HEADER, {"out/y": np.array([1.5, -2.0], ">f8"), "out/M": np.array([[0.5]], ">f4")})
+    atlas_ref.save(
+        tmp_path / "file",
+        HEADER,
+        {"out/y": np.array([1.5, -2.0], ">f8"), "out/M": np.array([[0.5]], ">f4")},
+    )
     _, tensors = files.read(str(tmp_path / "file"))
     assert_close("y", tensors["out/y"], np.array([1.5, -2.0]), EXACT)
     assert_close("M", tensors["out/M"], np.array([[0.5]], np.float32), EXACT)
@@ -67,14 +75,23 @@ def test_the_container_is_the_one_that_safetensors_reads(tmp_path):
     atlas_ref.save(tmp_path / "ours", header, tensors)
     for name, array in safetensors.numpy.load_file(tmp_path / "ours").items():
         assert_close(name, array, tensors[name], EXACT)
-    safetensors.numpy.save_file(tensors, tmp_path / "theirs", metadata={"atlas_ref": files.json.dumps(header), "format": "np"})
+    safetensors.numpy.save_file(
+        tensors,
+        tmp_path / "theirs",
+        metadata={"atlas_ref": files.json.dumps(header), "format": "np"},
+    )
     assert atlas_ref.load(tmp_path / "theirs").inputs.keys() == tensors.keys()
 
 
 def test_every_dtype_of_a_hand_written_file_is_read(tmp_path):
-    arrays = {f"trace/{kind}": np.zeros(2, ml_dtypes.bfloat16 if kind == "bfloat16" else kind) for kind in NAMES}
+    arrays = {
+        f"trace/{kind}": np.zeros(2, ml_dtypes.bfloat16 if kind == "bfloat16" else kind)
+        for kind in NAMES
+    }
     _, tensors = files.read(str(written(tmp_path / "file", HEADER, arrays)))
-    assert {name: array.dtype for name, array in tensors.items()} == {name: array.dtype for name, array in arrays.items()}
+    assert {name: array.dtype for name, array in tensors.items()} == {
+        name: array.dtype for name, array in arrays.items()
+    }
 
 
 @pytest.mark.clause("CASE-19")
@@ -160,7 +177,11 @@ def test_any_name_that_the_system_takes_is_written(length, tmp_path):
         (HEADER, {"out/y": np.array(["a"])}, "out/y: dtype <U1 cannot be stored"),
         (HEADER, {"out/y": np.zeros(2, np.longdouble)}, "out/y: dtype float128 cannot be stored"),
         ({**HEADER, "note": np.zeros(2)}, {}, "Object of type ndarray is not JSON serializable"),
-        ({**HEADER, "parameters": {"a": float("nan")}}, {}, "Out of range float values are not JSON compliant"),
+        (
+            {**HEADER, "parameters": {"a": float("nan")}},
+            {},
+            "Out of range float values are not JSON compliant",
+        ),
     ],
 )
 def test_what_the_format_cannot_hold_is_refused(header, tensors, message, tmp_path):

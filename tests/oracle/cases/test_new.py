@@ -15,13 +15,30 @@ SEQUENCES = ("omega", "titans_lmm", "delta", "hebbian")
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("level", ["projected", "token"])
 @pytest.mark.parametrize("rule", SEQUENCES)
-def test_every_rule_level_and_preset_makes_a_case_that_evaluates_with_gradients(rule, level, preset, cli, tmp_path):
+def test_every_rule_level_and_preset_makes_a_case_that_evaluates_with_gradients(
+    rule, level, preset, cli, tmp_path
+):
     case, out = tmp_path / "case", tmp_path / "out"
-    options = ["--level", level, "--convention", preset, "--span", 3, "--tokens", 5, "--cotangent", "--pulse", 2]
+    options = [
+        "--level",
+        level,
+        "--convention",
+        preset,
+        "--span",
+        3,
+        "--tokens",
+        5,
+        "--cotangent",
+        "--pulse",
+        2,
+    ]
     options += ["--window", 3, "--history", 2] if rule == "omega" else []
     ran = cli("new", rule, "-o", case, *options)
     if (level, preset) == ("token", "fla-momentum-delta"):
-        assert ran.err == f"atlas-ref: {case}: convention: rate split has no second rate at level token\n"
+        assert (
+            ran.err
+            == f"atlas-ref: {case}: convention: rate split has no second rate at level token\n"
+        )
         return
     assert (ran.code, ran.out, ran.err) == (0, "", f"wrote {case}\n")
     ran = cli("eval", case, "-o", out, "--grad", "--json")
@@ -42,12 +59,28 @@ def test_every_rule_level_and_preset_makes_a_case_that_evaluates_with_gradients(
         ["omega", "--feature-map", "random_fourier", "--features", 5],
         ["omega", "--feature-map", "elu"],
         ["omega", "--feature-map", '{"kind": "residual_mlp", "activation": "gelu"}'],
-        ["omega", "--feature-map", '{"kind": "polynomial", "degree": 3, "coefficients": [1, 1, 0.5, 0.25]}'],
+        [
+            "omega",
+            "--feature-map",
+            '{"kind": "polynomial", "degree": 3, "coefficients": [1, 1, 0.5, 0.25]}',
+        ],
         ["omega", "--feature-map", "monomials"],
         ["omega", "--feature-map", '{"kind": "elementwise", "degree": 3}'],
         ["omega", "--feature-map", "sketch", "--features", 5],
         ["omega", "--level", "token", "--window", 3, "--window-weights", "softmax"],
-        ["omega", "--level", "token", "--window", 3, "--history", 1, "--window-weights", "gate", "--batch", 2],
+        [
+            "omega",
+            "--level",
+            "token",
+            "--window",
+            3,
+            "--history",
+            1,
+            "--window-weights",
+            "gate",
+            "--batch",
+            2,
+        ],
         [
             "omega",
             "--level",
@@ -60,8 +93,22 @@ def test_every_rule_level_and_preset_makes_a_case_that_evaluates_with_gradients(
         ["omega", "--window", 3, "--window-gate", "--history", 2, "--reset", 2],
         ["titans_lmm", "--per-dimension", "--level", "token"],
         ["delta", "--per-dimension", "--convention", "rate=both"],
-        ["omega", "--convention", "newton_schulz.steps=3", "--convention", "newton_schulz.scale=norm"],
-        ["newton_schulz", "--d-in", 5, "--d-out", 7, "--convention", "newton_schulz.coefficients=cubic"],
+        [
+            "omega",
+            "--convention",
+            "newton_schulz.steps=3",
+            "--convention",
+            "newton_schulz.scale=norm",
+        ],
+        [
+            "newton_schulz",
+            "--d-in",
+            5,
+            "--d-out",
+            7,
+            "--convention",
+            "newton_schulz.coefficients=cubic",
+        ],
         ["feature_map", "--feature-map", "sketch", "--features", 3],
         ["feature_map"],
     ],
@@ -85,8 +132,39 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(cli, tmp_pat
 
 def test_the_options_are_the_shapes_and_the_header(cli, tmp_path):
     case = tmp_path / "case"
-    sizes = ["--tokens", 6, "--d-in", 5, "--d-out", 2, "--heads", 3, "--window", 4, "--history", 3, "--span", 2, "--pulse", 3, "--reset", 4]
-    ran = cli("new", "omega", "-o", case, *sizes, "--per-dimension", "--dtype", "float16", "--convention", "atlas-rnn", "--json")
+    sizes = [
+        "--tokens",
+        6,
+        "--d-in",
+        5,
+        "--d-out",
+        2,
+        "--heads",
+        3,
+        "--window",
+        4,
+        "--history",
+        3,
+        "--span",
+        2,
+        "--pulse",
+        3,
+        "--reset",
+        4,
+    ]
+    ran = cli(
+        "new",
+        "omega",
+        "-o",
+        case,
+        *sizes,
+        "--per-dimension",
+        "--dtype",
+        "float16",
+        "--convention",
+        "atlas-rnn",
+        "--json",
+    )
     found = ran.json
     assert (found["case"], found["header"]) == (
         str(case), {"schema": 1, "rule": "omega", "window": 4, "span": 2, "convention": {"preset": "atlas-rnn"}},
@@ -104,8 +182,22 @@ def test_the_options_are_the_shapes_and_the_header(cli, tmp_path):
 
 
 def test_python_and_the_command_make_the_same_case(cli, tmp_path):
-    cli("new", "omega", "-o", tmp_path / "case", "--window", 3, "--seed", 9, "--convention", "decay=before_error")
-    made = new(Request(rule="omega", window=3, seed=9, convention={"decay": "before_error"}), name=str(tmp_path / "case"))
+    cli(
+        "new",
+        "omega",
+        "-o",
+        tmp_path / "case",
+        "--window",
+        3,
+        "--seed",
+        9,
+        "--convention",
+        "decay=before_error",
+    )
+    made = new(
+        Request(rule="omega", window=3, seed=9, convention={"decay": "before_error"}),
+        name=str(tmp_path / "case"),
+    )
     assert atlas_ref.load(tmp_path / "case") == made
 
 

@@ -22,8 +22,28 @@ from tests.support.close import assert_differs
         ["omega", "--window", 3, "--periods", "1,8,64", "--schedule-level", 1, "--first-step", 1],
         ["delta", "--level", "token", "--periods", "2"],
         ["cms"],
-        ["cms", "--levels", "delta,delta,hebbian", "--periods", "1,2,4", "--combine", "masked", "--first-step", 1, "--reset", 3],
-        ["cms", "--levels", '[{"rule": "omega", "window": 3, "feature_map": {"kind": "elu"}}]', "--history", 5, "--dtype", "float32"],
+        [
+            "cms",
+            "--levels",
+            "delta,delta,hebbian",
+            "--periods",
+            "1,2,4",
+            "--combine",
+            "masked",
+            "--first-step",
+            1,
+            "--reset",
+            3,
+        ],
+        [
+            "cms",
+            "--levels",
+            '[{"rule": "omega", "window": 3, "feature_map": {"kind": "elu"}}]',
+            "--history",
+            5,
+            "--dtype",
+            "float32",
+        ],
         ["cms", "--per-dimension", "--batch", 2, "--heads", 1],
     ],
     ids=str,
@@ -46,36 +66,86 @@ def test_new_makes_cases_of_levels(options: list[Any], cli: Any, tmp_path: Any) 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["omega", "--periods", "a"], "--periods: whole numbers between commas are needed, as in 1,8,64, found 'a'"),
+        (
+            ["omega", "--periods", "a"],
+            "--periods: whole numbers between commas are needed, as in 1,8,64, found 'a'",
+        ),
         (["omega", "--periods", "1,0"], "{case}: schedule.periods.1: must be at least 1, found 0"),
-        (["omega", "--periods", "1,2", "--pulse", 2], "{case}: pulse and periods both say when the memory writes; one of them is needed"),
+        (
+            ["omega", "--periods", "1,2", "--pulse", 2],
+            "{case}: pulse and periods both say when the memory writes; one of them is needed",
+        ),
         (["omega", "--schedule-level", 1], "{case}: schedule_level: needs periods"),
         (["omega", "--first-step", 1], "{case}: first_step: needs periods"),
         (["omega", "--levels", "delta"], "{case}: levels: belongs to rule cms"),
         (["omega", "--combine", "masked"], "{case}: combine: belongs to rule cms"),
-        (["newton_schulz", "--periods", "1"], "{case}: schedule: the rule newton_schulz has no sequence"),
-        (["cms", "--levels", "delta,hat"], "{case}: levels.1.rule: must be 'omega', 'titans_lmm', 'delta' or 'hebbian', found 'hat'"),
+        (
+            ["newton_schulz", "--periods", "1"],
+            "{case}: schedule: the rule newton_schulz has no sequence",
+        ),
+        (
+            ["cms", "--levels", "delta,hat"],
+            (
+                "{case}: levels.1.rule: must be 'omega', 'titans_lmm', 'delta' or 'hebbian', "
+                "found 'hat'"
+            ),
+        ),
         (["cms", "--levels", "[1]"], "--levels: an object for each level is needed"),
         (["cms", "--levels", "[{"], "--levels: not JSON: "),
         (["cms", "--levels", '[{"rule": "delta", "hat": 1}]'], "{case}: levels.0.hat: unknown key"),
-        (["cms", "--levels", '[{"rule": "delta", "window": "3"}]'], "{case}: levels.0.window: must be an integer, found '3'"),
-        (["cms", "--levels", "delta", "--periods", "1,2"], "{case}: schedule.periods: 2 periods for 1 levels"),
-        (["cms", "--levels", "delta,delta,delta,delta,delta"], "{case}: schedule.periods: 4 periods for 5 levels"),
+        (
+            ["cms", "--levels", '[{"rule": "delta", "window": "3"}]'],
+            "{case}: levels.0.window: must be an integer, found '3'",
+        ),
+        (
+            ["cms", "--levels", "delta", "--periods", "1,2"],
+            "{case}: schedule.periods: 2 periods for 1 levels",
+        ),
+        (
+            ["cms", "--levels", "delta,delta,delta,delta,delta"],
+            "{case}: schedule.periods: 4 periods for 5 levels",
+        ),
         (["cms", "--pulse", 2], "{case}: pulse: rule cms has all levels, each with its period"),
-        (["cms", "--schedule-level", 1], "{case}: schedule_level: rule cms has all levels, each with its period"),
+        (
+            ["cms", "--schedule-level", 1],
+            "{case}: schedule_level: rule cms has all levels, each with its period",
+        ),
         (["cms", "--window", 2], "{case}: window: rule cms has it for each level, in levels"),
-        (["cms", "--convention", "read=before"], "{case}: convention: rule cms has it for each level, in levels"),
-        (["cms", "--combine", "mean"], "{case}: combine: must be 'softmax' or 'masked', found 'mean'"),
+        (
+            ["cms", "--convention", "read=before"],
+            "{case}: convention: rule cms has it for each level, in levels",
+        ),
+        (
+            ["cms", "--combine", "mean"],
+            "{case}: combine: must be 'softmax' or 'masked', found 'mean'",
+        ),
         (["cms", "--levels", "[]"], "--levels: an object for each level is needed"),
-        (["cms", "--levels", '[{"rule": "delta", "rule": "omega"}]'], "--levels: not JSON: key 'rule' stands twice"),
-        (["cms", "--first-step", 10**18], "{case}: atlas_ref: the integer 1000000000000000000 has more than 18 digits"),
-        (["cms", "--first-step", 10**18 - 8], "{case}: levels[0]: schedule.first_step: 999999999999999992, the step after 8 tokens has"),
-        (["cms", "--combine", "masked", "--periods", "2,3,4,5"], "{case}: combine: masked needs a level of period 1"),
+        (
+            ["cms", "--levels", '[{"rule": "delta", "rule": "omega"}]'],
+            "--levels: not JSON: key 'rule' stands twice",
+        ),
+        (
+            ["cms", "--first-step", 10**18],
+            "{case}: atlas_ref: the integer 1000000000000000000 has more than 18 digits",
+        ),
+        (
+            ["cms", "--first-step", 10**18 - 8],
+            (
+                "{case}: levels[0]: schedule.first_step: 999999999999999992, the step after 8 "
+                "tokens has"
+            ),
+        ),
+        (
+            ["cms", "--combine", "masked", "--periods", "2,3,4,5"],
+            "{case}: combine: masked needs a level of period 1",
+        ),
         (["cms", "--window-gate"], "{case}: window_gate: belongs to rule omega at level projected"),
     ],
     ids=str,
 )
-def test_new_refuses_levels_that_mean_nothing_in_one_line(options: list[Any], words: str, cli: Any, tmp_path: Any) -> None:
+def test_new_refuses_levels_that_mean_nothing_in_one_line(
+    options: list[Any], words: str, cli: Any, tmp_path: Any
+) -> None:
     case = tmp_path / "case"
     ran = cli("new", *options, "-o", case)
     assert ran.code == 2
@@ -88,7 +158,9 @@ def test_new_refuses_levels_that_mean_nothing_in_one_line(options: list[Any], wo
 @pytest.mark.clause("CASE-31")
 def test_levels_of_a_new_block_differ() -> None:
     case = new(Request(rule="cms", levels=("delta", "delta"), periods=(1, 2)))
-    assert_differs("W_K", case.inputs["in/level0/param/W_K"], case.inputs["in/level1/param/W_K"], 0.1)
+    assert_differs(
+        "W_K", case.inputs["in/level0/param/W_K"], case.inputs["in/level1/param/W_K"], 0.1
+    )
 
 
 @pytest.mark.clause("CASE-31", "CASE-33")

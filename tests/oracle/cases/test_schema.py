@@ -1,4 +1,6 @@
-"""The published JSON Schema against the reader: accepted cases validate, expressible refusals do not."""
+"""The published JSON Schema against the reader: accepted cases validate, expressible refusals do
+not.
+"""
 
 import json
 
@@ -56,8 +58,12 @@ def test_every_header_that_is_read_validates(data):
     VALIDATOR.validate(atlas_ref.evaluate(case).header)
 
 
-@pytest.mark.parametrize("rule", ["omega", "titans_lmm", "delta", "hebbian", "newton_schulz", "feature_map", "ttl"])
-@pytest.mark.parametrize("convention", ["spec", "titans-paper", {}, {"preset": "atlas-mag"}, {"gate": "forget"}], ids=str)
+@pytest.mark.parametrize(
+    "rule", ["omega", "titans_lmm", "delta", "hebbian", "newton_schulz", "feature_map", "ttl"]
+)
+@pytest.mark.parametrize(
+    "convention", ["spec", "titans-paper", {}, {"preset": "atlas-mag"}, {"gate": "forget"}], ids=str
+)
 def test_a_convention_that_any_rule_may_have_validates_for_every_rule(rule, convention):
     header = {"schema": 1, "rule": rule, "convention": convention}
     parse(json.dumps(header))
@@ -67,7 +73,9 @@ def test_a_convention_that_any_rule_may_have_validates_for_every_rule(rule, conv
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_validates_by_name_and_written_out(preset):
     VALIDATOR.validate({"schema": 1, "rule": "omega", "convention": preset})
-    VALIDATOR.validate({"schema": 1, "rule": "omega", "convention": {"preset": preset, **PRESETS[preset]}})
+    VALIDATOR.validate(
+        {"schema": 1, "rule": "omega", "convention": {"preset": preset, **PRESETS[preset]}}
+    )
 
 
 @pytest.mark.clause("CASE-2", "CASE-3", "CASE-16")
@@ -79,10 +87,14 @@ def test_a_bad_header_does_not_validate_unless_json_schema_has_no_words_for_it(n
 
 @pytest.mark.clause("CASE-2")
 def test_the_schema_has_every_key_with_its_default():
-    assert SCHEMA["properties"].keys() == {field.alias or name for name, field in Header.model_fields.items()}
+    assert SCHEMA["properties"].keys() == {
+        field.alias or name for name, field in Header.model_fields.items()
+    }
     assert set(SCHEMA["required"]) == {"schema", "rule"}
     assert SCHEMA["additionalProperties"] is False
-    made = Header.model_validate({"schema": 1, "rule": "omega"}).model_dump(mode="json", by_alias=True)
+    made = Header.model_validate({"schema": 1, "rule": "omega"}).model_dump(
+        mode="json", by_alias=True
+    )
     for key, field in SCHEMA["properties"].items():
         if key not in SCHEMA["required"]:
             assert made[key] == field["default"], key

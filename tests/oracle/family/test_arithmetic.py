@@ -51,7 +51,9 @@ def test_members_round_differently_and_are_at_least_eight():
 def test_every_member_computes_the_product(way, length):
     random = np.random.default_rng(length)
     A, B = random.standard_normal((2, 3, length)), random.standard_normal((2, length, 4))
-    assert_close("product", way.matmul(A, B), np.einsum("nij,njk->nik", A, B), reordered(4 * length))
+    assert_close(
+        "product", way.matmul(A, B), np.einsum("nij,njk->nik", A, B), reordered(4 * length)
+    )
     narrow = way.matmul(A.astype(np.float32), B.astype(np.float32))
     assert narrow.dtype == np.float32
     assert_close("product", narrow, A @ B, reordered(4 * length, dtype=np.float32))
@@ -108,7 +110,9 @@ def test_every_member_computes_newton_schulz(way, shape, settings):
     weights = np.random.default_rng(4).standard_normal(shape)
     for scale in (1.0, 1e-3):  # at and below the floor of the guards
         want = tape.grad(lambda x: ops.sum(weights * plain_newton_schulz(x, chosen)))(scale * S)
-        found = tape.grad(lambda x: ops.sum(weights * steps.newton_schulz(way, x, chosen)))(scale * S)
+        found = tape.grad(lambda x: ops.sum(weights * steps.newton_schulz(way, x, chosen)))(
+            scale * S
+        )
         assert_close("gradient", found, want, ANALYTIC)
 
 

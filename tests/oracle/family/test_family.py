@@ -1,4 +1,6 @@
-"""The family's loop over conventions and roundings, against the rules themselves: TOL-3, IDENT-3."""
+"""The family's loop over conventions and roundings, against the rules themselves: TOL-3,
+IDENT-3.
+"""
 
 import numpy as np
 import pytest
@@ -25,7 +27,9 @@ def chaotic(case):
     It does so for Newton-Schulz written back, and with the slope of polar_express.
     """
     ns = case.convention.newton_schulz
-    return not isinstance(ns, str) and (ns.argument == "written_back" or ns.coefficients == "polar_express" or ns.scale == "norm")
+    return not isinstance(ns, str) and (
+        ns.argument == "written_back" or ns.coefficients == "polar_express" or ns.scale == "norm"
+    )
 
 
 @pytest.mark.clause("TOL-3", "IDENT-3")
@@ -37,7 +41,11 @@ def test_the_family_agrees_with_every_rule_under_any_convention(rule):
         if chaotic(case):
             return
         want = evaluate(case).tensors
-        found = ensemble.evaluate(case, converted(case, "float64"), MEMBERS[case.inputs[next(iter(case.inputs))].size % len(MEMBERS)])
+        found = ensemble.evaluate(
+            case,
+            converted(case, "float64"),
+            MEMBERS[case.inputs[next(iter(case.inputs))].size % len(MEMBERS)],
+        )
         for name in found:
             assert_close(name, found[name], want[name], TIED)
         assert {"out/y", "out/M"} <= found.keys()
@@ -73,8 +81,17 @@ def sequences(rule):
     if rule == "newton_schulz":
         return [new(Request(rule=rule, d_in=3, d_out=3, seed=1))]
     sizes = {"rule": rule, "d_in": 3, "d_out": 3, "seed": 1, "span": 3}
-    packed = new(Request(**sizes, window=3 if rule == "omega" else 1, reset=4, pulse=3, convention=split))
-    still = make(packed.header.plain(), {name: value for name, value in packed.inputs.items() if name not in ("in/momentum", "in/S0")})
+    packed = new(
+        Request(**sizes, window=3 if rule == "omega" else 1, reset=4, pulse=3, convention=split)
+    )
+    still = make(
+        packed.header.plain(),
+        {
+            name: value
+            for name, value in packed.inputs.items()
+            if name not in ("in/momentum", "in/S0")
+        },
+    )
     if rule != "omega":
         return [packed, still]
     carry = {"reference": "chunk_start", "window_at_boundary": "carry"}
@@ -83,15 +100,26 @@ def sequences(rule):
 
 @pytest.mark.clause("IDENT-3")
 @pytest.mark.parametrize(
-    ("rule", "number"), [(rule, number) for rule in (*RULES, "newton_schulz") for number in range(len(sequences(rule)))]
+    ("rule", "number"),
+    [
+        (rule, number)
+        for rule in (*RULES, "newton_schulz")
+        for number in range(len(sequences(rule)))
+    ],
 )
 def test_many_conventions_at_once_are_each_of_them_alone(rule, number):
     """Conventions one change away from every preset, against the rules."""
     case = sequences(rule)[number]
     of = lattice.facts(case)
     axes = lattice.tried(case.convention, rule)
-    points = dict.fromkeys(each for base in lattice.bases(of, case.convention).values() for each in lattice.around(base, axes, 1))
-    conventions = [each for each in map(lattice.convention, points) if lattice.refusal(of, each) is None]
+    points = dict.fromkeys(
+        each
+        for base in lattice.bases(of, case.convention).values()
+        for each in lattice.around(base, axes, 1)
+    )
+    conventions = [
+        each for each in map(lattice.convention, points) if lattice.refusal(of, each) is None
+    ]
     chosen = conventions[:: max(1, len(conventions) // 150)]
     compared = 0
     for numbers, results in candidates.evaluated(case, converted(case, "float64"), chosen):
@@ -121,13 +149,29 @@ def test_what_is_folded_is_the_same_function(rule):
         )
     )
     of = lattice.facts(case)
-    axes = {axis: values for axis, values in lattice.tried(case.convention, rule).items() if axis != "newton_schulz.lower_bound"}
+    axes = {
+        axis: values
+        for axis, values in lattice.tried(case.convention, rule).items()
+        if axis != "newton_schulz.lower_bound"
+    }
     inputs, folded = converted(case, "float64"), 0
     for each in dict.fromkeys(lattice.around(lattice.point(case.convention), axes, 2)):
         alone = lattice.folded(of, each)
-        if alone == each or lattice.refusal(of, lattice.convention(each)) is not None or folded > 60:
+        if (
+            alone == each
+            or lattice.refusal(of, lattice.convention(each)) is not None
+            or folded > 60
+        ):
             continue
         folded += 1
-        one, other = (ensemble.evaluate(seen_as(case, lattice.convention(at)), inputs, PLAIN) for at in (each, alone))
-        assert_close(str(lattice.changes(each, alone)), other["out/y"], one["out/y"], Tolerance("SAME", 1e-11))
+        one, other = (
+            ensemble.evaluate(seen_as(case, lattice.convention(at)), inputs, PLAIN)
+            for at in (each, alone)
+        )
+        assert_close(
+            str(lattice.changes(each, alone)),
+            other["out/y"],
+            one["out/y"],
+            Tolerance("SAME", 1e-11),
+        )
     assert folded > 5

@@ -16,7 +16,10 @@ UNDECIDED = [
     (made("delta", d_out=2, span=1), {"gradient_scale": "2/d_out"}),
     (made("delta", span=20), {"reference": "call_start"}),
     (made("omega", window=1, convention=BARE), BARE | {"order": "momentum_then_window"}),
-    (altered(made("omega", window=2, span=20, convention=BARE), {"in/M0": None}), BARE | {"reference": "zero"}),
+    (
+        altered(made("omega", window=2, span=20, convention=BARE), {"in/M0": None}),
+        BARE | {"reference": "zero"},
+    ),
 ]
 
 
@@ -26,7 +29,9 @@ def test_a_case_is_found_on_which_the_planted_setting_is_told_from_the_others(ca
     answer = identify(case, results(case, planted), depth=1)
     assert answer.verdict == "UNDECIDABLE"
     found = deciding_case(case, answer.fits)
-    if planted.get("order"):  # with one token in the window there is nothing to decide for any numbers
+    if planted.get(
+        "order"
+    ):  # with one token in the window there is nothing to decide for any numbers
         assert found is None or separated(found, answer.fits, [], "float32")
         return
     assert separated(found, answer.fits, [], "float32")
@@ -54,15 +59,25 @@ def test_a_sequence_decides_guards_and_eps_as_well():
     answer = identify(case, results(case, "atlas-paper"), depth=1)
     assert set(answer.undecided) == {"newton_schulz.guard", "newton_schulz.eps"}
     found = deciding_case(case, answer.fits)
-    again = identify(found, results(found, {"preset": "atlas-paper", "newton_schulz": {"guard": "return"}}), depth=1)
+    again = identify(
+        found,
+        results(found, {"preset": "atlas-paper", "newton_schulz": {"guard": "return"}}),
+        depth=1,
+    )
     assert (again.verdict, again.undecided) == ("MATCH", {})
-    assert same_point(found, again.match.convention, {"preset": "atlas-paper", "newton_schulz": {"guard": "return"}})
+    assert same_point(
+        found,
+        again.match.convention,
+        {"preset": "atlas-paper", "newton_schulz": {"guard": "return"}},
+    )
     assert found.inputs["in/k"].shape[-2] <= 3
 
 
 @pytest.mark.clause("IDENT-8")
 def test_the_case_is_the_smallest_of_those_tried():
-    """The smallest case: a reference needs more than one token, and the sign of a momentum shows at the first."""
+    """The smallest case: a reference needs more than one token, and the sign of a momentum shows at
+    the first.
+    """
     signs = altered(TITANS, {"in/S0": None})
     answer = identify(signs, results(signs, {}), depth=1)
     assert set(answer.undecided) == {"momentum_sign"}
@@ -77,5 +92,7 @@ def test_the_case_is_the_smallest_of_those_tried():
 def test_settings_that_are_one_function_have_no_deciding_case():
     case = made("newton_schulz", span=None)
     convention = case.convention
-    turned = convention.replaced(newton_schulz=convention.newton_schulz_settings.replaced(transpose="never"))
+    turned = convention.replaced(
+        newton_schulz=convention.newton_schulz_settings.replaced(transpose="never")
+    )
     assert deciding_case(case, [convention, turned]) is None

@@ -1,4 +1,6 @@
-"""Settings that cannot be told apart on some data, and data that separate them: CONV-39 to CONV-51."""
+"""Settings that cannot be told apart on some data, and data that separate them: CONV-39 to
+CONV-51.
+"""
 
 import numpy as np
 import pytest
@@ -8,7 +10,10 @@ from tests.support.sequences import drawn, earlier, results, without
 
 BARE = {"newton_schulz": "none"}
 PLAIN = reordered(72)
-ARGUMENTS = [("window_then_momentum", name) for name in ("none", "S", "nesterov", "written_back", "accumulated")]
+ARGUMENTS = [
+    ("window_then_momentum", name)
+    for name in ("none", "S", "nesterov", "written_back", "accumulated")
+]
 ARGUMENTS += [("momentum_then_window", name) for name in ("none", "S", "nesterov", "accumulated")]
 MASKS = {"active": np.array([1, 1, 0, 1, 1, 1], bool), "reset": np.array([0, 0, 0, 0, 1, 0], bool)}
 
@@ -30,7 +35,9 @@ def differ(one, other, least=1e-3):
 def pair(p, first, second, *, base=BARE, rule="omega", other=None, **header):
     """Results under two settings, the second on `other` inputs where given."""
     header = {"window": 3, "span": 2, **header} if rule == "omega" else {"span": 2, **header}
-    return results(rule, p, {**base, **first}, **header), results(rule, p if other is None else other, {**base, **second}, **header)
+    return results(rule, p, {**base, **first}, **header), results(
+        rule, p if other is None else other, {**base, **second}, **header
+    )
 
 
 @pytest.mark.clause("CONV-39", "CONV-40")
@@ -43,12 +50,21 @@ def test_forget_is_retain_where_every_gate_of_an_active_token_is_one_half(rule):
     same(*pair(half, {"gate": "retain"}, {"gate": "forget"}, base=base, rule=rule), EXACT)
     differ(*pair(p, {"gate": "retain"}, {"gate": "forget"}, base=base, rule=rule))
     ones = p | {"retain": np.ones(6)}
-    same(*pair(ones, {}, {"gate": "none"}, base=base, rule=rule, other=without(ones, "retain")), EXACT)
+    same(
+        *pair(ones, {}, {"gate": "none"}, base=base, rule=rule, other=without(ones, "retain")),
+        EXACT,
+    )
 
 
 @pytest.mark.clause("CONV-41")
 @pytest.mark.parametrize(
-    "axes", [{}, {"reference": "chunk_start", "window_at_boundary": "carry"}, {"order": "momentum_then_window"}], ids=str
+    "axes",
+    [
+        {},
+        {"reference": "chunk_start", "window_at_boundary": "carry"},
+        {"order": "momentum_then_window"},
+    ],
+    ids=str,
 )
 def test_decay_is_invisible_where_nothing_decays(axes):
     p = sequence(seed=2)
@@ -65,7 +81,9 @@ def test_decay_is_invisible_under_a_reference_of_zero():
     call = {"reference": "call_start"}
     same(*pair(from_zero, call, {**call, "decay": "before_error"}), EXACT)
     running = pair(from_zero, {}, {"decay": "before_error"})
-    assert_close("first token", running[1]["y"][0], running[0]["y"][0], EXACT)  # zero only before the first write
+    assert_close(
+        "first token", running[1]["y"][0], running[0]["y"][0], EXACT
+    )  # zero only before the first write
     differ(*running)
 
 
@@ -85,18 +103,32 @@ def test_momentum_and_memory_agree_without_momentum(per_dimension):
 @pytest.mark.clause("CONV-42")
 @pytest.mark.parametrize("per_dimension", [False, True])
 @pytest.mark.parametrize(
-    "axes", [{}, {"order": "momentum_then_window"}, {"reference": "chunk_start", "window_at_boundary": "carry"}], ids=str
+    "axes",
+    [
+        {},
+        {"order": "momentum_then_window"},
+        {"reference": "chunk_start", "window_at_boundary": "carry"},
+    ],
+    ids=str,
 )
 def test_momentum_and_memory_agree_for_a_constant_step_from_zero(axes, per_dimension):
     p = sequence(seed=5, per_dimension=per_dimension)
     constant = p | {"step_size": np.broadcast_to(p["step_size"][0], p["step_size"].shape)}
-    one, other = pair(without(constant, "S0"), {**axes, "rate": "momentum"}, {**axes, "rate": "memory"})
+    one, other = pair(
+        without(constant, "S0"), {**axes, "rate": "momentum"}, {**axes, "rate": "memory"}
+    )
     same(one, other, PLAIN)
     assert_close("S", np.reshape(constant["step_size"][0], (-1, 1)) * other["S"], one["S"], PLAIN)
     differ(*pair(constant, {**axes, "rate": "momentum"}, {**axes, "rate": "memory"}))
     if axes.get("order"):
         momenta = {"window_momentum": np.random.default_rng(0).standard_normal((2, 3, 4))}
-        differ(*pair(without(constant, "S0") | momenta, {**axes, "rate": "momentum"}, {**axes, "rate": "memory"}))
+        differ(
+            *pair(
+                without(constant, "S0") | momenta,
+                {**axes, "rate": "momentum"},
+                {**axes, "rate": "memory"},
+            )
+        )
 
 
 @pytest.mark.clause("CONV-43")
@@ -117,16 +149,33 @@ def test_rates_coincide_where_their_factors_do(rule, base):
         (p | {"step_size": ones}, "memory", h | {"step_size": p["step_size_memory"]}),
         (p | {"step_size": ones, "step_size_memory": ones}, "none", neither),
     ):
-        same(*pair(split, {"rate": "split"}, {"rate": rate}, base=base, rule=rule, other=single), ANALYTIC)
+        same(
+            *pair(split, {"rate": "split"}, {"rate": rate}, base=base, rule=rule, other=single),
+            ANALYTIC,
+        )
     for rate in ("momentum", "memory", "both"):
-        same(*pair(h | {"step_size": ones}, {"rate": rate}, {"rate": "none"}, base=base, rule=rule, other=neither), EXACT)
+        same(
+            *pair(
+                h | {"step_size": ones},
+                {"rate": rate},
+                {"rate": "none"},
+                base=base,
+                rule=rule,
+                other=neither,
+            ),
+            EXACT,
+        )
 
 
 @pytest.mark.clause("CONV-44", "TITANS-8")
 @pytest.mark.parametrize(("order", "argument"), ARGUMENTS)
 @pytest.mark.parametrize("direction", ["descent", "ascent"])
 def test_the_sign_of_the_momentum_is_invisible_from_zero(argument, order, direction):
-    base = {"newton_schulz": "none" if argument == "none" else {"argument": argument}, "order": order, "direction": direction}
+    base = {
+        "newton_schulz": "none" if argument == "none" else {"argument": argument},
+        "order": order,
+        "direction": direction,
+    }
     p = sequence(seed=7)
     one, other = pair(without(p, "S0"), {}, {"momentum_sign": "minus"}, base=base)
     same(one, other, EXACT)
@@ -148,8 +197,18 @@ def test_from_zero_the_reference_of_the_call_is_zero(settings):
     cut = {**call, "window_at_boundary": "cut"}
     same(*pair(start, cut, zero, base=base), EXACT)
     differ(*pair(start | earlier(2), cut, zero, base=base))
-    differ(*pair(start | earlier(2, residual=True), {**call, "window_at_boundary": "carry"}, zero, base=base, other=start | earlier(2)))
-    differ(*pair(start, {**call, "read": "chunk_start"}, {**zero, "read": "chunk_start"}, base=base))
+    differ(
+        *pair(
+            start | earlier(2, residual=True),
+            {**call, "window_at_boundary": "carry"},
+            zero,
+            base=base,
+            other=start | earlier(2),
+        )
+    )
+    differ(
+        *pair(start, {**call, "read": "chunk_start"}, {**zero, "read": "chunk_start"}, base=base)
+    )
 
 
 @pytest.mark.clause("CONV-45", "HEBBIAN-9")
@@ -160,7 +219,9 @@ def test_from_zero_without_error_correction_it_is_decayed_linear_attention_with_
         S = p["momentum"][t] * S - p["step_size"][t] * np.outer(p["v"][t], p["k"][t])
         M = p["retain"][t] * M - S
         y.append(M @ p["q"][t])
-    assert_close("y", results("titans_lmm", p, {"reference": "call_start"})["y"], np.array(y), ANALYTIC)
+    assert_close(
+        "y", results("titans_lmm", p, {"reference": "call_start"})["y"], np.array(y), ANALYTIC
+    )
 
 
 @pytest.mark.clause("CONV-46")
@@ -193,7 +254,9 @@ def test_a_span_over_the_call_is_call_start(boundary):
         phased = tensors | {"M_ref": np.ones((3, 4))}
         same(*pair(phased, chunk, call, span=8, phase=2), EXACT)
         differ(*pair(phased, chunk, call, span=7, phase=2))
-        differ(*pair(phased, chunk, call, span=8, phase=0))  # a given reference is replaced at p(0) = 0
+        differ(
+            *pair(phased, chunk, call, span=8, phase=0)
+        )  # a given reference is replaced at p(0) = 0
     same(*pair(p, chunk | {"span_origin": "multiple"}, call, span=7), EXACT)
     packed = p | {"reset": MASKS["reset"]}  # sequences of four and two
     same(*pair(packed, chunk, call, span=4), EXACT)
@@ -203,7 +266,10 @@ def test_a_span_over_the_call_is_call_start(boundary):
 @pytest.mark.clause("CONV-47")
 def test_counted_from_one_an_initial_token_stands_in_another_span():
     p = drawn(window=3, seed=11)
-    chunk, call = {"reference": "chunk_start", "span_origin": "multiple"}, {"reference": "call_start"}
+    chunk, call = (
+        {"reference": "chunk_start", "span_origin": "multiple"},
+        {"reference": "call_start"},
+    )
     same(*pair(p | earlier(1), chunk, call, span=7), EXACT)  # recompute
     for boundary in ("cut", "carry"):
         at = {"window_at_boundary": boundary}
@@ -211,7 +277,9 @@ def test_counted_from_one_an_initial_token_stands_in_another_span():
 
 
 @pytest.mark.clause("CONV-48")
-@pytest.mark.parametrize("settings", ["none", {}, {"argument": "nesterov"}, {"argument": "accumulated"}], ids=str)
+@pytest.mark.parametrize(
+    "settings", ["none", {}, {"argument": "nesterov"}, {"argument": "accumulated"}], ids=str
+)
 def test_with_one_token_of_weight_one_the_order_is_void(settings):
     base, p = {"newton_schulz": settings}, without(sequence(seed=12), "window_weights")
     window, first = {}, {"order": "momentum_then_window"}
@@ -230,7 +298,10 @@ def test_with_one_token_of_another_weight_the_order_shows_unless_momentum_is_zer
     same(*pair(without(constant, "S0"), {}, first, window=1), PLAIN)
     differ(*pair(without(varying, "S0"), {}, first, window=1))
     still = varying | {"momentum": np.zeros(6)}
-    for argument, equal in (("S", True), ("nesterov", False)):  # nesterov's g_t has no weight, and eps and scale see that
+    for argument, equal in (
+        ("S", True),
+        ("nesterov", False),
+    ):  # nesterov's g_t has no weight, and eps and scale see that
         base = {"newton_schulz": {"argument": argument, "eps": 0.1}}
         if equal:
             same(*pair(still, {}, first, base=base, window=1), reordered(72, amplification=500))
@@ -242,7 +313,10 @@ def test_with_one_token_of_another_weight_the_order_shows_unless_momentum_is_zer
 def test_written_back_is_void_without_momentum():
     p = sequence(seed=14)
     still = p | {"momentum": np.zeros(6)}
-    base, back = {"newton_schulz": {"argument": "S"}}, {"newton_schulz": {"argument": "written_back"}}
+    base, back = (
+        {"newton_schulz": {"argument": "S"}},
+        {"newton_schulz": {"argument": "written_back"}},
+    )
     one, other = pair(still, {}, back, base=base)
     same(one, other, EXACT)
     assert_differs("S", other["S"], one["S"], 1e-2)
@@ -255,7 +329,9 @@ def test_two_outputs_hide_the_mean(rule):
     base = BARE if rule == "omega" else {}
     for d_out, tell in ((2, same), (3, None)):
         p = drawn(rule, d_out=d_out, seed=15)
-        found = pair(p, {"gradient_scale": 1}, {"gradient_scale": "2/d_out"}, base=base, rule=rule, window=1)
+        found = pair(
+            p, {"gradient_scale": 1}, {"gradient_scale": "2/d_out"}, base=base, rule=rule, window=1
+        )
         same(*found, EXACT) if tell else differ(*found)
 
 
@@ -263,9 +339,16 @@ def test_two_outputs_hide_the_mean(rule):
 @pytest.mark.parametrize(("d_in", "d_out"), [(4, 3), (3, 3), (3, 4)])
 def test_wide_matrices_hide_the_root_and_no_matrix_shows_the_transpose(d_in, d_out):
     p = drawn(d_in=d_in, d_out=d_out, seed=16)
-    root = pair(p, {"newton_schulz": {"scale": "1"}}, {"newton_schulz": {"scale": "sqrt"}}, window=1)
+    root = pair(
+        p, {"newton_schulz": {"scale": "1"}}, {"newton_schulz": {"scale": "sqrt"}}, window=1
+    )
     same(*root, EXACT) if d_out <= d_in else differ(*root)
-    turned = pair(p, {"newton_schulz": {"transpose": "tall"}}, {"newton_schulz": {"transpose": "never"}}, window=1)
+    turned = pair(
+        p,
+        {"newton_schulz": {"transpose": "tall"}},
+        {"newton_schulz": {"transpose": "never"}},
+        window=1,
+    )
     same(*turned, reordered(72, amplification=500))
 
 

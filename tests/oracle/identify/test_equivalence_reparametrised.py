@@ -31,12 +31,20 @@ def differ(one, other, least=1e-3):
 def pair(p, first, second, *, base=BARE, rule="omega", other=None, **header):
     """Results under two settings, the second on `other` inputs where given."""
     header = {"window": 3, "span": 2, **header} if rule == "omega" else {"span": 2, **header}
-    return results(rule, p, {**base, **first}, **header), results(rule, p if other is None else other, {**base, **second}, **header)
+    return results(rule, p, {**base, **first}, **header), results(
+        rule, p if other is None else other, {**base, **second}, **header
+    )
 
 
 @pytest.mark.clause("CONV-56")
-@pytest.mark.parametrize("settings", ["none", {}, {"argument": "nesterov", "eps": 0.0}, {"argument": "accumulated"}], ids=str)
-def test_the_first_token_from_zero_hides_retain_momentum_decay_reference_boundary_and_sign(settings):
+@pytest.mark.parametrize(
+    "settings",
+    ["none", {}, {"argument": "nesterov", "eps": 0.0}, {"argument": "accumulated"}],
+    ids=str,
+)
+def test_the_first_token_from_zero_hides_retain_momentum_decay_reference_boundary_and_sign(
+    settings,
+):
     base = {"newton_schulz": settings}
     p = without(drawn(T=1, window=3, seed=18), "M0", "S0")
     want = results("omega", p, base, window=3, span=2)
@@ -48,10 +56,17 @@ def test_the_first_token_from_zero_hides_retain_momentum_decay_reference_boundar
         ({"reference": "zero"}, {}),
         ({"reference": "call_start"}, {}),
         ({"reference": "chunk_start", "window_at_boundary": "cut"}, {}),
-        ({"reference": "chunk_start", "window_at_boundary": "carry", "span_origin": "multiple"}, {}),
+        (
+            {"reference": "chunk_start", "window_at_boundary": "carry", "span_origin": "multiple"},
+            {},
+        ),
         ({"momentum_sign": "minus"}, {}),
     ):
-        same(want, results("omega", p | more, base | axes, window=3, span=2), reordered(12, amplification=500))
+        same(
+            want,
+            results("omega", p | more, base | axes, window=3, span=2),
+            reordered(12, amplification=500),
+        )
     assert not results("omega", p, base | {"read": "before"}, window=3)["y"].any()
     assert_differs("y", want["y"], 0 * want["y"], 0.0)
 
@@ -61,7 +76,10 @@ def test_the_first_token_hides_written_back_and_shows_nesterov_through_eps_alone
     p = without(drawn(T=1, window=3, seed=18), "M0", "S0")
     found = {
         (argument, eps, momentum): results(
-            "omega", p | {"momentum": np.array([momentum])}, {"newton_schulz": {"argument": argument, "eps": eps}}, window=3
+            "omega",
+            p | {"momentum": np.array([momentum])},
+            {"newton_schulz": {"argument": argument, "eps": eps}},
+            window=3,
         )["y"]
         for argument in ("S", "written_back", "nesterov")
         for eps in (0.0, 0.1)
@@ -70,7 +88,12 @@ def test_the_first_token_hides_written_back_and_shows_nesterov_through_eps_alone
     for eps in (0.0, 0.1):
         assert_close("written_back", found["written_back", eps, 0.9], found["S", eps, 0.9], EXACT)
         assert_close("momentum", found["S", eps, 0.9], found["S", eps, 0.2], EXACT)
-    assert_close("nesterov", found["nesterov", 0.0, 0.9], found["nesterov", 0.0, 0.2], reordered(12, amplification=500))
+    assert_close(
+        "nesterov",
+        found["nesterov", 0.0, 0.9],
+        found["nesterov", 0.0, 0.2],
+        reordered(12, amplification=500),
+    )
     assert_differs("nesterov, eps", found["nesterov", 0.1, 0.9], found["nesterov", 0.1, 0.2], 1e-4)
 
 
@@ -81,10 +104,23 @@ def test_with_spans_of_one_token_the_start_is_the_memory_before(rule, reference)
     base = {**(BARE if rule == "omega" else {}), "reference": reference}
     p = drawn(rule, seed=19) | MASKS
     header = {"window": 1} if rule == "omega" else {}
-    same(*pair(p, {"read": "chunk_start"}, {"read": "before"}, base=base, rule=rule, span=1, **header), EXACT)
-    differ(*pair(p, {"read": "chunk_start"}, {"read": "before"}, base=base, rule=rule, span=2, **header))
+    same(
+        *pair(
+            p, {"read": "chunk_start"}, {"read": "before"}, base=base, rule=rule, span=1, **header
+        ),
+        EXACT,
+    )
+    differ(
+        *pair(
+            p, {"read": "chunk_start"}, {"read": "before"}, base=base, rule=rule, span=2, **header
+        )
+    )
     call = {**base, "reference": "call_start"}
-    differ(*pair(p, {"read": "chunk_start"}, {"read": "before"}, base=call, rule=rule, span=1, **header))
+    differ(
+        *pair(
+            p, {"read": "chunk_start"}, {"read": "before"}, base=call, rule=rule, span=1, **header
+        )
+    )
 
 
 @pytest.mark.clause("CONV-57")
@@ -93,7 +129,9 @@ def test_for_sequences_of_one_token_the_end_is_the_memory_after(rule):
     p = drawn(rule, seed=20)
     packed = p | {"reset": np.ones(6, bool)}
     header = {"window": 1} if rule == "omega" else {}
-    same(*pair(packed, {"read": "call_end"}, {"read": "after"}, base={}, rule=rule, **header), EXACT)
+    same(
+        *pair(packed, {"read": "call_end"}, {"read": "after"}, base={}, rule=rule, **header), EXACT
+    )
     differ(*pair(p, {"read": "call_end"}, {"read": "after"}, base={}, rule=rule, **header))
 
 
@@ -109,9 +147,15 @@ def test_the_place_of_a_norm_is_invisible_for_the_identity_map():
 def token_inputs(seed=22):
     random = np.random.default_rng(seed)
     p = {"x": random.standard_normal((1, 5, 4)), "M0": random.standard_normal((1, 1, 2, 3))}
-    p |= {f"param/{W}": random.standard_normal((1, d, 4)) for W, d in (("W_K", 3), ("W_V", 2), ("W_Q", 3))}
+    p |= {
+        f"param/{W}": random.standard_normal((1, d, 4))
+        for W, d in (("W_K", 3), ("W_V", 2), ("W_Q", 3))
+    }
     for gate in ("retain", "step_size"):
-        p |= {f"param/W_{gate}": random.standard_normal((1, 2, 5)) / 3, f"param/b_{gate}": random.standard_normal((1, 2))}
+        p |= {
+            f"param/W_{gate}": random.standard_normal((1, 2, 5)) / 3,
+            f"param/b_{gate}": random.standard_normal((1, 2)),
+        }
     return p
 
 
@@ -120,7 +164,10 @@ def test_at_level_token_a_gate_shows_the_place_of_the_norm():
     p = token_inputs()
     places = [{"k_norm": "l2", "norm_place": place} for place in ("before_phi", "after_phi")]
     differ(*(results("delta", p, axes, level="token") for axes in places))
-    blind = p | {name: np.where(np.arange(5) < 3, 0.0, p[name]) for name in ("param/W_retain", "param/W_step_size")}  # gates of v alone
+    blind = p | {
+        name: np.where(np.arange(5) < 3, 0.0, p[name])
+        for name in ("param/W_retain", "param/W_step_size")
+    }  # gates of v alone
     same(*(results("delta", blind, axes, level="token") for axes in places), EXACT)
 
 
@@ -165,7 +212,11 @@ def test_a_stored_residual_has_to_be_divided_too_and_that_of_an_inactive_token_c
     p = drawn(window=3, seed=25) | {"retain": np.full(6, 0.8)} | earlier(2, residual=True)
     divided = rescaled(p) | {name: p[name] / 0.8 for name in ("window_v", "window_residual")}
     same(*pair(p, before, after, base=base, other=divided), PLAIN)
-    differ(*pair(p, before, after, base=base, other=divided | {"window_residual": p["window_residual"]}))
+    differ(
+        *pair(
+            p, before, after, base=base, other=divided | {"window_residual": p["window_residual"]}
+        )
+    )
     silent = {"active": MASKS["active"]}
     differ(*pair(p | silent, before, after, base=base, other=divided | silent))
 
@@ -179,12 +230,29 @@ def test_under_memory_momentum_is_allowed_for_a_constant_retain_from_zero():
 
 @pytest.mark.clause("CONV-61")
 @pytest.mark.parametrize(
-    "axes", [{}, {"order": "momentum_then_window"}, {"reference": "chunk_start", "window_at_boundary": "carry"}], ids=str
+    "axes",
+    [
+        {},
+        {"order": "momentum_then_window"},
+        {"reference": "chunk_start", "window_at_boundary": "carry"},
+    ],
+    ids=str,
 )
-@pytest.mark.parametrize(("rate", "step", "state"), [("momentum", 3.0, 1.0), ("memory", 3.0, 1 / 3), ("both", np.sqrt(3), 1 / np.sqrt(3))])
+@pytest.mark.parametrize(
+    ("rate", "step", "state"),
+    [("momentum", 3.0, 1.0), ("memory", 3.0, 1 / 3), ("both", np.sqrt(3), 1 / np.sqrt(3))],
+)
 def test_the_scale_of_the_gradient_is_a_factor_of_the_step(rate, step, state, axes):
     p, base = sequence(seed=27), {**BARE, "rate": rate, **axes}
     other = p | {"step_size": step * p["step_size"], "S0": state * p["S0"]}
     same(*pair(p, {"gradient_scale": 3}, {"gradient_scale": 1}, base=base, other=other), ANALYTIC)
     if rate != "momentum":
-        differ(*pair(p, {"gradient_scale": 3}, {"gradient_scale": 1}, base=base, other=other | {"S0": p["S0"]}))
+        differ(
+            *pair(
+                p,
+                {"gradient_scale": 3},
+                {"gradient_scale": 1},
+                base=base,
+                other=other | {"S0": p["S0"]},
+            )
+        )

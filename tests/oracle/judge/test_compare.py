@@ -15,7 +15,12 @@ TINY = 5e-324
 
 
 def verdict(got, want=None):
-    return compare_arrays("case", "out/y", np.asarray(got), np.ones_like(np.asarray(got), np.float64) if want is None else np.asarray(want))
+    return compare_arrays(
+        "case",
+        "out/y",
+        np.asarray(got),
+        np.ones_like(np.asarray(got), np.float64) if want is None else np.asarray(want),
+    )
 
 
 @pytest.fixture
@@ -26,7 +31,9 @@ def ours():
 
 def checked(ours, recorded, only=None, **changes):
     header, tensors, _ = ours
-    return atlas_ref.check(atlas_ref.make({**header, **changes}, {**tensors, **recorded}), only=only)
+    return atlas_ref.check(
+        atlas_ref.make({**header, **changes}, {**tensors, **recorded}), only=only
+    )
 
 
 @pytest.mark.clause("CASE-20")
@@ -69,7 +76,9 @@ def test_a_result_in_float64_passes_up_to_its_tolerance_and_not_beyond():
 def test_a_narrow_result_is_judged_by_the_measured_tolerance(kind, ours):
     """One unit in the last place, which passes, and forty, which do not, for any unit."""
     header, tensors, _ = ours
-    exact = atlas_ref.evaluate(rounded(atlas_ref.make(header, tensors), np.dtype(kind).name)).tensors["out/y"]
+    exact = atlas_ref.evaluate(
+        rounded(atlas_ref.make(header, tensors), np.dtype(kind).name)
+    ).tensors["out/y"]
     unit = float(ml_dtypes.finfo(kind).eps)
     for units, word in ((0, "PASS"), (1, "PASS"), (40, "WRONG")):
         (found,) = checked(ours, {"out/y": (exact * (1 + units * unit)).astype(kind)})
@@ -106,7 +115,9 @@ def test_a_result_of_another_shape_is_wrong_whatever_its_dtype(kind):
 
 
 @pytest.mark.clause("CASE-20")
-@pytest.mark.parametrize("kind", ["float8_e4m3fn", "float8_e5m2", "int64", "uint8", "bool", "complex64"])
+@pytest.mark.parametrize(
+    "kind", ["float8_e4m3fn", "float8_e5m2", "int64", "uint8", "bool", "complex64"]
+)
 def test_a_result_of_another_dtype_is_undecidable(kind):
     found = verdict(np.ones(3, getattr(ml_dtypes, kind, kind)))
     assert (found.verdict, found.why) == ("UNDECIDABLE", f"no tolerance is stated for {kind}")
@@ -124,16 +135,26 @@ def test_where_the_rule_itself_overflows_nothing_is_decided(ours):
 @pytest.mark.clause("CASE-21", "CASE-23")
 def test_every_recorded_result_is_compared_and_an_absent_main_result_is_missing(ours):
     results = ours[2]
-    assert [(each.tensor, each.verdict) for each in checked(ours, {"out/M": results["out/M"]})] == [("out/y", "MISSING"), ("out/M", "PASS")]
+    assert [(each.tensor, each.verdict) for each in checked(ours, {"out/M": results["out/M"]})] == [
+        ("out/y", "MISSING"),
+        ("out/M", "PASS"),
+    ]
     everything = checked(ours, results)
     assert [each.tensor for each in everything] == list(results)
     assert {each.verdict for each in everything} == {"PASS"}
     for rule, main in (("newton_schulz", "out/X"), ("feature_map", "out/phi")):
         header, tensors = some(rule)
-        (gradient,) = (name for name in atlas_ref.evaluate(atlas_ref.make(header, tensors), grad=True).tensors if name.startswith("grad/"))
+        (gradient,) = (
+            name
+            for name in atlas_ref.evaluate(atlas_ref.make(header, tensors), grad=True).tensors
+            if name.startswith("grad/")
+        )
         value = atlas_ref.evaluate(atlas_ref.make(header, tensors), grad=True).tensors[gradient]
         found = atlas_ref.check(atlas_ref.make(header, {**tensors, gradient: value}))
-        assert [(each.tensor, each.verdict) for each in found] == [(main, "MISSING"), (gradient, "PASS")]
+        assert [(each.tensor, each.verdict) for each in found] == [
+            (main, "MISSING"),
+            (gradient, "PASS"),
+        ]
 
 
 @pytest.mark.clause("CASE-23")
@@ -146,14 +167,20 @@ def test_only_the_chosen_results_are_compared(ours):
         (["X"], []),
     ):
         assert [each.tensor for each in checked(ours, results, only)] == want
-    assert [(each.tensor, each.verdict) for each in checked(ours, {"out/M": results["out/M"]}, ["y"])] == [("out/y", "MISSING")]
+    assert [
+        (each.tensor, each.verdict) for each in checked(ours, {"out/M": results["out/M"]}, ["y"])
+    ] == [("out/y", "MISSING")]
     assert checked(ours, {"out/M": results["out/M"]}, ["S"]) == []
 
 
 @pytest.mark.clause("CASE-23")
-@pytest.mark.parametrize("name", ["out/Y", "out/X", "out/window_k", "grad/y_bar", "grad/window_k", "grad/", "out/"])
+@pytest.mark.parametrize(
+    "name", ["out/Y", "out/X", "out/window_k", "grad/y_bar", "grad/window_k", "grad/", "out/"]
+)
 def test_a_recorded_name_that_is_no_result_of_the_case_is_bad_input(name, ours):
-    with pytest.raises(atlas_ref.CaseError, match=f"^case: {name}: not a result of this case; it has (out|grad)/"):
+    with pytest.raises(
+        atlas_ref.CaseError, match=f"^case: {name}: not a result of this case; it has (out|grad)/"
+    ):
         checked(ours, {name: np.zeros(3), "out/y": ours[2]["out/y"]})
 
 

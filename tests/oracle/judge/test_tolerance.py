@@ -16,7 +16,14 @@ from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import MEMBERS
 from atlas_ref.oracle.judge import ensemble, op_steps
 from atlas_ref.oracle.judge.norms import Norms, norms, rounded, ulp
-from atlas_ref.oracle.judge.tolerance import FLOOR, decisive, from_members, judged, op_tolerance, tolerances
+from atlas_ref.oracle.judge.tolerance import (
+    FLOOR,
+    decisive,
+    from_members,
+    judged,
+    op_tolerance,
+    tolerances,
+)
 from atlas_ref.parts.newton_schulz import NewtonSchulz
 from tests.support.close import EXACT, assert_close
 
@@ -27,7 +34,9 @@ PLAIN_OMEGA = {"newton_schulz": "none"}
 @pytest.mark.clause("TOL-1")
 def test_the_three_norms_by_hand():
     assert norms(np.array([3.0, -4.0])) == Norms(4.0, math.sqrt(12.5), 4.0)
-    assert norms(np.arange(200.0)) == Norms(199.0, pytest.approx(math.sqrt(sum(i * i for i in range(200)) / 200)), 197.0)
+    assert norms(np.arange(200.0)) == Norms(
+        199.0, pytest.approx(math.sqrt(sum(i * i for i in range(200)) / 200)), 197.0
+    )
     assert norms(np.zeros((2, 3))) == norms(np.zeros(0)) == Norms(0.0, 0.0, 0.0)
     assert norms(np.array([1e300, 1e300])).rms == pytest.approx(1e300)
     assert norms(np.array([1e-300])).rms == pytest.approx(1e-300)
@@ -63,8 +72,17 @@ CASES = {
     "delta": made("delta", tokens=12, per_dimension_gates=True),
     "hebbian": made("hebbian", tokens=12),
     "omega": made("omega", tokens=8, window=3),
-    "omega without": made("omega", tokens=12, window=3, span=4, convention=PLAIN_OMEGA | {"reference": "chunk_start"}),
-    "token": made("omega", tokens=6, window=2, level="token", feature_map={"kind": "random_fourier"}, features=5),
+    "omega without": made(
+        "omega", tokens=12, window=3, span=4, convention=PLAIN_OMEGA | {"reference": "chunk_start"}
+    ),
+    "token": made(
+        "omega",
+        tokens=6,
+        window=2,
+        level="token",
+        feature_map={"kind": "random_fourier"},
+        features=5,
+    ),
     "norms": made("delta", tokens=8, convention={"q_norm": "l2", "k_norm": "rms"}),
     "newton_schulz": made("newton_schulz", d_out=6),
     "feature_map": made("feature_map", feature_map={"kind": "elu"}),
@@ -85,13 +103,22 @@ def test_a_tolerance_is_the_largest_error_and_the_floor():
 
 @pytest.mark.clause("TOL-5")
 def test_amplification_is_one_without_newton_schulz_and_the_slope_at_zero_for_rank_one():
-    assert {each.amplification for each in tolerances(CASES["delta"], dtype="float32").values()} == {1.0}
+    assert {
+        each.amplification for each in tolerances(CASES["delta"], dtype="float32").values()
+    } == {1.0}
     header, slope = {"schema": 1, "rule": "newton_schulz"}, 3.4445**5
     one_entry = np.zeros((3, 4))
     one_entry[1, 2] = 1.0  # at any size its direction is the same
-    assert tolerances(atlas_ref.make(header, {"in/G": one_entry}), dtype="float32")["out/X"].amplification == 1.0
+    assert (
+        tolerances(atlas_ref.make(header, {"in/G": one_entry}), dtype="float32")[
+            "out/X"
+        ].amplification
+        == 1.0
+    )
     rank_one = np.outer([1.0, 0.5, 0.7], [0.4, 1.0, 0.6, 0.8])
-    found = tolerances(atlas_ref.make(header, {"in/G": rank_one}), dtype="float32")["out/X"].amplification
+    found = tolerances(atlas_ref.make(header, {"in/G": rank_one}), dtype="float32")[
+        "out/X"
+    ].amplification
     assert 0.1 * slope < found < 2.0 * slope
 
 
@@ -118,7 +145,9 @@ def test_every_parallel_form_passes_at_float32(form):
         if refusal(case.header.rule, case.convention, form) is not None:
             continue
         want, found = evaluate(case).tensors, tolerances(case, dtype="float32")
-        got = evaluate(case, dtype="float32", form=form, chunk=None if form in ("kernel", "scan") else 4).tensors
+        got = evaluate(
+            case, dtype="float32", form=form, chunk=None if form in ("kernel", "scan") else 4
+        ).tensors
         for tensor in ("out/y", "out/M"):
             row = judged(case.name, tensor, got[tensor], want[tensor], found[tensor])
             assert row.verdict == "PASS", (form, case.header.rule, tensor, row)
@@ -133,7 +162,10 @@ def test_the_limits_of_the_verdicts():
     tolerance = tolerances(case, dtype="float64", only=["out/y"])["out/y"]
     moved = np.zeros_like(want)
     moved.flat[7] = tolerance.max
-    words = [judged("c", "out/y", want + factor * moved, want, tolerance).verdict for factor in (0.0, 1.9, 2.1, 3.9, 4.1, -1.9, -4.1)]
+    words = [
+        judged("c", "out/y", want + factor * moved, want, tolerance).verdict
+        for factor in (0.0, 1.9, 2.1, 3.9, 4.1, -1.9, -4.1)
+    ]
     assert words == ["PASS", "PASS", "MARGINAL", "MARGINAL", "WRONG", "PASS", "WRONG"]
     row = judged("c", "out/y", want + 3.0 * moved, want, tolerance)
     assert (row.place, row.tolerance) == (np.unravel_index(7, want.shape), tolerance.max)
@@ -147,7 +179,10 @@ def test_what_is_not_finite_or_misshapen_is_wrong_and_an_overflow_of_ours_is_no_
     bad[1, 2] = np.nan
     row = judged("c", "out/y", bad, np.ones((2, 3)), tolerance)
     assert (row.verdict, row.why, row.place) == ("WRONG", "nan at (1, 2)", (1, 2))
-    assert judged("c", "out/y", np.ones((3, 2)), np.ones((2, 3)), tolerance).why == "shape (3, 2), expected (2, 3)"
+    assert (
+        judged("c", "out/y", np.ones((3, 2)), np.ones((2, 3)), tolerance).why
+        == "shape (3, 2), expected (2, 3)"
+    )
     bad[1, 2] = np.inf
     assert judged("c", "out/y", np.ones((2, 3)), bad, tolerance).verdict == "UNDECIDABLE"
     assert judged("c", "out/y", np.ones((2, 3), np.int64), bad, tolerance).verdict == "UNDECIDABLE"
@@ -161,11 +196,24 @@ def test_what_the_format_cannot_hold_is_undecidable_and_never_wrong():
     with np.errstate(over="ignore"):
         right = want.astype(np.float16)
     row = judged("c", "grad/G", right, want, tolerance)
-    assert (row.verdict, row.why, row.place) == ("UNDECIDABLE", "ours is -98301 at (1,), which float16 cannot hold", (1,))
-    assert judged("c", "grad/G", np.where(np.isinf(right), -right, right), want, tolerance).why == "inf at (1,)"
-    assert judged("c", "grad/G", np.array([1.0, -np.inf, np.nan], np.float16), want, tolerance).why == "nan at (2,)"
+    assert (row.verdict, row.why, row.place) == (
+        "UNDECIDABLE",
+        "ours is -98301 at (1,), which float16 cannot hold",
+        (1,),
+    )
+    assert (
+        judged("c", "grad/G", np.where(np.isinf(right), -right, right), want, tolerance).why
+        == "inf at (1,)"
+    )
+    assert (
+        judged("c", "grad/G", np.array([1.0, -np.inf, np.nan], np.float16), want, tolerance).why
+        == "nan at (2,)"
+    )
     small = from_members("grad/G", np.ones(3), {"one": np.ones(3)}, "float16", arithmetic="float32")
-    assert judged("c", "grad/G", np.array([np.inf, 1, 1], np.float16), np.ones(3), small).why == "inf at (0,)"
+    assert (
+        judged("c", "grad/G", np.array([np.inf, 1, 1], np.float16), np.ones(3), small).why
+        == "inf at (0,)"
+    )
 
 
 @pytest.mark.clause("TOL-6")
@@ -176,7 +224,10 @@ def test_a_precision_that_separates_no_alternative_decides_nothing():
     want = evaluate(case).tensors["out/y"]
     blind = tolerance._replace(merged=("decay before_error", "rate memory"))
     row = judged("c", "out/y", want, want, blind)
-    assert (row.verdict, row.why) == ("UNDECIDABLE", "float32 cannot separate ours from decay before_error; rate memory")
+    assert (row.verdict, row.why) == (
+        "UNDECIDABLE",
+        "float32 cannot separate ours from decay before_error; rate memory",
+    )
     assert judged("c", "out/y", want + 1.0, want, blind).verdict == "WRONG"
 
 
@@ -184,7 +235,9 @@ def test_a_precision_that_separates_no_alternative_decides_nothing():
 def test_alternatives_that_the_format_hides_are_named_in_a_note():
     """Steps so small that their writes are lost beside the memory."""
     case = CASES["delta"]
-    still = atlas_ref.make(case.header.plain(), case.inputs | {"in/step_size": 1e-6 * case.inputs["in/step_size"]})
+    still = atlas_ref.make(
+        case.header.plain(), case.inputs | {"in/step_size": 1e-6 * case.inputs["in/step_size"]}
+    )
     found = tolerances(still, dtype="bfloat16", only=["out/y"])["out/y"]
     assert found.note.startswith("bfloat16 cannot separate this case's out/y from that of: ")
     assert "gradient_scale 2;" in found.note
@@ -196,7 +249,9 @@ def test_alternatives_that_the_format_hides_are_named_in_a_note():
 @pytest.mark.clause("TOL-6")
 def test_alternatives_that_only_eps_tells_apart_are_a_note():
     tolerance = tolerances(CASES["omega"], dtype="float32", only=["out/y"])["out/y"]
-    assert tolerance.note.startswith("float32 cannot separate this case's out/y from that of: newton_schulz.eps 0")
+    assert tolerance.note.startswith(
+        "float32 cannot separate this case's out/y from that of: newton_schulz.eps 0"
+    )
     assert "newton_schulz.guard clamp" in tolerance.note
     assert "read before" not in tolerance.note
     assert tolerance.merged == ()
@@ -208,7 +263,10 @@ def test_alternatives_that_only_eps_tells_apart_are_a_note():
 def test_narrow_results_of_float32_arithmetic_pass(name, dtype):
     case = stored(CASES[name], dtype)
     want = evaluate(case, grad=True).tensors
-    got = {tensor: value.astype(NARROW[dtype]) for tensor, value in evaluate(case, grad=True, dtype="float32").tensors.items()}
+    got = {
+        tensor: value.astype(NARROW[dtype])
+        for tensor, value in evaluate(case, grad=True, dtype="float32").tensors.items()
+    }
     for tensor, tolerance in tolerances(CASES[name], dtype=dtype, only=list(want)).items():
         row = judged(case.name, tensor, got[tensor], want[tensor], tolerance)
         assert row.verdict == "PASS", (tensor, row)
@@ -219,7 +277,9 @@ def test_amplification_concerns_the_arithmetic_and_not_what_was_stored():
     wide = tolerances(CASES["omega"], dtype="bfloat16", only=["out/y"])["out/y"]
     narrow = evaluate(stored(CASES["omega"], "bfloat16")).tensors["out/y"]
     top = norms(narrow).max
-    assert wide.floor.max == pytest.approx(FLOOR * (ulp(top, "bfloat16") + wide.amplification * ulp(top, "float32")))
+    assert wide.floor.max == pytest.approx(
+        FLOOR * (ulp(top, "bfloat16") + wide.amplification * ulp(top, "float32"))
+    )
 
 
 @pytest.mark.clause("TOL-8")
@@ -229,7 +289,10 @@ def test_a_state_that_is_rounded_after_every_token_needs_the_wider_tolerance():
     want = evaluate(case).tensors["out/M"]
     inputs = {name: value.astype(np.float32) for name, value in case.inputs.items()}
     got = ensemble.evaluate(case, inputs, MEMBERS[0], state_dtype="bfloat16")["out/M"]
-    plain, wide = (tolerances(case, dtype="bfloat16", state_dtype=state, only=["out/M"])["out/M"] for state in (None, "bfloat16"))
+    plain, wide = (
+        tolerances(case, dtype="bfloat16", state_dtype=state, only=["out/M"])["out/M"]
+        for state in (None, "bfloat16")
+    )
     assert judged("c", "out/M", rounded(got, "bfloat16"), want, wide).verdict == "PASS"
     assert wide.rms > plain.rms
 
@@ -238,21 +301,31 @@ def test_a_state_that_is_rounded_after_every_token_needs_the_wider_tolerance():
 @pytest.mark.parametrize("name", ["titans_lmm", "delta", "omega", "omega without"])
 def test_another_convention_is_wrong_at_float32(name):
     case = CASES[name]
-    want, tolerance = evaluate(case).tensors["out/y"], tolerances(case, dtype="float32", only=["out/y"])["out/y"]
-    for changes in ({"decay": "before_error"}, {"read": "before"}, {"query_scale": "1/sqrt(d_in)"}, {"value_sign": "plus"}):
+    want, tolerance = (
+        evaluate(case).tensors["out/y"],
+        tolerances(case, dtype="float32", only=["out/y"])["out/y"],
+    )
+    for changes in (
+        {"decay": "before_error"},
+        {"read": "before"},
+        {"query_scale": "1/sqrt(d_in)"},
+        {"value_sign": "plus"},
+    ):
         got = evaluate(case, convention=changes).tensors["out/y"].astype(np.float32)
         assert judged(case.name, "out/y", got, want, tolerance).verdict == "WRONG", changes
 
 
 @pytest.mark.clause("TOL-1")
 def test_what_is_no_result_of_the_case_is_refused():
-    with pytest.raises(atlas_ref.CaseError, match=r"out/X: not a result of this case; it has out/y, out/M$"):
+    with pytest.raises(
+        atlas_ref.CaseError, match=r"out/X: not a result of this case; it has out/y, out/M$"
+    ):
         tolerances(CASES["delta"], dtype="float32", only=["out/X"])
     with pytest.raises(atlas_ref.CaseError, match=r"dtype 'float8' is not available"):
         tolerances(CASES["delta"], dtype="float8")
 
 
-# -- single ops ---------------------------------------------------------------------------------------
+# -- single ops ------------------------------------------------------------------------------------
 
 
 def op_inputs():
@@ -261,7 +334,11 @@ def op_inputs():
     keys, values = random.standard_normal((2, 8, 4, 3)), random.standard_normal((2, 8, 4, 5))
     return {
         "residual": {"M_ref": S, "keys": keys, "values": values, "retain": column},
-        "gradient": {"residual": values, "keys": keys, "weights": random.uniform(0.1, 1.0, (2, 8, 4, 1))},
+        "gradient": {
+            "residual": values,
+            "keys": keys,
+            "weights": random.uniform(0.1, 1.0, (2, 8, 4, 1)),
+        },
         "S": {"S": S, "gradient": S[::-1], "momentum": column, "a": column[::-1]},
         "X0": {"S": S},
         "X3": {"X": S / 8.0},
@@ -283,7 +360,9 @@ def test_an_op_computed_before_or_after_its_inputs_were_rounded_passes(op, dtype
     arithmetic = np.float64 if dtype == "float64" else np.float32
     exact = {name: value.astype(arithmetic) for name, value in OPS[op].items()}
     recorded = {name: value.astype(kind).astype(arithmetic) for name, value in exact.items()}
-    want = op_steps.evaluate(op, {name: value.astype(np.float64) for name, value in recorded.items()}, SPEC, MEMBERS[0])
+    want = op_steps.evaluate(
+        op, {name: value.astype(np.float64) for name, value in recorded.items()}, SPEC, MEMBERS[0]
+    )
     tolerance = op_tolerance(op, recorded, SPEC, dtype)
     for inputs in (exact, recorded):
         for way in MEMBERS:
@@ -296,7 +375,9 @@ def test_an_op_computed_before_or_after_its_inputs_were_rounded_passes(op, dtype
 def test_the_cubic_in_place_of_the_quintic_is_wrong(dtype):
     want = op_steps.evaluate("X3", OPS["X3"], SPEC, MEMBERS[0])
     got = op_steps.evaluate("X3", OPS["X3"], NewtonSchulz(coefficients="cubic"), MEMBERS[0])
-    assert judged("c", "X3", got, want, op_tolerance("X3", OPS["X3"], SPEC, dtype)).verdict == "WRONG"
+    assert (
+        judged("c", "X3", got, want, op_tolerance("X3", OPS["X3"], SPEC, dtype)).verdict == "WRONG"
+    )
 
 
 @pytest.mark.clause("TOL-9")

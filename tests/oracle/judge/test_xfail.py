@@ -34,7 +34,12 @@ def test_a_file_is_read(suffix, tmp_path):
     file.write_text(in_toml(*entries) if suffix == ".toml" else json.dumps({"xfail": entries}))
     first, second = xfail.load(file)
     assert first == Entry("case:out/y", "the kernel rounds twice", datetime.date(2027, 3, 31))
-    assert (first.case, first.tensor, second.case, second.tensor) == ("case", "out/y", "other", None)
+    assert (first.case, first.tensor, second.case, second.tensor) == (
+        "case",
+        "out/y",
+        "other",
+        None,
+    )
     assert second.reason == "two words"
 
 
@@ -44,17 +49,32 @@ def test_a_file_is_read(suffix, tmp_path):
     [
         ("", "one list named xfail is needed, of tables with id, reason, expires"),
         ("xfail = 3", "one list named xfail is needed, of tables with id, reason, expires"),
-        ("xfail = []\nskip = []", "one list named xfail is needed, of tables with id, reason, expires"),
+        (
+            "xfail = []\nskip = []",
+            "one list named xfail is needed, of tables with id, reason, expires",
+        ),
         ("xfail = [3]", "xfail 1: a table with id, reason, expires is needed, found int"),
         ("[[xfail]", "not TOML: "),
-        (in_toml({**ENTRY, "until": "x"}), "xfail 1: until: unknown key; keys are id, reason, expires"),
+        (
+            in_toml({**ENTRY, "until": "x"}),
+            "xfail 1: until: unknown key; keys are id, reason, expires",
+        ),
         (in_toml(ENTRY, {"id": "a", "reason": "b"}), "xfail 2: expires: missing"),
         (in_toml({"id": "a", "expires": "2027-01-01"}), "xfail 1: reason: missing"),
         (in_toml({**ENTRY, "reason": " "}), "xfail 1: reason: words are needed, found ' '"),
         (in_toml({**ENTRY, "id": 3}), "xfail 1: id: words are needed, found 3"),
-        (in_toml({**ENTRY, "expires": '"soon"'}), "xfail 1: expires: a date as 2027-03-31 is needed, found 'soon'"),
-        (in_toml({**ENTRY, "expires": "2027-03-31T00:00:00"}), "xfail 1: expires: a date as 2027-03-31 is needed, found '2027-03-31 00:"),
-        (in_toml({**ENTRY, "expires": "20"}), "xfail 1: expires: a date as 2027-03-31 is needed, found '20'"),
+        (
+            in_toml({**ENTRY, "expires": '"soon"'}),
+            "xfail 1: expires: a date as 2027-03-31 is needed, found 'soon'",
+        ),
+        (
+            in_toml({**ENTRY, "expires": "2027-03-31T00:00:00"}),
+            "xfail 1: expires: a date as 2027-03-31 is needed, found '2027-03-31 00:",
+        ),
+        (
+            in_toml({**ENTRY, "expires": "20"}),
+            "xfail 1: expires: a date as 2027-03-31 is needed, found '20'",
+        ),
         (in_toml(ENTRY, ENTRY), "id 'case:out/y' stands twice"),
     ],
 )
@@ -112,7 +132,9 @@ def test_an_entry_is_about_a_case_or_one_of_its_tensors(name, expected):
     assert [each.tensor for each in found.rows if each.xfail == "known"] == expected
     assert found.problems == []
     assert found.met == ({name} if expected else set())
-    assert xfail.unknown([entry(name)], found.met) == ([] if expected else [f"xfail {name}: no such case or tensor was checked"])
+    assert xfail.unknown([entry(name)], found.met) == (
+        [] if expected else [f"xfail {name}: no such case or tensor was checked"]
+    )
 
 
 @pytest.mark.clause("SRC-16")
@@ -123,7 +145,10 @@ def test_a_case_without_an_answer_is_what_an_entry_about_any_of_its_tensors_expe
 
 @pytest.mark.clause("SRC-16")
 def test_an_entry_holds_on_its_last_day_and_not_on_the_next():
-    for days, reason, problems in ((0, "known", []), (-1, "", ["xfail case: expired on 2026-06-14: known"])):
+    for days, reason, problems in (
+        (0, "known", []),
+        (-1, "", ["xfail case: expired on 2026-06-14: known"]),
+    ):
         found = xfail.applied([entry("case", days)], [row("out/y", "WRONG")], today=TODAY)
         assert ([each.xfail for each in found.rows], found.problems) == ([reason], problems)
 
@@ -131,9 +156,13 @@ def test_an_entry_holds_on_its_last_day_and_not_on_the_next():
 @pytest.mark.clause("SRC-16")
 def test_an_entry_whose_case_passes_is_a_problem_whether_expired_or_not():
     for days in (1, -1):
-        found = xfail.applied([entry("case", days)], [row("out/y", "PASS"), row("out/M", "PASS")], today=TODAY)
+        found = xfail.applied(
+            [entry("case", days)], [row("out/y", "PASS"), row("out/M", "PASS")], today=TODAY
+        )
         assert found.problems == ["xfail case: passes; remove the entry (known)"]
-    found = xfail.applied([entry("case:out/M")], [row("out/y", "WRONG"), row("out/M", "PASS")], today=TODAY)
+    found = xfail.applied(
+        [entry("case:out/M")], [row("out/y", "WRONG"), row("out/M", "PASS")], today=TODAY
+    )
     assert found.problems == ["xfail case:out/M: passes; remove the entry (known)"]
     assert [each.xfail for each in found.rows] == ["", ""]
 
@@ -147,7 +176,9 @@ def test_a_case_that_is_not_supported_neither_passes_nor_fails():
 @pytest.mark.clause("SRC-16")
 def test_with_only_entries_about_other_tensors_are_let_be():
     entries = [entry("case:out/M"), entry("absent"), entry("case:out/S")]
-    assert xfail.unknown(entries, {"case:out/S"}, only={"out/y"}) == ["xfail absent: no such case or tensor was checked"]
+    assert xfail.unknown(entries, {"case:out/S"}, only={"out/y"}) == [
+        "xfail absent: no such case or tensor was checked"
+    ]
 
 
 @pytest.mark.clause("SRC-16", "CASE-26")
@@ -156,11 +187,22 @@ def test_the_command_counts_what_was_expected_apart(cli, tmp_path):
     results = dict(atlas_ref.evaluate(atlas_ref.make(header, tensors)).tensors)
     (tmp_path / "cases").mkdir()
     written(tmp_path / "cases" / "good.safetensors", header, tensors | results)
-    written(tmp_path / "cases" / "bad.safetensors", header, tensors | results | {"out/y": 2 * results["out/y"]})
+    written(
+        tmp_path / "cases" / "bad.safetensors",
+        header,
+        tensors | results | {"out/y": 2 * results["out/y"]},
+    )
 
     def run(*entries, options=()):
         (tmp_path / "known.toml").write_text(in_toml(*entries))
-        return cli("check", tmp_path / "cases", "--xfail", tmp_path / "known.toml", "--no-nearest", *options)
+        return cli(
+            "check",
+            tmp_path / "cases",
+            "--xfail",
+            tmp_path / "known.toml",
+            "--no-nearest",
+            *options,
+        )
 
     known = {"id": "bad:out/y", "reason": "doubled", "expires": "2999-12-31"}
     ran = run(known)

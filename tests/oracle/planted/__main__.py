@@ -2,8 +2,8 @@
 
     python -m tests.oracle.planted [--quick | --subtle]
 
-Exit code 1 where a mistake survives, a legal variant raises an alarm, or a convention is not named; --quick leaves identify out.
---subtle counts small mistakes instead, which nobody promises to find.
+Exit code 1 where a mistake survives, a legal variant raises an alarm, or a convention is not named;
+--quick leaves identify out. --subtle counts small mistakes instead, which nobody promises to find.
 """
 
 from __future__ import annotations
@@ -33,16 +33,29 @@ def main(quick: bool, jobs: int = 1) -> int:
     """Print the table and its counts, computed in several processes."""
     console = Console() if sys.stdout.isatty() else Console(width=200)
     conventions = [each for each in table.mistakes() if each[0].axes is not None and not quick]
-    conventions.sort(key=lambda each: each[1])  # one case after the other: what is searched on it is listed once
+    conventions.sort(
+        key=lambda each: each[1]
+    )  # one case after the other: what is searched on it is listed once
     with ProcessPoolExecutor(jobs) if jobs > 1 else nullcontext() as pool:
         asked = partial(_asked, pool)
-        names = {_key(each): found for each, found in asked(table.named, conventions, "conventions")}
-        rows = {_key(each): found for each, found in asked(table.planted, table.mistakes(), "mistakes")}
-        alarms = [(*each, found) for each, found in asked(table.alarmed, table.legal(), "legal variants") if found.caught]
+        names = {
+            _key(each): found for each, found in asked(table.named, conventions, "conventions")
+        }
+        rows = {
+            _key(each): found for each, found in asked(table.planted, table.mistakes(), "mistakes")
+        }
+        alarms = [
+            (*each, found)
+            for each, found in asked(table.alarmed, table.legal(), "legal variants")
+            if found.caught
+        ]
 
     console.print(_table(rows, names))
     for way, name, dtype, found in alarms:
-        console.print(f"ALARM: {way.name if way else 'the chunk form'}, {name}, {dtype}: {found.checked} {found.replayed}")
+        console.print(
+            f"ALARM: {way.name if way else 'the chunk form'}, {name}, {dtype}: "
+            f"{found.checked} {found.replayed}"
+        )
     survived = [key for key, found in rows.items() if not found.caught]
     missed = [key for key, found in names.items() if not found.right]
     for key in survived:
@@ -54,7 +67,9 @@ def main(quick: bool, jobs: int = 1) -> int:
     return 1 if survived or missed or alarms else 0
 
 
-def _asked(pool: Executor | None, ask: Callable[..., Any], tasks: Iterable[Any], words: str) -> Iterable[tuple[Any, Any]]:
+def _asked(
+    pool: Executor | None, ask: Callable[..., Any], tasks: Iterable[Any], words: str
+) -> Iterable[tuple[Any, Any]]:
     """Each task with its answer, in order, with a progress bar on a terminal."""
     items = list(tasks)
     if not items:
@@ -62,7 +77,11 @@ def _asked(pool: Executor | None, ask: Callable[..., Any], tasks: Iterable[Any],
     columns = list(zip(*items, strict=True))
     answers = map(ask, *columns) if pool is None else pool.map(ask, *columns)
     found = zip(items, answers, strict=True)
-    return track(found, words, len(items), console=Console(stderr=True), transient=True) if sys.stderr.isatty() else found
+    return (
+        track(found, words, len(items), console=Console(stderr=True), transient=True)
+        if sys.stderr.isatty()
+        else found
+    )
 
 
 def _key(task: Any) -> tuple[str, str, str]:
@@ -77,7 +96,10 @@ def _table(rows: Rows, names: Names) -> Table:
         for i, name in enumerate(mistake.cases):
             cells = []
             for dtype in FORMATS:
-                found, said = rows[mistake.name, name, dtype], names.get((mistake.name, name, dtype))
+                found, said = (
+                    rows[mistake.name, name, dtype],
+                    names.get((mistake.name, name, dtype)),
+                )
                 cells += [found.checked or "-", found.replayed or "-", said.words if said else "-"]
             made.add_row("" if i else mistake.name, name, *cells)
     return made
@@ -89,11 +111,18 @@ def _counts(rows: Rows, names: Names, variants: int, alarms: int) -> list[str]:
         here = [found for key, found in rows.items() if key[2] == dtype]
         said = [found for key, found in names.items() if key[2] == dtype]
         caught, by_check, by_replay = (
-            sum(map(bool, each)) for each in zip(*((f.caught, f.checked, f.replayed) for f in here), strict=True)
+            sum(map(bool, each))
+            for each in zip(*((f.caught, f.checked, f.replayed) for f in here), strict=True)
         )
-        line = f"{dtype}: {caught} of {len(here)} mistakes caught, {by_check} by check, {by_replay} by replay"
+        line = (
+            f"{dtype}: {caught} of {len(here)} mistakes caught, {by_check} by check, {by_replay} "
+            "by replay"
+        )
         if said:
-            line += f"; {sum(f.right for f in said)} of {len(said)} conventions named, {sum(f.unique for f in said)} of them alone"
+            line += (
+                f"; {sum(f.right for f in said)} of {len(said)} conventions named, "
+                f"{sum(f.unique for f in said)} of them alone"
+            )
         lines.append(line)
     return [*lines, f"{alarms} alarms on {variants} legal variants"]
 
@@ -106,4 +135,8 @@ def small() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(small() if "--subtle" in sys.argv[1:] else main("--quick" in sys.argv[1:], os.cpu_count() or 1))
+    sys.exit(
+        small()
+        if "--subtle" in sys.argv[1:]
+        else main("--quick" in sys.argv[1:], os.cpu_count() or 1)
+    )

@@ -1,4 +1,6 @@
-"""The backward pass of the restatement, by hand from OMEGA-23 to OMEGA-26, with places for mistakes."""
+"""The backward pass of the restatement, by hand from OMEGA-23 to OMEGA-26, with places for
+mistakes.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,14 @@ def pulled_back(one: One) -> dict[str, Array]:
 class _Gradients:
     def __init__(self, one: One) -> None:
         self.one = one
-        self.of = {name: np.zeros_like(getattr(one, name)) for name in ("k", "v", "q", "weights", "r")}
-        self.of |= {name: np.zeros_like(getattr(one, name)) for name in ("m", "h") if getattr(one, name) is not None}
+        self.of = {
+            name: np.zeros_like(getattr(one, name)) for name in ("k", "v", "q", "weights", "r")
+        }
+        self.of |= {
+            name: np.zeros_like(getattr(one, name))
+            for name in ("m", "h")
+            if getattr(one, name) is not None
+        }
         self.adjoints: dict[str, list[Array]] = {}
 
     def token(self, t: int, dM: Array, dS: Array) -> tuple[Array, Array]:
@@ -83,10 +91,14 @@ class _Gradients:
         S = one.kept["S"][t]
         norm = np.float32(np.sqrt(np.sum(S * S)))
         size = norm + np.float32(one.plant.eps)
-        return D / size - (np.sum(D * S) / (size * size)) * (S / (norm if norm > 0 else np.float32(1)))
+        return D / size - (np.sum(D * S) / (size * size)) * (
+            S / (norm if norm > 0 else np.float32(1))
+        )
 
     def _window(self, t: int, dg: Array) -> Array:
-        """Cotangents of keys, values and weights by the residuals, and of the memory used there (OMEGA-25)."""
+        """Cotangents of keys, values and weights by the residuals, and of the memory used there
+        (OMEGA-25).
+        """
         one = self.one
         M = one.memories[t]
         dM, rows = np.zeros_like(M), np.zeros((one.c, one.d_out), np.float32)
@@ -105,13 +117,17 @@ class _Gradients:
         one = self.one
         found = {f"grad/{name}": self.of[name] for name in ("k", "v", "q")}
         gates = {"r": "retain", "m": "momentum", "h": "step_size"}
-        found |= {f"grad/{gates[name]}": self._gate(self.of[name]) for name in gates if name in self.of}
+        found |= {
+            f"grad/{gates[name]}": self._gate(self.of[name]) for name in gates if name in self.of
+        }
         if one.rule.name == "omega" and one.c > 1:
             found["grad/window_weights"] = self.of["weights"]
         found["grad/M0"] = dM
         if one.m is not None:
             found["grad/S0"] = dS
-        found |= {f"trace_grad/{name}": np.stack(rows[::-1]) for name, rows in self.adjoints.items()}
+        found |= {
+            f"trace_grad/{name}": np.stack(rows[::-1]) for name, rows in self.adjoints.items()
+        }
         return found | {"trace_grad/phi_k": self.of["k"], "trace_grad/phi_q": self.of["q"]}
 
     @staticmethod

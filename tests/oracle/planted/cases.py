@@ -22,8 +22,22 @@ STEP = (0.125, 0.1875, 0.25, 0.375, 0.5)
 REQUESTS: dict[str, dict[str, Any]] = {
     "omega": {"rule": "omega", "tokens": 7, "d_in": 3, "d_out": 3, "window": 3},
     "omega tall": {"rule": "omega", "tokens": 6, "d_in": 2, "d_out": 4, "window": 2},
-    "omega small": {"rule": "omega", "tokens": 5, "d_in": 3, "d_out": 3, "window": 2, "convention": {"rate": "momentum"}},
-    "omega plain": {"rule": "omega", "tokens": 7, "d_in": 3, "d_out": 3, "window": 3, "convention": {"newton_schulz": "none"}},
+    "omega small": {
+        "rule": "omega",
+        "tokens": 5,
+        "d_in": 3,
+        "d_out": 3,
+        "window": 2,
+        "convention": {"rate": "momentum"},
+    },
+    "omega plain": {
+        "rule": "omega",
+        "tokens": 7,
+        "d_in": 3,
+        "d_out": 3,
+        "window": 3,
+        "convention": {"newton_schulz": "none"},
+    },
     "titans_lmm": {"rule": "titans_lmm", "tokens": 7, "d_in": 3, "d_out": 3},
     "delta": {"rule": "delta", "tokens": 7, "d_in": 3, "d_out": 3},
     "hebbian": {"rule": "hebbian", "tokens": 7, "d_in": 3, "d_out": 3},
@@ -53,7 +67,9 @@ def case_of(name: str) -> Case:
 
 def rule_of(case: Case) -> Rule:
     """The settings of a case that the restatement needs."""
-    return Rule(case.header.rule, rate=case.convention.rate, newton_schulz=case.convention.has_newton_schulz)
+    return Rule(
+        case.header.rule, rate=case.convention.rate, newton_schulz=case.convention.has_newton_schulz
+    )
 
 
 def inputs_of(case: Case) -> dict[str, Any]:

@@ -1,7 +1,9 @@
-"""The four rules by hand in NumPy, token by token, with outputs, traces and a place for each mistake.
+"""The four rules by hand in NumPy, token by token, with outputs, traces and a place for each
+mistake.
 
-Written from the clauses of the specs and from nothing of atlas_ref. Arithmetic and state are float32; what is recorded is
-rounded to the format of the storage. Conventions are those of preset `spec` but for what `Plant` changes.
+Written from the clauses of the specs and from nothing of atlas_ref. Arithmetic and state are
+float32; what is recorded is rounded to the format of the storage. Conventions are those of preset
+`spec` but for what `Plant` changes.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ class Plant:
         window_short: the oldest token of the window is left out.
         window_reversed: weights by lag are read from the oldest.
         momentum_first: the window sums momenta.
-        rows: of Newton-Schulz, one a step, in place of five of the coefficients; norm_factor multiplies its norm.
+        rows: of Newton-Schulz, one a step, in place of five of the coefficients; norm_factor
+            multiplies its norm.
         leak: the window of token t ends with token t + 1.
         frozen: errors under the memory at the start of the call.
         transposed, drops_dM, drops_dS: of the backward pass.
@@ -72,7 +75,9 @@ class One:
     k (T, d_in), v (T, d_out), q (T, d_in), gates (T,) or (T, d_out), weights (T, c), M0, S0.
     """
 
-    def __init__(self, rule: Rule, inputs: Mapping[str, Array], plant: Plant, way: Rounding) -> None:
+    def __init__(
+        self, rule: Rule, inputs: Mapping[str, Array], plant: Plant, way: Rounding
+    ) -> None:
         self.rule, self.plant, self.way = rule, plant, way
         given = {name: value.astype(np.float32) for name, value in inputs.items()}
         self.k, self.v, self.q = given["k"], given["v"], given["q"]
@@ -96,9 +101,11 @@ class One:
     def rates(self) -> tuple[Array | None, Array | None]:
         """The rates: a in S, b in M."""
         rate = self.plant.rate or self.rule.rate
-        return (self.h if rate in ("momentum", "both") else None), (self.h if rate in ("memory", "both") else None)
+        return (self.h if rate in ("momentum", "both") else None), (
+            self.h if rate in ("memory", "both") else None
+        )
 
-    # -- forward --------------------------------------------------------------------------------------
+    # -- forward -----------------------------------------------------------------------------------
 
     def run(self) -> dict[str, Array]:
         """out/..., and trace/... token by token, in float32."""
@@ -111,7 +118,10 @@ class One:
             self.memories.append(M)
             self.momenta.append(S)
             self._keep("y", self._times(before if self.plant.read_before else M, self.q[t]))
-        trace = {name: np.stack(rows) for name, rows in self.kept.items()} | {"phi_k": self.k, "phi_q": self.q}
+        trace = {name: np.stack(rows) for name, rows in self.kept.items()} | {
+            "phi_k": self.k,
+            "phi_q": self.q,
+        }
         out = {"out/y": trace["y"], "out/M": M}
         if self.m is not None:
             out["out/S"] = S
@@ -153,7 +163,9 @@ class One:
         g = np.zeros_like(self.M0)
         for lag, i in self.window(t):
             residual[lag] = self._stored(self._times(M, self.k[i]) - self.v[i])
-            g = g + (np.float32(self.plant.factor) * self.weight(t, lag)) * np.outer(residual[lag], self.k[i])
+            g = g + (np.float32(self.plant.factor) * self.weight(t, lag)) * np.outer(
+                residual[lag], self.k[i]
+            )
         self._keep("residual", residual)
         return self._keep("gradient", g)
 
@@ -161,14 +173,20 @@ class One:
         if not self.rule.newton_schulz:
             return self._keep("U", S)
         flip = self.way.other_side
-        X = S / (np.float32(self.plant.norm_factor * np.sqrt(np.sum(S * S))) + np.float32(self.plant.eps))
+        X = S / (
+            np.float32(self.plant.norm_factor * np.sqrt(np.sum(S * S))) + np.float32(self.plant.eps)
+        )
         X = self._keep("X0", X)
         X = X.T if flip else X
         product = self.way.product
         for i, row in enumerate(self.plant.rows or (self.plant.coefficients,) * 5):
             a, b, c = (np.float32(each) for each in row)
             A = product(X, X.T)
-            X = a * X + product(A, b * X + c * product(A, X)) if self.way.associated else a * X + product(b * A + c * product(A, A), X)
+            X = (
+                a * X + product(A, b * X + c * product(A, X))
+                if self.way.associated
+                else a * X + product(b * A + c * product(A, A), X)
+            )
             X = self._keep(f"X{i + 1}", X.T if flip else X)
             X = X.T if flip else X
         return self._keep("U", X.T if flip else X)
@@ -178,7 +196,9 @@ class One:
 
     def _stored(self, value: Array) -> Array:
         """The array as storage returns it, where the loop goes on with that."""
-        return value if self.way.stored is None else value.astype(self.way.stored).astype(np.float32)
+        return (
+            value if self.way.stored is None else value.astype(self.way.stored).astype(np.float32)
+        )
 
     def _keep(self, name: str, value: Array) -> Array:
         value = self._stored(value)
@@ -187,13 +207,20 @@ class One:
 
 
 def run(
-    rule: Rule, inputs: Mapping[str, Array], storage: Any, plant: Plant = RIGHT, way: Rounding = PLAIN, *, grad: bool = False
+    rule: Rule,
+    inputs: Mapping[str, Array],
+    storage: Any,
+    plant: Plant = RIGHT,
+    way: Rounding = PLAIN,
+    *,
+    grad: bool = False,
 ) -> dict[str, Array]:
     """Results and traces of a case with any leading axes, rounded to the storage's format.
 
     Args:
         inputs: tensors of the case without `in/`.
-        grad: also grad/... and trace_grad/..., of the rule as it stands: not of planted forward mistakes.
+        grad: also grad/... and trace_grad/..., of the rule as it stands: not of planted forward
+            mistakes.
     """
     from tests.oracle.planted.backward import pulled_back
 
@@ -204,4 +231,7 @@ def run(
         each = one.run()
         for name, value in (each | pulled_back(one) if grad else each).items():
             found.setdefault(name, []).append(value)
-    return {name: np.stack(rows).reshape(*lead, *rows[0].shape).astype(storage) for name, rows in found.items()}
+    return {
+        name: np.stack(rows).reshape(*lead, *rows[0].shape).astype(storage)
+        for name, rows in found.items()
+    }

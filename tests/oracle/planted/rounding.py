@@ -1,6 +1,7 @@
 """Legal ways to round: variants that no verdict may depend on.
 
-A `Rounding` computes products of float32 matrices in an order of its own. Nothing here is shared with atlas_ref.
+A `Rounding` computes products of float32 matrices in an order of its own. Nothing here is shared
+with atlas_ref.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ def fused(A: Array, B: Array) -> Array:
     """A product by fused multiply-add: each term enters the sum unrounded."""
     total = np.zeros((A.shape[0], B.shape[1]), A.dtype)
     for i in range(A.shape[1]):
-        exact = A[:, i : i + 1].astype(np.float64) * B[i : i + 1].astype(np.float64) + total.astype(np.float64)
+        exact = A[:, i : i + 1].astype(np.float64) * B[i : i + 1].astype(np.float64) + total.astype(
+            np.float64
+        )
         total = exact.astype(A.dtype)
     return total
 
@@ -67,7 +70,8 @@ class Rounding:
         other_side: Newton-Schulz on the transpose.
         associated: its step as a X + A (b X + c (A X)) instead of a X + (b A + c A^2) X.
         oldest_first: the window is summed from its oldest token.
-        stored: format that every quantity is rounded to on the way, state and iterates too; None for the end alone.
+        stored: format that every quantity is rounded to on the way, state and iterates too; None
+            for the end alone.
     """
 
     name: str

@@ -1,4 +1,6 @@
-"""Plant every mistake in every case and format, and ask check, replay and identify; `python -m tests.oracle.planted` prints it."""
+"""Plant every mistake in every case and format, and ask check, replay and identify; `python -m
+tests.oracle.planted` prints it.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def mistakes() -> Iterator[tuple[Mistake, str, str]]:
 
 
 def legal() -> Iterator[tuple[Rounding | None, str, str]]:
-    """The restatement and every legal variant, in every case and format; None for the chunk form."""
+    """The restatement and every legal variant, in every case and format; None for the chunk
+    form.
+    """
     for name in REQUESTS:
         for dtype in STORAGE:
             for way in (PLAIN, *LEGAL, *([None] if name in CHUNKED else [])):
@@ -66,7 +70,9 @@ def alarmed(way: Rounding | None, name: str, dtype: str) -> Found:
     if way is None:
         found = chunked.run(rule_of(case), inputs_of(case), STORAGE[dtype])
     else:
-        found = restatement.run(rule_of(case), inputs_of(case), STORAGE[dtype], RIGHT, way, grad=True)
+        found = restatement.run(
+            rule_of(case), inputs_of(case), STORAGE[dtype], RIGHT, way, grad=True
+        )
     return asked(case, found, dtype)
 
 
@@ -75,19 +81,25 @@ def computed(mistake: Mistake, name: str, dtype: str) -> dict[str, Array]:
     case = case_of(name)
     if mistake.chunked:
         return chunked.run(rule_of(case), inputs_of(case), STORAGE[dtype], mistake.plant)
-    return restatement.run(rule_of(case), inputs_of(case), STORAGE[dtype], mistake.plant, grad=mistake.grad)
+    return restatement.run(
+        rule_of(case), inputs_of(case), STORAGE[dtype], mistake.plant, grad=mistake.grad
+    )
 
 
 def asked(case: Case, found: dict[str, Array], dtype: str) -> Found:
     results = {name: value for name, value in found.items() if name.startswith(("out/", "grad/"))}
     traced = {name: value for name, value in found.items() if name.startswith(("trace/", "chunk/"))}
-    rows = [row for row in checked(case, source=lambda _: Answer(results), dtype=dtype).rows if row.verdict != "PASS"]
+    rows = [
+        row
+        for row in checked(case, source=lambda _: Answer(results), dtype=dtype).rows
+        if row.verdict != "PASS"
+    ]
     chunk = chunked.CHUNK if any(name.startswith("chunk/") for name in traced) else None
     wrong = first_wrong(replay(case, traced, dtype=dtype, nearest=False, chunk=chunk))
     return Found(rows[0].tensor if rows else "", wrong.op if wrong else "")
 
 
-# -- conventions --------------------------------------------------------------------------------------
+# -- conventions -----------------------------------------------------------------------------------
 
 
 class Named(NamedTuple):
@@ -107,12 +119,21 @@ class Named(NamedTuple):
 def named(mistake: Mistake, name: str, dtype: str) -> Named:
     """The answer of identify, from the results alone."""
     case = case_of(name)
-    results = {tensor: value for tensor, value in computed(mistake, name, dtype).items() if tensor.startswith("out/")}
+    results = {
+        tensor: value
+        for tensor, value in computed(mistake, name, dtype).items()
+        if tensor.startswith("out/")
+    }
     found = identify(case, results, dtype=dtype)
     values = {axis: _values(found, case, axis) for axis in mistake.axes or {}}
     words = ", ".join(f"{axis}={_words(each)}" for axis, each in values.items())
-    right = all(value in values[axis] and _own(case, axis) not in values[axis] for axis, value in (mistake.axes or {}).items())
-    return Named(words, right and found.match is not None, all(len(each) == 1 for each in values.values()))
+    right = all(
+        value in values[axis] and _own(case, axis) not in values[axis]
+        for axis, value in (mistake.axes or {}).items()
+    )
+    return Named(
+        words, right and found.match is not None, all(len(each) == 1 for each in values.values())
+    )
 
 
 def _values(found: Identification, case: Case, axis: str) -> list[Any]:
@@ -132,4 +153,7 @@ def _of(convention: Any, axis: str) -> Any:
 
 
 def _words(values: list[Any]) -> str:
-    return "|".join(f"{value:g}" if isinstance(value, float) else str(value) for value in values) or "?"
+    return (
+        "|".join(f"{value:g}" if isinstance(value, float) else str(value) for value in values)
+        or "?"
+    )

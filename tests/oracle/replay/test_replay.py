@@ -19,7 +19,11 @@ from atlas_ref.oracle.replay.trace import trace
 from tests.support.strategies import cases, repeatable
 from tests.support.traced_cases import DTYPES, KINDS, OtherSide, Reordered, Traced, recorded, small
 
-LEGAL = {"as written": Traced, "other side of Newton-Schulz": OtherSide, "sums from the other end": Reordered}
+LEGAL = {
+    "as written": Traced,
+    "other side of Newton-Schulz": OtherSide,
+    "sums from the other end": Reordered,
+}
 
 
 def right(findings: list[Finding]) -> bool:
@@ -27,10 +31,12 @@ def right(findings: list[Finding]) -> bool:
 
 
 def told(findings: list[Finding]) -> str:
-    return "; ".join(f"{each.op} {each.verdict} {each.ratio}" for each in findings if each.verdict != "PASS")
+    return "; ".join(
+        f"{each.op} {each.verdict} {each.ratio}" for each in findings if each.verdict != "PASS"
+    )
 
 
-# -- no alarm -----------------------------------------------------------------------------------------
+# -- no alarm --------------------------------------------------------------------------------------
 
 
 @pytest.mark.clause("REPLAY-11", "REPLAY-12")
@@ -55,7 +61,11 @@ def assert_equal_variants_raise_no_alarm(case, legal, dtype, works):
 
 
 #: How a right program may work, and in which format it records.
-WAYS = (st.sampled_from(sorted(LEGAL)), st.sampled_from(["float32", "bfloat16", "float16"]), st.sampled_from([np.float32, np.float64]))
+WAYS = (
+    st.sampled_from(sorted(LEGAL)),
+    st.sampled_from(["float32", "bfloat16", "float16"]),
+    st.sampled_from([np.float32, np.float64]),
+)
 
 
 @pytest.mark.clause("REPLAY-12")
@@ -85,10 +95,12 @@ def test_any_subset_of_a_right_trace_raises_no_alarm(case, data):
     assert right(found), told(found)
 
 
-# -- a mistake is named where it is -------------------------------------------------------------------
+# -- a mistake is named where it is ----------------------------------------------------------------
 
 
-def moved(case: Case, dtype: str, seed: int) -> tuple[dict[str, np.ndarray], tuple[str, int, tuple[int, ...]]]:
+def moved(
+    case: Case, dtype: str, seed: int
+) -> tuple[dict[str, np.ndarray], tuple[str, int, tuple[int, ...]]]:
     """A trace of loops with one wrong number, right from there on, and the place of that number."""
     draw = np.random.default_rng(seed)
     plain = recorded(case, dtype)
@@ -104,7 +116,9 @@ def moved(case: Case, dtype: str, seed: int) -> tuple[dict[str, np.ndarray], tup
         step = float({"bfloat16": 0.5, "float16": 0.1}.get(dtype, 1e-3) * scale)
         op = name.removeprefix("trace/")
         found = recorded(case, dtype, move=(op, place[:lead], t, place[lead:], step))
-        if np.any(found[name] != plain[name]):  # else it is an entry that the op does not have at this token
+        if np.any(
+            found[name] != plain[name]
+        ):  # else it is an entry that the op does not have at this token
             return found, (op, t, place)
 
 
@@ -118,7 +132,11 @@ def test_one_wrong_number_is_named_and_everything_else_is_right(kind, dtype):
         mine, (op, t, place) = moved(case, dtype, seed)
         found = replay(case, mine, dtype=dtype, nearest=False)
         first = first_wrong(found)
-        layout = case.convention.layout == "transposed" and mine[f"trace/{op}"].ndim == 4 and op != "residual"
+        layout = (
+            case.convention.layout == "transposed"
+            and mine[f"trace/{op}"].ndim == 4
+            and op != "residual"
+        )
         plain = (*place[:-2], place[-1], place[-2]) if layout else place
         assert first is not None, (op, t, place)
         assert (first.op, first.token, first.verdict) == (op, t, "WRONG")
@@ -142,9 +160,24 @@ SETTINGS = [
     ("reference", "call_start", "residual", {}),
     ("reference", "zero", "residual", {}),
     ("window_edge", "renormalise", "gradient", {}),
-    ("window_at_boundary", "cut", "residual", {"span": 3, "convention": {"reference": "chunk_start"}}),
-    ("window_at_boundary", "carry", "residual", {"span": 3, "convention": {"reference": "chunk_start"}}),
-    ("span_origin", "multiple", "residual", {"span": 3, "convention": {"reference": "chunk_start"}}),
+    (
+        "window_at_boundary",
+        "cut",
+        "residual",
+        {"span": 3, "convention": {"reference": "chunk_start"}},
+    ),
+    (
+        "window_at_boundary",
+        "carry",
+        "residual",
+        {"span": 3, "convention": {"reference": "chunk_start"}},
+    ),
+    (
+        "span_origin",
+        "multiple",
+        "residual",
+        {"span": 3, "convention": {"reference": "chunk_start"}},
+    ),
     ("query_scale", "1/sqrt(d_in)", "phi_q", {}),
     ("q_norm", "l2", "phi_q", {}),
     ("k_norm", "rms", "phi_k", {}),
@@ -159,9 +192,17 @@ SETTINGS = [
 
 @pytest.mark.clause("REPLAY-16")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize(("axis", "value", "op", "more"), SETTINGS, ids=[f"{axis} {value}" for axis, value, _, _ in SETTINGS])
+@pytest.mark.parametrize(
+    ("axis", "value", "op", "more"),
+    SETTINGS,
+    ids=[f"{axis} {value}" for axis, value, _, _ in SETTINGS],
+)
 def test_a_convention_is_named_at_the_op_that_it_changes(axis, value, op, more, dtype):
-    case = new(Request(**{"rule": "omega", "tokens": 7, "d_in": 3, "d_out": 2, "window": 3, "seed": 8, **more}))
+    case = new(
+        Request(
+            **{"rule": "omega", "tokens": 7, "d_in": 3, "d_out": 2, "window": 3, "seed": 8, **more}
+        )
+    )
     key = axis.removeprefix("newton_schulz.")
     other = under(case, {axis: value} if key == axis else {"newton_schulz": {key: value}})
     found = replay(case, trace(other, dtype=dtype))
@@ -175,7 +216,10 @@ def test_a_convention_is_named_at_the_op_that_it_changes(axis, value, op, more, 
 def test_a_matrix_the_other_way_round_is_named_where_it_is_square():
     case = new(Request(rule="titans_lmm", tokens=5, d_in=3, d_out=3, seed=8))
     whole = trace(case, dtype="float32")
-    mine = {name: value.swapaxes(-1, -2) if name in ("trace/gradient", "trace/S", "trace/M") else value for name, value in whole.items()}
+    mine = {
+        name: value.swapaxes(-1, -2) if name in ("trace/gradient", "trace/S", "trace/M") else value
+        for name, value in whole.items()
+    }
     first = first_wrong(replay(case, mine))
     assert (first.op, first.nearest) == ("gradient", "layout transposed")
 
@@ -188,7 +232,7 @@ def test_what_no_convention_explains_has_no_nearest():
     assert (first.op, first.token, first.nearest) == ("M", 0, "")
 
 
-# -- gaps ---------------------------------------------------------------------------------------------
+# -- gaps ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.clause("REPLAY-10", "REPLAY-14")
@@ -196,15 +240,27 @@ def test_a_mistake_between_recorded_ops_is_named_with_the_gap_around_it():
     """A trace with gradient and M but without S and U: the ops between are evaluated as one."""
     case = small("omega")
     mine = trace(under(case, {"rate": "memory"}), dtype="float32")
-    found = replay(case, {name: mine[name] for name in ("trace/gradient", "trace/M")}, nearest=False)
+    found = replay(
+        case, {name: mine[name] for name in ("trace/gradient", "trace/M")}, nearest=False
+    )
     first = first_wrong(found)
     assert [each.verdict for each in found] == ["PASS", "WRONG"]
     assert (first.op, first.token) == ("M", 0)
     assert first.gap == ("S", "X0", "X1", "X2", "X3", "X4", "X5", "U")
-    with_S = replay(case, {name: mine[name] for name in ("trace/gradient", "trace/S", "trace/M")}, nearest=False)
+    with_S = replay(
+        case, {name: mine[name] for name in ("trace/gradient", "trace/S", "trace/M")}, nearest=False
+    )
     assert first_wrong(with_S).op == "S"
     assert first_wrong(with_S).gap == ()
-    assert next(each for each in with_S if each.op == "M").gap == ("X0", "X1", "X2", "X3", "X4", "X5", "U")
+    assert next(each for each in with_S if each.op == "M").gap == (
+        "X0",
+        "X1",
+        "X2",
+        "X3",
+        "X4",
+        "X5",
+        "U",
+    )
 
 
 @pytest.mark.clause("REPLAY-10")
@@ -212,7 +268,10 @@ def test_out_y_stands_for_the_read_where_the_trace_leaves_it_out():
     case = small("omega")
     whole = trace(case)
     found = replay(case, {"trace/M": whole["trace/M"], "out/y": whole["trace/y"]})
-    assert [(each.op, each.tensor, each.verdict) for each in found] == [("M", "trace/M", "PASS"), ("y", "out/y", "PASS")]
+    assert [(each.op, each.tensor, each.verdict) for each in found] == [
+        ("M", "trace/M", "PASS"),
+        ("y", "out/y", "PASS"),
+    ]
     wrong = replay(case, {"trace/M": whole["trace/M"], "out/y": whole["trace/y"] + 1e-3})
     assert [(each.op, each.verdict) for each in wrong] == [("M", "PASS"), ("y", "WRONG")]
     both = replay(case, {"trace/y": whole["trace/y"], "out/y": whole["trace/y"] + 1e-3})
@@ -231,7 +290,7 @@ def test_rows_without_influence_are_not_looked_at():
     assert right(replay(case, mine))
 
 
-# -- what is not finite -------------------------------------------------------------------------------
+# -- what is not finite ----------------------------------------------------------------------------
 
 
 @pytest.mark.clause("REPLAY-15", "CASE-21")
@@ -254,7 +313,10 @@ def test_what_is_not_finite_is_wrong_where_it_begins(bad, dtype):
 @pytest.mark.clause("REPLAY-15")
 def test_an_overflow_that_recording_made_is_no_alarm():
     case = new(Request(rule="hebbian", tokens=3, d_in=2, d_out=2))
-    case = make(case.header.plain(), case.inputs | {"in/v": np.full((2, 3, 2), 3e4), "in/k": np.full((2, 3, 2), 4.0)})
+    case = make(
+        case.header.plain(),
+        case.inputs | {"in/v": np.full((2, 3, 2), 3e4), "in/k": np.full((2, 3, 2), 4.0)},
+    )
     mine = {"trace/M": trace(case, dtype="float16")["trace/M"]}
     assert np.isposinf(mine["trace/M"]).all()
     assert right(replay(case, mine, dtype="float16"))
@@ -270,20 +332,29 @@ def test_small_numbers_may_have_been_rounded_by_as_much_as_the_smallest_normal_o
     """
     values = np.array([0.0, 2.0**-24, 2.0**-16, 2.0**-14, 1.0])
     each = Recorded("trace/S", "S", values, "float16")
-    moved = [np.abs(replay_passes._moved(each, "float32", np.random.Generator(np.random.Philox(i))) - values) for i in range(200)]
-    assert np.allclose(np.max(moved, axis=0), [0.0, 2.0**-25, 2.0**-25, 2.0**-25, 2.0**-11], rtol=0.05)
+    moved = [
+        np.abs(
+            replay_passes._moved(each, "float32", np.random.Generator(np.random.Philox(i))) - values
+        )
+        for i in range(200)
+    ]
+    assert np.allclose(
+        np.max(moved, axis=0), [0.0, 2.0**-25, 2.0**-25, 2.0**-25, 2.0**-11], rtol=0.05
+    )
 
 
 def test_a_rule_that_overflows_is_undecidable():
     case = small("mapped")
-    inputs = {name: value * 1e200 if name == "in/v" else value for name, value in case.inputs.items()}
+    inputs = {
+        name: value * 1e200 if name == "in/v" else value for name, value in case.inputs.items()
+    }
     case = make(case.header.plain(), inputs | {"in/k": 1e150 * case.inputs["in/k"]})
     mine = {name: np.nan_to_num(value) for name, value in trace(case).items()}
     found = {each.op: each for each in replay(case, {"trace/M": mine["trace/M"]})}
     assert found["M"].verdict == "UNDECIDABLE"
 
 
-# -- the other rules, and refusals --------------------------------------------------------------------
+# -- the other rules, and refusals -----------------------------------------------------------------
 
 
 @pytest.mark.clause("REPLAY-8")
@@ -291,13 +362,24 @@ def test_a_rule_that_overflows_is_undecidable():
 def test_iterates_of_newton_schulz_alone_are_replayed_one_by_one(dtype):
     case = new(Request(rule="newton_schulz", d_in=4, d_out=3))
     mine = {name: value.copy() for name, value in trace(case, dtype=dtype).items()}
-    assert list(mine) == ["trace/X0", "trace/X1", "trace/X2", "trace/X3", "trace/X4", "trace/X5", "trace/X"]
+    assert list(mine) == [
+        "trace/X0",
+        "trace/X1",
+        "trace/X2",
+        "trace/X3",
+        "trace/X4",
+        "trace/X5",
+        "trace/X",
+    ]
     assert right(replay(case, mine))
     mine["trace/X3"][1, 2, 3] += 0.5
     found = replay(case, mine)
     first = first_wrong(found)
     assert (first.op, first.token, first.place) == ("X3", None, (1, 2, 3))
-    assert [each.op for each in found if each.verdict != "PASS"] == ["X3", "X4"]  # X4 was made of the X3 before it was changed
+    assert [each.op for each in found if each.verdict != "PASS"] == [
+        "X3",
+        "X4",
+    ]  # X4 was made of the X3 before it was changed
 
 
 def test_a_feature_map_alone_is_replayed():
@@ -319,22 +401,46 @@ def test_refusals():
     case = small("omega")
     whole = trace(case)
     assert bad(case, {}) == "mine: no trace/... or chunk/... tensor, so there is nothing to replay"
-    assert bad(case, {"out/y": whole["trace/y"]}) == "mine: no trace/... or chunk/... tensor, so there is nothing to replay"
-    assert bad(case, {"trace/Q": whole["trace/y"]}).startswith("mine: trace/Q: not an op of this case; it has phi_k, residual, gradient, S")
-    assert bad(case, {"trace/y": whole["trace/y"][:, 1:]}) == "mine: trace/y: shape (2, 5, 2), expected (2, 6, 2)"
-    assert bad(case, {"trace/y": whole["trace/y"].astype(int)}).startswith("mine: trace/y: dtype int64, float64, float32, bfloat16")
+    assert (
+        bad(case, {"out/y": whole["trace/y"]})
+        == "mine: no trace/... or chunk/... tensor, so there is nothing to replay"
+    )
+    assert bad(case, {"trace/Q": whole["trace/y"]}).startswith(
+        "mine: trace/Q: not an op of this case; it has phi_k, residual, gradient, S"
+    )
+    assert (
+        bad(case, {"trace/y": whole["trace/y"][:, 1:]})
+        == "mine: trace/y: shape (2, 5, 2), expected (2, 6, 2)"
+    )
+    assert bad(case, {"trace/y": whole["trace/y"].astype(int)}).startswith(
+        "mine: trace/y: dtype int64, float64, float32, bfloat16"
+    )
     assert bad(case, {"in/k": case.inputs["in/k"] + 1, **whole}).endswith(
         "in/k: not the numbers of the case; this is the trace of another case"
     )
-    assert bad(case, {"in/k": case.inputs["in/k"][0], **whole}).startswith("mine: in/k: shape (6, 3), the case has (2, 6, 3)")
-    assert bad(case, {"in/x": case.inputs["in/k"], **whole}).startswith("mine: in/x: the case has no such input")
-    assert bad(case, {"chunk/M": whole["trace/M"]}).startswith("mine: chunk/M: how many tokens a chunk has is not said")
-    assert bad(case, {"chunk/Q": whole["trace/M"]}, chunk=2).startswith("mine: chunk/Q: not a tensor of chunks")
-    assert bad(case, {"chunk/M": whole["trace/M"]}, chunk=2).endswith("expected (2, 3, 2, 3) for 3 chunks of 2 tokens")
-    assert bad(case, {"chunk/A": whole["trace/M"]}, chunk=2).startswith("mine: chunk/A: the exact form alone has it")
+    assert bad(case, {"in/k": case.inputs["in/k"][0], **whole}).startswith(
+        "mine: in/k: shape (6, 3), the case has (2, 6, 3)"
+    )
+    assert bad(case, {"in/x": case.inputs["in/k"], **whole}).startswith(
+        "mine: in/x: the case has no such input"
+    )
+    assert bad(case, {"chunk/M": whole["trace/M"]}).startswith(
+        "mine: chunk/M: how many tokens a chunk has is not said"
+    )
+    assert bad(case, {"chunk/Q": whole["trace/M"]}, chunk=2).startswith(
+        "mine: chunk/Q: not a tensor of chunks"
+    )
+    assert bad(case, {"chunk/M": whole["trace/M"]}, chunk=2).endswith(
+        "expected (2, 3, 2, 3) for 3 chunks of 2 tokens"
+    )
+    assert bad(case, {"chunk/A": whole["trace/M"]}, chunk=2).startswith(
+        "mine: chunk/A: the exact form alone has it"
+    )
     assert bad(case, whole, dtype="int8").startswith("case: dtype 'int8' is not available")
     narrow = {name: value.astype(np.float32) for name, value in case.inputs.items()}
-    assert right(replay(case, {**narrow, **whole}))  # inputs rounded to the format of the program are the case's
+    assert right(
+        replay(case, {**narrow, **whole})
+    )  # inputs rounded to the format of the program are the case's
 
 
 def test_a_reserved_rule_is_not_supported():
@@ -344,13 +450,15 @@ def test_a_reserved_rule_is_not_supported():
     assert exit_code([]) == 3
 
 
-# -- the tolerance is that of the tolerance rule ------------------------------------------------------
+# -- the tolerance is that of the tolerance rule ---------------------------------------------------
 
 
 @pytest.mark.clause("REPLAY-13")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_cell_is_judged_by_the_tolerance_rule(dtype):
-    """The joint judgement of an op's cells against the ratio that `from_members` gives for each cell alone."""
+    """The joint judgement of an op's cells against the ratio that `from_members` gives for each
+    cell alone.
+    """
     case = small("gated window")
     draw = np.random.default_rng(4)
     mine = {
@@ -368,31 +476,54 @@ def test_every_cell_is_judged_by_the_tolerance_rule(dtype):
             said = ensemble(own, op, asked, others)
             verdict = judge(op, own, said)
             assert_is_the_rule(op, own, said, verdict, dtype)
-        assert set(tokens_above_floor(own)) == {t for t, over in zip(own.tokens, (verdict.ratio > 1.0).any(axis=0), strict=True) if over}
+        assert set(tokens_above_floor(own)) == {
+            t for t, over in zip(own.tokens, (verdict.ratio > 1.0).any(axis=0), strict=True) if over
+        }
 
 
 def assert_is_the_rule(op, given, said, verdict, dtype):
     for cell in np.ndindex(*given.got.shape[:-1]):
-        members = {name: values[cell] for name, values in said.members.items()} or {"none": given.want[cell]}
+        members = {name: values[cell] for name, values in said.members.items()} or {
+            "none": given.want[cell]
+        }
         tolerance = from_members(op, given.want[cell], members, dtype, units=2)
         gap = given.got[cell] - given.want[cell]
-        errors = [np.abs(gap).max(), np.sqrt(np.mean(gap**2)), np.sort(np.abs(gap))[len(gap) - 1 - len(gap) // 100]]
-        want = max(error / allowed if error else 0.0 for error, allowed in zip(errors, tolerance.norms, strict=True))
+        errors = [
+            np.abs(gap).max(),
+            np.sqrt(np.mean(gap**2)),
+            np.sort(np.abs(gap))[len(gap) - 1 - len(gap) // 100],
+        ]
+        want = max(
+            error / allowed if error else 0.0
+            for error, allowed in zip(errors, tolerance.norms, strict=True)
+        )
         assert abs(verdict.ratio[cell] - want) <= 1e-9 * want
     assert verdict.worst == verdict.ratio.max()
     if verdict.worst > MARGINAL:
         assert verdict.token == min(t for t in range(6) if (verdict.ratio[:, t] > MARGINAL).any())
-        assert getattr(verdict.tolerance, verdict.norm) == pytest.approx(verdict.error / verdict.ratio[verdict.cell], rel=1e-9)
+        assert getattr(verdict.tolerance, verdict.norm) == pytest.approx(
+            verdict.error / verdict.ratio[verdict.cell], rel=1e-9
+        )
 
 
 @pytest.mark.clause("REPLAY-24")
 def test_a_wrong_query_shows_in_what_reads_it_alone_and_a_small_error_nowhere():
     case = small("delta")
-    turned = make(case.header.plain(), {**case.inputs, "in/q": case.inputs["in/q"][..., ::-1].copy()})
+    turned = make(
+        case.header.plain(), {**case.inputs, "in/q": case.inputs["in/q"][..., ::-1].copy()}
+    )
     trace_of_the_wrong = recorded(turned, "float64")
-    wrong = {each.op for each in replay(case, trace_of_the_wrong, dtype="float64") if each.verdict != "PASS"}
+    wrong = {
+        each.op
+        for each in replay(case, trace_of_the_wrong, dtype="float64")
+        if each.verdict != "PASS"
+    }
     assert wrong == {"phi_q"}  # y follows from the phi_q that was recorded
-    without = {name: value for name, value in trace_of_the_wrong.items() if name not in ("trace/phi_q", "trace/y")}
+    without = {
+        name: value
+        for name, value in trace_of_the_wrong.items()
+        if name not in ("trace/phi_q", "trace/y")
+    }
     assert right(replay(case, without, dtype="float64"))
     inexact = recorded(case, "float32")
     inexact["trace/M"] = inexact["trace/M"] * np.float32(1 + 1e-7)

@@ -1,4 +1,6 @@
-"""Adjoints: no alarm for those of the trace, and the wrong op named for a faulty backward by hand."""
+"""Adjoints: no alarm for those of the trace, and the wrong op named for a faulty backward by
+hand.
+"""
 
 import numpy as np
 import pytest
@@ -41,7 +43,9 @@ def test_any_subset_of_right_adjoints_raises_no_alarm(case, data):
 @pytest.mark.clause("REPLAY-23")
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_wrong_adjoint_is_named(kind):
-    """One adjoint with a changed number: those computed from the old number disagree, all later ones are right."""
+    """One adjoint with a changed number: those computed from the old number disagree, all later
+    ones are right.
+    """
     case, draw = small(kind), np.random.default_rng(2)
     whole = trace(case, grad=True)
     names = [name for name in whole if name.startswith("trace_grad/")]
@@ -59,9 +63,13 @@ def test_one_wrong_adjoint_is_named(kind):
 
 
 def backward(case, values, *, mistake=""):
-    """Adjoints of Titans LMM by hand, one token after the other, with a mistake on request (TITANS-15)."""
+    """Adjoints of Titans LMM by hand, one token after the other, with a mistake on request
+    (TITANS-15).
+    """
     k, q, y_bar = (case.inputs[f"in/{name}"] for name in ("k", "q", "y_bar"))
-    r, m, h = (case.inputs[f"in/{name}"][..., None, None] for name in ("retain", "momentum", "step_size"))
+    r, m, h = (
+        case.inputs[f"in/{name}"][..., None, None] for name in ("retain", "momentum", "step_size")
+    )
     names = ("M", "S", "gradient", "residual")
     made = {name: np.zeros_like(values[f"trace/{name}"]) for name in names}
     M_carry = np.zeros_like(values["trace/M"][:, 0])
@@ -80,7 +88,12 @@ def backward(case, values, *, mistake=""):
             M_carry = through_error
         if mistake == "carry of S dropped":
             S_carry = 0.0 * S_carry
-        for name, value in (("M", M_bar), ("S", S_bar), ("gradient", g_bar), ("residual", e_bar[:, None])):
+        for name, value in (
+            ("M", M_bar),
+            ("S", S_bar),
+            ("gradient", g_bar),
+            ("residual", e_bar[:, None]),
+        ):
             made[name][:, t] = value
     return {f"trace_grad/{name}": value for name, value in made.items()}
 
@@ -101,14 +114,21 @@ def test_a_mistake_of_a_backward_pass_is_named_where_it_shows_first(mistake, op,
     case = new(Request(rule="titans_lmm", tokens=6, d_in=3, d_out=3, seed=1, cotangent=True))
     kind = trace(case, dtype=dtype)["trace/M"].dtype
     whole = trace(case)
-    mine = {name: value.astype(kind) for name, value in (whole | backward(case, whole, mistake=mistake)).items()}
+    mine = {
+        name: value.astype(kind)
+        for name, value in (whole | backward(case, whole, mistake=mistake)).items()
+    }
     found = replay(case, mine, nearest=False)
     first = first_wrong(found)
-    assert (None if first is None else (first.op, first.token)) == (None if op is None else (op, token))
+    assert (None if first is None else (first.op, first.token)) == (
+        None if op is None else (op, token)
+    )
     if first is not None and token == 4:
         assert first.before.endswith("every recorded adjoint is right at token 5")
         assert first.gap == ()
-    alone = first_wrong(replay(case, {name: mine[name] for name in mine if name != "trace_grad/S"}, nearest=False))
+    alone = first_wrong(
+        replay(case, {name: mine[name] for name in mine if name != "trace_grad/S"}, nearest=False)
+    )
     if mistake == "carry of S dropped":
         assert (alone.op, alone.gap) == ("trace_grad/gradient", ("S",))
 

@@ -1,4 +1,6 @@
-"""Tensors of chunk kernels, computed from the trace and literal loops, with each number moved once."""
+"""Tensors of chunk kernels, computed from the trace and literal loops, with each number moved
+once.
+"""
 
 import numpy as np
 import pytest
@@ -17,16 +19,41 @@ FROZEN = {"reference": "chunk_start"}
 #: What changes a chunk tensor: rule, convention, gates, packed sequences, spans.
 KINDS = {
     "exact delta": {"rule": "delta"},
-    "exact gated delta": {"rule": "delta", "convention": "fla-gated-delta", "per_dimension_gates": True},
+    "exact gated delta": {
+        "rule": "delta",
+        "convention": "fla-gated-delta",
+        "per_dimension_gates": True,
+    },
     "exact titans": {"rule": "titans_lmm", "convention": "titans-paper", "pulse": 3},
     "exact omega": {"convention": LINEAR},
     "exact window": {"window": 3, "history": 2, "convention": LINEAR, "reset": 4},
-    "exact window decay": {"window": 2, "window_gate": True, "convention": {**LINEAR, "decay": "before_error", "direction": "ascent"}},
-    "exact momentum first": {"window": 3, "convention": {**LINEAR, "order": "momentum_then_window", "gradient_scale": 2}},
+    "exact window decay": {
+        "window": 2,
+        "window_gate": True,
+        "convention": {**LINEAR, "decay": "before_error", "direction": "ascent"},
+    },
+    "exact momentum first": {
+        "window": 3,
+        "convention": {**LINEAR, "order": "momentum_then_window", "gradient_scale": 2},
+    },
     "frozen delta": {"rule": "delta", "span": 4, "convention": FROZEN},
-    "frozen window": {"window": 3, "span": 4, "history": 1, "convention": {**LINEAR, **FROZEN, "layout": "transposed"}},
-    "frozen carry": {"window": 3, "span": 2, "pulse": 3, "convention": {**LINEAR, **FROZEN, "window_at_boundary": "carry"}},
-    "frozen cut": {"window": 3, "span": 3, "convention": {**FROZEN, "window_at_boundary": "cut", "span_origin": "multiple"}},
+    "frozen window": {
+        "window": 3,
+        "span": 4,
+        "history": 1,
+        "convention": {**LINEAR, **FROZEN, "layout": "transposed"},
+    },
+    "frozen carry": {
+        "window": 3,
+        "span": 2,
+        "pulse": 3,
+        "convention": {**LINEAR, **FROZEN, "window_at_boundary": "carry"},
+    },
+    "frozen cut": {
+        "window": 3,
+        "span": 3,
+        "convention": {**FROZEN, "window_at_boundary": "cut", "span_origin": "multiple"},
+    },
     "zero": {"rule": "titans_lmm", "convention": {"reference": "zero"}},
     "hebbian": {"rule": "hebbian", "convention": {"layout": "transposed"}},
     "newton_schulz": {"window": 2, "span": 20, "convention": {"reference": "call_start"}},
@@ -34,14 +61,29 @@ KINDS = {
 
 
 def small(kind: str, **more) -> Case:
-    return new(Request(**{"rule": "omega", "tokens": 7, "d_in": 3, "d_out": 2, "heads": 2, "seed": 2, **KINDS[kind], **more}))
+    return new(
+        Request(
+            **{
+                "rule": "omega",
+                "tokens": 7,
+                "d_in": 3,
+                "d_out": 2,
+                "heads": 2,
+                "seed": 2,
+                **KINDS[kind],
+                **more,
+            }
+        )
+    )
 
 
 def starts(case: Case, size: int) -> list[tuple[int, int, bool]]:
     """First token, end and freshness of every chunk, counted by hand."""
     header, T = case.header, case.inputs["in/k"].shape[-2]
     reset = case.inputs.get("in/reset", np.zeros(T))
-    spans = header.span if "chunk_start" in (case.convention.reference, case.convention.read) else None
+    spans = (
+        header.span if "chunk_start" in (case.convention.reference, case.convention.read) else None
+    )
     found: list[tuple[int, bool]] = []
     position = first = 1 % header.span if spans and case.convention.span_origin == "multiple" else 0
     for t in range(T):
@@ -49,7 +91,10 @@ def starts(case: Case, size: int) -> list[tuple[int, int, bool]]:
         if t == 0 or reset[t] or (spans and position == 0) or t - found[-1][0] == size:
             found.append((t, bool(t == 0 or reset[t])))
         position = (position + 1) % spans if spans else 0
-    return [(t, end, fresh) for (t, fresh), (end, _) in zip(found, [*found[1:], (T, False)], strict=True)]
+    return [
+        (t, end, fresh)
+        for (t, fresh), (end, _) in zip(found, [*found[1:], (T, False)], strict=True)
+    ]
 
 
 def handed_over(case: Case, size: int) -> dict[str, np.ndarray]:
@@ -60,13 +105,17 @@ def handed_over(case: Case, size: int) -> dict[str, np.ndarray]:
         if f"trace/{name}" in whole:
             rows = whole[f"trace/{name}"]
             given = case.inputs.get(f"in/{name}0", np.zeros_like(rows[:, 0]))
-            made[f"chunk/{name}"] = np.stack([given if fresh else rows[:, t - 1] for t, _, fresh in cut], axis=1)
+            made[f"chunk/{name}"] = np.stack(
+                [given if fresh else rows[:, t - 1] for t, _, fresh in cut], axis=1
+            )
     if "trace/residual" in whole:
         made["chunk/E"] = residual_rows(case, whole["trace/residual"], cut, size)
     return made
 
 
-def residual_rows(case: Case, e: np.ndarray, cut: list[tuple[int, int, bool]], size: int) -> np.ndarray:
+def residual_rows(
+    case: Case, e: np.ndarray, cut: list[tuple[int, int, bool]], size: int
+) -> np.ndarray:
     momentum_first = case.header.rule == "omega" and case.convention.order == "momentum_then_window"
     solved, c = case.convention.reference == "running", case.header.window
     history = 0 if solved or momentum_first else c - 1
@@ -95,14 +144,24 @@ def matrix(case: Case, size: int) -> np.ndarray:
         for t in range(T):
             for j in range(c):
                 for o in range(d_out):
-                    found, _ = literal_trace(header, case.inputs, ("residual", (h,), t, (j, o), 1e-30j))
-                    columns[o, :, t * c + j] = np.imag(found["residual"][h, :, :c, o]).reshape(-1) / 1e-30
+                    found, _ = literal_trace(
+                        header, case.inputs, ("residual", (h,), t, (j, o), 1e-30j)
+                    )
+                    columns[o, :, t * c + j] = (
+                        np.imag(found["residual"][h, :, :c, o]).reshape(-1) / 1e-30
+                    )
         for i, (first, end, _) in enumerate(cut):
             own = slice(first * c, end * c)
             n = (end - first) * c
             A[h, i, :, :n, :n] = np.linalg.inv(columns[:, own, own])
     return (
-        A if any(case.inputs[f"in/{g}"].ndim == 3 for g in ("retain", "momentum", "step_size") if f"in/{g}" in case.inputs) else A[:, :, 0]
+        A
+        if any(
+            case.inputs[f"in/{g}"].ndim == 3
+            for g in ("retain", "momentum", "step_size")
+            if f"in/{g}" in case.inputs
+        )
+        else A[:, :, 0]
     )
 
 
@@ -112,7 +171,9 @@ def matrix(case: Case, size: int) -> np.ndarray:
 def test_states_and_residuals_of_chunks_are_those_of_the_loop(kind, size):
     case = small(kind)
     made = handed_over(case, size)
-    assert [each.op for each in replay(case, made, chunk=size)] == sorted(made, key=["chunk/A", "chunk/S", "chunk/M", "chunk/E"].index)
+    assert [each.op for each in replay(case, made, chunk=size)] == sorted(
+        made, key=["chunk/A", "chunk/S", "chunk/M", "chunk/E"].index
+    )
     for name in [[name] for name in made] + [list(made)]:
         for each in replay(case, {key: made[key] for key in name}, chunk=size):
             assert each.verdict == "PASS", (each.op, each.ratio)
@@ -130,7 +191,10 @@ def test_a_moved_state_of_a_chunk_is_found_at_its_first_token(kind):
         value = made[name].copy()
         value[place] += 1e-6
         first = first_wrong(replay(case, {**made, name: value}, chunk=2, nearest=False))
-        wanted = (place[0], *(place[:1:-1] if case.convention.layout == "transposed" else place[2:]))
+        wanted = (
+            place[0],
+            *(place[:1:-1] if case.convention.layout == "transposed" else place[2:]),
+        )
         assert (first.op, first.token, first.place) == (name, starts(case, 2)[place[1]][0], wanted)
 
 
@@ -153,4 +217,8 @@ def test_the_triangular_matrix_is_the_inverse_of_what_residuals_do_to_each_other
         first = first_wrong(replay(case, {**made, "chunk/A": wrong}, chunk=size, nearest=False))
         begin, _, _ = starts(case, size)[place[1]]
         c = A.shape[-1] // size
-        assert (first.op, first.token, first.verdict) == ("chunk/A", begin + place[-2] // c, "WRONG")
+        assert (first.op, first.token, first.verdict) == (
+            "chunk/A",
+            begin + place[-2] // c,
+            "WRONG",
+        )

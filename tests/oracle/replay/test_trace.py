@@ -1,4 +1,6 @@
-"""The trace against literal loops, and its gradients against the complex step through those loops."""
+"""The trace against literal loops, and its gradients against the complex step through those
+loops.
+"""
 
 import numpy as np
 import pytest
@@ -44,7 +46,9 @@ def test_a_trace_of_any_case_is_what_literal_loops_write_down(case):
 @pytest.mark.clause("CASE-15", "REPLAY-7")
 @pytest.mark.parametrize("kind", KINDS)
 def test_adjoints_are_derivatives_by_every_traced_number(kind):
-    """Derivatives by each op at four places, the first and last token among them, by complex step."""
+    """Derivatives by each op at four places, the first and last token among them, by complex
+    step.
+    """
     case = small(kind)
     got = trace(case, grad=True)
     header, lead = header_of(case), got["trace/y"].ndim - 2
@@ -74,7 +78,16 @@ def test_an_adjoint_of_any_case_is_the_derivative(case, seed):
     for name in draw.choice(names, 4):
         place = tuple(int(draw.integers(n)) for n in got[name].shape)
         found.append(got[name.replace("trace/", "trace_grad/")][place])
-        want.append(adjoint(header_of(case), case.inputs, name.removeprefix("trace/"), place[:lead], place[lead], place[lead + 1 :]))
+        want.append(
+            adjoint(
+                header_of(case),
+                case.inputs,
+                name.removeprefix("trace/"),
+                place[:lead],
+                place[lead],
+                place[lead + 1 :],
+            )
+        )
     scale = np.abs(got["trace_grad/M"]).max() + 1.0  # derivatives may cancel to nothing
     assert_close(str(names), np.array(found) / scale + 1.0, np.array(want) / scale + 1.0, ANALYTIC)
 
@@ -107,7 +120,13 @@ def test_the_ops_of_a_trace_and_their_shapes_are_those_of_the_table():
         got = trace(case)
         d_out, d_phi = got["trace/y"].shape[-1], got["trace/phi_k"].shape[-1]
         lead = got["trace/y"].shape[:-1]
-        sizes = {"c": (case.header.window,), "d_in": (3 if d_phi != 5 else 2,), "d_out": (d_out,), "d_phi": (d_phi,), "": ()}
+        sizes = {
+            "c": (case.header.window,),
+            "d_in": (3 if d_phi != 5 else 2,),
+            "d_out": (d_out,),
+            "d_phi": (d_phi,),
+            "": (),
+        }
         sizes |= {"matrix": (d_out, d_phi), "c d_out": (case.header.window, d_out)}
         for name, value in got.items():
             op = name.removeprefix("trace/")
@@ -118,8 +137,10 @@ def test_the_ops_of_a_trace_and_their_shapes_are_those_of_the_table():
             token = value.shape[len(lead) :]
             turned = shape == "matrix" and case.convention.layout == "transposed"
             assert value.shape[: len(lead)] == lead, f"{kind}: {op}"
-            assert token == (sizes[shape][::-1] if turned else sizes[shape]) if shape != "gate" else token in ((), (d_out,)), (
-                f"{kind}: {op}: {token}"
-            )
+            assert (
+                token == (sizes[shape][::-1] if turned else sizes[shape])
+                if shape != "gate"
+                else token in ((), (d_out,))
+            ), f"{kind}: {op}: {token}"
             seen.add(op)
     assert seen == set(OPS)

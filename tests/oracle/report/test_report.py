@@ -77,7 +77,11 @@ def test_the_message_of_every_other_verdict():
     for name, answer in answers.items():
         failure = explained_for(header, tensors, Answer(answer))
         parts.append(f"{name}:\n{failure.text()}\n")
-    parts.append("crash:\n" + explained_for(header, tensors, Answer.failed("crash: exit code 4: no device")).text() + "\n")
+    parts.append(
+        "crash:\n"
+        + explained_for(header, tensors, Answer.failed("crash: exit code 4: no device")).text()
+        + "\n"
+    )
     assert_golden("report_messages.txt", _without_last_digits("\n".join(parts)))
     assert explained_for(header, tensors, Answer(results)) is None
     assert explained_for(header, tensors, Answer.unsupported()) is None
@@ -92,7 +96,13 @@ def test_first_is_by_token_results_before_gradients_and_sequences_before_final_s
         answer = dict(results)
         for name, token in changes.items():
             value = answer[name.replace("__", "/")] = answer[name.replace("__", "/")].copy()
-            where = value if token is None else value[..., token:, :] if value.ndim == 3 else value[..., token:]
+            where = (
+                value
+                if token is None
+                else value[..., token:, :]
+                if value.ndim == 3
+                else value[..., token:]
+            )
             where += 1.0
         failure = explained_for(header, tensors, Answer(answer))
         return failure.op, failure.token
@@ -110,7 +120,9 @@ def test_with_a_trace_the_first_wrong_op_is_named():
 
     header, tensors = some("delta", **DRAWN)
     case = atlas_ref.make(header, tensors)
-    traced = {name: np.array(value) for name, value in trace(case).items() if name.startswith("trace/")}
+    traced = {
+        name: np.array(value) for name, value in trace(case).items() if name.startswith("trace/")
+    }
     results = dict(atlas_ref.evaluate(case).tensors)
     traced["trace/gradient"][:, 2:] *= 2.0
     wrong = Answer({**results, "out/y": results["out/y"] + 1.0, **traced})
@@ -118,11 +130,21 @@ def test_with_a_trace_the_first_wrong_op_is_named():
     assert (failure.op, failure.token) == ("gradient", 2)
     assert failure.others == ("out/y WRONG",)
     assert failure.clause == "DELTA-2"
-    right = {name: np.array(value) for name, value in trace(case).items() if name.startswith("trace/") and name != "trace/y"}
-    failure = explained_for(header, tensors, Answer({**results, "out/M": results["out/M"] + 1.0, **right}))
+    right = {
+        name: np.array(value)
+        for name, value in trace(case).items()
+        if name.startswith("trace/") and name != "trace/y"
+    }
+    failure = explained_for(
+        header, tensors, Answer({**results, "out/M": results["out/M"] + 1.0, **right})
+    )
     assert failure.op == "out/M"
     assert failure.before.endswith("; every recorded op is right on its own inputs")
-    broken = explained_for(header, tensors, Answer({**results, "out/y": results["out/y"] + 1.0, "trace/gradient": np.zeros(2)}))
+    broken = explained_for(
+        header,
+        tensors,
+        Answer({**results, "out/y": results["out/y"] + 1.0, "trace/gradient": np.zeros(2)}),
+    )
     assert broken.op == "out/y"
     assert "the trace cannot be replayed: " in broken.before
 
@@ -154,12 +176,17 @@ def test_json_holds_every_verdict_and_every_failure(cli, folder):
     ran, text = reported(cli, ".json")
     found = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
     printed = cli("check", "cases", "--no-nearest", "--json").json
-    assert {key: value for key, value in found.items() if key not in ("atlas_ref", "command", "failures")} == {
-        key: value for key, value in printed.items() if key != "failures"
-    }
+    assert {
+        key: value
+        for key, value in found.items()
+        if key not in ("atlas_ref", "command", "failures")
+    } == {key: value for key, value in printed.items() if key != "failures"}
     assert (found["atlas_ref"], found["exit"], ran.code) == (atlas_ref.__version__, 1, 1)
     assert found["command"] == "atlas-ref check cases"
-    assert [failure["case"] for failure in found["failures"]] == ["cases/hole.safetensors", "cases/late.safetensors"]
+    assert [failure["case"] for failure in found["failures"]] == [
+        "cases/hole.safetensors",
+        "cases/late.safetensors",
+    ]
     assert found["failures"][0]["got"] == {"decimal": "nan", "hex": "nan"}
     assert found["failures"][0]["first_wrong"] == {"token": None, "op": "out/M", "index": [0, 1, 1]}
 
@@ -172,12 +199,19 @@ def test_junit_has_a_test_per_tensor_and_counts_that_add_up(cli, folder):
     assert int(root.get("tests")) == len(rows) == len(root.findall(".//testcase"))
     assert [root.get(key) for key in ("failures", "errors", "skipped")] == ["2", "0", "1"]
     assert sum(int(suite.get("tests")) for suite in root) == len(rows)
-    (late,) = [each for each in root.findall(".//testcase") if each.get("classname") == "late" and each.find("failure") is not None]
+    (late,) = [
+        each
+        for each in root.findall(".//testcase")
+        if each.get("classname") == "late" and each.find("failure") is not None
+    ]
     assert late.get("name") == "out/y"
     assert late.find("failure").get("message").startswith("WRONG: error ")
     assert "first wrong   token 2, out/y" in late.find("failure").text
     (skipped,) = root.findall(".//skipped")
-    assert (skipped.get("type"), skipped.get("message")) == ("NOT SUPPORTED", "rule qk_projection: not yet supported")
+    assert (skipped.get("type"), skipped.get("message")) == (
+        "NOT SUPPORTED",
+        "rule qk_projection: not yet supported",
+    )
     assert "cases/void <b>&.safetensors" in {suite.get("name") for suite in root}
 
 
@@ -187,31 +221,61 @@ def test_junit_tells_of_bad_input_and_of_crashes(cli, folder):
     _, text = reported(cli, ".xml", "--against", "cases")
     root = ElementTree.fromstring(text)
     (suite,) = [each for each in root if each.get("name") == "the run itself"]
-    assert suite.find("testcase/error").get("message").startswith("cases/broken.safetensors: not a whole safetensors file")
+    assert (
+        suite.find("testcase/error")
+        .get("message")
+        .startswith("cases/broken.safetensors: not a whole safetensors file")
+    )
     _, text = reported(cli, ".xml", "--exec", "false {case} {out}")
     errors = [error.get("message") for error in ElementTree.fromstring(text).findall(".//error")]
     assert errors.count("FAILED: crash: exit code 1") == 4
 
 
 def test_what_xml_cannot_hold_is_written_out():
-    for word, want in (("a\x00\x1b[b", "a\\x00\\x1b[b"), ("\udcff\uffff", "\\udcff\\uffff"), ("é\n\t<", "é\n\t<")):
+    for word, want in (
+        ("a\x00\x1b[b", "a\\x00\\x1b[b"),
+        ("\udcff\uffff", "\\udcff\\uffff"),
+        ("é\n\t<", "é\n\t<"),
+    ):
         assert legible(word) == want
         ElementTree.fromstring(ElementTree.tostring(ElementTree.Element("a", b=legible(word))))
 
 
 @pytest.mark.clause("SRC-17")
 def test_several_reports_are_written_whole_or_not_at_all(cli, folder):
-    ran = cli("check", "cases", "--report", "a.json", "--report", "a.xml", "--report", "a.html", "--no-nearest")
+    ran = cli(
+        "check",
+        "cases",
+        "--report",
+        "a.json",
+        "--report",
+        "a.xml",
+        "--report",
+        "a.html",
+        "--no-nearest",
+    )
     assert ran.code == 1
     assert {file.name for file in folder.iterdir()} == {"cases", "a.json", "a.xml", "a.html"}
     ran = cli("check", "cases", "--report", "absent/a.json", "--no-nearest")
-    assert (ran.code, ran.err) == (2, f"atlas-ref: absent/a.json: the folder {folder / 'absent'} does not exist\n")
+    assert (ran.code, ran.err) == (
+        2,
+        f"atlas-ref: absent/a.json: the folder {folder / 'absent'} does not exist\n",
+    )
 
 
 @pytest.mark.clause("CASE-27")
 def test_the_command_that_repeats_it_repeats_it(cli, folder, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2] / "support"))
-    options = ("--impl", "implementations:wrong_from_3", "--dtype", "float32", "--only", "y", "--convention", "decay=after_error")
+    options = (
+        "--impl",
+        "implementations:wrong_from_3",
+        "--dtype",
+        "float32",
+        "--only",
+        "y",
+        "--convention",
+        "decay=after_error",
+    )
     (failure, *_) = cli("check", "cases", *options, "--no-nearest", "--json").json["failures"]
     import shlex
 
@@ -227,26 +291,45 @@ def test_the_nearest_convention_is_named(cli, tmp_path):
     header, tensors = some("delta", **{**DRAWN, "d_out": 3})
     case = atlas_ref.make(header, tensors)
     other = dict(atlas_ref.evaluate(case, convention={"decay": "before_error"}).tensors)
-    far = {name: value + 1.0 + np.arange(value.size).reshape(value.shape) for name, value in other.items()}
+    far = {
+        name: value + 1.0 + np.arange(value.size).reshape(value.shape)
+        for name, value in other.items()
+    }
     gradient = dict(atlas_ref.evaluate(case, grad=True).tensors)
-    for name, answer in {"a": other, "b": far, "c": gradient | {"grad/k": 2 * gradient["grad/k"]}, "d": other}.items():
+    for name, answer in {
+        "a": other,
+        "b": far,
+        "c": gradient | {"grad/k": 2 * gradient["grad/k"]},
+        "d": other,
+    }.items():
         written(tmp_path / f"{name}.safetensors", header, tensors | answer)
-    found = [failure["nearest_convention"] for failure in cli("check", tmp_path, "--json").json["failures"]]
+    found = [
+        failure["nearest_convention"]
+        for failure in cli("check", tmp_path, "--json").json["failures"]
+    ]
     assert found[0] == "spec decay=before_error: under it this would be right"
     assert found[1].startswith("none is right; the nearest, ")
     assert found[2] == "the case's own: gradients alone are not right"
     assert found[3] == "not searched: 3 cases were (atlas-ref identify does)"
-    assert {failure["nearest_convention"] for failure in cli("check", tmp_path, "--no-nearest", "--json").json["failures"]} == {""}
+    assert {
+        failure["nearest_convention"]
+        for failure in cli("check", tmp_path, "--no-nearest", "--json").json["failures"]
+    } == {""}
     header, tensors = some("hebbian", tokens=65, cotangent=False)
     written(tmp_path / "a.safetensors", header, tensors | {"out/y": np.zeros((2, 65, 3))})
     (failure,) = cli("check", tmp_path / "a.safetensors", "--json").json["failures"]
-    assert failure["nearest_convention"] == "not searched: 65 tokens are more than 64 (atlas-ref identify does)"
+    assert (
+        failure["nearest_convention"]
+        == "not searched: 65 tokens are more than 64 (atlas-ref identify does)"
+    )
 
 
 def test_a_terminal_is_told_of_five_failures_and_json_of_all(cli, tmp_path):
     header, tensors = some("delta", **DRAWN)
     for number in range(7):
-        written(tmp_path / f"{number}.safetensors", header, tensors | {"out/y": np.zeros((1, 6, 2))})
+        written(
+            tmp_path / f"{number}.safetensors", header, tensors | {"out/y": np.zeros((1, 6, 2))}
+        )
     ran = cli("check", tmp_path, "--no-nearest")
     assert ran.out.count("first wrong") == 5
     assert "and 2 more failing cases, told in full by --json and --report" in ran.out

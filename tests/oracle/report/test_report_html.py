@@ -1,4 +1,6 @@
-"""The page of a report: whole, without loads, with words for all that it shows, drawn by a browser."""
+"""The page of a report: whole, without loads, with words for all that it shows, drawn by a
+browser.
+"""
 
 import re
 import subprocess
@@ -119,7 +121,15 @@ def test_words_and_bars_can_be_told_from_their_ground(theme):
 
 @pytest.mark.clause("SRC-19")
 def test_the_steps_are_ordered_and_1_is_allowed():
-    assert [report_style.level(x) for x in (0.0, 0.01, 0.02, 1.0, 1.0001, 1e3, 1e7)] == [0, 0, 1, 2, 3, 4, 6]
+    assert [report_style.level(x) for x in (0.0, 0.01, 0.02, 1.0, 1.0001, 1e3, 1e7)] == [
+        0,
+        0,
+        1,
+        2,
+        3,
+        4,
+        6,
+    ]
     assert report_style.level(float("nan")) == report_style.level(float("inf")) == 6
     assert [step.beyond for step in report_style.STEPS] == [False] * 3 + [True] * 4
 
@@ -143,7 +153,13 @@ def test_the_page_is_drawn_by_a_browser(cli, folder):
     if browser is None:
         pytest.skip("no chromium on this machine")
     reported(cli, ".html")
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+    flags = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--no-first-run",
+        "--disable-background-networking",
+    ]
     flags += ["--disable-component-update", "--disable-sync", "--disable-quic"]
     ended = subprocess.run(
         [browser, *flags, "--window-size=500,900", f"--user-data-dir={folder / 'profile'}", "--screenshot=page.png", f"file://{folder}/out.html"],

@@ -32,7 +32,10 @@ def kernel(name: str) -> Any:
 
     def source(case: Case) -> Answer:
         try:
-            found = function(case.header.plain(), {key.removeprefix("in/"): value for key, value in case.inputs.items()})
+            found = function(
+                case.header.plain(),
+                {key.removeprefix("in/"): value for key, value in case.inputs.items()},
+            )
         except NotImplementedError as error:
             return Answer.unsupported(str(error))
         return Answer({f"out/{key}": value for key, value in found.items()})
@@ -45,7 +48,7 @@ def ours(case: Case) -> Answer:
     return Answer(dict(evaluate(case, grad=True).tensors))
 
 
-# -- what is drawn ------------------------------------------------------------------------------------
+# -- what is drawn ---------------------------------------------------------------------------------
 
 
 @pytest.mark.clause("SWEEP-1")
@@ -56,7 +59,9 @@ def test_a_case_depends_on_its_number_and_the_seed_alone(rule: str) -> None:
     for one, other in zip(first, again, strict=True):
         assert (one.request, one.regime) == (other.request, other.regime)
         assert same_bits(one.case.inputs, other.case.inputs)
-    assert any(one.request != drawn(rule, 4, number, {}).request for number, one in enumerate(first))
+    assert any(
+        one.request != drawn(rule, 4, number, {}).request for number, one in enumerate(first)
+    )
 
 
 @pytest.mark.clause("SWEEP-2")
@@ -85,15 +90,25 @@ def test_what_is_fixed_is_drawn_from_its_values_and_moves_nothing_else() -> None
         free, held = drawn("delta", 0, number, {}).request, drawn("delta", 0, number, fixed).request
         assert held["dtype"] == "float32"
         assert held["tokens"] in (5, 6)
-        moved += {key: value for key, value in free.items() if key not in fixed} != {k: v for k, v in held.items() if k not in fixed}
+        moved += {key: value for key, value in free.items() if key not in fixed} != {
+            k: v for k, v in held.items() if k not in fixed
+        }
     assert moved < 10  # where what was drawn does not fit what is fixed, it is drawn again
 
 
 @pytest.mark.clause("SWEEP-4")
 def test_regimes_put_the_inputs_where_they_say() -> None:
     def inputs(regime: str) -> dict[str, np.ndarray]:
-        fixed = {"level": ("projected",), "regime": (regime,), "dtype": ("float64",), "tokens": (33,), "heads": (3,)}
-        return drawn("omega", 0, 1, fixed | {"convention": ({"newton_schulz": "none"},)}).case.inputs
+        fixed = {
+            "level": ("projected",),
+            "regime": (regime,),
+            "dtype": ("float64",),
+            "tokens": (33,),
+            "heads": (3,),
+        }
+        return drawn(
+            "omega", 0, 1, fixed | {"convention": ({"newton_schulz": "none"},)}
+        ).case.inputs
 
     edges = inputs("edges")
     assert {0.0, 1.0} <= set(edges["in/retain"].ravel())
@@ -102,7 +117,9 @@ def test_regimes_put_the_inputs_where_they_say() -> None:
     ones = inputs("ones")
     assert (ones["in/retain"] == 1).all()
     assert (ones["in/momentum"] == 1).all()
-    fading = np.cumprod(inputs("fading")["in/retain"].reshape(-1)[:33].astype(np.float32), dtype=np.float32)
+    fading = np.cumprod(
+        inputs("fading")["in/retain"].reshape(-1)[:33].astype(np.float32), dtype=np.float32
+    )
     assert fading[-1] < np.finfo(np.float32).tiny
     assert np.abs(inputs("small")["in/step_size"]).max() < 1e-3
     repeated = inputs("repeated")["in/k"]
@@ -113,7 +130,12 @@ def test_regimes_put_the_inputs_where_they_say() -> None:
 def test_regimes_of_matrices() -> None:
     def matrix(regime: str) -> np.ndarray:
         return np.asarray(
-            drawn("newton_schulz", 0, 2, {"regime": (regime,), "dtype": ("float64",), "d_in": (3,), "d_out": (4,)}).case.inputs["in/G"]
+            drawn(
+                "newton_schulz",
+                0,
+                2,
+                {"regime": (regime,), "dtype": ("float64",), "d_in": (3,), "d_out": (4,)},
+            ).case.inputs["in/G"]
         )
 
     assert not matrix("zero").any()
@@ -121,7 +143,7 @@ def test_regimes_of_matrices() -> None:
     assert (np.linalg.matrix_rank(matrix("rank_one"), tol=1e-12) == 1).all()
 
 
-# -- what is found ------------------------------------------------------------------------------------
+# -- what is found ---------------------------------------------------------------------------------
 
 
 @pytest.mark.clause("SWEEP-5")
@@ -136,7 +158,9 @@ def test_we_pass_our_own_sweep(rule: str, tmp_path: Path) -> None:
 
 @pytest.mark.clause("SWEEP-5")
 def test_a_right_kernel_passes_what_it_supports(tmp_path: Path) -> None:
-    assert sweep("delta", kernel("right"), cases=60, choices=PLAIN, folder=tmp_path).counts == {"PASS": 60}
+    assert sweep("delta", kernel("right"), cases=60, choices=PLAIN, folder=tmp_path).counts == {
+        "PASS": 60
+    }
     found = sweep("delta", kernel("right"), cases=60, folder=tmp_path)
     assert set(found.counts) == {"PASS", "NOT SUPPORTED"}
     assert found.exit_code == 0
@@ -154,7 +178,14 @@ def test_a_failure_shrinks_to_the_one_token_that_shows_it(tmp_path: Path) -> Non
         case = atlas_ref.load(tmp_path / str(each.file))
         assert case.inputs["in/active"].tolist() == [0]
         assert case.inputs["in/k"].shape == (1, 1)
-        assert set(case.inputs) == {"in/k", "in/v", "in/q", "in/retain", "in/step_size", "in/active"}
+        assert set(case.inputs) == {
+            "in/k",
+            "in/v",
+            "in/q",
+            "in/retain",
+            "in/step_size",
+            "in/active",
+        }
         assert all(set(np.unique(value)) <= {0.0, 1.0} for value in case.inputs.values())
         assert f"case {each.number}, shrunk" in case.header.note
         assert any(row.verdict == "WRONG" for row in atlas_ref.check(case))
@@ -163,7 +194,9 @@ def test_a_failure_shrinks_to_the_one_token_that_shows_it(tmp_path: Path) -> Non
 @pytest.mark.clause("SWEEP-7")
 def test_shrinking_keeps_what_the_mistake_needs(tmp_path: Path) -> None:
     """A mistake in the remainder after whole chunks of four, which needs at least five tokens."""
-    found = sweep("delta", kernel("by_chunks_of_four"), cases=30, choices=PLAIN, folder=tmp_path, keep=1)
+    found = sweep(
+        "delta", kernel("by_chunks_of_four"), cases=30, choices=PLAIN, folder=tmp_path, keep=1
+    )
     case = atlas_ref.load(tmp_path / str(next(each.file for each in found.failures if each.file)))
     assert case.inputs["in/k"].shape == (5, 1)
     assert "in/active" not in case.inputs
@@ -171,7 +204,9 @@ def test_shrinking_keeps_what_the_mistake_needs(tmp_path: Path) -> None:
 
 @pytest.mark.clause("SWEEP-7")
 def test_every_kind_of_failure_is_kept_before_a_second_of_its_kind(tmp_path: Path) -> None:
-    found = sweep("delta", kernel("no_pulse"), cases=40, choices=PLAIN, folder=tmp_path, keep=2, shrink=0)
+    found = sweep(
+        "delta", kernel("no_pulse"), cases=40, choices=PLAIN, folder=tmp_path, keep=2, shrink=0
+    )
     kinds = {each.row["tensor"] for each in found.failures}
     assert kinds == {"out/y", "out/M"}
     assert {each.row["tensor"] for each in found.failures if each.file} == kinds
@@ -179,11 +214,22 @@ def test_every_kind_of_failure_is_kept_before_a_second_of_its_kind(tmp_path: Pat
 
 def test_not_a_number_is_wrong_and_can_be_logged(tmp_path: Path) -> None:
     choices = {**PLAIN, "regime": ("fading",), "tokens": (31, 33), "dtype": ("float32",)}
-    found = sweep("delta", kernel("divides_by_gates"), cases=20, choices=choices, folder=tmp_path, resume=tmp_path / "log", keep=1)
+    found = sweep(
+        "delta",
+        kernel("divides_by_gates"),
+        cases=20,
+        choices=choices,
+        folder=tmp_path,
+        resume=tmp_path / "log",
+        keep=1,
+    )
     assert found.counts["WRONG"] > 3
     wrong = found.failures[0]
     assert wrong.row["got"] == "nan"
-    lines = [json.loads(line, parse_constant=pytest.fail) for line in (tmp_path / "log").read_text().splitlines()]
+    lines = [
+        json.loads(line, parse_constant=pytest.fail)
+        for line in (tmp_path / "log").read_text().splitlines()
+    ]
     assert len(lines) == 1 + 20 + 1
 
 
@@ -203,20 +249,44 @@ def test_a_crash_is_a_verdict_and_shrinks(tmp_path: Path) -> None:
 @pytest.mark.clause("SWEEP-6")
 def test_a_hang_is_a_verdict_and_the_sweep_goes_on(tmp_path: Path) -> None:
     hanging = Named("function", f"{HERE}:hangs_on_three", timeout=3.0)
-    found = sweep("delta", hanging, cases=4, choices={**PLAIN, "tokens": (2, 2, 2, 2, 3)}, folder=tmp_path, keep=0, seed=1)
+    found = sweep(
+        "delta",
+        hanging,
+        cases=4,
+        choices={**PLAIN, "tokens": (2, 2, 2, 2, 3)},
+        folder=tmp_path,
+        keep=0,
+        seed=1,
+    )
     assert found.counts == {"FAILED": 1, "PASS": 3}
     assert found.failures[0].row["why"].startswith("time-out")
 
 
 @pytest.mark.clause("SWEEP-6")
 def test_garbage_is_a_verdict(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    found = sweep("delta", Named("function", f"{HERE}:garbage"), cases=2, choices=PLAIN, folder=tmp_path, keep=0)
+    found = sweep(
+        "delta",
+        Named("function", f"{HERE}:garbage"),
+        cases=2,
+        choices=PLAIN,
+        folder=tmp_path,
+        keep=0,
+    )
     assert found.counts == {"FAILED": 2}
     assert "garbage" in found.failures[0].row["why"]
     assert capfd.readouterr().out == ""
-    found = sweep("delta", kernel("another_result"), cases=2, choices=PLAIN, folder=tmp_path, keep=0)
+    found = sweep(
+        "delta", kernel("another_result"), cases=2, choices=PLAIN, folder=tmp_path, keep=0
+    )
     assert found.failures[0].row["why"].startswith("garbage: out/S: not a result of this case")
-    found = sweep("delta", Named("function", f"{HERE}:no_such_result"), cases=2, choices=PLAIN, folder=tmp_path, keep=0)
+    found = sweep(
+        "delta",
+        Named("function", f"{HERE}:no_such_result"),
+        cases=2,
+        choices=PLAIN,
+        folder=tmp_path,
+        keep=0,
+    )
     assert found.failures[0].row["why"].startswith("garbage: z: no rule has such a result")
 
 
@@ -234,22 +304,36 @@ def test_a_program_is_swept_like_a_function(tmp_path: Path) -> None:
     )
     program = Named("program", f"{sys.executable} {script} {{case}} {{out}}")
     by_program = sweep("delta", program, cases=4, choices=PLAIN, folder=tmp_path, keep=0)
-    by_function = sweep("delta", kernel("no_pulse"), cases=4, choices=PLAIN, folder=tmp_path, keep=0)
+    by_function = sweep(
+        "delta", kernel("no_pulse"), cases=4, choices=PLAIN, folder=tmp_path, keep=0
+    )
     assert by_program == by_function
     assert by_program.exit_code == 1
 
 
-# -- the command --------------------------------------------------------------------------------------
+# -- the command -----------------------------------------------------------------------------------
 
 
 @pytest.mark.clause("SWEEP-11")
 def test_the_command_prints_what_failed_and_how_to_repeat_it(cli: Any, tmp_path: Path) -> None:
     out = tmp_path / "failures"
-    words = ("sweep", "delta", "--impl", f"{HERE}:no_pulse", "--convention", "spec", "--fix", "level=projected")
+    words = (
+        "sweep",
+        "delta",
+        "--impl",
+        f"{HERE}:no_pulse",
+        "--convention",
+        "spec",
+        "--fix",
+        "level=projected",
+    )
     ran = cli(*words, "--fix", "dtype=float32", "--cases", "6", "--keep", "1", "-o", out)
     assert (ran.code, ran.err) == (1, "")
     text = ran.out.replace(str(out), "FAILURES")
-    assert_golden("sweep_failures.txt", "\n".join(line.rstrip() for line in text.splitlines() if "nearest to" not in line) + "\n")
+    assert_golden(
+        "sweep_failures.txt",
+        "\n".join(line.rstrip() for line in text.splitlines() if "nearest to" not in line) + "\n",
+    )
     (file,) = out.iterdir()
     assert cli("check", file).code == 1
 
@@ -333,8 +417,21 @@ def test_bad_options_are_one_line(cli: Any, tmp_path: Path) -> None:
 @pytest.mark.clause("SWEEP-11")
 def test_a_crash_is_repeated_with_the_implementation(cli: Any, tmp_path: Path) -> None:
     out = tmp_path / "failures"
-    words = ("sweep", "delta", "--impl", f"{HERE}:crashes_after_eight", "--convention", "spec", "--fix", "level=projected", "--only", "y")
-    ran = cli(*words, "--fix", "tokens=9", "--cases", "2", "--keep", "1", "--shrink", "0", "-o", out)
+    words = (
+        "sweep",
+        "delta",
+        "--impl",
+        f"{HERE}:crashes_after_eight",
+        "--convention",
+        "spec",
+        "--fix",
+        "level=projected",
+        "--only",
+        "y",
+    )
+    ran = cli(
+        *words, "--fix", "tokens=9", "--cases", "2", "--keep", "1", "--shrink", "0", "-o", out
+    )
     assert (ran.code, ran.err) == (1, "")
     text = ran.out.replace(str(out), "FAILURES")
     assert_golden("sweep_crash.txt", "\n".join(line.rstrip() for line in text.splitlines()) + "\n")
@@ -343,8 +440,23 @@ def test_a_crash_is_repeated_with_the_implementation(cli: Any, tmp_path: Path) -
 
 
 @pytest.mark.clause("SWEEP-7", "SWEEP-11")
-def test_a_case_without_an_answer_is_repeated_with_the_implementation(cli: Any, tmp_path: Path) -> None:
-    words = ("sweep", "delta", "--impl", f"{HERE}:answers_nothing", "--cases", "1", "--keep", "1", "--shrink", "0", "-o", tmp_path)
+def test_a_case_without_an_answer_is_repeated_with_the_implementation(
+    cli: Any, tmp_path: Path
+) -> None:
+    words = (
+        "sweep",
+        "delta",
+        "--impl",
+        f"{HERE}:answers_nothing",
+        "--cases",
+        "1",
+        "--keep",
+        "1",
+        "--shrink",
+        "0",
+        "-o",
+        tmp_path,
+    )
     ran = cli(*words)
     assert (ran.code, ran.err) == (1, "")
     assert "1 MISSING" in ran.out
@@ -354,7 +466,18 @@ def test_a_case_without_an_answer_is_repeated_with_the_implementation(cli: Any, 
 
 @pytest.mark.clause("SWEEP-11")
 def test_errors_that_no_number_holds_are_words(cli: Any, tmp_path: Path) -> None:
-    words = ("sweep", "delta", "--impl", f"{HERE}:enormous", "--fix", "level=projected", "--cases", "2", "--keep", "0")
+    words = (
+        "sweep",
+        "delta",
+        "--impl",
+        f"{HERE}:enormous",
+        "--fix",
+        "level=projected",
+        "--cases",
+        "2",
+        "--keep",
+        "0",
+    )
     ran = cli(*words)
     assert (ran.code, ran.err) == (1, "")
     assert " inf " in ran.out
@@ -363,7 +486,16 @@ def test_errors_that_no_number_holds_are_words(cli: Any, tmp_path: Path) -> None
 
 def test_a_folder_that_cannot_be_made_is_one_line(cli: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    words = ("sweep", "delta", "--impl", f"{HERE}:no_pulse", "--convention", "spec", "--fix", "level=projected")
+    words = (
+        "sweep",
+        "delta",
+        "--impl",
+        f"{HERE}:no_pulse",
+        "--convention",
+        "spec",
+        "--fix",
+        "level=projected",
+    )
     ran = cli(*words, "-o", tmp_path / "file" / "out")
     assert ran.code == 2
     assert "cannot be made" in ran.err

@@ -39,7 +39,16 @@ class Kept(NamedTuple):
 
 
 def swept(folder: Path, **mode: Any) -> Kept:
-    found = sweep("delta", NAMED, cases=CASES, choices=PLAIN, folder=folder / "out", resume=folder / "log", keep=3, **mode)
+    found = sweep(
+        "delta",
+        NAMED,
+        cases=CASES,
+        choices=PLAIN,
+        folder=folder / "out",
+        resume=folder / "log",
+        keep=3,
+        **mode,
+    )
     return kept(folder, found)
 
 
@@ -64,7 +73,7 @@ def _at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
 
 
-# -- processes ----------------------------------------------------------------------------------------
+# -- processes -------------------------------------------------------------------------------------
 
 
 @pytest.mark.clause("SWEEP-8")
@@ -73,7 +82,9 @@ def test_two_processes_find_the_same(alone: Kept, tmp_path: Path) -> None:
 
 
 @pytest.mark.clause("SWEEP-10")
-def test_a_process_that_is_killed_is_replaced(alone: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_is_killed_is_replaced(
+    alone: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     started: list[subprocess.Popen[bytes]] = []
 
     class Watched(subprocess.Popen):  # type: ignore[type-arg]
@@ -98,7 +109,10 @@ def test_a_process_that_is_killed_is_replaced(alone: Kept, tmp_path: Path, monke
 
 def test_a_task_that_ends_every_process_is_one_line(tmp_path: Path) -> None:
     """An unprotected source, not named on the command line, which ends its process."""
-    with pytest.raises(CaseError, match="sweep: case 0: every process that computed it ended before its answer, 4 of them"):
+    with pytest.raises(
+        CaseError,
+        match="sweep: case 0: every process that computed it ended before its answer, 4 of them",
+    ):
         sweep("delta", ends_its_process, cases=1, folder=tmp_path, jobs=2)
 
 
@@ -113,10 +127,16 @@ def test_a_source_that_cannot_be_sent_is_one_line(tmp_path: Path) -> None:
 
 def test_bad_input_in_a_process_is_one_line_here(tmp_path: Path) -> None:
     with pytest.raises(CaseError, match=r"impl tests\.sweep_kernels:nothing: AttributeError"):
-        sweep("delta", Named("function", "tests.sweep_kernels:nothing"), cases=2, folder=tmp_path, jobs=2)
+        sweep(
+            "delta",
+            Named("function", "tests.sweep_kernels:nothing"),
+            cases=2,
+            folder=tmp_path,
+            jobs=2,
+        )
 
 
-# -- the log ------------------------------------------------------------------------------------------
+# -- the log ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.clause("SWEEP-9")
@@ -153,11 +173,15 @@ def test_a_sweep_that_was_killed_goes_on(alone: Kept, tmp_path: Path) -> None:
     before = log.read_text().splitlines()
     assert CASES // 4 < len(before) < 1 + CASES
     with log.open("a") as stream:
-        stream.write('{"case": 39, "drawn": null, "ro')  # as a kill in the middle of a write leaves it
+        stream.write(
+            '{"case": 39, "drawn": null, "ro'
+        )  # as a kill in the middle of a write leaves it
     assert kept(tmp_path, swept(tmp_path).found).found == alone.found
     after = log.read_text().splitlines()
     assert after[: len(before)] == before
-    assert sorted(line for line in after if not line.endswith('"ro')) == alone.lines  # nothing was done twice
+    assert (
+        sorted(line for line in after if not line.endswith('"ro')) == alone.lines
+    )  # nothing was done twice
     assert swept(tmp_path).found == alone.found
     assert log.read_text().splitlines() == after
 
@@ -171,10 +195,18 @@ def wait_until(true: Callable[[], bool], seconds: float = 60.0) -> None:
 
 @pytest.mark.clause("SWEEP-9")
 def test_a_longer_sweep_goes_on_from_a_shorter(tmp_path: Path) -> None:
-    short = sweep("delta", kernel("right"), cases=10, choices=PLAIN, folder=tmp_path, resume=tmp_path / "log")
+    short = sweep(
+        "delta", kernel("right"), cases=10, choices=PLAIN, folder=tmp_path, resume=tmp_path / "log"
+    )
     done: list[tuple[str, int, int]] = []
     longer = sweep(
-        "delta", kernel("right"), cases=20, choices=PLAIN, folder=tmp_path, resume=tmp_path / "log", progress=lambda *at: done.append(at)
+        "delta",
+        kernel("right"),
+        cases=20,
+        choices=PLAIN,
+        folder=tmp_path,
+        resume=tmp_path / "log",
+        progress=lambda *at: done.append(at),
     )
     assert done[0] == ("judge", 10, 20)
     assert (short.counts, longer.counts) == ({"PASS": 10}, {"PASS": 20})
@@ -186,10 +218,16 @@ LOGS = {
         "choices: the log is that of a sweep with null",
     ),
     "foreign": ("hello\n", "not the log of a sweep: its first line has no 'atlas_ref_sweep' 1"),
-    "cut-short": ('{"atlas_ref_sw', "not the log of a sweep: its first line has no 'atlas_ref_sweep' 1"),
+    "cut-short": (
+        '{"atlas_ref_sw',
+        "not the log of a sweep: its first line has no 'atlas_ref_sweep' 1",
+    ),
     "binary": ("\x00\x01\n", "not the log of a sweep: its first line has no 'atlas_ref_sweep' 1"),
     "a-list": ("[1]\n", "not the log of a sweep: its first line has no 'atlas_ref_sweep' 1"),
-    "later-version": ('{"atlas_ref_sweep": 2}\n', "not the log of a sweep: its first line has no 'atlas_ref_sweep' 1"),
+    "later-version": (
+        '{"atlas_ref_sweep": 2}\n',
+        "not the log of a sweep: its first line has no 'atlas_ref_sweep' 1",
+    ),
 }
 
 
@@ -210,7 +248,10 @@ def test_a_log_of_another_sweep_is_refused_by_the_key_that_differs(tmp_path: Pat
     log = tmp_path / "log"
     sweep("delta", kernel("right"), cases=1, folder=tmp_path, resume=log)
     text = log.read_text()
-    for change, message in (({"seed": 1}, "seed: the log is that of a sweep with 0, this one has 1"), ({"dtype": "float32"}, "dtype: ")):
+    for change, message in (
+        ({"seed": 1}, "seed: the log is that of a sweep with 0, this one has 1"),
+        ({"dtype": "float32"}, "dtype: "),
+    ):
         with pytest.raises(CaseError) as refusal:
             sweep("delta", kernel("right"), cases=1, folder=tmp_path, resume=log, **change)
         assert str(refusal.value).startswith(f"{log}: {message}")
@@ -227,10 +268,14 @@ def test_a_log_of_another_sweep_is_refused_by_the_key_that_differs(tmp_path: Pat
         '{"seed": 3}',
     ],
 )
-def test_a_whole_line_that_no_sweep_writes_is_refused_by_its_number(line: str, tmp_path: Path) -> None:
+def test_a_whole_line_that_no_sweep_writes_is_refused_by_its_number(
+    line: str, tmp_path: Path
+) -> None:
     log = tmp_path / "log"
     sweep("delta", kernel("right"), cases=2, folder=tmp_path, resume=log)
-    text = log.read_text() + "[" * 9999 + "\n" + line + "\n"  # the one before it counts as cut short
+    text = (
+        log.read_text() + "[" * 9999 + "\n" + line + "\n"
+    )  # the one before it counts as cut short
     log.write_text(text)
     with pytest.raises(CaseError) as refusal:
         sweep("delta", kernel("right"), cases=2, folder=tmp_path, resume=log)
@@ -249,7 +294,15 @@ def test_a_pipe_or_device_is_no_log(tmp_path: Path) -> None:
 @pytest.mark.clause("SWEEP-9")
 def test_a_failure_whose_file_is_gone_is_shrunk_again(tmp_path: Path) -> None:
     def found(folder: str) -> Sweep:
-        return sweep("delta", kernel("no_pulse"), cases=6, choices=PLAIN, folder=tmp_path / folder, resume=tmp_path / "log", keep=1)
+        return sweep(
+            "delta",
+            kernel("no_pulse"),
+            cases=6,
+            choices=PLAIN,
+            folder=tmp_path / folder,
+            resume=tmp_path / "log",
+            keep=1,
+        )
 
     first = found("here")
     (name,) = (path.name for path in (tmp_path / "here").iterdir())
@@ -267,15 +320,18 @@ def test_every_line_is_in_the_file_when_append_returns(tmp_path: Path) -> None:
     line |= {"row": {"tensor": "out/y", "error": 0.1, "tolerance": 1.0, "why": ""}}
     with Log(tmp_path / "log", {"seed": 0}) as log:
         log.append(line)
-        assert [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()][1]["case"] == 3
+        assert [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()][1][
+            "case"
+        ] == 3
     with Log(tmp_path / "log", {"seed": 0}) as log:
         assert log.known == {("judge", 3): line}
 
 
-# -- Dask ---------------------------------------------------------------------------------------------
+# -- Dask ------------------------------------------------------------------------------------------
 
 needs_dask = pytest.mark.skipif(
-    importlib.util.find_spec("distributed") is None, reason="dask and distributed are not installed: pip install 'atlas-ref[cluster]'"
+    importlib.util.find_spec("distributed") is None,
+    reason="dask and distributed are not installed: pip install 'atlas-ref[cluster]'",
 )
 
 
@@ -285,13 +341,17 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     import distributed
 
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50) as made:
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
+    ) as made:
         yield made
 
 
 @needs_dask
 @pytest.mark.clause("SWEEP-10")
-def test_a_cluster_that_loses_a_worker_finds_the_same(alone: Kept, cluster: Any, tmp_path: Path) -> None:
+def test_a_cluster_that_loses_a_worker_finds_the_same(
+    alone: Kept, cluster: Any, tmp_path: Path
+) -> None:
     victim = next(iter(cluster.workers.values())).pid
     killed: list[int] = []
 
@@ -314,7 +374,11 @@ def test_a_scheduler_that_is_lost_is_one_line_and_the_log_goes_on_without_it(
 
     def started(*words: str) -> subprocess.Popen[bytes]:
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        return subprocess.Popen([sys.executable, "-m", *words, "--no-dashboard", "--scheduler-file", str(place)], env=env, **quiet)
+        return subprocess.Popen(
+            [sys.executable, "-m", *words, "--no-dashboard", "--scheduler-file", str(place)],
+            env=env,
+            **quiet,
+        )
 
     scheduler = started("distributed.cli.dask_scheduler", "--port", "0", "--host", "127.0.0.1")
     wait_until(lambda: place.exists() and bool(place.read_text()))
@@ -338,37 +402,62 @@ def test_a_scheduler_that_is_lost_is_one_line_and_the_log_goes_on_without_it(
 @needs_dask
 def test_bad_input_on_a_cluster_is_one_line_here(cluster: Any, tmp_path: Path) -> None:
     with pytest.raises(CaseError, match=r"impl tests\.sweep_kernels:nothing: AttributeError"):
-        sweep("delta", Named("function", "tests.sweep_kernels:nothing"), cases=2, folder=tmp_path, scheduler=cluster.scheduler_address)
+        sweep(
+            "delta",
+            Named("function", "tests.sweep_kernels:nothing"),
+            cases=2,
+            folder=tmp_path,
+            scheduler=cluster.scheduler_address,
+        )
 
 
 @needs_dask
 @pytest.mark.clause("SWEEP-11")
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nowhere", "tcp://127.0.0.1:many"])
-def test_no_scheduler_is_one_line(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_scheduler_is_one_line(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sweep_dask, "PATIENCE", 1.0)
     with pytest.raises(CaseError, match="scheduler: nothing answers at"):
         sweep("delta", NAMED, cases=2, folder=tmp_path, scheduler=address)
 
 
 @needs_dask
-def test_a_scheduler_without_workers_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scheduler_without_workers_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import distributed
 
     monkeypatch.setattr(sweep_dask, "PATIENCE", 1.0)
     with (
-        distributed.LocalCluster(n_workers=0, processes=False, dashboard_address=None, silence_logs=50) as empty,
+        distributed.LocalCluster(
+            n_workers=0, processes=False, dashboard_address=None, silence_logs=50
+        ) as empty,
         pytest.raises(CaseError, match="has had no worker for 1 s"),
     ):
         sweep("delta", NAMED, cases=2, folder=tmp_path, scheduler=empty.scheduler_address)
 
 
 @pytest.mark.clause("SWEEP-11")
-def test_without_dask_the_option_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_dask_the_option_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(CaseError, match=r"scheduler: dask and distributed are needed: pip install 'atlas-ref\[cluster\]'"):
+    with pytest.raises(
+        CaseError,
+        match=r"scheduler: dask and distributed are needed: pip install 'atlas-ref\[cluster\]'",
+    ):
         sweep("delta", NAMED, cases=2, folder=tmp_path, scheduler="tcp://127.0.0.1:9")
 
 
 def test_nothing_imports_dask_before_it_is_asked_for() -> None:
-    program = "import sys, atlas_ref.cli.sweep, atlas_ref.oracle.sweep.sweep; print({'dask', 'distributed'} & set(sys.modules))"
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "set()\n"
+    program = (
+        "import sys, atlas_ref.cli.sweep, atlas_ref.oracle.sweep.sweep; print({'dask', "
+        "'distributed'} & set(sys.modules))"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        ).stdout
+        == "set()\n"
+    )

@@ -12,7 +12,8 @@ from atlas_ref.oracle.sweep.draw import SWEPT, drawn
 from atlas_ref.oracle.sweep.shrink import shrunk
 from atlas_ref.types import same_bits
 
-#: What a "mistake" needs, and how many numbers a case has at most that is left with nothing else, beyond the rule's own.
+#: What a "mistake" needs, and how many numbers a case has at most that is left with nothing else,
+#: beyond the rule's own.
 NEEDS: dict[str, Callable[[Case], bool]] = {
     "nothing": lambda case: True,
     "three tokens": lambda case: "in/k" in case.inputs and case.inputs["in/k"].shape[-2] >= 3,
@@ -20,11 +21,20 @@ NEEDS: dict[str, Callable[[Case], bool]] = {
     "a window": lambda case: case.header.window >= 3,
     "a feature map": lambda case: case.header.feature_map.kind != "identity",
     "a history": lambda case: "in/window_k" in case.inputs and case.inputs["in/window_k"].size > 0,
-    "tall": lambda case: "in/v" in case.inputs and case.inputs["in/v"].shape[-1] > case.inputs["in/k"].shape[-1],
-    "carry": lambda case: case.convention.window_at_boundary == "carry" and case.convention.frozen_reference,
+    "tall": lambda case: (
+        "in/v" in case.inputs and case.inputs["in/v"].shape[-1] > case.inputs["in/k"].shape[-1]
+    ),
+    "carry": lambda case: (
+        case.convention.window_at_boundary == "carry" and case.convention.frozen_reference
+    ),
     "Newton-Schulz": lambda case: case.convention.has_newton_schulz,
-    "bfloat16": lambda case: all(value.dtype.name in ("bfloat16", "uint8") for value in case.inputs.values()),
-    "a large state": lambda case: "in/M0" in case.inputs and float(np.abs(case.inputs["in/M0"].astype(np.float64)).max()) > 0.3,
+    "bfloat16": lambda case: all(
+        value.dtype.name in ("bfloat16", "uint8") for value in case.inputs.values()
+    ),
+    "a large state": lambda case: (
+        "in/M0" in case.inputs
+        and float(np.abs(case.inputs["in/M0"].astype(np.float64)).max()) > 0.3
+    ),
 }
 
 
@@ -73,7 +83,14 @@ def test_nothing_is_asked_twice() -> None:
     asked: list[bytes] = []
 
     def fails(smaller: Case) -> bool:
-        asked.append(repr((smaller.header.plain(), [(k, v.dtype, v.tobytes()) for k, v in smaller.inputs.items()])).encode())
+        asked.append(
+            repr(
+                (
+                    smaller.header.plain(),
+                    [(k, v.dtype, v.tobytes()) for k, v in smaller.inputs.items()],
+                )
+            ).encode()
+        )
         return smaller.convention.has_newton_schulz and len(asked) % 3 != 0
 
     shrunk(case, fails, 400)

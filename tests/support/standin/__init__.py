@@ -1,1 +1,3 @@
-"""An array type as strict as CuPy's, for machines without a GPU: code that breaks there breaks here."""
+"""An array type as strict as CuPy's, for machines without a GPU: code that breaks there breaks
+here.
+"""

@@ -1,8 +1,9 @@
 """The stand-in: a host array behind the manners of a CuPy array.
 
-What CuPy refuses it refuses: NumPy arrays beside it, conversion to NumPy but through its backend, functions, parameters and
-methods that CuPy lacks (tests/support/standin/cupy.json, read off CuPy itself), dtypes that it has not. And what CuPy does but a run
-should not: anything that waits for the device, such as a branch on an array, a mask as an index, `item`. Fresh memory holds nan.
+What CuPy refuses it refuses: NumPy arrays beside it, conversion to NumPy but through its backend,
+functions, parameters and methods that CuPy lacks (tests/support/standin/cupy.json, read off CuPy
+itself), dtypes that it has not. And what CuPy does but a run should not: anything that waits for
+the device, such as a branch on an array, a mask as an index, `item`. Fresh memory holds nan.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ METHODS = frozenset(API["array"])
 
 NAME = "strict"
 KINDS = "?bhilqBHILQefdFD"  # dtypes of CuPy, by their characters
-WAITING = frozenset(("item", "tolist", "get", "tobytes", "nonzero", "dump", "dumps", "tofile", "toDlpack"))
+WAITING = frozenset(
+    ("item", "tolist", "get", "tobytes", "nonzero", "dump", "dumps", "tofile", "toDlpack")
+)
 WAITING_FUNCTIONS = frozenset(
     (
         "nonzero",
@@ -39,7 +42,18 @@ WAITING_FUNCTIONS = frozenset(
         "array_str",
     )
 )
-TO_HOST = frozenset(("shape", "ndim", "size", "result_type", "iscomplexobj", "isrealobj", "can_cast", "may_share_memory"))
+TO_HOST = frozenset(
+    (
+        "shape",
+        "ndim",
+        "size",
+        "result_type",
+        "iscomplexobj",
+        "isrealobj",
+        "can_cast",
+        "may_share_memory",
+    )
+)
 SETTINGS: dict[str, set[str]] = {
     "__call__": {"out", "dtype", "casting"},
     "reduce": {"axis", "dtype", "out", "keepdims"},
@@ -103,28 +117,45 @@ class Strict(np.lib.mixins.NDArrayOperatorsMixin):
         def call(*args: Any, **settings: Any) -> Any:
             if settings.keys() & {"where", "initial"}:
                 raise Refused(f"{name}: CuPy has no {', '.join(settings)}")
-            return _outside(method(*map(_inside, args), **{key: _inside(value) for key, value in settings.items()}))
+            return _outside(
+                method(
+                    *map(_inside, args), **{key: _inside(value) for key, value in settings.items()}
+                )
+            )
 
         return call
 
     def __array__(self, *_: Any, **__: Any) -> Any:
-        raise Refused("implicit conversion to a NumPy array is not allowed: copy through backend.host")
+        raise Refused(
+            "implicit conversion to a NumPy array is not allowed: copy through backend.host"
+        )
 
     def _waits(self, *_: Any) -> Any:
-        raise Refused("a branch or a number out of an array waits for the device: ask backend.truth, or copy through backend.host")
+        raise Refused(
+            "a branch or a number out of an array waits for the device: ask backend.truth, or "
+            "copy through backend.host"
+        )
 
     __bool__ = __float__ = __int__ = __index__ = __complex__ = _waits
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **settings: Any) -> Any:
         name = ufunc.__name__
-        allowed = MATMUL_SETTINGS if name == "matmul" and method == "__call__" else SETTINGS.get(method)
-        if name not in UFUNCS or allowed is None or (method == "at" and name not in ("add", "subtract", "maximum", "minimum")):
+        allowed = (
+            MATMUL_SETTINGS if name == "matmul" and method == "__call__" else SETTINGS.get(method)
+        )
+        if (
+            name not in UFUNCS
+            or allowed is None
+            or (method == "at" and name not in ("add", "subtract", "maximum", "minimum"))
+        ):
             return NotImplemented
         if settings.keys() - allowed:
             raise Refused(f"cupy.{name}: no {', '.join(settings.keys() - allowed)}")
         out = settings.get("out")
         if out is not None:
-            if name == "matmul" and any(isinstance(x, Strict) and np.shares_memory(x._host, out[0]._host) for x in inputs):
+            if name == "matmul" and any(
+                isinstance(x, Strict) and np.shares_memory(x._host, out[0]._host) for x in inputs
+            ):
                 raise Refused("cupy.matmul: the result overlaps an argument")
             settings["out"] = (_inside(out[0]),)
         result = getattr(ufunc, method)(*[_inside(x) for x in inputs], **settings)
@@ -133,7 +164,9 @@ class Strict(np.lib.mixins.NDArrayOperatorsMixin):
     def __array_function__(self, function: Any, _: Any, args: Any, settings: Any) -> Any:
         name = function.__name__
         parameters = FUNCTIONS.get(name)
-        if function.__module__ != "numpy" or (parameters is None and name not in ("size", "min_scalar_type")):
+        if function.__module__ != "numpy" or (
+            parameters is None and name not in ("size", "min_scalar_type")
+        ):
             return NotImplemented
         if name in WAITING_FUNCTIONS:
             raise Refused(f"{name} waits for the device")
@@ -142,7 +175,10 @@ class Strict(np.lib.mixins.NDArrayOperatorsMixin):
             if unknown:
                 raise Refused(f"cupy.{name}: no {', '.join(unknown)}")
         if name.endswith("_like") and settings.get("shape") == ():
-            raise Refused(f"cupy.{name}: shape=() is taken for none given, and the result has the shape of the array")
+            raise Refused(
+                f"cupy.{name}: shape=() is taken for none given, and the result has the shape "
+                "of the array"
+            )
         if name == "einsum" and settings.keys() - {"dtype", "optimize"}:
             raise Refused(f"cupy.einsum: no {', '.join(settings.keys() - {'dtype', 'optimize'})}")
         result = function(*_inside(args), **_inside(settings))
@@ -178,7 +214,8 @@ def _outside(x: Any) -> Any:
 def _key(key: Any) -> Any:
     """Check an index.
 
-    CuPy would copy a NumPy array or a list to the device, and wait for the size of a mask's selection.
+    CuPy would copy a NumPy array or a list to the device, and wait for the size of a mask's
+    selection.
     """
     if isinstance(key, tuple):
         return tuple(_key(part) for part in key)
@@ -187,7 +224,10 @@ def _key(key: Any) -> Any:
             raise Refused("a mask as an index waits for the device")
         return key._host
     if isinstance(key, np.ndarray | list):
-        raise Refused("an index that is a NumPy array or a list is copied to the device in passing: use ops.index")
+        raise Refused(
+            "an index that is a NumPy array or a list is copied to the device in passing: use "
+            "ops.index"
+        )
     return key
 
 

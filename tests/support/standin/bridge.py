@@ -1,9 +1,10 @@
 """The option pytest --backend NAME: the same tests, computed on another backend.
 
-Tests are written with NumPy arrays. Around every public function that computes, the bridge moves what it is given to the
-backend and what it returns back, on the tape too: a move is an op whose pullback moves the cotangent the other way. Inside the
-function nothing is moved, so it computes there as it would for a caller whose arrays are there. `evaluate` and the commands
-above it choose the backend themselves.
+Tests are written with NumPy arrays. Around every public function that computes, the bridge moves
+what it is given to the backend and what it returns back, on the tape too: a move is an op whose
+pullback moves the cotangent the other way. Inside the function nothing is moved, so it computes
+there as it would for a caller whose arrays are there. `evaluate` and the commands above it choose
+the backend themselves.
 """
 
 from __future__ import annotations
@@ -23,16 +24,30 @@ from tape.core import defvjp, plain, primitive
 COMPUTING = {
     "atlas_ref.parts.newton_schulz": ("newton_schulz", "plain_newton_schulz", "iterates"),
     "atlas_ref.parts.feature_maps": ("apply",),
-    "atlas_ref.parts.window": ("by_lag", "by_token", "token_gates", "gate_by_lag", "slid", "renormalised"),
+    "atlas_ref.parts.window": (
+        "by_lag",
+        "by_token",
+        "token_gates",
+        "gate_by_lag",
+        "slid",
+        "renormalised",
+    ),
     "atlas_ref.parts.gates": ("compute", "multiplier", "as_column"),
-    "atlas_ref.rules.sequence": ("run", "run_tokens", "project", "normalised", "features", "mapped", "weights_by_lag"),
-    "atlas_ref.rules.omega": ("restart", "write", "update", "rest", "read", "step"),
-    "atlas_ref.rules.titans_lmm": ("restart", "write", "update", "read", "step"),
-    "atlas_ref.rules.delta": ("restart", "write", "update", "read", "step"),
-    "atlas_ref.rules.hebbian": ("restart", "write", "read", "step"),
+    "atlas_ref.rules.sequence": (
+        "run",
+        "normalised",
+        "features",
+        "mapped",
+        "weights_by_lag",
+    ),
+    "atlas_ref.layers.projection": ("step", "run_tokens", "project"),
+    "atlas_ref.rules.omega": ("restart", "write", "update", "rest", "read"),
+    "atlas_ref.rules.titans_lmm": ("restart", "write", "update", "read"),
+    "atlas_ref.rules.delta": ("restart", "write", "update", "read"),
+    "atlas_ref.rules.hebbian": ("restart", "write", "read"),
     "atlas_ref.forms": ("run",),
     "atlas_ref.forms.kernel": ("inner", "exponential", "polynomial"),
-    "atlas_ref.forms.scan": ("scan", "affine_scan"),
+    "atlas_ref.engine.associative_scan": ("scan", "affine_scan"),
     "atlas_ref.engine.group.coefficients": ("plain_coefficient_rows",),
     "atlas_ref.levels.block": ("run", "step", "combining"),
 }
@@ -65,7 +80,9 @@ def bridged(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*args: Any, **settings: Any) -> Any:
         held = [plain(x) for x in _held((args, settings))]
-        movable = [x for x in held if isinstance(x, np.ndarray | np.generic) and x.dtype.kind in "fc"]
+        movable = [
+            x for x in held if isinstance(x, np.ndarray | np.generic) and x.dtype.kind in "fc"
+        ]
         if not movable or len(movable) < len(held):  # there already, or nothing that could go
             return function(*args, **settings)
         args, settings = backend.changed(args, _there), backend.changed(settings, _there)
@@ -90,9 +107,8 @@ def build(name: str) -> None:
     replaced = {}
     for module, names in COMPUTING.items():
         for each in names:
-            original = getattr(importlib.import_module(module), each, None)
-            if original is not None:
-                replaced[id(original)] = (original, bridged(original))
+            original = getattr(importlib.import_module(module), each)
+            replaced[id(original)] = (original, bridged(original))
     evaluate = importlib.import_module("atlas_ref.oracle.evaluate").evaluate
     replaced[id(evaluate)] = (evaluate, _chosen(evaluate, name))
     for module in list(sys.modules.values()):

@@ -1,4 +1,5 @@
-"""Write the names and parameters that CuPy offers to cupy.json: `python -m tests.support.standin.record`.
+"""Write the names and parameters that CuPy offers to cupy.json: `python -m
+tests.support.standin.record`.
 
 Needs CuPy, but no GPU.
 """
@@ -15,12 +16,19 @@ FILE = Path(__file__).with_name("cupy.json")
 
 
 def described() -> dict[str, Any]:
-    """Version, names of ufuncs, parameters of functions ("**name" for any), and attributes of arrays."""
+    """Version, names of ufuncs, parameters of functions ("**name" for any), and attributes of
+    arrays.
+    """
     cupy = importlib.import_module("cupy")
     ufuncs, functions = [], {}
     for name in dir(cupy):
         attribute = getattr(cupy, name)
-        if name.startswith("_") or inspect.ismodule(attribute) or inspect.isclass(attribute) or not callable(attribute):
+        if (
+            name.startswith("_")
+            or inspect.ismodule(attribute)
+            or inspect.isclass(attribute)
+            or not callable(attribute)
+        ):
             continue
         if type(attribute).__name__ in ("ufunc", "_GUFunc"):
             ufuncs.append(name)
@@ -36,5 +44,7 @@ def described() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    FILE.write_text(json.dumps(described(), indent=None, separators=(",", ":")).replace('],"', '],\n"') + "\n")
+    FILE.write_text(
+        json.dumps(described(), indent=None, separators=(",", ":")).replace('],"', '],\n"') + "\n"
+    )
     print(f"written: {FILE.name}")

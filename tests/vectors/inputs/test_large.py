@@ -1,4 +1,6 @@
-"""Larger cases, read from their JSON by plain loops as another language would, and their promises of results."""
+"""Larger cases, read from their JSON by plain loops as another language would, and their promises
+of results.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,10 @@ def test_norms_and_projections_by_plain_loops(shipped, listed) -> None:
     assert math.sqrt(sum(x * x for x in y) / len(y)) == pytest.approx(want["rms"], rel=1e-12)
     size = math.sqrt(sum(x * x for x in y))
     for number, projection in enumerate(want["projections"]):
-        signs = [1.0 if word(given["seed"], f"out/y projection {number}", i) >> 63 == 0 else -1.0 for i in range(len(y))]
+        signs = [
+            1.0 if word(given["seed"], f"out/y projection {number}", i) >> 63 == 0 else -1.0
+            for i in range(len(y))
+        ]
         assert abs(sum(s * x for s, x in zip(signs, y, strict=True)) - projection) < 1e-12 * size
     assert len(set(want["projections"])) == large.PROJECTIONS
 
@@ -74,7 +79,9 @@ def test_a_small_error_anywhere_shows(shipped, listed) -> None:
             swapped = np.array(value)
             swapped.flat[[0, 1]] = swapped.flat[[1, 0]]
             assert large.apart(large.summary(name, swapped, given["seed"]), want) > 1.0, name
-            assert large.apart(large.summary(name, wrong.reshape(-1), given["seed"]), want) == math.inf
+            assert (
+                large.apart(large.summary(name, wrong.reshape(-1), given["seed"]), want) == math.inf
+            )
 
 
 @pytest.mark.clause("VEC-2", "VEC-13")
@@ -86,9 +93,17 @@ def test_larger_cases_are_large_and_odd(listed, shipped) -> None:
             tokens[one.name] = given["tensors"]["in/k"]["shape"][-2]
     assert max(tokens.values()) >= 512
     assert any(count % 2 for count in tokens.values())
-    assert {one.rule for one in listed.large} == {"hebbian", "delta", "titans_lmm", "omega", "newton_schulz"}
+    assert {one.rule for one in listed.large} == {
+        "hebbian",
+        "delta",
+        "titans_lmm",
+        "omega",
+        "newton_schulz",
+    }
 
 
 def test_what_does_not_exist_is_said() -> None:
-    with pytest.raises(CaseError, match="larger case 'giant' does not exist; there are hebbian-1024"):
+    with pytest.raises(
+        CaseError, match="larger case 'giant' does not exist; there are hebbian-1024"
+    ):
         large.large_named("giant")

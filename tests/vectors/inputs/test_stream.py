@@ -1,4 +1,6 @@
-"""Drawn numbers: the definition as plain loops over Python's integers, and the bits behind the draws."""
+"""Drawn numbers: the definition as plain loops over Python's integers, and the bits behind the
+draws.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,11 @@ def test_words_are_the_sums_of_the_definition() -> None:
 def test_published_values_of_both_generators() -> None:
     """The first numbers of SplitMix64 from state 0, and FNV-1a of "a"."""
     state = np.arange(1, 4, dtype=np.uint64) * np.uint64(stream.GOLDEN)
-    assert stream.mixed(state).tolist() == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+    assert stream.mixed(state).tolist() == [
+        0xE220A8397B1DCDAF,
+        0x6E789E6AA1B965F4,
+        0x06C45D188009454F,
+    ]
     assert stream.hashed("a") == 0xAF63DC4C8601EC8C
     assert stream.hashed("") == 0xCBF29CE484222325
 
@@ -58,7 +64,10 @@ def test_every_draw_is_exact_in_every_format(target) -> None:
         for seed in (0, 3):
             case = drawn(target, topic, seed)
             for name, value in case.inputs.items():
-                assert value.dtype.kind in "bu" or (value.dtype == np.float32 and exact(value)), (topic.name, name)
+                assert value.dtype.kind in "bu" or (value.dtype == np.float32 and exact(value)), (
+                    topic.name,
+                    name,
+                )
 
 
 def test_a_draw_depends_on_its_seed_alone() -> None:

@@ -41,7 +41,9 @@ def test_every_kind_of_change_is_told(shipped, listed, spoilt) -> None:
     M.flat[1] *= 1 + 2**-50
     tensors |= {"out/M": M, "in/v": tensors["in/v"][..., :1, :]}
     del tensors["in/M0"]
-    (spoilt / changed["file"]).write_bytes(encode.tensor_bytes(case.header.plain() | {"note": "new"}, tensors))
+    (spoilt / changed["file"]).write_bytes(
+        encode.tensor_bytes(case.header.plain() | {"note": "new"}, tensors)
+    )
     lost = changed["kills"]["bfloat16"].pop(0)
     old_name, renamed["name"] = renamed["name"], "another"
     path = spoilt / plain["large"][0]["file"]
@@ -69,7 +71,10 @@ def test_every_kind_of_change_is_told(shipped, listed, spoilt) -> None:
     assert "units in the last place" in moved
     (cut,) = [line for line in lines if f"{name}: in/v: " in line]
     assert "float32 [" in cut
-    assert any(line.startswith(f"large: {plain['large'][0]['name']}: results.out/y.max: ") for line in lines)
+    assert any(
+        line.startswith(f"large: {plain['large'][0]['name']}: results.out/y.max: ")
+        for line in lines
+    )
     assert len(lines) == len(want) + 3
 
 
@@ -79,7 +84,9 @@ def test_the_same_numbers_in_other_bytes(shipped, listed, spoilt) -> None:
     case = atlas_ref.load(spoilt / file)
     atlas_ref.save(spoilt / file, case.header.plain(), {**case.inputs, **case.recorded})
     saved(spoilt, listed.plain())
-    assert told(diff(shipped, spoilt)) == [f"vectors: {listed.vectors[0].name}: the same numbers in other bytes"]
+    assert told(diff(shipped, spoilt)) == [
+        f"vectors: {listed.vectors[0].name}: the same numbers in other bytes"
+    ]
 
 
 @pytest.mark.clause("VEC-19")

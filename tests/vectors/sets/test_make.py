@@ -18,7 +18,9 @@ from atlas_ref.oracle.cases.case import CaseError
 from atlas_ref.oracle.cases.files import read
 from atlas_ref.vectors.sets import build, encode, locate, manifest, plan
 
-pytest.importorskip("flint", reason="python-flint is not installed, and values are certified with it")
+pytest.importorskip(
+    "flint", reason="python-flint is not installed, and values are certified with it"
+)
 
 
 @pytest.fixture
@@ -33,7 +35,11 @@ def few(tmp_path: Path) -> str:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 @pytest.mark.clause("VEC-9")
@@ -53,7 +59,9 @@ def test_a_log_that_was_cut_short_is_gone_on_from(few, tmp_path, monkeypatch) ->
     asked = []
     perform = build.Certifying.perform
     monkeypatch.setattr(
-        build.Certifying, "perform", lambda self, source, kind, n: asked.append((kind, n)) or perform(self, source, kind, n)
+        build.Certifying,
+        "perform",
+        lambda self, source, kind, n: asked.append((kind, n)) or perform(self, source, kind, n),
     )
     build.build(few, tmp_path / "two", resume=log)
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
@@ -64,7 +72,18 @@ def test_a_log_that_was_cut_short_is_gone_on_from(few, tmp_path, monkeypatch) ->
 @pytest.mark.clause("VEC-9")
 def test_a_killed_make_goes_on(few, tmp_path) -> None:
     log, out = tmp_path / "log", tmp_path / "killed"
-    words = [sys.executable, "-m", "atlas_ref.cli", "vectors", "make", few, "-o", str(out), "--resume", str(log)]
+    words = [
+        sys.executable,
+        "-m",
+        "atlas_ref.cli",
+        "vectors",
+        "make",
+        few,
+        "-o",
+        str(out),
+        "--resume",
+        str(log),
+    ]
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while process.poll() is None and (not log.exists() or log.read_bytes().count(b"\n") < 4):
         time.sleep(0.005)
@@ -112,7 +131,9 @@ def test_a_set_is_replaced_and_anything_else_is_not(few, tmp_path) -> None:
 
 
 @pytest.mark.clause("VEC-9")
-def test_a_link_is_followed_and_a_failure_leaves_everything_as_it_was(few, tmp_path, monkeypatch) -> None:
+def test_a_link_is_followed_and_a_failure_leaves_everything_as_it_was(
+    few, tmp_path, monkeypatch
+) -> None:
     out, link = tmp_path / "out", tmp_path / "link"
     out.mkdir()
     link.symlink_to(out)
@@ -140,7 +161,10 @@ def test_a_link_is_followed_and_a_failure_leaves_everything_as_it_was(few, tmp_p
         (lambda plain: plain.update(version="1"), r"version: must match .*, found '1'$"),
         (lambda plain: plain.update(set="my set"), "set: must match .*, found 'my set'$"),
         (lambda plain: plain["vectors"].append(plain["vectors"][0]), "vectors: '.*' stands twice$"),
-        (lambda plain: plain["vectors"][0]["kills"].pop("bfloat16"), "vectors.0.kills: bfloat16: missing$"),
+        (
+            lambda plain: plain["vectors"][0]["kills"].pop("bfloat16"),
+            "vectors.0.kills: bfloat16: missing$",
+        ),
     ],
 )
 def test_a_plan_that_contradicts_itself_is_refused_before_any_work(change, said, few) -> None:
@@ -155,7 +179,9 @@ def test_a_plan_that_is_none(tmp_path) -> None:
     with pytest.raises(CaseError, match="there is no plan 'v9'; plans are v1"):
         build.build("v9", tmp_path / "x")
     path = tmp_path / "plan.json"
-    path.write_text('{"set": "a", "version": "1.0.0", "vectors": [], "negative": [], "large": [], "colour": 1}')
+    path.write_text(
+        '{"set": "a", "version": "1.0.0", "vectors": [], "negative": [], "large": [], "colour": 1}'
+    )
     with pytest.raises(CaseError, match="colour: unknown key"):
         plan.load(str(path))
     path.write_text("[")
@@ -164,7 +190,10 @@ def test_a_plan_that_is_none(tmp_path) -> None:
 
 
 def test_without_python_flint_there_is_one_line(few, tmp_path) -> None:
-    code = "import sys; sys.modules['flint'] = None; sys.argv[0] = 'atlas-ref'; from atlas_ref.cli.main import main; main()"
+    code = (
+        "import sys; sys.modules['flint'] = None; sys.argv[0] = 'atlas-ref'; from "
+        "atlas_ref.cli.main import main; main()"
+    )
     words = [sys.executable, "-c", code, "vectors", "make", few, "-o", str(tmp_path / "x")]
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 2
@@ -184,18 +213,28 @@ def test_bytes_depend_on_content_alone(tmp_path) -> None:
     }
     header = {"schema": 1, "rule": "delta", "note": "ä"}
     data = encode.tensor_bytes(header, tensors)
-    assert data == encode.tensor_bytes(dict(reversed(header.items())), dict(reversed(tensors.items())))
+    assert data == encode.tensor_bytes(
+        dict(reversed(header.items())), dict(reversed(tensors.items()))
+    )
     path = tmp_path / "x.safetensors"
     path.write_bytes(data)
     for found in (safetensors.numpy.load_file(path), read(str(path))[1]):
         assert found.keys() == tensors.keys()
-        assert all(np.array_equal(found[name], tensors[name]) and found[name].dtype == tensors[name].dtype for name in tensors)
+        assert all(
+            np.array_equal(found[name], tensors[name]) and found[name].dtype == tensors[name].dtype
+            for name in tensors
+        )
     assert json.loads(read(str(path))[0]) == header
     assert (int.from_bytes(data[:8], "little") + 8) % 8 == 0
 
 
 def test_json_is_sorted_and_reads_back() -> None:
-    value = {"b": [1, 2.5, "x"], "a": {"d": [], "c": [{"y": 1, "x": [0.1]}]}, "e": {}, "f": [[1], [2]]}
+    value = {
+        "b": [1, 2.5, "x"],
+        "a": {"d": [], "c": [{"y": 1, "x": [0.1]}]},
+        "e": {},
+        "f": [[1], [2]],
+    }
     text = encode.json_bytes(value)
     assert json.loads(text) == value
     assert text.index(b'"a"') < text.index(b'"b"')
@@ -206,7 +245,9 @@ def test_json_is_sorted_and_reads_back() -> None:
 def test_sets_are_found_by_name_and_by_folder(shipped, tmp_path) -> None:
     assert locate.folder("v1") == shipped
     assert locate.folder(shipped) == shipped
-    with pytest.raises(CaseError, match="set 'v9' is neither a folder nor a shipped set; shipped sets: v1"):
+    with pytest.raises(
+        CaseError, match="set 'v9' is neither a folder nor a shipped set; shipped sets: v1"
+    ):
         locate.folder("v9")
     with pytest.raises(CaseError, match=r"is a folder without manifest\.json"):
         locate.folder(tmp_path)

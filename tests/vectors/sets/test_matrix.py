@@ -17,10 +17,18 @@ from atlas_ref.vectors.sets.matrix import markdown
 PUBLISHED = locate.SHIPPED[1] / "v1-kill-matrix.json"
 
 
-def reduced(shipped: Path, listed: manifest.Manifest, folder: Path, targets: tuple[str, ...], change=lambda vector: vector) -> Path:
+def reduced(
+    shipped: Path,
+    listed: manifest.Manifest,
+    folder: Path,
+    targets: tuple[str, ...],
+    change=lambda vector: vector,
+) -> Path:
     """A set of the vectors of some targets, each changed."""
     vectors = [change(each) for each in listed.vectors if each.target in targets]
-    few = listed.replaced(vectors=[each for each in vectors if each is not None], negative=[], large=[])
+    few = listed.replaced(
+        vectors=[each for each in vectors if each is not None], negative=[], large=[]
+    )
     for each in few.vectors:
         (folder / each.file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(shipped / each.file, folder / each.file)
@@ -74,13 +82,22 @@ def test_the_published_matrix_is_about_this_set(listed) -> None:
     text = PUBLISHED.with_suffix(".md").read_text()
     assert f"# Kill matrix of {listed.set} {listed.version}" in text
     for dtype in FORMATS:
-        assert f"- {dtype}: {published['counts'][dtype]['killed']} of {published['counts'][dtype]['mutants']} mutants killed" in text
+        assert (
+            f"- {dtype}: {published['counts'][dtype]['killed']} of "
+            f"{published['counts'][dtype]['mutants']} mutants killed"
+        ) in text
 
 
 @pytest.mark.clause("VEC-18")
 def test_a_mutant_that_no_vector_kills_survives(shipped, listed, tmp_path) -> None:
     """A set without the vectors with a gate of 0, which alone kill one of its mutants."""
-    folder = reduced(shipped, listed, tmp_path / "set", ("hebbian",), lambda each: None if "a gate is 0" in each.properties else each)
+    folder = reduced(
+        shipped,
+        listed,
+        tmp_path / "set",
+        ("hebbian",),
+        lambda each: None if "a gate is 0" in each.properties else each,
+    )
     found = matrix.matrix(folder)
     assert ("chunk decay by division", "float32") in found.targets["hebbian"].survivors
     assert found.exit_code == 1
@@ -90,7 +107,9 @@ def test_a_mutant_that_no_vector_kills_survives(shipped, listed, tmp_path) -> No
 @pytest.mark.clause("VEC-18")
 def test_a_kill_that_is_listed_and_is_none(shipped, listed, tmp_path) -> None:
     def boast(each: manifest.Vector) -> manifest.Vector:
-        return each.replaced(kills={**each.kills, "float32": [*each.kills["float32"], "window off by one"]})
+        return each.replaced(
+            kills={**each.kills, "float32": [*each.kills["float32"], "window off by one"]}
+        )
 
     found = matrix.matrix(reduced(shipped, listed, tmp_path / "set", ("hebbian",), boast))
     assert {(dtype, name) for _, dtype, name in found.lost} == {("float32", "window off by one")}
@@ -123,7 +142,11 @@ def test_what_is_no_mutant_has_a_reason(shipped, listed) -> None:
         vector = next(each for each in listed.vectors if each.target == target)
         found = matrix.hidden(atlas_ref.load(shipped / vector.file))
         assert all(found.values()), target
-    assert matrix.hidden(atlas_ref.load(shipped / next(each.file for each in listed.vectors if each.target == "delta")))
+    assert matrix.hidden(
+        atlas_ref.load(
+            shipped / next(each.file for each in listed.vectors if each.target == "delta")
+        )
+    )
 
 
 def test_markdown_has_a_row_a_mutant_and_a_column_a_vector(shipped) -> None:
@@ -132,7 +155,12 @@ def test_markdown_has_a_row_a_mutant_and_a_column_a_vector(shipped) -> None:
     start = lines.index("## feature_map-elu")
     assert (
         lines[start + 2]
-        == "| mutant | " + " | ".join(name.removeprefix("feature_map-elu-") for name in found.targets["feature_map-elu"].vectors) + " |"
+        == "| mutant | "
+        + " | ".join(
+            name.removeprefix("feature_map-elu-")
+            for name in found.targets["feature_map-elu"].vectors
+        )
+        + " |"
     )
     rows = [line for line in lines[start + 4 :] if line.startswith("| ")]
     assert len(rows) == len(found.targets["feature_map-elu"].kills)
@@ -140,7 +168,9 @@ def test_markdown_has_a_row_a_mutant_and_a_column_a_vector(shipped) -> None:
 
 
 def test_a_target_that_does_not_exist(shipped) -> None:
-    with pytest.raises(CaseError, match="target 'gamma' does not exist; targets are hebbian, delta"):
+    with pytest.raises(
+        CaseError, match="target 'gamma' does not exist; targets are hebbian, delta"
+    ):
         matrix.matrix(shipped, targets=["gamma"])
 
 

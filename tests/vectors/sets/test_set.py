@@ -37,8 +37,16 @@ def cases(shipped, listed):
 def test_cases_are_small_and_the_set_is_light(shipped, cases) -> None:
     assert sum(path.stat().st_size for path in shipped.rglob("*")) < 20e6
     for name, case in cases.items():
-        sizes = {key: case.inputs[key].shape for key in ("in/k", "in/v", "in/x", "in/G") if key in case.inputs}
-        tokens = [shape[-2] for key, shape in sizes.items() if key in ("in/k", "in/x") and case.header.rule != "feature_map"]
+        sizes = {
+            key: case.inputs[key].shape
+            for key in ("in/k", "in/v", "in/x", "in/G")
+            if key in case.inputs
+        }
+        tokens = [
+            shape[-2]
+            for key, shape in sizes.items()
+            if key in ("in/k", "in/x") and case.header.rule != "feature_map"
+        ]
         assert all(count <= 8 for count in tokens), name
         assert all(shape[-1] <= 4 for shape in sizes.values()), name
         assert {value.dtype.name for value in case.recorded.values()} == {"float64"}, name
@@ -55,11 +63,16 @@ def test_a_set_holds_the_files_that_its_manifest_names_and_no_other(shipped, lis
 
 @pytest.mark.clause("VEC-2")
 def test_every_target_has_vectors_with_and_without_gradients(listed) -> None:
-    of = {target.name: [each for each in listed.vectors if each.target == target.name] for target in TARGETS}
+    of = {
+        target.name: [each for each in listed.vectors if each.target == target.name]
+        for target in TARGETS
+    }
     assert all(of.values())
     for target in TARGETS:
         assert True in {each.grad for each in of[target.name]}, target.name
-        assert target.rule == "feature_map" or False in {each.grad for each in of[target.name]}, target.name
+        assert target.rule == "feature_map" or False in {each.grad for each in of[target.name]}, (
+            target.name
+        )
 
 
 @pytest.mark.clause("VEC-4")
@@ -92,7 +105,12 @@ def test_properties_occur_where_they_matter(listed) -> None:
             "pulses",
             "resets",
         }
-        wanted |= {"repeated keys", "several heads", "gates per output dimension", "M0 is not symmetric"}
+        wanted |= {
+            "repeated keys",
+            "several heads",
+            "gates per output dimension",
+            "M0 is not symmetric",
+        }
         assert wanted <= shown, (rule, wanted - shown)
 
 
@@ -115,22 +133,36 @@ def test_a_kill_is_listed_for_every_mutant_in_every_format(listed) -> None:
     total = 0
     for target in TARGETS:
         killed = {
-            dtype: {name for each in listed.vectors if each.target == target.name for name in each.kills[dtype]}
+            dtype: {
+                name
+                for each in listed.vectors
+                if each.target == target.name
+                for name in each.kills[dtype]
+            }
             for dtype in ("float32", "bfloat16")
         }
         assert killed["float32"] == killed["bfloat16"], target.name
         total += len(killed["float32"])
     assert total > 1800
-    assert {name for each in listed.vectors for names in each.kills.values() for name in names} == set(listed.mutants)
+    assert {
+        name for each in listed.vectors for names in each.kills.values() for name in names
+    } == set(listed.mutants)
 
 
 @pytest.mark.clause("VEC-7")
 def test_no_vector_is_superfluous(listed) -> None:
     """Sets without one vector, each of which loses a kill or a property of its target."""
     for each in listed.vectors:
-        others = [other for other in listed.vectors if other.target == each.target and other is not each]
+        others = [
+            other for other in listed.vectors if other.target == each.target and other is not each
+        ]
         kills = {(dtype, name) for dtype, names in each.kills.items() for name in names}
-        left = {(dtype, name) for other in others for dtype, names in other.kills.items() for name in names}
+        left = {
+            (dtype, name)
+            for other in others
+            for dtype, names in other.kills.items()
+            for name in names
+        }
         shown = {found for other in others for found in other.properties}
         assert kills - left or set(each.properties) - shown, each.name
 
@@ -163,7 +195,9 @@ def test_the_manifest_follows_the_plan(listed) -> None:
     assert [(entry.name, entry.target, entry.topic, entry.seed) for entry in made.vectors] == [
         (each.name, each.target, each.topic, each.seed) for each in listed.vectors
     ]
-    assert [dict(entry.kills) for entry in made.vectors] == [dict(each.kills) for each in listed.vectors]
+    assert [dict(entry.kills) for entry in made.vectors] == [
+        dict(each.kills) for each in listed.vectors
+    ]
 
 
 @pytest.mark.clause("VEC-10")
@@ -180,7 +214,15 @@ def test_forms_and_splits_give_the_same_results(listed, cases) -> None:
         for place in each.splits[:1]:
             head, tail = in_two(case, place)
             both = joined(evaluate(head).tensors, evaluate(tail).tensors)
-            _same({name: value for name, value in both.items() if name in ("out/y", "out/M", "out/S")}, case.recorded, each.name)
+            _same(
+                {
+                    name: value
+                    for name, value in both.items()
+                    if name in ("out/y", "out/M", "out/S")
+                },
+                case.recorded,
+                each.name,
+            )
     assert seen == {"chunkwise", "exact", "scan", "atlas_parallel", "kernel"}
 
 
@@ -208,7 +250,14 @@ def test_legal_variants_of_another_program_pass(listed, cases, dtype) -> None:
     """
     tried = 0
     for each in listed.vectors:
-        if each.target not in ("delta", "hebbian", "titans_lmm", "omega", "omega-linear", "omega-atlas-paper"):
+        if each.target not in (
+            "delta",
+            "hebbian",
+            "titans_lmm",
+            "omega",
+            "omega-linear",
+            "omega-atlas-paper",
+        ):
             continue
         case = cases[each.name]
         known = {"in/active", "in/reset", "in/window_k"} & set(case.inputs)
@@ -216,11 +265,19 @@ def test_legal_variants_of_another_program_pass(listed, cases, dtype) -> None:
             continue
         tried += 1
         case, grad = rounded(case, dtype), "in/y_bar" in case.inputs
-        want = {name: value for name, value in evaluate(case, grad=grad).tensors.items() if not name.startswith("out/window")}
+        want = {
+            name: value
+            for name, value in evaluate(case, grad=grad).tensors.items()
+            if not name.startswith("out/window")
+        }
         allowed = tolerances(case, dtype=dtype, only=list(want), results=want, alternatives=False)
         for way in (PLAIN, *LEGAL):
-            found = restatement.run(rule_of(case), inputs_of(case), table.STORAGE[dtype], way=way, grad=grad)
-            results = {name: value for name, value in found.items() if name.startswith(("out/", "grad/"))}
+            found = restatement.run(
+                rule_of(case), inputs_of(case), table.STORAGE[dtype], way=way, grad=grad
+            )
+            results = {
+                name: value for name, value in found.items() if name.startswith(("out/", "grad/"))
+            }
             assert set(results) <= set(want)
             assert ratio(results, want, allowed) <= PASS, (each.name, way.name)
     assert tried > 15
@@ -237,7 +294,9 @@ def test_the_version_has_three_numbers(listed) -> None:
 @pytest.mark.clause("VEC-7")
 def test_greedy_choice_covers_and_prunes() -> None:
     def candidate(seed: int, *kills: str, refused: str = "") -> search.Candidate:
-        return search.Candidate("t", "a", seed, {("float32", name): 9.0 for name in kills}, frozenset(), refused)
+        return search.Candidate(
+            "t", "a", seed, {("float32", name): 9.0 for name in kills}, frozenset(), refused
+        )
 
     pool = [
         candidate(0, "a", "b"),
@@ -248,7 +307,9 @@ def test_greedy_choice_covers_and_prunes() -> None:
     assert [each.seed for each in search.chosen(pool)] == [0, 1, 2]
     pool[0] = candidate(0, "b")
     assert [each.seed for each in search.chosen(pool)] == [0, 1, 2]
-    assert search.missing([candidate(0, "a"), candidate(1, "b", refused="loud")]) == [("float32", "b")]
+    assert search.missing([candidate(0, "a"), candidate(1, "b", refused="loud")]) == [
+        ("float32", "b")
+    ]
     weak = candidate(0, "a")._replace(kills={("float32", "a"): search.LISTED - 0.1})
     assert search.missing([weak]) == [("float32", "a")]
     both = [candidate(0, "a", "b", "c"), candidate(1, "a", "b", "d", "e"), candidate(2, "c")]

@@ -75,7 +75,11 @@ def some_case(folder: Path) -> Path:
 def test_the_shipped_set_is_verified(shipped, listed) -> None:
     found = verify(shipped)
     assert found.problems == []
-    assert found.counts == {"vectors": len(listed.vectors), "negative": len(listed.negative), "large": len(listed.large)}
+    assert found.counts == {
+        "vectors": len(listed.vectors),
+        "negative": len(listed.negative),
+        "large": len(listed.large),
+    }
     assert found.worst is not None
     assert max(each.error for each in found.agreements) < 2e-13
     assert {each.vector for each in found.agreements} == {each.name for each in listed.vectors}
@@ -84,9 +88,14 @@ def test_the_shipped_set_is_verified(shipped, listed) -> None:
 @pytest.mark.clause("VEC-15")
 def test_verify_needs_no_ball_arithmetic(small) -> None:
     """A process in which python-flint cannot be imported."""
-    code = "import sys; sys.modules['flint'] = None; from pathlib import Path; from atlas_ref.vectors.sets.verify import verify; "
+    code = (
+        "import sys; sys.modules['flint'] = None; from pathlib import Path; from "
+        "atlas_ref.vectors.sets.verify import verify; "
+    )
     code += "print(verify(Path(sys.argv[1])).problems)"
-    done = subprocess.run([sys.executable, "-c", code, str(small)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(small)], capture_output=True, text=True, check=True
+    )
     assert done.stdout == "[]\n"
 
 
@@ -132,9 +141,15 @@ def test_an_unknown_key(small) -> None:
         (lambda plain: plain["vectors"][0].update(seed=-1), "seed: must be at least 0"),
         (lambda plain: plain["vectors"][0]["kills"].update(float16=[]), "unknown|must be"),
         (lambda plain: plain.update(format=2), "format: must be"),
-        (lambda plain: plain["vectors"][0].update(file="../../outside.safetensors"), "file: must match"),
+        (
+            lambda plain: plain["vectors"][0].update(file="../../outside.safetensors"),
+            "file: must match",
+        ),
         (lambda plain: plain["vectors"][0]["kills"].pop("float32"), "kills: float32: missing"),
-        (lambda plain: plain["vectors"][0]["kills"]["bfloat16"].append("colour"), "kills.bfloat16: 'colour' is none of mutants"),
+        (
+            lambda plain: plain["vectors"][0]["kills"]["bfloat16"].append("colour"),
+            "kills.bfloat16: 'colour' is none of mutants",
+        ),
         (lambda plain: plain["vectors"].append(plain["vectors"][0]), "vectors: '.*' stands twice"),
     ],
 )
@@ -147,7 +162,10 @@ def test_a_manifest_that_is_none(change, said, small) -> None:
 @pytest.mark.clause("VEC-15")
 def test_files_that_only_one_place_knows(small) -> None:
     (small / "cases" / "extra.safetensors").write_bytes(b"")
-    assert one_problem(small) == "SET: cases/extra.safetensors: neither in manifest.json nor in SHA256SUMS"
+    assert (
+        one_problem(small)
+        == "SET: cases/extra.safetensors: neither in manifest.json nor in SHA256SUMS"
+    )
     summed(small)
     assert one_problem(small) == "SET: cases/extra.safetensors: not in manifest.json"
     (small / "cases" / "extra.safetensors").unlink()
@@ -161,7 +179,9 @@ def test_files_that_only_one_place_knows(small) -> None:
 def test_a_wrong_value_with_the_right_hash(small) -> None:
     path = some_case(small)
     case = atlas_ref.load(path)
-    wrong = {name: value + 1e-9 if name == "out/M" else value for name, value in case.recorded.items()}
+    wrong = {
+        name: value + 1e-9 if name == "out/M" else value for name, value in case.recorded.items()
+    }
     path.write_bytes(encode.tensor_bytes(case.header.plain(), {**case.inputs, **wrong}))
     summed(small)
     said = one_problem(small)
@@ -173,14 +193,22 @@ def test_a_wrong_value_with_the_right_hash(small) -> None:
 @pytest.mark.parametrize("kind", ["vectors", "large"])
 def test_another_rule_than_that_of_the_file(kind, small) -> None:
     edited(small, lambda plain: plain[kind][0].update(rule="omega"))
-    assert re.search(r"^SET: (cases|large)/.*: rule (delta|newton_schulz), manifest.json says omega$", one_problem(small))
+    assert re.search(
+        r"^SET: (cases|large)/.*: rule (delta|newton_schulz), manifest.json says omega$",
+        one_problem(small),
+    )
 
 
 @pytest.mark.clause("VEC-4", "VEC-15")
 def test_an_input_that_bfloat16_does_not_hold(small) -> None:
     path = some_case(small)
     case = atlas_ref.load(path)
-    path.write_bytes(encode.tensor_bytes(case.header.plain(), {**case.inputs, "in/k": case.inputs["in/k"] * 1.01, **case.recorded}))
+    path.write_bytes(
+        encode.tensor_bytes(
+            case.header.plain(),
+            {**case.inputs, "in/k": case.inputs["in/k"] * 1.01, **case.recorded},
+        )
+    )
     summed(small)
     assert "in/k: holds a number that bfloat16 or float16 does not" in one_problem(small)
 
@@ -189,7 +217,9 @@ def test_an_input_that_bfloat16_does_not_hold(small) -> None:
 def test_a_result_that_is_left_out(small) -> None:
     path = some_case(small)
     case = atlas_ref.load(path)
-    path.write_bytes(encode.tensor_bytes(case.header.plain(), {**case.inputs, "out/y": case.recorded["out/y"]}))
+    path.write_bytes(
+        encode.tensor_bytes(case.header.plain(), {**case.inputs, "out/y": case.recorded["out/y"]})
+    )
     summed(small)
     assert "out/M: results are not those of the case" in one_problem(small)
 
@@ -208,7 +238,7 @@ def test_a_larger_case_with_another_projection(small) -> None:
     assert "keys must be header, name, results, seed, tensors" in one_problem(small)
 
 
-# -- negative cases -----------------------------------------------------------------------------------
+# -- negative cases --------------------------------------------------------------------------------
 
 
 @pytest.mark.clause("VEC-11")
@@ -227,7 +257,10 @@ def test_what_is_said_of_every_negative_case(shipped, listed) -> None:
     for each in listed.negative:
         with pytest.raises(CaseError) as refused:
             atlas_ref.load(shipped / each.file)
-        lines.append(f"{each.name} [{each.code}]: {str(refused.value).removeprefix(f'{shipped / each.file}: ')}")
+        lines.append(
+            f"{each.name} [{each.code}]: "
+            f"{str(refused.value).removeprefix(f'{shipped / each.file}: ')}"
+        )
     assert_golden("negative.txt", "\n".join(lines) + "\n", folder=GOLDEN)
 
 
@@ -247,22 +280,46 @@ def test_a_repair_is_the_least_and_makes_the_case_pass(shipped, listed) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda negative: negative.update(code="unknown-value"), "is refused as unknown-key .*, expected unknown-value about 'windw'"),
-        (lambda negative: negative.update(about="in/k"), "is refused as unknown-key .*, expected unknown-key about 'in/k'"),
-        (lambda negative: negative.update(code="colour"), "code 'colour' does not exist"),
-        (lambda negative: negative.update(repair=[{"op": "unset", "key": "note"}]), "windw: unknown key"),
-        (lambda negative: negative.update(repair=[{"op": "paint"}]), "repair: no such step"),
-        (lambda negative: negative.update(repair=[{"op": "append", "hex": "xy"}]), "repair: a step cannot be taken"),
-        (lambda negative: negative.update(repair=[{"op": "append", "hex": "00"}]), "repair: the file cannot be read after it"),
         (
-            lambda negative: negative.update(repair=[*negative["repair"], {"op": "drop", "tensor": "in/M0"}]),
+            lambda negative: negative.update(code="unknown-value"),
+            "is refused as unknown-key .*, expected unknown-value about 'windw'",
+        ),
+        (
+            lambda negative: negative.update(about="in/k"),
+            "is refused as unknown-key .*, expected unknown-key about 'in/k'",
+        ),
+        (lambda negative: negative.update(code="colour"), "code 'colour' does not exist"),
+        (
+            lambda negative: negative.update(repair=[{"op": "unset", "key": "note"}]),
+            "windw: unknown key",
+        ),
+        (lambda negative: negative.update(repair=[{"op": "paint"}]), "repair: no such step"),
+        (
+            lambda negative: negative.update(repair=[{"op": "append", "hex": "xy"}]),
+            "repair: a step cannot be taken",
+        ),
+        (
+            lambda negative: negative.update(repair=[{"op": "append", "hex": "00"}]),
+            "repair: the file cannot be read after it",
+        ),
+        (
+            lambda negative: negative.update(
+                repair=[*negative["repair"], {"op": "drop", "tensor": "in/M0"}]
+            ),
             "does not pass after its repair",
         ),
-        (lambda negative: negative.update(file="cases/delta-edges.safetensors"), "is accepted, expected unknown-key"),
+        (
+            lambda negative: negative.update(file="cases/delta-edges.safetensors"),
+            "is accepted, expected unknown-key",
+        ),
     ],
 )
 def test_a_negative_case_that_is_not_what_it_says(change, said, small) -> None:
     edited(small, lambda plain: change(plain["negative"][0]))
-    lines = [line for line in verify(small).problems if "neither" not in line and "not in manifest" not in line]
+    lines = [
+        line
+        for line in verify(small).problems
+        if "neither" not in line and "not in manifest" not in line
+    ]
     assert len(lines) == 1
     assert re.search(said, lines[0]), lines
