@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,24 +31,26 @@ def read(root: Path) -> dict[str, Proof]:
 
     A mark on a parameter appears in the record of a run alone.
     """
-    proofs = {}
+    proofs: dict[str, Proof] = {}
     for path in sorted((root / "tests").rglob("test_*.py")):
         where = path.relative_to(root).as_posix()
-        tree = parsed(text(path, where), where)
-        outer = [each for node in tree.body for each in _module_marks(node)]
-        for node in tree.body:
-            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-                ids = outer + [each for mark in node.decorator_list for each in _ids(mark)]
-                line = min([node.lineno, *(each.lineno for each in node.decorator_list)])
-                proof = Proof(
-                    where,
-                    node.name,
-                    line,
-                    node.end_lineno or line,
-                    tuple(dict.fromkeys([*ids, *_erratum(node)])),
-                )
-                proofs[proof.id] = proof
+        proofs |= {proof.id: proof for proof in _of_file(text(path, where), where)}
     return proofs
+
+
+@functools.lru_cache(maxsize=1024)
+def _of_file(source: str, where: str) -> tuple[Proof, ...]:
+    """Test functions of one file."""
+    tree = parsed(source, where)
+    outer = [each for node in tree.body for each in _module_marks(node)]
+    proofs = []
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            ids = outer + [each for mark in node.decorator_list for each in _ids(mark)]
+            line = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+            clauses = tuple(dict.fromkeys([*ids, *_erratum(node)]))
+            proofs.append(Proof(where, node.name, line, node.end_lineno or line, clauses))
+    return tuple(proofs)
 
 
 def _module_marks(node: ast.stmt) -> list[str]:

@@ -5,6 +5,7 @@ id.
 from __future__ import annotations
 
 import ast
+import functools
 import io
 import tokenize
 from pathlib import Path
@@ -58,7 +59,7 @@ class _Owner(NamedTuple):
 
 def read(root: Path, families: frozenset[str]) -> list[Place]:
     """Every place of the packages that names a clause of these families."""
-    result = []
+    result: list[Place] = []
     for package in PACKAGES:
         for path in sorted((root / package).rglob("*.py")):
             name = path.relative_to(root).as_posix()
@@ -66,7 +67,8 @@ def read(root: Path, families: frozenset[str]) -> list[Place]:
     return result
 
 
-def places(source: str, path: str, families: frozenset[str]) -> list[Place]:
+@functools.lru_cache(maxsize=1024)
+def places(source: str, path: str, families: frozenset[str]) -> tuple[Place, ...]:
     """The places of one file (TRACE-2): a mention belongs to the innermost function, class or
     statement around it.
     """
@@ -79,7 +81,7 @@ def places(source: str, path: str, families: frozenset[str]) -> list[Place]:
             owner = _innermost(owners, line)
             mentions.setdefault(owner, []).extend((each, line) for each in ids)
     whole = _bodies(tree)
-    return [
+    return tuple(
         Place(
             path,
             each.name,
@@ -90,7 +92,7 @@ def places(source: str, path: str, families: frozenset[str]) -> list[Place]:
             tuple(names),
         )
         for each, names in sorted(mentions.items(), key=lambda item: item[0].first)
-    ]
+    )
 
 
 def words(source: str, tree: ast.AST) -> list[tuple[int, str]]:

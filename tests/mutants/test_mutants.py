@@ -16,6 +16,8 @@ import pytest
 
 from tests.mutants.mutants import LEGAL, MUTANTS, Mutant
 
+pytestmark = pytest.mark.slow
+
 RUNNER = Path(__file__).with_name("run_mutant.py")
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 

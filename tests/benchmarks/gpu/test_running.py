@@ -90,6 +90,7 @@ def test_inputs_of_any_size_repeat_what_was_drawn_on_the_host(
     assert np.array_equal(arrays["retain"][1, 16:32], drawn["retain"][1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [subject.name for subject in plan.SUBJECTS])
 def test_every_candidate_of_ours_runs_and_is_right(name: str) -> None:
     one = group(name)
@@ -108,6 +109,7 @@ def test_every_candidate_of_ours_runs_and_is_right(name: str) -> None:
         assert figure.rate > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gated delta", "frozen Omega in spans"])
 def test_nothing_in_a_run_leaves_the_device(name: str) -> None:
     """A run on the stand-in, which raises on conversions and on waits for the device.
@@ -279,6 +281,7 @@ def _app() -> Any:
     return app
 
 
+@pytest.mark.slow
 def test_the_whole_command_runs_in_small_on_the_cpu_and_says_that_it_measured_no_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
