@@ -76,9 +76,8 @@ class Frozen(BaseModel):
 
     def __setstate__(self, state: dict[Any, Any]) -> None:
         super().__setstate__(state)
-        self.__dict__.update(
-            read_only(self.__dict__)
-        )  # a pickle does not keep it, nor does a deep copy
+        # a pickle does not keep it, nor does a deep copy
+        self.__dict__.update(read_only(self.__dict__))
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
         copied = super().__deepcopy__(memo)
@@ -135,9 +134,8 @@ def check_kind(name: str, value: Any) -> Array:
     kind = getattr(bare, "dtype", None)
     if kind is None:
         raise ValueError(f"{name}: an array is needed, found {type(bare).__name__}")
-    if kind.kind not in "fc" and not any(
-        word in kind.name for word in ("float", "complex")
-    ):  # by name: bfloat16 and int4 are voids alike
+    # by name: bfloat16 and int4 are voids alike
+    if kind.kind not in "fc" and not any(word in kind.name for word in ("float", "complex")):
         raise ValueError(f"{name}: a floating or complex dtype is needed, found {kind}")
     return bare
 

@@ -17,10 +17,11 @@ from threadpoolctl import threadpool_limits
 from atlas_ref.backend.threads import processors
 from benchmarks.measure import SPIN
 
+# a product that stays in a processor's own cache, and how many make a reading
 ROWS, TIMES = (
     128,
     20,
-)  # a product that stays in a processor's own cache, and how many make a reading
+)
 MOMENT, MOMENTS, ROUNDS = 0.04, 12, 4
 
 

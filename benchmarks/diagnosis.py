@@ -47,7 +47,7 @@ def rows() -> list[Row]:
     omega, mine = _omega()
     return [
         _row(
-            "atlas-ref --help", [timer(lambda: _python(HELP), _children)() for _ in range(5)], 0.3
+            "atlas-ref --help", [timer(lambda: _python(HELP), _children)() for _ in range(5)], 0.25
         ),
         _row("check of one small case, after start-up", one, 0.2),
         _row(

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_info
 
+# kernels with registers of 512 bits, the oldest first
 WIDE = (
     "SkylakeX",
     "Cooperlake",
     "SapphireRapids",
-)  # kernels with registers of 512 bits, the oldest first
+)
 
 
 def advice(

@@ -74,9 +74,8 @@ def bare_loop(arrays: Arrays) -> tuple[Any, Any, Any]:
     retain, momentum, step_size = (
         arrays[name].T[..., None, None] for name in ("retain", "momentum", "step_size")
     )
-    weights = np.moveaxis(
-        arrays["window_weights"][..., ::-1, None], 1, 0
-    )  # (T, H, c, 1), oldest first
+    # (T, H, c, 1), oldest first
+    weights = np.moveaxis(arrays["window_weights"][..., ::-1, None], 1, 0)
     M = np.zeros((heads, d, d), k.dtype)
     S = np.zeros_like(M)
     y = np.empty_like(v)

@@ -151,9 +151,8 @@ def _weighed(call: public.Call, kind: str) -> Weighed:
     status, clear = Path("/proc/self/status"), Path("/proc/self/clear_refs")
     gc.collect()
     try:
-        ctypes.CDLL(None).malloc_trim(
-            0
-        )  # what is free goes back to the system, so that using it again counts
+        # what is free goes back to the system, so that using it again counts
+        ctypes.CDLL(None).malloc_trim(0)
         clear.write_text("5")  # the peak starts anew
         before = _megabytes(status, "VmRSS")
     except (AttributeError, OSError):

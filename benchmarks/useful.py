@@ -70,9 +70,8 @@ def multiply_adds(memory: Any, heads: int, tokens: int, kind: str) -> float:
         count = fewest(lambda C: exact(d, c, C, momentum=momentum), tokens)
     elif convention.has_newton_schulz:
         steps = convention.newton_schulz_settings.steps
-        count = tokens * (
-            3 * steps * d**3 + 2 * c * d * d + d * d
-        )  # Newton-Schulz, the gradient's outer products, the read
+        # Newton-Schulz, the gradient's outer products, the read
+        count = tokens * (3 * steps * d**3 + 2 * c * d * d + d * d)
     else:
         count = fewest(lambda C: frozen(d, c, C), tokens)
     return float(heads * count * (1 + BACKWARD if kind == "both" else 1))

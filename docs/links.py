@@ -60,9 +60,8 @@ def moved(text: str, path: str, page: str) -> str:
         if ":" in target or not target:
             return match[0]
         file = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
-        if (
-            not fragment and file.startswith("specs/") and ID.fullmatch(words)
-        ):  # a clause, by the name of its page alone
+        # a clause, by the name of its page alone
+        if not fragment and file.startswith("specs/") and ID.fullmatch(words):
             fragment = words.lower()
         if (ROOT / file).is_dir():
             file = posixpath.join(file, "README.md")

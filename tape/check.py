@@ -83,9 +83,8 @@ def compare(got: Any, want: Any) -> Difference:
 def _distance(got: Array, want: Array) -> float:
     if shape(got) != shape(want):
         return math.inf
-    scale = (
-        float(np.max(np.abs(want), initial=0.0)) or 1.0
-    )  # divided out first: squares of small numbers underflow
+    # divided out first: squares of small numbers underflow
+    scale = float(np.max(np.abs(want), initial=0.0)) or 1.0
     size = float(np.linalg.norm(np.asarray(want) / scale)) or 1.0
     return float(np.linalg.norm((np.asarray(got) - want) / scale)) / size
 

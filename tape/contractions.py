@@ -67,9 +67,8 @@ matmul = primitive(np.matmul, kind=Binary)
 
 
 def _mT(x: Array) -> Array:
-    return x.swapaxes(
-        -1, -2
-    )  # the method, of arrays and variables alike, costs a third of the function
+    # the method, of arrays and variables alike, costs a third of the function
+    return x.swapaxes(-1, -2)
 
 
 def _matmul_left(y: Array, a: Array, b: Array) -> Pullback:

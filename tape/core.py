@@ -166,9 +166,8 @@ def checking() -> Iterator[None]:
 def _fingerprinter(tape: Tape) -> Guard:
     def note(name: str, args: Sequence[Array], value: Array) -> None:
         for position, argument in [*enumerate(args), (-1, value)]:
-            for array in (
-                argument if isinstance(argument, tuple) else (argument,)
-            ):  # a key of an index may be a tuple
+            # a key of an index may be a tuple
+            for array in argument if isinstance(argument, tuple) else (argument,):
                 if isinstance(array, np.ndarray):
                     tape.prints.append((name, position, array, hash(array.tobytes())))
 

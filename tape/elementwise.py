@@ -102,9 +102,8 @@ defvjp(square, lambda y, a: lambda g: g * (2.0 * a))
 defvjp(sqrt, lambda y, a: lambda g: g * (0.5 / y))
 defvjp(exp, lambda y, a: lambda g: g * y)
 defvjp(log, lambda y, a: lambda g: g / a)
-defvjp(
-    expm1, lambda y, a: lambda g: g * exp(a)
-)  # not y + 1, which rounds to 0 where exp(a) is small
+# not y + 1, which rounds to 0 where exp(a) is small
+defvjp(expm1, lambda y, a: lambda g: g * exp(a))
 defvjp(log1p, lambda y, a: lambda g: g / (a + 1.0))
 defvjp(sin, lambda y, a: lambda g: g * cos(a))
 defvjp(cos, lambda y, a: lambda g: -g * sin(a))

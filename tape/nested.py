@@ -57,9 +57,8 @@ def is_leaf(x: Any) -> bool:
         return True
     dtype: Any = getattr(x, "dtype", None)
     kind = getattr(dtype, "kind", None)
-    return kind in ("f", "c") or (
-        kind == "V" and "float" in dtype.name
-    )  # NumPy knows bfloat16 only as a void
+    # NumPy knows bfloat16 only as a void
+    return kind in ("f", "c") or (kind == "V" and "float" in dtype.name)
 
 
 def _is_model(tree: Any) -> bool:
@@ -94,9 +93,8 @@ def _walk(
         if hasattr(tree, "_fields"):
             return lambda new: type(tree)(*[build(new) for build in each])
         return lambda new: type(tree)([build(new) for build in each])
-    counts = (
-        getattr(tree, "ndim", 0) > 0 and tree.dtype.kind in "iu"
-    )  # an array of integers is never a setting
+    # an array of integers is never a setting
+    counts = getattr(tree, "ndim", 0) > 0 and tree.dtype.kind in "iu"
     if strict or counts:
         raise TapeError(
             f"{where}{path}: {_describe(tree)} has no derivative; write it as a float (1.0, "

@@ -56,9 +56,8 @@ def opaque(
             another shape.
     """
     name = plain.__name__
-    handed = (
-        threading.local()
-    )  # residuals on their way from `run` to `rule`, which follows it in the same thread
+    # residuals on their way from `run` to `rule`, which follows it in the same thread
+    handed = threading.local()
 
     def run(*arrays: Array) -> Any:
         value, handed.residuals = forward(*arrays)

@@ -108,9 +108,8 @@ def value_and_grad(
                     "each position from 0 once"
                 )
             name = f"argument {position} of {len(args)}"
-            if (
-                not is_leaf(args[position]) and not flatten(args[position], name)[0]
-            ):  # a refusal names the position as given
+            # a refusal names the position as given
+            if not is_leaf(args[position]) and not flatten(args[position], name)[0]:
                 raise TapeError(
                     f"grad: {name} is {type(args[position]).__name__} without a number to "
                     "differentiate by"

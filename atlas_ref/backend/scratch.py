@@ -43,9 +43,8 @@ class Arena:
 
     def __init__(self, spare: list[np.ndarray[Any, Any]], room: int) -> None:
         self.spare = spare
-        self.block = (
-            spare.pop() if spare else np.empty(room, np.uint8)
-        )  # one large block has large pages
+        # one large block has large pages
+        self.block = spare.pop() if spare else np.empty(room, np.uint8)
         self.size = 0
 
     def __del__(self) -> None:
@@ -75,10 +74,11 @@ class Scratch(threading.local):
         finally:
             self.used = before
             if before == 0:
+                # forgotten, so that a group too large for the machine harms no other
                 size, self.most = (
                     self.most,
                     0,
-                )  # forgotten, so that a group too large for the machine harms no other
+                )
                 if self.block.nbytes < size <= KEPT:
                     _keep_freed_pages(size)
                     self.block = np.empty(size, np.uint8)
@@ -94,11 +94,12 @@ class Scratch(threading.local):
             return
         own = self.block, self.used, self.most
         self.current = arena = Arena(self.spare, self.room)
+        # so that no frame inside is the outermost
         self.block, self.used, self.most = (
             arena.block,
             ALIGNMENT,
             0,
-        )  # so that no frame inside is the outermost
+        )
         try:
             yield arena
         finally:

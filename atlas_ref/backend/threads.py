@@ -114,9 +114,8 @@ def in_threads(parts: Sequence[Callable[[], Result]]) -> list[Result]:
         try:
             first = _part(parts[0])
         finally:
-            done = [
-                other.exception() for other in others
-            ]  # none may still run when the caller goes on
+            # none may still run when the caller goes on
+            done = [other.exception() for other in others]
     for error in done:
         if error is not None:
             raise error

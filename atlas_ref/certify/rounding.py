@@ -42,9 +42,8 @@ def rounded(ball: arb) -> Rounded:
     if middle == 0:
         exponent = scale
     least = min(exponent, scale)
-    if (
-        max(exponent, scale) - least > 1 << 20
-    ):  # the smaller of the two is nowhere near a float64 beside the other
+    # the smaller of the two is nowhere near a float64 beside the other
+    if max(exponent, scale) - least > 1 << 20:
         return _far_apart(middle, exponent, radius, scale)
     middle, radius = middle << (exponent - least), radius << (scale - least)
     return Rounded(nearest(middle - radius, least), nearest(middle + radius, least))

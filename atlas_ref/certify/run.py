@@ -117,9 +117,8 @@ class Sequence:
         ):
             state.momenta.append(self.matrix("in/window_momentum", i))
         if state.momenta and "momentum" not in self.tokens[0].gates:
-            state.S = state.momenta[
-                -1
-            ]  # without S in the case this is Z_0, which an inactive first token repeats (OMEGA-11)
+            # without S in the case this is Z_0, which an inactive first token repeats (OMEGA-11)
+            state.S = state.momenta[-1]
         return state
 
     # -- one token ---------------------------------------------------------------------------------

@@ -90,9 +90,8 @@ def window_gradient(
             continue
         if older and convention.window_at_boundary == "carry":
             error = each.residual
-            assert (
-                error is not None
-            )  # an effective carry keeps one for every token, and a case gives those of its window
+            # an effective carry keeps one for every token, and a case gives those of its window
+            assert error is not None
         else:
             error = residual(convention, reference, retain, each.phi, each.v)
         terms.append(scaled(factor @ w, error) @ each.phi.T)

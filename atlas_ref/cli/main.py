@@ -370,6 +370,7 @@ for topic in (
     cli_trace_spec,
 ):
     topic.register(app)
+options.list_in_one_line(app)
 
 
 def _described(case: Case, tensors: dict[str, Any] | None = None) -> dict[str, Any]:

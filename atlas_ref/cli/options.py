@@ -13,6 +13,16 @@ from typing import Annotated, Any
 import typer
 
 
+def list_in_one_line(app: typer.Typer) -> None:
+    """Let lists of commands show first paragraphs without the line ends of their docstrings."""
+    for command in app.registered_commands:
+        text = command.help or (command.callback.__doc__ if command.callback else None) or ""
+        command.short_help = " ".join(text.strip().partition("\n\n")[0].split())
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            list_in_one_line(group.typer_instance)
+
+
 def convention_changes(options: list[str] | None) -> dict[str, Any] | None:
     """A convention from options such as `atlas-paper`, `read=before`, `newton_schulz.steps=3`.
 
@@ -198,9 +208,8 @@ def refuse_same(out: Path, source: Path, *, what: str = "case") -> None:
     Raises:
         CaseError: both are one file.
     """
-    same = os.path.realpath(out) == os.path.realpath(
-        source
-    )  # also where a folder on the way does not exist
+    # also where a folder on the way does not exist
+    same = os.path.realpath(out) == os.path.realpath(source)
     with contextlib.suppress(OSError):  # one of them does not exist, or opening it will say more
         same = same or out.samefile(source)
     if same:

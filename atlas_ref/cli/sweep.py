@@ -206,9 +206,8 @@ def _emit(outcome: Sweep, folder: Path, compared: str, computed: str) -> None:
         )
     for failure in outcome.failures:
         if failure.file is not None:
-            source = (
-                computed if failure.verdict in ("FAILED", "MISSING") else ""
-            )  # whose file holds no results, or not all
+            # whose file holds no results, or not all
+            source = computed if failure.verdict in ("FAILED", "MISSING") else ""
             words.append(
                 "repeat with: atlas-ref check "
                 f"{shlex.quote(str(folder / failure.file))}{source}{compared}"

@@ -152,9 +152,8 @@ def _backward(layouts: Sequence[Layout]) -> Callable[[Any, Outputs], Arrays]:
                         [np.zeros_like(of_end.residuals[:, :1]), of_end.residuals], axis=1
                     )
                 )
-        of_end = of_end._replace(
-            **_each(of_end, ("reference", "residuals"), lambda x: x.copy())
-        )  # which may be views of cotangents
+        # which may be views of cotangents
+        of_end = of_end._replace(**_each(of_end, ("reference", "residuals"), lambda x: x.copy()))
         return gradients._replace(**of_end._asdict())
 
     return backward

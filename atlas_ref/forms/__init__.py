@@ -14,7 +14,7 @@ from atlas_ref.forms.recurrence import Memory, Recurrence, memory, packed, state
 from atlas_ref.forms.support import require
 from atlas_ref.rules import Rule
 from atlas_ref.rules import sequence as sequential
-from atlas_ref.rules.checks import check_call, check_rule
+from atlas_ref.rules.checks import check_call, check_rule, check_state
 from atlas_ref.types import Array
 from tape import ops
 
@@ -66,6 +66,8 @@ def run(
     Source: CHUNK-1, CHUNK-3, CHUNK-20 to CHUNK-22.
     """
     check_rule(rule, config)
+    check_state(rule, state)
+    sequential.check_tokens(tokens)
     require(rule.name, config.convention, form, chunk)
     by_token = form == "sequential" and not one_launch.computes(rule, config, tokens, state)
     if by_token or 0 in tokens.k.shape[:-2]:  # no memory at all is the same in every form
@@ -75,8 +77,8 @@ def run(
     after = state
     for anew, sequence in packed(rule, config, tokens, state, phi):
         before = rule.restart(config, state) if anew else state
-        made, y = FORMS[form](config, sequence, memory(rule, config, before), chunk)
-        after = state_after(rule, config, before, sequence, made)
+        last, y = FORMS[form](config, sequence, memory(rule, config, before), chunk)
+        after = state_after(rule, config, before, sequence, last)
         reads.append(y)
     joined = reads[0] if len(reads) == 1 else ops.concatenate(reads, axis=-2)
     return sequential.read_only_state(sequential.with_token_gates(config, tokens, after)), joined

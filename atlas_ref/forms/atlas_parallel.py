@@ -90,9 +90,10 @@ def stretch(config: Any, part: Recurrence, memory: Memory) -> tuple[Memory, Arra
     else:
         g = token_gradients(part, memory)
         held = memory.momenta.shape[-3] - (part.window - 1)
+        # (..., h + T, d_out, d_phi)
         Z = ops.concatenate(
             [memory.momenta[..., held:, :, :], accumulated(part, g, memory.S)], axis=-3
-        )  # (..., h + T, d_out, d_phi)
+        )
         S = summed(part.weights, Z)
         memory = memory._replace(S=Z[..., -1, :, :], momenta=Z[..., -part.window :, :, :])
     memories = moved(part, directions(config, part, g, S), memory.M)
@@ -114,9 +115,8 @@ def window_gradients(part: Recurrence, memory: Memory) -> tuple[Array, Array]:
     e, arrived = residuals(part, memory.reference), None
     if memory.residuals is not None:
         held = memory.residuals.shape[-2] - (part.window - 1)
-        arrived = ops.concatenate(
-            [memory.residuals[..., held:, :], e[..., 0, :]], axis=-2
-        )  # (..., h + T, d_out)
+        # (..., h + T, d_out)
+        arrived = ops.concatenate([memory.residuals[..., held:, :], e[..., 0, :]], axis=-2)
         older = np.arange(part.window) > part.position[:, None]
         e = ops.where(older[..., None], windowed(arrived, part), e)
         arrived = arrived[..., -part.window :, :]

@@ -123,7 +123,6 @@ def _limit(flat: Arrays, layout: Layout, chunk: int) -> int:
     if layout.running and G == 1:  # `folded`: masks, P and ask, the state and F, reads
         bases = 1 if flat.momentum is None else 2
         each = 5 * K + (2 * K * bases * d + (bases * d + K) * o) // chunk + bases * d
-        most += (
-            most // 4 if bases == 1 else 0
-        )  # smaller per token than others, and a longer group has more for each thread
+        # smaller per token than others, and a longer group has more for each thread
+        most += most // 4 if bases == 1 else 0
     return max(chunk, most // max(1, int(B * each)))

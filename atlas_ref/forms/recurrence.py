@@ -237,9 +237,8 @@ def _weights(rule: Rule, config: Any, tokens: run.Tokens, state: Any, s: float) 
     if not rule.has_window:
         return s * ops.ones_like(tokens.k, shape=(tokens.k.shape[-2], 1))
     weights = run.weights_by_lag(config, tokens, state)
-    cleared = (
-        tokens.window_gate is not None and state.token_gates is None and tokens.reset is None
-    )  # by `gate_by_lag`
+    # by `gate_by_lag`
+    cleared = tokens.window_gate is not None and state.token_gates is None and tokens.reset is None
     if config.convention.order == "window_then_momentum" and not cleared:
         exists = run.exists(tokens, state, config.window)
         weights = weights if exists.all() else ops.where(exists, weights, 0.0)

@@ -1,6 +1,6 @@
 """The sequential form on a GPU: all tokens in one launch of a kernel (CUDA-6, CUDA-14).
 
-Without a GPU, and with tape variables, a rule is driven token by token instead (`rules.run`), the
+Without a GPU, and with tape variables, a rule is driven token by token instead (`rules.sequence.run`), the
 plain twin.
 """
 

@@ -134,6 +134,14 @@ def project(config: Any, params: Any, x: Array) -> dict[str, Array]:
 
 
 def check_params(config: Any, params: Any, x: Array) -> None:
+    """Check parameters and tokens against a rule's configuration; a momentum gate may be absent
+    (GATES-4).
+
+    Raises:
+        ValueError: names what is wrong, and what the rule needs.
+    """
+    if not isinstance(params, Params):
+        raise ValueError(f"params: {type(params).__name__}, expected layers.projection.Params")
     if config.convention.rate == "split":
         raise ValueError("convention: rate split has no second rate at level token")
     rule = rule_of(config)
@@ -145,6 +153,9 @@ def check_params(config: Any, params: Any, x: Array) -> None:
     extra += [name for name in ("phi", "window") if getattr(params, name) and not rule.has_window]
     if extra:
         raise ValueError(f"params: {extra[0]}: the rule {rule.name} has none")
+    for name in gate_names(rule.gates, config.convention):
+        if name != "momentum" and getattr(params.gates, name) is None:
+            raise ValueError(f"params: gates.{name}: missing, the rule {rule.name} needs it")
     H, d_in, d_model = params.W_K.shape
     sizes = {"heads": H, "d_in": d_in, "d_model": d_model, "d_out": params.W_V.shape[-2]}
     for name, size in sizes.items():

@@ -229,9 +229,8 @@ def combining(config: Config, logits: Array, schedule: Array) -> list[Array]:
     if config.combine == "softmax":
         weights = ops.softmax(logits)
         return [weights[i] for i in range(k)]
-    top = np.max(
-        ops.where(schedule, np.real(plain(logits)), -np.inf), axis=-1, keepdims=True
-    )  # so that exp cannot overflow
+    # so that exp cannot overflow
+    top = np.max(ops.where(schedule, np.real(plain(logits)), -np.inf), axis=-1, keepdims=True)
     shifted = ops.where(schedule, logits - top.astype(np.real(plain(logits)).dtype), 0.0)
     e = ops.where(schedule, ops.exp(shifted), 0.0)  # (T, k)
     weights = e / ops.sum(e, axis=-1, keepdims=True)

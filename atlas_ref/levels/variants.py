@@ -96,10 +96,10 @@ class Stack(Frozen):
     def _one_clock(self) -> str | None:
         """All blocks of a stack see the same tokens, so a step must be the same for all."""
         for name in ("first_step", "per", "call_tokens"):
-            found = [getattr(block, name) for block in self.with_levels]
-            if len(set(found)) > 1:
+            values = [getattr(block, name) for block in self.with_levels]
+            if len(set(values)) > 1:
                 return (
                     f"counts the same steps in every block, found {name} "
-                    f"{', '.join(map(str, found))}"
+                    f"{', '.join(map(str, values))}"
                 )
         return None

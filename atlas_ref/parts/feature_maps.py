@@ -40,9 +40,8 @@ class Linear(Frozen):
 
 
 class RandomFourier(Frozen):
-    """Random Fourier features, phi(x) = sqrt(2 / d_phi) cos(W x + b).
-
-    Rows of W are drawn from N(0, 1 / bandwidth^2), b uniformly on [0, 2 pi).
+    """phi(x) = sqrt(2 / d_phi) cos(W x + b); rows of W drawn from N(0, 1 / bandwidth^2), b uniform
+    on [0, 2 pi).
     """
 
     kind: Literal["random_fourier"] = "random_fourier"

@@ -101,9 +101,8 @@ def polar_express(lower_bound: float, steps: int) -> tuple[Coefficients, ...]:
     """
     rows: list[Coefficients] = []
     low, high = Decimal(lower_bound), Decimal(1)
-    with localcontext(
-        prec=DIGITS - low.adjusted()
-    ):  # ill-conditioned on short intervals; 1 - E holds a tiny lower bound
+    # ill-conditioned on short intervals; 1 - E holds a tiny lower bound
+    with localcontext(prec=DIGITS - low.adjusted()):
         for _ in range(steps):
             if high - low < Decimal("1e-5"):
                 rows.append(LIMIT)
@@ -129,9 +128,8 @@ def _minimax(low: Decimal, high: Decimal) -> tuple[tuple[Decimal, Decimal, Decim
         root = (9 * b * b - 20 * a * c).sqrt()  # of p'(x) = a + 3 b x^2 + 5 c x^4
         before = q, r
         q, r = ((-3 * b - root) / (10 * c)).sqrt(), ((-3 * b + root) / (10 * c)).sqrt()
-        if abs(q - before[0]) + abs(r - before[1]) <= Decimal(
-            "1e-40"
-        ):  # not E, which barely moves where low is tiny
+        # not E, which barely moves where low is tiny
+        if abs(q - before[0]) + abs(r - before[1]) <= Decimal("1e-40"):
             return (a, b, c), error
 
 
@@ -209,13 +207,11 @@ def _scale(S: Array, settings: NewtonSchulz) -> Array:
 
 # -- the opaque block: in place, in groups that stay near a processor, over threads ----------------
 
-GROUP_BYTES = (
-    2**20
-)  # of smaller groups threads contend for the GIL, which every call needs at its end
+# of smaller groups threads contend for the GIL, which every call needs at its end
+GROUP_BYTES = 2**20
 KEPT_BYTES = 5 * 2**20  # of all iterates that a group keeps for its backward
-THREAD_WORK = (
-    2**22
-)  # multiply-adds of one step below which a second thread costs more than it saves
+# multiply-adds of one step below which a second thread costs more than it saves
+THREAD_WORK = 2**22
 # multiply-adds of one product above which the BLAS has threads of its own, which would contend with
 # ours
 BLAS_WORK = 2**20
@@ -371,9 +367,8 @@ def _backward_steps(X: Array, D: Array, table: tuple[Coefficients, ...]) -> None
     A, B, dA, other = (np.empty_like(X, shape=(*X.shape[:-1], X.shape[-2])) for _ in range(4))
     Y, x_T = np.empty_like(X), np.empty_like(X, shape=(*X.shape[:-2], X.shape[-1], X.shape[-2]))
     for (a, b, c), x in zip(reversed(table), reversed(arguments), strict=True):
-        x_T[...] = x.swapaxes(
-            -1, -2
-        )  # a product with a contiguous factor is faster, and there are two
+        # a product with a contiguous factor is faster, and there are two
+        x_T[...] = x.swapaxes(-1, -2)
         np.matmul(x, x_T, out=A)
         np.matmul(D, x_T, out=B)  # dB
         np.matmul(B, A, out=dA)

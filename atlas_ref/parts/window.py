@@ -49,9 +49,8 @@ class Softmax(Frozen):
 
 
 class Gate(Frozen):
-    """The weight that each token brings, gamma[t, j] = u[t - j].
-
-    u = sigmoid(W2 silu(W1 x + b1) + b2).
+    """gamma[t, j] = u[t - j] with u = sigmoid(W2 silu(W1 x + b1) + b2): each token brings its own
+    weight.
     """
 
     kind: Literal["gate"] = "gate"
@@ -179,9 +178,8 @@ def token_gates(parameters: Mapping[str, Array], x: Array) -> Array:
     """u = sigmoid(W2 silu(W1 x + b1) + b2), (B, T, d_model) -> (B, H, T) (WINDOW-6)."""
     W1, b1 = parameters["window_W1"], parameters["window_b1"]
     W2, b2 = parameters["window_W2"], parameters["window_b2"]
-    hidden = ops.silu(
-        ops.expand_dims(x, 1) @ ops.transpose(W1) + ops.expand_dims(b1, -2)
-    )  # (B, H, T, hidden)
+    # (B, H, T, hidden)
+    hidden = ops.silu(ops.expand_dims(x, 1) @ ops.transpose(W1) + ops.expand_dims(b1, -2))
     return ops.sigmoid((hidden @ ops.expand_dims(W2, -1))[..., 0] + ops.expand_dims(b2, -1))
 
 

@@ -26,11 +26,7 @@ def check_call(rule: Any, config: Any, tokens: Any, state: Any) -> None:
         ValueError: names the array, what was found and what is needed.
     """
     check_rule(rule, config)
-    if not isinstance(state, rule.State):
-        raise ValueError(
-            f"state: a {rule.State.__module__}.State is needed, found "
-            f"{type(state).__module__}.{type(state).__name__}"
-        )
+    check_state(rule, state)
     _check_gates(rule, config.convention, tokens)
     _check_window(config, tokens)
     for name, axis, size in (
@@ -69,6 +65,19 @@ def check_rule(rule: Any, config: Any) -> None:
         raise ValueError(
             f"config: a {rule.Config.__module__}.Config is needed, found "
             f"{kind.__module__}.{kind.__qualname__}"
+        )
+
+
+def check_state(rule: Rule, state: Any) -> None:
+    """Refuse the state of another rule, and what is no state.
+
+    Raises:
+        ValueError: what was found and what is needed.
+    """
+    if not isinstance(state, rule.State):
+        raise ValueError(
+            f"state: a {rule.State.__module__}.State is needed, found "
+            f"{type(state).__module__}.{type(state).__name__}"
         )
 
 

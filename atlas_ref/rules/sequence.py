@@ -108,6 +108,7 @@ def run(
         ValueError: what is no rule, or a configuration, tokens or a state that contradict the rule,
             its convention or each other.
     """
+    check_tokens(tokens)
     check_call(rule, config, tokens, state)
     T = tokens.k.shape[-2]
     keys, queries = features(config, tokens, phi or {})
@@ -126,6 +127,16 @@ def run(
             zip(active, reset, entering, per_query, per_token, strict=True),
         )
     return read_only_state(with_token_gates(config, tokens, state)), y
+
+
+def check_tokens(tokens: Any) -> None:
+    """Refuse an object that is no `Tokens`.
+
+    Raises:
+        ValueError: what was found.
+    """
+    if not isinstance(tokens, Tokens):
+        raise ValueError(f"tokens: a Tokens is needed, found {type(tokens).__name__}")
 
 
 def read_only_state(state: Any) -> Any:
@@ -154,6 +165,8 @@ def _each_token(
         if spans and (state.reference is None or (state.position == 0 and refreshes(convention))):
             state = state.replaced(reference=state.M)
         before = state
+        if active:
+            reads.close({"before": state.M, "chunk_start": state.reference}.get(convention.read))
         state = rule.write(config, state, k, v, gate) if active else rule.rest(config, state, k, v)
         if convention.read == "after":
             reads.add(state, q)
@@ -185,6 +198,14 @@ class _Reads:
             self._read()
         self.state = state
         self.queries += queries
+
+    def close(self, memory: Array) -> None:
+        """Read what waits, unless the next query reads `memory` and waits for the same one.
+
+        Reads are thus recorded before the next write, as they would be one by one.
+        """
+        if self.queries and self.state.M is not memory:
+            self._read()
 
     def _read(self) -> None:
         if len(self.queries) == 1:
@@ -340,9 +361,8 @@ def _window_weights(config: Any, tokens: Tokens, state: Any) -> Any:
     """Per token (..., c, 1), oldest first; None for rules without a window."""
     if getattr(config, "window", None) is None:
         return [None] * tokens.k.shape[-2]
-    oldest_first = ops.expand_dims(
-        ops.flip(weights_by_lag(config, tokens, state), -1), -1
-    )  # (..., T, c, 1)
+    # (..., T, c, 1)
+    oldest_first = ops.expand_dims(ops.flip(weights_by_lag(config, tokens, state), -1), -1)
     return ops.moveaxis(oldest_first, -3, 0)
 
 
@@ -357,9 +377,8 @@ def weights_by_lag(config: Any, tokens: Tokens, state: Any) -> Array:
         before = None if state.token_gates is None else state.token_gates[..., 1:]
         gate = window.gate_by_lag(tokens.window_gate, window=c, before=before)
         if tokens.reset is not None:
-            gate = ops.where(
-                exists(tokens, state, c), gate, 0.0
-            )  # a token before the reset brings nothing
+            # a token before the reset brings nothing
+            gate = ops.where(exists(tokens, state, c), gate, 0.0)
         weights = gate if weights is None else weights * gate
     if weights is None:
         weights = ops.ones_like(tokens.k, shape=(T, c)) * (1.0 / c)
@@ -377,9 +396,8 @@ def exists(tokens: Tokens, state: Any, c: int) -> Array:
     T = tokens.k.shape[-2]
     fresh = np.zeros(T, bool) if tokens.reset is None else np.asarray(tokens.reset)
     token = np.arange(T)
-    start = np.maximum.accumulate(
-        np.where(fresh, token, -min(state.filled, c))
-    )  # where its sequence began, or would have
+    # where its sequence began, or would have
+    start = np.maximum.accumulate(np.where(fresh, token, -min(state.filled, c)))
     counts = token - start
     return np.arange(c)[None, :] <= counts[:, None]
 

@@ -201,9 +201,8 @@ def exact(given: Given, chunk: int, *, before_error: bool) -> Tensor:
     D, c, f = (each.repeat_interleave(window, -2 if each.ndim == 4 else -1) for each in (D, c, f))
     L = D * (keys @ keys.mT)  # row t of D' is 0 from place t on, so L - I is strictly lower
     right = torch.cat([c[..., None] * keys, f[..., None] * keys, values], -1)
-    solved = torch.linalg.solve_triangular(
-        L, right, upper=False, unitriangular=True
-    )  # takes the diagonal for ones
+    # takes the diagonal for ones
+    solved = torch.linalg.solve_triangular(L, right, upper=False, unitriangular=True)
     from_M, from_S, from_v = solved.split([keys.shape[-1], keys.shape[-1], values.shape[-1]], -1)
     masked = found.D[..., 1:, :] * (parts.q @ keys.mT)
     ends = (found.D[..., -1, :, None] * keys, found.last[..., None] * keys)

@@ -18,9 +18,8 @@ def picture() -> str:
         settings = NewtonSchulz.model_validate(
             {"coefficients": coefficients, "steps": steps, "eps": 0.0}
         )
-        values = np.array(
-            [np.diag(X) for X in iterates(np.diag(VALUES), settings)]
-        )  # (steps + 1, values)
+        # (steps + 1, values)
+        values = np.array([np.diag(X) for X in iterates(np.diag(VALUES), settings)])
         for column, value in enumerate(VALUES):
             colour = style.COLOURS[column % len(style.COLOURS)]
             ax.plot(

@@ -95,11 +95,12 @@ def test_a_kernels_arrays_become_a_case_with_the_same_results(shared, starts):
     for name in ("q", "k", "v", "retain", "step_size"):
         assert results[f"grad/{name}"].shape == arrays[name].shape
     assert results["grad/M0"].shape == arrays["M0"].shape
+    # the gradient by a head that several share, by a central difference
     for name in (
         "k",
         "retain",
         "M0",
-    ):  # the gradient by a head that several share, by a central difference
+    ):
         way = np.random.default_rng(2).standard_normal(arrays[name].shape)
         step = 1e-6
         sides = [

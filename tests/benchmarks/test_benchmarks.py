@@ -120,9 +120,8 @@ def test_a_longer_sequence_is_timed_between_two_runs_of_the_first_size(
     monkeypatch.setattr(scaling, "work", long)
     monkeypatch.setattr(scaling.memories, "size_of", lambda made: 0)
     point = scaling._point(scaling.FORMS[0], 16, short)
-    assert math.isclose(
-        point.ratio, 4.0, rel_tol=1e-9
-    )  # although the machine has slowed down five times
+    # although the machine has slowed down five times
+    assert math.isclose(point.ratio, 4.0, rel_tol=1e-9)
 
 
 @pytest.mark.parametrize(("lead", "untimed"), [(0.0, 0), (1.0, 4), (1.1, 5)])

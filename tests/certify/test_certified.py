@@ -42,9 +42,8 @@ def assert_agrees(
             np.abs(ours[name] - want) <= 1e-12 * max(1.0, float(np.max(np.abs(want), initial=0.0)))
         ):
             continue
-        allowed = tolerances(case, dtype="float64", only=[name])[
-            name
-        ]  # which knows what Newton-Schulz amplifies here
+        # which knows what Newton-Schulz amplifies here
+        allowed = tolerances(case, dtype="float64", only=[name])[name]
         assert judged(case.name, name, ours[name], want, allowed).verdict == "PASS", name
 
 
@@ -192,9 +191,8 @@ def test_a_tie_of_a_linear_rule_is_exact_and_goes_to_even(sign: float) -> None:
 @pytest.mark.clause("CERT-5")
 @pytest.mark.clause("CERT-7")
 def test_a_tie_that_no_ball_can_be_exact_about_is_reported_with_both_neighbours() -> None:
-    case = one_token(
-        "omega", UP, 3.0, 1.5, window=3
-    )  # weight 1/3: M = 1/3 * 3 * (1 + 2^-52), which is a float64
+    # weight 1/3: M = 1/3 * 3 * (1 + 2^-52), which is a float64
+    case = one_token("omega", UP, 3.0, 1.5, window=3)
     found = certify(case, max_bits=1024)
     assert found.values["out/M"].item() == UP
     assert found.unresolved == {"out/y": [Unresolved((0, 0), LOWER, UPPER)]}
@@ -297,9 +295,8 @@ def test_a_guard_whose_boundary_no_ball_decides_leaves_nothing_known() -> None:
     assert certify(case, max_bits=40).unresolved["out/X"][0] == Unresolved(
         (0, 0), -math.inf, math.inf
     )
-    assert np.array_equal(
-        certify(case).values["out/X"], G
-    )  # the float64 nearest to sqrt 2 is the larger
+    # the float64 nearest to sqrt 2 is the larger
+    assert np.array_equal(certify(case).values["out/X"], G)
 
 
 def test_what_cannot_be_certified_is_refused_in_one_line() -> None:

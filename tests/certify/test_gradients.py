@@ -211,9 +211,8 @@ def test_a_larger_case_is_certified_along_directions_and_differences_agree() -> 
 
 
 def test_a_derivative_by_what_nothing_depends_on_is_exactly_zero() -> None:
-    case = new(
-        Request(rule="delta", tokens=3, pulse=3, heads=1, cotangent=True)
-    )  # tokens 1 and 2 are inactive
+    # tokens 1 and 2 are inactive
+    case = new(Request(rule="delta", tokens=3, pulse=3, heads=1, cotangent=True))
     slopes = certify(case, grad=True).values
     assert not np.any(slopes["grad/step_size"][0, 1:])
     assert np.any(slopes["grad/step_size"][0, :1])

@@ -8,10 +8,13 @@ import sys
 import ml_dtypes
 import numpy as np
 import pytest
+import typer
 
 import atlas_ref
+from atlas_ref.cli.main import app
 from atlas_ref.conventions import AXES, PRESETS, RULES
 from atlas_ref.oracle.cases.files import read
+from docs import command_line
 from tests.support.casefiles import PEERS, some, written
 from tests.support.close import EXACT, assert_close
 
@@ -317,3 +320,10 @@ def test_standard_output_that_holds_ascii_alone_still_gets_every_name(tmp_path):
         assert ended.returncode == (1 if command == "check" else 0), ended.stderr
         assert ended.stderr == ""
         assert words.replace("\\\\", "\\") in ended.stdout or "n\\u00e9e" in ended.stdout
+
+
+def test_lists_of_commands_have_one_line_of_text_for_each() -> None:
+    """A line end of a docstring is not one of the list."""
+    for name, each in command_line.commands(typer.main.get_command(app)):
+        assert each.get_short_help_str(limit=1000), name
+        assert "\n" not in (each.short_help or ""), name

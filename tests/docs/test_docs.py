@@ -283,9 +283,8 @@ def test_equations_become_mathml_and_one_that_does_not_is_refused() -> None:
     assert mathml.without_tags("a < b and $c<d$") == "a < b and $c\\lt d$"
     with pytest.raises(mathml.EquationError, match=r"x\.md: '\\\\nonsense'"):
         mathml.rendered('<span class="arithmatex">\\(\\nonsense\\)</span>', "x.md")
-    two = mathml.rendered(
-        '<div class="arithmatex">\\[a, $$\n$$ b\\]</div>', "x.md"
-    )  # blocks on neighbouring lines
+    # blocks on neighbouring lines
+    two = mathml.rendered('<div class="arithmatex">\\[a, $$\n$$ b\\]</div>', "x.md")
     assert two.count('<div class="equation"') == 2
     assert "$" not in two
     with pytest.raises(mathml.EquationError, match="dollar"):

@@ -158,9 +158,8 @@ def test_tokens_count_from_zero_and_weights_by_lag_with_the_newest_first() -> No
     gates = {"in/retain": np.ones(T), "in/step_size": np.ones(T), "in/window_weights": weights}
     inputs = {"in/k": keys, "in/v": np.array([[1.0], [2.0], [4.0]]), "in/q": keys, **gates}
     found = evaluate(make(header, inputs)).tensors
-    assert_close(
-        "M", found["out/M"], np.array([[1.0, 4.0, 0.0]]), EXACT
-    )  # token 1 twice, token 2 never
+    # token 1 twice, token 2 never
+    assert_close("M", found["out/M"], np.array([[1.0, 4.0, 0.0]]), EXACT)
     assert_close(
         "y at index 0 reads the memory after token 1", found["out/y"][0], np.array([1.0]), EXACT
     )

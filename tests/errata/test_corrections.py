@@ -158,9 +158,8 @@ def reads(p, place="momentum", order="window_then_momentum", **settings):
             for i, name in enumerate(stored)
         }
     got = atlas_ref.evaluate(atlas_ref.make(header, tensors)).tensors["out/y"]
-    tolerance = (
-        1e-7 if argument == "written_back" else 1e-11
-    )  # there one last bit of a key moves y by 1e-9
+    # there one last bit of a key moves y by 1e-9
+    tolerance = 1e-7 if argument == "written_back" else 1e-11
     assert np.linalg.norm(got - found) <= tolerance * np.linalg.norm(found)
     return found
 
@@ -273,9 +272,8 @@ def test_e_m06_the_window_edge_hides_behind_newton_schulz_only_for_a_positive_fa
         relative(reads(positive, argument="S", edge="renormalise"), reads(positive, argument="S"))
         < 1e-12
     )
-    signed = draw(
-        momentum=NONE, weights=np.tile([1.0, -2.0, 0.5], (COUNT, 1))
-    )  # the first factor is -0.5
+    # the first factor is -0.5
+    signed = draw(momentum=NONE, weights=np.tile([1.0, -2.0, 0.5], (COUNT, 1)))
     assert relative(
         reads(signed, argument="S", edge="renormalise"), reads(signed, argument="S")
     ) == near(0.673)

@@ -171,9 +171,8 @@ def test_e_a23_other_gaps_of_the_derivation():
     ) == near(1.56, 0.01)
     assert relative(taped(p, "trace"), p["momentum"] * trace_bar) < 1e-12
     assert relative(taped(p, "trace"), truth(p, "trace")) < 1e-12
-    assert (
-        abs(np.vdot(trace, trace_bar)) < 1e-12
-    )  # the backward of a scale-free function is orthogonal to its input
+    # the backward of a scale-free function is orthogonal to its input
+    assert abs(np.vdot(trace, trace_bar)) < 1e-12
 
 
 @pytest.mark.clause("E-A23")
@@ -206,9 +205,8 @@ def test_e_a23_gradient_reaches_earlier_tokens_through_memory_and_momentum():
     whole = derivative()
     assert abs(derivative(cut_memory=True) - whole) > 0.1 * abs(whole)
     assert abs(derivative(cut_momentum=True) - whole) > 0.1 * abs(whole)
-    assert (
-        derivative(cut_memory=True, cut_momentum=True) == 0.0
-    )  # the window of 2 no longer holds token 0
+    # the window of 2 no longer holds token 0
+    assert derivative(cut_memory=True, cut_momentum=True) == 0.0
 
 
 @pytest.mark.clause("E-A23")

@@ -49,9 +49,8 @@ def test_e_p14_independent_gradients_alone_exceed_ten_times_one_of_them():
             for _ in range(200)
         ]
         assert np.mean(ratios) == pytest.approx(number, rel=0.03)
-        assert (np.mean(ratios) > 10) == (
-            period == 512
-        )  # a bound of ten warns of noise at the slowest level, always
+        # a bound of ten warns of noise at the slowest level, always
+        assert (np.mean(ratios) > 10) == (period == 512)
         assert max(ratios) < 10 * math.sqrt(period)
     conductor = Conductor(periods=(512,), first_step=1)
     (buffer,) = buffers(conductor)
@@ -82,12 +81,12 @@ def test_e_a29_a_pulse_per_token_is_another_schedule_than_one_per_call():
         return context.states[0].M, writes
 
     token, call = memory("token", 16), memory("call", 16)
+    # as many writes: 64 / 8 tokens, or 2 of 16 calls of 4 tokens
     assert (token[1], call[1]) == (
         8,
         8,
-    )  # as many writes: 64 / 8 tokens, or 2 of 16 calls of 4 tokens
+    )
     assert relative(call[0], token[0]) == pytest.approx(0.45, rel=0.02)
     assert relative(memory("token", 4)[0], token[0]) < 1e-12
-    assert (
-        relative(memory("call", 4)[0], call[0]) > 0.5
-    )  # only per token does the cut into calls not matter
+    # only per token does the cut into calls not matter
+    assert relative(memory("call", 4)[0], call[0]) > 0.5

@@ -91,13 +91,11 @@ def test_e_a18_newton_schulz_forgets_the_scale():
     random = np.random.default_rng(0)
     matrix = random.standard_normal((6, 8))
     assert relative(orthogonalise(7.3 * matrix, eps=0.0), orthogonalise(matrix, eps=0.0)) < 1e-12
-    assert relative(orthogonalise(7.3 * matrix), orthogonalise(matrix)) == near(
-        1.7e-8, 0.05
-    )  # eps is added to the norm
+    # eps is added to the norm
+    assert relative(orthogonalise(7.3 * matrix), orthogonalise(matrix)) == near(1.7e-8, 0.05)
     norms = [np.linalg.norm(orthogonalise(matrix, kind)) for kind in (CUBIC, MUON)]
-    assert [*norms, np.linalg.norm(matrix)] == near(
-        [2.258, 2.433, 6.113], 1e-3
-    )  # m3.rs would return the last one's scale
+    # m3.rs would return the last one's scale
+    assert [*norms, np.linalg.norm(matrix)] == near([2.258, 2.433, 6.113], 1e-3)
     # the step has the same length however small the error is
     key = np.array([1.0, 0.0])
     lengths = [
@@ -106,9 +104,8 @@ def test_e_a18_newton_schulz_forgets_the_scale():
     ]
     assert lengths == near([0.6964] * 3, 1e-4)
     tiny = 1e-9 * matrix / np.linalg.norm(matrix)
-    assert np.linalg.norm(orthogonalise(tiny)) == near(
-        2.265, 1e-3
-    )  # guard "add": neither 0 nor tiny itself
+    # guard "add": neither 0 nor tiny itself
+    assert np.linalg.norm(orthogonalise(tiny)) == near(2.265, 1e-3)
     assert relative(newton_schulz(tiny, NewtonSchulz()), orthogonalise(tiny)) < 1e-12
     assert np.array_equal(newton_schulz(tiny, NewtonSchulz(guard="return")), tiny)
     assert not newton_schulz(np.zeros((3, 3)), NewtonSchulz()).any()
@@ -142,15 +139,15 @@ def test_e_a19_newton_schulz_costs_the_cube_of_the_dimension():
     def window_gradient(d, window):
         return window * 2 * d * d  # a residual and an outer product a token
 
+    # not d^2
     assert [multiplications(d, d, 1) / d**2 for d in (8, 16, 32)] == [
         3 * 8,
         3 * 16,
         3 * 32,
-    ]  # not d^2
+    ]
     assert [multiplications(d, d) / window_gradient(d, 16) for d in (64, 128)] == [30.0, 60.0]
-    assert multiplications(64, 64) > 400 * window_gradient(
-        64, 1
-    )  # "with c = 1 the cost matches Titans"
+    # "with c = 1 the cost matches Titans"
+    assert multiplications(64, 64) > 400 * window_gradient(64, 1)
     wide, tall, plain = (
         multiplications(8, 64),
         multiplications(64, 8),
@@ -169,9 +166,8 @@ def test_e_a20_five_steps_do_not_reach_an_orthogonal_matrix():
     tall = np.random.default_rng(0).standard_normal((512, 64))
     floor = np.sqrt((512 - 64) / 512)
     assert floor == near(0.935, 1e-3)
-    assert distance_to_orthogonal(np.linalg.qr(tall)[0]) == near(
-        floor, 1e-12
-    )  # even orthonormal columns stay there
+    # even orthonormal columns stay there
+    assert distance_to_orthogonal(np.linalg.qr(tall)[0]) == near(floor, 1e-12)
     # what does hold: a band, for every singular value that is not tiny beside the norm
     starts = np.geomspace(0.0052, 1, 200_001)
     assert (polynomial(starts).min(), polynomial(starts).max()) == near((0.6818, 1.1344), 1e-4)
@@ -229,10 +225,8 @@ def test_e_p16_the_accuracy_claim_and_the_monitor_fail():
     ]
     assert worst == near([0.991, 0.929, 0.502], 0.01)  # "32 digits after five steps"
     monitor = [distance_to_orthogonal(orthogonalise(square, steps=steps)) for steps in range(5, 30)]
-    assert (min(monitor), max(monitor)) == near(
-        (0.338, 0.405), 0.01
-    )  # "below 0.1" is never reached by the quintic
+    # "below 0.1" is never reached by the quintic
+    assert (min(monitor), max(monitor)) == near((0.338, 0.405), 0.01)
     ends = [spectrum(orthogonalise(square, steps=steps)) for steps in (15, 20, 29)]
-    assert all(
-        np.all((end > 0.6818) & (end < 1.1344)) for end in ends
-    )  # the band is what a monitor can ask for
+    # the band is what a monitor can ask for
+    assert all(np.all((end > 0.6818) & (end < 1.1344)) for end in ends)

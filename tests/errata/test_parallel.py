@@ -99,13 +99,11 @@ def test_e_p01_the_printed_scan_composes_in_the_wrong_order():
 
     assert np.abs(sweeps(swapped=False) - truth).max() == near(1.32)
     before = np.array([start, *truth[:-1]])
-    assert (
-        np.abs(sweeps(swapped=True) - before).max() < 1e-12
-    )  # the states before each token, where the text promises those after it
+    # the states before each token, where the text promises those after it
+    assert np.abs(sweeps(swapped=True) - before).max() < 1e-12
     assert np.abs(sweeps(swapped=True) - truth).max() == near(2.33)
-    assert (
-        np.abs(sweeps(True, gate[:6], step[:6]) - before[:6]).max() > 0.5
-    )  # and only for a power of two
+    # and only for a power of two
+    assert np.abs(sweeps(True, gate[:6], step[:6]) - before[:6]).max() > 0.5
     for count in range(1, 9):
         assert (
             np.abs(
@@ -132,9 +130,8 @@ def test_e_d01_a_scan_computes_the_delta_rule():
     assert relative(y, np.einsum("tod,td->to", memories, keys)) < 1e-12
     with_momentum = titans(keys, values, forget, 0.3 + none, rate)
     state, y = through("scan", "titans_lmm", keys, values, 1 - forget, 0.3 + none, rate, {})
-    assert (
-        relative(y, np.einsum("tod,td->to", with_momentum, keys)) < 1e-12
-    )  # "partial": the memory as well as the momentum
+    # "partial": the memory as well as the momentum
+    assert relative(y, np.einsum("tod,td->to", with_momentum, keys)) < 1e-12
     with pytest.raises(ValueError, match="Newton-Schulz is not affine"):
         through("scan", "omega", keys, values, 1 - forget, none, rate, {"newton_schulz": {}})
 
@@ -195,19 +192,15 @@ def test_e_a16_the_four_steps_omit_newton_schulz_and_the_rate():
     sequential = np.array(sequential)
     corrected = steps(cubic, rate)
     assert relative(corrected, sequential) < 1e-12
-    assert relative(steps(lambda trace: trace, rate)[-1], sequential[-1]) == near(
-        0.87
-    )  # no step 2b
-    assert relative(steps(lambda trace: -trace, 1.0)[-1], sequential[-1]) == near(
-        2.40
-    )  # as printed: M = alpha M + S
-    assert relative(steps(lambda trace: trace, rate, cubic)[-1], sequential[-1]) == near(
-        0.788
-    )  # Newton-Schulz before the first scan
+    # no step 2b
+    assert relative(steps(lambda trace: trace, rate)[-1], sequential[-1]) == near(0.87)
+    # as printed: M = alpha M + S
+    assert relative(steps(lambda trace: -trace, 1.0)[-1], sequential[-1]) == near(2.40)
+    # Newton-Schulz before the first scan
+    assert relative(steps(lambda trace: trace, rate, cubic)[-1], sequential[-1]) == near(0.788)
     accumulated = steps(lambda trace: trace, rate)[-1]
-    assert relative(cubic(accumulated), sequential[-1]) == near(
-        1.29
-    )  # Newton-Schulz after the second
+    # Newton-Schulz after the second
+    assert relative(cubic(accumulated), sequential[-1]) == near(1.29)
     settings = {
         "reference": "call_start",
         "newton_schulz": {"coefficients": "cubic", "steps": 10, "eps": 0.0},
@@ -276,9 +269,8 @@ def test_e_p06_the_error_of_a_frozen_reference_is_linear_in_the_rate_and_not_in_
     assert distance[0.2] / distance[0.1] == near(2.0, 0.05)
     assert distance[0.1] / distance[0.05] == near(2.0, 0.05)
     growth = distance[0.05][1:] / distance[0.05][:-1]
-    assert growth == near(
-        np.array([2.08, 1.65, 1.59, 1.46]), 0.01
-    )  # a doubling of the span, not a factor of two
+    # a doubling of the span, not a factor of two
+    assert growth == near(np.array([2.08, 1.65, 1.59, 1.46]), 0.01)
     # where the frozen rule is unstable the distance is neither linear nor monotone
     gates = constant(64, 0.99, 0.5, 0.4)
     running = frozen(keys, values, *gates, 4)[0]
@@ -522,9 +514,8 @@ def test_e_m10_powers_of_the_matrix_fail_by_the_step_size():
         (1.5, 5.0e7, 5.7e8),
         (1.9, 1.7e12, 5.9e12),
     ):
-        matrix = np.eye(count) + step * np.tril(
-            np.ones((count, count)), -1
-        )  # 64 equal unit keys, retain 1, no momentum
+        # 64 equal unit keys, retain 1, no momentum
+        matrix = np.eye(count) + step * np.tril(np.ones((count, count)), -1)
         inverse = np.where(lag > 0, -step * (1 - step) ** np.maximum(lag - 1.0, 0), np.eye(count))
         errors = [
             np.abs(found(matrix) - inverse).max() for found in (by_halves, by_squaring, by_sum)

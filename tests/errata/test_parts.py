@@ -79,9 +79,8 @@ def test_e_a02_the_memory_has_a_column_for_every_feature():
 @pytest.mark.clause("E-A28")
 def test_e_a28_weights_are_indexed_by_lag():
     sums = {width: sum(0.95**j for j in range(width)) for width in (8, 16, 256)}
-    assert list(sums.values()) == near(
-        [6.73, 11.20, 20.00], 1e-3
-    )  # decaying weights are not normalised, uniform ones sum to 1
+    # decaying weights are not normalised, uniform ones sum to 1
+    assert list(sums.values()) == near([6.73, 11.20, 20.00], 1e-3)
     _, keys, values = tokens(count=6)
     kind = np.array([1.0, 0.5, 0.25, 0.125])  # decay 1/2 by lag
     by_lag = omega(keys, values, np.tile(kind, (6, 1)))
@@ -129,16 +128,14 @@ def test_e_a30_omeganet_has_no_newton_schulz():
         for _ in range(5):
             s = 3.4445 * s - 4.7750 * s**3 + 2.0315 * s**5
         spectral = 0.98 * spectral - 0.3 * (u * s) @ v
-    assert (
-        relative(gram_form, momentum_free) < 1e-12
-    )  # Eq 11, corrected, is the rule without Newton-Schulz and momentum
+    # Eq 11, corrected, is the rule without Newton-Schulz and momentum
+    assert relative(gram_form, momentum_free) < 1e-12
     assert relative(spectral, momentum_free) == near(0.710)
     assert relative(ours(keys, values, 4), momentum_free) < 1e-12
     assert relative(ours(keys, values, 4, settings={"eps": 0.0}), spectral) < 1e-12
     x, y = random.standard_normal((2, 6))
-    polynomial = feature_maps.Polynomial(
-        degree=2
-    )  # absent from the seed's list of maps, though its table needs it
+    # absent from the seed's list of maps, though its table needs it
+    polynomial = feature_maps.Polynomial(degree=2)
     inner = feature_maps.apply(polynomial, {}, x) @ feature_maps.apply(polynomial, {}, y)
     assert inner == near(x @ y + (x @ y) ** 2 / 2, 1e-12)
 
@@ -150,9 +147,8 @@ def test_e_a31_the_documents_default_to_three_windows():
     assert (relative(ends[8], ends[4]), relative(ends[256], ends[8])) == near((0.245, 0.981), 0.01)
     single = omega(keys, values, np.ones((300, 1)))
     assert relative(ours(keys, values, 8), ends[8]) < 1e-12
-    assert (
-        relative(ours(keys, values, 1), single) < 1e-12
-    )  # a case that names no window has one token
+    # a case that names no window has one token
+    assert relative(ours(keys, values, 1), single) < 1e-12
     assert relative(single, ends[4]) == near(0.333)
 
 
@@ -166,9 +162,8 @@ def test_e_p15_gates_need_a_bias_and_stay_inside_the_interval():
         )
         return float(gates.compute(gates.GateSet(**{name: gate}), *nothing)[name][0, 0, 0])
 
-    assert (
-        start("retain", 0.0) == 0.5
-    )  # the printed formula: half of the memory goes at an empty token
+    # the printed formula: half of the memory goes at an empty token
+    assert start("retain", 0.0) == 0.5
     assert start("retain", gates.INITIAL_BIAS["retain"]) == near(0.9526, 1e-4)
     assert start("momentum", gates.INITIAL_BIAS["momentum"]) == near(0.8176, 1e-4)
     assert start("step_size", gates.INITIAL_BIAS["step_size"]) == near(0.0100, 1e-2)
@@ -248,12 +243,13 @@ def test_e_r03_elementwise_and_projected_maps_do_not_raise_the_capacity():
         name: storable(feature_maps.apply(kind, parameters, x))
         for name, (kind, parameters) in maps.items()
     }
+    # 40 is all that were tried
     assert counts == {
         "identity": 16,
         "elementwise": 16,
         "sketch": 16,
         "monomials": 40,
-    }  # 40 is all that were tried
+    }
 
 
 @pytest.mark.clause("E-R04")
@@ -273,9 +269,8 @@ def test_e_r04_a_gate_by_token_cannot_depend_on_the_lag():
     wanted = 0.5 ** np.arange(4.0)  # weights that depend on t and i: the formula allows them
     best = [np.mean([wanted[t - i] for t in range(i, i + 4)]) for i in range(100)]
     fitted = np.array([[best[t - j] for j in range(4)] for t in range(3, 90)])
-    assert relative(fitted, np.tile(wanted, (87, 1))) == near(
-        0.585, 0.01
-    )  # the best gate u_i is far from them
+    # the best gate u_i is far from them
+    assert relative(fitted, np.tile(wanted, (87, 1))) == near(0.585, 0.01)
 
 
 @pytest.mark.clause("E-R18")
@@ -300,7 +295,6 @@ def test_e_g04_quadratic_features_of_64_inputs_store_2144_pairs():
     assert smallest > 1.0
     square = (x[:40, :, None] * x[:40, None, :]).reshape(40, 4096)
     i, j = np.triu_indices(64)
-    assert np.array_equal(
-        square[:, 64 * j + i], features[:40, 64:]
-    )  # x (x) x holds the other 2016 columns twice
+    # x (x) x holds the other 2016 columns twice
+    assert np.array_equal(square[:, 64 * j + i], features[:40, 64:])
     assert np.array_equal(square[:, 64 * i + j], square[:, 64 * j + i])

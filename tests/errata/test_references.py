@@ -80,9 +80,8 @@ def test_e_p03_the_chunk_pseudo_code_loses_the_momentum():
     random, keys, values = tokens(count=8)
     boundary, start = 0.1 * random.standard_normal((2, 5, 6)) * np.array([-1, 1])[:, None, None]
     gates, memory = constant(8, 0.98, 0.8, 0.1), start
-    for key, value in zip(
-        keys, values, strict=True
-    ):  # S_t from the momentum at the boundary, at every t
+    # S_t from the momentum at the boundary, at every t
+    for key, value in zip(keys, values, strict=True):
         memory = 0.98 * memory - (0.8 * boundary + 0.1 * np.outer(start @ key - value, key))
     truth = omega(keys, values, *gates, 1, 8, memory=start, trace=boundary)
     assert relative(memory, truth[0][-1]) == near(0.88)
@@ -149,9 +148,8 @@ def test_e_r08_a_fresh_call_without_refresh_corrects_no_error():
     one_span, refreshed = (omega(keys, values, *gates, 1, span)[0][-1] for span in (64, 8))
     assert relative(ours(keys, values, *gates, 1, 64, rule="titans_lmm")["M"], attention) < 1e-12
     assert relative(one_span, attention) < 1e-12  # decayed linear attention with momentum
-    assert relative(refreshed, attention) == near(
-        1.49
-    )  # Titans refreshes its reference every chunk
+    # Titans refreshes its reference every chunk
+    assert relative(refreshed, attention) == near(1.49)
     started = [
         omega(keys, values, *gates, 1, span, memory=0.5 * np.eye(8))[0][-1] for span in (64, 1)
     ]

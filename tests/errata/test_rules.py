@@ -70,9 +70,8 @@ def test_e_a03_the_rate_is_applied_twice():
     )
     assert np.linalg.norm(twice) == near(0.376)
     assert np.linalg.norm(inside) == near(2.186)
-    assert (
-        relative(outside, inside) < 1e-12
-    )  # constant rate, no initial momentum: the place is invisible
+    # constant rate, no initial momentum: the place is invisible
+    assert relative(outside, inside) < 1e-12
     varying = 0.02 + 0.2 * np.random.default_rng(3).random(count)
     inside, outside = (
         omega(keys, values, retain, momentum, *rates)[-1]
@@ -120,12 +119,10 @@ def test_e_a04_symbols_swap_meaning_between_the_documents():
         np.full(count, 0.98),
         np.ones(count),
     )
-    ttl_names = omega(keys, values, alpha, theta, one, eta, 4)[
-        -1
-    ]  # theta is the momentum, eta the rate
-    omega_names = omega(keys, values, alpha, eta, one, theta, 4)[
-        -1
-    ]  # the same letters in the Omega seed
+    # theta is the momentum, eta the rate
+    ttl_names = omega(keys, values, alpha, theta, one, eta, 4)[-1]
+    # the same letters in the Omega seed
+    omega_names = omega(keys, values, alpha, eta, one, theta, 4)[-1]
     assert relative(omega_names, ttl_names) == near(3.54)
     role_names = {"retain": alpha, "momentum": theta, "inner": one, "outer": eta}
     assert np.array_equal(omega(keys, values, **role_names, window=4)[-1], ttl_names)
@@ -145,9 +142,8 @@ def test_e_a05_the_factor_two_comes_and_goes():
         moved[place] += 1j * step
         derivative[place] = np.sum((moved @ key - value) ** 2).imag / step
     pseudo_code = np.outer(memory @ key - value, key)
-    assert (
-        relative(derivative, 2 * pseudo_code) < 1e-12
-    )  # the prose (Eq 9) has the 2, the pseudo-code does not
+    # the prose (Eq 9) has the 2, the pseudo-code does not
+    assert relative(derivative, 2 * pseudo_code) < 1e-12
     assert relative(derivative, pseudo_code) == near(0.5 * 2, 1e-9)
 
     def error_after_60_steps(rate, factor):
@@ -162,9 +158,8 @@ def test_e_a05_the_factor_two_comes_and_goes():
     for scale, error in ((1, 0.0), (2, 1.15e18)):
         got = ours("delta", same, same, one, rate=1.5 * one, convention={"gradient_scale": scale})
         assert abs(got["M"][0, 0] - 1) == pytest.approx(error, rel=0.02, abs=1e-12)
-    assert error_after_60_steps(1.5 / 2, factor=2) == error_after_60_steps(
-        1.5, factor=1
-    )  # s h is all that counts
+    # s h is all that counts
+    assert error_after_60_steps(1.5 / 2, factor=2) == error_after_60_steps(1.5, factor=1)
 
 
 @pytest.mark.clause("E-A06")
@@ -176,10 +171,11 @@ def test_e_a06_the_retain_gate_is_used_as_a_forget_gate():
     levels = 1 / (1 + np.exp(-np.array([3.0, 4.0, 4.5, 5.0])))
     assert np.all(np.diff(levels) > 0)
     assert np.all(np.diff(1 - levels) < 0)  # slower levels keep less
+    # resolution: a forget gate starts at the negative bias
     assert (INITIAL_BIAS["retain"], INITIAL_BIAS["forget"]) == (
         3.0,
         -3.0,
-    )  # resolution: a forget gate starts at the negative bias
+    )
     forget = 1 / (1 + np.exp(-INITIAL_BIAS["forget"]))
     assert abs((1 - forget) - gate) < 1e-12
     _, keys, values = tokens(count=10)
@@ -199,12 +195,10 @@ def test_e_a07_a_per_dimension_gate_acts_on_rows():
     random, keys, values = tokens(count=12)
     memory, gram = random.standard_normal((5, 6)), keys.T @ keys
     rows, columns = random.uniform(0.1, 1, 5)[:, None], random.uniform(0.1, 1, 6)
-    assert (
-        relative((rows * memory) @ gram, rows * (memory @ gram)) < 1e-12
-    )  # rows commute with the Gram of the keys
-    assert relative((memory * columns) @ gram, (memory @ gram) * columns) == near(
-        0.526
-    )  # columns do not
+    # rows commute with the Gram of the keys
+    assert relative((rows * memory) @ gram, rows * (memory @ gram)) < 1e-12
+    # columns do not
+    assert relative((memory * columns) @ gram, (memory @ gram) * columns) == near(0.526)
     retain, count = random.uniform(0.5, 1, (12, 5)), len(keys)
     memories = np.zeros((5, 6))
     for t in range(count):
@@ -275,9 +269,8 @@ def test_e_a08_equation_34_climbs_and_drops_newton_schulz():
         "rate": "split",
         "newton_schulz": {"coefficients": "cubic", "steps": 8, "eps": 0.0},
     }
-    early = [
-        each[:40] for each in (keys, values, *gates)
-    ]  # later rounding has been amplified to 1e-11
+    # later rounding has been amplified to 1e-11
+    early = [each[:40] for each in (keys, values, *gates)]
     got = ours("omega", *early, settings, window, span, step_size_memory=0.02 * one[:40])
     assert relative(got["M"], memories[39]) < 1e-12
 
@@ -302,9 +295,8 @@ def test_e_a09_equation_11_has_the_wrong_side_and_sign():
         )
         < 1e-12
     )
-    assert (
-        relative((decay @ memory.T + write.T).T, gradient_step) < 1e-12
-    )  # the left form holds for the transposed memory
+    # the left form holds for the transposed memory
+    assert relative((decay @ memory.T + write.T).T, gradient_step) < 1e-12
     assert relative(decay @ memory + write, gradient_step) == near(0.163)  # wrong side
     assert relative(memory @ decay - write, gradient_step) == near(0.262)  # wrong sign
     assert relative(decay @ memory - write, gradient_step) == near(0.351)  # as printed, with a rate
@@ -327,9 +319,8 @@ def test_e_a12_omega_names_three_quantities():
     assert cosine == near(-0.291)
     frozen = np.outer(np.zeros((6, 6)) @ key - value, key)  # under a memory frozen at zero
     assert relative(frozen, windowed) == near(0.746)
-    assert (
-        relative(windowed - frozen, memory @ np.outer(key, key)) < 1e-12
-    )  # they differ by the reference alone
+    # they differ by the reference alone
+    assert relative(windowed - frozen, memory @ np.outer(key, key)) < 1e-12
 
 
 @pytest.mark.clause("E-D02")

@@ -117,9 +117,8 @@ def test_e_a26_hebbian_is_not_a_gate_setting_of_the_delta_rule():
         ]
 
     ratio = relative(limit(1e-4), hebbian) / relative(limit(1e-5), hebbian)
-    assert ratio == near(
-        10.0, 0.01
-    )  # the limit h -> 0 of Delta with v / h: an error of first order
+    # the limit h -> 0 of Delta with v / h: an error of first order
+    assert ratio == near(10.0, 0.01)
 
 
 @pytest.mark.clause("E-A27")
@@ -196,9 +195,8 @@ def test_e_d01_the_delta_rule_is_affine_in_the_memory():
         )["M"]
 
     assert residual_of_affinity(delta) < 1e-12
-    assert residual_of_affinity(with_newton_schulz) == near(
-        5.03e-3
-    )  # what is not affine is Newton-Schulz
+    # what is not affine is Newton-Schulz
+    assert residual_of_affinity(with_newton_schulz) == near(5.03e-3)
 
 
 @pytest.mark.clause("E-D06")
@@ -301,6 +299,5 @@ def test_e_r11_linear_attention_is_not_gradient_descent_on_the_squared_error():
     assert relative(rules[2], rules[3]) < 1e-12  # equal from zero
     direction = random.standard_normal((5, 6))
     inner_product = -(((memory + 1j * step * direction) @ key) @ value).imag / step
-    assert np.vdot(-np.outer(value, key), direction) == near(
-        inner_product, 1e-12
-    )  # it descends on -<M k, v>
+    # it descends on -<M k, v>
+    assert np.vdot(-np.outer(value, key), direction) == near(inner_product, 1e-12)

@@ -47,9 +47,8 @@ def test_e_a14_window_tokens_of_the_previous_span():
         )
     )
     assert relative(running.tensors["out/M"], sequential) < 1e-12
-    assert (
-        relative(recompute, sequential) < 1e-12
-    )  # at span 1 only recomputing is the sequential form
+    # at span 1 only recomputing is the sequential form
+    assert relative(recompute, sequential) < 1e-12
     assert relative(carry, sequential) == near(0.186, 0.01)
 
 
@@ -62,17 +61,15 @@ def test_e_a15_every_window_above_one_crosses_the_chunk_boundary():
             omega(keys, values, *gates, window, 8, boundary)[0][-1]
             for boundary in ("recompute", "cut")
         )
-        assert relative(cut, carried) == pytest.approx(
-            number, rel=0.01, abs=1e-12
-        )  # "c <= C: fits within one chunk"
+        # "c <= C: fits within one chunk"
+        assert relative(cut, carried) == pytest.approx(number, rel=0.01, abs=1e-12)
         first = ours(keys[:8], values[:8], *constant(8, 0.98, 0.0, 0.3), window, 8)
         state = {"M0": first["M"], "S0": first["S"]}
         if window > 1:
             state |= {name: first[name] for name in ("window_k", "window_v")}
         second = ours(keys[8:], values[8:], *constant(24, 0.98, 0.0, 0.3), window, 8, **state)
-        assert (
-            relative(second["M"], carried) < 1e-12
-        )  # a call that ends at the boundary hands its window on
+        # a call that ends at the boundary hands its window on
+        assert relative(second["M"], carried) < 1e-12
 
 
 @pytest.mark.clause("E-A29")
@@ -113,10 +110,11 @@ def test_e_a29_a_frozen_level_still_fills_its_window():
 def test_e_r05_one_gradient_buffer_is_exact_only_inside_a_call():
     _, keys, values = tokens(count=16, d_in=8, d_out=8)
     gates = constant(16, 0.98, 0.88, 0.2)
+    # one call of 16, two calls of 8 that carry the buffer
     for span, number in (
         (16, 0.0),
         (8, 0.139),
-    ):  # one call of 16, two calls of 8 that carry the buffer
+    ):
         rebuilt, buffered = (
             omega(keys, values, *gates, 4, span, boundary)[0] for boundary in ("recompute", "carry")
         )
@@ -134,9 +132,8 @@ def test_e_r13_a_window_that_restarts_with_the_call_is_not_one_call():
         for t in range(32):
             if t == 16 and not carries_the_window:
                 window = []
-            window = [*window, np.outer(-values[t], keys[t])][
-                -16:
-            ]  # reference 0, as on a fresh sequence
+            # reference 0, as on a fresh sequence
+            window = [*window, np.outer(-values[t], keys[t])][-16:]
             trace = 0.88 * trace + sum(window)
             memory = 0.982 * memory - 0.018 * trace
         return memory
@@ -179,9 +176,8 @@ def test_e_r14_a_sum_over_the_window_is_a_larger_rate():
         omega(keys, values, *gates[:2], factor * gates[2], 16)[0][-1] for factor in (1, 16)
     )
     assert relative(total, mean) == near(3.70)
-    assert (
-        relative(ours(keys, values, *gates, 16)["M"], mean) < 1e-12
-    )  # our default weights are 1/c
+    # our default weights are 1/c
+    assert relative(ours(keys, values, *gates, 16)["M"], mean) < 1e-12
     assert (
         relative(ours(keys, values, *gates, 16, window_weights=np.ones((32, 16)))["M"], total)
         < 1e-12

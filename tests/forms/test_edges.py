@@ -294,9 +294,8 @@ def _floats(value: Any) -> bool:
 @every_way
 def test_precision_is_that_of_the_tokens_everywhere(way: str, kind: Any) -> None:
     form, case = example(way, pulse=3, reset=5)
-    if (
-        np.dtype(kind).kind == "c"
-    ):  # a complex call is analytic in its arrays: no part of it may be dropped
+    # a complex call is analytic in its arrays: no part of it may be dropped
+    if np.dtype(kind).kind == "c":
         rotation = np.exp(0.02j)
         outputs, pulled = call(case, form, lambda x: (rotation * x).astype(kind))
         want, want_pulled = call(case, "sequential", lambda x: (rotation * x).astype(kind))

@@ -76,9 +76,8 @@ def equals_the_loops(case: Case) -> None:
 def gradients_equal_the_sequential_ones(case: Case) -> None:
     got, want = gradients(case, "kernel"), gradients(case, "sequential")
     assert got.keys() == want.keys()
-    size = max(
-        float(np.linalg.norm(value)) for value in want.values()
-    )  # some vanish, since Newton-Schulz hides scales
+    # some vanish, since Newton-Schulz hides scales
+    size = max(float(np.linalg.norm(value)) for value in want.values())
     bound = amplified(case.convention).bound
     for name, value in want.items():
         gap = float(np.linalg.norm(np.asarray(got[name]) - value))
@@ -323,6 +322,7 @@ def test_newton_schulz_on_coefficients_equals_the_loops_at_every_size(
         parsed = resolve({"newton_schulz": settings_}, rule="omega").newton_schulz_settings
         Z = draw.standard_normal((shape[0], 7))
         Z = Z / np.linalg.norm(Z @ Phi)
+        # 0.9: below eps, with norm_factor above it
         for size in (
             0.0,
             0.01 * eps,
@@ -330,7 +330,7 @@ def test_newton_schulz_on_coefficients_equals_the_loops_at_every_size(
             1.1 * eps,
             1.0,
             100.0,
-        ):  # 0.9: below eps, with norm_factor above it
+        ):
             result = orthogonalised(size * Z, Phi @ Phi.T, parsed, shape[1]) @ Phi
             want = literal_parts.newton_schulz(size * Z @ Phi, parsed.model_dump())
             assert_close(f"{shape} {eps} {size}", result, want, reordered(1, amplification=WITH))
@@ -344,9 +344,8 @@ def test_newton_schulz_on_coefficients_has_the_derivative_of_newton_schulz_at_ze
     draw = np.random.default_rng(4)
     Phi, g = draw.standard_normal((7, 4)), draw.standard_normal((3, 4))
     keys = np.concatenate([Phi, Phi[:1]])
-    cancelling = np.outer(
-        [1.0, 2.0, -1.0], [1.0, 0, 0, 0, 0, 0, 0, -1.0]
-    )  # its trace is rounding, of either sign
+    # its trace is rounding, of either sign
+    cancelling = np.outer([1.0, 2.0, -1.0], [1.0, 0, 0, 0, 0, 0, 0, -1.0])
     parsed = NewtonSchulz(guard=guard, eps=1e-2)
     # the norm of what cancels is the root of its rounding, 1e-8, beside eps = 1e-2
     cancels = reordered(1, amplification=1e9)

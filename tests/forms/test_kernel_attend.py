@@ -198,9 +198,8 @@ def test_a_kernel_matrix_has_features_of_its_own_on_which_the_rule_gives_the_sam
     p = arrays(T=5, d=3, d_out=2, c=c, per_dimension=per_dimension, seed=seed)
     points = np.concatenate([p["k"], p["q"]])
     values, vectors = np.linalg.eigh(exponential(points, points))
-    rows = vectors * np.sqrt(
-        np.maximum(values, 0.0)
-    )  # rows @ rows.T is the kernel of every two points
+    # rows @ rows.T is the kernel of every two points
+    rows = vectors * np.sqrt(np.maximum(values, 0.0))
     _, y = attend(exponential, **p, **choices)
     _, want = through_features(
         p | {"k": rows[:5], "q": rows[5:]}, choices, None, {"kind": "identity"}

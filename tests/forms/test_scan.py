@@ -248,15 +248,13 @@ def test_rounds_grow_with_the_logarithm_and_work_with_the_length(
         composed.clear()
         stepped.clear()
         run()
-        filled = [
-            shape[0] for shape in stepped if len(shape) == 3 and shape[0]
-        ]  # the others: first values, made beside the pairs
+        # the others: first values, made beside the pairs
+        filled = [shape[0] for shape in stepped if len(shape) == 3 and shape[0]]
         assert len(composed) <= math.ceil(math.log2(T))
         assert len(composed) + len(filled) + 1 <= 2 * math.ceil(math.log2(T)) + 1
         assert sum(composed) < T
-        assert (
-            sum(filled) + len([shape for shape in stepped if len(shape) == 2]) == T
-        )  # every value is made by one step
+        # every value is made by one step
+        assert sum(filled) + len([shape for shape in stepped if len(shape) == 2]) == T
 
 
 # -- their gradients -------------------------------------------------------------------------------

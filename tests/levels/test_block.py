@@ -97,9 +97,8 @@ def test_a_document_boundary_resets_the_memory_and_never_the_step() -> None:
     assert after.conductor.step == 11
     assert after.origins == context.origins
     later = context.replaced(conductor=context.conductor.advanced(7))
-    alone, second = cms.run(
-        config, params, x[:, 7:], later
-    )  # a document of its own that begins at step 7
+    # a document of its own that begins at step 7
+    alone, second = cms.run(config, params, x[:, 7:], later)
     assert_close("reads after the boundary", y[:, :, 7:], second, LOOPS)
     assert_close("memory", after.states[2].M, alone.states[2].M, LOOPS)
     from_zero, first = cms.run(config, params, x[:, 7:], context)

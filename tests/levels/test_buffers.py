@@ -145,12 +145,13 @@ def test_gradients_of_another_shape_are_refused() -> None:
     held, _, _ = add(Buffer(period=4), {"W": np.ones(2)}, pulse, 0)
     with pytest.raises(TapeError, match=r"gradient\['W'\] is missing"):
         add(held, {"V": np.ones(2)}, pulse, 0)
+    # the first two and the last would be stretched to one shape
     for shape in (
         (1,),
         (3, 2),
         (3,),
         (),
-    ):  # the first two and the last would be stretched to one shape
+    ):
         with pytest.raises(
             TapeError, match=r"gradient\['W'\]: shape .*, expected \(2,\) as before$"
         ):

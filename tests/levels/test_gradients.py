@@ -17,6 +17,7 @@ from tests.support.blocks import COUNTING, MIXED, block, drawn
 from tests.support.close import ANALYTIC, assert_close
 
 #: Four levels of one head and two dimensions: 112 parameters.
+# five flatten 2 x 2
 FOUR: tuple[dict[str, Any], ...] = (
     {"rule": "titans_lmm", "period": 1, "d_in": 2},
     {"rule": "delta", "period": 8, "d_in": 2},
@@ -33,7 +34,7 @@ FOUR: tuple[dict[str, Any], ...] = (
         "d_in": 2,
         "window": 4,
         "convention": {"newton_schulz": {"steps": 2}},
-    },  # five flatten 2 x 2
+    },
 )
 
 

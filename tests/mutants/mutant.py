@@ -64,9 +64,8 @@ class Edited:
             )
         tree = ast.parse(text.replace(self.old, self.new))
         tree.body[0].decorator_list = []  # type: ignore[attr-defined]
-        code = compile(
-            tree, f"<mutant of {bare.__qualname__}>", "exec"
-        )  # inherits this file's deferred annotations
+        # inherits this file's deferred annotations
+        code = compile(tree, f"<mutant of {bare.__qualname__}>", "exec")
         namespace: dict[str, Any] = {}
         exec(code, bare.__globals__, namespace)
         bare.__code__ = namespace[bare.__name__].__code__

@@ -27,12 +27,13 @@ OFF = (
     for part in ("-p", f"no:{name}")
 )
 ARGUMENTS = (*OFF, "-o", "addopts=--import-mode=importlib")
+# imported before any fork
 WARM = (
     "tests/mutants/test_targets.py",
     "tests/mutants/test_parallel_targets.py",
     "tests/mutants/test_level_targets.py",
     "tests/reductions/test_reductions.py",
-)  # imported before any fork
+)
 SECONDS = 120
 
 

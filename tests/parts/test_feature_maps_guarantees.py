@@ -115,9 +115,8 @@ def test_the_reciprocal_of_the_bandwidth_would_be_another_kernel() -> None:
     settings = feature_maps.RandomFourier(bandwidth=0.5)
     p = feature_maps.init(settings, 2, 0, features=20_000)
     got = float(feature_maps.apply(settings, p, x) @ feature_maps.apply(settings, p, y))
-    assert got == pytest.approx(
-        math.exp(-0.5 / (2 * 0.25)), abs=0.04
-    )  # 0.368, not exp(-0.25 * 0.5 / 2) = 0.939
+    # 0.368, not exp(-0.25 * 0.5 / 2) = 0.939
+    assert got == pytest.approx(math.exp(-0.5 / (2 * 0.25)), abs=0.04)
 
 
 @pytest.mark.clause("PHI-12")
@@ -128,9 +127,8 @@ def test_random_fourier_features_are_bounded_and_elu_is_positive() -> None:
             phi = apply({"kind": "random_fourier"}, p, size * gaussian(200, 4, seed=seed))
             assert np.sum(phi * phi, axis=-1).max() <= 2 + 1e-14
     aligned = {"W": np.zeros((3, 4)), "b": np.zeros(3)}
-    assert np.sum(apply({"kind": "random_fourier"}, aligned, np.ones(4)) ** 2) == pytest.approx(
-        2
-    )  # the bound is reached
+    # the bound is reached
+    assert np.sum(apply({"kind": "random_fourier"}, aligned, np.ones(4)) ** 2) == pytest.approx(2)
     assert np.all(apply({"kind": "elu"}, {}, 100 * gaussian(200, 4)) > 0)
 
 

@@ -168,14 +168,12 @@ def test_initial_biases_as_numbers() -> None:
     kept, forgotten = value_at("retain", bias["retain"]), value_at("retain", bias["forget"])
     assert (kept, forgotten) == pytest.approx((0.9526, 0.0474), abs=5e-5)
     assert gates.multiplier(forgotten, "forget") == pytest.approx(kept, rel=1e-14)
-    assert math.log(0.5) / math.log(kept) == pytest.approx(
-        14.3, abs=0.05
-    )  # tokens until half is gone
+    # tokens until half is gone
+    assert math.log(0.5) / math.log(kept) == pytest.approx(14.3, abs=0.05)
     momentum = value_at("momentum", bias["momentum"])
     assert momentum == pytest.approx(0.8176, abs=5e-5)
-    assert 1 / (1 - momentum) == pytest.approx(
-        5.48, abs=0.005
-    )  # what a constant gradient accumulates to
+    # what a constant gradient accumulates to
+    assert 1 / (1 - momentum) == pytest.approx(5.48, abs=0.005)
     assert value_at("step_size", bias["step_size"]) == pytest.approx(0.0100, abs=5e-5)
     wrong = gates.multiplier(value_at("retain", 3.0), "forget")
     assert (wrong, wrong**10, kept**10) == pytest.approx((0.0474, 6e-14, 0.615), rel=0.05)

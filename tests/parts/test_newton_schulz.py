@@ -77,9 +77,8 @@ def test_iterates_are_the_matrices_between_the_steps_in_the_orientation_of_the_a
         found = iterates(S, NewtonSchulz(steps=3))
         assert len(found) == 4
         for n, X in enumerate(found):
-            want = spectral.loops(
-                spectral.Map([spectral.MUON] * n), S
-            )  # n = 0 is the normalised argument
+            # n = 0 is the normalised argument
+            want = spectral.loops(spectral.Map([spectral.MUON] * n), S)
             assert_close(f"X_{n}", X, want, reordered(7, amplification=100))
 
 
@@ -303,9 +302,8 @@ def test_the_divisor_of_each_guard(norm: float, f: float) -> None:
     S *= norm / np.linalg.norm(S)
     divisors = {"add": f * norm + eps, "clamp": max(f * norm, eps), "return": f * norm + eps}
     for guard, N in divisors.items():
-        settings = NewtonSchulz(
-            guard=guard, eps=eps, norm_factor=f, coefficients=[[1, 0, 0]]
-        )  # one step that changes nothing
+        # one step that changes nothing
+        settings = NewtonSchulz(guard=guard, eps=eps, norm_factor=f, coefficients=[[1, 0, 0]])
         want = S if guard == "return" and norm < eps else S / N
         assert_close(guard, newton_schulz(S, settings), want, reordered(12))
         start = iterates(S, settings)[0]

@@ -103,9 +103,8 @@ def test_groups_and_threads_change_no_bit_of_matrices_in_any_order_in_memory(
     grouped: Callable[[int, int], None],
 ) -> None:
     """Norms that are summed in the same order for any number of matrices beside."""
-    S, G = (
-        np.moveaxis(gaussian(33, 40, 65, seed=seed), -1, 0) for seed in (0, 1)
-    )  # the matrices' own entries lie apart
+    # the matrices' own entries lie apart
+    S, G = (np.moveaxis(gaussian(33, 40, 65, seed=seed), -1, 0) for seed in (0, 1))
     grouped(10**9, 1)
     want = value_and_pullback(NewtonSchulz(), S, G)
     for group_bytes, processors in itertools.product((1, 3 * 8 * 33 * 40, 10**9), (1, 2, 4)):

@@ -176,9 +176,8 @@ def test_at_zero_the_pullback_divides_by_eps_and_multiplies_by_the_slopes() -> N
     assert_close(
         "norm", pullback(NewtonSchulz(scale="norm"), np.zeros((3, 4)), G), np.zeros((3, 4)), EXACT
     )
-    no_eps = pullback(
-        NewtonSchulz(eps=0.0), np.zeros((3, 4)), G
-    )  # there is no derivative; the divisor counts as 1
+    # there is no derivative; the divisor counts as 1
+    no_eps = pullback(NewtonSchulz(eps=0.0), np.zeros((3, 4)), G)
     assert_close("eps 0", no_eps, 3.4445**5 * G, reordered(5))
 
 
@@ -253,12 +252,13 @@ def test_the_scale_norm_brings_the_gradient_along_the_argument_back() -> None:
     S, G = gaussian(4, 6), gaussian(4, 6, seed=1)
     settings = NewtonSchulz(scale="norm", eps=0.0)
     got = np.sum(S * pullback(settings, S, G))
+    # Euler
     assert_close(
         "of degree one",
         got,
         np.sum(G * newton_schulz(S, settings)),
         reordered(24, amplification=100),
-    )  # Euler
+    )
 
 
 # -- through the singular values -------------------------------------------------------------------
@@ -314,9 +314,8 @@ def test_passing_the_cotangent_through_is_not_the_derivative() -> None:
             right = pullback(NewtonSchulz(), S, G)
             U, s, Vt = np.linalg.svd(S, full_matrices=False)
             H, inverse = U.T @ G @ Vt.T, np.diag(1 / s)
-            exact = (
-                U @ ((H - H.T) / (s[:, None] + s[None, :])) @ Vt
-            )  # the derivative of the polar factor U V^T
+            # the derivative of the polar factor U V^T
+            exact = U @ ((H - H.T) / (s[:, None] + s[None, :])) @ Vt
             exact += (G - U @ U.T @ G) @ Vt.T @ inverse @ Vt + U @ inverse @ U.T @ (
                 G - G @ Vt.T @ Vt
             )

@@ -344,9 +344,8 @@ def test_at_constant_step_size_the_memory_does_not_come_to_rest() -> None:
         ]
 
     assert moves("none")[-1] < 1e-6
-    assert (
-        min(moves({})[-10:]) > 0.1
-    )  # each step is 0.3 times 0.696 long, to and fro across the solution
+    # each step is 0.3 times 0.696 long, to and fro across the solution
+    assert min(moves({})[-10:]) > 0.1
 
 
 # -- cost ------------------------------------------------------------------------------------------

@@ -78,9 +78,8 @@ def test_each_row_equals_an_independent_minimax_computation(lower_bound: float) 
     for i, (row, want) in enumerate(
         zip(polar_express(lower_bound, 9), minimax.polar_express(lower_bound, 9), strict=True)
     ):
-        if (
-            want.error > 1e-3
-        ):  # on shorter intervals float64 rounds the coefficients of the independent one
+        # on shorter intervals float64 rounds the coefficients of the independent one
+        if want.error > 1e-3:
             assert_close(f"row {i}", np.array(row), np.array(want.row), ANALYTIC)
         x = np.linspace(low, 2 - low if i else 1.0, 1001)
         values = [x * (a + x * x * (b + c * x * x)) for a, b, c in (row, want.row)]
@@ -114,9 +113,8 @@ def test_no_odd_quintic_is_nearer_to_one_on_the_interval_that_the_steps_before_l
 
 @pytest.mark.clause("NS-5")
 def test_a_tiny_lower_bound_has_the_rows_of_a_small_one() -> None:
-    small = np.array(
-        polar_express(1e-30, 12)
-    )  # the interval is [0, 2] to thirty digits in all of them
+    # the interval is [0, 2] to thirty digits in all of them
+    small = np.array(polar_express(1e-30, 12))
     for tiny in (1e-60, 1e-100, 5e-324):
         assert_close(f"{tiny}", np.array(polar_express(tiny, 12)), small, ANALYTIC)
     assert polar_express(1e-60, 110)[-1] == LIMIT  # each step multiplies it by at least 4
@@ -129,27 +127,26 @@ def test_steps_after_convergence_are_the_limit_row() -> None:
     assert rows[7:] == (LIMIT,) * 5
     assert polar_express(0.999995, 2) == (LIMIT,) * 2  # an interval of 5e-6 from the start
     a, b, c = LIMIT
+    # p(1) = 1, p'(1) = p''(1) = 0
     assert (a + b + c, a + 3 * b + 5 * c, 6 * b + 20 * c) == (
         1.0,
         0.0,
         0.0,
-    )  # p(1) = 1, p'(1) = p''(1) = 0
+    )
 
 
 @pytest.mark.clause("NS-5")
 def test_there_is_no_safety_factor() -> None:
     a, b, c = polar_express(1e-3, 1)[0]
-    assert (
-        abs(1 - (a * 1e-3 + b * 1e-9 + c * 1e-15) - ((a + b + c) - 1)) <= 1e-15
-    )  # the ends of [l_0, 1] are equally far from 1
+    # the ends of [l_0, 1] are equally far from 1
+    assert abs(1 - (a * 1e-3 + b * 1e-9 + c * 1e-15) - ((a + b + c) - 1)) <= 1e-15
 
 
 @pytest.mark.clause("NS-5", "NS-15")
 def test_five_steps_bring_every_singular_value_above_the_bound_near_one() -> None:
     x = np.geomspace(1e-3, 1, 20_001)
-    settings = NewtonSchulz(
-        coefficients="polar_express", eps=1.0, norm_factor=1e-300
-    )  # divides by 1
+    # divides by 1
+    settings = NewtonSchulz(coefficients="polar_express", eps=1.0, norm_factor=1e-300)
     found = newton_schulz(x.reshape(-1, 1, 1), settings)
     assert found.min() == pytest.approx(0.8866, abs=5e-5)
     assert found.max() == pytest.approx(1.1134, abs=5e-5)

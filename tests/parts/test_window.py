@@ -411,9 +411,8 @@ def test_renormalised_by_hand():
         np.array([[1.0, 2.0, 5.0], [1.0, -1.0, 3.0], [2.0, 4.0, 2.0]]),
         np.array([[1, 0, 0], [1, 1, 0], [1, 1, 1]], bool),
     )
-    want = np.array(
-        [[8.0, 16.0, 40.0], [1.0, -1.0, 3.0], [2.0, 4.0, 2.0]]
-    )  # 8/1; sum 0: factor 1; all present: 8/8
+    # 8/1; sum 0: factor 1; all present: 8/8
+    want = np.array([[8.0, 16.0, 40.0], [1.0, -1.0, 3.0], [2.0, 4.0, 2.0]])
     assert_close("weights", window.renormalised(weights, exists), want, EXACT)
 
 
@@ -439,9 +438,8 @@ def test_tokens_dropped_by_a_boundary_still_exist():
         start = M if t % 2 == 0 else start
         g = np.zeros((3, 4))
         for j in range(t % 2 + 1):  # the lags of the current span
-            factor = sum(p["window_weights"][t]) / sum(
-                p["window_weights"][t, : min(3, t + 1)]
-            )  # cut or not
+            # cut or not
+            factor = sum(p["window_weights"][t]) / sum(p["window_weights"][t, : min(3, t + 1)])
             g += (
                 factor
                 * p["window_weights"][t, j]

@@ -225,9 +225,8 @@ def test_reduction(row: Row, record_property: Any) -> None:
                 f"{row.id}: {name} for {shape}", left, right, EXACT if row.exact else tolerance
             )
             worst = max(worst, relative_error(left, right))
-        whole = size(
-            [right for *_, right in gradients]
-        )  # what one input's gradient is rounded against: paths cancel
+        # what one input's gradient is rounded against: paths cancel
+        whole = size([right for *_, right in gradients])
         for name, left, right in gradients:
             error = size([left - right]) / whole
             assert tolerance.bound is not None

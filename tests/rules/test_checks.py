@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atlas_ref import forms as parallel
+from atlas_ref import forms
 from atlas_ref.conventions import Convention
 from atlas_ref.layers import projection
 from atlas_ref.parts.feature_maps import Linear
@@ -173,7 +173,7 @@ def test_what_is_no_rule_and_the_configuration_of_another_are_refused(
     tokens = sequence.Tokens(
         k=ones(T, 4), v=ones(T, 2), q=ones(T, 4), retain=ones(T), step_size=ones(T)
     )
-    drive = sequence.run if form is None else functools.partial(parallel.run, form=form)
+    drive = sequence.run if form is None else functools.partial(forms.run, form=form)
     with pytest.raises(ValueError) as caught:
         drive(rule, config, tokens, PLAIN)
     assert str(caught.value) == message
@@ -193,7 +193,7 @@ def test_no_form_goes_on_from_a_window_that_stores_something_else(
         k=ones(T, 4), v=ones(T, 2), q=ones(T, 4), retain=ones(T), step_size=ones(T)
     )
     with pytest.raises(ValueError, match=r"^state.residuals: (missing|stored), but "):
-        parallel.run(omega.RULE, config, tokens, omega.start(of), form=form)
+        forms.run(omega.RULE, config, tokens, omega.start(of), form=form)
 
 
 @pytest.mark.clause("CONV-28")
@@ -301,3 +301,34 @@ def test_the_feature_map_is_not_drawn_from_the_stream_of_the_projections() -> No
         omega.Config(d_in=3, d_out=2, d_model=3, feature_map=Linear(), features=3), seed=0
     )
     assert not np.isclose(params.phi["W"], params.W_K[0]).any()
+
+
+@pytest.mark.parametrize("form", ["sequential", "exact"])
+def test_an_object_that_is_no_tokens_or_no_state_is_refused(form: str) -> None:
+    config = delta.Config(d_in=4, d_out=2)
+    tokens = sequence.Tokens(
+        k=ones(T, 4), v=ones(T, 2), q=ones(T, 4), retain=ones(T), step_size=ones(T)
+    )
+    for wrong in (None, {}):
+        with pytest.raises(ValueError, match="tokens: a Tokens is needed, found"):
+            forms.run(delta.RULE, config, wrong, delta.start(config), form=form)
+        with pytest.raises(ValueError, match=r"state: a .*delta\.State is needed, found"):
+            forms.run(delta.RULE, config, tokens, wrong, form=form)
+
+
+def test_parameters_of_another_rule_are_refused_unless_only_momentum_is_missing() -> None:
+    """A momentum gate may be absent (GATES-4); every other gate of a rule is needed."""
+    sizes: dict[str, Any] = {"d_model": 6, "d_in": 4, "d_out": 2}
+    config, x = delta.Config(**sizes), ones(1, T, 6)
+    state = delta.start(config, leading=(1, 1))
+    for wrong in (None, {}):
+        with pytest.raises(ValueError, match=r"params: .*, expected layers\.projection\.Params"):
+            projection.run_tokens(delta.RULE, config, wrong, x, state)
+    params = projection.init(hebbian.Config(**sizes), seed=0)
+    with pytest.raises(
+        ValueError, match=r"params: gates\.step_size: missing, the rule delta needs"
+    ):
+        projection.run_tokens(delta.RULE, config, params, x, state)
+    lmm = titans_lmm.Config(**sizes)
+    params = projection.init(config, seed=0)
+    projection.run_tokens(titans_lmm.RULE, lmm, params, x, titans_lmm.start(lmm, leading=(1, 1)))

@@ -246,9 +246,8 @@ def test_every_step_depends_on_the_history():
     gains = []
     for tensors in (p, p | {"M0": other["M0"]}):
         M = results("delta", tensors)["M"]
-        gains.append(
-            M - np.prod(p["retain"]) * tensors["M0"]
-        )  # with scalar factors this would not depend on M_0
+        # with scalar factors this would not depend on M_0
+        gains.append(M - np.prod(p["retain"]) * tensors["M0"])
     assert_differs("what was added", gains[1], gains[0], 1e-2)
 
 

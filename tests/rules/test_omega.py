@@ -121,10 +121,11 @@ def test_each_quantity_uses_the_newest_of_the_ones_before_it():
     p = drawn(window=3, seed=1)
     M, S, y = p["M0"], p["S0"], []
     for t in range(6):
+        # with the pair of token t
         pairs = [
             (p["k"][i], p["v"][i], p["window_weights"][t, t - i])
             for i in range(max(0, t - 2), t + 1)
-        ]  # with the pair of token t
+        ]
         g = sum(w * np.outer(M @ k - v, k) for k, v, w in pairs)
         S = p["momentum"][t] * S + p["step_size"][t] * g  # with g_t
         M = p["retain"][t] * M - p["step_size"][t] * cubic(S)  # with S_t
@@ -176,9 +177,8 @@ def test_every_pair_of_the_window_is_judged_by_the_present_memory():
     M1 = p["retain"][0] * p["M0"] - p["step_size"][0] * np.outer(
         p["M0"] @ p["k"][0] - p["v"][0], p["k"][0]
     )
-    M2 = p["retain"][1] * M1 - p["step_size"][1] * np.outer(
-        M1 @ p["k"][0] - p["v"][0], p["k"][0]
-    )  # the old pair, the new memory
+    # the old pair, the new memory
+    M2 = p["retain"][1] * M1 - p["step_size"][1] * np.outer(M1 @ p["k"][0] - p["v"][0], p["k"][0])
     assert_close("M", results("omega", p, BARE, window=2)["M"], M2, ANALYTIC)
 
 
@@ -284,10 +284,11 @@ def test_accumulated_collects_raw_updates_and_reads_through_newton_schulz():
     A, S, y = p["M0"], p["S0"], []
     for t in range(6):
         lags = range(min(2, t + 1))
+        # A itself
         g = sum(
             p["window_weights"][t, j] * np.outer(A @ p["k"][t - j] - p["v"][t - j], p["k"][t - j])
             for j in lags
-        )  # A itself
+        )
         S = p["momentum"][t] * S + g
         A = p["retain"][t] * A - p["step_size"][t] * S
         y.append(cubic(A) @ p["q"][t])
@@ -403,9 +404,8 @@ def test_an_inactive_token_changes_neither_memory_nor_momentum(order):
     result = results("omega", p, {"order": order}, window=2)
     assert_close("M", result["M"], p["M0"], EXACT)
     assert_close("S", result["S"], p["S0"], EXACT)
-    assert_close(
-        "y", result["y"], np.array([p["M0"] @ q for q in p["q"]]), ANALYTIC
-    )  # the read takes place
+    # the read takes place
+    assert_close("y", result["y"], np.array([p["M0"] @ q for q in p["q"]]), ANALYTIC)
 
 
 @pytest.mark.clause("OMEGA-13", "CONV-32")

@@ -122,9 +122,8 @@ def chained(p, o):
                 token["v"][t].copy(),
                 W_phi.T @ token["q"][t],
             )
-            bar["phi/W"] += np.outer(token["k"][t], k) + np.outer(
-                token["q"][t], q
-            )  # from keys and queries alike
+            # from keys and queries alike
+            bar["phi/W"] += np.outer(token["k"][t], k) + np.outer(token["q"][t], q)
             for gate in ("retain", "momentum", "step_size"):
                 u, z = np.atleast_1d(sources[gate][t]), sources["z"][t][gate]
                 z_bar = np.atleast_1d(token[gate][t]) * (
@@ -137,9 +136,8 @@ def chained(p, o):
             for name, x_bar in (("W_K", k_bar), ("W_V", v_bar), ("W_Q", q_bar)):
                 bar[f"param/{name}"][h] += np.outer(x_bar, x)
                 bar["x"][0, t] += p[f"param/{name}"][h].T @ x_bar
-            u_bar = sum(
-                weights_bar[t + j, j] * soft[j] for j in range(o.c) if t + j < T
-            )  # the times whose window holds token t
+            # the times whose window holds token t
+            u_bar = sum(weights_bar[t + j, j] * soft[j] for j in range(o.c) if t + j < T)
             hidden = p["param/window_W1"][h] @ x + p["param/window_b1"][h]
             last_bar = u_bar * sources["u"][t] * (1 - sources["u"][t])
             slope = sigmoid(hidden) * (1 + hidden * (1 - sigmoid(hidden)))

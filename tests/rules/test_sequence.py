@@ -120,9 +120,8 @@ def test_level_token_is_level_projected_after_the_projections(rule, n):
             values[b, h, t] = np.log(1 + np.exp(z)) if gate == "step_size" else 1 / (1 + np.exp(-z))
         sequence[gate] = values if n > 1 else values[..., 0]
     window = {"window": 3} if rule == "omega" else {}
-    gate_axis = (
-        {} if rule == "omega" else {"gate": "forget"}
-    )  # at level token the other rules read the gate as what is forgotten
+    # at level token the other rules read the gate as what is forgotten
+    gate_axis = {} if rule == "omega" else {"gate": "forget"}
     result, want = (
         results(rule, p, level="token", **window),
         results(rule, sequence, gate_axis, **window),
@@ -316,13 +315,14 @@ def test_a_given_reference_serves_until_a_span_begins(rule):
             M = M - np.outer(reference @ p["k"][t] - p["v"][t], p["k"][t])
         return M
 
+    # the span begins here: M_0 instead of what was given
     for axes, phase, want in (
         ({"reference": "chunk_start"}, 1, loop(M_ref, {2})),
         (
             {"reference": "chunk_start"},
             0,
             loop(M_ref, {0, 3}),
-        ),  # the span begins here: M_0 instead of what was given
+        ),
         ({"reference": "call_start"}, 0, loop(M_ref, set())),
         ({"reference": "call_start"}, 2, loop(M_ref, set())),
     ):
@@ -414,9 +414,8 @@ def test_a_packed_sequence_is_a_call_of_its_own(rule, axes):
     alone = [results(rule, part, axes, **header) for part in parts]
     assert_close("y", packed["y"], np.concatenate([each["y"] for each in alone]), EXACT)
     for name in set(packed) - {"y"}:
-        assert_close(
-            name, np.asarray(packed[name]), np.asarray(alone[-1][name]), EXACT
-        )  # final states of the last one
+        # final states of the last one
+        assert_close(name, np.asarray(packed[name]), np.asarray(alone[-1][name]), EXACT)
 
 
 @pytest.mark.clause("CONV-33")

@@ -18,6 +18,7 @@ from tests.support.close import EXACT, assert_close, reordered
 SIZES = {"d_in": 4, "d_out": 3, "d_model": 5, "heads": 2}
 B, T = 2, 9
 
+# it would hide the bias of the gates, which scales all weights alike
 CONFIGS: dict[str, tuple[Any, Any]] = {
     "omega": (omega, omega.Config(**SIZES, window=3)),
     "omega without newton_schulz": (
@@ -40,9 +41,7 @@ CONFIGS: dict[str, tuple[Any, Any]] = {
             **SIZES,
             window=3,
             window_weights=window.Product(of=(window.Decay(base=0.8), window.Gate())),
-            convention={
-                "newton_schulz": "none"
-            },  # it would hide the bias of the gates, which scales all weights alike
+            convention={"newton_schulz": "none"},
         ),
     ),
     "omega with learned lags": (
@@ -136,9 +135,8 @@ def test_every_parameter_has_a_gradient_equal_to_the_complex_step(rule: Any, con
             ops.tanh(projection.run_tokens(rule.RULE, config, p, x, rule.start(config, (1, 2)))[1])
         )
 
-    tape.check.check_gradient(
-        loss, params, tolerance=1e-9
-    )  # Newton-Schulz multiplies rounding by up to 485 per token
+    # Newton-Schulz multiplies rounding by up to 485 per token
+    tape.check.check_gradient(loss, params, tolerance=1e-9)
 
 
 @every

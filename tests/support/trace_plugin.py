@@ -110,9 +110,8 @@ def fewer_examples() -> None:
 def pytest_configure(config: Any) -> None:
     fewer_examples()
     config.trace_parts = []
-    config.trace_sources = record.sources(
-        config.rootpath
-    )  # what is changed while the tests run did not run
+    # what is changed while the tests run did not run
+    config.trace_sources = record.sources(config.rootpath)
     config.trace_recorder = None
     if hasattr(config, "workerinput") or not getattr(config.option, "numprocesses", None):
         config.trace_recorder = Recorder(config.rootpath)

@@ -23,6 +23,7 @@ from tests.truth.literal_token import project
 
 Array = np.ndarray
 Tensors = dict[str, Array]
+# tensors without the leading axes
 SHARED = (
     "in/phi/",
     "in/proj",
@@ -30,7 +31,7 @@ SHARED = (
     "in/x",
     "in/active",
     "in/reset",
-)  # tensors without the leading axes
+)
 
 
 def evaluate(header: dict[str, Any], tensors: Tensors) -> dict[str, Any]:
@@ -352,9 +353,8 @@ class Sequence:
         state.gates = list(tensors.get("in/window_gate_before", ()))
         state.momenta = [self.oriented(z) for z in tensors.get("in/window_momentum", ())]
         if state.momenta and "in/momentum" not in tensors:
-            state.S = state.momenta[
-                -1
-            ]  # no S is handed over without momentum, yet an inactive first token repeats Z_0
+            # no S is handed over without momentum, yet an inactive first token repeats Z_0
+            state.S = state.momenta[-1]
         return state
 
     def read(self, memory: Array, t: int) -> Array:

@@ -79,9 +79,8 @@ def window_weights(header: dict[str, Any], arrays: Tensors, x: Array, heads: int
         u = per_token(
             x, heads, lambda token, h: sigmoid(w2[h] @ silu(w1[h] @ token + b1[h]) + b2[h])
         )
-        tensors["in/window_gate"] = (
-            u**gates
-        )  # what the token weighs, as an initial token's window_gate_before does
+        # what the token weighs, as an initial token's window_gate_before does
+        tensors["in/window_gate"] = u**gates
     return tensors
 
 

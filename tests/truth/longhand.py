@@ -106,9 +106,8 @@ class Token:
     S_before: np.ndarray
     reference: np.ndarray
     R: np.ndarray
-    members: list[
-        tuple[int, int, np.ndarray, bool]
-    ]  # lag, token, residual, whether it is the stored one
+    # lag, token, residual, whether it is the stored one
+    members: list[tuple[int, int, np.ndarray, bool]]
     momenta: list[tuple[int, int, np.ndarray]]  # lag, token, Z (momentum_then_window)
     present: list[int]  # lags whose token exists
     weights: np.ndarray  # after the edge
@@ -126,9 +125,8 @@ def forward(p: dict[str, np.ndarray], o: Setting) -> tuple[dict[str, np.ndarray]
     v = np.concatenate([p["window_v"], p["v"]]) if n else p["v"]
     stored = dict(enumerate(p.get("window_residual", ())))
     given_momenta = list(p.get("window_momentum", ()))
-    Z = {
-        n - len(given_momenta) + i: z for i, z in enumerate(given_momenta)
-    }  # by token number, initial ones below n
+    # by token number, initial ones below n
+    Z = {n - len(given_momenta) + i: z for i, z in enumerate(given_momenta)}
     M, S = p["M0"], p["S0"]
     reference = p.get("M_ref")
     position, first = o.phase or 0, 0  # first: oldest token of the packed sequence

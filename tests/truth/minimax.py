@@ -47,9 +47,8 @@ def quintic(low: float, high: float) -> Quintic:
     for _ in range(30):
         weights = np.linalg.solve(np.column_stack([basis(points), SIGNS]), np.ones(4))
         distance = basis(grid) @ weights[:3] - 1
-        inner = [
-            1 + int(np.argmax(sign * distance[1:-1])) for sign in (1, -1)
-        ]  # p has a maximum, then a minimum inside
+        # p has a maximum, then a minimum inside
+        inner = [1 + int(np.argmax(sign * distance[1:-1])) for sign in (1, -1)]
         extrema = grid[inner]
         for _ in range(3):
             first, second = slopes(extrema)

@@ -41,9 +41,10 @@ def loop_for(kind: np.dtype[Any]) -> Callable[..., None] | None:
     fails.
     """
     try:
+        # here, since Numba is slow to load
         from atlas_ref.engine.compiled.chunks import (
             compile_loop,
-        )  # here, since Numba is slow to load
+        )
 
         return compile_loop(kind)
     except Exception as error:  # a Numba that is too old for its NumPy, or broken, must harm no call that can do without

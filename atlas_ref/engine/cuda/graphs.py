@@ -53,9 +53,8 @@ class Captured:
         try:
             outputs = function(*self._inputs)
         except Exception as error:
-            with contextlib.suppress(
-                self._cupy.cuda.runtime.CUDARuntimeError
-            ):  # that it was broken off: `error` says why
+            # that it was broken off: `error` says why
+            with contextlib.suppress(self._cupy.cuda.runtime.CUDARuntimeError):
                 self._stream.end_capture()
             raise RuntimeError(f"{name}: {_reason(error)}") from error
         try:

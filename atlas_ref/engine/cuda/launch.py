@@ -50,9 +50,8 @@ class Struct(NamedTuple):
 
 
 Argument = Array | View | Struct | int | None
-Addresses = Callable[
-    [Array, bool], int
-]  # an array, and whether it is read by strides -> where its first entry is
+# an array, and whether it is read by strides -> where its first entry is
+Addresses = Callable[[Array, bool], int]
 
 
 def view(x: Array) -> View:

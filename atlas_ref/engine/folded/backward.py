@@ -82,9 +82,8 @@ def _running(
         0 if cotangents.y is None else folded.reads,
     )
     sums = CotangentSums.of(folded, scratch.empty((*lead, folded.height, o), folded.both))
-    rows = scratch.empty(
-        (*lead, K + reads, o), folded.both
-    )  # minus V_bar, and the cotangents of reads
+    # minus V_bar, and the cotangents of reads
+    rows = scratch.empty((*lead, K + reads, o), folded.both)
     if not reads:
         sums = through_references(folded, cotangents.y, sums, into)
     first, reference = _through_chunks(layout, folded, cotangents, sums, rows)
@@ -173,9 +172,8 @@ def _frozen(
     residuals before.
     """
     sums = CotangentSums.of(folded, scratch.empty(folded.states()[:, 1:].shape, folded.both))
-    both = scratch.empty(
-        folded.both[:, 1:].shape, folded.both
-    )  # of the state before each chunk from the reads alone, and of F
+    # of the state before each chunk from the reads alone, and of F
+    both = scratch.empty(folded.both[:, 1:].shape, folded.both)
     if cotangents.y is None or folded.R is None:
         sums = through_references(folded, cotangents.y, sums, into)
         both[...] = 0.0

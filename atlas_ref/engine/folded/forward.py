@@ -64,9 +64,8 @@ def _room(layout: Layout, inputs: Arrays, rows: Rows, keeps: bool) -> Folded:
 
     reads = C if layout.read in ("after", "before") else 0
     height = nb * d
-    sides = room(
-        is_running, *lead, K + reads, height + K
-    )  # [G | L^{-1}] above [ask of the reads | A]
+    # [G | L^{-1}] above [ask of the reads | A]
+    sides = room(is_running, *lead, K + reads, height + K)
     ask, inverse, R = (
         (sides[..., :height], sides[:, :, :K, height:], sides[:, :, K:])
         if is_running

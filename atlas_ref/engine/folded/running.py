@@ -34,9 +34,8 @@ def intra_chunk(layout: Layout, inputs: Arrays, folded: Folded) -> None:
     """The intra-chunk matrices, which depend on no state."""
     with scratch.frame():
         phi_T = spread_transposed(layout, inputs.keys)
-        before = before_rows(layout, folded.rows.gates, folded.rows.D)[
-            :, :, 0
-        ]  # (B, g, K, bases + K)
+        # (B, g, K, bases + K)
+        before = before_rows(layout, folded.rows.gates, folded.rows.D)[:, :, 0]
         scale(layout, folded, phi_T, before)
         invert(layout, folded, phi_T, before)
 

@@ -72,9 +72,8 @@ def rows_by_block(gates: GateRows, columns: int, stride: int, block: int) -> tup
     """
     C, B, g, _ = gates.retain.shape
     m = C // block
-    D = scratch.zeros(
-        (B, g, C + 2, 2 + columns), gates.retain
-    )  # behind D_C stands X_C, and behind D_t for a while X_t
+    # behind D_C stands X_C, and behind D_t for a while X_t
+    D = scratch.zeros((B, g, C + 2, 2 + columns), gates.retain)
     X = scratch.zeros((m + 1, B, g, 1, 2 + columns), D)
     D[:, :, 0, 0], D[:, :, 1, 1], X[0, ..., 1] = 1.0, 1.0, 1.0
     with scratch.frame():

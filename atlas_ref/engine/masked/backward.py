@@ -77,9 +77,8 @@ def backward(
         the cotangents of the start of the group.
     """
     sums = _through_reads(layout, group, cotangents, d_rows, into)
-    ends = scratch.empty(
-        group.states[:, 1:].shape, group.states
-    )  # cotangent of the state at the end of each chunk
+    # cotangent of the state at the end of each chunk
+    ends = scratch.empty(group.states[:, 1:].shape, group.states)
     F = scratch.empty(group.scaled.shape, group.scaled)
     through = _through_running if layout.running else _through_frozen
     dZ, d_reference, d_residuals = through(layout, inputs, group, cotangents, sums, ends, F, into)
@@ -270,9 +269,8 @@ def _through_running_at_once(
         if cotangents.reference is None
         else cotangents.reference.swapaxes(-1, -2)
     )
-    asked = (
-        sums.states.copy() if layout.keeps_reference else sums.states
-    )  # the kernel may refuse, and leaves all as it is then
+    # the kernel may refuse, and leaves all as it is then
+    asked = sums.states.copy() if layout.keeps_reference else sums.states
     for first, last in reversed(runs(layout.refresh)) if layout.keeps_reference else ():
         if sums.references is not None:
             d_reference = d_reference + sums.references[:, first:last].sum(axis=1)

@@ -30,6 +30,9 @@ def case_schema() -> dict[str, Any]:
         "description": "axes with values; `preset` says what they change",
         "properties": {"preset": {"enum": list(PRESETS)}, **properties},
     }
+    for definition in (header, *definitions.values()):
+        if "description" in definition:
+            definition["description"] = _joined_lines(definition["description"])
     for definition in definitions.values():
         if "kind" in definition["properties"]:
             definition["required"] = ["kind", *definition.get("required", [])]
@@ -60,6 +63,19 @@ def case_schema() -> dict[str, Any]:
             ),
         },
     }
+
+
+def _joined_lines(docstring: str) -> str:
+    """A docstring with every paragraph, and every entry of its sections, on one line."""
+    lines: list[str] = []
+    for line in docstring.split("\n"):
+        depth = len(line) - len(line.lstrip())
+        within = lines and lines[-1].strip() and not lines[-1].endswith(":") and line.strip()
+        if within and (depth == 0 or depth > 4):
+            lines[-1] += " " + line.strip()
+        else:
+            lines.append(line)
+    return "\n".join(lines)
 
 
 def _when(condition: dict[str, Any], **properties: Any) -> dict[str, Any]:

@@ -187,9 +187,8 @@ def _judged(
             }
             continue
         want = ours
-        if (
-            computed.dtype is None and kind in NARROW
-        ):  # results in this format come from inputs in it
+        # results in this format come from inputs in it
+        if computed.dtype is None and kind in NARROW:
             grad = any(name.startswith("grad/") for name in mine)
             want = evaluate(
                 rounded(case, kind), grad=grad, form=computed.form, chunk=computed.chunk

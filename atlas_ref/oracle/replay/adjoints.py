@@ -84,9 +84,8 @@ def expected(
                 results[_key(op, t)] = value
                 value = leaves[_key(op, t)]
             else:
-                value = value + (
-                    values[op][t] - plain(value)
-                )  # the recorded value, with the derivative of the computed one
+                # the recorded value, with the derivative of the computed one
+                value = value + (values[op][t] - plain(value))
             if op in ("X", "phi"):
                 results[f"out/{op}"] = value
             return value

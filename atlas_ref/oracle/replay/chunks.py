@@ -273,9 +273,8 @@ def system(sequence: Sequence, way: Arithmetic, cut: Chunks) -> Array:
         for n, t in enumerate(tokens):
             scores = way.matmul(keys[t], columns.swapaxes(-1, -2))  # (..., c, columns)
             earlier = np.arange(columns.shape[-2]) < n * c
-            block = np.where(
-                earlier, before[n][..., None, :] * scores[..., None, :, :], 0.0
-            )  # (..., G, c, columns)
+            # (..., G, c, columns)
+            block = np.where(earlier, before[n][..., None, :] * scores[..., None, :, :], 0.0)
             block = block + np.eye(c, columns.shape[-2], n * c, dtype=block.dtype)
             padding = [(0, 0)] * (block.ndim - 1) + [(0, cut.size * c - block.shape[-1])]
             blocks.append(np.pad(block, padding))

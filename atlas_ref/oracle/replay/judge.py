@@ -130,9 +130,8 @@ def cells(each: Recorded, lead: int, truth: Pass, *, sequence: bool) -> Cells | 
     ).reshape(*shape, -1)
     want = _gather(computed, tokens, lead, sequence).astype(np.float64).reshape(*shape, -1)
     tail, got = got.shape[lead + 1 :], got.reshape(*shape, -1)
-    got = np.where(
-        np.isinf(got) & (stored(want, each.dtype) == got), want, got
-    )  # an overflow that recording alone made
+    # an overflow that recording alone made
+    got = np.where(np.isinf(got) & (stored(want, each.dtype) == got), want, got)
     return Cells(
         tokens, tail, np.where(counts, got, 0.0), np.where(counts, want, 0.0), counts, each.dtype
     )

@@ -295,9 +295,10 @@ def _gap(passes: Passes, each: Recorded) -> tuple[str, ...]:
     listed = ops_of(passes.case)
     if each.op.startswith(PREFIX):
         adjoints = {name.removeprefix(PREFIX) for name in passes.trace if name.startswith(PREFIX)}
+        # that of a result is its cotangent
         return adjoint_gap(
             listed, each.op.removeprefix(PREFIX), adjoints | set(STANDS_FOR.values())
-        )  # that of a result is its cotangent
+        )
     stored = {other.into for other in passes.trace.values() if other.labels is None} | given_ops(
         passes.case
     )

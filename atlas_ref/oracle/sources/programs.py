@@ -111,9 +111,8 @@ def _run(words: list[str], timeout: float) -> Answer | None:
         return None
     if code == UNSUPPORTED:
         return Answer.unsupported(output.last() or errors.last())
-    message = (
-        errors.last() or output.last()
-    )  # apart, since output that waited in a buffer is written after the error
+    # apart, since output that waited in a buffer is written after the error
+    message = errors.last() or output.last()
     return Answer.failed(f"crash: {_ending(code)}" + (f": {message}" if message else ""))
 
 

@@ -20,9 +20,8 @@ def main(name: str, descriptor: int) -> None:
 
     Replies go where no print of the function goes.
     """
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # the parent process is interrupted too, and ends this one
+    # the parent process is interrupted too, and ends this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.set_inheritable(descriptor, False)
     replies = os.fdopen(descriptor, "w", buffering=1)
     questions = os.fdopen(os.dup(0), "r")

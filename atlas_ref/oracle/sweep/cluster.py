@@ -122,9 +122,8 @@ def _finished(distributed: Any, client: Any, under_way: Iterable[Any]) -> list[A
                 ).done
             )
         except TimeoutError:
-            client.wait_for_workers(
-                1, timeout=PATIENCE
-            )  # a slow case is no reason to stop, a cluster without workers is
+            # a slow case is no reason to stop, a cluster without workers is
+            client.wait_for_workers(1, timeout=PATIENCE)
 
 
 _per_thread = threading.local()

@@ -138,13 +138,14 @@ class Child:
             CaseError: bad input; or every process ended under this task.
         """
         for _ in range(ATTEMPTS):
+            # it has ended, perhaps in the middle of an answer
             try:
                 kind, answer = self._exchange(task)
             except (
                 EOFError,
                 OSError,
                 pickle.UnpicklingError,
-            ):  # it has ended, perhaps in the middle of an answer
+            ):
                 self._end()
                 if self._closed:
                     break

@@ -164,9 +164,8 @@ def _checked(plan: Plan, source: Source, case: Case) -> Checked:
         try:
             answer = source(problem)
         except CaseError as error:
-            if not str(error).startswith(
-                f"{problem.name}: "
-            ):  # not about this case: there is no such implementation
+            # not about this case: there is no such implementation
+            if not str(error).startswith(f"{problem.name}: "):
                 raise
             answer = _garbage(problem, error)
         answered = True

@@ -44,9 +44,8 @@ class _Search:
         self.case = case
         self.comparisons = self.accepted = 0
         self._fails, self._most = fails, most
-        self._digests: set[bytes] = {
-            _digest(case)
-        }  # cases that do not fail, or are behind: the search never returns
+        # cases that do not fail, or are behind: the search never returns
+        self._digests: set[bytes] = {_digest(case)}
 
     @property
     def spent(self) -> bool:
@@ -319,9 +318,8 @@ def _rounder(x: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
         yield np.round(x / step) * step
     with np.errstate(divide="ignore"):
         scale = 2.0 ** np.floor(np.log2(np.abs(x)))
-    yield np.where(
-        x == 0, 0.0, np.copysign(np.where(x == 0, 1.0, scale), x)
-    )  # powers of two, for what is tiny
+    # powers of two, for what is tiny
+    yield np.where(x == 0, 0.0, np.copysign(np.where(x == 0, 1.0, scale), x))
 
 
 def _zeros(search: _Search, name: str) -> None:

@@ -17,9 +17,8 @@ def main() -> None:
 
     Output that an implementation prints goes to standard error.
     """
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # the parent process is interrupted too, and ends this one
+    # the parent process is interrupted too, and ends this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _leave)
     replies = os.fdopen(os.dup(1), "wb")
     questions = os.fdopen(os.dup(0), "rb")

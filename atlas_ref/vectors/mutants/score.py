@@ -107,9 +107,8 @@ def controls(case: Case, dtype: str, *, grad: bool) -> Iterator[tuple[str, Resul
     if at is not None and chunked.made_in(at, ""):
         yield "the chunk form of the mutants", mutants.chunk_form(at, dtype)
     for form, chunk in forms(case):
-        if (
-            form == "kernel"
-        ):  # a truth for float64: it sums every momentum anew from the first token
+        # a truth for float64: it sums every momentum anew from the first token
+        if form == "kernel":
             continue
         yield (
             f"form {form}, chunk {chunk}",

@@ -126,9 +126,8 @@ def search(
             that no set has.
     """
     others = {"negative": [each.name for each in NEGATIVE], "large": [each.name for each in LARGE]}
-    empty = planned(
-        set=name, version=version, vectors=[], **others
-    )  # refused before the search, not after it
+    # refused before the search, not after it
+    empty = planned(set=name, version=version, vectors=[], **others)
     entries: list[Entry] = []
     survivors: dict[str, list[str]] = {}
     with ExitStack() as stack:

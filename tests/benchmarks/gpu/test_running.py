@@ -99,9 +99,8 @@ def test_every_candidate_of_ours_runs_and_is_right(name: str) -> None:
     for figure in found.figures:
         assert figure.skipped is None
         assert figure.error is not None
-        assert figure.error < (
-            4e-3 if figure.storage == "bfloat16" else 1e-3
-        )  # bfloat16: the rounding of what leaves, 2^-8 at most
+        # bfloat16: the rounding of what leaves, 2^-8 at most
+        assert figure.error < (4e-3 if figure.storage == "bfloat16" else 1e-3)
         assert figure.error > (1e-4 if figure.storage == "bfloat16" else 0)
         assert figure.right
         assert figure.seconds.median > 0
@@ -199,9 +198,8 @@ def test_forms_on_a_device_are_checked_against_numpy_and_the_sequential_rule(nam
     with backend.used(tests.support.standin.array.NAME):
         found = checks.checks([subject], device)
     forms = {each.form for each in subject.candidates if each.ours}
-    assert (
-        len(found) == len(forms) * 2 * 3
-    )  # reads, gradients; float32 and float64 against NumPy, float64 against the rule
+    # reads, gradients; float32 and float64 against NumPy, float64 against the rule
+    assert len(found) == len(forms) * 2 * 3
     assert all(each.kept for each in found)
     assert {each.against for each in found} == {"NumPy", "float64 sequential"}
 

@@ -51,11 +51,12 @@ def test_the_page_holds_the_numbers_of_the_bracket():
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
     said, found = json.loads(DATA.read_text())["bracket"], run._bracket()
+    # one digit of noise, which machines do not share
     rounding = {
         "hand_from_autograd",
         "applied_from_lost",
         "forms_apart",
-    }  # one digit of noise, which machines do not share
+    }
     assert {name: value for name, value in said.items() if name not in rounding} == {
         name: value for name, value in found.items() if name not in rounding
     }

@@ -97,9 +97,8 @@ def test_lines_of_a_place_are_those_that_run_when_it_is_called() -> None:
     body = {place.name: sorted(place.body) for place in places.places(CODE, "toy.py", FAMILIES)}
     assert body["Full.method"] == [18]
     assert body["Full"] == [18]
-    assert (
-        body["TABLE"] == body["Empty"] == body[""] == [18, 25, 26, 28]
-    )  # all functions of the file
+    # all functions of the file
+    assert body["TABLE"] == body["Empty"] == body[""] == [18, 25, 26, 28]
     assert body["function.inner"] == []
 
 

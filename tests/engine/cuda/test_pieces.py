@@ -80,9 +80,8 @@ def test_residuals_scaled_and_reads_combined(
         masked_forward.scale_residuals(
             E, np.stack([masked_rows.factor(x) for x in left], axis=-1), want
         )
-        room = place.to(
-            np.full((B, 2 * G_CHUNKS, K, nb * D_OUT), np.nan, dtype)
-        )  # written to with gaps between chunks
+        # written to with gaps between chunks
+        room = place.to(np.full((B, 2 * G_CHUNKS, K, nb * D_OUT), np.nan, dtype))
         pieces.scaled_residuals(*place.to((E, D, X)), room[:, ::2], device=place.device)
         assert_close("scaled", place.back(room)[:, ::2], want, tolerance)
         assert np.isnan(place.back(room)[:, 1::2]).all()

@@ -95,9 +95,8 @@ def drawn(*shape: int, dtype: Any = np.float64) -> Any:
     return np.random.default_rng([*shape]).standard_normal(shape).astype(dtype)
 
 
-WINDOWS = np.lib.stride_tricks.as_strided(
-    drawn(2, 11, 3), (2, 3, 5, 3), (11 * 24, 3 * 24, 24, 8)
-)  # overlap, and step unevenly
+# overlap, and step unevenly
+WINDOWS = np.lib.stride_tricks.as_strided(drawn(2, 11, 3), (2, 3, 5, 3), (11 * 24, 3 * 24, 24, 8))
 CASES: dict[str, tuple[Any, Any]] = {
     "two matrices": (drawn(3, 4), drawn(4, 5)),
     "a stack": (drawn(2, 6, 3, 4), drawn(2, 6, 4, 5)),

@@ -29,9 +29,8 @@ def test_a_case_is_found_on_which_the_planted_setting_is_told_from_the_others(ca
     answer = identify(case, results(case, planted), depth=1)
     assert answer.verdict == "UNDECIDABLE"
     found = deciding_case(case, answer.fits)
-    if planted.get(
-        "order"
-    ):  # with one token in the window there is nothing to decide for any numbers
+    # with one token in the window there is nothing to decide for any numbers
+    if planted.get("order"):
         assert found is None or separated(found, answer.fits, [], "float32")
         return
     assert separated(found, answer.fits, [], "float32")

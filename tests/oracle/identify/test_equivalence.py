@@ -81,9 +81,8 @@ def test_decay_is_invisible_under_a_reference_of_zero():
     call = {"reference": "call_start"}
     same(*pair(from_zero, call, {**call, "decay": "before_error"}), EXACT)
     running = pair(from_zero, {}, {"decay": "before_error"})
-    assert_close(
-        "first token", running[1]["y"][0], running[0]["y"][0], EXACT
-    )  # zero only before the first write
+    # zero only before the first write
+    assert_close("first token", running[1]["y"][0], running[0]["y"][0], EXACT)
     differ(*running)
 
 
@@ -254,9 +253,8 @@ def test_a_span_over_the_call_is_call_start(boundary):
         phased = tensors | {"M_ref": np.ones((3, 4))}
         same(*pair(phased, chunk, call, span=8, phase=2), EXACT)
         differ(*pair(phased, chunk, call, span=7, phase=2))
-        differ(
-            *pair(phased, chunk, call, span=8, phase=0)
-        )  # a given reference is replaced at p(0) = 0
+        # a given reference is replaced at p(0) = 0
+        differ(*pair(phased, chunk, call, span=8, phase=0))
     same(*pair(p, chunk | {"span_origin": "multiple"}, call, span=7), EXACT)
     packed = p | {"reset": MASKS["reset"]}  # sequences of four and two
     same(*pair(packed, chunk, call, span=4), EXACT)
@@ -298,10 +296,11 @@ def test_with_one_token_of_another_weight_the_order_shows_unless_momentum_is_zer
     same(*pair(without(constant, "S0"), {}, first, window=1), PLAIN)
     differ(*pair(without(varying, "S0"), {}, first, window=1))
     still = varying | {"momentum": np.zeros(6)}
+    # nesterov's g_t has no weight, and eps and scale see that
     for argument, equal in (
         ("S", True),
         ("nesterov", False),
-    ):  # nesterov's g_t has no weight, and eps and scale see that
+    ):
         base = {"newton_schulz": {"argument": argument, "eps": 0.1}}
         if equal:
             same(*pair(still, {}, first, base=base, window=1), reordered(72, amplification=500))

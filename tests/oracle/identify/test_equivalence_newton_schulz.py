@@ -118,9 +118,8 @@ def test_a_positive_factor_of_every_gradient_is_invisible(argument, momentum, sc
         other=without(p, "window_weights"),
     )
     if argument == "nesterov" and order == "momentum_then_window" and momentum:
-        differ(
-            ones, uniform
-        )  # there the weights scale the momenta and not the gradient beside them
+        # there the weights scale the momenta and not the gradient beside them
+        differ(ones, uniform)
     else:
         same(ones, uniform)
 
@@ -147,9 +146,8 @@ def test_without_momentum_the_factor_may_change_from_token_to_token(argument):
     if argument != "written_back":
         first = {**muon(argument=argument), "order": "momentum_then_window", "rate": "momentum"}
         found = pair(p, {}, {}, base=first, other=p | {"step_size": p["step_size"] * factors})
-        same(*found) if argument == "nesterov" else differ(
-            *found
-        )  # nesterov's argument is then the single gradient
+        # nesterov's argument is then the single gradient
+        same(*found) if argument == "nesterov" else differ(*found)
     with_momentum = drawn(window=3, seed=4) | MASKS
     scaled = with_momentum | {"window_weights": with_momentum["window_weights"] * factors[:, None]}
     differ(
@@ -262,10 +260,11 @@ def test_the_edge_is_invisible_without_momentum_for_a_positive_factor_and_turns_
     p = still(drawn(window=3, seed=12) | MASKS)
     truncate, renormalise = {"window_edge": "truncate"}, {"window_edge": "renormalise"}
     same(*pair(p, truncate, renormalise, base=muon(argument=argument)))
+    # factors 2.5 and -1.5 at the first token
     for signs, turned in (
         ([1.0, 2.0, -0.5], False),
         ([1.0, -2.0, -0.5], True),
-    ):  # factors 2.5 and -1.5 at the first token
+    ):
         weighed = p | {"window_weights": np.tile(signs, (6, 1))}
         one, other = pair(weighed, truncate, renormalise, base=muon(argument=argument))
         first, second = (

@@ -164,10 +164,11 @@ def test_at_level_token_a_gate_shows_the_place_of_the_norm():
     p = token_inputs()
     places = [{"k_norm": "l2", "norm_place": place} for place in ("before_phi", "after_phi")]
     differ(*(results("delta", p, axes, level="token") for axes in places))
+    # gates of v alone
     blind = p | {
         name: np.where(np.arange(5) < 3, 0.0, p[name])
         for name in ("param/W_retain", "param/W_step_size")
-    }  # gates of v alone
+    }
     same(*(results("delta", blind, axes, level="token") for axes in places), EXACT)
 
 

@@ -33,9 +33,8 @@ def main(quick: bool, jobs: int = 1) -> int:
     """Print the table and its counts, computed in several processes."""
     console = Console() if sys.stdout.isatty() else Console(width=200)
     conventions = [each for each in table.mistakes() if each[0].axes is not None and not quick]
-    conventions.sort(
-        key=lambda each: each[1]
-    )  # one case after the other: what is searched on it is listed once
+    # one case after the other: what is searched on it is listed once
+    conventions.sort(key=lambda each: each[1])
     with ProcessPoolExecutor(jobs) if jobs > 1 else nullcontext() as pool:
         asked = partial(_asked, pool)
         names = {

@@ -116,9 +116,8 @@ def moved(
         step = float({"bfloat16": 0.5, "float16": 0.1}.get(dtype, 1e-3) * scale)
         op = name.removeprefix("trace/")
         found = recorded(case, dtype, move=(op, place[:lead], t, place[lead:], step))
-        if np.any(
-            found[name] != plain[name]
-        ):  # else it is an entry that the op does not have at this token
+        # else it is an entry that the op does not have at this token
+        if np.any(found[name] != plain[name]):
             return found, (op, t, place)
 
 
@@ -376,10 +375,11 @@ def test_iterates_of_newton_schulz_alone_are_replayed_one_by_one(dtype):
     found = replay(case, mine)
     first = first_wrong(found)
     assert (first.op, first.token, first.place) == ("X3", None, (1, 2, 3))
+    # X4 was made of the X3 before it was changed
     assert [each.op for each in found if each.verdict != "PASS"] == [
         "X3",
         "X4",
-    ]  # X4 was made of the X3 before it was changed
+    ]
 
 
 def test_a_feature_map_alone_is_replayed():
@@ -438,9 +438,8 @@ def test_refusals():
     )
     assert bad(case, whole, dtype="int8").startswith("case: dtype 'int8' is not available")
     narrow = {name: value.astype(np.float32) for name, value in case.inputs.items()}
-    assert right(
-        replay(case, {**narrow, **whole})
-    )  # inputs rounded to the format of the program are the case's
+    # inputs rounded to the format of the program are the case's
+    assert right(replay(case, {**narrow, **whole}))
 
 
 def test_a_reserved_rule_is_not_supported():

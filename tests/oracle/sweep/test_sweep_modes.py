@@ -173,15 +173,13 @@ def test_a_sweep_that_was_killed_goes_on(alone: Kept, tmp_path: Path) -> None:
     before = log.read_text().splitlines()
     assert CASES // 4 < len(before) < 1 + CASES
     with log.open("a") as stream:
-        stream.write(
-            '{"case": 39, "drawn": null, "ro'
-        )  # as a kill in the middle of a write leaves it
+        # as a kill in the middle of a write leaves it
+        stream.write('{"case": 39, "drawn": null, "ro')
     assert kept(tmp_path, swept(tmp_path).found).found == alone.found
     after = log.read_text().splitlines()
     assert after[: len(before)] == before
-    assert (
-        sorted(line for line in after if not line.endswith('"ro')) == alone.lines
-    )  # nothing was done twice
+    # nothing was done twice
+    assert sorted(line for line in after if not line.endswith('"ro')) == alone.lines
     assert swept(tmp_path).found == alone.found
     assert log.read_text().splitlines() == after
 
@@ -273,9 +271,8 @@ def test_a_whole_line_that_no_sweep_writes_is_refused_by_its_number(
 ) -> None:
     log = tmp_path / "log"
     sweep("delta", kernel("right"), cases=2, folder=tmp_path, resume=log)
-    text = (
-        log.read_text() + "[" * 9999 + "\n" + line + "\n"
-    )  # the one before it counts as cut short
+    # the one before it counts as cut short
+    text = log.read_text() + "[" * 9999 + "\n" + line + "\n"
     log.write_text(text)
     with pytest.raises(CaseError) as refusal:
         sweep("delta", kernel("right"), cases=2, folder=tmp_path, resume=log)
