@@ -115,8 +115,12 @@ LEVEL_MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "frozen-tokens-read-after-the-next-write",
         "the tokens between two writes read what the second of them leaves",
-        f"{_SEQUENCE}:_Reads.add",
-        Edited("        self._read()\n", "        self.state = state\n        self._read()\n"),
+        f"{_SEQUENCE}:_each_token",
+        Edited(
+            'reads.close({"before": state.M, "chunk_start": state.reference}'
+            ".get(convention.read))\n",
+            "reads.state = rule.write(config, state, k, v, gate)\n",
+        ),
         targets("block[after]", "block[before]", "block[window]"),
     ),
     Mutant(

@@ -26,7 +26,9 @@ OFF = (
     for name in ("terminal", "xdist", "hypothesispytest", "cacheprovider")
     for part in ("-p", f"no:{name}")
 )
-ARGUMENTS = (*OFF, "-o", "addopts=--import-mode=importlib")
+# a mutant imports the package before pytest could rewrite its plugin
+IMPORTED = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
+ARGUMENTS = (*OFF, *IMPORTED, "-o", "addopts=--import-mode=importlib")
 # imported before any fork
 WARM = (
     "tests/mutants/test_targets.py",
