@@ -127,7 +127,7 @@ class Case(Frozen):
     def _memory_shape(self) -> tuple[int, int]:
         """(d_out, d_phi) of the argument of Newton-Schulz; (0, 0) without Newton-Schulz."""
         h = self.header
-        if h.rule == "newton_schulz":
+        if "in/G" in self.inputs:
             rows, columns = self.inputs["in/G"].shape[-2:]
             return int(rows), int(columns)
         if h.rule not in names_with("has_newton_schulz"):
@@ -356,7 +356,7 @@ def _check_shapes(header: Header, inputs: Arrays, table: dict[str, Tensor]) -> N
             and "d_phi" not in sizes
             and "in/phi/W" not in table
             and "in/proj" not in table
-            and header.rule != "newton_schulz"
+            and "d_in" in sizes
         ):
             sizes["d_phi"] = (
                 feature_maps.d_phi(header.feature_map, sizes["d_in"][0]),

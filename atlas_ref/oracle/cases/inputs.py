@@ -12,6 +12,7 @@ import numpy as np
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.subjects import block as levels
 from atlas_ref.parts import feature_maps
+from atlas_ref.rules import RULES
 
 DTYPES: dict[str, Any] = {"float64": np.float64, "float32": np.float32}
 
@@ -95,9 +96,9 @@ def check_size(case: Case) -> None:
 
 def _check_one(case: Case) -> None:
     h, inputs = case.header, case.inputs
-    if h.rule == "newton_schulz":
+    x = inputs.get("in/k", inputs.get("in/x"))
+    if x is None:  # no tokens
         return
-    x = inputs["in/k" if "in/k" in inputs else "in/x"]
     heads, d_in = inputs["in/param/W_K"].shape[:2] if h.level == "token" else (1, x.shape[-1])
     phi = {
         name.rsplit("/", 1)[1]: value
@@ -105,7 +106,7 @@ def _check_one(case: Case) -> None:
         if name.startswith("in/phi/") or name == "in/proj"
     }
     rows, features = heads * (x.size // x.shape[-1]), feature_maps.d_phi(h.feature_map, d_in, phi)
-    sequences = rows // x.shape[-2] if h.rule != "feature_map" else 1
+    sequences = rows // x.shape[-2] if h.rule in RULES else 1
     most = max(rows * h.window, rows * features, sequences * h.window * features)
     if most > LARGEST:
         what = f"window {h.window} and {features} features of {rows} tokens"

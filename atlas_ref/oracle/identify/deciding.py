@@ -15,6 +15,7 @@ from atlas_ref.oracle.family import candidates, lattice
 from atlas_ref.oracle.identify.score import seen_as
 from atlas_ref.oracle.judge.norms import norms
 from atlas_ref.oracle.judge.tolerance import MARGINAL, tolerances
+from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.parts.newton_schulz import NewtonSchulz
 from atlas_ref.rules import names_with
 from atlas_ref.types import Array
@@ -100,7 +101,7 @@ def separated(
 
     Between every two conventions, and between each of them and the others.
     """
-    name = "out/X" if case.header.rule == "newton_schulz" else "out/y"
+    name = SUBJECTS[case.header.rule].result
     flat = _flat(case, [*conventions, *others], name)
     if not np.isfinite(flat).all():
         return False
