@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
+from collections import defaultdict
 from typing import Any
+
+import pytest
 
 TABLES = ("reductions", "mutants")
 ERRATUM = re.compile(r"::test_e_([a-z]\d\d[a-z]?)_(\w+)")
@@ -23,7 +27,29 @@ def pytest_addoption(parser: Any) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves the slow ones out
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
+    leave_rest_to_slow(items)
+    use_backend(config, items)
+
+
+def leave_rest_to_slow(items: list[Any]) -> None:
+    """Mark as slow all parameters of a test marked `sample` but those that it draws.
+
+    The draw goes by the names of the parameters, so a new parameter changes few others.
+    """
+    sampled: dict[tuple[str, int], list[Any]] = defaultdict(list)
+    for item in items:
+        mark = item.get_closest_marker("sample")
+        if mark is not None:
+            sampled[item.nodeid.partition("[")[0], mark.args[0]].append(item)
+    for (_, count), group in sampled.items():
+        drawn = sorted(group, key=lambda item: (zlib.crc32(item.name.encode()), item.name))
+        for item in drawn[count:]:
+            item.add_marker(pytest.mark.slow)
+
+
+def use_backend(config: Any, items: list[Any]) -> None:
     """Build the bridge under --backend, or skip with the reason.
 
     Skipped are all tests where the backend cannot be used, and those about NumPy alone.
@@ -31,8 +57,6 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
     name = config.getoption("--backend")
     if name == "numpy":
         return
-    import pytest
-
     from atlas_ref import backend
     from tests.support.close import Elsewhere
     from tests.support.standin import array, bridge

@@ -103,6 +103,7 @@ def made(name: str) -> Case:
     )
 
 
+@pytest.mark.sample(5)
 @pytest.mark.clause("CERT-9")
 @pytest.mark.clause("CERT-11")
 @pytest.mark.parametrize("name", REQUESTS)

@@ -307,6 +307,7 @@ def test_a_full_disk_under_standard_output_is_one_line(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_standard_output_that_holds_ascii_alone_still_gets_every_name(tmp_path):
     header, tensors = some()
     case = written(

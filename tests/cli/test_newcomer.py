@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).parents[2] / "examples" / "newcomer.sh"
 
 
+@pytest.mark.slow
 def test_the_story_of_a_newcomer_plays(tmp_path: Path) -> None:
     bin_ = tmp_path / "bin"
     bin_.mkdir()

@@ -119,6 +119,7 @@ def test_every_target_of_make_that_a_document_names_exists() -> None:
     assert sorted((path, word) for path, word in named if word not in targets) == []
 
 
+@pytest.mark.slow
 def test_the_commands_that_use_a_set_of_vectors_run(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/kernels.py").write_text(KERNEL)

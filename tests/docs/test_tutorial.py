@@ -27,6 +27,7 @@ def chosen(found: list[Block], kernel: str) -> list[Block]:
     return [each for each in found if each not in offered or each in kept]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", ["numpy", "torch"])
 def test_the_tutorial_runs_from_its_first_step_to_its_last(kernel: str, tmp_path: Path) -> None:
     if importlib.util.find_spec(kernel) is None:

@@ -69,6 +69,7 @@ def peak(module: Any, form: str, settings: dict[str, Any], T: int) -> float:
     return most - before - (end - before) + scratch.scratch.block.nbytes
 
 
+@pytest.mark.sample(3)
 @pytest.mark.clause("CHUNK-15")
 @pytest.mark.parametrize("name", CASES)
 def test_a_pass_takes_at_most_forty_numbers_a_token_and_channel(

@@ -65,7 +65,8 @@ def every_leaf_agrees(got: Any, want: Any) -> None:
 
 
 @pytest.mark.clause("CMS-15")
-@pytest.mark.parametrize("combine", ["softmax", pytest.param("masked", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("combine", ["softmax", "masked"])
 def test_every_parameter_of_four_levels_through_600_tokens(combine: Any) -> None:
     config = block(FOUR, combine=combine, d_model=2, d_out=2, heads=1)
     params, x, context = drawn(config, tokens=600, batch=1)

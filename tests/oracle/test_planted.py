@@ -83,6 +83,7 @@ def test_the_whole_list_is_planted() -> None:
     assert all(name in REQUESTS for mistake in MISTAKES for name in mistake.cases)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("dtype", table.STORAGE)
 @pytest.mark.parametrize("mistake", MISTAKES, ids=named)
 def test_a_mistake_is_caught_and_the_replay_names_its_op(mistake: Mistake, dtype: str) -> None:
@@ -92,6 +93,7 @@ def test_a_mistake_is_caught_and_the_replay_names_its_op(mistake: Mistake, dtype
         assert found.replayed == mistake.op, name
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("dtype", table.STORAGE)
 @pytest.mark.parametrize("name", REQUESTS)
 def test_no_legal_variant_raises_an_alarm(name: str, dtype: str) -> None:

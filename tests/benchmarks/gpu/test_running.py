@@ -191,6 +191,7 @@ def test_shares_are_useful_work_over_what_was_measured() -> None:
     assert figure.seconds == Spread.one(2.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gated delta", "frozen Omega with Newton-Schulz"])
 def test_forms_on_a_device_are_checked_against_numpy_and_the_sequential_rule(name: str) -> None:
     (subject,) = [each for each in plan.SUBJECTS if each.name == name]

@@ -52,6 +52,7 @@ def clone(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.clause("TRACE-9")
 def test_a_clause_that_is_removed_is_missed_by_code_and_tests(clone: Path) -> None:
     spec = clone / "specs/omega.md"
@@ -70,6 +71,7 @@ def test_a_clause_that_is_removed_is_missed_by_code_and_tests(clone: Path) -> No
     )
 
 
+@pytest.mark.slow
 @pytest.mark.clause("TRACE-9")
 def test_a_clause_that_is_renamed_has_neither_code_nor_test(clone: Path) -> None:
     spec, other = clone / "specs/delta.md", f"DELTA-{99}"
@@ -203,6 +205,7 @@ def toy(tmp_path: Path) -> Toy:
     return make
 
 
+@pytest.mark.sample(1)
 @pytest.mark.clause("TRACE-4", "TRACE-5")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_clause_whose_test_executed_its_code_is_no_gap(toy: Toy, workers: int) -> None:

@@ -53,6 +53,7 @@ def test_the_cases_own_convention_comes_first():
     }
 
 
+@pytest.mark.sample(8)
 @pytest.mark.clause("IDENT-1")
 @pytest.mark.parametrize(
     "names",

@@ -257,6 +257,7 @@ def test_an_isolated_function_answers_case_after_case_in_one_process(case):
     assert ends(process.pid)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.clause("SRC-1", "SRC-9")
 @pytest.mark.usefixtures("path_of_tests")
 @pytest.mark.parametrize(

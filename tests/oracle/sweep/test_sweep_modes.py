@@ -81,6 +81,7 @@ def test_two_processes_find_the_same(alone: Kept, tmp_path: Path) -> None:
     assert swept(tmp_path, jobs=2) == alone
 
 
+@pytest.mark.slow
 @pytest.mark.clause("SWEEP-10")
 def test_a_process_that_is_killed_is_replaced(
     alone: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -139,6 +140,7 @@ def test_bad_input_in_a_process_is_one_line_here(tmp_path: Path) -> None:
 # -- the log ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.clause("SWEEP-9")
 def test_a_sweep_that_was_killed_goes_on(alone: Kept, tmp_path: Path) -> None:
     words = [
@@ -344,6 +346,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         yield made
 
 
+@pytest.mark.slow
 @needs_dask
 @pytest.mark.clause("SWEEP-10")
 def test_a_cluster_that_loses_a_worker_finds_the_same(
@@ -362,6 +365,7 @@ def test_a_cluster_that_loses_a_worker_finds_the_same(
     assert victim not in [each.pid for each in cluster.workers.values()]
 
 
+@pytest.mark.slow
 @needs_dask
 @pytest.mark.clause("SWEEP-9", "SWEEP-10")
 def test_a_scheduler_that_is_lost_is_one_line_and_the_log_goes_on_without_it(

@@ -42,6 +42,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.clause("VEC-9")
 def test_the_shipped_set_is_made_again_byte_for_byte(shipped, tmp_path) -> None:
     sizes = build.build("v1", tmp_path / "v1", jobs=2)
