@@ -17,11 +17,7 @@ from atlas_ref.messages import first_problem, shown
 from atlas_ref.parts.newton_schulz import NewtonSchulz
 from atlas_ref.types import Frozen
 
-Rule = Literal["omega", "titans_lmm", "delta", "hebbian"]
-Level = Literal["projected", "token"]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-
-RULES: tuple[str, ...] = ("omega", "titans_lmm", "delta", "hebbian")
 
 
 class Convention(Frozen):

@@ -131,6 +131,8 @@ def check_kind(name: str, value: Any) -> Array:
         ValueError: names the field and what was found.
     """
     bare = plain(value)
+    if isinstance(bare, np.matrix | np.ma.MaskedArray):  # whose products and indices differ
+        raise ValueError(f"{name}: a plain array is needed, found {type(bare).__name__}")
     kind = getattr(bare, "dtype", None)
     if kind is None:
         raise ValueError(f"{name}: an array is needed, found {type(bare).__name__}")

@@ -16,13 +16,13 @@ from atlas_ref.conventions import (
     AXES,
     NEWTON_SCHULZ_KEYS,
     PRESETS,
-    RULES,
     SOURCES,
     Convention,
     resolve,
 )
 from atlas_ref.forms.support import CONDITIONS, FORMS, SUPPORT
 from atlas_ref.parts.newton_schulz import NewtonSchulz
+from atlas_ref.rules import RULES
 from docs import links
 from docs.clauses import marks
 from docs.clauses.trace import Evidence, Trace
@@ -34,7 +34,7 @@ MEANINGS = {
     "exact": "the form computes the rule itself",
     "frozen": "the form computes the rule whose residuals are taken under a frozen or a zero reference",
     "not defined": "the rule has no such form",
-    "later": "not yet computed; asking for it is refused",
+    "later": "not yet supported; asking for it is refused",
 }
 
 

@@ -278,7 +278,7 @@ def forms(as_json: Json = False) -> int:
     meanings = [
         ("exact", "the rule itself"),
         ("frozen", "the rule under a frozen or a zero reference"),
-        ("later", "not yet computed"),
+        ("later", "not yet supported"),
     ]
     output.emit_rich(
         output.table("support", ("form", *RULES), rows),

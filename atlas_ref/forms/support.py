@@ -11,19 +11,22 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 from atlas_ref.conventions import Convention
-from atlas_ref.rules import RULES
+from atlas_ref.rules import RULES, Rule
 
 Status = Literal["exact", "frozen", "not defined", "later"]
 
 
+def _family(status: Callable[[Rule], Status]) -> dict[str, Status]:
+    """The status of each rule of the family; of other rules a parallel form knows nothing."""
+    return {name: status(rule) if rule.in_family else "not defined" for name, rule in RULES.items()}
+
+
 #: exact: the rule itself. frozen: exact for the rule whose residuals are taken under a frozen
 #: reference, or a zero one. A rule without an error has no reference, so every form of it is exact.
-_EXACT: dict[str, Status] = dict.fromkeys(RULES, "exact")
-_FROZEN: dict[str, Status] = {
-    name: "frozen" if rule.has_error else "exact" for name, rule in RULES.items()
-}
+_EXACT = _family(lambda rule: "exact")
+_FROZEN = _family(lambda rule: "frozen" if rule.has_error else "exact")
 SUPPORT: dict[str, dict[str, Status]] = {
-    "sequential": _EXACT,
+    "sequential": dict.fromkeys(RULES, "exact"),
     "chunkwise": _FROZEN,
     "exact": _EXACT,
     "scan": _EXACT,

@@ -18,6 +18,7 @@ from atlas_ref.conventions import Convention
 from atlas_ref.parts import feature_maps, gates, window
 from atlas_ref.parts.gates import GateSet
 from atlas_ref.rules import Rule, rule_of, sequence
+from atlas_ref.rules.checks import check_rule, precision, require_floating
 from atlas_ref.rules.sequence import Tokens, normalised
 from atlas_ref.types import Array, Dims, Frozen, Pulse, check_array, read_only
 from tape import ops
@@ -64,6 +65,9 @@ def init(config: Any, seed: int, *, dtype: Any = np.float64) -> Params:
     rule = rule_of(config)
     if config.d_model is None:
         raise ValueError("init: config.d_model is needed for parameters")
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ValueError(f"seed: {seed!r}, expected a whole number that is not negative")
+    require_floating(dtype)
     draw = np.random.Generator(np.random.Philox(seed))
     H, d_model = config.heads, config.d_model
 
@@ -163,8 +167,14 @@ def check_params(config: Any, params: Any, x: Array) -> None:
             raise ValueError(
                 f"params: {name} is {size}, but {getattr(config, name)} in the configuration"
             )
+    check_array("x", x, Dims("..."))
     if len(x.shape) != 3 or x.shape[-1] != d_model:
         raise ValueError(f"x: shape {x.shape}, expected (batch, tokens, {d_model})")
+    if precision(x) != precision(params.W_K):
+        raise ValueError(
+            f"x: {precision(x)}, but params are {precision(params.W_K)}; cast them to one precision "
+            "(init takes dtype)"
+        )
 
 
 def run_tokens(
@@ -190,6 +200,7 @@ def run_tokens(
         ValueError: parameters or tokens that contradict the configuration, or rate split, which has
             no second gate.
     """
+    check_rule(rule, config)
     check_params(config, params, x)
     inputs = project(config, params, x)
     return sequence.run(

@@ -33,7 +33,7 @@ class Stack(Frozen):
     @classmethod
     def _known(cls, value: Any) -> Any:
         if value == "nested":
-            raise ValueError("nested puts levels into the optimiser, which is not here yet")
+            raise ValueError("nested puts levels into the optimiser, which is not yet supported")
         return value
 
     @model_validator(mode="after")

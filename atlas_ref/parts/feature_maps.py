@@ -165,7 +165,7 @@ def of_checked(feature_map: FeatureMap, parameters: Parameters, x: Array) -> Arr
     It reads no value of x, which would wait for a device (BACKEND-5).
 
     Raises:
-        ValueError: a tensor of the map that is missing or misshapen.
+        ValueError: a tensor of the map that is missing, unknown or misshapen.
     """
     _check_tensors(feature_map, parameters, x.shape[-1])
     return _MAPS[feature_map.kind](feature_map, parameters, x)
@@ -176,7 +176,14 @@ def _check_tensors(feature_map: FeatureMap, parameters: Parameters, d_in: int) -
         "d_in": (d_in, "the argument"),
         "d_sketch": (d_in + d_in * d_in, "d_in + d_in^2"),
     }
-    for name, axes in TENSORS.get(feature_map.kind, {}).items():
+    needed = TENSORS.get(feature_map.kind, {})
+    for name in parameters:
+        if name not in needed:
+            raise ValueError(
+                f"feature map {feature_map.kind}: {name}: unknown, "
+                f"{', '.join(needed) or 'no tensor'} is needed"
+            )
+    for name, axes in needed.items():
         if name not in parameters:
             raise ValueError(
                 f"feature map {feature_map.kind}: {name}: missing, axes ({axes}) are needed"

@@ -14,7 +14,7 @@ import numpy as np
 from atlas_ref.backend import require_one
 from atlas_ref.conventions import Convention
 from atlas_ref.rules.rule import Rule
-from atlas_ref.types import Array
+from atlas_ref.types import Array, check_kind
 
 GATES = ("retain", "momentum", "step_size", "step_size_memory")
 
@@ -28,7 +28,8 @@ def check_call(rule: Any, config: Any, tokens: Any, state: Any) -> None:
     check_rule(rule, config)
     check_state(rule, state)
     _check_gates(rule, config.convention, tokens)
-    _check_window(config, tokens)
+    _check_window(rule, config, tokens)
+    _check_span(config, state)
     for name, axis, size in (
         ("k", "d_in", config.d_in),
         ("v", "d_out", config.d_out),
@@ -60,12 +61,45 @@ def check_rule(rule: Any, config: Any) -> None:
         name = getattr(rule, "__name__", type(rule).__name__)
         instead = f"; pass {name.rpartition('.')[2]}.RULE" if hasattr(rule, "RULE") else ""
         raise ValueError(f"rule: a Rule such as omega.RULE is needed, found {name}{instead}")
-    if not isinstance(config, rule.Config):
-        kind = type(config)
+    _check_config(rule.Config, config)
+
+
+def _check_config(kind: Any, config: Any) -> None:
+    if not isinstance(config, kind):
         raise ValueError(
-            f"config: a {rule.Config.__module__}.Config is needed, found "
-            f"{kind.__module__}.{kind.__qualname__}"
+            f"config: the Config of {kind.__module__} is needed, found "
+            f"{type(config).__module__}.{type(config).__qualname__}"
         )
+
+
+def check_start(kind: Any, config: Any, leading: Any, dtype: Any) -> None:
+    """Refuse the configuration of another rule, and axes or a dtype that no state can have.
+
+    Args:
+        kind: the rule's `Config`.
+
+    Raises:
+        ValueError: names the argument, what was found and what is needed.
+    """
+    _check_config(kind, config)
+    if not isinstance(leading, tuple) or not all(
+        isinstance(size, int | np.integer) and size >= 0 for size in leading
+    ):
+        raise ValueError(f"leading: {leading!r}, expected a tuple of sizes such as (batch, heads)")
+    require_floating(dtype)
+
+
+def require_floating(dtype: Any) -> None:
+    """Refuse a dtype that is not floating or complex.
+
+    Raises:
+        ValueError: the dtype.
+    """
+    try:
+        kind = np.dtype(dtype)
+    except TypeError:
+        raise ValueError(f"dtype: a floating or complex dtype is needed, found {dtype!r}") from None
+    check_kind("dtype", np.empty(0, kind))
 
 
 def check_state(rule: Rule, state: Any) -> None:
@@ -76,7 +110,7 @@ def check_state(rule: Rule, state: Any) -> None:
     """
     if not isinstance(state, rule.State):
         raise ValueError(
-            f"state: a {rule.State.__module__}.State is needed, found "
+            f"state: the State of {rule.State.__module__} is needed, found "
             f"{type(state).__module__}.{type(state).__name__}"
         )
 
@@ -104,24 +138,36 @@ def _check_gates(rule: Any, convention: Convention, tokens: Any) -> None:
         present = getattr(tokens, name) is not None
         if present and name not in possible:
             raise ValueError(
-                f"{name}: this rule under gate {convention.gate}, rate {convention.rate} has none"
+                f"{name}: the rule {rule.name} under gate {convention.gate}, rate "
+                f"{convention.rate} has none"
             )
         if not present and name in required:
             raise ValueError(
-                f"{name}: missing, gate {convention.gate} and rate {convention.rate} need it"
+                f"{name}: missing, the rule {rule.name} under gate {convention.gate}, rate "
+                f"{convention.rate} needs it"
             )
 
 
-def _check_window(config: Any, tokens: Any) -> None:
-    c = getattr(config, "window", None)
+def _check_window(rule: Rule, config: Any, tokens: Any) -> None:
     for name in ("window_weights", "window_gate"):
-        if c is None and getattr(tokens, name) is not None:
-            raise ValueError(f"{name}: this rule looks at one token of weight 1")
-    if tokens.window_weights is not None and tokens.window_weights.shape[-1] != c:
+        if not rule.has_window and getattr(tokens, name) is not None:
+            raise ValueError(f"{name}: the rule {rule.name} looks at one token of weight 1")
+    weights = tokens.window_weights
+    if weights is not None and weights.shape[-1] != config.window:
         raise ValueError(
-            f"window_weights: shape {tokens.window_weights.shape}, expected one weight for "
-            f"each of {c} lags"
+            f"window_weights: shape {weights.shape}, expected one weight for "
+            f"each of {config.window} lags"
         )
+
+
+def _check_span(config: Any, state: Any) -> None:
+    """Check the place of the next token in its span (CONV-11, CONV-30)."""
+    convention = config.convention
+    counts = convention.frozen_reference or convention.read == "chunk_start"
+    if not counts or convention.reference == "call_start":
+        return
+    if state.position >= config.span:
+        raise ValueError(f"state.position: {state.position}, expected below span = {config.span}")
 
 
 def _check_stored_window(config: Any, state: Any) -> None:
@@ -133,6 +179,8 @@ def _check_stored_window(config: Any, state: Any) -> None:
             f"state.keys: shape {state.keys.shape}, expected one row for each of "
             f"{config.window} window tokens"
         )
+    if state.filled > config.window:
+        raise ValueError(f"state.filled: {state.filled}, expected at most {config.window} tokens")
     convention = config.convention
     stored = {
         "residuals": (

@@ -20,6 +20,7 @@ from atlas_ref import backend
 from atlas_ref.conventions import Convention, effective, resolve
 from atlas_ref.parts.gates import Gates
 from atlas_ref.rules import sequence
+from atlas_ref.rules.checks import check_start
 from atlas_ref.rules.rule import Rule, by_name
 from atlas_ref.types import Array, Dims, Frozen
 from tape import ops
@@ -76,6 +77,7 @@ def start(
     config: Config, leading: tuple[int, ...] = (), *, dtype: Any = np.float64, M: Array = None
 ) -> State:
     """The state before the first token: M_0, zero unless given (HEBBIAN-1)."""
+    check_start(Config, config, leading, dtype)
     shape = (config.d_out, config.d_in)
     M = sequence.initial(
         "M", M, (*leading, *shape), zeros=lambda: backend.current().zeros((*leading, *shape), dtype)
@@ -131,6 +133,7 @@ RULE = Rule(
     has_momentum=False,
     has_window=False,
     has_newton_schulz=False,
+    in_family=True,
     Config=Config,
     State=State,
     start=start,

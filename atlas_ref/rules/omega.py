@@ -29,7 +29,7 @@ from atlas_ref.parts.gates import Gates
 from atlas_ref.parts.newton_schulz import newton_schulz
 from atlas_ref.parts.window import Uniform, WindowWeights
 from atlas_ref.rules import sequence
-from atlas_ref.rules.checks import stores_residuals
+from atlas_ref.rules.checks import check_start, stores_residuals
 from atlas_ref.rules.rule import Rule, by_name
 from atlas_ref.types import Array, Dims, Frozen
 from tape import ops
@@ -130,6 +130,7 @@ def start(
     """The state before the first token: M_0 and S_0 (zero unless given), an empty window
     (OMEGA-1).
     """
+    check_start(Config, config, leading, dtype)
     shape = (config.d_out, config.d_phi)
     M = sequence.initial(
         "M", M, (*leading, *shape), zeros=lambda: backend.current().zeros((*leading, *shape), dtype)
@@ -404,6 +405,7 @@ RULE = Rule(
     has_momentum=True,
     has_window=True,
     has_newton_schulz=True,
+    in_family=True,
     Config=Config,
     State=State,
     start=start,

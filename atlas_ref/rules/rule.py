@@ -39,6 +39,8 @@ class Rule(NamedTuple):
         has_momentum: whether a second matrix S carries gradients on.
         has_window: whether a write looks at earlier tokens, and a feature map may lift the keys.
         has_newton_schulz: whether Newton-Schulz may orthogonalise its updates.
+        in_family: whether it is S_t = m S + a g, M_t = r M - b S of a linear residual (CHUNK-2),
+            which the parallel forms, traces and tolerances compute; for another rule they refuse.
         Config, State: classes of its settings and of its state.
         start, restart: the state before the first token of a call; the same at the start of a
             packed sequence.
@@ -62,6 +64,7 @@ class Rule(NamedTuple):
     rest: Callable[..., Any]
     read: Callable[[Any, Any, Array], Array]
     enter: Callable[[Any, Any, Array, Array], Iterable[tuple[Array, Array]]] = rows
+    in_family: bool = False
 
     def window(self, config: Any) -> int:
         """Tokens that a write looks at; 1 for a rule without a window."""

@@ -12,8 +12,9 @@ import typer
 
 import atlas_ref
 from atlas_ref.cli.main import app
-from atlas_ref.conventions import AXES, PRESETS, RULES
+from atlas_ref.conventions import AXES, PRESETS
 from atlas_ref.oracle.cases.files import read
+from atlas_ref.rules import RULES
 from docs import command_line
 from tests.support.casefiles import PEERS, some, written
 from tests.support.close import EXACT, assert_close
@@ -254,7 +255,7 @@ def test_conventions_lists_every_axis_and_preset(cli):
         assert (one["preset"], one["changes"], tuple(one["resolved"])) == (
             preset,
             PRESETS[preset],
-            RULES,
+            tuple(RULES),
         )
         assert cli("conventions", preset).out.count(preset) >= 1
     text = cli("conventions").out

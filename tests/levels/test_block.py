@@ -355,7 +355,7 @@ def test_calls_that_contradict_their_block_are_refused() -> None:
         ),
         (
             (params, x, context.replaced(states=context.states[::-1])),
-            "state: a .*titans_lmm.State is needed, found .*omega.State",
+            "state: the State of .*titans_lmm is needed, found .*omega.State",
         ),
         (
             (params.replaced(logits=params.logits.astype(np.float32)), x, context),

@@ -86,7 +86,7 @@ def test_a_variant_takes_what_it_is_for(variant: Any, blocks: Any) -> None:
             "blocks: d_model must be the same in all of them",
         ),
         ("sequential", (), "blocks"),
-        ("nested", (ONE,), "nested puts levels into the optimiser, which is not here yet"),
+        ("nested", (ONE,), "nested puts levels into the optimiser, which is not yet supported"),
         ("deep", (ONE,), "variant"),
     ],
 )

@@ -57,23 +57,26 @@ PLAIN = omega.start(memory())  # stores pairs alone
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"convention": {"gate": "none"}}, "retain: this rule under gate none, rate both has none"),
-    ({"retain": None}, "retain: missing, gate retain and rate memory need it"),
+    (
+        {"convention": {"gate": "none"}},
+        "retain: the rule omega under gate none, rate both has none",
+    ),
+    ({"retain": None}, "retain: missing, the rule omega under gate retain, rate memory needs it"),
     ({"step_size": None}, "step_size: missing"),
     (
         {"convention": {"rate": "none"}},
-        "step_size: this rule under gate retain, rate none has none",
+        "step_size: the rule omega under gate retain, rate none has none",
     ),
     ({"convention": {"rate": "split"}}, "step_size_memory: missing"),
     (
         {"step_size_memory": ones(T)},
-        "step_size_memory: this rule under gate retain, rate memory has none",
+        "step_size_memory: the rule omega under gate retain, rate memory has none",
     ),
-    ({"rule": delta, "momentum": ones(T)}, "momentum: this rule"),
-    ({"rule": hebbian, "step_size": ones(T)}, "step_size: this rule"),
+    ({"rule": delta, "momentum": ones(T)}, "momentum: the rule delta"),
+    ({"rule": hebbian, "step_size": ones(T)}, "step_size: the rule hebbian"),
     (
         {"rule": titans_lmm, "window_weights": ones(T, 1)},
-        "window_weights: this rule looks at one token",
+        "window_weights: the rule titans_lmm looks at one token",
     ),
     (
         {"window_weights": ones(T, 1)},
@@ -83,7 +86,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"k": ones(T, 5), "q": ones(T, 5)}, "k: shape (3, 5), expected d_in = 4"),
     (
         {"state": titans_lmm.start(titans_lmm.Config(d_in=4, d_out=2))},
-        "state: a atlas_ref.rules.omega.State is needed",
+        "state: the State of atlas_ref.rules.omega is needed",
     ),
     (
         {"state": omega.start(omega.Config(d_in=4, d_out=2, window=3), (2,))},
@@ -152,12 +155,12 @@ NO_RULE: list[tuple[Any, Any, str]] = [
     (
         omega.RULE,
         delta.Config(d_in=4, d_out=2),
-        "config: a atlas_ref.rules.omega.Config is needed, found atlas_ref.rules.delta.Config",
+        "config: the Config of atlas_ref.rules.omega is needed, found atlas_ref.rules.delta.Config",
     ),
     (
         omega.RULE,
         {"d_in": 4},
-        "config: a atlas_ref.rules.omega.Config is needed, found builtins.dict",
+        "config: the Config of atlas_ref.rules.omega is needed, found builtins.dict",
     ),
 ]
 
@@ -258,7 +261,8 @@ def test_a_start_of_zeros_has_a_floating_dtype_and_cannot_be_changed(rule: Any) 
     config = rule.Config(d_in=4, d_out=2)
     for kind in (int, bool, object, "U3"):
         with pytest.raises(
-            ValueError, match=f"M: a floating or complex dtype is needed, found {np.dtype(kind)}"
+            ValueError,
+            match=f"dtype: a floating or complex dtype is needed, found {np.dtype(kind)}",
         ):
             rule.start(config, (2,), dtype=kind)
     state = rule.start(config, (2,), dtype=np.float32)
@@ -312,7 +316,7 @@ def test_an_object_that_is_no_tokens_or_no_state_is_refused(form: str) -> None:
     for wrong in (None, {}):
         with pytest.raises(ValueError, match="tokens: a Tokens is needed, found"):
             forms.run(delta.RULE, config, wrong, delta.start(config), form=form)
-        with pytest.raises(ValueError, match=r"state: a .*delta\.State is needed, found"):
+        with pytest.raises(ValueError, match=r"state: the State of .*delta is needed, found"):
             forms.run(delta.RULE, config, tokens, wrong, form=form)
 
 
@@ -332,3 +336,94 @@ def test_parameters_of_another_rule_are_refused_unless_only_momentum_is_missing(
     lmm = titans_lmm.Config(**sizes)
     params = projection.init(config, seed=0)
     projection.run_tokens(titans_lmm.RULE, lmm, params, x, titans_lmm.start(lmm, leading=(1, 1)))
+
+
+WRONG_STARTS: list[tuple[Any, dict[str, Any], str]] = [
+    (delta, {"config": None}, "config: the Config of .*delta is needed, found"),
+    (delta, {"config": omega.Config(d_in=4, d_out=2)}, "found atlas_ref.rules.omega.Config"),
+    (omega, {"config": delta.Config(d_in=4, d_out=2)}, "found atlas_ref.rules.delta.Config"),
+    (titans_lmm, {"leading": 3}, "leading: 3, expected a tuple of sizes"),
+    (hebbian, {"leading": (-1,)}, r"leading: \(-1,\), expected a tuple of sizes"),
+    (hebbian, {"dtype": "nope"}, "dtype: a floating or complex dtype is needed, found 'nope'"),
+    (omega, {"dtype": int}, "dtype: a floating or complex dtype is needed, found int64"),
+]
+
+
+@pytest.mark.parametrize(("rule", "change", "message"), WRONG_STARTS)
+def test_a_start_says_what_it_needs(rule: Any, change: dict[str, Any], message: str) -> None:
+    arguments = {"config": rule.Config(d_in=4, d_out=2), "leading": (2,)} | change
+    with pytest.raises(ValueError, match=message):
+        rule.start(**arguments)
+
+
+@pytest.mark.parametrize("seed", ["a", 1.5, -1, None, True])
+def test_a_seed_is_a_whole_number(seed: Any) -> None:
+    with pytest.raises(ValueError, match=r"seed: .*, expected a whole number"):
+        projection.init(delta.Config(d_in=4, d_out=2, d_model=6), seed=seed)
+    with pytest.raises(ValueError, match="dtype: a floating or complex dtype"):
+        projection.init(delta.Config(d_in=4, d_out=2, d_model=6), seed=0, dtype=int)
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (None, "x: an array is needed, found NoneType"),
+        (np.ones((1, T, 6), int), "x: a floating or complex dtype is needed"),
+        (np.ones((1, T, 6), np.float32), "x: float32, but params are float64"),
+        (np.full((1, T, 6), np.nan), "x: every entry must be finite"),
+    ],
+    ids=["none", "integers", "precision", "nan"],
+)
+def test_tokens_of_a_layer_are_checked_by_their_own_name(x: Any, message: str) -> None:
+    config = delta.Config(d_in=4, d_out=2, d_model=6)
+    params, state = projection.init(config, seed=0), delta.start(config, leading=(1, 1))
+    with pytest.raises(ValueError, match=message):
+        projection.run_tokens(delta.RULE, config, params, x, state)
+    with pytest.raises(ValueError, match=r"rule: a Rule such as omega\.RULE is needed"):
+        projection.run_tokens(delta, config, params, ones(1, T, 6), state)  # type: ignore[arg-type]
+
+
+@pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
+def test_an_array_whose_products_differ_is_refused() -> None:
+    row = np.ones((T, 4))
+    for wrong in (np.asmatrix(row), np.ma.masked_array(row)):
+        with pytest.raises(
+            ValueError, match=f"k: a plain array is needed, found {type(wrong).__name__}"
+        ):
+            sequence.Tokens(k=wrong, v=ones(T, 2), q=ones(T, 4))
+
+
+@pytest.mark.clause("CONV-11", "CONV-30")
+def test_a_place_beyond_its_span_is_refused() -> None:
+    config = delta.Config(d_in=4, d_out=2, span=3, convention={"reference": "chunk_start"})
+    tokens = sequence.Tokens(
+        k=ones(T, 4), v=ones(T, 2), q=ones(T, 4), retain=ones(T), step_size=ones(T)
+    )
+    state = delta.start(config).replaced(position=9)
+    for form in ("sequential", "chunkwise"):
+        with pytest.raises(ValueError, match=r"state\.position: 9, expected below span = 3"):
+            forms.run(delta.RULE, config, tokens, state, form=form)
+
+
+def test_a_window_holds_no_more_tokens_than_it_has_places() -> None:
+    config = omega.Config(d_in=4, d_out=2, window=3, convention={"newton_schulz": "none"})
+    tokens = sequence.Tokens(
+        k=ones(T, 4),
+        v=ones(T, 2),
+        q=ones(T, 4),
+        retain=ones(T),
+        momentum=ones(T),
+        step_size=ones(T),
+    )
+    with pytest.raises(ValueError, match=r"state\.filled: 9, expected at most 3"):
+        forms.run(omega.RULE, config, tokens, omega.start(config).replaced(filled=9))
+
+
+@pytest.mark.parametrize("form", ["sequential", "exact"])
+def test_a_tensor_that_the_feature_map_does_not_have_is_refused(form: str) -> None:
+    config = delta.Config(d_in=4, d_out=2)
+    tokens = sequence.Tokens(
+        k=ones(T, 4), v=ones(T, 2), q=ones(T, 4), retain=ones(T), step_size=ones(T)
+    )
+    with pytest.raises(ValueError, match="feature map identity: W: unknown, no tensor is needed"):
+        forms.run(delta.RULE, config, tokens, delta.start(config), form=form, phi={"W": ones(4, 4)})

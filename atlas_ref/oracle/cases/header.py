@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, ValidationError, create_model, model_validator
 
+from atlas_ref.forms import FORMS
+from atlas_ref.forms.support import SUPPORT
 from atlas_ref.messages import first_problem, shown
 from atlas_ref.oracle.cases.files import KEY, unique
 from atlas_ref.oracle.subjects import SUBJECTS
@@ -28,9 +30,11 @@ if TYPE_CHECKING:
 
     RuleName: TypeAlias = str
     SubjectName: TypeAlias = str
+    FormName: TypeAlias = str
 else:
     RuleName = Literal[tuple(RULES)]
     SubjectName = Literal[(*SUBJECTS, *RESERVED)]
+    FormName = Literal[tuple(form for form in SUPPORT if form in FORMS)]
 
 Count = Annotated[int, Field(ge=1)]
 
@@ -82,9 +86,7 @@ class Header(Frozen):
     phase: Annotated[int, Field(ge=0)] | None = Field(
         None, description="position of the first token in its span"
     )
-    form: Literal["sequential", "chunkwise", "exact", "scan", "atlas_parallel", "kernel"] = Field(
-        "sequential", description="how it was computed"
-    )
+    form: FormName = Field("sequential", description="how it was computed")
     chunk: Count | None = Field(None, description="chunk of the form; never changes results")
     convention: str | dict[str, Any] = Field(
         "spec", description="a preset, or axes with values and optionally a preset that they change"

@@ -12,6 +12,7 @@ import numpy as np
 
 from atlas_ref.conventions import AXES, PRESETS, Convention
 from atlas_ref.oracle.cases.case import Case, CaseError, require_supported
+from atlas_ref.oracle.cases.family import require_family
 from atlas_ref.oracle.cases.inputs import check_size, converted
 from atlas_ref.oracle.cases.inputs import rounded as stored
 from atlas_ref.oracle.family import candidates, lattice
@@ -118,6 +119,7 @@ def identify(
             dtype that does not exist.
     """
     require_supported(case)
+    require_family(case, "identify")
     case.require_one_memory("identify")
     if dtype is not None and dtype not in FORMATS:
         raise CaseError(f"{case.name}: dtype {dtype!r} is not available; {', '.join(FORMATS)} are")

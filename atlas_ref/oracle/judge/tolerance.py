@@ -11,6 +11,7 @@ import numpy as np
 
 from atlas_ref.conventions import Convention
 from atlas_ref.oracle.cases.case import Case, CaseError
+from atlas_ref.oracle.cases.family import require_family
 from atlas_ref.oracle.cases.inputs import rounded as stored
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import MEMBERS
@@ -202,6 +203,7 @@ def tolerances(
             raise CaseError(
                 f"{case.name}: dtype {word!r} is not available; {', '.join(FORMATS)} are"
             )
+    require_family(case, "a tolerance")
     case = stored(case, dtype) if dtype in ("bfloat16", "float16") else case
     grad = any(name.startswith("grad/") for name in only or ())
     want = evaluate(case, grad=grad).tensors if results is None else results

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from atlas_ref.oracle.cases.case import Case, CaseError, load_results, require_supported
+from atlas_ref.oracle.cases.family import require_family
 from atlas_ref.oracle.cases.inputs import STORED, check_size, rounded
 from atlas_ref.oracle.judge.tolerance import MARGINAL, PASS, basis
 from atlas_ref.oracle.replay.adjoints import PREFIX, require_cotangents
@@ -167,6 +168,7 @@ def require_replayable(case: Case) -> None:
         CaseError: a block.
     """
     require_supported(case)
+    require_family(case, "replay")
     case.require_one_memory("replay")
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from atlas_ref.oracle import evaluate
 from atlas_ref.oracle.cases.case import Case, CaseError, require_supported
+from atlas_ref.oracle.cases.family import require_family
 from atlas_ref.oracle.cases.inputs import STORED, check_size, converted, rounded
 from atlas_ref.oracle.replay.loop import run_ops
 from atlas_ref.oracle.replay.ops import is_matrix, ops_of
@@ -40,6 +41,7 @@ def trace(
         Unsupported: a reserved rule.
     """
     require_supported(case)
+    require_family(case, "a trace")
     case.require_one_memory("a trace")
     if dtype not in STORED:
         raise CaseError(f"{case.name}: dtype {dtype!r} is not available; {', '.join(STORED)} are")
