@@ -17,8 +17,7 @@ SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)
 # -- arithmetic ------------------------------------------------------------------------------------
 
 # Python's operators and not NumPy's functions, since an op records what the expression would
-# compute: of two Python numbers a Python number, which leaves the dtype of the arrays it meets
-# alone.
+# compute: of two Python numbers a Python number, which keeps the dtype of the arrays it meets.
 add = primitive(operator.add, kind=Binary)
 subtract = primitive(operator.sub, "subtract", kind=Binary)
 multiply = primitive(operator.mul, "multiply", kind=Binary)

@@ -51,8 +51,9 @@ def certify(case: Case, *, grad: bool = False, max_bits: int = 16384) -> Certifi
 
 
 def exact(case: Case) -> dict[str, Array]:
-    """The tensors of a case in float64, which holds every format exactly; masks as they are
-    (CERT-1).
+    """The tensors of a case in float64, which holds every format exactly; masks as they are.
+
+    Source: CERT-1.
     """
     return {
         name: value if value.dtype.kind in "bu" else value.astype(np.float64)

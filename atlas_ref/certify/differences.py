@@ -22,8 +22,7 @@ Array = np.ndarray[Any, Any]
 DIGITS = 30
 ACCURACY = 100
 
-#: A derivative smaller than this power of two, next to a step of the size of its input, counts as
-#: 0.
+#: A derivative below this power of two, at a step of its input's size, counts as 0.
 NOTHING = -300
 
 

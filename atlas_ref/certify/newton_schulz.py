@@ -75,7 +75,7 @@ def coefficient_rows(settings: Any) -> list[Row]:
     return [rows[min(i, len(rows) - 1)] for i in range(settings.steps)]
 
 
-# -- the coefficients of Polar Express (NS-5), enclosed by an interval Newton step around their equations ---
+# -- coefficients of Polar Express (NS-5), enclosed by an interval Newton step ---------------------
 
 #: NS-5: from here on the row of the limit.
 SHORT = 1e-5

@@ -41,8 +41,9 @@ def residual(
 
 
 def weight(token: Token, held: list[Held], lag: int) -> Matrix | None:
-    """w[t, lag] before any edge (WINDOW-2), None for a missing token where tokens bring weights
-    (WINDOW-6).
+    """w[t, lag] before any edge (WINDOW-2), None for a missing token where tokens bring weights.
+
+    Source: WINDOW-6.
     """
     if token.gate is None:
         return token.weights[lag]

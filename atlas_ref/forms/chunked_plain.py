@@ -120,7 +120,7 @@ def _frozen_sets(layout: Layout, part: Arrays, position: int) -> tuple[list[_Set
     arrived = fresh[:, layout.window - 1 :]
     pairs = [(part.weights, fresh)]
     if layout.carry:
-        # (C, c): the lags of this span
+        # seen (C, c) marks the lags of this span
         seen = np.arange(layout.window) <= position + np.arange(layout.chunk)[:, None]
         stored = ops.concatenate([part.residuals, arrived], axis=1)
         pairs = [

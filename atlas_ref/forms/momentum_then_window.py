@@ -150,10 +150,10 @@ def _bases(rows: Array, bases: list[Array], x: Array) -> Array:
     """Products of the matrices before the chunk with features x (B, C, d): c M_0 x minus the
     others.
     """
-    found = _column(rows, 0) * (x @ ops.transpose(bases[0]))
+    products = _column(rows, 0) * (x @ ops.transpose(bases[0]))
     for i, each in enumerate(bases[1:], start=1):
-        found = found - _column(rows, i) * (x @ ops.transpose(each))
-    return found
+        products = products - _column(rows, i) * (x @ ops.transpose(each))
+    return products
 
 
 def _mixed(A: Array, E: Array) -> Array:
@@ -173,8 +173,9 @@ def _frozen(
 
 
 def _running(rows: Array, bases: list[Array], keys: Array, values: Array, retain: Array) -> Array:
-    """Residuals under the running reference: (I + N) E = predictions of the bases - values
-    (EXACT-11).
+    """Residuals under the running reference: (I + N) E = predictions of the bases - values.
+
+    Source: EXACT-11.
     """
     if retain is not None:
         rows = ops.expand_dims(ops.transpose(retain), -1) * rows
@@ -204,7 +205,7 @@ def _combination(
     row: Array, bases: list[Array], E: Array, sign: float, keys: Array, nb: int
 ) -> Array:
     """The matrix that a coefficient row (B, G, columns) names, with the keys' part times `sign`."""
-    found = sign * ((ops.transpose(E) * row[..., nb:]) @ keys)
+    matrix = sign * ((ops.transpose(E) * row[..., nb:]) @ keys)
     for i, each in enumerate(bases):
-        found = found + ops.expand_dims(row[..., i], -1) * each
-    return found
+        matrix = matrix + ops.expand_dims(row[..., i], -1) * each
+    return matrix

@@ -146,8 +146,9 @@ class Conductor(Frozen):
         return 1 in self.periods or any(self._covered)
 
     def schedule(self, tokens: int) -> Array:
-        """Masks (T, k) of the levels that write at each of the next tokens, for a parallel form
-        (PULSE-6).
+        """Masks (T, k) of the levels that write at each of the next tokens, for a parallel form.
+
+        Source: PULSE-6.
         """
         if self.per == "token":
             return schedule(self.periods, self.step, tokens)

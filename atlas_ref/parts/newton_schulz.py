@@ -212,8 +212,7 @@ GROUP_BYTES = 2**20
 KEPT_BYTES = 5 * 2**20  # of all iterates that a group keeps for its backward
 # multiply-adds of one step below which a second thread costs more than it saves
 THREAD_WORK = 2**22
-# multiply-adds of one product above which the BLAS has threads of its own, which would contend with
-# ours
+# multiply-adds of one product above which the BLAS starts threads, which would contend with ours
 BLAS_WORK = 2**20
 
 

@@ -3,7 +3,7 @@
 
 A kernel is named by its C++ name with the types filled in, `coefficient_rows<float, true>`, and
 compiled at its first use. It runs on a `Device`: the GPU of CuPy's arrays, or in the tests a host
-that runs the same source.
+that runs the same source. Plain twins are named by the modules that launch.
 """
 
 from __future__ import annotations
@@ -154,9 +154,9 @@ def device_of(*arrays: Array, device: Device | None = None) -> Device:
     Raises:
         TypeError: arrays that are not CuPy's.
     """
-    settled: Device | None = device or cuda.chosen()
-    if settled is not None:
-        return settled
+    chosen: Device | None = device or cuda.chosen()
+    if chosen is not None:
+        return chosen
     if not all(type(x).__module__.partition(".")[0] == "cupy" for x in arrays if x is not None):
         kinds = sorted(
             {type(x).__module__ + "." + type(x).__name__ for x in arrays if x is not None}

@@ -82,7 +82,7 @@ def _running(
         0 if cotangents.y is None else folded.reads,
     )
     sums = CotangentSums.of(folded, scratch.empty((*lead, folded.height, o), folded.both))
-    # minus V_bar, and the cotangents of reads
+    # rows hold minus V_bar and, with reads, the cotangents of reads
     rows = scratch.empty((*lead, K + reads, o), folded.both)
     if not reads:
         sums = through_references(folded, cotangents.y, sums, into)
@@ -172,7 +172,7 @@ def _frozen(
     residuals before.
     """
     sums = CotangentSums.of(folded, scratch.empty(folded.states()[:, 1:].shape, folded.both))
-    # of the state before each chunk from the reads alone, and of F
+    # the cotangents of the state before each chunk, from the reads alone, and of F
     both = scratch.empty(folded.both[:, 1:].shape, folded.both)
     if cotangents.y is None or folded.R is None:
         sums = through_references(folded, cotangents.y, sums, into)

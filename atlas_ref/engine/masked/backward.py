@@ -277,7 +277,7 @@ def _through_running_at_once(
         if layout.refresh[first]:
             asked[:, first, :, :o] += d_reference
             d_reference = np.zeros_like(d_reference)
-    found = exact_kernels.walk_backward(
+    found = exact_kernels.inter_chunk_loop_backward(
         kernel_inputs(layout, inputs, group), _first_state(inputs, cotangents), sums.E, asked
     )
     ends[...], F[...], sums.E[...] = found.ends, found.F, found.R_bar

@@ -1,4 +1,7 @@
-"""Cotangents of the gates of a group from those of its coefficient rows."""
+"""Cotangents of the gates of a group from those of its coefficient rows.
+
+Plain twin: the gradient of `plain_coefficient_rows` of `atlas_ref.engine.group.coefficients`.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,9 @@ from atlas_ref.types import Array
 def gates_backward(
     layout: Layout, inputs: Arrays, rows: Rows, d_rows: RowCotangents
 ) -> dict[str, Array]:
-    """Cotangents of gates and weights by name, from those of the coefficient rows of all memories
-    (CHUNK-17).
+    """Cotangents of gates and weights by name, from those of the coefficient rows of all memories.
+
+    Source: CHUNK-17.
     """
     token_by_token = rows.X is None or len(rows.X) == len(rows.D)
     through = coefficient_rows_backward if token_by_token else rows_by_block_backward

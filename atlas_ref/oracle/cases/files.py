@@ -57,7 +57,8 @@ def read(path: str) -> tuple[str, dict[str, np.ndarray[Any, Any]]]:
         _claimed,
     )
     try:
-        entries = safetensors.deserialize(data)  # type: ignore[no-untyped-call]  # safetensors has no types
+        # safetensors has no types
+        entries = safetensors.deserialize(data)  # type: ignore[no-untyped-call]
     except safetensors.SafetensorError as error:
         reason = (
             str(error)

@@ -15,8 +15,7 @@ import numpy as np
 from atlas_ref.types import Array
 from tape import opaque, ops
 
-#: Terms of a sum that are added one by one; a longer sum is cut into blocks first, and their sums
-#: are.
+#: Terms of a sum that are added one by one; a longer sum is cut into blocks, whose sums are added.
 TERMS, BLOCKS = 16, 8
 
 Order = Literal["library", "forward", "reverse", "pairwise", "lanes", "wide"]

@@ -25,8 +25,7 @@ from atlas_ref.oracle.judge.tolerance import MARGINAL, PASS
 
 Verdict = Literal["MATCH", "UNDECIDABLE", "NO MATCH", "NOT FINITE"]
 
-#: Settings that fit beside the match and are listed one by one; of more, only the axes and the
-#: number.
+#: Settings that fit beside the match and are listed; of more, only their axes and number.
 LISTED = 24
 
 
@@ -96,8 +95,9 @@ class Identification(NamedTuple):
 
     @property
     def exit_code(self) -> int:
-        """0 for a match, 1 where no convention explains the results, 3 where they cannot decide
-        (IDENT-9).
+        """0 for a match, 1 where no convention explains the results, 3 where they cannot decide.
+
+        Source: IDENT-9.
         """
         return {"MATCH": 0, "UNDECIDABLE": 3}.get(self.verdict, 1)
 
@@ -220,8 +220,9 @@ class Search:
         )
 
     def with_number(self, answer: Identification) -> Identification:
-        """The answer with a gradient_scale that is not listed, where one explains the results
-        (IDENT-13).
+        """The answer with a gradient_scale that is not listed, where one explains the results.
+
+        Source: IDENT-13.
         """
         if self.large or not self.observation.values:
             return answer

@@ -52,8 +52,9 @@ def members(
 
 
 def exact(case: Case, *, grad: bool = False) -> Results:
-    """Results of the members' loops in float64, from which their rounding errors are measured
-    (TOL-3).
+    """Results of the members' loops in float64, from which their rounding errors are measured.
+
+    Source: TOL-3.
     """
     return evaluate(case, converted(case, "float64"), PLAIN, grad=grad)
 

@@ -285,8 +285,9 @@ def _update(sequence: Sequence, way: Arithmetic, S: Array, g: Array, t: int, tak
 def _read(
     sequence: Sequence, way: Arithmetic, M: Array, queries: Array, t: int, take: Take
 ) -> Array:
-    """y_t from the memory that it reads, through Newton-Schulz where memories are accumulated
-    (OMEGA-9, OMEGA-12).
+    """y_t from the memory that it reads, through Newton-Schulz where memories are accumulated.
+
+    Source: OMEGA-9, OMEGA-12.
     """
     convention = sequence.config.convention
     if convention.argument == "accumulated":

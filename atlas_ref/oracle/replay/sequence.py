@@ -152,8 +152,9 @@ def _project(
     take: Take,
     way: Arithmetic,
 ) -> rule_sequence.Tokens:
-    """Keys, values, queries, gates and weights from in/x at level token, each an op of its own
-    (CONV-28, GATES-7).
+    """Keys, values, queries, gates and weights from in/x at level token, each an op of its own.
+
+    Source: CONV-28, GATES-7.
     """
     x = ops.expand_dims(inputs["in/x"], 1)  # (B, 1, T, d_model)
     fields: dict[str, Array] = {}

@@ -142,8 +142,9 @@ def in_layout(case: Case, name: str, value: Array) -> Array:
 
 
 def _adjoints(case: Case, inputs: Mapping[str, Array], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Derivatives by a probe of zeros that is added to every quantity where it is computed
-    (REPLAY-7).
+    """Derivatives by a probe of zeros that is added to every quantity where it is computed.
+
+    Source: REPLAY-7.
     """
     bars = {out: inputs[bar] for out, bar in evaluate.WEIGHED.items() if bar in inputs}
     if not bars.keys() & {"out/y", "out/X", "out/phi"}:

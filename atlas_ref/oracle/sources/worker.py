@@ -32,9 +32,8 @@ def main(name: str, descriptor: int) -> None:
 
     try:
         _serve(name, questions, reply)
-    except (
-        BaseException
-    ) as error:  # the function has closed or replaced a stream; the parent process sees the exit
+    except BaseException as error:
+        # the function has closed or replaced a stream; the parent process sees the exit
         print(
             f"atlas-ref: the function's process cannot go on: {type(error).__name__}: {error}",
             file=sys.__stderr__,
