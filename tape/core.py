@@ -118,7 +118,7 @@ def is_finished(tape: Tape) -> bool:
 
 @contextlib.contextmanager
 def recording() -> Iterator[Tape]:
-    """Open a tape one level above those already open; its variables are refused after it closes.
+    """Open a tape one level above those already open; once closed, its variables are refused.
 
     Source: TAPE-18.
     """
@@ -256,9 +256,7 @@ class Op:
 
 
 class Unary(Op):
-    """An op of one array and no settings, recorded without the loops that serve any number of
-    arguments.
-    """
+    """An op of one array and no settings, recorded without loops over arguments."""
 
     def __call__(self, a: Array) -> Array:
         if type(a) is not Variable:
@@ -327,9 +325,7 @@ def defvjp(op: Op, *rules: Rule | None) -> None:
 
 
 def defvjp_joint(op: Op, rule: Callable[..., Pullback]) -> None:
-    """State one pullback that returns the cotangents of all arguments as a tuple, None where there
-    is none.
-    """
+    """State one pullback for all arguments: a tuple of cotangents, None where there is none."""
     op.joint = rule
 
 

@@ -119,9 +119,7 @@ def sigmoid(x: Array) -> Array:
 
 @primitive
 def softplus(x: Array) -> Array:
-    """log(1 + exp(x)) as max(x, 0) + log1p(exp(-|x|)), which neither overflows nor loses small
-    values.
-    """
+    """log(1 + exp(x)) = max(x, 0) + log1p(exp(-|x|)): no overflow, small values stay."""
     positive = np.real(x) >= 0
     return np.where(positive, x, 0.0) + np.log1p(np.exp(np.where(positive, -x, x)))
 

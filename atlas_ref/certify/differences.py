@@ -1,5 +1,6 @@
-"""Derivatives from differences of values alone, to 30 digits: a proof of certified gradients
-without a backward (CERT-11).
+"""Derivatives from differences of values alone, to 30 digits.
+
+They prove certified gradients without a backward (CERT-11).
 """
 
 from __future__ import annotations

@@ -165,7 +165,7 @@ WRITES: dict[str, Callable[[Write], tuple[Matrix, Matrix]]] = {
 
 
 def read(convention: Any, memory: Matrix, query: Matrix, d_in: int) -> Matrix:
-    """y = M phi(q), through NS(M) under argument accumulated, times the query's scale.
+    """y = M phi(q) times the query's scale, through NS(M) under argument accumulated.
 
     Source: OMEGA-9, OMEGA-12, CONV-23.
     """

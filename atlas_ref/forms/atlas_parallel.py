@@ -142,8 +142,9 @@ def residuals(part: Recurrence, reference: Array) -> Array:
 
 
 def token_gradients(part: Recurrence, memory: Memory) -> Array:
-    """Step 1 under momentum_then_window: g_t = s (M_ref phi_t - v_t) phi_t^T, the gradient of every
-    token alone (ATLASP-5).
+    """Step 1 under momentum_then_window: the gradient of every token alone (ATLASP-5).
+
+    g_t = s (M_ref phi_t - v_t) phi_t^T
     """
     h = part.window - 1
     s = part.scale * ops.ones_like(part.weights, shape=(part.length, 1))

@@ -30,9 +30,7 @@ class _Set(NamedTuple):
 
 
 def plain(layout: Layout, inputs: Arrays) -> tuple[Array, ...]:
-    """The outputs of a group that are there, in order: y, M, S, the reference, the last c
-    residuals.
-    """
+    """Outputs of a group that are there, in order: y, M, S, reference, last c residuals."""
     C, h = layout.chunk, layout.window - 1
     M, S, reference, residuals = inputs.M, inputs.S, inputs.reference, inputs.residuals
     position = layout.position

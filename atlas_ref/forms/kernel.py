@@ -302,9 +302,7 @@ def _sequence(config: omega.Config, tokens: Tokens, start: Coefficients) -> Recu
 
 
 def _continuing(config: omega.Config, sequence: Recurrence, after: Coefficients) -> Coefficients:
-    """The coefficients for a later call: of all keys, with the tokens that its window can still
-    hold.
-    """
+    """The coefficients for a later call: of all keys, with the tokens its window can hold."""
     n, h = after.keys.shape[-2], config.window - 1
 
     def over_all(coefficients: Array) -> Array:

@@ -63,9 +63,7 @@ def run(config: Any, sequence: Recurrence, memory: Memory, chunk: int) -> tuple[
 
 
 def _chunk(sequence: Recurrence, read: str, h: int) -> Any:
-    """The function of one chunk: its arrays -> y, M, Z, momenta of its tokens after the h
-    before.
-    """
+    """One chunk as a function: its arrays -> y, M, Z, momenta of its tokens after the h before."""
     running = sequence.reference == "running"
 
     def plain(
@@ -147,9 +145,7 @@ def _column(rows: Array, i: int) -> Array:
 
 
 def _bases(rows: Array, bases: list[Array], x: Array) -> Array:
-    """Products of the matrices before the chunk with features x (B, C, d): c M_0 x minus the
-    others.
-    """
+    """c M_0 x minus the products of the chunk's other starting matrices with x (B, C, d)."""
     products = _column(rows, 0) * (x @ ops.transpose(bases[0]))
     for i, each in enumerate(bases[1:], start=1):
         products = products - _column(rows, i) * (x @ ops.transpose(each))

@@ -110,9 +110,7 @@ def _newest(rows: Array, count: int) -> Array:
 
 
 def _block(config: Any, sequence: Recurrence, read: str, position: Any) -> Any:
-    """The function of one block: its arrays -> y, M, S, then residuals or momenta for the next
-    block.
-    """
+    """One block as a function: its arrays -> y, M, S, then residuals or momenta for the next."""
     convention = config.convention
     settings = convention.newton_schulz_settings
 

@@ -134,9 +134,7 @@ def packed(
 
 
 def _tokens(value: Array, first: int, last: int) -> Array:
-    """Tokens first to last; all of them without an index, whose backward makes an array of its
-    own.
-    """
+    """Tokens first to last; all of them without an index, whose backward copies."""
     return value if value is None or last - first == value.shape[-2] else value[..., first:last, :]
 
 
@@ -232,9 +230,7 @@ def _scale(rule: Rule, config: Any) -> float:
 
 
 def _weights(rule: Rule, config: Any, tokens: run.Tokens, state: Any, s: float) -> Array:
-    """Window weights times s, 0 where no token exists; a rule without a window has one lag of
-    weight 1.
-    """
+    """Window weights times s, 0 where no token exists; one lag of weight 1 without a window."""
     if not rule.has_window:
         return s * ops.ones_like(tokens.k, shape=(tokens.k.shape[-2], 1))
     weights = run.weights_by_lag(config, tokens, state)

@@ -184,8 +184,9 @@ def _maps_at_once(sequence: Recurrence, M: Array) -> int:
 
 
 def tokens_at_once(M: Array, each: tuple[int, ...]) -> int:
-    """Number of tokens, at least 2, whose arrays of shape `each` fill SCANNED_BYTES (on a device
-    more).
+    """Number of tokens, at least 2, whose arrays of shape `each` fill SCANNED_BYTES.
+
+    On a device there are more.
     """
     return max(
         2, at_once(M, SCANNED_BYTES) // (math.prod((*M.shape[:-2], *each)) * int(M.dtype.itemsize))

@@ -200,9 +200,7 @@ class Conductor(Frozen):
         )
 
     def saved(self) -> dict[str, Any]:
-        """Everything that `restored` needs, as a JSON object (PULSE-9). The phase is no part of
-        it.
-        """
+        """Everything that `restored` needs except the phase, as a JSON object (PULSE-9)."""
         values = {name: getattr(self, name) for name in (*SETTINGS, "step", "tokens")}
         return {**values, "periods": list(self.periods)}
 

@@ -213,9 +213,7 @@ def _polynomial(f: Polynomial, p: Parameters, x: Array) -> Array:
 
 @functools.lru_cache(maxsize=64)
 def _monomial_blocks(d: int, coefficients: tuple[float, ...]) -> tuple[tuple[Any, Any], ...]:
-    """Per degree: index columns of the monomials in lexicographic order, and sqrt(a_i *
-    multinomial).
-    """
+    """Per degree: columns of the monomials in lexicographic order, sqrt(a_i * multinomial)."""
     blocks = []
     for degree, a in enumerate(coefficients):
         if degree == 0:

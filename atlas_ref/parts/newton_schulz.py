@@ -248,9 +248,7 @@ def _forward(S: Array, settings: NewtonSchulz) -> Array:
 
 
 def _matrices(S: Array) -> Array:
-    """S with one leading axis and contiguous, so that norms are summed in the same order in every
-    group.
-    """
+    """S with one leading axis, contiguous: norms are summed in one order in every group."""
     x = S.reshape(math.prod(S.shape[:-2]), *S.shape[-2:])
     return x.copy() if on_host(x) and not x.flags.c_contiguous else x
 

@@ -49,7 +49,10 @@ class Softmax(Frozen):
 
 
 class Gate(Frozen):
-    """gamma[t, j] = u[t - j] with u = sigmoid(W2 silu(W1 x + b1) + b2), a weight of each token."""
+    """gamma[t, j] = u[t - j], where each token brings its own weight u.
+
+    u = sigmoid(W2 silu(W1 x + b1) + b2).
+    """
 
     kind: Literal["gate"] = "gate"
 

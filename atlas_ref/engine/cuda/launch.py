@@ -133,9 +133,7 @@ def _compiled(cupy: Any, source: str, name: str) -> Any:
 
 
 def _passed(x: Argument) -> Any:
-    """An argument for CuPy: arrays as pointers, structs as NumPy arrays of one entry, integers in
-    64 bits.
-    """
+    """An argument for CuPy: pointers, structs as NumPy arrays of one entry, 64-bit integers."""
     if isinstance(x, View | Struct):
         return packed(x, lambda array, _: int(array.data.ptr))
     return np.int64(x) if isinstance(x, int) else x

@@ -357,9 +357,7 @@ def factor_pair(layout: Layout, group: Group) -> Array:
 
 
 def combined(both: Array, factors: Array, out: Array = None) -> Array:
-    """c (rows M_0^T) + f (rows S_0^T) from [rows M_0^T | rows S_0^T] and factors (..., rows, G,
-    bases).
-    """
+    """c (rows M_0^T) + f (rows S_0^T) from both products, and factors (..., rows, G, bases)."""
     o = both.shape[-1] // factors.shape[-1]
     found: Array = np.multiply(both[..., :o], factors[..., 0], out=out)
     if factors.shape[-1] == 2:

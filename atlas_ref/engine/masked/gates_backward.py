@@ -56,8 +56,9 @@ def _weights(rows: Array, like: Array) -> Array:
 def through_rows(
     layout: Layout, group: Group, sums: CotangentSums, d_rows: RowCotangents, into: Into
 ) -> None:
-    """From R_bar, in the array of E_bar, to the triangular system: columns, values, coefficient
-    rows, retain.
+    """From R_bar, in the array of E_bar, to the triangular system.
+
+    That is to columns, values, coefficient rows and retain.
     """
     nb, dR = group.gates.bases, sums.E
     gathered(layout, -dR, into.values)
@@ -75,9 +76,7 @@ def through_rows(
 
 
 def through_before(layout: Layout, rows: Rows, d_before: Array, d_rows: RowCotangents) -> None:
-    """From the coefficients of `before_rows` (B, g, G, K, bases + K) to the rows and their
-    decay.
-    """
+    """From coefficients of `before_rows` (B, g, G, K, bases + K) to the rows and their decay."""
     if layout.stride > 1:
         d_before = d_before.reshape(*d_before.shape[:-2], layout.chunk, layout.window, -1).sum(
             axis=-2

@@ -1,5 +1,6 @@
-"""Safetensors files with a JSON object in their metadata, read and written whole. Specified in
-specs/case.md.
+"""Safetensors files with a JSON object in their metadata, read and written whole.
+
+Specified in specs/case.md.
 """
 
 from __future__ import annotations

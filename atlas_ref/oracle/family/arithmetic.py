@@ -129,8 +129,9 @@ def _summed(order: Order, terms: list[Array]) -> Array:
 
 
 def fused(a: Array, b: Array, c: Array) -> Array:
-    """a * b + c rounded once: in float64 for narrower formats, by error-free transformations for
-    float64 (TOL-3).
+    """a * b + c rounded once (TOL-3).
+
+    Narrower formats compute in float64, float64 by error-free transformations.
     """
     kind = np.result_type(a, b, c)
     if kind.itemsize < 8:

@@ -276,8 +276,9 @@ class Search:
         )
 
     def _cost(self, i: int) -> tuple[int, int]:
-        """Changes from the nearest base; among equals, the case's own convention and then the
-        presets in their order.
+        """Changes from the nearest base.
+
+        Among equals the case's own convention comes first, then the presets in order.
         """
         return min(
             (len(lattice.changes(base, self.points[i])), place)

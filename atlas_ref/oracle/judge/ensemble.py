@@ -1,5 +1,6 @@
-"""The ensemble: results of a case as plain evaluations in every legal arithmetic round them (TOL-3,
-TOL-7, TOL-8).
+"""The ensemble: results of a case as plain evaluations in every legal arithmetic round them.
+
+Source: TOL-3, TOL-7, TOL-8.
 """
 
 from __future__ import annotations

@@ -76,9 +76,7 @@ class Sequence(NamedTuple):
         return position == 0 and rule_sequence.refreshes(self.config.convention)
 
     def position_after(self, position: int) -> int:
-        """The position of the next token within its span, or within the call where the reference
-        stays.
-        """
+        """The next token's position in its span, or in the call if the reference stays."""
         return (
             int((position + 1) % self.config.span)
             if rule_sequence.refreshes(self.config.convention)

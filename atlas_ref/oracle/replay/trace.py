@@ -75,9 +75,7 @@ def traced(
 
 
 def arithmetic_inputs(case: Case, dtype: str) -> dict[str, Any]:
-    """Inputs as the arithmetic takes them: in float64, or rounded to the format and held in
-    float32.
-    """
+    """Inputs as the arithmetic takes them: float64, or rounded to the format in float32."""
     return converted(rounded(case, dtype), "float64" if dtype == "float64" else "float32")
 
 
@@ -130,9 +128,7 @@ def first(case: Case) -> str:
 
 
 def in_layout(case: Case, name: str, value: Array) -> Array:
-    """A value to or from the layout of files: a matrix is transposed under the layout
-    `transposed`.
-    """
+    """A value to or from the layout of files; `transposed` transposes matrices."""
     matrix: Array = (
         np.swapaxes(value, -1, -2)
         if case.convention.layout == "transposed" and is_matrix(name)

@@ -1,6 +1,4 @@
-"""The process in which `check --impl` calls a function: one line of JSON in per case, one out
-(SRC-9).
-"""
+"""The process of a function for `check --impl`: one line of JSON in per case, one out (SRC-9)."""
 
 from __future__ import annotations
 
