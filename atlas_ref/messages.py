@@ -9,9 +9,7 @@ from pydantic import ValidationError
 
 
 def first_problem(error: ValidationError) -> str:
-    """The main problem of a validation in one line: its place, the value, and the values that are
-    legal.
-    """
+    """The main problem of a validation in one line: place, value, and the values that are legal."""
     problems = error.errors(include_url=False)
     problem = max(problems, key=lambda each: (each["type"] == "extra_forbidden", len(each["loc"])))
     where = ".".join(
@@ -32,9 +30,7 @@ def first_problem(error: ValidationError) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value in a message: null, true and false as JSON has them, and no more than 60
-    characters.
-    """
+    """A value in a message: null, true and false as in JSON, and at most 60 characters."""
     text = json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 

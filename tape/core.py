@@ -46,12 +46,10 @@ __all__ = [
     "sweep",
 ]
 
-#: Maps the cotangent of an entry's value to the cotangent of one parent (or, for a joint rule, of
-#: all).
+#: Maps the cotangent of an entry's value to that of one parent (or, for a joint rule, of all).
 Pullback: TypeAlias = Callable[[Array], Any]
 
-#: Makes the pullback when an op is recorded, from the value, the arguments one level down and the
-#: settings.
+#: Makes the pullback of a recorded op from its value, its arguments one level down and settings.
 Rule: TypeAlias = Callable[..., Pullback | Scatter]
 
 #: How a parent is reached: (its index, pullback), or for a joint rule (indices of all arguments or
@@ -120,8 +118,9 @@ def is_finished(tape: Tape) -> bool:
 
 @contextlib.contextmanager
 def recording() -> Iterator[Tape]:
-    """Open a tape one level above those already open; its variables are refused after it closes
-    (TAPE-18).
+    """Open a tape one level above those already open; once closed, its variables are refused.
+
+    Source: TAPE-18.
     """
     tape = Tape(_open.tapes[-1].level + 1 if _open.tapes else 1)
     if _open.checking:
@@ -153,8 +152,9 @@ def sealed(reason: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def checking() -> Iterator[None]:
-    """Checking mode: an array that changes between its record and the backward sweep is an error
-    (TAPE-12).
+    """Checking mode: an array that changes between its record and the backward sweep is an error.
+
+    Source: TAPE-12.
     """
     before, _open.checking = _open.checking, True
     try:
@@ -203,8 +203,9 @@ class Op:
         return f"ops.{self.__name__}"
 
     def __call__(self, *args: Array, **settings: Any) -> Array:
-        """The value on plain arrays, or on variables, recorded with the outer stage of each rule
-        (TAPE-4).
+        """The value on plain arrays, or on variables, recorded with the outer stage of each rule.
+
+        Source: TAPE-4.
         """
         tape: Tape | None = None
         for a in args:
@@ -255,9 +256,7 @@ class Op:
 
 
 class Unary(Op):
-    """An op of one array and no settings, recorded without the loops that serve any number of
-    arguments.
-    """
+    """An op of one array and no settings, recorded without loops over arguments."""
 
     def __call__(self, a: Array) -> Array:
         if type(a) is not Variable:
@@ -326,9 +325,7 @@ def defvjp(op: Op, *rules: Rule | None) -> None:
 
 
 def defvjp_joint(op: Op, rule: Callable[..., Pullback]) -> None:
-    """State one pullback that returns the cotangents of all arguments as a tuple, None where there
-    is none.
-    """
+    """State one pullback for all arguments: a tuple of cotangents, None where there is none."""
     op.joint = rule
 
 

@@ -17,8 +17,7 @@ SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)
 # -- arithmetic ------------------------------------------------------------------------------------
 
 # Python's operators and not NumPy's functions, since an op records what the expression would
-# compute: of two Python numbers a Python number, which leaves the dtype of the arrays it meets
-# alone.
+# compute: of two Python numbers a Python number, which keeps the dtype of the arrays it meets.
 add = primitive(operator.add, kind=Binary)
 subtract = primitive(operator.sub, "subtract", kind=Binary)
 multiply = primitive(operator.mul, "multiply", kind=Binary)
@@ -120,9 +119,7 @@ def sigmoid(x: Array) -> Array:
 
 @primitive
 def softplus(x: Array) -> Array:
-    """log(1 + exp(x)) as max(x, 0) + log1p(exp(-|x|)), which neither overflows nor loses small
-    values.
-    """
+    """log(1 + exp(x)) = max(x, 0) + log1p(exp(-|x|)): no overflow, small values stay."""
     positive = np.real(x) >= 0
     return np.where(positive, x, 0.0) + np.log1p(np.exp(np.where(positive, -x, x)))
 

@@ -50,9 +50,7 @@ def matched(tree: Any, paths: Sequence[str], where: str) -> list[Any]:
 
 
 def is_leaf(x: Any) -> bool:
-    """Whether x is one leaf with a derivative: a variable, or a floating or complex array or
-    number.
-    """
+    """Whether x is a leaf with a derivative: a variable, a floating or complex array or number."""
     if type(x) is Variable or isinstance(x, float | complex):
         return True
     dtype: Any = getattr(x, "dtype", None)

@@ -169,9 +169,7 @@ def _or_zeros(g: Array | None, value: Array) -> Array:
 
 
 def _read_only(g: Any) -> Any:
-    """A view that refuses writing, since the cotangent may belong to other entries or to the
-    caller.
-    """
+    """A view that refuses writing: other entries or the caller may own the cotangent."""
     if type(g) is tuple:
         return tuple(_read_only(each) for each in g)
     if isinstance(g, np.ndarray):

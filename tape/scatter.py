@@ -86,9 +86,7 @@ def add_at(buffer: Array, key: Any, g: Array) -> Array:
 
 
 def is_basic(key: Any) -> bool:
-    """Whether an index names every entry at most once by its form: integers, slices, None and
-    Ellipsis.
-    """
+    """Whether an index's form (integers, slices, None, Ellipsis) names each entry at most once."""
     for part in key if type(key) is tuple else (key,):
         if not (part is None or part is Ellipsis or isinstance(part, int | slice | np.integer)):
             return False

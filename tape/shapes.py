@@ -71,9 +71,7 @@ def transpose(x: Array) -> Array:
 
 @primitive
 def astype(x: Array, kind: Any) -> Array:
-    """A copy of x in another floating dtype; complex x stays complex, in the precision of
-    `kind`.
-    """
+    """A copy of x in the floating dtype `kind`; complex x stays complex, in its precision."""
     target = np.result_type(kind, np.complex64) if np.iscomplexobj(x) else kind
     return x.astype(target) if hasattr(x, "astype") else np.asarray(x, target)
 

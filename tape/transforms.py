@@ -72,7 +72,8 @@ def vjp(function: Callable[..., Any], *args: Any) -> tuple[Any, Callable[[Any], 
             if type(o) is Variable and o.tape is tape:
                 seeds[o.index] = bar if o.index not in seeds else seeds[o.index] + bar
         pulled = sweep(tape, seeds, [x.index for x in inputs])
-        return build([_like(leaf, *pair) for leaf, pair in zip(leaves, pulled, strict=True)])  # type: ignore[no-any-return]
+        like = [_like(leaf, *pair) for leaf, pair in zip(leaves, pulled, strict=True)]
+        return build(like)  # type: ignore[no-any-return]
 
     return value, pullback
 
@@ -149,8 +150,9 @@ def grad(function: Callable[..., Array], argnums: Argnums = 0) -> Callable[..., 
 
 
 def jacobian(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """x -> J with J[i..., j...] = d f(x)[i...] / d x[j...], one sweep per entry of f(x)
-    (TAPE-8).
+    """x -> J with J[i..., j...] = d f(x)[i...] / d x[j...], one sweep per entry of f(x).
+
+    Source: TAPE-8.
     """
 
     def matrix(x: Array) -> Array:

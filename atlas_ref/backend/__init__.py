@@ -102,8 +102,9 @@ class Backend:
         return self.place(x)
 
     def to_host(self, x: Any) -> np.ndarray[Any, Any]:
-        """An array of this backend as a NumPy array; one that is there already, as it is
-        (BACKEND-5).
+        """An array of this backend as a NumPy array; one that is there already, as it is.
+
+        Source: BACKEND-5.
         """
         if not isinstance(x, self.array) or self.array is np.ndarray:
             return np.asarray(x)
@@ -253,8 +254,9 @@ def of(*arrays: Array) -> Backend:
 
 
 def device(nest: Any) -> Any:
-    """A copy of a model, dict, tuple or array with every array in the backend in use
-    (BACKEND-5).
+    """A copy of a model, dict, tuple or array with every array in the backend in use.
+
+    Source: BACKEND-5.
     """
     return changed(nest, current().from_host)
 
@@ -336,8 +338,9 @@ def negated(x: Array, out: Array) -> Array:
 
 
 def at_once(x: Array, numbers: int) -> int:
-    """The count of numbers that a form takes at once beside x, from that on the host
-    (BACKEND-11).
+    """The count of numbers that a form takes at once beside x, from that on the host.
+
+    Source: BACKEND-11.
     """
     return numbers if on_host(x) else DEVICE_ROOM * numbers
 

@@ -37,9 +37,7 @@ def _keep_freed_pages(size: int) -> None:
 
 
 class Arena:
-    """A block of memory for results that outlive a frame; it becomes a spare one when the arena is
-    released.
-    """
+    """A block of memory for results that outlive a frame; spare once its arena is released."""
 
     def __init__(self, spare: list[np.ndarray[Any, Any]], room: int) -> None:
         self.spare = spare
@@ -138,9 +136,7 @@ class Scratch(threading.local):
         return room
 
     def transposed(self, x: Array) -> Array:
-        """A contiguous copy with the last two axes exchanged, on which a matrix product is
-        fastest.
-        """
+        """A contiguous copy, last two axes exchanged, on which products are fastest."""
         return self.copy(x.swapaxes(-1, -2))
 
     def times(self, a: Array, b: Array) -> Array:

@@ -1,6 +1,4 @@
-"""Threads for independent parts of a computation; a part computes the same with or without a thread
-of its own.
-"""
+"""Threads for independent parts of a computation, which compute the same with or without them."""
 
 from __future__ import annotations
 
@@ -29,9 +27,7 @@ _inside = _Inside()
 
 
 def processors() -> int:
-    """Processors that this process may use; 1 inside a part, whose own parts then follow one
-    another.
-    """
+    """Processors that this process may use; 1 inside a part, whose own parts run in turn."""
     if _inside.yes:
         return 1
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -45,7 +45,7 @@ def certify(case: Case, *, grad: bool = False, max_bits: int = 16384) -> Certifi
     Source: CERT-1 to CERT-10.
     """
     require_flint()
-    # here, so that the package and its message load without python-flint
+    # imported here, so that the package and its message load without python-flint
     from atlas_ref.certify import certified
 
     if max_bits < 2:

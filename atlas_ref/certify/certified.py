@@ -63,8 +63,9 @@ def certify(case: Case, *, grad: bool = False, max_bits: int = 16384) -> Certifi
 
 
 def exact(case: Case) -> dict[str, Array]:
-    """The tensors of a case in float64, which holds every format exactly; masks as they are
-    (CERT-1).
+    """The tensors of a case in float64, which holds every format exactly; masks as they are.
+
+    Source: CERT-1.
     """
     return {
         name: value if value.dtype.kind in "bu" else value.astype(np.float64)
@@ -87,9 +88,7 @@ def _inputs_of_gradients(case: Case) -> list[str]:
 
 
 def larger(case: Case) -> bool:
-    """Whether a case has more than 8 tokens or 4 dimensions, so that its gradients are certified
-    along directions too.
-    """
+    """Whether gradients are certified along directions too: over 8 tokens or 4 dimensions."""
     shapes = {name: value.shape for name, value in case.inputs.items()}
     k = shapes.get("in/k") or shapes.get("in/G") or shapes["in/x"]
     tokens = k[-2] if case.header.rule not in ("newton_schulz", "feature_map") else 1

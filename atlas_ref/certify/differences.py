@@ -1,5 +1,6 @@
-"""Derivatives from differences of values alone, to 30 digits: a proof of certified gradients
-without a backward (CERT-11).
+"""Derivatives from differences of values alone, to 30 digits.
+
+They prove certified gradients without a backward (CERT-11).
 """
 
 from __future__ import annotations
@@ -22,8 +23,7 @@ Array = np.ndarray[Any, Any]
 DIGITS = 30
 ACCURACY = 100
 
-#: A derivative smaller than this power of two, next to a step of the size of its input, counts as
-#: 0.
+#: A derivative below this power of two, at a step of its input's size, counts as 0.
 NOTHING = -300
 
 

@@ -1,5 +1,6 @@
-"""A whole case on balls at one precision: results, and derivatives by every floating input (CASE-10
-to CASE-14).
+"""A whole case on balls at one precision: results, and derivatives by every floating input.
+
+Source: CASE-10 to CASE-14.
 """
 
 from __future__ import annotations

@@ -38,8 +38,9 @@ def _residual(settings: Any, p: Parameters, x: Matrix) -> Matrix:
 
 
 def _polynomial(settings: Any, p: Parameters, x: Matrix) -> Matrix:
-    """Monomials by degree and then in lexicographic order, each times sqrt(a_n multinomial)
-    (PHI-7).
+    """Monomials by degree and then in lexicographic order, each times sqrt(a_n multinomial).
+
+    Source: PHI-7.
     """
     coefficients = settings.coefficients
     parts = []

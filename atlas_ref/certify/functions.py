@@ -1,5 +1,6 @@
-"""Functions of balls, each with its derivative: activations, norms, softmax (GATES-7, WINDOW-5,
-WINDOW-6, CONV-24, PHI-6).
+"""Functions of balls, each with its derivative: activations, norms, softmax.
+
+Source: GATES-7, WINDOW-5, WINDOW-6, CONV-24, PHI-6.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Newton-Schulz on balls, and the coefficients of Polar Express from their equations (NS-1 to NS-9,
-NS-21).
+"""Newton-Schulz on balls, and the coefficients of Polar Express from their equations.
+
+Source: NS-1 to NS-9, NS-21.
 """
 
 from __future__ import annotations
@@ -54,9 +55,7 @@ def _step(X: Matrix, a: float, b: float, c: float) -> Matrix:
 
 
 def _divisor(length: Matrix, eps: arb, guard: str) -> Matrix:
-    """f ||S|| + eps, or max(f ||S||, eps), with a slope in [0, 1] where balls cannot tell the
-    larger.
-    """
+    """f ||S|| + eps, or max(f ||S||, eps), of a slope in [0, 1] where balls cannot compare."""
     size = length.value[0, 0]
     if guard != "clamp":
         return length.plus(eps)
@@ -75,7 +74,7 @@ def coefficient_rows(settings: Any) -> list[Row]:
     return [rows[min(i, len(rows) - 1)] for i in range(settings.steps)]
 
 
-# -- the coefficients of Polar Express (NS-5), enclosed by an interval Newton step around their equations ---
+# -- coefficients of Polar Express (NS-5), enclosed by an interval Newton step ---------------------
 
 #: NS-5: from here on the row of the limit.
 SHORT = 1e-5

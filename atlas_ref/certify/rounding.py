@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from flint import arb
 
-#: float64: bits of a significand, exponent of the last place of a subnormal, of the first beyond
-#: the range.
+#: float64: significand bits, exponents of a subnormal's last place and of the first beyond range.
 DIGITS, LOWEST, BEYOND = 53, -1074, 1024
 
 

@@ -87,8 +87,9 @@ def _momentum(w: Write, a: Matrix | None, g: Matrix) -> Matrix:
 
 
 def _memory(w: Write, b: Matrix | None, U: Matrix) -> Matrix:
-    """retain M - b U, or + b U under momentum_sign minus; ascent turns the sign round
-    (OMEGA-10).
+    """retain M - b U, or + b U under momentum_sign minus; ascent turns the sign round.
+
+    Source: OMEGA-10.
     """
     down = (w.convention.momentum_sign == "plus") == (w.convention.direction == "descent")
     memory, step = _times(multiplier(w.convention, w.token), w.M), _times(b, U)
@@ -164,8 +165,9 @@ WRITES: dict[str, Callable[[Write], tuple[Matrix, Matrix]]] = {
 
 
 def read(convention: Any, memory: Matrix, query: Matrix, d_in: int) -> Matrix:
-    """y = M phi(q), through NS(M) under argument accumulated, times the query's scale (OMEGA-9,
-    OMEGA-12, CONV-23).
+    """y = M phi(q) times the query's scale, through NS(M) under argument accumulated.
+
+    Source: OMEGA-9, OMEGA-12, CONV-23.
     """
     settings = convention.newton_schulz
     if settings != "none" and settings.argument == "accumulated":

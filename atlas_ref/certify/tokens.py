@@ -140,8 +140,9 @@ def _by_lag(kinds: Sequence[Any], inputs: Inputs, head: int, c: int) -> list[Mat
 
 
 def _by_token(kinds: Sequence[Any], inputs: Inputs, head: int, x: Matrix) -> Matrix | None:
-    """The weight of the token: the product of its gates, sigmoid(W2 silu(W1 x + b1) + b2) each
-    (WINDOW-6).
+    """The weight of the token: the product of its gates, sigmoid(W2 silu(W1 x + b1) + b2) each.
+
+    Source: WINDOW-6.
     """
     product: Matrix | None = None
     for kind in kinds:

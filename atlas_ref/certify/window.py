@@ -1,5 +1,6 @@
-"""Omega's window on balls: its tokens, their weights, and its gradient (WINDOW-1 to WINDOW-14,
-OMEGA-5).
+"""Omega's window on balls: its tokens, their weights, and its gradient.
+
+Source: WINDOW-1 to WINDOW-14, OMEGA-5.
 """
 
 from __future__ import annotations
@@ -41,8 +42,9 @@ def residual(
 
 
 def weight(token: Token, held: list[Held], lag: int) -> Matrix | None:
-    """w[t, lag] before any edge (WINDOW-2), None for a missing token where tokens bring weights
-    (WINDOW-6).
+    """w[t, lag] before any edge; None for a missing token where tokens bring weights.
+
+    Source: WINDOW-2, WINDOW-6.
     """
     if token.gate is None:
         return token.weights[lag]

@@ -1,6 +1,4 @@
-"""The command certify: results in ball arithmetic, rounded once, and the distance of ours from
-them.
-"""
+"""The command certify: results in ball arithmetic, rounded once, and our distance from them."""
 
 from __future__ import annotations
 
@@ -91,8 +89,9 @@ def certify(
 
 
 def _exit_code(table: list[Row], problems: list[dict[str, Any]]) -> int:
-    """1 where an entry is unresolved or contradicted, 3 where nothing could be certified
-    (CERT-13).
+    """1 where an entry is unresolved or contradicted, 3 where nothing could be certified.
+
+    Source: CERT-13.
     """
     return 1 if problems else 0 if table else 3
 

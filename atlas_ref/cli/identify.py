@@ -187,8 +187,9 @@ def about_deciding(answer: Identification, decided: str) -> str:
 
 
 def derivation(bound: Tolerance, case: str) -> list[RenderableType]:
-    """Print form of a tolerance: every member, the floor, the sum, and the limits of verdicts
-    (TOL-10).
+    """Print form of a tolerance: every member, the floor, the sum, the limits of verdicts.
+
+    Source: TOL-10.
     """
     from atlas_ref.oracle.judge.norms import Norms
     from atlas_ref.oracle.judge.tolerance import FLOOR, MARGINAL, PASS

@@ -35,9 +35,7 @@ def say(message: str) -> None:
 
 
 def one_line(text: str) -> str:
-    """The text without line breaks, and with every character that a terminal would act upon written
-    out.
-    """
+    """The text without line breaks, characters that a terminal would act upon written out."""
     return printable(" ".join(text.split()))
 
 
@@ -62,9 +60,7 @@ def emit(text: str) -> None:
 
 
 def discard_output() -> None:
-    """Send the rest of standard output nowhere, so that the interpreter's last flush does not
-    fail.
-    """
+    """Send the rest of standard output nowhere, so that the interpreter's last flush works."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

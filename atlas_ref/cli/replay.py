@@ -1,6 +1,4 @@
-"""The command replay: every op of a recorded trace evaluated again, and the first wrong one
-named.
-"""
+"""The command replay: every op of a recorded trace evaluated again, the first wrong one named."""
 
 from __future__ import annotations
 

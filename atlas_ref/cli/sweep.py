@@ -206,7 +206,7 @@ def _emit(outcome: Sweep, folder: Path, compared: str, computed: str) -> None:
         )
     for failure in outcome.failures:
         if failure.file is not None:
-            # whose file holds no results, or not all
+            # the file of a failed or missing answer holds no results, or not all
             source = computed if failure.verdict in ("FAILED", "MISSING") else ""
             words.append(
                 "repeat with: atlas-ref check "

@@ -1,5 +1,6 @@
-"""The command trace-spec: every clause with its code, its tests and the code that they executed; a
-gap fails.
+"""The command trace-spec: every clause with its code, its tests and what they executed.
+
+A gap fails.
 """
 
 from __future__ import annotations

@@ -220,9 +220,7 @@ def kill_matrix(
 
 
 def _emit_matrix(matrix: Matrix) -> None:
-    """Write vectors by mutants as counts, then surviving mutants, alarms and listed kills that are
-    none.
-    """
+    """Write vectors by mutants as counts, surviving mutants, alarms and kills that are none."""
     from atlas_ref.vectors.mutants.score import FORMATS
 
     rows: list[tuple[Any, ...]] = []

@@ -169,11 +169,11 @@ def _pairs(kind: Action, a: Array, b: Array) -> tuple[Array, Array]:
 
 def _adjoint_values(kind: Action, a: Array, g: Array) -> Array:
     """lambda_t = g_t + a_{t+1}^T lambda_{t+1}: the same scan from the end (SCAN-15)."""
-    found = np.empty_like(g, dtype=np.result_type(a, g))
-    found[-1] = g[-1]
+    adjoints = np.empty_like(g, dtype=np.result_type(a, g))
+    adjoints[-1] = g[-1]
     if len(g) > 1:
-        found[-2::-1] = _values(kind, kind.adjoint(a[:0:-1]), g[-2::-1], g[-1])
-    return found
+        adjoints[-2::-1] = _values(kind, kind.adjoint(a[:0:-1]), g[-2::-1], g[-1])
+    return adjoints
 
 
 def _before(y: Array, initial: Array) -> Array:
@@ -195,8 +195,8 @@ def _scalar_forward(a: Array, b: Array, initial: Array) -> tuple[Array, Any]:
 
 def _scalar_backward(kept: Any, g: Array) -> tuple[Array, Array, Array]:
     a, initial, y = kept
-    found = _adjoint_values(SCALAR, a, g)
-    return unbroadcast(found * _before(y, initial), a.shape), found, a[0] * found[0]
+    adjoints = _adjoint_values(SCALAR, a, g)
+    return unbroadcast(adjoints * _before(y, initial), a.shape), adjoints, a[0] * adjoints[0]
 
 
 def _plain_affine(A: Array, B: Array, initial: Array) -> Array:
@@ -213,9 +213,9 @@ def _affine_forward(A: Array, B: Array, initial: Array) -> tuple[Array, Any]:
 
 def _affine_backward(kept: Any, g: Array) -> tuple[Array, Array, Array]:
     A, initial, X = kept
-    found = _adjoint_values(AFFINE, A, g)
-    dA = _before(X, initial).swapaxes(-1, -2) @ found
-    return unbroadcast(dA, A.shape), found, found[0] @ A[0].swapaxes(-1, -2)
+    adjoints = _adjoint_values(AFFINE, A, g)
+    dA = _before(X, initial).swapaxes(-1, -2) @ adjoints
+    return unbroadcast(dA, A.shape), adjoints, adjoints[0] @ A[0].swapaxes(-1, -2)
 
 
 _scalar = opaque(_plain_scalar, _scalar_forward, _scalar_backward)

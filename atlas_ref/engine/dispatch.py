@@ -35,9 +35,7 @@ PARTITION_WORK = {True: 2**23, False: 2**24}
 
 
 class KeptResults(NamedTuple):
-    """Results of a group, kept for backward: coefficient rows, other results by part, and
-    arenas.
-    """
+    """What a group keeps for backward: coefficient rows, other results by part, and arenas."""
 
     rows: Rows
     parts: list[Any]

@@ -26,8 +26,8 @@ from atlas_ref.forms.scan import (
     joined,
     read_each,
     read_one,
+    segments,
     shifted,
-    stretches,
     tokens_at_once,
     tokens_of,
     windowed,
@@ -60,12 +60,12 @@ def run(
     read = config.convention.read
     longest = chunk or tokens_at_once(memory.M, memory.M.shape[-2:])
     reads = []
-    for first, last in stretches(sequence.refresh, longest):
+    for first, last in segments(sequence.refresh, longest):
         part = tokens_of(sequence, first, last)
         if part.refresh[0]:
             memory = memory._replace(reference=memory.M)
         before = memory.M
-        memory, memories = stretch(config, part, memory)
+        memory, memories = segment(config, part, memory)
         if read == "chunk_start":
             reads.append(read_one(memory.reference, part.queries))
         elif read != "call_end":
@@ -75,7 +75,7 @@ def run(
     return memory, read_one(memory.M, sequence.queries) if read == "call_end" else joined(reads)
 
 
-def stretch(config: Any, part: Recurrence, memory: Memory) -> tuple[Memory, Array]:
+def segment(config: Any, part: Recurrence, memory: Memory) -> tuple[Memory, Array]:
     """Steps 1 to 3 over tokens of one span (ATLASP-1).
 
     Returns:
@@ -90,7 +90,7 @@ def stretch(config: Any, part: Recurrence, memory: Memory) -> tuple[Memory, Arra
     else:
         g = token_gradients(part, memory)
         held = memory.momenta.shape[-3] - (part.window - 1)
-        # (..., h + T, d_out, d_phi)
+        # Z has shape (..., h + T, d_out, d_phi)
         Z = ops.concatenate(
             [memory.momenta[..., held:, :, :], accumulated(part, g, memory.S)], axis=-3
         )
@@ -115,7 +115,7 @@ def window_gradients(part: Recurrence, memory: Memory) -> tuple[Array, Array]:
     e, arrived = residuals(part, memory.reference), None
     if memory.residuals is not None:
         held = memory.residuals.shape[-2] - (part.window - 1)
-        # (..., h + T, d_out)
+        # arrived has shape (..., h + T, d_out)
         arrived = ops.concatenate([memory.residuals[..., held:, :], e[..., 0, :]], axis=-2)
         older = np.arange(part.window) > part.position[:, None]
         e = ops.where(older[..., None], windowed(arrived, part), e)
@@ -142,8 +142,9 @@ def residuals(part: Recurrence, reference: Array) -> Array:
 
 
 def token_gradients(part: Recurrence, memory: Memory) -> Array:
-    """Step 1 under momentum_then_window: g_t = s (M_ref phi_t - v_t) phi_t^T, the gradient of every
-    token alone (ATLASP-5).
+    """Step 1 under momentum_then_window: the gradient of every token alone (ATLASP-5).
+
+    g_t = s (M_ref phi_t - v_t) phi_t^T
     """
     h = part.window - 1
     s = part.scale * ops.ones_like(part.weights, shape=(part.length, 1))

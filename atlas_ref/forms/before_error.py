@@ -108,8 +108,9 @@ def _block(
 
 
 def _beside_predictions(layout: Layout, inputs: Arrays) -> tuple[Array, Array]:
-    """Under carry: values of columns beside their predictions, and the weights of predictions alone
-    (WINDOW-13).
+    """Under carry: values beside their predictions, and the weights of predictions alone.
+
+    Source: WINDOW-13.
     """
     c, h, n = layout.window, layout.window - 1, inputs.queries.shape[1]
     older = np.arange(h) < h - layout.position

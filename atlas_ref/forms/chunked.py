@@ -84,9 +84,8 @@ def joined(sequence: Recurrence, memory: Memory, *, reference: bool, residuals: 
     def one(x: Array) -> Array:
         return None if x is None else ops.reshape(x, (math.prod(lead), *x.shape[len(lead) :]))
 
-    def tokens(
-        name: str,
-    ) -> Array:  # one axis stays as it is: the pullback of a reshape hides that a gradient has no other holder
+    # one axis stays as it is: the pullback of a reshape hides that a gradient has no other holder
+    def tokens(name: str) -> Array:
         return getattr(sequence, name) if len(lead) == 1 else one(getattr(sequence, name))
 
     held = memory.reference

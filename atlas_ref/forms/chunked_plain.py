@@ -30,9 +30,7 @@ class _Set(NamedTuple):
 
 
 def plain(layout: Layout, inputs: Arrays) -> tuple[Array, ...]:
-    """The outputs of a group that are there, in order: y, M, S, the reference, the last c
-    residuals.
-    """
+    """Outputs of a group that are there, in order: y, M, S, reference, last c residuals."""
     C, h = layout.chunk, layout.window - 1
     M, S, reference, residuals = inputs.M, inputs.S, inputs.reference, inputs.residuals
     position = layout.position
@@ -120,7 +118,7 @@ def _frozen_sets(layout: Layout, part: Arrays, position: int) -> tuple[list[_Set
     arrived = fresh[:, layout.window - 1 :]
     pairs = [(part.weights, fresh)]
     if layout.carry:
-        # (C, c): the lags of this span
+        # seen (C, c) marks the lags of this span
         seen = np.arange(layout.window) <= position + np.arange(layout.chunk)[:, None]
         stored = ops.concatenate([part.residuals, arrived], axis=1)
         pairs = [

@@ -14,9 +14,7 @@ import numpy as np
 
 
 class Chunks(NamedTuple):
-    """Consecutive chunks of `length` tokens from token `first` on; per chunk, whether a span starts
-    with it.
-    """
+    """Consecutive chunks of `length` tokens from `first` on; whether a span starts with each."""
 
     first: int
     length: int

@@ -44,15 +44,17 @@ def inner(x: Array, y: Array) -> Array:
 
 
 def exponential(x: Array, y: Array, *, scale: float = 1.0) -> Array:
-    """Kernel exp(scale <x, y>) (..., m, n) of all monomials, degree i weighted by scale^i / i!
-    (KERNEL-6).
+    """Kernel exp(scale <x, y>) (..., m, n) of all monomials, degree i weighted by scale^i / i!.
+
+    Source: KERNEL-6.
     """
     return ops.exp(scale * inner(x, y))
 
 
 def polynomial(x: Array, y: Array, *, coefficients: tuple[float, ...]) -> Array:
-    """kappa(x, y) = sum_i coefficients[i] <x, y>^i (..., m, n), without its monomials
-    (KERNEL-6).
+    """kappa(x, y) = sum_i coefficients[i] <x, y>^i (..., m, n), without its monomials.
+
+    Source: KERNEL-6.
     """
     product = inner(x, y)
     total = coefficients[-1] * ops.ones_like(product)
@@ -99,7 +101,7 @@ def run(
     def matrix(coefficients: Array) -> Array:
         return coefficients @ Phi[..., : coefficients.shape[-1], :]
 
-    made = Memory(
+    memory_after = Memory(
         M=matrix(after.M),
         S=None if memory.S is None else matrix(after.S),
         reference=None if after.reference is None else matrix(after.reference),
@@ -108,7 +110,7 @@ def run(
         if after.momenta is None
         else ops.stack([matrix(each) for each in after.momenta], axis=-3),
     )
-    return made, y
+    return memory_after, y
 
 
 # -- any kernel ------------------------------------------------------------------------------------
@@ -201,37 +203,37 @@ def attend(
 
 def _kernel(kappa: Kernel, x: Array, y: Array) -> Array:
     """kappa(x, y), after a check of its shape and that it is finite."""
-    found, expected = kappa(x, y), (*x.shape[:-1], y.shape[-2])
-    shape = getattr(found, "shape", type(found).__name__)
+    kernel_matrix, expected = kappa(x, y), (*x.shape[:-1], y.shape[-2])
+    shape = getattr(kernel_matrix, "shape", type(kernel_matrix).__name__)
     if shape != expected:
         raise ValueError(
             f"kappa: {shape} for arguments {x.shape} and {y.shape}, expected {expected}"
         )
-    check_array("kappa", found, Dims("..."))
-    return found
+    check_array("kappa", kernel_matrix, Dims("..."))
+    return kernel_matrix
 
 
 def _start(config: omega.Config, tokens: Tokens, before: Coefficients | None) -> Coefficients:
     """The coefficients before the tokens, completed and checked against them."""
     *lead, _, d = tokens.k.shape
     nothing = ops.zeros_like(tokens.v, shape=(*lead, 0, config.d_out))
-    given = before or Coefficients(
+    entering = before or Coefficients(
         ops.zeros_like(tokens.k, shape=(*lead, 0, d)), ops.transpose(nothing)
     )
     convention = config.convention
     first = convention.order == "momentum_then_window"
     residuals = None
     if stores_residuals(config):
-        residuals = nothing if given.values is None else given.residuals
+        residuals = nothing if entering.values is None else entering.residuals
         if residuals is None:
             raise ValueError(
                 "before.residuals: missing, window_at_boundary carry needs one for each of "
                 "before.values"
             )
-    made = given._replace(
-        values=nothing if given.values is None else given.values,
+    start = entering._replace(
+        values=nothing if entering.values is None else entering.values,
         residuals=residuals,
-        momenta=(given.momenta or ()) if first else None,
+        momenta=(entering.momenta or ()) if first else None,
     )
     sizes: dict[str, Any] = {"...": (tuple(lead), "k"), "d": (d, "k"), "d_out": (config.d_out, "v")}
     axes = {
@@ -242,15 +244,15 @@ def _start(config: omega.Config, tokens: Tokens, before: Coefficients | None) ->
         "values": "h d_out",
         "residuals": "h d_out",
     }
-    arrays = {name: (getattr(made, name), dims) for name, dims in axes.items()}
-    arrays |= {f"momenta[{i}]": (each, "d_out n") for i, each in enumerate(made.momenta or ())}
+    arrays = {name: (getattr(start, name), dims) for name, dims in axes.items()}
+    arrays |= {f"momenta[{i}]": (each, "d_out n") for i, each in enumerate(start.momenta or ())}
     for name, (value, dims) in arrays.items():
         if value is not None:
             check_array(f"before.{name}", value, Dims("..."))
             bind_dims(f"before.{name}", value.shape, f"... {dims}", sizes)
     if sizes["h"][0] > sizes["n"][0]:
         raise ValueError(f"before.values: {sizes['h'][0]} rows, but {sizes['n'][0]} keys")
-    return made
+    return start
 
 
 def _sequence(config: omega.Config, tokens: Tokens, start: Coefficients) -> Recurrence:
@@ -300,9 +302,7 @@ def _sequence(config: omega.Config, tokens: Tokens, start: Coefficients) -> Recu
 
 
 def _continuing(config: omega.Config, sequence: Recurrence, after: Coefficients) -> Coefficients:
-    """The coefficients for a later call: of all keys, with the tokens that its window can still
-    hold.
-    """
+    """The coefficients for a later call: of all keys, with the tokens its window can hold."""
     n, h = after.keys.shape[-2], config.window - 1
 
     def over_all(coefficients: Array) -> Array:

@@ -103,8 +103,9 @@ def evaluated(
 
 
 def _read(B: Array, kernels: Kernels, first: int, last: int) -> Array:
-    """y = B kappa(keys, q) of some tokens, through Newton-Schulz where the argument is accumulated
-    (KERNEL-4).
+    """y = B kappa(keys, q) of some tokens, through Newton-Schulz where the argument is accumulated.
+
+    Source: KERNEL-4.
     """
     n = B.shape[-1]
     if kernels.newton_schulz is not None and kernels.newton_schulz.argument == "accumulated":

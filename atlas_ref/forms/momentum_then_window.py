@@ -63,9 +63,7 @@ def run(config: Any, sequence: Recurrence, memory: Memory, chunk: int) -> tuple[
 
 
 def _chunk(sequence: Recurrence, read: str, h: int) -> Any:
-    """The function of one chunk: its arrays -> y, M, Z, momenta of its tokens after the h
-    before.
-    """
+    """One chunk as a function: its arrays -> y, M, Z, momenta of its tokens after the h before."""
     running = sequence.reference == "running"
 
     def plain(
@@ -147,13 +145,11 @@ def _column(rows: Array, i: int) -> Array:
 
 
 def _bases(rows: Array, bases: list[Array], x: Array) -> Array:
-    """Products of the matrices before the chunk with features x (B, C, d): c M_0 x minus the
-    others.
-    """
-    found = _column(rows, 0) * (x @ ops.transpose(bases[0]))
+    """c M_0 x minus the products of the chunk's other starting matrices with x (B, C, d)."""
+    products = _column(rows, 0) * (x @ ops.transpose(bases[0]))
     for i, each in enumerate(bases[1:], start=1):
-        found = found - _column(rows, i) * (x @ ops.transpose(each))
-    return found
+        products = products - _column(rows, i) * (x @ ops.transpose(each))
+    return products
 
 
 def _mixed(A: Array, E: Array) -> Array:
@@ -173,8 +169,9 @@ def _frozen(
 
 
 def _running(rows: Array, bases: list[Array], keys: Array, values: Array, retain: Array) -> Array:
-    """Residuals under the running reference: (I + N) E = predictions of the bases - values
-    (EXACT-11).
+    """Residuals under the running reference: (I + N) E = predictions of the bases - values.
+
+    Source: EXACT-11.
     """
     if retain is not None:
         rows = ops.expand_dims(ops.transpose(retain), -1) * rows
@@ -204,7 +201,7 @@ def _combination(
     row: Array, bases: list[Array], E: Array, sign: float, keys: Array, nb: int
 ) -> Array:
     """The matrix that a coefficient row (B, G, columns) names, with the keys' part times `sign`."""
-    found = sign * ((ops.transpose(E) * row[..., nb:]) @ keys)
+    matrix = sign * ((ops.transpose(E) * row[..., nb:]) @ keys)
     for i, each in enumerate(bases):
-        found = found + ops.expand_dims(row[..., i], -1) * each
-    return found
+        matrix = matrix + ops.expand_dims(row[..., i], -1) * each
+    return matrix

@@ -28,8 +28,7 @@ from atlas_ref.types import Array
 from tape import ops
 
 BLOCK_NUMBERS = 2**20  # numbers of the momenta of a block
-# multiply-adds of one product for all tokens of a block below which a second thread costs more than
-# it saves
+# multiply-adds of one product for all tokens of a block, below which a second thread does not pay
 PARTITION_WORK = 2**23
 
 
@@ -111,9 +110,7 @@ def _newest(rows: Array, count: int) -> Array:
 
 
 def _block(config: Any, sequence: Recurrence, read: str, position: Any) -> Any:
-    """The function of one block: its arrays -> y, M, S, then residuals or momenta for the next
-    block.
-    """
+    """One block as a function: its arrays -> y, M, S, then residuals or momenta for the next."""
     convention = config.convention
     settings = convention.newton_schulz_settings
 
@@ -132,25 +129,25 @@ def _block(config: Any, sequence: Recurrence, read: str, position: Any) -> Any:
         residuals: Array,
         momenta: Array,
     ) -> tuple[Array, ...]:
-        found: tuple[Array, ...] = ()
+        window_arrays: tuple[Array, ...] = ()
         if momenta is None:
             gradients, arrived = _gradients(
                 sequence, keys, values, retain, weights, reference, residuals, position
             )
-            found = () if arrived is None else (arrived,)
+            window_arrays = () if arrived is None else (arrived,)
         else:
             gradients = sequence.scale * _single(sequence, keys, values, retain, reference)
         own = _running(S, momentum, rate_in, gradients)
         S = own[-1]
         stacked = ops.stack(own, axis=1)  # (B, n, o, d)
         if momenta is not None:
-            found = (ops.concatenate([momenta, stacked], axis=1),)
-            stacked = _averaged(found[0], weights)
+            window_arrays = (ops.concatenate([momenta, stacked], axis=1),)
+            stacked = _averaged(window_arrays[0], weights)
         if convention.argument == "nesterov":
             stacked = gradients + ops.expand_dims(momentum, -1) * stacked
         updates = newton_schulz(stacked, settings)
         y, M = _reads(M, retain, rate_out, updates, queries, read, reference)
-        return (y, M, S, *found)
+        return (y, M, S, *window_arrays)
 
     return plain
 
@@ -207,22 +204,22 @@ def _single(
 def _running(S: Array, momentum: Array, rate_in: Array, gradients: Array) -> list[Array]:
     """S_t of every token, by the recurrence."""
     momentum, steps = ops.expand_dims(momentum, -1), ops.expand_dims(rate_in, -1) * gradients
-    found = []
+    momenta = []
     for t in range(gradients.shape[1]):
         S = momentum[:, t] * S + steps[:, t]
-        found.append(S)
-    return found
+        momenta.append(S)
+    return momenta
 
 
 def _averaged(momenta: Array, weights: Array) -> Array:
     """sum_j weights[t,j] Z_{t-j}, from the momenta of the h tokens before and of the block."""
     n, c = weights.shape[1:]
-    found = None
+    average = None
     for lag in range(c):
         first = momenta.shape[1] - n - lag
         term = ops.expand_dims(weights[:, :, lag, None], -1) * momenta[:, first : first + n]
-        found = term if found is None else found + term
-    return found
+        average = term if average is None else average + term
+    return average
 
 
 def _reads(

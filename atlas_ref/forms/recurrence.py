@@ -109,8 +109,9 @@ class Memory(NamedTuple):
 def packed(
     rule: Rule, config: Any, tokens: run.Tokens, state: Any, phi: Mapping[str, Array] | None
 ) -> Iterator[tuple[bool, Recurrence]]:
-    """The packed sequences of a call, each with whether it starts from the state of the call
-    (CHUNK-3).
+    """The packed sequences of a call, each with whether it starts from the state of the call.
+
+    Source: CHUNK-3.
     """
     keys, queries = run.features(config, tokens, phi or {})
     values = tokens.v if _subtracts(rule, config) else -tokens.v
@@ -133,9 +134,7 @@ def packed(
 
 
 def _tokens(value: Array, first: int, last: int) -> Array:
-    """Tokens first to last; all of them without an index, whose backward makes an array of its
-    own.
-    """
+    """Tokens first to last; all of them without an index, whose backward copies."""
     return value if value is None or last - first == value.shape[-2] else value[..., first:last, :]
 
 
@@ -231,13 +230,11 @@ def _scale(rule: Rule, config: Any) -> float:
 
 
 def _weights(rule: Rule, config: Any, tokens: run.Tokens, state: Any, s: float) -> Array:
-    """Window weights times s, 0 where no token exists; a rule without a window has one lag of
-    weight 1.
-    """
+    """Window weights times s, 0 where no token exists; one lag of weight 1 without a window."""
     if not rule.has_window:
         return s * ops.ones_like(tokens.k, shape=(tokens.k.shape[-2], 1))
     weights = run.weights_by_lag(config, tokens, state)
-    # by `gate_by_lag`
+    # weights that `gate_by_lag` made are 0 already where no token exists
     cleared = tokens.window_gate is not None and state.token_gates is None and tokens.reset is None
     if config.convention.order == "window_then_momentum" and not cleared:
         exists = run.exists(tokens, state, config.window)

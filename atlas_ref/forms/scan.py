@@ -70,7 +70,7 @@ def run(
         part = tokens_of(sequence, first, min(first + size, sequence.length))
         memories, momenta = (_from_zero if part.reference == "zero" else _from_running)(part, M, S)
         if read == "chunk_start":
-            for start, stop in stretches(part.refresh, part.length):
+            for start, stop in segments(part.refresh, part.length):
                 if part.refresh[start]:
                     reference = memories[..., start - 1, :, :] if start else M
                 reads.append(read_one(reference, part.queries[..., start:stop, :]))
@@ -104,8 +104,9 @@ def _from_zero(part: Recurrence, M: Array, S: Array) -> tuple[Array, Array]:
 
 
 def _from_running(part: Recurrence, M: Array, S: Array) -> tuple[Array, Array]:
-    """M_t and S_t under the running reference, by an affine scan, per row if rows have gates
-    (SCAN-5, SCAN-7).
+    """M_t and S_t under the running reference, by an affine scan, per row if rows have gates.
+
+    Source: SCAN-5, SCAN-7.
     """
     d, rows = M.shape[-1], _rows(part)
     A, B = affine_maps(part, rows)
@@ -183,8 +184,9 @@ def _maps_at_once(sequence: Recurrence, M: Array) -> int:
 
 
 def tokens_at_once(M: Array, each: tuple[int, ...]) -> int:
-    """Number of tokens, at least 2, whose arrays of shape `each` fill SCANNED_BYTES (on a device
-    more).
+    """Number of tokens, at least 2, whose arrays of shape `each` fill SCANNED_BYTES.
+
+    On a device there are more.
     """
     return max(
         2, at_once(M, SCANNED_BYTES) // (math.prod((*M.shape[:-2], *each)) * int(M.dtype.itemsize))
@@ -208,7 +210,7 @@ def tokens_of(sequence: Recurrence, first: int, last: int) -> Recurrence:
     )
 
 
-def stretches(refresh: Any, longest: int) -> Iterator[tuple[int, int]]:
+def segments(refresh: Any, longest: int) -> Iterator[tuple[int, int]]:
     """First and last of segments of at most `longest` tokens without a refresh inside."""
     starts = np.union1d(0, np.nonzero(refresh)[0]).tolist()
     for start, stop in itertools.pairwise([*starts, len(refresh)]):

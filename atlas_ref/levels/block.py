@@ -77,16 +77,18 @@ class Config(Frozen):
         )
 
     def places(self) -> list[int]:
-        """For each level the number of faster ones, including those before it of its own period
-        (CMS-3).
+        """For each level the number of faster ones, including those before it of its own period.
+
+        Source: CMS-3.
         """
         order = sorted(range(len(self.levels)), key=lambda i: self.periods[i])
         return [order.index(i) for i in range(len(self.levels))]
 
 
 class Params(Frozen):
-    """Parameters of the outer loop: those of every level, and the logits that combine their reads
-    (CMS-6).
+    """Parameters of the outer loop: those of every level, and the logits that combine their reads.
+
+    Source: CMS-6.
     """
 
     levels: tuple[Any, ...]
@@ -108,8 +110,9 @@ class Context(Frozen):
 
 
 def init(config: Config, seed: int, *, dtype: Any = np.float64) -> Params:
-    """Parameters of every level by its rule's `init`; logits zero, so that all levels weigh 1/k
-    (CMS-3, CMS-6).
+    """Parameters of every level by its rule's `init`; logits zero, so that all levels weigh 1/k.
+
+    Source: CMS-3, CMS-6.
     """
     places = config.places()
     parameters = [
@@ -229,7 +232,7 @@ def combining(config: Config, logits: Array, schedule: Array) -> list[Array]:
     if config.combine == "softmax":
         weights = ops.softmax(logits)
         return [weights[i] for i in range(k)]
-    # so that exp cannot overflow
+    # the largest logit is subtracted, so that exp cannot overflow
     top = np.max(ops.where(schedule, np.real(plain(logits)), -np.inf), axis=-1, keepdims=True)
     shifted = ops.where(schedule, logits - top.astype(np.real(plain(logits)).dtype), 0.0)
     e = ops.where(schedule, ops.exp(shifted), 0.0)  # (T, k)

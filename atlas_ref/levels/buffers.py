@@ -22,8 +22,7 @@ from tape.nested import flatten, matched
 
 GradientT = TypeVar("GradientT")
 
-#: A buffer is healthy up to so many times the square root of its period, relative to one gradient
-#: (CMS-12).
+#: A buffer is healthy up to so many gradients times the square root of its period (CMS-12).
 THRESHOLD = 10.0
 
 

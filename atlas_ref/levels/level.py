@@ -150,9 +150,7 @@ def _document(
 
 
 def _memory_alone(level: Level) -> bool:
-    """Whether a frozen token changes the window alone, so that all tokens between writes read at
-    once.
-    """
+    """Whether a frozen token changes only the window, so that all between writes read at once."""
     c = level.config.convention
     return (
         c.read in ("after", "before")

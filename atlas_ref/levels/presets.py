@@ -1,5 +1,6 @@
-"""Blocks by name: fast Titans with slow Omega, and Delta at every level. Specified in specs/cms.md
-(CMS-14).
+"""Blocks by name: fast Titans with slow Omega, and Delta at every level.
+
+Specified in specs/cms.md (CMS-14).
 """
 
 from __future__ import annotations

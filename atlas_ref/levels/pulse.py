@@ -146,8 +146,9 @@ class Conductor(Frozen):
         return 1 in self.periods or any(self._covered)
 
     def schedule(self, tokens: int) -> Array:
-        """Masks (T, k) of the levels that write at each of the next tokens, for a parallel form
-        (PULSE-6).
+        """Masks (T, k) of the levels that write at each of the next tokens, for a parallel form.
+
+        Source: PULSE-6.
         """
         if self.per == "token":
             return schedule(self.periods, self.step, tokens)
@@ -199,9 +200,7 @@ class Conductor(Frozen):
         )
 
     def saved(self) -> dict[str, Any]:
-        """Everything that `restored` needs, as a JSON object (PULSE-9). The phase is no part of
-        it.
-        """
+        """Everything that `restored` needs except the phase, as a JSON object (PULSE-9)."""
         values = {name: getattr(self, name) for name in (*SETTINGS, "step", "tokens")}
         return {**values, "periods": list(self.periods)}
 

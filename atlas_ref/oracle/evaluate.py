@@ -179,9 +179,7 @@ def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def weighed(cotangent: str) -> str:
-    """The result that a cotangent weighs: `out/M` of `in/M_bar`, `out/level1/M` of
-    `in/level1/M_bar`.
-    """
+    """The result a cotangent weighs: `in/M_bar` -> `out/M`, also with `level1/` before M."""
     return "out/" + cotangent.removeprefix("in/").removesuffix("_bar")
 
 

@@ -40,8 +40,9 @@ class Linear(Frozen):
 
 
 class RandomFourier(Frozen):
-    """phi(x) = sqrt(2 / d_phi) cos(W x + b); rows of W drawn from N(0, 1 / bandwidth^2), b uniform
-    on [0, 2 pi).
+    """phi(x) = sqrt(2 / d_phi) cos(W x + b).
+
+    Rows of W are drawn from N(0, 1 / bandwidth^2), b uniformly from [0, 2 pi).
     """
 
     kind: Literal["random_fourier"] = "random_fourier"
@@ -127,8 +128,7 @@ FeatureMap = Annotated[
     Field(discriminator="kind"),
 ]
 
-#: Tensors that each kind needs and their axes; in a case file they are in/phi/NAME, and in/proj for
-#: the sketch.
+#: Tensors of each kind and their axes; in a case file in/phi/NAME, and in/proj for the sketch.
 TENSORS: dict[str, dict[str, str]] = {
     "linear": {"W": "d_phi d_in"},
     "random_fourier": {"W": "d_phi d_in", "b": "d_phi"},
@@ -220,9 +220,7 @@ def _polynomial(f: Polynomial, p: Parameters, x: Array) -> Array:
 
 @functools.lru_cache(maxsize=64)
 def _monomial_blocks(d: int, coefficients: tuple[float, ...]) -> tuple[tuple[Any, Any], ...]:
-    """Per degree: index columns of the monomials in lexicographic order, and sqrt(a_i *
-    multinomial).
-    """
+    """Per degree: columns of the monomials in lexicographic order, sqrt(a_i * multinomial)."""
     blocks = []
     for degree, a in enumerate(coefficients):
         if degree == 0:
@@ -272,8 +270,9 @@ _MAPS: dict[str, Callable[[Any, Parameters, Array], Array]] = {
 
 
 def d_phi(feature_map: FeatureMap, d_in: int, parameters: Parameters | None = None) -> int:
-    """Number of features of a map on d_in inputs; maps with tensors take it from them (PHI-2 to
-    PHI-10).
+    """Number of features of a map on d_in inputs; maps with tensors take it from them.
+
+    Source: PHI-2 to PHI-10.
     """
     if feature_map.kind == "polynomial":
         return sum(

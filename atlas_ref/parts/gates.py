@@ -143,8 +143,9 @@ def compute(params: GateSet, k: Array, v: Array) -> dict[str, Array]:
 
 
 def multiplier(value: Array, kind: GateKind) -> Array:
-    """The factor r of M from the gate's value: itself for retain, one minus it for forget
-    (GATES-2).
+    """The factor r of M from the gate's value: itself for retain, one minus it for forget.
+
+    Source: GATES-2.
     """
     return 1.0 - value if kind == "forget" else value
 

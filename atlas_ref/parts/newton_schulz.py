@@ -212,8 +212,7 @@ GROUP_BYTES = 2**20
 KEPT_BYTES = 5 * 2**20  # of all iterates that a group keeps for its backward
 # multiply-adds of one step below which a second thread costs more than it saves
 THREAD_WORK = 2**22
-# multiply-adds of one product above which the BLAS has threads of its own, which would contend with
-# ours
+# multiply-adds of one product above which the BLAS starts threads, which would contend with ours
 BLAS_WORK = 2**20
 
 
@@ -249,9 +248,7 @@ def _forward(S: Array, settings: NewtonSchulz) -> Array:
 
 
 def _matrices(S: Array) -> Array:
-    """S with one leading axis and contiguous, so that norms are summed in the same order in every
-    group.
-    """
+    """S with one leading axis, contiguous: norms are summed in one order in every group."""
     x = S.reshape(math.prod(S.shape[:-2]), *S.shape[-2:])
     return x.copy() if on_host(x) and not x.flags.c_contiguous else x
 

@@ -49,8 +49,9 @@ class Softmax(Frozen):
 
 
 class Gate(Frozen):
-    """gamma[t, j] = u[t - j] with u = sigmoid(W2 silu(W1 x + b1) + b2): each token brings its own
-    weight.
+    """gamma[t, j] = u[t - j], where each token brings its own weight u.
+
+    u = sigmoid(W2 silu(W1 x + b1) + b2).
     """
 
     kind: Literal["gate"] = "gate"
@@ -110,8 +111,9 @@ def uses_gate(weights: WindowWeights) -> bool:
 def init(
     weights: WindowWeights, *, heads: int, window: int, d_model: int, draw: Any, hidden: int = 16
 ) -> dict[str, Array]:
-    """Parameters of a kind: logits 0, gates that start at 0.5 for every token (WINDOW-5,
-    WINDOW-6).
+    """Parameters of a kind: logits 0, gates that start at 0.5 for every token.
+
+    Source: WINDOW-5, WINDOW-6.
     """
     shapes = {"H": heads, "c": window, "gate_hidden": hidden, "d_model": d_model}
     parameters: dict[str, Array] = {}
@@ -156,8 +158,9 @@ def by_lag(
 
 
 def by_token(weights: WindowWeights, parameters: Mapping[str, Array], x: Array) -> Array | None:
-    """Weights by token: the product of all gates, (B, H, T); None where there is no gate
-    (WINDOW-6).
+    """Weights by token: the product of all gates, (B, H, T); None where there is no gate.
+
+    Source: WINDOW-6.
     """
     if weights.kind == "product":
         factors = [by_token(each, parameters, x) for each in weights.of]
@@ -178,7 +181,7 @@ def token_gates(parameters: Mapping[str, Array], x: Array) -> Array:
     """u = sigmoid(W2 silu(W1 x + b1) + b2), (B, T, d_model) -> (B, H, T) (WINDOW-6)."""
     W1, b1 = parameters["window_W1"], parameters["window_b1"]
     W2, b2 = parameters["window_W2"], parameters["window_b2"]
-    # (B, H, T, hidden)
+    # hidden has shape (B, H, T, hidden units)
     hidden = ops.silu(ops.expand_dims(x, 1) @ ops.transpose(W1) + ops.expand_dims(b1, -2))
     return ops.sigmoid((hidden @ ops.expand_dims(W2, -1))[..., 0] + ops.expand_dims(b2, -1))
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atlas_ref import forms as parallel
-from atlas_ref.forms.scan import stretches
+from atlas_ref.forms.scan import segments
 from atlas_ref.oracle.cases.case import Case, make
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.rules import omega
@@ -153,16 +153,15 @@ def test_every_rule_gate_and_read(rule: str, per_dimension: bool, read: str) -> 
 
 @pytest.mark.clause("CHUNK-14")
 @pytest.mark.parametrize("longest", [1, 2, 3, 100])
-def test_a_stretch_never_crosses_a_refresh(longest: int) -> None:
+def test_a_segment_never_crosses_a_refresh(longest: int) -> None:
     for refresh in itertools.product([False, True], repeat=6):
-        segments = list(stretches(np.array(refresh), longest))
-        assert [t for first, last in segments for t in range(first, last)] == list(range(6))
+        pieces = list(segments(np.array(refresh), longest))
+        assert [t for first, last in pieces for t in range(first, last)] == list(range(6))
         assert all(
-            last - first <= longest and not any(refresh[first + 1 : last])
-            for first, last in segments
+            last - first <= longest and not any(refresh[first + 1 : last]) for first, last in pieces
         )
         count = sum(refresh[1:]) + 1
-        assert longest < 6 or len(segments) == count  # no cut without a reason
+        assert longest < 6 or len(pieces) == count  # no cut without a reason
 
 
 @pytest.mark.clause("ATLASP-16", "CHUNK-1", "CHUNK-19")

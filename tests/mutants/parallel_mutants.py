@@ -1611,8 +1611,8 @@ NEWTON_SCHULZ: tuple[Mutant, ...] = (
         "every momentum follows the one before the block",
         f"{_NS}:_running",
         Edited(
-            "        S = momentum[:, t] * S + steps[:, t]\n        found.append(S)",
-            "        found.append(momentum[:, t] * S + steps[:, t])",
+            "        S = momentum[:, t] * S + steps[:, t]\n        momenta.append(S)",
+            "        momenta.append(momentum[:, t] * S + steps[:, t])",
         ),
         values("ns", "ns-before"),
     ),
@@ -1710,7 +1710,7 @@ SCAN: tuple[Mutant, ...] = (
         "da-from-the-step-after",
         "a coefficient's gradient meets the value after its step",
         f"{_ASSOCIATIVE}:_scalar_backward",
-        Edited("found * _before(y, initial)", "found * y"),
+        Edited("adjoints * _before(y, initial)", "adjoints * y"),
         gradients("scan-hebbian-retain")
         + target("the_gradient_of_a_scan_is_that_of_its_loop[scalar]"),
     ),
@@ -1783,7 +1783,7 @@ ATLAS_PARALLEL: tuple[Mutant, ...] = (
     Mutant(
         "atlas-orthogonal-memory",
         "Newton-Schulz after step 3",
-        f"{_ATLAS}:stretch",
+        f"{_ATLAS}:segment",
         Edited(
             "moved(part, directions(config, part, g, S), memory.M)",
             "directions(config, part, g, moved(part, S, memory.M))",
@@ -1826,7 +1826,7 @@ ATLAS_PARALLEL: tuple[Mutant, ...] = (
     ),
     Mutant(
         "atlas-reads-the-end-first",
-        "the first token of a stretch reads its last memory",
+        "the first token of a segment reads its last memory",
         f"{_ATLAS}:run",
         Edited("shifted(memories, before)", "shifted(memories, memory.M)"),
         values("atlas-plain"),
@@ -1840,8 +1840,8 @@ ATLAS_PARALLEL: tuple[Mutant, ...] = (
     ),
     Mutant(
         "atlas-momentum-lost",
-        "every stretch starts from the momentum at the start",
-        f"{_ATLAS}:stretch",
+        "every segment starts from the momentum at the start",
+        f"{_ATLAS}:segment",
         Edited("S=None if part.momentum is None else S[..., -1, :, :], residuals", "residuals"),
         values("atlas", "atlas-plain"),
     ),

@@ -34,9 +34,7 @@ def available_for(*arrays: Array) -> bool:
 
 
 def _is_near(x: Array) -> bool:
-    """Whether an array is on the device where kernels would run; CuPy's operations reach the others
-    too.
-    """
+    """Whether an array is where kernels would run; CuPy's operations reach other devices too."""
     own = getattr(getattr(x, "device", None), "id", None)
     return not isinstance(own, int) or own == sys.modules["cupy"].cuda.runtime.getDevice()
 

@@ -51,7 +51,7 @@ def coefficient_rows(
 
     Source: CUDA-4.
     """
-    device, kind, shape = _settled(gates, columns, device)
+    device, kind, shape = _launch_settings(gates, columns, device)
     tokens, *rows, wide = shape
     made = [
         device.xp.empty((tokens + 1, *rows, wide), gates.retain.dtype)
@@ -99,7 +99,7 @@ def coefficient_rows_backward(
     Source: CUDA-5.
     """
     bases = 1 if gates.momentum is None else 2
-    device, kind, shape = _settled(gates, D.shape[-1] - bases, device)
+    device, kind, shape = _launch_settings(gates, D.shape[-1] - bases, device)
     tokens, B, g, G, wide = shape
     launch.arithmetic("retain", gates.retain, D=D, X=X, dD=dD, dX_last=dX_last)
     xp, dtype, window = device.xp, D.dtype, gates.weights.shape[-1]
@@ -131,17 +131,17 @@ def coefficient_rows_backward(
     )
 
 
-def _settled(
+def _launch_settings(
     gates: Any, columns: int, device: Device | None
 ) -> tuple[Device, str, tuple[int, ...]]:
     """Device, template arguments and (C, B, g, G, bases + K)."""
-    found = launch.device_of(gates.retain, device=device)
+    device = launch.device_of(gates.retain, device=device)
     others = {name: getattr(gates, name) for name in ("momentum", "rate_in", "rate_out", "weights")}
     kind = launch.arithmetic("retain", gates.retain, **others)
     tokens, B, g, G = gates.retain.shape
     bases = 1 if gates.momentum is None else 2
     shape = (tokens, max(B, gates.weights.shape[1]), g, G, bases + columns)
-    return found, f"{kind}, {'true' if bases == 2 else 'false'}", shape
+    return device, f"{kind}, {'true' if bases == 2 else 'false'}", shape
 
 
 def _views(device: Device, gates: Any, shape: tuple[int, ...]) -> list[View]:

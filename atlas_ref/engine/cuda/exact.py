@@ -16,7 +16,7 @@ WIDTH = 8  # output dimensions of a block
 TILE, GROUPS = 64, 16  # as in source/exact.cu
 
 
-class Walked(NamedTuple):
+class LoopResults(NamedTuple):
     """Results of the inter-chunk loop; states are transposed, [M^T | S^T] (d, bases o).
 
     Attributes:
@@ -31,7 +31,7 @@ class Walked(NamedTuple):
     states: Array
 
 
-class WalkedBack(NamedTuple):
+class LoopCotangents(NamedTuple):
     """Results of the backward of the inter-chunk loop.
 
     Attributes:
@@ -47,7 +47,7 @@ class WalkedBack(NamedTuple):
     R_bar: Array
 
 
-class Given(NamedTuple):
+class LoopInputs(NamedTuple):
     """Arguments of the inter-chunk loop and of its backward, computed for all chunks at once.
 
     Attributes:
@@ -68,7 +68,9 @@ class Given(NamedTuple):
     window: int
 
 
-def walk(given: Given, start: Array, *, width: int = WIDTH, device: Device | None = None) -> Walked:
+def inter_chunk_loop(
+    inputs: LoopInputs, start: Array, *, width: int = WIDTH, device: Device | None = None
+) -> LoopResults:
     """Residuals and states of all chunks, one after the other, by forward substitution (EXACT-1 to
     EXACT-3).
 
@@ -85,28 +87,28 @@ def walk(given: Given, start: Array, *, width: int = WIDTH, device: Device | Non
 
     Source: CUDA-9.
     """
-    found = launch.device_of(given.phi, start, device=device)
-    B, g, K, d = given.phi.shape
-    o, wide = given.values.shape[-1], start.shape[-1]
-    made = Walked(
+    device = launch.device_of(inputs.phi, start, device=device)
+    B, g, K, d = inputs.phi.shape
+    o, wide = inputs.values.shape[-1], start.shape[-1]
+    results = LoopResults(
         *(
-            found.xp.empty((B, *shape), start.dtype)
+            device.xp.empty((B, *shape), start.dtype)
             for shape in ((g, K, o), (g, K, wide), (g, K, wide), (g + 1, d, wide))
         )
     )
-    _run(found, "exact_walk", given, made, {"start": start}, width)
-    return made
+    _run(device, "exact_walk", inputs, results, {"start": start}, width)
+    return results
 
 
-def walk_backward(
-    given: Given,
+def inter_chunk_loop_backward(
+    inputs: LoopInputs,
     last: Array,
     E_bar: Array,
     states_bar: Array,
     *,
     width: int = WIDTH,
     device: Device | None = None,
-) -> WalkedBack:
+) -> LoopCotangents:
     """The cotangents that pass from chunk to chunk, from the last to the first (EXACT-8).
 
         F = Phi Z_bar,    R_bar = L^{-T} (E_bar - D_C F_M + X_C F_S),
@@ -116,68 +118,69 @@ def walk_backward(
         last (B, d, bases o): Z_bar after the last chunk.
         E_bar (B, g, K, o), states_bar (B, g, d, bases o): cotangents, from the reads, of residuals
             and of the state before each chunk.
-        width, device: as for `walk`.
+        width, device: as for `inter_chunk_loop`.
 
     Raises:
-        As `walk`.
+        As `inter_chunk_loop`.
 
     Source: CUDA-10.
     """
-    found = launch.device_of(given.phi, last, device=device)
-    B, g, K, d = given.phi.shape
-    o, wide = given.values.shape[-1], last.shape[-1]
-    made = WalkedBack(
+    device = launch.device_of(inputs.phi, last, device=device)
+    B, g, K, d = inputs.phi.shape
+    o, wide = inputs.values.shape[-1], last.shape[-1]
+    results = LoopCotangents(
         *(
-            found.xp.empty((B, *shape), last.dtype)
+            device.xp.empty((B, *shape), last.dtype)
             for shape in ((d, wide), (g, d, wide), (g, K, wide), (g, K, o))
         )
     )
     _run(
-        found,
+        device,
         "exact_walk_backward",
-        given,
-        made,
+        inputs,
+        results,
         {"E_bar": E_bar, "states_bar": states_bar, "last": last},
         width,
     )
-    return made
+    return results
 
 
 def _run(
     device: Device,
     kernel: str,
-    given: Given,
-    made: tuple[Array, ...],
+    inputs: LoopInputs,
+    results: tuple[Array, ...],
     arguments: dict[str, Array],
     width: int,
 ) -> None:
     if not 2 <= width <= 16:
         raise launch.DoesNotFit(f"width: {width} output dimensions a block, expected 2 to 16")
-    B, g, K, d = given.phi.shape
-    o, gates = given.values.shape[-1], given.inverse.shape[2]
-    bases = 1 if given.X is None else 2
-    tokens = given.D.shape[0] - 1
-    others = {name: x for name, x in given._asdict().items() if name not in ("phi", "window")}
-    kind = launch.arithmetic("phi", given.phi, **others, **arguments)
+    B, g, K, d = inputs.phi.shape
+    o, gates = inputs.values.shape[-1], inputs.inverse.shape[2]
+    bases = 1 if inputs.X is None else 2
+    tokens = inputs.D.shape[0] - 1
+    others = {name: x for name, x in inputs._asdict().items() if name not in ("phi", "window")}
+    kind = launch.arithmetic("phi", inputs.phi, **others, **arguments)
     views = (
-        view(given.phi),
-        view(given.values),
-        view(given.D),
-        View(given.X, 5),
-        View(given.retain, 4),
+        view(inputs.phi),
+        view(inputs.values),
+        view(inputs.D),
+        View(inputs.X, 5),
+        View(inputs.retain, 4),
     )
-    sizes = (B, g, K, d, o, gates, given.window, tokens)
+    sizes = (B, g, K, d, o, gates, inputs.window, tokens)
     launch.run(
         device,
         "exact",
         f"{kernel}<{kind}, {bases}>",
         grid=(ceil_div(o, width) * B,),
         block=(GROUPS * width,),
-        shared=given.phi.dtype.itemsize * (TILE * (TILE + 1) + width * (d * bases + K + K * bases)),
+        shared=inputs.phi.dtype.itemsize
+        * (TILE * (TILE + 1) + width * (d * bases + K + K * bases)),
         arguments=(
-            *made,
+            *results,
             *map(device.xp.ascontiguousarray, arguments.values()),
-            Struct((*views, device.xp.ascontiguousarray(given.inverse), *sizes)),
+            Struct((*views, device.xp.ascontiguousarray(inputs.inverse), *sizes)),
             width,
         ),
     )

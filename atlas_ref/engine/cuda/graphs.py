@@ -1,6 +1,6 @@
 """A function of arrays, recorded once as a CUDA graph and replayed as one launch.
 
-Specified in specs/cuda.md (CUDA-13).
+Plain twin: the function itself. Specified in specs/cuda.md (CUDA-13).
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ class Captured:
         self._stream, self._pool = cupy.cuda.Stream(non_blocking=True), cupy.cuda.MemoryPool()
         self._inputs = tuple(x.copy() for x in arrays)
         cupy.cuda.get_current_stream().synchronize()
-        # The cache of masks may drop some that the graph reads; `held` keeps those as long as the
-        # graph.
+        # `held` keeps the masks that the graph reads, which their cache may drop
         with (
             self._stream,
             cupy.cuda.using_allocator(self._pool.malloc),
@@ -45,15 +44,13 @@ class Captured:
             self.outputs, self._graph = self._recorded(function)
 
     def _recorded(self, function: Callable[..., Any]) -> tuple[Any, Any]:
-        """The results of the function while its launches are recorded instead of run, and their
-        graph.
-        """
+        """The function's results and the graph of its launches, recorded instead of run."""
         name = getattr(function, "__name__", type(function).__name__)
         self._stream.begin_capture(self._cupy.cuda.runtime.streamCaptureModeThreadLocal)
         try:
             outputs = function(*self._inputs)
         except Exception as error:
-            # that it was broken off: `error` says why
+            # ending the capture reports that it was broken off; `error` says why
             with contextlib.suppress(self._cupy.cuda.runtime.CUDARuntimeError):
                 self._stream.end_capture()
             raise RuntimeError(f"{name}: {_reason(error)}") from error

@@ -1,4 +1,4 @@
-"""The decorator that lets a kernel compute a plain function (CUDA-14)."""
+"""The decorator that lets a kernel compute a plain function, its plain twin (CUDA-14)."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 
 A kernel is named by its C++ name with the types filled in, `coefficient_rows<float, true>`, and
 compiled at its first use. It runs on a `Device`: the GPU of CuPy's arrays, or in the tests a host
-that runs the same source.
+that runs the same source. Plain twins are named by the modules that launch.
 """
 
 from __future__ import annotations
@@ -133,9 +133,7 @@ def _compiled(cupy: Any, source: str, name: str) -> Any:
 
 
 def _passed(x: Argument) -> Any:
-    """An argument for CuPy: arrays as pointers, structs as NumPy arrays of one entry, integers in
-    64 bits.
-    """
+    """An argument for CuPy: pointers, structs as NumPy arrays of one entry, 64-bit integers."""
     if isinstance(x, View | Struct):
         return packed(x, lambda array, _: int(array.data.ptr))
     return np.int64(x) if isinstance(x, int) else x
@@ -154,9 +152,9 @@ def device_of(*arrays: Array, device: Device | None = None) -> Device:
     Raises:
         TypeError: arrays that are not CuPy's.
     """
-    settled: Device | None = device or cuda.chosen()
-    if settled is not None:
-        return settled
+    chosen: Device | None = device or cuda.chosen()
+    if chosen is not None:
+        return chosen
     if not all(type(x).__module__.partition(".")[0] == "cupy" for x in arrays if x is not None):
         kinds = sorted(
             {type(x).__module__ + "." + type(x).__name__ for x in arrays if x is not None}

@@ -157,9 +157,7 @@ def _run(
     arrays: tuple[Any, ...],
     sizes: tuple[int, ...],
 ) -> None:
-    """Run a kernel over (memory, chunk, row, output) or, with a loop over chunks, (memory, row,
-    output).
-    """
+    """Run a kernel over (memory, chunk, row, output); if it loops over chunks, without chunk."""
     outputs = wide if X is None else wide // 2
     ends = Struct((view(D[-1]), View(None if X is None else X[-1], 4), int(D.shape[3])))
     B, g, rows = sizes

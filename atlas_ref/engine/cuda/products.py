@@ -3,7 +3,7 @@
 CuPy does not call cuBLAS while a stream records. cuBLAS may be recorded (its manual, "CUDA graphs
 support"), but CuPy refuses before it asks: "calling cuBLAS API during stream capture is currently
 unsupported". So a graph's products go to the same library, with the handle that CuPy keeps, past
-CuPy. Specified in specs/cuda.md (CUDA-15).
+CuPy. Plain twin: `matmul` of CuPy. Specified in specs/cuda.md (CUDA-15).
 """
 
 from __future__ import annotations

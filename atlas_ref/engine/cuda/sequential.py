@@ -229,7 +229,7 @@ def plain_steps(
         r, a, b = (gate[:, t, :, None] for gate in (retain, rate_in, rate_out))
         before, gradient = M, 0.0 * M
         for j in range(window):
-            # (B, 1, d_phi), (B, d_out, 1)
+            # phi has shape (B, 1, d_phi), v has (B, d_out, 1)
             phi, v = (
                 keys[:, window - 1 + t - j, None],
                 values[:, window - 1 + t - j, :, None],

@@ -41,8 +41,9 @@ def backward(
     d_rows: RowCotangents,
     into: Into,
 ) -> End:
-    """Cotangents of the start of some memories; those of tokens and coefficient rows go into `into`
-    and `d_rows`.
+    """Cotangents of the start of some memories.
+
+    Those of tokens and coefficient rows go into `into` and `d_rows`.
     """
     residuals = None
     if layout.running:
@@ -82,7 +83,7 @@ def _running(
         0 if cotangents.y is None else folded.reads,
     )
     sums = CotangentSums.of(folded, scratch.empty((*lead, folded.height, o), folded.both))
-    # minus V_bar, and the cotangents of reads
+    # rows hold minus V_bar and, with reads, the cotangents of reads
     rows = scratch.empty((*lead, K + reads, o), folded.both)
     if not reads:
         sums = through_references(folded, cotangents.y, sums, into)
@@ -141,8 +142,9 @@ def _through_chunks(
 def _through_system(
     layout: Layout, folded: Folded, cotangent: Array, sums: CotangentSums, d_rows: RowCotangents
 ) -> None:
-    """From [G | L], G = [c' Phi | f' Phi], to columns, coefficient rows and retain; `cotangent` is
-    overwritten.
+    """From [G | L], G = [c' Phi | f' Phi], to columns, coefficient rows and retain.
+
+    `cotangent` is overwritten.
     """
     nb, rows, height = folded.rows.gates.bases, folded.rows, folded.height
     before = before_rows(layout, rows.gates, rows.D)[:, :, 0]  # (B, g, K, bases + K)
@@ -172,7 +174,7 @@ def _frozen(
     residuals before.
     """
     sums = CotangentSums.of(folded, scratch.empty(folded.states()[:, 1:].shape, folded.both))
-    # of the state before each chunk from the reads alone, and of F
+    # the cotangents of the state before each chunk, from the reads alone, and of F
     both = scratch.empty(folded.both[:, 1:].shape, folded.both)
     if cotangents.y is None or folded.R is None:
         sums = through_references(folded, cotangents.y, sums, into)
@@ -194,8 +196,9 @@ def _through_spans(
     both: Array,
     into: Into,
 ) -> tuple[Array, Array, Array]:
-    """The inter-chunk loop in reverse under a frozen reference: one product a span for its
-    residuals (CHUNK-16).
+    """The inter-chunk loop in reverse under a frozen reference.
+
+    One product a span computes its residuals (CHUNK-16).
     """
     C, h, d, height, keeps = (
         layout.chunk,

@@ -43,16 +43,18 @@ def intra_chunk(layout: Layout, inputs: Arrays, folded: Folded) -> None:
 
 
 def older(layout: Layout, first: int) -> int:
-    """Number of window tokens before a run of chunks of one reference that belong to older spans
-    (WINDOW-13).
+    """Number of window tokens before a run of chunks of one reference that belong to older spans.
+
+    Source: WINDOW-13.
     """
     h = layout.window - 1
     return h - min(h, layout.position if first == 0 else 0)
 
 
 def inter_chunk(layout: Layout, inputs: Arrays, folded: Folded) -> None:
-    """The inter-chunk loop: F of all tokens of a span at once, then the states (CHUNK-6, CHUNK-8,
-    CHUNK-9, CHUNK-30).
+    """The inter-chunk loop: F of all tokens of a span at once, then the states.
+
+    Source: CHUNK-6, CHUNK-8, CHUNK-9, CHUNK-30.
     """
     d, states, beyond = folded.phi.shape[-1], folded.states(), folded.beyond()
     passed, keeps = Halves.of_each(states, d), Keep.of_each(folded)

@@ -171,9 +171,7 @@ def first_reference(layout: Layout, inputs: Arrays, folded: Folded) -> Array:
 
 
 def _nothing_forgotten(c: Array) -> bool:
-    """Whether every memory keeps all of itself over every chunk, so that a factor of 1 may be
-    omitted.
-    """
+    """Whether every memory keeps all of itself over every chunk: a factor of 1 is left out."""
     return bool(np.all(c == 1.0))
 
 
@@ -214,9 +212,7 @@ class Keep(NamedTuple):
         return [cls(*views) for views in by_chunk(c, n_C[..., None, None], forth, back)]
 
     def forward(self, before: Halves, change: Array, after: Halves) -> None:
-        """The state after a chunk from that before it and the change of the chunk (B, bases, d
-        o).
-        """
+        """The state after a chunk from that before it and its change (B, bases, d o)."""
         if self.c is None:
             np.add(before.whole, change, out=after.whole)
             return

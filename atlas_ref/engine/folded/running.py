@@ -34,7 +34,7 @@ def intra_chunk(layout: Layout, inputs: Arrays, folded: Folded) -> None:
     """The intra-chunk matrices, which depend on no state."""
     with scratch.frame():
         phi_T = spread_transposed(layout, inputs.keys)
-        # (B, g, K, bases + K)
+        # before has shape (B, g, K, bases + K)
         before = before_rows(layout, folded.rows.gates, folded.rows.D)[:, :, 0]
         scale(layout, folded, phi_T, before)
         invert(layout, folded, phi_T, before)
@@ -75,8 +75,9 @@ def _times(coefficients: Array, products: Array, out: Array) -> None:
 
 
 def inter_chunk(layout: Layout, inputs: Arrays, folded: Folded, y: Array) -> None:
-    """The inter-chunk loop: residuals, reads into y (B, n, o) unless it is None, and states
-    (EXACT-20).
+    """The inter-chunk loop: residuals, reads into y (B, n, o) unless it is None, and states.
+
+    Source: EXACT-20.
     """
     d, K, height, slots = folded.phi.shape[-1], layout.columns, folded.height, folded.both.shape[1]
     each = None if y is None else y.reshape(*folded.queries.shape[:-1], -1)  # a view

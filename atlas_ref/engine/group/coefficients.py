@@ -46,8 +46,9 @@ class GateRows(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Gates of a group and their coefficient rows, B (or 1, for weights of all) on the second
-    axis.
+    """Gates of a group and their coefficient rows.
+
+    Their second axis is B, or 1 for weights that all memories share.
     """
 
     gates: GateRows

@@ -43,9 +43,7 @@ class Layout(NamedTuple):
 
     @property
     def stride(self) -> int:
-        """Columns between the windows of neighbouring tokens: under a running reference windows
-        share none.
-        """
+        """Columns between neighbouring windows, which share none under a running reference."""
         return self.window if self.running else 1
 
     @property
@@ -89,8 +87,9 @@ class Arrays(NamedTuple):
 
 
 class End(NamedTuple):
-    """End of a group, start of the next: M, S with momentum, the reference, under carry the last c
-    residuals.
+    """End of a group, start of the next: M, S, the reference, the last c residuals.
+
+    S is there with momentum, the residuals under carry.
     """
 
     M: Array

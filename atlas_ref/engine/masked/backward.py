@@ -106,9 +106,7 @@ def _mixed_back(A: Array, g: Array) -> Array:
 def _through_reads(
     layout: Layout, group: Group, cotangents: Cotangents, d_rows: RowCotangents, into: Into
 ) -> CotangentSums:
-    """From y to scores, residuals, coefficient rows, queries and the states at the start of
-    chunks.
-    """
+    """From y to scores, residuals, coefficient rows, queries and states at the start of chunks."""
     states = group.states[:, :-1]
     sums = CotangentSums(
         D=d_rows.D,
@@ -172,8 +170,9 @@ def _hand_over_at_once(
 def _hand_over(
     group: Group, keep: Kept, sums: CotangentSums, ends: Array, dZ: Array, first: int, last: int
 ) -> Array:
-    """The cotangent of the state before some chunks from that after them; writes that after each
-    into `ends`.
+    """The cotangent of the state before some chunks from that after them.
+
+    Writes that after each into `ends`.
     """
     for k in range(last - 1, first - 1, -1):
         ends[:, k] = dZ
@@ -207,8 +206,9 @@ def _through_frozen(
     F: Array,
     into: Into,
 ) -> tuple[Array, Array, Array]:
-    """The inter-chunk loop in reverse under a frozen reference: one product a span for the
-    residuals.
+    """The inter-chunk loop in reverse under a frozen reference.
+
+    One product a span computes the residuals.
     """
     C, h, o = layout.chunk, layout.window - 1, group.E.shape[-1]
     dZ = _first_state(inputs, cotangents)
@@ -277,7 +277,7 @@ def _through_running_at_once(
         if layout.refresh[first]:
             asked[:, first, :, :o] += d_reference
             d_reference = np.zeros_like(d_reference)
-    found = exact_kernels.walk_backward(
+    found = exact_kernels.inter_chunk_loop_backward(
         kernel_inputs(layout, inputs, group), _first_state(inputs, cotangents), sums.E, asked
     )
     ends[...], F[...], sums.E[...] = found.ends, found.F, found.R_bar

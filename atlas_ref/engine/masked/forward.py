@@ -182,8 +182,9 @@ def _passed_at_once(
 def passed_over(
     group: Group, keep: Kept, states: Array, change: Array, first: int, last: int
 ) -> None:
-    """The states after chunks from first to last, from the state before them and their changes
-    (CHUNK-8).
+    """The states after chunks from first to last, from the state before them and their changes.
+
+    Source: CHUNK-8.
     """
     for k in range(first, last):
         pass_on(keep, states, k, change[:, k - first])
@@ -208,8 +209,9 @@ def runs(refresh: tuple[bool, ...]) -> list[tuple[int, int]]:
 
 
 def old_columns(layout: Layout, first: int, last: int) -> list[tuple[int, int]]:
-    """Chunks of a run whose first columns keep their residual under carry, and the number of these
-    (WINDOW-13).
+    """Chunks of a run whose first columns keep their residual under carry, and the number of these.
+
+    Source: WINDOW-13.
     """
     h = layout.window - 1
     # tokens of older spans before the run
@@ -219,8 +221,9 @@ def old_columns(layout: Layout, first: int, last: int) -> list[tuple[int, int]]:
 
 
 def _frozen(layout: Layout, inputs: Arrays, group: Group) -> Group:
-    """Residuals under a frozen or zero reference: all chunks of a span at once (CHUNK-6,
-    CHUNK-8).
+    """Residuals under a frozen or zero reference: all chunks of a span at once.
+
+    Source: CHUNK-6, CHUNK-8.
     """
     C, h = layout.chunk, layout.window - 1
     B, g, K, d = group.phi.shape
@@ -275,10 +278,10 @@ def _frozen(layout: Layout, inputs: Arrays, group: Group) -> Group:
     )
 
 
-def kernel_inputs(layout: Layout, inputs: Arrays, group: Group) -> exact_kernels.Given:
+def kernel_inputs(layout: Layout, inputs: Arrays, group: Group) -> exact_kernels.LoopInputs:
     """The arguments of the kernel of the inter-chunk loop (CUDA-9)."""
     retain = group.gates.retain if layout.before_error else None
-    return exact_kernels.Given(
+    return exact_kernels.LoopInputs(
         group.phi,
         spread(layout, inputs.values),
         group.inverse,
@@ -291,7 +294,9 @@ def kernel_inputs(layout: Layout, inputs: Arrays, group: Group) -> exact_kernels
 
 def _running_at_once(layout: Layout, inputs: Arrays, group: Group) -> Group:
     """`_running` with all chunks in one launch."""
-    found = exact_kernels.walk(kernel_inputs(layout, inputs, group), side_by_side(inputs))
+    found = exact_kernels.inter_chunk_loop(
+        kernel_inputs(layout, inputs, group), side_by_side(inputs)
+    )
     o = inputs.values.shape[-1]
     reference: Array = None if inputs.reference is None else inputs.reference.swapaxes(-1, -2)
     references: Array = (
@@ -305,8 +310,9 @@ def _running_at_once(layout: Layout, inputs: Arrays, group: Group) -> Group:
 
 @kernel(_running_at_once)
 def _running(layout: Layout, inputs: Arrays, group: Group) -> Group:
-    """Residuals under the running reference, by forward substitution chunk after chunk (EXACT-1 to
-    EXACT-3, EXACT-7).
+    """Residuals under the running reference, by forward substitution chunk after chunk.
+
+    Source: EXACT-1 to EXACT-3, EXACT-7.
     """
     B, g, K, d = group.phi.shape
     o = inputs.values.shape[-1]
@@ -351,9 +357,7 @@ def factor_pair(layout: Layout, group: Group) -> Array:
 
 
 def combined(both: Array, factors: Array, out: Array = None) -> Array:
-    """c (rows M_0^T) + f (rows S_0^T) from [rows M_0^T | rows S_0^T] and factors (..., rows, G,
-    bases).
-    """
+    """c (rows M_0^T) + f (rows S_0^T) from both products, and factors (..., rows, G, bases)."""
     o = both.shape[-1] // factors.shape[-1]
     found: Array = np.multiply(both[..., :o], factors[..., 0], out=out)
     if factors.shape[-1] == 2:

@@ -1,4 +1,7 @@
-"""Cotangents of the gates of a group from those of its coefficient rows."""
+"""Cotangents of the gates of a group from those of its coefficient rows.
+
+Plain twin: the gradient of `plain_coefficient_rows` of `atlas_ref.engine.group.coefficients`.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,9 @@ from atlas_ref.types import Array
 def gates_backward(
     layout: Layout, inputs: Arrays, rows: Rows, d_rows: RowCotangents
 ) -> dict[str, Array]:
-    """Cotangents of gates and weights by name, from those of the coefficient rows of all memories
-    (CHUNK-17).
+    """Cotangents of gates and weights by name, from those of the coefficient rows of all memories.
+
+    Source: CHUNK-17.
     """
     token_by_token = rows.X is None or len(rows.X) == len(rows.D)
     through = coefficient_rows_backward if token_by_token else rows_by_block_backward
@@ -52,8 +56,9 @@ def _weights(rows: Array, like: Array) -> Array:
 def through_rows(
     layout: Layout, group: Group, sums: CotangentSums, d_rows: RowCotangents, into: Into
 ) -> None:
-    """From R_bar, in the array of E_bar, to the triangular system: columns, values, coefficient
-    rows, retain.
+    """From R_bar, in the array of E_bar, to the triangular system.
+
+    That is to columns, values, coefficient rows and retain.
     """
     nb, dR = group.gates.bases, sums.E
     gathered(layout, -dR, into.values)
@@ -71,9 +76,7 @@ def through_rows(
 
 
 def through_before(layout: Layout, rows: Rows, d_before: Array, d_rows: RowCotangents) -> None:
-    """From the coefficients of `before_rows` (B, g, G, K, bases + K) to the rows and their
-    decay.
-    """
+    """From coefficients of `before_rows` (B, g, G, K, bases + K) to the rows and their decay."""
     if layout.stride > 1:
         d_before = d_before.reshape(*d_before.shape[:-2], layout.chunk, layout.window, -1).sum(
             axis=-2

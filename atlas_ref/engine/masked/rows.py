@@ -1,4 +1,7 @@
-"""Rows of coefficients spread over the columns of a group, and products with them."""
+"""Rows of coefficients spread over the columns of a group, and products with them.
+
+Plain twins: `_rows` and `_running_set` of `atlas_ref.forms.chunked_plain`.
+"""
 
 from __future__ import annotations
 

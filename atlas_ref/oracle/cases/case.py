@@ -84,9 +84,7 @@ class Case(Frozen):
 
     @property
     def void(self) -> dict[str, str]:
-        """Settings that were chosen but cannot matter in this case, each with the reason
-        (CASE-18).
-        """
+        """Settings that were chosen but cannot matter, each with the reason (CASE-18)."""
         h = self.header
         if h.rule == BLOCK:
             parts = enumerate(levels.parts(self))

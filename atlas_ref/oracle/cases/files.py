@@ -1,5 +1,6 @@
-"""Safetensors files with a JSON object in their metadata, read and written whole. Specified in
-specs/case.md.
+"""Safetensors files with a JSON object in their metadata, read and written whole.
+
+Specified in specs/case.md.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ def read(path: str) -> tuple[str, dict[str, np.ndarray[Any, Any]]]:
         _claimed,
     )
     try:
-        entries = safetensors.deserialize(data)  # type: ignore[no-untyped-call]  # safetensors has no types
+        # safetensors has no types
+        entries = safetensors.deserialize(data)  # type: ignore[no-untyped-call]
     except safetensors.SafetensorError as error:
         reason = (
             str(error)

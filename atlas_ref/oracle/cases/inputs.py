@@ -1,5 +1,6 @@
-"""The inputs of a case in the dtype of the arithmetic, and the limit of their size (CASE-22,
-BACKEND-10).
+"""The inputs of a case in the dtype of the arithmetic, and the limit of their size.
+
+Source: CASE-22, BACKEND-10.
 """
 
 from __future__ import annotations

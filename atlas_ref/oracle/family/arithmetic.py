@@ -15,8 +15,7 @@ import numpy as np
 from atlas_ref.types import Array
 from tape import opaque, ops
 
-#: Terms of a sum that are added one by one; a longer sum is cut into blocks first, and their sums
-#: are.
+#: Terms of a sum that are added one by one; a longer sum is cut into blocks, whose sums are added.
 TERMS, BLOCKS = 16, 8
 
 Order = Literal["library", "forward", "reverse", "pairwise", "lanes", "wide"]
@@ -130,8 +129,9 @@ def _summed(order: Order, terms: list[Array]) -> Array:
 
 
 def fused(a: Array, b: Array, c: Array) -> Array:
-    """a * b + c rounded once: in float64 for narrower formats, by error-free transformations for
-    float64 (TOL-3).
+    """a * b + c rounded once (TOL-3).
+
+    Narrower formats compute in float64, float64 by error-free transformations.
     """
     kind = np.result_type(a, b, c)
     if kind.itemsize < 8:

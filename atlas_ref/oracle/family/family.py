@@ -88,8 +88,9 @@ class Inputs(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """y (..., T, d_out), and the state after the last token, S and momenta in the sign that holds
-    +gradient.
+    """y (..., T, d_out), and the state after the last token.
+
+    S and momenta have the sign that holds +gradient.
     """
 
     y: Array
@@ -229,9 +230,7 @@ def _step(
     targets: Array,
     by: _Means,
 ) -> tuple[_State, _State]:
-    """The state before the write, with the memory of its span start, and the state after token
-    t.
-    """
+    """The state before the write, with its span start's memory, and that after token t."""
     if structure.frozen != "none" and (
         state.reference is None or (state.position == 0 and structure.frozen != "call_start")
     ):
@@ -345,9 +344,7 @@ def _older(structure: Structure, state: _State) -> Array:
 
 
 def _weighted_sum(way: Arithmetic, weights: Array, momenta: Array) -> Array:
-    """sum_j w_j Z_j, one term after the other; weights (..., c, 1), momenta (..., c, d_out,
-    d_phi).
-    """
+    """sum_j w_j Z_j, term after term; weights (..., c, 1), momenta (..., c, d_out, d_phi)."""
     order = range(momenta.shape[-3])[::-1] if way.order == "reverse" else range(momenta.shape[-3])
     total = None
     for j in order:

@@ -82,9 +82,7 @@ class Prepared:
             self.phi["proj"] = inputs["in/proj"]
 
     def stacked(self, conventions: Sequence[Convention]) -> Inputs:
-        """The inputs of the loop for conventions of one structure; one convention has no axis in
-        front.
-        """
+        """The inputs of the loop for conventions of one structure; one alone adds no axis."""
         many = len(conventions) > 1
         c = conventions[0]
         lead = len(self.k(c).shape) - 2
@@ -92,9 +90,7 @@ class Prepared:
         def variants(
             make: Callable[[Convention], Array], key: Callable[[Convention], Any], core: int
         ) -> Array:
-            """An array of each convention, computed once per key; `core` axes stay behind the
-            leading ones.
-            """
+            """An array of each convention, computed once per key, `core` axes at the end."""
             keys = [key(each) for each in conventions]
             for each, name in zip(conventions, keys, strict=True):
                 if name not in self.arrays:

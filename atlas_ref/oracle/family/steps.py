@@ -84,9 +84,7 @@ def normalised(way: Arithmetic, S: Array, settings: NewtonSchulz) -> Array:
 
 
 def frobenius(way: Arithmetic, S: Array) -> Array:
-    """||S||, with its axes kept; scaled by the largest entry, so that squares neither overflow nor
-    vanish.
-    """
+    """||S|| with its axes kept, scaled so that squares neither overflow nor vanish."""
     top = ops.maximum(ops.stop_gradient(_largest(S)), 1e-300 if S.dtype.itemsize > 4 else 1e-30)
     part = S / top
     total = way.total(part * part)

@@ -26,8 +26,7 @@ from atlas_ref.oracle.judge.tolerance import MARGINAL, PASS
 
 Verdict = Literal["MATCH", "UNDECIDABLE", "NO MATCH", "NOT FINITE"]
 
-#: Settings that fit beside the match and are listed one by one; of more, only the axes and the
-#: number.
+#: Settings that fit beside the match and are listed; of more, only their axes and number.
 LISTED = 24
 
 
@@ -97,8 +96,9 @@ class Identification(NamedTuple):
 
     @property
     def exit_code(self) -> int:
-        """0 for a match, 1 where no convention explains the results, 3 where they cannot decide
-        (IDENT-9).
+        """0 for a match, 1 where no convention explains the results, 3 where they cannot decide.
+
+        Source: IDENT-9.
         """
         return {"MATCH": 0, "UNDECIDABLE": 3}.get(self.verdict, 1)
 
@@ -222,8 +222,9 @@ class Search:
         )
 
     def with_number(self, answer: Identification) -> Identification:
-        """The answer with a gradient_scale that is not listed, where one explains the results
-        (IDENT-13).
+        """The answer with a gradient_scale that is not listed, where one explains the results.
+
+        Source: IDENT-13.
         """
         if self.large or not self.observation.values:
             return answer
@@ -277,8 +278,9 @@ class Search:
         )
 
     def _cost(self, i: int) -> tuple[int, int]:
-        """Changes from the nearest base; among equals, the case's own convention and then the
-        presets in their order.
+        """Changes from the nearest base.
+
+        Among equals the case's own convention comes first, then the presets in order.
         """
         return min(
             (len(lattice.changes(base, self.points[i])), place)

@@ -1,5 +1,6 @@
-"""Input and output of `identify`: files of results, conventions as options, the answer as JSON
-(IDENT-1, IDENT-9).
+"""Input and output of `identify`: result files, conventions as options, the answer as JSON.
+
+Source: IDENT-1, IDENT-9.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Compare results under test with ours: one verdict per tensor. Specified in specs/case.md and
-specs/sources.md.
+"""Compare results under test with ours: one verdict per tensor.
+
+Specified in specs/case.md and specs/sources.md.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""The ensemble: results of a case as plain evaluations in every legal arithmetic round them (TOL-3,
-TOL-7, TOL-8).
+"""The ensemble: results of a case as plain evaluations in every legal arithmetic round them.
+
+Source: TOL-3, TOL-7, TOL-8.
 """
 
 from __future__ import annotations
@@ -52,8 +53,9 @@ def members(
 
 
 def exact(case: Case, *, grad: bool = False) -> Results:
-    """Results of the members' loops in float64, from which their rounding errors are measured
-    (TOL-3).
+    """Results of the members' loops in float64, from which their rounding errors are measured.
+
+    Source: TOL-3.
     """
     return evaluate(case, converted(case, "float64"), PLAIN, grad=grad)
 

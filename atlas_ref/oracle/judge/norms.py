@@ -1,5 +1,6 @@
-"""Errors in three norms, formats and their units in the last place, for tolerances (TOL-1,
-TOL-2).
+"""Errors in three norms, formats and their units in the last place, for tolerances.
+
+Source: TOL-1, TOL-2.
 """
 
 from __future__ import annotations

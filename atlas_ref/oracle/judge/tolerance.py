@@ -1,5 +1,6 @@
-"""Distances that correct programs may have from ours: measured, not guessed. Specified in
-specs/tolerance.md.
+"""Distances that correct programs may have from ours: measured, not guessed.
+
+Specified in specs/tolerance.md.
 """
 
 from __future__ import annotations
@@ -160,9 +161,7 @@ def op_tolerance(
 def _redrawn(
     inputs: Mapping[str, Array], dtype: str, exact: tuple[str, ...], seed: int
 ) -> dict[str, Array]:
-    """Inputs that round to the recorded ones: each entry anywhere within half a unit of its last
-    place.
-    """
+    """Inputs that round to the recorded ones: anywhere within half a unit of the last place."""
     draw = np.random.Generator(np.random.Philox(seed))
     half = 2.0 ** -(FORMATS[dtype][1] + 1)
     return {

@@ -1,5 +1,6 @@
-"""The verdict on one tensor, and the size and place of its error. Specified in specs/case.md and
-specs/sources.md.
+"""The verdict on one tensor, and the size and place of its error.
+
+Specified in specs/case.md and specs/sources.md.
 """
 
 from __future__ import annotations

@@ -161,9 +161,7 @@ def unknown(entries: Iterable[Entry], met: set[str], *, only: set[str] | None = 
 
 
 def concerns(entry: Entry, case: str) -> bool:
-    """Whether an entry is about this case: its path as given, its file name, or that without the
-    ending.
-    """
+    """Whether an entry names this case: its path, its file name, or that without the ending."""
     return entry.case in (case, Path(case).name, Path(case).stem)
 
 

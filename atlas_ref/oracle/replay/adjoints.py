@@ -27,8 +27,7 @@ from tape import plain, vjp
 
 PREFIX = "trace_grad/"
 
-#: The value of every op with which the loop continued: op -> token (None for all tokens at once) ->
-#: value.
+#: The value with which the loop continued: op -> token (None for all tokens at once) -> value.
 Values = Mapping[str, Mapping[int | None, Any]]
 
 

@@ -178,8 +178,9 @@ def _momentum_first(case: Case) -> bool:
 
 
 def places(case: Case) -> int:
-    """Unknowns of a token: one per lag under the running reference, else one (EXACT-3,
-    EXACT-11).
+    """Unknowns of a token: one per lag under the running reference, else one.
+
+    Source: EXACT-3, EXACT-11.
     """
     return (
         case.header.window
@@ -273,7 +274,7 @@ def system(sequence: Sequence, way: Arithmetic, cut: Chunks) -> Array:
         for n, t in enumerate(tokens):
             scores = way.matmul(keys[t], columns.swapaxes(-1, -2))  # (..., c, columns)
             earlier = np.arange(columns.shape[-2]) < n * c
-            # (..., G, c, columns)
+            # block has shape (..., G, c, columns)
             block = np.where(earlier, before[n][..., None, :] * scores[..., None, :, :], 0.0)
             block = block + np.eye(c, columns.shape[-2], n * c, dtype=block.dtype)
             padding = [(0, 0)] * (block.ndim - 1) + [(0, cut.size * c - block.shape[-1])]
@@ -282,8 +283,9 @@ def system(sequence: Sequence, way: Arithmetic, cut: Chunks) -> Array:
 
 
 def _rows(sequence: Sequence, tokens: range, c: int) -> list[Array]:
-    """D'_t over the columns of a chunk, (..., G, columns), for each of its tokens (CHUNK-4,
-    CHUNK-11, EXACT-1).
+    """D'_t over the columns of a chunk, (..., G, columns), for each of its tokens.
+
+    Source: CHUNK-4, CHUNK-11, EXACT-1.
     """
     s = steps.scale_of(sequence.config)
     lead = (*sequence.phi_k.shape[:-2], 1)

@@ -313,9 +313,7 @@ def _first(where: Array, backwards: bool) -> tuple[int, ...]:
 
 
 def _entry(got: Array, want: Array, allowed: float) -> int:
-    """The first entry that is not finite or whose error is beyond the largest allowed; the worst
-    where none is.
-    """
+    """The first entry that is not finite or errs beyond the largest allowed, else the worst."""
     with np.errstate(invalid="ignore"):
         gap = np.abs(got - want)
     bad = ~np.isfinite(got) | (gap > allowed)

@@ -26,9 +26,7 @@ from tape import ops
 
 @dataclass
 class LoopState:
-    """Memory, stored momentum and reference between two tokens, and the window's residuals and
-    momenta.
-    """
+    """Memory, momentum and reference between two tokens, the window's residuals and momenta."""
 
     M: Array
     S: Array
@@ -285,8 +283,9 @@ def _update(sequence: Sequence, way: Arithmetic, S: Array, g: Array, t: int, tak
 def _read(
     sequence: Sequence, way: Arithmetic, M: Array, queries: Array, t: int, take: Take
 ) -> Array:
-    """y_t from the memory that it reads, through Newton-Schulz where memories are accumulated
-    (OMEGA-9, OMEGA-12).
+    """y_t from the memory that it reads, through Newton-Schulz on accumulated memories.
+
+    Source: OMEGA-9, OMEGA-12.
     """
     convention = sequence.config.convention
     if convention.argument == "accumulated":

@@ -35,7 +35,6 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     "eps": (0, 1e-7, 1e-5, 1e-3),
 }
 
-
 #: Settings that are named at most.
 MOST = 4
 

@@ -224,8 +224,9 @@ def _image_op(name: str, settings: Any, argument: tuple[str, ...]) -> Op:
 
 
 def _read_ops(case: Case, sources: _Inputs) -> list[Op]:
-    """The query's features and the read; where memories are accumulated Newton-Schulz belongs to
-    the read (OMEGA-9).
+    """The query's features and the read.
+
+    Where memories are accumulated, Newton-Schulz belongs to the read (OMEGA-9).
     """
     convention = case.convention
     memory = (

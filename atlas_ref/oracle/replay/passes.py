@@ -45,9 +45,7 @@ class Pass(NamedTuple):
 
 
 class Reader:
-    """The hooks of a pass: store the computed value of an op, and return the recorded one to the
-    loop.
-    """
+    """The hooks of a pass: store an op's computed value, return the recorded one to the loop."""
 
     def __init__(
         self, name: str, lead: int, trace: Sequence[Recorded], requests: Requests | None
@@ -89,8 +87,9 @@ class Reader:
         return value
 
     def begin(self, t: int, state: LoopState) -> None:
-        """Continue from the recorded states at the start of a chunk, unless the trace has them
-        token by token (REPLAY-20).
+        """Continue from a chunk's recorded first states, unless recorded token by token.
+
+        Source: REPLAY-20.
         """
         for op, each in self.states.items():
             if each.labels is not None and t in each.labels and op not in self.recorded:
@@ -148,9 +147,7 @@ class Passes:
         return members
 
     def _narrow(self, dtype: str, arithmetic: str) -> dict[str, Array]:
-        """Inputs rounded to a format; unrounded where they are too large for it, which the results
-        will show.
-        """
+        """Inputs rounded to a format; unrounded where too large, as results will show."""
         try:
             return converted(rounded(self.case, dtype), arithmetic)
         except CaseError:

@@ -149,9 +149,7 @@ def op_shapes(case: Case) -> dict[str, tuple[int, ...]]:
 
 
 def _check_inputs(case: Case, mine: Mapping[str, Any], label: str) -> None:
-    """Refuse a trace with inputs other than those of the case, which may be rounded to its own
-    format.
-    """
+    """Refuse a trace with inputs other than the case's, which may be rounded to its format."""
     for name, value in mine.items():
         if not name.startswith("in/"):
             continue

@@ -188,8 +188,9 @@ def first_wrong(findings: Iterable[Finding]) -> Finding | None:
 
 
 def exit_code(findings: Sequence[Finding]) -> int:
-    """Exit code: 0 when every op is PASS, 1 when one is not, 3 when none could be judged
-    (CASE-26).
+    """Exit code: 0 when every op is PASS, 1 when one is not, 3 when none could be judged.
+
+    Source: CASE-26.
     """
     if not findings:
         return 3
@@ -297,7 +298,7 @@ def _gap(passes: Passes, each: Recorded) -> tuple[str, ...]:
     listed = ops_of(passes.case)
     if each.op.startswith(PREFIX):
         adjoints = {name.removeprefix(PREFIX) for name in passes.trace if name.startswith(PREFIX)}
-        # that of a result is its cotangent
+        # the adjoint of a result is its cotangent
         return adjoint_gap(
             listed, each.op.removeprefix(PREFIX), adjoints | set(STANDS_FOR.values())
         )

@@ -76,9 +76,7 @@ class Sequence(NamedTuple):
         return position == 0 and rule_sequence.refreshes(self.config.convention)
 
     def position_after(self, position: int) -> int:
-        """The position of the next token within its span, or within the call where the reference
-        stays.
-        """
+        """The next token's position in its span, or in the call if the reference stays."""
         return (
             int((position + 1) % self.config.span)
             if rule_sequence.refreshes(self.config.convention)
@@ -152,8 +150,9 @@ def _project(
     take: Take,
     way: Arithmetic,
 ) -> rule_sequence.Tokens:
-    """Keys, values, queries, gates and weights from in/x at level token, each an op of its own
-    (CONV-28, GATES-7).
+    """Keys, values, queries, gates and weights from in/x at level token, each an op of its own.
+
+    Source: CONV-28, GATES-7.
     """
     x = ops.expand_dims(inputs["in/x"], 1)  # (B, 1, T, d_model)
     fields: dict[str, Array] = {}

@@ -36,8 +36,9 @@ def scale_of(config: Any) -> float:
 
 
 def rates(config: Any, step_size: Array, step_size_memory: Array) -> tuple[Array, Array]:
-    """(a, b): the factor of the gradient in S and of the update in M; None stands for 1
-    (OMEGA-7).
+    """(a, b): the factor of the gradient in S and of the update in M; None stands for 1.
+
+    Source: OMEGA-7.
     """
     rate = config.convention.rate
     a = step_size if rate in ("momentum", "both", "split") else None
@@ -48,8 +49,9 @@ def rates(config: Any, step_size: Array, step_size_memory: Array) -> tuple[Array
 def residual(
     config: Any, way: Arithmetic, reference: Array, retain: Array, keys: Array, values: Array
 ) -> Array:
-    """Residuals (..., c, d_out) of window pairs under a reference, None for the zero one (OMEGA-4,
-    TITANS-2, DELTA-2).
+    """Residuals (..., c, d_out) of window pairs under a reference, None for the zero one.
+
+    Source: OMEGA-4, TITANS-2, DELTA-2.
     """
     target = -values if config.convention.value_sign == "minus" else values
     if reference is None:
@@ -82,8 +84,9 @@ def momentum(
 
 
 def window_sum(way: Arithmetic, weights: Array, momenta: Array) -> Array:
-    """P_t = sum_j gamma[t,j] Z_{t-j} over momenta (..., c, d_out, d_phi) and weights (..., c, 1)
-    (OMEGA-11).
+    """P_t = sum_j gamma[t,j] Z_{t-j} over momenta (..., c, d_out, d_phi) and weights (..., c, 1).
+
+    Source: OMEGA-11.
     """
     c, rows, columns = momenta.shape[-3:]
     flat = ops.reshape(momenta, (*momenta.shape[:-3], c, rows * columns))
@@ -108,8 +111,9 @@ def corrected(
 
 
 def moved(config: Any, way: Arithmetic, M: Array, U: Array, b: Array, retain: Array) -> Array:
-    """M_t = r_t M_{t-1} -+ b_t U_t, with the sign of momentum_sign and direction (OMEGA-10,
-    TITANS-4).
+    """M_t = r_t M_{t-1} -+ b_t U_t, with the sign of momentum_sign and direction.
+
+    Source: OMEGA-10, TITANS-4.
     """
     change = times(b, U)
     convention = config.convention
@@ -151,8 +155,9 @@ def iterate(settings: NewtonSchulz, way: Arithmetic, X: Array, step: int) -> Arr
 
 
 def finished(settings: NewtonSchulz, way: Arithmetic, X: Array, S: Array) -> Array:
-    """NS(S) from the last iterate: times the scale, or S itself where the guard returns it (NS-6,
-    NS-9).
+    """NS(S) from the last iterate: times the scale, or S itself where the guard returns it.
+
+    Source: NS-6, NS-9.
     """
     if settings.scale == "norm":
         X = norm(way, S) * X

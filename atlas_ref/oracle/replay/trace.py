@@ -77,9 +77,7 @@ def traced(
 
 
 def arithmetic_inputs(case: Case, dtype: str) -> dict[str, Any]:
-    """Inputs as the arithmetic takes them: in float64, or rounded to the format and held in
-    float32.
-    """
+    """Inputs as the arithmetic takes them: float64, or rounded to the format in float32."""
     return converted(rounded(case, dtype), "float64" if dtype == "float64" else "float32")
 
 
@@ -132,9 +130,7 @@ def first(case: Case) -> str:
 
 
 def in_layout(case: Case, name: str, value: Array) -> Array:
-    """A value to or from the layout of files: a matrix is transposed under the layout
-    `transposed`.
-    """
+    """A value to or from the layout of files; `transposed` transposes matrices."""
     matrix: Array = (
         np.swapaxes(value, -1, -2)
         if case.convention.layout == "transposed" and is_matrix(name)
@@ -144,8 +140,9 @@ def in_layout(case: Case, name: str, value: Array) -> Array:
 
 
 def _adjoints(case: Case, inputs: Mapping[str, Array], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Derivatives by a probe of zeros that is added to every quantity where it is computed
-    (REPLAY-7).
+    """Derivatives by a probe of zeros that is added to every quantity where it is computed.
+
+    Source: REPLAY-7.
     """
     bars = {out: inputs[bar] for out, bar in evaluate.WEIGHED.items() if bar in inputs}
     if not bars.keys() & {"out/y", "out/X", "out/phi"}:

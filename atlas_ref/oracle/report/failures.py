@@ -161,8 +161,9 @@ def explained(
 
 
 def _nearest(checked: Checked, rows: Sequence[Comparison]) -> str:
-    """The convention under which the answer would be right, or the nearest one, in words
-    (IDENT-1).
+    """The convention under which the answer would be right, or the nearest one, in words.
+
+    Source: IDENT-1.
     """
     names = {
         row.tensor

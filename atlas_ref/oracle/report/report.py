@@ -1,5 +1,6 @@
-"""The report of a run of check, and its files: JSON, JUnit XML, HTML. Specified in
-specs/sources.md.
+"""The report of a run of check, and its files: JSON, JUnit XML, HTML.
+
+Specified in specs/sources.md.
 """
 
 from __future__ import annotations

@@ -117,7 +117,8 @@ def imported(name: str) -> Function:
         raise CaseError(f"impl {name}: {type(error).__name__}: {_short(error)}") from None
     if not callable(target):
         raise CaseError(f"impl {name}: a function is needed, found {type(target).__name__}")
-    return target  # type: ignore[no-any-return]  # the implementation's function: its result is checked later
+    # the implementation's function, whose result is checked later
+    return target  # type: ignore[no-any-return]
 
 
 def respond(call: Function, case: Case) -> Answer:

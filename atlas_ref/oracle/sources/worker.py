@@ -1,6 +1,4 @@
-"""The process in which `check --impl` calls a function: one line of JSON in per case, one out
-(SRC-9).
-"""
+"""The process of a function for `check --impl`: one line of JSON in per case, one out (SRC-9)."""
 
 from __future__ import annotations
 
@@ -32,9 +30,8 @@ def main(name: str, descriptor: int) -> None:
 
     try:
         _serve(name, questions, reply)
-    except (
-        BaseException
-    ) as error:  # the function has closed or replaced a stream; the parent process sees the exit
+    except BaseException as error:
+        # the function has closed or replaced a stream; the parent process sees the exit
         print(
             f"atlas-ref: the function's process cannot go on: {type(error).__name__}: {error}",
             file=sys.__stderr__,

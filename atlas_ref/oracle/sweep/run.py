@@ -42,8 +42,9 @@ class Named(NamedTuple):
 
     @contextmanager
     def opened(self) -> Iterator[Source]:
-        """The implementation in processes of its own, whose crash or time-out is an answer
-        (SWEEP-6).
+        """The implementation in processes of its own, whose crash or time-out is an answer.
+
+        Source: SWEEP-6.
         """
         if self.kind == "program":
             yield program(self.name, timeout=self.timeout)
@@ -164,7 +165,7 @@ def _checked(plan: Plan, source: Source, case: Case) -> Checked:
         try:
             answer = source(problem)
         except CaseError as error:
-            # not about this case: there is no such implementation
+            # an error that does not name the case says that there is no such implementation
             if not str(error).startswith(f"{problem.name}: "):
                 raise
             answer = _garbage(problem, error)

@@ -60,9 +60,8 @@ class Tasks(NamedTuple):
         tasks = [Task(kind, number) for number in numbers if number not in lines]
         self.progress(kind, len(lines), len(numbers))
         if tasks:
-            with closing(
-                self._performed(iter(tasks))
-            ) as performed:  # at once, where what follows fails
+            # closed at once where what follows fails
+            with closing(self._performed(iter(tasks))) as performed:
                 for task, result in performed:
                     line = plain({"task": kind, "case": task.number, **self.line(result)})
                     if self.log is not None:

@@ -1,6 +1,4 @@
-"""A process of `sweep --jobs`: pickled tasks in on standard input, pickled results out
-(SWEEP-10).
-"""
+"""A process of `sweep --jobs`: pickled tasks in on standard input, results out (SWEEP-10)."""
 
 from __future__ import annotations
 

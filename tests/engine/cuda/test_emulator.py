@@ -44,7 +44,9 @@ def of_exact(device: Emulated, *, per_dimension: bool = False) -> float:
             per_dimension=per_dimension,
             before_error=False,
         )
-        got = exact.walk(case.walk, masked_forward.side_by_side(case.given), device=device)
+        got = exact.inter_chunk_loop(
+            case.loop, masked_forward.side_by_side(case.given), device=device
+        )
         return max(worst(value, getattr(case.made, name)) for name, value in got._asdict().items())
 
 

@@ -29,7 +29,7 @@ class Drawn(NamedTuple):
     layout: Layout
     given: Arrays
     made: Any
-    walk: exact.Given
+    loop: exact.LoopInputs
     bars: Cotangents
 
 
@@ -65,7 +65,7 @@ def drawn(
     )
     made = masked_forward.forward(layout, given, masked_forward.rows_of(layout, given))
     retain = made.gates.retain if before_error else None
-    walk = exact.Given(
+    loop = exact.LoopInputs(
         made.phi,
         masked_rows.spread(layout, given.values),
         made.inverse,
@@ -78,7 +78,7 @@ def drawn(
         layout,
         given,
         made,
-        walk,
+        loop,
         Cotangents(M=rows(B, o, d), S=rows(B, o, d) if momentum else None),
     )
 
@@ -94,7 +94,7 @@ def work_space() -> Iterator[None]:
 @pytest.mark.parametrize("per_dimension", [False, True])
 @pytest.mark.parametrize("momentum", [False, True])
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_both_walks_are_those_of_the_array_operations(
+def test_both_loops_are_those_of_the_array_operations(
     place: Place, size: tuple[int, ...], momentum: bool, per_dimension: bool, before_error: bool
 ) -> None:
     C, c, g, d, _ = size
@@ -110,7 +110,7 @@ def test_both_walks_are_those_of_the_array_operations(
             else reordered(g * (C * c + d), dtype=dtype, amplification=4.0)
         )
         start = masked_forward.side_by_side(case.given)
-        found = exact.walk(place.to(case.walk), place.to(start), device=place.device)
+        found = exact.inter_chunk_loop(place.to(case.loop), place.to(start), device=place.device)
         for name, got in found._asdict().items():
             assert_close(name, place.back(got), getattr(case.made, name), tolerance)
         random = np.random.default_rng(7)
@@ -120,12 +120,12 @@ def test_both_walks_are_those_of_the_array_operations(
         )
         last = masked_backward._first_state(case.given, case.bars)
         asked = place.to((last, E_bar, states_bar))
-        back = exact.walk_backward(place.to(case.walk), *asked, device=place.device)
+        back = exact.inter_chunk_loop_backward(place.to(case.loop), *asked, device=place.device)
         for name, want in plain_back(case, E_bar.copy(), states_bar.copy())._asdict().items():
             assert_close(name, place.back(getattr(back, name)), want, tolerance)
 
 
-def plain_back(case: Drawn, E_bar: Any, states_bar: Any) -> exact.WalkedBack:
+def plain_back(case: Drawn, E_bar: Any, states_bar: Any) -> exact.LoopCotangents:
     """The backward inter-chunk loop as `masked_backward` writes it."""
     pulled = CotangentSums(None, None, None, None, E_bar, states_bar, None)
     ends, F = np.empty_like(states_bar), np.empty_like(case.made.scaled)
@@ -133,7 +133,7 @@ def plain_back(case: Drawn, E_bar: Any, states_bar: Any) -> exact.WalkedBack:
     start, _, _ = masked_backward._through_running(
         case.layout, case.given, case.made, case.bars, pulled, ends, F, into
     )
-    return exact.WalkedBack(start, ends, F, E_bar)
+    return exact.LoopCotangents(start, ends, F, E_bar)
 
 
 @pytest.mark.clause("CUDA-2", "CUDA-9")
@@ -143,7 +143,9 @@ def test_the_width_of_a_block_changes_no_bit(place: Place) -> None:
     )
     start = masked_forward.side_by_side(case.given)
     found = [
-        exact.walk(place.to(case.walk), place.to(start), width=width, device=place.device)
+        exact.inter_chunk_loop(
+            place.to(case.loop), place.to(start), width=width, device=place.device
+        )
         for width in (2, 5, 8, 16)
     ]
     for other in found[1:]:
@@ -160,6 +162,8 @@ def test_a_block_without_the_memory_is_refused(host: Any) -> None:
     with pytest.raises(
         launch.DoesNotFit, match="bytes of shared memory a block, of which the device has 20000"
     ):
-        exact.walk(case.walk, masked_forward.side_by_side(case.given), device=host)
+        exact.inter_chunk_loop(case.loop, masked_forward.side_by_side(case.given), device=host)
     with pytest.raises(launch.DoesNotFit, match="width: 1 output dimensions"):
-        exact.walk(case.walk, masked_forward.side_by_side(case.given), width=1, device=host)
+        exact.inter_chunk_loop(
+            case.loop, masked_forward.side_by_side(case.given), width=1, device=host
+        )
