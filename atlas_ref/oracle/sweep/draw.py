@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from atlas_ref.conventions import PRESETS, Convention
 from atlas_ref.messages import first_problem
 from atlas_ref.oracle.cases.case import Case, CaseError, make
+from atlas_ref.oracle.cases.inputs import check_dtype
 from atlas_ref.oracle.cases.new import DTYPES, Request, new
 from atlas_ref.rules import RULES, names_with
 
@@ -116,8 +117,7 @@ def checked_choices(rule: str, choices: Choices) -> dict[str, tuple[Any, ...]]:
                 f"{', '.join(regimes(rule))}"
             )
     for name in choices.get("dtype", ()):
-        if not isinstance(name, str) or name not in DTYPES:
-            raise CaseError(f"sweep: dtype {name!r} is not available; {', '.join(DTYPES)} are")
+        check_dtype("sweep", name, DTYPES)
     return {name: tuple(values) for name, values in choices.items()}
 
 
