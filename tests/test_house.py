@@ -1,5 +1,5 @@
-"""Rules of the house: files per folder, their lengths, and rule names only in the rules' own
-files.
+"""Rules of the house: files per folder, their lengths, and names of rules and subjects only in
+their own files.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from atlas_ref.cli import sweep
 from atlas_ref.oracle.subjects import SUBJECTS
+from atlas_ref.oracle.sweep.draw import SWEPT
 from atlas_ref.rules import RULES
 
 ROOT = Path(__file__).parents[1]
@@ -21,6 +23,8 @@ DOCUMENTED = [*FILES, *sorted((ROOT / "tape").rglob("*.py"))]
 #: Where rules may be compared by name: their own room, the axes that depend on them, the second
 #: implementation.
 OF_RULES = ("atlas_ref/rules/", "atlas_ref/conventions.py", "atlas_ref/certify/")
+#: The same for the other subjects of the oracle.
+OF_SUBJECTS = ("atlas_ref/oracle/subjects/", *OF_RULES)
 #: Tables of data, whose entries are named after rules.
 TABLES = (
     "atlas_ref/vectors/inputs/targets.py",
@@ -56,6 +60,45 @@ def comparisons(tree: ast.AST) -> list[int]:
     return found
 
 
+def of_subjects(tree: ast.AST) -> list[int]:
+    """Lines that compare the rule of a header with the name of a subject.
+
+    One side is a rule by its own name; axes of a convention and tensors may be called like one.
+    """
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            sides: list[ast.AST] = [node.left, *node.comparators]
+        elif isinstance(node, ast.Match):
+            sides = [node.subject, *(case.pattern for case in node.cases)]
+        elif isinstance(node, ast.Subscript):
+            sides = [node.slice, *(_keys(node.value))]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            sides = [*node.args[:1], *(_keys(node.func.value))]
+        else:
+            continue
+        if any(map(_is_rule, sides)) and any(map(_names_a_subject, sides)):
+            found.append(node.lineno)
+    return found
+
+
+def _keys(node: ast.AST) -> list[ast.AST]:
+    return [key for key in node.keys if key is not None] if isinstance(node, ast.Dict) else []
+
+
+def _is_rule(node: ast.AST) -> bool:
+    return (isinstance(node, ast.Attribute) and node.attr == "rule") or (
+        isinstance(node, ast.Name) and node.id in ("rule", "name")
+    )
+
+
+def _names_a_subject(node: ast.AST) -> bool:
+    return any(
+        isinstance(each, ast.Constant) and isinstance(each.value, str) and each.value in SUBJECTS
+        for each in ast.walk(node)
+    )
+
+
 def probes(tree: ast.AST) -> list[int]:
     """Lines that ask a rule, its configuration or its state for a name that it may not have."""
     return [
@@ -66,6 +109,13 @@ def probes(tree: ast.AST) -> list[int]:
         and (node.func.id == "hasattr" or (node.func.id == "getattr" and len(node.args) == 3))
         and isinstance(node.args[0], ast.Name)
         and node.args[0].id in ("rule", "config", "state", "params", "before")
+    ] + [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and node.attr == "get"
+        and isinstance(node.value, ast.Attribute)
+        and node.value.attr == "__dict__"
     ]
 
 
@@ -78,12 +128,51 @@ def test_no_other_file_compares_names_of_rules_or_probes_them(path: Path) -> Non
     assert probes(tree) == []
 
 
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if not name(path).startswith((*OF_SUBJECTS, *TABLES))], ids=name
+)
+def test_no_other_file_compares_a_rule_with_the_name_of_a_subject(path: Path) -> None:
+    assert of_subjects(ast.parse(path.read_text())) == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "case.header.rule == 'newton_schulz'",
+        "'feature_map' != h.rule",
+        "rule in ('feature_map', BLOCK)",
+        "self.rule not in (*RULES, 'cms')",
+        "rule not in (*names_with('has_window'), 'newton_schulz')",
+        "match header.rule:\n    case 'cms':\n        pass",
+        "{'newton_schulz': 'in/X_bar'}[header.rule]",
+        "{'newton_schulz': 'in/X_bar'}.get(header.rule, '')",
+    ],
+)
+def test_a_comparison_with_the_name_of_a_subject_is_seen(code: str) -> None:
+    assert of_subjects(ast.parse(code)) == [1]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "axis == 'newton_schulz' and case.header.rule in RULES",
+        "key == 'feature_map'",
+        "changes['newton_schulz'] == 'none'",
+        "plain.get('feature_map', {})",
+        "header.rule == BLOCK",
+    ],
+)
+def test_an_axis_or_a_key_called_like_a_subject_is_no_comparison(code: str) -> None:
+    assert of_subjects(ast.parse(code)) == []
+
+
 def test_a_comparison_and_a_probe_are_seen() -> None:
     code = "if rule == 'delta' or h.rule in ('omega', 'x'):\n    pass\nx = {'hebbian': 1}\n"
     code += "y = getattr(config, 'window', 1)\nz = hasattr(state, 'S')\n"
+    code += "get = state.__dict__.get\n"
     tree = ast.parse(code)
     assert sorted(comparisons(tree)) == [1, 1, 3]
-    assert probes(tree) == [4, 5]
+    assert probes(tree) == [4, 5, 6]
 
 
 def test_a_folder_has_at_most_sixteen_files() -> None:
@@ -126,3 +215,17 @@ def test_every_rule_declares_its_facts() -> None:
         assert ("step_size" in rule.gates) == rule.has_error
         assert rule.has_window == ("window" in rule.Config.model_fields)
         assert rule.has_momentum == ("S" in rule.State.model_fields)
+
+
+def test_every_subject_declares_its_facts() -> None:
+    for key, subject in SUBJECTS.items():
+        assert subject.name == key
+        assert subject.has_tokens == (subject.argument not in subject.tensors)
+        assert subject.has_tokens or {subject.argument, subject.cotangent} == set(subject.tensors)
+        assert subject.needs_newton_schulz == (subject.rule is None and subject.has_newton_schulz)
+
+
+def test_the_help_of_a_command_that_loads_no_rule_names_all_of_them() -> None:
+    """The command line starts without the rules, so that their names are typed there."""
+    names = list(SWEPT)
+    assert sweep.Rule.__metadata__[0].help == f"{', '.join(names[:-1])} or {names[-1]}"

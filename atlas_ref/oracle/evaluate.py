@@ -23,7 +23,14 @@ from atlas_ref.oracle.cases.case import (
     require_supported,
 )
 from atlas_ref.oracle.cases.case import Unsupported as Unsupported
-from atlas_ref.oracle.cases.inputs import DTYPES, STORED, check_size, converted, rounded
+from atlas_ref.oracle.cases.inputs import (
+    DTYPES,
+    STORED,
+    check_dtype,
+    check_size,
+    converted,
+    rounded,
+)
 from atlas_ref.oracle.cases.tensors import COTANGENTS, bare
 from atlas_ref.oracle.subjects import BLOCK, SUBJECTS, block
 from atlas_ref.oracle.subjects.subject import Position
@@ -88,8 +95,7 @@ def evaluate(
         Unsupported: a reserved rule.
     """
     require_supported(case)
-    if dtype not in STORED:
-        raise CaseError(f"{case.name}: dtype {dtype!r} is not available; {', '.join(STORED)} are")
+    check_dtype(case.name, dtype)
     if convention is not None:
         case = under(case, convention)
     narrow = dtype not in DTYPES

@@ -138,7 +138,8 @@ class Header(Frozen):
         if self.window_weights is not None and not (
             self.rule in names_with("has_window") and self.level == "token"
         ):
-            raise ValueError("window_weights: belongs to rule omega at level token")
+            rules = " and ".join(names_with("has_window"))
+            raise ValueError(f"window_weights: belongs to rule {rules} at level token")
         if self.schedule is not None and (
             self.schedule.level is None or self.schedule.level >= len(self.schedule.periods)
         ):

@@ -5,6 +5,7 @@ Source: CASE-22, BACKEND-10.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import ml_dtypes
@@ -22,6 +23,16 @@ STORED: dict[str, Any] = {**DTYPES, "bfloat16": ml_dtypes.bfloat16, "float16": n
 
 #: Numbers in one array that are evaluated at most, 2 GiB in float64.
 LARGEST = 2**28
+
+
+def check_dtype(where: str, dtype: Any, available: Iterable[str] = STORED) -> None:
+    """Refuse a dtype that is none of those available.
+
+    Raises:
+        CaseError: says where, and which are.
+    """
+    if not isinstance(dtype, str) or dtype not in available:
+        raise CaseError(f"{where}: dtype {dtype!r} is not available; {', '.join(available)} are")
 
 
 def converted(case: Case, dtype: str) -> dict[str, Any]:
@@ -59,8 +70,7 @@ def rounded(case: Case, dtype: str) -> Case:
     Raises:
         CaseError: a dtype that does not exist; an entry that is finite and beyond it.
     """
-    if dtype not in STORED:
-        raise CaseError(f"{case.name}: dtype {dtype!r} is not available; {', '.join(STORED)} are")
+    check_dtype(case.name, dtype)
     inputs = {
         name: value if value.dtype.kind in "bu" else _as(name, value, STORED[dtype], case)
         for name, value in case.inputs.items()

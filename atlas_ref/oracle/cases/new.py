@@ -14,7 +14,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from atlas_ref.oracle.cases import new_block
 from atlas_ref.oracle.cases.case import Case, CaseError, make, parse_header, unsupported
 from atlas_ref.oracle.cases.header import RESERVED
-from atlas_ref.oracle.cases.inputs import LARGEST
+from atlas_ref.oracle.cases.inputs import LARGEST, check_dtype
 from atlas_ref.oracle.subjects import BLOCK, SUBJECTS
 from atlas_ref.parts import feature_maps
 from atlas_ref.rules import names_with
@@ -87,14 +87,12 @@ def new(request: Request, *, name: str = "new") -> Case:
     """
     if request.rule in RESERVED:
         raise CaseError(f"{name}: {unsupported(request.rule)}")
-    if request.dtype not in DTYPES:
-        raise CaseError(
-            f"{name}: dtype {request.dtype!r} is not available; {', '.join(DTYPES)} are"
-        )
+    check_dtype(name, request.dtype, DTYPES)
     if request.window_gate and (
         request.rule not in names_with("has_window") or request.level != "projected"
     ):
-        raise CaseError(f"{name}: window_gate: belongs to rule omega at level projected")
+        rules = " and ".join(names_with("has_window"))
+        raise CaseError(f"{name}: window_gate: belongs to rule {rules} at level projected")
     for key, value in request:
         if (
             isinstance(value, int)

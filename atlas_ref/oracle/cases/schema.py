@@ -8,7 +8,7 @@ from atlas_ref.conventions import PRESETS, Convention
 from atlas_ref.oracle.cases.files import KEY
 from atlas_ref.oracle.cases.header import RESERVED, Header
 from atlas_ref.oracle.cases.tensors import COMPUTED_AT_TOKEN, COTANGENTS, PROJECTED, RESULTS, TOKEN
-from atlas_ref.oracle.subjects import BLOCK
+from atlas_ref.oracle.subjects import BLOCK, SUBJECTS, Subject
 from atlas_ref.oracle.subjects.memory_tensors import rules_with
 from atlas_ref.parts import feature_maps, window
 from atlas_ref.rules import RULES, names_with
@@ -91,25 +91,18 @@ IDENTITY: dict[str, Any] = {"properties": {"kind": {"const": "identity"}}}
 
 def _contracts() -> list[dict[str, Any]]:
     """Constraints between keys, as far as JSON Schema can state them (CASE-2, CASE-16, CASE-31)."""
-    single = {"rule": {"enum": ["newton_schulz", "feature_map"]}}
+    alone = {name: subject for name, subject in SUBJECTS.items() if not subject.has_tokens}
     supported = {"rule": {"not": {"enum": list(RESERVED)}}}
     of_block = ("window", "span", "phase", "convention", "feature_map", "window_weights")
     return [
         _when(
-            single,
+            {"rule": {"enum": list(alone)}},
             **dict.fromkeys(
                 ("level", "window", "span", "phase", "chunk", "window_weights", "schedule"), False
             ),
         ),
         _plain_rules(),
-        _when(
-            {"rule": {"const": "newton_schulz"}},
-            feature_map=IDENTITY,
-            convention={
-                "not": {"type": "object", "required": ["newton_schulz"], **NO_NEWTON_SCHULZ}
-            },
-        ),
-        _when({"rule": {"const": "feature_map"}}, convention=NO_NEWTON_SCHULZ),
+        *(_without_tokens(subject) for subject in alone.values()),
         {
             "if": {
                 "properties": {"window_weights": {"type": "object"}},
@@ -123,7 +116,7 @@ def _contracts() -> list[dict[str, Any]]:
             schedule={"anyOf": [{"type": "null"}, {"required": ["level"], **_integer_level()}]},
         ),
         _when(
-            {"rule": {"enum": [*RULES, "newton_schulz", "feature_map"]}},
+            {"rule": {"enum": [name for name in SUBJECTS if name != BLOCK]}},
             levels=False,
             combine=False,
         ),
@@ -146,6 +139,16 @@ def _contracts() -> list[dict[str, Any]]:
             },
         },
     ]
+
+
+def _without_tokens(subject: Subject) -> dict[str, Any]:
+    """Constraint of a subject without tokens: no map, or no Newton-Schulz, or never without it."""
+    some = {"not": {"type": "object", "required": ["newton_schulz"], **NO_NEWTON_SCHULZ}}
+    return _when(
+        {"rule": {"const": subject.name}},
+        **({} if subject.has_feature_map else {"feature_map": IDENTITY}),
+        convention=some if subject.needs_newton_schulz else NO_NEWTON_SCHULZ,
+    )
 
 
 def _integer_level() -> dict[str, Any]:
@@ -206,30 +209,26 @@ def tensor_table() -> dict[str, dict[str, Any]]:
                 "axes": axes,
                 "need": f"window_weights {kind}",
             }
+    mapped = [name for name, subject in SUBJECTS.items() if subject.has_feature_map]
     for kind, names in feature_maps.TENSORS.items():
         for name, axes in names.items():
             key = "in/proj" if name == "proj" else f"in/phi/{name}"
             need = f"{table[key]['need']}, {kind}" if key in table else f"feature_map {kind}"
             table[key] = {
-                "rules": " ".join([*names_with("has_window"), "feature_map"]),
+                "rules": " ".join(mapped),
                 "axes": axes,
                 "need": need,
             }
-    table["in/x"] |= {
-        "rules": "all feature_map",
-        "axes": "B T d_model, or ... d_in for feature_map",
-    }
-    table["in/x"]["rules"] += " cms"
-    table["in/reset"]["rules"] += " cms"
-    table["in/y_bar"]["rules"] += " cms"
     table["in/logits"] = {"level": "token", "rules": BLOCK, "axes": "k", "need": "yes"}
-    for name, axes in (("in/G", "... d_out d_phi"), ("in/X_bar", "... d_out d_phi")):
-        table[name] = {
-            "rules": "newton_schulz",
-            "axes": axes,
-            "need": "yes" if name == "in/G" else "no gradients",
-        }
-    table["in/phi_bar"] = {"rules": "feature_map", "axes": "... d_phi", "need": "no gradients"}
+    for subject in SUBJECTS.values():
+        for name, tensor in subject.tensors.items():
+            if name in table:
+                table[name]["rules"] += f" {subject.name}"
+                table[name]["axes"] += f", or {tensor.axes} for {subject.name}"
+            else:
+                table[name] = {"rules": subject.name, "axes": tensor.axes, "need": tensor.need}
+    for name in ("in/x", "in/reset", "in/y_bar"):
+        table[name]["rules"] += f" {BLOCK}"
     return {
         name: {"dtype": "float64, float32, bfloat16 or float16", **entry}
         for name, entry in table.items()
@@ -257,5 +256,6 @@ def axis_values(axis: str) -> list[str]:
     if axis in numbers:
         return numbers[axis]
     if axis == "newton_schulz":
-        return ["an object with settings (omega)", "none (the other rules)"]
+        rules = ", ".join(names_with("has_newton_schulz"))
+        return [f"an object with settings ({rules})", "none (the other rules)"]
     return [str(value) for value in get_args(Convention.model_fields[axis].annotation)]

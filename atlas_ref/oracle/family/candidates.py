@@ -16,6 +16,7 @@ import numpy as np
 from atlas_ref.conventions import Convention
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.family import family, prepare
+from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.parts.newton_schulz import NewtonSchulz, coefficient_table
 from atlas_ref.types import Array
 
@@ -51,10 +52,12 @@ def evaluated(
     Args:
         inputs: of the case, float64, or complex for derivatives along a direction.
     """
-    if case.header.rule == "newton_schulz":
-        for numbers in _rounds(range(len(conventions)), inputs["in/G"].size):
+    subject = SUBJECTS[case.header.rule]
+    if subject.needs_newton_schulz:
+        argument = inputs[subject.argument]
+        for numbers in _rounds(range(len(conventions)), argument.size):
             group = [conventions[i] for i in numbers]
-            yield numbers, {"out/X": orthogonaliser(group)(inputs["in/G"][None])}
+            yield numbers, {subject.result: orthogonaliser(group)(argument[None])}
         return
     prepared = prepare.Prepared(case.header, inputs)
     groups: dict[Any, list[int]] = defaultdict(list)

@@ -22,6 +22,7 @@ from atlas_ref.conventions import (
     void_axes,
 )
 from atlas_ref.oracle.cases.case import Case
+from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.parts import feature_maps
 from atlas_ref.parts.newton_schulz import NewtonSchulz
 from atlas_ref.parts.window import uses_gate
@@ -144,11 +145,11 @@ class Facts(NamedTuple):
 
 def facts(case: Case) -> Facts:
     """The facts of a case."""
-    h, inputs = case.header, case.inputs
+    h, inputs, subject = case.header, case.inputs, SUBJECTS[case.header.rule]
     d_out = d_phi = 0
-    if h.rule == "newton_schulz":
-        d_out, d_phi = inputs["in/G"].shape[-2:]
-    elif h.rule != "feature_map":
+    if subject.needs_newton_schulz:
+        d_out, d_phi = inputs[subject.argument].shape[-2:]
+    elif subject.has_tokens:
         k, v, axis = (
             ("in/k", "in/v", -1) if h.level == "projected" else ("in/param/W_K", "in/param/W_V", -2)
         )
@@ -224,7 +225,7 @@ def always_the_same(of: Facts, c: Convention) -> set[str]:
     axes = {PREFIX + "transpose"} if c.has_newton_schulz else set()
     if c.has_newton_schulz and c.newton_schulz_settings.eps == 0.0:
         axes.add(PREFIX + "guard")
-    if of.rule == "newton_schulz":
+    if SUBJECTS[of.rule].needs_newton_schulz:
         axes.add(PREFIX + "argument")
     if c.has_newton_schulz and of.d_out <= of.d_phi and c.newton_schulz_settings.scale == "sqrt":
         axes.add(PREFIX + "scale")
@@ -254,7 +255,7 @@ def always_the_same(of: Facts, c: Convention) -> set[str]:
 def refusal(of: Facts, c: Convention) -> str | None:
     """Why a convention cannot be evaluated on a case, or None (IDENT-5)."""
     names = of.names
-    if of.rule in ("newton_schulz", "feature_map"):
+    if not SUBJECTS[of.rule].has_tokens:
         return None
     c = effective(c, rule=of.rule)
     if of.span is None and "chunk_start" in (c.reference, c.read):
@@ -284,7 +285,7 @@ def bases(of: Facts, own: Convention) -> dict[str, Point]:
     rule, level = of.rule, of.level
     points = {OWN: point(own)}
     for name, changed in PRESETS.items():
-        if rule == "newton_schulz" and changed.get("newton_schulz") == "none":
+        if SUBJECTS[rule].needs_newton_schulz and changed.get("newton_schulz") == "none":
             continue
         points[name] = point(resolve(name, rule=rule, level=level))
         if (
@@ -300,14 +301,11 @@ def bases(of: Facts, own: Convention) -> dict[str, Point]:
 def tried(own: Convention, rule: str) -> dict[str, tuple[Any, ...]]:
     """The values tried on every axis that a rule has, the case's own among them."""
     by_axis = {}
-    mine = point(own)
+    mine, subject = point(own), SUBJECTS[rule]
     for axis, listed in values().items():
-        if axis.startswith("newton_schulz") and rule not in (
-            *names_with("has_newton_schulz"),
-            "newton_schulz",
-        ):
+        if axis.startswith("newton_schulz") and not subject.has_newton_schulz:
             continue
-        if rule == "newton_schulz" and not axis.startswith(PREFIX):
+        if subject.needs_newton_schulz and not axis.startswith(PREFIX):
             continue
         extra = () if mine[PLACE[axis]] in (None, *listed) else (mine[PLACE[axis]],)
         by_axis[axis] = (*listed, *extra)

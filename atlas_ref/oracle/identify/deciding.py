@@ -143,7 +143,7 @@ def _designs(case: Case, conventions: Sequence[Convention]) -> Iterator[Design]:
         else [h.span]
     )
     d_out = 3 if len(layouts) > 1 else 5  # at 4, 2/d_out is one half
-    for tokens in TOKENS if h.rule != "newton_schulz" else TOKENS[:1]:
+    for tokens in TOKENS if SUBJECTS[h.rule].has_tokens else TOKENS[:1]:
         for span in spans:
             yield Design(tokens, 3, d_out, h.window, span, ())
             if scales:
@@ -209,7 +209,7 @@ def _stated(convention: Convention, rule: str) -> dict[str, Any]:
     axes, spec = convention.model_dump(mode="json"), resolve("spec", rule=rule)
     plain = spec.model_dump(mode="json")
     changes = {axis: value for axis, value in axes.items() if value != plain[axis]}
-    if rule not in (*names_with("has_newton_schulz"), "newton_schulz"):
+    if not SUBJECTS[rule].has_newton_schulz:
         changes.pop("newton_schulz", None)
     elif isinstance(changes.get("newton_schulz"), dict):
         changes["newton_schulz"] = {
@@ -231,9 +231,9 @@ def _scaled(case: Case, design: Design) -> Case:
     until nothing is left of it.
     """
     sizes = np.array([1.0, *design.scales])
-    inputs = dict(case.inputs)
-    if case.header.rule == "newton_schulz":
-        inputs["in/G"] = _times(inputs["in/G"], sizes, 0)
+    inputs, subject = dict(case.inputs), SUBJECTS[case.header.rule]
+    if not subject.has_tokens:
+        inputs[subject.argument] = _times(inputs[subject.argument], sizes, 0)
     elif case.header.level == "token":
         inputs["in/param/W_V"] = _times(inputs["in/param/W_V"], sizes, 0)
     else:

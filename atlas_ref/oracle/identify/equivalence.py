@@ -15,6 +15,7 @@ from atlas_ref.conventions import Convention
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.family.lattice import PLACE, PREFIX, Point
 from atlas_ref.oracle.family.prepare import Prepared
+from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.types import Array
 
 #: Relative distance below which two results in float64 differ by rounding alone.
@@ -27,7 +28,7 @@ class Numbers:
     def __init__(self, case: Case, inputs: Mapping[str, Array], convention: Convention) -> None:
         self.header, self.inputs, self.convention = case.header, inputs, convention
         self.rule = case.header.rule
-        sequence = self.rule not in ("newton_schulz", "feature_map")
+        sequence = SUBJECTS[self.rule].has_tokens
         self.prepared = Prepared(case.header, inputs) if sequence else None
         self.active = (
             np.asarray(inputs["in/active"]).astype(bool) if "in/active" in inputs else None

@@ -11,9 +11,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from atlas_ref.conventions import AXES, PRESETS, Convention
-from atlas_ref.oracle.cases.case import Case, CaseError, require_supported
+from atlas_ref.oracle.cases.case import Case, require_supported
 from atlas_ref.oracle.cases.family import require_family
-from atlas_ref.oracle.cases.inputs import check_size, converted
+from atlas_ref.oracle.cases.inputs import check_dtype, check_size, converted
 from atlas_ref.oracle.cases.inputs import rounded as stored
 from atlas_ref.oracle.family import candidates, lattice
 from atlas_ref.oracle.family.lattice import PREFIX, Point
@@ -121,8 +121,8 @@ def identify(
     require_supported(case)
     require_family(case, "identify")
     case.require_one_memory("identify")
-    if dtype is not None and dtype not in FORMATS:
-        raise CaseError(f"{case.name}: dtype {dtype!r} is not available; {', '.join(FORMATS)} are")
+    if dtype is not None:
+        check_dtype(case.name, dtype, FORMATS)
     check_size(case)
     observation = observe(case, mine, dtype)
     for name, array in {**observation.values, **observation.gradients}.items():

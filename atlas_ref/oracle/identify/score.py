@@ -18,6 +18,7 @@ from atlas_ref.oracle.family import candidates
 from atlas_ref.oracle.family.lattice import facts
 from atlas_ref.oracle.judge.norms import FORMATS, Norms, norms
 from atlas_ref.oracle.judge.tolerance import MARGINAL, Tolerance, tolerances
+from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.rules import RULES
 from atlas_ref.types import Array
 
@@ -118,14 +119,14 @@ def observe(case: Case, mine: Mapping[str, Any], dtype: str | None) -> Observati
 
 def _shapes(case: Case) -> dict[str, tuple[tuple[int, ...], ...]]:
     """The shapes that each result may have, matrices in either layout."""
-    inputs, h = case.inputs, case.header
+    inputs, h, subject = case.inputs, case.header, SUBJECTS[case.header.rule]
     grads: dict[str, tuple[tuple[int, ...], ...]] = {
         "grad/" + name.removeprefix("in/"): (inputs[name].shape,) for name in differentiable(case)
     }
-    if h.rule == "newton_schulz":
-        return {"out/X": (inputs["in/G"].shape,)} | grads
-    if h.rule == "feature_map":
-        raise CaseError(f"{case.name}: the rule feature_map has no axis to identify")
+    if not subject.has_axes:
+        raise CaseError(f"{case.name}: the rule {h.rule} has no axis to identify")
+    if not subject.has_tokens:
+        return {subject.result: (inputs[subject.argument].shape,)} | grads
     of = facts(case)
     if h.level == "token":
         lead: tuple[int, ...] = (inputs["in/x"].shape[0], inputs["in/param/W_K"].shape[0])

@@ -13,6 +13,7 @@ from atlas_ref.conventions import Convention
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.family.lattice import facts
 from atlas_ref.oracle.identify.score import Observation, Scored, scored
+from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.types import Array
 
 #: Multiplications, conventions included, above which a case is large; tokens that a large case is
@@ -41,7 +42,7 @@ TIMED += ("in/step_size_memory", "in/window_weights", "in/window_gate")
 
 def is_large(case: Case, count: int) -> bool:
     """Whether that many conventions take more than seconds on a case."""
-    if case.header.rule == "newton_schulz":
+    if not SUBJECTS[case.header.rule].has_tokens:
         return False
     of, lead = facts(case), _leading(case)
     return (

@@ -9,6 +9,7 @@ import numpy as np
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.tensors import PROJECTED, TOKEN, bare
 from atlas_ref.oracle.judge.verdicts import First, Profile
+from atlas_ref.oracle.subjects import SUBJECTS
 
 #: Cells that a long sequence is shown in; each shows the largest of its tokens.
 CELLS = 128
@@ -34,7 +35,7 @@ def token_axis(case: Case, name: str) -> int | None:
         return None
     key = "in/" + name.removeprefix("grad/")
     axes = {**PROJECTED, **TOKEN}.get(bare(key), (None, None))[1]
-    if axes is None or case.header.rule == "feature_map":
+    if axes is None or not SUBJECTS[case.header.rule].has_tokens:
         return None
     if axes.axes == "gate":
         return -2 if case.inputs[key].ndim == case.inputs["in/k"].ndim else -1

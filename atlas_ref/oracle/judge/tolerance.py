@@ -13,6 +13,7 @@ import numpy as np
 from atlas_ref.conventions import Convention
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.cases.family import require_family
+from atlas_ref.oracle.cases.inputs import check_dtype
 from atlas_ref.oracle.cases.inputs import rounded as stored
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import MEMBERS
@@ -198,10 +199,8 @@ def tolerances(
             without a cotangent.
     """
     for word in (dtype, state_dtype):
-        if word is not None and word not in FORMATS:
-            raise CaseError(
-                f"{case.name}: dtype {word!r} is not available; {', '.join(FORMATS)} are"
-            )
+        if word is not None:
+            check_dtype(case.name, word, FORMATS)
     require_family(case, "a tolerance")
     case = stored(case, dtype) if dtype in ("bfloat16", "float16") else case
     grad = any(name.startswith("grad/") for name in only or ())

@@ -17,6 +17,7 @@ from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.family.arithmetic import PLAIN, Arithmetic
 from atlas_ref.oracle.replay import steps
 from atlas_ref.oracle.replay.sequence import Sequence, Take, prepare, windows
+from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.oracle.subjects.subject import phi_of
 from atlas_ref.parts import feature_maps
 from atlas_ref.parts.newton_schulz import coefficient_table
@@ -61,22 +62,23 @@ def run_ops(
         way: how sums and products are rounded.
         begin: called before each token with the state that it finds, which it may change.
     """
-    if case.header.rule == "newton_schulz":
+    subject = SUBJECTS[case.header.rule]
+    if subject.needs_newton_schulz:
         return _newton_schulz_alone(case, inputs, take, way)
-    if case.header.rule == "feature_map":
+    if not subject.has_tokens:
         phi = take(
             "phi", None, feature_maps.apply, case.header.feature_map, phi_of(inputs), inputs["in/x"]
         )
         return End(None, None, phi)
     sequence = prepare(case, inputs, take, way)
-    read, state = sequence.config.convention.read, _start(sequence.state)
+    read, state = sequence.config.convention.read, _start(sequence, sequence.state)
     reads: list[Array] = []
     queries: Array = None
     waiting: list[int] = []  # tokens that read the last memory of their packed sequence
     for t, (keys, values) in enumerate(windows(sequence)):
         if sequence.reset[t]:
             reads += [_read(sequence, way, state.M, queries, each, take) for each in waiting]
-            waiting, state = [], _start(sequence.fresh)
+            waiting, state = [], _start(sequence, sequence.fresh)
         if begin is not None:
             begin(t, state)
         if sequence.spans and (state.reference is None or sequence.starts_span(state.position)):
@@ -95,12 +97,13 @@ def run_ops(
     return End(state.M, state.S, ops.stack(reads, axis=-2))
 
 
-def _start(state: Any) -> LoopState:
+def _start(sequence: Sequence, state: Any) -> LoopState:
     """The state of the loop from that of a rule."""
-    get = state.__dict__.get
-    return LoopState(
-        state.M, get("S"), state.reference, state.position, get("residuals"), get("momenta")
-    )
+    S = state.S if sequence.rule.has_momentum else None
+    residuals = momenta = None
+    if sequence.rule.has_window:
+        residuals, momenta = state.residuals, state.momenta
+    return LoopState(state.M, S, state.reference, state.position, residuals, momenta)
 
 
 def _newton_schulz_alone(

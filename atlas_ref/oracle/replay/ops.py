@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.replay.sequence import PROJECTED
+from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.parts.newton_schulz import coefficient_table
 from atlas_ref.rules import RULES
 
@@ -42,12 +43,13 @@ def is_iterate(name: str) -> bool:
 
 def ops_of(case: Case) -> list[Op]:
     """The ops of a case in the order of the loop (REPLAY-2, REPLAY-3)."""
-    rule, convention = case.header.rule, case.convention
-    if rule == "feature_map":
-        return [Op("phi", tuple(name for name in case.inputs if name != "in/phi_bar"), "PHI-1")]
-    if rule == "newton_schulz":
-        settings = convention.newton_schulz_settings
-        return [*_iterate_ops(settings, ("in/G",)), _image_op("X", settings, ("in/G",))]
+    subject = SUBJECTS[case.header.rule]
+    if subject.needs_newton_schulz:
+        settings, source = case.convention.newton_schulz_settings, (subject.argument,)
+        return [*_iterate_ops(settings, source), _image_op("X", settings, source)]
+    if not subject.has_tokens:
+        inputs = tuple(name for name in case.inputs if name != subject.cotangent)
+        return [Op("phi", inputs, "PHI-1")]
     sources = _Inputs(case)
     projected = _projection_ops(case, sources) if sources.token else []
     mapped = Op("phi_k", (sources("k"), *sources.phi), "CONV-35")

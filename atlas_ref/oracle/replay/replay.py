@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from atlas_ref.oracle.cases.case import Case, CaseError, load_results, require_supported
 from atlas_ref.oracle.cases.family import require_family
-from atlas_ref.oracle.cases.inputs import STORED, check_size, rounded
+from atlas_ref.oracle.cases.inputs import check_dtype, check_size, rounded
 from atlas_ref.oracle.judge.tolerance import MARGINAL, PASS, basis
 from atlas_ref.oracle.replay.adjoints import PREFIX, require_cotangents
 from atlas_ref.oracle.replay.adjoints import clause as adjoint_clause
@@ -113,8 +113,8 @@ def replay(
         Unsupported: a reserved rule.
     """
     require_replayable(case)
-    if dtype is not None and dtype not in STORED:
-        raise CaseError(f"{case.name}: dtype {dtype!r} is not available; {', '.join(STORED)} are")
+    if dtype is not None:
+        check_dtype(case.name, dtype)
     check_size(case)
     case = case if dtype is None else rounded(case, dtype)
     size = chunk if chunk is not None else case.header.chunk

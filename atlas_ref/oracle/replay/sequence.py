@@ -15,6 +15,7 @@ import numpy as np
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.family.arithmetic import Arithmetic
 from atlas_ref.oracle.replay import steps
+from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.oracle.subjects.memory import GATE_NAMES, initial_state, sequence_of
 from atlas_ref.oracle.subjects.subject import phi_of
 from atlas_ref.parts import gates, window
@@ -88,11 +89,9 @@ def leading(case: Case) -> int:
     """The number of leading axes of a case's tensors."""
     if case.header.rule in RULES:
         return 2 if case.header.level == "token" else int(case.inputs["in/k"].ndim) - 2
-    return (
-        int(case.inputs["in/G"].ndim) - 2
-        if case.header.rule == "newton_schulz"
-        else int(case.inputs["in/x"].ndim) - 1
-    )
+    subject = SUBJECTS[case.header.rule]
+    own = subject.tensors[subject.argument].axes.split()[1:]  # after "..."
+    return int(case.inputs[subject.argument].ndim) - len(own)
 
 
 def prepare(case: Case, inputs: Mapping[str, Array], take: Take, way: Arithmetic) -> Sequence:

@@ -13,7 +13,7 @@ import numpy as np
 from atlas_ref.oracle import evaluate
 from atlas_ref.oracle.cases.case import Case, CaseError, require_supported
 from atlas_ref.oracle.cases.family import require_family
-from atlas_ref.oracle.cases.inputs import STORED, check_size, converted, rounded
+from atlas_ref.oracle.cases.inputs import STORED, check_dtype, check_size, converted, rounded
 from atlas_ref.oracle.replay.loop import run_ops
 from atlas_ref.oracle.replay.ops import is_matrix, ops_of
 from atlas_ref.oracle.replay.sequence import leading
@@ -43,8 +43,7 @@ def trace(
     require_supported(case)
     require_family(case, "a trace")
     case.require_one_memory("a trace")
-    if dtype not in STORED:
-        raise CaseError(f"{case.name}: dtype {dtype!r} is not available; {', '.join(STORED)} are")
+    check_dtype(case.name, dtype)
     check_size(case)
     inputs = arithmetic_inputs(case, dtype)
     recorder = Recorder(case)

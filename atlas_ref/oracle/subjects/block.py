@@ -276,4 +276,5 @@ def subject(memory: Mapping[str, Subject]) -> Subject:
         legal=legal,
         evaluate=evaluate,
         plain=plain,
+        has_axes=False,
     )

@@ -9,13 +9,11 @@ from atlas_ref.oracle.subjects.subject import Legal, Rounding, Subject, Tensor, 
 from atlas_ref.parts import feature_maps
 from atlas_ref.types import Array
 
+TENSORS = {"in/x": Tensor("... d_in"), "in/phi_bar": Tensor("... d_phi", "no gradients")}
+
 
 def _legal(header: Any, convention: Any, names: set[str]) -> Legal:
-    return {
-        "in/x": Tensor("... d_in"),
-        "in/phi_bar": Tensor("... d_phi", "no gradients"),
-        **phi_tensors(header),
-    }, {}
+    return {**TENSORS, **phi_tensors(header)}, {}
 
 
 def _evaluate(
@@ -51,5 +49,8 @@ SUBJECT = Subject(
     evaluate=_evaluate,
     plain=_plain,
     draw=_draw,
+    argument="in/x",
+    tensors=TENSORS,
+    has_axes=False,
     has_feature_map=True,
 )

@@ -38,6 +38,7 @@ def subject(rule: Rule) -> Subject:
         plain=_plain,
         draw=memory_inputs.draw,
         rule=rule,
+        has_newton_schulz=rule.has_newton_schulz,
         has_feature_map=rule.has_window,
     )
 

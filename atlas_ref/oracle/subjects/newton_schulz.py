@@ -10,12 +10,14 @@ from atlas_ref.oracle.subjects.subject import Legal, Rounding, Subject, Tensor
 from atlas_ref.parts.newton_schulz import newton_schulz
 from atlas_ref.types import Array
 
+TENSORS = {
+    "in/G": Tensor("... d_out d_phi"),
+    "in/X_bar": Tensor("... d_out d_phi", "no gradients"),
+}
+
 
 def _legal(header: Any, convention: Any, names: set[str]) -> Legal:
-    return {
-        "in/G": Tensor("... d_out d_phi"),
-        "in/X_bar": Tensor("... d_out d_phi", "no gradients"),
-    }, {}
+    return {**TENSORS}, {}
 
 
 def _evaluate(
@@ -48,4 +50,7 @@ SUBJECT = Subject(
     evaluate=_evaluate,
     plain=_plain,
     draw=_draw,
+    argument="in/G",
+    tensors=TENSORS,
+    has_newton_schulz=True,
 )

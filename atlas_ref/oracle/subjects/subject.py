@@ -95,6 +95,10 @@ class Subject(NamedTuple):
             its own.
         draw: (request, header, generator, d_phi) -> random inputs, and the shape of the cotangent.
         rule: the rule, where the subject is a memory.
+        argument: the only input of a subject without tokens; "" for a sequence.
+        tensors: of a subject without tokens, beside those of its feature map.
+        has_axes: whether a convention of its own can change its results; a block has one per level.
+        has_newton_schulz: whether its convention may set Newton-Schulz.
         has_feature_map: whether the header may choose one.
         keys: header keys of its own, name -> (type, field of pydantic).
     """
@@ -110,8 +114,22 @@ class Subject(NamedTuple):
     plain: Callable[[Mapping[str, Array], Any, Rounding], dict[str, Array]]
     draw: Callable[[Any, Any, Any, int], tuple[dict[str, Array], tuple[int, ...]]] | None = None
     rule: Rule | None = None
+    argument: str = ""
+    tensors: Mapping[str, Tensor] = {}
+    has_axes: bool = True
+    has_newton_schulz: bool = False
     has_feature_map: bool = False
     keys: Mapping[str, tuple[Any, Any]] = {}
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether its input is a sequence of tokens."""
+        return not self.argument
+
+    @property
+    def needs_newton_schulz(self) -> bool:
+        """Whether it is Newton-Schulz alone, so that no convention is without."""
+        return self.has_newton_schulz and not self.has_tokens
 
 
 def phi_of(inputs: Mapping[str, Array]) -> dict[str, Array]:

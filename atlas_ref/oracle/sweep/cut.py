@@ -14,7 +14,6 @@ from atlas_ref.conventions import effective
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.tensors import Tensor, legal
 from atlas_ref.parts import feature_maps
-from atlas_ref.rules import RULES
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -88,9 +87,7 @@ def cut(case: Case, axis: str, keep: Sequence[int]) -> Candidate | None:
         places["d_kv"] = [*range(d_in), *(d_in + i for i in keep)]
         places |= {gate: keep for gate in sizes if gate.startswith("n_") and sizes[gate] == d_out}
     elif axis == "d_phi" and (
-        "in/phi/W" not in case.inputs
-        and "in/proj" not in case.inputs
-        and case.header.rule != "newton_schulz"
+        "d_in" in sizes and "in/phi/W" not in case.inputs and "in/proj" not in case.inputs
     ):
         return None  # it follows d_in
     if header.get("span") and axis == "T" and header.get("phase", 0) >= header["span"]:
@@ -104,7 +101,7 @@ def cut(case: Case, axis: str, keep: Sequence[int]) -> Candidate | None:
 def _features(case: Case, sizes: dict[str, int], keep: Sequence[int]) -> dict[str, Sequence[int]]:
     """Features that remain of a map with fewer inputs."""
     kind = case.header.feature_map.kind
-    if case.header.rule not in (*RULES, "feature_map") or "in/phi/W" in case.inputs:
+    if "in/phi/W" in case.inputs:
         return {}
     d = len(keep)
     if kind == "sketch":

@@ -14,13 +14,15 @@ from pydantic import ValidationError
 from atlas_ref.conventions import PRESETS, Convention
 from atlas_ref.messages import first_problem
 from atlas_ref.oracle.cases.case import Case, CaseError, make
+from atlas_ref.oracle.cases.inputs import check_dtype
 from atlas_ref.oracle.cases.new import DTYPES, Request, new
+from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.rules import RULES, names_with
 
 Choices = Mapping[str, Sequence[Any]]
 
 #: Rules that can be swept.
-SWEPT = (*RULES, "newton_schulz", "feature_map")
+SWEPT = tuple(name for name, subject in SUBJECTS.items() if subject.draw is not None)
 
 #: Values that a case is drawn from, in the order of drawing; the first value is the plainest, and
 #: shrinking leads towards it.
@@ -116,8 +118,7 @@ def checked_choices(rule: str, choices: Choices) -> dict[str, tuple[Any, ...]]:
                 f"{', '.join(regimes(rule))}"
             )
     for name in choices.get("dtype", ()):
-        if not isinstance(name, str) or name not in DTYPES:
-            raise CaseError(f"sweep: dtype {name!r} is not available; {', '.join(DTYPES)} are")
+        check_dtype("sweep", name, DTYPES)
     return {name: tuple(values) for name, values in choices.items()}
 
 
@@ -170,9 +171,9 @@ def _fitting(fields: dict[str, Any], choices: Choices) -> dict[str, Any]:
     rule, token = fields["rule"], fields["level"] == "token"
     idle: list[str] = ["window_gate"] if token else ["batch", "d_model", "window_weights"]
     if rule not in names_with("has_window"):
-        idle += ["window", "window_gate", "history", "window_weights"] + (
-            [] if rule == "feature_map" else ["feature_map", "features"]
-        )
+        idle += ["window", "window_gate", "history", "window_weights"]
+    if not SUBJECTS[rule].has_feature_map:
+        idle += ["feature_map", "features"]
     if rule not in RULES:
         idle += ["level", "tokens", "span", "pulse", "reset", "per_dimension_gates"]
     result = {name: value for name, value in fields.items() if name not in idle or name in choices}
@@ -199,8 +200,10 @@ def _convention(rule: str, draw: np.random.Generator) -> dict[str, Any]:
     }
     if draw.uniform() < 0.5:
         settings = "none"
-    if rule in (*names_with("has_newton_schulz"), "newton_schulz"):
-        changes["newton_schulz"] = settings if rule != "newton_schulz" or settings != "none" else {}
+    subject = SUBJECTS[rule]
+    if subject.has_newton_schulz:
+        idle = subject.needs_newton_schulz and settings == "none"
+        changes["newton_schulz"] = {} if idle else settings
     return ({} if preset == "spec" else {"preset": preset}) | changes
 
 
@@ -222,7 +225,7 @@ def regimes(rule: str) -> tuple[str, ...]:
     """Names of the regimes of this rule's inputs (SWEEP-4)."""
     return tuple(
         _MATRICES
-        if rule == "newton_schulz"
+        if SUBJECTS[rule].needs_newton_schulz
         else _SEQUENCES
         if rule in RULES
         else {"ordinary": _ordinary}

@@ -15,6 +15,7 @@ import numpy as np
 from atlas_ref.conventions import AXES, NEWTON_SCHULZ_KEYS, effective, resolve
 from atlas_ref.oracle.cases.case import Case, CaseError, make, parse_header
 from atlas_ref.oracle.cases.tensors import legal
+from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.oracle.sweep.cut import Arrays, Candidate, axis_sizes, cut, flattened, table_of
 from atlas_ref.parts.newton_schulz import NewtonSchulz
 from atlas_ref.rules import names_with
@@ -206,8 +207,8 @@ def _without_map(case: Case) -> Candidate | None:
 
     Tensors with d_phi columns are cut to d_in, or dropped where they are narrower.
     """
-    candidate = _with(case, feature_map=None)
-    if candidate is None or case.header.rule == "feature_map":
+    candidate, subject = _with(case, feature_map=None), SUBJECTS[case.header.rule]
+    if candidate is None or (subject.has_feature_map and not subject.has_tokens):
         return candidate
     d_in, d_phi = (axis_sizes(case).get(axis, 0) for axis in ("d_in", "d_phi"))
     if d_phi == d_in:

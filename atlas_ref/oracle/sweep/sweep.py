@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import atlas_ref
 from atlas_ref.oracle.cases.case import CaseError, save
+from atlas_ref.oracle.cases.inputs import check_dtype
 from atlas_ref.oracle.judge.compare import chosen
 from atlas_ref.oracle.judge.norms import FORMATS
 from atlas_ref.oracle.sources.answers import Source
@@ -119,8 +120,8 @@ def sweep(
     fixed = checked_choices(rule, choices or {})
     chosen(list(only or []))
     for word in (dtype, state_dtype):
-        if word is not None and word not in FORMATS:
-            raise CaseError(f"sweep: dtype {word!r} is not available; {', '.join(FORMATS)} are")
+        if word is not None:
+            check_dtype("sweep", word, FORMATS)
     drawn(rule, seed, 0, fixed)
     plan = Plan(
         rule, seed, fixed, None if only is None else tuple(only), dtype, state_dtype, shrink

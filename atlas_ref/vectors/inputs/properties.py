@@ -11,6 +11,7 @@ from atlas_ref.forms.support import FORMS, refusal
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.family.lattice import facts
 from atlas_ref.oracle.replay.trace import trace
+from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.rules import RULES
 from atlas_ref.vectors.inputs.split import places
 
@@ -69,9 +70,8 @@ class Look:
         """Arguments of Newton-Schulz, (matrices, d_out, d_phi)."""
         if not self.case.convention.has_newton_schulz:
             return np.zeros((0, 1, 1))
-        matrices = (
-            self.inputs["in/G"] if self.header.rule == "newton_schulz" else self.traced["trace/S"]
-        )
+        argument = SUBJECTS[self.header.rule].argument
+        matrices = self.inputs[argument] if argument else self.traced["trace/S"]
         return matrices.reshape(-1, *matrices.shape[-2:])
 
 

@@ -20,7 +20,8 @@ from atlas_ref.oracle.family import family, prepare, steps
 from atlas_ref.oracle.family.arithmetic import Arithmetic
 from atlas_ref.oracle.family.family import Inputs, Structure
 from atlas_ref.oracle.judge.norms import rounded
-from atlas_ref.oracle.subjects import memory
+from atlas_ref.oracle.subjects import SUBJECTS, memory
+from atlas_ref.oracle.subjects.subject import phi_of
 from atlas_ref.parts import feature_maps
 from atlas_ref.parts.newton_schulz import NewtonSchulz
 from atlas_ref.rules import RULES
@@ -137,16 +138,12 @@ def _forward(case: Case, inputs: Mapping[str, Array], mistake: Mistake | None) -
         )
 
     inputs = inputs if planted.tensors is None else planted.tensors(dict(inputs))
-    if case.header.rule == "feature_map":
-        phi = {
-            name.removeprefix("in/phi/"): value
-            for name, value in inputs.items()
-            if name.startswith("in/phi/")
-        }
-        phi |= {"proj": inputs["in/proj"]} if "in/proj" in inputs else {}
-        return {"out/phi": feature_maps.apply(case.header.feature_map, phi, inputs["in/x"])}
-    if case.header.rule == "newton_schulz":
-        return {"out/X": orthogonalise(inputs["in/G"])}
+    subject = SUBJECTS[case.header.rule]
+    if subject.needs_newton_schulz:
+        return {subject.result: orthogonalise(inputs[subject.argument])}
+    if not subject.has_tokens:
+        phi, x = phi_of(inputs), inputs[subject.argument]
+        return {subject.result: feature_maps.apply(case.header.feature_map, phi, x)}
     prepared = prepare.Prepared(case.header, inputs, way=WAY)
     structure, stacked = prepare.structure(c, case.header), prepared.stacked([c])
     structure = structure if planted.structure is None else planted.structure(structure)

@@ -18,7 +18,7 @@ from atlas_ref.oracle.cases.inputs import converted
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family import candidates, lattice
 from atlas_ref.oracle.judge.norms import rounded
-from atlas_ref.oracle.subjects import memory
+from atlas_ref.oracle.subjects import SUBJECTS, memory
 from atlas_ref.rules import RULES
 from atlas_ref.vectors.inputs import split
 from atlas_ref.vectors.mutants import backward, chunked, forward, matrices, tensors
@@ -51,7 +51,7 @@ def mutants(case: Case, dtype: str) -> Iterator[tuple[str, Results]]:
         case: with inputs as kernels have them, see `inputs.rounded`.
     """
     at = seen(case)
-    if case.header.rule != "feature_map":  # it has no axis
+    if SUBJECTS[case.header.rule].has_axes:
         yield from _conventions(case, dtype)
     for mistake in mistakes(case, at):
         yield mistake.name, computed(case, mistake, dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from atlas_ref.oracle.cases.case import Case
+from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.types import Array
 from atlas_ref.vectors.mutants.mistake import Mistake, Results, Seen
 from tape import ops
@@ -101,11 +102,12 @@ def mistakes(case: Case) -> list[Mistake]:
     """Mistakes that can be made in a case: of tensors that it has, and of matrices that are
     square.
     """
+    subject = SUBJECTS[case.header.rule]
     listed = (
         TOKENS
         if case.header.level == "token"
         else MAPS
-        if case.header.rule == "feature_map"
+        if subject.has_feature_map and not subject.has_tokens
         else ()
     )
     return [each for each in listed if _made_in(each.name, case)]

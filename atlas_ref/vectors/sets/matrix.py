@@ -14,6 +14,7 @@ import atlas_ref
 from atlas_ref.oracle.cases.case import Case, CaseError, load
 from atlas_ref.oracle.family import lattice
 from atlas_ref.oracle.judge.tolerance import PASS
+from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.oracle.sweep.log import Log
 from atlas_ref.oracle.sweep.modes import Result, Work
 from atlas_ref.oracle.sweep.tasks import Line, Progress, Tasks, unwatched
@@ -228,7 +229,7 @@ def hidden(case: Case) -> dict[str, str]:
 
     They are void, the same function, or cannot be evaluated.
     """
-    if case.header.rule == "feature_map":
+    if not SUBJECTS[case.header.rule].has_axes:
         return {}
     if case.header.rule in RULES and case.header.span is None:
         case = case.replaced(header=case.header.replaced(span=SPAN))
