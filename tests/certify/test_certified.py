@@ -89,6 +89,7 @@ def test_nothing_of_the_numpy_path_is_imported() -> None:
         f"{case}Case",
         f"{case}CaseError",
         f"{case}differentiable",
+        f"{case}Unsupported",
         f"{case}require_supported",
     }
 
