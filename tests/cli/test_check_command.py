@@ -33,7 +33,7 @@ def recorded(tmp_path):
     return found | {"reserved": RESERVED, "peer": PEER, "folder": PEERS}
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(6)
 @pytest.mark.clause("CASE-21", "CASE-26")
 @pytest.mark.parametrize(
     ("names", "code"),

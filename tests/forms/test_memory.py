@@ -83,6 +83,7 @@ def test_a_pass_takes_at_most_forty_numbers_a_token_and_channel(
     assert numbers <= 40, f"{numbers:.1f} numbers a token and channel"
 
 
+@pytest.mark.sample(2)
 @pytest.mark.clause("CHUNK-15")
 @pytest.mark.parametrize("span", [1, 2, 5, 64])
 def test_the_work_space_of_a_group_does_not_depend_on_the_span(

@@ -57,6 +57,7 @@ def test_a_reserved_rule_is_not_supported(file):
         atlas_ref.evaluate(case)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.clause("CASE-20")
 @pytest.mark.parametrize("file", SUPPORTED, ids=by_name)
 def test_a_recorded_tensor_that_is_off_by_a_billionth_is_wrong(file):

@@ -39,6 +39,7 @@ def weighed(outputs: Iterable[Any]) -> Any:
     )
 
 
+@pytest.mark.sample(16)
 @pytest.mark.clause("CUDA-14")
 @pytest.mark.parametrize("per_dimension", [False, True])
 @pytest.mark.parametrize("momentum", [False, True])

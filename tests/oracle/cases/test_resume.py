@@ -90,6 +90,7 @@ CONVENTIONS = [
 ]  # fmt: skip
 
 
+@pytest.mark.sample(100)
 @pytest.mark.clause("CASE-12", "CASE-13", "WINDOW-25")
 @pytest.mark.parametrize("cut", [1, 2, 4, 6])
 @pytest.mark.parametrize("convention", CONVENTIONS, ids=str)

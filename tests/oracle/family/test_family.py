@@ -98,6 +98,7 @@ def sequences(rule):
     return [packed, still, new(Request(**sizes, window=3, history=2, convention=split | carry))]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.clause("IDENT-3")
 @pytest.mark.parametrize(
     ("rule", "number"),

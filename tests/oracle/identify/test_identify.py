@@ -414,6 +414,7 @@ def test_a_combination_is_listed_only_where_it_says_something_new():
         assert len(twin.changes) == 1 or not set(twin.changes) <= singles
 
 
+@pytest.mark.slow
 @pytest.mark.clause("IDENT-1")
 def test_level_token_and_maps_and_packed_sequences_are_searched_as_well():
     case = made(

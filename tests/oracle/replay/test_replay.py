@@ -39,6 +39,7 @@ def told(findings: list[Finding]) -> str:
 # -- no alarm --------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(30)
 @pytest.mark.clause("REPLAY-11", "REPLAY-12")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", KINDS)

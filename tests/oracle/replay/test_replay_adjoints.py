@@ -100,6 +100,7 @@ def backward(case, values, *, mistake=""):
     return {f"trace_grad/{name}": value for name, value in made.items()}
 
 
+@pytest.mark.sample(4)
 @pytest.mark.clause("REPLAY-15", "REPLAY-23")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(

@@ -326,6 +326,7 @@ def test_an_isolated_function_that_hangs_is_killed_with_its_children(case, tmp_p
     assert ends((tmp_path / "pid").read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.clause("SRC-9")
 @pytest.mark.usefixtures("path_of_tests")
 def test_an_isolated_function_that_cannot_be_imported_is_bad_input(case, tmp_path, monkeypatch):

@@ -233,6 +233,7 @@ def test_not_a_number_is_wrong_and_can_be_logged(tmp_path: Path) -> None:
     assert len(lines) == 1 + 20 + 1
 
 
+@pytest.mark.slow
 @pytest.mark.clause("SWEEP-6")
 def test_a_crash_is_a_verdict_and_shrinks(tmp_path: Path) -> None:
     choices = {**PLAIN, "tokens": (2, 5, 13)}
@@ -246,6 +247,7 @@ def test_a_crash_is_a_verdict_and_shrinks(tmp_path: Path) -> None:
     assert case.recorded == {}
 
 
+@pytest.mark.slow
 @pytest.mark.clause("SWEEP-6")
 def test_a_hang_is_a_verdict_and_the_sweep_goes_on(tmp_path: Path) -> None:
     hanging = Named("function", f"{HERE}:hangs_on_three", timeout=3.0)

@@ -76,6 +76,7 @@ def _at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- processes -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.clause("SWEEP-8")
 def test_two_processes_find_the_same(alone: Kept, tmp_path: Path) -> None:
     assert swept(tmp_path, jobs=2) == alone

@@ -120,7 +120,7 @@ def test_the_chunk_form_without_a_mistake_is_the_rule(target) -> None:
             )
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.clause("VEC-16")
 @pytest.mark.parametrize("dtype", score.FORMATS)
 @pytest.mark.parametrize(

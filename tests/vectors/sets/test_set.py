@@ -241,6 +241,7 @@ def test_a_wheel_has_the_set_where_it_is_looked_for() -> None:
     assert "vectors" in build["targets"]["sdist"]["include"]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.clause("VEC-17")
 @pytest.mark.parametrize("dtype", table.STORAGE)
 def test_legal_variants_of_another_program_pass(listed, cases, dtype) -> None:
