@@ -65,7 +65,7 @@ def init(config: Any, seed: int, *, dtype: Any = np.float64) -> Params:
     rule = rule_of(config)
     if config.d_model is None:
         raise ValueError("init: config.d_model is needed for parameters")
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise ValueError(f"seed: {seed!r}, expected a whole number that is not negative")
     require_floating(dtype)
     draw = np.random.Generator(np.random.Philox(seed))

@@ -358,6 +358,7 @@ def test_a_start_says_what_it_needs(rule: Any, change: dict[str, Any], message: 
 
 @pytest.mark.parametrize("seed", ["a", 1.5, -1, None, True])
 def test_a_seed_is_a_whole_number(seed: Any) -> None:
+    projection.init(delta.Config(d_in=4, d_out=2, d_model=6), seed=np.int64(3))
     with pytest.raises(ValueError, match=r"seed: .*, expected a whole number"):
         projection.init(delta.Config(d_in=4, d_out=2, d_model=6), seed=seed)
     with pytest.raises(ValueError, match="dtype: a floating or complex dtype"):
