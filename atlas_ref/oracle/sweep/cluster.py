@@ -7,6 +7,7 @@ SWEEP-10.
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import pickle
@@ -78,12 +79,7 @@ def _on_client(
 def _client(distributed: Any, address: str) -> Iterator[Any]:
     with warnings.catch_warnings(), _quiet():
         warnings.simplefilter("ignore")  # of versions that differ, and of ports in use
-        try:
-            client = distributed.Client(address, timeout=PATIENCE, set_as_default=False)
-        except (OSError, ValueError, TypeError) as error:
-            raise CaseError(
-                f"scheduler: nothing answers at {address!r}: {' '.join(str(error).split())[:120]}"
-            ) from None
+        client = _connected(distributed, address)
         try:
             client.wait_for_workers(1, timeout=PATIENCE)
             with client.as_current():
@@ -92,6 +88,21 @@ def _client(distributed: Any, address: str) -> Iterator[Any]:
             raise CaseError(f"scheduler: {address} has had no worker for {PATIENCE:g} s") from None
         finally:
             client.close(timeout=5)
+
+
+def _connected(distributed: Any, address: str) -> Any:
+    """A client of the scheduler at an address.
+
+    A client that could not connect closes when it is collected, and takes a lock for it that the
+    start of another client holds while it waits for its thread. So it is collected here, which
+    needs an exception without references to it.
+    """
+    try:
+        return distributed.Client(address, timeout=PATIENCE, set_as_default=False)
+    except (OSError, ValueError, TypeError) as error:
+        problem = " ".join(str(error).split())[:120]
+    gc.collect()
+    raise CaseError(f"scheduler: nothing answers at {address!r}: {problem}")
 
 
 @contextlib.contextmanager

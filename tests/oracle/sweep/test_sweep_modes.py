@@ -6,6 +6,7 @@ The cluster loses a worker.
 from __future__ import annotations
 
 import importlib.util
+import gc
 import json
 import os
 import signal
@@ -422,6 +423,26 @@ def test_no_scheduler_is_one_line(
     monkeypatch.setattr(sweep_dask, "PATIENCE", 1.0)
     with pytest.raises(CaseError, match="scheduler: nothing answers at"):
         sweep("delta", NAMED, cases=2, folder=tmp_path, scheduler=address)
+
+
+@needs_dask
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nowhere"])
+def test_a_client_that_could_not_connect_is_gone(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Collected later, it may wait for a lock that the start of another client holds.
+    import distributed
+
+    monkeypatch.setattr(sweep_dask, "PATIENCE", 0.2)
+    gc.disable()
+    try:
+        with pytest.raises(CaseError, match="scheduler: nothing answers at") as refused:
+            sweep("delta", NAMED, cases=2, folder=tmp_path, scheduler=address)
+        left = [x for x in gc.get_objects() if type(x) is distributed.Client]
+    finally:
+        gc.enable()
+    assert refused.value.__context__ is None
+    assert [client.status for client in left if client.status != "closed"] == []
 
 
 @needs_dask
