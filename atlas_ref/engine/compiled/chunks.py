@@ -40,7 +40,7 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
     return made
 
 
-def compiled_for(function: Callable[P, R], signature: Any) -> Callable[P, R]:
+def on_disk(function: Callable[P, R], signature: Any) -> Callable[P, R]:
     """Compile a function for these types, and store the code on disk for the next process if
     possible.
     """
@@ -51,14 +51,14 @@ def compiled_for(function: Callable[P, R], signature: Any) -> Callable[P, R]:
     return made
 
 
-def compile_loop(kind: np.dtype[Any]) -> Callable[..., None]:
+def compiled_for(kind: np.dtype[Any]) -> Callable[..., None]:
     """`inter_chunk_loop` compiled for arrays of a dtype."""
     number, flag, count = numba.from_dtype(kind), numba.types.boolean, numba.types.intp
     read_only, writable = (
         numba.types.Array(number, 2, "C", readonly=readonly) for readonly in (True, False)
     )
     refresh = numba.types.Array(flag, 1, "C", readonly=True)
-    return compiled_for(
+    return on_disk(
         inter_chunk_loop,
         numba.void(*[read_only] * 5, refresh, *[writable] * 4, count, count, *[flag] * 5, writable),
     )

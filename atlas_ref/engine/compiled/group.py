@@ -12,9 +12,9 @@ from functools import partial
 
 import numpy as np
 
+from atlas_ref.backend import compiled
 from atlas_ref.backend.scratch import scratch
 from atlas_ref.backend.threads import in_threads
-from atlas_ref.engine import compiled
 from atlas_ref.engine.folded.frozen import older
 from atlas_ref.engine.group.layout import Arrays, End, Layout
 from atlas_ref.types import Array
@@ -54,7 +54,7 @@ def run(layout: Layout, inputs: Arrays, partition: Sequence[slice], y: Array) ->
         The end of the group; None where a result is not finite or Numba cannot be used, and then y
         is undefined.
     """
-    loop, has_momentum = compiled.loop_for(inputs.queries.dtype), inputs.momentum is not None
+    loop, has_momentum = compiled.loop("atlas_ref.engine.compiled.chunks", inputs.queries.dtype), inputs.momentum is not None
     if loop is None:
         return None
     gates, enters, refresh = _gates(inputs), _enters(inputs), _refresh(layout)

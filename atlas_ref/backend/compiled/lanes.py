@@ -1,0 +1,260 @@
+"""Vectors of numbers that stay in registers, for compiled loops (extra `fast`).
+
+A `Lanes` holds 128 bytes of float32 or float64, which LLVM splits into the registers of the
+processor. Numba vectorises a loop only where LLVM finds it worth while; a loop over lanes is vector
+code on every processor. Arrays have rows of one `Lanes`: (rows, 32) float32 or (rows, 16) float64,
+contiguous. Products and sums may round once.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, TypeVar
+
+import numba
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic, models, overload, register_model
+
+#: Bytes of a vector: four registers of AVX2, two of AVX-512.
+BYTES = 128
+#: Row sums are taken for as many rows at once as a register of AVX2 has numbers.
+SUM_BYTES = 32
+ROUND_ONCE = ("contract",)
+INDEX = ir.IntType(32)
+#: Overflow makes an infinity, as in NumPy. Nothing is allocated, so references of arrays need no
+#: counts.
+SETTINGS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def compiled(function: Callable[P, R]) -> Callable[P, R]:
+    """A function that other compiled ones call."""
+    made: Callable[P, R] = numba.njit(fastmath=set(ROUND_ONCE), **SETTINGS)(function)
+    return made
+
+
+def on_disk(function: Callable[P, R], signature: Any) -> Callable[P, R]:
+    """Compile a function for these types, and keep the code on disk for the next process if
+    possible.
+    """
+    settings = SETTINGS | {"fastmath": set(ROUND_ONCE)}
+    try:
+        made: Callable[P, R] = numba.njit(signature, cache=True, **settings)(function)
+    except Exception:  # no folder or no room to write to, or a damaged file
+        made = numba.njit(signature, **settings)(function)
+    return made
+
+
+class Lanes(types.Type):  # type: ignore[misc]  # Numba has no types
+    """The Numba type of a vector."""
+
+    def __init__(self, dtype: Any, size: int = BYTES) -> None:
+        self.dtype = dtype
+        self.count = 8 * size // dtype.bitwidth
+        super().__init__(name=f"Lanes({dtype} x {self.count})")
+
+
+@register_model(Lanes)  # type: ignore[misc]
+class LanesModel(models.PrimitiveModel):  # type: ignore[misc]
+    """A vector of LLVM."""
+
+    def __init__(self, manager: Any, kind: Lanes) -> None:
+        number = ir.FloatType() if kind.dtype == types.float32 else ir.DoubleType()
+        super().__init__(manager, kind, ir.VectorType(number, kind.count))
+
+
+# -- loads and stores ------------------------------------------------------------------------------
+
+
+@intrinsic  # type: ignore[misc]
+def load(typing: Any, array: Any, row: Any) -> Any:
+    """Row `row` of an array (rows, lanes)."""
+    kind = Lanes(array.dtype)
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return _load(context, builder, kind, _row(context, builder, signature, args))
+
+    return kind(array, row), code
+
+
+@intrinsic  # type: ignore[misc]
+def store(typing: Any, array: Any, row: Any, x: Any) -> Any:
+    """Write row `row` of an array (rows, lanes)."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _store(context, builder, x, args[2], _row(context, builder, signature, args))
+        return context.get_dummy_value()
+
+    return types.void(array, row, x), code
+
+
+@intrinsic  # type: ignore[misc]
+def zeros(typing: Any, array: Any) -> Any:
+    """A vector of zeros of the array's type."""
+    kind = Lanes(array.dtype)
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return ir.Constant(context.get_value_type(kind), None)
+
+    return kind(array), code
+
+
+def _row(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    """The place of a row of lanes."""
+    return _place(context, builder, signature, args, Lanes(signature.args[0].dtype).count)
+
+
+def _place(context: Any, builder: Any, signature: Any, args: Any, stride: int) -> Any:
+    """The place of number `index * stride` of a contiguous array."""
+    array = context.make_array(signature.args[0])(context, builder, args[0])
+    index = context.cast(builder, args[1], signature.args[1], types.intp)
+    return builder.gep(array.data, [builder.mul(index, index.type(stride))])
+
+
+def _load(context: Any, builder: Any, kind: Lanes, place: Any, first: int = 0) -> Any:
+    """The vector that starts `first` numbers after a place."""
+    vector = context.get_value_type(kind)
+    place = builder.gep(place, [INDEX(first)]) if first else place
+    place = builder.bitcast(place, vector.as_pointer())
+    return builder.load(place, align=kind.dtype.bitwidth // 8)
+
+
+def _store(context: Any, builder: Any, kind: Lanes, x: Any, place: Any) -> None:
+    place = builder.bitcast(place, context.get_value_type(kind).as_pointer())
+    builder.store(x, place, align=kind.dtype.bitwidth // 8)
+
+
+# -- arithmetic ------------------------------------------------------------------------------------
+
+
+def _operation(name: str) -> Callable[..., Any]:
+    """An operation of two vectors, or of one and a number, which then stands in every lane."""
+
+    @intrinsic  # type: ignore[misc]
+    def operation(typing: Any, a: Any, b: Any) -> Any:
+        kind = a if isinstance(a, Lanes) else b
+
+        def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            values = (
+                x if isinstance(each, Lanes) else _spread(context, builder, kind, each, x)
+                for x, each in zip(args, signature.args, strict=True)
+            )
+            return getattr(builder, name)(*values, flags=ROUND_ONCE)
+
+        return kind(a, b), code
+
+    return operation  # type: ignore[no-any-return]
+
+
+def _spread(context: Any, builder: Any, kind: Lanes, of: Any, x: Any) -> Any:
+    """A number in every lane."""
+    vector = context.get_value_type(kind)
+    none = ir.Constant(vector, ir.Undefined)
+    first = builder.insert_element(none, context.cast(builder, x, of, kind.dtype), INDEX(0))
+    return builder.shuffle_vector(first, none, _indices([0] * kind.count))
+
+
+def _indices(places: Sequence[int]) -> Any:
+    return ir.Constant(ir.VectorType(INDEX, len(places)), list(places))
+
+
+def _register(symbol: Any, name: str) -> None:
+    operation = _operation(name)
+
+    @overload(symbol)  # type: ignore[misc]
+    def of_lanes(a: Any, b: Any) -> Any:
+        if isinstance(a, Lanes) or isinstance(b, Lanes):
+            return lambda a, b: operation(a, b)
+        return None
+
+
+for _symbol, _name in ((operator.add, "fadd"), (operator.sub, "fsub"), (operator.mul, "fmul")):
+    _register(_symbol, _name)
+
+
+# -- sums ------------------------------------------------------------------------------------------
+
+
+@intrinsic  # type: ignore[misc]
+def total(typing: Any, x: Any) -> Any:
+    """The sum of all lanes, by halves."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        value, count = args[0], x.count
+        while count > 1:
+            count //= 2
+            none = ir.Constant(value.type, ir.Undefined)
+            halves = (
+                builder.shuffle_vector(value, none, _indices(range(first, first + count)))
+                for first in (0, count)
+            )
+            value = builder.fadd(*halves)
+        return builder.extract_element(value, INDEX(0))
+
+    return x.dtype(x), code
+
+
+@intrinsic  # type: ignore[misc]
+def add_row_sums(typing: Any, array: Any, row: Any, x: Any, out: Any, scale: Any) -> Any:
+    """Add scale sum_j array[row + n, j] x[j] to out[row + n], for the n of one register.
+
+    Lanes are summed by quarters, then by neighbours.
+    """
+    part, lanes = Lanes(x.dtype, SUM_BYTES), x.count
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        none = ir.Constant(args[2].type, ir.Undefined)
+        quarters = [
+            builder.shuffle_vector(args[2], none, _indices(range(first, first + part.count)))
+            for first in range(0, lanes, part.count)
+        ]
+        first_row = _row(context, builder, signature, args)
+        sums = []
+        for n in range(part.count):
+            value = None
+            for m, quarter in enumerate(quarters):
+                y = _load(context, builder, part, first_row, n * lanes + m * part.count)
+                product = builder.fmul(y, quarter, flags=ROUND_ONCE)
+                value = product if value is None else builder.fadd(value, product, ROUND_ONCE)
+            sums.append(value)
+        value = _sums_of_each(builder, sums)
+        factor = _spread(context, builder, part, scale, args[4])
+        arguments = signature.return_type(out, row), (args[3], args[1])
+        place = _place(context, builder, *arguments, 1)
+        before = _load(context, builder, part, place)
+        value = builder.fadd(before, builder.fmul(factor, value, flags=ROUND_ONCE), ROUND_ONCE)
+        _store(context, builder, part, value, place)
+        return context.get_dummy_value()
+
+    return types.void(array, row, x, out, scale), code
+
+
+def _sums_of_each(builder: Any, vectors: list[Any]) -> Any:
+    """The sums of as many vectors as each has numbers, in their order.
+
+    Shuffles stay within the halves of a register of AVX2 until the last step.
+    """
+    count = vectors[0].type.count
+    half = count // 2
+    while len(vectors) > 2:
+        pairs = zip(vectors[::2], vectors[1::2], strict=True)
+        places = [
+            [
+                which * count + lane + 2 * n + odd
+                for lane in (0, half)
+                for which in (0, 1)
+                for n in range(half // 2)
+            ]
+            for odd in (0, 1)
+        ]
+        vectors = [
+            builder.fadd(*(builder.shuffle_vector(a, b, _indices(each)) for each in places))
+            for a, b in pairs
+        ]
+    a, b = vectors
+    low, high = ([lane + w * count + n for w in (0, 1) for n in range(half)] for lane in (0, half))
+    return builder.fadd(*(builder.shuffle_vector(a, b, _indices(each)) for each in (low, high)))
