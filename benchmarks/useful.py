@@ -68,6 +68,8 @@ def multiply_adds(memory: Any, heads: int, tokens: int, kind: str) -> float:
     momentum = "momentum" in memory.gates
     if convention.reference == "running":
         count = fewest(lambda C: exact(d, c, C, momentum=momentum), tokens)
+        if c == 1:  # or token after token: write, read and predict (EXACT-21)
+            count = min(count, tokens * (4 if momentum else 3) * d * d)
     elif convention.has_newton_schulz:
         steps = convention.newton_schulz_settings.steps
         # Newton-Schulz, the gradient's outer products, the read

@@ -168,5 +168,4 @@ def test_imports_inside_functions_are_those_of_start_up_time() -> None:
     assert lazy - commands == {
         "atlas_ref.oracle.sweep.cluster",
         "atlas_ref.certify.__init__",
-        
     }

@@ -16,6 +16,7 @@ import numpy as np
 
 from atlas_ref.backend.scratch import Arena, scratch
 from atlas_ref.engine import dispatch
+from atlas_ref.engine.compiled import tokens as compiled_tokens
 from atlas_ref.engine.group.cotangents import Cotangents
 from atlas_ref.engine.group.layout import Arrays, End, Layout
 from atlas_ref.types import Array
@@ -80,16 +81,36 @@ class KeptGroup(NamedTuple):
 
 
 def _value(layouts: Sequence[Layout]) -> Callable[..., Outputs]:
-    return lambda *arrays: _run(layouts, _of_one_kind(arrays), keeps=False)[0]
+    def value(*arrays: Array) -> Outputs:
+        inputs = _of_one_kind(arrays)
+        by_token = _by_token(layouts[0], inputs, keeps=False)
+        return _run(layouts, inputs, keeps=False)[0] if by_token is None else by_token[0]
+
+    return value
 
 
 def _forward(layouts: Sequence[Layout]) -> Callable[..., tuple[Outputs, Any]]:
     def forward(*arrays: Array) -> tuple[Outputs, Any]:
         inputs = _of_one_kind(arrays)
-        results, *kept = _run(layouts, inputs, keeps=True)
-        return results, (inputs, *kept)
+        by_token = _by_token(layouts[0], inputs, keeps=True)
+        if by_token is not None:
+            results, kept = by_token
+            return results, (inputs, kept)
+        results, *rest = _run(layouts, inputs, keeps=True)
+        return results, (inputs, *rest)
 
     return forward
+
+
+def _by_token(layout: Layout, inputs: Arrays, *, keeps: bool) -> tuple[Outputs, Any] | None:
+    """Outputs by the compiled loop, and what its backward needs; None where it does not run."""
+    if not compiled_tokens.takes(layout, inputs):
+        return None
+    results = compiled_tokens.run(layout, inputs, keeps=keeps)
+    if results is None:
+        return None
+    y, end, kept = results
+    return outputs(y, end), kept
 
 
 def _run(
@@ -122,15 +143,21 @@ def _reads(layout: Layout, inputs: Arrays) -> Array:
 
 
 def _backward(layouts: Sequence[Layout]) -> Callable[[Any, Outputs], Arrays]:
-    def backward(
-        kept: tuple[Arrays, list[End], list[KeptGroup | None]], of_outputs: Outputs
-    ) -> Arrays:
-        inputs, starts, groups = kept
+    def backward(kept: Any, of_outputs: Outputs) -> Arrays:
+        inputs, *rest = kept
         kind = inputs.queries.dtype  # where it is complex, cotangents may be real
         of_y, of_end = _named(
             layouts[0], tuple(x if x is None else x.astype(kind, copy=False) for x in of_outputs)
         )
-        gradients = inputs._replace(
+        if len(rest) == 1:
+            by_token: Arrays | None = compiled_tokens.backward(
+                layouts[0], inputs, rest[0], Cotangents(of_y, *of_end)
+            )
+            if by_token is not None:
+                return by_token
+            _, *rest = _run(layouts, inputs, keeps=True)
+        starts, groups = rest
+        gradients: Arrays = inputs._replace(
             **_each(inputs, IN_WINDOWS, np.zeros_like), **_each(inputs, PER_TOKEN, np.empty_like)
         )
         for (layout, tokens), start, group in zip(

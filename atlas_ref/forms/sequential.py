@@ -1,25 +1,30 @@
-"""The sequential form on a GPU: all tokens in one launch of a kernel (CUDA-6, CUDA-14).
+"""The sequential form of a long sequence: all tokens in one launch of a kernel on a GPU (CUDA-6,
+CUDA-14), or in one compiled loop (EXACT-21).
 
-Without a GPU, and with tape variables, a rule is driven token by token instead (`rules.sequence.run`), the
-plain twin.
+Elsewhere a rule is driven token by token (`rules.sequence.run`), the plain twin.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from atlas_ref.engine import cuda
+from atlas_ref.engine.compiled import tokens as compiled_tokens
 from atlas_ref.engine.cuda import sequential
+from atlas_ref.forms import exact
 from atlas_ref.forms.chunked import READS, apart, joined
 from atlas_ref.forms.recurrence import Memory, Recurrence
 from atlas_ref.rules import Rule
 from atlas_ref.rules.sequence import Tokens
 from atlas_ref.types import Array
-from tape import ops
+from tape import ops, plain
 
 
 def computes(rule: Rule, config: Any, tokens: Tokens, state: Any) -> bool:
-    """Whether the kernel computes this rule under its convention on these arrays (CUDA-14)."""
+    """Whether a kernel or a compiled loop computes this rule under its convention on these arrays
+    (CUDA-14, EXACT-21).
+    """
     convention = config.convention
     running = rule.reads_nothing(config) or not convention.frozen_reference
     window_first = not rule.averages_momenta(config)
@@ -38,13 +43,18 @@ def computes(rule: Rule, config: Any, tokens: Tokens, state: Any) -> bool:
         tokens.window_weights,
     )
     arrays = (tokens.k, tokens.v, tokens.q, *gates, state.M, state.S if rule.has_momentum else None)
-    return cuda.available_for(*arrays) and sequential.fits(state.M, rule.window(config))
+    window = rule.window(config)
+    if cuda.available_for(*arrays):
+        return sequential.fits(state.M, window)
+    count = math.prod(tokens.k.shape[:-1])
+    return compiled_tokens.fits(*arrays, work=count * window * math.prod(state.M.shape[-2:]))
 
 
 def run(
     config: Any, sequence: Recurrence, memory: Memory, chunk: int | None
 ) -> tuple[Memory, Array]:
-    """Run a packed sequence with the running or the zero reference, without Newton-Schulz (CUDA-6).
+    """Run a packed sequence with the running or the zero reference, without Newton-Schulz (CUDA-6,
+    EXACT-21).
 
     Args:
         chunk: accepted as in every form; tokens are taken one by one.
@@ -52,6 +62,8 @@ def run(
     Returns:
         memory after the sequence, y (..., T, d_out).
     """
+    if not cuda.available_for(plain(memory.M)):
+        return exact.run(config, sequence, memory, chunk)
     flat = joined(sequence.whole(), memory, reference=False, residuals=False)
     made = sequential.steps(
         *(

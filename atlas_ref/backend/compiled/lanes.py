@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import numba
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.extending import intrinsic, models, overload, register_model
 
@@ -37,19 +38,39 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
     return made
 
 
-def on_disk(function: Callable[P, R], signature: Any) -> Callable[P, R]:
-    """Compile a function for these types, and keep the code on disk for the next process if
+def on_disk(
+    function: Callable[P, R], arguments: Sequence[Any], *, allocates: bool = False
+) -> Callable[P, R]:
+    """Compile a function of these types to None, and keep the code on disk for the next process if
     possible.
     """
-    settings = SETTINGS | {"fastmath": set(ROUND_ONCE)}
+    settings = SETTINGS | {"fastmath": set(ROUND_ONCE), "_nrt": allocates}
+    signature = types.void(*arguments)
     try:
-        made: Callable[P, R] = numba.njit(signature, cache=True, **settings)(function)
+        made = numba.njit(cache=True, **settings)(function)
+        # else Numba asks for the stamp of the one file that the function is in
+        made._cache._cache_file._source_stamp = _stamp(function)
+        made.compile(signature)
     except Exception:  # no folder or no room to write to, or a damaged file
-        made = numba.njit(signature, **settings)(function)
-    return made
+        made = numba.njit(**settings)(function)
+        made.compile(signature)
+    made.disable_compile()
+    return made  # type: ignore[no-any-return]
 
 
-class Lanes(types.Type):  # type: ignore[misc]  # Numba has no types
+def _stamp(function: Callable[..., Any]) -> tuple[tuple[str, int, int], ...]:
+    """Names, times and sizes of all files that make the code of a function."""
+    folders = {Path(__file__).parent, Path(function.__code__.co_filename).parent}
+    files = sorted(path for folder in folders for path in folder.glob("*.py"))
+    return tuple((path.name, (at := path.stat()).st_mtime_ns, at.st_size) for path in files)
+
+
+def primitive(typing: Callable[..., Any]) -> Any:
+    """A function of compiled code, of which `typing` says the type and writes the instructions."""
+    return intrinsic(typing)
+
+
+class Lanes(types.Type):
     """The Numba type of a vector."""
 
     def __init__(self, dtype: Any, size: int = BYTES) -> None:
@@ -58,19 +79,20 @@ class Lanes(types.Type):  # type: ignore[misc]  # Numba has no types
         super().__init__(name=f"Lanes({dtype} x {self.count})")
 
 
-@register_model(Lanes)  # type: ignore[misc]
-class LanesModel(models.PrimitiveModel):  # type: ignore[misc]
+@register_model(Lanes)
+class LanesModel(models.PrimitiveModel):
     """A vector of LLVM."""
 
     def __init__(self, manager: Any, kind: Lanes) -> None:
         number = ir.FloatType() if kind.dtype == types.float32 else ir.DoubleType()
-        super().__init__(manager, kind, ir.VectorType(number, kind.count))
+        vector = ir.VectorType(number, kind.count)
+        super().__init__(manager, kind, vector)  # type: ignore[no-untyped-call]
 
 
 # -- loads and stores ------------------------------------------------------------------------------
 
 
-@intrinsic  # type: ignore[misc]
+@primitive
 def load(typing: Any, array: Any, row: Any) -> Any:
     """Row `row` of an array (rows, lanes)."""
     kind = Lanes(array.dtype)
@@ -81,7 +103,7 @@ def load(typing: Any, array: Any, row: Any) -> Any:
     return kind(array, row), code
 
 
-@intrinsic  # type: ignore[misc]
+@primitive
 def store(typing: Any, array: Any, row: Any, x: Any) -> Any:
     """Write row `row` of an array (rows, lanes)."""
 
@@ -92,7 +114,7 @@ def store(typing: Any, array: Any, row: Any, x: Any) -> Any:
     return types.void(array, row, x), code
 
 
-@intrinsic  # type: ignore[misc]
+@primitive
 def zeros(typing: Any, array: Any) -> Any:
     """A vector of zeros of the array's type."""
     kind = Lanes(array.dtype)
@@ -131,10 +153,10 @@ def _store(context: Any, builder: Any, kind: Lanes, x: Any, place: Any) -> None:
 # -- arithmetic ------------------------------------------------------------------------------------
 
 
-def _operation(name: str) -> Callable[..., Any]:
+def _operation(name: str) -> Any:
     """An operation of two vectors, or of one and a number, which then stands in every lane."""
 
-    @intrinsic  # type: ignore[misc]
+    @primitive
     def operation(typing: Any, a: Any, b: Any) -> Any:
         kind = a if isinstance(a, Lanes) else b
 
@@ -147,7 +169,7 @@ def _operation(name: str) -> Callable[..., Any]:
 
         return kind(a, b), code
 
-    return operation  # type: ignore[no-any-return]
+    return operation
 
 
 def _spread(context: Any, builder: Any, kind: Lanes, of: Any, x: Any) -> Any:
@@ -165,7 +187,7 @@ def _indices(places: Sequence[int]) -> Any:
 def _register(symbol: Any, name: str) -> None:
     operation = _operation(name)
 
-    @overload(symbol)  # type: ignore[misc]
+    @overload(symbol, strict=False)
     def of_lanes(a: Any, b: Any) -> Any:
         if isinstance(a, Lanes) or isinstance(b, Lanes):
             return lambda a, b: operation(a, b)
@@ -176,10 +198,17 @@ for _symbol, _name in ((operator.add, "fadd"), (operator.sub, "fsub"), (operator
     _register(_symbol, _name)
 
 
+@primitive
+def rows_at_once(typing: Any, array: Any) -> Any:
+    """Rows that `add_row_sums` takes at once."""
+    count = Lanes(array.dtype, SUM_BYTES).count
+    return types.intp(array), lambda *_: ir.Constant(ir.IntType(64), count)
+
+
 # -- sums ------------------------------------------------------------------------------------------
 
 
-@intrinsic  # type: ignore[misc]
+@primitive
 def total(typing: Any, x: Any) -> Any:
     """The sum of all lanes, by halves."""
 
@@ -198,7 +227,7 @@ def total(typing: Any, x: Any) -> Any:
     return x.dtype(x), code
 
 
-@intrinsic  # type: ignore[misc]
+@primitive
 def add_row_sums(typing: Any, array: Any, row: Any, x: Any, out: Any, scale: Any) -> Any:
     """Add scale sum_j array[row + n, j] x[j] to out[row + n], for the n of one register.
 

@@ -1,54 +1,26 @@
 """The inter-chunk loop over all chunks of one memory, compiled; plain twin:
 `atlas_ref.forms.chunked_plain`.
 
-The same as `atlas_ref.engine.folded.running` and `atlas_ref.engine.folded.frozen` up to rounding.
-Here the system is solved, not inverted, and every chunk goes from its coefficients to its end
-before the next one begins: nothing of a chunk but its state and its reads leaves the cache.
-Specified in specs/exact.md (EXACT-1, EXACT-2, EXACT-6) and specs/chunkwise.md (CHUNK-4, CHUNK-6 to
-CHUNK-8).
-
-All of it is one file, settings included, since Numba recompiles its files on disk when this file
-has changed, and asks of no other.
+The same as `atlas_ref.engine.folded.frozen` up to rounding. Every chunk goes from its coefficients
+to its end before the next one begins: nothing of a chunk but its state and its reads leaves the
+cache. Specified in specs/chunkwise.md (CHUNK-4, CHUNK-6 to CHUNK-8).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import numba
 import numpy as np
 
+from atlas_ref.backend.compiled.lanes import compiled, on_disk
 from atlas_ref.types import Array
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-#: A product and a sum may round once; nothing else may be rearranged. Overflow makes an infinity,
-#: as in NumPy.
-SETTINGS: dict[str, Any] = {"nogil": True, "fastmath": {"contract"}, "error_model": "numpy"}
 
 RETAIN, MOMENTUM, RATE_OUT = range(3)  # rows of the gates of a memory
 BASES = 2  # columns of the coefficient rows before those of the keys: M_0 and S_0
 # rows of a product, and terms of its sums, that are taken at once: as many as the registers hold
 STEP = 4
-
-
-def compiled(function: Callable[P, R]) -> Callable[P, R]:
-    """A function that other compiled ones call."""
-    made: Callable[P, R] = numba.njit(**SETTINGS)(function)
-    return made
-
-
-def on_disk(function: Callable[P, R], signature: Any) -> Callable[P, R]:
-    """Compile a function for these types, and store the code on disk for the next process if
-    possible.
-    """
-    try:
-        made: Callable[P, R] = numba.njit(signature, cache=True, **SETTINGS)(function)
-    except Exception:  # no folder or no room to write to, or a damaged file
-        made = numba.njit(signature, **SETTINGS)(function)
-    return made
 
 
 def compiled_for(kind: np.dtype[Any]) -> Callable[..., None]:
@@ -60,7 +32,8 @@ def compiled_for(kind: np.dtype[Any]) -> Callable[..., None]:
     refresh = numba.types.Array(flag, 1, "C", readonly=True)
     return on_disk(
         inter_chunk_loop,
-        numba.void(*[read_only] * 5, refresh, *[writable] * 4, count, count, *[flag] * 5, writable),
+        [*[read_only] * 5, refresh, *[writable] * 4, count, count, *[flag] * 3, writable],
+        allocates=True,
     )
 
 
@@ -78,15 +51,13 @@ def inter_chunk_loop(
     chunk: int,
     older: int,
     has_momentum: bool,
-    running: bool,
-    before_error: bool,
     carry: bool,
     after: bool,
     y: Array,
 ) -> None:
-    """Run a memory over whole chunks (EXACT-1, EXACT-2, EXACT-6, CHUNK-4, CHUNK-6 to CHUNK-8).
+    """Run a memory over whole chunks (CHUNK-4, CHUNK-6 to CHUNK-8).
 
-        (I + N) F = V - c' Phi M^T - f' Phi S^T, or F = V - Phi R^T,      Y = c Psi M^T + f Psi S^T + A F
+        F = V - Phi R^T,      Y = c Psi M^T + f Psi S^T + A F
         M^T <- c_C M^T + f_C S^T + Phi^T diag(D_C) F,      S^T <- n_C S^T - Phi^T diag(X_C) F
 
     Args:
@@ -96,14 +67,11 @@ def inter_chunk_loop(
         enters (n, c): window weights, oldest token first, times rate_in.
         refresh (chunks): where the reference becomes the memory before the chunk.
         M, S, reference (d, o): transposed; overwritten by those at the end. S is not read without
-            momentum, nor the reference where it is running.
+            momentum.
         arrivals (h + n, o): under carry, F of each token at its arrival; the first h are inputs.
         Else not read.
         older: tokens of the history that belong to an older span than the first one here; 0 unless
             carry.
-        running: whether residuals are taken under the running memory, which is for c = 1; else
-            under the reference.
-        before_error: whether the running memory decays before that.
         carry: whether tokens of older spans keep the residual of their arrival.
         after: whether reads see the write of their own token.
         y (n, o): the reads.
@@ -127,29 +95,20 @@ def inter_chunk_loop(
         )
         _coefficients(now, enters[first:last], rows, momenta)
         _transpose(phi, phi_T)
-        if running:  # (I + N) F = V - c' Phi M^T - f' Phi S^T
-            _ask(phi, rows, M, S, has_momentum, room, F)
-            _product(phi, phi_T, scores)
-            _mask(rows, scores, c, True, masked)
-            if before_error:
-                _decay(now, F, masked)
-            _subtract_from(values[first:last], F)
-            _solve(masked, F)
-        else:  # F = V - Phi R^T
-            if refresh[k]:
-                reference[:] = M
-                if carry and k > 0:
-                    older = first + c - 1
-            kept = min(max(older - first, 0), c - 1)
-            F[:kept] = arrivals[first : first + kept]
-            _product(phi[kept:], reference, F[kept:])
-            _subtract_from(values[first + kept : last + c - 1], F[kept:])
-            if carry:
-                arrivals[first + c - 1 : last + c - 1] = F[c - 1 :]
+        if refresh[k]:
+            reference[:] = M
+            if carry and k > 0:
+                older = first + c - 1
+        kept = min(max(older - first, 0), c - 1)
+        F[:kept] = arrivals[first : first + kept]
+        _product(phi[kept:], reference, F[kept:])
+        _subtract_from(values[first + kept : last + c - 1], F[kept:])
+        if carry:
+            arrivals[first + c - 1 : last + c - 1] = F[c - 1 :]
         # Y = c Psi M^T + f Psi S^T + A F
         reading = rows[1:] if after else rows[:-1]
         _product(psi, phi_T, scores)
-        _mask(reading, scores, c, False, masked)
+        _mask(reading, scores, c, masked)
         _ask(psi, reading, M, S, has_momentum, room, reads)
         _add_lower_product(masked, F, c, reads)
         _pass_on(rows[chunk], momenta, phi_T, F, has_momentum, room, M, S)
@@ -179,24 +138,11 @@ def _coefficients(gates: Array, enters: Array, rows: Array, momenta: Array) -> N
 
 
 @compiled
-def _mask(coefficients: Array, scores: Array, c: int, negative: bool, out: Array) -> None:
-    """Scores times the coefficients of the keys, or minus that, in the columns that each token has
-    reached.
-    """
+def _mask(coefficients: Array, scores: Array, c: int, out: Array) -> None:
+    """Scores times the coefficients of the keys, in the columns that each token has reached."""
     for t in range(scores.shape[0]):
         for j in range(t + c):
-            weight = coefficients[t, BASES + j]
-            out[t, j] = scores[t, j] * (-weight if negative else weight)
-
-
-@compiled
-def _decay(gates: Array, predictions: Array, masked: Array) -> None:
-    """Decay predictions and system by the retain gate of each token."""
-    for t in range(predictions.shape[0]):
-        for j in range(predictions.shape[1]):
-            predictions[t, j] *= gates[RETAIN, t]
-        for j in range(t):
-            masked[t, j] *= gates[RETAIN, t]
+            out[t, j] = scores[t, j] * coefficients[t, BASES + j]
 
 
 @compiled
@@ -228,18 +174,6 @@ def _subtract_from(values: Array, out: Array) -> None:
     for t in range(out.shape[0]):
         for j in range(out.shape[1]):
             out[t, j] = values[t, j] - out[t, j]
-
-
-@compiled
-def _solve(minus_strict: Array, x: Array) -> None:
-    """x <- (I + N)^{-1} x by forward substitution, from the entries of -N below the diagonal."""
-    for i in range(0, x.shape[0], STEP):
-        last = min(i + STEP, x.shape[0])
-        _add_product(minus_strict[i:last, :i], x[:i], x[i:last])
-        for row in range(i + 1, last):
-            for t in range(i, row):
-                for j in range(x.shape[1]):
-                    x[row, j] += minus_strict[row, t] * x[t, j]
 
 
 @compiled

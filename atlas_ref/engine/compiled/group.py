@@ -2,7 +2,7 @@
 `atlas_ref.forms.chunked_plain`.
 
 Each thread runs its memories. A result that is not finite is recomputed in NumPy, which warns of
-it. Specified in specs/exact.md (EXACT-2, EXACT-6) and specs/chunkwise.md (CHUNK-6 to CHUNK-8).
+it. Specified in specs/chunkwise.md (CHUNK-6 to CHUNK-8).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ LARGEST = 256
 
 
 def takes(layout: Layout, inputs: Arrays) -> bool:
-    """Whether a group fits: reads of the running memory, one gate a token, no window under it, a
+    """Whether a group fits: a reference that is known, reads of the memory, one gate a token, a
     fair size.
     """
-    if layout.read not in ("after", "before") or (layout.running and layout.window > 1):
+    if layout.read not in ("after", "before") or layout.running:
         return False
     B, n, d = inputs.queries.shape
     if max(layout.columns, d, inputs.values.shape[-1]) > LARGEST:
@@ -45,7 +45,7 @@ def takes(layout: Layout, inputs: Arrays) -> bool:
 
 
 def run(layout: Layout, inputs: Arrays, partition: Sequence[slice], y: Array) -> End | None:
-    """Run a group; its reads go into y (B, n, o) (EXACT-2, EXACT-6, CHUNK-6 to CHUNK-8).
+    """Run a group; its reads go into y (B, n, o) (CHUNK-6 to CHUNK-8).
 
     Args:
         partition: memories of each thread.
@@ -54,7 +54,8 @@ def run(layout: Layout, inputs: Arrays, partition: Sequence[slice], y: Array) ->
         The end of the group; None where a result is not finite or Numba cannot be used, and then y
         is undefined.
     """
-    loop, has_momentum = compiled.loop("atlas_ref.engine.compiled.chunks", inputs.queries.dtype), inputs.momentum is not None
+    loop = compiled.loop("atlas_ref.engine.compiled.chunks", inputs.queries.dtype)
+    has_momentum = inputs.momentum is not None
     if loop is None:
         return None
     gates, enters, refresh = _gates(inputs), _enters(inputs), _refresh(layout)
@@ -67,8 +68,6 @@ def run(layout: Layout, inputs: Arrays, partition: Sequence[slice], y: Array) ->
         layout.chunk,
         from_before,
         has_momentum,
-        layout.running,
-        layout.before_error,
         layout.carry,
         layout.read == "after",
     )

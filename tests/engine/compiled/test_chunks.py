@@ -1,4 +1,4 @@
-"""Compiled forms in chunks: the sequential rule's numbers, and the calls that are left to NumPy."""
+"""The compiled form in chunks under a reference that is known: the sequential rule's numbers, and the calls that are left to NumPy."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ import pytest
 
 import tape
 from atlas_ref import forms as run
+from atlas_ref.backend import compiled
+from atlas_ref.backend.compiled import lanes
 from atlas_ref.backend.threads import slices
-from atlas_ref.engine import compiled, segment
 from atlas_ref.engine import dispatch as engine_dispatch
+from atlas_ref.engine import segment
 from atlas_ref.engine.compiled import chunks
 from atlas_ref.engine.compiled import group as compiled_group
 from atlas_ref.forms import chunked, chunked_plain
@@ -26,8 +28,9 @@ from atlas_ref.rules.sequence import Tokens
 from tests.engine.masked.test_masked import LAYOUTS
 from tests.engine.masked.test_masked import drawn as drawn_group
 from tests.support.close import ANALYTIC, EXACT, assert_close, reordered
+from tests.support.compiled import agree, drawn
+from tests.support.compiled import results as results_of
 from tests.support.sequences import MODULES, Arrays
-from tests.support.sequences import drawn as drawn_once
 
 pytestmark = pytest.mark.host("compiled forms take arrays of NumPy alone")
 
@@ -49,72 +52,16 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     return taken
 
 
-def drawn(rule: str, **sizes: Any) -> Arrays:
-    """Tensors of three memories; some gates are exactly 0 and 1."""
-    tensors = drawn_once(rule, lead=(3,), **sizes)
-    for name in ("retain", "momentum", "step_size"):
-        if name in tensors:
-            tensors[name][:, 1::7], tensors[name][:, 3::5] = (
-                0.0,
-                1.0 if name != "step_size" else 0.5,
-            )
-    return tensors
-
-
 def results(
     rule: str,
     tensors: Arrays,
-    form: str = "exact",
+    form: str = "chunkwise",
     chunk: int | None = None,
     *,
-    calls: int = 1,
-    **convention: Any,
+    reference: str | None = "call_start",
+    **more: Any,
 ) -> tuple[Any, ...]:
-    """y, M and, with momentum, S after calls on the same tokens from a state that is not zero."""
-    module = MODULES[rule]
-    sizes = {"d_in": tensors["k"].shape[-1], "d_out": tensors["v"].shape[-1]} | (
-        {"window": tensors.get("window_weights", np.ones(1)).shape[-1]} if rule == "omega" else {}
-    )
-    span = {"span": 4} if "chunk_start" in convention.values() else {}
-    if convention.get("newton_schulz") is None and rule == "omega":
-        convention["newton_schulz"] = "none"
-    convention = {
-        name: value
-        for name, value in ({"reference": "running"} | convention).items()
-        if value is not None
-    }
-    config = module.Config(**sizes, **span, convention=convention)
-    initial = {name[0]: tensors[name] for name in ("M0", "S0") if name in tensors}
-    state = module.start(config, tensors["k"].shape[:-2], **initial)
-    tokens = Tokens(**{name: value for name, value in tensors.items() if not name.endswith("0")})
-    for _ in range(calls):
-        state, y = run.run(module.RULE, config, tokens, state, form=form, chunk=chunk)
-    return (y, state.M, state.S) if hasattr(state, "S") else (y, state.M)
-
-
-def agree(got: tuple[Any, ...], want: tuple[Any, ...], tolerance: Any) -> None:
-    assert len(got) == len(want)
-    for name, value, true in zip(("y", "M", "S"), got, want, strict=False):
-        assert_close(name, value, true, tolerance)
-
-
-@pytest.mark.clause("EXACT-1", "EXACT-2", "EXACT-6", "EXACT-12")
-@pytest.mark.parametrize("read", ["after", "before"])
-@pytest.mark.parametrize("decay", ["after_error", "before_error"])
-@pytest.mark.parametrize("rule", ["titans_lmm", "delta", "omega"])
-@pytest.mark.parametrize(
-    "sizes", [(9, 4), (1, None), (16, 8), (7, 3), (64, None), (37, 5), (6, 1)], ids=str
-)
-def test_is_the_sequential_rule(
-    groups: list[bool], sizes: tuple[int, int | None], rule: str, decay: str, read: str
-) -> None:
-    T, chunk = sizes
-    for d_in, d_out in ((4, 4), (1, 6), (7, 1), (9, 5)):
-        tensors = drawn(rule, T=T, d_in=d_in, d_out=d_out, seed=T)
-        got = results(rule, tensors, chunk=chunk, decay=decay, read=read)
-        agree(got, results(rule, tensors, "sequential", decay=decay, read=read), ANALYTIC)
-    assert groups
-    assert all(groups)
+    return results_of(rule, tensors, form, chunk, reference=reference, **more)
 
 
 @pytest.mark.clause("CHUNK-4", "CHUNK-6", "CHUNK-7", "CHUNK-8", "CHUNK-9")
@@ -183,7 +130,7 @@ def test_a_group_is_what_numpy_makes_of_it(
     layout = LAYOUTS[name]
     given = drawn_group(layout, momentum=momentum)
     y, end = segment.block([layout], chunked_plain.plain)(given)
-    assert groups == ([] if layout.running and layout.window > 1 else [True])
+    assert groups == ([] if layout.running else [True])
     monkeypatch.setenv("ATLAS_REF_COMPILED", "0")
     want, want_end = segment.block([layout], chunked_plain.plain)(given)
     assert_close("y", y, want, ANALYTIC)
@@ -191,39 +138,6 @@ def test_a_group_is_what_numpy_makes_of_it(
         assert (value is None) == (true is None)
         if value is not None:
             assert_close(part, value, true, ANALYTIC)
-
-
-@pytest.mark.clause("EXACT-12")
-@pytest.mark.parametrize(
-    "convention",
-    [{"rate": "split"}, {"direction": "ascent", "value_sign": "plus"}, {"gradient_scale": 2}],
-    ids=str,
-)
-def test_whatever_a_convention_says_of_rates_and_signs(
-    groups: list[bool], convention: dict[str, Any]
-) -> None:
-    tensors = drawn("titans_lmm", T=21, split="split" in convention.values())
-    tensors["step_size"] *= 0.2
-    agree(
-        results("titans_lmm", tensors, chunk=8, **convention),
-        results("titans_lmm", tensors, "sequential", **convention),
-        ANALYTIC,
-    )
-    assert groups
-    assert all(groups)
-
-
-@pytest.mark.clause("EXACT-12")
-def test_resets_and_tokens_that_do_not_write(groups: list[bool]) -> None:
-    tensors = drawn("titans_lmm", T=20)
-    tensors["active"] = np.arange(20) % 3 > 0
-    tensors["reset"] = np.arange(20) == 11
-    agree(
-        results("titans_lmm", tensors, chunk=4),
-        results("titans_lmm", tensors, "sequential"),
-        ANALYTIC,
-    )
-    assert len(groups) > 1
 
 
 def test_float32_is_float64_up_to_rounding(groups: list[bool]) -> None:
@@ -272,13 +186,13 @@ def test_arguments_in_any_order_of_memory_stay_as_they_are(groups: list[bool]) -
     assert groups == [True, True]
 
 
-@pytest.mark.clause("EXACT-2", "EXACT-6")
+@pytest.mark.clause("CHUNK-6", "CHUNK-8")
 def test_the_code_that_is_compiled_says_the_same_in_python(
     groups: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tensors = drawn("titans_lmm", T=12)
     want = results("titans_lmm", tensors, chunk=4)
-    monkeypatch.setattr(compiled, "loop_for", lambda kind: chunks.inter_chunk_loop)
+    monkeypatch.setattr(compiled, "loop", lambda module, kind: chunks.inter_chunk_loop)
     agree(results("titans_lmm", tensors, chunk=4), want, ANALYTIC)
     assert groups == [True, True]
 
@@ -302,7 +216,11 @@ def test_other_arguments_go_to_numpy(
     if tensors["retain"].ndim == 3:
         module = MODULES["delta"]
         config = module.Config(
-            d_in=4, d_out=3, per_dimension_gates=True, convention={"reference": "running"}
+            d_in=4,
+            d_out=3,
+            span=4,
+            per_dimension_gates=True,
+            convention={"reference": "chunk_start"},
         )
         state = module.start(config, (3,), M=tensors["M0"])
         run.run(
@@ -310,7 +228,7 @@ def test_other_arguments_go_to_numpy(
             config,
             Tokens(**{k: v for k, v in tensors.items() if k != "M0"}),
             state,
-            form="exact",
+            form="chunkwise",
         )
     else:
         results("delta", tensors)
@@ -325,12 +243,6 @@ def test_reads_of_another_memory_than_the_running_one_go_to_numpy(groups: list[b
             results("titans_lmm", tensors, "sequential", read=read),
             ANALYTIC,
         )
-    assert groups == []
-
-
-def test_a_window_goes_to_numpy(groups: list[bool]) -> None:
-    tensors = drawn("omega", T=9, window=2)
-    agree(results("omega", tensors, chunk=4), results("omega", tensors, "sequential"), ANALYTIC)
     assert groups == []
 
 
@@ -421,7 +333,7 @@ def test_a_numba_that_cannot_be_used_is_named_once(
     tensors = drawn("delta", T=9)
     monkeypatch.delitem(sys.modules, "atlas_ref.engine.compiled.chunks", raising=False)
     monkeypatch.setitem(sys.modules, broken, None)
-    monkeypatch.setattr(compiled, "loop_for", functools.cache(compiled.loop_for.__wrapped__))
+    monkeypatch.setattr(compiled, "loop", functools.cache(compiled.loop.__wrapped__))
     with pytest.warns(RuntimeWarning, match="cannot be used, so NumPy computes"):
         got = results("delta", tensors)
     agree(got, results("delta", tensors), EXACT)
@@ -478,11 +390,13 @@ def test_a_machine_that_cannot_keep_code_compiles_anew(
             raise error
         return plain(*args, **settings)
 
-    monkeypatch.setattr(chunks.numba, "njit", njit)
-    doubled = chunks.compiled_for(_doubled, numba.float64(numba.float64))
-    assert doubled(1.5) == 3.0
+    monkeypatch.setattr(numba, "njit", njit)
+    doubled = lanes.on_disk(_doubled, (numba.float64[:],))
+    value = np.array([1.5])
+    doubled(value)
+    assert value == 3.0
     assert asked == [True, False]
 
 
-def _doubled(x: float) -> float:
-    return 2.0 * x
+def _doubled(x: Any) -> None:
+    x[0] *= 2.0

@@ -5,8 +5,8 @@ The cluster loses a worker.
 
 from __future__ import annotations
 
-import importlib.util
 import gc
+import importlib.util
 import json
 import os
 import signal

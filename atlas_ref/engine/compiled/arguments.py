@@ -1,0 +1,86 @@
+"""Arguments of the compiled loop over tokens; plain twin:
+`atlas_ref.forms.chunked_plain`.
+
+A loop runs a block of columns: as many output dimensions of one memory as a vector has lanes, since
+no two of them meet. Arrays over output dimensions are rows of such blocks, (T blocks, lanes).
+Specified in specs/exact.md (EXACT-21).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from atlas_ref.types import Array
+
+
+class Tokens(NamedTuple):
+    """Tokens: keys (h + T, d), values ((h + T) blocks, lanes), queries (T, d)."""
+
+    keys: Array
+    values: Array
+    queries: Array
+
+
+class Gates(NamedTuple):
+    """Gates (T,), or (T blocks, lanes) for one an output dimension; weights (T, c) by lag."""
+
+    retain: Array
+    momentum: Array
+    rate_in: Array
+    rate_out: Array
+    weights: Array
+
+
+class Kept(NamedTuple):
+    """What the backward needs: predictions (T blocks, lanes) of tokens with one key, and the states
+    (segments, d, lanes) before each segment.
+    """
+
+    predictions: Array
+    memories: Array
+    momenta: Array
+
+
+class Room(NamedTuple):
+    """Room for intermediate values, zeros at first.
+
+    States (segment + 1, d, lanes); predictions and what enters (segment c, lanes), for a forward
+    (c, lanes); cotangents of what enters (c, lanes); keys (2, d), the first of them zeros.
+    """
+
+    memories: Array
+    momenta: Array
+    predictions: Array
+    entries: Array
+    cotangents: Array
+    keys: Array
+
+    @classmethod
+    def of(cls, segment: int, window: int, state: Array) -> Room:
+        """Room for a state (d, lanes); segment 0 for a forward."""
+        d, lanes = state.shape
+        states = (segment + 1 if segment else 0, d, lanes)
+        entries = (max(segment, 1) * window, lanes)
+        sizes = (states, states, entries, entries, (window, lanes), (2, d))
+        return cls(*(np.zeros(shape, state.dtype) for shape in sizes))
+
+
+class How(NamedTuple):
+    """Settings of a loop.
+
+    Attributes:
+        block, blocks: the block of columns, and how many a memory has.
+        running: whether residuals are taken under the running memory, else under zero.
+        before_error: whether that memory decays before them.
+        ahead: 0 where a token reads after its write, 1 before, -1 where nothing is read.
+        segment: tokens between two states that are kept; 0 where no backward follows.
+    """
+
+    block: int
+    blocks: int
+    running: bool
+    before_error: bool
+    ahead: int
+    segment: int
