@@ -1,6 +1,7 @@
 """Time this checkout against another one, in turn.
 
-    python -m benchmarks.against OTHER [memory ...] [--rounds N] [--pace cold|awake|busy]
+    python -m benchmarks.against OTHER [memory ...] [--rounds N] [--pace cold|awake|busy] [--there
+        NAME=VALUE]
 
 Each checkout has a process of its own. The pace is what precedes every sample:
 
@@ -12,7 +13,8 @@ Each checkout has a process of its own. The pace is what precedes every sample:
   seen, and ratios stay put within a hundredth or two.
 
 A round is one sample of each checkout and their ratio; what slows the machine for a while slows
-both. `git worktree add OTHER COMMIT` makes the other checkout.
+both. `git worktree add OTHER COMMIT` makes the other checkout; `--there` sets a variable of its
+environment alone, so `. --there ATLAS_REF_COMPILED=0` is this checkout without compiled code.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ NAMES = (
     "FLA_DELTA",
     "FLA_GATED_DELTA",
     "FLA_MOMENTUM_DELTA",
+    "RUNNING_OMEGA",
 )
 KINDS = ("forward", "both")
 
@@ -77,11 +80,13 @@ for _ in sys.stdin:
 class Checkout:
     """A process that computes with the code of one folder."""
 
-    def __init__(self, folder: Path, name: str, kind: str, pace: Pace) -> None:
+    def __init__(
+        self, folder: Path, name: str, kind: str, pace: Pace, variables: dict[str, str]
+    ) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-c", SERVE.format(name=name, kind=kind, pace=pace.value, lead=LEAD)],
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(folder)},
+            env={**os.environ, **variables, "PYTHONPATH": str(folder)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -118,10 +123,13 @@ class Checkout:
 
 
 def compared(
-    here: Path, other: Path, name: str, kind: str, rounds: int, pace: Pace
+    here: Path, other: Path, name: str, kind: str, rounds: int, pace: Pace, there: dict[str, str]
 ) -> tuple[Spread, Spread, Spread]:
     """Milliseconds of both checkouts, and the ratio of the first to the second."""
-    with Checkout(here, name, kind, pace) as ours, Checkout(other, name, kind, pace) as theirs:
+    with (
+        Checkout(here, name, kind, pace, {}) as ours,
+        Checkout(other, name, kind, pace, there) as theirs,
+    ):
         samples = [(ours.seconds(), theirs.seconds()) for _ in range(rounds)]
     mine, its = zip(*samples, strict=True)
     return Spread.of(mine, 1e3), Spread.of(its, 1e3), Spread.of([a / b for a, b in samples])
@@ -140,9 +148,19 @@ def main(
     ] = None,
     rounds: Annotated[int, typer.Option(min=2, help="Samples of each checkout.")] = 40,
     pace: Annotated[Pace, typer.Option(help="What comes before every sample.")] = Pace.COLD,
+    there: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A variable of the other checkout's environment."),
+    ] = None,
 ) -> None:
     """Time the parallel forms of this checkout against those of another."""
     here = Path(__file__).resolve().parents[1]
+    variables = {}
+    for setting in there or []:
+        variable, equals, value = setting.partition("=")
+        if not equals or not variable:
+            raise typer.BadParameter(f"--there {setting}: expected NAME=VALUE")
+        variables[variable] = value
     for name in names or NAMES:
         if name not in NAMES:
             raise typer.BadParameter(f"{name} is none of {', '.join(NAMES)}")
@@ -152,7 +170,7 @@ def main(
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     for name in names or NAMES:
         for kind in KINDS:
-            mine, its, ratio = compared(here, other, name, kind, rounds, pace)
+            mine, its, ratio = compared(here, other, name, kind, rounds, pace, variables)
             print(
                 f"{memories.title(getattr(memories, name), kind)}: {mine.median:.1f} ms, "
                 f"there {its.median:.1f} ms,"

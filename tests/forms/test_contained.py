@@ -9,7 +9,6 @@ import pytest
 
 import tape
 from atlas_ref import forms as run
-from atlas_ref.engine.group.coefficient_blocks import LONGEST, PAYS
 from atlas_ref.rules import delta, hebbian, omega, titans_lmm
 from atlas_ref.rules.sequence import Tokens
 from tests.support.close import ANALYTIC, assert_close
@@ -265,7 +264,7 @@ def test_a_chunk_of_the_running_rule_costs_no_more_than_its_table(
     c: int, C: int, d_phi: int, d_out: int
 ) -> None:
     n = c * C
-    coefficients = (LONGEST + 4) * C * n if n >= PAYS else 2 * C * n
+    coefficients = 2 * C * n
     keys_and_system = (n + C) * n * d_phi + n**3 / 3 + n * n * d_out
     table = (
         coefficients

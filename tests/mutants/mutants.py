@@ -16,6 +16,7 @@ import numpy as np
 
 from tape import ops, plain
 from tests.mutants.level_mutants import LEVEL_MUTANTS
+from tests.mutants.loop_mutants import LOOP_MUTANTS
 from tests.mutants.mutant import Change, Edited, Mutant, constant
 from tests.mutants.parallel_mutants import PARALLEL, PARALLEL_LEGAL
 
@@ -989,7 +990,14 @@ BACKWARD: tuple[Mutant, ...] = (
     ),
 )
 
-MUTANTS: tuple[Mutant, ...] = (*CONVENTIONS, *FORWARD, *BACKWARD, *PARALLEL, *LEVEL_MUTANTS)
+MUTANTS: tuple[Mutant, ...] = (
+    *CONVENTIONS,
+    *FORWARD,
+    *BACKWARD,
+    *PARALLEL,
+    *LOOP_MUTANTS,
+    *LEVEL_MUTANTS,
+)
 
 
 # -- legal variants --------------------------------------------------------------------------------

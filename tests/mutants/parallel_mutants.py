@@ -170,10 +170,9 @@ _FOLDED, _FROZEN, _RUNNING = (
     "atlas_ref.engine.folded.frozen",
     "atlas_ref.engine.folded.running",
 )
-_FOLDED_COTANGENTS, _FOLDED_BACKWARD, _BLOCKS = (
+_FOLDED_COTANGENTS, _FOLDED_BACKWARD = (
     "atlas_ref.engine.folded.cotangents",
     "atlas_ref.engine.folded.backward",
-    "atlas_ref.engine.group.coefficient_blocks",
 )
 _ROWS, _ROWS_BACK = (
     f"{_COEFFICIENTS}:coefficient_rows",
@@ -1179,68 +1178,6 @@ SPANS: tuple[Mutant, ...] = (
         f"{_FOLDED_BACKWARD}:_through_spans",
         Edited("arrivals[:, -layout.window :] -= cotangents.residuals", "pass"),
         gradients("frozen-carry-groups-v"),
-    ),
-    Mutant(
-        "block-starts-anew",
-        "rows of a block do not see the memory's rows before it",
-        f"{_BLOCKS}:rows_by_block",
-        Edited(
-            "enter[:, :, :2] = reached[:, :, first : first + 2]",
-            "enter[:, :, 0, 0], enter[:, :, 1] = 1.0, reached[:, :, first + 1]",
-        ),
-        target("rows_by_block[1]", "rows_by_block[3]"),
-    ),
-    Mutant(
-        "block-forgets-momentum",
-        "rows of a block do not see the momentum's rows before it",
-        f"{_BLOCKS}:rows_by_block",
-        Edited(
-            "enter[:, :, :2] = reached[:, :, first : first + 2]",
-            "enter[:, :, 0] = reached[:, :, first]",
-        ),
-        target("rows_by_block[1]", "rows_by_block[3]"),
-    ),
-    Mutant(
-        "block-window-not-shifted",
-        "the weights of a block stand in the first columns and not in the last that it has reached",
-        f"{_BLOCKS}:rows_by_block",
-        Edited("2 + columns - _seen(gates, stride, block, 0) :", ":"),
-        target("rows_by_block[1]", "rows_by_block[3]"),
-    ),
-    Mutant(
-        "block-with-the-weights-of-the-first",
-        "every block has the weights of the first",
-        f"{_BLOCKS}:rows_by_block",
-        Edited("own[...] = weights[:, :, i]", "own[...] = weights[:, :, 0]"),
-        target("rows_by_block[1]", "rows_by_block[3]"),
-    ),
-    Mutant(
-        "block-window-not-shifted-back",
-        "in the backward every block's weights stand in the columns of the first",
-        f"{_BLOCKS}:_bands",
-        Edited("entering.strides[2] + block * stride * right", "entering.strides[2]"),
-        target("rows_by_block_backward[1]", "rows_by_block_backward[3]"),
-    ),
-    Mutant(
-        "block-not-handed-back",
-        "the rows before a block get no gradient from it",
-        f"{_BLOCKS}:rows_by_block_backward",
-        Edited("left[:, :, block - 1] += d_entering[:, :, i + 1, 0, :seen]", "pass"),
-        target("rows_by_block_backward[1]", "rows_by_block_backward[3]"),
-    ),
-    Mutant(
-        "block-momentum-not-handed-back",
-        "the momentum's rows before a block get no gradient from it",
-        f"{_BLOCKS}:rows_by_block_backward",
-        Edited("dX = d_entering[:, :, i, 1]", "dX = 0.0 * dX"),
-        target("rows_by_block_backward[1]", "rows_by_block_backward[3]"),
-    ),
-    Mutant(
-        "block-gates-in-another-order",
-        "gates of a chunk are taken for those of another block",
-        f"{_BLOCKS}:_by_chunk",
-        Edited("3, 0).reshape(shape)", "3, 0)[::-1].reshape(shape)"),
-        target("rows_by_block_backward[1]", "rows_by_block_backward[3]"),
     ),
 )
 

@@ -14,17 +14,13 @@ import pytest
 
 import atlas_ref
 import tape
-from atlas_ref.backend.scratch import scratch
 from atlas_ref.engine import dispatch as engine_dispatch
 from atlas_ref.engine import segment
 from atlas_ref.engine.associative_scan import affine_scan, scan
 from atlas_ref.engine.group import triangular
-from atlas_ref.engine.group.coefficient_blocks import rows_by_block, rows_by_block_backward
-from atlas_ref.engine.group.coefficients import GateRows, plain_coefficient_rows
 from atlas_ref.engine.group.layout import Arrays, Layout
 from atlas_ref.forms import chunked, chunked_plain
 from atlas_ref.oracle.cases.new import Request
-from tape import ops
 from tests.mutants.test_targets import (
     NEAR_EPS,
     NONE,
@@ -361,54 +357,6 @@ def test_gradient(name: str, key: str) -> None:
 
 
 # -- parts that no case reaches --------------------------------------------------------------------
-
-
-def blocks(stride: int) -> tuple[GateRows, int]:
-    """Gates of two memories with two chunks of twelve tokens, and the number of columns of the
-    keys.
-
-    Some gates are 0 and 1.
-    """
-    random = np.random.default_rng(5)
-    gates = [random.uniform(0.2, 1.0, (12, 2, 2, 1)) for _ in range(4)]
-    gates[0][3::5], gates[1][4::7] = 0.0, 1.0
-    return GateRows(*gates, random.standard_normal((12, 2, 2, 1, 3))), 12 * stride + 3 - min(
-        stride, 3
-    )
-
-
-@pytest.mark.parametrize("stride", [1, 3])
-def test_rows_by_block(stride: int) -> None:
-    """D, and X where a block starts and at the end, against the recurrence in tape ops."""
-    gates, columns = blocks(stride)
-    D, X = plain_coefficient_rows(gates, columns, stride)
-    with scratch.frame():
-        found_D, found_X = rows_by_block(gates, columns, stride, 4)
-        assert_close("D", found_D, D, ANALYTIC)
-        assert_close("X", found_X, X[::4], ANALYTIC)
-
-
-@pytest.mark.parametrize("stride", [1, 3])
-def test_rows_by_block_backward(stride: int) -> None:
-    """Cotangents of every gate and weight, against those of the recurrence in tape ops."""
-    gates, columns = blocks(stride)
-    random = np.random.default_rng(6)
-    bar_D, bar_X = (
-        random.standard_normal((13, 2, 2, 1, 2 + columns)),
-        random.standard_normal((2, 2, 1, 2 + columns)),
-    )
-
-    def number(given: dict[str, Any]) -> Any:
-        D, X = plain_coefficient_rows(GateRows(**given), columns, stride)
-        return ops.sum(D * bar_D) + ops.sum(X[-1] * bar_X)
-
-    want = tape.grad(number)(gates._asdict())
-    with scratch.frame():
-        found = rows_by_block_backward(
-            gates, *rows_by_block(gates, columns, stride, 4), bar_D.copy(), bar_X, stride
-        )
-    for name, value in found._asdict().items():
-        assert_close(name, value, want[name], ANALYTIC)
 
 
 @pytest.mark.parametrize("threads", [2, 3])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 
 from atlas_ref import forms as run
+from atlas_ref.backend import compiled
 from atlas_ref.rules import sequence
 from atlas_ref.rules.sequence import Tokens
 from tests.support.close import assert_close
@@ -64,3 +67,42 @@ def agree(got: tuple[Any, ...], want: tuple[Any, ...], tolerance: Any) -> None:
     assert len(got) == len(want)
     for name, value, true in zip(("y", "M", "S"), got, want, strict=False):
         assert_close(name, value, true, tolerance)
+
+
+def add_row_sums(array: Any, row: int, x: Any, out: Any, scale: float) -> None:
+    rows = slice(row, row + 32 // array.itemsize)
+    out[rows] += scale * (array[rows] @ x)
+
+
+def add_gate(out: Any, t: int, row: int, value: Any) -> None:
+    if out.ndim == 1:
+        out[t] += value.sum()
+    else:
+        out[row] = value
+
+
+#: What the loop takes of `lanes`, and what it chooses by the shape of gates, for rows of NumPy.
+IN_NUMPY: dict[str, Callable[..., Any]] = {
+    "load": lambda array, row: array[row].copy(),
+    "store": lambda array, row, x: array.__setitem__(row, x),
+    "zeros": lambda array: np.zeros(array.shape[-1]),
+    "total": np.sum,
+    "rows_at_once": lambda array: 32 // array.itemsize,
+    "add_row_sums": add_row_sums,
+    "gate_at": lambda gate, t, row: gate[t if gate.ndim == 1 else row],
+    "unit": lambda gate, M: 1.0,
+    "add_gate": add_gate,
+}
+
+
+def in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the code of the compiled loop over tokens as Python, with rows of NumPy for vectors."""
+    from atlas_ref.engine.compiled import columns, token_loop, token_loop_backward
+
+    for module in (columns, token_loop, token_loop_backward):
+        for name, value in vars(module).copy().items():
+            plain = IN_NUMPY.get(name, getattr(value, "py_func", None))
+            if plain is not None:
+                monkeypatch.setattr(module, name, plain)
+    loops = {"token_loop": token_loop.forward, "token_loop_backward": token_loop_backward.backward}
+    monkeypatch.setattr(compiled, "loop", lambda name, *rest: loops[name.rpartition(".")[2]])

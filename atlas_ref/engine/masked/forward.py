@@ -22,7 +22,6 @@ from atlas_ref.backend.scratch import scratch
 from atlas_ref.engine.cuda import exact as exact_kernels
 from atlas_ref.engine.cuda import pieces
 from atlas_ref.engine.cuda.hook import kernel
-from atlas_ref.engine.group.coefficient_blocks import block_length, rows_by_block
 from atlas_ref.engine.group.coefficients import GateRows, Rows, coefficient_rows, gate_rows
 from atlas_ref.engine.group.layout import Arrays, End, Group, Layout
 from atlas_ref.engine.group.triangular import inverse_unit_lower
@@ -60,9 +59,6 @@ def rows_of(layout: Layout, inputs: Arrays) -> Rows:
         inputs.rate_out,
         inputs.weights,
     )
-    block = block_length(gates, layout.columns)
-    if block > 1:
-        return Rows(gates, *rows_by_block(gates, layout.columns, layout.stride, block))
     if gates.retain.shape[-1] == 1 and on_host(gates.retain):
         # A step takes the gates of one place in all chunks: side by side. Weights become an array
         # of their own anyway.

@@ -8,7 +8,6 @@ from __future__ import annotations
 import numpy as np
 
 from atlas_ref.backend.scratch import scratch
-from atlas_ref.engine.group.coefficient_blocks import rows_by_block_backward
 from atlas_ref.engine.group.coefficients import Rows, coefficient_rows_backward
 from atlas_ref.engine.group.cotangents import CotangentSums, Into, RowCotangents
 from atlas_ref.engine.group.layout import Arrays, Group, Layout
@@ -29,10 +28,10 @@ def gates_backward(
 
     Source: CHUNK-17.
     """
-    token_by_token = rows.X is None or len(rows.X) == len(rows.D)
-    through = coefficient_rows_backward if token_by_token else rows_by_block_backward
     with scratch.frame():
-        of_rows = through(rows.gates, rows.D, rows.X, d_rows.D, d_rows.X_last, layout.stride)
+        of_rows = coefficient_rows_backward(
+            rows.gates, rows.D, rows.X, d_rows.D, d_rows.X_last, layout.stride
+        )
     if d_rows.retain is not None:
         of_rows = of_rows._replace(retain=of_rows.retain + d_rows.retain)
     names = ["retain", "rate_in", "rate_out"] + ([] if inputs.momentum is None else ["momentum"])

@@ -17,7 +17,6 @@ import tape
 from atlas_ref import forms
 from atlas_ref.backend import compiled
 from atlas_ref.engine import segment
-from atlas_ref.engine.compiled import columns, token_loop, token_loop_backward
 from atlas_ref.engine.compiled import tokens as compiled_tokens
 from atlas_ref.engine.group.layout import Arrays as GroupArrays
 from atlas_ref.engine.group.layout import Layout
@@ -28,7 +27,7 @@ from tape import ops
 from tests.engine.masked.test_masked import LAYOUTS
 from tests.engine.masked.test_masked import drawn as drawn_group
 from tests.support.close import ANALYTIC, EXACT, assert_close, reordered
-from tests.support.compiled import agree, drawn, results
+from tests.support.compiled import agree, drawn, in_python, results
 from tests.support.sequences import MODULES, Arrays
 
 pytestmark = pytest.mark.host("compiled forms take arrays of NumPy alone")
@@ -220,32 +219,6 @@ def test_gradients_are_those_of_numpy_and_of_the_complex_step(
     assert len(sequences) == 2
 
 
-def add_row_sums(array: Any, row: int, x: Any, out: Any, scale: float) -> None:
-    rows = slice(row, row + 32 // array.itemsize)
-    out[rows] += scale * (array[rows] @ x)
-
-
-def add_gate(out: Any, t: int, row: int, value: Any) -> None:
-    if out.ndim == 1:
-        out[t] += value.sum()
-    else:
-        out[row] = value
-
-
-#: What the loop takes of `lanes`, and what it chooses by the shape of gates, for rows of NumPy.
-IN_NUMPY: dict[str, Callable[..., Any]] = {
-    "load": lambda array, row: array[row].copy(),
-    "store": lambda array, row, x: array.__setitem__(row, x),
-    "zeros": lambda array: np.zeros(array.shape[-1]),
-    "total": np.sum,
-    "rows_at_once": lambda array: 32 // array.itemsize,
-    "add_row_sums": add_row_sums,
-    "gate_at": lambda gate, t, row: gate[t if gate.ndim == 1 else row],
-    "unit": lambda gate, M: 1.0,
-    "add_gate": add_gate,
-}
-
-
 @pytest.mark.clause("EXACT-21")
 @pytest.mark.parametrize("momentum", [False, True])
 @pytest.mark.parametrize(
@@ -256,18 +229,11 @@ def test_the_code_that_is_compiled_says_the_same_in_python(
 ) -> None:
     inputs = of_layout(BY_TOKEN[name], momentum=momentum, per_dimension=momentum)
     value, gradients = pulled_back(BY_TOKEN[name], inputs)
-    modules = {module.__name__: module for module in (columns, token_loop, token_loop_backward)}
-    for module in modules.values():
-        for function, in_code in vars(module).copy().items():
-            plain = IN_NUMPY.get(function, getattr(in_code, "py_func", None))
-            if plain is not None:
-                monkeypatch.setattr(module, function, plain)
-    loops = {"token_loop": token_loop.forward, "token_loop_backward": token_loop_backward.backward}
-    monkeypatch.setattr(compiled, "loop", lambda name, *rest: loops[name.rpartition(".")[2]])
-    same, in_python = pulled_back(BY_TOKEN[name], inputs)
+    in_python(monkeypatch)
+    same, again = pulled_back(BY_TOKEN[name], inputs)
     assert_close("value", value, same, ANALYTIC)
     for argument, gradient in gradients.items():
-        assert_close(argument, gradient, in_python[argument], ANALYTIC)
+        assert_close(argument, gradient, again[argument], ANALYTIC)
     assert sequences == [True] * 4
 
 
