@@ -24,6 +24,7 @@ NAMES = (
     "startup",
     "diagnosis",
     "certify",
+    "loop",
     "parallel",
     "cms",
     "peers",

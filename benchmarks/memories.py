@@ -88,6 +88,8 @@ FROZEN = _omega("frozen Omega", (*MOVING, "window_gate"), preset="atlas-rnn")
 FROZEN_SPANS = _omega("frozen Omega", MOVING, reference="chunk_start", newton_schulz="none")
 FROZEN_NEWTON_SCHULZ = _omega("frozen Omega with Newton-Schulz", MOVING, reference="chunk_start")
 RUNNING_OMEGA = _omega("Omega", MOVING, "exact", newton_schulz="none")
+SEQUENTIAL_OMEGA = RUNNING_OMEGA._replace(form="sequential")
+SEQUENTIAL_OMEGA_NEWTON_SCHULZ = _omega("Omega with Newton-Schulz", MOVING, "sequential")
 DELTA = _delta("Delta", ("retain", "step_size"))
 TITANS = _titans("Titans", MOVING)
 FROZEN_TITANS = _titans("frozen Titans", MOVING, "chunkwise", reference="chunk_start")
@@ -149,12 +151,10 @@ def _sigmoid(x: Array) -> Array:
     return sigmoid
 
 
-def cotangent(tokens: int, dtype: Any = np.float32) -> Array:
+def cotangent(tokens: int, dtype: Any = np.float32, *, heads: int = HEADS, d: int = D) -> Array:
     """The cotangent of the reads that gradients start from."""
-    bar: Array = (
-        np.random.default_rng(1)
-        .standard_normal((HEADS, tokens, D), np.float32)
-        .astype(dtype, copy=False)
+    bar: Array = (np.random.default_rng(1).standard_normal((heads, tokens, d), np.float32)).astype(
+        dtype, copy=False
     )
     return bar
 
@@ -175,20 +175,23 @@ def forward(
     start: Any = None,
 ) -> tuple[Any, ...]:
     """The arrays of the state after the last token, then the reads: what a user's call returns, its
-    checks included.
+    checks included. The form "rule" is the rule token by token, never compiled.
 
     With a state to start from, which `started` made, the arrays are taken as checked.
     """
-    state, y = parallel.run(
-        memory.rule.RULE,
-        memory.config,
+    tokens = (
         run.Tokens(**arrays)
         if start is None
-        else run.Tokens.trusted(**{name: arrays.get(name) for name in run.Tokens.model_fields}),
-        started(memory, arrays) if start is None else start,
-        form=memory.form if form is None else form,
-        chunk=chunk,
+        else run.Tokens.trusted(**{name: arrays.get(name) for name in run.Tokens.model_fields})
     )
+    start = started(memory, arrays) if start is None else start
+    form = memory.form if form is None else form
+    if form == "rule":
+        state, y = run.run(memory.rule.RULE, memory.config, tokens, start)
+    else:
+        state, y = parallel.run(
+            memory.rule.RULE, memory.config, tokens, start, form=form, chunk=chunk
+        )
     return (*(getattr(state, name) for name in ("M", "S") if hasattr(state, name)), y)
 
 
@@ -211,7 +214,7 @@ def both(
 @functools.cache
 def truth(memory: Memory, tokens: int = TOKENS) -> tuple[Array, ...]:
     """State and reads of the sequential rule in float64."""
-    return forward(memory, sequence(memory, tokens, np.float64), "sequential")
+    return forward(memory, sequence(memory, tokens, np.float64), "rule")
 
 
 @functools.cache
@@ -219,7 +222,7 @@ def true_gradient(memory: Memory) -> Arrays:
     """Gradients of the sequential rule in float64."""
     tokens = TOKENS_OF_GRADIENTS
     return both(
-        memory, sequence(memory, tokens, np.float64), cotangent(tokens, np.float64), "sequential"
+        memory, sequence(memory, tokens, np.float64), cotangent(tokens, np.float64), "rule"
     )[1]
 
 
@@ -262,7 +265,8 @@ def work(
     """The call that is timed: kind "forward" or "both"."""
     if kind == "forward":
         return lambda: forward(memory, arrays, form, chunk)
-    bar = cotangent(arrays["k"].shape[1])
+    heads, tokens, d = arrays["v"].shape
+    bar = cotangent(tokens, heads=heads, d=d)
     return lambda: both(memory, arrays, bar, form, chunk)
 
 

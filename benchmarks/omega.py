@@ -58,7 +58,9 @@ def _sigmoid(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def ours(arrays: Any, newton_schulz: Any = "none") -> tuple[Any, Any, Any]:
-    """M, S and y by a user's call, with its checks of arguments and states of every token."""
+    """M, S and y by the rule token by token, with its checks of arguments and states of every
+    token.
+    """
     convention = resolve({"newton_schulz": newton_schulz}, rule="omega")
     config = omega.Config(d_in=D, d_out=D, window=WINDOW, convention=convention)
     start = omega.start(config, (HEADS,), M=ops.zeros_like(arrays["k"], shape=(HEADS, D, D)))

@@ -153,7 +153,7 @@ def _against_sequential(
     """Speed-up of the exact form over the sequential run."""
     error = errors(memory)[kind == "both"]
     arrays = sequence(memory, tokens)
-    ours, reference = work(memory, kind, arrays), work(memory, kind, arrays, "sequential")
+    ours, reference = work(memory, kind, arrays), work(memory, kind, arrays, "rule")
     times, theirs = runs_within(ours, SAMPLE), runs_within(reference, SAMPLE)
     samples = 7 if target is not None else 3
     timing = bracketed(
@@ -163,12 +163,12 @@ def _against_sequential(
         title(memory, kind, tokens),
         "ms",
         Spread.of(timing.ours, 1e3 / times),
-        "its sequential run",
+        "the rule token by token",
         Spread.of(timing.theirs, 1e3 / theirs),
         Spread.of([times / theirs / ratio for ratio in timing.ratio]),
         target,
         error,
-        errors(memory, "sequential")[kind == "both"],
+        errors(memory, "rule")[kind == "both"],
         "wall time"
         + (
             f"; {_by_chunk(memory, kind, tokens)}"

@@ -1,4 +1,5 @@
-"""Our forms against public PyTorch implementations of the same rules, on the same inputs.
+"""Our forms against public PyTorch implementations of the same rules, and against JAX, on the same
+inputs.
 
 fla-core's chunk references compute the exact rules, called with the chunk size that each takes
 unless told otherwise; where another is faster on a CPU it has a row of its own. Its recurrent
@@ -55,6 +56,8 @@ LONGEST = 10.0  # seconds of all samples of a peer but one, beyond which it has 
 KINDS = ("forward", "both")
 SHORT: Sequence[dict[str, Any]] = ({"chunk": 32},)
 LONG: Sequence[dict[str, Any]] = ({"chunk": 64},)
+CHUNKS: Sequence[dict[str, Any]] = tuple({"chunk": C} for C in (16, 32, 64))
+DECAYED: Sequence[dict[str, Any]] = tuple({**each, "before_error": True} for each in CHUNKS)
 CELL = {"window": memories.WINDOW}
 
 
@@ -113,6 +116,9 @@ PEERS = (
         LONG,
         (0.5, 0.7),
     ),
+    Peer("JAX, jitted", "JAX", memories.FLA_DELTA, CHUNKS, (0.5, 0.5)),
+    Peer("JAX, jitted", "JAX", memories.FLA_GATED_DELTA, DECAYED, (0.5, 0.5)),
+    Peer("JAX, jitted", "JAX", memories.FLA_MOMENTUM_DELTA, CHUNKS, (0.5, 0.5)),
     Peer("fla-core gated delta", "fla gated delta", memories.FLA_GATED_DELTA, SHORT, samples=2),
     Peer(
         "fla-core momentum delta",

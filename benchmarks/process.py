@@ -1,4 +1,4 @@
-"""PyTorch in a process of its own, which times and weighs itself.
+"""PyTorch or JAX in a process of its own, which times and weighs itself.
 
 Its threads and those of our BLAS wait in a loop after each product; within one process, or without
 a pause, each would slow the other. So the two take turns, and what still spins when the other
@@ -18,6 +18,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
+
+import numpy as np
 
 from benchmarks import public
 from benchmarks.measure import lead_in
@@ -129,11 +131,11 @@ def _serve(connection: Connection) -> None:
 
 
 def _reads(call: public.Call) -> Any:
-    return call.plain(call.forward().numpy())
+    return call.plain(np.asarray(call.forward()))
 
 
 def _gradients(call: public.Call) -> dict[str, Any]:
-    return call.gradients({name: each.numpy() for name, each in call.both()[1].items()})
+    return call.gradients({name: np.asarray(each) for name, each in call.both()[1].items()})
 
 
 def _seconds(call: public.Call, kind: str, times: int, lead: float) -> float:
@@ -161,7 +163,7 @@ def _weighed(call: public.Call, kind: str) -> Weighed:
     result: Any = call.forward() if kind == "forward" else call.both()
     seconds = time.perf_counter() - start
     grows = before if math.isnan(before) else _megabytes(status, "VmHWM") - before
-    return Weighed(grows, seconds, call.plain(result.numpy()) if kind == "forward" else None)
+    return Weighed(grows, seconds, call.plain(np.asarray(result)) if kind == "forward" else None)
 
 
 def _megabytes(status: Path, field: str) -> float:

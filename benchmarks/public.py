@@ -1,4 +1,4 @@
-"""Public PyTorch implementations of the same rules, as calls of one shape.
+"""Public PyTorch implementations of the same rules, and JAX, as calls of one shape.
 
 Runs in a process of its own (`benchmarks.process`), and nothing else imports it: PyTorch and the
 packages are loaded when a call is made, from where they are installed. fla-core's references are
@@ -16,12 +16,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks import jitted
 from benchmarks.survey.catalogue import helper
 
 Array = np.ndarray[Any, Any]
 Arrays = dict[str, Array]
 
 HOW = {
+    "jax": "JAX is not installed (extra bench)",
     "torch": "PyTorch is not installed (extra bench)",
     "fla": "fla-core is not installed (extra bench)",
     "titans_pytorch": "titans-pytorch is not installed (extra bench)",
@@ -81,7 +83,7 @@ def module(name: str) -> Any:
         ) from None
 
 
-def call(name: str, arrays: Arrays, bar: Array, options: dict[str, Any]) -> Call:
+def call(name: str, arrays: Arrays, bar: Array, options: dict[str, Any]) -> Any:
     """The call of a public implementation, by name."""
     return CALLS[name](arrays, bar, **options)
 
@@ -274,10 +276,19 @@ def _titans(arrays: Arrays, bar: Array, *, chunk: int, double: bool = False) -> 
     )
 
 
-CALLS: dict[str, Callable[..., Call]] = {
+# -- JAX -------------------------------------------------------------------------------------------
+
+
+def _jitted(arrays: Arrays, bar: Array, *, chunk: int, before_error: bool = False) -> Any:
+    module("jax")
+    return jitted.call(arrays, bar, chunk=chunk, before_error=before_error)
+
+
+CALLS: dict[str, Callable[..., Any]] = {
     "fla delta": _fla_delta,
     "fla gated delta": _fla_gated_delta,
     "fla momentum delta": _fla_momentum_delta,
     "atlas-rnn": _atlas_rnn,
+    "JAX": _jitted,
     "titans-pytorch": _titans,
 }

@@ -66,10 +66,10 @@ def multiply_adds(memory: Any, heads: int, tokens: int, kind: str) -> float:
     config, convention = memory.config, memory.config.convention
     d, c = config.d_in, getattr(config, "window", 1)
     momentum = "momentum" in memory.gates
-    if convention.reference == "running":
+    if convention.reference == "running" and not convention.has_newton_schulz:
         count = fewest(lambda C: exact(d, c, C, momentum=momentum), tokens)
-        if c == 1:  # or token after token: write, read and predict (EXACT-21)
-            count = min(count, tokens * (4 if momentum else 3) * d * d)
+        # or token after token: predictions, writes, a read and the momentum (EXACT-21)
+        count = min(count, tokens * (2 * c + 1 + momentum) * d * d)
     elif convention.has_newton_schulz:
         steps = convention.newton_schulz_settings.steps
         # Newton-Schulz, the gradient's outer products, the read

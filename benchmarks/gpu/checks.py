@@ -42,7 +42,7 @@ def checks(subjects: Iterable[Subject], device: Device) -> list[Check]:
     for subject in subjects:
         memory = memories.sized(subject.memory, D)
         forms = dict.fromkeys(str(each.form) for each in subject.candidates if each.ours)
-        true = _on_numpy(memory, "sequential", np.float64)
+        true = _on_numpy(memory, "rule", np.float64)
         for form in forms:
             found += _one(subject.name, memory, form, true, device)
     return found

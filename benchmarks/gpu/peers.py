@@ -93,7 +93,8 @@ def _cell(
         "window": group.memory.config.window,
         "device": device.torch_name,
     }
-    return public.call("atlas-rnn", host, device.host(bar), options)
+    cell: Call = public.call("atlas-rnn", host, device.host(bar), options)
+    return cell
 
 
 @functools.cache

@@ -94,7 +94,14 @@ LOOP_MUTANTS: tuple[Mutant, ...] = (
         "the key gets no gradient from the prediction",
         f"{_BACKWARD}:backward",
         Edited("add_sums(now, load(zs, j), d_tokens.keys[last - j])", "pass"),
-        loop("after-momentum", "after-window-plain"),
+        loop("after-window-momentum", "before-window-plain"),
+    ),
+    Mutant(
+        "loop-queries-with-the-key",
+        "the gradients of a key's prediction and of a read change places",
+        f"{_COLUMNS}:add_two_sums",
+        Edited("x, out, x_2, out_2)", "x_2, out, x, out_2)"),
+        loop("after-momentum", "before-decayed-plain"),
     ),
     Mutant(
         "loop-first-state-not-decayed",

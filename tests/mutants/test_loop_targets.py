@@ -55,6 +55,7 @@ def test_token_loop(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = drawn(layout, momentum=momentum == "momentum")
     inputs = inputs._replace(reference=None, residuals=None)
     monkeypatch.setattr(compiled_tokens, "WORK", 0)
+    monkeypatch.setattr(compiled_tokens, "SEGMENT", 8)
     in_python(monkeypatch)
     by_loop = segment.block([layout], chunked_plain.plain)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -69,9 +70,10 @@ def agree(got: tuple[Any, ...], want: tuple[Any, ...], tolerance: Any) -> None:
         assert_close(name, value, true, tolerance)
 
 
-def add_row_sums(array: Any, row: int, x: Any, out: Any, scale: float) -> None:
+def add_row_sums(array: Any, row: int, *pairs: Any) -> None:
     rows = slice(row, row + 32 // array.itemsize)
-    out[rows] += scale * (array[rows] @ x)
+    for x, out in zip(pairs[::2], pairs[1::2], strict=True):
+        out[rows] += array[rows] @ x
 
 
 def add_gate(out: Any, t: int, row: int, value: Any) -> None:
@@ -89,6 +91,7 @@ IN_NUMPY: dict[str, Callable[..., Any]] = {
     "total": np.sum,
     "rows_at_once": lambda array: 32 // array.itemsize,
     "add_row_sums": add_row_sums,
+    "add_two_row_sums": add_row_sums,
     "gate_at": lambda gate, t, row: gate[t if gate.ndim == 1 else row],
     "unit": lambda gate, M: 1.0,
     "add_gate": add_gate,
@@ -106,3 +109,12 @@ def in_python(monkeypatch: pytest.MonkeyPatch) -> None:
                 monkeypatch.setattr(module, name, plain)
     loops = {"token_loop": token_loop.forward, "token_loop_backward": token_loop_backward.backward}
     monkeypatch.setattr(compiled, "loop", lambda name, *rest: loops[name.rpartition(".")[2]])
+
+
+def forget_what_imports_numba(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the modules of compiled code be imported anew, until the end of the test."""
+    for name in list(sys.modules):
+        if name.startswith(("atlas_ref.backend.compiled.", "atlas_ref.engine.compiled.")) and (
+            hasattr(sys.modules[name], "compiled_for") or name.endswith((".lanes", ".columns"))
+        ):
+            monkeypatch.delitem(sys.modules, name)

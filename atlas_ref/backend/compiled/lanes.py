@@ -228,38 +228,63 @@ def total(typing: Any, x: Any) -> Any:
 
 
 @primitive
-def add_row_sums(typing: Any, array: Any, row: Any, x: Any, out: Any, scale: Any) -> Any:
-    """Add scale sum_j array[row + n, j] x[j] to out[row + n], for the n of one register.
+def add_row_sums(typing: Any, array: Any, row: Any, x: Any, out: Any) -> Any:
+    """Add sum_j array[row + n, j] x[j] to out[row + n], for the n of one register.
 
     Lanes are summed by quarters, then by neighbours.
     """
-    part, lanes = Lanes(x.dtype, SUM_BYTES), x.count
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        none = ir.Constant(args[2].type, ir.Undefined)
-        quarters = [
-            builder.shuffle_vector(args[2], none, _indices(range(first, first + part.count)))
-            for first in range(0, lanes, part.count)
-        ]
-        first_row = _row(context, builder, signature, args)
-        sums = []
-        for n in range(part.count):
-            value = None
-            for m, quarter in enumerate(quarters):
-                y = _load(context, builder, part, first_row, n * lanes + m * part.count)
-                product = builder.fmul(y, quarter, flags=ROUND_ONCE)
-                value = product if value is None else builder.fadd(value, product, ROUND_ONCE)
-            sums.append(value)
-        value = _sums_of_each(builder, sums)
-        factor = _spread(context, builder, part, scale, args[4])
-        arguments = signature.return_type(out, row), (args[3], args[1])
-        place = _place(context, builder, *arguments, 1)
-        before = _load(context, builder, part, place)
-        value = builder.fadd(before, builder.fmul(factor, value, flags=ROUND_ONCE), ROUND_ONCE)
-        _store(context, builder, part, value, place)
+        _add_row_sums(context, builder, signature, args, [(2, 3)])
         return context.get_dummy_value()
 
-    return types.void(array, row, x, out, scale), code
+    return types.void(array, row, x, out), code
+
+
+@primitive
+def add_two_row_sums(
+    typing: Any, array: Any, row: Any, x: Any, out: Any, x_2: Any, out_2: Any
+) -> Any:
+    """`add_row_sums` of two vectors, with one pass over the rows."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _add_row_sums(context, builder, signature, args, [(2, 3), (4, 5)])
+        return context.get_dummy_value()
+
+    return types.void(array, row, x, out, x_2, out_2), code
+
+
+def _add_row_sums(
+    context: Any, builder: Any, signature: Any, args: Any, pairs: Sequence[tuple[int, int]]
+) -> None:
+    """Add row sums for pairs of a vector and an array, named by their places in the arguments."""
+    lanes = signature.args[pairs[0][0]]
+    part = Lanes(lanes.dtype, SUM_BYTES)
+    firsts = range(0, lanes.count, part.count)
+    quarters = [
+        [
+            builder.shuffle_vector(
+                args[x], ir.Constant(args[x].type, ir.Undefined), _indices(range(f, f + part.count))
+            )
+            for f in firsts
+        ]
+        for x, _ in pairs
+    ]
+    place = _row(context, builder, signature, args)
+    sums: list[list[Any]] = [[] for _ in pairs]
+    for n in range(part.count):
+        row = [_load(context, builder, part, place, n * lanes.count + first) for first in firsts]
+        for of_vector, each in zip(sums, quarters, strict=True):
+            value = builder.fmul(row[0], each[0], flags=ROUND_ONCE)
+            for y, x in zip(row[1:], each[1:], strict=True):
+                value = builder.fadd(value, builder.fmul(y, x, flags=ROUND_ONCE), ROUND_ONCE)
+            of_vector.append(value)
+    for (_, out), vectors in zip(pairs, sums, strict=True):
+        types_of, values = (signature.args[out], signature.args[1]), (args[out], args[1])
+        place = _place(context, builder, signature.return_type(*types_of), values, 1)
+        before = _load(context, builder, part, place)
+        total_of_each = _sums_of_each(builder, vectors)
+        _store(context, builder, part, builder.fadd(before, total_of_each), place)
 
 
 def _sums_of_each(builder: Any, vectors: list[Any]) -> Any:

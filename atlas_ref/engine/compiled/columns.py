@@ -12,6 +12,7 @@ from numba.extending import overload
 
 from atlas_ref.backend.compiled.lanes import (
     add_row_sums,
+    add_two_row_sums,
     compiled,
     load,
     rows_at_once,
@@ -134,7 +135,14 @@ def add_outer(
 def add_sums(M: Array, x: Any, out: Array) -> None:
     """Add M^T x, a sum along each row of the state, to out."""
     for i in range(0, M.shape[0], rows_at_once(M)):
-        add_row_sums(M, i, x, out, 1)
+        add_row_sums(M, i, x, out)
+
+
+@compiled
+def add_two_sums(M: Array, x: Any, out: Array, x_2: Any, out_2: Array) -> None:
+    """`add_sums` of two vectors, with one pass over the state."""
+    for i in range(0, M.shape[0], rows_at_once(M)):
+        add_two_row_sums(M, i, x, out, x_2, out_2)
 
 
 @compiled

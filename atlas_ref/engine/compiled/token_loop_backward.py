@@ -15,6 +15,7 @@ from atlas_ref.engine.compiled.columns import (
     add_gate,
     add_outer,
     add_sums,
+    add_two_sums,
     copy,
     entry,
     gates_at,
@@ -217,11 +218,16 @@ def backward(
             now = room.memories[n + 1] if t > 0 else kept.memories[0]
         q, g, asked = none, nothing, c if how.running and t < T else 0
         reader = t - 1 + how.ahead
-        if how.ahead >= 0 and 0 <= reader < T:
+        reads = how.ahead >= 0 and 0 <= reader < T
+        if reads:
             q, g = tokens.queries[reader], load(dy, how.blocks * reader + how.block)
-            add_sums(now, g, d_tokens.queries[reader])
-        for j in range(asked):
-            add_sums(now, load(zs, j), d_tokens.keys[last - j])
+        if reads and asked == 1:
+            add_two_sums(now, load(zs, 0), d_tokens.keys[last], g, d_tokens.queries[reader])
+        else:
+            if reads:
+                add_sums(now, g, d_tokens.queries[reader])
+            for j in range(asked):
+                add_sums(now, load(zs, j), d_tokens.keys[last - j])
         if t == 0:
             add_products(dM, f, tokens.keys, last, asked, zs, q, g)
             if dS is not None:

@@ -28,7 +28,7 @@ WORK = 2**21
 #: The same, from which on a second thread saves more than it costs.
 THREAD_WORK = 2**20
 #: Tokens between two states that are kept; those between are recomputed near the processor.
-SEGMENT = 16
+SEGMENT = 32
 #: Bytes of a block of columns, and of as many rows of the state as are summed at once.
 LANES, ROWS = 128, 32
 

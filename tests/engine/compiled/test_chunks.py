@@ -28,7 +28,7 @@ from atlas_ref.rules.sequence import Tokens
 from tests.engine.masked.test_masked import LAYOUTS
 from tests.engine.masked.test_masked import drawn as drawn_group
 from tests.support.close import ANALYTIC, EXACT, assert_close, reordered
-from tests.support.compiled import agree, drawn
+from tests.support.compiled import agree, drawn, forget_what_imports_numba
 from tests.support.compiled import results as results_of
 from tests.support.sequences import MODULES, Arrays
 
@@ -331,7 +331,7 @@ def test_a_numba_that_cannot_be_used_is_named_once(
 ) -> None:
     """A Numba that cannot be used, as one that is older than its NumPy."""
     tensors = drawn("delta", T=9)
-    monkeypatch.delitem(sys.modules, "atlas_ref.engine.compiled.chunks", raising=False)
+    forget_what_imports_numba(monkeypatch)
     monkeypatch.setitem(sys.modules, broken, None)
     monkeypatch.setattr(compiled, "loop", functools.cache(compiled.loop.__wrapped__))
     with pytest.warns(RuntimeWarning, match="cannot be used, so NumPy computes"):
@@ -395,7 +395,8 @@ def test_a_machine_that_cannot_keep_code_compiles_anew(
     value = np.array([1.5])
     doubled(value)
     assert value == 3.0
-    assert asked == [True, False]
+    assert asked[:2] == [True, False]  # Numba's own functions may follow
+    assert not any(asked[2:])
 
 
 def _doubled(x: Any) -> None:

@@ -27,7 +27,7 @@ from tape import ops
 from tests.engine.masked.test_masked import LAYOUTS
 from tests.engine.masked.test_masked import drawn as drawn_group
 from tests.support.close import ANALYTIC, EXACT, assert_close, reordered
-from tests.support.compiled import agree, drawn, in_python, results
+from tests.support.compiled import agree, drawn, forget_what_imports_numba, in_python, results
 from tests.support.sequences import MODULES, Arrays
 
 pytestmark = pytest.mark.host("compiled forms take arrays of NumPy alone")
@@ -38,7 +38,7 @@ CONVENTION: dict[str, Any] = {
     "delta": {},
     "omega": {"newton_schulz": "none", "reference": "running"},
 }
-#: Layouts that the loop takes; one chunk of 19 tokens, which is two segments.
+#: Layouts that the loop takes; one chunk of 19 tokens, which is three segments of eight.
 BY_TOKEN = {
     f"{reference}-{read}{'-decayed' * before_error}{'-window' * (window > 1)}": Layout(
         19, window, (True,), reference, before_error, read, False, 0
@@ -63,6 +63,7 @@ def sequences(monkeypatch: pytest.MonkeyPatch) -> Iterator[Taken]:
         return call
 
     monkeypatch.setattr(compiled_tokens, "WORK", 0)
+    monkeypatch.setattr(compiled_tokens, "SEGMENT", 8)
     for name in ("run", "backward"):
         monkeypatch.setattr(compiled_tokens, name, seen(getattr(compiled_tokens, name)))
     monkeypatch.delenv("ATLAS_REF_COMPILED", raising=False)
@@ -377,7 +378,7 @@ def test_a_numba_that_cannot_be_used_is_named(
 ) -> None:
     """A Numba that cannot be used, as one that is older than its NumPy."""
     tensors = drawn("delta", T=9)
-    monkeypatch.delitem(sys.modules, "atlas_ref.engine.compiled.token_loop", raising=False)
+    forget_what_imports_numba(monkeypatch)
     monkeypatch.setitem(sys.modules, broken, None)
     monkeypatch.setattr(compiled, "loop", functools.cache(compiled.loop.__wrapped__))
     with pytest.warns(RuntimeWarning, match="cannot be used, so NumPy computes"):
