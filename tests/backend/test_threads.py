@@ -60,6 +60,7 @@ def _forked(answers: Any) -> None:
     answers.put(threads.in_threads([lambda: 1, lambda: 2]))
 
 
+@pytest.mark.filterwarnings("ignore:.*fork")  # of JAX, where another test loaded it
 def test_a_forked_process_has_threads_of_its_own() -> None:
     threads.in_threads([lambda: None, lambda: None])
     context = multiprocessing.get_context("fork")
@@ -81,6 +82,7 @@ def forked() -> list[int]:
         return pool.apply(blas_threads)
 
 
+@pytest.mark.filterwarnings("ignore:.*fork")  # of JAX, where another test loaded it
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_a_child_has_the_threads_of_its_blas_back() -> None:
     before = blas_threads()

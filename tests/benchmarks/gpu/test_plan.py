@@ -181,13 +181,20 @@ def test_useful_multiply_adds_of_an_exact_chunk_by_hand() -> None:
     )
 
 
-def test_a_sequence_is_counted_with_the_chunk_that_needs_fewest() -> None:
-    memory = memories.sized(memories.FLA_DELTA, 64)
-    counts = [
-        128 * useful.exact(64, 1, C, momentum=False) // C for C in (2, 4, 8, 16, 32, 64, 128, 256)
-    ]
-    assert useful.multiply_adds(memory, 3, 128, "forward") == 3 * min(counts)
-    assert useful.multiply_adds(memory, 3, 128, "both") == 9 * min(counts)
+@pytest.mark.parametrize(
+    ("memory", "products"), [(memories.FLA_DELTA, 3), (memories.FLA_MOMENTUM_DELTA, 4)], ids=str
+)
+def test_a_sequence_is_counted_in_the_form_that_needs_fewest(
+    memory: memories.Memory, products: int
+) -> None:
+    """In chunks of the best size, or token after token: products with the state."""
+    for d in (64, 8):
+        momentum = products == 4
+        counts = [128 * useful.exact(d, 1, 2**n, momentum=momentum) // 2**n for n in range(1, 9)]
+        fewest = min(*counts, 128 * products * d * d)
+        sized = memories.sized(memory, d)
+        assert useful.multiply_adds(sized, 3, 128, "forward") == 3 * fewest
+        assert useful.multiply_adds(sized, 3, 128, "both") == 9 * fewest
 
 
 def test_newton_schulz_counts_three_products_a_step_and_token() -> None:

@@ -66,8 +66,8 @@ def _loop_of(tensors: dict[str, Any]) -> Any:
     return results("titans_lmm", tensors)[0]
 
 
+@pytest.mark.filterwarnings("ignore:.*fork")  # of JAX, where another test loaded it
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_child_that_is_forked_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled_tokens, "WORK", 0)
     tensors = drawn("titans_lmm", T=20)
