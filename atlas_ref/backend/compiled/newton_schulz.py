@@ -18,7 +18,6 @@ import numpy as np
 
 from atlas_ref.backend.compiled.lanes import compiled, on_disk
 from atlas_ref.backend.compiled.tiles import (
-    PANEL_BYTES,
     add_transpose,
     enter,
     leave,
@@ -26,7 +25,6 @@ from atlas_ref.backend.compiled.tiles import (
     transpose,
 )
 from atlas_ref.types import Array
-
 
 
 def compiled_for(kind: np.dtype[Any], way: str) -> Callable[..., None]:
@@ -40,24 +38,13 @@ def compiled_for(kind: np.dtype[Any], way: str) -> Callable[..., None]:
     return on_disk(backward, (matrices, matrices, table, flag, panels, panels, panels))
 
 
-def room(rows: int, columns: int, kind: np.dtype[Any], steps: int) -> list[tuple[int, ...]]:
-    """Shapes of the work space: panels of X, of X^T and of A; `steps` of them kept for backward."""
-    width = PANEL_BYTES // kind.itemsize
-    down, across = -(-rows // width), -(-columns // width)
-    return [
-        (steps + 3 if steps else 2, across, down * width, width),
-        (2, down, across * width, width),
-        (2 * steps + 2, down, down * width, width),
-    ]
-
-
 def forward(X: Array, table: Array, wide: Array, turned: Array, square: Array) -> None:
     """Run all steps in place (NS-1).
 
     Args:
         X (n, rows, columns): normalised matrices.
         table (steps, 3): a, b and c of each step.
-        wide, turned, square: work space, see `room`.
+        wide, turned, square: work space of the shapes of `atlas_ref.backend.compiled.panels.room`.
     """
     rows, columns = X.shape[1:]
     for i in range(len(X)):
@@ -80,7 +67,7 @@ def backward(
         X (n, rows, columns): normalised matrices; the last iterates after it where `last`.
         D (n, rows, columns): cotangent of the last iterate, then of the first.
         table (steps, 3): a, b and c of each step.
-        wide, turned, square: work space, see `room`.
+        wide, turned, square: work space of the shapes of `atlas_ref.backend.compiled.panels.room`.
     """
     rows, columns = X.shape[1:]
     steps = len(table)
@@ -118,10 +105,9 @@ def _operator(
 @compiled
 def _apply(x: Array, row: Array, rows: int, A: Array, B: Array, y: Array) -> None:
     """y = a x + B x; without c, B is b A."""
-    if row[2] == 0:
-        product(row[1], A, x, rows, row[0], x, y, rows, False)
-    else:
-        product(row.dtype.type(1), B, x, rows, row[0], x, y, rows, False)
+    cubic = row[2] == 0
+    scale = row[1] if cubic else row.dtype.type(1)
+    product(scale, A if cubic else B, x, rows, row[0], x, y, rows, False)
 
 
 @compiled
@@ -143,9 +129,9 @@ def _add_through_operator(
     transpose(d, turned[1])
     product(one, turned[1], turned[0], columns, row.dtype.type(0), G, G, rows, False)
     add_transpose(G)
-    if row[2] == 0:
-        product(row[1], G, x, rows, one, dx, dx, rows, False)
-        return
-    product(row[2], G, A, rows, row[1] / 2, G, H, rows, False)
-    add_transpose(H)
-    product(one, H, x, rows, one, dx, dx, rows, False)
+    cubic = row[2] == 0
+    if not cubic:
+        product(row[2], G, A, rows, row[1] / 2, G, H, rows, False)
+        add_transpose(H)
+    scale = row[1] if cubic else one
+    product(scale, G if cubic else H, x, rows, one, dx, dx, rows, False)

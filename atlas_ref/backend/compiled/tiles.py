@@ -16,10 +16,9 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from atlas_ref.backend.compiled.lanes import INDEX, ROUND_ONCE, SUM_BYTES, Lanes, compiled
+from atlas_ref.backend.compiled.panels import PANEL_BYTES
 from atlas_ref.types import Array
 
-#: Bytes of a row of a panel: two registers of AVX2, one of AVX-512.
-PANEL_BYTES = 64
 #: Rows whose sums a product holds at once: of two registers each, 12 of the 16 of AVX2, and for
 #: what is left of a tile 8, which still hide the latency of a multiply-add.
 MANY, FEW = 6, 4
@@ -87,9 +86,7 @@ def put(typing: Any, sums: Any, scale: Any, out: Any, row: Any) -> Any:
 
 
 @intrinsic
-def put_sum(
-    typing: Any, sums: Any, scale: Any, out: Any, row: Any, other: Any, factor: Any
-) -> Any:
+def put_sum(typing: Any, sums: Any, scale: Any, out: Any, row: Any, other: Any, factor: Any) -> Any:
     """Write scale sums[n] + factor other[row + n] into out[row + n], for every n."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -118,7 +115,9 @@ def transpose_square(
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         origin = _number(context, builder, signature, args, 0, 1, 2)
         to = _number(context, builder, signature, args, 3, 4, 5)
-        _write_square(builder, _transpose(builder, _read_square(context, builder, panel, origin)), to)
+        _write_square(
+            builder, _transpose(builder, _read_square(context, builder, panel, origin)), to
+        )
         return context.get_dummy_value()
 
     return types.void(panel, row, lane, out, to_row, to_lane), code
@@ -158,7 +157,13 @@ def _cast(context: Any, builder: Any, sums: Any, of: Any, x: Any) -> Any:
 
 
 def _number(
-    context: Any, builder: Any, signature: Any, args: Any, which: int, row: int, lane: int | None = None
+    context: Any,
+    builder: Any,
+    signature: Any,
+    args: Any,
+    which: int,
+    row: int,
+    lane: int | None = None,
 ) -> Any:
     """The place of a number of the panel in args[which]; row and lane are arguments too."""
     panel = signature.args[which]
@@ -167,7 +172,9 @@ def _number(
     place = context.cast(builder, args[row], signature.args[row], types.intp)
     place = builder.mul(place, place.type(count))
     if lane is not None:
-        place = builder.add(place, context.cast(builder, args[lane], signature.args[lane], types.intp))
+        place = builder.add(
+            place, context.cast(builder, args[lane], signature.args[lane], types.intp)
+        )
     return builder.gep(array.data, [place])
 
 
