@@ -21,7 +21,7 @@ from atlas_ref.types import Array
 MODULE = "atlas_ref.backend.compiled.newton_schulz"
 #: Multiply-adds of a call from which on it is worth loading compiled code, which takes a second
 #: once a process.
-WORK = 2**23
+WORK = 2**24
 #: Rows and columns beyond which the BLAS is as fast.
 LARGEST = 256
 #: Bytes of all that the steps of one matrix keep for their backward.

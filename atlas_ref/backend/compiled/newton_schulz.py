@@ -17,7 +17,7 @@ import numba
 import numpy as np
 
 from atlas_ref.backend.compiled.lanes import compiled, on_disk
-from atlas_ref.backend.compiled.tiles import (
+from atlas_ref.backend.compiled.products import (
     add_transpose,
     enter,
     leave,

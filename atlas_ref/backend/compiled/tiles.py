@@ -1,8 +1,7 @@
-"""Products of matrices by square tiles, for compiled loops (extra `fast`).
+"""Sums of products and transposes of small tiles in registers, for compiled loops (extra `fast`).
 
-A matrix is held as panels (panels, rows, width): as many columns as a cache line has numbers, 16 of
-float32 or 8 of float64, its rows and columns padded by zeros to whole tiles. A product reads both
-factors row by row, so it is left^T right; the sums of a few rows by one panel stay in registers.
+A panel is an array (rows, width), contiguous: as many columns as a cache line has numbers, 16 of
+float32 or 8 of float64. A square is half as wide; its rows fill a register of AVX2.
 """
 
 from __future__ import annotations
@@ -12,39 +11,42 @@ from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
-from atlas_ref.backend.compiled.lanes import INDEX, ROUND_ONCE, SUM_BYTES, Lanes, compiled
+from atlas_ref.backend.compiled.lanes import INDEX, ROUND_ONCE, SUM_BYTES, Lanes, primitive
 from atlas_ref.backend.compiled.panels import PANEL_BYTES
-from atlas_ref.types import Array
-
-#: Rows whose sums a product holds at once: of two registers each, 12 of the 16 of AVX2, and for
-#: what is left of a tile 8, which still hide the latency of a multiply-add.
-MANY, FEW = 6, 4
 
 
-# -- primitives ------------------------------------------------------------------------------------
+def primitive_of_constants(typing: Callable[..., Any]) -> Any:
+    """A primitive that sees the values of constants among its arguments."""
+    return intrinsic(prefer_literal=True)(typing)
 
 
-@intrinsic
+# -- sizes -----------------------------------------------------------------------------------------
+
+
+@primitive
 def width(typing: Any, panel: Any) -> Any:
     """Numbers of a row of a panel, and rows of a tile."""
     count = Lanes(panel.dtype, PANEL_BYTES).count
     return types.intp(panel), lambda *_: ir.Constant(ir.IntType(64), count)
 
 
-@intrinsic
+@primitive
 def side(typing: Any, panel: Any) -> Any:
     """Rows and columns of a square, which is transposed in registers; half of a tile's."""
     count = Lanes(panel.dtype, SUM_BYTES).count
     return types.intp(panel), lambda *_: ir.Constant(ir.IntType(64), count)
 
 
-@intrinsic(prefer_literal=True)
+# -- sums of products ------------------------------------------------------------------------------
+
+
+@primitive_of_constants
 def zero_sums(typing: Any, panel: Any, rows: Any) -> Any:
     """Zeros for the sums of `rows` rows, a constant, by one panel."""
-    kind = types.UniTuple(Lanes(panel.dtype, PANEL_BYTES), rows.literal_value)
+    vector, count = Lanes(panel.dtype, PANEL_BYTES), rows.literal_value
+    kind = types.UniTuple(vector, count)  # type: ignore[no-untyped-call]
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return ir.Constant(context.get_value_type(kind), None)
@@ -52,7 +54,7 @@ def zero_sums(typing: Any, panel: Any, rows: Any) -> Any:
     return kind(panel, rows), code
 
 
-@intrinsic
+@primitive
 def add_products(typing: Any, sums: Any, left: Any, lane: Any, right: Any, k: Any) -> Any:
     """sums[n] + left[k, lane + n] right[k], for every n."""
 
@@ -60,7 +62,7 @@ def add_products(typing: Any, sums: Any, left: Any, lane: Any, right: Any, k: An
         first = _number(context, builder, signature, args, 1, 4, 2)
         row = _read(builder, _number(context, builder, signature, args, 3, 4), _of(sums, context))
         done = []
-        for n, value in enumerate(cgutils.unpack_tuple(builder, args[0], sums.count)):
+        for n, value in enumerate(_each(builder, args[0], sums.count)):
             factor = _everywhere(builder, builder.load(_after(builder, first, n)), row.type)
             product = builder.fmul(factor, row, flags=ROUND_ONCE)
             done.append(builder.fadd(value, product, flags=ROUND_ONCE))
@@ -69,7 +71,7 @@ def add_products(typing: Any, sums: Any, left: Any, lane: Any, right: Any, k: An
     return sums(sums, left, lane, right, k), code
 
 
-@intrinsic
+@primitive
 def put(typing: Any, sums: Any, scale: Any, out: Any, row: Any) -> Any:
     """Write scale sums[n] into out[row + n], for every n."""
 
@@ -77,7 +79,7 @@ def put(typing: Any, sums: Any, scale: Any, out: Any, row: Any) -> Any:
         vector = _of(sums, context)
         factor = _everywhere(builder, _cast(context, builder, sums, scale, args[1]), vector)
         to = _number(context, builder, signature, args, 2, 3)
-        for n, value in enumerate(cgutils.unpack_tuple(builder, args[0], sums.count)):
+        for n, value in enumerate(_each(builder, args[0], sums.count)):
             value = builder.fmul(factor, value, flags=ROUND_ONCE)
             _write(builder, value, _after(builder, to, n * vector.count))
         return context.get_dummy_value()
@@ -85,7 +87,7 @@ def put(typing: Any, sums: Any, scale: Any, out: Any, row: Any) -> Any:
     return types.void(sums, scale, out, row), code
 
 
-@intrinsic
+@primitive
 def put_sum(typing: Any, sums: Any, scale: Any, out: Any, row: Any, other: Any, factor: Any) -> Any:
     """Write scale sums[n] + factor other[row + n] into out[row + n], for every n."""
 
@@ -95,7 +97,7 @@ def put_sum(typing: Any, sums: Any, scale: Any, out: Any, row: Any, other: Any, 
         factors = _everywhere(builder, _cast(context, builder, sums, factor, args[5]), vector)
         to = _number(context, builder, signature, args, 2, 3)
         origin = _number(context, builder, signature, args, 4, 3)
-        for n, value in enumerate(cgutils.unpack_tuple(builder, args[0], sums.count)):
+        for n, value in enumerate(_each(builder, args[0], sums.count)):
             beside = _read(builder, _after(builder, origin, n * vector.count), vector)
             beside = builder.fmul(factors, beside, flags=ROUND_ONCE)
             value = builder.fmul(scales, value, flags=ROUND_ONCE)
@@ -106,7 +108,10 @@ def put_sum(typing: Any, sums: Any, scale: Any, out: Any, row: Any, other: Any, 
     return types.void(sums, scale, out, row, other, factor), code
 
 
-@intrinsic
+# -- squares ---------------------------------------------------------------------------------------
+
+
+@primitive
 def transpose_square(
     typing: Any, panel: Any, row: Any, lane: Any, out: Any, to_row: Any, to_lane: Any
 ) -> Any:
@@ -123,7 +128,7 @@ def transpose_square(
     return types.void(panel, row, lane, out, to_row, to_lane), code
 
 
-@intrinsic
+@primitive
 def add_transposes(
     typing: Any, panel: Any, row: Any, lane: Any, other: Any, at_row: Any, at_lane: Any
 ) -> Any:
@@ -150,6 +155,10 @@ def add_transposes(
 def _of(sums: Any, context: Any) -> Any:
     """The vector of LLVM for one row of sums."""
     return context.get_value_type(sums.dtype)
+
+
+def _each(builder: Any, values: Any, count: int) -> list[Any]:
+    return [builder.extract_value(values, n) for n in range(count)]
 
 
 def _cast(context: Any, builder: Any, sums: Any, of: Any, x: Any) -> Any:
@@ -230,130 +239,3 @@ def _transpose(builder: Any, rows: Sequence[Any]) -> list[Any]:
                 rows[n + step] = builder.shuffle_vector(*pair, _indices(lower))
         step *= 2
     return rows
-
-
-# -- products --------------------------------------------------------------------------------------
-
-
-def _rows_of_product(rows: int) -> Callable[..., None]:
-    """A function for the sums of `rows` rows of a product by one panel."""
-
-    @compiled
-    def rows_of_product(
-        scale: Any,
-        left: Array,
-        lane: int,
-        right: Array,
-        inner: int,
-        factor: Any,
-        other: Array,
-        out: Array,
-        row: int,
-    ) -> None:
-        sums = zero_sums(left, rows)
-        for k in range(inner):
-            sums = add_products(sums, left, lane, right, k)
-        if factor == 0:  # and the other may hold anything
-            put(sums, scale, out, row)
-        else:
-            put_sum(sums, scale, out, row, other, factor)
-
-    return rows_of_product
-
-
-_many, _few = _rows_of_product(MANY), _rows_of_product(FEW)
-
-
-@compiled
-def product(
-    scale: Any,
-    left: Array,
-    right: Array,
-    inner: int,
-    factor: Any,
-    other: Array,
-    out: Array,
-    rows: int,
-    symmetric: bool,
-) -> None:
-    """out = scale left^T right + factor other, whose first `rows` rows are wanted.
-
-    Args:
-        left (panels, inner, width), right (panels, inner, width).
-        inner: terms of each sum; rows of padding beyond them are not read.
-        other: not read where factor is 0; `out` itself is allowed.
-        symmetric: whether the result is known to be, so that half of its tiles are copies.
-    """
-    of_tile = width(left[0])
-    for p in range(-(-rows // of_tile)):
-        first = p * of_tile
-        end = min(rows - first, of_tile)
-        for q in range(p if symmetric else 0, len(right)):
-            lane = 0
-            while lane < end:
-                rest, row = end - lane, first + lane
-                if rest <= FEW or MANY < rest <= 2 * FEW:
-                    _few(scale, left[p], lane, right[q], inner, factor, other[q], out[q], row)
-                    lane += FEW
-                else:
-                    _many(scale, left[p], lane, right[q], inner, factor, other[q], out[q], row)
-                    lane += MANY
-            if symmetric and q > p:
-                _transpose_tile(out[q], first, out[p], q * of_tile)
-
-
-@compiled
-def transpose(panels: Array, out: Array) -> None:
-    """Write the transpose of a matrix."""
-    of_tile = width(out[0])
-    for q in range(len(panels)):
-        for p in range(len(out)):
-            _transpose_tile(panels[q], p * of_tile, out[p], q * of_tile)
-
-
-@compiled
-def add_transpose(panels: Array) -> None:
-    """X <- X + X^T."""
-    of_square = side(panels[0])
-    for i in range(2 * len(panels)):
-        for j in range(i, 2 * len(panels)):
-            one, two = panels[j // 2], panels[i // 2]
-            of_one, of_two = j % 2 * of_square, i % 2 * of_square
-            add_transposes(one, i * of_square, of_one, two, j * of_square, of_two)
-
-
-@compiled
-def _transpose_tile(panel: Array, row: int, out: Array, to_row: int) -> None:
-    of_square = side(panel)
-    for i in range(2):
-        for j in range(2):
-            across, down = i * of_square, j * of_square
-            transpose_square(panel, row + across, down, out, to_row + down, across)
-
-
-# -- panels and plain matrices ---------------------------------------------------------------------
-
-
-@compiled
-def enter(x: Array, panels: Array) -> None:
-    """Write a matrix (rows, columns) into panels, and zeros beyond it."""
-    rows, columns = x.shape
-    of_tile = width(panels[0])
-    panels[:] = 0
-    for q in range(len(panels)):
-        first = q * of_tile
-        for i in range(rows):
-            for lane in range(min(of_tile, columns - first)):
-                panels[q, i, lane] = x[i, first + lane]
-
-
-@compiled
-def leave(panels: Array, x: Array) -> None:
-    """Write panels into a matrix (rows, columns)."""
-    rows, columns = x.shape
-    of_tile = width(panels[0])
-    for q in range(len(panels)):
-        first = q * of_tile
-        for i in range(rows):
-            for lane in range(min(of_tile, columns - first)):
-                x[i, first + lane] = panels[q, i, lane]
