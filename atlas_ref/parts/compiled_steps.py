@@ -28,28 +28,29 @@ LARGEST = 256
 KEPT_BYTES = 2**26
 
 Table = Sequence[tuple[float, float, float]]
+Steps = Callable[[slice], list[slice]]
 
 
-def forward(X: Array, table: Table) -> Callable[[Array], Array] | None:
+def forward(X: Array, table: Table) -> Steps | None:
     """A function that runs all steps in place on a group of the matrices X (n, rows, columns).
 
-    It returns the places of those whose result is not finite. None where NumPy is to compute.
+    It returns each whose result is not finite. None where NumPy is to compute.
     """
     loop, shapes, rows = _prepared("forward", X, table, 0)
     if loop is None:
         return None
 
-    def steps(X: Array) -> Array:
+    def steps(group: slice) -> list[slice]:
         with scratch.frame():
-            loop(X, rows, *(scratch.zeros(shape, X) for shape in shapes))
-        return _not_finite(X)
+            loop(X[group], rows, *(scratch.zeros(shape, X) for shape in shapes))
+        return _not_finite(group, X)
 
     return steps
 
 
-def backward(X: Array, table: Table, last: bool) -> Callable[[Array, Array], Array] | None:
-    """A function that goes back through all steps in place, on a group of the matrices X and their
-    cotangents D.
+def backward(X: Array, D: Array, table: Table, last: bool) -> Steps | None:
+    """A function that goes back through all steps in place, on a group of the matrices X and of
+    their cotangents D.
 
     Args:
         last: whether X is to end as the last iterate.
@@ -61,10 +62,10 @@ def backward(X: Array, table: Table, last: bool) -> Callable[[Array, Array], Arr
     if loop is None:
         return None
 
-    def steps(X: Array, D: Array) -> Array:
+    def steps(group: slice) -> list[slice]:
         with scratch.frame():
-            loop(X, D, rows, last, *(scratch.zeros(shape, X) for shape in shapes))
-        return _not_finite(D)
+            loop(X[group], D[group], rows, last, *(scratch.zeros(shape, X) for shape in shapes))
+        return _not_finite(group, D, X) if last else _not_finite(group, D)
 
     return steps
 
@@ -85,7 +86,10 @@ def _prepared(
     return compiled.loop(MODULE, X.dtype, way), shapes, np.array(table, X.dtype)
 
 
-def _not_finite(x: Array) -> Array:
-    """Places of matrices with an infinity or a nan."""
-    finite = np.isfinite(x)
-    return () if finite.all() else np.flatnonzero(~finite.all(axis=(-2, -1)))
+def _not_finite(group: slice, *arrays: Array) -> list[slice]:
+    """Each matrix of a group with an infinity or a nan in one of the arrays."""
+    finite = [np.isfinite(x[group]) for x in arrays]
+    if all(each.all() for each in finite):
+        return []
+    whole = np.logical_and.reduce([each.all(axis=(-2, -1)) for each in finite])
+    return [slice(i, i + 1) for i in group.start + np.flatnonzero(~whole)]

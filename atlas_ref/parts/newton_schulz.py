@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from decimal import Decimal, localcontext
 from typing import Annotated, Any, Literal
 
@@ -241,7 +241,7 @@ def _forward(S: Array, settings: NewtonSchulz) -> Array:
         if steps is None:
             _polynomial_steps(X[group], table)
             return
-        for one in _each(group, steps(X[group])):  # not finite, of which NumPy warns
+        for one in steps(group):  # not finite, of which NumPy warns
             X[one] = _oriented(_normalised(matrices[one], settings), settings)
             _polynomial_steps(X[one], table)
 
@@ -311,12 +311,6 @@ def _gram(X: Array, out: Array) -> None:
         np.matmul(X, scratch.transposed(X), out=out)
 
 
-def _each(group: slice, places: Array) -> Iterator[slice]:
-    """The matrices at these places of a group, one by one."""
-    for i in places:
-        yield slice(group.start + i, group.start + i + 1)
-
-
 def _in_groups(
     work: Callable[[slice], None], X: Array, size_of_group: int, *, blas: bool = True
 ) -> None:
@@ -354,7 +348,7 @@ def _backward(S: Array, g: Array, settings: NewtonSchulz) -> Array:
     table, X, D = coefficient_table(settings), _room(S, settings), _room(S, settings)
     matrices = _matrices(S)
     cotangents = _oriented((g * _scale(S, settings)).reshape(matrices.shape), settings)
-    steps = compiled_steps.backward(X, table, settings.scale == "norm")
+    steps = compiled_steps.backward(X, D, table, settings.scale == "norm")
 
     def start(group: slice) -> None:
         X[group] = _oriented(_normalised(matrices[group], settings), settings)
@@ -365,12 +359,12 @@ def _backward(S: Array, g: Array, settings: NewtonSchulz) -> Array:
         if steps is None:
             _backward_steps(X[group], D[group], table)
             return
-        for one in _each(group, steps(X[group], D[group])):  # not finite, of which NumPy warns
+        for one in steps(group):  # not finite, of which NumPy warns
             start(one)
             _backward_steps(X[one], D[one], table)
 
-    size = GROUP_BYTES if steps is not None else min(GROUP_BYTES, KEPT_BYTES // max(1, len(table)))
-    _in_groups(part, X, size, blas=steps is None)
+    kept = KEPT_BYTES // max(1, len(table)) if steps is None else GROUP_BYTES
+    _in_groups(part, X, min(GROUP_BYTES, kept), blas=steps is None)
     dS = _normalised_backward(S, _unflat(D, S, settings), settings)
     norm = _frobenius(S)
     if settings.scale == "norm":
