@@ -19,6 +19,7 @@ from pydantic import Field, field_validator
 from atlas_ref.backend import on_host
 from atlas_ref.backend.scratch import scratch
 from atlas_ref.backend.threads import in_threads, processors
+from atlas_ref.parts import compiled_steps
 from atlas_ref.types import Array, Frozen
 from tape import opaque, ops
 
@@ -233,12 +234,18 @@ def _block(settings: NewtonSchulz) -> Callable[[Array], Array]:
 
 def _forward(S: Array, settings: NewtonSchulz) -> Array:
     table, X, matrices = coefficient_table(settings), _room(S, settings), _matrices(S)
+    steps = compiled_steps.forward(X, table)
 
     def part(group: slice) -> None:
         X[group] = _oriented(_normalised(matrices[group], settings), settings)
-        _polynomial_steps(X[group], table)
+        if steps is None:
+            _polynomial_steps(X[group], table)
+            return
+        for one in steps(group):  # not finite, of which NumPy warns
+            X[one] = _oriented(_normalised(matrices[one], settings), settings)
+            _polynomial_steps(X[one], table)
 
-    _in_groups(part, X, GROUP_BYTES)
+    _in_groups(part, X, GROUP_BYTES, blas=steps is None)
     X = _unflat(X, S, settings)
     if settings.scale != "1":
         X = X * _scale(S, settings)
@@ -304,18 +311,23 @@ def _gram(X: Array, out: Array) -> None:
         np.matmul(X, scratch.transposed(X), out=out)
 
 
-def _in_groups(work: Callable[[slice], None], X: Array, size_of_group: int) -> None:
+def _in_groups(
+    work: Callable[[slice], None], X: Array, size_of_group: int, *, blas: bool = True
+) -> None:
     """Run `work` over groups of matrices of at most `size_of_group` bytes, on several threads where
     that pays.
 
     Every matrix is computed alone, so the result does not depend on groups or threads.
+
+    Args:
+        blas: whether products are the BLAS's, which shares out large ones itself.
     """
     count, rows, columns = X.shape
     if not on_host(X):  # a device takes all matrices at once
         work(slice(None))
         return
     product = rows * rows * columns
-    pays = product <= BLAS_WORK and count * product >= THREAD_WORK
+    pays = (product <= BLAS_WORK or not blas) and count * product >= THREAD_WORK
     threads = min(processors(), max(1, count)) if pays else 1
     size = max(1, min(size_of_group // max(1, rows * columns * X.itemsize), -(-count // threads)))
     groups = [slice(i, i + size) for i in range(0, count, size)]
@@ -335,13 +347,24 @@ def _backward(S: Array, g: Array, settings: NewtonSchulz) -> Array:
     """
     table, X, D = coefficient_table(settings), _room(S, settings), _room(S, settings)
     matrices = _matrices(S)
-    D[...] = _oriented((g * _scale(S, settings)).reshape(matrices.shape), settings)
+    cotangents = _oriented((g * _scale(S, settings)).reshape(matrices.shape), settings)
+    steps = compiled_steps.backward(X, D, table, settings.scale == "norm")
 
-    def part(group: slice) -> None:  # X ends as the last iterate
+    def start(group: slice) -> None:
         X[group] = _oriented(_normalised(matrices[group], settings), settings)
-        _backward_steps(X[group], D[group], table)
+        D[group] = cotangents[group]
 
-    _in_groups(part, X, min(GROUP_BYTES, KEPT_BYTES // max(1, len(table))))
+    def part(group: slice) -> None:  # X ends as the last iterate where that is used
+        start(group)
+        if steps is None:
+            _backward_steps(X[group], D[group], table)
+            return
+        for one in steps(group):  # not finite, of which NumPy warns
+            start(one)
+            _backward_steps(X[one], D[one], table)
+
+    kept = KEPT_BYTES // max(1, len(table)) if steps is None else GROUP_BYTES
+    _in_groups(part, X, min(GROUP_BYTES, kept), blas=steps is None)
     dS = _normalised_backward(S, _unflat(D, S, settings), settings)
     norm = _frobenius(S)
     if settings.scale == "norm":
