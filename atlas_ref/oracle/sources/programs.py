@@ -249,7 +249,9 @@ class Isolated:
     def _start(self) -> None:
         """Start the worker and wait until it has imported the function."""
         reading, writing = os.pipe()
-        words = [sys.executable, "-m", "atlas_ref.oracle.sources.worker", self._name, str(writing)]
+        # -P: the current folder is not the first to be imported from, where any file may lie
+        module = "atlas_ref.oracle.sources.worker"
+        words = [sys.executable, "-P", "-m", module, self._name, str(writing)]
         self._process = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=2, pass_fds=(writing,), start_new_session=True
         )

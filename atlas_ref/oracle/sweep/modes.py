@@ -165,7 +165,8 @@ class Child:
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join(place or os.getcwd() for place in sys.path),
             }
-            words = [sys.executable, "-m", "atlas_ref.oracle.sweep.worker"]
+            # -P: it imports from where this process does, not from the current folder before that
+            words = [sys.executable, "-P", "-m", "atlas_ref.oracle.sweep.worker"]
             self._process = subprocess.Popen(
                 words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env
             )
