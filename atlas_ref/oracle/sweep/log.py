@@ -157,4 +157,4 @@ def _object(line: bytes) -> dict[str, Any] | None:
 
 def _is_task(line: Mapping[str, Any]) -> bool:
     """Whether a whole line is the outcome of a task."""
-    return isinstance(line.get("task"), str) and isinstance(line.get("case"), int)
+    return isinstance(line.get("task"), str) and type(line.get("case")) is int

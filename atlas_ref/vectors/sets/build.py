@@ -6,20 +6,24 @@ build("v1", "vectors/v1", jobs=2)
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
+from pydantic import Field, TypeAdapter, model_validator
 
 import atlas_ref
 from atlas_ref.oracle.cases.case import Case, CaseError
+from atlas_ref.oracle.sweep.lines import Task, holds
 from atlas_ref.oracle.sweep.log import Log
 from atlas_ref.oracle.sweep.modes import Result, Work
 from atlas_ref.oracle.sweep.tasks import Line, Progress, Tasks, unwatched
+from atlas_ref.types import Frozen
 from atlas_ref.vectors.inputs import large
 from atlas_ref.vectors.inputs.properties import forms, properties
 from atlas_ref.vectors.inputs.split import places
@@ -33,6 +37,29 @@ Files = dict[str, bytes]
 
 #: Key of the first line of a log, and the name of its work.
 LOG, WHAT = "atlas_ref_vectors", "a set of vectors"
+
+
+class Tensor(Frozen):
+    """Certified numbers of a result."""
+
+    shape: list[Annotated[int, Field(ge=0)]]
+    numbers: list[Annotated[float, Field(allow_inf_nan=False)]]
+
+    @model_validator(mode="after")
+    def _whole(self) -> Tensor:
+        if math.prod(self.shape) != len(self.numbers):
+            raise ValueError(f"{len(self.numbers)} numbers for the shape {self.shape}")
+        return self
+
+
+class Logged(Task):
+    """The line of a case."""
+
+    task: Literal["certify", "base", "large"]
+    values: dict[str, Tensor]
+
+
+VALUES = TypeAdapter(Logged)
 
 
 class Certifying(NamedTuple):
@@ -87,7 +114,9 @@ def build(
         log = (
             None
             if resume is None
-            else stack.enter_context(Log(resume, described, key=LOG, what=WHAT))
+            else stack.enter_context(
+                Log(resume, described, key=LOG, what=WHAT, holds=holds(VALUES))
+            )
         )
         run = Tasks(Work(Certifying(set_plan), None), _line, jobs, scheduler, log, progress)
         values = [_values(line) for line in run.lines("certify", range(len(set_plan.vectors)))]

@@ -17,6 +17,7 @@ from atlas_ref.messages import first_problem
 from atlas_ref.oracle.cases.case import CaseError
 from atlas_ref.oracle.cases.files import unique
 from atlas_ref.types import Frozen
+from atlas_ref.vectors.sets.contents import text
 
 MANIFEST, SUMS, SCHEMA = "manifest.json", "SHA256SUMS", "manifest.schema.json"
 FOLDERS = ("cases", "negative", "large")
@@ -155,15 +156,9 @@ def load(folder: Path) -> Manifest:
         CaseError: no set, no JSON, a key that does not exist or is missing, a value of another
             kind.
     """
-    path = folder / MANIFEST
+    path, data = folder / MANIFEST, text(folder, MANIFEST)
     try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise CaseError(f"{folder}: is no set of vectors: it has no {MANIFEST}") from None
-    except (OSError, UnicodeError) as error:
-        raise CaseError(f"{path}: cannot be read: {error}") from None
-    try:
-        return Manifest.model_validate_json(json.dumps(json.loads(text, object_pairs_hook=unique)))
+        return Manifest.model_validate_json(json.dumps(json.loads(data, object_pairs_hook=unique)))
     except ValidationError as error:
         raise CaseError(f"{path}: {first_problem(error)}") from None
     except (ValueError, RecursionError) as error:
@@ -187,14 +182,8 @@ def read_sums(folder: Path) -> dict[str, str]:
         CaseError: no such file, or a line that is not a digest and a name.
     """
     path = folder / SUMS
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        raise CaseError(f"{folder}: is no set of vectors: it has no {SUMS}") from None
-    except (OSError, UnicodeError) as error:
-        raise CaseError(f"{path}: cannot be read: {error}") from None
     digests: dict[str, str] = {}
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(text(folder, SUMS).splitlines(), 1):
         match = re.fullmatch(r"([0-9a-f]{64})  ([A-Za-z0-9_./-]+)", line)
         if match is None or match[2] in digests:
             raise CaseError(

@@ -1,0 +1,82 @@
+"""Logs that something else than a sweep wrote, or that were changed since."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atlas_ref.oracle.cases.case import CaseError
+from atlas_ref.oracle.sweep import sweep as sweeps
+from atlas_ref.oracle.sweep.sweep import Sweep, sweep
+from tests.oracle.sweep.test_sweep import PLAIN, kernel
+
+ROW = {"tensor": "out/y", "error": 0.5, "tolerance": 1.0, "why": ""}
+JUDGED = {"verdict": "PASS", "row": ROW, "drawn": None}
+SHRUNK = {"verdict": "WRONG", "row": ROW, "comparisons": 3, "numbers": [9, 3]}
+
+
+def swept(folder: Path, source: str = "right", **how: Any) -> Sweep:
+    return sweep(
+        "delta",
+        kernel(source),
+        cases=2,
+        choices=PLAIN,
+        folder=folder,
+        resume=folder / "log",
+        **how,
+    )
+
+
+def written(folder: Path, line: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log with this line for every task, whole and right but for what the line says."""
+    with monkeypatch.context() as patched:
+        patched.setattr(sweeps, "_line", lambda result, place: line)
+        with contextlib.suppress(KeyError, TypeError, ZeroDivisionError):
+            swept(folder)
+
+
+@pytest.mark.clause("SWEEP-9")
+@pytest.mark.parametrize(
+    "line",
+    [
+        JUDGED | {"row": ROW | {"tolerance": 0.0}},
+        JUDGED | {"row": ROW | {"tolerance": None}},
+        JUDGED | {"row": ROW | {"error": "nan"}},
+        JUDGED | {"row": ROW | {"error": "much"}},
+        JUDGED | {"row": ROW | {"error": [1.0]}},
+        JUDGED | {"row": ROW | {"why": 3}},
+        JUDGED | {"row": ROW | {"colour": 3}},
+        JUDGED | {"verdict": "WRONG"},
+        JUDGED | {"verdict": "GOOD"},
+        JUDGED | {"drawn": 3},
+        JUDGED | {"task": "judge", "case": True},
+        JUDGED | {"task": "judge", "case": -1},
+        JUDGED | {"colour": 3},
+        SHRUNK | {"task": "shrink", "file": "../../delta-0.safetensors"},
+        SHRUNK | {"task": "shrink", "file": "/delta-0.safetensors"},
+        SHRUNK | {"task": "shrink", "file": "delta-0.safetensors", "numbers": [3]},
+        SHRUNK | {"task": "shrink", "file": "delta-0.safetensors", "comparisons": "x"},
+    ],
+)
+def test_a_line_with_what_no_sweep_writes_is_refused(
+    line: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path, line, monkeypatch)
+    text = (tmp_path / "log").read_bytes()
+    with pytest.raises(CaseError) as refusal:
+        swept(tmp_path)
+    assert str(refusal.value) == f"{tmp_path / 'log'}: line 2: not what a sweep writes there"
+    assert (tmp_path / "log").read_bytes() == text
+
+
+@pytest.mark.clause("SWEEP-9")
+def test_what_a_sweep_writes_is_read(tmp_path: Path) -> None:
+    for source in ("no_pulse", "another_result"):
+        folder = tmp_path / source
+        folder.mkdir()
+        first = swept(folder, source, keep=1)
+        assert first.exit_code == 1
+        assert swept(folder, source, keep=1) == first
