@@ -1,11 +1,12 @@
 """The log of a sweep: one JSON object a line, only ever appended to.
 
 A kill costs the tasks under way and no more. The first line says which sweep it is; each further
-one is the outcome of one case, or of shrinking one. Specified in specs/sweep.md, SWEEP-9.
+one is the outcome of one case, or of shrinking one, with its checksum. Specified in specs/sweep.md, SWEEP-9.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -20,6 +21,9 @@ from atlas_ref.oracle.cases.files import read_bytes
 #: Key of the first line, with the version of the log.
 KEY = "atlas_ref_sweep"
 VERSION = 1
+
+#: Key of a line's checksum, and how many digits of SHA-256 it has.
+SUM, DIGITS = "sum", 16
 
 
 def plain(value: Any) -> Any:
@@ -87,7 +91,7 @@ class Log:
         try:
             if self._stream is None:
                 self._stream = self._opened()
-            self._stream.write(_bytes(line))
+            self._stream.write(_bytes({**line, SUM: self._sum(line)}))
             self._stream.flush()
         except OSError as error:
             raise CaseError(f"{self.path}: cannot be written: {error.strerror or error}") from None
@@ -136,10 +140,20 @@ class Log:
             each = _object(line)
             if each is None:  # cut short, or empty
                 continue
+            theirs = each.pop(SUM, None)
             if not self._holds(each):
                 raise CaseError(f"{self.path}: line {number}: not what {self._what} writes there")
+            if theirs != self._sum(each):
+                raise CaseError(
+                    f"{self.path}: line {number}: was changed after it was written, its checksum "
+                    "is another; remove the line, and its task is done again"
+                )
             outcomes[each["task"], each["case"]] = each
         return outcomes
+
+    def _sum(self, line: Mapping[str, Any]) -> str:
+        """The checksum of a line of this log; the same line in another log has another one."""
+        return hashlib.sha256(_bytes(self._plan) + _bytes(line)).hexdigest()[:DIGITS]
 
 
 def _bytes(line: Mapping[str, Any]) -> bytes:

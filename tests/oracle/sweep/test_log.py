@@ -80,3 +80,45 @@ def test_what_a_sweep_writes_is_read(tmp_path: Path) -> None:
         first = swept(folder, source, keep=1)
         assert first.exit_code == 1
         assert swept(folder, source, keep=1) == first
+
+
+@pytest.mark.clause("SWEEP-9")
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('"error": ', '"error": 0.5e-3, "was": '),
+        ('"verdict": "PASS"', '"verdict": "NOT SUPPORTED"'),
+        ('"sum": "', '"sum": "0'),
+        ('"sum": "', '"summed": "'),
+        ('"case": 1', '"case": 7'),
+    ],
+)
+def test_a_line_that_was_changed_is_refused_by_its_number(
+    before: str, after: str, tmp_path: Path
+) -> None:
+    swept(tmp_path)
+    log = tmp_path / "log"
+    first, second, third = log.read_text().splitlines()
+    assert before in third
+    third = third.replace(before, after)
+    log.write_text("\n".join((first, second, third)) + "\n")
+    with pytest.raises(CaseError) as refusal:
+        swept(tmp_path)
+    said = str(refusal.value)
+    strange = "was" in after or "summed" in after
+    assert said.startswith(f"{log}: line 3: {'not what' if strange else 'was changed after it'}")
+    # without the line its task is done again
+    log.write_text("\n".join((first, second)) + "\n")
+    assert swept(tmp_path).counts == {"PASS": 2}
+
+
+@pytest.mark.clause("SWEEP-9")
+def test_a_line_of_another_sweep_is_no_line_of_this_one(tmp_path: Path) -> None:
+    swept(tmp_path, seed=5)
+    log = tmp_path / "log"
+    foreign = log.read_text().splitlines()[1]
+    log.unlink()
+    swept(tmp_path)
+    log.write_text(log.read_text() + foreign + "\n")
+    with pytest.raises(CaseError, match=f"^{log}: line 4: was changed after it was written"):
+        swept(tmp_path)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from atlas_ref.oracle.cases.case import CaseError
+from atlas_ref.oracle.sweep.log import Log
 from atlas_ref.vectors.sets import build, encode, matrix, plan, search
 
 pytest.importorskip(
@@ -116,3 +119,32 @@ def test_a_line_with_what_no_search_writes_is_refused(line: Any, tmp_path: Path)
         lambda patch: patch.setattr(search.Scoring, "perform", lambda *arguments: line),
     )
     assert said == "line 2: not what a search for vectors writes there"
+
+
+@pytest.mark.clause("VEC-9", "SWEEP-9")
+def test_a_number_changed_in_a_log_is_never_published(one: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    build.build(one, tmp_path / "first", resume=log)
+    first, line = log.read_text().splitlines()
+    changed = json.loads(line)
+    numbers = changed["values"]["out/M"]["numbers"]
+    numbers[0] = float(np.nextafter(numbers[0], np.inf))
+    log.write_text(f"{first}\n{json.dumps(changed, sort_keys=True)}\n")
+    with pytest.raises(CaseError, match=f"^{log}: line 2: was changed after it was written, its"):
+        build.build(one, tmp_path / "second", resume=log)
+    del changed["sum"]  # with a checksum that is right
+    log.write_text(f"{first}\n")
+    with Log(log, _plan(first), key=build.LOG, what=build.WHAT) as stream:
+        stream.append(changed)
+    with pytest.raises(CaseError, match=f"^{log}: certify 0: holds something else than was comp"):
+        build.build(one, tmp_path / "third", resume=log)
+    assert not (tmp_path / "second").exists()
+    assert not (tmp_path / "third").exists()
+    # a log of the truth is no reason to trust it either, and harms nothing
+    log.write_text(f"{first}\n{line}\n")
+    build.build(one, tmp_path / "fourth", resume=log)
+    assert log.read_text() == f"{first}\n{line}\n"
+
+
+def _plan(first: str) -> dict[str, Any]:
+    return {key: value for key, value in json.loads(first).items() if key != build.LOG}
