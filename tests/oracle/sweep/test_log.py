@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ from atlas_ref.oracle.cases.case import CaseError
 from atlas_ref.oracle.sweep import sweep as sweeps
 from atlas_ref.oracle.sweep.sweep import Sweep, sweep
 from tests.oracle.sweep.test_sweep import PLAIN, kernel
+
+ROOT = Path(__file__).parents[3]
 
 ROW = {"tensor": "out/y", "error": 0.5, "tolerance": 1.0, "why": ""}
 JUDGED = {"verdict": "PASS", "row": ROW, "drawn": None}
@@ -122,3 +126,33 @@ def test_a_line_of_another_sweep_is_no_line_of_this_one(tmp_path: Path) -> None:
     log.write_text(log.read_text() + foreign + "\n")
     with pytest.raises(CaseError, match=f"^{log}: line 4: was changed after it was written"):
         swept(tmp_path)
+
+
+@pytest.mark.clause("SWEEP-9")
+def test_a_full_disk_is_one_line_and_loses_no_line(tmp_path: Path) -> None:
+    """Files of the process may have so many bytes: the plan and some lines, not all of them."""
+    swept(tmp_path)
+    whole = (tmp_path / "log").read_bytes()
+    for room in (10, whole.index(b"\n") + 1 + 40, len(whole) - 1):
+        log = tmp_path / f"log-{room}"
+        code = (
+            "import resource, sys; from pathlib import Path; sys.path.append(sys.argv[1]); "
+            "from tests.oracle.sweep.test_log import kernel, sweep, PLAIN; "
+            f"resource.setrlimit(resource.RLIMIT_FSIZE, ({room}, {room})); "
+            f"sweep('delta', kernel('right'), cases=2, choices=PLAIN, folder={str(tmp_path)!r}, "
+            f"resume={str(log)!r})"
+        )
+        words = [sys.executable, "-c", code, str(ROOT)]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        said = done.stderr.splitlines()[-1]
+        assert said.endswith(
+            f"CaseError: {log}: cannot be written: File too large; what it holds is kept, repeat "
+            "the command to go on"
+        )
+        assert "During handling" not in done.stderr
+        text = log.read_bytes()
+        assert whole.startswith(text)
+        assert text == b"" or text.endswith(b"\n")
+        log.rename(tmp_path / "log")
+        assert swept(tmp_path).counts == {"PASS": 2}
+        assert (tmp_path / "log").read_bytes() == whole
