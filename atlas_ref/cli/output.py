@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from atlas_ref.cli import streams
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -30,8 +31,11 @@ COLOURS |= {"XFAIL": "yellow", "NOT SUPPORTED": "dim"}
 
 
 def say(message: str) -> None:
-    """Write one line to standard error."""
-    print(one_line(message), file=sys.stderr)
+    """Write one line to standard error; where that is full, there is nobody to tell."""
+    try:
+        print(one_line(message), file=sys.stderr)
+    except OSError:
+        streams.discard(sys.stderr)
 
 
 def one_line(text: str) -> str:
@@ -53,17 +57,10 @@ def emit(text: str) -> None:
         sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
         sys.stdout.flush()
     except BrokenPipeError:
-        discard_output()
+        streams.discard(sys.stdout)
     except OSError as error:
-        discard_output()
+        streams.discard(sys.stdout)
         raise CaseError(f"standard output: cannot be written: {error.strerror}") from None
-
-
-def discard_output() -> None:
-    """Send the rest of standard output nowhere, so that the interpreter's last flush works."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
 
 
 def emit_json(value: Mapping[str, Any]) -> None:
