@@ -24,6 +24,7 @@ from atlas_ref.cli import replay as cli_replay
 from atlas_ref.cli import sweep as cli_sweep
 from atlas_ref.cli import trace_spec as cli_trace_spec
 from atlas_ref.cli import vectors as cli_vectors
+from atlas_ref.oracle.sources import ending
 
 if TYPE_CHECKING:
     from atlas_ref.oracle.cases.case import Case
@@ -58,8 +59,14 @@ Chunk = Annotated[
 def main() -> None:
     """Run the command line: every error of a user is one line on standard error and exit code 2."""
     streams.complete()
+    with ending.in_order():
+        code = _run()
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _run() -> Any:
     try:
-        code = app(standalone_mode=False)
+        return app(standalone_mode=False)
     except typer.TyperException as error:
         _fail(f"{error.format_message().rstrip('.')} (see atlas-ref --help)")
     except MemoryError as error:
@@ -77,7 +84,6 @@ def main() -> None:
     except OSError as error:  # files say it themselves; this is a help text
         streams.discard(sys.stdout)
         _fail(f"{error.filename or 'standard output'}: cannot be written: {error.strerror}")
-    sys.exit(code if isinstance(code, int) else 0)
 
 
 def _fail(message: str, code: int = 2) -> NoReturn:

@@ -279,7 +279,7 @@ def _replace(out: Path, files: Files) -> None:
                 os.replace(out, old)
             try:
                 os.replace(new, out)
-            except OSError:
+            except BaseException:  # a signal too
                 if old.exists():
                     os.replace(old, out)
                 raise

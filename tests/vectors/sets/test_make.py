@@ -158,6 +158,16 @@ def test_a_link_is_followed_and_a_failure_leaves_everything_as_it_was(
     with pytest.raises(CaseError, match=r"out: cannot be written: No space left on device$"):
         build.build(few, link, resume=log)
     assert contents(out) == before | {"cases/stale.safetensors": b""}
+
+    def interrupted(source, target) -> None:
+        if Path(target) == out and Path(source).name == "new":
+            raise SystemExit(143)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(SystemExit):
+        build.build(few, link, resume=log)
+    assert contents(out) == before | {"cases/stale.safetensors": b""}
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
