@@ -250,12 +250,19 @@ def _place(out: Path) -> Path:
     """The folder, behind any link, if a set may be put there.
 
     Raises:
-        CaseError: it holds something else, or its parent does not exist.
+        CaseError: it holds something else, beside a set too, or its parent does not exist.
     """
     if out.exists() and not out.is_dir():
         raise CaseError(f"{out}: is no folder")
-    if out.is_dir() and any(out.iterdir()) and not (out / manifest.MANIFEST).is_file():
-        raise CaseError(f"{out}: holds something else than a set; a new folder is needed")
+    if out.is_dir() and any(out.iterdir()):
+        if not (out / manifest.MANIFEST).is_file():
+            raise CaseError(f"{out}: holds something else than a set; a new folder is needed")
+        manifest.load(out)
+        if strange := manifest.strangers(out):
+            raise CaseError(
+                f"{out}: holds {strange[0]}, which is no part of a set and would be lost; a new "
+                "folder is needed"
+            )
     if not out.parent.is_dir():
         raise CaseError(f"{out}: the folder {out.parent} does not exist")
     return out.resolve()
@@ -266,6 +273,7 @@ def _replace(out: Path, files: Files) -> None:
 
     Nothing is left behind if it cannot.
     """
+    _place(out)  # again: somebody may have put a file there since the work began
     try:
         with tempfile.TemporaryDirectory(
             prefix=".atlas-ref-", dir=out.parent, ignore_cleanup_errors=True

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,9 +25,8 @@ FOLDERS = ("cases", "negative", "large")
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9_]+(-[a-z0-9_]+)*$")]
 Version = Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+$")]
-Place = Annotated[
-    str, Field(pattern=r"^(cases|negative|large)/[A-Za-z0-9_-]+\.(safetensors|json)$")
-]
+PLACE = r"^(cases|negative|large)/[A-Za-z0-9_-]+\.(safetensors|json)$"
+Place = Annotated[str, Field(pattern=PLACE)]
 Count = Annotated[int, Field(ge=1)]
 Kills = dict[Literal["float32", "bfloat16"], list[str]]
 
@@ -192,6 +192,23 @@ def read_sums(folder: Path) -> dict[str, str]:
             )
         digests[match[2]] = match[1]
     return digests
+
+
+def strangers(folder: Path) -> list[str]:
+    """What a folder holds that no set has: other names, links, devices, further folders (VEC-1)."""
+    names = []
+    for place, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = Path(place, name)
+            inside = path.relative_to(folder).as_posix()
+            known = (
+                inside in FOLDERS
+                if name in folders
+                else inside in (MANIFEST, SCHEMA, SUMS) or re.fullmatch(PLACE, inside)
+            )
+            if path.is_symlink() or not known or not (path.is_dir() or path.is_file()):
+                names.append(inside)
+    return sorted(names)
 
 
 def files_of(manifest: Manifest) -> list[str]:
