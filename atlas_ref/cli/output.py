@@ -77,13 +77,20 @@ def _plain(value: Any) -> Any:
 
 
 def emit_rich(*parts: RenderableType) -> None:
-    """Write tables and lines; into a pipe, which has no width of its own, as wide as they are."""
+    """Write tables and lines; into a pipe, which has no width of its own, as wide as they are.
+
+    Lines may hold names of a stranger's file, and the cells of `table` are plain words already.
+    """
     from rich.console import Console
 
     console = Console() if sys.stdout.isatty() else Console(width=10_000)
     with console.capture() as capture:
         for part in parts:
-            console.print(part, markup=False, highlight=False, soft_wrap=isinstance(part, str))
+            if isinstance(part, str):
+                text = "\n".join(map(printable, part.split("\n")))
+                console.print(text, markup=False, highlight=False, soft_wrap=True)
+            else:
+                console.print(part, markup=False, highlight=False)
     emit(capture.get())
 
 
@@ -125,7 +132,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> 
     from rich.table import Table
     from rich.text import Text
 
-    grid = Table(*columns, title=title or None, title_justify="left")
+    grid = Table(*columns, title=one_line(title) or None, title_justify="left")
     for row in rows:
         grid.add_row(
             *[cell if isinstance(cell, Text) else Text(one_line(str(cell))) for cell in row]
