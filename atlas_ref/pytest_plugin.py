@@ -161,7 +161,7 @@ def pytest_configure(config: pytest.Config) -> None:
     try:
         config.stash[SETTINGS] = settings = Settings(config)
     except CaseError as error:
-        raise pytest.UsageError(f"--atlas options: {error}") from None
+        raise pytest.UsageError(_printable(f"--atlas options: {error}")) from None
     for folder in map(str, settings.folders):
         if folder not in config.args:
             config.args.append(folder)
@@ -210,7 +210,16 @@ class CaseFile(pytest.File):
 
 
 class NotPassed(AssertionError):
-    """A failure of a case, in the words of the oracle."""
+    """A failure of a case, in the words of the oracle, without what a terminal would act upon."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(_printable(text))
+
+
+def _printable(text: str) -> str:
+    from atlas_ref.cli.output import printable
+
+    return "\n".join(map(printable, text.split("\n")))
 
 
 class CaseItem(pytest.Item):
@@ -267,4 +276,4 @@ def _not_run(rows: list[Any]) -> None:
     if reasons:
         pytest.xfail(reasons[0])
     if not rows or all(row.verdict == "NOT SUPPORTED" for row in rows):
-        pytest.skip(rows[0].why if rows else "nothing could be compared")
+        pytest.skip(_printable(rows[0].why) if rows else "nothing could be compared")

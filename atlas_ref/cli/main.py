@@ -7,6 +7,7 @@ compared, else 0.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -18,11 +19,12 @@ from atlas_ref.cli import certify as cli_certify
 from atlas_ref.cli import check as cli_check
 from atlas_ref.cli import identify as cli_identify
 from atlas_ref.cli import levels as cli_levels
-from atlas_ref.cli import options, output
+from atlas_ref.cli import options, output, streams
 from atlas_ref.cli import replay as cli_replay
 from atlas_ref.cli import sweep as cli_sweep
 from atlas_ref.cli import trace_spec as cli_trace_spec
 from atlas_ref.cli import vectors as cli_vectors
+from atlas_ref.oracle.sources import ending
 
 if TYPE_CHECKING:
     from atlas_ref.oracle.cases.case import Case
@@ -56,8 +58,15 @@ Chunk = Annotated[
 
 def main() -> None:
     """Run the command line: every error of a user is one line on standard error and exit code 2."""
+    streams.complete()
+    with ending.in_order():
+        code = _run()
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _run() -> Any:
     try:
-        code = app(standalone_mode=False)
+        return app(standalone_mode=False)
     except typer.TyperException as error:
         _fail(f"{error.format_message().rstrip('.')} (see atlas-ref --help)")
     except MemoryError as error:
@@ -72,17 +81,20 @@ def main() -> None:
         _fail(str(error), 3 if isinstance(error, Unsupported) else 2)
     except atlas_ref.BackendError as error:
         _fail(str(error))
-    sys.exit(code if isinstance(code, int) else 0)
+    except OSError as error:  # files say it themselves; this is a help text
+        streams.discard(sys.stdout)
+        _fail(f"{error.filename or 'standard output'}: cannot be written: {error.strerror}")
 
 
 def _fail(message: str, code: int = 2) -> NoReturn:
     output.say(f"atlas-ref: {message}")
     if "--json" in sys.argv:
-        output.emit_json(
-            {"exit": code, "bad_input": [message]}
-            if code == 2
-            else {"exit": code, "not_supported": message}
-        )
+        with contextlib.suppress(atlas_ref.CaseError):  # the line above is all that can be told
+            output.emit_json(
+                {"exit": code, "bad_input": [message]}
+                if code == 2
+                else {"exit": code, "not_supported": message}
+            )
     sys.exit(code)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from atlas_ref.cli import streams
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -30,8 +31,11 @@ COLOURS |= {"XFAIL": "yellow", "NOT SUPPORTED": "dim"}
 
 
 def say(message: str) -> None:
-    """Write one line to standard error."""
-    print(one_line(message), file=sys.stderr)
+    """Write one line to standard error; where that is full, there is nobody to tell."""
+    try:
+        print(one_line(message), file=sys.stderr)
+    except OSError:
+        streams.discard(sys.stderr)
 
 
 def one_line(text: str) -> str:
@@ -53,17 +57,10 @@ def emit(text: str) -> None:
         sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
         sys.stdout.flush()
     except BrokenPipeError:
-        discard_output()
+        streams.discard(sys.stdout)
     except OSError as error:
-        discard_output()
+        streams.discard(sys.stdout)
         raise CaseError(f"standard output: cannot be written: {error.strerror}") from None
-
-
-def discard_output() -> None:
-    """Send the rest of standard output nowhere, so that the interpreter's last flush works."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
 
 
 def emit_json(value: Mapping[str, Any]) -> None:
@@ -80,13 +77,20 @@ def _plain(value: Any) -> Any:
 
 
 def emit_rich(*parts: RenderableType) -> None:
-    """Write tables and lines; into a pipe, which has no width of its own, as wide as they are."""
+    """Write tables and lines; into a pipe, which has no width of its own, as wide as they are.
+
+    Lines may hold names of a stranger's file, and the cells of `table` are plain words already.
+    """
     from rich.console import Console
 
     console = Console() if sys.stdout.isatty() else Console(width=10_000)
     with console.capture() as capture:
         for part in parts:
-            console.print(part, markup=False, highlight=False, soft_wrap=isinstance(part, str))
+            if isinstance(part, str):
+                text = "\n".join(map(printable, part.split("\n")))
+                console.print(text, markup=False, highlight=False, soft_wrap=True)
+            else:
+                console.print(part, markup=False, highlight=False)
     emit(capture.get())
 
 
@@ -128,7 +132,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> 
     from rich.table import Table
     from rich.text import Text
 
-    grid = Table(*columns, title=title or None, title_justify="left")
+    grid = Table(*columns, title=one_line(title) or None, title_justify="left")
     for row in rows:
         grid.add_row(
             *[cell if isinstance(cell, Text) else Text(one_line(str(cell))) for cell in row]

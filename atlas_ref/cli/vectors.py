@@ -50,7 +50,13 @@ def make(
     ],
     jobs: Jobs = 1,
     scheduler: Scheduler = None,
-    resume: Resume = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="LOG",
+            help="Keep a log there; where it exists, what it holds must be what is computed.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Make a set from its plan, the same bytes on every machine; needs the extra `certify`."""

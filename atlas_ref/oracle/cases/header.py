@@ -6,7 +6,6 @@ Specified in specs/case.md, CASE-2 and CASE-3.
 from __future__ import annotations
 
 import json
-import math
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, ValidationError, create_model, model_validator
@@ -14,9 +13,10 @@ from pydantic import ConfigDict, Field, ValidationError, create_model, model_val
 from atlas_ref.forms import FORMS
 from atlas_ref.forms.support import SUPPORT
 from atlas_ref.messages import first_problem, shown
-from atlas_ref.oracle.cases.files import KEY, unique
+from atlas_ref.oracle.cases.files import KEY
+from atlas_ref.oracle.cases.json_text import decoded
 from atlas_ref.oracle.subjects import SUBJECTS
-from atlas_ref.oracle.subjects.subject import BLOCK, DEEPEST, LONGEST, SEQUENCE_KEYS
+from atlas_ref.oracle.subjects.subject import BLOCK, SEQUENCE_KEYS
 from atlas_ref.parts.feature_maps import IDENTITY, FeatureMap
 from atlas_ref.parts.window import WindowWeights
 from atlas_ref.rules import RULES, names_with
@@ -211,19 +211,7 @@ def parse(text: str) -> Header:
             have.
     """
     try:
-        data = json.loads(
-            text,
-            object_pairs_hook=unique,
-            parse_constant=_refuse,
-            parse_float=_finite,
-            parse_int=_integer,
-        )
-        if _depth(data) > DEEPEST:
-            raise RecursionError
-    except RecursionError:
-        raise ValueError(f"{KEY}: nested more than {DEEPEST} levels deep") from None
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{KEY}: not JSON: {error}") from None
+        data = decoded(text)
     except ValueError as error:
         raise ValueError(f"{KEY}: {error}") from None
     if not isinstance(data, dict):
@@ -240,31 +228,6 @@ def parse(text: str) -> Header:
             f"{shown(data['convention'])}"
         )
     return Header.model_validate_json(_unicode(json.dumps(data, ensure_ascii=False)))
-
-
-def _refuse(word: str) -> None:
-    raise ValueError(f"{word} is not JSON")
-
-
-def _finite(text: str) -> float:
-    if not math.isfinite(float(text)):
-        raise ValueError(f"the number {_short(text)} is beyond float64")
-    return float(text)
-
-
-def _integer(text: str) -> int:
-    if len(text) > LONGEST:
-        raise ValueError(f"the integer {_short(text)} has more than {LONGEST} digits")
-    return int(text)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 24 else f"{text[:20]}..."
-
-
-def _depth(value: Any) -> int:
-    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return 1 + max(map(_depth, inside), default=0)
 
 
 def _unicode(text: str) -> str:

@@ -16,7 +16,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -26,12 +25,14 @@ from typing import IO, Any, Self
 
 from atlas_ref.oracle.cases.case import Case, CaseError, load_results, save
 from atlas_ref.oracle.sources.answers import Answer, Source
+from atlas_ref.oracle.sources.room import room
 
 #: Seconds that an implementation has for one case by default.
 TIMEOUT = 60.0
 
-#: Longest wait in seconds that the system calls beneath can hold. A longer time-out waits again.
-WAIT = 86400.0
+#: Longest wait in seconds before signals are looked at, one of which another thread may have taken.
+#: A longer time-out waits again.
+WAIT = 0.2
 
 #: Exit code of a program that does not support a case.
 UNSUPPORTED = 3
@@ -57,8 +58,8 @@ def program(command: str, *, timeout: float = TIMEOUT) -> Source:
         raise CaseError(f"timeout: must be greater than 0, found {timeout:g}")
 
     def answer(case: Case) -> Answer:
-        with tempfile.TemporaryDirectory(prefix="atlas-ref-") as folder:
-            case_file, out = Path(folder) / "case.safetensors", Path(folder) / "out.safetensors"
+        with room() as folder:
+            case_file, out = folder / "case.safetensors", folder / "out.safetensors"
             save(case_file, case.header, case.inputs)
             places = {"{case}": str(case_file), "{out}": str(out)}
             failure = _run([_filled(word, places) for word in words], timeout)
@@ -100,8 +101,8 @@ def _run(words: list[str], timeout: float) -> Answer | None:
         )
     except OSError as error:
         return Answer.failed(f"crash: cannot be started: {error.strerror or error}")
-    output, errors = _Tail(process.stdout), _Tail(process.stderr)
     try:
+        output, errors = _Tail(process.stdout), _Tail(process.stderr)
         code = process.wait(timeout)
     except subprocess.TimeoutExpired:
         return Answer.failed(f"time-out: did not end within {timeout:g} s")
@@ -221,8 +222,8 @@ class Isolated:
             self._start()
         assert self._process is not None
         assert self._process.stdin is not None
-        with tempfile.TemporaryDirectory(prefix="atlas-ref-") as folder:
-            case_file, out = Path(folder) / "case.safetensors", Path(folder) / "out.safetensors"
+        with room() as folder:
+            case_file, out = folder / "case.safetensors", folder / "out.safetensors"
             save(case_file, case.header, case.inputs)
             with contextlib.suppress(OSError):  # it has ended; the missing reply says so
                 self._process.stdin.write(
@@ -249,7 +250,9 @@ class Isolated:
     def _start(self) -> None:
         """Start the worker and wait until it has imported the function."""
         reading, writing = os.pipe()
-        words = [sys.executable, "-m", "atlas_ref.oracle.sources.worker", self._name, str(writing)]
+        # -P: the current folder is not the first to be imported from, where any file may lie
+        module = "atlas_ref.oracle.sources.worker"
+        words = [sys.executable, "-P", "-m", module, self._name, str(writing)]
         self._process = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=2, pass_fds=(writing,), start_new_session=True
         )

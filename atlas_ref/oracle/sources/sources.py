@@ -85,8 +85,8 @@ def read_results(path: str | os.PathLike[str], case: Case) -> dict[str, np.ndarr
 def function(name: str) -> Source:
     """A function of this process, `pkg.module:function`: f(case, inputs) -> results (SRC-6).
 
-    Its module is found as `python -m` would find it, from the current folder too. What it raises is
-    an answer; what ends the process ends the run, so `check --impl` calls it in a process of its
+    Its module is an installed one, or lies in the current folder, which is looked into last. What
+    it raises is an answer; what ends the process ends the run, so `check --impl` calls it in a process of its
     own (`programs.Isolated`).
 
     Raises:
@@ -106,7 +106,7 @@ def imported(name: str) -> Function:
     if not (module and colon and path):
         raise CaseError(f"impl: pkg.module:function is needed, found {name!r}")
     if "" not in sys.path and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+        sys.path.append(os.getcwd())  # last: a file there never stands in for an installed module
     try:
         target: Any = importlib.import_module(module)
         for part in path.split("."):

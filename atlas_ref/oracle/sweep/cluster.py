@@ -14,8 +14,9 @@ import pickle
 import sys
 import threading
 import warnings
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import CancelledError
+from functools import partial
 from typing import Any
 
 from atlas_ref.oracle.cases.case import CaseError
@@ -40,10 +41,11 @@ def on_dask(work: Work, tasks: Iterable[Task], address: str) -> Generator[tuple[
         raise CaseError(
             "scheduler: dask and distributed are needed: pip install 'atlas-ref[cluster]'"
         ) from None
-    packed = as_bytes(work)
+    folder = "" if work.source is None else os.getcwd()
+    perform = partial(remote, as_bytes(work), folder)
     with _client(distributed, address) as client:
         try:
-            yield from _on_client(distributed, client, packed, tasks)
+            yield from _on_client(distributed, client, perform, tasks)
         except (OSError, CancelledError) as error:
             raise CaseError(
                 f"scheduler: the connection to {address} was lost: {type(error).__name__}"
@@ -51,7 +53,7 @@ def on_dask(work: Work, tasks: Iterable[Task], address: str) -> Generator[tuple[
 
 
 def _on_client(
-    distributed: Any, client: Any, packed: bytes, tasks: Iterable[Task]
+    distributed: Any, client: Any, perform: Callable[[Task], Result], tasks: Iterable[Task]
 ) -> Generator[tuple[Task, Result]]:
     """Results of tasks from a client, with a few tasks per thread under way at a time."""
     waiting = iter(tasks)
@@ -59,7 +61,7 @@ def _on_client(
     while True:
         threads = max(1, sum(client.nthreads().values()))
         for task in waiting:
-            under_way[client.submit(remote, packed, os.getcwd(), task, pure=False)] = task
+            under_way[client.submit(perform, task, pure=False)] = task
             if len(under_way) >= 2 * threads:
                 break
         if not under_way:
@@ -144,12 +146,15 @@ def remote(packed: bytes, folder: str, task: Task) -> Result:
     """Perform a task in a thread of a Dask worker.
 
     The implementation stays open for the next task.
+
+    Args:
+        folder: of the implementation; empty where there is none.
     """
     if getattr(_per_thread, "packed", None) != packed:
         if getattr(_per_thread, "stack", None) is not None:
             _per_thread.stack.close()
         if folder not in sys.path and os.path.isdir(folder):
-            sys.path.insert(0, folder)
+            sys.path.append(folder)  # last, as for a function of this process (SRC-6)
         work: Work = pickle.loads(packed)
         _per_thread.stack = contextlib.ExitStack()
         _per_thread.source = _per_thread.stack.enter_context(opened(work.source))

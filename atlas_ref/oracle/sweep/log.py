@@ -1,18 +1,20 @@
 """The log of a sweep: one JSON object a line, only ever appended to.
 
 A kill costs the tasks under way and no more. The first line says which sweep it is; each further
-one is the outcome of one case, or of shrinking one. Specified in specs/sweep.md, SWEEP-9.
+one is the outcome of one case, or of shrinking one, with its checksum. Specified in specs/sweep.md, SWEEP-9.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
 from collections.abc import Callable, Mapping
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, Self
 
 from atlas_ref.oracle.cases.case import CaseError, named
 from atlas_ref.oracle.cases.files import read_bytes
@@ -20,6 +22,9 @@ from atlas_ref.oracle.cases.files import read_bytes
 #: Key of the first line, with the version of the log.
 KEY = "atlas_ref_sweep"
 VERSION = 1
+
+#: Key of a line's checksum, and how many digits of SHA-256 it has.
+SUM, DIGITS = "sum", 16
 
 
 def plain(value: Any) -> Any:
@@ -60,9 +65,8 @@ class Log:
         self.path, self._key, self._what, self._holds = Path(path), key, what, holds or _is_task
         self._plan = {key: VERSION, **plain(plan)}
         self.known = self._read()
-        self._stream: IO[bytes] | None = (
-            None  # bad input leaves no file behind: the first line creates it
-        )
+        # bad input leaves no file behind: the first line creates it
+        self._stream: FileIO | None = None
         if not os.path.isdir(self.path.parent):
             raise CaseError(f"{path}: the folder {self.path.parent} does not exist")
 
@@ -79,31 +83,40 @@ class Log:
             self._stream.close()
 
     def append(self, line: Mapping[str, Any]) -> None:
-        """Append a line, which is in the file on return.
+        """Append a line, which is in the file on return; one that does not fit leaves no part.
 
         Raises:
             CaseError: the log cannot be written.
         """
+        data = _bytes({**line, SUM: self._sum(line)})
         try:
             if self._stream is None:
-                self._stream = self._opened()
-            self._stream.write(_bytes(line))
-            self._stream.flush()
+                self._stream = self.path.open("ab", buffering=0)
+                data = self._before() + data
+            self._write(self._stream, data)
         except OSError as error:
-            raise CaseError(f"{self.path}: cannot be written: {error.strerror or error}") from None
+            raise CaseError(
+                f"{self.path}: cannot be written: {error.strerror or error}; what it holds is "
+                "kept, repeat the command to go on"
+            ) from None
 
-    def _opened(self) -> IO[bytes]:
-        stream = self.path.open("ab")
-        if stream.tell() == 0:
-            stream.write(_bytes(self._plan))
-        elif not self._ends_a_line():
-            stream.write(b"\n")  # a partial line stays behind as one that is no JSON
-        return stream
+    def _write(self, stream: FileIO, data: bytes) -> None:
+        length = os.fstat(stream.fileno()).st_size
+        try:
+            while data:
+                data = data[stream.write(data) :]
+        except BaseException:
+            os.ftruncate(stream.fileno(), length)
+            raise
 
-    def _ends_a_line(self) -> bool:
+    def _before(self) -> bytes:
+        """What stands before the first line that is appended: the plan, or the end of a line."""
+        if not self.path.stat().st_size:
+            return _bytes(self._plan)
         with self.path.open("rb") as stream:
             stream.seek(-1, os.SEEK_END)
-            return stream.read() == b"\n"
+            # a partial line stays behind as one that is no JSON
+            return b"" if stream.read() == b"\n" else b"\n"
 
     def _read(self) -> dict[tuple[str, int], dict[str, Any]]:
         """(task, number) -> outcome."""
@@ -136,10 +149,20 @@ class Log:
             each = _object(line)
             if each is None:  # cut short, or empty
                 continue
+            theirs = each.pop(SUM, None)
             if not self._holds(each):
                 raise CaseError(f"{self.path}: line {number}: not what {self._what} writes there")
+            if theirs != self._sum(each):
+                raise CaseError(
+                    f"{self.path}: line {number}: was changed after it was written, its checksum "
+                    "is another; remove the line, and its task is done again"
+                )
             outcomes[each["task"], each["case"]] = each
         return outcomes
+
+    def _sum(self, line: Mapping[str, Any]) -> str:
+        """The checksum of a line of this log; the same line in another log has another one."""
+        return hashlib.sha256(_bytes(self._plan) + _bytes(line)).hexdigest()[:DIGITS]
 
 
 def _bytes(line: Mapping[str, Any]) -> bytes:
@@ -157,4 +180,4 @@ def _object(line: bytes) -> dict[str, Any] | None:
 
 def _is_task(line: Mapping[str, Any]) -> bool:
     """Whether a whole line is the outcome of a task."""
-    return isinstance(line.get("task"), str) and isinstance(line.get("case"), int)
+    return isinstance(line.get("task"), str) and type(line.get("case")) is int

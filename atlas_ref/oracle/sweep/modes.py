@@ -19,6 +19,7 @@ from typing import IO, Any, NamedTuple, Protocol
 
 from atlas_ref.oracle.cases.case import CaseError
 from atlas_ref.oracle.sources.answers import Source
+from atlas_ref.oracle.sources.programs import WAIT
 from atlas_ref.oracle.sweep.run import Named
 
 #: Processes that may end under one task before it is given up.
@@ -108,7 +109,10 @@ def on_processes(work: Work, tasks: Iterable[Task], jobs: int) -> Generator[tupl
             thread.start()
         running = jobs
         while running:
-            item = results.get()
+            try:
+                item = results.get(timeout=WAIT)
+            except queue.Empty:
+                continue
             if isinstance(item, BaseException):
                 raise item
             if item is None:
@@ -116,6 +120,8 @@ def on_processes(work: Work, tasks: Iterable[Task], jobs: int) -> Generator[tupl
             else:
                 yield item
     finally:
+        for child in children:
+            child.forbid()
         for child in children:
             child.close()
 
@@ -129,7 +135,7 @@ class Child:
     def __init__(self, packed: bytes) -> None:
         self._packed = packed
         self._process: subprocess.Popen[bytes] | None = None
-        self._closed = False
+        self._closed, self._starting = False, threading.Lock()
 
     def ask(self, task: Task) -> Result:
         """The result of a task.
@@ -160,30 +166,26 @@ class Child:
         )
 
     def _exchange(self, task: Task) -> tuple[str, Any]:
-        if self._process is None:
-            env = {
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join(place or os.getcwd() for place in sys.path),
-            }
-            words = [sys.executable, "-m", "atlas_ref.oracle.sweep.worker"]
-            self._process = subprocess.Popen(
-                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env
-            )
-            self._send(self._packed)
-        self._send(pickle.dumps(task))
-        assert self._process.stdout is not None
-        answer: tuple[str, Any] = pickle.load(self._process.stdout)
+        with self._starting:
+            if self._closed:
+                raise EOFError
+            fresh = self._process is None
+            process = self._process = self._process or _worker()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write((self._packed if fresh else b"") + pickle.dumps(task))
+        process.stdin.flush()
+        answer: tuple[str, Any] = pickle.load(process.stdout)
         return answer
 
-    def _send(self, data: bytes) -> None:
-        assert self._process is not None
-        assert self._process.stdin is not None
-        self._process.stdin.write(data)
-        self._process.stdin.flush()
+    def forbid(self) -> None:
+        """Start no process any more, in place of one that the same signal ends, for one."""
+        with self._starting:
+            self._closed = True
 
     def close(self) -> None:
         """End the process, even in the middle of a task."""
-        self._closed = True
+        self.forbid()
         self._end()
 
     def _end(self) -> None:
@@ -199,6 +201,15 @@ class Child:
             with contextlib.suppress(OSError):
                 if stream is not None:
                     stream.close()
+
+
+def _worker() -> subprocess.Popen[bytes]:
+    """A process that waits for work."""
+    path = os.pathsep.join(place or os.getcwd() for place in sys.path)
+    env = {**os.environ, "PYTHONPATH": path}
+    # -P: it imports from where this process does, not from the current folder before that
+    words = [sys.executable, "-P", "-m", "atlas_ref.oracle.sweep.worker"]
+    return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
 
 
 def answers(questions: IO[bytes], replies: IO[bytes]) -> None:

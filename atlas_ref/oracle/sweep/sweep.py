@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import atlas_ref
 from atlas_ref.oracle.cases.case import CaseError, save
@@ -24,6 +24,7 @@ from atlas_ref.oracle.judge.compare import chosen
 from atlas_ref.oracle.judge.norms import FORMATS
 from atlas_ref.oracle.sources.answers import Source
 from atlas_ref.oracle.sweep.draw import Choices, checked_choices, drawn
+from atlas_ref.oracle.sweep.lines import OUTCOME, holds
 from atlas_ref.oracle.sweep.log import Log
 from atlas_ref.oracle.sweep.modes import Result, Work
 from atlas_ref.oracle.sweep.run import GRAVITY, SUCCESS, Named, Outcome, Plan, Reduced
@@ -132,7 +133,7 @@ def sweep(
         log = (
             None
             if resume is None
-            else stack.enter_context(Log(resume, _described(plan, source), holds=_is_outcome))
+            else stack.enter_context(Log(resume, _described(plan, source), holds=holds(OUTCOME)))
         )
         place = Path(folder)
         run = Tasks(
@@ -183,20 +184,6 @@ def _line(result: Result, folder: Path) -> Line:
         "numbers": list(result.numbers),
     }
     return line | {"file": _saved(result, folder)}
-
-
-def _is_outcome(line: Mapping[str, Any]) -> bool:
-    """Whether a whole line is the outcome of a case, or of shrinking one."""
-    task, row = line.get("task"), line.get("row")
-    keys = ("drawn",) if task == "judge" else ("file", "comparisons", "numbers")
-    return (
-        task in ("judge", "shrink")
-        and isinstance(line.get("case"), int)
-        and isinstance(line.get("verdict"), str)
-        and isinstance(row, dict)
-        and {"tensor", "error", "tolerance", "why"} <= row.keys()
-        and all(key in line for key in keys)
-    )
 
 
 def _there(line: Line, folder: Path) -> bool:

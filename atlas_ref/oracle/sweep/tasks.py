@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
 
+from atlas_ref.oracle.cases.case import CaseError
 from atlas_ref.oracle.sweep.cluster import on_dask
 from atlas_ref.oracle.sweep.log import Log, plain
 from atlas_ref.oracle.sweep.modes import Result, Task, Work, here, on_processes
@@ -39,6 +40,8 @@ class Tasks(NamedTuple):
             returned.
         there: whether the files that a line of the log names still exist; else its task is done
             again.
+        proved: whether every task is done here, so that the log is no source of results; a line of
+            it that says something else is refused.
     """
 
     work: Work
@@ -48,14 +51,19 @@ class Tasks(NamedTuple):
     log: Log | None = None
     progress: Progress = unwatched
     there: Callable[[Line], bool] = _always
+    proved: bool = False
 
     def lines(self, kind: str, numbers: Sequence[int]) -> list[Line]:
-        """The lines of tasks, in the order of their numbers."""
+        """The lines of tasks, in the order of their numbers.
+
+        Raises:
+            CaseError: the log holds another outcome of a task than the one that is proved here.
+        """
         log = {} if self.log is None else self.log.known
         lines = {
             number: log[kind, number]
             for number in numbers
-            if (kind, number) in log and self.there(log[kind, number])
+            if (kind, number) in log and self.there(log[kind, number]) and not self.proved
         }
         tasks = [Task(kind, number) for number in numbers if number not in lines]
         self.progress(kind, len(lines), len(numbers))
@@ -65,10 +73,21 @@ class Tasks(NamedTuple):
                 for task, result in performed:
                     line = plain({"task": kind, "case": task.number, **self.line(result)})
                     if self.log is not None:
-                        self.log.append(line)
+                        self._log(self.log, line)
                     lines[task.number] = line
                     self.progress(kind, len(lines), len(numbers))
         return [lines[number] for number in sorted(lines)]
+
+    def _log(self, log: Log, line: Line) -> None:
+        """Append a line, unless the log is to be proved and holds it."""
+        earlier = log.known.get((line["task"], line["case"])) if self.proved else None
+        if earlier is None:
+            log.append(line)
+        elif earlier != line:
+            raise CaseError(
+                f"{log.path}: {line['task']} {line['case']}: holds something else than was "
+                "computed here; remove the log, and repeat the command"
+            )
 
     def _performed(self, tasks: Iterator[Task]) -> Generator[tuple[Task, Result]]:
         if self.scheduler is not None:

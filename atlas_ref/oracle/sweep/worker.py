@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
-from types import FrameType
 
+from atlas_ref.oracle.sources.ending import in_order
 from atlas_ref.oracle.sweep.modes import answers
 
 
@@ -17,17 +16,12 @@ def main() -> None:
     """
     # the parent process is interrupted too, and ends this one
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _leave)
     replies = os.fdopen(os.dup(1), "wb")
     questions = os.fdopen(os.dup(0), "rb")
     os.dup2(2, 1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    answers(questions, replies)
-
-
-def _leave(number: int, frame: FrameType | None) -> None:
-    """End as an exception does, so that the implementation is ended too."""
-    sys.exit(128 + number)
+    with in_order():  # so that the implementation is ended too
+        answers(questions, replies)
 
 
 if __name__ == "__main__":

@@ -114,9 +114,9 @@ def from_recipes(
             tensors[key] = chosen(seed, key, shape, tuple(each["values"]))
         else:
             tensors[key] = dyadic(seed, key, shape, most=each["most"], scale=each["unit"])
-    return make(
-        header, {key: value.astype(np.float32) for key, value in tensors.items()}, name=name
-    )
+    with np.errstate(over="ignore"):  # what float32 cannot hold is refused as not finite
+        narrow = {key: value.astype(np.float32) for key, value in tensors.items()}
+    return make(header, narrow, name=name)
 
 
 def summary(tensor: str, value: Numbers, seed: int) -> dict[str, Any]:

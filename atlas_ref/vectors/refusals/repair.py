@@ -11,27 +11,95 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import safetensors.numpy
+from pydantic import Field, ValidationError, model_validator
 
+from atlas_ref.messages import first_problem
 from atlas_ref.oracle.cases.case import Case, CaseError, make
 from atlas_ref.oracle.cases.files import DTYPES, KEY, NAMES
+from atlas_ref.oracle.cases.json_text import decoded
+from atlas_ref.types import Frozen
 
 Step = dict[str, Any]
 Tensors = dict[str, np.ndarray[Any, Any]]
 
-#: Keys of each step beside `op`.
-STEPS: dict[str, tuple[str, ...]] = {
-    "set": ("key", "value"),
-    "unset": ("key",),
-    "put": ("tensor", "dtype", "shape", "values"),
-    "drop": ("tensor",),
-    "entry": ("tensor", "at", "value"),
-    "append": ("hex",),
-    "bytes": ("at", "hex"),
+Place = Annotated[int, Field(ge=0)]
+Hex = Annotated[str, Field(pattern=r"^([0-9a-f]{2})*$")]
+
+
+class _Step(Frozen):
+    op: str
+
+
+class Set(_Step):
+    """A key gets a value."""
+
+    key: str
+    value: Any
+
+
+class Unset(_Step):
+    """A key goes."""
+
+    key: str
+
+
+class Put(_Step):
+    """A tensor is put in."""
+
+    tensor: str
+    dtype: Annotated[str, Field(pattern=f"^({'|'.join(DTYPES)})$")]
+    shape: list[Place]
+    values: list[float | bool]
+
+    @model_validator(mode="after")
+    def _whole(self) -> Put:
+        if math.prod(self.shape) != len(self.values):
+            raise ValueError(f"{len(self.values)} values for the shape {self.shape}")
+        return self
+
+
+class Drop(_Step):
+    """A tensor goes."""
+
+    tensor: str
+
+
+class Entry(_Step):
+    """One entry of a tensor changes."""
+
+    tensor: str
+    at: list[Place]
+    value: float
+
+
+class Append(_Step):
+    """Bytes at the end of the file."""
+
+    hex: Hex
+
+
+class Bytes(_Step):
+    """Bytes in place of those at an offset."""
+
+    at: Place
+    hex: Hex
+
+
+#: The steps by their `op` (VEC-12).
+STEPS: dict[str, type[_Step]] = {
+    "set": Set,
+    "unset": Unset,
+    "put": Put,
+    "drop": Drop,
+    "entry": Entry,
+    "append": Append,
+    "bytes": Bytes,
 }
 
 
@@ -53,13 +121,18 @@ def repaired(data: bytes, steps: Sequence[Mapping[str, Any]], name: str) -> Case
         CaseError: a step does not exist, or the repaired file is no case either.
     """
     for step in steps:
-        op = step.get("op")
-        if op not in STEPS or set(step) != {"op", *STEPS[op]}:
+        model = STEPS.get(str(step.get("op")))
+        if model is None or set(step) != model.model_fields.keys():
             raise CaseError(f"{name}: repair: no such step: {json.dumps(dict(step))[:80]}")
+        try:
+            model.model_validate(dict(step))
+        except ValidationError as error:
+            problem = first_problem(error)[:120]
+            raise CaseError(f"{name}: repair: a step cannot be taken: {problem}") from None
     try:
         header, tensors = _read(_mended(data, steps), name)
         mended = changed(header, tensors, steps)
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
         if isinstance(error, CaseError):
             raise
         raise CaseError(
@@ -107,6 +180,7 @@ def _read(data: bytes, name: str) -> tuple[dict[str, Any], Tensors]:
     try:
         tensors = safetensors.numpy.load(data)
         length = int.from_bytes(data[:8], "little")
-        return json.loads(json.loads(data[8 : 8 + length])["__metadata__"][KEY]), tensors
-    except (safetensors.SafetensorError, KeyError, ValueError) as error:
+        header = decoded(decoded(data[8 : 8 + length])["__metadata__"][KEY])
+        return dict(header), tensors
+    except (safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
         raise CaseError(f"{name}: repair: the file cannot be read after it: {error}") from None

@@ -6,20 +6,24 @@ build("v1", "vectors/v1", jobs=2)
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
+from pydantic import Field, TypeAdapter, model_validator
 
 import atlas_ref
 from atlas_ref.oracle.cases.case import Case, CaseError
+from atlas_ref.oracle.sweep.lines import Task, holds
 from atlas_ref.oracle.sweep.log import Log
 from atlas_ref.oracle.sweep.modes import Result, Work
 from atlas_ref.oracle.sweep.tasks import Line, Progress, Tasks, unwatched
+from atlas_ref.types import Frozen
 from atlas_ref.vectors.inputs import large
 from atlas_ref.vectors.inputs.properties import forms, properties
 from atlas_ref.vectors.inputs.split import places
@@ -33,6 +37,29 @@ Files = dict[str, bytes]
 
 #: Key of the first line of a log, and the name of its work.
 LOG, WHAT = "atlas_ref_vectors", "a set of vectors"
+
+
+class Tensor(Frozen):
+    """Certified numbers of a result."""
+
+    shape: list[Annotated[int, Field(ge=0)]]
+    numbers: list[Annotated[float, Field(allow_inf_nan=False)]]
+
+    @model_validator(mode="after")
+    def _whole(self) -> Tensor:
+        if math.prod(self.shape) != len(self.numbers):
+            raise ValueError(f"{len(self.numbers)} numbers for the shape {self.shape}")
+        return self
+
+
+class Logged(Task):
+    """The line of a case."""
+
+    task: Literal["certify", "base", "large"]
+    values: dict[str, Tensor]
+
+
+VALUES = TypeAdapter(Logged)
 
 
 class Certifying(NamedTuple):
@@ -71,14 +98,14 @@ def build(
         name: of a plan.
         out: a new or empty folder, or one that holds a set, which is replaced.
         jobs, scheduler: processes, or a Dask scheduler in their place, as for `sweep`.
-        resume: a log; what it holds is not computed again.
+        resume: a log; what it holds must be what is computed.
 
     Returns:
         name -> bytes of every file.
 
     Raises:
         CaseError: no such plan, python-flint is missing, a folder that holds something else, a log
-            of another set.
+            of another set, or with other values than are computed.
     """
     place = _place(Path(out))
     set_plan = plan.load(name)
@@ -87,9 +114,13 @@ def build(
         log = (
             None
             if resume is None
-            else stack.enter_context(Log(resume, described, key=LOG, what=WHAT))
+            else stack.enter_context(
+                Log(resume, described, key=LOG, what=WHAT, holds=holds(VALUES))
+            )
         )
-        run = Tasks(Work(Certifying(set_plan), None), _line, jobs, scheduler, log, progress)
+        work = Work(Certifying(set_plan), None)
+        # what is published is certified in this run: a log can be written by anybody
+        run = Tasks(work, _line, jobs, scheduler, log, progress, proved=True)
         values = [_values(line) for line in run.lines("certify", range(len(set_plan.vectors)))]
         bases = [_values(line) for line in run.lines("base", range(len(_bases(set_plan))))]
         sizes = [_values(line) for line in run.lines("large", range(len(set_plan.large)))]
@@ -219,12 +250,19 @@ def _place(out: Path) -> Path:
     """The folder, behind any link, if a set may be put there.
 
     Raises:
-        CaseError: it holds something else, or its parent does not exist.
+        CaseError: it holds something else, beside a set too, or its parent does not exist.
     """
     if out.exists() and not out.is_dir():
         raise CaseError(f"{out}: is no folder")
-    if out.is_dir() and any(out.iterdir()) and not (out / manifest.MANIFEST).is_file():
-        raise CaseError(f"{out}: holds something else than a set; a new folder is needed")
+    if out.is_dir() and any(out.iterdir()):
+        if not (out / manifest.MANIFEST).is_file():
+            raise CaseError(f"{out}: holds something else than a set; a new folder is needed")
+        manifest.load(out)
+        if strange := manifest.strangers(out):
+            raise CaseError(
+                f"{out}: holds {strange[0]}, which is no part of a set and would be lost; a new "
+                "folder is needed"
+            )
     if not out.parent.is_dir():
         raise CaseError(f"{out}: the folder {out.parent} does not exist")
     return out.resolve()
@@ -235,6 +273,7 @@ def _replace(out: Path, files: Files) -> None:
 
     Nothing is left behind if it cannot.
     """
+    _place(out)  # again: somebody may have put a file there since the work began
     try:
         with tempfile.TemporaryDirectory(
             prefix=".atlas-ref-", dir=out.parent, ignore_cleanup_errors=True
@@ -248,7 +287,7 @@ def _replace(out: Path, files: Files) -> None:
                 os.replace(out, old)
             try:
                 os.replace(new, out)
-            except OSError:
+            except BaseException:  # a signal too
                 if old.exists():
                     os.replace(old, out)
                 raise

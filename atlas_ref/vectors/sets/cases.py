@@ -8,7 +8,7 @@ from pathlib import Path
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.cases.case import load as load_case
 from atlas_ref.vectors.sets import locate, manifest
-from atlas_ref.vectors.sets.verify import load_large
+from atlas_ref.vectors.sets.recipe import load_large
 
 
 def paths(name: str, *, large: bool = False, targets: Sequence[str] = ()) -> list[Path]:

@@ -13,8 +13,10 @@ import numpy as np
 
 from atlas_ref.oracle.cases import files
 from atlas_ref.oracle.cases.case import CaseError
+from atlas_ref.oracle.cases.json_text import decoded
 from atlas_ref.oracle.judge.norms import FORMATS, ulp
 from atlas_ref.vectors.sets import manifest
+from atlas_ref.vectors.sets.contents import contents
 
 #: Kinds of files of a set.
 KINDS = ("vectors", "negative", "large")
@@ -47,12 +49,12 @@ def diff(old: Path, new: Path) -> list[Change]:
     changes = []
     lines = _keys(_metadata(manifests[0]), _metadata(manifests[1]))
     lines += (
-        [] if _bytes(old / manifest.SCHEMA) == _bytes(new / manifest.SCHEMA) else ["schema changed"]
+        [] if _bytes(old, manifest.SCHEMA) == _bytes(new, manifest.SCHEMA) else ["schema changed"]
     )
     lines += [
         f"{manifest.SUMS}: another digest of {name}, whose bytes are the same"
         for name in sorted(sums[0].keys() & sums[1].keys())
-        if sums[0][name] != sums[1][name] and _bytes(old / name) == _bytes(new / name)
+        if sums[0][name] != sums[1][name] and _bytes(old, name) == _bytes(new, name)
     ]
     if lines:
         changes.append(Change("metadata", "", "changed", lines))
@@ -64,7 +66,7 @@ def diff(old: Path, new: Path) -> list[Change]:
                 continue
             a, b = before[name], after[name]
             details = _keys(a.model_dump(mode="json"), b.model_dump(mode="json"))
-            if _bytes(old / a.file) != _bytes(new / b.file):
+            if _bytes(old, a.file) != _bytes(new, b.file):
                 read = _json if kind == "large" else _tensors
                 details += read(old / a.file, new / b.file)
             if details:
@@ -72,16 +74,16 @@ def diff(old: Path, new: Path) -> list[Change]:
     return changes
 
 
-def _bytes(path: Path) -> bytes:
+def _bytes(folder: Path, name: str) -> bytes:
     """A file as it is, without a look at SHA256SUMS.
 
     Raises:
         CaseError: it cannot be read.
     """
     try:
-        return path.read_bytes()
-    except OSError as error:
-        raise CaseError(f"{path}: cannot be read: {error.strerror or error}") from None
+        return contents(folder, name)
+    except FileNotFoundError:
+        raise CaseError(f"{folder / name}: cannot be read: No such file or directory") from None
 
 
 def _metadata(listing: manifest.Manifest) -> dict[str, Any]:
@@ -123,9 +125,12 @@ def _short(value: Any) -> str:
 
 def _json(old: Path, new: Path) -> list[str]:
     try:
-        return _keys(*(json.loads(path.read_text(encoding="utf-8")) for path in (old, new)))
-    except (OSError, ValueError) as error:
+        a, b = (decoded(files.read_bytes(path)) for path in (old, new))
+    except ValueError as error:
         raise CaseError(f"{old.name}: cannot be read: {error}") from None
+    if not (isinstance(a, Mapping) and isinstance(b, Mapping)):
+        raise CaseError(f"{old.name}: cannot be read: a JSON object is needed")
+    return _keys(a, b)
 
 
 def _tensors(old: Path, new: Path) -> list[str]:
@@ -147,10 +152,10 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
     """Header and tensors; None where the file is none, as some that must be refused are."""
     try:
         text, tensors = files.read(str(path))
-        header: dict[str, Any] = json.loads(text)
-        return header, tensors
+        header = decoded(text)
     except ValueError:
         return None
+    return (header, tensors) if isinstance(header, dict) else None
 
 
 def _tensor(name: str, old: Any, new: Any) -> Iterator[str]:

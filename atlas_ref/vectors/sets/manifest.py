@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,15 +18,15 @@ from atlas_ref.messages import first_problem
 from atlas_ref.oracle.cases.case import CaseError
 from atlas_ref.oracle.cases.files import unique
 from atlas_ref.types import Frozen
+from atlas_ref.vectors.sets.contents import text
 
 MANIFEST, SUMS, SCHEMA = "manifest.json", "SHA256SUMS", "manifest.schema.json"
 FOLDERS = ("cases", "negative", "large")
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9_]+(-[a-z0-9_]+)*$")]
 Version = Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+$")]
-Place = Annotated[
-    str, Field(pattern=r"^(cases|negative|large)/[A-Za-z0-9_-]+\.(safetensors|json)$")
-]
+PLACE = r"^(cases|negative|large)/[A-Za-z0-9_-]+\.(safetensors|json)$"
+Place = Annotated[str, Field(pattern=PLACE)]
 Count = Annotated[int, Field(ge=1)]
 Kills = dict[Literal["float32", "bfloat16"], list[str]]
 
@@ -155,15 +156,9 @@ def load(folder: Path) -> Manifest:
         CaseError: no set, no JSON, a key that does not exist or is missing, a value of another
             kind.
     """
-    path = folder / MANIFEST
+    path, data = folder / MANIFEST, text(folder, MANIFEST)
     try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise CaseError(f"{folder}: is no set of vectors: it has no {MANIFEST}") from None
-    except (OSError, UnicodeError) as error:
-        raise CaseError(f"{path}: cannot be read: {error}") from None
-    try:
-        return Manifest.model_validate_json(json.dumps(json.loads(text, object_pairs_hook=unique)))
+        return Manifest.model_validate_json(json.dumps(json.loads(data, object_pairs_hook=unique)))
     except ValidationError as error:
         raise CaseError(f"{path}: {first_problem(error)}") from None
     except (ValueError, RecursionError) as error:
@@ -187,14 +182,8 @@ def read_sums(folder: Path) -> dict[str, str]:
         CaseError: no such file, or a line that is not a digest and a name.
     """
     path = folder / SUMS
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        raise CaseError(f"{folder}: is no set of vectors: it has no {SUMS}") from None
-    except (OSError, UnicodeError) as error:
-        raise CaseError(f"{path}: cannot be read: {error}") from None
     digests: dict[str, str] = {}
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(text(folder, SUMS).splitlines(), 1):
         match = re.fullmatch(r"([0-9a-f]{64})  ([A-Za-z0-9_./-]+)", line)
         if match is None or match[2] in digests:
             raise CaseError(
@@ -203,6 +192,23 @@ def read_sums(folder: Path) -> dict[str, str]:
             )
         digests[match[2]] = match[1]
     return digests
+
+
+def strangers(folder: Path) -> list[str]:
+    """What a folder holds that no set has: other names, links, devices, further folders (VEC-1)."""
+    names = []
+    for place, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = Path(place, name)
+            inside = path.relative_to(folder).as_posix()
+            known = (
+                inside in FOLDERS
+                if name in folders
+                else inside in (MANIFEST, SCHEMA, SUMS) or re.fullmatch(PLACE, inside)
+            )
+            if path.is_symlink() or not known or not (path.is_dir() or path.is_file()):
+                names.append(inside)
+    return sorted(names)
 
 
 def files_of(manifest: Manifest) -> list[str]:

@@ -8,17 +8,21 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import Field, TypeAdapter
 
 import atlas_ref
 from atlas_ref.oracle.cases.case import Case, CaseError, load
 from atlas_ref.oracle.family import lattice
 from atlas_ref.oracle.judge.tolerance import PASS
 from atlas_ref.oracle.subjects import SUBJECTS
+from atlas_ref.oracle.sweep.lines import Task, holds
 from atlas_ref.oracle.sweep.log import Log
 from atlas_ref.oracle.sweep.modes import Result, Work
 from atlas_ref.oracle.sweep.tasks import Line, Progress, Tasks, unwatched
 from atlas_ref.rules import RULES
+from atlas_ref.types import Frozen
 from atlas_ref.vectors.mutants.mutants import SPAN, change_named, words
 from atlas_ref.vectors.mutants.score import FORMATS, score
 from atlas_ref.vectors.sets import manifest
@@ -106,6 +110,22 @@ class Matrix(NamedTuple):
         }
 
 
+class Kills(Frozen):
+    """What a vector kills in one format, and how many legal variants were tried."""
+
+    kills: dict[str, bool]
+    alarms: list[str]
+    controls: Annotated[int, Field(ge=0)]
+
+
+class Logged(Task):
+    """The line of a vector in a log."""
+
+    task: Literal["score"]
+    float32: Kills
+    bfloat16: Kills
+
+
 class Scoring(NamedTuple):
     """The plan of the tasks: task `score` N scores the vector in that file."""
 
@@ -166,7 +186,13 @@ def matrix(
             None
             if resume is None
             else stack.enter_context(
-                Log(resume, described, key="atlas_ref_kills", what="a kill matrix")
+                Log(
+                    resume,
+                    described,
+                    key="atlas_ref_kills",
+                    what="a kill matrix",
+                    holds=holds(TypeAdapter(Logged)),
+                )
             )
         )
         lines = Tasks(work, lambda line: line, jobs, scheduler, log, progress).lines(

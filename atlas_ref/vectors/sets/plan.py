@@ -6,7 +6,7 @@ a margin.
 
 from __future__ import annotations
 
-import json
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +14,8 @@ from pydantic import ConfigDict, Field, ValidationError, field_validator, model_
 
 from atlas_ref.messages import first_problem
 from atlas_ref.oracle.cases.case import Case, CaseError
+from atlas_ref.oracle.cases.files import read_bytes
+from atlas_ref.oracle.cases.json_text import decoded
 from atlas_ref.types import Frozen
 from atlas_ref.vectors.inputs.draw import drawn
 from atlas_ref.vectors.inputs.targets import Target, Topic, target_named, topic_named
@@ -103,13 +105,11 @@ def load(name: str) -> Plan:
         CaseError: there is none, or it is no plan.
     """
     path = Path(name) if name.endswith(".json") else PLANS / f"{name}.json"
+    if not os.path.exists(path):
+        raise CaseError(f"vectors make: there is no plan {name!r}; plans are {', '.join(plans())}")
     try:
-        return Plan.model_validate(json.loads(path.read_text(encoding="utf-8")))
+        return Plan.model_validate(decoded(read_bytes(path)))
     except ValidationError as error:
         raise CaseError(f"{path}: {first_problem(error)}") from None
-    except OSError:
-        raise CaseError(
-            f"vectors make: there is no plan {name!r}; plans are {', '.join(plans())}"
-        ) from None
-    except (ValueError, RecursionError) as error:
-        raise CaseError(f"{path}: not JSON: {' '.join(str(error).split())}") from None
+    except ValueError as error:
+        raise CaseError(f"{path}: {' '.join(str(error).split())}") from None

@@ -10,12 +10,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+from pydantic import TypeAdapter
 
 import atlas_ref
 from atlas_ref.oracle.cases.case import CaseError
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.judge.compare import relative_error
+from atlas_ref.oracle.sweep.lines import Number, Task, holds
 from atlas_ref.oracle.sweep.log import Log
 from atlas_ref.oracle.sweep.modes import Result, Work
 from atlas_ref.oracle.sweep.tasks import Line, Progress, Tasks, unwatched
@@ -61,6 +64,15 @@ class Candidate(NamedTuple):
     kills: dict[Goal, float]
     shows: frozenset[str]
     refused: str
+
+
+class Logged(Task):
+    """The line of a draw in a log."""
+
+    task: Literal["score"]
+    refused: str
+    shows: list[str]
+    kills: dict[Literal["float32", "bfloat16"], dict[str, Number]]
 
 
 class Scoring(NamedTuple):
@@ -139,7 +151,13 @@ def search(
             None
             if resume is None
             else stack.enter_context(
-                Log(resume, described, key="atlas_ref_search", what="a search for vectors")
+                Log(
+                    resume,
+                    described,
+                    key="atlas_ref_search",
+                    what="a search for vectors",
+                    holds=holds(TypeAdapter(Logged)),
+                )
             )
         )
         run = Tasks(Work(Scoring(), None), lambda line: line, jobs, scheduler, log, progress)

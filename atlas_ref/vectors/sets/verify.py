@@ -6,15 +6,13 @@ It needs no ball arithmetic: the values in the files were certified when the set
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from atlas_ref.oracle.cases.case import Case, CaseError, load, make
-from atlas_ref.oracle.cases.files import unique
+from atlas_ref.oracle.cases.case import Case, CaseError, load
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.judge.compare import TOLERANCE, relative_error
 from atlas_ref.oracle.judge.norms import ulp
@@ -24,6 +22,8 @@ from atlas_ref.vectors.inputs.draw import exact
 from atlas_ref.vectors.refusals.codes import CODES, code_of
 from atlas_ref.vectors.refusals.repair import repaired
 from atlas_ref.vectors.sets import encode, manifest
+from atlas_ref.vectors.sets.contents import contents
+from atlas_ref.vectors.sets.recipe import load_large
 from atlas_ref.vectors.sets.schema import manifest_schema
 
 
@@ -84,7 +84,7 @@ def verify(folder: Path, *, progress: Progress = unwatched) -> Verified:
             raise
         return Verified(str(folder), "", {}, [*problems, str(error)], [])
     problems += _listed(folder, listing, sums)
-    spoilt = {line.split(": ")[1] for line in problems}
+    spoilt = {line.removeprefix(f"{folder}: ").split(": ")[0] for line in problems}
     agreements: list[Agreement] = []
     total = len(manifest.files_of(listing))
     for number, (kind, each) in enumerate(_parts(listing)):
@@ -120,12 +120,12 @@ def _bytes(folder: Path, sums: dict[str, str]) -> Iterator[str]:
     """Problems of files that are missing, or whose digest is another."""
     for name, digest in sums.items():
         try:
-            data = (folder / name).read_bytes()
+            data = contents(folder, name)
         except FileNotFoundError:
             yield f"{folder}: {name}: missing; {manifest.SUMS} lists it"
             continue
-        except OSError as error:
-            yield f"{folder}: {name}: cannot be read: {error.strerror or error}"
+        except CaseError as error:
+            yield str(error)
             continue
         if manifest.digest(data) != digest:
             yield (
@@ -146,8 +146,13 @@ def _listed(folder: Path, listing: manifest.Manifest, sums: dict[str, str]) -> I
     there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     for name in sorted(there - named - sums.keys() - {manifest.SUMS}):
         yield f"{folder}: {name}: neither in {manifest.MANIFEST} nor in {manifest.SUMS}"
-    schema = folder / manifest.SCHEMA
-    if schema.is_file() and schema.read_bytes() != encode.json_bytes(manifest_schema()):
+    if manifest.SCHEMA not in there:
+        return
+    try:
+        schema = contents(folder, manifest.SCHEMA)
+    except CaseError:
+        return  # told where its digest is checked, or its absence there
+    if schema != encode.json_bytes(manifest_schema()):
         yield f"{folder}: {manifest.SCHEMA}: is not the schema of format {listing.format}"
 
 
@@ -167,7 +172,20 @@ def _vector(folder: Path, vector: manifest.Vector) -> list[Agreement]:
     if set(ours) != set(case.recorded):
         lost = sorted(set(ours) ^ set(case.recorded))
         raise CaseError(f"{folder}: {vector.file}: {lost[0]}: results are not those of the case")
+    for name, value in case.recorded.items():
+        _check_certified(f"{folder}: {vector.file}: {name}", value, ours[name])
     return [_agreement(vector.name, name, ours[name], case.recorded[name]) for name in ours]
+
+
+def _check_certified(where: str, value: Any, ours: Any) -> None:
+    """Refuse recorded results that no certified ones can be (VEC-1)."""
+    if value.dtype != np.float64 or value.shape != ours.shape:
+        raise CaseError(
+            f"{where}: float64 of shape {list(ours.shape)} is needed, found {value.dtype} "
+            f"{list(value.shape)}"
+        )
+    if not np.isfinite(value).all():
+        raise CaseError(f"{where}: an entry is not finite")
 
 
 def _agreement(vector: str, tensor: str, ours: Any, certified: Any) -> Agreement:
@@ -198,19 +216,17 @@ def _negative(folder: Path, negative: manifest.Negative) -> None:
             ) from None
     else:
         raise CaseError(f"{folder}: {negative.file}: is accepted, expected {negative.code}")
-    case = repaired(path.read_bytes(), negative.repair, f"{folder}: {negative.file}")
+    data = contents(folder, negative.file)
+    case = repaired(data, negative.repair, f"{folder}: {negative.file}")
     _passes(folder, negative.file, case)
 
 
 def _passes(folder: Path, file: str, case: Case) -> None:
     ours = evaluate(case, grad=any(name.startswith("grad/") for name in case.recorded)).tensors
     for name, value in case.recorded.items():
-        if relative_error(ours[name], value) > TOLERANCE:
+        same = name in ours and value.dtype == np.float64 and value.shape == ours[name].shape
+        if not (same and relative_error(ours[name], value) <= TOLERANCE):
             raise CaseError(f"{folder}: {file}: {name}: does not pass after its repair")
-
-
-#: Keys of the file of a larger case.
-LARGE_KEYS = {"name", "header", "tensors", "seed", "results"}
 
 
 def _large(folder: Path, one: manifest.Large) -> None:
@@ -221,6 +237,8 @@ def _large(folder: Path, one: manifest.Large) -> None:
             f"{folder}: {one.file}: rule {case.header.rule}, {manifest.MANIFEST} says {one.rule}"
         )
     ours = evaluate(case).tensors
+    if lost := sorted(set(ours) ^ set(recipe["results"])):
+        raise CaseError(f"{folder}: {one.file}: {lost[0]}: results are not those of the case")
     for name, want in recipe["results"].items():
         distance = large.apart(large.summary(name, ours[name], recipe["seed"]), want)
         if not distance <= 1.0:
@@ -228,19 +246,3 @@ def _large(folder: Path, one: manifest.Large) -> None:
                 f"{folder}: {one.file}: {name}: ours is {distance:.3g} times further from "
                 f"what is recorded than {large.AGREE:g}"
             )
-
-
-def load_large(path: Path) -> tuple[Case, dict[str, Any]]:
-    """The case that a recipe makes, and the recipe.
-
-    Raises:
-        CaseError: the file cannot be read, has another key or lacks one, or makes no case.
-    """
-    try:
-        recipe = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=unique)
-    except (OSError, ValueError) as error:
-        raise CaseError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
-    if not isinstance(recipe, dict) or recipe.keys() != LARGE_KEYS:
-        raise CaseError(f"{path}: keys must be {', '.join(sorted(LARGE_KEYS))}")
-    case = large.from_recipes(recipe["header"], recipe["tensors"], str(path))
-    return make(case.header.plain(), case.inputs, name=str(path)), recipe

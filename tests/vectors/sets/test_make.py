@@ -52,7 +52,7 @@ def test_the_shipped_set_is_made_again_byte_for_byte(shipped, tmp_path) -> None:
 
 
 @pytest.mark.clause("VEC-9")
-def test_a_log_that_was_cut_short_is_gone_on_from(few, tmp_path, monkeypatch) -> None:
+def test_a_log_that_was_cut_short_is_completed(few, tmp_path, monkeypatch) -> None:
     log = tmp_path / "log"
     build.build(few, tmp_path / "one", resume=log)
     lines = log.read_bytes().splitlines(keepends=True)
@@ -66,8 +66,13 @@ def test_a_log_that_was_cut_short_is_gone_on_from(few, tmp_path, monkeypatch) ->
     )
     build.build(few, tmp_path / "two", resume=log)
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
-    assert ("certify", 0) not in asked
-    assert len(asked) == len(lines) - 1 - 3
+    # a log is no proof: everything is certified here, and what the log lacks is appended
+    assert ("certify", 0) in asked
+    assert len(asked) == len(lines) - 1
+    after = log.read_bytes().splitlines(keepends=True)
+    assert after[:4] == lines[:4]
+    assert after[4] == lines[4][:30] + b"\n"
+    assert after[5:] == lines[4:]
 
 
 @pytest.mark.clause("VEC-9")
@@ -132,6 +137,56 @@ def test_a_set_is_replaced_and_anything_else_is_not(few, tmp_path) -> None:
 
 
 @pytest.mark.clause("VEC-9")
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("letter.txt", lambda path: path.write_text("dear")),
+        ("cases/letter.txt", lambda path: path.write_text("dear")),
+        ("manifest.json.orig", lambda path: path.write_text("{}")),
+        ("photos", lambda path: path.mkdir()),
+        ("large/more", lambda path: path.mkdir()),
+        (".git", lambda path: path.mkdir()),
+        ("cases/link.safetensors", lambda path: path.symlink_to("/dev/null")),
+        ("cases/pipe.safetensors", os.mkfifo),
+    ],
+)
+def test_a_set_beside_which_something_lies_is_not_replaced(name, make, few, tmp_path) -> None:
+    out = tmp_path / "out"
+    build.build(few, out)
+    make(out / name)
+    before = contents(out)
+    with pytest.raises(CaseError, match=f"out: holds {name}, which is no part of a set and would"):
+        build.build(few, out)
+    assert os.path.lexists(out / name)
+    assert contents(out) == before
+
+
+@pytest.mark.clause("VEC-9")
+def test_a_manifest_of_something_else_is_not_replaced(few, tmp_path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "manifest.json").write_text('{"name": "a web application"}')
+    with pytest.raises(CaseError, match=r"manifest\.json: name: unknown key$"):
+        build.build(few, tmp_path / "out")
+    assert "web" in (tmp_path / "out" / "manifest.json").read_text()
+
+
+@pytest.mark.clause("VEC-9")
+def test_a_file_that_was_put_there_meanwhile_is_not_lost(few, tmp_path, monkeypatch) -> None:
+    out = tmp_path / "out"
+    build.build(few, out)
+    perform = build.Certifying.perform
+
+    def putting(self, source, kind, number):
+        (out / "letter.txt").write_text("dear")
+        return perform(self, source, kind, number)
+
+    monkeypatch.setattr(build.Certifying, "perform", putting)
+    with pytest.raises(CaseError, match=r"out: holds letter\.txt, which is no part of a set"):
+        build.build(few, out)
+    assert (out / "letter.txt").read_text() == "dear"
+
+
+@pytest.mark.clause("VEC-9")
 def test_a_link_is_followed_and_a_failure_leaves_everything_as_it_was(
     few, tmp_path, monkeypatch
 ) -> None:
@@ -151,6 +206,16 @@ def test_a_link_is_followed_and_a_failure_leaves_everything_as_it_was(
 
     monkeypatch.setattr(os, "replace", refused)
     with pytest.raises(CaseError, match=r"out: cannot be written: No space left on device$"):
+        build.build(few, link, resume=log)
+    assert contents(out) == before | {"cases/stale.safetensors": b""}
+
+    def interrupted(source, target) -> None:
+        if Path(target) == out and Path(source).name == "new":
+            raise SystemExit(143)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(SystemExit):
         build.build(few, link, resume=log)
     assert contents(out) == before | {"cases/stale.safetensors": b""}
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
