@@ -41,15 +41,14 @@ def _plain_words(problem: Any) -> str:
     if problem["type"] == "union_tag_invalid":
         return f"kind {context['tag']!r} does not exist; kinds are {context['expected_tags']}"
     if problem["type"] in ("greater_than_equal", "less_than_equal"):
-        return (
-            f"must be at least {context['ge']:g}"
-            if "ge" in context
-            else f"must be at most {context['le']:g}"
-        )
+        word, bound = ("least", context["ge"]) if "ge" in context else ("most", context["le"])
+        return f"must be at {word} {bound if isinstance(bound, int) else format(bound, 'g')}"
     if problem["type"] == "string_pattern_mismatch":
         return f"must match {context['pattern']}"
     if problem["type"] == "too_short":
         return f"must have at least {context['min_length']} entry, found {context['actual_length']}"
+    if problem["type"] == "too_long":
+        return f"must have at most {context['max_length']} entries"
     text = str(problem["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
     text = (
         text.replace("Input should be a valid integer", "must be an integer")

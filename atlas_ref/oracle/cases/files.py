@@ -21,8 +21,8 @@ import safetensors.numpy
 #: Metadata key of the JSON object (CASE-1).
 KEY = "atlas_ref"
 
-#: Bytes of a header that the format allows.
-LONGEST_HEADER = 100_000_000
+#: Bytes of a header that the format allows, and, fewer, bytes and tensors that are read (CASE-1).
+ALLOWED_HEADER, LONGEST_HEADER, TENSORS = 100_000_000, 5_000_000, 20_000
 
 #: What NumPy can hold, by the name in the file. Most of it is read only to be refused by name, or
 #: as results under test.
@@ -95,8 +95,10 @@ def _claimed(stream: IO[bytes]) -> bytes:
     """
     start = stream.read(8)
     length = int.from_bytes(start, "little")
-    if length > LONGEST_HEADER:
+    if length > ALLOWED_HEADER:
         return start
+    if length > LONGEST_HEADER:
+        raise ValueError(f"its header has {length} bytes, at most {LONGEST_HEADER} are read")
     start += stream.read(length)
     try:
         ends = [
@@ -104,9 +106,14 @@ def _claimed(stream: IO[bytes]) -> bytes:
             for name, entry in json.loads(start[8:]).items()
             if name != "__metadata__"
         ]
-        return start + stream.read(min(max([*ends, 0]) + 1, os.fstat(stream.fileno()).st_size))
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
         return start  # no such header, which the parser refuses
+    if len(ends) > TENSORS:
+        raise ValueError(f"it has {len(ends)} tensors, at most {TENSORS} are read")
+    try:
+        return start + stream.read(min(max([*ends, 0]) + 1, os.fstat(stream.fileno()).st_size))
+    except (ValueError, TypeError):
+        return start  # no such ends, which the parser refuses
 
 
 def _whole(stream: IO[bytes]) -> bytes:

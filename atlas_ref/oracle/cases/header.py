@@ -16,7 +16,12 @@ from atlas_ref.messages import first_problem, shown
 from atlas_ref.oracle.cases.files import KEY
 from atlas_ref.oracle.cases.json_text import decoded
 from atlas_ref.oracle.subjects import SUBJECTS
-from atlas_ref.oracle.subjects.subject import BLOCK, SEQUENCE_KEYS
+from atlas_ref.oracle.subjects.subject import (
+    BLOCK,
+    CHARACTERS,
+    LEVELS,
+    SEQUENCE_KEYS,
+)
 from atlas_ref.parts.feature_maps import IDENTITY, FeatureMap
 from atlas_ref.parts.window import WindowWeights
 from atlas_ref.rules import RULES, names_with
@@ -44,7 +49,9 @@ class Schedule(Frozen):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    periods: Annotated[tuple[Count, ...], Field(min_length=1, description="of the levels")]
+    periods: Annotated[
+        tuple[Count, ...], Field(min_length=1, max_length=LEVELS, description="of the levels")
+    ]
     level: Annotated[int, Field(ge=0)] | None = Field(
         None, description="which of them this memory is, from 0; not for rule cms"
     )
@@ -98,8 +105,8 @@ class Header(Frozen):
     schedule: Schedule | None = Field(
         None, description="in/active, by the period of a frequency level"
     )
-    levels: Annotated[tuple[LevelHeader, ...], Field(min_length=1)] | None = Field(
-        None, description="rule cms: its levels"
+    levels: Annotated[tuple[LevelHeader, ...], Field(min_length=1, max_length=LEVELS)] | None = (
+        Field(None, description="rule cms: its levels")
     )
     combine: Literal["softmax", "masked"] = Field(
         "softmax", description="rule cms: over which levels the weights of reads are normalised"
@@ -210,6 +217,8 @@ def parse(text: str) -> Header:
         ValueError: not JSON, an unknown key, a value that does not exist or that the rule does not
             have.
     """
+    if len(text) > CHARACTERS:
+        raise ValueError(f"{KEY}: has {len(text)} characters, at most {CHARACTERS} are read")
     try:
         data = decoded(text)
     except ValueError as error:

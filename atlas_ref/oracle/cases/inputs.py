@@ -24,6 +24,9 @@ STORED: dict[str, Any] = {**DTYPES, "bfloat16": ml_dtypes.bfloat16, "float16": n
 #: Numbers in one array that are evaluated at most, 2 GiB in float64.
 LARGEST = 2**28
 
+#: The widest window that is evaluated: what stands in it takes time, however few tokens there are.
+WIDEST = 1_000_000
+
 
 def check_dtype(where: str, dtype: Any, available: Iterable[str] = STORED) -> None:
     """Refuse a dtype that is none of those available.
@@ -96,10 +99,10 @@ def same(theirs: np.ndarray[Any, Any], own: np.ndarray[Any, Any] | None) -> bool
 
 
 def check_size(case: Case) -> None:
-    """Refuse what no machine holds before asking for the memory.
+    """Refuse what no machine holds, or what takes too long, before any work (CASE-2).
 
     Raises:
-        CaseError: how many numbers one array would need.
+        CaseError: the window is too wide, or how many numbers one array would need.
     """
     for part in levels.parts(case):
         _check_one(part)
@@ -123,4 +126,8 @@ def _check_one(case: Case) -> None:
         what = f"window {h.window} and {features} features of {rows} tokens"
         raise CaseError(
             f"{case.name}: {what} need an array of {most} numbers, at most {LARGEST} are evaluated"
+        )
+    if h.window > WIDEST:
+        raise CaseError(
+            f"{case.name}: window: must be at most {WIDEST} to be evaluated, found {h.window}"
         )

@@ -14,7 +14,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from atlas_ref.oracle.cases import new_block
 from atlas_ref.oracle.cases.case import Case, CaseError, make, parse_header, unsupported
 from atlas_ref.oracle.cases.header import RESERVED
-from atlas_ref.oracle.cases.inputs import LARGEST, check_dtype
+from atlas_ref.oracle.cases.inputs import LARGEST, WIDEST, check_dtype
 from atlas_ref.oracle.subjects import BLOCK, SUBJECTS
 from atlas_ref.parts import feature_maps
 from atlas_ref.rules import names_with
@@ -100,6 +100,8 @@ def new(request: Request, *, name: str = "new") -> Case:
             and value > LARGEST
         ):
             raise CaseError(f"{name}: an array would have more than {LARGEST} numbers")
+    if request.window > WIDEST:
+        raise CaseError(f"{name}: window: must be at most {WIDEST}, found {request.window}")
     kind = DTYPES[request.dtype]
     if request.rule == BLOCK:
         _check_size(request, request.d_in, name)

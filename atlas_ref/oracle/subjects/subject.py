@@ -22,6 +22,10 @@ BLOCK = "cms"
 #: can take.
 DEEPEST, LONGEST = 100, 18
 
+#: Characters of a case's JSON object, and levels or periods, that are at most read: more than any
+#: model has, and few enough to be looked at in a moment (CASE-2).
+CHARACTERS, LEVELS = 1_000_000, 256
+
 #: Where a tensor of one level of a block stands: in/level0/M0, out/level2/M, grad/level1/param/W_K
 #: (CASE-32).
 LEVEL = re.compile(r"^(in|out|grad)/level(\d+)/")
