@@ -22,7 +22,7 @@ MODULE = "atlas_ref.backend.compiled.newton_schulz"
 #: Multiply-adds of a call from which on it is worth loading compiled code, which takes a second
 #: once a process.
 WORK = 2**24
-#: Rows and columns beyond which the BLAS is as fast.
+#: Rows and columns beyond which the BLAS shares one product out over processors, and is as fast.
 LARGEST = 256
 #: Bytes of all that the steps of one matrix keep for their backward.
 KEPT_BYTES = 2**26
@@ -32,9 +32,9 @@ Steps = Callable[[slice], list[slice]]
 
 
 def forward(X: Array, table: Table) -> Steps | None:
-    """A function that runs all steps in place on a group of the matrices X (n, rows, columns).
+    """A function that runs all steps on a group of the matrices X (n, rows, columns).
 
-    It returns each whose result is not finite. None where NumPy is to compute.
+    It works in place, and returns each whose result is not finite. None where NumPy is to compute.
     """
     loop, shapes, rows = _prepared("forward", X, table, 0)
     if loop is None:
@@ -49,8 +49,9 @@ def forward(X: Array, table: Table) -> Steps | None:
 
 
 def backward(X: Array, D: Array, table: Table, last: bool) -> Steps | None:
-    """A function that goes back through all steps in place, on a group of the matrices X and of
-    their cotangents D.
+    """A function that goes back through all steps, on a group of the matrices X and cotangents D.
+
+    It works in place.
 
     Args:
         last: whether X is to end as the last iterate.
@@ -73,8 +74,9 @@ def backward(X: Array, D: Array, table: Table, last: bool) -> Steps | None:
 def _prepared(
     way: str, X: Array, table: Table, kept: int
 ) -> tuple[Callable[..., None] | None, Sequence[Shape], Any]:
-    """The compiled loop, shapes of its work space, and its table; None for the loop where NumPy is
-    to compute.
+    """The compiled loop, shapes of its work space, and its table.
+
+    The loop is None where NumPy is to compute.
     """
     count, rows, columns = X.shape
     work = count * len(table) * 3 * rows * rows * columns

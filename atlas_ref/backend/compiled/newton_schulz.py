@@ -123,7 +123,10 @@ def _add_through_operator(
     H: Array,
     dx: Array,
 ) -> None:
-    """dx += (b G + c (G A + A G)) x with G = d x^T + x d^T, since only symmetric parts count."""
+    """Add what arrives through A.
+
+    dx += (b G + c (G A + A G)) x with G = d x^T + x d^T, since only symmetric parts count
+    """
     one = row.dtype.type(1)
     transpose(x, turned[0])
     transpose(d, turned[1])

@@ -1,15 +1,17 @@
 """Products and transposes of matrices held as panels, for compiled loops (extra `fast`).
 
 A matrix is an array (panels, rows, width): each panel has as many columns as a cache line has
-numbers, and rows and columns are padded by zeros to whole tiles (width, width). A product reads
-both factors row by row, so it is left^T right; the sums of a few rows by one panel stay in
-registers.
+numbers, and rows and columns are padded to whole tiles (width, width). No entry inside depends on
+the padding, whatever it holds. A product reads both factors row by row, so it is left^T right; the
+sums of a few rows by one panel stay in registers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+
+from llvmlite.binding import get_host_cpu_features  # type: ignore[import-untyped]
 
 from atlas_ref.backend.compiled.lanes import compiled
 from atlas_ref.backend.compiled.tiles import (
@@ -24,9 +26,10 @@ from atlas_ref.backend.compiled.tiles import (
 )
 from atlas_ref.types import Array
 
-#: Rows whose sums a product holds at once: of two registers each, 12 of the 16 of AVX2, and for
-#: what is left of a tile 8, which still hide the latency of a multiply-add.
-MANY, FEW = 6, 4
+#: Rows whose sums a product holds at once, and fewer for what is left of a tile. With two registers
+#: a row they fill 12 and 8 of the 16 of AVX2, with one 16 and 8 of the 32 of AVX-512; 8 still hide
+#: the latency of a multiply-add.
+MANY, FEW = (16, 8) if get_host_cpu_features().get("avx512f") else (6, 4)
 
 
 def _rows_of_product(rows: int) -> Callable[..., None]:
@@ -130,10 +133,9 @@ def _transpose_tile(panel: Array, row: int, out: Array, to_row: int) -> None:
 
 @compiled
 def enter(x: Array, panels: Array) -> None:
-    """Write a matrix (rows, columns) into panels, and zeros beyond it."""
+    """Write a matrix (rows, columns) into panels."""
     rows, columns = x.shape
     of_tile = width(panels[0])
-    panels[:] = 0
     for q in range(len(panels)):
         first = q * of_tile
         for i in range(rows):
