@@ -115,7 +115,7 @@ def run(
     per_token = gates_by_token(config, tokens, state)
     active = np.ones(T, bool) if tokens.active is None else np.asarray(tokens.active)
     reset = np.zeros(T, bool) if tokens.reset is None else np.asarray(tokens.reset)
-    fresh = rule.restart(config, state) if reset.any() else None
+    fresh = rule.anew(config, tokens, state) if reset.any() else None
     entering = _entering(rule, config, keys, tokens.v, state, fresh, reset)
     per_query = ops.moveaxis(queries, -2, 0)
     with short_buffers():

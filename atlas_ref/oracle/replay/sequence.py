@@ -126,7 +126,7 @@ def prepare(case: Case, inputs: Mapping[str, Array], take: Take, way: Arithmetic
         config=config,
         tokens=tokens,
         state=state,
-        fresh=rule.restart(config, state) if reset.any() else None,
+        fresh=rule.anew(config, tokens, state) if reset.any() else None,
         phi_k=take("phi_k", None, _features, config, phi, tokens.k, config.convention.k_norm),
         queries=queries,
         retain=r,
