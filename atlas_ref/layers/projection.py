@@ -17,9 +17,10 @@ from atlas_ref import backend
 from atlas_ref.conventions import Convention, OpenGate
 from atlas_ref.parts import feature_maps, gates, window
 from atlas_ref.parts.gates import GateSet
+from atlas_ref.parts.norms import normalised
 from atlas_ref.rules import Rule, rule_of, sequence
 from atlas_ref.rules.checks import check_rule, precision, require_floating
-from atlas_ref.rules.sequence import Tokens, normalised
+from atlas_ref.rules.sequence import Tokens
 from atlas_ref.types import Array, Dims, Frozen, Pulse, check_array, read_only
 from tape import ops
 from tape.nested import flatten

@@ -17,8 +17,8 @@ from atlas_ref.conventions import Convention, effective
 from atlas_ref.oracle.family.arithmetic import PLAIN, Arithmetic
 from atlas_ref.oracle.family.family import Inputs, Structure
 from atlas_ref.parts import feature_maps, gates, window
+from atlas_ref.parts.norms import normalised
 from atlas_ref.rules import RULES
-from atlas_ref.rules.sequence import normalised
 from atlas_ref.types import Array
 from tape import ops
 
