@@ -117,10 +117,29 @@ class Convention(Frozen):
         return self.reference in ("chunk_start", "call_start")
 
 
+class OpenGate(Convention):
+    """A convention whose gate nobody stated, of a rule whose default depends on the level.
+
+    Computed gates take the one that stands here, that of level token; given gates are refused
+    (CONV-4).
+    """
+
+    def replaced(self, **changes: Any) -> Any:
+        """A copy with some axes changed; one whose gate is among them is no longer open."""
+        kind = Convention if "gate" in changes else OpenGate
+        return kind.trusted(**{**self.__dict__, **changes})
+
+
 AXES: tuple[str, ...] = tuple(Convention.model_fields)
 NEWTON_SCHULZ_KEYS: tuple[str, ...] = tuple(NewtonSchulz.model_fields)
 
-_FLA = {"newton_schulz": "none", "layout": "transposed", "query_scale": "1/sqrt(d_in)"}
+#: Their code multiplies M by the gate, for computed gates too (CONV-26).
+_FLA = {
+    "gate": "retain",
+    "newton_schulz": "none",
+    "layout": "transposed",
+    "query_scale": "1/sqrt(d_in)",
+}
 
 #: What each preset changes in `spec` (CONV-26), with its source.
 PRESETS: dict[str, dict[str, Any]] = {
@@ -144,6 +163,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "newton_schulz": {"guard": "return", "transpose": "never"},
     },
     "atlas-rnn": {
+        "gate": "retain",
         "rate": "memory",
         "read": "before",
         "reference": "call_start",
@@ -220,6 +240,24 @@ def resolve(
     if "gate" not in chosen:
         chosen["gate"] = "forget" if level == "token" and rule != "omega" else "retain"
     return _validated(chosen)
+
+
+def of_config(value: str | Mapping[str, Any] | Convention, *, rule: str) -> Convention:
+    """The convention of a configuration, by which given gates and computed ones may be run (CONV-4).
+
+    Args:
+        value: as for `resolve`; a complete `Convention` has stated its gate.
+
+    Returns:
+        that of level token, an `OpenGate` where level projected has another gate.
+
+    Raises:
+        ValueError: names the axis, what was found and its legal values.
+    """
+    convention = resolve(value, rule=rule, level="token")
+    if convention.gate == resolve(value, rule=rule).gate:
+        return convention
+    return OpenGate.trusted(**convention.__dict__)
 
 
 def _newton_schulz(preset: Any, request: Any, rule: str) -> Any:

@@ -48,7 +48,12 @@ NEWTON_SCHULZ = {
 DEFAULTS = {key: values[0] for key, values in NEWTON_SCHULZ.items()}
 
 TTL = {"rate": "memory", "gradient_scale": 2.0, "reference": "call_start", "read": "call_end"}
-FLA = {"newton_schulz": "none", "layout": "transposed", "query_scale": "1/sqrt(d_in)"}
+FLA = {
+    "gate": "retain",
+    "newton_schulz": "none",
+    "layout": "transposed",
+    "query_scale": "1/sqrt(d_in)",
+}
 STATED = {
     "spec": {},
     "atlas-paper": {"rate": "memory"},
@@ -64,6 +69,7 @@ STATED = {
     "ttl": TTL,
     "atlas-mag": {**TTL, "newton_schulz": {"guard": "return", "transpose": "never"}},
     "atlas-rnn": {
+        "gate": "retain",
         "rate": "memory",
         "read": "before",
         "reference": "call_start",

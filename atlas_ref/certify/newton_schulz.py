@@ -12,7 +12,7 @@ from typing import Any
 from flint import arb, arb_mat, ctx
 
 from atlas_ref.certify.functions import inverse
-from atlas_ref.certify.matrix import Matrix, norm, sane, scaled, unknown, zeros
+from atlas_ref.certify.matrix import Matrix, norm, sane, scaled, unknown
 from atlas_ref.certify.rounding import rounded
 
 Row = tuple[float, float, float]
@@ -31,11 +31,13 @@ def newton_schulz(S: Matrix, settings: Any) -> Matrix:
     """
     length = norm(S)
     eps = arb(settings.eps)
-    if settings.eps == 0 and length.value[0, 0].is_zero():
-        return zeros(S.rows, S.columns)
     if settings.guard == "return" and not length.value[0, 0] >= eps:
         return S if length.value[0, 0] < eps else unknown(S)
-    X = scaled(inverse(_divisor(length.times(arb(settings.norm_factor)), eps, settings.guard)), S)
+    if settings.eps == 0 and length.value[0, 0].is_zero():
+        X = S  # the divisor counts as 1, for the cotangent too (NS-7, NS-21)
+    else:
+        N = _divisor(length.times(arb(settings.norm_factor)), eps, settings.guard)
+        X = scaled(inverse(N), S)
     tall = S.rows > S.columns  # the function is the same either way (NS-8); this is the cheaper one
     X = X.T if tall else X
     for row in coefficient_rows(settings):

@@ -76,7 +76,7 @@ def run(
     reads = []
     after = state
     for anew, sequence in packed(rule, config, tokens, state, phi):
-        before = rule.restart(config, state) if anew else state
+        before = rule.anew(config, tokens, state) if anew else state
         last, y = FORMS[form](config, sequence, memory(rule, config, before), chunk)
         after = state_after(rule, config, before, sequence, last)
         reads.append(y)

@@ -124,7 +124,7 @@ def packed(
     starts = np.union1d(0, np.nonzero(reset)[0]).tolist()
     for first, last in itertools.pairwise([*starts, len(reset)]):
         anew = bool(reset[first])
-        before = rule.restart(config, state) if anew else state
+        before = rule.anew(config, tokens, state) if anew else state
         cut = {name: _tokens(value, first, last) for name, value in per_token.items()}
         one = _one(rule, config, before, cut, _tokens(weights, first, last))
         yield (

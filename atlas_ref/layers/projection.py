@@ -14,12 +14,13 @@ import numpy as np
 from pydantic import field_validator
 
 from atlas_ref import backend
-from atlas_ref.conventions import Convention
+from atlas_ref.conventions import Convention, OpenGate
 from atlas_ref.parts import feature_maps, gates, window
 from atlas_ref.parts.gates import GateSet
+from atlas_ref.parts.norms import normalised
 from atlas_ref.rules import Rule, rule_of, sequence
 from atlas_ref.rules.checks import check_rule, precision, require_floating
-from atlas_ref.rules.sequence import Tokens, normalised
+from atlas_ref.rules.sequence import Tokens
 from atlas_ref.types import Array, Dims, Frozen, Pulse, check_array, read_only
 from tape import ops
 from tape.nested import flatten
@@ -114,6 +115,14 @@ def gate_names(names: tuple[str, ...], convention: Convention) -> tuple[str, ...
     return tuple(name for name in names if not without.get(name, False))
 
 
+def of_computed(config: Any) -> Any:
+    """The configuration for gates computed from tokens: an open gate is that of level token (CONV-4)."""
+    convention = config.convention
+    if not isinstance(convention, OpenGate):
+        return config
+    return config.replaced(convention=convention.replaced(gate=convention.gate))
+
+
 def project(config: Any, params: Any, x: Array) -> dict[str, Array]:
     """Keys, values, queries, gates and window weights of tokens x (B, T, d_model) (CONV-28).
 
@@ -202,10 +211,8 @@ def run_tokens(
     """
     check_rule(rule, config)
     check_params(config, params, x)
-    inputs = project(config, params, x)
-    return sequence.run(
-        rule, config, Tokens(**inputs, active=active, reset=reset), state, phi=params.phi
-    )
+    tokens = Tokens(**project(config, params, x), active=active, reset=reset)
+    return sequence.run(rule, of_computed(config), tokens, state, phi=params.phi)
 
 
 def step(config: Any, params: Params, state: Any, x: Array, pulse: Pulse) -> tuple[Any, Array]:

@@ -146,7 +146,8 @@ def _document(
     sparse = not always and _memory_alone(level)
     tokens = Tokens(**projected, active=None if always else active)
     form, chunk = ("sequential", None) if sparse else (level.form, level.chunk)
-    return forms.run(level.rule, level.config, tokens, state, form=form, chunk=chunk, phi=phi)
+    config = projection.of_computed(level.config)
+    return forms.run(level.rule, config, tokens, state, form=form, chunk=chunk, phi=phi)
 
 
 def _memory_alone(level: Level) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.backend import require_one
-from atlas_ref.conventions import Convention
+from atlas_ref.conventions import Convention, OpenGate
 from atlas_ref.rules.rule import Rule
 from atlas_ref.types import Array, check_kind
 
@@ -21,6 +21,8 @@ GATES = ("retain", "momentum", "step_size", "step_size_memory")
 
 def check_call(rule: Any, config: Any, tokens: Any, state: Any) -> None:
     """Refuse tokens or a state that contradict the rule or its convention.
+
+    A given retain whose meaning the convention leaves open is refused too (CONV-4).
 
     Raises:
         ValueError: names the array, what was found and what is needed.
@@ -49,6 +51,11 @@ def check_call(rule: Any, config: Any, tokens: Any, state: Any) -> None:
     if rule.has_window:
         _check_stored_window(config, state)
     _check_precision(tokens, state)
+    if isinstance(config.convention, OpenGate) and tokens.retain is not None:
+        raise ValueError(
+            "convention: gate: not stated, and a given retain can be the share of M that a token "
+            "keeps or forgets; state it in the Config, such as convention={'gate': 'retain'}"
+        )
 
 
 def check_rule(rule: Any, config: Any) -> None:

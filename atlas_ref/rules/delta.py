@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from atlas_ref import backend
-from atlas_ref.conventions import Convention, resolve
+from atlas_ref.conventions import Convention, of_config
 from atlas_ref.parts.gates import Gates
 from atlas_ref.rules import sequence
 from atlas_ref.rules.checks import check_start
@@ -37,7 +37,8 @@ class Config(Frozen):
         span: tokens between refreshes of a frozen reference, or of the memory that read chunk_start
             reads.
         per_dimension_gates: one gate per output dimension instead of one per head.
-        convention: a preset's name, a mapping of axes, or a `Convention`.
+        convention: a preset's name, a mapping of axes, or a `Convention`; with given gates it has
+            to state the axis gate.
     """
 
     d_in: Count
@@ -46,12 +47,12 @@ class Config(Frozen):
     heads: Count = 1
     span: Count | None = None
     per_dimension_gates: bool = False
-    convention: Convention = resolve("spec", rule="delta", level="token")
+    convention: Convention = of_config("spec", rule="delta")
 
     @field_validator("convention", mode="before")
     @classmethod
     def _resolve(cls, value: Any) -> Convention:
-        return resolve(value, rule="delta", level="token")
+        return of_config(value, rule="delta")
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

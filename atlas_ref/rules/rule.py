@@ -66,6 +66,17 @@ class Rule(NamedTuple):
     enter: Callable[[Any, Any, Array, Array], Iterable[tuple[Array, Array]]] = rows
     in_family: bool = False
 
+    def anew(self, config: Any, tokens: Any, state: Any) -> Any:
+        """The state at the start of a packed sequence of a call that began in `state` (CONV-33).
+
+        Without a momentum gate S_0 is 0: what stands in S is the window's last momentum, which the
+        reset drops with the others (GATES-4, WINDOW-16).
+        """
+        first = self.restart(config, state)
+        if tokens.momentum is None and self.averages_momenta(config):
+            return first.replaced(S=ops.zeros_like(first.S))
+        return first
+
     def window(self, config: Any) -> int:
         """Tokens that a write looks at; 1 for a rule without a window."""
         return int(config.window) if self.has_window else 1

@@ -20,12 +20,12 @@ from atlas_ref.backend.buffers import short_buffers
 from atlas_ref.conventions import Convention
 from atlas_ref.parts import feature_maps, gates, window
 from atlas_ref.parts.gates import Gates
+from atlas_ref.parts.norms import normalised
 from atlas_ref.rules.checks import check_call
 from atlas_ref.rules.rule import Rule
 from atlas_ref.types import Array, Dims, Frozen, check_array, check_kind, read_only
 from tape import ops
 
-NORM_EPS = 1e-6
 ParamsT = TypeVar("ParamsT", bound=Frozen)
 
 
@@ -115,7 +115,7 @@ def run(
     per_token = gates_by_token(config, tokens, state)
     active = np.ones(T, bool) if tokens.active is None else np.asarray(tokens.active)
     reset = np.zeros(T, bool) if tokens.reset is None else np.asarray(tokens.reset)
-    fresh = rule.restart(config, state) if reset.any() else None
+    fresh = rule.anew(config, tokens, state) if reset.any() else None
     entering = _entering(rule, config, keys, tokens.v, state, fresh, reset)
     per_query = ops.moveaxis(queries, -2, 0)
     with short_buffers():
@@ -305,14 +305,6 @@ def _next_position(config: Any, position: int) -> int:
 
 
 # -- keys, queries and gates of the whole sequence -------------------------------------------------
-
-
-def normalised(x: Array, kind: str) -> Array:
-    """l2: x / sqrt(sum x^2 + 1e-6); rms: x / sqrt(mean x^2 + 1e-6); none: x (CONV-24)."""
-    if kind == "none":
-        return x
-    total = ops.sum(x * x, axis=-1, keepdims=True)
-    return x / ops.sqrt((total if kind == "l2" else total * (1.0 / x.shape[-1])) + NORM_EPS)
 
 
 def features(config: Any, tokens: Tokens, phi: Mapping[str, Array]) -> tuple[Array, Array]:

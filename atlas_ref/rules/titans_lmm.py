@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from atlas_ref import backend
-from atlas_ref.conventions import Convention, resolve
+from atlas_ref.conventions import Convention, of_config
 from atlas_ref.parts.gates import Gates
 from atlas_ref.rules import sequence
 from atlas_ref.rules.checks import check_start
@@ -39,7 +39,8 @@ class Config(Frozen):
         span: tokens between refreshes of a frozen reference, or of the memory that read chunk_start
             reads.
         per_dimension_gates: one gate per output dimension instead of one per head.
-        convention: a preset's name, a mapping of axes, or a `Convention`.
+        convention: a preset's name, a mapping of axes, or a `Convention`; with given gates it has
+            to state the axis gate.
     """
 
     d_in: Count
@@ -48,12 +49,12 @@ class Config(Frozen):
     heads: Count = 1
     span: Count | None = None
     per_dimension_gates: bool = False
-    convention: Convention = resolve("spec", rule="titans_lmm", level="token")
+    convention: Convention = of_config("spec", rule="titans_lmm")
 
     @field_validator("convention", mode="before")
     @classmethod
     def _resolve(cls, value: Any) -> Convention:
-        return resolve(value, rule="titans_lmm", level="token")
+        return of_config(value, rule="titans_lmm")
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

@@ -408,7 +408,8 @@ def copies_of(
     there.
     """
     module = {"omega": omega, "titans_lmm": titans_lmm, "delta": delta, "hebbian": hebbian}[rule]
-    sizes: dict[str, Any] = {"d_in": 3, "d_out": 3, "convention": convention}
+    stated = {"gate": "retain", **convention}
+    sizes: dict[str, Any] = {"d_in": 3, "d_out": 3, "convention": stated}
     sizes |= {"window": 3, "span": 8} if rule == "omega" else {}
     made = tokens_of(T)
     if rule in ("omega", "titans_lmm"):

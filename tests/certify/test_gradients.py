@@ -17,6 +17,8 @@ from atlas_ref.certify.differences import Difference, derivative, differences
 from atlas_ref.certify.matrix import Matrix, cotangents, norm, scaled
 from atlas_ref.oracle.cases.case import Case, make
 from atlas_ref.oracle.cases.new import Request, new
+from atlas_ref.oracle.evaluate import evaluate
+from tests.support.close import ANALYTIC, assert_close, reordered
 from tests.support.strategies import cases, header_of, repeatable
 from tests.truth.literal_gradient import COTANGENTS, complex_step
 
@@ -248,3 +250,33 @@ def test_a_matrix_that_is_used_twice_collects_both_cotangents() -> None:
     assert [int(x.unique_fmpz()) for x in slope.entries()] == [11, 15, 10, 0]
     assert int(of_gate[0, 0].unique_fmpz()) == 7
     assert nothing is None
+
+
+@pytest.mark.clause("NS-21", "NS-7", "CERT-9")
+@pytest.mark.parametrize("shape", [(3, 4), (4, 3)])
+@pytest.mark.parametrize("guard", ["add", "clamp", "return"])
+def test_at_zero_without_eps_the_divisor_counts_as_one(guard: str, shape: tuple[int, int]) -> None:
+    """The steps at X = 0 are a times X, so five of Muon's multiply by 3.4445^5."""
+    G = np.random.default_rng(2).standard_normal(shape)
+    factors = {"1": 1.0, "sqrt": max(1.0, shape[0] / shape[1]) ** 0.5, "norm": 0.0}
+    for scale, factor in factors.items():
+        axes = {"newton_schulz": {"eps": 0.0, "guard": guard, "scale": scale}}
+        header = {"schema": 1, "rule": "newton_schulz", "convention": axes}
+        certificate = certify(make(header, {"in/G": np.zeros(shape), "in/X_bar": G}), grad=True)
+        assert not certificate.unresolved
+        assert not certificate.values["out/X"].any()
+        want = factor * 3.4445**5 * G
+        assert_close(scale, certificate.values["grad/G"], want, reordered(5))
+
+
+@pytest.mark.clause("NS-21", "CERT-9")
+def test_a_sequence_whose_first_momentum_is_zero_has_the_gradient_of_the_rule() -> None:
+    plain = new(Request(rule="omega", window=2, tokens=4, cotangent=True, seed=3))
+    axes = {"newton_schulz": {"eps": 0.0}, "reference": "zero"}
+    inputs = {**plain.inputs, "in/S0": np.zeros_like(plain.inputs["in/S0"])}
+    inputs["in/v"] = inputs["in/v"] * (np.arange(4) > 0)[:, None]  # no error at the first token
+    case = make(plain.header.plain() | {"convention": axes}, inputs)
+    certified, ours = certify(case, grad=True).values, evaluate(case, grad=True).tensors
+    assert np.abs(certified["grad/v"][:, 0]).min() > 0
+    for name, value in certified.items():
+        assert_close(name, ours[name], value, ANALYTIC)

@@ -162,7 +162,7 @@ def test_scores_that_overflow_leave_alone_what_does_not_depend_on_reads() -> Non
         if name in ("k", "v", "q", "retain", "step_size")
     }
     x["k"], x["q"] = np.full_like(x["k"], 0.4), np.full_like(x["q"], 1.7e308)
-    config = delta.Config(d_in=D_IN, d_out=D_OUT)
+    config = delta.Config(d_in=D_IN, d_out=D_OUT, convention={"gate": "retain"})
 
     def end(arrays: Any, form: str) -> Any:
         chunk = None if form == "sequential" else 4

@@ -647,7 +647,8 @@ def overflowing(kind: str, reference: str) -> tuple[Any, Tokens, Any]:
     """Tokens of Delta that overflow float64: the scores of the last key, or the memory of the last
     tokens.
     """
-    config = delta.Config(d_in=2, d_out=1, span=8, convention={"reference": reference})
+    convention = {"gate": "forget", "reference": reference}
+    config = delta.Config(d_in=2, d_out=1, span=8, convention=convention)
     k, q, step_size = np.ones((8, 2)), np.ones((8, 2)), np.full(8, 0.1)
     if kind == "scores":
         k[-1], q[...] = 1e160, 1e160

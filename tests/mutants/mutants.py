@@ -686,14 +686,14 @@ FORWARD: tuple[Mutant, ...] = (
     Mutant(
         "norms-without-eps",
         "norms divide by the bare length",
-        f"{_RUN}:NORM_EPS",
+        "atlas_ref.parts.norms:NORM_EPS",
         constant(0.0),
         values("norms"),
     ),
     Mutant(
         "rms-is-l2",
         "rms divides by the length",
-        f"{_RUN}:normalised",
+        "atlas_ref.parts.norms:normalised",
         Edited("total * (1.0 / x.shape[-1])", "total"),
         values("norms"),
     ),

@@ -3,9 +3,16 @@
 import numpy as np
 import pytest
 
-from atlas_ref import CaseError
+from atlas_ref import CaseError, evaluate, make
+from atlas_ref.certify import certify
+from atlas_ref.oracle.cases.inputs import converted
+from atlas_ref.oracle.family.arithmetic import MEMBERS
+from atlas_ref.oracle.judge import ensemble
+from atlas_ref.oracle.replay.trace import trace
 from tests.support.close import ANALYTIC, EXACT, assert_close, assert_differs
 from tests.support.sequences import case, drawn, earlier, results, without
+from tests.support.strategies import header_of
+from tests.truth import literal
 
 BARE = {"newton_schulz": "none"}
 FROZEN = {**BARE, "reference": "chunk_start"}
@@ -332,3 +339,68 @@ def test_after_a_reset_the_window_is_empty_and_initial_contents_do_not_return(
 def test_inactive_tokens_enter_the_window():
     p = drawn(T=4, window=3, seed=13) | {"active": np.zeros(4, bool)}
     assert_close("keys", results("omega", p, BARE, window=3)["window_k"], p["k"][-2:], EXACT)
+
+
+def after_a_reset_at_a_silent_token(reference):
+    """A case without momentum gate whose initial momenta a reset drops before an inactive token."""
+    p = without(drawn(T=6, window=3, seed=14, lead=(1,)), "momentum", "S0")
+    draw = np.random.default_rng(15)
+    p |= {
+        "window_momentum": draw.standard_normal((1, 2, 3, 4)),
+        "y_bar": draw.standard_normal(p["v"].shape),
+    }
+    p |= {"active": np.arange(6) != 3, "reset": np.arange(6) == 3}
+    axes = {**BARE, "reference": reference, "order": "momentum_then_window"}
+    return case("omega", p, axes, window=3, span=2)
+
+
+@pytest.mark.clause("WINDOW-16", "CONV-33", "GATES-4")
+@pytest.mark.parametrize(
+    ("form", "reference"),
+    [
+        ("sequential", "running"),
+        ("exact", "running"),
+        ("kernel", "running"),
+        ("sequential", "chunk_start"),
+        ("chunkwise", "chunk_start"),
+    ],
+)
+def test_a_reset_drops_the_initial_momentum_that_an_inactive_token_would_repeat(form, reference):
+    packed = after_a_reset_at_a_silent_token(reference)
+    found = evaluate(packed, grad=True, form=form).tensors
+    header = header_of(packed)
+    want = literal.evaluate(header, packed.inputs)
+    for name in ("out/y", "out/M", "out/window_momentum"):
+        assert_close(name, found[name], want[name], ANALYTIC)
+    given = packed.inputs["in/window_momentum"]
+    direction = np.random.default_rng(16).standard_normal(given.shape)
+    moved = {**packed.inputs, "in/window_momentum": given + 1e-30j * direction}
+    slope = (
+        np.imag(np.sum(literal.evaluate(header, moved)["out/y"] * packed.inputs["in/y_bar"]))
+        / 1e-30
+    )
+    assert_close("gradient", np.sum(found["grad/window_momentum"] * direction), slope, ANALYTIC)
+
+
+@pytest.mark.clause("WINDOW-16", "CONV-33", "TOL-3", "REPLAY-1")
+@pytest.mark.parametrize("reference", ["running", "chunk_start"])
+def test_the_other_evaluations_drop_it_as_well(reference):
+    packed = after_a_reset_at_a_silent_token(reference)
+    want = literal.evaluate(header_of(packed), packed.inputs)
+    plain = ensemble.evaluate(packed, converted(packed, "float64"), MEMBERS[0])
+    for name in ("out/y", "out/M"):
+        assert_close(f"plain {name}", plain[name], want[name], ANALYTIC)
+        certified = certify(packed).values[name]
+        assert_close(f"certified {name}", certified, want[name], ANALYTIC)
+    traced = trace(packed)["trace/M"][:, -1]
+    assert_close("trace", traced, want["out/M"], ANALYTIC)
+
+
+@pytest.mark.clause("CONV-34", "TOL-3")
+def test_a_window_of_no_initial_momenta_is_a_window_without_any():
+    packed = after_a_reset_at_a_silent_token("running")
+    empty = {**packed.inputs, "in/window_momentum": np.zeros((1, 0, 3, 4))}
+    plain = make(packed.header.plain(), empty)
+    found = ensemble.evaluate(plain, converted(plain, "float64"), MEMBERS[0])
+    want = literal.evaluate(header_of(packed), without(empty, "in/window_momentum"))
+    assert_close("M", found["out/M"], want["out/M"], ANALYTIC)

@@ -32,7 +32,8 @@ def call(
 ) -> Any:
     """A valid call of three tokens, but for the changes."""
     sizes = {"d_in": 4, "d_out": 2} | ({"window": 3} if rule is omega else {})
-    config = config or rule.Config(**sizes, convention=convention)
+    stated = {"preset": convention, "gate": "retain"} if isinstance(convention, str) else convention
+    config = config or rule.Config(**sizes, convention=stated)
     names = {"retain": 0.9, "step_size": 0.1} if rule is not hebbian else {"retain": 0.9}
     inputs: dict[str, Any] = {name: np.full(T, value) for name, value in names.items()}
     inputs |= {"k": np.ones((T, 4)), "v": np.ones((T, 2)), "q": np.ones((T, 4))} | changes
@@ -422,7 +423,7 @@ def test_a_window_holds_no_more_tokens_than_it_has_places() -> None:
 
 @pytest.mark.parametrize("form", ["sequential", "exact"])
 def test_a_tensor_that_the_feature_map_does_not_have_is_refused(form: str) -> None:
-    config = delta.Config(d_in=4, d_out=2)
+    config = delta.Config(d_in=4, d_out=2, convention={"gate": "retain"})
     tokens = sequence.Tokens(
         k=ones(T, 4), v=ones(T, 2), q=ones(T, 4), retain=ones(T), step_size=ones(T)
     )

@@ -49,7 +49,7 @@ def results(
         convention["newton_schulz"] = "none"
     convention = {
         name: value
-        for name, value in ({"reference": "running"} | convention).items()
+        for name, value in ({"gate": "retain", "reference": "running"} | convention).items()
         if value is not None
     }
     config = module.Config(**sizes, **span, convention=convention)

@@ -46,7 +46,12 @@ NEWTON_SCHULZ: dict[str, Any] = {
     "lower_bound": 1e-3,
 }
 TTL = {"rate": "memory", "gradient_scale": 2, "reference": "call_start", "read": "call_end"}
-FLA = {"newton_schulz": "none", "layout": "transposed", "query_scale": "1/sqrt(d_in)"}
+FLA = {
+    "gate": "retain",
+    "newton_schulz": "none",
+    "layout": "transposed",
+    "query_scale": "1/sqrt(d_in)",
+}
 PRESETS: dict[str, dict[str, Any]] = {
     "spec": {},
     "atlas-paper": {"rate": "memory"},
@@ -62,6 +67,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "ttl": TTL,
     "atlas-mag": {**TTL, "newton_schulz": {"guard": "return", "transpose": "never"}},
     "atlas-rnn": {
+        "gate": "retain",
         "rate": "memory",
         "read": "before",
         "reference": "call_start",

@@ -20,7 +20,7 @@ from atlas_ref.messages import first_problem
 from atlas_ref.oracle.cases import files
 from atlas_ref.oracle.cases.files import Arrays
 from atlas_ref.oracle.cases.header import RESERVED, Header, parse
-from atlas_ref.oracle.cases.tensors import COTANGENTS, Tensor, bare, legal
+from atlas_ref.oracle.cases.tensors import COTANGENTS, Tensor, bare, legal, tokens
 from atlas_ref.oracle.subjects import BLOCK
 from atlas_ref.oracle.subjects import block as levels
 from atlas_ref.parts import feature_maps
@@ -99,9 +99,7 @@ class Case(Frozen):
             window=h.window,
             span=h.span,
             phase=h.phase,
-            tokens=next(
-                (self.inputs[n].shape[-2] for n in ("in/k", "in/x") if n in self.inputs), 0
-            ),
+            tokens=tokens(self.inputs),
             history=self.inputs["in/window_k"].shape[-2] if "in/window_k" in self.inputs else 0,
             resets="in/reset" in self.inputs,
             gated="in/window_gate" in self.inputs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from atlas_ref.oracle.subjects import SUBJECTS
@@ -39,6 +40,15 @@ def legal(header: Any, convention: Any, names: set[str]) -> Legal:
     return SUBJECTS[header.rule].legal(header, convention, names)
 
 
+def tokens(inputs: Mapping[str, Any]) -> int:
+    """Number of tokens of a case; of rows without tokens it counts for nothing.
+
+    Rows of a feature map may have no leading axes (CASE-11).
+    """
+    x = inputs.get("in/k", inputs.get("in/x"))
+    return 0 if x is None or x.ndim < 2 else int(x.shape[-2])
+
+
 __all__ = [
     "COMPUTED_AT_TOKEN",
     "COTANGENTS",
@@ -50,4 +60,5 @@ __all__ = [
     "Tensor",
     "bare",
     "legal",
+    "tokens",
 ]

@@ -210,6 +210,8 @@ def _resumed(structure: Structure, inputs: Inputs, fresh: _State) -> _State:
         state = state._replace(
             momenta=ops.concatenate([state.momenta[..., m:, :, :], inputs.momenta], axis=-3)
         )
+        if inputs.momentum is None:  # an inactive first token repeats the last of them (OMEGA-11)
+            state = state._replace(S=inputs.momenta[..., -1, :, :])
     return state
 
 

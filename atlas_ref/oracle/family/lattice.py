@@ -22,6 +22,7 @@ from atlas_ref.conventions import (
     void_axes,
 )
 from atlas_ref.oracle.cases.case import Case
+from atlas_ref.oracle.cases.tensors import tokens
 from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.parts import feature_maps
 from atlas_ref.parts.newton_schulz import NewtonSchulz
@@ -169,7 +170,7 @@ def facts(case: Case) -> Facts:
         window=h.window,
         span=h.span,
         phase=h.phase,
-        tokens=next((inputs[n].shape[-2] for n in ("in/k", "in/x") if n in inputs), 0),
+        tokens=tokens(inputs),
         history=inputs["in/window_k"].shape[-2] if "in/window_k" in inputs else 0,
         resets="in/reset" in inputs,
         gated="in/window_gate" in inputs

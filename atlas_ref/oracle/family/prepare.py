@@ -17,8 +17,8 @@ from atlas_ref.conventions import Convention, effective
 from atlas_ref.oracle.family.arithmetic import PLAIN, Arithmetic
 from atlas_ref.oracle.family.family import Inputs, Structure
 from atlas_ref.parts import feature_maps, gates, window
+from atlas_ref.parts.norms import normalised
 from atlas_ref.rules import RULES
-from atlas_ref.rules.sequence import normalised
 from atlas_ref.types import Array
 from tape import ops
 
@@ -163,7 +163,7 @@ class Prepared:
             ),
             S0=None
             if not self.rule.has_momentum
-            else variants(self._S0, lambda e: ("S0", e.layout, e.momentum_sign, first), 2),
+            else variants(self._S0, lambda e: ("S0", e.layout, e.momentum_sign), 2),
             window_keys=None
             if "in/window_k" not in present
             else variants(
@@ -367,12 +367,6 @@ class Prepared:
         return ops.zeros_like(k, shape=(*k.shape[:-2], d_out, d_phi))
 
     def _S0(self, c: Convention) -> Array:
-        if (
-            "in/window_momentum" in self.inputs
-            and self.column("momentum", c) is None
-            and c.order == "momentum_then_window"
-        ):
-            return self._momenta(c)[..., -1, :, :]
         S = self._matrix("in/S0", c)
         return -S if c.momentum_sign == "minus" else S
 

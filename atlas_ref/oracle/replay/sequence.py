@@ -19,6 +19,7 @@ from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.oracle.subjects.memory import GATE_NAMES, initial_state, sequence_of
 from atlas_ref.oracle.subjects.subject import phi_of
 from atlas_ref.parts import gates, window
+from atlas_ref.parts.norms import normalised
 from atlas_ref.rules import RULES, Rule, rule_of
 from atlas_ref.rules import sequence as rule_sequence
 from atlas_ref.types import Array
@@ -126,7 +127,7 @@ def prepare(case: Case, inputs: Mapping[str, Array], take: Take, way: Arithmetic
         config=config,
         tokens=tokens,
         state=state,
-        fresh=rule.restart(config, state) if reset.any() else None,
+        fresh=rule.anew(config, tokens, state) if reset.any() else None,
         phi_k=take("phi_k", None, _features, config, phi, tokens.k, config.convention.k_norm),
         queries=queries,
         retain=r,
@@ -161,7 +162,7 @@ def _project(
         )
     convention = config.convention
     gate_keys = (
-        rule_sequence.normalised(fields["k"], convention.k_norm)
+        normalised(fields["k"], convention.k_norm)
         if convention.norm_place == "before_phi"
         else fields["k"]
     )

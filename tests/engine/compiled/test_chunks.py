@@ -220,7 +220,7 @@ def test_other_arguments_go_to_numpy(
             d_out=3,
             span=4,
             per_dimension_gates=True,
-            convention={"reference": "chunk_start"},
+            convention={"gate": "retain", "reference": "chunk_start"},
         )
         state = module.start(config, (3,), M=tensors["M0"])
         run.run(

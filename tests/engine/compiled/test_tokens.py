@@ -34,8 +34,8 @@ pytestmark = pytest.mark.host("compiled forms take arrays of NumPy alone")
 
 Taken = list[bool]
 CONVENTION: dict[str, Any] = {
-    "titans_lmm": {},
-    "delta": {},
+    "titans_lmm": {"gate": "retain"},
+    "delta": {"gate": "retain"},
     "omega": {"newton_schulz": "none", "reference": "running"},
 }
 #: Layouts that the loop takes; one chunk of 19 tokens, which is three segments of eight.

@@ -114,7 +114,7 @@ def sequence(
 ) -> tuple[Any, Any, Any]:
     """A call of two packed sequences with inactive tokens, and a state to go on from."""
     random = np.random.default_rng(5)
-    config = rule.Config(d_in=d_in, d_out=3, convention=convention, **sizes)
+    config = rule.Config(d_in=d_in, d_out=3, convention={"gate": "retain", **convention}, **sizes)
     lead, T = (2, 1), 9
     gates = {
         gate: random.uniform(0.1, 0.9, (*lead, T))

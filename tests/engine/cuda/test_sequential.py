@@ -175,7 +175,7 @@ def test_array_operations_are_the_rules_token_by_token(name: str) -> None:
     """The plain twin on the packed recurrence of a rule, against the rule."""
     rule, sizes, convention = CONVENTIONS[name]
     random = np.random.default_rng(5)
-    config = rule.Config(d_in=4, d_out=3, convention=convention, **sizes)
+    config = rule.Config(d_in=4, d_out=3, convention={"gate": "retain", **convention}, **sizes)
     lead, T = (2,), 7
     gates = {
         gate: random.uniform(0.1, 0.9, (*lead, T))

@@ -12,7 +12,7 @@ from atlas_ref.oracle.cases.schema import tensor_table
 from atlas_ref.oracle.cases.tensors import bare
 from tests.support.casefiles import GONE, PEERS, changed, some, written
 from tests.support.close import ANALYTIC, EXACT, assert_close
-from tests.truth import literal
+from tests.truth import features, literal
 
 GATE = {"kind": "product", "of": [{"kind": "gate"}, {"kind": "softmax"}]}
 CARRY = {
@@ -320,3 +320,25 @@ def test_the_hidden_units_of_the_window_gate_are_not_those_of_the_feature_map():
         assert_close("y", found["out/y"], want["out/y"], ANALYTIC)
     with pytest.raises(atlas_ref.CaseError, match=r"window_b1.* but in/param/window_W1 makes it"):
         atlas_ref.make(header, tensors | {"in/param/window_b1": np.zeros((2, 5))})
+
+
+@pytest.mark.clause("CASE-11")
+@pytest.mark.parametrize("name", features.MAPS)
+def test_a_row_without_leading_axes_is_mapped_and_differentiated(name):
+    settings = features.MAPS[name]
+    parameters = features.tensors(settings, 3)
+    own = {"in/proj" if key == "proj" else f"in/phi/{key}": w for key, w in parameters.items()}
+    draw = np.random.default_rng(1)
+    x = draw.standard_normal(3)
+    want = features.phi(settings, parameters, x)
+    header = {"schema": 1, "rule": "feature_map", "feature_map": settings}
+    bar = draw.standard_normal(want.shape)
+    case = atlas_ref.make(header, own | {"in/x": x, "in/phi_bar": bar})
+    found = atlas_ref.evaluate(case, grad=True)
+    assert_close("phi", found.tensors["out/phi"], want, ANALYTIC)
+    x_bar, bars = features.pullback(settings, parameters, x, bar)
+    assert_close("x", found.tensors["grad/x"], x_bar, ANALYTIC)
+    for key, gradient in bars.items():
+        place = "grad/proj" if key == "proj" else f"grad/phi/{key}"
+        assert_close(key, found.tensors[place], gradient, ANALYTIC)
+    assert found.void == {}

@@ -32,10 +32,10 @@ COMPUTING = {
         "slid",
         "renormalised",
     ),
+    "atlas_ref.parts.norms": ("normalised",),
     "atlas_ref.parts.gates": ("compute", "multiplier", "as_column"),
     "atlas_ref.rules.sequence": (
         "run",
-        "normalised",
         "features",
         "mapped",
         "weights_by_lag",

@@ -1,0 +1,46 @@
+"""Norms of keys and queries, right also where squares of their entries would overflow.
+
+Specified in specs/conventions.md (CONV-24).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from atlas_ref.types import Array
+from tape import ops
+
+NORM_EPS = 1e-6
+
+#: Bytes of a number -> the power of two that brings its largest value to where squares are safe.
+REDUCTIONS = {8: 2.0**-640, 4: 2.0**-80}
+
+
+def normalised(x: Array, kind: str) -> Array:
+    """l2: x / sqrt(sum x^2 + 1e-6); rms: x / sqrt(mean x^2 + 1e-6); none: x (CONV-24).
+
+    A row whose squares would overflow is multiplied by a power of two first, and the 1e-6 by its
+    square, so that x stands in the quotient as it is; every other row has the bits of the formula.
+    """
+    if kind == "none":
+        return x
+    s = _reduction(x)  # (..., 1)
+    x = s * x
+    total = ops.sum(x * x, axis=-1, keepdims=True)
+    return x / ops.sqrt((total if kind == "l2" else total * (1.0 / x.shape[-1])) + NORM_EPS * s * s)
+
+
+def _reduction(x: Array) -> Any:
+    """Factor of each row: 1, or the power of two where a sum of squares could overflow.
+
+    The quotient does not depend on it, so it has no derivative.
+    """
+    bare = np.real(ops.stop_gradient(x))
+    if bare.dtype.itemsize not in REDUCTIONS:
+        return 1.0  # no arithmetic of the oracle
+    safe = 0.5 * math.sqrt(float(np.finfo(bare.dtype).max) / bare.shape[-1])
+    large = np.max(np.abs(bare), axis=-1, keepdims=True) > safe
+    return np.where(large, REDUCTIONS[bare.dtype.itemsize], 1.0).astype(bare.dtype)
