@@ -18,6 +18,7 @@ from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import CancelledError
 from typing import Any
 
+from atlas_ref.messages import install
 from atlas_ref.oracle.cases.case import CaseError
 from atlas_ref.oracle.sweep.modes import Result, Task, Work, as_bytes, opened, performed
 
@@ -38,7 +39,7 @@ def on_dask(work: Work, tasks: Iterable[Task], address: str) -> Generator[tuple[
         import distributed
     except ImportError:
         raise CaseError(
-            "scheduler: dask and distributed are needed: pip install 'atlas-ref[cluster]'"
+            f"scheduler: dask and distributed are needed: {install('cluster')}"
         ) from None
     packed = as_bytes(work)
     with _client(distributed, address) as client:
