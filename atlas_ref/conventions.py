@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from atlas_ref.messages import first_problem, shown
+from atlas_ref.messages import first_problem, meant, shown
 from atlas_ref.parts.newton_schulz import NewtonSchulz
 from atlas_ref.types import Frozen
 
@@ -220,6 +220,7 @@ def resolve(
     if not isinstance(name, str) or name not in PRESETS:
         raise ValueError(
             f"convention: preset {name!r} does not exist; presets are {', '.join(PRESETS)}"
+            f"{meant(str(name), PRESETS)}"
         )
     preset = PRESETS[name]
     for axis, setting in changes.items():
@@ -228,6 +229,7 @@ def resolve(
         if axis not in AXES:
             raise ValueError(
                 f"convention: axis {axis!r} does not exist; axes are {', '.join(AXES)}"
+                f"{meant(axis, AXES)}"
             )
     chosen = {**preset, **changes}
     chosen["newton_schulz"] = _newton_schulz(

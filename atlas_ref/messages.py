@@ -1,11 +1,24 @@
-"""Problems of a validation in plain words, for error messages."""
+"""Parts of error messages: problems of a validation, names that were meant, what to install."""
 
 from __future__ import annotations
 
 import json
+import re
+import shlex
+import sys
+from collections.abc import Iterable
+from difflib import get_close_matches
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
+
+#: Version of the JSON objects that commands write (CASE-28).
+FORMAT = 1
+
+#: Where the package lies: a clone has its project file there, an installation has not.
+ROOT = Path(__file__).parents[1]
 
 
 def first_problem(error: ValidationError) -> str:
@@ -26,7 +39,8 @@ def first_problem(error: ValidationError) -> str:
         return f"{where}kind: missing"
     text = _plain_words(problem)
     complete = isinstance(problem["input"], dict | list | tuple) or "found" in text
-    return f"{where}{text}" + ("" if complete else f", found {shown(problem['input'])}")
+    found = "" if complete else f", found {shown(problem['input'])}"
+    return f"{where}{text}{found}{_meant_value(problem)}"
 
 
 def shown(value: Any) -> str:
@@ -57,3 +71,45 @@ def _plain_words(problem: Any) -> str:
         .replace("a valid ", "a ")
     )
     return text[0].lower() + text[1:]
+
+
+def _meant_value(problem: Any) -> str:
+    """Suggestion for a word that is not one of a field's."""
+    if problem["type"] != "literal_error" or not isinstance(problem["input"], str):
+        return ""
+    return meant(problem["input"], re.findall(r"'([^']*)'", problem["ctx"]["expected"]))
+
+
+def meant(word: str, names: Iterable[str]) -> str:
+    """The end of a message about a name that does not exist: those that resemble it.
+
+    Source: CASE-35.
+    """
+    near = get_close_matches(word, list(names))
+    return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def install(extra: str, *, root: Path = ROOT) -> str:
+    """The command that adds an extra to this Python, from where the package came.
+
+    Args:
+        root: of the package; a folder with a project file is a clone.
+    """
+    clone = root if (root / "pyproject.toml").is_file() else None
+    source = f"atlas-ref[{extra}]"
+    if clone is None and (place := _came_from()) is not None:
+        source += f" @ {place}"
+    what = shlex.quote(source) if clone is None else f"-e {shlex.quote(f'{clone}[{extra}]')}"
+    return f"{shlex.quote(sys.executable)} -m pip install {what}"
+
+
+def _came_from() -> str | None:
+    """Address that the installed package came from, where it was no index (PEP 610)."""
+    try:
+        text = metadata.distribution("atlas-ref").read_text("direct_url.json")
+    except metadata.PackageNotFoundError:
+        return None
+    origin = json.loads(text) if text else {}
+    if "vcs_info" in origin:
+        return f"{origin['vcs_info']['vcs']}+{origin['url']}@{origin['vcs_info']['commit_id']}"
+    return origin.get("url")

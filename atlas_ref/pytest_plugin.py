@@ -35,7 +35,7 @@ class Settings:
         from atlas_ref.oracle.sources import sources
 
         option = config.getoption
-        self.folders = [Path(each).resolve() for each in option("atlas_cases") or ()]
+        self.folders = [_place(each).resolve() for each in option("atlas_cases") or ()]
         if option("atlas_set"):
             from atlas_ref.vectors.sets.cases import paths
 
@@ -77,11 +77,13 @@ class Settings:
             self._source = sources.function(self.impl)
         return self._source
 
-    def repeated(self, case: str) -> str:
+    def repeated(self, case: Path) -> str:
         """The command that repeats one test."""
         import shlex
 
-        words = ["pytest", "--atlas-cases", case]
+        from atlas_ref.vectors.sets.cases import identity
+
+        words = ["pytest", "--atlas-cases", identity(case) or str(case)]
         for name, value in (
             ("impl", self.impl),
             ("exec", self.program),
@@ -90,6 +92,15 @@ class Settings:
         ):
             words += [f"--atlas-{name}", value] if value else []
         return shlex.join([*words, "-m", MARK])
+
+
+def _place(word: str) -> Path:
+    """The file or folder that a path means, or an id such as `v1:delta-rows`."""
+    if ":" not in word:
+        return Path(word)
+    from atlas_ref.vectors.sets.cases import place
+
+    return place(word)
 
 
 SETTINGS = pytest.StashKey[Settings]()
@@ -251,7 +262,7 @@ class CaseItem(pytest.Item):
             entries, outcome.met, only=None if settings.only is None else set(settings.only)
         )
         failure = failures.explained(
-            done, outcome.rows, settings.repeated(name), nearest=settings.searches > 0
+            done, outcome.rows, settings.repeated(self.path), nearest=settings.searches > 0
         )
         settings.searches -= failure is not None
         if failure or problems:

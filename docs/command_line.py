@@ -19,7 +19,7 @@ def page() -> str:
         "# Command line\n\nResults go to standard output, words and progress to standard "
         "error. Every command takes "
         "`--json`, which prints one object. "
-        "Exit codes: 2 for bad input, else 1 if something is not right, "
+        "Exit codes: 4 for a fault of the tool itself, else 2 for bad input, else 1 if something is not right, "
         "else 3 if nothing could be compared, else 0.\n"
     ]
     parts += [_command(name, command) for name, command in commands(typer.main.get_command(app))]

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from atlas_ref.messages import install
 from tape import constants
 from tape.core import Array, plain
 from tape.nested import is_leaf
@@ -133,8 +134,8 @@ def _cupy() -> Backend:
         cupy = importlib.import_module("cupy")
     except ImportError as error:
         raise BackendError(
-            f"backend cupy: CuPy is not installed ({error}); pip install 'atlas-ref[cuda]' "
-            "for CUDA 13, [cuda12] for CUDA 12"
+            f"backend cupy: CuPy is not installed ({error}): {install('cuda')} for CUDA 13, "
+            "cuda12 in place of cuda for CUDA 12"
         ) from None
     try:
         count = int(cupy.cuda.runtime.getDeviceCount())

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 
 from atlas_ref.certify.results import Certified, Unresolved
+from atlas_ref.messages import install
 from atlas_ref.oracle.cases.case import Case, CaseError
 
 __all__ = ["Certified", "Unresolved", "certify", "require_flint"]
@@ -22,9 +23,7 @@ def require_flint() -> None:
         CaseError: it is not installed; the message names the extra that brings it.
     """
     if importlib.util.find_spec("flint") is None:
-        raise CaseError(
-            "certify needs python-flint, which is not installed: pip install 'atlas-ref[certify]'"
-        )
+        raise CaseError(f"certify needs python-flint, which is not installed: {install('certify')}")
 
 
 def certify(case: Case, *, grad: bool = False, max_bits: int = 16384) -> Certified:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 SOURCES = "Where results come from"
 REPORTS = "What is written"
 
-#: Failure messages that the screen shows.
-SHOWN = 5
+#: Failure messages that the screen shows, and rows of which it shows those that do not fail too.
+SHOWN, ROWS = 5, 20
 
 
 def register(app: typer.Typer) -> None:
@@ -29,7 +29,10 @@ def register(app: typer.Typer) -> None:
 
 def check(
     files: Annotated[
-        list[Path] | None, typer.Argument(metavar="CASE...", help="Cases, or folders of them.")
+        list[Path] | None,
+        typer.Argument(
+            metavar="CASE...", help="Cases, folders of them, or ids such as v1:delta-rows."
+        ),
     ] = None,
     sets: Annotated[
         list[str] | None,
@@ -100,6 +103,7 @@ def check(
         typer.Option(
             "--convention",
             metavar="PRESET|AXIS=VALUE",
+            autocompletion=options.settings,
             help="A preset, or one axis; may be given several times.",
         ),
     ] = None,
@@ -130,6 +134,15 @@ def check(
             help="Search for the nearest convention where a case fails.", rich_help_panel=REPORTS
         ),
     ] = True,
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose",
+            "-v",
+            help=f"Show every row and message; else, above {ROWS} rows, those that fail.",
+            rich_help_panel=REPORTS,
+        ),
+    ] = False,
     backend: options.Backend = None,
     as_json: Annotated[
         bool,
@@ -143,7 +156,7 @@ def check(
     from atlas_ref.oracle.judge.compare import checked, chosen
     from atlas_ref.oracle.judge.xfail import load as expected
     from atlas_ref.oracle.report import report as reports
-    from atlas_ref.vectors.sets.cases import load
+    from atlas_ref.vectors.sets.cases import identity, load
 
     result_names = options.names("--only", only)
     names = None if result_names is None else chosen(result_names)
@@ -162,14 +175,16 @@ def check(
     ]
     if not selection:
         raise CaseError("check: a case, a folder of cases or --set is needed")
+    repeated = _repeated(locals())
+    paths = [
+        *options.case_files(files or ()),
+        *options.set_files(sets, larger=larger, targets=target),
+    ]
+    ids = {str(path): name for path in paths if (name := identity(path))}
     run = reports.Run(
-        command=_repeated(locals()), cases=selection, entries=entries, only=names, nearest=nearest
+        command=repeated, cases=selection, ids=ids, entries=entries, only=names, nearest=nearest
     )
     with contextlib.ExitStack() as stack:
-        paths = [
-            *options.case_files(files or ()),
-            *options.set_files(sets, larger=larger, targets=target),
-        ]
         for path in report or ():
             _refuse_read(path, paths, against, xfail)
         source = _source(stack, against, impl, command, timeout, len(paths))
@@ -191,7 +206,7 @@ def check(
     outcome = run.report()
     for place in places:
         place.write(outcome)
-    _print(outcome, as_json)
+    _print(outcome, as_json, verbose)
     return outcome.exit
 
 
@@ -255,7 +270,9 @@ def _repeated(settings: dict[str, Any]) -> list[str]:
     return [shlex.quote(word) for word in words]
 
 
-def _print(report: Report, as_json: bool) -> None:
+def _print(report: Report, as_json: bool, verbose: bool) -> None:
+    from atlas_ref.oracle.report.failures import failing
+
     for name, axes in report.void.items() if not as_json else ():
         for axis, why in axes.items():
             output.say(f"{name}: void: {axis}: {why}")
@@ -264,12 +281,14 @@ def _print(report: Report, as_json: bool) -> None:
     if as_json:
         output.emit_json(report.plain())
     elif report.rows:
-        messages = [failure.text() for failure in report.failures[:SHOWN]]
-        if len(report.failures) > SHOWN:
+        messages = [failure.text() for failure in report.failures[: None if verbose else SHOWN]]
+        if len(report.failures) > len(messages):
             messages.append(
-                f"and {len(report.failures) - SHOWN} more failing cases, told in full by "
+                f"and {len(report.failures) - SHOWN} more failing cases, told in full by -v, "
                 "--json and --report"
             )
-        output.emit_comparisons(report.rows, messages)
+        all_rows = verbose or len(report.rows) <= ROWS
+        shown = report.rows if all_rows else failing(report.rows)
+        output.emit_comparisons(report.rows, messages, shown=shown)
     elif not report.bad_input:
         output.say("nothing could be compared")

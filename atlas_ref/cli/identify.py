@@ -69,6 +69,7 @@ def identify(
     from atlas_ref.oracle.identify.identify import identify as search
     from atlas_ref.oracle.identify.report import plain, results_of
 
+    file = options.case_file(file)
     case = load(file)
     if decide is not None:
         options.refuse_same(decide, file)
@@ -118,7 +119,9 @@ def tolerance(
     if not colon or not path or not name:
         raise CaseError(f"{what}: CASE:TENSOR is needed, such as case.safetensors:y")
     (full,) = chosen([name])
-    bound = tolerances(load(path), dtype=dtype, state_dtype=state_dtype, only=[full])[full]
+    bound = tolerances(
+        load(options.case_file(Path(path))), dtype=dtype, state_dtype=state_dtype, only=[full]
+    )[full]
     if as_json:
         output.emit_json(plain(bound, path))
     else:

@@ -1,8 +1,8 @@
-"""The command line: new, show, conventions, forms, schema and eval here, the others in a file each.
+"""The command line: new, show and eval here, the others in files of their own.
 
 Words and progress go to standard error, results to standard output; every command takes --json.
-Exit codes: 2 for bad input, else 1 if a compared tensor is not PASS, else 3 if nothing could be
-compared, else 0.
+Exit codes: 4 for a fault of the tool itself, else 2 for bad input, else 1 if a compared tensor is
+not PASS, else 3 if nothing could be compared, else 0.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from atlas_ref.cli import check as cli_check
 from atlas_ref.cli import identify as cli_identify
 from atlas_ref.cli import levels as cli_levels
 from atlas_ref.cli import options, output, streams
+from atlas_ref.cli import reference as cli_reference
 from atlas_ref.cli import replay as cli_replay
 from atlas_ref.cli import sweep as cli_sweep
 from atlas_ref.cli import trace_spec as cli_trace_spec
@@ -33,7 +34,7 @@ app = typer.Typer(
     name="atlas-ref",
     help="Reference rules for neural memories that learn at test time, and an oracle for "
     "implementations of them.",
-    add_completion=False,
+    invoke_without_command=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
@@ -44,6 +45,7 @@ Changes = Annotated[
     typer.Option(
         "--convention",
         metavar="PRESET|AXIS=VALUE",
+        autocompletion=options.settings,
         help="A preset, or one axis; may be given several times.",
     ),
 ]
@@ -57,7 +59,10 @@ Chunk = Annotated[
 
 
 def main() -> None:
-    """Run the command line: every error of a user is one line on standard error and exit code 2."""
+    """Run the command line: every error of a user is one line on standard error and exit code 2.
+
+    One of ours is a line too, with exit code 4. Without arguments it prints the help.
+    """
     streams.complete()
     with ending.in_order():
         code = _run()
@@ -66,7 +71,7 @@ def main() -> None:
 
 def _run() -> Any:
     try:
-        return app(standalone_mode=False)
+        return app(args=sys.argv[1:] or ["--help"], standalone_mode=False)
     except typer.TyperException as error:
         _fail(f"{error.format_message().rstrip('.')} (see atlas-ref --help)")
     except MemoryError as error:
@@ -84,25 +89,44 @@ def _run() -> Any:
     except OSError as error:  # files say it themselves; this is a help text
         streams.discard(sys.stdout)
         _fail(f"{error.filename or 'standard output'}: cannot be written: {error.strerror}")
+    except Exception as error:
+        from atlas_ref.cli import faults
+
+        _fail(faults.reported(error), faults.FAULT)
 
 
 def _fail(message: str, code: int = 2) -> NoReturn:
     output.say(f"atlas-ref: {message}")
     if "--json" in sys.argv:
+        about: dict[int, dict[str, Any]] = {
+            2: {"bad_input": [message]},
+            3: {"not_supported": message},
+        }
         with contextlib.suppress(atlas_ref.CaseError):  # the line above is all that can be told
-            output.emit_json(
-                {"exit": code, "bad_input": [message]}
-                if code == 2
-                else {"exit": code, "not_supported": message}
-            )
+            output.emit_json({"exit": code, **about.get(code, {"fault": message})})
     sys.exit(code)
+
+
+@app.callback()
+def start(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version, and nothing else.")
+    ] = False,
+) -> None:
+    """Options of the program itself."""
+    if version:
+        typer.echo(f"atlas-ref {atlas_ref.__version__}")
+        raise typer.Exit
 
 
 @app.command()
 def new(
     rule: Annotated[
         str,
-        typer.Argument(help="omega, titans_lmm, delta, hebbian, newton_schulz, feature_map or cms"),
+        typer.Argument(
+            help="omega, titans_lmm, delta, hebbian, newton_schulz, feature_map or cms",
+            autocompletion=options.rules,
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="CASE", help="File to write.")],
     level: Annotated[
@@ -216,6 +240,7 @@ def show(
     """What a file holds: header, convention in force, settings without effect, tensors."""
     from atlas_ref.oracle.cases.case import load_results, make
 
+    file = options.case_file(file)
     header, tensors = load_results(file)
     results_alone = tensors and not any(name.startswith("in/") for name in tensors)
     if results_alone:
@@ -229,84 +254,7 @@ def show(
     return 0
 
 
-@app.command()
-def conventions(
-    preset: Annotated[
-        str | None, typer.Argument(help="a preset, for what it sets on every axis")
-    ] = None,
-    as_json: Json = False,
-) -> int:
-    """Every axis with its values, and what each preset changes."""
-    from atlas_ref.conventions import PRESETS, SOURCES, Convention, resolve
-    from atlas_ref.oracle.cases.case import CaseError
-    from atlas_ref.oracle.cases.schema import axis_values
-    from atlas_ref.rules import RULES
-
-    if preset is not None and preset not in PRESETS:
-        raise CaseError(f"preset {preset!r} does not exist; presets are {', '.join(PRESETS)}")
-    axes: dict[str, dict[str, Any]] = {
-        axis: {"values": axis_values(axis), "meaning": field.description}
-        for axis, field in Convention.model_fields.items()
-    }
-    presets = {
-        name: {"source": SOURCES[name], "changes": PRESETS[name]}
-        for name in ([preset] if preset else PRESETS)
-    }
-    content: dict[str, Any] = {"axes": axes, "presets": presets}
-    if preset is not None:
-        resolved = {rule: resolve(preset, rule=rule).model_dump(mode="json") for rule in RULES}
-        content = {"preset": preset, **presets[preset], "resolved": resolved}
-    if as_json:
-        output.emit_json(content)
-        return 0
-    rows = [(name, output.words(each["changes"]), each["source"]) for name, each in presets.items()]
-    tables = [output.table("presets", ("preset", "changes in spec", "source"), rows)]
-    if preset is None:
-        rows = [(axis, ", ".join(each["values"]), each["meaning"]) for axis, each in axes.items()]
-        tables.insert(
-            0, output.table("axes", ("axis", "values, the default first", "meaning"), rows)
-        )
-    else:
-        in_force = [
-            (axis, *(output.words(each[axis]) for each in resolved.values())) for axis in axes
-        ]
-        tables.append(output.table("in force, per rule", ("axis", *resolved), in_force))
-    output.emit_rich(*tables)
-    return 0
-
-
-@app.command()
-def forms(as_json: Json = False) -> int:
-    """Which form computes which rule, and under which conventions it does not."""
-    from atlas_ref.forms.support import CONDITIONS, FORMS, SUPPORT
-    from atlas_ref.rules import RULES
-
-    refused = {form: [each.reason for each in CONDITIONS if form in each.forms] for form in FORMS}
-    if as_json:
-        output.emit_json({"support": SUPPORT, "refused": refused})
-        return 0
-    rows = [(form, *(SUPPORT[form][rule] for rule in RULES)) for form in FORMS]
-    reasons = [(form, reason) for form in FORMS for reason in refused[form]]
-    meanings = [
-        ("exact", "the rule itself"),
-        ("frozen", "the rule under a frozen or a zero reference"),
-        ("later", "not yet supported"),
-    ]
-    output.emit_rich(
-        output.table("support", ("form", *RULES), rows),
-        output.table("", ("word", "what the form computes"), meanings),
-        output.table("refused, whatever the rule", ("form", "where"), reasons),
-    )
-    return 0
-
-
-@app.command()
-def schema(as_json: Json = True) -> int:
-    """The JSON Schema of the header, with the table of tensors under `x-tensors`."""
-    from atlas_ref.oracle.cases.schema import case_schema
-
-    output.emit_json(case_schema())
-    return 0
+cli_reference.register(app)
 
 
 @app.command("eval")
@@ -340,6 +288,7 @@ def evaluate(
     from atlas_ref.oracle.cases.case import load, save
     from atlas_ref.oracle.evaluate import evaluate as run
 
+    file = options.case_file(file)
     options.refuse_same(out, file)
     changes = options.convention_changes(convention)
     case = load(file)

@@ -152,12 +152,25 @@ def names(option: str, text: str | None) -> list[str] | None:
     return entries
 
 
+def case_file(path: Path) -> Path:
+    """The file of a case, or of the vector that an id such as `v1:delta-rows` names.
+
+    Raises:
+        CaseError: no vector has that id.
+    """
+    if ":" not in str(path):
+        return path
+    from atlas_ref.vectors.sets.cases import place
+
+    return place(str(path))
+
+
 def case_files(paths: Iterable[Path]) -> Iterator[Path]:
     """Case files, with those of a folder in its place.
 
     An empty folder stays itself, so that its reader refuses it.
     """
-    for path in paths:
+    for path in map(case_file, paths):
         with contextlib.suppress(OSError):
             inside = sorted(path.glob("*.safetensors"))
             yield from inside or [path]
@@ -214,6 +227,33 @@ def refuse_same(out: Path, source: Path, *, what: str = "case") -> None:
         same = same or out.samefile(source)
     if same:
         raise _error(f"{out}: is the {what} itself, which is not overwritten")
+
+
+def rules(incomplete: str) -> list[str]:
+    """Names of rules, for the completion of a shell."""
+    from atlas_ref.oracle.subjects import SUBJECTS
+
+    return [name for name in SUBJECTS if name.startswith(incomplete)]
+
+
+def presets(incomplete: str) -> list[str]:
+    """Names of presets, for the completion of a shell."""
+    from atlas_ref.conventions import PRESETS
+
+    return [name for name in PRESETS if name.startswith(incomplete)]
+
+
+def settings(incomplete: str) -> list[str]:
+    """Presets, axes, and an axis with each of its values, for the completion of a shell."""
+    from atlas_ref.conventions import AXES
+    from atlas_ref.oracle.cases.schema import axis_values
+
+    axis, equals, _ = incomplete.partition("=")
+    if equals and axis in AXES:
+        words = [f"{axis}={value}" for value in axis_values(axis) if " " not in value]
+    else:
+        words = [*presets(""), *(f"{axis}=" for axis in AXES)]
+    return [word for word in words if word.startswith(incomplete)]
 
 
 def _error(message: str) -> Exception:

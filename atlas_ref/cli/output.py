@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import atlas_ref
 from atlas_ref.cli import streams
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
     from atlas_ref.oracle.cases.header import Header
     from atlas_ref.oracle.judge.verdicts import Comparison
+
+#: Columns of a table in a pipe, which has no width of its own.
+PIPE = 120
 
 COLOURS = {
     "PASS": "green",
@@ -64,7 +68,17 @@ def emit(text: str) -> None:
 
 
 def emit_json(value: Mapping[str, Any]) -> None:
-    """Write one JSON object; numbers that JSON does not have become the words nan, inf and -inf."""
+    """Write one JSON object, led by the versions of the tool and of the object (CASE-28)."""
+    from atlas_ref.messages import FORMAT
+
+    emit_document({"atlas_ref": atlas_ref.__version__, "format": FORMAT, **value})
+
+
+def emit_document(value: Mapping[str, Any]) -> None:
+    """Write one JSON object as it is.
+
+    Numbers that JSON does not have become the words nan, inf and -inf.
+    """
     emit(json.dumps(_plain(value), indent=2, allow_nan=False) + "\n")
 
 
@@ -77,20 +91,26 @@ def _plain(value: Any) -> Any:
 
 
 def emit_rich(*parts: RenderableType) -> None:
-    """Write tables and lines; into a pipe, which has no width of its own, as wide as they are.
+    """Write lines, and tables that fit the terminal, or 120 columns of a pipe.
 
     Lines may hold names of a stranger's file, and the cells of `table` are plain words already.
     """
     from rich.console import Console
+    from rich.table import Table
 
-    console = Console() if sys.stdout.isatty() else Console(width=10_000)
+    from atlas_ref.cli.tables import fitted
+
+    console = Console() if sys.stdout.isatty() else Console(width=PIPE)
     with console.capture() as capture:
         for part in parts:
             if isinstance(part, str):
                 text = "\n".join(map(printable, part.split("\n")))
                 console.print(text, markup=False, highlight=False, soft_wrap=True)
             else:
-                console.print(part, markup=False, highlight=False)
+                shown = fitted(part, console.width) if isinstance(part, Table) else part
+                console.print(
+                    shown, markup=False, highlight=False, soft_wrap=isinstance(shown, str)
+                )
     emit(capture.get())
 
 
@@ -212,12 +232,18 @@ def emit_description(description: Mapping[str, Any]) -> None:
     emit_rich(*lines, table("", ("tensor", "dtype", "shape", "least", "greatest", "finite"), rows))
 
 
-def emit_comparisons(rows: Sequence[Comparison], messages: Sequence[str] = ()) -> None:
-    """Write a verdict per line, messages about failing cases, and the count of each verdict."""
+def emit_comparisons(
+    rows: Sequence[Comparison], messages: Sequence[str] = (), *, shown: Sequence[Comparison]
+) -> None:
+    """Write a verdict per line, messages about failing cases, and the count of each verdict.
+
+    Args:
+        rows: all verdicts, which are counted. shown: those that have a line.
+    """
     from rich.text import Text
 
     lines, previous = [], ""
-    for row in rows:
+    for row in shown:
         detail = row.why or (
             ""
             if row.verdict == "PASS" or row.place is None
@@ -247,9 +273,11 @@ def emit_comparisons(rows: Sequence[Comparison], messages: Sequence[str] = ()) -
     )
     counts = {word: sum(_word(row) == word for row in rows) for word in COLOURS}
     notes = [line for message in messages for line in (*map(printable, message.splitlines()), "")]
+    hidden = len(rows) - len(shown)
     emit_rich(
-        table("", columns, lines),
+        *([table("", columns, lines)] if lines else []),
         *notes,
+        *([f"{hidden} of {len(rows)} rows, which do not fail, are shown by -v"] if hidden else []),
         ", ".join(f"{count} {word}" for word, count in counts.items() if count),
     )
 

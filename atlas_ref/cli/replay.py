@@ -45,7 +45,7 @@ def replay(
     from atlas_ref.oracle.replay import words
     from atlas_ref.oracle.replay.replay import exit_code, first_wrong, replay_file
 
-    case = load(file)
+    case = load(options.case_file(file))
     command = shlex.join(
         [
             "atlas-ref",

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 Rule = Annotated[
     str,
     typer.Argument(
-        metavar="RULE", help="omega, titans_lmm, delta, hebbian, newton_schulz or feature_map"
+        metavar="RULE",
+        help="omega, titans_lmm, delta, hebbian, newton_schulz or feature_map",
+        autocompletion=options.rules,
     ),
 ]
 Impl = Annotated[
@@ -56,6 +58,7 @@ def sweep(
         typer.Option(
             "--convention",
             metavar="PRESET|AXIS=VALUE",
+            autocompletion=options.settings,
             help="This convention alone; without it conventions are drawn too.",
         ),
     ] = None,

@@ -45,9 +45,18 @@ def trace_spec(
     gap.
     """
     from atlas_ref.oracle.cases.case import CaseError
-    from docs.clauses import record as records
-    from docs.clauses.reading import ReadingError
-    from docs.clauses.trace import trace
+
+    try:
+        from docs.clauses import record as records
+        from docs.clauses.reading import ReadingError
+        from docs.clauses.trace import trace
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "docs":
+            raise
+        raise CaseError(
+            "trace-spec: reads specs and tests, which an installation does not hold; run "
+            "python -m atlas_ref.cli trace-spec in a clone of the repository"
+        ) from None
 
     if not (root / "specs").is_dir():
         raise CaseError(f"--root {root}: holds no specs; it takes a clone of the repository")

@@ -88,7 +88,7 @@ def test_a_backend_that_is_not_there_is_one_line(
     monkeypatch.setitem(__import__("sys").modules, "cupy", None)
     with pytest.raises(
         backend.BackendError,
-        match=r"^backend cupy: CuPy is not installed \(.*\); pip install 'atlas-ref\[cuda\]' for CUDA 13",
+        match=r"^backend cupy: CuPy is not installed \(.*\): .* -m pip install .*\[cuda\]\S* for CUDA 13",
     ):
         backend.use("cupy")
     save(tmp_path / "case.safetensors", *_parts(new(Request(rule="delta"))))

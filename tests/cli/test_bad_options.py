@@ -203,7 +203,7 @@ def test_check_refuses_names_that_are_no_result(cli):
 @pytest.mark.parametrize(
     "arguments",
     [
-        (),
+        ("--widow",),
         ("replay",),
         ("show",),
         ("show", "a", "b"),

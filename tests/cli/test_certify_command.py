@@ -3,7 +3,6 @@ python-flint.
 """
 
 import importlib.util
-import json
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ import pytest
 import atlas_ref
 from atlas_ref.certify import certify
 from atlas_ref.certify.ulps import errors
+from atlas_ref.messages import install
 from atlas_ref.oracle.cases.new import Request, new
 from tests.support.casefiles import PEERS, written
 
@@ -136,11 +136,11 @@ def test_what_is_wrong_is_said_in_one_line(case, cli, tmp_path):
 @pytest.mark.clause("CERT-14")
 def test_without_python_flint_one_line_names_the_extra(case, cli, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    line = "certify needs python-flint, which is not installed: pip install 'atlas-ref[certify]'"
+    line = f"certify needs python-flint, which is not installed: {install('certify')}"
     ran = cli("certify", case)
     assert (ran.code, ran.out, ran.err) == (2, "", f"atlas-ref: {line}\n")
     plain = cli("certify", case, "--json")
-    assert json.loads(plain.out) == {"exit": 2, "bad_input": [line]}
+    assert plain.json == {"exit": 2, "bad_input": [line]}
     with pytest.raises(atlas_ref.CaseError, match="needs python-flint"):
         certify(atlas_ref.load(case))
 

@@ -118,11 +118,14 @@ def test_check_as_json_gives_every_field_and_writes_what_json_cannot_hold_in_wor
 def test_the_table_names_case_tensor_verdict_error_tolerance_and_the_worst_place(recorded, cli):
     ran = cli("check", recorded["wrong"], recorded["partial"], RESERVED)
     assert ran.err == ""
-    rows = [
-        [cell.strip() for cell in line.strip("│").split("│")]
-        for line in ran.out.splitlines()
-        if line.startswith("│")
-    ]
+    rows = []
+    for line in ran.out.splitlines():
+        if line.startswith("│"):
+            row = [cell.strip() for cell in line.strip("│").split("│")]
+            if any(row[:-1]):
+                rows.append(row)
+            else:  # the rest of a cell that is too long for one line
+                rows[-1][-1] += f" {row[-1]}"
     by_tensor = {(row[0], row[1]): row for row in rows}
     M = atlas_ref.load(recorded["wrong"]).recorded["out/M"]
     ((tensor, error, tolerance, detail),) = [
@@ -242,3 +245,75 @@ def test_a_source_that_no_system_can_name_is_one_line(tmp_path, cli):
             "",
             f"atlas-ref: {place}: no such file or folder\n",
         )
+
+
+@pytest.fixture
+def many(tmp_path):
+    """Seven cases of three results each, the sixth and seventh wrong."""
+    header, tensors = some()
+    results = atlas_ref.evaluate(atlas_ref.make(header, tensors)).tensors
+    results = {name: results[name] for name in ("out/y", "out/M", "out/S")}
+    for number in range(7):
+        wrong = {"out/M": results["out/M"] + number} if number > 4 else {}
+        written(tmp_path / f"case{number}.safetensors", header, tensors | results | wrong)
+    return tmp_path
+
+
+@pytest.mark.clause("CASE-35")
+def test_above_twenty_rows_those_that_fail_are_shown_alone(many, cli):
+    ran = cli("check", many, "--no-nearest")
+    rows = [line.split()[1:6:2] for line in ran.out.splitlines() if line.startswith("│")]
+    assert rows == [["case5", "out/M", "WRONG"], ["case6", "out/M", "WRONG"]]
+    assert ran.out.endswith(
+        "\n19 of 21 rows, which do not fail, are shown by -v\n19 PASS, 2 WRONG\n"
+    )
+    for option in ("-v", "--verbose"):
+        full = cli("check", many, "--no-nearest", option).out
+        assert (full.count("PASS "), full.count("shown by -v")) == (19, 0)
+        assert full.endswith("\n19 PASS, 2 WRONG\n")
+    (many / "case6.safetensors").unlink()
+    assert cli("check", many, "--no-nearest").out.count("PASS ") == 17
+
+
+@pytest.mark.clause("CASE-35")
+def test_where_nothing_fails_the_counts_stand_alone(many, cli):
+    for number in (5, 6):
+        (many / f"case{number}.safetensors").write_bytes((many / "case0.safetensors").read_bytes())
+    ran = cli("check", many)
+    assert (ran.code, ran.out) == (
+        0,
+        "21 of 21 rows, which do not fail, are shown by -v\n21 PASS\n",
+    )
+
+
+@pytest.mark.clause("CASE-35")
+def test_verbose_tells_every_failure_in_full(many, cli):
+    for number in range(5):
+        (many / f"case{number}.safetensors").write_bytes((many / "case6.safetensors").read_bytes())
+    short, full = (cli("check", many, "--no-nearest", *more).out for more in ([], ["-v"]))
+    assert (short.count("repeat with"), full.count("repeat with")) == (5, 7)
+    assert "and 2 more failing cases, told in full by -v, --json and --report" in short
+    assert "more failing cases" not in full
+
+
+@pytest.mark.clause("VEC-14", "CASE-27")
+def test_a_vector_is_repeated_and_taken_by_its_id(cli, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kernel.py").write_text("def nothing(case, inputs):\n    return {}\n")
+    words = ["--impl", "kernel:nothing", "--no-nearest", "--json"]
+    whole = cli("check", "--set", "v1", "--target", "delta", "--large", *words).json
+    commands = [each["command"].split() for each in whole["failures"]]
+    assert ["atlas-ref", "check", "v1:delta-rows", "--impl", "kernel:nothing"] in commands
+    assert ["atlas-ref", "check", "v1:delta-512", "--impl", "kernel:nothing"] in commands
+    by_case = {each["case"]: each for each in whole["failures"]}
+    for command in commands:
+        (again,) = cli(*command[1:], "--no-nearest", "--json").json["failures"]
+        assert again == by_case[again["case"]]
+    (tmp_path / "v1:delta-rows").write_text("no case")
+    assert "v1:delta-rows: not a whole safetensors file" in cli("check", "v1:delta-rows").err
+    assert cli("show", "v1:delta-edges").code == 0
+    assert cli("eval", "v1:delta-edges", "-o", "out").code == 0
+    assert cli("identify", "v1:delta-edges", "--out", "out", "--depth", 0).code == 0
+    assert cli("tolerance", "v1:delta-edges:y").code == 0
+    ran = cli("check", "v2:delta-rows")
+    assert (ran.code, ran.err) == (2, "atlas-ref: v2:delta-rows: no such file\n")

@@ -10,10 +10,13 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jsonschema
 import pytest
 import typer
 
 from atlas_ref.cli import main as command_line
+from atlas_ref.cli.formats import REPLIES, schema
+from atlas_ref.cli.formats.parts import Reply
 
 
 class Ran(NamedTuple):
@@ -23,14 +26,33 @@ class Ran(NamedTuple):
 
     @property
     def json(self) -> dict[str, Any]:
-        """The one JSON object on standard output."""
+        """The one JSON object on standard output, without the versions that lead it.
+
+        `check_format` has seen them.
+        """
         value = json.loads(self.out)
         assert isinstance(value, dict)
-        return value
+        return {key: each for key, each in value.items() if key not in Reply.model_fields}
 
 
 #: Built once: building is most of the time of a small command.
 COMMANDS = typer.main.get_command(command_line.app)
+
+
+def check_format(words: list[str], text: str) -> None:
+    """Check an object against the schema that `atlas-ref schema COMMAND` publishes (CASE-28).
+
+    Every key at its top is one that the schema knows, so that none is left undocumented.
+    """
+    command = " ".join(words[:2]) if words[0] == "vectors" else words[0]
+    if command not in REPLIES:
+        return
+    value, published = json.loads(text), schema(command)
+    jsonschema.validate(value, published)
+    kinds = published["anyOf"]
+    names = {kind["$ref"].rpartition("/")[2] for kind in kinds}
+    known = {key for name in names for key in published["$defs"][name]["properties"]}
+    assert set(value) <= known
 
 
 @pytest.fixture
@@ -43,6 +65,8 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
             command_line.main()
         captured = capsys.readouterr()
         code = stopped.value.code
+        if "--json" in arguments and captured.out:
+            check_format([str(word) for word in arguments], captured.out)
         return Ran(code if isinstance(code, int) else 0, captured.out, captured.err)
 
     return run

@@ -6,6 +6,7 @@ Specified in specs/case.md, CASE-2 and CASE-3.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, ValidationError, create_model, model_validator
@@ -200,6 +201,16 @@ class Header(Frozen):
     def plain(self) -> dict[str, Any]:
         """The JSON object with the keys that the file sets."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+    def keys(self) -> Iterable[str]:
+        """The keys that the file sets, so that `dict(header)` and `{**header}` are the object.
+
+        Source: CASE-2.
+        """
+        return self.plain().keys()
+
+    def __getitem__(self, key: str) -> Any:
+        return self.plain()[key]
 
 
 #: Keys that subjects bring with them.

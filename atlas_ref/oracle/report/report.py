@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import atlas_ref
+from atlas_ref.messages import FORMAT
 from atlas_ref.oracle.cases import files
 from atlas_ref.oracle.cases.case import CaseError, named
 from atlas_ref.oracle.judge import xfail
@@ -84,6 +85,7 @@ class Run:
 
     Args:
         command: the words before the cases, and those after them, that repeat a check.
+        ids: what stands for a case in the command that repeats its check, in place of its file.
         entries: expected failures.
         only: results that are compared, for entries about others.
         nearest: search for the nearest convention of the first failing cases.
@@ -94,6 +96,7 @@ class Run:
         *,
         command: Sequence[str] = (),
         cases: Sequence[str] = (),
+        ids: Mapping[str, str] | None = None,
         entries: Sequence[xfail.Entry] = (),
         only: set[str] | None = None,
         nearest: bool = True,
@@ -105,6 +108,7 @@ class Run:
             only,
             nearest,
         )
+        self._ids = ids or {}
         self._report = Report("", 0, [], [], {}, [], [])
         self._met: set[str] = set()
 
@@ -133,7 +137,8 @@ class Run:
 
     def repeated(self, *cases: str) -> str:
         """The command that repeats this run for these cases."""
-        return " ".join(["atlas-ref", "check", *map(shlex.quote, cases), *self._options])
+        words = [shlex.quote(self._ids.get(case, case)) for case in cases]
+        return " ".join(["atlas-ref", "check", *words, *self._options])
 
     def report(self) -> Report:
         """The report of all cases, with the exit code."""
@@ -183,6 +188,7 @@ def as_json(report: Report) -> str:
         json.dumps(
             {
                 "atlas_ref": atlas_ref.__version__,
+                "format": FORMAT,
                 "command": report.command,
                 **plain(report.plain()),
             },

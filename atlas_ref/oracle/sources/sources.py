@@ -103,6 +103,8 @@ def imported(name: str) -> Function:
         CaseError: there is none, or importing it fails.
     """
     module, colon, path = name.partition(":")
+    if module.endswith(".py"):
+        raise CaseError(f"impl {name}: is a file, a module is needed: {_as_module(module, path)}")
     if not (module and colon and path):
         raise CaseError(f"impl: pkg.module:function is needed, found {name!r}")
     if "" not in sys.path and os.getcwd() not in sys.path:
@@ -119,6 +121,15 @@ def imported(name: str) -> Function:
         raise CaseError(f"impl {name}: a function is needed, found {type(target).__name__}")
     # the implementation's function, whose result is checked later
     return target  # type: ignore[no-any-return]
+
+
+def _as_module(file: str, function: str) -> str:
+    """What to write in place of a file's name."""
+    place = Path(os.path.relpath(file))
+    module = ".".join(place.with_suffix("").parts)
+    if place.parts[0] == os.pardir or not module.replace(".", "_").isidentifier():
+        return f"in the folder {place.parent}, write {place.stem}:{function or 'FUNCTION'}"
+    return f"write {module}:{function or 'FUNCTION'}"
 
 
 def respond(call: Function, case: Case) -> Answer:

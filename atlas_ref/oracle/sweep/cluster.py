@@ -19,6 +19,7 @@ from concurrent.futures import CancelledError
 from functools import partial
 from typing import Any
 
+from atlas_ref.messages import install
 from atlas_ref.oracle.cases.case import CaseError
 from atlas_ref.oracle.sweep.modes import Result, Task, Work, as_bytes, opened, performed
 
@@ -39,7 +40,7 @@ def on_dask(work: Work, tasks: Iterable[Task], address: str) -> Generator[tuple[
         import distributed
     except ImportError:
         raise CaseError(
-            "scheduler: dask and distributed are needed: pip install 'atlas-ref[cluster]'"
+            f"scheduler: dask and distributed are needed: {install('cluster')}"
         ) from None
     folder = "" if work.source is None else os.getcwd()
     perform = partial(remote, as_bytes(work), folder)

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from atlas_ref.conventions import PRESETS, Convention
-from atlas_ref.messages import first_problem
+from atlas_ref.messages import first_problem, meant
 from atlas_ref.oracle.cases.case import Case, CaseError, make
 from atlas_ref.oracle.cases.inputs import check_dtype
 from atlas_ref.oracle.cases.new import DTYPES, Request, new
@@ -104,7 +104,7 @@ def checked_choices(rule: str, choices: Choices) -> dict[str, tuple[Any, ...]]:
         CaseError: a rule that cannot be swept, a name that is not drawn, or no value.
     """
     if rule not in SWEPT:
-        raise CaseError(f"sweep: rule {rule!r} is none of {', '.join(SWEPT)}")
+        raise CaseError(f"sweep: rule {rule!r} is none of {', '.join(SWEPT)}{meant(rule, SWEPT)}")
     names = (*SPACE, "convention", "regime")
     for name, values in choices.items():
         if name not in names:

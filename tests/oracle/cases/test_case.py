@@ -342,3 +342,31 @@ def test_a_row_without_leading_axes_is_mapped_and_differentiated(name):
         place = "grad/proj" if key == "proj" else f"grad/phi/{key}"
         assert_close(key, found.tensors[place], gradient, ANALYTIC)
     assert found.void == {}
+
+
+@pytest.mark.clause("CASE-2")
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"window": 3, "span": 4, "convention": {"preset": "atlas-paper", "read": "before"}},
+        {"note": "née", "feature_map": {"kind": "elu"}, "chunk": 2},
+        {"schedule": {"periods": [1, 4], "level": 1, "first_step": 3}},
+    ],
+)
+def test_a_header_is_the_json_object_that_make_and_save_take_back(keys, tmp_path):
+    header, tensors = some(**{key: keys[key] for key in ("window",) if key in keys})
+    case = atlas_ref.make({**header, **keys}, tensors)
+    assert dict(case.header) == {**header, **keys}
+    assert json.loads(json.dumps(dict(case.header))) == dict(case.header)
+    assert case.header["rule"] == header["rule"]
+    again = atlas_ref.make(dict(case.header), case.inputs)
+    assert again.header == case.header
+    atlas_ref.save(tmp_path / "a", case.header, case.inputs)
+    atlas_ref.save(tmp_path / "b", dict(case.header), case.inputs)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert atlas_ref.load(tmp_path / "b").header == case.header
+    changed = atlas_ref.make({**case.header, "note": "another"}, case.inputs)
+    assert dict(changed.header) == {**header, **keys, "note": "another"}
+    with pytest.raises(KeyError):
+        case.header["parameters"]

@@ -179,7 +179,7 @@ def test_json_holds_every_verdict_and_every_failure(cli, folder):
     assert {
         key: value
         for key, value in found.items()
-        if key not in ("atlas_ref", "command", "failures")
+        if key not in ("atlas_ref", "format", "command", "failures")
     } == {key: value for key, value in printed.items() if key != "failures"}
     assert (found["atlas_ref"], found["exit"], ran.code) == (atlas_ref.__version__, 1, 1)
     assert found["command"] == "atlas-ref check cases"
@@ -332,5 +332,5 @@ def test_a_terminal_is_told_of_five_failures_and_json_of_all(cli, tmp_path):
         )
     ran = cli("check", tmp_path, "--no-nearest")
     assert ran.out.count("first wrong") == 5
-    assert "and 2 more failing cases, told in full by --json and --report" in ran.out
+    assert "and 2 more failing cases, told in full by -v, --json and --report" in ran.out
     assert len(cli("check", tmp_path, "--no-nearest", "--json").json["failures"]) == 7

@@ -468,7 +468,7 @@ def test_without_dask_the_option_says_what_to_install(
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(
         CaseError,
-        match=r"scheduler: dask and distributed are needed: pip install 'atlas-ref\[cluster\]'",
+        match=r"scheduler: dask and distributed are needed: .* -m pip install .*\[cluster\]",
     ):
         sweep("delta", NAMED, cases=2, folder=tmp_path, scheduler="tcp://127.0.0.1:9")
 

@@ -1,0 +1,116 @@
+"""The commands conventions, forms and schema: what there is to choose from."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from atlas_ref.cli import options, output
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the program."""
+    for command in (conventions, forms, schema):
+        app.command()(command)
+
+
+def conventions(
+    preset: Annotated[
+        str | None,
+        typer.Argument(
+            help="a preset, for what it sets on every axis", autocompletion=options.presets
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Every axis with its values, and what each preset changes."""
+    from atlas_ref.conventions import PRESETS, SOURCES, Convention, resolve
+    from atlas_ref.messages import meant
+    from atlas_ref.oracle.cases.case import CaseError
+    from atlas_ref.oracle.cases.schema import axis_values
+    from atlas_ref.rules import RULES
+
+    if preset is not None and preset not in PRESETS:
+        raise CaseError(
+            f"preset {preset!r} does not exist; presets are {', '.join(PRESETS)}"
+            f"{meant(preset, PRESETS)}"
+        )
+    axes: dict[str, dict[str, Any]] = {
+        axis: {"values": axis_values(axis), "meaning": field.description}
+        for axis, field in Convention.model_fields.items()
+    }
+    presets = {
+        name: {"source": SOURCES[name], "changes": PRESETS[name]}
+        for name in ([preset] if preset else PRESETS)
+    }
+    content: dict[str, Any] = {"axes": axes, "presets": presets}
+    if preset is not None:
+        resolved = {rule: resolve(preset, rule=rule).model_dump(mode="json") for rule in RULES}
+        content = {"preset": preset, **presets[preset], "resolved": resolved}
+    if as_json:
+        output.emit_json(content)
+        return 0
+    rows = [(name, output.words(each["changes"]), each["source"]) for name, each in presets.items()]
+    tables = [output.table("presets", ("preset", "changes in spec", "source"), rows)]
+    if preset is None:
+        rows = [(axis, ", ".join(each["values"]), each["meaning"]) for axis, each in axes.items()]
+        tables.insert(
+            0, output.table("axes", ("axis", "values, the default first", "meaning"), rows)
+        )
+    else:
+        in_force = [
+            (axis, *(output.words(each[axis]) for each in resolved.values())) for axis in axes
+        ]
+        tables.append(output.table("in force, per rule", ("axis", *resolved), in_force))
+    output.emit_rich(*tables)
+    return 0
+
+
+def forms(as_json: Json = False) -> int:
+    """Which form computes which rule, and under which conventions it does not."""
+    from atlas_ref.forms.support import CONDITIONS, FORMS, SUPPORT
+    from atlas_ref.rules import RULES
+
+    refused = {form: [each.reason for each in CONDITIONS if form in each.forms] for form in FORMS}
+    if as_json:
+        output.emit_json({"support": SUPPORT, "refused": refused})
+        return 0
+    rows = [(form, *(SUPPORT[form][rule] for rule in RULES)) for form in FORMS]
+    reasons = [(form, reason) for form in FORMS for reason in refused[form]]
+    meanings = [
+        ("exact", "the rule itself"),
+        ("frozen", "the rule under a frozen or a zero reference"),
+        ("later", "not yet supported"),
+    ]
+    output.emit_rich(
+        output.table("support", ("form", *RULES), rows),
+        output.table("", ("word", "what the form computes"), meanings),
+        output.table("refused, whatever the rule", ("form", "where"), reasons),
+    )
+    return 0
+
+
+def schema(
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="COMMAND", help="A command, for what it prints with --json; else the header."
+        ),
+    ] = None,
+    as_json: Json = True,
+) -> int:
+    """The JSON Schema of the header, with the table of tensors under `x-tensors`; or of what a
+    command prints with --json.
+    """
+    if command:
+        from atlas_ref.cli import formats
+
+        output.emit_document(formats.schema(" ".join(command)))
+        return 0
+    from atlas_ref.oracle.cases.schema import case_schema
+
+    output.emit_document(case_schema())
+    return 0
