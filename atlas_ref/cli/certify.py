@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -78,10 +79,10 @@ def certify(
             continue
         with_grad = grad and (len(paths) == 1 or _has_cotangent(case))
         certificate = certified(case, grad=with_grad, max_bits=max_bits)
-        table += rows(str(path), certificate, evaluate(case, grad=with_grad).tensors)
-        problems += _unresolved(str(path), certificate) + (
-            _contradictions(case, certificate) if differences and with_grad else []
-        )
+        ours = evaluate(case, grad=with_grad).tensors
+        table += rows(str(path), certificate, ours)
+        problems += _unresolved(str(path), certificate) + _far(str(path), certificate, ours)
+        problems += _contradictions(case, certificate) if differences and with_grad else []
         if out is not None:
             _write(out, case, certificate)
     _print(table, problems, skipped, as_json)
@@ -89,7 +90,8 @@ def certify(
 
 
 def _exit_code(table: list[Row], problems: list[dict[str, Any]]) -> int:
-    """1 where an entry is unresolved or contradicted, 3 where nothing could be certified.
+    """1 where an entry is unresolved or contradicted or ours is far off, 3 where nothing could be
+    certified.
 
     Source: CERT-13.
     """
@@ -113,6 +115,45 @@ def _unresolved(name: str, certificate: Certified) -> list[dict[str, Any]]:
         for tensor, entries in certificate.unresolved.items()
         for each in entries
     ]
+
+
+def _far(name: str, certificate: Certified, ours: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Tensors of ours beyond the tolerance of float64, against which `check` judges others
+    (CASE-20).
+    """
+    import numpy as np
+
+    from atlas_ref.oracle.judge.compare import TOLERANCE, relative_error
+
+    problems = []
+    for tensor, value in certificate.values.items():
+        same = np.isnan(value) | (np.isinf(value) & (ours[tensor] == value))
+        got, want = (np.where(same, 0.0, each) for each in (ours[tensor], value))
+        with np.errstate(all="ignore"):
+            error = relative_error(got, want)
+            gap = np.abs(got - want)
+        if not error <= TOLERANCE:  # nan too
+            place = np.unravel_index(np.argmax(np.where(np.isnan(gap), np.inf, gap)), gap.shape)
+            index = [int(i) for i in place]
+            found = {"index": index, "got": float(got[place]), "want": float(want[place])}
+            problems.append(
+                {"case": name, "tensor": tensor, **found, "error": error, "what": "ours is off"}
+            )
+    return problems
+
+
+def _said(problem: dict[str, Any]) -> str:
+    """A problem in one line."""
+    start = f"{problem['tensor']} {problem['index']}: {problem['what']}"
+    if "error" not in problem:
+        return f"{start}: {problem['low']!r} or {problem['high']!r}"
+    from atlas_ref.oracle.judge.compare import TOLERANCE
+
+    return (
+        f"{start} by {problem['error']:.3g} of the tensor, at most {TOLERANCE:g} is expected: "
+        f"{problem['got']!r}, certified {problem['want']!r}; judge this case by the certified "
+        "results (--out)"
+    )
 
 
 def _contradictions(case: Case, certificate: Certified) -> list[dict[str, Any]]:
@@ -195,10 +236,7 @@ def _print(
         "worst, ulp of the largest entry",
     )
     entries, lost = sum(row.entries for row in table), sum(row.unresolved for row in table)
-    messages = [
-        f"{each['tensor']} {each['index']}: {each['what']}: {each['low']!r} or {each['high']!r}"
-        for each in problems[:SHOWN]
-    ]
+    messages = [_said(each) for each in problems[:SHOWN]]
     messages += (
         [f"and {len(problems) - SHOWN} more, told in full by --json"]
         if len(problems) > SHOWN

@@ -10,7 +10,11 @@ import pytest
 import atlas_ref
 from atlas_ref.certify import certify
 from atlas_ref.certify.ulps import errors
+<<<<<<< HEAD
 from atlas_ref.messages import install
+=======
+from atlas_ref.cli.certify import _far
+>>>>>>> df0e6c235c5a479a372d874f61dbc558800be895
 from atlas_ref.oracle.cases.new import Request, new
 from tests.support.casefiles import PEERS, written
 
@@ -95,6 +99,45 @@ def test_an_unresolved_entry_is_named_with_both_neighbours_and_not_written(tie, 
     (problem,) = plain.json["problems"]
     assert (problem["tensor"], problem["index"], problem["what"]) == ("out/y", [0, 0], "unresolved")
     assert problem["high"] - problem["low"] == 2.0**-52
+
+
+@pytest.mark.clause("CERT-13", "CASE-20")
+def test_results_of_ours_that_are_far_from_the_certified_ones_fail(cli, tmp_path, monkeypatch):
+    """Forty steps of Muon are chaotic: no float64 evaluation stays near the exact result."""
+    monkeypatch.chdir(tmp_path)
+    axes = {"newton_schulz": {"steps": 40, "eps": 0.0}}
+    header = {"schema": 1, "rule": "newton_schulz", "convention": axes}
+    G = np.array([[1.0, 1.0], [1.0, 1.0 + 2.0**-52]])
+    chaotic = written(tmp_path / "chaotic.safetensors", header, {"in/G": G}).name
+    ran = cli("certify", chaotic, "--json")
+    assert ran.code == ran.json["exit"] == 1
+    (row,), (problem,) = ran.json["tensors"], ran.json["problems"]
+    assert row["unresolved"] == 0
+    assert (problem["case"], problem["tensor"]) == (chaotic, "out/X")
+    found = certify(atlas_ref.load(chaotic)).values["out/X"]
+    assert problem["want"] == found[tuple(problem["index"])]
+    assert problem["error"] > 1e-12
+    said = cli("certify", chaotic)
+    assert said.code == 1
+    assert (
+        f"out/X {problem['index']}: ours is off by {problem['error']:.3g} of the tensor, at most "
+        f"1e-12 is expected: {problem['got']!r}, certified {problem['want']!r}; judge this case by "
+        "the certified results (--out)\n4 of 4 entries certified\n"
+    ) in said.out
+
+
+@pytest.mark.clause("CERT-13", "CASE-20")
+def test_infinities_that_agree_and_entries_that_are_unresolved_are_not_far(case):
+    want = {"out/y": np.array([1.0, np.inf, np.nan, 0.0])}
+    one = certify(atlas_ref.load(case))._replace(values=want)
+    right = np.array([1.0 + 1e-15, np.inf, 3.0, 0.0])
+    assert _far("case", one, {"out/y": right}) == []
+    for place, wrong in ((0, 1.0 + 1e-11), (1, 2.0), (0, np.nan), (3, -np.inf)):
+        moved = right.copy()
+        moved[place] = wrong
+        (problem,) = _far("case", one, {"out/y": moved})
+        assert problem["index"] == [place]
+        assert not problem["error"] <= 1e-12
 
 
 @pytest.mark.clause("CERT-13")
