@@ -54,6 +54,7 @@ def backward(X: Array, D: Array, table: Table, last: bool) -> Steps | None:
     It works in place.
 
     Args:
+        X, D (n, rows, columns): the matrices and their cotangents.
         last: whether X is to end as the last iterate.
 
     Returns:

@@ -10,11 +10,8 @@ import pytest
 import atlas_ref
 from atlas_ref.certify import certify
 from atlas_ref.certify.ulps import errors
-<<<<<<< HEAD
-from atlas_ref.messages import install
-=======
 from atlas_ref.cli.certify import _far
->>>>>>> df0e6c235c5a479a372d874f61dbc558800be895
+from atlas_ref.messages import install
 from atlas_ref.oracle.cases.new import Request, new
 from tests.support.casefiles import PEERS, written
 
