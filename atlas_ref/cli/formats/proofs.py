@@ -30,10 +30,20 @@ class Unproved(BaseModel):
     what: Literal["unresolved", "contradicted"]
 
 
+class Off(BaseModel):
+    case: str
+    tensor: str
+    index: Index
+    got: Number
+    want: Number
+    error: Number
+    what: Literal["ours is off"]
+
+
 class Certified(Reply):
     exit: Exit
     tensors: list[Ulps]
-    problems: list[Unproved]
+    problems: list[Unproved | Off]
 
 
 class MadeSet(Reply):

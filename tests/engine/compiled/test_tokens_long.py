@@ -85,7 +85,7 @@ def test_no_memory_at_all_and_one_output(monkeypatch: pytest.MonkeyPatch) -> Non
     empty = {name: value[:0] for name, value in tensors.items()}
     assert results("delta", empty)[0].shape == (0, 5, 1)
     module = MODULES["delta"]
-    config = module.Config(d_in=4, d_out=1)
+    config = module.Config(d_in=4, d_out=1, convention={"gate": "retain"})
     given = Tokens(**{name: value for name, value in tensors.items() if not name.endswith("0")})
     start = module.start(config, (3,), M=tensors["M0"])
     got = forms.run(module.RULE, config, given, start, form="exact")
