@@ -342,6 +342,36 @@ def test_a_zero_reference_with_the_exponential_is_the_numerator_of_softmax_atten
     assert_close("y", y, scores @ p["v"], ANALYTIC)
 
 
+@pytest.mark.clause("KERNEL-11")
+def test_columns_under_a_zero_reference_are_decayed_values_times_their_rates() -> None:
+    p = arrays(T=6, d=3, d_out=2, c=1)
+    a, b = np.random.default_rng(1).uniform(0.2, 0.9, (2, 6))
+    after, y = attend(
+        exponential,
+        p["k"],
+        p["v"],
+        p["q"],
+        p["retain"],
+        step_size=a,
+        step_size_memory=b,
+        reference="zero",
+    )
+    columns = [np.prod(p["retain"][i + 1 :]) * a[i] * b[i] * p["v"][i] for i in range(6)]
+    assert_close("B", after.M, np.array(columns).T, ANALYTIC)
+    reads = [
+        sum(
+            np.prod(p["retain"][i + 1 : t + 1])
+            * a[i]
+            * b[i]
+            * math.exp(p["k"][i] @ p["q"][t])
+            * p["v"][i]
+            for i in range(t + 1)
+        )
+        for t in range(6)
+    ]
+    assert_close("y", y, np.array(reads), ANALYTIC)
+
+
 @pytest.mark.clause("KERNEL-13")
 @pytest.mark.parametrize("argument", ["none", "S", "nesterov", "written_back", "accumulated"])
 def test_gradients_through_the_exponential_kernel_equal_the_complex_step(argument: str) -> None:

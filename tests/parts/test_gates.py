@@ -34,6 +34,7 @@ from tests.support.gated import (
     token_level,
     uniform,
 )
+from tests.support.sequences import drawn, results, split_call, without
 
 
 def titans(retain: Any, momentum: Any, step: Any, given: dict[str, Any]) -> Any:
@@ -233,6 +234,21 @@ def test_without_a_momentum_gate_there_is_no_momentum(rule: str) -> None:
     refused("in/S_bar: not part of this case", rule, momentum=None, **bars)
 
 
+@pytest.mark.clause("GATES-4", "OMEGA-11", "CASE-12")
+def test_without_a_momentum_gate_the_momenta_of_a_window_are_carried_all_the_same() -> None:
+    p = drawn("omega", T=5, window=3, seed=4)
+    axes = {"order": "momentum_then_window", "newton_schulz": "none"}
+    still = without(p, "momentum", "S0")
+    whole, two = (
+        results("omega", still, axes, window=3),
+        split_call("omega", still, axes, 2, window=3),
+    )
+    assert "S" not in whole
+    assert whole["window_momentum"].shape == (2, 3, 4)
+    for name in ("y", "M", "window_momentum"):
+        assert_close(name, two[name], whole[name], ANALYTIC)
+
+
 @pytest.mark.clause("GATES-4", "GATES-7")
 @pytest.mark.parametrize("rule", ["omega", "titans_lmm"])
 def test_a_computed_momentum_gate_is_left_out_by_leaving_out_its_parameters(rule: str) -> None:
@@ -250,6 +266,10 @@ def test_a_computed_momentum_gate_never_reaches_zero() -> None:
         one_gate("momentum", np.array([-700.0])), np.zeros((1, 1, 1, 1)), np.zeros((1, 1, 1, 1))
     )
     assert values["momentum"].item() > 0
+    far = gates.compute(
+        one_gate("momentum", np.array([-746.0])), np.zeros((1, 1, 1, 1)), np.zeros((1, 1, 1, 1))
+    )
+    assert far["momentum"].item() == 0.0  # float64 holds nothing smaller
 
 
 @pytest.mark.clause("GATES-5")

@@ -84,6 +84,37 @@ def test_eps_belongs_to_the_divisor() -> None:
         assert relative(with_eps, spectral.spectral(spectral.map_of({}), S)) < 1e-13
 
 
+@pytest.mark.clause("NS-10")
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_the_range_of_the_argument_that_is_promised(dtype: Any) -> None:
+    S = gaussian(6, 4)
+    S /= np.linalg.norm(S)
+    U, s, Vt = np.linalg.svd(S, full_matrices=False)
+    top, smallest = (150, 1e-150) if dtype == np.float64 else (18, 1e-18)
+    bound = 2e-14 if dtype == np.float64 else 2e-5
+    for settings in SETS.values():
+        rows = spectral.rows_of(**settings)
+        for exponent in (-top, -top // 2, top // 2, top):
+            argument = (S * 10.0**exponent).astype(dtype)
+            got = newton_schulz(argument, NewtonSchulz(**settings, eps=0.0))
+            want = (U * spectral.polynomial(rows, s)) @ Vt
+            assert relative(got, want) < bound, exponent
+        N = 10.0 ** (-2 * top) + smallest
+        below = (S * 10.0 ** (-2 * top)).astype(dtype)  # its squares vanish beside eps
+        got = newton_schulz(below, NewtonSchulz(**settings, eps=smallest))
+        want = (U * spectral.polynomial(rows, s * 10.0 ** (-2 * top) / N)) @ Vt
+        assert relative(got, want) < bound
+
+
+@pytest.mark.clause("NS-10", "NS-7")
+def test_what_is_returned_as_it_is_and_zero_over_zero() -> None:
+    S = gaussian(3, 4)
+    kept = newton_schulz(S, NewtonSchulz(guard="return", eps=100.0))
+    assert_close("returned", kept, S, EXACT)
+    none = newton_schulz(0.0 * S, NewtonSchulz(eps=0.0))
+    assert_close("zero", none, np.zeros((3, 4)), EXACT)
+
+
 @pytest.mark.clause("NS-11")
 def test_newton_schulz_is_odd_to_the_bit() -> None:
     for settings in (*SETS.values(), {"scale": "norm"}, {"guard": "return", "eps": 2.0}):

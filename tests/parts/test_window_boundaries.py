@@ -404,3 +404,39 @@ def test_a_window_of_no_initial_momenta_is_a_window_without_any():
     found = ensemble.evaluate(plain, converted(plain, "float64"), MEMBERS[0])
     want = literal.evaluate(header_of(packed), without(empty, "in/window_momentum"))
     assert_close("M", found["out/M"], want["out/M"], ANALYTIC)
+
+
+@pytest.mark.clause("OMEGA-11", "CONV-16", "CONV-8")
+@pytest.mark.parametrize("sign", ["plus", "minus"])
+def test_without_a_momentum_gate_a_silent_first_token_repeats_the_newest_given_momentum(sign):
+    p = without(drawn(T=4, window=3, seed=17), "momentum", "S0") | {"active": np.arange(4) > 0}
+    given = np.random.default_rng(18).standard_normal((2, 3, 4))
+    into = 1.0 if sign == "plus" else -1.0
+    axes = {**BARE, "order": "momentum_then_window", "momentum_sign": sign}
+    for initial in (list(given), []):
+        M, past = p["M0"], [*initial, initial[-1] if initial else np.zeros((3, 4))]
+        for t in range(1, 4):
+            e = M @ p["k"][t] - p["v"][t]
+            past.append(into * p["step_size"][t] * np.outer(e, p["k"][t]))
+            P = sum(p["window_weights"][t, j] * past[-1 - j] for j in range(min(3, len(past))))
+            M = p["retain"][t] * M - into * P
+        more = {"window_momentum": given} if initial else {}
+        assert_close("M", results("omega", p | more, axes, window=3)["M"], M, ANALYTIC)
+
+
+@pytest.mark.clause("CONV-33", "WINDOW-16")
+@pytest.mark.parametrize("order", ["window_then_momentum", "momentum_then_window"])
+def test_a_reset_before_the_first_token_leaves_initial_contents_without_effect(order):
+    p = drawn(T=5, window=3, seed=19)
+    axes = {**FROZEN, "order": order}
+    initial = earlier(2) | {"M_ref": 0.5 * p["M0"]}
+    if order == "momentum_then_window":
+        initial["window_momentum"] = np.random.default_rng(20).standard_normal((2, 3, 4))
+    fresh = p | {"reset": np.arange(5) == 0}
+    want = results("omega", p, axes, window=3, span=2)
+    found = results("omega", fresh | initial, axes, window=3, span=2, phase=1)
+    assert found.keys() == want.keys()
+    for name, value in want.items():
+        assert_close(name, np.asarray(found[name]), np.asarray(value), EXACT)
+    resumed = results("omega", p | initial, axes, window=3, span=2, phase=1)
+    assert_differs("resumed", resumed["y"], want["y"], 1e-3)

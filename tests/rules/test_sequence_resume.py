@@ -303,3 +303,28 @@ def test_call_start_and_call_end_are_about_the_call():
     )
     assert_close("second call", split["y"][3:], end["y"][3:], EXACT)
     assert_differs("first call", split["y"][:3], end["y"][:3], 1e-3)
+
+
+@pytest.mark.clause("CASE-12")
+def test_a_continuation_gets_as_many_tokens_as_the_last_packed_sequence_has():
+    for order, names in (
+        ("window_then_momentum", ()),
+        ("momentum_then_window", ("window_momentum",)),
+    ):
+        axes = {**BARE, "order": order}
+        p = without(drawn(T=4, window=4, seed=7), "window_weights")
+        gate = {"window_gate": np.random.default_rng(0).uniform(0.2, 0.8, 4)}
+        names = ("window_k", "window_v", "window_gate_before", *names)
+        for given, rows in (
+            (p | gate, 3),
+            (times(p | gate, 0, 2), 2),
+            (p | gate | {"reset": np.arange(4) == 3}, 1),
+        ):
+            found = results("omega", given, axes, window=4)
+            assert found.keys() - {"y", "M", "S"} == set(names)
+            assert {name: len(found[name]) for name in names} == dict.fromkeys(names, rows)
+    one = without(drawn(T=2, window=1, seed=8), "M0", "S0")
+    assert results("omega", one, BARE).keys() == {"y", "M", "S"}
+    frozen = {"reference": "call_start"}
+    assert results("hebbian", drawn("hebbian"), frozen).keys() == {"y", "M"}
+    assert results("delta", drawn("delta"), frozen).keys() == {"y", "M", "M_ref", "phase"}
