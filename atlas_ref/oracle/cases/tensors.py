@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from atlas_ref.oracle.subjects import SUBJECTS
@@ -39,6 +40,21 @@ def legal(header: Any, convention: Any, names: set[str]) -> Legal:
     return SUBJECTS[header.rule].legal(header, convention, names)
 
 
+def gate_axes(key: str, inputs: Mapping[str, Any]) -> str:
+    """Axes of a gate: one per token, or one per output dimension (CASE-6).
+
+    Raises:
+        ValueError: a gate per key channel, which kernels have and no case does.
+    """
+    shape, k, v = (tuple(inputs[name].shape) for name in (key, "in/k", "in/v"))
+    if shape == k and k[-1] != v[-1]:
+        raise ValueError(
+            f"{key}: shape {shape} is one gate per key channel, which scales columns of M; a case "
+            f"has one gate per token, {k[:-1]}, or one per output dimension, {v}"
+        )
+    return "... T d_out" if len(shape) == len(k) else "... T"
+
+
 __all__ = [
     "COMPUTED_AT_TOKEN",
     "COTANGENTS",
@@ -49,5 +65,6 @@ __all__ = [
     "TOKEN",
     "Tensor",
     "bare",
+    "gate_axes",
     "legal",
 ]

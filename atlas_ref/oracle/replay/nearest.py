@@ -1,4 +1,5 @@
-"""The convention that explains a trace: the same recorded inputs under one other setting at a time.
+"""The reading that explains a trace: the same recorded inputs under one other setting at a time, or
+by one departure.
 
 Specified in specs/replay.md (REPLAY-16).
 """
@@ -13,6 +14,8 @@ import numpy as np
 from atlas_ref.conventions import Convention
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.evaluate import under
+from atlas_ref.oracle.family.departures import Departure, ignored
+from atlas_ref.oracle.family.habits import habits
 from atlas_ref.oracle.judge.tolerance import PASS
 from atlas_ref.oracle.replay.judge import Cells, cells, ratios
 from atlas_ref.oracle.replay.ops import is_matrix
@@ -38,6 +41,9 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
 
 #: Settings that are named at most.
 MOST = 4
+
+#: Floors by which an op is so wrong that no rounding explains it.
+FAR = 1e3
 
 
 def candidates(case: Case) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -76,14 +82,47 @@ def explanation(passes: Passes, op: str, spread: Array, fits: Fits) -> str:
             are wrong would be explained by whatever does not look at them.
     """
     own = _cells(passes, op)
-    names = []
-    for name, change in candidates(passes.case):
-        other = _under(passes, change)
-        if other is not None and _right(other, op, spread, own) and fits(other):
+    names: list[str] = []
+    groups: set[str] = set()
+    for name, group, other in _readings(passes):
+        if other is None or group in groups:
+            continue
+        if _right(other, op, spread, own) and fits(other):
             names.append(name)
+            groups |= {group} if group else set()
     if len(names) > MOST:
         names = [*names[: MOST - 1], f"{len(names) - MOST + 1} more"]
     return " or ".join(names)
+
+
+def _readings(passes: Passes) -> Iterator[tuple[str, str, Passes | None]]:
+    """Other readings of the trace, each with name and group.
+
+    Features that were ignored come first, then conventions, then habits of kernels.
+    """
+    case = passes.case
+    for each in ignored(case):
+        yield f"as if {each.words}", each.group, _departing(passes, each)
+    for name, change in candidates(case):
+        yield name, "", _under(passes, change)
+    for each in habits(case):
+        yield f"as if {each.words}", each.group, _departing(passes, each)
+
+
+def _departing(passes: Passes, each: Departure) -> Passes | None:
+    """The same trace as that of a program that departs; None where its rows cannot be told."""
+    c, own = each.case.header.window, passes.case.header.window
+    if each.columns or passes.cut is not None:
+        return None
+    if c == own:
+        return Passes(each.case, passes.trace, None)
+    cropped = {}
+    for name, one in passes.trace.items():
+        rows = one.values[..., c:, :] if name.endswith("residual") else np.zeros(0)
+        if rows.any() or (c > own and name.endswith("residual")):
+            return None
+        cropped[name] = one._replace(values=one.values[..., :c, :]) if rows.size else one
+    return Passes(each.case, cropped, None)
 
 
 def _under(passes: Passes, change: Mapping[str, Any]) -> Passes | None:
@@ -109,11 +148,15 @@ def _cells(passes: Passes, op: str) -> Cells | None:
 def _right(passes: Passes, op: str, spread: Array, own: Cells | None) -> bool:
     """Whether the op alone is right at every token, and 0 where it would no longer be looked at.
 
-    The errors of the ensemble are those under the case's own convention.
+    The errors of the ensemble are those under the case's own convention. Where its tokens or rows
+    are others, there are none, and only what is far away is left out.
     """
     op_cells = _cells(passes, op)
-    if op_cells is None or own is None or op_cells.got.shape != own.got.shape:
+    if op_cells is None or own is None:
         return False
+    if op_cells.got.shape != own.got.shape:
+        floor_alone = np.zeros((3, *op_cells.got.shape[:-1]))
+        return bool((ratios(op_cells, floor_alone) <= FAR).all())
     unseen = np.where(own.counts & ~op_cells.counts, own.got, 0.0)
     return bool((ratios(op_cells, spread) <= PASS).all() and not unseen.any())
 

@@ -7,7 +7,8 @@ from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.evaluate import under
 from atlas_ref.oracle.replay.replay import first_wrong, replay
 from atlas_ref.oracle.replay.trace import trace
-from tests.support.departing import ReversedStart, ShortWindow, SilentLeftOut, answered
+from tests.support import departing
+from tests.support.departing import ReversedStart, ShortWindow, SilentLeftOut, traces
 from tests.support.traced_cases import Traced
 
 #: A window with a start of its own, and silent tokens.
@@ -33,7 +34,7 @@ WINDOWED = new(
 @pytest.mark.parametrize("loops", [ShortWindow, ReversedStart, SilentLeftOut])
 def test_a_wrong_window_is_no_other_order_of_sums(loops, names):
     """A residual that is right at lag 0 alone: momentum_then_window looks at no other row."""
-    whole, _ = answered(WINDOWED, loops)
+    whole = traces(WINDOWED, loops)
     first = first_wrong(
         replay(
             WINDOWED,
@@ -42,7 +43,7 @@ def test_a_wrong_window_is_no_other_order_of_sums(loops, names):
     )
     assert first.op == "residual"
     assert "order momentum_then_window" not in first.nearest
-    right, _ = answered(WINDOWED, Traced)
+    right = traces(WINDOWED, Traced)
     assert first_wrong(replay(WINDOWED, right)) is None
 
 
@@ -64,3 +65,46 @@ def test_a_setting_that_leaves_a_later_op_wrong_is_not_named():
     mine["trace/y"] *= np.float32(1.01)
     first = first_wrong(replay(WINDOWED, mine))
     assert (first.op, first.nearest) == ("M", "")
+
+
+#: What a small program does, on a case of which rule, and what a replay says of its trace.
+NAMED = [
+    ("ShortWindow", WINDOWED, "residual", "as if the window were one token shorter"),
+    ("ReversedStart", WINDOWED, "residual", "as if the window from before were in reverse order"),
+    ("ReversedWeights", WINDOWED, "gradient", "as if window weights ran from the oldest token"),
+    ("AllActive", WINDOWED, "S", "as if in/active were ignored"),
+    ("NoStart", WINDOWED, "residual", "as if the window from before were ignored"),
+    (
+        "LateDecay",
+        new(Request(rule="titans_lmm", tokens=6, d_in=3, d_out=2, seed=8)),
+        "M",
+        "as if the decay came after the write, r (M - b U)",
+    ),
+    (
+        "Clamped",
+        new(
+            Request(
+                rule="delta",
+                tokens=6,
+                d_in=3,
+                d_out=2,
+                seed=8,
+                convention={"q_norm": "l2", "k_norm": "l2"},
+            )
+        ),
+        "phi_k",
+        "as if norms were x / max(n, 1e-12), as F.normalize clamps it",
+    ),
+]
+
+
+@pytest.mark.clause("REPLAY-16", "IDENT-14", "IDENT-15")
+@pytest.mark.parametrize(("loops", "case", "op", "words"), NAMED, ids=[each[0] for each in NAMED])
+def test_a_departure_is_named_at_the_op_that_it_changes(loops, case, op, words):
+    if loops == "Clamped":  # an eps of 1e-6 shows in float32 where keys are small
+        small = {name: 0.01 * case.inputs[name] for name in ("in/k", "in/q")}
+        case = case.replaced(inputs={**case.inputs, **small})
+    first = first_wrong(replay(case, traces(case, getattr(departing, loops))))
+    assert first.op == op
+    assert first.nearest.split(" or ")[0] == words
+    assert first.nearest.count("as if") == first.nearest.count(" or ") + 1
