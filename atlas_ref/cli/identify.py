@@ -143,6 +143,8 @@ def identification(answer: Identification) -> list[RenderableType]:
             lines.append("that is the case's own convention")
         if answer.preset is not None and answer.verdict != "NO MATCH":
             lines.append(f"preset: {answer.preset}")
+        if answer.from_own:
+            lines.append(f"from the case's own: {setting(answer.from_own)}")
     lines += [
         f"or {each.said} (distance {each.distance:.3g}, {each.ratio:.3g} tolerances, in "
         f"{each.tensor})"

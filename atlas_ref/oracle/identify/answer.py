@@ -47,7 +47,7 @@ class Identification(NamedTuple):
         match: the fit with the fewest changes from the case's own convention or a preset; the
             nearest one under NO MATCH.
         preset: the preset that the match equals on this case.
-        own: whether it is the case's own convention.
+        own: whether it is the case's own convention; from_own: its differences from that.
         departures: what explains the results where it is none of the conventions' settings.
         runner_up: the nearest convention that does not fit, and by how much its error is larger
             than the match's.
@@ -67,6 +67,7 @@ class Identification(NamedTuple):
     match: Fit | None = None
     preset: str | None = None
     own: bool = False
+    from_own: dict[str, Any] = {}
     departures: tuple[Departed, ...] = ()
     runner_up: Fit | None = None
     times_worse: float | None = None

@@ -17,7 +17,7 @@ from atlas_ref.oracle.cases.inputs import check_dtype, check_size, converted
 from atlas_ref.oracle.cases.inputs import rounded as stored
 from atlas_ref.oracle.family import candidates, lattice
 from atlas_ref.oracle.family.lattice import Point
-from atlas_ref.oracle.identify import equivalence
+from atlas_ref.oracle.identify import equivalence, further
 from atlas_ref.oracle.identify.answer import Fit, Identification, Twin, Verdict
 from atlas_ref.oracle.identify.departed import departed
 from atlas_ref.oracle.identify.number import fitted
@@ -31,7 +31,7 @@ from atlas_ref.oracle.identify.score import (
     seen_as,
 )
 from atlas_ref.oracle.identify.stages import is_large, staged
-from atlas_ref.oracle.identify.stated import as_header, implied
+from atlas_ref.oracle.identify.stated import as_header, implied, with_changes
 from atlas_ref.oracle.judge.norms import FORMATS
 from atlas_ref.oracle.judge.tolerance import MARGINAL, PASS
 
@@ -74,7 +74,7 @@ def identify(
     search = Search(case, observation, depth)
     answer = search.answer()
     answer = search.with_departures(answer, 0)
-    for more in (search.with_number, search.with_departures):
+    for more in (search.with_number, search.with_changes, search.with_departures):
         unexplained = answer.verdict == "NO MATCH" and not answer.departures
         answer = more(answer) if unexplained else answer
     return answer
@@ -150,6 +150,7 @@ class Search:
             match,
             preset=next((name for name in presets if name in PRESETS), None),
             own=lattice.OWN in presets,
+            from_own=with_changes({}, lattice.changes(self.bases[lattice.OWN], self.points[best])),
             runner_up=runner_up,
             times_worse=self._times_worse(match, runner_up),
             twins=self._twins(best, [i for i in open_ if i != best]),
@@ -189,6 +190,26 @@ class Search:
         self.points += added
         self.conventions += new
         self.scores = self.scores.followed_by(scored(self.case, self.inputs, new, self.observation))
+
+    def with_changes(self, answer: Identification) -> Identification:
+        """The answer with a third or fourth change, where those explain the results (IDENT-16)."""
+        if self.depth < 2 or self.large or not self.observation.values:
+            return answer
+        own, known = self.bases[lattice.OWN], set(self.points)
+        whole = float(self.scores.distance[self.points.index(own)])
+        for more in range(further.ROUNDS):
+            order = np.argsort(self.scores.distance, kind="stable")
+            if not further.most_is_explained(float(self.scores.distance[order[0]]), whole):
+                break
+            starts = further.starts(self.points, order, own, self.depth + more)
+            self._extend(list(further.beside(self.facts, self.case.convention, starts, known)))
+            best = int(np.argmin(self.scores.distance))
+            if judged_alone(self.case, self.conventions[best], self.observation)[0] <= PASS:
+                match = [self.points[best]]  # what is beside it may fit as well
+                self._extend(list(further.beside(self.facts, self.case.convention, match, known)))
+                again = self.answer()
+                return answer if again.verdict == "NO MATCH" else again
+        return answer
 
     def with_departures(self, answer: Identification, near: int = DEPARTING) -> Identification:
         """The answer with what explains the results and is no convention (IDENT-14, IDENT-15).

@@ -50,6 +50,7 @@ def plain(answer: Identification, out: str, decided: str = "") -> dict[str, Any]
         "match": _fit(answer.match),
         "preset": answer.preset,
         "own": answer.own,
+        "from_own": None if answer.match is None else answer.from_own,
         "as_if": [_departed(each) for each in answer.departures],
         "runner_up": _fit(answer.runner_up),
         "times_worse": answer.times_worse,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from atlas_ref.oracle.cases.case import CaseError
+from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.cases.header import Header
 from atlas_ref.oracle.cases.tensors import LEVEL, bare
 from atlas_ref.oracle.family.departures import features
@@ -208,6 +208,8 @@ def _nearest(checked: Checked, rows: Sequence[Comparison]) -> str:
     words = setting(answer.match.convention)
     if answer.preset not in (None, answer.match.convention.get("preset")):
         words += f" (as {answer.preset})"
+    if answer.match.convention.get("preset") not in (None, _preset(checked.case)):
+        words += f" (from the case's own: {setting(answer.from_own)})"
     if answer.verdict == "NO MATCH" and answer.departures:
         return f"{answer.departures[0].said}: then this would be right"
     if answer.own or (
@@ -223,6 +225,12 @@ def _nearest(checked: Checked, rows: Sequence[Comparison]) -> str:
             "tells which)"
         )
     return f"none is right; the nearest, {words}, is still {answer.match.distance:.2g} away"
+
+
+def _preset(case: Case) -> str:
+    """The preset that a case's convention starts from."""
+    own = case.header.convention
+    return own if isinstance(own, str) else str(own.get("preset", "spec"))
 
 
 def _by_replay(failure: Failure, checked: Checked) -> Failure:

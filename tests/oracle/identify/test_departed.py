@@ -1,13 +1,16 @@
-"""Answers of identify where no convention explains results: departures."""
+"""Answers of identify where no convention explains results: departures, and further changes."""
 
 import numpy as np
 import pytest
 
 from atlas_ref.conventions import resolve
+from atlas_ref.oracle.cases.new import Request, new
+from atlas_ref.oracle.family import lattice
+from atlas_ref.oracle.identify import further
 from atlas_ref.oracle.identify.identify import identify
 from tests.oracle.family.test_departures import DEPARTURES, L2, case_of
 from tests.support import departing
-from tests.support.identified import made, results
+from tests.support.identified import made, results, same_point
 
 TITANS = made("titans_lmm", d_in=3, d_out=3)
 
@@ -70,3 +73,65 @@ def test_gradients_alone_that_are_wrong_are_no_departure():
     right = results(TITANS, {}, "out/y", "grad/k")
     answer = identify(TITANS, right | {"grad/k": right["grad/k"] * np.float32(1.001)}, depth=1)
     assert (answer.verdict, answer.departures) == ("NO MATCH", ())
+
+
+@pytest.mark.sample(3)
+@pytest.mark.clause("IDENT-16")
+@pytest.mark.parametrize("own", ["spec", "fla-delta"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"gate": "forget", "decay": "before_error", "read": "before"},
+        {"gate": "forget", "decay": "before_error", "read": "before", "k_norm": "l2"},
+        {"value_sign": "plus", "gradient_scale": 2.0, "q_norm": "l2"},
+    ],
+    ids=["three", "four", "three others"],
+)
+def test_a_third_and_a_fourth_change_are_found(own, changes):
+    case = made("titans_lmm", d_in=3, d_out=3, convention=own)
+    planted = {"preset": own} | changes
+    answer = identify(case, results(case, planted))
+    assert answer.verdict == "MATCH"
+    assert same_point(case, answer.match.convention, planted)
+    assert {axis: answer.from_own[axis] for axis in changes} == changes
+    assert answer.runner_up.distance > 1e3 * answer.match.distance
+    fewer = identify(case, results(case, planted), depth=1)
+    assert fewer.verdict == "NO MATCH"
+
+
+@pytest.mark.clause("IDENT-16")
+def test_what_three_changes_do_not_decide_is_said():
+    case = made("titans_lmm", d_in=3, d_out=3)
+    still = case.replaced(inputs={n: x for n, x in case.inputs.items() if n != "in/S0"})
+    planted = {"gate": "forget", "decay": "before_error", "read": "before"}
+    answer = identify(still, results(still, planted))
+    assert answer.verdict == "UNDECIDABLE"
+    assert answer.undecided["momentum_sign"] == ["plus", "minus"]
+
+
+@pytest.mark.clause("IDENT-16")
+def test_a_round_starts_near_the_cases_own_convention_first():
+    case = new(Request(rule="titans_lmm"))
+    of, own = lattice.facts(case), lattice.point(case.convention)
+    points = [lattice.folded(of, each) for each in lattice.around(own, {"read": ("before",)}, 1)]
+    far = lattice.point(resolve("nl-hecate", rule="titans_lmm"))
+    order = np.array([0, 1, 2])
+    assert further.starts([far, *points], order, own, 2) == [*points, far]
+    assert further.starts([far, *points], order, own, 0) == [own, far, points[1]]
+    known = set(points)
+    new_ones = list(further.beside(of, case.convention, [own], known))
+    assert known == {*points, *new_ones}
+    assert not set(points) & set(new_ones)
+    assert further.most_is_explained(0.7, 1.0)
+    assert not further.most_is_explained(0.71, 1.0)
+
+
+@pytest.mark.clause("IDENT-7", "IDENT-9")
+def test_the_difference_to_the_cases_own_convention_stands_beside_a_preset():
+    answer = identify(TITANS, results(TITANS, "titans-paper"), depth=1)
+    assert answer.preset == "titans-paper"
+    assert answer.from_own == {"gate": "forget", "momentum_sign": "minus", "gradient_scale": 2.0}
+    assert identify(TITANS, results(TITANS, {}), depth=1).from_own == {}
+    omega = made("omega", window=3)
+    answer = identify(omega, results(omega, "atlas-rnn"), depth=1)
+    assert answer.from_own["newton_schulz"] == "none"

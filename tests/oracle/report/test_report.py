@@ -392,6 +392,17 @@ def test_a_feature_is_named_where_ignoring_it_explains_nothing():
     assert failure.nearest.startswith("none is right; the nearest, ")
 
 
+@pytest.mark.clause("SRC-14", "IDENT-9")
+def test_the_difference_to_the_cases_own_convention_stands_beside_a_preset():
+    case = case_of("delta", convention={"read": "before"})
+    found = atlas_ref.evaluate(case, convention="fla-gated-delta").tensors
+    done = checked(case, source=lambda _: Answer({"out/y": found["out/y"]}))
+    failure = explained(done, done.rows, "atlas-ref check case.safetensors")
+    assert failure.nearest.startswith("fla-gated-delta")
+    assert "(from the case's own: " in failure.nearest
+    assert "read=after" in failure.nearest.split("(from the case's own: ")[1]
+
+
 def test_a_terminal_is_told_of_five_failures_and_json_of_all(cli, tmp_path):
     header, tensors = some("delta", **DRAWN)
     for number in range(7):
