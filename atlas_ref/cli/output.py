@@ -282,6 +282,12 @@ def emit_comparisons(
     )
 
 
+def skipped(counts: Mapping[str, int]) -> str:
+    """The line about cases that were left out, by feature."""
+    words = ", ".join(f"{count} with {name}" for name, count in counts.items())
+    return f"skipped by --without: {words}"
+
+
 def _word(row: Comparison) -> str:
     return "XFAIL" if row.xfail else row.verdict
 

@@ -65,6 +65,7 @@ class Failure(BaseModel):
     nearest_convention: str
     command: str
     why: str
+    feature: str
     also: list[str]
 
 
@@ -73,6 +74,7 @@ class Checked(Reply):
     bad_input: list[str]
     problems: list[str]
     void: dict[str, Words]
+    skipped: dict[str, int]
     results: list[Row]
     failures: list[Failure]
 
@@ -181,3 +183,4 @@ class Swept(Reply):
     counts: dict[str, int]
     failures: list[Drawn]
     nearest: dict[str, Any] | None
+    skipped: dict[str, int]

@@ -41,6 +41,7 @@ class Failure(NamedTuple):
         command: repeats this check of this case.
         others: the other tensors that do not pass, with their verdicts.
         features: what the case has beyond a plain sequence, which kernels tend to miss.
+        feature: what this case has and no answered case of the run, where the answer is absent.
     """
 
     case: str
@@ -61,6 +62,7 @@ class Failure(NamedTuple):
     why: str
     others: tuple[str, ...]
     features: tuple[str, ...] = ()
+    feature: str = ""
 
     def plain(self) -> dict[str, Any]:
         """The fields as JSON can hold them, numbers in decimal and hexadecimal (SRC-14)."""
@@ -83,6 +85,7 @@ class Failure(NamedTuple):
             "nearest_convention": self.nearest,
             "command": self.command,
             "why": self.why,
+            "feature": self.feature,
             "also": list(self.others),
             "case_has": list(self.features),
         }
@@ -97,6 +100,7 @@ class Failure(NamedTuple):
             ("expected", _hex(self.expected)),
             ("error", self._error()),
             ("why", self.why),
+            ("feature", self.feature),
             ("found before", self.before),
             ("also", ", ".join(self.others)),
             ("clause", self.clause),

@@ -46,7 +46,7 @@ def test_the_message_of_a_wrong_result(cli, folder):
     failure = cli("check", "cases/late.safetensors", "--no-nearest", "--json").json["failures"][0]
     assert list(failure) == [
         "case", "rule", "verdict", "first_wrong", "got", "expected", "error_over_tolerance", "tolerance", "tolerance_from",
-        "found_before", "clause", "nearest_convention", "command", "why", "also", "case_has",
+        "found_before", "clause", "nearest_convention", "command", "why", "feature", "also", "case_has",
     ]  # fmt: skip
     assert (failure["first_wrong"]["token"], failure["first_wrong"]["op"]) == (2, "out/y")
     index = tuple(failure["first_wrong"]["index"])
