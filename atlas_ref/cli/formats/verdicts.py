@@ -67,6 +67,7 @@ class Failure(BaseModel):
     why: str
     feature: str
     also: list[str]
+    case_has: list[str]
 
 
 class Checked(Reply):
@@ -87,6 +88,13 @@ class Fit(BaseModel):
     tensor: str
 
 
+class Departed(Fit):
+    """What explains results where no setting of a convention does (IDENT-14, IDENT-15)."""
+
+    feature: str | None
+    words: str
+
+
 class Twin(BaseModel):
     changes: dict[str, Any]
     reason: str
@@ -102,6 +110,8 @@ class Identified(Reply):
     match: Fit | None
     preset: str | None
     own: bool
+    from_own: dict[str, Any] | None
+    as_if: list[Departed]
     runner_up: Fit | None
     times_worse: Number
     undecided: dict[str, list[Any]]

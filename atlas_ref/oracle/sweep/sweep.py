@@ -178,9 +178,7 @@ def _described(plan: Plan, source: Named | Source) -> Line:
         if isinstance(source, Named)
         else getattr(source, "__qualname__", type(source).__qualname__)
     )
-    settings = plan._asdict()
-    settings["without"] = plan.without or None  # an older log does not have the key
-    return {"version": atlas_ref.__version__, "source": name, **settings}
+    return {"version": atlas_ref.__version__, "source": name, **plan._asdict()}
 
 
 def _line(result: Result, folder: Path) -> Line:
