@@ -29,7 +29,7 @@ $(VENV)/.docs: $(VENV)/.test
 	touch $@
 
 oracle: $(VENV)/.runtime  ## evaluate every recorded case of independent implementations and compare
-	$(BIN)/atlas-ref check tests/data/peers
+	$(BIN)/atlas-ref check -v tests/data/peers
 
 test: $(VENV)/.test  ## the tests, warnings as errors
 	$(BIN)/python -m pytest -n auto
