@@ -301,7 +301,7 @@ def test_the_same_map_with_the_same_tensors_meets_keys_and_queries(
         ({"kind": "random_fourier", "bandwidth": "1"}, "bandwidth: must be a number, found '1'"),
         (
             {"kind": "residual_mlp", "activation": "relu"},
-            "activation: must be 'silu' or 'gelu', found 'relu'",
+            r"activation: must be 'silu' or 'gelu', found 'relu'; did you mean gelu\?",
         ),
         ({"kind": "polynomial", "degree": 0}, "degree: must be at least 1, found 0"),
         ({"kind": "polynomial", "degree": 2.5}, "degree: must be an integer, found 2.5"),
