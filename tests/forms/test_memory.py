@@ -36,8 +36,8 @@ CASES: dict[str, tuple[Any, str, dict[str, Any]]] = {
         "chunkwise",
         {"window": 8, "convention": FROZEN | {"order": "momentum_then_window"}},
     ),
-    "delta": (delta, "exact", {}),
-    "titans": (titans_lmm, "exact", {}),
+    "delta": (delta, "exact", {"convention": {"gate": "retain"}}),
+    "titans": (titans_lmm, "exact", {"convention": {"gate": "retain"}}),
     "omega": (omega, "exact", {"window": 2, "convention": {"newton_schulz": "none"}}),
 }
 
