@@ -76,14 +76,7 @@ def add_row_sums(array: Any, row: int, *pairs: Any) -> None:
         out[rows] += array[rows] @ x
 
 
-def add_gate(out: Any, t: int, row: int, value: Any) -> None:
-    if out.ndim == 1:
-        out[t] += value.sum()
-    else:
-        out[row] = value
-
-
-#: What the loop takes of `lanes`, and what it chooses by the shape of gates, for rows of NumPy.
+#: What the loop takes of `lanes`, for rows of NumPy.
 IN_NUMPY: dict[str, Callable[..., Any]] = {
     "load": lambda array, row: array[row].copy(),
     "store": lambda array, row, x: array.__setitem__(row, x),
@@ -92,9 +85,6 @@ IN_NUMPY: dict[str, Callable[..., Any]] = {
     "rows_at_once": lambda array: 32 // array.itemsize,
     "add_row_sums": add_row_sums,
     "add_two_row_sums": add_row_sums,
-    "gate_at": lambda gate, t, row: gate[t if gate.ndim == 1 else row],
-    "unit": lambda gate, M: 1.0,
-    "add_gate": add_gate,
 }
 
 

@@ -18,6 +18,11 @@ from typing import Any
 
 import numpy as np
 
+#: Bytes of a vector of a compiled loop: four registers of AVX2, two of AVX-512.
+LANES_BYTES = 128
+#: Row sums are taken for as many rows at once as a register of AVX2 has numbers.
+SUM_BYTES = 32
+
 _TAKEN = {(np.ndarray, np.dtype(kind)) for kind in (np.float32, np.float64)}
 
 

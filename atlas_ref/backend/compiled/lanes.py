@@ -18,10 +18,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, models, overload, register_model
 
-#: Bytes of a vector: four registers of AVX2, two of AVX-512.
-BYTES = 128
-#: Row sums are taken for as many rows at once as a register of AVX2 has numbers.
-SUM_BYTES = 32
+from atlas_ref.backend.compiled import LANES_BYTES, SUM_BYTES
+
 ROUND_ONCE = ("contract",)
 INDEX = ir.IntType(32)
 #: Overflow makes an infinity, as in NumPy. Nothing is allocated, so references of arrays need no
@@ -73,7 +71,7 @@ def primitive(typing: Callable[..., Any]) -> Any:
 class Lanes(types.Type):
     """The Numba type of a vector."""
 
-    def __init__(self, dtype: Any, size: int = BYTES) -> None:
+    def __init__(self, dtype: Any, size: int = LANES_BYTES) -> None:
         self.dtype = dtype
         self.count = 8 * size // dtype.bitwidth
         super().__init__(name=f"Lanes({dtype} x {self.count})")
@@ -174,13 +172,19 @@ def _operation(name: str) -> Any:
 
 def _spread(context: Any, builder: Any, kind: Lanes, of: Any, x: Any) -> Any:
     """A number in every lane."""
-    vector = context.get_value_type(kind)
+    x = context.cast(builder, x, of, kind.dtype)
+    return everywhere(builder, x, context.get_value_type(kind))
+
+
+def everywhere(builder: Any, x: Any, vector: Any) -> Any:
+    """A number of LLVM in every lane of a vector."""
     none = ir.Constant(vector, ir.Undefined)
-    first = builder.insert_element(none, context.cast(builder, x, of, kind.dtype), INDEX(0))
-    return builder.shuffle_vector(first, none, _indices([0] * kind.count))
+    first = builder.insert_element(none, x, INDEX(0))
+    return builder.shuffle_vector(first, none, indices([0] * vector.count))
 
 
-def _indices(places: Sequence[int]) -> Any:
+def indices(places: Sequence[int]) -> Any:
+    """The lanes that a shuffle takes, as a constant of LLVM."""
     return ir.Constant(ir.VectorType(INDEX, len(places)), list(places))
 
 
@@ -218,7 +222,7 @@ def total(typing: Any, x: Any) -> Any:
             count //= 2
             none = ir.Constant(value.type, ir.Undefined)
             halves = (
-                builder.shuffle_vector(value, none, _indices(range(first, first + count)))
+                builder.shuffle_vector(value, none, indices(range(first, first + count)))
                 for first in (0, count)
             )
             value = builder.fadd(*halves)
@@ -264,7 +268,7 @@ def _add_row_sums(
     quarters = [
         [
             builder.shuffle_vector(
-                args[x], ir.Constant(args[x].type, ir.Undefined), _indices(range(f, f + part.count))
+                args[x], ir.Constant(args[x].type, ir.Undefined), indices(range(f, f + part.count))
             )
             for f in firsts
         ]
@@ -306,9 +310,9 @@ def _sums_of_each(builder: Any, vectors: list[Any]) -> Any:
             for odd in (0, 1)
         ]
         vectors = [
-            builder.fadd(*(builder.shuffle_vector(a, b, _indices(each)) for each in places))
+            builder.fadd(*(builder.shuffle_vector(a, b, indices(each)) for each in places))
             for a, b in pairs
         ]
     a, b = vectors
     low, high = ([lane + w * count + n for w in (0, 1) for n in range(half)] for lane in (0, half))
-    return builder.fadd(*(builder.shuffle_vector(a, b, _indices(each)) for each in (low, high)))
+    return builder.fadd(*(builder.shuffle_vector(a, b, indices(each)) for each in (low, high)))

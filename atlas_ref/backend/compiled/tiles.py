@@ -13,7 +13,15 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from atlas_ref.backend.compiled.lanes import INDEX, ROUND_ONCE, SUM_BYTES, Lanes, primitive
+from atlas_ref.backend.compiled import SUM_BYTES
+from atlas_ref.backend.compiled.lanes import (
+    INDEX,
+    ROUND_ONCE,
+    Lanes,
+    everywhere,
+    indices,
+    primitive,
+)
 from atlas_ref.backend.compiled.panels import PANEL_BYTES
 
 
@@ -63,7 +71,7 @@ def add_products(typing: Any, sums: Any, left: Any, lane: Any, right: Any, k: An
         row = _read(builder, _number(context, builder, signature, args, 3, 4), _of(sums, context))
         done = []
         for n, value in enumerate(_each(builder, args[0], sums.count)):
-            factor = _everywhere(builder, builder.load(_after(builder, first, n)), row.type)
+            factor = everywhere(builder, builder.load(_after(builder, first, n)), row.type)
             product = builder.fmul(factor, row, flags=ROUND_ONCE)
             done.append(builder.fadd(value, product, flags=ROUND_ONCE))
         return context.make_tuple(builder, sums, done)
@@ -77,7 +85,7 @@ def put(typing: Any, sums: Any, scale: Any, out: Any, row: Any) -> Any:
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         vector = _of(sums, context)
-        factor = _everywhere(builder, _cast(context, builder, sums, scale, args[1]), vector)
+        factor = everywhere(builder, _cast(context, builder, sums, scale, args[1]), vector)
         to = _number(context, builder, signature, args, 2, 3)
         for n, value in enumerate(_each(builder, args[0], sums.count)):
             value = builder.fmul(factor, value, flags=ROUND_ONCE)
@@ -93,8 +101,8 @@ def put_sum(typing: Any, sums: Any, scale: Any, out: Any, row: Any, other: Any, 
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         vector = _of(sums, context)
-        scales = _everywhere(builder, _cast(context, builder, sums, scale, args[1]), vector)
-        factors = _everywhere(builder, _cast(context, builder, sums, factor, args[5]), vector)
+        scales = everywhere(builder, _cast(context, builder, sums, scale, args[1]), vector)
+        factors = everywhere(builder, _cast(context, builder, sums, factor, args[5]), vector)
         to = _number(context, builder, signature, args, 2, 3)
         origin = _number(context, builder, signature, args, 4, 3)
         for n, value in enumerate(_each(builder, args[0], sums.count)):
@@ -132,8 +140,9 @@ def transpose_square(
 def add_transposes(
     typing: Any, panel: Any, row: Any, lane: Any, other: Any, at_row: Any, at_lane: Any
 ) -> Any:
-    """Add the transpose of the square at other[at_row, at_lane] to that at panel[row, lane]; the
-    first becomes the transpose of the sum.
+    """Add to the square at panel[row, lane] the transpose of that at other[at_row, at_lane].
+
+    The other becomes the transpose of the sum.
     """
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -201,17 +210,6 @@ def _write(builder: Any, value: Any, place: Any) -> None:
     builder.store(value, builder.bitcast(place, value.type.as_pointer()), align=size)
 
 
-def _everywhere(builder: Any, x: Any, vector: Any) -> Any:
-    """A number in every lane."""
-    none = ir.Constant(vector, ir.Undefined)
-    first = builder.insert_element(none, x, INDEX(0))
-    return builder.shuffle_vector(first, none, _indices([0] * vector.count))
-
-
-def _indices(places: Sequence[int]) -> Any:
-    return ir.Constant(ir.VectorType(INDEX, len(places)), list(places))
-
-
 def _read_square(context: Any, builder: Any, panel: Any, place: Any) -> list[Any]:
     """The rows of a square."""
     kind, stride = Lanes(panel.dtype, SUM_BYTES), Lanes(panel.dtype, PANEL_BYTES).count
@@ -235,7 +233,7 @@ def _transpose(builder: Any, rows: Sequence[Any]) -> list[Any]:
         for n in range(count):
             if not n & step:
                 pair = rows[n], rows[n + step]
-                rows[n] = builder.shuffle_vector(*pair, _indices(upper))
-                rows[n + step] = builder.shuffle_vector(*pair, _indices(lower))
+                rows[n] = builder.shuffle_vector(*pair, indices(upper))
+                rows[n + step] = builder.shuffle_vector(*pair, indices(lower))
         step *= 2
     return rows

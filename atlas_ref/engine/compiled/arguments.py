@@ -47,7 +47,7 @@ class Room(NamedTuple):
     """Room for intermediate values, zeros at first.
 
     States (segment + 1, d, lanes); predictions and what enters (segment c, lanes), for a forward
-    (c, lanes); cotangents of what enters (c, lanes); keys (2, d), the first of them zeros.
+    (c, lanes); cotangents of what enters (c, lanes); a key of zeros (1, d).
     """
 
     memories: Array
@@ -55,7 +55,7 @@ class Room(NamedTuple):
     predictions: Array
     entries: Array
     cotangents: Array
-    keys: Array
+    no_key: Array
 
     @classmethod
     def of(cls, segment: int, window: int, state: Array) -> Room:
@@ -63,7 +63,7 @@ class Room(NamedTuple):
         d, lanes = state.shape
         states = (segment + 1 if segment else 0, d, lanes)
         entries = (max(segment, 1) * window, lanes)
-        sizes = (states, states, entries, entries, (window, lanes), (2, d))
+        sizes = (states, states, entries, entries, (window, lanes), (1, d))
         return cls(*(np.zeros(shape, state.dtype) for shape in sizes))
 
 

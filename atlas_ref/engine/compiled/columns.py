@@ -23,22 +23,25 @@ from atlas_ref.backend.compiled.lanes import (
 from atlas_ref.engine.compiled.arguments import Gates, How
 from atlas_ref.types import Array
 
-# -- gates -----------------------------------------------------------------------------------------
+# -- gates, whose type says whether they are numbers or vectors: Numba takes the overloads ---------
 
 
 def gate_at(gate: Array, t: int, row: int) -> Any:
     """The gate of a token: a number, or a vector of one an output dimension."""
-    raise NotImplementedError  # compiled alone
+    return gate[t] if gate.ndim == 1 else load(gate, row)
 
 
 def add_gate(out: Array, t: int, row: int, value: Any) -> None:
     """Add a vector, one cotangent an output dimension, to that of a gate."""
-    raise NotImplementedError
+    if out.ndim == 1:
+        out[t] += total(value)
+    else:
+        store(out, row, value)
 
 
 def unit(gate: Array, M: Array) -> Any:
     """A gate of one."""
-    raise NotImplementedError
+    return gate.dtype.type(1) if gate.ndim == 1 else zeros(M) + 1
 
 
 @overload(gate_at, strict=False)

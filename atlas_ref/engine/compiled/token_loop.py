@@ -96,7 +96,7 @@ def forward(
         y (T blocks, lanes): the reads; empty where nothing is read.
         kept: for the backward; empty where there is none.
     """
-    T, c, none = len(tokens.queries), gates.weights.shape[1], room.keys[0]
+    T, c, none = len(tokens.queries), gates.weights.shape[1], room.no_key[0]
     p = zeros(M)
     if how.running and c == 1:
         p = product(M, tokens.keys[0])

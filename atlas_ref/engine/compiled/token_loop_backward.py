@@ -206,7 +206,7 @@ def backward(
         d_tokens, d_gates: zeros at first; those of gates of one number, of weights and of tokens
             are added to.
     """
-    T, c, none = len(tokens.queries), gates.weights.shape[1], room.keys[0]
+    T, c, none = len(tokens.queries), gates.weights.shape[1], room.no_key[0]
     nothing, zs = zeros(M), room.cotangents
     f = fS = unit(gates.retain, M)
     for t in range(T, -1, -1):  # through what is asked of the memory before token t, then t - 1
@@ -259,7 +259,7 @@ def through_token(
 
     The factors f and fS of the next token still belong to the cotangents of the state.
     """
-    n, c, last, row = t % how.segment, gates.weights.shape[1], 0, how.blocks * t + how.block
+    n, c, row = t % how.segment, gates.weights.shape[1], how.blocks * t + how.block
     last = t + c - 1
     _, _, b, _ = gates_at(gates, how, t)
     before, S_before, S = room.memories[n], room.momenta[n], room.momenta[n + 1]

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from atlas_ref.backend import compiled
+from atlas_ref.backend.compiled import LANES_BYTES, SUM_BYTES
 from atlas_ref.backend.threads import in_threads, processors, slices
 from atlas_ref.engine.compiled.arguments import Gates, How, Kept, Room, Tokens
 from atlas_ref.engine.group.cotangents import Cotangents
@@ -29,8 +30,6 @@ WORK = 2**21
 THREAD_WORK = 2**20
 #: Tokens between two states that are kept; those between are recomputed near the processor.
 SEGMENT = 32
-#: Bytes of a block of columns, and of as many rows of the state as are summed at once.
-LANES, ROWS = 128, 32
 
 AHEAD = {"after": 0, "before": 1, "none": -1}
 GATES = ("retain", "momentum", "rate_in", "rate_out")
@@ -200,7 +199,7 @@ def _packed(inputs: Arrays) -> _Packed:
     if inputs.earlier_keys is not None:
         keys = np.concatenate([inputs.earlier_keys, keys], axis=1)
         values = np.concatenate([inputs.earlier_values, values], axis=1)
-    rows = ROWS // keys.itemsize
+    rows = SUM_BYTES // keys.itemsize
     tokens = (_padded(keys, rows), _rows(values), _padded(inputs.queries, rows))
     gates = (getattr(inputs, name) for name in GATES)
     gates = (inputs.retain if gate is None else gate for gate in gates)
@@ -262,7 +261,7 @@ def _padded(x: Array, multiple: int) -> Array:
 
 def _rows(x: Array) -> Array:
     """(B, n, o) as rows of blocks (B, n blocks, lanes)."""
-    lanes = LANES // x.itemsize
+    lanes = LANES_BYTES // x.itemsize
     x = _padded(x, lanes)
     return x.reshape(len(x), x.shape[1] * (x.shape[2] // lanes), lanes)
 
@@ -276,7 +275,7 @@ def _states(x: Array) -> Array:
     """States (B, o, d) transposed, by block of columns (B, blocks, d, lanes); a copy."""
     if x is None:
         return None
-    lanes, rows = LANES // x.itemsize, ROWS // x.itemsize
+    lanes, rows = LANES_BYTES // x.itemsize, SUM_BYTES // x.itemsize
     B, o, d = x.shape
     states = np.zeros((B, -(-o // lanes) * lanes, d + -d % rows), x.dtype)
     states[:, :o, :d] = x
