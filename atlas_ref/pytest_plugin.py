@@ -4,7 +4,7 @@ Specified in specs/sources.md. A case is one test: only a run of the implementat
 tensors, and it is not run while tests are collected. Without its options the plugin imports nothing
 and collects nothing.
 
-Its options and outcomes: SRC-20.
+Its options and outcomes: SRC-20, SRC-21.
 """
 
 from __future__ import annotations
@@ -30,18 +30,25 @@ class Settings:
     """
 
     def __init__(self, config: pytest.Config) -> None:
+        from atlas_ref.oracle.cases import features
         from atlas_ref.oracle.judge import compare, xfail
         from atlas_ref.oracle.report import failures
         from atlas_ref.oracle.sources import sources
 
         option = config.getoption
         self.folders = [_place(each).resolve() for each in option("atlas_cases") or ()]
+        targets = option("atlas_target") or ()
         if option("atlas_set"):
             from atlas_ref.vectors.sets.cases import paths
 
             self.folders += dict.fromkeys(
-                path.resolve().parent for name in option("atlas_set") for path in paths(name)
+                path.resolve() if targets else path.resolve().parent
+                for name in option("atlas_set")
+                for path in paths(name, targets=targets)
             )
+        self.without = features.declared(
+            name.strip() for name in (option("atlas_without") or "").split(",") if name.strip()
+        )
         self.dtype, self.state_dtype = option("atlas_dtype"), option("atlas_state_dtype")
         self.searches = 0 if option("atlas_no_nearest") else failures.SEARCHED
         only = option("atlas_only")
@@ -89,6 +96,7 @@ class Settings:
             ("exec", self.program),
             ("dtype", self.dtype),
             ("state-dtype", self.state_dtype),
+            ("without", ",".join(self.without)),
         ):
             words += [f"--atlas-{name}", value] if value else []
         return shlex.join([*words, "-m", MARK])
@@ -120,6 +128,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="SET",
         action="append",
         help="vectors: a shipped set, as v1, or a folder that holds one",
+    )
+    group.addoption(
+        "--atlas-target",
+        metavar="TARGET",
+        action="append",
+        help="with --atlas-set, vectors of this target alone, as delta; may be given several times",
+    )
+    group.addoption(
+        "--atlas-without",
+        metavar="pulse,reset,rows",
+        help="what your code does not have: cases with it are skipped; see atlas-ref check --help",
     )
     group.addoption(
         "--atlas-impl",
@@ -166,6 +185,9 @@ def pytest_configure(config: pytest.Config) -> None:
         for option in ("impl", "exec", "xfail"):
             if config.getoption(f"atlas_{option}"):
                 raise pytest.UsageError(f"--atlas-{option} needs --atlas-cases or --atlas-set")
+    if config.getoption("atlas_target") and not config.getoption("atlas_set"):
+        raise pytest.UsageError("--atlas-target belongs to --atlas-set")
+    if not config.getoption("atlas_cases") and not config.getoption("atlas_set"):
         return
     from atlas_ref import CaseError
 
@@ -252,6 +274,7 @@ class CaseItem(pytest.Item):
                 only=settings.only,
                 dtype=settings.dtype,
                 state_dtype=settings.state_dtype,
+                without=settings.without,
             )
         except CaseError as error:
             raise NotPassed(f"bad input: {error}") from None

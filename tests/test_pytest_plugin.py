@@ -265,3 +265,39 @@ def test_the_package_announces_the_plugin():
     assert announced == {"atlas_ref.pytest_plugin": "atlas_ref.pytest_plugin"}
     assert callable(import_module(announced["atlas_ref.pytest_plugin"]).pytest_addoption)
     assert atlas_ref.__version__
+
+
+@pytest.mark.clause("SRC-20", "VEC-14")
+def test_a_target_takes_its_vectors_alone(project):
+    words = ["--atlas-set", "v1", "-m", "atlas", "--atlas-impl", "implementations:right"]
+    found = ran(project, *words, "--atlas-target", "delta", "-v", "--atlas-dtype", "float32")
+    names = set(re.findall(r"::(\S+) (?:PASSED|FAILED|SKIPPED)", found.stdout))
+    assert names == {
+        f"delta-{topic}" for topic in ("rows", "pulsed", "edges", "repeated", "gradient-1")
+    }
+    both = ran(project, *words, "--atlas-target", "delta", "--atlas-target", "hebbian")
+    assert sum(both.counts.values()) - both.counts["deselected"] == 10
+    for options, message in (
+        ([*words, "--atlas-target", "detla"], "target 'detla' does not exist; targets are"),
+        (["--atlas-target", "delta"], "--atlas-target belongs to --atlas-set"),
+        ([*words, "--atlas-without", "rowz"], "without: feature 'rowz' does not exist"),
+    ):
+        refused = ran(project, *options)
+        assert refused.returncode == 4
+        assert message in refused.stderr
+
+
+@pytest.mark.clause("SRC-20", "SRC-21")
+def test_what_an_implementation_does_not_have_is_skipped(project):
+    words = ["--atlas-set", "v1", "--atlas-target", "delta", "-m", "atlas", "-rs"]
+    found = ran(
+        project, *words, "--atlas-impl", "implementations:raises", "--atlas-without", "rows,reset"
+    )
+    assert found.counts == {"failed": 3, "skipped": 2, "deselected": 1}
+    assert "skipped: without rows" in found.stdout
+    assert "skipped: without reset" in found.stdout
+    assert "repeat with   pytest --atlas-cases v1:delta-edges " in found.stdout
+    again = re.search(r"repeat with +pytest (--atlas-cases v1:delta-edges .*)", found.stdout)
+    assert again is not None
+    assert "--atlas-without rows,reset" in again[1]
+    assert ran(project, *again[1].split()).counts == {"failed": 1, "deselected": 1}

@@ -107,6 +107,7 @@ def check(
             help="A preset, or one axis; may be given several times.",
         ),
     ] = None,
+    without: options.Without = None,
     form: Annotated[
         str, typer.Option(metavar="FORM", help="Compute in this form: see atlas-ref forms.")
     ] = "sequential",
@@ -161,6 +162,7 @@ def check(
     result_names = options.names("--only", only)
     names = None if result_names is None else chosen(result_names)
     changes = options.convention_changes(convention)
+    absent = options.without(without)
     places = [reports.place(path) for path in report or ()]
     entries = expected(xfail) if xfail else []
     chosen_sets = [
@@ -196,6 +198,7 @@ def check(
                     "state_dtype": state_dtype,
                     "form": form,
                     "chunk": chunk,
+                    "without": absent,
                 }
                 run.add(
                     checked(case, source=source, only=result_names, convention=changes, **settings),
@@ -260,7 +263,7 @@ def _repeated(settings: dict[str, Any]) -> list[str]:
         words += [] if settings[name] is None else [option, str(settings[name])]
     if settings["timeout"] != 60.0:
         words += ["--timeout", f"{settings['timeout']:g}"]
-    for name in ("only", "dtype", "state_dtype", "chunk"):
+    for name in ("only", "dtype", "state_dtype", "without", "chunk"):
         words += (
             [] if settings[name] is None else [f"--{name.replace('_', '-')}", str(settings[name])]
         )
@@ -289,6 +292,8 @@ def _print(report: Report, as_json: bool, verbose: bool) -> None:
             )
         all_rows = verbose or len(report.rows) <= ROWS
         shown = report.rows if all_rows else failing(report.rows)
+        if report.skipped:
+            messages.append(output.skipped(report.skipped))
         output.emit_comparisons(report.rows, messages, shown=shown)
     elif not report.bad_input:
         output.say("nothing could be compared")

@@ -14,7 +14,7 @@ from atlas_ref.cli import options, output
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from atlas_ref.oracle.identify.identify import Fit, Identification
+    from atlas_ref.oracle.identify.answer import Fit, Identification
     from atlas_ref.oracle.judge.norms import Norms
     from atlas_ref.oracle.judge.tolerance import Tolerance
 
@@ -130,7 +130,7 @@ def tolerance(
 
 def identification(answer: Identification) -> list[RenderableType]:
     """Print form of an identification (IDENT-9)."""
-    from atlas_ref.oracle.identify.report import setting, shown
+    from atlas_ref.oracle.identify.stated import setting, shown
 
     lines: list[RenderableType] = [
         f"{output.one_line(answer.case)}: {answer.verdict}"
@@ -145,6 +145,13 @@ def identification(answer: Identification) -> list[RenderableType]:
             lines.append("that is the case's own convention")
         if answer.preset is not None and answer.verdict != "NO MATCH":
             lines.append(f"preset: {answer.preset}")
+        if answer.from_own:
+            lines.append(f"from the case's own: {setting(answer.from_own)}")
+    lines += [
+        f"or {each.said} (distance {each.distance:.3g}, {each.ratio:.3g} tolerances, in "
+        f"{each.tensor})"
+        for each in answer.departures
+    ]
     if answer.runner_up is not None:
         lines.append(
             "runner-up: "

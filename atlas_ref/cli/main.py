@@ -19,7 +19,7 @@ from atlas_ref.cli import certify as cli_certify
 from atlas_ref.cli import check as cli_check
 from atlas_ref.cli import identify as cli_identify
 from atlas_ref.cli import levels as cli_levels
-from atlas_ref.cli import options, output, streams
+from atlas_ref.cli import options, output
 from atlas_ref.cli import reference as cli_reference
 from atlas_ref.cli import replay as cli_replay
 from atlas_ref.cli import sweep as cli_sweep
@@ -63,7 +63,7 @@ def main() -> None:
 
     One of ours is a line too, with exit code 4. Without arguments it prints the help.
     """
-    streams.complete()
+    output.complete_streams()
     with ending.in_order():
         code = _run()
     sys.exit(code if isinstance(code, int) else 0)
@@ -87,7 +87,7 @@ def _run() -> Any:
     except atlas_ref.BackendError as error:
         _fail(str(error))
     except OSError as error:  # files say it themselves; this is a help text
-        streams.discard(sys.stdout)
+        output.discard(sys.stdout)
         _fail(f"{error.filename or 'standard output'}: cannot be written: {error.strerror}")
     except Exception as error:
         from atlas_ref.cli import faults

@@ -138,8 +138,34 @@ Backend = Annotated[
 ]
 
 
-def names(option: str, text: str | None) -> list[str] | None:
-    """Names of results between commas.
+#: The option of every command that asks an implementation.
+Without = Annotated[
+    str | None,
+    typer.Option(
+        "--without",
+        metavar="pulse,reset,rows",
+        help="What your code does not have: cases with it are skipped and counted. Of pulse, "
+        "reset, rows, heads, rectangular, state, history, resumed, span, window, weights, "
+        "momentum, logarithms, map, iterations, token, gradient.",
+    ),
+]
+
+
+def without(text: str | None) -> tuple[str, ...]:
+    """Features between commas that an implementation does not have.
+
+    Raises:
+        CaseError: one that does not exist, or none.
+    """
+    from atlas_ref.oracle.cases.features import declared
+
+    return declared(names("--without", text, "of features are needed, as in pulse,reset") or ())
+
+
+def names(
+    option: str, text: str | None, needed: str = "of results are needed, as in y,M,grad/k"
+) -> list[str] | None:
+    """Names between commas, of results unless `needed` says of what.
 
     Raises:
         CaseError: there is none.
@@ -148,7 +174,7 @@ def names(option: str, text: str | None) -> list[str] | None:
         return None
     entries = [name.strip() for name in text.split(",") if name.strip()]
     if not entries:
-        raise _error(f"{option}: names of results are needed, as in y,M,grad/k")
+        raise _error(f"{option}: names {needed}")
     return entries
 
 

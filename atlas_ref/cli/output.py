@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import atlas_ref
-from atlas_ref.cli import streams
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -39,7 +39,7 @@ def say(message: str) -> None:
     try:
         print(one_line(message), file=sys.stderr)
     except OSError:
-        streams.discard(sys.stderr)
+        discard(sys.stderr)
 
 
 def one_line(text: str) -> str:
@@ -61,9 +61,9 @@ def emit(text: str) -> None:
         sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
         sys.stdout.flush()
     except BrokenPipeError:
-        streams.discard(sys.stdout)
+        discard(sys.stdout)
     except OSError as error:
-        streams.discard(sys.stdout)
+        discard(sys.stdout)
         raise CaseError(f"standard output: cannot be written: {error.strerror}") from None
 
 
@@ -282,5 +282,40 @@ def emit_comparisons(
     )
 
 
+def skipped(counts: Mapping[str, int]) -> str:
+    """The line about cases that were left out, by feature."""
+    words = ", ".join(f"{count} with {name}" for name, count in counts.items())
+    return f"skipped by --without: {words}"
+
+
 def _word(row: Comparison) -> str:
     return "XFAIL" if row.xfail else row.verdict
+
+
+# -- the standard streams, which may be closed or full --------------------------------------------
+
+
+def complete_streams() -> None:
+    """Open the standard streams that are closed, so that no file of ours takes their place.
+
+    Nothing can be written to a standard output that was closed, and nothing is lost in silence;
+    what goes to a standard error that was closed is lost, since there is no place to say so.
+    """
+    for number, name, flags in (
+        (0, "stdin", os.O_RDONLY),
+        (1, "stdout", os.O_RDONLY),
+        (2, "stderr", os.O_WRONLY),
+    ):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, flags)
+            if nowhere != number:
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
+
+
+def discard(stream: TextIO) -> None:
+    """Send the rest of a stream nowhere, so that the interpreter's last flush works."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)

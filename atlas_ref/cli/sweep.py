@@ -74,6 +74,7 @@ def sweep(
     state_dtype: Annotated[
         str | None, typer.Option(help="That of its state, where it is not float32.")
     ] = None,
+    without: options.Without = None,
     timeout: Annotated[float, typer.Option(help="seconds per case")] = 60.0,
     jobs: Annotated[int, typer.Option(min=1, help="processes")] = 1,
     scheduler: Annotated[
@@ -107,6 +108,7 @@ def sweep(
             only=options.names("--only", only),
             dtype=dtype,
             state_dtype=state_dtype,
+            without=options.without(without),
             jobs=jobs,
             scheduler=scheduler,
             resume=resume,
@@ -201,6 +203,8 @@ def _emit(outcome: Sweep, folder: Path, compared: str, computed: str) -> None:
     tables = [output.table("", columns, lines)] if lines else []
     counts = ", ".join(f"{count} {verdict}" for verdict, count in outcome.counts.items())
     words = [f"sweep {outcome.rule}, seed {outcome.seed}, {outcome.cases} cases: {counts}"]
+    if outcome.skipped:
+        words.append(output.skipped(outcome.skipped))
     if outcome.nearest is not None:
         near = outcome.nearest
         words.append(

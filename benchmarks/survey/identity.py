@@ -16,8 +16,9 @@ from atlas_ref.conventions import resolve
 from atlas_ref.oracle.cases.case import Case, make
 from atlas_ref.oracle.cases.inputs import rounded
 from atlas_ref.oracle.cases.new import Request, new
-from atlas_ref.oracle.identify.identify import Identification, identify
-from atlas_ref.oracle.identify.report import setting
+from atlas_ref.oracle.identify.answer import Identification
+from atlas_ref.oracle.identify.identify import identify
+from atlas_ref.oracle.identify.stated import setting
 
 WIDTH, TOKENS, SEED = 5, 8, 11
 

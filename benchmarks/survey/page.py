@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from atlas_ref.oracle.identify.report import setting
+from atlas_ref.oracle.identify.stated import setting
 
 Data = Mapping[str, Any]
 

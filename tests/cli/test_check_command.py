@@ -317,3 +317,90 @@ def test_a_vector_is_repeated_and_taken_by_its_id(cli, monkeypatch, tmp_path):
     assert cli("tolerance", "v1:delta-edges:y").code == 0
     ran = cli("check", "v2:delta-rows")
     assert (ran.code, ran.err) == (2, "atlas-ref: v2:delta-rows: no such file\n")
+
+
+#: A Delta rule for one gate a token, without pulses and packed sequences.
+LACKING = """
+import numpy as np
+
+
+def delta(case, inputs):
+    if "reset" in inputs:
+        raise KeyError("reset")
+    k, v, q, retain, step, M = (inputs[n] for n in ("k", "v", "q", "retain", "step_size", "M0"))
+    y = np.empty_like(v)
+    for t in range(v.shape[-2]):
+        error = (M @ k[..., t, :, None])[..., 0] - v[..., t, :]
+        M = retain[..., t, None, None] * M
+        M = M - step[..., t, None, None] * error[..., None] * k[..., t, None, :]
+        y[..., t, :] = (M @ q[..., t, :, None])[..., 0]
+    return {"y": y.astype("float64"), "M": M.astype("float64")}
+"""
+
+
+@pytest.fixture
+def lacking(tmp_path, monkeypatch):
+    (tmp_path / "lacking.py").write_text(LACKING)
+    monkeypatch.chdir(tmp_path)
+    return ["--set", "v1", "--target", "delta", "--impl", "lacking:delta", "--dtype", "float32"]
+
+
+@pytest.mark.clause("SRC-22")
+def test_a_crash_is_explained_by_what_no_answered_case_has(lacking, cli):
+    ran = cli("check", *lacking, "--json")
+    assert ran.code == 1
+    why = {
+        os.path.basename(row["case"]).partition(".")[0]: row["why"]
+        for row in ran.json["results"]
+        if row["verdict"] == "FAILED"
+    }
+    assert why.keys() == {"delta-rows", "delta-pulsed"}
+    assert why["delta-rows"].endswith(" (only here: rows)")
+    assert (
+        why["delta-pulsed"] == "crash: KeyError: 'reset' (lacking.py:7) (only here: pulse, reset)"
+    )
+    explained = {each["case"]: each["feature"] for each in ran.json["failures"]}
+    assert {os.path.basename(case): words for case, words in explained.items()} == {
+        "delta-rows.safetensors": "no answered case has rows (one gate per output dimension); if "
+        "your code has not, leave such cases out by --without rows",
+        "delta-pulsed.safetensors": "no answered case has pulse (tokens at which nothing is "
+        "written), reset (packed sequences); if your code has not, leave such cases out by "
+        "--without pulse,reset",
+    }
+    text = cli("check", *lacking).out
+    assert "  feature       no answered case has rows (one gate" in text
+
+
+@pytest.mark.clause("SRC-21")
+def test_what_a_kernel_is_declared_not_to_have_is_skipped_and_counted(lacking, cli):
+    ran = cli("check", *lacking, "--without", "pulse, reset,rows")
+    assert ran.code == 0
+    assert ran.out.endswith(
+        "skipped by --without: 1 with rows, 1 with pulse, 1 with reset\n\n6 PASS, 2 NOT SUPPORTED\n"
+    )
+    plain = cli("check", *lacking, "--without", "pulse,reset,rows", "--json").json
+    assert (plain["exit"], plain["skipped"]) == (0, {"rows": 1, "pulse": 1, "reset": 1})
+    assert cli("check", *lacking, "--json").json["skipped"] == {}
+    everything = cli("check", *lacking, "--without", "state", "--json")
+    assert (everything.code, everything.json["skipped"]) == (3, {"state": 5})
+    again = cli("check", *lacking, "--without", "rows", "--json").json["failures"]
+    assert again[0]["command"].endswith(" --without rows")
+    for words, message in (
+        ("rowz", "without: feature 'rowz' does not exist; features are pulse, "),
+        (",", "--without: names of features are needed, as in pulse,reset"),
+    ):
+        refused = cli("check", *lacking, "--without", words)
+        assert (refused.code, refused.out) == (2, "")
+        assert refused.err.startswith(f"atlas-ref: {message}")
+
+
+@pytest.mark.clause("SRC-22")
+def test_where_no_case_of_a_rule_is_answered_the_rule_is_named(lacking, cli):
+    ran = cli("check", *lacking, "--target", "hebbian", "--no-nearest", "--json")
+    about = {each["rule"]: each["feature"] for each in ran.json["failures"]}
+    assert about["hebbian"] == (
+        "rule hebbian: no case of it was answered; --target takes the vectors of one target"
+    )
+    alone = cli("check", "v1:delta-rows", *lacking[4:], "--json").json
+    assert alone["failures"][0]["feature"] == ""
+    assert "only here" not in alone["results"][0]["why"]

@@ -80,6 +80,8 @@ def test_the_report_in_words_and_as_json(case, mine, code, name, files, cli):
             "match",
             "preset",
             "own",
+            "from_own",
+            "as_if",
             "runner_up",
             "times_worse",
             "undecided",

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from llvmlite.binding import get_host_cpu_features  # type: ignore[import-untyped]
+from llvmlite.binding import get_host_cpu_features
 
 from atlas_ref.backend.compiled.lanes import compiled
 from atlas_ref.backend.compiled.tiles import (

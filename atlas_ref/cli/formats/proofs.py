@@ -125,7 +125,13 @@ class Clause(BaseModel):
     mutants: list[str]
 
 
+class Gap(BaseModel):
+    path: str
+    line: int
+    what: str
+
+
 class Traced(Reply):
     exit: Exit
-    gaps: list[list[Any]]
+    gaps: list[Gap]
     clauses: list[Clause]

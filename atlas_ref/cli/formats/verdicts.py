@@ -65,7 +65,9 @@ class Failure(BaseModel):
     nearest_convention: str
     command: str
     why: str
+    feature: str
     also: list[str]
+    case_has: list[str]
 
 
 class Checked(Reply):
@@ -73,6 +75,7 @@ class Checked(Reply):
     bad_input: list[str]
     problems: list[str]
     void: dict[str, Words]
+    skipped: dict[str, int]
     results: list[Row]
     failures: list[Failure]
 
@@ -83,6 +86,13 @@ class Fit(BaseModel):
     distance: Number
     error_over_tolerance: Number
     tensor: str
+
+
+class Departed(Fit):
+    """What explains results where no setting of a convention does (IDENT-14, IDENT-15)."""
+
+    feature: str | None
+    words: str
 
 
 class Twin(BaseModel):
@@ -100,6 +110,8 @@ class Identified(Reply):
     match: Fit | None
     preset: str | None
     own: bool
+    from_own: dict[str, Any] | None
+    as_if: list[Departed]
     runner_up: Fit | None
     times_worse: Number
     undecided: dict[str, list[Any]]
@@ -181,3 +193,4 @@ class Swept(Reply):
     counts: dict[str, int]
     failures: list[Drawn]
     nearest: dict[str, Any] | None
+    skipped: dict[str, int]

@@ -20,7 +20,7 @@ from atlas_ref.messages import first_problem
 from atlas_ref.oracle.cases import files
 from atlas_ref.oracle.cases.files import Arrays
 from atlas_ref.oracle.cases.header import RESERVED, Header, parse
-from atlas_ref.oracle.cases.tensors import COTANGENTS, Tensor, bare, legal, tokens
+from atlas_ref.oracle.cases.tensors import COTANGENTS, Tensor, bare, gate_axes, legal, tokens
 from atlas_ref.oracle.subjects import BLOCK
 from atlas_ref.oracle.subjects import block as levels
 from atlas_ref.parts import feature_maps
@@ -345,8 +345,7 @@ def _check_shapes(header: Header, inputs: Arrays, table: dict[str, Tensor]) -> N
         if key not in inputs:
             continue
         shape, axes = inputs[key].shape, table[key].axes
-        if axes == "gate":
-            axes = "... T d_out" if len(shape) == len(inputs["in/k"].shape) else "... T"
+        axes = gate_axes(key, inputs) if axes == "gate" else axes
         if (
             "d_phi" in axes
             and "d_phi" not in sizes

@@ -49,6 +49,21 @@ def tokens(inputs: Mapping[str, Any]) -> int:
     return 0 if x is None or x.ndim < 2 else int(x.shape[-2])
 
 
+def gate_axes(key: str, inputs: Mapping[str, Any]) -> str:
+    """Axes of a gate: one per token, or one per output dimension (CASE-6).
+
+    Raises:
+        ValueError: a gate per key channel, which kernels have and no case does.
+    """
+    shape, k, v = (tuple(inputs[name].shape) for name in (key, "in/k", "in/v"))
+    if shape == k and k[-1] != v[-1]:
+        raise ValueError(
+            f"{key}: shape {shape} is one gate per key channel, which scales columns of M; a case "
+            f"has one gate per token, {k[:-1]}, or one per output dimension, {v}"
+        )
+    return "... T d_out" if len(shape) == len(k) else "... T"
+
+
 __all__ = [
     "COMPUTED_AT_TOKEN",
     "COTANGENTS",
@@ -59,6 +74,7 @@ __all__ = [
     "TOKEN",
     "Tensor",
     "bare",
+    "gate_axes",
     "legal",
     "tokens",
 ]

@@ -41,7 +41,11 @@ Results = dict[str, Array]
 
 
 def evaluated(
-    case: Case, inputs: Mapping[str, Array], conventions: Sequence[Convention]
+    case: Case,
+    inputs: Mapping[str, Array],
+    conventions: Sequence[Convention],
+    *,
+    columns: bool = False,
 ) -> Iterator[tuple[list[int], Results]]:
     """Results of every convention, in groups: the numbers of its conventions, and results with them
     in front.
@@ -51,6 +55,7 @@ def evaluated(
 
     Args:
         inputs: of the case, float64, or complex for derivatives along a direction.
+        columns: whether the retain gate of a square memory scales columns, see `Departure`.
     """
     subject = SUBJECTS[case.header.rule]
     if subject.needs_newton_schulz:
@@ -68,6 +73,7 @@ def evaluated(
             group = [conventions[i] for i in numbers]
             padded = group if len(group) > 1 else group * 2  # one convention has no axis in front
             stack = prepared.stacked(padded)
+            stack = _by_column(stack) if columns else stack
             full = {name: _repeated(getattr(stack, name), len(padded)) for name in REPEATED}
             outputs = family.run(structure, stack._replace(**full), orthogonaliser(padded))
             yield (
@@ -77,6 +83,13 @@ def evaluated(
                     for name, value in _named(case, padded, outputs).items()
                 },
             )
+
+
+def _by_column(stack: family.Inputs) -> family.Inputs:
+    """The inputs with a retain gate (..., T, 1, d_phi) that scales columns of M."""
+    gates = (None if x is None else np.swapaxes(x, -1, -2) for x in (stack.retain, stack.decay))
+    retain, decay = gates
+    return stack._replace(retain=retain, decay=decay)
 
 
 def _size(prepared: prepare.Prepared, case: Case) -> int:

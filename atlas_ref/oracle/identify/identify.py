@@ -6,101 +6,40 @@ What reads alone identify, and the time it takes: IDENT-10, IDENT-11.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from atlas_ref.conventions import AXES, PRESETS, Convention
+from atlas_ref.conventions import PRESETS
 from atlas_ref.oracle.cases.case import Case, require_supported
 from atlas_ref.oracle.cases.family import require_family
 from atlas_ref.oracle.cases.inputs import check_dtype, check_size, converted
 from atlas_ref.oracle.cases.inputs import rounded as stored
 from atlas_ref.oracle.family import candidates, lattice
-from atlas_ref.oracle.family.lattice import PREFIX, Point
-from atlas_ref.oracle.identify import equivalence
+from atlas_ref.oracle.family.lattice import Point
+from atlas_ref.oracle.identify import equivalence, further
+from atlas_ref.oracle.identify.answer import Fit, Identification, Twin, Verdict
+from atlas_ref.oracle.identify.departed import departed
 from atlas_ref.oracle.identify.number import fitted
-from atlas_ref.oracle.identify.score import Observation, Scored, judge, observe, scored, seen_as
+from atlas_ref.oracle.identify.score import (
+    Observation,
+    Scored,
+    judge,
+    judged_alone,
+    observe,
+    scored,
+    seen_as,
+)
 from atlas_ref.oracle.identify.stages import is_large, staged
+from atlas_ref.oracle.identify.stated import as_header, implied, with_changes
 from atlas_ref.oracle.judge.norms import FORMATS
 from atlas_ref.oracle.judge.tolerance import MARGINAL, PASS
-
-Verdict = Literal["MATCH", "UNDECIDABLE", "NO MATCH", "NOT FINITE"]
 
 #: Settings that fit beside the match and are listed; of more, only their axes and number.
 LISTED = 24
 
-
-class Fit(NamedTuple):
-    """A convention and how well it explains the results.
-
-    Attributes:
-        convention: as a case's header would state it: a preset, and axes that change it.
-        distance: the root mean square error over that of the results, the worst of the tensors.
-        ratio: the worst error over its tolerance; up to 2 is a fit, above 4 is wrong; None where it
-            has no tolerance.
-        tensor: the tensor that is worst.
-    """
-
-    convention: dict[str, Any]
-    distance: float
-    ratio: float | None
-    tensor: str
-
-
-class Twin(NamedTuple):
-    """A setting that this case cannot tell from the match, with its changes and the reason."""
-
-    changes: dict[str, Any]
-    reason: str
-    distance: float
-
-
-class Identification(NamedTuple):
-    """Answer about the convention behind results under test (IDENT-1).
-
-    Attributes:
-        verdict: MATCH, one convention fits; UNDECIDABLE, several do; NO MATCH, none does; NOT
-            FINITE, results hold a NaN.
-        match: the fit with the fewest changes from the case's own convention or a preset; the
-            nearest one under NO MATCH.
-        preset: the preset that the match equals on this case.
-        own: whether it is the case's own convention.
-        runner_up: the nearest convention that does not fit, and by how much its error is larger
-            than the match's.
-        twins: settings that cannot be told from the match.
-        undecided: axis -> the values that fit, the match's first.
-        unused: results that no convention changes.
-        dtype: the narrowest format of the results.
-        void: settings that cannot matter in this case, with the reason; they are not searched.
-        untried: values that cannot be evaluated on this case, with the reason.
-        searched: conventions compared.
-        fits: every convention that fits, for the construction of a deciding case.
-    """
-
-    case: str
-    verdict: Verdict
-    why: str = ""
-    match: Fit | None = None
-    preset: str | None = None
-    own: bool = False
-    runner_up: Fit | None = None
-    times_worse: float | None = None
-    twins: tuple[Twin, ...] = ()
-    undecided: dict[str, list[Any]] = {}
-    void: dict[str, str] = {}
-    untried: dict[str, str] = {}
-    searched: int = 0
-    unused: tuple[str, ...] = ()
-    dtype: str = "float64"
-    fits: tuple[Convention, ...] = ()
-
-    @property
-    def exit_code(self) -> int:
-        """0 for a match, 1 where no convention explains the results, 3 where they cannot decide.
-
-        Source: IDENT-9.
-        """
-        return {"MATCH": 0, "UNDECIDABLE": 3}.get(self.verdict, 1)
+#: The nearest conventions under which departures are tried where none explains the results.
+DEPARTING = 4
 
 
 def identify(
@@ -134,7 +73,11 @@ def identify(
         case = stored(case, observation.dtype)
     search = Search(case, observation, depth)
     answer = search.answer()
-    return search.with_number(answer) if answer.verdict == "NO MATCH" else answer
+    answer = search.with_departures(answer, 0)
+    for more in (search.with_number, search.with_changes, search.with_departures):
+        unexplained = answer.verdict == "NO MATCH" and not answer.departures
+        answer = more(answer) if unexplained else answer
+    return answer
 
 
 class Search:
@@ -207,6 +150,7 @@ class Search:
             match,
             preset=next((name for name in presets if name in PRESETS), None),
             own=lattice.OWN in presets,
+            from_own=with_changes({}, lattice.changes(self.bases[lattice.OWN], self.points[best])),
             runner_up=runner_up,
             times_worse=self._times_worse(match, runner_up),
             twins=self._twins(best, [i for i in open_ if i != best]),
@@ -237,12 +181,72 @@ class Search:
         ][:1]
         if not added:
             return answer
-        self.points += added
-        new = [lattice.convention(each) for each in added]
-        self.conventions += new
-        self.scores = self.scores.followed_by(scored(self.case, self.inputs, new, self.observation))
+        self._extend(added)
         again = self.answer()
         return answer if again.verdict == "NO MATCH" else again
+
+    def _extend(self, added: Sequence[Point]) -> None:
+        new = [lattice.convention(each) for each in added]
+        self.points += added
+        self.conventions += new
+        self.scores = self.scores.followed_by(scored(self.case, self.inputs, new, self.observation))
+
+    def with_changes(self, answer: Identification) -> Identification:
+        """The answer with a third or fourth change, where those explain the results (IDENT-16)."""
+        if self.depth < 2 or self.large or not self.observation.values:
+            return answer
+        own, known = self.bases[lattice.OWN], set(self.points)
+        whole = float(self.scores.distance[self.points.index(own)])
+        for more in range(further.ROUNDS):
+            order = np.argsort(self.scores.distance, kind="stable")
+            if not further.most_is_explained(float(self.scores.distance[order[0]]), whole):
+                break
+            starts = further.starts(self.points, order, own, self.depth + more)
+            self._extend(list(further.beside(self.facts, self.case.convention, starts, known)))
+            best = int(np.argmin(self.scores.distance))
+            if judged_alone(self.case, self.conventions[best], self.observation)[0] <= PASS:
+                match = [self.points[best]]  # what is beside it may fit as well
+                self._extend(list(further.beside(self.facts, self.case.convention, match, known)))
+                again = self.answer()
+                return answer if again.verdict == "NO MATCH" else again
+        return answer
+
+    def with_departures(self, answer: Identification, near: int = DEPARTING) -> Identification:
+        """The answer with what explains the results and is no convention (IDENT-14, IDENT-15).
+
+        Args:
+            near: conventions under which departures are tried beside the case's own, nearest first.
+        """
+        if answer.match is None or answer.own:
+            return answer
+        own = self.points.index(self.bases[lattice.OWN])
+        order = np.argsort(self.scores.distance, kind="stable")
+        tried = dict.fromkeys([own, *map(int, order[: 0 if self.large else near])])
+        if self._only_gradients_miss([own, int(order[0])]):
+            return answer
+        views = [
+            (self.conventions[i], self.described(self.points[i]), float(self.scores.distance[i]))
+            for i in tried
+        ]
+        found = departed(self.case, views, self.observation)
+        if not found or answer.verdict != "NO MATCH":
+            return answer._replace(departures=found)
+        why = f"{self._far()} explains these results; ours is the same {found[0].said}"
+        return answer._replace(departures=found, why=why)
+
+    def _only_gradients_miss(self, some: Sequence[int]) -> bool:
+        """Whether one of some conventions explains the values, so that gradients alone miss it."""
+        seen = self.observation
+        return bool(seen.values and seen.gradients) and any(
+            judged_alone(self.case, self.conventions[i], seen)[0] <= PASS for i in some
+        )
+
+    def _far(self) -> str:
+        return (
+            "no preset",
+            "no convention up to one change from a preset",
+            "no convention up to two changes from a preset",
+        )[self.depth]
 
     def _why(self, verdict: Verdict, match: Fit, undecided: Mapping[str, Any]) -> str:
         if verdict == "NO MATCH":
@@ -251,12 +255,9 @@ class Search:
                 if match.ratio is not None
                 else f"a distance of {match.distance:.3g}"
             )
-            far = (
-                "no preset",
-                "no convention up to one change from a preset",
-                "no convention up to two changes from a preset",
-            )[self.depth]
-            return f"{far} explains these results; the nearest misses {match.tensor} by {how}"
+            return (
+                f"{self._far()} explains these results; the nearest misses {match.tensor} by {how}"
+            )
         if verdict == "UNDECIDABLE":
             return (
                 f"several settings fit: this case cannot decide {', '.join(undecided)}; every "
@@ -324,7 +325,7 @@ class Search:
             frozenset((axis, repr(value)) for axis, value in each.items())
             for each in changes.values()
         }
-        listed = [i for i, each in changes.items() if not _implied(each, fits)]
+        listed = [i for i, each in changes.items() if not implied(each, fits)]
         listed = sorted(listed, key=lambda i: len(changes[i]))[:LISTED]
         apart = self._distances(best, listed)
         names = frozenset((*self.observation.values, *self.observation.gradients))
@@ -357,33 +358,3 @@ class Search:
                 default=0.0,
             )
         return distances
-
-
-def _implied(changes: Mapping[str, Any], fits: set[frozenset[tuple[str, str]]]) -> bool:
-    """Whether a combination of changes says nothing new.
-
-    Without those of its changes that fit alone, nothing or another fit remains.
-    """
-    whole = frozenset((axis, repr(value)) for axis, value in changes.items())
-    rest = frozenset(each for each in whole if frozenset([each]) not in fits)
-    return len(whole) > 1 and rest != whole and (not rest or rest in fits)
-
-
-def as_header(name: str, changes: Mapping[str, Any], case: Case) -> dict[str, Any]:
-    """A preset's name and changes as the `convention` of a header."""
-    if name == lattice.OWN:
-        own = case.header.convention
-        header: dict[str, Any] = {"preset": own} if isinstance(own, str) else dict(own)
-    else:
-        header = {"preset": name.removesuffix(lattice.WITHOUT)}
-        header |= {"newton_schulz": "none"} if name.endswith(lattice.WITHOUT) else {}
-    inner = {
-        axis.removeprefix(PREFIX): value
-        for axis, value in changes.items()
-        if axis.startswith(PREFIX)
-    }
-    header |= {axis: value for axis, value in changes.items() if axis in AXES and value != "object"}
-    if inner or changes.get("newton_schulz") == "object":
-        before = header.get("newton_schulz")
-        header["newton_schulz"] = {**(before if isinstance(before, Mapping) else {}), **inner}
-    return header

@@ -1,18 +1,18 @@
-"""Input and output of `identify`: result files, conventions as options, the answer as JSON.
+"""Input and output of `identify`: result files, and the answer as JSON.
 
 Source: IDENT-1, IDENT-9.
 """
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Mapping
 from typing import Any
 
 from atlas_ref.oracle.cases.case import Case, CaseError, load_results
 from atlas_ref.oracle.cases.inputs import same
-from atlas_ref.oracle.identify.identify import Fit, Identification
+from atlas_ref.oracle.identify.answer import Fit, Identification
+from atlas_ref.oracle.identify.departed import Departed
+from atlas_ref.oracle.identify.stated import setting
 
 
 def results_of(case: Case, path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -39,28 +39,6 @@ def results_of(case: Case, path: str | os.PathLike[str]) -> dict[str, Any]:
     return results
 
 
-def setting(changes: Mapping[str, Any]) -> str:
-    """A convention or changes of one, as the option --convention takes them."""
-    return " ".join(_option(axis, value) for axis, value in changes.items()) or "spec"
-
-
-def _option(axis: str, value: Any) -> str:
-    if axis == "preset":
-        return str(value)
-    if isinstance(value, Mapping):
-        return (
-            " ".join(f"{axis}.{key}={shown(each)}" for key, each in value.items()) or f"{axis}={{}}"
-        )
-    return f"{axis}={shown(value)}"
-
-
-def shown(value: Any) -> str:
-    """A value as an option takes it."""
-    if isinstance(value, float):
-        return f"{value:g}"
-    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
-
-
 def plain(answer: Identification, out: str, decided: str = "") -> dict[str, Any]:
     """The report as JSON."""
     return {
@@ -72,6 +50,8 @@ def plain(answer: Identification, out: str, decided: str = "") -> dict[str, Any]
         "match": _fit(answer.match),
         "preset": answer.preset,
         "own": answer.own,
+        "from_own": None if answer.match is None else answer.from_own,
+        "as_if": [_departed(each) for each in answer.departures],
         "runner_up": _fit(answer.runner_up),
         "times_worse": answer.times_worse,
         "undecided": answer.undecided,
@@ -84,6 +64,18 @@ def plain(answer: Identification, out: str, decided: str = "") -> dict[str, Any]
         "not_used": list(answer.unused),
         "searched": answer.searched,
         "deciding_case": decided or None,
+    }
+
+
+def _departed(each: Departed) -> dict[str, Any]:
+    return {
+        "feature": each.feature or None,
+        "words": each.words,
+        "convention": each.convention,
+        "option": setting(each.convention),
+        "distance": each.distance,
+        "error_over_tolerance": each.ratio,
+        "tensor": each.tensor,
     }
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from atlas_ref.conventions import Convention, effective
 from atlas_ref.oracle.cases.case import Case, CaseError, differentiable
+from atlas_ref.oracle.cases.inputs import converted
 from atlas_ref.oracle.cases.schema import result_names
 from atlas_ref.oracle.cases.tensors import legal
 from atlas_ref.oracle.evaluate import WEIGHED, evaluate
@@ -150,13 +151,15 @@ def scored(
     inputs: Mapping[str, Array],
     conventions: Sequence[Convention],
     observation: Observation,
+    *,
+    columns: bool = False,
 ) -> Scored:
-    """The distance of every convention (IDENT-3)."""
+    """The distance of every convention (IDENT-3); `columns` is that of a `Departure`."""
     if not observation.values:
         return _by_directions(case, inputs, conventions, observation)
     errors = {name: np.full(len(conventions), np.inf) for name in observation.values}
     with np.errstate(all="ignore"):
-        for numbers, results in candidates.evaluated(case, inputs, conventions):
+        for numbers, results in candidates.evaluated(case, inputs, conventions, columns=columns):
             for name, mine in observation.values.items():
                 if name in results and results[name].shape[1:] == mine.shape:
                     errors[name][numbers] = _relative(results[name], mine)
@@ -259,6 +262,24 @@ def judge(
         open_ = [i for i in near if ratios.get(i, 0.0) <= MARGINAL]
         _by_gradients(case, conventions, observation, open_, ratios, tensors)
     return ratios, tensors
+
+
+def judged_alone(
+    case: Case, convention: Convention, observation: Observation, *, columns: bool = False
+) -> tuple[float, str]:
+    """Error over tolerance of the values under one convention, and the tensor that decides it.
+
+    Args:
+        columns: that of a `Departure`.
+    """
+    inputs, allowed = converted(case, "float64"), _allowed(case, convention, observation)
+    with np.errstate(all="ignore"):
+        ((_, results),) = candidates.evaluated(case, inputs, [convention], columns=columns)
+    worst = {
+        name: _ratio(results, name, 0, mine, allowed) for name, mine in observation.values.items()
+    }
+    name = max(worst, key=lambda each: worst[each])
+    return worst[name], name
 
 
 def _reach(tolerance: Tolerance, observation: Observation) -> float:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case, CaseError, differentiable, unsupported
+from atlas_ref.oracle.cases.features import declared, features
 from atlas_ref.oracle.cases.inputs import STORED, rounded
 from atlas_ref.oracle.cases.schema import result_names
 from atlas_ref.oracle.cases.tensors import RESULTS, bare
@@ -56,12 +57,14 @@ class Checked(NamedTuple):
         case: under the convention and in the dtype of the comparison.
         answer: results under test.
         dtype: the precision that the implementation works in, if stated.
+        skipped: features of the case that the implementation was declared not to have.
     """
 
     case: Case
     answer: Answer
     rows: list[Comparison]
     dtype: str | None = None
+    skipped: tuple[str, ...] = ()
 
 
 def check(
@@ -74,6 +77,7 @@ def check(
     convention: str | Mapping[str, Any] | None = None,
     form: str = "sequential",
     chunk: int | None = None,
+    without: Sequence[str] = (),
 ) -> list[Comparison]:
     """Compare results with ours, those recorded in the case unless a source computes them
     (CASE-23).
@@ -90,6 +94,8 @@ def check(
         convention: take ours under this convention instead of the case's: a preset, or axes that
             change the case's own.
         form, chunk: compute ours in this form, see `evaluate`.
+        without: features that the implementation does not have; a case with one of them is NOT
+            SUPPORTED, and the implementation is not asked.
 
     Raises:
         CaseError: the case records no results and there is no source; results that the rule does
@@ -105,6 +111,7 @@ def check(
         convention=convention,
         form=form,
         chunk=chunk,
+        without=without,
     ).rows
 
 
@@ -118,6 +125,7 @@ def checked(
     convention: str | Mapping[str, Any] | None = None,
     form: str = "sequential",
     chunk: int | None = None,
+    without: Sequence[str] = (),
 ) -> Checked:
     """The verdicts of `check`, with their case and answer."""
     selection = None if only is None else chosen([only] if isinstance(only, str) else only)
@@ -128,6 +136,10 @@ def checked(
         )
     if convention is not None:
         case = under(case, convention)
+    if skipped := tuple(name for name in declared(without) if name in features(case)):
+        why = f"skipped: without {', '.join(skipped)}"
+        row = Comparison(case.name, "-", "NOT SUPPORTED", why=why)
+        return Checked(case, Answer.unsupported(why), [row], skipped=skipped)
     if dtype is not None:
         case = rounded(case, dtype)
     if source is None and not case.recorded:

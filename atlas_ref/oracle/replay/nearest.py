@@ -1,19 +1,23 @@
-"""The convention that explains a wrong op: the same op and recorded inputs under one other setting
-at a time.
+"""The reading that explains a trace: the same recorded inputs under one other setting at a time, or
+by one departure.
 
 Specified in specs/replay.md (REPLAY-16).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, get_args
+
+import numpy as np
 
 from atlas_ref.conventions import Convention
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.evaluate import under
+from atlas_ref.oracle.family.departures import Departure, ignored
+from atlas_ref.oracle.family.habits import habits
 from atlas_ref.oracle.judge.tolerance import PASS
-from atlas_ref.oracle.replay.judge import cells, ratios
+from atlas_ref.oracle.replay.judge import Cells, cells, ratios
 from atlas_ref.oracle.replay.ops import is_matrix
 from atlas_ref.oracle.replay.passes import Passes
 from atlas_ref.oracle.replay.recorded import Recorded
@@ -38,6 +42,9 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
 #: Settings that are named at most.
 MOST = 4
 
+#: Floors by which an op is so wrong that no rounding explains it.
+FAR = 1e3
+
 
 def candidates(case: Case) -> Iterator[tuple[str, dict[str, Any]]]:
     """Every convention that differs from the case's in one setting: its name, and the change."""
@@ -61,47 +68,97 @@ def candidates(case: Case) -> Iterator[tuple[str, dict[str, Any]]]:
         yield "newton_schulz none", {"newton_schulz": "none"}
 
 
-def explanation(passes: Passes, op: str, spread: Array) -> str:
-    """Settings each of which makes an op right at every token; "" where there is none (REPLAY-16).
+#: Whether every recorded op of some passes is right.
+Fits = Callable[[Passes], bool]
+
+
+def explanation(passes: Passes, op: str, spread: Array, fits: Fits) -> str:
+    """Settings under which every recorded op is right; "" where there is none (REPLAY-16).
 
     Args:
+        op: the first wrong one. It is tried alone first, which is cheap.
         spread: errors of the ensemble at the op, `Judgement.spread`.
+        fits: a replay of the whole trace. One op cannot tell enough: a residual whose older rows
+            are wrong would be explained by whatever does not look at them.
     """
-    names = [
-        name for name, change in candidates(passes.case) if _explains(passes, change, op, spread)
-    ]
+    own = _cells(passes, op)
+    names: list[str] = []
+    groups: set[str] = set()
+    for name, group, other in _readings(passes):
+        if other is None or group in groups:
+            continue
+        if _right(other, op, spread, own) and fits(other):
+            names.append(name)
+            groups |= {group} if group else set()
     if len(names) > MOST:
         names = [*names[: MOST - 1], f"{len(names) - MOST + 1} more"]
     return " or ".join(names)
 
 
-def _explains(passes: Passes, change: Mapping[str, Any], op: str, spread: Array) -> bool:
+def _readings(passes: Passes) -> Iterator[tuple[str, str, Passes | None]]:
+    """Other readings of the trace, each with name and group.
+
+    Features that were ignored come first, then conventions, then habits of kernels.
+    """
+    case = passes.case
+    for each in ignored(case):
+        yield f"as if {each.words}", each.group, _departing(passes, each)
+    for name, change in candidates(case):
+        yield name, "", _under(passes, change)
+    for each in habits(case):
+        yield f"as if {each.words}", each.group, _departing(passes, each)
+
+
+def _departing(passes: Passes, each: Departure) -> Passes | None:
+    """The same trace as that of a program that departs; None where its rows cannot be told."""
+    c, own = each.case.header.window, passes.case.header.window
+    if each.columns or passes.cut is not None:
+        return None
+    if c == own:
+        return Passes(each.case, passes.trace, None)
+    cropped = {}
+    for name, one in passes.trace.items():
+        rows = one.values[..., c:, :] if name.endswith("residual") else np.zeros(0)
+        if rows.any() or (c > own and name.endswith("residual")):
+            return None
+        cropped[name] = one._replace(values=one.values[..., :c, :]) if rows.size else one
+    return Passes(each.case, cropped, None)
+
+
+def _under(passes: Passes, change: Mapping[str, Any]) -> Passes | None:
+    """The same trace read under a change of the case's convention; None where that cannot be."""
     if "layout" in change:
         transposed = _transposed(passes.trace)
-        return transposed is not None and _right(
-            Passes(passes.case, transposed, passes.cut), op, spread
-        )
+        return None if transposed is None else Passes(passes.case, transposed, passes.cut)
     try:
-        return _right(Passes(under(passes.case, change), passes.trace, passes.cut), op, spread)
+        return Passes(under(passes.case, change), passes.trace, passes.cut)
     except CaseError:
-        return False
+        return None
 
 
-def _right(passes: Passes, op: str, spread: Array) -> bool:
-    """Whether the op is right at every token of this case, with the ensemble's errors under the
-    case's own convention.
-    """
-    op_cells = cells(
+def _cells(passes: Passes, op: str) -> Cells | None:
+    return cells(
         passes.trace[op],
         leading(passes.case),
         passes.truth(),
         sequence=passes.case.header.rule in RULES,
     )
-    return (
-        op_cells is not None
-        and op_cells.got.shape[:-1] == spread.shape[1:]
-        and bool((ratios(op_cells, spread) <= PASS).all())
-    )
+
+
+def _right(passes: Passes, op: str, spread: Array, own: Cells | None) -> bool:
+    """Whether the op alone is right at every token, and 0 where it would no longer be looked at.
+
+    The errors of the ensemble are those under the case's own convention. Where its tokens or rows
+    are others, there are none, and only what is far away is left out.
+    """
+    op_cells = _cells(passes, op)
+    if op_cells is None or own is None:
+        return False
+    if op_cells.got.shape != own.got.shape:
+        floor_alone = np.zeros((3, *op_cells.got.shape[:-1]))
+        return bool((ratios(op_cells, floor_alone) <= FAR).all())
+    unseen = np.where(own.counts & ~op_cells.counts, own.got, 0.0)
+    return bool((ratios(op_cells, spread) <= PASS).all() and not unseen.any())
 
 
 def _transposed(trace: Mapping[str, Recorded]) -> dict[str, Recorded] | None:

@@ -138,7 +138,8 @@ def replay(
     first = first_wrong(findings)
     if first is None or not nearest or first.verdict != "WRONG":
         return findings
-    words = explanation(passes, first.op, parts[findings.index(first)].judgement.spread)
+    spread = parts[findings.index(first)].judgement.spread
+    words = explanation(passes, first.op, spread, lambda other: _fits(other, len(parts)))
     return [each._replace(nearest=words) if each is first else each for each in findings]
 
 
@@ -238,6 +239,12 @@ def _parts(passes: Passes, dtype: str) -> list[Part]:
             )
         )
     return parts
+
+
+def _fits(passes: Passes, count: int) -> bool:
+    """Whether `count` recorded ops are computed, and right."""
+    parts = _parts(passes, narrowest(passes.trace))
+    return len(parts) == count and all(part.judgement.worst <= PASS for part in parts)
 
 
 def _clauses(case: Case) -> list[tuple[str, str]]:

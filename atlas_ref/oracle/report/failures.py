@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from atlas_ref.oracle.cases.case import CaseError
+from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.cases.header import Header
 from atlas_ref.oracle.cases.tensors import LEVEL, bare
+from atlas_ref.oracle.family.departures import features
 from atlas_ref.oracle.identify.identify import identify
-from atlas_ref.oracle.identify.report import setting
+from atlas_ref.oracle.identify.stated import setting
 from atlas_ref.oracle.judge.compare import Checked
 from atlas_ref.oracle.judge.verdicts import Comparison
 from atlas_ref.oracle.replay.replay import first_wrong, replay
@@ -39,6 +40,8 @@ class Failure(NamedTuple):
         nearest: the convention under which the answer would be right, or the nearest one.
         command: repeats this check of this case.
         others: the other tensors that do not pass, with their verdicts.
+        features: what the case has beyond a plain sequence, which kernels tend to miss.
+        feature: what this case has and no answered case of the run, where the answer is absent.
     """
 
     case: str
@@ -58,6 +61,8 @@ class Failure(NamedTuple):
     command: str
     why: str
     others: tuple[str, ...]
+    features: tuple[str, ...] = ()
+    feature: str = ""
 
     def plain(self) -> dict[str, Any]:
         """The fields as JSON can hold them, numbers in decimal and hexadecimal (SRC-14)."""
@@ -80,7 +85,9 @@ class Failure(NamedTuple):
             "nearest_convention": self.nearest,
             "command": self.command,
             "why": self.why,
+            "feature": self.feature,
             "also": list(self.others),
+            "case_has": list(self.features),
         }
 
     def fields(self) -> list[tuple[str, str]]:
@@ -93,9 +100,11 @@ class Failure(NamedTuple):
             ("expected", _hex(self.expected)),
             ("error", self._error()),
             ("why", self.why),
+            ("feature", self.feature),
             ("found before", self.before),
             ("also", ", ".join(self.others)),
             ("clause", self.clause),
+            ("case has", ", ".join(self.features)),
             ("nearest", self.nearest),
             ("repeat with", self.command),
         ]
@@ -155,6 +164,7 @@ def explained(
         command=command,
         why=row.why,
         others=tuple(f"{other.tensor} {other.verdict}" for other in wrong if other is not row),
+        features=tuple(features(checked.case).values()),
     )
     failure = _by_replay(failure, checked)
     return failure._replace(nearest=_nearest(checked, rows)) if nearest else failure
@@ -196,9 +206,16 @@ def _nearest(checked: Checked, rows: Sequence[Comparison]) -> str:
         return ""
     if answer.match is None:
         return ""
+    ignored = [each.words for each in answer.departures if each.own and each.feature]
+    if ignored:
+        return f"as if {' or '.join(ignored)}: then this would be right"
     words = setting(answer.match.convention)
     if answer.preset not in (None, answer.match.convention.get("preset")):
         words += f" (as {answer.preset})"
+    if answer.match.convention.get("preset") not in (None, _preset(checked.case)):
+        words += f" (from the case's own: {setting(answer.from_own)})"
+    if answer.verdict == "NO MATCH" and answer.departures:
+        return f"{answer.departures[0].said}: then this would be right"
     if answer.own or (
         answer.verdict == "NO MATCH"
         and answer.match.convention == {"preset": checked.case.header.convention}
@@ -212,6 +229,12 @@ def _nearest(checked: Checked, rows: Sequence[Comparison]) -> str:
             "tells which)"
         )
     return f"none is right; the nearest, {words}, is still {answer.match.distance:.2g} away"
+
+
+def _preset(case: Case) -> str:
+    """The preset that a case's convention starts from."""
+    own = case.header.convention
+    return own if isinstance(own, str) else str(own.get("preset", "spec"))
 
 
 def _by_replay(failure: Failure, checked: Checked) -> Failure:

@@ -16,6 +16,7 @@ import atlas_ref
 from atlas_ref.messages import FORMAT
 from atlas_ref.oracle.cases import files
 from atlas_ref.oracle.cases.case import CaseError, named
+from atlas_ref.oracle.cases.features import FEATURES, features
 from atlas_ref.oracle.judge import xfail
 from atlas_ref.oracle.judge.compare import Checked, exit_code
 from atlas_ref.oracle.judge.verdicts import Comparison
@@ -36,6 +37,7 @@ class Report(NamedTuple):
         void: settings without effect, by case.
         rows: every verdict.
         failures: one for each failing case.
+        skipped: number of cases that were skipped for each feature that was declared to be absent.
     """
 
     command: str
@@ -45,6 +47,7 @@ class Report(NamedTuple):
     void: dict[str, dict[str, str]]
     rows: list[Comparison]
     failures: list[Failure]
+    skipped: dict[str, int]
 
     def plain(self) -> dict[str, Any]:
         """The report as JSON can hold it (SRC-17)."""
@@ -53,6 +56,7 @@ class Report(NamedTuple):
             "bad_input": self.bad_input,
             "problems": self.problems,
             "void": self.void,
+            "skipped": self.skipped,
             "results": [_row(row) for row in self.rows],
             "failures": [failure.plain() for failure in self.failures],
         }
@@ -109,12 +113,15 @@ class Run:
             nearest,
         )
         self._ids = ids or {}
-        self._report = Report("", 0, [], [], {}, [], [])
+        self._report = Report("", 0, [], [], {}, [], [], {})
+        self._absent: dict[str, tuple[str, tuple[str, ...]]] = {}
+        self._answered: set[str] = set()
         self._met: set[str] = set()
 
     def add(self, checked: Checked, void: Mapping[str, str] | None = None) -> None:
         """Add a case that was compared."""
         name = checked.case.name
+        self._note_features(checked)
         outcome = xfail.applied(
             [entry for entry in self._entries if xfail.concerns(entry, name)], checked.rows
         )
@@ -129,6 +136,43 @@ class Run:
                 nearest=f"not searched: {SEARCHED} cases were (atlas-ref identify does)"
             )
         self._report.failures.extend([failure] if failure else [])
+
+    def _note_features(self, checked: Checked) -> None:
+        """Note what the case has, by whether it was answered; count what it was skipped for."""
+        rule, answer = f"rule {checked.case.header.rule}", checked.answer
+        if answer.tensors is not None:
+            self._answered |= {rule, *features(checked.case)}
+        elif answer.verdict == "FAILED":
+            self._absent[checked.case.name] = rule, features(checked.case)
+        for name in checked.skipped:
+            self._report.skipped[name] = self._report.skipped.get(name, 0) + 1
+
+    def _suspects(self) -> dict[str, tuple[str, ...]]:
+        """What each case without an answer has that no answered case has (SRC-22)."""
+        suspects = {
+            case: (rule,)
+            if rule not in self._answered
+            else tuple(each for each in names if each not in self._answered)
+            for case, (rule, names) in self._absent.items()
+        }
+        return {case: names for case, names in suspects.items() if names and self._answered}
+
+    def _explained(self) -> tuple[list[Comparison], list[Failure]]:
+        """Verdicts and messages, those of absent answers with what sets their cases apart."""
+        suspects = self._suspects()
+        rows = [
+            row._replace(why=f"{row.why} (only here: {', '.join(suspects[row.case])})")
+            if row.verdict == "FAILED" and row.case in suspects
+            else row
+            for row in self._report.rows
+        ]
+        failures = [
+            each._replace(feature=_about_feature(suspects[each.case]))
+            if each.verdict == "FAILED" and each.case in suspects
+            else each
+            for each in self._report.failures
+        ]
+        return rows, failures
 
     def refuse(self, case: str, message: str) -> None:
         """Add a case that is bad input."""
@@ -145,7 +189,25 @@ class Run:
         bad = [*self._report.bad_input, *xfail.unknown(self._entries, self._met, only=self._only)]
         code = exit_code(self._report.rows)
         code = 2 if bad else 1 if self._report.problems else code
-        return self._report._replace(command=self.repeated(*self._cases), exit=code, bad_input=bad)
+        rows, failures = self._explained()
+        return self._report._replace(
+            command=self.repeated(*self._cases),
+            exit=code,
+            bad_input=bad,
+            rows=rows,
+            failures=failures,
+        )
+
+
+def _about_feature(names: Sequence[str]) -> str:
+    """What sets a case apart whose answer is absent, and how to leave such cases out."""
+    if names[0] not in FEATURES:
+        return f"{names[0]}: no case of it was answered; --target takes the vectors of one target"
+    words = ", ".join(f"{name} ({FEATURES[name].meaning})" for name in names)
+    return (
+        f"no answered case has {words}; if your code has not, leave such cases out by --without "
+        f"{','.join(names)}"
+    )
 
 
 class Place(NamedTuple):

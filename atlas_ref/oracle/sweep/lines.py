@@ -42,6 +42,7 @@ class Judged(Task):
     verdict: Verdict
     row: Row
     drawn: dict[str, Any] | None
+    skipped: list[str] | None = None
 
     @model_validator(mode="after")
     def _told(self) -> Judged:

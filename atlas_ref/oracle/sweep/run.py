@@ -58,7 +58,7 @@ class Plan(NamedTuple):
 
     Attributes:
         choices: fixed parts of the draw, name -> values.
-        only, dtype, state_dtype: of `check`.
+        only, dtype, state_dtype, without: of `check`.
         shrink: comparisons that shrinking one failure may take.
     """
 
@@ -69,6 +69,7 @@ class Plan(NamedTuple):
     dtype: str | None = None
     state_dtype: str | None = None
     shrink: int = 400
+    without: tuple[str, ...] = ()
 
     def perform(self, source: Source, kind: str, number: int) -> Outcome | Reduced:
         """One task: `judge` or `shrink` a case."""
@@ -82,12 +83,14 @@ class Outcome(NamedTuple):
         verdict: that of its worst tensor.
         row: that tensor: its name, error, tolerance, worst place and why, as JSON can hold them.
         drawn: the request and the regime, where it is no success.
+        skipped: features for which the implementation was not asked.
     """
 
     number: int
     verdict: str
     row: dict[str, Any]
     drawn: dict[str, Any] | None = None
+    skipped: tuple[str, ...] = ()
 
 
 class Reduced(NamedTuple):
@@ -112,13 +115,15 @@ class Reduced(NamedTuple):
 def outcome(plan: Plan, source: Source, number: int) -> Outcome:
     """Draw case `number` and compare (SWEEP-5)."""
     sample = drawn(plan.rule, plan.seed, number, plan.choices)
-    worst = _worst(_checked(plan, source, sample.case).rows)
+    compared = _checked(plan, source, sample.case)
+    worst = _worst(compared.rows)
     success = worst.verdict in SUCCESS
     return Outcome(
         number,
         worst.verdict,
         _plain(worst),
         None if success else {**sample.request, "regime": sample.regime},
+        compared.skipped,
     )
 
 
@@ -174,7 +179,12 @@ def _checked(plan: Plan, source: Source, case: Case) -> Checked:
 
     try:
         return checked(
-            case, source=ask, only=plan.only, dtype=plan.dtype, state_dtype=plan.state_dtype
+            case,
+            source=ask,
+            only=plan.only,
+            dtype=plan.dtype,
+            state_dtype=plan.state_dtype,
+            without=plan.without,
         )
     except CaseError as error:
         if not answered:

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import atlas_ref
 from atlas_ref.oracle.cases.case import CaseError, save
+from atlas_ref.oracle.cases.features import declared
 from atlas_ref.oracle.cases.inputs import check_dtype
 from atlas_ref.oracle.judge.compare import chosen
 from atlas_ref.oracle.judge.norms import FORMATS
@@ -60,6 +61,7 @@ class Sweep(NamedTuple):
     Attributes:
         counts: cases by verdict.
         nearest: of the cases that pass, the one with the largest error over its tolerance.
+        skipped: cases by the feature for which they were skipped.
     """
 
     rule: str
@@ -68,6 +70,7 @@ class Sweep(NamedTuple):
     counts: dict[str, int]
     failures: list[Failure]
     nearest: Line | None
+    skipped: dict[str, int]
 
     @property
     def exit_code(self) -> int:
@@ -87,6 +90,7 @@ def sweep(
     only: Sequence[str] | None = None,
     dtype: str | None = None,
     state_dtype: str | None = None,
+    without: Sequence[str] = (),
     jobs: int = 1,
     scheduler: str | None = None,
     resume: str | os.PathLike[str] | None = None,
@@ -102,7 +106,7 @@ def sweep(
         source: an implementation by its name, or any source; the latter must be picklable to go to
             other processes.
         choices: fixed parts of the draw, name -> values that it may take (SWEEP-3).
-        only, dtype, state_dtype: see `check`.
+        only, dtype, state_dtype, without: see `check`.
         jobs: processes; 1 for this one.
         scheduler: address of a Dask scheduler, in place of `jobs`.
         resume: the log; where it exists, its tasks are not done again.
@@ -125,7 +129,14 @@ def sweep(
             check_dtype("sweep", word, FORMATS)
     drawn(rule, seed, 0, fixed)
     plan = Plan(
-        rule, seed, fixed, None if only is None else tuple(only), dtype, state_dtype, shrink
+        rule,
+        seed,
+        fixed,
+        None if only is None else tuple(only),
+        dtype,
+        state_dtype,
+        shrink,
+        declared(without),
     )
     work = Work(plan, source)
 
@@ -176,7 +187,8 @@ def _line(result: Result, folder: Path) -> Line:
     The case of a failure is saved before its line is written.
     """
     if isinstance(result, Outcome):
-        return {"verdict": result.verdict, "row": result.row, "drawn": result.drawn}
+        skipped = {"skipped": list(result.skipped)} if result.skipped else {}
+        return {"verdict": result.verdict, "row": result.row, "drawn": result.drawn, **skipped}
     line = {
         "verdict": result.verdict,
         "row": result.row,
@@ -251,4 +263,5 @@ def _summed(
         {verdict: counts[verdict] for verdict in GRAVITY if counts[verdict]},
         failures,
         near,
+        dict(Counter(name for line in lines for name in line.get("skipped", ()))),
     )

@@ -11,7 +11,8 @@ import ml_dtypes
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case
-from atlas_ref.oracle.identify.identify import Identification, identify
+from atlas_ref.oracle.identify.answer import Identification
+from atlas_ref.oracle.identify.identify import identify
 from atlas_ref.oracle.judge.compare import checked
 from atlas_ref.oracle.replay.replay import first_wrong, replay
 from atlas_ref.oracle.sources.answers import Answer

@@ -14,6 +14,8 @@ from atlas_ref.oracle.report.failures import clause, explained
 from atlas_ref.oracle.report.junit import legible
 from atlas_ref.oracle.sources.answers import Answer
 from atlas_ref.oracle.subjects import SUBJECTS
+from tests.oracle.family.test_departures import case_of
+from tests.support import departing
 from tests.support.casefiles import some, written
 from tests.support.golden import assert_golden
 from tests.support.reported import DRAWN, reported, write_cases
@@ -44,7 +46,7 @@ def test_the_message_of_a_wrong_result(cli, folder):
     failure = cli("check", "cases/late.safetensors", "--no-nearest", "--json").json["failures"][0]
     assert list(failure) == [
         "case", "rule", "verdict", "first_wrong", "got", "expected", "error_over_tolerance", "tolerance", "tolerance_from",
-        "found_before", "clause", "nearest_convention", "command", "why", "also",
+        "found_before", "clause", "nearest_convention", "command", "why", "feature", "also", "case_has",
     ]  # fmt: skip
     assert (failure["first_wrong"]["token"], failure["first_wrong"]["op"]) == (2, "out/y")
     index = tuple(failure["first_wrong"]["index"])
@@ -322,6 +324,83 @@ def test_the_nearest_convention_is_named(cli, tmp_path):
         failure["nearest_convention"]
         == "not searched: 65 tokens are more than 64 (atlas-ref identify does)"
     )
+
+
+#: A case's request, what a small program does with it, what the case has, and what is said.
+MISSED = [
+    (
+        {"rule": "titans_lmm", "pulse": 3},
+        "AllActive",
+        ["in/active (4 silent tokens)"],
+        "as if in/active were ignored: then this would be right",
+    ),
+    (
+        {"rule": "delta", "reset": 3},
+        "NoResets",
+        ["in/reset (2 starts of a sequence)"],
+        "as if in/reset were ignored: then this would be right",
+    ),
+    (
+        {"rule": "omega", "history": 2},
+        "ReversedStart",
+        ["in/window_k (a window from before)"],
+        "as if the window from before were in reverse order: then this would be right",
+    ),
+    (
+        {"rule": "delta", "per_dimension_gates": True},
+        "FirstGate",
+        ["in/retain, in/step_size (a gate per output dimension)"],
+        "as if all output dimensions had the gate of the first: then this would be right",
+    ),
+    (
+        {"rule": "delta", "span": 3, "convention": {"reference": "chunk_start"}},
+        "Running",
+        ["span 3"],
+        "as if the span were ignored and the reference ran: then this would be right",
+    ),
+    (
+        {"rule": "delta"},
+        "LateDecay",
+        [],
+        "as if the decay came after the write, r (M - b U), under the case's own convention: then "
+        "this would be right",
+    ),
+]
+
+
+@pytest.mark.clause("SRC-14", "CASE-27", "IDENT-14")
+@pytest.mark.parametrize(("request_", "loops", "has", "words"), MISSED, ids=[x[1] for x in MISSED])
+def test_what_a_program_misses_is_named_before_any_convention(request_, loops, has, words):
+    case = case_of(**request_)
+    answer = Answer(departing.results(case, getattr(departing, loops)))
+    done = checked(case, source=lambda _: answer)
+    failure = explained(done, done.rows, "atlas-ref check case.safetensors")
+    assert (failure.plain()["case_has"], failure.nearest) == (has, words)
+    lines = failure.text().splitlines()
+    assert [line for line in lines if line.startswith("  case has ")] == (
+        [f"  case has      {', '.join(has)}"] if has else []
+    )
+
+
+@pytest.mark.clause("SRC-14", "CASE-27")
+def test_a_feature_is_named_where_ignoring_it_explains_nothing():
+    case = case_of("delta", pulse=3)
+    results = {name: 1.5 * value for name, value in atlas_ref.evaluate(case).tensors.items()}
+    done = checked(case, source=lambda _: Answer(results))
+    failure = explained(done, done.rows, "atlas-ref check case.safetensors")
+    assert failure.features == ("in/active (4 silent tokens)",)
+    assert failure.nearest.startswith("none is right; the nearest, ")
+
+
+@pytest.mark.clause("SRC-14", "IDENT-9")
+def test_the_difference_to_the_cases_own_convention_stands_beside_a_preset():
+    case = case_of("delta", convention={"read": "before"})
+    found = atlas_ref.evaluate(case, convention="fla-gated-delta").tensors
+    done = checked(case, source=lambda _: Answer({"out/y": found["out/y"]}))
+    failure = explained(done, done.rows, "atlas-ref check case.safetensors")
+    assert failure.nearest.startswith("fla-gated-delta")
+    assert "(from the case's own: " in failure.nearest
+    assert "read=after" in failure.nearest.split("(from the case's own: ")[1]
 
 
 def test_a_terminal_is_told_of_five_failures_and_json_of_all(cli, tmp_path):

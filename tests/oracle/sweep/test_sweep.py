@@ -507,3 +507,46 @@ def test_in_python_bad_numbers_are_refused() -> None:
     for bad in ({"cases": 0}, {"jobs": 0}, {"keep": -1}, {"seed": -1}):
         with pytest.raises(CaseError, match="must be at least"):
             sweep("delta", kernel("right"), **bad)
+
+
+@pytest.mark.clause("SRC-21", "SWEEP-5")
+def test_what_an_implementation_does_not_have_is_skipped_and_counted(
+    cli: Any, tmp_path: Path
+) -> None:
+    def lacking(case: Case) -> Answer:
+        assert "in/reset" not in case.inputs
+        assert "in/active" not in case.inputs
+        return Answer(dict(evaluate(case).tensors))
+
+    options: dict[str, Any] = {"cases": 30, "folder": tmp_path, "keep": 0, "choices": PLAIN}
+    assert sweep("delta", ours, **options).skipped == {}
+    found = sweep("delta", lacking, **options, without=["pulse", "reset"])
+    assert found.exit_code == 0
+    with_either = [
+        case
+        for number in range(30)
+        if {"in/active", "in/reset"} & (case := drawn("delta", 0, number, PLAIN).case.inputs).keys()
+    ]
+    assert found.counts == {"PASS": 30 - len(with_either), "NOT SUPPORTED": len(with_either)}
+    assert found.skipped == {
+        "pulse": sum("in/active" in inputs for inputs in with_either),
+        "reset": sum("in/reset" in inputs for inputs in with_either),
+    }
+    with pytest.raises(CaseError, match="without: feature 'pulses' does not exist"):
+        sweep("delta", lacking, **options, without=["pulses"])
+
+
+@pytest.mark.clause("SRC-21", "SWEEP-9", "SWEEP-11")
+def test_the_command_counts_what_it_skips_and_its_log_knows(cli: Any, tmp_path: Path) -> None:
+    words = ["sweep", "delta", "--impl", f"{HERE}:right", "--convention", "spec", "--cases", "12"]
+    words += ["--fix", "level=projected", "--resume", str(tmp_path / "log"), "--out", str(tmp_path)]
+    ran = cli(*words, "--without", "pulse")
+    assert ran.code == 0
+    (line,) = (line for line in ran.out.splitlines() if line.startswith("skipped by --without: "))
+    count = int(line.split()[3])
+    assert line == f"skipped by --without: {count} with pulse"
+    assert f"{count} NOT SUPPORTED" in ran.out
+    assert cli(*words, "--without", "pulse", "--json").json["skipped"] == {"pulse": count}
+    other = cli(*words)
+    assert (other.code, other.out) == (2, "")
+    assert 'without: the log is that of a sweep with ["pulse"], this one has []' in other.err

@@ -1,0 +1,136 @@
+"""Habits of kernels that no convention says: another window, another eps of a norm, a late decay.
+
+Specified in specs/identify.md (IDENT-15).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from atlas_ref.oracle.cases.case import Case
+from atlas_ref.oracle.family.departures import HISTORY, Departure, changed, numbers, without
+from atlas_ref.parts.gates import multiplier
+from atlas_ref.rules import RULES
+from atlas_ref.types import Array
+
+#: How an eps enters a norm, with the values that are tried and the words; n is the norm, l2 or rms.
+#: Ours is inside the root, 1e-6.
+NORMS: dict[str, tuple[tuple[float, ...], str]] = {
+    "bound": (
+        (1e-12, 1e-8, 1e-6, 1e-5, 1e-3),
+        "x / max(n, {eps:g}), as F.normalize clamps it",
+    ),
+    "added": ((1e-12, 1e-8, 1e-6, 1e-5, 1e-3), "x / (n + {eps:g})"),
+    "inside": ((0.0, 1e-12, 1e-8, 1e-5, 1e-3), "x / sqrt(n^2 + {eps:g})"),
+}
+
+
+def habits(case: Case) -> Iterator[Departure]:
+    """Departures that are about no feature of a case (IDENT-15); level projected alone."""
+    if case.header.rule not in RULES or case.header.level == "token":
+        return
+    yield from _windows(case)
+    yield from _norms(case)
+    if case.convention.gate != "none":
+        words = "the decay came after the write, r (M - b U)"
+        yield Departure("", words, _late_decay(case))
+
+
+# -- the window ------------------------------------------------------------------------------------
+
+
+def _windows(case: Case) -> Iterator[Departure]:
+    if case.header.window == 1:
+        return
+    words = "the window were one token shorter"
+    yield Departure("", words, _shorter(case))
+    if "in/window_weights" in case.inputs:
+        turned = np.flip(case.inputs["in/window_weights"], -1)
+        words = "window weights ran from the oldest token"
+        yield Departure("", words, changed(case, {"in/window_weights": turned}))
+    elif "in/window_gate" not in case.inputs:
+        words = f"{words}, each of weight 1/{case.header.window - 1}"
+        yield Departure("", words, without(_shorter(case), "in/window_weights"))
+
+
+def _shorter(case: Case) -> Case:
+    """The case without the oldest token of its window, and with the weights of the others."""
+    c, inputs = case.header.window - 1, dict(case.inputs)
+    if "in/window_weights" in inputs:
+        inputs["in/window_weights"] = inputs["in/window_weights"][..., :c]
+    elif "in/window_gate" not in inputs:
+        inputs["in/window_weights"] = np.full((*inputs["in/k"].shape[:-1], c), 1.0 / (c + 1))
+    for name, axis in HISTORY.items():
+        if name in inputs and inputs[name].shape[axis] > c - 1:
+            rows = inputs[name].shape[axis]
+            inputs[name] = np.take(inputs[name], range(rows - (c - 1), rows), axis=axis)
+    return case.replaced(
+        header=case.header.replaced(window=c),
+        inputs=inputs,
+        recorded={},
+    )
+
+
+# -- norms -----------------------------------------------------------------------------------------
+
+
+def _norms(case: Case) -> Iterator[Departure]:
+    """Keys and queries that were normed before, under a convention without norms."""
+    c = case.convention
+    mapped = case.header.feature_map.kind != "identity" and c.norm_place == "after_phi"
+    kinds = {"in/k": c.k_norm, "in/window_k": c.k_norm, "in/q": c.q_norm}
+    kinds = {n: kind for n, kind in kinds.items() if n in case.inputs and kind != "none"}
+    if mapped or not kinds:
+        return
+    plain = c.replaced(k_norm="none", q_norm="none")
+    for form, (values, words) in NORMS.items():
+        for eps in values:
+            normed = {n: _normed(numbers(case, n), kind, form, eps) for n, kind in kinds.items()}
+            yield Departure(
+                "",
+                f"norms were {words.format(eps=eps)}",
+                changed(case, normed, convention=plain),
+                group=form,
+            )
+
+
+def _normed(x: Array, kind: str, form: str, eps: float) -> Array:
+    squares = (x * x).sum(axis=-1, keepdims=True) / (x.shape[-1] if kind == "rms" else 1)
+    norm = np.sqrt(squares)
+    size = {"bound": np.maximum(norm, eps), "added": norm + eps, "inside": np.sqrt(squares + eps)}
+    return x / np.where(size[form] == 0.0, 1.0, size[form])
+
+
+# -- decay -----------------------------------------------------------------------------------------
+
+
+def _late_decay(case: Case) -> Case:
+    """M_t = r_t (M_{t-1} - b_t U_t) as r_t M_{t-1} - (r_t b_t) U_t: a second rate holds r_t b_t."""
+    c, one = case.convention, np.ones(case.inputs["in/k"].shape[:-1])
+    retain = _gate(case, "retain")
+    if not RULES[case.header.rule].has_error:
+        return changed(case, {"in/v": _times(retain, numbers(case, "in/v"))})
+    h = _gate(case, "step_size") if c.rate != "none" else one
+    a = h if c.rate in ("momentum", "both", "split") else one
+    b = h if c.rate in ("memory", "both") else one
+    b = _gate(case, "step_size_memory") if c.rate == "split" else b
+    rates = {"in/step_size": a, "in/step_size_memory": _times(retain, b)}
+    return changed(case, rates, convention=c.replaced(rate="split"))
+
+
+def _gate(case: Case, name: str) -> Array:
+    """A gate in float64, retain as the factor of M."""
+    log = f"in/log_{name}"
+    value = np.exp(numbers(case, log)) if log in case.inputs else numbers(case, f"in/{name}")
+    return multiplier(value, case.convention.gate) if name == "retain" else value
+
+
+def _times(x: Array, y: Array) -> Array:
+    """The product of two gates, or of a gate and rows, either with an entry per dimension."""
+    most = max(x.ndim, y.ndim)
+    one, other = (each if each.ndim == most else each[..., None] for each in (x, y))
+    product: Any = one * other
+    return product

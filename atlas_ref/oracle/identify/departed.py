@@ -1,0 +1,112 @@
+"""Departures that explain results where no convention of the case does (IDENT-14, IDENT-15)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from atlas_ref.conventions import Convention
+from atlas_ref.oracle.cases.case import Case, CaseError
+from atlas_ref.oracle.cases.inputs import converted
+from atlas_ref.oracle.family.departures import Departure, ignored
+from atlas_ref.oracle.family.habits import habits
+from atlas_ref.oracle.identify.score import (
+    Observation,
+    judged_alone,
+    scored,
+    seen_as,
+)
+from atlas_ref.oracle.identify.stated import setting
+from atlas_ref.oracle.judge.tolerance import PASS
+
+#: Departures that are judged by their tolerance at most, and how far they may be from the results.
+JUDGED, NEAR = 8, 0.1
+
+
+class Departed(NamedTuple):
+    """A departure under which ours equals the results.
+
+    Attributes:
+        feature, words: as of `Departure`.
+        convention: under which it does, as a header would state it; own: that of the case.
+        distance, ratio, tensor: as of `Fit`.
+    """
+
+    feature: str
+    words: str
+    convention: dict[str, Any]
+    own: bool
+    distance: float
+    ratio: float
+    tensor: str
+
+    @property
+    def said(self) -> str:
+        """The departure in a phrase."""
+        under = "the case's own convention" if self.own else setting(self.convention)
+        return f"as if {self.words}, under {under}"
+
+
+def departed(
+    case: Case,
+    conventions: Sequence[tuple[Convention, dict[str, Any], float]],
+    observation: Observation,
+) -> tuple[Departed, ...]:
+    """Every departure that explains the results, features of the case first (IDENT-14).
+
+    Args:
+        conventions: under which departures are tried, with how a header would state each and its
+            distance from the results; the case's own first. A departure that leaves most of that
+            distance says nothing. It is named under the first that it explains the results with.
+    """
+    values = observation.values
+    if not values:
+        return ()
+    observation = Observation(values, {}, {n: observation.dtypes[n] for n in values}, ())
+    rows: list[tuple[float, int, Departure]] = []
+    for number, (convention, _, whole) in enumerate(conventions):
+        trials = [
+            (_distance(each, observation), each)
+            for each in _all(case, convention)
+            if number == 0 or each.feature != "span"  # which a convention says, and was searched
+        ]
+        most = min(NEAR, 0.5 * whole)
+        rows += [(distance, number, each) for distance, each in _told(trials) if distance <= most]
+    found: dict[str, Departed] = {}
+    for distance, number, each in sorted(rows, key=lambda row: row[:2])[:JUDGED]:
+        ratio, tensor = judged_alone(
+            each.case, each.case.convention, observation, columns=each.columns
+        )
+        if ratio <= PASS and (each.words not in found or number == 0):
+            header = conventions[number][1]
+            found[each.words] = Departed(
+                each.feature, each.words, header, number == 0, distance, ratio, tensor
+            )
+    return tuple(sorted(found.values(), key=lambda each: (not each.own, not each.feature)))
+
+
+def _all(case: Case, convention: Convention) -> Iterable[Departure]:
+    view = seen_as(case, convention)
+    return [*ignored(view), *habits(view)]
+
+
+def _told(trials: Sequence[tuple[float, Departure]]) -> Iterator[tuple[float, Departure]]:
+    """Of each group the first that is as near as the nearest of it; all that are in no group."""
+    groups: dict[str, list[tuple[float, Departure]]] = {}
+    for number, trial in enumerate(trials):
+        groups.setdefault(trial[1].group or str(number), []).append(trial)
+    for some in groups.values():
+        least = min(distance for distance, _ in some)
+        yield next(trial for trial in some if trial[0] <= 2.0 * least)
+
+
+def _distance(each: Departure, observation: Observation) -> float:
+    case = each.case
+    try:
+        inputs = converted(case, "float64")
+        found = scored(case, inputs, [case.convention], observation, columns=each.columns)
+    except CaseError:  # a tensor that it makes is not finite
+        return np.inf
+    return float(found.distance[0])
