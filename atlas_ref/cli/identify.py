@@ -119,9 +119,8 @@ def tolerance(
     if not colon or not path or not name:
         raise CaseError(f"{what}: CASE:TENSOR is needed, such as case.safetensors:y")
     (full,) = chosen([name])
-    bound = tolerances(
-        load(options.case_file(Path(path))), dtype=dtype, state_dtype=state_dtype, only=[full]
-    )[full]
+    case = load(options.case_file(Path(path)))
+    bound = tolerances(case, dtype=dtype, state_dtype=state_dtype, states=True, only=[full])[full]
     if as_json:
         output.emit_json(plain(bound, path))
     else:

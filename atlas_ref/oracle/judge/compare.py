@@ -17,6 +17,7 @@ from atlas_ref.oracle.cases.inputs import STORED, rounded
 from atlas_ref.oracle.cases.schema import result_names
 from atlas_ref.oracle.cases.tensors import RESULTS, bare
 from atlas_ref.oracle.evaluate import evaluate, under
+from atlas_ref.oracle.judge import states
 from atlas_ref.oracle.judge.profile import Allowed, by_token, first_wrong, profile, token_axis
 from atlas_ref.oracle.judge.tolerance import PASS, Tolerance, judged, tolerances
 from atlas_ref.oracle.judge.verdicts import Comparison, Verdict
@@ -207,7 +208,12 @@ def _judged(
                 rounded(case, kind), grad=grad, form=computed.form, chunk=computed.chunk
             ).tensors
         allowed = tolerances(
-            case, dtype=kind, state_dtype=computed.state_dtype, only=list(mine), results=want
+            case,
+            dtype=kind,
+            state_dtype=computed.state_dtype,
+            states=computed.dtype is not None,
+            only=list(mine),
+            results=want,
         )
         for name, value in mine.items():
             row = judged(case.name, name, value, want[name], allowed[name])
@@ -228,7 +234,7 @@ def _placed(
         return row
     got, want = got.astype(np.float64), want.astype(np.float64)
     with np.errstate(all="ignore"):
-        gap = np.abs(got - want)
+        gap = states.gap(got, want, "" if tolerance is None else tolerance.handed)
         if tolerance is not None:
             most = Allowed(PASS * tolerance.max, PASS * tolerance.rms)
         else:  # a norm over all entries: no entry alone is beyond it, and a token is on the average

@@ -16,6 +16,7 @@ from atlas_ref.oracle.cases.tensors import COTANGENTS, bare
 from atlas_ref.oracle.evaluate import weighed
 from atlas_ref.oracle.family.arithmetic import MEMBERS, PLAIN, Arithmetic
 from atlas_ref.oracle.judge.norms import FORMATS, rounded
+from atlas_ref.oracle.judge.states import judged_in
 from atlas_ref.oracle.subjects import SUBJECTS, block
 from atlas_ref.oracle.subjects.subject import Rounding
 from atlas_ref.types import Array
@@ -29,7 +30,12 @@ Results = dict[str, Array]
 
 
 def members(
-    case: Case, dtype: str, *, state_dtype: str | None = None, grad: bool = False
+    case: Case,
+    dtype: str,
+    *,
+    state_dtype: str | None = None,
+    states: bool = False,
+    grad: bool = False,
 ) -> dict[str, Results]:
     """Results of each member for a case, by the member's name.
 
@@ -38,6 +44,7 @@ def members(
     Args:
         case: with inputs as both sides have them, see `inputs.rounded`.
         state_dtype: format that M and S are rounded to after every token.
+        states: leave them in the format of the state, see `judged_in`.
         grad: also gradients.
     """
     arithmetic = "float64" if dtype == "float64" else "float32"
@@ -47,7 +54,10 @@ def members(
         touch = _noise(number, FORMATS[arithmetic][1]) if number else None
         results = evaluate(case, inputs, way, touch=touch, state_dtype=state_dtype, grad=grad)
         by_member[way.name] = {
-            name: rounded(np.asarray(value), dtype) for name, value in results.items()
+            name: rounded(
+                np.asarray(value), judged_in(name, dtype, state_dtype) if states else dtype
+            )
+            for name, value in results.items()
         }
     return by_member
 

@@ -21,6 +21,7 @@ from atlas_ref.oracle.judge import ensemble, op_steps
 from atlas_ref.oracle.judge.alternatives import Alternative
 from atlas_ref.oracle.judge.alternatives import alternatives as known_alternatives
 from atlas_ref.oracle.judge.norms import FORMATS, Norms, largest, norms, rounded, ulp
+from atlas_ref.oracle.judge.states import gap, holds, judged_in
 from atlas_ref.oracle.judge.verdicts import Comparison, Verdict
 from atlas_ref.parts.newton_schulz import NewtonSchulz
 from atlas_ref.types import Array
@@ -56,6 +57,8 @@ class Tolerance(NamedTuple):
         units: that the floor counts.
         merged: known alternatives that this precision cannot separate from ours, where it separates
             none.
+        handed: of a state, a narrower format to which it may be rounded when it is handed over.
+        merged_handed: `merged` of a state that was.
     """
 
     name: str
@@ -69,6 +72,8 @@ class Tolerance(NamedTuple):
     note: str = ""
     merged: tuple[str, ...] = ()
     units: int = FLOOR
+    handed: str = ""
+    merged_handed: tuple[str, ...] = ()
 
     @property
     def norms(self) -> Norms:
@@ -178,6 +183,7 @@ def tolerances(
     *,
     dtype: str,
     state_dtype: str | None = None,
+    states: bool = False,
     only: Sequence[str] | None = None,
     results: Mapping[str, Array] | None = None,
     alternatives: bool = True,
@@ -189,6 +195,8 @@ def tolerances(
             the inputs are rounded to it, arithmetic and state are float32, and results are rounded
             again.
         state_dtype: format that M and S are rounded to after every token.
+        states: judge M and S by the format of the state, float32 where `state_dtype` is None, and
+            not by `dtype` (TOL-8).
         only: names of results, `out/y`, `grad/k`; every `out/...` when None.
         results: the truth, float64, where it is known already: of the rounded case.
         alternatives: look for known alternatives that this precision cannot separate from ours, for
@@ -211,7 +219,7 @@ def tolerances(
             raise CaseError(
                 f"{case.name}: {name}: not a result of this case; it has {', '.join(want)}"
             )
-    by_member = ensemble.members(case, dtype, state_dtype=state_dtype, grad=grad)
+    by_member = ensemble.members(case, dtype, state_dtype=state_dtype, states=states, grad=grad)
     exact = ensemble.exact(case, grad=grad)
     factors = ensemble.amplification(case, exact, grad=grad)
     others = known_alternatives(case, want) if alternatives else []
@@ -222,26 +230,43 @@ def tolerances(
             member: results[name] for member, results in by_member.items() if name in results
         } or {"as given": rounded(truth, dtype)}
         arithmetic = "float64" if dtype == "float64" else "float32"
+        kind = judged_in(name, dtype, state_dtype) if states else dtype
         plain = from_members(
-            name, truth, each, dtype, arithmetic=arithmetic, amplification=factors.get(name, 1.0)
+            name, truth, each, kind, arithmetic=arithmetic, amplification=factors.get(name, 1.0)
         )
-        by_name[name] = _with_alternatives(plain, others)
+        plain = plain._replace(handed="" if kind == dtype else dtype)
+        by_name[name] = _with_alternatives(plain, others, norms(truth))
     return by_name
 
 
-def _with_alternatives(tolerance: Tolerance, others: Sequence[Alternative]) -> Tolerance:
-    """A tolerance with the alternatives that would pass for ours, or ours for them (TOL-6)."""
+def _with_alternatives(
+    tolerance: Tolerance, others: Sequence[Alternative], size: Norms
+) -> Tolerance:
+    """A tolerance with the alternatives that would pass for ours, or ours for them (TOL-6).
+
+    Args:
+        size: of the truth, whose last places a state loses that is handed over in fewer bits.
+    """
     differ = [each for each in others if tolerance.name in each.apart]
-    hidden = [
-        each.words for each in differ if each.apart[tolerance.name].over(tolerance.norms) <= PASS
-    ]
-    if not hidden:
+
+    def hidden(bound: Norms) -> list[str]:
+        return [each.words for each in differ if each.apart[tolerance.name].over(bound) <= PASS]
+
+    if tolerance.handed:
+        lost = (0.5 * ulp(each, tolerance.handed) / PASS for each in size)
+        wide = Norms(*map(sum, zip(tolerance.norms, lost, strict=True)))
+        merged = hidden(wide)
+        tolerance = tolerance._replace(
+            merged_handed=tuple(merged) if len(merged) == len(differ) else ()
+        )
+    words = hidden(tolerance.norms)
+    if not words:
         return tolerance
     note = (
         f"{tolerance.dtype} cannot separate this case's {tolerance.name} from that of: "
-        f"{'; '.join(hidden)}"
+        f"{'; '.join(words)}"
     )
-    return tolerance._replace(note=note, merged=tuple(hidden) if len(hidden) == len(differ) else ())
+    return tolerance._replace(note=note, merged=tuple(words) if len(words) == len(differ) else ())
 
 
 def judged(case_name: str, name: str, got: Array, want: Array, tolerance: Tolerance) -> Comparison:
@@ -264,7 +289,11 @@ def judged(case_name: str, name: str, got: Array, want: Array, tolerance: Tolera
             verdict="UNDECIDABLE", why=f"no tolerance is stated for {got.dtype.name}"
         )
     got, want = got.astype(np.float64), want.astype(np.float64)
-    beyond = np.isinf(got) & np.isfinite(want) & (rounded(want, tolerance.dtype) == got)
+    handed = tolerance.handed if tolerance.handed and holds(got, tolerance.handed) else ""
+    kind, merged = (
+        (handed, tolerance.merged_handed) if handed else (tolerance.dtype, tolerance.merged)
+    )
+    beyond = np.isinf(got) & np.isfinite(want) & (rounded(want, kind) == got)
     sides: tuple[tuple[Array, Verdict, str], ...] = (
         (got, "WRONG", ""),
         (want, "UNDECIDABLE", "ours is "),
@@ -279,21 +308,22 @@ def judged(case_name: str, name: str, got: Array, want: Array, tolerance: Tolera
                 verdict=verdict, place=bad, got=float(got[bad]), want=float(want[bad]), why=why
             )
     with np.errstate(over="ignore"):
-        gap = np.where(beyond, 0.0, np.abs(got - want))
-    error = norms(gap)
+        distance = np.where(beyond, 0.0, gap(got, want, handed))
+    error = norms(distance)
     ratio = error.over(tolerance.norms)
-    place = _first(gap == np.max(gap, initial=0.0)) or ()
+    place = _first(distance == np.max(distance, initial=0.0)) or ()
     norm = decisive(error, tolerance.norms)
     row = row._replace(
         error=getattr(error, norm),
         tolerance=getattr(tolerance.norms, norm),
-        basis=basis(tolerance, norm),
+        basis=basis(tolerance, norm)
+        + (f", beside half a unit of {handed} in which it was handed over" if handed else ""),
     )
     if got.size:
         row = row._replace(place=place, got=float(got[place]), want=float(want[place]))
     if ratio <= PASS and beyond.any():
         place = _first(beyond) or ()
-        why = f"ours is {want[place]:.6g} at {place}, which {tolerance.dtype} cannot hold"
+        why = f"ours is {want[place]:.6g} at {place}, which {kind} cannot hold"
         return row._replace(
             verdict="UNDECIDABLE",
             place=place,
@@ -301,11 +331,9 @@ def judged(case_name: str, name: str, got: Array, want: Array, tolerance: Tolera
             want=float(want[place]),
             why=why,
         )
-    if ratio <= PASS and tolerance.merged:
-        return row._replace(
-            verdict="UNDECIDABLE",
-            why=f"{tolerance.dtype} cannot separate ours from {'; '.join(tolerance.merged)}",
-        )
+    if ratio <= PASS and merged:
+        why = f"{kind} cannot separate ours from {'; '.join(merged)}"
+        return row._replace(verdict="UNDECIDABLE", why=why)
     word: Verdict = "PASS" if ratio <= PASS else "MARGINAL" if ratio <= MARGINAL else "WRONG"
     return row._replace(verdict=word)
 

@@ -1,0 +1,54 @@
+"""Results that are the state of a run: the format that judges them, and their hand-over in a
+narrower one (TOL-8).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from atlas_ref.oracle.judge.norms import FORMATS, rounded
+from atlas_ref.oracle.subjects.subject import bare
+from atlas_ref.types import Array
+
+#: Results that are the state, or were it at an earlier token.
+STATES = ("out/M", "out/S", "out/M_ref", "out/window_momentum")
+
+#: Format of the state, and of the arithmetic, unless said otherwise.
+STATE = "float32"
+
+
+def judged_in(name: str, dtype: str, state_dtype: str | None) -> str:
+    """The format that judges a result under `dtype`: for a state the finer one of it and the
+    state's (TOL-8).
+    """
+    bits = FORMATS[dtype][1]
+    if bare(name) not in STATES or bits >= FORMATS[STATE][1]:
+        return dtype
+    state = state_dtype if state_dtype in FORMATS and state_dtype != "float64" else STATE
+    return state if FORMATS[state][1] > bits else dtype
+
+
+def gap(got: Array, want: Array, handed: str) -> Array:
+    """|got - want|, less half a unit of each entry where all of `got` is held by the format
+    `handed`.
+
+    A state may have been rounded to it once, when it was handed over; "" for none.
+    """
+    distance = np.abs(got - want)
+    if not handed or not holds(got, handed):
+        return distance
+    return np.maximum(distance - half_units(got, handed), 0.0)
+
+
+def holds(x: Array, dtype: str) -> bool:
+    """Whether every number is one of a format, infinities among them."""
+    return bool(np.array_equal(rounded(x, dtype), x))
+
+
+def half_units(x: Array, dtype: str) -> Any:
+    """Half a unit in the last place of every entry in a format (TOL-2)."""
+    _, bits, least = FORMATS[dtype]
+    exponents = np.where(x == 0.0, least, np.frexp(np.abs(x))[1] - 1)
+    return np.ldexp(0.5, np.maximum(exponents, least) - bits)
