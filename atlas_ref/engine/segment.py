@@ -104,7 +104,7 @@ def _forward(layouts: Sequence[Layout]) -> Callable[..., tuple[Outputs, Any]]:
 
 def _by_token(layout: Layout, inputs: Arrays, *, keeps: bool) -> tuple[Outputs, Any] | None:
     """Outputs by the compiled loop, and what its backward needs; None where it does not run."""
-    if not compiled_tokens.takes(layout, inputs):
+    if not compiled_tokens.takes(layout, inputs, keeps=keeps):
         return None
     results = compiled_tokens.run(layout, inputs, keeps=keeps)
     if results is None:

@@ -334,6 +334,22 @@ def test_little_work_goes_to_numpy(sequences: Taken, monkeypatch: pytest.MonkeyP
     assert sequences == [True]
 
 
+def test_a_backward_of_a_large_state_without_momentum_goes_to_chunks(
+    sequences: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def total(rule: str, k: Any) -> Any:
+        return ops.sum(results(rule, {**tensors, "k": k})[0])
+
+    for rule, used in (("delta", []), ("titans_lmm", [True, True])):
+        sequences.clear()
+        tensors = drawn(rule, T=9)
+        monkeypatch.setattr(compiled_tokens, "LARGE", tensors["k"].shape[-1])
+        tape.grad(functools.partial(total, rule))(tensors["k"])
+        assert sequences == used
+    results("delta", drawn("delta", T=9))
+    assert sequences == [True, True, True]
+
+
 @pytest.mark.parametrize("what", ["infinite", "nan"])
 def test_numpy_says_what_overflows(
     sequences: Taken, monkeypatch: pytest.MonkeyPatch, what: str
