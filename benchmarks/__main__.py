@@ -74,8 +74,8 @@ def main(
             module = importlib.import_module(f"benchmarks.{name}")
             reports[name] = module.report() if hasattr(module, "report") else Report(module.rows())
         seconds[name] = round(time.perf_counter() - start, 1)
+        console.print(_table(reports[name].rows))  # now: a later part may fail
     rows = [row for report in reports.values() for row in report.rows]
-    console.print(_table(rows))
     for line in _targets(rows):
         console.print(line, highlight=False)
     console.print(

@@ -53,7 +53,13 @@ def started(folder: Path, *words: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=heard,
     )
+
+
+def heard() -> None:
+    """Let the signal of a hang-up reach a child of tests that run under nohup."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def wait_until(true: Callable[[], bool]) -> None:
