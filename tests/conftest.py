@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.parameters import few, function_of
+
 TABLES = ("reductions", "mutants")
 ERRATUM = re.compile(r"::test_e_([a-z]\d\d[a-z]?)_(\w+)")
 
@@ -25,12 +27,26 @@ def pytest_addoption(parser: Any) -> None:
         default="numpy",
         help="where the tests compute: numpy, strict (a stand-in for CuPy) or cupy",
     )
+    parser.addoption(
+        "--parameters",
+        type=int,
+        metavar="N",
+        help="run at most N parameters of a test function, spread evenly over all of them",
+    )
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves the slow ones out
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
     leave_rest_to_slow(items)
+    spread(config, items)
     use_backend(config, items)
+
+
+def spread(config: Any, items: list[Any]) -> None:
+    """Leave out most of many parameters where --parameters asks for few."""
+    count = config.getoption("--parameters")
+    if count is not None:
+        few(config, items, count, lambda item: (function_of(item), "slow" in item.keywords))
 
 
 def leave_rest_to_slow(items: list[Any]) -> None:
@@ -42,7 +58,7 @@ def leave_rest_to_slow(items: list[Any]) -> None:
     for item in items:
         mark = item.get_closest_marker("sample")
         if mark is not None:
-            sampled[item.nodeid.partition("[")[0], mark.args[0]].append(item)
+            sampled[function_of(item), mark.args[0]].append(item)
     for (_, count), group in sampled.items():
         drawn = sorted(group, key=lambda item: (zlib.crc32(item.name.encode()), item.name))
         for item in drawn[count:]:

@@ -69,7 +69,7 @@ def peak(module: Any, form: str, settings: dict[str, Any], T: int) -> float:
     return most - before - (end - before) + scratch.scratch.block.nbytes
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.clause("CHUNK-15")
 @pytest.mark.parametrize("name", CASES)
 def test_a_pass_takes_at_most_forty_numbers_a_token_and_channel(
@@ -83,7 +83,7 @@ def test_a_pass_takes_at_most_forty_numbers_a_token_and_channel(
     assert numbers <= 40, f"{numbers:.1f} numbers a token and channel"
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.clause("CHUNK-15")
 @pytest.mark.parametrize("span", [1, 2, 5, 64])
 def test_the_work_space_of_a_group_does_not_depend_on_the_span(

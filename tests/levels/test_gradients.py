@@ -76,6 +76,7 @@ def test_every_parameter_of_four_levels_through_600_tokens(combine: Any) -> None
     every_leaf_agrees(got, want)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.clause("CMS-15")
 @pytest.mark.parametrize(
     ("specs", "combine"), [(MIXED, "softmax"), (MIXED, "masked"), (COUNTING, "softmax")]

@@ -60,7 +60,7 @@ def test_the_pullback_is_the_derivative_through_the_singular_values(
         )
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(6)
 @each_setting
 @pytest.mark.clause("NS-20", "NS-21")
 def test_the_pullback_is_that_of_its_definition(settings: dict[str, Any]) -> None:
@@ -93,7 +93,7 @@ def test_the_pullback_is_the_complex_step_through_the_loops(settings: dict[str, 
         )
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(6)
 @each_setting
 @pytest.mark.clause("NS-20", "NS-21")
 def test_the_opaque_block_and_the_plain_form_have_one_gradient(settings: dict[str, Any]) -> None:
@@ -330,7 +330,7 @@ def test_passing_the_cotangent_through_is_not_the_derivative() -> None:
 # -- second derivative -----------------------------------------------------------------------------
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(6)
 @each_setting
 @pytest.mark.clause("NS-20", "NS-21")
 def test_the_second_derivative_is_the_complex_step_of_the_first(settings: dict[str, Any]) -> None:

@@ -240,6 +240,7 @@ def test_reduction(row: Row, record_property: Any) -> None:
 TWINS = [(row, broken) for row in ROWS for broken in row.twins]
 
 
+@pytest.mark.sample(80)
 @pytest.mark.parametrize(
     ("row", "broken"), TWINS, ids=[f"{row.id}: {broken}" for row, broken in TWINS]
 )

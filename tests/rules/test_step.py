@@ -125,7 +125,7 @@ def test_a_silent_step_leaves_the_memory_bit_identical(rule: Any, config: Any) -
     assert y.shape == (B, 2, 3)
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(4)
 @every
 @pytest.mark.clause("TAPE-17", "OMEGA-27")
 def test_every_parameter_has_a_gradient_equal_to_the_complex_step(rule: Any, config: Any) -> None:

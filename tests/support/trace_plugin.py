@@ -25,6 +25,7 @@ import pytest
 
 from docs.clauses import record
 from docs.clauses.record import Mutant, Ran, Record
+from tests.support.parameters import few, function_of
 
 WORKER = "trace"
 #: Parameters of one test function that run, where its marks are the same for all of them.
@@ -120,35 +121,26 @@ def pytest_configure(config: Any) -> None:
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
     """Leave out most of many parameters, and slow tests whose proof a faster one gives."""
     fast = {each for item in items if not item.get_closest_marker("slow") for each in _marked(item)}
-    alike: dict[tuple[str, ...], list[Any]] = defaultdict(list)
-    for item in items:
-        if not item.get_closest_marker("slow") or not set(_marked(item)) <= fast:
-            alike[_function(item), *_marked(item)].append(item)
-    selection = {each for group in alike.values() for each in _spread(group)}
-    config.hook.pytest_deselected(items=[item for item in items if item not in selection])
-    items[:] = [item for item in items if item in selection]
-
-
-def _spread(group: list[Any]) -> list[Any]:
-    """At most PARAMETERS of a list, the first and the last among them."""
-    if len(group) <= PARAMETERS:
-        return group
-    return [group[i * (len(group) - 1) // (PARAMETERS - 1)] for i in range(PARAMETERS)]
+    for_trace = [
+        item
+        for item in items
+        if not item.get_closest_marker("slow") or not set(_marked(item)) <= fast
+    ]
+    chosen = set(for_trace)
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = for_trace
+    few(config, items, PARAMETERS, lambda item: (function_of(item), *_marked(item)))
 
 
 def _marked(item: Any) -> list[str]:
     return [each for mark in item.iter_markers("clause") for each in mark.args]
 
 
-def _function(item: Any) -> str:
-    return str(item.nodeid.partition("[")[0])
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: Any) -> Any:
     recorder = item.config.trace_recorder
     if recorder is not None:
-        name = _function(item)
+        name = function_of(item)
         clauses = recorder.clauses.setdefault(name, [])
         clauses += [each for each in _marked(item) if each not in clauses]
         recorder.shared[name] |= {
@@ -190,9 +182,9 @@ def pytest_runtest_makereport(item: Any, call: Any) -> Any:
     recorder = item.config.trace_recorder
     if recorder is not None:
         if report.failed:
-            recorder.failed.add(_function(item))
+            recorder.failed.add(function_of(item))
         elif report.passed and report.when == "call":
-            recorder.passed.add(_function(item))
+            recorder.passed.add(function_of(item))
     return report
 
 
@@ -206,8 +198,7 @@ def pytest_testnodedown(node: Any, error: Any) -> None:
 def pytest_sessionfinish(session: Any) -> None:
     config = session.config
     if config.trace_recorder is not None:
-        if _first_process(config):
-            evaluate_vectors(config.trace_recorder)
+        evaluate_vectors(config.trace_recorder, *_share(config))
         part = config.trace_recorder.part()
         if hasattr(config, "workeroutput"):
             config.workeroutput[WORKER] = part
@@ -222,12 +213,15 @@ def pytest_sessionfinish(session: Any) -> None:
         config.get_terminal_writer().line(f"recorded {out.relative_to(config.rootpath)}")
 
 
-def _first_process(config: Any) -> bool:
-    return getattr(config, "workerinput", {"workerid": "gw0"})["workerid"] == "gw0"
+def _share(config: Any) -> tuple[int, int]:
+    """The place of this process among those that run tests, and their number."""
+    worker = getattr(config, "workerinput", {"workerid": "gw0", "workercount": 1})
+    return int(worker["workerid"].removeprefix("gw")), int(worker["workercount"])
 
 
-def evaluate_vectors(recorder: Recorder) -> None:
-    """Evaluate every recorded case in each form that computes it, each in a context of its own.
+def evaluate_vectors(recorder: Recorder, place: int, places: int) -> None:
+    """Evaluate this process's share of the recorded cases in each form that computes them, each
+    case in a context of its own.
 
     A case with a cotangent is evaluated with gradients.
     """
@@ -235,7 +229,8 @@ def evaluate_vectors(recorder: Recorder) -> None:
     from atlas_ref.oracle.evaluate import evaluate
     from atlas_ref.vectors.inputs.properties import forms
 
-    for path in sorted(each for pattern in VECTORS for each in recorder.root.glob(pattern)):
+    paths = sorted(each for pattern in VECTORS for each in recorder.root.glob(pattern))
+    for path in paths[place::places]:
         case = load(path)
         if case.supported:
             recorder.enter(f"vector:{path.relative_to(recorder.root).as_posix()}")

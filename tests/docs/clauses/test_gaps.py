@@ -89,6 +89,7 @@ def test_a_clause_that_is_renamed_has_neither_code_nor_test(clone: Path) -> None
     )
 
 
+@pytest.mark.slow
 @pytest.mark.clause("TRACE-9")
 def test_a_clause_that_loses_its_tests_is_a_gap(clone: Path) -> None:
     for path in (clone / "tests").rglob("*.py"):

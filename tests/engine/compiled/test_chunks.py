@@ -186,6 +186,7 @@ def test_arguments_in_any_order_of_memory_stay_as_they_are(groups: list[bool]) -
     assert groups == [True, True]
 
 
+@pytest.mark.slow
 @pytest.mark.clause("CHUNK-6", "CHUNK-8")
 def test_the_code_that_is_compiled_says_the_same_in_python(
     groups: list[bool], monkeypatch: pytest.MonkeyPatch
