@@ -3,29 +3,34 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Every file that is installed has a SHA-256 in requirements/; the project itself is built by what is installed before it.
+HASHED := $(INSTALL) --require-hashes
+PROJECT := $(INSTALL) --no-deps --no-build-isolation --editable .
 # Through the environment, so that the pins also hold where the package itself is built.
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 # Tests start hundreds of processes, each of which would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: oracle test slow standin test-gpu trace planted kill-matrix ulps lint types bench bench-gpu bench-gpu-wheels survey docs docs-serve docs-test clean
+.PHONY: oracle test slow standin test-gpu trace planted kill-matrix ulps lint types bench bench-gpu bench-gpu-wheels survey docs docs-serve docs-test requirements clean
 
 # The runtime alone, for `make oracle`; with the test tools, for the rest.
-$(VENV)/.runtime: pyproject.toml constraints.txt
+$(VENV)/.runtime: pyproject.toml constraints.txt requirements/build.txt requirements/runtime.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(INSTALL) -e .
+	$(HASHED) -r requirements/build.txt -r requirements/runtime.txt
+	$(PROJECT)
 	touch $@
 
-$(VENV)/.test: $(VENV)/.runtime
-	$(INSTALL) -e ".[test]"
+$(VENV)/.test: $(VENV)/.runtime requirements/test.txt
+	$(HASHED) -r requirements/test.txt
 	touch $@
 
+# Without hashes: PyTorch has builds under one version, of which a user installs the one for the machine (benchmarks/README.md).
 $(VENV)/.bench: $(VENV)/.runtime
 	$(INSTALL) -e ".[bench]"
 	touch $@
 
-$(VENV)/.docs: $(VENV)/.test
-	$(INSTALL) -e ".[docs]"
+$(VENV)/.docs: $(VENV)/.test requirements/docs.txt
+	$(HASHED) -r requirements/docs.txt
 	touch $@
 
 oracle: $(VENV)/.runtime  ## evaluate every recorded case of independent implementations and compare
@@ -108,6 +113,16 @@ docs-serve: $(VENV)/.docs  ## the site at http://127.0.0.1:8000, made anew when 
 docs-test: docs  ## every page of the site in Chromium (Debian's package), wide and narrow, light and dark
 	$(BIN)/python -m pytest -q -n 0 tests/docs/test_browser.py
 	$(BIN)/python -m docs.browser build/site --out build/docs-test
+
+# Of every file of a release, so that they hold on each system and for each Python; 3.11.5 is the oldest that all of them take.
+COMPILE = $(VENV)/uv/bin/uv pip compile --quiet --universal --python-version 3.11.5 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links \
+  --strip-extras --no-emit-package atlas-ref --constraint constraints.txt
+requirements:  ## the hashes in requirements/ anew, from pyproject.toml and constraints.txt
+	test -x $(VENV)/uv/bin/uv || $(PYTHON) -m venv $(VENV)/uv
+	$(VENV)/uv/bin/python -m pip install --quiet --disable-pip-version-check uv
+	echo hatchling | $(COMPILE) --output-file requirements/build.txt -
+	$(COMPILE) --output-file requirements/runtime.txt pyproject.toml
+	for extra in test docs; do $(COMPILE) --extra $$extra --output-file requirements/$$extra.txt pyproject.toml || exit 1; done
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

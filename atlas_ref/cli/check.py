@@ -158,6 +158,7 @@ def check(
     from atlas_ref.oracle.judge.xfail import load as expected
     from atlas_ref.oracle.report import report as reports
     from atlas_ref.vectors.sets.cases import identity, load
+    from atlas_ref.vectors.sets.locate import folder
 
     result_names = options.names("--only", only)
     names = None if result_names is None else chosen(result_names)
@@ -189,6 +190,8 @@ def check(
     with contextlib.ExitStack() as stack:
         for path in report or ():
             _refuse_read(path, paths, against, xfail)
+            for name in sets or ():
+                options.refuse_inside(path, folder(name))
         source = _source(stack, against, impl, command, timeout, len(paths))
         for path in options.with_progress(paths):
             try:

@@ -86,9 +86,11 @@ def _run() -> Any:
         _fail(str(error), 3 if isinstance(error, Unsupported) else 2)
     except atlas_ref.BackendError as error:
         _fail(str(error))
-    except OSError as error:  # files say it themselves; this is a help text
-        output.discard(sys.stdout)
-        _fail(f"{error.filename or 'standard output'}: cannot be written: {error.strerror}")
+    except OSError as error:
+        if error.filename is not None:  # a place that its reader did not expect to be refused
+            _fail(f"{error.filename}: cannot be used: {error.strerror}")
+        output.discard(sys.stdout)  # a help text
+        _fail(f"standard output: cannot be written: {error.strerror}")
     except Exception as error:
         from atlas_ref.cli import faults
 

@@ -255,6 +255,16 @@ def refuse_same(out: Path, source: Path, *, what: str = "case") -> None:
         raise _error(f"{out}: is the {what} itself, which is not overwritten")
 
 
+def refuse_inside(out: Path, folder: Path) -> None:
+    """Refuse to write into the folder of a set, whose files are all listed (VEC-1).
+
+    Raises:
+        CaseError: it lies there.
+    """
+    if Path(os.path.realpath(out)).is_relative_to(os.path.realpath(folder)):
+        raise _error(f"{out}: lies in the set {folder}, into which nothing else is written")
+
+
 def rules(incomplete: str) -> list[str]:
     """Names of rules, for the completion of a shell."""
     from atlas_ref.oracle.subjects import SUBJECTS

@@ -5,6 +5,7 @@ A gap fails.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -58,7 +59,7 @@ def trace_spec(
             "python -m atlas_ref.cli trace-spec in a clone of the repository"
         ) from None
 
-    if not (root / "specs").is_dir():
+    if not os.path.isdir(root / "specs"):
         raise CaseError(f"--root {root}: holds no specs; it takes a clone of the repository")
     try:
         result = trace(root, records.read(root, record))

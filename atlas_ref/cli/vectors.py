@@ -205,6 +205,8 @@ def kill_matrix(
         _refuse_place(path)
     with output.progress({"score": "scoring vectors"}) as progress:
         place = locate.folder(name)
+        for path in report or ():
+            options.refuse_inside(path, place)
         result = matrix(
             place,
             targets=target or (),

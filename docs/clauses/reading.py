@@ -34,3 +34,5 @@ def parsed(source: str, name: str) -> ast.Module:
         return ast.parse(source)
     except SyntaxError as error:
         raise ReadingError(f"{name}:{error.lineno}: not Python: {error.msg}") from None
+    except (ValueError, RecursionError, MemoryError) as error:  # a zero byte, or endless nesting
+        raise ReadingError(f"{name}: not Python: {error or type(error).__name__}") from None

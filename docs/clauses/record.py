@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -57,13 +58,19 @@ class Record(NamedTuple):
 
 
 def sources(root: Path) -> str:
-    """A digest of every file that a record depends on: packages and tests."""
+    """A digest of every file that a record depends on: packages and tests.
+
+    Raises:
+        RecordError: one of them cannot be read.
+    """
     digest = hashlib.sha256()
     for folder in (*PACKAGES, "tests"):
         for path in sorted((root / folder).rglob("*.py")):
-            digest.update(
-                path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0"
-            )
+            try:
+                data = path.read_bytes()
+            except OSError as error:
+                raise RecordError(f"{path}: cannot be read: {error.strerror}") from None
+            digest.update(path.relative_to(root).as_posix().encode() + b"\0" + data + b"\0")
     return digest.hexdigest()
 
 
@@ -101,7 +108,7 @@ def read(root: Path, path: Path | None = None, *, any_sources: bool = False) -> 
         RecordError: one line that says what is missing or does not fit, and what to run.
     """
     file = root / RECORD if path is None else path
-    if not file.is_file():
+    if not os.path.isfile(file):
         raise RecordError(f"{file}: no run of the tests is recorded; `make trace` records one")
     try:
         data = json.loads(file.read_text())

@@ -252,7 +252,8 @@ def _place(out: Path) -> Path:
     Raises:
         CaseError: it holds something else, beside a set too, or its parent does not exist.
     """
-    if out.exists() and not out.is_dir():
+    place = Path(os.path.realpath(out))
+    if os.path.lexists(place) and not os.path.isdir(place):  # a link that leads to itself, too
         raise CaseError(f"{out}: is no folder")
     if out.is_dir() and any(out.iterdir()):
         if not (out / manifest.MANIFEST).is_file():
@@ -265,7 +266,7 @@ def _place(out: Path) -> Path:
             )
     if not out.parent.is_dir():
         raise CaseError(f"{out}: the folder {out.parent} does not exist")
-    return out.resolve()
+    return place
 
 
 def _replace(out: Path, files: Files) -> None:

@@ -46,7 +46,7 @@ def paths(name: str, *, large: bool = False, targets: Sequence[str] = ()) -> lis
 
 def identity(path: Path) -> str | None:
     """The id of a vector of a shipped set by its file: `v1:delta-rows`; None for other files."""
-    place = path.resolve().parent
+    place = Path(os.path.realpath(path)).parent  # which no link that leads to itself stops
     return next(
         (
             f"{name}:{path.stem}"

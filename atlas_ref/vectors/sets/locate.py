@@ -34,12 +34,12 @@ def folder(name: str | os.PathLike[str]) -> Path:
     path = Path(name)
     if os.fspath(name) in shipped():
         return shipped()[os.fspath(name)]
-    if (path / MANIFEST).is_file():
+    if os.path.isfile(path / MANIFEST):  # False, too, for a name that is too long
         return path
     names = ", ".join(shipped()) or "none"
     what = (
         f"is a folder without {MANIFEST}"
-        if path.is_dir()
+        if os.path.isdir(path)
         else "is neither a folder nor a shipped set"
     )
     raise CaseError(f"set {os.fspath(name)!r} {what}; shipped sets: {names}")

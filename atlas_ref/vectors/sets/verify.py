@@ -6,6 +6,7 @@ It needs no ball arithmetic: the values in the files were certified when the set
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -143,7 +144,8 @@ def _listed(folder: Path, listing: manifest.Manifest, sums: dict[str, str]) -> I
         yield f"{folder}: {name}: no digest in {manifest.SUMS}"
     for name in sorted(sums.keys() - named):
         yield f"{folder}: {name}: not in {manifest.MANIFEST}"
-    there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    files = (path for path in folder.rglob("*") if os.path.isfile(path))
+    there = {path.relative_to(folder).as_posix() for path in files}
     for name in sorted(there - named - sums.keys() - {manifest.SUMS}):
         yield f"{folder}: {name}: neither in {manifest.MANIFEST} nor in {manifest.SUMS}"
     if manifest.SCHEMA not in there:

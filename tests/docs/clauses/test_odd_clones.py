@@ -1,0 +1,44 @@
+"""Clones with files that are none, or no Python: one line and exit code 2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from docs.clauses import record
+
+SPEC = "# Toy\n\n### TOY-1 First\n\nText.\n"
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    (tmp_path / "specs").mkdir()
+    (tmp_path / "specs/toy.md").write_text(SPEC)
+    (tmp_path / "atlas_ref").mkdir()
+    (tmp_path / "tests").mkdir()
+    return tmp_path
+
+
+@pytest.mark.clause("TRACE-4")
+def test_a_folder_that_is_called_like_a_file_of_code_cannot_be_read(clone: Path, cli: Run) -> None:
+    record.write(clone, record.Record({}))
+    (clone / "atlas_ref/toy.py").mkdir()
+    ran = cli("trace-spec", "--root", clone, "--json")
+    assert ran.code == 2
+    assert ran.json["bad_input"] == [f"{clone}/atlas_ref/toy.py: cannot be read: Is a directory"]
+
+
+@pytest.mark.clause("TRACE-4")
+@pytest.mark.parametrize("code", ["1+" * 3000 + "1", "-" * 20_000 + "1"], ids=["sum", "signs"])
+def test_code_that_no_parser_takes_is_not_python(code: str, clone: Path, cli: Run) -> None:
+    (clone / "atlas_ref/toy.py").write_text(code)
+    record.write(clone, record.Record({}))
+    ran = cli("trace-spec", "--root", clone)
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert "atlas_ref/toy.py" in ran.err
+    assert "not Python" in ran.err
