@@ -11,7 +11,7 @@ import safetensors
 import safetensors.numpy
 
 from atlas_ref import backend
-from atlas_ref.layers import convolution, feed_forward, norm, rotary
+from atlas_ref.layers import attention, convolution, feed_forward, norm, rotary
 
 RECORDED = Path(__file__).parents[1] / "data" / "peers_layers"
 
@@ -97,6 +97,20 @@ class Layer(NamedTuple):
         return state, np.concatenate(results, axis=-2)
 
 
+def _attention(**settings: Any) -> attention.Config:
+    fields: dict[str, Any] = {
+        "d_model": 6,
+        "heads": 2,
+        "d_head": 4,
+        "window": 3,
+        "persistent": 2,
+        "norm": norm.Config(kind="rms", d=6, eps=1e-6),
+        "rotary": rotary.Config(d=4),
+    }
+    return attention.Config(**fields | settings)
+
+
+LAST = {"attention_window": "last_keys_of_call", "persistent_visible": "right_aligned"}
 LAYERS: dict[str, Layer] = {
     "norm rms": Layer(norm, norm.Config(kind="rms", d=6, eps=1e-6)),
     "norm layer": Layer(norm, norm.Config(kind="layer", d=6, eps="machine")),
@@ -140,4 +154,18 @@ LAYERS: dict[str, Layer] = {
             bias=False,
         ),
     ),
+    "attention": Layer(attention, _attention()),
+    "attention window 1": Layer(attention, _attention(window=1, persistent=0)),
+    "attention window 9": Layer(attention, _attention(window=9, window_counts_self=False)),
+    "attention window 40": Layer(attention, _attention(window=40)),
+    "attention no positions": Layer(attention, _attention(rotary=None)),
+    "attention head norm": Layer(
+        attention,
+        _attention(head_norm=norm.Config(kind="rms", d=4, heads=2, eps=1e-8, guard="clamp")),
+    ),
+    "attention halves": Layer(attention, _attention(rotary=rotary.Config(d=4, pairs="halves"))),
+    "attention restart": Layer(
+        attention, _attention(rotary=rotary.Config(d=4, position="restart")), splits=False
+    ),
+    "attention last keys": Layer(attention, _attention(**LAST), causal=False, splits=False),
 }
