@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from atlas_ref.backend import as_strided, at_once, of
+from atlas_ref.backend import as_strided, at_once, of, on_host
+from atlas_ref.backend.scratch import scratch
 from atlas_ref.types import Array
 from tape import opaque
 
@@ -112,9 +113,8 @@ def _forward(
         padded[..., R - 1 - n : R - 1] = earlier[..., earlier.shape[-2] - n :, :].swapaxes(-1, -2)
     values[..., R - 1 : R - 1 + T] = x[:, 2]
     queries, y = (each[..., R - 1 :] for each in (queries, y))
-    for b in range(B):
-        _rotate(layout, x[b, 0], cos * scale, sin * scale, queries[b, ..., :T], scale)
-        _rotate(layout, x[b, 1], cos, sin, keys[b, ..., R - 1 : R - 1 + T])
+    _rotate(layout, x[:, 0], cos * scale, sin * scale, queries[..., :T], scale)
+    _rotate(layout, x[:, 1], cos, sin, keys[..., R - 1 : R - 1 + T])
     rows = persistent.shape[-2]
     scores = np.empty_like(qkv, kind, order="C", shape=(B * H, chunks, rows + R - 1 + C, C))
     total = np.empty_like(qkv, kind, order="C", shape=(B * H, chunks, 1, C))
@@ -129,7 +129,8 @@ def _forward(
     )
     blocked = _blocked(layout, T)
     for part, some in _parts(scores):
-        _attend(kept, layout, part, some, blocked)
+        with scratch.frame():
+            _attend(kept, layout, part, some, blocked)
     rotated = keys[..., R - 1 : R - 1 + T].swapaxes(-1, -2)
     return (y[..., :T].swapaxes(-1, -2), rotated), kept
 
@@ -164,15 +165,21 @@ def _heads(persistent: Array, batch: int) -> Array:
 def _rotate(
     layout: Layout, x: Array, cos: Array, sin: Array, out: Array, scale: float = 1.0
 ) -> None:
-    """Turn the pairs of x (H, d, T) by angles of each time, into `out`."""
+    """Turn the pairs of x (B, H, d, T) by angles of each time, into `out`, head by head."""
     if layout.interleaved is None:
         np.multiply(x, scale, out=out)
         return
     (a, b), (to_a, to_b) = _pairs(layout, x), _pairs(layout, out)
-    np.multiply(a, cos, out=to_a)
-    to_a -= b * sin
-    np.multiply(b, cos, out=to_b)
-    to_b += a * sin
+    heads = np.ndindex(x.shape[:2]) if on_host(x) else [()]
+    for head in heads:
+        with scratch.frame():
+            other = scratch.empty(to_a[head].shape, to_a)
+            np.multiply(a[head], cos, out=to_a[head])
+            np.multiply(b[head], sin, out=other)
+            np.subtract(to_a[head], other, out=to_a[head])
+            np.multiply(b[head], cos, out=to_b[head])
+            np.multiply(a[head], sin, out=other)
+            np.add(to_b[head], other, out=to_b[head])
 
 
 def _pairs(layout: Layout, x: Array) -> tuple[Array, Array]:
@@ -233,15 +240,15 @@ def _attend(kept: Kept, layout: Layout, part: slice, some: slice, blocked: dict[
         if c in blocked:
             window = folded[:, c - some.start, rows:]
             np.copyto(window, -np.inf, where=_beside(blocked[c], A))
-    folded -= _top(folded)
+    np.subtract(folded, _top(folded), out=folded)
     np.exp(folded, out=folded)
     total = kept.total[part, some]
-    np.sum(folded, axis=-2, keepdims=True, out=total)
+    total[..., 0, :] = np.einsum("ncui->nci", folded)
     np.multiply(low, after, out=high)
     np.multiply(low, ~after, out=low)
-    reads = np.matmul(V, A[..., rows:, :])
+    reads = scratch.product(V, A[..., rows:, :])
     if rows:
-        reads += np.matmul(kept.persistent[part].swapaxes(-1, -2), A[..., :rows, :])
+        reads += scratch.product(kept.persistent[part].swapaxes(-1, -2), A[..., :rows, :])
     np.divide(reads, total, out=Y)
 
 
@@ -255,7 +262,8 @@ def _top(scores: Array) -> Array:
     top = scores.real
     while top.shape[-2] > 1:
         half = -(-top.shape[-2] // 2)
-        top = np.maximum(top[..., :half, :], top[..., -half:, :])
+        room = scratch.empty((*top.shape[:-2], half, top.shape[-1]), top)
+        top = np.maximum(top[..., :half, :], top[..., -half:, :], out=room)
     return top
 
 
@@ -289,14 +297,15 @@ def _backward(
     )
     d_rows = np.zeros_like(like, kind, order="C", shape=(B * H, *persistent.shape[1:]))
     for part, some in _parts(kept.scores):
-        _attend_backward(kept, layout, part, some, (dy, dQ, dK, dV, d_rows))
+        with scratch.frame():
+            _attend_backward(kept, layout, part, some, (dy, dQ, dK, dV, d_rows))
     dx = np.empty_like(like, kind, order="C", shape=(B, 3, H, d, T))
     dQ, dK, dV = (each.reshape(B, H, d, each.shape[-1]) for each in (dQ, dK, dV))
     if g[1] is not None:
         dK[..., R - 1 : R - 1 + T] += g[1].swapaxes(-1, -2)
-    for b in range(B):  # a rotation back is one by the negative angle
-        _rotate(layout, dQ[b, ..., :T], cos * scale, -sin * scale, dx[b, 0], scale)
-        _rotate(layout, dK[b, ..., R - 1 : R - 1 + T], cos, -sin, dx[b, 1])
+    # a rotation back is one by the negative angle
+    _rotate(layout, dQ[..., :T], cos * scale, -sin * scale, dx[:, 0], scale)
+    _rotate(layout, dK[..., R - 1 : R - 1 + T], cos, -sin, dx[:, 1])
     dx[:, 2] = dV[..., R - 1 : R - 1 + T]
     return (
         dx.swapaxes(-1, -2),
@@ -326,23 +335,24 @@ def _attend_backward(
     K = _windows(kept.keys[part], C, some, R - 1 + C)
     V = _windows(kept.values[part], C, some, R - 1 + C)
     Y = _windows(kept.y[part], C, some, C)
-    D = _windows(dy, C, some, C) / kept.total[part, some]
+    D = _windows(dy, C, some, C)
+    D = np.divide(D, kept.total[part, some], out=scratch.empty(D.shape, D))
     persistent = kept.persistent[part]
-    dS = np.empty_like(D, order="C", shape=A.shape)
+    dS = scratch.empty(A.shape, D)
     np.matmul(V.swapaxes(-1, -2), D, out=dS[..., rows:, :])
     if rows:
         np.matmul(persistent, D, out=dS[..., :rows, :])
     dS -= np.einsum("ncdi,ncdi->nci", D, Y)[..., None, :]
     dS *= A
-    dq = np.matmul(K, dS[..., rows:, :])
+    dq = scratch.product(K, dS[..., rows:, :])
     if rows:
-        dq += np.matmul(persistent.swapaxes(-1, -2), dS[..., :rows, :])
-        each = np.matmul(dS[..., :rows, :], Q.swapaxes(-1, -2))
-        each += np.matmul(A[..., :rows, :], D.swapaxes(-1, -2))
+        dq += scratch.product(persistent.swapaxes(-1, -2), dS[..., :rows, :])
+        each = scratch.product(dS[..., :rows, :], Q.swapaxes(-1, -2))
+        each += scratch.product(A[..., :rows, :], D.swapaxes(-1, -2))
         d_rows += np.sum(each, axis=1)
     _windows(dQ, C, some, C)[...] = dq
-    _overlap(dK, np.matmul(Q, dS[..., rows:, :].swapaxes(-1, -2)), C, some)
-    _overlap(dV, np.matmul(D, A[..., rows:, :].swapaxes(-1, -2)), C, some)
+    _overlap(dK, scratch.product(Q, dS[..., rows:, :].swapaxes(-1, -2)), C, some)
+    _overlap(dV, scratch.product(D, A[..., rows:, :].swapaxes(-1, -2)), C, some)
 
 
 def _overlap(total: Array, parts: Array, C: int, chunks: slice) -> None:

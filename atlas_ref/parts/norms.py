@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from atlas_ref.backend import on_host
 from atlas_ref.types import Array
 from tape import ops
 
@@ -29,8 +30,8 @@ def normalised(x: Array, kind: str, *, eps: float = NORM_EPS, guard: str = "add"
     """
     if kind == "none":
         return x
-    s = _reduction(x)  # (..., 1)
-    x = s * x
+    s = _reduction(x)  # (..., 1), or 1 for all rows
+    x = x if isinstance(s, float) else s * x
     total = ops.sum(x * x, axis=-1, keepdims=True)
     squares = total if kind == "l2" else total * (1.0 / x.shape[-1])
     if guard == "clamp":
@@ -50,4 +51,6 @@ def _reduction(x: Array) -> Any:
         return 1.0  # no arithmetic of the oracle
     safe = 0.5 * math.sqrt(float(np.finfo(bare.dtype).max) / bare.shape[-1])
     large = np.max(np.abs(bare), axis=-1, keepdims=True) > safe
+    if on_host(bare) and not large.any():
+        return 1.0
     return np.where(large, REDUCTIONS[bare.dtype.itemsize], 1.0).astype(bare.dtype)
