@@ -27,6 +27,7 @@ NAMES = (
     "loop",
     "parallel",
     "cms",
+    "layers",
     "peers",
     "scaling",
     "distance",

@@ -25,6 +25,10 @@ LAYERS = (
     ("atlas_ref.layers.projection", "atlas_ref.layers.__init__"),
     ("atlas_ref.forms",),
     ("atlas_ref.levels",),
+    tuple(
+        f"atlas_ref.layers.{name}"
+        for name in ("checks", "norm", "rotary", "convolution", "feed_forward", "attention")
+    ),
     ("atlas_ref.oracle",),
     ("atlas_ref.certify",),
     ("atlas_ref.vectors",),

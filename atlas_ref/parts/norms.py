@@ -1,6 +1,6 @@
 """Norms of keys and queries, right also where squares of their entries would overflow.
 
-Specified in specs/conventions.md (CONV-24).
+Specified in specs/conventions.md (CONV-24) and specs/norm.md.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from atlas_ref.backend import on_host
 from atlas_ref.types import Array
 from tape import ops
 
@@ -19,18 +20,25 @@ NORM_EPS = 1e-6
 REDUCTIONS = {8: 2.0**-640, 4: 2.0**-80}
 
 
-def normalised(x: Array, kind: str) -> Array:
-    """l2: x / sqrt(sum x^2 + 1e-6); rms: x / sqrt(mean x^2 + 1e-6); none: x (CONV-24).
+def normalised(x: Array, kind: str, *, eps: float = NORM_EPS, guard: str = "add") -> Array:
+    """l2: x / sqrt(sum x^2 + eps); rms: x / sqrt(mean x^2 + eps); none: x (CONV-24, NORM-5).
 
-    A row whose squares would overflow is multiplied by a power of two first, and the 1e-6 by its
+    Under guard clamp the divisor is max(sqrt(mean x^2), eps), a constant where it is eps (NORM-6).
+
+    A row whose squares would overflow is multiplied by a power of two first, and the eps by its
     square, so that x stands in the quotient as it is; every other row has the bits of the formula.
     """
     if kind == "none":
         return x
-    s = _reduction(x)  # (..., 1)
-    x = s * x
+    s = _reduction(x)  # (..., 1), or 1 for all rows
+    x = x if isinstance(s, float) else s * x
     total = ops.sum(x * x, axis=-1, keepdims=True)
-    return x / ops.sqrt((total if kind == "l2" else total * (1.0 / x.shape[-1])) + NORM_EPS * s * s)
+    squares = total if kind == "l2" else total * (1.0 / x.shape[-1])
+    if guard == "clamp":
+        floor = eps * s
+        small = ops.less(squares, floor * floor)
+        return x / ops.where(small, floor, ops.sqrt(ops.where(small, 1.0, squares)))
+    return x / ops.sqrt(squares + eps * s * s)
 
 
 def _reduction(x: Array) -> Any:
@@ -43,4 +51,6 @@ def _reduction(x: Array) -> Any:
         return 1.0  # no arithmetic of the oracle
     safe = 0.5 * math.sqrt(float(np.finfo(bare.dtype).max) / bare.shape[-1])
     large = np.max(np.abs(bare), axis=-1, keepdims=True) > safe
+    if on_host(bare) and not large.any():
+        return 1.0
     return np.where(large, REDUCTIONS[bare.dtype.itemsize], 1.0).astype(bare.dtype)

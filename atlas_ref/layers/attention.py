@@ -1,0 +1,374 @@
+"""Attention in a sliding window, with persistent rows and with the last keys in the state.
+
+    y_t = sum_s softmax_s(q_t . k_s / sqrt(d)) v_s over the persistent rows and s = t - W + 1 .. t
+
+Specified in specs/attention.md.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from atlas_ref import backend
+from atlas_ref.engine import attention as engine
+from atlas_ref.layers import checks, norm, rotary
+from atlas_ref.layers.feed_forward import check_norm
+from atlas_ref.layers.norm import Config as Norm
+from atlas_ref.layers.norm import Params as NormParams
+from atlas_ref.layers.projection import cast
+from atlas_ref.rules.checks import require_floating
+from atlas_ref.types import Array, Dims, Frozen
+from tape import ops, plain
+
+
+class Config(Frozen):
+    """Settings of attention in a window (ATTENTION-1 to ATTENTION-7).
+
+    Attributes:
+        d_model, heads, d_head: sizes; heads times d_head need not be d_model.
+        window: W.
+        persistent: P, rows of each head that are key and value at once.
+        norm: of the tokens before the projections.
+        head_norm: of queries and keys of each head, before their positions; None for none.
+        rotary: positions of queries and keys; None for none.
+        attention_window: causal, a band; last_keys_of_call, the last W keys for all queries.
+        window_counts_self: whether the token itself is one of the W.
+        persistent_visible: always; right_aligned, under the causal mask of the last keys.
+    """
+
+    d_model: Annotated[int, Field(ge=1)]
+    heads: Annotated[int, Field(ge=1)]
+    d_head: Annotated[int, Field(ge=1)]
+    window: Annotated[int, Field(ge=1)]
+    persistent: Annotated[int, Field(ge=0)] = 0
+    norm: Norm
+    head_norm: Norm | None = None
+    rotary: rotary.Config | None
+    attention_window: Literal["causal", "last_keys_of_call"] = "causal"
+    window_counts_self: bool = True
+    persistent_visible: Literal["always", "right_aligned"] = "always"
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        check_norm(self.norm, self.d_model)
+        if self.rotary is not None and self.rotary.d != self.d_head:
+            raise ValueError(f"rotary: d {self.rotary.d}, expected d_head = {self.d_head}")
+        if self.head_norm is not None and (
+            self.head_norm.d != self.d_head or self.head_norm.heads not in (None, self.heads)
+        ):
+            raise ValueError(
+                f"head_norm: d {self.head_norm.d}, heads {self.head_norm.heads}, expected d_head = "
+                f"{self.d_head} and heads {self.heads} or none"
+            )
+        causal = self.attention_window == "causal"
+        if causal and self.persistent_visible == "right_aligned":
+            raise ValueError(
+                "persistent_visible: right_aligned needs attention_window last_keys_of_call"
+            )
+        if not causal and not self.window_counts_self:
+            raise ValueError("window_counts_self: false needs attention_window causal")
+        return self
+
+    @property
+    def reach(self) -> int:
+        """Keys that a query of the causal band sees, itself one of them (ATTENTION-3)."""
+        return self.window if self.window_counts_self else self.window + 1
+
+
+class Params(Frozen):
+    """Parameters of attention, which the outer loop learns (ATTENTION-1).
+
+    Attributes:
+        norm: of the norm.
+        q_norm, k_norm: of the norm of heads; None without one.
+        W_qkv (3, H, d_head, d_model): projections to queries, keys, values.
+        W_out (d_model, H, d_head): projection of the reads of all heads.
+        persistent (H, P, d_head): None where there is none.
+    """
+
+    norm: NormParams
+    W_qkv: Annotated[Array, Dims("3 H d_head d_model")]
+    W_out: Annotated[Array, Dims("d_model H d_head")]
+    persistent: Annotated[Array | None, Dims("H P d_head", optional=True)] = None
+    q_norm: NormParams | None = None
+    k_norm: NormParams | None = None
+
+
+class State(Frozen):
+    """The last keys and values of a document, oldest first, and the next position (ATTENTION-8).
+
+    Attributes:
+        keys, values (B, H, n, d_head): n at most W; keys are rotated.
+        rotary: the position of the next token.
+    """
+
+    keys: Annotated[Array, Dims("B H n d_head")]
+    values: Annotated[Array, Dims("B H n d_head")]
+    rotary: rotary.State
+
+
+#: Public code and its reading of the axes, by name: settings of `Config` (ATTENTION-14).
+PRESETS: dict[str, dict[str, Any]] = {
+    "atlas-rnn": {
+        "attention_window": "last_keys_of_call",
+        "window_counts_self": True,
+        "persistent_visible": "right_aligned",
+    },
+    "atlas-mag": {
+        "attention_window": "causal",
+        "window_counts_self": True,
+        "persistent_visible": "always",
+    },
+    "atlas-rnn causal": {
+        "attention_window": "causal",
+        "window_counts_self": True,
+        "persistent_visible": "always",
+    },
+}
+
+
+def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:
+    """Projections from uniform(-r, r), r = 1/sqrt(terms of a sum); persistent rows from a standard
+    normal (ATTENTION-13).
+    """
+    require_floating(dtype)
+    draw, D, H, d = checks.generator(seed), config.d_model, config.heads, config.d_head
+    W_qkv = draw.uniform(-1.0, 1.0, (3, H, d, D)) / np.sqrt(D)
+    W_out = draw.uniform(-1.0, 1.0, (D, H, d)) / np.sqrt(H * d)
+    rows = draw.standard_normal((H, config.persistent, d)) if config.persistent else None
+    of_heads = None if config.head_norm is None else norm.init(config.head_norm)
+    params = Params(
+        norm=norm.init(config.norm),
+        W_qkv=W_qkv,
+        W_out=W_out,
+        persistent=rows,
+        q_norm=of_heads,
+        k_norm=of_heads,
+    )
+    return cast(params, dtype)
+
+
+def start(config: Config, batch: int = 1, *, dtype: Any = np.float64, position: int = 0) -> State:
+    """The state before the first token: no key, and its position (ATTENTION-8)."""
+    checks.check_batch(batch)
+    require_floating(dtype)
+    zeros = backend.current().zeros((batch, config.heads, 0, config.d_head), dtype)
+    return State(keys=zeros, values=zeros, rotary=rotary.State(position=position))
+
+
+def apply(
+    config: Config, params: Params, state: State, x: Array, *, reset: Array | None = None
+) -> tuple[State, Array]:
+    """Norm, project, attend and project back (ATTENTION-1).
+
+    Args:
+        x (B, T, d_model): tokens.
+        reset (T,): True where a document starts; no query sees a key of another one.
+
+    Returns:
+        state with the last keys and values, y (B, T, d_model).
+
+    Raises:
+        ValueError: arguments that contradict the settings.
+    """
+    checks.check_call(__name__, config, (Config, Params, State), params, state)
+    checks.check_tokens(x, config.d_model)
+    starts = checks.check_reset(reset, x.shape[-2])
+    _check_arrays(config, params, state, x)
+    if starts is not None and config.attention_window != "causal":
+        raise ValueError("reset: attention_window last_keys_of_call knows no documents")
+    B, T, D = x.shape
+    H, d = config.heads, config.d_head
+    # time last: what follows is sums over entries and keys, with tokens side by side
+    n = ops.swapaxes(norm.normed(config.norm, params.norm, x), -1, -2)
+    qkv = ops.reshape(params.W_qkv, (3 * H * d, D)) @ n  # (B, 3 H d, T)
+    qkv = ops.swapaxes(ops.reshape(qkv, (B, 3, H, d, T)), -1, -2)
+    reads, state = attended(config, params, state, qkv, starts)
+    merged = ops.reshape(ops.swapaxes(reads, -1, -2), (B, H * d, T))
+    W_out = ops.transpose(ops.reshape(params.W_out, (D, H * d)))
+    return state, ops.swapaxes(merged, -1, -2) @ W_out
+
+
+def attended(
+    config: Config, params: Params, state: State, qkv: Array, starts: Any
+) -> tuple[Array, State]:
+    """Reads of all heads, and the state after them (ATTENTION-2 to ATTENTION-10).
+
+    Args:
+        qkv (B, 3, H, T, d_head): projected queries, keys and values.
+
+    Returns:
+        reads (B, H, T, d_head), state.
+    """
+    H, T, d = qkv.shape[-3:]
+    if config.head_norm is not None and params.q_norm is not None and params.k_norm is not None:
+        q, k = (
+            norm.normed(config.head_norm, each, qkv[:, i])
+            for i, each in enumerate((params.q_norm, params.k_norm))
+        )
+        qkv = ops.stack([q, k, qkv[:, 2]], axis=1)
+    scale = 1.0 / math.sqrt(d)
+    if config.rotary is None:
+        cos = sin = ops.zeros_like(qkv, shape=(T, 0))
+        position = state.rotary
+    else:
+        at, position = rotary.positions(config.rotary, state.rotary, T, starts)
+        cos, sin = rotary.tables(config.rotary, at, qkv)
+    rows = params.persistent
+    rows = ops.zeros_like(qkv, shape=(H, 0, d)) if rows is None else rows
+    if config.attention_window == "causal":
+        first = _first_rows(state.keys.shape[-2], starts, T)
+
+        def plainly(*arrays: Array) -> tuple[Array, Array]:
+            return plain_attention(config, cos, sin, first, *arrays)
+
+        interleaved = None if config.rotary is None else config.rotary.pairs == "interleaved"
+        layout = engine.Layout(config.reach, interleaved, first)
+        block = engine.block(plainly, layout, cos, sin, scale)
+        reads, keys = block(qkv, state.keys, state.values, rows)
+    else:
+        reads, keys = last_keys(config, cos, sin, qkv, state.keys, state.values, rows)
+    after = State.trusted(
+        keys=_kept(config, state.keys, keys, starts),
+        values=_kept(config, state.values, qkv[:, 2], starts),
+        rotary=position,
+    )
+    return reads, after
+
+
+def _first_rows(earlier: int, starts: Any, T: int) -> np.ndarray[Any, Any]:
+    """For each query the first row of its document, -n for the first before the call (ATTENTION-9)."""
+    first = checks.document_starts(starts, T)
+    return np.where(first < 0, -earlier, first)
+
+
+def _kept(config: Config, before: Array, rows: Array, starts: Any) -> Array:
+    """The last W rows of the document that goes on, as an array of their own (ATTENTION-8)."""
+    T = rows.shape[-2]
+    length = T - int(np.flatnonzero(starts)[-1]) if starts is not None else T
+    rows = rows[..., T - min(length, config.window) :, :]
+    old = 0 if starts is not None else min(before.shape[-2], config.window - rows.shape[-2])
+    return ops.concatenate([before[..., before.shape[-2] - old :, :], rows], axis=-2)
+
+
+def _turned(config: Config, x: Array, cos: Array, sin: Array) -> Array:
+    return x if config.rotary is None else rotary.rotated(config.rotary, x, cos, sin)
+
+
+def plain_attention(
+    config: Config,
+    cos: Array,
+    sin: Array,
+    first: Any,
+    qkv: Array,
+    earlier_keys: Array,
+    earlier_values: Array,
+    persistent: Array,
+) -> tuple[Array, Array]:
+    """The causal band in tape ops, over all pairs of tokens: the twin of the block by chunks.
+
+    Query t sees row s where t - R < s <= t and s lies in its document (ATTENTION-3).
+
+    Args:
+        first (T,): for each query the first row of its document, counted from the call.
+
+    Returns:
+        reads (B, H, T, d_head), rotated keys (B, H, T, d_head).
+    """
+    T, n = qkv.shape[-2], earlier_keys.shape[-2]
+    q, k = (_turned(config, qkv[:, i], cos, sin) for i in range(2))
+    t, s = np.arange(T)[:, None], np.arange(-n, T)
+    seen = (t - config.reach < s) & (s <= t) & (s >= np.asarray(first)[:, None])
+    keys = ops.concatenate([earlier_keys, k], axis=-2)
+    values = ops.concatenate([earlier_values, qkv[:, 2]], axis=-2)
+    return _softmax_reads(q, keys, values, persistent, seen, persistent_seen=None), k
+
+
+def last_keys(
+    config: Config,
+    cos: Array,
+    sin: Array,
+    qkv: Array,
+    earlier_keys: Array,
+    earlier_values: Array,
+    persistent: Array,
+) -> tuple[Array, Array]:
+    """The reading of public code: the last W keys of the call for all queries (ATTENTION-4).
+
+    Of J keys, persistent rows first, query t sees 0 .. t + J - T, and all alike where that is none.
+
+    Returns:
+        reads (B, H, T, d_head), rotated keys (B, H, T, d_head).
+    """
+    T, P, n = qkv.shape[-2], persistent.shape[-2], earlier_keys.shape[-2]
+    q, k = (_turned(config, qkv[:, i], cos, sin) for i in range(2))
+    drop = max(0, n + T - config.window)
+    keys = ops.concatenate([earlier_keys, k], axis=-2)[..., drop:, :]
+    values = ops.concatenate([earlier_values, qkv[:, 2]], axis=-2)[..., drop:, :]
+    t, last = np.arange(T)[:, None], n - drop  # of the rows, by place, query t sees itself the last
+    seen = np.arange(n + T - drop) <= t + last
+    persistent_seen = None
+    if config.persistent_visible == "right_aligned":
+        persistent_seen = np.arange(P) <= t + last + P
+    return _softmax_reads(q, keys, values, persistent, seen, persistent_seen), k
+
+
+def _softmax_reads(
+    q: Array, keys: Array, values: Array, persistent: Array, seen: Any, persistent_seen: Any
+) -> Array:
+    """Softmax over the rows seen, masked before the exponential, and the reads (ATTENTION-2).
+
+    A query that sees no row takes the mean of all values (ATTENTION-4).
+    """
+    T, P = q.shape[-2], persistent.shape[-2]
+    if persistent_seen is None:
+        persistent_seen = np.ones((T, P), bool)
+    seen = np.concatenate([persistent_seen, seen], axis=1)
+    empty = ~seen.any(axis=1, keepdims=True)
+    scores = ops.concatenate([q @ ops.transpose(persistent), q @ ops.transpose(keys)], axis=-1)
+    scores = ops.where(empty, 0.0, scores * (1.0 / math.sqrt(q.shape[-1])))
+    seen = backend.of(q).from_host(seen | empty)
+    top = np.max(np.where(seen, np.real(plain(scores)), -np.inf), axis=-1, keepdims=True)
+    e = ops.where(seen, ops.exp(ops.where(seen, scores - top, 0.0)), 0.0)  # (B, H, T, P + n + T)
+    weights = e / ops.sum(e, axis=-1, keepdims=True)
+    return weights[..., :P] @ persistent + weights[..., P:] @ values
+
+
+def _check_arrays(config: Config, params: Params, state: State, x: Array) -> None:
+    """Refuse parameters and a state that contradict the settings or the tokens (NORM-2)."""
+    H, d, D, P = config.heads, config.d_head, config.d_model, config.persistent
+    norm.check_params(config.norm, params.norm, "params.norm")
+    for name in ("q_norm", "k_norm"):
+        of_heads = getattr(params, name)
+        if (of_heads is None) != (config.head_norm is None):
+            word = (
+                "missing, but head_norm needs it"
+                if of_heads is None
+                else "present, but there is no head_norm"
+            )
+            raise ValueError(f"params.{name}: {word}")
+        if of_heads is not None and config.head_norm is not None:
+            norm.check_params(config.head_norm, of_heads, f"params.{name}")
+    checks.check_shape("params.W_qkv", params.W_qkv, (3, H, d, D), "3, heads, d_head, d_model")
+    checks.check_shape("params.W_out", params.W_out, (D, H, d), "d_model, heads, d_head")
+    if (params.persistent is None) != (P == 0):
+        raise ValueError(
+            f"params.persistent: {'missing' if P else 'present'}, but persistent is {P}"
+        )
+    if params.persistent is not None:
+        checks.check_shape("params.persistent", params.persistent, (H, P, d), "heads, P, d_head")
+    n = state.keys.shape[-2]
+    checks.check_shape("state.keys", state.keys, (x.shape[0], H, n, d), "batch, heads, n, d_head")
+    if n > config.window:
+        raise ValueError(f"state.keys: {n} rows, expected at most window = {config.window}")
+    arrays = {name: getattr(params, name) for name in ("W_qkv", "W_out", "persistent")}
+    named = {f"params.{name}": array for name, array in arrays.items()}
+    norms = {"norm": params.norm, "q_norm": params.q_norm, "k_norm": params.k_norm}
+    for name, each in norms.items():
+        named[f"params.{name}.weight"] = None if each is None else each.weight
+    named |= {"state.keys": state.keys, "state.values": state.values}
+    checks.check_precision(x, named)

@@ -1,0 +1,118 @@
+"""Checks of a layer's call before its first token: tokens, parameters and state must agree.
+
+Checked once per call. Specified in specs/norm.md (NORM-2).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from atlas_ref.rules.checks import precision
+from atlas_ref.types import Array, Dims, check_array
+
+
+def check_call(
+    module: str, config: Any, kinds: tuple[Any, Any, Any], params: Any, state: Any
+) -> None:
+    """Refuse settings, parameters or a state of another layer (NORM-2).
+
+    Args:
+        kinds: the layer's `Config`, `Params`, `State`.
+
+    Raises:
+        ValueError: what was found and what is needed.
+    """
+    for name, kind, value in zip(
+        ("config", "params", "state"), kinds, (config, params, state), strict=True
+    ):
+        if not isinstance(value, kind):
+            raise ValueError(
+                f"{name}: {type(value).__module__}.{type(value).__qualname__}, expected "
+                f"{module}.{kind.__qualname__}"
+            )
+
+
+def check_tokens(x: Any, d_model: int) -> None:
+    """Refuse tokens of another shape than (batch, tokens, d_model), or without a token (NORM-2).
+
+    Raises:
+        ValueError: the shape, and what is needed.
+    """
+    check_array("x", x, Dims("..."))
+    if len(x.shape) != 3 or x.shape[-1] != d_model or x.shape[-2] == 0:
+        raise ValueError(
+            f"x: shape {x.shape}, expected (batch, tokens, {d_model}) with at least one token"
+        )
+
+
+def check_precision(x: Array, arrays: dict[str, Any]) -> None:
+    """Refuse parameters or a state in another precision than the tokens (NORM-2).
+
+    Raises:
+        ValueError: names the array and both precisions.
+    """
+    for name, array in arrays.items():
+        if array is not None and precision(array) != precision(x):
+            raise ValueError(
+                f"{name}: {precision(array)}, but x is {precision(x)}; cast them to one precision "
+                "(init and start take dtype)"
+            )
+
+
+def check_shape(name: str, array: Any, expected: tuple[int, ...], axes: str) -> None:
+    """Refuse an array whose shape contradicts the settings (NORM-2).
+
+    Raises:
+        ValueError: names the array, both shapes and the axes.
+    """
+    if array.shape != expected:
+        raise ValueError(f"{name}: shape {array.shape}, expected {expected}: {axes}")
+
+
+def check_reset(reset: Any, tokens: int) -> np.ndarray[Any, Any] | None:
+    """The mask of document starts, None where there is none (NORM-2).
+
+    Raises:
+        ValueError: another dtype than bool, or another shape than (tokens,).
+    """
+    if reset is None:
+        return None
+    mask = np.asarray(reset)
+    if mask.shape != (tokens,) or mask.dtype != np.bool_:
+        raise ValueError(
+            f"reset: {mask.dtype} of shape {mask.shape}, expected bool of shape ({tokens},)"
+        )
+    return mask if mask.any() else None
+
+
+def generator(seed: Any) -> np.random.Generator:
+    """The counter-based generator Philox with `seed` (NORM-2).
+
+    Raises:
+        ValueError: a seed that is not a whole number of at least 0.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise ValueError(f"seed: {seed!r}, expected a whole number that is not negative")
+    return np.random.Generator(np.random.Philox(seed))
+
+
+def check_batch(batch: Any) -> None:
+    """Refuse a number of sequences that is not a whole number of at least 0 (NORM-2).
+
+    Raises:
+        ValueError: the value.
+    """
+    if isinstance(batch, bool) or not isinstance(batch, int | np.integer) or batch < 0:
+        raise ValueError(f"batch: {batch!r}, expected a whole number that is not negative")
+
+
+def document_starts(reset: np.ndarray[Any, Any] | None, tokens: int) -> np.ndarray[Any, Any]:
+    """For each token the first one of its document within the call, -1 for one before it.
+
+    Source: NORM-2.
+    """
+    if reset is None:
+        return np.full(tokens, -1)
+    return np.maximum.accumulate(np.where(reset, np.arange(tokens), -1))

@@ -1,0 +1,166 @@
+"""Gated feed-forward: one half of a hidden layer gates the other.
+
+    [a; b] = W_in norm(x) + b_in,    y = W_out (a * activation(b)) + b_out
+
+Specified in specs/feed_forward.md.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from atlas_ref.layers import checks, norm
+from atlas_ref.layers.projection import cast
+from atlas_ref.rules.checks import require_floating
+from atlas_ref.types import Array, Dims, Frozen
+from tape import ops
+
+
+class Config(Frozen):
+    """Settings of a gated feed-forward (FEED-1, FEED-2).
+
+    Attributes:
+        d_model: length of a token.
+        d_inner: n, length of each half; `inner` computes that of public code.
+        norm: of the tokens before the first projection.
+        gate_half: which half of W_in norm(x) + b_in the activation gates with.
+        activation: silu; gelu, its tanh form.
+        bias: whether both projections have one.
+    """
+
+    d_model: Annotated[int, Field(ge=1)]
+    d_inner: Annotated[int, Field(ge=1)]
+    norm: norm.Config
+    gate_half: Literal["second", "first"] = "second"
+    activation: Literal["silu", "gelu"] = "silu"
+    bias: bool = True
+
+    @model_validator(mode="after")
+    def _same_tokens(self) -> Self:
+        check_norm(self.norm, self.d_model)
+        return self
+
+
+class Params(Frozen):
+    """Parameters of a gated feed-forward, which the outer loop learns (FEED-1).
+
+    Attributes:
+        norm: of the norm.
+        W_in (2n, d_model), b_in (2n,): the first half of the rows, then the second.
+        W_out (d_model, n), b_out (d_model,).
+    """
+
+    norm: norm.Params
+    W_in: Annotated[Array, Dims("rows d_model")]
+    W_out: Annotated[Array, Dims("d_model n")]
+    b_in: Annotated[Array | None, Dims("rows", optional=True)] = None
+    b_out: Annotated[Array | None, Dims("d_model", optional=True)] = None
+
+
+class State(Frozen):
+    """Nothing: a token is computed alone (FEED-4)."""
+
+
+#: Public code and its reading of the axes, by name: settings of `Config` (FEED-6).
+PRESETS: dict[str, dict[str, Any]] = {
+    "atlas-rnn": {"gate_half": "second", "activation": "silu", "bias": True},
+    "atlas-mag": {"gate_half": "first", "activation": "silu", "bias": False},
+}
+
+
+def check_norm(settings: norm.Config, d_model: int) -> None:
+    """Refuse the norm of heads, or of another length than a token (NORM-2).
+
+    Raises:
+        ValueError: what was found and what is needed.
+    """
+    if settings.heads is not None or settings.d != d_model:
+        of = "" if settings.heads is None else f" of {settings.heads} heads"
+        raise ValueError(f"norm: d {settings.d}{of}, expected a norm of tokens, d {d_model}")
+
+
+def inner(d_model: int, mult: float) -> int:
+    """The length of a half in public code: d_model * mult * 2 / 3, cut to a whole number (FEED-2)."""
+    return int(d_model * mult * 2 / 3)
+
+
+def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:
+    """Weights and biases drawn from uniform(-r, r), r = 1/sqrt(columns of the weight) (FEED-5)."""
+    require_floating(dtype)
+    draw, D, n = checks.generator(seed), config.d_model, config.d_inner
+
+    def uniform(columns: int, *shape: int) -> Array:
+        return draw.uniform(-1.0, 1.0, shape) / np.sqrt(columns)
+
+    W_in, b_in = uniform(D, 2 * n, D), uniform(D, 2 * n)
+    W_out, b_out = uniform(n, D, n), uniform(n, D)
+    params = Params(
+        norm=norm.init(config.norm),
+        W_in=W_in,
+        W_out=W_out,
+        b_in=b_in if config.bias else None,
+        b_out=b_out if config.bias else None,
+    )
+    return cast(params, dtype)
+
+
+def start(config: Config, batch: int = 1, *, dtype: Any = np.float64) -> State:
+    """The state before the first token: nothing (FEED-4)."""
+    checks.check_batch(batch)
+    require_floating(dtype)
+    return State()
+
+
+def apply(
+    config: Config, params: Params, state: State, x: Array, *, reset: Array | None = None
+) -> tuple[State, Array]:
+    """Norm, expand, gate and project back each token (FEED-1).
+
+    Args:
+        x (B, T, d_model): tokens.
+        reset (T,): starts of documents, which change nothing here.
+
+    Returns:
+        state, y (B, T, d_model).
+
+    Raises:
+        ValueError: arguments that contradict the settings.
+    """
+    checks.check_call(__name__, config, (Config, Params, State), params, state)
+    checks.check_tokens(x, config.d_model)
+    checks.check_reset(reset, x.shape[-2])
+    _check_params(config, params, x)
+    h = norm.normed(config.norm, params.norm, x) @ ops.transpose(params.W_in)
+    h = h if params.b_in is None else h + params.b_in
+    first, second = h[..., : config.d_inner], h[..., config.d_inner :]
+    value, gate = (first, second) if config.gate_half == "second" else (second, first)
+    y = (activated(config.activation, gate) * value) @ ops.transpose(params.W_out)
+    return state, y if params.b_out is None else y + params.b_out
+
+
+def activated(kind: str, x: Array) -> Array:
+    """silu: x sigmoid(x); gelu: its tanh form (FEED-3)."""
+    return ops.silu(x) if kind == "silu" else ops.gelu(x)
+
+
+def _check_params(config: Config, params: Params, x: Array) -> None:
+    D, n = config.d_model, config.d_inner
+    norm.check_params(config.norm, params.norm, "params.norm")
+    shapes = {
+        "W_in": ((2 * n, D), "2 d_inner, d_model"),
+        "W_out": ((D, n), "d_model, d_inner"),
+        "b_in": ((2 * n,), "2 d_inner"),
+        "b_out": ((D,), "d_model"),
+    }
+    for name, (shape, axes) in shapes.items():
+        array = getattr(params, name)
+        if name.startswith("b_") and (array is not None) != config.bias:
+            word, verb = ("missing", "needs it") if config.bias else ("present", "has none")
+            raise ValueError(f"params.{name}: {word}, but bias {config.bias} {verb}")
+        if array is not None:
+            checks.check_shape(f"params.{name}", array, shape, axes)
+        checks.check_precision(x, {f"params.{name}": array})
+    checks.check_precision(x, {"params.norm.weight": params.norm.weight})

@@ -1,0 +1,171 @@
+"""Norms of tokens and of heads: RMSNorm, LayerNorm, the norm of each head, with a stated eps.
+
+    rms      y = x / sqrt(mean x^2 + eps) * weight
+    layer    y = (x - mean x) / sqrt(var x + eps) * weight + bias
+    l2       y = x / sqrt(sum x^2 + eps) * weight
+
+Specified in specs/norm.md.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from atlas_ref.layers import checks
+from atlas_ref.layers.projection import cast
+from atlas_ref.parts.norms import normalised
+from atlas_ref.rules.checks import precision, require_floating
+from atlas_ref.types import Array, Dims, Frozen, check_array
+from tape import ops
+
+Eps = Annotated[float, Field(gt=0, allow_inf_nan=False)] | Literal["machine"]
+
+
+class Config(Frozen):
+    """Settings of a norm (NORM-1).
+
+    Attributes:
+        kind: rms, layer, l2, or none, which changes nothing.
+        d: length of the axis that is normed, the last.
+        heads: number of heads with a weight each; None for tokens.
+        eps: a number, or machine, the epsilon of the dtype of x; needed unless kind is none.
+        guard: add (to the mean or sum of squares, inside the root), clamp (max of the root and
+            eps).
+        weighted: whether a weight multiplies the result, and under layer a bias is added.
+    """
+
+    kind: Literal["rms", "layer", "l2", "none"]
+    d: Annotated[int, Field(ge=1)]
+    heads: Annotated[int, Field(ge=1)] | None = None
+    eps: Eps | None = None
+    guard: Literal["add", "clamp"] = "add"
+    weighted: bool = True
+
+    @model_validator(mode="after")
+    def _stated(self) -> Self:
+        if (self.eps is None) != (self.kind == "none"):
+            raise ValueError(
+                f"eps: a number or machine is needed for kind {self.kind}"
+                if self.eps is None
+                else f"eps: kind none has none, found {self.eps}"
+            )
+        if self.guard == "clamp" and self.kind not in ("rms", "l2"):
+            raise ValueError(f"guard: clamp belongs to kind rms or l2, found kind {self.kind}")
+        return self
+
+    @property
+    def has_weight(self) -> bool:
+        return self.weighted and self.kind != "none"
+
+
+class Params(Frozen):
+    """Parameters of a norm, which the outer loop learns (NORM-1).
+
+    Attributes:
+        weight (d,), for heads (H, d): factor of each entry.
+        bias: the same shape, under kind layer.
+    """
+
+    weight: Annotated[Array | None, Dims("... d", optional=True)] = None
+    bias: Annotated[Array | None, Dims("... d", optional=True)] = None
+
+
+class State(Frozen):
+    """Nothing: a norm sees one token alone (NORM-3)."""
+
+
+#: Norms of public code and of papers, by name: settings of `Config` (NORM-8).
+PRESETS: dict[str, dict[str, Any]] = {
+    "atlas-rnn": {"kind": "rms", "eps": "machine"},
+    "atlas-rnn head": {"kind": "rms", "eps": 1e-8, "guard": "clamp"},
+    "atlas-rnn model": {"kind": "layer", "eps": 1e-5},
+    "atlas-mag": {"kind": "rms", "eps": 1e-6},
+    "titans head": {"kind": "l2", "eps": 1e-6, "weighted": False},
+}
+
+
+def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:
+    """Parameters at their start: weight 1, bias 0 (NORM-1)."""
+    checks.generator(seed)
+    require_floating(dtype)
+    if not config.has_weight:
+        return Params()
+    shape = (config.d,) if config.heads is None else (config.heads, config.d)
+    bias = np.zeros(shape) if config.kind == "layer" else None
+    return cast(Params(weight=np.ones(shape), bias=bias), dtype)
+
+
+def start(config: Config, batch: int = 1, *, dtype: Any = np.float64) -> State:
+    """The state before the first token: nothing (NORM-3)."""
+    checks.check_batch(batch)
+    require_floating(dtype)
+    return State()
+
+
+def apply(
+    config: Config, params: Params, state: State, x: Array, *, reset: Array | None = None
+) -> tuple[State, Array]:
+    """Norm each row of x (NORM-1, NORM-4).
+
+    Args:
+        x (..., T, d), for heads (..., H, T, d): tokens.
+        reset (T,): starts of documents, which change nothing here.
+
+    Returns:
+        state, y: of the shape of x.
+
+    Raises:
+        ValueError: parameters or tokens that contradict the settings.
+    """
+    checks.check_call(__name__, config, (Config, Params, State), params, state)
+    check_params(config, params)
+    check_array("x", x, Dims("..."))
+    axes = (config.d,) if config.heads is None else (config.heads, config.d)
+    if len(x.shape) < len(axes) + 1 or (x.shape[-1], *x.shape[-3:-2])[: len(axes)] != axes[::-1]:
+        last = f"T, {config.d}" if config.heads is None else f"{config.heads}, T, {config.d}"
+        raise ValueError(f"x: shape {x.shape}, expected (..., {last})")
+    checks.check_precision(x, {"weight": params.weight, "bias": params.bias})
+    checks.check_reset(reset, x.shape[-2])
+    return state, normed(config, params, x)
+
+
+def check_params(config: Config, params: Params, name: str = "params") -> None:
+    """Refuse parameters that contradict the settings (NORM-2).
+
+    Raises:
+        ValueError: names the parameter, what was found and what is needed.
+    """
+    shape = (config.d,) if config.heads is None else (config.heads, config.d)
+    required = {"weight": config.has_weight, "bias": config.has_weight and config.kind == "layer"}
+    for field, needed in required.items():
+        array = getattr(params, field)
+        if (array is not None) != needed:
+            word = "missing" if needed else "present"
+            raise ValueError(
+                f"{name}.{field}: {word}, but kind {config.kind}, weighted {config.weighted} "
+                f"{'needs it' if needed else 'has none'}"
+            )
+        if needed:
+            axes = "d" if config.heads is None else "heads, d"
+            checks.check_shape(f"{name}.{field}", array, shape, axes)
+
+
+def normed(config: Config, params: Params, x: Array) -> Array:
+    """The norm itself, on tokens that were checked (NORM-4 to NORM-7)."""
+    if config.kind == "none":
+        return x
+    eps = config.eps
+    number = float(np.finfo(precision(x)).eps) if isinstance(eps, str) else float(eps or 0.0)
+    if config.kind == "layer":
+        x = x - ops.mean(x, axis=-1, keepdims=True)
+    kind = "rms" if config.kind == "layer" else config.kind
+    y = normalised(x, kind, eps=number, guard=config.guard)
+    for_heads = config.heads is not None
+    if params.weight is not None:
+        y = y * (ops.expand_dims(params.weight, -2) if for_heads else params.weight)
+    if params.bias is not None:
+        y = y + (ops.expand_dims(params.bias, -2) if for_heads else params.bias)
+    return y
