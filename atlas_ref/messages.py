@@ -1,4 +1,4 @@
-"""Parts of error messages: problems of a validation, names that were meant, what to install."""
+"""Parts of messages: problems of a validation, names that were meant, what to install, progress."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from importlib import metadata
 from pathlib import Path
@@ -17,8 +17,15 @@ from pydantic import ValidationError
 #: Version of the JSON objects that commands write (CASE-28).
 FORMAT = 1
 
+#: A function called with the kind of work, how much of it is done, and how much there is.
+Progress = Callable[[str, int, int], None]
+
 #: Where the package lies: a clone has its project file there, an installation has not.
 ROOT = Path(__file__).parents[1]
+
+
+def unwatched(kind: str, done: int, of: int) -> None:
+    """Ignore progress."""
 
 
 def first_problem(error: ValidationError) -> str:

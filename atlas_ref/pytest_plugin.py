@@ -32,7 +32,7 @@ class Settings:
     def __init__(self, config: pytest.Config) -> None:
         from atlas_ref.oracle.cases import features
         from atlas_ref.oracle.judge import compare, xfail
-        from atlas_ref.oracle.report import failures
+        from atlas_ref.oracle.report.nearest import Nearest, nothing
         from atlas_ref.oracle.sources import sources
 
         option = config.getoption
@@ -50,7 +50,7 @@ class Settings:
             name.strip() for name in (option("atlas_without") or "").split(",") if name.strip()
         )
         self.dtype, self.state_dtype = option("atlas_dtype"), option("atlas_state_dtype")
-        self.searches = 0 if option("atlas_no_nearest") else failures.SEARCHED
+        self.nearest = nothing if option("atlas_no_nearest") else Nearest().words
         only = option("atlas_only")
         self.only = (
             None
@@ -263,7 +263,7 @@ class CaseItem(pytest.Item):
         from atlas_ref.oracle.cases.case import CaseError, load
         from atlas_ref.oracle.judge import xfail
         from atlas_ref.oracle.judge.compare import checked
-        from atlas_ref.oracle.report import failures
+        from atlas_ref.oracle.report.failures import explained
 
         settings = self.config.stash[SETTINGS]
         name = str(self.path)
@@ -284,10 +284,8 @@ class CaseItem(pytest.Item):
         problems = outcome.problems + xfail.unknown(
             entries, outcome.met, only=None if settings.only is None else set(settings.only)
         )
-        failure = failures.explained(
-            done, outcome.rows, settings.repeated(self.path), nearest=settings.searches > 0
-        )
-        settings.searches -= failure is not None
+        repeated = settings.repeated(self.path)
+        failure = explained(done, outcome.rows, repeated, nearest=settings.nearest)
         if failure or problems:
             raise NotPassed("\n".join([*([failure.text()] if failure else []), *problems]))
         _not_run(outcome.rows)

@@ -99,6 +99,8 @@ class Frozen(BaseModel):
         return self.trusted(**{**self.__dict__, **changes})
 
     def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
         return type(self) is type(other) and same_bits(self.__dict__, other.__dict__)
 
     __hash__ = None  # type: ignore[assignment]  # arrays inside

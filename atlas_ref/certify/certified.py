@@ -17,6 +17,7 @@ from atlas_ref.certify.evaluate import evaluate, leading
 from atlas_ref.certify.results import Certified, Unresolved
 from atlas_ref.certify.rounding import Rounded, rounded
 from atlas_ref.certify.rules import WRITES
+from atlas_ref.messages import Progress, unwatched
 from atlas_ref.oracle.cases.case import (
     Case,
     CaseError,
@@ -41,7 +42,9 @@ ALONE = ("newton_schulz", "feature_map")
 UNKNOWN = Rounded(-math.inf, math.inf)
 
 
-def certify(case: Case, *, grad: bool = False, max_bits: int = 16384) -> Certified:
+def certify(
+    case: Case, *, grad: bool = False, max_bits: int = 16384, progress: Progress = unwatched
+) -> Certified:
     """Certify every result of a case; see `atlas_ref.certify.certify`."""
     require_supported(case)
     case.require_one_memory("certify")
@@ -53,7 +56,13 @@ def certify(case: Case, *, grad: bool = False, max_bits: int = 16384) -> Certifi
     bits = min(FIRST, max_bits)
     while True:
         balls = evaluate(
-            case.header, case.convention, arrays, bits=bits, grad=names, only=rounding.places()
+            case.header,
+            case.convention,
+            arrays,
+            bits=bits,
+            grad=names,
+            only=rounding.places(),
+            progress=progress,
         )
         with ctx.workprec(bits):
             rounding.take(balls | (_along(balls) if larger(case) else {}), bits)

@@ -15,6 +15,7 @@ from atlas_ref.certify.certified import DIRECTIONS, direction, exact, larger
 from atlas_ref.certify.evaluate import WEIGHED, evaluate
 from atlas_ref.certify.results import Certified
 from atlas_ref.certify.rounding import rounded
+from atlas_ref.messages import Progress, unwatched
 from atlas_ref.oracle.cases.case import Case
 
 Array = np.ndarray[Any, Any]
@@ -49,7 +50,9 @@ class Difference(NamedTuple):
         return self.low <= self.certified <= self.high
 
 
-def differences(case: Case, certified: Certified, *, max_bits: int = 16384) -> Iterator[Difference]:
+def differences(
+    case: Case, certified: Certified, *, max_bits: int = 16384, progress: Progress = unwatched
+) -> Iterator[Difference]:
     """Prove every certified derivative of a case by differences of values.
 
     Of a case with more than 8 tokens or 4 dimensions only the derivatives along 8 directions are
@@ -57,9 +60,12 @@ def differences(case: Case, certified: Certified, *, max_bits: int = 16384) -> I
 
     Args:
         certified: with gradients.
+        progress: called before each derivative with how many are proved, and how many there are.
     """
     arrays = exact(case)
-    for name, place, unit, value in _derivatives(case, certified):
+    derivatives = list(_derivatives(case, certified))
+    for number, (name, place, unit, value) in enumerate(derivatives):
+        progress("derivatives by differences", number, len(derivatives))
         ends = rounded(
             derivative(case, arrays, "in/" + name.removeprefix("grad/"), unit, max_bits=max_bits)
         )

@@ -5,8 +5,9 @@ Source: CASE-10 to CASE-14.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from flint import arb, arb_mat, ctx
@@ -16,6 +17,7 @@ from atlas_ref.certify.inputs import Inputs
 from atlas_ref.certify.matrix import Matrix, cotangents
 from atlas_ref.certify.newton_schulz import newton_schulz
 from atlas_ref.certify.run import Results, Sequence
+from atlas_ref.messages import Progress, unwatched
 
 Array = np.ndarray[Any, Any]
 Index = tuple[int, ...]
@@ -60,6 +62,7 @@ def evaluate(
     grad: Iterable[str] = (),
     only: Iterable[Index] | None = None,
     moved: Mapping[str, Array] | None = None,
+    progress: Progress = unwatched,
 ) -> dict[str, Array]:
     """Balls for every entry of every result, as arrays of objects.
 
@@ -70,6 +73,7 @@ def evaluate(
         only: leading indices to evaluate; the others hold None. All of them with `grad`, which may
             sum over them.
         moved: arrays of balls that are added to inputs.
+        progress: called with the work under way, its tokens done and all of them (CERT-16).
     """
     axes, names = leading(header, arrays), frozenset(grad)
     values: dict[str, Array] = {}
@@ -77,22 +81,44 @@ def evaluate(
         "grad/" + name.removeprefix("in/"): _zeros(arrays[name].shape) for name in sorted(names)
     }
     with ctx.workprec(bits):
-        for index in np.ndindex(*axes) if only is None or names else only:
+        chosen = list(np.ndindex(*axes) if only is None or names else only)
+        for number, index in enumerate(chosen):
             inputs = Inputs(arrays, live=names, moved=moved)
-            results = _results(header, convention, inputs, index)
+            watch = _Watch(progress, bits, number, len(chosen))
+            results, marks = _results(header, convention, inputs, index, watch)
             for name, value in results.items():
                 _store(values, name, value, axes, index)
             if names:
-                _differentiate(results, inputs, index, slopes)
+                _differentiate(results, inputs, index, slopes, watch, marks)
     return values | slopes
 
 
-def _results(header: Any, convention: Any, inputs: Inputs, index: Index) -> Results:
+class _Watch(NamedTuple):
+    """Progress of one sequence of several, which have as many tokens each."""
+
+    progress: Progress
+    bits: int
+    number: int
+    sequences: int
+
+    def __call__(self, kind: str, done: int, tokens: int) -> None:
+        whole = self.sequences * tokens
+        self.progress(f"{kind} at {self.bits} bits", self.number * tokens + done, whole)
+
+
+def _results(
+    header: Any, convention: Any, inputs: Inputs, index: Index, watch: _Watch
+) -> tuple[Results, list[int]]:
+    """Results at one leading index, and the places of its tokens among all matrices."""
     if header.rule == "newton_schulz":
-        return {"out/X": newton_schulz(inputs.get("in/G", *index), convention.newton_schulz)}
+        watch("matrices", 0, 1)
+        return {"out/X": newton_schulz(inputs.get("in/G", *index), convention.newton_schulz)}, []
     if header.rule == "feature_map":
-        return {"out/phi": mapped(header.feature_map, inputs.phi(), inputs.get("in/x", *index))}
-    return Sequence(header, convention, inputs, index).run()
+        watch("vectors", 0, 1)
+        return {"out/phi": mapped(header.feature_map, inputs.phi(), inputs.get("in/x", *index))}, []
+    sequence = Sequence(header, convention, inputs, index)
+    tokens = len(sequence.tokens)
+    return sequence.run(lambda kind, done: watch(kind, done, tokens)), sequence.marks
 
 
 def _zeros(shape: tuple[int, ...]) -> Array:
@@ -124,9 +150,18 @@ def _shaped(matrix: Matrix, rank: int) -> Array:
 
 
 def _differentiate(
-    results: Results, inputs: Inputs, index: Index, slopes: dict[str, Array]
+    results: Results,
+    inputs: Inputs,
+    index: Index,
+    slopes: dict[str, Array],
+    watch: _Watch,
+    marks: list[int],
 ) -> None:
-    """Add the derivatives of one leading index (CASE-14)."""
+    """Add the derivatives of one leading index (CASE-14).
+
+    Args:
+        marks: places of the tokens, by which progress is counted from the last token to the first.
+    """
     seeds: list[tuple[Matrix, arb_mat]] = []
     for name, bar in WEIGHED.items():
         if bar in inputs and name in results:
@@ -138,9 +173,16 @@ def _differentiate(
             )
             seeds += [(each, inputs.get(bar, *index, *place).value) for place, each in items]
     leaves = [(key, matrix) for key, matrix in inputs.slices.items() if matrix.live]
-    for (key, matrix), slope in zip(
-        leaves, cotangents(seeds, [matrix for _, matrix in leaves]), strict=True
-    ):
+    waiting = len(marks) + 1
+
+    def visit(order: int) -> None:
+        nonlocal waiting
+        if marks and (left := bisect_left(marks, order)) < waiting:
+            waiting = left
+            watch("gradients", len(marks) - left, len(marks))
+
+    found = cotangents(seeds, [matrix for _, matrix in leaves], visit)
+    for (key, matrix), slope in zip(leaves, found, strict=True):
         if slope is not None:
             name, place = key
             target = slopes["grad/" + name.removeprefix("in/")]

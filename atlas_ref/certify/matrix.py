@@ -19,6 +19,11 @@ Pull = Callable[[arb_mat], arb_mat]
 _count = itertools.count()
 
 
+def mark() -> int:
+    """A place in the sequence of all matrices, behind those that exist."""
+    return next(_count)
+
+
 class Matrix:
     """One matrix of balls; a vector is a column, a number 1 x 1.
 
@@ -244,9 +249,15 @@ def _products(a: arb_mat, b: arb_mat) -> arb_mat:
 
 
 def cotangents(
-    seeds: Sequence[tuple[Matrix, arb_mat]], leaves: Sequence[Matrix]
+    seeds: Sequence[tuple[Matrix, arb_mat]],
+    leaves: Sequence[Matrix],
+    visit: Callable[[int], None] = lambda order: None,
 ) -> list[arb_mat | None]:
-    """The derivative of the sum of <matrix, seed> by each leaf, None where it has none (CERT-9)."""
+    """The derivative of the sum of <matrix, seed> by each leaf, None where it has none (CERT-9).
+
+    Args:
+        visit: called with the order of each matrix, from the last to the first.
+    """
     nodes: dict[int, Matrix] = {}
     waiting: dict[int, arb_mat] = {}
     queue: list[int] = []
@@ -266,6 +277,7 @@ def cotangents(
             arrives(matrix, seed)
     while queue:
         order = -heapq.heappop(queue)
+        visit(order)
         matrix, g = nodes.pop(order), waiting.pop(order)
         if order in orders:
             results[order] = g

@@ -4,13 +4,14 @@ CONV-37, CASE-12).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from atlas_ref.certify.feature_maps import mapped
 from atlas_ref.certify.functions import normalised
 from atlas_ref.certify.inputs import Inputs
-from atlas_ref.certify.matrix import Matrix, sane, zeros
+from atlas_ref.certify.matrix import Matrix, mark, sane, zeros
 from atlas_ref.certify.rules import WRITES, Write, multiplier, read
 from atlas_ref.certify.tokens import Token, tokens_of
 from atlas_ref.certify.window import Held, residual
@@ -45,6 +46,9 @@ class Sequence:
 
     Args:
         index: its place in the leading axes.
+
+    Attributes:
+        marks: of each token that was written, its place in the sequence of all matrices.
     """
 
     def __init__(
@@ -54,6 +58,7 @@ class Sequence:
         self.rule, self.c = header.rule, header.window
         self.phi = inputs.phi()
         self.tokens = tokens_of(header, convention, inputs, index)
+        self.marks: list[int] = []
         first = self.tokens[0]
         self.d_in, self.d_out = first.k.rows, first.v.rows
         self.d_phi = self.features(first.k, convention.k_norm).rows
@@ -180,12 +185,18 @@ class Sequence:
 
     # -- the run -----------------------------------------------------------------------------------
 
-    def run(self) -> Results:
-        """Run every token in turn (CONV-29), then the reads."""
+    def run(self, watch: Callable[[str, int], None] = lambda kind, done: None) -> Results:
+        """Run every token in turn (CONV-29), then the reads.
+
+        Args:
+            watch: called before each write and read with how many were done (CERT-16).
+        """
         state = self.begin()
         memories: list[Matrix] = []
         waiting = 0  # tokens that read the last memory of their packed sequence
         for token in self.tokens:
+            watch("tokens", len(self.marks))
+            self.marks.append(mark())
             if token.reset:
                 memories += [state.M] * waiting
                 state, waiting = self.fresh(), 0
@@ -202,13 +213,11 @@ class Sequence:
                 memories.append(state.M if self.convention.read == "after" else before)
             self.advance(state)
         memories += [state.M] * waiting
-        return {
-            "out/y": [
-                self.read(memory, token)
-                for memory, token in zip(memories, self.tokens, strict=True)
-            ],
-            **self.outputs(state),
-        }
+        reads: list[Matrix] = []
+        for memory, token in zip(memories, self.tokens, strict=True):
+            watch("reads", len(reads))
+            reads.append(self.read(memory, token))
+        return {"out/y": reads, **self.outputs(state)}
 
     def read(self, memory: Matrix, token: Token) -> Matrix:
         return read(

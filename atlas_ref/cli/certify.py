@@ -13,6 +13,7 @@ from atlas_ref.cli import options, output
 if TYPE_CHECKING:
     from atlas_ref.certify.results import Certified
     from atlas_ref.certify.ulps import Row
+    from atlas_ref.messages import Progress
     from atlas_ref.oracle.cases.case import Case
 
 #: Unresolved entries and contradictions that the screen shows.
@@ -72,19 +73,21 @@ def certify(
     table: list[Row] = []
     problems: list[dict[str, Any]] = []
     skipped: list[str] = []
-    for path in options.with_progress(paths):
-        case = load(path)
-        if not case.supported:
-            skipped.append(f"{path}: {unsupported(case.header.rule)}")
-            continue
-        with_grad = grad and (len(paths) == 1 or _has_cotangent(case))
-        certificate = certified(case, grad=with_grad, max_bits=max_bits)
-        ours = evaluate(case, grad=with_grad).tensors
-        table += rows(str(path), certificate, ours)
-        problems += _unresolved(str(path), certificate) + _far(str(path), certificate, ours)
-        problems += _contradictions(case, certificate) if differences and with_grad else []
-        if out is not None:
-            _write(out, case, certificate)
+    with output.progress({"cases": "certifying"}) as progress:
+        for path in output.counted(paths, "cases", progress):
+            case = load(path)
+            if not case.supported:
+                skipped.append(f"{path}: {unsupported(case.header.rule)}")
+                continue
+            with_grad = grad and (len(paths) == 1 or _has_cotangent(case))
+            certificate = certified(case, grad=with_grad, max_bits=max_bits, progress=progress)
+            ours = evaluate(case, grad=with_grad).tensors
+            table += rows(str(path), certificate, ours)
+            problems += _unresolved(str(path), certificate) + _far(str(path), certificate, ours)
+            if differences and with_grad:
+                problems += _contradictions(case, certificate, progress)
+            if out is not None:
+                _write(out, case, certificate)
     _print(table, problems, skipped, as_json)
     return _exit_code(table, problems)
 
@@ -156,7 +159,7 @@ def _said(problem: dict[str, Any]) -> str:
     )
 
 
-def _contradictions(case: Case, certificate: Certified) -> list[dict[str, Any]]:
+def _contradictions(case: Case, certificate: Certified, progress: Progress) -> list[dict[str, Any]]:
     """Gradients that differences of values do not confirm."""
     from atlas_ref.certify.differences import differences
 
@@ -169,7 +172,7 @@ def _contradictions(case: Case, certificate: Certified) -> list[dict[str, Any]]:
             "high": each.high,
             "what": "contradicted",
         }
-        for each in differences(case, certificate)
+        for each in differences(case, certificate, progress=progress)
         if not each.agrees
     ]
 

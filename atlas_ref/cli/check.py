@@ -184,16 +184,23 @@ def check(
         *options.set_files(sets, larger=larger, targets=target),
     ]
     ids = {str(path): name for path in paths if (name := identity(path))}
-    run = reports.Run(
-        command=repeated, cases=selection, ids=ids, entries=entries, only=names, nearest=nearest
-    )
     with contextlib.ExitStack() as stack:
         for path in report or ():
             _refuse_read(path, paths, against, xfail)
             for name in sets or ():
                 options.refuse_inside(path, folder(name))
         source = _source(stack, against, impl, command, timeout, len(paths))
-        for path in options.with_progress(paths):
+        progress = stack.enter_context(output.progress({"cases": "checking"} | options.SEARCH))
+        run = reports.Run(
+            command=repeated,
+            cases=selection,
+            ids=ids,
+            entries=entries,
+            only=names,
+            nearest=nearest,
+            progress=progress,
+        )
+        for path in output.counted(paths, "cases", progress):
             try:
                 case = load(path)
                 settings: dict[str, Any] = {

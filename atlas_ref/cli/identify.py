@@ -75,7 +75,8 @@ def identify(
         options.refuse_same(decide, file)
         options.refuse_same(decide, out, what="file of results")
     mine = results_of(case, out)
-    answer = search(case, mine, depth=depth, dtype=dtype)
+    with output.progress(options.SEARCH) as progress:
+        answer = search(case, mine, depth=depth, dtype=dtype, progress=progress)
     decided = ""
     if decide is not None and answer.verdict == "UNDECIDABLE":
         deciding = deciding_case(case, answer.fits, dtype=answer.dtype)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -138,6 +137,9 @@ Backend = Annotated[
 ]
 
 
+#: The work of a search for a convention, in the words of its progress.
+SEARCH = {"conventions": "conventions compared", "departures": "departures compared"}
+
 #: The option of every command that asks an implementation.
 Without = Annotated[
     str | None,
@@ -226,16 +228,6 @@ def set_files(names: list[str] | None, *, larger: bool, targets: list[str] | Non
         for part in ([False, True] if larger else [False])
         for path in paths(name, large=part, targets=targets or ())
     ]
-
-
-def with_progress(paths: list[Path]) -> Iterable[Path]:
-    """The paths one by one, with a progress bar on a terminal."""
-    if len(paths) < 2 or not sys.stderr.isatty():
-        return paths
-    from rich.console import Console
-    from rich.progress import track
-
-    return track(paths, "checking", console=Console(stderr=True), transient=True)
 
 
 def refuse_same(out: Path, source: Path, *, what: str = "case") -> None:

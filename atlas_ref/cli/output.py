@@ -6,10 +6,10 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import atlas_ref
 
@@ -17,8 +17,11 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
+    from atlas_ref.messages import Progress
     from atlas_ref.oracle.cases.header import Header
     from atlas_ref.oracle.judge.verdicts import Comparison
+
+T = TypeVar("T")
 
 #: Columns of a table in a pipe, which has no width of its own.
 PIPE = 120
@@ -115,10 +118,10 @@ def emit_rich(*parts: RenderableType) -> None:
 
 
 @contextmanager
-def progress(words: Mapping[str, str]) -> Iterator[Callable[[str, int, int], None]]:
-    """A bar for each kind of work on standard error, where that is a terminal.
+def progress(words: Mapping[str, str]) -> Iterator[Progress]:
+    """A bar for each kind of work under way on standard error, where that is a terminal.
 
-    The function takes the kind, the count done and the total.
+    The function takes the kind, the count done and the total. A kind without words is its own.
     """
     if not sys.stderr.isatty():
         yield lambda kind, done, of: None
@@ -128,6 +131,7 @@ def progress(words: Mapping[str, str]) -> Iterator[Callable[[str, int, int], Non
         BarColumn,
         MofNCompleteColumn,
         Progress,
+        TaskID,
         TextColumn,
         TimeRemainingColumn,
     )
@@ -139,12 +143,22 @@ def progress(words: Mapping[str, str]) -> Iterator[Callable[[str, int, int], Non
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        tasks = {
-            kind: bar.add_task(description, visible=False) for kind, description in words.items()
-        }
-        yield lambda kind, done, of: bar.update(
-            tasks[kind], completed=done, total=of, visible=of > 0
-        )
+        tasks: dict[str, TaskID] = {}
+
+        def show(kind: str, done: int, of: int) -> None:
+            if kind not in tasks:
+                tasks[kind] = bar.add_task(words.get(kind, kind), total=of)
+            bar.update(tasks[kind], completed=done, total=of, visible=done < of)
+
+        yield show
+
+
+def counted(items: Sequence[T], kind: str, progress: Progress) -> Iterator[T]:
+    """The items one by one, with their progress where there are several."""
+    for number, item in enumerate(items):
+        if len(items) > 1:
+            progress(kind, number, len(items))
+        yield item
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:

@@ -280,3 +280,47 @@ def test_a_sequence_whose_first_momentum_is_zero_has_the_gradient_of_the_rule() 
     assert np.abs(certified["grad/v"][:, 0]).min() > 0
     for name, value in certified.items():
         assert_close(name, ours[name], value, ANALYTIC)
+
+
+@pytest.mark.clause("CERT-16")
+def test_progress_counts_the_tokens_of_all_sequences_forwards_and_backwards() -> None:
+    case = new(Request(rule="omega", tokens=5, window=2, heads=2, cotangent=True))
+    calls: list[tuple[str, int, int]] = []
+    found = certify(case, grad=True, progress=lambda *call: calls.append(call))
+    assert found.values.keys() == certify(case, grad=True).values.keys()
+    by_kind: dict[str, list[int]] = {}
+    for kind, done, of in calls:
+        assert of == 2 * 5
+        by_kind.setdefault(kind, []).append(done)
+    attempts = sorted({kind.rpartition(" at ")[2] for kind in by_kind})
+    assert "128 bits" in attempts
+    for bits in attempts:
+        for kind in ("tokens", "reads"):
+            assert by_kind[f"{kind} at {bits}"] == list(range(10))
+        backwards = by_kind[f"gradients at {bits}"]
+        assert backwards == sorted(backwards)
+        assert {*backwards} >= {*range(10)}
+
+
+@pytest.mark.clause("CERT-16")
+@pytest.mark.parametrize(
+    ("rule", "kind"), [("newton_schulz", "matrices"), ("feature_map", "vectors")]
+)
+def test_progress_counts_the_matrices_or_vectors_of_a_part(rule: str, kind: str) -> None:
+    calls: list[tuple[str, int, int]] = []
+    case = new(Request(rule=rule, tokens=3, heads=2))
+    certify(case, progress=lambda *call: calls.append(call))
+    assert {name.partition(" at ")[0] for name, _, _ in calls} == {kind}
+    first, _, of = calls[0]
+    assert [done for name, done, _ in calls if name == first] == list(range(of))
+
+
+@pytest.mark.clause("CERT-16")
+def test_progress_counts_the_derivatives_that_differences_prove() -> None:
+    case = new(Request(rule="delta", tokens=2, d_in=1, d_out=1, heads=1, cotangent=True))
+    calls: list[tuple[str, int, int]] = []
+    proofs = list(
+        differences(case, certify(case, grad=True), progress=lambda *call: calls.append(call))
+    )
+    assert [done for _, done, _ in calls] == list(range(len(proofs)))
+    assert {of for _, _, of in calls} == {len(proofs)}

@@ -21,7 +21,7 @@ from atlas_ref.parts.newton_schulz import NewtonSchulz, coefficient_table
 from atlas_ref.types import Array
 
 #: Numbers that one array of a group may hold; more conventions are evaluated in several rounds.
-ROUND = 2**21
+ROUND = 2**18
 
 #: Arrays that are combined with others along the axis of conventions, and so have it in full.
 REPEATED = (
@@ -143,15 +143,21 @@ def orthogonaliser(group: Sequence[Convention]) -> Callable[[Array], Array]:
     filled = [each if isinstance(each, NewtonSchulz) else some[0] for each in settings]
     if all(each == filled[0] for each in filled):
         filled = filled[:1]
-    most = max(each.steps for each in filled)
+    distinct = list({id(each): each for each in filled}.values())
+    numbering = {id(each): i for i, each in enumerate(distinct)}
+    place = [numbering[id(each)] for each in filled]
+    most = max(each.steps for each in distinct)
     rows = np.array(
-        [[*coefficient_table(each), *[(1.0, 0.0, 0.0)] * (most - each.steps)] for each in filled]
-    )
+        [[*coefficient_table(each), *[(1.0, 0.0, 0.0)] * (most - each.steps)] for each in distinct]
+    )[place]
     numbers = {
-        key: np.array([getattr(each, key) for each in filled], np.float64)
+        key: np.array([getattr(each, key) for each in distinct], np.float64)[place]
         for key in ("eps", "norm_factor")
     }
-    words = {key: np.array([getattr(each, key) for each in filled]) for key in ("guard", "scale")}
+    words = {
+        key: np.array([getattr(each, key) for each in distinct])[place]
+        for key in ("guard", "scale")
+    }
 
     def apply(S: Array) -> Array:
         def column(x: Array) -> Array:

@@ -89,10 +89,14 @@ def convention(at: Point) -> Convention:
     """The convention of a point."""
     fields = dict(zip(AXES, at, strict=False))
     if fields["newton_schulz"] == "object":
-        fields["newton_schulz"] = NewtonSchulz.trusted(
-            **dict(zip(NEWTON_SCHULZ_KEYS, at[len(AXES) :], strict=True))
-        )
+        fields["newton_schulz"] = _settings(at[len(AXES) :])
     return Convention.trusted(**fields)
+
+
+@functools.lru_cache(maxsize=4096)
+def _settings(values: tuple[Any, ...]) -> NewtonSchulz:
+    """Settings of Newton-Schulz, which most points share: one object for each, quick to compare."""
+    return NewtonSchulz.trusted(**dict(zip(NEWTON_SCHULZ_KEYS, values, strict=True)))
 
 
 def changes(base: Point, other: Point) -> dict[str, Any]:

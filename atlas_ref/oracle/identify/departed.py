@@ -8,21 +8,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from atlas_ref.conventions import Convention
+from atlas_ref.messages import Progress, unwatched
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.cases.inputs import converted
 from atlas_ref.oracle.family.departures import Departure, ignored
 from atlas_ref.oracle.family.habits import habits
-from atlas_ref.oracle.identify.score import (
-    Observation,
-    judged_alone,
-    scored,
-    seen_as,
-)
+from atlas_ref.oracle.identify.observation import Observation
+from atlas_ref.oracle.identify.score import beyond_reach, judged_alone, scored, seen_as
 from atlas_ref.oracle.identify.stated import setting
 from atlas_ref.oracle.judge.tolerance import PASS
 
 #: Departures that are judged by their tolerance at most, and how far they may be from the results.
 JUDGED, NEAR = 8, 0.1
+
+
+#: The distance of a departure from the results, and the tensor that decides it.
+Trial = tuple[float, str, Departure]
 
 
 class Departed(NamedTuple):
@@ -53,6 +54,7 @@ def departed(
     case: Case,
     conventions: Sequence[tuple[Convention, dict[str, Any], float]],
     observation: Observation,
+    progress: Progress = unwatched,
 ) -> tuple[Departed, ...]:
     """Every departure that explains the results, features of the case first (IDENT-14).
 
@@ -65,20 +67,26 @@ def departed(
     if not values:
         return ()
     observation = Observation(values, {}, {n: observation.dtypes[n] for n in values}, ())
-    rows: list[tuple[float, int, Departure]] = []
+    rows: list[tuple[float, int, str, Departure]] = []
     for number, (convention, _, whole) in enumerate(conventions):
-        trials = [
-            (_distance(each, observation), each)
+        tried = [
+            each
             for each in _all(case, convention)
             if number == 0 or each.feature != "span"  # which a convention says, and was searched
         ]
+        trials = []
+        for done, each in enumerate(tried):
+            progress("departures", done, len(tried))
+            trials.append((*_distance(each, observation), each))
+        progress("departures", len(tried), len(tried))
         most = min(NEAR, 0.5 * whole)
-        rows += [(distance, number, each) for distance, each in _told(trials) if distance <= most]
+        rows += [(far, number, tensor, each) for far, tensor, each in _told(trials) if far <= most]
     found: dict[str, Departed] = {}
-    for distance, number, each in sorted(rows, key=lambda row: row[:2])[:JUDGED]:
-        ratio, tensor = judged_alone(
-            each.case, each.case.convention, observation, columns=each.columns
-        )
+    for distance, number, worst, each in sorted(rows, key=lambda row: row[:2])[:JUDGED]:
+        convention = each.case.convention
+        if beyond_reach(each.case, convention, observation, worst, distance):
+            continue
+        ratio, tensor = judged_alone(each.case, convention, observation, columns=each.columns)
         if ratio <= PASS and (each.words not in found or number == 0):
             header = conventions[number][1]
             found[each.words] = Departed(
@@ -92,21 +100,22 @@ def _all(case: Case, convention: Convention) -> Iterable[Departure]:
     return [*ignored(view), *habits(view)]
 
 
-def _told(trials: Sequence[tuple[float, Departure]]) -> Iterator[tuple[float, Departure]]:
+def _told(trials: Sequence[Trial]) -> Iterator[Trial]:
     """Of each group the first that is as near as the nearest of it; all that are in no group."""
-    groups: dict[str, list[tuple[float, Departure]]] = {}
+    groups: dict[str, list[Trial]] = {}
     for number, trial in enumerate(trials):
-        groups.setdefault(trial[1].group or str(number), []).append(trial)
+        groups.setdefault(trial[2].group or str(number), []).append(trial)
     for some in groups.values():
-        least = min(distance for distance, _ in some)
+        least = min(trial[0] for trial in some)
         yield next(trial for trial in some if trial[0] <= 2.0 * least)
 
 
-def _distance(each: Departure, observation: Observation) -> float:
+def _distance(each: Departure, observation: Observation) -> tuple[float, str]:
+    """The distance of a departure, and the tensor that decides it."""
     case = each.case
     try:
         inputs = converted(case, "float64")
         found = scored(case, inputs, [case.convention], observation, columns=each.columns)
     except CaseError:  # a tensor that it makes is not finite
-        return np.inf
-    return float(found.distance[0])
+        return np.inf, ""
+    return float(found.distance[0]), found.tensor(0)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.conventions import PRESETS
+from atlas_ref.messages import Progress, unwatched
 from atlas_ref.oracle.cases.case import Case, require_supported
 from atlas_ref.oracle.cases.family import require_family
 from atlas_ref.oracle.cases.inputs import check_dtype, check_size, converted
@@ -21,15 +22,8 @@ from atlas_ref.oracle.identify import equivalence, further
 from atlas_ref.oracle.identify.answer import Fit, Identification, Twin, Verdict
 from atlas_ref.oracle.identify.departed import departed
 from atlas_ref.oracle.identify.number import fitted
-from atlas_ref.oracle.identify.score import (
-    Observation,
-    Scored,
-    judge,
-    judged_alone,
-    observe,
-    scored,
-    seen_as,
-)
+from atlas_ref.oracle.identify.observation import Observation, observe
+from atlas_ref.oracle.identify.score import Scored, judge, judged_alone, scored, seen_as
 from atlas_ref.oracle.identify.stages import is_large, staged
 from atlas_ref.oracle.identify.stated import as_header, implied, with_changes
 from atlas_ref.oracle.judge.norms import FORMATS
@@ -43,7 +37,12 @@ DEPARTING = 4
 
 
 def identify(
-    case: Case, mine: Mapping[str, Any], *, depth: int = 2, dtype: str | None = None
+    case: Case,
+    mine: Mapping[str, Any],
+    *,
+    depth: int = 2,
+    dtype: str | None = None,
+    progress: Progress = unwatched,
 ) -> Identification:
     """Search the conventions that make ours equal to the results under test (IDENT-1 to IDENT-8).
 
@@ -52,6 +51,7 @@ def identify(
         mine: results by name, `out/y`, `out/M`, `grad/k`, ...; any subset.
         depth: changes from the case's convention and from every preset, 0 to 2.
         dtype: format that the results were computed in; that of each array when None.
+        progress: called with conventions or departures, how many are done, and how many there are.
 
     Raises:
         CaseError: a reserved rule, results that are none of this case or have another shape, a
@@ -71,7 +71,7 @@ def identify(
             return Identification(case.name, "NOT FINITE", why, dtype=observation.dtype)
     if observation.dtype in ("bfloat16", "float16"):
         case = stored(case, observation.dtype)
-    search = Search(case, observation, depth)
+    search = Search(case, observation, depth, progress)
     answer = search.answer()
     answer = search.with_departures(answer, 0)
     for more in (search.with_number, search.with_changes, search.with_departures):
@@ -83,8 +83,11 @@ def identify(
 class Search:
     """One search: its points, their distances, and the answer."""
 
-    def __init__(self, case: Case, observation: Observation, depth: int) -> None:
+    def __init__(
+        self, case: Case, observation: Observation, depth: int, progress: Progress = unwatched
+    ) -> None:
         self.case, self.observation, self.depth = case, observation, depth
+        self.progress = progress
         self.facts = lattice.facts(case)
         self.inputs = converted(case, "float64")
         self.bases = {
@@ -99,7 +102,7 @@ class Search:
         )
         self.large = is_large(case, len(self.points))
         self.scores: Scored = (staged if self.large else scored)(
-            case, self.inputs, self.conventions, observation
+            case, self.inputs, self.conventions, observation, progress=progress
         )
 
     def _enumerated(self, depth: int) -> lattice.Enumerated:
@@ -189,7 +192,8 @@ class Search:
         new = [lattice.convention(each) for each in added]
         self.points += added
         self.conventions += new
-        self.scores = self.scores.followed_by(scored(self.case, self.inputs, new, self.observation))
+        more = scored(self.case, self.inputs, new, self.observation, progress=self.progress)
+        self.scores = self.scores.followed_by(more)
 
     def with_changes(self, answer: Identification) -> Identification:
         """The answer with a third or fourth change, where those explain the results (IDENT-16)."""
@@ -228,7 +232,7 @@ class Search:
             (self.conventions[i], self.described(self.points[i]), float(self.scores.distance[i]))
             for i in tried
         ]
-        found = departed(self.case, views, self.observation)
+        found = departed(self.case, views, self.observation, self.progress)
         if not found or answer.verdict != "NO MATCH":
             return answer._replace(departures=found)
         why = f"{self._far()} explains these results; ours is the same {found[0].said}"

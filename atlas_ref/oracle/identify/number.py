@@ -9,7 +9,8 @@ import numpy as np
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.family import lattice
 from atlas_ref.oracle.family.lattice import Point
-from atlas_ref.oracle.identify.score import Observation, scored
+from atlas_ref.oracle.identify.observation import Observation
+from atlas_ref.oracle.identify.score import scored
 from atlas_ref.rules import names_with
 from atlas_ref.types import Array
 

@@ -4,23 +4,22 @@ IDENT-7).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from atlas_ref.conventions import Convention, effective
-from atlas_ref.oracle.cases.case import Case, CaseError, differentiable
+from atlas_ref.messages import Progress, unwatched
+from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.inputs import converted
-from atlas_ref.oracle.cases.schema import result_names
 from atlas_ref.oracle.cases.tensors import legal
 from atlas_ref.oracle.evaluate import WEIGHED, evaluate
 from atlas_ref.oracle.family import candidates
-from atlas_ref.oracle.family.lattice import facts
-from atlas_ref.oracle.judge.norms import FORMATS, Norms, norms
-from atlas_ref.oracle.judge.tolerance import MARGINAL, Tolerance, tolerances
-from atlas_ref.oracle.subjects import SUBJECTS
-from atlas_ref.rules import RULES
+from atlas_ref.oracle.identify.observation import Observation
+from atlas_ref.oracle.judge import ensemble
+from atlas_ref.oracle.judge.norms import Norms, norms, ulp
+from atlas_ref.oracle.judge.tolerance import FLOOR, MARGINAL, Tolerance, tolerances
 from atlas_ref.types import Array
 
 #: Results that conventions are ranked by.
@@ -33,25 +32,9 @@ STEP = 1e-30
 #: most this many alone.
 NEAR, MOST = 50.0, 6
 
-
-class Observation(NamedTuple):
-    """Results under test in float64, and the format that they were computed in.
-
-    Attributes:
-        values: what conventions are ranked by; gradients: those that a fit must explain as well.
-        dtypes: the format of each.
-        unused: results that no convention changes, or that are not compared here.
-    """
-
-    values: dict[str, Array]
-    gradients: dict[str, Array]
-    dtypes: dict[str, str]
-    unused: tuple[str, ...]
-
-    @property
-    def dtype(self) -> str:
-        """The narrowest format."""
-        return min(self.dtypes.values(), key=lambda name: FORMATS[name][1])
+#: Floors of a tolerance, with the amplification of Newton-Schulz, beyond which nothing fits: the
+#: ensemble adds a few of them at most.
+REACH = 100.0
 
 
 class Scored(NamedTuple):
@@ -72,80 +55,6 @@ class Scored(NamedTuple):
         return max(self.errors, key=lambda name: float(self.errors[name][i]))
 
 
-def observe(case: Case, mine: Mapping[str, Any], dtype: str | None) -> Observation:
-    """Check results under test against a case (IDENT-1).
-
-    Raises:
-        CaseError: nothing to compare, a name that is no result of the case, another shape, a dtype
-            that is no float.
-    """
-    names = {*result_names()} | {
-        "grad/" + name.removeprefix("in/") for name in differentiable(case)
-    }
-    shapes = _shapes(case)
-    values: dict[str, Array] = {}
-    gradients: dict[str, Array] = {}
-    dtypes: dict[str, str] = {}
-    unused: list[str] = []
-    for name, array in mine.items():
-        if name not in names:
-            raise CaseError(
-                f"{case.name}: {name}: not a result of this case; it has {', '.join(shapes)}"
-            )
-        array = np.asarray(array)
-        if array.dtype.name not in FORMATS:
-            raise CaseError(
-                f"{case.name}: {name}: dtype {array.dtype.name}, one of {', '.join(FORMATS)} "
-                "is needed"
-            )
-        if name not in shapes:
-            unused.append(name)
-            continue
-        if array.shape not in shapes[name]:
-            raise CaseError(
-                f"{case.name}: {name}: shape {array.shape}, expected "
-                f"{' or '.join(map(str, shapes[name]))}"
-            )
-        (gradients if name.startswith("grad/") else values)[name] = array.astype(np.float64)
-        dtypes[name] = dtype or array.dtype.name
-    if not dtypes:
-        raise CaseError(
-            f"{case.name}: none of the results that conventions are told apart by: "
-            f"{', '.join(shapes)}"
-        )
-    if gradients and not any(name in case.inputs for name in ("in/y_bar", "in/X_bar")):
-        raise CaseError(f"{case.name}: in/y_bar: missing, gradients need it")
-    return Observation(values, gradients, dtypes, tuple(unused))
-
-
-def _shapes(case: Case) -> dict[str, tuple[tuple[int, ...], ...]]:
-    """The shapes that each result may have, matrices in either layout."""
-    inputs, h, subject = case.inputs, case.header, SUBJECTS[case.header.rule]
-    grads: dict[str, tuple[tuple[int, ...], ...]] = {
-        "grad/" + name.removeprefix("in/"): (inputs[name].shape,) for name in differentiable(case)
-    }
-    if not subject.has_axes:
-        raise CaseError(f"{case.name}: the rule {h.rule} has no axis to identify")
-    if not subject.has_tokens:
-        return {subject.result: (inputs[subject.argument].shape,)} | grads
-    of = facts(case)
-    if h.level == "token":
-        lead: tuple[int, ...] = (inputs["in/x"].shape[0], inputs["in/param/W_K"].shape[0])
-    else:
-        lead = inputs["in/k"].shape[:-2]
-    matrix = tuple(dict.fromkeys([(*lead, of.d_out, of.d_phi), (*lead, of.d_phi, of.d_out)]))
-    shapes: dict[str, tuple[tuple[int, ...], ...]] = {
-        "out/y": ((*lead, of.tokens, of.d_out),),
-        "out/M": matrix,
-    }
-    if (
-        of.names & {"in/momentum", "in/log_momentum", "in/param/W_momentum"}
-        and RULES[h.rule].has_momentum
-    ):
-        shapes["out/S"] = matrix
-    return shapes | {"out/M_ref": matrix} | grads
-
-
 def scored(
     case: Case,
     inputs: Mapping[str, Array],
@@ -153,17 +62,31 @@ def scored(
     observation: Observation,
     *,
     columns: bool = False,
+    progress: Progress = unwatched,
 ) -> Scored:
     """The distance of every convention (IDENT-3); `columns` is that of a `Departure`."""
     if not observation.values:
-        return _by_directions(case, inputs, conventions, observation)
+        return _by_directions(case, inputs, conventions, observation, progress)
     errors = {name: np.full(len(conventions), np.inf) for name in observation.values}
     with np.errstate(all="ignore"):
-        for numbers, results in candidates.evaluated(case, inputs, conventions, columns=columns):
+        groups = candidates.evaluated(case, inputs, conventions, columns=columns)
+        for numbers, results in _counted(groups, len(conventions), progress):
             for name, mine in observation.values.items():
                 if name in results and results[name].shape[1:] == mine.shape:
                     errors[name][numbers] = _relative(results[name], mine)
     return _worst(errors)
+
+
+def _counted(
+    groups: Iterable[tuple[list[int], candidates.Results]], of: int, progress: Progress
+) -> Iterator[tuple[list[int], candidates.Results]]:
+    """The groups of conventions with the progress of their evaluation (SRC-23)."""
+    done = 0
+    progress("conventions", done, of)
+    for numbers, results in groups:
+        yield numbers, results
+        done += len(numbers)
+        progress("conventions", done, of)
 
 
 def _worst(errors: dict[str, Array]) -> Scored:
@@ -183,6 +106,7 @@ def _by_directions(
     inputs: Mapping[str, Array],
     conventions: Sequence[Convention],
     observation: Observation,
+    progress: Progress,
 ) -> Scored:
     """Distances from gradients alone: the derivative of <y, y_bar> + ... along a random direction
     of each input.
@@ -200,7 +124,8 @@ def _by_directions(
         along, size = float(np.sum(mine * direction)), float(np.linalg.norm(mine)) or 1.0
         slopes = np.full(len(conventions), np.inf)
         with np.errstate(all="ignore"):
-            for numbers, results in candidates.evaluated(case, moved, conventions):
+            groups = candidates.evaluated(case, moved, conventions)
+            for numbers, results in _counted(groups, len(conventions), progress):
                 slopes[numbers] = _slope(results, inputs)
         errors[name] = np.abs(slopes - along) / size
     return _worst(errors)
@@ -240,14 +165,17 @@ def judge(
     tensors: dict[int, str] = {}
     first = int(order[0])
     allowed = _allowed(case, conventions[first], observation)
-    reach = max(
-        float(scores.distance[first]) * NEAR,
-        *(_reach(allowed[name], observation) for name in allowed),
-    )
-    near = [int(i) for i in order if scores.distance[i] <= reach]
+    reach = max(_reach(allowed[name], observation) for name in allowed)
+    wide = max(float(scores.distance[first]) * NEAR, reach)
+    near = [int(i) for i in order if scores.distance[i] <= wide]
+    if observation.values:  # beyond reach nothing fits; the next ones are named at most
+        near = near[: int(np.sum(scores.distance[near] <= reach)) + MOST]
     _by_values(case, inputs, conventions, observation, allowed, near, ratios, tensors)
     if observation.values and ratios[first] > MARGINAL:
         for i in near[1:MOST]:
+            how_far = (scores.tensor(i), float(scores.distance[i]))
+            if beyond_reach(case, conventions[i], observation, *how_far):
+                continue
             _by_values(
                 case,
                 inputs,
@@ -280,6 +208,26 @@ def judged_alone(
     }
     name = max(worst, key=lambda each: worst[each])
     return worst[name], name
+
+
+def beyond_reach(
+    case: Case, convention: Convention, observation: Observation, tensor: str, distance: float
+) -> bool:
+    """Whether results are so far from a convention that it need not be judged by its tolerance.
+
+    Three plain evaluations tell it under Newton-Schulz, where the ensemble takes most of the time.
+
+    Args:
+        tensor: that decides the distance.
+    """
+    if not convention.has_newton_schulz or tensor not in observation.values:
+        return False
+    view = seen_as(case, convention)
+    factor = ensemble.amplification(view, ensemble.exact(view)).get(tensor, 1.0)
+    dtype, size = observation.dtypes[tensor], norms(observation.values[tensor]).rms
+    arithmetic = "float64" if dtype == "float64" else "float32"
+    unit = factor * ulp(size, arithmetic) + (ulp(size, dtype) if dtype != arithmetic else 0.0)
+    return distance * size > REACH * FLOOR * unit
 
 
 def _reach(tolerance: Tolerance, observation: Observation) -> float:

@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from atlas_ref.conventions import Convention
+from atlas_ref.messages import Progress, unwatched
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.family.lattice import facts
-from atlas_ref.oracle.identify.score import Observation, Scored, scored
+from atlas_ref.oracle.identify.observation import Observation
+from atlas_ref.oracle.identify.score import Scored, scored
 from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.types import Array
 
@@ -56,6 +58,8 @@ def staged(
     inputs: Mapping[str, Array],
     conventions: Sequence[Convention],
     observation: Observation,
+    *,
+    progress: Progress = unwatched,
 ) -> Scored:
     """Distances of a large case.
 
@@ -66,7 +70,7 @@ def staged(
     is left out, since no prefix shows it.
     """
     if "out/y" not in observation.values:
-        return scored(case, inputs, conventions, observation)
+        return scored(case, inputs, conventions, observation, progress=progress)
     lead = len(_leading(case))
     small = {name: _cropped(name, value, lead) for name, value in inputs.items()}
     mine = {
@@ -86,6 +90,7 @@ def staged(
         small,
         [conventions[i] for i in causal],
         Observation(mine, {}, {"out/y": observation.dtypes["out/y"]}, ()),
+        progress=progress,
     )
     distance = np.full(len(conventions), np.inf)
     distance[causal] = first.distance
@@ -93,7 +98,8 @@ def staged(
     near = [int(i) for i in np.argsort(distance, kind="stable")[:MOST] if distance[i] <= limit]
     if not near:
         near = [int(i) for i in np.argsort(distance, kind="stable")[:MOST]]
-    whole = scored(case, inputs, [conventions[i] for i in near], observation)
+    chosen = [conventions[i] for i in near]
+    whole = scored(case, inputs, chosen, observation, progress=progress)
     errors = {name: distance.copy() for name in whole.errors}
     for name, error in whole.errors.items():
         errors[name][near] = error

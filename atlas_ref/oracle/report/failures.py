@@ -8,23 +8,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from atlas_ref.oracle.cases.case import Case, CaseError
+from atlas_ref.oracle.cases.case import CaseError
 from atlas_ref.oracle.cases.header import Header
 from atlas_ref.oracle.cases.tensors import LEVEL, bare
 from atlas_ref.oracle.family.departures import features
-from atlas_ref.oracle.identify.identify import identify
-from atlas_ref.oracle.identify.stated import setting
 from atlas_ref.oracle.judge.compare import Checked
 from atlas_ref.oracle.judge.verdicts import Comparison
 from atlas_ref.oracle.replay.replay import first_wrong, replay
+from atlas_ref.oracle.report.nearest import Words, nearest_convention
 from atlas_ref.oracle.subjects import SUBJECTS
 
 #: Verdicts that no message follows.
 QUIET = ("PASS", "NOT SUPPORTED")
-
-#: Failing cases of a run, and tokens of a case, for which the nearest convention is searched: a
-#: search takes about a second.
-SEARCHED, LONGEST = 3, 64
 
 
 class Failure(NamedTuple):
@@ -131,14 +126,18 @@ def failing(rows: Sequence[Comparison]) -> list[Comparison]:
 
 
 def explained(
-    checked: Checked, rows: Sequence[Comparison], command: str, *, nearest: bool = True
+    checked: Checked,
+    rows: Sequence[Comparison],
+    command: str,
+    *,
+    nearest: Words = nearest_convention,
 ) -> Failure | None:
     """The failure message of a case; None where there is nothing to explain (CASE-27).
 
     Args:
         rows: its verdicts, with expected failures marked.
         command: repeats the check.
-        nearest: also search for the nearest convention, which takes about a second.
+        nearest: words about the nearest convention; the default searches it, for some seconds.
     """
     wrong = failing(rows)
     if not wrong:
@@ -167,74 +166,7 @@ def explained(
         features=tuple(features(checked.case).values()),
     )
     failure = _by_replay(failure, checked)
-    return failure._replace(nearest=_nearest(checked, rows)) if nearest else failure
-
-
-def _nearest(checked: Checked, rows: Sequence[Comparison]) -> str:
-    """The convention under which the answer would be right, or the nearest one, in words.
-
-    Source: IDENT-1.
-    """
-    names = {
-        row.tensor
-        for row in rows
-        if row.verdict in ("PASS", "MARGINAL", "WRONG") and row.error is not None
-    }
-    if not any(
-        row.tensor in names and row.verdict != "PASS" and row.tensor.startswith("out/")
-        for row in rows
-    ):
-        return "the case's own: gradients alone are not right" if names else ""
-    mine = {
-        name: value
-        for name, value in (checked.answer.tensors or {}).items()
-        if name in names and name.startswith("out/")
-    }
-    tokens = max(
-        (
-            checked.case.inputs[name].shape[-2]
-            for name in ("in/k", "in/x")
-            if name in checked.case.inputs
-        ),
-        default=0,
-    )
-    if tokens > LONGEST:
-        return f"not searched: {tokens} tokens are more than {LONGEST} (atlas-ref identify does)"
-    try:
-        answer = identify(checked.case, mine, dtype=checked.dtype)
-    except CaseError:  # nothing that a convention could explain
-        return ""
-    if answer.match is None:
-        return ""
-    ignored = [each.words for each in answer.departures if each.own and each.feature]
-    if ignored:
-        return f"as if {' or '.join(ignored)}: then this would be right"
-    words = setting(answer.match.convention)
-    if answer.preset not in (None, answer.match.convention.get("preset")):
-        words += f" (as {answer.preset})"
-    if answer.match.convention.get("preset") not in (None, _preset(checked.case)):
-        words += f" (from the case's own: {setting(answer.from_own)})"
-    if answer.verdict == "NO MATCH" and answer.departures:
-        return f"{answer.departures[0].said}: then this would be right"
-    if answer.own or (
-        answer.verdict == "NO MATCH"
-        and answer.match.convention == {"preset": checked.case.header.convention}
-    ):
-        return f"the case's own, {words}: no other is nearer"
-    if answer.verdict == "MATCH":
-        return f"{words}: under it this would be right"
-    if answer.verdict == "UNDECIDABLE":
-        return (
-            f"{words}: under it this would be right, and under others too (atlas-ref identify "
-            "tells which)"
-        )
-    return f"none is right; the nearest, {words}, is still {answer.match.distance:.2g} away"
-
-
-def _preset(case: Case) -> str:
-    """The preset that a case's convention starts from."""
-    own = case.header.convention
-    return own if isinstance(own, str) else str(own.get("preset", "spec"))
+    return failure._replace(nearest=nearest(checked, rows))
 
 
 def _by_replay(failure: Failure, checked: Checked) -> Failure:

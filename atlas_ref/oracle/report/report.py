@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import atlas_ref
-from atlas_ref.messages import FORMAT
+from atlas_ref.messages import FORMAT, Progress, unwatched
 from atlas_ref.oracle.cases import files
 from atlas_ref.oracle.cases.case import CaseError, named
 from atlas_ref.oracle.cases.features import FEATURES, features
@@ -22,7 +22,8 @@ from atlas_ref.oracle.judge.compare import Checked, exit_code
 from atlas_ref.oracle.judge.verdicts import Comparison
 from atlas_ref.oracle.report import html as report_html
 from atlas_ref.oracle.report import junit as report_junit
-from atlas_ref.oracle.report.failures import SEARCHED, Failure, explained
+from atlas_ref.oracle.report.failures import Failure, explained
+from atlas_ref.oracle.report.nearest import Nearest, nothing
 
 
 class Report(NamedTuple):
@@ -92,7 +93,8 @@ class Run:
         ids: what stands for a case in the command that repeats its check, in place of its file.
         entries: expected failures.
         only: results that are compared, for entries about others.
-        nearest: search for the nearest convention of the first failing cases.
+        nearest: search for the nearest convention, once for each rule that fails.
+        progress: of those searches.
     """
 
     def __init__(
@@ -104,14 +106,10 @@ class Run:
         entries: Sequence[xfail.Entry] = (),
         only: set[str] | None = None,
         nearest: bool = True,
+        progress: Progress = unwatched,
     ) -> None:
-        self._options, self._cases, self._entries, self._only, self._nearest = (
-            command,
-            cases,
-            entries,
-            only,
-            nearest,
-        )
+        self._options, self._cases, self._entries, self._only = command, cases, entries, only
+        self._nearest = Nearest(progress).words if nearest else nothing
         self._ids = ids or {}
         self._report = Report("", 0, [], [], {}, [], [], {})
         self._absent: dict[str, tuple[str, tuple[str, ...]]] = {}
@@ -129,12 +127,7 @@ class Run:
         self._report.rows.extend(outcome.rows)
         self._report.problems.extend(outcome.problems)
         self._report.void.update({name: dict(void)} if void else {})
-        search = self._nearest and len(self._report.failures) < SEARCHED
-        failure = explained(checked, outcome.rows, self.repeated(name), nearest=search)
-        if failure and self._nearest and not search:
-            failure = failure._replace(
-                nearest=f"not searched: {SEARCHED} cases were (atlas-ref identify does)"
-            )
+        failure = explained(checked, outcome.rows, self.repeated(name), nearest=self._nearest)
         self._report.failures.extend([failure] if failure else [])
 
     def _note_features(self, checked: Checked) -> None:

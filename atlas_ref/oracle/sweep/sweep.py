@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
 import atlas_ref
+from atlas_ref.messages import Progress, unwatched
 from atlas_ref.oracle.cases.case import CaseError, save
 from atlas_ref.oracle.cases.features import declared
 from atlas_ref.oracle.cases.inputs import check_dtype
@@ -29,7 +30,7 @@ from atlas_ref.oracle.sweep.lines import OUTCOME, holds
 from atlas_ref.oracle.sweep.log import Log
 from atlas_ref.oracle.sweep.modes import Result, Work
 from atlas_ref.oracle.sweep.run import GRAVITY, SUCCESS, Named, Outcome, Plan, Reduced
-from atlas_ref.oracle.sweep.tasks import Line, Tasks, unwatched
+from atlas_ref.oracle.sweep.tasks import Line, Tasks
 
 __all__ = ["Failure", "Named", "Sweep", "sweep"]
 
@@ -97,7 +98,7 @@ def sweep(
     folder: str | os.PathLike[str] = "sweep-failures",
     keep: int = 5,
     shrink: int = 400,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress = unwatched,
 ) -> Sweep:
     """Compare an implementation with ours on cases drawn from a seed (SWEEP-1 to SWEEP-10).
 
@@ -153,7 +154,7 @@ def sweep(
             jobs,
             scheduler,
             log,
-            progress or unwatched,
+            progress,
             lambda line: _there(line, place),
         )
         lines = run.lines("judge", range(cases))

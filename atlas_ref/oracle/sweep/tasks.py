@@ -9,19 +9,13 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
 
+from atlas_ref.messages import Progress, unwatched
 from atlas_ref.oracle.cases.case import CaseError
 from atlas_ref.oracle.sweep.cluster import on_dask
 from atlas_ref.oracle.sweep.log import Log, plain
 from atlas_ref.oracle.sweep.modes import Result, Task, Work, here, on_processes
 
 Line = dict[str, Any]
-
-#: Called with the kind of task, how many are done, and how many there are.
-Progress = Callable[[str, int, int], None]
-
-
-def unwatched(doing: str, done: int, of: int) -> None:
-    """Ignore progress."""
 
 
 def _always(line: Line) -> bool:

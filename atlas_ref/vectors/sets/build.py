@@ -18,11 +18,12 @@ import numpy as np
 from pydantic import Field, TypeAdapter, model_validator
 
 import atlas_ref
+from atlas_ref.messages import Progress, unwatched
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.sweep.lines import Task, holds
 from atlas_ref.oracle.sweep.log import Log
 from atlas_ref.oracle.sweep.modes import Result, Work
-from atlas_ref.oracle.sweep.tasks import Line, Progress, Tasks, unwatched
+from atlas_ref.oracle.sweep.tasks import Line, Tasks
 from atlas_ref.types import Frozen
 from atlas_ref.vectors.inputs import large
 from atlas_ref.vectors.inputs.properties import forms, properties

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field, TypeAdapter
 
 import atlas_ref
+from atlas_ref.messages import Progress, unwatched
 from atlas_ref.oracle.cases.case import Case, CaseError, load
 from atlas_ref.oracle.family import lattice
 from atlas_ref.oracle.judge.tolerance import PASS
@@ -20,7 +21,7 @@ from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.oracle.sweep.lines import Task, holds
 from atlas_ref.oracle.sweep.log import Log
 from atlas_ref.oracle.sweep.modes import Result, Work
-from atlas_ref.oracle.sweep.tasks import Line, Progress, Tasks, unwatched
+from atlas_ref.oracle.sweep.tasks import Line, Tasks
 from atlas_ref.rules import RULES
 from atlas_ref.types import Frozen
 from atlas_ref.vectors.mutants.mutants import SPAN, change_named, words

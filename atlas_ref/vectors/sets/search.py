@@ -15,13 +15,14 @@ from typing import Any, Literal, NamedTuple
 from pydantic import TypeAdapter
 
 import atlas_ref
+from atlas_ref.messages import Progress, unwatched
 from atlas_ref.oracle.cases.case import CaseError
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.judge.compare import relative_error
 from atlas_ref.oracle.sweep.lines import Number, Task, holds
 from atlas_ref.oracle.sweep.log import Log
 from atlas_ref.oracle.sweep.modes import Result, Work
-from atlas_ref.oracle.sweep.tasks import Line, Progress, Tasks, unwatched
+from atlas_ref.oracle.sweep.tasks import Line, Tasks
 from atlas_ref.vectors.inputs.draw import drawn
 from atlas_ref.vectors.inputs.large import LARGE
 from atlas_ref.vectors.inputs.properties import properties

@@ -12,6 +12,7 @@ import atlas_ref
 from atlas_ref.oracle.judge.compare import checked
 from atlas_ref.oracle.report.failures import clause, explained
 from atlas_ref.oracle.report.junit import legible
+from atlas_ref.oracle.report.nearest import nothing
 from atlas_ref.oracle.sources.answers import Answer
 from atlas_ref.oracle.subjects import SUBJECTS
 from tests.oracle.family.test_departures import case_of
@@ -31,7 +32,7 @@ def folder(tmp_path, monkeypatch):
 def explained_for(header, tensors, answer, **options):
     case = atlas_ref.make(header, tensors, name="case.safetensors")
     done = checked(case, source=lambda _: answer, **options)
-    return explained(done, done.rows, "atlas-ref check case.safetensors", nearest=False)
+    return explained(done, done.rows, "atlas-ref check case.safetensors", nearest=nothing)
 
 
 @pytest.mark.clause("SRC-12", "SRC-14", "CASE-27")
@@ -310,9 +311,11 @@ def test_the_nearest_convention_is_named(cli, tmp_path):
         for failure in cli("check", tmp_path, "--json").json["failures"]
     ]
     assert found[0] == "spec decay=before_error: under it this would be right"
-    assert found[1].startswith("none is right; the nearest, ")
+    assert found[1] == "not searched: a was, of the same rule (atlas-ref identify does)"
     assert found[2] == "the case's own: gradients alone are not right"
-    assert found[3] == "not searched: 3 cases were (atlas-ref identify does)"
+    assert found[3] == found[1]
+    (alone,) = cli("check", tmp_path / "b.safetensors", "--json").json["failures"]
+    assert alone["nearest_convention"].startswith("none is right; the nearest, ")
     assert {
         failure["nearest_convention"]
         for failure in cli("check", tmp_path, "--no-nearest", "--json").json["failures"]
