@@ -1,4 +1,4 @@
-"""Time of the diagnosis tools: start-up, one case, a search for a convention, a folder, a sweep."""
+"""Time of the diagnosis tools: start-up, a case, a search, a folder, a wrong kernel, a sweep."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ from atlas_ref.oracle.replay.replay import replay
 from atlas_ref.oracle.replay.trace import trace
 from atlas_ref.oracle.sources.answers import Answer
 from atlas_ref.oracle.sweep.sweep import sweep
+from benchmarks import wrong_omega
 from benchmarks.measure import Row, Spread, Target, Work, timer
 from benchmarks.startup import HELP, _children, _python
+from benchmarks.wrong_omega import MISTAKES
 
 CASES = 200
 SAMPLES = 3
@@ -44,6 +47,7 @@ def rows() -> list[Row]:
         cases = list(_written(folder))
         one = [float(_printed(FIRST, str(cases[0]))) for _ in range(SAMPLES)]
         many = [timer(lambda: _checked(folder), _children)()]
+        verdicts = list(_verdicts(folder))
     omega, mine = _omega()
     return [
         _row(
@@ -57,6 +61,7 @@ def rows() -> list[Row]:
         ),
         _row("replay, T = 8, float32", _samples(lambda: replay(omega, mine), 1)),
         _row(f"atlas-ref check of {CASES} small cases", many, 30.0),
+        *verdicts,
         _row("sweep of 100 Delta cases, in this process", _samples(_swept, 1)),
     ]
 
@@ -90,6 +95,28 @@ def _written(folder: Path) -> Iterator[Path]:
         path = folder / f"{number:03}-{rule}.safetensors"
         save(path, case.header, {**case.inputs, **_answers(case)})
         yield path
+
+
+def _verdicts(folder: Path) -> Iterator[Row]:
+    """The whole verdict on an Omega kernel with a mistake, on a case as `new` makes it (SRC-24)."""
+    path = folder / "omega.safetensors"
+    case = new(Request(rule="omega", window=4))
+    save(path, case.header, case.inputs)
+    for name, mistake in MISTAKES.items():
+        words = ["check", str(path), "--impl", f"{wrong_omega.__name__}:{name}"]
+        seconds = timer(partial(_judged, words), _children)()
+        yield _row(f"atlas-ref check of a wrong Omega kernel: {mistake}", [seconds], 10.0)
+
+
+def _judged(words: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "atlas_ref.cli", *words],
+        cwd=Path(wrong_omega.__file__).parents[1],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "  nearest " in done.stdout
 
 
 def _answers(case: Case) -> dict[str, Any]:
