@@ -11,7 +11,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 # Tests start hundreds of processes, each of which would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: oracle test slow standin test-gpu trace planted kill-matrix ulps lint types bench bench-gpu bench-gpu-wheels survey docs docs-serve docs-test requirements clean
+.PHONY: oracle test lowest slow standin test-gpu trace planted kill-matrix ulps lint types bench bench-gpu bench-gpu-wheels survey docs docs-serve docs-test requirements clean
 
 # The runtime alone, for `make oracle`; with the test tools, for the rest.
 $(VENV)/.runtime: pyproject.toml constraints.txt requirements/build.txt requirements/runtime.txt
@@ -38,6 +38,13 @@ oracle: $(VENV)/.runtime  ## evaluate every recorded case of independent impleme
 
 test: $(VENV)/.test  ## the tests, warnings as errors
 	$(BIN)/python -m pytest -n auto
+
+# Its own environment: lowest.txt in place of the constraints, for the build of the package too.
+lowest: export PIP_CONSTRAINT := $(CURDIR)/lowest.txt
+lowest:  ## rules, oracle and what they stand on, with the lowest versions that pyproject.toml allows
+	test -x build/lowest/bin/python || $(PYTHON) -m venv build/lowest
+	build/lowest/bin/python -m pip install --quiet --disable-pip-version-check -e ".[test]"
+	build/lowest/bin/python -m pytest -q -n auto tests/tape tests/parts tests/rules tests/oracle
 
 slow: $(VENV)/.test  ## the longer proofs
 	$(BIN)/python -m pytest -n auto -m slow

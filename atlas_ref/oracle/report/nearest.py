@@ -1,6 +1,6 @@
 """The nearest convention in a failure message, searched once for each rule of a run.
 
-Specified in specs/sources.md, SRC-14.
+Specified in specs/sources.md, SRC-14 and SRC-23.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def nothing(checked: Checked, rows: Sequence[Comparison]) -> str:
 class Nearest:
     """The searches of a run: one for each rule, at the first case that a search can explain.
 
-    A mistake of a kernel is the same in every case, and a search takes as long as a hundred checks.
+    A mistake of a kernel is the same in every case (SRC-23).
 
     Args:
         progress: called with the kind of work, the conventions done and all of them.
