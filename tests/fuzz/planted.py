@@ -12,6 +12,10 @@ from typing import Any
 from tests.fuzz import commands, worker
 
 
+#: Bytes that a command may take here: filling 1 GiB takes long on a machine with little left.
+MEMORY = 2**28
+
+
 def _fault() -> None:
     raise KeyError("a bug")
 
@@ -25,7 +29,7 @@ def _die() -> None:
 
 
 def _fill() -> None:
-    b"x" * (1100 * 2**20)
+    b"x" * (MEMORY + 2**26)
 
 
 def _colour() -> None:
@@ -83,7 +87,9 @@ def program(number: int) -> Any:
 
 def main(seed: str, first: str, last: str, *places: str) -> None:
     """Run each input with its fault."""
-    worker.SECONDS = 5.0
+    fault = FAULTS[int(first)][0]
+    worker.SECONDS = 3.0 if fault is _hang else 60.0
+    worker.MEMORY = MEMORY
     commands.PROGRAM = program(int(first))
     worker.main(seed, int(first), int(first) + 1, *places)
 
