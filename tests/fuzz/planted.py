@@ -11,7 +11,6 @@ from typing import Any
 
 from tests.fuzz import commands, worker
 
-
 #: Bytes that a command may take here: filling 1 GiB takes long on a machine with little left.
 MEMORY = 2**28
 
