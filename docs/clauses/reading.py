@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 import ast
+import io
+import stat
 from pathlib import Path
 
 
 class ReadingError(ValueError):
     """A file that is not what its name says, or a clone without clauses."""
+
+
+def contents(path: Path, name: str) -> bytes:
+    """A file's bytes.
+
+    Raises:
+        ReadingError: the file cannot be read, or is a device or a pipe, which may have no end.
+    """
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise ReadingError(f"{name}: cannot be read: not a regular file")
+        return path.read_bytes()
+    except OSError as error:
+        raise ReadingError(f"{name}: cannot be read: {error.strerror}") from None
 
 
 def text(path: Path, name: str) -> str:
@@ -17,11 +33,9 @@ def text(path: Path, name: str) -> str:
         ReadingError: the file is no text in UTF-8, or cannot be read.
     """
     try:
-        return path.read_text(encoding="utf-8")
+        return io.TextIOWrapper(io.BytesIO(contents(path, name)), encoding="utf-8").read()
     except UnicodeError:
         raise ReadingError(f"{name}: not text in UTF-8") from None
-    except OSError as error:
-        raise ReadingError(f"{name}: cannot be read: {error.strerror}") from None
 
 
 def parsed(source: str, name: str) -> ast.Module:

@@ -10,9 +10,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from docs.clauses.places import PACKAGES
+from docs.clauses.reading import ReadingError, contents
 
 RECORD = Path("build/trace/run.json")
 SCHEMA = 1
+
+#: Lines that a file of code has at most: a record that names more is none.
+LONGEST = 1_000_000
 
 
 class RecordError(ValueError):
@@ -61,15 +65,12 @@ def sources(root: Path) -> str:
     """A digest of every file that a record depends on: packages and tests.
 
     Raises:
-        RecordError: one of them cannot be read.
+        ReadingError: one of them cannot be read.
     """
     digest = hashlib.sha256()
     for folder in (*PACKAGES, "tests"):
         for path in sorted((root / folder).rglob("*.py")):
-            try:
-                data = path.read_bytes()
-            except OSError as error:
-                raise RecordError(f"{path}: cannot be read: {error.strerror}") from None
+            data = contents(path, str(path))
             digest.update(path.relative_to(root).as_posix().encode() + b"\0" + data + b"\0")
     return digest.hexdigest()
 
@@ -106,20 +107,21 @@ def read(root: Path, path: Path | None = None, *, any_sources: bool = False) -> 
 
     Raises:
         RecordError: one line that says what is missing or does not fit, and what to run.
+        ReadingError: a file of the clone cannot be read.
     """
     file = root / RECORD if path is None else path
     if not os.path.isfile(file):
         raise RecordError(f"{file}: no run of the tests is recorded; `make trace` records one")
     try:
-        data = json.loads(file.read_text())
+        data = json.loads(contents(file, str(file)))
         if data["schema"] != SCHEMA:
             raise RecordError(
                 f"{file}: schema {data['schema']!r}, expected {SCHEMA}; `make trace` records anew"
             )
         record = _record(data)
-    except RecordError:
+    except (RecordError, ReadingError):
         raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         said = f"{error} is missing" if isinstance(error, KeyError) else error
         raise RecordError(
             f"{file}: not a record of a run: {said}; `make trace` records one"
@@ -168,5 +170,7 @@ def numbers(text: str) -> frozenset[int]:
     lines: set[int] = set()
     for span in filter(None, text.split(",")):
         first, _, last = span.partition("-")
+        if int(last or first) > LONGEST:
+            raise ValueError(f"line {last or first}, a file has at most {LONGEST}")
         lines.update(range(int(first), int(last or first) + 1))
     return frozenset(lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,37 @@ def test_a_folder_that_is_called_like_a_file_of_code_cannot_be_read(clone: Path,
     (clone / "atlas_ref/toy.py").mkdir()
     ran = cli("trace-spec", "--root", clone, "--json")
     assert ran.code == 2
-    assert ran.json["bad_input"] == [f"{clone}/atlas_ref/toy.py: cannot be read: Is a directory"]
+    words = "cannot be read: not a regular file"
+    assert ran.json["bad_input"] == [f"{clone}/atlas_ref/toy.py: {words}"]
+
+
+@pytest.mark.clause("TRACE-4")
+def test_a_pipe_among_the_files_is_not_waited_for(clone: Path, cli: Run) -> None:
+    record.write(clone, record.Record({}))
+    os.mkfifo(clone / "tests/test_toy.py")
+    ran = cli("trace-spec", "--root", clone)
+    words = "cannot be read: not a regular file"
+    assert (ran.code, ran.err) == (2, f"atlas-ref: {clone}/tests/test_toy.py: {words}\n")
+
+
+@pytest.mark.clause("TRACE-4")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[" * 100_000, "maximum recursion depth exceeded"),
+        (
+            '{"schema": 1, "tests": {"a": {"clauses": [], "passed": true, "lines": '
+            '{"a.py": "1-999999999999"}}}}',
+            "line 999999999999, a file has at most 1000000",
+        ),
+    ],
+    ids=["deep", "long"],
+)
+def test_a_record_without_an_end_is_none(text: str, said: str, clone: Path, cli: Run) -> None:
+    record.write(clone, record.Record({})).write_text(text)
+    ran = cli("trace-spec", "--root", clone)
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert f"not a record of a run: {said}" in ran.err
 
 
 @pytest.mark.clause("TRACE-4")

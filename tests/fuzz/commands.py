@@ -1,0 +1,360 @@
+"""Words for every command of the command line, as its own parameters say what it takes.
+
+Commands and options are read from the program itself, so that a new one is fuzzed without a line
+here; a line of `GOOD` says what a parameter needs so that the command gets further.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import typer
+
+from atlas_ref.cli.main import app
+from atlas_ref.conventions import AXES, PRESETS
+from atlas_ref.forms import FORMS
+from atlas_ref.oracle.cases.schema import axis_values
+from atlas_ref.oracle.subjects import SUBJECTS
+from tests.fuzz import implementations
+from tests.fuzz.room import Room
+from tests.fuzz.values import HOSTILE, WORDS
+
+#: Chance that a command has one of its optional options.
+OFTEN, SELDOM = 0.2, 0.03
+
+#: Words that no option should take for more than what they are.
+ODD_WORDS = ("", " ", "-1", "0", "1e400", "nan", "inf", "-inf", "9" * 30, "1" * 5000, "\u0663")
+ODD_WORDS += ("1_0", " 2", "0x10", "true", "1.5", "-0", "{", "[", "{}", "[]", "null", '{"kind":1}')
+ODD_WORDS += ("[" * 5000, '{"a":' * 3000, '{"kind":"x","kind":"y"}', '[{"rule":"delta"}]', "a=b")
+ODD_WORDS += ("=x", "x=", "newton_schulz.steps=x", "newton_schulz=3", "preset=", "query_scale=nan")
+ODD_WORDS += (
+    HOSTILE,
+    "\udcff\udcfe",
+    "x" * 5000,
+    "ü",
+    ",",
+    ",,1",
+    "1,2",
+    "-",
+    "--",
+    "--json",
+    "-o",
+)
+ODD_WORDS += ("--help", "--version", "--no-such", "-x", "v1:", ":y", "a:b:c", "%s", "$(id)", "`id`")
+ODD_WORDS += ("out/y", "grad/k", "in/k", "y", "*", "~", "{case}", "{out}", "2030-01-01", "\u202e")
+
+
+class Command(NamedTuple):
+    """A command by its words, and its parameters as the program declares them."""
+
+    words: tuple[str, ...]
+    parameters: tuple[Any, ...]
+
+    @property
+    def name(self) -> str:
+        return " ".join(self.words)
+
+
+def _leaves(command: Any, words: tuple[str, ...] = ()) -> Iterator[Command]:
+    inner = getattr(command, "commands", None)
+    if not inner:
+        yield Command(words, tuple(command.params))
+    for name, each in (inner or {}).items():
+        yield from _leaves(each, (*words, name))
+
+
+#: The program, built once: building is most of the time of a small command.
+PROGRAM = typer.main.get_command(app)
+
+COMMANDS = {each.name: each for each in _leaves(PROGRAM)}
+
+Draw = Callable[[Room, bool], str]
+
+
+def _word(*words: str) -> Draw:
+    return lambda room, good: room.random.choice(words if good else ODD_WORDS)
+
+
+def _number(*numbers: int) -> Draw:
+    """Small numbers; large ones are a matter of time and memory, not of form."""
+    wrong = ("0", "-1", "-999", "1e3", "x", "", "9" * 30, str(2**63), str(2**64), "1.0", "nan")
+    return lambda room, good: room.random.choice((*map(str, numbers),) if good else wrong)
+
+
+def _few(*numbers: int) -> Draw:
+    """Numbers of processes or cases, which no odd value may make many."""
+    return lambda room, good: room.random.choice(
+        (*map(str, numbers),) if good else ("0", "-1", "x", "", "1e3", "1.0", "nan", str(-(2**63)))
+    )
+
+
+def _convention(room: Room, good: bool) -> str:
+    if room.random.random() < 0.3:
+        return room.random.choice(list(PRESETS))
+    axis = room.random.choice(list(AXES))
+    return f"{axis}={room.random.choice(axis_values(axis)) if good else odd_word(room)}"
+
+
+def odd_word(room: Room) -> str:
+    """An odd word, or one of the format in a place that is not its own."""
+    return room.random.choice(WORDS if room.random.random() < 0.3 else ODD_WORDS)
+
+
+def _json(*kinds: str) -> Draw:
+    def draw(room: Room, good: bool) -> str:
+        kind = room.random.choice(kinds)
+        if room.random.random() < 0.5:
+            return kind if good else odd_word(room)
+        key = room.random.choice(("degree", "base", "of", "scale", "hidden", "rule", "window"))
+        value = room.random.choice((1, 2, 0.5, [], None, -1, 10**17, "x", [{"kind": kind}]))
+        return json.dumps({"kind": kind} | ({} if good else {key: value}))
+
+    return draw
+
+
+def _tensors(kind: str) -> Draw:
+    return lambda room, good: room.tensors(kind, good)
+
+
+def _or_folder(kind: str) -> Draw:
+    def draw(room: Room, good: bool) -> str:
+        folder = room.random.random() < 0.1
+        return room.folder_of(kind, good) if folder else room.tensors(kind, good)
+
+    return draw
+
+
+def _text(kind: str) -> Draw:
+    return lambda room, good: room.text(kind, good)
+
+
+def _tree(kind: str) -> Draw:
+    def draw(room: Room, good: bool) -> str:
+        here = good or room.random.random() < 0.85
+        return room.tree(kind, good) if here else room.random.choice(("v2", room.place()))
+
+    return draw
+
+
+def _out(*endings: str) -> Draw:
+    return lambda room, good: room.out(room.random.choice(endings), good)
+
+
+def _impl(room: Room, good: bool) -> str:
+    room.put("mine.py", implementations.MODULE.encode())
+    for name, text in implementations.BROKEN.items():
+        room.put(name, text.encode())
+    return implementations.function(room.random, good)
+
+
+def _program(room: Room, good: bool) -> str:
+    command, text = implementations.program(room.random, good)
+    room.put("does", text.encode())
+    file = room.case if room.case in room.good["results"] else sorted(room.good["results"])[0]
+    answer = room.good["results"][file]
+    room.put("answer", answer if good else room.spoilt(".safetensors")(answer))
+    return command
+
+
+#: Parameter, or command and parameter -> what is good for it, or malformed.
+GOOD: dict[str, Draw] = {
+    "file": _tensors("case"),
+    "files": _or_folder("case"),
+    "levels file": lambda room, good: room.tensors("case", good, "block.safetensors"),
+    "what": lambda room, good: (
+        f"{room.tensors('case', good)}:{_word('y', 'M', 'grad/k')(room, good)}"
+    ),
+    "out": _out(".safetensors"),
+    "levels out": _out(""),
+    "sweep out": _out(""),
+    "identify out": _tensors("results"),
+    "vectors make out": _out(""),
+    "vectors search out": _out(".json"),
+    "decide": _out(".safetensors"),
+    "report": _out(".json", ".xml", ".html"),
+    "vectors kill-matrix report": _out(".md", ".json"),
+    "against": _or_folder("results"),
+    "replay trace": _tensors("trace"),
+    "xfail": _text("xfail"),
+    "resume": lambda room, good: room.log(good),
+    "root": _tree("root"),
+    "record": lambda room, good: room.put(
+        room.name(".json"),
+        (room.spoilt(".json") if not good else bytes)(room.good["root"]["build/trace/run.json"]),
+    ),
+    "clauses": _word("SMALL-1", "SMALL-2"),
+    "name": _tree("set"),
+    "old": _tree("set"),
+    "new": _tree("set"),
+    "sets": _tree("set"),
+    "vectors make name": _text("plan"),
+    "vectors search name": _word("small"),
+    "version": _word("1.0.0"),
+    "rule": _word(*SUBJECTS),
+    "new rule": _word(*SUBJECTS),
+    "sweep rule": _word("delta"),
+    "target": _word("hebbian", "newton_schulz"),
+    "preset": _word(*PRESETS),
+    "command": _word(*COMMANDS),
+    "check command": _program,
+    "program": _program,
+    "impl": _impl,
+    "fix": _word("tokens=2", "d_in=2", "dtype=float32", "heads=1"),
+    "timeout": lambda room, good: "0.4" if good else room.random.choice(("0", "-1", "nan", "x")),
+    "only": _word("y", "M", "grad/k", "y,M", "X"),
+    "dtype": _word("float64", "float32", "bfloat16", "float16"),
+    "state_dtype": _word("float32", "bfloat16"),
+    "convention": _convention,
+    "without": _word("pulse", "reset,rows", "gradient", "token"),
+    "form": _word(*FORMS),
+    "level": _word("projected", "token"),
+    "feature_map": _json("identity", "linear", "polynomial", "elu", "sketch", "residual_mlp"),
+    "window_weights": _json("uniform", "ones", "decay", "softmax", "gate", "product"),
+    "periods": _word("1,2", "2", "1"),
+    "levels": _word("delta,omega", "delta", '[{"rule":"omega","window":2}]'),
+    "combine": _word("softmax", "masked"),
+    "backend": _word("numpy"),
+    "scheduler": lambda room, good: room.random.choice(("", "x", "x://y", "\udcff")),
+    "jobs": _few(1),
+    "cases": _few(1, 2),
+    "seeds": _few(1),
+    "keep": _few(0, 1),
+    "shrink": _few(0, 5),
+    "max_bits": _few(53, 256),
+    "depth": _few(0, 0, 0, 0, 1),
+}
+
+#: Options that cost a process, or the search of many conventions: seldom is enough.
+COSTLY = {"impl", "program", "jobs", "scheduler", "decide", "form"}
+
+#: Parameters without which a command takes v1, or many cases, which takes long.
+ALWAYS = {
+    "vectors verify": ("name",),
+    "vectors kill-matrix": ("name",),
+    "sweep": ("cases", "out", "timeout"),
+    "identify": ("depth",),
+    "check": ("timeout",),
+}
+
+#: Options that go together: without the one the other is refused, which is said soon enough.
+TOGETHER = {"target": "sets", "larger": "sets", "shrink": "program", "chunk": "form"}
+
+#: Options of which a command takes one.
+EITHER = ("against", "impl", "command", "program")
+
+#: Commands that take minutes on good input, and that are only given what must be refused.
+REFUSED = {"vectors search": ("version", "name")}
+
+
+def draw(room: Room, command: Command) -> list[str]:
+    """The words of a command line of this command, its files drawn into the room."""
+    random = room.random
+    mode = random.choice(("files", "files", "files", "options", "both", "good"))
+    words, last, chosen = list(command.words), [], set()
+    for parameter in sorted(command.parameters, key=lambda each: each.param_type_name == "option"):
+        chance = SELDOM if parameter.name in COSTLY else OFTEN
+        if parameter.name == "command":
+            chance = 0.1
+        if command.name == "new" and not parameter.required:
+            chance = 0.06
+        if random.random() < 0.95 and not _fits(parameter.name, chosen):
+            continue
+        if parameter.required or parameter.name == "files":
+            chance = 0.97
+        if parameter.name in ALWAYS.get(command.name, ()):
+            chance = 1.0
+        if random.random() >= chance or parameter.name in ("install_completion", "show_completion"):
+            continue
+        chosen.add(parameter.name)
+        for _ in range(
+            random.choice((1, 1, 2)) if parameter.multiple or parameter.nargs < 0 else 1
+        ):
+            good = random.random() < (
+                0.95 if mode == "good" else 0.5 if _is_file(parameter) else 0.9
+            )
+            if mode in ("options", "both") and not _is_file(parameter):
+                good = random.random() < 0.6
+            drawn = _drawn(room, command, parameter, good)
+            if parameter.param_type_name == "argument":
+                last.append(drawn[0])
+            else:
+                words += drawn
+    if (
+        command.name in ("sweep",)
+        and not {"--impl", "--exec"} & set(words)
+        and random.random() < 0.9
+    ):
+        words += ["--exec", _program(room, random.random() < 0.8)]
+    if command.name in REFUSED:
+        last[:2] = [odd_word(room), odd_word(room)]
+    if "--json" not in words and random.random() < 0.4:
+        words.append("--json")
+    if mode in ("options", "both") and random.random() < 0.2:
+        place = random.randrange(len(words) + 1)
+        words.insert(place, odd_word(room))
+    return words + last
+
+
+def wants_json(words: list[str]) -> bool:
+    """Whether a command line asks for one JSON object, beyond doubt."""
+    doubtful = {"--", "--help", "--version", "-o", *ODD_WORDS} - {"--json"}
+    after = {words[i - 1] for i, word in enumerate(words) if word == "--json"}
+    takes = {
+        name
+        for each in COMMANDS.values()
+        for p in each.parameters
+        for name in p.opts
+        if not getattr(p, "is_flag", False)
+    }
+    return words.count("--json") == 1 and not after & takes and not doubtful & set(words)
+
+
+def _fits(name: str, chosen: set[str]) -> bool:
+    """Whether an option goes with those that were drawn."""
+    other = TOGETHER.get(name)
+    return (other is None or other in chosen) and not (name in EITHER and chosen & {*EITHER})
+
+
+def _is_file(parameter: Any) -> bool:
+    return "Path" in str(parameter.type_descriptor.annotation) or parameter.name in (
+        *("what", "name", "old", "new", "sets", "impl", "program", "command"),
+    )
+
+
+def _drawn(room: Room, command: Command, parameter: Any, good: bool) -> list[str]:
+    name = parameter.name
+    option = parameter.opts[0]
+    if getattr(parameter, "is_flag", False):
+        return [room.random.choice([*parameter.opts, *parameter.secondary_opts])]
+    value = (GOOD.get(f"{command.name} {name}") or GOOD.get(name) or _by_type(parameter))(
+        room, good
+    )
+    # an argument that the system takes holds no zero
+    value = value.replace("\0", "")
+    if parameter.param_type_name == "option" and room.random.random() < 0.2 and option[:2] == "--":
+        return [f"{option}={value}"]
+    return [option, value] if parameter.param_type_name == "option" else [value]
+
+
+def _by_type(parameter: Any) -> Draw:
+    """What is good for a parameter that `GOOD` does not know."""
+    kind = str(parameter.type_descriptor.annotation)
+    if "Path" in kind:
+        return _out(".json", ".safetensors", "")
+    if "int" in kind or "float" in kind:
+        return _number(1, 2, 3)
+    return _word("x", "spec", "delta")
+
+
+def shown(words: list[str]) -> str:
+    """A command line as it is typed, with every character that a terminal acts upon written out."""
+    import shlex
+
+    return (
+        shlex.join(["atlas-ref", *words])
+        .encode(sys.getdefaultencoding(), "surrogateescape")
+        .decode(errors="backslashreplace")
+    )

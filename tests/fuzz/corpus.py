@@ -1,0 +1,174 @@
+"""Good files of every kind, which inputs are malformed from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import atlas_ref
+from atlas_ref.oracle.evaluate import evaluate
+from atlas_ref.oracle.replay.trace import traced
+from atlas_ref.oracle.sweep.log import Log
+from atlas_ref.oracle.sweep.run import Named, Plan
+from atlas_ref.oracle.sweep.sweep import _described
+from atlas_ref.vectors.sets import encode, locate, manifest
+from docs.clauses import record
+from tests.support.casefiles import some
+
+SMALL: dict[str, Any] = {"tokens": 3, "d_in": 3, "d_out": 2, "heads": 1}
+
+#: Name -> the rule and the request of a case.
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "delta": ("delta", {}),
+    "delta-rows": ("delta", {"per_dimension_gates": True, "pulse": 2, "reset": 2, "heads": 2}),
+    "hebbian": ("hebbian", {"convention": {"read": "before"}}),
+    "titans": ("titans_lmm", {"dtype": "float32"}),
+    "titans-span": ("titans_lmm", {"span": 2, "convention": {"reference": "chunk_start"}}),
+    "omega": ("omega", {"window": 2, "history": 1, "convention": {"newton_schulz": "none"}}),
+    "omega-map": ("omega", {"feature_map": {"kind": "polynomial"}, "convention": "atlas-paper"}),
+    "omega-token": ("omega", {"level": "token", "window": 2, "d_model": 3, "heads": 2}),
+    "delta-token": ("delta", {"level": "token", "d_model": 3, "periods": (1, 2)}),
+    "newton_schulz": ("newton_schulz", {}),
+    "feature_map": ("feature_map", {"feature_map": {"kind": "linear"}, "features": 4}),
+    "block": ("cms", {"levels": ("delta", "titans_lmm"), "periods": (1, 2), "level": "token"}),
+}
+
+#: Vectors, refusals and larger cases of v1 of which a small set is made.
+MEMBERS = {
+    "vectors": ("hebbian-edges", "newton_schulz-tiny"),
+    "negative": ("cut-short", "missing-retain"),
+    "large": ("newton_schulz-64",),
+}
+
+PLAN = {
+    "set": "small",
+    "version": "1.0.0",
+    "vectors": [
+        {
+            "target": "newton_schulz",
+            "topic": "tiny",
+            "seed": 0,
+            "kills": {"float32": [], "bfloat16": []},
+        }
+    ],
+    "negative": [],
+    "large": [],
+}
+
+XFAIL = [
+    {"id": "file1", "reason": "issue 12", "expires": "2999-01-01"},
+    {"id": "file1:grad/k", "reason": "old", "expires": "2020-02-29"},
+]
+
+SPEC = """# Small
+
+## Part
+
+### SMALL-1 First
+
+Words of a clause.
+
+### SMALL-2 Second
+
+Words, no code: a definition.
+"""
+
+CODE = '''"""Code of a clause."""
+
+
+def first() -> int:
+    """The first (SMALL-1)."""
+    return 1
+'''
+
+PROOF = """import pytest
+
+
+@pytest.mark.clause("SMALL-1")
+def test_first():
+    pass
+"""
+
+
+def write(folder: Path) -> Path:
+    """Write a folder of good files for each kind, and return `folder`."""
+    for kind in ("case", "results", "trace"):
+        (folder / kind).mkdir(parents=True)
+    for name, (rule, request) in CASES.items():
+        header, tensors = some(rule, **{**SMALL, **request})
+        case = atlas_ref.make(header, tensors)
+        results = evaluate(case, grad=True)
+        file = f"{name}.safetensors"
+        _put(folder / "results" / file, results.header, results.tensors)
+        recorded = results.tensors if name != "hebbian" else {}
+        _put(folder / "case" / file, header, {**tensors, **recorded})
+        if rule not in ("cms", "newton_schulz", "feature_map"):
+            trace = traced(case, results, grad=False)
+            _put(folder / "trace" / file, trace.header, trace.tensors)
+    _write_set(folder / "set")
+    _write_texts(folder)
+    _write_root(folder / "root")
+    return folder
+
+
+def _put(path: Path, header: Any, tensors: Any) -> None:
+    plain = header if isinstance(header, dict) else header.plain()
+    path.write_bytes(encode.tensor_bytes(plain, tensors))
+
+
+def _write_set(folder: Path) -> None:
+    """A set of a few members of v1."""
+    source = locate.folder("v1")
+    listing = manifest.load(source)
+    chosen: dict[str, Any] = {
+        kind: [each for each in getattr(listing, kind) if each.name in names]
+        for kind, names in MEMBERS.items()
+    }
+    assert {kind: len(each) for kind, each in chosen.items()} == {
+        kind: len(names) for kind, names in MEMBERS.items()
+    }
+    killed = {name for each in chosen["vectors"] for names in each.kills.values() for name in names}
+    words = {name: text for name, text in listing.mutants.items() if name in killed}
+    small = listing.replaced(**chosen, set="small", mutants=words)
+    files = {each: (source / each).read_bytes() for each in manifest.files_of(small)}
+    files[manifest.MANIFEST] = encode.json_bytes(small.plain())
+    files[manifest.SCHEMA] = (source / manifest.SCHEMA).read_bytes()
+    files[manifest.SUMS] = manifest.sums(files)
+    for name, data in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+
+
+def _write_texts(folder: Path) -> None:
+    (folder / "plan").mkdir()
+    (folder / "plan" / "plan.json").write_text(json.dumps(PLAN))
+    (folder / "xfail").mkdir()
+    (folder / "xfail" / "known.json").write_text(json.dumps({"xfail": XFAIL}))
+    tables = "\n".join(
+        "[[xfail]]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in each.items())
+        for each in XFAIL
+    )
+    (folder / "xfail" / "known.toml").write_text(tables)
+    (folder / "log").mkdir()
+    plan = Plan("delta", 0, {}, None, None, None, 0, ())
+    source = Named("program", "sh ./does {case} {out}", 60.0)
+    with Log(folder / "log" / "log", _described(plan, source)) as log:
+        row = {"tensor": "-", "verdict": "FAILED", "error": None, "tolerance": None, "why": "x"}
+        line = {"task": "judge", "case": 0, "verdict": "FAILED", "row": row, "drawn": {}}
+        log.append(line)
+        log.append({**line, "case": 1})
+
+
+def _write_root(folder: Path) -> None:
+    """A clone of a repository as trace-spec reads it, with a record of its tests."""
+    for path, text in (
+        ("specs/small.md", SPEC),
+        ("atlas_ref/small.py", CODE),
+        ("tests/test_small.py", PROOF),
+    ):
+        (folder / path).parent.mkdir(parents=True)
+        (folder / path).write_text(text)
+    name = "tests/test_small.py::test_first"
+    ran = record.Ran(("SMALL-1",), True, {"atlas_ref/small.py": frozenset({6})})
+    record.write(folder, record.Record({name: ran}))
