@@ -81,7 +81,7 @@ ulps: $(VENV)/.test  ## our own error against certified results, in units in the
 	$(BIN)/atlas-ref certify build/ulps --grad
 
 kill-matrix: $(VENV)/.test  ## which vector rejects which mutant, as published
-	$(BIN)/atlas-ref vectors kill-matrix v1 --jobs 2 --report vectors/v1-kill-matrix.md --report vectors/v1-kill-matrix.json
+	for set in v1 v2; do $(BIN)/atlas-ref vectors kill-matrix $$set --jobs 2 --report vectors/$$set-kill-matrix.md --report vectors/$$set-kill-matrix.json || exit 1; done
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

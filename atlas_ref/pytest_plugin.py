@@ -37,14 +37,13 @@ class Settings:
 
         option = config.getoption
         self.folders = [_place(each).resolve() for each in option("atlas_cases") or ()]
-        targets = option("atlas_target") or ()
-        if option("atlas_set"):
-            from atlas_ref.vectors.sets.cases import paths
+        self.sets, self.targets = option("atlas_set") or (), option("atlas_target") or ()
+        if self.sets:
+            from atlas_ref.vectors.sets.cases import selected
 
             self.folders += dict.fromkeys(
-                path.resolve() if targets else path.resolve().parent
-                for name in option("atlas_set")
-                for path in paths(name, targets=targets)
+                path.resolve() if self.targets else path.resolve().parent
+                for path in selected(self.sets, targets=self.targets)
             )
         self.without = features.declared(
             name.strip() for name in (option("atlas_without") or "").split(",") if name.strip()
@@ -230,6 +229,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             raise pytest.UsageError(
                 f"--atlas-xfail: xfail {entry.id}: no such case or tensor was checked"
             )
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Say how long the vectors were, and which set has longer ones (VEC-14)."""
+    settings = config.stash.get(SETTINGS, None)
+    if settings is None or not settings.sets:
+        return
+    from atlas_ref.vectors.sets.cases import longest, reach, selected
+
+    most = longest(selected(settings.sets, targets=settings.targets))
+    if words := reach(most, settings.sets, settings.targets, option="--atlas-set"):
+        terminalreporter.write_line(_printable(f"vectors: {words}"))
 
 
 class CaseFile(pytest.File):

@@ -107,16 +107,26 @@ def _index(root: Path, folder: str, listed: Manifest) -> str:
         "What other programs computed is "
         f"[here]({links.relative(PEERS_PAGE, f'{folder}/index.md')}).\n\n"
     )
+    text += tables.table(("target", "rule", "vectors", "mutants killed at float32"), rows)
+    return text + _others(listed)
+
+
+def _others(listed: Manifest) -> str:
+    """The files of a set that are no vectors, where it has them."""
     refused = [
         (tables.code(each.name), tables.code(each.code), tables.code(each.about))
         for each in listed.negative
     ]
-    text += tables.table(("target", "rule", "vectors", "mutants killed at float32"), rows)
-    text += "\n## Files that must be refused\n\n" + tables.table(
-        ("file", "code", "what a message must name"), refused
-    )
+    columns = ("file", "code", "what a message must name")
     large = [(tables.code(each.name), tables.code(each.rule)) for each in listed.large]
-    return text + "\n## Larger cases, as recipes\n\n" + tables.table(("name", "rule"), large)
+    return "".join(
+        f"\n## {title}\n\n{tables.table(names, rows)}"
+        for title, names, rows in (
+            ("Files that must be refused", columns, refused),
+            ("Larger cases, as recipes", ("name", "rule"), large),
+        )
+        if rows
+    )
 
 
 def _target(

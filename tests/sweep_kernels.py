@@ -14,8 +14,12 @@ import numpy as np
 Tensors = dict[str, np.ndarray]
 
 
-def right(case: dict[str, Any], inputs: Tensors) -> Tensors:
-    """y and M, token by token, in float64; preset spec at level projected."""
+def right(case: dict[str, Any], inputs: Tensors, late: int = 0) -> Tensors:
+    """y and M, token by token, in float64; preset spec at level projected.
+
+    Args:
+        late: tokens of chunks, each of which starts from the memory of the chunk before; 0 for none.
+    """
     if case.get("convention", "spec") != "spec" or case.get("level", "projected") != "projected":
         raise NotImplementedError("preset spec at level projected alone")
     k, v, q = (inputs[name].astype(np.float64) for name in ("k", "v", "q"))
@@ -27,8 +31,11 @@ def right(case: dict[str, Any], inputs: Tensors) -> Tensors:
         else np.zeros((*k.shape[:-2], d_out, k.shape[-1]))
     )
     active, reset = inputs.get("active", np.ones(T)), inputs.get("reset", np.zeros(T))
-    M, y = start, []
+    M, y, starts = start, [], [start]
     for t in range(T):
+        if late and t and t % late == 0:
+            starts.append(M)
+            M = starts[-2]
         M = start if reset[t] else M
         if active[t]:
             error = (M @ k[..., t, :, None])[..., 0] - v[..., t, :]
@@ -42,6 +49,21 @@ def right(case: dict[str, Any], inputs: Tensors) -> Tensors:
 def _column(gate: np.ndarray, d_out: int, rank: int) -> np.ndarray:
     """The gate as a factor of rows, (..., T, d_out) or (..., T, 1)."""
     return gate.astype(np.float64) if gate.ndim == rank else gate.astype(np.float64)[..., None]
+
+
+def late_by_16(case: dict[str, Any], inputs: Tensors) -> Tensors:
+    """Chunks of 16 tokens that start from a memory that is a chunk old."""
+    return right(case, inputs, 16)
+
+
+def late_by_64(case: dict[str, Any], inputs: Tensors) -> Tensors:
+    """Chunks of 64 tokens that start from a memory that is a chunk old."""
+    return right(case, inputs, 64)
+
+
+def late_by_128(case: dict[str, Any], inputs: Tensors) -> Tensors:
+    """Chunks of 128 tokens that start from a memory that is a chunk old."""
+    return right(case, inputs, 128)
 
 
 def no_pulse(case: dict[str, Any], inputs: Tensors) -> Tensors:

@@ -157,7 +157,7 @@ def check(
     from atlas_ref.oracle.judge.compare import checked, chosen
     from atlas_ref.oracle.judge.xfail import load as expected
     from atlas_ref.oracle.report import report as reports
-    from atlas_ref.vectors.sets.cases import identity, load
+    from atlas_ref.vectors.sets.cases import identity, length, load, reach
     from atlas_ref.vectors.sets.locate import folder
 
     result_names = options.names("--only", only)
@@ -179,10 +179,8 @@ def check(
     if not selection:
         raise CaseError("check: a case, a folder of cases or --set is needed")
     repeated = _repeated(locals())
-    paths = [
-        *options.case_files(files or ()),
-        *options.set_files(sets, larger=larger, targets=target),
-    ]
+    vectors = options.set_files(sets, larger=larger, targets=target)
+    paths, most = [*options.case_files(files or ()), *vectors], 0
     ids = {str(path): name for path in paths if (name := identity(path))}
     with contextlib.ExitStack() as stack:
         for path in report or ():
@@ -203,6 +201,7 @@ def check(
         for path in output.counted(paths, "cases", progress):
             try:
                 case = load(path)
+                most = max(most, length(case))
                 settings: dict[str, Any] = {
                     "dtype": dtype,
                     "state_dtype": state_dtype,
@@ -219,7 +218,7 @@ def check(
     outcome = run.report()
     for place in places:
         place.write(outcome)
-    _print(outcome, as_json, verbose)
+    _print(outcome, as_json, verbose, reach(most, sets, target or ()) if sets else "")
     return outcome.exit
 
 
@@ -283,7 +282,12 @@ def _repeated(settings: dict[str, Any]) -> list[str]:
     return [shlex.quote(word) for word in words]
 
 
-def _print(report: Report, as_json: bool, verbose: bool) -> None:
+def _print(report: Report, as_json: bool, verbose: bool, note: str) -> None:
+    """Write a report.
+
+    Args:
+        note: about all cases, behind the counts of the last line.
+    """
     from atlas_ref.oracle.report.failures import failing
 
     for name, axes in report.void.items() if not as_json else ():
@@ -304,6 +308,6 @@ def _print(report: Report, as_json: bool, verbose: bool) -> None:
         shown = report.rows if all_rows else failing(report.rows)
         if report.skipped:
             messages.append(output.skipped(report.skipped))
-        output.emit_comparisons(report.rows, messages, shown=shown)
+        output.emit_comparisons(report.rows, messages, shown=shown, note=note)
     elif not report.bad_input:
         output.say("nothing could be compared")

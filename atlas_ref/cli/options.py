@@ -220,14 +220,9 @@ def set_files(names: list[str] | None, *, larger: bool, targets: list[str] | Non
         if larger or targets:
             raise _error(f"{'--large' if larger else '--target'}: belongs to --set")
         return []
-    from atlas_ref.vectors.sets.cases import paths
+    from atlas_ref.vectors.sets.cases import selected
 
-    return [
-        path
-        for name in names
-        for part in ([False, True] if larger else [False])
-        for path in paths(name, large=part, targets=targets or ())
-    ]
+    return selected(names, large=larger, targets=targets or ())
 
 
 def refuse_same(out: Path, source: Path, *, what: str = "case") -> None:

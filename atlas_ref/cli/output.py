@@ -247,12 +247,17 @@ def emit_description(description: Mapping[str, Any]) -> None:
 
 
 def emit_comparisons(
-    rows: Sequence[Comparison], messages: Sequence[str] = (), *, shown: Sequence[Comparison]
+    rows: Sequence[Comparison],
+    messages: Sequence[str] = (),
+    *,
+    shown: Sequence[Comparison],
+    note: str = "",
 ) -> None:
     """Write a verdict per line, messages about failing cases, and the count of each verdict.
 
     Args:
         rows: all verdicts, which are counted. shown: those that have a line.
+        note: what to say behind the counts.
     """
     from rich.text import Text
 
@@ -292,7 +297,8 @@ def emit_comparisons(
         *([table("", columns, lines)] if lines else []),
         *notes,
         *([f"{hidden} of {len(rows)} rows, which do not fail, are shown by -v"] if hidden else []),
-        ", ".join(f"{count} {word}" for word, count in counts.items() if count),
+        ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+        + (f" ({note})" if note else ""),
     )
 
 

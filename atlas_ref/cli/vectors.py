@@ -12,6 +12,7 @@ import typer
 from atlas_ref.cli import options, output
 
 if TYPE_CHECKING:
+    from atlas_ref.vectors.sets.manifest import Manifest
     from atlas_ref.vectors.sets.matrix import Matrix
     from atlas_ref.vectors.sets.verify import Verified
 
@@ -84,55 +85,58 @@ def list_(
     as_json: Json = False,
 ) -> int:
     """The sets that came with the package; with SET, what is in it."""
-    from atlas_ref.vectors.sets import locate, manifest
+    from atlas_ref.vectors.sets import cases, locate, manifest
 
     if name is None:
         sets = {each: str(folder) for each, folder in locate.shipped().items()}
+        tokens = {each: cases.longest(cases.paths(each)) for each in sets}
         if as_json:
-            output.emit_json({"sets": sets})
+            output.emit_json({"sets": sets, "tokens": tokens})
         else:
-            output.emit_rich(output.table("sets", ("set", "folder"), list(sets.items())))
+            rows = [(each, tokens[each], folder) for each, folder in sets.items()]
+            output.emit_rich(output.table("sets", ("set", "tokens, at most", "folder"), rows))
         return 0
     folder = locate.folder(name)
     listing = manifest.load(folder)
-    chosen = [each for each in listing.vectors if rule in (None, each.rule)]
+    listing = listing.replaced(
+        vectors=[each for each in listing.vectors if rule in (None, each.rule)]
+    )
+    most = cases.longest(folder / each.file for each in listing.vectors)
     if as_json:
-        plain = listing.replaced(vectors=chosen).plain()
+        plain = listing.plain()
+        keys = ("set", "version", "vectors", "negative", "large")
         output.emit_json(
-            {
-                "folder": str(folder),
-                **{key: plain[key] for key in ("set", "version", "vectors", "negative", "large")},
-            }
+            {"folder": str(folder), "tokens": most, **{key: plain[key] for key in keys}}
         )
-        return 0
-    rows = [
-        (each.name, "yes" if each.grad else "", *_counts(each.kills), ", ".join(each.properties))
-        for each in chosen
-    ]
+    else:
+        _emit_set(listing, most, whole=rule is None)
+    return 0
+
+
+def _emit_set(listing: Manifest, most: int, *, whole: bool) -> None:
+    """Write vectors, and of a whole set the other files.
+
+    Args:
+        most: tokens of the longest vector.
+    """
+    length = f", at most {most} tokens" if most else ""
     tables = [
         output.table(
-            f"{listing.set} {listing.version}",
+            f"{listing.set} {listing.version}{length}",
             ("vector", "gradients", "float32", "bfloat16", "what it can show"),
-            rows,
+            [
+                (v.name, "yes" if v.grad else "", *_counts(v.kills), ", ".join(v.properties))
+                for v in listing.vectors
+            ],
         )
     ]
-    if rule is None:
-        tables.append(
-            output.table(
-                "must be refused",
-                ("file", "code", "about"),
-                [(n.name, n.code, n.about) for n in listing.negative],
-            )
-        )
-        tables.append(
-            output.table(
-                "made from a seed",
-                ("case", "rule"),
-                [(large.name, large.rule) for large in listing.large],
-            )
-        )
+    if whole and listing.negative:
+        rows = [(n.name, n.code, n.about) for n in listing.negative]
+        tables.append(output.table("must be refused", ("file", "code", "about"), rows))
+    if whole and listing.large:
+        large = [(each.name, each.rule) for each in listing.large]
+        tables.append(output.table("made from a seed", ("case", "rule"), large))
     output.emit_rich(*tables)
-    return 0
 
 
 def _counts(kills: Any) -> tuple[str, str]:
@@ -300,6 +304,9 @@ def search(
         ),
     ],
     seeds: Annotated[int, typer.Option(min=1, help="drawn at most per topic")] = 12,
+    long: Annotated[
+        bool, typer.Option("--long", help="Of long topics, with mistakes at chunk boundaries.")
+    ] = False,
     jobs: Jobs = 1,
     scheduler: Scheduler = None,
     resume: Resume = None,
@@ -317,6 +324,7 @@ def search(
             name,
             version,
             seeds=seeds,
+            long=long,
             jobs=jobs,
             scheduler=scheduler,
             resume=resume,

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import jsonschema
 import numpy as np
 import pytest
 
+from atlas_ref.cli.formats import schema
 from atlas_ref.oracle.cases.case import make
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.evaluate import evaluate
@@ -114,11 +118,27 @@ def test_what_is_no_set_is_bad_input(cli, tmp_path) -> None:
         assert ran.err.startswith("atlas-ref: ")
 
 
-def test_list_says_what_there_is(cli, listed, shipped) -> None:
-    assert cli("vectors", "list", "--json").json == {"sets": {"v1": str(shipped)}}
-    assert "v1" in cli("vectors", "list").out
+@pytest.mark.clause("VEC-14")
+def test_list_says_what_there_is_and_how_long_it_is(cli, listed, shipped) -> None:
+    found = cli("vectors", "list", "--json").json
+    assert found["sets"] == {"v1": str(shipped), "v2": str(shipped.parent / "v2")}
+    assert found["tokens"] == {"v1": 8, "v2": 257}
+    ran = cli("vectors", "list")
+    for words in (("v1", "8"), ("v2", "257")):
+        assert any(set(words) <= set(line.split()) for line in ran.out.splitlines())
     ran = cli("vectors", "list", "v1")
     assert ran.code == 0
+    assert ran.out.startswith("v1 1.0.0, at most 8 tokens")
+    assert cli("vectors", "list", "v2").out.startswith("v2 1.0.0, at most 257 tokens")
+    for name, rule, tokens in (
+        ("v1", "feature_map", 0),
+        ("v1", "hebbian", 8),
+        ("v2", "hebbian", 257),
+    ):
+        printed = cli("vectors", "list", name, "--rule", rule, "--json")
+        assert printed.json["tokens"] == tokens
+        jsonschema.validate(json.loads(printed.out), schema("vectors list"))
+    assert "tokens" not in cli("vectors", "list", "v1", "--rule", "feature_map").out.split("\n")[0]
     for each in (*listed.vectors, *listed.negative, *listed.large):
         assert each.name in ran.out
     found = cli("vectors", "list", "v1", "--rule", "hebbian", "--json").json
@@ -198,6 +218,25 @@ def test_check_takes_a_set(cli, listed) -> None:
 
 
 @pytest.mark.clause("VEC-14")
+def test_the_last_line_says_how_long_the_cases_were_and_where_longer_ones_are(cli, spoilt) -> None:
+    def last(*words: object) -> str:
+        return cli("check", *words).out.splitlines()[-1]
+
+    delta = ("--target", "delta")
+    short = last("--set", "v1", *delta)
+    assert re.fullmatch(r"\d+ PASS \(at most 8 tokens; longer: --set v2\)", short)
+    assert last("--set", spoilt, *delta) == short
+    assert last("--set", "v2", *delta).endswith(" PASS (at most 257 tokens)")
+    both = ("--set", "v1", "--set", "v2")
+    assert last(*both, "--target", "omega-token").endswith(" PASS (at most 130 tokens)")
+    # a target that one of the sets has; without tokens there is nothing to say
+    assert re.fullmatch(r"\d+ PASS", last(*both, "--target", "feature_map-elu"))
+    assert re.fullmatch(r"\d+ PASS", last("v1:delta-rows"))
+    ran = cli("check", *both, "--target", "gamma")
+    assert (ran.code, "set 'v1', set 'v2': target 'gamma' does not exist" in ran.err) == (2, True)
+
+
+@pytest.mark.clause("VEC-14")
 def test_check_takes_larger_cases_with_a_source(cli, monkeypatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(TESTS))
     targets = ["--target", "delta", "--target", "hebbian"]
@@ -260,6 +299,7 @@ def test_pytest_takes_a_set(listed, tmp_path) -> None:
     count = sum("hebbian" in each.name for each in listed.vectors)
     assert done.returncode == 0, done.stdout
     assert f"{count} passed" in done.stdout
+    assert "vectors: at most 8 tokens; longer: --atlas-set v2\n" in done.stdout
     done = subprocess.run(
         [*words[:8], "--atlas-set", "v9"], cwd=tmp_path, env=env, capture_output=True, text=True
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from atlas_ref.cli.formats.parts import Exit, Index, Number, Reply, Words
 from atlas_ref.vectors.sets import manifest
@@ -55,10 +55,12 @@ class MadeSet(Reply):
 
 class Sets(Reply):
     sets: Words
+    tokens: dict[str, int] = Field(description="of the longest vector of each set")
 
 
 class ListedSet(Reply):
     folder: str
+    tokens: int = Field(description="of the longest vector listed, 0 where none has a sequence")
     set: str
     version: str
     vectors: list[manifest.Vector]

@@ -62,6 +62,15 @@ SPACE: dict[str, tuple[Any, ...]] = {
     "dtype": ("float64", "float32", "bfloat16", "float16"),
 }
 
+#: Version of the draw, which a log states: 2 since every tenth case is long.
+DRAW = 2
+
+#: Tokens of every tenth case: more than the usual chunks of kernels, by one or two (SWEEP-12).
+LONG, EVERY = (65, 130, 257), 10
+
+#: The regime of those cases.
+SLOW = "slow"
+
 #: Values of the axes that take numbers; the others list theirs themselves.
 _NUMBERS: dict[str, tuple[Any, ...]] = {
     "gradient_scale": (1.0, 2.0, 0.5, "2/d_out"),
@@ -112,10 +121,10 @@ def checked_choices(rule: str, choices: Choices) -> dict[str, tuple[Any, ...]]:
         if not values:
             raise CaseError(f"sweep: {name}: at least one value is needed")
     for name in choices.get("regime", ()):
-        if name not in regimes(rule):
+        known = (*regimes(rule), *((SLOW,) if rule in RULES else ()))
+        if name not in known:
             raise CaseError(
-                f"sweep: regime {name!r} does not exist for {rule}; regimes are "
-                f"{', '.join(regimes(rule))}"
+                f"sweep: regime {name!r} does not exist for {rule}; regimes are {', '.join(known)}"
             )
     for name in choices.get("dtype", ()):
         check_dtype("sweep", name, DTYPES)
@@ -133,7 +142,7 @@ def drawn(rule: str, seed: int, number: int, choices: Choices) -> Drawn:
     draw = np.random.Generator(np.random.Philox(key=(number << 64) | seed))
     reason = ""
     for _ in range(ATTEMPTS):
-        request, regime = _request(rule, draw, choices)
+        request, regime = _request(rule, draw, choices, long=is_long(rule, number, choices))
         try:
             case = new(Request(**request), name=f"{rule}-{seed}-{number}")
             return Drawn(request, regime, in_regime(case, regime, draw))
@@ -145,22 +154,51 @@ def drawn(rule: str, seed: int, number: int, choices: Choices) -> Drawn:
     )
 
 
-def _request(rule: str, draw: np.random.Generator, choices: Choices) -> tuple[dict[str, Any], str]:
+def is_long(rule: str, number: int, choices: Choices) -> bool:
+    """Whether a case has more tokens than usual chunks, unless tokens are fixed (SWEEP-12)."""
+    return number % EVERY == EVERY - 1 and rule in RULES and "tokens" not in choices
+
+
+def _request(
+    rule: str, draw: np.random.Generator, choices: Choices, *, long: bool
+) -> tuple[dict[str, Any], str]:
     """Draw the fields of a request, and a regime (SWEEP-3).
 
     Every field is drawn, fixed or not, so that fixing one leaves the others as they are.
+
+    Args:
+        long: a case of more tokens than a chunk (SWEEP-12).
     """
     fields: dict[str, Any] = {"rule": rule, "seed": int(draw.integers(2**31)), "cotangent": True}
-    for name, values in SPACE.items():
+    space = SPACE | ({"tokens": LONG} if long else {})
+    for name, values in space.items():
         fields[name] = _one(draw, choices.get(name, values))
     drawn_convention = _convention(rule, draw)
     fields["convention"] = (
         _one(draw, choices["convention"]) if "convention" in choices else drawn_convention
     )
     regime = str(_one(draw, choices.get("regime", regimes(rule))))
+    if long:
+        fields |= _lasting(fields, choices)
+        regime = regime if "regime" in choices else SLOW
     return {
         name: value for name, value in _fitting(fields, choices).items() if value not in (None, {})
     }, regime
+
+
+def _lasting(fields: dict[str, Any], choices: Choices) -> dict[str, Any]:
+    """Fields of a long case that replace drawn ones: no rule grows under them (SWEEP-12).
+
+    They are a preset without changes, and no feature map.
+    """
+    kept: dict[str, Any] = {}
+    if not {"feature_map", "features"} & set(choices):
+        kept |= {"feature_map": SPACE["feature_map"][0], "features": None}
+    if "convention" not in choices:
+        axes = fields["convention"]
+        plain = {"newton_schulz": "none"} if axes.get("newton_schulz") == "none" else {}
+        kept["convention"] = {key: axes[key] for key in axes if key == "preset"} | plain
+    return kept
 
 
 def _fitting(fields: dict[str, Any], choices: Choices) -> dict[str, Any]:
@@ -222,7 +260,7 @@ RATES = ("in/step_size", "in/step_size_memory")
 
 
 def regimes(rule: str) -> tuple[str, ...]:
-    """Names of the regimes of this rule's inputs (SWEEP-4)."""
+    """Names of the regimes that this rule's inputs are drawn from (SWEEP-4)."""
     return tuple(
         _MATRICES
         if SUBJECTS[rule].needs_newton_schulz
@@ -234,7 +272,7 @@ def regimes(rule: str) -> tuple[str, ...]:
 
 def in_regime(case: Case, regime: str, draw: np.random.Generator) -> Case:
     """The case with its inputs moved to a regime where implementations break (SWEEP-4)."""
-    change = (_MATRICES | _SEQUENCES)[regime]
+    change = (_MATRICES | _SEQUENCES | {SLOW: _slow})[regime]
     inputs = dict(case.inputs)
     change(inputs, draw)
     stored = {name: value.astype(case.inputs[name].dtype) for name, value in inputs.items()}
@@ -277,6 +315,21 @@ def _fading(inputs: Tensors, draw: np.random.Generator) -> None:
             inputs[name] = np.ldexp(
                 np.ones(inputs[name].shape), -draw.integers(2, 14, inputs[name].shape)
             )
+
+
+def _slow(inputs: Tensors, draw: np.random.Generator) -> None:
+    """Gates and steps that change a state slowly, so that hundreds of tokens stay in every format.
+
+    A momentum and a gate that retains are 16 times nearer to 1, one that forgets to 0.
+    """
+    for name in GATES:
+        if name in inputs:
+            value = inputs[name].astype(np.float64)
+            forgets = name == "in/retain" and value.mean() < 0.5  # retained are 0.8 and more
+            inputs[name] = value / 16 if forgets else 1.0 - (1.0 - value) / 16
+    for name in RATES:
+        if name in inputs:
+            inputs[name] = inputs[name].astype(np.float64) / 4
 
 
 def _small(inputs: Tensors, draw: np.random.Generator) -> None:

@@ -14,10 +14,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case, CaseError
+from atlas_ref.oracle.family.lattice import facts
 from atlas_ref.oracle.judge.compare import Checked, Comparison, checked
 from atlas_ref.oracle.sources.answers import Answer, Source
 from atlas_ref.oracle.sources.programs import TIMEOUT, Isolated, program
-from atlas_ref.oracle.sweep.draw import drawn
+from atlas_ref.oracle.sweep.draw import LONG, drawn, is_long
 from atlas_ref.oracle.sweep.shrink import shrunk
 
 #: Verdicts of a case, the gravest first; a case has that of its worst tensor.
@@ -115,7 +116,7 @@ class Reduced(NamedTuple):
 def outcome(plan: Plan, source: Source, number: int) -> Outcome:
     """Draw case `number` and compare (SWEEP-5)."""
     sample = drawn(plan.rule, plan.seed, number, plan.choices)
-    compared = _checked(plan, source, sample.case)
+    compared = _checked(plan, source, sample.case, number)
     worst = _worst(compared.rows)
     success = worst.verdict in SUCCESS
     return Outcome(
@@ -131,14 +132,14 @@ def reduced(plan: Plan, source: Source, number: int) -> Reduced:
     """Shrink case `number`, which fails, while the same mistake shows (SWEEP-7)."""
     sample = drawn(plan.rule, plan.seed, number, plan.choices)
     case, comparisons = sample.case, 0
-    mistakes = _broken(_checked(plan, source, case).rows)
+    mistakes = _broken(_checked(plan, source, case, number).rows)
     if mistakes:
         case, comparisons = shrunk(
             case,
-            lambda smaller: bool(mistakes & _broken(_checked(plan, source, smaller).rows)),
+            lambda smaller: bool(mistakes & _broken(_checked(plan, source, smaller, number).rows)),
             plan.shrink,
         )
-    last = _checked(plan, source, case)
+    last = _checked(plan, source, case, number)
     worst = _worst(last.rows)
     answer = {
         name: value
@@ -158,12 +159,13 @@ def reduced(plan: Plan, source: Source, number: int) -> Reduced:
     )
 
 
-def _checked(plan: Plan, source: Source, case: Case) -> Checked:
+def _checked(plan: Plan, source: Source, case: Case, number: int) -> Checked:
     """The comparison of one case (SWEEP-6).
 
     An answer with unknown names is garbage, and does not end the sweep.
     """
     answered = False
+    longer = is_long(plan.rule, number, plan.choices) and facts(case).tokens > LONG[0]
 
     def ask(problem: Case) -> Answer:
         nonlocal answered
@@ -175,7 +177,7 @@ def _checked(plan: Plan, source: Source, case: Case) -> Checked:
                 raise
             answer = _garbage(problem, error)
         answered = True
-        return answer
+        return _values(answer) if plan.only is None and longer else answer
 
     try:
         return checked(
@@ -193,6 +195,14 @@ def _checked(plan: Plan, source: Source, case: Case) -> Checked:
         return Checked(
             case, answer, [Comparison(case.name, "-", "FAILED", why=str(answer.failure))]
         )
+
+
+def _values(answer: Answer) -> Answer:
+    """An answer without gradients, which take the most time of a long case (SWEEP-12)."""
+    if answer.tensors is None:
+        return answer
+    kept = {name: x for name, x in answer.tensors.items() if not name.startswith("grad/")}
+    return answer._replace(tensors=kept)
 
 
 def _garbage(case: Case, error: CaseError) -> Answer:

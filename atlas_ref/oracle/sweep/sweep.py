@@ -25,7 +25,7 @@ from atlas_ref.oracle.cases.inputs import check_dtype
 from atlas_ref.oracle.judge.compare import chosen
 from atlas_ref.oracle.judge.norms import FORMATS
 from atlas_ref.oracle.sources.answers import Source
-from atlas_ref.oracle.sweep.draw import Choices, checked_choices, drawn
+from atlas_ref.oracle.sweep.draw import DRAW, Choices, checked_choices, drawn
 from atlas_ref.oracle.sweep.lines import OUTCOME, holds
 from atlas_ref.oracle.sweep.log import Log
 from atlas_ref.oracle.sweep.modes import Result, Work
@@ -179,7 +179,8 @@ def _described(plan: Plan, source: Named | Source) -> Line:
         if isinstance(source, Named)
         else getattr(source, "__qualname__", type(source).__qualname__)
     )
-    return {"version": atlas_ref.__version__, "source": name, **plan._asdict()}
+    version = atlas_ref.__version__
+    return {"version": version, "draw": DRAW, "source": name, **plan._asdict()}
 
 
 def _line(result: Result, folder: Path) -> Line:

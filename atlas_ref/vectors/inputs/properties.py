@@ -171,7 +171,8 @@ def forms(case: Case) -> list[tuple[str, int]]:
     if case.header.rule not in RULES:
         return []
     T = facts(case).tokens
-    chunks = list(dict.fromkeys([3 if T % 3 else 2 if T % 2 else 5, T + 1]))
+    short = 64 if T > 64 and T % 64 else 3 if T % 3 else 2 if T % 2 else 5
+    chunks = list(dict.fromkeys([short, T + 1]))
     computing = [
         form
         for form in FORMS

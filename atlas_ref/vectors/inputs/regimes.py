@@ -10,10 +10,24 @@ import numpy as np
 
 from atlas_ref.oracle.cases.case import Case, make
 from atlas_ref.oracle.evaluate import evaluate
-from atlas_ref.vectors.inputs.stream import whole
+from atlas_ref.vectors.inputs.stream import chosen, whole
 
 Inputs = dict[str, Any]
 Regime = Callable[[int, Inputs, Case], Inputs]
+
+#: Values that gates, steps and biases of computed gates are drawn from where calls are long.
+SLOW_RETAIN = tuple(1.0 - n / 256 for n in (1, 2, 3, 4))
+SLOW_MOMENTUM = tuple(1.0 - n / 16 for n in (2, 3, 4, 5))
+SLOW_STEP = tuple(n / 64 for n in (1, 2, 3, 4))
+SLOWER_STEP = tuple(n / 512 for n in (1, 2, 3, 4))
+SLOW_BIAS = (3.0, 3.5, 4.0, 4.5)
+SLOW_MOMENTUM_BIAS = (1.0, 1.25, 1.5, 1.75)
+
+#: Factors of weights where calls are long.
+SLOWED = {
+    "in/param/W_K": 2.0**-2,
+    **dict.fromkeys(("in/param/W_retain", "in/param/W_momentum", "in/param/W_step_size"), 2.0**-4),
+}
 
 #: Steps towards an initial memory that the writes cancel.
 STEPS = 24
@@ -43,6 +57,33 @@ def _edges(seed: int, inputs: Inputs, case: Case) -> Inputs:
         flat = value.reshape(-1)
         flat[2], flat[-2] = values
         tensors[name] = value
+    return tensors
+
+
+def _slow(seed: int, inputs: Inputs, case: Case) -> Inputs:
+    """Gates near 1 and smaller steps, so that products of hundreds of gates stay within float32.
+
+    Steps that a momentum adds up under a running reference are smaller still: else the writes of a
+    chunk cancel each other, and forms that sum them lose float32. Computed gates are near 1 by their biases, with weights
+    and keys of a fraction.
+    """
+    c, forgets = case.convention, case.convention.gate == "forget"
+    running = not (c.has_newton_schulz or c.frozen_reference)
+    adds_up = "in/momentum" in inputs and running and c.order == "window_then_momentum"
+    lists = {
+        "in/retain": tuple(1.0 - x for x in SLOW_RETAIN) if forgets else SLOW_RETAIN,
+        "in/momentum": SLOW_MOMENTUM,
+        "in/step_size": SLOWER_STEP if adds_up else SLOW_STEP,
+        "in/param/b_retain": tuple(-x for x in SLOW_BIAS) if forgets else SLOW_BIAS,
+        "in/param/b_momentum": SLOW_MOMENTUM_BIAS,
+        "in/param/b_step_size": tuple(-x for x in SLOW_BIAS),
+    }
+    tensors = dict(inputs)
+    for name, value in inputs.items():
+        if name in lists:
+            tensors[name] = chosen(seed, f"slow {name}", value.shape, lists[name])
+        elif name in SLOWED:
+            tensors[name] = value * SLOWED[name]
     return tensors
 
 
@@ -157,6 +198,7 @@ REGIMES: dict[str, Regime] = {
     "history": _as_drawn,
     "phase": _as_drawn,
     "edges": _edges,
+    "slow": _slow,
     "repeated": _repeated,
     "strong": _strong,
     "zero gradient": _zero_gradient,

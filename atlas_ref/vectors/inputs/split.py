@@ -72,6 +72,8 @@ def resumed(case: Case, before: Results, tokens: range, *, lost: tuple[str, ...]
     header = {key: value for key, value in candidate.header.items() if key != "phase"}
     if "phase" in before.header and "phase" not in lost:
         header["phase"] = before.header["phase"]
+    if "schedule" in before.header:
+        header["schedule"] = before.header["schedule"]
     return make(header, tensors, name=case.name)
 
 

@@ -96,6 +96,34 @@ ROWS = (
     Topic("gradient", {"d_in": 3, "heads": 2}, grad=True),
 )
 
+#: Topics of more tokens than the usual chunks of kernels, by one or two (VEC-21).
+LONG = (
+    Topic("65", {**SQUARE, "tokens": 65, "heads": 1}, ("slow",)),
+    Topic("130", {**WIDE, "tokens": 130}, ("slow",)),
+    Topic("257", {**TALL, "tokens": 257, "heads": 1}, ("slow",)),
+    Topic(
+        "130-packed",
+        {**SQUARE, "tokens": 130, "heads": 1, "pulse": 2, "reset": 50},
+        ("history", "slow"),
+    ),
+    Topic(
+        "130-levels",
+        {
+            **SQUARE,
+            "tokens": 130,
+            "heads": 1,
+            "periods": (1, 5),
+            "schedule_level": 1,
+            "first_step": 2,
+        },
+        ("slow",),
+    ),
+    Topic("130-gradient", {**TALL, "tokens": 130, "heads": 1}, ("slow",), grad=True),
+)
+
+#: Tokens of a span in long topics: no chunk is a multiple of it.
+SPAN = 48
+
 
 class Target(NamedTuple):
     """A rule under one convention: the thing that is implemented, and for which a set must be
@@ -106,12 +134,14 @@ class Target(NamedTuple):
         request: fields of `Request` in common.
         listed: topics that it may have.
         without: names of topics that it has not.
+        longer: names of its long topics.
     """
 
     name: str
     request: dict[str, Any]
     listed: tuple[Topic, ...] = TOPICS
     without: tuple[str, ...] = ()
+    longer: tuple[str, ...] = ("65", "130-packed")
 
     @property
     def rule(self) -> str:
@@ -135,7 +165,18 @@ class Target(NamedTuple):
             if topic.name not in self.without and set(topic.needs) <= has
         )
 
+    @property
+    def long(self) -> tuple[Topic, ...]:
+        """Its long topics, whose spans are longer too."""
+        span = {"span": SPAN} if "span" in self.request else {}
+        return tuple(
+            topic._replace(request=topic.request | span)
+            for topic in LONG
+            if topic.name in self.longer
+        )
 
+
+EVERY = tuple(topic.name for topic in LONG)
 LINEAR = {"newton_schulz": "none"}
 FROZEN = {"reference": "chunk_start"}
 
@@ -152,17 +193,17 @@ MAPS = (
 )
 
 TARGETS = (
-    Target("hebbian", {"rule": "hebbian"}),
-    Target("delta", {"rule": "delta"}),
+    Target("hebbian", {"rule": "hebbian"}, longer=EVERY),
+    Target("delta", {"rule": "delta"}, longer=EVERY),
     Target("delta-fla-gated", {"rule": "delta", "convention": "fla-gated-delta"}),
     Target("delta-frozen", {"rule": "delta", "span": 3, "convention": FROZEN}),
-    Target("titans_lmm", {"rule": "titans_lmm"}),
+    Target("titans_lmm", {"rule": "titans_lmm"}, longer=EVERY),
     Target("titans_lmm-paper", {"rule": "titans_lmm", "convention": "titans-paper"}),
     Target("titans_lmm-fla-momentum", {"rule": "titans_lmm", "convention": "fla-momentum-delta"}),
     Target("titans_lmm-nl-hecate", {"rule": "titans_lmm", "convention": "nl-hecate"}),
     Target("titans_lmm-frozen", {"rule": "titans_lmm", "span": 3, "convention": FROZEN}),
-    Target("omega", {"rule": "omega", "window": 3}),
-    Target("omega-linear", {"rule": "omega", "window": 3, "convention": LINEAR}),
+    Target("omega", {"rule": "omega", "window": 3}, longer=EVERY),
+    Target("omega-linear", {"rule": "omega", "window": 3, "convention": LINEAR}, longer=EVERY),
     Target("omega-atlas-paper", {"rule": "omega", "window": 3, "convention": "atlas-paper"}),
     Target(
         "omega-atlas-eq40", {"rule": "omega", "window": 3, "span": 3, "convention": "atlas-eq40"}
@@ -179,11 +220,12 @@ TARGETS = (
             "convention": LINEAR | FROZEN | {"window_at_boundary": "carry"},
         },
     ),
-    Target("omega-ttl", {"rule": "omega", "window": 3, "convention": "ttl"}),
+    Target("omega-ttl", {"rule": "omega", "window": 3, "convention": "ttl"}, longer=()),
     Target("omega-atlas-rnn", {"rule": "omega", "window": 3, "convention": "atlas-rnn"}),
     Target(
         "omega-momenta",
         {"rule": "omega", "window": 3, "convention": LINEAR | {"order": "momentum_then_window"}},
+        longer=("130-packed",),
     ),
     Target(
         "omega-gated-window",
@@ -193,8 +235,18 @@ TARGETS = (
         "omega-polynomial",
         {"rule": "omega", "window": 2, "feature_map": {"kind": "polynomial"}, "convention": LINEAR},
     ),
-    Target("delta-token", {"rule": "delta", "level": "token", "d_model": 3}, TOKENS),
-    Target("titans_lmm-token", {"rule": "titans_lmm", "level": "token", "d_model": 3}, TOKENS),
+    Target(
+        "delta-token",
+        {"rule": "delta", "level": "token", "d_model": 3},
+        TOKENS,
+        longer=("65", "130"),
+    ),
+    Target(
+        "titans_lmm-token",
+        {"rule": "titans_lmm", "level": "token", "d_model": 3},
+        TOKENS,
+        longer=("65", "130"),
+    ),
     Target(
         "omega-token",
         {
@@ -206,10 +258,16 @@ TARGETS = (
             "convention": LINEAR,
         },
         TOKENS,
+        longer=("65", "130"),
     ),
-    Target("newton_schulz", {"rule": "newton_schulz"}, MATRICES),
+    Target("newton_schulz", {"rule": "newton_schulz"}, MATRICES, longer=()),
     *(
-        Target(f"feature_map-{kind}", {"rule": "feature_map", "feature_map": {"kind": kind}}, ROWS)
+        Target(
+            f"feature_map-{kind}",
+            {"rule": "feature_map", "feature_map": {"kind": kind}},
+            ROWS,
+            longer=(),
+        )
         for kind in MAPS
     ),
 )
@@ -242,4 +300,4 @@ def target_named(name: str) -> Target:
 
 def topic_named(target: Target, name: str) -> Topic:
     """A topic of a target by its name."""
-    return by_name(f"topic of {target.name}", name, target.topics)
+    return by_name(f"topic of {target.name}", name, (*target.topics, *target.long))

@@ -16,7 +16,7 @@ from atlas_ref.oracle.judge.ensemble import evaluate as plainly
 from atlas_ref.oracle.judge.norms import norms, rounded
 from atlas_ref.oracle.judge.tolerance import Tolerance, tolerances
 from atlas_ref.vectors.inputs.properties import forms
-from atlas_ref.vectors.mutants import chunked, mutants
+from atlas_ref.vectors.mutants import boundaries, chunked, mutants
 from atlas_ref.vectors.mutants.mistake import computed, seen
 
 #: Formats in which a set is adequate.
@@ -106,6 +106,8 @@ def controls(case: Case, dtype: str, *, grad: bool) -> Iterator[tuple[str, Resul
     at = seen(case)
     if at is not None and chunked.made_in(at, ""):
         yield "the chunk form of the mutants", mutants.chunk_form(at, dtype)
+    if boundaries.long(case):
+        yield "calls of 64 tokens", _rounded(boundaries.run(case, 64, dtype="float32"), dtype)
     for form, chunk in forms(case):
         # a truth for float64: it sums every momentum anew from the first token
         if form == "kernel":

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from atlas_ref.messages import meant
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.cases.case import load as load_case
+from atlas_ref.oracle.subjects import BLOCK
+from atlas_ref.rules import RULES
 from atlas_ref.vectors.sets import locate, manifest
 from atlas_ref.vectors.sets.recipe import load_large
 
@@ -16,32 +18,91 @@ from atlas_ref.vectors.sets.recipe import load_large
 KINDS = ("cases", "large")
 
 
+def selected(
+    names: Sequence[str], *, large: bool = False, targets: Sequence[str] = ()
+) -> list[Path]:
+    """Files of the vectors of sets, each set in the order of its manifest.
+
+    Args:
+        large: files of the larger cases behind them, which record no results.
+        targets: vectors of these alone, and larger cases of their rules; all when empty.
+
+    Raises:
+        CaseError: no such set, or a target that none of them has.
+    """
+    known: dict[str, str] = {}
+    for name in names:
+        known |= rules(name)
+    for target in targets:
+        if target not in known:
+            what = ", ".join(f"set {name!r}" for name in names)
+            raise CaseError(
+                f"{what}: target {target!r} does not exist; targets are {', '.join(known)}"
+                f"{meant(target, known)}"
+            )
+    return [
+        path
+        for name in names
+        for part in ([False, True] if large else [False])
+        for path in paths(name, large=part, targets=targets)
+    ]
+
+
+def rules(name: str) -> dict[str, str]:
+    """Target -> rule of a set."""
+    return {each.target: each.rule for each in manifest.load(locate.folder(name)).vectors}
+
+
 def paths(name: str, *, large: bool = False, targets: Sequence[str] = ()) -> list[Path]:
     """Files of a set's vectors, in the order of its manifest.
 
     Args:
-        large: files of the larger cases instead, which record no results.
-        targets: vectors of these alone, and larger cases of their rules; all when empty.
+        large: files of the larger cases instead.
+        targets: those of them that the set has; all when empty.
 
     Raises:
-        CaseError: no such set, or no such target.
+        CaseError: no such set.
     """
     folder = locate.folder(name)
     listing = manifest.load(folder)
-    rules = {each.target: each.rule for each in listing.vectors}
-    for target in targets:
-        if target not in rules:
-            raise CaseError(
-                f"set {name!r}: target {target!r} does not exist; targets are {', '.join(rules)}"
-                f"{meant(target, rules)}"
-            )
     if large:
-        return [
-            folder / each.file
-            for each in listing.large
-            if not targets or each.rule in {rules[target] for target in targets}
-        ]
+        own = {each.rule for each in listing.vectors if each.target in targets}
+        return [folder / each.file for each in listing.large if not targets or each.rule in own]
     return [folder / each.file for each in listing.vectors if not targets or each.target in targets]
+
+
+def longest(files: Iterable[Path]) -> int:
+    """Tokens of the longest of these cases; 0 where none has a sequence."""
+    return max((length(load(path)) for path in files), default=0)
+
+
+def length(case: Case) -> int:
+    """Tokens of a case, 0 of one without a sequence."""
+    if case.header.rule not in (*RULES, BLOCK):
+        return 0
+    tokens = case.inputs["in/x" if case.header.level == "token" else "in/k"].shape[-2]
+    return int(tokens)
+
+
+def reach(
+    most: int, names: Sequence[str], targets: Sequence[str] = (), *, option: str = "--set"
+) -> str:
+    """How long the longest case of a run was, and the shipped sets that have longer ones; "" where
+    nothing has tokens (VEC-14).
+
+    Args:
+        most: tokens of that case.
+        names: of the sets that were run.
+        option: that takes another set.
+    """
+    longer = [
+        name
+        for name in locate.shipped()
+        if name not in names and longest(paths(name, targets=targets)) > most
+    ]
+    words = f"at most {most} tokens" if most != 1 else "1 token"
+    more = f"; longer: {' '.join(f'{option} {name}' for name in longer)}" if longer else ""
+    return words + more if most else ""
 
 
 def identity(path: Path) -> str | None:
@@ -67,7 +128,7 @@ def place(word: str) -> Path:
     if not colon or os.path.exists(word) or name not in locate.shipped():
         return Path(word)
     folder = locate.folder(name)
-    files = {path.stem: path for kind in KINDS for path in sorted((folder / kind).iterdir())}
+    files = {path.stem: path for kind in KINDS for path in sorted((folder / kind).glob("*"))}
     if vector not in files:
         raise CaseError(
             f"{word}: set {name!r} has no vector {vector!r} (atlas-ref vectors list {name} shows "

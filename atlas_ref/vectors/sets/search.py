@@ -2,7 +2,8 @@
 
 For each target all topics are drawn with one seed after the other, until no mutant is left that
 some draw could kill and none does, or the seeds are spent. Then vectors are chosen greedily: always
-the one that kills most of what is not yet killed.
+the one that kills most of what is not yet killed. Of each long topic one draw is taken, the
+first that kills most of its mutants.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from atlas_ref.oracle.sweep.tasks import Line, Tasks
 from atlas_ref.vectors.inputs.draw import drawn
 from atlas_ref.vectors.inputs.large import LARGE
 from atlas_ref.vectors.inputs.properties import properties
-from atlas_ref.vectors.inputs.targets import TARGETS, Target
+from atlas_ref.vectors.inputs.targets import TARGETS, Target, Topic
 from atlas_ref.vectors.mutants.score import FORMATS, score
 from atlas_ref.vectors.refusals.negative import NEGATIVE
 from atlas_ref.vectors.sets.expected import expected
@@ -77,11 +78,17 @@ class Logged(Task):
 
 
 class Scoring(NamedTuple):
-    """The plan of the tasks: task `score` N scores the draw of that number."""
+    """The plan of the tasks: task `score` N scores the draw of that number.
+
+    Attributes:
+        long: of the long topics.
+    """
+
+    long: bool = False
 
     def perform(self, source: Any, kind: str, number: int) -> Result:
         """Score mutants and legal variants on one draw, in every format."""
-        target, topic, seed = parts(number)
+        target, topic, seed = parts(number, self.long)
         case = drawn(target, topic, seed)
         line: Line = {"refused": "", "shows": properties(case), "kills": {}}
         for dtype in FORMATS:
@@ -110,11 +117,16 @@ def number(target: int, topic: int, seed: int) -> int:
     return (target * TOPICS + topic) * ROOM + seed
 
 
-def parts(number: int) -> tuple[Target, Any, int]:
+def parts(number: int, long: bool = False) -> tuple[Target, Any, int]:
     """The draw of a number."""
     rest, seed = divmod(number, ROOM)
     target, topic = divmod(rest, TOPICS)
-    return TARGETS[target], TARGETS[target].topics[topic], seed
+    return TARGETS[target], topics(TARGETS[target], long)[topic], seed
+
+
+def topics(target: Target, long: bool) -> tuple[Topic, ...]:
+    """Topics that are drawn of a target."""
+    return target.long if long else target.topics
 
 
 def search(
@@ -122,6 +134,7 @@ def search(
     version: str,
     *,
     seeds: int = SEEDS,
+    long: bool = False,
     jobs: int = 1,
     scheduler: str | None = None,
     resume: str | os.PathLike[str] | None = None,
@@ -132,13 +145,19 @@ def search(
     Args:
         name, version: of the set.
         seeds: drawn at most per topic.
+        long: a set of the long topics, each once: the first draw that rejects all its mutants.
         jobs, scheduler, resume: as for `sweep`.
 
     Raises:
         CaseError: python-flint is missing, a log of another search, no scheduler; a name or version
             that no set has.
     """
-    others = {"negative": [each.name for each in NEGATIVE], "large": [each.name for each in LARGE]}
+    others: dict[str, list[str]] = {"negative": [], "large": []}
+    if not long:
+        others = {
+            "negative": [each.name for each in NEGATIVE],
+            "large": [each.name for each in LARGE],
+        }
     # refused before the search, not after it
     empty = planned(set=name, version=version, vectors=[], **others)
     entries: list[Entry] = []
@@ -147,6 +166,7 @@ def search(
         described = {
             "version": atlas_ref.__version__,
             "targets": [repr(target) for target in TARGETS],
+            "long": long,
         }
         log = (
             None
@@ -161,23 +181,47 @@ def search(
                 )
             )
         )
-        run = Tasks(Work(Scoring(), None), lambda line: line, jobs, scheduler, log, progress)
+        run = Tasks(Work(Scoring(long), None), lambda line: line, jobs, scheduler, log, progress)
         for place, target in enumerate(TARGETS):
-            pool: list[Candidate] = []
-            for seed in range(seeds):
-                numbers = [number(place, topic, seed) for topic in range(len(target.topics))]
-                pool += [_candidate(line) for line in run.lines("score", numbers)]
-                if seed and not missing(pool):
-                    break
-            survivors[target.name] = [f"{mutant} ({dtype})" for dtype, mutant in missing(pool)]
-            entries += [_entry(each) for each in chosen(pool)]
+            picks, left = (_each if long else _fewest)(run, place, seeds)
+            survivors[target.name] = [f"{mutant} ({dtype})" for dtype, mutant in left]
+            entries += [_entry(each) for each in picks]
     return empty.replaced(vectors=entries), {
         name: mutants for name, mutants in survivors.items() if mutants
     }
 
 
-def _candidate(line: Mapping[str, Any]) -> Candidate:
-    target, topic, seed = parts(line["case"])
+def _fewest(run: Tasks, place: int, seeds: int) -> tuple[list[Candidate], list[Goal]]:
+    """The fewest draws of a target that kill every mutant, and mutants that none kills."""
+    pool: list[Candidate] = []
+    for seed in range(seeds):
+        numbers = [number(place, topic, seed) for topic in range(len(TARGETS[place].topics))]
+        pool += [_candidate(line) for line in run.lines("score", numbers)]
+        if seed and not missing(pool):
+            break
+    return chosen(pool), missing(pool)
+
+
+def _each(run: Tasks, place: int, seeds: int) -> tuple[list[Candidate], list[Goal]]:
+    """A draw of each long topic, the first that kills most, and mutants that none of them kills."""
+    picks: list[Candidate] = []
+    drawn_goals: set[Goal] = set()
+    for topic in range(len(TARGETS[place].long)):
+        pool: list[Candidate] = []
+        for seed in range(seeds):
+            (line,) = run.lines("score", [number(place, topic, seed)])
+            pool.append(_candidate(line, long=True))
+            if not missing(pool[-1:]):
+                break
+        drawn_goals |= goals(pool)
+        free = [each for each in pool if not each.refused]
+        picks += [min(free, key=lambda each: (len(missing([each])), each.seed))] if free else []
+    killed = drawn_goals - set(missing(picks)) if picks else set()
+    return picks, sorted(drawn_goals - killed)
+
+
+def _candidate(line: Mapping[str, Any], *, long: bool = False) -> Candidate:
+    target, topic, seed = parts(line["case"], long)
     kills = {
         (dtype, name): float(ratio)
         for dtype, ratios in line["kills"].items()

@@ -16,7 +16,7 @@ from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.cases.new import DTYPES
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.sources.answers import Answer
-from atlas_ref.oracle.sweep.draw import SWEPT, drawn, regimes
+from atlas_ref.oracle.sweep.draw import LONG, SWEPT, drawn, regimes
 from atlas_ref.oracle.sweep.sweep import Named, sweep
 from atlas_ref.types import same_bits
 from tests import sweep_kernels
@@ -68,10 +68,10 @@ def test_a_case_depends_on_its_number_and_the_seed_alone(rule: str) -> None:
 def test_the_draw_reaches_every_kind_of_case() -> None:
     cases = [drawn("omega", 0, number, {}) for number in range(300)]
     assert {each.request["dtype"] for each in cases} == set(DTYPES)
-    assert {each.regime for each in cases} == set(regimes("omega"))
+    assert {each.regime for each in cases} == {*regimes("omega"), "slow"}
     assert {each.request["level"] for each in cases} == {"projected", "token"}
     tokens = {each.request["tokens"] for each in cases}
-    assert {1, 2, 3, 7, 31, 33} <= tokens
+    assert {1, 2, 3, 7, 31, 33} | set(LONG) <= tokens
     assert any(each.request["window"] > each.request["tokens"] for each in cases)
     assert any(each.request["d_out"] > each.request["d_in"] for each in cases)
     assert any(each.request["d_out"] < each.request["d_in"] for each in cases)
@@ -94,6 +94,44 @@ def test_what_is_fixed_is_drawn_from_its_values_and_moves_nothing_else() -> None
             k: v for k, v in held.items() if k not in fixed
         }
     assert moved < 10  # where what was drawn does not fit what is fixed, it is drawn again
+
+
+@pytest.mark.clause("SWEEP-12")
+@pytest.mark.parametrize("rule", ["omega", "titans_lmm", "delta", "hebbian"])
+def test_every_tenth_case_is_long_and_its_gates_stay_within_float32(rule: str) -> None:
+    met = set()
+    for number in range(100):
+        one = drawn(rule, 5, number, {})
+        assert (one.request["tokens"] > 33) == (number % 10 == 9)
+        if number % 10 != 9:
+            continue
+        met.add(one.request["tokens"])
+        assert one.regime == "slow"
+        assert set(one.request.get("convention", {})) <= {"preset", "newton_schulz"}
+        retain = one.case.inputs.get("in/retain")
+        if retain is not None and retain.astype(np.float64).mean() > 0.5:
+            gates = retain.astype(np.float64).reshape(-1, one.request["tokens"], 1)[0]
+            assert np.prod(gates) > 1e-4
+    assert met == set(LONG)
+    fixed = drawn(rule, 5, 9, {"tokens": (7,)})
+    assert (fixed.request["tokens"], fixed.regime in regimes(rule)) == (7, True)
+    assert drawn(rule, 5, 9, {"regime": ("edges",)}).regime == "edges"
+
+
+@pytest.mark.clause("SWEEP-12")
+def test_gradients_of_the_longest_cases_are_compared_by_name_alone(tmp_path: Path) -> None:
+    def wrong_gradients(case: Case) -> Answer:
+        found = dict(evaluate(case, grad=True).tensors)
+        longer = case.header.level == "projected" and case.inputs["in/k"].shape[-2] > 65
+        return Answer(found | ({"grad/k": 2 * found["grad/k"]} if longer else {}))
+
+    options: dict[str, Any] = {"cases": 30, "folder": tmp_path, "keep": 0}
+    choices = {"level": ("projected",)}
+    assert any(drawn("delta", 0, number, choices).request["tokens"] > 65 for number in (9, 19, 29))
+    assert sweep("delta", wrong_gradients, choices=choices, **options).failures == []
+    found = sweep("delta", wrong_gradients, choices=choices, only=["grad/k"], **options)
+    assert found.failures
+    assert {each.number % 10 for each in found.failures} == {9}
 
 
 @pytest.mark.clause("SWEEP-4")
@@ -125,6 +163,10 @@ def test_regimes_put_the_inputs_where_they_say() -> None:
     repeated = inputs("repeated")["in/k"]
     assert (repeated == repeated[..., :1, :]).all()
     assert not {"in/M0", "in/S0", "in/window_k"} & inputs("empty").keys()
+    slow = inputs("slow")
+    assert slow["in/retain"].min() > 0.987
+    assert slow["in/momentum"].min() > 0.9
+    assert slow["in/step_size"].max() <= 0.1
 
 
 def test_regimes_of_matrices() -> None:

@@ -1,0 +1,124 @@
+"""The shipped set of long vectors: its promises of cases, sizes, kills and files."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import atlas_ref
+from atlas_ref.oracle.evaluate import evaluate
+from atlas_ref.oracle.judge.compare import relative_error
+from atlas_ref.vectors.inputs.properties import forms, properties
+from atlas_ref.vectors.inputs.split import in_two, joined, places
+from atlas_ref.vectors.inputs.targets import TARGETS
+from atlas_ref.vectors.mutants.boundaries import SIZES, made_in, named
+from atlas_ref.vectors.mutants.score import FORMATS
+from atlas_ref.vectors.sets import cases, locate, manifest, plan
+from atlas_ref.vectors.sets.verify import verify
+
+FOLDER = locate.SHIPPED[1] / "v2"
+
+
+@pytest.fixture(scope="module")
+def long_set():
+    listing = manifest.load(FOLDER)
+    return {each.name: (each, atlas_ref.load(FOLDER / each.file)) for each in listing.vectors}
+
+
+@pytest.mark.clause("VEC-1", "VEC-21")
+def test_cases_are_off_every_usual_chunk_by_one_or_two_and_the_set_is_light(long_set) -> None:
+    assert sum(path.stat().st_size for path in FOLDER.rglob("*")) < 2e6
+    assert {cases.length(case) for _, case in long_set.values()} == {65, 130, 257}
+    for name, (_, case) in long_set.items():
+        tokens = cases.length(case)
+        assert all(tokens % size in (1, 2) for size in SIZES if size < tokens), name
+        sizes = [case.inputs[key].shape[-1] for key in ("in/k", "in/v") if key in case.inputs]
+        assert max(sizes, default=1) <= 4, name
+        assert case.header.span is None or all(size % case.header.span for size in SIZES), name
+
+
+@pytest.mark.clause("VEC-21")
+def test_gates_keep_what_was_before_the_first_boundary(long_set) -> None:
+    """Products of all gates of a call, which float32 holds."""
+    met = 0
+    for name, (_, case) in long_set.items():
+        for key, least in (("in/retain", 1e-3), ("in/momentum", 1e-36)):
+            value = case.inputs.get(key)
+            if value is None or (key == "in/retain" and case.convention.gate == "forget"):
+                continue
+            met += 1
+            assert np.prod(value.astype(np.float64).reshape(-1, cases.length(case))[0]) > least, (
+                name
+            )
+    assert met > 40
+
+
+@pytest.mark.clause("VEC-2", "VEC-21")
+def test_every_target_has_its_long_topics(long_set) -> None:
+    for target in TARGETS:
+        own = {each.topic for each, _ in long_set.values() if each.target == target.name}
+        assert own == {topic.name for topic in target.long}, target.name
+    assert {each.target for each, _ in long_set.values()} == {t.name for t in TARGETS if t.longer}
+
+
+@pytest.mark.clause("VEC-7", "VEC-21")
+def test_every_mistake_at_a_boundary_is_killed_in_every_format(long_set) -> None:
+    for target in {each.target for each, _ in long_set.values()}:
+        own = [pair for pair in long_set.values() if pair[0].target == target]
+        possible = {
+            f"{mistake} in chunks of {size}"
+            for _, case in own
+            for size in SIZES
+            for mistake in made_in(case, size)
+        }
+        for dtype in FORMATS:
+            killed = {name for each, _ in own for name in each.kills[dtype]}
+            assert killed == possible <= set(named()), (target, dtype)
+    entries = {entry.name: entry for entry in plan.load("v2").vectors}
+    assert entries.keys() == long_set.keys()
+    assert all(dict(entries[each.name].kills) == each.kills for each, _ in long_set.values())
+
+
+@pytest.mark.clause("VEC-5", "VEC-10")
+def test_what_the_manifest_says_is_so(long_set) -> None:
+    for each, case in list(long_set.values())[::3]:
+        assert each.properties == properties(case), each.name
+        assert [(form.form, form.chunk) for form in each.forms] == forms(case), each.name
+        assert each.splits == places(case), each.name
+        for place in each.splits[1:2]:
+            both = joined(*(evaluate(part).tensors for part in in_two(case, place)))
+            for name in ("out/y", "out/M"):
+                assert relative_error(both[name], case.recorded[name]) < 1e-12, (each.name, name)
+
+
+@pytest.mark.clause("VEC-6")
+def test_recorded_values_are_certified(long_set) -> None:
+    pytest.importorskip("flint", reason="python-flint is not installed")
+    from atlas_ref.vectors.sets.expected import expected
+
+    for name in ("delta-257", "omega-65", "titans_lmm-130-gradient", "omega-linear-130-packed"):
+        each, case = long_set[name]
+        found = expected(case, grad=each.grad)
+        assert found.keys() == case.recorded.keys()
+        assert all(value.tobytes() == case.recorded[key].tobytes() for key, value in found.items())
+
+
+@pytest.mark.clause("VEC-15")
+def test_the_set_is_verified() -> None:
+    found = verify(FOLDER)
+    assert found.problems == []
+    assert found.counts == {"vectors": 63, "negative": 0, "large": 0}
+
+
+@pytest.mark.clause("VEC-18", "VEC-21")
+def test_the_published_matrix_is_about_this_set(long_set) -> None:
+    published = json.loads((FOLDER.parent / "v2-kill-matrix.json").read_text())
+    assert (published["set"], published["version"]) == ("v2", "1.0.0")
+    assert published["alarms"] == published["lost"] == []
+    for dtype in FORMATS:
+        assert published["counts"][dtype] == {"killed": 246, "mutants": 246}
+        for each, _ in long_set.values():
+            kills = published["targets"][each.target]["kills"]
+            assert all(each.name in kills[mutant][dtype] for mutant in each.kills[dtype])
