@@ -40,7 +40,7 @@ CONFIG = attention.Config(
 
 def rows() -> list[Row]:
     """The layer forward, and forward with backward."""
-    with threadpool_limits(1), mock.patch.object(tiles, "processors", lambda: 1):
+    with threadpool_limits(1), mock.patch.object(tiles, "processors", return_value=1):
         return [_row("forward", 15), _row("forward and backward", 9)]
 
 
