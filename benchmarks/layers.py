@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 import tape
+from atlas_ref.engine.attention import tiles
 from atlas_ref.layers import attention, norm, rotary
 from benchmarks.measure import Row, Spread, Target, bracketed, peak_memory, relative_error
 from benchmarks.useful import BACKWARD
@@ -38,13 +40,8 @@ CONFIG = attention.Config(
 
 def rows() -> list[Row]:
     """The layer forward, and forward with backward."""
-    with threadpool_limits(1, "blas"):
+    with threadpool_limits(1), mock.patch.object(tiles, "processors", return_value=1):
         return [_row("forward", 15), _row("forward and backward", 9)]
-
-
-def tokens(kind: Any = np.float32, length: int = TOKENS) -> Any:
-    x = np.random.default_rng(0).standard_normal((BATCH, length, D)).astype(np.float32)
-    return x.astype(kind)
 
 
 def forward(at: Any) -> Any:
@@ -55,12 +52,17 @@ def forward(at: Any) -> Any:
 
 def gradient(at: Any) -> list[Any]:
     """Gradients of a weighted sum of the reads by every parameter and by the tokens."""
-    shape = (BATCH, at["x"].shape[1], D)
-    weights = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
-    weights = weights.astype(at["x"].dtype)
-    result = tape.grad(lambda at: ops.sum(weights * forward(at)))(at)
+    weights = at["weights"]
+    of = {"params": at["params"], "x": at["x"]}
+    result = tape.grad(lambda at: ops.sum(weights * forward(at)))(of)
     params = result["params"]
     return [params.norm.weight, params.W_qkv, params.W_out, params.persistent, result["x"]]
+
+
+def inputs(params: Any, kind: Any = np.float32, length: int = TOKENS) -> dict[str, Any]:
+    """Parameters, tokens, and weights of the reads."""
+    x, weights = np.random.default_rng(0).standard_normal((2, BATCH, length, D), np.float32)
+    return {"params": params, "x": x.astype(kind), "weights": weights.astype(kind)}
 
 
 def useful_products() -> Any:
@@ -89,8 +91,7 @@ def useful_products() -> Any:
 
 def _row(what: str, samples: int) -> Row:
     params = attention.init(CONFIG, 0, dtype=np.float32)
-    at = {"params": params, "x": tokens()}
-    exact = {"params": _widened(params), "x": tokens(np.float64)}
+    at, exact = inputs(params), inputs(_widened(params), np.float64)
     both = what != "forward"
     work, products = (gradient if both else forward), useful_products()
     factor = 1 + BACKWARD if both else 1
@@ -100,7 +101,7 @@ def _row(what: str, samples: int) -> Row:
             products()
 
     timing = bracketed(lambda: work(at), reference, samples=samples)
-    long = {"params": params, "x": tokens(length=4 * TOKENS)}
+    long = inputs(params, length=4 * TOKENS)
     peaks = [peak_memory(partial(work, each)) for each in (at, long)]
     return Row(
         f"attention {what}, {SIZES}",

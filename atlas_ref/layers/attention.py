@@ -14,7 +14,8 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from atlas_ref import backend
-from atlas_ref.engine import attention as engine
+from atlas_ref.engine.attention import block as engine
+from atlas_ref.engine.attention.layout import Layout
 from atlas_ref.layers import checks, norm, rotary
 from atlas_ref.layers.feed_forward import check_norm
 from atlas_ref.layers.norm import Config as Norm
@@ -227,7 +228,7 @@ def attended(
             return plain_attention(config, cos, sin, first, *arrays)
 
         interleaved = None if config.rotary is None else config.rotary.pairs == "interleaved"
-        layout = engine.Layout(config.reach, interleaved, first)
+        layout = Layout(config.reach, interleaved, first)
         block = engine.block(plainly, layout, cos, sin, scale)
         reads, keys = block(qkv, state.keys, state.values, rows)
     else:

@@ -50,7 +50,7 @@ class Params(Frozen):
     Attributes:
         norm: of the norm.
         W_in (2n, d_model), b_in (2n,): the first half of the rows, then the second.
-        W_out (d_model, n), b_out (d_model,).
+        W_out (d_model, n), b_out (d_model,): back to a token.
     """
 
     norm: norm.Params

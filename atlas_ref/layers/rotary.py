@@ -155,7 +155,8 @@ def rotated(config: Config, x: Array, cos: Array, sin: Array) -> Array:
     """The rotation itself, in tape ops, on arguments that were checked (ROTARY-1, ROTARY-6).
 
     Args:
-        x (..., T, d), cos (T, d/2), sin (T, d/2).
+        x (..., T, d): queries or keys.
+        cos (T, d/2), sin (T, d/2): of the angles.
     """
     half = config.d // 2
     if config.pairs == "interleaved":

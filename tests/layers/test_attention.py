@@ -12,7 +12,8 @@ import pytest
 from pydantic import ValidationError
 
 import tape
-from atlas_ref.engine import attention as engine
+from atlas_ref.engine.attention import block as engine
+from atlas_ref.engine.attention import chunks
 from atlas_ref.layers import attention, feed_forward, norm, rotary
 from tape import ops
 from tape.check import check_linear, compare
@@ -271,7 +272,7 @@ def test_the_block_by_chunks_is_its_plain_twin_with_all_gradients(
         want, plain = tape.value_and_grad(loss)(at)
     assert_close("value", value, want, ANALYTIC)
     assert compare(gradient, plain).error < 1e-12
-    monkeypatch.setattr(engine, "NUMBERS", 1)  # each head and chunk alone
+    monkeypatch.setattr(chunks, "NUMBERS", 1)  # each head and chunk alone
     assert compare(tape.grad(loss)(at), plain).error < 1e-12
 
 
