@@ -121,8 +121,8 @@ docs-test: docs  ## every page of the site in Chromium (Debian's package), wide 
 	$(BIN)/python -m pytest -q -n 0 tests/docs/test_browser.py
 	$(BIN)/python -m docs.browser build/site --out build/docs-test
 
-# Of every file of a release, so that they hold on each system and for each Python; 3.11.5 is the oldest that all of them take.
-COMPILE = $(VENV)/uv/bin/uv pip compile --quiet --universal --python-version 3.11.5 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links \
+# Of every file of a release, so that they hold on each system and for each Python.
+COMPILE = $(VENV)/uv/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links \
   --strip-extras --no-emit-package atlas-ref --constraint constraints.txt
 requirements:  ## the hashes in requirements/ anew, from pyproject.toml and constraints.txt
 	test -x $(VENV)/uv/bin/uv || $(PYTHON) -m venv $(VENV)/uv
