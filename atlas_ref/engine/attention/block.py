@@ -124,20 +124,22 @@ def _backward(
     before, tokens = sizes.before, sizes.chunks * sizes.C
     kind = np.result_type(kept.y, *(each for each in g if each is not None))
 
-    def zeros(*shape: int) -> Array:
-        return np.zeros_like(kept.y, kind, order="C", shape=shape)
+    def room(*shape: int) -> Array:
+        return np.empty_like(kept.y, kind, order="C", shape=shape)
 
     dy = joined(padded(kept.y, kind, (B, H, d, 0, T, tokens - T)))
     dy[..., :T] = 0.0 if g[0] is None else g[0].swapaxes(-1, -2).reshape(B * H, d, T)
     cotangents = Cotangents(
         y=dy,
-        queries=zeros(*dy.shape),
-        keys=zeros(*kept.keys.shape),
-        values=zeros(*kept.keys.shape),
-        persistent=zeros(*kept.persistent.shape),
+        queries=room(*dy.shape),
+        keys=room(*kept.keys.shape),
+        values=room(*kept.keys.shape),
+        persistent=room(*kept.persistent.shape),
     )
     if not (tiled and tiles.attend_backward(layout, sizes, kept, cotangents)):
-        chunks.attend_backward(layout, sizes, kept, cotangents)
+        for each in cotangents[1:]:  # to which chunks add
+            each[...] = 0.0
+        chunks.attend_backward(kept, cotangents)
     dQ, dK, dV = (each.reshape(B, H, d, each.shape[-1]) for each in cotangents[1:4])
     if g[1] is not None:
         dK[..., before : before + T] += g[1].swapaxes(-1, -2)

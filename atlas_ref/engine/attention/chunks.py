@@ -39,11 +39,11 @@ def attend(layout: Layout, sizes: Sizes, kept: Kept, tokens: int) -> None:
             _attend(kept, layout, part, some, blocked)
 
 
-def attend_backward(layout: Layout, sizes: Sizes, kept: Kept, cotangents: Cotangents) -> None:
-    """Cotangents, in place, of all but the reads (ATTENTION-12)."""
+def attend_backward(kept: Kept, cotangents: Cotangents) -> None:
+    """Cotangents, in place, of all but the reads; chunks may be those of tiles (ATTENTION-12)."""
     for part, some in _parts(kept.scores):
         with scratch.frame():
-            _attend_backward(kept, layout, part, some, cotangents)
+            _attend_backward(kept, part, some, cotangents)
 
 
 def _blocked(layout: Layout, sizes: Sizes, tokens: int) -> dict[int, Any]:
@@ -123,16 +123,15 @@ def _top(scores: Array) -> Array:
 # -- backward --------------------------------------------------------------------------------------
 
 
-def _attend_backward(
-    kept: Kept, layout: Layout, part: slice, some: slice, cotangents: Cotangents
-) -> None:
+def _attend_backward(kept: Kept, part: slice, some: slice, cotangents: Cotangents) -> None:
     """Cotangents of some heads and chunks, from that of their reads, which is divided by Z."""
     A = kept.scores[part, some]
-    C, R, rows = A.shape[-1], layout.reach, kept.persistent.shape[-2]
+    C, rows = A.shape[-1], kept.persistent.shape[-2]
+    width = A.shape[-2] - rows
     dy, dQ, dK, dV, d_rows = (each[part] for each in cotangents)
     Q = _windows(kept.queries[part], C, some, C)
-    K = _windows(kept.keys[part], C, some, R - 1 + C)
-    V = _windows(kept.values[part], C, some, R - 1 + C)
+    K = _windows(kept.keys[part], C, some, width)
+    V = _windows(kept.values[part], C, some, width)
     Y = _windows(kept.y[part], C, some, C)
     D = _windows(dy, C, some, C)
     D = np.divide(D, kept.total[part, some], out=scratch.empty(D.shape, D))

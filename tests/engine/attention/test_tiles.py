@@ -192,3 +192,23 @@ def test_complex_numbers_small_calls_and_a_switch_stay_with_numpy(
     monkeypatch.setattr(compiled, "wanted", lambda: False)
     attention.apply(config, params, state, x)
     assert used == []
+
+
+@pytest.mark.clause("ATTENTION-12")
+@pytest.mark.parametrize("window", [5, 20, 33])
+def test_a_cotangent_of_another_precision_goes_back_in_numpy(
+    window: int, used: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of(window, 2, 8)
+    params, x = drawn(config, 50, np.float32)
+    state = attention.start(config, 2, dtype=np.float32)
+    bar = np.random.default_rng(4).standard_normal(x.shape)
+
+    def pulled() -> Any:
+        call = attention.apply
+        return tape.vjp(lambda x: call(config, params, state, x)[1], x)[1](bar)[0]
+
+    got = pulled()
+    assert used == [True, False]
+    monkeypatch.setattr(engine, "block", lambda plain, *_: plain)
+    assert_close("x", got, pulled(), reordered(16, dtype=np.float32))
