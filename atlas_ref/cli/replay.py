@@ -56,7 +56,8 @@ def replay(
             *([] if dtype is None else ["--dtype", dtype]),
         ]
     )
-    findings = replay_file(case, trace, dtype=dtype, nearest=nearest)
+    with output.progress({"readings": "readings compared"}) as progress:
+        findings = replay_file(case, trace, dtype=dtype, nearest=nearest, progress=progress)
     if as_json:
         output.emit_json(words.plain(findings, trace=str(trace), command=command))
         return exit_code(findings)

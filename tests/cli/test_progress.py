@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 
+from atlas_ref.oracle.cases.case import load_results, save
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.evaluate import evaluate
 from tests.support.casefiles import written
@@ -80,3 +81,17 @@ def test_a_terminal_is_shown_the_conventions_of_a_search(wrong, on_terminal):
         assert "conventions" in ran.err
         assert "departures" in ran.err
     assert "conventions" not in on_terminal("check", wrong, "--no-nearest").err
+
+
+@pytest.mark.clause("REPLAY-16")
+def test_a_terminal_is_shown_the_readings_of_a_replay(case, cli, on_terminal):
+    assert cli("eval", case, "-o", "mine.safetensors", "--trace").code == 0
+    header, tensors = load_results("mine.safetensors")
+    late = np.roll(tensors["trace/residual"], 1, axis=-3)
+    save("late.safetensors", header, tensors | {"trace/residual": late})
+    words = ("replay", case, "--trace", "late.safetensors")
+    ran = on_terminal(*words)
+    assert ran.code == 1
+    assert "readings compared" in ran.err
+    assert "readings" not in on_terminal(*words, "--no-nearest").err
+    assert cli(*words).err == ""

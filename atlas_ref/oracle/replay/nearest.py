@@ -7,11 +7,13 @@ Specified in specs/replay.md (REPLAY-16).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, get_args
 
 import numpy as np
 
 from atlas_ref.conventions import Convention
+from atlas_ref.messages import Progress, unwatched
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.evaluate import under
 from atlas_ref.oracle.family.departures import Departure, ignored
@@ -72,7 +74,9 @@ def candidates(case: Case) -> Iterator[tuple[str, dict[str, Any]]]:
 Fits = Callable[[Passes], bool]
 
 
-def explanation(passes: Passes, op: str, spread: Array, fits: Fits) -> str:
+def explanation(
+    passes: Passes, op: str, spread: Array, fits: Fits, progress: Progress = unwatched
+) -> str:
     """Settings under which every recorded op is right; "" where there is none (REPLAY-16).
 
     Args:
@@ -80,12 +84,16 @@ def explanation(passes: Passes, op: str, spread: Array, fits: Fits) -> str:
         spread: errors of the ensemble at the op, `Judgement.spread`.
         fits: a replay of the whole trace. One op cannot tell enough: a residual whose older rows
             are wrong would be explained by whatever does not look at them.
+        progress: called with "readings", those that were tried, and all.
     """
     own = _cells(passes, op)
     names: list[str] = []
     groups: set[str] = set()
-    for name, group, other in _readings(passes):
-        if other is None or group in groups:
+    readings = _readings(passes)
+    for done, (name, group, read) in enumerate(readings):
+        progress("readings", done, len(readings))
+        other = None if group in groups else read()
+        if other is None:
             continue
         if _right(other, op, spread, own) and fits(other):
             names.append(name)
@@ -95,18 +103,18 @@ def explanation(passes: Passes, op: str, spread: Array, fits: Fits) -> str:
     return " or ".join(names)
 
 
-def _readings(passes: Passes) -> Iterator[tuple[str, str, Passes | None]]:
+def _readings(passes: Passes) -> list[tuple[str, str, Callable[[], Passes | None]]]:
     """Other readings of the trace, each with name and group.
 
     Features that were ignored come first, then conventions, then habits of kernels.
     """
     case = passes.case
-    for each in ignored(case):
-        yield f"as if {each.words}", each.group, _departing(passes, each)
-    for name, change in candidates(case):
-        yield name, "", _under(passes, change)
-    for each in habits(case):
-        yield f"as if {each.words}", each.group, _departing(passes, each)
+    departures = [
+        [(f"as if {each.words}", each.group, partial(_departing, passes, each)) for each in kind]
+        for kind in (ignored(case), habits(case))
+    ]
+    conventions = [(name, "", partial(_under, passes, change)) for name, change in candidates(case)]
+    return [*departures[0], *conventions, *departures[1]]
 
 
 def _departing(passes: Passes, each: Departure) -> Passes | None:

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from atlas_ref.messages import Progress, unwatched
 from atlas_ref.oracle.cases.case import Case, CaseError, load_results, require_supported
 from atlas_ref.oracle.cases.family import require_family
 from atlas_ref.oracle.cases.inputs import check_dtype, check_size, rounded
@@ -91,6 +92,7 @@ def replay(
     chunk: int | None = None,
     label: str = "trace",
     nearest: bool = True,
+    progress: Progress = unwatched,
 ) -> list[Finding]:
     """Evaluate every recorded op again, in float64, on its recorded inputs (REPLAY-11).
 
@@ -103,6 +105,7 @@ def replay(
         chunk: tokens of a chunk, for `chunk/...` tensors; that of the case's header when None.
         label: what messages call `mine`.
         nearest: also search for the convention that explains the first wrong op.
+        progress: called with "readings", those of the search that were tried, and all.
 
     Returns:
         one finding per recorded op, in the order of the loop.
@@ -139,12 +142,17 @@ def replay(
     if first is None or not nearest or first.verdict != "WRONG":
         return findings
     spread = parts[findings.index(first)].judgement.spread
-    words = explanation(passes, first.op, spread, lambda other: _fits(other, len(parts)))
+    words = explanation(passes, first.op, spread, lambda other: _fits(other, len(parts)), progress)
     return [each._replace(nearest=words) if each is first else each for each in findings]
 
 
 def replay_file(
-    case: Case, path: str | os.PathLike[str], *, dtype: str | None = None, nearest: bool = True
+    case: Case,
+    path: str | os.PathLike[str],
+    *,
+    dtype: str | None = None,
+    nearest: bool = True,
+    progress: Progress = unwatched,
 ) -> list[Finding]:
     """`replay` on the tensors of a file (REPLAY-9).
 
@@ -158,7 +166,7 @@ def replay_file(
     check_header(case, header, label)
     if header.chunk is not None and case.header.chunk is None:
         case = case.replaced(header=case.header.replaced(chunk=header.chunk))
-    return replay(case, tensors, dtype=dtype, label=label, nearest=nearest)
+    return replay(case, tensors, dtype=dtype, label=label, nearest=nearest, progress=progress)
 
 
 def require_replayable(case: Case) -> None:
