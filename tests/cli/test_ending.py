@@ -58,8 +58,9 @@ def started(folder: Path, *words: str) -> subprocess.Popen[str]:
 
 
 def heard() -> None:
-    """Let the signal of a hang-up reach a child of tests that run under nohup."""
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    """Let signals reach a child of tests that run under nohup, or in the background of a shell."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def wait_until(true: Callable[[], bool]) -> None:
