@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from docs import benchmark_page, command_line, links, source_pages, spec_pages, vector_pages
-from docs.clauses import record
+from docs.clauses import cases, planted, record
+from docs.clauses.record import Record
 from docs.clauses.trace import Trace, trace
 
 
@@ -18,7 +19,8 @@ def pages(root: Path, evidence: Trace) -> Iterator[tuple[str, str]]:
     yield "tables/benchmarks.md", benchmark_page.page(root)
     yield from vector_pages.pages(root, evidence)
     for name in copied(root):
-        yield links.page_of(name), links.moved((root / name).read_text(), name, links.page_of(name))
+        text = vector_pages.without_targets(root, name)
+        yield links.page_of(name), links.moved(text, name, links.page_of(name))
     for name in source_pages.files(root):
         yield links.page_of(name), source_pages.page(root, name)
 
@@ -36,14 +38,16 @@ def copied(root: Path) -> list[str]:
         for path in (root / folder).rglob("*.md")
     ]
     readmes = sorted(path.relative_to(root).as_posix() for path in paths)
-    return ["README.md", *links.COPIED, *readmes]
+    return [*links.COPIED, *readmes]
 
 
 def traced(root: Path) -> Trace:
-    """Clauses with their evidence, and with executed lines where a run of these sources is
-    recorded.
+    """Clauses with their evidence.
+
+    Where no run of these sources is recorded, cases are evaluated now, and the list of mutants is
+    read, so that only what the tests executed is not known.
     """
     try:
         return trace(root, record.read(root))
     except record.RecordError:
-        return trace(root, None)
+        return trace(root, None, Record({}, cases.executed(root), planted.read(root)))

@@ -12,13 +12,22 @@ sys.path[:0] = [str(ROOT)]  # mkdocs loads a hook by its path
 from mkdocs.config.defaults import MkDocsConfig  # noqa: E402
 from mkdocs.structure.files import File, Files  # noqa: E402
 
-from docs import benchmark_page, generated, mathml, picture_places, tables, vector_pages  # noqa: E402
+from docs import (  # noqa: E402
+    benchmark_page,
+    console,
+    generated,
+    mathml,
+    picture_places,
+    search_weights,
+    tables,
+    vector_pages,
+)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Add the pages that mkdocs.yml does not list yet.
 
-    A new spec stands with the tools, the pages of sets of vectors with the tables.
+    A new spec stands with the tools, sets of vectors in a section of their own.
     """
     nav: Any = config.nav
     listed = repr(nav)
@@ -26,8 +35,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     for path in generated.specs(ROOT):
         if path not in listed:
             sections["Tools"].append(path)
-    sections["Tables"] += [f"{folder}/index.md" for folder in vector_pages.sets(ROOT)]
-    sections["Tables"] += [path for path in generated.copied(ROOT) if path.startswith("vectors/")]
+    sections["Vectors"][:0] = vector_pages.nav(ROOT)
     return config
 
 
@@ -45,12 +53,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: MkDocsConfig, files: Files) -> str:
-    """Fill in the tables that a page asks for."""
-    return tables.filled(markdown, config.extra["trace"], page.file.src_uri)
+    """Fill in the tables that a page asks for, and say what its matches in a search count for."""
+    path = page.file.src_uri
+    page.meta.setdefault("search", {})["boost"] = search_weights.weight(path)
+    return tables.filled(console.with_kernel(markdown), config.extra["trace"], path)
 
 
 def on_page_content(content: str, page: Any, config: MkDocsConfig, files: Files) -> str:
-    """Convert the equations of a page to MathML, except on pages of source."""
+    """Convert the equations of a page to MathML and fill in its pictures, except on pages of source."""
     if page.file.src_uri.startswith("source/"):
         return content
-    return picture_places.filled(mathml.rendered(content, page.file.src_uri))
+    return picture_places.filled(console.filled(mathml.rendered(content, page.file.src_uri)))

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from docs import links, mathml, tables, vector_pages
 from docs.clauses.places import Place
 from docs.clauses.specs import Clause
-from docs.clauses.trace import Evidence, Trace
+from docs.clauses.trace import Evidence, Trace, rank
 
-#: Places shown in full beside a clause, the lines that one may have, and the clauses that it may
-#: name.
-SHOWN, LONGEST, BROADEST = 2, 70, 4
-TESTS_OPEN = 6
-UNRECORDED = """No run of the tests is recorded of these sources, so the recorded cases and the mutants of each clause are missing here;
-`make trace` records one."""
+#: Places shown in full beside a clause, the lines that one may have, and the clauses that the
+#: second may name: more of the spec's own module than of other code.
+SHOWN, LONGEST, BROADEST, OWN = 2, 70, 4, 8
+#: Errata that stand open beside their clause.
+ERRATA_OPEN = 6
 #: Where recorded cases are on the site.
 Vectors = dict[str, tuple[str, str, str]]
 
@@ -55,8 +55,6 @@ def page(trace: Trace, root: Path, path: str) -> str:
             f".notation }}\n\n"
         )
     )
-    if not trace.recorded:
-        notation += f"{UNRECORDED}\n{{ .notation }}\n\n"
     title, _, rest = body.partition("\n")
     return (
         "---\nhide: "
@@ -93,7 +91,7 @@ def _clause(
     right = [
         '<div class="beside" markdown="1">',
         "",
-        *_code(trace, root, clause, evidence, page),
+        *_code(root, clause, evidence, page),
         *_proofs(trace, clause, evidence, vectors, page),
         "</div>",
     ]
@@ -113,27 +111,31 @@ def _clause(
     ]
 
 
-def _code(trace: Trace, root: Path, clause: Clause, evidence: Evidence, page: str) -> list[str]:
-    """The code of a clause: the narrowest places in full, the others as links."""
+def _code(root: Path, clause: Clause, evidence: Evidence, page: str) -> list[str]:
+    """The code of a clause: the rule itself in full, further places as links that fold."""
     if clause.no_code:
         return []  # the clause itself says why
     places = evidence.places
-    full = [each for each in places if _shown(each)][:SHOWN]
+    full = shown(clause, places)
     out: list[str] = []
     for place in full:
         out += [f"{_link(place, page)}{{ .place }}", "", *fenced(root, place), ""]
-    others = [each for each in places if each not in full]
-    if others:
-        words = [_link(each, page) for each in others]
-        head = "Also" if full else "Code"
-        out += ['<p class="also" markdown="1">' + f"{head}: " + ", ".join(words) + "</p>", ""]
-    return out
+    others = [_link(each, page) for each in places if each not in full]
+    if not full:
+        return ['<p class="also" markdown="1">Code: ' + ", ".join(others) + "</p>", ""]
+    return out + _list("Also in", "place", others, 0)
 
 
-def _shown(place: Place) -> bool:
-    return (
-        place.kind != "module" and len(place.ids) <= BROADEST and place.last - place.first < LONGEST
-    )
+def shown(clause: Clause, places: Sequence[Place]) -> list[Place]:
+    """The places that stand in full beside a clause: the first, and a second one like it."""
+    short = [each for each in places if each.kind != "module" and each.last - each.first < LONGEST]
+    full = short[:1]
+    for each in short[1:]:
+        close = rank(clause, each)
+        broadest = OWN if close == 0 else BROADEST
+        if len(full) < SHOWN and close == rank(clause, full[0]) and len(each.ids) <= broadest:
+            full.append(each)
+    return full
 
 
 def fenced(root: Path, place: Place) -> list[str]:
@@ -159,12 +161,12 @@ def _proofs(
         f"[{tables.words_of(each.name)}]({links.line_link(each.path, each.line, page)})"
         for each in evidence.tests
     ]
-    out += _list("Proved by", "test", tests, TESTS_OPEN)
+    out += _list("Proved by", "test", tests, 0)
     errata = [
         f"[{each} {trace.clauses[each].title}]({links.clause_link(trace.clauses[each], page)})"
         for each in evidence.errata
     ]
-    out += _list("Errata", "erratum", errata, TESTS_OPEN)
+    out += _list("Errata", "erratum", errata, ERRATA_OPEN)
     count = f"{len(evidence.vectors)} recorded case{'s' * (len(evidence.vectors) != 1)}"
     out += _list(
         "Exercised by",

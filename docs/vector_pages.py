@@ -8,6 +8,8 @@ it exercises, and its file.
 from __future__ import annotations
 
 import json
+import posixpath
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,9 +20,11 @@ from atlas_ref.vectors.sets.manifest import Manifest, Vector
 from docs import links, tables
 from docs.clauses.trace import Trace
 
+#: How a cell of a kill matrix is read.
+CELLS = "A cell names the formats in which the vector rejects the mutant: f float32, b bfloat16."
 SETS, PEERS = "vectors", "tests/data/peers"
 PEERS_PAGE = "vectors/peers.md"
-HEAD = "---\nhide: [toc]\nsearch:\n  exclude: true\n---\n\n"
+HEAD = "---\nsearch:\n  exclude: true\n---\n\n"
 
 
 def sets(root: Path) -> dict[str, Manifest]:
@@ -57,6 +61,22 @@ def pages(root: Path, trace: Trace) -> Iterator[tuple[str, str]]:
         for target in dict.fromkeys(each.target for each in listed.vectors):
             yield f"{folder}/{target}.md", _target(root, folder, listed, target, trace, exercised)
     yield PEERS_PAGE, _peers(root, trace, exercised)
+
+
+def nav(root: Path) -> list[dict[str, Any]]:
+    """The pages of recorded cases, for the navigation: each set with its targets."""
+    sections: list[dict[str, Any]] = []
+    for folder, listed in sets(root).items():
+        targets = dict.fromkeys(each.target for each in listed.vectors)
+        pages: list[Any] = [f"{folder}/index.md"]
+        pages += [{"Kill matrix": f"{folder}-kill-matrix.md"}] if _has_matrix(root, folder) else []
+        pages += [{target: f"{folder}/{target}.md"} for target in targets]
+        sections.append({f"Set {listed.set}": pages})
+    return [*sections, {"Other implementations": PEERS_PAGE}]
+
+
+def _has_matrix(root: Path, folder: str) -> bool:
+    return (root / f"{folder}-kill-matrix.md").is_file()
 
 
 def listed_by_target(
@@ -143,15 +163,17 @@ def _target(
         f"atlas-ref check --set {listed.set} --target {target} --impl "
         f"mine.kernels:{target.replace('-', '_')}"
     )
-    matrix = f"../{listed.set}-kill-matrix.md#{target}"
+    matrix = _by_target(root, f"{folder}-kill-matrix.md").get(target, "")
     text = (
-        f"{HEAD}# Vectors of {target}\n\n[All targets](index.md) · [kill matrix]({matrix})\n\n    "
-        f"{command}\n"
+        f"{HEAD}# Vectors of {target}\n\n[All targets](index.md) · "
+        f"[all kill matrices](../{listed.set}-kill-matrix.md)\n\n    {command}\n"
     )
+    if matrix:
+        text += f"\n## Kill matrix {{ #kill-matrix }}\n\n{CELLS}\n\n{matrix}\n"
     for each in (one for one in listed.vectors if one.target == target):
         path = f"{folder}/{each.file}"
         text += f"\n## {each.name} {{ #{each.name.lower()} }}\n\n{_case(root, path, each.file)}\n"
-        text += _shows(each, listed) + _clauses(exercised.get(path, []), trace, page)
+        text += _shows(each) + _clauses(exercised.get(path, []), trace, page)
     return text
 
 
@@ -196,8 +218,8 @@ def _case(root: Path, path: str, file: str) -> str:
     )
 
 
-def _shows(vector: Vector, listed: Manifest) -> str:
-    """Properties of a vector, its other forms, and the mutants that it rejects."""
+def _shows(vector: Vector) -> str:
+    """Properties of a vector, its other forms, and how many mutants it rejects."""
     forms: dict[str, list[str]] = {}
     for each in vector.forms:
         forms.setdefault(each.form, []).append(str(each.chunk))
@@ -207,36 +229,39 @@ def _shows(vector: Vector, listed: Manifest) -> str:
     lines += (
         [f"- may be cut before token {', '.join(map(str, vector.splits))}"] if vector.splits else []
     )
-    return "\n".join(lines) + "\n" + _rejected(vector.kills, listed.mutants)
-
-
-def _rejected(kills: Any, meaning: Any) -> str:
-    """The mutants that a vector rejects, with the format where it is one alone."""
-    formats: dict[str, list[str]] = {}
-    for dtype, names in sorted(kills.items(), reverse=True):
-        for name in names:
-            formats.setdefault(name, []).append(dtype)
-    if not formats:
-        return ""
     counts = " and ".join(
-        f"{len(names)} mutants at {dtype}" for dtype, names in sorted(kills.items(), reverse=True)
+        f"{len(names)} at {dtype}" for dtype, names in sorted(vector.kills.items(), reverse=True)
     )
-    items = [
-        f"- {tables.code(name)}: {meaning[name]}"
-        + (f" ({dtypes[0]} alone)" if len(dtypes) < len(kills) else "")
-        for name, dtypes in formats.items()
-    ]
-    return "\n".join(
-        [
-            "",
-            f'<details class="proof mutant" markdown="1"><summary>Rejects {counts}</summary>',
-            "",
-            *items,
-            "",
-            "</details>",
-            "",
+    lines += [f"- rejects mutants, {counts}: [kill matrix](#kill-matrix)"] if counts else []
+    return "\n".join(lines) + "\n"
+
+
+def without_targets(root: Path, path: str) -> str:
+    """A Markdown file as its page shows it: a kill matrix leads to a page for each target."""
+    text = (root / path).read_text()
+    if not path.endswith("-kill-matrix.md"):
+        return text
+    folder = posixpath.basename(path).removesuffix("-kill-matrix.md")
+    return re.sub(
+        r"\[([\w-]+)\]\(#\1\)", rf"[\1]({folder}/\1.md#kill-matrix)", text.split("\n## ")[0]
+    )
+
+
+def _by_target(root: Path, path: str) -> dict[str, str]:
+    """The table of each target of a published kill matrix, its columns links to their cases."""
+    if not (root / path).is_file():
+        return {}
+    tables_of = {}
+    for part in (root / path).read_text().split("\n## ")[1:]:
+        target, _, text = part.partition("\n")
+        head, _, rest = text.strip().partition("\n")
+        columns = [each.strip() for each in head.strip("|").split("|")]
+        named = [
+            f"[{each}](#{target.lower()}-{each.lower()})" if number else each
+            for number, each in enumerate(columns)
         ]
-    )
+        tables_of[target] = f"| {' | '.join(named)} |\n{rest}"
+    return tables_of
 
 
 def _clauses(names: list[str], trace: Trace, page: str) -> str:

@@ -13,6 +13,9 @@ from docs.clauses.places import Place
 from docs.clauses.record import Mutant, Ran, Record
 from docs.clauses.specs import Clause
 
+#: Rooms whose code runs a rule or restates it, and is not the rule itself.
+APART = {"oracle", "engine", "certify", "vectors", "cli", "docs"}
+
 
 class Evidence(NamedTuple):
     """The evidence for one clause.
@@ -44,16 +47,19 @@ class Trace(NamedTuple):
     recorded: bool
 
 
-def trace(root: Path, record: Record | None) -> Trace:
+def trace(root: Path, record: Record | None, read: Record | None = None) -> Trace:
     """Read specs, code and tests below `root`.
 
-    Without a record the trace does not say which code the tests executed.
+    Args:
+        record: of a run of the tests; without one the trace does not say which code they executed.
+        read: cases and mutants that take the place of the record's where there is none.
     """
     known = specs.read(root)
     families = specs.families(known)
     code = places.read(root, families)
     tests = _with_run(marks.read(root), record)
-    evidence = {each.id: _evidence(each, known, code, tests, record) for each in known.values()}
+    facts = record or read or Record({})
+    evidence = {each.id: _evidence(each, known, code, tests, facts) for each in known.values()}
     gaps = [
         *_twice(root, known),
         *_unknown(known, code, tests.values()),
@@ -84,27 +90,28 @@ def _evidence(
     known: Mapping[str, Clause],
     code: list[Place],
     tests: dict[str, Proof],
-    record: Record | None,
+    facts: Record,
 ) -> Evidence:
     own = sorted(
-        (each for each in code if clause.id in each.ids), key=lambda each: _breadth(clause, each)
+        (each for each in code if clause.id in each.ids), key=lambda each: _order(clause, each)
     )
     proofs = tuple(each for each in tests.values() if clause.id in each.clauses)
-    ran = record.tests if record else {}
     counted = deciding(own)
     proved = [
-        (test, place) for test in proofs for place in counted if executed(ran.get(test.id), place)
+        (test, place)
+        for test in proofs
+        for place in counted
+        if executed(facts.tests.get(test.id), place)
     ]
-    lines = record.vectors if record else {}
     vectors = [
         name
-        for name, each in lines.items()
+        for name, each in facts.vectors.items()
         if any(place.body & each.get(place.path, frozenset()) for place in counted)
     ]
     ids = {each.id for each in proofs}
     dead = [
         each
-        for each in (record.mutants if record else ())
+        for each in facts.mutants
         if ids & set(each.tests) or any(changes(each, place) for place in counted)
     ]
     return Evidence(
@@ -146,16 +153,21 @@ def changes(mutant: Mutant, place: Place) -> bool:
     )
 
 
-def _breadth(clause: Clause, place: Place) -> tuple[int, int, int, str, int]:
-    """Sort key of a place: the module of the spec's name first, second implementations and vectors
-    last.
+def _order(clause: Clause, place: Place) -> tuple[bool, int, int, str, int]:
+    """Sort key of a place: the rule itself first, of it what names few clauses, modules last."""
+    return place.kind == "module", rank(clause, place), len(place.ids), place.path, place.first
 
-    Functions that name few clauses come before others.
+
+def rank(clause: Clause, place: Place) -> int:
+    """0 for the rule in the module of the spec's name, 1 for other code of that name (TRACE-11).
+
+    Then other rules, then what runs, times or restates them.
     """
-    stem = Path(clause.path).stem
-    later = place.path.startswith(("atlas_ref/certify/", "atlas_ref/vectors/"))
-    order = 0 if Path(place.path).stem == stem else 2 if later else 1
-    return place.kind == "module", order, len(place.ids), place.path, place.first
+    parts = place.path.removesuffix(".py").split("/")
+    ruling = not APART & set(parts)
+    if Path(clause.path).stem in parts:
+        return 0 if ruling else 1
+    return 2 if ruling else 3
 
 
 def _twice(root: Path, known: Mapping[str, Clause]) -> list[Gap]:

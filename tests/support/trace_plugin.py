@@ -13,8 +13,7 @@ where each worker hands its part to the one that started it.
 from __future__ import annotations
 
 import functools
-import importlib
-import inspect
+import itertools
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ import coverage
 import hypothesis
 import pytest
 
-from docs.clauses import record
+from docs.clauses import cases, planted, record
 from docs.clauses.record import Mutant, Ran, Record
 from tests.support.parameters import few, function_of
 
@@ -32,8 +31,6 @@ WORKER = "trace"
 PARAMETERS = 6
 #: Examples that hypothesis draws for a property.
 EXAMPLES = 12
-#: Recorded cases; what a set holds beside its cases is bad input, or large.
-VECTORS = ("tests/data/peers/*.safetensors", "vectors/*/cases/**/*.safetensors")
 
 Lines = dict[str, set[int]]
 
@@ -207,7 +204,7 @@ def pytest_sessionfinish(session: Any) -> None:
     if config.trace_parts and not config.option.collectonly:
         out = record.write(
             config.rootpath,
-            joined(config.trace_parts, planted(config.rootpath)),
+            joined(config.trace_parts, planted.read(config.rootpath)),
             of=config.trace_sources,
         )
         config.get_terminal_writer().line(f"recorded {out.relative_to(config.rootpath)}")
@@ -220,26 +217,10 @@ def _share(config: Any) -> tuple[int, int]:
 
 
 def evaluate_vectors(recorder: Recorder, place: int, places: int) -> None:
-    """Evaluate this process's share of the recorded cases in each form that computes them, each
-    case in a context of its own.
-
-    A case with a cotangent is evaluated with gradients.
-    """
-    from atlas_ref.oracle.cases.case import load
-    from atlas_ref.oracle.evaluate import evaluate
-    from atlas_ref.vectors.inputs.properties import forms
-
-    paths = sorted(each for pattern in VECTORS for each in recorder.root.glob(pattern))
-    for path in paths[place::places]:
-        case = load(path)
-        if case.supported:
-            recorder.enter(f"vector:{path.relative_to(recorder.root).as_posix()}")
-            grad = any(name in case.inputs for name in ("in/y_bar", "in/X_bar", "in/phi_bar"))
-            evaluate(case, grad=grad)
-            for form, chunk in dict(
-                reversed(forms(case))
-            ).items():  # of each form one chunk, the shorter
-                evaluate(case, grad=grad, form=form, chunk=chunk)
+    """Evaluate this process's share of the recorded cases, each in a context of its own."""
+    for name, evaluate in itertools.islice(cases.evaluations(recorder.root), place, None, places):
+        recorder.enter(f"vector:{name}")
+        evaluate()
 
 
 def joined(parts: list[dict[str, Any]], mutants: tuple[Mutant, ...]) -> Record:
@@ -268,39 +249,3 @@ def joined(parts: list[dict[str, Any]], mutants: tuple[Mutant, ...]) -> Record:
         for name, ids in clauses.items()
     }
     return Record(tests, vectors, mutants)
-
-
-def planted(root: Path) -> tuple[Mutant, ...]:
-    """The mutants of the tests, each with its changed line; none where there is no list of them."""
-    if not (root / "tests/mutants/mutants.py").is_file():
-        return ()
-    from tests.mutants.mutants import MUTANTS
-
-    mutants = []
-    for each in MUTANTS:
-        path, line = _changed(root, each.place)
-        mutants.append(
-            Mutant(
-                each.name,
-                each.what,
-                path,
-                line,
-                tuple(dict.fromkeys(test.partition("[")[0] for test in each.tests)),
-            )
-        )
-    return tuple(mutants)
-
-
-def _changed(root: Path, place: str) -> tuple[str, int]:
-    """File and first line of the function "module:attribute"; line 0 for anything else."""
-    module, _, path = place.partition(":")
-    target: Any = importlib.import_module(module)
-    file = Path(target.__file__).relative_to(root).as_posix()
-    for name in path.split("."):
-        target = getattr(target, name, None)
-    target = inspect.unwrap(getattr(target, "function", target)) if target is not None else None
-    if not inspect.isfunction(target):
-        return file, 0
-    return Path(inspect.getfile(target)).relative_to(
-        root
-    ).as_posix(), target.__code__.co_firstlineno

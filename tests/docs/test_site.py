@@ -1,0 +1,112 @@
+"""What a reader of the site meets: the rule's own code first, cases and mutants without a recorded
+run, kill matrices by target, the start page with the verdict, the weights of the search.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atlas_ref.rules import RULES
+from docs import console, generated, search_weights, spec_pages, vector_pages
+from docs.clauses import cases, planted
+from docs.clauses.record import Record
+from docs.clauses.trace import Trace, rank, trace
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def found() -> Trace:
+    return trace(ROOT, None)
+
+
+@pytest.mark.clause("TRACE-11")
+@pytest.mark.parametrize("rule", RULES)
+def test_the_rule_itself_stands_before_what_restates_it(found: Trace, rule: str) -> None:
+    own = f"atlas_ref/rules/{rule}.py"
+    seen = 0
+    for clause in (each for each in found.clauses.values() if each.path == f"specs/{rule}.md"):
+        places = [each for each in found.evidence[clause.id].places if each.kind != "module"]
+        if any(each.path == own for each in places):
+            assert places[0].path == own, clause.id
+            seen += 1
+    assert seen > 4
+
+
+@pytest.mark.clause("TRACE-11")
+def test_the_residual_is_the_code_of_its_clause_and_the_others_fold(found: Trace) -> None:
+    clause = found.clauses["OMEGA-4"]
+    full = spec_pages.shown(clause, found.evidence["OMEGA-4"].places)
+    assert (full[0].path, full[0].name) == ("atlas_ref/rules/omega.py", "_residual")
+    assert len({rank(clause, each) for each in full}) == 1
+    page = spec_pages.page(found, ROOT, "specs/omega.md")
+    part = page[page.index("### OMEGA-4 ") : page.index("### OMEGA-5 ")]
+    assert part.count("```python") == len(full)
+    assert "<summary>Also in: " in part
+
+
+@pytest.mark.clause("TRACE-8")
+def test_cases_and_mutants_need_no_recorded_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "vectors/v1/cases/delta-rows.safetensors"
+    monkeypatch.setattr(cases, "PATTERNS", (name,))
+    executed = cases.executed(ROOT)
+    assert list(executed) == [name]
+    assert executed[name]["atlas_ref/rules/delta.py"]
+    assert all(path.startswith(("atlas_ref/", "tape/")) for path in executed[name])
+    read = trace(ROOT, None, Record({}, executed, planted.read(ROOT)))
+    assert read.evidence["DELTA-2"].vectors == (name,)
+    assert read.evidence["OMEGA-4"].vectors == ()
+    assert read.evidence["DELTA-2"].mutants
+    assert not read.recorded
+
+
+def test_each_target_has_its_own_kill_matrix(found: Trace) -> None:
+    pages = dict(vector_pages.pages(ROOT, found))
+    for folder in vector_pages.sets(ROOT):
+        matrix = pages[f"{folder}/delta.md"].partition("## Kill matrix")[2].partition("\n## ")[0]
+        assert "| mutant | [" in matrix
+        assert matrix.count("\n| ") > 5
+        whole = vector_pages.without_targets(ROOT, f"{folder}-kill-matrix.md")
+        assert f"[delta]({Path(folder).name}/delta.md#kill-matrix)" in whole
+        assert "\n## " not in whole
+
+
+def test_every_page_of_a_set_is_in_the_navigation(found: Trace) -> None:
+    def listed(entries: Any) -> list[str]:
+        if isinstance(entries, str):
+            return [entries]
+        values = entries.values() if isinstance(entries, dict) else entries
+        return [path for each in values for path in listed(each)]
+
+    there = {name for name, _ in vector_pages.pages(ROOT, found)}
+    matrices = {path for path in generated.copied(ROOT) if path.endswith("-kill-matrix.md")}
+    assert set(listed(vector_pages.nav(ROOT))) == there | matrices
+
+
+def test_the_start_page_shows_the_verdict_on_the_kernel_of_the_readme() -> None:
+    start = (ROOT / "docs/pages/index.md").read_text()
+    assert console.KERNEL in start
+    assert "M = retain" in console.with_kernel(start)
+    shown = console.filled(console.CONSOLE)
+    assert '<span class="red bold">WRONG' in shown
+    for words in ("first wrong", "DELTA-2", "decay=before_error", "repeat with"):
+        assert words in shown
+    assert "\x1b" not in shown
+
+
+def test_a_readme_without_a_kernel_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("# nothing\n")
+    with pytest.raises(ValueError, match=r"no block with the title kernel\.py"):
+        console.kernel(tmp_path)
+
+
+def test_specs_and_tutorial_stand_above_code_in_the_search() -> None:
+    weights = [
+        search_weights.weight(path)
+        for path in ("specs/omega.md", "tutorial/index.md", "tables/index.md", "reference/cli.md")
+    ]
+    assert weights[:2] == [4.0, 4.0]
+    assert weights == sorted(weights, reverse=True)
