@@ -10,9 +10,9 @@ CHROMIUM names the browser.
 
 A page is loaded once and checked four times: a reader makes the window narrow and presses the
 switch of the theme. The site remembers that theme, so half of the pages are loaded light and half
-dark. Transitions and animations are switched off. Pages of source code are the majority and share
-one template, where only the text of one block differs. Each is checked wide and narrow in the theme
-of its reader, so half of them light and half dark. Several readers share the pages among them. The
+dark. Transitions and animations are switched off. Pages of source code are the majority and differ
+in the text of their lines alone. One in twenty is checked, wide and narrow in the theme of its
+reader; `docs.check_links` sees all of them. Several readers share the pages among them. The
 search is checked on the start page, and only that page gets the entries of the index.
 """
 
@@ -48,8 +48,8 @@ SEARCHES = (
 CLAUSE = ("specs/omega/", "#omega-5")
 #: The index of the search, which every page loads and prepares in about a second.
 INDEX = "/search/search_index.json"
-#: Pages of source code.
-SOURCE = "source/"
+#: Pages of source code, and how many there are for one that is checked.
+SOURCE, EVERY = "source/", 20
 #: Milliseconds for one step of a reader, on a machine that has other work.
 PATIENCE = 120_000
 TRIES = 3  # of a screenshot
@@ -118,9 +118,10 @@ def served(folder: Path) -> Iterator[str]:
 
 
 def pages(folder: Path) -> list[str]:
-    """Addresses of all pages below the site's."""
+    """Addresses of all pages of the theme below the site's, and of some pages of source."""
     folders = [path.parent.relative_to(folder).as_posix() for path in folder.rglob("index.html")]
-    return sorted("" if each == "." else f"{each}/" for each in folders)
+    code = sorted(path.relative_to(folder).as_posix() for path in (folder / SOURCE).rglob("*.html"))
+    return sorted("" if each == "." else f"{each}/" for each in folders) + code[::EVERY]
 
 
 class Reader:

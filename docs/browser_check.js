@@ -14,7 +14,7 @@ async ([width, scheme]) => {
   if (!article) return ['there is no article'];
   const words = document.createTreeWalker(article, NodeFilter.SHOW_TEXT);
   for (let node; (node = words.nextNode());) {
-    const inside = node.parentElement.closest('pre, code, script, style, svg, annotation');
+    const inside = node.parentElement.closest('pre, code, script, style, svg, annotation, .lines');
     if (!inside && /\\[([]|\$\$|\\[a-z]{3,}\b|\$[^$ ][^$]*\$/.test(node.textContent)) wrong.push(`equation not rendered: ${node.textContent.trim().slice(0, 80)}`);
   }
   for (const math of article.querySelectorAll('math')) {
@@ -34,6 +34,6 @@ async ([width, scheme]) => {
   const light = c => { const v = c.match(/[\d.]+/g).map(Number); return (v[0] * 299 + v[1] * 587 + v[2] * 114) / 1000 };
   const page = light(getComputedStyle(document.body).backgroundColor), text = light(getComputedStyle(article).color);
   if (Math.abs(page - text) < 100) wrong.push(`text (${text}) does not stand out from the page (${page})`);
-  if (article.querySelector('.highlight:not(.source) pre > code') && !document.querySelector('.md-clipboard, .md-code__button')) wrong.push('no copy button');
+  if (article.querySelector('.highlight pre > code') && !document.querySelector('.md-clipboard, .md-code__button')) wrong.push('no copy button');
   return wrong;
 }

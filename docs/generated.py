@@ -12,7 +12,7 @@ from docs.clauses.trace import Trace, trace
 
 
 def pages(root: Path, evidence: Trace) -> Iterator[tuple[str, str]]:
-    """All generated pages."""
+    """All generated pages of the theme."""
     for name in specs(root):
         yield name, spec_pages.page(evidence, root, name)
     yield "reference/cli.md", command_line.page()
@@ -21,8 +21,14 @@ def pages(root: Path, evidence: Trace) -> Iterator[tuple[str, str]]:
     for name in copied(root):
         text = vector_pages.without_targets(root, name)
         yield links.page_of(name), links.moved(text, name, links.page_of(name))
+
+
+def files(root: Path) -> Iterator[tuple[str, str | Path]]:
+    """All other files, as (path on the site, content or file)."""
     for name in source_pages.files(root):
         yield links.page_of(name), source_pages.page(root, name)
+    yield from ((f"bench/{each.name}", each) for each in benchmark_page.figures(root))
+    yield from vector_pages.files(root)
 
 
 def specs(root: Path) -> list[str]:

@@ -13,7 +13,6 @@ from mkdocs.config.defaults import MkDocsConfig  # noqa: E402
 from mkdocs.structure.files import File, Files  # noqa: E402
 
 from docs import (  # noqa: E402
-    benchmark_page,
     console,
     generated,
     mathml,
@@ -22,6 +21,9 @@ from docs import (  # noqa: E402
     tables,
     vector_pages,
 )
+
+#: Files of the theme: maps of its own sources, and other languages of the search.
+UNUSED = ("assets/**/*.map", "assets/javascripts/lunr/**/*.js")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -40,15 +42,16 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add every generated page, the figures of benchmarks, and the recorded cases."""
+    """Add every generated page, pages of source, and files."""
     config.extra["trace"] = generated.traced(ROOT)
-    for name, content in generated.pages(ROOT, config.extra["trace"]):
-        files.append(File.generated(config, name, content=content))
-    for name, path in [
-        *((f"bench/{each.name}", each) for each in benchmark_page.figures(ROOT)),
-        *vector_pages.files(ROOT),
+    for name, content in [
+        *generated.pages(ROOT, config.extra["trace"]),
+        *generated.files(ROOT),
     ]:
-        files.append(File.generated(config, name, abs_src_path=str(path)))
+        if isinstance(content, Path):
+            files.append(File.generated(config, name, abs_src_path=str(content)))
+        else:
+            files.append(File.generated(config, name, content=content))
     return files
 
 
@@ -60,7 +63,12 @@ def on_page_markdown(markdown: str, page: Any, config: MkDocsConfig, files: File
 
 
 def on_page_content(content: str, page: Any, config: MkDocsConfig, files: Files) -> str:
-    """Convert the equations of a page to MathML and fill in its pictures, except on pages of source."""
-    if page.file.src_uri.startswith("source/"):
-        return content
+    """Convert the equations of a page to MathML, and fill in its pictures and its console."""
     return picture_places.filled(console.filled(mathml.rendered(content, page.file.src_uri)))
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Drop files of the theme that no reader loads."""
+    for pattern in UNUSED:
+        for path in Path(config.site_dir).glob(pattern):
+            path.unlink()

@@ -34,7 +34,7 @@ def page_of(path: str) -> str:
         or (path.endswith(".md") and path.startswith(("examples/", "benchmarks/", "vectors/")))
     ):
         return path
-    return f"source/{path}.md"
+    return f"source/{path}.html"
 
 
 def relative(target: str, page: str) -> str:

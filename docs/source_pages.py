@@ -1,22 +1,51 @@
-"""Every source file as a page: highlighted, each line with an anchor, left out of the search."""
+"""Every source file as a page of its own, without the theme: its lines, numbered, each an anchor.
+
+Most pages of the site are such pages, so each holds little beside the text: a colour for keywords,
+comments, strings, numbers and what is defined. A long line wraps.
+"""
 
 from __future__ import annotations
 
+import functools
 import html
-import re
+import io
+import keyword
+import posixpath
+import tokenize
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from pygments import highlight
-from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_for_filename
+from pygments.token import Comment, Keyword, Name, Number, String
 from pygments.util import ClassNotFound
 
 FOLDERS = ("atlas_ref", "tape", "tests", "examples", "benchmarks", "docs")
 SINGLE = ("LICENSE", "Makefile", "pyproject.toml", "mkdocs.yml")
 SUFFIXES = (".py", ".cpp", ".hpp", ".sh", ".rs", ".toml", ".css", ".js")
 LARGEST = 200_000
-#: Names and blanks have no colour of their own; without their elements a browser has half the work.
-PLAIN = re.compile(r'<span class="(?:n|w)">([^<]*)</span>')
+#: The class of a piece of text by its token; a blank or a name has none.
+COLOURS = (
+    (Keyword, "k"),
+    (Comment, "c"),
+    (String, "s"),
+    (Number, "n"),
+    (Name.Function, "f"),
+    (Name.Class, "f"),
+    (Name.Decorator, "f"),
+)
+#: The same for Python's own tokens; where a line ends or is indented the text between says.
+PYTHON = {tokenize.COMMENT: "c", tokenize.STRING: "s", tokenize.NUMBER: "n"}
+BLANK = (tokenize.NEWLINE, tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{path}</title>
+<meta name="viewport" content="width=device-width,initial-scale=1">
+<link rel="icon" href="{root}assets/images/favicon.png">
+<link rel="stylesheet" href="{root}stylesheets/source.css">
+<script src="{root}javascripts/source.js"></script></head>
+<body><nav><a href="{root}index.html">atlas-ref</a> {folders}</nav><article><h1>{name}</h1>
+<ol class="lines">{lines}</ol></article></body></html>
+"""
 
 
 def files(root: Path) -> list[str]:
@@ -35,17 +64,82 @@ def files(root: Path) -> list[str]:
 
 def page(root: Path, path: str) -> str:
     """The page of one file."""
+    lines = "".join(
+        f"<li id=L-{number}>{line}\n"
+        for number, line in enumerate(highlighted((root / path).read_text(), path), 1)
+    )
+    folder, name = posixpath.split(path)
+    return PAGE.format(
+        path=html.escape(path),
+        root="../" * (path.count("/") + 1),
+        folders=html.escape(folder.replace("/", " / ")),
+        name=html.escape(name),
+        lines=lines,
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def highlighted(text: str, path: str) -> tuple[str, ...]:
+    """The lines of a file as HTML."""
     try:
         lexer = get_lexer_for_filename(path, stripnl=False)
     except ClassNotFound:
         lexer = get_lexer_for_filename("a.txt", stripnl=False)
-    code = PLAIN.sub(r"\1", highlight((root / path).read_text(), lexer, HtmlFormatter(nowrap=True)))
-    lines = "\n".join(
-        f'<span class="line" id="L-{n}">{line}</span>'
-        for n, line in enumerate(code.rstrip("\n").split("\n"), 1)
-    )
-    head = f"---\nsearch:\n  exclude: true\nhide: [toc, navigation]\ntitle: {path}\n---\n\n"
-    return (
-        f'{head}# <code>{html.escape(path)}</code>\n\n<div class="highlight '
-        f'source"><pre><code>{lines}\n</code></pre></div>\n'
-    )
+    tokens = python(text) if path.endswith(".py") else _classed(lexer.get_tokens(text))
+    lines = [""]
+    for colour, words in _pieces(tokens):
+        first, *others = html.escape(words, quote=False).split("\n")
+        lines[-1] += _coloured(colour, first)
+        lines += [_coloured(colour, each) for each in others]
+    return tuple(lines[:-1] if lines[-1] == "" else lines)
+
+
+def _classed(tokens: Iterable[tuple[Any, str]]) -> Iterator[tuple[str, str]]:
+    for token, text in tokens:
+        yield next((name for kind, name in COLOURS if token in kind), ""), text
+
+
+def python(text: str) -> Iterator[tuple[str, str]]:
+    """(class, text) of Python by its own tokenizer, which is faster than a lexer of every language.
+
+    Raises:
+        tokenize.TokenError: text that is not Python.
+    """
+    lines = list(io.StringIO(text))
+    row, column, defines = 1, 0, False
+    for token in tokenize.generate_tokens(iter(lines).__next__):
+        if token.type in BLANK or not token.string:
+            continue
+        (first, start), (last, end) = token.start, token.end
+        if (first, start) != (row, column):
+            yield "", _between(lines, row, column, first, start)
+        colour = PYTHON.get(token.type, "")
+        if token.type == tokenize.NAME:
+            colour = "f" if defines else "k" if keyword.iskeyword(token.string) else ""
+            defines = token.string in ("def", "class")
+        yield colour, _between(lines, first, start, last, end)
+        row, column = last, end
+    yield "", _between(lines, row, column, len(lines) + 1, 0)
+
+
+def _between(lines: Sequence[str], row: int, column: int, last: int, end: int) -> str:
+    """The text from one place to another."""
+    if row == last:
+        return "".join(lines[row - 1 : row])[column:end]
+    inner = "".join(lines[row : last - 1])
+    return "".join(lines[row - 1 : row])[column:] + inner + "".join(lines[last - 1 : last])[:end]
+
+
+def _pieces(tokens: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """(class, text), neighbours of one class together."""
+    before, words = "", ""
+    for colour, text in tokens:
+        if colour != before and text.strip():
+            yield before, words
+            before, words = colour, ""
+        words += text
+    yield before, words
+
+
+def _coloured(colour: str, text: str) -> str:
+    return f"<i class={colour}>{text}</i>" if colour and text else text

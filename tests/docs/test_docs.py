@@ -144,7 +144,7 @@ def test_links_of_the_repository_become_links_of_the_site() -> None:
         "[e](../examples/adapters)"
     )
     assert links.moved(text, "specs/x.md", "specs/x.md") == (
-        "[a](../source/tape/core.py.md), [b](omega.md#omega-5), [c](https://example.org), "
+        "[a](../source/tape/core.py.html), [b](omega.md#omega-5), [c](https://example.org), "
         "[d](#here), [e](../examples/adapters/README.md)"
     )
     assert links.moved("[a](specs/omega.md)", "README.md", "index.md") == "[a](specs/omega.md)"
@@ -178,7 +178,7 @@ def test_a_clause_stands_beside_its_code_with_the_numbers_of_its_lines() -> None
     assert part.index('class="contract"') < part.index('class="beside"')
     assert (
         "[the gradient is the weighted sum of residual times "
-        "feature](../source/tests/rules/test_omega.py.md#L-"
+        "feature](../source/tests/rules/test_omega.py.html#L-"
     ) in part
     assert "(errata.md#e-a05)" in part
 

@@ -4,13 +4,23 @@ run, kill matrices by target, the start page with the verdict, the weights of th
 
 from __future__ import annotations
 
+import html
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from atlas_ref.rules import RULES
-from docs import console, generated, search_weights, spec_pages, vector_pages
+from docs import (
+    browser,
+    console,
+    generated,
+    search_weights,
+    source_pages,
+    spec_pages,
+    vector_pages,
+)
 from docs.clauses import cases, planted
 from docs.clauses.record import Record
 from docs.clauses.trace import Trace, rank, trace
@@ -110,3 +120,31 @@ def test_specs_and_tutorial_stand_above_code_in_the_search() -> None:
     ]
     assert weights[:2] == [4.0, 4.0]
     assert weights == sorted(weights, reverse=True)
+
+
+def test_a_page_of_source_holds_every_line_of_its_file_as_it_is() -> None:
+    for path in ("atlas_ref/rules/omega.py", "docs/browser_check.js", "LICENSE"):
+        page = source_pages.page(ROOT, path)
+        body = page.partition('<ol class="lines">')[2].partition("</ol>")[0]
+        lines = re.findall(r"<li id=L-(\d+)>(.*)\n", body)
+        text = [html.unescape(re.sub(r"</?i[^>]*>", "", line)) for _, line in lines]
+        assert [int(number) for number, _ in lines] == [*range(1, len(lines) + 1)]
+        assert text == (ROOT / path).read_text().split("\n")[: len(lines)]
+        assert (ROOT / path).read_text().count("\n") == len(lines)
+    assert "<i class=k>def" in source_pages.page(ROOT, "atlas_ref/rules/omega.py")
+
+
+def test_the_browser_opens_every_page_and_one_page_of_source_in_twenty(tmp_path: Path) -> None:
+    for name in ("index.html", "specs/omega/index.html"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    (tmp_path / "source").mkdir()
+    for number in range(41):
+        (tmp_path / f"source/{number:02}.py.html").write_text("")
+    assert browser.pages(tmp_path) == [
+        "",
+        "specs/omega/",
+        "source/00.py.html",
+        "source/20.py.html",
+        "source/40.py.html",
+    ]
