@@ -20,8 +20,10 @@ NORM_EPS = 1e-6
 REDUCTIONS = {8: 2.0**-640, 4: 2.0**-80}
 
 
-def normalised(x: Array, kind: str, *, eps: float = NORM_EPS, guard: str = "add") -> Array:
+def normalised(x: Array, kind: str, *, eps: float | None = None, guard: str = "add") -> Array:
     """l2: x / sqrt(sum x^2 + eps); rms: x / sqrt(mean x^2 + eps); none: x (CONV-24, NORM-5).
+
+    The eps is 1e-6 unless another is stated.
 
     Under guard clamp the divisor is max(sqrt(mean x^2), eps), a constant where it is eps (NORM-6).
 
@@ -30,6 +32,7 @@ def normalised(x: Array, kind: str, *, eps: float = NORM_EPS, guard: str = "add"
     """
     if kind == "none":
         return x
+    eps = NORM_EPS if eps is None else eps
     s = _reduction(x)  # (..., 1), or 1 for all rows
     x = x if isinstance(s, float) else s * x
     total = ops.sum(x * x, axis=-1, keepdims=True)

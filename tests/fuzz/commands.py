@@ -134,7 +134,7 @@ def _text(kind: str) -> Draw:
 def _tree(kind: str) -> Draw:
     def draw(room: Room, good: bool) -> str:
         here = good or room.random.random() < 0.85
-        return room.tree(kind, good) if here else room.random.choice(("v2", room.place()))
+        return room.tree(kind, good) if here else room.random.choice(("v0", room.place()))
 
     return draw
 

@@ -128,7 +128,10 @@ def test_the_chunk_form_without_a_mistake_is_the_rule(target) -> None:
     [("delta", "gradient"), ("omega", "gradient-tall"), ("newton_schulz", "gradient")],
 )
 def test_scores_are_the_verdicts_of_check(target, topic, dtype) -> None:
-    """An implementation that is a mutant: PASS exactly where its score is at most that of PASS."""
+    """An implementation that is a mutant: PASS exactly where its score is at most that of PASS.
+
+    But a state, which check judges by float32 (TOL-8), may be wrong beside a score of PASS.
+    """
     case = case_of(target, topic)
     scores = score.score(case, dtype).mutants
     given = rounded(case, dtype)
@@ -146,9 +149,12 @@ def test_scores_are_the_verdicts_of_check(target, topic, dtype) -> None:
             if key in own or key.startswith("grad/")
         }
         rows = checked(case, source=lambda _, answer=answer: Answer(answer), dtype=dtype).rows
-        passes = all(row.verdict == "PASS" for row in rows)
-        assert passes == (scores[name] <= PASS), (name, scores[name], rows)
-        seen_passes.add(passes)
+        wrong = [row.tensor for row in rows if row.verdict != "PASS"]
+        if scores[name] <= PASS:
+            assert set(wrong) <= ({"out/M", "out/S"} if dtype == "bfloat16" else set()), name
+        else:
+            assert wrong, (name, scores[name], rows)
+        seen_passes.add(not wrong)
     assert False in seen_passes
 
 
