@@ -17,6 +17,7 @@ from atlas_ref.blocks.parts import check_memory, fed_forward, remembered, requir
 from atlas_ref.layers import attention, checks, feed_forward, memory
 from atlas_ref.layers.convention import LayerConvention
 from atlas_ref.layers.projection import cast
+from atlas_ref.rules.checks import require_floating
 from atlas_ref.types import Array, Frozen
 
 
@@ -99,6 +100,7 @@ def configured(
 
 def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:
     """Parameters of the parts at their starts (BLOCKS-8)."""
+    require_floating(dtype)
     draw = checks.generator(seed)
     seeds = [int(each) for each in draw.integers(2**62, size=3)]
     own = config.memory
@@ -112,6 +114,8 @@ def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:
 
 def start(config: Config, batch: int = 1, *, dtype: Any = np.float64) -> State:
     """The state before the first token (BLOCKS-2)."""
+    checks.check_batch(batch)
+    require_floating(dtype)
     own = config.memory
     return State(
         attention=attention.start(config.attention, batch, dtype=dtype),

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from atlas_ref import conventions
 from atlas_ref.blocks import lmm, mac, mag, mal
 from atlas_ref.layers import attention, convention, feed_forward, memory
 from atlas_ref.layers.convention import LayerConvention
@@ -91,7 +92,7 @@ class Settings(Frozen):
 
     @property
     def readings(self) -> LayerConvention:
-        changes = {"conv_padding": self.conv, "rotary_base": self.rotary_base}
+        changes: dict[str, Any] = {"conv_padding": self.conv, "rotary_base": self.rotary_base}
         if not self.qk_norm:
             changes["head_norm"] = "none"
         return convention.resolve({"preset": "atlas-rnn", **changes})
@@ -127,7 +128,7 @@ def memory_config(s: Settings) -> memory.Config:
         window=s.omega_window,
         feature_map=s.feature_map,
         window_weights=Ones(),
-        convention="atlas-rnn",
+        convention=conventions.resolve("atlas-rnn", rule="omega"),
     )
     return memory.configured(
         s.readings,
