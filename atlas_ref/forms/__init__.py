@@ -69,7 +69,7 @@ def run(
     check_state(rule, state)
     sequential.check_tokens(tokens)
     require(rule.name, config.convention, form, chunk)
-    by_matrix = getattr(state, "gradients", None) is not None
+    by_matrix = rule.has_window and state.gradients is not None
     if by_matrix and form != "sequential":
         raise ValueError(
             f"form {form}: the window holds gradient matrices (OMEGA-29); use form sequential"
