@@ -33,17 +33,13 @@ def with_gradients(config: Any, state: Any, gradients: Array) -> Any:
         )
     n = shape[-3]
     missing = ops.zeros_like(M, shape=(*lead, c - n, *M.shape[-2:]))
-    gates = (
-        ops.zeros_like(M, shape=(*lead, c - n)),
-        ops.ones_like(M, shape=(*lead, n)),
-    )
     values = ops.zeros_like(M, shape=(*lead, c, M.shape[-2]))
     return state.replaced(
         keys=ops.zeros_like(M, shape=(*lead, c, M.shape[-1])),
         values=values,
         residuals=values,
         filled=n,
-        token_gates=ops.concatenate(gates, axis=-1),
+        token_gates=ops.ones_like(M, shape=(*lead, c)),
         gradients=ops.concatenate([missing, gradients], axis=-3),
     )
 
