@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from tests.support.layers import Recorded
+from tests.truth import block_loops, layer_loops, model_loops
 from tests.truth import memory_layer_loops as loops
 
 Arrays = dict[str, Any]
+EPS = float(np.finfo(np.float64).eps)
 
 
 def inputs(file: Recorded) -> Arrays:
@@ -25,7 +27,7 @@ def below(at: Arrays, start: str) -> Arrays:
     return {name.removeprefix(start): a for name, a in at.items() if name.startswith(start)}
 
 
-def reading(settings: dict[str, Any], eps: float = float(np.finfo(np.float64).eps)) -> Any:
+def reading(settings: dict[str, Any], eps: float = EPS) -> Any:
     """The memory of public code with these settings."""
     off = settings["poly_degree"] <= 1
     return loops.Reading(
@@ -100,12 +102,71 @@ def compared(
     draw, worst = np.random.default_rng(11), 0.0
     for name, gradient in want.items():
         shape = at[name].shape
-        if entries:
-            ways = list(np.eye(at[name].size).reshape(-1, *shape))
-        else:
-            ways = list(draw.standard_normal((draws, *shape)))
+        every = np.eye(at[name].size).reshape(-1, *shape)
+        ways = list(every if entries else draw.standard_normal((draws, *shape)))
         got = np.array([stepped(loss, at, name, way) for way in ways])
         along = np.array([np.sum(gradient * way) for way in ways])
         scale = np.linalg.norm(gradient) * (1.0 if entries else np.sqrt(draws)) or 1.0
         worst = max(worst, float(np.linalg.norm(got - along) / scale))
     return worst
+
+
+def block_settings(settings: dict[str, Any], kind: str, eps: float = EPS) -> Any:
+    """A block of public code with these settings."""
+    return block_loops.Block(
+        kind=kind,
+        memory=reading(settings, eps),
+        window=settings["segment_len" if kind == "mac" else "window_size"],
+        extra=settings.get("num_longterm_mem_tokens", 0),
+        eps=eps,
+    )
+
+
+def block(file: Recorded, at: Arrays, kind: str) -> tuple[Any, Arrays]:
+    """Results (B, T, D) of a block's one call, and the memory after it."""
+    b, p = block_settings(file.settings, kind), below(at, "param/")
+    (length,) = file.settings["calls"]
+    assert at["x"].shape[1] == length
+    each = [block_loops.block(x, p, b, block_loops.start(b, p)) for x in at["x"]]
+    return np.array([y for y, _ in each]), as_arrays([s.memory for _, s in each], b.memory)
+
+
+def model_settings(settings: dict[str, Any], eps: float = EPS) -> Any:
+    """A model of public code with these settings."""
+    b = block_settings({"window_size": 0} | settings, settings.get("block_type", "lmm"), eps)
+    return model_loops.Model((b,) * settings["depth"], memory_only="block_type" not in settings)
+
+
+def attention(file: Recorded, at: Arrays, calls: Any, prefix: bool) -> tuple[Any, list[Any]]:
+    """Results (B, T, D) of calls of an attention, as public code or as its causal reading."""
+    s, p = file.settings, below(at, "param/")
+    b = block_loops.Block("mag", loops.Reading(s["heads"]), window=s["window_size"])
+    if prefix:
+        b = b._replace(mode="causal", visible="always", position="absolute")
+    results, caches = [], []
+    for x in at["x"]:
+        y, cache, first = [], None, 0
+        for length in calls:
+            part, cache = block_loops.attention(x[first : first + length], p, b, cache)
+            y.append(part)
+            first += length
+        results.append(np.concatenate(y))
+        caches.append(cache)
+    return np.array(results), caches
+
+
+def norm(file: Recorded, at: Arrays, layer: str) -> Any:
+    """Results of a norm of tokens or of heads."""
+    if layer == "rms_norm":
+        return layer_loops.norms(at["x"], "rms", EPS, "add", at["param/weight"])
+    gamma, x = at["param/gamma"], at["x"]
+    each = [
+        layer_loops.norms(x[:, h], "rms", 1e-8, "clamp", gamma[h, 0]) for h in range(len(gamma))
+    ]
+    return np.stack(each, axis=1)
+
+
+def feed_forward(file: Recorded, at: Arrays) -> Any:
+    """Results of a feed-forward."""
+    b = block_loops.Block("lmm", loops.Reading(1))
+    return np.array([block_loops.feed_forward(x, below(at, "param/"), b) for x in at["x"]])
