@@ -170,3 +170,40 @@ def feed_forward(file: Recorded, at: Arrays) -> Any:
     """Results of a feed-forward."""
     b = block_loops.Block("lmm", loops.Reading(1))
     return np.array([block_loops.feed_forward(x, below(at, "param/"), b) for x in at["x"]])
+
+
+def drawn_memory(r: Any, D: int, d: int, seed: int, kernel: int = 3) -> Arrays:
+    """Parameters of a memory layer in any reading."""
+    draw, H = np.random.default_rng(seed), r.heads
+    channels = D if r.conv_place == "before_projection" else H * d
+    shapes = {f"to_{name}.weight": (H * d, D) for name in "qkv"}
+    shapes |= {f"{name}_conv.weight": (channels, 1, kernel) for name in "qkv"}
+    shapes |= {f"{name}_norm.gamma": (H, 1, d) for name in "qk"}
+    for name in ("lr", "decay", "momentum", "omega_gate"):
+        shapes[f"to_{name}.0.weight"] = (H, D if r.gate_input == "normed_x" else 2 * d)
+        shapes[f"to_{name}.0.bias"] = (H,)
+    shapes |= {"pre_norm.weight": (D,), "to_out.weight": (D, H * d), "phi.proj": (d + d * d, d)}
+    return {name: 0.5 * draw.standard_normal(shape) for name, shape in shapes.items()}
+
+
+def drawn_block(b: Any, D: int, d: int, seed: int, persistent: int = 2) -> Arrays:
+    """Parameters of a block of any kind."""
+    draw, H, n = np.random.default_rng(seed + 1), b.memory.heads, 3
+    shapes: dict[str, Any] = {
+        "attention.norm.weight": (D,),
+        "attention.to_qkv.weight": (3 * H * d, D),
+        "attention.to_out.weight": (D, H * d),
+        "attention.persist_mem": (H, persistent, d),
+        "gate.0.weight": (D, D),
+        "gate.0.bias": (D,),
+        "mem_pool_norm.weight": (D,),
+        "to_mem_tokens.weight": (D, D),
+    }
+    shapes |= {f"{name}_norm.weight": (D,) for name in ("gate", "attention", "memory")}
+    for ff in ("ff", "ff_pre", "ff_post"):
+        shapes |= {f"{ff}.0.weight": (D,), f"{ff}.1.weight": (2 * n, D), f"{ff}.1.bias": (2 * n,)}
+        shapes |= {f"{ff}.3.weight": (D, n), f"{ff}.3.bias": (D,)}
+    p = {name: 0.5 * draw.standard_normal(shape) for name, shape in shapes.items()}
+    p["attention.rotary_emb.freqs"] = 100.0 ** (-np.arange(d // 2) * 2 / d)
+    own = drawn_memory(b.memory, D, d, seed)
+    return p | {f"memory.{name}": a for name, a in own.items()}

@@ -32,7 +32,8 @@ class Reading(NamedTuple):
         window: tokens whose gradients add up.
         gated: whether a gate weighs each token's gradient.
         phi: off | elementwise | tensor, of that degree.
-        reference: call_start | running | a number of tokens, the span.
+        reference: call_start | running | a number of tokens, the span. Of segments, call_start is
+            the segment's start.
         boundary: what the window does where the reference changes: carry | recompute | cut.
         read: before | after.
         clamp: a bound on the numbers of S at the ends of calls and of scan chunks, or None.
