@@ -242,3 +242,48 @@ def test_causal_models_generate_with_a_cache_what_they_generate_without(name: st
     assert_close("the first document", packed[:4], one[:4], ANALYTIC)
     second, _ = model_loops.logits(ids[4:-1], p, m, model_loops.start(m, p))
     assert_close("the second document", packed[4:], second, ANALYTIC)
+
+
+def test_gates_are_their_formulas_in_both_readings() -> None:
+    """A gate of [k; v] reads k after its norm and before the feature map, first the key."""
+    r = layer.Reading(2, gate_input="keys_values", step_size="softplus", phi="elementwise")
+    r = r._replace(degree=2, norm_eps=1e-6)
+    p = layer_files.drawn_memory(r, D, WIDTH, 3)
+    x = tokens()
+    token = layer.of_tokens(x, p, r)[0][6]
+    k = layer.of_tokens(x, p, r._replace(phi="off"))[0][6].k
+    assert_close("mapped", token.k, k + k**2, ANALYTIC)
+    for h in range(2):
+        z = {
+            name: sum(p[f"to_{name}.0.weight"][h, :WIDTH] * k[h])
+            + sum(p[f"to_{name}.0.weight"][h, WIDTH:] * token.v[h])
+            + p[f"to_{name}.0.bias"][h]
+            for name in token.gates
+        }
+        assert_close("rate", token.gates["lr"][h], np.log1p(np.exp(z["lr"])), ANALYTIC)
+        for name in ("decay", "momentum", "omega_gate"):
+            assert_close(name, token.gates[name][h], 1.0 / (1.0 + np.exp(-z[name])), ANALYTIC)
+
+
+def test_the_ends_of_scan_chunks_bound_the_memory_as_the_ends_of_calls_do() -> None:
+    r = layer.Reading(2, clamp=0.3, scan_chunk=3, head_norm="l2")
+    p, first = layer_files.drawn_memory(r, D, WIDTH, 3), layer.start(2, WIDTH)
+    y, after = layer.memory(tokens(), p, r, first)
+    calls = r._replace(scan_chunk=None)
+    want, cut = whole(lambda x, s, _: layer.memory(x, p, calls, s), first, tokens(), [3, 6, 9])
+    assert_close("y", y, want, ANALYTIC)
+    assert_close("S", after.S, cut.S, ANALYTIC)
+    assert_differs("one chunk", y, layer.memory(tokens(), p, calls, first)[0], 1e-2)
+
+
+@pytest.mark.parametrize("name", ["segments of 3", "segments of 4, their start"])
+def test_a_segment_begins_from_the_memory_alone(name: str) -> None:
+    """At a segment's end nothing of its rows is left but the memory and the convolutions' tails."""
+    run, state = of_block(name)
+    length = BLOCKS[name]["segment"]
+    first, between = run(tokens()[:length], state)
+    rest, _ = run(tokens()[length:], between._replace(segment=None))
+    y, _ = run(tokens(), state)
+    assert_close("y", np.concatenate([first, rest]), y, ANALYTIC)
+    anew, _ = run(tokens()[length:], between._replace(memory=state.memory, segment=None))
+    assert_differs("without the memory", anew, rest, 1e-3)
