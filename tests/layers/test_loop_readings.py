@@ -287,3 +287,38 @@ def test_a_segment_begins_from_the_memory_alone(name: str) -> None:
     assert_close("y", np.concatenate([first, rest]), y, ANALYTIC)
     anew, _ = run(tokens()[length:], between._replace(memory=state.memory, segment=None))
     assert_differs("without the memory", anew, rest, 1e-3)
+
+
+def test_mixes_and_orders_are_their_formulas() -> None:
+    """Of whole arrays, from the calls of the parts."""
+
+    def rms(z: Any, name: str) -> Any:
+        return z / np.sqrt(np.mean(z * z, -1, keepdims=True) + 1e-6) * p[f"{name}_norm.weight"]
+
+    run, state = of_block("mag")
+    r = layer.Reading(2, norm_eps=1e-6, window=2)
+    b = block_loops.Block(**CAUSAL | {"eps": 1e-6, "memory": r, "kind": "mag"})
+    p, x = layer_files.drawn_block(b, D, WIDTH, 3), tokens()
+    own = block_loops.below(p, "memory.")
+    a, _ = block_loops.attention(x, block_loops.below(p, "attention."), b)
+    m, _ = layer.memory(x, own, r, state.memory)
+
+    def gate(z: Any) -> Any:
+        return 1.0 / (1.0 + np.exp(-(z @ p["gate.0.weight"].T + p["gate.0.bias"])))
+
+    of_norm = gate(rms(x, "gate"))
+    mixes = {
+        "mag": gate(x) * a + (1 - gate(x)) * m,
+        "mag gate of the norm": of_norm * a + (1 - of_norm) * m,
+        "mag attention times gate": a / (1 + np.exp(-m)),
+        "mag product": rms(a, "attention") * rms(m, "memory"),
+        "mag sum": a + gate(x) * m,
+        "lmm": m,
+    }
+    mal = x + m + block_loops.attention(x + m, block_loops.below(p, "attention."), b)[0]
+    mixes["mal memory, attention"] = mal - x
+    for name, mixed in mixes.items():
+        run, state = of_block(name)
+        want = x + mixed
+        want = want + block_loops.feed_forward(want, block_loops.below(p, "ff."), b)
+        assert_close(name, run(x, state)[0], want, ANALYTIC)
