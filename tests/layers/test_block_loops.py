@@ -12,7 +12,7 @@ import pytest
 
 from tests.support import layer_files
 from tests.support.close import ANALYTIC, assert_close
-from tests.support.layers import Recorded, files, recorded
+from tests.support.layers import RECORDED, Recorded, files, recorded
 
 NORMS = [
     (name, layer)
@@ -29,6 +29,29 @@ def gradients(file: Recorded, run: Callable[[Any], Any], *, entries: bool) -> fl
     return layer_files.compared(
         lambda at: np.sum(run(at) * bar), layer_files.inputs(file), file.named("grad/"), entries
     )
+
+
+#: Kinds of layers that these loops and those of memory layers and models reproduce file by file.
+KINDS = (
+    "feed_forward",
+    "sliding_window_attention",
+    "rnn_memory",
+    "language_model",
+    "memory_language_model",
+    "sampling",
+)
+
+
+@pytest.mark.host("recorded arrays")
+def test_every_recorded_file_of_this_public_code_has_loops() -> None:
+    covered = [name for name, _ in NORMS + BLOCKS] + [
+        name for kind in KINDS for name in files(kind)
+    ]
+    every = sorted(
+        path.name.removesuffix("_11.safetensors") for path in RECORDED.glob("atlas_rnn_*")
+    )
+    assert sorted(covered) == every
+    assert len(every) == 55
 
 
 @pytest.mark.host("recorded arrays")

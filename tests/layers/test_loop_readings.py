@@ -1,6 +1,6 @@
 """Readings of memory layers, blocks and models that no public code recorded, by plain loops.
 
-Causal readings are cut anywhere without a change and see no future; every setting shows.
+Causal readings are cut anywhere without a change and see no future, and every setting shows.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from tests.support.close import ANALYTIC, FINITE_DIFFERENCE, assert_close, asser
 from tests.support.layers import recorded
 from tests.truth import block_loops, model_loops
 from tests.truth import memory_layer_loops as layer
+
+pytestmark = pytest.mark.host("plain loops of the tests")
 
 D, WIDTH, T = 5, 4, 11
 RESET = np.isin(np.arange(T), [3, 4, 8])
@@ -169,7 +171,6 @@ def test_the_complex_step_is_the_quotient_of_differences(of: Any, name: str) -> 
     assert_close("derivative", np.imag(loss(1e-30j)) / 1e-30, want, FINITE_DIFFERENCE)
 
 
-@pytest.mark.host("recorded arrays")
 @pytest.mark.parametrize(
     ("name", "reference"), [("titans_running", "running"), ("omega4_anchor4", 4)]
 )

@@ -100,6 +100,7 @@ def compared(
 ) -> float:
     """The worst relative error of recorded gradients, at every entry or along drawn directions."""
     draw, worst = np.random.default_rng(11), 0.0
+    assert want
     for name, gradient in want.items():
         shape = at[name].shape
         every = np.eye(at[name].size).reshape(-1, *shape)

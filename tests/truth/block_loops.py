@@ -27,7 +27,7 @@ class Block(NamedTuple):
     Attributes:
         kind: mag | mal | lmm | mac | mac_segments.
         mix: gate_mix | attention_times_gate | product | sum.
-        gate_input: x | norm, what the gate of gate_mix and sum reads.
+        gate_input: x | norm, the input of the gate of gate_mix and sum.
         order: of MAL, memory_ff_attention_ff | memory_attention_ff.
         window: earlier rows that a query sees, under counts_self itself among them.
         mode: last_keys | causal.
@@ -77,7 +77,7 @@ class State(NamedTuple):
     """Of a block on one sequence.
 
     Attributes:
-        memory: of the memory layer; of mac, what the last call returned.
+        memory: of the memory layer; of mac, as the last call returned it.
         cache: of the attention, or None.
         committed: of mac, the memory that every call starts from, or None.
         at: tokens that the block saw.
@@ -165,7 +165,7 @@ def attention(
 
 
 def attended(t: int, n: int, q: Array, front: Any, rows: Any, of: Any, b: Block) -> Array:
-    """What query t of the call reads, n rows before the call.
+    """The read of query t of the call, n rows before the call.
 
     Args:
         front, rows: pairs of key and value: before the sequence, and of it up to the call's end.
@@ -262,7 +262,7 @@ def mac(x: Array, p: Parameters, b: Block, state: State, reset: Any) -> tuple[Ar
 def mac_segments(
     x: Array, p: Parameters, b: Block, state: State, reset: Any
 ) -> tuple[Array, State]:
-    """A segment's tokens attend to what the memory before the segment says of each of them.
+    """A segment's tokens attend to reads of the memory before the segment.
 
     Token i of a segment of C reads h_i out of the memory at the segment's start, by its own
     convolution over x. Its attention sees the persistent rows, h_0 .. h_i at positions 0 .. i and
@@ -288,7 +288,7 @@ def mac_segments(
 
 
 def frozen(row: Array, p: Parameters, r: layer.Reading, S: Array, tail: Any) -> tuple[Array, Any]:
-    """What a memory that takes no writes answers to a row, and the convolution's next tail."""
+    """The read of a row from a memory without writes, and the next tail of the convolution."""
     (token,), tail = layer.of_tokens(row[None], p, r, tail)
     return layer.read(S, token.q, p), tail
 

@@ -18,7 +18,7 @@ Array = np.ndarray
 
 
 class Reading(NamedTuple):
-    """What a layer computes where definitions differ.
+    """Settings of a layer where definitions differ.
 
     Attributes:
         norm_eps: of the norm of tokens, inside the root.
@@ -34,7 +34,8 @@ class Reading(NamedTuple):
         phi: off | elementwise | tensor, of that degree.
         reference: call_start | running | a number of tokens, the span. Of segments, call_start is
             the segment's start.
-        boundary: what the window does where the reference changes: carry | recompute | cut.
+        boundary: older gradients of the window where the reference changes: carry | recompute |
+            cut.
         read: before | after.
         clamp: a bound on the numbers of S at the ends of calls and of scan chunks, or None.
         scan_chunk: tokens of a scan chunk, or None for the whole call.
@@ -151,7 +152,7 @@ def convolved(
 def of_tokens(
     x: Array, p: dict[str, Array], r: Reading, tails: Any = None, reset: Any = None
 ) -> tuple[list[Token], dict[str, list[Array]]]:
-    """What each token of x (T, D) asks, writes and decides, and the tails of the convolutions."""
+    """The tokens of x (T, D) as the memory takes them, and the tails of the convolutions."""
     tails = {"q": [], "k": [], "v": []} if tails is None else dict(tails)
     n = [layer_loops.norm(row, "rms", r.norm_eps, "add", p["pre_norm.weight"]) for row in x]
     n = n if r.memory_input == "normed" else list(x)

@@ -116,7 +116,7 @@ def generated(
     Args:
         choose: the next token from logits and the number of the step.
         cached: whether each new token is a call of its own on the states before it; if not, each
-            step runs on all tokens, and only what a block hides goes from step to step.
+            step runs on all tokens, and only the hidden state of a block goes from step to step.
     """
     ids, states, rows = list(prompt), start(m, p), []
     for step in range(steps):
