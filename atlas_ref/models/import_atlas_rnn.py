@@ -20,7 +20,9 @@ from atlas_ref.models import language_model
 from atlas_ref.parts.feature_maps import IDENTITY, Elementwise, FeatureMap, Sketch
 from atlas_ref.parts.window import Ones
 from atlas_ref.rules import omega
+from atlas_ref.rules.matrices import window_gradients, with_gradients
 from atlas_ref.types import Array, Frozen
+from tape import ops
 from tape.nested import flatten
 
 Count = Annotated[int, Field(ge=1)]
@@ -337,3 +339,49 @@ def from_params(params: Any, table: Table) -> dict[str, Array]:
     leaves, paths, _ = flatten(params, "params")
     own = dict(zip(paths, leaves, strict=True))
     return {name: own[slot.path].reshape(slot.shape) for name, slot in table.items()}
+
+
+# -- states ----------------------------------------------------------------------------------------
+
+
+def state_names(s: Settings) -> dict[str, str]:
+    """Tensors of a memory's state and their axes (MODEL-10)."""
+    axes = "batch*heads dim_head dim_head"
+    names = {"S": axes}
+    if s.use_momentum:
+        names["Z"] = axes
+    if s.omega_window > 1:
+        names["omega_buffer"] = "batch*heads omega_window-1 dim_head dim_head"
+    return names
+
+
+def to_state(config: memory.Config, state: memory.State, tensors: Mapping[str, Array]) -> Any:
+    """The state of a memory layer from public tensors: S is M here, Z is S, and the buffer holds
+    gradients of the window as matrices (MODEL-10, OMEGA-29).
+
+    Args:
+        state: of `memory.start`.
+    """
+    own = state.levels.states[0]
+    shape = own.M.shape
+    own = own.replaced(M=ops.reshape(tensors["S"], shape))
+    if "Z" in tensors:
+        own = own.replaced(S=ops.reshape(tensors["Z"], shape))
+    if "omega_buffer" in tensors:
+        buffer = tensors["omega_buffer"]
+        rows = ops.reshape(buffer, (*shape[:2], *buffer.shape[1:]))
+        own = with_gradients(config.levels.levels[0].config, own, rows)
+    return state.replaced(levels=state.levels.replaced(states=(own,)))
+
+
+def from_state(s: Settings, config: memory.Config, state: memory.State) -> dict[str, Array]:
+    """Public tensors of the state of a memory layer (MODEL-10, OMEGA-30)."""
+    own = state.levels.states[0]
+    B, H, *matrix = own.M.shape
+    tensors = {"S": ops.reshape(own.M, (B * H, *matrix))}
+    if s.use_momentum:
+        tensors["Z"] = ops.reshape(own.S, (B * H, *matrix))
+    if s.omega_window > 1:
+        rows = window_gradients(config.levels.levels[0].config, own)
+        tensors["omega_buffer"] = ops.reshape(rows, (B * H, *rows.shape[2:]))
+    return tensors
