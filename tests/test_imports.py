@@ -29,6 +29,8 @@ LAYERS = (
         f"atlas_ref.layers.{name}"
         for name in ("checks", "norm", "rotary", "convolution", "feed_forward", "attention")
     ),
+    ("atlas_ref.blocks",),
+    ("atlas_ref.models",),
     ("atlas_ref.oracle",),
     ("atlas_ref.certify",),
     ("atlas_ref.vectors",),

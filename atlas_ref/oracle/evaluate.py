@@ -31,7 +31,7 @@ from atlas_ref.oracle.cases.inputs import (
     converted,
     rounded,
 )
-from atlas_ref.oracle.cases.tensors import COTANGENTS, bare
+from atlas_ref.oracle.cases.tensors import main_result, seeds
 from atlas_ref.oracle.subjects import BLOCK, SUBJECTS, block
 from atlas_ref.oracle.subjects.subject import Position
 from atlas_ref.types import Array, Frozen
@@ -99,13 +99,13 @@ def evaluate(
     if convention is not None:
         case = under(case, convention)
     narrow = dtype not in DTYPES
-    case = rounded(case, dtype) if narrow else case
+    case = case if dtype == "float64" else rounded(case, dtype)
     _check_form(case, form, chunk)
     check_size(case)
     inputs = backend.device(converted(case, "float32" if narrow else dtype))
     names = differentiable(case) if grad else []
-    bars = {weighed(name): inputs[name] for name in inputs if bare(name) in COTANGENTS}
-    if grad and not bars.keys() & {"out/y", "out/X", "out/phi"}:
+    bars = seeds(case.header, inputs)
+    if grad and not bars.keys() & {main_result(case.header), "out/loss"}:
         raise CaseError(
             f"{case.name}: {SUBJECTS[case.header.rule].cotangent}: missing, gradients need it"
         )
@@ -182,11 +182,6 @@ def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     ):
         merged["newton_schulz"] = {**base["newton_schulz"], **changes["newton_schulz"]}
     return merged
-
-
-def weighed(cotangent: str) -> str:
-    """The result a cotangent weighs: `in/M_bar` -> `out/M`, also with `level1/` before M."""
-    return "out/" + cotangent.removeprefix("in/").removesuffix("_bar")
 
 
 def _header_out(case: Case, after: Position) -> dict[str, Any]:

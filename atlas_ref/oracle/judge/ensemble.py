@@ -12,8 +12,7 @@ import numpy as np
 
 from atlas_ref.oracle.cases.case import Case, differentiable
 from atlas_ref.oracle.cases.inputs import converted
-from atlas_ref.oracle.cases.tensors import COTANGENTS, bare
-from atlas_ref.oracle.evaluate import weighed
+from atlas_ref.oracle.cases.tensors import seeds
 from atlas_ref.oracle.family.arithmetic import MEMBERS, PLAIN, Arithmetic
 from atlas_ref.oracle.judge.norms import FORMATS, rounded
 from atlas_ref.oracle.judge.states import judged_in
@@ -127,12 +126,13 @@ def evaluate(
         if not grad:
             return forward({})
         outputs, pullback = vjp(forward, {name: inputs[name] for name in differentiable(case)})
-        bars = {weighed(name): value for name, value in inputs.items() if bare(name) in COTANGENTS}
-        seeds = {
-            name: bars[name] if name in bars else np.zeros_like(value)
-            for name, value in outputs.items()
-        }
-        (gradients,) = pullback(seeds)
+        bars = seeds(case.header, inputs)
+        (gradients,) = pullback(
+            {
+                name: bars[name] if name in bars else np.zeros_like(value)
+                for name, value in outputs.items()
+            }
+        )
     return {**outputs} | {
         "grad/" + name.removeprefix("in/"): np.asarray(g) for name, g in gradients.items()
     }

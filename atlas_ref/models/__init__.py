@@ -1,0 +1,1 @@
+"""Models of public code by the names that they have there."""
