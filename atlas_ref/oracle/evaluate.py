@@ -118,7 +118,7 @@ def evaluate(
 
     try:
         with np.errstate(all="ignore"):  # what overflows shows in the results
-            tensors = _with_gradients(forward, inputs, names, bars) if grad else forward({})
+            tensors = with_gradients(forward, inputs, names, bars) if grad else forward({})
     except ValidationError as error:  # a sequence computed from x is not finite
         raise named(case.name, error) from None
     except MemoryError as error:
@@ -134,19 +134,32 @@ def evaluate(
     )
 
 
-def _with_gradients(
+def with_gradients(
     forward: Callable[[dict[str, Array]], dict[str, Array]],
     inputs: Mapping[str, Array],
     names: list[str],
     bars: Mapping[str, Array],
 ) -> dict[str, Array]:
-    outputs, pullback = vjp(forward, {name: inputs[name] for name in names})
+    """Results and gradients by the inputs of these names (CASE-14).
+
+    Args:
+        bars: cotangents of results; the others have none, and whole numbers no derivative.
+    """
+    whole: dict[str, Array] = {}
+
+    def floating(variables: dict[str, Array]) -> dict[str, Array]:
+        out = forward(variables)
+        whole.update({name: value for name, value in out.items() if value.dtype.kind in "biu"})
+        return {name: value for name, value in out.items() if name not in whole}
+
+    outputs, pullback = vjp(floating, {name: inputs[name] for name in names})
     seeds = {
         name: bars[name] if name in bars else np.zeros_like(value)
         for name, value in outputs.items()
     }
     (gradients,) = pullback(seeds)
-    return {**outputs} | {"grad/" + name.removeprefix("in/"): g for name, g in gradients.items()}
+    outputs = {**outputs, **whole}
+    return outputs | {"grad/" + name.removeprefix("in/"): g for name, g in gradients.items()}
 
 
 def _read_only(value: Array, kind: Any) -> np.ndarray[Any, Any]:

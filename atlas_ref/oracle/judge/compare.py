@@ -189,7 +189,10 @@ def _judged(
 
     float64 is judged by a fixed tolerance, narrower formats by a measured one.
     """
-    kinds = {name: computed.dtype or value.dtype.name for name, value in results.items()}
+    kinds = {
+        name: "whole" if _is_whole(ours[name]) else computed.dtype or value.dtype.name
+        for name, value in results.items()
+    }
     rows: dict[str, Comparison] = {}
     for kind in dict.fromkeys(kinds.values()):
         mine = {name: value for name, value in results.items() if kinds[name] == kind}
@@ -298,7 +301,7 @@ def compare_arrays(
     row = Comparison(case, name, "WRONG", tolerance=tolerance, basis=basis)
     if got.shape != want.shape:
         return row._replace(why=f"shape {got.shape}, expected {want.shape}")
-    if want.dtype.kind in "biu":
+    if _is_whole(want):
         return _compared_exactly(row, got, want)
     if got.dtype.name not in STORED:
         why = f"no tolerance is stated for {got.dtype.name}"
@@ -322,6 +325,11 @@ def compare_arrays(
     return row._replace(
         verdict=word, error=error, place=place, got=float(got[place]), want=float(want[place])
     )
+
+
+def _is_whole(x: Numbers) -> bool:
+    """Whether results are whole numbers or a mask, which have no tolerance."""
+    return x.dtype.kind in "biu"
 
 
 def _compared_exactly(row: Comparison, got: Numbers, want: Numbers) -> Comparison:
