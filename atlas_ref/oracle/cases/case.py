@@ -68,7 +68,7 @@ class Case(Frozen):
         return title(self.header)
 
     def require_one_memory(self, what: str) -> None:
-        """Refuse a block of levels, or a layer, where a tool looks into one memory.
+        """Refuse a block of levels, or a layer, where a tool looks into one memory (LAYER-12).
 
         Raises:
             CaseError: names the tool and what to give it, or which command to use, instead.

@@ -6,7 +6,7 @@ from typing import Any
 
 from atlas_ref.oracle.cases.header import Header
 from atlas_ref.oracle.subjects import LAYER
-from atlas_ref.oracle.subjects.layer import KEYS
+from atlas_ref.oracle.subjects.layer import KEYS, table
 from atlas_ref.oracle.subjects.layer_modules import ENTRIES, Entry
 from atlas_ref.oracle.subjects.subject import Tensor
 
@@ -73,6 +73,4 @@ def layer_tables() -> dict[str, dict[str, Any]]:
 
 
 def _inputs(entry: Entry) -> dict[str, Tensor]:
-    from atlas_ref.oracle.subjects.layer import table
-
     return table(entry, None)

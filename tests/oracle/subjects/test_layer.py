@@ -22,7 +22,14 @@ def test_there_are_fifteen_cases_of_layers_that_are_computed_and_forty_that_are_
 
 
 @pytest.mark.clause(
-    *("LAYER-1", "LAYER-3", "LAYER-4", "LAYER-5", "LAYER-6", "LAYER-7", "LAYER-8", "LAYER-10")
+    "LAYER-1",
+    "LAYER-3",
+    "LAYER-4",
+    "LAYER-5",
+    "LAYER-6",
+    "LAYER-7",
+    "LAYER-8",
+    "LAYER-10",
 )
 @pytest.mark.parametrize("file", SUPPORTED, ids=by_name)
 def test_every_recorded_tensor_of_a_layer_passes(file):
