@@ -34,7 +34,7 @@ $(VENV)/.docs: $(VENV)/.test requirements/docs.txt
 	touch $@
 
 oracle: $(VENV)/.runtime  ## evaluate every recorded case of independent implementations and compare
-	$(BIN)/atlas-ref check -v tests/data/peers
+	$(BIN)/atlas-ref check -v tests/data/peers tests/data/peers_layers/atlas_rnn_*.safetensors
 
 test: $(VENV)/.test  ## the tests, warnings as errors
 	$(BIN)/python -m pytest -n auto
@@ -53,7 +53,7 @@ slow: $(VENV)/.test  ## the longer proofs
 COMPUTING := tests/backend/test_backend.py tests/backend/test_backend_scalars.py tests/tape/test_backend.py tests/parts tests/rules tests/forms tests/levels tests/layers \
 	tests/engine/group tests/engine/masked tests/engine/compiled tests/engine/test_recompute.py tests/reductions tests/errata \
 	$(wildcard tests/test_conventions*.py tests/oracle/identify/test_equivalence*.py) \
-	$(patsubst %,tests/cli/test_%.py,check_command cli identify_command replay_command) tests/test_pytest_plugin.py tests/oracle/test_peers.py \
+	$(patsubst %,tests/cli/test_%.py,check_command cli identify_command replay_command) tests/test_pytest_plugin.py tests/oracle/test_peers.py tests/oracle/subjects tests/models \
 	$(patsubst %,tests/oracle/%.py,cases/test_case judge/test_compare cases/test_levels cases/test_resume judge/test_tolerance)
 
 # Asks which calls lines make, not which numbers: six parameters of a test show it. PARAMETERS=100000 runs all.

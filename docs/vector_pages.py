@@ -22,7 +22,8 @@ from docs.clauses.trace import Trace
 
 #: How a cell of a kill matrix is read.
 CELLS = "A cell names the formats in which the vector rejects the mutant: f float32, b bfloat16."
-SETS, PEERS = "vectors", "tests/data/peers"
+SETS = "vectors"
+PEERS = ("tests/data/peers/*.safetensors", "tests/data/peers_layers/atlas_rnn_*.safetensors")
 PEERS_PAGE = "vectors/peers.md"
 HEAD = "---\nsearch:\n  exclude: true\n---\n\n"
 
@@ -46,7 +47,7 @@ def places(root: Path) -> dict[str, tuple[str, str, str]]:
 
 def peers(root: Path) -> list[str]:
     """Paths of the cases of other implementations that this version evaluates."""
-    paths = sorted((root / PEERS).glob("*.safetensors"))
+    paths = [path for pattern in PEERS for path in sorted(root.glob(pattern))]
     return [path.relative_to(root).as_posix() for path in paths if atlas_ref.load(path).supported]
 
 
@@ -184,8 +185,8 @@ def _peers(root: Path, trace: Trace, exercised: dict[str, list[str]]) -> str:
         "computed on random inputs, recorded as cases: "
     )
     text += (
-        "fla-core and atlas-rnn for the rules, Atlas-MAG for Newton-Schulz. This compares them "
-        "all:\n\n    make oracle\n"
+        "fla-core and atlas-rnn for the rules, Atlas-MAG for Newton-Schulz, atlas-rnn for layers. "
+        "This compares them all:\n\n    make oracle\n"
     )
     for path in peers(root):
         name = Path(path).stem

@@ -12,7 +12,11 @@ from typing import Any
 from docs.clauses.places import PACKAGES
 
 #: Recorded cases; what a set holds beside its cases is bad input, or large.
-PATTERNS = ("tests/data/peers/*.safetensors", "vectors/*/cases/**/*.safetensors")
+PATTERNS = (
+    "tests/data/peers/*.safetensors",
+    "tests/data/peers_layers/atlas_rnn_*.safetensors",
+    "vectors/*/cases/**/*.safetensors",
+)
 
 
 def evaluations(root: Path) -> Iterator[tuple[str, Callable[[], None]]]:
