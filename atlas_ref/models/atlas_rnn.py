@@ -30,11 +30,13 @@ class Name(NamedTuple):
         axes: its axes, in words of `Module.sizes`.
         field: its place in our parameters, with a dot before each name; "" for a constant.
         low: least value; None for any finite one.
+        trained: False for a buffer, which is a parameter here and has no gradient there.
     """
 
     axes: str
     field: str = ""
     low: float | None = None
+    trained: bool = True
 
 
 class Module(NamedTuple):
@@ -184,8 +186,8 @@ def _names_of_attention(settings: SlidingWindowAttention | None) -> dict[str, Na
     }
 
 
-#: Name in this project -> module. A further module is one entry.
-MODULES: dict[str, Module] = {
+#: Name in this project -> module that is a part of others.
+PARTS: dict[str, Module] = {
     "rms_norm": Module(
         norm,
         RmsNorm,

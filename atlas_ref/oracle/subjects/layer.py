@@ -1,7 +1,7 @@
 """The subject layer: a layer or a model around memories, by the names of public code.
 
 Its cases hold constructor arguments and a state_dict; what each layer is stands in
-`layer_modules.ENTRIES`. Specified in specs/layer_cases.md.
+`layer_entries.ENTRIES`. Specified in specs/layer_cases.md.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from pydantic import Field, ValidationError
 
 from atlas_ref.messages import first_problem, meant
 from atlas_ref.models import atlas_rnn
-from atlas_ref.oracle.subjects.layer_modules import ENTRIES, LATER, Call, Entry
+from atlas_ref.oracle.subjects.layer_entries import ENTRIES
+from atlas_ref.oracle.subjects.layer_modules import Call, Entry
 from atlas_ref.oracle.subjects.subject import (
     LAYER,
     Legal,
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
     LayerName: TypeAlias = str
 else:
-    LayerName = Literal[(*ENTRIES, *LATER)]
+    LayerName = Literal[tuple(ENTRIES)]
 
 
 # -- the header ------------------------------------------------------------------------------------
@@ -184,7 +185,7 @@ def _check_calls(header: Any, sizes: Mapping[str, Any]) -> None:
 def constants(header: Any) -> set[str]:
     """Inputs that nothing trains: constants of the state_dict (LAYER-8)."""
     names = ENTRIES[header.layer].module.names(_settings(header))
-    return {PARAM + name for name, each in names.items() if not each.field}
+    return {PARAM + name for name, each in names.items() if not each.field or not each.trained}
 
 
 # -- evaluation ------------------------------------------------------------------------------------
@@ -243,6 +244,12 @@ def clause(header: Any, name: str) -> str:
     return next((clauses[key] for key in (name, before, name.split("/")[0]) if key in clauses), "")
 
 
+def _main(header: Any) -> str:
+    """The main result of a case."""
+    result = ENTRIES[header.layer].result
+    return result if isinstance(result, str) else result(_settings(header))
+
+
 def _legal(header: Any, convention: Any, names: set[str]) -> Legal:
     raise ValueError(f"rule {LAYER}: each layer has a table of its own")
 
@@ -269,7 +276,7 @@ SUBJECT = Subject(
         lacking=lacking,
         checked=checked,
         constants=constants,
-        result=lambda header: ENTRIES[header.layer].result,
+        result=_main,
         loss=lambda header: ENTRIES[header.layer].loss,
         clause=clause,
         void=lambda header, inputs: ENTRIES[header.layer].void(_settings(header), inputs),

@@ -1,6 +1,6 @@
-"""Layers and models that cases know, as data: `ENTRIES` is the only list of them.
+"""A layer or model of cases as data, and the parts of layers: norms, feed-forward, attention.
 
-A further one is an entry here and one of `atlas_ref.models.atlas_rnn.MODULES`. Specified in
+A further one is an entry in `layer_entries` and one of `atlas_ref.models.MODULES`. Specified in
 specs/layer_cases.md.
 """
 
@@ -10,22 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from atlas_ref.layers import attention, rotary
-from atlas_ref.models import atlas_rnn
+from atlas_ref.models import MODULES, atlas_rnn
 from atlas_ref.oracle.subjects.subject import Tensor
 from atlas_ref.types import Array
 from tape import ops
-
-#: Layers and models that the format has and this version does not yet compute (LAYER-2).
-LATER = (
-    "rnn_memory",
-    "mag_block",
-    "mal_block",
-    "mac_block",
-    "lmm_block",
-    "language_model",
-    "memory_language_model",
-    "sampling",
-)
 
 
 class Call(NamedTuple):
@@ -53,7 +41,7 @@ class States(NamedTuple):
         prefix: cache in in/cache/k and out/cache/k.
         tensors: (settings) -> name -> tensor; all of them are in a case, or none.
         start: (config, tensors by name) -> state.
-        finish: (state) -> tensors by name.
+        finish: (config, state) -> tensors by name.
         each: whether the states after each call but the last are results too,
             out/state_after_call0/...
     """
@@ -61,7 +49,7 @@ class States(NamedTuple):
     prefix: str
     tensors: Callable[[Any], dict[str, Tensor]]
     start: Callable[[Any, Mapping[str, Array]], Any]
-    finish: Callable[[Any], dict[str, Array]]
+    finish: Callable[[Any, Any], dict[str, Array]]
     each: bool = False
 
 
@@ -86,7 +74,7 @@ class Entry(NamedTuple):
             "grad".
         states: None for a module without state.
         calls: whether `parameters` may cut the tokens into calls.
-        result: the main result.
+        result: the main result, or (settings) -> its name.
         loss: a result that gradients are of, without a cotangent.
         check: (settings, lengths of axes with what they come from), refuses what does not fit.
         void: (settings, inputs) -> parameters without effect, each with the reason.
@@ -99,7 +87,7 @@ class Entry(NamedTuple):
     clauses: Mapping[str, str]
     states: States | None = None
     calls: bool = False
-    result: str = "out/y"
+    result: str | Callable[[Any], str] = "out/y"
     loss: str = ""
     check: Callable[[Any, Mapping[str, Any]], object] = nothing
     void: Callable[[Any, Mapping[str, Any]], dict[str, str]] = nothing
@@ -123,7 +111,10 @@ def in_calls(call: Call) -> dict[str, Array]:
         last = number == len(call.calls) - 1
         if states is not None and (last or states.each):
             place = states.prefix if last else f"{states.prefix}_after_call{number}"
-            after |= {f"out/{place}/{name}": each for name, each in states.finish(state).items()}
+            after |= {
+                f"out/{place}/{name}": each
+                for name, each in states.finish(call.config, state).items()
+            }
     return {"out/y": rows[0] if len(rows) == 1 else ops.concatenate(rows, axis=-2), **after}
 
 
@@ -195,31 +186,31 @@ CACHE = States(
         name: Tensor("B heads rows dim_head", "no token before the first") for name in ("k", "v")
     },
     start=_cached,
-    finish=lambda state: {"k": state.keys, "v": state.values},
+    finish=lambda config, state: {"k": state.keys, "v": state.values},
 )
 
-#: Name in the header -> layer or model.
-ENTRIES: dict[str, Entry] = {
+#: Name in the header -> layer that is a part of others.
+PARTS: dict[str, Entry] = {
     "rms_norm": Entry(
-        atlas_rnn.MODULES["rms_norm"],
+        MODULES["rms_norm"],
         sequence("... T dim"),
         in_calls,
         {"out/y": "NORM-4", "grad": "LAYER-8"},
     ),
     "multihead_rms_norm": Entry(
-        atlas_rnn.MODULES["multihead_rms_norm"],
+        MODULES["multihead_rms_norm"],
         sequence("... heads T dim"),
         in_calls,
         {"out/y": "NORM-6", "grad": "LAYER-8"},
     ),
     "feed_forward": Entry(
-        atlas_rnn.MODULES["feed_forward"],
+        MODULES["feed_forward"],
         sequence("B T dim"),
         in_calls,
         {"out/y": "FEED-1", "grad": "LAYER-8"},
     ),
     "sliding_window_attention": Entry(
-        atlas_rnn.MODULES["sliding_window_attention"],
+        MODULES["sliding_window_attention"],
         sequence("B T dim"),
         _attention,
         {

@@ -93,7 +93,7 @@ def entry(loss=""):
             "state",
             lambda settings: {"S": Tensor("B dim", "0")},
             lambda config, tensors: Sums.State.trusted(s=tensors["S"]),
-            lambda state: {"S": state.s},
+            lambda config, state: {"S": state.s},
             each=True,
         ),
         calls=True,
