@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.oracle.subjects.memory_tensors import COMPUTED_AT_TOKEN, LOGARITHMS, PROJECTED, TOKEN
 from atlas_ref.oracle.subjects.subject import LEVEL, Legal, Tensor, bare
+from tape import ops
 
 #: Cotangents: inputs that have no gradient themselves.
 COTANGENTS = ("in/y_bar", "in/M_bar", "in/S_bar", "in/X_bar", "in/phi_bar")
@@ -60,8 +59,8 @@ def seeds(header: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     bars = {weighed(name): value for name, value in inputs.items() if is_cotangent(name)}
     own = SUBJECTS[header.rule].own
     if own is not None and (loss := own.loss(header)):
-        kinds = [value.dtype for value in inputs.values() if value.dtype.kind not in "biu"]
-        bars[loss] = np.ones((), kinds[0])
+        floating = (value for value in inputs.values() if value.dtype.kind not in "biu")
+        bars[loss] = ops.ones_like(next(floating), shape=())
     return bars
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from pydantic import Field, ValidationError
 
+from atlas_ref import backend
 from atlas_ref.messages import first_problem, meant
 from atlas_ref.models import atlas_rnn
 from atlas_ref.oracle.subjects.layer_entries import ENTRIES
@@ -231,7 +232,8 @@ def _results(
     params = atlas_rnn.parameters(entry.module, settings, config, state_dict)
     tokens = inputs["in/x"].shape[-2] if "in/x" in inputs else 0
     calls = tuple(_calls(header) or [tokens])
-    return entry.run(Call(entry, settings, config, params, inputs, calls))
+    with backend.used(backend.of(*inputs.values()).name):  # where a first state is made
+        return entry.run(Call(entry, settings, config, params, inputs, calls))
 
 
 # -- what is said of results -----------------------------------------------------------------------

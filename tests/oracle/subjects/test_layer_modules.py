@@ -7,13 +7,14 @@ import pytest
 from pydantic import Field
 
 import atlas_ref
+from atlas_ref import backend
 from atlas_ref.models import atlas_rnn
 from atlas_ref.oracle.cases.case import make
 from atlas_ref.oracle.subjects import layer, layer_modules
 from atlas_ref.oracle.subjects.layer_modules import ENTRIES, LATER, Entry, States
 from atlas_ref.oracle.subjects.subject import Tensor
 from atlas_ref.types import Array, Dims, Frozen
-from tape import ops
+from tape import ops, plain
 from tests.docs.test_links import clauses
 
 
@@ -47,7 +48,7 @@ class Sums:
 
     @staticmethod
     def start(config: Any, batch: int, *, dtype: Any = np.float64) -> Any:
-        return Sums.State(s=np.zeros((batch, config.d), dtype))
+        return Sums.State(s=backend.current().zeros((batch, config.d), dtype))
 
     @staticmethod
     def apply(config: Any, params: Any, state: Any, x: Array) -> Any:
@@ -66,7 +67,7 @@ def _run(call):
     results = layer_modules.in_calls(call)
     y = results["out/y"]
     loss = ops.sum(y * y) if call.entry.loss else None
-    best = np.argmax(np.asarray(getattr(y, "value", y)), axis=-1)
+    best = np.argmax(backend.host(plain(y)), axis=-1)
     extra = {} if loss is None else {"out/loss": loss}
     return {**results, **extra, "out/greedy_cached": best.astype(np.int64)}
 

@@ -4,14 +4,17 @@ import numpy as np
 import pytest
 
 import atlas_ref
+from atlas_ref import backend
 from atlas_ref.oracle.cases.inputs import rounded
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import MEMBERS
+from atlas_ref.oracle.judge import ensemble
 from atlas_ref.oracle.judge.norms import norms
 from atlas_ref.oracle.judge.tolerance import PASS, tolerances
 from atlas_ref.oracle.sources.answers import Answer
 from tests.support.layer_arithmetic import results
 from tests.support.layer_cases import ONE, SUPPORTED, file_of, layer_case
+from tests.support.standin.array import NAME
 
 
 def by_name(file):
@@ -145,3 +148,14 @@ def test_a_tolerance_of_a_layer_has_ten_members_and_a_floor(cli):
     refused = cli("tolerance", f"{file}:y", "--state-dtype", "bfloat16")
     assert refused.code == 2
     assert "state-dtype: belongs to a memory" in refused.err
+
+
+@pytest.mark.clause("LAYER-11", "BACKEND-2")
+def test_members_compute_where_their_inputs_are_whatever_backend_is_in_use():
+    case = atlas_ref.load(file_of("attention_cache_w5_p2"))
+    here = ensemble.members(case, "float32", grad=True)
+    with backend.used(NAME):
+        there = ensemble.members(case, "float32", grad=True)
+    for member, mine in here.items():
+        for name, value in mine.items():
+            assert np.array_equal(value, there[member][name]), (member, name)
