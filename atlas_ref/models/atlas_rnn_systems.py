@@ -89,8 +89,17 @@ def general(settings: Any, **more: Any) -> Settings:
     return Settings(**own | more)
 
 
-def _axes(table: Table, attention: tuple[str, ...] = ()) -> dict[str, Name]:
-    names = {name: Name(each.axes, each.path, trained=each.trained) for name, each in table.items()}
+def _axes(
+    s: Settings, table: Table, memories: tuple[str, ...], attention: tuple[str, ...] = ()
+) -> dict[str, Name]:
+    """Names of a table, with the constants of memories and attention at these places.
+
+    A projection of degree 1 or less is in the state_dict, and nothing reads it.
+    """
+    names = {name: Name(of.axes, of.path, trained=of.trained) for name, of in table.items()}
+    if s.poly_mode == "tensor" and s.poly_degree <= 1:
+        inert = Name("dim_head+dim_head^2 dim_head")
+        names |= {f"{place}phi.proj": inert for place in memories}
     constant = Name("dim_head/2", low=0.0)
     return names | {f"{place}attention.rotary_emb.freqs": constant for place in attention}
 
@@ -108,7 +117,7 @@ def _block(kind: str, module: Any, arguments_of: type[Frozen]) -> Module:
             if settings is None
             else general(settings, block_type=kind)
         )
-        return _axes(import_atlas_rnn.block_names(s), attends)
+        return _axes(s, import_atlas_rnn.block_names(s), ("memory.",), attends)
 
     def config(settings: Any, eps: float, constants: Constants) -> Any:
         s = general(settings, block_type=kind, norm_eps=eps)
@@ -122,20 +131,23 @@ def _sizes(settings: Any) -> dict[str, int]:
 
 
 def _model(arguments_of: type[Frozen], *, memory_only: bool) -> Module:
+    def layers(s: Settings, part: str = "") -> tuple[str, ...]:
+        return tuple(f"layers.{i}.{part}" for i in range(s.depth or 1))
+
     def attends(s: Settings) -> tuple[str, ...]:
-        if memory_only or s.block_type == "lmm":
-            return ()
-        return tuple(f"layers.{i}." for i in range(s.depth or 1))
+        return () if memory_only or s.block_type == "lmm" else layers(s)
+
+    def of(s: Settings) -> dict[str, Name]:
+        memories = layers(s, "" if memory_only else "memory.")
+        table = import_atlas_rnn.model_names(s, memory_only=memory_only)
+        return _axes(s, table, memories, attends(s))
 
     def names(settings: Any) -> dict[str, Name]:
         if settings is not None:
-            s = general(settings)
-            table = import_atlas_rnn.model_names(s, memory_only=memory_only)
-            return _axes(table, attends(s))
+            return of(general(settings))
         every: dict[str, Name] = {}
         for kind in ("mag", "mal", "mac", "lmm"):
-            s = EVERYTHING.replaced(block_type=kind)
-            every |= _axes(import_atlas_rnn.model_names(s, memory_only=memory_only), attends(s))
+            every |= of(EVERYTHING.replaced(block_type=kind))
         return {name.replace("layers.0.", "layers.N."): each for name, each in every.items()}
 
     def config(settings: Any, eps: float, constants: Constants) -> Any:
@@ -148,7 +160,7 @@ def _model(arguments_of: type[Frozen], *, memory_only: bool) -> Module:
 
 def _of_memory(settings: Any) -> dict[str, Name]:
     s = EVERYTHING if settings is None else general(settings)
-    return _axes(import_atlas_rnn.memory_names(s))
+    return _axes(s, import_atlas_rnn.memory_names(s), ("cell.",))
 
 
 def nothing(*_: Any) -> dict[str, Any]:

@@ -149,7 +149,8 @@ def _fresh(call: Call, batch: int) -> language_model.State:
 
 def _generated(call: Call) -> dict[str, Array]:
     """Greedy continuations with and without a state, and a drawn one (LAYER-15)."""
-    prompt, own, results = call.inputs["in/prompt"], call.settings, {}
+    prompt, own = call.inputs["in/prompt"], call.settings
+    results: dict[str, Array] = {}
     leaves, _, build = flatten(call.params, "params")
     params = build([plain(leaf) for leaf in leaves])  # ids have no derivative
     steps = own.max_length - prompt.shape[1]
