@@ -20,7 +20,7 @@ from atlas_ref.oracle.cases.tensors import RESULTS, main_result
 from atlas_ref.oracle.evaluate import evaluate, under
 from atlas_ref.oracle.judge import states
 from atlas_ref.oracle.judge.profile import Allowed, by_token, first_wrong, profile, token_axis
-from atlas_ref.oracle.judge.tolerance import PASS, Tolerance, judged, tolerances
+from atlas_ref.oracle.judge.tolerance import PASS, Tolerance, judged, require_state, tolerances
 from atlas_ref.oracle.judge.verdicts import Comparison, Verdict
 from atlas_ref.oracle.sources.answers import Answer, Source
 from atlas_ref.oracle.subjects import SUBJECTS
@@ -135,6 +135,7 @@ def checked(
         return Checked(
             case, Answer.unsupported(why), [Comparison(case.name, "-", "NOT SUPPORTED", why=why)]
         )
+    require_state(case, state_dtype)
     if convention is not None:
         case = under(case, convention)
     if skipped := tuple(name for name in declared(without) if name in features(case)):

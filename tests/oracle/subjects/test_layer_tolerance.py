@@ -147,7 +147,10 @@ def test_a_tolerance_of_a_layer_has_ten_members_and_a_floor(cli):
     assert cli("tolerance", f"{file}:y").code == 0
     refused = cli("tolerance", f"{file}:y", "--state-dtype", "bfloat16")
     assert refused.code == 2
-    assert "state-dtype: belongs to a memory" in refused.err
+    words = "state-dtype: belongs to a memory, layer sliding_window_attention has no state to round"
+    assert refused.err == f"atlas-ref: {file}: {words}\n"
+    refused = cli("check", file, "--state-dtype", "float32")
+    assert (refused.code, refused.err) == (2, f"atlas-ref: {file}: {words}\n")
 
 
 @pytest.mark.clause("LAYER-11", "BACKEND-2")
