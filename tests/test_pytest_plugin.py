@@ -94,12 +94,12 @@ def test_one_test_per_case_beside_the_projects_own(project):
 
 
 @pytest.mark.clause("SRC-20", "LAYER-12")
-def test_cases_of_layers_are_tests_and_those_of_later_versions_are_skipped(project):
+def test_cases_of_layers_are_tests(project):
     (project.path / "layers").mkdir()
     for file in FILES:
         (project.path / "layers" / file.name).write_bytes(file.read_bytes())
     found = ran(project, "--atlas-cases", "layers", "-m", "atlas")
-    assert (found.returncode, found.counts) == (0, {"passed": 15, "skipped": 40, "deselected": 1})
+    assert (found.returncode, found.counts) == (0, {"passed": 55, "deselected": 1})
     mine = ["--atlas-impl", "layer_implementations:another_eps", "--atlas-cases"]
     found = ran(project, *mine, file_of("rms_norm_tiny"), "-m", "atlas")
     assert (found.returncode, found.counts) == (1, {"failed": 1, "deselected": 1})

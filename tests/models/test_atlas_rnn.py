@@ -1,12 +1,14 @@
 """Parameters of ours from a state_dict and back, by one table of names."""
 
+import json
+
 import numpy as np
 import pytest
 
 import atlas_ref
 from atlas_ref.layers import attention, norm
-from atlas_ref.models import atlas_rnn
-from tests.support.layer_cases import ONE, SUPPORTED, file_of
+from atlas_ref.models import MODULES, atlas_rnn
+from tests.support.layer_cases import FILES, ONE, file_of
 
 EPS = 2.0**-52
 
@@ -14,9 +16,9 @@ EPS = 2.0**-52
 def opened(file):
     """Module, settings, config and state_dict of a recorded file."""
     case = atlas_ref.load(file)
-    module = atlas_rnn.MODULES[case.header.layer]
+    module = MODULES[case.header.layer]
     own = {k: v for k, v in case.header.parameters.items() if k != "calls"}
-    settings = module.settings(**own)
+    settings = module.settings.model_validate_json(json.dumps(own))
     tensors = {
         name.removeprefix("in/param/"): value
         for name, value in case.inputs.items()
@@ -29,7 +31,7 @@ def opened(file):
 
 
 @pytest.mark.clause("LAYER-3")
-@pytest.mark.parametrize("file", SUPPORTED, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_a_state_dict_becomes_parameters_and_comes_back_bit_by_bit(file):
     module, settings, config, tensors, constants = opened(file)
     params = atlas_rnn.parameters(module, settings, config, tensors)
@@ -83,14 +85,14 @@ def test_settings_of_ours_have_the_frequencies_of_the_file_and_the_epsilon_of_th
 
 @pytest.mark.clause("LAYER-9")
 def test_a_stated_epsilon_is_that_of_the_norm():
-    module = atlas_rnn.MODULES["rms_norm"]
+    module = MODULES["rms_norm"]
     for eps, want in (("finfo(dtype).eps", EPS), (1e-3, 1e-3)):
         config = module.config(module.settings(dim=4, eps=eps), EPS, {})
         assert config == norm.Config(kind="rms", d=4, eps=want)
 
 
 def test_frequencies_without_a_recorded_constant_are_those_of_the_code():
-    module = atlas_rnn.MODULES["sliding_window_attention"]
+    module = MODULES["sliding_window_attention"]
     settings = module.settings(dim=6, heads=2, dim_head=4, window_size=3)
     config = module.config(settings, EPS, {})
     recorded = atlas_ref.load(file_of("attention_w5_p3")).inputs["in/param/rotary_emb.freqs"]
@@ -98,6 +100,6 @@ def test_frequencies_without_a_recorded_constant_are_those_of_the_code():
 
 
 def test_every_name_leads_to_a_field_of_its_own():
-    for name, module in atlas_rnn.MODULES.items():
+    for name, module in MODULES.items():
         fields = [each.field for each in module.names(None).values() if each.field]
         assert len(fields) == len(set(fields)), name

@@ -13,12 +13,17 @@ from tests.support.casefiles import parts
 FOLDER = Path(__file__).parents[1] / "data" / "peers_layers"
 FILES = sorted(FOLDER.glob("atlas_rnn_*.safetensors"))
 
-#: Beginnings of the names of files whose layers this version computes.
-COMPUTED = tuple(
-    f"atlas_rnn_{name}" for name in ("rms_norm", "multihead", "feed_forward", "attention")
-)
-SUPPORTED = [file for file in FILES if file.stem.startswith(COMPUTED)]
-LATER = [file for file in FILES if file not in SUPPORTED]
+#: Files of norms, feed-forward and attention, and of what holds them.
+PARTS = [
+    file
+    for file in FILES
+    if file.stem.startswith(
+        tuple(
+            f"atlas_rnn_{name}" for name in ("rms_norm", "multihead", "feed_forward", "attention")
+        )
+    )
+]
+SYSTEMS = [file for file in FILES if file not in PARTS]
 
 #: One file of each layer.
 ONE = {

@@ -235,10 +235,7 @@ def title(header: Header) -> str:
 
 def reserved(header: Header) -> str:
     """What a header asks for and this version does not compute, in words; "" for nothing."""
-    if header.rule in RESERVED:
-        return f"rule {header.rule}"
-    own = SUBJECTS[header.rule].own
-    return "" if own is None else own.lacking(header)
+    return f"rule {header.rule}" if header.rule in RESERVED else ""
 
 
 def parse(text: str) -> Header:

@@ -69,13 +69,7 @@ def check_header(header: Any) -> None:
         raise ValueError(f"layer: missing, rule {LAYER} needs it: {', '.join(ENTRIES)}")
     if header.parameters is None:
         raise ValueError(f"parameters: missing, layer {header.layer} needs them")
-    if header.layer in ENTRIES:
-        _settings(header), _calls(header)
-
-
-def lacking(header: Any) -> str:
-    """The layer, where the format has it and this version does not compute it (LAYER-2)."""
-    return "" if header.layer in ENTRIES else f"layer {header.layer}"
+    _settings(header), _calls(header)
 
 
 def _settings(header: Any) -> Any:
@@ -241,7 +235,7 @@ def _results(
 
 def clause(header: Any, name: str) -> str:
     """The clause about a result: of its name, of what stands before its last part, of its kind."""
-    clauses = ENTRIES[header.layer].clauses if header.layer in ENTRIES else {}
+    clauses = ENTRIES[header.layer].clauses
     before = re.sub(r"_after_call\d+$", "", name.rpartition("/")[0])
     return next((clauses[key] for key in (name, before, name.split("/")[0]) if key in clauses), "")
 
@@ -275,7 +269,6 @@ SUBJECT = Subject(
     along=("out/y", "out/y_prefix", "out/logits"),
     own=Own(
         check_header=check_header,
-        lacking=lacking,
         checked=checked,
         constants=constants,
         result=_main,

@@ -90,7 +90,6 @@ class Own(NamedTuple):
 
     Attributes:
         check_header: refuses keys and parameters.
-        lacking: (header) -> what of it is not yet computed, in words; "" for nothing.
         checked: (header, inputs) -> the inputs in order; refuses them as CASE-16.
         constants: (header) -> inputs that nothing trains.
         result: (header) -> the main result.
@@ -103,7 +102,6 @@ class Own(NamedTuple):
     """
 
     check_header: Callable[[Any], None]
-    lacking: Callable[[Any], str]
     checked: Callable[[Any, Mapping[str, Any]], dict[str, Any]]
     constants: Callable[[Any], set[str]]
     result: Callable[[Any], str]

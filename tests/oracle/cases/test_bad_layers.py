@@ -1,11 +1,14 @@
 """Malformed cases of layers: one line names the tensor or the key, from Python and every command."""
 
+import re
+
 import jsonschema
 import pytest
 
 import atlas_ref
 from atlas_ref.oracle.cases.case import make
 from atlas_ref.oracle.cases.schema import case_schema
+from atlas_ref.oracle.subjects.layer_entries import ENTRIES
 from tests.support.bad_layers import TABLE, case_of, header_of
 from tests.support.layer_cases import FILES
 from tests.support.refusal import refused_everywhere
@@ -35,19 +38,18 @@ def test_every_recorded_header_of_a_layer_validates(file):
 @pytest.mark.clause("LAYER-2", "LAYER-3")
 def test_the_schema_has_the_tensors_of_every_layer():
     tables = SCHEMA["x-layers"]
-    assert set(tables) == {
-        "rms_norm",
-        "multihead_rms_norm",
-        "feed_forward",
-        "sliding_window_attention",
-    }
+    assert set(tables) == set(ENTRIES)
     seen = {name: set() for name in tables}
     for file in FILES:
         case = atlas_ref.load(file)
-        if case.supported:
-            seen[case.header.layer] |= set(case.inputs)
+        seen[case.header.layer] |= {
+            re.sub(r"/layers\.\d+\.", "/layers.N.", name) for name in case.inputs
+        }
     for name, table in tables.items():
-        assert seen[name] == {key for key in table["inputs"] if not key.startswith("in/cache/")}
+        own = {key for key in table["inputs"] if not key.startswith("in/cache/")}
+        assert seen[name] <= own, name
+        # no recorded file of some layers has these arguments
+        assert all(re.search("phi.proj|omega_gate|_conv", key) for key in own - seen[name]), name
 
 
 @pytest.mark.clause("CASE-17")

@@ -8,7 +8,7 @@ from atlas_ref.oracle.cases.case import differentiable
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.judge.compare import checked, relative_error
 from atlas_ref.oracle.report.failures import explained
-from tests.support.layer_cases import FILES, LATER, ONE, SUPPORTED, file_of, layer_case
+from tests.support.layer_cases import FILES, ONE, PARTS, SYSTEMS, file_of, layer_case
 
 TOLERANCE = 1e-10
 
@@ -17,8 +17,8 @@ def by_name(file):
     return file.stem
 
 
-def test_there_are_fifteen_cases_of_layers_that_are_computed_and_forty_that_are_not():
-    assert (len(FILES), len(SUPPORTED), len(LATER)) == (55, 15, 40)
+def test_there_are_fifteen_cases_of_parts_and_forty_of_memories_blocks_and_models():
+    assert (len(FILES), len(PARTS), len(SYSTEMS)) == (55, 15, 40)
 
 
 @pytest.mark.clause(
@@ -30,40 +30,46 @@ def test_there_are_fifteen_cases_of_layers_that_are_computed_and_forty_that_are_
     "LAYER-7",
     "LAYER-8",
     "LAYER-10",
+    "LAYER-13",
+    "LAYER-14",
+    "LAYER-15",
+    "LAYER-16",
+    "MODEL-6",
+    "MODEL-7",
+    "MODEL-8",
+    "MODEL-9",
+    "MODEL-10",
+    "OMEGA-29",
+    "OMEGA-30",
 )
-@pytest.mark.parametrize("file", SUPPORTED, ids=by_name)
+@pytest.mark.parametrize("file", FILES, ids=by_name)
 def test_every_recorded_tensor_of_a_layer_passes(file):
     case = atlas_ref.load(file)
     rows = atlas_ref.check(case)
     assert {row.tensor for row in rows} == set(case.recorded)
     for row in rows:
         assert row.verdict == "PASS", row
+        if "float32" in file.stem or case.recorded[row.tensor].dtype.kind in "iu":
+            continue
         assert (row.tolerance, row.allowed) == (TOLERANCE, 1.0)
-        assert row.error <= 1e-15, row  # LAYER-10 says 6e-16
+        assert row.error <= (1e-15 if file in PARTS else 1e-13), row  # LAYER-10 says 6e-16
 
 
 @pytest.mark.clause("LAYER-8")
-@pytest.mark.parametrize("file", SUPPORTED, ids=by_name)
+@pytest.mark.parametrize("file", FILES, ids=by_name)
 def test_gradients_are_by_tokens_and_every_parameter_but_constants(file):
     case = atlas_ref.load(file)
     recorded = {name.removeprefix("grad/") for name in case.recorded if name.startswith("grad/")}
-    assert recorded == {name.removeprefix("in/") for name in differentiable(case)}
-    assert "param/rotary_emb.freqs" not in recorded
-
-
-@pytest.mark.clause("LAYER-2", "CASE-21")
-@pytest.mark.parametrize("file", LATER, ids=by_name)
-def test_a_layer_of_a_later_version_is_not_supported(file):
-    case = atlas_ref.load(file)
-    (row,) = atlas_ref.check(case)
-    words = f"layer {case.header.layer}: not yet supported"
-    assert (row.verdict, row.why) == ("NOT SUPPORTED", words)
-    with pytest.raises(atlas_ref.CaseError, match=words):
-        atlas_ref.evaluate(case)
+    own = {name.removeprefix("in/") for name in differentiable(case)}
+    if case.header.layer == "sampling":  # whole numbers have none
+        assert recorded == set()
+    else:
+        assert recorded == own - {"uniform"}
+    assert not any(name.endswith(("rotary_emb.freqs", "phi.proj")) for name in recorded)
 
 
 @pytest.mark.clause("LAYER-10")
-@pytest.mark.parametrize("file", SUPPORTED, ids=by_name)
+@pytest.mark.parametrize("file", PARTS, ids=by_name)
 def test_a_recorded_tensor_of_a_layer_that_is_off_in_one_entry_is_wrong_there(file):
     """Records with their largest entry moved by 2e-9 of the tensor's norm."""
     case = atlas_ref.load(file)
