@@ -29,8 +29,11 @@ $(VENV)/.bench: $(VENV)/.runtime
 	$(INSTALL) -e ".[bench]"
 	touch $@
 
-$(VENV)/.docs: $(VENV)/.test requirements/docs.txt
+# The renderer of equations comes from npm, whose lock file has a hash of each package; npm itself is one of the requirements.
+$(VENV)/.docs: $(VENV)/.test requirements/docs.txt docs/katex/package-lock.json
 	$(HASHED) -r requirements/docs.txt
+	cp docs/katex/package.json docs/katex/package-lock.json $(VENV)
+	cd $(VENV) && bin/npm ci --silent --ignore-scripts --no-audit --no-fund
 	touch $@
 
 oracle: $(VENV)/.runtime  ## evaluate every recorded case of independent implementations and compare

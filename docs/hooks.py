@@ -1,7 +1,8 @@
-"""Hooks of mkdocs: they add generated pages, fill in tables, and convert equations to MathML."""
+"""Hooks of mkdocs: they add generated pages, fill in tables, and mark equations."""
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,17 +12,22 @@ sys.path[:0] = [str(ROOT)]  # mkdocs loads a hook by its path
 
 from mkdocs.config.defaults import MkDocsConfig  # noqa: E402
 from mkdocs.structure.files import File, Files  # noqa: E402
+from mkdocs.utils import get_relative_url  # noqa: E402
 
 from docs import (  # noqa: E402
     console,
+    equations,
     generated,
-    mathml,
+    lined_code,
     picture_places,
+    reference_links,
+    search_index,
     search_weights,
     tables,
     vector_pages,
 )
 
+BLANKS = re.compile(r"\s*\n\s*")
 #: Files of the theme: maps of its own sources, and other languages of the search.
 UNUSED = ("assets/**/*.map", "assets/javascripts/lunr/**/*.js")
 
@@ -43,7 +49,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add every generated page, pages of source, and files."""
-    config.extra["trace"] = generated.traced(ROOT)
+    config.extra.update(trace=generated.traced(ROOT), equations=[])
     for name, content in [
         *generated.pages(ROOT, config.extra["trace"]),
         *generated.files(ROOT),
@@ -63,12 +69,27 @@ def on_page_markdown(markdown: str, page: Any, config: MkDocsConfig, files: File
 
 
 def on_page_content(content: str, page: Any, config: MkDocsConfig, files: Files) -> str:
-    """Convert the equations of a page to MathML, and fill in its pictures and its console."""
-    return picture_places.filled(console.filled(mathml.rendered(content, page.file.src_uri)))
+    """Mark the equations of a page, and fill in its pictures, its code and its console."""
+    content, found = equations.marked(content, page.file.src_uri)
+    config.extra["equations"] += found
+    if found:
+        content = equations.loading(get_relative_url(".", page.url)) + content
+    if page.file.src_uri.startswith("reference/"):
+        content = reference_links.filled(content, page.file.src_uri, ROOT)
+    return picture_places.filled(console.filled(lined_code.filled(content, ROOT)))
+
+
+def on_post_page(output: str, page: Any, config: MkDocsConfig) -> str:
+    """Drop blanks at the ends of lines around the article, half of the theme's text."""
+    before, article, rest = output.partition("<article")
+    inside, end, after = rest.rpartition("</article>")
+    return BLANKS.sub("\n", before) + article + inside + end + BLANKS.sub("\n", after)
 
 
 def on_post_build(config: MkDocsConfig) -> None:
-    """Drop files of the theme that no reader loads."""
+    """Refuse equations that do not render, and drop terms and files that no reader asks for."""
+    equations.check(config.extra["equations"])
+    search_index.shorten(Path(config.site_dir, search_index.INDEX))
     for pattern in UNUSED:
         for path in Path(config.site_dir).glob(pattern):
             path.unlink()
