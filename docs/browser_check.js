@@ -14,13 +14,18 @@ async ([width, scheme]) => {
   if (!article) return ['there is no article'];
   const words = document.createTreeWalker(article, NodeFilter.SHOW_TEXT);
   for (let node; (node = words.nextNode());) {
-    const inside = node.parentElement.closest('pre, code, script, style, svg, annotation, .lines');
-    if (!inside && /\\[([]|\$\$|\\[a-z]{3,}\b|\$[^$ ][^$]*\$/.test(node.textContent)) wrong.push(`equation not rendered: ${node.textContent.trim().slice(0, 80)}`);
+    const inside = node.parentElement.closest('pre, code, .lines, script, style, svg, annotation');
+    if (!inside && /\\[([_]|\$\$|\\[a-z]{3,}\b|\$[^$ ][^$]*\$/.test(node.textContent)) wrong.push(`equation not rendered: ${node.textContent.trim().slice(0, 80)}`);
   }
-  for (const math of article.querySelectorAll('math')) {
+  for (const math of article.querySelectorAll('.arithmatex')) {
     if (math.closest('details:not([open])')) continue;
-    const box = math.getBoundingClientRect();
-    if (math.namespaceURI !== 'http://www.w3.org/1998/Math/MathML' || box.height < 4 || math.querySelector('merror')) wrong.push(`equation not rendered: ${math.getAttribute('alttext')}`);
+    const drawn = math.querySelector('.katex-html'), words = math.textContent.slice(0, 80);
+    if (!drawn || math.querySelector('.katex-error') || drawn.getBoundingClientRect().height < 4) { wrong.push(`equation not rendered: ${words}`); continue; }
+    const block = math.closest('.equation');
+    if (block && math.scrollWidth > math.clientWidth + 1 && getComputedStyle(math).overflowX !== 'auto') wrong.push(`equation cut: ${words}`);
+  }
+  for (const code of article.querySelectorAll('pre > code, ol.lines')) {
+    if (code.clientWidth && code.scrollWidth > code.clientWidth + 1) wrong.push(`code is cut: ${code.textContent.trim().slice(0, 60)}`);
   }
   for (const clause of article.querySelectorAll('.clause')) {
     const left = clause.querySelector(':scope > .contract'), right = clause.querySelector(':scope > .beside');
@@ -34,6 +39,6 @@ async ([width, scheme]) => {
   const light = c => { const v = c.match(/[\d.]+/g).map(Number); return (v[0] * 299 + v[1] * 587 + v[2] * 114) / 1000 };
   const page = light(getComputedStyle(document.body).backgroundColor), text = light(getComputedStyle(article).color);
   if (Math.abs(page - text) < 100) wrong.push(`text (${text}) does not stand out from the page (${page})`);
-  if (article.querySelector('.highlight pre > code') && !document.querySelector('.md-clipboard, .md-code__button')) wrong.push('no copy button');
+  if (article.querySelector('.highlight:not(.source) pre > code') && !document.querySelector('.md-clipboard, .md-code__button')) wrong.push('no copy button');
   return wrong;
 }
