@@ -30,6 +30,15 @@ if __name__ == "__main__":
     sleeps()
 """
 
+#: Lets signals reach a command of tests that run under nohup, or in the background of a shell.
+HEARD = """
+import os, signal, sys
+
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_DFL)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
@@ -46,21 +55,14 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 def started(folder: Path, *words: str) -> subprocess.Popen[str]:
     places = {"TMPDIR": str(folder / "temporary"), "PIDS": str(folder / "pids")}
     return subprocess.Popen(
-        [sys.executable, "-m", "atlas_ref.cli", *words],
+        [sys.executable, "-c", HEARD, sys.executable, "-m", "atlas_ref.cli", *words],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT), **places},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=heard,
     )
-
-
-def heard() -> None:
-    """Let signals reach a child of tests that run under nohup, or in the background of a shell."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
 
 
 def wait_until(true: Callable[[], bool]) -> None:
