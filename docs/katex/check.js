@@ -1,9 +1,9 @@
-// Reads a JSON list of [equation, block] from standard input and writes that of the messages of KaTeX, empty where it has none.
+// Reads a JSON list of [equation, block] from standard input and writes what is wrong with each, empty where nothing is.
 const katex = require(process.argv[2]);
 const said = ([tex, block]) => {
   try {
-    katex.renderToString(tex, {displayMode: block, throwOnError: true, strict: "error"});
-    return "";
+    const drawn = katex.renderToString(tex, {displayMode: block, output: "html", throwOnError: true, strict: "error"});
+    return drawn.replace(/<[^>]*>/g, "").includes("\\") ? "a backslash is left in what a reader sees" : "";
   } catch (error) {
     return error.message;
   }

