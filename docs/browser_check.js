@@ -27,13 +27,17 @@ async ([width, scheme]) => {
   for (const code of article.querySelectorAll('pre > code, ol.lines')) {
     if (code.clientWidth && code.scrollWidth > code.clientWidth + 1) wrong.push(`code is cut: ${code.textContent.trim().slice(0, 60)}`);
   }
+  const listed = new Set([...document.querySelectorAll('.md-nav a')].map(link => link.getAttribute('href')));
   for (const clause of article.querySelectorAll('.clause')) {
+    const head = clause.previousElementSibling;
+    if (head?.id && !listed.has('#' + head.id)) wrong.push('not in the navigation: ' + head.id);
     const left = clause.querySelector(':scope > .contract'), right = clause.querySelector(':scope > .beside');
     if (!left || !right) { wrong.push('a clause without its two sides: ' + clause.textContent.slice(0, 40)); continue; }
     if (!right.children.length) continue;
     const a = left.getBoundingClientRect(), b = right.getBoundingClientRect();
     const beside = b.left >= a.right - 1 && Math.abs(a.top - b.top) < 2, below = b.top >= a.bottom - 1;
-    if (width === 'wide' ? !beside : !below) wrong.push(`not ${width === 'wide' ? 'beside' : 'below'}: ${left.textContent.trim().slice(0, 60)}`);
+    const side = width === 'wide' && !clause.matches('.whole');
+    if (side ? !beside : !below) wrong.push(`not ${side ? 'beside' : 'below'}: ${left.textContent.trim().slice(0, 60)}`);
   }
   if (document.body.getAttribute('data-md-color-scheme') !== scheme) wrong.push(`the theme is ${document.body.getAttribute('data-md-color-scheme')}, not ${scheme}`);
   const light = c => { const v = c.match(/[\d.]+/g).map(Number); return (v[0] * 299 + v[1] * 587 + v[2] * 114) / 1000 };

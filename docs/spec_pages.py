@@ -93,11 +93,13 @@ def _clause(trace: Trace, clause: Clause, text: str, vectors: Vectors, page: str
         "</aside>",
     ]
     heading = f"### {clause.id} {clause.title} {{ #{clause.id.lower()} }}"
+    # without code the evidence is short, and a table may take the whole width
+    kind = "clause" if evidence.places and not clause.no_code else "clause whole"
     return [
         "",
         heading,
         "",
-        '<div class="clause" markdown="1">',
+        f'<div class="{kind}" markdown="1">',
         "",
         *left,
         "",
@@ -110,9 +112,9 @@ def _clause(trace: Trace, clause: Clause, text: str, vectors: Vectors, page: str
 
 def _code(clause: Clause, evidence: Evidence, page: str) -> list[str]:
     """The code of a clause: the rule itself in full, further places as links that fold."""
-    if clause.no_code:
-        return []  # the clause itself says why
     places = evidence.places
+    if clause.no_code or not places:
+        return []  # the clause itself says why; an erratum has a test alone
     full = shown(clause, places)
     out: list[str] = []
     for place in full:

@@ -65,15 +65,20 @@ def pages(root: Path, trace: Trace) -> Iterator[tuple[str, str]]:
     yield PEERS_PAGE, _peers(root, trace, exercised)
 
 
-def nav(root: Path) -> list[dict[str, str] | str]:
+def nav(root: Path) -> list[dict[str, Any]]:
     """The pages of recorded cases, for the navigation: each set with its targets."""
-    pages: list[dict[str, str] | str] = []
+    sections: list[dict[str, Any]] = []
     for folder, listed in sets(root).items():
-        pages.append(f"{folder}/index.md")
-        pages.append({"Kill matrix": f"{folder}-kill-matrix.md"})
         targets = dict.fromkeys(each.target for each in listed.vectors)
+        pages: list[Any] = [f"{folder}/index.md"]
+        pages += [{"Kill matrix": f"{folder}-kill-matrix.md"}] if _has_matrix(root, folder) else []
         pages += [{target: f"{folder}/{target}.md"} for target in targets]
-    return [*pages, {"Other implementations": PEERS_PAGE}]
+        sections.append({f"Set {listed.set}": pages})
+    return [*sections, {"Other implementations": PEERS_PAGE}]
+
+
+def _has_matrix(root: Path, folder: str) -> bool:
+    return (root / f"{folder}-kill-matrix.md").is_file()
 
 
 def listed_by_target(

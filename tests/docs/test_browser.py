@@ -112,6 +112,8 @@ def test_a_good_page_is_looked_at_four_times_and_has_no_complaint(tmp_path: Path
             "not below: what",
             2,
         ),
+        (GOOD.replace('class="clause"', 'class="clause whole"'), "not below: what", 2),
+        (f'<h3 id="x-1">X-1</h3>{GOOD}', "not in the navigation: x-1", 4),
         (
             "<style>article { color: #333 }</style>",
             "text (51) does not stand out from the page (34)",
@@ -176,7 +178,7 @@ def test_a_picture_that_is_not_drawn_is_asked_for_again(
     assert bool(reader.wrong) != drawn
 
 
-#: Equations with what a reader of MathML by fonts without its tables lost.
+#: A brace over two lines, conditions, names with an underscore, and more than a line holds.
 EQUATIONS = (
     '<div class="arithmatex">\\[R_t = \\begin{cases} M_t & \\text{after\\_error}\\\\ '
     "\\mathrm{retain}_t\\,M_t & \\text{before\\_error} \\end{cases} \\qquad "
@@ -230,7 +232,7 @@ def test_equations_are_drawn_with_their_braces_and_words_and_wrap_where_a_line_i
     shown = "".join(found["shown"]).replace("\N{NO-BREAK SPACE}", " ")
     assert "after_error" in shown
     assert "\\" not in shown
-    assert found["braces"] == 1  # as high as its two lines
+    assert found["braces"] == 1  # of the size for two lines
     assert len(found["boxes"]) == 3
     first, second, third = found["boxes"]
     assert first["height"] > 2 * second["height"]

@@ -47,6 +47,13 @@ def test_the_rule_itself_stands_before_what_restates_it(found: Trace, rule: str)
 
 
 @pytest.mark.clause("TRACE-11")
+def test_the_equations_of_a_part_stand_before_its_compiled_loops(found: Trace) -> None:
+    places = found.evidence["NS-1"].places
+    assert places[0].path == "atlas_ref/parts/newton_schulz.py"
+    assert any("/compiled/" in each.path for each in places[1:])
+
+
+@pytest.mark.clause("TRACE-11")
 def test_the_residual_is_the_code_of_its_clause_and_the_others_fold(found: Trace) -> None:
     clause = found.clauses["OMEGA-4"]
     full = spec_pages.shown(clause, found.evidence["OMEGA-4"].places)
@@ -94,6 +101,13 @@ def test_every_page_of_a_set_is_in_the_navigation(found: Trace) -> None:
     there = {name for name, _ in vector_pages.pages(ROOT, found)}
     matrices = {path for path in generated.copied(ROOT) if path.endswith("-kill-matrix.md")}
     assert set(listed(vector_pages.nav(ROOT))) == there | matrices
+    *sections, peers = vector_pages.nav(ROOT)
+    assert listed(peers) == [vector_pages.PEERS_PAGE]
+    for section in sections:  # each set folds on its own
+        assert (
+            len({Path(path).parts[1].removesuffix("-kill-matrix.md") for path in listed(section)})
+            == 1
+        )
 
 
 def test_the_start_page_shows_the_verdict_on_the_kernel_of_the_readme() -> None:
