@@ -7,6 +7,7 @@ it exercises, and its file.
 
 from __future__ import annotations
 
+import functools
 import json
 import posixpath
 import re
@@ -35,8 +36,9 @@ def sets(root: Path) -> dict[str, Manifest]:
     return {path.parent.relative_to(root).as_posix(): manifest.load(path.parent) for path in paths}
 
 
+@functools.cache
 def places(root: Path) -> dict[str, tuple[str, str, str]]:
-    """(page, anchor, target) of each recorded case by its path."""
+    """(page, anchor, target) of each recorded case by its path, read once for all pages."""
     result = {}
     for folder, listed in sets(root).items():
         for each in listed.vectors:
