@@ -69,7 +69,14 @@ def run(
     check_state(rule, state)
     sequential.check_tokens(tokens)
     require(rule.name, config.convention, form, chunk)
-    by_token = form == "sequential" and not one_launch.computes(rule, config, tokens, state)
+    by_matrix = rule.has_window and state.gradients is not None
+    if by_matrix and form != "sequential":
+        raise ValueError(
+            f"form {form}: the window holds gradient matrices (OMEGA-29); use form sequential"
+        )
+    by_token = form == "sequential" and (
+        by_matrix or not one_launch.computes(rule, config, tokens, state)
+    )
     if by_token or 0 in tokens.k.shape[:-2]:  # no memory at all is the same in every form
         return sequential.run(rule, config, tokens, state, phi=phi)
     check_call(rule, config, tokens, state)

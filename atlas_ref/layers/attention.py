@@ -16,14 +16,16 @@ from pydantic import Field, model_validator
 from atlas_ref import backend
 from atlas_ref.engine.attention import block as engine
 from atlas_ref.engine.attention.layout import Layout
+from atlas_ref.layers import attention_reads as reads
 from atlas_ref.layers import checks, norm, rotary
+from atlas_ref.layers.convention import LayerConvention
 from atlas_ref.layers.feed_forward import check_norm
 from atlas_ref.layers.norm import Config as Norm
 from atlas_ref.layers.norm import Params as NormParams
 from atlas_ref.layers.projection import cast
 from atlas_ref.rules.checks import require_floating
 from atlas_ref.types import Array, Dims, Frozen
-from tape import ops, plain
+from tape import ops
 
 
 class Config(Frozen):
@@ -132,6 +134,37 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
+def configured(
+    convention: LayerConvention,
+    *,
+    d_model: int,
+    heads: int,
+    d_head: int,
+    window: int,
+    persistent: int = 0,
+) -> Config:
+    """The attention of a convention (LAYERS-3)."""
+    c = convention
+    return Config(
+        d_model=d_model,
+        heads=heads,
+        d_head=d_head,
+        window=window,
+        persistent=persistent,
+        norm=norm.configured("rms", d_model, c.norm_eps),
+        rotary=rotary.Config(
+            d=d_head,
+            pairs=c.rotary_pairs,
+            base=c.rotary_base,
+            frequencies=c.rotary_frequencies,
+            position=c.rotary_position,
+        ),
+        attention_window=c.attention_window,
+        window_counts_self=c.window_counts_self,
+        persistent_visible=c.persistent_visible,
+    )
+
+
 def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:
     """Projections from uniform(-r, r), r = 1/sqrt(terms of a sum); persistent rows from a standard
     normal (ATTENTION-13).
@@ -162,13 +195,21 @@ def start(config: Config, batch: int = 1, *, dtype: Any = np.float64, position: 
 
 
 def apply(
-    config: Config, params: Params, state: State, x: Array, *, reset: Array | None = None
+    config: Config,
+    params: Params,
+    state: State,
+    x: Array,
+    *,
+    reset: Array | None = None,
+    context: Array | None = None,
 ) -> tuple[State, Array]:
     """Norm, project, attend and project back (ATTENTION-1).
 
     Args:
         x (B, T, d_model): tokens.
         reset (T,): True where a document starts; no query sees a key of another one.
+        context (B, N, d_model): rows before the persistent ones, whose keys and values are
+            projected without norm and position (ATTENTION-15); under last_keys_of_call alone.
 
     Returns:
         state with the last keys and values, y (B, T, d_model).
@@ -182,36 +223,33 @@ def apply(
     _check_arrays(config, params, state, x)
     if starts is not None and config.attention_window != "causal":
         raise ValueError("reset: attention_window last_keys_of_call knows no documents")
+    extra = None if context is None else _context(config, params, context, x)
     B, T, D = x.shape
     H, d = config.heads, config.d_head
     # time last: what follows is sums over entries and keys, with tokens side by side
     n = ops.swapaxes(norm.normed(config.norm, params.norm, x), -1, -2)
     qkv = ops.reshape(params.W_qkv, (3 * H * d, D)) @ n  # (B, 3 H d, T)
     qkv = ops.swapaxes(ops.reshape(qkv, (B, 3, H, d, T)), -1, -2)
-    reads, state = attended(config, params, state, qkv, starts)
-    merged = ops.reshape(ops.swapaxes(reads, -1, -2), (B, H * d, T))
+    y, state = attended(config, params, state, qkv, starts, extra)
+    merged = ops.reshape(ops.swapaxes(y, -1, -2), (B, H * d, T))
     W_out = ops.transpose(ops.reshape(params.W_out, (D, H * d)))
     return state, ops.swapaxes(merged, -1, -2) @ W_out
 
 
 def attended(
-    config: Config, params: Params, state: State, qkv: Array, starts: Any
+    config: Config, params: Params, state: State, qkv: Array, starts: Any, extra: Any = None
 ) -> tuple[Array, State]:
     """Reads of all heads, and the state after them (ATTENTION-2 to ATTENTION-10).
 
     Args:
         qkv (B, 3, H, T, d_head): projected queries, keys and values.
+        extra: keys and values (B, H, N, d_head) of rows before the persistent ones.
 
     Returns:
         reads (B, H, T, d_head), state.
     """
     H, T, d = qkv.shape[-3:]
-    if config.head_norm is not None and params.q_norm is not None and params.k_norm is not None:
-        q, k = (
-            norm.normed(config.head_norm, each, qkv[:, i])
-            for i, each in enumerate((params.q_norm, params.k_norm))
-        )
-        qkv = ops.stack([q, k, qkv[:, 2]], axis=1)
+    qkv = heads_normed(config, params, qkv)
     scale = 1.0 / math.sqrt(d)
     if config.rotary is None:
         cos = sin = ops.zeros_like(qkv, shape=(T, 0))
@@ -225,20 +263,42 @@ def attended(
         first = _first_rows(state.keys.shape[-2], starts, T)
 
         def plainly(*arrays: Array) -> tuple[Array, Array]:
-            return plain_attention(config, cos, sin, first, *arrays)
+            return reads.plain_attention(config, cos, sin, first, *arrays)
 
         interleaved = None if config.rotary is None else config.rotary.pairs == "interleaved"
         layout = Layout(config.reach, interleaved, first)
         block = engine.block(plainly, layout, cos, sin, scale)
-        reads, keys = block(qkv, state.keys, state.values, rows)
+        y, keys = block(qkv, state.keys, state.values, rows)
     else:
-        reads, keys = last_keys(config, cos, sin, qkv, state.keys, state.values, rows)
+        fixed = (rows, rows) if extra is None else reads.with_context(rows, extra)
+        y, keys = reads.last_keys(config, cos, sin, qkv, state.keys, state.values, *fixed)
     after = State.trusted(
         keys=_kept(config, state.keys, keys, starts),
         values=_kept(config, state.values, qkv[:, 2], starts),
         rotary=position,
     )
-    return reads, after
+    return y, after
+
+
+def heads_normed(config: Config, params: Params, qkv: Array) -> Array:
+    """Queries and keys (B, 3, H, T, d_head) after the norm of heads, where there is one."""
+    if config.head_norm is None or params.q_norm is None or params.k_norm is None:
+        return qkv
+    q, k = (
+        norm.normed(config.head_norm, each, qkv[:, i])
+        for i, each in enumerate((params.q_norm, params.k_norm))
+    )
+    return ops.stack([q, k, qkv[:, 2]], axis=1)
+
+
+def _context(config: Config, params: Params, context: Array, x: Array) -> tuple[Array, Array]:
+    """Keys and values (B, H, N, d_head) of rows of context (ATTENTION-15)."""
+    if config.attention_window == "causal":
+        raise ValueError("context: attention_window causal has no rows before the call")
+    B, N, D = x.shape[0], context.shape[-2], x.shape[-1]
+    checks.check_shape("context", context, (B, N, D), "batch, rows, d_model")
+    rows = ops.expand_dims(context, 1)
+    return rows @ ops.transpose(params.W_qkv[1]), rows @ ops.transpose(params.W_qkv[2])
 
 
 def _first_rows(earlier: int, starts: Any, T: int) -> np.ndarray[Any, Any]:
@@ -254,89 +314,6 @@ def _kept(config: Config, before: Array, rows: Array, starts: Any) -> Array:
     rows = rows[..., T - min(length, config.window) :, :]
     old = 0 if starts is not None else min(before.shape[-2], config.window - rows.shape[-2])
     return ops.concatenate([before[..., before.shape[-2] - old :, :], rows], axis=-2)
-
-
-def _turned(config: Config, x: Array, cos: Array, sin: Array) -> Array:
-    return x if config.rotary is None else rotary.rotated(config.rotary, x, cos, sin)
-
-
-def plain_attention(
-    config: Config,
-    cos: Array,
-    sin: Array,
-    first: Any,
-    qkv: Array,
-    earlier_keys: Array,
-    earlier_values: Array,
-    persistent: Array,
-) -> tuple[Array, Array]:
-    """The causal band in tape ops, over all pairs of tokens: the twin of the block by chunks.
-
-    Query t sees row s where t - R < s <= t and s lies in its document (ATTENTION-3).
-
-    Args:
-        first (T,): for each query the first row of its document, counted from the call.
-
-    Returns:
-        reads (B, H, T, d_head), rotated keys (B, H, T, d_head).
-    """
-    T, n = qkv.shape[-2], earlier_keys.shape[-2]
-    q, k = (_turned(config, qkv[:, i], cos, sin) for i in range(2))
-    t, s = np.arange(T)[:, None], np.arange(-n, T)
-    seen = (t - config.reach < s) & (s <= t) & (s >= np.asarray(first)[:, None])
-    keys = ops.concatenate([earlier_keys, k], axis=-2)
-    values = ops.concatenate([earlier_values, qkv[:, 2]], axis=-2)
-    return _softmax_reads(q, keys, values, persistent, seen, persistent_seen=None), k
-
-
-def last_keys(
-    config: Config,
-    cos: Array,
-    sin: Array,
-    qkv: Array,
-    earlier_keys: Array,
-    earlier_values: Array,
-    persistent: Array,
-) -> tuple[Array, Array]:
-    """The reading of public code: the last W keys of the call for all queries (ATTENTION-4).
-
-    Of J keys, persistent rows first, query t sees 0 .. t + J - T, and all alike where that is none.
-
-    Returns:
-        reads (B, H, T, d_head), rotated keys (B, H, T, d_head).
-    """
-    T, P, n = qkv.shape[-2], persistent.shape[-2], earlier_keys.shape[-2]
-    q, k = (_turned(config, qkv[:, i], cos, sin) for i in range(2))
-    drop = max(0, n + T - config.window)
-    keys = ops.concatenate([earlier_keys, k], axis=-2)[..., drop:, :]
-    values = ops.concatenate([earlier_values, qkv[:, 2]], axis=-2)[..., drop:, :]
-    t, last = np.arange(T)[:, None], n - drop  # of the rows, by place, query t sees itself the last
-    seen = np.arange(n + T - drop) <= t + last
-    persistent_seen = None
-    if config.persistent_visible == "right_aligned":
-        persistent_seen = np.arange(P) <= t + last + P
-    return _softmax_reads(q, keys, values, persistent, seen, persistent_seen), k
-
-
-def _softmax_reads(
-    q: Array, keys: Array, values: Array, persistent: Array, seen: Any, persistent_seen: Any
-) -> Array:
-    """Softmax over the rows seen, masked before the exponential, and the reads (ATTENTION-2).
-
-    A query that sees no row takes the mean of all values (ATTENTION-4).
-    """
-    T, P = q.shape[-2], persistent.shape[-2]
-    if persistent_seen is None:
-        persistent_seen = np.ones((T, P), bool)
-    seen = np.concatenate([persistent_seen, seen], axis=1)
-    empty = ~seen.any(axis=1, keepdims=True)
-    scores = ops.concatenate([q @ ops.transpose(persistent), q @ ops.transpose(keys)], axis=-1)
-    scores = ops.where(empty, 0.0, scores * (1.0 / math.sqrt(q.shape[-1])))
-    seen = backend.of(q).from_host(seen | empty)
-    top = np.max(np.where(seen, np.real(plain(scores)), -np.inf), axis=-1, keepdims=True)
-    e = ops.where(seen, ops.exp(ops.where(seen, scores - top, 0.0)), 0.0)  # (B, H, T, P + n + T)
-    weights = e / ops.sum(e, axis=-1, keepdims=True)
-    return weights[..., :P] @ persistent + weights[..., P:] @ values
 
 
 def _check_arrays(config: Config, params: Params, state: State, x: Array) -> None:

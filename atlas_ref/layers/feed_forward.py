@@ -13,6 +13,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from atlas_ref.layers import checks, norm
+from atlas_ref.layers.convention import LayerConvention
 from atlas_ref.layers.projection import cast
 from atlas_ref.rules.checks import require_floating
 from atlas_ref.types import Array, Dims, Frozen
@@ -85,6 +86,17 @@ def check_norm(settings: norm.Config, d_model: int) -> None:
 def inner(d_model: int, mult: float) -> int:
     """The length of a half in public code: d_model * mult * 2 / 3, cut to a whole number (FEED-2)."""
     return int(d_model * mult * 2 / 3)
+
+
+def configured(convention: LayerConvention, *, d_model: int, d_inner: int) -> Config:
+    """The feed-forward of a convention (LAYERS-3)."""
+    return Config(
+        d_model=d_model,
+        d_inner=d_inner,
+        norm=norm.configured("rms", d_model, convention.norm_eps),
+        gate_half=convention.ff_gate_half,
+        activation=convention.ff_activation,
+    )
 
 
 def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:

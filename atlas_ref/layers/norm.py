@@ -87,6 +87,12 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
+def configured(kind: str, d: int, eps: Any, *, heads: int | None = None) -> Config:
+    """A norm of one kind with an eps, which kind none drops."""
+    fields: dict[str, Any] = {"kind": kind, "d": d, "heads": heads}
+    return Config(**fields if kind == "none" else fields | {"eps": eps})
+
+
 def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:
     """Parameters at their start: weight 1, bias 0 (NORM-1)."""
     checks.generator(seed)

@@ -118,6 +118,28 @@ def run_level(
     """
     projection.check_params(level.config, params, x)
     projected = projection.project(level.config, params, x)
+    return run_projected(level, projected, params.phi, state, origin, active, reset)
+
+
+def run_projected(
+    level: Level,
+    projected: Mapping[str, Array | None],
+    phi: Mapping[str, Array],
+    state: Any,
+    origin: Any,
+    active: Array,
+    reset: Array,
+) -> tuple[Any, Array]:
+    """A level over the keys, values, queries and gates of a call (CMS-4, CMS-5, CMS-8).
+
+    Args:
+        projected: fields of `Tokens` by name, each (B, H, T, ...) or None.
+        phi: tensors of the feature map, by name.
+        state, origin, active, reset: as in `run_level`.
+
+    Returns:
+        state after the last token, y (B, H, T, d_out).
+    """
     starts = [0, *np.nonzero(reset[1:])[0] + 1, len(reset)]
     reads = []
     for first, last in itertools.pairwise(starts):
@@ -127,7 +149,7 @@ def run_level(
         }
         if reset[first]:
             state = level.rule.restart(level.config, origin)
-        state, y = _document(level, part, state, active[first:last], params.phi)
+        state, y = _document(level, part, state, active[first:last], phi)
         reads.append(y)
     return state, reads[0] if len(reads) == 1 else ops.concatenate(reads, axis=-2)
 

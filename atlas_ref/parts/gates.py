@@ -7,6 +7,7 @@ Gates as logarithms, stable evaluation, biases, backward and cost: GATES-5, GATE
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -131,13 +132,27 @@ def compute(params: GateSet, k: Array, v: Array) -> dict[str, Array]:
         `retain` is the value of the gate, which the gate axis then takes as the share to keep or to
         forget.
     """
-    kv = ops.concatenate([k, v], axis=-1)
+    return from_tokens(params, ops.concatenate([k, v], axis=-1))
+
+
+def from_tokens(
+    params: GateSet, x: Array, *, step_size: Callable[[Array], Array] = ops.softplus
+) -> dict[str, Array]:
+    """Gate values from one input of all gates, such as [k; v] (GATES-6, GATES-7).
+
+    Args:
+        x (B, H or 1, T, d_kv): the input.
+        step_size: what makes a rate of W x + b: softplus or sigmoid.
+
+    Returns:
+        as `compute`.
+    """
     values = {}
     for name, gate in params.__dict__.items():
         if gate is None:
             continue
-        pre = kv @ ops.transpose(gate.W) + ops.expand_dims(gate.b, -2)  # (B, H, T, n)
-        value = ops.softplus(pre) if name == "step_size" else ops.sigmoid(pre)
+        pre = x @ ops.transpose(gate.W) + ops.expand_dims(gate.b, -2)  # (B, H, T, n)
+        value = step_size(pre) if name == "step_size" else ops.sigmoid(pre)
         values[name] = value[..., 0] if gate.W.shape[-2] == 1 else value
     return values
 

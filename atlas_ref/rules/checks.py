@@ -188,6 +188,8 @@ def _check_stored_window(config: Any, state: Any) -> None:
         )
     if state.filled > config.window:
         raise ValueError(f"state.filled: {state.filled}, expected at most {config.window} tokens")
+    if getattr(state, "gradients", None) is not None and not stores_residuals(config):
+        raise ValueError("state.gradients: stored, but only window_at_boundary carry has matrices")
     convention = config.convention
     stored = {
         "residuals": (

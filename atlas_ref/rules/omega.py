@@ -28,7 +28,7 @@ from atlas_ref.parts.feature_maps import IDENTITY, FeatureMap
 from atlas_ref.parts.gates import Gates
 from atlas_ref.parts.newton_schulz import newton_schulz
 from atlas_ref.parts.window import Uniform, WindowWeights
-from atlas_ref.rules import sequence
+from atlas_ref.rules import matrices, sequence
 from atlas_ref.rules.checks import check_start, stores_residuals
 from atlas_ref.rules.rule import Rule, by_name
 from atlas_ref.types import Array, Dims, Frozen
@@ -105,6 +105,7 @@ class State(Frozen):
         momenta (..., c, d_out, d_phi): under momentum_then_window, the momentum of each window
             token.
         token_gates (..., c): the weight that each window token brought, where tokens bring one.
+        gradients (..., c, d_out, d_phi): window tokens that came as matrices (OMEGA-29).
     """
 
     M: Annotated[Array, Dims("... d_out d_phi")]
@@ -117,6 +118,7 @@ class State(Frozen):
     residuals: Annotated[Array, Dims("... c d_out", optional=True)] = None
     momenta: Annotated[Array, Dims("... c d_out d_phi", optional=True)] = None
     token_gates: Annotated[Array, Dims("... c", optional=True)] = None
+    gradients: Annotated[Array, Dims("... c d_out d_phi", optional=True)] = None
 
 
 def start(
@@ -127,9 +129,7 @@ def start(
     M: Array = None,
     S: Array = None,
 ) -> State:
-    """The state before the first token: M_0 and S_0 (zero unless given), an empty window
-    (OMEGA-1).
-    """
+    """The state before the first token: M_0 and S_0, zero by default, empty window (OMEGA-1)."""
     check_start(Config, config, leading, dtype)
     shape = (config.d_out, config.d_phi)
     M = sequence.initial(
@@ -158,6 +158,7 @@ def restart(config: Config, state: State) -> State:
         if config.convention.order == "momentum_then_window"
         else None,
         token_gates=None,
+        gradients=None,
     )
 
 
@@ -194,9 +195,7 @@ def update(config: Config, state: State, k: Array, v: Array, gates: Gates) -> Up
 
 
 def rest(config: Config, state: State, k: Array, v: Array) -> State:
-    """The state after an inactive token: it enters the window, M and S stay (OMEGA-13,
-    WINDOW-17).
-    """
+    """The state after an inactive token, which only enters the window (OMEGA-13, WINDOW-17)."""
     return _rest(config, state, ops.slide(state.keys, k), ops.slide(state.values, v))
 
 
@@ -233,15 +232,16 @@ def _update(config: Config, state: State, keys: Array, values: Array, gates: Gat
     residual, residuals = _residual(config, state, keys, values, gates.retain)  # (..., c, d_out)
     weights = _weights(config, state, gates.window_weights)  # (..., c, 1)
     gradient = (weights * residual).swapaxes(-1, -2) @ keys  # (..., d_out, d_phi)
+    gradients = matrices.slid(state.gradients)
+    gradient = matrices.summed(gradient, gradients, gates.window_weights)
 
     a, b = _rates(config.convention.rate, gates)
     S = _momentum(config, state.S, _times(a, gradient), gates)
     U = _orthogonalised(config, S, gradient, gates)
     M = _moved(config, state.M, _times(b, U), gates)
     S_next = U if config.convention.argument == "written_back" else S
-    after = state.replaced(
-        M=M, S=S_next, keys=keys, values=values, filled=_filled(config, state), residuals=residuals
-    )
+    after = state.replaced(M=M, S=S_next, keys=keys, values=values, residuals=residuals)
+    after = after.replaced(filled=_filled(config, state), gradients=gradients)
     return Update(residual, gradient, S, U, M, after)
 
 
@@ -267,10 +267,10 @@ def _update_momentum_first(
 
 
 def _rest(config: Config, state: State, keys: Array, values: Array) -> State:
-    """The state after the pair of an inactive token has entered the window; M and S stay (OMEGA-13,
-    CONV-32).
-    """
-    after = state.replaced(keys=keys, values=values, filled=_filled(config, state))
+    """The state after an inactive token's pair has entered; M and S stay (OMEGA-13, CONV-32)."""
+    gradients = matrices.slid(state.gradients)
+    filled = _filled(config, state)
+    after = state.replaced(keys=keys, values=values, filled=filled, gradients=gradients)
     if state.momenta is not None:
         return after.replaced(momenta=_append_matrix(state.momenta, state.S))
     if state.residuals is not None:

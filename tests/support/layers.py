@@ -60,6 +60,7 @@ class Layer(NamedTuple):
     Attributes:
         causal: whether no token changes what comes before it.
         splits: whether calls of any length together give what one call gives.
+        documents: whether documents may be packed into a call.
     """
 
     module: Any
@@ -67,6 +68,7 @@ class Layer(NamedTuple):
     heads: int | None = None
     causal: bool = True
     splits: bool = True
+    documents: bool = True
 
     def tokens(self, count: int, seed: int = 0, batch: int = 2) -> Any:
         """Tokens of that number, in the backend in use."""
@@ -167,5 +169,7 @@ LAYERS: dict[str, Layer] = {
     "attention restart": Layer(
         attention, _attention(rotary=rotary.Config(d=4, position="restart")), splits=False
     ),
-    "attention last keys": Layer(attention, _attention(**LAST), causal=False, splits=False),
+    "attention last keys": Layer(
+        attention, _attention(**LAST), causal=False, splits=False, documents=False
+    ),
 }

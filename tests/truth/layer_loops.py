@@ -36,7 +36,7 @@ def norm(
     y = [each / divisor for each in x]
     y = y if weight is None else [a * b for a, b in zip(y, weight, strict=True)]
     y = y if bias is None else [a + b for a, b in zip(y, bias, strict=True)]
-    return fitting(y, x)
+    return fitting(y, x, weight, bias)
 
 
 def norms(x: Array, *settings: Any) -> Array:
@@ -45,10 +45,10 @@ def norms(x: Array, *settings: Any) -> Array:
     return np.array(rows).reshape(x.shape)
 
 
-def fitting(y: Any, x: Array) -> Array:
-    """Results as numbers of the kind of x."""
+def fitting(y: Any, *inputs: Any) -> Array:
+    """Results as complex numbers where an input is complex, else as real ones."""
     y = np.array(y)
-    return y if np.iscomplexobj(x) else np.real(y)
+    return y if any(np.iscomplexobj(each) for each in inputs) else np.real(y)
 
 
 def rotary(row: Array, position: int, frequencies: Any, pairs: str) -> Array:

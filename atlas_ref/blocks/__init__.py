@@ -1,0 +1,28 @@
+"""Blocks: layers with their residuals. `BLOCKS` is the only list of them.
+
+A block is a module with `Config`, `Params`, `State`, `configured`, `init`, `start` and `apply`
+(BLOCKS-1).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from atlas_ref.blocks import lmm, mac, mag, mal
+
+#: Name -> module.
+BLOCKS: dict[str, Any] = {"mag": mag, "mal": mal, "mac": mac, "lmm": lmm}
+
+
+def module_of(config: Any) -> Any:
+    """The module whose settings these are.
+
+    Raises:
+        ValueError: settings of no block.
+    """
+    for module in BLOCKS.values():
+        if isinstance(config, module.Config):
+            return module
+    raise ValueError(
+        f"config: {type(config).__qualname__} is no block's, blocks are {', '.join(BLOCKS)}"
+    )

@@ -1,0 +1,155 @@
+"""MAG: attention and memory side by side, mixed by a gate.
+
+    x <- x + mix(attention(x), memory(x)),    x <- x + feed_forward(x)
+
+Specified in specs/blocks.md (BLOCKS-4).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from pydantic import model_validator
+
+from atlas_ref.blocks import mix
+from atlas_ref.blocks.parts import check_memory, fed_forward, remembered, require_same_tokens
+from atlas_ref.layers import attention, checks, feed_forward, memory
+from atlas_ref.layers.convention import LayerConvention
+from atlas_ref.layers.projection import cast
+from atlas_ref.rules.checks import require_floating
+from atlas_ref.types import Array, Frozen
+
+
+class Config(Frozen):
+    """Settings of a MAG block (BLOCKS-4).
+
+    Attributes:
+        memory: None for a block without memory, x <- x + attention(x).
+        attention, feed_forward, mix: of the parts.
+    """
+
+    memory: memory.Config | None
+    attention: attention.Config
+    feed_forward: feed_forward.Config
+    mix: mix.Config
+
+    @model_validator(mode="after")
+    def _same_tokens(self) -> Self:
+        require_same_tokens(
+            self.d_model,
+            memory=self.memory,
+            feed_forward=self.feed_forward,
+            mix=self.mix,
+        )
+        return self
+
+    @property
+    def d_model(self) -> int:
+        return self.attention.d_model
+
+    @property
+    def causal(self) -> bool:
+        """Whether no token changes a result before it (BLOCKS-2)."""
+        causal = self.memory is None or self.memory.causal
+        return causal and self.attention.attention_window == "causal"
+
+
+class Params(Frozen):
+    """Parameters of the parts; memory and mix None in a block without memory (BLOCKS-8)."""
+
+    attention: attention.Params
+    feed_forward: feed_forward.Params
+    memory: memory.Params | None
+    mix: mix.Params | None
+
+
+class State(Frozen):
+    """States of the parts (BLOCKS-2)."""
+
+    attention: attention.State
+    memory: memory.State | None
+
+
+def configured(
+    convention: LayerConvention,
+    memory_config: memory.Config | None,
+    *,
+    d_model: int,
+    heads: int,
+    d_head: int,
+    window: int,
+    persistent: int = 0,
+    d_inner: int,
+) -> Config:
+    """The block of a convention around a memory layer (LAYERS-3)."""
+    return Config(
+        memory=memory_config,
+        attention=attention.configured(
+            convention,
+            d_model=d_model,
+            heads=heads,
+            d_head=d_head,
+            window=window,
+            persistent=persistent,
+        ),
+        feed_forward=feed_forward.configured(convention, d_model=d_model, d_inner=d_inner),
+        mix=mix.configured(convention, d_model),
+    )
+
+
+def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:
+    """Parameters of the parts at their starts (BLOCKS-8)."""
+    require_floating(dtype)
+    draw = checks.generator(seed)
+    seeds = [int(each) for each in draw.integers(2**62, size=3)]
+    own = config.memory
+    return Params(
+        attention=attention.init(config.attention, seeds[0], dtype=dtype),
+        feed_forward=feed_forward.init(config.feed_forward, seeds[1], dtype=dtype),
+        memory=None if own is None else memory.init(own, seeds[2], dtype=dtype),
+        mix=None if own is None else cast(mix.init(config.mix, draw), dtype),
+    )
+
+
+def start(config: Config, batch: int = 1, *, dtype: Any = np.float64) -> State:
+    """The state before the first token (BLOCKS-2)."""
+    checks.check_batch(batch)
+    require_floating(dtype)
+    own = config.memory
+    return State(
+        attention=attention.start(config.attention, batch, dtype=dtype),
+        memory=None if own is None else memory.start(own, batch, dtype=dtype),
+    )
+
+
+def apply(
+    config: Config, params: Params, state: State, x: Array, *, reset: Array | None = None
+) -> tuple[State, Array]:
+    """The block over tokens (BLOCKS-4).
+
+    Args:
+        x (B, T, d_model): the residual stream.
+        reset (T,): True where a document starts.
+
+    Returns:
+        state, x (B, T, d_model).
+
+    Raises:
+        ValueError: arguments that contradict the settings.
+    """
+    checks.check_call(__name__, config, (Config, Params, State), params, state)
+    checks.check_tokens(x, config.d_model)
+    check_memory(config, params, state)
+    if params.mix is not None:
+        mix.check_params(config.mix, params.mix, x)
+    attended, a = attention.apply(
+        config.attention, params.attention, state.attention, x, reset=reset
+    )
+    state = state.replaced(attention=attended)
+    if params.mix is None:
+        x = x + a
+    else:
+        state, m = remembered(config, params, state, x, reset)
+        x = x + mix.mixed(config.mix, params.mix, x, a, m)
+    return state, x + fed_forward(config.feed_forward, params.feed_forward, x)

@@ -1,0 +1,49 @@
+"""Parts of every block: memory, feed-forward, and their checks.
+
+Specified in specs/blocks.md (BLOCKS-1, BLOCKS-2).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from atlas_ref.layers import feed_forward, memory
+from atlas_ref.types import Array
+
+
+def require_same_tokens(d_model: int, **parts: Any) -> None:
+    """Refuse parts of another width (BLOCKS-1).
+
+    Raises:
+        ValueError: names the part and both widths.
+    """
+    for name, part in parts.items():
+        if part is not None and part.d_model != d_model:
+            raise ValueError(f"{name}: d_model {part.d_model}, expected {d_model}")
+
+
+def check_memory(config: Any, params: Any, state: Any) -> None:
+    """Refuse parameters or a state with a memory where the settings have none, or without one.
+
+    Raises:
+        ValueError: names which of them.
+    """
+    pairs = [("params.memory", params.memory), ("state.memory", state.memory)]
+    if hasattr(config, "mix"):
+        pairs.append(("params.mix", params.mix))
+    for name, value in pairs:
+        if (value is None) != (config.memory is None):
+            word = "missing" if value is None else "present"
+            verb = "has one" if value is None else "has none"
+            raise ValueError(f"{name}: {word}, but the block {verb}")
+
+
+def fed_forward(config: feed_forward.Config, params: feed_forward.Params, x: Array) -> Array:
+    """The feed-forward of tokens; it has no state (FEED-4)."""
+    return feed_forward.apply(config, params, feed_forward.State(), x)[1]
+
+
+def remembered(config: Any, params: Any, state: Any, x: Array, reset: Any) -> tuple[Any, Array]:
+    """The block's state after its memory has seen the tokens, and what the memory returns."""
+    after, m = memory.apply(config.memory, params.memory, state.memory, x, reset=reset)
+    return state.replaced(memory=after), m

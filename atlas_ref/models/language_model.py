@@ -1,0 +1,242 @@
+"""Language models: embedding, blocks, norms and a head over token ids.
+
+    h = norm_e(E[ids]),    h = blocks(h),    logits = W norm(h),    W = E where tied
+
+Specified in specs/language_model.md.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from atlas_ref.blocks import BLOCKS, module_of
+from atlas_ref.layers import checks, norm
+from atlas_ref.layers.convention import LayerConvention
+from atlas_ref.layers.feed_forward import check_norm
+from atlas_ref.layers.projection import cast
+from atlas_ref.rules.checks import require_floating
+from atlas_ref.types import Array, Dims, Frozen
+from tape import ops, plain
+
+
+class Config(Frozen):
+    """Settings of a language model (MODEL-1).
+
+    Attributes:
+        vocabulary: V, number of token ids.
+        blocks: settings of the blocks, each of any kind.
+        embed_norm, norm: of the embeddings and before the head; kind none for none.
+        tied: whether the head is the embedding.
+        sampling: min_p_first, temperature_first: the order of filters and temperature (MODEL-8).
+    """
+
+    vocabulary: Annotated[int, Field(ge=1)]
+    blocks: Annotated[tuple[Any, ...], Field(min_length=1)]
+    embed_norm: norm.Config
+    norm: norm.Config
+    tied: bool = False
+    sampling: Literal["min_p_first", "temperature_first"] = "min_p_first"
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        for i, block in enumerate(self.blocks):
+            if not any(isinstance(block, module.Config) for module in BLOCKS.values()):
+                raise ValueError(f"blocks: {i}: {type(block).__name__} is no block's settings")
+            if block.d_model != self.d_model:
+                raise ValueError(
+                    f"blocks: {i}: d_model {block.d_model}, expected {self.d_model} of embed_norm"
+                )
+        check_norm(self.embed_norm, self.d_model)
+        check_norm(self.norm, self.d_model)
+        return self
+
+    @property
+    def d_model(self) -> int:
+        return self.embed_norm.d
+
+    @property
+    def causal(self) -> bool:
+        """Whether no id changes logits before it (MODEL-4)."""
+        return all(block.causal for block in self.blocks)
+
+
+class Params(Frozen):
+    """Parameters of a language model, which the outer loop learns (MODEL-2).
+
+    Attributes:
+        embedding (V, d_model).
+        head (V, d_model): None where tied.
+        blocks: of each block.
+        embed_norm, norm: of the norms.
+    """
+
+    embedding: Annotated[Array, Dims("V d_model")]
+    head: Annotated[Array | None, Dims("V d_model", optional=True)] = None
+    blocks: tuple[Any, ...]
+    embed_norm: norm.Params
+    norm: norm.Params
+
+
+class State(Frozen):
+    """States of the blocks (MODEL-3)."""
+
+    blocks: tuple[Any, ...]
+
+
+def configured(
+    convention: LayerConvention,
+    blocks: Any,
+    *,
+    vocabulary: int,
+    tied: bool = False,
+) -> Config:
+    """The model of a convention around blocks (LAYERS-3)."""
+    c, blocks = convention, tuple(blocks)
+    d_model = blocks[0].d_model
+    return Config(
+        vocabulary=vocabulary,
+        blocks=blocks,
+        embed_norm=norm.configured(c.model_norm, d_model, c.model_norm_eps),
+        norm=norm.configured(c.model_norm, d_model, c.model_norm_eps),
+        tied=tied,
+        sampling=c.sampling,
+    )
+
+
+def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:
+    """Embedding and head from N(0, 0.02^2), blocks at their starts (MODEL-2)."""
+    require_floating(dtype)
+    draw, shape = checks.generator(seed), (config.vocabulary, config.d_model)
+    seeds = [int(each) for each in draw.integers(2**62, size=len(config.blocks))]
+    blocks = [
+        module_of(block).init(block, each) for block, each in zip(config.blocks, seeds, strict=True)
+    ]
+    params = Params(
+        embedding=0.02 * draw.standard_normal(shape),
+        head=None if config.tied else 0.02 * draw.standard_normal(shape),
+        blocks=tuple(blocks),
+        embed_norm=norm.init(config.embed_norm),
+        norm=norm.init(config.norm),
+    )
+    return cast(params, dtype)
+
+
+def start(config: Config, batch: int = 1, *, dtype: Any = np.float64) -> State:
+    """The state before the first token (MODEL-3)."""
+    return State(
+        blocks=tuple(module_of(each).start(each, batch, dtype=dtype) for each in config.blocks)
+    )
+
+
+def apply(
+    config: Config, params: Params, state: State, ids: Array, *, reset: Array | None = None
+) -> tuple[State, Array]:
+    """Logits of the next token at each token (MODEL-1).
+
+    Args:
+        ids (B, T): whole numbers from 0 to V - 1.
+        reset (T,): True where a document starts.
+
+    Returns:
+        state, logits (B, T, V).
+
+    Raises:
+        ValueError: arguments that contradict the settings.
+    """
+    checks.check_call(__name__, config, (Config, Params, State), params, state)
+    ids = _check(config, params, state, ids)
+    x = norm.normed(config.embed_norm, params.embed_norm, params.embedding[ids])
+    states = []
+    for block, own, before in zip(config.blocks, params.blocks, state.blocks, strict=True):
+        after, x = module_of(block).apply(block, own, before, x, reset=reset)
+        states.append(after)
+    x = norm.normed(config.norm, params.norm, x)
+    head = params.embedding if config.tied else params.head
+    return State.trusted(blocks=tuple(states)), x @ ops.transpose(head)
+
+
+def loss(
+    config: Config,
+    params: Params,
+    state: State,
+    ids: Array,
+    *,
+    targets: Array | None = None,
+    reset: Array | None = None,
+) -> tuple[State, Array]:
+    """Mean cross-entropy, in nats per predicted token (MODEL-5).
+
+    Args:
+        ids (B, T): tokens.
+        targets (B, T): the next token of each; None for ids one place on, so that T - 1 tokens of
+            each row run and are predicted.
+        reset (T,): True where a document starts.
+
+    Returns:
+        state, the mean over all predicted tokens, a number.
+    """
+    if targets is None:
+        if np.ndim(ids) != 2 or np.shape(ids)[1] < 2:
+            raise ValueError(f"ids: shape {np.shape(ids)}, expected (batch, at least 2 tokens)")
+        ids, targets = ids[:, :-1], ids[:, 1:]
+        reset = None if reset is None else reset[: ids.shape[1]]
+    state, logits = apply(config, params, state, ids, reset=reset)
+    targets = check_ids("targets", targets, config.vocabulary)
+    if targets.shape != logits.shape[:2]:
+        raise ValueError(f"targets: shape {targets.shape}, expected {logits.shape[:2]}")
+    return state, cross_entropy(logits, targets)
+
+
+def cross_entropy(logits: Array, targets: Array) -> Array:
+    """-mean log softmax(logits)[target] (MODEL-5).
+
+    Args:
+        logits (B, T, V).
+        targets (B, T): ids.
+    """
+    B, T, V = logits.shape
+    rows = ops.reshape(logits, (B * T, V))
+    chosen = rows[np.arange(B * T), np.reshape(targets, -1)]
+    return ops.mean(ops.logsumexp(rows) - chosen)
+
+
+def check_ids(name: str, ids: Any, vocabulary: int) -> np.ndarray[Any, Any]:
+    """Token ids on the host.
+
+    Raises:
+        ValueError: no whole numbers (B, T), or one outside the vocabulary.
+    """
+    array = np.asarray(plain(ids))
+    if array.ndim != 2 or array.dtype.kind not in "iu":
+        raise ValueError(
+            f"{name}: {array.dtype} of shape {array.shape}, expected whole numbers (batch, tokens)"
+        )
+    if array.size and not (int(array.min()) >= 0 and int(array.max()) < vocabulary):
+        bad = int(array.min()) if int(array.min()) < 0 else int(array.max())
+        raise ValueError(f"{name}: {bad}, expected 0 to {vocabulary - 1}")
+    return array
+
+
+def _check(config: Config, params: Params, state: State, ids: Any) -> np.ndarray[Any, Any]:
+    """Refuse arguments that contradict the settings (NORM-2)."""
+    array = check_ids("ids", ids, config.vocabulary)
+    if array.shape[1] == 0:
+        raise ValueError(f"ids: shape {array.shape}, at least one token is needed")
+    shape = (config.vocabulary, config.d_model)
+    checks.check_shape("params.embedding", params.embedding, shape, "vocabulary, d_model")
+    if (params.head is None) != config.tied:
+        raise ValueError(
+            f"params.head: {'missing' if params.head is None else 'present'}, but tied is {config.tied}"
+        )
+    if params.head is not None:
+        checks.check_shape("params.head", params.head, shape, "vocabulary, d_model")
+        checks.check_precision(params.embedding, {"params.head": params.head})
+    norm.check_params(config.embed_norm, params.embed_norm, "params.embed_norm")
+    norm.check_params(config.norm, params.norm, "params.norm")
+    for name, value in (("params", params.blocks), ("state", state.blocks)):
+        if len(value) != len(config.blocks):
+            raise ValueError(f"{name}.blocks: {len(value)}, expected {len(config.blocks)}")
+    return array

@@ -1,0 +1,84 @@
+"""The next token from logits: the largest, or one drawn after filters.
+
+    p = softmax(z),    z_i = -inf where p_i < min_p max p or i is not among the top_k largest
+    next = argmax(z / temperature + gumbel),    gumbel = -log(-log u)
+
+Specified in specs/language_model.md (MODEL-8).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from atlas_ref.types import Array
+
+#: Least value of u and of -log u, so that no logarithm overflows (MODEL-8).
+FLOOR = 1e-20
+
+
+def next_tokens(
+    logits: Array,
+    uniform: Array | None = None,
+    *,
+    temperature: float = 1.0,
+    min_p: float = 0.0,
+    top_k: int | None = None,
+    order: Literal["min_p_first", "temperature_first"] = "min_p_first",
+) -> np.ndarray[Any, Any]:
+    """One token for each row of logits (MODEL-8).
+
+    Args:
+        logits (..., V).
+        uniform (..., V): numbers in [0, 1); needed unless the temperature is 0 or less.
+        temperature: 0 or less takes the largest logit, the first of equal ones.
+        min_p: part of the largest probability below which a token is never drawn, 0 to 1.
+        top_k: number of the largest logits of which one is drawn; None for all.
+        order: whether the filters see probabilities before or after the temperature.
+
+    Returns:
+        ids (...), whole numbers.
+
+    Raises:
+        ValueError: a setting outside its range, or no numbers to draw with.
+    """
+    check_settings(temperature, min_p, top_k)
+    z = np.asarray(logits)
+    if temperature <= 0:
+        return np.asarray(np.argmax(z, axis=-1))
+    if uniform is None or np.shape(uniform) != z.shape:
+        found = "none" if uniform is None else f"shape {np.shape(uniform)}"
+        raise ValueError(f"uniform: {found}, expected numbers of shape {z.shape}")
+    if order == "temperature_first":
+        z = z / temperature
+    kept = kept_tokens(z, min_p=min_p, top_k=top_k)
+    scaled = z if order == "temperature_first" else z / temperature
+    u = np.maximum(np.asarray(uniform), FLOOR)
+    noise = -np.log(np.maximum(-np.log(u), FLOOR))
+    return np.asarray(np.argmax(np.where(kept, scaled + noise, -np.inf), axis=-1))
+
+
+def kept_tokens(logits: Array, *, min_p: float = 0.0, top_k: int | None = None) -> Array:
+    """Plain booleans (..., V): tokens that the filters leave; the largest is one of them (MODEL-8)."""
+    z = np.asarray(logits)
+    top = z.max(axis=-1, keepdims=True)
+    kept = np.exp(z - top) >= min_p  # softmax over its largest value
+    if top_k is not None and top_k < z.shape[-1]:
+        least = np.sort(z, axis=-1)[..., -top_k][..., None]
+        kept = kept & (z >= least)
+    return np.asarray(kept)
+
+
+def check_settings(temperature: float, min_p: float, top_k: int | None) -> None:
+    """Refuse settings outside their ranges (MODEL-8).
+
+    Raises:
+        ValueError: names the setting, what was found and its range.
+    """
+    if not np.isfinite(temperature):
+        raise ValueError(f"temperature: {temperature!r}, expected a finite number")
+    if not 0.0 <= min_p <= 1.0:
+        raise ValueError(f"min_p: {min_p!r}, expected 0 to 1")
+    if top_k is not None and (isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1):
+        raise ValueError(f"top_k: {top_k!r}, expected a whole number of at least 1")
