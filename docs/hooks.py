@@ -24,8 +24,8 @@ from docs import (  # noqa: E402
     lined_code,
     picture_places,
     reference_links,
-    search_index,
     search_weights,
+    search_worker,
     tables,
     vector_pages,
 )
@@ -102,10 +102,10 @@ def on_post_page(output: str, page: Any, config: MkDocsConfig) -> str:
 
 
 def on_post_build(config: MkDocsConfig) -> None:
-    """Refuse equations that do not render, and drop terms and files that no reader asks for."""
+    """Refuse equations that do not render, mend the search, and drop files that no reader asks for."""
     with refused():
         equations.check(config.extra["equations"])
-    search_index.shorten(Path(config.site_dir, search_index.INDEX))
+    search_worker.mend(Path(config.site_dir))
     for pattern in UNUSED:
         for path in Path(config.site_dir).glob(pattern):
             path.unlink()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ast
 import html
-import json
 import re
 import textwrap
 from pathlib import Path
 
 import pytest
 
-from docs import lined_code, search_index, spec_pages, vector_pages
+from docs import lined_code, search_worker, spec_pages, vector_pages
 
 ROOT = Path(__file__).parents[2]
 
@@ -157,11 +156,11 @@ def test_names_of_the_reference_lead_to_their_lines() -> None:
     )
 
 
-def test_the_index_of_the_search_holds_no_long_terms_with_digits(tmp_path: Path) -> None:
-    path = tmp_path / "index.json"
-    text = "<p>OMEGA-12 in float32 (test_e_p04_of_one_token), 1.4811594279851108 of <code>v1</code>"
-    path.write_text(json.dumps({"docs": [{"title": "test_e_p04_of_one_token", "text": text}]}))
-    search_index.shorten(path)
-    assert json.loads(path.read_text())["docs"] == [
-        {"title": "test_e_p04_of_one_token", "text": "<p>OMEGA-12 in float32   of <code>v1</code>"}
-    ]
+def test_the_search_names_nodes_apart_and_another_worker_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "assets/javascripts/workers/search.1.min.js"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"a{search_worker.NAME}b")
+    search_worker.mend(tmp_path)
+    assert path.read_text() == 'ae=e+s+o.id+","}return e}b'
+    with pytest.raises(ValueError, match="not one worker"):
+        search_worker.mend(tmp_path)
