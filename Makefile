@@ -29,8 +29,12 @@ $(VENV)/.bench: $(VENV)/.runtime
 	$(INSTALL) -e ".[bench]"
 	touch $@
 
-$(VENV)/.docs: $(VENV)/.test requirements/docs.txt
+# The renderer of equations comes from npm, whose lock file has a hash of each package; npm itself is one of the requirements.
+$(VENV)/.docs: $(VENV)/.test requirements/docs.txt docs/katex/package-lock.json
 	$(HASHED) -r requirements/docs.txt
+	cp docs/katex/package.json docs/katex/package-lock.json $(VENV)
+	cd $(VENV) && bin/npm ci --silent --ignore-scripts --no-audit --no-fund || \
+	  { echo "make docs: npm did not install KaTeX: it needs a registry, which the environment or npm's own settings name" >&2; exit 1; }
 	touch $@
 
 oracle: $(VENV)/.runtime  ## evaluate every recorded case of independent implementations and compare
@@ -118,7 +122,7 @@ docs-serve: $(VENV)/.docs  ## the site at http://127.0.0.1:8000, made anew when 
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve --no-strict --watch specs --watch docs --watch atlas_ref --watch tape
 
 docs-test: docs  ## every page of the site in Chromium (Debian's package), wide and narrow, light and dark
-	$(BIN)/python -m pytest -q -n 0 tests/docs/test_browser.py
+	$(BIN)/python -m pytest -q -n 0 $(patsubst %,tests/docs/test_%.py,browser equations pages)
 	$(BIN)/python -m docs.browser build/site --out build/docs-test
 
 # Of every file of a release, so that they hold on each system and for each Python.
