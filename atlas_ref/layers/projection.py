@@ -172,14 +172,15 @@ def gates_of_tokens(
     B, T, D = x.shape
     W = ops.concatenate([ops.reshape(gate.W, (-1, D)) for gate in used.values()], axis=0)
     b = ops.concatenate([ops.reshape(gate.b, (-1,)) for gate in used.values()], axis=0)
-    pre, fields, first = linear(x, W, b), {}, 0
+    z, fields, first = linear(x, W, b), {}, 0
+    values = ops.sigmoid(z)
     for name, gate in used.items():
         H, rows, _ = gate.W.shape
-        own = ops.reshape(pre[..., first : first + H * rows], (B, T, H, rows))
-        own = ops.swapaxes(own, 1, 2)  # (B, H, T, rows)
-        fields[name] = (step_size if name == "step_size" else ops.sigmoid)(
-            own[..., 0] if rows == 1 else own
-        )
+        place = slice(first, first + H * rows)
+        other = name == "step_size" and step_size is not ops.sigmoid
+        own = step_size(z[..., place]) if other else values[..., place]
+        own = ops.swapaxes(ops.reshape(own, (B, T, H, rows)), 1, 2)  # (B, H, T, rows)
+        fields[name] = own[..., 0] if rows == 1 else own
         first += H * rows
     return fields
 

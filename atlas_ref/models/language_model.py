@@ -200,14 +200,22 @@ def cross_entropy(logits: Array, targets: Array) -> Array:
         logits (B, T, V).
         targets (B, T): ids.
     """
+    return _block(targets)(logits)
 
-    def plain_cross_entropy(logits: Array) -> Array:
-        B, T, V = logits.shape
-        rows = ops.reshape(logits, (B * T, V))
-        chosen = rows[np.arange(B * T), np.reshape(targets, -1)]
-        return ops.mean(ops.logsumexp(rows) - chosen)
 
-    return engine.block(plain_cross_entropy, targets)(logits)
+def _block(targets: Array) -> Any:
+    def mean_cross_entropy(logits: Array) -> Array:
+        return plain_cross_entropy(logits, targets)
+
+    return engine.block(mean_cross_entropy, targets)
+
+
+def plain_cross_entropy(logits: Array, targets: Array) -> Array:
+    """The same in tape ops."""
+    B, T, V = logits.shape
+    rows = ops.reshape(logits, (B * T, V))
+    chosen = rows[np.arange(B * T), np.reshape(targets, -1)]
+    return ops.mean(ops.logsumexp(rows) - chosen)
 
 
 def check_ids(name: str, ids: Any, vocabulary: int) -> np.ndarray[Any, Any]:

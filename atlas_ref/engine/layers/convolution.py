@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from atlas_ref.backend import compiled
 from atlas_ref.backend.scratch import scratch
-from atlas_ref.engine.layers.support import block_or_plain, column_sums, flat
+from atlas_ref.engine.layers.support import MODULE, block_or_plain, column_sums, flat, line, loop
 from atlas_ref.types import Array
 
 
@@ -26,6 +27,10 @@ def block(plainly: Callable[..., Any]) -> Callable[..., Any]:
 
     def forward(earlier: Array, x: Array, weight: Array, *bias: Array) -> tuple[Array, Any]:
         taps, y = np.ascontiguousarray(weight.T), np.empty(x.shape, x.dtype)
+        fast = None if bias else loop("taps", x, x.shape[-1])
+        if fast is not None:
+            fast(*map(line, (earlier, x, taps)), *_sizes(x, taps), line(y))
+            return y, (earlier, x, taps, False, True)
         with scratch.frame():
             rows = scratch.empty((earlier.shape[1] + x.shape[1], x.shape[2]), x)
             term = scratch.empty(x.shape[1:], x)
@@ -37,10 +42,12 @@ def block(plainly: Callable[..., Any]) -> Callable[..., Any]:
                     to += term
                 if bias:
                     to += bias[0]
-        return y, (earlier, x, taps, bool(bias))
+        return y, (earlier, x, taps, bool(bias), False)
 
     def backward(residuals: Any, g: Array) -> tuple[Array, ...]:
-        earlier, x, taps, has_bias = residuals
+        earlier, x, taps, has_bias, by_loop = residuals
+        if by_loop:
+            return _compiled_back(earlier, x, taps, g.astype(x.dtype, copy=False))
         before, T = earlier.shape[1], x.shape[1]
         d_earlier, dx = np.empty_like(earlier, order="C"), np.empty_like(x, order="C")
         d_taps = np.zeros_like(taps)
@@ -59,6 +66,31 @@ def block(plainly: Callable[..., Any]) -> Callable[..., Any]:
         return d_earlier, dx, np.ascontiguousarray(d_taps.T), *of_bias
 
     return block_or_plain(plainly, forward, backward)
+
+
+def _compiled_back(earlier: Array, x: Array, taps: Array, g: Array) -> tuple[Array, ...]:
+    dx = np.empty(x.shape, x.dtype)
+    d_earlier, d_taps = np.zeros(earlier.shape, x.dtype), np.zeros_like(taps)
+    fast = compiled.loop(MODULE, x.dtype, "taps_back")
+    assert fast is not None
+    fast(
+        *map(
+            line,
+            (
+                earlier,
+                x,
+                taps,
+                g,
+            ),
+        ),
+        *_sizes(x, taps),
+        *map(line, (d_earlier, dx, d_taps)),
+    )
+    return d_earlier, dx, np.ascontiguousarray(d_taps.T)
+
+
+def _sizes(x: Array, taps: Array) -> tuple[int, ...]:
+    return *x.shape[:2], *taps.shape
 
 
 def _placed(earlier: Array, x: Array, rows: Array) -> None:

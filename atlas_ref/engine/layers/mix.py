@@ -14,7 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from atlas_ref.engine.layers.support import block_or_plain, column_sums, flat, sigmoids
+from atlas_ref.backend import compiled
+from atlas_ref.engine.layers.support import (
+    MODULE,
+    block_or_plain,
+    column_sums,
+    flat,
+    line,
+    loop,
+    sigmoids,
+)
 from atlas_ref.types import Array
 
 
@@ -26,28 +35,35 @@ def block(plainly: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def forward(x: Array, a: Array, m: Array, W: Array, b: Array) -> tuple[Array, Any]:
-        rows, a_rows, m_rows = flat(x), flat(a), flat(m)
+        rows, a_rows, m_rows = (np.ascontiguousarray(flat(each)) for each in (x, a, m))
         z = rows @ W.T
-        z += b
-        g, rest = np.empty_like(z), np.empty_like(z)
-        sigmoids(z, g, rest)
-        y = np.multiply(g, a_rows, out=z)
-        y += rest * m_rows
-        return y.reshape(x.shape), (rows, a_rows, m_rows, W, g, rest, x.shape)
+        g, rest, y = (np.empty_like(z) for _ in range(3))
+        fast = loop("mixed", z, z.shape[-1])
+        if fast is not None:
+            fast(*map(line, (z, b, a_rows, m_rows)), *z.shape, *map(line, (g, rest, y)))
+        else:
+            z += b
+            sigmoids(z, g, rest)
+            np.multiply(g, a_rows, out=y)
+            y += rest * m_rows
+        kept = (rows, a_rows, m_rows, W, g, rest, x.shape, fast is not None)
+        return y.reshape(x.shape), kept
 
     def backward(residuals: Any, dy: Array) -> tuple[Array, ...]:
-        rows, a, m, W, g, rest, shape = residuals
-        dy = flat(dy)
-        da, dm = g * dy, rest * dy
-        dz = a - m
-        dz *= rest
-        dz *= da
-        return (
-            (dz @ W).reshape(shape),
-            da.reshape(shape),
-            dm.reshape(shape),
-            dz.T @ rows,
-            column_sums(dz),
-        )
+        rows, a, m, W, g, rest, shape, by_loop = residuals
+        dy = flat(dy).astype(g.dtype, copy=False)
+        da, dm, dz = (np.empty_like(g) for _ in range(3))
+        if by_loop:
+            fast = compiled.loop(MODULE, g.dtype, "mixed_back")
+            assert fast is not None
+            fast(*map(line, (a, m, g, rest, dy, da, dm, dz)))
+        else:
+            np.multiply(g, dy, out=da)
+            np.multiply(rest, dy, out=dm)
+            np.subtract(a, m, out=dz)
+            dz *= rest
+            dz *= da
+        back = (each.reshape(shape) for each in (dz @ W, da, dm))
+        return *back, dz.T @ rows, column_sums(dz)
 
     return block_or_plain(plainly, forward, backward)

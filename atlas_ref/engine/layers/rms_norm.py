@@ -13,7 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from atlas_ref.engine.layers.support import block_or_plain, column_sums, flat, row_sums
+from atlas_ref.backend import compiled
+from atlas_ref.engine.layers.support import (
+    MODULE,
+    block_or_plain,
+    column_sums,
+    flat,
+    line,
+    loop,
+    row_sums,
+)
 from atlas_ref.types import Array
 
 
@@ -33,48 +42,86 @@ def block(
     """
 
     def forward(x: Array, weight: Array, *bias: Array) -> tuple[Array, Any]:
-        d = x.shape[-1]
-        if kind == "layer":
-            x = x - row_sums(x) * (1.0 / d)
-        rows = flat(x)
-        squares = np.einsum("ni,ni->n", rows, rows).reshape(*x.shape[:-1], 1)
-        if kind != "l2":
-            squares *= 1.0 / d
-        if guard == "clamp":
-            clamped = squares < eps * eps
-            r = 1.0 / np.sqrt(np.where(clamped, eps * eps, squares))
-        else:
-            clamped = None
-            r = 1.0 / np.sqrt(squares + eps)
-        r = r.astype(x.dtype, copy=False)
-        n = x * r
-        shape = (x.shape[0], x.shape[2], x.shape[1], d) if heads_first else x.shape
-        y = np.empty(shape, x.dtype)
-        to = y.swapaxes(1, 2) if heads_first else y
-        np.multiply(n, weight, out=to)
-        if bias:
-            to += bias[0]
-        return y, (n, r, clamped, weight, bool(bias))
+        fast = None if kind == "layer" else loop("norm", x, x.shape[-1])
+        if fast is not None:
+            return _compiled(fast, (kind, eps, guard, heads_first), x, weight)
+        return _forward((kind, eps, guard, heads_first), x, weight, *bias)
 
     def backward(residuals: Any, g: Array) -> tuple[Array, ...]:
-        n, r, clamped, weight, has_bias = residuals
-        g = g.swapaxes(1, 2) if heads_first else g
-        d, together = n.shape[-1], weight.size
-        products = np.multiply(g, n, out=np.empty_like(n))
-        d_weight = column_sums(products.reshape(-1, together)).reshape(weight.shape)
-        products *= weight
-        along = row_sums(products)
-        if kind != "l2":
-            along *= 1.0 / d
-        if clamped is not None:
-            along[clamped] = 0.0
-        np.multiply(n, along, out=products)
-        dx = np.multiply(g, weight, out=np.empty_like(n))
-        dx -= products
-        dx *= r
-        if kind == "layer":
-            dx -= row_sums(dx) * (1.0 / d)
-        of_bias = (column_sums(g.reshape(-1, together)).reshape(weight.shape),) if has_bias else ()
-        return dx, d_weight, *of_bias
+        back, kept = residuals
+        return back((kind, eps, guard, heads_first), kept, g)  # type: ignore[no-any-return]
 
     return block_or_plain(plainly, forward, backward)
+
+
+def _forward(how: Any, x: Array, weight: Array, *bias: Array) -> tuple[Array, Any]:
+    kind, eps, guard, heads_first = how
+    d = x.shape[-1]
+    if kind == "layer":
+        x = x - row_sums(x) * (1.0 / d)
+    rows = flat(x)
+    squares = np.einsum("ni,ni->n", rows, rows).reshape(*x.shape[:-1], 1)
+    if kind != "l2":
+        squares *= 1.0 / d
+    clamped = squares < eps * eps if guard == "clamp" else None
+    squares = squares + eps if clamped is None else np.where(clamped, eps * eps, squares)
+    r = (1.0 / np.sqrt(squares)).astype(x.dtype, copy=False)
+    n = x * r
+    y = np.empty(_shape(x, heads_first), x.dtype)
+    to = y.swapaxes(1, 2) if heads_first else y
+    np.multiply(n, weight, out=to)
+    if bias:
+        to += bias[0]
+    return y, (_backward, (n, r, clamped, weight, bool(bias)))
+
+
+def _backward(how: Any, residuals: Any, g: Array) -> tuple[Array, ...]:
+    kind, _, _, heads_first = how
+    n, r, clamped, weight, has_bias = residuals
+    g = g.swapaxes(1, 2) if heads_first else g
+    d, together = n.shape[-1], weight.size
+    products = np.multiply(g, n, out=np.empty_like(n))
+    d_weight = column_sums(products.reshape(-1, together)).reshape(weight.shape)
+    products *= weight
+    along = row_sums(products)
+    if kind != "l2":
+        along *= 1.0 / d
+    if clamped is not None:
+        along[clamped] = 0.0
+    np.multiply(n, along, out=products)
+    dx = np.multiply(g, weight, out=np.empty_like(n))
+    dx -= products
+    dx *= r
+    if kind == "layer":
+        dx -= row_sums(dx) * (1.0 / d)
+    of_bias = (column_sums(g.reshape(-1, together)).reshape(weight.shape),) if has_bias else ()
+    return dx, d_weight, *of_bias
+
+
+def _compiled(fast: Any, how: Any, x: Array, weight: Array) -> tuple[Array, Any]:
+    heads_first = how[-1]
+    y, r = np.empty(_shape(x, heads_first), x.dtype), np.empty(x.shape[:-1], x.dtype)
+    fast(line(x), line(weight), *_settings(how, x), line(r), line(y))
+    return y, (_compiled_back, (x, weight, r))
+
+
+def _compiled_back(how: Any, residuals: Any, g: Array) -> tuple[Array, ...]:
+    x, weight, r = residuals
+    if g.dtype != x.dtype:
+        g = g.astype(x.dtype)
+    dx, d_weight = np.empty(x.shape, x.dtype), np.zeros(weight.shape, x.dtype)
+    fast = compiled.loop(MODULE, x.dtype, "norm_back")
+    assert fast is not None
+    fast(*map(line, (x, weight, r, g)), *_settings(how, x), line(dx), line(d_weight))
+    return dx, d_weight
+
+
+def _settings(how: Any, x: Array) -> tuple[Any, ...]:
+    kind, eps, guard, heads_first = how
+    d, number = x.shape[-1], x.dtype.type
+    sizes = x.shape[:3] if heads_first else (1, x.size // d, 1)
+    return *sizes, d, number(1.0 if kind == "l2" else 1.0 / d), number(eps), guard == "clamp"
+
+
+def _shape(x: Array, heads_first: bool) -> tuple[int, ...]:
+    return (x.shape[0], x.shape[2], x.shape[1], x.shape[3]) if heads_first else x.shape

@@ -13,9 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from atlas_ref.backend import compiled
+from atlas_ref.backend.compiled.panels import PANEL_BYTES
 from atlas_ref.types import Array
 from tape import opaque, plain
 
+MODULE = "atlas_ref.engine.compiled.layer_rows"
+#: Numbers from which on it is worth loading compiled code, which takes a second once a process.
+WORK = 2**16
 #: Numbers of a run of rows that is computed at once, which stay in the second cache.
 NUMBERS = 2**15
 #: The largest x whose exp(x) is finite in float32 and in float64, by bytes of a number.
@@ -44,6 +49,19 @@ def block_or_plain(
         return (block if takes(*arrays) else plainly)(*arrays)
 
     return chosen
+
+
+def loop(name: str, x: Array, columns: int = 0) -> Callable[..., None] | None:
+    """Compiled code for x, whose rows fill whole vectors; None where NumPy is to compute."""
+    width = PANEL_BYTES // x.itemsize
+    if x.size < WORK or columns % width or not compiled.available_for(x):
+        return None
+    return compiled.loop(MODULE, x.dtype, name)
+
+
+def line(x: Array) -> Array:
+    """An array as one axis, in order."""
+    return np.ascontiguousarray(x).reshape(-1)
 
 
 def runs(rows: int, columns: int) -> Iterator[slice]:

@@ -14,8 +14,19 @@ from typing import Any
 
 import numpy as np
 
+from atlas_ref.backend import compiled
+from atlas_ref.backend.compiled.panels import PANEL_BYTES
 from atlas_ref.backend.scratch import scratch
-from atlas_ref.engine.layers.support import block_or_plain, column_sums, flat, runs, sigmoids
+from atlas_ref.engine.layers.support import (
+    MODULE,
+    block_or_plain,
+    column_sums,
+    flat,
+    line,
+    loop,
+    runs,
+    sigmoids,
+)
 from atlas_ref.types import Array
 
 
@@ -34,31 +45,46 @@ def block(plainly: Callable[..., Any], gate_second: bool) -> Callable[..., Any]:
     def forward(x: Array, W: Array, *b: Array) -> tuple[Array, Any]:
         rows, n = flat(x), len(W) // 2
         h = rows @ W.T
-        y, slope = (np.empty((len(rows), n), h.dtype) for _ in range(2))
-        for part in runs(len(rows), n):
-            if b:
-                h[part] += b[0]
-            value, gate = halves(h[part])
-            with scratch.frame():
-                s = scratch.empty(gate.shape, y)
-                sigmoids(gate, s, slope[part])
-                slope[part] *= gate
-                slope[part] += 1.0
-                slope[part] *= s
-                gate *= s  # its silu from here on
-                np.multiply(gate, value, out=y[part])
-        return y.reshape(*x.shape[:-1], n), (rows, W, h, slope, x.shape, bool(b))
+        bias = b[0] if b else np.zeros(2 * n, h.dtype)
+        y, silu, slope = (np.empty((len(rows), n), h.dtype) for _ in range(3))
+        fast = loop("gated", h) if n >= PANEL_BYTES // h.itemsize else None
+        if fast is not None:
+            fast(line(h), line(bias), len(h), n, not gate_second, *map(line, (silu, slope, y)))
+        else:
+            h += bias
+            for part in runs(len(rows), n):
+                value, gate = halves(h[part])
+                _gated(value, gate, silu[part], slope[part], y[part])
+        kept = (rows, W, h, bias, silu, slope, x.shape, bool(b), fast is not None)
+        return y.reshape(*x.shape[:-1], n), kept
 
     def backward(residuals: Any, g: Array) -> tuple[Array, ...]:
-        rows, W, h, slope, shape, has_bias = residuals
-        g = flat(g)
+        rows, W, h, bias, silu, slope, shape, has_bias, by_loop = residuals
+        g, n = flat(g), silu.shape[-1]
         dh = np.empty_like(h)
-        for part in runs(len(rows), slope.shape[-1]):
-            (value, silu), (d_value, d_gate) = halves(h[part]), halves(dh[part])
-            np.multiply(silu, g[part], out=d_value)
-            np.multiply(slope[part], value, out=d_gate)
-            d_gate *= g[part]
+        if by_loop:
+            fast = compiled.loop(MODULE, h.dtype, "gated_back")
+            assert fast is not None
+            lines = map(line, (h, bias, silu, slope, g))
+            fast(*lines, len(h), n, not gate_second, line(dh))
+        else:
+            for part in runs(len(rows), n):
+                (value, _), (d_value, d_gate) = halves(h[part]), halves(dh[part])
+                np.multiply(silu[part], g[part], out=d_value)
+                np.multiply(slope[part], value, out=d_gate)
+                d_gate *= g[part]
         of_bias = (column_sums(dh),) if has_bias else ()
         return (dh @ W).reshape(shape), dh.T @ rows, *of_bias
 
     return block_or_plain(plainly, forward, backward)
+
+
+def _gated(value: Array, gate: Array, silu: Array, slope: Array, y: Array) -> None:
+    with scratch.frame():
+        s = scratch.empty(gate.shape, y)
+        sigmoids(gate, s, slope)
+        slope *= gate
+        slope += 1.0
+        slope *= s
+        np.multiply(s, gate, out=silu)
+        np.multiply(silu, value, out=y)
