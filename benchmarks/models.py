@@ -1,11 +1,10 @@
 """Training steps of language models against a plain PyTorch transformer, and what a token costs.
 
-A step is forward, loss and backward, without an optimiser. Each side is on one thread and timed by its
-CPU time, in turn; PyTorch in a process of its own. The plain transformer has no memory and no window:
-RMSNorm, causal attention, the same feed-forward, embedding and head. Ours is MAG (attention in a
-window beside a Titans layer, mixed by a gate), LMM (a Titans layer alone), or MAG's blocks without
-memory, all under the causal convention of layers
-with keys of length 1.
+A step is forward, loss and backward, without an optimiser. Each side is on one thread and timed by
+its CPU time, in turn; PyTorch in a process of its own. The plain transformer has no memory and no
+window: RMSNorm, causal attention, the same feed-forward, embedding and head. Ours is MAG
+(attention in a window beside a Titans layer, mixed by a gate), LMM (a Titans layer alone), or
+MAG's blocks without memory, all under the causal convention of layers with keys of length 1.
 """
 
 from __future__ import annotations

@@ -38,14 +38,14 @@ class Step:
 
 
 def plain_transformer(arrays: Any, _: Any, *, d: int, heads: int, depth: int, symbols: int) -> Any:
-    """RMSNorm, causal attention over all tokens by PyTorch's own function, SwiGLU, embedding, head."""
+    """RMSNorm, causal attention by PyTorch's own function, SwiGLU, embedding, head."""
     torch = module("torch")
     nn, functional = torch.nn, torch.nn.functional
     torch.set_num_threads(1)
     torch.manual_seed(0)
     inner = int(d * 4 * 2 / 3)
 
-    class Block(nn.Module):  # type: ignore[misc,name-defined]  # a class of a library that may not be there
+    class Block(nn.Module):  # type: ignore[misc,name-defined]  # of a library that may be absent
         def __init__(self) -> None:
             super().__init__()
             self.norms = nn.ModuleList([nn.RMSNorm(d), nn.RMSNorm(d)])

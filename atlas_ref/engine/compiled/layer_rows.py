@@ -1,8 +1,9 @@
-"""Rows of layers by compiled code: norms, gated halves, gated mixes and convolutions of channels; plain
-twins: those of the blocks in `atlas_ref.engine.layers`.
+"""Rows of norms, gated halves, mixes and convolutions by compiled code; plain twins: those of the
+blocks in `atlas_ref.engine.layers`.
 
-Each takes contiguous arrays as lines of one axis, and makes one pass over rows that stay in the cache.
-The target is theirs: a step of a MAG model at most 1.45 times one of a plain transformer.
+Target: a training step of a MAG model at most 1.45 times one of a plain transformer
+(`benchmarks.models`). Without these loops it takes 1.19 times as long. Arrays are lines of one
+axis, with one pass over rows that stay in the cache.
 """
 
 from __future__ import annotations
@@ -222,9 +223,10 @@ def _row(earlier: Array, x: Array, b: int, t: int, T: int, K: int, d: int, c: in
 
 
 def taps(earlier: Array, x: Array, weight: Array, B: int, T: int, K: int, d: int, y: Array) -> None:
-    """y_t = sum_j w_j x_{t + j - K + 1} for rows x (B, T, d) after earlier ones (B, K - 1, d).
+    """Sums over taps, y_t = sum_j w_j x_{t + j - K + 1}.
 
     Args:
+        earlier (B, K - 1, d): rows before those of x (B, T, d).
         weight (K, d).
     """
     w = _lanes(x)

@@ -1,7 +1,8 @@
 """The gated mix of two branches as one opaque block; plain twin: `blocks.mix.plain_gate_mix`.
 
 Target: a training step of a MAG model at most 1.65 times one of a plain transformer
-(`benchmarks.models`), which the plain twin misses. Specified in specs/blocks.md (BLOCKS-3).
+(`benchmarks.models`). With the plain twin alone it takes 1.05 times as long. Specified in
+specs/blocks.md (BLOCKS-3).
 
 With g = sigmoid(W x + c), y = g a + (1 - g) m:  da = g dy,  dm = (1 - g) dy,
 dz = g (1 - g) (a - m) dy,  dx = W^T dz

@@ -1,8 +1,8 @@
 """Projections of tokens as one opaque block; plain twin: `layers.projection.plain_linear`.
 
 Target: a training step of a MAG model at most 1.65 times one of a plain transformer
-(`benchmarks.models`), which the plain twin misses: it multiplies a batch at a time, and keeps the
-product and the sum with a bias apart.
+(`benchmarks.models`). With the plain twin alone, which multiplies a batch at a time and keeps the
+product apart from its sum with a bias, it takes 1.05 times as long.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Choice between a block written by hand and its plain twin, and what such blocks share; it computes
-nothing of a layer.
+"""Choice between a block written by hand and its plain twin, and what such blocks share; it
+computes nothing of a layer.
 
-A block takes arrays of NumPy, all of float32 or all of float64. All else, a complex step and arrays of
-a device among it, runs through the plain twin.
+A block takes arrays of NumPy, all of float32 or all of float64. All else, a complex step and
+arrays of a device among it, runs through the plain twin.
 """
 
 from __future__ import annotations
