@@ -62,7 +62,7 @@ def block(plainly: Callable[..., Any], gate_second: bool) -> Callable[..., Any]:
 
     def backward(residuals: Any, g: Array) -> tuple[Array, ...]:
         rows, W, h, bias, silu, slope, shape, has_bias, by_loop = residuals
-        g, n = flat(g), silu.shape[-1]
+        g, n = flat(g).astype(h.dtype, copy=False), silu.shape[-1]
         dh = np.empty_like(h)
         if by_loop:
             fast = compiled.loop(MODULE, h.dtype, "gated_back")

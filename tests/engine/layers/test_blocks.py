@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import tape
-from atlas_ref.backend import compiled
+from atlas_ref.backend import compiled, scratch
+from atlas_ref.blocks import lmm as lmm_block
 from atlas_ref.blocks import mix
 from atlas_ref.engine.layers import support
 from atlas_ref.layers import convolution, feed_forward, norm, projection
@@ -18,6 +19,7 @@ from tests.support.close import ANALYTIC, assert_close, reordered
 
 pytestmark = pytest.mark.host("blocks of NumPy arrays")
 
+FEED = feed_forward.Config(d_model=4, d_inner=3, norm=norm.Config(kind="rms", d=4, eps=1e-6))
 IDS = np.array([[0, 3, 2], [4, 1, 1]])
 
 
@@ -137,6 +139,18 @@ def test_a_block_is_its_plain_twin_with_all_gradients(
 
 
 @pytest.mark.parametrize("name", BLOCKS)
+def test_a_cotangent_of_another_kind_gives_the_same_gradients(name: str, loops: list[str]) -> None:
+    """As where a float32 layer goes into a sum in float64."""
+    block, arrays, _ = BLOCKS[name]
+    arrays = tuple(each.astype(np.float32) for each in arrays)
+    value, pullback = tape.vjp(lambda *a: block(*a), *arrays)
+    weights = np.asarray(drawn(*np.shape(value)), np.float64)[()]
+    want = pullback(weights.astype(np.float32))
+    for i, (a, b) in enumerate(zip(pullback(weights), want, strict=True)):
+        assert_close(f"{name} {i}", a, b, reordered(64, dtype=np.float32))
+
+
+@pytest.mark.parametrize("name", BLOCKS)
 def test_a_backward_is_the_complex_step_of_the_plain_twin(name: str, loops: list[str]) -> None:
     """Along one direction of every argument; complex arrays take the twin."""
     block, arrays, _ = BLOCKS[name]
@@ -217,6 +231,23 @@ def test_the_loss_of_a_sure_prediction_keeps_its_relative_precision() -> None:
         want[0, [0, 1], [0, 1]],
         reordered(8, dtype=np.float32),
     )
+
+
+def test_a_model_lets_the_allocator_keep_what_a_step_frees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a process; without it a step faults in all of its memory anew."""
+    freed: list[int] = []
+    monkeypatch.setattr(scratch, "_keep_freed_pages", freed.append)
+    scratch.keep_freed_pages.cache_clear()
+    config = language_model.Config(
+        vocabulary=3,
+        blocks=(lmm_block.Config(memory=None, feed_forward=FEED),),
+        embed_norm=FEED.norm,
+        norm=FEED.norm,
+    )
+    params, state = language_model.init(config), language_model.start(config)
+    for _ in range(2):
+        language_model.apply(config, params, state, np.array([[0, 2]]))
+    assert freed == [scratch.FREED]
 
 
 def test_other_kinds_of_arrays_take_the_plain_twin() -> None:
