@@ -28,6 +28,7 @@ NAMES = (
     "parallel",
     "cms",
     "layers",
+    "models",
     "peers",
     "scaling",
     "distance",

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from benchmarks import public
-from benchmarks.measure import lead_in
+from benchmarks.measure import lead_in, timer
 
 PAUSE = 0.02  # seconds until the threads of PyTorch sleep
 
@@ -89,6 +89,10 @@ class Process:
         """
         return float(self._ask("seconds", kind, times, lead))
 
+    def cpu_seconds(self, kind: str) -> float:
+        """CPU time of one run of kind "forward" or "both", for what runs on one thread."""
+        return float(self._ask("cpu_seconds", kind))
+
     def weighed(self, kind: str) -> Weighed:
         """One run, with the memory that it takes."""
         return Weighed(*self._ask("weighed", kind))
@@ -149,6 +153,10 @@ def _seconds(call: public.Call, kind: str, times: int, lead: float) -> float:
     return spent
 
 
+def _cpu_seconds(call: public.Call, kind: str) -> float:
+    return timer(call.forward if kind == "forward" else call.both, time.process_time)()
+
+
 def _weighed(call: public.Call, kind: str) -> Weighed:
     status, clear = Path("/proc/self/status"), Path("/proc/self/clear_refs")
     gc.collect()
@@ -175,5 +183,6 @@ QUESTIONS: dict[str, Callable[..., Any]] = {
     "reads": _reads,
     "gradients": _gradients,
     "seconds": _seconds,
+    "cpu_seconds": _cpu_seconds,
     "weighed": _weighed,
 }

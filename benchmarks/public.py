@@ -284,6 +284,20 @@ def _jitted(arrays: Arrays, bar: Array, *, chunk: int, before_error: bool = Fals
     return jitted.call(arrays, bar, chunk=chunk, before_error=before_error)
 
 
+# -- language models -------------------------------------------------------------------------------
+
+
+def _transformer(name: str) -> Callable[..., Any]:
+    """A model of `benchmarks.transformers`, loaded when it is asked for."""
+
+    def load(arrays: Arrays, bar: Array, **options: Any) -> Any:
+        return getattr(importlib.import_module("benchmarks.transformers"), name)(
+            arrays, bar, **options
+        )
+
+    return load
+
+
 CALLS: dict[str, Callable[..., Any]] = {
     "fla delta": _fla_delta,
     "fla gated delta": _fla_gated_delta,
@@ -291,4 +305,6 @@ CALLS: dict[str, Callable[..., Any]] = {
     "atlas-rnn": _atlas_rnn,
     "JAX": _jitted,
     "titans-pytorch": _titans,
+    "plain transformer": _transformer("plain_transformer"),
+    "atlas-rnn MAG": _transformer("atlas_rnn_mag"),
 }

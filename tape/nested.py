@@ -9,8 +9,11 @@ and has no derivative. Integers and booleans are refused where a derivative is a
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
 
 from tape.core import TapeError, Variable
 
@@ -51,6 +54,8 @@ def matched(tree: Any, paths: Sequence[str], where: str) -> list[Any]:
 
 def is_leaf(x: Any) -> bool:
     """Whether x is a leaf with a derivative: a variable, a floating or complex array or number."""
+    if type(x) is np.ndarray and x.dtype.kind in "fc":
+        return True
     if type(x) is Variable or isinstance(x, float | complex):
         return True
     dtype: Any = getattr(x, "dtype", None)
@@ -59,8 +64,11 @@ def is_leaf(x: Any) -> bool:
     return kind in ("f", "c") or (kind == "V" and "float" in dtype.name)
 
 
-def _is_model(tree: Any) -> bool:
-    return hasattr(type(tree), "model_fields") and hasattr(type(tree), "model_construct")
+@functools.cache
+def _fields(kind: Any) -> tuple[str, ...] | None:
+    """Names of the fields of a model's class; None for a class of another kind."""
+    fields: Any = getattr(kind, "model_fields", None)
+    return None if fields is None or not hasattr(kind, "model_construct") else tuple(fields)
 
 
 def _walk(
@@ -77,8 +85,10 @@ def _walk(
     def part(value: Any, step: str, strict: bool = strict) -> Build:
         return _walk(value, path + step, where, leaves, paths, strict)
 
-    if _is_model(tree):
-        names = [*type(tree).model_fields, *(tree.model_extra or ())]
+    kind: Any = type(tree)
+    names = _fields(kind)
+    if names is not None:
+        names = (*names, *(tree.model_extra or ()))
         fields = {name: part(getattr(tree, name), f".{name}", strict=False) for name in names}
         return lambda new: type(tree).model_construct(
             **{name: build(new) for name, build in fields.items()}

@@ -38,6 +38,7 @@ LAYERS = (
             "attention_reads",
             "memory",
             "memory_params",
+            "memory_tokens",
         )
     ),
     ("atlas_ref.blocks",),

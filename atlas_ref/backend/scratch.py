@@ -8,6 +8,7 @@ at once. A block per thread.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import threading
 from collections.abc import Iterator
@@ -34,6 +35,12 @@ def _keep_freed_pages(size: int) -> None:
     one call. Elsewhere this changes nothing.
     """
     np.empty(min(size, FREED), np.uint8)
+
+
+@functools.cache
+def keep_freed_pages() -> None:
+    """The same for a call whose results are many small arrays, once a process."""
+    _keep_freed_pages(FREED)
 
 
 class Arena:

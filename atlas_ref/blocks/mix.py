@@ -15,10 +15,12 @@ from typing import Annotated, Literal, Self
 import numpy as np
 from pydantic import model_validator
 
+from atlas_ref.engine.layers import mix as engine
 from atlas_ref.layers import checks, norm
 from atlas_ref.layers.convention import LayerConvention
 from atlas_ref.layers.feed_forward import check_norm
 from atlas_ref.layers.norm import Params as NormParams
+from atlas_ref.layers.projection import linear, plain_linear
 from atlas_ref.types import Array, Dims, Frozen
 from tape import ops
 
@@ -102,8 +104,18 @@ def mixed(config: Config, params: Params, x: Array, a: Array, m: Array) -> Array
         return a * norm.normed(config.branch_norm, params.memory_norm, m)
     assert params.norm is not None
     n = norm.normed(config.gate_norm, params.norm, x)
-    g = ops.sigmoid(n @ ops.transpose(params.W) + params.b)
-    return a + g * m if config.kind == "sum" else g * a + (1.0 - g) * m
+    if config.kind == "gate_mix":
+        return _gate_mix(n, a, m, params.W, params.b)
+    return a + ops.sigmoid(linear(n, params.W, params.b)) * m
+
+
+def plain_gate_mix(n: Array, a: Array, m: Array, W: Array, b: Array) -> Array:
+    """g a + (1 - g) m with g = sigmoid(W n + b), in tape ops."""
+    g = ops.sigmoid(plain_linear(n, W, b))
+    return g * a + (1.0 - g) * m
+
+
+_gate_mix = engine.block(plain_gate_mix)
 
 
 def check_params(config: Config, params: Params, x: Array) -> None:

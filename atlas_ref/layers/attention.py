@@ -22,7 +22,7 @@ from atlas_ref.layers.convention import LayerConvention
 from atlas_ref.layers.feed_forward import check_norm
 from atlas_ref.layers.norm import Config as Norm
 from atlas_ref.layers.norm import Params as NormParams
-from atlas_ref.layers.projection import cast
+from atlas_ref.layers.projection import cast, linear
 from atlas_ref.rules.checks import require_floating
 from atlas_ref.types import Array, Dims, Frozen
 from tape import ops
@@ -232,8 +232,8 @@ def apply(
     qkv = ops.swapaxes(ops.reshape(qkv, (B, 3, H, d, T)), -1, -2)
     y, state = attended(config, params, state, qkv, starts, extra)
     merged = ops.reshape(ops.swapaxes(y, -1, -2), (B, H * d, T))
-    W_out = ops.transpose(ops.reshape(params.W_out, (D, H * d)))
-    return state, ops.swapaxes(merged, -1, -2) @ W_out
+    W_out = ops.reshape(params.W_out, (D, H * d))
+    return state, linear(ops.swapaxes(merged, -1, -2), W_out)
 
 
 def attended(

@@ -13,6 +13,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from atlas_ref import backend
+from atlas_ref.engine.layers import convolution as engine
 from atlas_ref.layers import checks
 from atlas_ref.layers.projection import cast
 from atlas_ref.rules.checks import require_floating
@@ -149,17 +150,39 @@ def convolved(
     """The convolution itself, on arguments that were checked (CONVOLUTION-1 to CONVOLUTION-6)."""
     B, T, d = x.shape
     before, after = config.earlier, config.look_ahead
+    bias = [] if params.bias is None else [params.bias]
     zeros = ops.zeros_like(x, shape=(B, before - config.rows, d))
     end = ops.zeros_like(x, shape=(B, after, d))
-    rows = ops.concatenate([zeros, state.tail, x, end], axis=-2)  # (B, before + T + after, d)
-    total: Any = None
-    for j, seen in enumerate(_within_documents(config, reset, T)):
-        term = params.weight[:, j] * rows[:, j : j + T]
-        term = term if seen is None else ops.where(seen[:, None], term, 0.0)
-        total = term if total is None else total + term
-    total = total if params.bias is None else total + params.bias
+    if reset is None and after == 0:
+        earlier = state.tail if config.rows == before else zeros
+        total = _taps(earlier, x, params.weight, *bias)
+        last = ops.concatenate([earlier, x[:, max(0, T - before) :]], axis=-2)
+    else:
+        rows = ops.concatenate([zeros, state.tail, x, end], axis=-2)  # (B, before + T + after, d)
+        total = summed_taps(rows, _within_documents(config, reset, T), params.weight, *bias)
+        last = rows[:, : before + T]
     y = ops.silu(total) if config.activation == "silu" else total
-    return _advanced(config, state, rows[:, : before + T], reset), y
+    return _advanced(config, state, last, reset), y
+
+
+def plain_taps(earlier: Array, x: Array, weight: Array, *bias: Array) -> Array:
+    """The sum over all taps for each token of x after earlier rows, in tape ops (CONVOLUTION-1)."""
+    rows = ops.concatenate([earlier, x], axis=-2)
+    return summed_taps(rows, [None] * weight.shape[-1], weight, *bias)
+
+
+def summed_taps(rows: Array, seen: list[Any], weight: Array, *bias: Array) -> Array:
+    """The sum over taps, each for the tokens that may see it; None for all of them."""
+    T = rows.shape[-2] - len(seen) + 1
+    total: Any = None
+    for j, tokens in enumerate(seen):
+        term = weight[:, j] * rows[:, j : j + T]
+        term = term if tokens is None else ops.where(tokens[:, None], term, 0.0)
+        total = term if total is None else total + term
+    return total + bias[0] if bias else total
+
+
+_taps = engine.block(plain_taps)
 
 
 def _within_documents(config: Config, reset: Any, T: int) -> list[Any]:

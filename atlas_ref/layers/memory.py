@@ -18,10 +18,11 @@ from atlas_ref.layers import checks, convolution, norm
 from atlas_ref.layers.convention import LayerConvention, Positive
 from atlas_ref.layers.feed_forward import check_norm
 from atlas_ref.layers.memory_params import Branch, Params, check_params, check_state, init_params
+from atlas_ref.layers.memory_tokens import projected_tokens
 from atlas_ref.layers.norm import Config as Norm
+from atlas_ref.layers.projection import linear
 from atlas_ref.levels import block
 from atlas_ref.levels.level import Level, run_projected
-from atlas_ref.parts import gates, window
 from atlas_ref.rules import sequence
 from atlas_ref.rules.checks import require_floating
 from atlas_ref.types import Array, Frozen
@@ -276,7 +277,7 @@ def _levels(
     states, tails, reads = [], [], []
     for i, (level, branch) in enumerate(zip(config.levels.levels, params.levels, strict=True)):
         before = state.tails[i] if state.tails else ()
-        projected, tail = project(config, level, branch, before, n, starts)
+        projected, tail = projected_tokens(config, level, branch, before, n, starts)
         memory, origin = _renewed(config, level, state.levels.states[i]), state.levels.origins[i]
         memory, y = _run(config, level, branch, projected, memory, origin, active[:, i], mask)
         states.append(memory)
@@ -287,56 +288,6 @@ def _levels(
         weights = block.combining(config.levels, params.logits, schedule)
         y = sum((w * read for w, read in zip(weights[1:], reads[1:], strict=True)), weights[0] * y)
     return tuple(states), tuple(tails) if state.tails else (), _output(config, params, n, y)
-
-
-def project(
-    config: Config, level: Level, branch: Branch, tails: Any, n: Array, starts: Any
-) -> tuple[dict[str, Any], tuple[convolution.State, ...]]:
-    """Queries, keys, values, gates and window weights of normed tokens (MEMORY-3 to MEMORY-6).
-
-    Returns:
-        fields of `Tokens` by name, tails of the convolutions after n.
-    """
-    B, T, _ = n.shape
-    own, of_heads, after = branch.projection, config.head_norm, []
-    rows: dict[str, Any] = {}
-    for i, (name, W) in enumerate((("q", own.W_Q), ("k", own.W_K), ("v", own.W_V))):
-        filters, conv, x = getattr(branch, f"{name}_conv"), config.conv_of(level, name), n
-        if conv is not None and config.conv_place == "before_projection":
-            tail, x = convolution.convolved(conv, filters, tails[i], n, starts)
-            after.append(tail)
-        H, d, D = W.shape
-        x = x @ ops.transpose(ops.reshape(W, (H * d, D)))
-        if conv is not None and config.conv_place == "after_projection":
-            tail, x = convolution.convolved(conv, filters, tails[i], x, starts)
-            after.append(tail)
-        x = ops.swapaxes(ops.reshape(x, (B, T, H, d)), 1, 2)
-        weight = getattr(branch, f"{name}_norm", None)
-        rows[name] = x if weight is None else norm.normed(of_heads, weight, x)
-    return rows | _gates(config, level, branch, rows, n), tuple(after)
-
-
-def _gates(
-    config: Config, level: Level, branch: Branch, rows: dict[str, Any], n: Array
-) -> dict[str, Any]:
-    """Gates of the rule, and the weights of its window (MEMORY-5, MEMORY-6)."""
-    own, each = branch.projection, ops.expand_dims(n, 1)  # (B, 1, T, d_model)
-    of = each if config.gate_input == "normed" else ops.concatenate([rows["k"], rows["v"]], axis=-1)
-    rate = ops.sigmoid if config.step_size == "sigmoid" else ops.softplus
-    fields: dict[str, Any] = gates.from_tokens(own.gates, of, step_size=rate)
-    if not level.rule.has_window:
-        return fields
-    weights, c, H = level.config.window_weights, level.config.window, config.heads
-    fields["window_gate"] = window.by_token(weights, own.window, n)
-    if branch.window_gate is not None:
-        own_gate = branch.window_gate
-        u = ops.sigmoid(of @ ops.transpose(own_gate.W) + ops.expand_dims(own_gate.b, -2))[..., 0]
-        fields["window_gate"] = u if fields["window_gate"] is None else u * fields["window_gate"]
-    by_lag = window.by_lag(weights, own.window, window=c, heads=H, like=n)
-    if by_lag is not None:
-        by_lag = by_lag + ops.zeros_like(n, shape=(n.shape[0], H, n.shape[1], 1))
-    fields["window_weights"] = by_lag
-    return fields
 
 
 def _renewed(config: Config, level: Level, state: Any) -> Any:
@@ -389,9 +340,9 @@ def _output(config: Config, params: Params, n: Array, reads: Array) -> Array:
     y = norm.normed(config.output_norm, params.output_norm, reads)
     y = ops.reshape(ops.swapaxes(y, 1, 2), (B, T, H * d))
     if params.W_gate is not None:
-        z = n @ ops.transpose(params.W_gate) + params.b_gate
+        z = linear(n, params.W_gate, params.b_gate)
         y = y * (ops.silu(z) if config.output_gate == "silu" else ops.sigmoid(z))
-    return y @ ops.transpose(ops.reshape(params.W_out, (params.W_out.shape[0], H * d)))
+    return linear(y, ops.reshape(params.W_out, (params.W_out.shape[0], H * d)))
 
 
 def _check(config: Config, params: Params, state: State, x: Array, reset: Any) -> Any:

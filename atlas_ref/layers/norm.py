@@ -9,17 +9,21 @@ Specified in specs/norm.md.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
+from atlas_ref.engine.layers import rms_norm
+from atlas_ref.engine.layers.support import takes
 from atlas_ref.layers import checks
 from atlas_ref.layers.projection import cast
-from atlas_ref.parts.norms import normalised
+from atlas_ref.parts.norms import normalised, squares_fit
 from atlas_ref.rules.checks import precision, require_floating
 from atlas_ref.types import Array, Dims, Frozen, check_array
-from tape import ops
+from tape import ops, plain
 
 Eps = Annotated[float, Field(gt=0, allow_inf_nan=False)] | Literal["machine"]
 
@@ -163,15 +167,48 @@ def normed(config: Config, params: Params, x: Array) -> Array:
     """The norm itself, on tokens that were checked (NORM-4 to NORM-7)."""
     if config.kind == "none":
         return x
-    eps = config.eps
-    number = float(np.finfo(precision(x)).eps) if isinstance(eps, str) else float(eps or 0.0)
-    if config.kind == "layer":
+    bias = [] if params.bias is None else [params.bias]
+    if config.heads is None and params.weight is not None and _fits(config, x):
+        return _block(config.kind, _eps(config, x), config.guard, False)(x, params.weight, *bias)
+    weights = [each for each in (params.weight, *bias) if each is not None]
+    if config.heads is not None:
+        weights = [ops.expand_dims(each, -2) for each in weights]
+    return plain_norm(config.kind, _eps(config, x), config.guard, x, *weights)
+
+
+def normed_heads(config: Config, params: Params, x: Array) -> Array:
+    """Heads beside each other, x (B, T, H, d), normed and one after the other, (B, H, T, d)."""
+    if config.kind != "layer" and params.weight is not None and _fits(config, x):
+        return _block(config.kind, _eps(config, x), config.guard, True)(x, params.weight)
+    return normed(config, params, ops.swapaxes(x, 1, 2))
+
+
+def plain_norm(kind: str, eps: float, guard: Any, x: Array, *weights: Array) -> Array:
+    """The norm of rows in tape ops, with its weight and bias."""
+    if kind == "layer":
         x = x - ops.mean(x, axis=-1, keepdims=True)
-    kind = "rms" if config.kind == "layer" else config.kind
-    y = normalised(x, kind, eps=number, guard=config.guard)
-    for_heads = config.heads is not None
-    if params.weight is not None:
-        y = y * (ops.expand_dims(params.weight, -2) if for_heads else params.weight)
-    if params.bias is not None:
-        y = y + (ops.expand_dims(params.bias, -2) if for_heads else params.bias)
-    return y
+    y = normalised(x, "rms" if kind == "layer" else kind, eps=eps, guard=guard)
+    if weights:
+        y = y * weights[0]
+    return y + weights[1] if len(weights) > 1 else y
+
+
+def _eps(config: Config, x: Array) -> float:
+    eps = config.eps
+    return float(np.finfo(precision(x)).eps) if isinstance(eps, str) else float(eps or 0.0)
+
+
+def _fits(config: Config, x: Array) -> bool:
+    """Whether the block computes x: squares neither overflow nor need a reduction."""
+    return takes(x) and squares_fit(plain(x), 0.5 if config.kind == "layer" else 1.0)
+
+
+@functools.lru_cache(maxsize=64)
+def _block(kind: str, eps: float, guard: Any, heads_first: bool) -> Callable[..., Array]:
+    def norm(x: Array, *weights: Array) -> Array:
+        if heads_first:
+            x = ops.swapaxes(x, 1, 2)
+            weights = tuple(ops.expand_dims(each, -2) for each in weights)
+        return plain_norm(kind, eps, guard, x, *weights)
+
+    return rms_norm.block(norm, kind, eps, guard, heads_first)

@@ -8,6 +8,7 @@ specs/conventions.md (CONV-28) and specs/gates.md (GATES-6 to GATES-8).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from pydantic import field_validator
 
 from atlas_ref import backend
 from atlas_ref.conventions import Convention, OpenGate
+from atlas_ref.engine.layers import projection as engine
 from atlas_ref.parts import feature_maps, gates, window
 from atlas_ref.parts.gates import GateSet
 from atlas_ref.parts.norms import normalised
@@ -144,6 +146,43 @@ def project(config: Any, params: Any, x: Array) -> dict[str, Array]:
             static if static is None else static + ops.zeros_like(k, shape=(*k.shape[:-1], 1))
         )
     return inputs
+
+
+def linear(x: Array, W: Array, b: Array | None = None) -> Array:
+    """x W^T + b of rows x (..., d), with W (n, d) and b (n,) or None."""
+    return _linear(x, W) if b is None else _linear(x, W, b)
+
+
+def plain_linear(x: Array, W: Array, *b: Array) -> Array:
+    """x W^T + b in tape ops."""
+    y = x @ ops.transpose(W)
+    return y + b[0] if b else y
+
+
+_linear = engine.block(plain_linear)
+
+
+def gates_of_tokens(
+    params: GateSet, x: Array, step_size: Callable[[Array], Array]
+) -> dict[str, Array]:
+    """What `gates.from_tokens` computes of tokens x (B, T, d), by one projection for all heads."""
+    used = {name: gate for name, gate in params.__dict__.items() if gate is not None}
+    if not used:
+        return {}
+    B, T, D = x.shape
+    W = ops.concatenate([ops.reshape(gate.W, (-1, D)) for gate in used.values()], axis=0)
+    b = ops.concatenate([ops.reshape(gate.b, (-1,)) for gate in used.values()], axis=0)
+    z, fields, first = linear(x, W, b), {}, 0
+    values = ops.sigmoid(z)
+    for name, gate in used.items():
+        H, rows, _ = gate.W.shape
+        place = slice(first, first + H * rows)
+        other = name == "step_size" and step_size is not ops.sigmoid
+        own = step_size(z[..., place]) if other else values[..., place]
+        own = ops.swapaxes(ops.reshape(own, (B, T, H, rows)), 1, 2)  # (B, H, T, rows)
+        fields[name] = own[..., 0] if rows == 1 else own
+        first += H * rows
+    return fields
 
 
 def check_params(config: Any, params: Any, x: Array) -> None:

@@ -12,11 +12,13 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from atlas_ref.backend.scratch import keep_freed_pages
 from atlas_ref.blocks import BLOCKS, module_of
+from atlas_ref.engine.layers import cross_entropy as engine
 from atlas_ref.layers import checks, norm
 from atlas_ref.layers.convention import LayerConvention
 from atlas_ref.layers.feed_forward import check_norm
-from atlas_ref.layers.projection import cast
+from atlas_ref.layers.projection import cast, linear
 from atlas_ref.rules.checks import require_floating
 from atlas_ref.types import Array, Dims, Frozen
 from tape import ops, plain
@@ -148,6 +150,7 @@ def apply(
     """
     checks.check_call(__name__, config, (Config, Params, State), params, state)
     ids = _check(config, params, state, ids)
+    keep_freed_pages()
     x = norm.normed(config.embed_norm, params.embed_norm, params.embedding[ids])
     states = []
     for block, own, before in zip(config.blocks, params.blocks, state.blocks, strict=True):
@@ -155,7 +158,7 @@ def apply(
         states.append(after)
     x = norm.normed(config.norm, params.norm, x)
     head = params.embedding if config.tied else params.head
-    return State.trusted(blocks=tuple(states)), x @ ops.transpose(head)
+    return State.trusted(blocks=tuple(states)), linear(x, head)
 
 
 def loss(
@@ -197,6 +200,18 @@ def cross_entropy(logits: Array, targets: Array) -> Array:
         logits (B, T, V): before the softmax.
         targets (B, T): ids.
     """
+    return _block(targets)(logits)
+
+
+def _block(targets: Array) -> Any:
+    def mean_cross_entropy(logits: Array) -> Array:
+        return plain_cross_entropy(logits, targets)
+
+    return engine.block(mean_cross_entropy, targets)
+
+
+def plain_cross_entropy(logits: Array, targets: Array) -> Array:
+    """The same in tape ops."""
     B, T, V = logits.shape
     rows = ops.reshape(logits, (B * T, V))
     chosen = rows[np.arange(B * T), np.reshape(targets, -1)]

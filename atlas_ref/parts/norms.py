@@ -52,8 +52,19 @@ def _reduction(x: Array) -> Any:
     bare = np.real(ops.stop_gradient(x))
     if bare.dtype.itemsize not in REDUCTIONS:
         return 1.0  # no arithmetic of the oracle
-    safe = 0.5 * math.sqrt(float(np.finfo(bare.dtype).max) / bare.shape[-1])
-    if on_host(bare) and bare.size and np.max(bare) <= safe and np.min(bare) >= -safe:
+    if squares_fit(bare):
         return 1.0  # no row needs it, as nearly always
+    safe = _safe(bare)
     large = np.max(np.abs(bare), axis=-1, keepdims=True) > safe
     return np.where(large, REDUCTIONS[bare.dtype.itemsize], 1.0).astype(bare.dtype)
+
+
+def squares_fit(x: Array, share: float = 1.0) -> bool:
+    """Whether all entries of an array of the host lie within that share of what is safe to square."""
+    safe = share * _safe(x)
+    return bool(on_host(x) and x.size and np.max(x) <= safe and np.min(x) >= -safe)
+
+
+def _safe(x: Array) -> float:
+    """A number up to which no sum of squares of a row overflows."""
+    return 0.5 * math.sqrt(float(np.finfo(x.dtype).max) / x.shape[-1])

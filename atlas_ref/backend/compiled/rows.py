@@ -99,6 +99,18 @@ def larger(typing: Any, a: Any, b: Any) -> Any:
 
 
 @primitive
+def by_sign(typing: Any, x: Any, negative: Any, other: Any) -> Any:
+    """`negative` in the lanes where x is below 0, else `other`."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        zero = ir.Constant(args[0].type, None)
+        below = builder.fcmp_ordered("<", args[0], zero)
+        return builder.select(below, args[1], args[2])
+
+    return x(x, negative, other), code
+
+
+@primitive
 def quotient(typing: Any, a: Any, b: Any) -> Any:
     """a / b, lane by lane."""
 

@@ -95,8 +95,7 @@ def run(
     memories = np.empty((B, blocks, count, *M.shape[2:]), M.dtype)
     momenta = memories if S is None else np.empty_like(memories)
 
-    def of_memory(b: int) -> None:
-        room = Room.of(0, layout.window, M[b, 0])
+    def of_memory(b: int, room: Room) -> None:
         for block in range(blocks):
             loop(
                 *packed.of(b),
@@ -106,7 +105,7 @@ def run(
                 room,
             )
 
-    _each_memory(of_memory, inputs)
+    _each_memory(of_memory, inputs, partial(Room.of, 0, layout.window, M[0, 0]))
     if not all(np.isfinite(x).all() for x in (M, S, y) if x is not None):
         return None
     o = inputs.values.shape[-1]
@@ -139,8 +138,7 @@ def backward(
         np.zeros((B, *x.shape[1:]), x.dtype) for x in packed.gates
     )  # also of weights that all memories share
 
-    def of_memory(b: int) -> None:
-        room = Room.of(SEGMENT, layout.window, M[b, 0])
+    def of_memory(b: int, room: Room) -> None:
         for block in range(blocks):
             loop(
                 *packed.of(b),
@@ -152,7 +150,7 @@ def backward(
                 room,
             )
 
-    _each_memory(of_memory, inputs)
+    _each_memory(of_memory, inputs, partial(Room.of, SEGMENT, layout.window, M[0, 0]))
     results = (dM, dS, *of_tokens, *of_gates)
     if not all(np.isfinite(x).all() for x in results if x is not None):
         return None
@@ -177,14 +175,15 @@ def _how(layout: Layout, block: int, blocks: int, segment: int) -> How:
     return How(block, blocks, layout.running, layout.before_error, ahead, segment)
 
 
-def _each_memory(work: Any, inputs: Arrays) -> None:
-    """Run `work` for each memory, on several threads where that pays."""
+def _each_memory(work: Any, inputs: Arrays, room_of: Callable[[], Room]) -> None:
+    """Run `work` for each memory, on several threads where that pays; each has room of its own."""
     B = len(inputs.queries)
     pays = inputs.queries.size * inputs.values.shape[-1] >= THREAD_WORK
 
     def share(memories: slice) -> None:
+        room = room_of()
         for b in range(memories.start, memories.stop):
-            work(b)
+            work(b, room)
 
     in_threads([partial(share, part) for part in slices(B, min(processors(), B) if pays else 1)])
 
