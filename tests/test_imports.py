@@ -27,8 +27,21 @@ LAYERS = (
     ("atlas_ref.levels",),
     tuple(
         f"atlas_ref.layers.{name}"
-        for name in ("checks", "norm", "rotary", "convolution", "feed_forward", "attention")
+        for name in (
+            "checks",
+            "norm",
+            "rotary",
+            "convolution",
+            "convention",
+            "feed_forward",
+            "attention",
+            "attention_reads",
+            "memory",
+            "memory_params",
+        )
     ),
+    ("atlas_ref.blocks",),
+    ("atlas_ref.models",),
     ("atlas_ref.oracle",),
     ("atlas_ref.certify",),
     ("atlas_ref.vectors",),

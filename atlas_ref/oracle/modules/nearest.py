@@ -1,0 +1,140 @@
+"""The nearest reading of a wrong value: the axis, or the other parameters, that give it.
+
+Specified in specs/modules.md (MODULES-12, MODULES-13).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from atlas_ref.messages import Progress, unwatched
+from atlas_ref.oracle.judge.norms import norms
+from atlas_ref.oracle.judge.tolerance import PASS, Tolerance
+from atlas_ref.oracle.modules import recipe as recipes
+from atlas_ref.oracle.modules.graph import Graph, ancestry, evaluate
+from atlas_ref.oracle.modules.model_graphs import graph_of
+from atlas_ref.oracle.modules.readings import graph_under, groups, singles
+from atlas_ref.oracle.modules.recording import Recording, resolved
+from atlas_ref.oracle.modules.tolerance import arithmetic_of, truth
+from atlas_ref.oracle.modules.verdict import Verdict
+from atlas_ref.types import Array
+from tape.nested import flatten
+
+#: Explanations that are named; more fit only where the value cannot tell them apart.
+MOST = 3
+
+
+def nearest_of(
+    recording: Recording,
+    wide: Graph,
+    verdict: Verdict,
+    known: frozenset[str],
+    progress: Progress = unwatched,
+) -> str:
+    """Readings that reproduce a wrong value, in words; "" where there is none (MODULES-12).
+
+    Args:
+        known: keys that were taken as recorded.
+    """
+    values, key = recording.values, verdict.key
+    before = ancestry(wide, key, known)
+    got = np.asarray(values[key], np.float64)
+    inputs = {each: values[each] for each in before.known}
+    dtype = values[key].dtype.name
+    own = truth(key, inputs, wide, recording.graph(arithmetic_of(dtype)), dtype)
+    if got.shape != own.want.shape:
+        return ""
+    exact = _exact(inputs)
+    words = [
+        change.words(recording.recipe)
+        for change in _fitting(recording, key, exact, got, own.tolerance, progress)
+    ]
+    if not words:
+        words = list(_other_parameters(recording, verdict.module, key, exact, got, own.tolerance))
+    if len(words) > MOST:
+        words = [*words[: MOST - 1], f"{len(words) - MOST + 1} more"]
+    return " or ".join(words)
+
+
+def _exact(inputs: Mapping[str, Array]) -> dict[str, Array]:
+    return {
+        name: value if value.dtype.kind in "iu" else np.asarray(value, np.float64)
+        for name, value in inputs.items()
+    }
+
+
+def ratio_of(graph: Graph, key: str, exact: Any, got: Array, tolerance: Tolerance) -> float:
+    """Error over tolerance of a recorded value under a graph; infinite where it has no such value."""
+    if key not in graph.values:
+        return np.inf
+    before = ancestry(graph, key, frozenset(exact))
+    if before.lacking:
+        return np.inf
+    with np.errstate(all="ignore"):
+        want = np.asarray(evaluate(graph, key, exact))
+        if want.shape != got.shape or not np.isfinite(want).all():
+            return np.inf
+        return norms(got - want).over(tolerance.norms)
+
+
+def _fitting(
+    recording: Recording, key: str, exact: Any, got: Array, tolerance: Tolerance, progress: Progress
+) -> list[Any]:
+    """Changes of one axis under which a value is right, else of axes that belong together."""
+    for each in (singles, groups):
+        changes = list(each(recording.recipe, recording.dtype))
+        fitting = []
+        for done, change in enumerate(changes):
+            progress("readings", done, len(changes))
+            graph = graph_under(recording, change)
+            if graph is not None and ratio_of(graph, key, exact, got, tolerance) <= PASS:
+                fitting.append(change)
+        if fitting:
+            return fitting
+    return []
+
+
+def _other_parameters(
+    recording: Recording, module: str, key: str, exact: Any, got: Array, tolerance: Tolerance
+) -> Iterator[str]:
+    """Modules with whose parameters a module would be right (MODULES-13)."""
+    leaves, paths, build = flatten(recording.params, "params")
+    places = {path: i for i, path in enumerate(paths)}
+    names = {
+        name: places[slot.path]
+        for name, slot in recipes.names_of(recording.recipe).items()
+        if slot.path in places
+    }
+    owners = _owners(names, leaves)
+    alone = module.removeprefix("layer.")
+    target = next((each for each in owners if each in (alone, f"{alone}.0")), None)
+    if target is None:
+        return
+    recipe = recording.recipe
+    recipe = recipe._replace(convention=resolved(recipe.convention, recording.dtype))
+    config = recipes.config_of(recipe)
+    for other, own in owners.items():
+        if other == target or _shapes(own, leaves) != _shapes(owners[target], leaves):
+            continue
+        moved = list(leaves)
+        for suffix, i in owners[target].items():
+            moved[i] = leaves[own[suffix]]
+        graph = graph_of(recipe, config, build(moved))
+        if ratio_of(graph, key, exact, got, tolerance) <= PASS:
+            yield f"computes with the parameters of {other}"
+
+
+def _owners(names: Mapping[str, int], leaves: list[Any]) -> dict[str, dict[str, int]]:
+    """By module the places of its parameters, by the last word of their names."""
+    owners: dict[str, dict[str, int]] = {}
+    for name, place in names.items():
+        module, _, suffix = name.rpartition(".")
+        owners.setdefault(module, {})[suffix] = place
+    return owners
+
+
+def _shapes(own: Mapping[str, int], leaves: list[Any]) -> dict[str, tuple[int, ...]]:
+    return {suffix: leaves[i].shape for suffix, i in own.items()}

@@ -1,0 +1,172 @@
+"""Other readings of a recording: each axis of layers and of the rule at its other values.
+
+Specified in specs/modules.md (MODULES-12).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any, NamedTuple, get_args
+
+import numpy as np
+from pydantic import ValidationError
+
+from atlas_ref.conventions import Convention
+from atlas_ref.layers.convention import AXES, LayerConvention
+from atlas_ref.oracle.modules import recipe as recipes
+from atlas_ref.oracle.modules.graph import Graph
+from atlas_ref.oracle.modules.model_graphs import graph_of
+from atlas_ref.oracle.modules.recipe import Recipe
+from atlas_ref.oracle.modules.recording import Recording, resolved
+from tape.nested import flatten
+
+EPS = (2.0**-52, 1e-12, 1e-8, 2.0**-23, 1e-6, 1e-5, 1e-3)
+
+#: Values that are tried on axes whose values are numbers.
+NUMBERS: dict[str, tuple[Any, ...]] = {
+    "norm_eps": EPS,
+    "model_norm_eps": EPS,
+    "head_norm_eps": EPS,
+    "rotary_base": (100.0, 1000.0, 10000.0, 100000.0, 500000.0, 1000000.0),
+    "state_clamp": ("none", 1.0, 10.0, 100.0),
+}
+
+#: Axes of layers that concern no value of a recording.
+VOID = ("sampling", "mac_state")
+
+#: Axes whose values depend on each other, and are tried together.
+TOGETHER = (
+    ("conv_padding", "conv_state"),
+    ("attention_window", "persistent_visible"),
+    ("head_norm", "head_norm_guard", "head_norm_eps"),
+    ("mag", "mag_gate_input"),
+)
+
+#: Axes of the rule that are tried, and their other values.
+RULE: dict[str, tuple[Any, ...]] = {
+    "gate": ("retain", "forget", "none"),
+    "decay": ("after_error", "before_error"),
+    "gradient_scale": (1.0, 2.0, "2/d_out"),
+    "rate": ("momentum", "memory", "both", "none"),
+    "direction": ("descent", "ascent"),
+    "value_sign": ("minus", "plus"),
+    "read": ("after", "before", "call_end"),
+    "reference": ("running", "call_start", "zero"),
+    "window_at_boundary": ("recompute", "carry", "cut"),
+    "window_edge": ("truncate", "renormalise"),
+    "order": ("window_then_momentum", "momentum_then_window"),
+    "query_scale": (1.0, "1/sqrt(d_in)"),
+    "q_norm": ("none", "l2", "rms"),
+    "k_norm": ("none", "l2", "rms"),
+    "norm_place": ("before_phi", "after_phi"),
+}
+
+
+class Change(NamedTuple):
+    """Other values of axes of layers, or of the rule."""
+
+    layer: dict[str, Any] = {}
+    rule: dict[str, Any] = {}
+
+    def of(self, recipe: Recipe) -> Recipe | None:
+        """The recipe with these values; None where it allows none of them."""
+        try:
+            return recipe._replace(
+                convention=LayerConvention(**{**recipe.convention.__dict__, **self.layer}),
+                rule=Convention(**{**recipe.rule.__dict__, **self.rule}),
+            )
+        except ValidationError:
+            return None
+
+    def joined(self, other: Change) -> Change:
+        return Change({**self.layer, **other.layer}, {**self.rule, **other.rule})
+
+    @property
+    def axes(self) -> frozenset[str]:
+        return frozenset((*self.layer, *(f"rule {axis}" for axis in self.rule)))
+
+    def words(self, recipe: Recipe, verb: str = "the recording says") -> str:
+        """The change in words: computes norm_eps 1e-05; the recording says 1e-06."""
+        parts = [
+            (axis, value, getattr(recipe.convention, axis)) for axis, value in self.layer.items()
+        ]
+        parts += [
+            (f"{axis} of the rule", value, getattr(recipe.rule, axis))
+            for axis, value in self.rule.items()
+        ]
+        computes = ", ".join(f"{axis} {shown(value)}" for axis, value, _ in parts)
+        says = ", ".join(shown(own) for _, _, own in parts)
+        return f"computes {computes}; {verb} {says}"
+
+
+def shown(value: Any) -> str:
+    """A value of an axis in words."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def values_of(axis: str) -> tuple[Any, ...]:
+    """All values that are tried on an axis of layers."""
+    if axis in NUMBERS:
+        return NUMBERS[axis]
+    annotation = LayerConvention.model_fields[axis].annotation
+    return (True, False) if annotation is bool else get_args(annotation)
+
+
+def singles(recipe: Recipe, dtype: str) -> Iterator[Change]:
+    """Changes of one axis of layers or of the rule."""
+    own = resolved(recipe.convention, dtype)
+    for axis in AXES:
+        if axis not in VOID:
+            for value in values_of(axis):
+                if value != getattr(own, axis):
+                    yield Change(layer={axis: value})
+    for axis, values in RULE.items():
+        for value in values:
+            if value != getattr(recipe.rule, axis):
+                yield Change(rule={axis: value})
+
+
+def groups(recipe: Recipe, dtype: str) -> Iterator[Change]:
+    """Changes of several axes that depend on each other."""
+    own = resolved(recipe.convention, dtype)
+    for axes in TOGETHER:
+        for values in itertools.product(*(values_of(axis) for axis in axes)):
+            changed = {
+                axis: value
+                for axis, value in zip(axes, values, strict=True)
+                if value != getattr(own, axis)
+            }
+            if len(changed) > 1:
+                yield Change(layer=changed)
+
+
+def graph_under(recording: Recording, change: Change) -> Graph | None:
+    """The graph in float64 under other readings; None where they do not fit the parameters.
+
+    A norm's weight that the recording lacks is 1; parameters that the reading has no use for are
+    left out.
+    """
+    recipe = change.of(recording.recipe)
+    if recipe is None:
+        return None
+    recipe = recipe._replace(convention=resolved(recipe.convention, recording.dtype))
+    try:
+        config = recipes.config_of(recipe)
+        template = recipes.template_of(recipe, config)
+    except ValueError:
+        return None
+    leaves, paths, build = flatten(template, "params")
+    own_leaves, own_paths, _ = flatten(recording.params, "params")
+    own = dict(zip(own_paths, own_leaves, strict=True))
+    found = []
+    for leaf, path in zip(leaves, paths, strict=True):
+        given = own.get(path)
+        if given is None and not path.endswith("norm.weight"):
+            return None
+        if given is not None and given.shape != leaf.shape:
+            return None
+        found.append(np.asarray(leaf if given is None else given))
+    return graph_of(recipe, config, build(found))
