@@ -6,7 +6,7 @@ in specs/modules.md (MODULES-6, MODULES-7).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -44,13 +44,24 @@ def linear(graph: Graph, name: str, source: Any, weight: Any, bias: Any = None, 
         return graph.output("y", x, axes, project, how.get("clause", ""))
 
 
-def normed(graph: Graph, name: str, source: str, config: norm.Config, params: Any) -> str:
-    """A norm of tokens or heads as a module; nothing for kind none."""
+def normed(
+    graph: Graph,
+    name: str,
+    source: str,
+    config: norm.Config,
+    params: Any,
+    function: Any = None,
+) -> str:
+    """A norm of tokens or heads as a module; nothing for kind none.
+
+    Args:
+        function: what makes the input of the source.
+    """
     if config.kind == "none":
         return source
     axes = f"B T D={config.d}" if config.heads is None else f"B H={config.heads} T D={config.d}"
     with graph.module(name):
-        x = graph.wire("x", source, axes)
+        x = graph.wire("x", source, axes, function)
         return graph.output("y", x, axes, lambda x: norm.normed(config, params, x), "NORM-4")
 
 
@@ -85,49 +96,61 @@ def memory_graph(
     params: Any,
     keeps: tuple[bool, ...] = (),
 ) -> str:
-    """A memory layer of one level (MODULES-7)."""
+    """A memory layer of one level (MODULES-7).
+
+    Args:
+        keeps: for each call whether its state goes on; empty for always.
+    """
     D, branch = config.d_model, params.levels[0]
     with graph.module(name):
         x = graph.wire("x", source, f"B T D={D}")
         n = normed(graph, f"{name}.pre_norm", x, config.norm, params.norm)
-        rows = {each: _projected(graph, name, each, n, config, branch, keeps) for each in "qkv"}
-        for each in "qk":
-            weight = getattr(branch, f"{each}_norm")
-            if weight is not None:
-                rows[each] = normed(
-                    graph, f"{name}.{each}_norm", rows[each], config.head_norm, weight
-                )
+        rows = {}
+        for each in "qkv":
+            flat = _projected(graph, name, each, n, config, branch, keeps)
+            rows[each] = Rows(flat, _heads(config.heads))
+            weight = None if each == "v" else getattr(branch, f"{each}_norm")
+            if weight is not None and config.head_norm.kind != "none":
+                settings, module = config.head_norm, f"{name}.{each}_norm"
+                key = normed(graph, module, flat, settings, weight, rows[each].function)
+                rows[each] = Rows(key, None)
         rows |= _gates(graph, name, n, rows, config, branch)
         reads = _cell(graph, name, rows, config, branch, keeps)
         y = _output(graph, name, reads, n, config, params)
         return graph.wire("y", y, f"B T D={D}", way="out")
 
 
+class Rows(NamedTuple):
+    """What a cell receives: its source, and what makes it of that."""
+
+    key: str
+    function: Any
+
+
+def _heads(heads: int) -> Any:
+    return lambda x: split(x, heads)
+
+
 def _projected(
     graph: Graph, name: str, each: str, n: str, config: memory.Config, branch: Any, keeps: Any
 ) -> str:
-    """q, k or v of one level before its norm (MEMORY-3)."""
+    """q, k or v of all heads (B, T, H d) before their norm (MEMORY-3)."""
     W = getattr(branch.projection, f"W_{each.upper()}")
-    H, d, D = W.shape
+    flat = W.reshape(-1, W.shape[-1])
     conv = config.conv_of(config.levels.levels[0], each)
     filters, module = getattr(branch, f"{each}_conv"), f"{name}.{each}_conv"
-    if conv is not None and config.conv_place == "before_projection":
+    if conv is None:
+        return linear(graph, f"{name}.to_{each}", n, flat)
+    if config.conv_place == "before_projection":
         n = convolved(graph, module, n, conv, filters, keeps)
-    heads = f"B H={H} T D={d}"
-    with graph.module(f"{name}.to_{each}"):
-        x = graph.wire("x", n, f"B T D={D}")
-        flat = W.reshape(H * d, D)
-        if conv is None or config.conv_place == "before_projection":
-            return graph.output("y", x, heads, lambda x: split(x @ flat.T, H), "")
-        y = graph.output("y", x, f"B T D={H * d}", lambda x: x @ flat.T, "")
-    y = convolved(graph, module, y, conv, filters, keeps)
-    with graph.module(f"{name}.heads"):
-        return graph.wire(each, y, heads, lambda y: split(y, H))
+        return linear(graph, f"{name}.to_{each}", n, flat)
+    y = linear(graph, f"{name}.to_{each}", n, flat)
+    return convolved(graph, module, y, conv, filters, keeps)
 
 
 def _gates(
-    graph: Graph, name: str, n: str, rows: dict[str, str], config: memory.Config, branch: Any
-) -> dict[str, str]:
+    graph: Graph, name: str, n: str, rows: dict[str, Rows], config: memory.Config, branch: Any
+) -> dict[str, Rows]:
     """Gates of the rule, and the weight that a token brings into the window (MEMORY-5, MEMORY-6)."""
     own, keys = branch.projection.gates, {}
     maps = {each: (module, getattr(own, each)) for each, module in GATES.items()}
@@ -141,16 +164,27 @@ def _gates(
 
         def compute(x: Any, gate: Any = gate, kind: str = kind) -> Any:
             each = x[:, None] if x.ndim == 3 else x
-            return gates.from_tokens(GateSet(**{kind: gate}), each, step_size=rate)[kind]
+            y = gates.from_tokens(GateSet(**{kind: gate}), each, step_size=rate)[kind]
+            return np.swapaxes(y, 1, 2)
 
         with graph.module(f"{name}.{module}"):
             if config.gate_input == "normed":
                 x = graph.wire("x", n, f"B T D={D}")
             else:
-                pair = (rows["k"], rows["v"])
-                x = graph.wire("x", pair, f"B H={H} T D={D}", _joined)
-            keys[field] = graph.output("y", x, f"B H={H} T", compute, "GATES-6")
+                k, v = rows["k"], rows["v"]
+                x = graph.wire(
+                    "x",
+                    (k.key, v.key),
+                    f"B H={H} T D={D}",
+                    lambda a, b, k=k, v=v: _joined(_made(k, a), _made(v, b)),
+                )
+            y = graph.output("y", x, f"B T H={H}", compute, "GATES-6")
+        keys[field] = Rows(y, lambda y: np.swapaxes(y, 1, 2))
     return keys
+
+
+def _made(rows: Rows, x: Any) -> Any:
+    return x if rows.function is None else rows.function(x)
 
 
 def _joined(k: Any, v: Any) -> Any:
@@ -158,7 +192,7 @@ def _joined(k: Any, v: Any) -> Any:
 
 
 def _cell(
-    graph: Graph, name: str, rows: dict[str, str], config: memory.Config, branch: Any, keeps: Any
+    graph: Graph, name: str, rows: dict[str, Rows], config: memory.Config, branch: Any, keeps: Any
 ) -> str:
     """The rule as a module: reads, and the state after the last call (MODULES-7)."""
     rule = config.levels.levels[0].config
@@ -168,7 +202,8 @@ def _cell(
         sources = {}
         for field, source in rows.items():
             last = {"q": f" D={d_in}", "k": f" D={d_in}", "v": f" D={d_out}"}.get(field, "")
-            sources[field] = graph.wire(field, source, f"B H={H} T{last}")
+            axes = f"B H={H} T{last}"
+            sources[field] = graph.wire(field, source.key, axes, source.function)
         for each in ("M", "S") if "momentum" in rows else ("M",):
             sources[f"state/{each}"] = graph.free(
                 f"state/{each}",
