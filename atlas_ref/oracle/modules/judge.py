@@ -10,9 +10,10 @@ from collections.abc import Iterable
 from atlas_ref.oracle.modules.graph import Graph, Module, ancestry
 from atlas_ref.oracle.modules.inside import inside_of
 from atlas_ref.oracle.modules.nearest import nearest_of
+from atlas_ref.oracle.modules.readings import Readings
 from atlas_ref.oracle.modules.recording import Recording
 from atlas_ref.oracle.modules.tolerance import arithmetic_of, truth
-from atlas_ref.oracle.modules.verdict import Verdict, verdict_on
+from atlas_ref.oracle.modules.verdict import Verdict, refusal, undecidable, verdict_on
 
 #: Verdicts in the order of reporting.
 RANK = {"WRONG": 0, "MARGINAL": 1, "UNDECIDABLE": 2, "PASS": 3}
@@ -30,7 +31,8 @@ def judge(recording: Recording, *, nearest: bool = True) -> list[Verdict]:
     walk.within(walk.wide.root)
     if not nearest:
         return walk.verdicts
-    return [_explained(walk, each) for each in walk.verdicts]
+    readings = Readings(recording)
+    return [_explained(walk, each, readings) for each in walk.verdicts]
 
 
 def first_wrong(verdicts: Iterable[Verdict]) -> Verdict | None:
@@ -92,17 +94,24 @@ class _Walk:
             return None
         before = ancestry(self.wide, key, known)
         if before.lacking or not before.known:
-            return None
+            if self.wide.values[key].kind == "wire":
+                return None
+            lacks = ", ".join(f"modules/{each}" for each in before.lacking)
+            return undecidable(self.wide, key, f"nothing before it was recorded: {lacks}")
         dtype = values[key].dtype.name
         arithmetic = arithmetic_of(dtype)
         if arithmetic not in self.narrow:
             self.narrow[arithmetic] = self.recording.graph(arithmetic)
         inputs = {each: values[each] for each in before.known}
-        own = truth(key, inputs, self.wide, self.narrow[arithmetic], dtype)
+        try:
+            own = truth(key, inputs, self.wide, self.narrow[arithmetic], dtype)
+        except ValueError as error:  # the rule refuses what it received
+            why = f"the rule refuses what it received: {refusal(error)}"
+            return undecidable(self.wide, key, why)
         return verdict_on(self.wide, key, values[key], own, known)
 
 
-def _explained(walk: _Walk, verdict: Verdict) -> Verdict:
+def _explained(walk: _Walk, verdict: Verdict, readings: Readings) -> Verdict:
     """A wrong verdict with its nearest reading, and the first wrong step of a rule."""
     if verdict.verdict != "WRONG":
         return verdict
@@ -111,7 +120,7 @@ def _explained(walk: _Walk, verdict: Verdict) -> Verdict:
     if verdict.module == verdict.fault:
         module = _module(walk.wide.root, verdict.module)
         known -= frozenset(module.within()) if module is not None else frozenset()
-    nearest = nearest_of(recording, walk.wide, verdict, known)
+    nearest = nearest_of(recording, walk.wide, verdict, known, readings)
     return verdict._replace(nearest=nearest, inside=inside_of(recording, walk.wide, verdict.key))
 
 

@@ -52,16 +52,16 @@ def normed(
     params: Any,
     function: Any = None,
 ) -> str:
-    """A norm of tokens or heads as a module; nothing for kind none.
+    """A norm of tokens or heads as a module, which passes everything on under kind none.
 
     Args:
         function: what makes the input of the source.
     """
-    if config.kind == "none":
-        return source
     axes = f"B T D={config.d}" if config.heads is None else f"B H={config.heads} T D={config.d}"
     with graph.module(name):
         x = graph.wire("x", source, axes, function)
+        if config.kind == "none":
+            return graph.wire("y", x, axes, way="out")
         return graph.output("y", x, axes, lambda x: norm.normed(config, params, x), "NORM-4")
 
 
@@ -109,11 +109,10 @@ def memory_graph(
         for each in "qkv":
             flat = _projected(graph, name, each, n, config, branch, keeps)
             rows[each] = Rows(flat, _heads(config.heads))
-            weight = None if each == "v" else getattr(branch, f"{each}_norm")
-            if weight is not None and config.head_norm.kind != "none":
-                settings, module = config.head_norm, f"{name}.{each}_norm"
-                key = normed(graph, module, flat, settings, weight, rows[each].function)
-                rows[each] = Rows(key, None)
+        for each, weight in (("q", branch.q_norm), ("k", branch.k_norm)):
+            own, module = rows[each], f"{name}.{each}_norm"
+            key = normed(graph, module, own.key, config.head_norm, weight, own.function)
+            rows[each] = Rows(key, None)
         rows |= _gates(graph, name, n, rows, config, branch)
         reads = _cell(graph, name, rows, config, branch, keeps)
         y = _output(graph, name, reads, n, config, params)

@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from atlas_ref.messages import Progress, unwatched
 from atlas_ref.oracle.judge.norms import norms
 from atlas_ref.oracle.judge.tolerance import PASS, Tolerance
 from atlas_ref.oracle.modules import recipe as recipes
 from atlas_ref.oracle.modules.graph import Graph, ancestry, evaluate
 from atlas_ref.oracle.modules.model_graphs import graph_of
-from atlas_ref.oracle.modules.readings import graph_under, groups, singles
+from atlas_ref.oracle.modules.readings import Change, Readings
 from atlas_ref.oracle.modules.recording import Recording, resolved
 from atlas_ref.oracle.modules.tolerance import arithmetic_of, truth
 from atlas_ref.oracle.modules.verdict import Verdict
@@ -32,7 +31,7 @@ def nearest_of(
     wide: Graph,
     verdict: Verdict,
     known: frozenset[str],
-    progress: Progress = unwatched,
+    readings: Readings,
 ) -> str:
     """Readings that reproduce a wrong value, in words; "" where there is none (MODULES-12).
 
@@ -50,7 +49,7 @@ def nearest_of(
     exact = _exact(inputs)
     words = [
         change.words(recording.recipe)
-        for change in _fitting(recording, key, exact, got, own.tolerance, progress)
+        for change in _fitting(readings, key, exact, got, own.tolerance)
     ]
     if not words:
         words = list(_other_parameters(recording, verdict.module, key, exact, got, own.tolerance))
@@ -74,24 +73,23 @@ def ratio_of(graph: Graph, key: str, exact: Any, got: Array, tolerance: Toleranc
     if before.lacking:
         return np.inf
     with np.errstate(all="ignore"):
-        want = np.asarray(evaluate(graph, key, exact))
+        try:
+            want = np.asarray(evaluate(graph, key, exact))
+        except ValueError:  # the rule refuses what it would receive
+            return np.inf
         if want.shape != got.shape or not np.isfinite(want).all():
             return np.inf
         return norms(got - want).over(tolerance.norms)
 
 
 def _fitting(
-    recording: Recording, key: str, exact: Any, got: Array, tolerance: Tolerance, progress: Progress
-) -> list[Any]:
+    readings: Readings, key: str, exact: Any, got: Array, tolerance: Tolerance
+) -> list[Change]:
     """Changes of one axis under which a value is right, else of axes that belong together."""
-    for each in (singles, groups):
-        changes = list(each(recording.recipe, recording.dtype))
-        fitting = []
-        for done, change in enumerate(changes):
-            progress("readings", done, len(changes))
-            graph = graph_under(recording, change)
-            if graph is not None and ratio_of(graph, key, exact, got, tolerance) <= PASS:
-                fitting.append(change)
+    for pairs in readings.stages():
+        fitting = [
+            change for change, graph in pairs if ratio_of(graph, key, exact, got, tolerance) <= PASS
+        ]
         if fitting:
             return fitting
     return []

@@ -43,6 +43,23 @@ TOGETHER = (
     ("mag", "mag_gate_input"),
 )
 
+#: Axes on which it depends what parameters there are.
+SHAPED = {
+    "conv_place",
+    "gate_input",
+    "head_norm",
+    "memory_input",
+    "output_norm",
+    "output_gate",
+    "mag",
+    "mag_gate_input",
+    "mal_order",
+    "mac_context",
+    "model_norm",
+    "rule gate",
+    "rule rate",
+}
+
 #: Axes of the rule that are tried, and their other values.
 RULE: dict[str, tuple[Any, ...]] = {
     "gate": ("retain", "forget", "none"),
@@ -143,6 +160,25 @@ def groups(recipe: Recipe, dtype: str) -> Iterator[Change]:
                 yield Change(layer=changed)
 
 
+class Readings:
+    """Graphs in float64 of a recording under other readings, each built once."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+        self._graphs: dict[str, list[tuple[Change, Graph]]] = {}
+
+    def stages(self) -> Iterator[list[tuple[Change, Graph]]]:
+        """Changes of one axis, then those of axes that depend on each other."""
+        for name, changes in (("singles", singles), ("groups", groups)):
+            if name not in self._graphs:
+                recipe, dtype = self.recording.recipe, self.recording.dtype
+                pairs = [
+                    (each, graph_under(self.recording, each)) for each in changes(recipe, dtype)
+                ]
+                self._graphs[name] = [(each, graph) for each, graph in pairs if graph is not None]
+            yield self._graphs[name]
+
+
 def graph_under(recording: Recording, change: Change) -> Graph | None:
     """The graph in float64 under other readings; None where they do not fit the parameters.
 
@@ -155,9 +191,11 @@ def graph_under(recording: Recording, change: Change) -> Graph | None:
     recipe = recipe._replace(convention=resolved(recipe.convention, recording.dtype))
     try:
         config = recipes.config_of(recipe)
-        template = recipes.template_of(recipe, config)
     except ValueError:
         return None
+    if not change.axes & SHAPED:
+        return graph_of(recipe, config, recording.params)
+    template = recipes.template_of(recipe, config)
     leaves, paths, build = flatten(template, "params")
     own_leaves, own_paths, _ = flatten(recording.params, "params")
     own = dict(zip(own_paths, own_leaves, strict=True))

@@ -8,7 +8,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from pydantic import ValidationError
 
+from atlas_ref.messages import first_problem
 from atlas_ref.oracle.judge.tolerance import PASS, judged
 from atlas_ref.oracle.modules.graph import LABELS, Graph, Value, ancestry
 from atlas_ref.oracle.modules.tolerance import Truth
@@ -85,6 +87,19 @@ def verdict_on(graph: Graph, key: str, got: Array, truth: Truth, known: frozense
         clause=value.clause,
         why=row.why,
     )
+
+
+def undecidable(graph: Graph, key: str, why: str) -> Verdict:
+    """The verdict on a value that cannot be computed again."""
+    value = graph.values[key]
+    return Verdict(value.module, f"modules/{key}", "UNDECIDABLE", value.module, why=why)
+
+
+def refusal(error: ValueError) -> str:
+    """The words of a refusal, in one line."""
+    if isinstance(error, ValidationError):
+        return first_problem(error)
+    return str(error)
 
 
 def _fault(graph: Graph, value: Value, known: tuple[str, ...], together: tuple[str, ...]) -> str:
