@@ -51,8 +51,6 @@ def of_torch(
 
     dtype = torch.float32 if float32 else torch.float64
     model = torch_mag.drawn(how, dtype, mag=mag)
-    if "weights tied" in how:
-        model.to_logits.weight = model.embed.weight
     ids = torch.randint(0, 11, (2, sum(calls) + 1), generator=torch.Generator().manual_seed(7))
     header = {"settings": SETTINGS, "convention": {"preset": "causal", "mag": mag}}
     kept = [

@@ -371,11 +371,11 @@ class Block(Part):
         of_attention, of_memory = (None, None) if state is None else state
         a, of_attention = self.attention(x, of_attention)
         m, of_memory = self.memory(
-            self.attention.norm(x) if self.does("memory of normed x") else x, of_memory
+            self.attention.norm.forward(x) if self.does("memory of normed x") else x, of_memory
         )
         gate = []
         if self.s.mag == "gate_mix":
-            gate = [self.gate(self.memory.pre_norm(x) if self.does("gate of normed x") else x)]
+            gate = [self.gate(self.memory.pre_norm.forward(x) if self.does("gate of normed x") else x)]
         y = self.mix(a, m, *gate)
         x = y if self.does("residual missing") else x + y
         after = self.ff(x)
@@ -392,6 +392,15 @@ class Loss(Part):
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
+class Head(nn.Linear):
+    """The head; `other` holds the embedding's weight where a mistake takes that."""
+
+    other: tuple[Tensor, ...] = ()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, *self.other) if self.other else super().forward(x)
+
+
 class MAG(Part):
     """The language model."""
 
@@ -400,11 +409,12 @@ class MAG(Part):
         self.embed = nn.Embedding(sizes.vocab, sizes.dim)
         self.embed_norm, self.norm = LayerNorm(sizes, "embed_norm"), LayerNorm(sizes, "norm")
         self.layers = nn.ModuleList(Block(sizes) for _ in range(sizes.depth))
-        self.to_logits = nn.Linear(sizes.dim, sizes.vocab, bias=False)
+        self.to_logits = Head(sizes.dim, sizes.vocab, bias=False)
         self.loss = Loss(sizes)
 
     def forward(self, ids: Tensor, states: Any = None) -> tuple[Tensor, Any]:
         x = self.embed(ids)
+        self.to_logits.other = (self.embed.weight,) if self.does("weights tied") else ()
         if self.does("embedding scaled"):
             x = x * self.s.dim**0.5
         if not self.does("embed_norm missing"):
@@ -424,6 +434,4 @@ def drawn(how: tuple[str, ...] = (), dtype: torch.dtype = torch.float64, **sizes
         for name, each in model.named_parameters():
             start = 1.0 if name.endswith(("norm.weight", "gamma", "ff.0.weight")) else 0.0
             each.copy_(start + 0.4 * torch.randn(each.shape, generator=draw, dtype=torch.float64))
-        if "tied" in how:
-            model.to_logits.weight = model.embed.weight
     return model.to(dtype)

@@ -58,7 +58,13 @@ SHAPED = {
     "model_norm",
     "rule gate",
     "rule rate",
+    "use_omega_gate",
+    "use_momentum",
 }
+
+#: Settings that are counts of tokens, tried one off, and what a program may leave out.
+COUNTS = ("window_size", "omega_window")
+LEFT_OUT = ("use_omega_gate", "use_momentum")
 
 #: Axes of the rule that are tried, and their other values.
 RULE: dict[str, tuple[Any, ...]] = {
@@ -81,15 +87,17 @@ RULE: dict[str, tuple[Any, ...]] = {
 
 
 class Change(NamedTuple):
-    """Other values of axes of layers, or of the rule."""
+    """Other values of axes of layers, of axes of the rule, or of settings."""
 
     layer: dict[str, Any] = {}
     rule: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
 
     def of(self, recipe: Recipe) -> Recipe | None:
         """The recipe with these values; None where it allows none of them."""
         try:
             return recipe._replace(
+                settings=type(recipe.settings)(**{**recipe.settings.__dict__, **self.settings}),
                 convention=LayerConvention(**{**recipe.convention.__dict__, **self.layer}),
                 rule=Convention(**{**recipe.rule.__dict__, **self.rule}),
             )
@@ -97,11 +105,11 @@ class Change(NamedTuple):
             return None
 
     def joined(self, other: Change) -> Change:
-        return Change({**self.layer, **other.layer}, {**self.rule, **other.rule})
+        return Change(*({**a, **b} for a, b in zip(self, other, strict=True)))
 
     @property
     def axes(self) -> frozenset[str]:
-        return frozenset((*self.layer, *(f"rule {axis}" for axis in self.rule)))
+        return frozenset((*self.layer, *(f"rule {axis}" for axis in self.rule), *self.settings))
 
     def words(self, recipe: Recipe, verb: str = "the recording says") -> str:
         """The change in words: computes norm_eps 1e-05; the recording says 1e-06."""
@@ -111,6 +119,9 @@ class Change(NamedTuple):
         parts += [
             (f"{axis} of the rule", value, getattr(recipe.rule, axis))
             for axis, value in self.rule.items()
+        ]
+        parts += [
+            (name, value, getattr(recipe.settings, name)) for name, value in self.settings.items()
         ]
         computes = ", ".join(f"{axis} {shown(value)}" for axis, value, _ in parts)
         says = ", ".join(shown(own) for _, _, own in parts)
@@ -133,7 +144,7 @@ def values_of(axis: str) -> tuple[Any, ...]:
 
 
 def singles(recipe: Recipe, dtype: str) -> Iterator[Change]:
-    """Changes of one axis of layers or of the rule."""
+    """Changes of one axis of layers or of the rule, or of a setting."""
     own = resolved(recipe.convention, dtype)
     for axis in AXES:
         if axis not in VOID:
@@ -144,6 +155,14 @@ def singles(recipe: Recipe, dtype: str) -> Iterator[Change]:
         for value in values:
             if value != getattr(recipe.rule, axis):
                 yield Change(rule={axis: value})
+    for name in COUNTS:
+        own_count = getattr(recipe.settings, name)
+        for count in (own_count - 1, own_count + 1):
+            if count > 0:
+                yield Change(settings={name: count})
+    for name in LEFT_OUT:
+        if getattr(recipe.settings, name):
+            yield Change(settings={name: False})
 
 
 def groups(recipe: Recipe, dtype: str) -> Iterator[Change]:

@@ -67,7 +67,8 @@ def verdict_on(graph: Graph, key: str, got: Array, truth: Truth, known: frozense
     parts = dict.fromkeys(
         graph.values[each].module for each in before.between if graph.values[each].kind == "output"
     )
-    together = tuple(each for each in parts if each != value.module)
+    recorded = {value.module, *(graph.values[each].module for each in before.known)}
+    together = tuple(each for each in parts if each not in recorded)
     index = row.place or ()
     if row.verdict != "PASS" and got.shape == truth.want.shape:
         index = _first_wrong(value, got, truth, index)
