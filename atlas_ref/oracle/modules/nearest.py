@@ -46,7 +46,7 @@ def nearest_of(
     own = truth(key, inputs, wide, recording.graph(arithmetic_of(dtype)), dtype)
     if got.shape != own.want.shape:
         return ""
-    exact = _exact(inputs)
+    exact = exactly(inputs)
     words = [
         change.words(recording.recipe)
         for change in _fitting(readings, key, exact, got, own.tolerance)
@@ -58,7 +58,8 @@ def nearest_of(
     return " or ".join(words)
 
 
-def _exact(inputs: Mapping[str, Array]) -> dict[str, Array]:
+def exactly(inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Values in float64; whole numbers stay."""
     return {
         name: value if value.dtype.kind in "iu" else np.asarray(value, np.float64)
         for name, value in inputs.items()

@@ -86,6 +86,45 @@ RULE: dict[str, tuple[Any, ...]] = {
 }
 
 
+#: Axes of layers, by what has them.
+OF_NORM = ("norm_eps",)
+OF_FEED_FORWARD = ("ff_gate_half", "ff_activation")
+OF_ATTENTION = (
+    "attention_window",
+    "window_counts_self",
+    "persistent_visible",
+    "rotary_pairs",
+    "rotary_base",
+    "rotary_frequencies",
+    "rotary_position",
+)
+OF_MODEL = ("model_norm", "model_norm_eps")
+OF_BLOCK = {"mag": ("mag", "mag_gate_input"), "mal": ("mal_order",), "mac": ("mac_context",)}
+OF_MEMORY = tuple(
+    axis
+    for axis in AXES
+    if axis not in (*OF_NORM, *OF_FEED_FORWARD, *OF_ATTENTION, *OF_MODEL, *VOID)
+    and not axis.startswith(("mag", "mal", "mac"))
+)
+
+
+def concerned(recipe: Recipe) -> tuple[str, ...]:
+    """Axes and settings that what was recorded has; those of the rule follow `rule`."""
+    of_memory = (*OF_MEMORY, "omega_window", *LEFT_OUT, "rule")
+    of_attention = (*OF_ATTENTION, "window_size")
+    match recipe.kind:
+        case "memory":
+            return (*OF_NORM, *of_memory)
+        case "attention":
+            return (*OF_NORM, *of_attention)
+        case "feed_forward":
+            return (*OF_NORM, *OF_FEED_FORWARD)
+    block = recipe.settings.block_type
+    axes = (*OF_NORM, *of_memory, *OF_FEED_FORWARD, *OF_BLOCK.get(block, ()))
+    axes += of_attention if block != "lmm" else ()
+    return (*axes, *OF_MODEL) if recipe.kind == "language_model" else axes
+
+
 class Change(NamedTuple):
     """Other values of axes of layers, of axes of the rule, or of settings."""
 
@@ -111,8 +150,15 @@ class Change(NamedTuple):
     def axes(self) -> frozenset[str]:
         return frozenset((*self.layer, *(f"rule {axis}" for axis in self.rule), *self.settings))
 
+    def named(self) -> list[str]:
+        """Each axis with its value."""
+        named = [f"{axis} {shown(value)}" for axis, value in (self.layer | self.settings).items()]
+        return named + [f"{axis} {shown(value)} of the rule" for axis, value in self.rule.items()]
+
     def words(self, recipe: Recipe, verb: str = "the recording says") -> str:
         """The change in words: computes norm_eps 1e-05; the recording says 1e-06."""
+        if not self.axes:
+            return "computes what was asked for"
         parts = [
             (axis, value, getattr(recipe.convention, axis)) for axis, value in self.layer.items()
         ]
@@ -145,30 +191,31 @@ def values_of(axis: str) -> tuple[Any, ...]:
 
 def singles(recipe: Recipe, dtype: str) -> Iterator[Change]:
     """Changes of one axis of layers or of the rule, or of a setting."""
-    own = resolved(recipe.convention, dtype)
+    own, has = resolved(recipe.convention, dtype), concerned(recipe)
     for axis in AXES:
-        if axis not in VOID:
-            for value in values_of(axis):
-                if value != getattr(own, axis):
-                    yield Change(layer={axis: value})
-    for axis, values in RULE.items():
+        for value in values_of(axis) if axis in has else ():
+            if value != getattr(own, axis):
+                yield Change(layer={axis: value})
+    for axis, values in RULE.items() if "rule" in has else ():
         for value in values:
             if value != getattr(recipe.rule, axis):
                 yield Change(rule={axis: value})
     for name in COUNTS:
-        own_count = getattr(recipe.settings, name)
-        for count in (own_count - 1, own_count + 1):
-            if count > 0:
-                yield Change(settings={name: count})
+        count = getattr(recipe.settings, name)
+        for other in (count - 1, count + 1) if name in has else ():
+            if other > 0:
+                yield Change(settings={name: other})
     for name in LEFT_OUT:
-        if getattr(recipe.settings, name):
+        if name in has and getattr(recipe.settings, name):
             yield Change(settings={name: False})
 
 
 def groups(recipe: Recipe, dtype: str) -> Iterator[Change]:
     """Changes of several axes that depend on each other."""
-    own = resolved(recipe.convention, dtype)
+    own, has = resolved(recipe.convention, dtype), concerned(recipe)
     for axes in TOGETHER:
+        if not set(axes) <= set(has):
+            continue
         for values in itertools.product(*(values_of(axis) for axis in axes)):
             changed = {
                 axis: value
