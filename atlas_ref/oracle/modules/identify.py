@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from atlas_ref.layers.convention import PRESETS, resolve
+from atlas_ref.layers.convention import AXES, PRESETS, resolve
 from atlas_ref.messages import Progress, unwatched
 from atlas_ref.oracle.cases.case import CaseError
 from atlas_ref.oracle.judge.tolerance import PASS, Tolerance
 from atlas_ref.oracle.modules.graph import Graph, ancestry
 from atlas_ref.oracle.modules.model_graphs import ALONE
 from atlas_ref.oracle.modules.nearest import exactly, ratio_of
-from atlas_ref.oracle.modules.readings import Change, graph_under, groups, singles
+from atlas_ref.oracle.modules.readings import Change, concerned, graph_under, groups, singles
 from atlas_ref.oracle.modules.recording import MODULE, Recording, make_recording, resolved
 from atlas_ref.oracle.modules.tolerance import arithmetic_of, truth
 from atlas_ref.types import Array
@@ -131,10 +131,15 @@ class _Search:
     def starts(self, _: Any) -> Iterator[Change]:
         """The readings that were asked for, then every preset's."""
         yield Change()
-        own = self.recording.recipe.convention
+        recipe = self.recording.recipe
+        own, has = resolved(recipe.convention, self.recording.dtype), concerned(recipe)
         for name in PRESETS:
-            axes = resolve(name).__dict__
-            changed = {axis: v for axis, v in axes.items() if v != getattr(own, axis)}
+            axes = resolved(resolve(name), self.recording.dtype)
+            changed = {
+                axis: getattr(axes, axis)
+                for axis in AXES
+                if axis in has and getattr(axes, axis) != getattr(own, axis)
+            }
             if changed:
                 yield Change(layer=changed)
 
