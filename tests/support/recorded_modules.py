@@ -1,15 +1,22 @@
-"""Recordings of the modules of the PyTorch model of tests, with one mistake or another right way."""
+"""Recordings of modules for tests: by our own functions, and of a PyTorch model with one mistake or
+another right way to compute.
+"""
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
-import safetensors
+import numpy as np
 
-from atlas_ref.oracle.modules.recording import Recording, load_recording
+from atlas_ref.oracle.modules import recipe as recipes
+from atlas_ref.oracle.modules.graph import Graph, evaluate
+from atlas_ref.oracle.modules.recording import Recording, load_recording, make_recording
+from atlas_ref.oracle.modules.tolerance import arithmetic_of
+from tape.nested import flatten
+
+Tensors = dict[str, np.ndarray[Any, Any]]
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "adapters"))
 
@@ -28,6 +35,54 @@ SETTINGS: dict[str, Any] = {
 }
 
 
+def header_of(layer: str = "language_model", **header: Any) -> dict[str, Any]:
+    """The header of a recording; a settings key changes SETTINGS."""
+    settings = {**SETTINGS, **header.pop("settings", {})}
+    return {"schema": 1, "recording": "modules", "layer": layer, "settings": settings, **header}
+
+
+def drawn(header: dict[str, Any], seed: int = 0) -> Tensors:
+    """Parameters away from their start, as tensors of a recording."""
+    recipe = recipes.parse(header, "drawn")
+    draw = np.random.default_rng(seed)
+    leaves, _, build = flatten(recipes.template_of(recipe, recipes.config_of(recipe)), "params")
+    moved = build([leaf + 0.3 * draw.standard_normal(leaf.shape) for leaf in leaves])
+    return recipes.tensors_of(recipe, moved)
+
+
+def tokens(header: dict[str, Any], count: int = 9, batch: int = 2) -> Tensors:
+    """Ids of a model, or tokens of a layer."""
+    draw = np.random.default_rng(1)
+    if header["layer"] == "language_model":
+        return {"modules/embed/in/ids": draw.integers(0, 11, (batch, count))}
+    return {"modules/layer/in/x": draw.standard_normal((batch, count, 6))}
+
+
+def graph_of(header: dict[str, Any], dtype: str = "float64") -> Graph:
+    """The graph of a header with drawn parameters."""
+    return make_recording(header, drawn(header) | tokens(header)).graph(dtype)
+
+
+def of_ours(header: dict[str, Any], *, truth: Any = None, dtype: str = "float64") -> Tensors:
+    """Tensors of a recording with every value, as computed under the readings of a header.
+
+    Args:
+        truth: the header whose parameters they are, where it has more than this one.
+    """
+    own = drawn(header if truth is None else truth)
+    first = tokens(header)
+    kind = np.dtype(arithmetic_of(dtype))
+    graph = make_recording(header, own | first).graph(dtype)
+    known = {
+        key.removeprefix("modules/"): each if each.dtype.kind == "i" else each.astype(kind)
+        for key, each in first.items()
+    }
+    for key, value in graph.values.items():
+        if key not in known and value.kind != "free" and (value.sources or value.function):
+            known[key] = np.asarray(evaluate(graph, key, known))
+    return own | {f"modules/{key}": each for key, each in known.items() if not key.startswith("/")}
+
+
 def of_torch(
     path: Path,
     how: tuple[str, ...] = (),
@@ -37,6 +92,7 @@ def of_torch(
     only: Any = None,
     without: tuple[str, ...] = (),
     float32: bool = False,
+    depth: int = 2,
 ) -> Recording:
     """What the modules of the model receive and return in calls of these lengths.
 
@@ -50,9 +106,12 @@ def of_torch(
     from tests.support import torch_mag
 
     dtype = torch.float32 if float32 else torch.float64
-    model = torch_mag.drawn(how, dtype, mag=mag)
+    model = torch_mag.drawn(how, dtype, mag=mag, depth=depth)
     ids = torch.randint(0, 11, (2, sum(calls) + 1), generator=torch.Generator().manual_seed(7))
-    header = {"settings": SETTINGS, "convention": {"preset": "causal", "mag": mag}}
+    header = {
+        "settings": {**SETTINGS, "depth": depth},
+        "convention": {"preset": "causal", "mag": mag},
+    }
     kept = [
         name
         for name, _ in model.named_modules()
@@ -80,10 +139,3 @@ def of_torch(
     file = path / "mine.safetensors"
     recorder.save(file)
     return load_recording(file)
-
-
-def header_of(path: Path) -> dict[str, Any]:
-    """The JSON object of a recording."""
-    with safetensors.safe_open(path, "np") as file:
-        header: dict[str, Any] = json.loads(file.metadata()["atlas_ref"])
-    return header

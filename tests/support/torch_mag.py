@@ -375,7 +375,9 @@ class Block(Part):
         )
         gate = []
         if self.s.mag == "gate_mix":
-            gate = [self.gate(self.memory.pre_norm.forward(x) if self.does("gate of normed x") else x)]
+            gate = [
+                self.gate(self.memory.pre_norm.forward(x) if self.does("gate of normed x") else x)
+            ]
         y = self.mix(a, m, *gate)
         x = y if self.does("residual missing") else x + y
         after = self.ff(x)
