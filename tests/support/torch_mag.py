@@ -101,10 +101,9 @@ class Conv(Part):
             padded = F.pad(x.mT, (K // 2, K - 1 - K // 2))
             return F.conv1d(padded, self.weight, groups=D).mT, rows[:, 1 - K :]
         weight = self.weight.flip(-1) if self.does(f"{self.place}: taps reversed") else self.weight
+        y = F.conv1d(rows.mT, weight, groups=D).mT
         if self.does("unfold"):
             y = (rows.unfold(1, K, 1) * weight[:, 0]).sum(-1)
-        else:
-            y = F.conv1d(rows.mT, weight, groups=D).mT
         if self.does(f"{self.place}: silu"):
             y = F.silu(y)
         return y, rows[:, 1 - K :]
@@ -280,10 +279,9 @@ class Attend(Part):
         return self.plain(q, k, v, seen, scale)
 
     def plain(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor, scale: float) -> Tensor:
+        scores = (q * scale) @ k.mT
         if self.does("einsum"):
             scores = torch.einsum("bhtd,bhjd->bhtj", q, k) * scale
-        else:
-            scores = (q * scale) @ k.mT
         scores = scores.masked_fill(~seen, -math.inf)
         if self.does("max subtracted"):
             e = torch.exp(scores - scores.amax(-1, keepdim=True))
@@ -319,10 +317,8 @@ class Attention(Part):
             v = self.rotary.turn(v, first)
         self.attend.persist = self.persist_mem
         y, cache = self.attend(q, k, v, cache)
-        if self.does("heads merged in wrong order"):
-            y = y.permute(0, 2, 3, 1).flatten(2)
-        else:
-            y = y.transpose(1, 2).flatten(2)
+        order = (0, 2, 3, 1) if self.does("heads merged in wrong order") else (0, 2, 1, 3)
+        y = y.permute(*order).flatten(2)
         return self.to_out(y), (cache, first + x.shape[1])
 
 
