@@ -24,7 +24,7 @@ from atlas_ref.oracle.modules.tolerance import arithmetic_of, truth
 from atlas_ref.types import Array
 
 #: Pairs of changes that are tried, those with the smallest errors first.
-PAIRS = 2000
+PAIRS = 600
 
 
 class Identification(NamedTuple):
@@ -177,7 +177,8 @@ def _identified(
         ratio = best[1] if best is not None else float("inf")
         return Identification((), ratio, (), runner_up, "no reading that was tried gives these")
     least = min(len(change.axes) for change in fitting)
-    chosen = tuple(change for change in fitting if len(change.axes) == least)
+    named = {tuple(change.named()): change for change in fitting if len(change.axes) == least}
+    chosen = tuple(named.values())
     under = chosen[0].of(recipe) or recipe
     under = under._replace(convention=resolved(under.convention, dtype))
     alike = dict.fromkeys(

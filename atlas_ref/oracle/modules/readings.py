@@ -9,17 +9,16 @@ import itertools
 from collections.abc import Iterator
 from typing import Any, NamedTuple, get_args
 
-import numpy as np
 from pydantic import ValidationError
 
 from atlas_ref.conventions import Convention
 from atlas_ref.layers.convention import AXES, LayerConvention
+from atlas_ref.oracle.cases.case import CaseError
 from atlas_ref.oracle.modules import recipe as recipes
 from atlas_ref.oracle.modules.graph import Graph
 from atlas_ref.oracle.modules.model_graphs import graph_of
 from atlas_ref.oracle.modules.recipe import Recipe
 from atlas_ref.oracle.modules.recording import Recording, resolved
-from tape.nested import flatten
 
 EPS = (2.0**-52, 1e-12, 1e-8, 2.0**-23, 1e-6, 1e-5, 1e-3)
 
@@ -144,7 +143,12 @@ class Change(NamedTuple):
             return None
 
     def joined(self, other: Change) -> Change:
-        return Change(*({**a, **b} for a, b in zip(self, other, strict=True)))
+        layer = {**self.layer, **other.layer}
+        return Change(
+            {axis: layer[axis] for axis in AXES if axis in layer},
+            {**self.rule, **other.rule},
+            {**self.settings, **other.settings},
+        )
 
     @property
     def axes(self) -> frozenset[str]:
@@ -261,16 +265,10 @@ def graph_under(recording: Recording, change: Change) -> Graph | None:
         return None
     if not change.axes & SHAPED:
         return graph_of(recipe, config, recording.params)
-    template = recipes.template_of(recipe, config)
-    leaves, paths, build = flatten(template, "params")
-    own_leaves, own_paths, _ = flatten(recording.params, "params")
-    own = dict(zip(own_paths, own_leaves, strict=True))
-    found = []
-    for leaf, path in zip(leaves, paths, strict=True):
-        given = own.get(path)
-        if given is None and not path.endswith("norm.weight"):
-            return None
-        if given is not None and given.shape != leaf.shape:
-            return None
-        found.append(np.asarray(leaf if given is None else given))
-    return graph_of(recipe, config, build(found))
+    try:
+        own = recipes.params_of(
+            recipe, config, recording.parameters, recording.name, weights_are_one=True
+        )
+    except CaseError:
+        return None
+    return graph_of(recipe, config, own)

@@ -168,8 +168,18 @@ def template_of(recipe: Recipe, config: Any) -> Any:
     return single[recipe.kind].init(config)
 
 
-def params_of(recipe: Recipe, config: Any, tensors: Mapping[str, Array], name: str) -> Any:
+def params_of(
+    recipe: Recipe,
+    config: Any,
+    tensors: Mapping[str, Array],
+    name: str,
+    *,
+    weights_are_one: bool = False,
+) -> Any:
     """Parameters (float64) from tensors by public names, or by ours (MODULES-3).
+
+    Args:
+        weights_are_one: whether the weight of a norm may be absent, and then is 1.
 
     Raises:
         CaseError: a tensor that is missing, or of another size.
@@ -181,6 +191,9 @@ def params_of(recipe: Recipe, config: Any, tensors: Mapping[str, Array], name: s
     for leaf, path in zip(leaves, paths, strict=True):
         names = [each for each in (public.get(path), path, path.lstrip(".")) if each]
         given = next((each for each in names if each in tensors), None)
+        if given is None and weights_are_one and path.endswith("norm.weight"):
+            found.append(np.asarray(leaf))
+            continue
         if given is None:
             raise CaseError(f"{name}: in/param/{names[0]}: missing, shape {leaf.shape} is needed")
         tensor = np.asarray(tensors[given], np.float64)

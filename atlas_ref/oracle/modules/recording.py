@@ -32,7 +32,7 @@ class Recording(NamedTuple):
     Attributes:
         name: of the file.
         recipe: its header.
-        params: of the model, float64.
+        params: of the model, float64. parameters: as in the file, by name.
         values: what was recorded, by the key of the graph.
         traces: steps of the rule of a memory, by the cell's name: op -> array.
         dtype: of most values, in which an eps of the machine counts.
@@ -41,6 +41,7 @@ class Recording(NamedTuple):
     name: str
     recipe: Recipe
     params: Any
+    parameters: dict[str, Array]
     values: dict[str, Array]
     traces: dict[str, dict[str, Array]]
     dtype: str
@@ -99,7 +100,7 @@ def make_recording(
         raise CaseError(f"{name}: {error}") from None
     parameters, values, traces = _sorted(tensors, name)
     params = recipes.params_of(recipe, config, parameters, name)
-    recording = Recording(name, recipe, params, values, traces, _dtype(values))
+    recording = Recording(name, recipe, params, parameters, values, traces, _dtype(values))
     _check(recording)
     return recording
 
