@@ -5,7 +5,8 @@ with Recorder(model, header) as recorder:
 recorder.save("mine.safetensors")
 
 Hooks see every `torch.nn.Module`; what is no module is put in by hand: `recorder.put("layers.0.mix",
-{"a": a, "m": m}, {"y": y})`. A model that is called several times is recorded over all its calls.
+{"a": a, "m": m}, {"y": y})`. A model that is called several times is recorded over all its calls; a module that runs twice in one
+call is left out of `names`.
 """
 
 from __future__ import annotations

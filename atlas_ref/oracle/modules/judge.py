@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
+
 from atlas_ref.oracle.modules.graph import Graph, Module, ancestry
 from atlas_ref.oracle.modules.inside import inside_of
 from atlas_ref.oracle.modules.nearest import nearest_of
@@ -36,9 +38,7 @@ def judge(recording: Recording, *, nearest: bool = True) -> list[Verdict]:
 
 
 def first_wrong(verdicts: Iterable[Verdict]) -> Verdict | None:
-    """The first value in the order of the model that is not PASS, a wrong one before a marginal
-    one (MODULES-10).
-    """
+    """The first value that is not PASS, a wrong one before a marginal one (MODULES-10)."""
     found = [each for each in verdicts if each.verdict != "PASS"]
     return min(found, key=lambda each: RANK[each.verdict], default=None)
 
@@ -103,6 +103,10 @@ class _Walk:
         if arithmetic not in self.narrow:
             self.narrow[arithmetic] = self.recording.graph(arithmetic)
         inputs = {each: values[each] for each in before.known}
+        endless = [each for each, value in inputs.items() if not np.isfinite(value).all()]
+        if endless:
+            why = f"what it is computed from is not finite: modules/{endless[0]}"
+            return undecidable(self.wide, key, why)
         try:
             own = truth(key, inputs, self.wide, self.narrow[arithmetic], dtype)
         except ValueError as error:  # the rule refuses what it received

@@ -13,6 +13,7 @@ import safetensors.numpy
 import atlas_ref
 from atlas_ref.models import language_model
 from atlas_ref.oracle.cases.case import CaseError
+from atlas_ref.oracle.judge.norms import FORMATS
 from atlas_ref.oracle.modules import recipe as recipes
 from atlas_ref.oracle.modules.graph import ancestry, evaluate
 from atlas_ref.oracle.modules.inside import case_of
@@ -33,7 +34,7 @@ def wrong(verdicts: Any) -> list[str]:
 
 def parts_alone(tensors: Any) -> Any:
     """A recording without the results of modules of modules, whose parts are then looked at."""
-    ends = (".0/out/y", "memory/out/y", "attention/out/y", "layer/out/y", "ff/out/y")
+    ends = ("layers.0/out/y", "memory/out/y", "attention/out/y", "layer/out/y", "ff/out/y")
     return {key: each for key, each in tensors.items() if not key.endswith(ends)}
 
 
@@ -267,18 +268,37 @@ def test_what_nothing_stands_before_is_undecidable_if_returned_and_not_judged_if
     assert report(verdicts).startswith("nothing could be judged")
 
 
+@pytest.mark.clause("MODULES-5")
+def test_a_number_that_is_not_finite_is_wrong_where_it_arises_and_nowhere_after() -> None:
+    header = header_of(settings={"depth": 1})
+    tensors = parts_alone(of_ours(header))
+    for key in ("mix/out/y", "ff/in/x", "ff.0/in/x", "ff.0/out/y"):
+        bad = tensors[f"modules/layers.0.{key}"].copy()
+        bad[1, 4, 2] = np.nan
+        tensors[f"modules/layers.0.{key}"] = bad
+    verdicts = judge(make_recording(header, tensors))
+    first = first_wrong(verdicts)
+    assert first is not None
+    assert (first.key, first.entry, first.nearest) == ("layers.0.mix/out/y", (1, 4, 2), "")
+    others = {each.verdict for each in verdicts if each.verdict != "PASS" and each is not first}
+    assert others == {"UNDECIDABLE"}
+    assert "is not finite: modules/layers.0.mix/out/y" in report(verdicts)
+
+
 @pytest.mark.clause("MODULES-9")
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
 def test_a_tolerance_is_that_of_rounding_and_no_more(dtype: str) -> None:
     header = header_of(settings={"depth": 1}, convention={"norm_eps": "machine"})
     tensors = of_ours(header, dtype=dtype)
+    kind = FORMATS[dtype][0]
+    tensors = {k: v if v.dtype.kind == "i" else v.astype(kind) for k, v in tensors.items()}
     recording = make_recording(header, tensors)
     assert recording.dtype == dtype
     assert wrong(judge(recording, nearest=False)) == []
-    eps = float(np.finfo(dtype).eps)
+    eps = 2.0 ** -FORMATS[dtype][1]
     for key in ("layers.0.memory.to_q/out/y", "layers.0.attention.attend/out/y"):
         moved = tensors[f"modules/{key}"].copy()
-        moved[0, 1] += 200 * eps * np.abs(moved).max()
+        moved[0, 1] += (40 * eps * np.abs(moved).max()).astype(kind)
         # an outer module is right all the same, so that nobody would look inside
         outer = [
             name for name in tensors if name.endswith((".0/out/y", "memory/out/y", "ion/out/y"))
