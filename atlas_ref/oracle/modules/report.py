@@ -33,7 +33,9 @@ def message(verdict: Verdict, verdicts: Sequence[Verdict] = ()) -> str:
         if each is verdict:
             break
         before.append(each)
-    right = dict.fromkeys(each.module for each in before if each.verdict == "PASS")
+    right = dict.fromkeys(
+        each.module for each in before if each.verdict == "PASS" and "/out/" in each.tensor
+    )
     lines = [
         ("tensor", verdict.tensor),
         ("first wrong", verdict.place),

@@ -221,7 +221,9 @@ def test_a_value_that_others_passed_on_wrongly_is_between_them_and_named_with_it
     lines = text.splitlines()
     assert lines[0] == f"{first.fault}: WRONG"
     assert lines[1].split() == ["tensor", "modules/layers.0.attention.to_out/in/x"]
-    assert "found before  right: embed" in text
+    before = next(line for line in lines if line.startswith("  found before"))
+    assert before.startswith("  found before  right: embed, embed_norm, layers.0.attention.norm")
+    assert not before.endswith("to_out")
     assert plain(verdicts)["first_wrong"]["fault"] == first.fault
     assert exit_code(verdicts) == 1
     json.dumps(plain(verdicts))
