@@ -69,7 +69,23 @@ class Graph:
         self.values: dict[str, Value] = {}
         self.root = Module("", [], [])
         self.calls = calls
+        self.parts = 1
         self._open = [self.root]
+
+    @contextmanager
+    def summing_in(self, parts: int) -> Iterator[None]:
+        """Products of tokens with a matrix as a sum of that many, one after another (MODULES-9)."""
+        before, self.parts = self.parts, parts
+        yield
+        self.parts = before
+
+    def product(self, x: Array, W: Array) -> Array:
+        """W x of each token, its terms summed in the order in force."""
+        parts = min(self.parts, W.shape[-1])
+        total = x[..., ::parts] @ W[:, ::parts].T
+        for i in range(1, parts):
+            total = total + x[..., i::parts] @ W[:, i::parts].T
+        return total
 
     @contextmanager
     def module(self, name: str) -> Iterator[None]:

@@ -37,7 +37,7 @@ def linear(graph: Graph, name: str, source: Any, weight: Any, bias: Any = None, 
         x = graph.wire("x", source, f"B T D={columns}", how.get("function"))
 
         def project(x: Any) -> Any:
-            y = x @ weight.T
+            y = graph.product(x, weight)
             return y if bias is None else y + bias
 
         axes = how.get("axes", f"B T D={rows}")
@@ -162,6 +162,9 @@ def _gates(
         kind = "retain" if field == "window_gate" else field
 
         def compute(x: Any, gate: Any = gate, kind: str = kind) -> Any:
+            if x.ndim == 3 and gate.W.shape[-2] == 1:
+                z = graph.product(x, gate.W[:, 0]) + gate.b[:, 0]
+                return rate(z) if kind == "step_size" else ops.sigmoid(z)
             each = x[:, None] if x.ndim == 3 else x
             y = gates.from_tokens(GateSet(**{kind: gate}), each, step_size=rate)[kind]
             return np.swapaxes(y, 1, 2)
@@ -236,7 +239,11 @@ def _output(graph: Graph, name: str, reads: str, n: str, config: memory.Config, 
         D, rows = params.W_gate.shape[1], params.W_gate.shape[0]
         x = graph.wire("x", n, f"B T D={D}")
         g = graph.output(
-            "y", x, f"B T D={rows}", lambda x: shape(x @ params.W_gate.T + params.b_gate), ""
+            "y",
+            x,
+            f"B T D={rows}",
+            lambda x: shape(graph.product(x, params.W_gate) + params.b_gate),
+            "",
         )
     return linear(graph, f"{name}.to_out", (y, g), weight, function=lambda y, g: merge(y) * g)
 
@@ -257,7 +264,9 @@ def attention_graph(
         with graph.module(f"{name}.to_qkv"):
             x = graph.wire("x", n, f"B T D={D}")
             clause = "ATTENTION-1"
-            qkv = graph.output("y", x, f"B T D={3 * H * d}", lambda x: x @ flat.T, clause)
+            qkv = graph.output(
+                "y", x, f"B T D={3 * H * d}", lambda x: graph.product(x, flat), clause
+            )
             rows = {
                 each: graph.output(each, qkv, heads, lambda y, i=i: split(_third(y, i), H), clause)
                 for i, each in enumerate("qkv")

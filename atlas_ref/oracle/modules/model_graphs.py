@@ -94,7 +94,7 @@ def _mixed(graph: Graph, name: str, x: str, a: str, m: str, config: Any, params:
 
             def opened(x: Any) -> Any:
                 n = norm.normed(config.gate_norm, params.norm, x)
-                return ops.sigmoid(n @ params.W.T + params.b)
+                return ops.sigmoid(graph.product(n, params.W) + params.b)
 
             gate = [graph.output("y", tokens, axes, opened, "")]
     with graph.module(f"{name}.mix"):
@@ -160,7 +160,7 @@ def _mac(graph: Graph, name: str, x: str, config: Any, params: Any) -> tuple[str
         )
     with graph.module(f"{name}.to_mem_tokens"):
         row = graph.wire("x", pooled, f"B C D={D}")
-        row = graph.output("y", row, f"B C D={D}", lambda x: x @ params.W_pool.T, "")
+        row = graph.output("y", row, f"B C D={D}", lambda x: graph.product(x, params.W_pool), "")
     a = attention_graph(
         graph, f"{name}.attention", x, config.attention, params.attention, (row, config.longterm)
     )

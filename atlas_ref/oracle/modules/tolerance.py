@@ -19,6 +19,9 @@ from atlas_ref.types import Array
 #: Evaluations with recorded inputs, and all that is computed between, moved within half a unit.
 DRAWS = 8
 
+#: Parts in which programs sum the terms of a product, one after another: whole, halves, many.
+PARTS = (1, 2, 1024)
+
 
 class Truth(NamedTuple):
     """A value as it should be, in float64, and its tolerance."""
@@ -46,11 +49,11 @@ def truth(key: str, known: Mapping[str, Array], wide: Graph, narrow: Graph, dtyp
         want = np.asarray(evaluate(wide, key, exact), np.float64)
         members = {"plain": evaluate(narrow, key, near)}
         for number in range(DRAWS):
-            half = _Half(number, dtype)
+            half, parts = _Half(number, dtype), PARTS[number % len(PARTS)]
             moved = {name: half(name, value) for name, value in near.items()}
-            members[f"inputs and steps within half a unit, draw {number + 1}"] = evaluate(
-                narrow, key, moved, half
-            )
+            way = f"inputs and steps within half a unit, sums in {parts}, draw {number + 1}"
+            with narrow.summing_in(parts):
+                members[way] = evaluate(narrow, key, moved, half)
     results = {name: rounded(np.asarray(value), dtype) for name, value in members.items()}
     return Truth(want, from_members(key, want, results, dtype, units=OP_FLOOR))
 

@@ -15,6 +15,7 @@ from atlas_ref.models import language_model
 from atlas_ref.oracle.cases.case import CaseError
 from atlas_ref.oracle.judge.norms import FORMATS
 from atlas_ref.oracle.modules import recipe as recipes
+from atlas_ref.oracle.modules import tolerance
 from atlas_ref.oracle.modules.graph import ancestry, evaluate
 from atlas_ref.oracle.modules.inside import case_of
 from atlas_ref.oracle.modules.judge import first_wrong, judge
@@ -376,3 +377,18 @@ def test_ancestry_is_what_a_value_is_computed_from() -> None:
     assert before.known == ("layer.to_qkv/out/q",)
     assert before.between == ("layer.rotary/in/q", "layer.rotary/out/q")
     assert before.lacking == ()
+
+
+@pytest.mark.clause("MODULES-9")
+def test_a_long_sum_may_be_taken_in_another_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    header = header_of("feed_forward", settings={"ff_mult": 300.0})
+    tensors = of_ours(header)
+    x, W = tensors["modules/layer.3/in/x"], tensors["in/param/3.weight"]
+    total = np.zeros((*x.shape[:-1], len(W)))
+    for i in range(W.shape[1]):
+        total = total + x[..., i, None] * W[:, i]
+    tensors["modules/layer.3/out/y"] = total + tensors["in/param/3.bias"]
+    del tensors["modules/layer/out/y"]
+    assert wrong(judge(make_recording(header, tensors), nearest=False)) == []
+    monkeypatch.setattr(tolerance, "PARTS", (1,))
+    assert wrong(judge(make_recording(header, tensors), nearest=False)) == ["layer.3/out/y"]
