@@ -1,0 +1,74 @@
+"""The rule of a memory over the calls of a recording, without levels: reads and last state.
+
+Specified in specs/modules.md (MODULES-7). The rule is driven token by token, as a second way to
+what `layers.memory` computes through levels.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+
+from atlas_ref.layers import memory, projection
+from atlas_ref.oracle.modules.graph import Graph
+from atlas_ref.parts import window
+from atlas_ref.rules import rule_of, sequence
+from atlas_ref.rules.sequence import Tokens
+
+#: Inputs of a cell, by name: ours, for a head and token.
+GATES = {"step_size": "to_lr", "retain": "to_decay", "momentum": "to_momentum"}
+
+
+def cell(
+    config: memory.Config,
+    branch: memory.Branch,
+    graph: Graph,
+    names: tuple[str, ...],
+    keeps: tuple[bool, ...],
+    arrays: tuple[Any, ...],
+) -> tuple[Any, Any]:
+    """Reads (B, H, T, d_out) and the state after the last call (MODULES-7).
+
+    Args:
+        names: of `arrays`: fields of Tokens, and state/M, state/S.
+        keeps: for each call whether its state goes on; empty for always.
+    """
+    level = config.levels.levels[0]
+    rule, of_rule = level.rule, projection.of_computed(level.config)
+    fields = dict(zip(names, arrays, strict=True))
+    initial = {name: fields.pop(f"state/{name}", None) for name in ("M", "S")}
+    k = fields["k"]
+    lag = window.by_lag(
+        of_rule.window_weights,
+        branch.projection.window,
+        window=of_rule.window,
+        heads=config.heads,
+        like=k,
+    )
+    if lag is not None:
+        fields["window_weights"] = lag + np.zeros((*k.shape[:-1], 1), k.dtype)
+    memories = {name: value for name, value in initial.items() if value is not None}
+    state = rule_of(of_rule).start(of_rule, k.shape[:2], dtype=k.dtype, **memories)
+    reads = []
+    for i, (first, last) in enumerate(graph.spans(k.shape[-2])):
+        before = state
+        if config.reference_at_call == "renewed" and of_rule.convention.reference == "call_start":
+            state = state.replaced(reference=None, position=sequence.first_position(of_rule))
+        for start, end in _pieces(config, first, last):
+            part = {name: each[:, :, start:end] for name, each in fields.items()}
+            tokens = Tokens(**part)
+            state, y = sequence.run(rule, of_rule, tokens, state, phi=branch.projection.phi)
+            reads.append(y)
+            if config.state_clamp is not None:
+                state = state.replaced(M=memory.clamped(state.M, config.state_clamp))
+        state = state if not keeps or keeps[i] else before
+    return np.concatenate(reads, axis=-2), state
+
+
+def _pieces(config: memory.Config, first: int, last: int) -> list[tuple[int, int]]:
+    """Tokens of a call between two clamps."""
+    if config.state_clamp is None or config.scan_chunk is None:
+        return [(first, last)]
+    return list(itertools.pairwise([*range(first, last, config.scan_chunk), last]))

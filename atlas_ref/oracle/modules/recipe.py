@@ -1,0 +1,216 @@
+"""What a recording of modules says of its model: sizes, readings, and the calls it was made in.
+
+Specified in specs/modules.md (MODULES-2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from pydantic import ValidationError
+
+from atlas_ref import conventions
+from atlas_ref.blocks import lmm, mac, mag, mal
+from atlas_ref.conventions import Convention
+from atlas_ref.layers import attention, feed_forward, memory
+from atlas_ref.layers import convention as readings
+from atlas_ref.layers.convention import LayerConvention
+from atlas_ref.messages import first_problem, meant
+from atlas_ref.models import import_atlas_rnn, language_model
+from atlas_ref.models.import_atlas_rnn import Settings, Table
+from atlas_ref.oracle.cases.case import CaseError
+from atlas_ref.parts.window import Ones
+from atlas_ref.rules import omega
+from atlas_ref.types import Array
+from tape.nested import flatten
+
+Kind = Literal["language_model", "block", "memory", "attention", "feed_forward"]
+KINDS: tuple[Kind, ...] = ("language_model", "block", "memory", "attention", "feed_forward")
+KEYS = ("schema", "recording", "layer", "settings", "convention", "rule", "tied", "calls", "note")
+
+#: Axes that the rule of public code takes, but for its reference, which no call cuts.
+RULE: dict[str, Any] = {"preset": "atlas-rnn", "reference": "running"}
+
+
+class Recipe(NamedTuple):
+    """The header of a recording (MODULES-2).
+
+    Attributes:
+        kind: what was recorded: a whole model, a block, or one layer.
+        settings: sizes, by the names of the public constructors.
+        convention: readings of layers. rule: those of the rule of a memory.
+        calls: lengths of the calls in which tokens came; empty for one call.
+        tied: whether the head is the embedding.
+    """
+
+    kind: Kind
+    settings: Settings
+    convention: LayerConvention
+    rule: Convention
+    calls: tuple[int, ...] = ()
+    tied: bool = False
+
+
+def parse(header: Mapping[str, Any], name: str) -> Recipe:
+    """The header of a recording, validated (MODULES-2).
+
+    Raises:
+        CaseError: an unknown key, or a value that does not exist.
+    """
+    for key in header:
+        if key not in KEYS:
+            raise CaseError(f"{name}: {key}: unknown key, keys are {', '.join(KEYS)}")
+    if header.get("recording") != "modules" or header.get("schema") != 1:
+        raise CaseError(
+            f'{name}: schema 1 and recording "modules" are needed, found '
+            f"{header.get('schema')!r} and {header.get('recording')!r}"
+        )
+    kind = header.get("layer", "language_model")
+    if kind not in KINDS:
+        raise CaseError(
+            f"{name}: layer: {kind!r}, expected one of {', '.join(KINDS)}{meant(str(kind), KINDS)}"
+        )
+    calls = header.get("calls", [])
+    if not isinstance(calls, list) or not all(type(n) is int and n > 0 for n in calls):
+        raise CaseError(f"{name}: calls: {calls!r}, expected lengths of at least 1 token")
+    try:
+        settings = Settings(**header.get("settings", {}))
+        convention = readings.resolve(header.get("convention", "causal"))
+        rule = conventions.resolve(header.get("rule", RULE), rule="omega", level="token")
+    except ValidationError as error:
+        raise CaseError(f"{name}: settings: {first_problem(error)}") from None
+    except (ValueError, TypeError) as error:
+        raise CaseError(f"{name}: {error}") from None
+    return Recipe(kind, settings, convention, rule, tuple(calls), bool(header.get("tied", False)))
+
+
+def memory_config(recipe: Recipe) -> memory.Config:
+    """The memory layer of a recipe."""
+    s = recipe.settings
+    rule = omega.Config(
+        d_in=s.d_head,
+        d_out=s.d_head,
+        d_model=s.dim,
+        heads=s.heads,
+        window=s.omega_window,
+        feature_map=s.feature_map,
+        window_weights=Ones(),
+        convention=recipe.rule,
+    )
+    clamps = recipe.convention.state_clamp != "none"
+    return memory.configured(
+        recipe.convention,
+        rule,
+        kernel=s.qkv_conv_kernel,
+        momentum=s.use_momentum,
+        window_gate=s.use_omega_gate,
+        scan_chunk=s.scan_chunk_len if clamps else None,
+    )
+
+
+def config_of(recipe: Recipe) -> Any:
+    """Settings of the layer, block or model that was recorded."""
+    s, c = recipe.settings, recipe.convention
+    heads: dict[str, Any] = {"d_model": s.dim, "heads": s.heads, "d_head": s.d_head}
+    heads["persistent"] = s.num_persist_mem_tokens
+    if recipe.kind == "memory":
+        return memory_config(recipe)
+    if recipe.kind == "attention":
+        return attention.configured(c, window=s.window_size, **heads)
+    if recipe.kind == "feed_forward":
+        return feed_forward.configured(c, d_model=s.dim, d_inner=s.d_inner)
+    own = memory_config(recipe)
+    block: Any
+    if s.block_type == "lmm":
+        block = lmm.configured(c, own, d_model=s.dim, d_inner=s.d_inner)
+    elif s.block_type == "mac":
+        rows = s.num_longterm_mem_tokens
+        block = mac.configured(
+            c, own, segment=s.segment_len, longterm=rows, d_inner=s.d_inner, **heads
+        )
+    else:
+        module = mag if s.block_type == "mag" else mal
+        block = module.configured(c, own, window=s.window_size, d_inner=s.d_inner, **heads)
+    if recipe.kind == "block":
+        return block
+    return language_model.configured(
+        c, [block] * (s.depth or 1), vocabulary=s.vocab or 1, tied=recipe.tied
+    )
+
+
+def names_of(recipe: Recipe) -> Table:
+    """Public names of the parameters of a recipe."""
+    s = recipe.settings
+    if recipe.kind == "memory":
+        return import_atlas_rnn.memory_names(s, "")
+    if recipe.kind == "attention":
+        return import_atlas_rnn.attention_names(s)
+    if recipe.kind == "feed_forward":
+        return import_atlas_rnn.feed_forward_names(s)
+    if recipe.kind == "block":
+        return import_atlas_rnn.block_names(s)
+    return import_atlas_rnn.model_names(s)
+
+
+def template_of(recipe: Recipe, config: Any) -> Any:
+    """Parameters of a recipe at their start, for their shapes."""
+    if recipe.kind == "block":
+        module = {"mag": mag, "mal": mal, "mac": mac, "lmm": lmm}[recipe.settings.block_type]
+        return module.init(config)
+    single = {
+        "memory": memory,
+        "attention": attention,
+        "feed_forward": feed_forward,
+        "language_model": language_model,
+    }
+    return single[recipe.kind].init(config)
+
+
+def params_of(
+    recipe: Recipe,
+    config: Any,
+    tensors: Mapping[str, Array],
+    name: str,
+    *,
+    weights_are_one: bool = False,
+) -> Any:
+    """Parameters (float64) from tensors by public names, or by ours (MODULES-3).
+
+    Args:
+        weights_are_one: whether the weight of a norm may be absent, and then is 1.
+
+    Raises:
+        CaseError: a tensor that is missing, or of another size.
+    """
+    template = template_of(recipe, config)
+    leaves, paths, build = flatten(template, "params")
+    public = {slot.path: each for each, slot in names_of(recipe).items()}
+    found = []
+    for leaf, path in zip(leaves, paths, strict=True):
+        names = [each for each in (public.get(path), path, path.lstrip(".")) if each]
+        given = next((each for each in names if each in tensors), None)
+        if given is None and weights_are_one and path.endswith("norm.weight"):
+            found.append(np.asarray(leaf))
+            continue
+        if given is None:
+            raise CaseError(f"{name}: in/param/{names[0]}: missing, shape {leaf.shape} is needed")
+        tensor = np.asarray(tensors[given], np.float64)
+        if tensor.size != leaf.size:
+            raise CaseError(
+                f"{name}: in/param/{given}: shape {tensor.shape}, expected {leaf.size} numbers for "
+                f"{leaf.shape}"
+            )
+        found.append(tensor.reshape(leaf.shape))
+    return build(found)
+
+
+def tensors_of(recipe: Recipe, params: Any) -> dict[str, Array]:
+    """Parameters by public names, by our paths where public code has none: `in/param/...`."""
+    leaves, paths, _ = flatten(params, "params")
+    public = {slot.path: each for each, slot in names_of(recipe).items()}
+    return {
+        f"in/param/{public.get(path, path.lstrip('.'))}": np.asarray(leaf)
+        for leaf, path in zip(leaves, paths, strict=True)
+    }

@@ -1,0 +1,78 @@
+"""The error that a value may have, from the rounding of what it was computed from.
+
+Specified in specs/modules.md (MODULES-9), by the machinery of specs/tolerance.md.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from atlas_ref.oracle.judge.norms import FORMATS, rounded
+from atlas_ref.oracle.judge.tolerance import OP_FLOOR, Tolerance, from_members
+from atlas_ref.oracle.modules.graph import Graph, evaluate
+from atlas_ref.types import Array
+
+#: Evaluations with recorded inputs, and all that is computed between, moved within half a unit.
+DRAWS = 8
+
+#: Parts in which programs sum the terms of a product, one after another: whole, halves, many.
+PARTS = (1, 2, 1024)
+
+
+class Truth(NamedTuple):
+    """A value as it should be, in float64, and its tolerance."""
+
+    want: Array
+    tolerance: Tolerance
+
+
+def arithmetic_of(dtype: str) -> str:
+    """The format of the arithmetic for values of a format (TOL-9)."""
+    return "float64" if dtype == "float64" else "float32"
+
+
+def truth(key: str, known: Mapping[str, Array], wide: Graph, narrow: Graph, dtype: str) -> Truth:
+    """A value from known ones, and what rounding can do to it (MODULES-9).
+
+    Args:
+        known: recorded values, as recorded.
+        wide, narrow: graphs in float64, and in the arithmetic of `dtype`.
+    """
+    kind = FORMATS[arithmetic_of(dtype)][0]
+    exact = {name: _as(value, np.float64) for name, value in known.items()}
+    near = {name: _as(value, kind) for name, value in known.items()}
+    with np.errstate(all="ignore"):
+        want = np.asarray(evaluate(wide, key, exact), np.float64)
+        members = {"plain": evaluate(narrow, key, near)}
+        for number in range(DRAWS):
+            half, parts = _Half(number, dtype), PARTS[number % len(PARTS)]
+            moved = {name: half(name, value) for name, value in near.items()}
+            way = f"inputs and steps within half a unit, sums in {parts}, draw {number + 1}"
+            with narrow.summing_in(parts):
+                members[way] = evaluate(narrow, key, moved, half)
+    results = {name: rounded(np.asarray(value), dtype) for name, value in members.items()}
+    return Truth(want, from_members(key, want, results, dtype, units=OP_FLOOR))
+
+
+def _as(value: Array, kind: type) -> Array:
+    return value if value.dtype.kind in "iu" else np.asarray(value).astype(kind)
+
+
+class _Half:
+    """Numbers moved within half a unit of their last place, by a draw for each name."""
+
+    def __init__(self, seed: int, dtype: str) -> None:
+        self.seed = seed
+        self.half = 2.0 ** -(FORMATS[dtype][1] + 1)
+
+    def __call__(self, name: str, value: Array) -> Array:
+        if value.dtype.kind in "iu":
+            return value
+        draw = np.random.Generator(np.random.Philox([self.seed, zlib.crc32(name.encode())]))
+        change = 1.0 + self.half * draw.uniform(-1.0, 1.0, np.shape(value))
+        moved: Array = (value * change).astype(value.dtype)
+        return moved

@@ -1,0 +1,149 @@
+"""The verdict on one recorded value: its module, the first wrong entry, and the nearest reading.
+
+Specified in specs/modules.md (MODULES-10, MODULES-11).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from pydantic import ValidationError
+
+from atlas_ref.messages import first_problem
+from atlas_ref.oracle.judge.tolerance import PASS, judged
+from atlas_ref.oracle.modules.graph import LABELS, Graph, Value, ancestry
+from atlas_ref.oracle.modules.tolerance import Truth
+from atlas_ref.types import Array
+
+
+class Verdict(NamedTuple):
+    """The result of a replay for one recorded value (MODULES-10).
+
+    Attributes:
+        module: that received or returned it. tensor: its name in the file.
+        verdict: PASS, MARGINAL, WRONG or UNDECIDABLE.
+        fault: where the mistake lies: the module, or "between a and b".
+        place: first wrong entry in words: call, batch row, token, head and index.
+        entry: the same, as indices of the tensor.
+        got, expected: the entries there.
+        ratio: error over tolerance, PASS up to 2. basis: where the tolerance comes from.
+        together: modules that were not recorded, and so were evaluated with it.
+        clause: where the computation is defined.
+        nearest: readings under which it would be right; "" where none was found or looked for.
+        inside: of a memory's cell: the first wrong step of the rule, or what to record.
+        why: in words, where numbers do not say it.
+    """
+
+    module: str
+    tensor: str
+    verdict: str
+    fault: str
+    place: str = ""
+    entry: tuple[int, ...] = ()
+    got: float | None = None
+    expected: float | None = None
+    ratio: float | None = None
+    basis: str = ""
+    together: tuple[str, ...] = ()
+    clause: str = ""
+    nearest: str = ""
+    inside: str = ""
+    why: str = ""
+
+    @property
+    def key(self) -> str:
+        return self.tensor.removeprefix("modules/")
+
+
+def verdict_on(graph: Graph, key: str, got: Array, truth: Truth, known: frozenset[str]) -> Verdict:
+    """The verdict on a recorded value (MODULES-10).
+
+    Args:
+        known: keys that were taken as recorded.
+    """
+    value, row = graph.values[key], judged("", key, got, truth.want, truth.tolerance)
+    before = ancestry(graph, key, known)
+    parts = dict.fromkeys(
+        graph.values[each].module for each in before.between if graph.values[each].kind == "output"
+    )
+    recorded = {value.module, *(graph.values[each].module for each in before.known)}
+    together = tuple(each for each in parts if each not in recorded)
+    index = row.place or ()
+    if row.verdict != "PASS" and got.shape == truth.want.shape:
+        index = _first_wrong(value, got, truth, index)
+    at = (got.shape == truth.want.shape and got.size) or None
+    return Verdict(
+        module=value.module,
+        tensor=f"modules/{key}",
+        verdict=row.verdict,
+        fault=_fault(graph, value, before.known, together),
+        place=place_of(graph, value, index, got.shape),
+        entry=index,
+        got=at and float(got[index]),
+        expected=at and float(truth.want[index]),
+        ratio=row.ratio,
+        basis=row.basis,
+        together=together,
+        clause=value.clause,
+        why=row.why,
+    )
+
+
+def undecidable(graph: Graph, key: str, why: str) -> Verdict:
+    """The verdict on a value that cannot be computed again."""
+    value = graph.values[key]
+    return Verdict(value.module, f"modules/{key}", "UNDECIDABLE", value.module, why=why)
+
+
+def refusal(error: ValueError) -> str:
+    """The words of a refusal, in one line."""
+    if isinstance(error, ValidationError):
+        return first_problem(error)
+    return str(error)
+
+
+def _fault(graph: Graph, value: Value, known: tuple[str, ...], together: tuple[str, ...]) -> str:
+    """The module that computes the value, or the two between which it was passed on."""
+    if value.kind == "output":
+        return value.module
+    before = dict.fromkeys(graph.values[each].module for each in known)
+    before.pop(value.module, None)
+    if not before:
+        return value.module
+    first = " and ".join(before)
+    middle = f" ({', '.join(together)} not recorded)" if together else ""
+    ending = "/out/" in value.key
+    return f"between {first} and {'the end of ' if ending else ''}{value.module}{middle}"
+
+
+def _first_wrong(value: Value, got: Array, truth: Truth, worst: tuple[int, ...]) -> tuple[int, ...]:
+    """Index of the first wrong entry in the order of tokens."""
+    gap = np.abs(got.astype(np.float64) - truth.want)
+    wrong = ~(gap <= PASS * truth.tolerance.max)
+    if not wrong.any():
+        return worst
+    letters = _letters(value)
+    axis = letters.index("T") if "T" in letters else 0
+    if not wrong.ndim:
+        return ()
+    places = np.argwhere(wrong)
+    first = places[np.lexsort((*places.T[::-1], places[:, axis]))[0]]
+    return tuple(int(i) for i in first)
+
+
+def _letters(value: Value) -> list[str]:
+    return [each.partition("=")[0] for each in value.axes.split()]
+
+
+def place_of(graph: Graph, value: Value, index: tuple[int, ...], shape: tuple[int, ...]) -> str:
+    """An index in words: call 1 (its token 0), batch row 0, token 5, head 1, index 3."""
+    words = []
+    for letter, i in zip(_letters(value), index, strict=False):
+        word = f"{LABELS[letter]} {i}"
+        if letter == "T" and graph.calls:
+            spans = graph.spans(shape[_letters(value).index("T")])
+            call = next(n for n, (first, last) in enumerate(spans) if first <= i < last)
+            word += f" (call {call}, its token {i - spans[call][0]})"
+        words.append(word)
+    return ", ".join(words)

@@ -1,0 +1,141 @@
+"""Recordings of modules for tests: by our own functions, and of a PyTorch model with one mistake or
+another right way to compute.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from atlas_ref.oracle.modules import recipe as recipes
+from atlas_ref.oracle.modules.graph import Graph, evaluate
+from atlas_ref.oracle.modules.recording import Recording, load_recording, make_recording
+from atlas_ref.oracle.modules.tolerance import arithmetic_of
+from tape.nested import flatten
+
+Tensors = dict[str, np.ndarray[Any, Any]]
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "adapters"))
+
+#: Sizes of the model, by the names of the public constructors.
+SETTINGS: dict[str, Any] = {
+    "dim": 6,
+    "dim_head": 4,
+    "heads": 2,
+    "omega_window": 2,
+    "use_omega_gate": True,
+    "window_size": 4,
+    "num_persist_mem_tokens": 2,
+    "ff_mult": 1.25,
+    "vocab": 11,
+    "depth": 2,
+}
+
+
+def header_of(layer: str = "language_model", **header: Any) -> dict[str, Any]:
+    """The header of a recording; a settings key changes SETTINGS."""
+    settings = {**SETTINGS, **header.pop("settings", {})}
+    return {"schema": 1, "recording": "modules", "layer": layer, "settings": settings, **header}
+
+
+def drawn(header: dict[str, Any], seed: int = 0) -> Tensors:
+    """Parameters away from their start, as tensors of a recording."""
+    recipe = recipes.parse(header, "drawn")
+    draw = np.random.default_rng(seed)
+    leaves, _, build = flatten(recipes.template_of(recipe, recipes.config_of(recipe)), "params")
+    moved = build([leaf + 0.3 * draw.standard_normal(leaf.shape) for leaf in leaves])
+    return recipes.tensors_of(recipe, moved)
+
+
+def tokens(header: dict[str, Any], count: int = 9, batch: int = 2) -> Tensors:
+    """Ids of a model, or tokens of a layer."""
+    draw = np.random.default_rng(1)
+    if header["layer"] == "language_model":
+        return {"modules/embed/in/ids": draw.integers(0, 11, (batch, count))}
+    return {"modules/layer/in/x": draw.standard_normal((batch, count, 6))}
+
+
+def graph_of(header: dict[str, Any], dtype: str = "float64") -> Graph:
+    """The graph of a header with drawn parameters."""
+    return make_recording(header, drawn(header) | tokens(header)).graph(dtype)
+
+
+def of_ours(header: dict[str, Any], *, truth: Any = None, dtype: str = "float64") -> Tensors:
+    """Tensors of a recording with every value, as computed under the readings of a header.
+
+    Args:
+        truth: the header whose parameters they are, where it has more than this one.
+    """
+    own = drawn(header if truth is None else truth)
+    first = tokens(header)
+    kind = np.dtype(arithmetic_of(dtype))
+    graph = make_recording(header, own | first).graph(dtype)
+    known = {
+        key.removeprefix("modules/"): each if each.dtype.kind == "i" else each.astype(kind)
+        for key, each in first.items()
+    }
+    for key, value in graph.values.items():
+        if key not in known and value.kind != "free" and (value.sources or value.function):
+            known[key] = np.asarray(evaluate(graph, key, known))
+    return own | {f"modules/{key}": each for key, each in known.items() if not key.startswith("/")}
+
+
+def of_torch(
+    path: Path,
+    how: tuple[str, ...] = (),
+    *,
+    calls: tuple[int, ...] = (5, 4),
+    mag: str = "attention_times_gate",
+    only: Any = None,
+    without: tuple[str, ...] = (),
+    float32: bool = False,
+    depth: int = 2,
+) -> Recording:
+    """What the modules of the model receive and return in calls of these lengths.
+
+    Args:
+        how: mistakes, or other right ways.
+        only: whether a module is recorded, by its name; None for all but those `without`.
+    """
+    import torch
+    import torch_modules
+
+    from tests.support import torch_mag
+
+    dtype = torch.float32 if float32 else torch.float64
+    model = torch_mag.drawn(how, dtype, mag=mag, depth=depth)
+    ids = torch.randint(0, 11, (2, sum(calls) + 1), generator=torch.Generator().manual_seed(7))
+    header = {
+        "settings": {**SETTINGS, "depth": depth},
+        "convention": {"preset": "causal", "mag": mag},
+    }
+    kept = [
+        name
+        for name, _ in model.named_modules()
+        if name
+        and not name.endswith("layers")
+        and name.rpartition(".")[2] not in without
+        and not (name.rpartition(".")[2] == "0" and ".to_" in name)
+        and not (name.endswith("gate.0"))
+        and (only is None or only(name))
+    ]
+    names = {name: name for name in kept}
+    parameters = {name: name for name in model.state_dict()}
+    with torch_modules.Recorder(model, header, names=names, parameters=parameters) as recorder:
+        state, first, rows = None, 0, []
+        for length in calls:
+            logits, state = model(ids[:, first : first + length], state)
+            rows.append(logits)
+            first += length
+    if only is None or only("loss"):
+        targets = ids[:, 1 : first + 1]
+        logits = torch.cat(rows, 1)
+        recorder.put(
+            "loss", {"logits": logits, "targets": targets}, {"y": model.loss(logits, targets)}
+        )
+    file = path / "mine.safetensors"
+    recorder.save(file)
+    return load_recording(file)
