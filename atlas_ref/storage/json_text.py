@@ -11,9 +11,8 @@ from typing import Any
 
 from atlas_ref.storage.files import unique
 
-
 #: Levels of nesting, and digits of a whole number, that are read.
-DEEPEST, LONGEST = 32, 1000
+DEEPEST, LONGEST = 100, 18
 
 
 def decoded(text: str | bytes, *, deepest: int = DEEPEST, longest: int = LONGEST) -> Any:
