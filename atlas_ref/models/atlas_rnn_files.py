@@ -200,7 +200,7 @@ def save(path: str | os.PathLike[str], model: checkpoint.Checkpoint) -> Told:
     tensors = state_dict(model.config, model.params, own.settings)
     text = json.dumps(arguments(own))
     try:
-        files.write(path, {"format": "pt", KEY: text}, tensors)
+        files.write(path, {KEY: text}, tensors)
     except ValueError as error:
         raise ValueError(f"{os.fspath(path)}: {error}") from None
     return own

@@ -186,7 +186,7 @@ def config_of(value: Any) -> language_model.Config:
     return config
 
 
-def _built(cls: Any, value: Any, where: str) -> Any:
+def _built(cls: type[Frozen], value: Any, where: str) -> Any:
     """Settings of a class, part by part: pydantic alone does not know the kind of a part."""
     _require_object(value, where)
     fields = cls.model_fields
@@ -195,7 +195,8 @@ def _built(cls: Any, value: Any, where: str) -> Any:
             raise ValueError(f"{where}.{key}: unknown key{meant(key, fields)}")
     parts: dict[str, Any] = {}
     for name, each in value.items():
-        part = _PARTS.get((cls, name), functools.partial(_plain_part, fields[name].annotation))
+        plain_part = functools.partial(_plain_part, fields[name].annotation)
+        part: Callable[[Any, str], Any] = _PARTS.get((cls, name), plain_part)
         parts[name] = part(each, f"{where}.{name}")
     try:
         return cls(**parts)

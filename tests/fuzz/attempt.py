@@ -26,7 +26,7 @@ CODES = (0, 1, 2, 3)
 #: Commands that are drawn more often, since they read more kinds of files.
 MORE = ("check", "check", "check", "check", "show", "show", "eval", "eval", "replay", "sweep")
 MORE += ("identify", "levels", "certify", "vectors verify", "vectors verify", "vectors diff")
-MORE += ("tolerance", "new", "new", "trace-spec")
+MORE += ("tolerance", "new", "new", "trace-spec", "model import", "model show")
 
 ORDER = (*commands.COMMANDS, *MORE)
 
