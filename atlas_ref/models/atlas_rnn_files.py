@@ -26,7 +26,7 @@ from atlas_ref.models.import_atlas_rnn import (
     model_names,
     to_params,
 )
-from atlas_ref.models.shapes import Needed, check_tensors, params_of
+from atlas_ref.models.shapes import Needed, check_tensors, params_of, refuse
 from atlas_ref.storage import files
 from atlas_ref.storage.json_text import decoded
 from atlas_ref.types import read_only
@@ -79,9 +79,10 @@ def model_from(
         if name in tensors or name.endswith(".freqs")
     }
     check_tensors(needed, tensors)
-    rows = [tensors[name] for name in buffers if name.endswith(".freqs")]
+    rows = {name: tensors[name] for name in buffers if name.endswith(".freqs")}
+    refuse([f"{name}: no entry may be negative" for name, each in rows.items() if (each < 0).any()])
     try:
-        config = model_config(settings, rows, memory_only=memory_only)
+        config = model_config(settings, rows.values(), memory_only=memory_only)
     except ValidationError as error:
         raise ValueError(first_problem(error)) from None
     place = backend.current().from_host
