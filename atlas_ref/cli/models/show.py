@@ -9,8 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from atlas_ref.cli import output
-from atlas_ref.cli.models import bad_input
-from atlas_ref.cli.models.transfer import parameters
+from atlas_ref.cli.models.files import bad_input, parameters
 
 
 def register(model: typer.Typer) -> None:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from atlas_ref.cli import options, output
-from atlas_ref.cli.models import PROGRAMS, bad_input, programs
+from atlas_ref.cli.models.files import (
+    PROGRAMS,
+    bad_input,
+    named,
+    parameters,
+    programs,
+    refuse_place,
+    settings,
+)
 from atlas_ref.messages import meant
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
@@ -54,22 +61,22 @@ def import_(
     if config is not None:
         options.refuse_same(out, config, what="file of settings")
     with bad_input():
-        _refuse_place(out)
-        found = atlas_rnn_files.read(file, {} if config is None else _settings(config))
+        refuse_place(out)
+        found = atlas_rnn_files.read(file, {} if config is None else settings(config))
         source = atlas_rnn_files.source(found.told)
         checkpoint.save(out, found.config, found.params, source=source)
     count = parameters(found.params)
-    settings = found.told.settings.model_dump(mode="json")
+    values = found.told.settings.model_dump(mode="json")
     if as_json:
-        by = {name: {"value": settings[name], "by": word} for name, word in found.told.by.items()}
+        by = {name: {"value": values[name], "by": word} for name, word in found.told.by.items()}
         output.emit_json(
             {"exit": 0, "file": str(file), "out": str(out), "parameters": count, "settings": by}
         )
         return 0
     for word, text in WORDS.items():
-        named = {name: settings[name] for name, told in found.told.by.items() if told == word}
-        if named:
-            output.say(f"{text}: {output.words(named)}")
+        group = {name: values[name] for name, told in found.told.by.items() if told == word}
+        if group:
+            output.say(f"{text}: {output.words(group)}")
     output.say(f"wrote {out}: {count} parameters")
     return 0
 
@@ -96,12 +103,10 @@ def export(
     _require(destination, "--to")
     options.refuse_same(out, file, what="model")
     with bad_input():
-        _refuse_place(out)
+        refuse_place(out)
         found = checkpoint.read(file)
-        try:
+        with named(file):
             told = atlas_rnn_files.save(out, found)
-        except ValueError as error:
-            raise ValueError(f"{file}: {error}") from None
     arguments = atlas_rnn_files.arguments(told)
     if as_json:
         output.emit_json({"exit": 0, "file": str(file), "out": str(out), "arguments": arguments})
@@ -109,36 +114,6 @@ def export(
         output.say(f"arguments of its constructor: {output.words(arguments)}")
         output.say(f"wrote {out}: {parameters(found.params)} parameters")
     return 0
-
-
-def parameters(params: Any) -> int:
-    """Number of entries of all parameters."""
-    from tape.nested import flatten
-
-    return sum(int(leaf.size) for leaf in flatten(params, "params")[0])
-
-
-def _settings(path: Path) -> Mapping[str, Any]:
-    """The object of a JSON file."""
-    from atlas_ref.storage.files import read_bytes
-    from atlas_ref.storage.json_text import decoded
-
-    try:
-        value = decoded(read_bytes(path))
-        if not isinstance(value, dict):
-            raise ValueError("an object of settings is needed")
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
-    return value
-
-
-def _refuse_place(path: Path) -> None:
-    from atlas_ref.storage.files import writable
-
-    try:
-        writable(path)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
 
 
 def _require(program: str, option: str) -> None:
