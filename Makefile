@@ -29,12 +29,16 @@ $(VENV)/.bench: $(VENV)/.runtime
 	$(INSTALL) -e ".[bench]"
 	touch $@
 
-$(VENV)/.docs: $(VENV)/.test requirements/docs.txt
+# The renderer of equations comes from npm, whose lock file has a hash of each package; npm itself is one of the requirements.
+$(VENV)/.docs: $(VENV)/.test requirements/docs.txt docs/katex/package-lock.json
 	$(HASHED) -r requirements/docs.txt
+	cp docs/katex/package.json docs/katex/package-lock.json $(VENV)
+	cd $(VENV) && bin/npm ci --silent --ignore-scripts --no-audit --no-fund || \
+	  { echo "make docs: npm did not install KaTeX: it needs a registry, which the environment or npm's own settings name" >&2; exit 1; }
 	touch $@
 
 oracle: $(VENV)/.runtime  ## evaluate every recorded case of independent implementations and compare
-	$(BIN)/atlas-ref check -v tests/data/peers
+	$(BIN)/atlas-ref check -v tests/data/peers tests/data/peers_layers/atlas_rnn_*.safetensors
 
 test: $(VENV)/.test  ## the tests, warnings as errors
 	$(BIN)/python -m pytest -n auto
@@ -53,7 +57,7 @@ slow: $(VENV)/.test  ## the longer proofs
 COMPUTING := tests/backend/test_backend.py tests/backend/test_backend_scalars.py tests/tape/test_backend.py tests/parts tests/rules tests/forms tests/levels tests/layers \
 	tests/engine/group tests/engine/masked tests/engine/compiled tests/engine/test_recompute.py tests/reductions tests/errata \
 	$(wildcard tests/test_conventions*.py tests/oracle/identify/test_equivalence*.py) \
-	$(patsubst %,tests/cli/test_%.py,check_command cli identify_command replay_command) tests/test_pytest_plugin.py tests/oracle/test_peers.py \
+	$(patsubst %,tests/cli/test_%.py,check_command cli identify_command replay_command) tests/test_pytest_plugin.py tests/oracle/test_peers.py tests/oracle/subjects tests/models \
 	$(patsubst %,tests/oracle/%.py,cases/test_case judge/test_compare cases/test_levels cases/test_resume judge/test_tolerance)
 
 # Asks which calls lines make, not which numbers: six parameters of a test show it. PARAMETERS=100000 runs all.
@@ -118,7 +122,7 @@ docs-serve: $(VENV)/.docs  ## the site at http://127.0.0.1:8000, made anew when 
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve --no-strict --watch specs --watch docs --watch atlas_ref --watch tape
 
 docs-test: docs  ## every page of the site in Chromium (Debian's package), wide and narrow, light and dark
-	$(BIN)/python -m pytest -q -n 0 tests/docs/test_browser.py
+	$(BIN)/python -m pytest -q -n 0 $(patsubst %,tests/docs/test_%.py,browser equations pages)
 	$(BIN)/python -m docs.browser build/site --out build/docs-test
 
 # Of every file of a release, so that they hold on each system and for each Python.

@@ -10,10 +10,10 @@ CHROMIUM names the browser.
 
 A page is loaded once and checked four times: a reader makes the window narrow and presses the
 switch of the theme. The site remembers that theme, so half of the pages are loaded light and half
-dark. Transitions and animations are switched off. Pages of source code are the majority and differ
-in the text of their lines alone. One in twenty is checked, wide and narrow in the theme of its
-reader; `docs.check_links` sees all of them. Several readers share the pages among them. The
-search is checked on the start page, and only that page gets the entries of the index.
+dark. Transitions and animations are switched off. Pages of source code and of recorded cases are
+the majority and come from one template each: every twentieth of a kind is read, in one theme each, and
+`docs.check_links` reads them all. Several readers share the pages among them. The search is checked
+on the start page, and only that page gets the entries of the index.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterable, Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urljoin, urlsplit
 
-WIDTHS = {"wide": (1440, 1000), "narrow": (390, 844)}
+WIDTHS = {"wide": (1280, 900), "narrow": (390, 844)}
 Theme = Literal["light", "dark"]
 THEMES: dict[Theme, str] = {"light": "default", "dark": "slate"}
 
@@ -44,12 +44,15 @@ SEARCHES = (
     ("Gradient over the window", "specs/omega/", "#omega-5"),
     ("Without python-flint", "specs/certify/", "#cert-14"),
 )
+RESULT = ".md-search-result__link"
+#: Words that specs or the tutorial explain, and code names: their results come first.
+EXPLAINED, EXPLAINING = ("residual", "window", "check kernel"), ("specs/", "tutorial/")
 #: A clause from which a reader follows the links to its proofs.
 CLAUSE = ("specs/omega/", "#omega-5")
 #: The index of the search, which every page loads and prepares in about a second.
 INDEX = "/search/search_index.json"
-#: Pages of source code, and how many there are for one that is checked.
-SOURCE, EVERY = "source/", 20
+#: Pages of source code, and of recorded cases; of each kind every twentieth page is read.
+SOURCE, CASES, EVERY = "source/", "vectors/", 20
 #: Milliseconds for one step of a reader, on a machine that has other work.
 PATIENCE = 120_000
 TRIES = 3  # of a screenshot
@@ -65,12 +68,35 @@ STILL = """addEventListener("DOMContentLoaded", () => {
   document.head.append(style);
 })"""
 SHOWN = """async () => {
+  if (!location.hash) return true;
   const found = document.getElementById(decodeURIComponent(location.hash.slice(1)));
   await new Promise(requestAnimationFrame);
   const box = found && found.getBoundingClientRect();
   return Boolean(box && box.top >= 0 && box.top < innerHeight);
 }"""
 SWITCH = "() => document.querySelector('[data-md-component=palette] label:not([hidden])').click()"
+
+
+#: Words of titles that the search does not find, by the worker that the page itself asks. It drops
+#: some words from every text.
+LOST = """async () => {
+  const { base, search } = JSON.parse(document.getElementById("__config").textContent);
+  const { config, docs } = await (await fetch(`${base}/search/search_index.json`)).json();
+  const worker = new Worker(new URL(search, location));
+  const answer = (type, data, wanted) => new Promise(done => {
+    worker.onmessage = event => event.data.type === wanted && done(event.data.data);
+    worker.postMessage({ type, data });
+  });
+  await answer(0, { config, docs, options: { suggest: true } }, 1);
+  const dropped = ["cannot", "least", "must", "than"], lost = [];
+  const words = new Set(docs.flatMap(each => each.title.toLowerCase().split(/[\\s-]+/)));
+  for (const word of words) {
+    if (!/^[a-z]{3,}$/.test(word) || dropped.includes(word)) continue;
+    if (!(await answer(2, word, 3)).items.length) lost.push(word);
+  }
+  worker.terminate();
+  return [words.size, lost.join(" ")];
+}"""
 
 
 class Site(SimpleHTTPRequestHandler):
@@ -118,10 +144,21 @@ def served(folder: Path) -> Iterator[str]:
 
 
 def pages(folder: Path) -> list[str]:
-    """Addresses of all pages of the theme below the site's, and of some pages of source."""
-    folders = [path.parent.relative_to(folder).as_posix() for path in folder.rglob("index.html")]
-    code = sorted(path.relative_to(folder).as_posix() for path in (folder / SOURCE).rglob("*.html"))
-    return sorted("" if each == "." else f"{each}/" for each in folders) + code[::EVERY]
+    """Addresses of all pages below the site's."""
+    paths = [path.relative_to(folder).as_posix() for path in folder.rglob("*.html")]
+    return sorted(each.removesuffix("index.html") for each in paths if each != "404.html")
+
+
+def chosen(addresses: Iterable[str]) -> list[str]:
+    """The pages that are read: of source code and of recorded cases every twentieth."""
+    found, seen = [], dict.fromkeys((SOURCE, CASES), 0)
+    for address in addresses:
+        kind = next((each for each in seen if address.startswith(each)), None)
+        if kind is not None:
+            seen[kind] += 1
+        if kind is None or seen[kind] % EVERY == 1:
+            found.append(address)
+    return found
 
 
 class Reader:
@@ -185,12 +222,12 @@ class Reader:
         await self.page.goto(f"{self.base}/{address}", wait_until="load")
 
     async def look(self, address: str) -> None:
-        """Check one page in every size and theme, or a page of source code in one theme."""
+        """Check one page in every size and theme, or one of source code or cases in one theme."""
         self.place = address or "start"
         await self.open(address)
         for width in WIDTHS:
             await self.check(address, width)
-        if address.startswith(SOURCE):
+        if address.startswith((SOURCE, CASES)):
             return
         await self.switch()
         for width in reversed(WIDTHS):
@@ -202,7 +239,8 @@ class Reader:
         await self.page.set_viewport_size(_size(width))
         for wrong in await self.page.evaluate(CHECK, [width, THEMES[self.theme]]):
             self.say(wrong)
-        if not address.startswith(SOURCE):
+        # a picture in each size and in each theme, of the four states two
+        if not address.startswith(SOURCE) and (width == "wide") == (self.theme == "light"):
             name = (address.strip("/") or "start").replace("/", "_")
             await self.picture(self.out / f"{name}_{width}_{self.theme}.png")
 
@@ -222,17 +260,32 @@ class Reader:
         self.theme = "dark" if self.theme == "light" else "light"
 
     async def search(self) -> None:
-        """Check that the search finds a clause by its id and by its words."""
+        """Check that the search finds a clause by its id, and every word of a title."""
+        self.place = "search for all words"
+        await self.open("")
+        words, lost = await self.page.evaluate(LOST)
+        if not words or lost:
+            self.say(f"of {words} words it does not find: {lost}")
         for query, target, anchor in SEARCHES:
-            self.place = f"search for {query!r}"
-            await self.open("")
-            await self.page.click("[data-md-component=search-query]")
-            await self.page.type("[data-md-component=search-query]", query)
-            link = f'.md-search-result__link[href*="{target}"][href$="{anchor}"]'
+            await self.ask(query)
+            link = f'{RESULT}[href*="{target}"][href$="{anchor}"]'
             try:
                 await self.page.wait_for_selector(link, timeout=PATIENCE / 2, state="attached")
             except Exception:
                 self.say(f"does not find {target}{anchor}")
+        for query in EXPLAINED:
+            await self.ask(query)
+            await self.page.wait_for_selector(RESULT, timeout=PATIENCE / 2, state="attached")
+            first = await self.page.locator(RESULT).first.get_attribute("href") or ""
+            if not urlsplit(first).path.lstrip("/").startswith(EXPLAINING):
+                self.say(f"finds {first} first")
+
+    async def ask(self, query: str) -> None:
+        """Type a query on the start page."""
+        self.place = f"search for {query!r}"
+        await self.open("")
+        await self.page.click("[data-md-component=search-query]")
+        await self.page.type("[data-md-component=search-query]", query)
 
     async def follow(self) -> None:
         """Follow a clause to its test, its erratum and its recorded cases, as a reader clicks."""
@@ -246,7 +299,7 @@ class Reader:
                 continue
             if await proof.get_attribute("open") is None:
                 await proof.locator("summary").click()
-            link = proof.locator("a[href*='#']").first
+            link = proof.locator("a").first
             target = urljoin(self.page.url, await link.get_attribute("href"))
             await link.click()
             await self.page.wait_for_url(target)
@@ -319,8 +372,8 @@ def main() -> int:
     )
     options = parser.parse_args()
     started = time.monotonic()
-    chosen = [each for each in pages(options.site) if options.only in each]
-    if not chosen:
+    addresses = [each for each in chosen(pages(options.site)) if options.only in each]
+    if not addresses:
         parser.error(
             f"{options.site}: no page"
             + (
@@ -332,12 +385,12 @@ def main() -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     try:
         with served(options.site) as base:
-            wrong = asyncio.run(read(base, chosen, options.out, options.jobs))
+            wrong = asyncio.run(read(base, addresses, options.out, options.jobs))
     except (ImportError, LookupError) as error:
         parser.error(str(error))
     print("\n".join(wrong[:100]))
     print(
-        f"{len(chosen)} pages, {len(WIDTHS)} widths, {len(THEMES)} themes in "
+        f"{len(addresses)} of {len(pages(options.site))} pages, {len(WIDTHS)} widths, {len(THEMES)} themes in "
         f"{time.monotonic() - started:.0f} s: "
         f"{len(wrong)} complaints; screenshots in {options.out}"
     )

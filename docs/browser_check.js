@@ -14,26 +14,35 @@ async ([width, scheme]) => {
   if (!article) return ['there is no article'];
   const words = document.createTreeWalker(article, NodeFilter.SHOW_TEXT);
   for (let node; (node = words.nextNode());) {
-    const inside = node.parentElement.closest('pre, code, script, style, svg, annotation, .lines');
-    if (!inside && /\\[([]|\$\$|\\[a-z]{3,}\b|\$[^$ ][^$]*\$/.test(node.textContent)) wrong.push(`equation not rendered: ${node.textContent.trim().slice(0, 80)}`);
+    const inside = node.parentElement.closest('pre, code, .lines, script, style, svg, annotation');
+    if (!inside && /\\[([_]|\$\$|\\[a-z]{3,}\b|\$[^$ ][^$]*\$/.test(node.textContent)) wrong.push(`equation not rendered: ${node.textContent.trim().slice(0, 80)}`);
   }
-  for (const math of article.querySelectorAll('math')) {
+  for (const math of article.querySelectorAll('.arithmatex')) {
     if (math.closest('details:not([open])')) continue;
-    const box = math.getBoundingClientRect();
-    if (math.namespaceURI !== 'http://www.w3.org/1998/Math/MathML' || box.height < 4 || math.querySelector('merror')) wrong.push(`equation not rendered: ${math.getAttribute('alttext')}`);
+    const drawn = math.querySelector('.katex-html'), words = math.textContent.slice(0, 80);
+    if (!drawn || math.querySelector('.katex-error') || drawn.getBoundingClientRect().height < 4) { wrong.push(`equation not rendered: ${words}`); continue; }
+    const block = math.closest('.equation');
+    if (block && math.scrollWidth > math.clientWidth + 1 && getComputedStyle(math).overflowX !== 'auto') wrong.push(`equation cut: ${words}`);
   }
+  for (const code of article.querySelectorAll('pre > code, ol.lines')) {
+    if (code.clientWidth && code.scrollWidth > code.clientWidth + 1) wrong.push(`code is cut: ${code.textContent.trim().slice(0, 60)}`);
+  }
+  const listed = new Set([...document.querySelectorAll('.md-nav a')].map(link => link.getAttribute('href')));
   for (const clause of article.querySelectorAll('.clause')) {
+    const head = clause.previousElementSibling;
+    if (head?.id && !listed.has('#' + head.id)) wrong.push('not in the navigation: ' + head.id);
     const left = clause.querySelector(':scope > .contract'), right = clause.querySelector(':scope > .beside');
     if (!left || !right) { wrong.push('a clause without its two sides: ' + clause.textContent.slice(0, 40)); continue; }
     if (!right.children.length) continue;
     const a = left.getBoundingClientRect(), b = right.getBoundingClientRect();
     const beside = b.left >= a.right - 1 && Math.abs(a.top - b.top) < 2, below = b.top >= a.bottom - 1;
-    if (width === 'wide' ? !beside : !below) wrong.push(`not ${width === 'wide' ? 'beside' : 'below'}: ${left.textContent.trim().slice(0, 60)}`);
+    const side = width === 'wide' && !clause.matches('.whole');
+    if (side ? !beside : !below) wrong.push(`not ${side ? 'beside' : 'below'}: ${left.textContent.trim().slice(0, 60)}`);
   }
   if (document.body.getAttribute('data-md-color-scheme') !== scheme) wrong.push(`the theme is ${document.body.getAttribute('data-md-color-scheme')}, not ${scheme}`);
   const light = c => { const v = c.match(/[\d.]+/g).map(Number); return (v[0] * 299 + v[1] * 587 + v[2] * 114) / 1000 };
   const page = light(getComputedStyle(document.body).backgroundColor), text = light(getComputedStyle(article).color);
   if (Math.abs(page - text) < 100) wrong.push(`text (${text}) does not stand out from the page (${page})`);
-  if (article.querySelector('.highlight pre > code') && !document.querySelector('.md-clipboard, .md-code__button')) wrong.push('no copy button');
+  if (article.querySelector('.highlight:not(.source) pre > code') && !document.querySelector('.md-clipboard, .md-code__button')) wrong.push('no copy button');
   return wrong;
 }

@@ -55,7 +55,7 @@ def _console() -> str:
                 arguments, cwd=folder, env=env, capture_output=True, text=True, check=False
             )
             parts.append(f"<b>$ {command}</b>\n{coloured(done.stdout)}")
-    return f'<div class="console" tabindex="0"><pre>{"".join(parts)}</pre></div>'
+    return f'<div class="console" tabindex="0" data-search-exclude="true"><pre>{"".join(parts)}</pre></div>'
 
 
 def coloured(text: str) -> str:

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from docs import benchmark_page, command_line, links, source_pages, spec_pages, vector_pages
+from docs import (
+    benchmark_page,
+    command_line,
+    equations,
+    links,
+    source_pages,
+    spec_pages,
+    vector_pages,
+)
 from docs.clauses import cases, planted, record
 from docs.clauses.record import Record
 from docs.clauses.trace import Trace, trace
@@ -27,6 +35,7 @@ def files(root: Path) -> Iterator[tuple[str, str | Path]]:
     """All other files, as (path on the site, content or file)."""
     for name in source_pages.files(root):
         yield links.page_of(name), source_pages.page(root, name)
+    yield from equations.assets()
     yield from ((f"bench/{each.name}", each) for each in benchmark_page.figures(root))
     yield from vector_pages.files(root)
 

@@ -24,18 +24,18 @@ FOLDERS = ("atlas_ref", "tape", "tests", "examples", "benchmarks", "docs")
 SINGLE = ("LICENSE", "Makefile", "pyproject.toml", "mkdocs.yml")
 SUFFIXES = (".py", ".cpp", ".hpp", ".sh", ".rs", ".toml", ".css", ".js")
 LARGEST = 200_000
-#: The class of a piece of text by its token; a blank or a name has none.
+#: The element of a piece of text by its token, a short one; a blank or a name has none.
 COLOURS = (
-    (Keyword, "k"),
-    (Comment, "c"),
-    (String, "s"),
-    (Number, "n"),
-    (Name.Function, "f"),
-    (Name.Class, "f"),
-    (Name.Decorator, "f"),
+    (Keyword, "b"),
+    (Comment, "i"),
+    (String, "q"),
+    (Number, "u"),
+    (Name.Function, "em"),
+    (Name.Class, "em"),
+    (Name.Decorator, "em"),
 )
 #: The same for Python's own tokens; where a line ends or is indented the text between says.
-PYTHON = {tokenize.COMMENT: "c", tokenize.STRING: "s", tokenize.NUMBER: "n"}
+PYTHON = {tokenize.COMMENT: "i", tokenize.STRING: "q", tokenize.NUMBER: "u"}
 BLANK = (tokenize.NEWLINE, tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{path}</title>
@@ -100,7 +100,7 @@ def _classed(tokens: Iterable[tuple[Any, str]]) -> Iterator[tuple[str, str]]:
 
 
 def python(text: str) -> Iterator[tuple[str, str]]:
-    """(class, text) of Python by its own tokenizer, which is faster than a lexer of every language.
+    """(element, text) of Python by its own tokenizer, which is faster than a lexer of every language.
 
     Raises:
         tokenize.TokenError: text that is not Python.
@@ -115,7 +115,7 @@ def python(text: str) -> Iterator[tuple[str, str]]:
             yield "", _between(lines, row, column, first, start)
         colour = PYTHON.get(token.type, "")
         if token.type == tokenize.NAME:
-            colour = "f" if defines else "k" if keyword.iskeyword(token.string) else ""
+            colour = "em" if defines else "b" if keyword.iskeyword(token.string) else ""
             defines = token.string in ("def", "class")
         yield colour, _between(lines, first, start, last, end)
         row, column = last, end
@@ -131,7 +131,7 @@ def _between(lines: Sequence[str], row: int, column: int, last: int, end: int) -
 
 
 def _pieces(tokens: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """(class, text), neighbours of one class together."""
+    """(element, text), neighbours of one element together."""
     before, words = "", ""
     for colour, text in tokens:
         if colour != before and text.strip():
@@ -142,4 +142,4 @@ def _pieces(tokens: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
 
 
 def _coloured(colour: str, text: str) -> str:
-    return f"<i class={colour}>{text}</i>" if colour and text else text
+    return f"<{colour}>{text}</{colour}>" if colour and text else text

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from docs import links, mathml, tables, vector_pages
+from docs import equations, lined_code, links, tables, vector_pages
 from docs.clauses.places import Place
 from docs.clauses.specs import Clause
 from docs.clauses.trace import Evidence, Trace, rank
@@ -35,14 +35,14 @@ def page(trace: Trace, root: Path, path: str) -> str:
     heads = {clause.line: clause for clause in known.values() if clause.path == path}
 
     def converted(words: str) -> str:
-        return links.moved(links.linked(mathml.without_tags(words), link), path, path)
+        return links.moved(links.linked(equations.without_tags(words), link), path, path)
 
     out: list[str] = []
     number = 1
     for clause in [heads[line] for line in sorted(heads)]:
         out += [
             converted(_between(lines, number, clause.line)),
-            *_clause(trace, root, clause, converted(clause.text), vectors, path),
+            *_clause(trace, clause, converted(clause.text), vectors, path),
         ]
         number = clause.last + 1
     out.append(converted(_between(lines, number, len(lines) + 1)))
@@ -56,14 +56,12 @@ def page(trace: Trace, root: Path, path: str) -> str:
         )
     )
     title, _, rest = body.partition("\n")
-    return (
-        "---\nhide: "
-        f"[toc]\n---\n\n{title}\n\n{notation}{_contents([heads[line] for line in sorted(heads)])}{rest}"
-    )
+    contents = _contents([heads[line] for line in sorted(heads)])
+    return f"{title}\n\n{notation}{contents}{rest}"
 
 
 def _contents(clauses: list[Clause]) -> str:
-    """The clauses of the page as links, since the code takes the place of a table of contents."""
+    """The clauses of the page as links, for a screen where the navigation is hidden."""
     if not clauses:
         return ""
     items = "\n".join(
@@ -82,25 +80,26 @@ def _between(lines: list[str], first: int, end: int) -> str:
     )
 
 
-def _clause(
-    trace: Trace, root: Path, clause: Clause, text: str, vectors: Vectors, page: str
-) -> list[str]:
+def _clause(trace: Trace, clause: Clause, text: str, vectors: Vectors, page: str) -> list[str]:
     """Heading, contract and evidence of one clause."""
     evidence = trace.evidence[clause.id]
     left = ['<div class="contract" markdown="1">', "", text, "", "</div>"]
+    # the search takes the end of any inner tag of this name for the end of what it leaves out
     right = [
-        '<div class="beside" markdown="1">',
+        '<aside class="beside" data-search-exclude="true" markdown="1">',
         "",
-        *_code(root, clause, evidence, page),
+        *_code(clause, evidence, page),
         *_proofs(trace, clause, evidence, vectors, page),
-        "</div>",
+        "</aside>",
     ]
     heading = f"### {clause.id} {clause.title} {{ #{clause.id.lower()} }}"
+    # without code the evidence is short, and a table may take the whole width
+    kind = "clause" if evidence.places and not clause.no_code else "clause whole"
     return [
         "",
         heading,
         "",
-        '<div class="clause" markdown="1">',
+        f'<div class="{kind}" markdown="1">',
         "",
         *left,
         "",
@@ -111,15 +110,15 @@ def _clause(
     ]
 
 
-def _code(root: Path, clause: Clause, evidence: Evidence, page: str) -> list[str]:
+def _code(clause: Clause, evidence: Evidence, page: str) -> list[str]:
     """The code of a clause: the rule itself in full, further places as links that fold."""
-    if clause.no_code:
-        return []  # the clause itself says why
     places = evidence.places
+    if clause.no_code or not places:
+        return []  # the clause itself says why; an erratum has a test alone
     full = shown(clause, places)
     out: list[str] = []
     for place in full:
-        out += [f"{_link(place, page)}{{ .place }}", "", *fenced(root, place), ""]
+        out += [f"{_link(place, page)}{{ .where }}", "", lined_code.wanted(place), ""]
     others = [_link(each, page) for each in places if each not in full]
     if not full:
         return ['<p class="also" markdown="1">Code: ' + ", ".join(others) + "</p>", ""]
@@ -136,13 +135,6 @@ def shown(clause: Clause, places: Sequence[Place]) -> list[Place]:
         if len(full) < SHOWN and close == rank(clause, full[0]) and len(each.ids) <= broadest:
             full.append(each)
     return full
-
-
-def fenced(root: Path, place: Place) -> list[str]:
-    """The lines of a place as a code block with their numbers."""
-    lines = (root / place.path).read_text().split("\n")[place.first - 1 : place.last]
-    indent = min((len(line) - len(line.lstrip()) for line in lines if line.strip()), default=0)
-    return [f'```python linenums="{place.first}"', *(line[indent:] for line in lines), "```"]
 
 
 def _link(place: Place, page: str) -> str:

@@ -7,10 +7,11 @@ it exercises, and its file.
 
 from __future__ import annotations
 
+import functools
 import json
 import posixpath
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,10 @@ from docs.clauses.trace import Trace
 
 #: How a cell of a kill matrix is read.
 CELLS = "A cell names the formats in which the vector rejects the mutant: f float32, b bfloat16."
-SETS, PEERS = "vectors", "tests/data/peers"
+#: Cases that are links of their own in one list.
+LINKED = 12
+SETS = "vectors"
+PEERS = ("tests/data/peers/*.safetensors", "tests/data/peers_layers/atlas_rnn_*.safetensors")
 PEERS_PAGE = "vectors/peers.md"
 HEAD = "---\nsearch:\n  exclude: true\n---\n\n"
 
@@ -33,8 +37,9 @@ def sets(root: Path) -> dict[str, Manifest]:
     return {path.parent.relative_to(root).as_posix(): manifest.load(path.parent) for path in paths}
 
 
+@functools.cache
 def places(root: Path) -> dict[str, tuple[str, str, str]]:
-    """(page, anchor, target) of each recorded case by its path."""
+    """(page, anchor, target) of each recorded case by its path, read once for all pages."""
     result = {}
     for folder, listed in sets(root).items():
         for each in listed.vectors:
@@ -46,7 +51,7 @@ def places(root: Path) -> dict[str, tuple[str, str, str]]:
 
 def peers(root: Path) -> list[str]:
     """Paths of the cases of other implementations that this version evaluates."""
-    paths = sorted((root / PEERS).glob("*.safetensors"))
+    paths = [path for pattern in PEERS for path in sorted(root.glob(pattern))]
     return [path.relative_to(root).as_posix() for path in paths if atlas_ref.load(path).supported]
 
 
@@ -84,21 +89,25 @@ def listed_by_target(
 ) -> list[str]:
     """Links to these cases, one line for each target.
 
-    A line links to the target's page where all cases of it are among these, else to each case.
+    A line links to the target's page, and to each case where they are few.
     """
     sizes: dict[str, int] = {}
     for where, _, _ in known.values():
         sizes[where] = sizes.get(where, 0) + 1
     by_page: dict[tuple[str, str], list[str]] = {}
+    vectors = list(vectors)
     for vector in vectors:
         where, anchor, target = known[vector]
         by_page.setdefault((where, target), []).append(anchor)
     out = []
     for (where, target), anchors in by_page.items():
         to = links.relative(where, page)
-        single = ", ".join(
-            f"[{each.removeprefix(f'{target}-')}]({to}#{each.lower()})" for each in anchors
-        )
+        short = [each.removeprefix(f"{target}-") for each in anchors]
+        if len(vectors) <= LINKED:
+            short = [
+                f"[{word}]({to}#{each.lower()})" for word, each in zip(short, anchors, strict=True)
+            ]
+        single = ", ".join(short)
         words = f"all {len(anchors)}" if len(anchors) == sizes[where] > 1 else single
         out.append(f"[{target}]({to}): {words}")
     return out
@@ -170,10 +179,14 @@ def _target(
     )
     if matrix:
         text += f"\n## Kill matrix {{ #kill-matrix }}\n\n{CELLS}\n\n{matrix}\n"
-    for each in (one for one in listed.vectors if one.target == target):
+    own = [each for each in listed.vectors if each.target == target]
+    paths = [f"{folder}/{each.file}" for each in own]
+    words, shared = _shared(paths, exercised, trace, page)
+    text += words
+    for each in own:
         path = f"{folder}/{each.file}"
         text += f"\n## {each.name} {{ #{each.name.lower()} }}\n\n{_case(root, path, each.file)}\n"
-        text += _shows(each) + _clauses(exercised.get(path, []), trace, page)
+        text += _shows(each) + _own(path, shared, exercised, trace, page)
     return text
 
 
@@ -184,13 +197,16 @@ def _peers(root: Path, trace: Trace, exercised: dict[str, list[str]]) -> str:
         "computed on random inputs, recorded as cases: "
     )
     text += (
-        "fla-core and atlas-rnn for the rules, Atlas-MAG for Newton-Schulz. This compares them "
-        "all:\n\n    make oracle\n"
+        "fla-core and atlas-rnn for the rules, Atlas-MAG for Newton-Schulz, atlas-rnn for layers. "
+        "This compares them all:\n\n    make oracle\n"
     )
-    for path in peers(root):
+    paths = peers(root)
+    words, shared = _shared(paths, exercised, trace, PEERS_PAGE)
+    text += words
+    for path in paths:
         name = Path(path).stem
         text += f"\n## {name} {{ #{name.lower()} }}\n\n{_case(root, path, Path(path).name)}\n"
-        text += _clauses(exercised.get(path, []), trace, PEERS_PAGE)
+        text += _own(path, shared, exercised, trace, PEERS_PAGE)
     return text
 
 
@@ -264,11 +280,50 @@ def _by_target(root: Path, path: str) -> dict[str, str]:
     return tables_of
 
 
-def _clauses(names: list[str], trace: Trace, page: str) -> str:
+def _shared(
+    paths: Iterable[str], exercised: Mapping[str, list[str]], trace: Trace, page: str
+) -> tuple[str, set[str]]:
+    """The clauses that every case of a page exercises, as text and by id."""
+    sets_of = [set(exercised.get(path, ())) for path in paths]
+    shared = set.intersection(*sets_of) if len(sets_of) > 1 else set()
+    names = [name for name in trace.clauses if name in shared]
+    return _clauses(names, trace, page, "Every case exercises {} clauses"), shared
+
+
+def _own(
+    path: str, shared: set[str], exercised: Mapping[str, list[str]], trace: Trace, page: str
+) -> str:
+    """The clauses that a case exercises beyond those of every case."""
+    names = [name for name in exercised.get(path, ()) if name not in shared]
+    words = "Exercises {} clauses more" if shared else "Exercises {} clauses"
+    return _clauses(names, trace, page, words)
+
+
+def _clauses(names: list[str], trace: Trace, page: str, words: str) -> str:
     if not names:
         return ""
-    words = tables.to_clauses(names, trace, page)
+    listed = ", ".join(_run(each, trace, page) for each in _runs(names))
     return (
-        f'\n<details class="proof test" markdown="1"><summary>Exercises {len(names)} '
-        f"clauses</summary>\n\n{words}\n\n</details>\n"
+        f'\n<details class="proof test" markdown="1"><summary>{words.format(len(names))}'
+        f"</summary>\n\n{listed}\n\n</details>\n"
     )
+
+
+def _runs(names: Iterable[str]) -> Iterator[list[str]]:
+    """Clauses in a row of one family: A-1, A-2, A-3, A-7 as [A-1, A-2, A-3] and [A-7]."""
+    run: list[str] = []
+    for name in names:
+        family, _, number = name.rpartition("-")
+        if run and number.isdigit() and run[-1] == f"{family}-{int(number) - 1}":
+            run.append(name)
+            continue
+        if run:
+            yield run
+        run = [name]
+    if run:
+        yield run
+
+
+def _run(names: list[str], trace: Trace, page: str) -> str:
+    first = tables.to_clauses(names[:1], trace, page)
+    return first if len(names) == 1 else f"{first} to {names[-1]}"

@@ -14,6 +14,13 @@ from atlas_ref.blocks import lmm, mac, mag, mal
 BLOCKS: dict[str, Any] = {"mag": mag, "mal": mal, "mac": mac, "lmm": lmm}
 
 
+def forgotten(config: Any, state: Any, after: Any) -> Any:
+    """The state of a call that starts as from `state` after another call: `state` itself, but for
+    a memory that the block keeps whatever a call is given (BLOCKS-7).
+    """
+    return mac.forgotten(config, state, after) if isinstance(config, mac.Config) else state
+
+
 def module_of(config: Any) -> Any:
     """The module whose settings these are.
 

@@ -140,7 +140,12 @@ def apply(
     """
     checks.check_call(__name__, config, (Config, Params, State), params, state)
     checks.check_tokens(x, config.d_model)
-    check_memory(config, params, state)
+    check_memory(
+        config,
+        params_memory=params.memory,
+        state_memory=state.memory,
+        params_mix=params.mix,
+    )
     if params.mix is not None:
         mix.check_params(config.mix, params.mix, x)
     attended, a = attention.apply(

@@ -136,7 +136,7 @@ def apply(
     """
     checks.check_call(__name__, config, (Config, Params, State), params, state)
     checks.check_tokens(x, config.d_model)
-    check_memory(config, params, state)
+    check_memory(config, params_memory=params.memory, state_memory=state.memory)
     if config.memory is not None:
         state, m = remembered(config, params, state, x, reset)
         x = x + m

@@ -22,20 +22,20 @@ def require_same_tokens(d_model: int, **parts: Any) -> None:
             raise ValueError(f"{name}: d_model {part.d_model}, expected {d_model}")
 
 
-def check_memory(config: Any, params: Any, state: Any) -> None:
-    """Refuse parameters or a state with a memory where the settings have none, or without one.
+def check_memory(config: Any, **values: Any) -> None:
+    """Refuse a memory where the settings have none, and its absence where they have one.
+
+    Args:
+        values: parameters and states of the memory and of its mix, by name with _ for a dot.
 
     Raises:
         ValueError: names which of them.
     """
-    pairs = [("params.memory", params.memory), ("state.memory", state.memory)]
-    if hasattr(config, "mix"):
-        pairs.append(("params.mix", params.mix))
-    for name, value in pairs:
+    for name, value in values.items():
         if (value is None) != (config.memory is None):
             word = "missing" if value is None else "present"
             verb = "has one" if value is None else "has none"
-            raise ValueError(f"{name}: {word}, but the block {verb}")
+            raise ValueError(f"{name.replace('_', '.')}: {word}, but the block {verb}")
 
 
 def fed_forward(config: feed_forward.Config, params: feed_forward.Params, x: Array) -> Array:

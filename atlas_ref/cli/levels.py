@@ -37,8 +37,10 @@ def levels(
 
     case = load(file)
     if case.header.rule != BLOCK:
+        memory = case.title == case.header.rule
         raise CaseError(
-            f"{file}: rule {case.header.rule}: is one memory already; rule {BLOCK} has levels"
+            f"{file}: rule {case.title}: {'is one memory already' if memory else 'has no levels'}; "
+            f"rule {BLOCK} has levels"
         )
     try:
         out.mkdir(parents=True, exist_ok=True)

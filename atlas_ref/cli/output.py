@@ -224,10 +224,12 @@ def _range(value: Any) -> dict[str, Any]:
 def emit_description(description: Mapping[str, Any]) -> None:
     """Write the result of `described` for a reader."""
     header = description["header"]
-    head = (
-        f"{one_line(description['case'])}  rule {header['rule']}, level "
-        f"{header.get('level', 'projected')}"
+    what = (
+        f"layer {header['layer']}"
+        if "layer" in header
+        else f"level {header.get('level', 'projected')}"
     )
+    head = f"{one_line(description['case'])}  rule {header['rule']}, {what}"
     lines = [head, json.dumps(header, indent=2)]
     if description["convention"]:
         lines.append(f"convention in force: {words(description['convention'])}")

@@ -17,14 +17,14 @@ from pydantic import Field, model_validator
 from atlas_ref.layers import checks, convolution, norm
 from atlas_ref.layers.convention import LayerConvention, Positive
 from atlas_ref.layers.feed_forward import check_norm
-from atlas_ref.layers.memory_params import Branch, Params, check_params, init_params
+from atlas_ref.layers.memory_params import Branch, Params, check_params, check_state, init_params
 from atlas_ref.layers.norm import Config as Norm
 from atlas_ref.levels import block
 from atlas_ref.levels.level import Level, run_projected
 from atlas_ref.parts import gates, window
 from atlas_ref.rules import sequence
 from atlas_ref.rules.checks import require_floating
-from atlas_ref.types import Array, Dims, Frozen, check_array
+from atlas_ref.types import Array, Frozen
 from tape import ops, plain
 
 __all__ = [
@@ -399,26 +399,5 @@ def _check(config: Config, params: Params, state: State, x: Array, reset: Any) -
     checks.check_call(__name__, config, (Config, Params, State), params, state)
     checks.check_tokens(x, config.d_model)
     check_params(config, params, x)
-    levels, conv = config.levels.levels, config.conv is not None
-    if len(state.levels.states) != len(levels) or len(state.tails) != (len(levels) if conv else 0):
-        raise ValueError(
-            f"state: {len(state.levels.states)} memories and {len(state.tails)} tails, expected "
-            f"those of {len(levels)} levels {'with' if conv else 'without'} convolutions"
-        )
-    for i, tails in enumerate(state.tails):
-        for name, tail in zip("qkv", tails, strict=True):
-            settings = config.conv_of(levels[i], name)
-            assert settings is not None
-            expected = (x.shape[0], settings.rows, settings.d_model)
-            checks.check_shape(f"state.tails: {name}", tail.tail, expected, "batch, rows, channels")
-            checks.check_precision(x, {f"state.tails: {name}": tail.tail})
-    leading = (x.shape[0], config.heads)
-    for i, memory in enumerate(state.levels.states):
-        check_array(f"state: level {i}: M", memory.M, Dims("..."))
-        if memory.M.shape[:-2] != leading:
-            raise ValueError(
-                f"state: level {i}: M of shape {memory.M.shape}, expected leading axes {leading}: "
-                "batch, heads"
-            )
-        checks.check_precision(x, {f"state: level {i}: M": memory.M})
+    check_state(config, state, x)
     return checks.check_reset(reset, x.shape[-2])

@@ -15,7 +15,7 @@ from atlas_ref.levels.level import RETAIN, STEP_SIZE, Level
 from atlas_ref.parts import feature_maps, window
 from atlas_ref.parts.gates import GateParams, GateSet
 from atlas_ref.rules.checks import require_floating
-from atlas_ref.types import Array, Dims, Frozen
+from atlas_ref.types import Array, Dims, Frozen, check_array
 
 #: Initial biases of the gates of a layer of one level; those of several are CMS-3's.
 BIASES = {"retain": 4.0, "momentum": 2.0, "step_size": -4.0}
@@ -231,3 +231,32 @@ def _check_conv(name: str, settings: Any, filters: Any, x: Array) -> None:
         shape = (settings.d_model, settings.kernel)
         checks.check_shape(f"{name}.weight", filters.weight, shape, "channels, kernel")
         checks.check_precision(x, {f"{name}.weight": filters.weight})
+
+
+def check_state(config: Any, state: Any, x: Array) -> None:
+    """Refuse a state that contradicts the settings or the tokens (NORM-2).
+
+    Raises:
+        ValueError: names the part, what was found and what is needed.
+    """
+    levels, conv = config.levels.levels, config.conv is not None
+    if len(state.levels.states) != len(levels) or len(state.tails) != (len(levels) if conv else 0):
+        raise ValueError(
+            f"state: {len(state.levels.states)} memories and {len(state.tails)} tails, expected "
+            f"those of {len(levels)} levels {'with' if conv else 'without'} convolutions"
+        )
+    for i, tails in enumerate(state.tails):
+        for name, tail in zip("qkv", tails, strict=True):
+            settings = config.conv_of(levels[i], name)
+            expected = (x.shape[0], settings.rows, settings.d_model)
+            checks.check_shape(f"state.tails: {name}", tail.tail, expected, "batch, rows, channels")
+            checks.check_precision(x, {f"state.tails: {name}": tail.tail})
+    leading = (x.shape[0], config.heads)
+    for i, memory in enumerate(state.levels.states):
+        check_array(f"state: level {i}: M", memory.M, Dims("..."))
+        if memory.M.shape[:-2] != leading:
+            raise ValueError(
+                f"state: level {i}: M of shape {memory.M.shape}, expected leading axes {leading}: "
+                "batch, heads"
+            )
+        checks.check_precision(x, {f"state: level {i}: M": memory.M})

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from atlas_ref import backend
-from atlas_ref.blocks import module_of
+from atlas_ref import blocks as blocks_of
 from atlas_ref.layers import checks
 from atlas_ref.models import language_model
 from atlas_ref.models.language_model import Config, Params, State
@@ -120,9 +120,7 @@ def forgotten(config: Config, state: State, after: State) -> State:
     that a block keeps whatever a call is given (MODEL-7).
     """
     blocks = [
-        module.forgotten(block, old, new)
-        if hasattr(module := module_of(block), "forgotten")
-        else old
+        blocks_of.forgotten(block, old, new)
         for block, old, new in zip(config.blocks, state.blocks, after.blocks, strict=True)
     ]
     return State.trusted(blocks=tuple(blocks))

@@ -37,6 +37,7 @@ class Settings(Frozen):
         conv: centred, as shipped; causal, the same code with another padding.
         scan_chunk_len: tokens after which the memory is clamped within a call.
         vocab, depth, block_type: of a model.
+        norm_eps: of RMSNorm, which the public code takes from the dtype.
     """
 
     dim: Count
@@ -60,6 +61,7 @@ class Settings(Frozen):
     vocab: Count | None = None
     depth: Count | None = None
     block_type: Literal["mag", "mal", "mac", "lmm"] = "mag"
+    norm_eps: Annotated[float, Field(gt=0)] | Literal["machine"] = "machine"
 
     @model_validator(mode="before")
     @classmethod
@@ -94,7 +96,11 @@ class Settings(Frozen):
 
     @property
     def readings(self) -> LayerConvention:
-        changes: dict[str, Any] = {"conv_padding": self.conv, "rotary_base": self.rotary_base}
+        changes: dict[str, Any] = {
+            "conv_padding": self.conv,
+            "rotary_base": self.rotary_base,
+            "norm_eps": self.norm_eps,
+        }
         if not self.qk_norm:
             changes["head_norm"] = "none"
         return convention.resolve({"preset": "atlas-rnn", **changes})
@@ -107,14 +113,43 @@ class Slot(NamedTuple):
         path: of our parameter, as the tape names it.
         shape: in the public code.
         trained: False for a buffer, which has no gradient there.
+        axes: words for the shape, of `sizes`.
     """
 
     path: str
     shape: tuple[int, ...]
     trained: bool = True
+    axes: str = ""
 
 
 Table = dict[str, Slot]
+
+
+def sizes(s: Settings) -> dict[str, int]:
+    """The length of each axis of a public tensor, by the word for it (MODEL-10)."""
+    D, H, d, n = s.dim, s.heads, s.d_head, s.d_inner
+    return {
+        "dim": D,
+        "heads": H,
+        "dim_head": d,
+        "heads*dim_head": H * d,
+        "3*heads*dim_head": 3 * H * d,
+        "dim_head/2": d // 2,
+        "dim_head+dim_head^2": d + d * d,
+        "inner": n,
+        "2*inner": 2 * n,
+        "kernel": s.qkv_conv_kernel or 1,
+        "persistent": s.num_persist_mem_tokens,
+        "vocab": s.vocab or 1,
+        "omega_window-1": s.omega_window - 1,
+    }
+
+
+def slot(s: Settings, path: str, axes: str, *, trained: bool = True) -> Slot:
+    """A tensor by words for its axes; numbers stand for themselves."""
+    of = sizes(s)
+    shape = tuple(int(axis) if axis.isdigit() else of[axis] for axis in axes.split())
+    return Slot(path, shape, trained, axes)
 
 
 # -- settings --------------------------------------------------------------------------------------
@@ -222,17 +257,18 @@ def model_config(
 
 def memory_names(s: Settings, name: str = "cell.", path: str = "") -> Table:
     """Tensors of a memory layer (MODEL-10)."""
-    D, H, d = s.dim, s.heads, s.d_head
     own = f"{path}.levels[0]"
-    table = {f"{name}pre_norm.weight": Slot(f"{path}.norm.weight", (D,))}
+    table = {f"{name}pre_norm.weight": slot(s, f"{path}.norm.weight", "dim")}
     for each in "qkv":
         if s.qkv_conv_kernel is not None and s.qkv_conv_kernel > 1:
-            kernel = (D, 1, s.qkv_conv_kernel)
-            table[f"{name}{each}_conv.weight"] = Slot(f"{own}.{each}_conv.weight", kernel)
-        table[f"{name}to_{each}.weight"] = Slot(f"{own}.projection.W_{each.upper()}", (H * d, D))
+            place = f"{own}.{each}_conv.weight"
+            table[f"{name}{each}_conv.weight"] = slot(s, place, "dim 1 kernel")
+        place = f"{own}.projection.W_{each.upper()}"
+        table[f"{name}to_{each}.weight"] = slot(s, place, "heads*dim_head dim")
         if each != "v" and s.qk_norm:
-            table[f"{name}{each}_norm.gamma"] = Slot(f"{own}.{each}_norm.weight", (H, 1, d))
-    table[f"{name}to_out.weight"] = Slot(f"{path}.W_out", (D, H * d))
+            place = f"{own}.{each}_norm.weight"
+            table[f"{name}{each}_norm.gamma"] = slot(s, place, "heads 1 dim_head")
+    table[f"{name}to_out.weight"] = slot(s, f"{path}.W_out", "dim heads*dim_head")
     gates = {"to_lr": "step_size", "to_decay": "retain"}
     if s.use_momentum:
         gates["to_momentum"] = "momentum"
@@ -240,42 +276,42 @@ def memory_names(s: Settings, name: str = "cell.", path: str = "") -> Table:
     if s.use_omega_gate:
         places["to_omega_gate"] = f"{own}.window_gate"
     for public, place in places.items():
-        table[f"{name}{public}.0.weight"] = Slot(f"{place}.W", (H, D))
-        table[f"{name}{public}.0.bias"] = Slot(f"{place}.b", (H,))
+        table[f"{name}{public}.0.weight"] = slot(s, f"{place}.W", "heads dim")
+        table[f"{name}{public}.0.bias"] = slot(s, f"{place}.b", "heads")
     if s.feature_map.kind == "sketch":
-        proj = (d + d * d, d)
-        table[f"{name}phi.proj"] = Slot(f"{own}.projection.phi['proj']", proj, trained=False)
+        place = f"{own}.projection.phi['proj']"
+        axes = "dim_head+dim_head^2 dim_head"
+        table[f"{name}phi.proj"] = slot(s, place, axes, trained=False)
     return table
 
 
 def attention_names(s: Settings, name: str = "", path: str = "") -> Table:
     """Tensors of attention (MODEL-10)."""
-    D, H, d, P = s.dim, s.heads, s.d_head, s.num_persist_mem_tokens
     table = {
-        f"{name}norm.weight": Slot(f"{path}.norm.weight", (D,)),
-        f"{name}to_qkv.weight": Slot(f"{path}.W_qkv", (3 * H * d, D)),
-        f"{name}to_out.weight": Slot(f"{path}.W_out", (D, H * d)),
+        f"{name}norm.weight": slot(s, f"{path}.norm.weight", "dim"),
+        f"{name}to_qkv.weight": slot(s, f"{path}.W_qkv", "3*heads*dim_head dim"),
+        f"{name}to_out.weight": slot(s, f"{path}.W_out", "dim heads*dim_head"),
     }
-    if P:
-        table[f"{name}persist_mem"] = Slot(f"{path}.persistent", (H, P, d))
+    if s.num_persist_mem_tokens:
+        axes = "heads persistent dim_head"
+        table[f"{name}persist_mem"] = slot(s, f"{path}.persistent", axes)
     return table
 
 
 def feed_forward_names(s: Settings, name: str = "", path: str = "") -> Table:
     """Tensors of a feed-forward (MODEL-10)."""
-    D, n = s.dim, s.d_inner
     return {
-        f"{name}0.weight": Slot(f"{path}.norm.weight", (D,)),
-        f"{name}1.weight": Slot(f"{path}.W_in", (2 * n, D)),
-        f"{name}1.bias": Slot(f"{path}.b_in", (2 * n,)),
-        f"{name}3.weight": Slot(f"{path}.W_out", (D, n)),
-        f"{name}3.bias": Slot(f"{path}.b_out", (D,)),
+        f"{name}0.weight": slot(s, f"{path}.norm.weight", "dim"),
+        f"{name}1.weight": slot(s, f"{path}.W_in", "2*inner dim"),
+        f"{name}1.bias": slot(s, f"{path}.b_in", "2*inner"),
+        f"{name}3.weight": slot(s, f"{path}.W_out", "dim inner"),
+        f"{name}3.bias": slot(s, f"{path}.b_out", "dim"),
     }
 
 
 def block_names(s: Settings, name: str = "", path: str = "") -> Table:
     """Tensors of a block (MODEL-10)."""
-    D, kind = s.dim, s.block_type
+    kind = s.block_type
     table = memory_names(s, f"{name}memory.", f"{path}.memory")
     if kind != "lmm":
         table |= attention_names(s, f"{name}attention.", f"{path}.attention")
@@ -283,24 +319,23 @@ def block_names(s: Settings, name: str = "", path: str = "") -> Table:
         table |= feed_forward_names(s, f"{name}ff_pre.", f"{path}.ff_pre")
         return table | feed_forward_names(s, f"{name}ff_post.", f"{path}.ff_post")
     if kind == "mag":
-        table[f"{name}gate.0.weight"] = Slot(f"{path}.mix.W", (D, D))
-        table[f"{name}gate.0.bias"] = Slot(f"{path}.mix.b", (D,))
+        table[f"{name}gate.0.weight"] = slot(s, f"{path}.mix.W", "dim dim")
+        table[f"{name}gate.0.bias"] = slot(s, f"{path}.mix.b", "dim")
     if kind == "mac":
-        table[f"{name}mem_pool_norm.weight"] = Slot(f"{path}.pool_norm.weight", (D,))
-        table[f"{name}to_mem_tokens.weight"] = Slot(f"{path}.W_pool", (D, D))
+        table[f"{name}mem_pool_norm.weight"] = slot(s, f"{path}.pool_norm.weight", "dim")
+        table[f"{name}to_mem_tokens.weight"] = slot(s, f"{path}.W_pool", "dim dim")
     return table | feed_forward_names(s, f"{name}ff.", f"{path}.feed_forward")
 
 
 def model_names(s: Settings, *, memory_only: bool = False) -> Table:
     """Tensors of a language model (MODEL-10)."""
-    V, D = s.vocab or 1, s.dim
     table = {
-        "embed.weight": Slot(".embedding", (V, D)),
-        "to_logits.weight": Slot(".head", (V, D)),
+        "embed.weight": slot(s, ".embedding", "vocab dim"),
+        "to_logits.weight": slot(s, ".head", "vocab dim"),
     }
     for name in ("embed_norm", "norm"):
-        table[f"{name}.weight"] = Slot(f".{name}.weight", (D,))
-        table[f"{name}.bias"] = Slot(f".{name}.bias", (D,))
+        table[f"{name}.weight"] = slot(s, f".{name}.weight", "dim")
+        table[f"{name}.bias"] = slot(s, f".{name}.bias", "dim")
     for i in range(s.depth or 1):
         if memory_only:
             table |= memory_names(s, f"layers.{i}.", f".blocks[{i}].memory")
@@ -344,17 +379,6 @@ def from_params(params: Any, table: Table) -> dict[str, Array]:
 # -- states ----------------------------------------------------------------------------------------
 
 
-def state_names(s: Settings) -> dict[str, str]:
-    """Tensors of a memory's state and their axes (MODEL-10)."""
-    axes = "batch*heads dim_head dim_head"
-    names = {"S": axes}
-    if s.use_momentum:
-        names["Z"] = axes
-    if s.omega_window > 1:
-        names["omega_buffer"] = "batch*heads omega_window-1 dim_head dim_head"
-    return names
-
-
 def to_state(config: memory.Config, state: memory.State, tensors: Mapping[str, Array]) -> Any:
     """The state of a memory layer from public tensors: S is M here, Z is S, and the buffer holds
     gradients of the window as matrices (MODEL-10, OMEGA-29).
@@ -374,14 +398,15 @@ def to_state(config: memory.Config, state: memory.State, tensors: Mapping[str, A
     return state.replaced(levels=state.levels.replaced(states=(own,)))
 
 
-def from_state(s: Settings, config: memory.Config, state: memory.State) -> dict[str, Array]:
+def from_state(config: memory.Config, state: memory.State) -> dict[str, Array]:
     """Public tensors of the state of a memory layer (MODEL-10, OMEGA-30)."""
     own = state.levels.states[0]
     B, H, *matrix = own.M.shape
     tensors = {"S": ops.reshape(own.M, (B * H, *matrix))}
-    if s.use_momentum:
+    if config.momentum:
         tensors["Z"] = ops.reshape(own.S, (B * H, *matrix))
-    if s.omega_window > 1:
-        rows = window_gradients(config.levels.levels[0].config, own)
+    rule = config.levels.levels[0].config
+    if rule.window > 1:
+        rows = window_gradients(rule, own)
         tensors["omega_buffer"] = ops.reshape(rows, (B * H, *rows.shape[2:]))
     return tensors

@@ -67,7 +67,7 @@ class Params(Frozen):
     """Parameters of a language model, which the outer loop learns (MODEL-2).
 
     Attributes:
-        embedding (V, d_model).
+        embedding (V, d_model): a row for each token id.
         head (V, d_model): None where tied.
         blocks: of each block.
         embed_norm, norm: of the norms.
@@ -194,7 +194,7 @@ def cross_entropy(logits: Array, targets: Array) -> Array:
     """-mean log softmax(logits)[target] (MODEL-5).
 
     Args:
-        logits (B, T, V).
+        logits (B, T, V): before the softmax.
         targets (B, T): ids.
     """
     B, T, V = logits.shape

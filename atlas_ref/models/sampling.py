@@ -30,7 +30,7 @@ def next_tokens(
     """One token for each row of logits (MODEL-8).
 
     Args:
-        logits (..., V).
+        logits (..., V): before the softmax.
         uniform (..., V): numbers in [0, 1); needed unless the temperature is 0 or less.
         temperature: 0 or less takes the largest logit, the first of equal ones.
         min_p: part of the largest probability below which a token is never drawn, 0 to 1.

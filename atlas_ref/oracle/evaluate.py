@@ -31,7 +31,7 @@ from atlas_ref.oracle.cases.inputs import (
     converted,
     rounded,
 )
-from atlas_ref.oracle.cases.tensors import COTANGENTS, bare
+from atlas_ref.oracle.cases.tensors import main_result, seeds
 from atlas_ref.oracle.subjects import BLOCK, SUBJECTS, block
 from atlas_ref.oracle.subjects.subject import Position
 from atlas_ref.types import Array, Frozen
@@ -99,13 +99,13 @@ def evaluate(
     if convention is not None:
         case = under(case, convention)
     narrow = dtype not in DTYPES
-    case = rounded(case, dtype) if narrow else case
+    case = case if dtype == "float64" else rounded(case, dtype)
     _check_form(case, form, chunk)
     check_size(case)
     inputs = backend.device(converted(case, "float32" if narrow else dtype))
     names = differentiable(case) if grad else []
-    bars = {weighed(name): inputs[name] for name in inputs if bare(name) in COTANGENTS}
-    if grad and not bars.keys() & {"out/y", "out/X", "out/phi"}:
+    bars = seeds(case.header, inputs)
+    if grad and not bars.keys() & {main_result(case.header), "out/loss"}:
         raise CaseError(
             f"{case.name}: {SUBJECTS[case.header.rule].cotangent}: missing, gradients need it"
         )
@@ -118,7 +118,7 @@ def evaluate(
 
     try:
         with np.errstate(all="ignore"):  # what overflows shows in the results
-            tensors = _with_gradients(forward, inputs, names, bars) if grad else forward({})
+            tensors = with_gradients(forward, inputs, names, bars) if grad else forward({})
     except ValidationError as error:  # a sequence computed from x is not finite
         raise named(case.name, error) from None
     except MemoryError as error:
@@ -134,19 +134,32 @@ def evaluate(
     )
 
 
-def _with_gradients(
+def with_gradients(
     forward: Callable[[dict[str, Array]], dict[str, Array]],
     inputs: Mapping[str, Array],
     names: list[str],
     bars: Mapping[str, Array],
 ) -> dict[str, Array]:
-    outputs, pullback = vjp(forward, {name: inputs[name] for name in names})
+    """Results and gradients by the inputs of these names (CASE-14).
+
+    Args:
+        bars: cotangents of results; the others have none, and whole numbers no derivative.
+    """
+    whole: dict[str, Array] = {}
+
+    def floating(variables: dict[str, Array]) -> dict[str, Array]:
+        out = forward(variables)
+        whole.update({name: value for name, value in out.items() if value.dtype.kind in "biu"})
+        return {name: value for name, value in out.items() if name not in whole}
+
+    outputs, pullback = vjp(floating, {name: inputs[name] for name in names})
     seeds = {
         name: bars[name] if name in bars else np.zeros_like(value)
         for name, value in outputs.items()
     }
     (gradients,) = pullback(seeds)
-    return {**outputs} | {"grad/" + name.removeprefix("in/"): g for name, g in gradients.items()}
+    outputs = {**outputs, **whole}
+    return outputs | {"grad/" + name.removeprefix("in/"): g for name, g in gradients.items()}
 
 
 def _read_only(value: Array, kind: Any) -> np.ndarray[Any, Any]:
@@ -182,11 +195,6 @@ def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     ):
         merged["newton_schulz"] = {**base["newton_schulz"], **changes["newton_schulz"]}
     return merged
-
-
-def weighed(cotangent: str) -> str:
-    """The result a cotangent weighs: `in/M_bar` -> `out/M`, also with `level1/` before M."""
-    return "out/" + cotangent.removeprefix("in/").removesuffix("_bar")
 
 
 def _header_out(case: Case, after: Position) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import multiprocessing
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -12,14 +14,25 @@ from typing import Any
 from docs.clauses.places import PACKAGES
 
 #: Recorded cases; what a set holds beside its cases is bad input, or large.
-PATTERNS = ("tests/data/peers/*.safetensors", "vectors/*/cases/**/*.safetensors")
+PATTERNS = (
+    "tests/data/peers/*.safetensors",
+    "tests/data/peers_layers/atlas_rnn_*.safetensors",
+    "vectors/*/cases/**/*.safetensors",
+)
 
 
-def evaluations(root: Path) -> Iterator[tuple[str, Callable[[], None]]]:
-    """(path from the root, evaluation) of every case that this version evaluates."""
+def evaluations(
+    root: Path, place: int = 0, places: int = 1
+) -> Iterator[tuple[str, Callable[[], None]]]:
+    """(path from the root, evaluation) of every case that this version evaluates.
+
+    Args:
+        place, places: of a process among those that share the cases.
+    """
     from atlas_ref.oracle.cases.case import load
 
-    for path in sorted(each for pattern in PATTERNS for each in root.glob(pattern)):
+    paths = sorted(each for pattern in PATTERNS for each in root.glob(pattern))
+    for path in paths[place::places]:
         case = load(path)
         if case.supported:
             yield path.relative_to(root).as_posix(), functools.partial(_evaluate, case)
@@ -36,13 +49,26 @@ def _evaluate(case: Any) -> None:
         evaluate(case, grad=grad, form=form, chunk=chunk)
 
 
-def executed(root: Path) -> dict[str, Mapping[str, frozenset[int]]]:
+def executed(root: Path, jobs: int | None = None) -> dict[str, Mapping[str, frozenset[int]]]:
     """By case and file, the lines of all functions that its evaluation called.
 
-    It needs no recorded run and five seconds.
+    It needs no recorded run.
+
+    Args:
+        jobs: processes that share the cases; as many as processors where it is left out.
     """
+    places = jobs or os.cpu_count() or 1
+    if places == 1:
+        return share(root, 0, 1)
+    with multiprocessing.get_context("spawn").Pool(places) as pool:
+        parts = pool.starmap(share, [(root, place, places) for place in range(places)])
+    return {name: lines for part in parts for name, lines in part.items()}
+
+
+def share(root: Path, place: int, places: int) -> dict[str, Mapping[str, frozenset[int]]]:
+    """The lines of one process's share."""
     found: dict[str, Mapping[str, frozenset[int]]] = {}
-    for name, evaluate in evaluations(root):
+    for name, evaluate in evaluations(root, place, places):
         lines: dict[str, set[int]] = {}
         for code in called(evaluate):
             path = Path(code.co_filename)

@@ -14,7 +14,7 @@ from docs.clauses.record import Mutant, Ran, Record
 from docs.clauses.specs import Clause
 
 #: Rooms whose code runs a rule or restates it, and is not the rule itself.
-APART = {"oracle", "engine", "certify", "vectors", "cli", "docs"}
+APART = {"oracle", "engine", "compiled", "certify", "vectors", "cli", "docs"}
 
 
 class Evidence(NamedTuple):

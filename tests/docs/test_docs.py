@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 import urllib.request
@@ -16,7 +15,12 @@ from typing import Any
 
 import pytest
 
-from docs import benchmark_page, browser, check_links, links, spec_pages, vector_pages
+from docs import (
+    benchmark_page,
+    browser,
+    check_links,
+    links,
+)
 from docs.generated import copied
 from docs.source_pages import files
 
@@ -167,62 +171,6 @@ def test_ids_become_links_but_not_in_code_equations_headings_and_links() -> None
     )
 
 
-def test_a_clause_stands_beside_its_code_with_the_numbers_of_its_lines() -> None:
-    from docs.clauses.trace import trace
-
-    page = spec_pages.page(trace(ROOT, None), ROOT, "specs/omega.md")
-    part = page[page.index("### OMEGA-5 ") : page.index("### OMEGA-6 ")]
-    code = (ROOT / "atlas_ref/rules/omega.py").read_text().split("\n")
-    line = next(i for i, each in enumerate(code, 1) if each.startswith("def _update("))
-    assert f'```python linenums="{line}"\n{code[line - 1]}\n' in part
-    assert part.index('class="contract"') < part.index('class="beside"')
-    assert (
-        "[the gradient is the weighted sum of residual times "
-        "feature](../source/tests/rules/test_omega.py.html#L-"
-    ) in part
-    assert "(errata.md#e-a05)" in part
-
-
-def test_a_clause_leads_to_the_recorded_cases_that_exercise_it() -> None:
-    known = vector_pages.places(ROOT)
-    assert known["vectors/v1/cases/delta-rows.safetensors"] == (
-        "vectors/v1/delta.md",
-        "delta-rows",
-        "delta",
-    )
-    assert known["tests/data/peers/fla_delta_11.safetensors"] == (
-        "vectors/peers.md",
-        "fla_delta_11",
-        "other implementations",
-    )
-    own = [path for path, place in known.items() if place[0] == "vectors/v1/delta.md"]
-    assert len(own) == 5
-    assert vector_pages.listed_by_target(own, known, "specs/delta.md") == [
-        "[delta](../vectors/v1/delta.md): all 5"
-    ]
-    assert vector_pages.listed_by_target(own[1:2], known, "specs/delta.md") == [
-        "[delta](../vectors/v1/delta.md): [pulsed](../vectors/v1/delta.md#delta-pulsed)"
-    ]
-
-
-def test_every_recorded_case_has_a_place_with_its_file_and_the_clauses_that_it_exercises() -> None:
-    from docs.clauses.trace import trace
-
-    found = trace(ROOT, None)
-    path = "vectors/v1/cases/delta-rows.safetensors"
-    evidence = {**found.evidence, "DELTA-3": found.evidence["DELTA-3"]._replace(vectors=(path,))}
-    pages = dict(vector_pages.pages(ROOT, found._replace(evidence=evidence)))
-    for page, anchor, _ in vector_pages.places(ROOT).values():
-        assert f"{{ #{anchor.lower()} }}" in pages[page]
-    for name, file in vector_pages.files(ROOT):
-        assert file.is_file()
-        below = re.sub(r"^vectors/(v\d+/)?", "", name)
-        assert f"({below})" in "".join(pages.values())
-    part = pages["vectors/v1/delta.md"].partition("## delta-rows")[2].partition("\n## ")[0]
-    assert '"rule": "delta"' in part
-    assert "[DELTA-3](../../specs/delta.md#delta-3)" in part
-
-
 def test_the_page_of_benchmarks_shows_what_the_last_run_left_and_else_how_to_make_one(
     tmp_path: Path,
 ) -> None:
@@ -262,31 +210,6 @@ def test_every_markdown_page_and_source_file_is_there_once() -> None:
         "examples/adapters/README.md",
         "benchmarks/gpu/README.md",
     } <= set(copied(ROOT))
-
-
-def test_equations_become_mathml_and_one_that_does_not_is_refused() -> None:
-    pytest.importorskip("latex2mathml", reason="latex2mathml comes with the extra docs")
-    from docs import mathml
-
-    found = mathml.rendered(
-        (
-            '<p><span class="arithmatex">\\(a &lt; b\\)</span></p><div '
-            'class="arithmatex">\\[\\sum_i x_i\\]</div>'
-        ),
-        "x.md",
-    )
-    assert found.count("<math ") == 2
-    assert "arithmatex" not in found
-    assert 'display="block"' in found
-    assert mathml.without_tags("a < b and $c<d$") == "a < b and $c\\lt d$"
-    with pytest.raises(mathml.EquationError, match=r"x\.md: '\\\\nonsense'"):
-        mathml.rendered('<span class="arithmatex">\\(\\nonsense\\)</span>', "x.md")
-    # blocks on neighbouring lines
-    two = mathml.rendered('<div class="arithmatex">\\[a, $$\n$$ b\\]</div>', "x.md")
-    assert two.count('<div class="equation"') == 2
-    assert "$" not in two
-    with pytest.raises(mathml.EquationError, match="dollar"):
-        mathml.rendered('<span class="arithmatex">\\(a $ b\\)</span>', "x.md")
 
 
 def test_pictures_are_the_same_bytes_each_time_and_take_the_colour_of_the_text() -> None:

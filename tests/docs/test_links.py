@@ -25,6 +25,8 @@ FAMILIES = (
 )
 FAMILIES += ("CHUNK", "EXACT", "SCAN", "ATLASP", "KERNEL")
 FAMILIES += ("PULSE", "CMS")
+FAMILIES += ("NORM", "ROTARY", "CONVOLUTION", "FEED", "ATTENTION", "LAYER")
+FAMILIES += ("LAYERS", "MEMORY", "BLOCKS", "MODEL")
 FAMILIES += ("SRC", "TOL", "REPLAY", "IDENT", "SWEEP", "CERT", "VEC", "TRACE", "BACKEND", "CUDA")
 NAMED = re.compile(rf"\b((?:{'|'.join(FAMILIES)})-\d+|E-[ADEFGMPRT]\d\d)[a-z]?\b")
 

@@ -47,6 +47,13 @@ def test_the_rule_itself_stands_before_what_restates_it(found: Trace, rule: str)
 
 
 @pytest.mark.clause("TRACE-11")
+def test_the_equations_of_a_part_stand_before_its_compiled_loops(found: Trace) -> None:
+    places = found.evidence["NS-1"].places
+    assert places[0].path == "atlas_ref/parts/newton_schulz.py"
+    assert any("/compiled/" in each.path for each in places[1:])
+
+
+@pytest.mark.clause("TRACE-11")
 def test_the_residual_is_the_code_of_its_clause_and_the_others_fold(found: Trace) -> None:
     clause = found.clauses["OMEGA-4"]
     full = spec_pages.shown(clause, found.evidence["OMEGA-4"].places)
@@ -54,7 +61,7 @@ def test_the_residual_is_the_code_of_its_clause_and_the_others_fold(found: Trace
     assert len({rank(clause, each) for each in full}) == 1
     page = spec_pages.page(found, ROOT, "specs/omega.md")
     part = page[page.index("### OMEGA-4 ") : page.index("### OMEGA-5 ")]
-    assert part.count("```python") == len(full)
+    assert part.count("<!-- lines: ") == len(full)
     assert "<summary>Also in: " in part
 
 
@@ -62,7 +69,7 @@ def test_the_residual_is_the_code_of_its_clause_and_the_others_fold(found: Trace
 def test_cases_and_mutants_need_no_recorded_run(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "vectors/v1/cases/delta-rows.safetensors"
     monkeypatch.setattr(cases, "PATTERNS", (name,))
-    executed = cases.executed(ROOT)
+    executed = cases.executed(ROOT, jobs=1)
     assert list(executed) == [name]
     assert executed[name]["atlas_ref/rules/delta.py"]
     assert all(path.startswith(("atlas_ref/", "tape/")) for path in executed[name])
@@ -94,6 +101,13 @@ def test_every_page_of_a_set_is_in_the_navigation(found: Trace) -> None:
     there = {name for name, _ in vector_pages.pages(ROOT, found)}
     matrices = {path for path in generated.copied(ROOT) if path.endswith("-kill-matrix.md")}
     assert set(listed(vector_pages.nav(ROOT))) == there | matrices
+    *sections, peers = vector_pages.nav(ROOT)
+    assert listed(peers) == [vector_pages.PEERS_PAGE]
+    for section in sections:  # each set folds on its own
+        assert (
+            len({Path(path).parts[1].removesuffix("-kill-matrix.md") for path in listed(section)})
+            == 1
+        )
 
 
 def test_the_start_page_shows_the_verdict_on_the_kernel_of_the_readme() -> None:
@@ -127,24 +141,30 @@ def test_a_page_of_source_holds_every_line_of_its_file_as_it_is() -> None:
         page = source_pages.page(ROOT, path)
         body = page.partition('<ol class="lines">')[2].partition("</ol>")[0]
         lines = re.findall(r"<li id=L-(\d+)>(.*)\n", body)
-        text = [html.unescape(re.sub(r"</?i[^>]*>", "", line)) for _, line in lines]
+        text = [html.unescape(re.sub(r"</?(?:b|i|q|u|em)>", "", line)) for _, line in lines]
         assert [int(number) for number, _ in lines] == [*range(1, len(lines) + 1)]
         assert text == (ROOT / path).read_text().split("\n")[: len(lines)]
         assert (ROOT / path).read_text().count("\n") == len(lines)
-    assert "<i class=k>def" in source_pages.page(ROOT, "atlas_ref/rules/omega.py")
+    assert "<b>def" in source_pages.page(ROOT, "atlas_ref/rules/omega.py")
 
 
-def test_the_browser_opens_every_page_and_one_page_of_source_in_twenty(tmp_path: Path) -> None:
+def test_the_browser_opens_every_page_and_one_in_twenty_of_those_from_one_template(
+    tmp_path: Path,
+) -> None:
     for name in ("index.html", "specs/omega/index.html"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
     (tmp_path / "source").mkdir()
     for number in range(41):
         (tmp_path / f"source/{number:02}.py.html").write_text("")
-    assert browser.pages(tmp_path) == [
+    for number in range(12):
+        (tmp_path / f"vectors/v1/{number:02}").mkdir(parents=True)
+        (tmp_path / f"vectors/v1/{number:02}/index.html").write_text("")
+    assert browser.chosen(browser.pages(tmp_path)) == [
         "",
-        "specs/omega/",
         "source/00.py.html",
         "source/20.py.html",
         "source/40.py.html",
+        "specs/omega/",
+        "vectors/v1/00/",
     ]

@@ -13,7 +13,6 @@ where each worker hands its part to the one that started it.
 from __future__ import annotations
 
 import functools
-import itertools
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -218,7 +217,7 @@ def _share(config: Any) -> tuple[int, int]:
 
 def evaluate_vectors(recorder: Recorder, place: int, places: int) -> None:
     """Evaluate this process's share of the recorded cases, each in a context of its own."""
-    for name, evaluate in itertools.islice(cases.evaluations(recorder.root), place, None, places):
+    for name, evaluate in cases.evaluations(recorder.root, place, places):
         recorder.enter(f"vector:{name}")
         evaluate()
 

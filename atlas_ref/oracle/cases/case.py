@@ -19,10 +19,11 @@ from atlas_ref.conventions import Convention, effective, resolve, void_axes
 from atlas_ref.messages import first_problem
 from atlas_ref.oracle.cases import files
 from atlas_ref.oracle.cases.files import Arrays
-from atlas_ref.oracle.cases.header import RESERVED, Header, parse
-from atlas_ref.oracle.cases.tensors import COTANGENTS, Tensor, bare, gate_axes, legal, tokens
-from atlas_ref.oracle.subjects import BLOCK
+from atlas_ref.oracle.cases.header import Header, parse, reserved, title
+from atlas_ref.oracle.cases.tensors import Tensor, gate_axes, is_cotangent, legal, tokens
+from atlas_ref.oracle.subjects import BLOCK, SUBJECTS
 from atlas_ref.oracle.subjects import block as levels
+from atlas_ref.oracle.subjects.values import check_values
 from atlas_ref.parts import feature_maps
 from atlas_ref.parts.window import uses_gate
 from atlas_ref.rules import RULES, names_with, sequence
@@ -59,18 +60,22 @@ class Case(Frozen):
 
     @property
     def supported(self) -> bool:
-        return self.header.rule not in RESERVED
+        return not reserved(self.header)
+
+    @property
+    def title(self) -> str:
+        """The rule, and of a layer its name."""
+        return title(self.header)
 
     def require_one_memory(self, what: str) -> None:
-        """Refuse a block of levels where a tool looks into one memory.
+        """Refuse a block of levels, or a layer, where a tool looks into one memory (LAYER-12).
 
         Raises:
-            CaseError: names the tool and what to give it instead.
+            CaseError: names the tool and what to give it, or which command to use, instead.
         """
-        if self.header.rule == BLOCK:
+        if instead := SUBJECTS[self.header.rule].instead:
             raise CaseError(
-                f"{self.name}: rule {BLOCK}: {what} looks into one memory; atlas-ref levels "
-                "makes a case of each level"
+                f"{self.name}: rule {self.header.rule}: {what} looks into one memory; {instead}"
             )
 
     @property
@@ -80,7 +85,13 @@ class Case(Frozen):
             return {
                 f"level{number}": part.in_force for number, part in enumerate(levels.parts(self))
             }
-        return self.convention.model_dump(mode="json") if self.supported else {}
+        if not self.supported or not self._has_convention:
+            return {}
+        return self.convention.model_dump(mode="json")
+
+    @property
+    def _has_convention(self) -> bool:
+        return SUBJECTS[self.header.rule].own is None
 
     @property
     def void(self) -> dict[str, str]:
@@ -93,6 +104,8 @@ class Case(Frozen):
                 for number, part in parts
                 for axis, why in part.void.items()
             }
+        if own := SUBJECTS[h.rule].own:
+            return own.void(h, self.inputs)
         reasons = void_axes(
             self.convention,
             rule=h.rule,
@@ -141,19 +154,19 @@ class Case(Frozen):
         )
 
 
-def unsupported(rule: str) -> str:
-    """Message about a rule that the format reserves and this version does not compute."""
-    return f"rule {rule}: not yet supported"
+def unsupported(what: str) -> str:
+    """Message about a rule or a layer that the format has and this version does not compute."""
+    return f"{what}: not yet supported"
 
 
 def require_supported(case: Case) -> None:
-    """Refuse a reserved rule.
+    """Refuse a reserved rule, or a layer that is not yet computed.
 
     Raises:
         Unsupported: names the case and the rule.
     """
     if not case.supported:
-        raise Unsupported(f"{case.name}: {unsupported(case.header.rule)}")
+        raise Unsupported(f"{case.name}: {unsupported(reserved(case.header))}")
 
 
 def make(header: Mapping[str, Any], tensors: Arrays, *, name: str = "case") -> Case:
@@ -258,12 +271,17 @@ def _build(name: str, header: Header, tensors: dict[str, Any]) -> Case:
     _check_prefixes(tensors)
     inputs = {key: value for key, value in tensors.items() if key.startswith("in/")}
     recorded = {key: value for key, value in tensors.items() if key.startswith(("out/", "grad/"))}
-    if header.rule in RESERVED:
+    if reserved(header):
         return Case(
             name=name, header=header, convention=Convention(), inputs=inputs, recorded=recorded
         )
-    if header.rule == BLOCK:
-        inputs = levels.checked(header, inputs, lambda part, own: _build(name, part, own).inputs)
+    own = SUBJECTS[header.rule].own
+    if header.rule == BLOCK or own is not None:
+        inputs = (
+            own.checked(header, inputs)
+            if own is not None
+            else levels.checked(header, inputs, lambda part, its: _build(name, part, its).inputs)
+        )
         return Case(
             name=name, header=header, convention=Convention(), inputs=inputs, recorded=recorded
         )
@@ -276,7 +294,7 @@ def _build(name: str, header: Header, tensors: dict[str, Any]) -> Case:
     _check_shapes(header, inputs, table)
     inputs = {key: inputs[key] for key in table if key in inputs}
     for key, value in inputs.items():
-        _check_values(key, value, table[key])
+        check_values(key, value, table[key])
     return Case(name=name, header=header, convention=convention, inputs=inputs, recorded=recorded)
 
 
@@ -381,35 +399,12 @@ def _check_shapes(header: Header, inputs: Arrays, table: dict[str, Tensor]) -> N
             )
 
 
-def _check_values(key: str, value: np.ndarray[Any, Any], tensor: Tensor) -> None:
-    kind = value.dtype.name
-    if tensor.mask:
-        if kind not in ("bool", "uint8"):
-            raise ValueError(f"{key}: dtype {kind}, bool or uint8 is needed")
-        _check_entries(key, value, ~np.isin(value, (0, 1)), "must be 0 or 1")
-        return
-    if kind not in ("float64", "float32", "bfloat16", "float16"):
-        raise ValueError(f"{key}: dtype {kind}, float64, float32, bfloat16 or float16 is needed")
-    numbers = value.astype(np.float64)
-    _check_entries(key, numbers, ~np.isfinite(numbers), "must be finite")
-    if tensor.low is not None:
-        _check_entries(key, numbers, numbers < tensor.low, f"must be at least {tensor.low:g}")
-    if tensor.high is not None:
-        _check_entries(key, numbers, numbers > tensor.high, f"must be at most {tensor.high:g}")
-
-
-def _check_entries(
-    key: str, value: np.ndarray[Any, Any], bad: np.ndarray[Any, Any], words: str
-) -> None:
-    if bad.any():
-        at = tuple(int(i[0]) for i in np.nonzero(bad))
-        raise ValueError(f"{key}: entries {words}, found {value[at]} at {at}")
-
-
 def differentiable(case: Case) -> list[str]:
-    """Names of the inputs that have a gradient: the floating ones but the cotangents."""
+    """Names of the inputs that have a gradient: the floating ones but cotangents and constants."""
+    own = SUBJECTS[case.header.rule].own if case.supported else None
+    constant = own.constants(case.header) if own is not None else set()
     return [
         key
         for key, value in case.inputs.items()
-        if value.dtype.kind not in "bu" and bare(key) not in COTANGENTS
+        if value.dtype.kind not in "biu" and not is_cotangent(key) and key not in constant
     ]

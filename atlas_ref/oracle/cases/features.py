@@ -13,6 +13,7 @@ from typing import NamedTuple
 from atlas_ref.messages import meant
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.cases.tensors import COTANGENTS, LOGARITHMS
+from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.oracle.subjects.block import parts
 
 GATES = ("retain", "momentum", "step_size", "step_size_memory", "log_retain", "log_momentum")
@@ -98,6 +99,8 @@ def features(case: Case) -> tuple[str, ...]:
     """Names of the features that a case has; of a block, those of any level (SRC-21)."""
     if not case.supported:
         return ()
+    if SUBJECTS[case.header.rule].own is not None:  # no memory: what remains are its gradients
+        return tuple(name for name in ("gradient",) if FEATURES[name].is_of(case))
     levels = parts(case)
     return tuple(
         name for name, each in FEATURES.items() if any(each.is_of(level) for level in levels)

@@ -20,6 +20,7 @@ from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.oracle.subjects.subject import (
     BLOCK,
     CHARACTERS,
+    LAYER,
     LEVELS,
     SEQUENCE_KEYS,
 )
@@ -112,18 +113,24 @@ class Header(Frozen):
     combine: Literal["softmax", "masked"] = Field(
         "softmax", description="rule cms: over which levels the weights of reads are normalised"
     )
-    parameters: dict[str, Any] | None = Field(None, description="reserved rules only")
+    parameters: dict[str, Any] | None = Field(
+        None, description="rule layer: arguments of its constructor; reserved rules: free"
+    )
     trace: list[Any] | None = Field(None, description="written by eval")
     note: str = Field("", description="free text")
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        if self.parameters is not None and self.rule not in RESERVED:
-            raise ValueError(
-                f"parameters: only the reserved rules {' and '.join(RESERVED)} have them, "
-                f"this is {self.rule}"
-            )
         if self.rule in RESERVED:
+            return self
+        own = SUBJECTS[self.rule].own
+        if self.parameters is not None and own is None:
+            raise ValueError(
+                f"parameters: only rule {LAYER} and the reserved rules {' and '.join(RESERVED)} "
+                f"have them, this is {self.rule}"
+            )
+        if own is not None:
+            own.check_header(self)
             return self
         if self.rule == BLOCK:
             self._check_block()
@@ -219,6 +226,16 @@ OWN_KEYS: dict[str, Any] = {
 }
 if OWN_KEYS and not TYPE_CHECKING:
     Header = create_model("Header", __base__=Header, __doc__=Header.__doc__, **OWN_KEYS)
+
+
+def title(header: Header) -> str:
+    """The rule of a header, and of a layer its name."""
+    return SUBJECTS[header.rule].title(header) if header.rule in SUBJECTS else header.rule
+
+
+def reserved(header: Header) -> str:
+    """What a header asks for and this version does not compute, in words; "" for nothing."""
+    return f"rule {header.rule}" if header.rule in RESERVED else ""
 
 
 def parse(text: str) -> Header:

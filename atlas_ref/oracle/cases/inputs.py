@@ -12,6 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case, CaseError
+from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.oracle.subjects import block as levels
 from atlas_ref.parts import feature_maps
 from atlas_ref.rules import RULES
@@ -47,7 +48,7 @@ def converted(case: Case, dtype: str) -> dict[str, Any]:
         CaseError: an entry that is finite and beyond `dtype`.
     """
     return {
-        name: value if value.dtype.kind in "bu" else _as(name, value, DTYPES[dtype], case)
+        name: value if value.dtype.kind in "biu" else _as(name, value, DTYPES[dtype], case)
         for name, value in case.inputs.items()
     }
 
@@ -75,7 +76,7 @@ def rounded(case: Case, dtype: str) -> Case:
     """
     check_dtype(case.name, dtype)
     inputs = {
-        name: value if value.dtype.kind in "bu" else _as(name, value, STORED[dtype], case)
+        name: value if value.dtype.kind in "biu" else _as(name, value, STORED[dtype], case)
         for name, value in case.inputs.items()
     }
     return case.replaced(inputs=inputs)
@@ -104,6 +105,14 @@ def check_size(case: Case) -> None:
     Raises:
         CaseError: the window is too wide, or how many numbers one array would need.
     """
+    own = SUBJECTS[case.header.rule].own
+    if own is not None:
+        if (most := own.numbers(case.header, case.inputs)) > LARGEST:
+            raise CaseError(
+                f"{case.name}: {case.title} needs an array of {most} numbers, at most {LARGEST} "
+                "are evaluated"
+            )
+        return
     for part in levels.parts(case):
         _check_one(part)
 

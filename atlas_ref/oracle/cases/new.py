@@ -86,7 +86,9 @@ def new(request: Request, *, name: str = "new") -> Case:
         CaseError: the request asks for what the rule does not have.
     """
     if request.rule in RESERVED:
-        raise CaseError(f"{name}: {unsupported(request.rule)}")
+        raise CaseError(f"{name}: {unsupported(f'rule {request.rule}')}")
+    if request.rule in SUBJECTS and SUBJECTS[request.rule].own is not None:
+        raise CaseError(f"{name}: rule {request.rule}: its cases are recorded, none is drawn")
     check_dtype(name, request.dtype, DTYPES)
     if request.window_gate and (
         request.rule not in names_with("has_window") or request.level != "projected"

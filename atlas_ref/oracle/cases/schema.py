@@ -7,8 +7,16 @@ from typing import Any, get_args
 from atlas_ref.conventions import PRESETS, Convention
 from atlas_ref.oracle.cases.files import KEY
 from atlas_ref.oracle.cases.header import RESERVED, Header
-from atlas_ref.oracle.cases.tensors import COMPUTED_AT_TOKEN, COTANGENTS, PROJECTED, RESULTS, TOKEN
-from atlas_ref.oracle.subjects import BLOCK, SUBJECTS, Subject
+from atlas_ref.oracle.cases.schema_layers import layer_contracts, layer_tables
+from atlas_ref.oracle.cases.tensors import (
+    COMPUTED_AT_TOKEN,
+    COTANGENTS,
+    PROJECTED,
+    RESULTS,
+    TOKEN,
+    bare,
+)
+from atlas_ref.oracle.subjects import BLOCK, LAYER, SUBJECTS, Subject
 from atlas_ref.oracle.subjects.memory_tensors import rules_with
 from atlas_ref.parts import feature_maps, window
 from atlas_ref.rules import RULES, names_with
@@ -52,6 +60,7 @@ def case_schema() -> dict[str, Any]:
         "allOf": _contracts(),
         "$defs": definitions,
         "x-tensors": tensor_table(),
+        "x-layers": layer_tables(),
         "x-levels": {
             "inputs": (
                 "rule cms: in/levelN/NAME for every in/NAME that level N has at level token, but "
@@ -92,7 +101,7 @@ IDENTITY: dict[str, Any] = {"properties": {"kind": {"const": "identity"}}}
 def _contracts() -> list[dict[str, Any]]:
     """Constraints between keys, as far as JSON Schema can state them (CASE-2, CASE-16, CASE-31)."""
     alone = {name: subject for name, subject in SUBJECTS.items() if not subject.has_tokens}
-    supported = {"rule": {"not": {"enum": list(RESERVED)}}}
+    supported = {"rule": {"not": {"enum": [*RESERVED, LAYER]}}}
     of_block = ("window", "span", "phase", "convention", "feature_map", "window_weights")
     return [
         _when(
@@ -111,12 +120,13 @@ def _contracts() -> list[dict[str, Any]]:
             "then": {"properties": {"level": {"const": "token"}}, "required": ["level"]},
         },
         _when(supported, parameters={"type": "null"}),
+        *layer_contracts(),
         _when(
             {"rule": {"enum": list(RULES)}},
             schedule={"anyOf": [{"type": "null"}, {"required": ["level"], **_integer_level()}]},
         ),
         _when(
-            {"rule": {"enum": [name for name in SUBJECTS if name != BLOCK]}},
+            {"rule": {"enum": [name for name in SUBJECTS if name not in (BLOCK, LAYER)]}},
             levels=False,
             combine=False,
         ),
@@ -245,6 +255,12 @@ def result_names() -> set[str]:
         if "bool" not in entry["dtype"] and name not in COTANGENTS
     }
     return {f"out/{name}" for name in RESULTS} | {f"grad/{name}" for name in inputs}
+
+
+def is_result(name: str) -> bool:
+    """Whether some case has a result of this name, in a level of a block too."""
+    layers = [subject.own.results for subject in SUBJECTS.values() if subject.own is not None]
+    return bare(name) in result_names() or any(each.fullmatch(name) for each in layers)
 
 
 def axis_values(axis: str) -> list[str]:

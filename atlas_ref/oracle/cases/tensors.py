@@ -8,9 +8,13 @@ from typing import Any
 from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.oracle.subjects.memory_tensors import COMPUTED_AT_TOKEN, LOGARITHMS, PROJECTED, TOKEN
 from atlas_ref.oracle.subjects.subject import LEVEL, Legal, Tensor, bare
+from tape import ops
 
 #: Cotangents: inputs that have no gradient themselves.
 COTANGENTS = ("in/y_bar", "in/M_bar", "in/S_bar", "in/X_bar", "in/phi_bar")
+
+#: Cotangents of the final state of a layer begin so.
+STATE_BAR = "in/state_bar/"
 
 #: Results of any rule, without `out/` (CASE-12).
 RESULTS = (
@@ -38,6 +42,32 @@ def legal(header: Any, convention: Any, names: set[str]) -> Legal:
         name -> tensor, name -> the rule that an illegal but known name breaks.
     """
     return SUBJECTS[header.rule].legal(header, convention, names)
+
+
+def is_cotangent(name: str) -> bool:
+    """Whether an input is a cotangent of a result."""
+    return bare(name) in COTANGENTS or name.startswith(STATE_BAR)
+
+
+def weighed(cotangent: str) -> str:
+    """The result a cotangent weighs: `in/M_bar` -> `out/M`, also with `level1/` before M."""
+    return "out/" + cotangent.removeprefix("in/").replace("_bar", "", 1)
+
+
+def seeds(header: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The cotangent of each result that has one; a loss that needs none has 1 (CASE-14, LAYER-8)."""
+    bars = {weighed(name): value for name, value in inputs.items() if is_cotangent(name)}
+    own = SUBJECTS[header.rule].own
+    if own is not None and (loss := own.loss(header)):
+        floating = (value for value in inputs.values() if value.dtype.kind not in "biu")
+        bars[loss] = ops.ones_like(next(floating), shape=())
+    return bars
+
+
+def main_result(header: Any) -> str:
+    """The result whose absence is a verdict."""
+    subject = SUBJECTS[header.rule]
+    return subject.result if subject.own is None else subject.own.result(header)
 
 
 def tokens(inputs: Mapping[str, Any]) -> int:
@@ -75,6 +105,10 @@ __all__ = [
     "Tensor",
     "bare",
     "gate_axes",
+    "is_cotangent",
     "legal",
+    "main_result",
+    "seeds",
     "tokens",
+    "weighed",
 ]

@@ -13,13 +13,14 @@ import numpy as np
 
 from atlas_ref.oracle.cases.case import Case, CaseError, differentiable, unsupported
 from atlas_ref.oracle.cases.features import declared, features
+from atlas_ref.oracle.cases.header import reserved
 from atlas_ref.oracle.cases.inputs import STORED, rounded
-from atlas_ref.oracle.cases.schema import result_names
-from atlas_ref.oracle.cases.tensors import RESULTS, bare
+from atlas_ref.oracle.cases.schema import is_result
+from atlas_ref.oracle.cases.tensors import RESULTS, main_result
 from atlas_ref.oracle.evaluate import evaluate, under
 from atlas_ref.oracle.judge import states
 from atlas_ref.oracle.judge.profile import Allowed, by_token, first_wrong, profile, token_axis
-from atlas_ref.oracle.judge.tolerance import PASS, Tolerance, judged, tolerances
+from atlas_ref.oracle.judge.tolerance import PASS, Tolerance, judged, require_state, tolerances
 from atlas_ref.oracle.judge.verdicts import Comparison, Verdict
 from atlas_ref.oracle.sources.answers import Answer, Source
 from atlas_ref.oracle.subjects import SUBJECTS
@@ -130,10 +131,11 @@ def checked(
     """The verdicts of `check`, with their case and answer."""
     selection = None if only is None else chosen([only] if isinstance(only, str) else only)
     if not case.supported:
-        why = unsupported(case.header.rule)
+        why = unsupported(reserved(case.header))
         return Checked(
             case, Answer.unsupported(why), [Comparison(case.name, "-", "NOT SUPPORTED", why=why)]
         )
+    require_state(case, state_dtype)
     if convention is not None:
         case = under(case, convention)
     if skipped := tuple(name for name in declared(without) if name in features(case)):
@@ -159,7 +161,7 @@ def checked(
         case, grad=any(name.startswith("grad/") for name in selected), form=form, chunk=chunk
     ).tensors
     _check_known(case, got, ours)
-    main = SUBJECTS[case.header.rule].result
+    main = main_result(case.header)
     expected = {*selected, main} if selection is None or main in selection else {*selected}
     names = [name for name in ours if name in expected]
     results = {name: got[name] for name in names if name in got}
@@ -188,14 +190,20 @@ def _judged(
 
     float64 is judged by a fixed tolerance, narrower formats by a measured one.
     """
-    kinds = {name: computed.dtype or value.dtype.name for name, value in results.items()}
+    kinds = {
+        name: "whole" if _is_whole(ours[name]) else computed.dtype or value.dtype.name
+        for name, value in results.items()
+    }
     rows: dict[str, Comparison] = {}
     for kind in dict.fromkeys(kinds.values()):
         mine = {name: value for name, value in results.items() if kinds[name] == kind}
         if kind not in MEASURED:
             rows |= {
                 name: _placed(
-                    case, compare_arrays(case.name, name, value, ours[name]), value, ours[name]
+                    case,
+                    compare_arrays(case.name, name, value, ours[name], *_fixed(case)),
+                    value,
+                    ours[name],
                 )
                 for name, value in mine.items()
             }
@@ -267,7 +275,7 @@ def chosen(only: Sequence[str]) -> set[str]:
         CaseError: a name that is no result of any rule.
     """
     names = {name if name.startswith(("out/", "grad/")) else f"out/{name}" for name in only}
-    unknown = sorted(name for name in names if bare(name) not in result_names())
+    unknown = sorted(name for name in names if not is_result(name))
     if unknown:
         raise CaseError(
             f"only: {unknown[0]}: no rule has such a result; results are "
@@ -276,11 +284,26 @@ def chosen(only: Sequence[str]) -> set[str]:
     return names
 
 
-def compare_arrays(case: str, name: str, got: Numbers, want: Numbers) -> Comparison:
+def _fixed(case: Case) -> tuple[float, str]:
+    """The tolerance of results in float64, and its basis in words (CASE-20, LAYER-10)."""
+    own = SUBJECTS[case.header.rule].own
+    return (TOLERANCE, BASIS) if own is None else own.tolerance
+
+
+def compare_arrays(
+    case: str,
+    name: str,
+    got: Numbers,
+    want: Numbers,
+    tolerance: float = TOLERANCE,
+    basis: str = BASIS,
+) -> Comparison:
     """The verdict on one array against ours, by the tolerance of float64 (CASE-20, CASE-21)."""
-    row = Comparison(case, name, "WRONG", tolerance=TOLERANCE, basis=BASIS)
+    row = Comparison(case, name, "WRONG", tolerance=tolerance, basis=basis)
     if got.shape != want.shape:
         return row._replace(why=f"shape {got.shape}, expected {want.shape}")
+    if _is_whole(want):
+        return _compared_exactly(row, got, want)
     if got.dtype.name not in STORED:
         why = f"no tolerance is stated for {got.dtype.name}"
         return row._replace(verdict="UNDECIDABLE", tolerance=None, basis="", why=why)
@@ -299,9 +322,30 @@ def compare_arrays(case: str, name: str, got: Numbers, want: Numbers) -> Compari
     with np.errstate(over="ignore"):
         place = _first(np.abs(got - want) == np.max(np.abs(got - want), initial=0.0)) or ()
     error = relative_error(got, want)
-    word: Verdict = "PASS" if error <= TOLERANCE else "WRONG"
+    word: Verdict = "PASS" if error <= tolerance else "WRONG"
     return row._replace(
         verdict=word, error=error, place=place, got=float(got[place]), want=float(want[place])
+    )
+
+
+def _is_whole(x: Numbers) -> bool:
+    """Whether results are whole numbers or a mask, which have no tolerance."""
+    return x.dtype.kind in "biu"
+
+
+def _compared_exactly(row: Comparison, got: Numbers, want: Numbers) -> Comparison:
+    """The verdict on whole numbers or masks, which must be equal (LAYER-10)."""
+    row = row._replace(tolerance=None, basis="")
+    if got.dtype.kind not in "biu":
+        return row._replace(why=f"dtype {got.dtype.name}, whole numbers are needed")
+    bad = _first(got != want)
+    if bad is None:
+        return row._replace(verdict="PASS", error=0.0)
+    return row._replace(
+        place=bad,
+        got=float(got[bad]),
+        want=float(want[bad]),
+        why=f"{int(got[bad])} at {bad}, expected {int(want[bad])}",
     )
 
 

@@ -12,15 +12,14 @@ import numpy as np
 
 from atlas_ref.oracle.cases.case import Case, differentiable
 from atlas_ref.oracle.cases.inputs import converted
-from atlas_ref.oracle.cases.tensors import COTANGENTS, bare
-from atlas_ref.oracle.evaluate import weighed
+from atlas_ref.oracle.cases.tensors import seeds
+from atlas_ref.oracle.evaluate import with_gradients
 from atlas_ref.oracle.family.arithmetic import MEMBERS, PLAIN, Arithmetic
 from atlas_ref.oracle.judge.norms import FORMATS, rounded
 from atlas_ref.oracle.judge.states import judged_in
 from atlas_ref.oracle.subjects import SUBJECTS, block
 from atlas_ref.oracle.subjects.subject import Rounding
 from atlas_ref.types import Array
-from tape import vjp
 
 #: Relative change of the argument of Newton-Schulz by which its amplification is measured (TOL-5).
 PROBE = 1e-9
@@ -126,15 +125,11 @@ def evaluate(
     with np.errstate(all="ignore"):
         if not grad:
             return forward({})
-        outputs, pullback = vjp(forward, {name: inputs[name] for name in differentiable(case)})
-        bars = {weighed(name): value for name, value in inputs.items() if bare(name) in COTANGENTS}
-        seeds = {
-            name: bars[name] if name in bars else np.zeros_like(value)
-            for name, value in outputs.items()
-        }
-        (gradients,) = pullback(seeds)
-    return {**outputs} | {
-        "grad/" + name.removeprefix("in/"): np.asarray(g) for name, g in gradients.items()
+        bars = seeds(case.header, inputs)
+        results = with_gradients(forward, inputs, differentiable(case), bars)
+    return {
+        name: np.asarray(value) if name.startswith("grad/") else value
+        for name, value in results.items()
     }
 
 

@@ -29,7 +29,7 @@ def token_axis(case: Case, name: str) -> int | None:
 
     None for a state, a parameter or a rule without a sequence.
     """
-    if name == "out/y":
+    if name in SUBJECTS[case.header.rule].along:
         return -2
     if not name.startswith("grad/"):
         return None

@@ -23,6 +23,7 @@ from atlas_ref.oracle.judge.alternatives import alternatives as known_alternativ
 from atlas_ref.oracle.judge.norms import FORMATS, Norms, largest, norms, rounded, ulp
 from atlas_ref.oracle.judge.states import gap, holds, judged_in
 from atlas_ref.oracle.judge.verdicts import Comparison, Verdict
+from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.parts.newton_schulz import NewtonSchulz
 from atlas_ref.types import Array
 
@@ -210,6 +211,7 @@ def tolerances(
         if word is not None:
             check_dtype(case.name, word, FORMATS)
     require_family(case, "a tolerance")
+    require_state(case, state_dtype)
     case = stored(case, dtype) if dtype in ("bfloat16", "float16") else case
     grad = any(name.startswith("grad/") for name in only or ())
     want = evaluate(case, grad=grad).tensors if results is None else results
@@ -237,6 +239,18 @@ def tolerances(
         plain = plain._replace(handed="" if kind == dtype else dtype)
         by_name[name] = _with_alternatives(plain, others, norms(truth))
     return by_name
+
+
+def require_state(case: Case, state_dtype: str | None) -> None:
+    """Refuse a format of the state where the case is no memory (LAYER-11).
+
+    Raises:
+        CaseError: names the case and the layer.
+    """
+    if state_dtype is not None and SUBJECTS[case.header.rule].own is not None:
+        raise CaseError(
+            f"{case.name}: state-dtype: belongs to a memory, {case.title} has no state to round"
+        )
 
 
 def _with_alternatives(

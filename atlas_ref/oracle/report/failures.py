@@ -147,7 +147,7 @@ def explained(
     header = checked.case.header
     failure = Failure(
         case=row.case,
-        rule=header.rule,
+        rule=checked.case.title,
         verdict=row.verdict,
         op=row.tensor,
         token=None if first is None else first.token,
@@ -158,7 +158,7 @@ def explained(
         tolerance=row.tolerance,
         basis=row.basis,
         before=_before(row, rows),
-        clause=clause(*_about(header, row.tensor)),
+        clause=_clause(header, row.tensor),
         nearest="",
         command=command,
         why=row.why,
@@ -235,6 +235,12 @@ def _about(header: Header, tensor: str) -> tuple[str, str]:
     return (
         header.rule if level is None or header.levels is None else header.levels[int(level[2])].rule
     ), bare(tensor)
+
+
+def _clause(header: Header, tensor: str) -> str:
+    """The clause about a result of a case."""
+    own = SUBJECTS[header.rule].own if header.rule in SUBJECTS else None
+    return own.clause(header, tensor) if own is not None else clause(*_about(header, tensor))
 
 
 def clause(rule: str, tensor: str) -> str:

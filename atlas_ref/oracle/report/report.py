@@ -132,7 +132,7 @@ class Run:
 
     def _note_features(self, checked: Checked) -> None:
         """Note what the case has, by whether it was answered; count what it was skipped for."""
-        rule, answer = f"rule {checked.case.header.rule}", checked.answer
+        rule, answer = f"rule {checked.case.title}", checked.answer
         if answer.tensors is not None:
             self._answered |= {rule, *features(checked.case)}
         elif answer.verdict == "FAILED":

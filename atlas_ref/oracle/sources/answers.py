@@ -10,8 +10,8 @@ import ml_dtypes
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case, CaseError
-from atlas_ref.oracle.cases.schema import result_names
-from atlas_ref.oracle.cases.tensors import RESULTS, bare
+from atlas_ref.oracle.cases.schema import is_result
+from atlas_ref.oracle.cases.tensors import RESULTS
 from atlas_ref.oracle.judge.verdicts import Verdict
 
 #: Names that stand as they are; any other is a result without its `out/`.
@@ -57,7 +57,7 @@ def called(name: str) -> str:
         CaseError: no result of any rule, with those that exist.
     """
     full = name if name.startswith(PREFIXES) else f"out/{name}"
-    if full.startswith(("out/", "grad/")) and bare(full) not in result_names():
+    if full.startswith(("out/", "grad/")) and not is_result(full):
         raise CaseError(
             f"{name}: no rule has such a result; results are {', '.join(RESULTS)}, and grad/ "
             "before an input's name"

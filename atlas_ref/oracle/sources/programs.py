@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from atlas_ref.oracle.cases.case import Case, CaseError, load_results, save
+from atlas_ref.oracle.cases.header import title
 from atlas_ref.oracle.sources.answers import Answer, Source
 from atlas_ref.oracle.sources.room import room
 
@@ -165,9 +166,9 @@ def _read(out: Path, case: Case) -> Answer:
         header, tensors = load_results(out)
     except CaseError as error:
         return Answer.failed(f"garbage: {{out}}{str(error).removeprefix(str(out))}")
-    if header.rule != case.header.rule:
+    if title(header) != case.title:
         return Answer.failed(
-            f"garbage: {{out}}: rule: the case has {case.header.rule}, found {header.rule}"
+            f"garbage: {{out}}: rule: the case has {case.title}, found {title(header)}"
         )
     return Answer({name: value for name, value in tensors.items() if not name.startswith("in/")})
 

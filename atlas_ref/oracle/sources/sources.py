@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case, CaseError, load_results
+from atlas_ref.oracle.cases.header import title
 from atlas_ref.oracle.cases.inputs import same
 from atlas_ref.oracle.sources import answers
 from atlas_ref.oracle.sources.answers import Answer, Garbage, Source
@@ -71,9 +72,9 @@ def read_results(path: str | os.PathLike[str], case: Case) -> dict[str, np.ndarr
     """
     name = os.fspath(path)
     header, tensors = load_results(name)
-    if header.rule != case.header.rule:
+    if title(header) != case.title:
         raise CaseError(
-            f"{name}: rule: the case has {case.header.rule}, found {header.rule}: results of "
+            f"{name}: rule: the case has {case.title}, found {title(header)}: results of "
             "another case"
         )
     for key, value in tensors.items():

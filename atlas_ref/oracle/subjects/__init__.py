@@ -6,8 +6,8 @@ it.
 
 from __future__ import annotations
 
-from atlas_ref.oracle.subjects import block, feature_map, memory, newton_schulz
-from atlas_ref.oracle.subjects.subject import BLOCK, Subject
+from atlas_ref.oracle.subjects import block, feature_map, layer, memory, newton_schulz
+from atlas_ref.oracle.subjects.subject import BLOCK, LAYER, Subject
 from atlas_ref.rules import RULES
 
 _MEMORIES = {name: memory.subject(rule) for name, rule in RULES.items()}
@@ -18,6 +18,7 @@ SUBJECTS: dict[str, Subject] = {
     newton_schulz.SUBJECT.name: newton_schulz.SUBJECT,
     feature_map.SUBJECT.name: feature_map.SUBJECT,
     BLOCK: block.subject(_MEMORIES),
+    LAYER: layer.SUBJECT,
 }
 
-__all__ = ["BLOCK", "SUBJECTS", "Subject"]
+__all__ = ["BLOCK", "LAYER", "SUBJECTS", "Subject"]

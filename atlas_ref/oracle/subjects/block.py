@@ -277,4 +277,5 @@ def subject(memory: Mapping[str, Subject]) -> Subject:
         evaluate=evaluate,
         plain=plain,
         has_axes=False,
+        instead="atlas-ref levels makes a case of each level",
     )

@@ -15,8 +15,8 @@ from atlas_ref.parts import feature_maps
 from atlas_ref.rules import Rule
 from atlas_ref.types import Array
 
-#: The rule of a block of frequency levels.
-BLOCK = "cms"
+#: The rule of a block of frequency levels, and that of a layer or model around memories.
+BLOCK, LAYER = "cms", "layer"
 
 #: Levels of objects and arrays inside each other, and digits of an integer: what any JSON reader
 #: can take.
@@ -48,6 +48,7 @@ class Tensor(NamedTuple):
         need: "yes", or what stands in when it is absent.
         low, high: inclusive range; None for finite.
         mask: True for bool or uint8 of zeros and ones.
+        whole: True for int64 or int32, as tokens by number.
     """
 
     axes: str
@@ -55,6 +56,7 @@ class Tensor(NamedTuple):
     low: float | None = None
     high: float | None = None
     mask: bool = False
+    whole: bool = False
 
 
 #: Where a call ends in its span: None without spans; of a block, that of each level.
@@ -83,6 +85,34 @@ class Rounding(NamedTuple):
     store: Touch | None
 
 
+class Own(NamedTuple):
+    """What a subject has for itself that is no convention and no table of all rules (LAYER-1).
+
+    Attributes:
+        check_header: refuses keys and parameters.
+        checked: (header, inputs) -> the inputs in order; refuses them as CASE-16.
+        constants: (header) -> inputs that nothing trains.
+        result: (header) -> the main result.
+        loss: (header) -> a result that gradients are of, without a cotangent; "" for none.
+        clause: (header, name of a result) -> its clause.
+        void: (header, inputs) -> values without effect, each with the reason.
+        numbers: (header, inputs) -> numbers of the largest array that an evaluation makes.
+        results: names of results that some case has.
+        tolerance: relative error allowed in float64, and the clause that says so.
+    """
+
+    check_header: Callable[[Any], None]
+    checked: Callable[[Any, Mapping[str, Any]], dict[str, Any]]
+    constants: Callable[[Any], set[str]]
+    result: Callable[[Any], str]
+    loss: Callable[[Any], str]
+    clause: Callable[[Any, str], str]
+    void: Callable[[Any, Mapping[str, Any]], dict[str, str]]
+    numbers: Callable[[Any, Mapping[str, Any]], int]
+    results: re.Pattern[str]
+    tolerance: tuple[float, str]
+
+
 class Subject(NamedTuple):
     """One value of the header key `rule`, and everything that the oracle knows of it.
 
@@ -105,6 +135,9 @@ class Subject(NamedTuple):
         has_newton_schulz: whether its convention may set Newton-Schulz.
         has_feature_map: whether the header may choose one.
         keys: header keys of its own, name -> (type, field of pydantic).
+        instead: what to use where a tool looks into one memory; "" where this is one.
+        along: results with tokens on the last axis but one.
+        own: what it has in place of a convention and a table of tensors.
     """
 
     name: str
@@ -124,6 +157,13 @@ class Subject(NamedTuple):
     has_newton_schulz: bool = False
     has_feature_map: bool = False
     keys: Mapping[str, tuple[Any, Any]] = {}
+    instead: str = ""
+    along: tuple[str, ...] = ("out/y",)
+    own: Own | None = None
+
+    def title(self, header: Any) -> str:
+        """The rule, and of a layer its name, in messages."""
+        return " ".join([self.name, *(getattr(header, key) for key in self.keys)])
 
     @property
     def has_tokens(self) -> bool:

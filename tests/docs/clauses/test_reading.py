@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from docs.clauses import marks, places, quotes, specs
+from docs.clauses import cases, marks, places, quotes, specs
 from docs.clauses.record import Record, RecordError, numbers, read, spans, write
 from docs.clauses.trace import trace
 
@@ -158,6 +158,16 @@ def test_a_record_comes_back_as_it_was_and_is_refused_for_other_sources(tmp_path
     out.write_text("[]")
     with pytest.raises(RecordError, match="not a record of a run"):
         read(tmp_path)
+
+
+def test_the_functions_that_a_call_reaches_are_seen_and_no_others() -> None:
+    def inner() -> None: ...
+
+    def outer() -> None:
+        inner()
+
+    assert {each.co_name for each in cases.called(outer)} == {"outer", "inner"}
+    assert "outer" not in {each.co_name for each in cases.called(inner)}
 
 
 @pytest.mark.clause("TRACE-9")

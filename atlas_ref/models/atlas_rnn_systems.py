@@ -1,0 +1,193 @@
+"""Memory layers, blocks and language models of Atlas-RNN as modules of cases.
+
+Arguments, names and shapes are those of `import_atlas_rnn`. Specified in specs/layer_cases.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Annotated, Any
+
+from pydantic import Field, create_model
+
+from atlas_ref.blocks import lmm, mac, mag, mal
+from atlas_ref.layers import memory
+from atlas_ref.models import import_atlas_rnn, language_model
+from atlas_ref.models.atlas_rnn import Constants, Module, Name
+from atlas_ref.models.import_atlas_rnn import Settings, Table
+from atlas_ref.types import Frozen
+
+Count = Annotated[int, Field(ge=1)]
+Part = Annotated[float, Field(ge=0, le=1)]
+
+_MEMORY = (
+    "dim",
+    "dim_head",
+    "heads",
+    "omega_window",
+    "use_omega_gate",
+    "use_momentum",
+    "poly_degree",
+    "poly_mode",
+    "qkv_conv_kernel",
+    "conv",
+)
+_BLOCK = (*_MEMORY, "ff_mult", "num_persist_mem_tokens", "window_size", "rotary_base")
+_MAC = (*_BLOCK, "segment_len", "num_longterm_mem_tokens")
+
+#: Arguments that turn on every tensor, for tables of names.
+EVERYTHING = Settings(
+    dim=1,
+    omega_window=2,
+    use_omega_gate=True,
+    poly_mode="tensor",
+    poly_degree=2,
+    ff_mult=4.0,
+    num_persist_mem_tokens=1,
+    vocab=1,
+    depth=1,
+)
+
+
+def arguments(name: str, about: str, of: tuple[str, ...], **more: Any) -> type[Frozen]:
+    """A model with some of the arguments of `Settings`, and others."""
+    own = {each: Settings.model_fields[each] for each in of}
+    fields: dict[str, Any] = {each: (info.rebuild_annotation(), info) for each, info in own.items()}
+    return create_model(name, __base__=Frozen, __doc__=about, **fields, **more)
+
+
+RnnMemory = arguments(
+    "RnnMemory", "Arguments of RNNMemory.", (*_MEMORY, "qk_norm", "scan_chunk_len")
+)
+Block = arguments("Block", "Arguments of a MAG, MAL or LMM block.", _BLOCK)
+MacBlock = arguments("MacBlock", "Arguments of MACBlock.", _MAC)
+LanguageModel = arguments(
+    "LanguageModel",
+    "Arguments of RNNMemoryTransformer, of its generation, and calls that follow each other.",
+    (*_MAC, "vocab", "depth", "block_type"),
+    max_length=(Count | None, None),
+    min_p=(Part, 0.1),
+    temperature=(Annotated[float, Field(gt=0)], 1.0),
+    repeat_calls=(list[Count] | None, None),
+)
+MemoryLanguageModel = arguments(
+    "MemoryLanguageModel", "Arguments of RNNMemoryLM.", (*_MEMORY, "vocab", "depth")
+)
+Sampling = create_model(
+    "Sampling",
+    __base__=Frozen,
+    __doc__="Settings of the choice of the next token.",
+    min_p=(list[Part], ...),
+    temperature=(list[Annotated[float, Field(ge=0)]], ...),
+)
+
+
+def general(settings: Any, **more: Any) -> Settings:
+    """The arguments that concern a module's shape."""
+    own = {name: value for name, value in settings if name in Settings.model_fields}
+    return Settings(**own | more)
+
+
+def _axes(
+    s: Settings, table: Table, memories: tuple[str, ...], attention: tuple[str, ...] = ()
+) -> dict[str, Name]:
+    """Names of a table, with the constants of memories and attention at these places.
+
+    A projection of degree 1 or less is in the state_dict, and nothing reads it.
+    """
+    names = {name: Name(of.axes, of.path, trained=of.trained) for name, of in table.items()}
+    if s.poly_mode == "tensor" and s.poly_degree <= 1:
+        inert = Name("dim_head+dim_head^2 dim_head")
+        names |= {f"{place}phi.proj": inert for place in memories}
+    constant = Name("dim_head/2", low=0.0)
+    return names | {f"{place}attention.rotary_emb.freqs": constant for place in attention}
+
+
+def _frequencies(constants: Constants, place: str = "") -> Any:
+    return constants.get(f"{place}attention.rotary_emb.freqs")
+
+
+def _block(kind: str, module: Any, arguments_of: type[Frozen]) -> Module:
+    attends = ("",) if kind != "lmm" else ()
+
+    def names(settings: Any) -> dict[str, Name]:
+        s = (
+            EVERYTHING.replaced(block_type=kind)
+            if settings is None
+            else general(settings, block_type=kind)
+        )
+        return _axes(s, import_atlas_rnn.block_names(s), ("memory.",), attends)
+
+    def config(settings: Any, eps: float, constants: Constants) -> Any:
+        s = general(settings, block_type=kind, norm_eps=eps)
+        return import_atlas_rnn.block_config(s, _frequencies(constants))
+
+    return Module(module, arguments_of, _sizes, names, config)
+
+
+def _sizes(settings: Any) -> dict[str, int]:
+    return import_atlas_rnn.sizes(general(settings))
+
+
+def _model(arguments_of: type[Frozen], *, memory_only: bool) -> Module:
+    def layers(s: Settings, part: str = "") -> tuple[str, ...]:
+        return tuple(f"layers.{i}.{part}" for i in range(s.depth or 1))
+
+    def attends(s: Settings) -> tuple[str, ...]:
+        return () if memory_only or s.block_type == "lmm" else layers(s)
+
+    def of(s: Settings) -> dict[str, Name]:
+        memories = layers(s, "" if memory_only else "memory.")
+        table = import_atlas_rnn.model_names(s, memory_only=memory_only)
+        return _axes(s, table, memories, attends(s))
+
+    def names(settings: Any) -> dict[str, Name]:
+        if settings is not None:
+            return of(general(settings))
+        every: dict[str, Name] = {}
+        for kind in ("mag", "mal", "mac", "lmm"):
+            every |= of(EVERYTHING.replaced(block_type=kind))
+        return {name.replace("layers.0.", "layers.N."): each for name, each in every.items()}
+
+    def config(settings: Any, eps: float, constants: Constants) -> Any:
+        s = general(settings, norm_eps=eps)
+        rows = [_frequencies(constants, place) for place in attends(s)]
+        return import_atlas_rnn.model_config(s, rows, memory_only=memory_only)
+
+    return Module(language_model, arguments_of, _sizes, names, config)
+
+
+def _of_memory(settings: Any) -> dict[str, Name]:
+    s = EVERYTHING if settings is None else general(settings)
+    return _axes(s, import_atlas_rnn.memory_names(s), ("cell.",))
+
+
+def nothing(*_: Any) -> dict[str, Any]:
+    """No tensor, no size."""
+    return {}
+
+
+_no_params: Callable[..., tuple[()]] = lambda config: ()  # noqa: E731
+
+#: Name in this project -> module.
+SYSTEMS: dict[str, Module] = {
+    "rnn_memory": Module(
+        memory,
+        RnnMemory,
+        _sizes,
+        _of_memory,
+        lambda settings, eps, constants: import_atlas_rnn.memory_config(
+            general(settings, norm_eps=eps)
+        ),
+    ),
+    "mag_block": _block("mag", mag, Block),
+    "mal_block": _block("mal", mal, Block),
+    "mac_block": _block("mac", mac, MacBlock),
+    "lmm_block": _block("lmm", lmm, Block),
+    "language_model": _model(LanguageModel, memory_only=False),
+    "memory_language_model": _model(MemoryLanguageModel, memory_only=True),
+    "sampling": Module(
+        SimpleNamespace(init=_no_params), Sampling, nothing, nothing, lambda *_: None
+    ),
+}

@@ -1,0 +1,282 @@
+"""The subject layer: a layer or a model around memories, by the names of public code.
+
+Its cases hold constructor arguments and a state_dict; what each layer is stands in
+`layer_entries.ENTRIES`. Specified in specs/layer_cases.md.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from pydantic import Field, ValidationError
+
+from atlas_ref import backend
+from atlas_ref.messages import first_problem, meant
+from atlas_ref.models import atlas_rnn
+from atlas_ref.oracle.subjects.layer_entries import ENTRIES
+from atlas_ref.oracle.subjects.layer_modules import Call, Entry
+from atlas_ref.oracle.subjects.subject import (
+    LAYER,
+    Legal,
+    Own,
+    Rounding,
+    Subject,
+    Tensor,
+)
+from atlas_ref.oracle.subjects.values import check_values
+from atlas_ref.types import Array, bind_dims
+
+#: Keys of a header of this rule.
+KEYS = ("schema", "rule", "layer", "parameters", "note", "trace")
+
+#: Error of a result in float64 that is allowed, and why (LAYER-10).
+TOLERANCE = (1e-10, "fixed for layers in float64 (LAYER-10)")
+
+#: Results of layers: what they return, the state after them, and gradients (LAYER-5 to LAYER-8).
+RESULTS = re.compile(
+    r"out/(y|y_prefix|(state|cache)(_after_call\d+)?/\w+|loss|logits(_call\d+)?"
+    r"|(greedy|sampled)_(un)?cached(_logits)?|(kept|token)_min_p_[\w.]+)"
+    r"|grad/(x|(state|cache)/\w+|param/[\w.]+)"
+)
+
+PARAM = "in/param/"
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    LayerName: TypeAlias = str
+else:
+    LayerName = Literal[tuple(ENTRIES)]
+
+
+# -- the header ------------------------------------------------------------------------------------
+
+
+def check_header(header: Any) -> None:
+    """Refuse keys of other rules, and parameters that the layer does not have (LAYER-2).
+
+    Raises:
+        ValueError: names the key or the parameter, what was found and what is needed.
+    """
+    for key in header.model_fields_set:
+        if key.rstrip("_") not in KEYS:
+            raise ValueError(f"{key}: the rule {LAYER} has none; it has {', '.join(KEYS)}")
+    if header.layer is None:
+        raise ValueError(f"layer: missing, rule {LAYER} needs it: {', '.join(ENTRIES)}")
+    if header.parameters is None:
+        raise ValueError(f"parameters: missing, layer {header.layer} needs them")
+    _settings(header), _calls(header)
+
+
+def _settings(header: Any) -> Any:
+    """Constructor arguments, validated."""
+    kind = ENTRIES[header.layer].module.settings
+    own = {key: value for key, value in header.parameters.items() if key not in _run_keys(header)}
+    for key in own:
+        if key not in kind.model_fields:
+            names = (*kind.model_fields, *_run_keys(header))
+            raise ValueError(
+                f"parameters.{key}: layer {header.layer} has none; it has {', '.join(names)}"
+                f"{meant(key, names)}"
+            )
+    try:
+        return kind.model_validate_json(json.dumps(own))
+    except ValidationError as error:
+        raise ValueError(f"parameters.{first_problem(error)}") from None
+
+
+def _run_keys(header: Any) -> tuple[str, ...]:
+    """Parameters that say how a layer was called, and are no arguments of its constructor."""
+    return ("calls",) if ENTRIES[header.layer].calls else ()
+
+
+def _calls(header: Any) -> list[int] | None:
+    """Tokens of each call; None where all are one."""
+    calls = header.parameters.get("calls") if "calls" in _run_keys(header) else None
+    if calls is None:
+        return None
+    whole = isinstance(calls, list) and all(
+        isinstance(each, int) and not isinstance(each, bool) and each > 0 for each in calls
+    )
+    if not whole or not calls:
+        raise ValueError(
+            "parameters.calls: must be a list of whole numbers from 1, found "
+            f"{json.dumps(calls)[:60]}"
+        )
+    return list(calls)
+
+
+# -- its tensors -----------------------------------------------------------------------------------
+
+
+def table(entry: Entry, settings: Any) -> dict[str, Tensor]:
+    """Inputs of a case of this layer, in order (LAYER-3)."""
+    own = dict(entry.tensors(settings))
+    bars = {name: own.pop(name) for name in list(own) if name.endswith("_bar")}
+    params = {
+        PARAM + name: Tensor(each.axes, low=each.low)
+        for name, each in entry.module.names(settings).items()
+    }
+    states = {}
+    if entry.states is not None:
+        prefix = entry.states.prefix
+        its = entry.states.tensors(settings)
+        states = {f"in/{prefix}/{name}": each for name, each in its.items()}
+        if prefix == "state":
+            bars |= {f"in/state_bar/{name}": each._replace(need="0") for name, each in its.items()}
+    return {**own, **params, **states, **bars}
+
+
+def checked(header: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs in order; refuse a missing, misnamed or misshapen one (LAYER-3).
+
+    Raises:
+        ValueError: names the tensor, what was found and what is needed.
+    """
+    entry, settings = ENTRIES[header.layer], _settings(header)
+    tensors = table(entry, settings)
+    for name in inputs:
+        if name not in tensors:
+            raise ValueError(
+                f"{name}: unknown tensor for layer {header.layer}; it has {', '.join(tensors)}"
+                f"{meant(name, tensors)}"
+            )
+    present = {name for name in inputs if entry.states and _of_state(entry, name)}
+    for name, tensor in tensors.items():
+        part = name not in inputs and present and _of_state(entry, name)
+        if part or (tensor.need == "yes" and name not in inputs):
+            raise ValueError(f"{name}: missing, axes ({', '.join(tensor.axes.split())}) are needed")
+    ordered = {name: inputs[name] for name in tensors if name in inputs}
+    sizes: dict[str, Any] = {
+        axis: (size, "parameters") for axis, size in entry.module.sizes(settings).items()
+    }
+    for name, value in ordered.items():
+        bind_dims(name, value.shape, tensors[name].axes, sizes)
+        check_values(name, value, tensors[name])
+    for axis, (size, by) in sizes.items():
+        for each in size if isinstance(size, tuple) else (size,):
+            if each < 1 and axis != "rows" and by in ordered:
+                raise ValueError(f"{by}: axis {axis} has size 0, at least 1 is needed")
+    _check_calls(header, sizes)
+    entry.check(settings, sizes)
+    return ordered
+
+
+def _of_state(entry: Entry, name: str) -> bool:
+    return entry.states is not None and name.startswith(f"in/{entry.states.prefix}/")
+
+
+def _check_calls(header: Any, sizes: Mapping[str, Any]) -> None:
+    calls = _calls(header)
+    if calls is not None and sum(calls) != sizes["T"][0]:
+        size, by = sizes["T"]
+        raise ValueError(f"parameters.calls: {sum(calls)} tokens in all, but {by} has {size}")
+
+
+def constants(header: Any) -> set[str]:
+    """Inputs that nothing trains: constants of the state_dict (LAYER-8)."""
+    names = ENTRIES[header.layer].module.names(_settings(header))
+    return {PARAM + name for name, each in names.items() if not each.field or not each.trained}
+
+
+# -- evaluation ------------------------------------------------------------------------------------
+
+
+def epsilon(inputs: Mapping[str, Any]) -> float:
+    """The epsilon of the model's dtype: float64 where any parameter or token is, else float32
+    (LAYER-9).
+    """
+    kinds = {value.dtype.name for name, value in inputs.items() if not name.endswith("_bar")}
+    return float(np.finfo(np.float64 if "float64" in kinds else np.float32).eps)
+
+
+def _evaluate(
+    inputs: Mapping[str, Array], case: Any, form: str, chunk: int | None
+) -> tuple[dict[str, Array], None]:
+    fixed = {name: case.inputs[name].astype(np.float64) for name in constants(case.header)}
+    return _results(inputs, case, fixed), None
+
+
+def _plain(inputs: Mapping[str, Array], case: Any, rounding: Rounding) -> dict[str, Array]:
+    """The layer from inputs that are off by a rounding each (LAYER-11)."""
+    moved = {
+        name: value if value.dtype.kind in "biu" else rounding.touch(value)
+        for name, value in inputs.items()
+    }
+    return _results(moved, case, {name: moved[name] for name in constants(case.header)})
+
+
+def _results(
+    inputs: Mapping[str, Array], case: Any, fixed: Mapping[str, Array]
+) -> dict[str, Array]:
+    header = case.header
+    entry, settings = ENTRIES[header.layer], _settings(header)
+    state_dict = {
+        name.removeprefix(PARAM): value for name, value in inputs.items() if name.startswith(PARAM)
+    }
+    config = entry.module.config(
+        settings,
+        epsilon(case.inputs),
+        {name.removeprefix(PARAM): value for name, value in fixed.items()},
+    )
+    params = atlas_rnn.parameters(entry.module, settings, config, state_dict)
+    tokens = inputs["in/x"].shape[-2] if "in/x" in inputs else 0
+    calls = tuple(_calls(header) or [tokens])
+    with backend.used(backend.of(*inputs.values()).name):  # where a first state is made
+        return entry.run(Call(entry, settings, config, params, inputs, calls))
+
+
+# -- what is said of results -----------------------------------------------------------------------
+
+
+def clause(header: Any, name: str) -> str:
+    """The clause about a result: of its name, of what stands before its last part, of its kind."""
+    clauses = ENTRIES[header.layer].clauses
+    before = re.sub(r"_after_call\d+$", "", name.rpartition("/")[0])
+    return next((clauses[key] for key in (name, before, name.split("/")[0]) if key in clauses), "")
+
+
+def _main(header: Any) -> str:
+    """The main result of a case."""
+    result = ENTRIES[header.layer].result
+    return result if isinstance(result, str) else result(_settings(header))
+
+
+def _legal(header: Any, convention: Any, names: set[str]) -> Legal:
+    raise ValueError(f"rule {LAYER}: each layer has a table of its own")
+
+
+SUBJECT = Subject(
+    name=LAYER,
+    result="out/y",
+    cotangent="in/y_bar",
+    clauses={"out": "LAYER-1", "grad": "LAYER-8"},
+    legal=_legal,
+    evaluate=_evaluate,
+    plain=_plain,
+    has_axes=False,
+    keys={
+        "layer": (
+            LayerName | None,
+            Field(None, description="rule layer: which layer or model of public code"),
+        )
+    },
+    instead="atlas-ref check, eval and tolerance take a layer",
+    along=("out/y", "out/y_prefix", "out/logits"),
+    own=Own(
+        check_header=check_header,
+        checked=checked,
+        constants=constants,
+        result=_main,
+        loss=lambda header: ENTRIES[header.layer].loss,
+        clause=clause,
+        void=lambda header, inputs: ENTRIES[header.layer].void(_settings(header), inputs),
+        numbers=lambda header, inputs: ENTRIES[header.layer].numbers(_settings(header), inputs),
+        results=RESULTS,
+        tolerance=TOLERANCE,
+    ),
+)

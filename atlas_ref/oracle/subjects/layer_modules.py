@@ -1,0 +1,228 @@
+"""A layer or model of cases as data, and the parts of layers: norms, feed-forward, attention.
+
+A further one is an entry in `layer_entries` and one of `atlas_ref.models.MODULES`. Specified in
+specs/layer_cases.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from atlas_ref.layers import attention, rotary
+from atlas_ref.models import MODULES, atlas_rnn
+from atlas_ref.oracle.subjects.subject import Tensor
+from atlas_ref.types import Array
+from tape import ops
+
+
+class Call(NamedTuple):
+    """What one evaluation of a module has at hand.
+
+    Attributes:
+        settings: constructor arguments, a model of `atlas_rnn`.
+        config, params: ours.
+        inputs: in/..., arrays or variables.
+        calls: tokens of each call.
+    """
+
+    entry: Entry
+    settings: Any
+    config: Any
+    params: Any
+    inputs: Mapping[str, Array]
+    calls: tuple[int, ...]
+
+
+class States(NamedTuple):
+    """The state between calls, by its names in files (LAYER-7).
+
+    Attributes:
+        prefix: cache in in/cache/k and out/cache/k.
+        tensors: (settings) -> name -> tensor; all of them are in a case, or none.
+        start: (config, tensors by name) -> state.
+        finish: (config, state) -> tensors by name.
+        each: whether the states after each call but the last are results too,
+            out/state_after_call0/...
+    """
+
+    prefix: str
+    tensors: Callable[[Any], dict[str, Tensor]]
+    start: Callable[[Any, Mapping[str, Array]], Any]
+    finish: Callable[[Any, Any], dict[str, Array]]
+    each: bool = False
+
+
+def nothing(*_: Any) -> dict[str, Any]:
+    """No tensors, or no values without effect."""
+    return {}
+
+
+def few(settings: Any, inputs: Mapping[str, Any]) -> int:
+    """The numbers of the largest input, of a module that makes no larger array."""
+    return max(int(value.size) for value in inputs.values())
+
+
+class Entry(NamedTuple):
+    """A layer or model of cases.
+
+    Attributes:
+        module: its settings, and its parameters by public names.
+        tensors: (settings) -> inputs beside in/param/... and the state, in order.
+        run: (call) -> results by their full names.
+        clauses: of each result by its full name or by the part before its last "/", and of
+            "grad".
+        states: None for a module without state.
+        calls: whether `parameters` may cut the tokens into calls.
+        result: the main result, or (settings) -> its name.
+        loss: a result that gradients are of, without a cotangent.
+        check: (settings, lengths of axes with what they come from), refuses what does not fit.
+        void: (settings, inputs) -> parameters without effect, each with the reason.
+        numbers: (settings, inputs) -> numbers of the largest array that it makes.
+    """
+
+    module: atlas_rnn.Module
+    tensors: Callable[[Any], dict[str, Tensor]]
+    run: Callable[[Call], dict[str, Array]]
+    clauses: Mapping[str, str]
+    states: States | None = None
+    calls: bool = False
+    result: str | Callable[[Any], str] = "out/y"
+    loss: str = ""
+    check: Callable[[Any, Mapping[str, Any]], object] = nothing
+    void: Callable[[Any, Mapping[str, Any]], dict[str, str]] = nothing
+    numbers: Callable[[Any, Mapping[str, Any]], int] = few
+
+
+def sequence(axes: str) -> Callable[[Any], dict[str, Tensor]]:
+    """Tokens in/x, and the cotangent of as many results."""
+    return lambda settings: {"in/x": Tensor(axes), "in/y_bar": Tensor(axes, "no gradients")}
+
+
+def in_calls(call: Call) -> dict[str, Array]:
+    """Results of one call after another, each with the state after the one before (LAYER-7)."""
+    x, layer, states = call.inputs["in/x"], call.entry.module.layer, call.entry.states
+    state, rows, first = begun(call), [], 0
+    after: dict[str, Array] = {}
+    for number, tokens in enumerate(call.calls):
+        state, y = layer.apply(call.config, call.params, state, x[..., first : first + tokens, :])
+        rows.append(y)
+        first += tokens
+        last = number == len(call.calls) - 1
+        if states is not None and (last or states.each):
+            place = states.prefix if last else f"{states.prefix}_after_call{number}"
+            after |= {
+                f"out/{place}/{name}": each
+                for name, each in states.finish(call.config, state).items()
+            }
+    return {"out/y": rows[0] if len(rows) == 1 else ops.concatenate(rows, axis=-2), **after}
+
+
+def begun(call: Call) -> Any:
+    """The state that a case starts with: that of its tensors, or nothing."""
+    states = call.entry.states
+    own = {} if states is None else of_state(states, call.inputs)
+    if states is not None and own:
+        return states.start(call.config, own)
+    x = call.inputs["in/x"]
+    return call.entry.module.layer.start(call.config, x.shape[0], dtype=x.dtype)
+
+
+def of_state(states: States, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Tensors of the initial state by name."""
+    prefix = f"in/{states.prefix}/"
+    return {
+        name.removeprefix(prefix): value
+        for name, value in inputs.items()
+        if name.startswith(prefix)
+    }
+
+
+# -- attention -------------------------------------------------------------------------------------
+
+
+def _attention(call: Call) -> dict[str, Array]:
+    """The code's own reading, its cache, and the causal reading of the same tokens (LAYER-6)."""
+    results = in_calls(call)
+    assert call.entry.states is not None
+    if not of_state(call.entry.states, call.inputs):
+        config, x = atlas_rnn.causal(call.config), call.inputs["in/x"]
+        state = attention.start(config, x.shape[0], dtype=x.dtype)
+        _, results["out/y_prefix"] = attention.apply(config, call.params, state, x)
+    return results
+
+
+def _cached(config: attention.Config, tensors: Mapping[str, Array]) -> attention.State:
+    position = rotary.State()
+    return attention.State.trusted(keys=tensors["k"], values=tensors["v"], rotary=position)
+
+
+def _fits(settings: atlas_rnn.SlidingWindowAttention, sizes: Mapping[str, Any]) -> None:
+    """Refuse more cached rows than a window keeps."""
+    size, by = sizes.get("rows", (0, ""))
+    if size > settings.window_size:
+        raise ValueError(f"{by}: {size} rows, at most window_size = {settings.window_size} fit")
+
+
+def _scores(settings: atlas_rnn.SlidingWindowAttention, inputs: Mapping[str, Any]) -> int:
+    """Scores of all pairs of tokens, of all heads."""
+    B, T, _ = inputs["in/x"].shape
+    rows = inputs["in/cache/k"].shape[-2] if "in/cache/k" in inputs else 0
+    return int(B * settings.heads * T * (settings.num_persist_mem_tokens + rows + T))
+
+
+def _no_base(
+    settings: atlas_rnn.SlidingWindowAttention, inputs: Mapping[str, Any]
+) -> dict[str, str]:
+    default = type(settings).model_fields["rotary_base"].default
+    if settings.rotary_base == default:
+        return {}
+    return {"parameters.rotary_base": "in/param/rotary_emb.freqs holds the frequencies"}
+
+
+CACHE = States(
+    prefix="cache",
+    tensors=lambda settings: {
+        name: Tensor("B heads rows dim_head", "no token before the first") for name in ("k", "v")
+    },
+    start=_cached,
+    finish=lambda config, state: {"k": state.keys, "v": state.values},
+)
+
+#: Name in the header -> layer that is a part of others.
+PARTS: dict[str, Entry] = {
+    "rms_norm": Entry(
+        MODULES["rms_norm"],
+        sequence("... T dim"),
+        in_calls,
+        {"out/y": "NORM-4", "grad": "LAYER-8"},
+    ),
+    "multihead_rms_norm": Entry(
+        MODULES["multihead_rms_norm"],
+        sequence("... heads T dim"),
+        in_calls,
+        {"out/y": "NORM-6", "grad": "LAYER-8"},
+    ),
+    "feed_forward": Entry(
+        MODULES["feed_forward"],
+        sequence("B T dim"),
+        in_calls,
+        {"out/y": "FEED-1", "grad": "LAYER-8"},
+    ),
+    "sliding_window_attention": Entry(
+        MODULES["sliding_window_attention"],
+        sequence("B T dim"),
+        _attention,
+        {
+            "out/y": "ATTENTION-4",
+            "out/y_prefix": "ATTENTION-3",
+            "out/cache": "ATTENTION-8",
+            "grad": "ATTENTION-12",
+        },
+        states=CACHE,
+        calls=True,
+        check=_fits,
+        void=_no_base,
+        numbers=_scores,
+    ),
+}

@@ -1,0 +1,54 @@
+"""Checks of the numbers of an input tensor: its dtype, and its range."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from atlas_ref.oracle.subjects.subject import Tensor
+
+FLOATING = ("float64", "float32", "bfloat16", "float16")
+WHOLE = ("int64", "int32")
+
+
+def check_values(key: str, value: np.ndarray[Any, Any], tensor: Tensor) -> None:
+    """Refuse an input of another dtype, or with an entry that is not finite or out of range (CASE-16).
+
+    Raises:
+        ValueError: names the tensor, the entry and what is needed.
+    """
+    kind = value.dtype.name
+    if tensor.mask:
+        if kind not in ("bool", "uint8"):
+            raise ValueError(f"{key}: dtype {kind}, bool or uint8 is needed")
+        check_entries(key, value, ~np.isin(value, (0, 1)), "must be 0 or 1")
+        return
+    if tensor.whole:
+        if kind not in WHOLE:
+            raise ValueError(f"{key}: dtype {kind}, int64 or int32 is needed")
+        numbers = value
+    else:
+        if kind not in FLOATING:
+            raise ValueError(
+                f"{key}: dtype {kind}, float64, float32, bfloat16 or float16 is needed"
+            )
+        numbers = value.astype(np.float64)
+        check_entries(key, numbers, ~np.isfinite(numbers), "must be finite")
+    if tensor.low is not None:
+        check_entries(key, numbers, numbers < tensor.low, f"must be at least {tensor.low:g}")
+    if tensor.high is not None:
+        check_entries(key, numbers, numbers > tensor.high, f"must be at most {tensor.high:g}")
+
+
+def check_entries(
+    key: str, value: np.ndarray[Any, Any], bad: np.ndarray[Any, Any], words: str
+) -> None:
+    """Refuse the first bad entry.
+
+    Raises:
+        ValueError: names the tensor, the entry and its place.
+    """
+    if bad.any():
+        at = tuple(int(i[0]) for i in np.nonzero(bad))
+        raise ValueError(f"{key}: entries {words}, found {value[at]} at {at}")
