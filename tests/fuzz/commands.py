@@ -236,13 +236,14 @@ GOOD: dict[str, Draw] = {
 #: Options that cost a process, or the search of many conventions: seldom is enough.
 COSTLY = {"impl", "program", "jobs", "scheduler", "decide", "form"}
 
-#: Parameters without which a command takes v1, or many cases, which takes long.
+#: Parameters without which a command takes v1, or many cases, which takes long, or finds nothing.
 ALWAYS = {
     "vectors verify": ("name",),
     "vectors kill-matrix": ("name",),
     "sweep": ("cases", "out", "timeout"),
     "identify": ("depth",),
     "check": ("timeout",),
+    "trace-spec": ("root",),
 }
 
 #: Options that go together: without the one the other is refused, which is said soon enough.
