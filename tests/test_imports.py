@@ -1,6 +1,6 @@
 """Direction of imports, from tape to the command line, without a cycle.
 
-Tape, parts, engine, rules, forms, levels and oracle, certify, vectors, command line.
+Tape, storage, parts, engine, rules, forms, levels and oracle, certify, vectors, command line.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 #: before it.
 LAYERS = (
     ("tape",),
-    ("atlas_ref.backend", "atlas_ref.types", "atlas_ref.messages"),
+    ("atlas_ref.backend", "atlas_ref.types", "atlas_ref.messages", "atlas_ref.storage"),
     ("atlas_ref.parts",),
     ("atlas_ref.engine",),
     ("atlas_ref.conventions",),

@@ -19,6 +19,7 @@ from atlas_ref.cli import certify as cli_certify
 from atlas_ref.cli import check as cli_check
 from atlas_ref.cli import identify as cli_identify
 from atlas_ref.cli import levels as cli_levels
+from atlas_ref.cli import models as cli_models
 from atlas_ref.cli import options, output
 from atlas_ref.cli import reference as cli_reference
 from atlas_ref.cli import replay as cli_replay
@@ -330,6 +331,7 @@ for topic in (
     cli_sweep,
     cli_certify,
     cli_vectors,
+    cli_models,
     cli_trace_spec,
 ):
     topic.register(app)

@@ -103,7 +103,7 @@ def levels(option: str, text: str | None) -> tuple[str | dict[str, Any], ...]:
 
 def _json(option: str, text: str) -> Any:
     """The value of a JSON text in which no object has a key twice (CASE-2)."""
-    from atlas_ref.oracle.cases.files import unique
+    from atlas_ref.storage.files import unique
 
     try:
         return json.loads(text, object_pairs_hook=unique)

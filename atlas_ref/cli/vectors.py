@@ -353,7 +353,7 @@ def _write(path: Path, data: bytes) -> None:
     Raises:
         CaseError: the place cannot be written.
     """
-    from atlas_ref.oracle.cases.files import write_bytes
+    from atlas_ref.storage.files import write_bytes
 
     try:
         write_bytes(path, data)
@@ -367,7 +367,7 @@ def _refuse_place(path: Path) -> None:
     Raises:
         CaseError: no file can be written there.
     """
-    from atlas_ref.oracle.cases.files import writable
+    from atlas_ref.storage.files import writable
 
     try:
         writable(path)

@@ -26,9 +26,12 @@ CODES = (0, 1, 2, 3)
 #: Commands that are drawn more often, since they read more kinds of files.
 MORE = ("check", "check", "check", "check", "show", "show", "eval", "eval", "replay", "sweep")
 MORE += ("identify", "levels", "certify", "vectors verify", "vectors verify", "vectors diff")
-MORE += ("tolerance", "new", "new", "trace-spec")
+MORE += ("tolerance", "new", "new", "trace-spec", "model import", "model show")
 
 ORDER = (*commands.COMMANDS, *MORE)
+
+#: Commands that write one file, and none where they refuse.
+WRITERS = ("new", "eval", "certify", "tolerance", "model import", "model export")
 
 #: The folder, beside the room, where temporary files go.
 TEMPORARY = "temporary"
@@ -150,7 +153,7 @@ def left(each: Input, ran: Ran) -> Iterator[str]:
             yield f"{name!r} was {'changed' if name in each.before else 'left behind'}"
         elif data is not None and not complete(data, name):
             yield f"{name!r} is not complete: {data[:80]!r}"
-        elif ran.code == 2 and each.command in ("new", "eval", "certify", "tolerance"):
+        elif ran.code == 2 and each.command in WRITERS:
             yield f"{name!r} was written beside exit code 2"
 
 

@@ -169,6 +169,12 @@ GOOD: dict[str, Draw] = {
     ),
     "out": _out(".safetensors"),
     "levels out": _out(""),
+    "model import file": _tensors("public"),
+    "model export file": _tensors("model"),
+    "model show file": _tensors("model"),
+    "origin": _word("atlas-rnn"),
+    "destination": _word("atlas-rnn"),
+    "config": _text("settings"),
     "sweep out": _out(""),
     "identify out": _tensors("results"),
     "vectors make out": _out(""),
@@ -230,13 +236,14 @@ GOOD: dict[str, Draw] = {
 #: Options that cost a process, or the search of many conventions: seldom is enough.
 COSTLY = {"impl", "program", "jobs", "scheduler", "decide", "form"}
 
-#: Parameters without which a command takes v1, or many cases, which takes long.
+#: Parameters without which a command takes v1, or many cases, which takes long, or finds nothing.
 ALWAYS = {
     "vectors verify": ("name",),
     "vectors kill-matrix": ("name",),
     "sweep": ("cases", "out", "timeout"),
     "identify": ("depth",),
     "check": ("timeout",),
+    "trace-spec": ("root",),
 }
 
 #: Options that go together: without the one the other is refused, which is said soon enough.

@@ -6,12 +6,20 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import atlas_ref
+from atlas_ref.blocks import lmm
+from atlas_ref.layers import convention, memory
+from atlas_ref.levels import block
+from atlas_ref.levels.level import Level
+from atlas_ref.models import atlas_rnn_files, checkpoint, import_atlas_rnn, language_model
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.replay.trace import traced
 from atlas_ref.oracle.sweep.log import Log
 from atlas_ref.oracle.sweep.run import Named, Plan
 from atlas_ref.oracle.sweep.sweep import _described
+from atlas_ref.rules import delta, hebbian, titans_lmm
 from atlas_ref.vectors.sets import encode, locate, manifest
 from docs.clauses import record
 from tests.support.casefiles import some
@@ -32,6 +40,24 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "newton_schulz": ("newton_schulz", {}),
     "feature_map": ("feature_map", {"feature_map": {"kind": "linear"}, "features": 4}),
     "block": ("cms", {"levels": ("delta", "titans_lmm"), "periods": (1, 2), "level": "token"}),
+}
+
+#: Name -> settings of a model of public code, beside its sizes.
+PUBLIC: dict[str, dict[str, Any]] = {
+    "mag": {"block_type": "mag", "num_persist_mem_tokens": 1},
+    "mac": {"block_type": "mac", "omega_window": 2, "use_omega_gate": True},
+    "lmm": {"block_type": "lmm", "poly_mode": "tensor", "poly_degree": 2},
+}
+
+#: Name -> memories of a model that public code does not have.
+LEVELS: dict[str, Any] = {
+    "titans": titans_lmm.Config(d_model=6, heads=2, d_in=3, d_out=3),
+    "levels": block.Config(
+        levels=(
+            Level(config=delta.Config(d_model=6, heads=2, d_in=3, d_out=3)),
+            Level(config=hebbian.Config(d_model=6, heads=2, d_in=3, d_out=3), period=2),
+        )
+    ),
 }
 
 #: Vectors, refusals and larger cases of v1 of which a small set is made.
@@ -106,6 +132,7 @@ def write(folder: Path) -> Path:
         if rule not in ("cms", "newton_schulz", "feature_map"):
             trace = traced(case, results, grad=False)
             _put(folder / "trace" / file, trace.header, trace.tensors)
+    _write_models(folder)
     _write_set(folder / "set")
     _write_texts(folder)
     _write_root(folder / "root")
@@ -115,6 +142,27 @@ def write(folder: Path) -> Path:
 def _put(path: Path, header: Any, tensors: Any) -> None:
     plain = header if isinstance(header, dict) else header.plain()
     path.write_bytes(encode.tensor_bytes(plain, tensors))
+
+
+def _write_models(folder: Path) -> None:
+    """Models, state_dicts of public code, and the settings of one of them."""
+    for kind in ("model", "public", "settings"):
+        (folder / kind).mkdir()
+    for name, settings in PUBLIC.items():
+        given = import_atlas_rnn.Settings(dim=6, dim_head=4, heads=2, vocab=5, depth=2, **settings)
+        config = import_atlas_rnn.model_config(given)
+        file = f"{name}.safetensors"
+        model = checkpoint.Checkpoint(config, language_model.init(config), {})
+        atlas_rnn_files.save(folder / "public" / file, model)
+        checkpoint.save(folder / "model" / file, config, model.params)
+    for name, levels in LEVELS.items():
+        own = memory.configured(convention.resolve("titans"), levels)
+        each = lmm.configured(convention.resolve("titans"), own, d_model=6, d_inner=5)
+        config = language_model.configured(convention.resolve("causal"), [each], vocabulary=5)
+        params = language_model.init(config, dtype=np.float32)
+        checkpoint.save(folder / "model" / f"{name}.safetensors", config, params)
+    stated = {"omega_window": 1, "window_size": 8}
+    (folder / "settings" / "settings.json").write_text(json.dumps(stated))
 
 
 def _write_set(folder: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from atlas_ref.cli.formats import cases, parts, proofs, verdicts
+from atlas_ref.cli.formats import cases, models, parts, proofs, verdicts
 from atlas_ref.messages import meant
 from atlas_ref.oracle.cases.case import CaseError
 
@@ -34,6 +34,9 @@ REPLIES: dict[str, Any] = {
     "vectors kill-matrix": proofs.KillMatrix,
     "vectors diff": proofs.Differences,
     "vectors search": proofs.SearchedSet,
+    "model import": models.Imported,
+    "model export": models.Exported,
+    "model show": models.Model,
 }
 
 

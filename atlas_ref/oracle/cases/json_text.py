@@ -1,16 +1,14 @@
-"""JSON from files of others: no key twice, no NaN, no endless number, no endless nesting.
+"""JSON of cases and of files beside them, no deeper and no longer than a subject takes.
 
 Specified in specs/case.md, CASE-2.
 """
 
 from __future__ import annotations
 
-import json
-import math
 from typing import Any
 
-from atlas_ref.oracle.cases.files import unique
 from atlas_ref.oracle.subjects.subject import DEEPEST, LONGEST
+from atlas_ref.storage import json_text
 
 
 def decoded(text: str | bytes) -> Any:
@@ -19,43 +17,4 @@ def decoded(text: str | bytes) -> Any:
     Raises:
         ValueError: what is wrong with it, in one line.
     """
-    try:
-        data = json.loads(
-            text.decode() if isinstance(text, bytes) else text,
-            object_pairs_hook=unique,
-            parse_constant=_refuse,
-            parse_float=_finite,
-            parse_int=_integer,
-        )
-        if _depth(data) > DEEPEST:
-            raise RecursionError
-    except RecursionError:
-        raise ValueError(f"nested more than {DEEPEST} levels deep") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"not JSON: {error}") from None
-    return data
-
-
-def _refuse(word: str) -> None:
-    raise ValueError(f"{word} is not JSON")
-
-
-def _finite(text: str) -> float:
-    if not math.isfinite(float(text)):
-        raise ValueError(f"the number {_short(text)} is beyond float64")
-    return float(text)
-
-
-def _integer(text: str) -> int:
-    if len(text) > LONGEST:
-        raise ValueError(f"the integer {_short(text)} has more than {LONGEST} digits")
-    return int(text)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 24 else f"{text[:20]}..."
-
-
-def _depth(value: Any) -> int:
-    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return 1 + max(map(_depth, inside), default=0)
+    return json_text.decoded(text, deepest=DEEPEST, longest=LONGEST)

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from atlas_ref.oracle.cases.case import CaseError, named
-from atlas_ref.oracle.cases.files import read_bytes, unique
 from atlas_ref.oracle.judge.verdicts import Comparison
+from atlas_ref.storage.files import read_bytes, unique
 
 KEYS = ("id", "reason", "expires")
 

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import atlas_ref
 from atlas_ref.messages import FORMAT, Progress, unwatched
-from atlas_ref.oracle.cases import files
 from atlas_ref.oracle.cases.case import CaseError, named
 from atlas_ref.oracle.cases.features import FEATURES, features
 from atlas_ref.oracle.judge import xfail
@@ -24,6 +23,7 @@ from atlas_ref.oracle.report import html as report_html
 from atlas_ref.oracle.report import junit as report_junit
 from atlas_ref.oracle.report.failures import Failure, explained
 from atlas_ref.oracle.report.nearest import Nearest, nothing
+from atlas_ref.storage import files
 
 
 class Report(NamedTuple):

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from atlas_ref.oracle.cases.case import CaseError, named
-from atlas_ref.oracle.cases.files import read_bytes
+from atlas_ref.storage.files import read_bytes
 
 #: Key of the first line, with the version of the log.
 KEY = "atlas_ref_sweep"

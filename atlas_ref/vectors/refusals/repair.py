@@ -21,8 +21,9 @@ from pydantic import Field, ValidationError, model_validator
 
 from atlas_ref.messages import first_problem
 from atlas_ref.oracle.cases.case import Case, CaseError, make
-from atlas_ref.oracle.cases.files import DTYPES, KEY, NAMES
+from atlas_ref.oracle.cases.files import KEY
 from atlas_ref.oracle.cases.json_text import decoded
+from atlas_ref.storage.files import DTYPES, NAMES
 from atlas_ref.types import Frozen
 
 Step = dict[str, Any]

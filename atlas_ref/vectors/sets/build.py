@@ -253,6 +253,13 @@ def _place(out: Path) -> Path:
     Raises:
         CaseError: it holds something else, beside a set too, or its parent does not exist.
     """
+    try:
+        return _free(out)
+    except OSError as error:  # a name that no folder can have
+        raise CaseError(f"{out}: cannot be written: {error.strerror or error}") from None
+
+
+def _free(out: Path) -> Path:
     place = Path(os.path.realpath(out))
     if os.path.lexists(place) and not os.path.isdir(place):  # a link that leads to itself, too
         raise CaseError(f"{out}: is no folder")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import IO
 
 from atlas_ref.oracle.cases.case import CaseError
-from atlas_ref.oracle.cases.files import read_bytes
+from atlas_ref.storage.files import read_bytes
 
 #: Bytes that a set stays below (VEC-1), and so each of its files.
 LARGEST = 20_000_000

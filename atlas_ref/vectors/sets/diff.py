@@ -15,6 +15,7 @@ from atlas_ref.oracle.cases import files
 from atlas_ref.oracle.cases.case import CaseError
 from atlas_ref.oracle.cases.json_text import decoded
 from atlas_ref.oracle.judge.norms import FORMATS, ulp
+from atlas_ref.storage.files import read_bytes
 from atlas_ref.vectors.sets import manifest
 from atlas_ref.vectors.sets.contents import contents
 
@@ -125,7 +126,7 @@ def _short(value: Any) -> str:
 
 def _json(old: Path, new: Path) -> list[str]:
     try:
-        a, b = (decoded(files.read_bytes(path)) for path in (old, new))
+        a, b = (decoded(read_bytes(path)) for path in (old, new))
     except ValueError as error:
         raise CaseError(f"{old.name}: cannot be read: {error}") from None
     if not (isinstance(a, Mapping) and isinstance(b, Mapping)):

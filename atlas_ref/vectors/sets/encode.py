@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from atlas_ref.oracle.cases.files import KEY, NAMES
+from atlas_ref.oracle.cases.files import KEY
+from atlas_ref.storage.files import NAMES
 
 #: The header of a safetensors file is padded with blanks to whole words of this many bytes.
 WORD = 8

@@ -16,7 +16,7 @@ from pydantic import ConfigDict, Field, ValidationError, field_validator, model_
 
 from atlas_ref.messages import first_problem
 from atlas_ref.oracle.cases.case import CaseError
-from atlas_ref.oracle.cases.files import unique
+from atlas_ref.storage.files import unique
 from atlas_ref.types import Frozen
 from atlas_ref.vectors.sets.contents import text
 

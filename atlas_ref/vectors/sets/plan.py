@@ -14,8 +14,8 @@ from pydantic import ConfigDict, Field, ValidationError, field_validator, model_
 
 from atlas_ref.messages import first_problem
 from atlas_ref.oracle.cases.case import Case, CaseError
-from atlas_ref.oracle.cases.files import read_bytes
 from atlas_ref.oracle.cases.json_text import decoded
+from atlas_ref.storage.files import read_bytes
 from atlas_ref.types import Frozen
 from atlas_ref.vectors.inputs.draw import drawn
 from atlas_ref.vectors.inputs.targets import Target, Topic, target_named, topic_named

@@ -10,8 +10,8 @@ from pydantic import Field, ValidationError
 
 from atlas_ref.messages import first_problem
 from atlas_ref.oracle.cases.case import Case, CaseError, make
-from atlas_ref.oracle.cases.files import read_bytes
 from atlas_ref.oracle.cases.json_text import decoded
+from atlas_ref.storage.files import read_bytes
 from atlas_ref.types import Frozen
 from atlas_ref.vectors.inputs import large
 

@@ -1,5 +1,6 @@
 """Writing and reading files: bit for bit, whole or not at all."""
 
+import json
 import os
 
 import ml_dtypes
@@ -38,7 +39,7 @@ def test_what_is_saved_is_loaded_bit_for_bit(tmp_path):
     file = tmp_path / "file"
     atlas_ref.save(file, HEADER, {f"trace/{name}": array for name, array in ARRAYS.items()})
     text, tensors = files.read(str(file))
-    assert files.json.loads(text) == HEADER
+    assert json.loads(text) == HEADER
     assert tensors.keys() == {f"trace/{name}" for name in ARRAYS}
     for name, array in ARRAYS.items():
         assert_close(
@@ -78,7 +79,7 @@ def test_the_container_is_the_one_that_safetensors_reads(tmp_path):
     safetensors.numpy.save_file(
         tensors,
         tmp_path / "theirs",
-        metadata={"atlas_ref": files.json.dumps(header), "format": "np"},
+        metadata={"atlas_ref": json.dumps(header), "format": "np"},
     )
     assert atlas_ref.load(tmp_path / "theirs").inputs.keys() == tensors.keys()
 
@@ -104,7 +105,7 @@ def test_a_failing_write_leaves_the_old_file_and_no_other(place, monkeypatch, tm
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(files.os, place, fail)
+        patch.setattr(os, place, fail)
         with pytest.raises(atlas_ref.CaseError) as refusal:
             atlas_ref.save(target, HEADER, {"out/y": np.zeros(3)})
     assert str(refusal.value) == f"{target}: cannot be written: No space left on device"
@@ -120,7 +121,7 @@ def test_an_interrupted_write_leaves_the_old_file_and_no_other(monkeypatch, tmp_
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(files.os, "chmod", interrupt)
+    monkeypatch.setattr(os, "chmod", interrupt)
     with pytest.raises(KeyboardInterrupt):
         atlas_ref.save(target, HEADER, {"out/y": np.zeros(3)})
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
@@ -138,7 +139,7 @@ def test_the_name_appears_only_when_the_file_is_whole(monkeypatch, tmp_path):
         files.read(source)
         replace(source, destination)
 
-    monkeypatch.setattr(files.os, "replace", watched)
+    monkeypatch.setattr(os, "replace", watched)
     atlas_ref.save(target, HEADER, {"out/y": np.zeros(3)})
     assert seen == [(False, 1, str(tmp_path))]
 

@@ -131,6 +131,8 @@ def test_a_set_is_replaced_and_anything_else_is_not(few, tmp_path) -> None:
     assert (other / "letter.txt").read_text() == "dear"
     with pytest.raises(CaseError, match=r"letter\.txt: is no folder"):
         build.build(few, other / "letter.txt")
+    with pytest.raises(CaseError, match=r"^x{300}: cannot be written: File name too long$"):
+        build.build(few, Path("x" * 300))
     with pytest.raises(CaseError, match="does not exist"):
         build.build(few, tmp_path / "absent" / "set")
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []

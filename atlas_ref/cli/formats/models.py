@@ -1,0 +1,83 @@
+"""What the commands about models print with `--json`."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+from atlas_ref.cli.formats.parts import Exit, Reply
+
+
+class Setting(BaseModel):
+    """A setting, and what told it."""
+
+    value: Any
+    by: Literal["shapes", "given", "default"]
+
+
+class Imported(Reply):
+    """A model that was imported."""
+
+    exit: Exit
+    file: str
+    out: str
+    parameters: int
+    settings: dict[str, Setting]
+
+
+class Exported(Reply):
+    """A model that was exported."""
+
+    exit: Exit
+    file: str
+    out: str
+    arguments: dict[str, Any] = Field(description="of the constructor of the other program")
+
+
+class Reading(BaseModel):
+    """A preset, and the axes on which the reading is not its own."""
+
+    preset: str
+    changes: dict[str, Any]
+
+
+class Level(Reading):
+    """A memory of a block."""
+
+    rule: str
+    heads: int
+    d_in: int
+    d_out: int
+    window: int | None
+    feature_map: dict[str, Any] | None
+    period: int
+    form: str
+
+
+class Block(Reading):
+    """A block; sizes are those of its attention, None without one."""
+
+    kind: str
+    levels: list[Level]
+    heads: int | None
+    d_head: int | None
+    window: int | None
+    d_inner: int | None
+    parameters: int
+
+
+class Model(Reply):
+    """A model."""
+
+    file: str
+    model: Literal["language_model"]
+    vocabulary: int
+    d_model: int
+    tied: bool
+    causal: bool
+    parameters: int
+    dtype: str
+    blocks: list[Block]
+    source: dict[str, Any]
+    config: dict[str, Any] = Field(description="all settings, as the file has them")

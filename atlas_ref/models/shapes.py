@@ -1,0 +1,257 @@
+"""Shapes of the parameters of a language model, from its settings alone: nothing is allocated.
+
+A file that claims more than it holds is so refused before anything of that size is built. Specified
+in specs/language_model.md (MODEL-11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from atlas_ref.blocks import lmm, mac, mag, mal, mix, module_of
+from atlas_ref.layers import attention, convolution, feed_forward, memory, memory_params, norm
+from atlas_ref.layers.projection import Params as Projection
+from atlas_ref.models import language_model
+from atlas_ref.parts import feature_maps, window
+from atlas_ref.parts.gates import GateParams, GateSet
+
+
+@dataclass(frozen=True)
+class Needed:
+    """A tensor that is needed, by its shape; a word is the name of an axis that tensors tell."""
+
+    shape: tuple[int | str, ...]
+    dtype: np.dtype[Any] = field(default=np.dtype(np.float64))
+
+    def fits(self, shape: tuple[int, ...], told: dict[str, int]) -> bool:
+        """Whether a tensor has this shape.
+
+        Args:
+            told: sizes of axes that tensors tell, to which new ones are added.
+        """
+        return len(shape) == len(self.shape) and all(
+            found == (told.setdefault(size, found) if isinstance(size, str) else size)
+            for size, found in zip(self.shape, shape, strict=True)
+        )
+
+    def __str__(self) -> str:
+        return f"({', '.join(map(str, self.shape))}{',' if len(self.shape) == 1 else ''})"
+
+
+def check_tensors(needed: Mapping[str, Needed], tensors: Mapping[str, Any]) -> None:
+    """Refuse tensors that are missing, unknown, misshapen, of mixed precision or not finite.
+
+    Raises:
+        ValueError: names the first five in one line, and the number of others (MODEL-11).
+    """
+    told: dict[str, dict[str, int]] = {}
+    first = next((each.dtype.name for name, each in tensors.items() if name in needed), "")
+    problems = [
+        f"{name}: missing, shape {slot} is needed"
+        for name, slot in needed.items()
+        if name not in tensors
+    ]
+    problems += [f"{name}: unknown tensor" for name in tensors if name not in needed]
+    for name, slot in needed.items():
+        if name in tensors:
+            sizes = told.setdefault(name.rpartition(".")[0], {})
+            problems += _wrong(name, tensors[name], slot, sizes, first)
+    refuse(problems)
+
+
+def refuse(problems: Sequence[str]) -> None:
+    """Refuse for reasons, of which the first five are told."""
+    if problems:
+        more = len(problems) - 5
+        raise ValueError("; ".join(problems[:5]) + (f"; and {more} others" if more > 0 else ""))
+
+
+def _wrong(name: str, array: Any, slot: Needed, told: dict[str, int], first: str) -> Iterator[str]:
+    if array.dtype.name not in ("float32", "float64"):
+        yield f"{name}: {array.dtype.name}, float32 or float64 is needed"
+    elif array.dtype.name != first:
+        yield f"{name}: {array.dtype.name}, but others are {first}"
+    elif not slot.fits(tuple(array.shape), told):
+        yield f"{name}: shape {tuple(array.shape)}, expected {slot}"
+    elif not np.isfinite(array).all():
+        where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+        yield f"{name}: every entry must be finite, found {array[where]} at {where}"
+
+
+def params_of(config: language_model.Config) -> language_model.Params:
+    """Parameters whose leaves are `Needed` (MODEL-11)."""
+    shape = (config.vocabulary, config.d_model)
+    return language_model.Params.trusted(
+        embedding=Needed(shape),
+        head=None if config.tied else Needed(shape),
+        blocks=tuple(_block(each) for each in config.blocks),
+        embed_norm=_norm(config.embed_norm),
+        norm=_norm(config.norm),
+    )
+
+
+def _norm(config: norm.Config) -> norm.Params:
+    if not config.has_weight:
+        return norm.Params()
+    shape = (config.d,) if config.heads is None else (config.heads, config.d)
+    bias = Needed(shape) if config.kind == "layer" else None
+    return norm.Params.trusted(weight=Needed(shape), bias=bias)
+
+
+def _convolution(config: convolution.Config | None) -> convolution.Params | None:
+    if config is None:
+        return None
+    return convolution.Params.trusted(
+        weight=Needed((config.d_model, config.kernel)),
+        bias=Needed((config.d_model,)) if config.bias else None,
+    )
+
+
+def _attention(config: attention.Config) -> attention.Params:
+    D, H, d, P = config.d_model, config.heads, config.d_head, config.persistent
+    of_heads = None if config.head_norm is None else _norm(config.head_norm)
+    return attention.Params.trusted(
+        norm=_norm(config.norm),
+        W_qkv=Needed((3, H, d, D)),
+        W_out=Needed((D, H, d)),
+        persistent=Needed((H, P, d)) if P else None,
+        q_norm=of_heads,
+        k_norm=of_heads,
+    )
+
+
+def _feed_forward(config: feed_forward.Config | None) -> feed_forward.Params | None:
+    if config is None:
+        return None
+    D, n = config.d_model, config.d_inner
+    return feed_forward.Params.trusted(
+        norm=_norm(config.norm),
+        W_in=Needed((2 * n, D)),
+        W_out=Needed((D, n)),
+        b_in=Needed((2 * n,)) if config.bias else None,
+        b_out=Needed((D,)) if config.bias else None,
+    )
+
+
+def _mix(config: mix.Config | None) -> mix.Params | None:
+    if config is None:
+        return None
+    D, branches = config.d_model, config.kind == "product"
+    return mix.Params.trusted(
+        W=Needed((D, D)) if config.has_gate else None,
+        b=Needed((D,)) if config.has_gate else None,
+        norm=_norm(config.gate_norm) if config.has_gate else None,
+        attention_norm=_norm(config.branch_norm) if branches else None,
+        memory_norm=_norm(config.branch_norm) if branches else None,
+    )
+
+
+def _gate(heads: int, rows: int, inputs: int) -> GateParams:
+    return GateParams.trusted(W=Needed((heads, rows, inputs)), b=Needed((heads, rows)))
+
+
+def _memory(config: memory.Config | None) -> memory.Params | None:
+    if config is None:
+        return None
+    levels, D, H = config.levels.levels, config.d_model, config.heads
+    d_out, gated = levels[0].config.d_out, config.output_gate != "none"
+    return memory.Params.trusted(
+        norm=_norm(config.norm),
+        levels=tuple(_branch(config, each) for each in levels),
+        W_out=Needed((D, H, d_out)),
+        output_norm=_norm(config.output_norm),
+        logits=Needed((len(levels),)) if len(levels) > 1 else None,
+        W_gate=Needed((H * d_out, D)) if gated else None,
+        b_gate=Needed((H * d_out,)) if gated else None,
+    )
+
+
+def _branch(config: memory.Config, level: Any) -> memory.Branch:
+    rule, D, H = level.config, config.d_model, config.heads
+    inputs = D if config.gate_input == "normed" else rule.d_in + rule.d_out
+    rows = rule.d_out if rule.per_dimension_gates else 1
+    names = memory_params.gate_names(config, level)
+    absent: dict[str, Any] = dict.fromkeys(GateSet.model_fields)
+    gates = absent | {name: _gate(H, rows, inputs) for name in names}
+    of_heads = None if config.head_norm.kind == "none" else _norm(config.head_norm)
+    convs = {f"{name}_conv": _convolution(config.conv_of(level, name)) for name in "qkv"}
+    tensors: dict[str, Any] = {"phi": {}, "window": {}}
+    if level.rule.has_window:
+        sizes = {"H": H, "c": rule.window, "d_model": D} | _features(rule)
+        maps = feature_maps.TENSORS.get(rule.feature_map.kind, {})
+        tensors["phi"] = _named(maps, sizes)
+        tensors["window"] = _named(window.tensors(rule.window_weights), sizes)
+    own = Projection.trusted(
+        W_K=Needed((H, rule.d_in, D)),
+        W_V=Needed((H, rule.d_out, D)),
+        W_Q=Needed((H, rule.d_in, D)),
+        gates=GateSet.trusted(**gates),
+        **tensors,
+    )
+    return memory.Branch.trusted(
+        projection=own,
+        q_norm=of_heads,
+        k_norm=of_heads,
+        window_gate=_gate(H, 1, inputs) if config.window_gate else None,
+        **convs,
+    )
+
+
+def _features(rule: Any) -> dict[str, int]:
+    """Sizes of the axes of a feature map's tensors; hidden ones are told by the tensors alone."""
+    d = rule.d_in
+    return {"d_in": d, "d_sketch": d + d * d, "d_phi": rule.features or d}
+
+
+def _named(axes: dict[str, str], sizes: dict[str, int]) -> dict[str, Needed]:
+    return {
+        name: Needed(tuple(sizes.get(axis, axis) for axis in words.split()))
+        for name, words in axes.items()
+    }
+
+
+def _mag(config: mag.Config) -> mag.Params:
+    own = config.memory
+    return mag.Params.trusted(
+        attention=_attention(config.attention),
+        feed_forward=_feed_forward(config.feed_forward),
+        memory=_memory(own),
+        mix=None if own is None else _mix(config.mix),
+    )
+
+
+def _mal(config: mal.Config) -> mal.Params:
+    return mal.Params.trusted(
+        attention=_attention(config.attention),
+        ff_post=_feed_forward(config.ff_post),
+        memory=_memory(config.memory),
+        ff_pre=_feed_forward(config.ff_pre),
+    )
+
+
+def _mac(config: mac.Config) -> mac.Params:
+    D, pooled = config.d_model, config.context == "mean_of_call"
+    return mac.Params.trusted(
+        memory=_memory(config.memory),
+        attention=_attention(config.attention),
+        feed_forward=_feed_forward(config.feed_forward),
+        mix=_mix(config.mix),
+        pool_norm=None if config.pool_norm is None else _norm(config.pool_norm),
+        W_pool=Needed((D, D)) if pooled else None,
+    )
+
+
+def _lmm(config: lmm.Config) -> lmm.Params:
+    return lmm.Params.trusted(
+        memory=_memory(config.memory), feed_forward=_feed_forward(config.feed_forward)
+    )
+
+
+def _block(config: Any) -> Any:
+    """Parameters of a block of any kind."""
+    shapes: dict[Any, Callable[[Any], Any]] = {mag: _mag, mal: _mal, mac: _mac, lmm: _lmm}
+    return shapes[module_of(config)](config)

@@ -1,0 +1,1 @@
+"""Files read safely and written whole, without knowledge of what is in them."""
