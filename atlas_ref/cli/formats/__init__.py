@@ -37,6 +37,7 @@ REPLIES: dict[str, Any] = {
     "model import": models.Imported,
     "model export": models.Exported,
     "model show": models.Model,
+    "model replay": models.ReplayedModules,
 }
 
 

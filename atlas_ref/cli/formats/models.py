@@ -81,3 +81,20 @@ class Model(Reply):
     blocks: list[Block]
     source: dict[str, Any]
     config: dict[str, Any] = Field(description="all settings, as the file has them")
+
+
+class ModuleVerdict(BaseModel, extra="allow"):
+    """A value that a module returned, or that lies between two, on inputs of its own."""
+
+    module: str
+    tensor: str
+    verdict: str
+
+
+class ReplayedModules(Reply):
+    """The verdict of each recorded value, in the order of the model."""
+
+    exit: Exit
+    recording: str
+    first_wrong: ModuleVerdict | None
+    verdicts: list[ModuleVerdict]

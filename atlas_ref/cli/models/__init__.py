@@ -1,13 +1,13 @@
-"""The commands model: take models of other programs, give them back, show them."""
+"""The commands model: take models of other programs, give them back, show them, replay modules."""
 
 from __future__ import annotations
 
 import typer
 
-from atlas_ref.cli.models import show, transfer
+from atlas_ref.cli.models import replay, show, transfer
 
 model = typer.Typer(
-    help="Language models in files: import those of other programs, export, show.",
+    help="Language models: import those of other programs, export, show, and replay modules.",
     no_args_is_help=True,
 )
 
@@ -16,4 +16,5 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     transfer.register(model)
     show.register(model)
+    replay.register(model)
     app.add_typer(model, name="model")

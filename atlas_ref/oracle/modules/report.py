@@ -20,9 +20,9 @@ def report(verdicts: Sequence[Verdict]) -> str:
     head = "every recorded value is right" if first is None else message(first, verdicts)
     if not verdicts:
         head = "nothing could be judged: no value was recorded before another"
-    rows = [COLUMNS, *(_row(each) for each in verdicts)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(COLUMNS))]
-    lines = ["  ".join(word.ljust(n) for word, n in zip(row, widths, strict=True)) for row in rows]
+    table = [COLUMNS, *rows(verdicts)]
+    widths = [max(len(row[i]) for row in table) for i in range(len(COLUMNS))]
+    lines = ["  ".join(word.ljust(n) for word, n in zip(row, widths, strict=True)) for row in table]
     return "\n".join([head, "", *(line.rstrip() for line in lines)])
 
 
@@ -60,6 +60,11 @@ def message(verdict: Verdict, verdicts: Sequence[Verdict] = ()) -> str:
 
 def _both(value: float | None) -> str:
     return "" if value is None else f"{value!r} = {value.hex()}"
+
+
+def rows(verdicts: Sequence[Verdict]) -> list[tuple[str, ...]]:
+    """One line for each value, in the columns of `COLUMNS` (MODULES-11)."""
+    return [_row(each) for each in verdicts]
 
 
 def _row(verdict: Verdict) -> tuple[str, ...]:

@@ -180,7 +180,7 @@ def _checked(plan: Plan, source: Source, case: Case, number: int) -> Checked:
         return _values(answer) if plan.only is None and longer else answer
 
     try:
-        return checked(
+        compared = checked(
             case,
             source=ask,
             only=plan.only,
@@ -188,6 +188,10 @@ def _checked(plan: Plan, source: Source, case: Case, number: int) -> Checked:
             state_dtype=plan.state_dtype,
             without=plan.without,
         )
+        if compared.rows:
+            return compared
+        why = f"it has no result of --only {','.join(plan.only or ())}"
+        return compared._replace(rows=[Comparison(case.name, "-", "NOT SUPPORTED", why=why)])
     except CaseError as error:
         if not answered:
             raise

@@ -1,0 +1,76 @@
+"""The command model replay: recordings that are right, wrong in a module, or no recording."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from tests.support.recorded_modules import header_of, of_ours
+
+
+def written(path: Path, header: dict[str, Any], tensors: Any) -> Path:
+    contiguous = {name: np.array(array, order="C") for name, array in tensors.items()}
+    safetensors.numpy.save_file(contiguous, path, metadata={"atlas_ref": json.dumps(header)})
+    return path
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> tuple[Path, dict[str, Any], Any]:
+    header = header_of(settings={"depth": 1})
+    tensors = of_ours(header)
+    return written(tmp_path / "mine.safetensors", header, tensors), header, tensors
+
+
+@pytest.mark.clause("MODULES-11", "MODULES-16")
+def test_a_right_recording_passes_and_a_wrong_module_is_named(
+    cli: Any, recording: Any, tmp_path: Path
+) -> None:
+    path, header, tensors = recording
+    ran = cli("model", "replay", path)
+    assert ran.code == 0
+    assert ran.out.rstrip().endswith("values PASS")
+    name = "modules/layers.0.attention.norm/out/y"
+    y = np.array(tensors[name])
+    y[1, 3] *= 1.5
+    wrong = written(tmp_path / "wrong.safetensors", header, {**tensors, name: y})
+    ran = cli("model", "replay", wrong, "--no-nearest")
+    assert ran.code == 1
+    assert "layers.0.attention.norm: WRONG" in ran.out
+    assert "token 3" in ran.out
+    reply = cli("model", "replay", wrong, "--json", "--no-nearest").json
+    assert (reply["exit"], reply["recording"]) == (1, str(wrong))
+    assert reply["first_wrong"]["module"] == "layers.0.attention.norm"
+    assert {each["verdict"] for each in reply["verdicts"]} >= {"PASS", "WRONG"}
+
+
+@pytest.mark.clause("MODULES-16")
+def test_a_recording_of_inputs_alone_judges_nothing(
+    cli: Any, recording: Any, tmp_path: Path
+) -> None:
+    _, header, tensors = recording
+    bare = {name: each for name, each in tensors.items() if "/out/" not in name}
+    ran = cli("model", "replay", written(tmp_path / "bare.safetensors", header, bare))
+    judged = "0 of 0 values PASS" in ran.out
+    assert (ran.code == 3) is judged
+
+
+@pytest.mark.clause("MODULES-16")
+@pytest.mark.parametrize("wrong", ["missing", "no recording", "unknown name"])
+def test_another_file_is_refused_in_one_line(
+    cli: Any, recording: Any, tmp_path: Path, wrong: str
+) -> None:
+    _, header, tensors = recording
+    path = tmp_path / "other.safetensors"
+    if wrong == "no recording":
+        written(path, {"schema": 1, "rule": "delta"}, tensors)
+    elif wrong == "unknown name":
+        written(path, header, {**tensors, "modules/nobody/out/y": np.ones(3)})
+    ran = cli("model", "replay", path)
+    assert ran.code == 2
+    assert ran.err.startswith(f"atlas-ref: {path}: ")
+    assert ran.err.count("\n") == 1
