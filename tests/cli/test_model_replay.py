@@ -37,7 +37,12 @@ def test_a_right_recording_passes_and_a_wrong_module_is_named(
     name = "modules/layers.0.attention.norm/out/y"
     y = np.array(tensors[name])
     y[1, 3] *= 1.5
-    wrong = written(tmp_path / "wrong.safetensors", header, {**tensors, name: y})
+    parts = {  # a module that is right as a whole is not searched
+        each: array
+        for each, array in tensors.items()
+        if not each.endswith(("layers.0/out/y", "attention/out/y"))
+    }
+    wrong = written(tmp_path / "wrong.safetensors", header, {**parts, name: y})
     ran = cli("model", "replay", wrong, "--no-nearest")
     assert ran.code == 1
     assert "layers.0.attention.norm: WRONG" in ran.out

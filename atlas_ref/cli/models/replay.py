@@ -1,4 +1,7 @@
-"""The command model replay: what a model's modules returned, each judged on its own inputs."""
+"""The command model replay: what a model's modules returned, each judged on its own inputs.
+
+Specified in specs/modules.md (MODULES-16).
+"""
 
 from __future__ import annotations
 
