@@ -83,12 +83,24 @@ class Model(Reply):
     config: dict[str, Any] = Field(description="all settings, as the file has them")
 
 
-class ModuleVerdict(BaseModel, extra="allow"):
+class ModuleVerdict(BaseModel):
     """A value that a module returned, or that lies between two, on inputs of its own."""
 
     module: str
     tensor: str
     verdict: str
+    fault: str = Field(description="where the mistake lies: the module, or between two")
+    place: str
+    entry: list[int]
+    got: float | None
+    expected: float | None
+    ratio: float | None = Field(description="error over tolerance, PASS up to 2")
+    basis: str
+    together: list[str] = Field(description="modules that were not recorded")
+    clause: str
+    nearest: str
+    inside: str
+    why: str
 
 
 class ReplayedModules(Reply):
