@@ -79,3 +79,20 @@ def test_another_file_is_refused_in_one_line(
     assert ran.code == 2
     assert ran.err.startswith(f"atlas-ref: {path}: ")
     assert ran.err.count("\n") == 1
+
+
+@pytest.mark.clause("MODULES-15", "MODULES-17")
+def test_the_readings_of_a_whole_are_named(cli: Any, tmp_path: Path) -> None:
+    header = header_of("attention")
+    tensors = of_ours({**header, "convention": {"rotary_pairs": "halves"}}, truth=header)
+    path = written(tmp_path / "mine.safetensors", header, tensors)
+    ran = cli("model", "identify", path)
+    assert ran.code == 0
+    assert "computes rotary_pairs halves" in ran.out
+    reply = cli("model", "identify", path, "--json").json
+    assert reply["exit"] == 0
+    assert reply["readings"] == [["rotary_pairs halves"]]
+    bare = {name: each for name, each in tensors.items() if name != "modules/layer/out/y"}
+    ran = cli("model", "identify", written(tmp_path / "bare.safetensors", header, bare))
+    assert ran.code == 2
+    assert "no result of the whole: modules/layer/out/y or modules/to_logits" in ran.err

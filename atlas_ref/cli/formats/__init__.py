@@ -38,6 +38,7 @@ REPLIES: dict[str, Any] = {
     "model export": models.Exported,
     "model show": models.Model,
     "model replay": models.ReplayedModules,
+    "model identify": models.IdentifiedModules,
 }
 
 

@@ -110,3 +110,14 @@ class ReplayedModules(Reply):
     recording: str
     first_wrong: ModuleVerdict | None
     verdicts: list[ModuleVerdict]
+
+
+class IdentifiedModules(Reply):
+    """The readings under which a recorded whole is right."""
+
+    exit: Exit
+    recording: str
+    readings: list[list[str]] = Field(description="axes with values; several where none is told")
+    alike: list[str] = Field(description="axes whose other values give these results too")
+    ratio: float = Field(description="error over tolerance of the first, or of the best tried")
+    words: str

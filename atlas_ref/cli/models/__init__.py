@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from atlas_ref.cli.models import replay, show, transfer
+from atlas_ref.cli.models import identify, replay, show, transfer
 
 model = typer.Typer(
-    help="Language models: import those of other programs, export, show, and replay modules.",
+    help="Language models: import those of other programs, export, show, replay and identify modules.",
     no_args_is_help=True,
 )
 
@@ -17,4 +17,5 @@ def register(app: typer.Typer) -> None:
     transfer.register(model)
     show.register(model)
     replay.register(model)
+    identify.register(model)
     app.add_typer(model, name="model")

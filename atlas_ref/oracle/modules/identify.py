@@ -23,6 +23,9 @@ from atlas_ref.oracle.modules.recording import MODULE, Recording, make_recording
 from atlas_ref.oracle.modules.tolerance import arithmetic_of, truth
 from atlas_ref.types import Array
 
+#: Results of a layer, block or model as a whole, and what it receives.
+RESULTS = (f"{ALONE}/out/y", "to_logits/out/y")
+FIRST = (f"{ALONE}/in/", "embed/in/")
 #: Pairs of changes that are tried, those with the smallest errors first.
 PAIRS = 600
 
@@ -70,7 +73,30 @@ def identify_layer(
         CaseError: anything that a recording may not say, or no result.
     """
     recording = _recording(header, parameters, inputs, outputs)
-    search = _Search(recording, [_key(port, "out") for port in outputs], progress)
+    return _searched(recording, [_key(port, "out") for port in outputs], progress)
+
+
+def identify_recording(recording: Recording, *, progress: Progress = unwatched) -> Identification:
+    """Name the readings under which the whole of a recording gives its results (MODULES-15).
+
+    What modules inside received and returned is left out.
+
+    Raises:
+        CaseError: no result of the whole was recorded.
+    """
+    values = recording.values
+    keys = [key for key in RESULTS if key in values]
+    if not keys:
+        names = " or ".join(f"{MODULE}{key}" for key in RESULTS)
+        raise CaseError(f"{recording.name}: no result of the whole: {names} is needed")
+    first = {key: each for key, each in values.items() if key.startswith(FIRST)}
+    ends = {**first, **{key: values[key] for key in keys}}
+    return _searched(recording._replace(values=ends), keys, progress)
+
+
+def _searched(recording: Recording, keys: Sequence[str], progress: Progress) -> Identification:
+    """The first readings that fit: those asked for, presets, one change, two."""
+    search = _Search(recording, keys, progress)
     tried: list[tuple[Change, float]] = []
     for stage in (search.starts, search.singles, search.pairs):
         results = [(change, search.ratio(change)) for change in stage(tried)]
