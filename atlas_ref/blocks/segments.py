@@ -76,13 +76,21 @@ def _emptied(cache: attention.State) -> attention.State:
     return cache.replaced(keys=cache.keys[..., :0, :], values=cache.values[..., :0, :])
 
 
+def _at_step(recalled: memory.State, written: memory.State) -> memory.State:
+    """The memory before the segment at the step of its next token, by which reads are combined."""
+    levels = recalled.levels.replaced(conductor=written.levels.conductor)
+    return recalled.replaced(levels=levels)
+
+
 def _piece(config: Any, params: Any, state: Any, x: Array) -> tuple[Any, Array]:
     """Tokens of one segment: recall, attend, write, mix (BLOCKS-7)."""
     segment = state.segment
-    recalled, h = memory.retrieve(config.memory, params.memory, segment.memory, x)
+    before = _at_step(segment.memory, state.memory)
+    recalled, h = memory.retrieve(config.memory, params.memory, before, x)
     cache, y = _attended(config, params.attention, segment, h, x)
     written, m = memory.apply(config.memory, params.memory, state.memory, y)
     place = segment.place + x.shape[-2]
+    recalled = segment.memory.replaced(tails=recalled.tails)
     segment = Segment.trusted(memory=recalled, cache=cache, place=place)
     after = state.replaced(memory=written, segment=segment, tokens=state.tokens + x.shape[-2])
     return after, x + mix.mixed(config.mix, params.mix, x, y, m)

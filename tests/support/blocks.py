@@ -6,8 +6,9 @@ from typing import Any
 
 from atlas_ref.blocks import lmm, mac, mag, mal
 from atlas_ref.layers import convention
+from atlas_ref.levels.level import Level
 from tests.support.layers import Layer
-from tests.support.memories import MEMORIES, layer, rule
+from tests.support.memories import MEMORIES, layer, levels, rule
 
 SIZES: dict[str, Any] = {"d_model": 6, "heads": 2, "d_head": 4, "persistent": 2, "d_inner": 5}
 
@@ -59,5 +60,18 @@ BLOCKS: dict[str, Layer] = MEMORIES | {
     "lmm without memory": Layer(lmm, block(lmm).replaced(memory=None)),
     "mac": Layer(mac, block(mac)),
     "mac product": Layer(mac, block(mac, mag="product", segment=3, persistent=0)),
+    "mac levels masked": Layer(
+        mac,
+        block(
+            mac,
+            own=layer(
+                levels(
+                    Level(config=rule("delta")),
+                    Level(config=rule("delta"), period=3),
+                    combine="masked",
+                )
+            ),
+        ),
+    ),
     "mac mean of call": _mean_of_call(),
 }
