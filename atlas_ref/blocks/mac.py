@@ -253,11 +253,26 @@ def _check_parts(config: Config, params: Params, state: State, x: Array) -> None
         if (value is not None) != needed:
             word = "missing" if needed else "present"
             raise ValueError(f"{name}: {word}, but the context is {config.context}")
+    if state.segment is not None:
+        attention.check_params(config.attention, params.attention, x)
+        _check_segment(config, state.segment, x)
     if config.mix is not None and params.mix is not None:
         mix.check_params(config.mix, params.mix, x)
     if config.pool_norm is not None and params.pool_norm is not None:
         norm.check_params(config.pool_norm, params.pool_norm, "params.pool_norm")
+        checks.check_precision(x, {"params.pool_norm.weight": params.pool_norm.weight})
     if params.W_pool is not None:
         shape = (config.d_model, config.d_model)
         checks.check_shape("params.W_pool", params.W_pool, shape, "d_model, d_model")
         checks.check_precision(x, {"params.W_pool": params.W_pool})
+
+
+def _check_segment(config: Config, segment: Segment, x: Array) -> None:
+    """Refuse a segment of another batch, or with other rows than two for each of its tokens."""
+    if segment.place > config.segment:
+        raise ValueError(f"state.segment.place: {segment.place}, at most {config.segment}")
+    expected = (x.shape[0], config.attention.heads, 2 * segment.place, config.attention.d_head)
+    for name in ("keys", "values"):
+        rows, place = getattr(segment.cache, name), f"state.segment.cache.{name}"
+        checks.check_shape(place, rows, expected, "batch, heads, rows of the segment, d_head")
+        checks.check_precision(x, {place: rows})

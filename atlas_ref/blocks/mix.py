@@ -146,3 +146,4 @@ def check_params(config: Config, params: Params, x: Array) -> None:
             raise ValueError(f"params.mix.{name}: {word}, but the mix is {config.kind}")
         if of is not None:
             norm.check_params(settings, of, f"params.mix.{name}")
+            checks.check_precision(x, {f"params.mix.{name}.weight": of.weight})

@@ -220,7 +220,8 @@ def apply(
     checks.check_call(__name__, config, (Config, Params, State), params, state)
     checks.check_tokens(x, config.d_model)
     starts = checks.check_reset(reset, x.shape[-2])
-    _check_arrays(config, params, state, x)
+    check_params(config, params, x)
+    _check_state(config, state, x)
     if starts is not None and config.attention_window != "causal":
         raise ValueError("reset: attention_window last_keys_of_call knows no documents")
     extra = None if context is None else _context(config, params, context, x)
@@ -316,8 +317,12 @@ def _kept(config: Config, before: Array, rows: Array, starts: Any) -> Array:
     return ops.concatenate([before[..., before.shape[-2] - old :, :], rows], axis=-2)
 
 
-def _check_arrays(config: Config, params: Params, state: State, x: Array) -> None:
-    """Refuse parameters and a state that contradict the settings or the tokens (NORM-2)."""
+def check_params(config: Config, params: Params, x: Array) -> None:
+    """Refuse parameters that contradict the settings or the tokens (NORM-2).
+
+    Raises:
+        ValueError: names the parameter, what was found and what is needed.
+    """
     H, d, D, P = config.heads, config.d_head, config.d_model, config.persistent
     norm.check_params(config.norm, params.norm, "params.norm")
     for name in ("q_norm", "k_norm"):
@@ -339,14 +344,21 @@ def _check_arrays(config: Config, params: Params, state: State, x: Array) -> Non
         )
     if params.persistent is not None:
         checks.check_shape("params.persistent", params.persistent, (H, P, d), "heads, P, d_head")
-    n = state.keys.shape[-2]
-    checks.check_shape("state.keys", state.keys, (x.shape[0], H, n, d), "batch, heads, n, d_head")
-    if n > config.window:
-        raise ValueError(f"state.keys: {n} rows, expected at most window = {config.window}")
     arrays = {name: getattr(params, name) for name in ("W_qkv", "W_out", "persistent")}
     named = {f"params.{name}": array for name, array in arrays.items()}
     norms = {"norm": params.norm, "q_norm": params.q_norm, "k_norm": params.k_norm}
     for name, each in norms.items():
         named[f"params.{name}.weight"] = None if each is None else each.weight
-    named |= {"state.keys": state.keys, "state.values": state.values}
     checks.check_precision(x, named)
+
+
+def _check_state(config: Config, state: State, x: Array) -> None:
+    """Refuse a state that contradicts the settings or the tokens (NORM-2)."""
+    n = state.keys.shape[-2]
+    expected = (x.shape[0], config.heads, n, config.d_head)
+    for name in ("keys", "values"):
+        rows, axes = getattr(state, name), "batch, heads, n, d_head"
+        checks.check_shape(f"state.{name}", rows, expected, axes)
+    if n > config.window:
+        raise ValueError(f"state.keys: {n} rows, expected at most window = {config.window}")
+    checks.check_precision(x, {"state.keys": state.keys, "state.values": state.values})

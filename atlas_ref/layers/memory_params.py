@@ -173,7 +173,10 @@ def check_params(config: Any, params: Params, x: Array) -> None:
         absent = shape is None or (name != "logits" and config.output_gate == "none")
         _check_optional(f"params.{name}", getattr(params, name), None if absent else shape, axes)
     names = ("W_out", "logits", "W_gate", "b_gate")
-    checks.check_precision(x, {f"params.{name}": getattr(params, name) for name in names})
+    arrays = {f"params.{name}": getattr(params, name) for name in names}
+    for name in ("norm", "output_norm"):
+        arrays[f"params.{name}.weight"] = getattr(params, name).weight
+    checks.check_precision(x, arrays)
 
 
 def _check_optional(name: str, array: Any, shape: tuple[int, ...] | None, axes: str) -> None:
@@ -189,6 +192,10 @@ def _check_optional(name: str, array: Any, shape: tuple[int, ...] | None, axes: 
 def _check_branch(config: Any, level: Level, branch: Branch, x: Array, name: str) -> None:
     rule, H, own = level.config, config.heads, branch.projection
     projection.check_params(rule, own, x)
+    for each, count in (("W_Q", rule.d_in), ("W_K", rule.d_in), ("W_V", rule.d_out)):
+        W, place = getattr(own, each), f"{name}.{each}"
+        checks.check_shape(place, W, (H, count, config.d_model), "heads, d, d_model")
+        checks.check_precision(x, {place: W})
     inputs = config.d_model if config.gate_input == "normed" else rule.d_in + rule.d_out
     rows = rule.d_out if rule.per_dimension_gates else 1
     maps = {
@@ -207,6 +214,7 @@ def _check_branch(config: Any, level: Level, branch: Branch, x: Array, name: str
             checks.check_shape(
                 f"{name}.{each}.W", gate.W, (H, count, inputs), "heads, rows, inputs"
             )
+            checks.check_shape(f"{name}.{each}.b", gate.b, (H, count), "heads, rows")
             checks.check_precision(x, {f"{name}.{each}.W": gate.W, f"{name}.{each}.b": gate.b})
     for each in "qkv":
         _check_conv(
@@ -219,6 +227,7 @@ def _check_branch(config: Any, level: Level, branch: Branch, x: Array, name: str
             raise ValueError(f"{name}.{each}: {word}, but head_norm is {config.head_norm.kind}")
         if weight is not None:
             norm.check_params(config.head_norm, weight, f"{name}.{each}")
+            checks.check_precision(x, {f"{name}.{each}.weight": weight.weight})
 
 
 def _check_conv(name: str, settings: Any, filters: Any, x: Array) -> None:
@@ -252,11 +261,18 @@ def check_state(config: Any, state: Any, x: Array) -> None:
             checks.check_shape(f"state.tails: {name}", tail.tail, expected, "batch, rows, channels")
             checks.check_precision(x, {f"state.tails: {name}": tail.tail})
     leading = (x.shape[0], config.heads)
-    for i, memory in enumerate(state.levels.states):
-        check_array(f"state: level {i}: M", memory.M, Dims("..."))
-        if memory.M.shape[:-2] != leading:
-            raise ValueError(
-                f"state: level {i}: M of shape {memory.M.shape}, expected leading axes {leading}: "
-                "batch, heads"
-            )
-        checks.check_precision(x, {f"state: level {i}: M": memory.M})
+    for part, memories in (("", state.levels.states), ("origin ", state.levels.origins)):
+        for i, memory in enumerate(memories):
+            for each in ("M", "S"):
+                array = getattr(memory, each, None)
+                if array is not None:
+                    _check_memory(f"state: level {i}: {part}{each}", array, leading, x)
+
+
+def _check_memory(name: str, array: Any, leading: tuple[int, int], x: Array) -> None:
+    check_array(name, array, Dims("..."))
+    if array.shape[:-2] != leading:
+        raise ValueError(
+            f"{name} of shape {array.shape}, expected leading axes {leading}: batch, heads"
+        )
+    checks.check_precision(x, {name: array})

@@ -10,6 +10,7 @@ import pytest
 from atlas_ref import blocks
 from atlas_ref.blocks import lmm, mac, mag, mal, mix
 from atlas_ref.layers import attention, feed_forward, memory
+from tape.nested import flatten
 from tests.support.blocks import BLOCKS, block
 from tests.support.close import ANALYTIC, EXACT, assert_close
 from tests.support.layers import Layer
@@ -179,6 +180,46 @@ def test_settings_that_contradict_each_other_are_refused_in_one_line() -> None:
     for make, says in build:
         with pytest.raises(ValueError, match=says):
             make()
+
+
+def leaves_of(value: Any, change: Any) -> Any:
+    """Copies of a value, one for each of its arrays, with that array changed."""
+    leaves, places, build = flatten(value, "value")
+    for i, place in enumerate(places):
+        changed = change(leaves[i])
+        yield place, build([*leaves[:i], changed, *leaves[i + 1 :]])
+
+
+KINDS = ["mag gate_mix", "mag titans", "mac", "mac levels masked", "mac mean of call", "mal", "lmm"]
+
+
+@pytest.mark.clause("BLOCKS-1", "MEMORY-1")
+@pytest.mark.parametrize("name", KINDS)
+def test_each_parameter_of_another_shape_or_precision_is_named(name: str) -> None:
+    system = BLOCKS[name]
+    params, x = system.drawn(), system.tokens(4)
+    state = system.module.start(system.config, 2)
+    for change in (
+        lambda a: a.astype(np.float32),
+        lambda a: np.concatenate([a, a[:1]]),
+        lambda a: np.concatenate([a, a[..., :1]], axis=-1),
+    ):
+        for place, wrong in leaves_of(params, change):
+            with pytest.raises(ValueError, match=r"^(params|x)[\w.\[\]]*: ") as refusal:
+                system.module.apply(system.config, wrong, state, x)
+            assert "\n" not in str(refusal.value), place
+
+
+@pytest.mark.clause("BLOCKS-2", "MEMORY-9")
+@pytest.mark.parametrize("name", ["mag titans", "mal", "mac", "mac mean of call"])
+def test_each_part_of_a_state_of_another_batch_is_named(name: str) -> None:
+    system = BLOCKS[name]
+    params, x = system.drawn(), system.tokens(4)
+    state, _ = system.run(params, x[:, :3])
+    for place, wrong in leaves_of(state, lambda a: np.concatenate([a, a])):
+        with pytest.raises(ValueError, match=r"^state") as refusal:
+            system.module.apply(system.config, params, wrong, x)
+        assert "\n" not in str(refusal.value), place
 
 
 @pytest.mark.clause("BLOCKS-1", "MEMORY-1")
