@@ -24,7 +24,7 @@ class Generated(NamedTuple):
     """Result of `generate`.
 
     Attributes:
-        ids (B, n + steps): the prompt, then the new tokens.
+        ids (B, n + steps), int64: the prompt, then the new tokens.
         logits (B, steps, V): from which each new token was taken.
         state: of the model after all tokens but the last.
     """
@@ -63,6 +63,7 @@ def generate(
         ValueError: arguments outside their ranges.
     """
     ids = language_model.check_ids("prompt", prompt, config.vocabulary)
+    ids = ids.astype(np.int64)  # a narrow prompt need not hold every id
     if ids.shape[1] == 0:
         raise ValueError(f"prompt: shape {ids.shape}, at least one token is needed")
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
@@ -87,7 +88,7 @@ def generate(
         new = next_tokens(
             logits, each, temperature=temperature, min_p=min_p, top_k=top_k, order=config.sampling
         )
-        ids = np.concatenate([ids, new[:, None].astype(ids.dtype)], axis=1)
+        ids = np.concatenate([ids, new[:, None]], axis=1)
         if step + 1 < steps:
             after, logits = model.send(ids)
     empty = np.zeros((ids.shape[0], 0, config.vocabulary))

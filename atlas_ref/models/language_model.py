@@ -184,8 +184,12 @@ def loss(
     if targets is None:
         if np.ndim(ids) != 2 or np.shape(ids)[1] < 2:
             raise ValueError(f"ids: shape {np.shape(ids)}, expected (batch, at least 2 tokens)")
+        ids = check_ids("ids", ids, config.vocabulary)
+        documents = checks.check_reset(reset, ids.shape[1])
+        reset = None if documents is None else documents[:-1]
         ids, targets = ids[:, :-1], ids[:, 1:]
-        reset = None if reset is None else reset[: ids.shape[1]]
+    if np.shape(ids)[0] == 0:
+        raise ValueError(f"ids: shape {np.shape(ids)}, a mean needs at least one sequence")
     state, logits = apply(config, params, state, ids, reset=reset)
     targets = check_ids("targets", targets, config.vocabulary)
     if targets.shape != logits.shape[:2]:
@@ -249,8 +253,11 @@ def _check(config: Config, params: Params, state: State, ids: Any) -> np.ndarray
     if params.head is not None:
         checks.check_shape("params.head", params.head, shape, "vocabulary, d_model")
         checks.check_precision(params.embedding, {"params.head": params.head})
-    norm.check_params(config.embed_norm, params.embed_norm, "params.embed_norm")
-    norm.check_params(config.norm, params.norm, "params.norm")
+    for name, settings in (("embed_norm", config.embed_norm), ("norm", config.norm)):
+        own = getattr(params, name)
+        norm.check_params(settings, own, f"params.{name}")
+        arrays = {f"params.{name}.weight": own.weight, f"params.{name}.bias": own.bias}
+        checks.check_precision(params.embedding, arrays)
     for name, value in (("params", params.blocks), ("state", state.blocks)):
         if len(value) != len(config.blocks):
             raise ValueError(f"{name}.blocks: {len(value)}, expected {len(config.blocks)}")

@@ -41,19 +41,25 @@ def next_tokens(
         ids (...), whole numbers.
 
     Raises:
-        ValueError: a setting outside its range, or no numbers to draw with.
+        ValueError: a setting outside its range, no numbers to draw with, or a row whose largest
+            logit is not finite.
     """
     check_settings(temperature, min_p, top_k)
+    if order not in ("min_p_first", "temperature_first"):
+        raise ValueError(f"order: {order!r}, expected min_p_first or temperature_first")
     z = np.asarray(logits)
+    top = z.max(axis=-1, keepdims=True)
+    if not np.isfinite(top).all():
+        raise ValueError("logits: the largest of each row must be finite")
     if temperature <= 0:
         return np.asarray(np.argmax(z, axis=-1))
     if uniform is None or np.shape(uniform) != z.shape:
         found = "none" if uniform is None else f"shape {np.shape(uniform)}"
         raise ValueError(f"uniform: {found}, expected numbers of shape {z.shape}")
-    if order == "temperature_first":
-        z = z / temperature
-    kept = kept_tokens(z, min_p=min_p, top_k=top_k)
-    scaled = z if order == "temperature_first" else z / temperature
+    with np.errstate(over="ignore"):  # at a tiny temperature all but the largest are -inf
+        scaled = np.asarray(z - top, np.float64) / temperature
+    seen = scaled if order == "temperature_first" else z
+    kept = kept_tokens(seen, min_p=min_p, top_k=top_k)
     u = np.maximum(np.asarray(uniform), FLOOR)
     noise = -np.log(np.maximum(-np.log(u), FLOOR))
     return np.asarray(np.argmax(np.where(kept, scaled + noise, -np.inf), axis=-1))

@@ -202,6 +202,37 @@ def test_tokens_are_drawn_with_the_probabilities_of_the_softmax() -> None:
     assert np.abs(counts / 40_000 - np.exp(z)).max() < 0.01
 
 
+@pytest.mark.clause("MODEL-8")
+@pytest.mark.parametrize("order", ["min_p_first", "temperature_first"])
+def test_a_tiny_temperature_takes_the_largest_logit(order: Any) -> None:
+    z = np.array([[1.0, 3.0, 2.0], [-1.0, -3.0, -2.0]])
+    for precision in (np.float64, np.float32):
+        new = sampling.next_tokens(
+            z.astype(precision), np.full((2, 3), 0.5), temperature=1e-320, order=order
+        )
+        assert new.tolist() == [1, 0]
+
+
+@pytest.mark.clause("MODEL-6")
+def test_a_prompt_in_a_narrow_dtype_is_continued_by_any_id() -> None:
+    config = language_model.configured(convention.resolve("causal"), [block(lmm)], vocabulary=1000)
+    params, prompt = language_model.init(config), np.zeros((1, 2), np.uint8)
+    run = generation.generate(config, params, prompt, steps=4, uniforms=np.full((4, 1, 1000), 0.5))
+    assert run.ids[0, 2:].tolist() == np.argmax(run.logits[0], axis=-1).tolist()
+    assert run.ids.max() > 255
+
+
+@pytest.mark.clause("MODEL-1")
+def test_norms_of_a_model_have_the_precision_of_its_embedding() -> None:
+    config = MODELS["mag"]
+    params = language_model.init(config)
+    for name in ("embed_norm", "norm"):
+        own = getattr(params, name)
+        narrow = params.replaced(**{name: own.replaced(weight=own.weight.astype(np.float32))})
+        with pytest.raises(ValueError, match=rf"params.{name}.weight: float32, but x is float64"):
+            language_model.apply(config, narrow, language_model.start(config, 2), ids(3))
+
+
 @pytest.mark.clause("MODEL-7")
 def test_public_readings_generate_another_text_with_a_state() -> None:
     own = layer(rule("omega", convention="atlas-rnn"), "atlas-rnn", kernel=4, norm_eps=1e-6)
@@ -241,6 +272,22 @@ def test_arguments_outside_their_ranges_are_refused_in_one_line() -> None:
             r"uniforms: shape \(1, 2, 11\), expected \(2, 2, 11\)",
         ),
         (lambda: sampling.next_tokens(np.zeros((2, 3))), "uniform: none, expected numbers"),
+        (
+            lambda: sampling.next_tokens(np.array([[0.0, np.nan]]), temperature=0.0),
+            "logits: the largest of each row must be finite",
+        ),
+        (
+            lambda: sampling.next_tokens(np.zeros((1, 2)), order="last"),  # type: ignore[arg-type]
+            "order: 'last', expected min_p_first",
+        ),
+        (
+            lambda: language_model.loss(config, params, start, ids(4), reset=np.zeros(3, bool)),
+            r"reset: bool of shape \(3,\), expected bool of shape \(4,\)",
+        ),
+        (
+            lambda: language_model.loss(config, params, start, ids(4, 0)),
+            "a mean needs at least one sequence",
+        ),
         (lambda: model(layer(rule("delta"))), "blocks: 0: Config is no block's settings"),
         (lambda: model(block(lmm), block(lmm, d_model=8)), "d_model"),
     ]
