@@ -20,6 +20,8 @@ from atlas_ref.types import Frozen
 
 Count = Annotated[int, Field(ge=1)]
 Part = Annotated[float, Field(ge=0, le=1)]
+#: Blocks of a model: a bound that keeps the table of names, made before any tensor is read, small.
+Depth = Annotated[int, Field(ge=1, le=1000)]
 
 _MEMORY = (
     "dim",
@@ -65,21 +67,30 @@ MacBlock = arguments("MacBlock", "Arguments of MACBlock.", _MAC)
 LanguageModel = arguments(
     "LanguageModel",
     "Arguments of RNNMemoryTransformer, of its generation, and calls that follow each other.",
-    (*_MAC, "vocab", "depth", "block_type"),
+    (*_MAC, "block_type"),
+    vocab=(Count, ...),
+    depth=(Depth, ...),
     max_length=(Count | None, None),
     min_p=(Part, 0.1),
-    temperature=(Annotated[float, Field(gt=0)], 1.0),
-    repeat_calls=(list[Count] | None, None),
+    temperature=(Annotated[float, Field(gt=0, allow_inf_nan=False)], 1.0),
+    repeat_calls=(Annotated[list[Count], Field(min_length=1, max_length=1000)] | None, None),
 )
 MemoryLanguageModel = arguments(
-    "MemoryLanguageModel", "Arguments of RNNMemoryLM.", (*_MEMORY, "vocab", "depth")
+    "MemoryLanguageModel",
+    "Arguments of RNNMemoryLM.",
+    _MEMORY,
+    vocab=(Count, ...),
+    depth=(Depth, ...),
 )
 Sampling = create_model(
     "Sampling",
     __base__=Frozen,
     __doc__="Settings of the choice of the next token.",
-    min_p=(list[Part], ...),
-    temperature=(list[Annotated[float, Field(ge=0)]], ...),
+    min_p=(Annotated[list[Part], Field(min_length=1)], ...),
+    temperature=(
+        Annotated[list[Annotated[float, Field(ge=0, allow_inf_nan=False)]], Field(min_length=1)],
+        ...,
+    ),
 )
 
 

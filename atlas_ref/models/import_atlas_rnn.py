@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from atlas_ref import conventions
 from atlas_ref.blocks import lmm, mac, mag, mal
 from atlas_ref.layers import attention, convention, feed_forward, memory
-from atlas_ref.layers.convention import LayerConvention
+from atlas_ref.layers.convention import LayerConvention, Positive
 from atlas_ref.models import language_model
 from atlas_ref.parts.feature_maps import IDENTITY, Elementwise, FeatureMap, Sketch
 from atlas_ref.parts.window import Ones
@@ -56,12 +56,12 @@ class Settings(Frozen):
     num_persist_mem_tokens: Annotated[int, Field(ge=0)] = 0
     num_longterm_mem_tokens: Count = 4
     segment_len: Count = 16
-    ff_mult: Annotated[float, Field(gt=0)] = 4
-    rotary_base: Annotated[float, Field(gt=0)] = 10000
+    ff_mult: Annotated[float, Field(gt=0, allow_inf_nan=False, le=2**20)] = 4
+    rotary_base: Positive = 10000
     vocab: Count | None = None
     depth: Count | None = None
     block_type: Literal["mag", "mal", "mac", "lmm"] = "mag"
-    norm_eps: Annotated[float, Field(gt=0)] | Literal["machine"] = "machine"
+    norm_eps: Positive | Literal["machine"] = "machine"
 
     @model_validator(mode="before")
     @classmethod

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 import atlas_ref
 from tests.support.casefiles import PEERS
@@ -182,3 +183,32 @@ def test_a_layer_that_no_machine_holds_is_refused_before_any_work(cli, tmp_path)
     ran = cli("eval", tmp_path / "long.safetensors", "-o", tmp_path / "out")
     assert ran.code == 2
     assert "layer sliding_window_attention needs an array of 288072000 numbers" in ran.err
+
+
+@pytest.mark.clause("LAYER-12", "CASE-2")
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("lm_mag", {"max_length": 10**9}),
+        ("lm_mac", {"num_longterm_mem_tokens": 10**9}),
+        ("block_mac", {"num_longterm_mem_tokens": 10**9}),
+    ],
+)
+def test_a_model_that_no_machine_finishes_is_refused_before_any_work(name, change, cli, tmp_path):
+    case = atlas_ref.load(file_of(name))
+    header = case.header.plain()
+    header["parameters"] |= change
+    inputs = {key: value for key, value in case.inputs.items() if key != "in/uniform"}
+    atlas_ref.save(tmp_path / "long.safetensors", header, inputs)
+    ran = cli("eval", tmp_path / "long.safetensors", "-o", tmp_path / "out")
+    assert ran.code == 2
+    assert "needs an array of " in ran.err
+
+
+@pytest.mark.clause("LAYER-8")
+def test_numbers_to_draw_with_have_no_gradient(cli, tmp_path):
+    out = tmp_path / "out.safetensors"
+    assert cli("eval", file_of("lm_mag"), "-o", out, "--grad").code == 0
+    names = set(safetensors.numpy.load_file(out))
+    assert "grad/param/embed.weight" in names
+    assert "grad/uniform" not in names

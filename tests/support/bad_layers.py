@@ -261,13 +261,45 @@ TENSORS: dict[str, Bad] = {
         "in/cache/k: shape (1, 2, 3, 4) makes B 1, but in/x makes it 2",
         tensors={"in/cache/k": CACHE[:1], "in/cache/v": CACHE[:1]},
     ),
+    "numbers to draw with and nothing to continue": Bad(
+        "lm_mag", "in/uniform: needs in/prompt", tensors={"in/prompt": GONE}
+    ),
     "a tensor outside": Bad(
         NORM, "'x/y': tensor names start with in/", tensors={"x/y": np.ones(2)}
     ),
 }
 
+MODEL, MAC = "lm_mag", "lm_mac"
+
+MODELS: dict[str, Bad] = {
+    "no vocab": Bad(MODEL, "parameters.vocab: missing", parameters={"vocab": GONE}),
+    "no depth": Bad("lm_memory_only", "parameters.depth: missing", parameters={"depth": GONE}),
+    "a depth without end": Bad(
+        MODEL, "parameters.depth: must be at most 1000", parameters={"depth": 10**6}
+    ),
+    "a feed-forward without end": Bad(
+        MODEL, "parameters.ff_mult: must be at most ", parameters={"ff_mult": 1e308}
+    ),
+    "no repeated call": Bad(
+        MAC, "parameters.repeat_calls: must have at least 1 entry", parameters={"repeat_calls": []}
+    ),
+    "calls without end": Bad(
+        MAC,
+        "parameters.repeat_calls: must have at most 1000 entries",
+        parameters={"repeat_calls": [5] * 1001},
+    ),
+    "no share": Bad(
+        "sampling", "parameters.min_p: must have at least 1 entry", parameters={"min_p": []}
+    ),
+}
+
 TABLE: dict[str, Bad] = {
     f"{kind}: {name}": bad
-    for kind, table in (("header", HEADER), ("parameters", PARAMETERS), ("tensors", TENSORS))
+    for kind, table in (
+        ("header", HEADER),
+        ("parameters", PARAMETERS),
+        ("models", MODELS),
+        ("tensors", TENSORS),
+    )
     for name, bad in table.items()
 }

@@ -178,9 +178,10 @@ def _check_calls(header: Any, sizes: Mapping[str, Any]) -> None:
 
 
 def constants(header: Any) -> set[str]:
-    """Inputs that nothing trains: constants of the state_dict (LAYER-8)."""
+    """Inputs that nothing trains: constants of the state_dict, numbers to draw with (LAYER-8)."""
     names = ENTRIES[header.layer].module.names(_settings(header))
-    return {PARAM + name for name, each in names.items() if not each.field or not each.trained}
+    fixed = {PARAM + name for name, each in names.items() if not each.field or not each.trained}
+    return fixed | {"in/uniform"}
 
 
 # -- evaluation ------------------------------------------------------------------------------------
@@ -197,7 +198,8 @@ def epsilon(inputs: Mapping[str, Any]) -> float:
 def _evaluate(
     inputs: Mapping[str, Array], case: Any, form: str, chunk: int | None
 ) -> tuple[dict[str, Array], None]:
-    fixed = {name: case.inputs[name].astype(np.float64) for name in constants(case.header)}
+    of_file = constants(case.header) & case.inputs.keys()
+    fixed = {name: case.inputs[name].astype(np.float64) for name in of_file}
     return _results(inputs, case, fixed), None
 
 
@@ -207,7 +209,9 @@ def _plain(inputs: Mapping[str, Array], case: Any, rounding: Rounding) -> dict[s
         name: value if value.dtype.kind in "biu" else rounding.touch(value)
         for name, value in inputs.items()
     }
-    return _results(moved, case, {name: moved[name] for name in constants(case.header)})
+    return _results(
+        moved, case, {name: moved[name] for name in constants(case.header) & moved.keys()}
+    )
 
 
 def _results(

@@ -68,7 +68,13 @@ def _numbers(settings: Any, inputs: Mapping[str, Any]) -> int:
     B, T = tokens.shape[:2]
     d = settings.dim if settings.dim_head is None else settings.dim_head
     window = settings.omega_window
-    return int(B * settings.heads * T * max(d * d, T, window * d))
+    rows = getattr(settings, "num_longterm_mem_tokens", 0) if _is_mac(settings) else 0
+    scores = B * settings.heads * T * max(d * d, T + rows, window * d)
+    return int(max(scores, B * rows * settings.dim))
+
+
+def _is_mac(settings: Any) -> bool:
+    return getattr(settings, "block_type", "mac") == "mac"
 
 
 def _block(call: Call) -> dict[str, Array]:
@@ -106,8 +112,10 @@ def _memory_model_tensors(settings: Any) -> dict[str, Tensor]:
 
 
 def _fits(settings: Any, sizes: Mapping[str, Any]) -> None:
-    """Refuse a model without vocabulary or depth, and lengths that do not fit (LAYER-15)."""
+    """Refuse lengths that do not fit each other (LAYER-15)."""
     _even(settings, sizes)
+    if "steps" in sizes and "n" not in sizes:
+        raise ValueError("in/uniform: needs in/prompt, of whose continuation it is")
     if "n" in sizes:
         new = (settings.max_length or 0) - sizes["n"][0]
         if new < 1:
@@ -183,8 +191,13 @@ def _memory_model(call: Call) -> dict[str, Array]:
 
 
 def _model_numbers(settings: Any, inputs: Mapping[str, Any]) -> int:
+    """Numbers of the logits, those of repeated calls together and of a generation without state."""
     B, T = inputs["in/ids"].shape
-    return max(_numbers(settings, inputs), int(B * T * settings.vocab))
+    tokens = B * max(T, sum(getattr(settings, "repeat_calls", None) or ()))
+    if "in/prompt" in inputs:
+        B, n = inputs["in/prompt"].shape
+        tokens = max(tokens, B * (settings.max_length - n) * settings.max_length)
+    return max(_numbers(settings, inputs), int(tokens * settings.vocab))
 
 
 # -- sampling --------------------------------------------------------------------------------------
