@@ -24,7 +24,7 @@ from atlas_ref.layers.norm import Config as Norm
 from atlas_ref.layers.norm import Params as NormParams
 from atlas_ref.layers.projection import cast, linear
 from atlas_ref.rules.checks import require_floating
-from atlas_ref.types import Array, Dims, Frozen
+from atlas_ref.types import Array, Dims, Frozen, check_array
 from tape import ops
 
 
@@ -267,7 +267,8 @@ def attended(
             return reads.plain_attention(config, cos, sin, first, *arrays)
 
         interleaved = None if config.rotary is None else config.rotary.pairs == "interleaved"
-        layout = Layout(config.reach, interleaved, first)
+        reach = min(config.reach, state.keys.shape[-2] + T)  # no row lies further back
+        layout = Layout(reach, interleaved, first)
         block = engine.block(plainly, layout, cos, sin, scale)
         y, keys = block(qkv, state.keys, state.values, rows)
     else:
@@ -298,6 +299,8 @@ def _context(config: Config, params: Params, context: Array, x: Array) -> tuple[
         raise ValueError("context: attention_window causal has no rows before the call")
     B, N, D = x.shape[0], context.shape[-2], x.shape[-1]
     checks.check_shape("context", context, (B, N, D), "batch, rows, d_model")
+    check_array("context", context, Dims("..."))
+    checks.check_precision(x, {"context": context})
     rows = ops.expand_dims(context, 1)
     return rows @ ops.transpose(params.W_qkv[1]), rows @ ops.transpose(params.W_qkv[2])
 

@@ -381,3 +381,23 @@ def test_settings_and_arrays_that_contradict_each_other_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match=says):
             attention.apply(config, *arguments, x)
+
+
+@pytest.mark.clause("ATTENTION-3", "ATTENTION-10")
+def test_a_window_that_no_memory_holds_is_all_tokens_so_far() -> None:
+    layer = LAYERS["attention"]
+    params, x = layer.drawn(), layer.tokens(9)
+    wide, enough = (layer._replace(config=layer.config.replaced(window=n)) for n in (10**9, 9))
+    assert_close("y", wide.run(params, x, (4, 5))[1], enough.run(params, x)[1], ANALYTIC)
+
+
+@pytest.mark.clause("NORM-2", "ATTENTION-15")
+def test_context_of_another_precision_or_not_finite_is_refused() -> None:
+    layer = LAYERS["attention last keys"]
+    params, x, state = layer.drawn(), layer.tokens(4), layer.module.start(layer.config, 2)
+    for context, says in (
+        (np.ones((2, 1, 6), np.float32), "context: float32, but x is float64"),
+        (np.full((2, 1, 6), np.nan), "context: every entry must be finite"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            attention.apply(layer.config, params, state, x, context=context)
