@@ -67,6 +67,8 @@ class Config(Frozen):
                 f"attention: attention_window {self.attention.attention_window} does not fit "
                 f"context {self.context}"
             )
+        if segments and self.memory.levels.per == "call":
+            raise ValueError("memory: levels with steps per call have no step inside a segment")
         if segments and self.state == "committed":
             raise ValueError("state: committed belongs to context mean_of_call")
         return self

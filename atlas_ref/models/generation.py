@@ -66,7 +66,7 @@ def generate(
     ids = ids.astype(np.int64)  # a narrow prompt need not hold every id
     if ids.shape[1] == 0:
         raise ValueError(f"prompt: shape {ids.shape}, at least one token is needed")
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
+    if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 0:
         raise ValueError(f"steps: {steps!r}, expected a whole number that is not negative")
     check_settings(temperature, min_p, top_k)
     shape = (steps, ids.shape[0], config.vocabulary)

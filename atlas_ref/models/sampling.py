@@ -60,7 +60,10 @@ def next_tokens(
         scaled = np.asarray(z - top, np.float64) / temperature
     seen = scaled if order == "temperature_first" else z
     kept = kept_tokens(seen, min_p=min_p, top_k=top_k)
-    u = np.maximum(np.asarray(uniform), FLOOR)
+    u = np.asarray(uniform)
+    if not bool(((u >= 0.0) & (u <= 1.0)).all()):
+        raise ValueError("uniform: every number must lie in 0 to 1")
+    u = np.maximum(u, FLOOR)
     noise = -np.log(np.maximum(-np.log(u), FLOOR))
     return np.asarray(np.argmax(np.where(kept, scaled + noise, -np.inf), axis=-1))
 
@@ -86,5 +89,7 @@ def check_settings(temperature: float, min_p: float, top_k: int | None) -> None:
         raise ValueError(f"temperature: {temperature!r}, expected a finite number")
     if not 0.0 <= min_p <= 1.0:
         raise ValueError(f"min_p: {min_p!r}, expected 0 to 1")
-    if top_k is not None and (isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1):
+    if top_k is not None and (
+        isinstance(top_k, bool) or not isinstance(top_k, int | np.integer) or top_k < 1
+    ):
         raise ValueError(f"top_k: {top_k!r}, expected a whole number of at least 1")

@@ -10,11 +10,12 @@ import pytest
 from atlas_ref import blocks
 from atlas_ref.blocks import lmm, mac, mag, mal, mix
 from atlas_ref.layers import attention, feed_forward, memory
+from atlas_ref.levels.level import Level
 from tape.nested import flatten
 from tests.support.blocks import BLOCKS, block
 from tests.support.close import ANALYTIC, EXACT, assert_close
 from tests.support.layers import Layer
-from tests.support.memories import layer, rule
+from tests.support.memories import layer, levels, rule
 
 
 def parts(config: Any, params: Any, x: Any) -> tuple[Any, Any]:
@@ -163,6 +164,10 @@ def test_settings_that_contradict_each_other_are_refused_in_one_line() -> None:
     own, c = layer(rule("delta")), block(mag)
     wide = layer(rule("delta", d_model=8))
     build: list[tuple[Any, str]] = [
+        (
+            lambda: block(mac, own=layer(levels(Level(config=rule("delta")), per="call"))),
+            "memory: levels with steps per call",
+        ),
         (lambda: mag.Config(**c.__dict__ | {"memory": wide}), "memory: d_model 8, expected 6"),
         (
             lambda: lmm.Config(memory=None, feed_forward=None),

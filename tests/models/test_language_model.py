@@ -273,6 +273,10 @@ def test_arguments_outside_their_ranges_are_refused_in_one_line() -> None:
         ),
         (lambda: sampling.next_tokens(np.zeros((2, 3))), "uniform: none, expected numbers"),
         (
+            lambda: sampling.next_tokens(np.zeros((1, 2)), np.array([[0.5, np.nan]])),
+            "uniform: every number must lie in 0 to 1",
+        ),
+        (
             lambda: sampling.next_tokens(np.array([[0.0, np.nan]]), temperature=0.0),
             "logits: the largest of each row must be finite",
         ),
