@@ -12,8 +12,8 @@ from atlas_ref.blocks import lmm, mac, mag, mal, mix
 from atlas_ref.layers import attention, feed_forward, memory
 from atlas_ref.levels.level import Level
 from tape.nested import flatten
-from tests.support.blocks import BLOCKS, block
 from tests.support.close import ANALYTIC, EXACT, assert_close
+from tests.support.layer_blocks import BLOCKS, block
 from tests.support.layers import Layer
 from tests.support.memories import layer, levels, rule
 

@@ -13,8 +13,8 @@ from atlas_ref.layers import attention, convention, memory
 from atlas_ref.models import generation, language_model
 from atlas_ref.models.import_atlas_rnn import Settings
 from atlas_ref.parts.feature_maps import IDENTITY
-from tests.support.blocks import block
 from tests.support.close import ANALYTIC, assert_close
+from tests.support.layer_blocks import block
 from tests.support.layers import RECORDED, Layer, recorded
 from tests.support.memories import layer, rule
 

@@ -13,8 +13,8 @@ import tape
 from atlas_ref.blocks import mac, mag
 from atlas_ref.layers import attention, convention, memory, norm
 from tape import ops
-from tests.support.blocks import block
 from tests.support.close import EXACT, assert_close
+from tests.support.layer_blocks import block
 from tests.support.layers import Layer
 from tests.support.memories import layer, rule
 

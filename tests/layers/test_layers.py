@@ -19,9 +19,9 @@ from atlas_ref.types import Frozen
 from tape import ops
 from tape.check import check_gradient, check_second
 from tape.nested import flatten
-from tests.support.blocks import BLOCKS
 from tests.support.close import ANALYTIC, EXACT, assert_close, assert_differs
 from tests.support.directions import check_directions
+from tests.support.layer_blocks import BLOCKS
 from tests.support.layers import LAYERS, Layer
 
 #: Layers and blocks.

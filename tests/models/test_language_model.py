@@ -11,9 +11,9 @@ import tape
 from atlas_ref.blocks import lmm, mac, mag, mal
 from atlas_ref.layers import convention
 from atlas_ref.models import generation, language_model, sampling
-from tests.support.blocks import block
 from tests.support.close import ANALYTIC, EXACT, assert_close, assert_differs
 from tests.support.directions import check_directions
+from tests.support.layer_blocks import block
 from tests.support.layers import recorded
 from tests.support.memories import SCHEDULE, layer, rule
 

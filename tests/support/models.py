@@ -13,7 +13,7 @@ from atlas_ref.layers import convention, memory
 from atlas_ref.models import language_model
 from atlas_ref.parts.feature_maps import Linear, RandomFourier, ResidualMlp, Sketch
 from atlas_ref.parts.window import Gate, Product, Softmax
-from tests.support.blocks import BLOCKS
+from tests.support.layer_blocks import BLOCKS
 from tests.support.layers import Recorded, files
 from tests.support.memories import layer, rule
 
