@@ -23,6 +23,14 @@ PARTS = [
         )
     )
 ]
+#: Files that stand for all where each takes a process or more.
+FEW = [
+    *PARTS,
+    *(
+        FOLDER / f"atlas_rnn_{name}_11.safetensors"
+        for name in ("memory_omega4_chained", "block_mag", "lm_mag")
+    ),
+]
 SYSTEMS = [file for file in FILES if file not in PARTS]
 
 #: One file of each layer.
