@@ -17,7 +17,7 @@ from tests.support import implementations
 from tests.support.casefiles import PEERS, some, written
 from tests.support.expected import in_toml
 from tests.support.golden import assert_golden
-from tests.support.layer_cases import file_of
+from tests.support.layer_cases import FEW, file_of
 
 ROOT = Path(__file__).parents[1]
 
