@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from atlas_ref import backend
 from atlas_ref.layers import checks, convolution, norm
 from atlas_ref.layers.convention import LayerConvention, Positive
 from atlas_ref.layers.feed_forward import check_norm
@@ -329,7 +330,7 @@ def _run(
 def clamped(M: Array, bound: float) -> Array:
     """Each entry of M within [-bound, bound], without a gradient where it is not (MEMORY-7)."""
     at = np.real(plain(M))
-    if not bool((np.abs(at) > bound).any()):
+    if not backend.truth((np.abs(at) > bound).any()):
         return M
     return ops.where(at > bound, bound, ops.where(at < -bound, -bound, M))
 

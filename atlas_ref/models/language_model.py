@@ -151,7 +151,7 @@ def apply(
     checks.check_call(__name__, config, (Config, Params, State), params, state)
     ids = _check(config, params, state, ids)
     keep_freed_pages()
-    x = norm.normed(config.embed_norm, params.embed_norm, params.embedding[ids])
+    x = norm.normed(config.embed_norm, params.embed_norm, ops.index(params.embedding, ids))
     states = []
     for block, own, before in zip(config.blocks, params.blocks, state.blocks, strict=True):
         after, x = module_of(block).apply(block, own, before, x, reset=reset)
@@ -218,7 +218,7 @@ def plain_cross_entropy(logits: Array, targets: Array) -> Array:
     """The same in tape ops."""
     B, T, V = logits.shape
     rows = ops.reshape(logits, (B * T, V))
-    chosen = rows[np.arange(B * T), np.reshape(targets, -1)]
+    chosen = ops.index(rows, (np.arange(B * T), np.reshape(targets, -1)))
     return ops.mean(ops.logsumexp(rows) - chosen)
 
 

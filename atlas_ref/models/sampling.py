@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from atlas_ref import backend
 from atlas_ref.types import Array
 
 #: Least value of u and of -log u, so that no logarithm overflows (MODEL-8).
@@ -47,7 +48,7 @@ def next_tokens(
     check_settings(temperature, min_p, top_k)
     if order not in ("min_p_first", "temperature_first"):
         raise ValueError(f"order: {order!r}, expected min_p_first or temperature_first")
-    z = np.asarray(logits)
+    z = np.asarray(backend.host(logits))
     top = z.max(axis=-1, keepdims=True)
     if not np.isfinite(top).all():
         raise ValueError("logits: the largest of each row must be finite")
@@ -60,7 +61,7 @@ def next_tokens(
         scaled = np.asarray(z - top, np.float64) / temperature
     seen = scaled if order == "temperature_first" else z
     kept = kept_tokens(seen, min_p=min_p, top_k=top_k)
-    u = np.asarray(uniform)
+    u = np.asarray(backend.host(uniform))
     if not bool(((u >= 0.0) & (u <= 1.0)).all()):
         raise ValueError("uniform: every number must lie in 0 to 1")
     u = np.maximum(u, FLOOR)
@@ -70,7 +71,7 @@ def next_tokens(
 
 def kept_tokens(logits: Array, *, min_p: float = 0.0, top_k: int | None = None) -> Array:
     """Plain booleans (..., V): tokens that the filters leave; the largest is one of them (MODEL-8)."""
-    z = np.asarray(logits)
+    z = np.asarray(backend.host(logits))
     top = z.max(axis=-1, keepdims=True)
     kept = np.exp(z - top) >= min_p  # softmax over its largest value
     if top_k is not None and top_k < z.shape[-1]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from atlas_ref import backend
 from atlas_ref.layers import memory
 from atlas_ref.models import MODULES, generation, import_atlas_rnn, language_model, sampling
 from atlas_ref.oracle.subjects.layer_modules import Call, Entry, States, in_calls, nothing, sequence
@@ -175,7 +176,7 @@ def _generated(call: Call) -> dict[str, Array]:
             steps=steps,
             temperature=own.temperature,
             min_p=own.min_p,
-            uniforms=plain(call.inputs["in/uniform"])[:, :, 0],
+            uniforms=backend.host(plain(call.inputs["in/uniform"]))[:, :, 0],
             cached=False,
         )
         results["out/sampled_uncached"] = run.ids
@@ -205,7 +206,7 @@ def _model_numbers(settings: Any, inputs: Mapping[str, Any]) -> int:
 
 def _sampled(call: Call) -> dict[str, Array]:
     """Tokens that the filter keeps, and those that are drawn, of every setting (LAYER-16)."""
-    logits, uniform = (np.asarray(plain(call.inputs[name])) for name in ("in/logits", "in/uniform"))
+    logits, uniform = (plain(call.inputs[name]) for name in ("in/logits", "in/uniform"))
     results: dict[str, Array] = {}
     for min_p in call.settings.min_p:
         kept = sampling.kept_tokens(logits, min_p=min_p)
