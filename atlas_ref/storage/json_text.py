@@ -63,5 +63,7 @@ def _short(text: str) -> str:
 
 
 def _depth(value: Any) -> int:
+    """Levels of objects and lists; a number in either is one more."""
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return 1 + max(map(_depth, inside), default=0)
+    nested = [each for each in inside if type(each) in (dict, list)]  # of a long list mostly none
+    return 1 + max(map(_depth, nested), default=int(bool(inside)))
