@@ -83,7 +83,7 @@ LEVEL_MUTANTS: tuple[Mutant, ...] = (
         "filled-counts-writes",
         "the window counts writes where it should count tokens",
         f"{_OMEGA}:_rest",
-        Edited("filled=_filled(config, state)", "filled=state.filled"),
+        Edited("filled = _filled(config, state)", "filled = state.filled"),
         targets("calls_renormalised"),
     ),
     Mutant(
@@ -99,14 +99,14 @@ LEVEL_MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "boundary-returns-to-the-call",
         "a document starts from the memory of its call",
-        f"{_LEVEL}:run_level",
+        f"{_LEVEL}:run_projected",
         Edited("    reads = []\n", "    reads = []\n    origin = state\n"),
         targets("calls"),
     ),
     Mutant(
         "boundary-keeps-the-window",
         "a document starts with the window of the one before",
-        f"{_LEVEL}:run_level",
+        f"{_LEVEL}:run_projected",
         Edited(
             "state = level.rule.restart(level.config, origin)", "state = state.replaced(M=origin.M)"
         ),

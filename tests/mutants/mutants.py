@@ -646,10 +646,8 @@ FORWARD: tuple[Mutant, ...] = (
     Mutant(
         "sigmoid-for-softplus",
         "the rate by sigmoid",
-        "atlas_ref.parts.gates:compute",
-        Edited(
-            'ops.softplus(pre) if name == "step_size" else ops.sigmoid(pre)', "ops.sigmoid(pre)"
-        ),
+        "atlas_ref.parts.gates:from_tokens",
+        Edited('step_size(pre) if name == "step_size" else ops.sigmoid(pre)', "ops.sigmoid(pre)"),
         values("token", "token-titans") + reductions("token-projected"),
     ),
     Mutant(
@@ -983,8 +981,8 @@ BACKWARD: tuple[Mutant, ...] = (
         "gates pass no gradient to keys and values",
         "atlas_ref.parts.gates:compute",
         Edited(
-            "kv = ops.concatenate([k, v], axis=-1)",
-            "kv = ops.stop_gradient(ops.concatenate([k, v], axis=-1))",
+            "params, ops.concatenate([k, v], axis=-1)",
+            "params, ops.stop_gradient(ops.concatenate([k, v], axis=-1))",
         ),
         gradients("token-x", "token-param/W_K", "token-param/W_V"),
     ),

@@ -61,7 +61,7 @@ def test_a_clause_that_is_removed_is_missed_by_code_and_tests(clone: Path) -> No
     found = gaps(clone)
     rule = clone / "atlas_ref/rules/omega.py"
     assert (
-        f"atlas_ref/rules/omega.py:{line(rule, 'The state after the pair')}: OMEGA-13: "
+        f"atlas_ref/rules/omega.py:{line(rule, 'The state after an inactive')}: OMEGA-13: "
         "no spec has this clause"
     ) in found
     test = "test_gates_of_an_inactive_token_influence_nothing"
