@@ -172,6 +172,8 @@ GOOD: dict[str, Draw] = {
     "model import file": _tensors("public"),
     "model export file": _tensors("model"),
     "model show file": _tensors("model"),
+    "model replay file": _tensors("recording"),
+    "model identify file": _tensors("recording"),
     "origin": _word("atlas-rnn"),
     "destination": _word("atlas-rnn"),
     "config": _text("settings"),

@@ -22,6 +22,7 @@ from atlas_ref.oracle.sweep.sweep import _described
 from atlas_ref.rules import delta, hebbian, titans_lmm
 from atlas_ref.vectors.sets import encode, locate, manifest
 from docs.clauses import record
+from tests.support import recorded_modules
 from tests.support.casefiles import some
 
 SMALL: dict[str, Any] = {"tokens": 3, "d_in": 3, "d_out": 2, "heads": 1}
@@ -161,6 +162,11 @@ def _write_models(folder: Path) -> None:
         config = language_model.configured(convention.resolve("causal"), [each], vocabulary=5)
         params = language_model.init(config, dtype=np.float32)
         checkpoint.save(folder / "model" / f"{name}.safetensors", config, params)
+    (folder / "recording").mkdir()
+    for kind in ("feed_forward", "attention"):
+        header = recorded_modules.header_of(kind)
+        tensors = recorded_modules.of_ours(header)
+        _put(folder / "recording" / f"{kind}.safetensors", header, tensors)
     stated = {"omega_window": 1, "window_size": 8}
     (folder / "settings" / "settings.json").write_text(json.dumps(stated))
 
