@@ -15,8 +15,9 @@ BLOCKS: dict[str, Any] = {"mag": mag, "mal": mal, "mac": mac, "lmm": lmm}
 
 
 def forgotten(config: Any, state: Any, after: Any) -> Any:
-    """The state of a call that starts as from `state` after another call: `state` itself, but for
-    a memory that the block keeps whatever a call is given (BLOCKS-7).
+    """The state of a call that does not go on with the one before (BLOCKS-7).
+
+    It is `state`, but for a memory that the block keeps whatever a call is given.
     """
     return mac.forgotten(config, state, after) if isinstance(config, mac.Config) else state
 

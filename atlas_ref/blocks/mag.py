@@ -13,7 +13,13 @@ import numpy as np
 from pydantic import model_validator
 
 from atlas_ref.blocks import mix
-from atlas_ref.blocks.parts import check_memory, fed_forward, remembered, require_same_tokens
+from atlas_ref.blocks.parts import (
+    check_memory,
+    fed_forward,
+    remembered,
+    require_same_tokens,
+    started,
+)
 from atlas_ref.layers import attention, checks, feed_forward, memory
 from atlas_ref.layers.convention import LayerConvention
 from atlas_ref.layers.projection import cast
@@ -114,13 +120,7 @@ def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:
 
 def start(config: Config, batch: int = 1, *, dtype: Any = np.float64) -> State:
     """The state before the first token (BLOCKS-2)."""
-    checks.check_batch(batch)
-    require_floating(dtype)
-    own = config.memory
-    return State(
-        attention=attention.start(config.attention, batch, dtype=dtype),
-        memory=None if own is None else memory.start(own, batch, dtype=dtype),
-    )
+    return State(**started(config, batch, dtype))
 
 
 def apply(

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from atlas_ref.layers import feed_forward, memory
+from atlas_ref.layers import attention, checks, feed_forward, memory
+from atlas_ref.rules.checks import require_floating
 from atlas_ref.types import Array
 
 
@@ -41,6 +42,21 @@ def check_memory(config: Any, **values: Any) -> None:
 def fed_forward(config: feed_forward.Config, params: feed_forward.Params, x: Array) -> Array:
     """The feed-forward of tokens; it has no state (FEED-4)."""
     return feed_forward.apply(config, params, feed_forward.State(), x)[1]
+
+
+def started(config: Any, batch: int, dtype: Any) -> dict[str, Any]:
+    """States of attention and of the memory, None without one, before the first token (BLOCKS-2).
+
+    Raises:
+        ValueError: no number of sequences, or no floating dtype.
+    """
+    checks.check_batch(batch)
+    require_floating(dtype)
+    own = config.memory
+    return {
+        "attention": attention.start(config.attention, batch, dtype=dtype),
+        "memory": None if own is None else memory.start(own, batch, dtype=dtype),
+    }
 
 
 def remembered(config: Any, params: Any, state: Any, x: Array, reset: Any) -> tuple[Any, Array]:

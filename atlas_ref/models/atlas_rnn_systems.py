@@ -5,7 +5,6 @@ Arguments, names and shapes are those of `import_atlas_rnn`. Specified in specs/
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Annotated, Any
 
@@ -179,7 +178,10 @@ def nothing(*_: Any) -> dict[str, Any]:
     return {}
 
 
-_no_params: Callable[..., tuple[()]] = lambda config: ()  # noqa: E731
+def _no_params(config: Any) -> tuple[()]:
+    """Sampling has none."""
+    return ()
+
 
 #: Name in this project -> module.
 SYSTEMS: dict[str, Module] = {

@@ -117,8 +117,9 @@ def _anew(
 
 
 def forgotten(config: Config, state: State, after: State) -> State:
-    """The state of a call that does not go on with the one before: `state`, but for the memories
-    that a block keeps whatever a call is given (MODEL-7).
+    """The state of a call that does not go on with the one before (MODEL-7).
+
+    It is `state`, but for the memories that a block keeps whatever a call is given.
     """
     blocks = [
         blocks_of.forgotten(block, old, new)

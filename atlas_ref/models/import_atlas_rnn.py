@@ -155,8 +155,15 @@ def slot(s: Settings, path: str, axes: str, *, trained: bool = True) -> Slot:
 # -- settings --------------------------------------------------------------------------------------
 
 
-def memory_config(s: Settings) -> memory.Config:
-    """The memory layer (`RNNMemory`) of settings (MODEL-9)."""
+def memory_config(
+    s: Settings, readings: LayerConvention | None = None, rule_convention: Any = "atlas-rnn"
+) -> memory.Config:
+    """The memory layer (`RNNMemory`) of settings (MODEL-9).
+
+    Args:
+        readings, rule_convention: other readings of the same sizes; those of the public code.
+    """
+    c = s.readings if readings is None else readings
     rule = omega.Config(
         d_in=s.d_head,
         d_out=s.d_head,
@@ -165,15 +172,15 @@ def memory_config(s: Settings) -> memory.Config:
         window=s.omega_window,
         feature_map=s.feature_map,
         window_weights=Ones(),
-        convention=conventions.resolve("atlas-rnn", rule="omega"),
+        convention=conventions.resolve(rule_convention, rule="omega"),
     )
     return memory.configured(
-        s.readings,
+        c,
         rule,
         kernel=s.qkv_conv_kernel,
         momentum=s.use_momentum,
         window_gate=s.use_omega_gate,
-        scan_chunk=s.scan_chunk_len,
+        scan_chunk=None if c.state_clamp == "none" else s.scan_chunk_len,
     )
 
 
@@ -380,8 +387,9 @@ def from_params(params: Any, table: Table) -> dict[str, Array]:
 
 
 def to_state(config: memory.Config, state: memory.State, tensors: Mapping[str, Array]) -> Any:
-    """The state of a memory layer from public tensors: S is M here, Z is S, and the buffer holds
-    gradients of the window as matrices (MODEL-10, OMEGA-29).
+    """The state of a memory layer from public tensors (MODEL-10, OMEGA-29).
+
+    S is M here, Z is S, and the buffer holds gradients of the window as matrices.
 
     Args:
         state: of `memory.start`.

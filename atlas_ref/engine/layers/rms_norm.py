@@ -50,7 +50,8 @@ def block(
 
     def backward(residuals: Any, g: Array) -> tuple[Array, ...]:
         back, kept = residuals
-        return back((kind, eps, guard, heads_first), kept, g)  # type: ignore[no-any-return]
+        cotangents: tuple[Array, ...] = back((kind, eps, guard, heads_first), kept, g)
+        return cotangents
 
     return block_or_plain(plainly, forward, backward)
 

@@ -21,8 +21,6 @@ from atlas_ref.messages import first_problem, meant
 from atlas_ref.models import import_atlas_rnn, language_model
 from atlas_ref.models.import_atlas_rnn import Settings, Table
 from atlas_ref.oracle.cases.case import CaseError
-from atlas_ref.parts.window import Ones
-from atlas_ref.rules import omega
 from atlas_ref.types import Array
 from tape.nested import flatten
 
@@ -88,26 +86,7 @@ def parse(header: Mapping[str, Any], name: str) -> Recipe:
 
 def memory_config(recipe: Recipe) -> memory.Config:
     """The memory layer of a recipe."""
-    s = recipe.settings
-    rule = omega.Config(
-        d_in=s.d_head,
-        d_out=s.d_head,
-        d_model=s.dim,
-        heads=s.heads,
-        window=s.omega_window,
-        feature_map=s.feature_map,
-        window_weights=Ones(),
-        convention=recipe.rule,
-    )
-    clamps = recipe.convention.state_clamp != "none"
-    return memory.configured(
-        recipe.convention,
-        rule,
-        kernel=s.qkv_conv_kernel,
-        momentum=s.use_momentum,
-        window_gate=s.use_omega_gate,
-        scan_chunk=s.scan_chunk_len if clamps else None,
-    )
+    return import_atlas_rnn.memory_config(recipe.settings, recipe.convention, recipe.rule)
 
 
 def config_of(recipe: Recipe) -> Any:
