@@ -176,6 +176,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     "nl-hecate": {"gate": "forget", "momentum_sign": "minus", "q_norm": "l2", "k_norm": "l2"},
 }
 
+#: What a rule changes in `spec`: a deep memory descends |e|^2 with its rate in W (DEEP-4).
+DEFAULTS = {"deep_memory": {"rate": "memory", "gradient_scale": 2.0}}
+
 SOURCES: dict[str, str] = {
     "spec": "the seed specifications' pseudo-code, per rule",
     "atlas-paper": "Atlas (2505.23735) Eqs 32-33",
@@ -201,7 +204,7 @@ def resolve(
     Args:
         value: a preset's name, or axes with values, where the key "preset" (default spec) says what
             they change. A complete `Convention` is returned as it is.
-        rule: omega, titans_lmm, delta, hebbian, newton_schulz or feature_map.
+        rule: of `rules.RULES`, or newton_schulz or feature_map.
         level: at level token, the gate of titans_lmm, delta and hebbian is forget unless stated.
 
     Raises:
@@ -231,7 +234,7 @@ def resolve(
                 f"convention: axis {axis!r} does not exist; axes are {', '.join(AXES)}"
                 f"{meant(axis, AXES)}"
             )
-    chosen = {**preset, **changes}
+    chosen = {**DEFAULTS.get(rule, {}), **preset, **changes}
     chosen["newton_schulz"] = _newton_schulz(
         preset.get("newton_schulz"), changes.get("newton_schulz"), rule
     )
@@ -240,7 +243,8 @@ def resolve(
             "both" if rule == "omega" and chosen["newton_schulz"] != "none" else "momentum"
         )
     if "gate" not in chosen:
-        chosen["gate"] = "forget" if level == "token" and rule != "omega" else "retain"
+        kept = level == "projected" or rule in ("omega", "deep_memory")
+        chosen["gate"] = "retain" if kept else "forget"
     return _validated(chosen)
 
 
@@ -264,7 +268,7 @@ def of_config(value: str | Mapping[str, Any] | Convention, *, rule: str) -> Conv
 
 def _newton_schulz(preset: Any, request: Any, rule: str) -> Any:
     """The settings in force: the rule's default, changed by the preset, changed by the request."""
-    if rule not in ("omega", "newton_schulz"):
+    if rule not in ("omega", "deep_memory", "newton_schulz"):
         if request not in (None, "none"):
             raise ValueError(
                 f"convention: newton_schulz is not part of {rule}; only none is possible"
