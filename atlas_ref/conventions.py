@@ -256,9 +256,6 @@ def of_config(value: str | Mapping[str, Any] | Convention, *, rule: str) -> Conv
 
     Returns:
         that of level token, an `OpenGate` where level projected has another gate.
-
-    Raises:
-        ValueError: names the axis, what was found and its legal values.
     """
     convention = resolve(value, rule=rule, level="token")
     if convention.gate == resolve(value, rule=rule).gate:

@@ -368,20 +368,6 @@ def _append_matrix(momenta: Array, Z: Array) -> Array:
     return ops.concatenate([momenta[..., 1:, :, :], ops.expand_dims(Z, -3)], axis=-3)
 
 
-def _tensors(config: Config) -> dict[str, tuple[int | str, ...]]:
-    """Shapes of the feature map's tensors; hidden units are told by the tensors alone."""
-    d = config.d_in
-    sizes: dict[str, int] = {"d_in": d, "d_sketch": d + d * d, "d_phi": config.features or d}
-    axes = feature_maps.TENSORS.get(config.feature_map.kind, {})
-    return {
-        name: tuple(sizes.get(axis, axis) for axis in words.split()) for name, words in axes.items()
-    }
-
-
-def _draw(config: Config, seed: int) -> dict[str, Array]:
-    return feature_maps.init(config.feature_map, config.d_in, seed, features=config.features)
-
-
 RULE = Rule(
     name="omega",
     gates=("retain", "momentum", "step_size"),
@@ -429,6 +415,6 @@ RULE = Rule(
     rest=_rest,
     read=read,
     enter=_enter,
-    tensors=_tensors,
-    draw=_draw,
+    tensors=lambda c: feature_maps.shapes(c.feature_map, c.d_in, features=c.features),
+    draw=lambda c, seed: feature_maps.init(c.feature_map, c.d_in, seed, features=c.features),
 )

@@ -128,9 +128,7 @@ class Config(Frozen):
         named = self._named()
         return {
             name: shape
-            for name, shape in memory_functions.tensors(
-                self.memory, self.d_in, self.d_out
-            ).items()
+            for name, shape in memory_functions.tensors(self.memory, self.d_in, self.d_out).items()
             if name in named and (len(shape) == 2 or self.vectors != "frozen")
         }
 

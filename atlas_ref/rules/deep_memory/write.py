@@ -52,7 +52,12 @@ class Update(NamedTuple):
 
 
 def update(
-    config: Config, weights: Tensors, momentum: Tensors, reference: Tensors, rows: Rows, rates: Rates
+    config: Config,
+    weights: Tensors,
+    momentum: Tensors,
+    reference: Tensors,
+    rows: Rows,
+    rates: Rates,
 ) -> Update:
     """W and S after one write, with the values on the way (DEEP-7 to DEEP-13).
 
