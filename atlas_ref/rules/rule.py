@@ -97,7 +97,7 @@ class Rule(NamedTuple):
     memories: tuple[str, ...] = ("M",)
     like: str = "M"
     run: Callable[..., tuple[Any, Array]] | None = None
-    tensors: Callable[[Any], dict[str, tuple[int | str, ...]]] = no_tensors
+    tensors: Callable[[Any], Mapping[str, tuple[int | str, ...]]] = no_tensors
     draw: Callable[[Any, int], dict[str, Array]] = no_tensors
     next_document: Callable[[Any, Any, Any], Any] | None = None
     renewed: Callable[[Any, Any], Any] = first_reference

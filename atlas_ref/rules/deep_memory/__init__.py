@@ -11,8 +11,6 @@ and 32, Atlas-MAG_OmegaRule, titans-pytorch.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from atlas_ref.parts import memory_functions

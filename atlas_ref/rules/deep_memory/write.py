@@ -112,7 +112,7 @@ def gradient(
     return predicted, residual, {name: g[name] for name in names}
 
 
-def clipped(config: Config, g: Tensors) -> Tensors:
+def clipped(config: Config, g: dict[str, Array]) -> dict[str, Array]:
     """g within its bound (DEEP-9).
 
     hard: g min(1, bound / (|g| + 1e-8)), |g| over all tensors. soft: each tensor to the norm
