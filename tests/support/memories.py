@@ -9,7 +9,7 @@ from atlas_ref.levels import block
 from atlas_ref.levels.level import Level
 from atlas_ref.parts.feature_maps import Elementwise
 from atlas_ref.parts.window import Decay, Gate, Ones, Product
-from atlas_ref.rules import FAMILY, omega
+from atlas_ref.rules import FAMILY, RULES, omega
 from tests.support.layers import Layer
 
 SIZES: dict[str, Any] = {"d_model": 6, "d_in": 3, "d_out": 3, "heads": 2}
@@ -19,7 +19,7 @@ def rule(name: str, **settings: Any) -> Any:
     """Settings of a rule by name, small and without Newton-Schulz unless stated."""
     if name == "omega":
         settings = {"window": 3, "convention": {"newton_schulz": "none"}} | settings
-    return FAMILY[name].Config(**SIZES | settings)
+    return RULES[name].Config(**SIZES | settings)
 
 
 def layer(levels: Any, readings: Any = "causal", *, kernel: int | None = 3, **settings: Any) -> Any:
