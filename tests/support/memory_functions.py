@@ -101,7 +101,12 @@ FUNCTIONS: dict[str, MemoryFunction] = {
             "with_input": True,
         },
         "degree 1": {"kind": "polynomial", "key_width": 3, "degree": 1, "activation": "silu"},
-        "one entry": {"kind": "polynomial", "key_width": 1, "activation": "gelu_tanh"},
+        "one entry": {
+            "kind": "polynomial",
+            "key_width": 1,
+            "activation": "gelu_tanh",
+            "norm_eps": 0.3,  # a norm of two features is nearly a sign, whose slope is lost
+        },
         "rank above": {"kind": "polynomial", "key_width": 2, "compress": 5, "norm_eps": 1e-3},
     }.items()
 }
@@ -144,7 +149,7 @@ def drawn(
         axes = of_params[i % len(of_params)]
         scale = 0.5 if len(shape) == 2 else 0.3
         middle = 1.0 if name in ("feature_norm/gain", "read_norm/gain") else 0.0
-        params[name] = middle + scale * draw.standard_normal((*axes, *shape))
+        params[name] = np.asarray(middle + scale * draw.standard_normal((*axes, *shape)))
     used = [of_params[i % len(of_params)] for i in range(len(params))]
     full = np.broadcast_shapes(of_x, *used)
     x = draw.standard_normal((*of_x, n, d_in))
