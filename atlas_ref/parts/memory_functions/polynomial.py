@@ -159,7 +159,7 @@ def _through_mlp(
         gm = gm + gb @ p["W_value"]
     if f.compressed:
         keep("W_compress", gm, v["normed"])
-        gm = gm @ p["W_compress"]
+        gm = gm @ p["W_compress"] if rest() else None
     return gm
 
 
