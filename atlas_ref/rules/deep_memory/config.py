@@ -40,13 +40,14 @@ class Config(Frozen):
         vectors: tensors of at most one axis among them: frozen, moved by S, or by S / (|S| + 1e-8).
         clip, clip_norm: bound of the gradient before momentum: none; hard, of the norm of all
             tensors; soft, of each tensor's.
-        adaptive: whether the step is h / (1 + |g|).
+        adaptive: whether the step is h / (1 + |g|), of the gradient before its bound.
         outer_gradient: full; first_order, through no gradient of a write; straight_through, from
             reads to the initial weights; none for those.
         phase, training: phases in which the memory is written, and the phase of these calls.
-        unfinished: an incomplete chunk at a call's end waits, or is written (flush).
-        memory_reset, momentum_reset: where W and S start anew: at each sequence, at each call
-            (batch) too, or never.
+        unfinished: an incomplete chunk at the end of a call or document waits, or is written
+            (flush).
+        memory_reset, momentum_reset: where W and S start anew: at each document (sequence), at each
+            call too (batch), or never.
         per_dimension_gates: not for weights of a function.
         convention: a preset's name, a mapping of axes, or a `Convention`.
     """

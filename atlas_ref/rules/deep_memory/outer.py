@@ -40,6 +40,18 @@ def readable(config: Config, first: Tensors, weights: Tensors) -> Tensors:
     return weights
 
 
+def carried(
+    config: Config, first: Tensors, weights: Tensors, momentum: Tensors, reference: Tensors
+) -> tuple[Tensors, Tensors, Tensors]:
+    """Fast tensors behind a call, which later calls and cotangents of the state see (DEEP-20)."""
+    if config.outer_gradient in ("full", "first_order"):
+        return weights, momentum, reference
+    constant = [
+        {name: ops.stop_gradient(x) for name, x in each.items()} for each in (momentum, reference)
+    ]
+    return readable(config, first, weights), constant[0], constant[1]
+
+
 def _straight(source: Any, value: Any) -> Array:
     if source is value:
         return value

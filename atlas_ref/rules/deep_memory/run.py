@@ -15,7 +15,7 @@ from atlas_ref.parts import gates, memory_functions, window
 from atlas_ref.rules import sequence
 from atlas_ref.rules.deep_memory.checks import check_call
 from atlas_ref.rules.deep_memory.config import Config
-from atlas_ref.rules.deep_memory.outer import readable
+from atlas_ref.rules.deep_memory.outer import carried, readable
 from atlas_ref.rules.deep_memory.state import State, Tensors, call, document
 from atlas_ref.rules.deep_memory.write import Rates, Rows, update
 from atlas_ref.types import Array
@@ -41,7 +41,6 @@ class Sequence(NamedTuple):
         active (T,): plain booleans.
         before: n.
         position: of the first of the T tokens.
-        ends: whether the call ends with these tokens.
     """
 
     keys: Array
@@ -53,7 +52,6 @@ class Sequence(NamedTuple):
     active: Any
     before: int
     position: int
-    ends: bool
 
 
 def run(
@@ -135,7 +133,6 @@ def _part(
         active=active[of],
         before=before,
         position=state.position,
-        ends=of.stop == tokens.k.shape[-2],
     )
 
 
@@ -151,7 +148,7 @@ def _document(config: Config, phi: Tensors, part: Sequence, state: State) -> tup
     for start, stop in itertools.pairwise(bounds):
         memory = _refreshed(config, memory, part.position + start)
         due = (part.position + stop) % C == 0
-        flushed = config.unfinished == "flush" and part.ends and stop == T
+        flushed = config.unfinished == "flush" and stop == T
         before = memory
         if config.writes and part.active[stop - 1] and (due or flushed):
             memory = _written(config, slow, part, memory, stop - 1)
@@ -165,7 +162,7 @@ def _document(config: Config, phi: Tensors, part: Sequence, state: State) -> tup
             reads.add(before.reference, stop)
     if read == "call_end":
         reads.add(memory.weights, T)
-    return memory, reads.all()
+    return Memory(*carried(config, first, *memory)), reads.all()
 
 
 def _initial(config: Config, phi: Tensors, like: Array) -> Tensors:
@@ -271,7 +268,7 @@ class _Reads:
 def _after(config: Config, part: Sequence, state: State, memory: Memory) -> State:
     """The state behind a document's tokens: its last c - 1, and the unfinished chunk (DEEP-5)."""
     C, position = config.chunk, part.position + part.queries.shape[-2]
-    if config.unfinished == "flush" and part.ends:
+    if config.unfinished == "flush":
         position = -(-position // C) * C
     have = part.keys.shape[-2]
     held = slice(max(0, have - (config.window - 1 + position % C)), have)

@@ -69,8 +69,8 @@ def update(
     if c.decay == "before_error":
         reference = {name: scaled(rates.retain, reference[name], ranks[name]) for name in ranks}
     predicted, residual, g = gradient(config, reference, rows)
-    g = clipped(config, g)
     a, b = _steps(config, g, rates)
+    g = clipped(config, g)
     sign = 1.0 if c.momentum_sign == "plus" else -1.0
     adds = (c.momentum_sign == "minus") != (c.direction == "ascent")
     S, U, W = {}, {}, {}
@@ -154,7 +154,7 @@ def _steps(config: Config, g: Tensors, rates: Rates) -> tuple[Any, Any]:
     """(a, b), the factors of g in S and of U in W; None is 1 (DEEP-10, DEEP-11)."""
     h, h_memory, rate = rates.step_size, rates.step_size_memory, config.convention.rate
     if config.adaptive and h is not None:
-        shrink = 1.0 + norm(config, g)
+        shrink = 1.0 + _through(config, norm(config, g))
         h, h_memory = h / shrink, None if h_memory is None else h_memory / shrink
     a = h if rate in ("momentum", "both", "split") else None
     b = h_memory if rate == "split" else h if rate in ("memory", "both") else None
@@ -176,9 +176,9 @@ def direction(config: Config, S: Array, rank: int) -> Array:
     return S
 
 
-def _through(config: Config, U: Array) -> Array:
-    """U for the outer gradient: a constant where that goes through no write (DEEP-19)."""
-    return U if config.outer_gradient == "full" else ops.stop_gradient(U)
+def _through(config: Config, x: Array) -> Array:
+    """A part of a write for the outer gradient: a constant where that goes through none (DEEP-19)."""
+    return x if config.outer_gradient == "full" else ops.stop_gradient(x)
 
 
 def scaled(factor: Any, x: Array, rank: int) -> Array:
