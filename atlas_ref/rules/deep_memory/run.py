@@ -153,9 +153,8 @@ def _document(config: Config, phi: Tensors, part: Sequence, state: State) -> tup
         if config.writes and part.active[stop - 1] and (due or flushed):
             memory = _written(config, slow, part, memory, stop - 1)
         if read == "after":
-            completed = stop - 1 if due or flushed else stop
-            reads.add(before.weights, completed)
-            reads.add(memory.weights, stop)
+            reads.add(before.weights, stop - 1 if due else stop)
+            reads.add(memory.weights if due else before.weights, stop)
         elif read == "before":
             reads.add(before.weights, stop)
         elif read == "chunk_start":

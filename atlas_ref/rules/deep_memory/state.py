@@ -126,7 +126,7 @@ def document(config: Config, origin: State, state: State) -> State:
     """
     fresh = restart(config, origin)
     if config.memory_reset == "never":
-        fresh = fresh.replaced(weights=state.weights, reference=state.reference)
+        fresh = fresh.replaced(weights=state.weights)
     if config.momentum_reset == "never":
         fresh = fresh.replaced(momentum=state.momentum)
     return fresh
