@@ -13,6 +13,8 @@ from tests.truth import deep_memory_loops as loops
 from tests.truth.test_deep_memory_functions import FUNCTIONS
 from tests.truth.test_deep_memory_properties import WAYS, B, inputs, tensors
 
+pytestmark = pytest.mark.host("plain loops of the tests")
+
 Tensors = dict[str, Any]
 SMALL = {"memory": FUNCTIONS["mlp2_norm"], "chunk": 2, "window": 3, "newton_schulz": 5}
 T = 6

@@ -16,6 +16,8 @@ from tests.truth import test_atlas_mag_files as mag
 from tests.truth import test_titans_files as titans
 from tests.truth import titans_memory_loops as titans_loops
 
+pytestmark = pytest.mark.host("plain loops of the tests")
+
 Tensors = dict[str, Any]
 LONG = 1000  # a chunk that no call fills
 
@@ -53,7 +55,6 @@ def mag_tensors(p: Tensors, S: Tensors) -> Tensors:
     return {names[n]: a for n, a in p.items()} | {f"momentum/{names[n]}": S[n] for n in p}
 
 
-@pytest.mark.host("recorded arrays")
 @pytest.mark.parametrize("name", ["plain", "adaptive", "clip", "geglu"])
 def test_calls_of_one_flushed_write_are_the_recorded_steps(name: str) -> None:
     file = f"mag_ttl_{name}_11.safetensors"
@@ -78,7 +79,6 @@ def test_calls_of_one_flushed_write_are_the_recorded_steps(name: str) -> None:
                     assert_close(f"{kind}/{of}", got, want, ANALYTIC)
 
 
-@pytest.mark.host("recorded arrays")
 @pytest.mark.parametrize("name", ["ttl", "ttl_adaptive"])
 def test_the_memory_of_a_recorded_block_is_one_flushed_write(name: str) -> None:
     file = f"mag_block_{name}_11.safetensors"
@@ -186,7 +186,6 @@ def turned(name: str, a: Any) -> Any:
     return np.swapaxes(a, -1, -2) if "weights." in name else a
 
 
-@pytest.mark.host("recorded arrays")
 @pytest.mark.parametrize("name", titans.FILES)
 def test_writes_of_chunks_are_the_recorded_memory_of_titans(name: str) -> None:
     settings, tensors, arrays, f, s, calls = of_titans(name)
