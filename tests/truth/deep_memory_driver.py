@@ -169,15 +169,15 @@ class Driver:
                     self.reading[b, t] = group.parameters()
 
     def write(self, group: Group, t: int) -> None:
-        span = self.s["span"]
-        if span not in (None, "call") and group.writes % (span // self.s["chunk"]) == 0:
-            group.ref = group.W
         g = self.loss_gradient(group)
         gates = {name: a[group.rows[0], t] for name, a in self.gates.items()}
         fixed = None if self.constant is None else self.constant[len(self.log)]
         group.W, group.S, kept = steps.write(self.s, group.W, group.S, g, gates, fixed)
         self.log.append(kept)
         group.writes, group.waiting = group.writes + 1, 0
+        span = self.s["span"]
+        if span not in (None, "call") and group.writes % (span // self.s["chunk"]) == 0:
+            group.ref = group.W
 
     def loss_gradient(self, group: Group) -> Tensors:
         """Of the window's loss by the fast tensors, at the reference."""

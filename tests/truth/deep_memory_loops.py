@@ -38,9 +38,11 @@ with (a, b) = (1, step_size), (step_size, 1) or (step_size, step_size): rate mem
     adaptive         False; True: step_size / (1 + |g|), of all fast tensors, before the clip
     clip, clip_norm  none | hard (all fast tensors, before momentum) | softclamp (each tensor)
 
-A document's start empties the window and begins a chunk and a span, and ends a call for the tokens
-before it. gates: retain (1), momentum (0) and step_size (1), whose value at the token of the write
-counts, and window_gate (1): numbers, (T,) or (B, T). tensors: those of the memory by the names of
+A document's start empties the window, begins a chunk and a span, and ends a call for the tokens
+before it; a call at which the memory is reset begins a document. A soft clamp of zeros is nan.
+
+gates: retain (1), momentum (0) and step_size (1), whose value at the token of the write counts, and
+window_gate (1): numbers, (T,) or (B, T). tensors: those of the memory by the names of
 `deep_memory_functions`, S_0 as "momentum/NAME" (0), each of one row or (B, ...).
 
 Float64 or complex128, never a conjugate, comparisons of real parts only, so that a complex step

@@ -82,7 +82,8 @@ def clipped(g: Tensors, kind: str, bound: Any) -> Tensors:
     for name, a in g.items():
         size = length(a)
         half = bound / 2.0
-        result[name] = a / size * (half * (1.0 + np.tanh(size / half)))
+        with np.errstate(invalid="ignore"):
+            result[name] = a / size * (half * (1.0 + np.tanh(size / half)))
     return result
 
 

@@ -16,6 +16,8 @@ from tests.support.close import ANALYTIC, assert_close, reordered
 from tests.truth import atlas_mag_loops as loops
 from tests.truth import atlas_mag_parts as parts
 
+pytestmark = pytest.mark.host("plain loops of the tests")
+
 RECORDED = Path(__file__).parents[1] / "data" / "peers_atlas_mag"
 FILES = sorted(path.name for path in RECORDED.glob("mag_*.safetensors"))
 Tensors = dict[str, Any]
@@ -244,7 +246,6 @@ READERS: dict[str, Callable[[Tensors, Tensors], Tensors]] = {
 }
 
 
-@pytest.mark.host("recorded arrays")
 @pytest.mark.parametrize("name", FILES)
 def test_the_loops_are_the_recorded_values_states_and_gradients(name: str) -> None:
     assert len(FILES) == 36

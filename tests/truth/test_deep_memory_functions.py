@@ -10,6 +10,8 @@ import pytest
 from tests.support.close import ANALYTIC, assert_close
 from tests.truth import deep_memory_functions as functions
 
+pytestmark = pytest.mark.host("plain loops of the tests")
+
 FUNCTIONS: dict[str, dict[str, Any]] = {
     "linear": {"kind": "linear"},
     "linear_with_input": {"kind": "linear", "with_input": True},

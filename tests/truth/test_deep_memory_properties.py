@@ -13,6 +13,8 @@ from tests.truth import deep_memory_functions as functions
 from tests.truth import deep_memory_loops as loops
 from tests.truth.test_deep_memory_functions import FUNCTIONS, drawn
 
+pytestmark = pytest.mark.host("plain loops of the tests")
+
 B, T, D = 2, 12, 4
 Tensors = dict[str, Any]
 
@@ -252,6 +254,17 @@ def test_the_window_keeps_one_token_less_than_a_loss_sums_over() -> None:
         assert_close("keys", state["keys"][b], k[b, 5:10], EXACT)
         assert_close("values", state["values"][b], v[b, 5:10], EXACT)
         assert_close("weights", state["weights"][b], gates["window_gate"][b, 5:10], EXACT)
+
+
+def test_a_soft_clamp_lifts_a_tiny_gradient_and_has_no_value_at_none() -> None:
+    way = {"clip": "softclamp", "clip_norm": 0.5, "read": "chunk_start"}
+    k, v, q, _ = inputs()
+    p = {"W": np.eye(D)}
+    for gate, norm in ((1e-9, 0.25), (0.0, np.nan)):
+        gates = {"window_gate": gate}
+        _, state = loops.run(way, p, *(a[:, :1] for a in (k, v, q)), gates)
+        got = np.linalg.norm(state["momentum/W"][0])
+        assert np.isclose(got, norm, rtol=1e-6, equal_nan=True)
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,11 @@ import pytest
 import safetensors
 import safetensors.numpy
 
-from tests.support.close import ANALYTIC, assert_close
+from tests.support.close import ANALYTIC, EXACT, assert_close
 from tests.support.layer_files import compared
 from tests.truth import titans_memory_loops as loops
+
+pytestmark = pytest.mark.host("plain loops of the tests")
 
 RECORDED = Path(__file__).parents[1] / "data" / "peers_atlas_mag"
 FILES = sorted(path.name for path in RECORDED.glob("titans_*.safetensors"))
@@ -87,7 +89,6 @@ def inputs(tensors: Tensors) -> Tensors:
     }
 
 
-@pytest.mark.host("recorded arrays")
 @pytest.mark.parametrize("name", FILES)
 def test_the_loops_are_the_recorded_values_and_states(name: str) -> None:
     assert len(FILES) == 13
@@ -104,7 +105,6 @@ def test_the_loops_are_the_recorded_values_and_states(name: str) -> None:
         assert_close(of, got[of], array, ANALYTIC)
 
 
-@pytest.mark.host("recorded arrays")
 @pytest.mark.parametrize("name", FILES)
 def test_the_loops_have_the_recorded_gradients(name: str) -> None:
     (s, calls), tensors = settings(name), safetensors.numpy.load_file(RECORDED / name)
@@ -120,3 +120,14 @@ def test_the_loops_have_the_recorded_gradients(name: str) -> None:
         return sum(np.sum(y * bar) for y, bar in zip(ys, bars, strict=True))
 
     assert compared(loss, at, want, name in ENTRIES) < ANALYTIC.bound
+
+
+@pytest.mark.parametrize("name", ["depth2_chunk4", "depth2_chunk4_heads2", "depth1_chunk1"])
+def test_calls_of_single_tokens_are_one_call(name: str) -> None:
+    (s, calls), file = settings(f"titans_{name}_11.safetensors"), f"titans_{name}_11.safetensors"
+    at = inputs(safetensors.numpy.load_file(RECORDED / file))
+    one, _, _ = computed(at, s, calls)
+    x = at.pop("x")
+    split = {f"call{t}/x": x[:, t : t + 1] for t in range(x.shape[1])}
+    each, _, _ = computed(at | split, s, [1] * x.shape[1])
+    assert_close("y", np.concatenate(each, axis=1), one[0], EXACT)
