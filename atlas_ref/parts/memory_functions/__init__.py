@@ -7,7 +7,7 @@ A parameter has its own shape (slow, shared by all rows) or leading axes in fron
 broadcast against those of x (fast, one per row and head), in any mix. All is written in tape ops,
 so that the gradient can be differentiated again.
 
-Specified in specs/memory_functions.md.
+Specified in specs/memory_functions.md; special cases and cost: MEMFUN-10, MEMFUN-11.
 """
 
 from __future__ import annotations

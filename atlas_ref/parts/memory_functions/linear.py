@@ -1,6 +1,6 @@
 """The linear memory, M(x) = W x.
 
-Specified in specs/memory_functions.md (MEMFUN-2).
+Specified in specs/memory_functions.md (MEMFUN-1).
 """
 
 from __future__ import annotations

@@ -51,12 +51,17 @@ def initial(
 
 
 def pieces(f: MemoryFunction, p: Any, x: Array) -> dict[str, Array]:
-    found, _ = _forward(f, p, x)
+    found, _ = _forward(f, p, x, result=True)
     return found
 
 
-def _forward(f: MemoryFunction, p: Any, x: Array) -> tuple[dict[str, Array], dict[str, Array]]:
-    """The values in order, and what the gradient needs beside them."""
+def _forward(
+    f: MemoryFunction, p: Any, x: Array, *, result: bool
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """The values in order, and what the gradient needs beside them.
+
+    It needs the last product for the norm alone.
+    """
     found: dict[str, Array] = {}
     kept: dict[str, Array] = {}
     s = x
@@ -64,6 +69,8 @@ def _forward(f: MemoryFunction, p: Any, x: Array) -> tuple[dict[str, Array], dic
         a = found[f"a_{i}"] = rows(p[f"W_{i}"], s)
         G = kept[f"G_{i}"] = share(f.activation, a)
         s = found[f"s_{i}"] = a * G
+    if not (result or f.residual_norm):
+        return found, kept
     y = found["o"] = rows(p[f"W_{f.depth}"], s)
     if f.residual_norm:
         n, kept["r"] = standardised(y, f.norm_eps)
@@ -76,7 +83,7 @@ def _forward(f: MemoryFunction, p: Any, x: Array) -> tuple[dict[str, Array], dic
 def gradient(
     f: MemoryFunction, p: Any, x: Array, gy: Array, wanted: Set[str], needs_input: bool
 ) -> tuple[dict[str, Array], Array | None]:
-    value, kept = _forward(f, p, x)
+    value, kept = _forward(f, p, x, result=False)
     found: dict[str, Array] = {}
     g = gy
     if f.residual_norm:
