@@ -10,8 +10,11 @@ from atlas_ref.parts import memory_functions
 from atlas_ref.rules import deep_memory, sequence
 from atlas_ref.rules.sequence import Tokens
 from tape import ops
+from tests.support.close import Tolerance
 
 D = 3
+
+CLIPPED = Tolerance("CLIPPED", 1e-3)  # tanh of a small norm is that norm, not 0
 
 #: Memory functions by name: settings of the package.
 FUNCTIONS: dict[str, dict[str, Any]] = {
