@@ -109,6 +109,9 @@ def evaluate(
         raise CaseError(
             f"{case.name}: {SUBJECTS[case.header.rule].cotangent}: missing, gradients need it"
         )
+    own = SUBJECTS[case.header.rule].own
+    if grad and own is not None and (why := own.no_loss(case.header, inputs)):
+        raise CaseError(f"{case.name}: {own.loss(case.header)}: {why}")
     after: list[Position] = []
 
     def forward(variables: dict[str, Array]) -> dict[str, Array]:

@@ -277,6 +277,7 @@ SUBJECT = Subject(
         constants=constants,
         result=_main,
         loss=lambda header: ENTRIES[header.layer].loss,
+        no_loss=lambda header, inputs: ENTRIES[header.layer].no_loss(inputs),
         clause=clause,
         void=lambda header, inputs: ENTRIES[header.layer].void(_settings(header), inputs),
         numbers=lambda header, inputs: ENTRIES[header.layer].numbers(_settings(header), inputs),

@@ -94,6 +94,8 @@ class Own(NamedTuple):
         constants: (header) -> inputs that nothing trains.
         result: (header) -> the main result.
         loss: (header) -> a result that gradients are of, without a cotangent; "" for none.
+        no_loss: (header, inputs) -> why this case has no such result, so that it has no gradients;
+            "" where it has one.
         clause: (header, name of a result) -> its clause.
         void: (header, inputs) -> values without effect, each with the reason.
         numbers: (header, inputs) -> numbers of the largest array that an evaluation makes.
@@ -106,6 +108,7 @@ class Own(NamedTuple):
     constants: Callable[[Any], set[str]]
     result: Callable[[Any], str]
     loss: Callable[[Any], str]
+    no_loss: Callable[[Any, Mapping[str, Any]], str]
     clause: Callable[[Any, str], str]
     void: Callable[[Any, Mapping[str, Any]], dict[str, str]]
     numbers: Callable[[Any, Mapping[str, Any]], int]

@@ -11,6 +11,7 @@ from atlas_ref.oracle.report.failures import explained
 from tests.support.layer_cases import FILES, ONE, PARTS, SYSTEMS, file_of, layer_case
 
 TOLERANCE = 1e-10
+GENERATION = ("in/prompt", "in/uniform")
 
 
 def by_name(file):
@@ -192,6 +193,35 @@ def test_gradients_of_a_layer_need_its_cotangent():
     assert "out/y" in atlas_ref.evaluate(case).tensors
     with pytest.raises(atlas_ref.CaseError, match="in/y_bar: missing, gradients need it"):
         atlas_ref.evaluate(case, grad=True)
+
+
+@pytest.mark.clause("LAYER-15")
+def test_one_token_has_no_loss_and_its_gradients_are_refused_in_one_line(cli, tmp_path):
+    header, tensors = layer_case("lm_mag")
+    header["parameters"] |= {"repeat_calls": None, "max_length": None}
+    tensors = {name: value for name, value in tensors.items() if name not in GENERATION}
+    tensors["in/ids"] = tensors["in/ids"][:, :1]
+    file, out = tmp_path / "one.safetensors", tmp_path / "ours.safetensors"
+    words = (
+        f"atlas-ref: {file}: out/loss: in/ids has 1 token, and without a next one there is no loss "
+        "to take gradients of\n"
+    )
+    case = atlas_ref.make(header, tensors)
+    results = atlas_ref.evaluate(case).tensors
+    assert results.keys() == {"out/logits"}
+    atlas_ref.save(file, header, tensors)
+    assert cli("eval", file, "-o", out).code == 0
+    for refused in (
+        cli("eval", file, "--grad", "-o", out),
+        cli("tolerance", f"{file}:grad/param/embed.weight"),
+    ):
+        assert (refused.code, refused.err) == (2, words)
+    zeros = np.zeros_like(tensors["in/param/embed.weight"])
+    recorded = {**tensors, **results, "grad/param/embed.weight": zeros}
+    atlas_ref.save(file, header, recorded)
+    refused = cli("check", file)
+    assert (refused.code, refused.err) == (2, words)
+    assert cli("check", file, "--only", "logits").code == 0
 
 
 @pytest.mark.clause("LAYER-2", "CASE-18")
