@@ -80,6 +80,7 @@ class Entry(NamedTuple):
         check: (settings, lengths of axes with what they come from), refuses what does not fit.
         void: (settings, inputs) -> parameters without effect, each with the reason.
         numbers: (settings, inputs) -> numbers of the largest array that it makes.
+        between: (settings, inputs) -> shapes of results between, whose gradients are results too.
     """
 
     module: atlas_rnn.Module
@@ -94,6 +95,7 @@ class Entry(NamedTuple):
     check: Callable[[Any, Mapping[str, Any]], object] = nothing
     void: Callable[[Any, Mapping[str, Any]], dict[str, str]] = nothing
     numbers: Callable[[Any, Mapping[str, Any]], int] = few
+    between: Callable[[Any, Mapping[str, Any]], dict[str, tuple[int, ...]]] = nothing
 
 
 def sequence(axes: str) -> Callable[[Any], dict[str, Tensor]]:

@@ -99,6 +99,7 @@ class Own(NamedTuple):
         clause: (header, name of a result) -> its clause.
         void: (header, inputs) -> values without effect, each with the reason.
         numbers: (header, inputs) -> numbers of the largest array that an evaluation makes.
+        between: (header, inputs) -> shapes of results between, q or attn, that have a gradient.
         results: names of results that some case has.
         tolerance: relative error allowed in float64, and the clause that says so.
     """
@@ -112,6 +113,7 @@ class Own(NamedTuple):
     clause: Callable[[Any, str], str]
     void: Callable[[Any, Mapping[str, Any]], dict[str, str]]
     numbers: Callable[[Any, Mapping[str, Any]], int]
+    between: Callable[[Any, Mapping[str, Any]], dict[str, tuple[int, ...]]]
     results: re.Pattern[str]
     tolerance: tuple[float, str]
 

@@ -8,7 +8,7 @@ from atlas_ref.oracle.cases.case import differentiable
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.judge.compare import checked, relative_error
 from atlas_ref.oracle.report.failures import explained
-from tests.support.layer_cases import FILES, ONE, PARTS, SYSTEMS, file_of, layer_case
+from tests.support.layer_cases import FILES, MAG, ONE, PARTS, SYSTEMS, file_of, layer_case
 
 TOLERANCE = 1e-10
 GENERATION = ("in/prompt", "in/uniform")
@@ -18,8 +18,8 @@ def by_name(file):
     return file.stem
 
 
-def test_there_are_fifteen_cases_of_parts_and_forty_of_memories_blocks_and_models():
-    assert (len(FILES), len(PARTS), len(SYSTEMS)) == (55, 15, 40)
+def test_there_are_fifteen_cases_of_parts_forty_of_memories_blocks_and_models_seven_of_mag():
+    assert (len(FILES), len(PARTS), len(SYSTEMS), len(MAG)) == (55, 15, 40, 7)
 
 
 @pytest.mark.clause(
@@ -35,6 +35,7 @@ def test_there_are_fifteen_cases_of_parts_and_forty_of_memories_blocks_and_model
     "LAYER-14",
     "LAYER-15",
     "LAYER-16",
+    "LAYER-17",
     "MODEL-6",
     "MODEL-7",
     "MODEL-8",
@@ -43,7 +44,7 @@ def test_there_are_fifteen_cases_of_parts_and_forty_of_memories_blocks_and_model
     "OMEGA-29",
     "OMEGA-30",
 )
-@pytest.mark.parametrize("file", FILES, ids=by_name)
+@pytest.mark.parametrize("file", FILES + MAG, ids=by_name)
 def test_every_recorded_tensor_of_a_layer_passes(file):
     case = atlas_ref.load(file)
     rows = atlas_ref.check(case)
@@ -70,7 +71,7 @@ def test_gradients_are_by_tokens_and_every_parameter_but_constants(file):
 
 
 @pytest.mark.clause("LAYER-10")
-@pytest.mark.parametrize("file", PARTS, ids=by_name)
+@pytest.mark.parametrize("file", PARTS + MAG, ids=by_name)
 def test_a_recorded_tensor_of_a_layer_that_is_off_in_one_entry_is_wrong_there(file):
     """Records with their largest entry moved by 2e-9 of the tensor's norm."""
     case = atlas_ref.load(file)

@@ -14,7 +14,7 @@ from atlas_ref.oracle.judge.norms import norms
 from atlas_ref.oracle.judge.tolerance import PASS, tolerances
 from atlas_ref.oracle.sources.answers import Answer
 from tests.support.layer_arithmetic import results
-from tests.support.layer_cases import ONE, PARTS, file_of, layer_case
+from tests.support.layer_cases import MAG, ONE, PARTS, file_of, layer_case
 from tests.support.standin.array import NAME
 
 
@@ -76,9 +76,11 @@ def test_longer_sums_in_another_order_stay_below_one_tolerance(layer):
 
 @pytest.mark.clause("LAYER-9", "LAYER-11")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("name", [*ONE.values(), "attention_cache_w5_p2"])
-def test_a_layer_that_works_in_a_narrower_format_passes(name, dtype):
-    case = atlas_ref.load(file_of(name))
+@pytest.mark.parametrize(
+    "file", [*map(file_of, [*ONE.values(), "attention_cache_w5_p2"]), *MAG], ids=by_name
+)
+def test_a_layer_that_works_in_a_narrower_format_passes(file, dtype):
+    case = atlas_ref.load(file)
     mine = evaluate(case, grad=True, dtype=dtype).tensors
     assert {value.dtype.name for value in mine.values()} == {dtype}
     rows = atlas_ref.check(case, source=answered(mine), dtype=dtype)
