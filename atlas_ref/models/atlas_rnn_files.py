@@ -16,17 +16,12 @@ from pydantic import ValidationError
 from atlas_ref import backend
 from atlas_ref.layers import rotary
 from atlas_ref.messages import first_problem, shown
-from atlas_ref.models import checkpoint, language_model
+from atlas_ref.models import atlas_rnn_names, checkpoint, language_model
 from atlas_ref.models.atlas_rnn_settings import ALIASES, Told, expressed, told
-from atlas_ref.models.import_atlas_rnn import (
-    Settings,
-    Table,
-    from_params,
-    model_config,
-    model_names,
-    to_params,
-)
-from atlas_ref.models.shapes import Needed, check_tensors, params_of, refuse
+from atlas_ref.models.import_atlas_rnn import Settings, model_config
+from atlas_ref.models.public import names
+from atlas_ref.models.public.names import Name, Table
+from atlas_ref.models.shapes import params_of
 from atlas_ref.storage import files
 from atlas_ref.storage.json_text import decoded
 from atlas_ref.types import read_only
@@ -36,6 +31,9 @@ Tensors = Mapping[str, Any]
 
 #: Metadata key of the arguments of the public constructor (MODEL-12).
 KEY = "config"
+
+#: End of the name of the frequencies of a layer's positions, which are settings of ours.
+FREQUENCIES = ".rotary_emb.freqs"
 
 #: Arguments of the constructors of public models: of memories alone, of blocks.
 OF_MEMORIES = (
@@ -70,24 +68,16 @@ def model_from(
     Raises:
         ValueError: names tensors that are missing, unknown, misshapen or not finite.
     """
-    table = model_names(settings, memory_only=memory_only)
-    buffers = _buffers(settings, memory_only)
-    needed = {name: Needed(slot.shape) for name, slot in table.items()}
-    needed |= {
-        name: Needed(shape)
-        for name, shape in buffers.items()
-        if name in tensors or name.endswith(".freqs")
-    }
-    check_tensors(needed, tensors)
-    rows = {name: tensors[name] for name in buffers if name.endswith(".freqs")}
-    refuse([f"{name}: no entry may be negative" for name, each in rows.items() if (each < 0).any()])
+    table = _table(settings, memory_only)
+    names.check(table, atlas_rnn_names.sizes(settings), tensors)
+    rows = [tensors[name] for name in table if name.endswith(FREQUENCIES)]
     try:
-        config = model_config(settings, rows.values(), memory_only=memory_only)
+        config = model_config(settings, rows, memory_only=memory_only)
     except ValidationError as error:
         raise ValueError(first_problem(error)) from None
     place = backend.current().from_host
-    own = {name: read_only(place(tensors[name])) for name in table}
-    return config, to_params(params_of(config), table, own)
+    own = {name: read_only(place(tensors[name])) for name, each in table.items() if each.field}
+    return config, names.parameters(params_of(config), table, own)
 
 
 def state_dict(
@@ -103,31 +93,26 @@ def state_dict(
     """
     checkpoint.tensors_of(config, params)
     own = expressed(config, settings)
-    table: Table = model_names(own.settings, memory_only=own.memory_only)
-    named = from_params(params, table)
+    table, sizes = _table(own.settings, own.memory_only), atlas_rnn_names.sizes(own.settings)
+    named = names.tensors_of(params, table, sizes)
     tensors = {name: np.asarray(backend.host(plain(each))) for name, each in named.items()}
     dtype = tensors["embed.weight"].dtype
-    for name, shape in _buffers(own.settings, own.memory_only).items():
-        tensors[name] = np.zeros(shape, dtype)
-        if name.endswith(".freqs"):
+    for name, each in table.items():
+        if name.endswith(FREQUENCIES):
             block = config.blocks[int(name.split(".")[1])]
             tensors[name] = rotary.frequencies(block.attention.rotary).astype(dtype)
+        elif not each.field:
+            tensors[name] = np.zeros(names.shape(each.axes, sizes), dtype)
     return tensors
 
 
-def _buffers(s: Settings, memory_only: bool) -> dict[str, tuple[int, ...]]:
-    """Tensors of the public state_dict that are no parameter of ours, with their shapes."""
-    d = s.d_head
-    buffers: dict[str, tuple[int, ...]] = {}
-    inert = s.poly_mode == "tensor" and s.poly_degree <= 1
-    for i in range(s.depth or 1):
-        cell = f"layers.{i}." if memory_only else f"layers.{i}.memory."
-        buffers[f"{cell}_dummy"] = (1,)
-        if inert:
-            buffers[f"{cell}phi.proj"] = (d + d * d, d)
-        if not memory_only and s.block_type != "lmm":
-            buffers[f"layers.{i}.attention.rotary_emb.freqs"] = (d // 2,)
-    return buffers
+def _table(s: Settings, memory_only: bool) -> Table:
+    """Every tensor that a state_dict may have, the flag of each memory's device among them."""
+    flags = {
+        f"layers.{i}.{'' if memory_only else 'memory.'}_dummy": Name("1", unread=True)
+        for i in range(s.depth or 1)
+    }
+    return atlas_rnn_names.model(s, memory_only=memory_only) | flags
 
 
 # -- files -----------------------------------------------------------------------------------------
