@@ -71,6 +71,19 @@ def check_shape(name: str, array: Any, expected: tuple[int, ...], axes: str) -> 
         raise ValueError(f"{name}: shape {array.shape}, expected {expected}: {axes}")
 
 
+def check_presence(name: str, value: Any, needed: bool, but: str) -> None:
+    """Refuse a part that is missing though needed, or present though not (NORM-2).
+
+    Args:
+        but: what the settings say of it.
+
+    Raises:
+        ValueError: names the part, and what the settings say.
+    """
+    if (value is not None) != needed:
+        raise ValueError(f"{name}: {'missing' if needed else 'present'}, but {but}")
+
+
 def check_reset(reset: Any, tokens: int) -> np.ndarray[Any, Any] | None:
     """The mask of document starts, None where there is none (NORM-2).
 

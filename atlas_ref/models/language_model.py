@@ -246,18 +246,12 @@ def _check(config: Config, params: Params, state: State, ids: Any) -> np.ndarray
         raise ValueError(f"ids: shape {array.shape}, at least one token is needed")
     shape = (config.vocabulary, config.d_model)
     checks.check_shape("params.embedding", params.embedding, shape, "vocabulary, d_model")
-    if (params.head is None) != config.tied:
-        raise ValueError(
-            f"params.head: {'missing' if params.head is None else 'present'}, but tied is {config.tied}"
-        )
+    checks.check_presence("params.head", params.head, not config.tied, f"tied is {config.tied}")
     if params.head is not None:
         checks.check_shape("params.head", params.head, shape, "vocabulary, d_model")
         checks.check_precision(params.embedding, {"params.head": params.head})
     for name, settings in (("embed_norm", config.embed_norm), ("norm", config.norm)):
-        own = getattr(params, name)
-        norm.check_params(settings, own, f"params.{name}")
-        arrays = {f"params.{name}.weight": own.weight, f"params.{name}.bias": own.bias}
-        checks.check_precision(params.embedding, arrays)
+        norm.check_params(settings, getattr(params, name), params.embedding, f"params.{name}")
     for name, value in (("params", params.blocks), ("state", state.blocks)):
         if len(value) != len(config.blocks):
             raise ValueError(f"{name}.blocks: {len(value)}, expected {len(config.blocks)}")
