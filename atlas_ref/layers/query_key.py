@@ -136,7 +136,8 @@ def apply(
     """Project each query onto the keys of its window (QK-1).
 
     Args:
-        q, k (B, T, d): queries and keys, all heads of a token one after the other.
+        q, k (B, T, d): queries and keys, all heads of a token one after the other, turned by
+            their positions or not (QK-6).
         gate (B, T): weight of each key, at least 0; None under weights decay.
         reset (T,): True where a document starts; no query meets a key of another one.
 
@@ -198,7 +199,7 @@ def projected(
 def _sums(q: Array, k: Array, u: Array | None, weights: Any, seen: Any) -> tuple[Array, Array]:
     """Of queries of a chunk: sum_j w k_j (k_j . q), and sum_j w |k_j|^2 (QK-1).
 
-    A row that a query does not meet is left out before its product, whatever its size.
+    A row that a query does not meet is left out before its product, whatever its size (QK-9).
 
     Args:
         u (B, 1, rows): gates.
