@@ -18,7 +18,7 @@ from atlas_ref import backend
 from atlas_ref.conventions import Convention, OpenGate
 from atlas_ref.engine.layers import projection as engine
 from atlas_ref.parts import feature_maps, gates, window
-from atlas_ref.parts.gates import GateSet
+from atlas_ref.parts.gates import GateSet, HiddenGateParams
 from atlas_ref.parts.norms import normalised
 from atlas_ref.rules import Rule, rule_of, sequence
 from atlas_ref.rules.checks import check_rule, precision, require_floating
@@ -183,6 +183,21 @@ def gates_of_tokens(
         fields[name] = own[..., 0] if rows == 1 else own
         first += H * rows
     return fields
+
+
+def hidden_gate(params: HiddenGateParams, x: Array) -> Array:
+    """Gates of tokens through a hidden layer (GATES-14).
+
+        sigmoid(W_out silu(W_in x))
+
+    Args:
+        x (B, T, d_model): tokens.
+
+    Returns:
+        (B, H, T), one for each head of W_out.
+    """
+    z = linear(ops.silu(linear(x, params.W_in)), params.W_out)
+    return ops.swapaxes(ops.sigmoid(z), 1, 2)
 
 
 def check_params(config: Any, params: Any, x: Array) -> None:
