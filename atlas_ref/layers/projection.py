@@ -18,7 +18,7 @@ from atlas_ref import backend
 from atlas_ref.conventions import Convention, OpenGate
 from atlas_ref.engine.layers import projection as engine
 from atlas_ref.parts import feature_maps, gates, window
-from atlas_ref.parts.gates import GateSet, HiddenGateParams
+from atlas_ref.parts.gates import GateSet
 from atlas_ref.parts.norms import normalised
 from atlas_ref.rules import Rule, rule_of, sequence
 from atlas_ref.rules.checks import check_rule, precision, require_floating
@@ -185,7 +185,7 @@ def gates_of_tokens(
     return fields
 
 
-def hidden_gate(params: HiddenGateParams, x: Array) -> Array:
+def hidden_gate(params: gates.HiddenGateParams, x: Array) -> Array:
     """Gates of tokens through a hidden layer (GATES-14).
 
         sigmoid(W_out silu(W_in x))
