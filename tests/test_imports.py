@@ -39,6 +39,7 @@ LAYERS = (
             "memory",
             "memory_params",
             "memory_tokens",
+            "query_key",
         )
     ),
     ("atlas_ref.blocks",),

@@ -106,6 +106,7 @@ def _model(config: language_model.Config) -> language_model.Params:
     return language_model.Params.trusted(
         embedding=Needed(shape),
         head=None if config.tied else Needed(shape),
+        embedding_bias=Needed(shape[1:]) if config.embedding_bias else None,
         blocks=tuple(params_of(each) for each in config.blocks),
         embed_norm=_norm(config.embed_norm),
         norm=_norm(config.norm),
