@@ -225,16 +225,36 @@ def apply(
     if starts is not None and config.attention_window != "causal":
         raise ValueError("reset: attention_window last_keys_of_call knows no documents")
     extra = None if context is None else _context(config, params, context, x)
+    _, qkv = projected(config, params, x)
+    y, state = attended(config, params, state, qkv, starts, extra)
+    return state, merged(config, params, y)
+
+
+def projected(config: Config, params: Params, x: Array) -> tuple[Array, Array]:
+    """Normed tokens, and queries, keys and values of the heads before positions (ATTENTION-1).
+
+    Args:
+        x (B, T, d_model): tokens, checked as the parameters are.
+
+    Returns:
+        tokens (B, T, d_model) after the norm, qkv (B, 3, H, T, d_head), of which queries and keys
+        are after the norm of heads, where there is one.
+    """
     B, T, D = x.shape
     H, d = config.heads, config.d_head
     # time last: what follows is sums over entries and keys, with tokens side by side
-    n = ops.swapaxes(norm.normed(config.norm, params.norm, x), -1, -2)
-    qkv = ops.reshape(params.W_qkv, (3 * H * d, D)) @ n  # (B, 3 H d, T)
+    normed = norm.normed(config.norm, params.norm, x)
+    qkv = ops.reshape(params.W_qkv, (3 * H * d, D)) @ ops.swapaxes(normed, -1, -2)  # (B, 3 H d, T)
     qkv = ops.swapaxes(ops.reshape(qkv, (B, 3, H, d, T)), -1, -2)
-    y, state = attended(config, params, state, qkv, starts, extra)
-    merged = ops.reshape(ops.swapaxes(y, -1, -2), (B, H * d, T))
-    W_out = ops.reshape(params.W_out, (D, H * d))
-    return state, linear(ops.swapaxes(merged, -1, -2), W_out)
+    return normed, heads_normed(config, params, qkv)
+
+
+def merged(config: Config, params: Params, y: Array) -> Array:
+    """The reads (B, H, T, d_head) of all heads, projected back to (B, T, d_model) (ATTENTION-1)."""
+    B, H, T, d = y.shape
+    rows = ops.reshape(ops.swapaxes(y, -1, -2), (B, H * d, T))
+    W_out = ops.reshape(params.W_out, (config.d_model, H * d))
+    return linear(ops.swapaxes(rows, -1, -2), W_out)
 
 
 def attended(
@@ -243,14 +263,13 @@ def attended(
     """Reads of all heads, and the state after them (ATTENTION-2 to ATTENTION-10).
 
     Args:
-        qkv (B, 3, H, T, d_head): projected queries, keys and values.
+        qkv (B, 3, H, T, d_head): queries, keys and values, as `projected` returns them.
         extra: keys and values (B, H, N, d_head) of rows before the persistent ones.
 
     Returns:
         reads (B, H, T, d_head), state.
     """
     H, T, d = qkv.shape[-3:]
-    qkv = heads_normed(config, params, qkv)
     scale = 1.0 / math.sqrt(d)
     if config.rotary is None:
         cos = sin = ops.zeros_like(qkv, shape=(T, 0))
