@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from atlas_ref.layers import attention, checks, feed_forward, memory
+from atlas_ref.layers import attention, checks, feed_forward, memory, shared_memory
 from atlas_ref.rules.checks import require_floating
 from atlas_ref.types import Array
 
@@ -54,8 +54,13 @@ def started(config: Any, batch: int, dtype: Any) -> dict[str, Any]:
     own = config.memory
     return {
         "attention": attention.start(config.attention, batch, dtype=dtype),
-        "memory": None if own is None else memory.start(own, batch, dtype=dtype),
+        "memory": None if own is None else memory_layer(own).start(own, batch, dtype=dtype),
     }
+
+
+def memory_layer(config: Any) -> Any:
+    """The layer whose settings these are: a memory of its own projections, or one that shares."""
+    return shared_memory if isinstance(config, shared_memory.Config) else memory
 
 
 def remembered(config: Any, params: Any, state: Any, x: Array, reset: Any) -> tuple[Any, Array]:

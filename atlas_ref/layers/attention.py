@@ -217,6 +217,19 @@ def apply(
     Raises:
         ValueError: arguments that contradict the settings.
     """
+    starts = checked(config, params, state, x, reset)
+    extra = None if context is None else _context(config, params, context, x)
+    _, qkv = projected(config, params, x)
+    y, state = attended(config, params, state, qkv, starts, extra)
+    return state, merged(config, params, y)
+
+
+def checked(config: Config, params: Params, state: State, x: Array, reset: Any) -> Any:
+    """Starts of documents (T,) or None; refuse arguments that contradict the settings (NORM-2).
+
+    Raises:
+        ValueError: what was found and what is needed.
+    """
     checks.check_call(__name__, config, (Config, Params, State), params, state)
     checks.check_tokens(x, config.d_model)
     starts = checks.check_reset(reset, x.shape[-2])
@@ -224,10 +237,7 @@ def apply(
     _check_state(config, state, x)
     if starts is not None and config.attention_window != "causal":
         raise ValueError("reset: attention_window last_keys_of_call knows no documents")
-    extra = None if context is None else _context(config, params, context, x)
-    _, qkv = projected(config, params, x)
-    y, state = attended(config, params, state, qkv, starts, extra)
-    return state, merged(config, params, y)
+    return starts
 
 
 def projected(config: Config, params: Params, x: Array) -> tuple[Array, Array]:
