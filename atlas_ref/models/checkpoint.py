@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from atlas_ref import backend
 from atlas_ref.blocks import BLOCKS
-from atlas_ref.layers import memory
+from atlas_ref.layers import memory, shared_memory
 from atlas_ref.levels import block
 from atlas_ref.levels.level import Level
 from atlas_ref.messages import first_problem, meant, shown
@@ -30,6 +30,9 @@ from atlas_ref.storage.json_text import decoded
 from atlas_ref.types import Frozen, read_only
 from tape import plain
 from tape.nested import flatten
+
+#: Key of settings that says of which kind a part is; a memory without it has its own projections.
+SHARED = "shared"
 
 #: Metadata key of the JSON object, its version, and the model that it describes (MODEL-11).
 KEY, SCHEMA, MODEL = "atlas_ref_model", 1, "language_model"
@@ -161,7 +164,9 @@ def _params(config: language_model.Config, tensors: Mapping[str, Any]) -> langua
 
 
 def described(config: Any) -> Any:
-    """Settings as JSON has them; a block has its kind, a level its rule (MODEL-11)."""
+    """Settings as JSON has them; a block and a shared memory have their kind, a level its rule
+    (MODEL-11).
+    """
     if isinstance(config, tuple):
         return [described(each) for each in config]
     if not isinstance(config, Frozen):
@@ -169,6 +174,8 @@ def described(config: Any) -> Any:
     tag = {}
     if isinstance(config, Level):
         tag = {"rule": config.rule.name}
+    if isinstance(config, shared_memory.Config):
+        tag = {"kind": SHARED}
     for name, module in BLOCKS.items():
         if isinstance(config, module.Config):
             tag = {"kind": name}
@@ -248,13 +255,26 @@ def _require_object(value: Any, where: str) -> None:
 
 
 def _memory(value: Any, where: str) -> Any:
-    return None if value is None else _built(memory.Config, value, where)
+    if value is None:
+        return None
+    _require_object(value, where)
+    if "kind" not in value:
+        return _built(memory.Config, value, where)
+    rest = dict(value)
+    if (kind := rest.pop("kind")) != SHARED:
+        raise ValueError(f"{where}.kind: {SHARED!r} or no key is needed, found {shown(kind)}")
+    return _built(shared_memory.Config, rest, where)
+
+
+def _level_block(value: Any, where: str) -> Any:
+    return _built(block.Config, value, where)
 
 
 #: Parts whose kind a key tells, or that hold such parts.
 _PARTS: dict[tuple[Any, str], Callable[[Any, str], Any]] = {
     (language_model.Config, "blocks"): _blocks,
-    (memory.Config, "levels"): lambda value, where: _built(block.Config, value, where),
+    (memory.Config, "levels"): _level_block,
+    (shared_memory.Config, "levels"): _level_block,
     (block.Config, "levels"): _levels,
     (Level, "config"): lambda value, where: value,
     **{(module.Config, "memory"): _memory for module in BLOCKS.values()},

@@ -138,7 +138,9 @@ class Config(Frozen):
     @property
     def causal(self) -> bool:
         """Whether no token changes a read before it (SHARED-8)."""
-        return bool(self.level.config.convention.read != "call_end")
+        rule = self.level.config
+        written = not isinstance(rule, deep_memory.Config) or rule.writes
+        return bool(rule.convention.read != "call_end") or not written
 
     @property
     def gate_names(self) -> tuple[str, ...]:

@@ -80,9 +80,7 @@ def check_params(config: Config, params: Params, n: Array) -> None:
         ValueError: names the parameter, what was found and what is needed.
     """
     D, hidden, of = config.d_model, config.gate_hidden, "params.memory"
-    checks.check_presence(
-        f"{of}.gate", params.gate, hidden is not None, f"gate_hidden is {hidden}"
-    )
+    checks.check_presence(f"{of}.gate", params.gate, hidden is not None, f"gate_hidden is {hidden}")
     if params.gate is not None:
         for name, shape in (("W_in", (hidden, D)), ("W_out", (1, hidden))):
             array = getattr(params.gate, name)
