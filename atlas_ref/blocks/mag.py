@@ -134,9 +134,13 @@ def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:
     )
 
 
-def start(config: Config, batch: int = 1, *, dtype: Any = np.float64) -> State:
-    """The state before the first token (BLOCKS-2)."""
-    return State(**started(config, batch, dtype))
+def start(config: Config, batch: int = 1, *, dtype: Any = np.float64, initial: Any = None) -> State:
+    """The state before the first token (BLOCKS-2).
+
+    Args:
+        initial: memories of a shared memory, as its `start` takes them.
+    """
+    return State(**started(config, batch, dtype, initial))
 
 
 def apply(

@@ -43,18 +43,26 @@ def fed_forward(config: feed_forward.Config, params: feed_forward.Params, x: Arr
     return feed_forward.apply(config, params, feed_forward.State(), x)[1]
 
 
-def started(config: Any, batch: int, dtype: Any) -> dict[str, Any]:
+def started(config: Any, batch: int, dtype: Any, initial: Any = None) -> dict[str, Any]:
     """States of attention and of the memory, None without one, before the first token (BLOCKS-2).
 
+    Args:
+        initial: memories of a shared memory, as its `start` takes them.
+
     Raises:
-        ValueError: no number of sequences, or no floating dtype.
+        ValueError: no number of sequences, or no floating dtype; memories of another layer.
     """
     checks.check_batch(batch)
     require_floating(dtype)
     own = config.memory
+    if initial is not None and not isinstance(own, shared_memory.Config):
+        raise ValueError("initial: the block has no memory that shares attention")
+    given = {} if initial is None else {"initial": initial}
     return {
         "attention": attention.start(config.attention, batch, dtype=dtype),
-        "memory": None if own is None else memory_layer(own).start(own, batch, dtype=dtype),
+        "memory": None
+        if own is None
+        else memory_layer(own).start(own, batch, dtype=dtype, **given),
     }
 
 

@@ -22,6 +22,7 @@ from atlas_ref.layers import memory, shared_memory
 from atlas_ref.levels import block
 from atlas_ref.levels.level import Level
 from atlas_ref.messages import first_problem, meant, shown
+from atlas_ref.models import initial as memories
 from atlas_ref.models import language_model
 from atlas_ref.models.shapes import Needed, check_tensors, params_of
 from atlas_ref.rules import RULES
@@ -43,11 +44,13 @@ class Checkpoint(NamedTuple):
 
     Attributes:
         source: of an imported model; empty for one of ours.
+        initial: for each block None, or memories that it starts from; () for none (MODEL-16).
     """
 
     config: language_model.Config
     params: language_model.Params
     source: dict[str, Any]
+    initial: memories.Initial = ()
 
 
 def save(
@@ -56,8 +59,13 @@ def save(
     params: language_model.Params,
     *,
     source: Mapping[str, Any] | None = None,
+    initial: memories.Initial = (),
 ) -> None:
     """Write a model whole or not at all (MODEL-11).
+
+    Args:
+        source: where an imported model came from.
+        initial: for each block None, or memories that it starts from.
 
     Raises:
         ValueError: parameters that contradict the settings, or a place that cannot be written.
@@ -66,7 +74,7 @@ def save(
     if source:
         header["source"] = dict(source)
     try:
-        files.write(path, {KEY: json.dumps(header)}, tensors_of(config, params))
+        files.write(path, {KEY: json.dumps(header)}, tensors_of(config, params, initial))
     except ValueError as error:
         raise ValueError(f"{os.fspath(path)}: {error}") from None
 
@@ -95,7 +103,8 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
             )
         header = _header(metadata[KEY])
         config = config_of(header["config"])
-        return Checkpoint(config, _params(config, tensors), header.get("source", {}))
+        params, initial = _parts(config, tensors)
+        return Checkpoint(config, params, header.get("source", {}), initial)
     except ValueError as error:
         raise ValueError(f"{os.fspath(path)}: {error}") from None
 
@@ -137,27 +146,29 @@ def needed_by(config: language_model.Config) -> dict[str, Needed]:
     return dict(zip(map(name_of, paths), leaves, strict=True))
 
 
-def tensors_of(config: language_model.Config, params: language_model.Params) -> dict[str, Any]:
+def tensors_of(
+    config: language_model.Config, params: language_model.Params, initial: memories.Initial = ()
+) -> dict[str, Any]:
     """The tensors of a model by their names, on the host (MODEL-11).
 
     Raises:
         ValueError: names those that contradict the settings.
     """
     leaves, paths, _ = flatten(params, "params")
-    named = zip(map(name_of, paths), leaves, strict=True)
-    tensors = {name: np.asarray(backend.host(plain(leaf))) for name, leaf in named}
-    check_tensors(needed_by(config), tensors)
+    named = dict(zip(map(name_of, paths), leaves, strict=True)) | memories.tensors_of(initial)
+    tensors = {name: np.asarray(backend.host(plain(leaf))) for name, leaf in named.items()}
+    check_tensors(needed_by(config) | memories.needed_by(config, list(tensors)), tensors)
     return tensors
 
 
-def _params(config: language_model.Config, tensors: Mapping[str, Any]) -> language_model.Params:
+def _parts(config: language_model.Config, tensors: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Parameters, and memories that blocks start from."""
     _, paths, build = flatten(params_of(config), "params")
-    check_tensors(needed_by(config), tensors)
+    check_tensors(needed_by(config) | memories.needed_by(config, list(tensors)), tensors)
     place = backend.current().from_host
-    params: language_model.Params = build(
-        [read_only(place(tensors[name_of(path)])) for path in paths]
-    )
-    return params
+    own = {name: read_only(place(each)) for name, each in tensors.items()}
+    params: language_model.Params = build([own[name_of(path)] for path in paths])
+    return params, memories.of_tensors(config, own)
 
 
 # -- settings --------------------------------------------------------------------------------------

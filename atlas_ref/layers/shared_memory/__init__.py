@@ -14,7 +14,7 @@ import numpy as np
 
 from atlas_ref.layers import checks, query_key
 from atlas_ref.layers.projection import gates_of_tokens, hidden_gate
-from atlas_ref.layers.shared_memory.config import PRESETS, Config, Rates, configured
+from atlas_ref.layers.shared_memory.config import PRESETS, Config, Rates, axes_of, configured
 from atlas_ref.layers.shared_memory.params import Params, check_params, init
 from atlas_ref.levels import block
 from atlas_ref.levels.level import run_projected
@@ -31,6 +31,7 @@ __all__ = [
     "Shared",
     "State",
     "apply",
+    "axes_of",
     "configured",
     "gate_of",
     "init",

@@ -175,7 +175,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "momentum_reset": "sequence",
         "read": "after",
         "rate": "memory",
-        "newton_schulz": {"steps": 5},
+        "newton_schulz": {"guard": "add", "transpose": "tall", "steps": 5},
     },
     "atlas-mag": {
         "memory_input": "q_projected",
@@ -208,6 +208,27 @@ PRESETS: dict[str, dict[str, Any]] = {
 OF_LAYER = ("memory_input", "write_key", "loss_output", "projection_frame")
 OF_PROJECTION = ("keys_seen", "persistent")
 OF_CONVENTION = ("read", "rate", "newton_schulz")
+
+
+def axes_of(config: Config) -> dict[str, Any]:
+    """The values of a layer around a deep memory on the axes of the presets (SHARED-9)."""
+    rule, own = config.level.config, config.projection
+    kind = rule.window_weights.kind
+    weights = {(True, "ones"): "gate", (False, "decay"): "decay"}
+    axes = {name: getattr(config, name) for name in OF_LAYER}
+    axes["window_weights"] = weights.get((config.window_gate, kind), "decay_times_gate")
+    axes |= {name: None if own is None else getattr(own, name) for name in OF_PROJECTION}
+    for name in PRESETS["causal"]:
+        if name in OF_CONVENTION:
+            axes[name] = getattr(rule.convention, name)
+        elif name not in axes:
+            axes[name] = getattr(rule, name)
+    if rule.convention.has_newton_schulz:
+        settings = rule.convention.newton_schulz_settings
+        axes["newton_schulz"] = {
+            name: getattr(settings, name) for name in ("guard", "transpose", "steps")
+        }
+    return axes
 
 
 def configured(

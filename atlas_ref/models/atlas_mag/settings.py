@@ -49,7 +49,7 @@ class Settings(Frozen):
     ttl_theta: Share = 0.9
     ttl_alpha: Share = 0.999
     ttl_eta: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
-    ttl_ns_iters: Annotated[int, Field(ge=0, le=1000)] = 5
+    ttl_ns_iters: Annotated[int, Field(ge=1, le=1000)] = 5
     ttl_adaptive_eta: bool = False
     attn_window_size: Size = 512
     memory_mlp: Literal["gelu", "geglu"] = "gelu"
