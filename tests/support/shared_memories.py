@@ -8,6 +8,7 @@ import numpy as np
 
 from atlas_ref.blocks import mag
 from atlas_ref.models import atlas_mag
+from atlas_ref.models.atlas_mag import names
 from atlas_ref.models.public.names import tensors_of
 from tests.truth.shared_memory_loops import Axes
 
@@ -87,9 +88,7 @@ def built(
     own = changes if preset == "atlas-mag" or "chunk" in changes else {"chunk": 3} | changes
     config = atlas_mag.block(settings, preset, **own)
     params = drawn(mag, config, seed)
-    table = atlas_mag.names.block(settings)
-    named = {name: each for name, each in table.items()}
-    tensors = tensors_of(params, named, atlas_mag.names.sizes(settings))
+    tensors = tensors_of(params, names.block(settings), names.sizes(settings))
     if params.mix.W is not None:
         tensors |= {"mix.W": params.mix.W, "mix.b": params.mix.b}
     return Built(config, params, tensors, axes(settings, config, params, own))
