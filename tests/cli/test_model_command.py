@@ -148,7 +148,8 @@ BAD: dict[str, tuple[tuple[Any, ...], str]] = {
     ),
     "from": (
         ("import", PUBLIC, "--from", "atlas-rn", "-o", OUT),
-        "--from atlas-rn: unknown; atlas-rnn, atlas-mag are known; did you mean atlas-rnn?",
+        "--from atlas-rn: unknown; atlas-rnn, atlas-mag are known; did you mean atlas-rnn or "
+        "atlas-mag?",
     ),
     "to": (
         ("export", MODEL, "--to", "torch", "-o", OUT),
