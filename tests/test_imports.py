@@ -40,6 +40,7 @@ LAYERS = (
             "memory_params",
             "memory_tokens",
             "query_key",
+            "shared_memory",
         )
     ),
     ("atlas_ref.blocks",),

@@ -187,7 +187,7 @@ def apply(
 
 
 def _first_starts(reset: Any, tokens: int) -> np.ndarray[Any, Any]:
-    """Starts of documents, of which the first token of the call is one (BLOCKS-10)."""
+    """Starts of documents, of which the first token of the call is one (BLOCKS-9)."""
     starts = checks.check_reset(reset, tokens)
     return (np.zeros(tokens, bool) if starts is None else starts) | (np.arange(tokens) == 0)
 

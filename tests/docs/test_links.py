@@ -27,7 +27,7 @@ FAMILIES += ("CHUNK", "EXACT", "SCAN", "ATLASP", "KERNEL")
 FAMILIES += ("PULSE", "CMS")
 FAMILIES += ("NORM", "ROTARY", "CONVOLUTION", "FEED", "ATTENTION", "LAYER")
 FAMILIES += ("LAYERS", "MEMORY", "MEMFUN", "DEEP", "BLOCKS", "MODEL")
-FAMILIES += ("QK",)
+FAMILIES += ("QK", "SHARED", "MAG")
 FAMILIES += ("SRC", "TOL", "REPLAY", "IDENT", "SWEEP", "CERT", "VEC", "TRACE", "BACKEND", "CUDA")
 NAMED = re.compile(rf"\b((?:{'|'.join(FAMILIES)})-\d+|E-[ADEFGMPRT]\d\d)[a-z]?\b")
 

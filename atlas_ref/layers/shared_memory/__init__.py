@@ -124,14 +124,14 @@ def gate_of(params: Params, n: Array) -> Array | None:
 def projected(
     config: Config, params: Params, state: State, tokens: Shared, u: Array | None, starts: Any
 ) -> tuple[query_key.State | None, dict[str, Array]]:
-    """Keys, values and queries (B, T, d_model) of the rule, all heads of a token one after the
-    other (SHARED-3, SHARED-6).
+    """Keys, values and queries of the rule (SHARED-3, SHARED-6).
 
     Args:
         u (B, T): of `gate_of`.
 
     Returns:
-        state of the projection, rows by the names k, v, q.
+        state of the projection, rows (B, T, d_model) by the names k, v, q: all heads of a token one
+        after the other.
     """
     q, k, v = (_merged(each) for each in tokens[1:])
     known = {"h": tokens.n, "q": q, "k": k}
