@@ -35,6 +35,8 @@ LAYERS = (
             "convolution",
             "feed_forward",
             "attention",
+            "attention_checks",
+            "attention_prefix",
             "attention_reads",
             "memory",
             "memory_params",

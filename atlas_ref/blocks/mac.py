@@ -66,6 +66,8 @@ class Config(Frozen):
                 f"attention: attention_window {self.attention.attention_window} does not fit "
                 f"context {self.context}"
             )
+        if self.attention.persistent_visible == "window":
+            raise ValueError("attention: persistent_visible window, but each segment sees them all")
         if segments and self.memory.levels.per == "call":
             raise ValueError("memory: levels with steps per call have no step inside a segment")
         if segments and self.state == "committed":
