@@ -6,6 +6,7 @@ numbers. Specified in specs/layer_cases.md.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
@@ -28,7 +29,8 @@ class Name(NamedTuple):
 
     Attributes:
         axes: its axes, in words of `Module.sizes`.
-        field: its place in our parameters, with a dot before each name; "" for a constant.
+        field: its place in our parameters, with a dot before each name; "" for a constant. Names of
+            one field hold its rows, one after another.
         low: least value; None for any finite one.
         trained: False for a buffer, which is a parameter here and has no gradient there.
     """
@@ -247,13 +249,14 @@ def parameters(module: Module, settings: Any, config: Any, tensors: Mapping[str,
     Raises:
         KeyError: a tensor is missing.
     """
-    by_field = {
-        each.field: tensors[name] for name, each in module.names(settings).items() if each.field
-    }
+    by_field: dict[str, list[Array]] = {}
+    for name, each in module.names(settings).items():
+        if each.field:
+            by_field.setdefault(each.field, []).append(tensors[name])
     leaves, places, build = flatten(module.layer.init(config), "params")
     return build(
         [
-            ops.reshape(by_field[place], leaf.shape)
+            ops.reshape(_joined(by_field[place]), leaf.shape)
             for leaf, place in zip(leaves, places, strict=True)
         ]
     )
@@ -267,8 +270,16 @@ def state_dict(module: Module, settings: Any, params: Any) -> dict[str, Array]:
     def shape(axes: str) -> tuple[int, ...]:
         return tuple(int(axis) if axis.isdigit() else sizes[axis] for axis in axes.split())
 
-    return {
-        name: ops.reshape(by_field[each.field], shape(each.axes))
-        for name, each in module.names(settings).items()
-        if each.field
-    }
+    result, first = {}, dict.fromkeys(by_field, 0)
+    for name, each in module.names(settings).items():
+        if each.field:
+            own, start = shape(each.axes), first[each.field]
+            first[each.field] = start + math.prod(own)
+            flat = ops.reshape(by_field[each.field], (-1,))
+            result[name] = ops.reshape(flat[start : first[each.field]], own)
+    return result
+
+
+def _joined(rows: list[Array]) -> Array:
+    """Tensors of one field, one after another."""
+    return rows[0] if len(rows) == 1 else ops.concatenate(rows, axis=0)

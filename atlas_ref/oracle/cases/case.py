@@ -399,6 +399,13 @@ def _check_shapes(header: Header, inputs: Arrays, table: dict[str, Tensor]) -> N
             )
 
 
+def between(case: Case) -> dict[str, tuple[int, ...]]:
+    """Shapes of results between, `in/attn`, whose gradient a zero that is added to them has."""
+    own = SUBJECTS[case.header.rule].own if case.supported else None
+    shapes = {} if own is None else own.between(case.header, case.inputs)
+    return {f"in/{name}": shape for name, shape in shapes.items()}
+
+
 def differentiable(case: Case) -> list[str]:
     """Names of the inputs that have a gradient: the floating ones but cotangents and constants."""
     own = SUBJECTS[case.header.rule].own if case.supported else None
