@@ -7,7 +7,7 @@ numbers. Specified in specs/layer_cases.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -33,12 +33,16 @@ class Name(NamedTuple):
             one field hold its rows, one after another.
         low: least value; None for any finite one.
         trained: False for a buffer, which is a parameter here and has no gradient there.
+        order: its axes in the order in which our numbers run, (1, 0) for a transpose; () as it is.
+        idle: whether it is a parameter that the code reads nowhere, so that its gradient is 0.
     """
 
     axes: str
     field: str = ""
     low: float | None = None
     trained: bool = True
+    order: tuple[int, ...] = ()
+    idle: bool = False
 
 
 class Module(NamedTuple):
@@ -252,7 +256,7 @@ def parameters(module: Module, settings: Any, config: Any, tensors: Mapping[str,
     by_field: dict[str, list[Array]] = {}
     for name, each in module.names(settings).items():
         if each.field:
-            by_field.setdefault(each.field, []).append(tensors[name])
+            by_field.setdefault(each.field, []).append(_ordered(tensors[name], each.order))
     leaves, places, build = flatten(module.layer.init(config), "params")
     return build(
         [
@@ -276,8 +280,15 @@ def state_dict(module: Module, settings: Any, params: Any) -> dict[str, Array]:
             own, start = shape(each.axes), first[each.field]
             first[each.field] = start + math.prod(own)
             flat = ops.reshape(by_field[each.field], (-1,))
-            result[name] = ops.reshape(flat[start : first[each.field]], own)
+            ours = tuple(own[i] for i in each.order or range(len(own)))
+            numbers = ops.reshape(flat[start : first[each.field]], ours)
+            result[name] = _ordered(numbers, np.argsort(each.order).tolist())
     return result
+
+
+def _ordered(tensor: Array, order: Sequence[int]) -> Array:
+    """A tensor with its axes in this order; as it is without one."""
+    return ops.moveaxis(tensor, tuple(order), tuple(range(len(order)))) if order else tensor
 
 
 def _joined(rows: list[Array]) -> Array:
