@@ -111,7 +111,7 @@ def inputs(choice: dict[str, Any], *, batch: int = 2, tokens: int = 13, seed: in
     reset = None
     if choice["documents"]:
         reset = np.zeros(T, bool)
-        reset[[5, 9]] = True
+        reset[[T // 2 - 1, 2 * T // 3 + 1]] = True
     calls = [4, 1, T - 5] if choice["calls"] else [T]
     return Inputs(k, v, q, gates, tensors, reset, calls)
 

@@ -7,6 +7,7 @@ Specified in specs/deep_memory.md (DEEP-7 to DEEP-13).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from atlas_ref.parts import memory_functions
@@ -66,6 +67,8 @@ def update(
         reference: weights at which the loss is differentiated.
     """
     c, ranks = config.convention, {name: len(shape) for name, shape in config.fast_shapes.items()}
+    if config.outer_gradient != "full":
+        rows, momentum, reference = (constant(each) for each in (rows, momentum, reference))
     if c.decay == "before_error":
         reference = {name: scaled(rates.retain, reference[name], ranks[name]) for name in ranks}
     predicted, residual, g = gradient(config, reference, rows)
@@ -77,12 +80,13 @@ def update(
     for name, rank in ranks.items():
         own = g[name] if sign == 1.0 else -g[name]
         step = scaled(a, own, rank)
-        S[name] = _carried(rates.momentum, momentum.get(name), step, rank)
+        S[name] = _through(config, _carried(rates.momentum, momentum.get(name), step, rank))
         ahead = S[name]
         if c.argument == "nesterov":
             ahead = _carried(rates.momentum, S[name], own, rank)
         U[name] = direction(config, ahead, rank)
-        change = scaled(b, _through(config, U[name]), rank)
+        U[name] = _through(config, U[name])
+        change = scaled(b, U[name], rank)
         kept = scaled(rates.retain, weights[name], rank)
         W[name] = kept + change if adds else kept - change
     return Update(predicted, residual, g, S, U, W)
@@ -174,6 +178,15 @@ def direction(config: Config, S: Array, rank: int) -> Array:
     if config.vectors == "unit":
         return scaled(1.0 / (_root(_square(S, rank)) + GUARD), S, rank)
     return S
+
+
+def constant(x: Any) -> Any:
+    """A nest of arrays without a derivative."""
+    if isinstance(x, Rows):
+        return Rows(*map(constant, x))
+    if isinstance(x, Mapping):
+        return {name: constant(each) for name, each in x.items()}
+    return ops.stop_gradient(x)
 
 
 def _through(config: Config, x: Array) -> Array:
