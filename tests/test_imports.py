@@ -39,6 +39,8 @@ LAYERS = (
             "memory",
             "memory_params",
             "memory_tokens",
+            "neural_memory",
+            "neural_memory_params",
         )
     ),
     ("atlas_ref.blocks",),

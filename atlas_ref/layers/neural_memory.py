@@ -66,6 +66,8 @@ class Config(Frozen):
             )
         if rule.unfinished != "wait":
             raise ValueError("rule: unfinished flush; gates are those of whole chunks")
+        if rule.momentum_order > 1 and not self.momentum:
+            raise ValueError(f"momentum: none, but the rule has {rule.momentum_order} orders of it")
         if rule.heads == 1 and rule.d_out != rule.d_model:
             raise ValueError(
                 f"rule: d_out {rule.d_out}, expected d_model {rule.d_model}: nothing projects the "
@@ -110,6 +112,7 @@ def configured(
     expansion: float = 4.0,
     residual_norm: bool = True,
     momentum: bool = True,
+    momentum_order: int = 1,
     max_step: float = 1.0,
     clip: float | None = None,
     newton_schulz: bool = False,
@@ -122,6 +125,7 @@ def configured(
         refresh: tokens after which gradients are taken at the memory of then, a multiple of chunk;
             None for those at the first memory for ever.
         depth, expansion, residual_norm: of the memory's MLP.
+        momentum_order: of S, each further one of which carries the order before it.
         clip: bound of the soft clamp of gradients; None for none.
         newton_schulz: whether matrices of S go through five steps of it.
     """
@@ -142,6 +146,7 @@ def configured(
         span=refresh,
         fast="all",
         vectors="raw",
+        momentum_order=momentum_order,
         clip="none" if clip is None else "soft",
         **({} if clip is None else {"clip_norm": clip}),
         convention={
@@ -261,7 +266,8 @@ def _gates_of_chunks(
     ]
     pooled = ops.concatenate([*means, ops.zeros_like(rows, shape=(B, 1, D))], axis=1)
     found = gates_of_tokens(maps, pooled, ops.sigmoid)
-    return {name: ops.index(gate, (..., chunks.of_token)) for name, gate in found.items()}
+    every = slice(None)
+    return {name: ops.index(gate, (every, every, chunks.of_token)) for name, gate in found.items()}
 
 
 def _heads(x: Array, W: Array) -> Array:

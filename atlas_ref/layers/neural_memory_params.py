@@ -26,7 +26,7 @@ class Params(Frozen):
         store_norm, retrieve_norm: of the norms of tokens that are written and that read.
         W_K (H, d_in, d_model), W_V (H, d_out, d_model), W_Q (H, d_in, d_model): projections.
         gates: step_size, of a token's weight; retain and momentum, of a chunk, None without them;
-            W (H, 1, d_model), b (H, 1).
+            W (H, n, d_model), b (H, n), n = 1, of momentum its orders.
         memory: first weights and slow tensors of each head's memory by name, (H, ...).
         W_gate (H, d_model), W_out (d_model, H, d_out): gate of each head's reads, and their
             projection; None for one head.
@@ -84,7 +84,7 @@ def gate_rows(config: Any) -> dict[str, int]:
     """Rows of each gate of a head, by name (NEURAL-4, NEURAL-5)."""
     rows = {"retain": 1} if config.rule.convention.gate != "none" else {}
     if config.momentum:
-        rows["momentum"] = 1
+        rows["momentum"] = config.rule.momentum_order
     return rows | {"step_size": 1}
 
 
@@ -137,7 +137,9 @@ def _checked_gates(config: Any, gates: GateSet) -> dict[str, Any]:
             )
         if gate is not None:
             shape = (config.heads, needed[name])
-            checks.check_shape(f"{place}.W", gate.W, (*shape, config.d_model), "heads, rows, d_model")
+            checks.check_shape(
+                f"{place}.W", gate.W, (*shape, config.d_model), "heads, rows, d_model"
+            )
             checks.check_shape(f"{place}.b", gate.b, shape, "heads, rows")
             found |= {f"{place}.W": gate.W, f"{place}.b": gate.b}
     return found

@@ -33,7 +33,7 @@ class NeuralMemory(Frozen):
         depth, expansion_factor: of the memory's MLP.
         mem_model_norm_add_residual: whether its result is normed and its argument added.
         max_lr: largest learning rate of a token, default_step_transform_max_lr.
-        momentum: whether it has one.
+        momentum, momentum_order: whether it has one, and how many follow each other.
         max_grad_norm: bound of the soft clamp of gradients.
         spectral_norm_surprises: whether Newton-Schulz changes the updates of matrices.
         memory_names: names of the memory's tensors, in the order of memory_model_parameters.
@@ -49,6 +49,7 @@ class NeuralMemory(Frozen):
     mem_model_norm_add_residual: bool = True
     max_lr: Positive = 1.0
     momentum: bool = True
+    momentum_order: Annotated[int, Field(ge=1, le=1000)] = 1
     max_grad_norm: Positive | None = None
     spectral_norm_surprises: bool = False
     memory_names: list[str] | None = None
@@ -72,6 +73,11 @@ class NeuralMemory(Frozen):
     def inner(self) -> int:
         """Length of a head."""
         return self.dim if self.dim_head is None else self.dim_head
+
+    @property
+    def orders(self) -> int:
+        """Orders of momentum; none without it."""
+        return self.momentum_order if self.momentum else 0
 
     @property
     def hidden(self) -> int:
@@ -111,6 +117,7 @@ def sizes(settings: NeuralMemory) -> dict[str, int]:
         "dim_head": d,
         "heads*dim_head": heads * d,
         "hidden": settings.hidden,
+        "heads*momentum_order": heads * settings.orders,
     }
 
 
@@ -127,8 +134,9 @@ def names(settings: NeuralMemory | None) -> dict[str, Name]:
     gates = {"to_adaptive_step": "step_size", "to_decay_factor": "retain"}
     gates |= {"to_momentum": "momentum"} if own.momentum else {}
     for name, gate in gates.items():
-        table[f"{name}.0.weight"] = Name("heads dim", f".gates.{gate}.W")
-        table[f"{name}.0.bias"] = Name("heads", f".gates.{gate}.b")
+        rows = "heads*momentum_order" if gate == "momentum" else "heads"
+        table[f"{name}.0.weight"] = Name(f"{rows} dim", f".gates.{gate}.W")
+        table[f"{name}.0.bias"] = Name(rows, f".gates.{gate}.b")
     if own.heads > 1:
         table["retrieve_gate.0.weight"] = Name("heads dim", ".W_gate")
         table["combine_heads.weight"] = Name("dim heads*dim_head", ".W_out")
@@ -162,6 +170,7 @@ def config(settings: NeuralMemory, eps: float, constants: Constants) -> neural_m
         expansion=settings.expansion_factor,
         residual_norm=settings.mem_model_norm_add_residual,
         momentum=settings.momentum,
+        momentum_order=max(1, settings.orders),
         max_step=settings.max_lr,
         clip=settings.max_grad_norm,
         newton_schulz=settings.spectral_norm_surprises,
