@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from atlas_ref.messages import first_problem, meant, shown
+from atlas_ref.messages import first_problem, no_such, shown
 from atlas_ref.parts.newton_schulz import NewtonSchulz
 from atlas_ref.types import Frozen
 
@@ -196,6 +196,30 @@ SOURCES: dict[str, str] = {
 }
 
 
+def axes_of(
+    value: Any, kind: type[Frozen], presets: Mapping[str, Any], *, default: str, what: str
+) -> tuple[Mapping[str, Any], dict[str, Any]]:
+    """What a preset changes, and what changes that preset.
+
+    Args:
+        value: a preset's name, or axes with values, where the key "preset" says what they change.
+        kind: whose fields are the axes.
+
+    Raises:
+        ValueError: names the preset or the axis that does not exist, and those that do.
+    """
+    if not isinstance(value, str | Mapping):
+        needed = f"a preset's name, a mapping of axes or a {kind.__name__} is needed"
+        raise ValueError(f"{what}: {needed}, found {value!r}")
+    changes: dict[str, Any] = {"preset": value} if isinstance(value, str) else dict(value)
+    preset = changes.pop("preset", default)
+    for word, names, known in (("preset", [preset], presets), ("axis", changes, kind.model_fields)):
+        for name in names:
+            if not isinstance(name, str) or name not in known:
+                raise ValueError(f"{what}: {no_such(word, name, known)}")
+    return presets[preset], changes
+
+
 def resolve(
     value: str | Mapping[str, Any] | Convention, *, rule: str, level: str = "projected"
 ) -> Convention:
@@ -211,40 +235,17 @@ def resolve(
         ValueError: names the axis, what was found and its legal values.
     """
     if isinstance(value, Convention):
-        _newton_schulz(None, "none" if value.newton_schulz == "none" else value.newton_schulz, rule)
+        _newton_schulz(None, value.newton_schulz, rule)
         return value
-    if not isinstance(value, str | Mapping):
-        raise ValueError(
-            "convention: a preset's name, a mapping of axes or a Convention is needed, found "
-            f"{value!r}"
-        )
-    changes: dict[str, Any] = {"preset": value} if isinstance(value, str) else dict(value)
-    name = changes.pop("preset", "spec")
-    if not isinstance(name, str) or name not in PRESETS:
-        raise ValueError(
-            f"convention: preset {name!r} does not exist; presets are {', '.join(PRESETS)}"
-            f"{meant(str(name), PRESETS)}"
-        )
-    preset = PRESETS[name]
-    for axis, setting in changes.items():
-        if setting is None:
-            raise ValueError(f"convention: {axis}: null is not a value")
-        if axis not in AXES:
-            raise ValueError(
-                f"convention: axis {axis!r} does not exist; axes are {', '.join(AXES)}"
-                f"{meant(axis, AXES)}"
-            )
-    chosen = {**DEFAULTS.get(rule, {}), **preset, **changes}
-    chosen["newton_schulz"] = _newton_schulz(
-        preset.get("newton_schulz"), changes.get("newton_schulz"), rule
-    )
-    if "rate" not in chosen:
-        chosen["rate"] = (
-            "both" if rule == "omega" and chosen["newton_schulz"] != "none" else "momentum"
-        )
-    if "gate" not in chosen:
-        kept = level == "projected" or rule in ("omega", "deep_memory")
-        chosen["gate"] = "retain" if kept else "forget"
+    preset, changes = axes_of(value, Convention, PRESETS, default="spec", what="convention")
+    if null := [axis for axis, setting in changes.items() if setting is None]:
+        raise ValueError(f"convention: {null[0]}: null is not a value")
+    stated = preset.get("newton_schulz"), changes.get("newton_schulz")
+    settings = _newton_schulz(*stated, rule)
+    chosen = {**DEFAULTS.get(rule, {}), **preset, **changes, "newton_schulz": settings}
+    chosen.setdefault("rate", "both" if rule == "omega" and settings != "none" else "momentum")
+    forget = rule not in ("omega", "deep_memory") and level == "token"
+    chosen.setdefault("gate", "forget" if forget else "retain")
     return _validated(chosen)
 
 

@@ -41,6 +41,7 @@ LAYERS = (
             "memory_tokens",
             "neural_memory",
             "neural_memory_params",
+            "query_key",
         )
     ),
     ("atlas_ref.blocks",),

@@ -97,9 +97,7 @@ def check_params(config: Any, params: Params, x: Array) -> None:
     rule, D, H = config.rule, config.d_model, config.heads
     arrays: dict[str, Any] = {}
     for name in ("store_norm", "retrieve_norm"):
-        own = getattr(params, name)
-        norm.check_params(config.norm, own, f"params.{name}")
-        arrays |= {f"params.{name}.weight": own.weight, f"params.{name}.bias": own.bias}
+        norm.check_params(config.norm, getattr(params, name), x, f"params.{name}")
     for name, rows in (("W_K", rule.d_in), ("W_V", rule.d_out), ("W_Q", rule.d_in)):
         arrays[f"params.{name}"] = W = getattr(params, name)
         checks.check_shape(f"params.{name}", W, (H, rows, D), "heads, d, d_model")
@@ -109,9 +107,8 @@ def check_params(config: Any, params: Params, x: Array) -> None:
         ("W_out", (D, H, rule.d_out), "d_model, heads, d_out"),
     ):
         arrays[f"params.{name}"] = W = getattr(params, name)
-        if (W is None) != (H == 1):
-            word = "missing" if W is None else "present"
-            raise ValueError(f"params.{name}: {word}, but there are {H} heads")
+        number = "is one head" if H == 1 else f"are {H} heads"
+        checks.check_presence(f"params.{name}", W, H > 1, f"there {number}")
         if W is not None:
             checks.check_shape(f"params.{name}", W, shape, axes)
     needed = deep_memory.RULE.tensors(rule)
@@ -130,11 +127,8 @@ def _checked_gates(config: Any, gates: GateSet) -> dict[str, Any]:
     needed, found = gate_rows(config), {}
     for name, gate in gates.__dict__.items():
         place = f"params.gates.{name}"
-        if (gate is None) != (name not in needed):
-            word = "missing, but the settings need it"
-            raise ValueError(
-                f"{place}: {word if gate is None else 'present, but the settings have none'}"
-            )
+        own = name in needed
+        checks.check_presence(place, gate, own, f"the settings {'need it' if own else 'have none'}")
         if gate is not None:
             shape = (config.heads, needed[name])
             checks.check_shape(

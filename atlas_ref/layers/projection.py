@@ -185,6 +185,21 @@ def gates_of_tokens(
     return fields
 
 
+def hidden_gate(params: gates.HiddenGateParams, x: Array) -> Array:
+    """Gates of tokens through a hidden layer (GATES-14).
+
+        sigmoid(W_out silu(W_in x))
+
+    Args:
+        x (B, T, d_model): tokens.
+
+    Returns:
+        (B, H, T), one for each head of W_out.
+    """
+    z = linear(ops.silu(linear(x, params.W_in)), params.W_out)
+    return ops.swapaxes(ops.sigmoid(z), 1, 2)
+
+
 def check_params(config: Any, params: Any, x: Array) -> None:
     """Check parameters and tokens against a rule's configuration; a momentum gate may be absent
     (GATES-4).

@@ -1,4 +1,4 @@
-"""Shapes of the parameters of a language model, from its settings alone: nothing is allocated.
+"""Shapes of the parameters of models, blocks and layers, from settings alone: nothing is allocated.
 
 A file that claims more than it holds is so refused before anything of that size is built. Specified
 in specs/language_model.md (MODEL-11).
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from atlas_ref.blocks import lmm, mac, mag, mal, mix, module_of
+from atlas_ref.blocks import lmm, mac, mag, mal, mix
 from atlas_ref.layers import attention, convolution, feed_forward, memory, memory_params, norm
 from atlas_ref.layers.projection import Params as Projection
 from atlas_ref.models import language_model
@@ -82,13 +82,32 @@ def _wrong(name: str, array: Any, slot: Needed, told: dict[str, int], first: str
         yield f"{name}: every entry must be finite, found {array[where]} at {where}"
 
 
-def params_of(config: language_model.Config) -> language_model.Params:
-    """Parameters whose leaves are `Needed` (MODEL-11)."""
+def params_of(config: Any) -> Any:
+    """Parameters of a model, block or layer whose leaves are `Needed` (MODEL-11).
+
+    Raises:
+        KeyError: settings of none of them.
+    """
+    return _SHAPES[type(config)](config)
+
+
+def template(layer: Any, config: Any) -> Any:
+    """Parameters for their shapes alone; those that it draws of a layer that this file does not
+    know.
+
+    Args:
+        layer: the module of the settings, with `init`.
+    """
+    return params_of(config) if type(config) in _SHAPES else layer.init(config)
+
+
+def _model(config: language_model.Config) -> language_model.Params:
     shape = (config.vocabulary, config.d_model)
     return language_model.Params.trusted(
         embedding=Needed(shape),
         head=None if config.tied else Needed(shape),
-        blocks=tuple(_block(each) for each in config.blocks),
+        embedding_bias=Needed(shape[1:]) if config.embedding_bias else None,
+        blocks=tuple(params_of(each) for each in config.blocks),
         embed_norm=_norm(config.embed_norm),
         norm=_norm(config.norm),
     )
@@ -244,7 +263,15 @@ def _lmm(config: lmm.Config) -> lmm.Params:
     )
 
 
-def _block(config: Any) -> Any:
-    """Parameters of a block of any kind."""
-    shapes: dict[Any, Callable[[Any], Any]] = {mag: _mag, mal: _mal, mac: _mac, lmm: _lmm}
-    return shapes[module_of(config)](config)
+#: Settings -> parameters by their shapes.
+_SHAPES: dict[Any, Callable[[Any], Any]] = {
+    language_model.Config: _model,
+    mag.Config: _mag,
+    mal.Config: _mal,
+    mac.Config: _mac,
+    lmm.Config: _lmm,
+    memory.Config: _memory,
+    attention.Config: _attention,
+    feed_forward.Config: _feed_forward,
+    norm.Config: _norm,
+}

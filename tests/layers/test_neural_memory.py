@@ -11,7 +11,8 @@ import tape
 from atlas_ref import backend
 from atlas_ref.layers import neural_memory, norm
 from atlas_ref.layers.norm import Params as NormParams
-from atlas_ref.models import atlas_rnn, titans_pytorch
+from atlas_ref.models import atlas_rnn
+from atlas_ref.models.public import titans_pytorch
 from atlas_ref.rules import deep_memory, sequence, titans_lmm
 from atlas_ref.rules.sequence import Tokens
 from tape import ops
@@ -190,7 +191,7 @@ def test_a_linear_memory_with_a_write_a_token_is_titans_linear_memory() -> None:
     assert_close("S", state.memory.momentum["W_1"][:, 0], want.S, ANALYTIC)
 
 
-@pytest.mark.clause("NEURAL-6")
+@pytest.mark.clause("NEURAL-6", "DEEP-11", "DEEP-5")
 @pytest.mark.parametrize("order", [2, 3])
 def test_momentum_of_several_orders_carries_the_order_before_it(order: int) -> None:
     """A linear memory of the rule, beside its loop."""
@@ -298,7 +299,7 @@ def test_settings_that_do_not_agree_are_refused(changes: Any, layer: Any, words:
     neural_memory.Config(rule=settings_of(), norm=of_tokens)
 
 
-@pytest.mark.clause("NEURAL-1")
+@pytest.mark.clause("NEURAL-1", "DEEP-11")
 def test_a_look_ahead_along_several_momenta_is_refused() -> None:
     ahead = {"newton_schulz": {"argument": "nesterov"}}
     settings_of(convention=ahead)

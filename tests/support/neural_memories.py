@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from atlas_ref.layers import neural_memory
-from atlas_ref.models import atlas_rnn, titans_pytorch
+from atlas_ref.models import atlas_rnn
+from atlas_ref.models.public import titans_pytorch
 from tests.truth import titans_memory_loops as loops
 
 EPS = float(np.finfo(np.float64).eps)
@@ -45,7 +46,7 @@ def state_dict(settings: titans_pytorch.NeuralMemory, seed: int = 0) -> Tensors:
     shapes = {
         name: tuple(sizes[axis] for axis in each.axes.split())
         for name, each in titans_pytorch.names(settings).items()
-        if not each.idle
+        if not each.unread
     }
     return {
         name: (1.0 if "norm.weight" in name else 0.0) + 0.6 * rng.standard_normal(shape)

@@ -5,6 +5,8 @@ dtypes.
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -63,6 +65,14 @@ def test_erf_keeps_the_dtype(dtype: Any) -> None:
         assert abs(complex(value[i]) - math.erf(entry)) <= near
         slope = 2.0 / math.sqrt(math.pi) * math.exp(-entry * entry)
         assert abs(complex(gradient[i]) - slope) <= near
+
+
+@pytest.mark.clause("TAPE-19")
+def test_scipy_is_imported_at_the_first_use_of_erf() -> None:
+    asked = "'scipy' in sys.modules"
+    code = f"import sys; from tape import ops; print({asked}, ops.erf(0.0) == 0.0, {asked})"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["False", "True", "True"]
 
 
 @pytest.mark.clause("TAPE-19")

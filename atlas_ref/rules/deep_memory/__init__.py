@@ -7,6 +7,8 @@
 
 Specified in specs/deep_memory.md. Sources: Titans (2501.00663) Section 3, Atlas (2505.23735) Eqs 9
 and 32, Atlas-MAG_OmegaRule, titans-pytorch.
+
+Its special cases, guarantees and backward: DEEP-22, DEEP-23, DEEP-25.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ __all__ = ["RULE", "Config", "State", "restart", "run", "start"]
 
 
 def _tensors(config: Config) -> dict[str, tuple[int, ...]]:
-    """Shapes of the first weights and of the tensors that no write moves, for each head."""
+    """Shapes of the first weights and of the tensors that no write moves, for each head (DEEP-2)."""
     own = memory_functions.tensors(config.memory, config.d_in, config.d_out)
     return {name: (config.heads, *shape) for name, shape in own.items()}
 

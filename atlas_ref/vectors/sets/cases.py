@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from atlas_ref.messages import meant
+from atlas_ref.messages import meant, no_such
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.cases.case import load as load_case
 from atlas_ref.oracle.subjects import BLOCK
@@ -36,10 +36,7 @@ def selected(
     for target in targets:
         if target not in known:
             what = ", ".join(f"set {name!r}" for name in names)
-            raise CaseError(
-                f"{what}: target {target!r} does not exist; targets are {', '.join(known)}"
-                f"{meant(target, known)}"
-            )
+            raise CaseError(f"{what}: {no_such('target', target, known)}")
     return [
         path
         for name in names

@@ -48,7 +48,6 @@ def test_the_hand_gradient_is_that_of_atlas_mag(name: str) -> None:
     assert_close("x", gx, file.tensors["grad/x"], ANALYTIC)
 
 
-@pytest.mark.clause("MEMFUN-4", "MEMFUN-6")
 @pytest.mark.parametrize("name", MEMORIES)
 def test_the_loops_are_atlas_mag_too(name: str) -> None:
     file = recorded(name)

@@ -60,7 +60,9 @@ def compared(choice: dict[str, Any], seed: int) -> None:
             assert_close(f"{kind}/{name}", full, after[f"{kind}/{name}"], tolerance)
 
 
-@pytest.mark.clause("DEEP-7", "DEEP-8", "DEEP-9", "DEEP-10", "DEEP-11", "DEEP-12", "DEEP-13")
+@pytest.mark.clause(
+    "DEEP-2", "DEEP-7", "DEEP-8", "DEEP-9", "DEEP-10", "DEEP-11", "DEEP-12", "DEEP-13"
+)
 @pytest.mark.clause("DEEP-14", "DEEP-15", "DEEP-16", "DEEP-17")
 @pytest.mark.parametrize("number", DRAWN)
 def test_reads_and_states_are_those_of_plain_loops(number: int) -> None:

@@ -11,7 +11,8 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from atlas_ref.layers import neural_memory
-from atlas_ref.models.atlas_rnn import Constants, Module, Name, Size
+from atlas_ref.models.atlas_rnn import Constants, Module, Size
+from atlas_ref.models.public.names import Name, Table
 from atlas_ref.rules import deep_memory
 from atlas_ref.types import Array, Frozen
 from tape import ops
@@ -121,7 +122,7 @@ def sizes(settings: NeuralMemory) -> dict[str, int]:
     }
 
 
-def names(settings: NeuralMemory | None) -> dict[str, Name]:
+def names(settings: NeuralMemory | None) -> Table:
     """Tensors of the state_dict; None as settings for every name that there can be."""
     own = EVERYTHING if settings is None else settings
     table = {
@@ -145,11 +146,11 @@ def names(settings: NeuralMemory | None) -> dict[str, Name]:
         order = (0, 2, 1) if " " in axes[name] else ()
         place = f".memory[{ours!r}]"
         table[f"memory_model_parameters.{i}"] = Name(f"heads {axes[name]}", place, order=order)
-        table[f"memory_model.{name}"] = Name(axes[name], idle=True)
+        table[f"memory_model.{name}"] = Name(axes[name], unread=True)
     if settings is not None:
         return table
     return {_any_number(name): each for name, each in table.items()} | {
-        "memory_model.weights.N": Name("dim_head hidden", idle=True)
+        "memory_model.weights.N": Name("dim_head hidden", unread=True)
     }
 
 
