@@ -72,27 +72,15 @@ def ours(settings: titans_pytorch.NeuralMemory, at: Tensors, x: Any, calls: Any)
         state, y = neural_memory.apply(config, params, state, x[:, first : first + length])
         reads.append(y)
         first += length
-    return Found(reads, *states(settings, config, params, state, x.shape[0]))
+    written = titans_pytorch.last_weights(config, params, state, x.shape[0])
+    own = titans_pytorch.state_of(settings, config, params, state, [written])
 
+    def kind(name: str) -> Tensors:
+        return {key.removeprefix(name): a for key, a in own.items() if key.startswith(name)}
 
-def states(settings: Any, config: Any, params: Any, state: Any, batch: int) -> tuple[Any, ...]:
-    """W, the reference and S of each order as the public code stores them, (B H, ...)."""
-    W = titans_pytorch.last_weights(config, params, state, batch)
-    first = titans_pytorch.first_weights(config, params, batch)
-    reference = state.memory.reference or first
-    at = state.memory.position
-    if config.rule.span is not None and at % config.rule.span == 0:
-        reference = W  # which the next token takes
-    own, orders = state.memory.momentum, range(settings.orders)
-    S = [
-        {
-            name: own[name] if config.rule.momentum_order == 1 else own[name][:, :, order]
-            for name in own
-        }
-        for order in orders
-    ]
-    of = titans_pytorch.tensors_of
-    return of(settings, W), of(settings, reference), [of(settings, each) for each in S if own]
+    orders = kind("last_momentum/")
+    momentum = [{key: a[j] for key, a in orders.items()} for j in range(settings.orders)]
+    return Found(reads, kind("last_update/"), kind("weights/"), momentum)
 
 
 def of_loops(settings: titans_pytorch.NeuralMemory, at: Tensors, x: Any) -> Found:

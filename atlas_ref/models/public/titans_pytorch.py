@@ -6,14 +6,15 @@ specs/neural_memory.md (NEURAL-10) and specs/layer_cases.md (LAYER-18).
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Self
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from atlas_ref.layers import neural_memory
 from atlas_ref.models.atlas_rnn import Constants, Module, Size
 from atlas_ref.models.public.names import Name, Table
-from atlas_ref.rules import deep_memory
 from atlas_ref.types import Array, Frozen
 from tape import ops
 
@@ -38,6 +39,7 @@ class NeuralMemory(Frozen):
         max_grad_norm: bound of the soft clamp of gradients.
         spectral_norm_surprises: whether Newton-Schulz changes the updates of matrices.
         memory_names: names of the memory's tensors, in the order of memory_model_parameters.
+        calls: tokens of each call of a case; None for one call.
     """
 
     dim: Size
@@ -54,6 +56,7 @@ class NeuralMemory(Frozen):
     max_grad_norm: Positive | None = None
     spectral_norm_surprises: bool = False
     memory_names: list[str] | None = None
+    calls: Annotated[list[Tokens], Field(min_length=1, max_length=1000)] | None = None
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
@@ -179,25 +182,25 @@ def config(settings: NeuralMemory, eps: float, constants: Constants) -> neural_m
     return own.replaced(norm=own.norm.replaced(eps=eps))
 
 
-def tensors_of(settings: NeuralMemory, memories: dict[str, Array]) -> dict[str, Array]:
-    """Fast tensors (B, H, ...) of a memory as the code has them, (B H, ...), matrices (in, out)."""
-    found, axes = {}, axes_of(settings)
-    for name, ours in memory_names(settings).items():
-        own = memories[ours]
-        own = ops.reshape(own, (-1, *own.shape[2:]))
-        found[name] = ops.swapaxes(own, -1, -2) if " " in axes[name] else own
-    return found
+# -- states ----------------------------------------------------------------------------------------
 
 
-MODULE = Module(neural_memory, NeuralMemory, sizes, names, config)
+def prefixes(settings: NeuralMemory) -> dict[str, int | None]:
+    """What stands before names of each call, and its tokens; nothing before those of one call."""
+    calls = settings.calls or [None]
+    if len(calls) == 1:
+        return {"": calls[0]}
+    return {f"call{number}/": tokens for number, tokens in enumerate(calls)}
+
+
+Memories = Mapping[str, Array]
 
 
 def first_weights(config: neural_memory.Config, params: Any, batch: int) -> dict[str, Array]:
-    """Weights of the memories of all rows before the first write (B, H, ...)."""
-    shapes = config.rule.fast_shapes
+    """Weights of the memories of all rows before the first write, (B, H, ...)."""
     return {
         name: ops.broadcast_to(params.memory[name], (batch, config.heads, *shape))
-        for name, shape in shapes.items()
+        for name, shape in config.rule.fast_shapes.items()
     }
 
 
@@ -205,5 +208,62 @@ def last_weights(
     config: neural_memory.Config, params: Any, state: neural_memory.State, batch: int
 ) -> dict[str, Array]:
     """W of a state, (B, H, ...): first weights where none was written."""
-    own: deep_memory.State = state.memory
-    return dict(own.weights) or first_weights(config, params, batch)
+    return dict(state.memory.weights) or first_weights(config, params, batch)
+
+
+def reference(
+    config: neural_memory.Config, params: Any, state: neural_memory.State, batch: int
+) -> dict[str, Array]:
+    """Weights at which the next gradient is taken, (B, H, ...): W where a span ends here."""
+    span, at = config.rule.span, state.memory.position
+    if span is not None and at % span == 0:
+        return last_weights(config, params, state, batch)
+    return dict(state.memory.reference) or first_weights(config, params, batch)
+
+
+def state_of(
+    settings: NeuralMemory,
+    config: neural_memory.Config,
+    params: Any,
+    state: neural_memory.State,
+    memories: Sequence[Memories],
+) -> dict[str, Array]:
+    """A state by the names of the code: (B H, ...), matrices (in, out) (LAYER-18).
+
+    Args:
+        memories: W before the call and after each of its writes.
+    """
+    memory, B, names = state.memory, state.tokens.shape[0], memory_names(settings)
+    matrices = {ours for ours in names.values() if ours.startswith("W_")}
+
+    def theirs(ours: str, value: Array, axes: int = 0) -> Array:
+        """Rows and heads as one axis, behind them `axes` others, and the tensor's own."""
+        value = ops.reshape(value, (-1, *value.shape[2:]))
+        return ops.swapaxes(value, -1, -2) if ours in matrices else value
+
+    stored = memory.position - memory.position % config.rule.chunk
+    found: dict[str, Array] = {"seq_index": np.array(stored, np.int64)}
+    kinds = {
+        "last_update": last_weights(config, params, state, B),
+        "weights": reference(config, params, state, B),
+    }
+    for kind, tensors in kinds.items():
+        found |= {f"{kind}/{name}": theirs(ours, tensors[ours]) for name, ours in names.items()}
+    for name, ours in names.items():
+        every = ops.stack([each[ours] for each in memories], axis=2)
+        found[f"updates/{name}"] = theirs(ours, every)
+        if settings.momentum:
+            S = _orders(settings, config, ours, memory.momentum.get(ours), every)
+            found[f"last_momentum/{name}"] = ops.moveaxis(theirs(ours, S), 1, 0)
+    return found
+
+
+def _orders(
+    settings: NeuralMemory, config: neural_memory.Config, name: str, S: Any, like: Array
+) -> Array:
+    """S of a tensor with its orders, (B, H, m, ...); zero before the first write."""
+    shape = (*like.shape[:2], settings.orders, *config.rule.fast_shapes[name])
+    return ops.zeros_like(like, shape=shape) if S is None else ops.reshape(S, shape)
+
+
+MODULE = Module(neural_memory, NeuralMemory, sizes, names, config)
