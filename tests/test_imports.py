@@ -41,6 +41,8 @@ LAYERS = (
             "memory",
             "memory_params",
             "memory_tokens",
+            "neural_memory",
+            "neural_memory_params",
             "query_key",
         )
     ),

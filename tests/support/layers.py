@@ -11,7 +11,7 @@ import safetensors
 import safetensors.numpy
 
 from atlas_ref import backend
-from atlas_ref.layers import attention, convolution, feed_forward, norm, rotary
+from atlas_ref.layers import attention, convolution, feed_forward, neural_memory, norm, rotary
 
 DATA = Path(__file__).parents[1] / "data"
 RECORDED = DATA / "peers_layers"
@@ -115,6 +115,12 @@ def _attention(**settings: Any) -> attention.Config:
     return attention.Config(**fields | settings)
 
 
+def _neural(**settings: Any) -> neural_memory.Config:
+    """A neural memory whose steps are small beside 1, so that 70 tokens stay moderate."""
+    fields: dict[str, Any] = {"expansion": 1.5, "max_step": 0.3, "depth": 1, "chunk": 3}
+    return neural_memory.configured(6, **fields | settings)
+
+
 BEFORE = {"persistent_kind": "prepended"}
 LAST = {"attention_window": "last_keys_of_call", "persistent_visible": "right_aligned"}
 LAYERS: dict[str, Layer] = {
@@ -184,5 +190,14 @@ LAYERS: dict[str, Layer] = {
     "attention tokens before, no positions": Layer(attention, _attention(**BEFORE, rotary=None)),
     "attention last keys": Layer(
         attention, _attention(**LAST), causal=False, splits=False, documents=False
+    ),
+    "neural_memory": Layer(neural_memory, _neural()),
+    "neural_memory heads": Layer(
+        neural_memory,
+        _neural(heads=2, d_head=3, depth=2, chunk=2, refresh=4, momentum_order=2),
+    ),
+    "neural_memory token": Layer(
+        neural_memory,
+        _neural(heads=2, d_head=3, chunk=1, refresh=1, momentum=False, clip=4.0),
     ),
 }
