@@ -21,6 +21,7 @@ from atlas_ref.blocks.parts import (
     started,
 )
 from atlas_ref.layers import attention, checks, feed_forward, memory
+from atlas_ref.layers.attention.boundary import check_params as check_attention
 from atlas_ref.layers.convention import LayerConvention
 from atlas_ref.rules.checks import require_floating
 from atlas_ref.types import Array, Frozen
@@ -170,7 +171,7 @@ def _with_tokens_before(
 ) -> tuple[State, Array]:
     """All before the last feed-forward, of tokens with the persistent ones (BLOCKS-9)."""
     c, own, attended = config.attention, params.attention, state.attention
-    attention.check_params(c, own, x)
+    check_attention(c, own, x)
     starts = checks.check_reset(reset, x.shape[-2])
     whole = extended(c, own.persistent, x, starts, attended.begun)
     state, z = _before_attention(config, params, state, whole.x, whole.reset)

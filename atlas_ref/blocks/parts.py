@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from atlas_ref.layers import attention, attention_prefix, checks, feed_forward, memory
-from atlas_ref.layers.attention_prefix import Piece
+from atlas_ref.layers import attention, checks, feed_forward, memory
+from atlas_ref.layers.attention import prefix
+from atlas_ref.layers.attention.prefix import Piece
 from atlas_ref.rules.checks import require_floating
 from atlas_ref.types import Array
 from tape import ops
@@ -93,9 +94,12 @@ def extended(config: attention.Config, rows: Array, x: Array, starts: Any, begun
         starts (T,): True where a document starts; None for nowhere.
         begun: whether the document before the call has begun.
     """
-    P, parts, reset, places = config.persistent, [], [], []
-    before = attention_prefix.tokens(rows, x)
-    pieces = tuple(attention_prefix.pieces(starts, x.shape[-2], begun=begun))
+    P = config.persistent
+    parts: list[Array] = []
+    reset: list[bool] = []
+    places: list[int] = []
+    before = prefix.tokens(rows, x)
+    pieces = tuple(prefix.pieces(starts, x.shape[-2], begun=begun))
     for piece in pieces:
         own = x[:, piece.first : piece.last]
         parts += [before, own] if piece.begins else [own]

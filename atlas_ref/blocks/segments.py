@@ -11,8 +11,9 @@ import numpy as np
 from pydantic import Field
 
 from atlas_ref.blocks import mix
-from atlas_ref.layers import attention, attention_prefix, memory, norm, rotary
-from atlas_ref.layers.attention_reads import softmax_reads
+from atlas_ref.layers import attention, memory, norm, rotary
+from atlas_ref.layers.attention import prefix
+from atlas_ref.layers.attention.reads import softmax_reads
 from atlas_ref.types import Array, Frozen
 from tape import ops
 
@@ -128,7 +129,7 @@ def _fixed(c: attention.Config, params: attention.Params, x: Array) -> tuple[Arr
         return none, none
     if not c.prefixed:
         return params.persistent, params.persistent
-    return attention.prefix_rows(c, params, attention_prefix.tokens(params.persistent, x))
+    return attention.prefix_rows(c, params, prefix.tokens(params.persistent, x))
 
 
 def _paired(recalled: Array, tokens: Array) -> Array:

@@ -187,9 +187,9 @@ def config(settings: NeuralMemory, eps: float, constants: Constants) -> neural_m
 
 def prefixes(settings: NeuralMemory) -> dict[str, int | None]:
     """What stands before names of each call, and its tokens; nothing before those of one call."""
-    calls = settings.calls or [None]
-    if len(calls) == 1:
-        return {"": calls[0]}
+    calls = settings.calls or []
+    if len(calls) < 2:
+        return {"": calls[0] if calls else None}
     return {f"call{number}/": tokens for number, tokens in enumerate(calls)}
 
 

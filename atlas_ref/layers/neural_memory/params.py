@@ -111,7 +111,7 @@ def check_params(config: Any, params: Params, x: Array) -> None:
         checks.check_presence(f"params.{name}", W, H > 1, f"there {number}")
         if W is not None:
             checks.check_shape(f"params.{name}", W, shape, axes)
-    needed = deep_memory.RULE.tensors(rule)
+    needed: Any = deep_memory.RULE.tensors(rule)
     if set(params.memory) != set(needed):
         raise ValueError(
             f"params.memory: {', '.join(params.memory) or 'nothing'}, expected {', '.join(needed)}"
@@ -124,7 +124,8 @@ def check_params(config: Any, params: Params, x: Array) -> None:
 
 def _checked_gates(config: Any, gates: GateSet) -> dict[str, Any]:
     """Weights and biases of the gates by name, of the shapes of the settings."""
-    needed, found = gate_rows(config), {}
+    needed = gate_rows(config)
+    found: dict[str, Any] = {}
     for name, gate in gates.__dict__.items():
         place = f"params.gates.{name}"
         own = name in needed

@@ -16,10 +16,9 @@ from pydantic import Field, model_validator
 from atlas_ref import backend
 from atlas_ref.engine.attention import block as engine
 from atlas_ref.engine.attention.layout import Layout
-from atlas_ref.layers import attention_prefix as prefix
-from atlas_ref.layers import attention_reads as reads
 from atlas_ref.layers import checks, norm, rotary
-from atlas_ref.layers.attention_checks import check_params, check_state
+from atlas_ref.layers.attention import prefix, reads
+from atlas_ref.layers.attention.boundary import check_params, check_state
 from atlas_ref.layers.convention import LayerConvention
 from atlas_ref.layers.feed_forward import check_norm
 from atlas_ref.layers.norm import Config as Norm

@@ -16,14 +16,16 @@ import numpy as np
 from pydantic import model_validator
 
 from atlas_ref import backend
+from atlas_ref.conventions import resolve
 from atlas_ref.layers import checks, norm
 from atlas_ref.layers.convention import Positive
 from atlas_ref.layers.feed_forward import check_norm
-from atlas_ref.layers.neural_memory_params import Params, check_params, init_params
+from atlas_ref.layers.neural_memory.params import Params, check_params, init_params
 from atlas_ref.layers.norm import Config as Norm
 from atlas_ref.layers.projection import gates_of_tokens, linear
 from atlas_ref.parts import window
 from atlas_ref.parts.gates import GateSet
+from atlas_ref.parts.memory_functions import MemoryFunction
 from atlas_ref.rules import deep_memory, sequence
 from atlas_ref.rules.checks import require_floating
 from atlas_ref.rules.sequence import Tokens
@@ -131,32 +133,31 @@ def configured(
     """
     d = d_model if d_head is None else d_head
     muon = {"steps": 5, "eps": 1e-7, "guard": "clamp", "transpose": "tall"}
+    readings = {
+        "gate": "forget",
+        "rate": "none",
+        "momentum_sign": "minus",
+        "gradient_scale": "2/d_out",
+        "reference": "call_start" if refresh is None else "chunk_start",
+        "newton_schulz": muon if newton_schulz else "none",
+    }
     rule = deep_memory.Config(
         d_in=d,
         d_out=d,
         d_model=d_model,
         heads=heads,
-        memory={
-            "kind": "mlp",
-            "depth": depth,
-            "expansion": expansion,
-            "residual_norm": residual_norm,
-        },
+        memory=MemoryFunction(
+            kind="mlp", depth=depth, expansion=expansion, residual_norm=residual_norm
+        ),
         chunk=chunk,
+        window=chunk,
         span=refresh,
         fast="all",
         vectors="raw",
         momentum_order=momentum_order,
         clip="none" if clip is None else "soft",
-        **({} if clip is None else {"clip_norm": clip}),
-        convention={
-            "gate": "forget",
-            "rate": "none",
-            "momentum_sign": "minus",
-            "gradient_scale": "2/d_out",
-            "reference": "call_start" if refresh is None else "chunk_start",
-            "newton_schulz": muon if newton_schulz else "none",
-        },
+        clip_norm=1.0 if clip is None else clip,
+        convention=resolve(readings, rule="deep_memory", level="token"),
     )
     of_tokens = norm.configured("rms", d_model, "machine")
     return Config(rule=rule, norm=of_tokens, max_step=max_step, momentum=momentum)

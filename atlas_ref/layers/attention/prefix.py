@@ -13,7 +13,7 @@ import numpy as np
 
 from atlas_ref.engine.attention import block as engine
 from atlas_ref.engine.attention.layout import Layout
-from atlas_ref.layers import attention_reads as reads
+from atlas_ref.layers.attention import reads
 from atlas_ref.types import Array
 from tape import ops
 
