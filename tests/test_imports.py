@@ -35,10 +35,10 @@ LAYERS = (
             "convolution",
             "feed_forward",
             "attention",
-            "attention_reads",
             "memory",
             "memory_params",
             "memory_tokens",
+            "neural_memory",
             "query_key",
             "shared_memory",
         )

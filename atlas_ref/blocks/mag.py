@@ -15,6 +15,7 @@ from pydantic import model_validator
 from atlas_ref.blocks import mix
 from atlas_ref.blocks.parts import (
     check_memory,
+    extended,
     fed_forward,
     memory_layer,
     remembered,
@@ -62,6 +63,8 @@ class Config(Frozen):
                 )
             if own.attention_window != "causal":
                 raise ValueError("memory: attention_window last_keys_of_call shares nothing")
+            if own.prefixed:
+                raise ValueError("memory: does not see tokens of persistent_kind prepended")
             if own.rotary is None and self.memory.projection_frame == "rotated":
                 raise ValueError("memory: projection_frame rotated, but attention has no positions")
         return self
@@ -174,6 +177,7 @@ def apply(
         state, a, m = _side_by_side(config, params, state, x, reset)
         x = x + mix.mixed(config.mix, params.mix, x, a, m)
         return state, x + fed_forward(config.feed_forward, params.feed_forward, x)
+    begun = state.attention.begun
     attended, a = attention.apply(
         config.attention, params.attention, state.attention, x, reset=reset
     )
@@ -181,13 +185,13 @@ def apply(
     if params.mix is None:
         x = x + a
     else:
-        state, m = remembered(config, params, state, x, reset)
+        state, m = _remembered(config, params, state, x, reset, begun)
         x = x + mix.mixed(config.mix, params.mix, x, a, m)
     return state, x + fed_forward(config.feed_forward, params.feed_forward, x)
 
 
 def _first_starts(reset: Any, tokens: int) -> np.ndarray[Any, Any]:
-    """Starts of documents, of which the first token of the call is one (BLOCKS-9)."""
+    """Starts of documents, of which the first token of the call is one (BLOCKS-10)."""
     starts = checks.check_reset(reset, tokens)
     return (np.zeros(tokens, bool) if starts is None else starts) | (np.arange(tokens) == 0)
 
@@ -222,3 +226,16 @@ def shared_of(
         at, _ = rotary.positions(of, before.rotary, qkv.shape[-2], starts)
         qk = rotary.rotated(of, qk, *rotary.tables(of, at, qkv))
     return shared_memory.Shared(n=n, q=qk[:, 0], k=qk[:, 1], v=qkv[:, 2])
+
+
+def _remembered(
+    config: Config, params: Params, state: State, x: Array, reset: Any, begun: bool
+) -> tuple[State, Array]:
+    """The memory over the tokens, and over the persistent ones before them (BLOCKS-9)."""
+    rows = params.attention.persistent
+    if not config.attention.prefixed or rows is None:
+        return remembered(config, params, state, x, reset)
+    starts = checks.check_reset(reset, x.shape[-2])
+    whole = extended(config.attention, rows, x, starts, begun)
+    state, m = remembered(config, params, state, whole.x, whole.reset)
+    return state, m[:, whole.places]

@@ -43,6 +43,12 @@ def check_call(rule: Any, config: Any, tokens: Any, state: Any) -> None:
             raise ValueError(
                 f"{name}: shape {shape}, expected {axis} = {size} as in the configuration"
             )
+    shapes = tokens.k.shape[:-1], tokens.v.shape
+    if tokens.momentum is not None and tokens.momentum.shape not in shapes:
+        raise ValueError(
+            f"momentum: shape {tokens.momentum.shape}, expected {shapes[0]} or, one per output "
+            f"dimension, {shapes[1]}"
+        )
     expected = (*tokens.k.shape[:-2], config.d_out, rule.d_phi(config))
     if state.M.shape != expected:
         raise ValueError(

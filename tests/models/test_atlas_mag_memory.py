@@ -74,7 +74,7 @@ def test_a_recorded_block_its_memory_after_it_and_its_gradients(name: str) -> No
     same(gradient, file.named("grad/param/") | {"x": tensors["grad/x"]})
 
 
-@pytest.mark.clause("MAG-2", "MAG-4", "MAG-5", "MODEL-1", "MODEL-5", "BLOCKS-9")
+@pytest.mark.clause("MAG-2", "MAG-4", "MAG-5", "MODEL-1", "MODEL-5", "BLOCKS-10")
 @pytest.mark.parametrize("name", MODELS)
 def test_a_recorded_model_in_its_calls_with_memories_after_each_and_all_gradients(
     name: str,
@@ -196,7 +196,7 @@ def test_gradients_of_the_causal_model_are_its_complex_step() -> None:
 # -- the public reading ----------------------------------------------------------------------------
 
 
-@pytest.mark.clause("MAG-5", "BLOCKS-9")
+@pytest.mark.clause("MAG-5", "BLOCKS-10")
 def test_the_public_reading_leaks_to_earlier_tokens_and_to_other_rows_in_training_alone() -> None:
     config, params, ids = model_of("atlas-mag")
     still = atlas_mag.model(SETTINGS)
@@ -212,7 +212,7 @@ def test_the_public_reading_leaks_to_earlier_tokens_and_to_other_rows_in_trainin
                 assert_close("no leak", changed[where], logits[where], EXACT)
 
 
-@pytest.mark.clause("MAG-4", "BLOCKS-9", "DEEP-16")
+@pytest.mark.clause("MAG-4", "BLOCKS-10", "DEEP-16")
 def test_calls_of_the_public_reading_share_memories_and_nothing_else() -> None:
     """A second call on a model whose memories are those after the first one, and no other state."""
     config, params, ids = model_of("atlas-mag")

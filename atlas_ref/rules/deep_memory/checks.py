@@ -49,11 +49,17 @@ def check_call(rule: Any, config: Config, tokens: Any, state: State, phi: Tensor
                 f"{name}: shape {shape}, expected {axis} = {size} as in the configuration"
             )
     for name in GATES:
-        gate = getattr(tokens, name)
-        if gate is not None and gate.shape != tokens.k.shape[:-1]:
+        gate, m = getattr(tokens, name), config.momentum_order
+        orders = (m,) if name == "momentum" and m > 1 else ()
+        expected = (*tokens.k.shape[:-1], *orders)
+        if gate is not None and gate.shape != expected:
             raise ValueError(
-                f"{name}: shape {gate.shape}, expected {tokens.k.shape[:-1]}: weights of a "
-                "function have no gate per output dimension"
+                f"{name}: shape {gate.shape}, expected {expected}: "
+                + (
+                    f"one gate for each of {m} orders"
+                    if orders
+                    else "weights of a function have no gate per output dimension"
+                )
             )
     _check_state(config, state, leading)
     _check_precision(tokens, state, phi)

@@ -50,6 +50,7 @@ class Config(Frozen):
         memory_reset, momentum_reset: where W and S start anew: at each document (sequence), at each
             call too (batch), or never.
         per_dimension_gates: not for weights of a function.
+        momentum_order: m; S of order 1 carries gradients, each further one the order before it.
         convention: a preset's name, a mapping of axes, or a `Convention`.
     """
 
@@ -75,6 +76,7 @@ class Config(Frozen):
     unfinished: Literal["wait", "flush"] = "wait"
     memory_reset: Reset = "sequence"
     momentum_reset: Reset = "sequence"
+    momentum_order: Count = 1
     per_dimension_gates: Literal[False] = False
     convention: Convention = resolve("spec", rule="deep_memory")
 
@@ -109,6 +111,11 @@ class Config(Frozen):
                     f"convention: {axis} {value} is not defined for a deep memory, "
                     f"{' or '.join(legal)} is"
                 )
+        if self.momentum_order > 1 and c.argument == "nesterov":
+            raise ValueError(
+                f"momentum_order: {self.momentum_order}, but newton_schulz.argument nesterov looks "
+                "ahead along one momentum"
+            )
         shapes = memory_functions.tensors(self.memory, self.d_in, self.d_out)
         unknown = [name for name in self._named() if name not in shapes]
         if unknown:
@@ -147,6 +154,12 @@ class Config(Frozen):
     def chunked(self, position: int, tokens: int) -> tuple[int, int]:
         """C, and the place in its chunk of the first of so many tokens (DEEP-1, DEEP-14)."""
         return (tokens, 0) if self.chunk == "call" else (self.chunk, position % self.chunk)
+
+    @property
+    def momentum_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of S by name: of one order those of W, of several with the orders in front."""
+        orders = () if self.momentum_order == 1 else (self.momentum_order,)
+        return {name: (*orders, *shape) for name, shape in self.fast_shapes.items()}
 
     @property
     def writes(self) -> bool:

@@ -37,7 +37,7 @@ class Sequence(NamedTuple):
         keys (..., n + T, d_in), values (..., n + T, d_out), queries (..., T, d_in): after norms.
         token_gates (..., n + T): None where tokens bring none.
         lags (..., T, c): weights by lag, or None for those of the settings.
-        rates: gates (..., T) by name.
+        rates: gates (..., T) by name, momentum of several orders (..., m, T).
         active (T,): plain booleans.
         before: n.
         position: of the first of the T tokens.
@@ -117,9 +117,12 @@ def _part(
     retain = tokens.retain
     if retain is not None:
         retain = gates.multiplier(retain, config.convention.gate)
+    momentum = tokens.momentum
+    if momentum is not None and config.momentum_order > 1:
+        momentum = ops.swapaxes(momentum, -1, -2)  # (..., m, T)
     rates = {
         "retain": retain,
-        "momentum": tokens.momentum,
+        "momentum": momentum,
         "step_size": tokens.step_size,
         "step_size_memory": tokens.step_size_memory,
     }
