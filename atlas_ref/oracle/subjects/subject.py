@@ -30,8 +30,9 @@ CHARACTERS, LEVELS = 1_000_000, 256
 #: (CASE-32).
 LEVEL = re.compile(r"^(in|out|grad)/level(\d+)/")
 
-#: Where a tensor of one of several calls stands: in/call0/x, out/call1/y (LAYER-18).
-CALL = re.compile(r"^(in|out|grad)/call\d+/")
+#: Where a tensor of one of several calls or steps stands: in/call0/x, out/call1/y, out/step2/loss
+#: (LAYER-18, LAYER-20).
+CALL = re.compile(r"^(in|out|grad)/(call|step)\d+/")
 
 #: Header keys of a sequence.
 SEQUENCE_KEYS = ("level", "window", "span", "phase", "chunk", "window_weights", "schedule")
@@ -110,6 +111,8 @@ class Own(NamedTuple):
         between: (header, inputs) -> shapes of results between, q or attn, that have a gradient.
         results: names of results that some case has.
         tolerance: relative error allowed in float64, and the clause that says so.
+        weighs: (header) -> of a cotangent that weighs other results than the one of its name, these.
+        tolerance_of: (header) -> another such error and clause for this case; None for the same.
     """
 
     check_header: Callable[[Any], None]
@@ -124,6 +127,8 @@ class Own(NamedTuple):
     between: Callable[[Any, Mapping[str, Any]], dict[str, tuple[int, ...]]]
     results: re.Pattern[str]
     tolerance: tuple[float, str]
+    weighs: Callable[[Any], Mapping[str, tuple[str, ...]]] = lambda header: {}
+    tolerance_of: Callable[[Any], tuple[float, str] | None] = lambda header: None
 
 
 class Subject(NamedTuple):
