@@ -10,23 +10,24 @@ from typing import Any
 from atlas_ref.messages import shown
 from atlas_ref.oracle.subjects import LAYER
 
-#: Word of the key `rule` in such a recording -> layer of a case.
-NAMES = {
-    "rms_norm": "atlas_mag_rms_norm",
-    "rotary": "atlas_mag_rotary",
-    "causal_conv": "atlas_mag_causal_conv",
-    "swiglu": "atlas_mag_swiglu",
-    "attention_block": "atlas_mag_attention_block",
-    "gamma_gate": "atlas_mag_gamma_gate",
-    "qkv_projection": "atlas_mag_qkv",
-    "qk_projection": "atlas_mag_query_key",
-    "deep_memory": "atlas_mag_memory",
-    "omega_loss": "atlas_mag_omega_loss",
-    "ttl_steps": "atlas_mag_ttl",
-    "mag_block": "atlas_mag_block",
-    "mag_skeleton": "atlas_mag_model",
-    "neural_memory": "titans_neural_memory",
+#: Layer of a case -> word of the key `rule` in such a recording.
+WORDS = {
+    "atlas_mag_rms_norm": "rms_norm",
+    "atlas_mag_rotary": "rotary",
+    "atlas_mag_causal_conv": "causal_conv",
+    "atlas_mag_swiglu": "swiglu",
+    "atlas_mag_attention_block": "attention_block",
+    "atlas_mag_gamma_gate": "gamma_gate",
+    "atlas_mag_qkv": "qkv_projection",
+    "atlas_mag_query_key": "qk_projection",
+    "atlas_mag_memory": "deep_memory",
+    "atlas_mag_omega_loss": "omega_loss",
+    "atlas_mag_ttl": "ttl_steps",
+    "atlas_mag_block": "mag_block",
+    "atlas_mag_model": "mag_skeleton",
+    "titans_neural_memory": "neural_memory",
 }
+NAMES = {word: layer for layer, word in WORDS.items()}
 
 #: Public projects by what names of their layers begin with.
 PROJECTS = {"atlas_mag": "Atlas-MAG", "titans": "titans-pytorch"}

@@ -167,7 +167,7 @@ def test_settings_that_buffers_hold_or_that_disabled_memories_have_are_void():
     assert case_of("block_ttl", persistent_factor=0.5).void == {"parameters.persistent_factor": why}
     off = case_of("block_no_memory", ttl_eta=0.5, persistent_size=2.0)
     assert off.void["parameters.ttl_eta"] == "memories are disabled"
-    header, tensors = parts("block_no_memory")
+    _, tensors = parts("block_no_memory")
     y = evaluate(off, grad=True).tensors
     assert relative_error(y["out/y"], tensors["out/y"]) < 1e-14
     assert not y["grad/param/memory.w1.weight"].any()

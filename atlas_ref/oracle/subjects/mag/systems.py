@@ -14,8 +14,9 @@ from atlas_ref.blocks import mag
 from atlas_ref.layers import attention, shared_memory
 from atlas_ref.models import MODULES, language_model
 from atlas_ref.models.atlas_mag import configs, learning
+from atlas_ref.models.atlas_mag.arguments import Block
 from atlas_ref.models.atlas_mag.learning import Pairs
-from atlas_ref.models.atlas_mag.modules import Block, buffers, buffers_of_model
+from atlas_ref.models.atlas_mag.modules import buffers, buffers_of_model
 from atlas_ref.models.public.names import under
 from atlas_ref.oracle.subjects.layer_modules import Call, Entry
 from atlas_ref.oracle.subjects.mag.modules import unit
