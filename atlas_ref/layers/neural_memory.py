@@ -16,6 +16,7 @@ import numpy as np
 from pydantic import model_validator
 
 from atlas_ref import backend
+from atlas_ref.conventions import resolve
 from atlas_ref.layers import checks, norm
 from atlas_ref.layers.convention import Positive
 from atlas_ref.layers.feed_forward import check_norm
@@ -24,6 +25,7 @@ from atlas_ref.layers.norm import Config as Norm
 from atlas_ref.layers.projection import gates_of_tokens, linear
 from atlas_ref.parts import window
 from atlas_ref.parts.gates import GateSet
+from atlas_ref.parts.memory_functions import MemoryFunction
 from atlas_ref.rules import deep_memory, sequence
 from atlas_ref.rules.checks import require_floating
 from atlas_ref.rules.sequence import Tokens
@@ -131,25 +133,8 @@ def configured(
     """
     d = d_model if d_head is None else d_head
     muon = {"steps": 5, "eps": 1e-7, "guard": "clamp", "transpose": "tall"}
-    rule = deep_memory.Config(
-        d_in=d,
-        d_out=d,
-        d_model=d_model,
-        heads=heads,
-        memory={
-            "kind": "mlp",
-            "depth": depth,
-            "expansion": expansion,
-            "residual_norm": residual_norm,
-        },
-        chunk=chunk,
-        span=refresh,
-        fast="all",
-        vectors="raw",
-        momentum_order=momentum_order,
-        clip="none" if clip is None else "soft",
-        **({} if clip is None else {"clip_norm": clip}),
-        convention={
+    convention = resolve(
+        {
             "gate": "forget",
             "rate": "none",
             "momentum_sign": "minus",
@@ -157,6 +142,26 @@ def configured(
             "reference": "call_start" if refresh is None else "chunk_start",
             "newton_schulz": muon if newton_schulz else "none",
         },
+        rule=deep_memory.RULE.name,
+        level="token",
+    )
+    rule = deep_memory.Config(
+        d_in=d,
+        d_out=d,
+        d_model=d_model,
+        heads=heads,
+        memory=MemoryFunction(
+            kind="mlp", depth=depth, expansion=expansion, residual_norm=residual_norm
+        ),
+        chunk=chunk,
+        window=chunk,
+        span=refresh,
+        fast="all",
+        vectors="raw",
+        clip="none" if clip is None else "soft",
+        clip_norm=1.0 if clip is None else clip,
+        momentum_order=momentum_order,
+        convention=convention,
     )
     of_tokens = norm.configured("rms", d_model, "machine")
     return Config(rule=rule, norm=of_tokens, max_step=max_step, momentum=momentum)

@@ -187,10 +187,11 @@ def config(settings: NeuralMemory, eps: float, constants: Constants) -> neural_m
 
 def prefixes(settings: NeuralMemory) -> dict[str, int | None]:
     """What stands before names of each call, and its tokens; nothing before those of one call."""
-    calls = settings.calls or [None]
-    if len(calls) == 1:
-        return {"": calls[0]}
-    return {f"call{number}/": tokens for number, tokens in enumerate(calls)}
+    if settings.calls is None:
+        return {"": None}
+    if len(settings.calls) == 1:
+        return {"": settings.calls[0]}
+    return {f"call{number}/": tokens for number, tokens in enumerate(settings.calls)}
 
 
 Memories = Mapping[str, Array]
