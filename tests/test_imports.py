@@ -35,12 +35,10 @@ LAYERS = (
             "convolution",
             "feed_forward",
             "attention",
-            "attention_reads",
             "memory",
             "memory_params",
             "memory_tokens",
             "neural_memory",
-            "neural_memory_params",
             "query_key",
         )
     ),

@@ -15,6 +15,7 @@ from pydantic import model_validator
 from atlas_ref.blocks import mix
 from atlas_ref.blocks.parts import (
     check_memory,
+    extended,
     fed_forward,
     remembered,
     require_same_tokens,
@@ -148,6 +149,7 @@ def apply(
     )
     if params.mix is not None:
         mix.check_params(config.mix, params.mix, x)
+    begun = state.attention.begun
     attended, a = attention.apply(
         config.attention, params.attention, state.attention, x, reset=reset
     )
@@ -155,6 +157,19 @@ def apply(
     if params.mix is None:
         x = x + a
     else:
-        state, m = remembered(config, params, state, x, reset)
+        state, m = _remembered(config, params, state, x, reset, begun)
         x = x + mix.mixed(config.mix, params.mix, x, a, m)
     return state, x + fed_forward(config.feed_forward, params.feed_forward, x)
+
+
+def _remembered(
+    config: Config, params: Params, state: State, x: Array, reset: Any, begun: bool
+) -> tuple[State, Array]:
+    """The memory over the tokens, and over the persistent ones before them (BLOCKS-9)."""
+    rows = params.attention.persistent
+    if not config.attention.prefixed or rows is None:
+        return remembered(config, params, state, x, reset)
+    starts = checks.check_reset(reset, x.shape[-2])
+    whole = extended(config.attention, rows, x, starts, begun)
+    state, m = remembered(config, params, state, whole.x, whole.reset)
+    return state, m[:, whole.places]

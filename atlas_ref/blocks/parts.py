@@ -5,11 +5,16 @@ Specified in specs/blocks.md (BLOCKS-1, BLOCKS-2).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from atlas_ref.layers import attention, checks, feed_forward, memory
+from atlas_ref.layers.attention import prefix
+from atlas_ref.layers.attention.prefix import Piece
 from atlas_ref.rules.checks import require_floating
 from atlas_ref.types import Array
+from tape import ops
 
 
 def require_same_tokens(d_model: int, **parts: Any) -> None:
@@ -62,3 +67,45 @@ def remembered(config: Any, params: Any, state: Any, x: Array, reset: Any) -> tu
     """The block's state after its memory has seen the tokens, and what the memory returns."""
     after, m = memory.apply(config.memory, params.memory, state.memory, x, reset=reset)
     return state.replaced(memory=after), m
+
+
+class Extended(NamedTuple):
+    """Tokens of a call with the persistent ones before each document that begins (BLOCKS-9).
+
+    Attributes:
+        x (B, T + P documents, d_model): all of them.
+        reset (T + P documents,): True where `reset` of the call says that a document starts; None
+            for nowhere.
+        places (T,): of the call's tokens among them.
+        pieces: the call's documents; the P tokens before one that begins end where it starts.
+    """
+
+    x: Array
+    reset: Any
+    places: np.ndarray[Any, Any]
+    pieces: tuple[Piece, ...]
+
+
+def extended(config: attention.Config, rows: Array, x: Array, starts: Any, begun: bool) -> Extended:
+    """A call with the persistent tokens where they belong (BLOCKS-9).
+
+    Args:
+        rows (P, d_model): the persistent tokens.
+        starts (T,): True where a document starts; None for nowhere.
+        begun: whether the document before the call has begun.
+    """
+    P = config.persistent
+    parts: list[Array] = []
+    reset: list[bool] = []
+    places: list[int] = []
+    before = prefix.tokens(rows, x)
+    pieces = tuple(prefix.pieces(starts, x.shape[-2], begun=begun))
+    for piece in pieces:
+        own = x[:, piece.first : piece.last]
+        parts += [before, own] if piece.begins else [own]
+        length = own.shape[-2] + P * piece.begins
+        places += range(len(reset) + P * piece.begins, len(reset) + length)
+        reset += [piece.starts] + [False] * (length - 1)
+    whole = ops.concatenate(parts, axis=-2)
+    mask = np.array(reset) if any(reset) else None
+    return Extended(whole, mask, np.array(places), pieces)

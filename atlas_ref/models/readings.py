@@ -99,6 +99,7 @@ def _of_attention(own: attention.Config) -> dict[str, Any]:
         "window_counts_self": own.window_counts_self,
     }
     if own.persistent:
+        axes["persistent_kind"] = own.persistent_kind
         axes["persistent_visible"] = own.persistent_visible
     if own.rotary is not None:
         axes |= {"rotary_pairs": own.rotary.pairs, "rotary_position": own.rotary.position}

@@ -137,7 +137,7 @@ def _attention(config: attention.Config) -> attention.Params:
         norm=_norm(config.norm),
         W_qkv=Needed((3, H, d, D)),
         W_out=Needed((D, H, d)),
-        persistent=Needed((H, P, d)) if P else None,
+        persistent=Needed((P, D) if config.prefixed else (H, P, d)) if P else None,
         q_norm=of_heads,
         k_norm=of_heads,
     )

@@ -104,7 +104,9 @@ def test_documents_packed_into_a_call_are_documents_alone(name: str, boundaries:
         if len(part):
             fresh = state
             if reset[part[0]]:
-                fresh = at_step(layer.module.start(layer.config, 2), 5 + int(part[0]))
+                documents = 1 + int(reset[: part[0]].sum())
+                steps = 5 + int(part[0]) + documents * layer.before
+                fresh = at_step(layer.module.start(layer.config, 2), steps)
             alone, want = layer.run(params, x[..., part, :], state=fresh)
             assert_close(f"tokens {part}", y[..., part, :], want, ANALYTIC)
     same_state(after, alone)

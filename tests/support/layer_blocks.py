@@ -50,15 +50,33 @@ BLOCKS: dict[str, Layer] = MEMORIES | {
             ("sum", "x"),
         )
     },
-    "mag titans": Layer(mag, block(mag, "titans", layer(rule("titans_lmm"), "titans"))),
+    "mag titans": Layer(mag, block(mag, "titans", layer(rule("titans_lmm"), "titans")), before=2),
+    "mag tokens before": Layer(mag, block(mag, persistent_kind="prepended"), before=2),
+    "mag tokens before, window": Layer(
+        mag,
+        block(mag, persistent_kind="prepended", persistent_visible="window", window=5),
+        before=2,
+    ),
+    "mag tokens before, no memory": Layer(
+        mag, block(mag, persistent_kind="prepended").replaced(memory=None)
+    ),
     "mag without memory": Layer(mag, block(mag).replaced(memory=None)),
     "mal": Layer(mal, block(mal)),
     "mal short": Layer(mal, block(mal, mal_order="memory_attention_ff", window=9)),
+    "mal tokens before": Layer(
+        mal, block(mal, persistent_kind="prepended", persistent=3), before=3
+    ),
+    "mal tokens before, window": Layer(
+        mal,
+        block(mal, persistent_kind="prepended", persistent_visible="window", window=4),
+        before=2,
+    ),
     "mal without memory": Layer(mal, block(mal).replaced(memory=None)),
     "lmm": Layer(lmm, block(lmm)),
     "lmm memory alone": Layer(lmm, block(lmm).replaced(feed_forward=None)),
     "lmm without memory": Layer(lmm, block(lmm).replaced(memory=None)),
     "mac": Layer(mac, block(mac)),
+    "mac tokens before": Layer(mac, block(mac, persistent_kind="prepended")),
     "mac product": Layer(mac, block(mac, mag="product", segment=3, persistent=0)),
     "mac levels masked": Layer(
         mac,

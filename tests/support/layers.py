@@ -62,6 +62,7 @@ class Layer(NamedTuple):
         causal: whether no token changes what comes before it.
         splits: whether calls of any length together give what one call gives.
         documents: whether documents may be packed into a call.
+        before: tokens that a memory sees before each document.
     """
 
     module: Any
@@ -70,6 +71,7 @@ class Layer(NamedTuple):
     causal: bool = True
     splits: bool = True
     documents: bool = True
+    before: int = 0
 
     def tokens(self, count: int, seed: int = 0, batch: int = 2) -> Any:
         """Tokens of that number, in the backend in use."""
@@ -119,6 +121,7 @@ def _neural(**settings: Any) -> neural_memory.Config:
     return neural_memory.configured(6, **fields | settings)
 
 
+BEFORE = {"persistent_kind": "prepended"}
 LAST = {"attention_window": "last_keys_of_call", "persistent_visible": "right_aligned"}
 LAYERS: dict[str, Layer] = {
     "norm rms": Layer(norm, norm.Config(kind="rms", d=6, eps=1e-6)),
@@ -176,6 +179,15 @@ LAYERS: dict[str, Layer] = {
     "attention restart": Layer(
         attention, _attention(rotary=rotary.Config(d=4, position="restart")), splits=False
     ),
+    "attention tokens before": Layer(attention, _attention(**BEFORE)),
+    "attention tokens before, window": Layer(
+        attention, _attention(**BEFORE, persistent_visible="window", persistent=4)
+    ),
+    "attention tokens before, halves": Layer(
+        attention,
+        _attention(**BEFORE, rotary=rotary.Config(d=4, pairs="halves"), window_counts_self=False),
+    ),
+    "attention tokens before, no positions": Layer(attention, _attention(**BEFORE, rotary=None)),
     "attention last keys": Layer(
         attention, _attention(**LAST), causal=False, splits=False, documents=False
     ),

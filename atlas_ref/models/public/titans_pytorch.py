@@ -187,11 +187,10 @@ def config(settings: NeuralMemory, eps: float, constants: Constants) -> neural_m
 
 def prefixes(settings: NeuralMemory) -> dict[str, int | None]:
     """What stands before names of each call, and its tokens; nothing before those of one call."""
-    if settings.calls is None:
-        return {"": None}
-    if len(settings.calls) == 1:
-        return {"": settings.calls[0]}
-    return {f"call{number}/": tokens for number, tokens in enumerate(settings.calls)}
+    calls = settings.calls or []
+    if len(calls) < 2:
+        return {"": calls[0] if calls else None}
+    return {f"call{number}/": tokens for number, tokens in enumerate(calls)}
 
 
 Memories = Mapping[str, Array]

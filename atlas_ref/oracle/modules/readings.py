@@ -55,6 +55,7 @@ SHAPED = {
     "mal_order",
     "mac_context",
     "model_norm",
+    "persistent_kind",
     "rule gate",
     "rule rate",
     "use_omega_gate",
@@ -91,6 +92,7 @@ OF_FEED_FORWARD = ("ff_gate_half", "ff_activation")
 OF_ATTENTION = (
     "attention_window",
     "window_counts_self",
+    "persistent_kind",
     "persistent_visible",
     "rotary_pairs",
     "rotary_base",

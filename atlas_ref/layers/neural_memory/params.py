@@ -13,7 +13,6 @@ from pydantic import field_validator
 from atlas_ref.layers import checks, norm
 from atlas_ref.layers.norm import Params as NormParams
 from atlas_ref.layers.projection import cast
-from atlas_ref.parts import memory_functions
 from atlas_ref.parts.gates import GateParams, GateSet
 from atlas_ref.rules import deep_memory
 from atlas_ref.rules.checks import require_floating
@@ -112,14 +111,14 @@ def check_params(config: Any, params: Params, x: Array) -> None:
         checks.check_presence(f"params.{name}", W, H > 1, f"there {number}")
         if W is not None:
             checks.check_shape(f"params.{name}", W, shape, axes)
-    needed = memory_functions.tensors(rule.memory, rule.d_in, rule.d_out)
+    needed: Any = deep_memory.RULE.tensors(rule)
     if set(params.memory) != set(needed):
         raise ValueError(
             f"params.memory: {', '.join(params.memory) or 'nothing'}, expected {', '.join(needed)}"
         )
     for name, wanted in needed.items():
         arrays[f"params.memory.{name}"] = own = params.memory[name]
-        checks.check_shape(f"params.memory.{name}", own, (H, *wanted), "heads, and its own axes")
+        checks.check_shape(f"params.memory.{name}", own, wanted, "heads, and its own axes")
     checks.check_precision(x, arrays)
 
 

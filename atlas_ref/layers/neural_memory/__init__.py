@@ -20,7 +20,7 @@ from atlas_ref.conventions import resolve
 from atlas_ref.layers import checks, norm
 from atlas_ref.layers.convention import Positive
 from atlas_ref.layers.feed_forward import check_norm
-from atlas_ref.layers.neural_memory_params import Params, check_params, init_params
+from atlas_ref.layers.neural_memory.params import Params, check_params, init_params
 from atlas_ref.layers.norm import Config as Norm
 from atlas_ref.layers.projection import gates_of_tokens, linear
 from atlas_ref.parts import window
@@ -133,18 +133,14 @@ def configured(
     """
     d = d_model if d_head is None else d_head
     muon = {"steps": 5, "eps": 1e-7, "guard": "clamp", "transpose": "tall"}
-    convention = resolve(
-        {
-            "gate": "forget",
-            "rate": "none",
-            "momentum_sign": "minus",
-            "gradient_scale": "2/d_out",
-            "reference": "call_start" if refresh is None else "chunk_start",
-            "newton_schulz": muon if newton_schulz else "none",
-        },
-        rule=deep_memory.RULE.name,
-        level="token",
-    )
+    readings = {
+        "gate": "forget",
+        "rate": "none",
+        "momentum_sign": "minus",
+        "gradient_scale": "2/d_out",
+        "reference": "call_start" if refresh is None else "chunk_start",
+        "newton_schulz": muon if newton_schulz else "none",
+    }
     rule = deep_memory.Config(
         d_in=d,
         d_out=d,
@@ -158,10 +154,10 @@ def configured(
         span=refresh,
         fast="all",
         vectors="raw",
+        momentum_order=momentum_order,
         clip="none" if clip is None else "soft",
         clip_norm=1.0 if clip is None else clip,
-        momentum_order=momentum_order,
-        convention=convention,
+        convention=resolve(readings, rule="deep_memory", level="token"),
     )
     of_tokens = norm.configured("rms", d_model, "machine")
     return Config(rule=rule, norm=of_tokens, max_step=max_step, momentum=momentum)
