@@ -281,6 +281,7 @@ def _floats(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.dtype.kind in "fc"
 
 
+@pytest.mark.sample(35)
 @pytest.mark.clause("CHUNK-1")
 @pytest.mark.parametrize(
     "kind",

@@ -71,7 +71,7 @@ def verdicts(
     return {row.tensor: row.verdict for row in rows if row.tensor in answer}
 
 
-@pytest.mark.sample(20)
+@pytest.mark.sample(8)
 @pytest.mark.clause("TOL-7", "TOL-8", "SRC-10", "CASE-22")
 @pytest.mark.parametrize("kept", ["bfloat16", "float16"])
 @pytest.mark.parametrize(("dtype", "handed"), HANDED)
