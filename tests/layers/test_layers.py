@@ -53,6 +53,7 @@ def same_state(one: Any, other: Any) -> None:
     assert backend.changed(one, np.zeros_like) == backend.changed(other, np.zeros_like)
 
 
+@pytest.mark.sample(20)
 @pytest.mark.clause(
     "NORM-3",
     "ROTARY-4",
@@ -81,6 +82,7 @@ def test_calls_of_any_length_give_what_one_call_gives(
     same_state(after, whole)
 
 
+@pytest.mark.sample(20)
 @pytest.mark.clause(
     "NORM-3",
     "ROTARY-5",
@@ -171,6 +173,7 @@ def weighed(layer: Layer, T: int, cut: int, reset: Any) -> tuple[Any, Any]:
     return loss, at
 
 
+@pytest.mark.sample(36)
 @pytest.mark.clause(
     "NORM-6",
     "ROTARY-6",

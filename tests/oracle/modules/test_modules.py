@@ -65,6 +65,7 @@ def test_a_graph_computes_what_the_model_computes_over_calls(block: str, convent
         assert_differs("one call", other, got, 1e-3)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.clause("MODULES-3", "MODULES-6", "MODULES-8")
 @pytest.mark.parametrize("name", PEERS)
 def test_logits_and_loss_recorded_of_public_code_are_right_and_wrong_under_other_readings(
@@ -137,6 +138,7 @@ CHANGES: dict[str, tuple[dict[str, Any], str, str]] = {
 }
 
 
+@pytest.mark.sample(5)
 @pytest.mark.clause("MODULES-5", "MODULES-6", "MODULES-12")
 @pytest.mark.parametrize("name", CHANGES)
 def test_an_axis_read_otherwise_is_named_with_the_one_module_that_has_it(name: str) -> None:
@@ -156,6 +158,7 @@ def test_an_axis_read_otherwise_is_named_with_the_one_module_that_has_it(name: s
     }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.clause("MODULES-7", "MODULES-12", "MODULES-14")
 @pytest.mark.parametrize("axis", ["read", "gate"])
 def test_a_wrong_cell_is_looked_into_where_its_steps_were_recorded(axis: str) -> None:

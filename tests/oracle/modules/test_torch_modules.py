@@ -117,6 +117,7 @@ MISTAKES = {
 OF_MODEL = ("embed", "embed_norm", "norm", "to_logits", "loss")
 
 
+@pytest.mark.sample(16)
 @pytest.mark.clause("MODULES-5", "MODULES-6", "MODULES-10", "MODULES-12", "MODULES-13")
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_single_mistake_is_named_with_its_place(mistake: str, tmp_path: Path) -> None:
@@ -138,6 +139,7 @@ def test_a_single_mistake_is_named_with_its_place(mistake: str, tmp_path: Path) 
         assert f"token {place.token} (call {place.token // 5}" in first.place
 
 
+@pytest.mark.sample(1)
 @pytest.mark.clause("MODULES-5")
 @pytest.mark.parametrize("mistake", ["attention: eps 1e-5", "momentum lost", "residual missing"])
 def test_a_mistake_blames_nothing_after_it(mistake: str, tmp_path: Path) -> None:
@@ -177,6 +179,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sample(8)
 @pytest.mark.clause("MODULES-5", "MODULES-7", "MODULES-9")
 @pytest.mark.parametrize("parts", [False, True], ids=["whole", "parts"])
 @pytest.mark.parametrize("variant", VARIANTS)
