@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from atlas_ref.layers import attention, checks, feed_forward, memory
-from atlas_ref.rules.checks import require_floating
+from atlas_ref.rules.checks import check_count, require_floating
 from atlas_ref.types import Array
 
 
@@ -49,7 +49,7 @@ def started(config: Any, batch: int, dtype: Any) -> dict[str, Any]:
     Raises:
         ValueError: no number of sequences, or no floating dtype.
     """
-    checks.check_batch(batch)
+    check_count("batch", batch)
     require_floating(dtype)
     own = config.memory
     return {
