@@ -176,6 +176,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     "nl-hecate": {"gate": "forget", "momentum_sign": "minus", "q_norm": "l2", "k_norm": "l2"},
 }
 
+#: What a rule changes in `spec`: a deep memory descends |e|^2 with its rate in W (DEEP-4).
+DEFAULTS = {"deep_memory": {"rate": "memory", "gradient_scale": 2.0}}
+
 SOURCES: dict[str, str] = {
     "spec": "the seed specifications' pseudo-code, per rule",
     "atlas-paper": "Atlas (2505.23735) Eqs 32-33",
@@ -225,7 +228,7 @@ def resolve(
     Args:
         value: a preset's name, or axes with values, where the key "preset" (default spec) says what
             they change. A complete `Convention` is returned as it is.
-        rule: omega, titans_lmm, delta, hebbian, newton_schulz or feature_map.
+        rule: of `rules.RULES`, or newton_schulz or feature_map.
         level: at level token, the gate of titans_lmm, delta and hebbian is forget unless stated.
 
     Raises:
@@ -238,10 +241,10 @@ def resolve(
     if null := [axis for axis, setting in changes.items() if setting is None]:
         raise ValueError(f"convention: {null[0]}: null is not a value")
     stated = preset.get("newton_schulz"), changes.get("newton_schulz")
-    chosen = {**preset, **changes, "newton_schulz": _newton_schulz(*stated, rule)}
-    both = rule == "omega" and chosen["newton_schulz"] != "none"
-    chosen.setdefault("rate", "both" if both else "momentum")
-    forget = rule != "omega" and level == "token"
+    settings = _newton_schulz(*stated, rule)
+    chosen = {**DEFAULTS.get(rule, {}), **preset, **changes, "newton_schulz": settings}
+    chosen.setdefault("rate", "both" if rule == "omega" and settings != "none" else "momentum")
+    forget = rule not in ("omega", "deep_memory") and level == "token"
     chosen.setdefault("gate", "forget" if forget else "retain")
     return _validated(chosen)
 
@@ -254,9 +257,6 @@ def of_config(value: str | Mapping[str, Any] | Convention, *, rule: str) -> Conv
 
     Returns:
         that of level token, an `OpenGate` where level projected has another gate.
-
-    Raises:
-        ValueError: names the axis, what was found and its legal values.
     """
     convention = resolve(value, rule=rule, level="token")
     if convention.gate == resolve(value, rule=rule).gate:
@@ -266,7 +266,7 @@ def of_config(value: str | Mapping[str, Any] | Convention, *, rule: str) -> Conv
 
 def _newton_schulz(preset: Any, request: Any, rule: str) -> Any:
     """The settings in force: the rule's default, changed by the preset, changed by the request."""
-    if rule not in ("omega", "newton_schulz"):
+    if rule not in ("omega", "deep_memory", "newton_schulz"):
         if request not in (None, "none"):
             raise ValueError(
                 f"convention: newton_schulz is not part of {rule}; only none is possible"

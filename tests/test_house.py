@@ -14,7 +14,7 @@ import pytest
 from atlas_ref.cli import sweep
 from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.oracle.sweep.draw import SWEPT
-from atlas_ref.rules import RULES
+from atlas_ref.rules import FAMILY, RULES
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "atlas_ref").rglob("*.py"))
@@ -132,7 +132,7 @@ def test_no_other_file_compares_a_rule_with_the_name_of_a_subject(path: Path) ->
         "case.header.rule == 'newton_schulz'",
         "'feature_map' != h.rule",
         "rule in ('feature_map', BLOCK)",
-        "self.rule not in (*RULES, 'cms')",
+        "self.rule not in (*FAMILY, 'cms')",
         "rule not in (*names_with('has_window'), 'newton_schulz')",
         "match header.rule:\n    case 'cms':\n        pass",
         "{'newton_schulz': 'in/X_bar'}[header.rule]",
@@ -146,7 +146,7 @@ def test_a_comparison_with_the_name_of_a_subject_is_seen(code: str) -> None:
 @pytest.mark.parametrize(
     "code",
     [
-        "axis == 'newton_schulz' and case.header.rule in RULES",
+        "axis == 'newton_schulz' and case.header.rule in FAMILY",
         "key == 'feature_map'",
         "changes['newton_schulz'] == 'none'",
         "plain.get('feature_map', {})",
@@ -199,7 +199,7 @@ def test_a_docstring_begins_with_at_most_twenty_words(path: Path) -> None:
 
 
 def test_every_rule_declares_its_facts() -> None:
-    for key, rule in RULES.items():
+    for key, rule in FAMILY.items():
         assert (rule.name, SUBJECTS[key].rule) == (key, rule)
         assert {"M", "y", "out", "grad", "trace_grad"} <= set(rule.clauses)
         assert ("momentum" in rule.gates) == rule.has_momentum

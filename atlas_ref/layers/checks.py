@@ -47,8 +47,11 @@ def check_tokens(x: Any, d_model: int) -> None:
         )
 
 
-def check_precision(x: Array, arrays: dict[str, Any]) -> None:
+def check_precision(x: Array, arrays: dict[str, Any], of: str = "x") -> None:
     """Refuse parameters or a state in another precision than the tokens (NORM-2).
+
+    Args:
+        of: what the tokens are called.
 
     Raises:
         ValueError: names the array and both precisions.
@@ -56,8 +59,8 @@ def check_precision(x: Array, arrays: dict[str, Any]) -> None:
     for name, array in arrays.items():
         if array is not None and precision(array) != precision(x):
             raise ValueError(
-                f"{name}: {precision(array)}, but x is {precision(x)}; cast them to one precision "
-                "(init and start take dtype)"
+                f"{name}: {precision(array)}, but {of} is {precision(x)}; cast them to one "
+                "precision (init and start take dtype)"
             )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from atlas_ref.layers import checks, convolution, norm, projection
 from atlas_ref.layers.norm import Params as NormParams
 from atlas_ref.levels.level import RETAIN, STEP_SIZE, Level
-from atlas_ref.parts import feature_maps, window
+from atlas_ref.parts import window
 from atlas_ref.parts.gates import GateParams, GateSet
 from atlas_ref.rules.checks import generator, require_floating
 from atlas_ref.types import Array, Dims, Frozen, check_array
@@ -106,7 +106,7 @@ def _branch(config: Any, level: Level, place: int | None, draw: np.random.Genera
     inputs = D if config.gate_input == "normed" else d_in + d_out
     tensors: dict[str, Any] = {}
     if level.rule.has_window:
-        tensors["phi"] = feature_maps.init(rule.feature_map, d_in, seed(), features=rule.features)
+        tensors["phi"] = level.rule.draw(rule, seed())
         tensors["window"] = window.init(
             rule.window_weights, heads=H, window=rule.window, d_model=D, draw=draw
         )
@@ -250,15 +250,17 @@ def check_state(config: Any, state: Any, x: Array) -> None:
     leading = (x.shape[0], config.heads)
     for part, memories in (("", state.levels.states), ("origin ", state.levels.origins)):
         for i, memory in enumerate(memories):
-            for each in ("M", "S"):
-                array = getattr(memory, each, None)
-                if array is not None:
-                    _check_memory(f"state: level {i}: {part}{each}", array, leading, x)
+            for each in levels[i].rule.memories:
+                own = getattr(memory, each)
+                arrays = own if isinstance(own, dict) else {"": own}
+                for name, array in arrays.items():
+                    place = f"state: level {i}: {part}{each}{name and '.'}{name}"
+                    _check_memory(place, array, leading, x)
 
 
 def _check_memory(name: str, array: Any, leading: tuple[int, int], x: Array) -> None:
     check_array(name, array, Dims("..."))
-    if array.shape[:-2] != leading:
+    if array.shape[:2] != leading:
         raise ValueError(
             f"{name} of shape {array.shape}, expected leading axes {leading}: batch, heads"
         )

@@ -16,7 +16,7 @@ from atlas_ref.blocks import lmm, mac, mag, mal, mix
 from atlas_ref.layers import attention, convolution, feed_forward, memory, memory_params, norm
 from atlas_ref.layers.projection import Params as Projection
 from atlas_ref.models import language_model
-from atlas_ref.parts import feature_maps, window
+from atlas_ref.parts import window
 from atlas_ref.parts.gates import GateParams, GateSet
 
 
@@ -106,6 +106,7 @@ def _model(config: language_model.Config) -> language_model.Params:
     return language_model.Params.trusted(
         embedding=Needed(shape),
         head=None if config.tied else Needed(shape),
+        embedding_bias=Needed(shape[1:]) if config.embedding_bias else None,
         blocks=tuple(params_of(each) for each in config.blocks),
         embed_norm=_norm(config.embed_norm),
         norm=_norm(config.norm),
@@ -199,9 +200,8 @@ def _branch(config: memory.Config, level: Any) -> memory.Branch:
     convs = {f"{name}_conv": _convolution(config.conv_of(level, name)) for name in "qkv"}
     tensors: dict[str, Any] = {"phi": {}, "window": {}}
     if level.rule.has_window:
-        sizes = {"H": H, "c": rule.window, "d_model": D} | _features(rule)
-        maps = feature_maps.TENSORS.get(rule.feature_map.kind, {})
-        tensors["phi"] = _named(maps, sizes)
+        sizes = {"H": H, "c": rule.window, "d_model": D}
+        tensors["phi"] = {name: Needed(axes) for name, axes in level.rule.tensors(rule).items()}
         tensors["window"] = _named(window.tensors(rule.window_weights), sizes)
     own = Projection.trusted(
         W_K=Needed((H, rule.d_in, D)),
@@ -217,12 +217,6 @@ def _branch(config: memory.Config, level: Any) -> memory.Branch:
         window_gate=_gate(H, 1, inputs) if config.window_gate else None,
         **convs,
     )
-
-
-def _features(rule: Any) -> dict[str, int]:
-    """Sizes of the axes of a feature map's tensors; hidden ones are told by the tensors alone."""
-    d = rule.d_in
-    return {"d_in": d, "d_sketch": d + d * d, "d_phi": rule.features or d}
 
 
 def _named(axes: dict[str, str], sizes: dict[str, int]) -> dict[str, Needed]:

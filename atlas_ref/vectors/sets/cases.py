@@ -10,7 +10,7 @@ from atlas_ref.messages import meant, no_such
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.cases.case import load as load_case
 from atlas_ref.oracle.subjects import BLOCK
-from atlas_ref.rules import RULES
+from atlas_ref.rules import FAMILY
 from atlas_ref.vectors.sets import locate, manifest
 from atlas_ref.vectors.sets.recipe import load_large
 
@@ -75,7 +75,7 @@ def longest(files: Iterable[Path]) -> int:
 
 def length(case: Case) -> int:
     """Tokens of a case, 0 of one without a sequence."""
-    if case.header.rule not in (*RULES, BLOCK):
+    if case.header.rule not in (*FAMILY, BLOCK):
         return 0
     tokens = case.inputs["in/x" if case.header.level == "token" else "in/k"].shape[-2]
     return int(tokens)
