@@ -24,7 +24,7 @@ from atlas_ref.blocks.parts import (
 from atlas_ref.layers import attention, checks, feed_forward, memory
 from atlas_ref.layers.convention import LayerConvention
 from atlas_ref.layers.projection import cast
-from atlas_ref.rules.checks import require_floating
+from atlas_ref.rules.checks import generator, require_floating
 from atlas_ref.types import Array, Frozen
 
 
@@ -108,7 +108,7 @@ def configured(
 def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:
     """Parameters of the parts at their starts (BLOCKS-8)."""
     require_floating(dtype)
-    draw = checks.generator(seed)
+    draw = generator(seed)
     seeds = [int(each) for each in draw.integers(2**62, size=3)]
     own = config.memory
     return Params(

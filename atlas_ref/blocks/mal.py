@@ -23,7 +23,7 @@ from atlas_ref.blocks.parts import (
 from atlas_ref.layers import attention, checks, feed_forward, memory
 from atlas_ref.layers.attention.boundary import check_params as check_attention
 from atlas_ref.layers.convention import LayerConvention
-from atlas_ref.rules.checks import require_floating
+from atlas_ref.rules.checks import generator, require_floating
 from atlas_ref.types import Array, Frozen
 from tape import ops
 
@@ -107,7 +107,7 @@ def configured(
 def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:
     """Parameters of the parts at their starts (BLOCKS-8)."""
     require_floating(dtype)
-    seeds = [int(each) for each in checks.generator(seed).integers(2**62, size=4)]
+    seeds = [int(each) for each in generator(seed).integers(2**62, size=4)]
     own, pre = config.memory, config.ff_pre
     return Params(
         attention=attention.init(config.attention, seeds[0], dtype=dtype),

@@ -12,7 +12,7 @@ import numpy as np
 from atlas_ref.layers import attention, checks, feed_forward, memory
 from atlas_ref.layers.attention import prefix
 from atlas_ref.layers.attention.prefix import Piece
-from atlas_ref.rules.checks import require_floating
+from atlas_ref.rules.checks import check_count, require_floating
 from atlas_ref.types import Array
 from tape import ops
 
@@ -54,7 +54,7 @@ def started(config: Any, batch: int, dtype: Any) -> dict[str, Any]:
     Raises:
         ValueError: no number of sequences, or no floating dtype.
     """
-    checks.check_batch(batch)
+    check_count("batch", batch)
     require_floating(dtype)
     own = config.memory
     return {

@@ -24,7 +24,7 @@ from atlas_ref.layers.norm import Config as Norm
 from atlas_ref.layers.projection import linear
 from atlas_ref.levels import block
 from atlas_ref.levels.level import Level, run_projected
-from atlas_ref.rules.checks import require_floating
+from atlas_ref.rules.checks import check_count, require_floating
 from atlas_ref.types import Array, Frozen
 from tape import ops, plain
 
@@ -202,7 +202,7 @@ def start(config: Config, batch: int = 1, *, dtype: Any = np.float64, initial: A
     Args:
         initial: for each level None or its memories, as `levels.block.start` takes them.
     """
-    checks.check_batch(batch)
+    check_count("batch", batch)
     require_floating(dtype)
     context = block.start(config.levels, batch, dtype=dtype, initial=initial)
     if config.conv is None:

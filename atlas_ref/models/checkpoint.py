@@ -148,12 +148,11 @@ def tensors_of(config: language_model.Config, params: language_model.Params) -> 
 
 
 def _params(config: language_model.Config, tensors: Mapping[str, Any]) -> language_model.Params:
-    _, paths, build = flatten(params_of(config), "params")
-    check_tensors(needed_by(config), tensors)
+    leaves, paths, build = flatten(params_of(config), "params")
+    names = [name_of(path) for path in paths]
+    check_tensors(dict(zip(names, leaves, strict=True)), tensors)
     place = backend.current().from_host
-    params: language_model.Params = build(
-        [read_only(place(tensors[name_of(path)])) for path in paths]
-    )
+    params: language_model.Params = build([read_only(place(tensors[name])) for name in names])
     return params
 
 

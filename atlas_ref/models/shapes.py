@@ -272,6 +272,7 @@ _SHAPES: dict[Any, Callable[[Any], Any]] = {
     lmm.Config: _lmm,
     memory.Config: _memory,
     attention.Config: _attention,
+    convolution.Config: _convolution,
     feed_forward.Config: _feed_forward,
     norm.Config: _norm,
 }
