@@ -20,6 +20,7 @@ from atlas_ref.blocks import mix
 from atlas_ref.blocks.parts import fed_forward, require_same_tokens
 from atlas_ref.blocks.segments import Segment, run_segments
 from atlas_ref.layers import attention, checks, feed_forward, memory, norm
+from atlas_ref.layers.attention_checks import check_params
 from atlas_ref.layers.convention import LayerConvention
 from atlas_ref.layers.projection import cast
 from atlas_ref.rules.checks import require_floating
@@ -258,7 +259,7 @@ def _check_parts(config: Config, params: Params, state: State, x: Array) -> None
             word = "missing" if needed else "present"
             raise ValueError(f"{name}: {word}, but the context is {config.context}")
     if state.segment is not None:
-        attention.check_params(config.attention, params.attention, x)
+        check_params(config.attention, params.attention, x)
         _check_segment(config, state.segment, x)
     if config.mix is not None and params.mix is not None:
         mix.check_params(config.mix, params.mix, x)

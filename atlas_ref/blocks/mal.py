@@ -16,15 +16,16 @@ from atlas_ref.blocks.parts import (
     check_memory,
     extended,
     fed_forward,
+    joined,
     remembered,
     require_same_tokens,
     started,
 )
 from atlas_ref.layers import attention, checks, feed_forward, memory
+from atlas_ref.layers.attention_checks import check_params
 from atlas_ref.layers.convention import LayerConvention
 from atlas_ref.rules.checks import require_floating
 from atlas_ref.types import Array, Frozen
-from tape import ops
 
 
 class Config(Frozen):
@@ -169,16 +170,15 @@ def _with_tokens_before(
 ) -> tuple[State, Array]:
     """All before the last feed-forward, of tokens with the persistent ones (BLOCKS-9)."""
     c, own, attended = config.attention, params.attention, state.attention
-    attention.check_params(c, own, x)
+    check_params(c, own, x)
     starts = checks.check_reset(reset, x.shape[-2])
     whole = extended(c, own.persistent, x, starts, attended.begun)
     state, z = _before_attention(config, params, state, whole.x, whole.reset)
     results = []
-    for piece in whole.pieces:
-        first, last = whole.places[piece.first], whole.places[piece.last - 1] + 1
+    for piece, (first, last) in zip(whole.pieces, whole.bounds, strict=True):
         if piece.begins:
             attended = attention.opened(c, own, z[:, first - c.persistent : first])
         attended, a = attention.apply(c, own, attended, z[:, first:last])
         results.append(z[:, first:last] + a)
     state = state.replaced(attention=attended)
-    return state, results[0] if len(results) == 1 else ops.concatenate(results, axis=-2)
+    return state, joined(results)
