@@ -86,6 +86,16 @@ class _Alone:
 
 _alone = _Alone()
 
+
+def one_for_products() -> contextlib.AbstractContextManager[None]:
+    """Keep each matrix product to the calling thread.
+
+    A batch of small products, each partitioned over processors that have other work, waits for
+    them at every product: tens of milliseconds in place of a tenth.
+    """
+    return _alone.held()
+
+
 if hasattr(os, "register_at_fork"):  # threads do not survive a fork
     os.register_at_fork(after_in_child=_pool.cache_clear)
     os.register_at_fork(after_in_child=_alone.forked)

@@ -140,8 +140,9 @@ def apply(
     checks.check_call(__name__, config, (Config, Params, State), params, state)
     checks.check_tokens(x, config.d_model)
     check_memory(config, params_memory=params.memory, state_memory=state.memory)
-    if (params.ff_pre is None) != (config.ff_pre is None):
-        raise ValueError("params.ff_pre: contradicts the settings")
+    ff = config.ff_pre is not None
+    but = f"the block has {'one' if ff else 'none'}"
+    checks.check_presence("params.ff_pre", params.ff_pre, ff, but)
     if config.attention.prefixed:
         state, x = _with_tokens_before(config, params, state, x, reset)
     else:

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from atlas_ref.models import atlas_rnn, atlas_rnn_systems
+from atlas_ref.models import atlas_mag_parts, atlas_rnn, atlas_rnn_systems
 from atlas_ref.models.atlas_rnn import Module
 
-#: Name in cases -> module of Atlas-RNN.
-MODULES: dict[str, Module] = atlas_rnn.PARTS | atlas_rnn_systems.SYSTEMS
+#: Name in cases -> module of Atlas-RNN or Atlas-MAG.
+MODULES: dict[str, Module] = atlas_rnn.PARTS | atlas_rnn_systems.SYSTEMS | atlas_mag_parts.PARTS

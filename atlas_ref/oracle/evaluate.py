@@ -17,6 +17,7 @@ from atlas_ref.forms.support import require
 from atlas_ref.oracle.cases.case import (
     Case,
     CaseError,
+    between,
     differentiable,
     make,
     named,
@@ -31,11 +32,11 @@ from atlas_ref.oracle.cases.inputs import (
     converted,
     rounded,
 )
-from atlas_ref.oracle.cases.tensors import main_result, seeds
+from atlas_ref.oracle.cases.tensors import main_cotangent, main_result, seeds
 from atlas_ref.oracle.subjects import BLOCK, SUBJECTS, block
 from atlas_ref.oracle.subjects.subject import Position
 from atlas_ref.types import Array, Frozen
-from tape import vjp
+from tape import ops, vjp
 
 #: Results that a cotangent may weigh, and its name.
 WEIGHED = {
@@ -103,12 +104,13 @@ def evaluate(
     _check_form(case, form, chunk)
     check_size(case)
     inputs = backend.device(converted(case, "float32" if narrow else dtype))
-    names = differentiable(case) if grad else []
     bars = seeds(case.header, inputs)
+    inputs, names = weighed_inputs(case, inputs) if grad else (inputs, [])
     if grad and not bars.keys() & {main_result(case.header), "out/loss"}:
-        raise CaseError(
-            f"{case.name}: {SUBJECTS[case.header.rule].cotangent}: missing, gradients need it"
-        )
+        raise CaseError(f"{case.name}: {main_cotangent(case.header)}: missing, gradients need it")
+    own = SUBJECTS[case.header.rule].own
+    if grad and own is not None and (why := own.no_loss(case.header, inputs)):
+        raise CaseError(f"{case.name}: {own.loss(case.header)}: {why}")
     after: list[Position] = []
 
     def forward(variables: dict[str, Array]) -> dict[str, Array]:
@@ -132,6 +134,18 @@ def evaluate(
         header=header,
         void=case.void,
     )
+
+
+def weighed_inputs(case: Case, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], list[str]]:
+    """Inputs with the zeros that are added to results between, and the names that have a gradient.
+
+    Source: CASE-14, LAYER-17.
+    """
+    names = differentiable(case)
+    zeros = {
+        name: ops.zeros_like(inputs[names[0]], shape=shape) for name, shape in between(case).items()
+    }
+    return {**inputs, **zeros}, [*names, *zeros]
 
 
 def with_gradients(

@@ -16,7 +16,7 @@ from docs.clauses.places import PACKAGES
 #: Recorded cases; what a set holds beside its cases is bad input, or large.
 PATTERNS = (
     "tests/data/peers/*.safetensors",
-    "tests/data/peers_layers/atlas_rnn_*.safetensors",
+    "tests/data/peers_layers/*.safetensors",
     "vectors/*/cases/**/*.safetensors",
 )
 

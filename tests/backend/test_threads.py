@@ -115,6 +115,9 @@ def test_the_blas_has_one_thread_while_parts_have_theirs() -> None:
             threads.in_threads([blas_threads, fails])
         assert blas_threads() == [2] * len(before)
         assert threads.in_threads([blas_threads]) == [[2] * len(before)]
+        with threads.one_for_products():
+            assert blas_threads() == [1] * len(before)
+        assert blas_threads() == [2] * len(before)
     finally:
         for library, count in zip(threads._blas(), before, strict=True):
             library.set_num_threads(count)

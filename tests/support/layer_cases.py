@@ -31,6 +31,8 @@ FEW = [
         for name in ("memory_omega4_chained", "block_mag", "lm_mag")
     ),
 ]
+#: Files of Atlas-MAG, which have headers of their own.
+MAG = sorted(FOLDER.glob("mag_*.safetensors"))
 SYSTEMS = [file for file in FILES if file not in PARTS]
 
 #: One file of each layer.

@@ -16,6 +16,7 @@ from atlas_ref.forms.support import SUPPORT
 from atlas_ref.messages import first_problem, shown
 from atlas_ref.oracle.cases.files import KEY
 from atlas_ref.oracle.cases.json_text import decoded
+from atlas_ref.oracle.cases.mag_headers import as_layer
 from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.oracle.subjects.subject import (
     BLOCK,
@@ -26,7 +27,7 @@ from atlas_ref.oracle.subjects.subject import (
 )
 from atlas_ref.parts.feature_maps import IDENTITY, FeatureMap
 from atlas_ref.parts.window import WindowWeights
-from atlas_ref.rules import RULES, names_with
+from atlas_ref.rules import FAMILY, names_with
 from atlas_ref.types import Frozen
 
 #: Rules that the format reserves for later versions.
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     SubjectName: TypeAlias = str
     FormName: TypeAlias = str
 else:
-    RuleName = Literal[tuple(RULES)]
+    RuleName = Literal[tuple(FAMILY)]
     SubjectName = Literal[(*SUBJECTS, *RESERVED)]
     FormName = Literal[tuple(form for form in SUPPORT if form in FORMS)]
 
@@ -253,6 +254,7 @@ def parse(text: str) -> Header:
         raise ValueError(f"{KEY}: {error}") from None
     if not isinstance(data, dict):
         raise ValueError(f"{KEY}: must be a JSON object, found {json.dumps(data)[:40]}")
+    data = as_layer(data)
     keys = [field.alias or name for name, field in Header.model_fields.items()]
     for key in data:
         if key not in keys:

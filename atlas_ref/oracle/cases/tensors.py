@@ -13,8 +13,9 @@ from tape import ops
 #: Cotangents: inputs that have no gradient themselves.
 COTANGENTS = ("in/y_bar", "in/M_bar", "in/S_bar", "in/X_bar", "in/phi_bar")
 
-#: Cotangents of the final state of a layer begin so.
+#: Cotangents of the final state of a layer begin so, and those of turned queries and keys.
 STATE_BAR = "in/state_bar/"
+TURNED_BARS = ("in/q_bar", "in/k_bar")
 
 #: Results of any rule, without `out/` (CASE-12).
 RESULTS = (
@@ -46,7 +47,7 @@ def legal(header: Any, convention: Any, names: set[str]) -> Legal:
 
 def is_cotangent(name: str) -> bool:
     """Whether an input is a cotangent of a result."""
-    return bare(name) in COTANGENTS or name.startswith(STATE_BAR)
+    return bare(name) in COTANGENTS or name in TURNED_BARS or name.startswith(STATE_BAR)
 
 
 def weighed(cotangent: str) -> str:
@@ -62,6 +63,11 @@ def seeds(header: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         floating = (value for value in inputs.values() if value.dtype.kind not in "biu")
         bars[loss] = ops.ones_like(next(floating), shape=())
     return bars
+
+
+def main_cotangent(header: Any) -> str:
+    """The cotangent without which there are no gradients: that of the main result."""
+    return f"in/{main_result(header).removeprefix('out/')}_bar"
 
 
 def main_result(header: Any) -> str:
@@ -107,6 +113,7 @@ __all__ = [
     "gate_axes",
     "is_cotangent",
     "legal",
+    "main_cotangent",
     "main_result",
     "seeds",
     "tokens",

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from atlas_ref.oracle.cases.case import Case, CaseError, differentiable, unsupported
+from atlas_ref.oracle.cases.case import Case, CaseError, between, differentiable, unsupported
 from atlas_ref.oracle.cases.features import declared, features
 from atlas_ref.oracle.cases.header import reserved
 from atlas_ref.oracle.cases.inputs import STORED, rounded
@@ -259,7 +259,8 @@ def _placed(
 
 
 def _check_known(case: Case, got: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    names = [*ours, *("grad/" + name.removeprefix("in/") for name in differentiable(case))]
+    inputs = [*differentiable(case), *between(case)]
+    names = [*ours, *("grad/" + name.removeprefix("in/") for name in inputs)]
     for name in got:
         if name not in names:
             alike = ", ".join(

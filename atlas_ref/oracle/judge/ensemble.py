@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from atlas_ref.oracle.cases.case import Case, differentiable
+from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.inputs import converted
 from atlas_ref.oracle.cases.tensors import seeds
-from atlas_ref.oracle.evaluate import with_gradients
+from atlas_ref.oracle.evaluate import weighed_inputs, with_gradients
 from atlas_ref.oracle.family.arithmetic import MEMBERS, PLAIN, Arithmetic
 from atlas_ref.oracle.judge.norms import FORMATS, rounded
 from atlas_ref.oracle.judge.states import judged_in
@@ -126,7 +126,8 @@ def evaluate(
         if not grad:
             return forward({})
         bars = seeds(case.header, inputs)
-        results = with_gradients(forward, inputs, differentiable(case), bars)
+        inputs, names = weighed_inputs(case, inputs)
+        results = with_gradients(forward, inputs, names, bars)
     return {
         name: np.asarray(value) if name.startswith("grad/") else value
         for name, value in results.items()

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from atlas_ref.backend.threads import one_for_products
 from atlas_ref.conventions import Convention
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.cases.family import require_family
@@ -214,17 +215,19 @@ def tolerances(
     require_state(case, state_dtype)
     case = stored(case, dtype) if dtype in ("bfloat16", "float16") else case
     grad = any(name.startswith("grad/") for name in only or ())
-    want = evaluate(case, grad=grad).tensors if results is None else results
+    with one_for_products():
+        want = evaluate(case, grad=grad).tensors if results is None else results
     names = [name for name in want if name.startswith("out/")] if only is None else list(only)
     for name in names:
         if name not in want:
             raise CaseError(
                 f"{case.name}: {name}: not a result of this case; it has {', '.join(want)}"
             )
-    by_member = ensemble.members(case, dtype, state_dtype=state_dtype, states=states, grad=grad)
-    exact = ensemble.exact(case, grad=grad)
-    factors = ensemble.amplification(case, exact, grad=grad)
-    others = known_alternatives(case, want) if alternatives else []
+    with one_for_products():
+        by_member = ensemble.members(case, dtype, state_dtype=state_dtype, states=states, grad=grad)
+        exact = ensemble.exact(case, grad=grad)
+        factors = ensemble.amplification(case, exact, grad=grad)
+        others = known_alternatives(case, want) if alternatives else []
     by_name = {}
     for name in names:
         truth = np.asarray(exact.get(name, want[name]), np.float64)

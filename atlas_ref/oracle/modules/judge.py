@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from atlas_ref.backend.threads import one_for_products
 from atlas_ref.oracle.modules.graph import Graph, Module, ancestry
 from atlas_ref.oracle.modules.inside import inside_of
 from atlas_ref.oracle.modules.nearest import nearest_of
@@ -30,11 +31,12 @@ def judge(recording: Recording, *, nearest: bool = True) -> list[Verdict]:
         nearest: also search for the readings that explain what is wrong.
     """
     walk = _Walk(recording)
-    walk.within(walk.wide.root)
-    if not nearest:
-        return walk.verdicts
-    readings = Readings(recording)
-    return [_explained(walk, each, readings) for each in walk.verdicts]
+    with one_for_products():
+        walk.within(walk.wide.root)
+        if not nearest:
+            return walk.verdicts
+        readings = Readings(recording)
+        return [_explained(walk, each, readings) for each in walk.verdicts]
 
 
 def first_wrong(verdicts: Iterable[Verdict]) -> Verdict | None:

@@ -38,9 +38,9 @@ TOLERANCE = (1e-10, "fixed for layers in float64 (LAYER-10)")
 
 #: Results of layers: what they return, the state after them, and gradients (LAYER-5 to LAYER-8).
 RESULTS = re.compile(
-    r"out/(y|y_prefix|(state|cache)(_after_call\d+)?/\w+|loss|logits(_call\d+)?"
+    r"out/(y|y_prefix|[qkv]|attn(_projected)?|(state|cache)(_after_call\d+)?/\w+|loss|logits(_call\d+)?"
     r"|(greedy|sampled)_(un)?cached(_logits)?|(kept|token)_min_p_[\w.]+)"
-    r"|grad/(x|(state|cache)/\w+|param/[\w.]+)"
+    r"|grad/(x|[qkv]|attn(_projected)?|(state|cache)/\w+|param/[\w.]+)"
 )
 
 PARAM = "in/param/"
@@ -178,10 +178,10 @@ def _check_calls(header: Any, sizes: Mapping[str, Any]) -> None:
 
 
 def constants(header: Any) -> set[str]:
-    """Inputs that nothing trains: constants of the state_dict, numbers to draw with (LAYER-8)."""
+    """Inputs that nothing trains: constants, buffers and numbers to draw with (LAYER-8)."""
     names = ENTRIES[header.layer].module.names(_settings(header))
     fixed = {PARAM + name for name, each in names.items() if not each.field or not each.trained}
-    return fixed | {"in/uniform"}
+    return fixed | {"in/uniform", "in/buffer/inv_freq"}
 
 
 # -- evaluation ------------------------------------------------------------------------------------
@@ -270,16 +270,21 @@ SUBJECT = Subject(
         )
     },
     instead="atlas-ref check, eval and tolerance take a layer",
-    along=("out/y", "out/y_prefix", "out/logits"),
+    along=tuple(
+        f"out/{name}"
+        for name in ("y", "y_prefix", "logits", "q", "k", "v", "attn", "attn_projected")
+    ),
     own=Own(
         check_header=check_header,
         checked=checked,
         constants=constants,
         result=_main,
         loss=lambda header: ENTRIES[header.layer].loss,
+        no_loss=lambda header, inputs: ENTRIES[header.layer].no_loss(inputs),
         clause=clause,
         void=lambda header, inputs: ENTRIES[header.layer].void(_settings(header), inputs),
         numbers=lambda header, inputs: ENTRIES[header.layer].numbers(_settings(header), inputs),
+        between=lambda header, inputs: ENTRIES[header.layer].between(_settings(header), inputs),
         results=RESULTS,
         tolerance=TOLERANCE,
     ),

@@ -76,9 +76,11 @@ class Entry(NamedTuple):
         calls: whether `parameters` may cut the tokens into calls.
         result: the main result, or (settings) -> its name.
         loss: a result that gradients are of, without a cotangent.
+        no_loss: (inputs) -> why there is no such result; "" where there is one.
         check: (settings, lengths of axes with what they come from), refuses what does not fit.
         void: (settings, inputs) -> parameters without effect, each with the reason.
         numbers: (settings, inputs) -> numbers of the largest array that it makes.
+        between: (settings, inputs) -> shapes of results between, whose gradients are results too.
     """
 
     module: atlas_rnn.Module
@@ -89,9 +91,11 @@ class Entry(NamedTuple):
     calls: bool = False
     result: str | Callable[[Any], str] = "out/y"
     loss: str = ""
+    no_loss: Callable[[Mapping[str, Any]], str] = lambda inputs: ""
     check: Callable[[Any, Mapping[str, Any]], object] = nothing
     void: Callable[[Any, Mapping[str, Any]], dict[str, str]] = nothing
     numbers: Callable[[Any, Mapping[str, Any]], int] = few
+    between: Callable[[Any, Mapping[str, Any]], dict[str, tuple[int, ...]]] = nothing
 
 
 def sequence(axes: str) -> Callable[[Any], dict[str, Tensor]]:

@@ -141,7 +141,7 @@ def _language_model(call: Call) -> dict[str, Array]:
     start = _fresh(call, ids.shape[0])
     _, logits = language_model.apply(call.config, call.params, start, ids)
     results = {"out/logits": logits}
-    if ids.shape[1] > 1:
+    if not _one_token(call.inputs):
         results["out/loss"] = language_model.loss(call.config, call.params, start, ids)[1]
     state = start
     for i, tokens in enumerate(own.repeat_calls or ()):
@@ -149,6 +149,13 @@ def _language_model(call: Call) -> dict[str, Array]:
         state, rows = language_model.apply(call.config, call.params, state, ids[:, :tokens])
         results[f"out/logits_call{i}"] = rows
     return results | (_generated(call) if "in/prompt" in call.inputs else {})
+
+
+def _one_token(inputs: Mapping[str, Any]) -> str:
+    """Why ids have no loss: a single one predicts nothing (LAYER-15)."""
+    if inputs["in/ids"].shape[1] > 1:
+        return ""
+    return "in/ids has 1 token, and without a next one there is no loss to take gradients of"
 
 
 def _fresh(call: Call, batch: int) -> language_model.State:
@@ -262,6 +269,7 @@ SYSTEMS: dict[str, Entry] = {
         {"out/logits": "MODEL-1", "out/loss": "MODEL-5", "out": "MODEL-6", **GRADIENTS},
         result="out/logits",
         loss="out/loss",
+        no_loss=_one_token,
         check=_fits,
         numbers=_model_numbers,
     ),
@@ -272,6 +280,7 @@ SYSTEMS: dict[str, Entry] = {
         {"out/logits": "MODEL-1", "out/loss": "MODEL-5", **GRADIENTS},
         result="out/logits",
         loss="out/loss",
+        no_loss=_one_token,
         check=_fits,
         numbers=_model_numbers,
     ),

@@ -94,9 +94,12 @@ class Own(NamedTuple):
         constants: (header) -> inputs that nothing trains.
         result: (header) -> the main result.
         loss: (header) -> a result that gradients are of, without a cotangent; "" for none.
+        no_loss: (header, inputs) -> why this case has no such result, so that it has no gradients;
+            "" where it has one.
         clause: (header, name of a result) -> its clause.
         void: (header, inputs) -> values without effect, each with the reason.
         numbers: (header, inputs) -> numbers of the largest array that an evaluation makes.
+        between: (header, inputs) -> shapes of results between, q or attn, that have a gradient.
         results: names of results that some case has.
         tolerance: relative error allowed in float64, and the clause that says so.
     """
@@ -106,9 +109,11 @@ class Own(NamedTuple):
     constants: Callable[[Any], set[str]]
     result: Callable[[Any], str]
     loss: Callable[[Any], str]
+    no_loss: Callable[[Any, Mapping[str, Any]], str]
     clause: Callable[[Any, str], str]
     void: Callable[[Any, Mapping[str, Any]], dict[str, str]]
     numbers: Callable[[Any, Mapping[str, Any]], int]
+    between: Callable[[Any, Mapping[str, Any]], dict[str, tuple[int, ...]]]
     results: re.Pattern[str]
     tolerance: tuple[float, str]
 

@@ -8,17 +8,18 @@ from atlas_ref.oracle.cases.case import differentiable
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.judge.compare import checked, relative_error
 from atlas_ref.oracle.report.failures import explained
-from tests.support.layer_cases import FILES, ONE, PARTS, SYSTEMS, file_of, layer_case
+from tests.support.layer_cases import FILES, MAG, ONE, PARTS, SYSTEMS, file_of, layer_case
 
 TOLERANCE = 1e-10
+GENERATION = ("in/prompt", "in/uniform")
 
 
 def by_name(file):
     return file.stem
 
 
-def test_there_are_fifteen_cases_of_parts_and_forty_of_memories_blocks_and_models():
-    assert (len(FILES), len(PARTS), len(SYSTEMS)) == (55, 15, 40)
+def test_there_are_fifteen_cases_of_parts_forty_of_memories_blocks_and_models_seven_of_mag():
+    assert (len(FILES), len(PARTS), len(SYSTEMS), len(MAG)) == (55, 15, 40, 7)
 
 
 @pytest.mark.clause(
@@ -34,6 +35,7 @@ def test_there_are_fifteen_cases_of_parts_and_forty_of_memories_blocks_and_model
     "LAYER-14",
     "LAYER-15",
     "LAYER-16",
+    "LAYER-17",
     "MODEL-6",
     "MODEL-7",
     "MODEL-8",
@@ -42,7 +44,7 @@ def test_there_are_fifteen_cases_of_parts_and_forty_of_memories_blocks_and_model
     "OMEGA-29",
     "OMEGA-30",
 )
-@pytest.mark.parametrize("file", FILES, ids=by_name)
+@pytest.mark.parametrize("file", FILES + MAG, ids=by_name)
 def test_every_recorded_tensor_of_a_layer_passes(file):
     case = atlas_ref.load(file)
     rows = atlas_ref.check(case)
@@ -69,7 +71,7 @@ def test_gradients_are_by_tokens_and_every_parameter_but_constants(file):
 
 
 @pytest.mark.clause("LAYER-10")
-@pytest.mark.parametrize("file", PARTS, ids=by_name)
+@pytest.mark.parametrize("file", PARTS + MAG, ids=by_name)
 def test_a_recorded_tensor_of_a_layer_that_is_off_in_one_entry_is_wrong_there(file):
     """Records with their largest entry moved by 2e-9 of the tensor's norm."""
     case = atlas_ref.load(file)
@@ -192,6 +194,35 @@ def test_gradients_of_a_layer_need_its_cotangent():
     assert "out/y" in atlas_ref.evaluate(case).tensors
     with pytest.raises(atlas_ref.CaseError, match="in/y_bar: missing, gradients need it"):
         atlas_ref.evaluate(case, grad=True)
+
+
+@pytest.mark.clause("LAYER-15")
+def test_one_token_has_no_loss_and_its_gradients_are_refused_in_one_line(cli, tmp_path):
+    header, tensors = layer_case("lm_mag")
+    header["parameters"] |= {"repeat_calls": None, "max_length": None}
+    tensors = {name: value for name, value in tensors.items() if name not in GENERATION}
+    tensors["in/ids"] = tensors["in/ids"][:, :1]
+    file, out = tmp_path / "one.safetensors", tmp_path / "ours.safetensors"
+    words = (
+        f"atlas-ref: {file}: out/loss: in/ids has 1 token, and without a next one there is no loss "
+        "to take gradients of\n"
+    )
+    case = atlas_ref.make(header, tensors)
+    results = atlas_ref.evaluate(case).tensors
+    assert results.keys() == {"out/logits"}
+    atlas_ref.save(file, header, tensors)
+    assert cli("eval", file, "-o", out).code == 0
+    for refused in (
+        cli("eval", file, "--grad", "-o", out),
+        cli("tolerance", f"{file}:grad/param/embed.weight"),
+    ):
+        assert (refused.code, refused.err) == (2, words)
+    zeros = np.zeros_like(tensors["in/param/embed.weight"])
+    recorded = {**tensors, **results, "grad/param/embed.weight": zeros}
+    atlas_ref.save(file, header, recorded)
+    refused = cli("check", file)
+    assert (refused.code, refused.err) == (2, words)
+    assert cli("check", file, "--only", "logits").code == 0
 
 
 @pytest.mark.clause("LAYER-2", "CASE-18")

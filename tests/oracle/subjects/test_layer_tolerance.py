@@ -5,6 +5,7 @@ import pytest
 
 import atlas_ref
 from atlas_ref import backend
+from atlas_ref.backend import threads
 from atlas_ref.oracle.cases.inputs import rounded
 from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family.arithmetic import MEMBERS
@@ -13,7 +14,7 @@ from atlas_ref.oracle.judge.norms import norms
 from atlas_ref.oracle.judge.tolerance import PASS, tolerances
 from atlas_ref.oracle.sources.answers import Answer
 from tests.support.layer_arithmetic import results
-from tests.support.layer_cases import ONE, PARTS, file_of, layer_case
+from tests.support.layer_cases import MAG, ONE, PARTS, file_of, layer_case
 from tests.support.standin.array import NAME
 
 
@@ -75,9 +76,11 @@ def test_longer_sums_in_another_order_stay_below_one_tolerance(layer):
 
 @pytest.mark.clause("LAYER-9", "LAYER-11")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("name", [*ONE.values(), "attention_cache_w5_p2"])
-def test_a_layer_that_works_in_a_narrower_format_passes(name, dtype):
-    case = atlas_ref.load(file_of(name))
+@pytest.mark.parametrize(
+    "file", [*map(file_of, [*ONE.values(), "attention_cache_w5_p2"]), *MAG], ids=by_name
+)
+def test_a_layer_that_works_in_a_narrower_format_passes(file, dtype):
+    case = atlas_ref.load(file)
     mine = evaluate(case, grad=True, dtype=dtype).tensors
     assert {value.dtype.name for value in mine.values()} == {dtype}
     rows = atlas_ref.check(case, source=answered(mine), dtype=dtype)
@@ -151,6 +154,26 @@ def test_a_tolerance_of_a_layer_has_ten_members_and_a_floor(cli):
     assert refused.err == f"atlas-ref: {file}: {words}\n"
     refused = cli("check", file, "--state-dtype", "float32")
     assert (refused.code, refused.err) == (2, f"atlas-ref: {file}: {words}\n")
+
+
+def test_members_multiply_on_one_thread_since_small_products_wait_for_busy_processors(monkeypatch):
+    """Attention of 256 tokens in a window of 256: its tolerance took 37 s in place of 5."""
+    case, seen = atlas_ref.load(file_of("attention_w5_p3")), set()
+    plain, before = ensemble.evaluate, [each.get_num_threads() for each in threads._blas()]
+
+    def evaluated(*args, **settings):
+        seen.update(library.get_num_threads() for library in threads._blas())
+        return plain(*args, **settings)
+
+    monkeypatch.setattr(ensemble, "evaluate", evaluated)
+    for library in threads._blas():
+        library.set_num_threads(2)
+    try:
+        tolerances(case, dtype="float32")
+    finally:
+        for library, count in zip(threads._blas(), before, strict=True):
+            library.set_num_threads(count)
+    assert seen == {1}
 
 
 @pytest.mark.clause("LAYER-11", "BACKEND-2")
