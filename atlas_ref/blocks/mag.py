@@ -172,4 +172,4 @@ def _remembered(
     starts = checks.check_reset(reset, x.shape[-2])
     whole = extended(config.attention, rows, x, starts, begun)
     state, m = remembered(config, params, state, whole.x, whole.reset)
-    return state, m[:, whole.places]
+    return state, whole.own(m)

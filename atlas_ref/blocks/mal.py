@@ -16,6 +16,7 @@ from atlas_ref.blocks.parts import (
     check_memory,
     extended,
     fed_forward,
+    joined,
     remembered,
     require_same_tokens,
     started,
@@ -25,7 +26,6 @@ from atlas_ref.layers.attention.boundary import check_params as check_attention
 from atlas_ref.layers.convention import LayerConvention
 from atlas_ref.rules.checks import generator, require_floating
 from atlas_ref.types import Array, Frozen
-from tape import ops
 
 
 class Config(Frozen):
@@ -176,11 +176,10 @@ def _with_tokens_before(
     whole = extended(c, own.persistent, x, starts, attended.begun)
     state, z = _before_attention(config, params, state, whole.x, whole.reset)
     results = []
-    for piece in whole.pieces:
-        first, last = whole.places[piece.first], whole.places[piece.last - 1] + 1
+    for piece, (first, last) in zip(whole.pieces, whole.bounds, strict=True):
         if piece.begins:
             attended = attention.opened(c, own, z[:, first - c.persistent : first])
         attended, a = attention.apply(c, own, attended, z[:, first:last])
         results.append(z[:, first:last] + a)
     state = state.replaced(attention=attended)
-    return state, results[0] if len(results) == 1 else ops.concatenate(results, axis=-2)
+    return state, joined(results)

@@ -31,8 +31,8 @@ NUMBERS: dict[str, tuple[Any, ...]] = {
     "state_clamp": ("none", 1.0, 10.0, 100.0),
 }
 
-#: Axes of layers that concern no value of a recording.
-VOID = ("sampling", "mac_state")
+#: Axes of layers that concern no value of a recording, or have one value in all (MODULES-2).
+VOID = ("sampling", "mac_state", "persistent_kind")
 
 #: Axes whose values depend on each other, and are tried together.
 TOGETHER = (
@@ -55,7 +55,6 @@ SHAPED = {
     "mal_order",
     "mac_context",
     "model_norm",
-    "persistent_kind",
     "rule gate",
     "rule rate",
     "use_omega_gate",
@@ -92,7 +91,6 @@ OF_FEED_FORWARD = ("ff_gate_half", "ff_activation")
 OF_ATTENTION = (
     "attention_window",
     "window_counts_self",
-    "persistent_kind",
     "persistent_visible",
     "rotary_pairs",
     "rotary_base",

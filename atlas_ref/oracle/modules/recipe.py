@@ -82,6 +82,13 @@ def parse(header: Mapping[str, Any], name: str) -> Recipe:
         raise CaseError(f"{name}: settings: {first_problem(error)}") from None
     except (ValueError, TypeError) as error:
         raise CaseError(f"{name}: {error}") from None
+    attends = kind not in ("memory", "feed_forward") and settings.block_type != "lmm"
+    rows = settings.num_persist_mem_tokens if attends or kind == "attention" else 0
+    if convention.persistent_kind == "prepended" and rows:
+        raise CaseError(
+            f"{name}: convention: persistent_kind prepended, but num_persist_mem_tokens is {rows}, "
+            "and persist_mem are rows of each head's keys"
+        )
     return Recipe(kind, settings, convention, rule, tuple(calls), bool(header.get("tied", False)))
 
 

@@ -33,6 +33,10 @@ def wrong(verdicts: Any) -> list[str]:
     return [each.key for each in verdicts if each.verdict != "PASS"]
 
 
+#: Of recordings, whose persistent rows are keys and values of each head.
+TITANS = {"preset": "titans", "persistent_kind": "key_value"}
+
+
 def parts_alone(tensors: Any) -> Any:
     """A recording without the results of modules of modules, whose parts are then looked at."""
     ends = ("layers.0/out/y", "memory/out/y", "attention/out/y", "layer/out/y", "ff/out/y")
@@ -40,9 +44,9 @@ def parts_alone(tensors: Any) -> Any:
 
 
 @pytest.mark.clause("MODULES-2", "MODULES-4", "MODULES-7")
-@pytest.mark.parametrize("convention", ["causal", "atlas-rnn", "titans"])
+@pytest.mark.parametrize("convention", ["causal", "atlas-rnn", TITANS], ids=str)
 @pytest.mark.parametrize("block", ["mag", "mal", "lmm", "mac"])
-def test_a_graph_computes_what_the_model_computes_over_calls(block: str, convention: str) -> None:
+def test_a_graph_computes_what_the_model_computes_over_calls(block: str, convention: Any) -> None:
     header = header_of(
         convention=convention,
         settings={"block_type": block, "segment_len": 4},
@@ -348,6 +352,10 @@ def test_bad_recordings_are_refused_by_name(tmp_path: Path) -> None:
     assert "calls: [5, 0]" in refused(header={**header, "calls": [5, 0]})
     assert "calls: 8 tokens together, found 9" in refused(header={**header, "calls": [8]})
     assert "axis 'eps' does not exist" in refused(header={**header, "convention": {"eps": 1}})
+    rows = {**header, "layer": "attention", "convention": "titans"}
+    assert "convention: persistent_kind prepended, but num_persist_mem_tokens is 2, and" in refused(
+        header={**rows, "settings": {**header["settings"], "num_persist_mem_tokens": 2}}
+    )
     assert "settings: dim" in refused(header={**header, "settings": {"dim": 0}})
     assert "axis 'red' does not exist" in refused(header={**header, "rule": {"red": "after"}})
     assert "mine: out/y: unknown name" in refused({"out/y": x})
