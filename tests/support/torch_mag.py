@@ -49,6 +49,10 @@ class RMSNorm(Part):
         if self.does(f"{self.place}: eps outside"):
             return x / (mean.sqrt() + 1e-6) * self.weight
         eps = 1e-5 if self.does(f"{self.place}: eps 1e-5") else 1e-6
+        if self.does(f"{self.place}: no gain"):
+            return x * torch.rsqrt(mean + eps)
+        if self.does(f"{self.place}: 1 + gain"):
+            return x * torch.rsqrt(mean + eps) * (1.0 + self.weight)
         if self.does("einsum"):
             return torch.einsum("btd,d,bt->btd", x, self.weight, (mean[..., 0] + eps).rsqrt())
         return x * torch.rsqrt(mean + eps) * self.weight
@@ -120,6 +124,8 @@ class Gate(nn.Sequential):
             return z
         if f"{self.place}: softplus" in self.s.how:
             return F.softplus(z)
+        if f"{self.place}: no bias" in self.s.how:
+            return torch.sigmoid(z - self[0].bias)
         y = torch.sigmoid(z)
         return 1.0 - y if f"{self.place}: one minus" in self.s.how else y
 
@@ -152,6 +158,8 @@ class Cell(Part):
             decay, mu, rate = (g[:, :, t, None, None] for g in (retain, momentum, step_size))
             if self.does("gates swapped inside"):
                 decay, mu = mu, decay
+            if self.does("momentum one minus"):
+                mu = 1.0 - mu
             if self.does("decay one minus"):
                 decay = 1.0 - decay
             S = mu * S + (rate * G if self.does("rate in momentum") else G)
@@ -222,6 +230,7 @@ class Rotary(Part):
         base = 1000.0 if self.does("rotary base") else 10000.0
         w = base ** (-2.0 * torch.arange(d // 2, dtype=torch.float64) / d)
         angles = (first + torch.arange(x.shape[-2], dtype=torch.float64))[:, None] * w
+        angles = -angles if self.does("rotary other way") else angles
         cos, sin = angles.cos().to(x), angles.sin().to(x)
         if self.does("complex rotary"):
             turned = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
@@ -252,6 +261,8 @@ class Attend(Part):
         t, j = torch.arange(J - T, J)[:, None], torch.arange(J)
         reach = W + self.does("window long") - self.does("window short by one")
         seen = (j <= t + self.does("sees the next")) & (j > t - reach)
+        if self.does("sees not itself"):
+            seen = (j < t) & (j >= t - reach)
         rows = self.persist.expand(q.shape[0], -1, -1, -1)
         P = rows.shape[2]
         always = torch.ones(T, P, dtype=torch.bool)
@@ -271,6 +282,7 @@ class Attend(Part):
 
     def reads(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
         scale = 1.0 / self.s.d if self.does("scale 1/d") else self.s.d**-0.5
+        scale = 1.0 if self.does("no scale") else scale
         if self.does("sdpa"):
             return F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
         if self.does("chunked attention"):
@@ -329,6 +341,8 @@ class GatedHalf(Part):
         value, gate = h.chunk(2, -1)
         if self.does("ff halves"):
             value, gate = gate, value
+        if self.does("gelu by erf"):
+            return value * F.gelu(gate)
         return value * (F.gelu(gate, approximate="tanh") if self.does("gelu") else F.silu(gate))
 
 
@@ -376,6 +390,7 @@ class Block(Part):
             ]
         y = self.mix(a, m, *gate)
         x = y if self.does("residual missing") else x + y
+        x = x + y if self.does("branch twice") else x
         after = self.ff(x)
         x = after if self.does("residual of ff missing") else x + after
         return x, (of_attention, of_memory)
@@ -394,9 +409,11 @@ class Head(nn.Linear):
     """The head; `other` holds the embedding's weight where a mistake takes that."""
 
     other: tuple[Tensor, ...] = ()
+    capped = False
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, *self.other) if self.other else super().forward(x)
+        y = F.linear(x, *self.other) if self.other else super().forward(x)
+        return 30.0 * torch.tanh(y / 30.0) if self.capped else y
 
 
 class MAG(Part):
@@ -413,6 +430,7 @@ class MAG(Part):
     def forward(self, ids: Tensor, states: Any = None) -> tuple[Tensor, Any]:
         x = self.embed(ids)
         self.to_logits.other = (self.embed.weight,) if self.does("weights tied") else ()
+        self.to_logits.capped = self.does("logits capped")
         if self.does("embedding scaled"):
             x = x * self.s.dim**0.5
         if not self.does("embed_norm missing"):

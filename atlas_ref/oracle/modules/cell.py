@@ -7,6 +7,7 @@ what `layers.memory` computes through levels.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,19 +26,20 @@ def cell(
     config: memory.Config,
     branch: memory.Branch,
     graph: Graph,
-    names: tuple[str, ...],
     keeps: tuple[bool, ...],
-    arrays: tuple[Any, ...],
+    fields: Mapping[str, Any],
+    lost: Sequence[str] = (),
 ) -> tuple[Any, Any]:
     """Reads (B, H, T, d_out) and the state after the last call (MODULES-7).
 
     Args:
-        names: of `arrays`: fields of Tokens, and state/M, state/S.
         keeps: for each call whether its state goes on; empty for always.
+        fields: those of Tokens, and state/M, state/S.
+        lost: what each call but the first forgets: M, S, window (MODULES-18).
     """
     level = config.levels.levels[0]
     rule, of_rule = level.rule, projection.of_computed(level.config)
-    fields = dict(zip(names, arrays, strict=True))
+    fields = dict(fields)
     initial = {name: fields.pop(f"state/{name}", None) for name in ("M", "S")}
     k = fields["k"]
     lag = window.by_lag(
@@ -48,11 +50,13 @@ def cell(
         like=k,
     )
     if lag is not None:
-        fields["window_weights"] = lag + np.zeros((*k.shape[:-1], 1), k.dtype)
+        own = fields.get("window_weights", np.ones((*k.shape[:-1], 1), k.dtype))
+        fields["window_weights"] = lag * own
     memories = {name: value for name, value in initial.items() if value is not None}
     state = rule_of(of_rule).start(of_rule, k.shape[:2], dtype=k.dtype, **memories)
     reads = []
     for i, (first, last) in enumerate(graph.spans(k.shape[-2])):
+        state = state if i == 0 else forgetful(of_rule, state, lost)
         before = state
         if config.reference_at_call == "renewed" and of_rule.convention.reference == "call_start":
             state = state.replaced(reference=None, position=sequence.first_position(of_rule))
@@ -65,6 +69,14 @@ def cell(
                 state = state.replaced(M=memory.clamped(state.M, config.state_clamp))
         state = state if not keeps or keeps[i] else before
     return np.concatenate(reads, axis=-2), state
+
+
+def forgetful(config: Any, state: Any, lost: Sequence[str]) -> Any:
+    """A state without what a program does not carry from call to call (MODULES-18)."""
+    if "window" in lost:
+        state = rule_of(config).restart(config, state)
+    zeros = {name: np.zeros_like(getattr(state, name)) for name in lost if name != "window"}
+    return state.replaced(**zeros)
 
 
 def _pieces(config: memory.Config, first: int, last: int) -> list[tuple[int, int]]:

@@ -37,6 +37,7 @@ class Value(NamedTuple):
             user's choice, which nothing computes.
         axes: letters of LABELS with a size where it is known, "B T D=12".
         clause: where the computation is defined.
+        work: what a kind of computation is made of, for `habits.HABITS`; None where it has no habits.
     """
 
     key: str
@@ -46,6 +47,7 @@ class Value(NamedTuple):
     kind: Literal["wire", "output", "free"]
     axes: str
     clause: str
+    work: object = None
 
 
 class Module(NamedTuple):
@@ -97,28 +99,57 @@ class Graph:
         self._open.pop()
 
     def _add(
-        self, kind: Any, port: str, sources: Any, function: Any, axes: str, clause: str
+        self,
+        kind: Any,
+        port: str,
+        sources: Any,
+        function: Any,
+        axes: str,
+        clause: str = "",
+        work: object = None,
     ) -> str:
         owner = self._open[-1]
         key = f"{owner.name}/{port}"
         keys = (sources,) if isinstance(sources, str) else tuple(sources)
-        self.values[key] = Value(key, keys, function, owner.name, kind, axes, clause)
+        self.values[key] = Value(key, keys, function, owner.name, kind, axes, clause, work)
         owner.keys.append(key)
         return key
 
     def free(self, port: str, axes: str, sources: Any = (), function: Any = None) -> str:
         """A value of the user's choice; `function` where it may be left out."""
-        return self._add("free", f"in/{port}", sources, function, axes, "")
+        return self._add("free", f"in/{port}", sources, function, axes)
 
     def wire(
-        self, port: str, sources: Any, axes: str, function: Any = None, *, way: str = "in"
+        self,
+        port: str,
+        sources: Any,
+        axes: str,
+        function: Any = None,
+        *,
+        way: str = "in",
+        work: object = None,
     ) -> str:
         """A value passed on from other modules, as it is unless there is a function."""
-        return self._add("wire", f"{way}/{port}", sources, function or _same, axes, "")
+        return self._add("wire", f"{way}/{port}", sources, function or _same, axes, work=work)
 
-    def output(self, port: str, sources: Any, axes: str, function: Any, clause: str) -> str:
+    def output(
+        self,
+        port: str,
+        sources: Any,
+        axes: str,
+        function: Any,
+        clause: str,
+        work: object = None,
+    ) -> str:
         """A value that the module computes."""
-        return self._add("output", f"out/{port}", sources, function, axes, clause)
+        return self._add("output", f"out/{port}", sources, function, axes, clause, work)
+
+    def otherwise(self, key: str, sources: tuple[str, ...], function: Any) -> Graph:
+        """The same graph with one value computed otherwise, or of other sources (MODULES-18)."""
+        other = Graph(self.calls)
+        value = self.values[key]._replace(sources=sources, function=function)
+        other.values = {**self.values, key: value}
+        return other
 
     def spans(self, tokens: int) -> list[tuple[int, int]]:
         """First and last token of each call."""

@@ -10,38 +10,41 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from atlas_ref.layers import attention, convolution, feed_forward, memory, norm, rotary
+from atlas_ref.layers import attention, convolution, feed_forward, memory, norm
 from atlas_ref.oracle.modules.cell import GATES, cell
 from atlas_ref.oracle.modules.graph import Graph
+from atlas_ref.oracle.modules.habits.attentions import Attend, Passed, Rotary
+from atlas_ref.oracle.modules.habits.cells import Cell
+from atlas_ref.oracle.modules.habits.feed_forwards import Gated
+from atlas_ref.oracle.modules.habits.norms import Norm
+from atlas_ref.oracle.modules.habits.projections import (
+    Convolution,
+    Gate,
+    Linear,
+    Merge,
+    Split,
+    merge,
+    split,
+)
+from atlas_ref.oracle.modules.habits.wires import Sum
 from atlas_ref.parts import gates
 from atlas_ref.parts.gates import GateSet
 from tape import ops
-
-
-def split(x: Any, heads: int) -> Any:
-    """(B, T, H d) -> (B, H, T, d)."""
-    B, T, rows = x.shape
-    return np.swapaxes(np.reshape(x, (B, T, heads, rows // heads)), 1, 2)
-
-
-def merge(x: Any) -> Any:
-    """(B, H, T, d) -> (B, T, H d)."""
-    B, H, T, d = x.shape
-    return np.reshape(np.swapaxes(x, 1, 2), (B, T, H * d))
 
 
 def linear(graph: Graph, name: str, source: Any, weight: Any, bias: Any = None, **how: Any) -> str:
     """A projection W x + b of tokens, as a module of that name."""
     rows, columns = weight.shape
     with graph.module(name):
-        x = graph.wire("x", source, f"B T D={columns}", how.get("function"))
+        x = graph.wire("x", source, f"B T D={columns}", how.get("function"), work=how.get("work"))
 
         def project(x: Any) -> Any:
             y = graph.product(x, weight)
             return y if bias is None else y + bias
 
         axes = how.get("axes", f"B T D={rows}")
-        return graph.output("y", x, axes, project, how.get("clause", ""))
+        own = Linear(weight, bias)
+        return graph.output("y", x, axes, project, how.get("clause", ""), own)
 
 
 def normed(
@@ -51,18 +54,20 @@ def normed(
     config: norm.Config,
     params: Any,
     function: Any = None,
+    work: object = None,
 ) -> str:
     """A norm of tokens or heads as a module, which passes everything on under kind none.
 
     Args:
-        function: what makes the input of the source.
+        function, work: what makes the input of the source.
     """
     axes = f"B T D={config.d}" if config.heads is None else f"B H={config.heads} T D={config.d}"
     with graph.module(name):
-        x = graph.wire("x", source, axes, function)
+        x = graph.wire("x", source, axes, function, work=work)
         if config.kind == "none":
             return graph.wire("y", x, axes, way="out")
-        return graph.output("y", x, axes, lambda x: norm.normed(config, params, x), "NORM-4")
+        own = Norm(config, params)
+        return graph.output("y", x, axes, lambda x: norm.normed(config, params, x), "NORM-4", own)
 
 
 def convolved(
@@ -70,7 +75,7 @@ def convolved(
 ) -> str:
     """A convolution as a module, its tail going on from call to call."""
 
-    def run(x: Any) -> Any:
+    def run(config: convolution.Config, filters: Any, x: Any) -> Any:
         state = convolution.start(config, x.shape[0], dtype=x.dtype)
         results = []
         for i, (first, last) in enumerate(graph.spans(x.shape[1])):
@@ -82,7 +87,8 @@ def convolved(
     axes = f"B T D={config.d_model}"
     with graph.module(name):
         x = graph.wire("x", source, axes)
-        return graph.output("y", x, axes, run, "CONVOLUTION-1")
+        own = Convolution(run, config, filters)
+        return graph.output("y", x, axes, lambda x: run(config, filters, x), "CONVOLUTION-1", own)
 
 
 # -- memory ----------------------------------------------------------------------------------------
@@ -108,11 +114,11 @@ def memory_graph(
         rows = {}
         for each in "qkv":
             flat = _projected(graph, name, each, n, config, branch, keeps)
-            rows[each] = Rows(flat, _heads(config.heads))
+            rows[each] = Rows(flat, _heads(config.heads), Split(config.heads))
         for each, weight in (("q", branch.q_norm), ("k", branch.k_norm)):
             own, module = rows[each], f"{name}.{each}_norm"
-            key = normed(graph, module, own.key, config.head_norm, weight, own.function)
-            rows[each] = Rows(key, None)
+            key = normed(graph, module, own.key, config.head_norm, weight, own.function, own.work)
+            rows[each] = Rows(key)
         rows |= _gates(graph, name, n, rows, config, branch)
         reads = _cell(graph, name, rows, config, branch, keeps)
         y = _output(graph, name, reads, n, config, params)
@@ -120,10 +126,11 @@ def memory_graph(
 
 
 class Rows(NamedTuple):
-    """What a cell receives: its source, and what makes it of that."""
+    """What a cell receives: its source, what makes it of that, and which work that is."""
 
     key: str
-    function: Any
+    function: Any = None
+    work: object = None
 
 
 def _heads(heads: int) -> Any:
@@ -161,10 +168,17 @@ def _gates(
         H, D = gate.W.shape[0], gate.W.shape[-1]
         kind = "retain" if field == "window_gate" else field
 
-        def compute(x: Any, gate: Any = gate, kind: str = kind) -> Any:
-            if x.ndim == 3 and gate.W.shape[-2] == 1:
-                z = graph.product(x, gate.W[:, 0]) + gate.b[:, 0]
-                return rate(z) if kind == "step_size" else ops.sigmoid(z)
+        activation, work = (rate if kind == "step_size" else ops.sigmoid), None
+        if config.gate_input == "normed" and gate.W.shape[-2] == 1:
+
+            def opened(x: Any, gate: Any = gate) -> Any:
+                return graph.product(x, gate.W[:, 0]) + gate.b[:, 0]
+
+            work = Gate(opened, activation, gate.b[:, 0])
+
+        def compute(x: Any, gate: Any = gate, kind: str = kind, work: Any = work) -> Any:
+            if work is not None:
+                return work.activation(work.linear(x))
             each = x[:, None] if x.ndim == 3 else x
             y = gates.from_tokens(GateSet(**{kind: gate}), each, step_size=rate)[kind]
             return np.swapaxes(y, 1, 2)
@@ -180,7 +194,7 @@ def _gates(
                     f"B H={H} T D={D}",
                     lambda a, b, k=k, v=v: _joined(_made(k, a), _made(v, b)),
                 )
-            y = graph.output("y", x, f"B T H={H}", compute, "GATES-6")
+            y = graph.output("y", x, f"B T H={H}", compute, "GATES-6", work)
         keys[field] = Rows(y, lambda y: np.swapaxes(y, 1, 2))
     return keys
 
@@ -205,7 +219,7 @@ def _cell(
         for field, source in rows.items():
             last = {"q": f" D={d_in}", "k": f" D={d_in}", "v": f" D={d_out}"}.get(field, "")
             axes = f"B H={H} T{last}"
-            sources[field] = graph.wire(field, source.key, axes, source.function)
+            sources[field] = graph.wire(field, source.key, axes, source.function, work=source.work)
         for each in ("M", "S") if "momentum" in rows else ("M",):
             sources[f"state/{each}"] = graph.free(
                 f"state/{each}",
@@ -215,17 +229,28 @@ def _cell(
             )
         names = tuple(sources)
 
-        def run(*arrays: Any) -> Any:
-            return cell(config, branch, graph, names, keeps, arrays)
+        results = {
+            "y": (f"B H={H} T D={d_out}", lambda result: result[0], "OMEGA-1"),
+            "state/M": (state, lambda result: result[1].M, "OMEGA-6"),
+            "state/S": (state, lambda result: result[1].S, "OMEGA-6"),
+        }
+        for port, (axes, pick, clause) in results.items():
+            if port == "state/S" and "momentum" not in rows:
+                continue
 
-        keys = tuple(sources.values())
-        reads = graph.output(
-            "y", keys, f"B H={H} T D={d_out}", lambda *each: run(*each)[0], "OMEGA-1"
-        )
-        graph.output("state/M", keys, state, lambda *each: run(*each)[1].M, "OMEGA-6")
-        if "momentum" in rows:
-            graph.output("state/S", keys, state, lambda *each: run(*each)[1].S, "OMEGA-6")
-        return reads
+            def run(fields: Any, lost: Any = (), pick: Any = pick) -> Any:
+                return pick(cell(config, branch, graph, keeps, fields, lost))
+
+            work = Cell(names, rule.window, rule.convention.rate, len(graph.calls), run)
+            graph.output(
+                port,
+                tuple(sources.values()),
+                axes,
+                lambda *each, work=work: work.run(work.by_name(each)),
+                clause,
+                work,
+            )
+        return f"{name}.cell/out/y"
 
 
 def _output(graph: Graph, name: str, reads: str, n: str, config: memory.Config, params: Any) -> str:
@@ -233,7 +258,8 @@ def _output(graph: Graph, name: str, reads: str, n: str, config: memory.Config, 
     y = normed(graph, f"{name}.output_norm", reads, config.output_norm, params.output_norm)
     weight = params.W_out.reshape(params.W_out.shape[0], -1)
     if params.W_gate is None:
-        return linear(graph, f"{name}.to_out", y, weight, function=merge)
+        own = Merge(config.heads)
+        return linear(graph, f"{name}.to_out", y, weight, function=merge, work=own)
     shape = ops.silu if config.output_gate == "silu" else ops.sigmoid
     with graph.module(f"{name}.output_gate"):
         D, rows = params.W_gate.shape[1], params.W_gate.shape[0]
@@ -268,13 +294,18 @@ def attention_graph(
                 "y", x, f"B T D={3 * H * d}", lambda x: graph.product(x, flat), clause
             )
             rows = {
-                each: graph.output(each, qkv, heads, lambda y, i=i: split(_third(y, i), H), clause)
-                for i, each in enumerate("qkv")
+                each: graph.output(each, qkv, heads, own.plain, clause, own)
+                for each, own in ((each, Split(H, i, 3)) for i, each in enumerate("qkv"))
             }
+        turns = None
         if config.rotary is not None:
-            rows |= _turned(graph, name, rows, config, heads)
+            turns = Rotary(config.rotary, graph.spans, config.persistent)
+            rows |= _turned(graph, name, rows, turns, heads)
         with graph.module(f"{name}.attend"):
-            sources = [graph.wire(each, rows[each], heads) for each in "qkv"]
+            sources = [
+                graph.wire(each, rows[each], heads, work=Passed(turns) if each == "v" else None)
+                for each in "qkv"
+            ]
             row, copies = context or ("", 1)
             if context is not None:
                 sources.append(graph.wire("context", row, f"B C D={D}"))
@@ -283,36 +314,24 @@ def attention_graph(
                 rows = None if row is None else (row, copies)
                 return _attend(graph, config, params, np.stack([q, k, v], axis=1), rows)
 
-            y = graph.output("y", sources, heads, attend, "ATTENTION-2")
-        weight = params.W_out.reshape(D, H * d)
-        y = linear(graph, f"{name}.to_out", y, weight, function=merge, clause="ATTENTION-1")
+            plainly = context is None and config.attention_window == "causal"
+            own = Attend(config, params, graph.spans) if plainly else None
+            y = graph.output("y", sources, heads, attend, "ATTENTION-2", own)
+        weight, how = params.W_out.reshape(D, H * d), {"function": merge, "work": Merge(H)}
+        y = linear(graph, f"{name}.to_out", y, weight, clause="ATTENTION-1", **how)
         return graph.wire("y", y, f"B T D={D}", way="out")
 
 
-def _third(y: Any, i: int) -> Any:
-    width = y.shape[-1] // 3
-    return y[..., i * width : (i + 1) * width]
-
-
 def _turned(
-    graph: Graph, name: str, rows: dict[str, str], config: attention.Config, heads: str
+    graph: Graph, name: str, rows: dict[str, str], turns: Rotary, heads: str
 ) -> dict[str, str]:
     """Queries and keys after their positions (ROTARY-1)."""
-    settings = config.rotary
-    assert settings is not None
-
-    def turn(x: Any) -> Any:
-        state, results = rotary.start(settings), []
-        for first, last in graph.spans(x.shape[-2]):
-            at, state = rotary.positions(settings, state, last - first, None)
-            tables = rotary.tables(settings, at, x)
-            results.append(rotary.rotated(settings, x[..., first:last, :], *tables))
-        return np.concatenate(results, axis=-2)
-
     with graph.module(f"{name}.rotary"):
         sources = {each: graph.wire(each, rows[each], heads) for each in "qk"}
         return {
-            each: graph.output(each, source, heads, turn, "ROTARY-1")
+            each: graph.output(
+                each, source, heads, lambda x: turns.turned(x, turns.at(x)), "ROTARY-1", turns
+            )
             for each, source in sources.items()
         }
 
@@ -344,17 +363,18 @@ def feed_forward_graph(
     """
     D, n = config.d_model, config.d_inner
     with graph.module(name):
-        x = graph.wire("x", source, f"B T D={D}", join)
+        summed = Sum() if join is not None else None
+        x = graph.wire("x", source, f"B T D={D}", join, work=summed)
         h = normed(graph, f"{name}.0", x, config.norm, params.norm)
         h = linear(graph, f"{name}.1", h, params.W_in, params.b_in, clause="FEED-1")
+        own = Gated(config.gate_half)
 
         def gated(h: Any) -> Any:
-            halves = (h[..., :n], h[..., n:])
-            value, gate = halves if config.gate_half == "second" else halves[::-1]
+            value, gate = own.halves(h)
             return feed_forward.activated(config.activation, gate) * value
 
         with graph.module(f"{name}.2"):
             hidden = graph.wire("x", h, f"B T D={2 * n}")
-            h = graph.output("y", hidden, f"B T D={n}", gated, "FEED-1")
+            h = graph.output("y", hidden, f"B T D={n}", gated, "FEED-1", own)
         y = linear(graph, f"{name}.3", h, params.W_out, params.b_out, clause="FEED-1")
         return x, graph.wire("y", y, f"B T D={D}", way="out")

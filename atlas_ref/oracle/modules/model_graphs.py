@@ -13,6 +13,9 @@ from atlas_ref.blocks import lmm, mac, mag, mal, mix, segments
 from atlas_ref.layers import norm
 from atlas_ref.models import language_model
 from atlas_ref.oracle.modules.graph import Graph
+from atlas_ref.oracle.modules.habits.feed_forwards import Loss, Mix
+from atlas_ref.oracle.modules.habits.projections import Gate
+from atlas_ref.oracle.modules.habits.wires import Sum
 from atlas_ref.oracle.modules.layer_graphs import (
     attention_graph,
     feed_forward_graph,
@@ -64,7 +67,7 @@ def _block(graph: Graph, name: str, source: str, config: Any, params: Any) -> st
     with graph.module(name):
         x = graph.wire("x", source, axes)
         terms = builders[type(config)](graph, name, x, config, params)
-        return graph.wire("y", terms, axes, _sum, way="out")
+        return graph.wire("y", terms, axes, _sum, way="out", work=Sum())
 
 
 def _mag(graph: Graph, name: str, x: str, config: Any, params: Any) -> tuple[str, ...]:
@@ -96,7 +99,9 @@ def _mixed(graph: Graph, name: str, x: str, a: str, m: str, config: Any, params:
                 n = norm.normed(config.gate_norm, params.norm, x)
                 return ops.sigmoid(graph.product(n, params.W) + params.b)
 
-            gate = [graph.output("y", tokens, axes, opened, "")]
+            plain = config.gate_norm.kind == "none"
+            work = Gate(lambda x: graph.product(x, params.W) + params.b, ops.sigmoid, params.b)
+            gate = [graph.output("y", tokens, axes, opened, "", work if plain else None)]
     with graph.module(f"{name}.mix"):
         sources = [graph.wire("a", a, axes), graph.wire("m", m, axes)]
         sources += [graph.wire("g", each, axes) for each in gate]
@@ -106,7 +111,7 @@ def _mixed(graph: Graph, name: str, x: str, a: str, m: str, config: Any, params:
                 return mix.mixed(config, params, a, a, m)
             return a + g * m if config.kind == "sum" else g * a + (1.0 - g) * m
 
-        return graph.output("y", sources, axes, mixed, "")
+        return graph.output("y", sources, axes, mixed, "", Mix(bool(gate)))
 
 
 def _mal(graph: Graph, name: str, x: str, config: Any, params: Any) -> tuple[str, ...]:
@@ -115,7 +120,7 @@ def _mal(graph: Graph, name: str, x: str, config: Any, params: Any) -> tuple[str
         terms = (x, memory_graph(graph, f"{name}.memory", x, config.memory, params.memory))
     terms = _fed(graph, f"{name}.ff_pre", terms, config.ff_pre, params.ff_pre)
     with graph.module(f"{name}.stream"):  # the residual stream before attention
-        stream = graph.wire("x", terms, f"B T D={config.d_model}", _sum)
+        stream = graph.wire("x", terms, f"B T D={config.d_model}", _sum, work=Sum())
     a = attention_graph(graph, f"{name}.attention", stream, config.attention, params.attention)
     return _fed(graph, f"{name}.ff_post", (stream, a), config.ff_post, params.ff_post)
 
@@ -194,7 +199,7 @@ def _model(graph: Graph, config: language_model.Config, params: Any) -> None:
         rows = graph.wire("logits", logits, f"B T V={V}")
         all_ids = graph.free("ids", "B N", ids, lambda ids: ids)
         targets = graph.free("targets", "B T", all_ids, lambda ids: ids[:, 1:])
-        graph.output("y", (rows, targets), "", _loss, "")
+        graph.output("y", (rows, targets), "", _loss, "", Loss())
 
 
 def _loss(logits: Any, targets: Any) -> Any:
