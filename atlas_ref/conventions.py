@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from atlas_ref.messages import first_problem, meant, shown
+from atlas_ref.messages import first_problem, no_such, shown
 from atlas_ref.parts.newton_schulz import NewtonSchulz
 from atlas_ref.types import Frozen
 
@@ -176,6 +176,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     "nl-hecate": {"gate": "forget", "momentum_sign": "minus", "q_norm": "l2", "k_norm": "l2"},
 }
 
+#: What a rule changes in `spec`: a deep memory descends |e|^2 with its rate in W (DEEP-4).
+DEFAULTS = {"deep_memory": {"rate": "memory", "gradient_scale": 2.0}}
+
 SOURCES: dict[str, str] = {
     "spec": "the seed specifications' pseudo-code, per rule",
     "atlas-paper": "Atlas (2505.23735) Eqs 32-33",
@@ -193,6 +196,30 @@ SOURCES: dict[str, str] = {
 }
 
 
+def axes_of(
+    value: Any, kind: type[Frozen], presets: Mapping[str, Any], *, default: str, what: str
+) -> tuple[Mapping[str, Any], dict[str, Any]]:
+    """What a preset changes, and what changes that preset.
+
+    Args:
+        value: a preset's name, or axes with values, where the key "preset" says what they change.
+        kind: whose fields are the axes.
+
+    Raises:
+        ValueError: names the preset or the axis that does not exist, and those that do.
+    """
+    if not isinstance(value, str | Mapping):
+        needed = f"a preset's name, a mapping of axes or a {kind.__name__} is needed"
+        raise ValueError(f"{what}: {needed}, found {value!r}")
+    changes: dict[str, Any] = {"preset": value} if isinstance(value, str) else dict(value)
+    preset = changes.pop("preset", default)
+    for word, names, known in (("preset", [preset], presets), ("axis", changes, kind.model_fields)):
+        for name in names:
+            if not isinstance(name, str) or name not in known:
+                raise ValueError(f"{what}: {no_such(word, name, known)}")
+    return presets[preset], changes
+
+
 def resolve(
     value: str | Mapping[str, Any] | Convention, *, rule: str, level: str = "projected"
 ) -> Convention:
@@ -201,46 +228,24 @@ def resolve(
     Args:
         value: a preset's name, or axes with values, where the key "preset" (default spec) says what
             they change. A complete `Convention` is returned as it is.
-        rule: omega, titans_lmm, delta, hebbian, newton_schulz or feature_map.
+        rule: of `rules.RULES`, or newton_schulz or feature_map.
         level: at level token, the gate of titans_lmm, delta and hebbian is forget unless stated.
 
     Raises:
         ValueError: names the axis, what was found and its legal values.
     """
     if isinstance(value, Convention):
-        _newton_schulz(None, "none" if value.newton_schulz == "none" else value.newton_schulz, rule)
+        _newton_schulz(None, value.newton_schulz, rule)
         return value
-    if not isinstance(value, str | Mapping):
-        raise ValueError(
-            "convention: a preset's name, a mapping of axes or a Convention is needed, found "
-            f"{value!r}"
-        )
-    changes: dict[str, Any] = {"preset": value} if isinstance(value, str) else dict(value)
-    name = changes.pop("preset", "spec")
-    if not isinstance(name, str) or name not in PRESETS:
-        raise ValueError(
-            f"convention: preset {name!r} does not exist; presets are {', '.join(PRESETS)}"
-            f"{meant(str(name), PRESETS)}"
-        )
-    preset = PRESETS[name]
-    for axis, setting in changes.items():
-        if setting is None:
-            raise ValueError(f"convention: {axis}: null is not a value")
-        if axis not in AXES:
-            raise ValueError(
-                f"convention: axis {axis!r} does not exist; axes are {', '.join(AXES)}"
-                f"{meant(axis, AXES)}"
-            )
-    chosen = {**preset, **changes}
-    chosen["newton_schulz"] = _newton_schulz(
-        preset.get("newton_schulz"), changes.get("newton_schulz"), rule
-    )
-    if "rate" not in chosen:
-        chosen["rate"] = (
-            "both" if rule == "omega" and chosen["newton_schulz"] != "none" else "momentum"
-        )
-    if "gate" not in chosen:
-        chosen["gate"] = "forget" if level == "token" and rule != "omega" else "retain"
+    preset, changes = axes_of(value, Convention, PRESETS, default="spec", what="convention")
+    if null := [axis for axis, setting in changes.items() if setting is None]:
+        raise ValueError(f"convention: {null[0]}: null is not a value")
+    stated = preset.get("newton_schulz"), changes.get("newton_schulz")
+    settings = _newton_schulz(*stated, rule)
+    chosen = {**DEFAULTS.get(rule, {}), **preset, **changes, "newton_schulz": settings}
+    chosen.setdefault("rate", "both" if rule == "omega" and settings != "none" else "momentum")
+    forget = rule not in ("omega", "deep_memory") and level == "token"
+    chosen.setdefault("gate", "forget" if forget else "retain")
     return _validated(chosen)
 
 
@@ -252,9 +257,6 @@ def of_config(value: str | Mapping[str, Any] | Convention, *, rule: str) -> Conv
 
     Returns:
         that of level token, an `OpenGate` where level projected has another gate.
-
-    Raises:
-        ValueError: names the axis, what was found and its legal values.
     """
     convention = resolve(value, rule=rule, level="token")
     if convention.gate == resolve(value, rule=rule).gate:
@@ -264,7 +266,7 @@ def of_config(value: str | Mapping[str, Any] | Convention, *, rule: str) -> Conv
 
 def _newton_schulz(preset: Any, request: Any, rule: str) -> Any:
     """The settings in force: the rule's default, changed by the preset, changed by the request."""
-    if rule not in ("omega", "newton_schulz"):
+    if rule not in ("omega", "deep_memory", "newton_schulz"):
         if request not in (None, "none"):
             raise ValueError(
                 f"convention: newton_schulz is not part of {rule}; only none is possible"

@@ -96,6 +96,18 @@ def meant(word: str, names: Iterable[str]) -> str:
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
+def no_such(word: str, name: object, known: Iterable[str]) -> str:
+    """The message about a name that does not exist: those that do, and those that resemble it.
+
+    Args:
+        word: what the name is of, such as preset.
+    """
+    names = list(known)
+    plural = "axes" if word == "axis" else f"{word}s"
+    listed = f"{plural} are {', '.join(names)}{meant(str(name), names)}"
+    return f"{word} {name!r} does not exist; {listed}"
+
+
 def install(extra: str, *, root: Path = ROOT) -> str:
     """The command that adds an extra to this Python, from where the package came.
 

@@ -106,7 +106,7 @@ def _reads(x: dict[str, Any], C: int, before_error: bool) -> Any:
 
 
 def _coefficients(r: Any, m: Any, a: Any, b: Any) -> Any:
-    """Factors of M_0 (.., C) and rows D, X (.., C, 1 + C) of S_0 and of the errors, by token."""
+    """Factors of M_0 (.., C), and rows D, X (.., C, 1 + C) of S_0 and errors, by token."""
     import jax
     from jax import numpy as jnp
 

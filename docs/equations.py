@@ -108,7 +108,7 @@ def check(equations: list[Equation]) -> None:
         text=True,
     )
     if done.returncode:
-        raise EquationError(f"KaTeX does not run: {done.stderr.strip()}")
+        raise EquationError(f"KaTeX does not run: {str(done.stderr).strip()}")
     wrong = [
         f"{each.page}: {each.tex!r}: {said}"
         for each, said in zip(equations, json.loads(done.stdout), strict=True)

@@ -14,27 +14,22 @@ import pytest
 from atlas_ref.cli import sweep
 from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.oracle.sweep.draw import SWEPT
-from atlas_ref.rules import RULES
+from atlas_ref.rules import FAMILY, RULES
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "atlas_ref").rglob("*.py"))
 DOCUMENTED = [*FILES, *sorted((ROOT / "tape").rglob("*.py"))]
 
-#: Where rules may be compared by name: their own room, the axes that depend on them, the second
-#: implementation.
+#: Where rules and other subjects of the oracle may be compared by name: the rules' own room, the
+#: axes that depend on them, the second implementation.
 OF_RULES = ("atlas_ref/rules/", "atlas_ref/conventions.py", "atlas_ref/certify/")
-#: The same for the other subjects of the oracle.
-OF_SUBJECTS = ("atlas_ref/oracle/subjects/", *OF_RULES)
-#: Tables of data, whose entries are named after rules.
-TABLES = (
-    "atlas_ref/vectors/inputs/targets.py",
-    "atlas_ref/vectors/inputs/large.py",
-    "atlas_ref/vectors/refusals/negative.py",
-)
 
 
 def name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
+
+
+OUTSIDE = [path for path in FILES if not name(path).startswith(OF_RULES)]
 
 
 def comparisons(tree: ast.AST) -> list[int]:
@@ -119,18 +114,14 @@ def probes(tree: ast.AST) -> list[int]:
     ]
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in FILES if not name(path).startswith((*OF_RULES, *TABLES))], ids=name
-)
+@pytest.mark.parametrize("path", OUTSIDE, ids=name)
 def test_no_other_file_compares_names_of_rules_or_probes_them(path: Path) -> None:
     tree = ast.parse(path.read_text())
     assert comparisons(tree) == []
     assert probes(tree) == []
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in FILES if not name(path).startswith((*OF_SUBJECTS, *TABLES))], ids=name
-)
+@pytest.mark.parametrize("path", OUTSIDE, ids=name)
 def test_no_other_file_compares_a_rule_with_the_name_of_a_subject(path: Path) -> None:
     assert of_subjects(ast.parse(path.read_text())) == []
 
@@ -141,7 +132,7 @@ def test_no_other_file_compares_a_rule_with_the_name_of_a_subject(path: Path) ->
         "case.header.rule == 'newton_schulz'",
         "'feature_map' != h.rule",
         "rule in ('feature_map', BLOCK)",
-        "self.rule not in (*RULES, 'cms')",
+        "self.rule not in (*FAMILY, 'cms')",
         "rule not in (*names_with('has_window'), 'newton_schulz')",
         "match header.rule:\n    case 'cms':\n        pass",
         "{'newton_schulz': 'in/X_bar'}[header.rule]",
@@ -155,7 +146,7 @@ def test_a_comparison_with_the_name_of_a_subject_is_seen(code: str) -> None:
 @pytest.mark.parametrize(
     "code",
     [
-        "axis == 'newton_schulz' and case.header.rule in RULES",
+        "axis == 'newton_schulz' and case.header.rule in FAMILY",
         "key == 'feature_map'",
         "changes['newton_schulz'] == 'none'",
         "plain.get('feature_map', {})",
@@ -208,7 +199,7 @@ def test_a_docstring_begins_with_at_most_twenty_words(path: Path) -> None:
 
 
 def test_every_rule_declares_its_facts() -> None:
-    for key, rule in RULES.items():
+    for key, rule in FAMILY.items():
         assert (rule.name, SUBJECTS[key].rule) == (key, rule)
         assert {"M", "y", "out", "grad", "trace_grad"} <= set(rule.clauses)
         assert ("momentum" in rule.gates) == rule.has_momentum

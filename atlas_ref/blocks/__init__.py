@@ -6,6 +6,7 @@ A block is a module with `Config`, `Params`, `State`, `configured`, `init`, `sta
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from atlas_ref.blocks import lmm, mac, mag, mal
@@ -34,3 +35,24 @@ def module_of(config: Any) -> Any:
     raise ValueError(
         f"config: {type(config).__qualname__} is no block's, blocks are {', '.join(BLOCKS)}"
     )
+
+
+def with_memory(configs: Sequence[Any], layers: Sequence[int]) -> tuple[Any, ...]:
+    """Settings of the same blocks, of which those named alone have a memory (BLOCKS-1).
+
+    Args:
+        layers: counted from 1.
+
+    Raises:
+        ValueError: a block that is not there; MAC without memory, over which it attends.
+    """
+    for layer in layers:
+        if layer not in range(1, len(configs) + 1):
+            raise ValueError(f"layers: {layer}, expected 1 to {len(configs)}")
+    found = []
+    for layer, config in enumerate(configs, start=1):
+        if layer not in layers and module_of(config) is mac:
+            raise ValueError(f"layers: block {layer} is MAC, which needs its memory")
+        alone = layer in layers
+        found.append(config if alone else type(config)(**{**config.__dict__, "memory": None}))
+    return tuple(found)

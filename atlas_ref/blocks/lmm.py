@@ -122,8 +122,9 @@ def apply(
         x = x + m
     else:
         checks.check_reset(reset, x.shape[-2])
-    if (params.feed_forward is None) != (config.feed_forward is None):
-        raise ValueError("params.feed_forward: contradicts the settings")
+    ff = config.feed_forward is not None
+    but = f"the block has {'one' if ff else 'none'}"
+    checks.check_presence("params.feed_forward", params.feed_forward, ff, but)
     if config.feed_forward is not None and params.feed_forward is not None:
         x = x + fed_forward(config.feed_forward, params.feed_forward, x)
     return state, x

@@ -59,9 +59,8 @@ class Config(Frozen):
             ("pool_norm", not segments),
             ("longterm", not segments),
         ):
-            if (getattr(self, name) is not None) != needed:
-                word = "missing" if needed else "present"
-                raise ValueError(f"{name}: {word}, but the context is {self.context}")
+            but = f"the context is {self.context}"
+            checks.check_presence(name, getattr(self, name), needed, but)
         if segments != (self.attention.attention_window == "causal"):
             raise ValueError(
                 f"attention: attention_window {self.attention.attention_window} does not fit "
@@ -252,17 +251,14 @@ def _check_parts(config: Config, params: Params, state: State, x: Array) -> None
         ("state.segment", state.segment, segments),
         ("state.attention", state.attention, not segments),
     ):
-        if (value is not None) != needed:
-            word = "missing" if needed else "present"
-            raise ValueError(f"{name}: {word}, but the context is {config.context}")
+        checks.check_presence(name, value, needed, f"the context is {config.context}")
     if state.segment is not None:
         attention.check_params(config.attention, params.attention, x)
         _check_segment(config, state.segment, x)
     if config.mix is not None and params.mix is not None:
         mix.check_params(config.mix, params.mix, x)
     if config.pool_norm is not None and params.pool_norm is not None:
-        norm.check_params(config.pool_norm, params.pool_norm, "params.pool_norm")
-        checks.check_precision(x, {"params.pool_norm.weight": params.pool_norm.weight})
+        norm.check_params(config.pool_norm, params.pool_norm, x, "params.pool_norm")
     if params.W_pool is not None:
         shape = (config.d_model, config.d_model)
         checks.check_shape("params.W_pool", params.W_pool, shape, "d_model, d_model")

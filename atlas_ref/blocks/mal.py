@@ -140,8 +140,9 @@ def apply(
     if config.memory is not None:
         state, m = remembered(config, params, state, x, reset)
         x = x + m
-    if (params.ff_pre is None) != (config.ff_pre is None):
-        raise ValueError("params.ff_pre: contradicts the settings")
+    ff = config.ff_pre is not None
+    but = f"the block has {'one' if ff else 'none'}"
+    checks.check_presence("params.ff_pre", params.ff_pre, ff, but)
     if config.ff_pre is not None and params.ff_pre is not None:
         x = x + fed_forward(config.ff_pre, params.ff_pre, x)
     attended, a = attention.apply(

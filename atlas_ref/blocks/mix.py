@@ -124,12 +124,10 @@ def check_params(config: Config, params: Params, x: Array) -> None:
     Raises:
         ValueError: names the parameter, what was found and what is needed.
     """
-    D = config.d_model
+    D, but = config.d_model, f"the mix is {config.kind}"
     for name, shape in (("W", (D, D)), ("b", (D,))):
         array = getattr(params, name)
-        if (array is not None) != config.has_gate:
-            word = "missing" if config.has_gate else "present"
-            raise ValueError(f"params.mix.{name}: {word}, but the mix is {config.kind}")
+        checks.check_presence(f"params.mix.{name}", array, config.has_gate, but)
         if array is not None:
             axes = ", ".join(["d_model"] * len(shape))
             checks.check_shape(f"params.mix.{name}", array, shape, axes)
@@ -141,9 +139,6 @@ def check_params(config: Config, params: Params, x: Array) -> None:
         ("memory_norm", config.branch_norm, product),
     ):
         of = getattr(params, name)
-        if (of is not None) != needed:
-            word = "missing" if of is None else "present"
-            raise ValueError(f"params.mix.{name}: {word}, but the mix is {config.kind}")
+        checks.check_presence(f"params.mix.{name}", of, needed, but)
         if of is not None:
-            norm.check_params(settings, of, f"params.mix.{name}")
-            checks.check_precision(x, {f"params.mix.{name}.weight": of.weight})
+            norm.check_params(settings, of, x, f"params.mix.{name}")

@@ -32,11 +32,10 @@ def check_memory(config: Any, **values: Any) -> None:
     Raises:
         ValueError: names which of them.
     """
+    needed = config.memory is not None
+    but = f"the block has {'one' if needed else 'none'}"
     for name, value in values.items():
-        if (value is None) != (config.memory is None):
-            word = "missing" if value is None else "present"
-            verb = "has one" if value is None else "has none"
-            raise ValueError(f"{name.replace('_', '.')}: {word}, but the block {verb}")
+        checks.check_presence(name.replace("_", "."), value, needed, but)
 
 
 def fed_forward(config: feed_forward.Config, params: feed_forward.Params, x: Array) -> Array:

@@ -28,16 +28,13 @@ def conventions(
 ) -> int:
     """Every axis with its values, and what each preset changes."""
     from atlas_ref.conventions import PRESETS, SOURCES, Convention, resolve
-    from atlas_ref.messages import meant
+    from atlas_ref.messages import no_such
     from atlas_ref.oracle.cases.case import CaseError
     from atlas_ref.oracle.cases.schema import axis_values
     from atlas_ref.rules import RULES
 
     if preset is not None and preset not in PRESETS:
-        raise CaseError(
-            f"preset {preset!r} does not exist; presets are {', '.join(PRESETS)}"
-            f"{meant(preset, PRESETS)}"
-        )
+        raise CaseError(no_such("preset", preset, PRESETS))
     axes: dict[str, dict[str, Any]] = {
         axis: {"values": axis_values(axis), "meaning": field.description}
         for axis, field in Convention.model_fields.items()

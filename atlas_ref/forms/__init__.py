@@ -69,6 +69,8 @@ def run(
     check_state(rule, state)
     sequential.check_tokens(tokens)
     require(rule.name, config.convention, form, chunk)
+    if rule.run is not None:
+        return rule.run(rule, config, tokens, state, phi=phi)
     by_matrix = rule.has_window and state.gradients is not None
     if by_matrix and form != "sequential":
         raise ValueError(

@@ -327,32 +327,20 @@ def check_params(config: Config, params: Params, x: Array) -> None:
         ValueError: names the parameter, what was found and what is needed.
     """
     H, d, D, P = config.heads, config.d_head, config.d_model, config.persistent
-    norm.check_params(config.norm, params.norm, "params.norm")
+    norm.check_params(config.norm, params.norm, x, "params.norm")
     for name in ("q_norm", "k_norm"):
-        of_heads = getattr(params, name)
-        if (of_heads is None) != (config.head_norm is None):
-            word = (
-                "missing, but head_norm needs it"
-                if of_heads is None
-                else "present, but there is no head_norm"
-            )
-            raise ValueError(f"params.{name}: {word}")
+        of_heads, needed = getattr(params, name), config.head_norm is not None
+        but = "head_norm needs it" if needed else "there is no head_norm"
+        checks.check_presence(f"params.{name}", of_heads, needed, but)
         if of_heads is not None and config.head_norm is not None:
-            norm.check_params(config.head_norm, of_heads, f"params.{name}")
+            norm.check_params(config.head_norm, of_heads, x, f"params.{name}")
     checks.check_shape("params.W_qkv", params.W_qkv, (3, H, d, D), "3, heads, d_head, d_model")
     checks.check_shape("params.W_out", params.W_out, (D, H, d), "d_model, heads, d_head")
-    if (params.persistent is None) != (P == 0):
-        raise ValueError(
-            f"params.persistent: {'missing' if P else 'present'}, but persistent is {P}"
-        )
+    checks.check_presence("params.persistent", params.persistent, P > 0, f"persistent is {P}")
     if params.persistent is not None:
         checks.check_shape("params.persistent", params.persistent, (H, P, d), "heads, P, d_head")
-    arrays = {name: getattr(params, name) for name in ("W_qkv", "W_out", "persistent")}
-    named = {f"params.{name}": array for name, array in arrays.items()}
-    norms = {"norm": params.norm, "q_norm": params.q_norm, "k_norm": params.k_norm}
-    for name, each in norms.items():
-        named[f"params.{name}.weight"] = None if each is None else each.weight
-    checks.check_precision(x, named)
+    names = ("W_qkv", "W_out", "persistent")
+    checks.check_precision(x, {f"params.{name}": getattr(params, name) for name in names})
 
 
 def _check_state(config: Config, state: State, x: Array) -> None:

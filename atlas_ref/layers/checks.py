@@ -47,8 +47,11 @@ def check_tokens(x: Any, d_model: int) -> None:
         )
 
 
-def check_precision(x: Array, arrays: dict[str, Any]) -> None:
+def check_precision(x: Array, arrays: dict[str, Any], of: str = "x") -> None:
     """Refuse parameters or a state in another precision than the tokens (NORM-2).
+
+    Args:
+        of: what the tokens are called.
 
     Raises:
         ValueError: names the array and both precisions.
@@ -56,8 +59,8 @@ def check_precision(x: Array, arrays: dict[str, Any]) -> None:
     for name, array in arrays.items():
         if array is not None and precision(array) != precision(x):
             raise ValueError(
-                f"{name}: {precision(array)}, but x is {precision(x)}; cast them to one precision "
-                "(init and start take dtype)"
+                f"{name}: {precision(array)}, but {of} is {precision(x)}; cast them to one "
+                "precision (init and start take dtype)"
             )
 
 
@@ -69,6 +72,19 @@ def check_shape(name: str, array: Any, expected: tuple[int, ...], axes: str) -> 
     """
     if array.shape != expected:
         raise ValueError(f"{name}: shape {array.shape}, expected {expected}: {axes}")
+
+
+def check_presence(name: str, value: Any, needed: bool, but: str) -> None:
+    """Refuse a part that is missing though needed, or present though not (NORM-2).
+
+    Args:
+        but: what the settings say of it.
+
+    Raises:
+        ValueError: names the part, and what the settings say.
+    """
+    if (value is not None) != needed:
+        raise ValueError(f"{name}: {'missing' if needed else 'present'}, but {but}")
 
 
 def check_reset(reset: Any, tokens: int) -> np.ndarray[Any, Any] | None:

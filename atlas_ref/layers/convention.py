@@ -10,8 +10,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
+from atlas_ref.conventions import axes_of
 from atlas_ref.layers.norm import Eps
-from atlas_ref.messages import first_problem, meant
+from atlas_ref.messages import first_problem
 from atlas_ref.types import Frozen
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -159,25 +160,10 @@ def resolve(value: str | Mapping[str, Any] | LayerConvention) -> LayerConvention
     """
     if isinstance(value, LayerConvention):
         return value
-    if not isinstance(value, str | Mapping):
-        raise ValueError(
-            "layer convention: a preset's name, a mapping of axes or a LayerConvention is needed, "
-            f"found {value!r}"
-        )
-    changes: dict[str, Any] = {"preset": value} if isinstance(value, str) else dict(value)
-    name = changes.pop("preset", "causal")
-    if not isinstance(name, str) or name not in PRESETS:
-        raise ValueError(
-            f"layer convention: preset {name!r} does not exist; presets are "
-            f"{', '.join(PRESETS)}{meant(str(name), PRESETS)}"
-        )
-    for axis in changes:
-        if axis not in AXES:
-            raise ValueError(
-                f"layer convention: axis {axis!r} does not exist; axes are {', '.join(AXES)}"
-                f"{meant(axis, AXES)}"
-            )
+    preset, changes = axes_of(
+        value, LayerConvention, PRESETS, default="causal", what="layer convention"
+    )
     try:
-        return LayerConvention(**{**PRESETS[name], **changes})
+        return LayerConvention(**{**preset, **changes})
     except ValidationError as error:
         raise ValueError(f"layer convention: {first_problem(error)}") from None

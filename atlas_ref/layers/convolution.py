@@ -131,17 +131,26 @@ def apply(
     """
     checks.check_call(__name__, config, (Config, Params, State), params, state)
     checks.check_tokens(x, config.d_model)
-    checks.check_shape(
-        "params.weight", params.weight, (config.d_model, config.kernel), "d_model, kernel"
-    )
-    if (params.bias is not None) != config.bias:
-        word, verb = ("missing", "needs it") if config.bias else ("present", "has none")
-        raise ValueError(f"params.bias: {word}, but bias {config.bias} {verb}")
+    check_params(config, params, x)
     tail = (x.shape[0], config.rows, config.d_model)
     checks.check_shape("state.tail", state.tail, tail, "batch, rows, d_model")
-    arrays = {"params.weight": params.weight, "params.bias": params.bias}
-    checks.check_precision(x, arrays | {"state.tail": state.tail})
+    checks.check_precision(x, {"state.tail": state.tail})
     return convolved(config, params, state, x, checks.check_reset(reset, x.shape[-2]))
+
+
+def check_params(config: Config, params: Params, x: Array, name: str = "params") -> None:
+    """Refuse filters that contradict the settings or the tokens (NORM-2).
+
+    Raises:
+        ValueError: names the parameter, what was found and what is needed.
+    """
+    shape = (config.d_model, config.kernel)
+    checks.check_shape(f"{name}.weight", params.weight, shape, "channels, kernel")
+    but = f"bias {config.bias} {'needs it' if config.bias else 'has none'}"
+    checks.check_presence(f"{name}.bias", params.bias, config.bias, but)
+    if params.bias is not None:
+        checks.check_shape(f"{name}.bias", params.bias, (config.d_model,), "channels")
+    checks.check_precision(x, {f"{name}.weight": params.weight, f"{name}.bias": params.bias})
 
 
 def convolved(

@@ -177,7 +177,7 @@ def activated(kind: str, x: Array) -> Array:
 
 def _check_params(config: Config, params: Params, x: Array) -> None:
     D, n = config.d_model, config.d_inner
-    norm.check_params(config.norm, params.norm, "params.norm")
+    norm.check_params(config.norm, params.norm, x, "params.norm")
     shapes = {
         "W_in": ((2 * n, D), "2 d_inner, d_model"),
         "W_out": ((D, n), "d_model, d_inner"),
@@ -186,10 +186,9 @@ def _check_params(config: Config, params: Params, x: Array) -> None:
     }
     for name, (shape, axes) in shapes.items():
         array = getattr(params, name)
-        if name.startswith("b_") and (array is not None) != config.bias:
-            word, verb = ("missing", "needs it") if config.bias else ("present", "has none")
-            raise ValueError(f"params.{name}: {word}, but bias {config.bias} {verb}")
+        if name.startswith("b_"):
+            but = f"bias {config.bias} {'needs it' if config.bias else 'has none'}"
+            checks.check_presence(f"params.{name}", array, config.bias, but)
         if array is not None:
             checks.check_shape(f"params.{name}", array, shape, axes)
         checks.check_precision(x, {f"params.{name}": array})
-    checks.check_precision(x, {"params.norm.weight": params.norm.weight})

@@ -24,7 +24,6 @@ from atlas_ref.layers.norm import Config as Norm
 from atlas_ref.layers.projection import linear
 from atlas_ref.levels import block
 from atlas_ref.levels.level import Level, run_projected
-from atlas_ref.rules import sequence
 from atlas_ref.rules.checks import require_floating
 from atlas_ref.types import Array, Frozen
 from tape import ops, plain
@@ -99,6 +98,9 @@ class Config(Frozen):
             raise ValueError(f"conv: d_model {self.conv.d_model}, expected {self.d_model}")
         if self.window_gate and not all(level.rule.has_window for level in self.levels.levels):
             raise ValueError("window_gate: a rule without a window has no weights")
+        for level in self.levels.levels:
+            if self.state_clamp is not None and "M" not in level.rule.memories:
+                raise ValueError(f"state_clamp: {level.rule.name} has no matrix M to bound")
         if self.scan_chunk is not None and self.state_clamp is None:
             raise ValueError("scan_chunk: needs state_clamp, nothing else happens at its end")
         return self
@@ -256,8 +258,8 @@ def restarted(config: Config, state: State) -> State:
     """The state where a document starts: memories at their origins, tails of zeros (MEMORY-9)."""
     levels, context = config.levels.levels, state.levels
     states = tuple(
-        level.rule.restart(level.config, origin)
-        for level, origin in zip(levels, context.origins, strict=True)
+        level.rule.document(level.config, origin, before)
+        for level, origin, before in zip(levels, context.origins, context.states, strict=True)
     )
     tails = tuple(
         tuple(tail.replaced(tail=ops.zeros_like(tail.tail)) for tail in of) for of in state.tails
@@ -296,7 +298,7 @@ def _renewed(config: Config, level: Level, state: Any) -> Any:
     convention = level.config.convention
     if config.reference_at_call == "carried" or convention.reference != "call_start":
         return state
-    return state.replaced(reference=None, position=sequence.first_position(level.config))
+    return level.rule.renewed(level.config, state)
 
 
 def _run(

@@ -12,7 +12,7 @@ import numpy as np
 from atlas_ref.layers import checks, convolution, norm, projection
 from atlas_ref.layers.norm import Params as NormParams
 from atlas_ref.levels.level import RETAIN, STEP_SIZE, Level
-from atlas_ref.parts import feature_maps, window
+from atlas_ref.parts import window
 from atlas_ref.parts.gates import GateParams, GateSet
 from atlas_ref.rules.checks import require_floating
 from atlas_ref.types import Array, Dims, Frozen, check_array
@@ -106,7 +106,7 @@ def _branch(config: Any, level: Level, place: int | None, draw: np.random.Genera
     inputs = D if config.gate_input == "normed" else d_in + d_out
     tensors: dict[str, Any] = {}
     if level.rule.has_window:
-        tensors["phi"] = feature_maps.init(rule.feature_map, d_in, seed(), features=rule.features)
+        tensors["phi"] = level.rule.draw(rule, seed())
         tensors["window"] = window.init(
             rule.window_weights, heads=H, window=rule.window, d_model=D, draw=draw
         )
@@ -154,8 +154,8 @@ def check_params(config: Any, params: Params, x: Array) -> None:
         ValueError: names the parameter, what was found and what is needed.
     """
     levels = config.levels.levels
-    norm.check_params(config.norm, params.norm, "params.norm")
-    norm.check_params(config.output_norm, params.output_norm, "params.output_norm")
+    norm.check_params(config.norm, params.norm, x, "params.norm")
+    norm.check_params(config.output_norm, params.output_norm, x, "params.output_norm")
     if len(params.levels) != len(levels):
         raise ValueError(f"params.levels: {len(params.levels)}, expected {len(levels)}")
     for i, (level, branch) in enumerate(zip(levels, params.levels, strict=True)):
@@ -173,18 +173,12 @@ def check_params(config: Any, params: Params, x: Array) -> None:
         absent = shape is None or (name != "logits" and config.output_gate == "none")
         _check_optional(f"params.{name}", getattr(params, name), None if absent else shape, axes)
     names = ("W_out", "logits", "W_gate", "b_gate")
-    arrays = {f"params.{name}": getattr(params, name) for name in names}
-    for name in ("norm", "output_norm"):
-        arrays[f"params.{name}.weight"] = getattr(params, name).weight
-    checks.check_precision(x, arrays)
+    checks.check_precision(x, {f"params.{name}": getattr(params, name) for name in names})
 
 
 def _check_optional(name: str, array: Any, shape: tuple[int, ...] | None, axes: str) -> None:
-    if (array is None) != (shape is None):
-        word = "missing" if array is None else "present"
-        raise ValueError(
-            f"{name}: {word}, but the settings {'need it' if array is None else 'have none'}"
-        )
+    needed = shape is not None
+    checks.check_presence(name, array, needed, f"the settings {_verb(needed)}")
     if array is not None and shape is not None:
         checks.check_shape(name, array, shape, axes)
 
@@ -201,13 +195,14 @@ def _check_branch(config: Any, level: Level, branch: Branch, x: Array, name: str
     maps = {
         f"gates.{each}": getattr(own.gates, each) for each in ("retain", "momentum", "step_size")
     }
-    if (maps["gates.momentum"] is not None) and not config.momentum:
-        raise ValueError(f"{name}.gates.momentum: present, but the layer has no momentum")
-    if config.momentum and "momentum" in level.rule.gates and maps["gates.momentum"] is None:
-        raise ValueError(f"{name}.gates.momentum: missing, but the layer has momentum")
-    if (branch.window_gate is not None) != config.window_gate:
-        word = "missing" if config.window_gate else "present"
-        raise ValueError(f"{name}.window_gate: {word}, but window_gate is {config.window_gate}")
+    checks.check_presence(
+        f"{name}.gates.momentum",
+        own.gates.momentum,
+        config.momentum and "momentum" in level.rule.gates,
+        f"the layer has {'' if config.momentum else 'no '}momentum",
+    )
+    given, needed = branch.window_gate, config.window_gate
+    checks.check_presence(f"{name}.window_gate", given, needed, f"window_gate is {needed}")
     for each, gate in (maps | {"window_gate": branch.window_gate}).items():
         if gate is not None:
             count = 1 if each == "window_gate" else rows
@@ -217,29 +212,21 @@ def _check_branch(config: Any, level: Level, branch: Branch, x: Array, name: str
             checks.check_shape(f"{name}.{each}.b", gate.b, (H, count), "heads, rows")
             checks.check_precision(x, {f"{name}.{each}.W": gate.W, f"{name}.{each}.b": gate.b})
     for each in "qkv":
-        _check_conv(
-            f"{name}.{each}_conv", config.conv_of(level, each), getattr(branch, f"{each}_conv"), x
-        )
+        place, settings = f"{name}.{each}_conv", config.conv_of(level, each)
+        filters, needed = getattr(branch, f"{each}_conv"), settings is not None
+        checks.check_presence(place, filters, needed, f"the settings {_verb(needed)}")
+        if settings is not None:
+            convolution.check_params(settings, filters, x, place)
     for each in ("q_norm", "k_norm"):
         weight = getattr(branch, each)
-        if (weight is None) != (config.head_norm.kind == "none"):
-            word = "missing" if weight is None else "present"
-            raise ValueError(f"{name}.{each}: {word}, but head_norm is {config.head_norm.kind}")
+        kind = config.head_norm.kind
+        checks.check_presence(f"{name}.{each}", weight, kind != "none", f"head_norm is {kind}")
         if weight is not None:
-            norm.check_params(config.head_norm, weight, f"{name}.{each}")
-            checks.check_precision(x, {f"{name}.{each}.weight": weight.weight})
+            norm.check_params(config.head_norm, weight, x, f"{name}.{each}")
 
 
-def _check_conv(name: str, settings: Any, filters: Any, x: Array) -> None:
-    if (filters is None) != (settings is None):
-        word = "missing" if filters is None else "present"
-        raise ValueError(
-            f"{name}: {word}, but the settings {'need it' if filters is None else 'have none'}"
-        )
-    if settings is not None:
-        shape = (settings.d_model, settings.kernel)
-        checks.check_shape(f"{name}.weight", filters.weight, shape, "channels, kernel")
-        checks.check_precision(x, {f"{name}.weight": filters.weight})
+def _verb(needed: bool) -> str:
+    return "need it" if needed else "have none"
 
 
 def check_state(config: Any, state: Any, x: Array) -> None:
@@ -263,15 +250,17 @@ def check_state(config: Any, state: Any, x: Array) -> None:
     leading = (x.shape[0], config.heads)
     for part, memories in (("", state.levels.states), ("origin ", state.levels.origins)):
         for i, memory in enumerate(memories):
-            for each in ("M", "S"):
-                array = getattr(memory, each, None)
-                if array is not None:
-                    _check_memory(f"state: level {i}: {part}{each}", array, leading, x)
+            for each in levels[i].rule.memories:
+                own = getattr(memory, each)
+                arrays = own if isinstance(own, dict) else {"": own}
+                for name, array in arrays.items():
+                    place = f"state: level {i}: {part}{each}{name and '.'}{name}"
+                    _check_memory(place, array, leading, x)
 
 
 def _check_memory(name: str, array: Any, leading: tuple[int, int], x: Array) -> None:
     check_array(name, array, Dims("..."))
-    if array.shape[:-2] != leading:
+    if array.shape[:2] != leading:
         raise ValueError(
             f"{name} of shape {array.shape}, expected leading axes {leading}: batch, heads"
         )

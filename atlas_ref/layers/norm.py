@@ -131,19 +131,18 @@ def apply(
         ValueError: parameters or tokens that contradict the settings.
     """
     checks.check_call(__name__, config, (Config, Params, State), params, state)
-    check_params(config, params)
     check_array("x", x, Dims("..."))
+    check_params(config, params, x)
     axes = (config.d,) if config.heads is None else (config.heads, config.d)
     if len(x.shape) < len(axes) + 1 or (x.shape[-1], *x.shape[-3:-2])[: len(axes)] != axes[::-1]:
         last = f"T, {config.d}" if config.heads is None else f"{config.heads}, T, {config.d}"
         raise ValueError(f"x: shape {x.shape}, expected (..., {last})")
-    checks.check_precision(x, {"weight": params.weight, "bias": params.bias})
     checks.check_reset(reset, x.shape[-2])
     return state, normed(config, params, x)
 
 
-def check_params(config: Config, params: Params, name: str = "params") -> None:
-    """Refuse parameters that contradict the settings (NORM-2).
+def check_params(config: Config, params: Params, x: Array, name: str = "params") -> None:
+    """Refuse parameters that contradict the settings, or the precision of tokens x (NORM-2).
 
     Raises:
         ValueError: names the parameter, what was found and what is needed.
@@ -152,15 +151,13 @@ def check_params(config: Config, params: Params, name: str = "params") -> None:
     required = {"weight": config.has_weight, "bias": config.has_weight and config.kind == "layer"}
     for field, needed in required.items():
         array = getattr(params, field)
-        if (array is not None) != needed:
-            word = "missing" if needed else "present"
-            raise ValueError(
-                f"{name}.{field}: {word}, but kind {config.kind}, weighted {config.weighted} "
-                f"{'needs it' if needed else 'has none'}"
-            )
+        verb = "needs it" if needed else "has none"
+        but = f"kind {config.kind}, weighted {config.weighted} {verb}"
+        checks.check_presence(f"{name}.{field}", array, needed, but)
         if needed:
             axes = "d" if config.heads is None else "heads, d"
             checks.check_shape(f"{name}.{field}", array, shape, axes)
+            checks.check_precision(x, {f"{name}.{field}": array})
 
 
 def normed(config: Config, params: Params, x: Array) -> Array:

@@ -17,7 +17,7 @@ from pydantic import field_validator
 from atlas_ref import backend
 from atlas_ref.conventions import Convention, OpenGate
 from atlas_ref.engine.layers import projection as engine
-from atlas_ref.parts import feature_maps, gates, window
+from atlas_ref.parts import gates, window
 from atlas_ref.parts.gates import GateSet
 from atlas_ref.parts.norms import normalised
 from atlas_ref.rules import Rule, rule_of, sequence
@@ -36,7 +36,7 @@ class Params(Frozen):
     Attributes:
         W_K (H, d_in, d_model), W_V (H, d_out, d_model), W_Q (H, d_in, d_model): projections.
         gates: of the gates that the rule has under its convention.
-        phi: tensors of the feature map, by name.
+        phi: tensors of the memory: of its feature map, or its first weights, by name.
         window: tensors of the window weights, by name.
     """
 
@@ -91,12 +91,12 @@ def init(config: Any, seed: int, *, dtype: Any = np.float64) -> Params:
             draw=draw,
         ),
     )
+    params = params.replaced(phi=rule.draw(config, seed))
     if rule.has_window:
-        phi = feature_maps.init(config.feature_map, config.d_in, seed, features=config.features)
         weights = window.init(
             config.window_weights, heads=H, window=config.window, d_model=d_model, draw=draw
         )
-        params = params.replaced(phi=phi, window=weights)
+        params = params.replaced(window=weights)
     return cast(params, dtype)
 
 
@@ -183,6 +183,21 @@ def gates_of_tokens(
         fields[name] = own[..., 0] if rows == 1 else own
         first += H * rows
     return fields
+
+
+def hidden_gate(params: gates.HiddenGateParams, x: Array) -> Array:
+    """Gates of tokens through a hidden layer (GATES-14).
+
+        sigmoid(W_out silu(W_in x))
+
+    Args:
+        x (B, T, d_model): tokens.
+
+    Returns:
+        (B, H, T), one for each head of W_out.
+    """
+    z = linear(ops.silu(linear(x, params.W_in)), params.W_out)
+    return ops.swapaxes(ops.sigmoid(z), 1, 2)
 
 
 def check_params(config: Any, params: Any, x: Array) -> None:

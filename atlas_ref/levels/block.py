@@ -151,7 +151,7 @@ def start(
 
 
 def _started(level: Level, number: int, leading: tuple[int, int], dtype: Any, initial: Any) -> Any:
-    names = ["M", "S"] if level.rule.has_momentum else ["M"]
+    names = level.rule.memories
     if initial is not None and (
         not isinstance(initial, Mapping) or not initial.keys() <= set(names)
     ):
@@ -264,10 +264,10 @@ def _check_call(config: Config, params: Params, x: Array, context: Context, rese
                 f"context: {name} {value} of its conductor, expected {expected} as in the "
                 "configuration"
             )
-    dtype = precision(context.states[0].M)
+    dtype = precision(getattr(context.states[0], config.levels[0].rule.like))
     if precision(params.logits) != dtype:
         raise ValueError(
-            f"logits: {precision(params.logits)}, but state.M is {dtype}; cast them to one "
+            f"logits: {precision(params.logits)}, but the memory is {dtype}; cast them to one "
             "precision (start and init take dtype)"
         )
     if len(x.shape) != 3 or x.shape[-2] == 0:

@@ -148,7 +148,7 @@ def run_projected(
             for name, value in projected.items()
         }
         if reset[first]:
-            state = level.rule.restart(level.config, origin)
+            state = level.rule.document(level.config, origin, state)
         state, y = _document(level, part, state, active[first:last], phi)
         reads.append(y)
     return state, reads[0] if len(reads) == 1 else ops.concatenate(reads, axis=-2)

@@ -6,39 +6,22 @@ numbers. Specified in specs/layer_cases.md.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
-import numpy as np
 from pydantic import Field, model_validator
 
-from atlas_ref.layers import attention, feed_forward, norm, rotary
+from atlas_ref.layers import attention, feed_forward, norm
+from atlas_ref.models import atlas_rnn_names, import_atlas_rnn, shapes
+from atlas_ref.models.import_atlas_rnn import Settings
+from atlas_ref.models.public import names
+from atlas_ref.models.public.names import Name, Table
 from atlas_ref.types import Array, Frozen
-from tape import ops
-from tape.nested import flatten
 
 Size = Annotated[int, Field(ge=1)]
 
 #: Constants of a state_dict, which nothing trains, by name: arrays of the host.
 Constants = Mapping[str, Array]
-
-
-class Name(NamedTuple):
-    """One tensor of a state_dict.
-
-    Attributes:
-        axes: its axes, in words of `Module.sizes`.
-        field: its place in our parameters, with a dot before each name; "" for a constant. Names of
-            one field hold its rows, one after another.
-        low: least value; None for any finite one.
-        trained: False for a buffer, which is a parameter here and has no gradient there.
-    """
-
-    axes: str
-    field: str = ""
-    low: float | None = None
-    trained: bool = True
 
 
 class Module(NamedTuple):
@@ -56,7 +39,7 @@ class Module(NamedTuple):
     layer: Any
     settings: type[Frozen]
     sizes: Callable[[Any], dict[str, int]]
-    names: Callable[[Any], dict[str, Name]]
+    names: Callable[[Any], Table]
     config: Callable[[Any, float, Constants], Any]
 
 
@@ -126,13 +109,36 @@ class SlidingWindowAttention(Frozen):
     rotary_base: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 10000.0
 
 
-def rms(d: int, eps: float) -> norm.Config:
-    """RMSNorm of tokens, with the epsilon of the model's dtype."""
-    return norm.Config(**norm.PRESETS["atlas-rnn"] | {"eps": eps}, d=d)
+#: Arguments that turn on every tensor, for tables of names.
+EVERYTHING = Settings(
+    dim=1,
+    omega_window=2,
+    use_omega_gate=True,
+    poly_mode="tensor",
+    poly_degree=2,
+    ff_mult=4.0,
+    num_persist_mem_tokens=1,
+    vocab=1,
+    depth=1,
+)
+
+
+def general(settings: Any, **more: Any) -> Settings:
+    """The arguments that concern a module's shape; of no settings those of every tensor."""
+    if settings is None:
+        return EVERYTHING.replaced(**more)
+    own = {name: value for name, value in settings if name in Settings.model_fields}
+    return Settings(**own | more)
+
+
+def sizes(settings: Any, **more: Any) -> dict[str, int]:
+    """The length of each axis of a tensor, by the word for it."""
+    return atlas_rnn_names.sizes(general(settings, **more))
 
 
 def _rms_norm(settings: RmsNorm, eps: float, constants: Constants) -> norm.Config:
-    return rms(settings.dim, eps if isinstance(settings.eps, str) else settings.eps)
+    own = eps if isinstance(settings.eps, str) else settings.eps
+    return norm.Config(**norm.PRESETS["atlas-rnn"] | {"eps": own}, d=settings.dim)
 
 
 def _multihead(settings: MultiheadRmsNorm, eps: float, constants: Constants) -> norm.Config:
@@ -140,52 +146,22 @@ def _multihead(settings: MultiheadRmsNorm, eps: float, constants: Constants) -> 
 
 
 def _feed_forward(settings: FeedForward, eps: float, constants: Constants) -> feed_forward.Config:
-    return feed_forward.Config(
-        d_model=settings.dim,
-        d_inner=settings.inner,
-        norm=rms(settings.dim, eps),
-        **feed_forward.PRESETS["atlas-rnn"],
-    )
+    own = general(settings, ff_mult=settings.mult, norm_eps=eps)
+    return import_atlas_rnn.feed_forward_config(own)
 
 
 def _attention(
     settings: SlidingWindowAttention, eps: float, constants: Constants
 ) -> attention.Config:
     """Attention as the code has it: the last keys of the call, positions from 0 in every call."""
-    frequencies: Any = "float32"
-    if "rotary_emb.freqs" in constants:
-        frequencies = tuple(map(float, np.asarray(constants["rotary_emb.freqs"], np.float64)))
-    return attention.Config(
-        d_model=settings.dim,
-        heads=settings.heads,
-        d_head=settings.dim_head,
-        window=settings.window_size,
-        persistent=settings.num_persist_mem_tokens,
-        norm=rms(settings.dim, eps),
-        rotary=rotary.Config(
-            **rotary.PRESETS["atlas-rnn"] | {"frequencies": frequencies},
-            d=settings.dim_head,
-            base=settings.rotary_base,
-        ),
-        **attention.PRESETS["atlas-rnn"],
-    )
+    own, frequencies = general(settings, norm_eps=eps), constants.get("rotary_emb.freqs")
+    return import_atlas_rnn.attention_config(own, frequencies)
 
 
 def causal(config: attention.Config) -> attention.Config:
     """The causal reading of the same attention: a band, positions carried from call to call."""
     positions = None if config.rotary is None else config.rotary.replaced(position="carried")
     return config.replaced(**attention.PRESETS["atlas-rnn causal"], rotary=positions)
-
-
-def _names_of_attention(settings: SlidingWindowAttention | None) -> dict[str, Name]:
-    rows = {"persist_mem": Name("heads num_persist_mem_tokens dim_head", ".persistent")}
-    return {
-        "norm.weight": Name("dim", ".norm.weight"),
-        "to_qkv.weight": Name("3*heads*dim_head dim", ".W_qkv"),
-        "to_out.weight": Name("dim heads*dim_head", ".W_out"),
-        **(rows if settings is None or settings.num_persist_mem_tokens else {}),
-        "rotary_emb.freqs": Name("dim_head/2", low=0.0),
-    }
 
 
 #: Name in this project -> module that is a part of others.
@@ -207,33 +183,15 @@ PARTS: dict[str, Module] = {
     "feed_forward": Module(
         feed_forward,
         FeedForward,
-        sizes=lambda settings: {
-            "dim": settings.dim,
-            "inner": settings.inner,
-            "2*inner": 2 * settings.inner,
-        },
-        names=lambda settings: {
-            "0.weight": Name("dim", ".norm.weight"),
-            "1.weight": Name("2*inner dim", ".W_in"),
-            "1.bias": Name("2*inner", ".b_in"),
-            "3.weight": Name("dim inner", ".W_out"),
-            "3.bias": Name("dim", ".b_out"),
-        },
+        sizes=lambda settings: sizes(settings, ff_mult=settings.mult),
+        names=lambda settings: atlas_rnn_names.FEED_FORWARD,
         config=_feed_forward,
     ),
     "sliding_window_attention": Module(
         attention,
         SlidingWindowAttention,
-        sizes=lambda settings: {
-            "dim": settings.dim,
-            "heads": settings.heads,
-            "dim_head": settings.dim_head,
-            "dim_head/2": settings.dim_head // 2,
-            "heads*dim_head": settings.heads * settings.dim_head,
-            "3*heads*dim_head": 3 * settings.heads * settings.dim_head,
-            "num_persist_mem_tokens": settings.num_persist_mem_tokens,
-        },
-        names=_names_of_attention,
+        sizes=sizes,
+        names=lambda settings: atlas_rnn_names.attention(general(settings)),
         config=_attention,
     ),
 }
@@ -249,37 +207,10 @@ def parameters(module: Module, settings: Any, config: Any, tensors: Mapping[str,
     Raises:
         KeyError: a tensor is missing.
     """
-    by_field: dict[str, list[Array]] = {}
-    for name, each in module.names(settings).items():
-        if each.field:
-            by_field.setdefault(each.field, []).append(tensors[name])
-    leaves, places, build = flatten(module.layer.init(config), "params")
-    return build(
-        [
-            ops.reshape(_joined(by_field[place]), leaf.shape)
-            for leaf, place in zip(leaves, places, strict=True)
-        ]
-    )
+    template = shapes.template(module.layer, config)
+    return names.parameters(template, module.names(settings), tensors)
 
 
 def state_dict(module: Module, settings: Any, params: Any) -> dict[str, Array]:
     """The state_dict of our parameters, without its constants: the inverse of `parameters`."""
-    leaves, places, _ = flatten(params, "params")
-    by_field, sizes = dict(zip(places, leaves, strict=True)), module.sizes(settings)
-
-    def shape(axes: str) -> tuple[int, ...]:
-        return tuple(int(axis) if axis.isdigit() else sizes[axis] for axis in axes.split())
-
-    result, first = {}, dict.fromkeys(by_field, 0)
-    for name, each in module.names(settings).items():
-        if each.field:
-            own, start = shape(each.axes), first[each.field]
-            first[each.field] = start + math.prod(own)
-            flat = ops.reshape(by_field[each.field], (-1,))
-            result[name] = ops.reshape(flat[start : first[each.field]], own)
-    return result
-
-
-def _joined(rows: list[Array]) -> Array:
-    """Tensors of one field, one after another."""
-    return rows[0] if len(rows) == 1 else ops.concatenate(rows, axis=0)
+    return names.tensors_of(params, module.names(settings), module.sizes(settings))

@@ -8,34 +8,29 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from pydantic import ValidationError
 
 from atlas_ref import backend
 from atlas_ref.layers import rotary
-from atlas_ref.messages import first_problem, shown
-from atlas_ref.models import checkpoint, language_model
+from atlas_ref.messages import first_problem
+from atlas_ref.models import atlas_rnn_names, checkpoint, language_model
 from atlas_ref.models.atlas_rnn_settings import ALIASES, Told, expressed, told
-from atlas_ref.models.import_atlas_rnn import (
-    Settings,
-    Table,
-    from_params,
-    model_config,
-    model_names,
-    to_params,
-)
-from atlas_ref.models.shapes import Needed, check_tensors, params_of, refuse
+from atlas_ref.models.import_atlas_rnn import Settings, model_config
+from atlas_ref.models.public import formats, names
+from atlas_ref.models.public.formats import Format, Imported, Setting
+from atlas_ref.models.public.names import Name, Table
+from atlas_ref.models.shapes import params_of
 from atlas_ref.storage import files
-from atlas_ref.storage.json_text import decoded
 from atlas_ref.types import read_only
 from tape import plain
 
 Tensors = Mapping[str, Any]
 
-#: Metadata key of the arguments of the public constructor (MODEL-12).
-KEY = "config"
+#: End of the name of the frequencies of a layer's positions, which are settings of ours.
+FREQUENCIES = ".rotary_emb.freqs"
 
 #: Arguments of the constructors of public models: of memories alone, of blocks.
 OF_MEMORIES = (
@@ -46,17 +41,6 @@ OF_MODELS = (
     *OF_MEMORIES,
     *("block_type", "window_size", "ff_mult", "num_persist_mem_tokens", "qkv_conv_kernel"),
 )
-
-#: What a pickle, alone or in a zip archive, begins with.
-PICKLES = (b"PK\x03\x04", *(b"\x80" + bytes([version]) for version in range(2, 6)))
-
-
-class Imported(NamedTuple):
-    """A model of public code, and what told its settings."""
-
-    config: language_model.Config
-    params: language_model.Params
-    told: Told
 
 
 def model_from(
@@ -70,24 +54,16 @@ def model_from(
     Raises:
         ValueError: names tensors that are missing, unknown, misshapen or not finite.
     """
-    table = model_names(settings, memory_only=memory_only)
-    buffers = _buffers(settings, memory_only)
-    needed = {name: Needed(slot.shape) for name, slot in table.items()}
-    needed |= {
-        name: Needed(shape)
-        for name, shape in buffers.items()
-        if name in tensors or name.endswith(".freqs")
-    }
-    check_tensors(needed, tensors)
-    rows = {name: tensors[name] for name in buffers if name.endswith(".freqs")}
-    refuse([f"{name}: no entry may be negative" for name, each in rows.items() if (each < 0).any()])
+    table = _table(settings, memory_only)
+    names.check(table, atlas_rnn_names.sizes(settings), tensors)
+    rows = [tensors[name] for name in table if name.endswith(FREQUENCIES)]
     try:
-        config = model_config(settings, rows.values(), memory_only=memory_only)
+        config = model_config(settings, rows, memory_only=memory_only)
     except ValidationError as error:
         raise ValueError(first_problem(error)) from None
     place = backend.current().from_host
-    own = {name: read_only(place(tensors[name])) for name in table}
-    return config, to_params(params_of(config), table, own)
+    own = {name: read_only(place(tensors[name])) for name, each in table.items() if each.field}
+    return config, names.parameters(params_of(config), table, own)
 
 
 def state_dict(
@@ -103,31 +79,26 @@ def state_dict(
     """
     checkpoint.tensors_of(config, params)
     own = expressed(config, settings)
-    table: Table = model_names(own.settings, memory_only=own.memory_only)
-    named = from_params(params, table)
+    table, sizes = _table(own.settings, own.memory_only), atlas_rnn_names.sizes(own.settings)
+    named = names.tensors_of(params, table, sizes)
     tensors = {name: np.asarray(backend.host(plain(each))) for name, each in named.items()}
     dtype = tensors["embed.weight"].dtype
-    for name, shape in _buffers(own.settings, own.memory_only).items():
-        tensors[name] = np.zeros(shape, dtype)
-        if name.endswith(".freqs"):
+    for name, each in table.items():
+        if name.endswith(FREQUENCIES):
             block = config.blocks[int(name.split(".")[1])]
             tensors[name] = rotary.frequencies(block.attention.rotary).astype(dtype)
+        elif not each.field:
+            tensors[name] = np.zeros(names.shape(each.axes, sizes), dtype)
     return tensors
 
 
-def _buffers(s: Settings, memory_only: bool) -> dict[str, tuple[int, ...]]:
-    """Tensors of the public state_dict that are no parameter of ours, with their shapes."""
-    d = s.d_head
-    buffers: dict[str, tuple[int, ...]] = {}
-    inert = s.poly_mode == "tensor" and s.poly_degree <= 1
-    for i in range(s.depth or 1):
-        cell = f"layers.{i}." if memory_only else f"layers.{i}.memory."
-        buffers[f"{cell}_dummy"] = (1,)
-        if inert:
-            buffers[f"{cell}phi.proj"] = (d + d * d, d)
-        if not memory_only and s.block_type != "lmm":
-            buffers[f"layers.{i}.attention.rotary_emb.freqs"] = (d // 2,)
-    return buffers
+def _table(s: Settings, memory_only: bool) -> Table:
+    """Every tensor that a state_dict may have, the flag of each memory's device among them."""
+    flags = {
+        f"layers.{i}.{'' if memory_only else 'memory.'}_dummy": Name("1", unread=True)
+        for i in range(s.depth or 1)
+    }
+    return atlas_rnn_names.model(s, memory_only=memory_only) | flags
 
 
 # -- files -----------------------------------------------------------------------------------------
@@ -144,72 +115,40 @@ def read(path: str | os.PathLike[str], given: Mapping[str, Any] | None = None) -
     """
     name = os.fspath(path)
     try:
-        metadata, tensors = _tensors(path)
-        if checkpoint.KEY in metadata:
-            raise ValueError("is a model of atlas-ref already")
-        known = told(tensors, _given(metadata, given or {}))
+        metadata, tensors = formats.tensors_of(path)
+        known = told(tensors, formats.arguments_of(metadata, given or {}))
         return Imported(*model_from(tensors, known.settings, memory_only=known.memory_only), known)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
 
 
-def _tensors(path: str | os.PathLike[str]) -> tuple[dict[str, str], dict[str, Any]]:
-    try:
-        return files.read(path, "is a folder, a file of tensors is needed")
-    except ValueError:
-        if _is_pickle(path):
-            raise ValueError(
-                "is a pickle, as torch.save writes it, and reading one may run its code; convert it "
-                "with safetensors.torch.save_file(torch.load(FILE, weights_only=True), NEW)"
-            ) from None
-        raise
+def save(path: str | os.PathLike[str], model: checkpoint.Checkpoint) -> dict[str, Any]:
+    """Write a model as a public state_dict, with its arguments in the metadata (MODEL-12).
 
-
-def _is_pickle(path: str | os.PathLike[str]) -> bool:
-    try:
-        start = files.read_bytes(path, read=lambda stream: stream.read(9))
-    except ValueError:
-        return False
-    return start.startswith(PICKLES) and start[8:] != b"{"
-
-
-def _given(metadata: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of the metadata, and others that do not contradict them."""
-    if KEY not in metadata:
-        return dict(given)
-    try:
-        own = decoded(metadata[KEY])
-    except ValueError as error:
-        raise ValueError(f"metadata key {KEY!r}: {error}") from None
-    if not isinstance(own, dict):
-        raise ValueError(f"metadata key {KEY!r}: an object is needed, found {shown(own)}")
-    for name, value in given.items():
-        if name in own and json.dumps(own[name]) != json.dumps(value):
-            raise ValueError(
-                f"{name}: {shown(value)}, but metadata key {KEY!r} has {shown(own[name])}"
-            )
-    return {**own, **given}
-
-
-def save(path: str | os.PathLike[str], model: checkpoint.Checkpoint) -> Told:
-    """Write a model as a public state_dict, with its settings in the metadata (MODEL-12).
+    Returns:
+        the arguments of the public constructor.
 
     Raises:
         ValueError: names the file, or the first setting that the public code does not have.
     """
     own = expressed(model.config, _hint(model.source))
-    tensors = state_dict(model.config, model.params, own.settings)
-    text = json.dumps(arguments(own))
+    tensors, its = state_dict(model.config, model.params, own.settings), arguments(own)
     try:
-        files.write(path, {KEY: text}, tensors)
+        files.write(path, {formats.KEY: json.dumps(its)}, tensors)
     except ValueError as error:
         raise ValueError(f"{os.fspath(path)}: {error}") from None
-    return own
+    return its
 
 
 def source(own: Told) -> dict[str, Any]:
     """Where an imported model came from, as its checkpoint says it (MODEL-11)."""
     return {"from": "atlas-rnn", "settings": own.settings.model_dump(mode="json")}
+
+
+def settings(own: Told) -> dict[str, Setting]:
+    """Settings that have an effect, with what told each (MODEL-13)."""
+    values = own.settings.model_dump(mode="json")
+    return {name: Setting(values[name], by) for name, by in own.by.items()}
 
 
 def arguments(own: Told) -> dict[str, Any]:
@@ -233,3 +172,7 @@ def _hint(source: Mapping[str, Any]) -> Settings | None:
         return Settings.model_validate(source.get("settings"))
     except ValidationError as error:
         raise ValueError(f"source.settings: {first_problem(error)}") from None
+
+
+#: Files of atlas-rnn, read and written.
+FORMAT = Format(read=read, write=save, settings=settings, source=source)

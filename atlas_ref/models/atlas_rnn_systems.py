@@ -1,6 +1,6 @@
 """Memory layers, blocks and language models of Atlas-RNN as modules of cases.
 
-Arguments, names and shapes are those of `import_atlas_rnn`. Specified in specs/layer_cases.md.
+Arguments are those of `import_atlas_rnn`, names those of `atlas_rnn_names`. Specified in specs/layer_cases.md.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from pydantic import Field, create_model
 
 from atlas_ref.blocks import lmm, mac, mag, mal
 from atlas_ref.layers import memory
-from atlas_ref.models import import_atlas_rnn, language_model
-from atlas_ref.models.atlas_rnn import Constants, Module, Name
-from atlas_ref.models.import_atlas_rnn import Settings, Table
+from atlas_ref.models import atlas_rnn_names, import_atlas_rnn, language_model
+from atlas_ref.models.atlas_rnn import EVERYTHING, Constants, Module, general, sizes
+from atlas_ref.models.import_atlas_rnn import Settings
+from atlas_ref.models.public.names import Table
 from atlas_ref.types import Frozen
 
 Count = Annotated[int, Field(ge=1)]
@@ -36,19 +37,6 @@ _MEMORY = (
 )
 _BLOCK = (*_MEMORY, "ff_mult", "num_persist_mem_tokens", "window_size", "rotary_base")
 _MAC = (*_BLOCK, "segment_len", "num_longterm_mem_tokens")
-
-#: Arguments that turn on every tensor, for tables of names.
-EVERYTHING = Settings(
-    dim=1,
-    omega_window=2,
-    use_omega_gate=True,
-    poly_mode="tensor",
-    poly_degree=2,
-    ff_mult=4.0,
-    num_persist_mem_tokens=1,
-    vocab=1,
-    depth=1,
-)
 
 
 def arguments(name: str, about: str, of: tuple[str, ...], **more: Any) -> type[Frozen]:
@@ -93,84 +81,41 @@ Sampling = create_model(
 )
 
 
-def general(settings: Any, **more: Any) -> Settings:
-    """The arguments that concern a module's shape."""
-    own = {name: value for name, value in settings if name in Settings.model_fields}
-    return Settings(**own | more)
-
-
-def _axes(
-    s: Settings, table: Table, memories: tuple[str, ...], attention: tuple[str, ...] = ()
-) -> dict[str, Name]:
-    """Names of a table, with the constants of memories and attention at these places.
-
-    A projection of degree 1 or less is in the state_dict, and nothing reads it.
-    """
-    names = {name: Name(of.axes, of.path, trained=of.trained) for name, of in table.items()}
-    if s.poly_mode == "tensor" and s.poly_degree <= 1:
-        inert = Name("dim_head+dim_head^2 dim_head")
-        names |= {f"{place}phi.proj": inert for place in memories}
-    constant = Name("dim_head/2", low=0.0)
-    return names | {f"{place}attention.rotary_emb.freqs": constant for place in attention}
-
-
 def _frequencies(constants: Constants, place: str = "") -> Any:
     return constants.get(f"{place}attention.rotary_emb.freqs")
 
 
 def _block(kind: str, module: Any, arguments_of: type[Frozen]) -> Module:
-    attends = ("",) if kind != "lmm" else ()
-
-    def names(settings: Any) -> dict[str, Name]:
-        s = (
-            EVERYTHING.replaced(block_type=kind)
-            if settings is None
-            else general(settings, block_type=kind)
-        )
-        return _axes(s, import_atlas_rnn.block_names(s), ("memory.",), attends)
+    def names(settings: Any) -> Table:
+        return atlas_rnn_names.block(general(settings, block_type=kind))
 
     def config(settings: Any, eps: float, constants: Constants) -> Any:
         s = general(settings, block_type=kind, norm_eps=eps)
         return import_atlas_rnn.block_config(s, _frequencies(constants))
 
-    return Module(module, arguments_of, _sizes, names, config)
-
-
-def _sizes(settings: Any) -> dict[str, int]:
-    return import_atlas_rnn.sizes(general(settings))
+    return Module(module, arguments_of, sizes, names, config)
 
 
 def _model(arguments_of: type[Frozen], *, memory_only: bool) -> Module:
-    def layers(s: Settings, part: str = "") -> tuple[str, ...]:
-        return tuple(f"layers.{i}.{part}" for i in range(s.depth or 1))
+    def of(s: Settings) -> Table:
+        return atlas_rnn_names.model(s, memory_only=memory_only)
 
-    def attends(s: Settings) -> tuple[str, ...]:
-        return () if memory_only or s.block_type == "lmm" else layers(s)
-
-    def of(s: Settings) -> dict[str, Name]:
-        memories = layers(s, "" if memory_only else "memory.")
-        table = import_atlas_rnn.model_names(s, memory_only=memory_only)
-        return _axes(s, table, memories, attends(s))
-
-    def names(settings: Any) -> dict[str, Name]:
+    def names(settings: Any) -> Table:
         if settings is not None:
             return of(general(settings))
-        every: dict[str, Name] = {}
-        for kind in ("mag", "mal", "mac", "lmm"):
+        every: Table = {}
+        for kind in atlas_rnn_names.BLOCKS:
             every |= of(EVERYTHING.replaced(block_type=kind))
         return {name.replace("layers.0.", "layers.N."): each for name, each in every.items()}
 
     def config(settings: Any, eps: float, constants: Constants) -> Any:
         s = general(settings, norm_eps=eps)
-        rows = [_frequencies(constants, place) for place in attends(s)]
+        attends = not memory_only and s.block_type != "lmm"
+        layers = range(s.depth or 1) if attends else ()
+        rows = [_frequencies(constants, f"layers.{i}.") for i in layers]
         return import_atlas_rnn.model_config(s, rows, memory_only=memory_only)
 
-    return Module(language_model, arguments_of, _sizes, names, config)
-
-
-def _of_memory(settings: Any) -> dict[str, Name]:
-    s = EVERYTHING if settings is None else general(settings)
-    return _axes(s, import_atlas_rnn.memory_names(s), ("cell.",))
+    return Module(language_model, arguments_of, sizes, names, config)
 
 
 def nothing(*_: Any) -> dict[str, Any]:
@@ -188,8 +133,8 @@ SYSTEMS: dict[str, Module] = {
     "rnn_memory": Module(
         memory,
         RnnMemory,
-        _sizes,
-        _of_memory,
+        sizes,
+        lambda settings: atlas_rnn_names.memory(general(settings)),
         lambda settings, eps, constants: import_atlas_rnn.memory_config(
             general(settings, norm_eps=eps)
         ),

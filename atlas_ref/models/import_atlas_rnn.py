@@ -1,13 +1,13 @@
-"""Names, shapes and settings of atlas-rnn's modules, and ours: checkpoints in both directions.
+"""Settings and states of atlas-rnn's modules as ours.
 
-Every parameter of the public code is one of ours in another shape, so a table of names is all.
-Specified in specs/language_model.md (MODEL-9, MODEL-10).
+Their tensors are those of the table in `atlas_rnn_names`. Specified in specs/language_model.md
+(MODEL-9, MODEL-10).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -23,7 +23,6 @@ from atlas_ref.rules import omega
 from atlas_ref.rules.matrices import window_gradients, with_gradients
 from atlas_ref.types import Array, Frozen
 from tape import ops
-from tape.nested import flatten
 
 Count = Annotated[int, Field(ge=1)]
 
@@ -95,6 +94,19 @@ class Settings(Frozen):
         return Sketch() if self.poly_mode == "tensor" else Elementwise(degree=self.poly_degree)
 
     @property
+    def has_convolution(self) -> bool:
+        return self.qkv_conv_kernel is not None and self.qkv_conv_kernel > 1
+
+    @property
+    def has_sketch(self) -> bool:
+        return self.feature_map.kind == "sketch"
+
+    @property
+    def has_unread_sketch(self) -> bool:
+        """Whether a projection is in the state_dict, and the degree keeps it from being read."""
+        return self.poly_mode == "tensor" and not self.has_sketch
+
+    @property
     def readings(self) -> LayerConvention:
         changes: dict[str, Any] = {
             "conv_padding": self.conv,
@@ -104,52 +116,6 @@ class Settings(Frozen):
         if not self.qk_norm:
             changes["head_norm"] = "none"
         return convention.resolve({"preset": "atlas-rnn", **changes})
-
-
-class Slot(NamedTuple):
-    """A tensor of the public code.
-
-    Attributes:
-        path: of our parameter, as the tape names it.
-        shape: in the public code.
-        trained: False for a buffer, which has no gradient there.
-        axes: words for the shape, of `sizes`.
-    """
-
-    path: str
-    shape: tuple[int, ...]
-    trained: bool = True
-    axes: str = ""
-
-
-Table = dict[str, Slot]
-
-
-def sizes(s: Settings) -> dict[str, int]:
-    """The length of each axis of a public tensor, by the word for it (MODEL-10)."""
-    D, H, d, n = s.dim, s.heads, s.d_head, s.d_inner
-    return {
-        "dim": D,
-        "heads": H,
-        "dim_head": d,
-        "heads*dim_head": H * d,
-        "3*heads*dim_head": 3 * H * d,
-        "dim_head/2": d // 2,
-        "dim_head+dim_head^2": d + d * d,
-        "inner": n,
-        "2*inner": 2 * n,
-        "kernel": s.qkv_conv_kernel or 1,
-        "persistent": s.num_persist_mem_tokens,
-        "vocab": s.vocab or 1,
-        "omega_window-1": s.omega_window - 1,
-    }
-
-
-def slot(s: Settings, path: str, axes: str, *, trained: bool = True) -> Slot:
-    """A tensor by words for its axes; numbers stand for themselves."""
-    of = sizes(s)
-    shape = tuple(int(axis) if axis.isdigit() else of[axis] for axis in axes.split())
-    return Slot(path, shape, trained, axes)
 
 
 # -- settings --------------------------------------------------------------------------------------
@@ -214,8 +180,19 @@ def feed_forward_config(s: Settings) -> feed_forward.Config:
     return feed_forward.configured(s.readings, d_model=s.dim, d_inner=s.d_inner)
 
 
-def block_config(s: Settings, frequencies: Any = None) -> Any:
-    """The block of settings, by its block_type (MODEL-9)."""
+def block_config(
+    s: Settings,
+    frequencies: Any = None,
+    *,
+    readings: LayerConvention | None = None,
+    rule_convention: Any = "atlas-rnn",
+) -> Any:
+    """The block of settings, by its block_type (MODEL-9).
+
+    Args:
+        frequencies: as for `attention_config`. readings, rule_convention: as for `memory_config`.
+    """
+    c = s.readings if readings is None else readings
     sizes: dict[str, Any] = {
         "d_model": s.dim,
         "heads": s.heads,
@@ -223,7 +200,7 @@ def block_config(s: Settings, frequencies: Any = None) -> Any:
         "persistent": s.num_persist_mem_tokens,
         "d_inner": s.d_inner,
     }
-    own, c = memory_config(s), s.readings
+    own = memory_config(s, c, rule_convention)
     if s.block_type == "lmm":
         return lmm.configured(c, own, d_model=s.dim, d_inner=s.d_inner)
     if s.block_type == "mac":
@@ -257,130 +234,6 @@ def model_config(
     else:
         blocks = [block_config(s, each) for each in own]
     return language_model.configured(s.readings, blocks, vocabulary=s.vocab or 1)
-
-
-# -- names -----------------------------------------------------------------------------------------
-
-
-def memory_names(s: Settings, name: str = "cell.", path: str = "") -> Table:
-    """Tensors of a memory layer (MODEL-10)."""
-    own = f"{path}.levels[0]"
-    table = {f"{name}pre_norm.weight": slot(s, f"{path}.norm.weight", "dim")}
-    for each in "qkv":
-        if s.qkv_conv_kernel is not None and s.qkv_conv_kernel > 1:
-            place = f"{own}.{each}_conv.weight"
-            table[f"{name}{each}_conv.weight"] = slot(s, place, "dim 1 kernel")
-        place = f"{own}.projection.W_{each.upper()}"
-        table[f"{name}to_{each}.weight"] = slot(s, place, "heads*dim_head dim")
-        if each != "v" and s.qk_norm:
-            place = f"{own}.{each}_norm.weight"
-            table[f"{name}{each}_norm.gamma"] = slot(s, place, "heads 1 dim_head")
-    table[f"{name}to_out.weight"] = slot(s, f"{path}.W_out", "dim heads*dim_head")
-    gates = {"to_lr": "step_size", "to_decay": "retain"}
-    if s.use_momentum:
-        gates["to_momentum"] = "momentum"
-    places = {public: f"{own}.projection.gates.{ours}" for public, ours in gates.items()}
-    if s.use_omega_gate:
-        places["to_omega_gate"] = f"{own}.window_gate"
-    for public, place in places.items():
-        table[f"{name}{public}.0.weight"] = slot(s, f"{place}.W", "heads dim")
-        table[f"{name}{public}.0.bias"] = slot(s, f"{place}.b", "heads")
-    if s.feature_map.kind == "sketch":
-        place = f"{own}.projection.phi['proj']"
-        axes = "dim_head+dim_head^2 dim_head"
-        table[f"{name}phi.proj"] = slot(s, place, axes, trained=False)
-    return table
-
-
-def attention_names(s: Settings, name: str = "", path: str = "") -> Table:
-    """Tensors of attention (MODEL-10)."""
-    table = {
-        f"{name}norm.weight": slot(s, f"{path}.norm.weight", "dim"),
-        f"{name}to_qkv.weight": slot(s, f"{path}.W_qkv", "3*heads*dim_head dim"),
-        f"{name}to_out.weight": slot(s, f"{path}.W_out", "dim heads*dim_head"),
-    }
-    if s.num_persist_mem_tokens:
-        axes = "heads persistent dim_head"
-        table[f"{name}persist_mem"] = slot(s, f"{path}.persistent", axes)
-    return table
-
-
-def feed_forward_names(s: Settings, name: str = "", path: str = "") -> Table:
-    """Tensors of a feed-forward (MODEL-10)."""
-    return {
-        f"{name}0.weight": slot(s, f"{path}.norm.weight", "dim"),
-        f"{name}1.weight": slot(s, f"{path}.W_in", "2*inner dim"),
-        f"{name}1.bias": slot(s, f"{path}.b_in", "2*inner"),
-        f"{name}3.weight": slot(s, f"{path}.W_out", "dim inner"),
-        f"{name}3.bias": slot(s, f"{path}.b_out", "dim"),
-    }
-
-
-def block_names(s: Settings, name: str = "", path: str = "") -> Table:
-    """Tensors of a block (MODEL-10)."""
-    kind = s.block_type
-    table = memory_names(s, f"{name}memory.", f"{path}.memory")
-    if kind != "lmm":
-        table |= attention_names(s, f"{name}attention.", f"{path}.attention")
-    if kind == "mal":
-        table |= feed_forward_names(s, f"{name}ff_pre.", f"{path}.ff_pre")
-        return table | feed_forward_names(s, f"{name}ff_post.", f"{path}.ff_post")
-    if kind == "mag":
-        table[f"{name}gate.0.weight"] = slot(s, f"{path}.mix.W", "dim dim")
-        table[f"{name}gate.0.bias"] = slot(s, f"{path}.mix.b", "dim")
-    if kind == "mac":
-        table[f"{name}mem_pool_norm.weight"] = slot(s, f"{path}.pool_norm.weight", "dim")
-        table[f"{name}to_mem_tokens.weight"] = slot(s, f"{path}.W_pool", "dim dim")
-    return table | feed_forward_names(s, f"{name}ff.", f"{path}.feed_forward")
-
-
-def model_names(s: Settings, *, memory_only: bool = False) -> Table:
-    """Tensors of a language model (MODEL-10)."""
-    table = {
-        "embed.weight": slot(s, ".embedding", "vocab dim"),
-        "to_logits.weight": slot(s, ".head", "vocab dim"),
-    }
-    for name in ("embed_norm", "norm"):
-        table[f"{name}.weight"] = slot(s, f".{name}.weight", "dim")
-        table[f"{name}.bias"] = slot(s, f".{name}.bias", "dim")
-    for i in range(s.depth or 1):
-        if memory_only:
-            table |= memory_names(s, f"layers.{i}.", f".blocks[{i}].memory")
-        else:
-            table |= block_names(s, f"layers.{i}.", f".blocks[{i}]")
-    return table
-
-
-# -- tensors ---------------------------------------------------------------------------------------
-
-
-def to_params(template: Any, table: Table, tensors: Mapping[str, Array]) -> Any:
-    """Our parameters from public tensors, arrays or tape variables (MODEL-10).
-
-    Args:
-        template: parameters of the same settings, whose shapes they take.
-
-    Raises:
-        ValueError: names a tensor that is missing or misshapen.
-    """
-    leaves, paths, build = flatten(template, "params")
-    place = {path: i for i, path in enumerate(paths)}
-    for name, slot in table.items():
-        if name not in tensors:
-            raise ValueError(f"{name}: missing, shape {slot.shape} is needed")
-        tensor = tensors[name]
-        if tuple(tensor.shape) != slot.shape:
-            raise ValueError(f"{name}: shape {tuple(tensor.shape)}, expected {slot.shape}")
-        i = place[slot.path]
-        leaves[i] = tensor.reshape(leaves[i].shape)
-    return build(leaves)
-
-
-def from_params(params: Any, table: Table) -> dict[str, Array]:
-    """Public tensors of our parameters, or of their gradient (MODEL-10)."""
-    leaves, paths, _ = flatten(params, "params")
-    own = dict(zip(paths, leaves, strict=True))
-    return {name: own[slot.path].reshape(slot.shape) for name, slot in table.items()}
 
 
 # -- states ----------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Language models: embedding, blocks, norms and a head over token ids.
 
-    h = norm_e(E[ids]),    h = blocks(h),    logits = W norm(h),    W = E where tied
+    h = norm_e(E[ids] + b),    h = blocks(h),    logits = W norm(h),    W = E where tied
 
 Specified in specs/language_model.md.
 """
@@ -32,6 +32,7 @@ class Config(Frozen):
         blocks: settings of the blocks, each of any kind.
         embed_norm, norm: of the embeddings and before the head; kind none for none.
         tied: whether the head is the embedding.
+        embedding_bias: whether one vector is added to every embedding.
         sampling: min_p_first, temperature_first: the order of filters and temperature (MODEL-8).
     """
 
@@ -40,6 +41,7 @@ class Config(Frozen):
     embed_norm: norm.Config
     norm: norm.Config
     tied: bool = False
+    embedding_bias: bool = False
     sampling: Literal["min_p_first", "temperature_first"] = "min_p_first"
 
     @model_validator(mode="after")
@@ -71,12 +73,14 @@ class Params(Frozen):
     Attributes:
         embedding (V, d_model): a row for each token id.
         head (V, d_model): None where tied.
+        embedding_bias (d_model,): b, None where there is none.
         blocks: of each block.
         embed_norm, norm: of the norms.
     """
 
     embedding: Annotated[Array, Dims("V d_model")]
     head: Annotated[Array | None, Dims("V d_model", optional=True)] = None
+    embedding_bias: Annotated[Array | None, Dims("d_model", optional=True)] = None
     blocks: tuple[Any, ...]
     embed_norm: norm.Params
     norm: norm.Params
@@ -109,7 +113,7 @@ def configured(
 
 
 def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:
-    """Embedding and head from N(0, 0.02^2), blocks at their starts (MODEL-2)."""
+    """Embedding and head from N(0, 0.02^2), their bias 0, blocks at their starts (MODEL-2)."""
     require_floating(dtype)
     draw, shape = checks.generator(seed), (config.vocabulary, config.d_model)
     seeds = [int(each) for each in draw.integers(2**62, size=len(config.blocks))]
@@ -119,6 +123,7 @@ def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:
     params = Params(
         embedding=0.02 * draw.standard_normal(shape),
         head=None if config.tied else 0.02 * draw.standard_normal(shape),
+        embedding_bias=np.zeros(config.d_model) if config.embedding_bias else None,
         blocks=tuple(blocks),
         embed_norm=norm.init(config.embed_norm),
         norm=norm.init(config.norm),
@@ -151,7 +156,9 @@ def apply(
     checks.check_call(__name__, config, (Config, Params, State), params, state)
     ids = _check(config, params, state, ids)
     keep_freed_pages()
-    x = norm.normed(config.embed_norm, params.embed_norm, ops.index(params.embedding, ids))
+    x = ops.index(params.embedding, ids)
+    x = x if params.embedding_bias is None else x + params.embedding_bias
+    x = norm.normed(config.embed_norm, params.embed_norm, x)
     states = []
     for block, own, before in zip(config.blocks, params.blocks, state.blocks, strict=True):
         after, x = module_of(block).apply(block, own, before, x, reset=reset)
@@ -246,18 +253,23 @@ def _check(config: Config, params: Params, state: State, ids: Any) -> np.ndarray
         raise ValueError(f"ids: shape {array.shape}, at least one token is needed")
     shape = (config.vocabulary, config.d_model)
     checks.check_shape("params.embedding", params.embedding, shape, "vocabulary, d_model")
-    if (params.head is None) != config.tied:
-        raise ValueError(
-            f"params.head: {'missing' if params.head is None else 'present'}, but tied is {config.tied}"
-        )
-    if params.head is not None:
-        checks.check_shape("params.head", params.head, shape, "vocabulary, d_model")
-        checks.check_precision(params.embedding, {"params.head": params.head})
-    for name, settings in (("embed_norm", config.embed_norm), ("norm", config.norm)):
+    optional = {
+        "head": (not config.tied, shape),
+        "embedding_bias": (config.embedding_bias, shape[1:]),
+    }
+    axes = {"head": "vocabulary, d_model", "embedding_bias": "d_model"}
+    says = {
+        "head": f"tied is {config.tied}",
+        "embedding_bias": f"embedding_bias is {config.embedding_bias}",
+    }
+    for name, (needed, size) in optional.items():
         own = getattr(params, name)
-        norm.check_params(settings, own, f"params.{name}")
-        arrays = {f"params.{name}.weight": own.weight, f"params.{name}.bias": own.bias}
-        checks.check_precision(params.embedding, arrays)
+        checks.check_presence(f"params.{name}", own, needed, says[name])
+        if own is not None:
+            checks.check_shape(f"params.{name}", own, size, axes[name])
+            checks.check_precision(params.embedding, {f"params.{name}": own})
+    for name, settings in (("embed_norm", config.embed_norm), ("norm", config.norm)):
+        norm.check_params(settings, getattr(params, name), params.embedding, f"params.{name}")
     for name, value in (("params", params.blocks), ("state", state.blocks)):
         if len(value) != len(config.blocks):
             raise ValueError(f"{name}.blocks: {len(value)}, expected {len(config.blocks)}")

@@ -1,4 +1,4 @@
-"""Shapes of the parameters of a language model, from its settings alone: nothing is allocated.
+"""Shapes of the parameters of models, blocks and layers, from settings alone: nothing is allocated.
 
 A file that claims more than it holds is so refused before anything of that size is built. Specified
 in specs/language_model.md (MODEL-11).
@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from atlas_ref.blocks import lmm, mac, mag, mal, mix, module_of
+from atlas_ref.blocks import lmm, mac, mag, mal, mix
 from atlas_ref.layers import attention, convolution, feed_forward, memory, memory_params, norm
 from atlas_ref.layers.projection import Params as Projection
 from atlas_ref.models import language_model
-from atlas_ref.parts import feature_maps, window
+from atlas_ref.parts import window
 from atlas_ref.parts.gates import GateParams, GateSet
 
 
@@ -82,13 +82,32 @@ def _wrong(name: str, array: Any, slot: Needed, told: dict[str, int], first: str
         yield f"{name}: every entry must be finite, found {array[where]} at {where}"
 
 
-def params_of(config: language_model.Config) -> language_model.Params:
-    """Parameters whose leaves are `Needed` (MODEL-11)."""
+def params_of(config: Any) -> Any:
+    """Parameters of a model, block or layer whose leaves are `Needed` (MODEL-11).
+
+    Raises:
+        KeyError: settings of none of them.
+    """
+    return _SHAPES[type(config)](config)
+
+
+def template(layer: Any, config: Any) -> Any:
+    """Parameters for their shapes alone; those that it draws of a layer that this file does not
+    know.
+
+    Args:
+        layer: the module of the settings, with `init`.
+    """
+    return params_of(config) if type(config) in _SHAPES else layer.init(config)
+
+
+def _model(config: language_model.Config) -> language_model.Params:
     shape = (config.vocabulary, config.d_model)
     return language_model.Params.trusted(
         embedding=Needed(shape),
         head=None if config.tied else Needed(shape),
-        blocks=tuple(_block(each) for each in config.blocks),
+        embedding_bias=Needed(shape[1:]) if config.embedding_bias else None,
+        blocks=tuple(params_of(each) for each in config.blocks),
         embed_norm=_norm(config.embed_norm),
         norm=_norm(config.norm),
     )
@@ -181,9 +200,8 @@ def _branch(config: memory.Config, level: Any) -> memory.Branch:
     convs = {f"{name}_conv": _convolution(config.conv_of(level, name)) for name in "qkv"}
     tensors: dict[str, Any] = {"phi": {}, "window": {}}
     if level.rule.has_window:
-        sizes = {"H": H, "c": rule.window, "d_model": D} | _features(rule)
-        maps = feature_maps.TENSORS.get(rule.feature_map.kind, {})
-        tensors["phi"] = _named(maps, sizes)
+        sizes = {"H": H, "c": rule.window, "d_model": D}
+        tensors["phi"] = {name: Needed(axes) for name, axes in level.rule.tensors(rule).items()}
         tensors["window"] = _named(window.tensors(rule.window_weights), sizes)
     own = Projection.trusted(
         W_K=Needed((H, rule.d_in, D)),
@@ -199,12 +217,6 @@ def _branch(config: memory.Config, level: Any) -> memory.Branch:
         window_gate=_gate(H, 1, inputs) if config.window_gate else None,
         **convs,
     )
-
-
-def _features(rule: Any) -> dict[str, int]:
-    """Sizes of the axes of a feature map's tensors; hidden ones are told by the tensors alone."""
-    d = rule.d_in
-    return {"d_in": d, "d_sketch": d + d * d, "d_phi": rule.features or d}
 
 
 def _named(axes: dict[str, str], sizes: dict[str, int]) -> dict[str, Needed]:
@@ -251,7 +263,15 @@ def _lmm(config: lmm.Config) -> lmm.Params:
     )
 
 
-def _block(config: Any) -> Any:
-    """Parameters of a block of any kind."""
-    shapes: dict[Any, Callable[[Any], Any]] = {mag: _mag, mal: _mal, mac: _mac, lmm: _lmm}
-    return shapes[module_of(config)](config)
+#: Settings -> parameters by their shapes.
+_SHAPES: dict[Any, Callable[[Any], Any]] = {
+    language_model.Config: _model,
+    mag.Config: _mag,
+    mal.Config: _mal,
+    mac.Config: _mac,
+    lmm.Config: _lmm,
+    memory.Config: _memory,
+    attention.Config: _attention,
+    feed_forward.Config: _feed_forward,
+    norm.Config: _norm,
+}

@@ -291,6 +291,21 @@ def d_phi(feature_map: FeatureMap, d_in: int, parameters: Parameters | None = No
     return d_in
 
 
+def shapes(
+    feature_map: FeatureMap, d_in: int, *, features: int | None = None
+) -> dict[str, tuple[int | str, ...]]:
+    """Shapes of the tensors of a map; the hidden axis, which the tensors alone tell, by its name."""
+    sizes: dict[str, int] = {
+        "d_in": d_in,
+        "d_sketch": d_in + d_in * d_in,
+        "d_phi": features or d_in,
+    }
+    axes = TENSORS.get(feature_map.kind, {})
+    return {
+        name: tuple(sizes.get(axis, axis) for axis in words.split()) for name, words in axes.items()
+    }
+
+
 def init(
     feature_map: FeatureMap,
     d_in: int,

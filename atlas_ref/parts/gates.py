@@ -74,6 +74,18 @@ class GateParams(Frozen):
     b: Annotated[Array, Dims("H n")]
 
 
+class HiddenGateParams(Frozen):
+    """Two maps without biases from a token to a gate, silu between them (GATES-14).
+
+    Attributes:
+        W_in (n, d_model): to the hidden layer.
+        W_out (H, n): to one gate for each head; H = 1 for one that all heads share.
+    """
+
+    W_in: Annotated[Array, Dims("n d_model")]
+    W_out: Annotated[Array, Dims("H n")]
+
+
 class GateSet(Frozen):
     """The parameters of the gates that a rule uses; None where it has no such gate."""
 
@@ -116,6 +128,18 @@ def init(
             W=0.02 * draw.standard_normal((heads, n, d_in + d_out)), b=np.full((heads, n), bias)
         )
     return GateSet(**maps)
+
+
+def init_hidden(*, heads: int, hidden: int, d_model: int, draw: Any) -> HiddenGateParams:
+    """Parameters of gates that start at 1/2 for every token (GATES-14).
+
+    Args:
+        hidden: n, length of the hidden layer.
+        draw: NumPy generator for W_in, N(0, 0.02^2); W_out is 0.
+    """
+    return HiddenGateParams(
+        W_in=0.02 * draw.standard_normal((hidden, d_model)), W_out=np.zeros((heads, hidden))
+    )
 
 
 def compute(params: GateSet, k: Array, v: Array) -> dict[str, Array]:

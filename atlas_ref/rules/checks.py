@@ -16,6 +16,7 @@ from atlas_ref.conventions import Convention, OpenGate
 from atlas_ref.rules.rule import Rule
 from atlas_ref.types import Array, check_kind
 
+#: Gates of a token.
 GATES = ("retain", "momentum", "step_size", "step_size_memory")
 
 
@@ -29,8 +30,8 @@ def check_call(rule: Any, config: Any, tokens: Any, state: Any) -> None:
     """
     check_rule(rule, config)
     check_state(rule, state)
-    _check_gates(rule, config.convention, tokens)
-    _check_window(rule, config, tokens)
+    check_gates(rule, config.convention, tokens)
+    check_window(rule, config, tokens)
     _check_span(config, state)
     for name, axis, size in (
         ("k", "d_in", config.d_in),
@@ -51,7 +52,16 @@ def check_call(rule: Any, config: Any, tokens: Any, state: Any) -> None:
     if rule.has_window:
         _check_stored_window(config, state)
     _check_precision(tokens, state)
-    if isinstance(config.convention, OpenGate) and tokens.retain is not None:
+    check_open_gate(config.convention, tokens)
+
+
+def check_open_gate(convention: Convention, tokens: Any) -> None:
+    """Refuse a given retain whose meaning the convention leaves open (CONV-4).
+
+    Raises:
+        ValueError: what to state.
+    """
+    if isinstance(convention, OpenGate) and tokens.retain is not None:
         raise ValueError(
             "convention: gate: not stated, and a given retain can be the share of M that a token "
             "keeps or forgets; state it in the Config, such as convention={'gate': 'retain'}"
@@ -133,8 +143,12 @@ def stores_residuals(config: Any) -> bool:
     )
 
 
-def _check_gates(rule: Any, convention: Convention, tokens: Any) -> None:
-    """Check the gates against the rule and the axes gate and rate (GATES-2, CONV-4, CONV-7)."""
+def check_gates(rule: Any, convention: Convention, tokens: Any) -> None:
+    """Check the gates against the rule and the axes gate and rate (GATES-2, CONV-4, CONV-7).
+
+    Raises:
+        ValueError: a gate that is missing, or that the rule does not have.
+    """
     required = {"retain"} if convention.gate != "none" else set()
     if "step_size" in rule.gates and convention.rate != "none":
         required |= (
@@ -155,7 +169,12 @@ def _check_gates(rule: Any, convention: Convention, tokens: Any) -> None:
             )
 
 
-def _check_window(rule: Rule, config: Any, tokens: Any) -> None:
+def check_window(rule: Rule, config: Any, tokens: Any) -> None:
+    """Check window weights against the rule and its window.
+
+    Raises:
+        ValueError: weights that a rule without a window has not, or of another length.
+    """
     for name in ("window_weights", "window_gate"):
         if not rule.has_window and getattr(tokens, name) is not None:
             raise ValueError(f"{name}: the rule {rule.name} looks at one token of weight 1")

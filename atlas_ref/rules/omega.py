@@ -406,6 +406,7 @@ RULE = Rule(
     has_window=True,
     has_newton_schulz=True,
     in_family=True,
+    memories=("M", "S"),
     Config=Config,
     State=State,
     start=start,
@@ -414,4 +415,6 @@ RULE = Rule(
     rest=_rest,
     read=read,
     enter=_enter,
+    tensors=lambda c: feature_maps.shapes(c.feature_map, c.d_in, features=c.features),
+    draw=lambda c, seed: feature_maps.init(c.feature_map, c.d_in, seed, features=c.features),
 )

@@ -21,6 +21,25 @@ def rows(config: Any, state: Any, keys: Array, values: Array) -> Iterable[tuple[
     return zip(ops.moveaxis(keys, -2, 0), ops.moveaxis(values, -2, 0), strict=True)
 
 
+def whole_chunks(*_: Any) -> Any:
+    """Refuse the step of one token, for a rule that writes whole chunks.
+
+    Raises:
+        TypeError: what to call.
+    """
+    raise TypeError("the rule writes whole chunks: call rules.sequence.run")
+
+
+def no_tensors(*_: Any) -> dict[str, Any]:
+    """No tensors, for a rule whose memory takes none."""
+    return {}
+
+
+def first_reference(config: Any, state: Any) -> Any:
+    """The state whose reference call_start is taken anew at the next token (CONV-31)."""
+    return state.replaced(reference=None, position=0)
+
+
 def by_name(names: Mapping[str, str]) -> dict[str, str]:
     """Clause of each name, from the names of each clause with spaces between them."""
     return {name: clause for clause, text in names.items() for name in text.split()}
@@ -41,12 +60,22 @@ class Rule(NamedTuple):
         has_newton_schulz: whether Newton-Schulz may orthogonalise its updates.
         in_family: whether it is S_t = m S + a g, M_t = r M - b S of a linear residual (CHUNK-2),
             which the parallel forms, traces and tolerances compute; for another rule they refuse.
+        memories: fields of the state that a document may start from, and `start` takes.
+        like: field of the state that has its precision.
         Config, State: classes of its settings and of its state.
         start, restart: the state before the first token of a call; the same at the start of a
             packed sequence.
         write, rest, read: one token that writes, one that only enters the window, one query.
         enter: pairs that the tokens of one packed sequence bring to `write` and `rest`: their own
             key and value, or the window that they have entered.
+        run: drives a whole sequence, as `rules.sequence.run` does, for a rule that writes chunks;
+            `write`, `rest`, `read` and `enter` then do nothing.
+        tensors: shapes of what a memory takes beside projections and gates, by name, from a
+            configuration: of its feature map, or of its first weights. An axis that only the
+            tensors tell is a word.
+        draw: the same tensors drawn with a seed, for each of some heads or for all.
+        next_document, renewed: the state at the start of a document, from the one from which
+            documents start and the one before; the state whose reference call_start is taken anew.
     """
 
     name: str
@@ -60,11 +89,18 @@ class Rule(NamedTuple):
     State: Any
     start: Callable[..., Any]
     restart: Callable[[Any, Any], Any]
-    write: Callable[[Any, Any, Array, Array, Gates], Any]
-    rest: Callable[..., Any]
-    read: Callable[[Any, Any, Array], Array]
+    write: Callable[[Any, Any, Array, Array, Gates], Any] = whole_chunks
+    rest: Callable[..., Any] = whole_chunks
+    read: Callable[[Any, Any, Array], Array] = whole_chunks
     enter: Callable[[Any, Any, Array, Array], Iterable[tuple[Array, Array]]] = rows
     in_family: bool = False
+    memories: tuple[str, ...] = ("M",)
+    like: str = "M"
+    run: Callable[..., tuple[Any, Array]] | None = None
+    tensors: Callable[[Any], Mapping[str, tuple[int | str, ...]]] = no_tensors
+    draw: Callable[[Any, int], dict[str, Array]] = no_tensors
+    next_document: Callable[[Any, Any, Any], Any] | None = None
+    renewed: Callable[[Any, Any], Any] = first_reference
 
     def anew(self, config: Any, tokens: Any, state: Any) -> Any:
         """The state at the start of a packed sequence of a call that began in `state` (CONV-33).
@@ -76,6 +112,12 @@ class Rule(NamedTuple):
         if tokens.momentum is None and self.averages_momenta(config):
             return first.replaced(S=ops.zeros_like(first.S))
         return first
+
+    def document(self, config: Any, origin: Any, state: Any) -> Any:
+        """The state where a document starts, `origin` being that from which documents start."""
+        if self.next_document is None:
+            return self.restart(config, origin)
+        return self.next_document(config, origin, state)
 
     def window(self, config: Any) -> int:
         """Tokens that a write looks at; 1 for a rule without a window."""

@@ -109,6 +109,8 @@ def run(
             its convention or each other.
     """
     check_tokens(tokens)
+    if isinstance(rule, Rule) and rule.run is not None:
+        return rule.run(rule, config, tokens, state, phi=phi)
     check_call(rule, config, tokens, state)
     T = tokens.k.shape[-2]
     keys, queries = features(config, tokens, phi or {})

@@ -198,6 +198,7 @@ RULE = Rule(
     has_window=False,
     has_newton_schulz=False,
     in_family=True,
+    memories=("M", "S"),
     Config=Config,
     State=State,
     start=start,

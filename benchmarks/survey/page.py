@@ -90,6 +90,28 @@ these two, and is marked as skipped.) [`bracket.py`](../benchmarks/survey/bracke
 copied.
 """
 
+RNN = """## Faults of atlas-rnn's layers
+
+What layers, models and scripts of atlas-rnn do otherwise than their description, or than the paper they name, each by one number
+([`rnn_faults.py`](../benchmarks/survey/rnn_faults.py)). {package}
+The other two columns are ours, in float64, with the same parameters and tokens, under the presets of [layers](layers.md): where
+atlas-rnn has the number of the package, our preset reproduces the fault. A percentage is a relative difference in the Frobenius
+norm; 0 stands for one below 1e-5, above the rounding of float32. What a document states is an erratum too.
+"""
+
+RNN_ASKED = "The package, commit {version}, computes in float32 unless a row says otherwise."
+
+RNN_ABSENT = "Its clone was not on the path (`PYTHONPATH`), so nothing was asked of it."
+
+CHUNKS_TITLE = "## A second call of titans-pytorch\n"
+
+CHUNKS = """
+`NeuralMemory` of titans-pytorch {version} returns a state that holds the tokens of an unfinished chunk. Here its chunk is {chunk}, its
+memory linear, and a sequence is cut into two calls, each of 1 to {longest} tokens: {pairs} pairs, in float64. `same`: the second call
+returns what one call of all tokens returns, to 1e-12. `raises`: it raises RuntimeError, sizes of two tensors disagree.
+`apart`: it returns something else without a word, and by how much ([`chunks.py`](../benchmarks/survey/chunks.py)).
+"""
+
 CONVENTION_HEAD = ("implementation", "rule", "convention", "verdict", "stated reading")
 CASE_HEAD = (
     "implementation",
@@ -110,6 +132,25 @@ FAILURE_HEAD = (
     "verdict",
     "up to",
     "known reason",
+)
+RNN_HEAD = (
+    "atlas-rnn",
+    "measured",
+    "package",
+    "ours, atlas-rnn",
+    "ours, causal",
+    "reading of ours",
+)
+CHUNK_HEAD = (
+    "weights renewed",
+    "same",
+    "second call of one token",
+    "first call of whole chunks",
+    "raises",
+    "as at",
+    "apart",
+    "as at",
+    "by",
 )
 OTHER_HEAD = ("package", "why nothing of it is asked")
 
@@ -135,6 +176,8 @@ def page(data: Data) -> str:
         OTHERS,
         _table(OTHER_HEAD, list(data["others"].items())),
         BRACKET_TITLE + _bracket(data),
+        *_rnn(data["rnn"]),
+        CHUNKS_TITLE + _chunks(data["chunks"]),
     ]
     return "\n".join(parts)
 
@@ -226,6 +269,30 @@ def _bracket(data: Data) -> str:
         (row["version"] for row in data["implementations"] if row["package"] == "fla-core"), ""
     )
     return BRACKET.format(version=version, **data["bracket"])
+
+
+def _rnn(data: Data) -> list[str]:
+    package = RNN_ASKED.format(version=data["version"]) if data["version"] else RNN_ABSENT
+    names = ("fault", "measured", "package", "atlas-rnn", "causal", "by")
+    lines = [tuple(row[name] for name in names) for row in data["rows"]]
+    return [RNN.format(package=package), _table(RNN_HEAD, lines)]
+
+
+def _chunks(data: Data) -> str:
+    if "missing" in data:
+        return f"\nNot computed: {data['missing']}.\n"
+    lines = []
+    for row in data["rows"]:
+        exact = (
+            f"{row[name]} of {row[f'all of {name}']}" for name in ("one token", "whole chunks")
+        )
+        raised, apart = (
+            "{} and {} tokens".format(*row[f"first {name}"]) for name in ("raised", "apart")
+        )
+        counts = (str(row["raised"]), raised, str(row["apart"]), apart)
+        lines.append((row["batch"], str(row["same"]), *exact, *counts, " to ".join(row["between"])))
+    words = CHUNKS.format(**data)
+    return words + "\n" + _table(CHUNK_HEAD, lines)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -17,7 +17,7 @@ from atlas_ref.oracle.judge.compare import check
 from atlas_ref.oracle.judge.verdicts import Comparison
 from atlas_ref.oracle.report.failures import clause
 from atlas_ref.oracle.sources.sources import respond
-from benchmarks.survey import bracket, identity
+from benchmarks.survey import bracket, chunks, identity, rnn_faults
 from benchmarks.survey.catalogue import OTHERS, Entry
 from benchmarks.survey.restate import Asked, asked
 
@@ -87,7 +87,9 @@ def survey(
             "sha256": cases.digest,
         }
     }
-    return data | {"implementations": rows, "others": dict(OTHERS), "bracket": _bracket()}
+    tell("layers of atlas-rnn, calls of titans-pytorch")
+    beside = {"bracket": _bracket(), "rnn": rnn_faults.found(), "chunks": chunks.found()}
+    return data | {"implementations": rows, "others": dict(OTHERS), **beside}
 
 
 def _entry(entry: Entry, cases: Set) -> dict[str, Any]:

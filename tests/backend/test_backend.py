@@ -27,11 +27,12 @@ from atlas_ref.levels.pulse import Conductor
 from atlas_ref.oracle.cases import files
 from atlas_ref.oracle.cases.case import Case, save
 from atlas_ref.oracle.cases.new import Request, new
-from atlas_ref.parts import feature_maps
+from atlas_ref.parts import feature_maps, memory_functions
 from atlas_ref.rules import delta, hebbian, omega, sequence, titans_lmm
 from tape import ops
 from tests.support.close import EXACT, assert_close, reordered
 from tests.support.command import Ran, cli
+from tests.support.memory_functions import FUNCTIONS, drawn
 from tests.support.standin.array import API, NAME, Refused, Strict
 from tests.support.standin.record import described
 from tests.support.strategies import cases, form_cases, repeatable
@@ -319,6 +320,32 @@ def test_every_feature_map_computes_there(there: backend.Backend) -> None:
         want = feature_maps.apply(each, parameters, x)
         far = feature_maps.apply(each, backend.device(parameters), there.from_host(x))
         assert_close(each.kind, there.to_host(far), want, reordered(64))
+
+
+@pytest.mark.clause("BACKEND-2", "BACKEND-11", "MEMFUN-3")
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_memory_function_computes_there(name: str, there: backend.Backend) -> None:
+    function, given = FUNCTIONS[name], drawn(FUNCTIONS[name], "mixed")
+    far = backend.device(tuple(given))
+    memory_functions.check(function, far[0], 4, 4)
+    before = there.copies.to_host
+    by_name, gx = memory_functions.gradient(function, *far)
+    found = {"y": memory_functions.apply(function, *far[:2]), "x": gx, **by_name}
+    assert there.copies.to_host == before
+    want, of_x = memory_functions.gradient(function, *given)
+    want |= {"y": memory_functions.apply(function, *given[:2]), "x": of_x}
+    for each, value in found.items():
+        assert_close(each, there.to_host(value), want[each], reordered(64))
+
+
+@pytest.mark.clause("TAPE-13", "TAPE-19")
+def test_the_error_function_computes_there_but_of_complex_arrays(there: backend.Backend) -> None:
+    x = np.linspace(-3.0, 3.0, 13)
+    value = ops.erf(there.from_host(x))
+    assert isinstance(value, there.array)
+    assert_close("erf", there.to_host(value), ops.erf(x), reordered(2))
+    with pytest.raises(TypeError):
+        ops.erf(there.from_host(x + 0.1j))
 
 
 @pytest.mark.clause("BACKEND-2", "BACKEND-11")

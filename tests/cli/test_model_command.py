@@ -17,44 +17,42 @@ from tests.support.models import MODELS, arguments, public_file
 
 NAME = "atlas_rnn_lm_mag"
 
+#: Files of the folder in which every command runs: a state_dict without settings, its settings
+#: beside it, a model of ours, and where results go.
+PUBLIC, SETTINGS, MODEL = "public.safetensors", "settings.json", "model.safetensors"
+OUT, BACK = "out.safetensors", "back.safetensors"
+IMPORT = ("import", PUBLIC, "--from", "atlas-rnn", "-o", OUT)
+STATED = (*IMPORT, "--config", SETTINGS)
 
-@pytest.fixture
-def public(tmp_path: Path) -> Path:
-    """A recorded state_dict without settings, and its settings beside it."""
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     record = recorded(NAME)
-    (tmp_path / "settings.json").write_text(json.dumps(arguments(record)))
-    return public_file(tmp_path / "public.safetensors", record.named("in/param/"))
-
-
-@pytest.fixture
-def ours(tmp_path: Path) -> Path:
+    Path(SETTINGS).write_text(json.dumps(arguments(record)))
+    public_file(Path(PUBLIC), record.named("in/param/"))
     config = MODELS["memory levels"]
-    params = language_model.init(config, dtype=np.float32)
-    checkpoint.save(tmp_path / "model.safetensors", config, params)
-    return tmp_path / "model.safetensors"
+    checkpoint.save(MODEL, config, language_model.init(config, dtype=np.float32))
 
 
 @pytest.mark.clause("MODEL-13")
-def test_an_import_tells_where_its_settings_are_from(cli: Any, public: Path) -> None:
-    out = public.with_name("out.safetensors")
-    ran = cli("model", "import", public, "--from", "atlas-rnn", "-o", out)
+def test_an_import_tells_where_its_settings_are_from(cli: Any) -> None:
+    ran = cli("model", *IMPORT)
     assert (ran.code, ran.out) == (0, "")
     lines = ran.err.splitlines()
     assert lines[0].startswith("read from the tensors: vocab 32, dim 16, depth 2, heads 2, ")
     assert lines[1:] == [
         "defaults: conv centred, omega_window 1, poly_mode off, poly_degree 1, scan_chunk_len "
         "None, window_size 64",
-        f"wrote {out}: 5460 parameters",
+        f"wrote {OUT}: 5460 parameters",
     ]
-    settings = public.with_name("settings.json")
-    words = ("model", "import", public, "--from", "atlas-rnn", "-o", out, "--config", settings)
-    assert "stated: conv centred, omega_window 1, poly_mode off, " in cli(*words).err
-    value = cli(*words, "--json").json
+    assert "stated: conv centred, omega_window 1, poly_mode off, " in cli("model", *STATED).err
+    value = cli("model", *STATED, "--json").json
     assert value["settings"]["window_size"] == {"value": 8, "by": "given"}
     assert value["settings"]["vocab"] == {"value": 32, "by": "shapes"}
     assert value["settings"]["scan_chunk_len"] == {"value": None, "by": "default"}
-    assert (value["exit"], value["parameters"], value["out"]) == (0, 5460, str(out))
-    config, params = checkpoint.load(out)
+    assert (value["exit"], value["parameters"], value["out"]) == (0, 5460, OUT)
+    config, params = checkpoint.load(OUT)
     record = recorded(NAME)
     ids = record.tensors["in/ids"]
     logits = language_model.apply(config, params, language_model.start(config, len(ids)), ids)[1]
@@ -62,33 +60,32 @@ def test_an_import_tells_where_its_settings_are_from(cli: Any, public: Path) -> 
 
 
 @pytest.mark.clause("MODEL-13")
-def test_an_export_is_what_was_imported(cli: Any, public: Path) -> None:
-    out, back = public.with_name("out.safetensors"), public.with_name("back.safetensors")
-    settings = public.with_name("settings.json")
-    cli("model", "import", public, "--from", "atlas-rnn", "-o", out, "--config", settings)
-    ran = cli("model", "export", out, "--to", "atlas-rnn", "-o", back)
+def test_an_export_is_what_was_imported(cli: Any) -> None:
+    cli("model", *STATED)
+    words = ("model", "export", OUT, "--to", "atlas-rnn", "-o", BACK)
+    ran = cli(*words)
     assert (ran.code, ran.out) == (0, "")
     assert ran.err.splitlines()[0].startswith("arguments of its constructor: dim 16, dim_head 4, ")
-    assert ran.err.endswith(f"wrote {back}: 5460 parameters\n")
-    value = cli("model", "export", out, "--to", "atlas-rnn", "-o", back, "--json").json
+    assert ran.err.endswith(f"wrote {BACK}: 5460 parameters\n")
+    value = cli(*words, "--json").json
     assert (value["exit"], value["arguments"]["window_size"]) == (0, 8)
-    metadata, tensors = files.read(back)
+    metadata, tensors = files.read(BACK)
     assert json.loads(metadata["config"]) == value["arguments"]
     for name, array in recorded(NAME).named("in/param/").items():
         assert tensors[name].tobytes() == array.tobytes()
 
 
 @pytest.mark.clause("MODEL-13")
-def test_show_tells_sizes_blocks_rules_and_what_is_no_preset(cli: Any, ours: Path) -> None:
-    ran = cli("model", "show", ours)
+def test_show_tells_sizes_blocks_rules_and_what_is_no_preset(cli: Any) -> None:
+    ran = cli("model", "show", MODEL)
     assert (ran.code, ran.err) == (0, "")
-    first = f"{ours}  language_model: 7 ids, d_model 6, 2 blocks, "
+    first = f"{MODEL}  language_model: 7 ids, d_model 6, 2 blocks, "
     assert ran.out.startswith(first)
     assert "float32, head not tied, causal" in ran.out.splitlines()[0]
     for word in ("0 to 1", "lmm", "delta", "titans_lmm", "omega", "spec, but rate momentum"):
         assert word in ran.out
-    value = cli("model", "show", ours, "--json").json
-    params = checkpoint.load(ours)[1]
+    value = cli("model", "show", MODEL, "--json").json
+    params = checkpoint.load(MODEL)[1]
     assert value["parameters"] == 2 * (value["blocks"][0]["parameters"]) + 2 * 42 + 4 * 6
     assert value["dtype"] == params.embedding.dtype.name == "float32"
     levels = value["blocks"][1]["levels"]
@@ -102,7 +99,7 @@ def test_show_tells_sizes_blocks_rules_and_what_is_no_preset(cli: Any, ours: Pat
         {"newton_schulz": "none", "rate": "momentum", "reference": "chunk_start"},
     )
     assert (value["blocks"][0]["preset"], value["blocks"][0]["changes"]) == ("causal", {})
-    assert value["config"] == checkpoint.described(checkpoint.load(ours)[0])
+    assert value["config"] == checkpoint.described(checkpoint.load(MODEL)[0])
 
 
 @pytest.mark.clause("MODEL-13")
@@ -119,20 +116,18 @@ def test_show_tells_sizes_blocks_rules_and_what_is_no_preset(cli: Any, ours: Pat
     ],
 )
 def test_readings_are_named_by_the_nearest_preset(
-    name: str, preset: str, changes: Any, cli: Any, tmp_path: Path
+    name: str, preset: str, changes: Any, cli: Any
 ) -> None:
-    file = tmp_path / "model"
-    checkpoint.save(file, MODELS[name], language_model.init(MODELS[name]))
-    block = cli("model", "show", file, "--json").json["blocks"][0]
+    checkpoint.save(MODEL, MODELS[name], language_model.init(MODELS[name]))
+    block = cli("model", "show", MODEL, "--json").json["blocks"][0]
     assert (block["preset"], block["changes"]) == (preset, changes)
 
 
 @pytest.mark.clause("MODEL-13")
-def test_an_imported_model_says_where_it_is_from(cli: Any, public: Path) -> None:
-    out = public.with_name("out.safetensors")
-    cli("model", "import", public, "--from", "atlas-rnn", "-o", out)
-    assert "\nfrom atlas-rnn\n" in cli("model", "show", out).out
-    value = cli("model", "show", out, "--json").json
+def test_an_imported_model_says_where_it_is_from(cli: Any) -> None:
+    cli("model", *IMPORT)
+    assert "\nfrom atlas-rnn\n" in cli("model", "show", OUT).out
+    value = cli("model", "show", OUT, "--json").json
     assert (value["source"]["from"], value["source"]["settings"]["dim"]) == ("atlas-rnn", 16)
     assert {each["preset"] for each in value["blocks"]} == {"atlas-rnn"}
     assert {str(each["changes"]) for each in value["blocks"]} == {"{}"}
@@ -143,112 +138,67 @@ BAD: dict[str, tuple[tuple[Any, ...], str]] = {
     "absent": (("show", "absent"), "absent: no such file"),
     "folder": (("show", "."), ".: is a folder, the file of a model is needed"),
     "not ours": (
-        ("show", "public.safetensors"),
-        "public.safetensors: metadata key 'atlas_ref_model': missing, a model needs its settings "
+        ("show", PUBLIC),
+        f"{PUBLIC}: metadata key 'atlas_ref_model': missing, a model needs its settings "
         "there; atlas-ref model import reads files of other programs",
     ),
     "ours already": (
-        ("import", "model.safetensors", "--from", "atlas-rnn", "-o", "out"),
-        "model.safetensors: is a model of atlas-ref already",
+        ("import", MODEL, "--from", "atlas-rnn", "-o", OUT),
+        f"{MODEL}: is a model of atlas-ref already",
     ),
     "from": (
-        ("import", "public.safetensors", "--from", "atlas-rn", "-o", "out"),
+        ("import", PUBLIC, "--from", "atlas-rn", "-o", OUT),
         "--from atlas-rn: unknown; atlas-rnn is known; did you mean atlas-rnn?",
     ),
     "to": (
-        ("export", "model.safetensors", "--to", "torch", "-o", "out"),
+        ("export", MODEL, "--to", "torch", "-o", OUT),
         "--to torch: unknown; atlas-rnn is known",
     ),
     "no from": (
-        ("import", "public.safetensors", "-o", "out"),
+        ("import", PUBLIC, "-o", OUT),
         "Missing option '--from' (see atlas-ref --help)",
     ),
     "itself": (
-        ("import", "public.safetensors", "--from", "atlas-rnn", "-o", "./public.safetensors"),
-        "public.safetensors: is the state_dict itself, which is not overwritten",
+        ("import", PUBLIC, "--from", "atlas-rnn", "-o", f"./{PUBLIC}"),
+        f"{PUBLIC}: is the state_dict itself, which is not overwritten",
     ),
     "settings themselves": (
-        (
-            "import",
-            "public.safetensors",
-            "--from",
-            "atlas-rnn",
-            "-o",
-            "settings.json",
-            "--config",
-            "settings.json",
-        ),
-        "settings.json: is the file of settings itself, which is not overwritten",
+        ("import", PUBLIC, "--from", "atlas-rnn", "-o", SETTINGS, "--config", SETTINGS),
+        f"{SETTINGS}: is the file of settings itself, which is not overwritten",
     ),
     "model itself": (
-        ("export", "model.safetensors", "--to", "atlas-rnn", "-o", "model.safetensors"),
-        "model.safetensors: is the model itself, which is not overwritten",
+        ("export", MODEL, "--to", "atlas-rnn", "-o", MODEL),
+        f"{MODEL}: is the model itself, which is not overwritten",
     ),
     "place": (
-        ("import", "public.safetensors", "--from", "atlas-rnn", "-o", "absent/out"),
+        ("import", PUBLIC, "--from", "atlas-rnn", "-o", "absent/out"),
         "absent/out: the folder ",
     ),
-    "settings": (
-        (
-            "import",
-            "public.safetensors",
-            "--from",
-            "atlas-rnn",
-            "-o",
-            "out",
-            "--config",
-            "public.safetensors",
-        ),
-        "public.safetensors: not JSON",
-    ),
-    "no settings": (
-        ("import", "public.safetensors", "--from", "atlas-rnn", "-o", "out", "--config", "absent"),
-        "absent: no such file",
-    ),
+    "settings": ((*IMPORT, "--config", PUBLIC), f"{PUBLIC}: not JSON"),
+    "no settings": ((*IMPORT, "--config", "absent"), "absent: no such file"),
     "list": (
-        (
-            "import",
-            "public.safetensors",
-            "--from",
-            "atlas-rnn",
-            "-o",
-            "out",
-            "--config",
-            "list.json",
-        ),
+        (*IMPORT, "--config", "list.json"),
         "list.json: an object of settings is needed",
     ),
     "contradiction": (
-        (
-            "import",
-            "public.safetensors",
-            "--from",
-            "atlas-rnn",
-            "-o",
-            "out",
-            "--config",
-            "heads.json",
-        ),
-        "public.safetensors: heads: 3, but the tensors have 2",
+        (*IMPORT, "--config", "heads.json"),
+        f"{PUBLIC}: heads: 3, but the tensors have 2",
     ),
     "pickle": (
-        ("import", "model.pt", "--from", "atlas-rnn", "-o", "out"),
+        ("import", "model.pt", "--from", "atlas-rnn", "-o", OUT),
         "model.pt: is a pickle, as torch.save writes it, and reading one may run its code; convert "
         "it with safetensors.torch.save_file(torch.load(FILE, weights_only=True), NEW)",
     ),
     "other model": (
-        ("export", "model.safetensors", "--to", "atlas-rnn", "-o", "out"),
-        "model.safetensors: atlas-rnn has no such model: blocks.0.memory.levels.levels: ",
+        ("export", MODEL, "--to", "atlas-rnn", "-o", OUT),
+        f"{MODEL}: atlas-rnn has no such model: blocks.0.memory.levels.levels: ",
     ),
 }
 
 
 @pytest.mark.clause("MODEL-13")
 @pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_one_line_and_writes_nothing(
-    name: str, cli: Any, public: Path, ours: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(public.parent)
+def test_bad_input_is_one_line_and_writes_nothing(name: str, cli: Any) -> None:
     Path("list.json").write_text("[]")
     Path("heads.json").write_text('{"heads": 3}')
     Path("model.pt").write_bytes(b"PK\x03\x04" + bytes(40))

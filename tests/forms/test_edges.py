@@ -23,7 +23,7 @@ from atlas_ref.forms import chunked, newton_schulz_blocks, scan
 from atlas_ref.oracle.cases.case import Case, make
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.evaluate import results as evaluated
-from atlas_ref.rules import RULES, delta
+from atlas_ref.rules import FAMILY, delta
 from atlas_ref.rules.sequence import Tokens
 from tape import ops
 from tests.support.close import ANALYTIC, EXACT, assert_close, relative_error
@@ -168,7 +168,7 @@ def test_no_sequence_at_all_has_results_of_no_sequence(way: str) -> None:
     """A leading axis of length 0, which the sequential form accepts."""
     form, case = example(way)
     config, tokens, state = call_of(case, case.inputs)
-    rule = RULES[case.header.rule]
+    rule = FAMILY[case.header.rule]
     tokens, state = (
         x.replaced(**{name: value[:0] for name, value in x.__dict__.items() if _floats(value)})
         for x in (tokens, state)
@@ -239,7 +239,7 @@ def call(
     Outputs are y and the arrays of the final state; gradients are those of all changed arrays.
     """
     config, tokens, state = call_of(case, case.inputs)
-    rule = RULES[case.header.rule]
+    rule = FAMILY[case.header.rule]
     inputs = {
         ("tokens", name): change(value) for name, value in tokens.__dict__.items() if _floats(value)
     }
@@ -401,7 +401,7 @@ def test_arrays_may_lie_in_memory_as_they_like(way: str, layout: Any) -> None:
 def test_a_state_is_read_only_and_what_is_returned_is_no_work_space(way: str) -> None:
     form, case = example(way)
     config, tokens, state = call_of(case, case.inputs)
-    end, y = parallel.run(RULES[case.header.rule], config, tokens, state, form=form, chunk=2)
+    end, y = parallel.run(FAMILY[case.header.rule], config, tokens, state, form=form, chunk=2)
     arrays = {name: value for name, value in end.__dict__.items() if isinstance(value, np.ndarray)}
     assert not any(value.flags.writeable for value in arrays.values())
     outputs, pulled = call(case, form, np.ascontiguousarray)

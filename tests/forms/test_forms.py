@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 import atlas_ref
 from atlas_ref.conventions import resolve
-from atlas_ref.forms.support import CONDITIONS, FORMS, RULES, SUPPORT, refusal
+from atlas_ref.forms.support import CONDITIONS, FORMS, SUPPORT, refusal
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.evaluate import evaluate
+from atlas_ref.rules import FAMILY
 from tests.support.casefiles import PEERS
 from tests.support.close import assert_close, reordered
 from tests.support.resumed import in_two
@@ -101,7 +102,7 @@ def test_longer_sequences_with_chunks_that_do_not_divide_them(
 
 @pytest.mark.clause("CHUNK-20", "CHUNK-23")
 @pytest.mark.parametrize("form", PARALLEL)
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", FAMILY)
 def test_every_yes_of_the_matrix_is_computed(form: str, rule: str) -> None:
     """One plain case per cell, so that none depends on the draws of hypothesis."""
     frozen = SUPPORT[form][rule] == "frozen"
@@ -112,7 +113,7 @@ def test_every_yes_of_the_matrix_is_computed(form: str, rule: str) -> None:
         f"in/{name}": random.standard_normal((2, 9, d))
         for name, d in (("k", 4), ("v", 3), ("q", 4))
     }
-    for gate in RULES[rule].gates:
+    for gate in FAMILY[rule].gates:
         tensors[f"in/{gate}"] = random.uniform(0.05, 0.3, (2, 9))
     header = {
         "schema": 1,
@@ -128,7 +129,7 @@ def test_every_yes_of_the_matrix_is_computed(form: str, rule: str) -> None:
 
 
 @pytest.mark.clause("CHUNK-21", "CHUNK-23", "CASE-29")
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", FAMILY)
 @pytest.mark.parametrize("form", ["tnt", "chunkwise", "exact", "scan", "atlas_parallel"])
 def test_every_no_is_refused_in_one_line_before_anything_is_computed(form: str, rule: str) -> None:
     changes: list[dict[str, Any]] = [
@@ -211,7 +212,7 @@ def test_recorded_runs_of_public_implementations_pass_in_every_form_that_compute
 ) -> None:
     case = atlas_ref.load(file)
     if (
-        case.header.rule not in RULES
+        case.header.rule not in FAMILY
         or refusal(case.header.rule, case.convention, form) is not None
     ):
         with pytest.raises(CaseError):
@@ -226,7 +227,7 @@ def test_recorded_runs_of_public_implementations_pass_in_every_form_that_compute
 def test_every_recorded_case_with_a_span_is_computed_in_chunks_and_every_other_exactly() -> None:
     """A count of the computed cases, so that none of the tests above passes by refusals."""
     cases = [atlas_ref.load(file) for file in sorted(PEERS.glob("*.safetensors"))]
-    cases = [case for case in cases if case.header.rule in RULES]
+    cases = [case for case in cases if case.header.rule in FAMILY]
     computed = {
         case.name: {
             form for form in PARALLEL if refusal(case.header.rule, case.convention, form) is None

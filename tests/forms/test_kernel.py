@@ -18,7 +18,7 @@ from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.subjects import memory
 from atlas_ref.oracle.subjects.subject import phi_of
 from atlas_ref.parts.newton_schulz import NewtonSchulz, plain_newton_schulz
-from atlas_ref.rules import RULES, sequence
+from atlas_ref.rules import FAMILY, sequence
 from tape import grad, ops
 from tests.support.close import (
     ANALYTIC,
@@ -87,7 +87,7 @@ def gradients_equal_the_sequential_ones(case: Case) -> None:
 @pytest.mark.clause(
     "KERNEL-1", "KERNEL-2", "KERNEL-3", "KERNEL-4", "KERNEL-5", "KERNEL-7", "KERNEL-14", "CHUNK-1"
 )
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", FAMILY)
 def test_every_result_equals_the_literal_loops(rule: str) -> None:
     settings(repeatable, max_examples=150 if rule == "omega" else 40)(
         given(cases(rule).filter(determined))(equals_the_loops)
@@ -95,7 +95,7 @@ def test_every_result_equals_the_literal_loops(rule: str) -> None:
 
 
 @pytest.mark.clause("KERNEL-13")
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", FAMILY)
 def test_every_gradient_equals_the_sequential_one(rule: str) -> None:
     settings(repeatable, max_examples=50 if rule == "omega" else 15)(
         given(cases(rule).filter(determined))(gradients_equal_the_sequential_ones)
@@ -135,7 +135,7 @@ def test_reference_boundary_decay_order_and_read_together_equal_the_literal_loop
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", FAMILY)
 def test_every_result_equals_the_literal_loops_at_length(rule: str) -> None:
     settings(repeatable, max_examples=1500)(
         given(cases(rule).filter(determined))(equals_the_loops)
@@ -143,7 +143,7 @@ def test_every_result_equals_the_literal_loops_at_length(rule: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", FAMILY)
 def test_every_gradient_equals_the_sequential_one_at_length(rule: str) -> None:
     settings(repeatable, max_examples=500)(
         given(cases(rule).filter(determined))(gradients_equal_the_sequential_ones)
@@ -254,7 +254,7 @@ def layout(case: Case, x: Any) -> Any:
 
 def part(case: Case, form: str, tokens: slice, state: Any) -> tuple[Any, Any]:
     """The results of some tokens of a case in a form, from a state or from that of the case."""
-    rule = RULES[case.header.rule]
+    rule = FAMILY[case.header.rule]
     config, whole = memory.sequence_of(rule, case.inputs, case)
     lead = len(whole.k.shape) - 2
     cut = {

@@ -9,8 +9,7 @@ import pytest
 
 from atlas_ref.blocks import lmm, mac, mag, mal
 from atlas_ref.layers import convention, memory
-from atlas_ref.models import import_atlas_rnn
-from atlas_ref.models.import_atlas_rnn import Slot
+from atlas_ref.models.public.names import Name, parameters
 from atlas_ref.parts.feature_maps import IDENTITY, Elementwise, Sketch
 from atlas_ref.parts.window import Ones
 from atlas_ref.rules import omega
@@ -95,8 +94,8 @@ def as_params(module: Any, config: Any, p: dict[str, Any], names: dict[str, str]
     """Parameters of the loops as ours: every leaf of ours has a name of theirs."""
     template = module.init(config)
     paths = flatten(template, "params")[1]
-    table = {names[path]: Slot(path, np.shape(p[names[path]])) for path in paths}
-    return import_atlas_rnn.to_params(template, table, p)
+    table = {names[path]: Name("", path) for path in paths}
+    return parameters(template, table, p)
 
 
 def of_memories(path: str = "", name: str = "") -> dict[str, str]:

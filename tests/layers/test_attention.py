@@ -1,5 +1,6 @@
-"""Attention in a window against plain loops and recorded results of public code, its block by
-chunks against the plain twin, and what the readings see of the future.
+"""Attention in a window against plain loops and recorded results of public code.
+
+Also its block by chunks against the plain twin, and what the readings see of the future.
 """
 
 from __future__ import annotations

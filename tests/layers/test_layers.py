@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from atlas_ref import backend, layers
-from atlas_ref.layers import norm
+from atlas_ref.layers import memory, norm
 from atlas_ref.levels.pulse import Conductor
 from atlas_ref.types import Frozen
 from tape import ops
@@ -23,6 +23,7 @@ from tests.support.close import ANALYTIC, EXACT, assert_close, assert_differs
 from tests.support.directions import check_directions
 from tests.support.layer_blocks import BLOCKS
 from tests.support.layers import LAYERS, Layer
+from tests.support.memories import MEMORIES
 
 #: Layers and blocks.
 SYSTEMS = LAYERS | BLOCKS
@@ -239,3 +240,42 @@ def test_every_layer_has_the_same_six_names_and_is_tested_here() -> None:
         assert isinstance(state, layer.module.State)
         for preset in getattr(layer.module, "PRESETS", {}).values():
             assert preset.keys() <= layer.module.Config.model_fields.keys()
+
+
+def _without(params: Any, name: str, value: Any) -> Any:
+    """Parameters of a memory layer of one level with one part of its branch in place of another."""
+    (branch,) = params.levels
+    return params.replaced(levels=(branch.replaced(**{name: value}),))
+
+
+@pytest.mark.clause("NORM-2")
+def test_a_memory_refuses_parts_that_its_settings_contradict() -> None:
+    plain = MEMORIES["memory delta"].config
+    biased = plain.replaced(conv=plain.conv.replaced(bias=True))
+    params = memory.init(biased)
+    (branch,) = params.levels
+    filters, x = branch.q_conv, np.zeros((2, 4, 6))
+    for config, own, says in (
+        (biased, None, r"params.q_conv: missing, but the settings need it"),
+        (biased, filters.replaced(bias=None), r"params.q_conv.bias: missing, but bias True needs"),
+        (plain, filters, r"params.q_conv.bias: present, but bias False has none"),
+        (biased, filters.replaced(bias=np.ones(5)), r"params.q_conv.bias: shape \(5,\), expected"),
+        (
+            biased,
+            filters.replaced(bias=np.ones(6, np.float32)),
+            r"params.q_conv.bias: float32, but x is float64",
+        ),
+        (plain.replaced(conv=None), filters, r"params.q_conv: present, but the settings have none"),
+    ):
+        state = memory.start(config, 2)
+        with pytest.raises(ValueError, match=says):
+            memory.apply(config, _without(params, "q_conv", own), state, x)
+    state = memory.start(biased, 2)
+    memory.apply(biased, params, state, x)
+    for name, says in (
+        ("q_norm", "params.q_norm: missing, but head_norm is rms"),
+        ("window_gate", "params.window_gate: present, but window_gate is False"),
+    ):
+        value = None if name == "q_norm" else branch.projection.gates.retain
+        with pytest.raises(ValueError, match=says):
+            memory.apply(biased, _without(params, name, value), state, x)

@@ -10,11 +10,10 @@ from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from atlas_ref.forms.support import RULES
 from atlas_ref.layers import projection
 from atlas_ref.levels import block as cms
 from atlas_ref.levels.level import Level
-from atlas_ref.rules import delta, omega, titans_lmm
+from atlas_ref.rules import FAMILY, delta, omega, titans_lmm
 from tests.support.blocks import COUNTING, MIXED, block, drawn, in_loops, level
 from tests.support.close import EXACT, assert_close, assert_differs, reordered
 from tests.support.strategies import conventions, repeatable
@@ -152,7 +151,7 @@ def test_one_slow_level_is_the_plain_rule_with_that_schedule_bit_for_bit() -> No
 @st.composite
 def any_level(draw: st.DrawFn) -> dict[str, Any]:
     """The case description of a level under any convention."""
-    rule = draw(st.sampled_from(list(RULES)))
+    rule = draw(st.sampled_from(list(FAMILY)))
     own = {"window": draw(st.integers(1, 4))} if rule == "omega" else {}
     convention = draw(conventions(rule, newton_schulz=rule == "omega"))
     return {
@@ -359,7 +358,7 @@ def test_calls_that_contradict_their_block_are_refused() -> None:
         ),
         (
             (params.replaced(logits=params.logits.astype(np.float32)), x, context),
-            "logits: float32, but state.M is float64; cast them",
+            "logits: float32, but the memory is float64; cast them",
         ),
         ((params, x[0], context), "x: shape"),
         ((params, x[:, :0], context), "x: shape"),

@@ -14,7 +14,7 @@ from atlas_ref.layers import projection
 from atlas_ref.levels import block as cms
 from atlas_ref.levels import presets
 from atlas_ref.levels.level import Biases
-from atlas_ref.rules import RULES, titans_lmm
+from atlas_ref.rules import FAMILY, titans_lmm
 from tests.support.blocks import COUNTING, MIXED, block, drawn, level
 from tests.support.close import EXACT, assert_close, assert_differs, reordered
 
@@ -27,7 +27,7 @@ FAST = (
 def counting(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Count the calls of each rule's write and rest from now on."""
     calls: Counter[str] = Counter()
-    for name, rule in RULES.items():
+    for name, rule in FAMILY.items():
         counted = {
             part: _counted(calls, f"{name}.{part}", getattr(rule, part))
             for part in ("write", "rest")

@@ -15,7 +15,7 @@ import numpy as np
 
 from atlas_ref.levels import block as cms
 from atlas_ref.levels.level import Level
-from atlas_ref.rules import RULES
+from atlas_ref.rules import FAMILY
 from tests.truth import literal
 
 Array = np.ndarray[Any, Any]
@@ -81,7 +81,7 @@ def level(
 ) -> Level:
     """A level from its description in a case."""
     own = {key: value for key, value in spec.items() if key not in ("rule", "period")}
-    config = RULES[spec["rule"]].Config(d_model=d_model, d_out=d_out, heads=heads, **own)
+    config = FAMILY[spec["rule"]].Config(d_model=d_model, d_out=d_out, heads=heads, **own)
     return Level(config=config, period=spec["period"], **settings)
 
 

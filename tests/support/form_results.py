@@ -12,7 +12,7 @@ import numpy as np
 from atlas_ref.oracle import evaluate
 from atlas_ref.oracle.cases.case import Case, differentiable, make
 from atlas_ref.oracle.subjects import memory
-from atlas_ref.rules import RULES
+from atlas_ref.rules import FAMILY
 from tape import vjp
 from tests.support.close import ANALYTIC, Tolerance, assert_close, reordered
 from tests.support.strategies import header_of
@@ -43,7 +43,7 @@ def results(
 
 def call_of(case: Case, inputs: Mapping[str, Any]) -> tuple[Any, Any, Any]:
     """Configuration, tokens and initial state of a case, from the oracle."""
-    rule = RULES[case.header.rule]
+    rule = FAMILY[case.header.rule]
     config, tokens = memory.sequence_of(rule, inputs, case)
     return config, tokens, memory.initial_state(rule, config, inputs, case, tokens)
 

@@ -13,7 +13,8 @@ import safetensors.numpy
 from atlas_ref import backend
 from atlas_ref.layers import attention, convolution, feed_forward, norm, rotary
 
-RECORDED = Path(__file__).parents[1] / "data" / "peers_layers"
+DATA = Path(__file__).parents[1] / "data"
+RECORDED = DATA / "peers_layers"
 
 
 class Recorded(NamedTuple):
@@ -31,9 +32,9 @@ class Recorded(NamedTuple):
         }
 
 
-def recorded(name: str) -> Recorded:
-    """The file <name>_11.safetensors."""
-    path = RECORDED / f"{name}_11.safetensors"
+def recorded(name: str, folder: str = "peers_layers") -> Recorded:
+    """The file <name>_11.safetensors of a folder of `tests/data`."""
+    path = DATA / folder / f"{name}_11.safetensors"
     header = _header(path)
     settings = header["parameters"] if "parameters" in header else header["config"]
     return Recorded(settings, safetensors.numpy.load_file(path))

@@ -15,10 +15,18 @@ from tests.support.layers import Layer
 SIZES: dict[str, Any] = {"d_model": 6, "d_in": 3, "d_out": 3, "heads": 2}
 
 
+PLAIN = {"newton_schulz": "none"}
+#: Memory functions that the complex step can pass.
+TANH = {"kind": "mlp", "activation": "gelu_tanh", "residual_norm": True}
+POLYNOMIAL = {"kind": "polynomial", "key_width": 2, "activation": "gelu_tanh", "gated": True}
+
+
 def rule(name: str, **settings: Any) -> Any:
     """Settings of a rule by name, small and without Newton-Schulz unless stated."""
     if name == "omega":
         settings = {"window": 3, "convention": {"newton_schulz": "none"}} | settings
+    if name == "deep_memory":
+        settings = {"memory": TANH, "chunk": 2, "window": 3, "convention": PLAIN} | settings
     return RULES[name].Config(**SIZES | settings)
 
 
@@ -72,6 +80,28 @@ MEMORIES: dict[str, Layer] = {
         memory, layer(rule("omega", feature_map=Elementwise(degree=2), window_weights=Ones()))
     ),
     "memory titans paper": Layer(memory, layer(rule("titans_lmm"), "titans", norm_eps=1e-5)),
+    "memory deep gate": Layer(
+        memory,
+        layer(
+            rule(
+                "deep_memory",
+                memory=POLYNOMIAL,
+                fast="all",
+                vectors="unit",
+                window_weights=Product(of=(Decay(), Gate())),
+            ),
+            window_gate=True,
+        ),
+    ),
+    "memory deep levels": Layer(
+        memory,
+        layer(
+            levels(
+                Level(config=rule("titans_lmm")),
+                Level(config=rule("deep_memory", span=4, convention=FROZEN), period=2),
+            )
+        ),
+    ),
     "memory levels": Layer(memory, layer(SCHEDULE)),
     "memory levels masked": Layer(
         memory,

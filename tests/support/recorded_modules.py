@@ -10,6 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from atlas_ref.blocks import module_of
+from atlas_ref.layers import attention, feed_forward, memory
+from atlas_ref.models import language_model
 from atlas_ref.oracle.modules import recipe as recipes
 from atlas_ref.oracle.modules.graph import Graph, evaluate
 from atlas_ref.oracle.modules.recording import Recording, load_recording, make_recording
@@ -19,6 +22,14 @@ from tape.nested import flatten
 Tensors = dict[str, np.ndarray[Any, Any]]
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "adapters"))
+
+#: Modules that draw parameters, by what was recorded; a block tells its own.
+LAYERS: dict[str, Any] = {
+    "memory": memory,
+    "attention": attention,
+    "feed_forward": feed_forward,
+    "language_model": language_model,
+}
 
 #: Sizes of the model, by the names of the public constructors.
 SETTINGS: dict[str, Any] = {
@@ -44,8 +55,9 @@ def header_of(layer: str = "language_model", **header: Any) -> dict[str, Any]:
 def drawn(header: dict[str, Any], seed: int = 0) -> Tensors:
     """Parameters away from their start, as tensors of a recording."""
     recipe = recipes.parse(header, "drawn")
-    draw = np.random.default_rng(seed)
-    leaves, _, build = flatten(recipes.template_of(recipe, recipes.config_of(recipe)), "params")
+    draw, config = np.random.default_rng(seed), recipes.config_of(recipe)
+    module = LAYERS.get(recipe.kind) or module_of(config)
+    leaves, _, build = flatten(module.init(config), "params")
     moved = build([leaf + 0.3 * draw.standard_normal(leaf.shape) for leaf in leaves])
     return recipes.tensors_of(recipe, moved)
 

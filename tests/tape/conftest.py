@@ -97,6 +97,15 @@ def _norm(x: Array, axis: Any, keepdims: bool) -> Array:
     return np.sqrt(np.sum(x * x, axis=axis, keepdims=keepdims))
 
 
+def _erf(x: Array) -> Array:
+    """The Taylor series 2/sqrt(pi) sum_n (-1)^n x^(2n+1) / (n! (2n+1)), for |x| up to 3."""
+    term, total = x, x
+    for n in range(1, 80):
+        term = -term * x * x / n
+        total = total + term / (2 * n + 1)
+    return 2.0 / np.sqrt(np.pi) * total
+
+
 def _slide(window: Array, row: Array) -> Array:
     rows = np.broadcast_to(row[..., None, :], (*window.shape[:-2], 1, window.shape[-1]))
     return np.concatenate([window, rows], axis=-2)[..., 1:, :]
@@ -280,6 +289,7 @@ CASES: list[OpCase] = [
     case("slide", _slide, normal(3, 4), normal(4)),
     case("slide", _slide, normal(2, 1, 4), normal(2, 4)),
     case("slide", _slide, normal(2, 3, 4), normal(4)),
+    *[case("erf", _erf, normal(*shape), exact=False) for shape in [(3, 4), (), (2, 1, 3)]],
 ]
 
 #: Ops that give plain arrays: nothing to differentiate, proved by tests of their own.

@@ -5,9 +5,12 @@ dtypes.
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -38,6 +41,44 @@ def test_softplus_and_its_derivative_have_full_relative_precision_everywhere(x: 
     e = math.exp(-abs(x))
     by_entry("value", ops.softplus(x), max(x, 0.0) + math.log1p(e))
     by_entry("gradient", tape.grad(ops.softplus)(x), e / (1.0 + e) if x < 0 else 1.0 / (1.0 + e))
+
+
+@pytest.mark.clause("TAPE-19")
+@pytest.mark.parametrize("x", [*EXTREMES, -6.0, -2.5, -0.3, 0.3, 0.9, 2.5, 5.5, 27.0])
+def test_erf_and_its_derivative_have_full_relative_precision_everywhere(x: float) -> None:
+    by_entry("value", ops.erf(x), math.erf(x))
+    with np.errstate(over="ignore"):  # of the square of 1e308, whose exponential is 0
+        slope = tape.grad(ops.erf)(np.float64(x))
+    want = 2.0 / math.sqrt(math.pi) * math.exp(-min(x * x, 1e3))
+    # the square is rounded before the exponential, which makes its error x^2 times as large
+    assert abs(slope - want) <= np.finfo(float).eps * (4.0 + min(x * x, 1e3)) * want
+
+
+@pytest.mark.clause("TAPE-19")
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.complex64])
+def test_erf_keeps_the_dtype(dtype: Any) -> None:
+    x = np.array([-0.5, 0.25, 1.5], dtype)
+    value, gradient = ops.erf(x), tape.grad(lambda x: ops.sum(ops.erf(x)))(x)
+    assert value.dtype == dtype
+    near = 2.0 * float(ml_dtypes.finfo(dtype).eps)
+    for i, entry in enumerate((-0.5, 0.25, 1.5)):
+        assert abs(complex(value[i]) - math.erf(entry)) <= near
+        slope = 2.0 / math.sqrt(math.pi) * math.exp(-entry * entry)
+        assert abs(complex(gradient[i]) - slope) <= near
+
+
+@pytest.mark.clause("TAPE-19")
+def test_scipy_is_imported_at_the_first_use_of_erf() -> None:
+    asked = "'scipy' in sys.modules"
+    code = f"import sys; from tape import ops; print({asked}, ops.erf(0.0) == 0.0, {asked})"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["False", "True", "True"]
+
+
+@pytest.mark.clause("TAPE-19")
+def test_erf_of_whole_numbers_is_a_float() -> None:
+    assert ops.erf(np.array([0, 1])).dtype == np.float64
+    by_entry("value", ops.erf(np.array([0, 1])), [0.0, math.erf(1.0)])
 
 
 @pytest.mark.clause("TAPE-19")

@@ -1,4 +1,4 @@
-"""Parts of the commands model: other programs, errors of files, sizes."""
+"""Parts of the commands model: errors of files, settings, sizes."""
 
 from __future__ import annotations
 
@@ -6,14 +6,6 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-
-#: Programs whose files are read and written.
-PROGRAMS = ("atlas-rnn",)
-
-
-def programs(incomplete: str) -> list[str]:
-    """Names of other programs, for the completion of a shell."""
-    return [name for name in PROGRAMS if name.startswith(incomplete)]
 
 
 @contextlib.contextmanager

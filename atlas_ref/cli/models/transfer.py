@@ -8,16 +8,8 @@ from typing import Annotated
 import typer
 
 from atlas_ref.cli import options, output
-from atlas_ref.cli.models.files import (
-    PROGRAMS,
-    bad_input,
-    named,
-    parameters,
-    programs,
-    refuse_place,
-    settings,
-)
-from atlas_ref.messages import meant
+from atlas_ref.cli.models.files import bad_input, named, parameters, refuse_place, settings
+from atlas_ref.cli.models.programs import NAMES, beginning, format_of
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
 
@@ -38,8 +30,8 @@ def import_(
         typer.Option(
             "--from",
             metavar="PROGRAM",
-            autocompletion=programs,
-            help="What it is a model of: atlas-rnn.",
+            autocompletion=beginning,
+            help=f"What it is a model of: {NAMES}.",
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="MODEL", help="File for the model.")],
@@ -54,27 +46,26 @@ def import_(
     as_json: Json = False,
 ) -> int:
     """Make a model from the parameters of another program. Exit code 2 if it does not fit."""
-    from atlas_ref.models import atlas_rnn_files, checkpoint
+    from atlas_ref.models import checkpoint
 
-    _require(origin, "--from")
+    program = format_of(origin, "--from")
     options.refuse_same(out, file, what="state_dict")
     if config is not None:
         options.refuse_same(out, config, what="file of settings")
     with bad_input():
         refuse_place(out)
-        found = atlas_rnn_files.read(file, {} if config is None else settings(config))
-        source = atlas_rnn_files.source(found.told)
+        found = program.read(file, {} if config is None else settings(config))
+        source = program.source(found.told)
         checkpoint.save(out, found.config, found.params, source=source)
-    count = parameters(found.params)
-    values = found.told.settings.model_dump(mode="json")
+    count, told = parameters(found.params), program.settings(found.told)
     if as_json:
-        by = {name: {"value": values[name], "by": word} for name, word in found.told.by.items()}
+        by = {name: each._asdict() for name, each in told.items()}
         output.emit_json(
             {"exit": 0, "file": str(file), "out": str(out), "parameters": count, "settings": by}
         )
         return 0
     for word, text in WORDS.items():
-        group = {name: values[name] for name, told in found.told.by.items() if told == word}
+        group = {name: each.value for name, each in told.items() if each.by == word}
         if group:
             output.say(f"{text}: {output.words(group)}")
     output.say(f"wrote {out}: {count} parameters")
@@ -88,8 +79,8 @@ def export(
         typer.Option(
             "--to",
             metavar="PROGRAM",
-            autocompletion=programs,
-            help="What it shall be a model of: atlas-rnn.",
+            autocompletion=beginning,
+            help=f"What it shall be a model of: {NAMES}.",
         ),
     ],
     out: Annotated[
@@ -98,28 +89,18 @@ def export(
     as_json: Json = False,
 ) -> int:
     """Write a model as another program loads it. Exit code 2 if that program has no such model."""
-    from atlas_ref.models import atlas_rnn_files, checkpoint
+    from atlas_ref.models import checkpoint
 
-    _require(destination, "--to")
+    program = format_of(destination, "--to")
     options.refuse_same(out, file, what="model")
     with bad_input():
         refuse_place(out)
         found = checkpoint.read(file)
         with named(file):
-            told = atlas_rnn_files.save(out, found)
-    arguments = atlas_rnn_files.arguments(told)
+            arguments = program.write(out, found)
     if as_json:
         output.emit_json({"exit": 0, "file": str(file), "out": str(out), "arguments": arguments})
     else:
         output.say(f"arguments of its constructor: {output.words(arguments)}")
         output.say(f"wrote {out}: {parameters(found.params)} parameters")
     return 0
-
-
-def _require(program: str, option: str) -> None:
-    with bad_input():
-        if program not in PROGRAMS:
-            raise ValueError(
-                f"{option} {program}: unknown; {', '.join(PROGRAMS)} is known"
-                f"{meant(program, PROGRAMS)}"
-            )

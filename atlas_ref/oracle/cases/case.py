@@ -26,7 +26,7 @@ from atlas_ref.oracle.subjects import block as levels
 from atlas_ref.oracle.subjects.values import check_values
 from atlas_ref.parts import feature_maps
 from atlas_ref.parts.window import uses_gate
-from atlas_ref.rules import RULES, names_with, sequence
+from atlas_ref.rules import FAMILY, names_with, sequence
 from atlas_ref.types import Frozen, bind_dims
 
 
@@ -299,7 +299,7 @@ def _build(name: str, header: Header, tensors: dict[str, Any]) -> Case:
 
 
 def _check_convention(header: Header, convention: Convention) -> None:
-    if header.rule not in RULES:
+    if header.rule not in FAMILY:
         return
     sequence.require_span(convention, header.span)
     if (
@@ -357,7 +357,7 @@ def _words(axes: str) -> str:
 def _check_shapes(header: Header, inputs: Arrays, table: dict[str, Tensor]) -> None:
     """Match every tensor with its axes, the most basic first: messages blame the later one."""
     sizes: dict[str, Any] = {}
-    if header.rule in RULES:
+    if header.rule in FAMILY:
         sizes["c"] = (header.window, "window")
     for key in table:
         if key not in inputs:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from atlas_ref.messages import meant
+from atlas_ref.messages import no_such
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.cases.tensors import COTANGENTS, LOGARITHMS
 from atlas_ref.oracle.subjects import SUBJECTS
@@ -116,8 +116,5 @@ def declared(names: Iterable[str]) -> tuple[str, ...]:
     chosen = tuple(dict.fromkeys(names))
     for name in chosen:
         if name not in FEATURES:
-            raise CaseError(
-                f"without: feature {name!r} does not exist; features are {', '.join(FEATURES)}"
-                f"{meant(name, FEATURES)}"
-            )
+            raise CaseError(f"without: {no_such('feature', name, FEATURES)}")
     return chosen

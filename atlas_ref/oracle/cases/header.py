@@ -27,7 +27,7 @@ from atlas_ref.oracle.subjects.subject import (
 )
 from atlas_ref.parts.feature_maps import IDENTITY, FeatureMap
 from atlas_ref.parts.window import WindowWeights
-from atlas_ref.rules import RULES, names_with
+from atlas_ref.rules import FAMILY, names_with
 from atlas_ref.types import Frozen
 
 #: Rules that the format reserves for later versions.
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     SubjectName: TypeAlias = str
     FormName: TypeAlias = str
 else:
-    RuleName = Literal[tuple(RULES)]
+    RuleName = Literal[tuple(FAMILY)]
     SubjectName = Literal[(*SUBJECTS, *RESERVED)]
     FormName = Literal[tuple(form for form in SUPPORT if form in FORMS)]
 

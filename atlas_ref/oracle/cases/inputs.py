@@ -15,7 +15,7 @@ from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.oracle.subjects import block as levels
 from atlas_ref.parts import feature_maps
-from atlas_ref.rules import RULES
+from atlas_ref.rules import FAMILY
 
 DTYPES: dict[str, Any] = {"float64": np.float64, "float32": np.float32}
 
@@ -129,7 +129,7 @@ def _check_one(case: Case) -> None:
         if name.startswith("in/phi/") or name == "in/proj"
     }
     rows, features = heads * (x.size // x.shape[-1]), feature_maps.d_phi(h.feature_map, d_in, phi)
-    sequences = rows // x.shape[-2] if h.rule in RULES else 1
+    sequences = rows // x.shape[-2] if h.rule in FAMILY else 1
     most = max(rows * h.window, rows * features, sequences * h.window * features)
     if most > LARGEST:
         what = f"window {h.window} and {features} features of {rows} tokens"

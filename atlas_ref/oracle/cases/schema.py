@@ -19,7 +19,7 @@ from atlas_ref.oracle.cases.tensors import (
 from atlas_ref.oracle.subjects import BLOCK, LAYER, SUBJECTS, Subject
 from atlas_ref.oracle.subjects.memory_tensors import rules_with
 from atlas_ref.parts import feature_maps, window
-from atlas_ref.rules import RULES, names_with
+from atlas_ref.rules import FAMILY, names_with
 
 
 def case_schema() -> dict[str, Any]:
@@ -122,7 +122,7 @@ def _contracts() -> list[dict[str, Any]]:
         _when(supported, parameters={"type": "null"}),
         *layer_contracts(),
         _when(
-            {"rule": {"enum": list(RULES)}},
+            {"rule": {"enum": list(FAMILY)}},
             schedule={"anyOf": [{"type": "null"}, {"required": ["level"], **_integer_level()}]},
         ),
         _when(
@@ -167,7 +167,7 @@ def _integer_level() -> dict[str, Any]:
 
 def _plain_rules() -> dict[str, Any]:
     """Constraint of every rule but omega: one token, no map and no Newton-Schulz."""
-    plain = {"rule": {"enum": [name for name, rule in RULES.items() if not rule.has_window]}}
+    plain = {"rule": {"enum": [name for name, rule in FAMILY.items() if not rule.has_window]}}
     return _when(
         plain,
         window={"const": 1},

@@ -15,7 +15,7 @@ import numpy as np
 from atlas_ref.conventions import effective
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.family.lattice import facts
-from atlas_ref.rules import RULES
+from atlas_ref.rules import FAMILY
 from atlas_ref.types import Array
 
 #: Gates that may have one value per output dimension, and what a window starts from with its axis
@@ -56,7 +56,7 @@ class Departure(NamedTuple):
 def features(case: Case) -> dict[str, str]:
     """Names of what a case has beyond a plain sequence, each with its words (CASE-27)."""
     h, inputs = case.header, case.inputs
-    if h.rule not in RULES:
+    if h.rule not in FAMILY:
         return {}
     named: dict[str, str] = {}
     silent, starts = _count(inputs, "in/active", 0), _count(inputs, "in/reset", 1)
@@ -79,7 +79,7 @@ def features(case: Case) -> dict[str, str]:
 
 def ignored(case: Case) -> Iterator[Departure]:
     """Departures about a feature of a case, which is ignored or taken for another (IDENT-14)."""
-    if case.header.rule not in RULES:
+    if case.header.rule not in FAMILY:
         return
     named = features(case)
     if "in/active" in named:
@@ -167,7 +167,7 @@ def _silent(case: Case) -> Iterator[Departure]:
     if h.window > 1 and not weighed and c.window_at_boundary != "carry":
         words = "silent tokens did not enter the window"
         yield Departure("in/active", words, _skipping(case), skips=True)
-    rates = ("in/step_size", "in/step_size_memory") if RULES[h.rule].has_error else ("in/v",)
+    rates = ("in/step_size", "in/step_size_memory") if FAMILY[h.rule].has_error else ("in/v",)
     names = [name for name in rates if name in inputs]
     quiet: dict[str, Array] = {}
     for name in names:

@@ -13,7 +13,7 @@ import numpy as np
 from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.family.departures import HISTORY, Departure, changed, numbers, without
 from atlas_ref.parts.gates import multiplier
-from atlas_ref.rules import RULES
+from atlas_ref.rules import FAMILY
 from atlas_ref.types import Array
 
 #: How an eps enters a norm, with the values that are tried and the words; n is the norm, l2 or rms.
@@ -30,7 +30,7 @@ NORMS: dict[str, tuple[tuple[float, ...], str]] = {
 
 def habits(case: Case) -> Iterator[Departure]:
     """Departures that are about no feature of a case (IDENT-15); level projected alone."""
-    if case.header.rule not in RULES or case.header.level == "token":
+    if case.header.rule not in FAMILY or case.header.level == "token":
         return
     yield from _windows(case)
     yield from _norms(case)
@@ -111,7 +111,7 @@ def _late_decay(case: Case) -> Case:
     """M_t = r_t (M_{t-1} - b_t U_t) as r_t M_{t-1} - (r_t b_t) U_t: a second rate holds r_t b_t."""
     c, one = case.convention, np.ones(case.inputs["in/k"].shape[:-1])
     retain = _gate(case, "retain")
-    if not RULES[case.header.rule].has_error:
+    if not FAMILY[case.header.rule].has_error:
         return changed(case, {"in/v": _times(retain, numbers(case, "in/v"))})
     h = _gate(case, "step_size") if c.rate != "none" else one
     a = h if c.rate in ("momentum", "both", "split") else one

@@ -27,7 +27,7 @@ from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.parts import feature_maps
 from atlas_ref.parts.newton_schulz import NewtonSchulz
 from atlas_ref.parts.window import uses_gate
-from atlas_ref.rules import RULES, names_with
+from atlas_ref.rules import FAMILY, names_with
 
 PREFIX = "newton_schulz."
 
@@ -237,7 +237,7 @@ def always_the_same(of: Facts, c: Convention) -> set[str]:
     if of.feature_map == "identity" and of.level == "projected":
         axes.add("norm_place")
     momentum_free = (
-        of.rule in RULES and RULES[of.rule].has_error and not RULES[of.rule].has_momentum
+        of.rule in FAMILY and FAMILY[of.rule].has_error and not FAMILY[of.rule].has_momentum
     )
     if momentum_free and c.rate == "memory":
         axes.add("rate")
@@ -248,8 +248,8 @@ def always_the_same(of: Facts, c: Convention) -> set[str]:
     ):
         axes |= {"direction", "value_sign"}
     if (
-        of.rule in RULES
-        and not RULES[of.rule].has_error
+        of.rule in FAMILY
+        and not FAMILY[of.rule].has_error
         and c.read == "chunk_start"
         and c.reference != "call_start"
     ):
@@ -267,7 +267,7 @@ def refusal(of: Facts, c: Convention) -> str | None:
         return "the case states no span"
     if c.gate != "none" and not names & {"in/retain", "in/log_retain", "in/param/W_retain"}:
         return "the case has no retain gate"
-    if RULES[of.rule].has_error:
+    if FAMILY[of.rule].has_error:
         if c.rate != "none" and not names & {"in/step_size", "in/param/W_step_size"}:
             return "the case has no step size"
         if c.rate == "split" and "in/step_size_memory" not in names:

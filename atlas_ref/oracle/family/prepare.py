@@ -18,7 +18,7 @@ from atlas_ref.oracle.family.arithmetic import PLAIN, Arithmetic
 from atlas_ref.oracle.family.family import Inputs, Structure
 from atlas_ref.parts import feature_maps, gates, window
 from atlas_ref.parts.norms import normalised
-from atlas_ref.rules import RULES
+from atlas_ref.rules import FAMILY
 from atlas_ref.types import Array
 from tape import ops
 
@@ -31,12 +31,12 @@ def structure(convention: Convention, header: Any) -> Structure:
     frozen = "none"
     if c.frozen_reference or c.read == "chunk_start":
         frozen = "call_start" if c.reference == "call_start" else "chunk_start"
-    first = c.order == "window_then_momentum" or not RULES[header.rule].has_window
+    first = c.order == "window_then_momentum" or not FAMILY[header.rule].has_window
     bounded = c.frozen_reference and header.window > 1 and first
     counted = c.span_origin == "multiple" and c.reference != "call_start"
     return Structure(
         window=header.window,
-        reference=c.reference if RULES[header.rule].has_error else "zero",
+        reference=c.reference if FAMILY[header.rule].has_error else "zero",
         frozen=frozen,
         read=c.read,
         order="window_then_momentum" if first else "momentum_then_window",
@@ -71,7 +71,7 @@ class Prepared:
         touch: Callable[[Array], Array] = lambda x: x,
     ) -> None:
         self.header, self.inputs, self.way, self.touch = header, inputs, way, touch
-        self.rule = RULES[header.rule]
+        self.rule = FAMILY[header.rule]
         self.arrays: dict[Any, Array] = {}
         self.phi = {
             name.removeprefix("in/phi/"): value

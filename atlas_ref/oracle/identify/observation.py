@@ -12,7 +12,7 @@ from atlas_ref.oracle.cases.schema import result_names
 from atlas_ref.oracle.family.lattice import facts
 from atlas_ref.oracle.judge.norms import FORMATS
 from atlas_ref.oracle.subjects import SUBJECTS
-from atlas_ref.rules import RULES
+from atlas_ref.rules import FAMILY
 from atlas_ref.types import Array
 
 
@@ -104,7 +104,7 @@ def _shapes(case: Case) -> dict[str, tuple[tuple[int, ...], ...]]:
     }
     if (
         of.names & {"in/momentum", "in/log_momentum", "in/param/W_momentum"}
-        and RULES[h.rule].has_momentum
+        and FAMILY[h.rule].has_momentum
     ):
         shapes["out/S"] = matrix
     return shapes | {"out/M_ref": matrix} | grads

@@ -112,9 +112,9 @@ def _other_parameters(
     leaves, paths, build = flatten(recording.params, "params")
     places = {path: i for i, path in enumerate(paths)}
     names = {
-        name: places[slot.path]
-        for name, slot in recipes.names_of(recording.recipe).items()
-        if slot.path in places
+        name: places[place]
+        for name, place in recipes.names_of(recording.recipe).items()
+        if place in places
     }
     owners = _owners(names, leaves)
     alone = module.removeprefix("layer.")

@@ -5,21 +5,22 @@ Specified in specs/modules.md (MODULES-2).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import ValidationError
 
 from atlas_ref import conventions
-from atlas_ref.blocks import lmm, mac, mag, mal
 from atlas_ref.conventions import Convention
 from atlas_ref.layers import attention, feed_forward, memory
 from atlas_ref.layers import convention as readings
 from atlas_ref.layers.convention import LayerConvention
 from atlas_ref.messages import first_problem, meant
-from atlas_ref.models import import_atlas_rnn, language_model
-from atlas_ref.models.import_atlas_rnn import Settings, Table
+from atlas_ref.models import atlas_rnn_names, import_atlas_rnn, language_model, shapes
+from atlas_ref.models.import_atlas_rnn import Settings
+from atlas_ref.models.public.names import Table
 from atlas_ref.oracle.cases.case import CaseError
 from atlas_ref.types import Array
 from tape.nested import flatten
@@ -92,26 +93,20 @@ def memory_config(recipe: Recipe) -> memory.Config:
 def config_of(recipe: Recipe) -> Any:
     """Settings of the layer, block or model that was recorded."""
     s, c = recipe.settings, recipe.convention
-    heads: dict[str, Any] = {"d_model": s.dim, "heads": s.heads, "d_head": s.d_head}
-    heads["persistent"] = s.num_persist_mem_tokens
     if recipe.kind == "memory":
         return memory_config(recipe)
     if recipe.kind == "attention":
-        return attention.configured(c, window=s.window_size, **heads)
+        return attention.configured(
+            c,
+            d_model=s.dim,
+            heads=s.heads,
+            d_head=s.d_head,
+            window=s.window_size,
+            persistent=s.num_persist_mem_tokens,
+        )
     if recipe.kind == "feed_forward":
         return feed_forward.configured(c, d_model=s.dim, d_inner=s.d_inner)
-    own = memory_config(recipe)
-    block: Any
-    if s.block_type == "lmm":
-        block = lmm.configured(c, own, d_model=s.dim, d_inner=s.d_inner)
-    elif s.block_type == "mac":
-        rows = s.num_longterm_mem_tokens
-        block = mac.configured(
-            c, own, segment=s.segment_len, longterm=rows, d_inner=s.d_inner, **heads
-        )
-    else:
-        module = mag if s.block_type == "mag" else mal
-        block = module.configured(c, own, window=s.window_size, d_inner=s.d_inner, **heads)
+    block = import_atlas_rnn.block_config(s, readings=c, rule_convention=recipe.rule)
     if recipe.kind == "block":
         return block
     return language_model.configured(
@@ -119,32 +114,17 @@ def config_of(recipe: Recipe) -> Any:
     )
 
 
-def names_of(recipe: Recipe) -> Table:
-    """Public names of the parameters of a recipe."""
-    s = recipe.settings
-    if recipe.kind == "memory":
-        return import_atlas_rnn.memory_names(s, "")
-    if recipe.kind == "attention":
-        return import_atlas_rnn.attention_names(s)
-    if recipe.kind == "feed_forward":
-        return import_atlas_rnn.feed_forward_names(s)
-    if recipe.kind == "block":
-        return import_atlas_rnn.block_names(s)
-    return import_atlas_rnn.model_names(s)
-
-
-def template_of(recipe: Recipe, config: Any) -> Any:
-    """Parameters of a recipe at their start, for their shapes."""
-    if recipe.kind == "block":
-        module = {"mag": mag, "mal": mal, "mac": mac, "lmm": lmm}[recipe.settings.block_type]
-        return module.init(config)
-    single = {
-        "memory": memory,
-        "attention": attention,
-        "feed_forward": feed_forward,
-        "language_model": language_model,
+def names_of(recipe: Recipe) -> dict[str, str]:
+    """Public name -> place of each parameter of a recipe."""
+    tables: dict[Kind, Callable[[Settings], Table]] = {
+        "memory": lambda s: atlas_rnn_names.memory(s, ""),
+        "attention": atlas_rnn_names.attention,
+        "feed_forward": lambda s: atlas_rnn_names.FEED_FORWARD,
+        "block": atlas_rnn_names.block,
+        "language_model": atlas_rnn_names.model,
     }
-    return single[recipe.kind].init(config)
+    table = tables[recipe.kind](recipe.settings)
+    return {name: each.field for name, each in table.items() if each.field}
 
 
 def params_of(
@@ -163,22 +143,21 @@ def params_of(
     Raises:
         CaseError: a tensor that is missing, or of another size.
     """
-    template = template_of(recipe, config)
-    leaves, paths, build = flatten(template, "params")
-    public = {slot.path: each for each, slot in names_of(recipe).items()}
+    leaves, paths, build = flatten(shapes.params_of(config), "params")
+    public = {place: each for each, place in names_of(recipe).items()}
     found = []
     for leaf, path in zip(leaves, paths, strict=True):
         names = [each for each in (public.get(path), path, path.lstrip(".")) if each]
         given = next((each for each in names if each in tensors), None)
         if given is None and weights_are_one and path.endswith("norm.weight"):
-            found.append(np.asarray(leaf))
+            found.append(np.ones(leaf.shape))
             continue
         if given is None:
             raise CaseError(f"{name}: in/param/{names[0]}: missing, shape {leaf.shape} is needed")
         tensor = np.asarray(tensors[given], np.float64)
-        if tensor.size != leaf.size:
+        if tensor.size != (count := math.prod(leaf.shape)):
             raise CaseError(
-                f"{name}: in/param/{given}: shape {tensor.shape}, expected {leaf.size} numbers for "
+                f"{name}: in/param/{given}: shape {tensor.shape}, expected {count} numbers for "
                 f"{leaf.shape}"
             )
         found.append(tensor.reshape(leaf.shape))
@@ -188,7 +167,7 @@ def params_of(
 def tensors_of(recipe: Recipe, params: Any) -> dict[str, Array]:
     """Parameters by public names, by our paths where public code has none: `in/param/...`."""
     leaves, paths, _ = flatten(params, "params")
-    public = {slot.path: each for each, slot in names_of(recipe).items()}
+    public = {place: each for each, place in names_of(recipe).items()}
     return {
         f"in/param/{public.get(path, path.lstrip('.'))}": np.asarray(leaf)
         for leaf, path in zip(leaves, paths, strict=True)

@@ -19,7 +19,7 @@ from atlas_ref.oracle.family.arithmetic import Arithmetic
 from atlas_ref.oracle.replay import steps
 from atlas_ref.oracle.replay.sequence import Sequence, leading, windows
 from atlas_ref.oracle.subjects.memory import GATE_NAMES
-from atlas_ref.rules import RULES
+from atlas_ref.rules import FAMILY
 from atlas_ref.types import Array
 from tape import ops
 
@@ -174,7 +174,7 @@ def _shape(
 
 
 def _momentum_first(case: Case) -> bool:
-    return RULES[case.header.rule].has_window and case.convention.order == "momentum_then_window"
+    return FAMILY[case.header.rule].has_window and case.convention.order == "momentum_then_window"
 
 
 def places(case: Case) -> int:

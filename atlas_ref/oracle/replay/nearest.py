@@ -25,7 +25,7 @@ from atlas_ref.oracle.replay.passes import Passes
 from atlas_ref.oracle.replay.recorded import Recorded
 from atlas_ref.oracle.replay.sequence import leading
 from atlas_ref.parts.newton_schulz import NewtonSchulz
-from atlas_ref.rules import RULES, names_with
+from atlas_ref.rules import FAMILY, names_with
 from atlas_ref.types import Array
 
 #: Values to try on the axes that take numbers.
@@ -149,7 +149,7 @@ def _cells(passes: Passes, op: str) -> Cells | None:
         passes.trace[op],
         leading(passes.case),
         passes.truth(),
-        sequence=passes.case.header.rule in RULES,
+        sequence=passes.case.header.rule in FAMILY,
     )
 
 

@@ -11,7 +11,7 @@ from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.replay.sequence import PROJECTED
 from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.parts.newton_schulz import coefficient_table
-from atlas_ref.rules import RULES
+from atlas_ref.rules import FAMILY
 
 #: Ops whose last two axes are a matrix, which lies in the case's layout.
 MATRICES = ("gradient", "S", "P", "U", "M")
@@ -60,7 +60,7 @@ def given_ops(case: Case) -> set[str]:
     """Ops whose value is a tensor of the case as it is: features without norm and map."""
     c = case.convention
     if (
-        case.header.rule not in RULES
+        case.header.rule not in FAMILY
         or case.header.level == "token"
         or case.header.feature_map.kind != "identity"
     ):
@@ -99,7 +99,7 @@ class _Inputs:
 
 def _has_window(case: Case, name: str) -> bool:
     from_kind = {"window_gate": "gate", "window_weights": "else"}[name]
-    if not RULES[case.header.rule].has_window:
+    if not FAMILY[case.header.rule].has_window:
         return False
     kinds = _kinds(case.header.window_weights)
     return "gate" in kinds if from_kind == "gate" else any(kind != "gate" for kind in kinds)
@@ -139,7 +139,7 @@ def _projection_ops(case: Case, sources: _Inputs) -> list[Op]:
 
 def _write_ops(case: Case, sources: _Inputs) -> list[Op]:
     """The ops of the write, from the residual to the memory."""
-    rule, convention = RULES[case.header.rule], case.convention
+    rule, convention = FAMILY[case.header.rule], case.convention
     clause = rule.clauses
     retain = sources.some("retain")
     if not (rule.has_error or rule.has_momentum):
@@ -237,7 +237,7 @@ def _read_ops(case: Case, sources: _Inputs) -> list[Op]:
         ],
     )
     query = Op("phi_q", (sources("q"), *sources.phi), "CONV-35")
-    clause = RULES[case.header.rule].clauses["y"]
+    clause = FAMILY[case.header.rule].clauses["y"]
     if convention.argument != "accumulated":
         return [query, Op("y", (*memory, "phi_q"), clause)]
     image = _image_op("y", convention.newton_schulz_settings, memory)

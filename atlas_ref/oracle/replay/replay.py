@@ -35,7 +35,7 @@ from atlas_ref.oracle.replay.ops import Op, given_ops, ops_of
 from atlas_ref.oracle.replay.passes import Passes
 from atlas_ref.oracle.replay.recorded import STANDS_FOR, Recorded, check_header, narrowest, recorded
 from atlas_ref.oracle.replay.sequence import leading
-from atlas_ref.rules import RULES
+from atlas_ref.rules import FAMILY
 
 #: Verdicts in the order of reporting.
 RANK = {"WRONG": 0, "MARGINAL": 1, "UNDECIDABLE": 2}
@@ -220,7 +220,7 @@ def _parts(passes: Passes, dtype: str) -> list[Part]:
     error is above the floor.
     """
     truth, lead = passes.truth(), leading(passes.case)
-    sequence = passes.case.header.rule in RULES
+    sequence = passes.case.header.rule in FAMILY
     listed = [
         (name, clause, order, passes.trace[name])
         for order, (name, clause) in enumerate(_clauses(passes.case))

@@ -20,7 +20,7 @@ from atlas_ref.oracle.subjects.memory import GATE_NAMES, initial_state, sequence
 from atlas_ref.oracle.subjects.subject import phi_of
 from atlas_ref.parts import gates, window
 from atlas_ref.parts.norms import normalised
-from atlas_ref.rules import RULES, Rule, rule_of
+from atlas_ref.rules import FAMILY, Rule, rule_of
 from atlas_ref.rules import sequence as rule_sequence
 from atlas_ref.types import Array
 from tape import ops, plain
@@ -57,7 +57,7 @@ class Sequence(NamedTuple):
 
     @property
     def rule(self) -> Rule:
-        return RULES[self.case.header.rule]
+        return FAMILY[self.case.header.rule]
 
     @property
     def window(self) -> int:
@@ -88,7 +88,7 @@ class Sequence(NamedTuple):
 
 def leading(case: Case) -> int:
     """The number of leading axes of a case's tensors."""
-    if case.header.rule in RULES:
+    if case.header.rule in FAMILY:
         return 2 if case.header.level == "token" else int(case.inputs["in/k"].ndim) - 2
     subject = SUBJECTS[case.header.rule]
     own = subject.tensors[subject.argument].axes.split()[1:]  # after "..."
@@ -97,7 +97,7 @@ def leading(case: Case) -> int:
 
 def prepare(case: Case, inputs: Mapping[str, Array], take: Take, way: Arithmetic) -> Sequence:
     """Compute projections, gates, features and the first state of a case."""
-    rule = RULES[case.header.rule]
+    rule = FAMILY[case.header.rule]
     config, tokens = sequence_of(rule, inputs, case)
     if case.header.level == "token":
         tokens = _project(case, inputs, config, tokens, take, way)

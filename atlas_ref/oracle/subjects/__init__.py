@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from atlas_ref.oracle.subjects import block, feature_map, layer, memory, newton_schulz
 from atlas_ref.oracle.subjects.subject import BLOCK, LAYER, Subject
-from atlas_ref.rules import RULES
+from atlas_ref.rules import FAMILY
 
-_MEMORIES = {name: memory.subject(rule) for name, rule in RULES.items()}
+_MEMORIES = {name: memory.subject(rule) for name, rule in FAMILY.items()}
 
 #: Name in the header -> subject.
 SUBJECTS: dict[str, Subject] = {

@@ -18,7 +18,7 @@ from atlas_ref.oracle.subjects.memory_tensors import LOGARITHMS
 from atlas_ref.oracle.subjects.subject import Rounding, Subject, phi_of
 from atlas_ref.parts import feature_maps
 from atlas_ref.parts.gates import GateParams, GateSet
-from atlas_ref.rules import RULES, Rule
+from atlas_ref.rules import FAMILY, Rule
 from atlas_ref.rules.sequence import Tokens, mapped
 from atlas_ref.types import Array
 from tape import ops
@@ -46,7 +46,7 @@ def subject(rule: Rule) -> Subject:
 def _evaluate(
     inputs: Mapping[str, Array], case: Any, form: str, chunk: int | None
 ) -> tuple[dict[str, Array], int | None]:
-    rule = RULES[case.header.rule]
+    rule = FAMILY[case.header.rule]
     config, tokens = sequence_of(rule, inputs, case)
     state = initial_state(rule, config, inputs, case, tokens)
     state, y = forms.run(rule, config, tokens, state, form=form, chunk=chunk, phi=phi_of(inputs))
@@ -86,7 +86,7 @@ def named(case: Any, outputs: family.Outputs) -> dict[str, Array]:
 
     results = {"out/y": outputs.y, "out/M": matrix(outputs.M)}
     momentum = {"in/momentum", "in/log_momentum", "in/param/W_momentum"} & set(case.inputs)
-    if momentum and RULES[h.rule].has_momentum:
+    if momentum and FAMILY[h.rule].has_momentum:
         results["out/S"] = matrix(outputs.S, signed=True)
     if outputs.M_ref is not None:
         results["out/M_ref"] = matrix(outputs.M_ref)

@@ -8,7 +8,7 @@ import numpy as np
 
 from atlas_ref.conventions import Convention, resolve
 from atlas_ref.parts import gates, window
-from atlas_ref.rules import RULES, Rule
+from atlas_ref.rules import FAMILY, Rule
 from atlas_ref.types import Array
 
 
@@ -24,7 +24,7 @@ def draw(
     Raises:
         ValueError: a convention that the rule does not have.
     """
-    rule = RULES[request.rule]
+    rule = FAMILY[request.rule]
     convention = resolve(request.convention, rule=request.rule, level=request.level)
     inputs = _token if request.level == "token" else _projected
     tensors = inputs(rule, request, header, convention, generator)

@@ -10,7 +10,7 @@ from typing import Any
 
 from atlas_ref.oracle.subjects.subject import Legal, Tensor, phi_tensors
 from atlas_ref.parts import window
-from atlas_ref.rules import RULES, names_with
+from atlas_ref.rules import FAMILY, names_with
 
 #: Tensors that stand for another by its logarithm.
 LOGARITHMS = {"in/log_retain": "in/retain", "in/log_momentum": "in/momentum"}
@@ -114,7 +114,7 @@ def legal(header: Any, convention: Any, names: set[str]) -> Legal:
 
 def rules_with(fact: str) -> tuple[str, ...]:
     """Names of the rules that have a fact; of every rule for "all"."""
-    return tuple(RULES) if fact == "all" else names_with(fact)
+    return tuple(FAMILY) if fact == "all" else names_with(fact)
 
 
 def _in_layout(name: str, tensor: Tensor, convention: Any, token: bool) -> Tensor:

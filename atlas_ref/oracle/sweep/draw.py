@@ -17,7 +17,7 @@ from atlas_ref.oracle.cases.case import Case, CaseError, make
 from atlas_ref.oracle.cases.inputs import check_dtype
 from atlas_ref.oracle.cases.new import DTYPES, Request, new
 from atlas_ref.oracle.subjects import SUBJECTS
-from atlas_ref.rules import RULES, names_with
+from atlas_ref.rules import FAMILY, names_with
 
 Choices = Mapping[str, Sequence[Any]]
 
@@ -121,7 +121,7 @@ def checked_choices(rule: str, choices: Choices) -> dict[str, tuple[Any, ...]]:
         if not values:
             raise CaseError(f"sweep: {name}: at least one value is needed")
     for name in choices.get("regime", ()):
-        known = (*regimes(rule), *((SLOW,) if rule in RULES else ()))
+        known = (*regimes(rule), *((SLOW,) if rule in FAMILY else ()))
         if name not in known:
             raise CaseError(
                 f"sweep: regime {name!r} does not exist for {rule}; regimes are {', '.join(known)}"
@@ -156,7 +156,7 @@ def drawn(rule: str, seed: int, number: int, choices: Choices) -> Drawn:
 
 def is_long(rule: str, number: int, choices: Choices) -> bool:
     """Whether a case has more tokens than usual chunks, unless tokens are fixed (SWEEP-12)."""
-    return number % EVERY == EVERY - 1 and rule in RULES and "tokens" not in choices
+    return number % EVERY == EVERY - 1 and rule in FAMILY and "tokens" not in choices
 
 
 def _request(
@@ -212,7 +212,7 @@ def _fitting(fields: dict[str, Any], choices: Choices) -> dict[str, Any]:
         idle += ["window", "window_gate", "history", "window_weights"]
     if not SUBJECTS[rule].has_feature_map:
         idle += ["feature_map", "features"]
-    if rule not in RULES:
+    if rule not in FAMILY:
         idle += ["level", "tokens", "span", "pulse", "reset", "per_dimension_gates"]
     result = {name: value for name, value in fields.items() if name not in idle or name in choices}
     if "history" in result and "history" not in choices and isinstance(result["window"], int):
@@ -265,7 +265,7 @@ def regimes(rule: str) -> tuple[str, ...]:
         _MATRICES
         if SUBJECTS[rule].needs_newton_schulz
         else _SEQUENCES
-        if rule in RULES
+        if rule in FAMILY
         else {"ordinary": _ordinary}
     )
 

@@ -12,7 +12,7 @@ from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.family.lattice import facts
 from atlas_ref.oracle.replay.trace import trace
 from atlas_ref.oracle.subjects import SUBJECTS
-from atlas_ref.rules import RULES
+from atlas_ref.rules import FAMILY
 from atlas_ref.vectors.inputs.split import places
 
 Numbers = np.ndarray[Any, Any]
@@ -32,7 +32,7 @@ class Look:
         self.inputs: Mapping[str, Numbers] = {
             name: np.asarray(value, np.float64) for name, value in case.inputs.items()
         }
-        self.sequence = case.header.rule in RULES
+        self.sequence = case.header.rule in FAMILY
         self.traced = trace(case) if self.sequence else {}
         of = facts(case)
         self.T, self.d_out, self.d_phi = of.tokens, of.d_out, of.d_phi
@@ -168,7 +168,7 @@ def forms(case: Case) -> list[tuple[str, int]]:
     """Forms that compute a case, with a chunk that does not divide its tokens and one that is
     longer.
     """
-    if case.header.rule not in RULES:
+    if case.header.rule not in FAMILY:
         return []
     T = facts(case).tokens
     short = 64 if T > 64 and T % 64 else 3 if T % 3 else 2 if T % 2 else 5

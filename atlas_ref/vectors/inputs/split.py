@@ -13,7 +13,7 @@ from atlas_ref.oracle.cases.case import Case, CaseError, make
 from atlas_ref.oracle.evaluate import Results, evaluate
 from atlas_ref.oracle.family.lattice import facts
 from atlas_ref.oracle.sweep.cut import cut
-from atlas_ref.rules import RULES
+from atlas_ref.rules import FAMILY
 
 #: Results of one call that are inputs of the next, and their names there.
 RESUMES = {
@@ -35,7 +35,7 @@ def places(case: Case) -> list[int]:
     There are none where a cut shows by definition. A read of the call's end shows it (CONV-38), and
     so does a reset after the cut, which restores the second call's first state.
     """
-    T = facts(case).tokens if case.header.rule in RULES else 0
+    T = facts(case).tokens if case.header.rule in FAMILY else 0
     if case.convention.read == "call_end":
         return []
     cuts = sorted(place for place in {1, T // 2, T - 1} if 0 < place < T)

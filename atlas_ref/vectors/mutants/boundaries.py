@@ -19,7 +19,7 @@ from atlas_ref.oracle.evaluate import Results, evaluate
 from atlas_ref.oracle.family.lattice import facts
 from atlas_ref.oracle.judge.norms import rounded
 from atlas_ref.oracle.sweep.cut import axes_of, cut
-from atlas_ref.rules import RULES
+from atlas_ref.rules import FAMILY
 from atlas_ref.vectors.inputs.split import RESUMES, resumed
 
 Tensors = dict[str, np.ndarray[Any, Any]]
@@ -62,7 +62,7 @@ MISTAKES = {
 
 def long(case: Case) -> bool:
     """Whether a case has more tokens than the smallest chunk, so that its mutants are these."""
-    return case.header.rule in RULES and facts(case).tokens > SIZES[0]
+    return case.header.rule in FAMILY and facts(case).tokens > SIZES[0]
 
 
 def named() -> dict[str, str]:

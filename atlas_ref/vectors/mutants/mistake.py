@@ -24,7 +24,7 @@ from atlas_ref.oracle.subjects import SUBJECTS, memory
 from atlas_ref.oracle.subjects.subject import phi_of
 from atlas_ref.parts import feature_maps
 from atlas_ref.parts.newton_schulz import NewtonSchulz
-from atlas_ref.rules import RULES
+from atlas_ref.rules import FAMILY
 from atlas_ref.types import Array
 from tape import vjp
 
@@ -88,7 +88,7 @@ def seen(case: Case) -> Seen | None:
     """A case with its structure and inputs as the loop has them; None for a rule without a
     sequence.
     """
-    if case.header.rule not in RULES:
+    if case.header.rule not in FAMILY:
         return None
     prepared = prepare.Prepared(case.header, converted(case, "float32"), way=WAY)
     return Seen(

@@ -19,7 +19,7 @@ from atlas_ref.oracle.evaluate import evaluate
 from atlas_ref.oracle.family import candidates, lattice
 from atlas_ref.oracle.judge.norms import rounded
 from atlas_ref.oracle.subjects import SUBJECTS, memory
-from atlas_ref.rules import RULES
+from atlas_ref.rules import FAMILY
 from atlas_ref.vectors.inputs import split
 from atlas_ref.vectors.mutants import backward, boundaries, chunked, forward, matrices, tensors
 from atlas_ref.vectors.mutants.mistake import Mistake, Results, Seen, computed, seen
@@ -88,7 +88,7 @@ def words(name: str) -> str:
 
 def _conventions(case: Case, dtype: str) -> Iterator[tuple[str, Results]]:
     spanned = case
-    if case.header.rule in RULES and case.header.span is None:
+    if case.header.rule in FAMILY and case.header.span is None:
         spanned = case.replaced(header=case.header.replaced(span=SPAN))
     points = conventions(spanned)
     names = list(points)

@@ -6,11 +6,11 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from atlas_ref.messages import meant
+from atlas_ref.messages import meant, no_such
 from atlas_ref.oracle.cases.case import Case, CaseError
 from atlas_ref.oracle.cases.case import load as load_case
 from atlas_ref.oracle.subjects import BLOCK
-from atlas_ref.rules import RULES
+from atlas_ref.rules import FAMILY
 from atlas_ref.vectors.sets import locate, manifest
 from atlas_ref.vectors.sets.recipe import load_large
 
@@ -36,10 +36,7 @@ def selected(
     for target in targets:
         if target not in known:
             what = ", ".join(f"set {name!r}" for name in names)
-            raise CaseError(
-                f"{what}: target {target!r} does not exist; targets are {', '.join(known)}"
-                f"{meant(target, known)}"
-            )
+            raise CaseError(f"{what}: {no_such('target', target, known)}")
     return [
         path
         for name in names
@@ -78,7 +75,7 @@ def longest(files: Iterable[Path]) -> int:
 
 def length(case: Case) -> int:
     """Tokens of a case, 0 of one without a sequence."""
-    if case.header.rule not in (*RULES, BLOCK):
+    if case.header.rule not in (*FAMILY, BLOCK):
         return 0
     tokens = case.inputs["in/x" if case.header.level == "token" else "in/k"].shape[-2]
     return int(tokens)

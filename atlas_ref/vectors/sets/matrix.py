@@ -22,7 +22,7 @@ from atlas_ref.oracle.sweep.lines import Task, holds
 from atlas_ref.oracle.sweep.log import Log
 from atlas_ref.oracle.sweep.modes import Result, Work
 from atlas_ref.oracle.sweep.tasks import Line, Tasks
-from atlas_ref.rules import RULES
+from atlas_ref.rules import FAMILY
 from atlas_ref.types import Frozen
 from atlas_ref.vectors.mutants import boundaries
 from atlas_ref.vectors.mutants.mutants import SPAN, change_named, words
@@ -259,7 +259,7 @@ def hidden(case: Case) -> dict[str, str]:
     """
     if not SUBJECTS[case.header.rule].has_axes or boundaries.long(case):
         return {}
-    if case.header.rule in RULES and case.header.span is None:
+    if case.header.rule in FAMILY and case.header.span is None:
         case = case.replaced(header=case.header.replaced(span=SPAN))
     of, own = lattice.facts(case), lattice.point(case.convention)
     reasons: dict[str, str] = {}

@@ -2,7 +2,7 @@
 
 What CuPy refuses it refuses: NumPy arrays beside it, conversion to NumPy but through its backend,
 functions, parameters and methods that CuPy lacks (tests/support/standin/cupy.json, read off CuPy
-itself), dtypes that it has not. And what CuPy does but a run should not: anything that waits for
+itself), dtypes that it has not, also those of one special function. And what CuPy does but a run should not: anything that waits for
 the device, such as a branch on an array, a mask as an index, `item`. Fresh memory holds nan.
 """
 
@@ -19,6 +19,7 @@ from atlas_ref import backend
 
 API: dict[str, Any] = json.loads(Path(__file__).with_name("cupy.json").read_text())
 UFUNCS = frozenset(API["ufuncs"])
+SPECIAL: dict[str, list[str]] = API["special"]  # as "f->f"
 FUNCTIONS: dict[str, list[str]] = API["functions"]
 METHODS = frozenset(API["array"])
 
@@ -143,14 +144,17 @@ class Strict(np.lib.mixins.NDArrayOperatorsMixin):
         allowed = (
             MATMUL_SETTINGS if name == "matmul" and method == "__call__" else SETTINGS.get(method)
         )
-        if (
+        if name in SPECIAL and name not in UFUNCS and method == "__call__":
+            _fits(name, [x.dtype for x in inputs if isinstance(x, Strict)])
+        elif (
             name not in UFUNCS
             or allowed is None
             or (method == "at" and name not in ("add", "subtract", "maximum", "minimum"))
         ):
             return NotImplemented
-        if settings.keys() - allowed:
-            raise Refused(f"cupy.{name}: no {', '.join(settings.keys() - allowed)}")
+        unknown = settings.keys() - (allowed or set())
+        if unknown:
+            raise Refused(f"cupy.{name}: no {', '.join(unknown)}")
         out = settings.get("out")
         if out is not None:
             if name == "matmul" and any(
@@ -187,6 +191,14 @@ class Strict(np.lib.mixins.NDArrayOperatorsMixin):
         if name.startswith("empty"):
             _poison(result)
         return settings["out"] if settings.get("out") is not None else _outside(result)
+
+
+def _fits(name: str, dtypes: list[Any]) -> None:
+    """Refuse arguments that no type of a special function takes."""
+    taken = {kind for each in SPECIAL[name] for kind in each.split("->")[0]}
+    for dtype in dtypes:
+        if not any(np.can_cast(dtype, kind) for kind in taken):
+            raise Refused(f"cupyx.scipy.special.{name}: no {dtype}, {', '.join(SPECIAL[name])}")
 
 
 def _poison(array: Any) -> None:

@@ -24,6 +24,9 @@ from tape.core import defvjp, plain, primitive
 COMPUTING = {
     "atlas_ref.parts.newton_schulz": ("newton_schulz", "plain_newton_schulz", "iterates"),
     "atlas_ref.parts.feature_maps": ("apply",),
+    "atlas_ref.parts.memory_functions": ("apply", "gradient", "pieces"),
+    "atlas_ref.parts.memory_functions.pairs": ("pairs", "gather", "spread"),
+    "atlas_ref.parts.memory_functions.activations": ("share",),
     "atlas_ref.parts.window": (
         "by_lag",
         "by_token",

@@ -16,8 +16,8 @@ FILE = Path(__file__).with_name("cupy.json")
 
 
 def described() -> dict[str, Any]:
-    """Version, names of ufuncs, parameters of functions ("**name" for any), and attributes of
-    arrays.
+    """Version, names of ufuncs, those of special functions with their types, parameters of
+    functions ("**name" for any), and attributes of arrays.
     """
     cupy = importlib.import_module("cupy")
     ufuncs, functions = [], {}
@@ -39,8 +39,19 @@ def described() -> dict[str, Any]:
             continue
         marks = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
         functions[name] = [marks.get(each.kind, "") + each.name for each in parameters]
-    methods = [name for name in dir(cupy.ndarray) if not name.startswith("_")]
-    return {"version": cupy.__version__, "ufuncs": ufuncs, "functions": functions, "array": methods}
+    module = importlib.import_module("cupyx.scipy.special")
+    special = {
+        name: each.types
+        for name, each in vars(module).items()
+        if type(each).__name__ == "ufunc" and not name.startswith("_")
+    }
+    return {
+        "version": cupy.__version__,
+        "ufuncs": ufuncs,
+        "special": dict(sorted(special.items())),
+        "functions": functions,
+        "array": [name for name in dir(cupy.ndarray) if not name.startswith("_")],
+    }
 
 
 if __name__ == "__main__":

@@ -1,0 +1,109 @@
+"""Memory functions M(x): what a deep memory computes with its parameters, and the hand gradient.
+
+    y = apply(function, params, x)
+    by_name, gx = gradient(function, params, x, gy)
+
+A parameter has its own shape (slow, shared by all rows) or leading axes in front of it that
+broadcast against those of x (fast, one per row and head), in any mix. All is written in tape ops,
+so that the gradient can be differentiated again.
+
+Specified in specs/memory_functions.md; special cases and cost: MEMFUN-10, MEMFUN-11.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from atlas_ref.parts.memory_functions.function import MemoryFunction
+from atlas_ref.parts.memory_functions.parameters import (
+    KINDS,
+    check,
+    initial,
+    matrices,
+    mlp_matrices,
+    names_of,
+    tensors,
+)
+from atlas_ref.types import Array
+
+__all__ = [
+    "MemoryFunction",
+    "apply",
+    "check",
+    "gradient",
+    "initial",
+    "matrices",
+    "mlp_matrices",
+    "pieces",
+    "tensors",
+]
+
+Parameters = Mapping[str, Array]
+
+
+def apply(function: MemoryFunction, params: Parameters, x: Array) -> Array:
+    """M(x) of each token (MEMFUN-1, MEMFUN-3).
+
+    Args:
+        params: by the names of `tensors`, as `check` takes them.
+        x (..., n, d_in): keys or queries.
+
+    Returns:
+        y (..., n, d_out): leading axes are those of x and of the parameters, broadcast.
+
+    Source: Atlas-MAG's AtlasMemoryPoly; titans-pytorch's MemoryMLP with ResidualNorm.
+    """
+    return pieces(function, params, x)["y"]
+
+
+def pieces(function: MemoryFunction, params: Parameters, x: Array) -> dict[str, Array]:
+    """Every value between x and M(x), in the order in which it is computed (MEMFUN-3).
+
+    Args:
+        params, x: as in `apply`.
+
+    Returns:
+        linear: y; mlp: a_1, s_1, ..., o, normed (residual_norm), y; polynomial: z, features,
+        normed, compressed (compress), a, b (gated), s, o, e, y. Each is (..., n, its width).
+    """
+    found: dict[str, Array] = KINDS[function.kind].pieces(function, params, x)
+    if function.with_input:
+        found["y"] = found["y"] + x
+    return found
+
+
+def gradient(
+    function: MemoryFunction,
+    params: Parameters,
+    x: Array,
+    gy: Array,
+    *,
+    names: Iterable[str] | None = None,
+    needs_input: bool = True,
+) -> tuple[dict[str, Array], Array | None]:
+    """Cotangents of the parameters and of x for a cotangent gy of M(x), by hand (MEMFUN-6).
+
+    Args:
+        params, x: as in `apply`.
+        gy (..., n, d_out): with the leading axes of M(x).
+        names: the parameters asked for, all where None; products of the others are left out.
+        needs_input: whether the cotangent of x is asked for.
+
+    Returns:
+        by name, in the order of `tensors`: the leading axes of gy and the parameter's own shape,
+        summed over the tokens alone; and gx (..., n, d_in), None where it is not asked for.
+
+    Raises:
+        ValueError: a name that is no parameter of the function.
+    """
+    known = names_of(function)
+    wanted = set(known if names is None else names)
+    for each in wanted:
+        if each not in known:
+            raise ValueError(
+                f"names: {each!r} is no parameter of kind {function.kind}: {', '.join(known)}"
+            )
+    found, gx = KINDS[function.kind].gradient(function, params, x, gy, wanted, needs_input)
+    if gx is not None and function.with_input:
+        gx = gx + gy
+    return {name: found[name] for name in known if name in wanted}, gx

@@ -1,0 +1,72 @@
+"""A deep memory: a function whose weights learn at test time, a chunk of tokens at a write.
+
+    g_n     = d/dW sum_i w_i |M(k_i; W_ref) - v_i|^2          i in the window that ends the chunk
+    S_(n+1) = momentum_n S_n + g_n
+    W_(n+1) = retain_n W_n - step_size_n NewtonSchulz(S_(n+1))
+    y_t     = M(q_t; W_j),    j the writes completed at t
+
+Specified in specs/deep_memory.md. Sources: Titans (2501.00663) Section 3, Atlas (2505.23735) Eqs 9
+and 32, Atlas-MAG_OmegaRule, titans-pytorch.
+
+Its special cases, guarantees and backward: DEEP-22, DEEP-23, DEEP-25.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from atlas_ref.parts import memory_functions
+from atlas_ref.rules.deep_memory.config import Config
+from atlas_ref.rules.deep_memory.run import run
+from atlas_ref.rules.deep_memory.state import State, document, renew, restart, start
+from atlas_ref.rules.rule import Rule, by_name
+from atlas_ref.types import Array
+
+__all__ = ["RULE", "Config", "State", "restart", "run", "start"]
+
+
+def _tensors(config: Config) -> dict[str, tuple[int, ...]]:
+    """Shapes of the first weights and of the tensors that no write moves, for each head (DEEP-2)."""
+    own = memory_functions.tensors(config.memory, config.d_in, config.d_out)
+    return {name: (config.heads, *shape) for name, shape in own.items()}
+
+
+def _draw(config: Config, seed: int) -> dict[str, Array]:
+    """The same tensors, each head's of its own seed."""
+    heads = [
+        memory_functions.initial(config.memory, config.d_in, config.d_out, seed=seed + 2**64 * head)
+        for head in range(config.heads)
+    ]
+    return {name: np.stack([head[name] for head in heads]) for name in heads[0]}
+
+
+RULE = Rule(
+    name="deep_memory",
+    gates=("retain", "momentum", "step_size"),
+    clauses=by_name(
+        {
+            "DEEP-7": "predicted residual gradient",
+            "DEEP-11": "S out/S",
+            "DEEP-12": "U",
+            "DEEP-13": "M out/M",
+            "DEEP-15": "y out/y",
+            "DEEP-5": "out",
+            "DEEP-18": "grad trace_grad",
+        }
+    ),
+    has_error=True,
+    has_momentum=True,
+    has_window=True,
+    has_newton_schulz=True,
+    memories=("weights", "momentum"),
+    like="keys",
+    Config=Config,
+    State=State,
+    start=start,
+    restart=restart,
+    run=run,
+    tensors=_tensors,
+    draw=_draw,
+    next_document=document,
+    renewed=renew,
+)

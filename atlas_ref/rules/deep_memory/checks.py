@@ -1,0 +1,102 @@
+"""Checks of a call of a deep memory before its first token.
+
+Specified in specs/deep_memory.md (DEEP-24).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from atlas_ref.backend import require_one
+from atlas_ref.parts import memory_functions
+from atlas_ref.parts.window import tensors as of_window
+from atlas_ref.rules.checks import (
+    GATES,
+    check_gates,
+    check_rule,
+    check_state,
+    check_window,
+    precision,
+)
+from atlas_ref.rules.deep_memory.config import Config
+from atlas_ref.rules.deep_memory.state import State, Tensors, check_fast
+
+
+def check_call(rule: Any, config: Config, tokens: Any, state: State, phi: Tensors) -> None:
+    """Refuse tokens, a state or tensors that contradict the settings.
+
+    Raises:
+        ValueError: names the array, what was found and what is needed.
+    """
+    check_rule(rule, config)
+    check_state(rule, state)
+    check_gates(rule, config.convention, tokens)
+    check_window(rule, config, tokens)
+    if tokens.window_weights is None and of_window(config.window_weights):
+        needs = ", ".join(of_window(config.window_weights))
+        if tokens.window_gate is None:
+            raise ValueError(f"window_weights: missing, the kind of the settings learns {needs}")
+    memory_functions.check(config.memory, phi, config.d_in, config.d_out)
+    leading = tokens.k.shape[:-2]
+    for name, axis, size in (
+        ("k", "d_in", config.d_in),
+        ("v", "d_out", config.d_out),
+        ("q", "d_in", config.d_in),
+    ):
+        shape = getattr(tokens, name).shape
+        if shape[-1] != size:
+            raise ValueError(
+                f"{name}: shape {shape}, expected {axis} = {size} as in the configuration"
+            )
+    for name in GATES:
+        gate = getattr(tokens, name)
+        if gate is not None and gate.shape != tokens.k.shape[:-1]:
+            raise ValueError(
+                f"{name}: shape {gate.shape}, expected {tokens.k.shape[:-1]}: weights of a "
+                "function have no gate per output dimension"
+            )
+    _check_state(config, state, leading)
+    _check_precision(tokens, state, phi)
+
+
+def _check_state(config: Config, state: State, leading: tuple[int, ...]) -> None:
+    """Check the tokens that wait, and the fast tensors."""
+    if state.keys.shape[:-2] != leading:
+        raise ValueError(
+            f"state.keys: shape {state.keys.shape}, expected leading axes {leading} as of the tokens"
+        )
+    for name, size in (("keys", config.d_in), ("values", config.d_out)):
+        shape = getattr(state, name).shape
+        if shape[-1] != size:
+            raise ValueError(f"state.{name}: shape {shape}, expected rows of {size}")
+    held, due = state.keys.shape[-2], state.position % config.chunk
+    most = config.window - 1 + due
+    if not min(due, most) <= held <= most:
+        raise ValueError(
+            f"state.keys: {held} tokens at position {state.position}, expected {due} to {most}: "
+            "those of the unfinished chunk and of the window before it"
+        )
+    for kind in ("weights", "momentum", "reference", "initial"):
+        given = getattr(state, kind)
+        if given:
+            check_fast(config, f"state.{kind}", given, leading)
+
+
+def _check_precision(tokens: Any, state: State, phi: Tensors) -> None:
+    """Require one precision and one backend of all arrays (BACKEND-4)."""
+    arrays = {
+        name: getattr(tokens, name)
+        for name in ("k", "v", "q", *GATES, "window_weights", "window_gate")
+    } | {"state.keys": state.keys}
+    arrays |= {f"memory.{name}": each for name, each in phi.items()}
+    for kind in ("weights", "momentum", "reference", "initial"):
+        arrays |= {f"state.{kind}.{name}": each for name, each in getattr(state, kind).items()}
+    arrays = {name: array for name, array in arrays.items() if array is not None}
+    require_one(arrays)
+    expected = precision(tokens.k)
+    for name, array in arrays.items():
+        if precision(array) != expected:
+            raise ValueError(
+                f"{name}: {precision(array)}, but k is {expected}; cast them to one precision "
+                "(start and init take dtype)"
+            )

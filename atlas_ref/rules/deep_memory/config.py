@@ -1,0 +1,156 @@
+"""Sizes and choices of a deep memory.
+
+Specified in specs/deep_memory.md (DEEP-1 to DEEP-4).
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from atlas_ref.conventions import Convention, resolve
+from atlas_ref.parts import memory_functions
+from atlas_ref.parts.memory_functions import MemoryFunction
+from atlas_ref.parts.window import Ones, WindowWeights
+from atlas_ref.rules import sequence
+from atlas_ref.types import Frozen
+
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Reset = Literal["sequence", "batch", "never"]
+
+
+class Config(Frozen):
+    """Sizes and choices of a deep memory (DEEP-1).
+
+    Attributes:
+        d_in, d_out: length of keys and queries; of values and reads.
+        d_model, heads: length of a token and number of heads, for level token.
+        memory: the function M(x; W) that is written and read.
+        chunk: C, tokens between two writes.
+        window: c, tokens that a write looks at; C unless given.
+        window_weights: kind of the weights of window tokens: ones, decay, gate or a product.
+        span: R, tokens between refreshes of reference or read chunk_start; a multiple of C.
+        reduction: sum of the losses of a write, or their mean over its tokens (and over the rows
+            that share a memory).
+        coupling: one memory a row, or one for all rows of the first axis.
+        fast: tensors that a write moves: matrices, all, the mlp of the memory function, or their
+            names.
+        vectors: tensors of at most one axis among them: frozen, moved by S, or by S / (|S| + 1e-8).
+        clip, clip_norm: bound of the gradient before momentum: none; hard, of the norm of all
+            tensors; soft, of each tensor's.
+        adaptive: whether the step is h / (1 + |g|), of the gradient before its bound.
+        outer_gradient: full; first_order, through no gradient of a write; straight_through, from
+            reads to the initial weights; none for those.
+        phase, training: phases in which the memory is written, and the phase of these calls.
+        unfinished: an incomplete chunk at the end of a call or document waits, or is written
+            (flush).
+        memory_reset, momentum_reset: where W and S start anew: at each document (sequence), at each
+            call too (batch), or never.
+        per_dimension_gates: not for weights of a function.
+        convention: a preset's name, a mapping of axes, or a `Convention`.
+    """
+
+    d_in: Count
+    d_out: Count
+    d_model: Count | None = None
+    heads: Count = 1
+    memory: MemoryFunction = MemoryFunction(kind="mlp")
+    chunk: Count = 1
+    window: Count
+    window_weights: WindowWeights = Ones()
+    span: Count | None = None
+    reduction: Literal["sum", "mean"] = "sum"
+    coupling: Literal["per_sample", "batch_shared"] = "per_sample"
+    fast: Literal["matrices", "all", "mlp"] | tuple[str, ...] = "matrices"
+    vectors: Literal["frozen", "raw", "unit"] = "frozen"
+    clip: Literal["none", "hard", "soft"] = "none"
+    clip_norm: Positive = 1.0
+    adaptive: bool = False
+    outer_gradient: Literal["full", "first_order", "straight_through", "none"] = "full"
+    phase: Literal["both", "train", "infer", "off"] = "both"
+    training: bool = True
+    unfinished: Literal["wait", "flush"] = "wait"
+    memory_reset: Reset = "sequence"
+    momentum_reset: Reset = "sequence"
+    per_dimension_gates: Literal[False] = False
+    convention: Convention = resolve("spec", rule="deep_memory")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _window_of_chunk(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        data = {"window": data.get("chunk", 1), **data}
+        if isinstance(data.get("fast"), list):
+            data["fast"] = tuple(data["fast"])
+        return data
+
+    @field_validator("convention", mode="before")
+    @classmethod
+    def _resolve(cls, value: Any) -> Convention:
+        return resolve(value, rule="deep_memory", level="token")
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        c = self.convention
+        sequence.require_span(c, self.span)
+        if self.span is not None and self.span % self.chunk:
+            raise ValueError(f"span: {self.span} is no multiple of chunk {self.chunk}")
+        for axis, legal in _LEGAL.items():
+            if (value := getattr(c, axis)) not in legal:
+                raise ValueError(
+                    f"convention: {axis} {value} is not defined for a deep memory, "
+                    f"{' or '.join(legal)} is"
+                )
+        shapes = memory_functions.tensors(self.memory, self.d_in, self.d_out)
+        unknown = [name for name in self._named() if name not in shapes]
+        if unknown:
+            raise ValueError(
+                f"fast: {unknown[0]}: no tensor of the memory, which has {', '.join(shapes)}"
+            )
+        if not self.fast_shapes:
+            raise ValueError("fast: no tensor is left to write")
+        if self.window < self.chunk:
+            warnings.warn(
+                f"window {self.window} below chunk {self.chunk}: no write sees "
+                f"{self.chunk - self.window} of {self.chunk} tokens",
+                stacklevel=2,
+            )
+        return self
+
+    def _named(self) -> tuple[str, ...]:
+        if self.fast == "matrices":
+            return memory_functions.matrices(self.memory)
+        if self.fast == "mlp":
+            return memory_functions.mlp_matrices(self.memory)
+        if self.fast == "all":
+            return tuple(memory_functions.tensors(self.memory, self.d_in, self.d_out))
+        return self.fast
+
+    @property
+    def fast_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the tensors that a write moves, by name, in the function's order (DEEP-3)."""
+        named = self._named()
+        return {
+            name: shape
+            for name, shape in memory_functions.tensors(self.memory, self.d_in, self.d_out).items()
+            if name in named and (len(shape) == 2 or self.vectors != "frozen")
+        }
+
+    @property
+    def writes(self) -> bool:
+        """Whether these calls write: the phase of the memory holds that of the calls (DEEP-17)."""
+        return self.phase == "both" or self.phase == ("train" if self.training else "infer")
+
+
+#: Axes on which a deep memory has not every value (DEEP-4).
+_LEGAL = {
+    "order": ("window_then_momentum",),
+    "window_at_boundary": ("recompute",),
+    "reference": ("running", "chunk_start", "call_start"),
+    "span_origin": ("first",),
+    "argument": ("S", "nesterov"),
+}

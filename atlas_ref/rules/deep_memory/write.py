@@ -1,0 +1,199 @@
+"""One write of a deep memory: gradient, clip, momentum, direction, weights.
+
+    g = d/dW sum_i w_i |M(k_i; W_ref) - v_i|^2      S = momentum S + a g      W = retain W - b U(S)
+
+Specified in specs/deep_memory.md (DEEP-7 to DEEP-13).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from atlas_ref.parts import memory_functions
+from atlas_ref.parts.newton_schulz import newton_schulz
+from atlas_ref.rules.deep_memory.config import Config
+from atlas_ref.rules.deep_memory.state import Tensors, of_leading
+from atlas_ref.types import Array
+from tape import ops
+
+#: Guard of the norm in a hard clip and in S / (|S| + 1e-8).
+GUARD = 1e-8
+
+
+class Rows(NamedTuple):
+    """The tokens that a write looks at: keys (..., n, d_in), values (..., n, d_out), their weights
+    (..., n), and the tensors of the memory that no write moves.
+    """
+
+    keys: Array
+    values: Array
+    weights: Array
+    slow: Tensors
+
+
+class Rates(NamedTuple):
+    """Gates of a write, each (...,) or None."""
+
+    retain: Array
+    momentum: Array
+    step_size: Array
+    step_size_memory: Array
+
+
+class Update(NamedTuple):
+    """The values of one write in order."""
+
+    predicted: Array
+    residual: Array
+    gradient: dict[str, Array]
+    momentum: dict[str, Array]
+    direction: dict[str, Array]
+    weights: dict[str, Array]
+
+
+def update(
+    config: Config,
+    weights: Tensors,
+    momentum: Tensors,
+    reference: Tensors,
+    rows: Rows,
+    rates: Rates,
+) -> Update:
+    """W and S after one write, with the values on the way (DEEP-7 to DEEP-13).
+
+    Args:
+        weights, momentum: W and S before it; an empty momentum is zero.
+        reference: weights at which the loss is differentiated.
+    """
+    c, ranks = config.convention, {name: len(shape) for name, shape in config.fast_shapes.items()}
+    if config.outer_gradient != "full":
+        rows, momentum, reference = (constant(each) for each in (rows, momentum, reference))
+    if c.decay == "before_error":
+        reference = {name: scaled(rates.retain, reference[name], ranks[name]) for name in ranks}
+    predicted, residual, g = gradient(config, reference, rows)
+    a, b = _steps(config, g, rates)
+    g = clipped(config, g)
+    sign = 1.0 if c.momentum_sign == "plus" else -1.0
+    adds = (c.momentum_sign == "minus") != (c.direction == "ascent")
+    S, U, W = {}, {}, {}
+    for name, rank in ranks.items():
+        own = g[name] if sign == 1.0 else -g[name]
+        step = scaled(a, own, rank)
+        S[name] = _through(config, _carried(rates.momentum, momentum.get(name), step, rank))
+        ahead = S[name]
+        if c.argument == "nesterov":
+            ahead = _carried(rates.momentum, S[name], own, rank)
+        U[name] = direction(config, ahead, rank)
+        U[name] = _through(config, U[name])
+        change = scaled(b, U[name], rank)
+        kept = scaled(rates.retain, weights[name], rank)
+        W[name] = kept + change if adds else kept - change
+    return Update(predicted, residual, g, S, U, W)
+
+
+def gradient(
+    config: Config, reference: Tensors, rows: Rows
+) -> tuple[Array, Array, dict[str, Array]]:
+    """Predictions, residuals and g = dloss/dW at the reference (DEEP-7, DEEP-8).
+
+    gy_i = s w_i e_i / n, with n = 1 for sum and the number of tokens and shared rows for mean.
+    """
+    c, params = config.convention, {**rows.slow, **reference}
+    predicted = memory_functions.apply(config.memory, params, rows.keys)
+    residual = predicted - rows.values if c.value_sign == "minus" else predicted + rows.values
+    s = 2.0 / config.d_out if isinstance(c.gradient_scale, str) else c.gradient_scale
+    shared = config.coupling == "batch_shared" and len(residual.shape) > 2
+    if config.reduction == "mean":
+        s = s / (residual.shape[-2] * (residual.shape[0] if shared else 1))
+    gy = (s * ops.expand_dims(rows.weights, -1)) * residual
+    names = tuple(config.fast_shapes)
+    g, _ = memory_functions.gradient(
+        config.memory, params, rows.keys, gy, names=names, needs_input=False
+    )
+    if shared:
+        g = {name: ops.sum(each, axis=0, keepdims=True) for name, each in g.items()}
+    return predicted, residual, {name: g[name] for name in names}
+
+
+def clipped(config: Config, g: dict[str, Array]) -> dict[str, Array]:
+    """g within its bound (DEEP-9).
+
+    hard: g min(1, bound / (|g| + 1e-8)), |g| over all tensors. soft: each tensor to the norm
+    (bound / 2) (1 + tanh(2 |g| / bound)), a zero gradient as it is.
+    """
+    bound, ranks = config.clip_norm, config.fast_shapes
+    if config.clip == "hard":
+        factor = ops.minimum(1.0, bound / (norm(config, g) + GUARD))
+        return {name: scaled(factor, each, len(ranks[name])) for name, each in g.items()}
+    if config.clip == "soft":
+        return {name: _soft(each, bound, len(ranks[name])) for name, each in g.items()}
+    return g
+
+
+def _soft(g: Array, bound: float, rank: int) -> Array:
+    size = _root(_square(g, rank))
+    none = ops.equal(size, 0.0)
+    length = (bound / 2.0) * (1.0 + ops.tanh((2.0 / bound) * size))
+    return scaled(length / ops.where(none, 1.0, size), g, rank)
+
+
+def norm(config: Config, g: Tensors) -> Array:
+    """|g| of a memory (...,): over all its fast tensors (DEEP-9, DEEP-10)."""
+    squares = [_square(g[name], len(shape)) for name, shape in config.fast_shapes.items()]
+    return _root(sum(squares[1:], squares[0]))
+
+
+def _square(x: Array, rank: int) -> Array:
+    return ops.sum(x * x, axis=tuple(range(-rank, 0))) if rank else x * x
+
+
+def _root(total: Array) -> Array:
+    """sqrt with a gradient of 0 at 0."""
+    none = ops.equal(total, 0.0)
+    return ops.where(none, 0.0, ops.sqrt(ops.where(none, 1.0, total)))
+
+
+def _steps(config: Config, g: Tensors, rates: Rates) -> tuple[Any, Any]:
+    """(a, b), the factors of g in S and of U in W; None is 1 (DEEP-10, DEEP-11)."""
+    h, h_memory, rate = rates.step_size, rates.step_size_memory, config.convention.rate
+    if config.adaptive and h is not None:
+        shrink = 1.0 + _through(config, norm(config, g))
+        h, h_memory = h / shrink, None if h_memory is None else h_memory / shrink
+    a = h if rate in ("momentum", "both", "split") else None
+    b = h_memory if rate == "split" else h if rate in ("memory", "both") else None
+    return a, b
+
+
+def _carried(momentum: Any, S: Any, step: Array, rank: int) -> Array:
+    """momentum S + step (DEEP-11)."""
+    return step if momentum is None or S is None else scaled(momentum, S, rank) + step
+
+
+def direction(config: Config, S: Array, rank: int) -> Array:
+    """U: Newton-Schulz of a matrix; S of a vector, or its direction (DEEP-12)."""
+    c = config.convention
+    if rank == 2:
+        return newton_schulz(S, c.newton_schulz_settings) if c.has_newton_schulz else S
+    if config.vectors == "unit":
+        return scaled(1.0 / (_root(_square(S, rank)) + GUARD), S, rank)
+    return S
+
+
+def constant(x: Any) -> Any:
+    """A nest of arrays without a derivative."""
+    if isinstance(x, Rows):
+        return Rows(*map(constant, x))
+    if isinstance(x, Mapping):
+        return {name: constant(each) for name, each in x.items()}
+    return ops.stop_gradient(x)
+
+
+def _through(config: Config, x: Array) -> Array:
+    """A part of a write for the outer gradient: a constant where that goes through none (DEEP-19)."""
+    return x if config.outer_gradient == "full" else ops.stop_gradient(x)
+
+
+def scaled(factor: Any, x: Array, rank: int) -> Array:
+    """factor x, one number for each memory (...,), of a tensor with `rank` axes of its own."""
+    return x if factor is None else of_leading(factor, rank) * x
