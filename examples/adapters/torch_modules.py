@@ -29,6 +29,7 @@ PORTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("q", "k", "v", "step_size", "retain", "momentum", "window_gate"),
         ("y", "state/M", "state/S"),
     ),
+    "combine": (tuple(f"y{i}" for i in range(64)), ("y",)),
     "mix": (("a", "m", "g"), ("y",)),
     "loss": (("logits", "targets"), ("y",)),
 }

@@ -14,8 +14,8 @@ from atlas_ref.oracle.judge.norms import norms
 from atlas_ref.oracle.judge.tolerance import PASS, Tolerance
 from atlas_ref.oracle.modules import recipe as recipes
 from atlas_ref.oracle.modules.graph import Graph, ancestry, evaluate
+from atlas_ref.oracle.modules.graphs.models import graph_of
 from atlas_ref.oracle.modules.habits.search import explained
-from atlas_ref.oracle.modules.model_graphs import graph_of
 from atlas_ref.oracle.modules.readings import Change, Readings
 from atlas_ref.oracle.modules.recording import Recording, resolved
 from atlas_ref.oracle.modules.tolerance import arithmetic_of, truth

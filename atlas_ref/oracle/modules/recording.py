@@ -18,8 +18,9 @@ from atlas_ref.oracle.cases.json_text import decoded
 from atlas_ref.oracle.judge.norms import FORMATS
 from atlas_ref.oracle.modules import recipe as recipes
 from atlas_ref.oracle.modules.graph import Graph
-from atlas_ref.oracle.modules.model_graphs import graph_of
+from atlas_ref.oracle.modules.graphs.models import graph_of
 from atlas_ref.oracle.modules.recipe import Recipe
+from atlas_ref.oracle.modules.verdict import refusal
 from atlas_ref.types import Array, bind_dims
 from tape.nested import flatten
 
@@ -97,7 +98,7 @@ def make_recording(
     try:
         config = recipes.config_of(recipe)
     except ValueError as error:
-        raise CaseError(f"{name}: {error}") from None
+        raise CaseError(f"{name}: {refusal(error)}") from None
     parameters, values, traces = _sorted(tensors, name)
     params = recipes.params_of(recipe, config, parameters, name)
     recording = Recording(name, recipe, params, parameters, values, traces, _dtype(values))

@@ -208,6 +208,30 @@ def test_a_single_mistake_is_named_with_its_place(mistake: str, tmp_path: Path) 
         assert f"token {place.token} (call {place.token // 5}" in first.place
 
 
+#: Mistakes of the rule titans_lmm, by the reading of its only level, or the habit.
+OF_TITANS = {
+    "decay one minus": "computes level 0 gate forget",
+    "read after": "computes level 0 read after",
+    "momentum lost": "forgets the momentum at each call",
+    "read with keys": "reads with keys",
+}
+
+
+@pytest.mark.clause("MODULES-14", "MODULES-19")
+@pytest.mark.parametrize("mistake", ["", *OF_TITANS])
+def test_the_rule_of_one_token_is_another_rule(mistake: str, tmp_path: Path) -> None:
+    verdicts = judge(of_torch(tmp_path, (mistake,), depth=1, titans=True))
+    first = first_wrong(verdicts)
+    if not mistake:
+        assert first is None
+        assert len(verdicts) > 8
+        return
+    assert first is not None
+    assert (first.fault, first.clause) == ("layers.0.memory.cell", "TITANS-6")
+    assert first.nearest.startswith(OF_TITANS[mistake])
+    assert "trace/S" in first.inside
+
+
 @pytest.mark.clause("MODULES-5")
 @pytest.mark.parametrize("mistake", ["attention: eps 1e-5", "momentum lost", "residual missing"])
 def test_a_mistake_blames_nothing_after_it(mistake: str, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ HABITS: dict[type, tuple[Habit, ...]] = {
     attentions.Passed: attentions.PASSED,
     attentions.Attend: attentions.ATTEND,
     cells.Cell: cells.CELL,
+    cells.Combine: cells.COMBINE,
     feed_forwards.Gated: feed_forwards.GATED,
     feed_forwards.Mix: feed_forwards.MIX,
     feed_forwards.Loss: feed_forwards.LOSS,

@@ -169,3 +169,39 @@ CELL = (
         lambda w: _called_again(w) and _windowed(w),
     ),
 )
+
+
+# -- levels ----------------------------------------------------------------------------------------
+
+
+class Combine(NamedTuple):
+    """The reads of all levels, weighed by a softmax of their logits."""
+
+    logits: Any
+
+
+def _weights(choose: Callable[[Any], Any]) -> Callable[..., Any]:
+    """A sum of the reads with weights of the logits."""
+
+    def run(work: Combine, *reads: Any) -> Any:
+        weights = choose(work.logits)
+        return sum(w * y for w, y in zip(weights, reads, strict=True))
+
+    return run
+
+
+def _soft(logits: Any) -> Any:
+    e = np.exp(logits - np.max(logits))
+    return e / np.sum(e)
+
+
+COMBINE = (
+    Habit("adds the reads without weights", _weights(np.ones_like)),
+    Habit("takes the mean of the reads", _weights(lambda z: np.full(len(z), 1.0 / len(z)))),
+    Habit("weighs by the logits, without a softmax", _weights(lambda z: z)),
+    Habit("weighs by the sigmoid of the logits", _weights(lambda z: 1.0 / (1.0 + np.exp(-z)))),
+    Habit("combines all levels by a softmax", _weights(_soft)),
+    Habit("weighs the levels in reverse", _weights(lambda z: _soft(z)[::-1])),
+    Habit("reads the first level alone", lambda w, *reads: reads[0]),
+    Habit("reads the last level alone", lambda w, *reads: reads[-1]),
+)

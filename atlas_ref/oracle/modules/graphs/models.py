@@ -13,16 +13,16 @@ from atlas_ref.blocks import lmm, mac, mag, mal, mix, segments
 from atlas_ref.layers import norm
 from atlas_ref.models import language_model
 from atlas_ref.oracle.modules.graph import Graph
-from atlas_ref.oracle.modules.habits.feed_forwards import Loss, Mix
-from atlas_ref.oracle.modules.habits.projections import Gate
-from atlas_ref.oracle.modules.habits.wires import Sum
-from atlas_ref.oracle.modules.layer_graphs import (
+from atlas_ref.oracle.modules.graphs.layers import (
     attention_graph,
     feed_forward_graph,
     linear,
-    memory_graph,
     normed,
 )
+from atlas_ref.oracle.modules.graphs.memories import memory_graph
+from atlas_ref.oracle.modules.habits.feed_forwards import Loss, Mix
+from atlas_ref.oracle.modules.habits.projections import Gate
+from atlas_ref.oracle.modules.habits.wires import Sum
 from atlas_ref.oracle.modules.recipe import Recipe
 from tape import ops
 
