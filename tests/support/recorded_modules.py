@@ -106,6 +106,7 @@ def of_torch(
     float32: bool = False,
     depth: int = 2,
     titans: bool = False,
+    gradients: bool = False,
 ) -> Recording:
     """What the modules of the model receive and return in calls of these lengths.
 
@@ -113,6 +114,7 @@ def of_torch(
         how: mistakes, or other right ways.
         only: whether a module is recorded, by its name; None for all but those `without`.
         titans: a window of one token without a gate, recorded as rule titans_lmm.
+        gradients: also record cotangents, those of the loss.
     """
     import torch
     import torch_modules
@@ -148,7 +150,7 @@ def of_torch(
     names = {name: name for name in kept}
     parameters = {name: name for name in model.state_dict()}
     recorder = torch_modules.Recorder(
-        model, header, names=names, ports=ports, parameters=parameters
+        model, header, names=names, ports=ports, parameters=parameters, gradients=gradients
     )
     with recorder:
         state, first, rows = None, 0, []
@@ -159,9 +161,10 @@ def of_torch(
     if only is None or only("loss"):
         targets = ids[:, 1 : first + 1]
         logits = torch.cat(rows, 1)
-        recorder.put(
-            "loss", {"logits": logits, "targets": targets}, {"y": model.loss(logits, targets)}
-        )
+        loss = model.loss(logits, targets)
+        recorder.put("loss", {"logits": logits, "targets": targets}, {"y": loss})
+        if gradients:
+            loss.backward()
     file = path / "mine.safetensors"
     recorder.save(file)
     return load_recording(file)

@@ -46,6 +46,7 @@ class RMSNorm(Part):
 
     def forward(self, x: Tensor) -> Tensor:
         mean = x.square().mean(-1, keepdim=True)
+        mean = mean.detach() if self.does(f"{self.place}: mean detached") else mean
         if self.does(f"{self.place}: eps outside"):
             return x / (mean.sqrt() + 1e-6) * self.weight
         eps = 1e-5 if self.does(f"{self.place}: eps 1e-5") else 1e-6
@@ -127,6 +128,8 @@ class Gate(nn.Sequential):
         if f"{self.place}: no bias" in self.s.how:
             return torch.sigmoid(z - self[0].bias)
         y = torch.sigmoid(z)
+        if f"{self.place}: straight through" in self.s.how:
+            return z + (y - z).detach()
         return 1.0 - y if f"{self.place}: one minus" in self.s.how else y
 
 
@@ -149,7 +152,8 @@ class Cell(Part):
             window = [*window, (key, value, window_gate[:, :, t] if u is None else u)][-length:]
             G = zero
             for key, value, weight in window:
-                residual = torch.einsum("bhij,bhj->bhi", M, key) - value
+                held = M.detach() if self.does("memory detached") else M
+                residual = torch.einsum("bhij,bhj->bhi", held, key) - value
                 if self.does("value sign"):
                     residual = residual + 2 * value
                 G = G + weight[..., None, None] * residual[..., :, None] * key[..., None, :]
@@ -209,6 +213,7 @@ class Memory(Part):
             v = F.normalize(v, dim=-1)
         if self.does("gates of x"):
             n = x
+        n = n.detach() if self.does("gates detached") else n
         if self.does("fused gates"):
             of = (self.to_lr, self.to_momentum, self.to_decay, self.to_omega_gate)
             weight, bias = (torch.cat([getattr(g[0], f) for g in of]) for f in ("weight", "bias"))
@@ -246,6 +251,8 @@ class Rotary(Part):
         if self.does("rotary from 1"):
             first = first + 1
         turned = k if self.does("keys not turned") else self.turn(k, first)
+        if self.does("keys straight through"):
+            turned = k + (turned - k).detach()
         return self.turn(q, first), turned
 
 
@@ -300,7 +307,8 @@ class Attend(Part):
             return (e @ v) / e.sum(-1, keepdim=True)
         if self.does("masked after softmax"):
             return (torch.softmax((q * scale) @ k.mT, -1) * seen) @ v
-        return torch.softmax(scores, -1) @ v
+        weights = torch.softmax(scores, -1)
+        return (weights.detach() if self.does("weights detached") else weights) @ v
 
 
 class Attention(Part):
@@ -369,6 +377,25 @@ class Mix(Part):
         return torch.lerp(m, a, g) if self.does("lerp") else g * a + (1.0 - g) * m
 
 
+def detached(state: Any) -> Any:
+    """A state without its history."""
+    if isinstance(state, tuple | list):
+        return type(state)(detached(each) for each in state)
+    return state.detach() if isinstance(state, Tensor) else state
+
+
+class Scaled(torch.autograd.Function):
+    """Its input, of which half of the gradient comes back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return 0.5 * g
+
+
 class Block(Part):
     def __init__(self, sizes: Sizes) -> None:
         super().__init__(sizes)
@@ -379,6 +406,8 @@ class Block(Part):
 
     def forward(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         of_attention, of_memory = (None, None) if state is None else state
+        if self.does("state detached"):
+            of_attention, of_memory = detached(of_attention), detached(of_memory)
         a, of_attention = self.attention(x, of_attention)
         m, of_memory = self.memory(
             self.attention.norm.forward(x) if self.does("memory of normed x") else x, of_memory
@@ -389,9 +418,11 @@ class Block(Part):
                 self.gate(self.memory.pre_norm.forward(x) if self.does("gate of normed x") else x)
             ]
         y = self.mix(a, m, *gate)
-        x = y if self.does("residual missing") else x + y
+        stream = x.detach() if self.does("residual detached") else x
+        x = y if self.does("residual missing") else stream + y
         x = x + y if self.does("branch twice") else x
         after = self.ff(x)
+        after = Scaled.apply(after) if self.does("gradient halved") else after
         x = after if self.does("residual of ff missing") else x + after
         return x, (of_attention, of_memory)
 
@@ -433,6 +464,7 @@ class MAG(Part):
         self.to_logits.capped = self.does("logits capped")
         if self.does("embedding scaled"):
             x = x * self.s.dim**0.5
+        x = x.detach() if self.does("embedding detached") else x
         if not self.does("embed_norm missing"):
             x = self.embed_norm(x)
         after = []

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
 from atlas_ref.types import Array
+from tape import ops
+from tape.nested import flatten
 
 #: Names of axes by their letters, for messages.
 LABELS = {
@@ -67,10 +69,11 @@ class Module(NamedTuple):
 class Graph:
     """Values and modules of a model, in the order in which they are computed (MODULES-4)."""
 
-    def __init__(self, calls: tuple[int, ...] = ()) -> None:
+    def __init__(self, calls: tuple[int, ...] = (), *, detached: bool = False) -> None:
         self.values: dict[str, Value] = {}
         self.root = Module("", [], [])
         self.calls = calls
+        self.detached = detached
         self.parts = 1
         self._open = [self.root]
 
@@ -80,6 +83,20 @@ class Graph:
         before, self.parts = self.parts, parts
         yield
         self.parts = before
+
+    @contextmanager
+    def detaching(self, detached: bool = True) -> Iterator[None]:
+        """States of calls without a way back to the call before (MODULES-20)."""
+        before, self.detached = self.detached, detached
+        yield
+        self.detached = before
+
+    def handed(self, state: Any) -> Any:
+        """A state as the next call takes it."""
+        if not self.detached:
+            return state
+        leaves, _, build = flatten(state, "state")
+        return build([ops.stop_gradient(leaf) for leaf in leaves])
 
     def product(self, x: Array, W: Array) -> Array:
         """W x of each token, its terms summed in the order in force."""
@@ -146,7 +163,7 @@ class Graph:
 
     def otherwise(self, key: str, sources: tuple[str, ...], function: Any) -> Graph:
         """The same graph with one value computed otherwise, or of other sources (MODULES-18)."""
-        other = Graph(self.calls)
+        other = Graph(self.calls, detached=self.detached)
         value = self.values[key]._replace(sources=sources, function=function)
         other.values = {**self.values, key: value}
         return other

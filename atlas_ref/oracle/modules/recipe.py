@@ -33,7 +33,7 @@ Kind = Literal["language_model", "block", "memory", "attention", "feed_forward"]
 KINDS: tuple[Kind, ...] = ("language_model", "block", "memory", "attention", "feed_forward")
 KEYS = (
     *("schema", "recording", "layer", "settings", "convention", "rule", "levels", "combine"),
-    *("first_step", "tied", "calls", "note"),
+    *("first_step", "tied", "calls", "detached", "note"),
 )
 
 #: Settings of the rule Omega, which each of several levels has for itself.
@@ -56,6 +56,7 @@ class Recipe(NamedTuple):
         calls: lengths of the calls in which tokens came; empty for one call.
         tied: whether the head is the embedding.
         levels: of every memory layer, where the header has them. combined: their reads.
+        detached: whether no gradient goes back from a call to the one before.
     """
 
     kind: Kind
@@ -66,6 +67,7 @@ class Recipe(NamedTuple):
     tied: bool = False
     levels: tuple[Memory, ...] = ()
     combined: Combined = Combined()
+    detached: bool = False
 
     @property
     def memories(self) -> tuple[Memory, ...]:
@@ -112,7 +114,10 @@ def parse(header: Mapping[str, Any], name: str) -> Recipe:
         raise CaseError(f"{name}: {error}") from None
     tied = bool(header.get("tied", False))
     levels, combined = _levels(header, name)
-    return Recipe(kind, settings, convention, rule, tuple(calls), tied, levels, combined)
+    detached = header.get("detached", False)
+    if not isinstance(detached, bool):
+        raise CaseError(f"{name}: detached: true or false is needed, found {detached!r}")
+    return Recipe(kind, settings, convention, rule, tuple(calls), tied, levels, combined, detached)
 
 
 def _levels(header: Mapping[str, Any], name: str) -> tuple[tuple[Memory, ...], Combined]:

@@ -18,6 +18,7 @@ from atlas_ref.oracle.modules.memories import active
 from atlas_ref.parts import window
 from atlas_ref.rules import rule_of, sequence
 from atlas_ref.rules.sequence import Tokens
+from tape import ops
 
 #: Inputs of a cell, by name: ours, for a head and token.
 GATES = {"step_size": "to_lr", "retain": "to_decay", "momentum": "to_momentum"}
@@ -52,7 +53,7 @@ def cell(
     state = rule_of(of_rule).start(of_rule, k.shape[:2], dtype=k.dtype, **memories)
     reads = []
     for i, (first, last) in enumerate(graph.spans(k.shape[-2])):
-        state = state if i == 0 else forgetful(of_rule, state, lost)
+        state = state if i == 0 else forgetful(of_rule, graph.handed(state), lost)
         before = state
         if config.reference_at_call == "renewed" and of_rule.convention.reference == "call_start":
             state = state.replaced(reference=None, position=sequence.first_position(of_rule))
@@ -64,7 +65,7 @@ def cell(
             if config.state_clamp is not None:
                 state = state.replaced(M=memory.clamped(state.M, config.state_clamp))
         state = state if not keeps or keeps[i] else before
-    return np.concatenate(reads, axis=-2), state
+    return ops.concatenate(reads, axis=-2), state
 
 
 def _by_lag(

@@ -23,6 +23,7 @@ from atlas_ref.oracle.modules.habits.projections import (
     merge,
 )
 from atlas_ref.oracle.modules.habits.wires import Sum
+from tape import ops
 
 
 def linear(graph: Graph, name: str, source: Any, weight: Any, bias: Any = None, **how: Any) -> str:
@@ -73,9 +74,9 @@ def convolved(
         results = []
         for i, (first, last) in enumerate(graph.spans(x.shape[1])):
             after, y = convolution.convolved(config, filters, state, x[:, first:last], None)
-            state = after if not keeps or keeps[i] else state
+            state = graph.handed(after) if not keeps or keeps[i] else state
             results.append(y)
-        return np.concatenate(results, axis=1)
+        return ops.concatenate(results, axis=1)
 
     axes = f"B T D={config.d_model}"
     with graph.module(name):
@@ -122,7 +123,7 @@ def attention_graph(
 
             def attend(q: Any, k: Any, v: Any, row: Any = None) -> Any:
                 rows = None if row is None else (row, copies)
-                return _attend(graph, config, params, np.stack([q, k, v], axis=1), rows)
+                return _attend(graph, config, params, ops.stack([q, k, v], axis=1), rows)
 
             plainly = context is None and config.attention_window == "causal"
             own = Attend(config, params, graph.spans) if plainly else None
@@ -153,11 +154,13 @@ def _attend(graph: Graph, config: attention.Config, params: Any, qkv: Any, conte
     for i, (first, last) in enumerate(graph.spans(qkv.shape[-2])):
         extra = None
         if context is not None:
-            row = np.repeat(context[0][:, None, i : i + 1], context[1], axis=2)
+            row = ops.expand_dims(context[0][:, i : i + 1], 1)
+            row = ops.broadcast_to(row, (*row.shape[:2], context[1], row.shape[-1]))
             extra = tuple(row @ np.swapaxes(params.W_qkv[j], -1, -2) for j in (1, 2))
         y, state = attention.attended(plain, params, state, qkv[:, :, :, first:last], None, extra)
+        state = graph.handed(state)
         results.append(y)
-    return np.concatenate(results, axis=-2)
+    return ops.concatenate(results, axis=-2)
 
 
 # -- feed-forward ----------------------------------------------------------------------------------

@@ -145,7 +145,7 @@ def _gates(
                 return work.activation(work.linear(x))
             each = x[:, None] if x.ndim == 3 else x
             y = gates.from_tokens(GateSet(**{kind: gate}), each, step_size=rate)[kind]
-            return np.swapaxes(y, 1, 2)
+            return ops.swapaxes(y, 1, 2)
 
         with graph.module(f"{name}.{module}"):
             if config.gate_input == "normed":
@@ -159,7 +159,7 @@ def _gates(
                     lambda a, b, k=k, v=v: _joined(_made(k, a), _made(v, b)),
                 )
             y = graph.output("y", x, f"B T H={H}", compute, "GATES-6", work)
-        keys[field] = Rows(y, lambda y: np.swapaxes(y, 1, 2))
+        keys[field] = Rows(y, lambda y: ops.swapaxes(y, 1, 2))
     return keys
 
 
@@ -168,7 +168,7 @@ def _made(rows: Rows, x: Any) -> Any:
 
 
 def _joined(k: Any, v: Any) -> Any:
-    return np.concatenate([k, v], axis=-1)
+    return ops.concatenate([k, v], axis=-1)
 
 
 def _cell(

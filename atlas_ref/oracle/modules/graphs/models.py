@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from atlas_ref.blocks import lmm, mac, mag, mal, mix, segments
 from atlas_ref.layers import norm
 from atlas_ref.models import language_model
@@ -32,7 +30,7 @@ ALONE = "layer"
 
 def graph_of(recipe: Recipe, config: Any, params: Any) -> Graph:
     """The graph of a recipe, with parameters of one dtype (MODULES-4)."""
-    graph = Graph(recipe.calls)
+    graph = Graph(recipe.calls, detached=recipe.detached)
     if recipe.kind == "language_model":
         _model(graph, config, params)
         return graph
@@ -152,7 +150,7 @@ def _mac(graph: Graph, name: str, x: str, config: Any, params: Any) -> tuple[str
 
     def means(m: Any) -> Any:
         spans = graph.spans(m.shape[1])
-        return np.stack([np.mean(m[:, first:last], axis=1) for first, last in spans], axis=1)
+        return ops.stack([ops.mean(m[:, first:last], axis=1) for first, last in spans], axis=1)
 
     with graph.module(f"{name}.mem_pool_norm"):
         mean = graph.wire("x", m, f"B C D={D}", means)
@@ -176,8 +174,9 @@ def _segments(graph: Graph, config: Any, params: Any, x: Any) -> Any:
     state, results = mac.start(config, x.shape[0], dtype=x.dtype), []
     for first, last in graph.spans(x.shape[1]):
         state, y = segments.run_segments(config, params, state, x[:, first:last], None)
+        state = graph.handed(state)
         results.append(y)
-    return np.concatenate(results, axis=1)
+    return ops.concatenate(results, axis=1)
 
 
 # -- model -----------------------------------------------------------------------------------------

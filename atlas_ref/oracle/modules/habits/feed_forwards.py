@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from atlas_ref.oracle.modules.habits.habit import Habit
+from tape import ops
 
 
 class Gated(NamedTuple):
@@ -39,9 +40,6 @@ def silu(z: Any) -> Any:
     return z * _sigmoid(z)
 
 
-_erf = np.vectorize(math.erf, otypes=[np.float64])
-
-
 def _times(activation: Any) -> Any:
     def run(work: Gated, h: Any) -> Any:
         value, gate = work.halves(h)
@@ -61,7 +59,9 @@ def _alternating(work: Gated, h: Any) -> Any:
 
 
 GATED = (
-    Habit("gates with gelu by erf", _times(lambda z: 0.5 * z * (1.0 + _erf(z / math.sqrt(2.0))))),
+    Habit(
+        "gates with gelu by erf", _times(lambda z: 0.5 * z * (1.0 + ops.erf(z / math.sqrt(2.0))))
+    ),
     Habit("gates with gelu by sigmoid(1.702 x)", _times(lambda z: z * _sigmoid(1.702 * z))),
     Habit("gates with sigmoid", _times(_sigmoid)),
     Habit("gates with relu", _times(lambda z: np.maximum(z, 0.0))),

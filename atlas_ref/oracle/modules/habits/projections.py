@@ -13,6 +13,7 @@ import numpy as np
 from atlas_ref.layers import convolution
 from atlas_ref.oracle.modules.habits.habit import Habit
 from atlas_ref.types import Array
+from tape import ops
 
 
 class Linear(NamedTuple):
@@ -157,13 +158,13 @@ class Split(NamedTuple):
 def split(x: Any, heads: int) -> Any:
     """(B, T, H d) -> (B, H, T, d)."""
     B, T, rows = x.shape
-    return np.swapaxes(np.reshape(x, (B, T, heads, rows // heads)), 1, 2)
+    return ops.swapaxes(ops.reshape(x, (B, T, heads, rows // heads)), 1, 2)
 
 
 def merge(x: Any) -> Any:
     """(B, H, T, d) -> (B, T, H d)."""
     B, H, T, d = x.shape
-    return np.reshape(np.swapaxes(x, 1, 2), (B, T, H * d))
+    return ops.reshape(ops.swapaxes(x, 1, 2), (B, T, H * d))
 
 
 def _alternating(work: Split, rows: Any) -> Any:

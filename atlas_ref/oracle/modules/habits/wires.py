@@ -31,14 +31,19 @@ POWERS = {0.5: "sqrt({n})", -0.5: "1/sqrt({n})", 1.0: "{n}", -1.0: "1/{n}"}
 CONSTANTS = {-1.0: "-1", 2.0: "2", 0.5: "1/2", 2.0**0.5: "sqrt(2)", 0.5**0.5: "1/sqrt(2)"}
 
 
-def factors(value: Value) -> Iterator[Way]:
-    """The value times a constant that has a name, each number once."""
+def constants(value: Value) -> list[tuple[str, float]]:
+    """Constants that programs multiply a value with by habit, by their names; each number once."""
     found = dict(CONSTANTS)
     for axis in value.axes.split():
         size = axis.partition("=")[2]
         for power, words in POWERS.items() if size and int(size) > 1 else ():
             found.setdefault(int(size) ** power, words.format(n=size))
-    for factor, words in found.items():
+    return [(words, factor) for factor, words in found.items()]
+
+
+def factors(value: Value) -> Iterator[Way]:
+    """The value times a constant that has a name."""
+    for words, factor in constants(value):
 
         def scaled(*sources: Any, factor: float = factor) -> Any:
             return factor * _of(value, sources)
