@@ -9,6 +9,7 @@ in specs/memory.md.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -36,6 +37,7 @@ __all__ = [
     "apply",
     "configured",
     "init",
+    "levels_of",
     "retrieve",
     "start",
 ]
@@ -187,6 +189,18 @@ def configured(
         output_norm=norm.configured(c.output_norm, rule.d_out, c.norm_eps, heads=levels.heads),
         output_gate=c.output_gate,
     )
+
+
+def levels_of(
+    rules: Sequence[Any],
+    periods: Sequence[int],
+    *,
+    combine: str = "softmax",
+    first_step: int = 0,
+) -> block.Config:
+    """The levels of a layer from the settings of their rules, each with its period (CMS-1)."""
+    levels = [Level(config=rule, period=n) for rule, n in zip(rules, periods, strict=True)]
+    return block.Config(levels=tuple(levels), combine=combine, first_step=first_step)
 
 
 def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:

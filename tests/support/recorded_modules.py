@@ -105,12 +105,16 @@ def of_torch(
     without: tuple[str, ...] = (),
     float32: bool = False,
     depth: int = 2,
+    titans: bool = False,
+    gradients: bool = False,
 ) -> Recording:
     """What the modules of the model receive and return in calls of these lengths.
 
     Args:
         how: mistakes, or other right ways.
         only: whether a module is recorded, by its name; None for all but those `without`.
+        titans: a window of one token without a gate, recorded as rule titans_lmm.
+        gradients: also record cotangents, those of the loss.
     """
     import torch
     import torch_modules
@@ -118,12 +122,21 @@ def of_torch(
     from tests.support import torch_mag
 
     dtype = torch.float32 if float32 else torch.float64
-    model = torch_mag.drawn(how, dtype, mag=mag, depth=depth)
+    if titans:
+        how, without = (*how, "no window gate"), (*without, "to_omega_gate")
+    model = torch_mag.drawn(how, dtype, mag=mag, depth=depth, **({"omega": 1} if titans else {}))
     ids = torch.randint(0, 11, (2, sum(calls) + 1), generator=torch.Generator().manual_seed(7))
-    header = {
+    header: dict[str, Any] = {
         "settings": {**SETTINGS, "depth": depth},
         "convention": {"preset": "causal", "mag": mag},
     }
+    ports = {}
+    if titans:
+        own = {key: header["settings"].pop(key) for key in ("omega_window", "use_omega_gate")}
+        assert own == {"omega_window": 2, "use_omega_gate": True}
+        rule = {"preset": "atlas-rnn", "reference": "running"}
+        header["levels"] = [{"rule": "titans_lmm", "convention": rule}]
+        ports["cell"] = (torch_modules.PORTS["cell"][0][:-1], torch_modules.PORTS["cell"][1])
     kept = [
         name
         for name, _ in model.named_modules()
@@ -136,7 +149,10 @@ def of_torch(
     ]
     names = {name: name for name in kept}
     parameters = {name: name for name in model.state_dict()}
-    with torch_modules.Recorder(model, header, names=names, parameters=parameters) as recorder:
+    recorder = torch_modules.Recorder(
+        model, header, names=names, ports=ports, parameters=parameters, gradients=gradients
+    )
+    with recorder:
         state, first, rows = None, 0, []
         for length in calls:
             logits, state = model(ids[:, first : first + length], state)
@@ -145,9 +161,10 @@ def of_torch(
     if only is None or only("loss"):
         targets = ids[:, 1 : first + 1]
         logits = torch.cat(rows, 1)
-        recorder.put(
-            "loss", {"logits": logits, "targets": targets}, {"y": model.loss(logits, targets)}
-        )
+        loss = model.loss(logits, targets)
+        recorder.put("loss", {"logits": logits, "targets": targets}, {"y": loss})
+        if gradients:
+            loss.backward()
     file = path / "mine.safetensors"
     recorder.save(file)
     return load_recording(file)

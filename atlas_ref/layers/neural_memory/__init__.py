@@ -27,7 +27,7 @@ from atlas_ref.parts import window
 from atlas_ref.parts.gates import GateSet
 from atlas_ref.parts.memory_functions import MemoryFunction
 from atlas_ref.rules import deep_memory, sequence
-from atlas_ref.rules.checks import require_floating
+from atlas_ref.rules.checks import check_count, require_floating
 from atlas_ref.rules.sequence import Tokens
 from atlas_ref.types import Array, Dims, Frozen, read_only
 from tape import ops
@@ -172,7 +172,7 @@ def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:
 
 def start(config: Config, batch: int = 1, *, dtype: Any = np.float64) -> State:
     """The state before the first token: first memories, no token (NEURAL-8)."""
-    checks.check_batch(batch)
+    check_count("batch", batch)
     require_floating(dtype)
     memory = deep_memory.start(config.rule, (batch, config.heads), dtype=dtype)
     return State(memory=memory, tokens=backend.current().zeros((batch, 0, config.d_model), dtype))
