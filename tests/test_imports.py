@@ -41,6 +41,7 @@ LAYERS = (
             "memory_tokens",
             "neural_memory",
             "query_key",
+            "shared_memory",
         )
     ),
     ("atlas_ref.blocks",),

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from atlas_ref.layers import attention, checks, feed_forward, memory
+from atlas_ref.layers import attention, checks, feed_forward, memory, shared_memory
 from atlas_ref.layers.attention import prefix
 from atlas_ref.layers.attention.prefix import Piece
 from atlas_ref.rules.checks import check_count, require_floating
@@ -48,19 +48,32 @@ def fed_forward(config: feed_forward.Config, params: feed_forward.Params, x: Arr
     return feed_forward.apply(config, params, feed_forward.State(), x)[1]
 
 
-def started(config: Any, batch: int, dtype: Any) -> dict[str, Any]:
+def started(config: Any, batch: int, dtype: Any, initial: Any = None) -> dict[str, Any]:
     """States of attention and of the memory, None without one, before the first token (BLOCKS-2).
 
+    Args:
+        initial: memories of a shared memory, as its `start` takes them.
+
     Raises:
-        ValueError: no number of sequences, or no floating dtype.
+        ValueError: no number of sequences, or no floating dtype; memories of another layer.
     """
     check_count("batch", batch)
     require_floating(dtype)
     own = config.memory
+    if initial is not None and not isinstance(own, shared_memory.Config):
+        raise ValueError("initial: the block has no memory that shares attention")
+    given = {} if initial is None else {"initial": initial}
     return {
         "attention": attention.start(config.attention, batch, dtype=dtype),
-        "memory": None if own is None else memory.start(own, batch, dtype=dtype),
+        "memory": None
+        if own is None
+        else memory_layer(own).start(own, batch, dtype=dtype, **given),
     }
+
+
+def memory_layer(config: Any) -> Any:
+    """The layer whose settings these are: a memory of its own projections, or one that shares."""
+    return shared_memory if isinstance(config, shared_memory.Config) else memory
 
 
 def remembered(config: Any, params: Any, state: Any, x: Array, reset: Any) -> tuple[Any, Array]:

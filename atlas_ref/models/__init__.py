@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from atlas_ref.models import atlas_mag_parts, atlas_rnn, atlas_rnn_systems
+from atlas_ref.models import atlas_rnn, atlas_rnn_systems
+from atlas_ref.models.atlas_mag import parts as atlas_mag_parts
 from atlas_ref.models.atlas_rnn import Module
 from atlas_ref.models.public import titans_pytorch
 

@@ -131,11 +131,26 @@ def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:
     return cast(params, dtype)
 
 
-def start(config: Config, batch: int = 1, *, dtype: Any = np.float64) -> State:
-    """The state before the first token (MODEL-3)."""
-    return State(
-        blocks=tuple(module_of(each).start(each, batch, dtype=dtype) for each in config.blocks)
-    )
+def start(config: Config, batch: int = 1, *, dtype: Any = np.float64, initial: Any = ()) -> State:
+    """The state before the first token (MODEL-3).
+
+    Args:
+        initial: for each block None, or memories of its shared memory; () for none (MODEL-16).
+
+    Raises:
+        ValueError: another number of entries, or memories of a block that takes none.
+    """
+    given = tuple(initial) or (None,) * len(config.blocks)
+    if len(given) != len(config.blocks):
+        raise ValueError(f"initial: {len(given)} entries, expected {len(config.blocks)}")
+    states = []
+    for i, (block, own) in enumerate(zip(config.blocks, given, strict=True)):
+        module = module_of(block)
+        if own is not None and module is not BLOCKS["mag"]:
+            raise ValueError(f"initial: block {i} has no memory that shares attention")
+        memories = {} if own is None else {"initial": own}
+        states.append(module.start(block, batch, dtype=dtype, **memories))
+    return State(blocks=tuple(states))
 
 
 def apply(

@@ -18,14 +18,19 @@ from atlas_ref.engine.attention import block as engine
 from atlas_ref.engine.attention.layout import Layout
 from atlas_ref.layers import checks, norm, rotary
 from atlas_ref.layers.attention import prefix, reads
-from atlas_ref.layers.attention.boundary import check_params, check_state
+from atlas_ref.layers.attention.boundary import check_params as check_params
+from atlas_ref.layers.attention.boundary import check_state
+from atlas_ref.layers.attention.projections import heads_normed as heads_normed
+from atlas_ref.layers.attention.projections import merged as merged
+from atlas_ref.layers.attention.projections import of_context
+from atlas_ref.layers.attention.projections import projected as projected
 from atlas_ref.layers.convention import LayerConvention
 from atlas_ref.layers.feed_forward import check_norm
 from atlas_ref.layers.norm import Config as Norm
 from atlas_ref.layers.norm import Params as NormParams
-from atlas_ref.layers.projection import cast, linear
+from atlas_ref.layers.projection import cast
 from atlas_ref.rules.checks import check_count, generator, require_floating
-from atlas_ref.types import Array, Dims, Frozen, check_array
+from atlas_ref.types import Array, Dims, Frozen
 from tape import ops
 
 
@@ -253,6 +258,21 @@ def apply(
     Raises:
         ValueError: arguments that contradict the settings.
     """
+    starts = checked(config, params, state, x, reset)
+    extra = None if context is None else of_context(config, params, context, x)
+    if config.prefixed:
+        return _in_documents(config, params, state, x, starts)
+    _, qkv = projected(config, params, x)
+    y, state = attended(config, params, state, qkv, starts, extra)
+    return state, merged(config, params, y)
+
+
+def checked(config: Config, params: Params, state: State, x: Array, reset: Any) -> Any:
+    """Starts of documents (T,) or None; refuse arguments that contradict the settings (NORM-2).
+
+    Raises:
+        ValueError: what was found and what is needed.
+    """
     checks.check_call(__name__, config, (Config, Params, State), params, state)
     checks.check_tokens(x, config.d_model)
     starts = checks.check_reset(reset, x.shape[-2])
@@ -260,29 +280,7 @@ def apply(
     check_state(config, state, x)
     if starts is not None and config.attention_window != "causal":
         raise ValueError("reset: attention_window last_keys_of_call knows no documents")
-    extra = None if context is None else _context(config, params, context, x)
-    if config.prefixed:
-        return _in_documents(config, params, state, x, starts)
-    y, state = attended(config, params, state, _projected(config, params, x), starts, extra)
-    return state, _merged(config, params, y)
-
-
-def _projected(config: Config, params: Params, x: Array) -> Array:
-    """Queries, keys and values (B, 3, H, T, d_head) of tokens (ATTENTION-1)."""
-    B, T, D = x.shape
-    H, d = config.heads, config.d_head
-    # time last: what follows is sums over entries and keys, with tokens side by side
-    n = ops.swapaxes(norm.normed(config.norm, params.norm, x), -1, -2)
-    qkv = ops.reshape(params.W_qkv, (3 * H * d, D)) @ n  # (B, 3 H d, T)
-    return ops.swapaxes(ops.reshape(qkv, (B, 3, H, d, T)), -1, -2)
-
-
-def _merged(config: Config, params: Params, y: Array) -> Array:
-    """The reads (B, H, T, d_head) of all heads, projected back (ATTENTION-1)."""
-    B, H, T, d = y.shape
-    merged = ops.reshape(ops.swapaxes(y, -1, -2), (B, H * d, T))
-    W_out = ops.reshape(params.W_out, (config.d_model, H * d))
-    return linear(ops.swapaxes(merged, -1, -2), W_out)
+    return starts
 
 
 def _in_documents(
@@ -293,9 +291,9 @@ def _in_documents(
     for piece in prefix.pieces(starts, x.shape[-2], begun=state.begun):
         if piece.begins:
             state = opened(config, params, prefix.tokens(params.persistent, x))
-        qkv = _projected(config, params, x[:, piece.first : piece.last])
+        _, qkv = projected(config, params, x[:, piece.first : piece.last])
         y, state = attended(config, params, state, qkv, None)
-        results.append(_merged(config, params, y))
+        results.append(merged(config, params, y))
     return state, results[0] if len(results) == 1 else ops.concatenate(results, axis=-2)
 
 
@@ -324,7 +322,7 @@ def opened(config: Config, params: Params, rows: Array) -> State:
 
 def prefix_rows(config: Config, params: Params, rows: Array) -> tuple[Array, Array]:
     """Keys, turned, and values (B, H, P, d_head) of tokens before a document (ATTENTION-16)."""
-    qkv = heads_normed(config, params, _projected(config, params, rows))
+    _, qkv = projected(config, params, rows)
     if config.rotary is None:
         return qkv[:, 1], qkv[:, 2]
     cos, sin = rotary.tables(config.rotary, np.arange(rows.shape[-2]), rows)
@@ -337,14 +335,13 @@ def attended(
     """Reads of all heads, and the state after them (ATTENTION-2 to ATTENTION-10).
 
     Args:
-        qkv (B, 3, H, T, d_head): projected queries, keys and values.
+        qkv (B, 3, H, T, d_head): queries, keys and values, as `projected` returns them.
         extra: keys and values (B, H, N, d_head) of rows before the persistent ones.
 
     Returns:
         reads (B, H, T, d_head), state.
     """
     H, T, d = qkv.shape[-3:]
-    qkv = heads_normed(config, params, qkv)
     scale = 1.0 / math.sqrt(d)
     if config.rotary is None:
         cos = sin = ops.zeros_like(qkv, shape=(T, 0))
@@ -377,29 +374,6 @@ def attended(
         rotary=position,
     )
     return y, after
-
-
-def heads_normed(config: Config, params: Params, qkv: Array) -> Array:
-    """Queries and keys (B, 3, H, T, d_head) after the norm of heads, where there is one."""
-    if config.head_norm is None or params.q_norm is None or params.k_norm is None:
-        return qkv
-    q, k = (
-        norm.normed(config.head_norm, each, qkv[:, i])
-        for i, each in enumerate((params.q_norm, params.k_norm))
-    )
-    return ops.stack([q, k, qkv[:, 2]], axis=1)
-
-
-def _context(config: Config, params: Params, context: Array, x: Array) -> tuple[Array, Array]:
-    """Keys and values (B, H, N, d_head) of rows of context (ATTENTION-15)."""
-    if config.attention_window == "causal":
-        raise ValueError("context: attention_window causal has no rows before the call")
-    B, N, D = x.shape[0], context.shape[-2], x.shape[-1]
-    checks.check_shape("context", context, (B, N, D), "batch, rows, d_model")
-    check_array("context", context, Dims("..."))
-    checks.check_precision(x, {"context": context})
-    rows = ops.expand_dims(context, 1)
-    return rows @ ops.transpose(params.W_qkv[1]), rows @ ops.transpose(params.W_qkv[2])
 
 
 def _first_rows(earlier: int, starts: Any, T: int) -> np.ndarray[Any, Any]:

@@ -75,7 +75,7 @@ def _check_state(config: Config, state: State, leading: tuple[int, ...]) -> None
         shape = getattr(state, name).shape
         if shape[-1] != size:
             raise ValueError(f"state.{name}: shape {shape}, expected rows of {size}")
-    held, due = state.keys.shape[-2], state.position % config.chunk
+    held, due = state.keys.shape[-2], config.chunked(state.position, 1)[1]
     most = config.window - 1 + due
     if not min(due, most) <= held <= most:
         raise ValueError(

@@ -29,8 +29,8 @@ class Config(Frozen):
         d_in, d_out: length of keys and queries; of values and reads.
         d_model, heads: length of a token and number of heads, for level token.
         memory: the function M(x; W) that is written and read.
-        chunk: C, tokens between two writes.
-        window: c, tokens that a write looks at; C unless given.
+        chunk: C, tokens between two writes; call, all tokens of a document in a call.
+        window: c, tokens that a write looks at; C unless given, as it must be for chunk call.
         window_weights: kind of the weights of window tokens: ones, decay, gate or a product.
         span: R, tokens between refreshes of reference or read chunk_start; a multiple of C.
         reduction: sum of the losses of a write, or their mean over its tokens (and over the rows
@@ -59,7 +59,7 @@ class Config(Frozen):
     d_model: Count | None = None
     heads: Count = 1
     memory: MemoryFunction = MemoryFunction(kind="mlp")
-    chunk: Count = 1
+    chunk: Count | Literal["call"] = 1
     window: Count
     window_weights: WindowWeights = Ones()
     span: Count | None = None
@@ -85,7 +85,11 @@ class Config(Frozen):
     def _window_of_chunk(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        data = {"window": data.get("chunk", 1), **data}
+        if data.get("chunk") == "call":
+            if "window" not in data:
+                raise ValueError("window: chunk call needs it")
+        else:
+            data = {"window": data.get("chunk", 1), **data}
         if isinstance(data.get("fast"), list):
             data["fast"] = tuple(data["fast"])
         return data
@@ -99,7 +103,7 @@ class Config(Frozen):
     def _possible(self) -> Self:
         c = self.convention
         sequence.require_span(c, self.span)
-        if self.span is not None and self.span % self.chunk:
+        if self.span is not None and (self.chunk == "call" or self.span % self.chunk):
             raise ValueError(f"span: {self.span} is no multiple of chunk {self.chunk}")
         for axis, legal in _LEGAL.items():
             if (value := getattr(c, axis)) not in legal:
@@ -120,7 +124,7 @@ class Config(Frozen):
             )
         if not self.fast_shapes:
             raise ValueError("fast: no tensor is left to write")
-        if self.window < self.chunk:
+        if self.chunk != "call" and self.window < self.chunk:
             warnings.warn(
                 f"window {self.window} below chunk {self.chunk}: no write sees "
                 f"{self.chunk - self.window} of {self.chunk} tokens",
@@ -146,6 +150,10 @@ class Config(Frozen):
             for name, shape in memory_functions.tensors(self.memory, self.d_in, self.d_out).items()
             if name in named and (len(shape) == 2 or self.vectors != "frozen")
         }
+
+    def chunked(self, position: int, tokens: int) -> tuple[int, int]:
+        """C, and the place in its chunk of the first of so many tokens (DEEP-1, DEEP-14)."""
+        return (tokens, 0) if self.chunk == "call" else (self.chunk, position % self.chunk)
 
     @property
     def momentum_shapes(self) -> dict[str, tuple[int, ...]]:

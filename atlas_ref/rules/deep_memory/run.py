@@ -141,16 +141,17 @@ def _part(
 
 def _document(config: Config, phi: Tensors, part: Sequence, state: State) -> tuple[Memory, Array]:
     """Chunk by chunk: refresh the reference, write at the chunk's end, read (DEEP-14, DEEP-15)."""
-    fast, C, T = config.fast_shapes, config.chunk, part.queries.shape[-2]
+    fast, T = config.fast_shapes, part.queries.shape[-2]
+    C, place = config.chunked(part.position, T)
     slow = {name: each for name, each in phi.items() if name not in fast}
     first = state.weights or _initial(config, phi, part.keys)
     memory = Memory(first, state.momentum, state.reference)
     reads = _Reads(config, slow, first, part.queries)
     read = config.convention.read
-    bounds = [0, *range(C - part.position % C, T, C), T]
+    bounds = [0, *range(C - place, T, C), T]
     for start, stop in itertools.pairwise(bounds):
         memory = _refreshed(config, memory, part.position + start)
-        due = (part.position + stop) % C == 0
+        due = (place + stop) % C == 0
         flushed = config.unfinished == "flush" and stop == T
         before = memory
         if config.writes and part.active[stop - 1] and (due or flushed):
@@ -269,11 +270,12 @@ class _Reads:
 
 def _after(config: Config, part: Sequence, state: State, memory: Memory) -> State:
     """The state behind a document's tokens: its last c - 1, and the unfinished chunk (DEEP-5)."""
-    C, position = config.chunk, part.position + part.queries.shape[-2]
-    if config.unfinished == "flush":
-        position = -(-position // C) * C
+    T = part.queries.shape[-2]
+    C, place = config.chunked(part.position, T)
+    waiting = 0 if config.unfinished == "flush" else (place + T) % C
+    position = part.position + T + (-(place + T) % C if config.unfinished == "flush" else 0)
     have = part.keys.shape[-2]
-    held = slice(max(0, have - (config.window - 1 + position % C)), have)
+    held = slice(max(0, have - (config.window - 1 + waiting)), have)
     return state.replaced(
         keys=part.keys[..., held, :],
         values=part.values[..., held, :],
