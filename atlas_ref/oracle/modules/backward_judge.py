@@ -6,6 +6,7 @@ Specified in specs/modules.md (MODULES-20).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -102,8 +103,7 @@ class _Walk:
             why = f"a value that its backward needs was not recorded: {tensor_name(str(error))}"
             return _undecidable(self.graph.values[key], why)
         except (KeyError, ValueError) as error:
-            is_refusal = isinstance(error, ValueError)
-            words = refusal(error) if is_refusal else tensor_name(error.args[0])
+            words = refusal(error) if isinstance(error, ValueError) else tensor_name(error.args[0])
             why = f"its backward cannot be computed from what was recorded: {words}"
             return _undecidable(self.graph.values[key], why)
         verdict = verdict_on(self.graph, key, got, own, way)
@@ -154,8 +154,7 @@ class _Ensemble:
         with np.errstate(all="ignore"):
             want = np.asarray(self.exact.cotangent(key), np.float64)
             members = {
-                way.words: way.run(self.narrow, lambda _, __, own=own: own.cotangent(key))
-                for way, own in self.ways
+                way.words: way.run(self.narrow, _cotangent_of(own, key)) for way, own in self.ways
             }
         return judged_by(key, want, members, self.dtype)
 
@@ -191,6 +190,10 @@ def verdict_on(graph: Graph, key: str, got: Array, truth: Truth, way: Route) -> 
         clause=CLAUSE,
         why=row.why,
     )
+
+
+def _cotangent_of(pullbacks: Any, key: str) -> Any:
+    return lambda _, __: pullbacks.cotangent(key)
 
 
 def _undecidable(value: Value, why: str) -> Verdict:
@@ -260,7 +263,9 @@ def _others(ensemble: _Ensemble, key: str, want: Array) -> Iterator[tuple[str, A
         names = ", ".join(f"{MODULE}{grad_name(each)}" for each in group)
         yield f"passes nothing back from {names}", np.asarray(exact.cotangent(key, without=group))
     if len(graph.calls) > 1:
-        way = Way("", exact.values | {BAR + k: each for k, each in exact.bars.items()}, None, 1)
+        way = Way(
+            "", dict(exact.values) | {BAR + k: each for k, each in exact.bars.items()}, None, 1
+        )
         with graph.detaching(not graph.detached):
             words = "passes nothing back" if graph.detached else "passes something back"
             yield f"{words} from a call to the one before", _pullbacks(graph, way).cotangent(key)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from atlas_ref.oracle.modules.habits.habit import Habit
+from atlas_ref.types import Array
 
 #: Fields of a token that are one number for a head.
 GATES = ("retain", "momentum", "step_size", "window_gate")
@@ -100,17 +101,25 @@ def _windowed(work: Cell) -> bool:
     return work.window > 1
 
 
+def _one_minus(gate: str) -> Callable[[Any], dict[str, Array]]:
+    return lambda fields: {gate: 1.0 - fields[gate]}
+
+
+def _reversed_heads(gate: str) -> Callable[[Any], dict[str, Array]]:
+    return lambda fields: {gate: fields[gate][:, ::-1]}
+
+
 CELL = (
     *(_exchange(a, b) for i, a in enumerate(GATES) for b in GATES[i + 1 :]),
     *(
-        Habit(f"takes 1 minus {NAMES[each]}", _with(lambda f, e=each: {e: 1.0 - f[e]}), _has(each))
+        Habit(f"takes 1 minus {NAMES[each]}", _with(_one_minus(each)), _has(each))
         for each in ("momentum", "step_size", "window_gate")
     ),
     *(
         Habit(
             f"takes the {NAMES[each]} of the heads in reverse",
-            _with(lambda f, e=each: {e: f[e][:, ::-1]}),
-            lambda w, e=each: w.has(e),
+            _with(_reversed_heads(each)),
+            _has(each),
         )
         for each in GATES
     ),
