@@ -195,7 +195,7 @@ def levels_of(
     rules: Sequence[Any],
     periods: Sequence[int],
     *,
-    combine: str = "softmax",
+    combine: Literal["softmax", "masked"] = "softmax",
     first_step: int = 0,
 ) -> block.Config:
     """The levels of a layer from the settings of their rules, each with its period (CMS-1)."""

@@ -50,7 +50,8 @@ def around(graph: Graph, key: str, after: Mapping[str, list[str]]) -> tuple[list
     cotangent of what it received is that through the module alone.
     """
     module = graph.values[key].module
-    inner, outer = [], []
+    inner: list[str] = []
+    outer: list[str] = []
     for reader in dict.fromkeys(after[key]):
         place = graph.values[reader].module
         own = "/out/" in key or place == module or place.startswith(f"{module}.")

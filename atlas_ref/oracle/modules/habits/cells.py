@@ -75,6 +75,15 @@ def _exchange(a: str, b: str) -> Habit:
     )
 
 
+def _one_minus(name: str) -> Habit:
+    return Habit(f"takes 1 minus {NAMES[name]}", _with(lambda f: {name: 1.0 - f[name]}), _has(name))
+
+
+def _in_reverse(name: str) -> Habit:
+    words = f"takes the {NAMES[name]} of the heads in reverse"
+    return Habit(words, _with(lambda f: {name: f[name][:, ::-1]}), _has(name))
+
+
 def _weighed(choose: Callable[[int, int, Any], Any]) -> Callable[..., Any]:
     """The rule with weights (T, c) of the window, from T, c and the fields."""
 
@@ -102,18 +111,8 @@ def _windowed(work: Cell) -> bool:
 
 CELL = (
     *(_exchange(a, b) for i, a in enumerate(GATES) for b in GATES[i + 1 :]),
-    *(
-        Habit(f"takes 1 minus {NAMES[each]}", _with(lambda f, e=each: {e: 1.0 - f[e]}), _has(each))
-        for each in ("momentum", "step_size", "window_gate")
-    ),
-    *(
-        Habit(
-            f"takes the {NAMES[each]} of the heads in reverse",
-            _with(lambda f, e=each: {e: f[e][:, ::-1]}),
-            lambda w, e=each: w.has(e),
-        )
-        for each in GATES
-    ),
+    *(_one_minus(each) for each in ("momentum", "step_size", "window_gate")),
+    *(_in_reverse(each) for each in GATES),
     Habit(
         "has step size 1",
         _with(lambda f: {"step_size": np.ones_like(f["step_size"])}),
