@@ -14,8 +14,14 @@ from atlas_ref.blocks import module_of
 from atlas_ref.layers import attention, feed_forward, memory
 from atlas_ref.models import language_model
 from atlas_ref.oracle.modules import recipe as recipes
+from atlas_ref.oracle.modules.backward import Pullbacks, is_state
 from atlas_ref.oracle.modules.graph import Graph, evaluate
-from atlas_ref.oracle.modules.recording import Recording, load_recording, make_recording
+from atlas_ref.oracle.modules.recording import (
+    Recording,
+    grad_name,
+    load_recording,
+    make_recording,
+)
 from atlas_ref.oracle.modules.tolerance import arithmetic_of
 from tape.nested import flatten
 
@@ -93,6 +99,27 @@ def of_ours(header: dict[str, Any], *, truth: Any = None, dtype: str = "float64"
         if key not in known and value.kind != "free" and (value.sources or value.function):
             known[key] = np.asarray(evaluate(graph, key, known))
     return own | {f"modules/{key}": each for key, each in known.items() if not key.startswith("/")}
+
+
+def end_of(graph: Graph) -> str:
+    """The value that a loss weighs."""
+    return "loss/out/y" if "loss/out/y" in graph.values else "layer/out/y"
+
+
+def with_gradients(header: dict[str, Any]) -> Tensors:
+    """Tensors of a recording with every value and every cotangent, of a drawn one at the end."""
+    tensors = of_ours(header)
+    recording = make_recording(header, tensors)
+    graph = recording.graph()
+    end = end_of(graph)
+    bar = np.random.default_rng(3).standard_normal(recording.values[end].shape)
+    back = Pullbacks(graph, recording.values, {end: bar})
+    bars = {end: bar}
+    for key, value in graph.values.items():
+        floating = key in recording.values and recording.values[key].dtype.kind == "f"
+        if floating and value.kind != "free" and key != end and not is_state(key):
+            bars[key] = back.cotangent(key)
+    return tensors | {f"modules/{grad_name(key)}": each for key, each in bars.items()}
 
 
 def of_torch(

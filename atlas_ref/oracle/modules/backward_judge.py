@@ -6,13 +6,12 @@ Specified in specs/modules.md (MODULES-20).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from atlas_ref.oracle.judge.norms import norms
 from atlas_ref.oracle.judge.tolerance import PASS, judged
-from atlas_ref.oracle.modules.backward import Lacking, Pullbacks, Route, around, readers, route
+from atlas_ref.oracle.modules.backward import Pullbacks, Route, around, readers, route
 from atlas_ref.oracle.modules.graph import Graph, Module, Value
 from atlas_ref.oracle.modules.habits import wires
 from atlas_ref.oracle.modules.recording import MODULE, Recording, grad_name, tensor_name
@@ -99,12 +98,11 @@ class _Walk:
             return _undecidable(self.graph.values[key], why)
         try:
             own = ensemble.truth(key)
-        except Lacking as error:
-            why = f"a value that its backward needs was not recorded: {tensor_name(str(error))}"
+        except KeyError as error:
+            why = f"its backward needs {tensor_name(error.args[0])}, which was not recorded"
             return _undecidable(self.graph.values[key], why)
-        except (KeyError, ValueError) as error:
-            words = refusal(error) if isinstance(error, ValueError) else tensor_name(error.args[0])
-            why = f"its backward cannot be computed from what was recorded: {words}"
+        except ValueError as error:
+            why = f"the rule refuses what it received: {refusal(error)}"
             return _undecidable(self.graph.values[key], why)
         verdict = verdict_on(self.graph, key, got, own, way)
         if verdict.verdict != "WRONG" or not self.nearest or hidden:
@@ -153,9 +151,10 @@ class _Ensemble:
         """A cotangent as it should be, and its tolerance (MODULES-9)."""
         with np.errstate(all="ignore"):
             want = np.asarray(self.exact.cotangent(key), np.float64)
-            members = {
-                way.words: way.run(self.narrow, _cotangent_of(own, key)) for way, own in self.ways
-            }
+            members = {}
+            for way, own in self.ways:
+                with self.narrow.summing_in(way.parts):
+                    members[way.words] = own.cotangent(key)
         return judged_by(key, want, members, self.dtype)
 
 
@@ -190,10 +189,6 @@ def verdict_on(graph: Graph, key: str, got: Array, truth: Truth, way: Route) -> 
         clause=CLAUSE,
         why=row.why,
     )
-
-
-def _cotangent_of(pullbacks: Any, key: str) -> Any:
-    return lambda _, __: pullbacks.cotangent(key)
 
 
 def _undecidable(value: Value, why: str) -> Verdict:
@@ -263,9 +258,8 @@ def _others(ensemble: _Ensemble, key: str, want: Array) -> Iterator[tuple[str, A
         names = ", ".join(f"{MODULE}{grad_name(each)}" for each in group)
         yield f"passes nothing back from {names}", np.asarray(exact.cotangent(key, without=group))
     if len(graph.calls) > 1:
-        way = Way(
-            "", dict(exact.values) | {BAR + k: each for k, each in exact.bars.items()}, None, 1
-        )
+        bars = {BAR + each: bar for each, bar in exact.bars.items()}
+        way = Way("", {**exact.values, **bars}, None, 1)
         with graph.detaching(not graph.detached):
             words = "passes nothing back" if graph.detached else "passes something back"
             yield f"{words} from a call to the one before", _pullbacks(graph, way).cotangent(key)

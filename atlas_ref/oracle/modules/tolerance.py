@@ -6,8 +6,8 @@ Specified in specs/modules.md (MODULES-9), by the machinery of specs/tolerance.m
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -45,10 +45,10 @@ def truth(key: str, known: Mapping[str, Array], wide: Graph, narrow: Graph, dtyp
     exact = in_format(known, "float64")
     with np.errstate(all="ignore"):
         want = np.asarray(evaluate(wide, key, exact), np.float64)
-        members = {
-            way.words: way.run(narrow, lambda touch, moved: evaluate(narrow, key, moved, touch))
-            for way in ways(known, dtype)
-        }
+        members = {}
+        for way in ways(known, dtype):
+            with narrow.summing_in(way.parts):
+                members[way.words] = evaluate(narrow, key, way.known, way.half)
     return judged_by(key, want, members, dtype)
 
 
@@ -72,11 +72,6 @@ class Way(NamedTuple):
     known: dict[str, Array]
     half: _Half | None
     parts: int
-
-    def run(self, narrow: Graph, function: Callable[[Any, dict[str, Array]], Any]) -> Any:
-        """What a function of a change and of known values gives."""
-        with narrow.summing_in(self.parts):
-            return function(self.half, self.known)
 
 
 def ways(known: Mapping[str, Array], dtype: str) -> list[Way]:

@@ -211,3 +211,18 @@ def test_generic_ways_between_are_tried_for_few_tokens_alone() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search, "BETWEEN", 1)
         assert explained(GRAPH, key, values, fits) == []
+
+
+@pytest.mark.clause("MODULES-8", "MODULES-18")
+def test_a_wrong_loss_of_one_predicted_token_is_no_error_of_habits_that_need_two() -> None:
+    header = header_of(settings={"depth": 1})
+    tensors = {name: each for name, each in of_ours(header).items() if name.startswith("in/param")}
+    logits, targets = np.ones((2, 1, 11)), np.array([[3], [4]])
+    tensors |= {
+        "modules/loss/in/logits": logits,
+        "modules/loss/in/targets": targets,
+        "modules/loss/out/y": np.array(2.0 * np.log(11.0)),
+    }
+    (only,) = judge(make_recording(header, tensors))
+    words = "sums over batch rows or sums over all tokens"
+    assert (only.verdict, only.nearest) == ("WRONG", words)

@@ -403,3 +403,18 @@ def test_a_long_sum_may_be_taken_in_another_order(monkeypatch: pytest.MonkeyPatc
     assert wrong(judge(make_recording(header, tensors), nearest=False)) == []
     monkeypatch.setattr(tolerance, "PARTS", (1,))
     assert wrong(judge(make_recording(header, tensors), nearest=False)) == ["layer.3/out/y"]
+
+
+@pytest.mark.clause("MODULES-5", "MODULES-8")
+def test_the_loss_of_a_single_token_is_undecidable_with_its_reason() -> None:
+    header = header_of(settings={"depth": 1})
+    tensors = drawn(header) | {
+        "modules/embed/in/ids": np.array([[1], [2]]),
+        "modules/loss/out/y": np.array(1.0),
+        "modules/loss/grad/out/y": np.array(1.0),
+        "modules/loss/grad/in/logits": np.zeros((2, 1, 11)),
+    }
+    verdicts = judge(make_recording(header, tensors))
+    assert [each.verdict for each in verdicts] == ["UNDECIDABLE", "UNDECIDABLE"]
+    words = "targets: a single token has no next one, so there is no loss"
+    assert all(each.why.endswith(words) for each in verdicts)

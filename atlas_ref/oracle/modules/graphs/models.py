@@ -202,5 +202,11 @@ def _model(graph: Graph, config: language_model.Config, params: Any) -> None:
 
 
 def _loss(logits: Any, targets: Any) -> Any:
-    """Mean cross-entropy of the targets, which may be one fewer than the rows (MODEL-5)."""
+    """Mean cross-entropy of the targets, which may be one fewer than the rows (MODEL-5).
+
+    Raises:
+        ValueError: no target at all.
+    """
+    if targets.shape[1] == 0:
+        raise ValueError("targets: a single token has no next one, so there is no loss")
     return language_model.cross_entropy(logits[:, : targets.shape[1]], targets)

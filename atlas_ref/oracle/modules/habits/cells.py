@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from atlas_ref.oracle.modules.habits.habit import Habit
-from atlas_ref.types import Array
 
 #: Fields of a token that are one number for a head.
 GATES = ("retain", "momentum", "step_size", "window_gate")
@@ -76,6 +75,15 @@ def _exchange(a: str, b: str) -> Habit:
     )
 
 
+def _one_minus(name: str) -> Habit:
+    return Habit(f"takes 1 minus {NAMES[name]}", _with(lambda f: {name: 1.0 - f[name]}), _has(name))
+
+
+def _in_reverse(name: str) -> Habit:
+    words = f"takes the {NAMES[name]} of the heads in reverse"
+    return Habit(words, _with(lambda f: {name: f[name][:, ::-1]}), _has(name))
+
+
 def _weighed(choose: Callable[[int, int, Any], Any]) -> Callable[..., Any]:
     """The rule with weights (T, c) of the window, from T, c and the fields."""
 
@@ -101,28 +109,10 @@ def _windowed(work: Cell) -> bool:
     return work.window > 1
 
 
-def _one_minus(gate: str) -> Callable[[Any], dict[str, Array]]:
-    return lambda fields: {gate: 1.0 - fields[gate]}
-
-
-def _reversed_heads(gate: str) -> Callable[[Any], dict[str, Array]]:
-    return lambda fields: {gate: fields[gate][:, ::-1]}
-
-
 CELL = (
     *(_exchange(a, b) for i, a in enumerate(GATES) for b in GATES[i + 1 :]),
-    *(
-        Habit(f"takes 1 minus {NAMES[each]}", _with(_one_minus(each)), _has(each))
-        for each in ("momentum", "step_size", "window_gate")
-    ),
-    *(
-        Habit(
-            f"takes the {NAMES[each]} of the heads in reverse",
-            _with(_reversed_heads(each)),
-            _has(each),
-        )
-        for each in GATES
-    ),
+    *(_one_minus(each) for each in ("momentum", "step_size", "window_gate")),
+    *(_in_reverse(each) for each in GATES),
     Habit(
         "has step size 1",
         _with(lambda f: {"step_size": np.ones_like(f["step_size"])}),

@@ -119,25 +119,30 @@ def _each(logits: Any, targets: Any) -> Any:
     return total - np.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
 
 
+def _mean(rows: Any, axis: int | None = None) -> Any:
+    """The mean of rows, of none not a number."""
+    return np.mean(rows, axis=axis) if rows.size else np.float64(np.nan)
+
+
 def _late(work: Loss, logits: Any, targets: Any) -> Any:
     """Each row predicts the token after the next."""
-    return np.mean(_each(logits[:, : targets.shape[1] - 1], targets[:, 1:]))
+    return _mean(_each(logits[:, : targets.shape[1] - 1], targets[:, 1:]))
 
 
 def _early(work: Loss, logits: Any, targets: Any) -> Any:
     """Each row predicts the token it stands at, as far as targets tell."""
-    return np.mean(_each(logits[:, 1 : targets.shape[1]], targets[:, :-1]))
+    return _mean(_each(logits[:, 1 : targets.shape[1]], targets[:, :-1]))
 
 
 LOSS = (
     Habit("predicts the token after the next, targets shifted twice", _late),
     Habit("predicts the token itself, targets not shifted", _early),
-    Habit("sums over batch rows", lambda w, x, t: np.sum(np.mean(_each(x, t), axis=1))),
-    Habit("sums over tokens", lambda w, x, t: np.mean(np.sum(_each(x, t), axis=1))),
+    Habit("sums over batch rows", lambda w, x, t: np.sum(_mean(_each(x, t), axis=1))),
+    Habit("sums over tokens", lambda w, x, t: _mean(np.sum(_each(x, t), axis=1))),
     Habit("sums over all tokens", lambda w, x, t: np.sum(_each(x, t))),
-    Habit("counts in bits", lambda w, x, t: np.mean(_each(x, t)) / math.log(2.0)),
-    Habit("returns the perplexity", lambda w, x, t: np.exp(np.mean(_each(x, t)))),
-    Habit("takes the last target alone", lambda w, x, t: np.mean(_each(x, t)[:, -1])),
-    Habit("leaves out the last target", lambda w, x, t: np.mean(_each(x, t)[:, :-1])),
-    Habit("leaves out the first target", lambda w, x, t: np.mean(_each(x, t)[:, 1:])),
+    Habit("counts in bits", lambda w, x, t: _mean(_each(x, t)) / math.log(2.0)),
+    Habit("returns the perplexity", lambda w, x, t: np.exp(_mean(_each(x, t)))),
+    Habit("takes the last target alone", lambda w, x, t: _mean(_each(x, t)[:, -1])),
+    Habit("leaves out the last target", lambda w, x, t: _mean(_each(x, t)[:, :-1])),
+    Habit("leaves out the first target", lambda w, x, t: _mean(_each(x, t)[:, 1:])),
 )

@@ -123,7 +123,11 @@ HABITS = (
         _has_heads,
     ),
     Habit("leaves out the bias", lambda w, x: w.weighed(w.plain(x), bias=False), _is("layer")),
-    Habit("divides the sum for the variance by n - 1", _unbiased, _is("layer")),
+    Habit(
+        "divides the sum for the variance by n - 1",
+        _unbiased,
+        lambda w: w.config.kind == "layer" and w.config.d > 1,
+    ),
     Habit("divides by the root of the sum of squares, not of their mean", _summed, _is("rms")),
     Habit("subtracts the mean first", _without_mean, _is("rms")),
     Habit("norms all heads together", _together, lambda w: w.config.heads is not None),
