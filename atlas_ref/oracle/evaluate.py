@@ -236,9 +236,12 @@ def _check_form(case: Case, form: str, chunk: int | None) -> None:
         for number, part in enumerate(block.parts(case)):
             _check_form(part.replaced(name=f"{case.name}: level{number}"), form, chunk)
         return
-    if SUBJECTS[case.header.rule].rule is None:
+    subject = SUBJECTS[case.header.rule]
+    if subject.rule is None:
         if form != "sequential" or chunk is not None:
-            raise CaseError(f"{case.name}: form: the rule {case.header.rule} has no sequence")
+            alone = subject.own is not None and subject.own.has_convention
+            words = "is computed token by token alone" if alone else "has no sequence"
+            raise CaseError(f"{case.name}: form: the rule {case.header.rule} {words}")
         return
     try:
         require(case.header.rule, case.convention, form, chunk)
