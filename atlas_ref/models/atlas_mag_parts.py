@@ -13,7 +13,8 @@ from pydantic import Field, model_validator
 
 from atlas_ref.blocks import BLOCKS, mix
 from atlas_ref.layers import attention, convolution, feed_forward, norm, rotary
-from atlas_ref.models.atlas_rnn import Constants, Module, Name, Size
+from atlas_ref.models.atlas_rnn import Constants, Module, Size
+from atlas_ref.models.public.names import Name
 from atlas_ref.types import Frozen
 
 #: Name of the frequencies of rotary positions, which nothing trains.

@@ -17,9 +17,9 @@ import numpy as np
 
 from atlas_ref.blocks import lmm, mac, mag, mal
 from atlas_ref.layers import attention, convention, memory
-from atlas_ref.models import import_atlas_rnn as names
-from atlas_ref.models import language_model
+from atlas_ref.models import atlas_rnn_names, import_atlas_rnn, language_model
 from atlas_ref.models.import_atlas_rnn import Settings
+from atlas_ref.models.public import names
 from benchmarks.survey.catalogue import helper
 from tape.nested import flatten
 
@@ -59,7 +59,7 @@ class Ours:
 
     def memory_config(self, s: Settings) -> memory.Config:
         """The memory layer of settings."""
-        return names.memory_config(s, self.readings, self.rule)
+        return import_atlas_rnn.memory_config(s, self.readings, self.rule)
 
     def block_config(self, s: Settings) -> Any:
         """The block of settings, by its block_type."""
@@ -88,8 +88,8 @@ class Ours:
         params = build([each + 0.3 * draw.standard_normal(each.shape) for each in leaves])
         if change is not None:
             table = NAMES[kind](s)
-            tensors = names.from_params(params, table)
-            params = names.to_params(params, table, {**tensors, **change(dict(tensors))})
+            tensors = names.tensors_of(params, table, atlas_rnn_names.sizes(s))
+            params = names.parameters(params, table, {**tensors, **change(dict(tensors))})
         return module, config, params
 
     def _configured(self, kind: str, s: Settings) -> tuple[Any, Any]:
@@ -147,7 +147,7 @@ class Package:
         """A module of it with the parameters that ours under preset atlas-rnn draws."""
         module = self._made(kind, s).to(self.dtype)
         _, _, params = ours().built(kind, s)
-        tensors = names.from_params(params, NAMES[kind](s))
+        tensors = names.tensors_of(params, NAMES[kind](s), atlas_rnn_names.sizes(s))
         if change is not None:
             tensors |= change(dict(tensors))
         given = {name: self.tensor(each) for name, each in tensors.items()}
@@ -207,10 +207,10 @@ class Package:
 
 #: Kind -> settings -> names of its state_dict.
 NAMES: dict[str, Callable[[Settings], names.Table]] = {
-    "attention": names.attention_names,
-    "memory": lambda s: names.memory_names(s, ""),
-    "block": names.block_names,
-    "model": names.model_names,
+    "attention": atlas_rnn_names.attention,
+    "memory": lambda s: atlas_rnn_names.memory(s, ""),
+    "block": atlas_rnn_names.block,
+    "model": atlas_rnn_names.model,
 }
 
 

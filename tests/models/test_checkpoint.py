@@ -171,8 +171,8 @@ WRONG: dict[str, tuple[Edit, str]] = {
     ),
     "rule": (
         lambda h, t: _level(h).update(rule="titans"),
-        "config.blocks.0.memory.levels.levels.0.rule: one of omega, titans_lmm, delta, hebbian is "
-        "needed, found 'titans'",
+        "config.blocks.0.memory.levels.levels.0.rule: one of omega, titans_lmm, delta, hebbian, "
+        "deep_memory is needed, found 'titans'",
     ),
     "rule key": (
         lambda h, t: _level(h)["config"].update(window=3),

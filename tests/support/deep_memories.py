@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -140,17 +141,19 @@ def config(choice: dict[str, Any], **more: Any) -> deep_memory.Config:
     own = {name: choice[name] for name in (*names, "memory_reset", "momentum_reset")}
     if choice["window"] is not None:
         own["window"] = choice["window"]
-    return deep_memory.Config(
-        d_in=D,
-        d_out=D,
-        memory=FUNCTIONS[choice["memory"]],
-        window_weights={"kind": "decay", "base": choice["window_decay"]},
-        span=span,
-        reduction="mean" if choice["reduction"] == "mean" else "sum",
-        clip_norm=0.5,
-        convention=convention,
-        **own | more,
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a window below the chunk, which is tried on purpose
+        return deep_memory.Config(
+            d_in=D,
+            d_out=D,
+            memory=FUNCTIONS[choice["memory"]],
+            window_weights={"kind": "decay", "base": choice["window_decay"]},
+            span=span,
+            reduction="mean" if choice["reduction"] == "mean" else "sum",
+            clip_norm=0.5,
+            convention=convention,
+            **own | more,
+        )
 
 
 def run(settings: deep_memory.Config, given: Inputs) -> tuple[Any, Any]:

@@ -12,10 +12,10 @@ from atlas_ref.blocks import lmm
 from atlas_ref.layers import convention, memory
 from atlas_ref.models import language_model
 from atlas_ref.parts.feature_maps import Linear, RandomFourier, ResidualMlp, Sketch
-from atlas_ref.parts.window import Gate, Product, Softmax
+from atlas_ref.parts.window import Decay, Gate, Product, Softmax
 from tests.support.layer_blocks import BLOCKS
 from tests.support.layers import Recorded, files
-from tests.support.memories import layer, rule
+from tests.support.memories import POLYNOMIAL, layer, rule
 
 #: Recorded models of public code.
 RECORDED = [*files("language_model"), *files("memory_language_model")]
@@ -30,6 +30,8 @@ WITH_TENSORS: dict[str, Any] = {
     "residual mlp": layer(rule("omega", feature_map=ResidualMlp())),
     "sketch": layer(rule("omega", feature_map=Sketch())),
     "softmax and gate": layer(rule("omega", window_weights=Product(of=(Softmax(), Gate())))),
+    "deep": layer(rule("deep_memory", fast=("W_2",), window_weights=Product(of=(Decay(), Gate())))),
+    "deep polynomial": layer(rule("deep_memory", memory=POLYNOMIAL, clip="soft", adaptive=True)),
 }
 
 

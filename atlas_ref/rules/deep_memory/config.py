@@ -5,6 +5,7 @@ Specified in specs/deep_memory.md (DEEP-1 to DEEP-4).
 
 from __future__ import annotations
 
+import warnings
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -112,6 +113,12 @@ class Config(Frozen):
             )
         if not self.fast_shapes:
             raise ValueError("fast: no tensor is left to write")
+        if self.window < self.chunk:
+            warnings.warn(
+                f"window {self.window} below chunk {self.chunk}: no write sees "
+                f"{self.chunk - self.window} of {self.chunk} tokens",
+                stacklevel=2,
+            )
         return self
 
     def _named(self) -> tuple[str, ...]:

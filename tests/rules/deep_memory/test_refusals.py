@@ -106,4 +106,5 @@ def test_first_weights_of_another_name_or_shape(given: dict[str, Any]) -> None:
 @pytest.mark.clause("DEEP-1")
 def test_the_window_is_the_chunk_unless_given() -> None:
     assert deep_memory.Config(**PLAIN, chunk=5).window == 5
-    assert deep_memory.Config(**PLAIN, chunk=5, window=2).window == 2
+    with pytest.warns(UserWarning, match="window 2 below chunk 5: no write sees 3 of 5 tokens"):
+        assert deep_memory.Config(**PLAIN, chunk=5, window=2).window == 2
