@@ -21,7 +21,6 @@ from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.oracle.subjects.subject import (
     BLOCK,
     CHARACTERS,
-    LAYER,
     LEVELS,
     SEQUENCE_KEYS,
 )

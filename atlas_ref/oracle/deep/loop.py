@@ -29,12 +29,9 @@ GATES = ("retain", "momentum", "step_size", "step_size_memory")
 Place = int | tuple[int, int]
 
 
-class Hook:
-    """The values of a loop as it computes them: (op, place, function, arguments) -> value."""
-
-    def __call__(self, op: str, place: Place, compute: Callable[..., Array], *args: Any) -> Array:
-        """The value of an op."""
-        return compute(*args)
+def computed(op: str, place: Place, compute: Callable[..., Array], *args: Any) -> Array:
+    """The value of an op as it is: the hook of a loop in which nothing is recorded or replaced."""
+    return compute(*args)
 
 
 class Rounding(NamedTuple):
@@ -53,11 +50,14 @@ class Rounding(NamedTuple):
     store: Callable[[Array], Array] = functions.same
 
 
+PLAINLY = Rounding()
+
+
 def run(
     s: Settings,
     inputs: Tensors,
-    rounding: Rounding = Rounding(),
-    hook: Callable[..., Array] = Hook(),
+    rounding: Rounding = PLAINLY,
+    hook: Callable[..., Array] = computed,
     function: Function | None = None,
 ) -> dict[str, Array]:
     """The results of a case, `out/...` (DEEPCASE-6).
@@ -185,17 +185,14 @@ class _Loop:
         for name in s.fast:
             S[name], U = self._moved(n, name, g[name], gates["momentum"], a)
             W[name] = self.hook(
-                f"W/{name}",
-                n,
-                lambda r, W, b, U, axes=rank(name): self.rounding.store(
-                    steps.weights(way, s.c, r, W, b, U, axes)
-                ),
-                gates["retain"],
-                self.W[name],
-                b,
-                U,
+                f"W/{name}", n, self._after(rank(name)), gates["retain"], self.W[name], b, U
             )
         self.S, self.W = S, W
+
+    def _after(self, axes: int) -> Callable[..., Array]:
+        """W after a write, from retain, W before it, b and U (DEEP-13)."""
+        way, c, store = self.rounding.way, self.s.c, self.rounding.store
+        return lambda r, W, b, U: store(steps.weights(way, c, r, W, b, U, axes))
 
     def _gradient(
         self, n: int, p: dict[str, Array], keys: Array, values: Array, weights: Array

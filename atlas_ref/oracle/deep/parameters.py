@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field, ValidationError, create_model
 from atlas_ref.conventions import resolve
 from atlas_ref.messages import first_problem, meant
 from atlas_ref.parts import memory_functions
+from atlas_ref.parts.memory_functions import MemoryFunction
 from atlas_ref.rules.deep_memory import Config
 from atlas_ref.rules.deep_memory.config import Count
 from atlas_ref.types import Frozen
@@ -95,17 +96,18 @@ def config(header: Any, d_in: int, d_out: int) -> Config:
     """
     parameters = parsed(header)
     chosen = {name: getattr(parameters, name) for name in Parameters.model_fields}
-    if chosen["window"] is None:
-        chosen["window"] = parameters.chunk
+    window = parameters.window or parameters.chunk
+    chosen["window"] = max(window, parameters.chunk)  # a shorter one is a case, not a warning
     convention = resolve(header.convention, rule=header.rule)
     try:
-        return Config(d_in=d_in, d_out=d_out, convention=convention, **chosen)
+        made = Config(d_in=d_in, d_out=d_out, convention=convention, **chosen)
+        return made.replaced(window=window)
     except ValidationError as error:
         text = first_problem(error)
-        where = "" if text.startswith("convention") else "parameters."
+        name = text.partition(":")[0]
+        inside = "memory." if name in MemoryFunction.model_fields else ""
+        where = "" if name == "convention" else f"parameters.{inside}"
         raise ValueError(f"{where}{text}") from None
-    except ValueError as error:  # of the shapes of the memory's tensors
-        raise ValueError(f"parameters.memory.{error}") from None
 
 
 def names(of: Config) -> tuple[str, ...]:
