@@ -179,7 +179,7 @@ def with_gradients(
 def _read_only(value: Array, kind: Any) -> np.ndarray[Any, Any]:
     with np.errstate(over="ignore"):
         host = backend.of(value).to_host(value)
-        array = host if kind is None else host.astype(kind)
+        array = host if kind is None or host.dtype.kind in "biu" else host.astype(kind)
     array = array.view()
     array.flags.writeable = False
     return array
@@ -236,12 +236,9 @@ def _check_form(case: Case, form: str, chunk: int | None) -> None:
         for number, part in enumerate(block.parts(case)):
             _check_form(part.replaced(name=f"{case.name}: level{number}"), form, chunk)
         return
-    subject = SUBJECTS[case.header.rule]
-    if subject.rule is None:
+    if SUBJECTS[case.header.rule].rule is None:
         if form != "sequential" or chunk is not None:
-            alone = subject.own is not None and subject.own.has_convention
-            words = "is computed token by token alone" if alone else "has no sequence"
-            raise CaseError(f"{case.name}: form: the rule {case.header.rule} {words}")
+            raise CaseError(f"{case.name}: form: the rule {case.header.rule} has no sequence")
         return
     try:
         require(case.header.rule, case.convention, form, chunk)

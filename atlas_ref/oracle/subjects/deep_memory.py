@@ -161,6 +161,7 @@ SUBJECT = Subject(
     evaluate=_evaluate,
     plain=_plain,
     draw=deep_memory_inputs.draw,
+    rule=RULE,
     has_axes=False,
     has_newton_schulz=True,
     own=Own(

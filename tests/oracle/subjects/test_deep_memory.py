@@ -144,7 +144,7 @@ def test_gradients_by_a_state_are_those_of_differences() -> None:
     for grad in sorted(gradients):
         name = f"in/{grad.removeprefix('grad/')}"
         way = np.random.default_rng(7).standard_normal(tensors[name].shape)
-        inside = 1.0 if "retain" not in name and "momentum" != name[3:] else 0.1
+        inside = 1.0 if "retain" not in name and name[3:] != "momentum" else 0.1
         up, down = (
             loss({**tensors, name: tensors[name] + h * inside * way}) for h in (1e-6, -1e-6)
         )
