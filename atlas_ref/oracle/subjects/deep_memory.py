@@ -1,6 +1,6 @@
 """The subject deep_memory: a memory that is a function with weights, written once a chunk.
 
-Specified in specs/deep_memory_cases.md.
+Specified in specs/deep_memory_cases.md (DEEPCASE-1, DEEPCASE-11).
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _evaluate(
     tokens = sequence.Tokens(**given, **masks)
     memory = _of(inputs, tensors.MEMORY)
     with backend.used(backend.of(*inputs.values()).name):  # where a first state is made
-        state, y = RULE.run(RULE, own, tokens, _state(own, inputs, tokens), phi=memory)
+        state, y = sequence.run(RULE, own, tokens, _state(own, inputs, tokens), phi=memory)
     return {"out/y": y, **_outputs(own, inputs, state, memory)}, None
 
 
