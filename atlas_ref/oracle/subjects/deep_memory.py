@@ -13,8 +13,8 @@ import numpy as np
 
 from atlas_ref import backend
 from atlas_ref.conventions import Convention
+from atlas_ref.oracle.deep import inputs as deep_memory_inputs
 from atlas_ref.oracle.deep import loop, parameters, settings, tensors, void
-from atlas_ref.oracle.subjects import deep_memory_inputs
 from atlas_ref.oracle.subjects.subject import Legal, Own, Rounding, Subject
 from atlas_ref.rules import sequence
 from atlas_ref.rules.deep_memory import RULE, Config, start
