@@ -23,7 +23,7 @@ from atlas_ref.layers import attention, checks, feed_forward, memory, norm
 from atlas_ref.layers.attention.boundary import check_params as check_attention
 from atlas_ref.layers.convention import LayerConvention
 from atlas_ref.layers.projection import cast
-from atlas_ref.rules.checks import require_floating
+from atlas_ref.rules.checks import check_count, generator, require_floating
 from atlas_ref.types import Array, Dims, Frozen
 from tape import ops
 
@@ -161,7 +161,7 @@ def configured(
 def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:
     """Parameters of the parts at their starts (BLOCKS-8)."""
     require_floating(dtype)
-    draw, D = checks.generator(seed), config.d_model
+    draw, D = generator(seed), config.d_model
     seeds = [int(each) for each in draw.integers(2**62, size=3)]
     pools = config.context == "mean_of_call"
     params = Params(
@@ -177,7 +177,7 @@ def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:
 
 def start(config: Config, batch: int = 1, *, dtype: Any = np.float64) -> State:
     """The state before the first token (BLOCKS-2)."""
-    checks.check_batch(batch)
+    check_count("batch", batch)
     require_floating(dtype)
     memories = memory.start(config.memory, batch, dtype=dtype)
     attended = attention.start(config.attention, batch, dtype=dtype)

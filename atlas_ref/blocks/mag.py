@@ -25,7 +25,7 @@ from atlas_ref.blocks.parts import (
 from atlas_ref.layers import attention, checks, feed_forward, memory, rotary, shared_memory
 from atlas_ref.layers.convention import LayerConvention
 from atlas_ref.layers.projection import cast
-from atlas_ref.rules.checks import require_floating
+from atlas_ref.rules.checks import generator, require_floating
 from atlas_ref.types import Array, Frozen
 
 
@@ -126,7 +126,7 @@ def configured(
 def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:
     """Parameters of the parts at their starts (BLOCKS-8)."""
     require_floating(dtype)
-    draw = checks.generator(seed)
+    draw = generator(seed)
     seeds = [int(each) for each in draw.integers(2**62, size=3)]
     own = config.memory
     return Params(
@@ -173,7 +173,7 @@ def apply(
         mix.check_params(config.mix, params.mix, x)
     if config.calls == "documents":
         reset = _first_starts(reset, x.shape[-2])
-    if isinstance(config.memory, shared_memory.Config):
+    if isinstance(config.memory, shared_memory.Config) and params.mix is not None:
         state, a, m = _side_by_side(config, params, state, x, reset)
         x = x + mix.mixed(config.mix, params.mix, x, a, m)
         return state, x + fed_forward(config.feed_forward, params.feed_forward, x)
@@ -193,7 +193,9 @@ def apply(
 def _first_starts(reset: Any, tokens: int) -> np.ndarray[Any, Any]:
     """Starts of documents, of which the first token of the call is one (BLOCKS-10)."""
     starts = checks.check_reset(reset, tokens)
-    return (np.zeros(tokens, bool) if starts is None else starts) | (np.arange(tokens) == 0)
+    first = np.zeros(tokens, bool) if starts is None else np.array(starts)
+    first[0] = True
+    return first
 
 
 def _side_by_side(
@@ -204,9 +206,10 @@ def _side_by_side(
     starts = attention.checked(own, params.attention, before, x, reset)
     n, qkv = attention.projected(own, params.attention, x)
     shared = shared_of(config, before, n, qkv, starts)
-    memories, m = shared_memory.apply(
-        config.memory, params.memory, state.memory, shared, reset=starts
-    )
+    its: Any = config.memory  # shared, as the caller has seen
+    weights: Any = params.memory
+    held: Any = state.memory
+    memories, m = shared_memory.apply(its, weights, held, shared, reset=starts)
     y, attended = attention.attended(own, params.attention, before, qkv, starts)
     a = attention.merged(own, params.attention, y)
     return state.replaced(attention=attended, memory=memories), a, m
@@ -222,7 +225,8 @@ def shared_of(
         n, qkv: of `attention.projected`.
     """
     of, qk = config.attention.rotary, qkv[:, :2]
-    if of is not None and config.memory.projection_frame == "rotated":
+    shared: Any = config.memory
+    if of is not None and shared.projection_frame == "rotated":
         at, _ = rotary.positions(of, before.rotary, qkv.shape[-2], starts)
         qk = rotary.rotated(of, qk, *rotary.tables(of, at, qkv))
     return shared_memory.Shared(n=n, q=qk[:, 0], k=qk[:, 1], v=qkv[:, 2])
@@ -238,4 +242,4 @@ def _remembered(
     starts = checks.check_reset(reset, x.shape[-2])
     whole = extended(config.attention, rows, x, starts, begun)
     state, m = remembered(config, params, state, whole.x, whole.reset)
-    return state, m[:, whole.places]
+    return state, whole.own(m)

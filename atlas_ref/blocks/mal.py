@@ -16,6 +16,7 @@ from atlas_ref.blocks.parts import (
     check_memory,
     extended,
     fed_forward,
+    joined,
     remembered,
     require_same_tokens,
     started,
@@ -23,9 +24,8 @@ from atlas_ref.blocks.parts import (
 from atlas_ref.layers import attention, checks, feed_forward, memory
 from atlas_ref.layers.attention.boundary import check_params as check_attention
 from atlas_ref.layers.convention import LayerConvention
-from atlas_ref.rules.checks import require_floating
+from atlas_ref.rules.checks import generator, require_floating
 from atlas_ref.types import Array, Frozen
-from tape import ops
 
 
 class Config(Frozen):
@@ -107,7 +107,7 @@ def configured(
 def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:
     """Parameters of the parts at their starts (BLOCKS-8)."""
     require_floating(dtype)
-    seeds = [int(each) for each in checks.generator(seed).integers(2**62, size=4)]
+    seeds = [int(each) for each in generator(seed).integers(2**62, size=4)]
     own, pre = config.memory, config.ff_pre
     return Params(
         attention=attention.init(config.attention, seeds[0], dtype=dtype),
@@ -176,11 +176,10 @@ def _with_tokens_before(
     whole = extended(c, own.persistent, x, starts, attended.begun)
     state, z = _before_attention(config, params, state, whole.x, whole.reset)
     results = []
-    for piece in whole.pieces:
-        first, last = whole.places[piece.first], whole.places[piece.last - 1] + 1
+    for piece, (first, last) in zip(whole.pieces, whole.bounds, strict=True):
         if piece.begins:
             attended = attention.opened(c, own, z[:, first - c.persistent : first])
         attended, a = attention.apply(c, own, attended, z[:, first:last])
         results.append(z[:, first:last] + a)
     state = state.replaced(attention=attended)
-    return state, results[0] if len(results) == 1 else ops.concatenate(results, axis=-2)
+    return state, joined(results)

@@ -12,7 +12,7 @@ import numpy as np
 from atlas_ref.layers import attention, checks, feed_forward, memory, shared_memory
 from atlas_ref.layers.attention import prefix
 from atlas_ref.layers.attention.prefix import Piece
-from atlas_ref.rules.checks import require_floating
+from atlas_ref.rules.checks import check_count, require_floating
 from atlas_ref.types import Array
 from tape import ops
 
@@ -57,7 +57,7 @@ def started(config: Any, batch: int, dtype: Any, initial: Any = None) -> dict[st
     Raises:
         ValueError: no number of sequences, or no floating dtype; memories of another layer.
     """
-    checks.check_batch(batch)
+    check_count("batch", batch)
     require_floating(dtype)
     own = config.memory
     if initial is not None and not isinstance(own, shared_memory.Config):
@@ -89,14 +89,24 @@ class Extended(NamedTuple):
         x (B, T + P documents, d_model): all of them.
         reset (T + P documents,): True where `reset` of the call says that a document starts; None
             for nowhere.
-        places (T,): of the call's tokens among them.
-        pieces: the call's documents; the P tokens before one that begins end where it starts.
+        pieces: the call's documents.
+        bounds: first and last, excluded, of the tokens of each among x; the P tokens before one
+            that begins end at its first.
     """
 
     x: Array
     reset: Any
-    places: np.ndarray[Any, Any]
     pieces: tuple[Piece, ...]
+    bounds: tuple[tuple[int, int], ...]
+
+    def own(self, y: Array) -> Array:
+        """Results (B, T, d_model) of the call's tokens alone, among those of all."""
+        return joined([y[:, first:last] for first, last in self.bounds])
+
+
+def joined(parts: list[Array]) -> Array:
+    """Tokens of consecutive pieces (B, T, d_model) as those of one."""
+    return parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=-2)
 
 
 def extended(config: attention.Config, rows: Array, x: Array, starts: Any, begun: bool) -> Extended:
@@ -107,18 +117,14 @@ def extended(config: attention.Config, rows: Array, x: Array, starts: Any, begun
         starts (T,): True where a document starts; None for nowhere.
         begun: whether the document before the call has begun.
     """
-    P = config.persistent
     parts: list[Array] = []
     reset: list[bool] = []
-    places: list[int] = []
+    bounds: list[tuple[int, int]] = []
     before = prefix.tokens(rows, x)
     pieces = tuple(prefix.pieces(starts, x.shape[-2], begun=begun))
     for piece in pieces:
-        own = x[:, piece.first : piece.last]
-        parts += [before, own] if piece.begins else [own]
-        length = own.shape[-2] + P * piece.begins
-        places += range(len(reset) + P * piece.begins, len(reset) + length)
-        reset += [piece.starts] + [False] * (length - 1)
-    whole = ops.concatenate(parts, axis=-2)
-    mask = np.array(reset) if any(reset) else None
-    return Extended(whole, mask, np.array(places), pieces)
+        first = len(reset) + config.persistent * piece.begins
+        bounds.append((first, first + piece.last - piece.first))
+        parts += [before] * piece.begins + [x[:, piece.first : piece.last]]
+        reset += [piece.starts] + [False] * (bounds[-1][1] - len(reset) - 1)
+    return Extended(joined(parts), np.array(reset) if any(reset) else None, pieces, tuple(bounds))

@@ -43,7 +43,7 @@ def needed_by(config: language_model.Config, names: Sequence[str]) -> dict[str, 
     Args:
         names: of the tensors of the file.
     """
-    found = {}
+    found: dict[str, Needed] = {}
     for i, block in enumerate(config.blocks):
         for kind in KINDS:
             start = place(i, kind)

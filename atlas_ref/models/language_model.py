@@ -19,7 +19,7 @@ from atlas_ref.layers import checks, norm
 from atlas_ref.layers.convention import LayerConvention
 from atlas_ref.layers.feed_forward import check_norm
 from atlas_ref.layers.projection import cast, linear
-from atlas_ref.rules.checks import require_floating
+from atlas_ref.rules.checks import generator, require_floating
 from atlas_ref.types import Array, Dims, Frozen
 from tape import ops, plain
 
@@ -115,7 +115,7 @@ def configured(
 def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:
     """Embedding and head from N(0, 0.02^2), their bias 0, blocks at their starts (MODEL-2)."""
     require_floating(dtype)
-    draw, shape = checks.generator(seed), (config.vocabulary, config.d_model)
+    draw, shape = generator(seed), (config.vocabulary, config.d_model)
     seeds = [int(each) for each in draw.integers(2**62, size=len(config.blocks))]
     blocks = [
         module_of(block).init(block, each) for block, each in zip(config.blocks, seeds, strict=True)

@@ -256,11 +256,10 @@ def _shared(config: shared_memory.Config) -> shared_memory.Params:
 
 def _mag(config: mag.Config) -> mag.Params:
     own = config.memory
-    shared = isinstance(own, shared_memory.Config)
     return mag.Params.trusted(
         attention=_attention(config.attention),
         feed_forward=_feed_forward(config.feed_forward),
-        memory=_shared(own) if shared else _memory(own),
+        memory=_shared(own) if isinstance(own, shared_memory.Config) else _memory(own),
         mix=None if own is None else _mix(config.mix),
     )
 
@@ -302,6 +301,7 @@ _SHAPES: dict[Any, Callable[[Any], Any]] = {
     memory.Config: _memory,
     shared_memory.Config: _shared,
     attention.Config: _attention,
+    convolution.Config: _convolution,
     feed_forward.Config: _feed_forward,
     norm.Config: _norm,
 }

@@ -125,6 +125,26 @@ def require_floating(dtype: Any) -> None:
     check_kind("dtype", np.empty(0, kind))
 
 
+def check_count(name: str, value: Any) -> None:
+    """Refuse what is not a whole number of at least 0 (NORM-2).
+
+    Raises:
+        ValueError: names it, and the value.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
+        raise ValueError(f"{name}: {value!r}, expected a whole number that is not negative")
+
+
+def generator(seed: Any) -> np.random.Generator:
+    """The counter-based generator Philox with `seed` (NORM-2).
+
+    Raises:
+        ValueError: a seed that is not a whole number of at least 0.
+    """
+    check_count("seed", seed)
+    return np.random.Generator(np.random.Philox(seed))
+
+
 def check_state(rule: Rule, state: Any) -> None:
     """Refuse the state of another rule, and what is no state.
 

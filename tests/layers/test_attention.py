@@ -248,6 +248,7 @@ def test_the_last_keys_of_a_call_show_every_row_the_future() -> None:
     assert_differs("the first row", y[:, 0], band[:, 0], 1e-2)
 
 
+@pytest.mark.sample(24)
 @pytest.mark.clause("ATTENTION-11", "ATTENTION-12")
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("T", [1, 31, 32, 70, 129])

@@ -29,7 +29,7 @@ from atlas_ref.layers.feed_forward import check_norm
 from atlas_ref.layers.norm import Config as Norm
 from atlas_ref.layers.norm import Params as NormParams
 from atlas_ref.layers.projection import cast
-from atlas_ref.rules.checks import require_floating
+from atlas_ref.rules.checks import check_count, generator, require_floating
 from atlas_ref.types import Array, Dims, Frozen
 from tape import ops
 
@@ -210,7 +210,7 @@ def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:
     normal (ATTENTION-13).
     """
     require_floating(dtype)
-    draw, D, H, d = checks.generator(seed), config.d_model, config.heads, config.d_head
+    draw, D, H, d = generator(seed), config.d_model, config.heads, config.d_head
     W_qkv = draw.uniform(-1.0, 1.0, (3, H, d, D)) / np.sqrt(D)
     W_out = draw.uniform(-1.0, 1.0, (D, H, d)) / np.sqrt(H * d)
     of_rows = (config.persistent, D) if config.prefixed else (H, config.persistent, d)
@@ -229,7 +229,7 @@ def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:
 
 def start(config: Config, batch: int = 1, *, dtype: Any = np.float64, position: int = 0) -> State:
     """The state before the first token: no key, and its position (ATTENTION-8)."""
-    checks.check_batch(batch)
+    check_count("batch", batch)
     require_floating(dtype)
     zeros = backend.current().zeros((batch, config.heads, 0, config.d_head), dtype)
     return State(keys=zeros, values=zeros, rotary=rotary.State(position=position))

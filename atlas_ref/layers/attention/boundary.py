@@ -46,14 +46,13 @@ def check_state(config: Any, state: Any, x: Array) -> None:
         raise ValueError(f"state.keys: {n} rows, expected at most window = {config.window}")
     checks.check_precision(x, {"state.keys": state.keys, "state.values": state.values})
     of_prefix = (x.shape[0], config.heads, config.persistent, config.d_head)
+    but = (
+        f"persistent_kind is {config.persistent_kind}, persistent_visible "
+        f"{config.persistent_visible}, begun {state.begun}"
+    )
     for name in ("prefix_keys", "prefix_values"):
         rows = getattr(state, name)
-        if (rows is not None) != (config.pinned and state.begun):
-            word = "missing" if rows is None else "present"
-            raise ValueError(
-                f"state.{name}: {word}, but persistent_kind is {config.persistent_kind}, "
-                f"persistent_visible {config.persistent_visible}, begun {state.begun}"
-            )
+        checks.check_presence(f"state.{name}", rows, config.pinned and state.begun, but)
         if rows is not None:
             checks.check_shape(f"state.{name}", rows, of_prefix, "batch, heads, P, d_head")
             checks.check_precision(x, {f"state.{name}": rows})

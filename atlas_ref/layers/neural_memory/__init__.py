@@ -27,7 +27,7 @@ from atlas_ref.parts import window
 from atlas_ref.parts.gates import GateSet
 from atlas_ref.parts.memory_functions import MemoryFunction
 from atlas_ref.rules import deep_memory, sequence
-from atlas_ref.rules.checks import require_floating
+from atlas_ref.rules.checks import check_count, require_floating
 from atlas_ref.rules.sequence import Tokens
 from atlas_ref.types import Array, Dims, Frozen, read_only
 from tape import ops
@@ -66,6 +66,8 @@ class Config(Frozen):
                 f"rule: window_weights learns {', '.join(learned)}; the layer has none but the "
                 "weight of each token"
             )
+        if rule.chunk == "call":
+            raise ValueError("rule: chunk call; gates are pooled over chunks of one length")
         if rule.unfinished != "wait":
             raise ValueError("rule: unfinished flush; gates are those of whole chunks")
         if rule.momentum_order > 1 and not self.momentum:
@@ -84,6 +86,11 @@ class Config(Frozen):
     @property
     def heads(self) -> int:
         return self.rule.heads
+
+    @property
+    def chunk(self) -> int:
+        """Tokens of a write."""
+        return int(self.rule.chunk)
 
     @property
     def causal(self) -> bool:
@@ -172,7 +179,7 @@ def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:
 
 def start(config: Config, batch: int = 1, *, dtype: Any = np.float64) -> State:
     """The state before the first token: first memories, no token (NEURAL-8)."""
-    checks.check_batch(batch)
+    check_count("batch", batch)
     require_floating(dtype)
     memory = deep_memory.start(config.rule, (batch, config.heads), dtype=dtype)
     return State(memory=memory, tokens=backend.current().zeros((batch, 0, config.d_model), dtype))
@@ -202,7 +209,7 @@ def apply(
     if config.rule.memory_reset == "batch":
         waiting = waiting[:, :0]
     rows = ops.concatenate([waiting, s], axis=1)
-    chunks = _chunks(config.rule.chunk, waiting.shape[1], x.shape[1], starts)
+    chunks = _chunks(config.chunk, waiting.shape[1], x.shape[1], starts)
     weight = gates_of_tokens(GateSet(step_size=params.gates.step_size), s, ops.sigmoid)
     tokens = Tokens(
         k=_heads(s, params.W_K),
@@ -257,7 +264,7 @@ def _gates_of_chunks(
 
     Those of a token whose chunk is unfinished meet no write.
     """
-    maps, C = params.gates.replaced(step_size=None), config.rule.chunk
+    maps, C = params.gates.replaced(step_size=None), config.chunk
     if maps.retain is None and maps.momentum is None:
         return {}
     B, _, D = rows.shape
@@ -293,7 +300,7 @@ def _check(config: Config, params: Params, state: State, x: Array, reset: Any) -
     checks.check_call(__name__, config, (Config, Params, State), params, state)
     checks.check_tokens(x, config.d_model)
     check_params(config, params, x)
-    waiting = state.memory.position % config.rule.chunk
+    waiting = state.memory.position % config.chunk
     expected = (x.shape[0], waiting, config.d_model)
     checks.check_shape("state.tokens", state.tokens, expected, "batch, tokens that wait, d_model")
     checks.check_precision(x, {"state.tokens": state.tokens})

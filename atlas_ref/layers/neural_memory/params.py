@@ -15,7 +15,7 @@ from atlas_ref.layers.norm import Params as NormParams
 from atlas_ref.layers.projection import cast
 from atlas_ref.parts.gates import GateParams, GateSet
 from atlas_ref.rules import deep_memory
-from atlas_ref.rules.checks import require_floating
+from atlas_ref.rules.checks import generator, require_floating
 from atlas_ref.types import Array, Dims, Frozen, check_array
 
 
@@ -55,7 +55,7 @@ def init_params(config: Any, seed: int, *, dtype: Any) -> Params:
     rule draws them (NEURAL-11).
     """
     require_floating(dtype)
-    draw = checks.generator(seed)
+    draw = generator(seed)
     rule, D, H = config.rule, config.d_model, config.heads
 
     def uniform(*shape: int, terms: int = D) -> Array:

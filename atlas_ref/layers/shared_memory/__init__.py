@@ -19,7 +19,7 @@ from atlas_ref.layers.shared_memory.params import Params, check_params, init
 from atlas_ref.levels import block
 from atlas_ref.levels.level import run_projected
 from atlas_ref.parts import window
-from atlas_ref.rules.checks import require_floating
+from atlas_ref.rules.checks import check_count, require_floating
 from atlas_ref.types import Array, Dims, Frozen, check_array
 from tape import ops
 
@@ -74,7 +74,7 @@ def start(config: Config, batch: int = 1, *, dtype: Any = np.float64, initial: A
         initial: memories of the rule by name, as `levels.block.start` takes those of a level: of a
             deep memory weights and momentum; None for none.
     """
-    checks.check_batch(batch)
+    check_count("batch", batch)
     require_floating(dtype)
     memories = None if initial is None else [initial]
     own = config.projection

@@ -9,12 +9,14 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from atlas_ref.conventions import resolve
 from atlas_ref.layers import query_key
 from atlas_ref.layers.projection import gate_names
 from atlas_ref.levels import block
 from atlas_ref.levels.level import Level
 from atlas_ref.parts import window
 from atlas_ref.parts.memory_functions import MemoryFunction
+from atlas_ref.parts.window import Decay, Ones
 from atlas_ref.rules import deep_memory
 from atlas_ref.types import Frozen
 
@@ -279,8 +281,8 @@ def configured(
         heads=heads,
         memory=memory,
         window=window,
-        window_weights={"kind": "ones"} if weights == "gate" else {"kind": "decay", "base": decay},
-        convention=convention,
+        window_weights=Ones() if weights == "gate" else Decay(base=decay),
+        convention=resolve(convention, rule="deep_memory", level="token"),
         training=training,
         **axes,
     )

@@ -16,7 +16,7 @@ from atlas_ref.layers.projection import cast
 from atlas_ref.layers.shared_memory.config import Config
 from atlas_ref.parts import gates
 from atlas_ref.parts.gates import GateParams, GateSet, HiddenGateParams
-from atlas_ref.rules.checks import require_floating
+from atlas_ref.rules.checks import generator, require_floating
 from atlas_ref.types import Array, Dims, Frozen, check_array
 
 
@@ -49,7 +49,7 @@ def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:
     (SHARED-7).
     """
     require_floating(dtype)
-    draw, level, D = checks.generator(seed), config.level, config.d_model
+    draw, level, D = generator(seed), config.level, config.d_model
     seeds = [int(each) for each in draw.integers(2**62, size=2)]
     gate = None
     if config.gate_hidden is not None:
@@ -81,7 +81,7 @@ def check_params(config: Config, params: Params, n: Array) -> None:
     """
     D, hidden, of = config.d_model, config.gate_hidden, "params.memory"
     checks.check_presence(f"{of}.gate", params.gate, hidden is not None, f"gate_hidden is {hidden}")
-    if params.gate is not None:
+    if params.gate is not None and hidden is not None:
         for name, shape in (("W_in", (hidden, D)), ("W_out", (1, hidden))):
             array = getattr(params.gate, name)
             checks.check_shape(f"{of}.gate.{name}", array, shape, "of the gate")

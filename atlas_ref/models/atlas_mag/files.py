@@ -149,8 +149,8 @@ def save(path: str | os.PathLike[str], model: checkpoint.Checkpoint) -> dict[str
 def arguments(settings: Settings) -> dict[str, Any]:
     """Arguments of the public constructor; a constant of its code only where it differs (MAG-7)."""
     defaults = {name: field.default for name, field in Settings.model_fields.items()}
-    taken = ("vocab_size", "dim", "n_layers", "n_heads", "memory_expansion", "disable_memory")
-    taken += ("poly_degree", "poly_rank")
+    taken: tuple[str, ...] = ("vocab_size", "dim", "n_layers", "n_heads", "memory_expansion")
+    taken += ("disable_memory", "poly_degree", "poly_rank")
     return {
         name: value
         for name, value in settings.model_dump(mode="json").items()

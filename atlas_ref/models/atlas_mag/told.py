@@ -26,7 +26,14 @@ Tensors = Mapping[str, Any]
 IGNORED = ("layer_pattern",)
 
 #: Settings that have an effect without memories.
-OF_ATTENTION = ("vocab_size", "dim", "n_layers", "n_heads", "memory_expansion", "disable_memory")
+OF_ATTENTION: tuple[str, ...] = (
+    "vocab_size",
+    "dim",
+    "n_layers",
+    "n_heads",
+    "memory_expansion",
+    "disable_memory",
+)
 OF_ATTENTION += ("attn_window_size",)
 
 

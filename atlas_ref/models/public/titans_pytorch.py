@@ -241,7 +241,7 @@ def state_of(
         value = ops.reshape(value, (-1, *value.shape[2:]))
         return ops.swapaxes(value, -1, -2) if ours in matrices else value
 
-    stored = memory.position - memory.position % config.rule.chunk
+    stored = memory.position - memory.position % config.chunk
     found: dict[str, Array] = {"seq_index": np.array(stored, np.int64)}
     kinds = {
         "last_update": last_weights(config, params, state, B),

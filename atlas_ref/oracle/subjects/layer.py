@@ -64,7 +64,7 @@ else:
 
 
 def check_header(header: Any) -> None:
-    """Refuse keys of other rules, and parameters that the layer does not have (LAYER-2).
+    """Refuse keys of other rules, and parameters that the layer does not have (LAYER-1, LAYER-2).
 
     Raises:
         ValueError: names the key or the parameter, what was found and what is needed.

@@ -111,6 +111,10 @@ class Own(NamedTuple):
         between: (header, inputs) -> shapes of results between, q or attn, that have a gradient.
         results: names of results that some case has.
         tolerance: relative error allowed in float64, and the clause that says so.
+        measured: whether a result in float64 beyond that is judged by the case too (CASE-22).
+        has_convention: whether the header has a convention all the same.
+        states: names of results that are the state of a memory (TOL-8); None without one.
+        features: (case) -> names of features that it has beside gradients (SRC-21).
         weighs: (header) -> of a cotangent that weighs other results than the one of its name, these.
         tolerance_of: (header) -> another such error and clause for this case; None for the same.
     """
@@ -127,6 +131,10 @@ class Own(NamedTuple):
     between: Callable[[Any, Mapping[str, Any]], dict[str, tuple[int, ...]]]
     results: re.Pattern[str]
     tolerance: tuple[float, str]
+    measured: bool = False
+    has_convention: bool = False
+    states: re.Pattern[str] | None = None
+    features: Callable[[Any], set[str]] = lambda case: set()
     weighs: Callable[[Any], Mapping[str, tuple[str, ...]]] = lambda header: {}
     tolerance_of: Callable[[Any], tuple[float, str] | None] = lambda header: None
 

@@ -105,7 +105,7 @@ class Config(Frozen):
         sequence.require_span(c, self.span)
         if self.span is not None and (self.chunk == "call" or self.span % self.chunk):
             raise ValueError(f"span: {self.span} is no multiple of chunk {self.chunk}")
-        for axis, legal in _LEGAL.items():
+        for axis, legal in LEGAL.items():
             if (value := getattr(c, axis)) not in legal:
                 raise ValueError(
                     f"convention: {axis} {value} is not defined for a deep memory, "
@@ -168,7 +168,7 @@ class Config(Frozen):
 
 
 #: Axes on which a deep memory has not every value (DEEP-4).
-_LEGAL = {
+LEGAL = {
     "order": ("window_then_momentum",),
     "window_at_boundary": ("recompute",),
     "reference": ("running", "chunk_start", "call_start"),

@@ -1,6 +1,7 @@
 """A deep memory over a sequence: chunks, spans, documents and reads.
 
-Specified in specs/deep_memory.md (DEEP-6, DEEP-14 to DEEP-17).
+Specified in specs/deep_memory.md (DEEP-6, DEEP-14 to DEEP-17). Its special cases, guarantees and
+backward: DEEP-22, DEEP-23, DEEP-25.
 """
 
 from __future__ import annotations
@@ -169,7 +170,7 @@ def _document(config: Config, phi: Tensors, part: Sequence, state: State) -> tup
 
 
 def _initial(config: Config, phi: Tensors, like: Array) -> Tensors:
-    """W_0 of the memory's tensors for each row, or for all that share it (DEEP-6)."""
+    """W_0 of the memory's tensors for each row, or for all that share it (DEEP-2, DEEP-6)."""
     leading = like.shape[:-2]
     if config.coupling == "batch_shared" and leading:
         leading = (1, *leading[1:])

@@ -203,7 +203,8 @@ def constant(x: Any) -> Any:
 
 
 def _through(config: Config, x: Array) -> Array:
-    """A part of a write for the outer gradient: a constant where that goes through none (DEEP-19)."""
+    """A part of a write for the outer gradient: a constant where that goes through none (DEEP-18,
+    DEEP-19)."""
     return x if config.outer_gradient == "full" else ops.stop_gradient(x)
 
 
