@@ -173,8 +173,8 @@ def _ttl(call: Call) -> dict[str, Array]:
     """Steps one after the other, with their sizes, and a read of the keys after the last (LAYER-20)."""
     rule, pairs, ours = rule_of(call.settings), _pairs(call), names.MEMORY_NAMES
     public = {own: name for name, own in ours.items()}
-    weights = {name: ops.expand_dims(each, 0) for name, each in call.params.items()}
-    momentum = {
+    weights: Any = {name: ops.expand_dims(each, 0) for name, each in call.params.items()}
+    momentum: Any = {
         own: ops.expand_dims(call.inputs[f"in/momentum/{name}"], 0)
         for name, own in ours.items()
         if own in weights

@@ -56,14 +56,16 @@ def _block(call: Call) -> Results:
         return results
     shared = mag.shared_of(config, before, n, qkv, None)
     u = shared_memory.gate_of(params.memory, n)
-    _, tokens = shared_memory.projected(config.memory, params.memory, start.memory, shared, u, None)
-    _, m = shared_memory.apply(config.memory, params.memory, start.memory, shared)
+    held: Any = start.memory
+    _, tokens = shared_memory.projected(config.memory, params.memory, held, shared, u, None)
+    _, m = shared_memory.apply(config.memory, params.memory, held, shared)
     B, T = x.shape[:2]
     heads = ops.swapaxes(ops.reshape(tokens["q"], (B, T, own.heads, own.d_head)), 1, 2)
     results |= {"out/gamma": ops.expand_dims(u, -1), "out/q_projected": heads, "out/mem_out": m}
     if s.learns:
-        loss, _ = _learned(config.memory, params.memory, start.memory, tokens, u)
-        results |= {"out/omega_loss": loss, **_memory_of(state.memory, "out/state/", "memory.")}
+        loss, _ = _learned(config.memory, params.memory, held, tokens, u)
+        after: Any = state.memory
+        results |= {"out/omega_loss": loss, **_memory_of(after, "out/state/", "memory.")}
     return results
 
 
@@ -121,7 +123,8 @@ def _model(call: Call) -> Results:
         _started(s, block, call.inputs, f"in/buffer/blocks.{i}.memory.", _like(params, ids[0]))
         for i, block in enumerate(config.blocks)
     ]
-    state, results = language_model.State(blocks=tuple(blocks)), {}
+    state = language_model.State(blocks=tuple(blocks))
+    results: Results = {}
     for prefix, own in zip(s.prefixes, ids, strict=True):
         place, read = f"out/{prefix}", own[:, :-1]
         if s.learns:
@@ -143,28 +146,22 @@ def _like(params: language_model.Params, ids: Any) -> Array:
 def _learned_of(call: Call, state: language_model.State, ids: Any, place: str) -> Results:
     """Loss of learning, and step size where it adapts, of every block in a call."""
     results: Results = {}
-    x = ops.index(call.params.embedding, ids) + call.params.embedding_bias
+    x = language_model.embedded(call.config, call.params, ids)
     for i, (config, params, before) in enumerate(
         zip(call.config.blocks, call.params.blocks, state.blocks, strict=True)
     ):
-        fresh = _fresh(config, before, x)
+        fresh = mag.start(config, x.shape[0], dtype=plain(x).dtype)
+        empty: Any = fresh.memory  # a call is a document, which has the memory alone
         n, qkv = attention.projected(config.attention, params.attention, x)
         shared = mag.shared_of(config, fresh.attention, n, qkv, None)
         u = shared_memory.gate_of(params.memory, n)
-        _, tokens = shared_memory.projected(
-            config.memory, params.memory, fresh.memory, shared, u, None
-        )
+        _, tokens = shared_memory.projected(config.memory, params.memory, empty, shared, u, None)
         loss, step = _learned(config.memory, params.memory, before.memory, tokens, u)
         results[f"{place}omega_loss/{i}"] = loss
         if call.settings.ttl_adaptive_eta:
             results[f"{place}effective_eta/{i}"] = step
         _, x = mag.apply(config, params, before, x)
     return results
-
-
-def _fresh(config: mag.Config, before: mag.State, x: Array) -> mag.State:
-    """The state of a call's document before its first token: nothing but the memory."""
-    return mag.start(config, x.shape[0], dtype=plain(x).dtype)
 
 
 def _fits(settings: Any, inputs: Mapping[str, Any]) -> None:
