@@ -152,9 +152,12 @@ def contribution(
     _, logits = language_model.apply(config, params, state, read, reset=starts)
     _, off = language_model.apply(*_disabled(config, params, state), read, reset=starts)
     neutral = _neutral(config, params, state, read, starts)
-    losses = (float(language_model.cross_entropy(x, targets)) for x in (logits, off, neutral))
-    change = float(np.max(np.abs(backend.host(plain(logits - neutral)))))
-    return Contribution(*losses, change)
+    return Contribution(
+        loss=float(language_model.cross_entropy(logits, targets)),
+        disabled=float(language_model.cross_entropy(off, targets)),
+        neutral=float(language_model.cross_entropy(neutral, targets)),
+        change=float(np.max(np.abs(backend.host(plain(logits - neutral))))),
+    )
 
 
 def _disabled(config: Any, params: Any, state: Any) -> tuple[Any, Any, Any]:

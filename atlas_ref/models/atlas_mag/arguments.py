@@ -5,9 +5,9 @@ Specified in specs/layer_cases.md (LAYER-19 to LAYER-22).
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, create_model, model_validator
 
 from atlas_ref.layers import shared_memory
 from atlas_ref.models.atlas_mag.settings import Positive, Settings, Share, Size
@@ -122,27 +122,31 @@ class Memory(Frozen):
         return self.mlp == "geglu"
 
 
-class OmegaLoss(Memory):
-    """Arguments of compute_omega_loss, and of its memory (LAYER-20).
+class Learning(Memory):
+    """Arguments that the loss and a step share (LAYER-20).
 
     Attributes:
         context_window: tokens of the loss, the last ones.
-        decay_base: of a token's weight for each later one, where it brings none.
-        gamma: whether tokens bring their weights.
     """
 
     context_window: Size = 256
-    decay_base: Annotated[float, Field(gt=0, le=1)] = 0.95
-    gamma: bool = True
 
 
-class TtlSteps(Memory):
-    """Arguments of ttl_step, called several times on the same pairs, and of its memory (LAYER-20).
+#: gamma: whether tokens bring their weights; decay_base: else of a weight for each later token.
+OmegaLoss = create_model(
+    "OmegaLoss",
+    __base__=Learning,
+    __doc__="Arguments of compute_omega_loss, and of its memory (LAYER-20).",
+    decay_base=(Annotated[float, Field(gt=0, le=1)], 0.95),
+    gamma=(bool, True),
+)
+
+
+class Steps(Learning):
+    """Arguments of ttl_step by names of the code that are words, and of its calls (LAYER-20).
 
     Attributes:
-        steps: calls.
-        context_window: tokens of the loss, the last ones.
-        theta, alpha, eta: momentum, share that is kept, step size.
+        steps: calls on the same pairs.
         ns_iterations: steps of Newton-Schulz.
         adaptive_eta: whether eta is divided by 1 + |g|.
         max_grad_norm: bound of the gradients together; None for none.
@@ -150,10 +154,6 @@ class TtlSteps(Memory):
     """
 
     steps: Layers = 1
-    context_window: Size = 256
-    theta: Share = 0.9
-    alpha: Share = 0.999
-    eta: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
     ns_iterations: Annotated[int, Field(ge=1, le=1000)] = 5
     adaptive_eta: bool = False
     max_grad_norm: Positive | None = None
@@ -167,9 +167,22 @@ class TtlSteps(Memory):
             )
         return self
 
-    @property
-    def rates(self) -> shared_memory.Rates:
-        return shared_memory.Rates(retain=self.alpha, momentum=self.theta, step_size=self.eta)
+
+#: theta, alpha, eta: momentum, share that is kept, step size.
+TtlSteps = create_model(
+    "TtlSteps",
+    __base__=Steps,
+    __doc__="Arguments of ttl_step, called several times, and of its memory (LAYER-20).",
+    theta=(Share, 0.9),
+    alpha=(Share, 0.999),
+    eta=(Annotated[float, Field(ge=0, allow_inf_nan=False)], 0.01),
+)
+
+
+def rates_of(settings: Any) -> shared_memory.Rates:
+    """The rates of steps (LAYER-20)."""
+    s = settings
+    return shared_memory.Rates(retain=s.alpha, momentum=s.theta, step_size=s.eta)
 
 
 class Block(Settings):

@@ -23,6 +23,7 @@ from atlas_ref.models.atlas_mag.arguments import (
     OmegaLoss,
     QkProjection,
     QkvProjection,
+    Steps,
     TtlSteps,
 )
 from atlas_ref.models.atlas_mag.settings import Settings
@@ -68,7 +69,7 @@ def _sizes_of_memory(settings: Memory) -> dict[str, int]:
 def rule_of(settings: Memory) -> Any:
     """The deep memory of a loss or of steps, as public code has it (LAYER-20)."""
     changes: dict[str, Any] = {}
-    if isinstance(settings, TtlSteps):
+    if isinstance(settings, Steps):
         clip = "none" if settings.max_grad_norm is None else "hard"
         changes = {"adaptive": settings.adaptive_eta, "clip": clip}
         changes["newton_schulz"] = {"steps": settings.ns_iterations}

@@ -14,6 +14,7 @@ from atlas_ref.layers import attention, query_key
 from atlas_ref.layers.projection import hidden_gate
 from atlas_ref.models import MODULES
 from atlas_ref.models.atlas_mag import learning, names
+from atlas_ref.models.atlas_mag.arguments import rates_of
 from atlas_ref.models.atlas_mag.learning import Pairs
 from atlas_ref.models.atlas_mag.modules import rule_of
 from atlas_ref.oracle.subjects.layer_modules import Call, Entry, few, nothing, sequence
@@ -144,10 +145,10 @@ def _pair_tensors(settings: Any) -> dict[str, Tensor]:
 
 def _pairs(call: Call) -> Pairs:
     """Keys, values and weights: the gates, or a decay for each later token."""
-    keys, gamma = call.inputs["in/keys"], call.inputs.get("in/gamma")
+    keys, gates = call.inputs["in/keys"], call.inputs.get("in/gamma")
     B, T, _ = keys.shape
-    if gamma is not None:
-        weights = gamma[:, :, 0]
+    if gates is not None:
+        weights = gates[:, :, 0]
     else:
         powers = call.settings.decay_base ** np.arange(T - 1, -1, -1.0)
         weights = backend.of(keys).from_host(powers) + ops.zeros_like(keys, shape=(B, T))
@@ -184,7 +185,7 @@ def _ttl(call: Call) -> dict[str, Array]:
         place = f"out/step{i}/"
         first = {name: each[0] for name, each in weights.items()}
         results[f"{place}loss"] = learning.loss(rule, first, pairs)
-        done = learning.step(rule, weights, momentum, pairs, call.settings.rates)
+        done = learning.step(rule, weights, momentum, pairs, rates_of(call.settings))
         weights, momentum = done.weights, done.momentum
         results |= _sizes(call.settings, done, place)
         norms = {"grad": done.gradient, "momentum": momentum, "update": done.direction}
