@@ -22,7 +22,7 @@ from atlas_ref.conventions import (
 )
 from atlas_ref.forms.support import CONDITIONS, FORMS, SUPPORT
 from atlas_ref.parts.newton_schulz import NewtonSchulz
-from atlas_ref.rules import FAMILY, RULES
+from atlas_ref.rules import RULES
 from docs import links
 from docs.clauses import marks
 from docs.clauses.trace import Evidence, Trace
@@ -196,7 +196,7 @@ def in_force(trace: Trace, page: str) -> str:
 
     def cell(name: str, axis: str) -> str:
         values = {
-            rule: _plain(resolve(name, rule=rule).model_dump(mode="json")[axis]) for rule in FAMILY
+            rule: _plain(resolve(name, rule=rule).model_dump(mode="json")[axis]) for rule in RULES
         }
         by_value: dict[str, list[str]] = {}
         for rule, value in values.items():

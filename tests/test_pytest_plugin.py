@@ -13,8 +13,8 @@ import atlas_ref
 from atlas_ref.oracle.judge import xfail
 from atlas_ref.oracle.report import failures
 from atlas_ref.oracle.sources import sources
-from tests.support import implementations
-from tests.support.casefiles import PEERS, some, written
+from tests.support import deep_cases, deep_implementations, implementations
+from tests.support.casefiles import PEERS, parts, some, written
 from tests.support.expected import in_toml
 from tests.support.golden import assert_golden
 from tests.support.layer_cases import FEW, file_of
@@ -104,6 +104,17 @@ def test_cases_of_layers_are_tests(project):
     found = ran(project, *mine, file_of("rms_norm_tiny"), "-m", "atlas")
     assert (found.returncode, found.counts) == (1, {"failed": 1, "deselected": 1})
     assert "WRONG (layer rms_norm)" in found.stdout
+
+
+@pytest.mark.clause("SRC-20", "DEEPCASE-11")
+def test_a_deep_memory_is_a_test_of_the_plugin(project):
+    made = deep_cases.made(**deep_implementations.REQUEST)
+    written(project.path / "cases" / "one.safetensors", *parts(made))
+    for function, counts in (("right", {"passed": 1}), ("gates_of_the_first_token", {"failed": 1})):
+        mine = ["--atlas-impl", f"deep_implementations:{function}", "--atlas-cases"]
+        found = ran(project, *mine, "cases/one.safetensors", "-m", "atlas")
+        assert found.counts == {**counts, "deselected": 1}
+    assert "WRONG (deep_memory)" in found.stdout
 
 
 @pytest.mark.clause("SRC-20", "CASE-27")

@@ -127,7 +127,7 @@ def new(
     rule: Annotated[
         str,
         typer.Argument(
-            help="omega, titans_lmm, delta, hebbian, newton_schulz, feature_map or cms",
+            help="omega, titans_lmm, delta, hebbian, deep_memory, newton_schulz, feature_map or cms",
             autocompletion=options.rules,
         ),
     ],
@@ -187,6 +187,14 @@ def new(
         str | None, typer.Option(metavar="RULE,RULE,...|JSON", help="cms: the rule of each level")
     ] = None,
     combine: Annotated[str, typer.Option(help="cms: softmax or masked")] = "softmax",
+    parameter: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--parameter",
+            metavar="NAME=VALUE",
+            help="deep_memory: chunk=4, memory.kind=mlp, ...; may be given several times.",
+        ),
+    ] = None,
     dtype: Annotated[str, typer.Option(help="dtype of the tensors")] = "float64",
     convention: Changes = None,
     as_json: Json = False,
@@ -225,6 +233,7 @@ def new(
             first_step=first_step,
             levels=options.levels("--levels", levels),
             combine=combine,
+            parameters=options.parameters(parameter),
         ),
         name=str(out),
     )

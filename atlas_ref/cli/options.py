@@ -58,6 +58,27 @@ def _value(axis: str, text: str) -> Any:
         return text
 
 
+def parameters(texts: list[str] | None) -> dict[str, Any]:
+    """Parameters from options such as `chunk=4`, `memory.kind=mlp`, `fast=["W_1"]` (DEEPCASE-10).
+
+    Raises:
+        CaseError: no value, or one parameter twice.
+    """
+    chosen: dict[str, Any] = {}
+    for option in texts or ():
+        name, equals, text = option.partition("=")
+        if not equals:
+            raise _error(f"--parameter: NAME=VALUE is needed, as in chunk=4, found {option!r}")
+        *outer, last = name.split(".")
+        inside: Any = chosen
+        for key in outer:
+            inside = inside.setdefault(key, {}) if isinstance(inside, dict) else None
+        if not isinstance(inside, dict) or last in inside:
+            raise _error(f"--parameter: {name} is given twice")
+        inside[last] = _value(name, text)
+    return chosen
+
+
 def kind(option: str, text: str | None) -> dict[str, Any]:
     """A settings object from a kind's name or from JSON.
 

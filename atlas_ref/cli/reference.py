@@ -31,7 +31,7 @@ def conventions(
     from atlas_ref.messages import no_such
     from atlas_ref.oracle.cases.case import CaseError
     from atlas_ref.oracle.cases.schema import axis_values
-    from atlas_ref.rules import FAMILY
+    from atlas_ref.rules import RULES
 
     if preset is not None and preset not in PRESETS:
         raise CaseError(no_such("preset", preset, PRESETS))
@@ -45,7 +45,7 @@ def conventions(
     }
     content: dict[str, Any] = {"axes": axes, "presets": presets}
     if preset is not None:
-        resolved = {rule: resolve(preset, rule=rule).model_dump(mode="json") for rule in FAMILY}
+        resolved = {rule: resolve(preset, rule=rule).model_dump(mode="json") for rule in RULES}
         content = {"preset": preset, **presets[preset], "resolved": resolved}
     if as_json:
         output.emit_json(content)

@@ -179,7 +179,7 @@ def with_gradients(
 def _read_only(value: Array, kind: Any) -> np.ndarray[Any, Any]:
     with np.errstate(over="ignore"):
         host = backend.of(value).to_host(value)
-        array = host if kind is None else host.astype(kind)
+        array = host if kind is None or host.dtype.kind in "biu" else host.astype(kind)
     array = array.view()
     array.flags.writeable = False
     return array

@@ -27,6 +27,7 @@ def saved(tmp_path: Path) -> Path:
     return tmp_path / "model.safetensors"
 
 
+@pytest.mark.sample(30)
 @pytest.mark.clause("MODEL-11")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", MODELS)
@@ -171,8 +172,8 @@ WRONG: dict[str, tuple[Edit, str]] = {
     ),
     "rule": (
         lambda h, t: _level(h).update(rule="titans"),
-        "config.blocks.0.memory.levels.levels.0.rule: one of omega, titans_lmm, delta, hebbian is "
-        "needed, found 'titans'",
+        "config.blocks.0.memory.levels.levels.0.rule: one of omega, titans_lmm, delta, hebbian, "
+        "deep_memory is needed, found 'titans'",
     ),
     "rule key": (
         lambda h, t: _level(h)["config"].update(window=3),

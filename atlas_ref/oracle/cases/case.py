@@ -91,7 +91,8 @@ class Case(Frozen):
 
     @property
     def _has_convention(self) -> bool:
-        return SUBJECTS[self.header.rule].own is None
+        own = SUBJECTS[self.header.rule].own
+        return own is None or own.has_convention
 
     @property
     def void(self) -> dict[str, str]:
@@ -282,8 +283,10 @@ def _build(name: str, header: Header, tensors: dict[str, Any]) -> Case:
             if own is not None
             else levels.checked(header, inputs, lambda part, its: _build(name, part, its).inputs)
         )
+        stated = own is not None and own.has_convention
+        convention = resolve(header.convention, rule=header.rule) if stated else Convention()
         return Case(
-            name=name, header=header, convention=Convention(), inputs=inputs, recorded=recorded
+            name=name, header=header, convention=convention, inputs=inputs, recorded=recorded
         )
     convention = resolve(header.convention, rule=header.rule, level=header.level)
     in_force = effective(convention, rule=header.rule)

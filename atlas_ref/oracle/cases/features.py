@@ -99,8 +99,11 @@ def features(case: Case) -> tuple[str, ...]:
     """Names of the features that a case has; of a block, those of any level (SRC-21)."""
     if not case.supported:
         return ()
-    if SUBJECTS[case.header.rule].own is not None:  # no memory: what remains are its gradients
-        return tuple(name for name in ("gradient",) if FEATURES[name].is_of(case))
+    own = SUBJECTS[case.header.rule].own
+    if own is not None:
+        has = own.features(case)
+        gradient = FEATURES["gradient"].is_of(case)
+        return tuple(name for name in FEATURES if name in has or (name == "gradient" and gradient))
     levels = parts(case)
     return tuple(
         name for name, each in FEATURES.items() if any(each.is_of(level) for level in levels)

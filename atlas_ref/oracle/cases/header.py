@@ -16,12 +16,11 @@ from atlas_ref.forms.support import SUPPORT
 from atlas_ref.messages import first_problem, shown
 from atlas_ref.oracle.cases.files import KEY
 from atlas_ref.oracle.cases.json_text import decoded
-from atlas_ref.oracle.cases.mag_headers import as_layer
+from atlas_ref.oracle.cases.recorded_headers import as_layer
 from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.oracle.subjects.subject import (
     BLOCK,
     CHARACTERS,
-    LAYER,
     LEVELS,
     SEQUENCE_KEYS,
 )
@@ -115,7 +114,9 @@ class Header(Frozen):
         "softmax", description="rule cms: over which levels the weights of reads are normalised"
     )
     parameters: dict[str, Any] | None = Field(
-        None, description="rule layer: arguments of its constructor; reserved rules: free"
+        None,
+        description="rule layer: arguments of its constructor; rule deep_memory: its settings; "
+        "reserved rules: free",
     )
     trace: list[Any] | None = Field(None, description="written by eval")
     note: str = Field("", description="free text")
@@ -126,9 +127,10 @@ class Header(Frozen):
             return self
         own = SUBJECTS[self.rule].own
         if self.parameters is not None and own is None:
+            names = [name for name, subject in SUBJECTS.items() if subject.own is not None]
             raise ValueError(
-                f"parameters: only rule {LAYER} and the reserved rules {' and '.join(RESERVED)} "
-                f"have them, this is {self.rule}"
+                f"parameters: only rules {', '.join(names)} and the reserved rules "
+                f"{' and '.join(RESERVED)} have them, this is {self.rule}"
             )
         if own is not None:
             own.check_header(self)

@@ -45,6 +45,7 @@ class Request(Frozen):
         periods, schedule_level, first_step: the memory writes by the schedule of a frequency level;
             of rule cms those of all levels.
         levels, combine: of rule cms: names of rules, or what a case says of each level.
+        parameters: of rule deep_memory, as a case has them.
     """
 
     rule: str
@@ -74,6 +75,7 @@ class Request(Frozen):
     first_step: int = 0
     levels: tuple[str | dict[str, Any], ...] = ()
     combine: str = "softmax"
+    parameters: dict[str, Any] = {}
 
 
 def new(request: Request, *, name: str = "new") -> Case:
@@ -87,11 +89,12 @@ def new(request: Request, *, name: str = "new") -> Case:
     """
     if request.rule in RESERVED:
         raise CaseError(f"{name}: {unsupported(f'rule {request.rule}')}")
-    if request.rule in SUBJECTS and SUBJECTS[request.rule].own is not None:
-        raise CaseError(f"{name}: rule {request.rule}: its cases are recorded, none is drawn")
+    if request.rule in SUBJECTS:
+        _check_drawn(request, name)
     check_dtype(name, request.dtype, DTYPES)
     if request.window_gate and (
-        request.rule not in names_with("has_window") or request.level != "projected"
+        (request.rule not in names_with("has_window") and not _parametrised(request.rule))
+        or request.level != "projected"
     ):
         rules = " and ".join(names_with("has_window"))
         raise CaseError(f"{name}: window_gate: belongs to rule {rules} at level projected")
@@ -132,9 +135,26 @@ def new(request: Request, *, name: str = "new") -> Case:
     return make(fields, _stored(tensors, kind), name=name)
 
 
+def _parametrised(rule: str) -> bool:
+    """Whether the settings of a rule are parameters of its cases (DEEPCASE-2)."""
+    own = SUBJECTS[rule].own if rule in SUBJECTS else None
+    return own is not None and own.has_convention
+
+
+def _check_drawn(request: Request, name: str) -> None:
+    """Refuse a rule of which no case is drawn, and parameters of one that has none."""
+    subject = SUBJECTS[request.rule]
+    if subject.own is not None and subject.draw is None:
+        raise CaseError(f"{name}: rule {request.rule}: its cases are recorded, none is drawn")
+    if request.parameters and not _parametrised(request.rule):
+        raise CaseError(f"{name}: parameters: the rule {request.rule} has none")
+    if request.per_dimension_gates and _parametrised(request.rule):
+        raise CaseError(f"{name}: per_dimension_gates: the rule {request.rule} has none")
+
+
 def _stored(tensors: dict[str, Array], kind: Any) -> dict[str, Array]:
     return {
-        key: value if value.dtype == np.uint8 else value.astype(kind)
+        key: value if value.dtype.kind in "biu" else value.astype(kind)
         for key, value in tensors.items()
     }
 
@@ -153,7 +173,7 @@ def _header(request: Request) -> dict[str, Any]:
         fields["level"] = request.level
     if request.window != 1:
         fields["window"] = request.window
-    for key in ("span", "feature_map", "window_weights"):
+    for key in ("span", "feature_map", "window_weights", "parameters"):
         if getattr(request, key):
             fields[key] = getattr(request, key)
     if request.convention != "spec":

@@ -7,6 +7,7 @@ from typing import Any, get_args
 from atlas_ref.conventions import PRESETS, Convention
 from atlas_ref.oracle.cases.files import KEY
 from atlas_ref.oracle.cases.header import RESERVED, Header
+from atlas_ref.oracle.cases.schema_deep import deep_contract, deep_definitions, deep_table
 from atlas_ref.oracle.cases.schema_layers import layer_contracts, layer_tables
 from atlas_ref.oracle.cases.tensors import (
     COMPUTED_AT_TOKEN,
@@ -52,6 +53,7 @@ def case_schema() -> dict[str, Any]:
     }
     for own in (header, definitions["LevelHeader"]):
         own["properties"]["convention"] = convention
+    definitions |= deep_definitions()
     definitions["LevelHeader"]["allOf"] = [_plain_rules(), _window_weights()]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -61,6 +63,7 @@ def case_schema() -> dict[str, Any]:
         "$defs": definitions,
         "x-tensors": tensor_table(),
         "x-layers": layer_tables(),
+        "x-deep-memory": deep_table(),
         "x-levels": {
             "inputs": (
                 "rule cms: in/levelN/NAME for every in/NAME that level N has at level token, but "
@@ -101,7 +104,8 @@ IDENTITY: dict[str, Any] = {"properties": {"kind": {"const": "identity"}}}
 def _contracts() -> list[dict[str, Any]]:
     """Constraints between keys, as far as JSON Schema can state them (CASE-2, CASE-16, CASE-31)."""
     alone = {name: subject for name, subject in SUBJECTS.items() if not subject.has_tokens}
-    supported = {"rule": {"not": {"enum": [*RESERVED, LAYER]}}}
+    parametrised = [name for name, subject in SUBJECTS.items() if subject.own is not None]
+    supported = {"rule": {"not": {"enum": [*RESERVED, *parametrised]}}}
     of_block = ("window", "span", "phase", "convention", "feature_map", "window_weights")
     return [
         _when(
@@ -121,6 +125,7 @@ def _contracts() -> list[dict[str, Any]]:
         },
         _when(supported, parameters={"type": "null"}),
         *layer_contracts(),
+        deep_contract(),
         _when(
             {"rule": {"enum": list(FAMILY)}},
             schedule={"anyOf": [{"type": "null"}, {"required": ["level"], **_integer_level()}]},

@@ -9,11 +9,19 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.oracle.judge.norms import FORMATS, rounded
+from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.oracle.subjects.subject import bare
 from atlas_ref.types import Array
 
 #: Results that are the state, or were it at an earlier token.
 STATES = ("out/M", "out/S", "out/M_ref", "out/window_momentum")
+
+#: The same of subjects that have a state of their own.
+OWN = tuple(
+    subject.own.states
+    for subject in SUBJECTS.values()
+    if subject.own is not None and subject.own.states is not None
+)
 
 #: Format of the state, and of the arithmetic, unless said otherwise.
 STATE = "float32"
@@ -24,10 +32,15 @@ def judged_in(name: str, dtype: str, state_dtype: str | None) -> str:
     state's (TOL-8).
     """
     bits = FORMATS[dtype][1]
-    if bare(name) not in STATES or bits >= FORMATS[STATE][1]:
+    if not is_state(name) or bits >= FORMATS[STATE][1]:
         return dtype
     state = state_dtype if state_dtype in FORMATS and state_dtype != "float64" else STATE
     return state if FORMATS[state][1] > bits else dtype
+
+
+def is_state(name: str) -> bool:
+    """Whether a result is the state of a memory (TOL-8)."""
+    return bare(name) in STATES or any(each.fullmatch(name) for each in OWN)
 
 
 def gap(got: Array, want: Array, handed: str) -> Array:

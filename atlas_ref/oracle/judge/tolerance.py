@@ -211,7 +211,7 @@ def tolerances(
     for word in (dtype, state_dtype):
         if word is not None:
             check_dtype(case.name, word, FORMATS)
-    require_family(case, "a tolerance")
+    require_family(case, "a tolerance", own=SUBJECTS[case.header.rule].own)
     require_state(case, state_dtype)
     case = stored(case, dtype) if dtype in ("bfloat16", "float16") else case
     grad = any(name.startswith("grad/") for name in only or ())
@@ -250,7 +250,8 @@ def require_state(case: Case, state_dtype: str | None) -> None:
     Raises:
         CaseError: names the case and the layer.
     """
-    if state_dtype is not None and SUBJECTS[case.header.rule].own is not None:
+    own = SUBJECTS[case.header.rule].own
+    if state_dtype is not None and own is not None and own.states is None:
         raise CaseError(
             f"{case.name}: state-dtype: belongs to a memory, {case.title} has no state to round"
         )

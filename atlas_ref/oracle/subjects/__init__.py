@@ -6,7 +6,14 @@ it.
 
 from __future__ import annotations
 
-from atlas_ref.oracle.subjects import block, feature_map, layer, memory, newton_schulz
+from atlas_ref.oracle.subjects import (
+    block,
+    deep_memory,
+    feature_map,
+    layer,
+    memory,
+    newton_schulz,
+)
 from atlas_ref.oracle.subjects.subject import BLOCK, LAYER, Subject
 from atlas_ref.rules import FAMILY
 
@@ -17,6 +24,7 @@ SUBJECTS: dict[str, Subject] = {
     **_MEMORIES,
     newton_schulz.SUBJECT.name: newton_schulz.SUBJECT,
     feature_map.SUBJECT.name: feature_map.SUBJECT,
+    deep_memory.SUBJECT.name: deep_memory.SUBJECT,
     BLOCK: block.subject(_MEMORIES),
     LAYER: layer.SUBJECT,
 }

@@ -30,6 +30,9 @@ CHARACTERS, LEVELS = 1_000_000, 256
 #: (CASE-32).
 LEVEL = re.compile(r"^(in|out|grad)/level(\d+)/")
 
+#: Where a tensor of one of several calls stands: in/call0/x, out/call1/y (LAYER-18).
+CALL = re.compile(r"^(in|out|grad)/call\d+/")
+
 #: Header keys of a sequence.
 SEQUENCE_KEYS = ("level", "window", "span", "phase", "chunk", "window_weights", "schedule")
 
@@ -37,6 +40,11 @@ SEQUENCE_KEYS = ("level", "window", "span", "phase", "chunk", "window_weights", 
 def bare(name: str) -> str:
     """The name that a level's tensor would have in a case of its own; other names as they are."""
     return LEVEL.sub(r"\1/", name)
+
+
+def of_call(name: str) -> str:
+    """The name that a tensor of one of several calls would have in a single one."""
+    return CALL.sub(r"\1/", name)
 
 
 class Tensor(NamedTuple):
@@ -102,6 +110,10 @@ class Own(NamedTuple):
         between: (header, inputs) -> shapes of results between, q or attn, that have a gradient.
         results: names of results that some case has.
         tolerance: relative error allowed in float64, and the clause that says so.
+        measured: whether a result in float64 beyond that is judged by the case too (CASE-22).
+        has_convention: whether the header has a convention all the same.
+        states: names of results that are the state of a memory (TOL-8); None without one.
+        features: (case) -> names of features that it has beside gradients (SRC-21).
     """
 
     check_header: Callable[[Any], None]
@@ -116,6 +128,10 @@ class Own(NamedTuple):
     between: Callable[[Any, Mapping[str, Any]], dict[str, tuple[int, ...]]]
     results: re.Pattern[str]
     tolerance: tuple[float, str]
+    measured: bool = False
+    has_convention: bool = False
+    states: re.Pattern[str] | None = None
+    features: Callable[[Any], set[str]] = lambda case: set()
 
 
 class Subject(NamedTuple):

@@ -50,5 +50,5 @@ def check_entries(
         ValueError: names the tensor, the entry and its place.
     """
     if bad.any():
-        at = tuple(int(i[0]) for i in np.nonzero(bad))
+        at = tuple(int(i[0]) for i in np.nonzero(bad)) if bad.ndim else ()
         raise ValueError(f"{key}: entries {words}, found {value[at]} at {at}")

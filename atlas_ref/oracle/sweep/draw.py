@@ -22,7 +22,9 @@ from atlas_ref.rules import FAMILY, names_with
 Choices = Mapping[str, Sequence[Any]]
 
 #: Rules that can be swept.
-SWEPT = tuple(name for name, subject in SUBJECTS.items() if subject.draw is not None)
+SWEPT = tuple(
+    name for name, subject in SUBJECTS.items() if subject.draw is not None and subject.own is None
+)
 
 #: Values that a case is drawn from, in the order of drawing; the first value is the plainest, and
 #: shrinking leads towards it.

@@ -1,0 +1,87 @@
+"""Random inputs of a deep memory, so that a first case is one command away (DEEPCASE-10)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from atlas_ref.oracle.deep import parameters
+from atlas_ref.oracle.deep.settings import rank
+from atlas_ref.parts import memory_functions
+from atlas_ref.parts.window import uses_gate
+from atlas_ref.types import Array
+
+
+def draw(
+    request: Any, header: Any, generator: Any, d_phi: int
+) -> tuple[dict[str, Array], tuple[int, ...]]:
+    """Random inputs, and the shape of the cotangent.
+
+    First weights are away from their start, so that norms, biases and every slope show.
+
+    Raises:
+        ValueError: settings that contradict the sizes.
+    """
+    config = parameters.config(header, request.d_in, request.d_out)
+    T, lead = request.tokens, (request.heads,)
+    c = config.convention
+    # one gate for rows that share a memory is the mean of theirs, so that they may differ
+    tensors = {
+        "in/k": generator.standard_normal((*lead, T, request.d_in)),
+        "in/v": generator.standard_normal((*lead, T, request.d_out)),
+        "in/q": generator.standard_normal((*lead, T, request.d_in)),
+    }
+    if c.gate != "none":
+        low, high = (0.0, 0.2) if c.gate == "forget" else (0.8, 1.0)
+        tensors["in/retain"] = generator.uniform(low, high, (*lead, T))
+    tensors["in/momentum"] = generator.uniform(0.2, 0.8, (*lead, T))
+    if c.rate != "none":
+        tensors["in/step_size"] = generator.uniform(0.01, 0.1, (*lead, T))
+    if c.rate == "split":
+        tensors["in/step_size_memory"] = generator.uniform(0.1, 0.5, (*lead, T))
+    if request.window_gate or uses_gate(config.window_weights):
+        tensors["in/window_gate"] = generator.uniform(0.2, 0.8, (*lead, T))
+    tensors |= _memory(config, generator, lead)
+    steps = np.arange(T)
+    if request.pulse > 1:  # the last token of a chunk is the one that may write
+        chunks = (steps + 1) // config.chunk
+        tensors["in/active"] = (chunks % request.pulse == 0).astype(np.uint8)
+    if request.reset:
+        tensors["in/reset"] = ((steps > 0) & (steps % request.reset == 0)).astype(np.uint8)
+    if request.history:
+        tensors |= _history(request, config, generator, lead)
+    return tensors, (*lead, T, request.d_out)
+
+
+def _memory(config: Any, draw: Any, lead: tuple[int, ...]) -> dict[str, Array]:
+    """First weights, one set for all rows, and vectors around 1 or 0."""
+    tensors = {}
+    for name, shape in memory_functions.tensors(config.memory, config.d_in, config.d_out).items():
+        if rank(name) == 2:
+            tensors[f"in/memory/{name}"] = draw.standard_normal(shape) / np.sqrt(shape[1])
+        elif name == "norm/gain" or name.endswith("bias"):
+            tensors[f"in/memory/{name}"] = 0.3 * draw.standard_normal(shape)
+        else:
+            tensors[f"in/memory/{name}"] = draw.uniform(0.7, 1.3, shape)
+    return tensors
+
+
+def _history(request: Any, config: Any, draw: Any, lead: tuple[int, ...]) -> dict[str, Array]:
+    """A call that goes on within a document: tokens, weights and momentum from before."""
+    n, shared = request.history, config.coupling == "batch_shared"
+    rows = (1, *lead[1:]) if shared else lead
+    tensors: dict[str, Any] = {
+        "in/state/position": np.asarray(n, np.int64),
+        "in/state/keys": draw.standard_normal((*lead, n, config.d_in)),
+        "in/state/values": draw.standard_normal((*lead, n, config.d_out)),
+    }
+    if request.window_gate or uses_gate(config.window_weights):
+        tensors["in/state/token_gates"] = draw.uniform(0.2, 0.8, (*lead, n))
+    for kind, size in (("weights", 0.5), ("momentum", 0.1), ("reference", 0.5)):
+        c = config.convention
+        if kind == "reference" and not (c.frozen_reference or c.read == "chunk_start"):
+            continue
+        for name, shape in config.fast_shapes.items():
+            tensors[f"in/state/{kind}/{name}"] = size * draw.standard_normal((*rows, *shape))
+    return tensors

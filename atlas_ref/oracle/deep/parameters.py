@@ -1,0 +1,115 @@
+"""The key `parameters` of a case of a deep memory, and the keys beside it (DEEPCASE-2)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pydantic import ConfigDict, Field, ValidationError, create_model
+
+from atlas_ref.conventions import resolve
+from atlas_ref.messages import first_problem, meant
+from atlas_ref.parts import memory_functions
+from atlas_ref.parts.memory_functions import MemoryFunction
+from atlas_ref.rules.deep_memory import Config
+from atlas_ref.rules.deep_memory.config import Count
+from atlas_ref.types import Frozen
+
+#: Keys of a header of this rule.
+KEYS = ("schema", "rule", "level", "convention", "parameters", "note", "trace")
+
+#: Fields of the settings that are no parameters: sizes, which the tensors tell, those of level
+#: token, and momenta of several orders, which layers alone have.
+OTHER = ("d_in", "d_out", "d_model", "heads", "per_dimension_gates", "convention", "momentum_order")
+
+#: Keys of a case of the family that are parameters here.
+MOVED = ("window", "span", "chunk", "window_weights")
+
+
+class _Base(Frozen):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+#: Fields of another range in a case: a window may be left out, a chunk is a number of tokens.
+_NARROWED: dict[str, Any] = {"window": (Count | None, Field(None)), "chunk": (Count, Field(1))}
+_FIELDS: dict[str, Any] = {
+    name: _NARROWED.get(name, (field.annotation, field))
+    for name, field in Config.model_fields.items()
+    if name not in OTHER
+}
+Parameters: Any = create_model(
+    "Parameters", __base__=_Base, __doc__="Settings of a deep memory (DEEP-1).", **_FIELDS
+)
+
+
+def check_header(header: Any) -> None:
+    """Refuse keys of other rules, and settings that do not exist or contradict each other.
+
+    Source: DEEPCASE-2.
+
+    Raises:
+        ValueError: names the key or the parameter, what was found and what is needed.
+    """
+    for key in header.model_fields_set:
+        name = key.rstrip("_")
+        if name not in KEYS:
+            where = f"; it is parameters.{name}" if name in MOVED else ""
+            raise ValueError(
+                f"{name}: the rule {header.rule} has none{where or f'; it has {_listed(KEYS)}'}"
+            )
+    if header.level != "projected":
+        raise ValueError(f"level: the rule {header.rule} has projected alone, found {header.level}")
+    parameters = parsed(header)
+    wide = int(1.0 / parameters.memory.expansion) + 1  # a size at which hidden units are left
+    config(header, wide, wide)
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(names)
+
+
+def parsed(header: Any) -> Any:
+    """The parameters of a case, validated one by one.
+
+    Raises:
+        ValueError: names the parameter, what was found and what is needed.
+    """
+    given = header.parameters or {}
+    for key in given:
+        if key not in Parameters.model_fields:
+            names = tuple(Parameters.model_fields)
+            raise ValueError(
+                f"parameters.{key}: the rule {header.rule} has none; it has {_listed(names)}"
+                f"{meant(key, names)}"
+            )
+    try:
+        return Parameters.model_validate_json(json.dumps(given))
+    except ValidationError as error:
+        raise ValueError(f"parameters.{first_problem(error)}") from None
+
+
+def config(header: Any, d_in: int, d_out: int) -> Config:
+    """The settings of a case whose keys and values have these sizes.
+
+    Raises:
+        ValueError: settings that contradict each other or the sizes.
+    """
+    parameters = parsed(header)
+    chosen = {name: getattr(parameters, name) for name in Parameters.model_fields}
+    window = parameters.window or parameters.chunk
+    chosen["window"] = max(window, parameters.chunk)  # a shorter one is a case, not a warning
+    convention = resolve(header.convention, rule=header.rule)
+    try:
+        made = Config(d_in=d_in, d_out=d_out, convention=convention, **chosen)
+        return made.replaced(window=window)
+    except ValidationError as error:
+        text = first_problem(error)
+        name = text.partition(":")[0]
+        inside = "memory." if name in MemoryFunction.model_fields else ""
+        where = "" if name == "convention" else f"parameters.{inside}"
+        raise ValueError(f"{where}{text}") from None
+
+
+def names(of: Config) -> tuple[str, ...]:
+    """Tensors of the memory function, in their order (MEMFUN-2)."""
+    return tuple(memory_functions.tensors(of.memory, of.d_in, of.d_out))

@@ -1,0 +1,116 @@
+"""Settings of the plain loop of a deep memory, as data (DEEP-1)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from atlas_ref.conventions import Convention
+from atlas_ref.parts.memory_functions import MemoryFunction
+
+
+class Settings(NamedTuple):
+    """What a deep memory is, for a loop that knows no rule.
+
+    Attributes:
+        function: M(x; W).
+        c: the convention in force.
+        chunk, window, span: C, c and R; a span of 0 for none.
+        by_lag: weights of a window by lag, c of them.
+        reduction, coupling, vectors, clip, clip_norm, adaptive, outer_gradient: of the clauses
+            DEEP-7 to DEEP-12 and DEEP-18 to DEEP-21.
+        fast: names of the tensors that a write moves, in the order of the function.
+        writes: whether these calls write (DEEP-17).
+        flush: whether an incomplete chunk is written (DEEP-14).
+        memory_reset, momentum_reset: of DEEP-16.
+    """
+
+    function: MemoryFunction
+    c: Convention
+    chunk: int
+    window: int
+    span: int
+    by_lag: tuple[float, ...]
+    reduction: str
+    coupling: str
+    fast: tuple[str, ...]
+    vectors: str
+    clip: str
+    clip_norm: float
+    adaptive: bool
+    outer_gradient: str
+    writes: bool
+    flush: bool
+    memory_reset: str
+    momentum_reset: str
+
+    @property
+    def shared(self) -> bool:
+        """Whether rows of the first axis share a memory."""
+        return self.coupling == "batch_shared"
+
+    @property
+    def frozen(self) -> bool:
+        """Whether a write or a read looks at a reference."""
+        return self.c.reference != "running" or self.c.read == "chunk_start"
+
+
+def rank(name: str) -> int:
+    """Axes of a tensor of a memory function (MEMFUN-2)."""
+    if name == "read_scale":
+        return 0
+    return 1 if name.endswith(("gain", "bias")) else 2
+
+
+def settings(values: Any, names: tuple[str, ...]) -> Settings:
+    """Settings from those of a case.
+
+    Args:
+        values: with the attributes of DEEP-1 and `convention`.
+        names: tensors of the memory function, in their order.
+    """
+    phase, training = values.phase, values.training
+    return Settings(
+        function=values.memory,
+        c=values.convention,
+        chunk=values.chunk,
+        window=values.window,
+        span=values.span or 0,
+        by_lag=tuple(
+            _weight(values.window_weights, j, values.window) for j in range(values.window)
+        ),
+        reduction=values.reduction,
+        coupling=values.coupling,
+        fast=fast(values.fast, names, values.vectors),
+        vectors=values.vectors,
+        clip=values.clip,
+        clip_norm=values.clip_norm,
+        adaptive=values.adaptive,
+        outer_gradient=values.outer_gradient,
+        writes=phase == "both" or (phase == "train" if training else phase == "infer"),
+        flush=values.unfinished == "flush",
+        memory_reset=values.memory_reset,
+        momentum_reset=values.momentum_reset,
+    )
+
+
+def fast(which: Any, names: tuple[str, ...], vectors: str) -> tuple[str, ...]:
+    """Tensors that a write moves (DEEP-3)."""
+    inner = ("W", "W_in", "W_value", "W_out")
+    chosen = {
+        "all": names,
+        "matrices": tuple(name for name in names if rank(name) == 2),
+        "mlp": tuple(name for name in names if name in inner or name[2:].isdigit()),
+    }.get(which, which)
+    return tuple(
+        name for name in names if name in chosen and (rank(name) == 2 or vectors != "frozen")
+    )
+
+
+def _weight(kind: Any, lag: int, window: int) -> float:
+    """Weight of a lag, 1 where the tokens alone bring one (WINDOW-3 to WINDOW-6)."""
+    if kind.kind == "product":
+        product = 1.0
+        for each in kind.of:
+            product *= _weight(each, lag, window)
+        return product
+    return {"uniform": 1.0 / window, "decay": getattr(kind, "base", 1.0) ** lag}.get(kind.kind, 1.0)

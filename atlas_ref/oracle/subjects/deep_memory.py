@@ -1,0 +1,187 @@
+"""The subject deep_memory: a memory that is a function with weights, written once a chunk.
+
+Specified in specs/deep_memory_cases.md (DEEPCASE-1, DEEPCASE-11).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from atlas_ref import backend
+from atlas_ref.conventions import Convention
+from atlas_ref.oracle.deep import inputs as deep_memory_inputs
+from atlas_ref.oracle.deep import loop, parameters, settings, tensors, void
+from atlas_ref.oracle.subjects.subject import Legal, Own, Rounding, Subject
+from atlas_ref.rules import sequence
+from atlas_ref.rules.deep_memory import RULE, Config, start
+from atlas_ref.types import Array
+from tape import ops
+
+#: Error of a result in float64 that is allowed, and why (DEEPCASE-9).
+TOLERANCE = (1e-12, "fixed for float64 (CASE-20)")
+
+#: Names of results (DEEPCASE-6, DEEPCASE-7).
+RESULTS = re.compile(
+    r"(out|grad)/state/((weights|momentum|reference)/\w+(/\w+)?|keys|values|token_gates)"
+    r"|out/state/position|grad/memory/\w+(/\w+)?"
+    r"|out/y|grad/(k|v|q|retain|momentum|step_size|step_size_memory|window_weights|window_gate)"
+)
+
+#: Results that are the state, in the format in which it is kept (TOL-8).
+STATE = re.compile(r"out/state/(weights|momentum|reference)/.*")
+
+#: Clause of a result by the beginning of its name, the longest first.
+CLAUSES = {
+    "out/state/weights": "DEEP-13",
+    "out/state/momentum": "DEEP-11",
+    "out/state/reference": "DEEP-8",
+    "out/state": "DEEP-5",
+    "out/y": "DEEP-15",
+}
+
+#: Clause of gradients, by the outer gradient.
+GRADIENTS = {
+    "full": "DEEP-18",
+    "first_order": "DEEP-19",
+    "straight_through": "DEEP-20",
+    "none": "DEEP-21",
+}
+
+#: Tokens and gates of a call.
+TOKENS = (
+    "k",
+    "v",
+    "q",
+    "retain",
+    "momentum",
+    "step_size",
+    "step_size_memory",
+    "window_weights",
+    "window_gate",
+)
+
+
+def config(header: Any, inputs: Mapping[str, Any]) -> Config:
+    """The settings of a case with these inputs."""
+    return parameters.config(header, inputs["in/k"].shape[-1], inputs["in/v"].shape[-1])
+
+
+def _of(inputs: Mapping[str, Array], prefix: str) -> dict[str, Array]:
+    return {
+        name.removeprefix(prefix): value
+        for name, value in inputs.items()
+        if name.startswith(prefix)
+    }
+
+
+def _evaluate(
+    inputs: Mapping[str, Array], case: Any, form: str, chunk: int | None
+) -> tuple[dict[str, Array], None]:
+    own = config(case.header, inputs).replaced(convention=case.convention)
+    given = {name: inputs[f"in/{name}"] for name in TOKENS if f"in/{name}" in inputs}
+    masks = {
+        name: np.asarray(inputs[f"in/{name}"]).astype(bool)
+        for name in ("active", "reset")
+        if f"in/{name}" in inputs
+    }
+    tokens = sequence.Tokens(**given, **masks)
+    memory = _of(inputs, tensors.MEMORY)
+    with backend.used(backend.of(*inputs.values()).name):  # where a first state is made
+        state, y = sequence.run(RULE, own, tokens, _state(own, inputs, tokens), phi=memory)
+    return {"out/y": y, **_outputs(own, inputs, state, memory)}, None
+
+
+def _state(own: Config, inputs: Mapping[str, Array], tokens: sequence.Tokens) -> Any:
+    """The state before the first token (DEEPCASE-5)."""
+    state = start(own, tokens.k.shape[:-2], dtype=tokens.k.dtype)
+    kinds = {kind: _of(inputs, f"in/state/{kind}/") for kind in tensors.KINDS}
+    held = {
+        name: inputs[f"in/state/{name}"]
+        for name in ("keys", "values", "token_gates")
+        if f"in/state/{name}" in inputs
+    }
+    position = int(inputs.get("in/state/position", 0))
+    return state.replaced(position=position, **kinds, **held)
+
+
+def _outputs(
+    own: Config, inputs: Mapping[str, Array], state: Any, memory: Mapping[str, Array]
+) -> dict[str, Array]:
+    """What a next call starts from (DEEPCASE-6)."""
+    kinds = {"weights": state.weights, "reference": state.reference}
+    if "in/momentum" in inputs:
+        zeros = {name: ops.zeros_like(x) for name, x in state.weights.items()}
+        kinds["momentum"] = state.momentum or zeros
+    out = {
+        f"out/state/{kind}/{name}": kinds[kind][name]
+        for kind in tensors.KINDS
+        for name in kinds.get(kind, ())
+    }
+    if state.keys.shape[-2]:
+        out |= {"out/state/keys": state.keys, "out/state/values": state.values}
+        if state.token_gates is not None:
+            out["out/state/token_gates"] = state.token_gates
+    return out | {"out/state/position": np.asarray(state.position, np.int64)}
+
+
+def _plain(inputs: Mapping[str, Array], case: Any, rounding: Rounding) -> dict[str, Array]:
+    """The rule as a plain loop, which shares no code with it (TOL-3)."""
+    own = config(case.header, inputs).replaced(convention=case.convention)
+    rounds = loop.Rounding(
+        rounding.way, rounding.touch, rounding.argument, rounding.store or loop.Rounding().store
+    )
+    return loop.run(settings.settings(own, parameters.names(own)), inputs, rounds)
+
+
+def clause(header: Any, name: str) -> str:
+    """The clause about a result."""
+    if name.startswith("grad/"):
+        return GRADIENTS[parameters.parsed(header).outer_gradient]
+    return next((each for key, each in CLAUSES.items() if name.startswith(key)), "")
+
+
+def _void(header: Any, inputs: Mapping[str, Any]) -> dict[str, str]:
+    return void.reasons(config(header, inputs), inputs)
+
+
+def _legal(header: Any, convention: Any, names: set[str]) -> Legal:
+    raise ValueError(f"rule {RULE.name}: its tensors are those of the memory function")
+
+
+SUBJECT = Subject(
+    name=RULE.name,
+    result="out/y",
+    cotangent="in/y_bar",
+    clauses={"out": "DEEP-5", "grad": "DEEP-18"},
+    legal=_legal,
+    evaluate=_evaluate,
+    plain=_plain,
+    draw=deep_memory_inputs.draw,
+    rule=RULE,
+    has_axes=False,
+    has_newton_schulz=True,
+    own=Own(
+        check_header=parameters.check_header,
+        checked=tensors.checked,
+        constants=lambda header: set(),
+        result=lambda header: "out/y",
+        loss=lambda header: "",
+        no_loss=lambda header, inputs: "",
+        clause=clause,
+        void=_void,
+        numbers=tensors.numbers,
+        between=lambda header, inputs: {},
+        results=RESULTS,
+        tolerance=TOLERANCE,
+        measured=True,
+        has_convention=True,
+        states=STATE,
+        features=void.features,
+    ),
+)
+
+__all__ = ["SUBJECT", "Convention", "config"]
