@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from atlas_ref.parts.memory_functions.gaussian import density, normal
+from atlas_ref.parts.memory_functions.gaussian import normal, slope_of_gelu
 from atlas_ref.types import Array
 from tape import ops
 
@@ -27,7 +27,7 @@ def share(kind: str, a: Array) -> Array:
 
 def slope(kind: str, a: Array, G: Array) -> Array:
     """d (a G(a)) / da = G + a G', with G = share(kind, a) (MEMFUN-5)."""
-    return G + a * _SLOPES[kind](a, G)
+    return slope_of_gelu(a, G) if kind == "gelu" else G + a * _SLOPES[kind](a, G)
 
 
 def _tanh_share(a: Array) -> Array:
@@ -46,6 +46,5 @@ _SHARES: dict[str, Callable[[Array], Array]] = {
 }
 _SLOPES: dict[str, Callable[[Array, Array], Array]] = {
     "silu": lambda a, G: G * ops.sigmoid(-a),
-    "gelu": lambda a, G: density(a),
     "gelu_tanh": _tanh_slope,
 }

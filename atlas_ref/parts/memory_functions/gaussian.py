@@ -18,6 +18,7 @@ from atlas_ref.backend import compiled
 from atlas_ref.types import Array
 from tape.core import defvjp, primitive
 from tape.elementwise import erf
+from tape.shapes import fitted
 
 ROOT_HALF = math.sqrt(0.5)
 DENSITY = 1.0 / math.sqrt(2.0 * math.pi)
@@ -42,6 +43,7 @@ LOGARITHM = (
     -2.72945359e-05,
     1.96501184e-06,
 )
+TABLE = np.array(LOGARITHM, np.float32)
 
 
 @primitive
@@ -49,13 +51,13 @@ def normal(a: Array) -> Array:
     """Phi(a) of each entry, to 1e-7 in float32 (MEMFUN-5)."""
     if type(a) is not np.ndarray or a.dtype != np.float32:
         return 0.5 * (1.0 + erf(ROOT_HALF * a))
-    a, table = np.ascontiguousarray(a), np.array(LOGARITHM, np.float32)
+    a = np.ascontiguousarray(a)
     result = np.empty_like(a)
     fast = _loop("normal", a)
     if fast is not None:
-        fast(table, a.reshape(-1), result.reshape(-1))
+        fast(TABLE, a.reshape(-1), result.reshape(-1))
     else:
-        _by_runs(table, a.reshape(-1), result.reshape(-1))
+        _by_runs(a.reshape(-1), result.reshape(-1))
     return result
 
 
@@ -71,8 +73,21 @@ def density(a: Array) -> Array:
     return result
 
 
+@primitive
+def slope_of_gelu(a: Array, G: Array) -> Array:
+    """G + a Phi'(a), the derivative of a Phi(a) where G = Phi(a) (MEMFUN-5)."""
+    y = density(a) * a
+    y += G
+    return y
+
+
 defvjp(normal, lambda y, a: lambda g: g * density(a))
 defvjp(density, lambda y, a: lambda g: -(g * (a * y)))
+defvjp(
+    slope_of_gelu,
+    lambda y, a, G: fitted(a, lambda g: g * (density(a) * (1.0 - a * a))),
+    lambda y, a, G: fitted(G, lambda g: g),
+)
 
 
 def _loop(name: str, a: Array) -> Any:
@@ -82,12 +97,10 @@ def _loop(name: str, a: Array) -> Any:
     return compiled.loop(MODULE, a.dtype, name) if compiled.available_for(a) else None
 
 
-def _by_runs(
-    table: np.ndarray[Any, Any], a: np.ndarray[Any, Any], result: np.ndarray[Any, Any]
-) -> None:
+def _by_runs(a: np.ndarray[Any, Any], result: np.ndarray[Any, Any]) -> None:
     """Phi of float32 numbers in NumPy, where nothing but exp is slower than a product."""
     size = np.empty(min(NUMBERS, len(a)), np.float32)
-    half, (*lower, highest) = np.float32(0.5), table
+    half, (*lower, highest) = np.float32(0.5), TABLE
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         for first in range(0, len(a), NUMBERS):
             x, y = a[first : first + NUMBERS], result[first : first + NUMBERS]

@@ -15,12 +15,11 @@ import numpy as np
 
 from atlas_ref.parts.memory_functions.activations import share, slope
 from atlas_ref.parts.memory_functions.function import MemoryFunction
+from atlas_ref.parts.memory_functions.norms import standardised, standardised_back
 from atlas_ref.parts.memory_functions.products import (
     outer_sum,
     over_tokens,
     rows,
-    standardised,
-    standardised_back,
     vector,
 )
 from atlas_ref.types import Array

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from atlas_ref.parts import memory_functions
 from atlas_ref.parts.newton_schulz import newton_schulz
+from atlas_ref.rules.deep_memory.carry import carry
 from atlas_ref.rules.deep_memory.config import Config
 from atlas_ref.rules.deep_memory.state import Tensors, of_leading
 from atlas_ref.types import Array
@@ -86,8 +87,7 @@ def update(
         U[name] = direction(config, ahead, rank)
         U[name] = _through(config, U[name])
         change = scaled(b, U[name], rank)
-        kept = scaled(rates.retain, weights[name], rank)
-        W[name] = kept + change if adds else kept - change
+        W[name] = carry(rates.retain, weights[name], change, rank, minus=not adds)
     return Update(predicted, residual, g, S, U, W)
 
 
@@ -122,13 +122,13 @@ def clipped(config: Config, g: dict[str, Array]) -> dict[str, Array]:
     hard: g min(1, bound / (|g| + 1e-8)), |g| over all tensors. soft: each tensor to the norm
     (bound / 2) (1 + tanh(2 |g| / bound)), a zero gradient as it is.
     """
+    if config.clip == "none":
+        return g
     bound, ranks = config.clip_norm, config.fast_shapes
     if config.clip == "hard":
         factor = ops.minimum(1.0, bound / (norm(config, g) + GUARD))
         return {name: scaled(factor, each, len(ranks[name])) for name, each in g.items()}
-    if config.clip == "soft":
-        return {name: _soft(each, bound, len(ranks[name])) for name, each in g.items()}
-    return g
+    return {name: _soft(each, bound, len(ranks[name])) for name, each in g.items()}
 
 
 def _soft(g: Array, bound: float, rank: int) -> Array:
@@ -169,7 +169,7 @@ def _carried(momentum: Any, S: Any, step: Array, rank: int, *, minus: bool = Fal
     """momentum S + step, or momentum S - step (DEEP-11)."""
     if momentum is None or S is None:
         return -step if minus else step
-    return scaled(momentum, S, rank) - step if minus else scaled(momentum, S, rank) + step
+    return carry(momentum, S, step, rank, minus=minus)
 
 
 def _momenta(config: Config, momentum: Any, S: Any, step: Array, rank: int) -> tuple[Array, Array]:
