@@ -140,7 +140,7 @@ class Writer(NamedTuple):
         size = self._norm(*g.values())
         return {
             name: self.hook(
-                f"clipped/{name}", event, partial(_hard, s.clip_norm, rank(name)), each, size
+                f"clipped/{name}", event, partial(_hard, way, s.clip_norm, rank(name)), each, size
             )
             for name, each in g.items()
         }
@@ -201,8 +201,8 @@ def _soft(way: Arithmetic, bound: float, axes: int, g: Array) -> Array:
     return steps.soft(way, bound, g, axes)
 
 
-def _hard(bound: float, axes: int, g: Array, size: Array) -> Array:
-    return matrices.times(steps.factor(steps.hard(bound, size), axes), g)
+def _hard(way: Arithmetic, bound: float, axes: int, g: Array, size: Array) -> Array:
+    return steps.scaled(way, steps.hard(bound, size), g, axes)
 
 
 def _polynomial(way: Arithmetic, row: Any, X: Array) -> Array:

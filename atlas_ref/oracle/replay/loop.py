@@ -38,11 +38,12 @@ class LoopState:
 
 
 class End(NamedTuple):
-    """The state after the last token, and y (..., T, d_out)."""
+    """The state after the last token, y (..., T, d_out), and results by their names in files."""
 
     M: Array
     S: Array
     y: Array
+    results: Mapping[str, Array] = {}
 
 
 def run_ops(
@@ -63,6 +64,9 @@ def run_ops(
         begin: called before each token with the state that it finds, which it may change.
     """
     subject = SUBJECTS[case.header.rule]
+    if subject.traced is not None:
+        results = subject.traced.run(case, inputs, take, way)
+        return End(None, None, results["out/y"], results)
     if subject.needs_newton_schulz:
         return _newton_schulz_alone(case, inputs, take, way)
     if not subject.has_tokens:

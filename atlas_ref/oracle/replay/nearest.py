@@ -24,8 +24,9 @@ from atlas_ref.oracle.replay.ops import is_matrix
 from atlas_ref.oracle.replay.passes import Passes
 from atlas_ref.oracle.replay.recorded import Recorded
 from atlas_ref.oracle.replay.sequence import leading
+from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.parts.newton_schulz import NewtonSchulz
-from atlas_ref.rules import FAMILY, names_with
+from atlas_ref.rules import names_with
 from atlas_ref.types import Array
 
 #: Values to try on the axes that take numbers.
@@ -149,7 +150,7 @@ def _cells(passes: Passes, op: str) -> Cells | None:
         passes.trace[op],
         leading(passes.case),
         passes.truth(),
-        sequence=passes.case.header.rule in FAMILY,
+        sequence=SUBJECTS[passes.case.header.rule].has_tokens,
     )
 
 

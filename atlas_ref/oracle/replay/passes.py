@@ -28,6 +28,10 @@ DRAWS = 16
 
 #: Inputs that maps, norms and gates are computed from.
 NUDGED = ("in/k", "in/v", "in/q", "in/x", "in/G", "in/param/", "in/phi/", "in/proj")
+NUDGED += ("in/memory/", "in/state/keys", "in/state/values", "in/state/weights/")
+
+#: Recorded ops that are the state before a chunk (REPLAY-20).
+STATES = ("chunk/M", "chunk/S")
 
 
 class Pass(NamedTuple):
@@ -54,7 +58,7 @@ class Reader:
         self.recorded: dict[str, Recorded] = {}
         self.states: dict[str, Recorded] = {}
         for each in trace:
-            if each.labels is not None:
+            if each.op in STATES:
                 self.states[each.into] = each
             elif each.into and not (
                 each.tensor.startswith("chunk/") and each.into in self.recorded
@@ -71,7 +75,7 @@ class Reader:
             if recorded is None
             else recorded.values
             if t is None
-            else recorded.of(t, self.lead)
+            else recorded.at(t, self.lead)
         )
         if (
             value is None
@@ -189,7 +193,7 @@ class Passes:
         ops: dict[str, set[int | None]] = {}
         for name, tokens in requests.items():
             each = self.trace[name]
-            own = tokens if each.labels is None else [t - 1 for t in tokens if t]
+            own = [t - 1 for t in tokens if t] if each.op in STATES else tokens
             ops.setdefault(each.into, set()).update(own)
         return ops
 

@@ -13,13 +13,13 @@ import numpy as np
 
 from atlas_ref import backend
 from atlas_ref.conventions import Convention
-from atlas_ref.oracle.deep import loop, parameters, settings, tensors, void
+from atlas_ref.oracle.deep import loop, ops, parameters, settings, tensors, tracing, void
 from atlas_ref.oracle.subjects import deep_memory_inputs
-from atlas_ref.oracle.subjects.subject import Legal, Own, Rounding, Subject
+from atlas_ref.oracle.subjects.subject import Legal, Own, Rounding, Subject, Traced
 from atlas_ref.rules import sequence
 from atlas_ref.rules.deep_memory import RULE, Config, start
 from atlas_ref.types import Array
-from tape import ops
+from tape import ops as tape
 
 #: Error of a result in float64 that is allowed, and why (DEEPCASE-9).
 TOLERANCE = (1e-12, "fixed for float64 (CASE-20)")
@@ -114,7 +114,7 @@ def _outputs(
     """What a next call starts from (DEEPCASE-6)."""
     kinds = {"weights": state.weights, "reference": state.reference}
     if "in/momentum" in inputs:
-        zeros = {name: ops.zeros_like(x) for name, x in state.weights.items()}
+        zeros = {name: tape.zeros_like(x) for name, x in state.weights.items()}
         kinds["momentum"] = state.momentum or zeros
     out = {
         f"out/state/{kind}/{name}": kinds[kind][name]
@@ -181,6 +181,7 @@ SUBJECT = Subject(
         has_convention=True,
         states=STATE,
         features=void.features,
+        traced=Traced(ops=ops.listed, run=tracing.run, tokens=ops.tokens),
     ),
 )
 

@@ -85,6 +85,21 @@ class Rounding(NamedTuple):
     store: Touch | None
 
 
+class Traced(NamedTuple):
+    """The loop of a subject with a hook at every op, in place of the family's (DEEPCASE-12).
+
+    Attributes:
+        ops: (case) -> name, inputs and clause of each op, in the order of the loop.
+        run: (case, inputs, hook, arithmetic) -> results, the hook called as
+            `oracle.replay.loop.run_ops` calls it.
+        tokens: (case, op) -> tokens that compute it; None for all of them.
+    """
+
+    ops: Callable[[Any], list[tuple[str, tuple[str, ...], str]]]
+    run: Callable[[Any, Mapping[str, Array], Callable[..., Array], Arithmetic], dict[str, Array]]
+    tokens: Callable[[Any, str], tuple[int, ...] | None]
+
+
 class Own(NamedTuple):
     """What a subject has for itself that is no convention and no table of all rules (LAYER-1).
 
@@ -106,6 +121,7 @@ class Own(NamedTuple):
         has_convention: whether the header has a convention all the same.
         states: names of results that are the state of a memory (TOL-8); None without one.
         features: (case) -> names of features that it has beside gradients (SRC-21).
+        traced: its loop, op by op; None where it has none.
     """
 
     check_header: Callable[[Any], None]
@@ -124,6 +140,7 @@ class Own(NamedTuple):
     has_convention: bool = False
     states: re.Pattern[str] | None = None
     features: Callable[[Any], set[str]] = lambda case: set()
+    traced: Traced | None = None
 
 
 class Subject(NamedTuple):
@@ -177,6 +194,11 @@ class Subject(NamedTuple):
     def title(self, header: Any) -> str:
         """The rule, and of a layer its name, in messages."""
         return " ".join([self.name, *(getattr(header, key) for key in self.keys)])
+
+    @property
+    def traced(self) -> Traced | None:
+        """Its own loop, op by op, in place of the family's."""
+        return None if self.own is None else self.own.traced
 
     @property
     def has_tokens(self) -> bool:
