@@ -94,9 +94,13 @@ class _Loop:
         memory = _named(inputs, "in/memory/")
         self.slow = {name: x for name, x in memory.items() if name not in s.fast}
         self.first = {name: self._of_rows(memory[name], rank(name)) for name in s.fast}
-        self.W = self.document = _named(inputs, "in/state/weights/") or self.first
+        before, reference = (
+            _named(inputs, f"in/state/{each}/") for each in ("weights", "reference")
+        )
+        self.W = {name: before.get(name, x) for name, x in self.first.items()}
+        self.document = self.W
         self.S: dict[str, Any] = _named(inputs, "in/state/momentum/")
-        self.reference = _named(inputs, "in/state/reference/")
+        self.reference = {name: reference.get(name, x) for name, x in self.W.items()}
         self.reads: list[Array] = []
 
     def _held(self, name: str, own: Array, axis: int) -> Array:

@@ -1,6 +1,8 @@
 """The subject deep_memory: a memory that is a function with weights, written once a chunk.
 
-Specified in specs/deep_memory_cases.md.
+Specified in specs/deep_memory_cases.md (DEEPCASE-1 to DEEPCASE-11).
+
+What tools do with it: DEEPCASE-11.
 """
 
 from __future__ import annotations
@@ -156,7 +158,7 @@ SUBJECT = Subject(
     name=RULE.name,
     result="out/y",
     cotangent="in/y_bar",
-    clauses={"out": "DEEP-5", "grad": "DEEP-18"},
+    clauses={"out": "DEEPCASE-1", "grad": "DEEP-18"},
     legal=_legal,
     evaluate=_evaluate,
     plain=_plain,
