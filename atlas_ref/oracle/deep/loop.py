@@ -42,6 +42,7 @@ def run(
     function: Function | None = None,
     *,
     iterates: bool = False,
+    events: Callable[[Plan], Plan] | None = None,
 ) -> dict[str, Array]:
     """The results of a case, `out/...` (DEEPCASE-6).
 
@@ -50,9 +51,12 @@ def run(
         hook: called with the op, its event, its function and arguments.
         function: the memory function, where it is not that of the settings.
         iterates: whether each step of Newton-Schulz is an op.
+        events: changes the events of the call.
     """
     m = function or Function(s.function, rounding.way, rounding.touch)
-    return _Loop(Writer(s, m, rounding, hook, iterates), inputs).results()
+    own = plan(s, inputs)
+    own = own if events is None else events(own)
+    return _Loop(Writer(s, m, rounding, hook, iterates), inputs, own).results()
 
 
 def plan(s: Settings, inputs: Tensors) -> Plan:
@@ -76,8 +80,8 @@ def plan(s: Settings, inputs: Tensors) -> Plan:
 class _Loop:
     """One call: its tokens, its memory W, S and reference, and its reads."""
 
-    def __init__(self, writer: Writer, inputs: Tensors) -> None:
-        self.writer, self.inputs = writer, inputs
+    def __init__(self, writer: Writer, inputs: Tensors, events: Plan) -> None:
+        self.writer, self.inputs, self.plan = writer, inputs, events
         self.s, self.rounding = s, rounding = writer.s, writer.rounding
         k = inputs["in/k"]
         self.lead = k.shape[:-2]
@@ -90,7 +94,6 @@ class _Loop:
         self.gates = inputs.get("in/window_gate")
         if self.gates is not None:
             self.gates = self._held("token_gates", self.gates, -1)
-        self.plan = plan(s, inputs)
         memory = _named(inputs, "in/memory/")
         self.slow = {name: x for name, x in memory.items() if name not in s.fast}
         self.first = {name: self._of_rows(memory[name], rank(name)) for name in s.fast}

@@ -89,9 +89,10 @@ def _of_write(case: Any, s: Settings) -> list[Listed]:
     ops.append(("residual", ("write/y", "in/v[t-j]"), "DEEP-7"))
     between = tuple(f"write/{name}" for name, _, _ in pieces(f) if _kept(f, name))
     weights = tuple(n for n in ("in/window_weights", "in/window_gate") if n in inputs)
+    ops.append(("cotangent", ("residual", *weights), "DEEP-7"))
     gradients = tuple(f"gradient/{name}" for name in s.fast)
     matrices = tuple(_tensor(s, name, when) for name in s.fast)
-    source = ("residual", *between, *matrices, "in/k[t-j]", *weights)
+    source = ("cotangent", *between, *matrices, "in/k[t-j]")
     ops += [(each, source, "DEEP-7") for each in gradients]
     h = ("in/step_size",) if "in/step_size" in inputs else ()
     if s.adaptive and h:

@@ -22,6 +22,7 @@ class Settings(NamedTuple):
         writes: whether these calls write (DEEP-17).
         flush: whether an incomplete chunk is written (DEEP-14).
         memory_reset, momentum_reset: of DEEP-16.
+        restarts: whether a document begins a chunk and an empty window, as it does.
     """
 
     function: MemoryFunction
@@ -43,6 +44,7 @@ class Settings(NamedTuple):
     flush: bool
     memory_reset: str
     momentum_reset: str
+    restarts: bool = True
 
     @property
     def fast(self) -> tuple[str, ...]:
@@ -118,6 +120,8 @@ def fast(which: Any, names: tuple[str, ...], vectors: str) -> tuple[str, ...]:
 
 def _weight(kind: Any, lag: int, window: int) -> float:
     """Weight of a lag, 1 where the tokens alone bring one (WINDOW-3 to WINDOW-6)."""
+    if isinstance(kind, tuple):
+        return float(kind[lag])
     if kind.kind == "product":
         product = 1.0
         for each in kind.of:

@@ -131,6 +131,8 @@ def weights(way: Arithmetic, c: Convention, r: Any, W: Array, b: Any, U: Array, 
 
 def retained(c: Convention, gate: Any) -> Any:
     """The share of W that is kept (CONV-4)."""
+    if c.gate == "none":
+        return None
     return 1.0 - gate if gate is not None and c.gate == "forget" else gate
 
 

@@ -39,7 +39,7 @@ class _Hook:
     def __call__(self, op: str, place: Place, compute: Callable[..., Array], *args: Any) -> Array:
         if not isinstance(place, Write):
             return self._read(op, place.first, place.last, lambda: compute(*args))
-        if op == "residual" or op.startswith("write/"):
+        if op in ("residual", "cotangent") or op.startswith("write/"):
             return self._rows(op, place, lambda: compute(*args))
         return self.take(op, place.token, compute, *args)
 
