@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from atlas_ref.oracle.deep import loop, ops
+from atlas_ref.oracle.deep import ops
 from atlas_ref.oracle.deep.loop import Place
+from atlas_ref.oracle.deep.readings import reading
+from atlas_ref.oracle.deep.readings.reading import Reading
 from atlas_ref.oracle.deep.schedule import Write
 from atlas_ref.oracle.deep.write import Rounding
 from atlas_ref.oracle.family.arithmetic import Arithmetic
@@ -17,17 +19,21 @@ from tape import ops as tape
 
 
 def run(
-    case: Any, inputs: Mapping[str, Array], take: Callable[..., Array], way: Arithmetic
+    case: Any,
+    inputs: Mapping[str, Array],
+    take: Callable[..., Array],
+    way: Arithmetic,
+    chosen: Sequence[Reading] = (),
 ) -> dict[str, Array]:
     """Run a case with the hook `take` at every op of every token; its results.
 
     Args:
         take: called as take(op, t, compute, *args, counts=mask), where compute(*args) is the op at
             token t; rows of a window stand by lag, and `counts` says which exist.
+        chosen: readings of the case, which keep its ops.
     """
-    s = ops.settings_of(case)
-    hook = _Hook(s.window, take)
-    return loop.run(s, inputs, Rounding(way), hook, iterates=True)
+    hook = _Hook(ops.settings_of(case).window, take)
+    return reading.run(case, inputs, Rounding(way), hook, chosen, iterates=True)
 
 
 class _Hook:

@@ -56,6 +56,7 @@ def expected(
     values: Values,
     adjoints: Sequence[Recorded],
     way: Arithmetic,
+    chosen: tuple[Any, ...] = (),
 ) -> dict[str, dict[int | None, Any]]:
     """The expected value of every recorded adjoint: `trace_grad/OP` -> token -> value.
 
@@ -88,7 +89,7 @@ def expected(
                 results[f"out/{op}"] = value
             return value
 
-        end = run_ops(case, inputs, take, way=way)
+        end = run_ops(case, inputs, take, way=way, chosen=chosen)
         named = {"out/y": end.y, "out/M": end.M, "out/S": end.S, **end.results}
         floating = {n: x for n, x in named.items() if x is not None and x.dtype.kind not in "biu"}
         return results | floating

@@ -110,10 +110,17 @@ class Passes:
     Args:
         trace: the recorded ops by name, from `recorded`.
         cut: how chunk tensors are cut; None without any.
+        chosen: readings of a subject that has its own.
     """
 
-    def __init__(self, case: Case, trace: Mapping[str, Recorded], cut: Chunks | None) -> None:
-        self.case, self.trace, self.cut = case, trace, cut
+    def __init__(
+        self,
+        case: Case,
+        trace: Mapping[str, Recorded],
+        cut: Chunks | None,
+        chosen: tuple[Any, ...] = (),
+    ) -> None:
+        self.case, self.trace, self.cut, self.chosen = case, trace, cut, chosen
 
     def truth(self) -> Pass:
         """Every op in float64 on recorded inputs (REPLAY-11)."""
@@ -169,7 +176,7 @@ class Passes:
             name, leading(self.case), trace, None if requests is None else self._ops(requests)
         )
         with np.errstate(all="ignore"):
-            run_ops(self.case, inputs, reader, way=way, begin=reader.begin)
+            run_ops(self.case, inputs, reader, way=way, begin=reader.begin, chosen=self.chosen)
             if self.cut is not None:
                 self._chunks(inputs, reader, way, self.cut, requests)
             adjoints = [each for each in trace if each.op.startswith(PREFIX)]
@@ -177,7 +184,7 @@ class Passes:
                 adjoints = []
             if adjoints:
                 reader.result.values.update(
-                    expected(self.case, inputs, reader.result.inputs, adjoints, way)
+                    expected(self.case, inputs, reader.result.inputs, adjoints, way, self.chosen)
                 )
                 reader.result.counts.update(
                     {

@@ -15,9 +15,10 @@ import numpy as np
 
 from atlas_ref import backend
 from atlas_ref.conventions import Convention
-from atlas_ref.oracle.deep import loop, ops, parameters, settings, tensors, tracing, void
+from atlas_ref.oracle.deep import ops, parameters, tensors, tracing, void
+from atlas_ref.oracle.deep.readings import listed, reading
 from atlas_ref.oracle.subjects import deep_memory_inputs
-from atlas_ref.oracle.subjects.subject import Legal, Own, Rounding, Subject, Traced
+from atlas_ref.oracle.subjects.subject import Legal, Own, Rounding, Searched, Subject, Traced
 from atlas_ref.rules import sequence
 from atlas_ref.rules.deep_memory import RULE, Config, start
 from atlas_ref.types import Array
@@ -132,11 +133,7 @@ def _outputs(
 
 def _plain(inputs: Mapping[str, Array], case: Any, rounding: Rounding) -> dict[str, Array]:
     """The rule as a plain loop, which shares no code with it (TOL-3)."""
-    own = config(case.header, inputs).replaced(convention=case.convention)
-    rounds = loop.Rounding(
-        rounding.way, rounding.touch, rounding.argument, rounding.store or loop.Rounding().store
-    )
-    return loop.run(settings.settings(own, parameters.names(own)), inputs, rounds)
+    return listed.run(inputs, case, rounding, ())
 
 
 def clause(header: Any, name: str) -> str:
@@ -184,6 +181,13 @@ SUBJECT = Subject(
         states=STATE,
         features=void.features,
         traced=Traced(ops=ops.listed, run=tracing.run, tokens=ops.tokens),
+        searched=Searched(
+            settings=listed.settings,
+            departures=listed.mistakes,
+            presets=listed.presets,
+            run=listed.run,
+            keeps=reading.keeps,
+        ),
     ),
 )
 

@@ -90,14 +90,33 @@ class Traced(NamedTuple):
 
     Attributes:
         ops: (case) -> name, inputs and clause of each op, in the order of the loop.
-        run: (case, inputs, hook, arithmetic) -> results, the hook called as
+        run: (case, inputs, hook, arithmetic, readings) -> results, the hook called as
             `oracle.replay.loop.run_ops` calls it.
         tokens: (case, op) -> tokens that compute it; None for all of them.
     """
 
     ops: Callable[[Any], list[tuple[str, tuple[str, ...], str]]]
-    run: Callable[[Any, Mapping[str, Array], Callable[..., Array], Arithmetic], dict[str, Array]]
+    run: Callable[..., dict[str, Array]]
     tokens: Callable[[Any, str], tuple[int, ...] | None]
+
+
+class Searched(NamedTuple):
+    """Other readings of a subject, in place of the conventions of the family (DEEPCASE-14).
+
+    Attributes:
+        settings: (case) -> readings with another value of one setting; each has a name and a
+            `change`, the setting with its value.
+        departures: (case) -> mistakes and habits that can be made in it; each has `words`.
+        presets: (case) -> name of a whole reading -> the settings that it changes.
+        run: (inputs, case, rounding, readings) -> results under all of them.
+        keeps: (case, reading) -> whether its ops have the tokens and shapes of the case's.
+    """
+
+    settings: Callable[[Any], list[Any]]
+    departures: Callable[[Any], list[Any]]
+    presets: Callable[[Any], Mapping[str, list[Any]]]
+    run: Callable[[Mapping[str, Array], Any, Rounding, Any], dict[str, Array]]
+    keeps: Callable[[Any, Any], bool]
 
 
 class Own(NamedTuple):
@@ -122,6 +141,7 @@ class Own(NamedTuple):
         states: names of results that are the state of a memory (TOL-8); None without one.
         features: (case) -> names of features that it has beside gradients (SRC-21).
         traced: its loop, op by op; None where it has none.
+        searched: its other readings; None where it has none.
     """
 
     check_header: Callable[[Any], None]
@@ -141,6 +161,7 @@ class Own(NamedTuple):
     states: re.Pattern[str] | None = None
     features: Callable[[Any], set[str]] = lambda case: set()
     traced: Traced | None = None
+    searched: Searched | None = None
 
 
 class Subject(NamedTuple):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from atlas_ref.oracle.deep.readings.reading import Seen
+from atlas_ref.oracle.deep.schedule import Begin, Read, Refresh, Write
 
 
 def writes(at: Seen) -> bool:
@@ -20,8 +21,16 @@ def several(at: Seen) -> bool:
 
 
 def again(at: Seen) -> bool:
-    """Whether a document has two writes, so that the first one's momentum counts."""
-    return len(at.plan.writes) > 1 or any("state/momentum" in name for name in at.inputs)
+    """Whether a write sees the momentum of another one, or of a call before."""
+    before = any(name.startswith("in/state/momentum/") for name in at.inputs)
+    for event in at.plan.events:
+        if isinstance(event, Begin) and event.momentum:
+            before = False
+        elif isinstance(event, Write):
+            if before:
+                return True
+            before = True
+    return False
 
 
 def of_kind(kind: str) -> Callable[[Seen], bool]:
@@ -96,3 +105,24 @@ def later(at: Seen) -> bool:
         return False
     start = int(np.nonzero(at.inputs["in/reset"][1:])[0][0]) + 1
     return any(each.token >= start for each in at.plan.writes)
+
+
+def resumed(at: Seen) -> bool:
+    """A reference from before that a write or a read looks at."""
+    frozen = at.s.c.reference != "running"
+    for event in at.plan.events:
+        if isinstance(event, Refresh):
+            return False
+        if (isinstance(event, Write) and frozen) or (
+            isinstance(event, Read) and event.of == "reference"
+        ):
+            return any(name.startswith("in/state/reference/") for name in at.inputs)
+    return False
+
+
+def first_weights_seen(at: Seen) -> bool:
+    """Weights from before that stay for a write or a read, before a document begins anew."""
+    if not any(name.startswith("in/state/weights/") for name in at.inputs):
+        return False
+    first = at.plan.events[0]
+    return not (isinstance(first, Begin) and first.memory)

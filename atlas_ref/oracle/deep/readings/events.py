@@ -7,8 +7,9 @@ from collections.abc import Callable
 from atlas_ref.oracle.deep.readings.conditions import (
     chunks,
     documents,
-    holds,
+    first_weights_seen,
     later,
+    resumed,
     rows,
     several,
     silent,
@@ -119,6 +120,18 @@ def _kept_at_starts(*, memory: bool, momentum: bool) -> Callable[[Plan, Seen], P
         return plan._replace(events=tuple(moved))
 
     return events
+
+
+def _momentum_seen(at: Seen) -> bool:
+    """Whether the first write sees the momentum from before."""
+    if not any(name.startswith("in/state/momentum/") for name in at.inputs):
+        return False
+    for event in at.plan.events:
+        if isinstance(event, Begin) and event.momentum:
+            return False
+        if isinstance(event, Write):
+            return True
+    return False
 
 
 EVENTS: tuple[Reading, ...] = (
@@ -240,21 +253,28 @@ EVENTS: tuple[Reading, ...] = (
         ),
         inputs=ignored("in/state/position"),
     ),
-    *(
-        Reading(
-            f"{kind} from before ignored",
-            f"in/state/{kind} were ignored",
-            made_in=lambda at, kind=kind: any(
-                name.startswith(f"in/state/{kind}/") for name in at.inputs
-            ),
-            inputs=ignored(f"in/state/{kind}/"),
-        )
-        for kind in ("weights", "momentum", "reference")
+    Reading(
+        "weights from before ignored",
+        "in/state/weights were ignored",
+        made_in=first_weights_seen,
+        inputs=ignored("in/state/weights/"),
+    ),
+    Reading(
+        "momentum from before ignored",
+        "in/state/momentum were ignored",
+        made_in=lambda at: _momentum_seen(at),
+        inputs=ignored("in/state/momentum/"),
+    ),
+    Reading(
+        "reference from before ignored",
+        "in/state/reference were ignored",
+        made_in=resumed,
+        inputs=ignored("in/state/reference/"),
     ),
     Reading(
         "weights of the first row",
         "all rows went on from the weights of the first",
-        made_in=lambda at: rows(at) and not at.s.shared and holds("in/state/weights/")(at),
+        made_in=lambda at: rows(at) and not at.s.shared and first_weights_seen(at),
         inputs=of_first_row("in/state/weights/"),
     ),
 )

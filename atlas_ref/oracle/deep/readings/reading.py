@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from atlas_ref.oracle.deep import loop
 from atlas_ref.oracle.deep.functions import Function
 from atlas_ref.oracle.deep.loop import Place
-from atlas_ref.oracle.deep.ops import settings_of
+from atlas_ref.oracle.deep.ops import pieces, settings_of
 from atlas_ref.oracle.deep.schedule import Plan
 from atlas_ref.oracle.deep.settings import Settings
 from atlas_ref.oracle.deep.write import Rounding
@@ -101,23 +101,65 @@ def run(
     Args:
         hook, iterates: as of `loop.run`.
     """
-    s, tensors = settings_of(case), dict(inputs)
-    for each in chosen:
-        tensors = tensors if each.inputs is None else each.inputs(tensors, s)
-        s = s if each.settings is None else each.settings(s)
+    s, tensors = _read(settings_of(case), inputs, chosen)
     function = Function(s.function, rounding.way, rounding.touch)
     planted = {op: change for each in chosen for op, change in each.ops.items()}
     for each in chosen:
         function = function._replace(**each.function)
-    at = Seen(case, s)
-
-    def events(plan: Plan) -> Plan:
-        for each in chosen:
-            plan = plan if each.events is None else each.events(plan, at)
-        return plan
-
     return loop.run(
-        s, tensors, rounding, _planted(hook, planted), function, iterates=iterates, events=events
+        s,
+        tensors,
+        rounding,
+        _planted(hook, planted),
+        function,
+        iterates=iterates,
+        events=lambda plan: _moved(plan, Seen(case, s), chosen),
+    )
+
+
+def _read(
+    s: Settings, inputs: Mapping[str, Array], chosen: Sequence[Reading]
+) -> tuple[Settings, Inputs]:
+    """Settings and inputs under some readings."""
+    tensors = dict(inputs)
+    for each in chosen:
+        tensors = tensors if each.inputs is None else each.inputs(tensors, s)
+        s = s if each.settings is None else each.settings(s)
+    return s, tensors
+
+
+def _moved(plan: Plan, at: Seen, chosen: Sequence[Reading]) -> Plan:
+    """Events under some readings."""
+    for each in chosen:
+        plan = plan if each.events is None else each.events(plan, at)
+    return plan
+
+
+def keeps(case: Any, each: Reading) -> bool:
+    """Whether the ops of a reading have the tokens and shapes of the case's own."""
+    own = settings_of(case)
+    s, tensors = _read(own, case.inputs, [each])
+    if (s.window, s.fast, pieces(s.function)) != (own.window, own.fast, pieces(own.function)):
+        return False
+    if (s.clip == "none", s.adaptive, s.c.newton_schulz) != (
+        own.clip == "none",
+        own.adaptive,
+        own.c.newton_schulz,
+    ) and not _same_ops(s, own):
+        return False
+    plans = (loop.plan(own, case.inputs), _moved(loop.plan(s, tensors), Seen(case, s), [each]))
+    before, after = ([(e.token, len(e.rows)) for e in plan.writes] for plan in plans)
+    return before == after
+
+
+def _same_ops(s: Settings, own: Settings) -> bool:
+    """Whether two settings have the same ops behind the gradient."""
+    if (s.clip == "none", s.adaptive) != (own.clip == "none", own.adaptive):
+        return False
+    if s.c.has_newton_schulz != own.c.has_newton_schulz:
+        return False
+    return not s.c.has_newton_schulz or (
+        s.c.newton_schulz_settings.steps == own.c.newton_schulz_settings.steps
     )
 
 

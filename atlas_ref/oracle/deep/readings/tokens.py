@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from atlas_ref.oracle.deep.readings.conditions import (
+    again,
     both,
     chunks,
     holds,
@@ -119,7 +120,7 @@ TOKENS: tuple[Reading, ...] = (
         Reading(
             f"{name} of the token before",
             f"{name} gates were one token late",
-            made_in=both(holds(f"in/{name}"), tokens),
+            made_in=both(holds(f"in/{name}"), tokens, again if name == "momentum" else writes),
             inputs=_changed(f"in/{name}", _late(-1)),
         )
         for name in ("retain", "momentum", "step_size", "window_gate")
@@ -128,7 +129,7 @@ TOKENS: tuple[Reading, ...] = (
         Reading(
             f"{name} of the first row",
             f"all rows had the {name} gates of the first",
-            made_in=both(holds(f"in/{name}"), rows),
+            made_in=both(holds(f"in/{name}"), rows, again if name == "momentum" else writes),
             inputs=of_first_row(f"in/{name}"),
         )
         for name in ("retain", "momentum", "step_size")
@@ -142,9 +143,7 @@ TOKENS: tuple[Reading, ...] = (
     Reading(
         "retain for momentum",
         "the retain gate multiplied the momentum",
-        made_in=lambda at: (
-            both(holds("in/retain"), holds("in/momentum"))(at) and len(at.plan.writes) > 1
-        ),
+        made_in=lambda at: both(holds("in/retain"), holds("in/momentum"))(at) and again(at),
         inputs=_renamed("in/momentum", "in/retain"),
     ),
     Reading(
@@ -162,7 +161,7 @@ TOKENS: tuple[Reading, ...] = (
     Reading(
         "momentum averaged over a chunk",
         "a write had the mean momentum gate of its chunk",
-        made_in=both(holds("in/momentum"), chunks),
+        made_in=both(holds("in/momentum"), chunks, again),
         inputs=_over_chunk("in/momentum", "mean"),
     ),
     Reading(
