@@ -168,14 +168,14 @@ BACKWARD: tuple[Reading, ...] = (
             full(at) and at.s.c.has_newton_schulz and any(rank(each) == 2 for each in at.s.fast)
         ),
         grad=True,
-        ops={"U": lambda compute, S: _straight(compute(S), S)},
+        ops={"U": lambda compute, *args: _straight(compute(*args), args[-1])},
     ),
     Reading(
         "direction held fixed",
         "directions were constants",
         made_in=full,
         grad=True,
-        ops={"U": lambda compute, S: _held(compute(S))},
+        ops={"U": lambda compute, *args: _held(compute(*args))},
     ),
     Reading(
         "norm of the clip held fixed",

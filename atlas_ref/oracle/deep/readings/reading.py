@@ -139,28 +139,19 @@ def keeps(case: Any, each: Reading) -> bool:
     """Whether the ops of a reading have the tokens and shapes of the case's own."""
     own = settings_of(case)
     s, tensors = _read(own, case.inputs, [each])
-    if (s.window, s.fast, pieces(s.function)) != (own.window, own.fast, pieces(own.function)):
-        return False
-    if (s.clip == "none", s.adaptive, s.c.newton_schulz) != (
-        own.clip == "none",
-        own.adaptive,
-        own.c.newton_schulz,
-    ) and not _same_ops(s, own):
+    if _shapes(s) != _shapes(own):
         return False
     plans = (loop.plan(own, case.inputs), _moved(loop.plan(s, tensors), Seen(case, s), [each]))
     before, after = ([(e.token, len(e.rows)) for e in plan.writes] for plan in plans)
     return before == after
 
 
-def _same_ops(s: Settings, own: Settings) -> bool:
-    """Whether two settings have the same ops behind the gradient."""
-    if (s.clip == "none", s.adaptive) != (own.clip == "none", own.adaptive):
-        return False
-    if s.c.has_newton_schulz != own.c.has_newton_schulz:
-        return False
-    return not s.c.has_newton_schulz or (
-        s.c.newton_schulz_settings.steps == own.c.newton_schulz_settings.steps
-    )
+def _shapes(s: Settings) -> tuple[Any, ...]:
+    """What the names and shapes of ops follow from."""
+    c = s.c
+    steps = c.newton_schulz_settings.steps if c.has_newton_schulz else 0
+    ops = (pieces(s.function), s.fast, s.clip == "none", s.adaptive, steps)
+    return (*ops, s.window, s.coupling)
 
 
 def _planted(
