@@ -170,10 +170,12 @@ def _under(passes: Passes, change: Mapping[str, Any]) -> Passes | None:
 
 
 def _cells(passes: Passes, op: str) -> Cells | None:
+    one, lead = passes.trace[op], leading(passes.case)
+    tokens = one.labels or range(one.values.shape[lead])
     return cells(
-        passes.trace[op],
-        leading(passes.case),
-        passes.truth(),
+        one,
+        lead,
+        passes.truth({op: tokens} if passes.chosen else None),  # where many readings are tried
         sequence=SUBJECTS[passes.case.header.rule].has_tokens,
     )
 

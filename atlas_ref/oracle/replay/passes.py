@@ -122,11 +122,10 @@ class Passes:
     ) -> None:
         self.case, self.trace, self.cut, self.chosen = case, trace, cut, chosen
 
-    def truth(self) -> Pass:
-        """Every op in float64 on recorded inputs (REPLAY-11)."""
-        return self._pass(
-            "truth", converted(self.case, "float64"), list(self.trace.values()), PLAIN
-        )
+    def truth(self, requests: Requests | None = None) -> Pass:
+        """Every op in float64 on recorded inputs, or some of those recorded (REPLAY-11)."""
+        inputs = converted(self.case, "float64")
+        return self._pass("truth", inputs, list(self.trace.values()), PLAIN, requests)
 
     def members(self, dtype: str, requests: Requests) -> list[Pass]:
         """The same in every legal arithmetic of a format, on inputs that round to the recorded ones

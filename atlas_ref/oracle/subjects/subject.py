@@ -104,15 +104,15 @@ class Searched(NamedTuple):
     """Other readings of a subject, in place of the conventions of the family (DEEPCASE-14).
 
     Attributes:
-        settings: (case) -> readings with another value of one setting; each has a name and a
-            `change`, the setting with its value.
+        settings: (case, readings) -> readings with another value of one setting beside those; each
+            has a name, a `change`, the setting with its value, and `before`, its own.
         departures: (case) -> mistakes and habits that can be made in it; each has `words`.
         presets: (case) -> name of a whole reading -> the settings that it changes.
         run: (inputs, case, rounding, readings) -> results under all of them.
         keeps: (case, reading) -> whether its ops have the tokens and shapes of the case's.
     """
 
-    settings: Callable[[Any], list[Any]]
+    settings: Callable[..., list[Any]]
     departures: Callable[[Any], list[Any]]
     presets: Callable[[Any], Mapping[str, list[Any]]]
     run: Callable[[Mapping[str, Array], Any, Rounding, Any], dict[str, Array]]

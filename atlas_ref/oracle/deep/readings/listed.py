@@ -21,9 +21,9 @@ FORWARD: tuple[Reading, ...] = (*FUNCTION, *WRITE, *TOKENS, *EVENTS)
 MISTAKES: tuple[Reading, ...] = (*FORWARD, *BACKWARD)
 
 
-def settings(case: Any) -> list[Reading]:
-    """Every other value of every axis, one at a time (DEEPCASE-14)."""
-    return list(readings(seen(case), AXES))
+def settings(case: Any, chosen: Sequence[Reading] = ()) -> list[Reading]:
+    """Every other value of every axis, one at a time, beside some readings (DEEPCASE-14)."""
+    return list(readings(seen(case, chosen), AXES))
 
 
 #: Whole readings of public code, by the settings that they change (DEEP-22).

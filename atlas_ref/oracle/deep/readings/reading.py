@@ -50,9 +50,10 @@ class Seen(NamedTuple):
         return loop.plan(self.s, self.inputs)
 
 
-def seen(case: Any) -> Seen:
-    """A case with its settings."""
-    return Seen(case, settings_of(case))
+def seen(case: Any, chosen: Sequence[Reading] = ()) -> Seen:
+    """A case with its settings, changed by some readings."""
+    s, _ = _read(settings_of(case), case.inputs, chosen)
+    return Seen(case, s)
 
 
 def always(at: Seen) -> bool:
@@ -67,6 +68,7 @@ class Reading(NamedTuple):
         name: of the reading: an axis with its value, or the mistake.
         words: what follows on "as if"; "" for a setting.
         change: the setting and its value, as `identify` states them; empty for a mistake.
+        before: the same setting with the value of the case.
         made_in: whether it can be made in a case.
         grad: it is in the backward pass, so that gradients alone show it.
         settings, inputs: what they are changed into, both from the settings of the case.
@@ -78,6 +80,7 @@ class Reading(NamedTuple):
     name: str
     words: str = ""
     change: Mapping[str, Any] = {}
+    before: Mapping[str, Any] = {}
     made_in: Callable[[Seen], bool] = always
     grad: bool = False
     settings: Callable[[Settings], Settings] | None = None
@@ -197,13 +200,16 @@ def readings(at: Seen, axes: Sequence[Axis]) -> Iterator[Reading]:
         own = axis.get(at.s)
         for value in axis.values(at):
             if value != own:
-                yield _reading(axis, value)
+                yield _reading(axis, value, own)
 
 
-def _reading(axis: Axis, value: Any) -> Reading:
-    name, said = (axis.name, value) if axis.said is None else axis.said(value)
+def _reading(axis: Axis, value: Any, own: Any) -> Reading:
+    (name, said), (_, before) = (
+        (axis.name, each) if axis.said is None else axis.said(each) for each in (value, own)
+    )
     return Reading(
         name=f"{name}={said:g}" if isinstance(said, float) else f"{name}={said}",
         change={name: said},
+        before={name: before},
         settings=lambda s: axis.put(s, value),
     )

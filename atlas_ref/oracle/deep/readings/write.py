@@ -194,7 +194,9 @@ WRITE: tuple[Reading, ...] = (
         "direction left as it is",
         "one matrix had no Newton-Schulz",
         made_in=lambda at: at.s.c.has_newton_schulz and writes(at) and rank(at.s.fast[0]) == 2,
-        ops={f"U/{name}": lambda compute, *args: args[-1] for name in ("W", "W_1", "W_in", "W_down")},
+        ops={
+            f"U/{name}": lambda compute, *args: args[-1] for name in ("W", "W_1", "W_in", "W_down")
+        },
     ),
     Reading(
         "retain left out",
