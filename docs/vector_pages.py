@@ -26,7 +26,11 @@ CELLS = "A cell names the formats in which the vector rejects the mutant: f floa
 #: Cases that are links of their own in one list.
 LINKED = 12
 SETS = "vectors"
-PEERS = ("tests/data/peers/*.safetensors", "tests/data/peers_layers/*.safetensors")
+PEERS = (
+    "tests/data/peers/*.safetensors",
+    "tests/data/peers_layers/*.safetensors",
+    "tests/data/peers_atlas_mag/titans_*.safetensors",
+)
 PEERS_PAGE = "vectors/peers.md"
 HEAD = "---\nsearch:\n  exclude: true\n---\n\n"
 

@@ -5,6 +5,7 @@ their own files.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections import Counter
 from pathlib import Path
@@ -29,13 +30,23 @@ def name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@functools.cache
+def walked(tree: ast.AST) -> list[ast.AST]:
+    return list(ast.walk(tree))
+
+
 OUTSIDE = [path for path in FILES if not name(path).startswith(OF_RULES)]
 
 
 def comparisons(tree: ast.AST) -> list[int]:
     """Lines that compare with the name of a rule, or look one up in a table of such names."""
     found = []
-    for node in ast.walk(tree):
+    for node in walked(tree):
         if isinstance(node, ast.Compare):
             parts = [node.left, *node.comparators]
         elif isinstance(node, ast.Dict):
@@ -61,7 +72,7 @@ def of_subjects(tree: ast.AST) -> list[int]:
     One side is a rule by its own name; axes of a convention and tensors may be called like one.
     """
     found = []
-    for node in ast.walk(tree):
+    for node in walked(tree):
         if isinstance(node, ast.Compare):
             sides: list[ast.AST] = [node.left, *node.comparators]
         elif isinstance(node, ast.Match):
@@ -98,7 +109,7 @@ def probes(tree: ast.AST) -> list[int]:
     """Lines that ask a rule, its configuration or its state for a name that it may not have."""
     return [
         node.lineno
-        for node in ast.walk(tree)
+        for node in walked(tree)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
         and (node.func.id == "hasattr" or (node.func.id == "getattr" and len(node.args) == 3))
@@ -106,7 +117,7 @@ def probes(tree: ast.AST) -> list[int]:
         and node.args[0].id in ("rule", "config", "state", "params", "before")
     ] + [
         node.lineno
-        for node in ast.walk(tree)
+        for node in walked(tree)
         if isinstance(node, ast.Attribute)
         and node.attr == "get"
         and isinstance(node.value, ast.Attribute)
@@ -114,16 +125,14 @@ def probes(tree: ast.AST) -> list[int]:
     ]
 
 
-@pytest.mark.parametrize("path", OUTSIDE, ids=name)
-def test_no_other_file_compares_names_of_rules_or_probes_them(path: Path) -> None:
-    tree = ast.parse(path.read_text())
-    assert comparisons(tree) == []
-    assert probes(tree) == []
+def test_no_other_file_compares_names_of_rules_or_probes_them() -> None:
+    found = {name(path): comparisons(parsed(path)) + probes(parsed(path)) for path in OUTSIDE}
+    assert {path: lines for path, lines in found.items() if lines} == {}
 
 
-@pytest.mark.parametrize("path", OUTSIDE, ids=name)
-def test_no_other_file_compares_a_rule_with_the_name_of_a_subject(path: Path) -> None:
-    assert of_subjects(ast.parse(path.read_text())) == []
+def test_no_other_file_compares_a_rule_with_the_name_of_a_subject() -> None:
+    found = {name(path): of_subjects(parsed(path)) for path in OUTSIDE}
+    assert {path: lines for path, lines in found.items() if lines} == {}
 
 
 @pytest.mark.parametrize(
@@ -175,9 +184,9 @@ def test_the_root_of_the_package_has_at_most_five_modules() -> None:
     assert len(list((ROOT / "atlas_ref").glob("*.py"))) <= 5
 
 
-@pytest.mark.parametrize("path", FILES, ids=name)
-def test_a_file_has_at_most_420_lines(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= 420
+def test_a_file_has_at_most_420_lines() -> None:
+    lines = {name(path): len(path.read_text().splitlines()) for path in FILES}
+    assert {path: count for path, count in lines.items() if count > 420} == {}
 
 
 def summary(node: ast.AST) -> str:
@@ -187,11 +196,11 @@ def summary(node: ast.AST) -> str:
     return re.split(r"(?<=[^.]{3}[.:;]) ", paragraph)[0]
 
 
-@pytest.mark.parametrize("path", DOCUMENTED, ids=name)
-def test_a_docstring_begins_with_at_most_twenty_words(path: Path) -> None:
+def test_a_docstring_begins_with_at_most_twenty_words() -> None:
     long = {
-        getattr(node, "name", "module"): summary(node)
-        for node in ast.walk(ast.parse(path.read_text()))
+        f"{name(path)}: {getattr(node, 'name', 'module')}": summary(node)
+        for path in DOCUMENTED
+        for node in walked(parsed(path))
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
         and len(summary(node).split()) > 20
     }

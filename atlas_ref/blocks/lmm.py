@@ -15,7 +15,7 @@ from pydantic import model_validator
 from atlas_ref.blocks.parts import check_memory, fed_forward, remembered, require_same_tokens
 from atlas_ref.layers import checks, feed_forward, memory
 from atlas_ref.layers.convention import LayerConvention
-from atlas_ref.rules.checks import require_floating
+from atlas_ref.rules.checks import check_count, generator, require_floating
 from atlas_ref.types import Array, Frozen
 
 
@@ -83,7 +83,7 @@ def configured(
 def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:
     """Parameters of the parts at their starts (BLOCKS-8)."""
     require_floating(dtype)
-    seeds = [int(each) for each in checks.generator(seed).integers(2**62, size=2)]
+    seeds = [int(each) for each in generator(seed).integers(2**62, size=2)]
     own, ff = config.memory, config.feed_forward
     return Params(
         memory=None if own is None else memory.init(own, seeds[0], dtype=dtype),
@@ -93,7 +93,7 @@ def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:
 
 def start(config: Config, batch: int = 1, *, dtype: Any = np.float64) -> State:
     """The state before the first token (BLOCKS-2)."""
-    checks.check_batch(batch)
+    check_count("batch", batch)
     require_floating(dtype)
     own = config.memory
     return State(memory=None if own is None else memory.start(own, batch, dtype=dtype))

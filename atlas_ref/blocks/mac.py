@@ -20,9 +20,10 @@ from atlas_ref.blocks import mix
 from atlas_ref.blocks.parts import fed_forward, require_same_tokens
 from atlas_ref.blocks.segments import Segment, run_segments
 from atlas_ref.layers import attention, checks, feed_forward, memory, norm
+from atlas_ref.layers.attention.boundary import check_params as check_attention
 from atlas_ref.layers.convention import LayerConvention
 from atlas_ref.layers.projection import cast
-from atlas_ref.rules.checks import require_floating
+from atlas_ref.rules.checks import check_count, generator, require_floating
 from atlas_ref.types import Array, Dims, Frozen
 from tape import ops
 
@@ -66,6 +67,8 @@ class Config(Frozen):
                 f"attention: attention_window {self.attention.attention_window} does not fit "
                 f"context {self.context}"
             )
+        if self.attention.persistent_visible == "window":
+            raise ValueError("attention: persistent_visible window, but each segment sees them all")
         if segments and self.memory.levels.per == "call":
             raise ValueError("memory: levels with steps per call have no step inside a segment")
         if segments and self.state == "committed":
@@ -158,7 +161,7 @@ def configured(
 def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:
     """Parameters of the parts at their starts (BLOCKS-8)."""
     require_floating(dtype)
-    draw, D = checks.generator(seed), config.d_model
+    draw, D = generator(seed), config.d_model
     seeds = [int(each) for each in draw.integers(2**62, size=3)]
     pools = config.context == "mean_of_call"
     params = Params(
@@ -174,7 +177,7 @@ def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:
 
 def start(config: Config, batch: int = 1, *, dtype: Any = np.float64) -> State:
     """The state before the first token (BLOCKS-2)."""
-    checks.check_batch(batch)
+    check_count("batch", batch)
     require_floating(dtype)
     memories = memory.start(config.memory, batch, dtype=dtype)
     attended = attention.start(config.attention, batch, dtype=dtype)
@@ -253,7 +256,7 @@ def _check_parts(config: Config, params: Params, state: State, x: Array) -> None
     ):
         checks.check_presence(name, value, needed, f"the context is {config.context}")
     if state.segment is not None:
-        attention.check_params(config.attention, params.attention, x)
+        check_attention(config.attention, params.attention, x)
         _check_segment(config, state.segment, x)
     if config.mix is not None and params.mix is not None:
         mix.check_params(config.mix, params.mix, x)

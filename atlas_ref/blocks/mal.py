@@ -14,14 +14,17 @@ from pydantic import model_validator
 
 from atlas_ref.blocks.parts import (
     check_memory,
+    extended,
     fed_forward,
+    joined,
     remembered,
     require_same_tokens,
     started,
 )
 from atlas_ref.layers import attention, checks, feed_forward, memory
+from atlas_ref.layers.attention.boundary import check_params as check_attention
 from atlas_ref.layers.convention import LayerConvention
-from atlas_ref.rules.checks import require_floating
+from atlas_ref.rules.checks import generator, require_floating
 from atlas_ref.types import Array, Frozen
 
 
@@ -104,7 +107,7 @@ def configured(
 def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:
     """Parameters of the parts at their starts (BLOCKS-8)."""
     require_floating(dtype)
-    seeds = [int(each) for each in checks.generator(seed).integers(2**62, size=4)]
+    seeds = [int(each) for each in generator(seed).integers(2**62, size=4)]
     own, pre = config.memory, config.ff_pre
     return Params(
         attention=attention.init(config.attention, seeds[0], dtype=dtype),
@@ -137,16 +140,46 @@ def apply(
     checks.check_call(__name__, config, (Config, Params, State), params, state)
     checks.check_tokens(x, config.d_model)
     check_memory(config, params_memory=params.memory, state_memory=state.memory)
-    if config.memory is not None:
-        state, m = remembered(config, params, state, x, reset)
-        x = x + m
     ff = config.ff_pre is not None
     but = f"the block has {'one' if ff else 'none'}"
     checks.check_presence("params.ff_pre", params.ff_pre, ff, but)
+    if config.attention.prefixed:
+        state, x = _with_tokens_before(config, params, state, x, reset)
+    else:
+        state, x = _before_attention(config, params, state, x, reset)
+        attended, a = attention.apply(
+            config.attention, params.attention, state.attention, x, reset=reset
+        )
+        state, x = state.replaced(attention=attended), x + a
+    return state, x + fed_forward(config.ff_post, params.ff_post, x)
+
+
+def _before_attention(
+    config: Config, params: Params, state: State, x: Array, reset: Any
+) -> tuple[State, Array]:
+    """Memory and the first feed-forward, where there are such, with their residuals (BLOCKS-5)."""
+    if config.memory is not None:
+        state, m = remembered(config, params, state, x, reset)
+        x = x + m
     if config.ff_pre is not None and params.ff_pre is not None:
         x = x + fed_forward(config.ff_pre, params.ff_pre, x)
-    attended, a = attention.apply(
-        config.attention, params.attention, state.attention, x, reset=reset
-    )
-    x = x + a
-    return state.replaced(attention=attended), x + fed_forward(config.ff_post, params.ff_post, x)
+    return state, x
+
+
+def _with_tokens_before(
+    config: Config, params: Params, state: State, x: Array, reset: Any
+) -> tuple[State, Array]:
+    """All before the last feed-forward, of tokens with the persistent ones (BLOCKS-9)."""
+    c, own, attended = config.attention, params.attention, state.attention
+    check_attention(c, own, x)
+    starts = checks.check_reset(reset, x.shape[-2])
+    whole = extended(c, own.persistent, x, starts, attended.begun)
+    state, z = _before_attention(config, params, state, whole.x, whole.reset)
+    results = []
+    for piece, (first, last) in zip(whole.pieces, whole.bounds, strict=True):
+        if piece.begins:
+            attended = attention.opened(c, own, z[:, first - c.persistent : first])
+        attended, a = attention.apply(c, own, attended, z[:, first:last])
+        results.append(z[:, first:last] + a)
+    state = state.replaced(attention=attended)
+    return state, joined(results)

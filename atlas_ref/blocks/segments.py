@@ -12,7 +12,8 @@ from pydantic import Field
 
 from atlas_ref.blocks import mix
 from atlas_ref.layers import attention, memory, norm, rotary
-from atlas_ref.layers.attention_reads import softmax_reads
+from atlas_ref.layers.attention import prefix
+from atlas_ref.layers.attention.reads import softmax_reads
 from atlas_ref.types import Array, Frozen
 from tape import ops
 
@@ -101,22 +102,34 @@ def _attended(
 ) -> tuple[attention.State, Array]:
     """Attention of tokens x over persistent rows, recalled rows and tokens of their segment.
 
-    Row j of what was recalled has position j, token j position C + j; token i sees both up to i.
+    Row j of what was recalled has position j, token j position C + j, both after persistent tokens;
+    token i sees both up to i.
     """
     c, place, T = config.attention, segment.place, x.shape[-2]
-    qkv = _projected(c, params, x, config.segment + place)
-    of_recalled = _projected(c, params, h, place)
+    P = c.persistent if c.prefixed else 0
+    qkv = _projected(c, params, x, P + config.segment + place)
+    of_recalled = _projected(c, params, h, P + place)
     rows = [_paired(of_recalled[:, i], qkv[:, i]) for i in (1, 2)]
     cache = segment.cache
     keys = ops.concatenate([cache.keys, rows[0]], axis=-2)
     values = ops.concatenate([cache.values, rows[1]], axis=-2)
     seen = np.arange(keys.shape[-2]) // 2 <= place + np.arange(T)[:, None]
     H, d = c.heads, c.d_head
-    fixed = ops.zeros_like(x, shape=(H, 0, d)) if params.persistent is None else params.persistent
-    y = softmax_reads(qkv[:, 0], keys, values, fixed, fixed, seen, None)
+    fixed = _fixed(c, params, x)
+    y = softmax_reads(qkv[:, 0], keys, values, *fixed, seen, None)
     merged = ops.reshape(ops.swapaxes(y, 1, 2), (x.shape[0], T, H * d))
     W_out = ops.transpose(ops.reshape(params.W_out, (c.d_model, H * d)))
     return cache.replaced(keys=keys, values=values), merged @ W_out
+
+
+def _fixed(c: attention.Config, params: attention.Params, x: Array) -> tuple[Array, Array]:
+    """Keys and values of the persistent rows, or of the tokens before each segment (BLOCKS-9)."""
+    if params.persistent is None:
+        none = ops.zeros_like(x, shape=(c.heads, 0, c.d_head))
+        return none, none
+    if not c.prefixed:
+        return params.persistent, params.persistent
+    return attention.prefix_rows(c, params, prefix.tokens(params.persistent, x))
 
 
 def _paired(recalled: Array, tokens: Array) -> Array:

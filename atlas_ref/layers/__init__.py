@@ -6,4 +6,4 @@ A layer is a module with `Config`, `Params`, `State`, `init`, `start` and `apply
 from __future__ import annotations
 
 #: Modules of this folder that are layers of tokens or of heads.
-LAYERS = ("norm", "rotary", "convolution", "feed_forward", "attention", "memory")
+LAYERS = ("norm", "rotary", "convolution", "feed_forward", "attention", "memory", "neural_memory")

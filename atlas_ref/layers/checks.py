@@ -103,27 +103,6 @@ def check_reset(reset: Any, tokens: int) -> np.ndarray[Any, Any] | None:
     return mask if mask.any() else None
 
 
-def generator(seed: Any) -> np.random.Generator:
-    """The counter-based generator Philox with `seed` (NORM-2).
-
-    Raises:
-        ValueError: a seed that is not a whole number of at least 0.
-    """
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise ValueError(f"seed: {seed!r}, expected a whole number that is not negative")
-    return np.random.Generator(np.random.Philox(seed))
-
-
-def check_batch(batch: Any) -> None:
-    """Refuse a number of sequences that is not a whole number of at least 0 (NORM-2).
-
-    Raises:
-        ValueError: the value.
-    """
-    if isinstance(batch, bool) or not isinstance(batch, int | np.integer) or batch < 0:
-        raise ValueError(f"batch: {batch!r}, expected a whole number that is not negative")
-
-
 def document_starts(reset: np.ndarray[Any, Any] | None, tokens: int) -> np.ndarray[Any, Any]:
     """For each token the first one of its document within the call, -1 for one before it.
 

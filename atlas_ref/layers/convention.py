@@ -65,7 +65,10 @@ class LayerConvention(Frozen):
         "causal", description="a band, or the last keys of a call for all queries"
     )
     window_counts_self: bool = Field(True, description="whether the token is one of the window")
-    persistent_visible: Literal["always", "right_aligned"] = Field(
+    persistent_kind: Literal["key_value", "prepended"] = Field(
+        "key_value", description="rows of each head's keys, or tokens before each document"
+    )
+    persistent_visible: Literal["always", "right_aligned", "window"] = Field(
         "always", description="whether persistent rows fall under the mask"
     )
     rotary_pairs: Literal["interleaved", "halves"] = Field(
@@ -135,6 +138,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "head_norm_guard": "add",
         "output_norm": "rms",
         "output_gate": "silu",
+        "persistent_kind": "prepended",
         "mag": "product",
         "mal_order": "memory_attention_ff",
     },

@@ -16,7 +16,7 @@ from atlas_ref import backend
 from atlas_ref.engine.layers import convolution as engine
 from atlas_ref.layers import checks
 from atlas_ref.layers.projection import cast
-from atlas_ref.rules.checks import require_floating
+from atlas_ref.rules.checks import check_count, generator, require_floating
 from atlas_ref.types import Array, Dims, Frozen
 from tape import ops
 
@@ -101,7 +101,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:
     """Filters and biases drawn from uniform(-1/sqrt(K), 1/sqrt(K)) (CONVOLUTION-7)."""
     require_floating(dtype)
-    draw, bound = checks.generator(seed), 1.0 / np.sqrt(config.kernel)
+    draw, bound = generator(seed), 1.0 / np.sqrt(config.kernel)
     weight = draw.uniform(-bound, bound, (config.d_model, config.kernel))
     bias = draw.uniform(-bound, bound, config.d_model) if config.bias else None
     return cast(Params(weight=weight, bias=bias), dtype)
@@ -109,7 +109,7 @@ def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:
 
 def start(config: Config, batch: int = 1, *, dtype: Any = np.float64) -> State:
     """The state before the first token: a tail of zeros (CONVOLUTION-4)."""
-    checks.check_batch(batch)
+    check_count("batch", batch)
     require_floating(dtype)
     return State(tail=backend.current().zeros((batch, config.rows, config.d_model), dtype))
 

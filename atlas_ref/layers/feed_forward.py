@@ -18,7 +18,7 @@ from atlas_ref.engine.layers import swiglu
 from atlas_ref.layers import checks, norm
 from atlas_ref.layers.convention import LayerConvention
 from atlas_ref.layers.projection import cast, linear, plain_linear
-from atlas_ref.rules.checks import require_floating
+from atlas_ref.rules.checks import check_count, generator, require_floating
 from atlas_ref.types import Array, Dims, Frozen
 from tape import ops
 
@@ -105,7 +105,7 @@ def configured(convention: LayerConvention, *, d_model: int, d_inner: int) -> Co
 def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:
     """Weights and biases drawn from uniform(-r, r), r = 1/sqrt(columns of the weight) (FEED-5)."""
     require_floating(dtype)
-    draw, D, n = checks.generator(seed), config.d_model, config.d_inner
+    draw, D, n = generator(seed), config.d_model, config.d_inner
 
     def uniform(columns: int, *shape: int) -> Array:
         return draw.uniform(-1.0, 1.0, shape) / np.sqrt(columns)
@@ -124,7 +124,7 @@ def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:
 
 def start(config: Config, batch: int = 1, *, dtype: Any = np.float64) -> State:
     """The state before the first token: nothing (FEED-4)."""
-    checks.check_batch(batch)
+    check_count("batch", batch)
     require_floating(dtype)
     return State()
 

@@ -9,6 +9,7 @@ in specs/memory.md.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -24,7 +25,7 @@ from atlas_ref.layers.norm import Config as Norm
 from atlas_ref.layers.projection import linear
 from atlas_ref.levels import block
 from atlas_ref.levels.level import Level, run_projected
-from atlas_ref.rules.checks import require_floating
+from atlas_ref.rules.checks import check_count, require_floating
 from atlas_ref.types import Array, Frozen
 from tape import ops, plain
 
@@ -36,6 +37,7 @@ __all__ = [
     "apply",
     "configured",
     "init",
+    "levels_of",
     "retrieve",
     "start",
 ]
@@ -189,6 +191,18 @@ def configured(
     )
 
 
+def levels_of(
+    rules: Sequence[Any],
+    periods: Sequence[int],
+    *,
+    combine: Literal["softmax", "masked"] = "softmax",
+    first_step: int = 0,
+) -> block.Config:
+    """The levels of a layer from the settings of their rules, each with its period (CMS-1)."""
+    levels = [Level(config=rule, period=n) for rule, n in zip(rules, periods, strict=True)]
+    return block.Config(levels=tuple(levels), combine=combine, first_step=first_step)
+
+
 def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:
     """Projections and filters from uniform(-r, r), gates at their biases for every token
     (MEMORY-11).
@@ -202,7 +216,7 @@ def start(config: Config, batch: int = 1, *, dtype: Any = np.float64, initial: A
     Args:
         initial: for each level None or its memories, as `levels.block.start` takes them.
     """
-    checks.check_batch(batch)
+    check_count("batch", batch)
     require_floating(dtype)
     context = block.start(config.levels, batch, dtype=dtype, initial=initial)
     if config.conv is None:

@@ -14,7 +14,7 @@ from atlas_ref.layers.norm import Params as NormParams
 from atlas_ref.levels.level import RETAIN, STEP_SIZE, Level
 from atlas_ref.parts import window
 from atlas_ref.parts.gates import GateParams, GateSet
-from atlas_ref.rules.checks import require_floating
+from atlas_ref.rules.checks import generator, require_floating
 from atlas_ref.types import Array, Dims, Frozen, check_array
 
 #: Initial biases of the gates of a layer of one level; those of several are CMS-3's.
@@ -67,7 +67,7 @@ def init_params(config: Any, seed: int, *, dtype: Any) -> Params:
     their biases (MEMORY-11).
     """
     require_floating(dtype)
-    draw = checks.generator(seed)
+    draw = generator(seed)
     levels, D, H = config.levels.levels, config.d_model, config.heads
     d_out = levels[0].config.d_out
     places = config.levels.places() if len(levels) > 1 else [None]

@@ -27,7 +27,9 @@ def projected_tokens(
     B, T, _ = n.shape
     own, of_heads, after = branch.projection, config.head_norm, []
     rows: dict[str, Any] = {}
-    for i, (name, W) in enumerate((("q", own.W_Q), ("k", own.W_K), ("v", own.W_V))):
+    norms = (branch.q_norm, branch.k_norm, None)
+    matrices = (own.W_Q, own.W_K, own.W_V)
+    for i, (name, W, its_norm) in enumerate(zip("qkv", matrices, norms, strict=True)):
         filters, conv, x = getattr(branch, f"{name}_conv"), config.conv_of(level, name), n
         if conv is not None and config.conv_place == "before_projection":
             tail, x = convolution.convolved(conv, filters, tails[i], n, starts)
@@ -38,9 +40,8 @@ def projected_tokens(
             tail, x = convolution.convolved(conv, filters, tails[i], x, starts)
             after.append(tail)
         x = ops.reshape(x, (B, T, H, d))
-        weight = getattr(branch, f"{name}_norm", None)
         rows[name] = (
-            ops.swapaxes(x, 1, 2) if weight is None else norm.normed_heads(of_heads, weight, x)
+            ops.swapaxes(x, 1, 2) if its_norm is None else norm.normed_heads(of_heads, its_norm, x)
         )
     return rows | _gates(config, level, branch, rows, n), tuple(after)
 

@@ -21,7 +21,7 @@ from atlas_ref.engine.layers.support import takes
 from atlas_ref.layers import checks
 from atlas_ref.layers.projection import cast
 from atlas_ref.parts.norms import normalised, squares_fit
-from atlas_ref.rules.checks import precision, require_floating
+from atlas_ref.rules.checks import check_count, precision, require_floating
 from atlas_ref.types import Array, Dims, Frozen, check_array
 from tape import ops, plain
 
@@ -99,7 +99,7 @@ def configured(kind: str, d: int, eps: Any, *, heads: int | None = None) -> Conf
 
 def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:
     """Parameters at their start: weight 1, bias 0 (NORM-1)."""
-    checks.generator(seed)
+    check_count("seed", seed)
     require_floating(dtype)
     if not config.has_weight:
         return Params()
@@ -110,7 +110,7 @@ def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:
 
 def start(config: Config, batch: int = 1, *, dtype: Any = np.float64) -> State:
     """The state before the first token: nothing (NORM-3)."""
-    checks.check_batch(batch)
+    check_count("batch", batch)
     require_floating(dtype)
     return State()
 

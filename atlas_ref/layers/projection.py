@@ -21,7 +21,7 @@ from atlas_ref.parts import gates, window
 from atlas_ref.parts.gates import GateSet
 from atlas_ref.parts.norms import normalised
 from atlas_ref.rules import Rule, rule_of, sequence
-from atlas_ref.rules.checks import check_rule, precision, require_floating
+from atlas_ref.rules.checks import check_rule, generator, precision, require_floating
 from atlas_ref.rules.sequence import Tokens
 from atlas_ref.types import Array, Dims, Frozen, Pulse, check_array, read_only
 from tape import ops
@@ -68,10 +68,8 @@ def init(config: Any, seed: int, *, dtype: Any = np.float64) -> Params:
     rule = rule_of(config)
     if config.d_model is None:
         raise ValueError("init: config.d_model is needed for parameters")
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise ValueError(f"seed: {seed!r}, expected a whole number that is not negative")
+    draw = generator(seed)
     require_floating(dtype)
-    draw = np.random.Generator(np.random.Philox(seed))
     H, d_model = config.heads, config.d_model
 
     def projection(rows: int) -> Array:

@@ -16,7 +16,7 @@ from pydantic import Field
 from atlas_ref import backend
 from atlas_ref.layers import checks
 from atlas_ref.layers.projection import cast
-from atlas_ref.rules.checks import precision, require_floating
+from atlas_ref.rules.checks import check_count, generator, precision, require_floating
 from atlas_ref.types import Array, Dims, Frozen, check_array
 from tape import ops, plain
 
@@ -108,7 +108,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:
     """Persistent rows from N(0, 0.02^2) (QK-3)."""
-    draw = checks.generator(seed)
+    draw = generator(seed)
     require_floating(dtype)
     if config.persistent == "identity":
         return Params()
@@ -117,7 +117,7 @@ def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:
 
 def start(config: Config, batch: int = 1, *, dtype: Any = np.float64) -> State:
     """The state before the first token: no key (QK-7)."""
-    checks.check_batch(batch)
+    check_count("batch", batch)
     require_floating(dtype)
     zeros = backend.current().zeros((batch, 0, config.d), dtype)
     return State(keys=zeros, gates=zeros[..., 0] if config.gated else None)
@@ -303,9 +303,8 @@ def _check(
             )
     checks.check_shape("k", k, q.shape, "those of q")
     for name, array in (("gate", gate), ("state.gates", state.gates)):
-        if (array is not None) != config.gated:
-            word, verb = ("missing", "need") if config.gated else ("present", "take no")
-            raise ValueError(f"{name}: {word}, but weights {config.weights} {verb} gates")
+        but = f"weights {config.weights} {'need' if config.gated else 'take no'} gates"
+        checks.check_presence(name, array, config.gated, but)
     if gate is not None:
         check_array("gate", gate, Dims("...", low=0.0))
         checks.check_shape("gate", gate, q.shape[:2], "batch, tokens")
@@ -313,9 +312,8 @@ def _check(
     checks.check_shape("state.keys", state.keys, (B, n, config.d), "batch, n, d")
     if n > config.earlier:
         raise ValueError(f"state.keys: {n} rows, expected at most {config.earlier}")
-    if (params.keys is None) != (config.persistent == "identity"):
-        word = "missing" if params.keys is None else "present"
-        raise ValueError(f"params.keys: {word}, but persistent is {config.persistent}")
+    but = f"persistent is {config.persistent}"
+    checks.check_presence("params.keys", params.keys, config.persistent != "identity", but)
     if params.keys is not None:
         checks.check_shape("params.keys", params.keys, (config.rows, config.d), "rows, d")
     arrays = {"k": k, "gate": gate, "params.keys": params.keys}

@@ -14,7 +14,7 @@ from pydantic import Field, field_validator, model_validator
 
 from atlas_ref import backend
 from atlas_ref.layers import checks
-from atlas_ref.rules.checks import precision, require_floating
+from atlas_ref.rules.checks import check_count, precision, require_floating
 from atlas_ref.types import Array, Dims, Frozen, check_array
 from tape import ops
 
@@ -73,14 +73,14 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:
     """No parameters (ROTARY-2)."""
-    checks.generator(seed)
+    check_count("seed", seed)
     require_floating(dtype)
     return Params()
 
 
 def start(config: Config, batch: int = 1, *, dtype: Any = np.float64, position: int = 0) -> State:
     """The state before the first token, whose position is 0 unless stated (ROTARY-4)."""
-    checks.check_batch(batch)
+    check_count("batch", batch)
     require_floating(dtype)
     return State(position=position)
 

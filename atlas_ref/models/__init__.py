@@ -5,8 +5,15 @@
 
 from __future__ import annotations
 
-from atlas_ref.models import atlas_mag_parts, atlas_rnn, atlas_rnn_systems
+from atlas_ref.models import atlas_rnn, atlas_rnn_systems
+from atlas_ref.models.atlas_mag import parts as atlas_mag_parts
 from atlas_ref.models.atlas_rnn import Module
+from atlas_ref.models.public import titans_pytorch
 
-#: Name in cases -> module of Atlas-RNN or Atlas-MAG.
-MODULES: dict[str, Module] = atlas_rnn.PARTS | atlas_rnn_systems.SYSTEMS | atlas_mag_parts.PARTS
+#: Name in cases -> module of Atlas-RNN, Atlas-MAG or titans-pytorch.
+MODULES: dict[str, Module] = {
+    **atlas_rnn.PARTS,
+    **atlas_rnn_systems.SYSTEMS,
+    **atlas_mag_parts.PARTS,
+    "titans_neural_memory": titans_pytorch.MODULE,
+}

@@ -45,7 +45,9 @@ MEMORY: Table = {
 
 #: A projection of degree 1 or less is in the state_dict, and nothing reads it.
 MEMORY_CONSTANTS: Table = {
-    "phi.proj": Name("dim_head+dim_head^2 dim_head", when="has_unread_sketch", unread=True)
+    "phi.proj": Name(
+        "dim_head+dim_head^2 dim_head", when="has_unread_sketch", trained=False, unread=True
+    )
 }
 
 #: Tensors of attention, and the frequencies of its positions, which are settings of ours.

@@ -16,6 +16,7 @@ from atlas_ref.layers import feed_forward, rotary
 from atlas_ref.messages import first_problem, meant, shown
 from atlas_ref.models import checkpoint, language_model
 from atlas_ref.models.import_atlas_rnn import Settings, model_config
+from atlas_ref.models.public.difference import difference
 
 #: Names of arguments that are ours under another name, and of those that the public code ignores.
 ALIASES = {"num_tokens": "vocab"}
@@ -228,7 +229,8 @@ def _unlike(config: language_model.Config, settings: Settings, alone: bool) -> s
         want = model_config(settings, frequencies, memory_only=alone)
     except ValidationError as error:
         return first_problem(error)
-    return difference(checkpoint.described(config), checkpoint.described(want))
+    own, of = checkpoint.described(config), checkpoint.described(want)
+    return difference(own, of, "atlas-rnn", free=_FREE)
 
 
 def _derived(config: language_model.Config, alone: bool) -> Settings:
@@ -272,22 +274,3 @@ def _derived(config: language_model.Config, alone: bool) -> Settings:
         depth=len(config.blocks),
         **fields,
     )
-
-
-def difference(found: Any, want: Any, where: str = "") -> str:
-    """The first setting in which two descriptions differ, or nothing (MODEL-12)."""
-    if isinstance(found, dict) and isinstance(want, dict) and found.keys() == want.keys():
-        parts = [(f"{where}.{key}", found[key], want[key]) for key in found if key not in _FREE]
-    elif isinstance(found, list) and isinstance(want, list) and len(found) == len(want):
-        parts = [(f"{where}.{i}", a, b) for i, (a, b) in enumerate(zip(found, want, strict=True))]
-    else:
-        tags = [
-            next((each[key] for key in ("rule", "kind") if key in each), "other keys")
-            if isinstance(each, dict)
-            else each
-            for each in (found, want)
-        ]
-        same = type(found) is type(want) and found == want
-        a, b = (each if isinstance(each, str) else shown(each) for each in tags)
-        return "" if same else f"{where.removeprefix('.')}: {a}, atlas-rnn has {b}"
-    return next((text for part in parts if (text := difference(part[1], part[2], part[0]))), "")

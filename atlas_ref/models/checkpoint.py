@@ -18,10 +18,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from atlas_ref import backend
 from atlas_ref.blocks import BLOCKS
-from atlas_ref.layers import memory
+from atlas_ref.layers import memory, shared_memory
 from atlas_ref.levels import block
 from atlas_ref.levels.level import Level
 from atlas_ref.messages import first_problem, meant, shown
+from atlas_ref.models import initial as memories
 from atlas_ref.models import language_model
 from atlas_ref.models.shapes import Needed, check_tensors, params_of
 from atlas_ref.rules import RULES
@@ -30,6 +31,9 @@ from atlas_ref.storage.json_text import decoded
 from atlas_ref.types import Frozen, read_only
 from tape import plain
 from tape.nested import flatten
+
+#: Key of settings that says of which kind a part is; a memory without it has its own projections.
+SHARED = "shared"
 
 #: Metadata key of the JSON object, its version, and the model that it describes (MODEL-11).
 KEY, SCHEMA, MODEL = "atlas_ref_model", 1, "language_model"
@@ -40,11 +44,13 @@ class Checkpoint(NamedTuple):
 
     Attributes:
         source: of an imported model; empty for one of ours.
+        initial: for each block None, or memories that it starts from; () for none (MODEL-16).
     """
 
     config: language_model.Config
     params: language_model.Params
     source: dict[str, Any]
+    initial: memories.Initial = ()
 
 
 def save(
@@ -53,8 +59,13 @@ def save(
     params: language_model.Params,
     *,
     source: Mapping[str, Any] | None = None,
+    initial: memories.Initial = (),
 ) -> None:
     """Write a model whole or not at all (MODEL-11).
+
+    Args:
+        source: where an imported model came from.
+        initial: for each block None, or memories that it starts from.
 
     Raises:
         ValueError: parameters that contradict the settings, or a place that cannot be written.
@@ -63,7 +74,7 @@ def save(
     if source:
         header["source"] = dict(source)
     try:
-        files.write(path, {KEY: json.dumps(header)}, tensors_of(config, params))
+        files.write(path, {KEY: json.dumps(header)}, tensors_of(config, params, initial))
     except ValueError as error:
         raise ValueError(f"{os.fspath(path)}: {error}") from None
 
@@ -92,7 +103,8 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
             )
         header = _header(metadata[KEY])
         config = config_of(header["config"])
-        return Checkpoint(config, _params(config, tensors), header.get("source", {}))
+        params, initial = _parts(config, tensors)
+        return Checkpoint(config, params, header.get("source", {}), initial)
     except ValueError as error:
         raise ValueError(f"{os.fspath(path)}: {error}") from None
 
@@ -134,34 +146,38 @@ def needed_by(config: language_model.Config) -> dict[str, Needed]:
     return dict(zip(map(name_of, paths), leaves, strict=True))
 
 
-def tensors_of(config: language_model.Config, params: language_model.Params) -> dict[str, Any]:
+def tensors_of(
+    config: language_model.Config, params: language_model.Params, initial: memories.Initial = ()
+) -> dict[str, Any]:
     """The tensors of a model by their names, on the host (MODEL-11).
 
     Raises:
         ValueError: names those that contradict the settings.
     """
     leaves, paths, _ = flatten(params, "params")
-    named = zip(map(name_of, paths), leaves, strict=True)
-    tensors = {name: np.asarray(backend.host(plain(leaf))) for name, leaf in named}
-    check_tensors(needed_by(config), tensors)
+    named = dict(zip(map(name_of, paths), leaves, strict=True)) | memories.tensors_of(initial)
+    tensors = {name: np.asarray(backend.host(plain(leaf))) for name, leaf in named.items()}
+    check_tensors(needed_by(config) | memories.needed_by(config, list(tensors)), tensors)
     return tensors
 
 
-def _params(config: language_model.Config, tensors: Mapping[str, Any]) -> language_model.Params:
+def _parts(config: language_model.Config, tensors: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Parameters, and memories that blocks start from."""
     _, paths, build = flatten(params_of(config), "params")
-    check_tensors(needed_by(config), tensors)
+    check_tensors(needed_by(config) | memories.needed_by(config, list(tensors)), tensors)
     place = backend.current().from_host
-    params: language_model.Params = build(
-        [read_only(place(tensors[name_of(path)])) for path in paths]
-    )
-    return params
+    own = {name: read_only(place(each)) for name, each in tensors.items()}
+    params: language_model.Params = build([own[name_of(path)] for path in paths])
+    return params, memories.of_tensors(config, own)
 
 
 # -- settings --------------------------------------------------------------------------------------
 
 
 def described(config: Any) -> Any:
-    """Settings as JSON has them; a block has its kind, a level its rule (MODEL-11)."""
+    """Settings as JSON has them; a block and a shared memory have their kind, a level its rule
+    (MODEL-11).
+    """
     if isinstance(config, tuple):
         return [described(each) for each in config]
     if not isinstance(config, Frozen):
@@ -169,6 +185,8 @@ def described(config: Any) -> Any:
     tag = {}
     if isinstance(config, Level):
         tag = {"rule": config.rule.name}
+    if isinstance(config, shared_memory.Config):
+        tag = {"kind": SHARED}
     for name, module in BLOCKS.items():
         if isinstance(config, module.Config):
             tag = {"kind": name}
@@ -248,13 +266,26 @@ def _require_object(value: Any, where: str) -> None:
 
 
 def _memory(value: Any, where: str) -> Any:
-    return None if value is None else _built(memory.Config, value, where)
+    if value is None:
+        return None
+    _require_object(value, where)
+    if "kind" not in value:
+        return _built(memory.Config, value, where)
+    rest = dict(value)
+    if (kind := rest.pop("kind")) != SHARED:
+        raise ValueError(f"{where}.kind: {SHARED!r} or no key is needed, found {shown(kind)}")
+    return _built(shared_memory.Config, rest, where)
+
+
+def _level_block(value: Any, where: str) -> Any:
+    return _built(block.Config, value, where)
 
 
 #: Parts whose kind a key tells, or that hold such parts.
 _PARTS: dict[tuple[Any, str], Callable[[Any, str], Any]] = {
     (language_model.Config, "blocks"): _blocks,
-    (memory.Config, "levels"): lambda value, where: _built(block.Config, value, where),
+    (memory.Config, "levels"): _level_block,
+    (shared_memory.Config, "levels"): _level_block,
     (block.Config, "levels"): _levels,
     (Level, "config"): lambda value, where: value,
     **{(module.Config, "memory"): _memory for module in BLOCKS.values()},

@@ -12,11 +12,10 @@ import numpy as np
 
 from atlas_ref import backend
 from atlas_ref import blocks as blocks_of
-from atlas_ref.layers import checks
 from atlas_ref.models import language_model
 from atlas_ref.models.language_model import Config, Params, State
 from atlas_ref.models.sampling import check_settings, next_tokens
-from atlas_ref.rules.checks import precision
+from atlas_ref.rules.checks import check_count, generator, precision
 from atlas_ref.types import Array
 
 
@@ -66,12 +65,11 @@ def generate(
     ids = ids.astype(np.int64)  # a narrow prompt need not hold every id
     if ids.shape[1] == 0:
         raise ValueError(f"prompt: shape {ids.shape}, at least one token is needed")
-    if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 0:
-        raise ValueError(f"steps: {steps!r}, expected a whole number that is not negative")
+    check_count("steps", steps)
     check_settings(temperature, min_p, top_k)
     shape = (steps, ids.shape[0], config.vocabulary)
     if uniforms is None and temperature > 0:
-        uniforms = checks.generator(seed).random(shape)
+        uniforms = generator(seed).random(shape)
     if uniforms is not None and np.shape(uniforms) != shape:
         raise ValueError(
             f"uniforms: shape {np.shape(uniforms)}, expected {shape}: steps, batch, ids"

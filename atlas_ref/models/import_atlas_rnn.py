@@ -209,6 +209,16 @@ def block_config(
     else:
         module = mag if s.block_type == "mag" else mal
         block = module.configured(c, own, window=s.window_size, **sizes)
+    return _block_with_frequencies(block, frequencies)
+
+
+def _memory_alone(s: Settings) -> lmm.Config:
+    return lmm.configured(s.readings, memory_config(s), d_model=s.dim, d_inner=None)
+
+
+def _block_with_frequencies(block: Any, frequencies: Any) -> Any:
+    if frequencies is None:
+        return block
     return block.replaced(attention=_with_frequencies(block.attention, frequencies))
 
 
@@ -228,11 +238,8 @@ def model_config(
         if getattr(s, name) is None:
             raise ValueError(f"{name}: missing, a model needs it")
     own = list(frequencies) or [None] * (s.depth or 1)
-    if memory_only:
-        alone = lmm.configured(s.readings, memory_config(s), d_model=s.dim, d_inner=None)
-        blocks = [alone for _ in own]
-    else:
-        blocks = [block_config(s, each) for each in own]
+    block = _memory_alone(s) if memory_only else block_config(s)
+    blocks = [_block_with_frequencies(block, each) for each in own]
     return language_model.configured(s.readings, blocks, vocabulary=s.vocab or 1)
 
 

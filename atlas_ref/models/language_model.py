@@ -19,7 +19,7 @@ from atlas_ref.layers import checks, norm
 from atlas_ref.layers.convention import LayerConvention
 from atlas_ref.layers.feed_forward import check_norm
 from atlas_ref.layers.projection import cast, linear
-from atlas_ref.rules.checks import require_floating
+from atlas_ref.rules.checks import generator, require_floating
 from atlas_ref.types import Array, Dims, Frozen
 from tape import ops, plain
 
@@ -115,7 +115,7 @@ def configured(
 def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:
     """Embedding and head from N(0, 0.02^2), their bias 0, blocks at their starts (MODEL-2)."""
     require_floating(dtype)
-    draw, shape = checks.generator(seed), (config.vocabulary, config.d_model)
+    draw, shape = generator(seed), (config.vocabulary, config.d_model)
     seeds = [int(each) for each in draw.integers(2**62, size=len(config.blocks))]
     blocks = [
         module_of(block).init(block, each) for block, each in zip(config.blocks, seeds, strict=True)
@@ -131,11 +131,26 @@ def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:
     return cast(params, dtype)
 
 
-def start(config: Config, batch: int = 1, *, dtype: Any = np.float64) -> State:
-    """The state before the first token (MODEL-3)."""
-    return State(
-        blocks=tuple(module_of(each).start(each, batch, dtype=dtype) for each in config.blocks)
-    )
+def start(config: Config, batch: int = 1, *, dtype: Any = np.float64, initial: Any = ()) -> State:
+    """The state before the first token (MODEL-3).
+
+    Args:
+        initial: for each block None, or memories of its shared memory; () for none (MODEL-16).
+
+    Raises:
+        ValueError: another number of entries, or memories of a block that takes none.
+    """
+    given = tuple(initial) or (None,) * len(config.blocks)
+    if len(given) != len(config.blocks):
+        raise ValueError(f"initial: {len(given)} entries, expected {len(config.blocks)}")
+    states = []
+    for i, (block, own) in enumerate(zip(config.blocks, given, strict=True)):
+        module = module_of(block)
+        if own is not None and module is not BLOCKS["mag"]:
+            raise ValueError(f"initial: block {i} has no memory that shares attention")
+        memories = {} if own is None else {"initial": own}
+        states.append(module.start(block, batch, dtype=dtype, **memories))
+    return State(blocks=tuple(states))
 
 
 def apply(

@@ -10,8 +10,17 @@ from typing import Any, NamedTuple
 
 from atlas_ref import conventions
 from atlas_ref.blocks import mac, mal, module_of
-from atlas_ref.layers import attention, convention, feed_forward, memory, norm, rotary
+from atlas_ref.layers import (
+    attention,
+    convention,
+    feed_forward,
+    memory,
+    norm,
+    rotary,
+    shared_memory,
+)
 from atlas_ref.models import language_model
+from atlas_ref.rules import deep_memory
 
 
 class Nearest(NamedTuple):
@@ -37,6 +46,15 @@ def of_block(config: language_model.Config, block: Any) -> Nearest:
     return nearest(found(config, block), presets)
 
 
+def of_shared(config: Any) -> Nearest | None:
+    """The axes of a deep memory that shares attention, None of any other (MODEL-13, SHARED-9)."""
+    if not isinstance(config, shared_memory.Config):
+        return None
+    if not isinstance(config.level.config, deep_memory.Config):
+        return None
+    return nearest(shared_memory.axes_of(config), shared_memory.PRESETS)
+
+
 def nearest(own: Mapping[str, Any], presets: Mapping[str, Mapping[str, Any]]) -> Nearest:
     """The first of the presets from which the fewest axes differ."""
     every = [
@@ -50,7 +68,7 @@ def found(config: language_model.Config, block: Any) -> dict[str, Any]:
     """The axes of layers that the settings of a block and of the model around it have."""
     module = module_of(block)
     axes: dict[str, Any] = {}
-    if block.memory is not None:
+    if isinstance(block.memory, memory.Config):
         axes |= _of_memory(block.memory)
     if module is mal:
         short = block.ff_pre is None
@@ -99,6 +117,7 @@ def _of_attention(own: attention.Config) -> dict[str, Any]:
         "window_counts_self": own.window_counts_self,
     }
     if own.persistent:
+        axes["persistent_kind"] = own.persistent_kind
         axes["persistent_visible"] = own.persistent_visible
     if own.rotary is not None:
         axes |= {"rotary_pairs": own.rotary.pairs, "rotary_position": own.rotary.position}

@@ -75,7 +75,7 @@ def kept_tokens(logits: Array, *, min_p: float = 0.0, top_k: int | None = None) 
     top = z.max(axis=-1, keepdims=True)
     kept = np.exp(z - top) >= min_p  # softmax over its largest value
     if top_k is not None and top_k < z.shape[-1]:
-        least = np.sort(z, axis=-1)[..., -top_k][..., None]
+        least = np.partition(z, -top_k, axis=-1)[..., -top_k, None]
         kept = kept & (z >= least)
     return np.asarray(kept)
 

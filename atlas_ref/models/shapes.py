@@ -13,11 +13,20 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.blocks import lmm, mac, mag, mal, mix
-from atlas_ref.layers import attention, convolution, feed_forward, memory, memory_params, norm
+from atlas_ref.layers import (
+    attention,
+    convolution,
+    feed_forward,
+    memory,
+    memory_params,
+    norm,
+    query_key,
+    shared_memory,
+)
 from atlas_ref.layers.projection import Params as Projection
 from atlas_ref.models import language_model
 from atlas_ref.parts import window
-from atlas_ref.parts.gates import GateParams, GateSet
+from atlas_ref.parts.gates import GateParams, GateSet, HiddenGateParams
 
 
 @dataclass(frozen=True)
@@ -137,7 +146,7 @@ def _attention(config: attention.Config) -> attention.Params:
         norm=_norm(config.norm),
         W_qkv=Needed((3, H, d, D)),
         W_out=Needed((D, H, d)),
-        persistent=Needed((H, P, d)) if P else None,
+        persistent=Needed((P, D) if config.prefixed else (H, P, d)) if P else None,
         q_norm=of_heads,
         k_norm=of_heads,
     )
@@ -226,12 +235,31 @@ def _named(axes: dict[str, str], sizes: dict[str, int]) -> dict[str, Needed]:
     }
 
 
+def _shared(config: shared_memory.Config) -> shared_memory.Params:
+    rule, D, H, hidden = config.level.config, config.d_model, config.heads, config.gate_hidden
+    rows, own = rule.d_out if rule.per_dimension_gates else 1, config.projection
+    gates: dict[str, Any] = dict.fromkeys(GateSet.model_fields)
+    gate = projection = None
+    if hidden is not None:
+        gate = HiddenGateParams.trusted(W_in=Needed((hidden, D)), W_out=Needed((1, hidden)))
+    if own is not None:
+        keys = Needed((own.rows, own.d)) if own.persistent == "learned" else None
+        projection = query_key.Params.trusted(keys=keys)
+    tensors = config.level.rule.tensors(rule) if config.level.rule.has_window else {}
+    return shared_memory.Params.trusted(
+        phi={name: Needed(axes) for name, axes in tensors.items()},
+        gate=gate,
+        projection=projection,
+        gates=GateSet.trusted(**gates | {name: _gate(H, rows, D) for name in config.gate_names}),
+    )
+
+
 def _mag(config: mag.Config) -> mag.Params:
     own = config.memory
     return mag.Params.trusted(
         attention=_attention(config.attention),
         feed_forward=_feed_forward(config.feed_forward),
-        memory=_memory(own),
+        memory=_shared(own) if isinstance(own, shared_memory.Config) else _memory(own),
         mix=None if own is None else _mix(config.mix),
     )
 
@@ -271,7 +299,9 @@ _SHAPES: dict[Any, Callable[[Any], Any]] = {
     mac.Config: _mac,
     lmm.Config: _lmm,
     memory.Config: _memory,
+    shared_memory.Config: _shared,
     attention.Config: _attention,
+    convolution.Config: _convolution,
     feed_forward.Config: _feed_forward,
     norm.Config: _norm,
 }

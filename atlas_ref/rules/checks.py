@@ -43,6 +43,12 @@ def check_call(rule: Any, config: Any, tokens: Any, state: Any) -> None:
             raise ValueError(
                 f"{name}: shape {shape}, expected {axis} = {size} as in the configuration"
             )
+    shapes = tokens.k.shape[:-1], tokens.v.shape
+    if tokens.momentum is not None and tokens.momentum.shape not in shapes:
+        raise ValueError(
+            f"momentum: shape {tokens.momentum.shape}, expected {shapes[0]} or, one per output "
+            f"dimension, {shapes[1]}"
+        )
     expected = (*tokens.k.shape[:-2], config.d_out, rule.d_phi(config))
     if state.M.shape != expected:
         raise ValueError(
@@ -117,6 +123,26 @@ def require_floating(dtype: Any) -> None:
     except TypeError:
         raise ValueError(f"dtype: a floating or complex dtype is needed, found {dtype!r}") from None
     check_kind("dtype", np.empty(0, kind))
+
+
+def check_count(name: str, value: Any) -> None:
+    """Refuse what is not a whole number of at least 0 (NORM-2).
+
+    Raises:
+        ValueError: names it, and the value.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
+        raise ValueError(f"{name}: {value!r}, expected a whole number that is not negative")
+
+
+def generator(seed: Any) -> np.random.Generator:
+    """The counter-based generator Philox with `seed` (NORM-2).
+
+    Raises:
+        ValueError: a seed that is not a whole number of at least 0.
+    """
+    check_count("seed", seed)
+    return np.random.Generator(np.random.Philox(seed))
 
 
 def check_state(rule: Rule, state: Any) -> None:

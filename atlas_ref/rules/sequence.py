@@ -36,7 +36,8 @@ class Tokens(Frozen):
     Attributes:
         k (..., T, d_in), v (..., T, d_out), q (..., T, d_in): before norms and feature map.
         retain, momentum, step_size, step_size_memory: (..., T), or (..., T, d_out) for one per
-            output dimension; None where the rule or the convention has none.
+            output dimension; momentum (..., T, m) where a rule has m orders of it; None where the
+            rule or the convention has none.
         window_weights (..., T, c): weight at t of token t - j.
         window_gate (..., T): the weight that a token has at every lag; with both, their product
             counts.
@@ -71,6 +72,8 @@ class Tokens(Frozen):
             if value is None:
                 continue
             check_array(name, value, Dims("...", low=0.0, high=high))
+            if name == "momentum" and value.shape[:-1] == scalar:
+                continue  # the rule says how many orders
             if value.shape not in (scalar, per_dimension):
                 raise ValueError(
                     f"{name}: shape {value.shape}, expected {scalar} or, one per output "

@@ -151,7 +151,7 @@ FAULTS = (
         "persistent tokens never reach the memory, which Titans Eqs 26 and 29 put before both",
         "change of the memory of MAG when they change",
         layers.persistent_apart,
-        "ATTENTION-6",
+        "persistent_kind key_value; prepended reaches it (BLOCKS-9)",
     ),
     Fault(
         "no class takes the arguments that its README prints",

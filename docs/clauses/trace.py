@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -59,7 +60,18 @@ def trace(root: Path, record: Record | None, read: Record | None = None) -> Trac
     code = places.read(root, families)
     tests = _with_run(marks.read(root), record)
     facts = record or read or Record({})
-    evidence = {each.id: _evidence(each, known, code, tests, facts) for each in known.values()}
+    named: dict[str, list[Place]] = defaultdict(list)
+    proving: dict[str, list[Proof]] = defaultdict(list)
+    for place in code:
+        for name in place.ids:
+            named[name].append(place)
+    for test in tests.values():
+        for name in dict.fromkeys(test.clauses):
+            proving[name].append(test)
+    evidence = {
+        name: _evidence(each, known, named[name], tuple(proving[name]), facts)
+        for name, each in known.items()
+    }
     gaps = [
         *_twice(root, known),
         *_unknown(known, code, tests.values()),
@@ -88,14 +100,11 @@ def _with_run(proofs: dict[str, Proof], record: Record | None) -> dict[str, Proo
 def _evidence(
     clause: Clause,
     known: Mapping[str, Clause],
-    code: list[Place],
-    tests: dict[str, Proof],
+    named: list[Place],
+    proofs: tuple[Proof, ...],
     facts: Record,
 ) -> Evidence:
-    own = sorted(
-        (each for each in code if clause.id in each.ids), key=lambda each: _order(clause, each)
-    )
-    proofs = tuple(each for each in tests.values() if clause.id in each.clauses)
+    own = sorted(named, key=lambda each: _order(clause, each))
     counted = deciding(own)
     proved = [
         (test, place)

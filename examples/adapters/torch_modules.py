@@ -4,7 +4,8 @@ with Recorder(model, header) as recorder:
     model(ids)
 recorder.save("mine.safetensors")
 
-Hooks see every `torch.nn.Module`; what is no module is put in by hand: `recorder.put("layers.0.mix",
+With `gradients=True` and a backward before `save`, it also holds the gradient of the loss by what each module received, through this
+module alone, and by what it returned. Hooks see every `torch.nn.Module`; what is no module is put in by hand: `recorder.put("layers.0.mix",
 {"a": a, "m": m}, {"y": y})`. A model that is called several times is recorded over all its calls; a module that runs twice in one
 call is left out of `names`.
 """
@@ -29,6 +30,7 @@ PORTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("q", "k", "v", "step_size", "retain", "momentum", "window_gate"),
         ("y", "state/M", "state/S"),
     ),
+    "combine": (tuple(f"y{i}" for i in range(64)), ("y",)),
     "mix": (("a", "m", "g"), ("y",)),
     "loss": (("logits", "targets"), ("y",)),
 }
@@ -45,6 +47,8 @@ class Recorder:
         ports: names of what modules receive and return, beside PORTS.
         parameters: parameter of the model -> name in the recording; None takes them all by their
             own names.
+        gradients: also record cotangents, of a backward before `save`. Inputs that need no
+            gradient have none.
     """
 
     def __init__(
@@ -55,7 +59,10 @@ class Recorder:
         names: Mapping[str, str] | None = None,
         ports: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] | None = None,
         parameters: Mapping[str, str] | None = None,
+        gradients: bool = False,
     ) -> None:
+        self.gradients = gradients
+        self.bars: dict[str, dict[int, Tensor]] = {}
         self.header = dict(header)
         self.ports = {**PORTS, **(ports or {})}
         self.seen: dict[str, list[Tensor]] = {}
@@ -71,15 +78,29 @@ class Recorder:
         for module, name in self._modules:
 
             def hook(_: Any, given: Any, named: Any, result: Any, name: str = name) -> None:
-                inputs, outputs = self.ports.get(name.rpartition(".")[2], (("x",), ("y",)))
+                _, outputs = self._ports(name)
                 results = result if isinstance(result, tuple | list) else (result,)
-                received = dict(zip(inputs, given, strict=False)) | {
-                    port: value for port, value in named.items() if port in inputs
-                }
+                received = self._received(name, given, named)
                 self.put(name, received, dict(zip(outputs, results, strict=False)))
 
+            def before(_: Any, given: Any, named: Any) -> Any:
+                # a copy of each input, whose gradient is the one through this module alone
+                own = tuple(_copied(each) for each in given)
+                return own, {port: _copied(value) for port, value in named.items()}
+
+            if self.gradients:
+                self._hooks.append(module.register_forward_pre_hook(before, with_kwargs=True))
             self._hooks.append(module.register_forward_hook(hook, with_kwargs=True))
         return self
+
+    def _ports(self, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        return self.ports.get(name.rpartition(".")[2], (("x",), ("y",)))
+
+    def _received(self, name: str, given: Any, named: Mapping[str, Any]) -> dict[str, Any]:
+        inputs, _ = self._ports(name)
+        return dict(zip(inputs, given, strict=False)) | {
+            port: value for port, value in named.items() if port in inputs
+        }
 
     def __exit__(self, *error: object) -> None:
         for hook in self._hooks:
@@ -93,10 +114,28 @@ class Recorder:
                 if isinstance(value, Tensor):
                     key = f"modules/{name}/{way}/{port}"
                     self.seen.setdefault(key, []).append(value.detach().clone())
+                    if self.gradients and value.requires_grad:
+                        self._watch(f"modules/{name}/grad/{way}/{port}", key, value)
+
+    def _watch(self, name: str, key: str, value: Tensor) -> None:
+        """Keep the gradient by a value of this call, when it comes."""
+        call, bars = len(self.seen[key]) - 1, self.bars.setdefault(name, {})
+
+        def keep(gradient: Tensor) -> None:
+            bars[call] = gradient.detach().clone()
+
+        value.register_hook(keep)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Parameters, and values with the tokens of all calls one after another."""
+        """Parameters, and values and gradients with the tokens of all calls one after another.
+
+        After a backward a gradient that never came is 0.
+        """
         values = {key: _joined(key, calls) for key, calls in self.seen.items()}
+        for name, bars in self.bars.items() if any(self.bars.values()) else ():
+            calls = self.seen[name.replace("/grad/", "/")]
+            each = [bars.get(i, torch.zeros_like(value)) for i, value in enumerate(calls)]
+            values[name] = _joined(name, each)
         values |= self.parameters
         return {key: value.detach().contiguous().clone() for key, value in values.items()}
 
@@ -112,6 +151,10 @@ class Recorder:
         """Tokens of each call, from a value that has them."""
         key = next(key for key, calls in self.seen.items() if calls[0].ndim > 1)
         return [each.shape[_token_axis(each)] for each in self.seen[key]]
+
+
+def _copied(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) and value.requires_grad else value
 
 
 def _token_axis(value: Tensor) -> int:

@@ -89,6 +89,18 @@ def program(tmp_path_factory):
     return built
 
 
+#: JAX compiles for ten seconds a precision.
+PRECISIONS = [
+    pytest.param(
+        library,
+        dtype,
+        marks=[pytest.mark.slow] if library == "jax" and dtype in ("float32", "bfloat16") else [],
+    )
+    for library in ("torch", "jax", "cpp")
+    for dtype in ("float64", "float32", "bfloat16", "float16")
+]
+
+
 @pytest.fixture(params=["torch", "jax", "cpp"])
 def source(request, monkeypatch):
     """Each adapter whose toolchain is installed; the first two have gradients."""
@@ -103,7 +115,7 @@ def source(request, monkeypatch):
 
 
 @pytest.mark.clause("SRC-6", "SRC-7", "CASE-24", "CASE-25")
-@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+@pytest.mark.parametrize(("source", "dtype"), PRECISIONS, indirect=["source"])
 def test_an_adapter_passes_on_every_case_that_it_carries_out(source, dtype):
     library, ask = source
     for name, header, tensors in cases(CASES):

@@ -266,6 +266,7 @@ def test_parameters_and_states_are_made_there_with_the_same_bits(
     assert backend.device(same) == made
 
 
+@pytest.mark.sample(3)
 @pytest.mark.clause("BACKEND-2", "BACKEND-8", "BACKEND-11", "BACKEND-12")
 @pytest.mark.parametrize("form", COMPUTED)
 @settings(repeatable, max_examples=25)

@@ -277,6 +277,7 @@ def test_help_names_every_command(cli):
         assert cli(command, "--help").code == 0
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [(["check", PEER], 0), (["check", PEER, RESERVED, "{bad}", "--json"], 2), (["schema"], 0)],

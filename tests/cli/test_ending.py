@@ -84,6 +84,7 @@ IMPL = ("check", "case.safetensors", "--impl", "mine:sleeps")
 JOBS = ("sweep", "delta", "--impl", "mine:sleeps", "--jobs", "2")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.clause("SRC-5", "SRC-9")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("words", [EXEC, IMPL, JOBS], ids=["exec", "impl", "jobs"])

@@ -148,11 +148,12 @@ BAD: dict[str, tuple[tuple[Any, ...], str]] = {
     ),
     "from": (
         ("import", PUBLIC, "--from", "atlas-rn", "-o", OUT),
-        "--from atlas-rn: unknown; atlas-rnn is known; did you mean atlas-rnn?",
+        "--from atlas-rn: unknown; atlas-rnn, atlas-mag are known; did you mean atlas-rnn or "
+        "atlas-mag?",
     ),
     "to": (
         ("export", MODEL, "--to", "torch", "-o", OUT),
-        "--to torch: unknown; atlas-rnn is known",
+        "--to torch: unknown; atlas-rnn, atlas-mag are known",
     ),
     "no from": (
         ("import", PUBLIC, "-o", OUT),

@@ -79,7 +79,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_project_of_the_list_has_files() -> None:
-    assert {name for name in PROGRAMS if name != "toy"} == {"atlas-rnn"}
+    assert {name for name in PROGRAMS if name != "toy"} == {"atlas-rnn", "atlas-mag"}
     for module in PROGRAMS.values():
         assert isinstance(importlib.import_module(module).FORMAT, Format)
 
@@ -124,10 +124,13 @@ def test_a_model_of_one_project_need_not_be_one_of_another(cli: Any) -> None:
     ran = cli("model", "export", "ours", "--to", "toy", "-o", "out")
     assert (ran.code, ran.err.strip()) == (2, "atlas-ref: ours: toy has no such model")
     ran = cli("model", "export", "ours", "--to", "torch", "-o", "out")
-    assert (ran.code, "--to torch: unknown; atlas-rnn, toy are known" in ran.err) == (2, True)
+    assert (ran.code, "--to torch: unknown; atlas-rnn, atlas-mag, toy are known" in ran.err) == (
+        2,
+        True,
+    )
     assert not Path("out").exists()
 
 
 def test_a_shell_completes_names_of_projects() -> None:
     assert beginning("t") == ["toy"]
-    assert beginning("atlas") == ["atlas-rnn"]
+    assert beginning("atlas") == ["atlas-rnn", "atlas-mag"]

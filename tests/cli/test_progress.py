@@ -46,10 +46,13 @@ def test_a_terminal_is_shown_the_tokens_of_one_certification(case, cli, on_termi
 
 
 @pytest.mark.clause("CERT-16")
-def test_a_terminal_is_shown_the_cases_and_differences_too(case, on_terminal, tmp_path):
-    second = tmp_path / "second.safetensors"
-    second.write_bytes((tmp_path / case).read_bytes())
-    ran = on_terminal("certify", case, second, "--grad", "--differences")
+def test_a_terminal_is_shown_the_cases_and_differences_too(on_terminal, tmp_path):
+    made = new(Request(rule="delta", tokens=2, d_in=2, d_out=2, heads=1, cotangent=True))
+    cases = [
+        written(tmp_path / f"{name}.safetensors", made.header.plain(), made.inputs)
+        for name in ("first", "second")
+    ]
+    ran = on_terminal("certify", *cases, "--grad", "--differences")
     assert ran.code == 0, ran.err
     for words in ("certifying", "0/2", "derivatives by differences"):
         assert words in ran.err

@@ -41,6 +41,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.sample(3)
 @pytest.mark.clause("CASE-28")
 @pytest.mark.parametrize(("how", "why"), [FULL, CLOSED], ids=["full", "closed"])
 @pytest.mark.parametrize(
@@ -57,6 +58,7 @@ def test_a_standard_output_that_takes_nothing_is_one_line(
     )
 
 
+@pytest.mark.sample(1)
 @pytest.mark.clause("CASE-28")
 @pytest.mark.parametrize(("how", "why"), [FULL, CLOSED], ids=["full", "closed"])
 def test_no_file_is_lost_with_the_output(how: str, why: str, folder: Path) -> None:
@@ -68,6 +70,7 @@ def test_no_file_is_lost_with_the_output(how: str, why: str, folder: Path) -> No
     assert json.loads((folder / "report.json").read_text())["results"][0]["verdict"] == "WRONG"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.clause("CASE-28")
 @pytest.mark.parametrize("how", [FULL[0], CLOSED[0]], ids=["full", "closed"])
 @pytest.mark.parametrize("json_", ["", "--json"])
@@ -78,6 +81,7 @@ def test_bad_input_stays_one_line_where_the_output_takes_nothing(
     assert (done.returncode, done.stderr) == (2, "atlas-ref: absent: no such file\n")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.clause("CASE-28")
 @pytest.mark.parametrize("how", ["2>/dev/full", "2>&-"])
 def test_words_that_nobody_hears_change_no_result(how: str, folder: Path) -> None:

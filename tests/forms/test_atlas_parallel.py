@@ -93,6 +93,7 @@ def test_every_result_and_gradient_at_length(
     assert_gradients_equal_the_sequential(case, "atlas_parallel", chunk)
 
 
+@pytest.mark.sample(18)
 @pytest.mark.clause("ATLASP-1", "ATLASP-2", "ATLASP-4", "CHUNK-9", "CHUNK-14", "CHUNK-24")
 @pytest.mark.parametrize("boundary", ["recompute", "carry", "cut"])
 @pytest.mark.parametrize("decay", ["after_error", "before_error"])
@@ -113,6 +114,7 @@ def test_every_boundary_reference_and_argument(
     assert_gradients_equal_the_sequential(case, "atlas_parallel", 3)
 
 
+@pytest.mark.sample(12)
 @pytest.mark.clause("ATLASP-5", "CHUNK-2")
 @pytest.mark.parametrize("decay", ["after_error", "before_error"])
 @pytest.mark.parametrize("sign", ["plus", "minus"])

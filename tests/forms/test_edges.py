@@ -106,6 +106,7 @@ def masked(case: Case, **masks: Any) -> Case:
 # -- shapes ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(45)
 @pytest.mark.clause("CHUNK-1", "CHUNK-24", "WINDOW-1")
 @pytest.mark.parametrize(
     "sizes",
@@ -203,6 +204,7 @@ def test_groups_of_any_size_have_the_same_results(
 # -- gates and masks -------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(35)
 @pytest.mark.clause("CHUNK-2", "CHUNK-3", "CHUNK-5")
 @pytest.mark.parametrize(
     "kind", ["gates 0", "gates 1", "no step", "none active", "reset at every token"]
@@ -279,6 +281,7 @@ def _floats(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.dtype.kind in "fc"
 
 
+@pytest.mark.sample(35)
 @pytest.mark.clause("CHUNK-1")
 @pytest.mark.parametrize(
     "kind",

@@ -245,6 +245,7 @@ def test_every_recorded_case_with_a_span_is_computed_in_chunks_and_every_other_e
         ), name
 
 
+@pytest.mark.sample(6)
 @pytest.mark.clause("CHUNK-19")
 @pytest.mark.parametrize("first", ["sequential", "chunkwise", "atlas_parallel", "kernel"])
 @pytest.mark.parametrize("second", ["sequential", "chunkwise", "atlas_parallel", "kernel"])

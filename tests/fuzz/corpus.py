@@ -165,8 +165,17 @@ def _write_models(folder: Path) -> None:
     (folder / "recording").mkdir()
     for kind in ("feed_forward", "attention"):
         header = recorded_modules.header_of(kind)
-        tensors = recorded_modules.of_ours(header)
+        tensors = recorded_modules.with_gradients(header)
         _put(folder / "recording" / f"{kind}.safetensors", header, tensors)
+    levels = [
+        {"rule": "delta", "period": 2},
+        {"rule": "titans_lmm", "convention": {"gate": "none"}},
+    ]
+    header = recorded_modules.header_of("memory", levels=levels, calls=[5, 4])
+    for key in ("omega_window", "use_omega_gate"):
+        header["settings"].pop(key)
+    tensors = recorded_modules.of_ours(header)
+    _put(folder / "recording" / "levels.safetensors", header, tensors)
     stated = {"omega_window": 1, "window_size": 8}
     (folder / "settings" / "settings.json").write_text(json.dumps(stated))
 

@@ -19,6 +19,8 @@ from tests.fuzz.room import Room, loaded
 
 SEED = os.environ.get("ATLAS_REF_FUZZ_SEED", "0")
 
+#: Inputs of `make test`, each of another command.
+FEW = 12
 #: Inputs of a batch, and batches; those of the last batches have processes of their own.
 SIZE, BATCHES, APART, APART_SIZE = 270, 11, 2, 15
 
@@ -44,9 +46,10 @@ def tried(good: Path, tmp_path: Path) -> Tried:
 
 
 @pytest.mark.clause("CASE-17", "CASE-19", "CASE-26", "CASE-28", "CASE-34", "SRC-1")
-def test_one_malformed_input_of_every_command_ends_as_documented(tried: Tried) -> None:
-    outcome = tried(0, len(commands.COMMANDS))
-    assert {line["command"] for line in outcome.lines} == set(commands.COMMANDS)
+def test_one_malformed_input_of_some_commands_ends_as_documented(tried: Tried) -> None:
+    """The first inputs of the first batch, which `make slow` runs to its end."""
+    outcome = tried(0, FEW)
+    assert [line["command"] for line in outcome.lines] == list(attempt.ORDER[:FEW])
 
 
 @pytest.mark.slow

@@ -108,6 +108,7 @@ def test_the_loops_are_the_recorded_attentions_with_caches_prefixes_and_gradient
     assert gradients(file, run, entries=False) < ANALYTIC.bound
 
 
+@pytest.mark.sample(2)
 @pytest.mark.host("recorded arrays")
 @pytest.mark.parametrize(("name", "kind"), BLOCKS)
 def test_the_loops_are_the_recorded_blocks_with_memories_and_gradients(

@@ -53,8 +53,16 @@ def same_state(one: Any, other: Any) -> None:
     assert backend.changed(one, np.zeros_like) == backend.changed(other, np.zeros_like)
 
 
+@pytest.mark.sample(20)
 @pytest.mark.clause(
-    "NORM-3", "ROTARY-4", "CONVOLUTION-4", "FEED-4", "ATTENTION-8", "MEMORY-9", "BLOCKS-2"
+    "NORM-3",
+    "ROTARY-4",
+    "CONVOLUTION-4",
+    "FEED-4",
+    "ATTENTION-8",
+    "MEMORY-9",
+    "NEURAL-8",
+    "BLOCKS-2",
 )
 @pytest.mark.parametrize("name", SPLITS)
 @settings(max_examples=12, deadline=None)
@@ -74,8 +82,16 @@ def test_calls_of_any_length_give_what_one_call_gives(
     same_state(after, whole)
 
 
+@pytest.mark.sample(20)
 @pytest.mark.clause(
-    "NORM-3", "ROTARY-5", "CONVOLUTION-5", "FEED-4", "ATTENTION-9", "MEMORY-9", "BLOCKS-2"
+    "NORM-3",
+    "ROTARY-5",
+    "CONVOLUTION-5",
+    "FEED-4",
+    "ATTENTION-9",
+    "MEMORY-9",
+    "NEURAL-8",
+    "BLOCKS-2",
 )
 @pytest.mark.parametrize("name", DOCUMENTS)
 @settings(max_examples=12, deadline=None)
@@ -90,14 +106,23 @@ def test_documents_packed_into_a_call_are_documents_alone(name: str, boundaries:
         if len(part):
             fresh = state
             if reset[part[0]]:
-                fresh = at_step(layer.module.start(layer.config, 2), 5 + int(part[0]))
+                documents = 1 + int(reset[: part[0]].sum())
+                steps = 5 + int(part[0]) + documents * layer.before
+                fresh = at_step(layer.module.start(layer.config, 2), steps)
             alone, want = layer.run(params, x[..., part, :], state=fresh)
             assert_close(f"tokens {part}", y[..., part, :], want, ANALYTIC)
     same_state(after, alone)
 
 
 @pytest.mark.clause(
-    "NORM-3", "ROTARY-6", "CONVOLUTION-3", "FEED-4", "ATTENTION-10", "MEMORY-10", "BLOCKS-2"
+    "NORM-3",
+    "ROTARY-6",
+    "CONVOLUTION-3",
+    "FEED-4",
+    "ATTENTION-10",
+    "MEMORY-10",
+    "NEURAL-9",
+    "BLOCKS-2",
 )
 @pytest.mark.parametrize("name", CAUSAL)
 def test_no_token_changes_a_bit_of_what_comes_before_it(name: str) -> None:
@@ -113,7 +138,9 @@ def test_no_token_changes_a_bit_of_what_comes_before_it(name: str) -> None:
             assert_differs(f"at {t}", changed[..., t, :], y[..., t, :], 1e-3)
 
 
-@pytest.mark.clause("NORM-3", "CONVOLUTION-1", "FEED-4", "ATTENTION-10", "MEMORY-10", "BLOCKS-2")
+@pytest.mark.clause(
+    "NORM-3", "CONVOLUTION-1", "FEED-4", "ATTENTION-10", "MEMORY-10", "NEURAL-9", "BLOCKS-2"
+)
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_sequences_of_a_batch_are_independent(name: str) -> None:
     layer = SYSTEMS[name]
@@ -146,8 +173,16 @@ def weighed(layer: Layer, T: int, cut: int, reset: Any) -> tuple[Any, Any]:
     return loss, at
 
 
+@pytest.mark.sample(36)
 @pytest.mark.clause(
-    "NORM-6", "ROTARY-6", "CONVOLUTION-6", "FEED-3", "ATTENTION-12", "MEMORY-2", "BLOCKS-2"
+    "NORM-6",
+    "ROTARY-6",
+    "CONVOLUTION-6",
+    "FEED-3",
+    "ATTENTION-12",
+    "MEMORY-2",
+    "NEURAL-2",
+    "BLOCKS-2",
 )
 @pytest.mark.host("a complex step, entry by entry")
 @pytest.mark.parametrize("packed", [False, True])

@@ -102,6 +102,7 @@ def memory_of(state: Any) -> Any:
     return state.memory if hasattr(state, "memory") else state
 
 
+@pytest.mark.sample(24)
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize(("of", "name"), EVERY, ids=NAMES)
 def test_no_cut_of_a_sequence_changes_the_causal_readings(of: Any, name: str, packed: bool) -> None:

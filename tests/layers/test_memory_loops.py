@@ -28,6 +28,7 @@ ENTRIES = [
 ]
 
 
+@pytest.mark.sample(6)
 @pytest.mark.host("recorded arrays")
 @pytest.mark.parametrize("name", MEMORIES)
 def test_the_loops_are_the_recorded_memory_layers_with_states_and_gradients(name: str) -> None:

@@ -145,7 +145,7 @@ def test_a_recorded_model_without_memories_its_loss_and_gradients() -> None:
 def test_a_recorded_block_without_memory_and_its_gradients(name: str) -> None:
     """An attention-only block, and one whose memory is disabled and stays without gradients."""
     file = recorded(f"mag_{name}", FOLDER)
-    settings, tensors = settings_of(file), file.tensors
+    settings, tensors = settings_of(file).replaced(disable_memory=True), file.tensors
     config, theirs = atlas_mag.attention_only_block(settings), file.named("in/param/")
     state = mag.start(config, tensors["in/x"].shape[0])
 
@@ -155,7 +155,7 @@ def test_a_recorded_block_without_memory_and_its_gradients(name: str) -> None:
     at = theirs | {"x": tensors["in/x"]}
     assert_close("y", run(at), tensors["out/y"], ANALYTIC)
     gradient = tape.grad(lambda at: ops.sum(run(at) * tensors["in/y_bar"]))(at)
-    own = atlas_mag.shapes(settings.replaced(disable_memory=True))
+    own = atlas_mag.shapes(settings)
     wanted = file.named("grad/param/")
     for key, want in (wanted | {"x": tensors["grad/x"]}).items():
         if key != "x" and f"blocks.0.{key}" not in own:
@@ -228,7 +228,8 @@ def test_a_vector_for_every_id_starts_at_zero_is_saved_and_must_be_there(tmp_pat
 def test_recorded_blocks_gate_and_project_before_a_memory_and_multiply_after_it(name: str) -> None:
     """Gates and queries of the memory from the tokens, and the block's result from its output."""
     file = recorded(f"mag_{name}", FOLDER)
-    settings, tensors, theirs = settings_of(file), file.tensors, file.named("in/param/")
+    settings = settings_of(file).replaced(disable_memory=True)
+    tensors, theirs = file.tensors, file.named("in/param/")
     config = atlas_mag.attention_only_block(settings)
     params = atlas_mag.block_parameters(settings, theirs)
     own, x = config.attention, tensors["in/x"]

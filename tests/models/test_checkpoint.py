@@ -27,6 +27,7 @@ def saved(tmp_path: Path) -> Path:
     return tmp_path / "model.safetensors"
 
 
+@pytest.mark.sample(30)
 @pytest.mark.clause("MODEL-11")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", MODELS)

@@ -45,7 +45,7 @@ def test_every_recorded_model_is_here() -> None:
 def test_a_recorded_model_computes_its_logits_and_comes_back(name: str, tmp_path: Path) -> None:
     record, tensors = recorded(name), public(name)
     file = public_file(tmp_path / "public", tensors, {"config": json.dumps(arguments(record))})
-    config, params, told = atlas_rnn_files.read(file)
+    config, params, told, _ = atlas_rnn_files.read(file)
     checkpoint.save(tmp_path / "ours", config, params, source=atlas_rnn_files.source(told))
     ours = checkpoint.read(tmp_path / "ours")
     assert (ours.config, ours.params) == (config, params)

@@ -50,6 +50,7 @@ def ids(count: int, batch: int = 2) -> Any:
     return np.random.default_rng(3).integers(0, V, (batch, count))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.clause("MODEL-1", "MODEL-3", "BLOCKS-2")
 @pytest.mark.parametrize("name", MODELS)
 def test_a_prompt_and_then_one_token_at_a_time_give_what_one_call_gives(name: str) -> None:
@@ -69,6 +70,7 @@ def test_a_prompt_and_then_one_token_at_a_time_give_what_one_call_gives(name: st
         assert_close("logits", np.concatenate(rows, axis=1), logits, ANALYTIC)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.clause("MODEL-4", "BLOCKS-2")
 @pytest.mark.parametrize("name", MODELS)
 def test_no_id_changes_a_bit_of_logits_before_it(name: str) -> None:
@@ -141,6 +143,7 @@ def test_embedding_and_head_start_small_and_a_tied_head_is_the_embedding() -> No
         )
 
 
+@pytest.mark.sample(6)
 @pytest.mark.clause("MODEL-6", "MODEL-7")
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("temperature", [0.0, 0.8])

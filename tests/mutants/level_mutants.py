@@ -108,7 +108,8 @@ LEVEL_MUTANTS: tuple[Mutant, ...] = (
         "a document starts with the window of the one before",
         f"{_LEVEL}:run_projected",
         Edited(
-            "state = level.rule.restart(level.config, origin)", "state = state.replaced(M=origin.M)"
+            "state = level.rule.document(level.config, origin, state)",
+            "state = state.replaced(M=origin.M)",
         ),
         targets("documents"),
     ),

@@ -519,7 +519,7 @@ FORWARD: tuple[Mutant, ...] = (
     Mutant(
         "inactive-decays",
         "an inactive token decays the memory",
-        "atlas_ref.rules:RULES",
+        "atlas_ref.rules:FAMILY",
         rule_part(
             "omega",
             rest=lambda rest: (
@@ -656,7 +656,7 @@ FORWARD: tuple[Mutant, ...] = (
         "atlas_ref.layers.projection:project",
         Edited(
             "gated_key = normalised(k, convention.k_norm)",
-            "gated_key = feature_maps.apply(config.feature_map, params.phi, k)",
+            "gated_key = sequence.mapped(config, params.phi, k, 'none')",
         ),
         values("token-norm"),
     ),

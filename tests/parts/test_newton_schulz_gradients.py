@@ -43,6 +43,7 @@ def cosine(a: Any, b: Any) -> float:
 # -- first derivative ------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(8)
 @each_setting
 @pytest.mark.clause("NS-20", "NS-21", "NS-23")
 def test_the_pullback_is_the_derivative_through_the_singular_values(
@@ -73,6 +74,7 @@ def test_the_pullback_is_that_of_its_definition(settings: dict[str, Any]) -> Non
         )
 
 
+@pytest.mark.sample(8)
 @each_setting
 @pytest.mark.clause("NS-20", "NS-21")
 def test_the_pullback_is_the_complex_step_through_the_loops(settings: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ import safetensors
 import safetensors.numpy
 
 from atlas_ref import backend
-from atlas_ref.layers import attention, convolution, feed_forward, norm, rotary
+from atlas_ref.layers import attention, convolution, feed_forward, neural_memory, norm, rotary
 
 DATA = Path(__file__).parents[1] / "data"
 RECORDED = DATA / "peers_layers"
@@ -62,6 +62,7 @@ class Layer(NamedTuple):
         causal: whether no token changes what comes before it.
         splits: whether calls of any length together give what one call gives.
         documents: whether documents may be packed into a call.
+        before: tokens that a memory sees before each document.
     """
 
     module: Any
@@ -70,6 +71,7 @@ class Layer(NamedTuple):
     causal: bool = True
     splits: bool = True
     documents: bool = True
+    before: int = 0
 
     def tokens(self, count: int, seed: int = 0, batch: int = 2) -> Any:
         """Tokens of that number, in the backend in use."""
@@ -113,6 +115,13 @@ def _attention(**settings: Any) -> attention.Config:
     return attention.Config(**fields | settings)
 
 
+def _neural(**settings: Any) -> neural_memory.Config:
+    """A neural memory whose steps are small beside 1, so that 70 tokens stay moderate."""
+    fields: dict[str, Any] = {"expansion": 1.5, "max_step": 0.3, "depth": 1, "chunk": 3}
+    return neural_memory.configured(6, **fields | settings)
+
+
+BEFORE = {"persistent_kind": "prepended"}
 LAST = {"attention_window": "last_keys_of_call", "persistent_visible": "right_aligned"}
 LAYERS: dict[str, Layer] = {
     "norm rms": Layer(norm, norm.Config(kind="rms", d=6, eps=1e-6)),
@@ -170,7 +179,25 @@ LAYERS: dict[str, Layer] = {
     "attention restart": Layer(
         attention, _attention(rotary=rotary.Config(d=4, position="restart")), splits=False
     ),
+    "attention tokens before": Layer(attention, _attention(**BEFORE)),
+    "attention tokens before, window": Layer(
+        attention, _attention(**BEFORE, persistent_visible="window", persistent=4)
+    ),
+    "attention tokens before, halves": Layer(
+        attention,
+        _attention(**BEFORE, rotary=rotary.Config(d=4, pairs="halves"), window_counts_self=False),
+    ),
+    "attention tokens before, no positions": Layer(attention, _attention(**BEFORE, rotary=None)),
     "attention last keys": Layer(
         attention, _attention(**LAST), causal=False, splits=False, documents=False
+    ),
+    "neural_memory": Layer(neural_memory, _neural()),
+    "neural_memory heads": Layer(
+        neural_memory,
+        _neural(heads=2, d_head=3, depth=2, chunk=2, refresh=4, momentum_order=2),
+    ),
+    "neural_memory token": Layer(
+        neural_memory,
+        _neural(heads=2, d_head=3, chunk=1, refresh=1, momentum=False, clip=4.0),
     ),
 }

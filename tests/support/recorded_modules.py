@@ -14,8 +14,14 @@ from atlas_ref.blocks import module_of
 from atlas_ref.layers import attention, feed_forward, memory
 from atlas_ref.models import language_model
 from atlas_ref.oracle.modules import recipe as recipes
+from atlas_ref.oracle.modules.backward import Pullbacks, is_state
 from atlas_ref.oracle.modules.graph import Graph, evaluate
-from atlas_ref.oracle.modules.recording import Recording, load_recording, make_recording
+from atlas_ref.oracle.modules.recording import (
+    Recording,
+    grad_name,
+    load_recording,
+    make_recording,
+)
 from atlas_ref.oracle.modules.tolerance import arithmetic_of
 from tape.nested import flatten
 
@@ -95,6 +101,27 @@ def of_ours(header: dict[str, Any], *, truth: Any = None, dtype: str = "float64"
     return own | {f"modules/{key}": each for key, each in known.items() if not key.startswith("/")}
 
 
+def end_of(graph: Graph) -> str:
+    """The value that a loss weighs."""
+    return "loss/out/y" if "loss/out/y" in graph.values else "layer/out/y"
+
+
+def with_gradients(header: dict[str, Any]) -> Tensors:
+    """Tensors of a recording with every value and every cotangent, of a drawn one at the end."""
+    tensors = of_ours(header)
+    recording = make_recording(header, tensors)
+    graph = recording.graph()
+    end = end_of(graph)
+    bar = np.random.default_rng(3).standard_normal(recording.values[end].shape)
+    back = Pullbacks(graph, recording.values, {end: bar})
+    bars = {end: bar}
+    for key, value in graph.values.items():
+        floating = key in recording.values and recording.values[key].dtype.kind == "f"
+        if floating and value.kind != "free" and key != end and not is_state(key):
+            bars[key] = back.cotangent(key)
+    return tensors | {f"modules/{grad_name(key)}": each for key, each in bars.items()}
+
+
 def of_torch(
     path: Path,
     how: tuple[str, ...] = (),
@@ -105,12 +132,16 @@ def of_torch(
     without: tuple[str, ...] = (),
     float32: bool = False,
     depth: int = 2,
+    titans: bool = False,
+    gradients: bool = False,
 ) -> Recording:
     """What the modules of the model receive and return in calls of these lengths.
 
     Args:
         how: mistakes, or other right ways.
         only: whether a module is recorded, by its name; None for all but those `without`.
+        titans: a window of one token without a gate, recorded as rule titans_lmm.
+        gradients: also record cotangents, those of the loss.
     """
     import torch
     import torch_modules
@@ -118,12 +149,21 @@ def of_torch(
     from tests.support import torch_mag
 
     dtype = torch.float32 if float32 else torch.float64
-    model = torch_mag.drawn(how, dtype, mag=mag, depth=depth)
+    if titans:
+        how, without = (*how, "no window gate"), (*without, "to_omega_gate")
+    model = torch_mag.drawn(how, dtype, mag=mag, depth=depth, **({"omega": 1} if titans else {}))
     ids = torch.randint(0, 11, (2, sum(calls) + 1), generator=torch.Generator().manual_seed(7))
-    header = {
+    header: dict[str, Any] = {
         "settings": {**SETTINGS, "depth": depth},
         "convention": {"preset": "causal", "mag": mag},
     }
+    ports = {}
+    if titans:
+        own = {key: header["settings"].pop(key) for key in ("omega_window", "use_omega_gate")}
+        assert own == {"omega_window": 2, "use_omega_gate": True}
+        rule = {"preset": "atlas-rnn", "reference": "running"}
+        header["levels"] = [{"rule": "titans_lmm", "convention": rule}]
+        ports["cell"] = (torch_modules.PORTS["cell"][0][:-1], torch_modules.PORTS["cell"][1])
     kept = [
         name
         for name, _ in model.named_modules()
@@ -136,7 +176,10 @@ def of_torch(
     ]
     names = {name: name for name in kept}
     parameters = {name: name for name in model.state_dict()}
-    with torch_modules.Recorder(model, header, names=names, parameters=parameters) as recorder:
+    recorder = torch_modules.Recorder(
+        model, header, names=names, ports=ports, parameters=parameters, gradients=gradients
+    )
+    with recorder:
         state, first, rows = None, 0, []
         for length in calls:
             logits, state = model(ids[:, first : first + length], state)
@@ -145,9 +188,10 @@ def of_torch(
     if only is None or only("loss"):
         targets = ids[:, 1 : first + 1]
         logits = torch.cat(rows, 1)
-        recorder.put(
-            "loss", {"logits": logits, "targets": targets}, {"y": model.loss(logits, targets)}
-        )
+        loss = model.loss(logits, targets)
+        recorder.put("loss", {"logits": logits, "targets": targets}, {"y": loss})
+        if gradients:
+            loss.backward()
     file = path / "mine.safetensors"
     recorder.save(file)
     return load_recording(file)

@@ -46,9 +46,14 @@ class RMSNorm(Part):
 
     def forward(self, x: Tensor) -> Tensor:
         mean = x.square().mean(-1, keepdim=True)
+        mean = mean.detach() if self.does(f"{self.place}: mean detached") else mean
         if self.does(f"{self.place}: eps outside"):
             return x / (mean.sqrt() + 1e-6) * self.weight
         eps = 1e-5 if self.does(f"{self.place}: eps 1e-5") else 1e-6
+        if self.does(f"{self.place}: no gain"):
+            return x * torch.rsqrt(mean + eps)
+        if self.does(f"{self.place}: 1 + gain"):
+            return x * torch.rsqrt(mean + eps) * (1.0 + self.weight)
         if self.does("einsum"):
             return torch.einsum("btd,d,bt->btd", x, self.weight, (mean[..., 0] + eps).rsqrt())
         return x * torch.rsqrt(mean + eps) * self.weight
@@ -120,7 +125,11 @@ class Gate(nn.Sequential):
             return z
         if f"{self.place}: softplus" in self.s.how:
             return F.softplus(z)
+        if f"{self.place}: no bias" in self.s.how:
+            return torch.sigmoid(z - self[0].bias)
         y = torch.sigmoid(z)
+        if f"{self.place}: straight through" in self.s.how:
+            return z + (y - z).detach()
         return 1.0 - y if f"{self.place}: one minus" in self.s.how else y
 
 
@@ -143,7 +152,8 @@ class Cell(Part):
             window = [*window, (key, value, window_gate[:, :, t] if u is None else u)][-length:]
             G = zero
             for key, value, weight in window:
-                residual = torch.einsum("bhij,bhj->bhi", M, key) - value
+                held = M.detach() if self.does("memory detached") else M
+                residual = torch.einsum("bhij,bhj->bhi", held, key) - value
                 if self.does("value sign"):
                     residual = residual + 2 * value
                 G = G + weight[..., None, None] * residual[..., :, None] * key[..., None, :]
@@ -152,6 +162,8 @@ class Cell(Part):
             decay, mu, rate = (g[:, :, t, None, None] for g in (retain, momentum, step_size))
             if self.does("gates swapped inside"):
                 decay, mu = mu, decay
+            if self.does("momentum one minus"):
+                mu = 1.0 - mu
             if self.does("decay one minus"):
                 decay = 1.0 - decay
             S = mu * S + (rate * G if self.does("rate in momentum") else G)
@@ -201,6 +213,7 @@ class Memory(Part):
             v = F.normalize(v, dim=-1)
         if self.does("gates of x"):
             n = x
+        n = n.detach() if self.does("gates detached") else n
         if self.does("fused gates"):
             of = (self.to_lr, self.to_momentum, self.to_decay, self.to_omega_gate)
             weight, bias = (torch.cat([getattr(g[0], f) for g in of]) for f in ("weight", "bias"))
@@ -222,6 +235,7 @@ class Rotary(Part):
         base = 1000.0 if self.does("rotary base") else 10000.0
         w = base ** (-2.0 * torch.arange(d // 2, dtype=torch.float64) / d)
         angles = (first + torch.arange(x.shape[-2], dtype=torch.float64))[:, None] * w
+        angles = -angles if self.does("rotary other way") else angles
         cos, sin = angles.cos().to(x), angles.sin().to(x)
         if self.does("complex rotary"):
             turned = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
@@ -237,6 +251,8 @@ class Rotary(Part):
         if self.does("rotary from 1"):
             first = first + 1
         turned = k if self.does("keys not turned") else self.turn(k, first)
+        if self.does("keys straight through"):
+            turned = k + (turned - k).detach()
         return self.turn(q, first), turned
 
 
@@ -252,6 +268,8 @@ class Attend(Part):
         t, j = torch.arange(J - T, J)[:, None], torch.arange(J)
         reach = W + self.does("window long") - self.does("window short by one")
         seen = (j <= t + self.does("sees the next")) & (j > t - reach)
+        if self.does("sees not itself"):
+            seen = (j < t) & (j >= t - reach)
         rows = self.persist.expand(q.shape[0], -1, -1, -1)
         P = rows.shape[2]
         always = torch.ones(T, P, dtype=torch.bool)
@@ -271,6 +289,7 @@ class Attend(Part):
 
     def reads(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
         scale = 1.0 / self.s.d if self.does("scale 1/d") else self.s.d**-0.5
+        scale = 1.0 if self.does("no scale") else scale
         if self.does("sdpa"):
             return F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
         if self.does("chunked attention"):
@@ -288,7 +307,8 @@ class Attend(Part):
             return (e @ v) / e.sum(-1, keepdim=True)
         if self.does("masked after softmax"):
             return (torch.softmax((q * scale) @ k.mT, -1) * seen) @ v
-        return torch.softmax(scores, -1) @ v
+        weights = torch.softmax(scores, -1)
+        return (weights.detach() if self.does("weights detached") else weights) @ v
 
 
 class Attention(Part):
@@ -329,6 +349,8 @@ class GatedHalf(Part):
         value, gate = h.chunk(2, -1)
         if self.does("ff halves"):
             value, gate = gate, value
+        if self.does("gelu by erf"):
+            return value * F.gelu(gate)
         return value * (F.gelu(gate, approximate="tanh") if self.does("gelu") else F.silu(gate))
 
 
@@ -355,6 +377,25 @@ class Mix(Part):
         return torch.lerp(m, a, g) if self.does("lerp") else g * a + (1.0 - g) * m
 
 
+def detached(state: Any) -> Any:
+    """A state without its history."""
+    if isinstance(state, tuple | list):
+        return type(state)(detached(each) for each in state)
+    return state.detach() if isinstance(state, Tensor) else state
+
+
+class Scaled(torch.autograd.Function):
+    """Its input, of which half of the gradient comes back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return 0.5 * g
+
+
 class Block(Part):
     def __init__(self, sizes: Sizes) -> None:
         super().__init__(sizes)
@@ -365,6 +406,8 @@ class Block(Part):
 
     def forward(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         of_attention, of_memory = (None, None) if state is None else state
+        if self.does("state detached"):
+            of_attention, of_memory = detached(of_attention), detached(of_memory)
         a, of_attention = self.attention(x, of_attention)
         m, of_memory = self.memory(
             self.attention.norm.forward(x) if self.does("memory of normed x") else x, of_memory
@@ -375,8 +418,11 @@ class Block(Part):
                 self.gate(self.memory.pre_norm.forward(x) if self.does("gate of normed x") else x)
             ]
         y = self.mix(a, m, *gate)
-        x = y if self.does("residual missing") else x + y
+        stream = x.detach() if self.does("residual detached") else x
+        x = y if self.does("residual missing") else stream + y
+        x = x + y if self.does("branch twice") else x
         after = self.ff(x)
+        after = Scaled.apply(after) if self.does("gradient halved") else after
         x = after if self.does("residual of ff missing") else x + after
         return x, (of_attention, of_memory)
 
@@ -394,9 +440,11 @@ class Head(nn.Linear):
     """The head; `other` holds the embedding's weight where a mistake takes that."""
 
     other: tuple[Tensor, ...] = ()
+    capped = False
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, *self.other) if self.other else super().forward(x)
+        y = F.linear(x, *self.other) if self.other else super().forward(x)
+        return 30.0 * torch.tanh(y / 30.0) if self.capped else y
 
 
 class MAG(Part):
@@ -413,8 +461,10 @@ class MAG(Part):
     def forward(self, ids: Tensor, states: Any = None) -> tuple[Tensor, Any]:
         x = self.embed(ids)
         self.to_logits.other = (self.embed.weight,) if self.does("weights tied") else ()
+        self.to_logits.capped = self.does("logits capped")
         if self.does("embedding scaled"):
             x = x * self.s.dim**0.5
+        x = x.detach() if self.does("embedding detached") else x
         if not self.does("embed_norm missing"):
             x = self.embed_norm(x)
         after = []

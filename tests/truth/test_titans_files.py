@@ -105,6 +105,7 @@ def test_the_loops_are_the_recorded_values_and_states(name: str) -> None:
         assert_close(of, got[of], array, ANALYTIC)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", FILES)
 def test_the_loops_have_the_recorded_gradients(name: str) -> None:
     (s, calls), tensors = settings(name), safetensors.numpy.load_file(RECORDED / name)

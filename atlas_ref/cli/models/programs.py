@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 #: Name of a project -> the module with its `FORMAT`, whose docstring says what it must provide; it
 #: is imported at its use, since it loads every rule.
-PROGRAMS: dict[str, str] = {"atlas-rnn": "atlas_ref.models.atlas_rnn_files"}
+PROGRAMS: dict[str, str] = {
+    "atlas-rnn": "atlas_ref.models.atlas_rnn_files",
+    "atlas-mag": "atlas_ref.models.atlas_mag.files",
+}
 
 #: Their names in help.
 NAMES = ", ".join(PROGRAMS)

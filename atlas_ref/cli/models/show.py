@@ -71,7 +71,7 @@ def _block(config: Any, block: Any, params: Any) -> dict[str, Any]:
     near = readings.of_block(config, block)
     return {
         "kind": next(name for name, module in BLOCKS.items() if module is module_of(block)),
-        "levels": [] if block.memory is None else [_level(x) for x in block.memory.levels.levels],
+        "levels": [] if block.memory is None else _levels(block.memory),
         "heads": attention["heads"] if attention else None,
         "d_head": attention["d_head"] if attention else None,
         "window": attention["window"] if attention else None,
@@ -82,10 +82,18 @@ def _block(config: Any, block: Any, params: Any) -> dict[str, Any]:
     }
 
 
-def _level(level: Any) -> dict[str, Any]:
+def _levels(memory: Any) -> list[dict[str, Any]]:
+    """Every level of a memory; one that shares attention has the reading of the whole layer."""
     from atlas_ref.models import readings
 
-    near = readings.of_rule(level.config, level.rule.name)
+    near = readings.of_shared(memory)
+    return [_level(each, near) for each in memory.levels.levels]
+
+
+def _level(level: Any, near: Any = None) -> dict[str, Any]:
+    from atlas_ref.models import readings
+
+    near = near or readings.of_rule(level.config, level.rule.name)
     plain = level.config.model_dump(mode="json")
     return {
         "rule": level.rule.name,

@@ -56,7 +56,7 @@ def import_(
         refuse_place(out)
         found = program.read(file, {} if config is None else settings(config))
         source = program.source(found.told)
-        checkpoint.save(out, found.config, found.params, source=source)
+        checkpoint.save(out, found.config, found.params, source=source, initial=found.initial)
     count, told = parameters(found.params), program.settings(found.told)
     if as_json:
         by = {name: each._asdict() for name, each in told.items()}

@@ -1,5 +1,5 @@
 """Attention of one call in a window as one opaque block, with a backward written by hand; plain
-twin: `layers.attention_reads.plain_attention`.
+twin: `layers.attention.reads.plain_attention`.
 
 Target: time and memory linear in T, at most 1.3 times the time of the layer's useful products at
 T = 1024, window 64; the plain twin has T / window times as many. Measured by `benchmarks.layers`.

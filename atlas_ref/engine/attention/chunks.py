@@ -1,4 +1,4 @@
-"""Causal attention in a window, chunk by chunk; plain twin: `layers.attention_reads.plain_attention`.
+"""Causal attention in a window, chunk by chunk; plain twin: `layers.attention.reads.plain_attention`.
 
 A chunk of C queries meets C + R - 1 keys, of which each query sees R. Column u is seen by query i
 for u in i .. i + R - 1, so of columns u and u + R exactly one: folded onto each other they fill R

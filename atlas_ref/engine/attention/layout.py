@@ -1,5 +1,5 @@
 """Arrays of attention in a window, as its two ways of computing share them; plain twin:
-`layers.attention_reads.plain_attention`.
+`layers.attention.reads.plain_attention`.
 
 Time is the last axis, so that sums over entries and over keys run along the processor's vectors.
 Specified in specs/attention.md (ATTENTION-11).

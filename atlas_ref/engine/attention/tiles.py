@@ -1,4 +1,4 @@
-"""Causal attention in a window by compiled code; plain twin: `layers.attention_reads.plain_attention`.
+"""Causal attention in a window by compiled code; plain twin: `layers.attention.reads.plain_attention`.
 
 Each thread takes some heads. A result that is not finite is recomputed in NumPy, which warns of it.
 Specified in specs/attention.md (ATTENTION-11, ATTENTION-12).

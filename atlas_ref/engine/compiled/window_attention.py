@@ -1,5 +1,5 @@
 """Causal attention in a window by compiled code, tile by tile; plain twin:
-`atlas_ref.layers.attention_reads.plain_attention`.
+`atlas_ref.layers.attention.reads.plain_attention`.
 
 A tile has as many queries as a panel has lanes. It meets the keys of its own panel and of those
 before it that a window reaches; scores, their softmax and the reads stay in the cache. Specified in

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from atlas_ref.messages import shown
 from atlas_ref.models import checkpoint, language_model
+from atlas_ref.models.initial import Initial
 from atlas_ref.storage import files
 from atlas_ref.storage.json_text import decoded
 
@@ -25,11 +26,17 @@ PICKLES = (b"PK\x03\x04", *(b"\x80" + bytes([version]) for version in range(2, 6
 
 
 class Imported(NamedTuple):
-    """A model of public code, and what told its settings, which `Format.settings` puts in words."""
+    """A model of public code.
+
+    Attributes:
+        told: what told its settings, which `Format.settings` puts in words.
+        initial: for each block None, or memories that it starts from; () for none (MODEL-16).
+    """
 
     config: language_model.Config
     params: language_model.Params
     told: Any
+    initial: Initial = ()
 
 
 class Setting(NamedTuple):

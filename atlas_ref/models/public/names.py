@@ -34,7 +34,8 @@ class Name(NamedTuple):
         trained: False for a buffer, which is a parameter here and has no gradient there.
         order: its axes in the order in which our numbers run, (1, 0) for a transpose; () as it is.
         when: the setting that it needs, by the name of an attribute; "" for none.
-        unread: whether public code keeps it and reads it nowhere: it may be missing.
+        unread: whether public code keeps it and reads it nowhere: it may be missing, and the gradient
+            of one that is trained is 0.
         copy_of: the tensor that it is another name for: it may be missing, and differs nowhere.
     """
 

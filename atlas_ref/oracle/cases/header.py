@@ -16,7 +16,7 @@ from atlas_ref.forms.support import SUPPORT
 from atlas_ref.messages import first_problem, shown
 from atlas_ref.oracle.cases.files import KEY
 from atlas_ref.oracle.cases.json_text import decoded
-from atlas_ref.oracle.cases.mag_headers import as_layer
+from atlas_ref.oracle.cases.recorded_headers import as_layer
 from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.oracle.subjects.subject import (
     BLOCK,

@@ -47,7 +47,7 @@ def deep_contract() -> dict[str, Any]:
     }
 
 
-def deep_table() -> dict[str, dict[str, dict[str, str]]]:
+def deep_table() -> dict[str, dict[str, Any]]:
     """Tensors of a deep memory: axes, and what stands in when absent (DEEPCASE-3)."""
     table = {name: {"axes": each.axes, "need": each.need} for name, each in SEQUENCE.items()}
     table[f"{MEMORY}NAME"] = {"axes": OWN, "need": "yes"}

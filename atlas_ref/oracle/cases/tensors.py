@@ -7,7 +7,7 @@ from typing import Any
 
 from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.oracle.subjects.memory_tensors import COMPUTED_AT_TOKEN, LOGARITHMS, PROJECTED, TOKEN
-from atlas_ref.oracle.subjects.subject import LEVEL, Legal, Tensor, bare
+from atlas_ref.oracle.subjects.subject import LEVEL, Legal, Tensor, bare, of_call
 from tape import ops
 
 #: Cotangents: inputs that have no gradient themselves.
@@ -47,7 +47,8 @@ def legal(header: Any, convention: Any, names: set[str]) -> Legal:
 
 def is_cotangent(name: str) -> bool:
     """Whether an input is a cotangent of a result."""
-    return bare(name) in COTANGENTS or name in TURNED_BARS or name.startswith(STATE_BAR)
+    own = of_call(bare(name))
+    return own in COTANGENTS or name in TURNED_BARS or name.startswith(STATE_BAR)
 
 
 def weighed(cotangent: str) -> str:

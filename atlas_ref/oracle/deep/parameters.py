@@ -18,9 +18,9 @@ from atlas_ref.types import Frozen
 #: Keys of a header of this rule.
 KEYS = ("schema", "rule", "level", "convention", "parameters", "note", "trace")
 
-#: Fields of the settings that are no parameters: sizes, which the tensors tell, and those of level
-#: token.
-OTHER = ("d_in", "d_out", "d_model", "heads", "per_dimension_gates", "convention")
+#: Fields of the settings that are no parameters: sizes, which the tensors tell, those of level
+#: token, and momenta of several orders, which layers alone have.
+OTHER = ("d_in", "d_out", "d_model", "heads", "per_dimension_gates", "convention", "momentum_order")
 
 #: Keys of a case of the family that are parameters here.
 MOVED = ("window", "span", "chunk", "window_weights")
@@ -30,15 +30,15 @@ class _Base(Frozen):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
+#: Fields of another range in a case: a window may be left out, a chunk is a number of tokens.
+_NARROWED: dict[str, Any] = {"window": (Count | None, Field(None)), "chunk": (Count, Field(1))}
+_FIELDS: dict[str, Any] = {
+    name: _NARROWED.get(name, (field.annotation, field))
+    for name, field in Config.model_fields.items()
+    if name not in OTHER
+}
 Parameters: Any = create_model(
-    "Parameters",
-    __base__=_Base,
-    __doc__="Settings of a deep memory (DEEP-1).",
-    **{
-        name: (Count | None, Field(None)) if name == "window" else (field.annotation, field)
-        for name, field in Config.model_fields.items()
-        if name not in OTHER
-    },
+    "Parameters", __base__=_Base, __doc__="Settings of a deep memory (DEEP-1).", **_FIELDS
 )
 
 

@@ -109,12 +109,12 @@ def fast(which: Any, names: tuple[str, ...], vectors: str) -> tuple[str, ...]:
     """Tensors that a write moves (DEEP-3)."""
     inner = ("W", "W_in", "W_value", "W_out")
     chosen = {
-        "all": lambda name: True,
-        "matrices": lambda name: rank(name) == 2,
-        "mlp": lambda name: name in inner or name[2:].isdigit(),
-    }.get(which, lambda name: name in which)
+        "all": names,
+        "matrices": tuple(name for name in names if rank(name) == 2),
+        "mlp": tuple(name for name in names if name in inner or name[2:].isdigit()),
+    }.get(which, which)
     return tuple(
-        name for name in names if chosen(name) and (rank(name) == 2 or vectors != "frozen")
+        name for name in names if name in chosen and (rank(name) == 2 or vectors != "frozen")
     )
 
 

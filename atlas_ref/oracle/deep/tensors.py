@@ -227,7 +227,7 @@ def _check_held(config: Config, inputs: Mapping[str, Any], sizes: Mapping[str, A
     """Refuse tokens from before that are not those of the place in the document (DEEP-5)."""
     position = int(inputs.get("in/state/position", 0))
     held = sizes["n"][0] if "n" in sizes else 0
-    due = position % config.chunk
+    due = position % int(config.chunk)
     most = min(position, config.window - 1 + due)
     least = min(due, most)
     if not least <= held <= most:

@@ -88,7 +88,7 @@ def _whole(own: Config, inputs: Mapping[str, Any]) -> bool:
     ends = [*(each for each in starts if each), T]
     lengths = np.diff([0, *ends])
     return all(
-        (int(length) + (position if i == 0 else 0)) % own.chunk == 0
+        (int(length) + (position if i == 0 else 0)) % int(own.chunk) == 0
         for i, length in enumerate(lengths)
     )
 

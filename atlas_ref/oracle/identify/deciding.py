@@ -51,9 +51,7 @@ class Design(NamedTuple):
     scales: tuple[float, ...]
 
 
-def deciding_case(
-    case: Case, conventions: Sequence[Any], *, dtype: str = "float32"
-) -> Case | None:
+def deciding_case(case: Case, conventions: Sequence[Any], *, dtype: str = "float32") -> Case | None:
     """The case with the fewest tokens whose y separates every two conventions beyond rounding.
 
     Where one exists, it also tells each of them from everything that is one change away from the

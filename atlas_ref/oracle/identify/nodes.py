@@ -109,9 +109,7 @@ def observed(case: Case, mine: Mapping[str, Any], dtype: str | None) -> Observat
             known = ", ".join(FORMATS)
             raise CaseError(f"{case.name}: {name}: dtype {array.dtype.name}, one of {known} needed")
         if array.shape != shapes[name]:
-            raise CaseError(
-                f"{case.name}: {name}: shape {array.shape}, expected {shapes[name]}"
-            )
+            raise CaseError(f"{case.name}: {name}: shape {array.shape}, expected {shapes[name]}")
         (gradients if name.startswith("grad/") else values)[name] = array.astype(np.float64)
         dtypes[name] = dtype or array.dtype.name
     if not dtypes:
@@ -126,5 +124,3 @@ def observed(case: Case, mine: Mapping[str, Any], dtype: str | None) -> Observat
 
 def _same(x: Array) -> Array:
     return x
-
-

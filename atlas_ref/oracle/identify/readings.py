@@ -227,9 +227,7 @@ class Search:
         """Whether the nearest reading leaves so little that one more setting is worth a search."""
         return self.far[key_of(self.nearest()[0])][0] <= EXPLAINED * self.far[key_of(self.own)][0]
 
-    def _identification(
-        self, ratios: Mapping[Key, tuple[float, str]]
-    ) -> Identification:
+    def _identification(self, ratios: Mapping[Key, tuple[float, str]]) -> Identification:
         near = self.nearest()
         if not ratios:
             why = "no reading could be compared"
@@ -238,12 +236,11 @@ class Search:
         fits = [key for key, (ratio, _) in ratios.items() if ratio <= MARGINAL] if fitting else []
         best = min((self.nodes[key] for key in fitting), key=self._cost, default=near[0])
         others = [self.nodes[key] for key in fits if key != key_of(best)]
-        verdict: Verdict = (
-            "NO MATCH" if not fitting else "UNDECIDABLE" if others else "MATCH"
-        )
+        verdict: Verdict = "NO MATCH" if not fitting else "UNDECIDABLE" if others else "MATCH"
         match = self._fit(best, ratios)
         second = next(
-            (n for n in near if key_of(n) not in fits and n is not best and self._is_finite(n)), None
+            (n for n in near if key_of(n) not in fits and n is not best and self._is_finite(n)),
+            None,
         )
         twins = self._twins(best, others)
         undecided = undecided_by(best, others)
@@ -271,9 +268,7 @@ class Search:
     def _is_finite(self, node: Node) -> bool:
         return bool(np.isfinite(self.far[key_of(node)][0]))
 
-    def _fit(
-        self, node: Node, ratios: Mapping[Key, tuple[float, str]]
-    ) -> Fit:
+    def _fit(self, node: Node, ratios: Mapping[Key, tuple[float, str]]) -> Fit:
         key = key_of(node)
         distance, tensor = self.far[key]
         ratio, worst = ratios.get(key, (None, tensor))
@@ -359,9 +354,7 @@ class Search:
                 feature = each.words.partition(" ")[0] if each.words.startswith("in/") else ""
                 stated = self.described(node.changes)
                 found.append(
-                    Departed(
-                        feature, each.words, stated, not node.chosen, distance, ratio, tensor
-                    )
+                    Departed(feature, each.words, stated, not node.chosen, distance, ratio, tensor)
                 )
         return found
 
@@ -374,5 +367,3 @@ def _times(match: Fit, runner_up: Fit | None) -> float | None:
     if runner_up is None:
         return None
     return runner_up.distance / match.distance if match.distance > 0.0 else float("inf")
-
-

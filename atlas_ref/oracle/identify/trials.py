@@ -70,9 +70,7 @@ def _trials(case: Case) -> Iterator[Case]:
                     continue
 
 
-def _separated(
-    case: Case, fits: Sequence[tuple[Any, ...]], searched: Searched, dtype: str
-) -> bool:
+def _separated(case: Case, fits: Sequence[tuple[Any, ...]], searched: Searched, dtype: str) -> bool:
     """Whether y differs by more than the format rounds between every two readings."""
     name = SUBJECTS[case.header.rule].result
     search = Search(case, Observation({name: np.zeros(0)}, {}, {name: dtype}, ()), searched)

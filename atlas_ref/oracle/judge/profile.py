@@ -10,6 +10,7 @@ from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.tensors import PROJECTED, TOKEN, bare
 from atlas_ref.oracle.judge.verdicts import First, Profile
 from atlas_ref.oracle.subjects import SUBJECTS
+from atlas_ref.oracle.subjects.subject import of_call
 
 #: Cells that a long sequence is shown in; each shows the largest of its tokens.
 CELLS = 128
@@ -29,7 +30,7 @@ def token_axis(case: Case, name: str) -> int | None:
 
     None for a state, a parameter or a rule without a sequence.
     """
-    if name in SUBJECTS[case.header.rule].along:
+    if of_call(name) in SUBJECTS[case.header.rule].along:
         return -2
     if not name.startswith("grad/"):
         return None

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
 from atlas_ref.types import Array
+from tape import ops
+from tape.nested import flatten
 
 #: Names of axes by their letters, for messages.
 LABELS = {
@@ -37,6 +39,7 @@ class Value(NamedTuple):
             user's choice, which nothing computes.
         axes: letters of LABELS with a size where it is known, "B T D=12".
         clause: where the computation is defined.
+        work: what a kind of computation is made of, for `habits.HABITS`; None where it has no habits.
     """
 
     key: str
@@ -46,6 +49,7 @@ class Value(NamedTuple):
     kind: Literal["wire", "output", "free"]
     axes: str
     clause: str
+    work: object = None
 
 
 class Module(NamedTuple):
@@ -65,10 +69,11 @@ class Module(NamedTuple):
 class Graph:
     """Values and modules of a model, in the order in which they are computed (MODULES-4)."""
 
-    def __init__(self, calls: tuple[int, ...] = ()) -> None:
+    def __init__(self, calls: tuple[int, ...] = (), *, detached: bool = False) -> None:
         self.values: dict[str, Value] = {}
         self.root = Module("", [], [])
         self.calls = calls
+        self.detached = detached
         self.parts = 1
         self._open = [self.root]
 
@@ -78,6 +83,20 @@ class Graph:
         before, self.parts = self.parts, parts
         yield
         self.parts = before
+
+    @contextmanager
+    def detaching(self, detached: bool = True) -> Iterator[None]:
+        """States of calls without a way back to the call before (MODULES-20)."""
+        before, self.detached = self.detached, detached
+        yield
+        self.detached = before
+
+    def handed(self, state: Any) -> Any:
+        """A state as the next call takes it."""
+        if not self.detached:
+            return state
+        leaves, _, build = flatten(state, "state")
+        return build([ops.stop_gradient(leaf) for leaf in leaves])
 
     def product(self, x: Array, W: Array) -> Array:
         """W x of each token, its terms summed in the order in force."""
@@ -97,28 +116,57 @@ class Graph:
         self._open.pop()
 
     def _add(
-        self, kind: Any, port: str, sources: Any, function: Any, axes: str, clause: str
+        self,
+        kind: Any,
+        port: str,
+        sources: Any,
+        function: Any,
+        axes: str,
+        clause: str = "",
+        work: object = None,
     ) -> str:
         owner = self._open[-1]
         key = f"{owner.name}/{port}"
         keys = (sources,) if isinstance(sources, str) else tuple(sources)
-        self.values[key] = Value(key, keys, function, owner.name, kind, axes, clause)
+        self.values[key] = Value(key, keys, function, owner.name, kind, axes, clause, work)
         owner.keys.append(key)
         return key
 
     def free(self, port: str, axes: str, sources: Any = (), function: Any = None) -> str:
         """A value of the user's choice; `function` where it may be left out."""
-        return self._add("free", f"in/{port}", sources, function, axes, "")
+        return self._add("free", f"in/{port}", sources, function, axes)
 
     def wire(
-        self, port: str, sources: Any, axes: str, function: Any = None, *, way: str = "in"
+        self,
+        port: str,
+        sources: Any,
+        axes: str,
+        function: Any = None,
+        *,
+        way: str = "in",
+        work: object = None,
     ) -> str:
         """A value passed on from other modules, as it is unless there is a function."""
-        return self._add("wire", f"{way}/{port}", sources, function or _same, axes, "")
+        return self._add("wire", f"{way}/{port}", sources, function or _same, axes, work=work)
 
-    def output(self, port: str, sources: Any, axes: str, function: Any, clause: str) -> str:
+    def output(
+        self,
+        port: str,
+        sources: Any,
+        axes: str,
+        function: Any,
+        clause: str,
+        work: object = None,
+    ) -> str:
         """A value that the module computes."""
-        return self._add("output", f"out/{port}", sources, function, axes, clause)
+        return self._add("output", f"out/{port}", sources, function, axes, clause, work)
+
+    def otherwise(self, key: str, sources: tuple[str, ...], function: Any) -> Graph:
+        """The same graph with one value computed otherwise, or of other sources (MODULES-18)."""
+        other = Graph(self.calls, detached=self.detached)
+        value = self.values[key]._replace(sources=sources, function=function)
+        other.values = {**self.values, key: value}
+        return other
 
     def spans(self, tokens: int) -> list[tuple[int, int]]:
         """First and last token of each call."""

@@ -16,7 +16,7 @@ from atlas_ref.messages import Progress, unwatched
 from atlas_ref.oracle.cases.case import CaseError
 from atlas_ref.oracle.judge.tolerance import PASS, Tolerance
 from atlas_ref.oracle.modules.graph import Graph, ancestry
-from atlas_ref.oracle.modules.model_graphs import ALONE
+from atlas_ref.oracle.modules.graphs.models import ALONE
 from atlas_ref.oracle.modules.nearest import exactly, ratio_of
 from atlas_ref.oracle.modules.readings import Change, concerned, graph_under, groups, singles
 from atlas_ref.oracle.modules.recording import MODULE, Recording, make_recording, resolved

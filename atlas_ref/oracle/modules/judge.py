@@ -10,11 +10,12 @@ from collections.abc import Iterable
 import numpy as np
 
 from atlas_ref.backend.threads import one_for_products
+from atlas_ref.oracle.modules.backward_judge import judge_backward
 from atlas_ref.oracle.modules.graph import Graph, Module, ancestry
 from atlas_ref.oracle.modules.inside import inside_of
 from atlas_ref.oracle.modules.nearest import nearest_of
 from atlas_ref.oracle.modules.readings import Readings
-from atlas_ref.oracle.modules.recording import Recording
+from atlas_ref.oracle.modules.recording import Recording, tensor_name
 from atlas_ref.oracle.modules.tolerance import arithmetic_of, truth
 from atlas_ref.oracle.modules.verdict import Verdict, refusal, undecidable, verdict_on
 
@@ -25,7 +26,7 @@ RANK = {"WRONG": 0, "MARGINAL": 1, "UNDECIDABLE": 2, "PASS": 3}
 def judge(recording: Recording, *, nearest: bool = True) -> list[Verdict]:
     """Judge what was recorded, in the order of the model (MODULES-5, MODULES-6).
 
-    A module of parts that is right on its own inputs needs no look inside.
+    Gradients follow, from the last to the first (MODULES-20). A module of parts that is right on its own inputs needs no look inside.
 
     Args:
         nearest: also search for the readings that explain what is wrong.
@@ -33,10 +34,11 @@ def judge(recording: Recording, *, nearest: bool = True) -> list[Verdict]:
     walk = _Walk(recording)
     with one_for_products():
         walk.within(walk.wide.root)
+        backward = judge_backward(recording, nearest=nearest)
         if not nearest:
-            return walk.verdicts
+            return [*walk.verdicts, *backward]
         readings = Readings(recording)
-        return [_explained(walk, each, readings) for each in walk.verdicts]
+        return [*(_explained(walk, each, readings) for each in walk.verdicts), *backward]
 
 
 def first_wrong(verdicts: Iterable[Verdict]) -> Verdict | None:
@@ -98,7 +100,7 @@ class _Walk:
         if before.lacking or not before.known:
             if self.wide.values[key].kind == "wire":
                 return None
-            lacks = ", ".join(f"modules/{each}" for each in before.lacking)
+            lacks = ", ".join(map(tensor_name, before.lacking))
             return undecidable(self.wide, key, f"nothing before it was recorded: {lacks}")
         dtype = values[key].dtype.name
         arithmetic = arithmetic_of(dtype)

@@ -1,6 +1,6 @@
-"""The nearest reading of a wrong value: the axis, or the other parameters, that give it.
+"""The nearest reading of a wrong value: the axis, the other parameters or the habit that give it.
 
-Specified in specs/modules.md (MODULES-12, MODULES-13).
+Specified in specs/modules.md (MODULES-12, MODULES-13, MODULES-18).
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from atlas_ref.oracle.judge.norms import norms
 from atlas_ref.oracle.judge.tolerance import PASS, Tolerance
 from atlas_ref.oracle.modules import recipe as recipes
 from atlas_ref.oracle.modules.graph import Graph, ancestry, evaluate
-from atlas_ref.oracle.modules.model_graphs import graph_of
+from atlas_ref.oracle.modules.graphs.models import graph_of
+from atlas_ref.oracle.modules.habits.search import explained
 from atlas_ref.oracle.modules.readings import Change, Readings
 from atlas_ref.oracle.modules.recording import Recording, resolved
 from atlas_ref.oracle.modules.tolerance import arithmetic_of, truth
@@ -53,6 +54,14 @@ def nearest_of(
     ]
     if not words:
         words = list(_other_parameters(recording, verdict.module, key, exact, got, own.tolerance))
+    if not words:
+        recorded = exactly({each: values[each] for each in known})
+        words = explained(
+            wide,
+            key,
+            recorded,
+            lambda graph, its: ratio_of(graph, key, its, got, own.tolerance) <= PASS,
+        )
     if len(words) > MOST:
         words = [*words[: MOST - 1], f"{len(words) - MOST + 1} more"]
     return " or ".join(words)

@@ -16,7 +16,7 @@ from atlas_ref.layers.convention import AXES, LayerConvention
 from atlas_ref.oracle.cases.case import CaseError
 from atlas_ref.oracle.modules import recipe as recipes
 from atlas_ref.oracle.modules.graph import Graph
-from atlas_ref.oracle.modules.model_graphs import graph_of
+from atlas_ref.oracle.modules.graphs.models import graph_of
 from atlas_ref.oracle.modules.recipe import Recipe
 from atlas_ref.oracle.modules.recording import Recording, resolved
 
@@ -31,8 +31,8 @@ NUMBERS: dict[str, tuple[Any, ...]] = {
     "state_clamp": ("none", 1.0, 10.0, 100.0),
 }
 
-#: Axes of layers that concern no value of a recording.
-VOID = ("sampling", "mac_state")
+#: Axes of layers that concern no value of a recording, or have one value in all (MODULES-2).
+VOID = ("sampling", "mac_state", "persistent_kind")
 
 #: Axes whose values depend on each other, and are tried together.
 TOGETHER = (
@@ -57,6 +57,7 @@ SHAPED = {
     "model_norm",
     "rule gate",
     "rule rate",
+    "rule window",
     "use_omega_gate",
     "use_momentum",
 }
@@ -109,7 +110,8 @@ OF_MEMORY = tuple(
 
 def concerned(recipe: Recipe) -> tuple[str, ...]:
     """Axes and settings that what was recorded has; those of the rule follow `rule`."""
-    of_memory = (*OF_MEMORY, "omega_window", *LEFT_OUT, "rule")
+    counts = () if recipe.levels else ("omega_window",)
+    of_memory = (*OF_MEMORY, *counts, *LEFT_OUT, "rule")
     of_attention = (*OF_ATTENTION, "window_size")
     match recipe.kind:
         case "memory":
@@ -125,7 +127,11 @@ def concerned(recipe: Recipe) -> tuple[str, ...]:
 
 
 class Change(NamedTuple):
-    """Other values of axes of layers, of axes of the rule, or of settings."""
+    """Other values of axes of layers, of axes of a rule, or of settings.
+
+    Attributes:
+        rule: of the rule Omega, or of levels: "level 1 gate", "level 1 window".
+    """
 
     layer: dict[str, Any] = {}
     rule: dict[str, Any] = {}
@@ -137,10 +143,20 @@ class Change(NamedTuple):
             return recipe._replace(
                 settings=type(recipe.settings)(**{**recipe.settings.__dict__, **self.settings}),
                 convention=LayerConvention(**{**recipe.convention.__dict__, **self.layer}),
-                rule=Convention(**{**recipe.rule.__dict__, **self.rule}),
+                **self._rules(recipe),
             )
         except ValidationError:
             return None
+
+    def _rules(self, recipe: Recipe) -> dict[str, Any]:
+        """The rule, or the levels, with other values."""
+        if not recipe.levels:
+            return {"rule": Convention(**{**recipe.rule.__dict__, **self.rule})}
+        levels = list(recipe.levels)
+        for name, value in self.rule.items():
+            number, axis = _level_of(name)
+            levels[number] = levels[number].changed({axis: value})
+        return {"levels": tuple(levels)}
 
     def joined(self, other: Change) -> Change:
         layer = {**self.layer, **other.layer}
@@ -153,6 +169,12 @@ class Change(NamedTuple):
     @property
     def axes(self) -> frozenset[str]:
         return frozenset((*self.layer, *(f"rule {axis}" for axis in self.rule), *self.settings))
+
+    @property
+    def shaped(self) -> bool:
+        """Whether it depends on these values what parameters there are."""
+        of_rules = {f"rule {_level_of(axis)[1]}" for axis in self.rule}
+        return not SHAPED.isdisjoint({*self.layer, *of_rules, *self.settings})
 
     def named(self) -> list[str]:
         """Each axis with its value."""
@@ -167,7 +189,7 @@ class Change(NamedTuple):
             (axis, value, getattr(recipe.convention, axis)) for axis, value in self.layer.items()
         ]
         parts += [
-            (f"{axis} of the rule", value, getattr(recipe.rule, axis))
+            (f"{axis} of the rule" if axis in RULE else axis, value, value_of(recipe, axis))
             for axis, value in self.rule.items()
         ]
         parts += [
@@ -176,6 +198,19 @@ class Change(NamedTuple):
         computes = ", ".join(f"{axis} {shown(value)}" for axis, value, _ in parts)
         says = ", ".join(shown(own) for _, _, own in parts)
         return f"computes {computes}; {verb} {says}"
+
+
+def _level_of(name: str) -> tuple[int, str]:
+    """Number of a level and axis, from "level 1 gate"; "gate" alone is of the first."""
+    words = name.split()
+    return (int(words[1]), words[2]) if len(words) == 3 else (0, name)
+
+
+def value_of(recipe: Recipe, name: str) -> Any:
+    """The value of an axis of a rule, or the window of a level."""
+    number, axis = _level_of(name)
+    own = recipe.memories[number]
+    return own.window if axis == "window" else getattr(own.convention, axis)
 
 
 def shown(value: Any) -> str:
@@ -200,10 +235,8 @@ def singles(recipe: Recipe, dtype: str) -> Iterator[Change]:
         for value in values_of(axis) if axis in has else ():
             if value != getattr(own, axis):
                 yield Change(layer={axis: value})
-    for axis, values in RULE.items() if "rule" in has else ():
-        for value in values:
-            if value != getattr(recipe.rule, axis):
-                yield Change(rule={axis: value})
+    if "rule" in has:
+        yield from _of_rules(recipe)
     for name in COUNTS:
         count = getattr(recipe.settings, name)
         for other in (count - 1, count + 1) if name in has else ():
@@ -212,6 +245,19 @@ def singles(recipe: Recipe, dtype: str) -> Iterator[Change]:
     for name in LEFT_OUT:
         if name in has and getattr(recipe.settings, name):
             yield Change(settings={name: False})
+
+
+def _of_rules(recipe: Recipe) -> Iterator[Change]:
+    """Changes of one axis of a rule; of levels also their windows, one off."""
+    for number, own in enumerate(recipe.memories):
+        place = f"level {number} " if recipe.levels else ""
+        for axis, values in RULE.items():
+            for value in values:
+                if value != getattr(own.convention, axis):
+                    yield Change(rule={f"{place}{axis}": value})
+        for other in (own.window - 1, own.window + 1) if place and "window" in own.settings else ():
+            if other > 0:
+                yield Change(rule={f"{place}window": other})
 
 
 def groups(recipe: Recipe, dtype: str) -> Iterator[Change]:
@@ -263,7 +309,7 @@ def graph_under(recording: Recording, change: Change) -> Graph | None:
         config = recipes.config_of(recipe)
     except ValueError:
         return None
-    if not change.axes & SHAPED:
+    if not change.shaped:
         return graph_of(recipe, config, recording.params)
     try:
         own = recipes.params_of(

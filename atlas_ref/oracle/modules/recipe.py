@@ -5,6 +5,7 @@ Specified in specs/modules.md (MODULES-2).
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
@@ -22,12 +23,24 @@ from atlas_ref.models import atlas_rnn_names, import_atlas_rnn, language_model, 
 from atlas_ref.models.import_atlas_rnn import Settings
 from atlas_ref.models.public.names import Table
 from atlas_ref.oracle.cases.case import CaseError
+from atlas_ref.oracle.modules.memories import Combined, Memory, levels_of
+from atlas_ref.oracle.modules.memories import parse as parse_levels
+from atlas_ref.parts.window import Ones
 from atlas_ref.types import Array
 from tape.nested import flatten
 
 Kind = Literal["language_model", "block", "memory", "attention", "feed_forward"]
 KINDS: tuple[Kind, ...] = ("language_model", "block", "memory", "attention", "feed_forward")
-KEYS = ("schema", "recording", "layer", "settings", "convention", "rule", "tied", "calls", "note")
+KEYS = (
+    *("schema", "recording", "layer", "settings", "convention", "rule", "levels", "combine"),
+    *("first_step", "tied", "calls", "detached", "note"),
+)
+
+#: Settings of the rule Omega, which each of several levels has for itself.
+OF_LEVEL = ("omega_window", "poly_degree", "poly_mode")
+
+#: The first level in the path of a parameter.
+LEVEL = ".levels[0]"
 
 #: Axes that the rule of public code takes, but for its reference, which no call cuts.
 RULE: dict[str, Any] = {"preset": "atlas-rnn", "reference": "running"}
@@ -39,9 +52,11 @@ class Recipe(NamedTuple):
     Attributes:
         kind: what was recorded: a whole model, a block, or one layer.
         settings: sizes, by the names of the public constructors.
-        convention: readings of layers. rule: those of the rule of a memory.
+        convention: readings of layers. rule: those of the rule of a memory without `levels`.
         calls: lengths of the calls in which tokens came; empty for one call.
         tied: whether the head is the embedding.
+        levels: of every memory layer, where the header has them. combined: their reads.
+        detached: whether no gradient goes back from a call to the one before.
     """
 
     kind: Kind
@@ -50,6 +65,21 @@ class Recipe(NamedTuple):
     rule: Convention
     calls: tuple[int, ...] = ()
     tied: bool = False
+    levels: tuple[Memory, ...] = ()
+    combined: Combined = Combined()
+    detached: bool = False
+
+    @property
+    def memories(self) -> tuple[Memory, ...]:
+        """The levels of a memory layer: those of the header, or one of the rule Omega."""
+        if self.levels:
+            return self.levels
+        own: dict[str, Any] = {
+            "window": self.settings.omega_window,
+            "feature_map": self.settings.feature_map,
+            "window_weights": Ones(),
+        }
+        return (Memory("omega", self.rule, 1, own),)
 
 
 def parse(header: Mapping[str, Any], name: str) -> Recipe:
@@ -82,11 +112,54 @@ def parse(header: Mapping[str, Any], name: str) -> Recipe:
         raise CaseError(f"{name}: settings: {first_problem(error)}") from None
     except (ValueError, TypeError) as error:
         raise CaseError(f"{name}: {error}") from None
-    return Recipe(kind, settings, convention, rule, tuple(calls), bool(header.get("tied", False)))
+    attends = kind not in ("memory", "feed_forward") and settings.block_type != "lmm"
+    rows = settings.num_persist_mem_tokens if attends or kind == "attention" else 0
+    if convention.persistent_kind == "prepended" and rows:
+        raise CaseError(
+            f"{name}: convention: persistent_kind prepended, but num_persist_mem_tokens is {rows}, "
+            "and persist_mem are rows of each head's keys"
+        )
+    tied = bool(header.get("tied", False))
+    levels, combined = _levels(header, name)
+    detached = header.get("detached", False)
+    if not isinstance(detached, bool):
+        raise CaseError(f"{name}: detached: true or false is needed, found {detached!r}")
+    return Recipe(kind, settings, convention, rule, tuple(calls), tied, levels, combined, detached)
+
+
+def _levels(header: Mapping[str, Any], name: str) -> tuple[tuple[Memory, ...], Combined]:
+    """Levels of the memories, and how their reads are combined (MODULES-19)."""
+    ways = {key: header[key] for key in Combined.model_fields if key in header}
+    if "levels" not in header:
+        for key in ways:
+            raise CaseError(f"{name}: {key}: belongs to levels, and there are none")
+        return (), Combined()
+    if "rule" in header:
+        raise CaseError(f"{name}: rule: each of levels has its own convention")
+    for key in OF_LEVEL:
+        if key in header.get("settings", {}):
+            raise CaseError(f"{name}: settings: {key}: each of levels has its own")
+    try:
+        combined = Combined.model_validate_json(json.dumps(ways))
+    except (ValueError, TypeError) as error:
+        text = first_problem(error) if isinstance(error, ValidationError) else str(error)
+        raise CaseError(f"{name}: {text}") from None
+    return parse_levels(header["levels"], name), combined
 
 
 def memory_config(recipe: Recipe) -> memory.Config:
     """The memory layer of a recipe."""
+    if recipe.levels:
+        s, c = recipe.settings, recipe.convention
+        sizes = {"d_in": s.d_head, "d_out": s.d_head, "d_model": s.dim, "heads": s.heads}
+        return memory.configured(
+            c,
+            levels_of(recipe.levels, recipe.combined, **sizes),
+            kernel=s.qkv_conv_kernel,
+            momentum=s.use_momentum,
+            window_gate=s.use_omega_gate,
+            scan_chunk=None if c.state_clamp == "none" else s.scan_chunk_len,
+        )
     return import_atlas_rnn.memory_config(recipe.settings, recipe.convention, recipe.rule)
 
 
@@ -107,6 +180,8 @@ def config_of(recipe: Recipe) -> Any:
     if recipe.kind == "feed_forward":
         return feed_forward.configured(c, d_model=s.dim, d_inner=s.d_inner)
     block = import_atlas_rnn.block_config(s, readings=c, rule_convention=recipe.rule)
+    if recipe.levels:
+        block = block.replaced(memory=memory_config(recipe))
     if recipe.kind == "block":
         return block
     return language_model.configured(
@@ -115,7 +190,7 @@ def config_of(recipe: Recipe) -> Any:
 
 
 def names_of(recipe: Recipe) -> dict[str, str]:
-    """Public name -> place of each parameter of a recipe."""
+    """Public name -> place of each parameter of a recipe (MODULES-3, MODULES-19)."""
     tables: dict[Kind, Callable[[Settings], Table]] = {
         "memory": lambda s: atlas_rnn_names.memory(s, ""),
         "attention": atlas_rnn_names.attention,
@@ -124,7 +199,22 @@ def names_of(recipe: Recipe) -> dict[str, str]:
         "language_model": atlas_rnn_names.model,
     }
     table = tables[recipe.kind](recipe.settings)
-    return {name: each.field for name, each in table.items() if each.field}
+    places = {name: each.field for name, each in table.items() if each.field}
+    return places if len(recipe.levels) < 2 else _by_level(places, len(recipe.levels))
+
+
+def _by_level(places: Mapping[str, str], count: int) -> dict[str, str]:
+    """Names of the parameters of every level, memory.levels.1.to_q.weight, and of their weights."""
+    names: dict[str, str] = {}
+    for name, place in places.items():
+        if LEVEL not in place:
+            names[name] = place
+            continue
+        before, memory, own = name.rpartition("memory.")
+        for i in range(count):
+            names[f"{before}{memory}levels.{i}.{own}"] = place.replace(LEVEL, f".levels[{i}]")
+        names[f"{before}{memory}logits"] = f"{place.partition(LEVEL)[0]}.logits"
+    return names
 
 
 def params_of(

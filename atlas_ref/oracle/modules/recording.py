@@ -18,12 +18,13 @@ from atlas_ref.oracle.cases.json_text import decoded
 from atlas_ref.oracle.judge.norms import FORMATS
 from atlas_ref.oracle.modules import recipe as recipes
 from atlas_ref.oracle.modules.graph import Graph
-from atlas_ref.oracle.modules.model_graphs import graph_of
+from atlas_ref.oracle.modules.graphs.models import ALONE, graph_of
 from atlas_ref.oracle.modules.recipe import Recipe
+from atlas_ref.oracle.modules.verdict import refusal
 from atlas_ref.types import Array, bind_dims
 from tape.nested import flatten
 
-PARAMETER, MODULE = "in/param/", "modules/"
+PARAMETER, MODULE, GRAD = "in/param/", "modules/", "/grad/"
 
 
 class Recording(NamedTuple):
@@ -35,6 +36,7 @@ class Recording(NamedTuple):
         params: of the model, float64. parameters: as in the file, by name.
         values: what was recorded, by the key of the graph.
         traces: steps of the rule of a memory, by the cell's name: op -> array.
+        cotangents: gradients of the loss by values, by the key of the graph.
         dtype: of most values, in which an eps of the machine counts.
     """
 
@@ -45,6 +47,7 @@ class Recording(NamedTuple):
     values: dict[str, Array]
     traces: dict[str, dict[str, Array]]
     dtype: str
+    cotangents: dict[str, Array] = {}
 
     def graph(self, dtype: str = "float64", recipe: Recipe | None = None) -> Graph:
         """The graph that evaluates in a dtype, under the recording's readings or others."""
@@ -97,19 +100,22 @@ def make_recording(
     try:
         config = recipes.config_of(recipe)
     except ValueError as error:
-        raise CaseError(f"{name}: {error}") from None
-    parameters, values, traces = _sorted(tensors, name)
+        raise CaseError(f"{name}: {refusal(error)}") from None
+    parameters, values, traces, cotangents = _sorted(tensors, name)
     params = recipes.params_of(recipe, config, parameters, name)
-    recording = Recording(name, recipe, params, parameters, values, traces, _dtype(values))
+    recording = Recording(
+        name, recipe, params, parameters, values, traces, _dtype(values), cotangents
+    )
     _check(recording)
     return recording
 
 
-def _sorted(tensors: Mapping[str, Array], name: str) -> tuple[Any, Any, Any]:
-    """Parameters, values and traces of a file."""
+def _sorted(tensors: Mapping[str, Array], name: str) -> tuple[Any, Any, Any, Any]:
+    """Parameters, values, traces and cotangents of a file."""
     parameters: dict[str, Array] = {}
     values: dict[str, Array] = {}
     traces: dict[str, dict[str, Array]] = {}
+    cotangents: dict[str, Array] = {}
     for key, array in tensors.items():
         if key.startswith(PARAMETER):
             parameters[key.removeprefix(PARAMETER)] = array
@@ -120,9 +126,11 @@ def _sorted(tensors: Mapping[str, Array], name: str) -> tuple[Any, Any, Any]:
         elif "/trace/" in key:
             module, _, op = key.removeprefix(MODULE).partition("/trace/")
             traces.setdefault(module, {})[op] = array
+        elif GRAD in key:
+            cotangents[key.removeprefix(MODULE).replace(GRAD, "/", 1)] = array
         else:
             values[key.removeprefix(MODULE)] = array
-    return parameters, values, traces
+    return parameters, values, traces, cotangents
 
 
 def _dtype(values: Mapping[str, Array]) -> str:
@@ -135,25 +143,12 @@ def _check(recording: Recording) -> None:
     """Refuse unknown values, other shapes, and calls that do not fit (MODULES-4)."""
     graph, name, sizes = recording.graph(), recording.name, dict[str, Any]()
     for key, array in recording.values.items():
-        value = graph.values.get(key)
-        if value is None:
-            raise CaseError(
-                f"{name}: {MODULE}{key}: the model has no such value{meant(key, tuple(graph.values))}"
-            )
-        whole = array.dtype.kind in "iu"
-        if not whole and array.dtype.name not in FORMATS:
-            raise CaseError(f"{name}: {MODULE}{key}: {array.dtype}, a floating format is needed")
-        if whole != (value.axes in ("B T", "B N") and value.kind == "free"):
-            raise CaseError(
-                f"{name}: {MODULE}{key}: {array.dtype}, expected "
-                f"{'floating numbers' if whole else 'whole numbers'}"
-            )
-        words = " ".join(each.partition("=")[2] or each for each in value.axes.split())
-        try:
-            if array.shape != () or words:
-                bind_dims(f"{MODULE}{key}", array.shape, words, sizes)
-        except ValueError as error:
-            raise CaseError(f"{name}: {error}") from None
+        _check_one(graph, key, array, name, f"{MODULE}{key}", sizes)
+    for key, array in recording.cotangents.items():
+        tensor = f"{MODULE}{grad_name(key)}"
+        _check_one(graph, key, array, name, tensor, sizes)
+        if array.dtype.kind in "iu":
+            raise CaseError(f"{name}: {tensor}: whole numbers have no gradient")
     tokens = sizes.get("T", (sum(recording.recipe.calls), ""))[0]
     if recording.recipe.calls and sum(recording.recipe.calls) != tokens:
         raise CaseError(
@@ -162,3 +157,36 @@ def _check(recording: Recording) -> None:
         )
     if not recording.values:
         raise CaseError(f"{name}: no {MODULE}NAME/... tensor, so there is nothing to judge")
+
+
+def tensor_name(key: str) -> str:
+    """The name of a value in a file; the tokens of a layer alone are what it receives."""
+    return f"{MODULE}{ALONE}{key}" if key.startswith("/") else f"{MODULE}{key}"
+
+
+def grad_name(key: str) -> str:
+    """The name of a cotangent, MODULE/grad/in/x, from the key of its value (MODULES-20)."""
+    module, _, port = key.partition("/")
+    return f"{module}{GRAD}{port}"
+
+
+def _check_one(
+    graph: Graph, key: str, array: Array, name: str, tensor: str, sizes: dict[str, Any]
+) -> None:
+    """Refuse an unknown value, another shape, or a format that it cannot have."""
+    value, where = graph.values.get(key), f"{name}: {tensor}"
+    if value is None:
+        raise CaseError(f"{where}: the model has no such value{meant(key, tuple(graph.values))}")
+    whole = array.dtype.kind in "iu"
+    if not whole and array.dtype.name not in FORMATS:
+        raise CaseError(f"{where}: {array.dtype}, a floating format is needed")
+    if whole != (value.axes in ("B T", "B N") and value.kind == "free"):
+        raise CaseError(
+            f"{where}: {array.dtype}, expected {'floating numbers' if whole else 'whole numbers'}"
+        )
+    words = " ".join(each.partition("=")[2] or each for each in value.axes.split())
+    try:
+        if array.shape != () or words:
+            bind_dims(tensor, array.shape, words, sizes)
+    except ValueError as error:
+        raise CaseError(f"{name}: {error}") from None

@@ -33,8 +33,9 @@ def message(verdict: Verdict, verdicts: Sequence[Verdict] = ()) -> str:
         if each is verdict:
             break
         before.append(each)
+    way = "/grad/in/" if "/grad/" in verdict.tensor else "/out/"
     right = dict.fromkeys(
-        each.module for each in before if each.verdict == "PASS" and "/out/" in each.tensor
+        each.module for each in before if each.verdict == "PASS" and way in each.tensor
     )
     lines = [
         ("tensor", verdict.tensor),

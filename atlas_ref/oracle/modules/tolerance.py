@@ -42,20 +42,53 @@ def truth(key: str, known: Mapping[str, Array], wide: Graph, narrow: Graph, dtyp
         known: recorded values, as recorded.
         wide, narrow: graphs in float64, and in the arithmetic of `dtype`.
     """
-    kind = FORMATS[arithmetic_of(dtype)][0]
-    exact = {name: _as(value, np.float64) for name, value in known.items()}
-    near = {name: _as(value, kind) for name, value in known.items()}
+    exact = in_format(known, "float64")
     with np.errstate(all="ignore"):
         want = np.asarray(evaluate(wide, key, exact), np.float64)
-        members = {"plain": evaluate(narrow, key, near)}
-        for number in range(DRAWS):
-            half, parts = _Half(number, dtype), PARTS[number % len(PARTS)]
-            moved = {name: half(name, value) for name, value in near.items()}
-            way = f"inputs and steps within half a unit, sums in {parts}, draw {number + 1}"
-            with narrow.summing_in(parts):
-                members[way] = evaluate(narrow, key, moved, half)
+        members = {}
+        for way in ways(known, dtype):
+            with narrow.summing_in(way.parts):
+                members[way.words] = evaluate(narrow, key, way.known, way.half)
+    return judged_by(key, want, members, dtype)
+
+
+def judged_by(key: str, want: Array, members: Mapping[str, Array], dtype: str) -> Truth:
+    """The truth with the tolerance that the results of all members give."""
     results = {name: rounded(np.asarray(value), dtype) for name, value in members.items()}
     return Truth(want, from_members(key, want, results, dtype, units=OP_FLOOR))
+
+
+class Way(NamedTuple):
+    """One evaluation of the ensemble (MODULES-9).
+
+    Attributes:
+        words: what it rounds.
+        known: the values that it takes.
+        half: changes each value computed between; None for none.
+        parts: into which sums of products are cut.
+    """
+
+    words: str
+    known: dict[str, Array]
+    half: _Half | None
+    parts: int
+
+
+def ways(known: Mapping[str, Array], dtype: str) -> list[Way]:
+    """The evaluations that measure a tolerance in the arithmetic of a format (MODULES-9)."""
+    near = in_format(known, arithmetic_of(dtype))
+    found = [Way("plain", near, None, 1)]
+    for number in range(DRAWS):
+        half, parts = _Half(number, dtype), PARTS[number % len(PARTS)]
+        moved = {name: half(name, value) for name, value in near.items()}
+        words = f"inputs and steps within half a unit, sums in {parts}, draw {number + 1}"
+        found.append(Way(words, moved, half, parts))
+    return found
+
+
+def in_format(known: Mapping[str, Array], dtype: str) -> dict[str, Array]:
+    """Values in the arithmetic of a format; whole numbers as they are."""
+    return {name: _as(value, FORMATS[dtype][0]) for name, value in known.items()}
 
 
 def _as(value: Array, kind: type) -> Array:

@@ -123,8 +123,8 @@ def _first_wrong(value: Value, got: Array, truth: Truth, worst: tuple[int, ...])
     wrong = ~(gap <= PASS * truth.tolerance.max)
     if not wrong.any():
         return worst
-    letters = _letters(value)
-    axis = letters.index("T") if "T" in letters else 0
+    names = letters(value)
+    axis = names.index("T") if "T" in names else 0
     if not wrong.ndim:
         return ()
     places = np.argwhere(wrong)
@@ -132,17 +132,18 @@ def _first_wrong(value: Value, got: Array, truth: Truth, worst: tuple[int, ...])
     return tuple(int(i) for i in first)
 
 
-def _letters(value: Value) -> list[str]:
+def letters(value: Value) -> list[str]:
+    """Letters of the axes of a value."""
     return [each.partition("=")[0] for each in value.axes.split()]
 
 
 def place_of(graph: Graph, value: Value, index: tuple[int, ...], shape: tuple[int, ...]) -> str:
     """An index in words: call 1 (its token 0), batch row 0, token 5, head 1, index 3."""
     words = []
-    for letter, i in zip(_letters(value), index, strict=False):
+    for letter, i in zip(letters(value), index, strict=False):
         word = f"{LABELS[letter]} {i}"
         if letter == "T" and graph.calls:
-            spans = graph.spans(shape[_letters(value).index("T")])
+            spans = graph.spans(shape[letters(value).index("T")])
             call = next(n for n, (first, last) in enumerate(spans) if first <= i < last)
             word += f" (call {call}, its token {i - spans[call][0]})"
         words.append(word)

@@ -1,8 +1,6 @@
 """The subject deep_memory: a memory that is a function with weights, written once a chunk.
 
-Specified in specs/deep_memory_cases.md (DEEPCASE-1 to DEEPCASE-11).
-
-What tools do with it: DEEPCASE-11.
+Specified in specs/deep_memory_cases.md (DEEPCASE-1, DEEPCASE-11).
 """
 
 from __future__ import annotations
@@ -15,9 +13,9 @@ import numpy as np
 
 from atlas_ref import backend
 from atlas_ref.conventions import Convention
+from atlas_ref.oracle.deep import inputs as deep_memory_inputs
 from atlas_ref.oracle.deep import ops, parameters, tensors, tracing, void
 from atlas_ref.oracle.deep.readings import listed, reading
-from atlas_ref.oracle.subjects import deep_memory_inputs
 from atlas_ref.oracle.subjects.subject import Legal, Own, Rounding, Searched, Subject, Traced
 from atlas_ref.rules import sequence
 from atlas_ref.rules.deep_memory import RULE, Config, start
@@ -94,7 +92,7 @@ def _evaluate(
     tokens = sequence.Tokens(**given, **masks)
     memory = _of(inputs, tensors.MEMORY)
     with backend.used(backend.of(*inputs.values()).name):  # where a first state is made
-        state, y = RULE.run(RULE, own, tokens, _state(own, inputs, tokens), phi=memory)
+        state, y = sequence.run(RULE, own, tokens, _state(own, inputs, tokens), phi=memory)
     return {"out/y": y, **_outputs(own, inputs, state, memory)}, None
 
 

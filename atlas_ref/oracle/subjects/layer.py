@@ -26,6 +26,7 @@ from atlas_ref.oracle.subjects.subject import (
     Rounding,
     Subject,
     Tensor,
+    of_call,
 )
 from atlas_ref.oracle.subjects.values import check_values
 from atlas_ref.types import Array, bind_dims
@@ -38,9 +39,10 @@ TOLERANCE = (1e-10, "fixed for layers in float64 (LAYER-10)")
 
 #: Results of layers: what they return, the state after them, and gradients (LAYER-5 to LAYER-8).
 RESULTS = re.compile(
-    r"out/(y|y_prefix|[qkv]|attn(_projected)?|(state|cache)(_after_call\d+)?/\w+|loss|logits(_call\d+)?"
+    r"out/((call\d+/)?(y|seq_index|(last_update|last_momentum|weights|updates)/[\w.]+)"
+    r"|y_prefix|[qkv]|attn(_projected)?|(state|cache)(_after_call\d+)?/\w+|loss|logits(_call\d+)?"
     r"|(greedy|sampled)_(un)?cached(_logits)?|(kept|token)_min_p_[\w.]+)"
-    r"|grad/(x|[qkv]|attn(_projected)?|(state|cache)/\w+|param/[\w.]+)"
+    r"|grad/((call\d+/)?x|[qkv]|attn(_projected)?|(state|cache)/\w+|param/[\w.]+)"
 )
 
 PARAM = "in/param/"
@@ -57,7 +59,7 @@ else:
 
 
 def check_header(header: Any) -> None:
-    """Refuse keys of other rules, and parameters that the layer does not have (LAYER-2).
+    """Refuse keys of other rules, and parameters that the layer does not have (LAYER-1, LAYER-2).
 
     Raises:
         ValueError: names the key or the parameter, what was found and what is needed.
@@ -180,7 +182,11 @@ def _check_calls(header: Any, sizes: Mapping[str, Any]) -> None:
 def constants(header: Any) -> set[str]:
     """Inputs that nothing trains: constants, buffers and numbers to draw with (LAYER-8)."""
     names = ENTRIES[header.layer].module.names(_settings(header))
-    fixed = {PARAM + name for name, each in names.items() if not each.field or not each.trained}
+    fixed = {
+        PARAM + name
+        for name, each in names.items()
+        if not (each.trained and (each.field or each.unread))
+    }
     return fixed | {"in/uniform", "in/buffer/inv_freq"}
 
 
@@ -240,6 +246,7 @@ def _results(
 def clause(header: Any, name: str) -> str:
     """The clause about a result: of its name, of what stands before its last part, of its kind."""
     clauses = ENTRIES[header.layer].clauses
+    name = of_call(name)
     before = re.sub(r"_after_call\d+$", "", name.rpartition("/")[0])
     return next((clauses[key] for key in (name, before, name.split("/")[0]) if key in clauses), "")
 

@@ -157,8 +157,14 @@ def _attention(call: Call) -> dict[str, Array]:
 
 
 def _cached(config: attention.Config, tensors: Mapping[str, Array]) -> attention.State:
-    position = rotary.State()
-    return attention.State.trusted(keys=tensors["k"], values=tensors["v"], rotary=position)
+    return attention.State.trusted(
+        keys=tensors["k"],
+        values=tensors["v"],
+        rotary=rotary.State(),
+        begun=False,
+        prefix_keys=None,
+        prefix_values=None,
+    )
 
 
 def _fits(settings: atlas_rnn.SlidingWindowAttention, sizes: Mapping[str, Any]) -> None:

@@ -30,6 +30,9 @@ CHARACTERS, LEVELS = 1_000_000, 256
 #: (CASE-32).
 LEVEL = re.compile(r"^(in|out|grad)/level(\d+)/")
 
+#: Where a tensor of one of several calls stands: in/call0/x, out/call1/y (LAYER-18).
+CALL = re.compile(r"^(in|out|grad)/call\d+/")
+
 #: Header keys of a sequence.
 SEQUENCE_KEYS = ("level", "window", "span", "phase", "chunk", "window_weights", "schedule")
 
@@ -37,6 +40,11 @@ SEQUENCE_KEYS = ("level", "window", "span", "phase", "chunk", "window_weights", 
 def bare(name: str) -> str:
     """The name that a level's tensor would have in a case of its own; other names as they are."""
     return LEVEL.sub(r"\1/", name)
+
+
+def of_call(name: str) -> str:
+    """The name that a tensor of one of several calls would have in a single one."""
+    return CALL.sub(r"\1/", name)
 
 
 class Tensor(NamedTuple):

@@ -7,8 +7,6 @@
 
 Specified in specs/deep_memory.md. Sources: Titans (2501.00663) Section 3, Atlas (2505.23735) Eqs 9
 and 32, Atlas-MAG_OmegaRule, titans-pytorch.
-
-Its special cases, guarantees and backward: DEEP-22, DEEP-23, DEEP-25.
 """
 
 from __future__ import annotations

@@ -49,11 +49,17 @@ def check_call(rule: Any, config: Config, tokens: Any, state: State, phi: Tensor
                 f"{name}: shape {shape}, expected {axis} = {size} as in the configuration"
             )
     for name in GATES:
-        gate = getattr(tokens, name)
-        if gate is not None and gate.shape != tokens.k.shape[:-1]:
+        gate, m = getattr(tokens, name), config.momentum_order
+        orders = (m,) if name == "momentum" and m > 1 else ()
+        expected = (*tokens.k.shape[:-1], *orders)
+        if gate is not None and gate.shape != expected:
             raise ValueError(
-                f"{name}: shape {gate.shape}, expected {tokens.k.shape[:-1]}: weights of a "
-                "function have no gate per output dimension"
+                f"{name}: shape {gate.shape}, expected {expected}: "
+                + (
+                    f"one gate for each of {m} orders"
+                    if orders
+                    else "weights of a function have no gate per output dimension"
+                )
             )
     _check_state(config, state, leading)
     _check_precision(tokens, state, phi)
@@ -69,7 +75,7 @@ def _check_state(config: Config, state: State, leading: tuple[int, ...]) -> None
         shape = getattr(state, name).shape
         if shape[-1] != size:
             raise ValueError(f"state.{name}: shape {shape}, expected rows of {size}")
-    held, due = state.keys.shape[-2], state.position % config.chunk
+    held, due = state.keys.shape[-2], config.chunked(state.position, 1)[1]
     most = config.window - 1 + due
     if not min(due, most) <= held <= most:
         raise ValueError(

@@ -29,8 +29,8 @@ class Config(Frozen):
         d_in, d_out: length of keys and queries; of values and reads.
         d_model, heads: length of a token and number of heads, for level token.
         memory: the function M(x; W) that is written and read.
-        chunk: C, tokens between two writes.
-        window: c, tokens that a write looks at; C unless given.
+        chunk: C, tokens between two writes; call, all tokens of a document in a call.
+        window: c, tokens that a write looks at; C unless given, as it must be for chunk call.
         window_weights: kind of the weights of window tokens: ones, decay, gate or a product.
         span: R, tokens between refreshes of reference or read chunk_start; a multiple of C.
         reduction: sum of the losses of a write, or their mean over its tokens (and over the rows
@@ -50,6 +50,7 @@ class Config(Frozen):
         memory_reset, momentum_reset: where W and S start anew: at each document (sequence), at each
             call too (batch), or never.
         per_dimension_gates: not for weights of a function.
+        momentum_order: m; S of order 1 carries gradients, each further one the order before it.
         convention: a preset's name, a mapping of axes, or a `Convention`.
     """
 
@@ -58,7 +59,7 @@ class Config(Frozen):
     d_model: Count | None = None
     heads: Count = 1
     memory: MemoryFunction = MemoryFunction(kind="mlp")
-    chunk: Count = 1
+    chunk: Count | Literal["call"] = 1
     window: Count
     window_weights: WindowWeights = Ones()
     span: Count | None = None
@@ -75,6 +76,7 @@ class Config(Frozen):
     unfinished: Literal["wait", "flush"] = "wait"
     memory_reset: Reset = "sequence"
     momentum_reset: Reset = "sequence"
+    momentum_order: Count = 1
     per_dimension_gates: Literal[False] = False
     convention: Convention = resolve("spec", rule="deep_memory")
 
@@ -83,7 +85,11 @@ class Config(Frozen):
     def _window_of_chunk(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        data = {"window": data.get("chunk", 1), **data}
+        if data.get("chunk") == "call":
+            if "window" not in data:
+                raise ValueError("window: chunk call needs it")
+        else:
+            data = {"window": data.get("chunk", 1), **data}
         if isinstance(data.get("fast"), list):
             data["fast"] = tuple(data["fast"])
         return data
@@ -97,7 +103,7 @@ class Config(Frozen):
     def _possible(self) -> Self:
         c = self.convention
         sequence.require_span(c, self.span)
-        if self.span is not None and self.span % self.chunk:
+        if self.span is not None and (self.chunk == "call" or self.span % self.chunk):
             raise ValueError(f"span: {self.span} is no multiple of chunk {self.chunk}")
         for axis, legal in LEGAL.items():
             if (value := getattr(c, axis)) not in legal:
@@ -105,6 +111,11 @@ class Config(Frozen):
                     f"convention: {axis} {value} is not defined for a deep memory, "
                     f"{' or '.join(legal)} is"
                 )
+        if self.momentum_order > 1 and c.argument == "nesterov":
+            raise ValueError(
+                f"momentum_order: {self.momentum_order}, but newton_schulz.argument nesterov looks "
+                "ahead along one momentum"
+            )
         shapes = memory_functions.tensors(self.memory, self.d_in, self.d_out)
         unknown = [name for name in self._named() if name not in shapes]
         if unknown:
@@ -113,7 +124,7 @@ class Config(Frozen):
             )
         if not self.fast_shapes:
             raise ValueError("fast: no tensor is left to write")
-        if self.window < self.chunk:
+        if self.chunk != "call" and self.window < self.chunk:
             warnings.warn(
                 f"window {self.window} below chunk {self.chunk}: no write sees "
                 f"{self.chunk - self.window} of {self.chunk} tokens",
@@ -139,6 +150,16 @@ class Config(Frozen):
             for name, shape in memory_functions.tensors(self.memory, self.d_in, self.d_out).items()
             if name in named and (len(shape) == 2 or self.vectors != "frozen")
         }
+
+    def chunked(self, position: int, tokens: int) -> tuple[int, int]:
+        """C, and the place in its chunk of the first of so many tokens (DEEP-1, DEEP-14)."""
+        return (tokens, 0) if self.chunk == "call" else (self.chunk, position % self.chunk)
+
+    @property
+    def momentum_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of S by name: of one order those of W, of several with the orders in front."""
+        orders = () if self.momentum_order == 1 else (self.momentum_order,)
+        return {name: (*orders, *shape) for name, shape in self.fast_shapes.items()}
 
     @property
     def writes(self) -> bool:

@@ -1,6 +1,7 @@
 """A deep memory over a sequence: chunks, spans, documents and reads.
 
-Specified in specs/deep_memory.md (DEEP-6, DEEP-14 to DEEP-17).
+Specified in specs/deep_memory.md (DEEP-6, DEEP-14 to DEEP-17). Its special cases, guarantees and
+backward: DEEP-22, DEEP-23, DEEP-25.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Sequence(NamedTuple):
         keys (..., n + T, d_in), values (..., n + T, d_out), queries (..., T, d_in): after norms.
         token_gates (..., n + T): None where tokens bring none.
         lags (..., T, c): weights by lag, or None for those of the settings.
-        rates: gates (..., T) by name.
+        rates: gates (..., T) by name, momentum of several orders (..., m, T).
         active (T,): plain booleans.
         before: n.
         position: of the first of the T tokens.
@@ -117,9 +118,12 @@ def _part(
     retain = tokens.retain
     if retain is not None:
         retain = gates.multiplier(retain, config.convention.gate)
+    momentum = tokens.momentum
+    if momentum is not None and config.momentum_order > 1:
+        momentum = ops.swapaxes(momentum, -1, -2)  # (..., m, T)
     rates = {
         "retain": retain,
-        "momentum": tokens.momentum,
+        "momentum": momentum,
         "step_size": tokens.step_size,
         "step_size_memory": tokens.step_size_memory,
     }
@@ -138,16 +142,17 @@ def _part(
 
 def _document(config: Config, phi: Tensors, part: Sequence, state: State) -> tuple[Memory, Array]:
     """Chunk by chunk: refresh the reference, write at the chunk's end, read (DEEP-14, DEEP-15)."""
-    fast, C, T = config.fast_shapes, config.chunk, part.queries.shape[-2]
+    fast, T = config.fast_shapes, part.queries.shape[-2]
+    C, place = config.chunked(part.position, T)
     slow = {name: each for name, each in phi.items() if name not in fast}
     first = state.weights or _initial(config, phi, part.keys)
     memory = Memory(first, state.momentum, state.reference)
     reads = _Reads(config, slow, first, part.queries)
     read = config.convention.read
-    bounds = [0, *range(C - part.position % C, T, C), T]
+    bounds = [0, *range(C - place, T, C), T]
     for start, stop in itertools.pairwise(bounds):
         memory = _refreshed(config, memory, part.position + start)
-        due = (part.position + stop) % C == 0
+        due = (place + stop) % C == 0
         flushed = config.unfinished == "flush" and stop == T
         before = memory
         if config.writes and part.active[stop - 1] and (due or flushed):
@@ -165,7 +170,7 @@ def _document(config: Config, phi: Tensors, part: Sequence, state: State) -> tup
 
 
 def _initial(config: Config, phi: Tensors, like: Array) -> Tensors:
-    """W_0 of the memory's tensors for each row, or for all that share it (DEEP-6)."""
+    """W_0 of the memory's tensors for each row, or for all that share it (DEEP-2, DEEP-6)."""
     leading = like.shape[:-2]
     if config.coupling == "batch_shared" and leading:
         leading = (1, *leading[1:])
@@ -266,11 +271,12 @@ class _Reads:
 
 def _after(config: Config, part: Sequence, state: State, memory: Memory) -> State:
     """The state behind a document's tokens: its last c - 1, and the unfinished chunk (DEEP-5)."""
-    C, position = config.chunk, part.position + part.queries.shape[-2]
-    if config.unfinished == "flush":
-        position = -(-position // C) * C
+    T = part.queries.shape[-2]
+    C, place = config.chunked(part.position, T)
+    waiting = 0 if config.unfinished == "flush" else (place + T) % C
+    position = part.position + T + (-(place + T) % C if config.unfinished == "flush" else 0)
     have = part.keys.shape[-2]
-    held = slice(max(0, have - (config.window - 1 + position % C)), have)
+    held = slice(max(0, have - (config.window - 1 + waiting)), have)
     return state.replaced(
         keys=part.keys[..., held, :],
         values=part.values[..., held, :],

@@ -28,9 +28,10 @@ class State(Frozen):
             at most c - 1 and those of the unfinished chunk.
         token_gates (..., n): the weights that they brought, where tokens bring one.
         position: tokens of the document so far.
-        weights, momentum, reference: fast weights W, momentum S and the weights of the last
-            refresh, by name, each with the leading axes of the tokens in front; empty for those of
-            the beginning: W_0, zeros, and no refresh yet.
+        weights, momentum, reference: fast weights W, momentum S (of several orders with those
+            before its own axes) and the weights of the last refresh, by name, each with the leading
+            axes of the tokens in front; empty for those of the beginning: W_0, zeros, and no
+            refresh yet.
         initial: W_0 where it was given at the start; empty for the tensors of the memory, which
             each call brings.
     """
@@ -90,7 +91,7 @@ def check_fast(config: Config, kind: str, given: Tensors, leading: tuple[int, ..
     Raises:
         ValueError: names the tensor, what was found and what is needed.
     """
-    shapes = config.fast_shapes
+    shapes = config.momentum_shapes if kind.endswith("momentum") else config.fast_shapes
     if set(given) != set(shapes):
         raise ValueError(
             f"{kind}: {', '.join(sorted(given)) or 'nothing'}, expected {', '.join(shapes)}"

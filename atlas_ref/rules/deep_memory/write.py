@@ -33,7 +33,7 @@ class Rows(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """Gates of a write, each (...,) or None."""
+    """Gates of a write, each (...,) or None; momentum of several orders (..., m)."""
 
     retain: Array
     momentum: Array
@@ -80,8 +80,8 @@ def update(
     for name, rank in ranks.items():
         own = g[name] if sign == 1.0 else -g[name]
         step = scaled(a, own, rank)
-        S[name] = _through(config, _carried(rates.momentum, momentum.get(name), step, rank))
-        ahead = S[name]
+        orders = _momenta(config, rates.momentum, momentum.get(name), step, rank)
+        S[name], ahead = (_through(config, each) for each in orders)
         if c.argument == "nesterov":
             ahead = _carried(rates.momentum, S[name], own, rank)
         U[name] = direction(config, ahead, rank)
@@ -170,6 +170,19 @@ def _carried(momentum: Any, S: Any, step: Array, rank: int) -> Array:
     return step if momentum is None or S is None else scaled(momentum, S, rank) + step
 
 
+def _momenta(config: Config, momentum: Any, S: Any, step: Array, rank: int) -> tuple[Array, Array]:
+    """S after a write, and what moves W: S of the last order, which carries that before it (DEEP-11)."""
+    if config.momentum_order == 1:
+        S = _carried(momentum, S, step, rank)
+        return S, S
+    orders = []
+    for order in range(config.momentum_order):
+        own = None if S is None else S[(..., order, *(slice(None),) * rank)]
+        step = _carried(None if momentum is None else momentum[..., order], own, step, rank)
+        orders.append(step)
+    return ops.stack(orders, axis=-rank - 1), step
+
+
 def direction(config: Config, S: Array, rank: int) -> Array:
     """U: Newton-Schulz of a matrix; S of a vector, or its direction (DEEP-12)."""
     c = config.convention
@@ -190,7 +203,8 @@ def constant(x: Any) -> Any:
 
 
 def _through(config: Config, x: Array) -> Array:
-    """A part of a write for the outer gradient: a constant where that goes through none (DEEP-19)."""
+    """A part of a write for the outer gradient: a constant where that goes through none (DEEP-18,
+    DEEP-19)."""
     return x if config.outer_gradient == "full" else ops.stop_gradient(x)
 
 

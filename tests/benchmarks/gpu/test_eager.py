@@ -25,6 +25,7 @@ MEMORIES = {subject.name: subject.memory for subject in plan.SUBJECTS} | {
 HEADS, TOKENS, CHUNK = 2, 64, 16
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", MEMORIES)
 @pytest.mark.parametrize("chunk", [CHUNK, TOKENS])
 def test_the_formula_in_pytorch_is_the_sequential_rule(name: str, chunk: int) -> None:

@@ -31,6 +31,7 @@ def installed(name):
     return entry
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", [name for name in ENTRIES if name not in FAILING])
 def test_an_implementation_computes_what_its_adapter_says(name):
     one = installed(name).implementation

@@ -140,6 +140,7 @@ def test_a_group_is_what_numpy_makes_of_it(
             assert_close(part, value, true, ANALYTIC)
 
 
+@pytest.mark.slow  # it compiles for ten seconds; the loop over tokens shows float32 in `make test`
 def test_float32_is_float64_up_to_rounding(groups: list[bool]) -> None:
     tensors = drawn("titans_lmm", T=64, d_in=16, d_out=16)
     low = {name: value.astype(np.float32) for name, value in tensors.items()}

@@ -35,7 +35,7 @@ def drawn(
     return plain.gate_rows(C, gate(), gate() if momentum else None, gate(), gate(), weights), random
 
 
-@pytest.mark.sample(20)
+@pytest.mark.sample(10)
 @pytest.mark.clause("CUDA-2", "CUDA-4", "CUDA-5")
 @pytest.mark.parametrize("own_columns", [False, True])
 @pytest.mark.parametrize("momentum", [False, True])

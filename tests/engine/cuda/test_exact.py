@@ -89,6 +89,7 @@ def work_space() -> Iterator[None]:
         yield
 
 
+@pytest.mark.sample(48)
 @pytest.mark.clause("CUDA-9", "CUDA-10")
 @pytest.mark.parametrize("before_error", [False, True])
 @pytest.mark.parametrize("per_dimension", [False, True])

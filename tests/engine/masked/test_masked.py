@@ -107,7 +107,7 @@ def test_values_are_those_of_the_twin_in_tape_ops(
         assert_close(name, got, want, ANALYTIC)
 
 
-@pytest.mark.sample(20)
+@pytest.mark.sample(8)
 @pytest.mark.clause("CHUNK-16", "CHUNK-17", "EXACT-8", "EXACT-9", "EXACT-10")
 @pytest.mark.parametrize("per_dimension", [False, True])
 @pytest.mark.parametrize("momentum", [False, True])

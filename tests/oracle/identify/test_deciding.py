@@ -23,6 +23,7 @@ UNDECIDED = [
 ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.clause("IDENT-8")
 @pytest.mark.parametrize(("case", "planted"), UNDECIDED, ids=[str(each[1]) for each in UNDECIDED])
 def test_a_case_is_found_on_which_the_planted_setting_is_told_from_the_others(case, planted):

@@ -24,6 +24,7 @@ STEEP = [
 ]
 
 
+@pytest.mark.sample(6)
 @pytest.mark.clause("IDENT-7")
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
 @pytest.mark.parametrize(("settings", "tokens"), STEEP)

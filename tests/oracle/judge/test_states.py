@@ -71,7 +71,7 @@ def verdicts(
     return {row.tensor: row.verdict for row in rows if row.tensor in answer}
 
 
-@pytest.mark.sample(20)
+@pytest.mark.sample(8)
 @pytest.mark.clause("TOL-7", "TOL-8", "SRC-10", "CASE-22")
 @pytest.mark.parametrize("kept", ["bfloat16", "float16"])
 @pytest.mark.parametrize(("dtype", "handed"), HANDED)
@@ -88,7 +88,7 @@ def test_a_state_that_is_rounded_at_every_token_fails_until_it_is_said(
         assert set(verdicts(case, rounding, dtype, handed, kept).values()) == {"PASS"}
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(4)
 @pytest.mark.clause("TOL-7", "TOL-8")
 @pytest.mark.parametrize(("dtype", "handed"), HANDED)
 @pytest.mark.parametrize("name", REQUESTS)

@@ -49,6 +49,7 @@ def ends(header: dict[str, Any], truth: dict[str, Any]) -> tuple[Any, Any, Any]:
     return params, {"x": tensors["modules/layer/in/x"]}, {"y": tensors["modules/layer/out/y"]}
 
 
+@pytest.mark.sample(3)
 @pytest.mark.clause("MODULES-15")
 @pytest.mark.parametrize("name", READINGS)
 def test_the_reading_of_a_layer_is_named_from_its_results(name: str) -> None:

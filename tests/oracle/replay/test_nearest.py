@@ -27,6 +27,7 @@ WINDOWED = new(
 )
 
 
+@pytest.mark.sample(4)
 @pytest.mark.clause("REPLAY-16")
 @pytest.mark.parametrize(
     "names", [None, ("residual",), ("residual", "M"), ("residual", "y")], ids=str

@@ -122,7 +122,7 @@ def moved(
             return found, (op, t, place)
 
 
-@pytest.mark.sample(16)
+@pytest.mark.sample(6)
 @pytest.mark.clause("REPLAY-11", "REPLAY-13", "REPLAY-15")
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
 @pytest.mark.parametrize("kind", KINDS)
@@ -191,7 +191,7 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.sample(14)
+@pytest.mark.sample(5)
 @pytest.mark.clause("REPLAY-16")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(

@@ -198,7 +198,7 @@ def test_a_moved_state_of_a_chunk_is_found_at_its_first_token(kind):
         assert (first.op, first.token, first.place) == (name, starts(case, 2)[place[1]][0], wanted)
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(3)
 @pytest.mark.clause("REPLAY-22")
 @pytest.mark.parametrize("size", [2, 3, 16])
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.startswith("exact")])

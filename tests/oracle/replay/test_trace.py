@@ -43,6 +43,7 @@ def test_a_trace_of_any_case_is_what_literal_loops_write_down(case):
     assert_is_literal(case)
 
 
+@pytest.mark.sample(8)
 @pytest.mark.clause("CASE-15", "REPLAY-7")
 @pytest.mark.parametrize("kind", KINDS)
 def test_adjoints_are_derivatives_by_every_traced_number(kind):

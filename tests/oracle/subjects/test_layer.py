@@ -285,3 +285,9 @@ def test_a_layer_is_written_and_read_again_bit_by_bit(name, tmp_path):
     assert again.inputs.keys() == case.inputs.keys()
     for key, value in case.inputs.items():
         assert np.array_equal(again.inputs[key], value)
+
+
+@pytest.mark.clause("LAYER-16")
+def test_recorded_samples_are_drawn_again():
+    rows = atlas_ref.check(atlas_ref.load(file_of("sampling")))
+    assert {row.verdict for row in rows} == {"PASS"}

@@ -11,7 +11,7 @@ import atlas_ref
 from atlas_ref.blocks import mag
 from atlas_ref.models import MODULES, atlas_rnn
 from atlas_ref.oracle.cases.case import differentiable, make
-from atlas_ref.oracle.cases.mag_headers import NAMES
+from atlas_ref.oracle.cases.recorded_headers import NAMES
 from atlas_ref.oracle.judge.compare import relative_error
 from tests.support.layer_cases import FOLDER, MAG
 

@@ -69,6 +69,40 @@ def test_reads_and_states_are_those_of_plain_loops(number: int) -> None:
     compared(deep.drawn(number), number)
 
 
+@pytest.mark.clause("DEEP-1", "DEEP-14")
+@pytest.mark.parametrize("unfinished", ["wait", "flush"])
+@pytest.mark.parametrize("number", range(700, 712))
+def test_a_chunk_of_the_call_is_one_that_no_call_fills_and_that_its_end_writes(
+    number: int, unfinished: str
+) -> None:
+    """With loops that know chunks of a number of tokens alone; of one call that of its tokens, whose
+    last one then reads what it wrote.
+    """
+    choice = deep.drawn(number, chunk=99, window=3 + number % 4, span="chunk", unfinished="flush")
+    if choice["read"] == "after":
+        choice |= {"chunk": 13, "calls": False, "documents": False}
+    given = deep.inputs(choice, seed=number)
+    state, y = deep.run(deep.config(choice, chunk="call", unfinished=unfinished), given)
+    reset = None if given.reset is None else np.tile(given.reset, (len(given.k), 1))
+    gates = deep.kept(choice, given)
+    want, after = loops.run(
+        deep.of_loops(choice),
+        given.tensors,
+        given.k,
+        given.v,
+        given.q,
+        gates,
+        reset=reset,
+        calls=given.calls,
+    )
+    tolerance = amplified(choice, given)
+    assert_close("y", y, want, tolerance)
+    for kind, tensors in (("memory", state.weights), ("momentum", state.momentum)):
+        for name, tensor in tensors.items():
+            full = np.broadcast_to(tensor, after[f"{kind}/{name}"].shape)
+            assert_close(f"{kind}/{name}", full, after[f"{kind}/{name}"], tolerance)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(60, 660))
 def test_more_reads_and_states_are_those_of_plain_loops(number: int) -> None:

@@ -104,6 +104,7 @@ def compared(number: int, reading: str, **fixed: Any) -> None:
         assert abs(along - slope) <= bound * size, f"{name}: {along} against {slope}"
 
 
+@pytest.mark.sample(30)
 @pytest.mark.host("plain loops of the tests")
 @pytest.mark.clause("DEEP-18", "DEEP-19", "DEEP-20", "DEEP-21")
 @pytest.mark.parametrize("reading", ["full", "first_order", "straight_through", "none"])

@@ -20,6 +20,8 @@ PLAIN: dict[str, Any] = {"d_in": D, "d_out": D, "memory": {"kind": "linear"}}
     [
         ({"chunk": 3, "span": 4}, "span: 4 is no multiple of chunk 3"),
         ({"chunk": 0}, "greater than or equal to 1"),
+        ({"chunk": "call"}, "window: chunk call needs it"),
+        ({"chunk": "call", "window": 3, "span": 4}, "span: 4 is no multiple of chunk call"),
         ({"fast": ("V",)}, "fast: V: no tensor of the memory, which has W"),
         ({"fast": ()}, "fast: no tensor is left to write"),
         ({"clip_norm": 0.0}, "greater than 0"),

@@ -45,6 +45,7 @@ def verdicts(case: Case, size: int, wrong: str | None) -> set[str]:
     return {row.verdict for row in found.rows}
 
 
+@pytest.mark.sample(8)
 @pytest.mark.clause("VEC-21")
 @pytest.mark.parametrize("target", [t for t in TARGETS if t.long], ids=lambda target: target.name)
 def test_a_chain_of_calls_without_a_mistake_is_the_call(target) -> None:

@@ -23,7 +23,8 @@ def with_context(rows: Array, extra: tuple[Array, Array]) -> tuple[Array, Array]
     return ops.concatenate([extra[0], rows], -2), ops.concatenate([extra[1], rows], -2)
 
 
-def _turned(config: Any, x: Array, cos: Array, sin: Array) -> Array:
+def turned(config: Any, x: Array, cos: Array, sin: Array) -> Array:
+    """Queries or keys turned by their positions, where there are positions (ATTENTION-7)."""
     return x if config.rotary is None else rotary.rotated(config.rotary, x, cos, sin)
 
 
@@ -48,7 +49,7 @@ def plain_attention(
         reads (B, H, T, d_head), rotated keys (B, H, T, d_head).
     """
     T, n = qkv.shape[-2], earlier_keys.shape[-2]
-    q, k = (_turned(config, qkv[:, i], cos, sin) for i in range(2))
+    q, k = (turned(config, qkv[:, i], cos, sin) for i in range(2))
     t, s = np.arange(T)[:, None], np.arange(-n, T)
     seen = (t - config.reach < s) & (s <= t) & (s >= np.asarray(first)[:, None])
     keys = ops.concatenate([earlier_keys, k], axis=-2)
@@ -74,7 +75,7 @@ def last_keys(
         reads (B, H, T, d_head), rotated keys (B, H, T, d_head).
     """
     T, P, n = qkv.shape[-2], persistent.shape[-2], earlier_keys.shape[-2]
-    q, k = (_turned(config, qkv[:, i], cos, sin) for i in range(2))
+    q, k = (turned(config, qkv[:, i], cos, sin) for i in range(2))
     drop = max(0, n + T - config.window)
     keys = ops.concatenate([earlier_keys, k], axis=-2)[..., drop:, :]
     values = ops.concatenate([earlier_values, qkv[:, 2]], axis=-2)[..., drop:, :]

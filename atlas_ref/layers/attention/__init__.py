@@ -16,15 +16,21 @@ from pydantic import Field, model_validator
 from atlas_ref import backend
 from atlas_ref.engine.attention import block as engine
 from atlas_ref.engine.attention.layout import Layout
-from atlas_ref.layers import attention_reads as reads
 from atlas_ref.layers import checks, norm, rotary
+from atlas_ref.layers.attention import prefix, reads
+from atlas_ref.layers.attention.boundary import check_params as check_params
+from atlas_ref.layers.attention.boundary import check_state
+from atlas_ref.layers.attention.projections import heads_normed as heads_normed
+from atlas_ref.layers.attention.projections import merged as merged
+from atlas_ref.layers.attention.projections import of_context
+from atlas_ref.layers.attention.projections import projected as projected
 from atlas_ref.layers.convention import LayerConvention
 from atlas_ref.layers.feed_forward import check_norm
 from atlas_ref.layers.norm import Config as Norm
 from atlas_ref.layers.norm import Params as NormParams
-from atlas_ref.layers.projection import cast, linear
-from atlas_ref.rules.checks import require_floating
-from atlas_ref.types import Array, Dims, Frozen, check_array
+from atlas_ref.layers.projection import cast
+from atlas_ref.rules.checks import check_count, generator, require_floating
+from atlas_ref.types import Array, Dims, Frozen
 from tape import ops
 
 
@@ -34,13 +40,16 @@ class Config(Frozen):
     Attributes:
         d_model, heads, d_head: sizes; heads times d_head need not be d_model.
         window: W.
-        persistent: P, rows of each head that are key and value at once.
+        persistent: P, rows or tokens that belong to no token.
         norm: of the tokens before the projections.
         head_norm: of queries and keys of each head, before their positions; None for none.
         rotary: positions of queries and keys; None for none.
         attention_window: causal, a band; last_keys_of_call, the last W keys for all queries.
         window_counts_self: whether the token itself is one of the W.
-        persistent_visible: always; right_aligned, under the causal mask of the last keys.
+        persistent_kind: key_value, rows of each head that are key and value at once; prepended,
+            tokens that stand before each document (ATTENTION-16).
+        persistent_visible: always; right_aligned, under the causal mask of the last keys; window,
+            of prepended tokens, as any token.
     """
 
     d_model: Annotated[int, Field(ge=1)]
@@ -53,7 +62,8 @@ class Config(Frozen):
     rotary: rotary.Config | None
     attention_window: Literal["causal", "last_keys_of_call"] = "causal"
     window_counts_self: bool = True
-    persistent_visible: Literal["always", "right_aligned"] = "always"
+    persistent_kind: Literal["key_value", "prepended"] = "key_value"
+    persistent_visible: Literal["always", "right_aligned", "window"] = "always"
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
@@ -74,7 +84,30 @@ class Config(Frozen):
             )
         if not causal and not self.window_counts_self:
             raise ValueError("window_counts_self: false needs attention_window causal")
+        self._agree_on_tokens_before()
         return self
+
+    def _agree_on_tokens_before(self) -> None:
+        prepended = self.persistent_kind == "prepended"
+        if self.persistent_visible == "window" and not prepended:
+            raise ValueError("persistent_visible: window needs persistent_kind prepended")
+        if prepended and self.attention_window != "causal":
+            raise ValueError("persistent_kind: prepended needs attention_window causal")
+        if prepended and self.rotary is not None and self.rotary.position != "carried":
+            raise ValueError(
+                f"persistent_kind: prepended needs rotary position carried, found "
+                f"{self.rotary.position}"
+            )
+
+    @property
+    def prefixed(self) -> bool:
+        """Whether tokens stand before each document (ATTENTION-16)."""
+        return self.persistent_kind == "prepended" and self.persistent > 0
+
+    @property
+    def pinned(self) -> bool:
+        """Whether every query of a document sees them (ATTENTION-16)."""
+        return self.prefixed and self.persistent_visible == "always"
 
     @property
     def reach(self) -> int:
@@ -90,13 +123,14 @@ class Params(Frozen):
         q_norm, k_norm: of the norm of heads; None without one.
         W_qkv (3, H, d_head, d_model): projections to queries, keys, values.
         W_out (d_model, H, d_head): projection of the reads of all heads.
-        persistent (H, P, d_head): None where there is none.
+        persistent (H, P, d_head), under persistent_kind prepended (P, d_model): None where there is
+            none.
     """
 
     norm: NormParams
     W_qkv: Annotated[Array, Dims("3 H d_head d_model")]
     W_out: Annotated[Array, Dims("d_model H d_head")]
-    persistent: Annotated[Array | None, Dims("H P d_head", optional=True)] = None
+    persistent: Annotated[Array | None, Dims("... P row", optional=True)] = None
     q_norm: NormParams | None = None
     k_norm: NormParams | None = None
 
@@ -107,11 +141,16 @@ class State(Frozen):
     Attributes:
         keys, values (B, H, n, d_head): n at most W; keys are rotated.
         rotary: the position of the next token.
+        begun: whether the persistent tokens of the document stand before it (ATTENTION-16).
+        prefix_keys, prefix_values (B, H, P, d_head): theirs, where every query sees them.
     """
 
     keys: Annotated[Array, Dims("B H n d_head")]
     values: Annotated[Array, Dims("B H n d_head")]
     rotary: rotary.State
+    begun: bool = False
+    prefix_keys: Annotated[Array | None, Dims("B H P d_head", optional=True)] = None
+    prefix_values: Annotated[Array | None, Dims("B H P d_head", optional=True)] = None
 
 
 #: Public code and its reading of the axes, by name: settings of `Config` (ATTENTION-14).
@@ -161,6 +200,7 @@ def configured(
         ),
         attention_window=c.attention_window,
         window_counts_self=c.window_counts_self,
+        persistent_kind=c.persistent_kind,
         persistent_visible=c.persistent_visible,
     )
 
@@ -170,10 +210,11 @@ def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:
     normal (ATTENTION-13).
     """
     require_floating(dtype)
-    draw, D, H, d = checks.generator(seed), config.d_model, config.heads, config.d_head
+    draw, D, H, d = generator(seed), config.d_model, config.heads, config.d_head
     W_qkv = draw.uniform(-1.0, 1.0, (3, H, d, D)) / np.sqrt(D)
     W_out = draw.uniform(-1.0, 1.0, (D, H, d)) / np.sqrt(H * d)
-    rows = draw.standard_normal((H, config.persistent, d)) if config.persistent else None
+    of_rows = (config.persistent, D) if config.prefixed else (H, config.persistent, d)
+    rows = draw.standard_normal(of_rows) if config.persistent else None
     of_heads = None if config.head_norm is None else norm.init(config.head_norm)
     params = Params(
         norm=norm.init(config.norm),
@@ -188,7 +229,7 @@ def init(config: Config, seed: int = 0, *, dtype: Any = np.float64) -> Params:
 
 def start(config: Config, batch: int = 1, *, dtype: Any = np.float64, position: int = 0) -> State:
     """The state before the first token: no key, and its position (ATTENTION-8)."""
-    checks.check_batch(batch)
+    check_count("batch", batch)
     require_floating(dtype)
     zeros = backend.current().zeros((batch, config.heads, 0, config.d_head), dtype)
     return State(keys=zeros, values=zeros, rotary=rotary.State(position=position))
@@ -217,24 +258,75 @@ def apply(
     Raises:
         ValueError: arguments that contradict the settings.
     """
+    starts = checked(config, params, state, x, reset)
+    extra = None if context is None else of_context(config, params, context, x)
+    if config.prefixed:
+        return _in_documents(config, params, state, x, starts)
+    _, qkv = projected(config, params, x)
+    y, state = attended(config, params, state, qkv, starts, extra)
+    return state, merged(config, params, y)
+
+
+def checked(config: Config, params: Params, state: State, x: Array, reset: Any) -> Any:
+    """Starts of documents (T,) or None; refuse arguments that contradict the settings (NORM-2).
+
+    Raises:
+        ValueError: what was found and what is needed.
+    """
     checks.check_call(__name__, config, (Config, Params, State), params, state)
     checks.check_tokens(x, config.d_model)
     starts = checks.check_reset(reset, x.shape[-2])
     check_params(config, params, x)
-    _check_state(config, state, x)
+    check_state(config, state, x)
     if starts is not None and config.attention_window != "causal":
         raise ValueError("reset: attention_window last_keys_of_call knows no documents")
-    extra = None if context is None else _context(config, params, context, x)
-    B, T, D = x.shape
-    H, d = config.heads, config.d_head
-    # time last: what follows is sums over entries and keys, with tokens side by side
-    n = ops.swapaxes(norm.normed(config.norm, params.norm, x), -1, -2)
-    qkv = ops.reshape(params.W_qkv, (3 * H * d, D)) @ n  # (B, 3 H d, T)
-    qkv = ops.swapaxes(ops.reshape(qkv, (B, 3, H, d, T)), -1, -2)
-    y, state = attended(config, params, state, qkv, starts, extra)
-    merged = ops.reshape(ops.swapaxes(y, -1, -2), (B, H * d, T))
-    W_out = ops.reshape(params.W_out, (D, H * d))
-    return state, linear(ops.swapaxes(merged, -1, -2), W_out)
+    return starts
+
+
+def _in_documents(
+    config: Config, params: Params, state: State, x: Array, starts: Any
+) -> tuple[State, Array]:
+    """A call whose documents begin with the persistent tokens (ATTENTION-16)."""
+    results = []
+    for piece in prefix.pieces(starts, x.shape[-2], begun=state.begun):
+        if piece.begins:
+            state = opened(config, params, prefix.tokens(params.persistent, x))
+        _, qkv = projected(config, params, x[:, piece.first : piece.last])
+        y, state = attended(config, params, state, qkv, None)
+        results.append(merged(config, params, y))
+    return state, results[0] if len(results) == 1 else ops.concatenate(results, axis=-2)
+
+
+def opened(config: Config, params: Params, rows: Array) -> State:
+    """The state of a document after the tokens that stand before it (ATTENTION-16).
+
+    Args:
+        rows (B, P, d_model): those tokens, at positions 0 to P - 1.
+    """
+    keys, values = prefix_rows(config, params, rows)
+    after = rotary.State(position=0 if config.rotary is None else config.persistent)
+    none = keys[..., :0, :]
+    if config.pinned:
+        return State.trusted(
+            keys=none, values=none, rotary=after, begun=True, prefix_keys=keys, prefix_values=values
+        )
+    return State.trusted(
+        keys=_kept(config, none, keys, None),
+        values=_kept(config, none, values, None),
+        rotary=after,
+        begun=True,
+        prefix_keys=None,
+        prefix_values=None,
+    )
+
+
+def prefix_rows(config: Config, params: Params, rows: Array) -> tuple[Array, Array]:
+    """Keys, turned, and values (B, H, P, d_head) of tokens before a document (ATTENTION-16)."""
+    _, qkv = projected(config, params, rows)
+    if config.rotary is None:
+        return qkv[:, 1], qkv[:, 2]
+    cos, sin = rotary.tables(config.rotary, np.arange(rows.shape[-2]), rows)
+    return rotary.rotated(config.rotary, qkv[:, 1], cos, sin), qkv[:, 2]
 
 
 def attended(
@@ -243,14 +335,13 @@ def attended(
     """Reads of all heads, and the state after them (ATTENTION-2 to ATTENTION-10).
 
     Args:
-        qkv (B, 3, H, T, d_head): projected queries, keys and values.
+        qkv (B, 3, H, T, d_head): queries, keys and values, as `projected` returns them.
         extra: keys and values (B, H, N, d_head) of rows before the persistent ones.
 
     Returns:
         reads (B, H, T, d_head), state.
     """
     H, T, d = qkv.shape[-3:]
-    qkv = heads_normed(config, params, qkv)
     scale = 1.0 / math.sqrt(d)
     if config.rotary is None:
         cos = sin = ops.zeros_like(qkv, shape=(T, 0))
@@ -258,9 +349,12 @@ def attended(
     else:
         at, position = rotary.positions(config.rotary, state.rotary, T, starts)
         cos, sin = rotary.tables(config.rotary, at, qkv)
-    rows = params.persistent
-    rows = ops.zeros_like(qkv, shape=(H, 0, d)) if rows is None else rows
-    if config.attention_window == "causal":
+    none = ops.zeros_like(qkv, shape=(H, 0, d))
+    rows = none if params.persistent is None or config.prefixed else params.persistent
+    if config.pinned:
+        first = _first_rows(state.keys.shape[-2], starts, T)
+        y, keys = prefix.pinned_reads(config, cos, sin, first, qkv, state)
+    elif config.attention_window == "causal":
         first = _first_rows(state.keys.shape[-2], starts, T)
 
         def plainly(*arrays: Array) -> tuple[Array, Array]:
@@ -274,35 +368,12 @@ def attended(
     else:
         fixed = (rows, rows) if extra is None else reads.with_context(rows, extra)
         y, keys = reads.last_keys(config, cos, sin, qkv, state.keys, state.values, *fixed)
-    after = State.trusted(
+    after = state.replaced(
         keys=_kept(config, state.keys, keys, starts),
         values=_kept(config, state.values, qkv[:, 2], starts),
         rotary=position,
     )
     return y, after
-
-
-def heads_normed(config: Config, params: Params, qkv: Array) -> Array:
-    """Queries and keys (B, 3, H, T, d_head) after the norm of heads, where there is one."""
-    if config.head_norm is None or params.q_norm is None or params.k_norm is None:
-        return qkv
-    q, k = (
-        norm.normed(config.head_norm, each, qkv[:, i])
-        for i, each in enumerate((params.q_norm, params.k_norm))
-    )
-    return ops.stack([q, k, qkv[:, 2]], axis=1)
-
-
-def _context(config: Config, params: Params, context: Array, x: Array) -> tuple[Array, Array]:
-    """Keys and values (B, H, N, d_head) of rows of context (ATTENTION-15)."""
-    if config.attention_window == "causal":
-        raise ValueError("context: attention_window causal has no rows before the call")
-    B, N, D = x.shape[0], context.shape[-2], x.shape[-1]
-    checks.check_shape("context", context, (B, N, D), "batch, rows, d_model")
-    check_array("context", context, Dims("..."))
-    checks.check_precision(x, {"context": context})
-    rows = ops.expand_dims(context, 1)
-    return rows @ ops.transpose(params.W_qkv[1]), rows @ ops.transpose(params.W_qkv[2])
 
 
 def _first_rows(earlier: int, starts: Any, T: int) -> np.ndarray[Any, Any]:
@@ -318,38 +389,3 @@ def _kept(config: Config, before: Array, rows: Array, starts: Any) -> Array:
     rows = rows[..., T - min(length, config.window) :, :]
     old = 0 if starts is not None else min(before.shape[-2], config.window - rows.shape[-2])
     return ops.concatenate([before[..., before.shape[-2] - old :, :], rows], axis=-2)
-
-
-def check_params(config: Config, params: Params, x: Array) -> None:
-    """Refuse parameters that contradict the settings or the tokens (NORM-2).
-
-    Raises:
-        ValueError: names the parameter, what was found and what is needed.
-    """
-    H, d, D, P = config.heads, config.d_head, config.d_model, config.persistent
-    norm.check_params(config.norm, params.norm, x, "params.norm")
-    for name in ("q_norm", "k_norm"):
-        of_heads, needed = getattr(params, name), config.head_norm is not None
-        but = "head_norm needs it" if needed else "there is no head_norm"
-        checks.check_presence(f"params.{name}", of_heads, needed, but)
-        if of_heads is not None and config.head_norm is not None:
-            norm.check_params(config.head_norm, of_heads, x, f"params.{name}")
-    checks.check_shape("params.W_qkv", params.W_qkv, (3, H, d, D), "3, heads, d_head, d_model")
-    checks.check_shape("params.W_out", params.W_out, (D, H, d), "d_model, heads, d_head")
-    checks.check_presence("params.persistent", params.persistent, P > 0, f"persistent is {P}")
-    if params.persistent is not None:
-        checks.check_shape("params.persistent", params.persistent, (H, P, d), "heads, P, d_head")
-    names = ("W_qkv", "W_out", "persistent")
-    checks.check_precision(x, {f"params.{name}": getattr(params, name) for name in names})
-
-
-def _check_state(config: Config, state: State, x: Array) -> None:
-    """Refuse a state that contradicts the settings or the tokens (NORM-2)."""
-    n = state.keys.shape[-2]
-    expected = (x.shape[0], config.heads, n, config.d_head)
-    for name in ("keys", "values"):
-        rows, axes = getattr(state, name), "batch, heads, n, d_head"
-        checks.check_shape(f"state.{name}", rows, expected, axes)
-    if n > config.window:
-        raise ValueError(f"state.keys: {n} rows, expected at most window = {config.window}")
-    checks.check_precision(x, {"state.keys": state.keys, "state.values": state.values})

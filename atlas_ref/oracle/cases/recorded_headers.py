@@ -1,4 +1,7 @@
-"""Headers of recordings of Atlas-MAG, which are read as those of layers (LAYER-17)."""
+"""Headers of recordings of public projects, which are read as those of layers.
+
+Specified in specs/layer_cases.md (LAYER-17, LAYER-18).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,11 @@ NAMES = {
     "causal_conv": "atlas_mag_causal_conv",
     "swiglu": "atlas_mag_swiglu",
     "attention_block": "atlas_mag_attention_block",
+    "neural_memory": "titans_neural_memory",
 }
+
+#: Public projects by what names of their layers begin with.
+PROJECTS = {"atlas_mag": "Atlas-MAG", "titans": "titans-pytorch"}
 
 #: Keys of such a recording that say where it is from.
 ORIGIN = ("repo", "commit", "seed", "dtype")
@@ -22,7 +29,7 @@ KEYS = ("schema", "rule", "config", *ORIGIN, "float32_inside", "note")
 
 
 def as_layer(data: dict[str, Any]) -> dict[str, Any]:
-    """The header of a case in place of that of a recording of Atlas-MAG; any other as it is.
+    """The header of a case in place of that of such a recording; any other as it is.
 
     Raises:
         ValueError: names a key that such a recording does not have, or a value.
@@ -30,9 +37,11 @@ def as_layer(data: dict[str, Any]) -> dict[str, Any]:
     rule = data.get("rule")
     if not isinstance(rule, str) or rule not in NAMES or "config" not in data:
         return data
+    layer = NAMES[rule]
     for key in data:
         if key not in KEYS:
-            raise ValueError(f"{key}: unknown key of a recording of Atlas-MAG: {', '.join(KEYS)}")
+            project = next(each for start, each in PROJECTS.items() if layer.startswith(start))
+            raise ValueError(f"{key}: unknown key of a recording of {project}: {', '.join(KEYS)}")
     if not isinstance(data["config"], dict):
         raise ValueError(f"config: must be an object, found {shown(data['config'])}")
     if data.get("float32_inside", False) is not False:
@@ -47,7 +56,7 @@ def as_layer(data: dict[str, Any]) -> dict[str, Any]:
     header = {key: data[key] for key in ("schema",) if key in data}
     return header | {
         "rule": LAYER,
-        "layer": NAMES[rule],
+        "layer": layer,
         "parameters": data["config"],
         "note": "; ".join(each for each in (origin, note) if each),
     }

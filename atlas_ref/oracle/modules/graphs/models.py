@@ -7,19 +7,20 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from atlas_ref.blocks import lmm, mac, mag, mal, mix, segments
 from atlas_ref.layers import norm
 from atlas_ref.models import language_model
 from atlas_ref.oracle.modules.graph import Graph
-from atlas_ref.oracle.modules.layer_graphs import (
+from atlas_ref.oracle.modules.graphs.layers import (
     attention_graph,
     feed_forward_graph,
     linear,
-    memory_graph,
     normed,
 )
+from atlas_ref.oracle.modules.graphs.memories import memory_graph
+from atlas_ref.oracle.modules.habits.feed_forwards import Loss, Mix
+from atlas_ref.oracle.modules.habits.projections import Gate
+from atlas_ref.oracle.modules.habits.wires import Sum
 from atlas_ref.oracle.modules.recipe import Recipe
 from tape import ops
 
@@ -29,7 +30,7 @@ ALONE = "layer"
 
 def graph_of(recipe: Recipe, config: Any, params: Any) -> Graph:
     """The graph of a recipe, with parameters of one dtype (MODULES-4)."""
-    graph = Graph(recipe.calls)
+    graph = Graph(recipe.calls, detached=recipe.detached)
     if recipe.kind == "language_model":
         _model(graph, config, params)
         return graph
@@ -64,7 +65,7 @@ def _block(graph: Graph, name: str, source: str, config: Any, params: Any) -> st
     with graph.module(name):
         x = graph.wire("x", source, axes)
         terms = builders[type(config)](graph, name, x, config, params)
-        return graph.wire("y", terms, axes, _sum, way="out")
+        return graph.wire("y", terms, axes, _sum, way="out", work=Sum())
 
 
 def _mag(graph: Graph, name: str, x: str, config: Any, params: Any) -> tuple[str, ...]:
@@ -96,7 +97,9 @@ def _mixed(graph: Graph, name: str, x: str, a: str, m: str, config: Any, params:
                 n = norm.normed(config.gate_norm, params.norm, x)
                 return ops.sigmoid(graph.product(n, params.W) + params.b)
 
-            gate = [graph.output("y", tokens, axes, opened, "")]
+            plain = config.gate_norm.kind == "none"
+            work = Gate(lambda x: graph.product(x, params.W) + params.b, ops.sigmoid, params.b)
+            gate = [graph.output("y", tokens, axes, opened, "", work if plain else None)]
     with graph.module(f"{name}.mix"):
         sources = [graph.wire("a", a, axes), graph.wire("m", m, axes)]
         sources += [graph.wire("g", each, axes) for each in gate]
@@ -106,7 +109,7 @@ def _mixed(graph: Graph, name: str, x: str, a: str, m: str, config: Any, params:
                 return mix.mixed(config, params, a, a, m)
             return a + g * m if config.kind == "sum" else g * a + (1.0 - g) * m
 
-        return graph.output("y", sources, axes, mixed, "")
+        return graph.output("y", sources, axes, mixed, "", Mix(bool(gate)))
 
 
 def _mal(graph: Graph, name: str, x: str, config: Any, params: Any) -> tuple[str, ...]:
@@ -115,7 +118,7 @@ def _mal(graph: Graph, name: str, x: str, config: Any, params: Any) -> tuple[str
         terms = (x, memory_graph(graph, f"{name}.memory", x, config.memory, params.memory))
     terms = _fed(graph, f"{name}.ff_pre", terms, config.ff_pre, params.ff_pre)
     with graph.module(f"{name}.stream"):  # the residual stream before attention
-        stream = graph.wire("x", terms, f"B T D={config.d_model}", _sum)
+        stream = graph.wire("x", terms, f"B T D={config.d_model}", _sum, work=Sum())
     a = attention_graph(graph, f"{name}.attention", stream, config.attention, params.attention)
     return _fed(graph, f"{name}.ff_post", (stream, a), config.ff_post, params.ff_post)
 
@@ -147,7 +150,7 @@ def _mac(graph: Graph, name: str, x: str, config: Any, params: Any) -> tuple[str
 
     def means(m: Any) -> Any:
         spans = graph.spans(m.shape[1])
-        return np.stack([np.mean(m[:, first:last], axis=1) for first, last in spans], axis=1)
+        return ops.stack([ops.mean(m[:, first:last], axis=1) for first, last in spans], axis=1)
 
     with graph.module(f"{name}.mem_pool_norm"):
         mean = graph.wire("x", m, f"B C D={D}", means)
@@ -171,8 +174,9 @@ def _segments(graph: Graph, config: Any, params: Any, x: Any) -> Any:
     state, results = mac.start(config, x.shape[0], dtype=x.dtype), []
     for first, last in graph.spans(x.shape[1]):
         state, y = segments.run_segments(config, params, state, x[:, first:last], None)
+        state = graph.handed(state)
         results.append(y)
-    return np.concatenate(results, axis=1)
+    return ops.concatenate(results, axis=1)
 
 
 # -- model -----------------------------------------------------------------------------------------
@@ -194,9 +198,15 @@ def _model(graph: Graph, config: language_model.Config, params: Any) -> None:
         rows = graph.wire("logits", logits, f"B T V={V}")
         all_ids = graph.free("ids", "B N", ids, lambda ids: ids)
         targets = graph.free("targets", "B T", all_ids, lambda ids: ids[:, 1:])
-        graph.output("y", (rows, targets), "", _loss, "")
+        graph.output("y", (rows, targets), "", _loss, "", Loss())
 
 
 def _loss(logits: Any, targets: Any) -> Any:
-    """Mean cross-entropy of the targets, which may be one fewer than the rows (MODEL-5)."""
+    """Mean cross-entropy of the targets, which may be one fewer than the rows (MODEL-5).
+
+    Raises:
+        ValueError: no target at all.
+    """
+    if targets.shape[1] == 0:
+        raise ValueError("targets: a single token has no next one, so there is no loss")
     return language_model.cross_entropy(logits[:, : targets.shape[1]], targets)

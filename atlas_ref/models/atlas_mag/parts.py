@@ -13,8 +13,9 @@ from pydantic import Field, model_validator
 
 from atlas_ref.blocks import BLOCKS, mix
 from atlas_ref.layers import attention, convolution, feed_forward, norm, rotary
+from atlas_ref.models.atlas_mag.names import ATTENTION_BLOCK, halves
 from atlas_ref.models.atlas_rnn import Constants, Module, Size
-from atlas_ref.models.public.names import Name
+from atlas_ref.models.public.names import Name, Table
 from atlas_ref.types import Frozen
 
 #: Name of the frequencies of rotary positions, which nothing trains.
@@ -164,33 +165,15 @@ def _block(settings: AttentionBlock, eps: float, constants: Constants) -> Any:
     )
 
 
-def _halves(prefix: str, field: str) -> dict[str, Name]:
-    """The matrices of a feed-forward: w1, then w2 are the rows of one."""
-    return {
-        f"{prefix}w1.weight": Name("inner dim", f"{field}.W_in"),
-        f"{prefix}w2.weight": Name("inner dim", f"{field}.W_in"),
-        f"{prefix}w3.weight": Name("dim inner", f"{field}.W_out"),
-    }
-
-
-def _names_of_feed_forward(settings: SwiGlu | None) -> dict[str, Name]:
+def _names_of_feed_forward(settings: SwiGlu | None) -> Table:
     fused = {"w12.weight": Name("2*inner dim", ".W_in"), "w3.weight": Name("dim inner", ".W_out")}
     if settings is None:
-        return _halves("", "") | fused
-    return fused if settings.fused else _halves("", "")
+        return halves("", "") | fused
+    return fused if settings.fused else halves("", "")
 
 
-def _names_of_block(settings: AttentionBlock | None) -> dict[str, Name]:
-    own = ".attention"
-    return {
-        "norm1.weight": Name("dim", f"{own}.norm.weight"),
-        **{f"qkv.w_{each}.weight": Name("dim dim", f"{own}.W_qkv") for each in "qkv"},
-        "qkv.q_norm.weight": Name("dim_head", f"{own}.q_norm.weight"),
-        "qkv.k_norm.weight": Name("dim_head", f"{own}.k_norm.weight"),
-        "w_o.weight": Name("dim dim", f"{own}.W_out"),
-        "norm2.weight": Name("dim", ".feed_forward.norm.weight"),
-        **_halves("ffn.", ".feed_forward"),
-    }
+def _names_of_block(settings: AttentionBlock | None) -> Table:
+    return ATTENTION_BLOCK
 
 
 #: Name in this project -> module.

@@ -1,0 +1,267 @@
+"""Judge recorded cotangents: each against those recorded after it, in the order of backward.
+
+Specified in specs/modules.md (MODULES-20).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from atlas_ref.oracle.judge.norms import norms
+from atlas_ref.oracle.judge.tolerance import PASS, judged
+from atlas_ref.oracle.modules.backward import Pullbacks, Route, around, readers, route
+from atlas_ref.oracle.modules.graph import Graph, Module, Value
+from atlas_ref.oracle.modules.habits import wires
+from atlas_ref.oracle.modules.recording import MODULE, Recording, grad_name, tensor_name
+from atlas_ref.oracle.modules.tolerance import (
+    Truth,
+    Way,
+    arithmetic_of,
+    in_format,
+    judged_by,
+    ways,
+)
+from atlas_ref.oracle.modules.verdict import Verdict, letters, place_of, refusal
+from atlas_ref.types import Array
+
+#: The clause of the backward of a model.
+CLAUSE = "MODULES-20"
+
+#: Prefix of cotangents among the values that an ensemble moves.
+BAR = "bar "
+
+
+def judge_backward(recording: Recording, *, nearest: bool = True) -> list[Verdict]:
+    """Judge recorded cotangents, the last module first (MODULES-20).
+
+    A module of parts whose backward is right as a whole needs no look inside.
+
+    Args:
+        nearest: also search for what explains a wrong one.
+    """
+    if not recording.cotangents:
+        return []
+    walk = _Walk(recording, nearest)
+    walk.within(walk.graph.root)
+    return walk.verdicts
+
+
+class _Walk:
+    """A walk over the modules from the last to the first, outer ones before their parts."""
+
+    def __init__(self, recording: Recording, nearest: bool) -> None:
+        self.recording, self.nearest = recording, nearest
+        self.graph = recording.graph()
+        self.narrow: dict[str, Graph] = {"float64": self.graph}
+        self.ensembles: dict[tuple[str, frozenset[str]], _Ensemble] = {}
+        self.verdicts: list[Verdict] = []
+
+    def within(self, module: Module) -> None:
+        """Cotangents of all parts of a module."""
+        for part in reversed(module.parts):
+            self._part(part)
+
+    def _part(self, part: Module) -> None:
+        ends = [each for each in part.keys if "/out/" in each]
+        for key in reversed(ends):
+            self._add(self._verdict(key, frozenset()))
+        starts = [each for each in reversed(part.keys) if each not in ends]
+        if part.parts:
+            whole = [self._verdict(key, frozenset(part.within())) for key in starts]
+            found = [each for each in whole if each is not None]
+            if found and all(each.verdict == "PASS" for each in found):
+                self.verdicts += [each._replace(fault=part.name, together=()) for each in found]
+                return
+            self.within(part)
+        for key in starts:
+            self._add(self._verdict(key, frozenset()))
+
+    def _add(self, verdict: Verdict | None) -> None:
+        if verdict is not None:
+            self.verdicts.append(verdict)
+
+    def _verdict(self, key: str, hidden: frozenset[str]) -> Verdict | None:
+        """The verdict on a recorded cotangent; None where nothing after it was recorded."""
+        got = self.recording.cotangents.get(key)
+        if got is None or self.graph.values[key].kind == "free":
+            return None
+        bars = {each for each in self.recording.cotangents if each not in hidden and each != key}
+        way = route(self.graph, key, bars)
+        if way.lacking or not way.known:
+            return None
+        ensemble = self._ensemble(got.dtype.name, hidden)
+        endless = ensemble.endless(way)
+        if endless:
+            why = f"what it is computed from is not finite: {MODULE}{endless}"
+            return _undecidable(self.graph.values[key], why)
+        try:
+            own = ensemble.truth(key)
+        except KeyError as error:
+            why = f"its backward needs {tensor_name(error.args[0])}, which was not recorded"
+            return _undecidable(self.graph.values[key], why)
+        except ValueError as error:
+            why = f"the rule refuses what it received: {refusal(error)}"
+            return _undecidable(self.graph.values[key], why)
+        verdict = verdict_on(self.graph, key, got, own, way)
+        if verdict.verdict != "WRONG" or not self.nearest or hidden:
+            return verdict
+        return verdict._replace(nearest=_nearest(ensemble, key, got, own))
+
+    def _ensemble(self, dtype: str, hidden: frozenset[str]) -> _Ensemble:
+        kind = arithmetic_of(dtype)
+        if kind not in self.narrow:
+            self.narrow[kind] = self.recording.graph(kind)
+        if (dtype, hidden) not in self.ensembles:
+            made = _Ensemble(self.recording, hidden, self.graph, self.narrow[kind], dtype)
+            self.ensembles[dtype, hidden] = made
+        return self.ensembles[dtype, hidden]
+
+
+class _Ensemble:
+    """Pullbacks in float64 and in every way of an arithmetic, with recorded values and cotangents.
+
+    Args:
+        hidden: keys that are taken as not recorded.
+    """
+
+    def __init__(
+        self,
+        recording: Recording,
+        hidden: frozenset[str],
+        wide: Graph,
+        narrow: Graph,
+        dtype: str,
+    ) -> None:
+        self.wide, self.narrow, self.dtype = wide, narrow, dtype
+        self.known = {
+            **{key: each for key, each in recording.values.items() if key not in hidden},
+            **{BAR + k: each for k, each in recording.cotangents.items() if k not in hidden},
+        }
+        self.exact = _pullbacks(wide, Way("", in_format(self.known, "float64"), None, 1))
+        self.ways = [(way, _pullbacks(narrow, way)) for way in ways(self.known, dtype)]
+
+    def endless(self, way: Route) -> str:
+        """The first recorded cotangent on the way that is not finite."""
+        names = (each for each in way.known if not np.isfinite(self.known[BAR + each]).all())
+        return next((grad_name(each) for each in names), "")
+
+    def truth(self, key: str) -> Truth:
+        """A cotangent as it should be, and its tolerance (MODULES-9)."""
+        with np.errstate(all="ignore"):
+            want = np.asarray(self.exact.cotangent(key), np.float64)
+            members = {}
+            for way, own in self.ways:
+                with self.narrow.summing_in(way.parts):
+                    members[way.words] = own.cotangent(key)
+        return judged_by(key, want, members, self.dtype)
+
+
+def _pullbacks(graph: Graph, way: Way) -> Pullbacks:
+    values = {key: each for key, each in way.known.items() if not key.startswith(BAR)}
+    bars = {k.removeprefix(BAR): each for k, each in way.known.items() if k.startswith(BAR)}
+    return Pullbacks(graph, values, bars, way.half)
+
+
+# -- verdicts --------------------------------------------------------------------------------------
+
+
+def verdict_on(graph: Graph, key: str, got: Array, truth: Truth, way: Route) -> Verdict:
+    """The verdict on a recorded cotangent (MODULES-10, MODULES-20)."""
+    value, row = graph.values[key], judged("", key, got, truth.want, truth.tolerance)
+    index = row.place or ()
+    if row.verdict != "PASS" and got.shape == truth.want.shape:
+        index = _first_wrong(value, got, truth, index)
+    fits = got.shape == truth.want.shape and bool(got.size)
+    return Verdict(
+        module=value.module,
+        tensor=f"{MODULE}{grad_name(key)}",
+        verdict=row.verdict,
+        fault=_fault(graph, value, way),
+        place=place_of(graph, value, index, got.shape),
+        entry=index,
+        got=float(got[index]) if fits else None,
+        expected=float(truth.want[index]) if fits else None,
+        ratio=row.ratio,
+        basis=row.basis,
+        together=_between(graph, value, way),
+        clause=CLAUSE,
+        why=row.why,
+    )
+
+
+def _undecidable(value: Value, why: str) -> Verdict:
+    tensor = f"{MODULE}{grad_name(value.key)}"
+    return Verdict(value.module, tensor, "UNDECIDABLE", f"backward of {value.module}", why=why)
+
+
+def _between(graph: Graph, value: Value, way: Route) -> tuple[str, ...]:
+    """Modules whose backward was computed together with it, since they recorded no cotangent."""
+    parts = dict.fromkeys(
+        graph.values[each].module for each in way.between if graph.values[each].kind == "output"
+    )
+    recorded = {value.module, *(graph.values[each].module for each in way.known)}
+    return tuple(each for each in parts if each not in recorded)
+
+
+def _fault(graph: Graph, value: Value, way: Route) -> str:
+    """The module whose backward gives it, or the modules between which it came back."""
+    after = dict.fromkeys(graph.values[each].module for each in way.known)
+    if "/in/" in value.key and list(after) == [value.module]:
+        return f"backward of {value.module}"
+    together = _between(graph, value, way)
+    middle = f" ({', '.join(together)} not recorded)" if together else ""
+    after.pop(value.module, None)
+    return f"backward between {value.module} and {' and '.join(after) or value.module}{middle}"
+
+
+def _first_wrong(value: Value, got: Array, truth: Truth, worst: tuple[int, ...]) -> tuple[int, ...]:
+    """Index of the first wrong entry in the order of backward: the last token first."""
+    gap = np.abs(got.astype(np.float64) - truth.want)
+    wrong = ~(gap <= PASS * truth.tolerance.max)
+    if not wrong.any() or not wrong.ndim:
+        return worst if wrong.ndim else ()
+    names = letters(value)
+    axis = names.index("T") if "T" in names else 0
+    places = np.argwhere(wrong)
+    order = np.lexsort((*places.T[::-1], -places[:, axis] if "T" in names else places[:, axis]))
+    return tuple(int(i) for i in places[order[0]])
+
+
+# -- what explains a wrong cotangent ---------------------------------------------------------------
+
+
+def _nearest(ensemble: _Ensemble, key: str, got: Array, own: Truth) -> str:
+    """What a program does that gives a wrong cotangent, in words; "" for nothing that was tried."""
+    got = np.asarray(got, np.float64)
+    if got.shape != own.want.shape:
+        return ""
+    return next(
+        (
+            words
+            for words, other in _others(ensemble, key, own.want)
+            if norms(got - other).over(own.tolerance.norms) <= PASS
+        ),
+        "",
+    )
+
+
+def _others(ensemble: _Ensemble, key: str, want: Array) -> Iterator[tuple[str, Array]]:
+    """Cotangents that programs give by habit (MODULES-20)."""
+    graph, exact = ensemble.wide, ensemble.exact
+    yield "passes nothing back", np.zeros_like(want)
+    after, _ = around(graph, key, readers(graph))
+    groups = [[each] for each in after] if len(after) > 1 else []
+    silent = [each for each in after if each not in exact.bars]
+    for group in [*groups, *([silent] if 1 < len(silent) < len(after) else [])]:
+        names = ", ".join(f"{MODULE}{grad_name(each)}" for each in group)
+        yield f"passes nothing back from {names}", np.asarray(exact.cotangent(key, without=group))
+    if len(graph.calls) > 1:
+        bars = {BAR + each: bar for each, bar in exact.bars.items()}
+        way = Way("", {**exact.values, **bars}, None, 1)
+        with graph.detaching(not graph.detached):
+            words = "passes nothing back" if graph.detached else "passes something back"
+            yield f"{words} from a call to the one before", _pullbacks(graph, way).cotangent(key)
+    for words, factor in wires.constants(graph.values[key]):
+        yield f"multiplies what comes back by {words}", factor * want
