@@ -15,11 +15,20 @@ from atlas_ref.oracle.cases.case import Case
 from atlas_ref.oracle.cases.inputs import converted
 from atlas_ref.oracle.identify.answer import Fit, Identification, Twin, Verdict
 from atlas_ref.oracle.identify.departed import Departed
-from atlas_ref.oracle.identify.nodes import Key, Node, apart, key_of, observed, undecided_by
+from atlas_ref.oracle.identify.nodes import (
+    Key,
+    Node,
+    apart,
+    key_of,
+    observed,
+    redrawn,
+    relative,
+    undecided_by,
+    void_by,
+)
 from atlas_ref.oracle.identify.observation import Observation
 from atlas_ref.oracle.identify.stated import implied
 from atlas_ref.oracle.judge import ensemble
-from atlas_ref.oracle.judge.compare import relative_error
 from atlas_ref.oracle.judge.norms import norms
 from atlas_ref.oracle.judge.tolerance import MARGINAL, PASS, Tolerance, from_members
 from atlas_ref.oracle.subjects.subject import Searched
@@ -27,7 +36,7 @@ from atlas_ref.types import Array
 
 #: Nearest readings from which a second and a third setting are changed, readings that are judged
 #: by one tolerance, and those that are judged by their own where that excludes the nearest.
-STARTS, JUDGED, ALONE = 6, 40, 5
+STARTS, JUDGED, ALONE = 4, 40, 5
 
 #: Nearest readings under which departures are tried, beside the case's own.
 DEPARTING = 2
@@ -37,6 +46,9 @@ EXPLAINED = 0.7
 
 #: Settings that fit beside the match and are listed.
 LISTED = 24
+
+#: Numbers of results that are kept.
+KEPT = 2**14
 
 #: Relative distance at which float64 no longer tells two readings apart.
 SAME = 1e-13
@@ -78,10 +90,13 @@ class Search:
         self.case, self.observation, self.searched = case, observation, searched
         self.progress = progress
         self.inputs = converted(case, "float64")
+        self.others = redrawn(self.inputs)
         self.own = Node("", (), 0)
         self.nodes: dict[Key, Node] = {}
         self.far: dict[Key, tuple[float, str]] = {}
-        self.bounds: dict[Key, dict[str, Tolerance]] = {}
+        self.kept: dict[Any, Mapping[str, Array]] = {}
+        #: Mistakes under the case's own reading.
+        self.alone: list[Departed] = []
 
     # -- nodes -------------------------------------------------------------------------------------
 
@@ -96,25 +111,32 @@ class Search:
             self.progress("conventions", len(fresh), len(fresh))
 
     def results(self, chosen: Sequence[Any], *, grad: bool) -> Mapping[str, Array]:
-        """Results under some readings in float64."""
-        return ensemble.exact(self.case, grad=grad, plain=self._plain(chosen))
+        """Results under some readings in float64, kept where they are small."""
+        key = (tuple(each.name for each in chosen), grad)
+        if key not in self.kept:
+            found = ensemble.exact(self.case, grad=grad, plain=self._plain(chosen))
+            if sum(x.size for x in found.values()) > KEPT:
+                return found
+            self.kept[key] = found
+        return self.kept[key]
 
     def _plain(self, chosen: Sequence[Any]) -> ensemble.Plain:
         return lambda inputs, case, rounding: self.searched.run(inputs, case, rounding, chosen)
 
-    def distance(self, chosen: Sequence[Any]) -> tuple[float, str]:
+    def distance(self, chosen: Sequence[Any], *, grad: bool = False) -> tuple[float, str]:
         """The distance of some readings from the results, the worst tensor's, and its name.
 
         Values rank; gradients do where there is nothing else (IDENT-3).
+
+        Args:
+            grad: whether gradients do, where there are values too.
         """
-        theirs = self.observation.values or self.observation.gradients
-        ours = self.results(chosen, grad=not self.observation.values)
+        grad = grad or not self.observation.values
+        theirs = self.observation.gradients if grad else self.observation.values
+        ours = self.results(chosen, grad=grad)
         worst = (0.0, next(iter(theirs)))
         for name, value in theirs.items():
-            own = ours.get(name)
-            fits = own is not None and own.shape == value.shape and bool(np.isfinite(own).all())
-            error = relative_error(np.asarray(own, np.float64), value) if fits else np.inf
-            worst = max(worst, (error, name))
+            worst = max(worst, (relative(ours.get(name), value), name))
         return worst
 
     def nearest(self) -> list[Node]:
@@ -207,8 +229,9 @@ class Search:
         if depth > 0:
             self.add(self._beside(self.own))
         ratios = self.judged()
-        for rounds in range(depth):
-            if _fitting(ratios) or (rounds and not self._explained()):
+        self.alone = [] if _fitting(ratios) else self._departed(self.own)
+        for rounds in range(2 if depth > 1 else 0):
+            if _fitting(ratios) or self.alone or (rounds and not self._explained()):
                 break
             for node in [*(starts if not rounds else []), *self.nearest()[:STARTS]]:
                 self.add(self._beside(node))
@@ -235,7 +258,9 @@ class Search:
         fitting = _fitting(ratios)
         fits = [key for key, (ratio, _) in ratios.items() if ratio <= MARGINAL] if fitting else []
         best = min((self.nodes[key] for key in fitting), key=self._cost, default=near[0])
-        others = [self.nodes[key] for key in fits if key != key_of(best)]
+        beside = [self.nodes[key] for key in fits if key != key_of(best)]
+        same = [node for node in beside if self._is_same(best, node)]
+        others = [node for node in beside if node not in same]
         verdict: Verdict = "NO MATCH" if not fitting else "UNDECIDABLE" if others else "MATCH"
         match = self._fit(best, ratios)
         second = next(
@@ -257,16 +282,40 @@ class Search:
             times_worse=_times(match, runner_up),
             twins=twins,
             undecided=undecided,
-            void=self.case.void,
+            void=self.case.void | void_by(best, same),
             searched=len(self.nodes),
             unused=self.observation.unused,
             dtype=self.observation.dtype,
             fits=tuple(node.chosen for node in (best, *others)) if fitting else (),
         )
-        return answer if answer.own else self._with_departures(answer)
+        return answer if fitting else self._with_departures(answer)
 
     def _is_finite(self, node: Node) -> bool:
         return bool(np.isfinite(self.far[key_of(node)][0]))
+
+    def _is_same(self, best: Node, node: Node) -> bool:
+        """Whether two readings are one function of cases of this shape (IDENT-4).
+
+        They are, where they agree on the case and on other numbers in its place.
+        """
+        grad = bool(self.observation.gradients)
+        if self._between(best, node, grad=grad) > SAME:
+            return False
+        other = self.case.replaced(inputs=self.others)
+        ours, theirs = (
+            ensemble.exact(other, grad=grad, plain=self._plain(each.chosen))
+            for each in (best, node)
+        )
+        return self._apart(ours, theirs) <= SAME
+
+    def _between(self, best: Node, node: Node, *, grad: bool) -> float:
+        """The largest relative distance of a result under two readings."""
+        ours, theirs = (self.results(each.chosen, grad=grad) for each in (best, node))
+        return self._apart(ours, theirs)
+
+    def _apart(self, ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> float:
+        names = {*self.observation.values, *self.observation.gradients}
+        return max(relative(theirs.get(name), ours[name]) for name in names if name in ours)
 
     def _fit(self, node: Node, ratios: Mapping[Key, tuple[float, str]]) -> Fit:
         key = key_of(node)
@@ -297,13 +346,8 @@ class Search:
         return tuple(self._twin(best, *pair) for pair in listed[:LISTED])
 
     def _twin(self, best: Node, node: Node, changes: dict[str, Any]) -> Twin:
-        names = list(self.observation.values) or list(self.observation.gradients)
         grad = not self.observation.values
-        ours, other = (self.results(each.chosen, grad=grad) for each in (best, node))
-        distance = max(
-            relative_error(np.asarray(other[n], np.float64), np.asarray(ours[n], np.float64))
-            for n in names
-        )
+        distance = self._between(best, node, grad=grad)
         same = "the same numbers on this case"
         reason = same if distance <= SAME else f"{self.observation.dtype} does not separate them"
         return Twin(changes, reason, distance)
@@ -327,25 +371,36 @@ class Search:
 
     def _with_departures(self, answer: Identification) -> Identification:
         """The answer with mistakes that explain the results (IDENT-14)."""
-        found: list[Departed] = []
-        near = [] if answer.verdict != "NO MATCH" else self.nearest()[:DEPARTING]
-        for node in [self.own, *(each for each in near if each.chosen)]:
+        found = self.alone
+        for node in (each for each in self.nearest()[:DEPARTING] if each.chosen):
             if not found:
                 found = self._departed(node)
-        if not found or answer.verdict != "NO MATCH":
-            return answer._replace(departures=tuple(found))
+        if not found:
+            return answer
         why = f"no reading explains these results; ours is the same {found[0].said}"
         return answer._replace(departures=tuple(found), why=why)
 
+    def _misses_gradients_alone(self, node: Node) -> bool:
+        """Whether a reading explains the values, so that gradients alone miss it."""
+        seen = self.observation
+        if not (seen.values and seen.gradients):
+            return False
+        bounds = self.allowed(node.chosen, grad=False)
+        return self.ratio(node.chosen, bounds, grad=False)[0] <= PASS
+
     def _departed(self, node: Node) -> list[Departed]:
-        whole = self.far[key_of(node)][0]
-        graded = bool(self.observation.gradients)
-        tried = [each for each in self.searched.departures(self.case) if graded or not each.grad]
+        graded, backward = bool(self.observation.gradients), self._misses_gradients_alone(node)
+        whole = self.distance(node.chosen, grad=backward)[0]
+        tried = [
+            each
+            for each in self.searched.departures(self.case)
+            if each.grad == backward or not self.observation.values
+        ]
         rows = []
         for done, each in enumerate(tried):
             self.progress("departures", done, len(tried))
-            rows.append((self.distance((*node.chosen, each))[0], each))
-        rows = [row for row in rows if row[0] <= 0.5 * whole or row[1].grad]
+            rows.append((self.distance((*node.chosen, each), grad=backward)[0], each))
+        rows = [row for row in rows if row[0] <= 0.5 * whole]
         found = []
         for distance, each in sorted(rows, key=lambda row: row[0])[:ALONE]:
             chosen = (*node.chosen, each)
