@@ -42,9 +42,9 @@ class Function(NamedTuple):
     settings: Any
     way: Arithmetic = PLAIN
     touch: Callable[[Array], Array] = same
-    share: Callable[[Function, Array], Array] = lambda m, a: _share(m, a)
-    slope: Callable[[Function, Array, Array], Array] = lambda m, a, G: _slope(m, a, G)
-    standardised: Callable[[Function, Array], tuple[Array, Array]] = lambda m, x: _normed(m, x)
+    share: Callable[[Function, Array], Array] = lambda m, a: share_of(m, a)
+    slope: Callable[[Function, Array, Array], Array] = lambda m, a, G: slope_of(m, a, G)
+    standardised: Callable[[Function, Array], tuple[Array, Array]] = lambda m, x: norm_of(m, x)
     standardised_back: Callable[[Function, Array, Array, Array], Array] = lambda m, n, r, g: (
         _normed_back(m, n, r, g)
     )
@@ -241,7 +241,7 @@ def _outer(m: Function, g: Array, x: Array) -> Array:
     return m.way.matmul(g.swapaxes(-1, -2), x)
 
 
-def _normed(m: Function, x: Array) -> tuple[Array, Array]:
+def norm_of(m: Function, x: Array) -> tuple[Array, Array]:
     """(x - mean x) r, and r = 1 / sqrt(mean (x - mean x)^2 + eps)."""
     away = x - _mean(m, x)
     r = m.touch(1.0 / ops.sqrt(_mean(m, away * away) + m.settings.norm_eps))
@@ -252,7 +252,8 @@ def _normed_back(m: Function, n: Array, r: Array, g: Array) -> Array:
     return r * (g - _mean(m, g) - n * _mean(m, g * n))
 
 
-def _share(m: Function, a: Array) -> Array:
+def share_of(m: Function, a: Array) -> Array:
+    """G(a) (MEMFUN-5)."""
     kind = m.settings.activation
     if kind == "silu":
         return m.touch(ops.sigmoid(a))
@@ -265,7 +266,8 @@ def _inner(a: Array) -> Array:
     return math.sqrt(2.0 / math.pi) * a * (1.0 + 0.044715 * a * a)
 
 
-def _slope(m: Function, a: Array, G: Array) -> Array:
+def slope_of(m: Function, a: Array, G: Array) -> Array:
+    """The derivative of a G(a) (MEMFUN-5)."""
     kind = m.settings.activation
     if kind == "silu":
         return G + a * (G * (1.0 - G))

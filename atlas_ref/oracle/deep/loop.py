@@ -6,8 +6,8 @@ which records it, or puts what somebody recorded in its place. Written from spec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -15,39 +15,20 @@ from atlas_ref.oracle.deep import functions, schedule, steps
 from atlas_ref.oracle.deep.functions import Function
 from atlas_ref.oracle.deep.schedule import Begin, Plan, Read, Refresh, Write
 from atlas_ref.oracle.deep.settings import Settings, rank
-from atlas_ref.oracle.family import steps as matrices
-from atlas_ref.oracle.family.arithmetic import PLAIN, Arithmetic
+from atlas_ref.oracle.deep.write import Rounding, Rows, Tensors, Writer
 from atlas_ref.types import Array
 from tape import opaque, ops
-
-Tensors = Mapping[str, Array]
 
 #: Gates of a write.
 GATES = ("retain", "momentum", "step_size", "step_size_memory")
 
-#: A place of an op: the number of a write, or tokens from first to before last.
-Place = int | tuple[int, int]
+#: The event to which an op belongs.
+Place = Write | Read
 
 
 def computed(op: str, place: Place, compute: Callable[..., Array], *args: Any) -> Array:
     """The value of an op as it is: the hook of a loop in which nothing is recorded or replaced."""
     return compute(*args)
-
-
-class Rounding(NamedTuple):
-    """How the loop rounds.
-
-    Attributes:
-        way: arithmetic of sums and products.
-        touch: of functions that have none.
-        argument: of every argument of Newton-Schulz.
-        store: of W and S after each write.
-    """
-
-    way: Arithmetic = PLAIN
-    touch: Callable[[Array], Array] = functions.same
-    argument: Callable[[Array], Array] = functions.same
-    store: Callable[[Array], Array] = functions.same
 
 
 PLAINLY = Rounding()
@@ -59,43 +40,70 @@ def run(
     rounding: Rounding = PLAINLY,
     hook: Callable[..., Array] = computed,
     function: Function | None = None,
+    *,
+    iterates: bool = False,
+    events: Callable[[Plan], Plan] | None = None,
 ) -> dict[str, Array]:
     """The results of a case, `out/...` (DEEPCASE-6).
 
     Args:
         inputs: `in/...` of the case, arrays or tape variables.
+        hook: called with the op, its event, its function and arguments.
         function: the memory function, where it is not that of the settings.
+        iterates: whether each step of Newton-Schulz is an op.
+        events: changes the events of the call.
     """
-    return _Loop(s, inputs, rounding, hook, function).results()
+    m = function or Function(s.function, rounding.way, rounding.touch)
+    own = plan(s, inputs)
+    own = own if events is None else events(own)
+    return _Loop(Writer(s, m, rounding, hook, iterates), inputs, own).results()
+
+
+def plan(s: Settings, inputs: Tensors) -> Plan:
+    """The events of a case (DEEP-14)."""
+    k, keys = inputs["in/k"], inputs.get("in/state/keys")
+
+    def mask(name: str, value: bool) -> list[bool]:
+        given = inputs.get(name)
+        return [value] * k.shape[-2] if given is None else [bool(each) for each in given]
+
+    return schedule.planned(
+        s,
+        active=mask("in/active", True),
+        reset=mask("in/reset", False),
+        held=0 if keys is None else keys.shape[-2],
+        position=int(inputs.get("in/state/position", 0)),
+        referenced=any(name.startswith("in/state/reference/") for name in inputs),
+    )
 
 
 class _Loop:
     """One call: its tokens, its memory W, S and reference, and its reads."""
 
-    def __init__(
-        self, s: Settings, inputs: Tensors, rounding: Rounding, hook: Any, function: Any
-    ) -> None:
-        self.s, self.inputs, self.rounding, self.hook = s, inputs, rounding, hook
-        self.m = function or Function(s.function, rounding.way, rounding.touch)
+    def __init__(self, writer: Writer, inputs: Tensors, events: Plan) -> None:
+        self.writer, self.inputs, self.plan = writer, inputs, events
+        self.s, self.rounding = s, rounding = writer.s, writer.rounding
         k = inputs["in/k"]
-        self.lead, self.tokens = k.shape[:-2], k.shape[-2]
+        self.lead = k.shape[:-2]
         self.keys = self._held("keys", steps.normed(k, s.c.k_norm, rounding.touch), -2)
         self.values = self._held("values", inputs["in/v"], -2)
         self.queries = steps.normed(inputs["in/q"], s.c.q_norm, rounding.touch)
         if s.c.query_scale != 1.0:
             self.queries = self.queries * (1.0 / np.sqrt(k.shape[-1]).item())
-        self.before = self.keys.shape[-2] - self.tokens
+        self.before = self.keys.shape[-2] - k.shape[-2]
         self.gates = inputs.get("in/window_gate")
         if self.gates is not None:
             self.gates = self._held("token_gates", self.gates, -1)
-        self.plan = self._planned()
         memory = _named(inputs, "in/memory/")
         self.slow = {name: x for name, x in memory.items() if name not in s.fast}
         self.first = {name: self._of_rows(memory[name], rank(name)) for name in s.fast}
-        self.W = self.start = _named(inputs, "in/state/weights/") or self.first
+        before, reference = (
+            _named(inputs, f"in/state/{each}/") for each in ("weights", "reference")
+        )
+        self.W = {name: before.get(name, x) for name, x in self.first.items()}
+        self.document = self.W
         self.S: dict[str, Any] = _named(inputs, "in/state/momentum/")
-        self.reference = _named(inputs, "in/state/reference/")
-        self.document: dict[str, Array] = self.W
+        self.reference = {name: reference.get(name, x) for name, x in self.W.items()}
         self.reads: list[Array] = []
 
     def _held(self, name: str, own: Array, axis: int) -> Array:
@@ -104,20 +112,6 @@ class _Loop:
         if held is None and (keys := self.inputs.get("in/state/keys")) is not None:
             held = ops.ones_like(own, shape=(*self.lead, keys.shape[-2]))
         return own if held is None else ops.concatenate([held, own], axis=axis)
-
-    def _planned(self) -> Plan:
-        def mask(name: str, value: bool) -> list[bool]:
-            given = self.inputs.get(name)
-            return [value] * self.tokens if given is None else [bool(each) for each in given]
-
-        return schedule.planned(
-            self.s,
-            active=mask("in/active", True),
-            reset=mask("in/reset", False),
-            held=self.before,
-            position=int(self.inputs.get("in/state/position", 0)),
-            referenced=any(name.startswith("in/state/reference/") for name in self.inputs),
-        )
 
     def _of_rows(self, tensor: Array, axes: int) -> Array:
         """W_0 of each memory: of each row, or of all that share one (DEEP-6)."""
@@ -137,7 +131,10 @@ class _Loop:
             elif isinstance(event, Refresh):
                 self.reference = self.W
             elif isinstance(event, Write):
-                self._write(event)
+                reference = self.reference if self.s.c.reference != "running" else self.W
+                self.W, self.S = self.writer.write(
+                    event, self.W, self.S, reference, self._rows(event)
+                )
             else:
                 self._read(event)
         out = {"out/y": ops.concatenate(self.reads, axis=-2) if self.reads[1:] else self.reads[0]}
@@ -145,127 +142,30 @@ class _Loop:
 
     def _read(self, event: Read) -> None:
         seen = self._seen(self.W if event.of == "weights" else self.reference)
-        place = (event.first, event.last)
         queries = self.queries[..., event.first : event.last, :]
         values = functions.apply(
-            self.m,
+            self.writer.m,
             {**self.slow, **seen},
             queries,
-            lambda name, compute, *args: self.hook(
-                "y" if name == "y" else f"read/{name}", place, compute, *args
+            lambda name, compute, *args: self.writer.hook(
+                "y" if name == "y" else f"read/{name}", event, compute, *args
             ),
         )
         self.reads.append(values["y"])
 
-    def _write(self, event: Write) -> None:
-        s, way, n = self.s, self.rounding.way, event.number
+    def _rows(self, event: Write) -> Rows:
+        """What a write looks at."""
+        first, last = event.rows[-1] + self.before, event.rows[0] + self.before
+        place = slice(first, last + 1)
         gates = {name: self._gate(name, event.token) for name in GATES}
-        gates["retain"] = steps.retained(s.c, gates["retain"])
-        rows = [each + self.before for each in reversed(event.rows)]
-        place = slice(rows[0], rows[-1] + 1)
-        keys, values = self._constant(self.keys[..., place, :], self.values[..., place, :])
-        (weights,) = self._constant(self._weights(event, place))
-        reference = self.reference if s.c.reference != "running" else self.W
-        reference = dict(zip(reference, self._constant(*reference.values()), strict=True))
-        if s.c.decay == "before_error":
-            reference = {
-                name: matrices.times(steps.factor(gates["retain"], rank(name)), x)
-                for name, x in reference.items()
-            }
-        slow = dict(zip(self.slow, self._constant(*self.slow.values()), strict=True))
-        g = self._gradient(n, {**slow, **reference}, keys, values, weights)
-        h, second = gates["step_size"], gates["step_size_memory"]
-        if s.adaptive and h is not None:
-            size = self.hook("norm", n, lambda *g: steps.norm(way, _by_name(s, g)), *g.values())
-            (size,) = self._through(size)
-            h, second = h / (1.0 + size), None if second is None else second / (1.0 + size)
-        a, b = steps.rates(s.c, h, second)
-        g = self._clipped(n, g)
-        S, W = {}, {}
-        for name in s.fast:
-            S[name], U = self._moved(n, name, g[name], gates["momentum"], a)
-            W[name] = self.hook(
-                f"W/{name}", n, self._after(rank(name)), gates["retain"], self.W[name], b, U
-            )
-        self.S, self.W = S, W
-
-    def _after(self, axes: int) -> Callable[..., Array]:
-        """W after a write, from retain, W before it, b and U (DEEP-13)."""
-        way, c, store = self.rounding.way, self.s.c, self.rounding.store
-        return lambda r, W, b, U: store(steps.weights(way, c, r, W, b, U, axes))
-
-    def _gradient(
-        self, n: int, p: dict[str, Array], keys: Array, values: Array, weights: Array
-    ) -> dict[str, Array]:
-        """g of every fast tensor, after the forward pass and the residual (DEEP-7)."""
-        s, hook = self.s, self.hook
-        v = functions.apply(
-            self.m,
-            p,
-            keys,
-            lambda name, compute, *args: hook(f"write/{name}", n, compute, *args),
+        gates["retain"] = steps.retained(self.s.c, gates["retain"])
+        return Rows(
+            keys=self.keys[..., place, :],
+            values=self.values[..., place, :],
+            weights=self._weights(event, place),
+            slow=self.slow,
+            gates=gates,
         )
-        e = hook("residual", n, lambda y, v: steps.residual(s.c, y, v), v["y"], values)
-        gy = steps.cotangent(s, e, weights)
-        every = functions.gradient(self.m, p, v, keys, gy, s.fast)
-        shared = s.shared and len(e.shape) > 2
-        return {
-            name: hook(
-                f"gradient/{name}",
-                n,
-                lambda g: steps.over_rows(self.rounding.way, g) if shared else g,
-                every[name],
-            )
-            for name in s.fast
-        }
-
-    def _clipped(self, n: int, g: dict[str, Array]) -> dict[str, Array]:
-        """g within its bound (DEEP-9)."""
-        s, way = self.s, self.rounding.way
-        if s.clip == "none":
-            return g
-        share = steps.hard(s.clip_norm, steps.norm(way, g)) if s.clip == "hard" else None
-
-        def bounded(g: Array, axes: int) -> Array:
-            if share is None:
-                return steps.soft(way, s.clip_norm, g, axes)
-            return matrices.times(steps.factor(share, axes), g)
-
-        return {
-            name: self.hook(f"clipped/{name}", n, bounded, each, rank(name))
-            for name, each in g.items()
-        }
-
-    def _moved(self, n: int, name: str, g: Array, m: Any, a: Any) -> tuple[Array, Array]:
-        """S and U of one tensor (DEEP-11, DEEP-12)."""
-        s, way, axes = self.s, self.rounding.way, rank(name)
-        own = -g if s.c.momentum_sign == "minus" else g
-        (before,) = self._constant(self.S.get(name))
-        S = self.hook(
-            f"S/{name}",
-            n,
-            lambda m, S, a, g: self.rounding.store(steps.momentum(way, m, S, a, g, axes)),
-            m,
-            before,
-            a,
-            own,
-        )
-        (S,) = self._through(S)
-        ahead = steps.momentum(way, m, S, None, own, axes) if s.c.argument == "nesterov" else S
-        U = self.hook(
-            f"U/{name}",
-            n,
-            lambda x: steps.direction(s, way, x, axes, self._orthogonalised, self.rounding.touch),
-            ahead,
-        )
-        (U,) = self._through(U)
-        return S, U
-
-    def _orthogonalised(self, S: Array) -> Array:
-        settings = self.s.c.newton_schulz_settings
-        return matrices.newton_schulz(self.rounding.way, self.rounding.argument(S), settings)
-
-    # -- parts -------------------------------------------------------------------------------------
 
     def _gate(self, name: str, token: int) -> Any:
         """A gate of a write, the mean of the rows that share a memory (DEEP-13)."""
@@ -295,14 +195,6 @@ class _Loop:
             lags = lags * ops.where(empty, 1.0, whole / ops.where(empty, 1.0, present))
         weights = ops.flip(lags[..., :n], -1)
         return weights if self.gates is None else weights * self.gates[..., place]
-
-    def _constant(self, *arrays: Any) -> list[Any]:
-        """Arguments of a gradient, without a derivative unless the outer gradient is full."""
-        if self.s.outer_gradient == "full":
-            return list(arrays)
-        return [None if each is None else ops.stop_gradient(each) for each in arrays]
-
-    _through = _constant
 
     def _seen(self, weights: dict[str, Array]) -> dict[str, Array]:
         """Weights as reads see them, by the outer gradient (DEEP-20, DEEP-21)."""
@@ -340,11 +232,7 @@ class _Loop:
         return out | {"out/state/position": np.asarray(self.plan.position, np.int64)}
 
 
-def _by_name(s: Settings, g: Sequence[Array]) -> dict[str, Array]:
-    return dict(zip(s.fast, g, strict=True))
-
-
-def _named(inputs: Tensors, prefix: str) -> dict[str, Array]:
+def _named(inputs: Mapping[str, Array], prefix: str) -> dict[str, Array]:
     return {
         name.removeprefix(prefix): value
         for name, value in inputs.items()

@@ -91,7 +91,8 @@ def planned(
     for t in range(len(active)):
         if reset[t]:
             events.append(Begin(s.memory_reset != "never", s.momentum_reset != "never"))
-            known, position, referenced, begun = [], 0, False, t
+            begun, referenced = t, False
+            known, position = ([], 0) if s.restarts else (known, position)
         if s.frozen and (not referenced or (_by_spans(s) and position % s.span == 0)):
             events.append(Refresh())
             referenced = True

@@ -15,13 +15,14 @@ class Settings(NamedTuple):
         function: M(x; W).
         c: the convention in force.
         chunk, window, span: C, c and R; a span of 0 for none.
-        by_lag: weights of a window by lag, c of them.
+        kind: of the weights of a window by lag.
         reduction, coupling, vectors, clip, clip_norm, adaptive, outer_gradient: of the clauses
             DEEP-7 to DEEP-12 and DEEP-18 to DEEP-21.
-        fast: names of the tensors that a write moves, in the order of the function.
+        which, names: the tensors that a write moves, in words or by name; all of the function.
         writes: whether these calls write (DEEP-17).
         flush: whether an incomplete chunk is written (DEEP-14).
         memory_reset, momentum_reset: of DEEP-16.
+        restarts: whether a document begins a chunk and an empty window, as it does.
     """
 
     function: MemoryFunction
@@ -29,10 +30,11 @@ class Settings(NamedTuple):
     chunk: int
     window: int
     span: int
-    by_lag: tuple[float, ...]
+    kind: Any
     reduction: str
     coupling: str
-    fast: tuple[str, ...]
+    which: Any
+    names: tuple[str, ...]
     vectors: str
     clip: str
     clip_norm: float
@@ -42,6 +44,17 @@ class Settings(NamedTuple):
     flush: bool
     memory_reset: str
     momentum_reset: str
+    restarts: bool = True
+
+    @property
+    def fast(self) -> tuple[str, ...]:
+        """Tensors that a write moves, in the order of the function (DEEP-3)."""
+        return fast(self.which, self.names, self.vectors)
+
+    @property
+    def by_lag(self) -> list[float]:
+        """Weights of a window by lag, c of them (DEEP-7)."""
+        return [_weight(self.kind, lag, self.window) for lag in range(self.window)]
 
     @property
     def shared(self) -> bool:
@@ -75,12 +88,11 @@ def settings(values: Any, names: tuple[str, ...]) -> Settings:
         chunk=values.chunk,
         window=values.window,
         span=values.span or 0,
-        by_lag=tuple(
-            _weight(values.window_weights, j, values.window) for j in range(values.window)
-        ),
+        kind=values.window_weights,
         reduction=values.reduction,
         coupling=values.coupling,
-        fast=fast(values.fast, names, values.vectors),
+        which=values.fast,
+        names=names,
         vectors=values.vectors,
         clip=values.clip,
         clip_norm=values.clip_norm,
@@ -108,6 +120,8 @@ def fast(which: Any, names: tuple[str, ...], vectors: str) -> tuple[str, ...]:
 
 def _weight(kind: Any, lag: int, window: int) -> float:
     """Weight of a lag, 1 where the tokens alone bring one (WINDOW-3 to WINDOW-6)."""
+    if isinstance(kind, tuple):
+        return float(kind[lag])
     if kind.kind == "product":
         product = 1.0
         for each in kind.of:

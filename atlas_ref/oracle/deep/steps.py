@@ -57,6 +57,15 @@ def square(way: Arithmetic, x: Array, axes: int) -> Array:
     return way.matmul(flat.swapaxes(-1, -2), flat)[..., 0, 0]
 
 
+def scaled(way: Arithmetic, f: Array, x: Array, axes: int) -> Array:
+    """f x for one number of each memory, whose cotangent <g, x> is a sum in this arithmetic."""
+    if not axes:
+        return f * x
+    flat = ops.reshape(x, (*x.shape[: len(x.shape) - axes], -1, 1))
+    product = way.matmul(flat, factor(f, 2))
+    return ops.reshape(product, (*product.shape[:-2], *x.shape[len(x.shape) - axes :]))
+
+
 def root(x: Array) -> Array:
     """sqrt, with a derivative of 0 at 0."""
     zero = ops.equal(x, 0.0)
@@ -82,7 +91,7 @@ def soft(way: Arithmetic, bound: float, g: Array, axes: int) -> Array:
     size = root(square(way, g, axes))
     none = ops.equal(size, 0.0)
     length = (0.5 * bound) * (1.0 + ops.tanh(size * (2.0 / bound)))
-    return steps.times(factor(length / ops.where(none, 1.0, size), axes), g)
+    return scaled(way, length / ops.where(none, 1.0, size), g, axes)
 
 
 def rates(c: Convention, h: Any, second: Any) -> tuple[Any, Any]:
@@ -110,7 +119,7 @@ def direction(
     if axes == 2:
         return orthogonalised(S) if s.c.has_newton_schulz else S
     if s.vectors == "unit":
-        return S * factor(touch(1.0 / (root(square(way, S, axes)) + GUARD)), axes)
+        return scaled(way, touch(1.0 / (root(square(way, S, axes)) + GUARD)), S, axes)
     return S
 
 
@@ -122,6 +131,8 @@ def weights(way: Arithmetic, c: Convention, r: Any, W: Array, b: Any, U: Array, 
 
 def retained(c: Convention, gate: Any) -> Any:
     """The share of W that is kept (CONV-4)."""
+    if c.gate == "none":
+        return None
     return 1.0 - gate if gate is not None and c.gate == "forget" else gate
 
 

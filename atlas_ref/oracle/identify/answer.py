@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
-from atlas_ref.conventions import Convention
 from atlas_ref.oracle.identify.departed import Departed
 
 Verdict = Literal["MATCH", "UNDECIDABLE", "NO MATCH", "NOT FINITE"]
@@ -78,7 +77,7 @@ class Identification(NamedTuple):
     searched: int = 0
     unused: tuple[str, ...] = ()
     dtype: str = "float64"
-    fits: tuple[Convention, ...] = ()
+    fits: tuple[Any, ...] = ()
 
     @property
     def exit_code(self) -> int:

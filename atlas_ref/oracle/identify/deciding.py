@@ -13,6 +13,7 @@ from atlas_ref.oracle.cases.inputs import converted
 from atlas_ref.oracle.cases.new import Request, new
 from atlas_ref.oracle.family import candidates, lattice
 from atlas_ref.oracle.identify.score import seen_as
+from atlas_ref.oracle.identify.trials import deciding_reading
 from atlas_ref.oracle.judge.norms import norms
 from atlas_ref.oracle.judge.tolerance import MARGINAL, tolerances
 from atlas_ref.oracle.subjects import SUBJECTS
@@ -50,9 +51,7 @@ class Design(NamedTuple):
     scales: tuple[float, ...]
 
 
-def deciding_case(
-    case: Case, conventions: Sequence[Convention], *, dtype: str = "float32"
-) -> Case | None:
+def deciding_case(case: Case, conventions: Sequence[Any], *, dtype: str = "float32") -> Case | None:
     """The case with the fewest tokens whose y separates every two conventions beyond rounding.
 
     Where one exists, it also tells each of them from everything that is one change away from the
@@ -61,12 +60,16 @@ def deciding_case(
     Args:
         case: one that they agree on; the new one has its rule, level, feature map and window
             weights.
+        conventions: or, for a subject that has readings of its own, those that fit.
         dtype: format in which results will be compared.
 
     Returns:
         a case under the first convention that it can be stated with, or None where no trial
         decides.
     """
+    own = SUBJECTS[case.header.rule].own
+    if own is not None and own.searched is not None:
+        return deciding_reading(case, conventions, own.searched, dtype)
     for alone in (True, False):
         for design in _designs(case, conventions):
             for seed in range(1 if design.scales else SEEDS):

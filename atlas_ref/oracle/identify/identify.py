@@ -21,13 +21,17 @@ from atlas_ref.oracle.family.lattice import Point
 from atlas_ref.oracle.identify import equivalence, further
 from atlas_ref.oracle.identify.answer import Fit, Identification, Twin, Verdict
 from atlas_ref.oracle.identify.departed import departed
+from atlas_ref.oracle.identify.nodes import observed
 from atlas_ref.oracle.identify.number import fitted
 from atlas_ref.oracle.identify.observation import Observation, observe
+from atlas_ref.oracle.identify.readings import identified
 from atlas_ref.oracle.identify.score import Scored, judge, judged_alone, scored, seen_as
 from atlas_ref.oracle.identify.stages import is_large, staged
 from atlas_ref.oracle.identify.stated import as_header, implied, with_changes
 from atlas_ref.oracle.judge.norms import FORMATS
 from atlas_ref.oracle.judge.tolerance import MARGINAL, PASS
+from atlas_ref.oracle.subjects import SUBJECTS
+from atlas_ref.oracle.subjects.subject import Searched
 
 #: Settings that fit beside the match and are listed; of more, only their axes and number.
 LISTED = 24
@@ -58,11 +62,15 @@ def identify(
             dtype that does not exist.
     """
     require_supported(case)
-    require_family(case, "identify")
+    own = SUBJECTS[case.header.rule].own
+    searched = None if own is None else own.searched
+    require_family(case, "identify", own=searched)
     case.require_one_memory("identify")
     if dtype is not None:
         check_dtype(case.name, dtype, FORMATS)
     check_size(case)
+    if searched is not None:
+        return _of_subject(case, mine, searched, depth, dtype, progress)
     observation = observe(case, mine, dtype)
     for name, array in {**observation.values, **observation.gradients}.items():
         if not np.isfinite(array).all():
@@ -78,6 +86,20 @@ def identify(
         unexplained = answer.verdict == "NO MATCH" and not answer.departures
         answer = more(answer) if unexplained else answer
     return answer
+
+
+def _of_subject(
+    case: Case,
+    mine: Mapping[str, Any],
+    searched: Searched,
+    depth: int,
+    dtype: str | None,
+    progress: Progress,
+) -> Identification:
+    """The answer of a subject that has readings of its own (DEEPCASE-14)."""
+    narrow = observed(case, mine, dtype).dtype
+    case = stored(case, narrow) if narrow in ("bfloat16", "float16") else case
+    return identified(case, mine, searched, depth=depth, dtype=dtype, progress=progress)
 
 
 class Search:

@@ -27,6 +27,9 @@ PROBE = 1e-9
 Touch = Callable[[Array], Array]
 Results = dict[str, Array]
 
+#: Results of a case in one rounding: (inputs, case, rounding).
+Plain = Callable[[Mapping[str, Array], Case, Rounding], Mapping[str, Array]]
+
 
 def members(
     case: Case,
@@ -35,6 +38,7 @@ def members(
     state_dtype: str | None = None,
     states: bool = False,
     grad: bool = False,
+    plain: Plain | None = None,
 ) -> dict[str, Results]:
     """Results of each member for a case, by the member's name.
 
@@ -45,13 +49,16 @@ def members(
         state_dtype: format that M and S are rounded to after every token.
         states: leave them in the format of the state, see `judged_in`.
         grad: also gradients.
+        plain: in place of the subject's own, for another reading of the case.
     """
     arithmetic = "float64" if dtype == "float64" else "float32"
     inputs = converted(case, arithmetic)
     by_member: dict[str, Results] = {}
     for number, way in enumerate(MEMBERS):
         touch = _noise(number, FORMATS[arithmetic][1]) if number else None
-        results = evaluate(case, inputs, way, touch=touch, state_dtype=state_dtype, grad=grad)
+        results = evaluate(
+            case, inputs, way, touch=touch, state_dtype=state_dtype, grad=grad, plain=plain
+        )
         by_member[way.name] = {
             name: rounded(
                 np.asarray(value), judged_in(name, dtype, state_dtype) if states else dtype
@@ -61,16 +68,20 @@ def members(
     return by_member
 
 
-def exact(case: Case, *, grad: bool = False) -> Results:
+def exact(case: Case, *, grad: bool = False, plain: Plain | None = None) -> Results:
     """Results of the members' loops in float64, from which their rounding errors are measured.
 
     Source: TOL-3.
     """
-    return evaluate(case, converted(case, "float64"), PLAIN, grad=grad)
+    return evaluate(case, converted(case, "float64"), PLAIN, grad=grad, plain=plain)
 
 
 def amplification(
-    case: Case, plain: Mapping[str, Array], *, grad: bool = False
+    case: Case,
+    truths: Mapping[str, Array],
+    *,
+    grad: bool = False,
+    plain: Plain | None = None,
 ) -> dict[str, float]:
     """Factor by which Newton-Schulz magnifies a relative change of its argument, for each result
     (TOL-5).
@@ -78,7 +89,7 @@ def amplification(
     At least 1.
 
     Args:
-        plain: the results of `exact`.
+        truths: the results of `exact`.
     """
     if not any(part.convention.has_newton_schulz for part in block.parts(case)):
         return {}
@@ -86,9 +97,9 @@ def amplification(
     factors: dict[str, float] = {}
     for seed in (1, 2):
         draw = np.random.Generator(np.random.Philox(seed))
-        moved = evaluate(case, inputs, PLAIN, grad=grad, argument=_probe(draw))
+        moved = evaluate(case, inputs, PLAIN, grad=grad, argument=_probe(draw), plain=plain)
         for name, value in moved.items():
-            truth = np.asarray(plain[name], np.float64)
+            truth = np.asarray(truths[name], np.float64)
             size, change = float(np.linalg.norm(truth)), float(np.linalg.norm(value - truth))
             if size and np.isfinite(change):  # a uniform draw is 1/sqrt(3) of its bound
                 factors[name] = max(factors.get(name, 1.0), math.sqrt(3.0) * change / size / PROBE)
@@ -108,6 +119,7 @@ def evaluate(
     argument: Touch | None = None,
     state_dtype: str | None = None,
     grad: bool = False,
+    plain: Plain | None = None,
 ) -> Results:
     """The results of one member.
 
@@ -118,9 +130,10 @@ def evaluate(
     """
 
     def forward(variables: Mapping[str, Array]) -> Results:
-        return _forward(
-            case, {**inputs, **variables}, way, touch or _same, argument or _same, state_dtype
-        )
+        store = None if state_dtype is None else lambda x: rounded(x, state_dtype)
+        rounding = Rounding(way, touch or _same, argument or _same, store)
+        own = plain or SUBJECTS[case.header.rule].plain
+        return dict(own({**inputs, **variables}, case, rounding))
 
     with np.errstate(all="ignore"):
         if not grad:
@@ -149,15 +162,3 @@ def _noise(seed: int, bits: int) -> Touch:
         return x * (1.0 + 2.0**-bits * draw.uniform(-1.0, 1.0, x.shape)).astype(x.dtype)
 
     return touch
-
-
-def _forward(
-    case: Case,
-    inputs: Mapping[str, Array],
-    way: Arithmetic,
-    touch: Touch,
-    argument: Touch,
-    state_dtype: str | None,
-) -> Results:
-    store = None if state_dtype is None else lambda x: rounded(x, state_dtype)
-    return SUBJECTS[case.header.rule].plain(inputs, case, Rounding(way, touch, argument, store))

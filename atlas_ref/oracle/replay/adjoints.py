@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from atlas_ref.oracle.cases.case import Case, CaseError
-from atlas_ref.oracle.evaluate import WEIGHED
+from atlas_ref.oracle.cases.tensors import seeds as weighed
 from atlas_ref.oracle.family.arithmetic import Arithmetic
 from atlas_ref.oracle.replay.loop import run_ops
 from atlas_ref.oracle.replay.ops import Op
@@ -56,6 +56,7 @@ def expected(
     values: Values,
     adjoints: Sequence[Recorded],
     way: Arithmetic,
+    chosen: tuple[Any, ...] = (),
 ) -> dict[str, dict[int | None, Any]]:
     """The expected value of every recorded adjoint: `trace_grad/OP` -> token -> value.
 
@@ -67,9 +68,8 @@ def expected(
     names = {each.op.removeprefix(PREFIX): each for each in adjoints}
     variables = {_key(op, t): value for op in names for t, value in values.get(op, {}).items()}
     bars = {
-        out: in_layout(case, out.removeprefix("out/"), inputs[bar])
-        for out, bar in WEIGHED.items()
-        if bar in inputs
+        out: in_layout(case, out.removeprefix("out/"), bar)
+        for out, bar in weighed(case.header, inputs).items()
     }
 
     def forward(leaves: dict[str, Array]) -> dict[str, Array]:
@@ -89,13 +89,10 @@ def expected(
                 results[f"out/{op}"] = value
             return value
 
-        end = run_ops(case, inputs, take, way=way)
-        results |= {
-            name: value
-            for name, value in (("out/y", end.y), ("out/M", end.M), ("out/S", end.S))
-            if value is not None
-        }
-        return results
+        end = run_ops(case, inputs, take, way=way, chosen=chosen)
+        named = {"out/y": end.y, "out/M": end.M, "out/S": end.S, **end.results}
+        floating = {n: x for n, x in named.items() if x is not None and x.dtype.kind not in "biu"}
+        return results | floating
 
     value, backward = vjp(forward, variables)
     seeds = {
@@ -104,7 +101,7 @@ def expected(
     }
     for op, each in names.items():
         for t in values.get(op, {}):
-            seeds[_key(op, t)] = each.values if t is None else each.of(t, lead)
+            seeds[_key(op, t)] = each.values if t is None else each.at(t, lead)
     (gradients,) = backward(seeds)
     return {
         PREFIX + op: {t: np.asarray(gradients[_key(op, t)]) for t in values.get(op, {})}

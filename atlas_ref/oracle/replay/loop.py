@@ -38,11 +38,12 @@ class LoopState:
 
 
 class End(NamedTuple):
-    """The state after the last token, and y (..., T, d_out)."""
+    """The state after the last token, y (..., T, d_out), and results by their names in files."""
 
     M: Array
     S: Array
     y: Array
+    results: Mapping[str, Array] = {}
 
 
 def run_ops(
@@ -52,6 +53,7 @@ def run_ops(
     *,
     way: Arithmetic = PLAIN,
     begin: Callable[[int, LoopState], None] | None = None,
+    chosen: tuple[Any, ...] = (),
 ) -> End:
     """Run a case with the hook `take` at every op (CONV-29).
 
@@ -61,8 +63,12 @@ def run_ops(
             `counts` says which entries have an influence, None for all.
         way: how sums and products are rounded.
         begin: called before each token with the state that it finds, which it may change.
+        chosen: readings of a subject that has its own (DEEPCASE-14).
     """
     subject = SUBJECTS[case.header.rule]
+    if subject.traced is not None:
+        results = subject.traced.run(case, inputs, take, way, chosen)
+        return End(None, None, results["out/y"], results)
     if subject.needs_newton_schulz:
         return _newton_schulz_alone(case, inputs, take, way)
     if not subject.has_tokens:

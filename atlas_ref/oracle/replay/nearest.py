@@ -24,8 +24,10 @@ from atlas_ref.oracle.replay.ops import is_matrix
 from atlas_ref.oracle.replay.passes import Passes
 from atlas_ref.oracle.replay.recorded import Recorded
 from atlas_ref.oracle.replay.sequence import leading
+from atlas_ref.oracle.subjects import SUBJECTS
+from atlas_ref.oracle.subjects.subject import Searched
 from atlas_ref.parts.newton_schulz import NewtonSchulz
-from atlas_ref.rules import FAMILY, names_with
+from atlas_ref.rules import names_with
 from atlas_ref.types import Array
 
 #: Values to try on the axes that take numbers.
@@ -109,12 +111,35 @@ def _readings(passes: Passes) -> list[tuple[str, str, Callable[[], Passes | None
     Features that were ignored come first, then conventions, then habits of kernels.
     """
     case = passes.case
+    own = SUBJECTS[case.header.rule].own
+    if own is not None:
+        return [] if own.searched is None else _of_subject(passes, own.searched)
     departures = [
         [(f"as if {each.words}", each.group, partial(_departing, passes, each)) for each in kind]
         for kind in (ignored(case), habits(case))
     ]
     conventions = [(name, "", partial(_under, passes, change)) for name, change in candidates(case)]
     return [*departures[0], *conventions, *departures[1]]
+
+
+def _of_subject(
+    passes: Passes, searched: Searched
+) -> list[tuple[str, str, Callable[[], Passes | None]]]:
+    """Readings of a subject that has its own, which keep the ops of the case (DEEPCASE-13)."""
+    case, graded = passes.case, any(op.startswith("trace_grad/") for op in passes.trace)
+    some = [(each.name, each) for each in searched.settings(case)]
+    some += [
+        (f"as if {each.words}", each)
+        for each in searched.departures(case)
+        if graded or not each.grad
+    ]
+
+    def read(each: Any) -> Passes | None:
+        if not searched.keeps(case, each):
+            return None
+        return Passes(case, passes.trace, None, (each,))
+
+    return [(name, "", partial(read, each)) for name, each in some]
 
 
 def _departing(passes: Passes, each: Departure) -> Passes | None:
@@ -145,11 +170,13 @@ def _under(passes: Passes, change: Mapping[str, Any]) -> Passes | None:
 
 
 def _cells(passes: Passes, op: str) -> Cells | None:
+    one, lead = passes.trace[op], leading(passes.case)
+    tokens = one.labels or range(one.values.shape[lead])
     return cells(
-        passes.trace[op],
-        leading(passes.case),
-        passes.truth(),
-        sequence=passes.case.header.rule in FAMILY,
+        one,
+        lead,
+        passes.truth({op: tokens} if passes.chosen else None),  # where many readings are tried
+        sequence=SUBJECTS[passes.case.header.rule].has_tokens,
     )
 
 

@@ -44,6 +44,8 @@ def is_iterate(name: str) -> bool:
 def ops_of(case: Case) -> list[Op]:
     """The ops of a case in the order of the loop (REPLAY-2, REPLAY-3)."""
     subject = SUBJECTS[case.header.rule]
+    if subject.traced is not None:
+        return [Op(*each) for each in subject.traced.ops(case)]
     if subject.needs_newton_schulz:
         settings, source = case.convention.newton_schulz_settings, (subject.argument,)
         return [*_iterate_ops(settings, source), _image_op("X", settings, source)]
@@ -67,6 +69,12 @@ def given_ops(case: Case) -> set[str]:
         return set()
     plain = {"phi_k": c.k_norm == "none", "phi_q": c.q_norm == "none" and c.query_scale == 1.0}
     return {name for name, same in plain.items() if same}
+
+
+def tokens_of(case: Case, name: str) -> tuple[int, ...] | None:
+    """Tokens along the axis of an op's tensor; None for all of them (DEEPCASE-12)."""
+    traced = SUBJECTS[case.header.rule].traced
+    return None if traced is None else traced.tokens(case, name)
 
 
 class _Inputs:

@@ -28,6 +28,10 @@ DRAWS = 16
 
 #: Inputs that maps, norms and gates are computed from.
 NUDGED = ("in/k", "in/v", "in/q", "in/x", "in/G", "in/param/", "in/phi/", "in/proj")
+NUDGED += ("in/memory/", "in/state/keys", "in/state/values", "in/state/weights/")
+
+#: Recorded ops that are the state before a chunk (REPLAY-20).
+STATES = ("chunk/M", "chunk/S")
 
 
 class Pass(NamedTuple):
@@ -54,7 +58,7 @@ class Reader:
         self.recorded: dict[str, Recorded] = {}
         self.states: dict[str, Recorded] = {}
         for each in trace:
-            if each.labels is not None:
+            if each.op in STATES:
                 self.states[each.into] = each
             elif each.into and not (
                 each.tensor.startswith("chunk/") and each.into in self.recorded
@@ -71,7 +75,7 @@ class Reader:
             if recorded is None
             else recorded.values
             if t is None
-            else recorded.of(t, self.lead)
+            else recorded.at(t, self.lead)
         )
         if (
             value is None
@@ -106,16 +110,22 @@ class Passes:
     Args:
         trace: the recorded ops by name, from `recorded`.
         cut: how chunk tensors are cut; None without any.
+        chosen: readings of a subject that has its own.
     """
 
-    def __init__(self, case: Case, trace: Mapping[str, Recorded], cut: Chunks | None) -> None:
-        self.case, self.trace, self.cut = case, trace, cut
+    def __init__(
+        self,
+        case: Case,
+        trace: Mapping[str, Recorded],
+        cut: Chunks | None,
+        chosen: tuple[Any, ...] = (),
+    ) -> None:
+        self.case, self.trace, self.cut, self.chosen = case, trace, cut, chosen
 
-    def truth(self) -> Pass:
-        """Every op in float64 on recorded inputs (REPLAY-11)."""
-        return self._pass(
-            "truth", converted(self.case, "float64"), list(self.trace.values()), PLAIN
-        )
+    def truth(self, requests: Requests | None = None) -> Pass:
+        """Every op in float64 on recorded inputs, or some of those recorded (REPLAY-11)."""
+        inputs = converted(self.case, "float64")
+        return self._pass("truth", inputs, list(self.trace.values()), PLAIN, requests)
 
     def members(self, dtype: str, requests: Requests) -> list[Pass]:
         """The same in every legal arithmetic of a format, on inputs that round to the recorded ones
@@ -165,7 +175,7 @@ class Passes:
             name, leading(self.case), trace, None if requests is None else self._ops(requests)
         )
         with np.errstate(all="ignore"):
-            run_ops(self.case, inputs, reader, way=way, begin=reader.begin)
+            run_ops(self.case, inputs, reader, way=way, begin=reader.begin, chosen=self.chosen)
             if self.cut is not None:
                 self._chunks(inputs, reader, way, self.cut, requests)
             adjoints = [each for each in trace if each.op.startswith(PREFIX)]
@@ -173,7 +183,7 @@ class Passes:
                 adjoints = []
             if adjoints:
                 reader.result.values.update(
-                    expected(self.case, inputs, reader.result.inputs, adjoints, way)
+                    expected(self.case, inputs, reader.result.inputs, adjoints, way, self.chosen)
                 )
                 reader.result.counts.update(
                     {
@@ -189,7 +199,7 @@ class Passes:
         ops: dict[str, set[int | None]] = {}
         for name, tokens in requests.items():
             each = self.trace[name]
-            own = tokens if each.labels is None else [t - 1 for t in tokens if t]
+            own = [t - 1 for t in tokens if t] if each.op in STATES else tokens
             ops.setdefault(each.into, set()).update(own)
         return ops
 

@@ -15,6 +15,7 @@ from atlas_ref.oracle.cases.header import Header
 from atlas_ref.oracle.cases.inputs import STORED, converted, same
 from atlas_ref.oracle.replay.chunks import NAMES, Chunks, unrolled
 from atlas_ref.oracle.replay.loop import run_ops
+from atlas_ref.oracle.replay.ops import tokens_of
 from atlas_ref.oracle.replay.trace import Recorder, in_layout
 from atlas_ref.rules import FAMILY
 from atlas_ref.types import Array
@@ -37,7 +38,8 @@ class Recorded(NamedTuple):
         op: S, or chunk/M.
         values: in float64; (L, T, ...) with matrices as d_out x d_phi.
         dtype: format of its file.
-        labels: tokens of the axis of tokens: the first of each chunk; None for all of them.
+        labels: tokens of the axis of tokens: the first of each chunk, those that write; None for
+            all of them.
         into: the op of the loop that has these values, or the state that starts with them; "" for
             none.
     """
@@ -52,6 +54,10 @@ class Recorded(NamedTuple):
     def of(self, place: int, lead: int) -> Array:
         """The values at one place of the axis of tokens."""
         return self.values[(slice(None),) * lead + (place,)]
+
+    def at(self, t: int, lead: int) -> Array:
+        """The values at a token."""
+        return self.of(t if self.labels is None else self.labels.index(t), lead)
 
 
 def recorded(
@@ -136,6 +142,7 @@ def _one(
         op,
         np.asarray(in_layout(case, op, array.astype(np.float64))),
         array.dtype.name,
+        labels=tokens_of(case, op),
         into=op,
     )
 

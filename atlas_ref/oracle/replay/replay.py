@@ -35,6 +35,7 @@ from atlas_ref.oracle.replay.ops import Op, given_ops, ops_of
 from atlas_ref.oracle.replay.passes import Passes
 from atlas_ref.oracle.replay.recorded import STANDS_FOR, Recorded, check_header, narrowest, recorded
 from atlas_ref.oracle.replay.sequence import leading
+from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.rules import FAMILY
 
 #: Verdicts in the order of reporting.
@@ -123,7 +124,7 @@ def replay(
     size = chunk if chunk is not None else case.header.chunk
     cut = (
         chunks(case, size)
-        if size is not None and any(name.startswith("chunk/") for name in mine)
+        if size is not None and case.header.rule in FAMILY and any(map(_of_chunk, mine))
         else None
     )
     trace = recorded(case, mine, cut, label=label)
@@ -144,6 +145,10 @@ def replay(
     spread = parts[findings.index(first)].judgement.spread
     words = explanation(passes, first.op, spread, lambda other: _fits(other, len(parts)), progress)
     return [each._replace(nearest=words) if each is first else each for each in findings]
+
+
+def _of_chunk(name: str) -> bool:
+    return name.startswith("chunk/")
 
 
 def replay_file(
@@ -177,7 +182,7 @@ def require_replayable(case: Case) -> None:
         CaseError: a block.
     """
     require_supported(case)
-    require_family(case, "replay")
+    require_family(case, "replay", own=SUBJECTS[case.header.rule].traced)
     case.require_one_memory("replay")
 
 
@@ -220,7 +225,7 @@ def _parts(passes: Passes, dtype: str) -> list[Part]:
     error is above the floor.
     """
     truth, lead = passes.truth(), leading(passes.case)
-    sequence = passes.case.header.rule in FAMILY
+    sequence = SUBJECTS[passes.case.header.rule].has_tokens
     listed = [
         (name, clause, order, passes.trace[name])
         for order, (name, clause) in enumerate(_clauses(passes.case))

@@ -5,7 +5,7 @@ Specified in specs/replay.md (REPLAY-1 to REPLAY-8) and specs/case.md (CASE-15).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,9 @@ from atlas_ref.oracle import evaluate
 from atlas_ref.oracle.cases.case import Case, CaseError, require_supported
 from atlas_ref.oracle.cases.family import require_family
 from atlas_ref.oracle.cases.inputs import STORED, check_dtype, check_size, converted, rounded
+from atlas_ref.oracle.cases.tensors import seeds
 from atlas_ref.oracle.replay.loop import run_ops
-from atlas_ref.oracle.replay.ops import is_matrix, ops_of
+from atlas_ref.oracle.replay.ops import is_matrix, ops_of, tokens_of
 from atlas_ref.oracle.replay.sequence import leading
 from atlas_ref.oracle.subjects import SUBJECTS
 from atlas_ref.types import Array
@@ -41,7 +42,7 @@ def trace(
         Unsupported: a reserved rule.
     """
     require_supported(case)
-    require_family(case, "a trace")
+    require_family(case, "a trace", own=SUBJECTS[case.header.rule].traced)
     case.require_one_memory("a trace")
     check_dtype(case.name, dtype)
     check_size(case)
@@ -110,8 +111,10 @@ class Recorder:
         if None in values:
             return np.asarray(values[None])
         zeros = np.zeros_like(next(iter(values.values()))) if values else self._zeros(name)
-        rows = [values.get(t, zeros) for t in range(self.case.inputs[first(self.case)].shape[-2])]
-        return np.stack(rows, axis=self.lead)
+        tokens = tokens_of(self.case, name)
+        if tokens is None:
+            tokens = tuple(range(self.case.inputs[first(self.case)].shape[-2]))
+        return np.stack([values.get(t, zeros) for t in tokens], axis=self.lead)
 
     def _zeros(self, name: str) -> np.ndarray[Any, Any]:
         """Zeros of the shape of an op, for a case without any active token."""
@@ -143,12 +146,17 @@ def _adjoints(case: Case, inputs: Mapping[str, Array], values: Mapping[str, Any]
 
     Source: REPLAY-7.
     """
-    bars = {out: inputs[bar] for out, bar in evaluate.WEIGHED.items() if bar in inputs}
+    bars = seeds(case.header, inputs)
     if not bars.keys() & {"out/y", "out/X", "out/phi"}:
         raise CaseError(
             f"{case.name}: {SUBJECTS[case.header.rule].cotangent}: missing, gradients need it"
         )
     lead = (slice(None),) * leading(case)
+    tokens = range(case.inputs[first(case)].shape[-2]) if first(case) in case.inputs else range(0)
+
+    def places(op: str) -> Sequence[int]:
+        own = tokens_of(case, op)
+        return tokens if own is None else own
 
     def forward(probes: dict[str, Array]) -> dict[str, Array]:
         last: dict[str, Array] = {}
@@ -156,7 +164,7 @@ def _adjoints(case: Case, inputs: Mapping[str, Array], values: Mapping[str, Any]
         def take(
             op: str, t: int | None, compute: Callable[..., Array], *args: Any, counts: Any = None
         ) -> Array:
-            probe = probes[op] if t is None else probes[op][(*lead, t)]
+            probe = probes[op] if t is None else probes[op][(*lead, places(op).index(t))]
             last[op] = compute(*args) + probe
             return last[op]
 
@@ -167,6 +175,7 @@ def _adjoints(case: Case, inputs: Mapping[str, Array], values: Mapping[str, Any]
             "out/S": end.S,
             "out/X": last.get("X"),
             "out/phi": last.get("phi"),
+            **end.results,
         }
         return {
             name: value for name, value in results.items() if value is not None and name in bars

@@ -14,12 +14,13 @@ import numpy as np
 from atlas_ref import backend
 from atlas_ref.conventions import Convention
 from atlas_ref.oracle.deep import inputs as deep_memory_inputs
-from atlas_ref.oracle.deep import loop, parameters, settings, tensors, void
-from atlas_ref.oracle.subjects.subject import Legal, Own, Rounding, Subject
+from atlas_ref.oracle.deep import ops, parameters, tensors, tracing, void
+from atlas_ref.oracle.deep.readings import listed, reading
+from atlas_ref.oracle.subjects.subject import Legal, Own, Rounding, Searched, Subject, Traced
 from atlas_ref.rules import sequence
 from atlas_ref.rules.deep_memory import RULE, Config, start
 from atlas_ref.types import Array
-from tape import ops
+from tape import ops as tape
 
 #: Error of a result in float64 that is allowed, and why (DEEPCASE-9).
 TOLERANCE = (1e-12, "fixed for float64 (CASE-20)")
@@ -114,7 +115,7 @@ def _outputs(
     """What a next call starts from (DEEPCASE-6)."""
     kinds = {"weights": state.weights, "reference": state.reference}
     if "in/momentum" in inputs:
-        zeros = {name: ops.zeros_like(x) for name, x in state.weights.items()}
+        zeros = {name: tape.zeros_like(x) for name, x in state.weights.items()}
         kinds["momentum"] = state.momentum or zeros
     out = {
         f"out/state/{kind}/{name}": kinds[kind][name]
@@ -130,11 +131,7 @@ def _outputs(
 
 def _plain(inputs: Mapping[str, Array], case: Any, rounding: Rounding) -> dict[str, Array]:
     """The rule as a plain loop, which shares no code with it (TOL-3)."""
-    own = config(case.header, inputs).replaced(convention=case.convention)
-    rounds = loop.Rounding(
-        rounding.way, rounding.touch, rounding.argument, rounding.store or loop.Rounding().store
-    )
-    return loop.run(settings.settings(own, parameters.names(own)), inputs, rounds)
+    return listed.run(inputs, case, rounding, ())
 
 
 def clause(header: Any, name: str) -> str:
@@ -156,7 +153,7 @@ SUBJECT = Subject(
     name=RULE.name,
     result="out/y",
     cotangent="in/y_bar",
-    clauses={"out": "DEEP-5", "grad": "DEEP-18"},
+    clauses={"out": "DEEPCASE-1", "grad": "DEEP-18"},
     legal=_legal,
     evaluate=_evaluate,
     plain=_plain,
@@ -181,6 +178,14 @@ SUBJECT = Subject(
         has_convention=True,
         states=STATE,
         features=void.features,
+        traced=Traced(ops=ops.listed, run=tracing.run, tokens=ops.tokens),
+        searched=Searched(
+            settings=listed.settings,
+            departures=listed.mistakes,
+            presets=listed.presets,
+            run=listed.run,
+            keeps=reading.keeps,
+        ),
     ),
 )
 

@@ -94,6 +94,40 @@ class Rounding(NamedTuple):
     store: Touch | None
 
 
+class Traced(NamedTuple):
+    """The loop of a subject with a hook at every op, in place of the family's (DEEPCASE-12).
+
+    Attributes:
+        ops: (case) -> name, inputs and clause of each op, in the order of the loop.
+        run: (case, inputs, hook, arithmetic, readings) -> results, the hook called as
+            `oracle.replay.loop.run_ops` calls it.
+        tokens: (case, op) -> tokens that compute it; None for all of them.
+    """
+
+    ops: Callable[[Any], list[tuple[str, tuple[str, ...], str]]]
+    run: Callable[..., dict[str, Array]]
+    tokens: Callable[[Any, str], tuple[int, ...] | None]
+
+
+class Searched(NamedTuple):
+    """Other readings of a subject, in place of the conventions of the family (DEEPCASE-14).
+
+    Attributes:
+        settings: (case, readings) -> readings with another value of one setting beside those; each
+            has a name, a `change`, the setting with its value, and `before`, its own.
+        departures: (case) -> mistakes and habits that can be made in it; each has `words`.
+        presets: (case) -> name of a whole reading -> the settings that it changes.
+        run: (inputs, case, rounding, readings) -> results under all of them.
+        keeps: (case, reading) -> whether its ops have the tokens and shapes of the case's.
+    """
+
+    settings: Callable[..., list[Any]]
+    departures: Callable[[Any], list[Any]]
+    presets: Callable[[Any], Mapping[str, list[Any]]]
+    run: Callable[[Mapping[str, Array], Any, Rounding, Any], dict[str, Array]]
+    keeps: Callable[[Any, Any], bool]
+
+
 class Own(NamedTuple):
     """What a subject has for itself that is no convention and no table of all rules (LAYER-1).
 
@@ -117,6 +151,8 @@ class Own(NamedTuple):
         features: (case) -> names of features that it has beside gradients (SRC-21).
         weighs: (header) -> of a cotangent that weighs other results than the one of its name, these.
         tolerance_of: (header) -> another such error and clause for this case; None for the same.
+        traced: its loop, op by op; None where it has none.
+        searched: its other readings; None where it has none.
     """
 
     check_header: Callable[[Any], None]
@@ -137,6 +173,8 @@ class Own(NamedTuple):
     features: Callable[[Any], set[str]] = lambda case: set()
     weighs: Callable[[Any], Mapping[str, tuple[str, ...]]] = lambda header: {}
     tolerance_of: Callable[[Any], tuple[float, str] | None] = lambda header: None
+    traced: Traced | None = None
+    searched: Searched | None = None
 
 
 class Subject(NamedTuple):
@@ -190,6 +228,11 @@ class Subject(NamedTuple):
     def title(self, header: Any) -> str:
         """The rule, and of a layer its name, in messages."""
         return " ".join([self.name, *(getattr(header, key) for key in self.keys)])
+
+    @property
+    def traced(self) -> Traced | None:
+        """Its own loop, op by op, in place of the family's."""
+        return None if self.own is None else self.own.traced
 
     @property
     def has_tokens(self) -> bool:

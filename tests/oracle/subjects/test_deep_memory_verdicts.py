@@ -20,37 +20,7 @@ from atlas_ref.oracle.sources import sources
 from atlas_ref.oracle.sources.answers import Answer
 from tests.support import deep_cases, deep_implementations, deep_memories
 from tests.support.close import relative_error
-
-#: Requests that together have every kind of memory, clip, reading and state.
-REQUESTS: dict[str, dict[str, Any]] = {
-    "default": {},
-    "full": deep_cases.FULL,
-    "polynomial": {
-        "convention": {"newton_schulz": "none", "rate": "both"},
-        "parameters": {
-            "memory": {"kind": "polynomial", "key_width": 2, "gated": True, "compress": 4},
-            "fast": "all",
-            "vectors": "raw",
-            "clip": "soft",
-            "chunk": 2,
-        },
-    },
-    "shared": {
-        "window_gate": True,
-        "parameters": {
-            "memory": {"kind": "linear"},
-            "coupling": "batch_shared",
-            "reduction": "mean",
-            "chunk": 2,
-            "unfinished": "flush",
-            "outer_gradient": "first_order",
-        },
-    },
-    "assigned": {
-        "parameters": {"chunk": 5, "outer_gradient": "straight_through"},
-        "convention": {"read": "call_end", "newton_schulz": {"argument": "nesterov"}},
-    },
-}
+from tests.support.deep_requests import REQUESTS
 
 
 def rounded_program(case: Any) -> Answer:

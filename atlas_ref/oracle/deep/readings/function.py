@@ -1,0 +1,251 @@
+"""Mistakes in the memory function and in its hand gradient (DEEPCASE-15)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from atlas_ref.oracle.deep.functions import Function
+from atlas_ref.oracle.deep.readings.conditions import (
+    activated,
+    of_kind,
+    several,
+    squared,
+    with_norm,
+)
+from atlas_ref.oracle.deep.readings.reading import Reading
+from atlas_ref.types import Array
+from tape import ops
+
+
+def values(name: str, change: Callable[..., Array]) -> dict[str, Callable[..., Array]]:
+    """A change of one value of the function under keys and queries."""
+    queries = "y" if name == "y" else f"read/{name}"
+    return {f"write/{name}": change, queries: change}
+
+
+def _rms(m: Function, x: Array) -> tuple[Array, Array]:
+    r = 1.0 / ops.sqrt(ops.mean(x * x, axis=-1, keepdims=True) + m.settings.norm_eps)
+    return x * r, r
+
+
+def _unbiased(m: Function, x: Array) -> tuple[Array, Array]:
+    away = x - ops.mean(x, axis=-1, keepdims=True)
+    total = ops.sum(away * away, axis=-1, keepdims=True) * (1.0 / max(x.shape[-1] - 1, 1))
+    r = 1.0 / ops.sqrt(total + m.settings.norm_eps)
+    return away * r, r
+
+
+def _outside(m: Function, x: Array) -> tuple[Array, Array]:
+    away = x - ops.mean(x, axis=-1, keepdims=True)
+    r = 1.0 / (ops.sqrt(ops.mean(away * away, axis=-1, keepdims=True)) + m.settings.norm_eps)
+    return away * r, r
+
+
+def _without_norm(features: Array, gain: Array, bias: Array) -> Array:
+    return features
+
+
+def _relu(m: Function, a: Array) -> Array:
+    return ops.where(ops.greater(a, 0.0), ops.ones_like(a), 0.0)
+
+
+def _quick(m: Function, a: Array) -> Array:
+    return ops.sigmoid(1.702 * a)
+
+
+def _columns(z: Array) -> Array:
+    d = z.shape[-1]
+    return ops.concatenate([z[..., : j + 1] * z[..., j : j + 1] for j in range(d)], axis=-1)
+
+
+def _twice(z: Array) -> Array:
+    d = z.shape[-1]
+    pieces = []
+    for i in range(d):
+        pieces += [z[..., i : i + 1] * z[..., i : i + 1], 2.0 * z[..., i : i + 1] * z[..., i + 1 :]]
+    return ops.concatenate(pieces, axis=-1)
+
+
+def _upper(z: Array, g: Array, *, once: bool) -> Array:
+    """U z for the upper triangle alone, or (U + U^T) z with its diagonal once."""
+    d = z.shape[-1]
+    i, j = np.triu_indices(d)
+    place = np.zeros((d, d), int)
+    place[i, j] = place[j, i] = np.arange(len(i))
+    mask = np.ones((d, d)) if once else np.triu(np.ones((d, d)))
+    U = ops.index(g, (..., place)) * mask.astype(np.dtype(g.dtype))
+    return (U @ ops.expand_dims(z, -1))[..., 0]
+
+
+def _newest(m: Function, g: Array, x: Array) -> Array:
+    return g[..., -1:, :].swapaxes(-1, -2) @ x[..., -1:, :]
+
+
+def _average(m: Function, g: Array, x: Array) -> Array:
+    return (g.swapaxes(-1, -2) @ x) / g.shape[-2]
+
+
+FUNCTION: tuple[Reading, ...] = (
+    Reading(
+        "activation left out",
+        "there were no activation",
+        made_in=activated,
+        function={"share": lambda m, a: ops.ones_like(a)},
+    ),
+    Reading("relu", "the activation were relu", made_in=activated, function={"share": _relu}),
+    Reading(
+        "quick gelu",
+        "the activation were a sigmoid(1.702 a)",
+        made_in=activated,
+        function={"share": _quick},
+    ),
+    Reading(
+        "activation after the last matrix",
+        "an activation came after the last matrix",
+        made_in=of_kind("mlp"),
+        ops=values("o", lambda compute, W, s: _activated(compute(W, s))),
+    ),
+    Reading(
+        "slope left out",
+        "the derivative of the activation were 1",
+        made_in=activated,
+        function={"slope": lambda m, a, G: ops.ones_like(a)},
+    ),
+    Reading(
+        "slope without its second part",
+        "the derivative of a G(a) were G(a)",
+        made_in=activated,
+        function={"slope": lambda m, a, G: G},
+    ),
+    Reading(
+        "norm without its mean",
+        "layer norms did not subtract the mean",
+        made_in=with_norm,
+        function={"standardised": _rms},
+    ),
+    Reading(
+        "variance of n - 1",
+        "layer norms divided by n - 1",
+        made_in=with_norm,
+        function={"standardised": _unbiased},
+    ),
+    Reading(
+        "eps outside the root",
+        "layer norms added eps to the root",
+        made_in=with_norm,
+        function={"standardised": _outside},
+    ),
+    Reading(
+        "norm taken for a factor",
+        "the backward of layer norms were a product with 1 / sqrt(var + eps)",
+        made_in=with_norm,
+        function={"standardised_back": lambda m, n, r, g: r * g},
+    ),
+    Reading(
+        "norm without its projection",
+        "the backward of layer norms left out n mean(g n)",
+        made_in=with_norm,
+        function={
+            "standardised_back": lambda m, n, r, g: r * (g - ops.mean(g, axis=-1, keepdims=True))
+        },
+    ),
+    Reading(
+        "norm without the mean of g",
+        "the backward of layer norms left out mean(g)",
+        made_in=with_norm,
+        function={
+            "standardised_back": lambda m, n, r, g: (
+                r * (g - n * ops.mean(g * n, axis=-1, keepdims=True))
+            )
+        },
+    ),
+    Reading(
+        "gain without the one",
+        "the gain of the residual norm stood alone, not 1 + gain",
+        made_in=lambda at: at.s.function.residual_norm,
+        ops=values("y", lambda compute, n, gain, x: compute(n, gain - 1.0, x)),
+    ),
+    Reading(
+        "residual left out",
+        "the residual norm did not add x",
+        made_in=lambda at: at.s.function.residual_norm,
+        ops=values("y", lambda compute, n, gain, x: compute(n, gain, ops.zeros_like(x))),
+    ),
+    Reading(
+        "read bias left out",
+        "the last norm had no bias",
+        made_in=of_kind("polynomial"),
+        ops=values("y", lambda compute, e, gain, bias, *rest: compute(e, gain, 0.0 * bias, *rest)),
+    ),
+    Reading(
+        "read scale left out",
+        "the result were not scaled",
+        made_in=of_kind("polynomial"),
+        ops=values(
+            "y",
+            lambda compute, e, gain, bias, scale, x: compute(
+                e, gain, bias, ops.ones_like(scale), x
+            ),
+        ),
+    ),
+    Reading(
+        "feature bias left out",
+        "the norm of features had no bias",
+        made_in=of_kind("polynomial"),
+        ops=values("normed", lambda compute, f, gain, bias: compute(f, gain, 0.0 * bias)),
+    ),
+    Reading(
+        "feature norm left out",
+        "features were not normed",
+        made_in=of_kind("polynomial"),
+        ops=values("normed", lambda compute, *args: _without_norm(*args)),
+    ),
+    Reading(
+        "gate and value exchanged",
+        "the activation were of W_value m, the factor W_in m",
+        made_in=lambda at: at.s.function.gated,
+        ops=values("s", lambda compute, a, b: compute(b, a)),
+    ),
+    Reading(
+        "pairs by columns",
+        "products stood column by column",
+        made_in=lambda at: squared(at) and at.s.function.key_width > 2,
+        function={"pairs": _columns},
+    ),
+    Reading(
+        "pairs twice",
+        "products of different entries counted twice",
+        made_in=lambda at: squared(at) and at.s.function.key_width > 1,
+        function={"pairs": _twice},
+    ),
+    Reading(
+        "pairs back to one factor",
+        "the derivative of z_i z_j went to one factor",
+        made_in=lambda at: squared(at) and "W_down" in at.s.fast,
+        function={"pairs_back": lambda z, g: _upper(z, g, once=False)},
+    ),
+    Reading(
+        "squares back once",
+        "the derivative of z_i^2 were z_i",
+        made_in=lambda at: squared(at) and "W_down" in at.s.fast,
+        function={"pairs_back": lambda z, g: _upper(z, g, once=True)},
+    ),
+    Reading(
+        "gradient of the newest token",
+        "matrices had the gradient of the newest token alone",
+        made_in=several,
+        function={"outer": _newest},
+    ),
+    Reading(
+        "gradient averaged over tokens",
+        "gradients of matrices were a mean over the tokens of a write",
+        made_in=lambda at: several(at) and at.s.reduction == "sum",
+        function={"outer": _average},
+    ),
+)
+
+
+def _activated(x: Array) -> Array:
+    return x * ops.sigmoid(x)

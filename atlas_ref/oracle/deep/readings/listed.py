@@ -1,0 +1,75 @@
+"""Every reading of a case of a deep memory: settings, and mistakes that can be made in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from atlas_ref.oracle.deep.readings import reading
+from atlas_ref.oracle.deep.readings.axes import AXES
+from atlas_ref.oracle.deep.readings.backward import BACKWARD
+from atlas_ref.oracle.deep.readings.events import EVENTS
+from atlas_ref.oracle.deep.readings.function import FUNCTION
+from atlas_ref.oracle.deep.readings.reading import Reading, readings, seen
+from atlas_ref.oracle.deep.readings.tokens import TOKENS
+from atlas_ref.oracle.deep.readings.write import WRITE
+from atlas_ref.oracle.deep.write import Rounding
+from atlas_ref.types import Array
+
+#: Mistakes of the forward pass, and of the outer gradient.
+FORWARD: tuple[Reading, ...] = (*FUNCTION, *WRITE, *TOKENS, *EVENTS)
+MISTAKES: tuple[Reading, ...] = (*FORWARD, *BACKWARD)
+
+
+def settings(case: Any, chosen: Sequence[Reading] = ()) -> list[Reading]:
+    """Every other value of every axis, one at a time, beside some readings (DEEPCASE-14)."""
+    return list(readings(seen(case, chosen), AXES))
+
+
+#: Whole readings of public code, by the settings that they change (DEEP-22).
+PRESETS: dict[str, dict[str, Any]] = {
+    "atlas-mag": {
+        "parameters.unfinished": "flush",
+        "read": "call_end",
+        "parameters.coupling": "batch_shared",
+        "parameters.reduction": "mean",
+        "parameters.fast": "all",
+        "parameters.vectors": "unit",
+    },
+    "titans-pytorch": {
+        "gradient_scale": "2/d_out",
+        "rate": "momentum",
+        "parameters.fast": "all",
+        "parameters.vectors": "raw",
+    },
+}
+
+
+def presets(case: Any) -> dict[str, list[Reading]]:
+    """The readings of each preset that differ from the case; atlas-mag writes once a call."""
+    every = settings(case)
+    tokens = case.inputs["in/k"].shape[-2]
+    wanted = {
+        name: {**axes, **({"parameters.chunk": tokens} if name == "atlas-mag" else {})}
+        for name, axes in PRESETS.items()
+    }
+    return {
+        name: [each for each in every if each.change.items() <= axes.items()]
+        for name, axes in wanted.items()
+    }
+
+
+def run(
+    inputs: Mapping[str, Array], case: Any, rounding: Any, chosen: Sequence[Reading]
+) -> dict[str, Array]:
+    """Results of a case under some readings, as `Subject.plain` has them."""
+    rounds = Rounding(
+        rounding.way, rounding.touch, rounding.argument, rounding.store or Rounding().store
+    )
+    return reading.run(case, inputs, rounds, chosen=chosen)
+
+
+def mistakes(case: Any) -> list[Reading]:
+    """Mistakes that can be made in a case; those of the gradient where it has cotangents."""
+    at, graded = seen(case), "in/y_bar" in case.inputs
+    return [each for each in MISTAKES if (graded or not each.grad) and each.made_in(at)]

@@ -1,0 +1,424 @@
+"""Readings of a subject that has its own, under which ours equals the results under test.
+
+Specified in specs/deep_memory_cases.md (DEEPCASE-14), where IDENT-1 to IDENT-7 say nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from atlas_ref.messages import Progress, unwatched
+from atlas_ref.oracle.cases.case import Case
+from atlas_ref.oracle.cases.inputs import converted
+from atlas_ref.oracle.identify.answer import Fit, Identification, Twin, Verdict
+from atlas_ref.oracle.identify.departed import Departed
+from atlas_ref.oracle.identify.nodes import (
+    Key,
+    Node,
+    apart,
+    key_of,
+    observed,
+    redrawn,
+    relative,
+    undecided_by,
+    void_by,
+)
+from atlas_ref.oracle.identify.observation import Observation
+from atlas_ref.oracle.identify.stated import implied
+from atlas_ref.oracle.judge import ensemble
+from atlas_ref.oracle.judge.norms import norms
+from atlas_ref.oracle.judge.tolerance import MARGINAL, PASS, Tolerance, from_members
+from atlas_ref.oracle.subjects.subject import Searched
+from atlas_ref.types import Array
+
+#: Nearest readings from which a second and a third setting are changed, readings that are judged
+#: by one tolerance, and those that are judged by their own where that excludes the nearest.
+STARTS, JUDGED, ALONE = 4, 40, 5
+
+#: Nearest readings under which departures are tried, beside the case's own.
+DEPARTING = 2
+
+#: Share of the distance of the case's own reading at which a third setting is worth a search.
+EXPLAINED = 0.7
+
+#: Settings that fit beside the match and are listed.
+LISTED = 24
+
+#: Numbers of results that are kept.
+KEPT = 2**14
+
+#: Relative distance at which float64 no longer tells two readings apart.
+SAME = 1e-13
+
+
+def identified(
+    case: Case,
+    mine: Mapping[str, Any],
+    searched: Searched,
+    *,
+    depth: int = 2,
+    dtype: str | None = None,
+    progress: Progress = unwatched,
+) -> Identification:
+    """Search the readings of a case that make ours equal to the results under test (DEEPCASE-14).
+
+    Args:
+        case: with inputs as the program saw them.
+        searched: its readings.
+        depth: settings that are changed at most, 0 to 2, and one more where that explains most.
+
+    Raises:
+        CaseError: results that are none of this case or have another shape.
+    """
+    search = Search(case, observed(case, mine, dtype), searched, progress)
+    return search.answer(depth)
+
+
+class Search:
+    """One search: its nodes with their distances, and the answer."""
+
+    def __init__(
+        self,
+        case: Case,
+        observation: Observation,
+        searched: Searched,
+        progress: Progress = unwatched,
+    ) -> None:
+        self.case, self.observation, self.searched = case, observation, searched
+        self.progress = progress
+        self.inputs = converted(case, "float64")
+        self.others = redrawn(self.inputs)
+        self.own = Node("", (), 0)
+        self.nodes: dict[Key, Node] = {}
+        self.far: dict[Key, tuple[float, str]] = {}
+        self.kept: dict[Any, Mapping[str, Array]] = {}
+        #: Mistakes under the case's own reading.
+        self.alone: list[Departed] = []
+
+    # -- nodes -------------------------------------------------------------------------------------
+
+    def add(self, nodes: Sequence[Node]) -> None:
+        """Compare some nodes, each set of changes once."""
+        fresh = {key: node for node in nodes if (key := key_of(node)) not in self.nodes}
+        for done, (key, node) in enumerate(fresh.items()):
+            self.progress("conventions", done, len(fresh))
+            self.nodes[key] = node
+            self.far[key] = self.distance(node.chosen)
+        if fresh:
+            self.progress("conventions", len(fresh), len(fresh))
+
+    def results(self, chosen: Sequence[Any], *, grad: bool) -> Mapping[str, Array]:
+        """Results under some readings in float64, kept where they are small."""
+        key = (tuple(each.name for each in chosen), grad)
+        if key not in self.kept:
+            found = ensemble.exact(self.case, grad=grad, plain=self._plain(chosen))
+            if sum(x.size for x in found.values()) > KEPT:
+                return found
+            self.kept[key] = found
+        return self.kept[key]
+
+    def _plain(self, chosen: Sequence[Any]) -> ensemble.Plain:
+        return lambda inputs, case, rounding: self.searched.run(inputs, case, rounding, chosen)
+
+    def distance(self, chosen: Sequence[Any], *, grad: bool = False) -> tuple[float, str]:
+        """The distance of some readings from the results, the worst tensor's, and its name.
+
+        Values rank; gradients do where there is nothing else (IDENT-3).
+
+        Args:
+            grad: whether gradients do, where there are values too.
+        """
+        grad = grad or not self.observation.values
+        theirs = self.observation.gradients if grad else self.observation.values
+        ours = self.results(chosen, grad=grad)
+        worst = (0.0, next(iter(theirs)))
+        for name, value in theirs.items():
+            worst = max(worst, (relative(ours.get(name), value), name))
+        return worst
+
+    def nearest(self) -> list[Node]:
+        """Nodes by distance, then by what they change."""
+        keys = sorted(self.nodes, key=lambda key: (self.far[key][0], self._cost(self.nodes[key])))
+        return [self.nodes[key] for key in keys]
+
+    def _cost(self, node: Node) -> tuple[int, int, int]:
+        """Changes from the base, the case's own before a preset."""
+        return (node.steps, bool(node.base), len(node.chosen))
+
+    # -- tolerances --------------------------------------------------------------------------------
+
+    def allowed(self, chosen: Sequence[Any], *, grad: bool) -> dict[str, Tolerance]:
+        """The tolerance of every result under some readings (TOL-3 to TOL-7)."""
+        plain = self._plain(chosen)
+        dtypes = self.observation.dtypes
+        exact = ensemble.exact(self.case, grad=grad, plain=plain)
+        factors = ensemble.amplification(self.case, exact, grad=grad, plain=plain)
+        bounds: dict[str, Tolerance] = {}
+        for dtype in dict.fromkeys(dtypes.values()):
+            members = ensemble.members(self.case, dtype, grad=grad, plain=plain)
+            arithmetic = "float64" if dtype == "float64" else "float32"
+            for name in (each for each, kind in dtypes.items() if kind == dtype):
+                if name not in exact or (name.startswith("grad/") and not grad):
+                    continue
+                bounds[name] = from_members(
+                    name,
+                    np.asarray(exact[name], np.float64),
+                    {member: each[name] for member, each in members.items()},
+                    dtype,
+                    arithmetic=arithmetic,
+                    amplification=factors.get(name, 1.0),
+                )
+        return bounds
+
+    def ratio(
+        self, chosen: Sequence[Any], bounds: Mapping[str, Tolerance], *, grad: bool
+    ) -> tuple[float, str]:
+        """Error over tolerance under some readings, the worst tensor's, and its name."""
+        theirs = {**self.observation.values, **(self.observation.gradients if grad else {})}
+        ours = self.results(chosen, grad=grad)
+        worst = (0.0, next(iter(theirs)))
+        for name, value in theirs.items():
+            own = ours.get(name)
+            if name not in bounds or own is None or own.shape != value.shape:
+                return np.inf, name
+            gap = np.asarray(own, np.float64) - value
+            finite = bool(np.isfinite(gap).all())
+            worst = max(worst, (norms(gap).over(bounds[name].norms) if finite else np.inf, name))
+        return worst
+
+    def judged(self) -> dict[Key, tuple[float, str]]:
+        """Error over tolerance of the nearest nodes (IDENT-7).
+
+        They are judged by the tolerance of the nearest; where that excludes it, the next by their
+        own. What fits by its values is judged by its gradients too.
+        """
+        grad = not self.observation.values
+        near = [node for node in self.nearest() if np.isfinite(self.far[key_of(node)][0])]
+        if not near:
+            return {}
+        bounds = self.allowed(near[0].chosen, grad=grad)
+        ratios = {key_of(n): self.ratio(n.chosen, bounds, grad=grad) for n in near[:JUDGED]}
+        if ratios[key_of(near[0])][0] > PASS:
+            for node in near[1 : 1 + ALONE]:
+                own = self.ratio(node.chosen, self.allowed(node.chosen, grad=grad), grad=grad)
+                ratios[key_of(node)] = min(own, ratios[key_of(node)])
+        if self.observation.gradients and not grad:
+            for key, (ratio, _) in list(ratios.items()):
+                if ratio <= MARGINAL:
+                    chosen = self.nodes[key].chosen
+                    full = self.allowed(chosen, grad=True)
+                    ratios[key] = self.ratio(chosen, full, grad=True)
+        return ratios
+
+    # -- the answer --------------------------------------------------------------------------------
+
+    def answer(self, depth: int) -> Identification:
+        """The identification, searched as far as it takes."""
+        for name, array in {**self.observation.values, **self.observation.gradients}.items():
+            if not np.isfinite(array).all():
+                at = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+                why = f"{name}: {array[at]} at {at}: no reading is compared with what is not finite"
+                dtype = self.observation.dtype
+                return Identification(self.case.name, "NOT FINITE", why, dtype=dtype)
+        presets = self.searched.presets(self.case)
+        starts = [Node(name, tuple(chosen), 0) for name, chosen in presets.items() if chosen]
+        self.add([self.own, *starts])
+        if depth > 0:
+            self.add(self._beside(self.own))
+        ratios = self.judged()
+        self.alone = [] if _fitting(ratios) else self._departed(self.own)
+        for rounds in range(2 if depth > 1 else 0):
+            if _fitting(ratios) or self.alone or (rounds and not self._explained()):
+                break
+            for node in [*(starts if not rounds else []), *self.nearest()[:STARTS]]:
+                self.add(self._beside(node))
+            ratios = self.judged()
+        if depth and (fitting := _fitting(ratios)):
+            best = min((self.nodes[key] for key in fitting), key=self._cost)
+            if best.chosen:  # what is beside it may fit as well
+                self.add(self._beside(best))
+                ratios = self.judged()
+        return self._identification(ratios)
+
+    def _beside(self, node: Node) -> list[Node]:
+        return node.beside(self.searched.settings(self.case, node.chosen))
+
+    def _explained(self) -> bool:
+        """Whether the nearest reading leaves so little that one more setting is worth a search."""
+        return self.far[key_of(self.nearest()[0])][0] <= EXPLAINED * self.far[key_of(self.own)][0]
+
+    def _identification(self, ratios: Mapping[Key, tuple[float, str]]) -> Identification:
+        near = self.nearest()
+        if not ratios:
+            why = "no reading could be compared"
+            return Identification(self.case.name, "NO MATCH", why, searched=len(self.nodes))
+        fitting = _fitting(ratios)
+        fits = [key for key, (ratio, _) in ratios.items() if ratio <= MARGINAL] if fitting else []
+        best = min((self.nodes[key] for key in fitting), key=self._cost, default=near[0])
+        beside = [self.nodes[key] for key in fits if key != key_of(best)]
+        same = [node for node in beside if self._is_same(best, node)]
+        others = [node for node in beside if node not in same]
+        verdict: Verdict = "NO MATCH" if not fitting else "UNDECIDABLE" if others else "MATCH"
+        match = self._fit(best, ratios)
+        second = next(
+            (n for n in near if key_of(n) not in fits and n is not best and self._is_finite(n)),
+            None,
+        )
+        twins = self._twins(best, others)
+        undecided = undecided_by(best, others)
+        runner_up = None if second is None else self._fit(second, ratios)
+        answer = Identification(
+            self.case.name,
+            verdict,
+            self._why(verdict, match, undecided),
+            match,
+            preset=best.base if best.base and not best.steps else None,
+            own=not best.chosen,
+            from_own=best.changes,
+            runner_up=runner_up,
+            times_worse=_times(match, runner_up),
+            twins=twins,
+            undecided=undecided,
+            void=self.case.void | void_by(best, same),
+            searched=len(self.nodes),
+            unused=self.observation.unused,
+            dtype=self.observation.dtype,
+            fits=tuple(node.chosen for node in (best, *others)) if fitting else (),
+        )
+        return answer if fitting else self._with_departures(answer)
+
+    def _is_finite(self, node: Node) -> bool:
+        return bool(np.isfinite(self.far[key_of(node)][0]))
+
+    def _is_same(self, best: Node, node: Node) -> bool:
+        """Whether two readings are one function of cases of this shape (IDENT-4).
+
+        They are, where they agree on the case and on other numbers in its place.
+        """
+        grad = bool(self.observation.gradients)
+        if self._between(best, node, grad=grad) > SAME:
+            return False
+        other = self.case.replaced(inputs=self.others)
+        ours, theirs = (
+            ensemble.exact(other, grad=grad, plain=self._plain(each.chosen))
+            for each in (best, node)
+        )
+        return self._apart(ours, theirs) <= SAME
+
+    def _between(self, best: Node, node: Node, *, grad: bool) -> float:
+        """The largest relative distance of a result under two readings."""
+        ours, theirs = (self.results(each.chosen, grad=grad) for each in (best, node))
+        return self._apart(ours, theirs)
+
+    def _apart(self, ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> float:
+        names = {*self.observation.values, *self.observation.gradients}
+        return max(relative(theirs.get(name), ours[name]) for name in names if name in ours)
+
+    def _fit(self, node: Node, ratios: Mapping[Key, tuple[float, str]]) -> Fit:
+        key = key_of(node)
+        distance, tensor = self.far[key]
+        ratio, worst = ratios.get(key, (None, tensor))
+        return Fit(self.described(node.changes), distance, ratio, worst)
+
+    def described(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """The convention of the case with changes, parameters beside its axes."""
+        own = self.case.header.convention
+        stated: dict[str, Any] = {"preset": own} if isinstance(own, str) else dict(own)
+        for axis, value in changes.items():
+            outer, dot, key = axis.partition(".")
+            if outer == "newton_schulz" and dot:
+                inside = stated.get(outer)
+                stated[outer] = {**(inside if isinstance(inside, Mapping) else {}), key: value}
+            else:
+                stated[axis] = value
+        return stated
+
+    def _twins(self, best: Node, others: Sequence[Node]) -> tuple[Twin, ...]:
+        """Settings that cannot be told from the match, those of the fewest changes first."""
+        changed = [(node, apart(best, node)) for node in others]
+        fits = {frozenset((a, repr(v)) for a, v in each.items()) for _, each in changed}
+        listed = sorted(
+            (pair for pair in changed if not implied(pair[1], fits)), key=lambda p: len(p[1])
+        )
+        return tuple(self._twin(best, *pair) for pair in listed[:LISTED])
+
+    def _twin(self, best: Node, node: Node, changes: dict[str, Any]) -> Twin:
+        grad = not self.observation.values
+        distance = self._between(best, node, grad=grad)
+        same = "the same numbers on this case"
+        reason = same if distance <= SAME else f"{self.observation.dtype} does not separate them"
+        return Twin(changes, reason, distance)
+
+    def _why(self, verdict: Verdict, match: Fit, undecided: Mapping[str, Any]) -> str:
+        if verdict == "UNDECIDABLE":
+            return (
+                f"several settings fit: this case cannot decide {', '.join(undecided)}; every "
+                "other axis is decided"
+            )
+        if verdict == "MATCH":
+            return ""
+        how = (
+            f"a distance of {match.distance:.3g}"
+            if match.ratio is None
+            else f"{match.ratio:.3g} tolerances"
+        )
+        return f"no reading explains these results; the nearest misses {match.tensor} by {how}"
+
+    # -- departures --------------------------------------------------------------------------------
+
+    def _with_departures(self, answer: Identification) -> Identification:
+        """The answer with mistakes that explain the results (IDENT-14)."""
+        found = self.alone
+        for node in (each for each in self.nearest()[:DEPARTING] if each.chosen):
+            if not found:
+                found = self._departed(node)
+        if not found:
+            return answer
+        why = f"no reading explains these results; ours is the same {found[0].said}"
+        return answer._replace(departures=tuple(found), why=why)
+
+    def _misses_gradients_alone(self, node: Node) -> bool:
+        """Whether a reading explains the values, so that gradients alone miss it."""
+        seen = self.observation
+        if not (seen.values and seen.gradients):
+            return False
+        bounds = self.allowed(node.chosen, grad=False)
+        return self.ratio(node.chosen, bounds, grad=False)[0] <= PASS
+
+    def _departed(self, node: Node) -> list[Departed]:
+        graded, backward = bool(self.observation.gradients), self._misses_gradients_alone(node)
+        whole = self.distance(node.chosen, grad=backward)[0]
+        tried = [
+            each
+            for each in self.searched.departures(self.case)
+            if each.grad == backward or not self.observation.values
+        ]
+        rows = []
+        for done, each in enumerate(tried):
+            self.progress("departures", done, len(tried))
+            rows.append((self.distance((*node.chosen, each), grad=backward)[0], each))
+        rows = [row for row in rows if row[0] <= 0.5 * whole]
+        found = []
+        for distance, each in sorted(rows, key=lambda row: row[0])[:ALONE]:
+            chosen = (*node.chosen, each)
+            ratio, tensor = self.ratio(chosen, self.allowed(chosen, grad=graded), grad=graded)
+            if ratio <= PASS:
+                feature = each.words.partition(" ")[0] if each.words.startswith("in/") else ""
+                stated = self.described(node.changes)
+                found.append(
+                    Departed(feature, each.words, stated, not node.chosen, distance, ratio, tensor)
+                )
+        return found
+
+
+def _fitting(ratios: Mapping[Any, tuple[float, str]]) -> list[Any]:
+    return [key for key, (ratio, _) in ratios.items() if ratio <= PASS]
+
+
+def _times(match: Fit, runner_up: Fit | None) -> float | None:
+    if runner_up is None:
+        return None
+    return runner_up.distance / match.distance if match.distance > 0.0 else float("inf")

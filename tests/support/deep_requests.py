@@ -1,0 +1,37 @@
+"""Requests that together have every kind of memory, clip, reading and state of a deep memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.support import deep_cases
+
+REQUESTS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "full": deep_cases.FULL,
+    "polynomial": {
+        "convention": {"newton_schulz": "none", "rate": "both"},
+        "parameters": {
+            "memory": {"kind": "polynomial", "key_width": 2, "gated": True, "compress": 4},
+            "fast": "all",
+            "vectors": "raw",
+            "clip": "soft",
+            "chunk": 2,
+        },
+    },
+    "shared": {
+        "window_gate": True,
+        "parameters": {
+            "memory": {"kind": "linear"},
+            "coupling": "batch_shared",
+            "reduction": "mean",
+            "chunk": 2,
+            "unfinished": "flush",
+            "outer_gradient": "first_order",
+        },
+    },
+    "assigned": {
+        "parameters": {"chunk": 5, "outer_gradient": "straight_through"},
+        "convention": {"read": "call_end", "newton_schulz": {"argument": "nesterov"}},
+    },
+}
