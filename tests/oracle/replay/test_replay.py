@@ -511,8 +511,6 @@ def assert_is_the_rule(op, given, said, verdict, dtype):
 @pytest.mark.clause("REPLAY-13")
 def test_more_draws_decide_where_sixteen_leave_a_doubt(monkeypatch):
     """Errors of two to eight tolerances are judged with all draws, larger ones are not."""
-    case = new(Request(rule="omega", tokens=2, d_in=4, d_out=2, seed=5))
-    right_one = recorded(case, "float32")
     asked: list[set[str]] = []
     drawn = Passes.drawn
 
@@ -523,20 +521,24 @@ def test_more_draws_decide_where_sixteen_leave_a_doubt(monkeypatch):
 
     monkeypatch.setattr(Passes, "drawn", noted)
 
-    def ratio_of(error: float, more: int) -> float:
-        monkeypatch.setattr("atlas_ref.oracle.replay.replay.MORE_DRAWS", more)
-        mine = {name: right_one[name].copy() for name in ("trace/X2", "trace/X3")}
+    def ratio_of(seed: int, error: float, more: int) -> float:
+        case = new(Request(rule="omega", tokens=2, d_in=4, d_out=2, seed=seed))
+        mine = {name: recorded(case, "float32")[name] for name in ("trace/X2", "trace/X3")}
         mine["trace/X3"][0, 1, 0, 0] += np.float32(error)
-        found = replay(case, mine, dtype="float32", nearest=False)
+        with monkeypatch.context() as patch:
+            patch.setattr("atlas_ref.oracle.replay.replay.MORE_DRAWS", more)
+            found = replay(case, mine, dtype="float32", nearest=False)
         return next(each.ratio for each in found if each.op == "X3")
 
-    few = {error: ratio_of(error, 0) for error in (2e-6, 1e-4)}
-    assert PASS < few[2e-6] < 8 < few[1e-4]
-    asked.clear()
-    assert ratio_of(2e-6, 48) < few[2e-6]
-    assert asked == [{"X3"}]
-    assert ratio_of(1e-4, 48) == few[1e-4]
-    assert asked == [{"X3"}]
+    few = [ratio_of(seed, 2e-6, 0) for seed in range(6)]
+    assert all(PASS < each < 2 * MARGINAL for each in few)
+    assert asked == []
+    many = [ratio_of(seed, 2e-6, 48) for seed in range(6)]
+    assert all(ours <= theirs for ours, theirs in zip(many, few, strict=True))
+    assert sum(many) < sum(few)
+    assert asked == 6 * [{"X3"}]
+    assert ratio_of(5, 1e-4, 48) == ratio_of(5, 1e-4, 0) > 2 * MARGINAL
+    assert asked == 6 * [{"X3"}]
 
 
 @pytest.mark.clause("REPLAY-24")
